@@ -1,0 +1,30 @@
+// Monotonic time. All functions are thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace rekindle {
+
+using SteadyClock = std::chrono::steady_clock;
+
+// Measures from its construction (or the last Restart) on.
+class Stopwatch {
+ public:
+  void Restart() { start_ = SteadyClock::now(); }
+  double seconds() const { return std::chrono::duration<double>(SteadyClock::now() - start_).count(); }
+  int64_t microseconds() const {
+    return std::chrono::duration_cast<std::chrono::microseconds>(SteadyClock::now() - start_).count();
+  }
+
+ private:
+  SteadyClock::time_point start_ = SteadyClock::now();
+};
+
+// Wall-clock time, in nanoseconds since the Unix epoch.
+inline int64_t UnixNanos() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace rekindle

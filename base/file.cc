@@ -1,0 +1,166 @@
+#include "base/file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace rekindle {
+
+absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags, mode_t mode) {
+  int fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("opening ", path));
+  return UniqueFd(fd);
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDONLY));
+  std::string content;
+  size_t used = 0;
+  for (;;) {
+    content.resize(std::max<size_t>(4096, used * 2));
+    ssize_t n = ::read(fd.get(), content.data() + used, content.size() - used);
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return ErrnoStatus(errno, absl::StrCat("reading ", path));
+    }
+    if (n == 0) break;
+    used += static_cast<size_t>(n);
+  }
+  content.resize(used);
+  return content;
+}
+
+absl::Status ReadFully(int fd, void* data, size_t size, absl::string_view what) {
+  char* at = static_cast<char*>(data);
+  while (size > 0) {
+    ssize_t n = ::read(fd, at, size);
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return ErrnoStatus(errno, absl::StrCat("reading ", what));
+    }
+    if (n == 0) return absl::DataLossError(absl::StrCat("reading ", what, ": it ends ", size, " bytes too early"));
+    at += n;
+    size -= static_cast<size_t>(n);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteFully(int fd, const void* data, size_t size, absl::string_view what) {
+  const char* at = static_cast<const char*>(data);
+  while (size > 0) {
+    ssize_t n = ::write(fd, at, size);
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return ErrnoStatus(errno, absl::StrCat("writing ", what));
+    }
+    at += n;
+    size -= static_cast<size_t>(n);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view content, mode_t mode) {
+  std::string temporary = absl::StrCat(path, ".tmp-", ::getpid(), "-", reinterpret_cast<uintptr_t>(&content));
+  absl::Status status = [&]() -> absl::Status {
+    RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC, mode));
+    RK_RETURN_IF_ERROR(WriteFully(fd.get(), content.data(), content.size(), temporary));
+    if (::fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", temporary));
+    if (::rename(temporary.c_str(), path.c_str()) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("renaming ", temporary, " to ", path));
+    }
+    return absl::OkStatus();
+  }();
+  if (!status.ok()) {
+    ::unlink(temporary.c_str());
+    return status;
+  }
+  std::string directory = std::filesystem::path(path).parent_path().string();
+  RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(directory.empty() ? "." : directory, O_RDONLY | O_DIRECTORY));
+  if (::fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing the folder of ", path));
+  return absl::OkStatus();
+}
+
+absl::Status MakeDirectories(const std::string& path, mode_t mode) {
+  if (path.empty()) return absl::InvalidArgumentError("making a folder: the path is empty");
+  size_t at = 0;
+  while (at != std::string::npos) {
+    at = path.find('/', at + 1);
+    std::string part = path.substr(0, at);
+    if (::mkdir(part.c_str(), mode) != 0 && errno != EEXIST) {
+      return ErrnoStatus(errno, absl::StrCat("making folder ", part));
+    }
+  }
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("making folder ", path));
+  if (!S_ISDIR(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat("making folder ", path, ": a file of that name is in the way"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path) {
+  std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), ::closedir);
+  if (!directory) return ErrnoStatus(errno, absl::StrCat("listing ", path));
+  std::vector<std::string> names;
+  for (;;) {
+    errno = 0;
+    const dirent* entry = ::readdir(directory.get());
+    if (!entry) {
+      if (errno != 0) return ErrnoStatus(errno, absl::StrCat("listing ", path));
+      break;
+    }
+    absl::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::Status RemoveTree(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("removing ", path));
+  return absl::OkStatus();
+}
+
+bool PathExists(const std::string& path) {
+  struct stat info;
+  return ::lstat(path.c_str(), &info) == 0;
+}
+
+absl::StatusOr<TemporaryDirectory> TemporaryDirectory::Make(const std::string& parent, absl::string_view prefix) {
+  std::string path = absl::StrCat(parent, "/", prefix, "XXXXXX");
+  if (!::mkdtemp(path.data())) return ErrnoStatus(errno, absl::StrCat("making a temporary folder in ", parent));
+  return TemporaryDirectory(std::move(path));
+}
+
+TemporaryDirectory::TemporaryDirectory(TemporaryDirectory&& other) noexcept : path_(other.Release()) {}
+
+TemporaryDirectory& TemporaryDirectory::operator=(TemporaryDirectory&& other) noexcept {
+  if (this != &other) {
+    if (!path_.empty()) RemoveTree(path_).IgnoreError();
+    path_ = other.Release();
+  }
+  return *this;
+}
+
+TemporaryDirectory::~TemporaryDirectory() {
+  if (!path_.empty()) RemoveTree(path_).IgnoreError();
+}
+
+std::string TemporaryDirectory::Release() { return std::exchange(path_, std::string()); }
+
+}  // namespace rekindle

@@ -1,0 +1,61 @@
+// Small file-system helpers with errors that name the path. All functions are thread-safe.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include "absl/strings/string_view.h"
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/unique_fd.h"
+
+namespace rekindle {
+
+// open(2) with O_CLOEXEC added.
+absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags, mode_t mode = 0600);
+
+// The whole file; for files of /proc too (whose size is not known beforehand).
+absl::StatusOr<std::string> ReadFile(const std::string& path);
+
+// Reads or writes exactly `size` bytes, restarting after short transfers and EINTR. `what` names the object in errors.
+absl::Status ReadFully(int fd, void* data, size_t size, absl::string_view what);
+absl::Status WriteFully(int fd, const void* data, size_t size, absl::string_view what);
+
+// Writes `content` to a temporary name, syncs it, renames it to `path` and syncs the directory: after a crash
+// `path` is either the old file or the new one.
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view content, mode_t mode = 0600);
+
+// mkdir -p; directories that it makes get `mode`.
+absl::Status MakeDirectories(const std::string& path, mode_t mode = 0700);
+
+// The names in a directory, sorted, without "." and "..".
+absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path);
+
+// Removes a file or a whole tree; a path that is not there is no error. Does not follow symbolic links.
+absl::Status RemoveTree(const std::string& path);
+
+bool PathExists(const std::string& path);
+
+// A directory that is removed with all it holds when this goes out of scope. Movable.
+class TemporaryDirectory {
+ public:
+  // Makes `parent`/`prefix`XXXXXX, mode 0700.
+  static absl::StatusOr<TemporaryDirectory> Make(const std::string& parent, absl::string_view prefix);
+  TemporaryDirectory(TemporaryDirectory&& other) noexcept;
+  TemporaryDirectory& operator=(TemporaryDirectory&& other) noexcept;
+  ~TemporaryDirectory();
+
+  const std::string& path() const { return path_; }
+  // Gives up ownership: the directory stays.
+  std::string Release();
+
+ private:
+  explicit TemporaryDirectory(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+}  // namespace rekindle

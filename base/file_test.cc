@@ -1,0 +1,64 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+namespace rekindle {
+namespace {
+
+TEST(FileTest, WriteFileAtomicallyReplacesTheWholeFileAndLeavesNoTemporary) {
+  auto dir = TemporaryDirectory::Make("/tmp", "rk-file-");
+  ASSERT_TRUE(dir.ok()) << dir.status();
+  std::string path = dir->path() + "/f";
+  ASSERT_TRUE(WriteFileAtomically(path, "a long first version").ok());
+  ASSERT_TRUE(WriteFileAtomically(path, "second").ok());
+  EXPECT_EQ(*ReadFile(path), "second");
+  EXPECT_EQ(ListDirectory(dir->path())->size(), 1u);
+  struct stat info;
+  ASSERT_EQ(::stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST(FileTest, ErrorsNameThePathAndMapToTheirCode) {
+  auto missing = ReadFile("/no/such/file");
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(missing.status().message().find("/no/such/file"), std::string::npos);
+}
+
+TEST(FileTest, ReadsFilesOfUnknownSize) {
+  auto content = ReadFile("/proc/self/maps");
+  ASSERT_TRUE(content.ok());
+  EXPECT_GT(content->size(), 100u);
+}
+
+TEST(FileTest, TemporaryDirectoryRemovesItsTreeButNotWhatLinksPointTo) {
+  auto outside = TemporaryDirectory::Make("/tmp", "rk-out-");
+  ASSERT_TRUE(WriteFileAtomically(outside->path() + "/keep", "x").ok());
+  std::string path;
+  {
+    auto dir = TemporaryDirectory::Make("/tmp", "rk-in-");
+    path = dir->path();
+    ASSERT_TRUE(MakeDirectories(path + "/a/b/c").ok());
+    ASSERT_EQ(::symlink(outside->path().c_str(), (path + "/a/link").c_str()), 0);
+  }
+  EXPECT_FALSE(PathExists(path));
+  EXPECT_TRUE(PathExists(outside->path() + "/keep"));
+}
+
+TEST(FileTest, MakeDirectoriesSaysWhenAFileIsInTheWay) {
+  auto dir = TemporaryDirectory::Make("/tmp", "rk-file-");
+  ASSERT_TRUE(WriteFileAtomically(dir->path() + "/f", "x").ok());
+  EXPECT_FALSE(MakeDirectories(dir->path() + "/f").ok());
+}
+
+TEST(FileTest, ReadFullyReportsAnEarlyEnd) {
+  auto dir = TemporaryDirectory::Make("/tmp", "rk-file-");
+  ASSERT_TRUE(WriteFileAtomically(dir->path() + "/f", "abc").ok());
+  auto fd = OpenFile(dir->path() + "/f", O_RDONLY);
+  char buffer[8];
+  EXPECT_EQ(ReadFully(fd->get(), buffer, sizeof buffer, "f").code(), absl::StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace rekindle

@@ -1,0 +1,42 @@
+#include "base/log.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace rekindle {
+namespace {
+
+std::atomic<LogLevel> g_level{LogLevel::kWarning};
+
+absl::string_view Name(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return "debug";
+    case LogLevel::kInfo:
+      return "info";
+    case LogLevel::kWarning:
+      return "warning";
+    case LogLevel::kError:
+      return "error";
+  }
+  return "?";
+}
+
+}  // namespace
+
+void SetLogLevel(LogLevel level) { g_level.store(level, std::memory_order_relaxed); }
+
+bool LogEnabled(LogLevel level) { return level >= g_level.load(std::memory_order_relaxed); }
+
+void Log(LogLevel level, absl::string_view message) {
+  if (!LogEnabled(level)) return;
+  std::string line = absl::StrCat("rekindle: ", Name(level), ": ", message, "\n");
+  // One write per line keeps lines of several threads apart; a closed standard error is no reason to fail.
+  [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace rekindle

@@ -1,0 +1,51 @@
+#include "base/status.h"
+
+#include <cerrno>
+#include <cstring>
+
+namespace rekindle {
+
+absl::Status ErrnoStatus(int error_number, absl::string_view what) {
+  char buffer[128];
+  const char* reason = strerror_r(error_number, buffer, sizeof buffer);
+  std::string message = absl::StrCat(what, ": ", reason);
+  switch (error_number) {
+    case ENOENT:
+    case ESRCH:
+      return absl::NotFoundError(message);
+    case EEXIST:
+      return absl::AlreadyExistsError(message);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::PermissionDeniedError(message);
+    case ENOSPC:
+    case EDQUOT:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+      return absl::ResourceExhaustedError(message);
+    case EINVAL:
+    case ENAMETOOLONG:
+      return absl::InvalidArgumentError(message);
+    case ENOSYS:
+    case EOPNOTSUPP:
+      return absl::UnimplementedError(message);
+    case ETIMEDOUT:
+      return absl::DeadlineExceededError(message);
+    case EINTR:
+    case ECANCELED:
+      return absl::CancelledError(message);
+    default:
+      return absl::InternalError(message);
+  }
+}
+
+absl::Status Annotate(const absl::Status& status, absl::string_view context) {
+  if (status.ok()) return status;
+  absl::Status annotated(status.code(), absl::StrCat(context, ": ", status.message()));
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { annotated.SetPayload(url, payload); });
+  return annotated;
+}
+
+}  // namespace rekindle

@@ -1,0 +1,249 @@
+#include "base/subprocess.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+
+extern char** environ;
+
+namespace rekindle {
+namespace {
+
+// Resolved before fork: execvp's search is not async-signal-safe in a threaded process.
+absl::StatusOr<std::string> FindProgram(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* path = ::getenv("PATH");
+  for (absl::string_view directory : absl::StrSplit(path ? path : "/usr/sbin:/usr/bin:/sbin:/bin", ':')) {
+    std::string candidate = absl::StrCat(directory.empty() ? "." : directory, "/", name);
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return absl::NotFoundError(absl::StrCat("starting ", name, ": no program of that name in PATH"));
+}
+
+std::vector<char*> Pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
+  for (const std::string& s : strings) pointers.push_back(const_cast<char*>(s.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// All that the child does between fork and exec: only async-signal-safe calls, no allocation.
+struct ChildPlan {
+  const char* program;
+  char* const* argv;
+  char* const* envp;
+  const char* working_directory;
+  std::pair<int, int>* moves;  // (source, target); sources are made >= first_free before the first dup2
+  size_t move_count;
+  int highest_target;
+  bool new_session;
+  bool die_with_parent_thread;
+  pid_t parent;
+  int error_fd;
+};
+
+[[noreturn]] void FailInChild(const ChildPlan& plan) {
+  int error = errno;
+  [[maybe_unused]] ssize_t n = ::write(plan.error_fd, &error, sizeof error);
+  ::_exit(127);
+}
+
+[[noreturn]] void RunChild(ChildPlan& plan) {
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (int signal : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD}) ::signal(signal, SIG_DFL);
+  if (plan.new_session) ::setsid();
+  if (plan.die_with_parent_thread) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != plan.parent) ::_exit(127);
+  }
+  int first_free = plan.highest_target + 1;
+  int error_fd = ::fcntl(plan.error_fd, F_DUPFD_CLOEXEC, first_free);
+  if (error_fd < 0) FailInChild(plan);
+  plan.error_fd = error_fd;
+  for (size_t i = 0; i < plan.move_count; ++i) {
+    int moved = ::fcntl(plan.moves[i].first, F_DUPFD_CLOEXEC, first_free);
+    if (moved < 0) FailInChild(plan);
+    plan.moves[i].first = moved;
+  }
+  for (int fd = 0; fd <= plan.highest_target; ++fd) ::close(fd);
+  for (int fd = 0; fd < 3; ++fd) {
+    if (::open("/dev/null", O_RDWR) != fd) FailInChild(plan);
+  }
+  for (size_t i = 0; i < plan.move_count; ++i) {
+    if (::dup2(plan.moves[i].first, plan.moves[i].second) < 0) FailInChild(plan);
+  }
+  // Whatever else is open stays so until exec and no longer.
+  ::syscall(SYS_close_range, first_free, ~0U, 4 /* CLOSE_RANGE_CLOEXEC */);
+  if (plan.working_directory && ::chdir(plan.working_directory) != 0) FailInChild(plan);
+  ::execve(plan.program, plan.argv, plan.envp);
+  FailInChild(plan);
+}
+
+}  // namespace
+
+std::string ExitState::ToString() const {
+  if (signal != 0) return absl::StrCat("killed by signal ", signal, " (", ::strsignal(signal), ")");
+  return absl::StrCat("exit status ", code);
+}
+
+absl::StatusOr<Subprocess> Subprocess::Start(const SubprocessOptions& options) {
+  if (options.argv.empty()) return absl::InvalidArgumentError("starting a program: no name given");
+  RK_ASSIGN_OR_RETURN(std::string program, FindProgram(options.argv[0]));
+
+  std::vector<char*> argv = Pointers(options.argv);
+  std::vector<char*> environment = Pointers(options.environment);
+  std::vector<std::pair<int, int>> moves = options.descriptors;
+  int highest = 2;
+  for (const auto& move : moves) highest = std::max(highest, move.second);
+
+  int error_pipe[2];
+  if (::pipe2(error_pipe, O_CLOEXEC) != 0) return ErrnoStatus(errno, absl::StrCat("starting ", program));
+  UniqueFd error_read(error_pipe[0]), error_write(error_pipe[1]);
+
+  ChildPlan plan{};
+  plan.program = program.c_str();
+  plan.argv = argv.data();
+  plan.envp = options.environment.empty() ? environ : environment.data();
+  plan.working_directory = options.working_directory.empty() ? nullptr : options.working_directory.c_str();
+  plan.moves = moves.data();
+  plan.move_count = moves.size();
+  plan.highest_target = highest;
+  plan.new_session = options.new_session;
+  plan.die_with_parent_thread = options.die_with_parent_thread;
+  plan.parent = ::getpid();
+  plan.error_fd = error_write.get();
+
+  pid_t pid = ::fork();
+  if (pid < 0) return ErrnoStatus(errno, absl::StrCat("starting ", program));
+  if (pid == 0) RunChild(plan);
+
+  Subprocess child;
+  child.pid_ = pid;
+  child.pidfd_.Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  error_write.Reset();
+  int error = 0;
+  ssize_t n;
+  do {
+    n = ::read(error_read.get(), &error, sizeof error);
+  } while (n < 0 && errno == EINTR);
+  if (n == static_cast<ssize_t>(sizeof error)) {
+    child.Wait().IgnoreError();
+    return ErrnoStatus(error, absl::StrCat("starting ", program));
+  }
+  if (!child.pidfd_.valid()) return absl::InternalError(absl::StrCat("starting ", program, ": no pidfd for it"));
+  return child;
+}
+
+Subprocess::Subprocess(Subprocess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), pidfd_(std::move(other.pidfd_)) {}
+
+Subprocess& Subprocess::operator=(Subprocess&& other) noexcept {
+  if (this != &other) {
+    this->~Subprocess();
+    pid_ = std::exchange(other.pid_, -1);
+    pidfd_ = std::move(other.pidfd_);
+  }
+  return *this;
+}
+
+Subprocess::~Subprocess() {
+  if (pid_ > 0) {
+    ::kill(pid_, SIGKILL);
+    Wait().IgnoreError();
+  }
+}
+
+absl::StatusOr<ExitState> Subprocess::Wait() {
+  if (pid_ <= 0) return absl::FailedPreconditionError("waiting for a process that was not started");
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0) {
+    if (errno != EINTR) {
+      int error = errno;
+      pid_ = -1;
+      return ErrnoStatus(error, "waiting for a child process");
+    }
+  }
+  pid_ = -1;
+  ExitState state;
+  if (WIFSIGNALED(status)) {
+    state.signal = WTERMSIG(status);
+  } else {
+    state.code = WEXITSTATUS(status);
+  }
+  return state;
+}
+
+absl::StatusOr<ExitState> Subprocess::WaitFor(absl::Duration timeout) {
+  absl::Time deadline = absl::Now() + timeout;
+  for (;;) {
+    pollfd entry{pidfd_.get(), POLLIN, 0};
+    int64_t left_ms = std::max<int64_t>(0, absl::ToInt64Milliseconds(deadline - absl::Now()) + 1);
+    int n = ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(left_ms, 1 << 30)));
+    if (n > 0) return Wait();
+    if (n < 0 && errno != EINTR) return ErrnoStatus(errno, "waiting for a child process");
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("process ", pid_, " is still running after ", absl::FormatDuration(timeout)));
+    }
+  }
+}
+
+absl::Status Subprocess::Signal(int signal) const {
+  if (pid_ <= 0) return absl::FailedPreconditionError("signalling a process that was not started");
+  if (::kill(pid_, signal) != 0) return ErrnoStatus(errno, absl::StrCat("signalling process ", pid_));
+  return absl::OkStatus();
+}
+
+pid_t Subprocess::Release() {
+  pidfd_.Reset();
+  return std::exchange(pid_, -1);
+}
+
+absl::StatusOr<CommandResult> RunCommand(const std::vector<std::string>& argv, absl::Duration timeout) {
+  int pipe_fds[2];
+  if (::pipe2(pipe_fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "making a pipe");
+  UniqueFd read_end(pipe_fds[0]), write_end(pipe_fds[1]);
+  SubprocessOptions options;
+  options.argv = argv;
+  options.descriptors = {{write_end.get(), 1}, {write_end.get(), 2}};
+  RK_ASSIGN_OR_RETURN(Subprocess child, Subprocess::Start(options));
+  write_end.Reset();
+  CommandResult result;
+  absl::Time deadline = absl::Now() + timeout;
+  for (;;) {
+    pollfd entry{read_end.get(), POLLIN, 0};
+    int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
+    if (left_ms <= 0) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(argv[0], " did not finish within ", absl::FormatDuration(timeout)));
+    }
+    int n = ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(left_ms, 1 << 30)));
+    if (n < 0 && errno != EINTR) return ErrnoStatus(errno, absl::StrCat("waiting for ", argv[0]));
+    if (n <= 0) continue;
+    char buffer[4096];
+    ssize_t got = ::read(read_end.get(), buffer, sizeof buffer);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    result.output.append(buffer, static_cast<size_t>(got));
+  }
+  RK_ASSIGN_OR_RETURN(result.exit, child.WaitFor(deadline - absl::Now()));
+  return result;
+}
+
+}  // namespace rekindle

@@ -1,0 +1,8 @@
+# One warning set for all of our own code; third-party headers come in as SYSTEM.
+add_library(rk_warnings INTERFACE)
+target_compile_options(rk_warnings INTERFACE
+  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wvla
+  -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  target_compile_options(rk_warnings INTERFACE -Wthread-safety)
+endif()
