@@ -1,0 +1,63 @@
+// CRIU's command lines from plain options, so that they can be shown to a person and pasted.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "criu/installation.h"
+
+namespace rekindle::criu {
+
+enum class AfterDump { kLeaveRunning, kLeaveStopped, kKill };
+
+struct DumpOptions {
+  pid_t pid = 0;
+  std::string images_directory;  // -D; for a streamed dump it holds streamer-capture.sock
+  std::string work_directory;    // -W; empty: images_directory
+  std::string log_file = "dump.log";  // relative to the work directory
+  bool stream = true;
+  AfterDump after = AfterDump::kLeaveRunning;
+  bool shell_job = false;
+  bool tcp_established = false;
+  bool tcp_close = false;
+  bool file_locks = false;
+  bool external_unix_sockets = false;
+  bool link_remap = true;
+  uint64_t ghost_limit_bytes = 0;     // 0: CRIU's default
+  bool network_lock_skip = false;
+  std::vector<std::string> external;  // --external values, such as "tty[8803:18]" or "pipe[12345]"
+  int timeout_seconds = 0;            // 0: CRIU's default
+};
+
+struct RestoreOptions {
+  std::string images_directory;
+  std::string work_directory;
+  std::string log_file = "restore.log";
+  bool shell_job = false;
+  bool tcp_established = false;
+  bool tcp_close = false;
+  bool file_locks = false;
+  bool external_unix_sockets = false;
+  bool leave_stopped = false;
+  bool detach = true;
+  std::string pidfile;
+  std::vector<std::string> external;
+  std::vector<std::pair<int, std::string>> inherit_fd;  // (descriptor in CRIU, resource)
+  std::vector<std::string> extra;
+};
+
+// Arguments after Installation::command, beginning with "dump" / "restore". Both leave cgroups alone, log with -v4.
+std::vector<std::string> DumpArguments(const DumpOptions& options);
+std::vector<std::string> RestoreArguments(const RestoreOptions& options);
+
+// command + arguments.
+std::vector<std::string> FullCommand(const Installation& criu, const std::vector<std::string>& arguments);
+
+// The same as one line for a POSIX shell, quoted where needed.
+std::string ShellLine(const std::vector<std::string>& argv);
+
+}  // namespace rekindle::criu

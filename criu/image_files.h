@@ -1,0 +1,88 @@
+// CRIU's image files: the ones Rekindle must understand, with schemas of our own for the fields it needs
+// (criu/images.proto). Unknown fields survive a parse-and-serialise round trip.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rekindle::criu {
+
+inline constexpr uint64_t kPageBytes = 4096;
+
+struct PstreeEntry {
+  pid_t pid = 0, ppid = 0, pgid = 0, sid = 0;
+  std::vector<pid_t> threads;
+};
+// `content` is a whole pstree.img. DataLoss when it is damaged or of another kind.
+absl::StatusOr<std::vector<PstreeEntry>> ParsePstree(absl::string_view content);
+
+struct Inventory {
+  uint32_t image_version = 0;
+  bool lsm = false;
+  bool tcp_close = false;
+  uint32_t network_lock_method = 0;
+};
+absl::StatusOr<Inventory> ParseInventory(absl::string_view content);
+
+// Flags of a pagemap entry.
+inline constexpr uint32_t kPageInParent = 1, kPageLazy = 2, kPagePresent = 4;
+
+struct PagemapEntry {
+  uint64_t address = 0;
+  uint64_t pages = 0;
+  uint32_t flags = 0;
+  uint64_t file_offset = 0;  // in the pages image; meaningful when kPagePresent is set
+};
+struct Pagemap {
+  uint32_t pages_id = 0;
+  std::vector<PagemapEntry> entries;
+  uint64_t present_pages() const;
+};
+// Handles both the layout up to CRIU 4.1 (count in field 2) and later (field 5). Entries with fields or flags we do
+// not know (such as 4.3's compression) are refused with Unimplemented, never guessed.
+absl::StatusOr<Pagemap> ParsePagemap(absl::string_view content);
+// In the layout of 4.2 and later.
+std::string SerializePagemap(const Pagemap& pagemap);
+
+// A memory area of mm-PID.img.
+struct Vma {
+  uint64_t start = 0, end = 0, page_offset = 0, shmid = 0;
+  uint32_t prot = 0, flags = 0;  // PROT_*, MAP_*
+  uint32_t status = 0;           // CRIU's VMA_* bits
+  uint64_t madv = 0;             // bit N: MADV_N was applied
+  // Private, anonymous, not locked, not huge-tlb, not a stack of the kernel's own (vdso, vvar): content may be put
+  // in from outside.
+  bool plain_anonymous() const;
+};
+absl::StatusOr<std::vector<Vma>> ParseMm(absl::string_view content);
+// The same image with bit `advice` added to the madv field of every area whose start is in `starts`; all else byte
+// for byte as far as protobuf allows.
+absl::StatusOr<std::string> AddAdvice(absl::string_view mm_content, const std::set<uint64_t>& starts, int advice);
+
+// Statistics that CRIU leaves beside the log (stats-dump).
+struct DumpStats {
+  uint64_t freezing_us = 0, frozen_us = 0, memdump_us = 0, memwrite_us = 0;
+  uint64_t pages_scanned = 0, pages_written = 0;
+};
+absl::StatusOr<DumpStats> ParseDumpStats(absl::string_view content);
+
+// Regular files the job has open or mapped, from files.img (for the check that they are still there).
+struct RegularFile {
+  uint32_t id = 0;
+  std::string path;     // absolute, as in the job's namespace
+  uint64_t size = 0;    // 0 when not recorded
+  bool has_size = false;
+  bool ghost = false;   // deleted; its content is in the images
+};
+absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view files_content);
+
+}  // namespace rekindle::criu
