@@ -1,0 +1,79 @@
+// Capture: a running process tree becomes an image in the store, and runs on.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "criu/installation.h"
+#include "dedup_store/store.h"
+#include "gpu_state/device_step.h"
+
+namespace rekindle::ckpt {
+
+struct CaptureOptions {
+  pid_t pid = 0;              // root of the tree
+  std::string reference;      // "name:tag"
+  std::string parent;         // empty: the newest image of the same job, else of the same name
+  bool no_parent = false;
+  bool stop = false;          // kill the tree once the image is committed; before that it stays, stopped
+  bool replace = false;       // take over a reference that exists
+  bool tcp_established = false;  // carry live TCP connections
+  bool tcp_close = false;        // drop them
+  uint64_t staging_budget_bytes = 0;  // RAM for the frozen job's memory; 0: half of what is free. Beyond it: spills
+  uid_t owner = 0;            // of the image
+  uid_t caller = 0;           // 0 may capture anything, others what is theirs
+  std::string job_name;       // "": none
+  std::string log;            // where the job's output goes, if known
+  std::map<std::string, std::string> labels;
+  std::string runtime_directory;  // short path, for sockets and journals; made when absent
+  std::string spill_directory;    // on a disk with room
+};
+
+struct CaptureProgress {
+  const char* phase = "";     // "preflight", "prepare", "freeze", "commit"
+  uint64_t bytes_done = 0, bytes_total = 0;
+  double elapsed_seconds = 0;
+};
+
+class CaptureObserver {
+ public:
+  virtual ~CaptureObserver() = default;
+  virtual void OnProgress(const CaptureProgress& progress) = 0;  // any thread, one call at a time
+};
+
+struct CaptureResult {
+  store::ImageInfo image;
+  double freeze_seconds = 0;  // CRIU's own measure: first task stopped to last task running again
+  double commit_seconds = 0;  // hashing, compressing, writing and syncing, while the job ran
+  double total_seconds = 0;
+  uint32_t processes = 0, threads = 0;
+  std::vector<std::pair<std::string, double>> phases;
+  std::vector<std::string> warnings;
+  std::vector<std::string> command_lines;
+};
+
+// Captures the tree of `options.pid`. Blocking; several captures of different trees may run at once; a second one of
+// the same tree is refused (Aborted). On any failure the job goes on as it was and the store has no trace.
+// `device` may be null: a job that uses a GPU is then refused. `observer` may be null. Setting `*cancel` ends the
+// capture soon with Cancelled.
+absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installation& criu, gpu::DeviceStep* device,
+                                      const CaptureOptions& options, CaptureObserver* observer,
+                                      const std::atomic<bool>* cancel);
+
+// Lets jobs go on that a capture of a dead Rekindle process left stopped. Quick when there are none; called by whatever
+// starts next. Returns the PIDs it set free.
+absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(const std::string& runtime_directory);
+
+// Takes in a plain CRIU image directory made by `criu dump`.
+absl::StatusOr<store::ImageInfo> ImportCriuDirectory(store::Store& store, const std::string& directory,
+                                                     const std::string& reference, const std::string& parent,
+                                                     uid_t owner, CaptureObserver* observer);
+
+}  // namespace rekindle::ckpt

@@ -1,0 +1,70 @@
+// Restore: an image becomes a running process tree again, with its own PIDs, all pages in place before it runs.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "criu/installation.h"
+#include "dedup_store/store.h"
+#include "gpu_state/device_step.h"
+#include "rekindle/v1/job_manifest.pb.h"
+
+namespace rekindle::restore {
+
+struct RestoreOptions {
+  std::string image;             // reference or digest
+  std::string log;               // standard output and error of the root go here; empty: where they went
+  std::vector<int> stdio;        // descriptors for 0, 1, 2 (all three or none); not owned
+  bool tcp_close = false;
+  bool ignore_cpu_mismatch = false;
+  uid_t caller = 0;
+  std::string runtime_directory; // short path; the image's small files are laid out below it or in /dev/shm
+  int cancel_fd = -1;            // readable: give up (Cancelled)
+};
+
+struct RestoreProgress {
+  const char* phase = "";  // "plan", "metadata", "criu", "pages"
+  uint64_t bytes_done = 0, bytes_total = 0;
+  double elapsed_seconds = 0;
+};
+
+class RestoreObserver {
+ public:
+  virtual ~RestoreObserver() = default;
+  virtual void OnProgress(const RestoreProgress& progress) = 0;  // any thread, one call at a time
+};
+
+struct RestoreResult {
+  pid_t root = 0;  // a child of the calling process: reap it
+  store::ImageInfo image;
+  v1::JobManifest manifest;
+  double total_seconds = 0;
+  std::vector<std::pair<std::string, double>> phases;
+  std::vector<std::string> warnings;
+  std::vector<std::string> command_lines;
+};
+
+// Blocking; several restores may run at once. On failure nothing of the tree is left.
+// FailedPrecondition before anything is started: a PID is in use, a needed file has gone or changed its size, CPU
+// features are missing, the kernel or CRIU is too old for the image.
+absl::StatusOr<RestoreResult> Restore(store::Store& store, const criu::Installation& criu, gpu::DeviceStep* device,
+                                      const RestoreOptions& options, RestoreObserver* observer);
+
+// The image's own description.
+absl::StatusOr<v1::JobManifest> ReadJobManifest(const store::ImageReader& image);
+
+struct ExportResult {
+  uint32_t files = 0;
+  uint64_t bytes = 0;
+};
+// Writes a plain CRIU image directory (`criu restore -D directory` works on it). The folder must be empty or absent;
+// on failure what was written is removed.
+absl::StatusOr<ExportResult> ExportCriuDirectory(const store::Store& store, const std::string& image,
+                                                 const std::string& directory, RestoreObserver* observer);
+
+}  // namespace rekindle::restore
