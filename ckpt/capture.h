@@ -29,6 +29,7 @@ struct CaptureOptions {
   uint64_t staging_budget_bytes = 0;  // RAM for the frozen job's memory; 0: half of what is free. Beyond it: spills
   uid_t owner = 0;            // of the image
   uid_t caller = 0;           // 0 may capture anything, others what is theirs
+  pid_t caller_pid = 0;       // the process that asked; it must not be part of the job
   std::string job_name;       // "": none
   std::string log;            // where the job's output goes, if known
   std::map<std::string, std::string> labels;

@@ -1,0 +1,46 @@
+#include "base/machine.h"
+
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "base/status.h"
+
+namespace rekindle {
+
+absl::StatusOr<Machine> ThisMachine() {
+  Machine machine;
+  utsname names;
+  if (::uname(&names) != 0) return ErrnoStatus(errno, "asking for the kernel's name");
+  machine.kernel = names.release;
+  machine.architecture = names.machine;
+  RK_ASSIGN_OR_RETURN(std::string boot_id, ReadFile("/proc/sys/kernel/random/boot_id"));
+  machine.boot_id = std::string(absl::StripAsciiWhitespace(boot_id));
+  RK_ASSIGN_OR_RETURN(std::string cpuinfo, ReadFile("/proc/cpuinfo"));
+  for (absl::string_view line : absl::StrSplit(cpuinfo, '\n')) {
+    std::pair<absl::string_view, absl::string_view> field = absl::StrSplit(line, absl::MaxSplits(':', 1));
+    absl::string_view key = absl::StripAsciiWhitespace(field.first);
+    if (key != "flags" && key != "Features") continue;
+    machine.cpu_features = absl::StrSplit(field.second, ' ', absl::SkipWhitespace());
+    std::sort(machine.cpu_features.begin(), machine.cpu_features.end());
+    break;
+  }
+  return machine;
+}
+
+absl::StatusOr<uint64_t> AvailableMemoryBytes() {
+  RK_ASSIGN_OR_RETURN(std::string meminfo, ReadFile("/proc/meminfo"));
+  for (absl::string_view line : absl::StrSplit(meminfo, '\n')) {
+    std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipWhitespace());
+    uint64_t kib = 0;
+    if (words.size() >= 2 && words[0] == "MemAvailable:" && absl::SimpleAtoi(words[1], &kib)) return kib * 1024;
+  }
+  return absl::InternalError("reading /proc/meminfo: it has no MemAvailable");
+}
+
+}  // namespace rekindle

@@ -1,0 +1,21 @@
+// How a job's image is laid out in the store: the names of its objects. Part of the on-disk format
+// (docs/image-layout.md).
+#pragma once
+
+namespace rekindle::v1 {
+
+// Blob: the serialised JobManifest.
+inline constexpr char kJobManifestObject[] = "rekindle/job";
+// Prefix of blobs: CRIU's image files, but for the pages images.
+inline constexpr char kCriuFilePrefix[] = "criu/";
+// Prefixes of paged objects: memory of a task by address; shared memory by offset; and, where a pages image has no
+// pagemap that could address it, the image itself by file offset.
+inline constexpr char kTaskMemoryPrefix[] = "mem/";
+inline constexpr char kSharedMemoryPrefix[] = "shm/";
+inline constexpr char kRawPagesPrefix[] = "pages/";
+// Labels of the store's catalog.
+inline constexpr char kJobIdLabel[] = "rekindle.job-id";
+inline constexpr char kJobNameLabel[] = "rekindle.job-name";
+inline constexpr char kCommandLabel[] = "rekindle.command";
+
+}  // namespace rekindle::v1
