@@ -1,0 +1,88 @@
+"""What the kernel says about processes."""
+
+import os
+
+
+def stat_fields(pid):
+    """The fields of /proc/PID/stat from `state` on (index 0), or None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            text = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text[text.rindex(")") + 2:].split()
+
+
+def state(pid):
+    """One letter such as R, S, T, Z; None when there is no such process."""
+    fields = stat_fields(pid)
+    return fields[0] if fields else None
+
+
+def alive(pid):
+    """Neither gone nor a zombie."""
+    return state(pid) not in (None, "Z", "X")
+
+
+def command_line(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def all_pids():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def children_by_parent():
+    children = {}
+    for pid in all_pids():
+        fields = stat_fields(pid)
+        if fields:
+            children.setdefault(int(fields[1]), []).append(pid)
+    return children
+
+
+def descendants(root):
+    """All below `root`, zombies included, parents before children."""
+    children = children_by_parent()
+    found, todo = [], [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def threads(pid):
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def descriptor_targets(pid):
+    targets = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        targets[int(name)] = os.readlink(f"/proc/{pid}/fd/{name}")
+    return targets
+
+
+def memory_bytes(pid, field="Rss"):
+    """From smaps_rollup, so that copies of shared pages count as the kernel counts them."""
+    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+        for line in file:
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def traced_by(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        for line in file:
+            if line.startswith("TracerPid:"):
+                return int(line.split()[1])
+    return 0

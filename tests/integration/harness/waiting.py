@@ -1,0 +1,35 @@
+"""Waiting for a condition with a deadline: the only place where the tests pass time."""
+
+import os
+import select
+import time
+
+DEFAULT_SECONDS = 30.0
+_POLL_SECONDS = 0.002
+
+
+def until(condition, what, seconds=DEFAULT_SECONDS, poll_seconds=_POLL_SECONDS):
+    """Calls `condition` until it returns something true, and returns that."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {seconds:g} s")
+        time.sleep(poll_seconds)
+
+
+def for_exit(pid, seconds=DEFAULT_SECONDS):
+    """Until the process has ended (a zombie has)."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        if not poller.poll(seconds * 1000):
+            raise TimeoutError(f"process {pid} did not end within {seconds:g} s")
+    finally:
+        os.close(pidfd)
