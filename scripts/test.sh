@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Sets up the machine, builds and runs the tests.
+#   scripts/test.sh           everything that this machine can run (all labels but gpu)
+#   scripts/test.sh unit      one label: unit, integration, gpu
+#   scripts/test.sh -R REGEX  ctest's own options are handed on
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+case ${1:-} in
+  -h | --help)
+    sed -n '2,5s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+  '') SELECTION=(-LE '^gpu$') ;;
+  -*) SELECTION=("$@") ;;
+  *) SELECTION=(-L "^$1\$" "${@:2}") ;;
+esac
+
+"$REPO_ROOT/scripts/setup.sh" --build --test --criu
+"$REPO_ROOT/scripts/build.sh" release
+step "Testing"
+# One at a time: integration tests start and kill process trees and compare memory and timings of the machine.
+cd "$REPO_ROOT"
+ctest --test-dir build/release --output-on-failure --no-tests=error "${SELECTION[@]}"
