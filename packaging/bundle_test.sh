@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# The bundle runs where nothing is installed: in a root folder that holds only the bundle, /proc and /dev.
+#   packaging/bundle_test.sh BUILD_FOLDER VERSION
+# Everything happens in a mount namespace of its own, so nothing stays mounted however this ends.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
+
+BUILD=${1:?build folder} VERSION=${2:?version}
+if [[ -z ${REKINDLE_BUNDLE_TEST_INSIDE:-} ]]; then
+  WORK=$(mktemp -d -t rekindle-bundle-test.XXXXXX)
+  trap 'rm -rf --one-file-system "$WORK"' EXIT
+  REKINDLE_BUNDLE_TEST_INSIDE=$WORK unshare --mount --propagation private "$0" "$@"
+  exit
+fi
+WORK=$REKINDLE_BUNDLE_TEST_INSIDE
+unset REKINDLE_BUNDLE_TEST_INSIDE REKINDLE_CRIU REKINDLE_STORE REKINDLE_HOST
+
+REKINDLE_BUNDLE_LEVEL=1 "$REPO_ROOT/packaging/make-bundle.sh" "$BUILD" "$VERSION" "$WORK/bundle.tar.zst"
+ROOT=$WORK/root
+mkdir -p "$ROOT"/{proc,dev,tmp,some/where,usr}
+tar -C "$ROOT/some/where" --zstd -xf "$WORK/bundle.tar.zst"
+mv "$ROOT/some/where"/rekindle-* "$ROOT/some/where/moved"
+ln -s some/where/moved/bin/rekindle "$ROOT/link"
+mount --bind /proc "$ROOT/proc"
+mount --bind /dev "$ROOT/dev"
+
+# expect TEXT COMMAND...: runs inside the empty root; the output must hold TEXT.
+expect() {
+  local text=$1 output
+  shift
+  if ! output=$(env -i "$(command -v chroot)" "$ROOT" "$@" 2>&1 </dev/null); then
+    die "$* failed in the empty root: $output"
+  fi
+  grep -qF -- "$text" <<<"$output" || die "$* did not print '$text' but: $output"
+}
+
+criu_in_prefix "$ROOT/some/where/moved/criu"
+EXPECTED=$(criu_version "${CRIU[@]}")
+[[ -n $EXPECTED ]] || die "the CRIU of the bundle does not run: $("${CRIU[@]}" --version 2>&1)"
+criu_in_prefix /some/where/moved/criu
+expect "$EXPECTED" "${CRIU[@]}" --version
+expect "$VERSION" /some/where/moved/bin/rekindle version
+# It finds the CRIU that it brought along, also when started through a link.
+expect "$EXPECTED" /some/where/moved/bin/rekindle version
+expect "$EXPECTED" /link version
+expect "--store" /some/where/moved/bin/rekindle --help
+expect "--" /some/where/moved/bin/rekindled --help
+echo "1 passed, 0 failed"
