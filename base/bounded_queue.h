@@ -1,5 +1,5 @@
-// A first-in first-out queue with a fixed capacity between threads: producers wait when it is full, consumers when
-// it is empty. Thread-safe.
+// A first-in first-out queue with a fixed capacity between threads: producers wait when it is full, consumers
+// when it is empty. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,9 @@ class BoundedQueue {
   }
 
  private:
-  bool HasRoomOrClosed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closed_ || items_.size() < capacity_; }
+  bool HasRoomOrClosed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return closed_ || items_.size() < capacity_;
+  }
   bool HasItemOrClosed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closed_ || !items_.empty(); }
 
   const size_t capacity_;

@@ -23,7 +23,8 @@ class Stopwatch {
 
 // Wall-clock time, in nanoseconds since the Unix epoch.
 inline int64_t UnixNanos() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
 

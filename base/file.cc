@@ -8,11 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <system_error>
 #include <utility>
-
-#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -51,7 +50,8 @@ absl::Status ReadFully(int fd, void* data, size_t size, absl::string_view what) 
       if (errno == EINTR) continue;
       return ErrnoStatus(errno, absl::StrCat("reading ", what));
     }
-    if (n == 0) return absl::DataLossError(absl::StrCat("reading ", what, ": it ends ", size, " bytes too early"));
+    if (n == 0)
+      return absl::DataLossError(absl::StrCat("reading ", what, ": it ends ", size, " bytes too early"));
     at += n;
     size -= static_cast<size_t>(n);
   }
@@ -106,7 +106,8 @@ absl::Status MakeDirectories(const std::string& path, mode_t mode) {
   struct stat info;
   if (::stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("making folder ", path));
   if (!S_ISDIR(info.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat("making folder ", path, ": a file of that name is in the way"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("making folder ", path, ": a file of that name is in the way"));
   }
   return absl::OkStatus();
 }
@@ -141,9 +142,11 @@ bool PathExists(const std::string& path) {
   return ::lstat(path.c_str(), &info) == 0;
 }
 
-absl::StatusOr<TemporaryDirectory> TemporaryDirectory::Make(const std::string& parent, absl::string_view prefix) {
+absl::StatusOr<TemporaryDirectory> TemporaryDirectory::Make(const std::string& parent,
+                                                            absl::string_view prefix) {
   std::string path = absl::StrCat(parent, "/", prefix, "XXXXXX");
-  if (!::mkdtemp(path.data())) return ErrnoStatus(errno, absl::StrCat("making a temporary folder in ", parent));
+  if (!::mkdtemp(path.data()))
+    return ErrnoStatus(errno, absl::StrCat("making a temporary folder in ", parent));
   return TemporaryDirectory(std::move(path));
 }
 

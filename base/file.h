@@ -6,11 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include "absl/strings/string_view.h"
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/unique_fd.h"
 
 namespace rekindle {
@@ -21,7 +21,8 @@ absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags, mode_t mod
 // The whole file; for files of /proc too (whose size is not known beforehand).
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
-// Reads or writes exactly `size` bytes, restarting after short transfers and EINTR. `what` names the object in errors.
+// Reads or writes exactly `size` bytes, restarting after short transfers and EINTR. `what` names the object
+// in errors.
 absl::Status ReadFully(int fd, void* data, size_t size, absl::string_view what);
 absl::Status WriteFully(int fd, const void* data, size_t size, absl::string_view what);
 

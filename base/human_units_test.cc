@@ -25,7 +25,8 @@ TEST(HumanUnitsTest, ParsesBytes) {
   EXPECT_EQ(*ParseBytes("64K"), 65536u);
   EXPECT_EQ(*ParseBytes("1.5GiB"), 3ull << 29);
   EXPECT_EQ(*ParseBytes(" 20 MB "), 20u << 20);
-  for (const char* bad : {"", "K", "12Q", "1e3x", "-1", "99999999999999P"}) EXPECT_FALSE(ParseBytes(bad).ok()) << bad;
+  for (const char* bad : {"", "K", "12Q", "1e3x", "-1", "99999999999999P"})
+    EXPECT_FALSE(ParseBytes(bad).ok()) << bad;
 }
 
 }  // namespace

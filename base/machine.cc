@@ -38,7 +38,8 @@ absl::StatusOr<uint64_t> AvailableMemoryBytes() {
   for (absl::string_view line : absl::StrSplit(meminfo, '\n')) {
     std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipWhitespace());
     uint64_t kib = 0;
-    if (words.size() >= 2 && words[0] == "MemAvailable:" && absl::SimpleAtoi(words[1], &kib)) return kib * 1024;
+    if (words.size() >= 2 && words[0] == "MemAvailable:" && absl::SimpleAtoi(words[1], &kib))
+      return kib * 1024;
   }
   return absl::InternalError("reading /proc/meminfo: it has no MemAvailable");
 }

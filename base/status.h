@@ -2,11 +2,10 @@
 // absl::StatusOr<T>; a message names the object, what was tried, why it failed, and what to do.
 #pragma once
 
-#include "absl/strings/string_view.h"
-
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace rekindle {
 
@@ -23,8 +22,8 @@ absl::Status Annotate(const absl::Status& status, absl::string_view context);
 #define RK_STATUS_CONCAT(a, b) RK_STATUS_CONCAT_INNER(a, b)
 
 // Returns from the enclosing function when `expr` is not OK.
-#define RK_RETURN_IF_ERROR(expr)                          \
-  do {                                                    \
+#define RK_RETURN_IF_ERROR(expr)                                               \
+  do {                                                                         \
     if (absl::Status rk_status_ = (expr); !rk_status_.ok()) return rk_status_; \
   } while (0)
 

@@ -146,7 +146,8 @@ absl::StatusOr<Subprocess> Subprocess::Start(const SubprocessOptions& options) {
     child.Wait().IgnoreError();
     return ErrnoStatus(error, absl::StrCat("starting ", program));
   }
-  if (!child.pidfd_.valid()) return absl::InternalError(absl::StrCat("starting ", program, ": no pidfd for it"));
+  if (!child.pidfd_.valid())
+    return absl::InternalError(absl::StrCat("starting ", program, ": no pidfd for it"));
   return child;
 }
 

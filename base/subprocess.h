@@ -16,8 +16,8 @@ namespace rekindle {
 
 struct SubprocessOptions {
   std::vector<std::string> argv;  // argv[0] is looked up in PATH when it has no slash
-  // (descriptor here, number in the child). Every other descriptor is closed in the child; 0, 1 and 2 are /dev/null
-  // unless named.
+  // (descriptor here, number in the child). Every other descriptor is closed in the child; 0, 1 and 2 are
+  // /dev/null unless named.
   std::vector<std::pair<int, int>> descriptors;
   std::vector<std::string> environment;  // "K=V"; empty: inherit ours
   std::string working_directory;         // empty: inherit ours

@@ -19,7 +19,8 @@ TEST(SubprocessTest, ReportsExitStatusAndSignal) {
 
 TEST(SubprocessTest, AMissingProgramIsAnErrorOfStart) {
   EXPECT_EQ(RunCommand({"/no/such/program"}, absl::Seconds(1)).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(RunCommand({"no-such-program-here"}, absl::Seconds(1)).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(RunCommand({"no-such-program-here"}, absl::Seconds(1)).status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 TEST(SubprocessTest, TheChildHasOnlyTheDescriptorsItWasGiven) {

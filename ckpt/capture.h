@@ -18,27 +18,28 @@
 namespace rekindle::ckpt {
 
 struct CaptureOptions {
-  pid_t pid = 0;              // root of the tree
-  std::string reference;      // "name:tag"
-  std::string parent;         // empty: the newest image of the same job, else of the same name
+  pid_t pid = 0;          // root of the tree
+  std::string reference;  // "name:tag"
+  std::string parent;     // empty: the newest image of the same job, else of the same name
   bool no_parent = false;
-  bool stop = false;          // kill the tree once the image is committed; before that it stays, stopped
-  bool replace = false;       // take over a reference that exists
+  bool stop = false;             // kill the tree once the image is committed; before that it stays, stopped
+  bool replace = false;          // take over a reference that exists
   bool tcp_established = false;  // carry live TCP connections
   bool tcp_close = false;        // drop them
-  uint64_t staging_budget_bytes = 0;  // RAM for the frozen job's memory; 0: half of what is free. Beyond it: spills
-  uid_t owner = 0;            // of the image
-  uid_t caller = 0;           // 0 may capture anything, others what is theirs
-  pid_t caller_pid = 0;       // the process that asked; it must not be part of the job
-  std::string job_name;       // "": none
-  std::string log;            // where the job's output goes, if known
+  uint64_t staging_budget_bytes =
+      0;                 // RAM for the frozen job's memory; 0: half of what is free. Beyond it: spills
+  uid_t owner = 0;       // of the image
+  uid_t caller = 0;      // 0 may capture anything, others what is theirs
+  pid_t caller_pid = 0;  // the process that asked; it must not be part of the job
+  std::string job_name;  // "": none
+  std::string log;       // where the job's output goes, if known
   std::map<std::string, std::string> labels;
   std::string runtime_directory;  // short path, for sockets and journals; made when absent
   std::string spill_directory;    // on a disk with room
 };
 
 struct CaptureProgress {
-  const char* phase = "";     // "preflight", "prepare", "freeze", "commit"
+  const char* phase = "";  // "preflight", "prepare", "freeze", "commit"
   uint64_t bytes_done = 0, bytes_total = 0;
   double elapsed_seconds = 0;
 };
@@ -60,16 +61,16 @@ struct CaptureResult {
   std::vector<std::string> command_lines;
 };
 
-// Captures the tree of `options.pid`. Blocking; several captures of different trees may run at once; a second one of
-// the same tree is refused (Aborted). On any failure the job goes on as it was and the store has no trace.
-// `device` may be null: a job that uses a GPU is then refused. `observer` may be null. Setting `*cancel` ends the
-// capture soon with Cancelled.
-absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installation& criu, gpu::DeviceStep* device,
-                                      const CaptureOptions& options, CaptureObserver* observer,
-                                      const std::atomic<bool>* cancel);
+// Captures the tree of `options.pid`. Blocking; several captures of different trees may run at once; a second
+// one of the same tree is refused (Aborted). On any failure the job goes on as it was and the store has no
+// trace. `device` may be null: a job that uses a GPU is then refused. `observer` may be null. Setting
+// `*cancel` ends the capture soon with Cancelled.
+absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installation& criu,
+                                      gpu::DeviceStep* device, const CaptureOptions& options,
+                                      CaptureObserver* observer, const std::atomic<bool>* cancel);
 
-// Lets jobs go on that a capture of a dead Rekindle process left stopped. Quick when there are none; called by whatever
-// starts next. Returns the PIDs it set free.
+// Lets jobs go on that a capture of a dead Rekindle process left stopped. Quick when there are none; called
+// by whatever starts next. Returns the PIDs it set free.
 absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(const std::string& runtime_directory);
 
 // Takes in a plain CRIU image directory made by `criu dump`.

@@ -1,5 +1,5 @@
-// Looking at a process tree before it is captured: may it be, can it be, and which of CRIU's options does it need?
-// Everything comes from /proc; nothing is stopped or changed.
+// Looking at a process tree before it is captured: may it be, can it be, and which of CRIU's options does it
+// need? Everything comes from /proc; nothing is stopped or changed.
 #pragma once
 
 #include <sys/types.h>
@@ -15,12 +15,12 @@ namespace rekindle::ckpt {
 struct ProcessInfo {
   pid_t pid = 0, parent = 0, session = 0;
   uid_t uid = 0;
-  char state = '?';          // of /proc/PID/stat: R S D T t Z …
+  char state = '?';  // of /proc/PID/stat: R S D T t Z …
   bool kernel_thread = false;
   uint64_t start_ticks = 0;  // since boot: with the PID it names one process
   uint32_t threads = 0;
   uint64_t private_bytes = 0;  // resident anonymous and shared memory: about what a dump writes
-  std::string command;       // command line, spaces between arguments; "[name]" for those without one
+  std::string command;         // command line, spaces between arguments; "[name]" for those without one
 };
 
 struct OpenDescriptor {
@@ -40,15 +40,15 @@ struct StdioDescriptor {
 };
 
 struct JobInspection {
-  std::vector<ProcessInfo> processes;      // root first, parents before children
-  std::string working_directory;           // of the root
+  std::vector<ProcessInfo> processes;  // root first, parents before children
+  std::string working_directory;       // of the root
   std::vector<StdioDescriptor> stdio;
   std::vector<std::string> external_ttys;  // "tty[rdev:dev]" of terminals whose other side is outside the job
   bool session_outside = false;            // the root's session leader is not in the tree: CRIU's shell job
   uint32_t established_tcp = 0;            // connections
   std::vector<std::string> established_examples;  // "127.0.0.1:80 -> 127.0.0.1:4000"
-  bool needs_link_remap = false;           // a deleted name of a file that has others
-  std::vector<pid_t> device_users;         // processes with /dev/nvidia* open
+  bool needs_link_remap = false;                  // a deleted name of a file that has others
+  std::vector<pid_t> device_users;                // processes with /dev/nvidia* open
   std::vector<std::string> warnings;
 
   std::vector<pid_t> pids() const;
@@ -62,13 +62,13 @@ absl::StatusOr<ProcessInfo> ReadProcess(pid_t pid);
 // "boot id/pid/start": the same for as long as the process lives.
 std::string JobId(const std::string& boot_id, const ProcessInfo& root);
 
-// Looks at the tree of `pid` on behalf of `caller` (0: root, may see all) whose own process is `caller_pid` (0:
-// unknown). Refuses what must not or cannot be captured, naming the reason and the cure:
+// Looks at the tree of `pid` on behalf of `caller` (0: root, may see all) whose own process is `caller_pid`
+// (0: unknown). Refuses what must not or cannot be captured, naming the reason and the cure:
 //   NotFound            there is no such process
 //   InvalidArgument     PID 1, a kernel thread, Rekindle itself or a tree that holds it or the caller
-//   FailedPrecondition  a zombie, a deleted working directory, an io_uring or userfaultfd descriptor, under a debugger
-//   PermissionDenied    it belongs to somebody else
-//   Unimplemented       this machine can't (another uid without CAP_SYS_RESOURCE)
+//   FailedPrecondition  a zombie, a deleted working directory, an io_uring or userfaultfd descriptor, under a
+//   debugger PermissionDenied    it belongs to somebody else Unimplemented       this machine can't (another
+//   uid without CAP_SYS_RESOURCE)
 absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_pid);
 
 }  // namespace rekindle::ckpt

@@ -1,0 +1,337 @@
+#include "ckpt/capture.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/human_units.h"
+#include "base/log.h"
+#include "base/machine.h"
+#include "base/status.h"
+#include "ckpt/capture_session.h"
+#include "ckpt/frozen_dump.h"
+#include "ckpt/job_inspection.h"
+#include "ckpt/staged_image.h"
+#include "ckpt/staging_arena.h"
+#include "criu/image_files.h"
+#include "rekindle/v1/image_layout.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+constexpr uint32_t kManifestFormat = 1;
+// A deleted file that the job still holds goes into the image whole, up to this size.
+constexpr uint64_t kGhostLimitBytes = 1ull << 30;
+// Room beyond what the job's memory was measured to be: CRIU's own images, and growth until the freeze.
+constexpr uint64_t kStagingSlackBytes = 16u << 20;
+
+// The steps of one capture, in the order in which Capture() takes them.
+class CaptureRun {
+ public:
+  CaptureRun(store::Store& store, const criu::Installation& criu, gpu::DeviceStep* device,
+             const CaptureOptions& options, CaptureObserver* observer, const std::atomic<bool>* cancel)
+      : store_(store),
+        criu_(criu),
+        device_(device),
+        options_(options),
+        observer_(observer),
+        cancel_(cancel) {}
+
+  // Looks at everything that can be known before the job is touched.
+  absl::Status Preflight() {
+    Report("preflight");
+    RK_RETURN_IF_ERROR(RecoverInterruptedCaptures(options_.runtime_directory).status());
+    RK_ASSIGN_OR_RETURN(machine_, ThisMachine());
+    RK_ASSIGN_OR_RETURN(job_, InspectJob(options_.pid, options_.caller, options_.caller_pid));
+    RK_RETURN_IF_ERROR(CheckDevice());
+    RK_ASSIGN_OR_RETURN(dump_gate_, FindDumpGate());
+    RK_RETURN_IF_ERROR(OpenImage());
+    EndPhase("preflight");
+    return CheckCancelled();
+  }
+
+  // Makes room in RAM, while the job still runs.
+  absl::Status Prepare() {
+    Report("prepare");
+    RK_ASSIGN_OR_RETURN(CaptureSession session, CaptureSession::Begin(options_.runtime_directory, job_));
+    session_ = std::make_unique<CaptureSession>(std::move(session));
+    RK_ASSIGN_OR_RETURN(uint64_t budget, StagingBudget());
+    RK_ASSIGN_OR_RETURN(arena_, StagingArena::Create(job_.private_bytes() + kStagingSlackBytes, budget,
+                                                     options_.spill_directory));
+    EndPhase("prepare");
+    return CheckCancelled();
+  }
+
+  // From here to the return of CRIU the job stands still.
+  absl::Status Freeze() {
+    Report("freeze");
+    if (!device_pids_.empty()) RK_RETURN_IF_ERROR(device_->BeforeFreeze(device_pids_));
+    criu::DumpOptions dump = DumpOptions();
+    dump_arguments_ = criu::DumpArguments(dump);
+    uint64_t expected = job_.private_bytes();
+    auto frozen = RunFrozenDump(criu_, dump, arena_.get(), cancel_,
+                                [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); });
+    absl::Status thawed = absl::OkStatus();
+    if (!device_pids_.empty()) thawed = device_->AfterThaw(device_pids_);
+    if (!frozen.ok()) {
+      LetGo();
+      return KeepLogs(frozen.status());
+    }
+    RK_RETURN_IF_ERROR(thawed);
+    frozen_ = *std::move(frozen);
+    result_.freeze_seconds = static_cast<double>(frozen_.stats.freezing_us + frozen_.stats.frozen_us) * 1e-6;
+    result_.command_lines.push_back(frozen_.command_line);
+    if (arena_->spilled_bytes() > 0) {
+      result_.warnings.push_back(
+          absl::StrCat(FormatBytes(arena_->spilled_bytes()),
+                       " did not fit the memory budget and went through a file while the job "
+                       "stood still; give more with --staging-memory for a shorter freeze"));
+    }
+    EndPhase("freeze");
+    return absl::OkStatus();
+  }
+
+  // Hash, deduplicate, compress, write, sync, make visible; the job runs meanwhile.
+  absl::Status Commit() {
+    Report("commit");
+    Stopwatch watch;
+    v1::JobManifest manifest = Manifest();
+    absl::Status status = AddToImage(frozen_.image, *writer_, &manifest);
+    if (status.ok()) status = writer_->AddBlob(v1::kJobManifestObject, manifest.SerializeAsString());
+    if (status.ok()) {
+      auto info = writer_->Commit([this](uint64_t done, uint64_t total) {
+        Report("commit", done, total);
+        return !Cancelled();
+      });
+      status = info.status();
+      if (info.ok()) result_.image = *std::move(info);
+    }
+    if (!status.ok()) {
+      LetGo();
+      return status;
+    }
+    result_.commit_seconds = watch.seconds();
+    EndPhase("commit");
+    return absl::OkStatus();
+  }
+
+  // The image is safe: with --stop the job ends now.
+  void Finish() {
+    if (options_.stop) SignalRecorded(job_.processes, SIGKILL, false);
+    result_.processes = static_cast<uint32_t>(job_.processes.size());
+    result_.threads = job_.threads();
+    result_.warnings.insert(result_.warnings.end(), job_.warnings.begin(), job_.warnings.end());
+    result_.total_seconds = total_.seconds();
+  }
+
+  CaptureResult TakeResult() { return std::move(result_); }
+
+ private:
+  bool Cancelled() const { return cancel_ && cancel_->load(); }
+
+  absl::Status CheckCancelled() const {
+    if (Cancelled()) return absl::CancelledError("the capture was cancelled; the job runs on");
+    return absl::OkStatus();
+  }
+
+  void Report(const char* phase, uint64_t done = 0, uint64_t total = 0) {
+    if (observer_) observer_->OnProgress({phase, done, total, total_.seconds()});
+  }
+
+  void EndPhase(const char* name) {
+    result_.phases.emplace_back(name, phase_.seconds());
+    phase_.Restart();
+  }
+
+  absl::Status CheckDevice() {
+    if (device_) {
+      for (pid_t pid : job_.pids()) {
+        if (device_->UsesDevice(pid)) device_pids_.push_back(pid);
+      }
+      return absl::OkStatus();
+    }
+    if (job_.device_users.empty()) return absl::OkStatus();
+    return absl::UnimplementedError(absl::StrCat(
+        "capturing process ", options_.pid, ": process ", job_.device_users[0],
+        " has an NVIDIA device open, and this build of Rekindle can't save GPU memory; close the device "
+        "(end its CUDA context) before the checkpoint"));
+  }
+
+  absl::Status OpenImage() {
+    store::NewImageOptions image;
+    image.reference = options_.reference;
+    image.owner = options_.owner;
+    image.replace = options_.replace;
+    image.labels = options_.labels;
+    job_id_ = JobId(machine_.boot_id, job_.processes[0]);
+    image.labels[v1::kJobIdLabel] = job_id_;
+    image.labels[v1::kCommandLabel] = job_.processes[0].command.substr(0, 200);
+    if (!options_.job_name.empty()) image.labels[v1::kJobNameLabel] = options_.job_name;
+    RK_ASSIGN_OR_RETURN(image.parent, ChooseParent());
+    RK_ASSIGN_OR_RETURN(writer_, store_.NewImage(image));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> ChooseParent() const {
+    if (!options_.parent.empty()) return options_.parent;
+    if (options_.no_parent) return std::string();
+    RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(options_.reference));
+    std::string name = reference.substr(0, reference.rfind(':'));
+    RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store_.List());
+    std::string of_name;
+    for (const store::ImageInfo& image : images) {  // newest first
+      if (image.owner != options_.owner) continue;
+      auto label = image.labels.find(v1::kJobIdLabel);
+      if (label != image.labels.end() && label->second == job_id_) return image.digest;
+      if (of_name.empty() && image.reference.substr(0, image.reference.rfind(':')) == name)
+        of_name = image.digest;
+    }
+    return of_name;
+  }
+
+  absl::StatusOr<uint64_t> StagingBudget() const {
+    if (options_.staging_budget_bytes != 0) return options_.staging_budget_bytes;
+    RK_ASSIGN_OR_RETURN(uint64_t available, AvailableMemoryBytes());
+    return available / 2;
+  }
+
+  criu::DumpOptions DumpOptions() const {
+    criu::DumpOptions dump;
+    dump.pid = options_.pid;
+    dump.images_directory = session_->work_directory();
+    dump.work_directory = session_->work_directory();
+    dump.after = options_.stop ? criu::AfterDump::kLeaveStopped : criu::AfterDump::kLeaveRunning;
+    dump.shell_job = job_.session_outside;
+    dump.tcp_close = options_.tcp_close;
+    // Connections are carried unless told otherwise: at worst the peer has gone when the job comes back,
+    // which the job sees as a connection reset.
+    dump.tcp_established = !options_.tcp_close && (options_.tcp_established || job_.established_tcp > 0);
+    dump.file_locks = true;
+    dump.external_unix_sockets = true;
+    dump.link_remap = job_.needs_link_remap;
+    dump.ghost_limit_bytes = kGhostLimitBytes;
+    dump.network_lock_skip = !dump.tcp_established;
+    dump.external = job_.external_ttys;
+    dump.action_script = dump_gate_;
+    return dump;
+  }
+
+  v1::JobManifest Manifest() const {
+    const ProcessInfo& root = job_.processes[0];
+    v1::JobManifest manifest;
+    manifest.set_format(kManifestFormat);
+    manifest.set_root_pid(root.pid);
+    manifest.set_uid(root.uid);
+    manifest.set_command(root.command);
+    manifest.set_working_directory(job_.working_directory);
+    manifest.set_job_name(options_.job_name);
+    manifest.set_job_id(job_id_);
+    manifest.set_criu_version(criu_.version.ToString());
+    manifest.set_kernel(machine_.kernel);
+    manifest.set_machine(machine_.architecture);
+    for (const std::string& feature : machine_.cpu_features) manifest.add_cpu_features(feature);
+    for (const ProcessInfo& process : job_.processes) {
+      v1::JobProcess* entry = manifest.add_processes();
+      entry->set_pid(process.pid);
+      entry->set_parent_pid(process.parent);
+      entry->set_command(process.command);
+      entry->set_threads(process.threads);
+    }
+    for (const std::string& argument : dump_arguments_) manifest.add_dump_arguments(argument);
+    for (const StdioDescriptor& slot : job_.stdio) {
+      v1::StdioSlot* entry = manifest.add_stdio();
+      entry->set_fd(slot.fd);
+      entry->set_kind(slot.kind);
+      entry->set_resource(slot.resource);
+      entry->set_path(slot.path);
+      entry->set_writable(slot.writable);
+    }
+    for (const std::string& tty : job_.external_ttys) {
+      v1::ExternalResource* external = manifest.add_externals();
+      external->set_resource(tty);
+      external->set_why("a terminal whose other side is outside the job");
+    }
+    criu::DumpOptions dump = DumpOptions();
+    manifest.set_shell_job(dump.shell_job);
+    manifest.set_tcp_established(dump.tcp_established);
+    manifest.set_tcp_close(dump.tcp_close);
+    manifest.set_file_locks(dump.file_locks);
+    manifest.set_external_unix_sockets(dump.external_unix_sockets);
+    manifest.set_freeze_seconds(result_.freeze_seconds);
+    manifest.set_captured_unix_ns(UnixNanos());
+    manifest.set_log(options_.log);
+    auto files = frozen_.image.files.find("files.img");
+    if (files != frozen_.image.files.end()) {
+      auto regular = criu::ParseRegularFiles(files->second);
+      for (const criu::RegularFile& file : regular.value_or(std::vector<criu::RegularFile>())) {
+        if (file.ghost) continue;
+        v1::NeededFile* needed = manifest.add_files();
+        needed->set_path(file.path);
+        needed->set_size(file.size);
+        needed->set_has_size(file.has_size);
+      }
+    }
+    return manifest;
+  }
+
+  // After a failure: a job that CRIU has left stopped goes on.
+  void LetGo() {
+    if (options_.stop) SignalRecorded(job_.processes, SIGCONT, true);
+  }
+
+  absl::Status KeepLogs(absl::Status status) {
+    if (absl::IsCancelled(status)) return status;
+    std::string work = session_->work_directory();
+    std::string kept = session_->KeepLogs();
+    std::string message(status.message());
+    for (size_t at = 0; (at = message.find(work, at)) != std::string::npos; at += kept.size()) {
+      message.replace(at, work.size(), kept);
+    }
+    return absl::Status(status.code(), message);
+  }
+
+  store::Store& store_;
+  const criu::Installation& criu_;
+  gpu::DeviceStep* const device_;
+  const CaptureOptions& options_;
+  CaptureObserver* const observer_;
+  const std::atomic<bool>* const cancel_;
+
+  Machine machine_;
+  JobInspection job_;
+  std::string job_id_, dump_gate_;
+  std::vector<pid_t> device_pids_;
+  std::vector<std::string> dump_arguments_;
+  std::unique_ptr<StagingArena> arena_;
+  FrozenDump frozen_;
+  std::unique_ptr<CaptureSession> session_;
+  std::unique_ptr<store::ImageWriter> writer_;  // goes before the arena, whose memory it reads
+  CaptureResult result_;
+  Stopwatch total_, phase_;
+};
+
+}  // namespace
+
+absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installation& criu,
+                                      gpu::DeviceStep* device, const CaptureOptions& options,
+                                      CaptureObserver* observer, const std::atomic<bool>* cancel) {
+  CaptureRun run(store, criu, device, options, observer, cancel);
+  RK_RETURN_IF_ERROR(run.Preflight());
+  RK_RETURN_IF_ERROR(run.Prepare());
+  RK_RETURN_IF_ERROR(run.Freeze());
+  RK_RETURN_IF_ERROR(run.Commit());
+  run.Finish();
+  return run.TakeResult();
+}
+
+}  // namespace rekindle::ckpt

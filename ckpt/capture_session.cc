@@ -1,0 +1,159 @@
+#include "ckpt/capture_session.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "ckpt/capture.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+constexpr char kWorkPrefix[] = "capture-";
+constexpr char kLogsPrefix[] = "failed-capture-";
+constexpr char kJournal[] = "journal";
+// Logs of failed captures that are kept: enough to look back, not enough to fill /run.
+constexpr size_t kKeptLogs = 8;
+
+// One line a process: PID, start time, and whether it was stopped before the capture came.
+std::string SerializeJournal(const std::vector<ProcessInfo>& processes) {
+  std::string text = "rekindle capture journal 1\n";
+  for (const ProcessInfo& process : processes) {
+    absl::StrAppend(&text, process.pid, " ", process.start_ticks, " ", process.state == 'T' ? 1 : 0, "\n");
+  }
+  return text;
+}
+
+std::vector<ProcessInfo> ParseJournal(const std::string& text) {
+  std::vector<ProcessInfo> processes;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    std::vector<absl::string_view> f = absl::StrSplit(line, ' ', absl::SkipWhitespace());
+    ProcessInfo process;
+    int was_stopped = 0;
+    if (f.size() != 3 || !absl::SimpleAtoi(f[0], &process.pid) ||
+        !absl::SimpleAtoi(f[1], &process.start_ticks) || !absl::SimpleAtoi(f[2], &was_stopped)) {
+      continue;
+    }
+    process.state = was_stopped ? 'T' : 'S';
+    processes.push_back(process);
+  }
+  return processes;
+}
+
+absl::StatusOr<UniqueFd> Claim(pid_t root) {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::string name = absl::StrCat("rekindle-capture-", root);
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  socklen_t length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (!fd.valid() || ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
+    if (errno == EADDRINUSE) {
+      return absl::AbortedError(
+          absl::StrCat("capturing process ", root,
+                       ": another checkpoint of it is under way; try again when that has ended"));
+    }
+    return ErrnoStatus(errno, absl::StrCat("claiming process ", root, " for a capture"));
+  }
+  return fd;
+}
+
+void RemoveOldLogs(const std::string& runtime_directory) {
+  auto names = ListDirectory(runtime_directory);
+  if (!names.ok()) return;
+  std::vector<std::string> logs;
+  for (const std::string& name : *names) {
+    if (absl::StartsWith(name, kLogsPrefix)) logs.push_back(name);
+  }
+  // The names begin with the time, so the oldest come first.
+  for (size_t i = 0; i + kKeptLogs < logs.size(); ++i) {
+    RemoveTree(absl::StrCat(runtime_directory, "/", logs[i])).IgnoreError();
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<CaptureSession> CaptureSession::Begin(const std::string& runtime_directory,
+                                                     const JobInspection& job) {
+  RK_RETURN_IF_ERROR(MakeDirectories(runtime_directory));
+  RK_ASSIGN_OR_RETURN(UniqueFd claim, Claim(job.processes[0].pid));
+  RK_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Make(runtime_directory, kWorkPrefix));
+  std::string path = absl::StrCat(directory.path(), "/", kJournal);
+  RK_ASSIGN_OR_RETURN(UniqueFd journal, OpenFile(path, O_RDWR | O_CREAT));
+  if (::flock(journal.get(), LOCK_EX | LOCK_NB) != 0)
+    return ErrnoStatus(errno, absl::StrCat("locking ", path));
+  std::string text = SerializeJournal(job.processes);
+  RK_RETURN_IF_ERROR(WriteFully(journal.get(), text.data(), text.size(), path));
+  return CaptureSession(std::move(directory), std::move(claim), std::move(journal));
+}
+
+std::string CaptureSession::KeepLogs() {
+  std::string work = work_directory_.path();
+  std::string parent = work.substr(0, work.rfind('/'));
+  std::string kept = absl::StrCat(parent, "/", kLogsPrefix, absl::ToUnixSeconds(absl::Now()), "-",
+                                  work.substr(work.rfind('-') + 1));
+  ::unlink(absl::StrCat(work, "/", kJournal).c_str());
+  if (::rename(work.c_str(), kept.c_str()) != 0) return work;
+  work_directory_.Release();
+  RemoveOldLogs(parent);
+  return kept;
+}
+
+void SignalRecorded(const std::vector<ProcessInfo>& processes, int signal, bool only_stopped) {
+  for (const ProcessInfo& recorded : processes) {
+    UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, recorded.pid, 0)));
+    auto now = ReadProcess(recorded.pid);
+    if (!pidfd.valid() || !now.ok() || now->start_ticks != recorded.start_ticks) continue;
+    if (only_stopped && (now->state != 'T' || recorded.state == 'T')) continue;
+    ::syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0);
+  }
+}
+
+absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(const std::string& runtime_directory) {
+  std::vector<pid_t> freed;
+  auto names = ListDirectory(runtime_directory);
+  if (!names.ok()) {
+    if (absl::IsNotFound(names.status())) return freed;
+    return names.status();
+  }
+  for (const std::string& name : *names) {
+    if (!absl::StartsWith(name, kWorkPrefix)) continue;
+    std::string directory = absl::StrCat(runtime_directory, "/", name);
+    auto journal = OpenFile(absl::StrCat(directory, "/", kJournal), O_RDWR);
+    if (!journal.ok()) continue;                                    // its capture is just beginning
+    if (::flock(journal->get(), LOCK_EX | LOCK_NB) != 0) continue;  // its capture lives
+    auto text = ReadFile(absl::StrCat(directory, "/", kJournal));
+    if (text.ok()) {
+      std::vector<ProcessInfo> processes = ParseJournal(*text);
+      for (const ProcessInfo& recorded : processes) {
+        auto now = ReadProcess(recorded.pid);
+        if (now.ok() && now->start_ticks == recorded.start_ticks && now->state == 'T' &&
+            recorded.state != 'T') {
+          freed.push_back(recorded.pid);
+        }
+      }
+      SignalRecorded(processes, SIGCONT, true);
+    }
+    RemoveTree(directory).IgnoreError();
+  }
+  if (!freed.empty()) {
+    Log(LogLevel::kWarning, absl::StrCat("an earlier capture was interrupted: ", freed.size(),
+                                         " processes that it had stopped run again"));
+  }
+  return freed;
+}
+
+}  // namespace rekindle::ckpt

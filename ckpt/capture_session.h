@@ -1,0 +1,45 @@
+// What a capture keeps outside its own process while it runs, so that whatever starts after a crash can put
+// things right: a work folder with a journal of the job's processes.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/file.h"
+#include "base/unique_fd.h"
+#include "ckpt/job_inspection.h"
+
+namespace rekindle::ckpt {
+
+// Not thread-safe.
+class CaptureSession {
+ public:
+  // Claims the tree of `job` and makes a work folder with its journal in `runtime_directory`. Aborted when
+  // another capture of the same root is under way on this machine.
+  static absl::StatusOr<CaptureSession> Begin(const std::string& runtime_directory, const JobInspection& job);
+  CaptureSession(CaptureSession&&) = default;
+  CaptureSession& operator=(CaptureSession&&) = default;
+
+  const std::string& work_directory() const { return work_directory_.path(); }
+
+  // The folder and the CRIU log in it outlive this object (after a failure).
+  std::string KeepLogs();
+
+ private:
+  CaptureSession(TemporaryDirectory work_directory, UniqueFd claim, UniqueFd journal)
+      : work_directory_(std::move(work_directory)), claim_(std::move(claim)), journal_(std::move(journal)) {}
+
+  TemporaryDirectory work_directory_;
+  UniqueFd claim_;    // an abstract socket: the kernel frees it when we die
+  UniqueFd journal_;  // locked: says that its capture lives
+};
+
+// Sends `signal` to every one of the recorded processes that is still the same one. With `only_stopped` those
+// that are not stopped are left alone.
+void SignalRecorded(const std::vector<ProcessInfo>& processes, int signal, bool only_stopped);
+
+}  // namespace rekindle::ckpt

@@ -1,0 +1,183 @@
+#include "ckpt/frozen_dump.h"
+
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "base/subprocess.h"
+#include "ckpt/image_staging.h"
+#include "criu/capture_server.h"
+#include "criu/failure.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+constexpr char kGateSocket[] = "dump-gate.sock";  // dump_gate_main.cc knows the name too
+constexpr char kGateProgram[] = "rekindle-dump-gate";
+constexpr size_t kDrainThreads = 2;
+constexpr int kPollMs = 20;
+
+// Lets the job go only when its memory is in our hands: answers the dump gate.
+class Gate {
+ public:
+  static absl::StatusOr<std::unique_ptr<Gate>> Open(const std::string& work_directory,
+                                                    ImageStaging* staging) {
+    std::unique_ptr<Gate> gate(new Gate(staging));
+    std::string path = absl::StrCat(work_directory, "/", kGateSocket);
+    gate->listener_.Reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    gate->stop_.Reset(::eventfd(0, EFD_CLOEXEC));
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    if (path.size() >= sizeof address.sun_path) {
+      return absl::InvalidArgumentError(absl::StrCat("making the socket ", path,
+                                                     ": the path is too long; choose a "
+                                                     "shorter runtime folder"));
+    }
+    std::memcpy(address.sun_path, path.data(), path.size());
+    if (!gate->listener_.valid() || !gate->stop_.valid() ||
+        ::bind(gate->listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+        ::listen(gate->listener_.get(), 1) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("making the socket ", path));
+    }
+    gate->thread_ = std::thread([g = gate.get()] { g->Run(); });
+    return gate;
+  }
+
+  ~Gate() {
+    ::eventfd_write(stop_.get(), 1);
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  explicit Gate(ImageStaging* staging) : staging_(staging) {}
+
+  void Run() {
+    pollfd entries[2] = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    while (::poll(entries, 2, -1) < 0 && errno == EINTR) {
+    }
+    if (entries[0].revents != 0) return;
+    UniqueFd connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!connection.valid()) return;
+    char verdict = staging_->WaitUntilPagesAreOurs().ok() ? 'g' : 'n';
+    ::send(connection.get(), &verdict, 1, MSG_NOSIGNAL);
+  }
+
+  ImageStaging* const staging_;
+  UniqueFd listener_, stop_;
+  std::thread thread_;
+};
+
+// Watches for cancellation and reports progress while the main thread waits in the capture server.
+class Watcher {
+ public:
+  Watcher(const std::atomic<bool>* cancel, ImageStaging* staging, criu::CaptureServer* server,
+          const std::function<void(uint64_t)>& progress)
+      : stop_(::eventfd(0, EFD_CLOEXEC)), thread_([this, cancel, staging, server, &progress] {
+          pollfd entry{stop_.get(), POLLIN, 0};
+          while (::poll(&entry, 1, kPollMs) <= 0) {
+            if (progress) progress(staging->bytes_staged());
+            if (cancel && cancel->load()) {
+              staging->Abandon(absl::CancelledError("the capture was cancelled"));
+              server->Cancel();
+              return;
+            }
+          }
+        }) {}
+  ~Watcher() {
+    ::eventfd_write(stop_.get(), 1);
+    thread_.join();
+  }
+
+ private:
+  UniqueFd stop_;
+  std::thread thread_;
+};
+
+bool Cancelled(const std::atomic<bool>* cancel) { return cancel && cancel->load(); }
+
+}  // namespace
+
+absl::StatusOr<std::string> FindDumpGate() {
+  std::string self(PATH_MAX, '\0');
+  ssize_t n = ::readlink("/proc/self/exe", self.data(), self.size());
+  if (n <= 0) return ErrnoStatus(errno, "finding our own executable");
+  self.resize(static_cast<size_t>(n));
+  std::string directory = self.substr(0, self.rfind('/'));
+  std::vector<std::string> candidates = {absl::StrCat(directory, "/", kGateProgram),
+                                         absl::StrCat(directory, "/../libexec/rekindle/", kGateProgram)};
+  if (const char* bundle = std::getenv("REKINDLE_BUNDLE")) {
+    candidates.push_back(absl::StrCat(bundle, "/libexec/rekindle/", kGateProgram));
+  }
+  for (const std::string& candidate : candidates) {
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("finding ", kGateProgram, ": it is neither in ", directory,
+                   " nor in ../libexec/rekindle; install Rekindle again (cmake --install)"));
+}
+
+absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const criu::DumpOptions& options,
+                                         StagingArena* arena, const std::atomic<bool>* cancel,
+                                         const std::function<void(uint64_t)>& progress) {
+  ImageStaging staging(arena, kDrainThreads);
+  RK_ASSIGN_OR_RETURN(auto server, criu::CaptureServer::Listen(options.images_directory, &staging));
+  RK_ASSIGN_OR_RETURN(auto gate, Gate::Open(options.work_directory, &staging));
+
+  FrozenDump dump;
+  SubprocessOptions start;
+  start.argv = criu::FullCommand(criu, criu::DumpArguments(options));
+  start.working_directory = options.work_directory;
+  // A terminal's Ctrl-C must reach CRIU only through us: it kills CRIU in the middle of its work on the job.
+  start.new_session = true;
+  dump.command_line = criu::ShellLine(start.argv);
+  RK_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Start(start));
+
+  absl::StatusOr<std::vector<std::string>> received;
+  {
+    Watcher watcher(cancel, &staging, server.get(), progress);
+    received = server->Serve(process.pidfd());
+  }
+  if (!received.ok()) staging.Abandon(received.status());
+  // No bound: whatever happens CRIU lets go of the job by itself, and to kill it in the middle could harm the
+  // job.
+  absl::StatusOr<ExitState> ended = process.Wait();
+  staging.Abandon(absl::AbortedError("CRIU has ended"));
+  gate.reset();
+  RK_ASSIGN_OR_RETURN(ExitState exit, std::move(ended));
+
+  if (Cancelled(cancel)) return absl::CancelledError("the capture was cancelled; the job runs on");
+  if (!exit.ok()) {
+    // Our own failure made CRIU fail: it is the one to tell.
+    if (!received.ok() && !absl::IsCancelled(received.status())) return received.status();
+    std::string log_path = absl::StrCat(options.work_directory, "/", options.log_file);
+    std::string log = ReadFile(log_path).value_or("");
+    return criu::FailureStatus(criu::Operation::kDump, exit, log, log_path);
+  }
+  RK_RETURN_IF_ERROR(received.status());
+  dump.image = staging.Take();
+  if (!dump.image.files.contains("inventory.img")) {
+    return absl::InternalError("CRIU ended well but sent no inventory; the capture is not complete");
+  }
+  auto stats = ReadFile(absl::StrCat(options.work_directory, "/stats-dump"));
+  if (stats.ok()) {
+    auto parsed = criu::ParseDumpStats(*stats);
+    if (parsed.ok()) dump.stats = *parsed;
+  }
+  return dump;
+}
+
+}  // namespace rekindle::ckpt

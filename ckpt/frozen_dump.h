@@ -1,0 +1,34 @@
+// The time in which the job stands still: CRIU dumps it, Rekindle takes the images into memory.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ckpt/staged_image.h"
+#include "ckpt/staging_arena.h"
+#include "criu/command_line.h"
+#include "criu/image_files.h"
+#include "criu/installation.h"
+
+namespace rekindle::ckpt {
+
+struct FrozenDump {
+  StagedImage image;  // its pages lie in the arena
+  criu::DumpStats stats;
+  std::string command_line;
+};
+
+// Runs `criu dump --stream` with `options` (work and images folders must be set and exist) and receives
+// everything. When it returns the job runs again, or is stopped if the options say so; after a failure it
+// runs. Setting `*cancel` (may be null) makes CRIU let go of the job soon. `progress` gets the bytes received
+// so far.
+absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const criu::DumpOptions& options,
+                                         StagingArena* arena, const std::atomic<bool>* cancel,
+                                         const std::function<void(uint64_t)>& progress);
+
+// The program that CRIU calls at the end of a dump, beside our own executable or in ../libexec/rekindle.
+absl::StatusOr<std::string> FindDumpGate();
+
+}  // namespace rekindle::ckpt

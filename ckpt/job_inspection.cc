@@ -1,0 +1,422 @@
+#include "ckpt/job_inspection.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/file.h"
+#include "base/status.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+constexpr char kDeleted[] = " (deleted)";
+constexpr uint64_t kKernelThreadFlag = 0x00200000;  // PF_KTHREAD of /proc/PID/stat's flags
+
+std::string ProcPath(pid_t pid, absl::string_view rest) { return absl::StrCat("/proc/", pid, "/", rest); }
+
+std::string ReadLink(const std::string& path) {
+  std::string target(4096, '\0');
+  ssize_t n = ::readlink(path.c_str(), target.data(), target.size());
+  target.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  return target;
+}
+
+// The value of "KEY:" in a status-like file, or "".
+std::string StatusField(absl::string_view status, absl::string_view key) {
+  for (absl::string_view line : absl::StrSplit(status, '\n')) {
+    if (absl::StartsWith(line, key) && line.size() > key.size() && line[key.size()] == ':') {
+      return std::string(absl::StripAsciiWhitespace(line.substr(key.size() + 1)));
+    }
+  }
+  return "";
+}
+
+uint64_t LeadingNumber(absl::string_view text) {
+  uint64_t value = 0;
+  std::vector<absl::string_view> words = absl::StrSplit(text, absl::ByAnyChar(" \t"), absl::SkipWhitespace());
+  if (words.empty() || !absl::SimpleAtoi(words[0], &value)) return 0;
+  return value;
+}
+
+bool HaveCapability(int capability) {
+  auto status = ReadFile("/proc/self/status");
+  if (!status.ok()) return false;
+  uint64_t effective = std::strtoull(StatusField(*status, "CapEff").c_str(), nullptr, 16);
+  return (effective >> capability & 1) != 0;
+}
+
+absl::StatusOr<std::vector<ProcessInfo>> AllProcesses() {
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory("/proc"));
+  std::vector<ProcessInfo> all;
+  for (const std::string& name : names) {
+    pid_t pid = 0;
+    if (!absl::SimpleAtoi(name, &pid)) continue;
+    auto info = ReadProcess(pid);
+    if (info.ok()) all.push_back(*std::move(info));  // one that has ended meanwhile is no part of any tree
+  }
+  return all;
+}
+
+absl::Status CheckMayBeCaptured(const ProcessInfo& root, uid_t caller) {
+  pid_t pid = root.pid;
+  if (pid == 1) {
+    return absl::InvalidArgumentError(
+        "capturing process 1: it is the system's init, which can't be frozen; give the PID of one job");
+  }
+  if (root.kernel_thread) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "capturing process ", pid, " ", root.command,
+        ": it is a thread of the kernel and has no memory of its own; give the PID of a program"));
+  }
+  if (root.state == 'Z' || root.state == 'X') {
+    return absl::FailedPreconditionError(
+        absl::StrCat("capturing process ", pid,
+                     ": it has ended already (a zombie that its parent has not collected); "
+                     "there is nothing left to save"));
+  }
+  if (caller != 0 && root.uid != caller) {
+    return absl::PermissionDeniedError(absl::StrCat("capturing process ", pid, ": it belongs to uid ",
+                                                    root.uid, " and you are uid ", caller,
+                                                    "; ask its owner or root to capture it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNotOurselves(const std::vector<ProcessInfo>& tree, pid_t caller_pid) {
+  for (const ProcessInfo& process : tree) {
+    if (process.pid != ::getpid() && process.pid != caller_pid) continue;
+    absl::string_view who = process.pid == ::getpid() ? "Rekindle itself" : "the command that asks for it";
+    return absl::InvalidArgumentError(absl::StrCat(
+        "capturing process ", tree[0].pid, ": its tree holds ", who, " (PID ", process.pid,
+        "), which would have to freeze itself; give the PID of a job below, or run rekindle from "
+        "another terminal"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckMachineCan(const std::vector<ProcessInfo>& tree) {
+  if (HaveCapability(CAP_SYS_RESOURCE)) return absl::OkStatus();
+  for (const ProcessInfo& process : tree) {
+    if (process.uid == ::geteuid()) continue;
+    return absl::UnimplementedError(absl::StrCat(
+        "capturing process ", process.pid, ": it runs as uid ", process.uid,
+        " and CRIU needs the capability CAP_SYS_RESOURCE to capture another uid's process, which this "
+        "machine does not grant; run Rekindle where root has it (outside this container or sandbox)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNotTraced(const std::vector<ProcessInfo>& tree) {
+  for (const ProcessInfo& process : tree) {
+    auto status = ReadFile(ProcPath(process.pid, "status"));
+    if (!status.ok()) continue;
+    uint64_t tracer = LeadingNumber(StatusField(*status, "TracerPid"));
+    if (tracer == 0) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "capturing process ", process.pid, ": process ", tracer,
+        " traces it (a debugger, strace, or another checkpoint of the same job); end that first"));
+  }
+  return absl::OkStatus();
+}
+
+struct TcpSocket {
+  std::string local, remote;
+};
+
+std::string HexAddress(absl::string_view text) {
+  std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
+  if (parts.size() != 2) return std::string(text);
+  uint64_t port = std::strtoull(std::string(parts[1]).c_str(), nullptr, 16);
+  if (parts[0].size() == 8) {
+    uint64_t address = std::strtoull(std::string(parts[0]).c_str(), nullptr, 16);
+    return absl::StrFormat("%d.%d.%d.%d:%d", address & 255, address >> 8 & 255, address >> 16 & 255,
+                           address >> 24 & 255, port);
+  }
+  return absl::StrCat("[", parts[0], "]:", port);
+}
+
+// Established TCP sockets of the process's network namespace, by inode.
+std::map<uint64_t, TcpSocket> EstablishedTcp(pid_t pid) {
+  constexpr absl::string_view kEstablished = "01";
+  std::map<uint64_t, TcpSocket> sockets;
+  for (const char* table : {"net/tcp", "net/tcp6"}) {
+    auto content = ReadFile(ProcPath(pid, table));
+    if (!content.ok()) continue;
+    for (absl::string_view line : absl::StrSplit(*content, '\n')) {
+      std::vector<absl::string_view> f = absl::StrSplit(line, ' ', absl::SkipWhitespace());
+      uint64_t inode = 0;
+      if (f.size() < 10 || f[3] != kEstablished || !absl::SimpleAtoi(f[9], &inode)) continue;
+      sockets[inode] = {HexAddress(f[1]), HexAddress(f[2])};
+    }
+  }
+  return sockets;
+}
+
+// What the descriptors of a tree say about how it must be dumped.
+class DescriptorScan {
+ public:
+  absl::Status Add(const ProcessInfo& process, bool is_root) {
+    auto names = ListDirectory(ProcPath(process.pid, "fd"));
+    if (!names.ok()) return absl::OkStatus();  // it ended meanwhile; CRIU will say if that matters
+    for (const std::string& name : *names) {
+      OpenDescriptor descriptor;
+      descriptor.pid = process.pid;
+      if (!absl::SimpleAtoi(name, &descriptor.fd)) continue;
+      descriptor.target = ReadLink(ProcPath(process.pid, absl::StrCat("fd/", name)));
+      RK_RETURN_IF_ERROR(Classify(descriptor));
+      if (is_root && descriptor.fd <= 2) AddStdio(descriptor);
+    }
+    return absl::OkStatus();
+  }
+
+  void Finish(JobInspection& job) {
+    for (const auto& [index, resource] : slaves_) {
+      if (!masters_.contains(index)) job.external_ttys.push_back(resource);
+    }
+    // A terminal whose other side is in the job comes back with the job.
+    for (StdioDescriptor& slot : stdio_) {
+      bool external = std::find(job.external_ttys.begin(), job.external_ttys.end(), slot.resource) !=
+                      job.external_ttys.end();
+      if (slot.kind == "tty" && !external) slot.resource.clear();
+    }
+    job.stdio = std::move(stdio_);
+    job.device_users.assign(device_users_.begin(), device_users_.end());
+    job.needs_link_remap = needs_link_remap_;
+    for (auto& [inode, socket] : established_) {
+      ++job.established_tcp;
+      if (job.established_examples.size() < 3) {
+        job.established_examples.push_back(absl::StrCat(socket.local, " -> ", socket.remote));
+      }
+    }
+  }
+
+ private:
+  absl::Status Classify(const OpenDescriptor& d) {
+    auto refuse = [&](absl::string_view what, absl::string_view cure) {
+      return absl::FailedPreconditionError(absl::StrCat("capturing process ", d.pid, ": its descriptor ",
+                                                        d.fd, " is ", what, ", which CRIU can't save; ",
+                                                        cure));
+    };
+    if (d.target == "anon_inode:[io_uring]") {
+      return refuse("an io_uring", "start the job without io_uring (Node.js: UV_USE_IO_URING=0)");
+    }
+    if (d.target == "anon_inode:[userfaultfd]") {
+      return refuse(
+          "a userfaultfd",
+          "if the job was restored lazily wait until all its memory is there; otherwise it can't be saved");
+    }
+    if (absl::StartsWith(d.target, "/dev/nvidia")) device_users_.insert(d.pid);
+    if (absl::StartsWith(d.target, "/dev/pts/") && d.target != "/dev/pts/ptmx") AddTerminal(d);
+    if (d.target == "/dev/ptmx" || d.target == "/dev/pts/ptmx") AddMaster(d);
+    if (absl::EndsWith(d.target, kDeleted)) NoteDeleted(d);
+    if (absl::StartsWith(d.target, "socket:[")) NoteSocket(d);
+    return absl::OkStatus();
+  }
+
+  void AddTerminal(const OpenDescriptor& d) {
+    struct stat info;
+    if (::stat(ProcPath(d.pid, absl::StrCat("fd/", d.fd)).c_str(), &info) != 0) return;
+    int index = 0;
+    if (!absl::SimpleAtoi(absl::StripPrefix(d.target, "/dev/pts/"), &index)) return;
+    slaves_[index] = TtyResource(info);
+  }
+
+  static std::string TtyResource(const struct stat& info) {
+    return absl::StrFormat("tty[%x:%x]", info.st_rdev, info.st_dev);
+  }
+
+  void AddMaster(const OpenDescriptor& d) {
+    auto fdinfo = ReadFile(ProcPath(d.pid, absl::StrCat("fdinfo/", d.fd)));
+    int index = 0;
+    if (fdinfo.ok() && absl::SimpleAtoi(StatusField(*fdinfo, "tty-index"), &index)) masters_.insert(index);
+  }
+
+  void NoteDeleted(const OpenDescriptor& d) {
+    struct stat info;
+    if (::stat(ProcPath(d.pid, absl::StrCat("fd/", d.fd)).c_str(), &info) != 0) return;
+    if (S_ISREG(info.st_mode) && info.st_nlink > 0) needs_link_remap_ = true;
+  }
+
+  void NoteSocket(const OpenDescriptor& d) {
+    if (!tcp_read_) {
+      all_established_ = EstablishedTcp(d.pid);
+      tcp_read_ = true;
+    }
+    absl::string_view inode_text = d.target;
+    uint64_t inode = 0;
+    if (!absl::ConsumePrefix(&inode_text, "socket:[") || !absl::ConsumeSuffix(&inode_text, "]") ||
+        !absl::SimpleAtoi(inode_text, &inode)) {
+      return;
+    }
+    auto found = all_established_.find(inode);
+    if (found != all_established_.end()) established_.insert(*found);
+  }
+
+  void AddStdio(const OpenDescriptor& d) {
+    StdioDescriptor slot;
+    slot.fd = d.fd;
+    slot.path = d.target;
+    std::string link = ProcPath(d.pid, absl::StrCat("fd/", d.fd));
+    struct stat info;
+    if (::stat(link.c_str(), &info) != 0) return;
+    struct stat link_info;
+    slot.writable = ::lstat(link.c_str(), &link_info) == 0 && (link_info.st_mode & S_IWUSR) != 0;
+    if (absl::StartsWith(d.target, "/dev/pts/")) {
+      slot.kind = "tty";
+      slot.resource = TtyResource(info);
+    } else if (S_ISFIFO(info.st_mode) && absl::StartsWith(d.target, "pipe:")) {
+      slot.kind = "pipe";
+      slot.resource = absl::StrCat("pipe:[", info.st_ino, "]");
+    } else if (d.target == "/dev/null") {
+      slot.kind = "null";
+    } else if (S_ISSOCK(info.st_mode)) {
+      slot.kind = "socket";
+    } else if (S_ISREG(info.st_mode)) {
+      slot.kind = "file";
+    } else {
+      slot.kind = "other";
+    }
+    stdio_.push_back(std::move(slot));
+  }
+
+  std::vector<StdioDescriptor> stdio_;
+  std::map<int, std::string> slaves_;
+  std::set<int> masters_;
+  std::set<pid_t> device_users_;
+  std::map<uint64_t, TcpSocket> all_established_, established_;
+  bool tcp_read_ = false;
+  bool needs_link_remap_ = false;
+};
+
+absl::StatusOr<std::vector<ProcessInfo>> ReadTree(const ProcessInfo& root) {
+  RK_ASSIGN_OR_RETURN(std::vector<ProcessInfo> all, AllProcesses());
+  std::multimap<pid_t, const ProcessInfo*> children;
+  for (const ProcessInfo& process : all) children.emplace(process.parent, &process);
+  std::vector<ProcessInfo> tree = {root};
+  for (size_t i = 0; i < tree.size(); ++i) {
+    auto [first, last] = children.equal_range(tree[i].pid);
+    for (auto it = first; it != last; ++it) tree.push_back(*it->second);
+  }
+  return tree;
+}
+
+}  // namespace
+
+absl::StatusOr<ProcessInfo> ReadProcess(pid_t pid) {
+  auto missing = [&] {
+    return absl::NotFoundError(
+        absl::StrCat("there is no process ", pid, "; `rekindle ps` and `ps` list those there are"));
+  };
+  if (pid <= 0) return missing();
+  auto stat_line = ReadFile(ProcPath(pid, "stat"));
+  auto status = ReadFile(ProcPath(pid, "status"));
+  if (!stat_line.ok() || !status.ok()) return missing();
+  // A PID that names a thread has a /proc entry too, but is no process.
+  if (LeadingNumber(StatusField(*status, "Tgid")) != static_cast<uint64_t>(pid)) return missing();
+
+  // The name, in parentheses, may hold anything: the fields begin after the last one that closes.
+  size_t name_begin = stat_line->find('('), name_end = stat_line->rfind(')');
+  if (name_begin == std::string::npos || name_end == std::string::npos || name_end < name_begin)
+    return missing();
+  std::vector<std::string> f =
+      absl::StrSplit(stat_line->substr(name_end + 1), absl::ByAnyChar(" \n"), absl::SkipWhitespace());
+  if (f.size() < 20) return missing();
+
+  ProcessInfo info;
+  info.pid = pid;
+  info.state = f[0][0];
+  uint64_t flags = 0;
+  if (!absl::SimpleAtoi(f[1], &info.parent) || !absl::SimpleAtoi(f[3], &info.session) ||
+      !absl::SimpleAtoi(f[6], &flags) || !absl::SimpleAtoi(f[17], &info.threads) ||
+      !absl::SimpleAtoi(f[19], &info.start_ticks)) {
+    return absl::InternalError(
+        absl::StrCat("reading /proc/", pid, "/stat: it has another form than expected"));
+  }
+  info.kernel_thread = (flags & kKernelThreadFlag) != 0;
+  info.uid = static_cast<uid_t>(LeadingNumber(StatusField(*status, "Uid")));
+  info.private_bytes = 1024 * (LeadingNumber(StatusField(*status, "RssAnon")) +
+                               LeadingNumber(StatusField(*status, "RssShmem")) +
+                               LeadingNumber(StatusField(*status, "VmSwap")));
+  auto command = ReadFile(ProcPath(pid, "cmdline"));
+  if (command.ok()) {
+    while (!command->empty() && command->back() == '\0') command->pop_back();
+    std::replace(command->begin(), command->end(), '\0', ' ');
+    info.command = *command;
+  }
+  if (info.command.empty()) {
+    info.command = absl::StrCat("[", stat_line->substr(name_begin + 1, name_end - name_begin - 1), "]");
+  }
+  return info;
+}
+
+std::string JobId(const std::string& boot_id, const ProcessInfo& root) {
+  return absl::StrCat(boot_id, "/", root.pid, "/", root.start_ticks);
+}
+
+std::vector<pid_t> JobInspection::pids() const {
+  std::vector<pid_t> result;
+  for (const ProcessInfo& process : processes) result.push_back(process.pid);
+  return result;
+}
+
+uint64_t JobInspection::private_bytes() const {
+  uint64_t sum = 0;
+  for (const ProcessInfo& process : processes) sum += process.private_bytes;
+  return sum;
+}
+
+uint32_t JobInspection::threads() const {
+  uint32_t sum = 0;
+  for (const ProcessInfo& process : processes) sum += process.threads;
+  return sum;
+}
+
+absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_pid) {
+  RK_ASSIGN_OR_RETURN(ProcessInfo root, ReadProcess(pid));
+  RK_RETURN_IF_ERROR(CheckMayBeCaptured(root, caller));
+  JobInspection job;
+  RK_ASSIGN_OR_RETURN(job.processes, ReadTree(root));
+  RK_RETURN_IF_ERROR(CheckNotOurselves(job.processes, caller_pid));
+  RK_RETURN_IF_ERROR(CheckMachineCan(job.processes));
+  RK_RETURN_IF_ERROR(CheckNotTraced(job.processes));
+
+  std::set<pid_t> members;
+  for (const ProcessInfo& process : job.processes) members.insert(process.pid);
+  job.session_outside = !members.contains(root.session);
+  job.working_directory = ReadLink(ProcPath(pid, "cwd"));
+  DescriptorScan scan;
+  for (const ProcessInfo& process : job.processes) {
+    std::string directory = ReadLink(ProcPath(process.pid, "cwd"));
+    if (absl::EndsWith(directory, kDeleted)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "capturing process ", process.pid, ": its working directory ",
+          absl::StripSuffix(directory, kDeleted),
+          " has been removed, so it could not come back there; start the job in a folder that stays"));
+    }
+    RK_RETURN_IF_ERROR(scan.Add(process, process.pid == pid));
+  }
+  scan.Finish(job);
+  return job;
+}
+
+}  // namespace rekindle::ckpt

@@ -1,0 +1,142 @@
+#include "ckpt/staged_image.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status.h"
+#include "criu/image_files.h"
+#include "rekindle/v1/image_layout.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+uint64_t Size(const Pieces& pieces) {
+  uint64_t sum = 0;
+  for (const auto& piece : pieces) sum += piece.size();
+  return sum;
+}
+
+// Reads a sequence of pieces from front to back.
+class PieceReader {
+ public:
+  explicit PieceReader(const Pieces& pieces) : pieces_(pieces) {}
+
+  // At most `bytes`, as many as lie in one piece.
+  absl::Span<const std::byte> Next(uint64_t bytes) {
+    while (index_ < pieces_.size() && offset_ == pieces_[index_].size()) {
+      ++index_;
+      offset_ = 0;
+    }
+    if (index_ == pieces_.size()) return {};
+    auto span = pieces_[index_].subspan(offset_, bytes);
+    offset_ += span.size();
+    return span;
+  }
+
+ private:
+  const Pieces& pieces_;
+  size_t index_ = 0, offset_ = 0;
+};
+
+// "pagemap-12.img" -> "mem/12", "pagemap-shmem-7.img" -> "shm/7".
+std::string ObjectName(absl::string_view pagemap_file) {
+  absl::string_view id = pagemap_file;
+  absl::ConsumePrefix(&id, "pagemap-");
+  absl::ConsumeSuffix(&id, ".img");
+  if (absl::ConsumePrefix(&id, "shmem-")) return absl::StrCat(v1::kSharedMemoryPrefix, id);
+  return absl::StrCat(v1::kTaskMemoryPrefix, id);
+}
+
+bool Ascending(const criu::Pagemap& pagemap) {
+  uint64_t end = 0;
+  for (const auto& entry : pagemap.entries) {
+    if (entry.address < end) return false;
+    end = entry.address + entry.pages * store::kPageSize;
+  }
+  return true;
+}
+
+absl::Status AddByAddress(const Pieces& pieces, const criu::Pagemap& pagemap, const std::string& object,
+                          store::ImageWriter& writer) {
+  PieceReader reader(pieces);
+  for (const auto& entry : pagemap.entries) {
+    if (!(entry.flags & criu::kPagePresent)) continue;
+    uint64_t address = entry.address, end = entry.address + entry.pages * store::kPageSize;
+    while (address < end) {
+      auto span = reader.Next(end - address);
+      if (span.empty()) return absl::DataLossError(absl::StrCat(object, " ends before its pagemap does"));
+      RK_RETURN_IF_ERROR(writer.AddPages(object, address, span));
+      address += span.size();
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddByOffset(const Pieces& pieces, const std::string& object, store::ImageWriter& writer) {
+  uint64_t offset = 0;
+  for (const auto& piece : pieces) {
+    RK_RETURN_IF_ERROR(writer.AddPages(object, offset, piece));
+    offset += piece.size();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+uint64_t StagedImage::bytes() const {
+  uint64_t sum = 0;
+  for (const auto& [name, content] : files) sum += content.size();
+  for (const auto& [name, pieces] : pages) sum += Size(pieces);
+  return sum;
+}
+
+absl::Status AddToImage(const StagedImage& staged, store::ImageWriter& writer, v1::JobManifest* manifest) {
+  std::set<std::string> placed;
+  for (const auto& [name, content] : staged.files) {
+    RK_RETURN_IF_ERROR(writer.AddBlob(absl::StrCat(v1::kCriuFilePrefix, name), content));
+    if (!absl::StartsWith(name, "pagemap-")) continue;
+    auto pagemap = criu::ParsePagemap(content);
+    if (!pagemap.ok()) return Annotate(pagemap.status(), absl::StrCat("reading ", name));
+    for (const auto& entry : pagemap->entries) {
+      if (entry.flags & criu::kPageInParent) {
+        return absl::UnimplementedError(
+            absl::StrCat("reading ", name,
+                         ": it is an incremental image that needs its parent folder; dump without "
+                         "--prev-images-dir, Rekindle finds what is equal by itself"));
+      }
+    }
+    std::string file = absl::StrCat("pages-", pagemap->pages_id, ".img");
+    auto found = staged.pages.find(file);
+    uint64_t expected = pagemap->present_pages() * store::kPageSize;
+    uint64_t size = found == staged.pages.end() ? 0 : Size(found->second);
+    if (size != expected) {
+      return absl::DataLossError(absl::StrCat("reading ", name, ": it speaks of ", expected,
+                                              " bytes of pages and ", file, " has ", size));
+    }
+    if (expected == 0) continue;
+    if (!placed.insert(file).second) {
+      return absl::UnimplementedError(
+          absl::StrCat("reading ", name, ": it shares ", file, " with another pagemap"));
+    }
+    v1::PagesObject* object = manifest->add_pages();
+    object->set_pages_id(pagemap->pages_id);
+    object->set_pagemap_file(name);
+    if (Ascending(*pagemap)) {
+      object->set_object(ObjectName(name));
+      RK_RETURN_IF_ERROR(AddByAddress(found->second, *pagemap, object->object(), writer));
+    } else {
+      object->set_object(absl::StrCat(v1::kRawPagesPrefix, pagemap->pages_id));
+      RK_RETURN_IF_ERROR(AddByOffset(found->second, object->object(), writer));
+    }
+  }
+  for (const auto& [name, pieces] : staged.pages) {
+    if (placed.contains(name) || Size(pieces) == 0) continue;
+    return absl::DataLossError(absl::StrCat("reading ", name, ": no pagemap speaks of it"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::ckpt

@@ -1,0 +1,32 @@
+// A CRIU image directory in memory, on its way into the store.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "dedup_store/store.h"
+#include "rekindle/v1/job_manifest.pb.h"
+
+namespace rekindle::ckpt {
+
+// Bytes of a file, in order, in one or more pieces; each piece but the last is whole pages.
+using Pieces = std::vector<absl::Span<const std::byte>>;
+
+struct StagedImage {
+  std::map<std::string, std::string> files;  // all but the pages images, by name
+  std::map<std::string, Pieces> pages;       // "pages-N.img"; not owned
+
+  uint64_t bytes() const;
+};
+
+// Gives all of it to `writer`: pages under their addresses (the pagemaps say which), everything else as
+// blobs, and records in `manifest` where the pages went. The pieces must live until the writer has committed.
+// DataLoss when a pages image and its pagemap do not fit each other.
+absl::Status AddToImage(const StagedImage& staged, store::ImageWriter& writer, v1::JobManifest* manifest);
+
+}  // namespace rekindle::ckpt

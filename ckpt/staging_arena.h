@@ -1,0 +1,59 @@
+// RAM that takes a frozen job's memory as fast as it comes: reserved, advised to huge pages and touched
+// before the freeze, because the first touch of a page costs more than copying it. Past its budget it goes on
+// in a file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "base/unique_fd.h"
+
+namespace rekindle::ckpt {
+
+// Thread-safe. Blocks live as long as the arena.
+class StagingArena {
+ public:
+  static constexpr size_t kBlockBytes = 4u << 20;
+
+  // Prepares `expected_bytes` of room, of which at most `budget_bytes` in RAM; what comes beyond either is
+  // taken from RAM up to the budget, then from an unlinked file in `spill_directory`.
+  static absl::StatusOr<std::unique_ptr<StagingArena>> Create(uint64_t expected_bytes, uint64_t budget_bytes,
+                                                              const std::string& spill_directory);
+  ~StagingArena();
+  StagingArena(const StagingArena&) = delete;
+  StagingArena& operator=(const StagingArena&) = delete;
+
+  // The next kBlockBytes of room. Blocks given out one after another are neighbours in memory where possible.
+  // ResourceExhausted when the spill file finds no room.
+  absl::StatusOr<absl::Span<std::byte>> NextBlock() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  uint64_t spilled_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  StagingArena(uint64_t budget_bytes, std::string spill_directory)
+      : budget_bytes_(budget_bytes), spill_directory_(std::move(spill_directory)) {}
+
+  absl::Status ReserveAndTouch(uint64_t bytes);
+  absl::StatusOr<absl::Span<std::byte>> NextSpillBlock() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const uint64_t budget_bytes_;
+  const std::string spill_directory_;
+  std::byte* base_ = nullptr;
+  uint64_t reserved_bytes_ = 0;  // of address space; what lies past the touched part is backed on demand
+
+  mutable absl::Mutex mutex_;
+  uint64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  UniqueFd spill_file_ ABSL_GUARDED_BY(mutex_);
+  uint64_t spilled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<void*> spill_blocks_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rekindle::ckpt
