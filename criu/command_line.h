@@ -16,8 +16,8 @@ enum class AfterDump { kLeaveRunning, kLeaveStopped, kKill };
 
 struct DumpOptions {
   pid_t pid = 0;
-  std::string images_directory;  // -D; for a streamed dump it holds streamer-capture.sock
-  std::string work_directory;    // -W; empty: images_directory
+  std::string images_directory;       // -D; for a streamed dump it holds streamer-capture.sock
+  std::string work_directory;         // -W; empty: images_directory
   std::string log_file = "dump.log";  // relative to the work directory
   bool stream = true;
   AfterDump after = AfterDump::kLeaveRunning;
@@ -27,10 +27,11 @@ struct DumpOptions {
   bool file_locks = false;
   bool external_unix_sockets = false;
   bool link_remap = true;
-  uint64_t ghost_limit_bytes = 0;     // 0: CRIU's default
+  uint64_t ghost_limit_bytes = 0;  // 0: CRIU's default
   bool network_lock_skip = false;
   std::vector<std::string> external;  // --external values, such as "tty[8803:18]" or "pipe[12345]"
   int timeout_seconds = 0;            // 0: CRIU's default
+  std::string action_script;          // a program; empty: none
 };
 
 struct RestoreOptions {
@@ -50,7 +51,8 @@ struct RestoreOptions {
   std::vector<std::string> extra;
 };
 
-// Arguments after Installation::command, beginning with "dump" / "restore". Both leave cgroups alone, log with -v4.
+// Arguments after Installation::command, beginning with "dump" / "restore". Both leave cgroups alone, log
+// with -v4.
 std::vector<std::string> DumpArguments(const DumpOptions& options);
 std::vector<std::string> RestoreArguments(const RestoreOptions& options);
 

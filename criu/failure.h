@@ -13,7 +13,7 @@ namespace rekindle::criu {
 enum class Operation { kDump, kRestore };
 
 struct Diagnosis {
-  std::string id;        // stable, for tests and scripts: "tty", "tcp-established", "pid-in-use", … ; "" unknown
+  std::string id;  // stable, for tests and scripts: "tty", "tcp-established", "pid-in-use", … ; "" unknown
   std::string sentence;  // "The job holds an io_uring descriptor, which CRIU can't dump."
   std::string cure;      // "Start it with io_uring off (UV_USE_IO_URING=0 for Node.js)."
   absl::StatusCode code = absl::StatusCode::kInternal;
@@ -24,6 +24,7 @@ struct Diagnosis {
 Diagnosis Diagnose(Operation operation, absl::string_view log);
 
 // A status for a CRIU run that ended with `exit`: sentence, cure, log lines and `log_path`.
-absl::Status FailureStatus(Operation operation, const ExitState& exit, absl::string_view log, absl::string_view log_path);
+absl::Status FailureStatus(Operation operation, const ExitState& exit, absl::string_view log,
+                           absl::string_view log_path);
 
 }  // namespace rekindle::criu

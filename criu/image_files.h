@@ -47,8 +47,8 @@ struct Pagemap {
   std::vector<PagemapEntry> entries;
   uint64_t present_pages() const;
 };
-// Handles both the layout up to CRIU 4.1 (count in field 2) and later (field 5). Entries with fields or flags we do
-// not know (such as 4.3's compression) are refused with Unimplemented, never guessed.
+// Handles both the layout up to CRIU 4.1 (count in field 2) and later (field 5). Entries with fields or flags
+// we do not know (such as 4.3's compression) are refused with Unimplemented, never guessed.
 absl::StatusOr<Pagemap> ParsePagemap(absl::string_view content);
 // In the layout of 4.2 and later.
 std::string SerializePagemap(const Pagemap& pagemap);
@@ -59,14 +59,15 @@ struct Vma {
   uint32_t prot = 0, flags = 0;  // PROT_*, MAP_*
   uint32_t status = 0;           // CRIU's VMA_* bits
   uint64_t madv = 0;             // bit N: MADV_N was applied
-  // Private, anonymous, not locked, not huge-tlb, not a stack of the kernel's own (vdso, vvar): content may be put
-  // in from outside.
+  // Private, anonymous, not locked, not huge-tlb, not a stack of the kernel's own (vdso, vvar): content may
+  // be put in from outside.
   bool plain_anonymous() const;
 };
 absl::StatusOr<std::vector<Vma>> ParseMm(absl::string_view content);
-// The same image with bit `advice` added to the madv field of every area whose start is in `starts`; all else byte
-// for byte as far as protobuf allows.
-absl::StatusOr<std::string> AddAdvice(absl::string_view mm_content, const std::set<uint64_t>& starts, int advice);
+// The same image with bit `advice` added to the madv field of every area whose start is in `starts`; all else
+// byte for byte as far as protobuf allows.
+absl::StatusOr<std::string> AddAdvice(absl::string_view mm_content, const std::set<uint64_t>& starts,
+                                      int advice);
 
 // Statistics that CRIU leaves beside the log (stats-dump).
 struct DumpStats {
@@ -78,11 +79,14 @@ absl::StatusOr<DumpStats> ParseDumpStats(absl::string_view content);
 // Regular files the job has open or mapped, from files.img (for the check that they are still there).
 struct RegularFile {
   uint32_t id = 0;
-  std::string path;     // absolute, as in the job's namespace
-  uint64_t size = 0;    // 0 when not recorded
+  std::string path;   // absolute, as in the job's namespace
+  uint64_t size = 0;  // 0 when not recorded
   bool has_size = false;
-  bool ghost = false;   // deleted; its content is in the images
+  bool ghost =
+      false;  // its name was gone: the content is in the images or under an extra link (which is listed too)
 };
-absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view files_content);
+// `remaps_content` is remap-fpath.img, empty when the dump has none: it is what tells the deleted files.
+absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view files_content,
+                                                           absl::string_view remaps_content = {});
 
 }  // namespace rekindle::criu

@@ -1,5 +1,5 @@
-// Finding a CRIU that works: the system's where it is 4.2 or newer, else the private prefix that scripts/setup.sh
-// makes, else the copy inside a relocatable bundle.
+// Finding a CRIU that works: the system's where it is 4.2 or newer, else the private prefix that
+// scripts/setup.sh makes, else the copy inside a relocatable bundle.
 #pragma once
 
 #include <string>
@@ -25,11 +25,11 @@ struct Installation {
   std::string origin;  // for people: "system", "private prefix /opt/rekindle/criu", "REKINDLE_CRIU", "bundle"
 };
 
-// Search order: $REKINDLE_CRIU (a program or a prefix folder), ../lib/rekindle/criu and ../criu relative to our own
-// executable (install and bundle), /opt/rekindle/criu, then `criu` in PATH, /usr/sbin and /usr/local/sbin. The first
-// that answers with a version of at least kOldestSupported is taken.
-// NotFound: none there. FailedPrecondition: only older ones (named). Both say that scripts/setup.sh is the cure.
-// The answer is cached for the process by (path, mtime), so that a second call starts no program.
+// Search order: $REKINDLE_CRIU (a program or a prefix folder), ../lib/rekindle/criu and ../criu relative to
+// our own executable (install and bundle), /opt/rekindle/criu, then `criu` in PATH, /usr/sbin and
+// /usr/local/sbin. The first that answers with a version of at least kOldestSupported is taken. NotFound:
+// none there. FailedPrecondition: only older ones (named). Both say that scripts/setup.sh is the cure. The
+// answer is cached for the process by (path, mtime), so that a second call starts no program.
 absl::StatusOr<Installation> FindCriu();
 
 }  // namespace rekindle::criu

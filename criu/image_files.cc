@@ -1,0 +1,333 @@
+#include "criu/image_files.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "criu/images.pb.h"
+
+namespace rekindle::criu {
+namespace {
+
+// Every image begins with the common magic, then its own; the inventory has only its own. Service files
+// (statistics) have another common one.
+constexpr uint32_t kCommonMagic = 0x54564319;
+constexpr uint32_t kServiceMagic = 0x55105940;
+constexpr uint32_t kInventoryMagic = 0x58313116;
+constexpr uint32_t kPstreeMagic = 0x50273030;
+constexpr uint32_t kPagemapMagic = 0x56084025;
+constexpr uint32_t kMmMagic = 0x57492820;
+constexpr uint32_t kFilesMagic = 0x56303138;
+constexpr uint32_t kRemapMagic = 0x59133954;
+constexpr uint32_t kStatsMagic = 0x57093306;
+
+constexpr uint32_t kRegularFileType = 1;
+
+// CRIU's bits in Vma::status.
+constexpr uint32_t kAreaRegular = 1u << 0;
+constexpr uint32_t kAreaVsyscall = 1u << 2;
+constexpr uint32_t kAreaVdso = 1u << 3;
+constexpr uint32_t kAreaAnonymousPrivate = 1u << 9;
+constexpr uint32_t kAreaSysvIpc = 1u << 10;
+constexpr uint32_t kAreaSocket = 1u << 11;
+constexpr uint32_t kAreaVvar = 1u << 12;
+constexpr uint32_t kAreaAioRing = 1u << 13;
+constexpr uint32_t kAreaShadowStack = 1u << 15;
+constexpr uint32_t kAreaGuard = 1u << 16;
+constexpr uint32_t kAreaUprobes = 1u << 17;
+constexpr uint32_t kAreaPlugin = 1u << 27;
+
+uint32_t ReadLittleEndian(absl::string_view bytes) {
+  uint32_t value = 0;
+  for (size_t i = 0; i < 4; ++i) value |= uint32_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
+  return value;
+}
+
+void AppendLittleEndian(uint32_t value, std::string* out) {
+  for (size_t i = 0; i < 4; ++i) out->push_back(static_cast<char>(value >> (8 * i)));
+}
+
+absl::Status Damaged(absl::string_view kind, absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("reading a CRIU ", kind, " image: ", what,
+                                          "; the image is damaged or of another kind: take it again"));
+}
+
+// Walks the records of an image file held in memory.
+class RecordReader {
+ public:
+  static absl::StatusOr<RecordReader> Open(absl::string_view kind, absl::string_view content, uint32_t magic,
+                                           uint32_t common = kCommonMagic) {
+    for (uint32_t expected : {common, magic}) {
+      if (expected == 0) continue;
+      if (content.size() < 4) return Damaged(kind, "it ends within its head");
+      if (uint32_t found = ReadLittleEndian(content); found != expected) {
+        return Damaged(kind, absl::StrFormat("its magic is %#x, not %#x", found, expected));
+      }
+      content.remove_prefix(4);
+    }
+    return RecordReader(kind, content);
+  }
+
+  bool AtEnd() const { return rest_.empty(); }
+
+  absl::Status Next(google::protobuf::MessageLite* message) {
+    if (rest_.size() < 4) return Damaged(kind_, "it ends within a record's length");
+    uint32_t length = ReadLittleEndian(rest_);
+    rest_.remove_prefix(4);
+    if (length > rest_.size()) {
+      return Damaged(kind_, absl::StrCat("a record of ", length, " bytes where ", rest_.size(), " are left"));
+    }
+    if (!message->ParseFromArray(rest_.data(), static_cast<int>(length))) {
+      return Damaged(kind_, "a record can't be decoded");
+    }
+    rest_.remove_prefix(length);
+    return absl::OkStatus();
+  }
+
+  // The only record of an image that must have exactly one.
+  absl::Status Only(google::protobuf::MessageLite* message) {
+    RK_RETURN_IF_ERROR(Next(message));
+    if (!AtEnd()) return Damaged(kind_, "something follows its only record");
+    return absl::OkStatus();
+  }
+
+ private:
+  RecordReader(absl::string_view kind, absl::string_view rest) : kind_(kind), rest_(rest) {}
+
+  absl::string_view kind_;
+  absl::string_view rest_;
+};
+
+class RecordWriter {
+ public:
+  explicit RecordWriter(uint32_t magic) {
+    AppendLittleEndian(kCommonMagic, &content_);
+    AppendLittleEndian(magic, &content_);
+  }
+  void Add(const google::protobuf::MessageLite& message) {
+    std::string record = message.SerializeAsString();
+    AppendLittleEndian(static_cast<uint32_t>(record.size()), &content_);
+    content_ += record;
+  }
+  std::string Take() { return std::move(content_); }
+
+ private:
+  std::string content_;
+};
+
+bool IsPid(uint32_t value) { return value <= (1u << 22); }  // the kernel's upper limit for pid_max
+
+absl::StatusOr<pb::Mm> ParseMmMessage(absl::string_view content) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("mm", content, kMmMagic));
+  pb::Mm mm;
+  RK_RETURN_IF_ERROR(reader.Only(&mm));
+  if (mm.areas_size() == 0) return Damaged("mm", "it has no memory areas");
+  for (const pb::Vma& area : mm.areas()) {
+    if (area.start() % kPageBytes != 0 || area.end() % kPageBytes != 0 || area.start() >= area.end()) {
+      return Damaged("mm", absl::StrFormat("a memory area from %#x to %#x", area.start(), area.end()));
+    }
+  }
+  return mm;
+}
+
+// Appends the entry with its place in the pages file.
+absl::Status AddEntry(const pb::PagemapEntry& entry, uint64_t* file_pages, Pagemap* pagemap) {
+  constexpr uint32_t kKnownFlags = kPageInParent | kPageLazy | kPagePresent;
+  constexpr uint64_t kMaxPages = (uint64_t{1} << 63) / kPageBytes;
+  if (!entry.unknown_fields().empty() || (entry.flags() & ~kKnownFlags) != 0) {
+    return absl::UnimplementedError(absl::StrFormat(
+        "reading a CRIU pagemap image: the entry at %#x has flags %#x or fields that Rekindle does not "
+        "know, such as compressed pages; dump without CRIU's own compression",
+        entry.address(), entry.flags()));
+  }
+  PagemapEntry result;
+  result.address = entry.address();
+  result.pages = entry.has_page_count() ? entry.page_count() : entry.old_page_count();
+  if (entry.has_flags()) {
+    result.flags = entry.flags();
+  } else {
+    result.flags = entry.in_parent() ? kPageInParent : kPagePresent;
+  }
+  if (!entry.has_address() || result.address % kPageBytes != 0 || result.pages == 0 ||
+      result.pages > kMaxPages || result.address / kPageBytes > (~uint64_t{0}) / kPageBytes - result.pages ||
+      *file_pages > kMaxPages) {
+    return Damaged("pagemap", absl::StrFormat("an entry of %d pages at %#x", result.pages, result.address));
+  }
+  if ((result.flags & kPagePresent) != 0) {
+    result.file_offset = *file_pages * kPageBytes;
+    *file_pages += result.pages;
+  }
+  pagemap->entries.push_back(result);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<PstreeEntry>> ParsePstree(absl::string_view content) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("pstree", content, kPstreeMagic));
+  std::vector<PstreeEntry> entries;
+  while (!reader.AtEnd()) {
+    pb::PstreeEntry record;
+    RK_RETURN_IF_ERROR(reader.Next(&record));
+    if (record.pid() == 0 || !IsPid(record.pid()) || !IsPid(record.parent_pid()) ||
+        !IsPid(record.process_group()) || !IsPid(record.session())) {
+      return Damaged("pstree", absl::StrCat("a process with PID ", record.pid()));
+    }
+    PstreeEntry entry;
+    entry.pid = static_cast<pid_t>(record.pid());
+    entry.ppid = static_cast<pid_t>(record.parent_pid());
+    entry.pgid = static_cast<pid_t>(record.process_group());
+    entry.sid = static_cast<pid_t>(record.session());
+    for (uint32_t thread : record.threads()) {
+      if (thread == 0 || !IsPid(thread)) return Damaged("pstree", absl::StrCat("a thread with ID ", thread));
+      entry.threads.push_back(static_cast<pid_t>(thread));
+    }
+    entries.push_back(std::move(entry));
+  }
+  if (entries.empty()) return Damaged("pstree", "it holds no process");
+  return entries;
+}
+
+absl::StatusOr<Inventory> ParseInventory(absl::string_view content) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("inventory", content, kInventoryMagic, 0));
+  pb::Inventory record;
+  RK_RETURN_IF_ERROR(reader.Only(&record));
+  if (!record.has_image_version()) return Damaged("inventory", "it has no version");
+  Inventory inventory;
+  inventory.image_version = record.image_version();
+  inventory.lsm = record.lsm_type() != 0;
+  inventory.tcp_close = record.tcp_close();
+  inventory.network_lock_method = record.network_lock_method();
+  return inventory;
+}
+
+uint64_t Pagemap::present_pages() const {
+  uint64_t pages = 0;
+  for (const PagemapEntry& entry : entries) {
+    if ((entry.flags & kPagePresent) != 0) pages += entry.pages;
+  }
+  return pages;
+}
+
+absl::StatusOr<Pagemap> ParsePagemap(absl::string_view content) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("pagemap", content, kPagemapMagic));
+  pb::PagemapHead head;
+  RK_RETURN_IF_ERROR(reader.Next(&head));
+  if (!head.has_pages_id()) return Damaged("pagemap", "it does not name its pages file");
+  Pagemap pagemap;
+  pagemap.pages_id = head.pages_id();
+  uint64_t file_pages = 0;
+  pb::PagemapEntry entry;
+  while (!reader.AtEnd()) {
+    RK_RETURN_IF_ERROR(reader.Next(&entry));
+    RK_RETURN_IF_ERROR(AddEntry(entry, &file_pages, &pagemap));
+  }
+  return pagemap;
+}
+
+std::string SerializePagemap(const Pagemap& pagemap) {
+  RecordWriter writer(kPagemapMagic);
+  pb::PagemapHead head;
+  head.set_pages_id(pagemap.pages_id);
+  writer.Add(head);
+  pb::PagemapEntry record;
+  for (const PagemapEntry& entry : pagemap.entries) {
+    record.set_address(entry.address);
+    record.set_old_page_count(0);
+    record.set_flags(entry.flags);
+    record.set_page_count(entry.pages);
+    writer.Add(record);
+  }
+  return writer.Take();
+}
+
+bool Vma::plain_anonymous() const {
+  constexpr uint32_t kNeeded = kAreaRegular | kAreaAnonymousPrivate;
+  constexpr uint32_t kSpecial = kAreaVsyscall | kAreaVdso | kAreaSysvIpc | kAreaSocket | kAreaVvar |
+                                kAreaAioRing | kAreaShadowStack | kAreaGuard | kAreaUprobes | kAreaPlugin;
+  return (status & kNeeded) == kNeeded && (status & kSpecial) == 0 && (flags & MAP_PRIVATE) != 0 &&
+         (flags & MAP_ANONYMOUS) != 0 && (flags & (MAP_LOCKED | MAP_HUGETLB)) == 0;
+}
+
+absl::StatusOr<std::vector<Vma>> ParseMm(absl::string_view content) {
+  RK_ASSIGN_OR_RETURN(pb::Mm mm, ParseMmMessage(content));
+  std::vector<Vma> areas;
+  areas.reserve(static_cast<size_t>(mm.areas_size()));
+  for (const pb::Vma& record : mm.areas()) {
+    Vma area;
+    area.start = record.start();
+    area.end = record.end();
+    area.page_offset = record.page_offset();
+    area.shmid = record.shmid();
+    area.prot = record.protection();
+    area.flags = record.flags();
+    area.status = record.status();
+    area.madv = record.advice_bits();
+    areas.push_back(area);
+  }
+  return areas;
+}
+
+absl::StatusOr<std::string> AddAdvice(absl::string_view mm_content, const std::set<uint64_t>& starts,
+                                      int advice) {
+  if (advice < 0 || advice > 63) {
+    return absl::InvalidArgumentError(absl::StrCat("adding memory advice ", advice, ": it must be 0 to 63"));
+  }
+  RK_ASSIGN_OR_RETURN(pb::Mm mm, ParseMmMessage(mm_content));
+  for (pb::Vma& area : *mm.mutable_areas()) {
+    if (starts.count(area.start()) != 0) area.set_advice_bits(area.advice_bits() | uint64_t{1} << advice);
+  }
+  RecordWriter writer(kMmMagic);
+  writer.Add(mm);
+  return writer.Take();
+}
+
+absl::StatusOr<DumpStats> ParseDumpStats(absl::string_view content) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader,
+                      RecordReader::Open("statistics", content, kStatsMagic, kServiceMagic));
+  pb::Statistics record;
+  RK_RETURN_IF_ERROR(reader.Only(&record));
+  if (!record.has_dump()) return Damaged("statistics", "it holds none of a dump");
+  DumpStats stats;
+  stats.freezing_us = record.dump().freezing_us();
+  stats.frozen_us = record.dump().frozen_us();
+  stats.memdump_us = record.dump().memdump_us();
+  stats.memwrite_us = record.dump().memwrite_us();
+  stats.pages_scanned = record.dump().pages_scanned();
+  stats.pages_written = record.dump().pages_written();
+  return stats;
+}
+
+absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view files_content,
+                                                           absl::string_view remaps_content) {
+  std::set<uint32_t> remapped;
+  if (!remaps_content.empty()) {
+    RK_ASSIGN_OR_RETURN(RecordReader remaps, RecordReader::Open("remap-fpath", remaps_content, kRemapMagic));
+    while (!remaps.AtEnd()) {
+      pb::RemapEntry entry;
+      RK_RETURN_IF_ERROR(remaps.Next(&entry));
+      remapped.insert(entry.file_id());
+    }
+  }
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("files", files_content, kFilesMagic));
+  std::vector<RegularFile> files;
+  while (!reader.AtEnd()) {
+    pb::FileEntry entry;
+    RK_RETURN_IF_ERROR(reader.Next(&entry));
+    if (entry.type() != kRegularFileType || !entry.has_regular() || entry.regular().external()) continue;
+    RegularFile file;
+    file.id = entry.regular().id();
+    file.path = entry.regular().path();
+    file.has_size = entry.regular().has_size();
+    file.size = entry.regular().size();
+    file.ghost = remapped.count(file.id) != 0;
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+}  // namespace rekindle::criu

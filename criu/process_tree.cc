@@ -1,0 +1,128 @@
+#include "criu/process_tree.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "base/unique_fd.h"
+
+namespace rekindle::criu {
+namespace {
+
+struct ProcessFacts {
+  pid_t parent = 0;
+  uint64_t start_ticks = 0;
+};
+
+std::optional<ProcessFacts> ReadFacts(pid_t pid) {
+  absl::StatusOr<std::string> stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
+  if (!stat.ok()) return std::nullopt;
+  // The name in parentheses may hold anything, parentheses too; the fields begin after the last one.
+  size_t end_of_name = stat->rfind(')');
+  if (end_of_name == std::string::npos) return std::nullopt;
+  std::vector<absl::string_view> fields =
+      absl::StrSplit(absl::string_view(*stat).substr(end_of_name + 1), ' ', absl::SkipEmpty());
+  ProcessFacts facts;
+  if (fields.size() < 20 || !absl::SimpleAtoi(fields[1], &facts.parent) ||
+      !absl::SimpleAtoi(fields[19], &facts.start_ticks)) {
+    return std::nullopt;
+  }
+  return facts;
+}
+
+// All processes below `root`, itself not included.
+std::vector<pid_t> Descendants(pid_t root) {
+  std::multimap<pid_t, pid_t> children;
+  absl::StatusOr<std::vector<std::string>> names = ListDirectory("/proc");
+  if (!names.ok()) return {};
+  for (const std::string& name : *names) {
+    pid_t pid;
+    if (!absl::SimpleAtoi(name, &pid)) continue;
+    if (std::optional<ProcessFacts> facts = ReadFacts(pid)) children.emplace(facts->parent, pid);
+  }
+  std::vector<pid_t> found = {root};
+  for (size_t i = 0; i < found.size(); ++i) {
+    auto [first, last] = children.equal_range(found[i]);
+    for (auto it = first; it != last; ++it) found.push_back(it->second);
+  }
+  found.erase(found.begin());
+  return found;
+}
+
+// Kills `root` and everything below it; returns their PIDs.
+std::vector<pid_t> KillTree(pid_t root) {
+  // Stopped first and killed then: a killed parent's children would be reparented and lost from sight. Once a
+  // stop signal is pending fork() fails, so the scan that finds nobody new is the last.
+  std::map<pid_t, UniqueFd> members;
+  std::vector<pid_t> fresh = {root};
+  while (!fresh.empty()) {
+    for (pid_t pid : fresh) {
+      ::kill(pid, SIGSTOP);
+      members[pid].Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    }
+    fresh.clear();
+    for (pid_t pid : Descendants(root)) {
+      if (members.find(pid) == members.end()) fresh.push_back(pid);
+    }
+  }
+  for (const auto& [pid, pidfd] : members) ::kill(pid, SIGKILL);
+  for (const auto& [pid, pidfd] : members) {
+    pollfd entry{pidfd.get(), POLLIN, 0};
+    while (pidfd.valid() && ::poll(&entry, 1, -1) < 0 && errno == EINTR) {
+    }
+  }
+  while (::waitpid(root, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  std::vector<pid_t> pids;
+  for (const auto& [pid, pidfd] : members) pids.push_back(pid);
+  return pids;
+}
+
+// Waits until processes, dying or dead, that started at `not_before_ticks` or later are reaped; those that
+// fell to us (we may be a subreaper) we reap.
+void AwaitReaped(const std::vector<pid_t>& pids, uint64_t not_before_ticks) {
+  constexpr int kRounds = 2000;  // of 1 ms
+  int round = 0;
+  for (pid_t pid : pids) {
+    for (;; ++round) {
+      std::optional<ProcessFacts> facts = ReadFacts(pid);
+      if (!facts.has_value() || facts->start_ticks < not_before_ticks) break;
+      if (facts->parent == ::getpid() && ::waitpid(pid, nullptr, WNOHANG) == pid) break;
+      if (round >= kRounds) return;
+      ::usleep(1000);  // nothing tells when somebody else's zombie is reaped
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<uint64_t> StartTicks(pid_t pid) {
+  std::optional<ProcessFacts> facts = ReadFacts(pid);
+  if (!facts.has_value()) return std::nullopt;
+  return facts->start_ticks;
+}
+
+void KillRestoredTree(pid_t root, const std::vector<pid_t>& image_pids, uint64_t not_before_ticks) {
+  std::vector<pid_t> pids = image_pids;
+  std::optional<ProcessFacts> facts = root > 1 ? ReadFacts(root) : std::nullopt;
+  if (facts.has_value() && facts->parent == ::getpid() && facts->start_ticks >= not_before_ticks) {
+    std::vector<pid_t> killed = KillTree(root);
+    pids.insert(pids.end(), killed.begin(), killed.end());
+  }
+  AwaitReaped(pids, not_before_ticks);
+}
+
+}  // namespace rekindle::criu

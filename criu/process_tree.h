@@ -1,0 +1,22 @@
+// Taking down what a failed restore may have left. Private to criu/.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace rekindle::criu {
+
+// When the process started, in clock ticks since boot; nothing when there is no such process.
+std::optional<uint64_t> StartTicks(pid_t pid);
+
+// Kills and reaps what a restore has made: `root` and all its descendants, if `root` is a child of this
+// process (living or a zombie) that started at `not_before_ticks` or later; a process that merely has the PID
+// is safe. `image_pids` are the PIDs of the image: those of them that are as new (CRIU has killed them, then)
+// are waited for until whoever inherited them has reaped them, at most 2 s, because a zombie keeps its PID
+// from the next restore.
+void KillRestoredTree(pid_t root, const std::vector<pid_t>& image_pids, uint64_t not_before_ticks);
+
+}  // namespace rekindle::criu

@@ -1,0 +1,60 @@
+// A small process to be checkpointed by tests: no library's threads, no surprises. It shares one page with
+// the test through a file: word 0 counts its rounds, word 1 tells it to exit with that status, word 2 is how
+// many children to fork at the start. Its private memory carries a pattern that it checks all the time.
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+
+namespace {
+
+constexpr uint64_t kMemoryBytes = 8 << 20;
+constexpr int kBadMemory = 99;
+
+using Word = std::atomic<uint32_t>;
+
+void Rest(Word* command) {
+  timespec at_most{0, 2'000'000};
+  ::syscall(SYS_futex, command, FUTEX_WAIT, 0, &at_most, nullptr, 0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  int fd = ::open(argv[1], O_RDWR);
+  void* shared = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (fd < 0 || shared == MAP_FAILED) return 3;
+  ::close(fd);
+  Word* counter = static_cast<Word*>(shared);
+  Word* command = counter + 1;
+  for (uint32_t i = 0; i < counter[2]; ++i) {
+    if (::fork() == 0) {
+      while (*command == 0) Rest(command);
+      ::_exit(0);
+    }
+  }
+  auto* memory = static_cast<uint64_t*>(
+      ::mmap(nullptr, kMemoryBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  constexpr uint64_t kWords = kMemoryBytes / sizeof(uint64_t);
+  for (uint64_t i = 0; i < kWords; ++i) memory[i] = i * 0x9e3779b97f4a7c15u + 1;
+  for (;;) {
+    for (uint64_t i = 0; i < kWords; i += 512) {
+      if (memory[i] != i * 0x9e3779b97f4a7c15u + 1) return kBadMemory;
+    }
+    ++*counter;
+    ::syscall(SYS_futex, counter, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+    if (*command != 0) break;
+    Rest(command);
+  }
+  while (::wait(nullptr) > 0) {
+  }
+  return static_cast<int>(*command);
+}
