@@ -1,0 +1,54 @@
+"""Knowing from outside in which phase a checkpoint or a restore is, so that a test can hit it there.
+
+Nothing in Rekindle helps: a phase is seen in /proc. The jobs are large enough that every phase lasts.
+"""
+
+from harness import procfs, waiting
+
+CHECKPOINT_PHASES = ("prepare", "freeze", "commit")
+
+
+def criu_processes(root, verb):
+    """CRIU processes below `root` (the command or the daemon) that run `dump`, `restore` or `swrk`."""
+    found = []
+    for pid in procfs.descendants(root):
+        words = procfs.command_line(pid).split()
+        if verb in words and any(word.endswith("/criu") or word == "criu" for word in words):
+            found.append(pid)
+    return found
+
+
+def frozen(pid):
+    """CRIU has stopped it."""
+    return procfs.state(pid) in ("t", "T") and procfs.traced_by(pid) != 0
+
+
+def wait_for_checkpoint_phase(phase, host_pid, job_pid, ended):
+    """Until the checkpoint that `host_pid` carries out is in `phase`. `ended()`: it is over (the test came too late)."""
+    def reached():
+        if ended():
+            raise AssertionError(f"the checkpoint ended before its phase {phase} was seen")
+        if phase == "prepare":
+            return procfs.state(host_pid) is not None
+        if phase == "freeze":
+            return frozen(job_pid)
+        # The commit follows once the dump has come and gone.
+        if frozen(job_pid) or criu_processes(host_pid, "dump"):
+            reached.dumped = True
+            return False
+        return reached.dumped
+    reached.dumped = False
+    waiting.until(reached, f"phase {phase}", 60, 0.0005)
+
+
+def wait_for_restore_phase(phase, host_pid, job_pid, ended):
+    """`criu`: CRIU is at work; `tasks`: the job's root exists again."""
+    def reached():
+        if ended():
+            raise AssertionError(f"the restore ended before its phase {phase} was seen")
+        if phase == "start":
+            return True
+        if phase == "tasks":
+            return procfs.state(job_pid) is not None
+        return bool(criu_processes(host_pid, "swrk") or criu_processes(host_pid, "restore"))
+    waiting.until(reached, f"phase {phase}", 60, 0.0005)

@@ -1,0 +1,88 @@
+"""A CRIU that is missing, too old, or killed in the middle."""
+
+import os
+import signal
+import unittest
+
+from harness import phases, procfs, waiting
+from harness.case import MIB, RekindleTest
+from harness.cli import FAILED, NOT_FOUND, UNSUPPORTED
+
+
+class UnusableCriuTest(RekindleTest):
+    def assert_setup_is_the_cure(self, criu, *words):
+        job, memory = self.start_memory_job(4 * MIB)
+        self.checkpoint(job.pid, "kept:1")
+        cli = self.make_cli(store=self.store, env={"REKINDLE_CRIU": criu})
+        for command in (["ckpt", str(job.pid), "-t", "x:1"], ["restore", "kept:1", "--detach"]):
+            with self.subTest(command=command):
+                refused = cli.run(*command)
+                self.assertIn(refused.code, (FAILED, NOT_FOUND, UNSUPPORTED), str(refused))
+                for word in (criu, "setup.sh", *words):
+                    self.assertIn(word, refused.message)
+        # What needs no CRIU works.
+        self.assertEqual(cli.run("ls").code, 0)
+        doctor = cli.run("doctor")
+        self.assertEqual(doctor.code, UNSUPPORTED, str(doctor))
+        memory.wait_for_tick()
+        self.assert_store_whole(["kept:1"])
+
+    def test_missing(self):
+        self.assert_setup_is_the_cure("/nonexistent/criu")
+
+    def test_too_old(self):
+        """A stand-in for the version check alone: it answers `--version` as 3.17 does."""
+        old = self.path("criu")
+        with open(old, "w", encoding="ascii") as file:
+            file.write("#!/bin/sh\necho 'Version: 3.17'\n[ \"$1\" = --version ]\n")
+        os.chmod(old, 0o755)
+        self.assert_setup_is_the_cure(old, "3.17", "4.2")
+
+
+class KilledCriuTest(RekindleTest):
+    SIZE = 768 * MIB
+
+    def test_during_the_dump(self):
+        job, memory = self.start_memory_job(self.SIZE)
+        digest = memory.digest()
+        command = self.cli.start("ckpt", job.pid, "-t", "x:1")
+        phases.wait_for_checkpoint_phase("freeze", command.pid, job.pid, lambda: command.poll() is not None)
+        for pid in phases.criu_processes(command.pid, "dump"):
+            os.kill(pid, signal.SIGKILL)
+        result = self.cli.finish(command)
+        self.assert_refused(result, FAILED, "criu")
+        self.assertIn("kill", result.message.lower())
+        # CRIU could not put things right: whatever it had stopped runs again, and is as it was.
+        memory.wait_for_tick()
+        self.assertEqual(memory.digest(), digest)
+        self.assert_store_whole([])
+        self.checkpoint(job.pid, "y:1", "--stop")
+        job.reap()
+        self.restore("y:1")
+        memory.wait_for_tick()
+        self.assertEqual(memory.digest(), digest)
+
+    def test_during_the_restore(self):
+        job, memory = self.start_memory_job(self.SIZE)
+        digest = memory.digest()
+        self.checkpoint(job.pid, "x:1", "--stop")
+        job.reap()
+        command = self.cli.start("restore", "x:1", "--detach")
+        phases.wait_for_restore_phase("tasks", command.pid, job.pid, lambda: command.poll() is not None)
+        for pid in phases.criu_processes(command.pid, "swrk") + phases.criu_processes(command.pid, "restore"):
+            if pid != job.pid:
+                os.kill(pid, signal.SIGKILL)
+        result = self.cli.finish(command)
+        self.assertEqual(result.code, FAILED, str(result))
+        jobs_left = lambda: procfs.alive(job.pid)  # noqa: E731
+        waiting.until(lambda: not jobs_left(), "nothing half-made is left")
+        from harness import jobs
+        jobs.reap_orphans()
+        self.assert_store_whole(["x:1"])
+        self.restore("x:1")
+        memory.wait_for_tick()
+        self.assertEqual(memory.digest(), digest)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,204 @@
+"""PIDs and names that can't be captured or restored: the right exit code, cause and cure, and nothing changed."""
+
+import os
+import signal
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.case import MIB, RekindleTest
+from harness.cli import DONE, FAILED, NOT_FOUND, NOT_PERMITTED, UNSUPPORTED, USAGE, Result
+
+NOBODY = 65534
+CAP_SYS_RESOURCE = 24
+
+
+def have_capability(number):
+    with open("/proc/self/status", encoding="ascii") as file:
+        effective = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff"))
+    return bool(effective >> number & 1)
+
+
+class BadPidTest(RekindleTest):
+    def ckpt(self, pid):
+        return self.cli.run("ckpt", pid, "-t", "bad:1")
+
+    def tearDown(self):
+        self.assert_store_whole([])
+
+    def test_no_such_process(self):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        jobs.reap(pid)
+        self.assert_refused(self.ckpt(pid), NOT_FOUND, str(pid), "no process", "ps")
+
+    def test_thread_is_no_process(self):
+        job = self.start_job([jobs.PYTHON, jobs.workload("ticker.py"), self.path("lines")])
+        waiting.until(lambda: procfs.threads(job.pid) >= 3, "threads")
+        thread = max(int(name) for name in os.listdir(f"/proc/{job.pid}/task"))
+        self.assert_refused(self.ckpt(thread), NOT_FOUND, str(thread))
+
+    def test_kernel_thread(self):
+        kernel_thread = procfs.children_by_parent().get(2, [])
+        if not kernel_thread:
+            self.skipTest("no kernel thread is visible from this PID namespace")
+        self.assert_refused(self.ckpt(kernel_thread[0]), USAGE, str(kernel_thread[0]), "kernel", "give the PID")
+
+    def test_zombie(self):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        waiting.for_exit(pid)
+        try:
+            self.assert_refused(self.ckpt(pid), FAILED, str(pid), "ended", "zombie")
+            self.assertEqual(procfs.state(pid), "Z")
+        finally:
+            jobs.reap(pid)
+
+    def test_init(self):
+        self.assert_refused(self.ckpt(1), USAGE, "process 1", "init", "give the PID")
+
+    def test_rekindle_itself(self):
+        # The shell's PID becomes that of rekindle.
+        argv = ["sh", "-c", 'exec "$0" "$@" "$$" -t bad:1', *self.cli.argv("--json", "ckpt")]
+        import subprocess
+        from harness.cli import environment
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              check=False, env=environment(self.environment), timeout=60)
+        self.assert_refused(Result(argv, done.returncode, done.stdout, done.stderr), USAGE, "itself", "give the PID")
+
+    def test_ancestor(self):
+        self.assert_refused(self.ckpt(os.getpid()), USAGE, str(os.getpid()), "rekindle itself", "give the PID")
+
+    def test_job_under_a_debugger(self):
+        """Something else traces it: here a child of ours that attached, as gdb does."""
+        job = self.start_job([jobs.program("memory_job"), str(MIB), self.path("status")])
+        import ctypes
+        ready, release = os.pipe(), os.pipe()
+        tracer = os.fork()
+        if tracer == 0:
+            ctypes.CDLL(None).ptrace(0x4206, job.pid, 0, 0)  # PTRACE_SEIZE
+            os.write(ready[1], b"x")
+            os.read(release[0], 1)
+            os._exit(0)
+        try:
+            os.read(ready[0], 1)
+            self.assert_refused(self.ckpt(job.pid), FAILED, str(tracer), "debugger")
+        finally:
+            os.write(release[1], b"x")
+            jobs.reap(tracer)
+            for fd in (*ready, *release):
+                os.close(fd)
+        self.assertTrue(procfs.alive(job.pid))
+
+
+class BadNameTest(RekindleTest):
+    def test_malformed_taken_and_absent(self):
+        job, memory = self.start_memory_job(4 * MIB)
+        for name in ("UPPER:1", "a b:1", "x:", ":1", "x:y:z", "../etc:1", "x:.tag", "a" * 300 + ":1", ""):
+            with self.subTest(name=name):
+                self.assert_refused(self.cli.run("ckpt", job.pid, "-t", name), USAGE, name[:20])
+        self.checkpoint(job.pid, "taken:1")
+        first = self.succeed("inspect", "taken:1")["image"]["digest"]
+        self.assert_refused(self.cli.run("ckpt", job.pid, "-t", "taken:1"), FAILED, "taken:1", "--replace")
+        self.assertEqual(self.succeed("inspect", "taken:1")["image"]["digest"], first)
+        memory.touch(10)
+        self.checkpoint(job.pid, "taken:1", "--replace")
+        self.assertNotEqual(self.succeed("inspect", "taken:1")["image"]["digest"], first)
+
+        for command in (["restore", "takem:1", "--detach"], ["inspect", "takem:1"], ["rm", "takem:1"],
+                        ["export", "takem:1", "--criu", self.path("out")], ["diff", "takem:1", "taken:1"]):
+            with self.subTest(command=command):
+                # The nearest name there is helps more than a bare "not found".
+                self.assert_refused(self.cli.run(*command), NOT_FOUND, "takem:1", "taken:1")
+        self.assertFalse(os.path.exists(self.path("out")))
+        self.assert_refused(self.cli.run("ckpt", "no-such-job", "-t", "x:1"), NOT_FOUND, "no-such-job")
+        self.assert_refused(
+            self.cli.run("ckpt", job.pid, "-t", "x:1", "--parent", "absent:1"), NOT_FOUND, "absent:1")
+        memory.wait_for_tick()
+        self.assert_store_whole(["taken:1"])
+
+    def test_usage(self):
+        for arguments in ([], ["frobnicate"], ["ckpt"], ["ckpt", "1", "2", "3"], ["restore"], ["ls", "--no-such-option"],
+                          ["run"], ["import", "-t", "x:1"]):
+            with self.subTest(arguments=arguments):
+                result = self.cli.run(*arguments, json_output=False)
+                self.assertEqual(result.code, USAGE, str(result))
+                self.assertIn("--help", result.err + result.out)
+
+    def test_name_of_a_running_job_is_taken(self):
+        options = ("--detach", "--name", "it-twice", "--log", self.path("twice.log"))
+        self.succeed("run", *options, "--", jobs.workload("counter.sh"), self.path("count"))
+        pid = [job["pid"] for job in self.succeed("ps")["jobs"] if job["name"] == "it-twice"][0]
+        self.kill_job_at_end(pid)
+        self.assert_refused(self.cli.run("run", *options, "--", "sleep", "1000"), FAILED, "it-twice")
+        self.assertTrue(procfs.alive(pid))
+        self.assert_refused(self.cli.run("run", "--detach", "--", "/no/such/program"), NOT_FOUND, "/no/such/program")
+
+
+class OtherUserTest(RekindleTest):
+    """A client that is not root, through the daemon: it gets its own and nothing of anybody else's."""
+
+    def setUp(self):
+        super().setUp()
+        self.daemon = self.start_daemon()
+        self.root = self.make_cli(host=self.daemon.host)
+        self.nobody = self.make_cli(host=self.daemon.host, uid=NOBODY)
+
+    def test_process_of_another_user(self):
+        job, memory = self.start_memory_job(4 * MIB)
+        refused = self.nobody.run("ckpt", job.pid, "-t", "stolen:1")
+        self.assert_refused(refused, NOT_PERMITTED, str(job.pid), "uid 0", "uid 65534", "root")
+        memory.wait_for_tick()
+        self.assert_store_whole([], cli=self.root)
+
+    def test_images_of_another_user(self):
+        job, memory = self.start_memory_job(4 * MIB)
+        self.checkpoint(job.pid, "private:1", cli=self.root)
+        for command in (["restore", "private:1", "--detach"], ["inspect", "private:1"], ["rm", "private:1"],
+                        ["export", "private:1", "--criu", self.path("out")],
+                        ["ckpt", str(job.pid), "-t", "private:1", "--replace"]):
+            with self.subTest(command=command):
+                result = self.nobody.run(*command)
+                self.assertIn(result.code, (NOT_PERMITTED, NOT_FOUND), str(result))
+        self.assertEqual(self.references(cli=self.nobody), [])
+        self.assertEqual(self.references(cli=self.root), ["private:1"])
+        os.kill(job.pid, 0)
+        memory.wait_for_tick()
+        self.assert_store_whole(["private:1"], cli=self.root)
+
+    def test_own_process(self):
+        """Through the daemon a user may capture what is theirs, where the machine lets CRIU do it."""
+        os.chmod(self.directory, 0o777)
+        job = self.start_job([jobs.PYTHON, jobs.workload("ticker.py"), self.path("nobody.lines")], uid=NOBODY)
+        waiting.until(lambda: os.path.exists(self.path("nobody.lines")), "it runs")
+        result = self.nobody.run("ckpt", job.pid, "-t", "mine:1")
+        if have_capability(CAP_SYS_RESOURCE):
+            self.assertEqual(result.code, DONE, str(result))
+            self.assertEqual(self.references(cli=self.nobody), ["mine:1"])
+        else:
+            self.assert_refused(result, UNSUPPORTED, "CAP_SYS_RESOURCE", "65534")
+        self.assertTrue(procfs.alive(job.pid))
+
+    def test_jobs_of_another_user(self):
+        self.succeed("run", "--detach", "--name", "it-roots", "--log", self.path("r.log"), "--", "sleep", "1000",
+                     cli=self.root)
+        pid = [job["pid"] for job in self.succeed("ps", cli=self.root)["jobs"] if job["name"] == "it-roots"][0]
+        self.kill_job_at_end(pid)
+        self.assertEqual(self.succeed("ps", cli=self.nobody).get("jobs", []), [])
+        refused = self.nobody.run("ckpt", "it-roots", "-t", "stolen:1")
+        self.assertIn(refused.code, (NOT_PERMITTED, NOT_FOUND), str(refused))
+        self.assertTrue(procfs.alive(pid))
+        os.kill(pid, signal.SIGKILL)
+
+    def test_nobody_without_a_daemon(self):
+        """No daemon answers and the caller is not root: said so, with what to do."""
+        alone = self.make_cli(host="unix://" + self.path("absent.sock"), uid=NOBODY)
+        result = alone.run("ls")
+        self.assertIn(result.code, (FAILED, NOT_PERMITTED), str(result))
+        self.assertIn("absent.sock", result.message)
+        self.assertIn("rekindled", result.message)
+
+
+if __name__ == "__main__":
+    unittest.main()

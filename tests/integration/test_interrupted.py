@@ -1,0 +1,186 @@
+"""Ctrl-C, kill -9 of the daemon, and two at once, in each phase of a checkpoint and of a restore: the job runs on or
+nothing of it is there, and the store is whole."""
+
+import os
+import signal
+import unittest
+
+from harness import jobs, phases, procfs, waiting
+from harness.case import MIB, RekindleTest
+from harness.cli import DONE, FAILED
+
+SIZE = 768 * MIB  # every phase lasts long enough to be seen
+
+
+class InterruptedTest(RekindleTest):
+    def prepare(self):
+        job, memory = self.start_memory_job(SIZE)
+        return job, memory, memory.digest()
+
+    def assert_untouched(self, job, memory, digest, images=(), cli=None):
+        memory.wait_for_tick()
+        self.assertEqual(memory.digest(), digest)
+        self.assertEqual(procfs.traced_by(job.pid), 0)
+        self.assert_store_whole(list(images), cli=cli)
+
+
+class CtrlCTest(InterruptedTest):
+    def interrupt(self, command, wait):
+        """Ctrl-C as a terminal sends it: to the whole process group of the command."""
+        wait(lambda: command.poll() is not None)
+        os.killpg(command.pid, signal.SIGINT)
+        result = self.cli.finish(command, 60)
+        self.assertNotEqual(result.code, DONE, str(result))
+        return result
+
+    def test_checkpoint(self):
+        job, memory, digest = self.prepare()
+        for phase in phases.CHECKPOINT_PHASES:
+            with self.subTest(phase=phase):
+                command = self.cli.start("ckpt", job.pid, "-t", "x:1")
+                result = self.interrupt(
+                    command, lambda ended: phases.wait_for_checkpoint_phase(phase, command.pid, job.pid, ended))
+                self.assertNotIn("internal", result.message.lower())
+                self.assert_untouched(job, memory, digest)
+        self.checkpoint(job.pid, "x:1")
+        self.assert_untouched(job, memory, digest, ["x:1"])
+
+    def test_checkpoint_with_stop(self):
+        """--stop ends the job only when its image is safe."""
+        job, memory, digest = self.prepare()
+        for phase in ("freeze", "commit"):
+            with self.subTest(phase=phase):
+                command = self.cli.start("ckpt", job.pid, "-t", "x:1", "--stop")
+
+                def wait(ended):
+                    if phase == "freeze":
+                        return phases.wait_for_checkpoint_phase("freeze", command.pid, job.pid, ended)
+                    # The job stays stopped through the commit: the dump is over when CRIU has let go of it.
+                    phases.wait_for_checkpoint_phase("freeze", command.pid, job.pid, ended)
+                    return waiting.until(
+                        lambda: ended() or not phases.criu_processes(command.pid, "dump"), "the dump over", 60, 0.0005)
+                self.interrupt(command, wait)
+                self.assert_untouched(job, memory, digest)
+
+    def test_restore(self):
+        job, memory, digest = self.prepare()
+        self.checkpoint(job.pid, "x:1", "--stop")
+        job.reap()
+        for phase in ("start", "criu", "tasks"):
+            with self.subTest(phase=phase):
+                command = self.cli.start("restore", "x:1", "--detach")
+                self.interrupt(command,
+                               lambda ended: phases.wait_for_restore_phase(phase, command.pid, job.pid, ended))
+                waiting.until(lambda: not procfs.alive(job.pid), "nothing of the job is left")
+                jobs.reap_orphans()
+                self.assert_store_whole(["x:1"])
+        self.restore("x:1")
+        self.assert_untouched(job, memory, digest, ["x:1"])
+
+
+class DaemonKilledTest(InterruptedTest):
+    def test_during_checkpoint(self):
+        job, memory, digest = self.prepare()
+        for phase in phases.CHECKPOINT_PHASES:
+            with self.subTest(phase=phase):
+                daemon = self.start_daemon()
+                cli = self.make_cli(host=daemon.host)
+                command = cli.start("ckpt", job.pid, "-t", "x:1")
+                if phase == "prepare":
+                    # The daemon's thread has begun when the work folder is there.
+                    waiting.until(lambda: command.poll() is not None or os.path.isdir(self.runtime) and
+                                  any(name.startswith("capture-") for name in os.listdir(self.runtime)), "begun", 30, 0.0005)
+                else:
+                    phases.wait_for_checkpoint_phase(phase, daemon.pid, job.pid, lambda: command.poll() is not None)
+                daemon.kill()
+                result = cli.finish(command, 60)
+                self.assertEqual(result.code, FAILED, str(result))
+                self.assertIn("rekindled", result.message)
+                # Whatever starts next frees the job, should it still stand.
+                again = self.start_daemon()
+                self.assert_untouched(job, memory, digest, cli=self.make_cli(host=again.host))
+                again.stop()
+
+    def test_during_checkpoint_then_plain_command(self):
+        """Without a daemon it is the next command that frees the job."""
+        job, memory, digest = self.prepare()
+        command = self.cli.start("ckpt", job.pid, "-t", "x:1", "--stop")
+        phases.wait_for_checkpoint_phase("freeze", command.pid, job.pid, lambda: command.poll() is not None)
+        os.kill(command.pid, signal.SIGKILL)
+        self.cli.finish(command)
+        self.assertEqual(self.references(), [])
+        self.assert_untouched(job, memory, digest)
+        self.checkpoint(job.pid, "x:1")
+
+    def test_during_restore(self):
+        job, memory, digest = self.prepare()
+        self.checkpoint(job.pid, "x:1", "--stop")
+        job.reap()
+        for phase in ("criu", "tasks"):
+            with self.subTest(phase=phase):
+                daemon = self.start_daemon()
+                cli = self.make_cli(host=daemon.host)
+                command = cli.start("restore", "x:1", "--detach")
+                phases.wait_for_restore_phase(phase, daemon.pid, job.pid, lambda: command.poll() is not None)
+                daemon.kill()
+                result = cli.finish(command, 60)
+                self.assertEqual(result.code, FAILED, str(result))
+                # No half-made job runs on with pages missing.
+                waiting.until(lambda: not procfs.alive(job.pid), "nothing of the job is left")
+                jobs.reap_orphans()
+                again = self.start_daemon()
+                self.assert_store_whole(["x:1"], cli=self.make_cli(host=again.host))
+                again.stop()
+        self.restore("x:1")
+        self.assert_untouched(job, memory, digest, ["x:1"])
+
+    def test_jobs_survive_the_daemon(self):
+        daemon = self.start_daemon()
+        cli = self.make_cli(host=daemon.host)
+        job, memory = self.start_memory_job(8 * MIB)
+        digest = memory.digest()
+        self.checkpoint(job.pid, "x:1", "--stop", cli=cli)
+        job.reap()
+        self.restore("x:1", cli=cli)
+        daemon.kill()
+        memory.wait_for_tick()
+        again = self.start_daemon()
+        listed = self.succeed("ps", cli=self.make_cli(host=again.host))["jobs"]
+        self.assertIn(job.pid, [entry["pid"] for entry in listed])
+        again.stop()
+        memory.wait_for_tick()
+        self.assertEqual(memory.digest(), digest)
+
+    def test_two_daemons_on_one_socket(self):
+        first = self.start_daemon()
+        with self.assertRaises(RuntimeError) as refused:
+            self.start_daemon()
+        self.assertIn(first.socket, str(refused.exception))
+        self.assertTrue(first.running())
+
+
+class TwoAtOnceTest(InterruptedTest):
+    def test_two_checkpoints_of_one_job(self):
+        job, memory, digest = self.prepare()
+        first = self.cli.start("ckpt", job.pid, "-t", "first:1")
+        phases.wait_for_checkpoint_phase("freeze", first.pid, job.pid, lambda: first.poll() is not None)
+        second = self.cli.run("ckpt", job.pid, "-t", "second:1")
+        done = self.cli.finish(first)
+        self.assertEqual(done.code, DONE, str(done))
+        self.assert_refused(second, FAILED, str(job.pid), "another")
+        self.assert_untouched(job, memory, digest, ["first:1"])
+
+    def test_checkpoints_of_two_jobs(self):
+        one, one_memory = self.start_memory_job(64 * MIB, "one")
+        two, two_memory = self.start_memory_job(64 * MIB, "two")
+        commands = [self.cli.start("ckpt", pid, "-t", name) for pid, name in ((one.pid, "one:1"), (two.pid, "two:1"))]
+        for command in commands:
+            result = self.cli.finish(command)
+            self.assertEqual(result.code, DONE, str(result))
+        one_memory.wait_for_tick()
+        two_memory.wait_for_tick()
+        self.assert_store_whole(["one:1", "two:1"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,198 @@
+"""Jobs as people start them: in a terminal, by hand with setsid, under `rekindle run`, with multiprocessing."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.case import RekindleTest
+from harness.cli import environment
+
+sys.path.insert(0, jobs.WORKLOADS)
+import multiprocess  # noqa: E402  pylint: disable=wrong-import-position
+
+
+def lines_of(path):
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.read().split("\n")[:-1]
+
+
+class Terminal:
+    """The master side of a pty whose slave a program controls."""
+
+    def __init__(self):
+        self.master, self.slave = pty.openpty()
+        self.text = ""
+
+    def close(self):
+        os.close(self.master)
+        os.close(self.slave)
+
+    def type(self, line):
+        os.write(self.master, line.encode() + b"\n")
+
+    def wait_for(self, what, seconds=waiting.DEFAULT_SECONDS):
+        def seen():
+            while select.select([self.master], [], [], 0)[0]:
+                self.text += os.read(self.master, 65536).decode(errors="replace")
+            return what in self.text
+        try:
+            waiting.until(seen, f"{what!r} on the terminal", seconds, 0.01)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; it shows: {self.text}") from None
+
+
+class MultiprocessingTest(RekindleTest):
+    def test_workers_and_shared_array(self):
+        log = self.path("rounds")
+        job = self.start_job([jobs.PYTHON, jobs.workload("multiprocess.py"), log], "multiprocess")
+        waiting.until(lambda: len(lines_of(log)) >= 3, "three rounds", 60, 0.02)
+        self.assertGreaterEqual(len(procfs.descendants(job.pid)), multiprocess.WORKERS)
+
+        self.checkpoint(job.pid, "mp:1", "--stop")
+        job.reap()
+        at_stop = len(lines_of(log))
+        self.restore("mp:1")
+        waiting.until(lambda: len(lines_of(log)) >= at_stop + 3, "three more rounds", 60, 0.02)
+        for number, line in enumerate(lines_of(log), 1):
+            self.assertEqual(line, f"{number} {multiprocess.expected_digest(number)}")
+        self.assert_store_whole(["mp:1"])
+
+
+class SetsidTest(RekindleTest):
+    def test_started_by_hand(self):
+        """`setsid counter.sh … &` from a shell, as the quick start tells people to."""
+        log = self.path("count")
+        shell = subprocess.run(
+            ["sh", "-c", 'setsid "$0" "$1" </dev/null >"$2" 2>&1 & echo $!', jobs.workload("counter.sh"), log,
+             self.path("output")], stdout=subprocess.PIPE, text=True, check=True, env=environment(self.environment))
+        pid = int(shell.stdout)
+        self.kill_job_at_end(pid)
+        waiting.until(lambda: len(lines_of(log)) > 3, "it counts")
+
+        self.checkpoint(pid, "byhand:1")
+        count = len(lines_of(log))
+        waiting.until(lambda: len(lines_of(log)) > count + 3, "it counts on after the checkpoint")
+        self.checkpoint(pid, "byhand:2", "--stop")
+        waiting.for_exit(pid)
+        jobs.reap_orphans()
+        stopped_at = len(lines_of(log))
+        self.assertEqual(self.restore("byhand:2"), pid)
+        waiting.until(lambda: len(lines_of(log)) > stopped_at + 3, "it counts on after the restore")
+        numbers = [int(line) for line in lines_of(log)]
+        # The shell may have been between two of its commands, never elsewhere.
+        self.assertEqual(numbers, list(range(1, len(numbers) + 1)))
+
+
+class RunTest(RekindleTest):
+    def test_run_checkpoint_restore(self):
+        log, count = self.path("run.log"), self.path("count")
+        started = self.succeed("run", "--detach", "--name", "it-counter", "--log", log, "--", jobs.workload("counter.sh"),
+                               count)
+        pid = self.pid_of("it-counter")
+        self.kill_job_at_end(pid)
+        self.assertIn(str(pid), str(started))
+        waiting.until(lambda: len(lines_of(count)) > 3, "it counts")
+        self.assertEqual(procfs.stat_fields(pid)[3], str(pid), "a session of its own")
+        self.assertEqual(sorted(procfs.descriptor_targets(pid))[:3], [0, 1, 2])
+
+        self.checkpoint("it-counter", "counted:1", "--stop")
+        waiting.for_exit(pid)
+        jobs.reap_orphans()
+        at = len(lines_of(count))
+        self.assertEqual(self.restore("counted:1"), pid)
+        waiting.until(lambda: len(lines_of(count)) > at + 3, "it counts on")
+        self.assertEqual(self.pid_of("it-counter"), pid)
+
+    def pid_of(self, name):
+        found = [job for job in self.succeed("ps").get("jobs", []) if job.get("name") == name]
+        self.assertEqual(len(found), 1, f"{name} in ps")
+        return found[0]["pid"]
+
+    def test_exit_status_is_the_jobs(self):
+        result = self.cli.run("run", "--log", self.path("x.log"), "--", "sh", "-c", "echo said; exit 23",
+                              json_output=False)
+        self.assertEqual(result.code, 23, str(result))
+        self.assertIn("said", result.out)
+
+    def test_restore_returns_the_exit_status(self):
+        """A restored job that is not detached: its output is shown, its exit status returned."""
+        go = self.path("go")
+        log = self.path("wait.log")
+        self.succeed("run", "--detach", "--name", "it-waiter", "--log", log, "--", "sh", "-c",
+                     f"while ! test -e {go}; do sleep 0.05; done; echo finished; exit 17")
+        pid = self.pid_of("it-waiter")
+        self.kill_job_at_end(pid)
+        self.checkpoint(pid, "waiter:1", "--stop")
+        waiting.for_exit(pid)
+        jobs.reap_orphans()
+        restore = self.cli.start("restore", "waiter:1", json_output=False)
+        waiting.until(lambda: procfs.alive(pid) or restore.poll() is not None, "the job is back")
+        with open(go, "w", encoding="ascii"):
+            pass
+        result = self.cli.finish(restore, 60)
+        self.assertEqual(result.code, 17, str(result))
+        self.assertIn("finished", result.out)
+
+
+class TerminalTest(RekindleTest):
+    def open_terminal(self):
+        terminal = Terminal()
+        self.addCleanup(terminal.close)
+        return terminal
+
+    def test_job_in_a_terminal_moves_to_another(self):
+        log = self.path("lines")
+        first = self.open_terminal()
+        job = self.start_job([jobs.PYTHON, jobs.workload("terminal_job.py"), log], "terminal", terminal=first.slave)
+        waiting.until(lambda: lines_of(log) == ["ready"], "ready")
+        first.type("one")
+        first.wait_for("line 1: one")
+
+        self.checkpoint(job.pid, "term:1")
+        first.type("two")
+        first.wait_for("line 2: two")
+        self.checkpoint(job.pid, "term:2", "--stop")
+        job.reap()
+
+        second = self.open_terminal()
+        command = jobs.Started(self.cli.argv("restore", "term:2"), self.path("restore.log"), terminal=second.slave,
+                               env=environment(self.environment))
+        self.addCleanup(command.kill_tree)
+        self.kill_job_at_end(job.pid)
+        waiting.until(lambda: procfs.alive(job.pid) or not procfs.alive(command.pid), "the job is back")
+        second.type("three")
+        second.wait_for("line 3: three")
+        os.kill(job.pid, signal.SIGTERM)
+        command.reap()
+
+    def test_run_in_a_terminal(self):
+        """`rekindle run` typed into a terminal: the job does not hold it."""
+        terminal = self.open_terminal()
+        count = self.path("count")
+        command = jobs.Started(
+            self.cli.argv("run", "--name", "it-typed", "--log", self.path("typed.log"), "--", jobs.workload("counter.sh"),
+                          count), self.path("command.log"), terminal=terminal.slave,
+            env=environment(self.environment))
+        self.addCleanup(command.kill_tree)
+        waiting.until(lambda: len(lines_of(count)) > 2, "it counts")
+        pids = [job["pid"] for job in self.succeed("ps").get("jobs", []) if job.get("name") == "it-typed"]
+        self.assertEqual(len(pids), 1)
+        self.kill_job_at_end(pids[0])
+        self.assertEqual([t for t in procfs.descriptor_targets(pids[0]).values() if t.startswith("/dev/pts")], [])
+        self.checkpoint("it-typed", "typed:1", "--stop")
+        command.reap()
+        jobs.reap_orphans()
+        at = len(lines_of(count))
+        self.assertEqual(self.restore("typed:1"), pids[0])
+        waiting.until(lambda: len(lines_of(count)) > at + 2, "it counts on")
+
+
+if __name__ == "__main__":
+    unittest.main()

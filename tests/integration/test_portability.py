@@ -1,0 +1,69 @@
+"""Images go to and come from stock CRIU."""
+
+import os
+import subprocess
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.case import MIB, RekindleTest
+from harness.cli import FAILED, NOT_FOUND
+
+
+def criu_command():
+    """The same CRIU that Rekindle finds."""
+    for prefix in (os.environ.get("REKINDLE_CRIU", ""), "/opt/rekindle/criu"):
+        loader = os.path.join(prefix, "lib64/ld-linux-x86-64.so.2")
+        if prefix and os.path.exists(loader):
+            return [loader, "--library-path", os.path.join(prefix, "usr/lib/x86_64-linux-gnu"),
+                    os.path.join(prefix, "usr/sbin/criu")]
+    return ["criu"]
+
+
+class PortabilityTest(RekindleTest):
+    def criu(self, *arguments):
+        done = subprocess.run([*criu_command(), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_export_then_stock_restore(self):
+        log = self.path("rounds")
+        job = self.start_job([jobs.PYTHON, jobs.workload("multiprocess.py"), log])
+        waiting.until(lambda: os.path.exists(log) and os.path.getsize(log) > 200, "rounds", 60)
+        self.checkpoint(job.pid, "out:1", "--stop")
+        job.reap()
+        images = self.path("images")
+        exported = self.succeed("export", "out:1", "--criu", images)
+        self.assertEqual(exported["files"], len(os.listdir(images)))
+        size = os.path.getsize(log)
+        self.criu("restore", "-D", images, "-d", "-o", self.path("restore.log"))
+        self.kill_job_at_end(job.pid)
+        waiting.until(lambda: os.path.getsize(log) > size + 200, "rounds after the restore", 60)
+        self.assertTrue(procfs.alive(job.pid))
+        self.assert_refused(self.cli.run("export", "out:1", "--criu", images), FAILED, images)
+
+    def test_stock_dump_then_import(self):
+        job, memory = self.start_memory_job(32 * MIB)
+        digest = memory.digest()
+        images = self.path("images")
+        os.mkdir(images)
+        self.criu("dump", "-t", str(job.pid), "-D", images, "-o", "dump.log", "--manage-cgroups=ignore")
+        job.reap()
+        self.succeed("import", "--criu", images, "-t", "in:1")
+        self.assert_store_whole(["in:1"])
+        self.assertEqual(self.restore("in:1"), job.pid)
+        memory.wait_for_tick()
+        self.assertEqual(memory.digest(), digest)
+
+    def test_import_of_something_else(self):
+        folder = self.path("folder")
+        self.assert_refused(self.cli.run("import", "--criu", folder, "-t", "in:1"), NOT_FOUND, folder)
+        os.mkdir(folder)
+        self.assert_refused(self.cli.run("import", "--criu", folder, "-t", "in:1"), FAILED, folder)
+        with open(os.path.join(folder, "inventory.img"), "wb") as file:
+            file.write(b"no image")
+        self.assertNotEqual(self.cli.run("import", "--criu", folder, "-t", "in:1").code, 0)
+        self.assert_store_whole([])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,147 @@
+"""A restore that can't work is refused before anything is started."""
+
+import os
+import shutil
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.case import MIB, RekindleTest
+from harness.cli import DONE, FAILED
+
+
+class RestoreRefusalTest(RekindleTest):
+    def assert_nothing_started(self, pid):
+        self.assertFalse(procfs.alive(pid))
+        self.assert_store_whole(["x:1"])
+
+    def test_pid_in_use_by_the_job_itself(self):
+        job, memory = self.start_memory_job(8 * MIB)
+        self.checkpoint(job.pid, "x:1")
+        refused = self.cli.run("restore", "x:1", "--detach")
+        self.assert_refused(refused, FAILED, str(job.pid), "in use")
+        memory.wait_for_tick()
+        self.assert_store_whole(["x:1"])
+
+    def test_pid_in_use_by_a_stranger(self):
+        job, memory = self.start_memory_job(8 * MIB)
+        self.checkpoint(job.pid, "x:1", "--stop")
+        job.reap()
+        stranger = _fork_with_pid(job.pid)
+        try:
+            refused = self.cli.run("restore", "x:1", "--detach")
+            self.assert_refused(refused, FAILED, str(job.pid), "in use")
+            self.assertTrue(procfs.alive(stranger))
+        finally:
+            os.kill(stranger, 9)
+            jobs.reap(stranger)
+        self.assertEqual(self.restore("x:1"), job.pid)
+        memory.wait_for_tick()
+
+    def test_pid_in_use_by_a_zombie(self):
+        job, _ = self.start_memory_job(8 * MIB)
+        self.checkpoint(job.pid, "x:1")
+        os.kill(job.pid, 9)
+        waiting.for_exit(job.pid)
+        refused = self.cli.run("restore", "x:1", "--detach")
+        self.assert_refused(refused, FAILED, str(job.pid), "in use", "zombie")
+        job.reap()
+        self.restore("x:1")
+
+    def test_pid_of_one_child_in_use(self):
+        log = self.path("rounds")
+        job = self.start_job([jobs.PYTHON, jobs.workload("multiprocess.py"), log])
+        waiting.until(lambda: os.path.exists(log) and os.path.getsize(log) > 0, "a round", 60)
+        child = procfs.descendants(job.pid)[0]
+        self.checkpoint(job.pid, "x:1", "--stop")
+        job.reap()
+        stranger = _fork_with_pid(child)
+        try:
+            refused = self.cli.run("restore", "x:1", "--detach")
+            self.assert_refused(refused, FAILED, str(child), "in use")
+        finally:
+            os.kill(stranger, 9)
+            jobs.reap(stranger)
+        self.assert_nothing_started(job.pid)
+
+    def test_working_directory_gone(self):
+        home = self.path("home")
+        os.mkdir(home)
+        job = self.start_job([jobs.PYTHON, jobs.workload("ticker.py"), self.path("lines")], cwd=home)
+        waiting.until(lambda: os.path.exists(self.path("lines")), "it runs")
+        self.checkpoint(job.pid, "x:1", "--stop")
+        job.reap()
+        os.rmdir(home)
+        refused = self.cli.run("restore", "x:1", "--detach")
+        self.assert_refused(refused, FAILED, home)
+        self.assert_nothing_started(job.pid)
+        os.mkdir(home)
+        self.restore("x:1")
+
+    def test_library_gone_or_changed(self):
+        """The program itself, as a mapped file that the image needs."""
+        program = self.path("program")
+        shutil.copy(jobs.program("memory_job"), program)
+        job = self.start_job([program, str(4 * MIB), self.path("status")])
+        waiting.until(lambda: os.path.exists(self.path("status")) and os.path.getsize(self.path("status")) > 0, "it runs")
+        self.checkpoint(job.pid, "x:1", "--stop")
+        job.reap()
+        os.rename(program, program + ".away")
+        self.assert_refused(self.cli.run("restore", "x:1", "--detach"), FAILED, program)
+        self.assert_nothing_started(job.pid)
+        with open(program, "wb") as file:
+            file.write(b"something else of another size")
+        os.chmod(program, 0o755)
+        self.assert_refused(self.cli.run("restore", "x:1", "--detach"), FAILED, program)
+        self.assert_nothing_started(job.pid)
+        os.rename(program + ".away", program)
+        self.restore("x:1")
+
+    def test_working_directory_gone_before_the_checkpoint(self):
+        home = self.path("home")
+        os.mkdir(home)
+        job = self.start_job([jobs.PYTHON, jobs.workload("ticker.py"), self.path("lines")], cwd=home)
+        waiting.until(lambda: os.path.exists(self.path("lines")), "it runs")
+        os.rmdir(home)
+        result = self.cli.run("ckpt", job.pid, "-t", "x:1")
+        self.assert_refused(result, FAILED, home, "working directory")
+        self.assertTrue(procfs.alive(job.pid))
+        self.assertEqual(self.references(), [])
+
+    def test_port_in_use(self):
+        import socket
+        port = jobs.free_port()
+        job = self.start_job(["/usr/bin/node", jobs.workload("node_server.js"), str(port)], env={"UV_USE_IO_URING": "0"})
+        jobs.wait_for_http(port)
+        self.checkpoint(job.pid, "x:1", "--stop")
+        job.reap()
+        with socket.socket() as squatter:
+            squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            squatter.bind(("127.0.0.1", port))
+            squatter.listen()
+            refused = self.cli.run("restore", "x:1", "--detach")
+            self.assertEqual(refused.code, FAILED, str(refused))
+            self.assertIn("use", refused.message)
+        self.assert_nothing_started(job.pid)
+        self.assertEqual(self.cli.run("restore", "x:1", "--detach").code, DONE)
+        self.kill_job_at_end(job.pid)
+        jobs.wait_for_http(port)
+
+
+def _fork_with_pid(pid):
+    """A child of ours with exactly this PID, as another program might get by chance (clone3 with set_tid)."""
+    import ctypes
+    import struct
+    wanted = ctypes.c_int(pid)
+    # struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size
+    arguments = ctypes.create_string_buffer(struct.pack("@10Q", 0, 0, 0, 0, 17, 0, 0, 0, ctypes.addressof(wanted), 1))
+    libc = ctypes.CDLL(None, use_errno=True)
+    made = libc.syscall(435, arguments, ctypes.c_size_t(80))
+    if made == 0:
+        os.execv("/bin/sleep", ["sleep", "1000"])
+    if made != pid:
+        raise OSError(ctypes.get_errno(), f"clone3 with PID {pid}")
+    return made
+
+
+if __name__ == "__main__":
+    unittest.main()
