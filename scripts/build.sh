@@ -1,29 +1,38 @@
 #!/usr/bin/env bash
 # Sets up what a build needs, configures and builds. The programs are then in build/PRESET/bin.
+#   scripts/build.sh [release|debug|asan|tsan] [--programs] [CMAKE OPTIONS]
+# --programs: only rekindle and rekindled, no tests and benchmarks.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-case ${1:-release} in
-  release | debug | asan | tsan) PRESET=${1:-release} ;;
-  *)
-    echo "Usage: scripts/build.sh [release|debug|asan|tsan] [CMAKE OPTIONS]" >&2
-    [[ $1 == -h || $1 == --help ]] && exit 0
-    exit 2
-    ;;
-esac
-shift $(($# > 0 ? 1 : 0))
+PRESET=release TARGETS=() OPTIONS=()
+for argument in "$@"; do
+  case $argument in
+    release | debug | asan | tsan) PRESET=$argument ;;
+    --programs) TARGETS=(--target rekindle rekindled) ;;
+    -D*) OPTIONS+=("$argument") ;;
+    -h | --help)
+      sed -n '2,4s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      exit 0
+      ;;
+    *)
+      sed -n '3s/^# */Usage: /p' "${BASH_SOURCE[0]}" >&2
+      exit 2
+      ;;
+  esac
+done
 
 "$REPO_ROOT/scripts/setup.sh" --build
 cd "$REPO_ROOT"
 step "Building ($PRESET)"
-cmake --preset "$PRESET" "$@" >"/tmp/rekindle-configure.$$" 2>&1 || {
+cmake --preset "$PRESET" "${OPTIONS[@]}" >"/tmp/rekindle-configure.$$" 2>&1 || {
   cat "/tmp/rekindle-configure.$$" >&2
   rm -f "/tmp/rekindle-configure.$$"
   die "cmake --preset $PRESET failed (above)"
 }
 rm -f "/tmp/rekindle-configure.$$"
-cmake --build --preset "$PRESET" || die "the build failed (above)"
+cmake --build --preset "$PRESET" "${TARGETS[@]}" || die "the build failed (above)"
 for program in rekindle rekindled; do
   [[ -x build/$PRESET/bin/$program ]] && note "$REPO_ROOT/build/$PRESET/bin/$program"
 done

@@ -14,14 +14,16 @@ BUILD_PACKAGES=(
 TEST_PACKAGES=(
   python3 python3-torch python3-numpy python3-protobuf redis-server nodejs curl sqlite3 procps iproute2 util-linux
   bsdutils)
+DEMO_PACKAGES=(python3 python3-torch python3-numpy procps)
 LINT_PACKAGES=(clang clang-tidy clang-format git)
 
 usage() {
   cat <<USAGE
-Usage: scripts/setup.sh [--build] [--test] [--criu] [--lint] [--criu-version VERSION]
+Usage: scripts/setup.sh [--build] [--test] [--demo] [--criu] [--lint] [--criu-version experimental]
 
   --build   compilers and libraries to build Rekindle
   --test    the programs that the integration tests checkpoint (torch, Redis, Node.js, ...)
+  --demo    what scripts/demo.sh shows: torch
   --criu    a CRIU of $OLDEST_CRIU or newer: the system's, else a private prefix in /opt/rekindle/criu
   --lint    clang-format and clang-tidy
   --criu-version experimental
@@ -105,11 +107,12 @@ setup_criu() {
   note "CRIU $version: $prefix"
 }
 
-WANT_BUILD='' WANT_TEST='' WANT_CRIU='' WANT_LINT='' CRIU_SUITE=''
+WANT_BUILD='' WANT_TEST='' WANT_DEMO='' WANT_CRIU='' WANT_LINT='' CRIU_SUITE=''
 while (($#)); do
   case $1 in
     --build) WANT_BUILD=1 ;;
     --test) WANT_TEST=1 ;;
+    --demo) WANT_DEMO=1 ;;
     --criu) WANT_CRIU=1 ;;
     --lint) WANT_LINT=1 ;;
     --criu-version)
@@ -122,11 +125,12 @@ while (($#)); do
   esac
   shift
 done
-[[ -z $WANT_BUILD$WANT_TEST$WANT_CRIU$WANT_LINT ]] && WANT_BUILD=1 WANT_CRIU=1
+[[ -z $WANT_BUILD$WANT_TEST$WANT_DEMO$WANT_CRIU$WANT_LINT ]] && WANT_BUILD=1 WANT_CRIU=1
 
 PACKAGES=()
 [[ -n $WANT_BUILD ]] && PACKAGES+=("${BUILD_PACKAGES[@]}")
 [[ -n $WANT_TEST ]] && PACKAGES+=("${TEST_PACKAGES[@]}")
+[[ -n $WANT_DEMO ]] && PACKAGES+=("${DEMO_PACKAGES[@]}")
 [[ -n $WANT_LINT ]] && PACKAGES+=("${LINT_PACKAGES[@]}")
 ((${#PACKAGES[@]})) && install_packages "${PACKAGES[@]}"
 [[ -n $WANT_CRIU ]] && setup_criu

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Does the tree as it is here build on Debian 13, whose libraries are newer, and do its unit tests pass there? Everything
+# happens in a chroot below /var/tmp (about 3 GB, needs root and a Debian mirror) that is removed at the end.
+#   scripts/check-debian13.sh [SUITE]     default: trixie
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+SUITE=${1:-trixie}
+[[ $EUID -eq 0 ]] || die "a chroot can be made by root only: run this as root."
+
+if [[ -z ${REKINDLE_CHROOT:-} ]]; then
+  if ! command -v debootstrap >/dev/null; then
+    step "Installing debootstrap"
+    apt-get install -y --no-install-recommends debootstrap >/dev/null || die "apt-get install debootstrap failed (above)"
+  fi
+  REKINDLE_CHROOT=$(mktemp -d "/var/tmp/rekindle-$SUITE.XXXXXX")
+  export REKINDLE_CHROOT
+  trap 'rm -rf --one-file-system "$REKINDLE_CHROOT"' EXIT
+  # Namespaces of its own: whatever was mounted or started inside is gone when this ends, in whichever way.
+  nice unshare --mount --propagation private --pid --fork --kill-child "$0" "$SUITE"
+  exit
+fi
+
+ROOT=$REKINDLE_CHROOT
+# shellcheck disable=SC2016  # apt's own $(...)
+MIRROR=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
+  awk '$3 == "main" && $2 !~ /security/ { print $1; exit }')
+step "Debian $SUITE in $ROOT"
+quietly "$ROOT.log" debootstrap --variant=minbase --include=ca-certificates "$SUITE" "$ROOT" \
+  "${MIRROR:-http://deb.debian.org/debian}" || die "debootstrap failed (above)"
+rm -f "$ROOT.log"
+cp -L /etc/resolv.conf "$ROOT/etc/resolv.conf"
+apt-config dump | grep -E '^Acquire::(http|https)' >"$ROOT/etc/apt/apt.conf.d/90host" || true
+mount -t proc proc "$ROOT/proc"
+mount --rbind /dev "$ROOT/dev"
+
+mkdir -p "$ROOT/src"
+(cd "$REPO_ROOT" && git ls-files -z --cached --others --exclude-standard | tar -c --null -T - --ignore-failed-read) |
+  tar -x -C "$ROOT/src"
+chroot "$ROOT" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" bash -euc '
+  cd /src
+  scripts/setup.sh --build
+  cmake --preset release
+  nice cmake --build --preset release --target unit_tests
+  nice cmake --build --preset release
+  ctest --test-dir build/release --output-on-failure --no-tests=error -L "^unit\$"
+' || die "the tree does not build or pass its unit tests on Debian $SUITE (above)"
+note "Debian $SUITE: the tree builds and its unit tests pass"
