@@ -1,4 +1,5 @@
-// Restore: an image becomes a running process tree again, with its own PIDs, all pages in place before it runs.
+// Restore: an image becomes a running process tree again, with its own PIDs, all pages in place before it
+// runs.
 #pragma once
 
 #include <sys/types.h>
@@ -17,14 +18,14 @@
 namespace rekindle::restore {
 
 struct RestoreOptions {
-  std::string image;             // reference or digest
-  std::string log;               // standard output and error of the root go here; empty: where they went
-  std::vector<int> stdio;        // descriptors for 0, 1, 2 (all three or none); not owned
+  std::string image;       // reference or digest
+  std::string log;         // standard output and error of the root go here; empty: where they went
+  std::vector<int> stdio;  // descriptors for 0, 1, 2 (all three or none); not owned
   bool tcp_close = false;
   bool ignore_cpu_mismatch = false;
   uid_t caller = 0;
-  std::string runtime_directory; // short path; the image's small files are laid out below it or in /dev/shm
-  int cancel_fd = -1;            // readable: give up (Cancelled)
+  std::string runtime_directory;  // short path; the image's small files are laid out below it or in /dev/shm
+  int cancel_fd = -1;             // readable: give up (Cancelled)
 };
 
 struct RestoreProgress {
@@ -50,10 +51,11 @@ struct RestoreResult {
 };
 
 // Blocking; several restores may run at once. On failure nothing of the tree is left.
-// FailedPrecondition before anything is started: a PID is in use, a needed file has gone or changed its size, CPU
-// features are missing, the kernel or CRIU is too old for the image.
-absl::StatusOr<RestoreResult> Restore(store::Store& store, const criu::Installation& criu, gpu::DeviceStep* device,
-                                      const RestoreOptions& options, RestoreObserver* observer);
+// FailedPrecondition before anything is started: a PID is in use, a needed file has gone or changed its size,
+// CPU features are missing, the kernel or CRIU is too old for the image.
+absl::StatusOr<RestoreResult> Restore(store::Store& store, const criu::Installation& criu,
+                                      gpu::DeviceStep* device, const RestoreOptions& options,
+                                      RestoreObserver* observer);
 
 // The image's own description.
 absl::StatusOr<v1::JobManifest> ReadJobManifest(const store::ImageReader& image);
@@ -62,8 +64,8 @@ struct ExportResult {
   uint32_t files = 0;
   uint64_t bytes = 0;
 };
-// Writes a plain CRIU image directory (`criu restore -D directory` works on it). The folder must be empty or absent;
-// on failure what was written is removed.
+// Writes a plain CRIU image directory (`criu restore -D directory` works on it). The folder must be empty or
+// absent; on failure what was written is removed.
 absl::StatusOr<ExportResult> ExportCriuDirectory(const store::Store& store, const std::string& image,
                                                  const std::string& directory, RestoreObserver* observer);
 

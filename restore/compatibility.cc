@@ -1,0 +1,143 @@
+#include "restore/compatibility.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "base/file.h"
+#include "base/human_units.h"
+#include "base/status.h"
+
+namespace rekindle::restore {
+namespace {
+
+// Flags of /proc/cpuinfo that mean instructions or register state a program may have found and chosen code
+// by; the others (power management, mitigations, virtualisation) do not show in a process.
+bool MattersToCode(absl::string_view flag) {
+  static constexpr absl::string_view kPrefixes[] = {"sse",  "ssse",  "avx",    "amx",  "bmi",
+                                                    "fma",  "xsave", "aes",    "vaes", "sha",
+                                                    "gfni", "vpcl",  "pclmul", "f16c", "adx"};
+  static constexpr absl::string_view kExact[] = {
+      "popcnt", "movbe",  "abm",  "lzcnt",      "rdrand", "rdseed",  "erms",      "fsrm",     "pku",
+      "ospke",  "rdtscp", "cx16", "clflushopt", "clwb",   "movdiri", "movdir64b", "fsgsbase", "lahf_lm"};
+  for (absl::string_view prefix : kPrefixes) {
+    if (absl::StartsWith(flag, prefix)) return true;
+  }
+  return std::find(std::begin(kExact), std::end(kExact), flag) != std::end(kExact);
+}
+
+// "6.18.44-x" -> 6018; 0 when it is no version.
+int KernelNumber(const std::string& release) {
+  int major = 0, minor = 0;
+  if (std::sscanf(release.c_str(), "%d.%d", &major, &minor) != 2) return 0;
+  return major * 1000 + minor;
+}
+
+criu::Version ParseVersion(const std::string& text) {
+  criu::Version version;
+  std::sscanf(text.c_str(), "%d.%d.%d", &version.major, &version.minor, &version.patch);
+  return version;
+}
+
+std::string CommandOf(pid_t id) {
+  std::string command = ReadFile(absl::StrCat("/proc/", id, "/cmdline")).value_or("");
+  while (!command.empty() && command.back() == '\0') command.pop_back();
+  std::replace(command.begin(), command.end(), '\0', ' ');
+  if (!command.empty()) return command.substr(0, 60);
+  std::string name = ReadFile(absl::StrCat("/proc/", id, "/comm")).value_or("");
+  while (!name.empty() && name.back() == '\n') name.pop_back();
+  return name.empty() ? "a process that just ended" : name;
+}
+
+}  // namespace
+
+absl::Status CheckMachine(const v1::JobManifest& manifest, const Machine& machine,
+                          const criu::Version& criu) {
+  std::vector<std::string> reasons;
+  if (!manifest.machine().empty() && manifest.machine() != machine.architecture) {
+    reasons.push_back(absl::StrCat("it was taken on a ", manifest.machine(), " machine and this one is ",
+                                   machine.architecture));
+  }
+  std::vector<std::string> needed(manifest.cpu_features().begin(), manifest.cpu_features().end()), missing;
+  std::sort(needed.begin(), needed.end());
+  std::set_difference(needed.begin(), needed.end(), machine.cpu_features.begin(), machine.cpu_features.end(),
+                      std::back_inserter(missing));
+  std::erase_if(missing, [](const std::string& flag) { return !MattersToCode(flag); });
+  if (!missing.empty()) {
+    reasons.push_back(absl::StrCat("this processor lacks ", absl::StrJoin(missing, ", "),
+                                   ", which the job may have started to use"));
+  }
+  if (KernelNumber(manifest.kernel()) > KernelNumber(machine.kernel)) {
+    reasons.push_back(absl::StrCat("it was taken on kernel ", manifest.kernel(), " and this one is older (",
+                                   machine.kernel, ")"));
+  }
+  if (!manifest.criu_version().empty()) {
+    criu::Version taken_with = ParseVersion(manifest.criu_version());
+    if (std::pair(taken_with.major, taken_with.minor) > std::pair(criu.major, criu.minor)) {
+      reasons.push_back(absl::StrCat("it was taken with CRIU ", manifest.criu_version(), " and this one is ",
+                                     criu.ToString()));
+    }
+  }
+  if (reasons.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the image does not fit this machine: ", absl::StrJoin(reasons, "; "),
+                   ". Restore it on a machine like the one it came from, or try with --ignore-mismatch"));
+}
+
+absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree) {
+  std::vector<std::string> taken;
+  for (const criu::PstreeEntry& process : tree) {
+    std::vector<pid_t> ids = process.threads;
+    if (std::find(ids.begin(), ids.end(), process.pid) == ids.end()) ids.push_back(process.pid);
+    for (pid_t id : ids) {
+      if (PathExists(absl::StrCat("/proc/", id))) taken.push_back(absl::StrCat(id, " (", CommandOf(id), ")"));
+    }
+  }
+  if (taken.empty()) return absl::OkStatus();
+  size_t count = taken.size();
+  if (count > 3) taken.resize(3);
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the job needs its own PIDs back, and ", count == 1 ? "one is" : absl::StrCat(count, " are"),
+      " in use: ", absl::StrJoin(taken, ", "), count > 3 ? ", …" : "",
+      ". If that is the job itself, it still runs; otherwise end what holds them, then restore again"));
+}
+
+absl::Status CheckFiles(const v1::JobManifest& manifest) {
+  std::vector<std::string> problems;
+  struct stat info;
+  if (!manifest.working_directory().empty() && ::stat(manifest.working_directory().c_str(), &info) != 0) {
+    problems.push_back(absl::StrCat("its working directory ", manifest.working_directory(), " is gone"));
+  }
+  for (const v1::NeededFile& file : manifest.files()) {
+    if (file.path().empty() || file.path()[0] != '/' || absl::StartsWith(file.path(), "/proc/")) continue;
+    if (::lstat(file.path().c_str(), &info) != 0) {
+      problems.push_back(absl::StrCat(file.path(), " is gone"));
+    } else if (file.has_size() && S_ISREG(info.st_mode) &&
+               static_cast<uint64_t>(info.st_size) < file.size()) {
+      problems.push_back(absl::StrCat(file.path(), " has become shorter (", info.st_size, " bytes, it had ",
+                                      file.size(), ")"));
+    }
+  }
+  if (problems.empty()) return absl::OkStatus();
+  size_t count = problems.size();
+  if (count > 4) problems.resize(4);
+  return absl::FailedPreconditionError(absl::StrCat(
+      "files that the job had in use are not as it left them: ", absl::StrJoin(problems, "; "),
+      count > 4 ? absl::StrCat("; and ", count - 4, " more") : "", ". Put them back, then restore again"));
+}
+
+absl::Status CheckMemory(uint64_t bytes) {
+  auto available = AvailableMemoryBytes();
+  if (!available.ok() || bytes <= *available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the job needs ", FormatBytes(bytes), " of memory and ", FormatBytes(*available),
+                   " is free; end something else, or restore it on a larger machine"));
+}
+
+}  // namespace rekindle::restore

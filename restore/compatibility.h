@@ -1,0 +1,28 @@
+// May this image run here? Everything that can be known before anything is started.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/machine.h"
+#include "criu/image_files.h"
+#include "criu/installation.h"
+#include "rekindle/v1/job_manifest.pb.h"
+
+namespace rekindle::restore {
+
+// Processor, kernel and CRIU. FailedPrecondition names every difference that matters.
+absl::Status CheckMachine(const v1::JobManifest& manifest, const Machine& machine, const criu::Version& criu);
+
+// PIDs and thread ids that the image needs and somebody else has. FailedPrecondition names the holders.
+absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree);
+
+// Files that the job had open or mapped, and its working directory. FailedPrecondition names what is missing
+// or has become shorter.
+absl::Status CheckFiles(const v1::JobManifest& manifest);
+
+// Memory for `bytes` of pages. ResourceExhausted.
+absl::Status CheckMemory(uint64_t bytes);
+
+}  // namespace rekindle::restore

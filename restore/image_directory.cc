@@ -1,0 +1,159 @@
+#include "restore/image_directory.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+#include "rekindle/v1/image_layout.h"
+#include "restore/pages_file.h"
+
+namespace rekindle::restore {
+namespace {
+
+constexpr char kPrefix[] = "rekindle-restore-";
+constexpr char kLock[] = "lock";
+constexpr size_t kKeptLogs = 8;
+
+bool IsTmpfs(const std::string& path) {
+  struct statfs info;
+  return ::statfs(path.c_str(), &info) == 0 && info.f_type == TMPFS_MAGIC;
+}
+
+void RemoveLeftovers(const std::string& parent) {
+  auto names = ListDirectory(parent);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    if (!absl::StartsWith(name, kPrefix)) continue;
+    std::string directory = absl::StrCat(parent, "/", name);
+    auto lock = OpenFile(absl::StrCat(directory, "/", kLock), O_RDWR);
+    if (!lock.ok() || ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0) continue;  // just beginning, or alive
+    RemoveTree(directory).IgnoreError();
+  }
+}
+
+absl::Status WriteFile(const std::string& path, absl::string_view content) {
+  RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_WRONLY | O_CREAT | O_TRUNC));
+  return WriteFully(fd.get(), content.data(), content.size(), path);
+}
+
+absl::StatusOr<std::string> ReadCriuFile(const store::ImageReader& image, absl::string_view name) {
+  return image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, name));
+}
+
+// The tasks whose memory is stored by address, with their areas.
+absl::StatusOr<std::vector<TaskMemory>> ReadTaskMemories(const store::ImageReader& image,
+                                                         const v1::JobManifest& manifest) {
+  std::vector<TaskMemory> tasks;
+  for (const v1::PagesObject& object : manifest.pages()) {
+    if (!absl::StartsWith(object.object(), v1::kTaskMemoryPrefix)) continue;
+    TaskMemory task;
+    task.object = object;
+    absl::string_view id = absl::string_view(object.object()).substr(sizeof v1::kTaskMemoryPrefix - 1);
+    if (!absl::SimpleAtoi(id, &task.pid)) continue;
+    RK_ASSIGN_OR_RETURN(task.pagemap, ReadPagemap(image, object));
+    RK_ASSIGN_OR_RETURN(std::string mm, ReadCriuFile(image, absl::StrCat("mm-", task.pid, ".img")));
+    RK_ASSIGN_OR_RETURN(task.areas, criu::ParseMm(mm));
+    tasks.push_back(std::move(task));
+  }
+  return tasks;
+}
+
+}  // namespace
+
+absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const std::string& directory) {
+  BlobCount count;
+  for (const store::ObjectInfo& object : image.objects()) {
+    absl::string_view name = object.name;
+    if (object.paged || !absl::ConsumePrefix(&name, v1::kCriuFilePrefix)) continue;
+    if (name.empty() || absl::StrContains(name, '/')) {
+      return absl::DataLossError(
+          absl::StrCat("the image holds a file with the impossible name '", object.name, "'"));
+    }
+    RK_ASSIGN_OR_RETURN(std::string content, image.ReadBlob(object.name));
+    RK_RETURN_IF_ERROR(WriteFile(absl::StrCat(directory, "/", name), content));
+    ++count.files;
+    count.bytes += content.size();
+  }
+  return count;
+}
+
+absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& image,
+                                                    const v1::JobManifest& manifest,
+                                                    const std::string& runtime_directory,
+                                                    std::atomic<uint64_t>* bytes_done) {
+  RK_RETURN_IF_ERROR(MakeDirectories(runtime_directory));
+  std::string parent = IsTmpfs(runtime_directory) ? runtime_directory : "/dev/shm";
+  RemoveLeftovers(parent);
+  RK_ASSIGN_OR_RETURN(TemporaryDirectory temporary, TemporaryDirectory::Make(parent, kPrefix));
+  RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(absl::StrCat(temporary.path(), "/", kLock), O_RDWR | O_CREAT));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("locking ", temporary.path()));
+  }
+  ImageDirectory directory(std::move(temporary), std::move(lock));
+  RK_RETURN_IF_ERROR(directory.LayOut(image, manifest, bytes_done));
+  return directory;
+}
+
+absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::JobManifest& manifest,
+                                    std::atomic<uint64_t>* bytes_done) {
+  RK_RETURN_IF_ERROR(WriteCriuFiles(image, path()).status());
+  RK_ASSIGN_OR_RETURN(std::string pstree, ReadCriuFile(image, "pstree.img"));
+  RK_ASSIGN_OR_RETURN(tree_, criu::ParsePstree(pstree));
+  RK_ASSIGN_OR_RETURN(std::vector<TaskMemory> tasks, ReadTaskMemories(image, manifest));
+  withheld_ = ChooseWithheld(tasks);
+
+  std::map<std::string, const WithheldTask*> by_object;
+  for (const WithheldTask& task : withheld_) by_object[task.object] = &task;
+  for (const v1::PagesObject& object : manifest.pages()) {
+    std::string pages = absl::StrCat(path(), "/pages-", object.pages_id(), ".img");
+    auto found = by_object.find(object.object());
+    if (found == by_object.end()) {
+      RK_ASSIGN_OR_RETURN(criu::Pagemap whole, ReadPagemap(image, object));
+      RK_RETURN_IF_ERROR(WritePagesFile(image, object, whole, pages, bytes_done));
+      continue;
+    }
+    const WithheldTask& task = *found->second;
+    RK_RETURN_IF_ERROR(WritePagesFile(image, object, task.kept, pages, bytes_done));
+    RK_RETURN_IF_ERROR(
+        WriteFile(absl::StrCat(path(), "/", object.pagemap_file()), criu::SerializePagemap(task.kept)));
+    if (task.huge_areas.empty()) continue;
+    std::string mm_name = absl::StrCat("mm-", task.pid, ".img");
+    RK_ASSIGN_OR_RETURN(std::string mm, ReadCriuFile(image, mm_name));
+    RK_ASSIGN_OR_RETURN(std::string advised, criu::AddAdvice(mm, task.huge_areas, MADV_HUGEPAGE));
+    RK_RETURN_IF_ERROR(WriteFile(absl::StrCat(path(), "/", mm_name), advised));
+  }
+  return absl::OkStatus();
+}
+
+std::string ImageDirectory::KeepLogs(const std::string& runtime_directory) {
+  constexpr char kFailed[] = "failed-restore-";
+  auto names = ListDirectory(runtime_directory);
+  std::vector<std::string> old;
+  for (const std::string& name : names.value_or(std::vector<std::string>())) {
+    if (absl::StartsWith(name, kFailed)) old.push_back(name);
+  }
+  for (size_t i = 0; i + kKeptLogs <= old.size(); ++i) {
+    RemoveTree(absl::StrCat(runtime_directory, "/", old[i])).IgnoreError();
+  }
+  std::string kept = absl::StrCat(runtime_directory, "/", kFailed, absl::ToUnixSeconds(absl::Now()), "-",
+                                  path().substr(path().rfind('-') + 1));
+  if (!MakeDirectories(kept).ok()) return path();
+  auto log = ReadFile(absl::StrCat(path(), "/restore.log"));
+  if (log.ok()) WriteFile(absl::StrCat(kept, "/restore.log"), *log).IgnoreError();
+  return kept;
+}
+
+}  // namespace rekindle::restore

@@ -1,0 +1,55 @@
+// The images folder that CRIU restores from, made in memory (tmpfs) for one restore and removed after it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/file.h"
+#include "base/unique_fd.h"
+#include "criu/image_files.h"
+#include "dedup_store/store.h"
+#include "rekindle/v1/job_manifest.pb.h"
+#include "restore/withheld_pages.h"
+
+namespace rekindle::restore {
+
+// Owned by one thread at a time; removes its files when it goes.
+class ImageDirectory {
+ public:
+  // Lays out the image's small files and the pages that CRIU must have. `runtime_directory` is used when it
+  // is a tmpfs, else /dev/shm. Folders of restores that died are removed on the way.
+  static absl::StatusOr<ImageDirectory> Make(const store::ImageReader& image, const v1::JobManifest& manifest,
+                                             const std::string& runtime_directory,
+                                             std::atomic<uint64_t>* bytes_done);
+
+  const std::string& path() const { return directory_.path(); }
+  const std::vector<criu::PstreeEntry>& tree() const { return tree_; }
+  const std::vector<WithheldTask>& withheld() const { return withheld_; }
+
+  // The folder stays, with CRIU's log; its pages and other images, which may hold secrets, do not. Returns
+  // its path.
+  std::string KeepLogs(const std::string& runtime_directory);
+
+ private:
+  ImageDirectory(TemporaryDirectory directory, UniqueFd lock)
+      : directory_(std::move(directory)), lock_(std::move(lock)) {}
+  absl::Status LayOut(const store::ImageReader& image, const v1::JobManifest& manifest,
+                      std::atomic<uint64_t>* bytes_done);
+
+  TemporaryDirectory directory_;
+  UniqueFd lock_;  // locked: its restore lives
+  std::vector<criu::PstreeEntry> tree_;
+  std::vector<WithheldTask> withheld_;
+};
+
+// Writes every small file of the image into `directory`, as it was dumped.
+struct BlobCount {
+  uint32_t files = 0;
+  uint64_t bytes = 0;
+};
+absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const std::string& directory);
+
+}  // namespace rekindle::restore

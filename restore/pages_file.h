@@ -1,0 +1,25 @@
+// CRIU's pages images, made again from the pages in the store.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "criu/image_files.h"
+#include "dedup_store/store.h"
+#include "rekindle/v1/job_manifest.pb.h"
+
+namespace rekindle::restore {
+
+// The pagemap of `object` as it is in the image.
+absl::StatusOr<criu::Pagemap> ReadPagemap(const store::ImageReader& image, const v1::PagesObject& object);
+
+// Makes the file `path` with the present pages of `pagemap`, in its order; zero pages become holes. `pagemap`
+// may have fewer entries than the image's own. Adds what was written to `*bytes_done`.
+absl::Status WritePagesFile(const store::ImageReader& image, const v1::PagesObject& object,
+                            const criu::Pagemap& pagemap, const std::string& path,
+                            std::atomic<uint64_t>* bytes_done);
+
+}  // namespace rekindle::restore

@@ -1,0 +1,289 @@
+#include "restore/restore.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <memory>
+#include <set>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/machine.h"
+#include "base/status.h"
+#include "criu/command_line.h"
+#include "criu/restore_session.h"
+#include "rekindle/v1/image_layout.h"
+#include "restore/compatibility.h"
+#include "restore/image_directory.h"
+#include "restore/withheld_pages.h"
+
+namespace rekindle::restore {
+namespace {
+
+constexpr uint32_t kNewestManifestFormat = 1;
+constexpr int kProgressMs = 100;
+
+// Reports the bytes that other threads move while the main thread waits.
+class ProgressTicker {
+ public:
+  ProgressTicker(RestoreObserver* observer, const std::atomic<uint64_t>* done, uint64_t total,
+                 const Stopwatch* watch, const std::atomic<const char*>* phase)
+      : stop_(::eventfd(0, EFD_CLOEXEC)) {
+    if (!observer) return;
+    thread_ = std::thread([this, observer, done, total, watch, phase] {
+      pollfd entry{stop_.get(), POLLIN, 0};
+      while (::poll(&entry, 1, kProgressMs) <= 0) {
+        observer->OnProgress({phase->load(), done->load(), total, watch->seconds()});
+      }
+    });
+  }
+  ~ProgressTicker() {
+    ::eventfd_write(stop_.get(), 1);
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  UniqueFd stop_;
+  std::thread thread_;
+};
+
+// The steps of one restore, in the order in which Restore() takes them.
+class RestoreRun : public criu::RestoreObserver {
+ public:
+  RestoreRun(store::Store& store, const criu::Installation& criu, gpu::DeviceStep* device,
+             const RestoreOptions& options, restore::RestoreObserver* observer)
+      : store_(store), criu_(criu), device_(device), options_(options), observer_(observer) {}
+
+  // Everything that can be refused before anything is started.
+  absl::Status Plan() {
+    RK_ASSIGN_OR_RETURN(image_, store_.OpenImage(options_.image));
+    result_.image = image_->info();
+    if (options_.caller != 0 && image_->info().owner != options_.caller) {
+      return absl::PermissionDeniedError(absl::StrCat("restoring ", options_.image, ": it belongs to uid ",
+                                                      image_->info().owner, " and you are uid ",
+                                                      options_.caller));
+    }
+    RK_ASSIGN_OR_RETURN(result_.manifest, ReadJobManifest(*image_));
+    RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
+    if (!options_.ignore_cpu_mismatch)
+      RK_RETURN_IF_ERROR(CheckMachine(result_.manifest, machine, criu_.version));
+    RK_ASSIGN_OR_RETURN(std::string pstree,
+                        image_->ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "pstree.img")));
+    RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
+    RK_RETURN_IF_ERROR(CheckIdsAreFree(tree));
+    if (!HasOwnMounts()) RK_RETURN_IF_ERROR(CheckFiles(result_.manifest));
+    RK_RETURN_IF_ERROR(CheckMemory(PageBytes()));
+    EndPhase("plan");
+    return absl::OkStatus();
+  }
+
+  absl::Status LayOutFiles() {
+    phase_name_ = "metadata";
+    ProgressTicker ticker(observer_, &bytes_done_, PageBytes(), &total_, &phase_name_);
+    RK_ASSIGN_OR_RETURN(
+        ImageDirectory directory,
+        ImageDirectory::Make(*image_, result_.manifest, options_.runtime_directory, &bytes_done_));
+    directory_ = std::make_unique<ImageDirectory>(std::move(directory));
+    EndPhase("metadata");
+    return absl::OkStatus();
+  }
+
+  absl::Status RunCriu() {
+    phase_name_ = "criu";
+    ProgressTicker ticker(observer_, &bytes_done_, PageBytes(), &total_, &phase_name_);
+    criu::RestoreOptions options = CriuOptions();
+    RK_RETURN_IF_ERROR(ReplaceStdio(&options));
+    result_.command_lines.push_back(
+        criu::ShellLine(criu::FullCommand(criu_, criu::RestoreArguments(options))));
+    auto tree = criu::RunRestore(criu_, options, this, options_.cancel_fd);
+    if (!tree.ok()) return KeepLogs(tree.status());
+    result_.root = tree->root;
+    result_.phases.emplace_back("criu", phase_.seconds() - pages_seconds_);
+    result_.phases.emplace_back("pages", pages_seconds_);
+    phase_.Restart();
+    return absl::OkStatus();
+  }
+
+  // All tasks exist and stand still: CRIU calls here.
+  absl::Status TasksReady(pid_t) override {
+    Stopwatch watch;
+    phase_name_ = "pages";
+    absl::Status status = FillWithheld(*image_, directory_->withheld(), &bytes_done_);
+    pages_seconds_ = watch.seconds();
+    phase_name_ = "criu";
+    return status;
+  }
+
+  absl::Status RestoreDevices() {
+    if (!device_) return absl::OkStatus();
+    std::vector<pid_t> pids;
+    for (const criu::PstreeEntry& process : directory_->tree()) {
+      if (device_->UsesDevice(process.pid)) pids.push_back(process.pid);
+    }
+    if (pids.empty()) return absl::OkStatus();
+    absl::Status status = device_->AfterRestore(pids);
+    if (status.ok()) {
+      EndPhase("devices");
+      return status;
+    }
+    // A job without its device state must not go on.
+    for (const criu::PstreeEntry& process : directory_->tree()) ::kill(process.pid, SIGKILL);
+    while (::waitpid(result_.root, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    return status;
+  }
+
+  RestoreResult TakeResult() {
+    result_.total_seconds = total_.seconds();
+    return std::move(result_);
+  }
+
+ private:
+  void EndPhase(const char* name) {
+    result_.phases.emplace_back(name, phase_.seconds());
+    phase_.Restart();
+  }
+
+  uint64_t PageBytes() const {
+    uint64_t bytes = 0;
+    for (const store::ObjectInfo& object : image_->objects()) {
+      if (object.paged) bytes += object.bytes;
+    }
+    return bytes;
+  }
+
+  // A job of another mount namespace has other files under the same names.
+  bool HasOwnMounts() const {
+    for (const store::ObjectInfo& object : image_->objects()) {
+      if (absl::StartsWith(object.name, absl::StrCat(v1::kCriuFilePrefix, "mountpoints-"))) return true;
+    }
+    return false;
+  }
+
+  criu::RestoreOptions CriuOptions() const {
+    const v1::JobManifest& manifest = result_.manifest;
+    criu::RestoreOptions options;
+    options.images_directory = directory_->path();
+    options.work_directory = directory_->path();
+    options.shell_job = manifest.shell_job();
+    options.tcp_close = options_.tcp_close || manifest.tcp_close();
+    options.tcp_established = manifest.tcp_established() && !options.tcp_close;
+    options.file_locks = manifest.file_locks();
+    options.external_unix_sockets = manifest.external_unix_sockets();
+    return options;
+  }
+
+  // What the job had as terminal or pipe belongs to whoever started it then; now it gets the caller's
+  // descriptors, a log, or /dev/null.
+  absl::Status ReplaceStdio(criu::RestoreOptions* options) {
+    std::set<std::string> replaced;
+    for (const v1::StdioSlot& slot : result_.manifest.stdio()) {
+      bool redirect_file =
+          !options_.log.empty() && slot.fd() > 0 && slot.kind() == "file" && slot.path().size() > 1;
+      std::string resource = redirect_file ? slot.path().substr(1) : slot.resource();
+      if (resource.empty() || !replaced.insert(resource).second) continue;
+      RK_ASSIGN_OR_RETURN(int fd, Substitute(slot));
+      options->inherit_fd.emplace_back(fd, resource);
+    }
+    for (const v1::ExternalResource& external : result_.manifest.externals()) {
+      if (!replaced.insert(external.resource()).second) continue;
+      RK_ASSIGN_OR_RETURN(int fd, NullDevice());
+      options->inherit_fd.emplace_back(fd, external.resource());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<int> Substitute(const v1::StdioSlot& slot) {
+    if (!options_.log.empty() && slot.fd() > 0) {
+      if (!log_.valid()) {
+        RK_ASSIGN_OR_RETURN(log_, OpenFile(options_.log, O_WRONLY | O_CREAT | O_APPEND, 0600));
+      }
+      return log_.get();
+    }
+    if (options_.stdio.size() == 3) return options_.stdio[static_cast<size_t>(slot.fd())];
+    if (slot.fd() > 0) {
+      result_.warnings.push_back(absl::StrCat("the ", slot.kind(),
+                                              " that the job wrote to is gone; its descriptor ", slot.fd(),
+                                              " goes to /dev/null (use --log FILE to keep it)"));
+    }
+    return NullDevice();
+  }
+
+  absl::StatusOr<int> NullDevice() {
+    if (!null_.valid()) {
+      RK_ASSIGN_OR_RETURN(null_, OpenFile("/dev/null", O_RDWR));
+    }
+    return null_.get();
+  }
+
+  absl::Status KeepLogs(const absl::Status& status) {
+    if (absl::IsCancelled(status)) return status;
+    std::string kept = directory_->KeepLogs(options_.runtime_directory);
+    std::string message(status.message());
+    const std::string& gone = directory_->path();
+    for (size_t at = 0; (at = message.find(gone, at)) != std::string::npos; at += kept.size()) {
+      message.replace(at, gone.size(), kept);
+    }
+    return absl::Status(status.code(), message);
+  }
+
+  store::Store& store_;
+  const criu::Installation& criu_;
+  gpu::DeviceStep* const device_;
+  const RestoreOptions& options_;
+  restore::RestoreObserver* const observer_;
+
+  std::unique_ptr<store::ImageReader> image_;
+  std::unique_ptr<ImageDirectory> directory_;
+  std::atomic<uint64_t> bytes_done_{0};
+  std::atomic<const char*> phase_name_{"plan"};
+  double pages_seconds_ = 0;
+  UniqueFd log_, null_;
+  RestoreResult result_;
+  Stopwatch total_, phase_;
+};
+
+}  // namespace
+
+absl::StatusOr<RestoreResult> Restore(store::Store& store, const criu::Installation& criu,
+                                      gpu::DeviceStep* device, const RestoreOptions& options,
+                                      RestoreObserver* observer) {
+  RestoreRun run(store, criu, device, options, observer);
+  RK_RETURN_IF_ERROR(run.Plan());
+  RK_RETURN_IF_ERROR(run.LayOutFiles());
+  RK_RETURN_IF_ERROR(run.RunCriu());
+  RK_RETURN_IF_ERROR(run.RestoreDevices());
+  return run.TakeResult();
+}
+
+absl::StatusOr<v1::JobManifest> ReadJobManifest(const store::ImageReader& image) {
+  auto content = image.ReadBlob(v1::kJobManifestObject);
+  if (!content.ok()) {
+    if (!absl::IsNotFound(content.status())) return content.status();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "image ", image.info().reference, " holds no job; it was not made by rekindle ckpt or import"));
+  }
+  v1::JobManifest manifest;
+  if (!manifest.ParseFromString(*content)) {
+    return absl::DataLossError(
+        absl::StrCat("image ", image.info().reference, ": its job manifest can't be read"));
+  }
+  if (manifest.format() > kNewestManifestFormat) {
+    return absl::FailedPreconditionError(absl::StrCat("image ", image.info().reference, " has job format ",
+                                                      manifest.format(), ", this Rekindle reads up to ",
+                                                      kNewestManifestFormat, "; install a newer one"));
+  }
+  return manifest;
+}
+
+}  // namespace rekindle::restore

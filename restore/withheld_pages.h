@@ -1,0 +1,51 @@
+// The fast way for large memory: CRIU gets images without the pages of large private anonymous areas, but
+// with the advice to back those areas with huge pages; once the tasks exist and before any of them runs, the
+// pages are copied straight from the store into their memory, from several threads. That saves CRIU's
+// single-threaded copy through an images folder and most of the cost of first touch.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "criu/image_files.h"
+#include "dedup_store/store.h"
+#include "rekindle/v1/job_manifest.pb.h"
+
+namespace rekindle::restore {
+
+// What of one task's memory is withheld from CRIU.
+struct WithheldTask {
+  pid_t pid = 0;
+  std::string object;                  // in the store
+  std::vector<store::PageRun> ranges;  // to fill
+  criu::Pagemap kept;                  // what CRIU still gets
+  std::set<uint64_t> huge_areas;       // starts of areas that get MADV_HUGEPAGE
+  uint64_t bytes = 0;                  // sum of the ranges
+};
+
+// One task's images, parsed.
+struct TaskMemory {
+  pid_t pid = 0;
+  v1::PagesObject object;
+  criu::Pagemap pagemap;
+  std::vector<criu::Vma> areas;
+};
+
+// Chooses. An area is withheld when it is plain anonymous and writable, holds enough pages to be worth it,
+// and no other task has memory at its addresses (such memory may be shared copy-on-write, which CRIU restores
+// by forking).
+std::vector<WithheldTask> ChooseWithheld(const std::vector<TaskMemory>& tasks);
+
+// Copies the pages into the stopped tasks. `*bytes_done` counts.
+absl::Status FillWithheld(const store::ImageReader& image, const std::vector<WithheldTask>& tasks,
+                          std::atomic<uint64_t>* bytes_done);
+
+}  // namespace rekindle::restore
