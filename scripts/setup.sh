@@ -12,8 +12,8 @@ BUILD_PACKAGES=(
   libabsl-dev libssl-dev zlib1g-dev libc-ares-dev libre2-dev liburing-dev libzstd-dev liblmdb-dev libxxhash-dev
   libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev zstd)
 TEST_PACKAGES=(
-  python3 python3-torch python3-numpy python3-protobuf redis-server nodejs curl sqlite3 procps iproute2 util-linux
-  bsdutils)
+  python3 python3-torch python3-numpy python3-protobuf redis-server nodejs curl sqlite3 procps iproute2 util-linux mount
+  bsdutils e2fsprogs)
 DEMO_PACKAGES=(python3 python3-torch python3-numpy procps)
 LINT_PACKAGES=(clang clang-tidy clang-format git)
 

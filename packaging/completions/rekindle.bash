@@ -1,0 +1,61 @@
+# bash completion for rekindle(1)
+_rekindle_images() {
+  rekindle ls --json 2>/dev/null | grep -o '"reference": *"[^"]*"' | cut -d'"' -f4
+}
+
+_rekindle() {
+  local current previous words cword
+  # Image names hold a colon, which bash would take for the end of a word.
+  _get_comp_words_by_ref -n : -c current -p previous -w words -i cword 2>/dev/null || {
+    current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
+    words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
+  }
+  local globals='--store --host --json --verbose --help'
+  local commands='doctor run ckpt restore ps ls inspect diff rm gc fsck stats export import version'
+
+  local i command=
+  for ((i = 1; i < cword; i++)); do
+    case ${words[i]} in
+      --store | --host) ((i++)) ;;
+      -*) ;;
+      *) command=${words[i]}; break ;;
+    esac
+  done
+
+  case $previous in
+    --store | --criu) compopt -o dirnames 2>/dev/null; COMPREPLY=(); return ;;
+    --log | --pidfile) compopt -o default 2>/dev/null; COMPREPLY=(); return ;;
+  esac
+
+  local flags= arguments=
+  case $command in
+    '') flags=$globals arguments=$commands ;;
+    run)
+      flags='--name --log --detach'
+      if [[ $current != -* ]]; then
+        COMPREPLY=($(compgen -c -- "$current"))
+        return
+      fi
+      ;;
+    ckpt)
+      flags='--tag --stop --parent --no-parent --replace --tcp-established --tcp-close --label'
+      [[ $previous == --parent ]] && arguments=$(_rekindle_images) || arguments=$(ps -eo pid= 2>/dev/null)
+      ;;
+    restore)
+      flags='--detach --pidfile --log --tcp-close --name'
+      arguments=$(_rekindle_images)
+      ;;
+    inspect | diff | rm) arguments=$(_rekindle_images) ;;
+    gc) flags='--dry-run' ;;
+    fsck) flags='--read-data --repair' ;;
+    export) flags='--criu' arguments=$(_rekindle_images) ;;
+    import) flags='--criu --tag' ;;
+  esac
+  if [[ $current == -* ]]; then
+    COMPREPLY=($(compgen -W "$flags $globals" -- "$current"))
+  else
+    COMPREPLY=($(compgen -W "$arguments" -- "$current"))
+    declare -F __ltrim_colon_completions >/dev/null && __ltrim_colon_completions "$current"
+  fi
+}
+complete -F _rekindle rekindle

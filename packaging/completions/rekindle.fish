@@ -1,0 +1,48 @@
+# fish completion for rekindle(1)
+function __rekindle_images
+    rekindle ls --json 2>/dev/null | string match -ra '"reference": *"([^"]*)"' --groups-only
+end
+
+set -l commands doctor run ckpt restore ps ls inspect diff rm gc fsck stats export import version
+complete -c rekindle -f
+complete -c rekindle -l store -x -a '(__fish_complete_directories)' -d 'Folder of the store'
+complete -c rekindle -l host -x -d 'Address of the daemon'
+complete -c rekindle -l json -d 'Print JSON'
+complete -c rekindle -s v -l verbose -d 'Show the CRIU command lines'
+complete -c rekindle -s h -l help -d 'Help with examples'
+
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a doctor -d 'Check what Rekindle needs on this machine'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a run -d 'Start a command as a job'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a ckpt -d 'Take an image of a running job'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a restore -d 'Bring a job back from an image'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a ps -d 'List jobs'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a ls -d 'List images'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a inspect -d 'Show one image'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a diff -d 'Compare the memory of two images'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a rm -d 'Remove images'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a gc -d 'Free what no image reaches'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a fsck -d 'Check the store'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a stats -d 'Show what the store holds'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a export -d 'Write a CRIU image directory'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a import -d 'Take in a CRIU image directory'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a version -d 'Show versions'
+
+complete -c rekindle -n '__fish_seen_subcommand_from restore inspect diff rm export' -a '(__rekindle_images)'
+complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -a '(__fish_complete_pids)'
+
+complete -c rekindle -n '__fish_seen_subcommand_from run restore' -l name -x -d 'Name of the job'
+complete -c rekindle -n '__fish_seen_subcommand_from run restore' -l log -r -F -d 'File for its output'
+complete -c rekindle -n '__fish_seen_subcommand_from run restore' -s d -l detach -d 'Do not wait for the job'
+complete -c rekindle -n '__fish_seen_subcommand_from restore' -l pidfile -r -F -d 'Write the PID here'
+complete -c rekindle -n '__fish_seen_subcommand_from ckpt restore' -l tcp-close -d 'Close live TCP connections'
+complete -c rekindle -n '__fish_seen_subcommand_from ckpt import' -s t -l tag -x -d 'Name of the image'
+complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l stop -d 'Kill the job once the image is safe'
+complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l parent -x -a '(__rekindle_images)' -d 'Deduplicate against'
+complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l no-parent -d 'Compare with no parent'
+complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l replace -d 'Take over a name that exists'
+complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l tcp-established -d 'Carry live TCP connections'
+complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l label -x -d 'Keep a label'
+complete -c rekindle -n '__fish_seen_subcommand_from gc' -l dry-run -d 'Only say what would be freed'
+complete -c rekindle -n '__fish_seen_subcommand_from fsck' -l read-data -d 'Check every chunk'
+complete -c rekindle -n '__fish_seen_subcommand_from fsck' -l repair -d 'Mend what can be mended'
+complete -c rekindle -n '__fish_seen_subcommand_from export import' -l criu -x -a '(__fish_complete_directories)' -d 'CRIU image directory'
