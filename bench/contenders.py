@@ -20,15 +20,17 @@ def criu_in(prefix):
 class StockCriu:
     """One CRIU in one of its modes. Images go to a folder on disk, and stay in the page cache."""
 
-    def __init__(self, name, command, directory, options=()):
-        self.name, self._command, self._options = name, command, list(options)
+    def __init__(self, name, command, directory, options=(), dump_options=None):
+        """`options` for both commands; `dump_options`, where given, for `dump` instead."""
+        self.name, self._command = name, command
+        self._options = {"restore": list(options), "dump": list(options if dump_options is None else dump_options)}
         self.images = os.path.join(directory, name.replace(" ", "-").replace("/", ""))
         shutil.rmtree(self.images, ignore_errors=True)
 
     def _run(self, verb, *arguments):
         subprocess.run(
             [*self._command, verb, "-D", self.images, "-o", f"{verb}.log", "--manage-cgroups=ignore", *arguments,
-             *self._options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+             *self._options[verb]], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
 
     def dump(self, pid, after="--leave-running"):
         """Returns the seconds that CRIU itself says the job was frozen."""
@@ -36,6 +38,18 @@ class StockCriu:
         os.mkdir(self.images)
         self._run("dump", "-t", str(pid), "--network-lock", "skip", *([after] if after else []))
         return frozen_seconds(os.path.join(self.images, "stats-dump"))
+
+    def forget(self):
+        """Gives the disk space of the last image back, before it was even written."""
+        shutil.rmtree(self.images, ignore_errors=True)
+
+    def can_dump(self, pid):
+        """Not every mode works on every machine and file system."""
+        try:
+            self.dump(pid)
+        except subprocess.CalledProcessError:
+            return False
+        return True
 
     def restore(self):
         """As a user does it: the command ends when the job runs."""
@@ -68,6 +82,9 @@ class Rekindle:
         self.last = f"bench:{self._taken}"
         options = ["--stop"] if after == "--stop" else []
         return float(self._run("ckpt", pid, "-t", self.last, *options)["freeze_seconds"])
+
+    def forget(self):
+        """The store keeps it: the next image of an unchanged job takes next to no room."""
 
     def restore(self):
         self._run("restore", self.last, "--detach")
