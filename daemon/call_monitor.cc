@@ -1,0 +1,63 @@
+#include "daemon/call_monitor.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace rekindle::daemon {
+
+CallMonitor::CallMonitor(const Call& call, EventSink<v1::Progress> sink)
+    : call_(call), sink_(std::move(sink)), cancel_event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  thread_ = std::thread(&CallMonitor::Loop, this);
+}
+
+void CallMonitor::Report(absl::string_view phase, uint64_t bytes_done, uint64_t bytes_total,
+                         double elapsed_seconds) {
+  absl::MutexLock lock(&mutex_);
+  v1::Progress& progress = latest_.emplace();
+  progress.set_phase(std::string(phase));
+  progress.set_bytes_done(bytes_done);
+  progress.set_bytes_total(bytes_total);
+  progress.set_elapsed_seconds(elapsed_seconds);
+}
+
+void CallMonitor::Stop() {
+  if (!thread_.joinable()) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void CallMonitor::Loop() {
+  std::string sent_phase;
+  absl::Time next_send = absl::Now();
+  for (bool stopping = false; !stopping;) {
+    std::optional<v1::Progress> report;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kCancelInterval);
+      stopping = stopping_;
+      if (latest_ && (stopping || latest_->phase() != sent_phase || absl::Now() >= next_send)) {
+        report = std::exchange(latest_, std::nullopt);
+      }
+    }
+    if (!cancelled_.load(std::memory_order_relaxed) && call_.cancelled && call_.cancelled()) {
+      cancelled_.store(true);
+      uint64_t one = 1;
+      [[maybe_unused]] ssize_t n = ::write(cancel_event_.get(), &one, sizeof one);
+    }
+    if (report) {
+      sent_phase = report->phase();
+      next_send = absl::Now() + kProgressInterval;
+      sink_(*report);
+    }
+  }
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,54 @@
+// Watches over one long call from a thread of its own: sees when the client cancels, and sends the newest
+// progress now and then. The work itself never waits for the client, so a slow reader can't keep a job
+// frozen.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/unique_fd.h"
+#include "daemon/call.h"
+#include "rekindle/v1/rekindle.pb.h"
+
+namespace rekindle::daemon {
+
+// Thread-safe. While it lives nobody else may ask `call.cancelled` or send on the stream.
+class CallMonitor {
+ public:
+  static constexpr absl::Duration kProgressInterval = absl::Milliseconds(100);
+  static constexpr absl::Duration kCancelInterval = absl::Milliseconds(20);
+
+  CallMonitor(const Call& call, EventSink<v1::Progress> sink);
+  ~CallMonitor() { Stop(); }
+
+  // Takes note and returns at once. A new phase is always sent; of one phase's reports the newest.
+  void Report(absl::string_view phase, uint64_t bytes_done, uint64_t bytes_total, double elapsed_seconds)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Set, and readable, once the client has cancelled.
+  const std::atomic<bool>& cancelled() const { return cancelled_; }
+  int cancel_fd() const { return cancel_event_.get(); }
+
+  // Sends what is left and ends the thread. After it the caller may send on the stream again.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Call& call_;
+  const EventSink<v1::Progress> sink_;
+  std::atomic<bool> cancelled_{false};
+  UniqueFd cancel_event_;
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<v1::Progress> latest_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace rekindle::daemon

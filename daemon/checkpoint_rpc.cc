@@ -1,0 +1,136 @@
+// Checkpoint: a running job becomes an image.
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "ckpt/capture.h"
+#include "daemon/call_monitor.h"
+#include "daemon/process_info.h"
+#include "daemon/proto_conversion.h"
+#include "daemon/rpc_support.h"
+#include "daemon/rpcs.h"
+
+namespace rekindle::daemon {
+namespace {
+
+class Observer : public ckpt::CaptureObserver {
+ public:
+  explicit Observer(CallMonitor& monitor) : monitor_(monitor) {}
+  void OnProgress(const ckpt::CaptureProgress& p) override {
+    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds);
+  }
+
+ private:
+  CallMonitor& monitor_;
+};
+
+// The job that the request names, by PID or by name. A process that is no job of ours has a record of its PID
+// alone.
+absl::StatusOr<JobRecord> FindTarget(Node& node, const v1::CheckpointRequest& request) {
+  if (!request.job().empty()) {
+    if (request.pid() != 0) {
+      return absl::InvalidArgumentError("a checkpoint is of a PID or of a job's name: give one of them");
+    }
+    RK_ASSIGN_OR_RETURN(JobRecord job, node.jobs().FindByName(request.job()));
+    if (!JobRegistry::Lives(job)) {
+      return absl::NotFoundError(absl::StrCat("job '", job.name, "' (PID ", job.pid,
+                                              ") has ended: 'rekindle ps' lists the jobs that run"));
+    }
+    return job;
+  }
+  if (request.pid() <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", request.pid(), "' is no PID: give a process's number"));
+  }
+  std::optional<JobRecord> job = node.jobs().FindRunning(request.pid());
+  if (job) return *std::move(job);
+  JobRecord process;
+  process.pid = request.pid();
+  RK_ASSIGN_OR_RETURN(ProcessInfo info, ReadProcessInfo(process.pid));
+  process.owner = info.uid;
+  return process;
+}
+
+}  // namespace
+
+absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointRequest& request,
+                        const EventSink<v1::CheckpointEvent>& send) {
+  RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
+  if (request.no_parent() && !request.parent().empty()) {
+    return absl::InvalidArgumentError("--parent and --no-parent exclude each other: give one of them");
+  }
+  if (request.tcp_established() && request.tcp_close()) {
+    return absl::InvalidArgumentError(
+        "--tcp-established and --tcp-close exclude each other: give one of them");
+  }
+  RK_RETURN_IF_ERROR(node.Prepare());
+  RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, request));
+  RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job.owner, "checkpoint", job.pid));
+  RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kCreate));
+  absl::StatusOr<store::ImageInfo> taken = store->Find(reference);
+  if (taken.ok()) {
+    if (!request.replace()) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "image '", reference, "' exists: choose another tag, or take its name with --replace"));
+    }
+    RK_RETURN_IF_ERROR(node.policy().MayUseImage(call.caller, taken->owner, "replace", reference));
+  }
+  if (!request.parent().empty()) {
+    RK_RETURN_IF_ERROR(FindImageFor(node, *store, call.caller, request.parent(), "build on").status());
+  }
+
+  ckpt::CaptureOptions options;
+  options.pid = job.pid;
+  options.reference = reference;
+  options.parent = request.parent();
+  options.no_parent = request.no_parent();
+  options.stop = request.stop();
+  options.replace = request.replace();
+  options.tcp_established = request.tcp_established();
+  options.tcp_close = request.tcp_close();
+  options.staging_budget_bytes = request.staging_budget_bytes();
+  options.owner = call.caller.uid;
+  options.caller = node.policy().IsAdmin(call.caller) ? 0 : call.caller.uid;
+  options.job_name = job.name;
+  options.log = job.log;
+  options.labels.insert(request.labels().begin(), request.labels().end());
+  options.runtime_directory = node.work_directory();
+  options.spill_directory = node.options().store;
+
+  CallMonitor monitor(call, [&](const v1::Progress& progress) {
+    v1::CheckpointEvent event;
+    *event.mutable_progress() = progress;
+    return send(event);
+  });
+  Observer observer(monitor);
+  absl::StatusOr<ckpt::CaptureResult> result =
+      ckpt::Capture(*store, criu, /*device=*/nullptr, options, &observer, &monitor.cancelled());
+  monitor.Stop();
+  RK_RETURN_IF_ERROR(result.status());
+  if (!job.name.empty()) {
+    absl::Status noted = node.jobs().SetImage(job, result->image.reference);
+    if (!noted.ok()) Log(LogLevel::kWarning, noted.message());
+  }
+  Log(LogLevel::kInfo, absl::StrCat("image '", result->image.reference, "' taken of process ", job.pid));
+
+  v1::CheckpointEvent event;
+  v1::CheckpointResult* out = event.mutable_result();
+  ToProto(result->image, out->mutable_image());
+  out->set_freeze_seconds(result->freeze_seconds);
+  out->set_commit_seconds(result->commit_seconds);
+  out->set_total_seconds(result->total_seconds);
+  out->set_processes(result->processes);
+  out->set_threads(result->threads);
+  ToProto(result->phases, out->mutable_phases());
+  ToProto(result->warnings, out->mutable_warnings());
+  ToProto(result->command_lines, out->mutable_command_lines());
+  send(event);
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,126 @@
+#include "daemon/doctor.h"
+
+#include <dlfcn.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/human_units.h"
+#include "base/status.h"
+#include "criu/environment.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// Below this a node's store is as good as full: one image of a middling job needs as much.
+constexpr uint64_t kLittleSpaceBytes = 2ULL << 30;
+
+v1::Check MakeCheck(const std::string& name, v1::Check::Result result, const std::string& detail,
+                    const std::string& cure = "") {
+  v1::Check check;
+  check.set_name(name);
+  check.set_result(result);
+  check.set_detail(detail);
+  check.set_cure(cure);
+  return check;
+}
+
+// The folder itself, or the nearest one above it that exists.
+std::string NearestExisting(std::string path) {
+  while (!PathExists(path) && path.size() > 1) path = path.substr(0, std::max<size_t>(1, path.rfind('/')));
+  return path;
+}
+
+}  // namespace
+
+v1::Check CheckStore(const std::string& path) {
+  std::string there = NearestExisting(path);
+  struct statvfs space;
+  if (::statvfs(there.c_str(), &space) != 0) {
+    return MakeCheck("store", v1::Check::MISSING, std::string(ErrnoStatus(errno, path).message()),
+                     "name a folder on a disk with --store");
+  }
+  if (::access(there.c_str(), W_OK) != 0) {
+    return MakeCheck("store", v1::Check::MISSING, absl::StrCat(there, " can't be written"),
+                     "run as root, or name another folder with --store");
+  }
+  uint64_t free_bytes = static_cast<uint64_t>(space.f_bavail) * space.f_frsize;
+  std::string detail =
+      absl::StrCat(path, there == path ? "" : " (not made yet)", ", ", FormatBytes(free_bytes), " free");
+  if (free_bytes < kLittleSpaceBytes) {
+    return MakeCheck("store", v1::Check::WARNING, detail,
+                     "free some: 'rekindle rm' and 'rekindle gc', or move the store to a larger disk");
+  }
+  return MakeCheck("store", v1::Check::OK, detail);
+}
+
+v1::Check CheckWritableFolder(const std::string& name, const std::string& path) {
+  std::string there = NearestExisting(path);
+  if (::access(there.c_str(), W_OK | X_OK) == 0) return MakeCheck(name, v1::Check::OK, path);
+  return MakeCheck(name, v1::Check::MISSING, absl::StrCat(there, " can't be written"),
+                   absl::StrCat("run as root, or let user ", ::geteuid(), " write to ", there));
+}
+
+v1::Check CheckHugePages(const std::string& setting_file) {
+  constexpr char kName[] = "huge_pages";
+  absl::StatusOr<std::string> setting = ReadFile(setting_file);
+  if (!setting.ok()) {
+    return MakeCheck(kName, v1::Check::WARNING,
+                     "the kernel has no transparent huge pages: restores are slower",
+                     "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE");
+  }
+  size_t open = setting->find('['), close = setting->find(']');
+  std::string chosen = open != std::string::npos && close != std::string::npos
+                           ? setting->substr(open + 1, close - open - 1)
+                           : "?";
+  if (chosen == "never") {
+    return MakeCheck(kName, v1::Check::WARNING,
+                     "transparent huge pages are off: freezes and restores are slower",
+                     absl::StrCat("echo madvise > ", setting_file));
+  }
+  return MakeCheck(kName, v1::Check::OK, absl::StrCat("transparent huge pages: ", chosen));
+}
+
+v1::Check CheckGpuDriver(const std::string& proc_folder) {
+  constexpr char kName[] = "gpu_driver";
+  absl::StatusOr<std::string> version = ReadFile(absl::StrCat(proc_folder, "/version"));
+  void* library = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  const bool has_library = library != nullptr;
+  if (has_library) ::dlclose(library);
+  if (!version.ok() && !has_library) return MakeCheck(kName, v1::Check::OK, "no NVIDIA GPU on this machine");
+  if (!version.ok()) {
+    return MakeCheck(kName, v1::Check::WARNING, absl::StrCat("libcuda.so.1 is there but not ", proc_folder),
+                     "load the kernel's nvidia module, if jobs are to use a GPU");
+  }
+  if (!has_library) {
+    return MakeCheck(
+        kName, v1::Check::WARNING, absl::StrCat(proc_folder, " is there but libcuda.so.1 is not"),
+        "install the driver's user-space libraries (libcuda1), so that GPU jobs can be captured");
+  }
+  return MakeCheck(kName, v1::Check::OK, version->substr(0, version->find('\n')));
+}
+
+std::vector<v1::Check> ExamineMachine(const Node& node) {
+  std::vector<v1::Check> checks;
+  for (const criu::EnvironmentCheck& check : criu::CheckEnvironment(node.Criu())) {
+    v1::Check::Result result = check.ok         ? v1::Check::OK
+                               : check.required ? v1::Check::MISSING
+                                                : v1::Check::WARNING;
+    checks.push_back(MakeCheck(check.name, result, check.detail, check.ok ? "" : check.cure));
+  }
+  checks.push_back(CheckStore(node.options().store));
+  checks.push_back(CheckWritableFolder("runtime_directory", node.options().runtime_directory));
+  checks.push_back(CheckWritableFolder("log_directory", node.options().log_directory));
+  checks.push_back(CheckHugePages("/sys/kernel/mm/transparent_hugepage/enabled"));
+  checks.push_back(CheckGpuDriver("/proc/driver/nvidia"));
+  return checks;
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,21 @@
+// Everything Rekindle needs on this machine, checked one by one, each miss with its cure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "daemon/node.h"
+#include "rekindle/v1/rekindle.pb.h"
+
+namespace rekindle::daemon {
+
+// What CRIU and the kernel need, then what Rekindle itself does. Changes nothing on the machine. Thread-safe.
+std::vector<v1::Check> ExamineMachine(const Node& node);
+
+// Single checks, for tests and for whoever wants to know one thing.
+v1::Check CheckStore(const std::string& path);
+v1::Check CheckWritableFolder(const std::string& name, const std::string& path);
+v1::Check CheckHugePages(const std::string& setting_file);
+v1::Check CheckGpuDriver(const std::string& proc_folder);
+
+}  // namespace rekindle::daemon

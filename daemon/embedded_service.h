@@ -1,0 +1,30 @@
+// The service hosted in the calling process, for a machine on which no daemon runs: reached through gRPC like
+// the daemon's, without a socket.
+#pragma once
+
+#include <memory>
+#include <string>
+
+namespace grpc {
+class Channel;
+}
+
+namespace rekindle::daemon {
+
+struct EmbeddedOptions {
+  std::string store;  // the store's folder
+};
+
+class EmbeddedService {
+ public:
+  // Ends the service once its calls are done; jobs it started run on. A process that is about to exit may
+  // leave it be: nothing of it needs an orderly end.
+  virtual ~EmbeddedService() = default;
+  virtual std::shared_ptr<grpc::Channel> channel() = 0;
+};
+
+// Quick: neither opens the store nor looks for CRIU; the calls that need them do. The caller of every call is
+// this process. Null when gRPC can't start a server, for which it logs why.
+std::unique_ptr<EmbeddedService> StartEmbedded(const EmbeddedOptions& options);
+
+}  // namespace rekindle::daemon

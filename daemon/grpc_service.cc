@@ -1,0 +1,142 @@
+#include "daemon/grpc_service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/call.h"
+#include "daemon/rpcs.h"
+#include "rekindle/v1/rekindle.grpc.pb.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// A status travels in a header field, percent-encoded: a whole CRIU log would be refused by the transport.
+constexpr size_t kLongestMessage = 4096;
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  std::string message(status.message().substr(0, kLongestMessage));
+  if (message.size() < status.message().size()) absl::StrAppend(&message, "…");
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), message);
+}
+
+class GrpcService final : public v1::Rekindle::Service {
+ public:
+  GrpcService(Node& node, CallerResolver resolve) : node_(node), resolve_(std::move(resolve)) {}
+
+  grpc::Status GetVersion(grpc::ServerContext* context, const v1::GetVersionRequest* request,
+                          v1::GetVersionResponse* response) override {
+    return Unary(daemon::GetVersion, context, request, response);
+  }
+  grpc::Status Doctor(grpc::ServerContext* context, const v1::DoctorRequest* request,
+                      v1::DoctorResponse* response) override {
+    return Unary(daemon::Doctor, context, request, response);
+  }
+  grpc::Status Run(grpc::ServerContext* context, const v1::RunRequest* request,
+                   grpc::ServerWriter<v1::JobEvent>* writer) override {
+    return Stream(daemon::Run, context, request, writer);
+  }
+  grpc::Status Checkpoint(grpc::ServerContext* context, const v1::CheckpointRequest* request,
+                          grpc::ServerWriter<v1::CheckpointEvent>* writer) override {
+    return Stream(daemon::Checkpoint, context, request, writer);
+  }
+  grpc::Status Restore(grpc::ServerContext* context, const v1::RestoreRequest* request,
+                       grpc::ServerWriter<v1::JobEvent>* writer) override {
+    return Stream(daemon::Restore, context, request, writer);
+  }
+  grpc::Status SignalJob(grpc::ServerContext* context, const v1::SignalJobRequest* request,
+                         v1::SignalJobResponse* response) override {
+    auto signal = [](Node& node, const Call& call, const v1::SignalJobRequest& what, v1::SignalJobResponse*) {
+      return daemon::SignalJob(node, call, what);
+    };
+    return Unary(signal, context, request, response);
+  }
+  grpc::Status ListJobs(grpc::ServerContext* context, const v1::ListJobsRequest* request,
+                        v1::ListJobsResponse* response) override {
+    return Unary(daemon::ListJobs, context, request, response);
+  }
+  grpc::Status ListImages(grpc::ServerContext* context, const v1::ListImagesRequest* request,
+                          v1::ListImagesResponse* response) override {
+    return Unary(daemon::ListImages, context, request, response);
+  }
+  grpc::Status InspectImage(grpc::ServerContext* context, const v1::InspectImageRequest* request,
+                            v1::InspectImageResponse* response) override {
+    return Unary(daemon::InspectImage, context, request, response);
+  }
+  grpc::Status DiffImages(grpc::ServerContext* context, const v1::DiffImagesRequest* request,
+                          v1::DiffImagesResponse* response) override {
+    return Unary(daemon::DiffImages, context, request, response);
+  }
+  grpc::Status RemoveImages(grpc::ServerContext* context, const v1::RemoveImagesRequest* request,
+                            v1::RemoveImagesResponse* response) override {
+    return Unary(daemon::RemoveImages, context, request, response);
+  }
+  grpc::Status CollectGarbage(grpc::ServerContext* context, const v1::CollectGarbageRequest* request,
+                              v1::CollectGarbageResponse* response) override {
+    return Unary(daemon::CollectGarbage, context, request, response);
+  }
+  grpc::Status Fsck(grpc::ServerContext* context, const v1::FsckRequest* request,
+                    grpc::ServerWriter<v1::FsckEvent>* writer) override {
+    return Stream(daemon::Fsck, context, request, writer);
+  }
+  grpc::Status GetStats(grpc::ServerContext* context, const v1::GetStatsRequest* request,
+                        v1::GetStatsResponse* response) override {
+    return Unary(daemon::GetStats, context, request, response);
+  }
+  grpc::Status ExportImage(grpc::ServerContext* context, const v1::ExportImageRequest* request,
+                           grpc::ServerWriter<v1::TransferEvent>* writer) override {
+    return Stream(daemon::ExportImage, context, request, writer);
+  }
+  grpc::Status ImportImage(grpc::ServerContext* context, const v1::ImportImageRequest* request,
+                           grpc::ServerWriter<v1::TransferEvent>* writer) override {
+    return Stream(daemon::ImportImage, context, request, writer);
+  }
+
+ private:
+  absl::StatusOr<Call> MakeCall(grpc::ServerContext* context) const {
+    Peer peer;
+    peer.address = context->peer();
+    std::shared_ptr<const grpc::AuthContext> auth = context->auth_context();
+    if (auth && auth->IsPeerAuthenticated()) {
+      std::vector<grpc::string_ref> names = auth->FindPropertyValues("x509_common_name");
+      if (names.size() == 1) peer.certificate_name.assign(names[0].data(), names[0].size());
+    }
+    absl::StatusOr<Caller> caller = resolve_(peer);
+    if (!caller.ok()) return caller.status();
+    Call call;
+    call.caller = *std::move(caller);
+    call.cancelled = [context] { return context->IsCancelled(); };
+    return call;
+  }
+
+  template <typename Procedure, typename Request, typename Response>
+  grpc::Status Unary(Procedure procedure, grpc::ServerContext* context, const Request* request,
+                     Response* response) {
+    absl::StatusOr<Call> call = MakeCall(context);
+    if (!call.ok()) return ToGrpc(call.status());
+    return ToGrpc(procedure(node_, *call, *request, response));
+  }
+
+  template <typename Procedure, typename Request, typename Event>
+  grpc::Status Stream(Procedure procedure, grpc::ServerContext* context, const Request* request,
+                      grpc::ServerWriter<Event>* writer) {
+    absl::StatusOr<Call> call = MakeCall(context);
+    if (!call.ok()) return ToGrpc(call.status());
+    return ToGrpc(
+        procedure(node_, *call, *request, [writer](const Event& event) { return writer->Write(event); }));
+  }
+
+  Node& node_;
+  const CallerResolver resolve_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::Service> MakeGrpcService(Node& node, CallerResolver resolve) {
+  return std::make_shared<GrpcService>(node, std::move(resolve));
+}
+
+}  // namespace rekindle::daemon

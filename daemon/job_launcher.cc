@@ -1,0 +1,196 @@
+#include "daemon/job_launcher.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "base/file.h"
+#include "base/status.h"
+
+namespace rekindle::daemon {
+namespace {
+
+std::vector<char*> Pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
+  for (const std::string& s : strings) pointers.push_back(const_cast<char*>(s.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// Where the program may be; which one it is only the job's user can tell, in the child.
+std::vector<std::string> ProgramCandidates(const LaunchOptions& options) {
+  const std::string& name = options.argv[0];
+  if (absl::StrContains(name, '/')) return {name};
+  absl::string_view path = "/usr/local/bin:/usr/bin:/bin";
+  for (const std::string& variable : options.environment) {
+    if (absl::StartsWith(variable, "PATH=")) path = absl::string_view(variable).substr(5);
+  }
+  std::vector<std::string> candidates;
+  for (absl::string_view folder : absl::StrSplit(path, ':')) {
+    candidates.push_back(absl::StrCat(folder.empty() ? "." : folder, "/", name));
+  }
+  return candidates;
+}
+
+enum class Step : int { kBecomeUser, kEnterFolder, kOpenLog, kDescriptors, kExecute };
+
+struct Failure {
+  Step step;
+  int error;
+};
+
+// System calls as they are: they change the calling thread alone, where the C library's wrappers would change
+// (or in a forked child: signal) all threads.
+int BecomeUser(const RunAs& user) {
+  if (::syscall(SYS_setgroups, user.groups.size(), user.groups.data()) != 0 ||
+      ::syscall(SYS_setresgid, user.gid, user.gid, user.gid) != 0 ||
+      ::syscall(SYS_setresuid, user.uid, user.uid, user.uid) != 0) {
+    return errno;
+  }
+  return 0;
+}
+
+struct ChildPlan {
+  char* const* programs;
+  char* const* argv;
+  char* const* envp;
+  const char* working_directory;
+  const char* log;
+  int log_fd;
+  const RunAs* run_as;
+  int error_fd;
+};
+
+[[noreturn]] void FailInChild(const ChildPlan& plan, Step step, int error) {
+  Failure failure{step, error};
+  [[maybe_unused]] ssize_t n = ::write(plan.error_fd, &failure, sizeof failure);
+  ::_exit(127);
+}
+
+// Between fork and exec: only async-signal-safe calls, no allocation.
+[[noreturn]] void RunChild(ChildPlan plan) {
+  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::setsid();
+  plan.error_fd = ::fcntl(plan.error_fd, F_DUPFD_CLOEXEC, 3);
+  if (plan.error_fd < 0) ::_exit(127);
+  if (plan.run_as) {
+    if (int error = BecomeUser(*plan.run_as); error != 0) FailInChild(plan, Step::kBecomeUser, error);
+  }
+  if (::chdir(plan.working_directory) != 0) FailInChild(plan, Step::kEnterFolder, errno);
+  int log = plan.log_fd >= 0 ? ::fcntl(plan.log_fd, F_DUPFD_CLOEXEC, 3)
+                             : ::open(plan.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600);
+  if (log < 0) FailInChild(plan, Step::kOpenLog, errno);
+  int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (log < 3) log = ::fcntl(log, F_DUPFD_CLOEXEC, 3);
+  if (null < 0 || log < 0) FailInChild(plan, Step::kDescriptors, errno);
+  if (null == 0 ? ::fcntl(0, F_SETFD, 0) != 0 : ::dup2(null, 0) != 0)
+    FailInChild(plan, Step::kDescriptors, errno);
+  if (::dup2(log, 1) != 1 || ::dup2(log, 2) != 2) FailInChild(plan, Step::kDescriptors, errno);
+  ::syscall(SYS_close_range, 3, ~0U, 4 /* CLOSE_RANGE_CLOEXEC */);
+  int error = ENOENT;
+  for (char* const* program = plan.programs; *program; ++program) {
+    ::execve(*program, plan.argv, plan.envp);
+    if (errno == EACCES) {
+      error = EACCES;
+    } else if (errno != ENOENT && errno != ENOTDIR) {
+      FailInChild(plan, Step::kExecute, errno);
+    }
+  }
+  FailInChild(plan, Step::kExecute, error);
+}
+
+absl::Status LaunchError(const Failure& failure, const LaunchOptions& options) {
+  const std::string& program = options.argv[0];
+  switch (failure.step) {
+    case Step::kBecomeUser:
+      return ErrnoStatus(failure.error, absl::StrCat("starting ", program, " as user ", options.run_as->uid));
+    case Step::kEnterFolder:
+      return ErrnoStatus(failure.error,
+                         absl::StrCat("starting ", program, ": entering ", options.working_directory));
+    case Step::kOpenLog:
+      return ErrnoStatus(failure.error,
+                         absl::StrCat("starting ", program, ": opening its log ", options.log));
+    case Step::kDescriptors:
+      return ErrnoStatus(failure.error, absl::StrCat("starting ", program, ": setting up its descriptors"));
+    case Step::kExecute:
+      break;
+  }
+  if (failure.error == ENOENT) {
+    return absl::NotFoundError(absl::StrCat("starting ", program, ": there is no such program",
+                                            absl::StrContains(program, '/') ? "" : " in PATH",
+                                            ", or its interpreter is missing: check the spelling"));
+  }
+  return ErrnoStatus(failure.error, absl::StrCat("starting ", program));
+}
+
+}  // namespace
+
+absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options) {
+  if (options.argv.empty() || options.argv[0].empty()) {
+    return absl::InvalidArgumentError("starting a job: no command was given: write it after '--'");
+  }
+  std::vector<std::string> candidates = ProgramCandidates(options);
+  std::vector<char*> programs = Pointers(candidates), argv = Pointers(options.argv),
+                     environment = Pointers(options.environment);
+  int error_pipe[2];
+  if (::pipe2(error_pipe, O_CLOEXEC) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("starting ", options.argv[0]));
+  }
+  UniqueFd error_read(error_pipe[0]), error_write(error_pipe[1]);
+  ChildPlan plan{};
+  plan.programs = programs.data();
+  plan.argv = argv.data();
+  plan.envp = environment.data();
+  plan.working_directory = options.working_directory.empty() ? "/" : options.working_directory.c_str();
+  plan.log = options.log.c_str();
+  plan.log_fd = options.log_file.get();
+  plan.run_as = options.run_as ? &*options.run_as : nullptr;
+  plan.error_fd = error_write.get();
+
+  pid_t pid = ::fork();
+  if (pid < 0) return ErrnoStatus(errno, absl::StrCat("starting ", options.argv[0]));
+  if (pid == 0) RunChild(plan);
+  error_write.Reset();
+  Failure failure{};
+  ssize_t got;
+  do {
+    got = ::read(error_read.get(), &failure, sizeof failure);
+  } while (got < 0 && errno == EINTR);
+  if (got == 0) return pid;  // exec closed the pipe
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  if (got != static_cast<ssize_t>(sizeof failure)) failure = {Step::kDescriptors, EIO};
+  return LaunchError(failure, options);
+}
+
+absl::StatusOr<UniqueFd> OpenFileAs(const std::optional<RunAs>& user, const std::string& path, int flags,
+                                    mode_t mode) {
+  if (!user) return OpenFile(path, flags, mode);
+  absl::StatusOr<UniqueFd> result = absl::InternalError("not opened");
+  // Credentials belong to a thread: one that ends here takes them with it.
+  std::thread([&] {
+    if (int error = BecomeUser(*user); error != 0) {
+      result = ErrnoStatus(error, absl::StrCat("opening ", path, " as user ", user->uid));
+      return;
+    }
+    result = OpenFile(path, flags, mode);
+  }).join();
+  return result;
+}
+
+}  // namespace rekindle::daemon

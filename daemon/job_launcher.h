@@ -1,0 +1,43 @@
+// Starting a command as a job that is easy to checkpoint: a session of its own, descriptors 0, 1 and 2 and no
+// other, its output in a log. The command itself is the job's root process. All functions are thread-safe.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/unique_fd.h"
+
+namespace rekindle::daemon {
+
+// The user a job runs as, when it is not the service's own.
+struct RunAs {
+  uid_t uid = 0;
+  gid_t gid = 0;
+  std::vector<gid_t> groups;
+};
+
+struct LaunchOptions {
+  std::vector<std::string> argv;  // argv[0] is looked up in the environment's PATH when it has no slash
+  std::vector<std::string> environment;  // "K=V", complete
+  std::string working_directory;         // absolute
+  // Opened for appending as the job's user, and made if absent (0600); or, when `log_file` is valid, only its
+  // name.
+  std::string log;
+  UniqueFd log_file;
+  std::optional<RunAs> run_as;
+};
+
+// Returns the PID of the command, a child of this process: reap it. NotFound: no such program, folder or log
+// folder; PermissionDenied: the job's user may not use one of them.
+absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options);
+
+// Opens a file with the rights of another user; nullopt: with our own. For what a client names and the
+// service opens.
+absl::StatusOr<UniqueFd> OpenFileAs(const std::optional<RunAs>& user, const std::string& path, int flags,
+                                    mode_t mode);
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,114 @@
+#include "daemon/job_reaper.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace rekindle::daemon {
+
+void JobEnd::Set(const ExitState& exit) {
+  absl::MutexLock lock(&mutex_);
+  exit_ = exit;
+}
+
+std::optional<ExitState> JobEnd::WaitFor(absl::Duration timeout) const {
+  absl::MutexLock lock(&mutex_);
+  mutex_.AwaitWithTimeout(absl::Condition(this, &JobEnd::HasEnded), timeout);
+  return exit_;
+}
+
+JobReaper::~JobReaper() {
+  if (!thread_.joinable()) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    uint64_t one = 1;
+    [[maybe_unused]] ssize_t n = ::write(stop_.get(), &one, sizeof one);
+  }
+  thread_.join();
+}
+
+absl::StatusOr<std::shared_ptr<const JobEnd>> JobReaper::Adopt(pid_t pid,
+                                                               std::function<void(const ExitState&)> on_end) {
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!pidfd.valid()) return ErrnoStatus(errno, absl::StrCat("watching process ", pid));
+  auto end = std::make_shared<JobEnd>();
+  absl::MutexLock lock(&mutex_);
+  if (!thread_.joinable()) {
+    UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC)), stop(::eventfd(0, EFD_CLOEXEC));
+    epoll_event stop_event{};
+    stop_event.events = EPOLLIN;
+    stop_event.data.fd = stop.get();
+    if (!epoll.valid() || !stop.valid() ||
+        ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, stop.get(), &stop_event) != 0) {
+      return ErrnoStatus(errno, "starting to watch jobs");
+    }
+    epoll_ = std::move(epoll);
+    stop_ = std::move(stop);
+    thread_ = std::thread(&JobReaper::Loop, this);
+  }
+  int key = pidfd.get();
+  watched_[key] = Watched{pid, std::move(pidfd), end, std::move(on_end)};
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = key;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, key, &event) != 0) {
+    int error = errno;
+    watched_.erase(key);
+    return ErrnoStatus(error, absl::StrCat("watching process ", pid));
+  }
+  return end;
+}
+
+void JobReaper::Loop() {
+  int epoll, stop;
+  {
+    absl::MutexLock lock(&mutex_);
+    epoll = epoll_.get();
+    stop = stop_.get();
+  }
+  for (;;) {
+    epoll_event event;
+    int n = ::epoll_wait(epoll, &event, 1, -1);
+    if (n < 0 && errno != EINTR) return;
+    if (n <= 0) continue;
+    if (event.data.fd == stop) return;
+    Reap(event.data.fd);
+  }
+}
+
+void JobReaper::Reap(int pidfd) {
+  Watched watched;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto it = watched_.find(pidfd);
+    if (it == watched_.end()) return;
+    watched = std::move(it->second);
+    watched_.erase(it);
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, pidfd, nullptr);
+  }
+  int status = 0;
+  pid_t reaped;
+  do {
+    reaped = ::waitpid(watched.pid, &status, __WALL);
+  } while (reaped < 0 && errno == EINTR);
+  ExitState exit;
+  if (reaped != watched.pid) {
+    exit.code = 255;  // somebody else's child after all: how it ended nobody can tell
+  } else if (WIFSIGNALED(status)) {
+    exit.signal = WTERMSIG(status);
+  } else {
+    exit.code = WEXITSTATUS(status);
+  }
+  if (watched.on_end) watched.on_end(exit);
+  watched.end->Set(exit);
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,63 @@
+// Waits for the jobs that are children of this process. One thread with a pidfd for each; never a wait for
+// just any child, which would take the exit statuses of CRIU and other helpers from those who started them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/subprocess.h"
+#include "base/unique_fd.h"
+
+namespace rekindle::daemon {
+
+// The end of one job, for whoever waits for it. Thread-safe.
+class JobEnd {
+ public:
+  void Set(const ExitState& exit) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Nothing when the job still runs after `timeout`.
+  std::optional<ExitState> WaitFor(absl::Duration timeout) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  bool HasEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return exit_.has_value(); }
+  mutable absl::Mutex mutex_;
+  std::optional<ExitState> exit_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Thread-safe. Destroying it leaves the jobs running and unreaped.
+class JobReaper {
+ public:
+  JobReaper() = default;
+  ~JobReaper();
+
+  // Takes over `pid`, a child of this process, and reaps it when it ends; then `on_end` is called on the
+  // reaper's thread, before the returned JobEnd tells.
+  absl::StatusOr<std::shared_ptr<const JobEnd>> Adopt(pid_t pid, std::function<void(const ExitState&)> on_end)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Watched {
+    pid_t pid = 0;
+    UniqueFd pidfd;
+    std::shared_ptr<JobEnd> end;
+    std::function<void(const ExitState&)> on_end;
+  };
+  void Loop();
+  void Reap(int pidfd) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::Mutex mutex_;
+  std::map<int, Watched> watched_ ABSL_GUARDED_BY(mutex_);  // by pidfd
+  UniqueFd epoll_ ABSL_GUARDED_BY(mutex_);                  // made once, then constant
+  UniqueFd stop_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace rekindle::daemon

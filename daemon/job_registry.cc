@@ -1,0 +1,250 @@
+#include "daemon/job_registry.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "daemon/process_info.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using nlohmann::json;
+
+constexpr absl::string_view kSuffix = ".json";
+constexpr size_t kLongestName = 64;
+
+std::string BootId() {
+  static const std::string* id = [] {
+    absl::StatusOr<std::string> text = ReadFile("/proc/sys/kernel/random/boot_id");
+    return new std::string(text.ok() ? std::string(absl::StripAsciiWhitespace(*text)) : "unknown");
+  }();
+  return *id;
+}
+
+// What is not UTF-8 in a command line would make the JSON library throw.
+constexpr auto kReplaceBadText = json::error_handler_t::replace;
+
+std::string Serialize(const JobRecord& record) {
+  json document = {{"format", 1},
+                   {"name", record.name},
+                   {"pid", record.pid},
+                   {"start_ticks", record.start_ticks},
+                   {"boot_id", record.boot_id},
+                   {"command", record.command},
+                   {"owner_uid", record.owner},
+                   {"started_unix_ns", record.started_unix_ns},
+                   {"image", record.image},
+                   {"log", record.log}};
+  if (record.exit) {
+    document["exit_code"] = record.exit->code;
+    document["signal"] = record.exit->signal;
+    document["exited_unix_ns"] = record.exited_unix_ns;
+  }
+  return document.dump(1, ' ', false, kReplaceBadText) + "\n";
+}
+
+std::optional<JobRecord> Parse(const std::string& text) {
+  json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!document.is_object() || document.value("format", json()) != 1) return std::nullopt;
+  auto string_of = [&](const char* key) {
+    auto it = document.find(key);
+    return it != document.end() && it->is_string() ? it->get<std::string>() : std::string();
+  };
+  auto number_of = [&](const char* key) -> int64_t {
+    auto it = document.find(key);
+    return it != document.end() && it->is_number_integer() ? it->get<int64_t>() : 0;
+  };
+  JobRecord record;
+  record.name = string_of("name");
+  record.pid = static_cast<pid_t>(number_of("pid"));
+  record.start_ticks = static_cast<uint64_t>(number_of("start_ticks"));
+  record.boot_id = string_of("boot_id");
+  record.command = string_of("command");
+  record.owner = static_cast<uid_t>(number_of("owner_uid"));
+  record.started_unix_ns = number_of("started_unix_ns");
+  record.image = string_of("image");
+  record.log = string_of("log");
+  if (document.contains("exit_code")) {
+    record.exit = ExitState{static_cast<int>(number_of("exit_code")), static_cast<int>(number_of("signal"))};
+    record.exited_unix_ns = number_of("exited_unix_ns");
+  }
+  if (record.pid <= 0 || !CheckJobName(record.name).ok()) return std::nullopt;
+  return record;
+}
+
+bool SameProcess(const JobRecord& a, const JobRecord& b) {
+  return a.pid == b.pid && a.start_ticks == b.start_ticks && a.boot_id == b.boot_id;
+}
+
+bool IsNameCharacter(char c) { return absl::ascii_isalnum(c) || c == '_' || c == '.' || c == '-'; }
+
+}  // namespace
+
+absl::Status CheckJobName(absl::string_view name) {
+  bool good = !name.empty() && name.size() <= kLongestName && name[0] != '.' && name[0] != '-' &&
+              std::all_of(name.begin(), name.end(), IsNameCharacter) &&
+              !std::all_of(name.begin(), name.end(), absl::ascii_isdigit);
+  if (good) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", name, "' is no name for a job: use up to ", kLongestName,
+      " letters, digits, '.', '_' and '-', not only digits, beginning with a letter, a digit or '_'"));
+}
+
+std::string JobNameFromCommand(absl::string_view command) {
+  absl::string_view program = command.substr(0, command.find(' '));
+  size_t slash = program.rfind('/');
+  if (slash != absl::string_view::npos) program.remove_prefix(slash + 1);
+  std::string name(program.substr(0, kLongestName - 8));
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !IsNameCharacter(c); }, '_');
+  return CheckJobName(name).ok() ? name : absl::StrCat("job_", name);
+}
+
+std::string JobRegistry::PathOf(absl::string_view name) const {
+  return absl::StrCat(directory_, "/", name, kSuffix);
+}
+
+absl::StatusOr<UniqueFd> JobRegistry::Lock() const {
+  RK_RETURN_IF_ERROR(MakeDirectories(directory_, 0700));
+  std::string path = absl::StrCat(directory_, "/.lock");
+  RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(path, O_RDWR | O_CREAT, 0600));
+  while (::flock(lock.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("locking ", path));
+  }
+  return lock;
+}
+
+bool JobRegistry::Lives(const JobRecord& job) {
+  if (job.boot_id != BootId()) return false;
+  absl::StatusOr<ProcessInfo> info = ReadProcessInfo(job.pid);
+  return info.ok() && info->start_ticks == job.start_ticks && info->state != 'Z' && info->state != 'X';
+}
+
+absl::Status JobRegistry::Write(const JobRecord& record) const {
+  // Rename alone makes a reader see the old or the new record; after a power cut no job of these lives
+  // anyway, so nothing is synced.
+  std::string path = PathOf(record.name), temporary = absl::StrCat(directory_, "/.", record.name, ".new");
+  std::string text = Serialize(record);
+  RK_ASSIGN_OR_RETURN(UniqueFd file, OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0600));
+  RK_RETURN_IF_ERROR(WriteFully(file.get(), text.data(), text.size(), temporary));
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("recording job '", record.name, "' as ", path));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobRegistry::CheckNameIsFree(absl::string_view name) const {
+  RK_RETURN_IF_ERROR(CheckJobName(name));
+  absl::StatusOr<std::string> text = ReadFile(PathOf(name));
+  if (!text.ok()) return absl::OkStatus();
+  std::optional<JobRecord> taken = Parse(*text);
+  if (!taken || !Lives(*taken)) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat("a job named '", name, "' runs already (PID ", taken->pid,
+                                               "): choose another --name or end it first"));
+}
+
+absl::StatusOr<JobRecord> JobRegistry::Add(JobRecord record, bool unique_name) {
+  if (record.name.empty()) {
+    record.name = JobNameFromCommand(record.command);
+    unique_name = true;
+  }
+  RK_RETURN_IF_ERROR(CheckJobName(record.name));
+  record.boot_id = BootId();
+  absl::StatusOr<ProcessInfo> process = ReadProcessInfo(record.pid);
+  if (process.ok()) record.start_ticks = process->start_ticks;
+
+  RK_ASSIGN_OR_RETURN(UniqueFd lock, Lock());
+  const std::string wanted = record.name.substr(0, kLongestName - 8);
+  for (int number = 2; !CheckNameIsFree(record.name).ok(); ++number) {
+    if (!unique_name) return CheckNameIsFree(record.name);
+    record.name = absl::StrCat(wanted, "-", number);
+  }
+  RK_RETURN_IF_ERROR(Write(record));
+  return record;
+}
+
+absl::StatusOr<std::vector<JobRecord>> JobRegistry::List() const {
+  std::vector<JobRecord> jobs;
+  if (!PathExists(directory_)) return jobs;
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> files, ListDirectory(directory_));
+  const int64_t now = UnixNanos();
+  for (const std::string& file : files) {
+    if (file[0] == '.' || !absl::EndsWith(file, kSuffix)) continue;
+    std::string path = absl::StrCat(directory_, "/", file);
+    absl::StatusOr<std::string> text = ReadFile(path);
+    std::optional<JobRecord> job = text.ok() ? Parse(*text) : std::nullopt;
+    if (!job) continue;
+    if (now - std::max(job->started_unix_ns, job->exited_unix_ns) > kKeepEndedNanos && !Lives(*job)) {
+      // Two processes may tidy up at once, and the file may be a new job's by now: decide under the lock.
+      absl::StatusOr<UniqueFd> lock = Lock();
+      absl::StatusOr<std::string> again = ReadFile(path);
+      if (lock.ok() && again.ok() && *again == *text) RemoveTree(path).IgnoreError();
+      continue;
+    }
+    jobs.push_back(*std::move(job));
+  }
+  std::sort(jobs.begin(), jobs.end(),
+            [](const JobRecord& a, const JobRecord& b) { return a.started_unix_ns > b.started_unix_ns; });
+  return jobs;
+}
+
+absl::StatusOr<JobRecord> JobRegistry::FindByName(absl::string_view name) const {
+  RK_RETURN_IF_ERROR(CheckJobName(name));
+  absl::StatusOr<std::string> text = ReadFile(PathOf(name));
+  std::optional<JobRecord> found = text.ok() ? Parse(*text) : std::nullopt;
+  if (found) return *std::move(found);
+  RK_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs, List());
+  std::vector<std::string> names;
+  for (const JobRecord& job : jobs) {
+    if (names.size() < 5 && Lives(job)) names.push_back(job.name);
+  }
+  return absl::NotFoundError(absl::StrCat("there is no job named '", name, "': ",
+                                          names.empty()
+                                              ? "no jobs are known, give a PID"
+                                              : absl::StrCat("known are ", absl::StrJoin(names, ", "))));
+}
+
+std::optional<JobRecord> JobRegistry::FindRunning(pid_t pid) const {
+  absl::StatusOr<std::vector<JobRecord>> jobs = List();
+  if (!jobs.ok()) return std::nullopt;
+  for (JobRecord& job : *jobs) {
+    if (job.pid == pid && Lives(job)) return std::move(job);
+  }
+  return std::nullopt;
+}
+
+template <typename Change>
+absl::Status JobRegistry::Update(const JobRecord& job, Change change) {
+  RK_ASSIGN_OR_RETURN(UniqueFd lock, Lock());
+  RK_ASSIGN_OR_RETURN(std::string text, ReadFile(PathOf(job.name)));
+  std::optional<JobRecord> current = Parse(text);
+  if (!current || !SameProcess(*current, job)) return absl::OkStatus();
+  change(*current);
+  return Write(*current);
+}
+
+absl::Status JobRegistry::SetImage(const JobRecord& job, const std::string& image) {
+  return Update(job, [&](JobRecord& record) { record.image = image; });
+}
+
+absl::Status JobRegistry::SetExit(const JobRecord& job, const ExitState& exit) {
+  return Update(job, [&](JobRecord& record) {
+    record.exit = exit;
+    record.exited_unix_ns = UnixNanos();
+  });
+}
+
+}  // namespace rekindle::daemon

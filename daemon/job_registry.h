@@ -1,0 +1,75 @@
+// The jobs that Rekindle started or restored, as small JSON files in the runtime directory: every Rekindle
+// process of the machine sees them, whoever hosts the service. A job's name is its key.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/subprocess.h"
+
+namespace rekindle::daemon {
+
+struct JobRecord {
+  std::string name;
+  pid_t pid = 0;
+  uint64_t start_ticks = 0;  // with the PID and the boot id it names one process
+  std::string boot_id;
+  std::string command;
+  uid_t owner = 0;
+  int64_t started_unix_ns = 0;
+  std::string image;  // it was restored from, or the last one taken of it
+  std::string log;
+  std::optional<ExitState> exit;  // absent: runs, or nobody saw how it ended
+  int64_t exited_unix_ns = 0;
+};
+
+// Thread-safe; several processes may use one directory.
+class JobRegistry {
+ public:
+  // How long the record of an ended job is kept.
+  static constexpr int64_t kKeepEndedNanos = 24LL * 3600 * 1000 * 1000 * 1000;
+
+  // `directory` is made on first write, for its owner alone.
+  explicit JobRegistry(std::string directory) : directory_(std::move(directory)) {}
+
+  // Records a job that runs: fills in start_ticks and boot_id. An empty `name` becomes one made from
+  // `command`; `unique_name` adds a number where the name is a running job's, else that is AlreadyExists.
+  absl::StatusOr<JobRecord> Add(JobRecord record, bool unique_name);
+  // AlreadyExists when a running job has this name; InvalidArgument when it is malformed.
+  absl::Status CheckNameIsFree(absl::string_view name) const;
+
+  // Newest first. Ended jobs are in it for a day.
+  absl::StatusOr<std::vector<JobRecord>> List() const;
+  absl::StatusOr<JobRecord> FindByName(absl::string_view name) const;  // NotFound names the jobs there are
+  std::optional<JobRecord> FindRunning(pid_t pid) const;
+
+  absl::Status SetImage(const JobRecord& job, const std::string& image);
+  absl::Status SetExit(const JobRecord& job, const ExitState& exit);
+
+  // Does the very process of the record still exist (zombies do not count)?
+  static bool Lives(const JobRecord& job);
+
+ private:
+  absl::Status Write(const JobRecord& record) const;
+  std::string PathOf(absl::string_view name) const;
+  absl::StatusOr<UniqueFd> Lock() const;
+  // Changes the record on disk if it is still that of this very process.
+  template <typename Change>
+  absl::Status Update(const JobRecord& job, Change change);
+
+  const std::string directory_;
+};
+
+// [A-Za-z0-9_][A-Za-z0-9._-]{0,63}; InvalidArgument says what is wrong.
+absl::Status CheckJobName(absl::string_view name);
+// A well-formed name from a command line: its program's last path component.
+std::string JobNameFromCommand(absl::string_view command);
+
+}  // namespace rekindle::daemon

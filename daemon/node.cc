@@ -1,0 +1,90 @@
+#include "daemon/node.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "ckpt/capture.h"
+
+namespace rekindle::daemon {
+namespace {
+
+std::string FromEnvironment(const char* name) {
+  const char* value = ::getenv(name);
+  return value ? value : "";
+}
+
+}  // namespace
+
+std::string DefaultRuntimeDirectory() {
+  if (std::string set = FromEnvironment("REKINDLE_RUNTIME_DIR"); !set.empty()) return set;
+  if (::geteuid() == 0) return "/run/rekindle";
+  if (std::string set = FromEnvironment("XDG_RUNTIME_DIR"); !set.empty())
+    return absl::StrCat(set, "/rekindle");
+  return absl::StrCat("/tmp/rekindle-", ::geteuid());
+}
+
+std::string DefaultLogDirectory() {
+  if (std::string set = FromEnvironment("REKINDLE_LOG_DIR"); !set.empty()) return set;
+  if (::geteuid() == 0) return "/var/log/rekindle";
+  if (std::string set = FromEnvironment("XDG_STATE_HOME"); !set.empty())
+    return absl::StrCat(set, "/rekindle");
+  std::string home = FromEnvironment("HOME");
+  return home.empty() ? absl::StrCat("/tmp/rekindle-", ::geteuid(), "/log")
+                      : absl::StrCat(home, "/.local/state/rekindle");
+}
+
+Node::Node(NodeOptions options)
+    : options_(std::move(options)),
+      policy_(::geteuid(), options_.admin_group),
+      jobs_(absl::StrCat(options_.runtime_directory, "/jobs")) {}
+
+std::string Node::work_directory() const { return absl::StrCat(options_.runtime_directory, "/work"); }
+
+absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
+  absl::MutexLock lock(&mutex_);
+  if (store_ && (store_writable_ || access == Access::kRead)) return store_;
+  if (access != Access::kCreate && !PathExists(options_.store)) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no store at ", options_.store,
+                     ": the first 'rekindle ckpt' makes it, or name another with --store"));
+  }
+  store::StoreOptions options;
+  options.path = options_.store;
+  options.create = access == Access::kCreate;
+  options.read_only = access == Access::kRead;
+  RK_ASSIGN_OR_RETURN(store_, store::Store::Open(options));
+  store_writable_ = !options.read_only;
+  return store_;
+}
+
+absl::Status Node::Prepare() {
+  absl::MutexLock lock(&mutex_);
+  if (prepared_) return absl::OkStatus();
+  // The socket in it is for everybody; what else is in it is for the service's user alone.
+  RK_RETURN_IF_ERROR(MakeDirectories(options_.runtime_directory, 0755));
+  RK_RETURN_IF_ERROR(MakeDirectories(work_directory(), 0700));
+  absl::StatusOr<std::vector<pid_t>> freed = ckpt::RecoverInterruptedCaptures(work_directory());
+  if (!freed.ok()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("letting jobs of interrupted captures go on: ", freed.status().message()));
+  } else if (!freed->empty()) {
+    Log(LogLevel::kWarning, absl::StrCat("jobs that an interrupted capture had left stopped run again: PID ",
+                                         absl::StrJoin(*freed, ", ")));
+  }
+  prepared_ = true;
+  return absl::OkStatus();
+}
+
+std::optional<RunAs> Node::UserOf(const Caller& caller) {
+  if (caller.kind == Caller::Kind::kSelf || caller.uid == ::geteuid()) return std::nullopt;
+  return RunAs{caller.uid, caller.gid, caller.groups};
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,74 @@
+// What the remote procedures of one service share: where things lie, the store, CRIU, the jobs. Everything
+// costly is made when it is first needed: most commands need little of it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "criu/installation.h"
+#include "daemon/access_policy.h"
+#include "daemon/job_launcher.h"
+#include "daemon/job_reaper.h"
+#include "daemon/job_registry.h"
+#include "dedup_store/store.h"
+
+namespace rekindle::daemon {
+
+struct NodeOptions {
+  std::string store;              // the store's folder
+  std::string runtime_directory;  // jobs, sockets, journals: short, gone after a reboot
+  std::string log_directory;      // default place of jobs' logs
+  std::optional<gid_t> admin_group;
+  bool daemon = false;  // false: hosted in the command's own process
+};
+
+// The places used when nothing else is said: /run/rekindle and /var/log/rekindle for root, folders of their
+// own for others. $REKINDLE_RUNTIME_DIR and $REKINDLE_LOG_DIR go before.
+std::string DefaultRuntimeDirectory();
+std::string DefaultLogDirectory();
+
+// Thread-safe.
+class Node {
+ public:
+  explicit Node(NodeOptions options);
+
+  const NodeOptions& options() const { return options_; }
+  const AccessPolicy& policy() const { return policy_; }
+  JobRegistry& jobs() { return jobs_; }
+  JobReaper& reaper() { return reaper_; }
+  // Below the runtime directory: for captures and restores in work.
+  std::string work_directory() const;
+
+  enum class Access {
+    kRead,    // the store must be there
+    kWrite,   // the store must be there
+    kCreate,  // it is made if need be
+  };
+  absl::StatusOr<std::shared_ptr<store::Store>> OpenStore(Access access) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::StatusOr<criu::Installation> Criu() const { return criu::FindCriu(); }
+
+  // Makes the runtime directory and lets jobs go on that a dead Rekindle left stopped. Before anything that
+  // has to do with running jobs; does its work once.
+  absl::Status Prepare() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The user to do things as on behalf of `caller`; nothing: the service's own user is the one.
+  static std::optional<RunAs> UserOf(const Caller& caller);
+
+ private:
+  const NodeOptions options_;
+  const AccessPolicy policy_;
+  JobRegistry jobs_;
+  JobReaper reaper_;
+  absl::Mutex mutex_;
+  std::shared_ptr<store::Store> store_ ABSL_GUARDED_BY(mutex_);
+  bool store_writable_ ABSL_GUARDED_BY(mutex_) = false;
+  bool prepared_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,31 @@
+// What /proc says of a process and its descendants, as far as listing jobs needs it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace rekindle::daemon {
+
+struct ProcessInfo {
+  char state = '?';  // of /proc/PID/stat
+  pid_t parent = 0;
+  uint64_t start_ticks = 0;  // since boot: with the PID it names one process
+  uid_t uid = 0;
+};
+
+// NotFound when there is no such process.
+absl::StatusOr<ProcessInfo> ReadProcessInfo(pid_t pid);
+
+struct TreeUse {
+  uint32_t processes = 0;
+  uint64_t resident_bytes = 0;
+};
+
+// The process and all its descendants. Zeros when it has gone.
+TreeUse MeasureTree(pid_t root);
+
+}  // namespace rekindle::daemon

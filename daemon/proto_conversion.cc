@@ -1,0 +1,57 @@
+#include "daemon/proto_conversion.h"
+
+#include "absl/status/statusor.h"
+#include "daemon/process_info.h"
+
+namespace rekindle::daemon {
+
+void ToProto(const store::ImageInfo& info, v1::Image* image) {
+  image->set_reference(info.reference);
+  image->set_digest(info.digest);
+  image->set_parent_digest(info.parent_digest);
+  image->set_created_unix_ns(info.created_unix_ns);
+  image->set_owner_uid(info.owner);
+  image->set_logical_bytes(info.stats.logical_bytes);
+  image->set_zero_bytes(info.stats.zero_bytes);
+  image->set_parent_bytes(info.stats.parent_bytes);
+  image->set_shared_bytes(info.stats.shared_bytes);
+  image->set_new_bytes(info.stats.new_bytes);
+  image->set_stored_bytes(info.stats.stored_bytes);
+  image->set_metadata_bytes(info.stats.metadata_bytes);
+  for (const auto& [key, value] : info.labels) (*image->mutable_labels())[key] = value;
+}
+
+void ToProto(const JobRecord& record, v1::Job* job) {
+  job->set_pid(record.pid);
+  job->set_name(record.name);
+  job->set_command(record.command);
+  job->set_owner_uid(record.owner);
+  job->set_started_unix_ns(record.started_unix_ns);
+  job->set_image(record.image);
+  job->set_log(record.log);
+  if (!JobRegistry::Lives(record)) {
+    job->set_state("exited");
+    return;
+  }
+  absl::StatusOr<ProcessInfo> process = ReadProcessInfo(record.pid);
+  bool stopped = process.ok() && (process->state == 'T' || process->state == 't');
+  job->set_state(stopped ? "stopped" : "running");
+  TreeUse use = MeasureTree(record.pid);
+  job->set_processes(use.processes);
+  job->set_resident_bytes(use.resident_bytes);
+}
+
+void ToProto(const std::vector<std::pair<std::string, double>>& phases,
+             google::protobuf::RepeatedPtrField<v1::PhaseTime>* out) {
+  for (const auto& [name, seconds] : phases) {
+    v1::PhaseTime* phase = out->Add();
+    phase->set_name(name);
+    phase->set_seconds(seconds);
+  }
+}
+
+void ToProto(const std::vector<std::string>& strings, google::protobuf::RepeatedPtrField<std::string>* out) {
+  for (const std::string& s : strings) out->Add(std::string(s));
+}
+
+}  // namespace rekindle::daemon

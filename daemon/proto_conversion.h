@@ -1,0 +1,21 @@
+// The modules' own types as messages of the API.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/job_registry.h"
+#include "dedup_store/store.h"
+#include "rekindle/v1/rekindle.pb.h"
+
+namespace rekindle::daemon {
+
+void ToProto(const store::ImageInfo& info, v1::Image* image);
+// What the record says; state and use of memory are looked up.
+void ToProto(const JobRecord& record, v1::Job* job);
+void ToProto(const std::vector<std::pair<std::string, double>>& phases,
+             google::protobuf::RepeatedPtrField<v1::PhaseTime>* out);
+void ToProto(const std::vector<std::string>& strings, google::protobuf::RepeatedPtrField<std::string>* out);
+
+}  // namespace rekindle::daemon

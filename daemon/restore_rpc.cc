@@ -1,0 +1,182 @@
+// Restore: an image becomes a running job.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "daemon/call_monitor.h"
+#include "daemon/proto_conversion.h"
+#include "daemon/rpc_support.h"
+#include "daemon/rpcs.h"
+#include "restore/restore.h"
+
+namespace rekindle::daemon {
+namespace {
+
+class Observer : public restore::RestoreObserver {
+ public:
+  explicit Observer(CallMonitor& monitor) : monitor_(monitor) {}
+  void OnProgress(const restore::RestoreProgress& p) override {
+    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds);
+  }
+
+ private:
+  CallMonitor& monitor_;
+};
+
+// Copies of the caller's descriptors. They come from the very process that connected: its pidfd names it.
+absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::RestoreRequest& request) {
+  std::vector<UniqueFd> taken;
+  if (request.stdio_fds_size() != 3) {
+    return absl::InvalidArgumentError("stdio_fds: give three descriptors, for 0, 1 and 2, or none");
+  }
+  if (caller.kind == Caller::Kind::kRemote || (caller.kind == Caller::Kind::kLocal && !caller.pidfd)) {
+    return absl::FailedPreconditionError(
+        "the job can't have the terminal of a client on another machine: restore it with --detach");
+  }
+  for (int fd : request.stdio_fds()) {
+    int copy = caller.kind == Caller::Kind::kSelf
+                   ? ::fcntl(fd, F_DUPFD_CLOEXEC, 3)
+                   : static_cast<int>(::syscall(SYS_pidfd_getfd, caller.pidfd->get(), fd, 0));
+    if (copy < 0)
+      return ErrnoStatus(errno, absl::StrCat("taking descriptor ", fd, " of the calling process"));
+    taken.emplace_back(copy);
+  }
+  return taken;
+}
+
+// Was any of the job's descriptors 0, 1 and 2 something that is not there any more, such as a terminal?
+bool NeedsStdio(const v1::JobManifest& manifest) {
+  return std::any_of(manifest.stdio().begin(), manifest.stdio().end(),
+                     [](const v1::StdioSlot& slot) { return slot.kind() == "tty" || slot.kind() == "pipe"; });
+}
+
+uint64_t FileSize(const std::string& path) {
+  struct stat info;
+  return !path.empty() && ::stat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
+}
+
+void KillAndReap(pid_t pid) {
+  ::kill(pid, SIGKILL);
+  while (::waitpid(pid, nullptr, __WALL) < 0 && errno == EINTR) {
+  }
+}
+
+absl::Status WritePidfile(const Caller& caller, const std::string& path, pid_t pid) {
+  std::string text = absl::StrCat(pid, "\n");
+  RK_ASSIGN_OR_RETURN(UniqueFd file,
+                      OpenFileAs(Node::UserOf(caller), path, O_WRONLY | O_CREAT | O_TRUNC, 0644));
+  return WriteFully(file.get(), text.data(), text.size(), path);
+}
+
+}  // namespace
+
+absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& request,
+                     const EventSink<v1::JobEvent>& send) {
+  if (!request.name().empty()) RK_RETURN_IF_ERROR(node.jobs().CheckNameIsFree(request.name()));
+  if (!request.pidfile().empty()) RK_RETURN_IF_ERROR(CheckAbsolute(request.pidfile(), "the pidfile"));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
+  RK_ASSIGN_OR_RETURN(store::ImageInfo info,
+                      FindImageFor(node, *store, call.caller, request.image(), "restore"));
+  RK_RETURN_IF_ERROR(node.Prepare());
+  RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store->OpenImage(info.digest));
+  RK_ASSIGN_OR_RETURN(v1::JobManifest manifest, restore::ReadJobManifest(*reader));
+  reader.reset();
+
+  restore::RestoreOptions options;
+  options.image = info.digest;
+  options.tcp_close = request.tcp_close();
+  options.ignore_cpu_mismatch = request.ignore_cpu_mismatch();
+  options.caller = node.policy().IsAdmin(call.caller) ? 0 : call.caller.uid;
+  options.runtime_directory = node.work_directory();
+
+  std::string log = manifest.log();
+  UniqueFd log_file;
+  std::vector<UniqueFd> stdio;
+  if (!request.log().empty()) {
+    RK_RETURN_IF_ERROR(CheckAbsolute(request.log(), "the log"));
+    log = request.log();
+    RK_ASSIGN_OR_RETURN(
+        log_file, OpenFileAs(Node::UserOf(call.caller), log, O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY, 0600));
+  } else if (NeedsStdio(manifest)) {
+    if (request.stdio_fds().empty()) {
+      std::string name =
+          manifest.job_name().empty() ? JobNameFromCommand(manifest.command()) : manifest.job_name();
+      RK_ASSIGN_OR_RETURN(JobLog made, MakeDefaultLog(node, call.caller, name));
+      log = std::move(made.path);
+      log_file = std::move(made.file);
+    } else {
+      RK_ASSIGN_OR_RETURN(stdio, TakeStdio(call.caller, request));
+      for (const UniqueFd& fd : stdio) options.stdio.push_back(fd.get());
+      log.clear();
+    }
+  }
+  // By descriptor: what was opened with the caller's rights is what the job gets.
+  if (log_file.valid()) options.log = absl::StrCat("/proc/", ::getpid(), "/fd/", log_file.get());
+  const uint64_t log_offset = FileSize(log);
+
+  CallMonitor monitor(call, [&](const v1::Progress& progress) {
+    v1::JobEvent event;
+    *event.mutable_progress() = progress;
+    return send(event);
+  });
+  options.cancel_fd = monitor.cancel_fd();
+  Observer observer(monitor);
+  absl::StatusOr<restore::RestoreResult> result =
+      restore::Restore(*store, criu, /*device=*/nullptr, options, &observer);
+  monitor.Stop();
+  RK_RETURN_IF_ERROR(result.status());
+
+  JobRecord record;
+  record.name = !request.name().empty() ? request.name() : manifest.job_name();
+  record.pid = result->root;
+  record.command = manifest.command();
+  record.owner = call.caller.uid;
+  record.started_unix_ns = UnixNanos();
+  record.image = info.reference;
+  record.log = log;
+  absl::StatusOr<RegisteredJob> job =
+      RegisterJob(node, std::move(record), /*unique_name=*/request.name().empty());
+  absl::Status pidfile;
+  if (job.ok() && !request.pidfile().empty())
+    pidfile = WritePidfile(call.caller, request.pidfile(), result->root);
+  if (!job.ok()) {
+    KillAndReap(result->root);
+    return job.status();
+  }
+  if (!pidfile.ok()) {
+    ::kill(result->root, SIGKILL);  // the reaper has it
+    return pidfile;
+  }
+  Log(LogLevel::kInfo, absl::StrCat("image '", info.reference, "' runs again: PID ", result->root));
+
+  v1::JobEvent event;
+  v1::JobStarted* started = event.mutable_started();
+  ToProto(job->record, started->mutable_job());
+  started->set_seconds(result->total_seconds);
+  started->set_log_offset(log_offset);
+  ToProto(result->phases, started->mutable_phases());
+  ToProto(result->warnings, started->mutable_warnings());
+  ToProto(result->command_lines, started->mutable_command_lines());
+  send(event);
+  if (request.detach()) return absl::OkStatus();
+  stdio.clear();
+  return SendJobEnd(call, *job->end, send);
+}
+
+}  // namespace rekindle::daemon

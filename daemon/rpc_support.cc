@@ -1,0 +1,85 @@
+#include "daemon/rpc_support.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <ctime>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace rekindle::daemon {
+
+absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Store& store,
+                                              const Caller& caller, absl::string_view image,
+                                              absl::string_view verb) {
+  RK_ASSIGN_OR_RETURN(store::ImageInfo info, store.Find(image));
+  RK_RETURN_IF_ERROR(node.policy().MayUseImage(caller, info.owner, verb, info.reference));
+  return info;
+}
+
+absl::Status SendJobEnd(const Call& call, const JobEnd& end, const EventSink<v1::JobEvent>& send) {
+  std::optional<ExitState> exit;
+  // How soon it is seen that the client has gone; the job's end is seen at once.
+  constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
+  while (!(exit = end.WaitFor(kLookForClient))) {
+    if (call.cancelled && call.cancelled()) return absl::OkStatus();
+  }
+  v1::JobEvent event;
+  event.mutable_exited()->set_exit_code(exit->code);
+  event.mutable_exited()->set_signal(exit->signal);
+  send(event);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool unique_name) {
+  RegisteredJob job;
+  RK_ASSIGN_OR_RETURN(job.record, node.jobs().Add(std::move(record), unique_name));
+  auto on_end = [&node, kept = job.record](const ExitState& exit) {
+    absl::Status recorded = node.jobs().SetExit(kept, exit);
+    if (!recorded.ok()) Log(LogLevel::kWarning, recorded.message());
+    Log(LogLevel::kInfo, absl::StrCat("job '", kept.name, "' (PID ", kept.pid, ") ended: ", exit.ToString()));
+  };
+  RK_ASSIGN_OR_RETURN(job.end, node.reaper().Adopt(job.record.pid, on_end));
+  return job;
+}
+
+absl::StatusOr<JobLog> MakeDefaultLog(const Node& node, const Caller& caller, absl::string_view job_name) {
+  const std::string& folder = node.options().log_directory;
+  // Users reach their own logs in it by name; which others there are is not theirs to see.
+  RK_RETURN_IF_ERROR(MakeDirectories(folder, 0711));
+  std::string stem = absl::StrCat(folder, "/", job_name, "-",
+                                  absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()));
+  JobLog log;
+  for (int number = 1;; ++number) {
+    log.path = absl::StrCat(stem, number == 1 ? "" : absl::StrCat("-", number), ".log");
+    log.file.Reset(
+        ::open(log.path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (log.file.valid()) break;
+    if (errno != EEXIST) return ErrnoStatus(errno, absl::StrCat("making the job's log ", log.path));
+  }
+  if (std::optional<RunAs> user = Node::UserOf(caller);
+      user && ::fchown(log.file.get(), user->uid, user->gid) != 0) {
+    int error = errno;
+    ::unlink(log.path.c_str());
+    return ErrnoStatus(error, absl::StrCat("giving the job's log ", log.path, " to user ", user->uid));
+  }
+  return log;
+}
+
+absl::Status CheckAbsolute(absl::string_view path, absl::string_view what) {
+  if (absl::StartsWith(path, "/")) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " '", path, "' is not an absolute path: the service has another working directory"));
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,44 @@
+// What several remote procedures do the same way.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "daemon/call.h"
+#include "daemon/job_reaper.h"
+#include "daemon/node.h"
+#include "dedup_store/store.h"
+#include "rekindle/v1/rekindle.pb.h"
+
+namespace rekindle::daemon {
+
+// The image, if the caller may `verb` it ("restore").
+absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Store& store,
+                                              const Caller& caller, absl::string_view image,
+                                              absl::string_view verb);
+
+// Waits until the job ends, and sends how it did; leaves early, with OK, when the client has gone: the job
+// runs on.
+absl::Status SendJobEnd(const Call& call, const JobEnd& end, const EventSink<v1::JobEvent>& send);
+
+// Records `record`, hands the process to the reaper, and keeps the record up to date.
+struct RegisteredJob {
+  JobRecord record;
+  std::shared_ptr<const JobEnd> end;
+};
+absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool unique_name);
+
+// A new log file under the default log folder, named after the job and the time, which the caller may read
+// and write.
+struct JobLog {
+  std::string path;
+  UniqueFd file;
+};
+absl::StatusOr<JobLog> MakeDefaultLog(const Node& node, const Caller& caller, absl::string_view job_name);
+
+absl::Status CheckAbsolute(absl::string_view path, absl::string_view what);
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,55 @@
+// The remote procedures of rekindle.v1.Rekindle, free of gRPC: each checks what the caller may do, does it,
+// and fills the response. Errors are for people: they go to the client as they are. All are thread-safe.
+#pragma once
+
+#include "absl/status/status.h"
+#include "daemon/call.h"
+#include "daemon/node.h"
+#include "rekindle/v1/rekindle.pb.h"
+
+namespace rekindle::daemon {
+
+// node_rpcs.cc
+absl::Status GetVersion(Node& node, const Call& call, const v1::GetVersionRequest& request,
+                        v1::GetVersionResponse* response);
+absl::Status Doctor(Node& node, const Call& call, const v1::DoctorRequest& request,
+                    v1::DoctorResponse* response);
+
+// job_rpcs.cc
+absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
+                 const EventSink<v1::JobEvent>& send);
+absl::Status SignalJob(Node& node, const Call& call, const v1::SignalJobRequest& request);
+absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& request,
+                      v1::ListJobsResponse* response);
+
+// checkpoint_rpc.cc
+absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointRequest& request,
+                        const EventSink<v1::CheckpointEvent>& send);
+
+// restore_rpc.cc
+absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& request,
+                     const EventSink<v1::JobEvent>& send);
+
+// image_rpcs.cc
+absl::Status ListImages(Node& node, const Call& call, const v1::ListImagesRequest& request,
+                        v1::ListImagesResponse* response);
+absl::Status InspectImage(Node& node, const Call& call, const v1::InspectImageRequest& request,
+                          v1::InspectImageResponse* response);
+absl::Status DiffImages(Node& node, const Call& call, const v1::DiffImagesRequest& request,
+                        v1::DiffImagesResponse* response);
+absl::Status RemoveImages(Node& node, const Call& call, const v1::RemoveImagesRequest& request,
+                          v1::RemoveImagesResponse* response);
+
+// store_rpcs.cc
+absl::Status CollectGarbage(Node& node, const Call& call, const v1::CollectGarbageRequest& request,
+                            v1::CollectGarbageResponse* response);
+absl::Status Fsck(Node& node, const Call& call, const v1::FsckRequest& request,
+                  const EventSink<v1::FsckEvent>& send);
+absl::Status GetStats(Node& node, const Call& call, const v1::GetStatsRequest& request,
+                      v1::GetStatsResponse* response);
+absl::Status ExportImage(Node& node, const Call& call, const v1::ExportImageRequest& request,
+                         const EventSink<v1::TransferEvent>& send);
+absl::Status ImportImage(Node& node, const Call& call, const v1::ImportImageRequest& request,
+                         const EventSink<v1::TransferEvent>& send);
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,153 @@
+// The store as a whole, and images that leave it or come in.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "ckpt/capture.h"
+#include "daemon/call_monitor.h"
+#include "daemon/proto_conversion.h"
+#include "daemon/rpc_support.h"
+#include "daemon/rpcs.h"
+#include "restore/restore.h"
+
+namespace rekindle::daemon {
+namespace {
+
+class ExportObserver : public restore::RestoreObserver {
+ public:
+  explicit ExportObserver(CallMonitor& monitor) : monitor_(monitor) {}
+  void OnProgress(const restore::RestoreProgress& p) override {
+    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds);
+  }
+
+ private:
+  CallMonitor& monitor_;
+};
+
+class ImportObserver : public ckpt::CaptureObserver {
+ public:
+  explicit ImportObserver(CallMonitor& monitor) : monitor_(monitor) {}
+  void OnProgress(const ckpt::CaptureProgress& p) override {
+    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds);
+  }
+
+ private:
+  CallMonitor& monitor_;
+};
+
+EventSink<v1::Progress> AsTransferProgress(const EventSink<v1::TransferEvent>& send) {
+  return [&send](const v1::Progress& progress) {
+    v1::TransferEvent event;
+    *event.mutable_progress() = progress;
+    return send(event);
+  };
+}
+
+}  // namespace
+
+absl::Status CollectGarbage(Node& node, const Call& call, const v1::CollectGarbageRequest& request,
+                            v1::CollectGarbageResponse* response) {
+  RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "collect the store's garbage"));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kWrite));
+  store::GcOptions options;
+  options.dry_run = request.dry_run();
+  RK_ASSIGN_OR_RETURN(store::GcReport report, store->Gc(options));
+  response->set_packs_removed(report.packs_removed);
+  response->set_packs_rewritten(report.packs_rewritten);
+  response->set_bytes_freed(report.bytes_freed);
+  response->set_leftovers_removed(report.leftovers_removed);
+  return absl::OkStatus();
+}
+
+absl::Status Fsck(Node& node, const Call& call, const v1::FsckRequest& request,
+                  const EventSink<v1::FsckEvent>& send) {
+  RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "check the store"));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store,
+                      node.OpenStore(request.repair() ? Node::Access::kWrite : Node::Access::kRead));
+  CallMonitor monitor(call, [&send](const v1::Progress& progress) {
+    v1::FsckEvent event;
+    *event.mutable_progress() = progress;
+    return send(event);
+  });
+  Stopwatch stopwatch;
+  store::FsckOptions options;
+  options.read_data = request.read_data();
+  options.repair = request.repair();
+  options.progress = [&](uint64_t done, uint64_t total) {
+    monitor.Report("check", done, total, stopwatch.seconds());
+  };
+  absl::StatusOr<store::FsckReport> report = store->Fsck(options);
+  monitor.Stop();
+  RK_RETURN_IF_ERROR(report.status());
+  v1::FsckEvent event;
+  v1::FsckResult* result = event.mutable_result();
+  result->set_images_checked(report->images_checked);
+  result->set_chunks_checked(report->chunks_checked);
+  result->set_bytes_read(report->bytes_read);
+  ToProto(report->problems, result->mutable_problems());
+  ToProto(report->lost_images, result->mutable_lost_images());
+  send(event);
+  return absl::OkStatus();
+}
+
+absl::Status GetStats(Node& node, const Call& call, const v1::GetStatsRequest&,
+                      v1::GetStatsResponse* response) {
+  RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "see the store's totals"));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
+  RK_ASSIGN_OR_RETURN(store::StoreStats stats, store->Stats());
+  response->set_images(stats.images);
+  response->set_packs(stats.packs);
+  response->set_chunks(stats.chunks);
+  response->set_logical_bytes(stats.logical_bytes);
+  response->set_pack_bytes(stats.pack_bytes);
+  response->set_metadata_bytes(stats.metadata_bytes);
+  response->set_free_bytes(stats.free_bytes);
+  return absl::OkStatus();
+}
+
+// Both read and write folders that the client names with the service's rights, so they are for
+// administrators.
+absl::Status ExportImage(Node& node, const Call& call, const v1::ExportImageRequest& request,
+                         const EventSink<v1::TransferEvent>& send) {
+  RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "export images"));
+  RK_RETURN_IF_ERROR(CheckAbsolute(request.criu_directory(), "the folder"));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
+  RK_ASSIGN_OR_RETURN(store::ImageInfo info,
+                      FindImageFor(node, *store, call.caller, request.image(), "export"));
+  CallMonitor monitor(call, AsTransferProgress(send));
+  ExportObserver observer(monitor);
+  absl::StatusOr<restore::ExportResult> result =
+      restore::ExportCriuDirectory(*store, info.digest, request.criu_directory(), &observer);
+  monitor.Stop();
+  RK_RETURN_IF_ERROR(result.status());
+  v1::TransferEvent event;
+  ToProto(info, event.mutable_result()->mutable_image());
+  event.mutable_result()->set_files(result->files);
+  event.mutable_result()->set_bytes(result->bytes);
+  send(event);
+  return absl::OkStatus();
+}
+
+absl::Status ImportImage(Node& node, const Call& call, const v1::ImportImageRequest& request,
+                         const EventSink<v1::TransferEvent>& send) {
+  RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "import images"));
+  RK_RETURN_IF_ERROR(CheckAbsolute(request.criu_directory(), "the folder"));
+  RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kCreate));
+  CallMonitor monitor(call, AsTransferProgress(send));
+  ImportObserver observer(monitor);
+  absl::StatusOr<store::ImageInfo> info = ckpt::ImportCriuDirectory(
+      *store, request.criu_directory(), reference, request.parent(), call.caller.uid, &observer);
+  monitor.Stop();
+  RK_RETURN_IF_ERROR(info.status());
+  v1::TransferEvent event;
+  ToProto(*info, event.mutable_result()->mutable_image());
+  event.mutable_result()->set_bytes(info->stats.logical_bytes);
+  send(event);
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::daemon
