@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Shows the main job on a real PyTorch training: checkpoint it while it runs, kill -9, bring it back, and see that it goes
+# on with the same numbers. Sets up and builds what it needs first. Leaves nothing behind but the build folder.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+[[ $EUID -eq 0 ]] || die "CRIU freezes and restores processes as root: run this demo as root."
+"$REPO_ROOT/scripts/setup.sh" --build --demo --criu
+"$REPO_ROOT/scripts/build.sh" release --programs
+BIN=$REPO_ROOT/build/release/bin
+
+# A store, job list and logs of its own: whatever else Rekindle does on this machine is not touched.
+WORK=$(mktemp -d -t rekindle-demo.XXXXXX)
+export REKINDLE_STORE=$WORK/store REKINDLE_RUNTIME_DIR=$WORK/run REKINDLE_LOG_DIR=$WORK/log
+unset REKINDLE_HOST
+JOB=
+is_our_job() { [[ -n $JOB ]] && tr '\0' ' ' 2>/dev/null <"/proc/$JOB/cmdline" | grep -q 'examples/train\.py'; }
+cleanup() {
+  if is_our_job; then kill -9 "$JOB" 2>/dev/null || true; fi
+  rm -rf "$WORK"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+title() { printf '\n%s%s%s\n' "$BOLD$CYAN" "$*" "$PLAIN"; }
+typed() { printf '  %s$ %s%s\n' "$BOLD" "$*" "$PLAIN"; }
+indent() { sed 's/^/  /'; }
+# shown COMMAND...: what a person would type, and what it prints.
+shown() {
+  typed "$*"
+  "$@" 2>&1 | indent
+}
+rekindle() { "$BIN/rekindle" "$@"; }
+# field NAME: a member of the JSON object on stdin.
+field() { /usr/bin/python3 -c 'import json,sys; print(json.loads(sys.stdin.read().splitlines()[-1])[sys.argv[1]])' "$1"; }
+size_of() { du -sb "$1" | cut -f1; }
+mebibytes() { awk -v bytes="$1" 'BEGIN { printf "%.1f MiB", bytes / 1048576 }'; }
+last_step() { sed -n 's/^step *\([0-9]*\) .*/\1/p' "$1" 2>/dev/null | tail -n 1; }
+# wait_for_step LOG STEP
+wait_for_step() {
+  local waited
+  for ((waited = 0; waited < 1200; waited++)); do
+    (($(last_step "$1" || true) + 0 >= $2)) && return 0
+    is_our_job || die "the training ended too early; the end of its log: $(tail -n 3 "$1")"
+    sleep 0.1
+  done
+  die "the training did not reach step $2 in two minutes; the end of its log: $(tail -n 3 "$1")"
+}
+
+title "1. A PyTorch job trains. Each line of its log ends with a digest of all its state."
+typed "rekindle run --detach --name train -- python3 examples/train.py"
+JOB=$(cd "$REPO_ROOT" && rekindle run --json --detach --name train --log "$WORK/first.log" -- \
+  /usr/bin/python3 examples/train.py </dev/null | field pid)
+wait_for_step "$WORK/first.log" 10
+printf '  PID %s, %s threads, %s resident\n' "$JOB" "$(grep -c . < <(ls "/proc/$JOB/task"))" \
+  "$(mebibytes $(($(awk '/^VmRSS/ { print $2 }' "/proc/$JOB/status") * 1024)))"
+tail -n 2 "$WORK/first.log" | indent
+
+title "2. Take an image of it. It runs on."
+shown rekindle ckpt "$JOB" -t demo:1
+FROZEN_AT=$(last_step "$WORK/first.log")
+wait_for_step "$WORK/first.log" $((FROZEN_AT + 6))
+
+title "3. Disaster."
+typed "kill -9 $JOB"
+kill -9 "$JOB"
+for ((i = 0; i < 100; i++)); do
+  is_our_job || break
+  sleep 0.05
+done
+typed "ps -p $JOB"
+ps -p "$JOB" -o pid,stat,cmd 2>&1 | tail -n +2 | grep . | indent || printf '  (gone)\n'
+
+title "4. Bring it back."
+shown rekindle restore demo:1 --detach --log "$WORK/second.log"
+wait_for_step "$WORK/second.log" $((FROZEN_AT + 5))
+printf '\n  %-6s %-52s %s\n' step "before kill -9" "after the restore, the same PID $JOB"
+SAME=0
+while read -r _ number _ loss _ digest; do
+  before=$(awk -v step="$number" '$1 == "step" && $2 == step { print $4, $6 }' "$WORK/first.log")
+  [[ -n $before ]] || break
+  mark="${GREEN}same${PLAIN}"
+  if [[ $before == "$loss $digest" ]]; then ((++SAME)); else mark="${RED}DIFFERENT${PLAIN}"; fi
+  read -r loss_before digest_before <<<"$before"
+  printf '  %-6s %-52s %s  %s\n' "$number" "loss $loss_before  state $digest_before" "loss $loss  state $digest" "$mark"
+  [[ $mark != *DIFFERENT* ]] || die "the restored job does not do what it did before"
+done <"$WORK/second.log"
+((SAME > 0)) || die "the logs of the two lives have no step in common"
+
+title "5. A second image, some steps later: only what changed is stored."
+wait_for_step "$WORK/second.log" $((FROZEN_AT + 12))
+BEFORE=$(size_of "$REKINDLE_STORE")
+shown rekindle ckpt "$JOB" -t demo:2
+AFTER=$(size_of "$REKINDLE_STORE")
+shown rekindle ls
+shown rekindle inspect demo:2
+
+title "6. Against a plain CRIU image directory of the same job."
+CRIU=(criu)
+if ! version_at_least "$(criu_version criu)" 4.2; then criu_in_prefix "${REKINDLE_CRIU_PREFIX:-/opt/rekindle/criu}"; fi
+mkdir "$WORK/plain"
+typed "criu dump --leave-running -t $JOB -D plain"
+"${CRIU[@]}" dump --leave-running -t "$JOB" -D "$WORK/plain" -o dump.log >/dev/null 2>&1 ||
+  die "stock criu dump failed: $(grep Error "$WORK/plain/dump.log" | head -n 2)"
+PLAIN_SIZE=$(size_of "$WORK/plain")
+percent() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.1f %%", 100 * a / b }'; }
+printf '  %-34s %12s\n' "plain CRIU, each image" "$(mebibytes "$PLAIN_SIZE")"
+printf '  %-34s %12s  %s of it\n' "Rekindle, first image" "$(mebibytes "$BEFORE")" "$(percent "$BEFORE" "$PLAIN_SIZE")"
+printf '  %-34s %12s  %s of it\n' "Rekindle, second image" "$(mebibytes $((AFTER - BEFORE)))" \
+  "$(percent $((AFTER - BEFORE)) "$PLAIN_SIZE")"
+
+printf '\n%sDone.%s The job and the demo'\''s store are removed; the program is %s.\n' "$BOLD$GREEN" "$PLAIN" \
+  "$BIN/rekindle"
