@@ -13,8 +13,12 @@ def criu_in(prefix):
     loader = os.path.join(prefix, "lib64/ld-linux-x86-64.so.2")
     if not os.path.exists(loader):
         return None
-    return [loader, "--library-path", os.path.join(prefix, "usr/lib/x86_64-linux-gnu"),
-            os.path.join(prefix, "usr/sbin/criu")]
+    return [
+        loader,
+        "--library-path",
+        os.path.join(prefix, "usr/lib/x86_64-linux-gnu"),
+        os.path.join(prefix, "usr/sbin/criu"),
+    ]
 
 
 class StockCriu:
@@ -23,14 +27,31 @@ class StockCriu:
     def __init__(self, name, command, directory, options=(), dump_options=None):
         """`options` for both commands; `dump_options`, where given, for `dump` instead."""
         self.name, self._command = name, command
-        self._options = {"restore": list(options), "dump": list(options if dump_options is None else dump_options)}
+        self._options = {
+            "restore": list(options),
+            "dump": list(options if dump_options is None else dump_options),
+        }
         self.images = os.path.join(directory, name.replace(" ", "-").replace("/", ""))
         shutil.rmtree(self.images, ignore_errors=True)
 
     def _run(self, verb, *arguments):
         subprocess.run(
-            [*self._command, verb, "-D", self.images, "-o", f"{verb}.log", "--manage-cgroups=ignore", *arguments,
-             *self._options[verb]], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+            [
+                *self._command,
+                verb,
+                "-D",
+                self.images,
+                "-o",
+                f"{verb}.log",
+                "--manage-cgroups=ignore",
+                *arguments,
+                *self._options[verb],
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
 
     def dump(self, pid, after="--leave-running"):
         """Returns the seconds that CRIU itself says the job was frozen."""
@@ -102,11 +123,13 @@ def disk_bytes(directory):
 
 
 def frozen_seconds(stats_file):
-    """stats-dump: two magics, a length, then a record whose field 1 is the dump's; its field 2 is microseconds frozen."""
+    """stats-dump: two magics, a length, then a record whose field 1 is the dump's; its field 2 is
+    microseconds frozen.
+    """
     with open(stats_file, "rb") as file:
         content = file.read()
     length = struct.unpack_from("<I", content, 8)[0]
-    entry = _fields(content[12:12 + length])
+    entry = _fields(content[12 : 12 + length])
     return _fields(entry[1])[2] / 1e6
 
 
@@ -116,7 +139,7 @@ def _fields(message):
         key, at = _varint(message, at)
         value, at = _varint(message, at)
         if key & 7 == 2:
-            value, at = message[at:at + value], at + value
+            value, at = message[at : at + value], at + value
         fields[key >> 3] = value
     return fields
 

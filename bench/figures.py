@@ -1,8 +1,8 @@
 """Measures what the project promises, side by side with stock CRIU in one run, and prints a table.
 
-Run it through bench/run-figures.sh, which makes everything that it needs. Conditions are the same for all: every
-tool's images were written in this run, so caches are warm; nothing is dropped in between; rounds alternate
-(A B C, A B C, …) and each figure is the median of the rounds.
+Run it through bench/run-figures.sh, which makes everything that it needs. Conditions are the same for all:
+every tool's images were written in this run, so caches are warm; nothing is dropped in between; rounds
+alternate (A B C, A B C, …) and each figure is the median of the rounds.
 """
 
 import argparse
@@ -38,12 +38,21 @@ class Bench:
 
     def stock(self, pid):
         """Every mode of stock CRIU that can dump this job here; what can't is said once."""
-        old, new, direct = criu_in("/opt/rekindle/criu"), criu_in("/opt/rekindle/criu-4.3"), ["--image-io-mode", "direct"]
-        modes = [StockCriu("CRIU 4.2.1", old, self.directory), StockCriu("CRIU 4.3", new, self.directory),
-                 StockCriu("CRIU 4.3 direct", new, self.directory, direct)]
+        old, new, direct = (
+            criu_in("/opt/rekindle/criu"),
+            criu_in("/opt/rekindle/criu-4.3"),
+            ["--image-io-mode", "direct"],
+        )
+        modes = [
+            StockCriu("CRIU 4.2.1", old, self.directory),
+            StockCriu("CRIU 4.3", new, self.directory),
+            StockCriu("CRIU 4.3 direct", new, self.directory, direct),
+        ]
         if not modes[-1].can_dump(pid):
-            self.notes.add("`criu dump --image-io-mode direct` of 4.3 fails on this machine's file system; its direct mode "
-                           "restores images that were dumped without it.")
+            self.notes.add(
+                "`criu dump --image-io-mode direct` of 4.3 fails on this machine's file system; "
+                "its direct mode restores images that were dumped without it."
+            )
             modes[-1] = StockCriu("CRIU 4.3 direct restore", new, self.directory, direct, dump_options=[])
         return modes
 
@@ -57,8 +66,15 @@ class Bench:
     def row(self, figure, ours, best, best_name, aim, unit="ms"):
         scale = {"ms": 1e3, "MiB": 1 / MIB, "%": 100}[unit]
         ratio = f"{ours / best:.2f}x" if best else ""
-        self.rows.append((figure, f"{ours * scale:.1f} {unit}", f"{best * scale:.1f} {unit} ({best_name})" if best else "",
-                          ratio, aim))
+        self.rows.append(
+            (
+                figure,
+                f"{ours * scale:.1f} {unit}",
+                f"{best * scale:.1f} {unit} ({best_name})" if best else "",
+                ratio,
+                aim,
+            )
+        )
         print(f"  {figure}: {self.rows[-1][1]}; {self.rows[-1][2]} {ratio} (aim: {aim})", flush=True)
 
     def compare(self, figure, samples, aim):
@@ -67,7 +83,8 @@ class Bench:
         ours = medians.pop("rekindle")
         best = min(medians, key=medians.get)
         self.row(figure, ours, medians[best], best, aim)
-        # Memory that the machine's host took back costs more on first touch, so the best rounds say something too.
+        # Memory that the machine's host took back costs more on first touch, so the best rounds say
+        # something too.
         least = {name: min(values) for name, values in samples.items()}
         mine, best = least.pop("rekindle"), min(least, key=least.get)
         self.row(f"{figure}, best rounds", mine, least[best], best, "")
@@ -138,7 +155,9 @@ class Bench:
             job.kill_tree()
         self.compare(f"Eager restore, {size // MIB} MiB", times, "at most 1.0x, better 0.5x")
         after = statistics.median(resident["rekindle"])
-        self.row("Resident memory after that restore, to before", after / before, None, "", "about 100 %", "%")
+        self.row(
+            "Resident memory after that restore, to before", after / before, None, "", "about 100 %", "%"
+        )
         self.clear(tools)
 
     # Store.
@@ -155,7 +174,14 @@ class Bench:
         finally:
             memory.close()
             job.kill_tree()
-        self.row("Store grows by, 1 % of the pages touched", (second - first) / first, None, "", "at most 1.5 %", "%")
+        self.row(
+            "Store grows by, 1 % of the pages touched",
+            (second - first) / first,
+            None,
+            "",
+            "at most 1.5 %",
+            "%",
+        )
         self.clear([ours])
 
     def torch(self):
@@ -163,15 +189,23 @@ class Bench:
         job = jobs.Started([jobs.PYTHON, jobs.workload("torch_training.py"), log], self.path("torch.log"))
         ours = Rekindle(self.directory, "torch")
         try:
-            waiting.until(lambda: os.path.exists(log) and os.path.getsize(log) > 200, "training steps", 90, 0.05)
+            waiting.until(
+                lambda: os.path.exists(log) and os.path.getsize(log) > 200, "training steps", 90, 0.05
+            )
             stock = self.stock(job.pid)
             for tool in [ours, *stock]:
                 tool.dump(job.pid)
         finally:
             job.kill_tree()
         smallest = min(stock, key=lambda tool: tool.bytes_on_disk())
-        self.row("Stored bytes of a torch process", ours.bytes_on_disk(), smallest.bytes_on_disk(), smallest.name,
-                 "at most 0.5x", "MiB")
+        self.row(
+            "Stored bytes of a torch process",
+            ours.bytes_on_disk(),
+            smallest.bytes_on_disk(),
+            smallest.name,
+            "at most 0.5x",
+            "MiB",
+        )
         self.clear([ours, *stock])
 
     # The command.
@@ -188,7 +222,13 @@ class Bench:
             result = ours.cli.run("import", "--criu", stock.images, "-t", f"tiny:{number}")
             if result.code != 0:
                 raise RuntimeError(str(result))
-        self.row(f"`rekindle ls` with {images} images", time_command(ours.cli.argv("ls"), 20), None, "", "under 20 ms")
+        self.row(
+            f"`rekindle ls` with {images} images",
+            time_command(ours.cli.argv("ls"), 20),
+            None,
+            "",
+            "under 20 ms",
+        )
         self.row("`rekindle version`", time_command(ours.cli.argv("version"), 20), None, "", "under 10 ms")
         self.row("`rekindle --help`", time_command(ours.cli.argv("--help"), 20), None, "", "under 10 ms")
         self.clear([ours, stock])
@@ -216,21 +256,36 @@ def machine():
     with open("/sys/kernel/mm/transparent_hugepage/enabled", encoding="ascii") as file:
         huge = file.read().split("[")[1].split("]")[0]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB
-    return (f"{os.cpu_count()} cores ({model}), {memory} MiB RAM, Linux {platform.release()}, "
-            f"transparent huge pages: {huge}")
+    return (
+        f"{os.cpu_count()} cores ({model}), {memory} MiB RAM, Linux {platform.release()}, "
+        f"transparent huge pages: {huge}"
+    )
 
 
 def report(bench, command):
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], stdout=subprocess.PIPE, text=True,
-                            check=False).stdout.strip()
-    lines = [BEGIN, "", f"`{command}`, {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}, commit {commit}. "
-             f"{machine()}.", "",
-             f"Median of {bench.rounds} rounds; the best mode of stock CRIU is the one with the smallest median.",
-             *sorted(bench.notes), "",
-             "| figure | Rekindle | best stock CRIU | ratio | aim |", "| --- | --- | --- | --- | --- |"]
+    commit = subprocess.run(
+        ["git", "-C", ROOT, "describe", "--always", "--dirty"], stdout=subprocess.PIPE, text=True, check=False
+    ).stdout.strip()
+    lines = [
+        BEGIN,
+        "",
+        f"`{command}`, {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}, commit {commit}. "
+        f"{machine()}.",
+        "",
+        f"Median of {bench.rounds} rounds; the best mode of stock CRIU is the one with the smallest median.",
+        *sorted(bench.notes),
+        "",
+        "| figure | Rekindle | best stock CRIU | ratio | aim |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     lines += ["| " + " | ".join(row) + " |" for row in bench.rows]
-    lines += ["", "Every round, in milliseconds, in the order in which they ran:", "",
-              "| figure | tool | median | rounds |", "| --- | --- | --- | --- |"]
+    lines += [
+        "",
+        "Every round, in milliseconds, in the order in which they ran:",
+        "",
+        "| figure | tool | median | rounds |",
+        "| --- | --- | --- | --- |",
+    ]
     for figure, name, values in bench.details:
         rounds = " ".join(f"{value * 1e3:.0f}" if value > 0.1 else f"{value * 1e3:.1f}" for value in values)
         lines.append(f"| {figure} | {name} | {statistics.median(values) * 1e3:.1f} | {rounds} |")
@@ -242,17 +297,21 @@ def write_into(path, text):
         page = file.read()
     if BEGIN not in page or END not in page:
         raise RuntimeError(f"{path} has no section between the markers {BEGIN!r} and {END!r}")
-    page = page[:page.index(BEGIN)] + text + page[page.index(END) + len(END):]
+    page = page[: page.index(BEGIN)] + text + page[page.index(END) + len(END) :]
     with open(path, "w", encoding="utf-8") as file:
         file.write(page)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--large-mib", type=int, default=2048)
     parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--only", nargs="*", choices=["freeze", "freeze16", "restore", "percent", "torch", "command"])
+    parser.add_argument(
+        "--only", nargs="*", choices=["freeze", "freeze16", "restore", "percent", "torch", "command"]
+    )
     parser.add_argument("--write", metavar="PAGE", help="put the table between the markers of this page")
     arguments = parser.parse_args()
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: restored jobs come to us
@@ -273,7 +332,10 @@ def main():
                 measure()
     finally:
         shutil.rmtree(directory)
-    text = report(bench, "bench/run-figures.sh " + " ".join(sys.argv[1:]) if len(sys.argv) > 3 else "bench/run-figures.sh")
+    text = report(
+        bench,
+        "bench/run-figures.sh " + " ".join(sys.argv[1:]) if len(sys.argv) > 3 else "bench/run-figures.sh",
+    )
     print(text)
     if arguments.write:
         write_into(arguments.write, text)

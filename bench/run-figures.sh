@@ -9,5 +9,5 @@ scripts/setup.sh --build --test --criu
 # The newest CRIU there is, with all its modes, is what the figures are held against.
 scripts/setup.sh --criu-version experimental
 scripts/build.sh release
-REKINDLE_BIN_DIR=$PWD/build/release/bin REKINDLE_WORKLOAD_PROGRAMS=$PWD/build/release/bin PYTHONDONTWRITEBYTECODE=1 \
-  exec /usr/bin/python3 bench/figures.py --write docs/benchmarks.md "$@"
+export REKINDLE_BIN_DIR=$PWD/build/release/bin REKINDLE_WORKLOAD_PROGRAMS=$PWD/build/release/bin
+PYTHONDONTWRITEBYTECODE=1 exec /usr/bin/python3 bench/figures.py --write docs/benchmarks.md "$@"

@@ -77,6 +77,7 @@ class KilledCriuTest(RekindleTest):
         jobs_left = lambda: procfs.alive(job.pid)  # noqa: E731
         waiting.until(lambda: not jobs_left(), "nothing half-made is left")
         from harness import jobs
+
         jobs.reap_orphans()
         self.assert_store_whole(["x:1"])
         self.restore("x:1")

@@ -1,4 +1,6 @@
-"""PIDs and names that can't be captured or restored: the right exit code, cause and cure, and nothing changed."""
+"""PIDs and names that can't be captured or restored: the right exit code, cause and cure, and nothing
+changed.
+"""
 
 import os
 import signal
@@ -42,7 +44,9 @@ class BadPidTest(RekindleTest):
         kernel_thread = procfs.children_by_parent().get(2, [])
         if not kernel_thread:
             self.skipTest("no kernel thread is visible from this PID namespace")
-        self.assert_refused(self.ckpt(kernel_thread[0]), USAGE, str(kernel_thread[0]), "kernel", "give the PID")
+        self.assert_refused(
+            self.ckpt(kernel_thread[0]), USAGE, str(kernel_thread[0]), "kernel", "give the PID"
+        )
 
     def test_zombie(self):
         pid = os.fork()
@@ -63,17 +67,31 @@ class BadPidTest(RekindleTest):
         argv = ["sh", "-c", 'exec "$0" "$@" "$$" -t bad:1', *self.cli.argv("--json", "ckpt")]
         import subprocess
         from harness.cli import environment
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                              check=False, env=environment(self.environment), timeout=60)
-        self.assert_refused(Result(argv, done.returncode, done.stdout, done.stderr), USAGE, "itself", "give the PID")
+
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=environment(self.environment),
+            timeout=60,
+        )
+        self.assert_refused(
+            Result(argv, done.returncode, done.stdout, done.stderr), USAGE, "itself", "give the PID"
+        )
 
     def test_ancestor(self):
-        self.assert_refused(self.ckpt(os.getpid()), USAGE, str(os.getpid()), "rekindle itself", "give the PID")
+        self.assert_refused(
+            self.ckpt(os.getpid()), USAGE, str(os.getpid()), "rekindle itself", "give the PID"
+        )
 
     def test_job_under_a_debugger(self):
         """Something else traces it: here a child of ours that attached, as gdb does."""
         job = self.start_job([jobs.program("memory_job"), str(MIB), self.path("status")])
         import ctypes
+
         ready, release = os.pipe(), os.pipe()
         tracer = os.fork()
         if tracer == 0:
@@ -106,21 +124,35 @@ class BadNameTest(RekindleTest):
         self.checkpoint(job.pid, "taken:1", "--replace")
         self.assertNotEqual(self.succeed("inspect", "taken:1")["image"]["digest"], first)
 
-        for command in (["restore", "takem:1", "--detach"], ["inspect", "takem:1"], ["rm", "takem:1"],
-                        ["export", "takem:1", "--criu", self.path("out")], ["diff", "takem:1", "taken:1"]):
+        for command in (
+            ["restore", "takem:1", "--detach"],
+            ["inspect", "takem:1"],
+            ["rm", "takem:1"],
+            ["export", "takem:1", "--criu", self.path("out")],
+            ["diff", "takem:1", "taken:1"],
+        ):
             with self.subTest(command=command):
                 # The nearest name there is helps more than a bare "not found".
                 self.assert_refused(self.cli.run(*command), NOT_FOUND, "takem:1", "taken:1")
         self.assertFalse(os.path.exists(self.path("out")))
         self.assert_refused(self.cli.run("ckpt", "no-such-job", "-t", "x:1"), NOT_FOUND, "no-such-job")
         self.assert_refused(
-            self.cli.run("ckpt", job.pid, "-t", "x:1", "--parent", "absent:1"), NOT_FOUND, "absent:1")
+            self.cli.run("ckpt", job.pid, "-t", "x:1", "--parent", "absent:1"), NOT_FOUND, "absent:1"
+        )
         memory.wait_for_tick()
         self.assert_store_whole(["taken:1"])
 
     def test_usage(self):
-        for arguments in ([], ["frobnicate"], ["ckpt"], ["ckpt", "1", "2", "3"], ["restore"], ["ls", "--no-such-option"],
-                          ["run"], ["import", "-t", "x:1"]):
+        for arguments in (
+            [],
+            ["frobnicate"],
+            ["ckpt"],
+            ["ckpt", "1", "2", "3"],
+            ["restore"],
+            ["ls", "--no-such-option"],
+            ["run"],
+            ["import", "-t", "x:1"],
+        ):
             with self.subTest(arguments=arguments):
                 result = self.cli.run(*arguments, json_output=False)
                 self.assertEqual(result.code, USAGE, str(result))
@@ -133,7 +165,9 @@ class BadNameTest(RekindleTest):
         self.kill_job_at_end(pid)
         self.assert_refused(self.cli.run("run", *options, "--", "sleep", "1000"), FAILED, "it-twice")
         self.assertTrue(procfs.alive(pid))
-        self.assert_refused(self.cli.run("run", "--detach", "--", "/no/such/program"), NOT_FOUND, "/no/such/program")
+        self.assert_refused(
+            self.cli.run("run", "--detach", "--", "/no/such/program"), NOT_FOUND, "/no/such/program"
+        )
 
 
 class OtherUserTest(RekindleTest):
@@ -155,9 +189,13 @@ class OtherUserTest(RekindleTest):
     def test_images_of_another_user(self):
         job, memory = self.start_memory_job(4 * MIB)
         self.checkpoint(job.pid, "private:1", cli=self.root)
-        for command in (["restore", "private:1", "--detach"], ["inspect", "private:1"], ["rm", "private:1"],
-                        ["export", "private:1", "--criu", self.path("out")],
-                        ["ckpt", str(job.pid), "-t", "private:1", "--replace"]):
+        for command in (
+            ["restore", "private:1", "--detach"],
+            ["inspect", "private:1"],
+            ["rm", "private:1"],
+            ["export", "private:1", "--criu", self.path("out")],
+            ["ckpt", str(job.pid), "-t", "private:1", "--replace"],
+        ):
             with self.subTest(command=command):
                 result = self.nobody.run(*command)
                 self.assertIn(result.code, (NOT_PERMITTED, NOT_FOUND), str(result))
@@ -181,9 +219,21 @@ class OtherUserTest(RekindleTest):
         self.assertTrue(procfs.alive(job.pid))
 
     def test_jobs_of_another_user(self):
-        self.succeed("run", "--detach", "--name", "it-roots", "--log", self.path("r.log"), "--", "sleep", "1000",
-                     cli=self.root)
-        pid = [job["pid"] for job in self.succeed("ps", cli=self.root)["jobs"] if job["name"] == "it-roots"][0]
+        self.succeed(
+            "run",
+            "--detach",
+            "--name",
+            "it-roots",
+            "--log",
+            self.path("r.log"),
+            "--",
+            "sleep",
+            "1000",
+            cli=self.root,
+        )
+        pid = [job["pid"] for job in self.succeed("ps", cli=self.root)["jobs"] if job["name"] == "it-roots"][
+            0
+        ]
         self.kill_job_at_end(pid)
         self.assertEqual(self.succeed("ps", cli=self.nobody).get("jobs", []), [])
         refused = self.nobody.run("ckpt", "it-roots", "-t", "stolen:1")

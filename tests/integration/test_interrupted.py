@@ -1,5 +1,6 @@
-"""Ctrl-C, kill -9 of the daemon, and two at once, in each phase of a checkpoint and of a restore: the job runs on or
-nothing of it is there, and the store is whole."""
+"""Ctrl-C, kill -9 of the daemon, and two at once, in each phase of a checkpoint and of a restore: the job
+runs on or nothing of it is there, and the store is whole.
+"""
 
 import os
 import signal
@@ -39,7 +40,9 @@ class CtrlCTest(InterruptedTest):
             with self.subTest(phase=phase):
                 command = self.cli.start("ckpt", job.pid, "-t", "x:1")
                 result = self.interrupt(
-                    command, lambda ended: phases.wait_for_checkpoint_phase(phase, command.pid, job.pid, ended))
+                    command,
+                    lambda ended: phases.wait_for_checkpoint_phase(phase, command.pid, job.pid, ended),
+                )
                 self.assertNotIn("internal", result.message.lower())
                 self.assert_untouched(job, memory, digest)
         self.checkpoint(job.pid, "x:1")
@@ -58,7 +61,12 @@ class CtrlCTest(InterruptedTest):
                     # The job stays stopped through the commit: the dump is over when CRIU has let go of it.
                     phases.wait_for_checkpoint_phase("freeze", command.pid, job.pid, ended)
                     return waiting.until(
-                        lambda: ended() or not phases.criu_processes(command.pid, "dump"), "the dump over", 60, 0.0005)
+                        lambda: ended() or not phases.criu_processes(command.pid, "dump"),
+                        "the dump over",
+                        60,
+                        0.0005,
+                    )
+
                 self.interrupt(command, wait)
                 self.assert_untouched(job, memory, digest)
 
@@ -69,8 +77,9 @@ class CtrlCTest(InterruptedTest):
         for phase in ("start", "criu", "tasks"):
             with self.subTest(phase=phase):
                 command = self.cli.start("restore", "x:1", "--detach")
-                self.interrupt(command,
-                               lambda ended: phases.wait_for_restore_phase(phase, command.pid, job.pid, ended))
+                self.interrupt(
+                    command, lambda ended: phases.wait_for_restore_phase(phase, command.pid, job.pid, ended)
+                )
                 waiting.until(lambda: not procfs.alive(job.pid), "nothing of the job is left")
                 jobs.reap_orphans()
                 self.assert_store_whole(["x:1"])
@@ -88,10 +97,18 @@ class DaemonKilledTest(InterruptedTest):
                 command = cli.start("ckpt", job.pid, "-t", "x:1")
                 if phase == "prepare":
                     # The daemon's thread has begun when the work folder is there.
-                    waiting.until(lambda: command.poll() is not None or os.path.isdir(self.runtime) and
-                                  any(name.startswith("capture-") for name in os.listdir(self.runtime)), "begun", 30, 0.0005)
+                    waiting.until(
+                        lambda: command.poll() is not None
+                        or os.path.isdir(self.runtime)
+                        and any(name.startswith("capture-") for name in os.listdir(self.runtime)),
+                        "begun",
+                        30,
+                        0.0005,
+                    )
                 else:
-                    phases.wait_for_checkpoint_phase(phase, daemon.pid, job.pid, lambda: command.poll() is not None)
+                    phases.wait_for_checkpoint_phase(
+                        phase, daemon.pid, job.pid, lambda: command.poll() is not None
+                    )
                 daemon.kill()
                 result = cli.finish(command, 60)
                 self.assertEqual(result.code, FAILED, str(result))
@@ -173,7 +190,9 @@ class TwoAtOnceTest(InterruptedTest):
     def test_checkpoints_of_two_jobs(self):
         one, one_memory = self.start_memory_job(64 * MIB, "one")
         two, two_memory = self.start_memory_job(64 * MIB, "two")
-        commands = [self.cli.start("ckpt", pid, "-t", name) for pid, name in ((one.pid, "one:1"), (two.pid, "two:1"))]
+        commands = [
+            self.cli.start("ckpt", pid, "-t", name) for pid, name in ((one.pid, "one:1"), (two.pid, "two:1"))
+        ]
         for command in commands:
             result = self.cli.finish(command)
             self.assertEqual(result.code, DONE, str(result))

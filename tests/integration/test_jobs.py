@@ -1,4 +1,6 @@
-"""Jobs as people start them: in a terminal, by hand with setsid, under `rekindle run`, with multiprocessing."""
+"""Jobs as people start them: in a terminal, by hand with setsid, under `rekindle run`, with
+multiprocessing.
+"""
 
 import os
 import pty
@@ -42,6 +44,7 @@ class Terminal:
             while select.select([self.master], [], [], 0)[0]:
                 self.text += os.read(self.master, 65536).decode(errors="replace")
             return what in self.text
+
         try:
             waiting.until(seen, f"{what!r} on the terminal", seconds, 0.01)
         except TimeoutError as error:
@@ -70,8 +73,19 @@ class SetsidTest(RekindleTest):
         """`setsid counter.sh … &` from a shell, as the quick start tells people to."""
         log = self.path("count")
         shell = subprocess.run(
-            ["sh", "-c", 'setsid "$0" "$1" </dev/null >"$2" 2>&1 & echo $!', jobs.workload("counter.sh"), log,
-             self.path("output")], stdout=subprocess.PIPE, text=True, check=True, env=environment(self.environment))
+            [
+                "sh",
+                "-c",
+                'setsid "$0" "$1" </dev/null >"$2" 2>&1 & echo $!',
+                jobs.workload("counter.sh"),
+                log,
+                self.path("output"),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            env=environment(self.environment),
+        )
         pid = int(shell.stdout)
         self.kill_job_at_end(pid)
         waiting.until(lambda: len(lines_of(log)) > 3, "it counts")
@@ -93,8 +107,9 @@ class SetsidTest(RekindleTest):
 class RunTest(RekindleTest):
     def test_run_checkpoint_restore(self):
         log, count = self.path("run.log"), self.path("count")
-        started = self.succeed("run", "--detach", "--name", "it-counter", "--log", log, "--", jobs.workload("counter.sh"),
-                               count)
+        started = self.succeed(
+            "run", "--detach", "--name", "it-counter", "--log", log, "--", jobs.workload("counter.sh"), count
+        )
         pid = self.pid_of("it-counter")
         self.kill_job_at_end(pid)
         self.assertIn(str(pid), str(started))
@@ -116,8 +131,9 @@ class RunTest(RekindleTest):
         return found[0]["pid"]
 
     def test_exit_status_is_the_jobs(self):
-        result = self.cli.run("run", "--log", self.path("x.log"), "--", "sh", "-c", "echo said; exit 23",
-                              json_output=False)
+        result = self.cli.run(
+            "run", "--log", self.path("x.log"), "--", "sh", "-c", "echo said; exit 23", json_output=False
+        )
         self.assertEqual(result.code, 23, str(result))
         self.assertIn("said", result.out)
 
@@ -125,8 +141,18 @@ class RunTest(RekindleTest):
         """A restored job that is not detached: its output is shown, its exit status returned."""
         go = self.path("go")
         log = self.path("wait.log")
-        self.succeed("run", "--detach", "--name", "it-waiter", "--log", log, "--", "sh", "-c",
-                     f"while ! test -e {go}; do sleep 0.05; done; echo finished; exit 17")
+        self.succeed(
+            "run",
+            "--detach",
+            "--name",
+            "it-waiter",
+            "--log",
+            log,
+            "--",
+            "sh",
+            "-c",
+            f"while ! test -e {go}; do sleep 0.05; done; echo finished; exit 17",
+        )
         pid = self.pid_of("it-waiter")
         self.kill_job_at_end(pid)
         self.checkpoint(pid, "waiter:1", "--stop")
@@ -150,7 +176,9 @@ class TerminalTest(RekindleTest):
     def test_job_in_a_terminal_moves_to_another(self):
         log = self.path("lines")
         first = self.open_terminal()
-        job = self.start_job([jobs.PYTHON, jobs.workload("terminal_job.py"), log], "terminal", terminal=first.slave)
+        job = self.start_job(
+            [jobs.PYTHON, jobs.workload("terminal_job.py"), log], "terminal", terminal=first.slave
+        )
         waiting.until(lambda: lines_of(log) == ["ready"], "ready")
         first.type("one")
         first.wait_for("line 1: one")
@@ -162,8 +190,12 @@ class TerminalTest(RekindleTest):
         job.reap()
 
         second = self.open_terminal()
-        command = jobs.Started(self.cli.argv("restore", "term:2"), self.path("restore.log"), terminal=second.slave,
-                               env=environment(self.environment))
+        command = jobs.Started(
+            self.cli.argv("restore", "term:2"),
+            self.path("restore.log"),
+            terminal=second.slave,
+            env=environment(self.environment),
+        )
         self.addCleanup(command.kill_tree)
         self.kill_job_at_end(job.pid)
         waiting.until(lambda: procfs.alive(job.pid) or not procfs.alive(command.pid), "the job is back")
@@ -177,15 +209,28 @@ class TerminalTest(RekindleTest):
         terminal = self.open_terminal()
         count = self.path("count")
         command = jobs.Started(
-            self.cli.argv("run", "--name", "it-typed", "--log", self.path("typed.log"), "--", jobs.workload("counter.sh"),
-                          count), self.path("command.log"), terminal=terminal.slave,
-            env=environment(self.environment))
+            self.cli.argv(
+                "run",
+                "--name",
+                "it-typed",
+                "--log",
+                self.path("typed.log"),
+                "--",
+                jobs.workload("counter.sh"),
+                count,
+            ),
+            self.path("command.log"),
+            terminal=terminal.slave,
+            env=environment(self.environment),
+        )
         self.addCleanup(command.kill_tree)
         waiting.until(lambda: len(lines_of(count)) > 2, "it counts")
         pids = [job["pid"] for job in self.succeed("ps").get("jobs", []) if job.get("name") == "it-typed"]
         self.assertEqual(len(pids), 1)
         self.kill_job_at_end(pids[0])
-        self.assertEqual([t for t in procfs.descriptor_targets(pids[0]).values() if t.startswith("/dev/pts")], [])
+        self.assertEqual(
+            [t for t in procfs.descriptor_targets(pids[0]).values() if t.startswith("/dev/pts")], []
+        )
         self.checkpoint("it-typed", "typed:1", "--stop")
         command.reap()
         jobs.reap_orphans()

@@ -14,15 +14,25 @@ def criu_command():
     for prefix in (os.environ.get("REKINDLE_CRIU", ""), "/opt/rekindle/criu"):
         loader = os.path.join(prefix, "lib64/ld-linux-x86-64.so.2")
         if prefix and os.path.exists(loader):
-            return [loader, "--library-path", os.path.join(prefix, "usr/lib/x86_64-linux-gnu"),
-                    os.path.join(prefix, "usr/sbin/criu")]
+            return [
+                loader,
+                "--library-path",
+                os.path.join(prefix, "usr/lib/x86_64-linux-gnu"),
+                os.path.join(prefix, "usr/sbin/criu"),
+            ]
     return ["criu"]
 
 
 class PortabilityTest(RekindleTest):
     def criu(self, *arguments):
-        done = subprocess.run([*criu_command(), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, check=False)
+        done = subprocess.run(
+            [*criu_command(), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
         self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_export_then_stock_restore(self):

@@ -82,7 +82,10 @@ class RestoreRefusalTest(RekindleTest):
         program = self.path("program")
         shutil.copy(jobs.program("memory_job"), program)
         job = self.start_job([program, str(4 * MIB), self.path("status")])
-        waiting.until(lambda: os.path.exists(self.path("status")) and os.path.getsize(self.path("status")) > 0, "it runs")
+        waiting.until(
+            lambda: os.path.exists(self.path("status")) and os.path.getsize(self.path("status")) > 0,
+            "it runs",
+        )
         self.checkpoint(job.pid, "x:1", "--stop")
         job.reap()
         os.rename(program, program + ".away")
@@ -109,8 +112,11 @@ class RestoreRefusalTest(RekindleTest):
 
     def test_port_in_use(self):
         import socket
+
         port = jobs.free_port()
-        job = self.start_job(["/usr/bin/node", jobs.workload("node_server.js"), str(port)], env={"UV_USE_IO_URING": "0"})
+        job = self.start_job(
+            ["/usr/bin/node", jobs.workload("node_server.js"), str(port)], env={"UV_USE_IO_URING": "0"}
+        )
         jobs.wait_for_http(port)
         self.checkpoint(job.pid, "x:1", "--stop")
         job.reap()
@@ -131,9 +137,13 @@ def _fork_with_pid(pid):
     """A child of ours with exactly this PID, as another program might get by chance (clone3 with set_tid)."""
     import ctypes
     import struct
+
     wanted = ctypes.c_int(pid)
-    # struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size
-    arguments = ctypes.create_string_buffer(struct.pack("@10Q", 0, 0, 0, 0, 17, 0, 0, 0, ctypes.addressof(wanted), 1))
+    # struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid,
+    # set_tid_size
+    arguments = ctypes.create_string_buffer(
+        struct.pack("@10Q", 0, 0, 0, 0, 17, 0, 0, 0, ctypes.addressof(wanted), 1)
+    )
     libc = ctypes.CDLL(None, use_errno=True)
     made = libc.syscall(435, arguments, ctypes.c_size_t(80))
     if made == 0:

@@ -1,4 +1,6 @@
-"""One process, stopped and restored again and again: it stays the same, and the store grows by what changed alone."""
+"""One process, stopped and restored again and again: it stays the same, and the store grows by what changed
+alone.
+"""
 
 import os
 import unittest
@@ -52,6 +54,7 @@ class RoundsTest(RekindleTest):
     def wait_for_lines(self, log, count):
         def enough():
             return os.path.exists(log) and os.path.getsize(log) >= 2 * count
+
         waiting.until(enough, f"{count} lines")
 
 

@@ -1,5 +1,6 @@
-"""A service of four processes that uses one of everything: it answers before, after a checkpoint that leaves it
-running, and after a stop and restore, with the same state."""
+"""A service of four processes that uses one of everything: it answers before, after a checkpoint that
+leaves it running, and after a stop and restore, with the same state.
+"""
 
 import os
 import unittest
@@ -14,7 +15,8 @@ class ServiceTest(RekindleTest):
         shared_name = "rekindle-it-service"
         self.addCleanup(os.unlink, "/dev/shm/" + shared_name)
         job = self.start_job(
-            [jobs.PYTHON, jobs.workload("service.py"), self.directory, str(self.port), shared_name], "service")
+            [jobs.PYTHON, jobs.workload("service.py"), self.directory, str(self.port), shared_name], "service"
+        )
         jobs.wait_for_http(self.port, "/state")
         jobs.http_json(self.port, "/put?colour=green&size=7")
         return job
@@ -30,7 +32,9 @@ class ServiceTest(RekindleTest):
         self.assertEqual((after["pid"], after["workers"]), (before["pid"], before["workers"]))
         self.assertGreater(after["beats"], before["beats"])  # socketpairs and workers
         waiting.until(lambda: self.state()["ticks"] > after["ticks"] + 2, "timerfd ticks")
-        waiting.until(lambda: self.state()["greetings"] > after["greetings"], "the Unix socket carries greetings")
+        waiting.until(
+            lambda: self.state()["greetings"] > after["greetings"], "the Unix socket carries greetings"
+        )
 
     def test_answers_before_after_and_restored(self):
         job = self.start_service()
@@ -60,6 +64,7 @@ class ServiceTest(RekindleTest):
     def test_connection_open_during_the_checkpoint(self):
         """A client that is connected: refused with the cure, which then works."""
         import socket
+
         job = self.start_service()
         before = self.state()
         with socket.create_connection(("127.0.0.1", self.port)) as client:
@@ -79,7 +84,9 @@ class ServiceTest(RekindleTest):
 
 
 def _established(pid):
-    inodes = {target[8:-1] for target in procfs.descriptor_targets(pid).values() if target.startswith("socket:[")}
+    inodes = {
+        target[8:-1] for target in procfs.descriptor_targets(pid).values() if target.startswith("socket:[")
+    }
     with open(f"/proc/{pid}/net/tcp", encoding="ascii") as table:
         return [line for line in table if line.split()[3] == "01" and line.split()[9] in inodes]
 

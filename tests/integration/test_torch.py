@@ -1,4 +1,6 @@
-"""A training process with torch: killed after its checkpoint, it goes on at the very step where the image was taken."""
+"""A training process with torch: killed after its checkpoint, it goes on at the very step where the image
+was taken.
+"""
 
 import os
 import signal
@@ -23,7 +25,9 @@ class TorchTest(RekindleTest):
         return job, log
 
     def wait_for_steps(self, log, count):
-        waiting.until(lambda: os.path.exists(log) and len(steps_in(log)) >= count, f"{count} steps in {log}", 90, 0.02)
+        waiting.until(
+            lambda: os.path.exists(log) and len(steps_in(log)) >= count, f"{count} steps in {log}", 90, 0.02
+        )
         return steps_in(log)
 
     def test_goes_on_at_the_step_of_the_image(self):
@@ -54,7 +58,8 @@ class TorchTest(RekindleTest):
         last = after[-1][0]
         reference = self.path("reference.steps")
         untouched = self.start_job(
-            [jobs.PYTHON, jobs.workload("torch_training.py"), reference, str(last)], "reference")
+            [jobs.PYTHON, jobs.workload("torch_training.py"), reference, str(last)], "reference"
+        )
         untouched.reap(120)
         truth = dict(steps_in(reference))
         for number, digest in before_death + after:
@@ -64,9 +69,11 @@ class TorchTest(RekindleTest):
 
     def wait_for_log_from(self, log, known, count):
         """The steps that were appended after `known`."""
+
         def appended():
             steps = steps_in(log)
-            return steps[len(known):] if len(steps) >= len(known) + count else None
+            return steps[len(known) :] if len(steps) >= len(known) + count else None
+
         return waiting.until(appended, "steps after the restore", 60, 0.02)
 
 

@@ -1,1 +1,3 @@
-"""What the integration tests share: jobs, the command, the daemon, and the check that nothing is left behind."""
+"""What the integration tests share: jobs, the command, the daemon, and the check that nothing is left
+behind.
+"""

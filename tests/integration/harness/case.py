@@ -13,8 +13,8 @@ from harness.memory_job import MemoryJob
 
 MIB = 1 << 20
 _PR_SET_CHILD_SUBREAPER = 36
-# Where Rekindle, CRIU and the jobs could leave something. Other programs use these places too, so only names that
-# they or this test would choose count.
+# Where Rekindle, CRIU and the jobs could leave something. Other programs use these places too, so only
+# names that they or this test would choose count.
 _WATCHED_FOLDERS = ("/run/rekindle", "/dev/shm", "/tmp", "/var/tmp")
 _OURS = ("rekindle", "rk-", "rk.", "criu", "crtools")
 
@@ -26,7 +26,8 @@ class RekindleTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        # Restored jobs come to us when the command that brought them back ends, so they can be found and collected.
+        # Restored jobs come to us when the command that brought them back ends, so they can be found and
+        # collected.
         if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
 
@@ -51,12 +52,15 @@ class RekindleTest(unittest.TestCase):
     def _check_nothing_left(self):
         def leftovers():
             jobs.reap_orphans()
-            left = [f"process {pid}: {procfs.command_line(pid) or procfs.state(pid)}"
-                    for pid in procfs.descendants(os.getpid())]
+            left = [
+                f"process {pid}: {procfs.command_line(pid) or procfs.state(pid)}"
+                for pid in procfs.descendants(os.getpid())
+            ]
             mounts, files = _machine_state()
             left += [f"mount {mount}" for mount in mounts - self._before[0]]
             left += [f"file {file}" for file in files - self._before[1]]
             return left
+
         try:
             waiting.until(lambda: not leftovers(), "nothing left", 5, 0.05)
         except TimeoutError:
@@ -110,7 +114,9 @@ class RekindleTest(unittest.TestCase):
         return pid
 
     def assert_refused(self, result, code, *words):
-        """It failed with this code, in words that name cause and cure (each word, in any case, in the message)."""
+        """It failed with this code, in words that name cause and cure (each word, in any case, in the
+        message).
+        """
         self.assertEqual(result.code, code, str(result))
         message = result.message
         for word in words:
@@ -121,7 +127,9 @@ class RekindleTest(unittest.TestCase):
         return sorted(image["reference"] for image in self.succeed("ls", cli=cli).get("images", []))
 
     def assert_store_whole(self, references, cli=None):
-        """The store holds exactly these images, and every byte of it verifies."""
+        """The store holds exactly these images, and every byte of it verifies. One never made holds none."""
+        if not references and not os.path.exists(self.store):
+            return
         self.assertEqual(self.references(cli), sorted(references))
         report = self.succeed("fsck", "--read", cli=cli)
         self.assertEqual(report.get("problems", []), [], report)
@@ -152,5 +160,11 @@ def _machine_state():
 
 def shell(*argv):
     """A helper program (mount, mkfs, …) that must work."""
-    return subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True).stdout
+    return subprocess.run(
+        argv,
+        check=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ).stdout

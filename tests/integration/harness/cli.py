@@ -67,8 +67,16 @@ class Cli:
         argv = [*prefix, *self.argv(*(["--json"] if json_output else []), *arguments)]
         extra = {} if not self._uid else {"user": self._uid, "group": self._uid, "extra_groups": []}
         child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-            env=environment({**self._env, **(env or {})}), start_new_session=True, **extra)
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=environment({**self._env, **(env or {})}),
+            start_new_session=True,
+            **extra,
+        )
         jobs.waited_elsewhere.add(child.pid)
         return child
 
@@ -96,12 +104,22 @@ class Daemon:
         self.log = os.path.join(directory, "rekindled.log")
         with open(self.log, "ab") as log:
             self._child = subprocess.Popen(
-                [binary("rekindled"), "--store", store, "--socket", self.socket, *arguments], stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, env=environment(env), start_new_session=True)
+                [binary("rekindled"), "--store", store, "--socket", self.socket, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(env),
+                start_new_session=True,
+            )
         self.pid = self._child.pid
         jobs.waited_elsewhere.add(self.pid)
         probe = Cli(host=self.host, env=env)
-        waiting.until(lambda: self._child.poll() is not None or probe.run("version").code == 0, "daemon answers", 30, 0.05)
+        waiting.until(
+            lambda: self._child.poll() is not None or probe.run("version").code == 0,
+            "daemon answers",
+            30,
+            0.05,
+        )
         if self._child.returncode is not None:
             raise RuntimeError(f"rekindled ended at once ({self._child.returncode}):\n{self.log_text()}")
 

@@ -1,4 +1,6 @@
-"""Starting the workloads as an administrator would: a session of their own and only the descriptors they need."""
+"""Starting the workloads as an administrator would: a session of their own and only the descriptors they
+need.
+"""
 
 import fcntl
 import json
@@ -35,11 +37,20 @@ def free_port():
 
 
 class Started:
-    """A job that this process started. Its PID stays the same when Rekindle brings it back, its parent does not."""
+    """A job that this process started. Its PID stays the same when Rekindle brings it back, its parent does
+    not.
+    """
 
     def __init__(self, argv, log, cwd="/", env=None, uid=0, terminal=None):
-        """Output goes to `log`; with `terminal` (a descriptor) that is all three of its streams and it controls it."""
-        environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/", "PYTHONDONTWRITEBYTECODE": "1"}
+        """Output goes to `log`; with `terminal` (a descriptor) that is all three of its streams and it
+        controls it.
+        """
+        environment = {
+            "PATH": "/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "HOME": "/",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         environment.update(env or {})
         self.log = log
         self.pid = os.fork()
@@ -50,8 +61,9 @@ class Started:
                 os._exit(127)
 
     def reap(self, seconds=waiting.DEFAULT_SECONDS):
-        """Waits for the death of the root (`ckpt --stop`, kill) and collects the tree: a zombie keeps its PID taken,
-        and its session's too."""
+        """Waits for the death of the root (`ckpt --stop`, kill) and collects the tree: a zombie keeps its
+        PID taken, and its session's too.
+        """
         waiting.for_exit(self.pid, seconds)
         status = reap(self.pid)
         reap_orphans()
@@ -91,7 +103,9 @@ def reap(pid):
 
 
 def reap_orphans():
-    """Collects what this process, as sub-reaper, inherited and has ended; `waited_elsewhere` it leaves alone."""
+    """Collects what this process, as sub-reaper, inherited and has ended; `waited_elsewhere` it leaves
+    alone.
+    """
     for pid in procfs.children_by_parent().get(os.getpid(), []):
         if procfs.state(pid) == "Z" and pid not in waited_elsewhere:
             reap(pid)
@@ -122,8 +136,20 @@ def kill_tree(root):
 def http_json(port, path="/", seconds=waiting.DEFAULT_SECONDS):
     """GET with curl, as a user would check."""
     done = subprocess.run(
-        ["curl", "--silent", "--show-error", "--fail", "--max-time", str(int(seconds)), f"http://127.0.0.1:{port}{path}"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        [
+            "curl",
+            "--silent",
+            "--show-error",
+            "--fail",
+            "--max-time",
+            str(int(seconds)),
+            f"http://127.0.0.1:{port}{path}",
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
     if done.returncode != 0:
         raise ConnectionError(done.stderr.decode())
     return json.loads(done.stdout)
@@ -136,4 +162,5 @@ def wait_for_http(port, path="/", seconds=waiting.DEFAULT_SECONDS):
                 return response.read()
         except OSError:
             return None
+
     return waiting.until(answers, f"answer on port {port}", seconds, 0.02)

@@ -6,8 +6,21 @@ import struct
 from harness import waiting
 
 _FIELDS = (
-    "ready", "ticks", "last_tick_ns", "largest_gap_ns", "gap_reset_request", "gap_resets",
-    "touch_pages", "touch_request", "touches", "digest_request", "digests", "digest", "bytes", "rounds_of_noise")
+    "ready",
+    "ticks",
+    "last_tick_ns",
+    "largest_gap_ns",
+    "gap_reset_request",
+    "gap_resets",
+    "touch_pages",
+    "touch_request",
+    "touches",
+    "digest_request",
+    "digests",
+    "digest",
+    "bytes",
+    "rounds_of_noise",
+)
 
 
 class MemoryJob:

@@ -24,7 +24,10 @@ def frozen(pid):
 
 
 def wait_for_checkpoint_phase(phase, host_pid, job_pid, ended):
-    """Until the checkpoint that `host_pid` carries out is in `phase`. `ended()`: it is over (the test came too late)."""
+    """Until the checkpoint that `host_pid` carries out is in `phase`. `ended()`: it is over (the test came
+    too late).
+    """
+
     def reached():
         if ended():
             raise AssertionError(f"the checkpoint ended before its phase {phase} was seen")
@@ -37,12 +40,14 @@ def wait_for_checkpoint_phase(phase, host_pid, job_pid, ended):
             reached.dumped = True
             return False
         return reached.dumped
+
     reached.dumped = False
     waiting.until(reached, f"phase {phase}", 60, 0.0005)
 
 
 def wait_for_restore_phase(phase, host_pid, job_pid, ended):
     """`criu`: CRIU is at work; `tasks`: the job's root exists again."""
+
     def reached():
         if ended():
             raise AssertionError(f"the restore ended before its phase {phase} was seen")
@@ -51,4 +56,5 @@ def wait_for_restore_phase(phase, host_pid, job_pid, ended):
         if phase == "tasks":
             return procfs.state(job_pid) is not None
         return bool(criu_processes(host_pid, "swrk") or criu_processes(host_pid, "restore"))
+
     waiting.until(reached, f"phase {phase}", 60, 0.0005)

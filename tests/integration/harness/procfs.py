@@ -10,7 +10,7 @@ def stat_fields(pid):
             text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return text[text.rindex(")") + 2:].split()
+    return text[text.rindex(")") + 2 :].split()
 
 
 def state(pid):

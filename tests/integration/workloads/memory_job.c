@@ -1,9 +1,10 @@
-/* A process with a given amount of memory that can't be compressed. It ticks a clock all the time and keeps the
- * largest gap between two ticks, so that a freeze is measured from inside the job.
+/* A process with a given amount of memory that can't be compressed. It ticks a clock all the time and keeps
+ * the largest gap between two ticks, so that a freeze is measured from inside the job.
  *
  *   memory_job BYTES STATUS_FILE
  *
- * STATUS_FILE is made by the job; memory_job.h says what is in it. Requests are answered between two ticks. */
+ * STATUS_FILE is made by the job; memory_job.h says what is in it. Requests are answered between two ticks.
+ */
 #include "memory_job.h"
 
 #include <fcntl.h>

@@ -2,8 +2,8 @@
 
     multiprocess.py LOG
 
-Every round each worker adds to its quarter of the array; the parent then appends "ROUND DIGEST" to LOG. The digest
-depends on the round alone, so any run can be checked against expected_digest().
+Every round each worker adds to its quarter of the array; the parent then appends "ROUND DIGEST" to LOG. The
+digest depends on the round alone, so any run can be checked against expected_digest().
 """
 
 import hashlib
@@ -16,6 +16,7 @@ WORKERS, WORDS = 4, 512 * 1024  # the array: 4 MiB
 
 def expected_digest(round_number):
     import array
+
     quarter = WORDS // WORKERS
     words = array.array("q")
     for number in range(WORKERS):
@@ -30,7 +31,7 @@ def worker(number, shared, todo, done):
         round_number = todo.get()
         value = shared[first] + round_number * 7 + number
         with shared.get_lock():
-            shared.get_obj()[first:first + quarter] = [value] * quarter
+            shared.get_obj()[first : first + quarter] = [value] * quarter
         done.put(number)
 
 
@@ -40,7 +41,9 @@ def main():
     queues = [multiprocessing.Queue() for _ in range(WORKERS)]
     done = multiprocessing.Queue()
     for number in range(WORKERS):
-        multiprocessing.Process(target=worker, args=(number, shared, queues[number], done), daemon=True).start()
+        multiprocessing.Process(
+            target=worker, args=(number, shared, queues[number], done), daemon=True
+        ).start()
     round_number = 0
     while True:
         round_number += 1

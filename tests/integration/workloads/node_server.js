@@ -1,4 +1,5 @@
-// An HTTP server with state in its heap: GET /put?key=value changes it, every answer is all of it with a digest.
+// An HTTP server with state in its heap: GET /put?key=value changes it, every answer is all of it with a
+// digest.
 //   node node_server.js PORT
 'use strict';
 const crypto = require('crypto');
@@ -21,5 +22,6 @@ http.createServer((request, response) => {
   const url = new URL(request.url, 'http://localhost');
   if (url.pathname === '/put') for (const [key, value] of url.searchParams) state.set(key, value);
   response.setHeader('Connection', 'close');
-  response.end(JSON.stringify({ pid: process.pid, ticks, state: Object.fromEntries(state), digest: digest() }));
+  const answer = { pid: process.pid, ticks, state: Object.fromEntries(state), digest: digest() };
+  response.end(JSON.stringify(answer));
 }).listen(Number(process.argv[2]), '127.0.0.1');

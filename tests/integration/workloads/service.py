@@ -5,9 +5,9 @@
 A parent and three forked workers. HTTP on 127.0.0.1:PORT:
     /state        JSON: every part of the state, and one digest over all that does not move by itself
     /put?K=V      changes the state (memory of every worker, SQLite, shared memory)
-DIRECTORY gets service.sock (a listening Unix socket, in use within the tree) and data.sqlite. A file that is deleted
-but open, an anonymous shared mapping, one of a file in /dev/shm, a memfd, pipes with bytes in them, epoll, eventfds
-and a timerfd are in use too.
+DIRECTORY gets service.sock (a listening Unix socket, in use within the tree) and data.sqlite. A file that
+is deleted but open, an anonymous shared mapping, one of a file in /dev/shm, a memfd, pipes with bytes in
+them, epoll, eventfds and a timerfd are in use too.
 """
 
 import ctypes
@@ -75,11 +75,15 @@ def worker(number, control, heartbeat, shared, unix_path):
         if "put" in request:
             state.update(request["put"])
             at = 1024 * number
-            shared[at:at + 32] = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).digest()
+            shared[at : at + 32] = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).digest()
         beats += 1
         os.write(heartbeat, b"%d\n" % number)
         to_parent.sendall(b"worker %d beat %d\n" % (number, beats))
-        answer = {"pid": os.getpid(), "beats": beats, "digest": sha(heap, json.dumps(state, sort_keys=True).encode())}
+        answer = {
+            "pid": os.getpid(),
+            "beats": beats,
+            "digest": sha(heap, json.dumps(state, sort_keys=True).encode()),
+        }
         control.sendall(json.dumps(answer).encode() + b"\n")
 
 
@@ -95,7 +99,7 @@ class Service:
         os.ftruncate(self.memfd, SHARED_BYTES)
         self.memfd_view = mmap.mmap(self.memfd, SHARED_BYTES)
         for view in (self.anonymous, self.named, self.memfd_view):
-            view[65536:65536 + 65536] = noise("shared memory", 65536)
+            view[65536 : 65536 + 65536] = noise("shared memory", 65536)
 
         deleted_path = os.path.join(directory, "deleted")
         self.deleted = os.open(deleted_path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -142,7 +146,13 @@ class Service:
         self.http.bind(("127.0.0.1", port))
         self.http.listen(16)
         self.epoll = select.epoll()
-        for fd in (self.http.fileno(), self.eventfd, self.timer, self.heartbeat[0], *(g.fileno() for g in self.greeters)):
+        for fd in (
+            self.http.fileno(),
+            self.eventfd,
+            self.timer,
+            self.heartbeat[0],
+            *(g.fileno() for g in self.greeters),
+        ):
             self.epoll.register(fd, select.EPOLLIN)
 
     def ask_workers(self, request):
@@ -189,8 +199,15 @@ class Service:
             "eventfd": self.kept_count(),
         }
         digest = sha(json.dumps(parts, sort_keys=True).encode())
-        return {"digest": digest, "parts": parts, "pid": os.getpid(), "workers": [a["pid"] for a in answers],
-                "beats": answers[0]["beats"], "ticks": self.ticks, "greetings": self.greetings}
+        return {
+            "digest": digest,
+            "parts": parts,
+            "pid": os.getpid(),
+            "workers": [a["pid"] for a in answers],
+            "beats": answers[0]["beats"],
+            "ticks": self.ticks,
+            "greetings": self.greetings,
+        }
 
     def serve_one(self):
         connection, _ = self.http.accept()

@@ -1,4 +1,6 @@
-"""Counts lines from its terminal: for each line it reads it prints the number so far. LOG gets "ready" first."""
+"""Counts lines from its terminal: for each line it reads it prints the number so far. LOG gets "ready"
+first.
+"""
 
 import os
 import sys
