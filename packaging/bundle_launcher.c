@@ -1,6 +1,6 @@
-// bin/rekindle and bin/rekindled of the relocatable bundle: starts libexec/NAME of the same bundle with the
-// bundle's own loader and libraries, so that neither a shell nor a matching libc is needed on the machine.
-// Linked statically.
+// bin/rekindle and bin/rekindled of the relocatable bundle: starts libexec/rekindle/NAME of the same bundle
+// with the bundle's own loader and libraries, so that neither a shell nor a matching libc is needed on the
+// machine. Linked statically.
 //
 // In the started program /proc/self/exe is the loader; REKINDLE_BUNDLE says where the bundle is.
 #include <errno.h>
@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
   arguments[n++] = Join(root, "lib");
   arguments[n++] = "--argv0";
   arguments[n++] = argc > 0 ? argv[0] : (char*)name;
-  arguments[n++] = Join(Join(root, "libexec"), name);
+  arguments[n++] = Join(Join(root, "libexec/rekindle"), name);
   for (int i = 1; i < argc; i++) arguments[n++] = argv[i];
 
   execv(arguments[0], arguments);

@@ -19,16 +19,23 @@ WORK=$(mktemp -d -t rekindle-bundle.XXXXXX)
 trap 'rm -rf "$WORK"' EXIT
 NAME=rekindle-$VERSION-linux-$(uname -m)
 ROOT=$WORK/$NAME
-mkdir -p "$ROOT"/{bin,lib,libexec,share/doc}
+LIBEXEC=$ROOT/libexec/rekindle
+mkdir -p "$ROOT"/{bin,lib,share/doc} "$LIBEXEC"
 
 PROGRAMS=()
 for program in rekindle rekindled; do
   [[ -x $BUILD/bin/$program ]] || die "$BUILD/bin/$program is missing: build it first (scripts/build.sh)."
-  install -m 755 "$BUILD/bin/$program" "$ROOT/libexec/$program"
-  strip --strip-unneeded "$ROOT/libexec/$program"
+  install -m 755 "$BUILD/bin/$program" "$LIBEXEC/$program"
+  strip --strip-unneeded "$LIBEXEC/$program"
   install -m 755 "$BUILD/bin/bundle_launcher" "$ROOT/bin/$program"
   strip "$ROOT/bin/$program"
-  PROGRAMS+=("$ROOT/libexec/$program")
+  PROGRAMS+=("$LIBEXEC/$program")
+done
+# Helpers that the programs start themselves; linked statically, so they need no launcher.
+for helper in "$BUILD"/bin/rekindle-*; do
+  [[ -x $helper ]] || continue
+  ! ldd "$helper" >/dev/null 2>&1 || die "$helper needs libraries, so it would not run inside the bundle: link it statically"
+  install -m 755 -s "$helper" "$LIBEXEC/"
 done
 
 # ldd prints "name => path (address)" and, for the loader, "path (address)".

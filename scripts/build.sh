@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up what a build needs, configures and builds. The programs are then in build/PRESET/bin.
 #   scripts/build.sh [release|debug|asan|tsan] [--programs] [CMAKE OPTIONS]
-# --programs: only rekindle and rekindled, no tests and benchmarks.
+# --programs: only what users run, no tests and benchmarks.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -10,7 +10,7 @@ PRESET=release TARGETS=() OPTIONS=()
 for argument in "$@"; do
   case $argument in
     release | debug | asan | tsan) PRESET=$argument ;;
-    --programs) TARGETS=(--target rekindle rekindled) ;;
+    --programs) TARGETS=(--target programs) ;;
     -D*) OPTIONS+=("$argument") ;;
     -h | --help)
       sed -n '2,4s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
