@@ -117,7 +117,7 @@ int Main(int argc, char** argv) {
   for (size_t i = 0; i < bytes / kPageSize / 100; ++i) {
     random.words()[pick() % (bytes / kPageSize) * (kPageSize / 8)] = pick();
   }
-  Measure(**store, "random-1%", "random", random);
+  Measure(**store, "random-touched", "random", random);
   {
     NewImageOptions same;
     same.reference = "same-elsewhere";

@@ -1,0 +1,191 @@
+#include "dedup_store/block_io.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/human_units.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "dedup_store/write_queue.h"
+
+namespace rekindle::store {
+
+absl::Status FileError(int error_number, absl::string_view what, const std::string& path, int fd) {
+  if (error_number != ENOSPC && error_number != EDQUOT) {
+    return ErrnoStatus(error_number, absl::StrCat(what, " ", path));
+  }
+  std::string room;
+  struct statvfs fs;
+  if (fd >= 0 ? fstatvfs(fd, &fs) == 0 : statvfs(path.c_str(), &fs) == 0) {
+    room = absl::StrCat(" (", FormatBytes(uint64_t{fs.f_bavail} * fs.f_frsize), " free)");
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      what, " ", path, ": ", error_number == EDQUOT ? "the disk quota is used up" : "the file system is full",
+      room, ". Free some space, or remove images (`rekindle rm`) and run `rekindle gc`."));
+}
+
+namespace {
+
+class RealMapping : public FileMapping {
+ public:
+  RealMapping(void* base, size_t mapped, size_t skip, size_t bytes)
+      : base_(base), mapped_(mapped), bytes_(static_cast<const std::byte*>(base) + skip, bytes) {}
+  ~RealMapping() override { munmap(base_, mapped_); }
+  absl::Span<const std::byte> bytes() const override { return bytes_; }
+
+ private:
+  void* base_;
+  size_t mapped_;
+  absl::Span<const std::byte> bytes_;
+};
+
+class RealFile : public BlockFile {
+ public:
+  RealFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  const std::string& path() const override { return path_; }
+
+  absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> out) const override {
+    size_t done = 0;
+    while (done < out.size()) {
+      ssize_t n = pread(fd_.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno == EIO) {
+        return absl::DataLossError(absl::StrCat("reading ", path_, " at ", offset + done,
+                                                ": the disk reports an input/output error"));
+      }
+      if (n < 0) return FileError(errno, "reading", path_, fd_.get());
+      if (n == 0) return absl::DataLossError(absl::StrCat(path_, " ends at ", offset + done, ", too early"));
+      done += static_cast<size_t>(n);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<uint64_t> Size() const override {
+    struct stat st;
+    if (fstat(fd_.get(), &st) != 0) return FileError(errno, "looking at", path_, fd_.get());
+    return static_cast<uint64_t>(st.st_size);
+  }
+  absl::StatusOr<uint64_t> AllocatedBytes() const override {
+    struct stat st;
+    if (fstat(fd_.get(), &st) != 0) return FileError(errno, "looking at", path_, fd_.get());
+    return static_cast<uint64_t>(st.st_blocks) * 512;
+  }
+  absl::StatusOr<bool> IsLinked() const override {
+    struct stat st;
+    if (fstat(fd_.get(), &st) != 0) return FileError(errno, "looking at", path_, fd_.get());
+    return st.st_nlink > 0;
+  }
+
+  absl::StatusOr<std::unique_ptr<FileMapping>> Map(uint64_t offset, uint64_t bytes) const override {
+    size_t skip = offset % kDirectAlignment;
+    size_t length = skip + bytes;
+    // Touching a page of a mapping that lies behind the end of the file would kill the process.
+    RK_ASSIGN_OR_RETURN(uint64_t size, Size());
+    if (offset + bytes > size)
+      return absl::DataLossError(absl::StrCat(path_, " ends at ", size, ", too early"));
+    void* base = mmap(nullptr, length, PROT_READ, MAP_SHARED, fd_.get(), static_cast<off_t>(offset - skip));
+    if (base == MAP_FAILED) return FileError(errno, "mapping", path_, fd_.get());
+    return std::make_unique<RealMapping>(base, length, skip, bytes);
+  }
+
+  void WillNeed(uint64_t offset, uint64_t bytes) const override {
+    (void)posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                        POSIX_FADV_WILLNEED);
+  }
+
+  absl::StatusOr<bool> Lock(LockMode mode, bool wait) override {
+    int operation = (mode == LockMode::kShared ? LOCK_SH : LOCK_EX) | (wait ? 0 : LOCK_NB);
+    while (flock(fd_.get(), operation) != 0) {
+      if (errno == EINTR) continue;
+      if (errno == EWOULDBLOCK) return false;
+      return FileError(errno, "locking", path_, fd_.get());
+    }
+    return true;
+  }
+
+  absl::StatusOr<std::unique_ptr<WriteQueue>> NewWriteQueue(size_t buffer_bytes, size_t buffers) override {
+    return MakeWriteQueue(fd_.get(), path_, buffer_bytes, buffers);
+  }
+
+  absl::Status Allocate(uint64_t offset, uint64_t bytes) override {
+    while (fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes)) !=
+           0) {
+      if (errno == EINTR) continue;
+      if (errno == EOPNOTSUPP) return absl::OkStatus();  // only finds a full disk earlier
+      return FileError(errno, "allocating space for", path_, fd_.get());
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Truncate(uint64_t size) override {
+    if (ftruncate(fd_.get(), static_cast<off_t>(size)) != 0)
+      return FileError(errno, "truncating", path_, fd_.get());
+    return absl::OkStatus();
+  }
+  absl::Status PunchHole(uint64_t offset, uint64_t bytes) override {
+    while (fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                     static_cast<off_t>(bytes)) != 0) {
+      if (errno == EINTR) continue;
+      return FileError(errno, "giving back space of", path_, fd_.get());
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Sync() override {
+    if (fdatasync(fd_.get()) != 0) return FileError(errno, "syncing", path_, fd_.get());
+    return absl::OkStatus();
+  }
+
+ private:
+  UniqueFd fd_;
+  std::string path_;
+};
+
+class RealIo : public BlockIo {
+ public:
+  absl::StatusOr<std::unique_ptr<BlockFile>> Create(const std::string& path) override {
+    constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
+    int fd = ::open(path.c_str(), kFlags | O_DIRECT, 0600);
+    if (fd < 0 && errno == EINVAL) {
+      // Some file systems make the file before they refuse direct I/O.
+      (void)::unlink(path.c_str());
+      fd = ::open(path.c_str(), kFlags, 0600);
+    }
+    if (fd < 0) return FileError(errno, "creating", path, -1);
+    return std::make_unique<RealFile>(UniqueFd(fd), path);
+  }
+  absl::StatusOr<std::unique_ptr<BlockFile>> Open(const std::string& path, bool writable) override {
+    int fd = ::open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    if (fd < 0) return FileError(errno, "opening", path, -1);
+    return std::make_unique<RealFile>(UniqueFd(fd), path);
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0) return FileError(errno, "renaming", from, -1);
+    return absl::OkStatus();
+  }
+  absl::Status Unlink(const std::string& path) override {
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FileError(errno, "removing", path, -1);
+    return absl::OkStatus();
+  }
+  absl::Status SyncDirectory(const std::string& path) override {
+    RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDONLY | O_DIRECTORY));
+    if (fsync(fd.get()) != 0) return FileError(errno, "syncing", path, fd.get());
+    return absl::OkStatus();
+  }
+  absl::Status BeforeCatalogCommit(absl::string_view) override { return absl::OkStatus(); }
+};
+
+}  // namespace
+
+BlockIo* RealBlockIo() {
+  static RealIo* const io = new RealIo;
+  return io;
+}
+
+}  // namespace rekindle::store

@@ -1,0 +1,91 @@
+// All pack and index file I/O of the store goes through BlockIo, so that a test can fail or "crash" any
+// single operation. The real one writes with io_uring, O_DIRECT and registered buffers, and reads through the
+// page cache.
+//
+// BlockIo and BlockFile are thread-safe. Errors name the file; a full disk is ResourceExhausted.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace rekindle::store {
+
+// Offsets, sizes and memory of direct writes are multiples of this.
+inline constexpr size_t kDirectAlignment = 4096;
+
+// One buffer of a WriteQueue: `data` is aligned for direct I/O, `capacity` bytes long.
+struct WriteBuffer {
+  std::byte* data = nullptr;
+  size_t capacity = 0;
+  size_t index = 0;
+};
+
+// Writes to one file, several in flight. Thread-safe. Must not outlive its file.
+class WriteQueue {
+ public:
+  virtual ~WriteQueue() = default;
+  // A free buffer; waits for a write to end when there is none. Fails when an earlier write has failed.
+  virtual absl::StatusOr<WriteBuffer*> Acquire() = 0;
+  // Starts writing the first `bytes` (aligned) of `buffer` at `offset` (aligned) and takes the buffer back.
+  virtual absl::Status Submit(WriteBuffer* buffer, size_t bytes, uint64_t offset) = 0;
+  // Waits until every write has ended. The first error of any of them.
+  virtual absl::Status Drain() = 0;
+};
+
+// Part of a file in memory, read-only; unmapped at destruction.
+class FileMapping {
+ public:
+  virtual ~FileMapping() = default;
+  virtual absl::Span<const std::byte> bytes() const = 0;
+};
+
+enum class LockMode { kShared, kExclusive };
+
+class BlockFile {
+ public:
+  virtual ~BlockFile() = default;
+  virtual const std::string& path() const = 0;
+  // Exactly out.size() bytes; DataLoss when the file ends before.
+  virtual absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> out) const = 0;
+  virtual absl::StatusOr<uint64_t> Size() const = 0;
+  virtual absl::StatusOr<uint64_t> AllocatedBytes() const = 0;  // on disk, holes left out
+  virtual absl::StatusOr<std::unique_ptr<FileMapping>> Map(uint64_t offset, uint64_t bytes) const = 0;
+  virtual void WillNeed(uint64_t offset, uint64_t bytes) const = 0;  // a hint
+  // False when `wait` is false and somebody else holds a lock that conflicts. Released when the file is
+  // closed.
+  virtual absl::StatusOr<bool> Lock(LockMode mode, bool wait) = 0;
+  // False when the file's name was removed meanwhile.
+  virtual absl::StatusOr<bool> IsLinked() const = 0;
+
+  virtual absl::StatusOr<std::unique_ptr<WriteQueue>> NewWriteQueue(size_t buffer_bytes, size_t buffers) = 0;
+  virtual absl::Status Allocate(uint64_t offset, uint64_t bytes) = 0;  // takes disk space, keeps the size
+  virtual absl::Status Truncate(uint64_t size) = 0;
+  // The range reads as zeros afterwards and its whole blocks go back to the file system.
+  virtual absl::Status PunchHole(uint64_t offset, uint64_t bytes) = 0;
+  virtual absl::Status Sync() = 0;
+};
+
+class BlockIo {
+ public:
+  virtual ~BlockIo() = default;
+  virtual absl::StatusOr<std::unique_ptr<BlockFile>> Create(
+      const std::string& path) = 0;  // must not exist yet
+  virtual absl::StatusOr<std::unique_ptr<BlockFile>> Open(const std::string& path, bool writable) = 0;
+  virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
+  virtual absl::Status Unlink(const std::string& path) = 0;
+  virtual absl::Status SyncDirectory(const std::string& path) = 0;
+  // Called before the catalog's transaction `what` is committed, so that a test can fail there.
+  virtual absl::Status BeforeCatalogCommit(absl::string_view what) = 0;
+};
+
+// The one that does real I/O; lives for ever.
+BlockIo* RealBlockIo();
+
+}  // namespace rekindle::store

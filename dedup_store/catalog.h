@@ -1,0 +1,102 @@
+// The catalog: an LMDB environment with one small record for each image, pack and index file. Everything
+// large lies in packs. A commit here is what makes an image visible.
+//
+// Catalog is thread-safe. A Txn belongs to one thread at a time and sees one state of the catalog; changes
+// are made by Update alone, whose transactions exclude each other between all processes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dedup_store/store.h"
+
+namespace rekindle::store {
+
+struct ImageRecord {
+  uint64_t id = 0;             // ascending in order of commits
+  uint64_t manifest_pack = 0;  // the pack that holds the manifest
+  ImageInfo info;
+
+  std::string Encode() const;
+  static absl::StatusOr<ImageRecord> Decode(absl::string_view bytes);
+};
+
+struct PackRecord {
+  uint64_t id = 0;
+  uint64_t file_bytes = 0;
+  uint64_t stored_bytes = 0;  // of its frames
+  uint32_t frames = 0;
+  uint32_t pages = 0;
+  uint64_t index_id = 0;  // the index file that covers it; 0: looked up in its own digest table
+};
+
+// What gc found to be unreachable in a pack. A bit is one frame, the bit after the last one the manifest.
+// Such frames are never referred to again, whether or not their space was given back yet.
+struct DeadRecord {
+  bool given_back = false;
+  std::vector<bool> dead;
+};
+
+struct IndexRecord {
+  uint64_t id = 0;
+  uint64_t entries = 0;
+  uint64_t file_bytes = 0;
+};
+
+class Catalog {
+ public:
+  class Txn {
+   public:
+    Txn(Txn&& other) noexcept;
+    Txn& operator=(Txn&&) = delete;
+    ~Txn();  // aborts, unless Update committed it
+
+    absl::StatusOr<std::vector<ImageRecord>> Images();
+    absl::StatusOr<std::vector<ImageRecord>> ImagesAfter(uint64_t id);
+    absl::StatusOr<std::optional<ImageRecord>> FindImage(uint64_t id);
+    absl::StatusOr<std::optional<ImageRecord>> FindReference(absl::string_view reference);
+    // Images whose digest begins with these hex digits (without "sha256:"), oldest first.
+    absl::StatusOr<std::vector<ImageRecord>> FindDigest(absl::string_view hex_prefix);
+    absl::StatusOr<uint64_t> NextImageId();
+    absl::Status PutImage(const ImageRecord& record);
+    absl::Status DeleteImage(const ImageRecord& record);
+
+    absl::StatusOr<std::vector<PackRecord>> Packs();
+    absl::StatusOr<std::optional<PackRecord>> FindPack(uint64_t id);
+    absl::Status PutPack(const PackRecord& record);
+    absl::Status DeletePack(uint64_t id);  // and its DeadRecord
+    absl::StatusOr<std::optional<DeadRecord>> FindDead(uint64_t pack_id);
+    absl::Status PutDead(uint64_t pack_id, const DeadRecord& record);
+
+    absl::StatusOr<std::vector<IndexRecord>> Indexes();
+    absl::Status PutIndex(const IndexRecord& record);
+    absl::Status DeleteIndex(uint64_t id);
+
+    uint64_t bytes_used();  // of the catalog file
+
+    struct State;  // LMDB's; for the implementation alone
+    explicit Txn(std::unique_ptr<State> state);
+
+   private:
+    std::unique_ptr<State> state_;
+  };
+
+  // Opens or makes the catalog in the folder `path`. One process gets the same object for the same folder
+  // every time, since LMDB forbids opening an environment twice.
+  static absl::StatusOr<std::shared_ptr<Catalog>> Open(const std::string& path, bool read_only);
+  virtual ~Catalog() = default;
+
+  virtual absl::StatusOr<Txn> Read() const = 0;
+  // Runs `change` in a write transaction and commits it durably when it returns OK; otherwise nothing
+  // changes. `change` may run more than once.
+  virtual absl::Status Update(const std::function<absl::Status(Txn&)>& change) = 0;
+};
+
+}  // namespace rekindle::store

@@ -1,0 +1,315 @@
+#include "dedup_store/digest_index.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "absl/base/call_once.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace rekindle::store {
+
+namespace {
+
+// Each pack without an index file costs every look-up of an absent digest one probe.
+constexpr size_t kMaxLoosePacks = 8;
+// An index file joins a merge when it is at most this many times as large as what is merged so far: each
+// entry is then rewritten a logarithmic number of times.
+constexpr uint64_t kMergeFactor = 3;
+constexpr uint64_t kMaxMergedEntries = uint64_t{1} << 26;
+constexpr int kEntriesPerBucketBits = 3;
+
+class IndexFile {
+ public:
+  static absl::StatusOr<std::unique_ptr<IndexFile>> Open(StoreCore* core, const IndexRecord& record) {
+    auto index = std::unique_ptr<IndexFile>(new IndexFile);
+    RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file,
+                        core->io()->Open(core->index_path(record.id), false));
+    RK_ASSIGN_OR_RETURN(uint64_t size, file->Size());
+    RK_ASSIGN_OR_RETURN(index->mapping_, file->Map(0, size));
+    absl::Span<const std::byte> bytes = index->mapping_->bytes();
+    auto damaged = [&] {
+      return absl::DataLossError(absl::StrCat("the index file ", file->path(), " is damaged"));
+    };
+    if (size < sizeof(IndexHeader)) return damaged();
+    memcpy(&index->header_, bytes.data(), sizeof(IndexHeader));
+    const IndexHeader& h = index->header_;
+    if (memcmp(h.magic, kIndexMagic, sizeof h.magic) != 0 ||
+        h.checksum != Checksum(&h, offsetof(IndexHeader, checksum)) || h.index_id != record.id ||
+        h.version != kFormatVersion || h.bucket_bits > 32 || h.packs > size / 8 || h.entries > size / 16 ||
+        h.buckets_at != sizeof h + h.packs * 8 ||
+        h.entries_at != (h.buckets_at + ((uint64_t{1} << h.bucket_bits) + 1) * 4 + 7) / 8 * 8 ||
+        h.entries_at + h.entries * sizeof(IndexEntry) > size) {
+      return damaged();
+    }
+    index->pack_ids_ = {reinterpret_cast<const uint64_t*>(bytes.data() + sizeof h), h.packs};
+    index->buckets_ = {reinterpret_cast<const uint32_t*>(bytes.data() + h.buckets_at),
+                       (uint64_t{1} << h.bucket_bits) + 1};
+    index->entries_ = {reinterpret_cast<const IndexEntry*>(bytes.data() + h.entries_at), h.entries};
+    return index;
+  }
+
+  const IndexHeader& header() const { return header_; }
+  absl::Span<const std::byte> bytes() const { return mapping_->bytes(); }
+  absl::Span<const uint64_t> pack_ids() const { return pack_ids_; }
+  absl::Span<const IndexEntry> entries() const { return entries_; }
+
+  template <typename F>
+  bool Find(const Hash128& digest, F found) const {
+    uint64_t bucket = header_.bucket_bits == 0 ? 0 : digest.lo >> (64 - header_.bucket_bits);
+    uint64_t end = std::min<uint64_t>(buckets_[bucket + 1], entries_.size());
+    for (uint64_t i = buckets_[bucket]; i < end && entries_[i].prefix <= digest.lo; ++i) {
+      if (entries_[i].prefix == digest.lo && entries_[i].pack < pack_ids_.size() && found(entries_[i]))
+        return true;
+    }
+    return false;
+  }
+
+ private:
+  IndexFile() = default;
+  std::unique_ptr<FileMapping> mapping_;
+  IndexHeader header_{};
+  absl::Span<const uint64_t> pack_ids_;
+  absl::Span<const uint32_t> buckets_;
+  absl::Span<const IndexEntry> entries_;
+};
+
+// A pack that is opened when the first hit points to it.
+struct LazyPack {
+  absl::once_flag once;
+  std::shared_ptr<const Pack> pack;  // null: can't be opened
+};
+
+class LoadedIndex : public DigestIndex {
+ public:
+  explicit LoadedIndex(StoreCore* core) : core_(core) {}
+
+  absl::Status Load() {
+    std::vector<IndexRecord> records;
+    std::vector<PackRecord> packs;
+    {
+      RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+      RK_ASSIGN_OR_RETURN(records, txn.Indexes());
+      RK_ASSIGN_OR_RETURN(packs, txn.Packs());
+    }
+    std::set<uint64_t> usable = {};
+    for (const IndexRecord& record : records) {
+      auto file = IndexFile::Open(core_, record);
+      if (!file.ok()) {
+        // Merged away a moment ago, or damaged: its packs are asked one by one.
+        if (!absl::IsNotFound(file.status())) Log(LogLevel::kWarning, file.status().message());
+        continue;
+      }
+      usable.insert(record.id);
+      files_.push_back({*std::move(file), {}});
+      files_.back().packs = std::vector<LazyPack>((*files_.back().index).pack_ids().size());
+    }
+    for (const PackRecord& record : packs) {
+      if (record.pages == 0 || usable.count(record.index_id)) continue;
+      auto pack = core_->OpenPack(record.id);
+      if (pack.ok()) loose_.push_back(*std::move(pack));
+    }
+    return absl::OkStatus();
+  }
+
+  std::optional<Found> Find(const Hash128& digest, const Hash128& fingerprint) const override {
+    std::optional<Found> result;
+    auto matches = [&](const std::shared_ptr<const Pack>& pack, uint32_t page) {
+      if (page >= pack->pages() || pack->IsDeadFrame(pack->FrameOfPage(page))) return false;
+      auto digests = pack->Digests();
+      auto fingerprints = pack->Fingerprints();
+      if (!digests.ok() || !fingerprints.ok()) return false;
+      if (!((*digests)[page] == digest) || !((*fingerprints)[page] == fingerprint)) return false;
+      result = Found{pack, page};
+      return true;
+    };
+    for (const std::shared_ptr<const Pack>& pack : loose_) {
+      auto hit = pack->FindDigest(digest, [&](uint32_t page) { return matches(pack, page); });
+      if (hit.ok() && *hit) return result;
+    }
+    for (const File& file : files_) {
+      bool hit = file.index->Find(digest, [&](const IndexEntry& entry) {
+        LazyPack& lazy = file.packs[entry.pack];
+        absl::call_once(lazy.once, [&] {
+          auto pack = core_->OpenPack(file.index->pack_ids()[entry.pack]);
+          if (pack.ok()) lazy.pack = *std::move(pack);
+        });
+        return lazy.pack != nullptr && matches(lazy.pack, entry.page);
+      });
+      if (hit) return result;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct File {
+    std::unique_ptr<IndexFile> index;
+    mutable std::vector<LazyPack> packs;
+  };
+  StoreCore* core_;
+  std::vector<File> files_;
+  std::vector<std::shared_ptr<const Pack>> loose_;
+};
+
+absl::Status CollectPack(StoreCore* core, uint64_t id, uint32_t number, std::vector<IndexEntry>& entries) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<const Pack> pack, core->OpenPack(id));
+  RK_ASSIGN_OR_RETURN(absl::Span<const Hash128> digests, pack->Digests());
+  for (uint32_t frame = 0; frame < pack->frames(); ++frame) {
+    if (pack->IsDeadFrame(frame)) continue;
+    for (uint32_t page = pack->frame(frame).first_page; page < pack->FirstPageAfter(frame); ++page) {
+      entries.push_back({digests[page].lo, number, page});
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The file stays locked until the result goes, so that gc does not take it for a dead writer's before it is
+// in the catalog.
+struct NewIndexFile {
+  IndexRecord record;
+  std::unique_ptr<BlockFile> file;
+};
+
+absl::StatusOr<NewIndexFile> WriteIndexFile(StoreCore* core, const std::vector<uint64_t>& packs,
+                                            const std::vector<IndexEntry>& entries) {
+  IndexHeader header{};
+  memcpy(header.magic, kIndexMagic, sizeof header.magic);
+  header.version = kFormatVersion;
+  while ((uint64_t{1} << (header.bucket_bits + kEntriesPerBucketBits)) < entries.size()) ++header.bucket_bits;
+  header.index_id = NewFileId();
+  header.entries = entries.size();
+  header.packs = packs.size();
+  header.buckets_at = sizeof header + packs.size() * 8;
+  uint64_t buckets = uint64_t{1} << header.bucket_bits;
+  header.entries_at = (header.buckets_at + (buckets + 1) * 4 + 7) / 8 * 8;
+  std::string bytes(header.entries_at, '\0');
+  memcpy(bytes.data() + sizeof header, packs.data(), packs.size() * 8);
+  auto* starts = reinterpret_cast<uint32_t*>(bytes.data() + header.buckets_at);
+  for (const IndexEntry& entry : entries) {
+    ++starts[(header.bucket_bits == 0 ? 0 : entry.prefix >> (64 - header.bucket_bits)) + 1];
+  }
+  for (uint64_t i = 1; i <= buckets; ++i) starts[i] += starts[i - 1];
+  bytes.append(reinterpret_cast<const char*>(entries.data()), entries.size() * sizeof(IndexEntry));
+  header.body_checksum = Checksum(absl::string_view(bytes).substr(sizeof header));
+  header.checksum = Checksum(&header, offsetof(IndexHeader, checksum));
+  memcpy(bytes.data(), &header, sizeof header);
+
+  const std::string temporary = absl::StrCat(core->path(), "/tmp/", IndexFileName(header.index_id));
+  std::unique_ptr<BlockFile> file;
+  auto write = [&]() -> absl::Status {
+    RK_ASSIGN_OR_RETURN(file, core->io()->Create(temporary));
+    RK_RETURN_IF_ERROR(file->Lock(LockMode::kExclusive, true).status());
+    constexpr size_t kBuffer = size_t{1} << 20;
+    RK_ASSIGN_OR_RETURN(std::unique_ptr<WriteQueue> queue, file->NewWriteQueue(kBuffer, 4));
+    for (size_t at = 0; at < bytes.size(); at += kBuffer) {
+      RK_ASSIGN_OR_RETURN(WriteBuffer * buffer, queue->Acquire());
+      size_t n = std::min(kBuffer, bytes.size() - at);
+      size_t padded = (n + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
+      memcpy(buffer->data, bytes.data() + at, n);
+      memset(buffer->data + n, 0, padded - n);
+      RK_RETURN_IF_ERROR(queue->Submit(buffer, padded, at));
+    }
+    RK_RETURN_IF_ERROR(queue->Drain());
+    RK_RETURN_IF_ERROR(file->Truncate(bytes.size()));
+    RK_RETURN_IF_ERROR(file->Sync());
+    RK_RETURN_IF_ERROR(core->io()->Rename(temporary, core->index_path(header.index_id)));
+    return core->io()->SyncDirectory(core->index_folder());
+  };
+  if (absl::Status status = write(); !status.ok()) {
+    (void)core->io()->Unlink(temporary);
+    (void)core->io()->Unlink(core->index_path(header.index_id));
+    return status;
+  }
+  return NewIndexFile{{header.index_id, entries.size(), bytes.size()}, std::move(file)};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DigestIndex>> DigestIndex::Load(StoreCore* core) {
+  auto index = std::make_unique<LoadedIndex>(core);
+  RK_RETURN_IF_ERROR(index->Load());
+  return std::unique_ptr<DigestIndex>(std::move(index));
+}
+
+absl::Status MergeIndexes(StoreCore* core, bool all) {
+  std::vector<PackRecord> packs;
+  std::vector<IndexRecord> indexes;
+  {
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core->catalog().Read());
+    RK_ASSIGN_OR_RETURN(packs, txn.Packs());
+    RK_ASSIGN_OR_RETURN(indexes, txn.Indexes());
+  }
+  std::set<uint64_t> merged_packs;
+  uint64_t total = 0;
+  for (const PackRecord& pack : packs) {
+    if (pack.index_id != 0 || pack.pages == 0) continue;
+    merged_packs.insert(pack.id);
+    total += pack.pages;
+  }
+  if (merged_packs.empty() || (!all && merged_packs.size() <= kMaxLoosePacks)) return absl::OkStatus();
+  std::sort(indexes.begin(), indexes.end(), [](auto& a, auto& b) { return a.entries < b.entries; });
+  std::set<uint64_t> merged_indexes;
+  for (const IndexRecord& index : indexes) {
+    if (index.entries > total * kMergeFactor || total + index.entries > kMaxMergedEntries) break;
+    merged_indexes.insert(index.id);
+    total += index.entries;
+    for (const PackRecord& pack : packs) {
+      if (pack.index_id == index.id) merged_packs.insert(pack.id);
+    }
+  }
+
+  std::vector<uint64_t> pack_ids;
+  std::vector<IndexEntry> entries;
+  entries.reserve(total);
+  for (uint64_t id : merged_packs) {
+    // One that can't be read is left to its own table, or to fsck.
+    if (CollectPack(core, id, static_cast<uint32_t>(pack_ids.size()), entries).ok()) pack_ids.push_back(id);
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const IndexEntry& a, const IndexEntry& b) { return a.prefix < b.prefix; });
+  RK_ASSIGN_OR_RETURN(NewIndexFile written, WriteIndexFile(core, pack_ids, entries));
+  const IndexRecord& record = written.record;
+
+  RK_RETURN_IF_ERROR(core->io()->BeforeCatalogCommit("merge of indexes"));
+  absl::Status status = core->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
+    RK_ASSIGN_OR_RETURN(std::vector<IndexRecord> now, txn.Indexes());
+    size_t still = 0;
+    for (const IndexRecord& index : now) still += merged_indexes.count(index.id);
+    if (still != merged_indexes.size()) return absl::AbortedError("another process merged the index");
+    for (uint64_t id : merged_indexes) RK_RETURN_IF_ERROR(txn.DeleteIndex(id));
+    RK_RETURN_IF_ERROR(txn.PutIndex(record));
+    RK_ASSIGN_OR_RETURN(std::vector<PackRecord> all_packs, txn.Packs());
+    std::set<uint64_t> covered(pack_ids.begin(), pack_ids.end());
+    for (PackRecord& pack : all_packs) {
+      if (covered.count(pack.id) && (pack.index_id == 0 || merged_indexes.count(pack.index_id))) {
+        pack.index_id = record.id;
+      } else if (merged_indexes.count(pack.index_id)) {
+        pack.index_id = 0;
+      } else {
+        continue;
+      }
+      RK_RETURN_IF_ERROR(txn.PutPack(pack));
+    }
+    return absl::OkStatus();
+  });
+  if (!status.ok()) {
+    RK_RETURN_IF_ERROR(core->io()->Unlink(core->index_path(record.id)));
+    return absl::IsAborted(status) ? absl::OkStatus() : status;
+  }
+  for (uint64_t id : merged_indexes) RK_RETURN_IF_ERROR(core->io()->Unlink(core->index_path(id)));
+  return absl::OkStatus();
+}
+
+absl::Status VerifyIndexFile(StoreCore* core, const IndexRecord& record) {
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<IndexFile> index, IndexFile::Open(core, record));
+  absl::Span<const std::byte> body = index->bytes().subspan(sizeof(IndexHeader));
+  if (Checksum(body.data(), body.size()) != index->header().body_checksum) {
+    return absl::DataLossError(absl::StrCat("the index file ", core->index_path(record.id), " is damaged"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::store

@@ -1,0 +1,313 @@
+// Proves that a store is whole, or says exactly what is not.
+
+#include <zstd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "base/status.h"
+#include "dedup_store/digest_index.h"
+#include "dedup_store/image_reader.h"
+#include "dedup_store/maintenance.h"
+
+namespace rekindle::store {
+
+namespace {
+
+constexpr size_t kFramesAtATime = 16;
+
+struct PackCheck {
+  PackRecord record;
+  std::shared_ptr<const Pack> pack;  // null: can't be used at all
+  std::vector<bool> bad_frames;      // frames with a page that can't be read as it was written
+  bool must_read = false;  // its directory is damaged, so only the data itself tells which pages are
+  bool digests_damaged = false;
+};
+
+class Checker {
+ public:
+  Checker(const std::shared_ptr<StoreCore>& core, const FsckOptions& options)
+      : core_(core), options_(options) {}
+
+  absl::StatusOr<FsckReport> Run() {
+    std::vector<ImageRecord> images;
+    std::vector<PackRecord> packs;
+    std::vector<IndexRecord> indexes;
+    {
+      RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+      RK_ASSIGN_OR_RETURN(images, txn.Images());
+      RK_ASSIGN_OR_RETURN(packs, txn.Packs());
+      RK_ASSIGN_OR_RETURN(indexes, txn.Indexes());
+    }
+    for (const PackRecord& record : packs) CheckPack(record);
+    for (const auto& [id, check] : packs_) {
+      if (check.pack && (options_.read_data || check.must_read)) total_bytes_ += check.record.stored_bytes;
+    }
+    for (auto& [id, check] : packs_) {
+      if (check.pack && (options_.read_data || check.must_read)) ReadPack(check);
+    }
+    for (const IndexRecord& record : indexes) CheckIndex(record);
+    for (const ImageRecord& record : images) CheckImage(record);
+    if (options_.repair) RK_RETURN_IF_ERROR(Repair());
+    return std::move(report_);
+  }
+
+ private:
+  void Problem(std::string sentence) { report_.problems.push_back(std::move(sentence)); }
+
+  void CheckPack(const PackRecord& record) {
+    PackCheck& check = packs_[record.id];
+    check.record = record;
+    // Opened anew: what another part of this process read earlier proves nothing about the file now.
+    auto open = [&]() -> absl::StatusOr<std::shared_ptr<const Pack>> {
+      RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file,
+                          core_->io()->Open(core_->pack_path(record.id), false));
+      RK_RETURN_IF_ERROR(file->Lock(LockMode::kShared, true).status());
+      RK_ASSIGN_OR_RETURN(uint64_t size, file->Size());
+      if (size != record.file_bytes) {
+        return absl::DataLossError(
+            absl::StrCat("pack ", file->path(), ": it has ", size, " bytes instead of ", record.file_bytes));
+      }
+      std::optional<DeadRecord> dead;
+      {
+        RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+        RK_ASSIGN_OR_RETURN(dead, txn.FindDead(record.id));
+      }
+      RK_ASSIGN_OR_RETURN(std::unique_ptr<Pack> pack,
+                          Pack::Open(std::move(file), record.id, core_->identity().uuid));
+      if (dead) pack->set_dead(std::move(dead->dead));
+      return std::shared_ptr<const Pack>(std::move(pack));
+    };
+    auto pack = open();
+    if (!pack.ok()) {
+      if (Vanished(record.id)) {
+        packs_.erase(record.id);
+        return;
+      }
+      Problem(std::string(pack.status().message()));
+      return;
+    }
+    check.pack = *std::move(pack);
+    check.bad_frames.assign(check.pack->frames(), false);
+    for (PackSection section : {kFingerprints, kDigests, kDigestTable}) {
+      absl::Status status = check.pack->ReadSection(section).status();
+      if (status.ok()) continue;
+      Problem(std::string(status.message()));
+      check.must_read |= section != kDigestTable;
+      check.digests_damaged |= section == kDigests;
+    }
+    report_.chunks_checked += check.pack->frames();
+  }
+
+  // A gc that runs beside us may have removed it.
+  bool Vanished(uint64_t pack_id) {
+    auto txn = core_->catalog().Read();
+    if (!txn.ok()) return false;
+    auto record = txn->FindPack(pack_id);
+    return record.ok() && !*record;
+  }
+
+  void ReadPack(PackCheck& check) {
+    const Pack& pack = *check.pack;
+    auto fingerprints = pack.Fingerprints();
+    auto digests = pack.Digests();
+    if (!fingerprints.ok() || !digests.ok()) {
+      Problem(absl::StrCat("the directory of pack ", pack.path(), " can't be read"));
+      check.bad_frames.assign(pack.frames(), true);
+      return;
+    }
+    std::atomic<uint32_t> next{0};
+    absl::Mutex mutex;
+    auto work = [&] {
+      Sha256 sha;
+      std::vector<std::byte> stored, plain(kMaxFramePages * kPageSize);
+      for (uint32_t begin; (begin = next.fetch_add(kFramesAtATime)) < pack.frames();) {
+        uint32_t end = std::min<uint32_t>(begin + kFramesAtATime, pack.frames());
+        for (uint32_t f = begin; f < end; ++f) {
+          if (pack.IsDeadFrame(f)) continue;
+          std::string problem =
+              ReadFrame(pack, f, *fingerprints, *digests, check.digests_damaged, sha, stored, plain);
+          absl::MutexLock lock(&mutex);
+          report_.bytes_read += pack.frame(f).stored_bytes;
+          if (!problem.empty()) {
+            check.bad_frames[f] = true;
+            Problem(std::move(problem));
+          }
+          if (options_.progress) options_.progress(report_.bytes_read, total_bytes_);
+        }
+      }
+    };
+    std::vector<std::thread> helpers;
+    for (size_t i = 1; i < std::min<size_t>(core_->threads(), pack.frames() / kFramesAtATime); ++i) {
+      helpers.emplace_back(work);
+    }
+    work();
+    for (std::thread& helper : helpers) helper.join();
+  }
+
+  // What is wrong with a frame, or nothing.
+  std::string ReadFrame(const Pack& pack, uint32_t f, absl::Span<const Hash128> fingerprints,
+                        absl::Span<const Hash128> digests, bool digests_damaged, Sha256& sha,
+                        std::vector<std::byte>& stored, std::vector<std::byte>& plain) {
+    const FrameEntry& frame = pack.frame(f);
+    auto what = [&](absl::string_view why) {
+      return absl::StrFormat("pack %s, chunk at %d: %s", pack.path(), frame.offset(), why);
+    };
+    stored.resize(frame.stored_bytes);
+    absl::Status status = pack.file().ReadAt(frame.offset(), absl::MakeSpan(stored));
+    if (!status.ok()) return what(status.message());
+    const uint32_t pages = pack.FirstPageAfter(f) - frame.first_page;
+    const std::byte* data = stored.data();
+    if (frame.codec() == Codec::kZstd) {
+      size_t n = ZSTD_decompress(plain.data(), plain.size(), stored.data(), stored.size());
+      if (ZSTD_isError(n) || n != pages * kPageSize) return what("the compressed data is damaged");
+      data = plain.data();
+    }
+    for (uint32_t p = 0; p < pages; ++p) {
+      const std::byte* page = data + p * kPageSize;
+      if (!(core_->fingerprinter().Of(page) == fingerprints[frame.first_page + p])) {
+        return what("the data does not fit its fingerprint");
+      }
+      if (!digests_damaged && !(sha.Page(page) == digests[frame.first_page + p])) {
+        return what("the data does not fit its digest");
+      }
+    }
+    return "";
+  }
+
+  void CheckIndex(const IndexRecord& record) {
+    absl::Status status = VerifyIndexFile(core_.get(), record);
+    if (status.ok()) return;
+    auto txn = core_->catalog().Read();
+    if (txn.ok()) {
+      auto now = txn->Indexes();
+      if (now.ok() && std::none_of(now->begin(), now->end(), [&](auto& r) { return r.id == record.id; }))
+        return;
+    }
+    Problem(absl::StrCat(status.message(), "; nothing is lost: it is made anew with repair"));
+    bad_indexes_.insert(record.id);
+  }
+
+  void CheckImage(const ImageRecord& record) {
+    ++report_.images_checked;
+    std::string why = DamageOf(record);
+    if (why.empty()) return;
+    Problem(absl::StrCat("image ", record.info.reference, " is lost: ", why));
+    report_.lost_images.push_back(record.info.reference);
+    lost_.push_back(record);
+  }
+
+  std::string DamageOf(const ImageRecord& record) {
+    auto home = packs_.find(record.manifest_pack);
+    if (home == packs_.end() || !home->second.pack) return "the pack with its manifest can't be used";
+    auto encoded = home->second.pack->ReadSection(kManifest);
+    if (!encoded.ok()) return std::string(encoded.status().message());
+    auto manifest = Manifest::Decode(*encoded);
+    if (!manifest.ok()) return std::string(manifest.status().message());
+    std::vector<const PackCheck*> checks;
+    bool digests_whole = true;
+    for (uint64_t id : manifest->packs) {
+      auto it = packs_.find(id);
+      if (it == packs_.end() || !it->second.pack)
+        return absl::StrCat("pack ", core_->pack_path(id), " can't be used");
+      checks.push_back(&it->second);
+      digests_whole &= !it->second.digests_damaged && it->second.pack->Digests().ok();
+    }
+    std::string why;
+    auto check_extents = [&](const std::vector<Extent>& extents) {
+      for (const Extent& e : extents) {
+        if (e.zero() || !why.empty()) continue;
+        const PackCheck& check = *checks[e.pack];
+        uint64_t end = e.pack_page + e.pages;
+        if (end > check.pack->pages()) {
+          why = "its manifest points outside its packs";
+          return;
+        }
+        for (uint32_t f = check.pack->FrameOfPage(e.pack_page);
+             f < check.pack->frames() && check.pack->frame(f).first_page < end; ++f) {
+          if (check.bad_frames[f] || check.pack->IsDeadFrame(f)) {
+            why = absl::StrFormat("the chunk at %d of pack %s is %s", check.pack->frame(f).offset(),
+                                  check.pack->path(), check.bad_frames[f] ? "damaged" : "gone");
+            return;
+          }
+        }
+      }
+    };
+    for (const PagedObject& object : manifest->objects) check_extents(object.extents);
+    check_extents(manifest->blob_stream);
+    if (!why.empty() || !digests_whole) return why;
+    std::string digest = DigestText(manifest->ContentDigest(
+        [&](uint32_t pack, uint32_t page) { return (*checks[pack]->pack->Digests())[page]; }));
+    if (digest != record.info.digest) return "its content does not fit its digest";
+    return "";
+  }
+
+  absl::Status Repair() {
+    RK_RETURN_IF_ERROR(core_->CheckWritable());
+    RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("repair"));
+    auto change = [&](Catalog::Txn& txn) -> absl::Status {
+      for (const ImageRecord& record : lost_) RK_RETURN_IF_ERROR(txn.DeleteImage(record));
+      for (const auto& [id, check] : packs_) {
+        if (!check.pack || check.digests_damaged) {
+          RK_RETURN_IF_ERROR(RetirePack(txn, check));
+          continue;
+        }
+        if (std::find(check.bad_frames.begin(), check.bad_frames.end(), true) == check.bad_frames.end())
+          continue;
+        // New images must not be pointed to what can't be read.
+        RK_ASSIGN_OR_RETURN(std::optional<DeadRecord> dead, txn.FindDead(id));
+        DeadRecord record = dead.value_or(DeadRecord());
+        record.given_back = false;
+        record.dead.resize(check.pack->frames() + 1);
+        for (uint32_t f = 0; f < check.pack->frames(); ++f)
+          record.dead[f] = record.dead[f] || check.bad_frames[f];
+        RK_RETURN_IF_ERROR(txn.PutDead(id, record));
+      }
+      if (bad_indexes_.empty()) return absl::OkStatus();
+      for (uint64_t id : bad_indexes_) RK_RETURN_IF_ERROR(txn.DeleteIndex(id));
+      RK_ASSIGN_OR_RETURN(std::vector<PackRecord> packs, txn.Packs());
+      for (PackRecord& pack : packs) {
+        if (!bad_indexes_.count(pack.index_id)) continue;
+        pack.index_id = 0;
+        RK_RETURN_IF_ERROR(txn.PutPack(pack));
+      }
+      return absl::OkStatus();
+    };
+    RK_RETURN_IF_ERROR(core_->catalog().Update(change));
+    packs_.clear();
+    for (uint64_t id : bad_indexes_) RK_RETURN_IF_ERROR(core_->io()->Unlink(core_->index_path(id)));
+    return MergeIndexes(core_.get(), true);
+  }
+
+  // A pack that can't be opened holds nothing that could be read: every image that needs it is among the
+  // lost.
+  absl::Status RetirePack(Catalog::Txn& txn, const PackCheck& check) {
+    if (!check.pack) return txn.DeletePack(check.record.id);
+    return absl::OkStatus();
+  }
+
+  const std::shared_ptr<StoreCore> core_;
+  const FsckOptions& options_;
+  std::map<uint64_t, PackCheck> packs_;
+  std::set<uint64_t> bad_indexes_;
+  std::vector<ImageRecord> lost_;
+  uint64_t total_bytes_ = 0;
+  FsckReport report_;
+};
+
+}  // namespace
+
+absl::StatusOr<FsckReport> CheckStore(const std::shared_ptr<StoreCore>& core, const FsckOptions& options) {
+  if (options.repair) RK_RETURN_IF_ERROR(core->CheckWritable());
+  return Checker(core, options).Run();
+}
+
+}  // namespace rekindle::store

@@ -1,0 +1,249 @@
+// Frees what no image reaches.
+//
+// What makes it safe beside captures and restores: whoever reads a pack or refers new images to it holds a
+// shared lock on its file (StoreCore::OpenPack); gc touches a pack only under the exclusive lock, and looks
+// for images that were committed since its marking after it has that lock. A pack in use is left to the next
+// gc. Each step is complete in itself: killed anywhere, the next gc finishes the work.
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "dedup_store/maintenance.h"
+#include "dedup_store/manifest.h"
+
+namespace rekindle::store {
+
+namespace {
+
+struct PageInterval {
+  uint32_t first;
+  uint32_t end;
+};
+
+struct PackUse {
+  std::vector<PageInterval> pages;
+  bool manifest = false;
+};
+
+uint64_t WholeBlocks(uint64_t begin, uint64_t end) {
+  uint64_t from = (begin + 4095) / 4096, to = end / 4096;
+  return to > from ? (to - from) * 4096 : 0;
+}
+
+class Collector {
+ public:
+  Collector(const std::shared_ptr<StoreCore>& core, bool dry_run) : core_(core), dry_run_(dry_run) {}
+
+  absl::StatusOr<GcReport> Run() {
+    std::vector<PackRecord> packs;
+    {
+      RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+      RK_ASSIGN_OR_RETURN(packs, txn.Packs());
+    }
+    RK_RETURN_IF_ERROR(MarkNewImages());
+    for (const PackRecord& pack : packs) RK_RETURN_IF_ERROR(Sweep(pack));
+    RK_RETURN_IF_ERROR(RemoveLeftovers(core_->packs_folder()));
+    RK_RETURN_IF_ERROR(RemoveLeftovers(core_->index_folder()));
+    RK_RETURN_IF_ERROR(RemoveLeftovers(core_->path() + "/tmp"));
+    return report_;
+  }
+
+ private:
+  // Marks what the images reach that were committed since the last call.
+  absl::Status MarkNewImages() {
+    std::vector<ImageRecord> images;
+    {
+      RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+      RK_ASSIGN_OR_RETURN(images, txn.ImagesAfter(last_image_));
+    }
+    for (const ImageRecord& image : images) {
+      auto manifest = ReadManifest(image);
+      last_image_ = std::max(last_image_, image.id);
+      if (!manifest.ok()) {
+        // Removed between the two steps: nothing to mark.
+        RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+        RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> still, txn.FindImage(image.id));
+        if (!still) continue;
+        return Annotate(
+            manifest.status(),
+            absl::StrCat("gc must know what image ", image.info.reference,
+                         " reaches, and can't (`rekindle fsck --repair` drops images that are lost)"));
+      }
+      use_[image.manifest_pack].manifest = true;
+      auto mark = [&](const std::vector<Extent>& extents) {
+        for (const Extent& e : extents) {
+          if (e.zero()) continue;
+          use_[manifest->packs[e.pack]].pages.push_back(
+              {e.pack_page, e.pack_page + static_cast<uint32_t>(e.pages)});
+        }
+      };
+      for (const PagedObject& object : manifest->objects) mark(object.extents);
+      mark(manifest->blob_stream);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Manifest> ReadManifest(const ImageRecord& image) {
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<const Pack> pack, core_->OpenPack(image.manifest_pack));
+    RK_ASSIGN_OR_RETURN(std::string encoded, pack->ReadSection(kManifest));
+    return Manifest::Decode(encoded);
+  }
+
+  absl::Status Sweep(const PackRecord& record) {
+    // Most packs have nothing to give; they are not locked for that.
+    auto file = core_->io()->Open(core_->pack_path(record.id), !dry_run_);
+    if (absl::IsNotFound(file.status())) return absl::OkStatus();
+    RK_RETURN_IF_ERROR(file.status());
+    if (!dry_run_) {
+      RK_ASSIGN_OR_RETURN(bool locked, (*file)->Lock(LockMode::kExclusive, false));
+      if (!locked) return absl::OkStatus();
+      RK_RETURN_IF_ERROR(MarkNewImages());
+    }
+    std::optional<DeadRecord> known;
+    {
+      RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+      RK_ASSIGN_OR_RETURN(std::optional<PackRecord> now, txn.FindPack(record.id));
+      if (!now) return absl::OkStatus();
+      RK_ASSIGN_OR_RETURN(known, txn.FindDead(record.id));
+    }
+    auto use = use_.find(record.id);
+    if (use == use_.end()) return RemovePack(record.id, **file);
+
+    auto opened = Pack::Open(*std::move(file), record.id, core_->identity().uuid);
+    if (!opened.ok()) {
+      Log(LogLevel::kWarning,
+          absl::StrCat(opened.status().message(), "; gc leaves it, `rekindle fsck` tells more"));
+      return absl::OkStatus();
+    }
+    return PunchDead(**opened, use->second, known);
+  }
+
+  absl::Status RemovePack(uint64_t id, BlockFile& file) {
+    RK_ASSIGN_OR_RETURN(uint64_t bytes, file.AllocatedBytes());
+    ++report_.packs_removed;
+    report_.bytes_freed += bytes;
+    if (dry_run_) return absl::OkStatus();
+    RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("removal of a pack"));
+    RK_RETURN_IF_ERROR(core_->catalog().Update([&](Catalog::Txn& txn) { return txn.DeletePack(id); }));
+    return core_->io()->Unlink(core_->pack_path(id));
+  }
+
+  absl::Status PunchDead(Pack& pack, const PackUse& use, const std::optional<DeadRecord>& known) {
+    const uint32_t frames = pack.frames();
+    std::vector<bool> live(frames + 1, false);
+    live[frames] = use.manifest;
+    for (const PageInterval& interval : use.pages) {
+      if (interval.first >= interval.end || interval.end > pack.pages()) continue;
+      for (uint32_t f = pack.FrameOfPage(interval.first);
+           f < frames && pack.frame(f).first_page < interval.end; ++f) {
+        live[f] = true;
+      }
+    }
+    DeadRecord dead;
+    dead.dead.resize(frames + 1);
+    bool news = false;
+    for (uint32_t f = 0; f <= frames; ++f) {
+      bool before = known && f < known->dead.size() && known->dead[f];
+      dead.dead[f] = before || !live[f];
+      news |= dead.dead[f] != before;
+    }
+    if (!news && (!known || known->given_back)) return absl::OkStatus();
+
+    std::vector<std::pair<uint64_t, uint64_t>> holes;
+    auto add_hole = [&](uint64_t begin, uint64_t end) {
+      if (!holes.empty() && holes.back().second == begin) {
+        holes.back().second = end;
+      } else {
+        holes.push_back({begin, end});
+      }
+    };
+    for (uint32_t f = 0; f < frames; ++f) {
+      const FrameEntry& frame = pack.frame(f);
+      if (dead.dead[f]) add_hole(frame.offset(), frame.offset() + frame.stored_bytes);
+    }
+    if (dead.dead[frames]) {
+      const SectionEntry& manifest = pack.footer().sections[kManifest];
+      const SectionEntry& record = pack.footer().sections[kImageRecord];
+      add_hole(manifest.offset, manifest.offset + manifest.bytes);
+      add_hole(record.offset, record.offset + record.bytes);
+    }
+    ++report_.packs_rewritten;
+    if (dry_run_) {
+      for (const auto& [begin, end] : holes) report_.bytes_freed += WholeBlocks(begin, end);
+      return absl::OkStatus();
+    }
+    RK_ASSIGN_OR_RETURN(uint64_t before, pack.file().AllocatedBytes());
+    RK_RETURN_IF_ERROR(SetDead(pack.id(), dead));
+    for (const auto& [begin, end] : holes) {
+      if (begin < end) RK_RETURN_IF_ERROR(pack.mutable_file().PunchHole(begin, end - begin));
+    }
+    RK_RETURN_IF_ERROR(pack.mutable_file().Sync());
+    dead.given_back = true;
+    RK_RETURN_IF_ERROR(SetDead(pack.id(), dead));
+    RK_ASSIGN_OR_RETURN(uint64_t after, pack.file().AllocatedBytes());
+    report_.bytes_freed += before > after ? before - after : 0;
+    return absl::OkStatus();
+  }
+
+  absl::Status SetDead(uint64_t pack_id, const DeadRecord& dead) {
+    RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("dead frames"));
+    return core_->catalog().Update([&](Catalog::Txn& txn) { return txn.PutDead(pack_id, dead); });
+  }
+
+  // Files that the catalog does not know, and whose writer does not hold its lock any more.
+  absl::Status RemoveLeftovers(const std::string& folder) {
+    RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(folder));
+    for (const std::string& name : names) {
+      uint64_t pack_id = IdOfFileName(name, ".pack");
+      uint64_t index_id = IdOfFileName(name, ".idx");
+      if (pack_id == 0 && index_id == 0) continue;
+      RK_ASSIGN_OR_RETURN(bool known, InCatalog(pack_id, index_id));
+      if (known && folder != core_->path() + "/tmp") continue;
+      const std::string path = absl::StrCat(folder, "/", name);
+      auto file = core_->io()->Open(path, false);
+      if (absl::IsNotFound(file.status())) continue;
+      RK_RETURN_IF_ERROR(file.status());
+      RK_ASSIGN_OR_RETURN(bool locked, (*file)->Lock(LockMode::kExclusive, false));
+      if (!locked) continue;
+      // Its writer may have committed it just before.
+      RK_ASSIGN_OR_RETURN(known, InCatalog(pack_id, index_id));
+      if (known && folder != core_->path() + "/tmp") continue;
+      RK_ASSIGN_OR_RETURN(uint64_t bytes, (*file)->AllocatedBytes());
+      ++report_.leftovers_removed;
+      report_.bytes_freed += bytes;
+      if (!dry_run_) RK_RETURN_IF_ERROR(core_->io()->Unlink(path));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> InCatalog(uint64_t pack_id, uint64_t index_id) {
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+    if (pack_id != 0) {
+      RK_ASSIGN_OR_RETURN(std::optional<PackRecord> pack, txn.FindPack(pack_id));
+      return pack.has_value();
+    }
+    RK_ASSIGN_OR_RETURN(std::vector<IndexRecord> indexes, txn.Indexes());
+    return std::any_of(indexes.begin(), indexes.end(),
+                       [&](const IndexRecord& r) { return r.id == index_id; });
+  }
+
+  const std::shared_ptr<StoreCore> core_;
+  const bool dry_run_;
+  uint64_t last_image_ = 0;
+  std::map<uint64_t, PackUse> use_;
+  GcReport report_;
+};
+
+}  // namespace
+
+absl::StatusOr<GcReport> CollectGarbage(const std::shared_ptr<StoreCore>& core, const GcOptions& options) {
+  if (!options.dry_run) RK_RETURN_IF_ERROR(core->CheckWritable());
+  return Collector(core, options.dry_run).Run();
+}
+
+}  // namespace rekindle::store

@@ -1,0 +1,2 @@
+#define REKINDLE_FINGERPRINT FingerprintBaseline
+#include "dedup_store/hashing_kernel.inc"

@@ -1,0 +1,285 @@
+#include "dedup_store/pack_writer.h"
+
+#include <zstd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace rekindle::store {
+
+namespace {
+
+constexpr size_t kBufferBytes = size_t{4} << 20;
+constexpr size_t kFrameBytes = kMaxFramePages * kPageSize;
+// Disk space is taken in steps of this: a full disk shows early, and the file lies in few pieces.
+constexpr uint64_t kAllocationStep = uint64_t{64} << 20;
+// A frame that does not shrink by a twelfth stays raw: it can then be read in place, page by page.
+constexpr size_t WorthStoring(size_t bytes) { return bytes - bytes / 12; }
+constexpr size_t kSampleBytes = 8192;
+constexpr size_t kSamplePiece = 1024;
+
+size_t RoundUp(size_t n) { return (n + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PackWriter>> PackWriter::Create(BlockIo* io,
+                                                               const PackWriterOptions& options) {
+  auto writer = std::unique_ptr<PackWriter>(new PackWriter(io, options));
+  RK_RETURN_IF_ERROR(writer->Begin());
+  return writer;
+}
+
+absl::Status PackWriter::Begin() {
+  for (;;) {
+    id_ = NewFileId();
+    path_ = absl::StrCat(options_.directory, "/", PackFileName(id_));
+    RK_ASSIGN_OR_RETURN(file_, io_->Create(path_));
+    // Until it was locked, a gc could take the file for a dead writer's and remove it.
+    RK_RETURN_IF_ERROR(file_->Lock(LockMode::kExclusive, true).status());
+    RK_ASSIGN_OR_RETURN(bool linked, file_->IsLinked());
+    if (linked) break;
+  }
+  size_t buffer_bytes =
+      std::clamp(RoundUp(options_.expected_bytes + kFrameBytes), 2 * kFrameBytes, kBufferBytes);
+  size_t wanted = options_.expected_bytes / buffer_bytes + 1;
+  size_t buffers = std::clamp(wanted, options_.threads + 1, options_.threads + 6);
+  RK_ASSIGN_OR_RETURN(queue_, file_->NewWriteQueue(buffer_bytes, buffers));
+
+  RK_ASSIGN_OR_RETURN(WriteBuffer * buffer, queue_->Acquire());
+  memset(buffer->data, 0, kPackHeaderBytes);
+  PackHeader header{};
+  memcpy(header.magic, kPackMagic, sizeof header.magic);
+  header.version = kFormatVersion;
+  header.page_size = kPageSize;
+  memcpy(header.store_uuid, options_.uuid.data(), sizeof header.store_uuid);
+  header.pack_id = id_;
+  header.created_unix_ns = options_.created_unix_ns;
+  memcpy(header.seed, options_.seed.data(), sizeof header.seed);
+  header.checksum = Checksum(&header, offsetof(PackHeader, checksum));
+  memcpy(buffer->data, &header, sizeof header);
+  return queue_->Submit(buffer, kPackHeaderBytes, 0);
+}
+
+PackWriter::~PackWriter() {
+  if (queue_ != nullptr) (void)queue_->Drain();
+  queue_.reset();
+  if (keep_ || file_ == nullptr) return;
+  if (absl::Status status = io_->Unlink(path_); !status.ok()) {
+    Log(LogLevel::kWarning, absl::StrCat(status.message(), "; the next gc of the store removes it"));
+  }
+}
+
+absl::StatusOr<uint64_t> PackWriter::TakeRoom(size_t bytes) {
+  uint64_t offset = next_offset_.load(std::memory_order_relaxed);
+  // Small packs need no plan: their few writes find a full disk themselves.
+  while (options_.expected_bytes > kAllocationStep && offset + bytes > allocated_) {
+    RK_RETURN_IF_ERROR(file_->Allocate(allocated_, kAllocationStep));
+    allocated_ += kAllocationStep;
+  }
+  next_offset_.store(offset + bytes, std::memory_order_relaxed);
+  return offset;
+}
+
+PackWriter::Appender::Appender(PackWriter* writer) : writer_(writer), zstd_(ZSTD_createCCtx()) {}
+
+PackWriter::Appender::~Appender() {
+  ZSTD_freeCCtx(zstd_);
+  // A buffer that was never submitted goes with the queue.
+}
+
+// Compresses pieces taken from all over the frame; that costs a tenth of compressing what won't shrink.
+bool PackWriter::Appender::LooksCompressible(const std::byte* data, size_t bytes) {
+  std::byte sample[kSampleBytes];
+  size_t pieces = kSampleBytes / kSamplePiece;
+  if (bytes <= kSampleBytes) {
+    memcpy(sample, data, bytes);
+  } else {
+    size_t step = (bytes - kSamplePiece) / (pieces - 1);
+    for (size_t i = 0; i < pieces; ++i) memcpy(sample + i * kSamplePiece, data + i * step, kSamplePiece);
+    bytes = kSampleBytes;
+  }
+  trial_.resize(ZSTD_compressBound(kFrameBytes));
+  size_t n = ZSTD_compressCCtx(zstd_, trial_.data(), trial_.size(), sample, bytes, 1);
+  return !ZSTD_isError(n) && n <= WorthStoring(bytes);
+}
+
+absl::Status PackWriter::Appender::Append(absl::Span<const NewPage> pages, int level,
+                                          std::vector<Placed>* placed) {
+  const size_t bytes = pages.size() * kPageSize;
+  if (buffer_ != nullptr && RoundUp(raw_bytes_ + compressed_bytes_ + bytes) > buffer_->capacity) {
+    RK_RETURN_IF_ERROR(Flush(placed));
+  }
+  if (buffer_ == nullptr) {
+    RK_ASSIGN_OR_RETURN(buffer_, writer_->queue_->Acquire());
+  }
+
+  bool adjacent = true;
+  for (size_t i = 1; i < pages.size(); ++i) adjacent &= pages[i].data == pages[i - 1].data + kPageSize;
+  const std::byte* data = pages[0].data;
+  if (!adjacent) {
+    gathered_.resize(kFrameBytes);
+    for (size_t i = 0; i < pages.size(); ++i)
+      memcpy(gathered_.data() + i * kPageSize, pages[i].data, kPageSize);
+    data = gathered_.data();
+  }
+
+  HeldFrame frame;
+  frame.first = static_cast<uint32_t>(pages_.size());
+  frame.pages = static_cast<uint32_t>(pages.size());
+  if (level > 0 && LooksCompressible(data, bytes)) {
+    size_t n = ZSTD_compressCCtx(zstd_, trial_.data(), trial_.size(), data, bytes, level);
+    if (!ZSTD_isError(n) && n <= WorthStoring(bytes)) {
+      frame.codec = Codec::kZstd;
+      frame.stored_bytes = static_cast<uint32_t>(n);
+      frame.offset = static_cast<uint32_t>(compressed_bytes_);
+      if (compressed_.size() < compressed_bytes_ + n) compressed_.resize((compressed_bytes_ + n) * 2);
+      memcpy(compressed_.data() + compressed_bytes_, trial_.data(), n);
+      compressed_bytes_ += n;
+    }
+  }
+  if (frame.codec == Codec::kRaw) {
+    frame.stored_bytes = static_cast<uint32_t>(bytes);
+    frame.offset = static_cast<uint32_t>(raw_bytes_);
+    memcpy(buffer_->data + raw_bytes_, data, bytes);
+    raw_bytes_ += bytes;
+  }
+  frames_.push_back(frame);
+  for (const NewPage& page : pages) pages_.push_back({page.fingerprint, page.digest, page.ordinal});
+  return absl::OkStatus();
+}
+
+absl::Status PackWriter::Appender::Flush(std::vector<Placed>* placed) {
+  if (buffer_ == nullptr || frames_.empty()) return absl::OkStatus();
+  // Raw frames first, at whole pages; the compressed ones close-packed behind them.
+  memcpy(buffer_->data + raw_bytes_, compressed_.data(), compressed_bytes_);
+  size_t used = raw_bytes_ + compressed_bytes_;
+  size_t padded = RoundUp(used);
+  memset(buffer_->data + used, 0, padded - used);
+  uint64_t offset = 0;
+  {
+    // Under one lock, so that frames come in the order of their offsets.
+    PackWriter& w = *writer_;
+    absl::MutexLock lock(&w.mutex_);
+    RK_ASSIGN_OR_RETURN(offset, w.TakeRoom(padded));
+    for (Codec codec : {Codec::kRaw, Codec::kZstd}) {
+      for (const HeldFrame& frame : frames_) {
+        if (frame.codec != codec) continue;
+        uint64_t at = offset + frame.offset + (codec == Codec::kRaw ? 0 : raw_bytes_);
+        auto page = static_cast<uint32_t>(w.digests_.size());
+        w.frames_.push_back({at | static_cast<uint64_t>(codec) << 56, frame.stored_bytes, page});
+        w.stored_bytes_ += frame.stored_bytes;
+        for (uint32_t i = frame.first; i < frame.first + frame.pages; ++i) {
+          w.fingerprints_.push_back(pages_[i].fingerprint);
+          w.digests_.push_back(pages_[i].digest);
+          placed->push_back({pages_[i].ordinal, page++});
+        }
+      }
+    }
+  }
+  frames_.clear();
+  pages_.clear();
+  raw_bytes_ = compressed_bytes_ = 0;
+  return writer_->queue_->Submit(std::exchange(buffer_, nullptr), padded, offset);
+}
+
+// Cuts a stream of bytes into aligned writes.
+class PackWriter::SectionStream {
+ public:
+  SectionStream(PackWriter* writer, uint64_t offset) : writer_(writer), written_(offset), position_(offset) {}
+  uint64_t position() const { return position_; }
+
+  absl::Status Add(const void* data, size_t bytes) {
+    const auto* from = static_cast<const std::byte*>(data);
+    position_ += bytes;
+    while (bytes > 0) {
+      if (buffer_ == nullptr) {
+        RK_ASSIGN_OR_RETURN(buffer_, writer_->queue_->Acquire());
+      }
+      size_t n = std::min(bytes, buffer_->capacity - used_);
+      memcpy(buffer_->data + used_, from, n);
+      used_ += n;
+      from += n;
+      bytes -= n;
+      if (used_ == buffer_->capacity) RK_RETURN_IF_ERROR(WriteOut());
+    }
+    return absl::OkStatus();
+  }
+  absl::Status PadTo(uint64_t position) {
+    static constexpr char kZeros[kDirectAlignment] = {};
+    while (position_ < position) {
+      RK_RETURN_IF_ERROR(Add(kZeros, std::min<uint64_t>(sizeof kZeros, position - position_)));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status WriteOut() {
+    if (used_ == 0) return absl::OkStatus();
+    uint64_t at = std::exchange(written_, written_ + used_);
+    return writer_->queue_->Submit(std::exchange(buffer_, nullptr), std::exchange(used_, 0), at);
+  }
+
+ private:
+  PackWriter* writer_;
+  WriteBuffer* buffer_ = nullptr;
+  size_t used_ = 0;
+  uint64_t written_;
+  uint64_t position_;
+};
+
+uint64_t PackWriter::MetadataBytes(size_t manifest_bytes) const {
+  uint64_t directory = frames_.size() * sizeof(FrameEntry) + digests_.size() * 2 * sizeof(Hash128) +
+                       DigestTableShape(pages()).slots * sizeof(uint32_t);
+  uint64_t end = RoundUp(next_offset_.load() + directory + manifest_bytes + sizeof(PackFooter));
+  return end - stored_bytes_;
+}
+
+absl::Status PackWriter::Seal(absl::string_view manifest, absl::string_view image_record) {
+  const DigestTableShape shape(pages());
+  std::vector<uint32_t> table(shape.slots);
+  for (uint32_t page = 0; page < pages(); ++page) {
+    uint64_t slot = shape.SlotOf(digests_[page]);
+    while (table[slot] != 0) slot = slot + 1 == shape.slots ? 0 : slot + 1;
+    table[slot] = shape.Value(digests_[page], page);
+  }
+
+  PackFooter footer{};
+  memcpy(footer.magic, kFooterMagic, sizeof footer.magic);
+  footer.version = kFormatVersion;
+  footer.section_count = kSectionCount;
+  footer.pack_id = id_;
+  footer.frames = frames();
+  footer.pages = pages();
+  footer.data_end = next_offset_.load();
+  footer.stored_bytes = stored_bytes_;
+
+  SectionStream stream(this, footer.data_end);
+  const std::pair<const void*, size_t> sections[kSectionCount] = {
+      {frames_.data(), frames_.size() * sizeof(FrameEntry)},
+      {fingerprints_.data(), fingerprints_.size() * sizeof(Hash128)},
+      {digests_.data(), digests_.size() * sizeof(Hash128)},
+      {table.data(), table.size() * sizeof(uint32_t)},
+      {manifest.data(), manifest.size()},
+      {image_record.data(), image_record.size()},
+  };
+  for (uint32_t i = 0; i < kSectionCount; ++i) {
+    const auto& [data, bytes] = sections[i];
+    footer.sections[i] = {stream.position(), bytes, Checksum(data, bytes)};
+    RK_RETURN_IF_ERROR(stream.Add(data, bytes));
+  }
+  footer.checksum = Checksum(&footer, offsetof(PackFooter, checksum));
+  uint64_t file_bytes = RoundUp(stream.position() + sizeof footer);
+  RK_RETURN_IF_ERROR(stream.PadTo(file_bytes - sizeof footer));
+  RK_RETURN_IF_ERROR(stream.Add(&footer, sizeof footer));
+  RK_RETURN_IF_ERROR(stream.WriteOut());
+  RK_RETURN_IF_ERROR(queue_->Drain());
+  next_offset_.store(file_bytes);
+  // What was allocated too much goes back.
+  RK_RETURN_IF_ERROR(file_->Truncate(file_bytes));
+  RK_RETURN_IF_ERROR(file_->Sync());
+  return io_->SyncDirectory(options_.directory);
+}
+
+}  // namespace rekindle::store

@@ -1,0 +1,134 @@
+// Writes one new pack file. Several threads append frames, each through an Appender of its own; then one
+// thread seals the pack. Until Seal has returned the file is not part of the store; destroying an unsealed
+// PackWriter removes it. A writer that dies leaves a file that nobody locks: gc removes it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "dedup_store/block_io.h"
+#include "dedup_store/format.h"
+#include "dedup_store/hashing.h"
+
+struct ZSTD_CCtx_s;
+
+namespace rekindle::store {
+
+struct PackWriterOptions {
+  std::string directory;
+  StoreUuid uuid{};
+  StoreSeed seed{};
+  int64_t created_unix_ns = 0;
+  uint64_t expected_bytes = 0;  // at most this much data will come; buffers are sized for it
+  size_t threads = 1;
+};
+
+// One page to store: its bytes, hashes and a number by which the caller knows it.
+struct NewPage {
+  const std::byte* data = nullptr;
+  Hash128 fingerprint;
+  Hash128 digest;
+  uint32_t ordinal = 0;
+};
+
+class PackWriter {
+ public:
+  static absl::StatusOr<std::unique_ptr<PackWriter>> Create(BlockIo* io, const PackWriterOptions& options);
+  ~PackWriter();
+
+  uint64_t id() const { return id_; }
+  const std::string& path() const { return path_; }
+
+  // Where a page came to lie: `locations[i] = {ordinal, page number in this pack}`.
+  struct Placed {
+    uint32_t ordinal;
+    uint32_t page;
+  };
+
+  // Belongs to one thread.
+  class Appender {
+   public:
+    explicit Appender(PackWriter* writer);
+    ~Appender();
+    Appender(const Appender&) = delete;
+    Appender& operator=(const Appender&) = delete;
+    // Stores up to kMaxFramePages pages as one frame, compressed with zstd `level` (0: never) when that saves
+    // enough. Their final numbers are reported in `placed` by this or a later call.
+    absl::Status Append(absl::Span<const NewPage> pages, int level, std::vector<Placed>* placed);
+    // Writes what is still held back.
+    absl::Status Flush(std::vector<Placed>* placed);
+
+   private:
+    struct HeldFrame {
+      uint32_t offset = 0;  // in the buffer, or in compressed_
+      uint32_t stored_bytes = 0;
+      uint32_t first = 0;  // in pages_
+      uint32_t pages = 0;
+      Codec codec = Codec::kRaw;
+    };
+    struct HeldPage {
+      Hash128 fingerprint, digest;
+      uint32_t ordinal;
+    };
+    bool LooksCompressible(const std::byte* data, size_t bytes);
+
+    PackWriter* writer_;
+    ZSTD_CCtx_s* zstd_;
+    std::vector<std::byte> gathered_, trial_, compressed_;
+    size_t compressed_bytes_ = 0;
+    WriteBuffer* buffer_ = nullptr;
+    size_t raw_bytes_ = 0;
+    std::vector<HeldFrame> frames_;
+    std::vector<HeldPage> pages_;
+  };
+
+  // Valid when every Appender has been flushed.
+  const std::vector<Hash128>& digests() const { return digests_; }
+  uint64_t stored_bytes() const { return stored_bytes_; }
+  uint32_t pages() const { return static_cast<uint32_t>(digests_.size()); }
+  uint32_t frames() const { return static_cast<uint32_t>(frames_.size()); }
+
+  // How long the sealed file will be, without the image record.
+  uint64_t MetadataBytes(size_t manifest_bytes) const;
+  // Writes directory, manifest and footer and makes all of it durable, name included. The file stays (see
+  // Keep).
+  absl::Status Seal(absl::string_view manifest, absl::string_view image_record);
+  uint64_t file_bytes() const { return next_offset_.load(); }
+  // The pack is in the catalog now: the destructor leaves it.
+  void Keep() { keep_ = true; }
+
+ private:
+  friend class Appender;
+  PackWriter(BlockIo* io, PackWriterOptions options) : io_(io), options_(std::move(options)) {}
+  absl::Status Begin();
+  // Takes the next `bytes` of the file.
+  absl::StatusOr<uint64_t> TakeRoom(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  class SectionStream;
+
+  BlockIo* const io_;
+  const PackWriterOptions options_;
+  uint64_t id_ = 0;
+  std::string path_;
+  std::unique_ptr<BlockFile> file_;
+  std::unique_ptr<WriteQueue> queue_;
+  bool keep_ = false;
+
+  absl::Mutex mutex_;
+  std::atomic<uint64_t> next_offset_{kPackHeaderBytes};
+  uint64_t allocated_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Appended to under mutex_; read without it only after all appenders have ended.
+  std::vector<FrameEntry> frames_;
+  std::vector<Hash128> fingerprints_;
+  std::vector<Hash128> digests_;
+  uint64_t stored_bytes_ = 0;
+};
+
+}  // namespace rekindle::store

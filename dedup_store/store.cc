@@ -1,0 +1,230 @@
+#include "dedup_store/store.h"
+
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status.h"
+#include "dedup_store/image_reader.h"
+#include "dedup_store/image_writer.h"
+#include "dedup_store/maintenance.h"
+#include "dedup_store/store_core.h"
+
+namespace rekindle::store {
+
+namespace {
+
+// Walks two lists of extents side by side; both are looked at as pages in ascending order.
+class ExtentComparer {
+ public:
+  using Digests = std::vector<absl::Span<const Hash128>>;
+  ExtentComparer(const ImageReaderImpl& a, const ImageReaderImpl& b) : a_(a), b_(b) {}
+
+  absl::Status Init() {
+    for (auto [image, digests] : {std::pair(&a_, &digests_a_), std::pair(&b_, &digests_b_)}) {
+      for (const auto& pack : image->packs()) {
+        RK_ASSIGN_OR_RETURN(absl::Span<const Hash128> of_pack, pack->Digests());
+        digests->push_back(of_pack);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void Compare(const std::vector<Extent>& a, const std::vector<Extent>& b, ObjectDifference& out) const {
+    for (const Extent& e : a) out.bytes_a += e.pages * kPageSize;
+    auto it = a.begin();
+    for (const Extent& e : b) {
+      out.bytes_b += e.pages * kPageSize;
+      for (uint64_t page = e.page; page < e.page + e.pages;) {
+        while (it != a.end() && it->page + it->pages <= page) ++it;
+        if (it == a.end() || it->page > page) {
+          uint64_t end = it == a.end() ? e.page + e.pages : std::min(e.page + e.pages, it->page);
+          AddChanged(out, page, end - page);
+          page = end;
+          continue;
+        }
+        uint64_t end = std::min(e.page + e.pages, it->page + it->pages);
+        for (; page < end; ++page) {
+          if (Equal(*it, e, page)) {
+            out.equal_bytes += kPageSize;
+          } else {
+            AddChanged(out, page, 1);
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  bool Equal(const Extent& a, const Extent& b, uint64_t page) const {
+    if (a.zero() || b.zero()) return a.zero() && b.zero();
+    auto page_a = static_cast<uint32_t>(a.pack_page + (page - a.page));
+    auto page_b = static_cast<uint32_t>(b.pack_page + (page - b.page));
+    if (a_.manifest().packs[a.pack] == b_.manifest().packs[b.pack] && page_a == page_b) return true;
+    return digests_a_[a.pack][page_a] == digests_b_[b.pack][page_b];
+  }
+  static void AddChanged(ObjectDifference& out, uint64_t page, uint64_t pages) {
+    uint64_t address = page * kPageSize;
+    if (!out.changed.empty()) {
+      PageRun& last = out.changed.back();
+      if (last.address + last.pages * kPageSize == address) {
+        last.pages += pages;
+        return;
+      }
+    }
+    out.changed.push_back({address, pages, false});
+  }
+
+  const ImageReaderImpl& a_;
+  const ImageReaderImpl& b_;
+  Digests digests_a_, digests_b_;
+};
+
+class StoreImpl : public Store {
+ public:
+  explicit StoreImpl(std::shared_ptr<StoreCore> core) : core_(std::move(core)) {}
+
+  const std::string& path() const override { return core_->path(); }
+
+  absl::StatusOr<std::unique_ptr<ImageWriter>> NewImage(const NewImageOptions& options) override {
+    return NewImageWriter(core_, options);
+  }
+
+  absl::StatusOr<std::unique_ptr<ImageReader>> OpenImage(absl::string_view image) const override {
+    RK_ASSIGN_OR_RETURN(std::unique_ptr<ImageReaderImpl> reader, OpenReader(image));
+    return std::unique_ptr<ImageReader>(std::move(reader));
+  }
+
+  absl::StatusOr<ImageInfo> Find(absl::string_view image) const override {
+    RK_ASSIGN_OR_RETURN(ImageRecord record, core_->Resolve(image));
+    return std::move(record.info);
+  }
+
+  absl::StatusOr<std::vector<ImageInfo>> List() const override {
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+    RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> records, txn.Images());
+    std::sort(records.begin(), records.end(), [](const ImageRecord& a, const ImageRecord& b) {
+      return std::pair(a.info.created_unix_ns, a.id) > std::pair(b.info.created_unix_ns, b.id);
+    });
+    std::vector<ImageInfo> infos;
+    infos.reserve(records.size());
+    for (ImageRecord& record : records) infos.push_back(std::move(record.info));
+    return infos;
+  }
+
+  absl::Status Remove(absl::string_view image) override {
+    RK_RETURN_IF_ERROR(core_->CheckWritable());
+    RK_ASSIGN_OR_RETURN(ImageRecord record, core_->Resolve(image));
+    const bool by_digest = absl::StartsWith(image, "sha256:");
+    RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("removal of an image"));
+    return core_->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
+      if (by_digest) {
+        absl::string_view hex = record.info.digest;
+        absl::ConsumePrefix(&hex, "sha256:");
+        RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> same, txn.FindDigest(hex));
+        if (same.size() > 1) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              image, " is the content of ", same.size(), " images, ", same.front().info.reference, " and ",
+              same.back().info.reference, " among them. Say which by name."));
+        }
+      }
+      RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> now, txn.FindImage(record.id));
+      if (!now)
+        return absl::NotFoundError(absl::StrCat("the image ", record.info.reference, " was just removed"));
+      return txn.DeleteImage(*now);
+    });
+  }
+
+  absl::StatusOr<std::vector<ObjectDifference>> Diff(absl::string_view a,
+                                                     absl::string_view b) const override {
+    RK_ASSIGN_OR_RETURN(std::unique_ptr<ImageReaderImpl> reader_a, OpenReader(a));
+    RK_ASSIGN_OR_RETURN(std::unique_ptr<ImageReaderImpl> reader_b, OpenReader(b));
+    ExtentComparer comparer(*reader_a, *reader_b);
+    RK_RETURN_IF_ERROR(comparer.Init());
+    static const std::vector<Extent> kNone;
+    std::map<std::string, ObjectDifference> by_name;
+    for (const PagedObject& object : reader_b->manifest().objects) {
+      const std::vector<Extent>* in_a = reader_a->FindExtents(object.name);
+      comparer.Compare(in_a != nullptr ? *in_a : kNone, object.extents, by_name[object.name]);
+    }
+    for (const PagedObject& object : reader_a->manifest().objects) {
+      if (reader_b->FindExtents(object.name) == nullptr)
+        comparer.Compare(object.extents, kNone, by_name[object.name]);
+    }
+    std::map<std::string, const Blob*> blobs_a;
+    for (const Blob& blob : reader_a->manifest().blobs) {
+      blobs_a[blob.name] = &blob;
+      by_name[blob.name].bytes_a += blob.bytes;
+    }
+    for (const Blob& blob : reader_b->manifest().blobs) {
+      ObjectDifference& difference = by_name[blob.name];
+      difference.bytes_b += blob.bytes;
+      auto it = blobs_a.find(blob.name);
+      if (it != blobs_a.end() && it->second->bytes == blob.bytes && it->second->digest == blob.digest) {
+        difference.equal_bytes += blob.bytes;
+      }
+    }
+    std::vector<ObjectDifference> differences;
+    for (auto& [name, difference] : by_name) {
+      difference.name = name;
+      differences.push_back(std::move(difference));
+    }
+    return differences;
+  }
+
+  absl::StatusOr<GcReport> Gc(const GcOptions& options) override { return CollectGarbage(core_, options); }
+  absl::StatusOr<FsckReport> Fsck(const FsckOptions& options) override { return CheckStore(core_, options); }
+
+  absl::StatusOr<StoreStats> Stats() const override {
+    StoreStats stats;
+    std::vector<PackRecord> packs;
+    {
+      RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+      RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, txn.Images());
+      stats.images = images.size();
+      for (const ImageRecord& image : images) stats.logical_bytes += image.info.stats.logical_bytes;
+      RK_ASSIGN_OR_RETURN(packs, txn.Packs());
+      RK_ASSIGN_OR_RETURN(std::vector<IndexRecord> indexes, txn.Indexes());
+      for (const IndexRecord& index : indexes) stats.metadata_bytes += index.file_bytes;
+      stats.metadata_bytes += txn.bytes_used();
+    }
+    stats.packs = packs.size();
+    for (const PackRecord& pack : packs) {
+      stats.chunks += pack.frames;
+      auto file = core_->io()->Open(core_->pack_path(pack.id), false);
+      if (!file.ok()) continue;  // gc took it meanwhile
+      RK_ASSIGN_OR_RETURN(uint64_t on_disk, (*file)->AllocatedBytes());
+      uint64_t metadata = std::min(on_disk, pack.file_bytes - std::min(pack.file_bytes, pack.stored_bytes));
+      stats.pack_bytes += on_disk - metadata;
+      stats.metadata_bytes += metadata;
+    }
+    struct statvfs fs;
+    if (statvfs(core_->path().c_str(), &fs) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("looking at the file system of ", core_->path()));
+    }
+    stats.free_bytes = uint64_t{fs.f_bavail} * fs.f_frsize;
+    return stats;
+  }
+
+ private:
+  absl::StatusOr<std::unique_ptr<ImageReaderImpl>> OpenReader(absl::string_view image) const {
+    RK_ASSIGN_OR_RETURN(ImageRecord record, core_->Resolve(image));
+    return ImageReaderImpl::Open(core_, std::move(record));
+  }
+
+  const std::shared_ptr<StoreCore> core_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<StoreCore> core, StoreCore::Open(options));
+  return std::make_unique<StoreImpl>(std::move(core));
+}
+
+}  // namespace rekindle::store

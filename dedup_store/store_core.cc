@@ -1,0 +1,254 @@
+#include "dedup_store/store_core.h"
+
+#include <fcntl.h>
+#include <openssl/rand.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/file.h"
+#include "base/status.h"
+
+namespace rekindle::store {
+
+namespace {
+
+constexpr char kFormatMagic[] = "rekindle-store";
+constexpr const char* kFolders[] = {"packs", "index", "catalog", "tmp"};
+constexpr size_t kMinDigestPrefix = 12;
+
+std::string FormatPath(const std::string& path) { return path + "/FORMAT"; }
+
+template <size_t N>
+std::string Hex(const std::array<uint8_t, N>& bytes) {
+  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(bytes.data()), N));
+}
+
+template <size_t N>
+bool FromHex(const std::string& hex, std::array<uint8_t, N>& out) {
+  if (hex.size() != 2 * N ||
+      !std::all_of(hex.begin(), hex.end(), [](char c) { return absl::ascii_isxdigit(c); })) {
+    return false;
+  }
+  std::string bytes = absl::HexStringToBytes(hex);
+  std::copy(bytes.begin(), bytes.end(), out.begin());
+  return true;
+}
+
+absl::Status NotAStore(const std::string& path, absl::string_view why) {
+  return absl::FailedPreconditionError(absl::StrCat(path, " is not a Rekindle store: ", why,
+                                                    ". Name another folder with --store or REKINDLE_STORE."));
+}
+
+std::string FormatChecksum(const std::string& uuid, const std::string& seed, uint32_t version) {
+  return absl::StrCat(absl::Hex(Checksum(absl::StrCat(uuid, "/", seed, "/", version)).lo, absl::kZeroPad16));
+}
+
+absl::StatusOr<StoreIdentity> ReadIdentity(const std::string& path) {
+  RK_ASSIGN_OR_RETURN(std::string text, ReadFile(FormatPath(path)));
+  auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  auto string_of = [&](const char* key) {
+    return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>()
+                                                                           : std::string();
+  };
+  if (string_of("magic") != kFormatMagic) return NotAStore(path, "its file FORMAT is not one of a store");
+  if (!json.contains("version") || !json["version"].is_number_unsigned()) {
+    return absl::DataLossError(absl::StrCat(FormatPath(path), " is damaged: it has no version"));
+  }
+  auto version = json["version"].get<uint64_t>();
+  if (version > kFormatVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the store ", path, " has format ", version, ", newer than ", kFormatVersion,
+                     ", the newest that this Rekindle knows. Use a newer Rekindle."));
+  }
+  StoreIdentity identity;
+  if (!FromHex(string_of("uuid"), identity.uuid) || !FromHex(string_of("seed"), identity.seed) ||
+      string_of("checksum") != FormatChecksum(string_of("uuid"), string_of("seed"), kFormatVersion)) {
+    return absl::DataLossError(absl::StrCat(
+        FormatPath(path), " is damaged. Every pack's first 96 bytes hold its uuid and seed too."));
+  }
+  return identity;
+}
+
+// The folder may hold what an interrupted creation left.
+absl::StatusOr<bool> IsFresh(const std::string& path) {
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(path));
+  for (const std::string& name : names) {
+    if (name == "lost+found" || absl::StartsWith(name, "FORMAT.")) continue;
+    if (std::find(std::begin(kFolders), std::end(kFolders), name) == std::end(kFolders)) return false;
+    if (name == "catalog") continue;
+    RK_ASSIGN_OR_RETURN(std::vector<std::string> inner, ListDirectory(path + "/" + name));
+    if (!inner.empty()) return false;
+  }
+  return true;
+}
+
+absl::Status Create(const std::string& path) {
+  RK_RETURN_IF_ERROR(MakeDirectories(path, 0700));
+  // Two processes that make one store at the same time take turns.
+  RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(path, O_RDONLY | O_DIRECTORY));
+  while (flock(folder.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("locking ", path));
+  }
+  if (PathExists(FormatPath(path))) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(bool fresh, IsFresh(path));
+  if (!fresh) return NotAStore(path, "the folder is not empty and has no file FORMAT");
+  for (const char* name : kFolders) RK_RETURN_IF_ERROR(MakeDirectories(absl::StrCat(path, "/", name), 0700));
+  StoreIdentity identity;
+  if (RAND_bytes(identity.uuid.data(), identity.uuid.size()) != 1 ||
+      RAND_bytes(identity.seed.data(), identity.seed.size()) != 1) {
+    return absl::InternalError("no random numbers for a new store");
+  }
+  nlohmann::ordered_json json;
+  json["magic"] = kFormatMagic;
+  json["version"] = kFormatVersion;
+  json["uuid"] = Hex(identity.uuid);
+  json["seed"] = Hex(identity.seed);
+  json["checksum"] = FormatChecksum(Hex(identity.uuid), Hex(identity.seed), kFormatVersion);
+  // Its tables too, so that the store can be read from a read-only file system from the first moment on.
+  RK_RETURN_IF_ERROR(Catalog::Open(path + "/catalog", false).status());
+  return WriteFileAtomically(FormatPath(path), json.dump(2) + "\n");
+}
+
+size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitution});
+    }
+  }
+  return row[b.size()];
+}
+
+absl::Status ImageNotFound(absl::string_view image, Catalog::Txn& txn) {
+  std::string hint = ". The store has no images";
+  auto images = txn.Images();
+  if (images.ok() && !images->empty()) {
+    const ImageRecord* best = nullptr;
+    size_t best_distance = 0;
+    for (const ImageRecord& record : *images) {
+      size_t distance = EditDistance(image, record.info.reference);
+      if (best == nullptr || distance < best_distance) {
+        best = &record;
+        best_distance = distance;
+      }
+    }
+    hint = absl::StrCat(". The closest there is: ", best->info.reference);
+  }
+  return absl::NotFoundError(absl::StrCat("there is no image ", image, hint));
+}
+
+absl::StatusOr<ImageRecord> ResolveDigest(absl::string_view image, absl::string_view digest,
+                                          Catalog::Txn& txn) {
+  absl::string_view hex = digest;
+  if (!absl::ConsumePrefix(&hex, "sha256:") || hex.size() < kMinDigestPrefix || hex.size() > 64 ||
+      !std::all_of(hex.begin(), hex.end(), [](char c) { return absl::ascii_isxdigit(c); })) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", image, "': a digest is written sha256: and 12 to 64 hexadecimal digits"));
+  }
+  RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> found, txn.FindDigest(absl::AsciiStrToLower(hex)));
+  if (found.empty()) return ImageNotFound(image, txn);
+  for (const ImageRecord& record : found) {
+    if (record.info.digest != found.back().info.digest) {
+      return absl::InvalidArgumentError(absl::StrCat("'", image, "' fits several images, among them ",
+                                                     record.info.digest, " and ", found.back().info.digest,
+                                                     ". Give more digits."));
+    }
+  }
+  return found.back();
+}
+
+}  // namespace
+
+StoreCore::StoreCore(const StoreOptions& options, StoreIdentity identity)
+    : path_(options.path),
+      io_(options.io != nullptr ? options.io : RealBlockIo()),
+      identity_(identity),
+      fingerprinter_(identity.seed),
+      read_only_(options.read_only),
+      threads_(options.worker_threads != 0 ? options.worker_threads
+                                           : std::max(1u, std::thread::hardware_concurrency())),
+      compression_level_(options.compression_level) {}
+
+absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& options) {
+  const std::string& path = options.path;
+  if (!PathExists(FormatPath(path))) {
+    if (options.read_only || !options.create) {
+      if (!PathExists(path)) return absl::NotFoundError(absl::StrCat("there is no store at ", path));
+      return NotAStore(path, "it has no file FORMAT");
+    }
+    RK_RETURN_IF_ERROR(Create(path));
+  }
+  RK_ASSIGN_OR_RETURN(StoreIdentity identity, ReadIdentity(path));
+  if (!options.read_only && access(path.c_str(), W_OK) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the store ", path, " can't be written: ", ErrnoStatus(errno, "access").message(),
+                     ". Open it read-only, or as its owner."));
+  }
+  auto core = std::shared_ptr<StoreCore>(new StoreCore(options, identity));
+  RK_ASSIGN_OR_RETURN(core->catalog_, Catalog::Open(path + "/catalog", options.read_only));
+  return core;
+}
+
+absl::Status StoreCore::CheckWritable() const {
+  if (!read_only_) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("the store ", path_, " was opened read-only"));
+}
+
+absl::StatusOr<std::shared_ptr<const Pack>> StoreCore::OpenPack(uint64_t id) {
+  absl::MutexLock lock(&mutex_);
+  std::weak_ptr<const Pack>& known = packs_[id];
+  if (auto pack = known.lock()) return pack;
+  packs_.erase(id);
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, io_->Open(pack_path(id), false));
+  RK_RETURN_IF_ERROR(file->Lock(LockMode::kShared, true).status());
+  // Only what the catalog says after the lock was taken holds until it is released.
+  RK_ASSIGN_OR_RETURN(Catalog::Txn txn, catalog_->Read());
+  RK_ASSIGN_OR_RETURN(std::optional<PackRecord> record, txn.FindPack(id));
+  if (!record)
+    return absl::NotFoundError(absl::StrCat("pack ", pack_path(id), " is not part of the store any more"));
+  RK_ASSIGN_OR_RETURN(std::optional<DeadRecord> dead, txn.FindDead(id));
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<Pack> pack, Pack::Open(std::move(file), id, identity_.uuid));
+  if (dead) pack->set_dead(std::move(dead->dead));
+  std::shared_ptr<const Pack> shared = std::move(pack);
+  packs_[id] = shared;
+  return shared;
+}
+
+absl::StatusOr<ImageRecord> StoreCore::Resolve(absl::string_view image) const {
+  RK_ASSIGN_OR_RETURN(Catalog::Txn txn, catalog_->Read());
+  if (absl::StartsWith(image, "sha256:")) return ResolveDigest(image, image, txn);
+  size_t at = image.find('@');
+  RK_ASSIGN_OR_RETURN(std::string reference, NormalizeReference(image.substr(0, at)));
+  RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> record, txn.FindReference(reference));
+  if (at == absl::string_view::npos) {
+    if (!record) return ImageNotFound(reference, txn);
+    return *std::move(record);
+  }
+  // Of name@digest the digest counts; the tag may have moved on since.
+  absl::string_view digest = image.substr(at + 1);
+  absl::string_view name = absl::string_view(reference).substr(0, reference.find(':'));
+  RK_RETURN_IF_ERROR(ResolveDigest(image, digest, txn).status());
+  RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> found,
+                      txn.FindDigest(absl::AsciiStrToLower(digest.substr(sizeof("sha256:") - 1))));
+  for (auto it = found.rbegin(); it != found.rend(); ++it) {
+    if (absl::StartsWith(it->info.reference, absl::StrCat(name, ":"))) return *it;
+  }
+  return ImageNotFound(image, txn);
+}
+
+}  // namespace rekindle::store

@@ -1,0 +1,71 @@
+// What all parts of one open store share. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "dedup_store/block_io.h"
+#include "dedup_store/catalog.h"
+#include "dedup_store/format.h"
+#include "dedup_store/hashing.h"
+#include "dedup_store/pack.h"
+#include "dedup_store/store.h"
+
+namespace rekindle::store {
+
+// The file FORMAT, which makes a folder a store.
+struct StoreIdentity {
+  StoreUuid uuid{};
+  StoreSeed seed{};  // secret: of the fingerprints
+};
+
+class StoreCore {
+ public:
+  // See Store::Open.
+  static absl::StatusOr<std::shared_ptr<StoreCore>> Open(const StoreOptions& options);
+
+  const std::string& path() const { return path_; }
+  std::string packs_folder() const { return path_ + "/packs"; }
+  std::string index_folder() const { return path_ + "/index"; }
+  std::string pack_path(uint64_t id) const { return packs_folder() + "/" + PackFileName(id); }
+  std::string index_path(uint64_t id) const { return index_folder() + "/" + IndexFileName(id); }
+  BlockIo* io() const { return io_; }
+  Catalog& catalog() const { return *catalog_; }
+  const StoreIdentity& identity() const { return identity_; }
+  const PageFingerprinter& fingerprinter() const { return fingerprinter_; }
+  bool read_only() const { return read_only_; }
+  size_t threads() const { return threads_; }
+  int compression_level() const { return compression_level_; }
+
+  // PermissionDenied for a store that was opened read-only.
+  absl::Status CheckWritable() const;
+
+  // A pack of the catalog, locked against gc for as long as the result lives. NotFound when gc took it
+  // meanwhile.
+  absl::StatusOr<std::shared_ptr<const Pack>> OpenPack(uint64_t id);
+
+  // Finds an image as Store::OpenImage describes.
+  absl::StatusOr<ImageRecord> Resolve(absl::string_view image) const;
+
+ private:
+  StoreCore(const StoreOptions& options, StoreIdentity identity);
+
+  const std::string path_;
+  BlockIo* const io_;
+  const StoreIdentity identity_;
+  const PageFingerprinter fingerprinter_;
+  const bool read_only_;
+  const size_t threads_;
+  const int compression_level_;
+  std::shared_ptr<Catalog> catalog_;
+  absl::Mutex mutex_;
+  std::map<uint64_t, std::weak_ptr<const Pack>> packs_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rekindle::store
