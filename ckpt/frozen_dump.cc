@@ -66,14 +66,16 @@ class Gate {
   explicit Gate(ImageStaging* staging) : staging_(staging) {}
 
   void Run() {
-    pollfd entries[2] = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-    while (::poll(entries, 2, -1) < 0 && errno == EINTR) {
+    for (;;) {
+      pollfd entries[2] = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+      if (::poll(entries, 2, -1) < 0 && errno != EINTR) return;
+      if (entries[0].revents != 0) return;
+      if (entries[1].revents == 0) continue;
+      UniqueFd connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!connection.valid()) continue;
+      char verdict = staging_->WaitUntilPagesAreOurs().ok() ? 'g' : 'n';
+      ::send(connection.get(), &verdict, 1, MSG_NOSIGNAL);
     }
-    if (entries[0].revents != 0) return;
-    UniqueFd connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!connection.valid()) return;
-    char verdict = staging_->WaitUntilPagesAreOurs().ok() ? 'g' : 'n';
-    ::send(connection.get(), &verdict, 1, MSG_NOSIGNAL);
   }
 
   ImageStaging* const staging_;

@@ -79,10 +79,6 @@ std::vector<std::string> DumpArguments(const DumpOptions& options) {
     arguments.push_back("--action-script");
     arguments.push_back(options.action_script);
   }
-  if (!options.action_script.empty()) {
-    arguments.push_back("--action-script");
-    arguments.push_back(options.action_script);
-  }
   return arguments;
 }
 
