@@ -10,13 +10,13 @@ _rekindle() {
     current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
     words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
   }
-  local globals='--store --host --json --verbose --help'
+  local globals='--store --host --tls-ca --tls-cert --tls-key --no-daemon --json --verbose --help'
   local commands='doctor run ckpt restore ps ls inspect diff rm gc fsck stats export import version'
 
   local i command=
   for ((i = 1; i < cword; i++)); do
     case ${words[i]} in
-      --store | --host) ((i++)) ;;
+      --store | --host | --tls-ca | --tls-cert | --tls-key) ((i++)) ;;
       -*) ;;
       *) command=${words[i]}; break ;;
     esac
@@ -24,7 +24,7 @@ _rekindle() {
 
   case $previous in
     --store | --criu) compopt -o dirnames 2>/dev/null; COMPREPLY=(); return ;;
-    --log | --pidfile) compopt -o default 2>/dev/null; COMPREPLY=(); return ;;
+    --log | --pidfile | --tls-*) compopt -o default 2>/dev/null; COMPREPLY=(); return ;;
   esac
 
   local flags= arguments=
@@ -38,18 +38,20 @@ _rekindle() {
       fi
       ;;
     ckpt)
-      flags='--tag --stop --parent --no-parent --replace --tcp-established --tcp-close --label'
+      flags='--tag --stop --parent --no-parent --replace --tcp-established --tcp-close --label --staging-memory'
       [[ $previous == --parent ]] && arguments=$(_rekindle_images) || arguments=$(ps -eo pid= 2>/dev/null)
       ;;
     restore)
-      flags='--detach --pidfile --log --tcp-close --name'
+      flags='--detach --pidfile --log --tcp-close --ignore-cpu-mismatch --name'
       arguments=$(_rekindle_images)
       ;;
-    inspect | diff | rm) arguments=$(_rekindle_images) ;;
+    ps) flags='--all' ;;
+    inspect) flags='--objects' arguments=$(_rekindle_images) ;;
+    diff | rm) arguments=$(_rekindle_images) ;;
     gc) flags='--dry-run' ;;
-    fsck) flags='--read-data --repair' ;;
+    fsck) flags='--read --read-data --repair' ;;
     export) flags='--criu' arguments=$(_rekindle_images) ;;
-    import) flags='--criu --tag' ;;
+    import) flags='--criu --tag --parent' ;;
   esac
   if [[ $current == -* ]]; then
     COMPREPLY=($(compgen -W "$flags $globals" -- "$current"))
