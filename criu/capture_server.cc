@@ -198,7 +198,6 @@ class CaptureServerImpl : public CaptureServer {
       if (!next.has_value()) return absl::OkStatus();
       names->push_back(next->file_name);
       consumer_->Announced(next->file_name);
-      consumer_->Announced(next->file_name);
       RK_RETURN_IF_ERROR(pool->Start(std::move(next->file_name), std::move(next->pipe)));
     }
   }

@@ -67,9 +67,11 @@ std::vector<std::string> DumpArguments(const DumpOptions& options) {
     arguments.push_back("--ghost-limit");
     arguments.push_back(absl::StrCat(options.ghost_limit_bytes));
   }
-  if (options.network_lock_skip) {
+  if (options.network_lock_skip || options.tcp_established) {
     arguments.push_back("--network-lock");
-    arguments.push_back("skip");
+    // nftables needs no program beside CRIU; iptables, the default, does. The restore finds the method in the
+    // image.
+    arguments.push_back(options.network_lock_skip ? "skip" : "nftables");
   }
   if (options.timeout_seconds != 0) {
     arguments.push_back("--timeout");

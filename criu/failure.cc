@@ -1,5 +1,6 @@
 #include "criu/failure.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "criu/failure_table.h"
 
 namespace rekindle::criu {
@@ -39,6 +41,7 @@ absl::string_view WithoutStamps(absl::string_view line) {
       line = absl::StripLeadingAsciiWhitespace(line.substr(end + 1));
     }
   }
+  absl::ConsumePrefix(&line, "pie: ");  // the part of CRIU that runs inside the job
   size_t digits = line.find_first_not_of("0123456789");
   if (digits != absl::string_view::npos && digits > 0 && line[digits] == ':') {
     line = absl::StripLeadingAsciiWhitespace(line.substr(digits + 1));
@@ -46,8 +49,10 @@ absl::string_view WithoutStamps(absl::string_view line) {
   return line.substr(0, kMaxLineBytes);
 }
 
-// The text after "Error (file.c:123): ", which patterns are matched against.
 bool IsError(absl::string_view line) { return absl::StartsWith(line, "Error "); }
+
+// A warning is worth a look: of a process that can't be frozen only a warning says why.
+bool IsWarning(absl::string_view line) { return absl::StartsWith(line, "Warn "); }
 
 // What the stars of `pattern` stand for when it occurs in `line`.
 std::optional<std::vector<std::string>> Match(absl::string_view pattern, absl::string_view line) {
@@ -104,7 +109,7 @@ Diagnosis Diagnose(Operation operation, absl::string_view log) {
   std::vector<absl::string_view> lines;
   for (absl::string_view raw : absl::StrSplit(log, '\n')) {
     absl::string_view line = WithoutStamps(raw);
-    if (IsError(line) && !IsHarmless(line)) lines.push_back(line);
+    if ((IsError(line) || IsWarning(line)) && !IsHarmless(line)) lines.push_back(line);
   }
   Diagnosis diagnosis;
   size_t first = 0;
@@ -114,7 +119,7 @@ Diagnosis Diagnose(Operation operation, absl::string_view log) {
     diagnosis.cure = Fill(hit->failure->cure, hit->captured);
     diagnosis.code = hit->failure->code;
     first = hit->line;
-  } else if (lines.empty()) {
+  } else if (std::none_of(lines.begin(), lines.end(), IsError)) {
     diagnosis.sentence = absl::StrCat("CRIU's ", Verb(operation), " ended without an error in its log.");
     diagnosis.cure = "Look whether it was killed (out of memory?) in the system's log, and try again.";
   } else {
@@ -123,7 +128,7 @@ Diagnosis Diagnose(Operation operation, absl::string_view log) {
     diagnosis.cure = "The first error lines of its log usually say why.";
   }
   for (size_t i = first; i < lines.size() && diagnosis.lines.size() < kMaxLines; ++i) {
-    diagnosis.lines.emplace_back(lines[i]);
+    if (IsError(lines[i]) || (i == first && !diagnosis.id.empty())) diagnosis.lines.emplace_back(lines[i]);
   }
   return diagnosis;
 }

@@ -1,0 +1,228 @@
+#include "criu/failure.h"
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "criu/failure_table.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rekindle::criu {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+std::string ReadLog(const std::string& name) {
+  absl::StatusOr<std::string> log = ReadFile(absl::StrCat(REKINDLE_CRIU_TESTDATA, "/", name, ".log"));
+  EXPECT_TRUE(log.ok()) << log.status();
+  return log.ok() ? *log : "";
+}
+
+// Logs of real failures (CRIU 4.2.1), shortened to the lines around errors and warnings, and what they must
+// be taken for.
+const std::map<std::string, std::string> kDumpLogs = {
+    {"dump-bpf-prog", "bpf"},
+    {"dump-deleted-map-big", "ghost-too-large"},
+    {"dump-device-fuse", "device"},
+    {"dump-device-net-tun", "tun-device"},
+    {"dump-file-locks", "file-locks"},
+    {"dump-freeze-timeout", "freeze-timeout"},
+    {"dump-ghost-large", "ghost-too-large"},
+    {"dump-inotify-proc", "inotify-path"},
+    {"dump-io-uring", "io-uring"},
+    {"dump-io-uring-mapped", "io-uring"},
+    {"dump-landlock", "anonymous-object"},
+    {"dump-link-remap", "link-remap"},
+    {"dump-memfd-secret", "secret-memory"},
+    {"dump-mqueue", "other-mount-namespace"},
+    {"dump-nested-pidns", "nested-pid-namespace"},
+    {"dump-no-process", "no-such-process"},
+    {"dump-no-space", "no-space"},
+    {"dump-other-mntns-fd", "other-mount-namespace"},
+    {"dump-other-user", "other-user"},
+    {"dump-own-netns", "network-lock"},
+    {"dump-perf-event", "perf-event"},
+    {"dump-pidfd", "pidfd-outside"},
+    {"dump-pipe-packet", "pipe-packet-mode"},
+    {"dump-shell-job", "shell-job"},
+    {"dump-sock-mptcp", "mptcp"},
+    {"dump-sock-netlink", "netlink-data"},
+    {"dump-sock-vsock", "socket-family"},
+    {"dump-sock-xdp", "socket-family"},
+    {"dump-sysv-shm", "sysv-shm"},
+    {"dump-tcp-established", "tcp-established"},
+    {"dump-tcp-lock", "network-lock"},
+    {"dump-traced", "not-traceable"},
+    {"dump-track-mem", "soft-dirty"},
+    {"dump-tty-session", "tty"},
+    {"dump-unix-dgram", "unix-external"},
+    {"dump-unix-pair", "unix-external"},
+    {"dump-userfaultfd", "userfaultfd"},
+    {"dump-zombie", "not-traceable"},
+};
+const std::map<std::string, std::string> kRestoreLogs = {
+    {"restore-address-gone", "address-missing"},
+    {"restore-bad-magic", "image-damaged"},
+    {"restore-core-missing", "image-damaged"},
+    {"restore-core-truncated", "image-damaged"},
+    {"restore-cpu-features", "cpu-features"},
+    {"restore-cwd-gone", "cwd-missing"},
+    {"restore-exe-build-id", "file-changed"},
+    {"restore-exe-missing", "file-missing"},
+    {"restore-file-missing", "file-missing"},
+    {"restore-file-mode", "file-changed"},
+    {"restore-file-size", "file-changed"},
+    {"restore-image-version", "image-version"},
+    {"restore-inotify-gone", "inotify-missing"},
+    {"restore-no-inventory", "image-damaged"},
+    {"restore-pages-missing", "image-damaged"},
+    {"restore-parent-missing", "file-missing"},
+    {"restore-pid-in-use", "pid-in-use"},
+    {"restore-port-in-use", "port-in-use"},
+    {"restore-tcp-no-option", "tcp-established"},
+    {"restore-tty-missing", "tty-missing"},
+    {"restore-tty-no-option", "tty"},
+    {"restore-unix-peer-gone", "unix-peer-gone"},
+};
+
+void ExpectDiagnosed(Operation operation, const std::string& log, const std::string& id) {
+  Diagnosis diagnosis = Diagnose(operation, log);
+  EXPECT_EQ(diagnosis.id, id) << diagnosis.sentence;
+  EXPECT_THAT(diagnosis.sentence, Not(HasSubstr("$")));
+  EXPECT_THAT(diagnosis.cure, Not(HasSubstr("$")));
+  EXPECT_THAT(diagnosis.lines, Not(IsEmpty()));
+  EXPECT_LE(diagnosis.lines.size(), 5u);
+  for (const std::string& line : diagnosis.lines) {
+    EXPECT_TRUE(absl::StartsWith(line, "Error ") || absl::StartsWith(line, "Warn ")) << line;
+    EXPECT_THAT(line, Not(HasSubstr("RLIMIT_NOFILE")));
+  }
+}
+
+TEST(FailureTest, RealDumpLogs) {
+  for (const auto& [name, id] : kDumpLogs) {
+    SCOPED_TRACE(name);
+    ExpectDiagnosed(Operation::kDump, ReadLog(name), id);
+  }
+}
+
+TEST(FailureTest, RealRestoreLogs) {
+  for (const auto& [name, id] : kRestoreLogs) {
+    SCOPED_TRACE(name);
+    ExpectDiagnosed(Operation::kRestore, ReadLog(name), id);
+  }
+}
+
+// Failures that could not be brought about on the machine where the logs above were made (no GPU, no FUSE
+// server, no second CPU type, a root that holds its capabilities): the wording is that of the messages in
+// CRIU's program.
+TEST(FailureTest, WordingTakenFromTheProgram) {
+  const struct {
+    Operation operation;
+    const char* line;
+    const char* id;
+  } cases[] = {
+      {Operation::kDump, "Error (criu/files-ext.c:94): Can't dump file 5 of that type [20666] (chr 195:255)",
+       "nvidia-device"},
+      {Operation::kDump,
+       "Error (criu/cr-dump.c:1): handle_device_vma plugin failed: No such file or directory", "device"},
+      {Operation::kDump, "Error (criu/mount.c:1): /mnt/data is a fuse mount but not external", "fuse-mount"},
+      {Operation::kDump, "Error (criu/mount.c:1): mnt: FS mnt ./mnt dev 0x3b root / unsupported id 63",
+       "unsupported-mount"},
+      {Operation::kDump,
+       "Error (criu/cr-dump.c:1): The root process 77 is not a session leader. Consider using "
+       "--shell-job option",
+       "shell-job"},
+      {Operation::kDump,
+       "Error (criu/seccomp.c:1): Dumping seccomp filters not supported: Operation not permitted", "seccomp"},
+      {Operation::kDump, "Error (criu/rseq.c:1): 77 has rseq but kernel lacks get_rseq_conf feature",
+       "kernel-feature"},
+      {Operation::kRestore, "Error (criu/cpu.c:1): cpu: CPU instruction capabilities do not match run time",
+       "cpu-features"},
+      {Operation::kRestore, "Error (criu/cr-restore.c:1): Pid 80 do not match expected 77", "pid-in-use"},
+      {Operation::kRestore,
+       "Error (criu/namespaces.c:1): Can't unshare net-namespace: Operation not permitted", "not-permitted"},
+      {Operation::kRestore, "Error (criu/cr-restore.c:1): Can't fork for 77: Operation not permitted",
+       "not-permitted"},
+      {Operation::kRestore,
+       "Error (criu/lsm.c:1): apparmor LSM specified but apparmor not supported by kernel", "lsm"},
+      {Operation::kRestore, "Error (criu/mem.c:1): Unable to map: Cannot allocate memory", "out-of-memory"},
+  };
+  for (const auto& test : cases) {
+    SCOPED_TRACE(test.line);
+    ExpectDiagnosed(test.operation, absl::StrCat("(00.001234) ", test.line, "\n"), test.id);
+  }
+}
+
+TEST(FailureTest, DetailsReachTheSentence) {
+  Diagnosis diagnosis = Diagnose(Operation::kDump, ReadLog("dump-ghost-large"));
+  EXPECT_THAT(diagnosis.sentence, HasSubstr("/tmp/job/g"));
+  diagnosis = Diagnose(Operation::kRestore, ReadLog("restore-file-size"));
+  EXPECT_THAT(diagnosis.sentence, HasSubstr("/tmp/job/rf"));
+  EXPECT_THAT(diagnosis.lines.front(), HasSubstr("bad size 3 (expect 5)"));
+  diagnosis = Diagnose(Operation::kDump,
+                       "(00.01) Error (criu/mount.c:1): /mnt/data is a fuse mount but not external\n");
+  EXPECT_THAT(diagnosis.sentence, HasSubstr("FUSE mount /mnt/data,"));
+}
+
+// Every entry of the table is of use: complete, with patterns that say something.
+TEST(FailureTest, TableIsComplete) {
+  std::set<std::string> ids;
+  for (const KnownFailure& failure : KnownFailures()) {
+    SCOPED_TRACE(failure.id);
+    ids.insert(failure.id);
+    EXPECT_NE(failure.operations, 0);
+    EXPECT_THAT(failure.patterns, Not(IsEmpty()));
+    for (const char* pattern : failure.patterns) EXPECT_GT(std::string(pattern).size(), 5u);
+    EXPECT_TRUE(absl::EndsWith(failure.sentence, "."));
+    EXPECT_TRUE(absl::EndsWith(failure.cure, "."));
+    EXPECT_NE(failure.code, absl::StatusCode::kOk);
+  }
+  EXPECT_GE(ids.size(), 40u);
+}
+
+TEST(FailureTest, UnknownErrorsAreShownAsTheyAre) {
+  Diagnosis diagnosis = Diagnose(Operation::kDump,
+                                 "(00.1) Warn  (criu/a.c:1): odd\n(00.2) Error (criu/b.c:2): something new\n"
+                                 "(00.3) 17: Error (criu/c.c:3): and more\n");
+  EXPECT_EQ(diagnosis.id, "");
+  EXPECT_EQ(diagnosis.code, absl::StatusCode::kInternal);
+  EXPECT_THAT(diagnosis.lines,
+              ::testing::ElementsAre("Error (criu/b.c:2): something new", "Error (criu/c.c:3): and more"));
+}
+
+TEST(FailureTest, EmptyAndEndlessLogs) {
+  EXPECT_EQ(Diagnose(Operation::kDump, "").id, "");
+  EXPECT_FALSE(Diagnose(Operation::kRestore, "(00.1) fine\n").sentence.empty());
+  std::string endless(1 << 20, 'x');
+  EXPECT_THAT(Diagnose(Operation::kDump, "Error (" + endless).lines, SizeIs(1));
+  EXPECT_LT(Diagnose(Operation::kDump, "Error (" + endless).lines[0].size(), 1000u);
+}
+
+TEST(FailureTest, StatusSaysAll) {
+  ExitState exit;
+  exit.code = 1;
+  absl::Status status =
+      FailureStatus(Operation::kRestore, exit, ReadLog("restore-pid-in-use"), "/var/log/x/restore.log");
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  std::string message(status.message());
+  EXPECT_THAT(message, HasSubstr("is taken"));
+  EXPECT_THAT(message, HasSubstr("File exists"));
+  EXPECT_THAT(message, HasSubstr("/var/log/x/restore.log"));
+  EXPECT_THAT(message, HasSubstr("exit status 1"));
+
+  exit.code = 0;
+  exit.signal = 9;
+  status = FailureStatus(Operation::kDump, exit, "(00.1) fine\n", "/l");
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("signal 9"));
+}
+
+}  // namespace
+}  // namespace rekindle::criu

@@ -1,0 +1,293 @@
+#include "criu/image_files.h"
+
+#include <sys/mman.h>
+
+#include <functional>
+
+#include "absl/strings/str_cat.h"
+#include "criu/images.pb.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rekindle::criu {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+std::string Word(uint32_t value) {
+  std::string bytes;
+  for (int i = 0; i < 4; ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));
+  return bytes;
+}
+
+std::string Record(const google::protobuf::MessageLite& message) {
+  std::string body = message.SerializeAsString();
+  return absl::StrCat(Word(static_cast<uint32_t>(body.size())), body);
+}
+
+std::string Image(uint32_t magic, const std::vector<std::string>& records) {
+  std::string image = absl::StrCat(Word(0x54564319), Word(magic));
+  for (const std::string& record : records) image += record;
+  return image;
+}
+
+std::string PagemapImage(const std::vector<std::string>& entries) {
+  pb::PagemapHead head;
+  head.set_pages_id(3);
+  std::vector<std::string> records = {Record(head)};
+  records.insert(records.end(), entries.begin(), entries.end());
+  return Image(0x56084025, records);
+}
+
+pb::PagemapEntry NewEntry(uint64_t address, uint64_t pages, uint32_t flags) {
+  pb::PagemapEntry entry;
+  entry.set_address(address);
+  entry.set_old_page_count(0);
+  entry.set_page_count(pages);
+  entry.set_flags(flags);
+  return entry;
+}
+
+std::string SamplePstree() {
+  pb::PstreeEntry root, child;
+  root.set_pid(100);
+  root.set_parent_pid(0);
+  root.set_process_group(100);
+  root.set_session(100);
+  root.add_threads(100);
+  root.add_threads(102);
+  child.set_pid(101);
+  child.set_parent_pid(100);
+  child.set_process_group(100);
+  child.set_session(100);
+  child.add_threads(101);
+  return Image(0x50273030, {Record(root), Record(child)});
+}
+
+std::string SampleMm() {
+  pb::Mm mm;
+  pb::Vma* heap = mm.add_areas();
+  heap->set_start(0x1000);
+  heap->set_end(0x5000);
+  heap->set_flags(MAP_PRIVATE | MAP_ANONYMOUS);
+  heap->set_status(1 | 1 << 9);
+  pb::Vma* file = mm.add_areas();
+  file->set_start(0x10000);
+  file->set_end(0x12000);
+  file->set_flags(MAP_PRIVATE);
+  file->set_status(1 | 1 << 6);
+  file->set_advice_bits(1 << MADV_DONTFORK);
+  // A field that our schema does not know must survive a rewrite.
+  mm.mutable_unknown_fields()->AddVarint(12, 4711);
+  return Image(0x57492820, {Record(mm)});
+}
+
+std::string SampleFiles() {
+  pb::FileEntry regular, socket, ghost;
+  regular.set_type(1);
+  regular.set_id(7);
+  regular.mutable_regular()->set_id(7);
+  regular.mutable_regular()->set_path("/tmp/a");
+  regular.mutable_regular()->set_size(5);
+  socket.set_type(4);
+  socket.set_id(8);
+  ghost.set_type(1);
+  ghost.set_id(9);
+  ghost.mutable_regular()->set_id(9);
+  ghost.mutable_regular()->set_path("/tmp/b");
+  return Image(0x56303138, {Record(regular), Record(socket), Record(ghost)});
+}
+
+std::string SampleRemaps() {
+  pb::RemapEntry remap;
+  remap.set_file_id(9);
+  remap.set_remap_id(1);
+  remap.set_type(1);
+  return Image(0x59133954, {Record(remap)});
+}
+
+std::string SampleInventory() {
+  pb::Inventory inventory;
+  inventory.set_image_version(2);
+  inventory.set_lsm_type(0);
+  inventory.set_network_lock_method(2);
+  return absl::StrCat(Word(0x58313116), Record(inventory));
+}
+
+std::string SampleStats() {
+  pb::Statistics stats;
+  stats.mutable_dump()->set_frozen_us(1234);
+  stats.mutable_dump()->set_pages_written(99);
+  return absl::StrCat(Word(0x55105940), Word(0x57093306), Record(stats));
+}
+
+TEST(ImageFilesTest, Pstree) {
+  absl::StatusOr<std::vector<PstreeEntry>> tree = ParsePstree(SamplePstree());
+  ASSERT_TRUE(tree.ok()) << tree.status();
+  ASSERT_THAT(*tree, SizeIs(2));
+  EXPECT_THAT((*tree)[0].threads, ElementsAre(100, 102));
+  EXPECT_EQ((*tree)[1].ppid, 100);
+  EXPECT_EQ(ParsePstree(Image(0x50273030, {})).status().code(), absl::StatusCode::kDataLoss);
+  pb::PstreeEntry huge;
+  huge.set_pid(0xffffffff);
+  EXPECT_EQ(ParsePstree(Image(0x50273030, {Record(huge)})).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(ImageFilesTest, InventoryAndStats) {
+  absl::StatusOr<Inventory> inventory = ParseInventory(SampleInventory());
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  EXPECT_EQ(inventory->image_version, 2u);
+  EXPECT_FALSE(inventory->lsm);
+  EXPECT_EQ(inventory->network_lock_method, 2u);
+  absl::StatusOr<DumpStats> stats = ParseDumpStats(SampleStats());
+  ASSERT_TRUE(stats.ok()) << stats.status();
+  EXPECT_EQ(stats->frozen_us, 1234u);
+  EXPECT_EQ(stats->pages_written, 99u);
+}
+
+TEST(ImageFilesTest, PagemapOffsetsCountPresentPagesOnly) {
+  absl::StatusOr<Pagemap> pagemap = ParsePagemap(
+      PagemapImage({Record(NewEntry(0x1000, 2, kPagePresent)), Record(NewEntry(0x8000, 5, kPageInParent)),
+                    Record(NewEntry(0x20000, 1, kPagePresent | kPageLazy))}));
+  ASSERT_TRUE(pagemap.ok()) << pagemap.status();
+  EXPECT_EQ(pagemap->pages_id, 3u);
+  ASSERT_THAT(pagemap->entries, SizeIs(3));
+  EXPECT_EQ(pagemap->entries[0].file_offset, 0u);
+  EXPECT_EQ(pagemap->entries[2].file_offset, 2 * kPageBytes);
+  EXPECT_EQ(pagemap->present_pages(), 3u);
+  EXPECT_EQ(ParsePagemap(SerializePagemap(*pagemap))->entries.size(), 3u);
+}
+
+TEST(ImageFilesTest, PagemapOfOlderCriu) {
+  pb::PagemapEntry old;
+  old.set_address(0x4000);
+  old.set_old_page_count(7);
+  pb::PagemapEntry in_parent = old;
+  in_parent.set_in_parent(true);
+  absl::StatusOr<Pagemap> pagemap = ParsePagemap(PagemapImage({Record(old), Record(in_parent)}));
+  ASSERT_TRUE(pagemap.ok()) << pagemap.status();
+  EXPECT_EQ(pagemap->entries[0].pages, 7u);
+  EXPECT_EQ(pagemap->entries[0].flags, kPagePresent);
+  EXPECT_EQ(pagemap->entries[1].flags, kPageInParent);
+}
+
+TEST(ImageFilesTest, PagemapRefusesWhatItDoesNotKnow) {
+  pb::PagemapEntry compressed = NewEntry(0x1000, 1, kPagePresent);
+  compressed.mutable_unknown_fields()->AddLengthDelimited(6, "blocks");
+  EXPECT_EQ(ParsePagemap(PagemapImage({Record(compressed)})).status().code(),
+            absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(ParsePagemap(PagemapImage({Record(NewEntry(0x1000, 1, 8 | kPagePresent))})).status().code(),
+            absl::StatusCode::kUnimplemented);
+}
+
+TEST(ImageFilesTest, PagemapRefusesAbsurdEntries) {
+  for (const pb::PagemapEntry& entry :
+       {NewEntry(0x1001, 1, kPagePresent), NewEntry(0x1000, 0, kPagePresent),
+        NewEntry(0x1000, ~0ull, kPagePresent), NewEntry(~0ull - 4095, 2, kPagePresent)}) {
+    EXPECT_EQ(ParsePagemap(PagemapImage({Record(entry)})).status().code(), absl::StatusCode::kDataLoss)
+        << entry.ShortDebugString();
+  }
+}
+
+TEST(ImageFilesTest, MmAndAdvice) {
+  std::string image = SampleMm();
+  absl::StatusOr<std::vector<Vma>> areas = ParseMm(image);
+  ASSERT_TRUE(areas.ok()) << areas.status();
+  ASSERT_THAT(*areas, SizeIs(2));
+  EXPECT_TRUE((*areas)[0].plain_anonymous());
+  EXPECT_FALSE((*areas)[1].plain_anonymous());
+  absl::StatusOr<std::string> changed = AddAdvice(image, {0x10000}, MADV_HUGEPAGE);
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  areas = ParseMm(*changed);
+  ASSERT_TRUE(areas.ok()) << areas.status();
+  EXPECT_EQ((*areas)[0].madv, 0u);
+  EXPECT_EQ((*areas)[1].madv, uint64_t{1} << MADV_DONTFORK | uint64_t{1} << MADV_HUGEPAGE);
+  pb::Mm mm;
+  ASSERT_TRUE(mm.ParseFromString(changed->substr(12)));
+  ASSERT_EQ(mm.unknown_fields().field_count(), 1);
+  EXPECT_EQ(mm.unknown_fields().field(0).varint(), 4711u);
+  EXPECT_EQ(*AddAdvice(image, {}, MADV_HUGEPAGE), image);
+  EXPECT_EQ(AddAdvice(image, {}, 64).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ImageFilesTest, AreasThatAreNotPlain) {
+  Vma area;
+  area.flags = MAP_PRIVATE | MAP_ANONYMOUS;
+  area.status = 1 | 1 << 9;
+  EXPECT_TRUE(area.plain_anonymous());
+  for (uint32_t bit : {2u, 3u, 10u, 12u, 13u, 15u, 16u, 17u}) {
+    Vma special = area;
+    special.status |= 1u << bit;
+    EXPECT_FALSE(special.plain_anonymous()) << bit;
+  }
+  for (uint32_t flag : {MAP_LOCKED, MAP_HUGETLB}) {
+    Vma special = area;
+    special.flags |= flag;
+    EXPECT_FALSE(special.plain_anonymous());
+  }
+  area.flags = MAP_SHARED | MAP_ANONYMOUS;
+  EXPECT_FALSE(area.plain_anonymous());
+}
+
+TEST(ImageFilesTest, RegularFilesAndGhosts) {
+  absl::StatusOr<std::vector<RegularFile>> files = ParseRegularFiles(SampleFiles(), SampleRemaps());
+  ASSERT_TRUE(files.ok()) << files.status();
+  ASSERT_THAT(*files, SizeIs(2));
+  EXPECT_EQ((*files)[0].path, "/tmp/a");
+  EXPECT_TRUE((*files)[0].has_size);
+  EXPECT_EQ((*files)[0].size, 5u);
+  EXPECT_FALSE((*files)[0].ghost);
+  EXPECT_TRUE((*files)[1].ghost);
+  EXPECT_FALSE((*files)[1].has_size);
+}
+
+TEST(ImageFilesTest, WrongKindIsNamed) {
+  absl::Status status = ParsePstree(SampleMm()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("magic"));
+}
+
+// No byte string may crash a reader or make it allocate without bound: every truncation, every single byte
+// flip and every byte set to 0xff (lengths!) of every kind of image.
+TEST(ImageFilesTest, DamagedImagesNeverCrash) {
+  const std::vector<std::pair<std::string, std::function<absl::Status(absl::string_view)>>> kinds = {
+      {SamplePstree(), [](absl::string_view s) { return ParsePstree(s).status(); }},
+      {SampleInventory(), [](absl::string_view s) { return ParseInventory(s).status(); }},
+      {PagemapImage({Record(NewEntry(0x1000, 2, kPagePresent)), Record(NewEntry(0x8000, 5, kPageInParent))}),
+       [](absl::string_view s) { return ParsePagemap(s).status(); }},
+      {SampleMm(), [](absl::string_view s) { return ParseMm(s).status(); }},
+      {SampleMm(), [](absl::string_view s) { return AddAdvice(s, {0x1000}, 14).status(); }},
+      {SampleFiles(), [](absl::string_view s) { return ParseRegularFiles(s).status(); }},
+      {SampleRemaps(), [](absl::string_view s) { return ParseRegularFiles(SampleFiles(), s).status(); }},
+      {SampleStats(), [](absl::string_view s) { return ParseDumpStats(s).status(); }},
+  };
+  for (const auto& [sample, parse] : kinds) {
+    ASSERT_TRUE(parse(sample).ok()) << parse(sample);
+    // A cut through the head or a record is noticed; one between records can't be. An empty remap file means
+    // none.
+    for (size_t size = 1; size < 8; ++size) {
+      EXPECT_EQ(parse(absl::string_view(sample).substr(0, size)).code(), absl::StatusCode::kDataLoss);
+    }
+    EXPECT_EQ(parse(absl::string_view(sample).substr(0, sample.size() - 1)).code(),
+              absl::StatusCode::kDataLoss);
+    for (size_t i = 0; i < sample.size(); ++i) {
+      parse(absl::string_view(sample).substr(0, i)).IgnoreError();
+      std::string damaged = sample;
+      for (int bit = 0; bit < 8; ++bit) {
+        damaged[i] = static_cast<char>(sample[i] ^ (1 << bit));
+        parse(damaged).IgnoreError();
+      }
+      damaged[i] = '\xff';
+      parse(damaged).IgnoreError();
+    }
+    std::string bad_magic = sample;
+    bad_magic[0] ^= 1;
+    EXPECT_EQ(parse(bad_magic).code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(parse(sample + "x").code(), absl::StatusCode::kDataLoss);
+  }
+}
+
+}  // namespace
+}  // namespace rekindle::criu
