@@ -42,8 +42,8 @@ criu_in_prefix /some/where/moved/criu
 expect "$EXPECTED" "${CRIU[@]}" --version
 expect "$VERSION" /some/where/moved/bin/rekindle version
 # It finds the CRIU that it brought along, also when started through a link.
-expect "$EXPECTED" /some/where/moved/bin/rekindle version
-expect "$EXPECTED" /link version
+expect "$EXPECTED" /some/where/moved/bin/rekindle version -v
+expect "$EXPECTED" /link version -v
 expect "--store" /some/where/moved/bin/rekindle --help
-expect "--" /some/where/moved/bin/rekindled --help
+expect "--socket" /some/where/moved/bin/rekindled --help
 echo "1 passed, 0 failed"

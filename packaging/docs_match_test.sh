@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The man page and the three shell completions know every command and option that the program has, and no others.
-#   packaging/docs_match_test.sh PATH_OF_REKINDLE
+# The man pages and the three shell completions know every command and option that the programs have, and no others.
+#   packaging/docs_match_test.sh PATH_OF_REKINDLE PATH_OF_REKINDLED
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 
-REKINDLE=${1:?path of rekindle}
+REKINDLE=${1:?path of rekindle} REKINDLED=${2:?path of rekindled}
 cd "$REPO_ROOT/packaging"
 COMMANDS=(doctor run ckpt restore ps ls inspect diff rm gc fsck stats export import version)
 FAILURES=0
@@ -15,9 +15,17 @@ has() {
   grep -qE -- "$2" "$1" || { echo "$1 does not know $3"; ((++FAILURES)); }
 }
 
-OPTIONS_OF_PROGRAM=()
 # Only the lines that describe an option: examples may show options of other programs.
-options_of() { "$REKINDLE" "$@" --help | grep -E '^ +-' | grep -oE -- '--[a-z][a-z-]+' | sort -u; }
+options_of() { "$@" --help | grep -E '^ +-' | grep -oE -- '--[a-z][a-z-]+' | sort -u; }
+
+# man_describes_only PAGE OPTION...
+man_describes_only() {
+  local page=$1 option
+  shift
+  while read -r option; do
+    [[ " $* " == *" $option "* ]] || { echo "$page describes $option, which does not exist"; ((++FAILURES)); }
+  done < <(grep -oE 'Fl Fl [a-z][a-z-]+' "$page" | sed 's/Fl Fl /--/' | sort -u)
+}
 
 for command in "${COMMANDS[@]}"; do
   "$REKINDLE" "$command" --help >/dev/null || { echo "rekindle $command --help failed"; ((++FAILURES)); }
@@ -26,16 +34,24 @@ for command in "${COMMANDS[@]}"; do
     has "$completion" "(^|[^-a-z])$command([^-a-z]|\$)" "the command $command"
   done
 done
-for option in $({ options_of; for command in "${COMMANDS[@]}"; do options_of "$command"; done; } | sort -u); do
-  OPTIONS_OF_PROGRAM+=("$option")
+
+mapfile -t OPTIONS < <({
+  options_of "$REKINDLE"
+  for command in "${COMMANDS[@]}"; do options_of "$REKINDLE" "$command"; done
+} | sort -u)
+((${#OPTIONS[@]} > 10)) || { echo "rekindle --help lists hardly any options"; ((++FAILURES)); }
+for option in "${OPTIONS[@]}"; do
   name=${option#--}
   has man/rekindle.1 "Fl Fl $name( |\$)" "$option"
   has completions/rekindle.bash "$option([ '=]|\$)" "$option"
-  has completions/_rekindle "--${name}([^a-z-]|\$)" "$option"
+  has completions/_rekindle "$option([^a-z-]|\$)" "$option"
   has completions/rekindle.fish "-l $name( |\$)" "$option"
 done
-while read -r option; do
-  [[ " ${OPTIONS_OF_PROGRAM[*]} " == *" $option "* ]] ||
-    { echo "man/rekindle.1 describes $option, which no command has"; ((++FAILURES)); }
-done < <(grep -oE 'Fl Fl [a-z][a-z-]+' man/rekindle.1 | sed 's/Fl Fl /--/' | sort -u)
+man_describes_only man/rekindle.1 "${OPTIONS[@]}"
+
+mapfile -t OPTIONS < <(options_of "$REKINDLED")
+for option in "${OPTIONS[@]}"; do
+  has man/rekindled.8 "Fl Fl ${option#--}( |\$)" "$option"
+done
+man_describes_only man/rekindled.8 "${OPTIONS[@]}"
 ((FAILURES == 0))

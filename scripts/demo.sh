@@ -32,8 +32,8 @@ shown() {
   "$@" 2>&1 | indent
 }
 rekindle() { "$BIN/rekindle" "$@"; }
-# field NAME: a member of the JSON object on stdin.
-field() { /usr/bin/python3 -c 'import json,sys; print(json.loads(sys.stdin.read().splitlines()[-1])[sys.argv[1]])' "$1"; }
+# The PID of the job that the JSON on stdin tells of.
+job_pid() { /usr/bin/python3 -c 'import json, sys; print(json.load(sys.stdin)["job"]["pid"])'; }
 size_of() { du -sb "$1" | cut -f1; }
 mebibytes() { awk -v bytes="$1" 'BEGIN { printf "%.1f MiB", bytes / 1048576 }'; }
 last_step() { sed -n 's/^step *\([0-9]*\) .*/\1/p' "$1" 2>/dev/null | tail -n 1; }
@@ -51,7 +51,7 @@ wait_for_step() {
 title "1. A PyTorch job trains. Each line of its log ends with a digest of all its state."
 typed "rekindle run --detach --name train -- python3 examples/train.py"
 JOB=$(cd "$REPO_ROOT" && rekindle run --json --detach --name train --log "$WORK/first.log" -- \
-  /usr/bin/python3 examples/train.py </dev/null | field pid)
+  /usr/bin/python3 examples/train.py </dev/null | job_pid)
 wait_for_step "$WORK/first.log" 10
 printf '  PID %s, %s threads, %s resident\n' "$JOB" "$(grep -c . < <(ls "/proc/$JOB/task"))" \
   "$(mebibytes $(($(awk '/^VmRSS/ { print $2 }' "/proc/$JOB/status") * 1024)))"
