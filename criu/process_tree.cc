@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -113,6 +114,16 @@ std::optional<uint64_t> StartTicks(pid_t pid) {
   std::optional<ProcessFacts> facts = ReadFacts(pid);
   if (!facts.has_value()) return std::nullopt;
   return facts->start_ticks;
+}
+
+TemporarySubreaper::TemporarySubreaper() {
+  int value = 0;
+  was_subreaper_ = ::prctl(PR_GET_CHILD_SUBREAPER, &value) == 0 && value != 0;
+  if (!was_subreaper_) ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+TemporarySubreaper::~TemporarySubreaper() {
+  if (!was_subreaper_) ::prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
 void KillRestoredTree(pid_t root, const std::vector<pid_t>& image_pids, uint64_t not_before_ticks) {

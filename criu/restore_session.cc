@@ -210,7 +210,11 @@ class RestoreSession {
         return outcome;
       }
       if (response.notification().pid() > 0) outcome.root = response.notification().pid();
-      if (response.notification().stage() == kTasksReadyStage) refusal = TasksReady(outcome.root);
+      if (response.notification().stage() == kTasksReadyStage) {
+        refusal = TasksReady(outcome.root);
+        // CRIU kills the tree at our word: its orphans must come to us.
+        if (!refusal.ok()) subreaper_.emplace();
+      }
       pb::RpcRequest answer;
       answer.set_type(kTypeNotify);
       answer.set_notify_success(refusal.ok());
@@ -231,6 +235,7 @@ class RestoreSession {
 
   // Leaves nothing of the tree and says what went wrong.
   absl::Status CleanUp(const Outcome& outcome) {
+    if (!subreaper_.has_value()) subreaper_.emplace();
     ExitState exit;
     if (outcome.status.code() == absl::StatusCode::kCancelled && !outcome.criu_failed) {
       criu_.Signal(SIGKILL).IgnoreError();
@@ -266,6 +271,7 @@ class RestoreSession {
   Subprocess criu_;
   uint64_t criu_start_ticks_ = 0;
   bool wrote_pidfile_ = false;
+  std::optional<TemporarySubreaper> subreaper_;  // once it has failed
 };
 
 }  // namespace

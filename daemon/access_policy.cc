@@ -25,7 +25,7 @@ absl::Status AccessPolicy::MayUseImage(const Caller& caller, uid_t image_owner, 
                                        absl::string_view image) const {
   if (IsAdmin(caller) || caller.uid == image_owner) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      absl::StrCat("image '", image, "': user ", caller.uid, " may not ", verb, " it, it belongs to user ",
+      absl::StrCat("image '", image, "': uid ", caller.uid, " may not ", verb, " it, it belongs to uid ",
                    image_owner, ": ask its owner, or do it as root or a member of the daemon's --group"));
 }
 
@@ -33,14 +33,14 @@ absl::Status AccessPolicy::MayUseJob(const Caller& caller, uid_t job_owner, absl
                                      pid_t pid) const {
   if (IsAdmin(caller) || caller.uid == job_owner) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      absl::StrCat("process ", pid, ": user ", caller.uid, " may not ", verb, " it, it belongs to user ",
+      absl::StrCat("process ", pid, ": uid ", caller.uid, " may not ", verb, " it, it belongs to uid ",
                    job_owner, ": do it as that user, as root or as a member of the daemon's --group"));
 }
 
 absl::Status AccessPolicy::MayAdminister(const Caller& caller, absl::string_view what) const {
   if (IsAdmin(caller)) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      absl::StrCat("user ", caller.uid, " may not ", what,
+      absl::StrCat("uid ", caller.uid, " may not ", what,
                    ": it concerns the whole node; do it as root or as a member of the daemon's --group"));
 }
 

@@ -67,7 +67,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     return absl::InvalidArgumentError(
         "--tcp-established and --tcp-close exclude each other: give one of them");
   }
-  RK_RETURN_IF_ERROR(node.Prepare());
+  RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
   RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, request));
   RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job.owner, "checkpoint", job.pid));
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
@@ -99,7 +99,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   options.job_name = job.name;
   options.log = job.log;
   options.labels.insert(request.labels().begin(), request.labels().end());
-  options.runtime_directory = node.work_directory();
+  options.runtime_directory = node.options().runtime_directory;
   options.spill_directory = node.options().store;
 
   CallMonitor monitor(call, [&](const v1::Progress& progress) {

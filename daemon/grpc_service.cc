@@ -106,6 +106,7 @@ class GrpcService final : public v1::Rekindle::Service {
     }
     absl::StatusOr<Caller> caller = resolve_(peer);
     if (!caller.ok()) return caller.status();
+    node_.RecoverJobs();
     Call call;
     call.caller = *std::move(caller);
     call.cancelled = [context] { return context->IsCancelled(); };

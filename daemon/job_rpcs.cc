@@ -32,7 +32,7 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
     return absl::InvalidArgumentError("starting a job: no command was given: write it after '--'");
   }
   RK_RETURN_IF_ERROR(CheckAbsolute(request.working_directory(), "the working directory"));
-  RK_RETURN_IF_ERROR(node.Prepare());
+  RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
   JobRecord record;
   record.name = request.name();
   record.command = absl::StrJoin(request.argv(), " ");
@@ -82,7 +82,7 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
   started->set_seconds(stopwatch.seconds());
   send(event);
   if (request.detach()) return absl::OkStatus();
-  return SendJobEnd(call, *job->end, send);
+  return SendJobEnd(node, call, *job->end, send);
 }
 
 absl::Status SignalJob(Node& node, const Call& call, const v1::SignalJobRequest& request) {

@@ -1,7 +1,9 @@
 #include "daemon/node.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <utility>
 
@@ -45,8 +47,6 @@ Node::Node(NodeOptions options)
       policy_(::geteuid(), options_.admin_group),
       jobs_(absl::StrCat(options_.runtime_directory, "/jobs")) {}
 
-std::string Node::work_directory() const { return absl::StrCat(options_.runtime_directory, "/work"); }
-
 absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
   absl::MutexLock lock(&mutex_);
   if (store_ && (store_writable_ || access == Access::kRead)) return store_;
@@ -64,13 +64,10 @@ absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
   return store_;
 }
 
-absl::Status Node::Prepare() {
+void Node::RecoverJobs() {
   absl::MutexLock lock(&mutex_);
-  if (prepared_) return absl::OkStatus();
-  // The socket in it is for everybody; what else is in it is for the service's user alone.
-  RK_RETURN_IF_ERROR(MakeDirectories(options_.runtime_directory, 0755));
-  RK_RETURN_IF_ERROR(MakeDirectories(work_directory(), 0700));
-  absl::StatusOr<std::vector<pid_t>> freed = ckpt::RecoverInterruptedCaptures(work_directory());
+  if (std::exchange(recovered_, true) || !PathExists(options_.runtime_directory)) return;
+  absl::StatusOr<std::vector<pid_t>> freed = ckpt::RecoverInterruptedCaptures(options_.runtime_directory);
   if (!freed.ok()) {
     Log(LogLevel::kWarning,
         absl::StrCat("letting jobs of interrupted captures go on: ", freed.status().message()));
@@ -78,8 +75,19 @@ absl::Status Node::Prepare() {
     Log(LogLevel::kWarning, absl::StrCat("jobs that an interrupted capture had left stopped run again: PID ",
                                          absl::StrJoin(*freed, ", ")));
   }
-  prepared_ = true;
-  return absl::OkStatus();
+}
+
+absl::Status Node::MakeRuntimeDirectory() const {
+  // The socket in it is for everybody; what else is in it is for the service's user alone.
+  RK_RETURN_IF_ERROR(MakeDirectories(options_.runtime_directory, 0755));
+  struct stat info;
+  if (::stat(options_.runtime_directory.c_str(), &info) != 0) {
+    return ErrnoStatus(errno, options_.runtime_directory);
+  }
+  if (info.st_uid == ::geteuid()) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("the runtime directory ", options_.runtime_directory,
+                                                  " belongs to uid ", info.st_uid, ", not to uid ",
+                                                  ::geteuid(), ": name another with REKINDLE_RUNTIME_DIR"));
 }
 
 std::optional<RunAs> Node::UserOf(const Caller& caller) {

@@ -2,6 +2,7 @@
 // costly is made when it is first needed: most commands need little of it.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,9 +42,6 @@ class Node {
   const AccessPolicy& policy() const { return policy_; }
   JobRegistry& jobs() { return jobs_; }
   JobReaper& reaper() { return reaper_; }
-  // Below the runtime directory: for captures and restores in work.
-  std::string work_directory() const;
-
   enum class Access {
     kRead,    // the store must be there
     kWrite,   // the store must be there
@@ -53,9 +51,16 @@ class Node {
 
   absl::StatusOr<criu::Installation> Criu() const { return criu::FindCriu(); }
 
-  // Makes the runtime directory and lets jobs go on that a dead Rekindle left stopped. Before anything that
-  // has to do with running jobs; does its work once.
-  absl::Status Prepare() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Lets jobs go on that a dead Rekindle left stopped. Before anything else, whatever it is; does its work once,
+  // and what it can't do it logs.
+  void RecoverJobs() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Makes the runtime directory. Before anything that has to do with running jobs.
+  absl::Status MakeRuntimeDirectory() const;
+
+  // From now on nobody waits for a job's end any more: the daemon is about to go.
+  void BeginStopping() { stopping_.store(true); }
+  bool stopping() const { return stopping_.load(); }
 
   // The user to do things as on behalf of `caller`; nothing: the service's own user is the one.
   static std::optional<RunAs> UserOf(const Caller& caller);
@@ -65,10 +70,11 @@ class Node {
   const AccessPolicy policy_;
   JobRegistry jobs_;
   JobReaper reaper_;
+  std::atomic<bool> stopping_{false};
   absl::Mutex mutex_;
   std::shared_ptr<store::Store> store_ ABSL_GUARDED_BY(mutex_);
   bool store_writable_ ABSL_GUARDED_BY(mutex_) = false;
-  bool prepared_ ABSL_GUARDED_BY(mutex_) = false;
+  bool recovered_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace rekindle::daemon

@@ -92,7 +92,7 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(store::ImageInfo info,
                       FindImageFor(node, *store, call.caller, request.image(), "restore"));
-  RK_RETURN_IF_ERROR(node.Prepare());
+  RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
   RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store->OpenImage(info.digest));
   RK_ASSIGN_OR_RETURN(v1::JobManifest manifest, restore::ReadJobManifest(*reader));
@@ -103,7 +103,7 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
   options.tcp_close = request.tcp_close();
   options.ignore_cpu_mismatch = request.ignore_cpu_mismatch();
   options.caller = node.policy().IsAdmin(call.caller) ? 0 : call.caller.uid;
-  options.runtime_directory = node.work_directory();
+  options.runtime_directory = node.options().runtime_directory;
 
   std::string log = manifest.log();
   UniqueFd log_file;
@@ -176,7 +176,7 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
   send(event);
   if (request.detach()) return absl::OkStatus();
   stdio.clear();
-  return SendJobEnd(call, *job->end, send);
+  return SendJobEnd(node, call, *job->end, send);
 }
 
 }  // namespace rekindle::daemon

@@ -27,12 +27,13 @@ absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Sto
   return info;
 }
 
-absl::Status SendJobEnd(const Call& call, const JobEnd& end, const EventSink<v1::JobEvent>& send) {
+absl::Status SendJobEnd(const Node& node, const Call& call, const JobEnd& end, const EventSink<v1::JobEvent>& send) {
   std::optional<ExitState> exit;
   // How soon it is seen that the client has gone; the job's end is seen at once.
   constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
   while (!(exit = end.WaitFor(kLookForClient))) {
     if (call.cancelled && call.cancelled()) return absl::OkStatus();
+    if (node.stopping()) return absl::UnavailableError("rekindled ends; the job runs on");
   }
   v1::JobEvent event;
   event.mutable_exited()->set_exit_code(exit->code);

@@ -115,6 +115,9 @@ class RealFile : public BlockFile {
     return MakeWriteQueue(fd_.get(), path_, buffer_bytes, buffers);
   }
 
+  absl::Status WriteAt(uint64_t offset, absl::Span<const std::byte> bytes) override {
+    return WriteAll(fd_.get(), path_, bytes.data(), bytes.size(), offset);
+  }
   absl::Status Allocate(uint64_t offset, uint64_t bytes) override {
     while (fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes)) !=
            0) {

@@ -19,6 +19,18 @@ uint64_t IdOfFileName(absl::string_view name, absl::string_view suffix) {
   return absl::SimpleHexAtoi(name.substr(0, 16), &id) ? id : 0;
 }
 
+std::vector<uint32_t> BuildDigestTable(const std::vector<Hash128>& digests) {
+  const auto pages = static_cast<uint32_t>(digests.size());
+  const DigestTableShape shape(pages);
+  std::vector<uint32_t> table(shape.slots);
+  for (uint32_t page = 0; page < pages; ++page) {
+    uint64_t slot = shape.SlotOf(digests[page]);
+    while (table[slot] != 0) slot = slot + 1 == shape.slots ? 0 : slot + 1;
+    table[slot] = shape.Value(digests[page], page);
+  }
+  return table;
+}
+
 uint64_t NewFileId() {
   uint64_t id = 0;
   while (id == 0) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "dedup_store/hashing.h"
@@ -92,6 +93,8 @@ struct DigestTableShape {
   uint64_t slots;
   int page_bits = 1;
 };
+
+std::vector<uint32_t> BuildDigestTable(const std::vector<Hash128>& digests);
 
 // An index file covers many packs: entries sorted by the digests' first 8 bytes, and a directory of buckets.
 struct IndexHeader {

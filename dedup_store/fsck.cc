@@ -32,6 +32,23 @@ struct PackCheck {
   bool digests_damaged = false;
 };
 
+struct FrameBuffers {
+  std::vector<std::byte> stored, plain = std::vector<std::byte>(kMaxFramePages * kPageSize);
+};
+
+// A frame's pages; they lie in `buffers`.
+absl::StatusOr<const std::byte*> LoadFrame(const Pack& pack, uint32_t f, FrameBuffers& buffers) {
+  const FrameEntry& frame = pack.frame(f);
+  buffers.stored.resize(frame.stored_bytes);
+  RK_RETURN_IF_ERROR(pack.file().ReadAt(frame.offset(), absl::MakeSpan(buffers.stored)));
+  if (frame.codec() == Codec::kRaw) return buffers.stored.data();
+  size_t want = size_t{pack.FirstPageAfter(f) - frame.first_page} * kPageSize;
+  size_t n =
+      ZSTD_decompress(buffers.plain.data(), buffers.plain.size(), buffers.stored.data(), frame.stored_bytes);
+  if (ZSTD_isError(n) || n != want) return absl::DataLossError("the compressed data is damaged");
+  return buffers.plain.data();
+}
+
 class Checker {
  public:
   Checker(const std::shared_ptr<StoreCore>& core, const FsckOptions& options)
@@ -97,14 +114,57 @@ class Checker {
     }
     check.pack = *std::move(pack);
     check.bad_frames.assign(check.pack->frames(), false);
+    bool rebuilt = false;
     for (PackSection section : {kFingerprints, kDigests, kDigestTable}) {
       absl::Status status = check.pack->ReadSection(section).status();
       if (status.ok()) continue;
       Problem(std::string(status.message()));
+      if (options_.repair && !rebuilt) {
+        rebuilt = true;
+        status = RebuildDirectory(*check.pack);
+        if (!status.ok()) Problem(std::string(status.message()));
+      }
+      if (check.pack->ReadSection(section).ok()) continue;
       check.must_read |= section != kDigestTable;
       check.digests_damaged |= section == kDigests;
     }
     report_.chunks_checked += check.pack->frames();
+  }
+
+  // Computes the directory from the data and puts back what comes out exactly as it was when the pack was
+  // sealed.
+  absl::Status RebuildDirectory(const Pack& pack) {
+    const PackFooter& footer = pack.footer();
+    std::vector<Hash128> fingerprints(pack.pages()), digests(pack.pages());
+    auto bytes_of = [](auto& v) {
+      return absl::MakeSpan(reinterpret_cast<std::byte*>(v.data()), v.size() * sizeof v[0]);
+    };
+    // Pages that gc took can't be computed; they keep what is there.
+    RK_RETURN_IF_ERROR(pack.file().ReadAt(footer.sections[kFingerprints].offset, bytes_of(fingerprints)));
+    RK_RETURN_IF_ERROR(pack.file().ReadAt(footer.sections[kDigests].offset, bytes_of(digests)));
+    FrameBuffers buffers;
+    Sha256 sha;
+    for (uint32_t f = 0; f < pack.frames(); ++f) {
+      if (pack.IsDeadFrame(f)) continue;
+      auto data = LoadFrame(pack, f, buffers);
+      if (!data.ok()) continue;  // reported when the data is read
+      const uint32_t first = pack.frame(f).first_page;
+      for (uint32_t page = first; page < pack.FirstPageAfter(f); ++page) {
+        const std::byte* at = *data + size_t{page - first} * kPageSize;
+        fingerprints[page] = core_->fingerprinter().Of(at);
+        digests[page] = sha.Page(at);
+      }
+    }
+    std::vector<uint32_t> table = BuildDigestTable(digests);
+    RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, core_->io()->Open(pack.path(), true));
+    const std::pair<PackSection, absl::Span<std::byte>> sections[] = {{kFingerprints, bytes_of(fingerprints)},
+                                                                      {kDigests, bytes_of(digests)},
+                                                                      {kDigestTable, bytes_of(table)}};
+    for (const auto& [section, bytes] : sections) {
+      if (!(Checksum(bytes.data(), bytes.size()) == footer.sections[section].checksum)) continue;
+      RK_RETURN_IF_ERROR(file->WriteAt(footer.sections[section].offset, bytes));
+    }
+    return file->Sync();
   }
 
   // A gc that runs beside us may have removed it.
@@ -128,13 +188,13 @@ class Checker {
     absl::Mutex mutex;
     auto work = [&] {
       Sha256 sha;
-      std::vector<std::byte> stored, plain(kMaxFramePages * kPageSize);
+      FrameBuffers buffers;
       for (uint32_t begin; (begin = next.fetch_add(kFramesAtATime)) < pack.frames();) {
         uint32_t end = std::min<uint32_t>(begin + kFramesAtATime, pack.frames());
         for (uint32_t f = begin; f < end; ++f) {
           if (pack.IsDeadFrame(f)) continue;
           std::string problem =
-              ReadFrame(pack, f, *fingerprints, *digests, check.digests_damaged, sha, stored, plain);
+              ReadFrame(pack, f, *fingerprints, *digests, check.digests_damaged, sha, buffers);
           absl::MutexLock lock(&mutex);
           report_.bytes_read += pack.frame(f).stored_bytes;
           if (!problem.empty()) {
@@ -156,21 +216,15 @@ class Checker {
   // What is wrong with a frame, or nothing.
   std::string ReadFrame(const Pack& pack, uint32_t f, absl::Span<const Hash128> fingerprints,
                         absl::Span<const Hash128> digests, bool digests_damaged, Sha256& sha,
-                        std::vector<std::byte>& stored, std::vector<std::byte>& plain) {
+                        FrameBuffers& buffers) {
     const FrameEntry& frame = pack.frame(f);
     auto what = [&](absl::string_view why) {
       return absl::StrFormat("pack %s, chunk at %d: %s", pack.path(), frame.offset(), why);
     };
-    stored.resize(frame.stored_bytes);
-    absl::Status status = pack.file().ReadAt(frame.offset(), absl::MakeSpan(stored));
-    if (!status.ok()) return what(status.message());
+    auto loaded = LoadFrame(pack, f, buffers);
+    if (!loaded.ok()) return what(loaded.status().message());
+    const std::byte* data = *loaded;
     const uint32_t pages = pack.FirstPageAfter(f) - frame.first_page;
-    const std::byte* data = stored.data();
-    if (frame.codec() == Codec::kZstd) {
-      size_t n = ZSTD_decompress(plain.data(), plain.size(), stored.data(), stored.size());
-      if (ZSTD_isError(n) || n != pages * kPageSize) return what("the compressed data is damaged");
-      data = plain.data();
-    }
     for (uint32_t p = 0; p < pages; ++p) {
       const std::byte* page = data + p * kPageSize;
       if (!(core_->fingerprinter().Of(page) == fingerprints[frame.first_page + p])) {
@@ -256,8 +310,9 @@ class Checker {
     auto change = [&](Catalog::Txn& txn) -> absl::Status {
       for (const ImageRecord& record : lost_) RK_RETURN_IF_ERROR(txn.DeleteImage(record));
       for (const auto& [id, check] : packs_) {
-        if (!check.pack || check.digests_damaged) {
-          RK_RETURN_IF_ERROR(RetirePack(txn, check));
+        if (!check.pack) {
+          // Nothing in it can be read: every image that needs it is among the lost.
+          RK_RETURN_IF_ERROR(txn.DeletePack(id));
           continue;
         }
         if (std::find(check.bad_frames.begin(), check.bad_frames.end(), true) == check.bad_frames.end())
@@ -285,13 +340,6 @@ class Checker {
     packs_.clear();
     for (uint64_t id : bad_indexes_) RK_RETURN_IF_ERROR(core_->io()->Unlink(core_->index_path(id)));
     return MergeIndexes(core_.get(), true);
-  }
-
-  // A pack that can't be opened holds nothing that could be read: every image that needs it is among the
-  // lost.
-  absl::Status RetirePack(Catalog::Txn& txn, const PackCheck& check) {
-    if (!check.pack) return txn.DeletePack(check.record.id);
-    return absl::OkStatus();
   }
 
   const std::shared_ptr<StoreCore> core_;

@@ -455,7 +455,13 @@ absl::StatusOr<ImageInfo> ImageWriterImpl::Commit(std::function<bool(uint64_t, u
   record.manifest_pack = pack_writer_->id();
   absl::Status status = pack_writer_->Seal(encoded_manifest, record.Encode());
   if (status.ok()) status = CommitToCatalog(record);
-  if (!status.ok()) return failed(status);
+  if (!status.ok()) {
+    // A commit that failed half-way may have reached the disk. Then the pack is needed, and gc decides.
+    auto txn = core_->catalog().Read();
+    auto listed = txn.ok() ? txn->FindPack(pack_writer_->id()) : txn.status();
+    if (!listed.ok() || *listed) pack_writer_->Keep();
+    return failed(status);
+  }
   pack_writer_->Keep();
   pack_writer_.reset();
   index_.reset();

@@ -237,14 +237,7 @@ uint64_t PackWriter::MetadataBytes(size_t manifest_bytes) const {
 }
 
 absl::Status PackWriter::Seal(absl::string_view manifest, absl::string_view image_record) {
-  const DigestTableShape shape(pages());
-  std::vector<uint32_t> table(shape.slots);
-  for (uint32_t page = 0; page < pages(); ++page) {
-    uint64_t slot = shape.SlotOf(digests_[page]);
-    while (table[slot] != 0) slot = slot + 1 == shape.slots ? 0 : slot + 1;
-    table[slot] = shape.Value(digests_[page], page);
-  }
-
+  const std::vector<uint32_t> table = BuildDigestTable(digests_);
   PackFooter footer{};
   memcpy(footer.magic, kFooterMagic, sizeof footer.magic);
   footer.version = kFormatVersion;

@@ -210,23 +210,35 @@ absl::Status StoreCore::CheckWritable() const {
 }
 
 absl::StatusOr<std::shared_ptr<const Pack>> StoreCore::OpenPack(uint64_t id) {
-  absl::MutexLock lock(&mutex_);
-  std::weak_ptr<const Pack>& known = packs_[id];
-  if (auto pack = known.lock()) return pack;
-  packs_.erase(id);
+  {
+    absl::MutexLock lock(&mutex_);
+    auto known = packs_.find(id);
+    if (known != packs_.end()) {
+      if (auto pack = known->second.lock()) return pack;
+      packs_.erase(known);
+    }
+  }
+  // Not under mutex_: a gc of this process may hold the file's lock and need another pack before it lets go.
   RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, io_->Open(pack_path(id), false));
   RK_RETURN_IF_ERROR(file->Lock(LockMode::kShared, true).status());
-  // Only what the catalog says after the lock was taken holds until it is released.
-  RK_ASSIGN_OR_RETURN(Catalog::Txn txn, catalog_->Read());
-  RK_ASSIGN_OR_RETURN(std::optional<PackRecord> record, txn.FindPack(id));
-  if (!record)
-    return absl::NotFoundError(absl::StrCat("pack ", pack_path(id), " is not part of the store any more"));
-  RK_ASSIGN_OR_RETURN(std::optional<DeadRecord> dead, txn.FindDead(id));
-  RK_ASSIGN_OR_RETURN(std::unique_ptr<Pack> pack, Pack::Open(std::move(file), id, identity_.uuid));
-  if (dead) pack->set_dead(std::move(dead->dead));
-  std::shared_ptr<const Pack> shared = std::move(pack);
-  packs_[id] = shared;
-  return shared;
+  std::optional<DeadRecord> dead;
+  {
+    // Only what the catalog says after the lock was taken holds until it is released.
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, catalog_->Read());
+    RK_ASSIGN_OR_RETURN(std::optional<PackRecord> record, txn.FindPack(id));
+    if (!record) {
+      return absl::NotFoundError(absl::StrCat("pack ", pack_path(id), " is not part of the store any more"));
+    }
+    RK_ASSIGN_OR_RETURN(dead, txn.FindDead(id));
+  }
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<Pack> opened, Pack::Open(std::move(file), id, identity_.uuid));
+  if (dead) opened->set_dead(std::move(dead->dead));
+  std::shared_ptr<const Pack> pack = std::move(opened);
+  absl::MutexLock lock(&mutex_);
+  std::weak_ptr<const Pack>& known = packs_[id];
+  if (auto other = known.lock()) return other;  // another thread was faster
+  known = pack;
+  return pack;
 }
 
 absl::StatusOr<ImageRecord> StoreCore::Resolve(absl::string_view image) const {

@@ -18,11 +18,6 @@
 
 namespace rekindle::store {
 
-namespace {
-
-// Below this a ring and pinned buffers cost more than they bring.
-constexpr size_t kMinRingBuffers = 3;
-
 absl::Status WriteAll(int fd, const std::string& path, const std::byte* data, size_t bytes, uint64_t offset) {
   while (bytes > 0) {
     ssize_t n = pwrite(fd, data, bytes, static_cast<off_t>(offset));
@@ -34,6 +29,11 @@ absl::Status WriteAll(int fd, const std::string& path, const std::byte* data, si
   }
   return absl::OkStatus();
 }
+
+namespace {
+
+// Below this a ring and pinned buffers cost more than they bring.
+constexpr size_t kMinRingBuffers = 3;
 
 // Page-aligned buffers, on huge pages where there are any: pinning and zeroing them is then cheap.
 class BufferPool {

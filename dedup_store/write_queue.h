@@ -14,6 +14,9 @@ namespace rekindle::store {
 absl::StatusOr<std::unique_ptr<WriteQueue>> MakeWriteQueue(int fd, const std::string& path,
                                                            size_t buffer_bytes, size_t buffers);
 
+// pwrite until all is written.
+absl::Status WriteAll(int fd, const std::string& path, const std::byte* data, size_t bytes, uint64_t offset);
+
 // The status for a failed system call on a file; a full disk tells how much is free and what to do. `fd` may
 // be -1.
 absl::Status FileError(int error_number, absl::string_view what, const std::string& path, int fd);

@@ -1,0 +1,415 @@
+#include "cli/arguments.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/human_units.h"
+
+namespace rekindle::cli {
+namespace {
+
+// Options that `run` may have before the job's command, which begins at the first word that is none of them.
+constexpr absl::string_view kOptionsWithValue[] = {"--name",   "--log",      "--store",  "--host",
+                                                   "--tls-ca", "--tls-cert", "--tls-key"};
+
+bool TakesValue(absl::string_view word) {
+  return std::find(std::begin(kOptionsWithValue), std::end(kOptionsWithValue), word) !=
+         std::end(kOptionsWithValue);
+}
+
+// Splits "… run [options] [--] COMMAND…" in two: CLI11 must not look at the job's own options.
+std::pair<std::vector<std::string>, std::vector<std::string>> SplitJobCommand(
+    const std::vector<std::string>& arguments) {
+  size_t at = 0;
+  auto skip_options = [&] {
+    while (at < arguments.size() && absl::StartsWith(arguments[at], "-") && arguments[at] != "--") {
+      at += TakesValue(arguments[at]) ? 2 : 1;
+    }
+    at = std::min(at, arguments.size());
+  };
+  skip_options();
+  if (at == arguments.size() || arguments[at] != "run") return {arguments, {}};
+  ++at;
+  skip_options();
+  auto middle = arguments.begin() + static_cast<std::ptrdiff_t>(at);
+  std::vector<std::string> ours(arguments.begin(), middle);
+  if (middle != arguments.end() && *middle == "--") ++middle;
+  return {ours, {middle, arguments.end()}};
+}
+
+std::string Absolute(const std::string& path, const std::string& working_directory) {
+  if (path.empty() || path[0] == '/') return path;
+  return absl::StrCat(working_directory, "/", path);
+}
+
+absl::Status ParseLabels(const std::vector<std::string>& labels, v1::CheckpointRequest& request) {
+  for (const std::string& label : labels) {
+    size_t equals = label.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("'", label, "' is no label: write --label KEY=VALUE"));
+    }
+    (*request.mutable_labels())[label.substr(0, equals)] = label.substr(equals + 1);
+  }
+  return absl::OkStatus();
+}
+
+constexpr char kExitCodes[] =
+    "Exit status: 0 done, 1 failed, 2 bad usage, 3 not found, 4 not permitted, 5 unsupported on this "
+    "machine.";
+
+// The whole command line, as CLI11 fills it in.
+class Parser {
+ public:
+  explicit Parser(const std::string& working_directory) : working_directory_(working_directory) {
+    app_.name("rekindle");
+    app_.require_subcommand(1);
+    app_.fallthrough();
+    app_.set_help_flag("-h,--help", "Show this help");
+    app_.footer(
+        absl::StrCat("Examples:\n"
+                     "  rekindle doctor\n"
+                     "  rekindle run --name train --detach -- python3 train.py\n"
+                     "  rekindle ckpt train -t train:epoch1\n"
+                     "  rekindle restore train:epoch1\n"
+                     "'rekindle COMMAND --help' has more.\n",
+                     kExitCodes));
+    AddGlobals();
+    AddJobCommands();
+    AddImageCommands();
+    AddStoreCommands();
+  }
+
+  ParsedArguments Parse(const std::vector<std::string>& arguments,
+                        const std::vector<std::string>& environment) {
+    ParsedArguments parsed;
+    auto [ours, job] = SplitJobCommand(arguments);
+    std::reverse(ours.begin(), ours.end());  // as CLI11 wants it
+    try {
+      app_.parse(ours);
+    } catch (const CLI::CallForHelp&) {
+      parsed.help = Help();
+      return parsed;
+    } catch (const CLI::ParseError& error) {
+      parsed.status = Usage(error.what());
+    }
+    // Known even if the rest is wrong: how the error is to be printed.
+    if (!store_.empty()) globals_.store = Absolute(store_, working_directory_);
+    if (!host_.empty()) globals_.host = host_;
+    parsed.invocation.globals = globals_;
+    if (!parsed.status.ok()) return parsed;
+    absl::Status finished = Finish(job, environment);
+    if (!finished.ok()) {
+      parsed.status = Usage(finished.message());
+      return parsed;
+    }
+    parsed.invocation.command = std::move(command_);
+    return parsed;
+  }
+
+ private:
+  CLI::App* AddCommand(const std::string& name, const std::string& description, const std::string& examples) {
+    CLI::App* command = app_.add_subcommand(name, description);
+    command->fallthrough();
+    command->footer("Examples:\n" + examples);
+    return command;
+  }
+
+  // Of the command that was named, or of the whole.
+  std::string Help() const {
+    for (const CLI::App* command : app_.get_subcommands()) return command->help(absl::StrCat("rekindle"));
+    return app_.help();
+  }
+
+  absl::Status Usage(absl::string_view message) const {
+    std::string command;
+    for (const CLI::App* named : app_.get_subcommands()) command = absl::StrCat(" ", named->get_name());
+    return absl::InvalidArgumentError(absl::StrCat(message, " (see 'rekindle", command, " --help')"));
+  }
+
+  void AddGlobals() {
+    app_.add_option("--store", store_,
+                    "The store's folder, for work without a daemon [$REKINDLE_STORE, /var/lib/rekindle]")
+        ->type_name("DIR");
+    app_.add_option(
+            "--host", host_,
+            "The daemon: unix:///PATH or NAME:PORT [$REKINDLE_HOST, unix:///run/rekindle/rekindled.sock]")
+        ->type_name("ADDRESS");
+    app_.add_option("--tls-ca", globals_.tls_ca, "For NAME:PORT: certificates that vouch for the daemon")
+        ->type_name("FILE");
+    app_.add_option("--tls-cert", globals_.tls_certificate, "For NAME:PORT: our certificate")
+        ->type_name("FILE");
+    app_.add_option("--tls-key", globals_.tls_key, "For NAME:PORT: its key")->type_name("FILE");
+    app_.add_flag("--no-daemon", globals_.no_daemon, "Do the work in this process, also where a daemon runs");
+    app_.add_flag("--json", globals_.json, "Print JSON, for scripts; no progress bar");
+    app_.add_flag("-v,--verbose", globals_.verbose,
+                  "Show every CRIU command line that is run, ready to be pasted");
+  }
+
+  void AddJobCommands();
+  void AddImageCommands();
+  void AddStoreCommands();
+  absl::Status Finish(const std::vector<std::string>& job, const std::vector<std::string>& environment);
+
+  const std::string working_directory_;
+  CLI::App app_{"Freezes running jobs into a deduplicated image store and brings them back."};
+  GlobalOptions globals_;
+  std::string store_, host_;
+  Command command_;
+
+  v1::RunRequest run_;
+  std::string run_log_;
+  std::vector<std::string> run_words_;
+  v1::CheckpointRequest ckpt_;
+  std::string ckpt_target_, ckpt_memory_;
+  std::vector<std::string> ckpt_labels_;
+  v1::RestoreRequest restore_;
+  v1::RemoveImagesRequest remove_;
+  std::vector<std::string> remove_images_;
+  v1::DoctorRequest doctor_;
+  v1::GetVersionRequest version_;
+  v1::ListJobsRequest ps_;
+  v1::ListImagesRequest ls_;
+  v1::InspectImageRequest inspect_;
+  v1::DiffImagesRequest diff_;
+  v1::CollectGarbageRequest gc_;
+  v1::FsckRequest fsck_;
+  v1::GetStatsRequest stats_;
+  v1::ExportImageRequest export_;
+  v1::ImportImageRequest import_;
+};
+
+// CLI11 writes to variables; protobuf fields are set through functions.
+template <typename Set>
+CLI::Option* Text(CLI::App* app, const std::string& names, Set set, const std::string& description,
+                  const std::string& type) {
+  return app->add_option_function<std::string>(names, set, description)->type_name(type);
+}
+template <typename Set>
+CLI::Option* Flag(CLI::App* app, const std::string& names, Set set, const std::string& description) {
+  return app->add_flag_callback(names, set, description);
+}
+
+void Parser::AddJobCommands() {
+  CLI::App* run =
+      AddCommand("run", "Start a command as a job that is easy to checkpoint",
+                 "  rekindle run -- python3 train.py\n"
+                 "  rekindle run --detach --name web --log /var/log/web.log -- ./server --port 8080\n"
+                 "It gets a session of its own, /dev/null as standard input, and a log for its output.\n"
+                 "Without --detach its output is shown, SIGINT and SIGTERM go to it, and its exit status\n"
+                 "(128 + signal when one killed it) is returned.\n");
+  // For the help alone: the job's words are split off before CLI11 sees them.
+  run->add_option("command", run_words_, "The command and its arguments, best after '--'")->type_name("COMMAND...");
+  Text(
+      run, "--name", [this](const std::string& v) { run_.set_name(v); }, "The job's name", "NAME");
+  Text(
+      run, "--log", [this](const std::string& v) { run_log_ = v; }, "File for its output", "FILE");
+  Flag(
+      run, "-d,--detach", [this] { run_.set_detach(true); }, "Return once it runs");
+
+  CLI::App* ckpt = AddCommand("ckpt", "Take an image of a running job",
+                              "  rekindle ckpt 4711 -t web:v1\n"
+                              "  rekindle ckpt train -t train:epoch2 --parent train:epoch1\n"
+                              "  rekindle ckpt 4711 -t web:v2 --stop --tcp-established\n"
+                              "The job stands still only while its memory is copied to RAM.\n");
+  ckpt->add_option("job", ckpt_target_, "PID of the job's root process, or a job's name")
+      ->type_name("PID|NAME")
+      ->required();
+  Text(
+      ckpt, "-t,--tag", [this](const std::string& v) { ckpt_.set_reference(v); }, "The image's name",
+      "NAME:TAG")
+      ->required();
+  Text(
+      ckpt, "--parent", [this](const std::string& v) { ckpt_.set_parent(v); },
+      "Deduplicate against this image [the last of the same job or name]", "IMAGE");
+  Flag(
+      ckpt, "--no-parent", [this] { ckpt_.set_no_parent(true); }, "Compare with no parent");
+  Flag(
+      ckpt, "--stop", [this] { ckpt_.set_stop(true); }, "Kill the job once the image is safe");
+  Flag(
+      ckpt, "--replace", [this] { ckpt_.set_replace(true); }, "Take over a name that exists");
+  Flag(
+      ckpt, "--tcp-established", [this] { ckpt_.set_tcp_established(true); }, "Carry live TCP connections");
+  Flag(
+      ckpt, "--tcp-close", [this] { ckpt_.set_tcp_close(true); },
+      "Leave live TCP connections out: they are closed in the restored job");
+  ckpt->add_option("--label", ckpt_labels_, "Keep a label with the image; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  ckpt->add_option(
+          "--staging-memory", ckpt_memory_,
+          "RAM for the copy of the job's memory, such as 2G; more goes to disk [half of what is free]")
+      ->type_name("SIZE");
+
+  CLI::App* restore =
+      AddCommand("restore", "Bring a job back from an image",
+                 "  rekindle restore train:epoch1\n"
+                 "  rekindle restore web:v1 --detach --pidfile /run/web.pid --log /var/log/web.log\n"
+                 "It gets its own PIDs. Without --detach its output is shown, SIGINT and SIGTERM go\n"
+                 "to it, and its exit status is returned.\n");
+  Text(
+      restore, "image", [this](const std::string& v) { restore_.set_image(v); }, "The image", "IMAGE")
+      ->required();
+  Flag(
+      restore, "-d,--detach", [this] { restore_.set_detach(true); }, "Return once it runs");
+  Text(
+      restore, "--pidfile",
+      [this](const std::string& v) { restore_.set_pidfile(Absolute(v, working_directory_)); },
+      "Write the PID of the root process here", "FILE");
+  Text(
+      restore, "--log", [this](const std::string& v) { restore_.set_log(Absolute(v, working_directory_)); },
+      "File for its output [where it went before]", "FILE");
+  Text(
+      restore, "--name", [this](const std::string& v) { restore_.set_name(v); }, "A name for the job",
+      "NAME");
+  Flag(
+      restore, "--tcp-close", [this] { restore_.set_tcp_close(true); }, "Close TCP connections of the image");
+  Flag(
+      restore, "--ignore-cpu-mismatch", [this] { restore_.set_ignore_cpu_mismatch(true); },
+      "Try although this CPU lacks features that the job may use");
+
+  CLI::App* ps = AddCommand("ps", "List jobs", "  rekindle ps\n  rekindle ps --all\n");
+  Flag(
+      ps, "-a,--all", [this] { ps_.set_all(true); }, "Those that have ended within a day too");
+}
+
+void Parser::AddImageCommands() {
+  CLI::App* ls = AddCommand("ls", "List images", "  rekindle ls\n  rekindle ls train\n");
+  Text(
+      ls, "text", [this](const std::string& v) { ls_.set_name_contains(v); }, "Only names that contain it",
+      "TEXT");
+
+  CLI::App* inspect = AddCommand("inspect", "Show one image", "  rekindle inspect web:v1 --objects\n");
+  Text(
+      inspect, "image", [this](const std::string& v) { inspect_.set_image(v); }, "The image", "IMAGE")
+      ->required();
+  Flag(
+      inspect, "--objects", [this] { inspect_.set_objects(true); }, "List its objects too");
+
+  CLI::App* diff = AddCommand("diff", "Compare the memory of two images, area by area",
+                              "  rekindle diff train:epoch1 train:epoch2\n");
+  Text(
+      diff, "a", [this](const std::string& v) { diff_.set_a(v); }, "One image", "A")
+      ->required();
+  Text(
+      diff, "b", [this](const std::string& v) { diff_.set_b(v); }, "The other", "B")
+      ->required();
+
+  CLI::App* rm = AddCommand("rm", "Remove images; 'gc' frees their space", "  rekindle rm web:v1 web:v2\n");
+  rm->add_option("images", remove_images_, "The images")->type_name("IMAGE")->required();
+
+  CLI::App* out = AddCommand("export", "Write an image as a CRIU image directory",
+                             "  rekindle export web:v1 --criu /tmp/web && criu restore -d -D /tmp/web\n");
+  Text(
+      out, "image", [this](const std::string& v) { export_.set_image(v); }, "The image", "IMAGE")
+      ->required();
+  Text(
+      out, "--criu",
+      [this](const std::string& v) { export_.set_criu_directory(Absolute(v, working_directory_)); },
+      "The folder to write: absent or empty", "DIR")
+      ->required();
+
+  CLI::App* in =
+      AddCommand("import", "Take in a CRIU image directory", "  rekindle import --criu /tmp/web -t web:v1\n");
+  Text(
+      in, "--criu",
+      [this](const std::string& v) { import_.set_criu_directory(Absolute(v, working_directory_)); },
+      "The folder that 'criu dump' made", "DIR")
+      ->required();
+  Text(
+      in, "-t,--tag", [this](const std::string& v) { import_.set_reference(v); }, "The image's name",
+      "NAME:TAG")
+      ->required();
+  Text(
+      in, "--parent", [this](const std::string& v) { import_.set_parent(v); },
+      "Deduplicate against this image", "IMAGE");
+}
+
+void Parser::AddStoreCommands() {
+  CLI::App* gc = AddCommand("gc", "Free what no image reaches", "  rekindle gc --dry-run\n");
+  Flag(
+      gc, "--dry-run", [this] { gc_.set_dry_run(true); }, "Only say what would be freed");
+  CLI::App* fsck =
+      AddCommand("fsck", "Check the store", "  rekindle fsck --read\n  rekindle fsck --repair\n");
+  Flag(
+      fsck, "--read,--read-data", [this] { fsck_.set_read_data(true); }, "Read and verify every stored byte");
+  Flag(
+      fsck, "--repair", [this] { fsck_.set_repair(true); }, "Mend what can be mended");
+  AddCommand("stats", "Show what the store holds", "  rekindle stats --json\n");
+  AddCommand("doctor", "Check everything that Rekindle needs on this machine", "  rekindle doctor\n");
+  AddCommand("version", "Show versions; with -v also CRIU's", "  rekindle version -v\n");
+}
+
+absl::Status Parser::Finish(const std::vector<std::string>& job,
+                            const std::vector<std::string>& environment) {
+  const std::string name = app_.get_subcommands().front()->get_name();
+  if (name == "run") {
+    if (job.empty()) return absl::InvalidArgumentError("no command was given: write it after '--'");
+    for (const std::string& word : job) run_.add_argv(word);
+    for (const std::string& variable : environment) run_.add_environment(variable);
+    run_.set_working_directory(working_directory_);
+    run_.set_log(Absolute(run_log_, working_directory_));
+    command_ = run_;
+  } else if (name == "ckpt") {
+    int pid = 0;
+    if (ckpt_target_.find_first_not_of("0123456789") != std::string::npos) {
+      ckpt_.set_job(ckpt_target_);
+    } else if (absl::SimpleAtoi(ckpt_target_, &pid) && pid > 0) {
+      ckpt_.set_pid(pid);
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat("'", ckpt_target_, "' is no PID and no name of a job"));
+    }
+    if (!ckpt_memory_.empty()) {
+      absl::StatusOr<uint64_t> bytes = ParseBytes(ckpt_memory_);
+      if (!bytes.ok()) return bytes.status();
+      ckpt_.set_staging_budget_bytes(*bytes);
+    }
+    absl::Status labels = ParseLabels(ckpt_labels_, ckpt_);
+    if (!labels.ok()) return labels;
+    command_ = ckpt_;
+  } else if (name == "restore") {
+    command_ = restore_;
+  } else if (name == "ps") {
+    command_ = ps_;
+  } else if (name == "ls") {
+    command_ = ls_;
+  } else if (name == "inspect") {
+    command_ = inspect_;
+  } else if (name == "diff") {
+    command_ = diff_;
+  } else if (name == "rm") {
+    for (const std::string& image : remove_images_) remove_.add_images(image);
+    command_ = remove_;
+  } else if (name == "export") {
+    command_ = export_;
+  } else if (name == "import") {
+    command_ = import_;
+  } else if (name == "gc") {
+    command_ = gc_;
+  } else if (name == "fsck") {
+    command_ = fsck_;
+  } else if (name == "stats") {
+    command_ = stats_;
+  } else if (name == "doctor") {
+    command_ = doctor_;
+  } else {
+    version_.set_find_criu(globals_.verbose);
+    command_ = version_;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ParsedArguments ParseArguments(const std::vector<std::string>& arguments,
+                               const std::string& working_directory,
+                               const std::vector<std::string>& environment) {
+  return Parser(working_directory).Parse(arguments, environment);
+}
+
+}  // namespace rekindle::cli

@@ -1,0 +1,47 @@
+// The command line, turned into requests of the API.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "rekindle/v1/rekindle.pb.h"
+
+namespace rekindle::cli {
+
+struct GlobalOptions {
+  std::optional<std::string> store, host;  // as given on the command line
+  std::string tls_ca, tls_certificate, tls_key;
+  bool verbose = false;
+  bool json = false;
+  bool no_daemon = false;
+};
+
+// GC, stats and so on: the request says it all. Run has the caller's environment and working directory in it.
+using Command = std::variant<std::monostate, v1::GetVersionRequest, v1::DoctorRequest, v1::RunRequest,
+                             v1::CheckpointRequest, v1::RestoreRequest, v1::ListJobsRequest,
+                             v1::ListImagesRequest, v1::InspectImageRequest, v1::DiffImagesRequest,
+                             v1::RemoveImagesRequest, v1::CollectGarbageRequest, v1::FsckRequest,
+                             v1::GetStatsRequest, v1::ExportImageRequest, v1::ImportImageRequest>;
+
+struct Invocation {
+  GlobalOptions globals;
+  Command command;
+};
+
+// What is to be done: a command, or a text to print (help) with a status that says whether that was asked for
+// (OK) or is due to bad usage (InvalidArgument).
+struct ParsedArguments {
+  absl::Status status;
+  std::string help;
+  Invocation invocation;
+};
+
+// `arguments` without the program's name. `working_directory` and `environment` are the caller's.
+ParsedArguments ParseArguments(const std::vector<std::string>& arguments,
+                               const std::string& working_directory,
+                               const std::vector<std::string>& environment);
+
+}  // namespace rekindle::cli

@@ -1,0 +1,177 @@
+#include "cli/client.h"
+
+#include <grpc/support/log.h>
+#include <grpcpp/grpcpp.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "daemon/embedded_service.h"
+#include "rekindle/v1/rekindle.grpc.pb.h"
+
+namespace rekindle::cli {
+namespace {
+
+constexpr int kNoLimit = -1;
+// The longest error message with its log lines, percent-encoded.
+constexpr int kLargestMetadataBytes = 64 << 10;
+
+class GrpcClient final : public Client {
+ public:
+  GrpcClient(std::shared_ptr<grpc::Channel> channel, std::string host,
+             std::unique_ptr<daemon::EmbeddedService> embedded)
+      : embedded_(std::move(embedded)), host_(std::move(host)), stub_(v1::Rekindle::NewStub(channel)) {}
+
+  // What is left of an embedded service ends with the process.
+  ~GrpcClient() override { static_cast<void>(embedded_.release()); }
+
+#define RK_UNARY(Name)                                                                 \
+  absl::StatusOr<v1::Name##Response> Name(const v1::Name##Request& request) override { \
+    v1::Name##Response response;                                                       \
+    grpc::ClientContext context;                                                       \
+    CurrentCall current(*this, &context);                                              \
+    RK_RETURN_IF_ERROR(FromGrpc(stub_->Name(&context, request, &response)));           \
+    return response;                                                                   \
+  }
+  RK_UNARY(GetVersion)
+  RK_UNARY(Doctor)
+  RK_UNARY(ListJobs)
+  RK_UNARY(ListImages)
+  RK_UNARY(InspectImage)
+  RK_UNARY(DiffImages)
+  RK_UNARY(RemoveImages)
+  RK_UNARY(CollectGarbage)
+  RK_UNARY(GetStats)
+#undef RK_UNARY
+
+  absl::Status SignalJob(const v1::SignalJobRequest& request) override {
+    v1::SignalJobResponse response;
+    grpc::ClientContext context;
+    return FromGrpc(stub_->SignalJob(&context, request, &response));
+  }
+
+#define RK_STREAM(Name, Event)                                                                       \
+  absl::Status Name(const v1::Name##Request& request, const OnEvent<v1::Event>& on_event) override { \
+    grpc::ClientContext context;                                                                     \
+    CurrentCall current(*this, &context);                                                            \
+    std::unique_ptr<grpc::ClientReader<v1::Event>> reader = stub_->Name(&context, request);          \
+    v1::Event event;                                                                                 \
+    while (reader->Read(&event)) on_event(event);                                                    \
+    return FromGrpc(reader->Finish());                                                               \
+  }
+  RK_STREAM(Run, JobEvent)
+  RK_STREAM(Restore, JobEvent)
+  RK_STREAM(Checkpoint, CheckpointEvent)
+  RK_STREAM(Fsck, FsckEvent)
+  RK_STREAM(ExportImage, TransferEvent)
+  RK_STREAM(ImportImage, TransferEvent)
+#undef RK_STREAM
+
+  void Cancel() override {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    if (context_) context_->TryCancel();
+  }
+
+ private:
+  // The call that Cancel means, for as long as it lives.
+  class CurrentCall {
+   public:
+    CurrentCall(GrpcClient& client, grpc::ClientContext* context) : client_(client) {
+      absl::MutexLock lock(&client_.mutex_);
+      client_.context_ = context;
+      if (client_.cancelled_) context->TryCancel();
+    }
+    ~CurrentCall() {
+      absl::MutexLock lock(&client_.mutex_);
+      client_.context_ = nullptr;
+    }
+
+   private:
+    GrpcClient& client_;
+  };
+
+  absl::Status FromGrpc(const grpc::Status& status) const ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (status.ok()) return absl::OkStatus();
+    {
+      absl::MutexLock lock(&mutex_);
+      if (cancelled_ && status.error_code() == grpc::StatusCode::CANCELLED) {
+        return absl::CancelledError("interrupted: nothing was changed");
+      }
+    }
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !host_.empty()) {
+      return absl::UnavailableError(absl::StrCat("no answer from the daemon (rekindled) at ", host_, ": ",
+                                                 status.error_message(),
+                                                 ": start it, or work without it by naming a --store"));
+    }
+    return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  }
+
+  std::unique_ptr<daemon::EmbeddedService> embedded_;
+  const std::string host_;
+  std::unique_ptr<v1::Rekindle::Stub> stub_;
+  mutable absl::Mutex mutex_;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Endpoint& endpoint) {
+  if (absl::StartsWith(endpoint.host, "unix:")) return grpc::InsecureChannelCredentials();
+  if (endpoint.tls_ca.empty() || endpoint.tls_certificate.empty() || endpoint.tls_key.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("connecting to ", endpoint.host,
+                                                   ": over TCP both sides prove who they are: give --tls-ca, "
+                                                   "--tls-cert and --tls-key, or a unix:// address"));
+  }
+  grpc::SslCredentialsOptions options;
+  RK_ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile(endpoint.tls_ca));
+  RK_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadFile(endpoint.tls_certificate));
+  RK_ASSIGN_OR_RETURN(options.pem_private_key, ReadFile(endpoint.tls_key));
+  return grpc::SslCredentials(options);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Endpoint& endpoint) {
+  // gRPC's own messages say nothing that our errors don't.
+  gpr_set_log_function([](gpr_log_func_args*) {});
+  if (endpoint.host.empty()) {
+    daemon::EmbeddedOptions options;
+    options.store = endpoint.store;
+    std::unique_ptr<daemon::EmbeddedService> embedded = daemon::StartEmbedded(options);
+    if (!embedded) return absl::InternalError("the service could not be started in this process");
+    std::shared_ptr<grpc::Channel> channel = embedded->channel();
+    return std::make_unique<GrpcClient>(std::move(channel), "", std::move(embedded));
+  }
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials, Credentials(endpoint));
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kNoLimit);
+  arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kLargestMetadataBytes);
+  // A daemon is there or it isn't: no proxy and no second try behind the user's back.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  std::string target = endpoint.host;
+  std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(target, credentials, arguments);
+  return std::make_unique<GrpcClient>(std::move(channel), endpoint.host, nullptr);
+}
+
+bool UnixSocketAnswers(const std::string& path) {
+  sockaddr_un address{};
+  if (path.size() >= sizeof address.sun_path) return false;
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return socket.valid() &&
+         ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+}
+
+}  // namespace rekindle::cli

@@ -1,0 +1,61 @@
+// The API as the commands use it: plain messages and statuses, gRPC hidden.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "rekindle/v1/rekindle.pb.h"
+
+namespace rekindle::cli {
+
+// Where the service is. Exactly one of `host` and `store` is set.
+struct Endpoint {
+  std::string host;                              // "unix:///path", "unix:path" or "name:port" (TLS)
+  std::string store;                             // hosted in this process, on this store
+  std::string tls_ca, tls_certificate, tls_key;  // files, for "name:port"
+};
+
+// One call at a time; Cancel may come from any thread.
+class Client {
+ public:
+  // Does not wait for a server: the first call tells whether one answers.
+  static absl::StatusOr<std::unique_ptr<Client>> Open(const Endpoint& endpoint);
+  virtual ~Client() = default;
+
+  virtual absl::StatusOr<v1::GetVersionResponse> GetVersion(const v1::GetVersionRequest& request) = 0;
+  virtual absl::StatusOr<v1::DoctorResponse> Doctor(const v1::DoctorRequest& request) = 0;
+  virtual absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request) = 0;
+  virtual absl::StatusOr<v1::ListImagesResponse> ListImages(const v1::ListImagesRequest& request) = 0;
+  virtual absl::StatusOr<v1::InspectImageResponse> InspectImage(const v1::InspectImageRequest& request) = 0;
+  virtual absl::StatusOr<v1::DiffImagesResponse> DiffImages(const v1::DiffImagesRequest& request) = 0;
+  virtual absl::StatusOr<v1::RemoveImagesResponse> RemoveImages(const v1::RemoveImagesRequest& request) = 0;
+  virtual absl::StatusOr<v1::CollectGarbageResponse> CollectGarbage(
+      const v1::CollectGarbageRequest& request) = 0;
+  virtual absl::StatusOr<v1::GetStatsResponse> GetStats(const v1::GetStatsRequest& request) = 0;
+  // Also while another call is in work, from any thread.
+  virtual absl::Status SignalJob(const v1::SignalJobRequest& request) = 0;
+
+  // Each event is given to `on_event` as it comes; the status says how the call ended.
+  template <typename Event>
+  using OnEvent = std::function<void(const Event&)>;
+  virtual absl::Status Run(const v1::RunRequest& request, const OnEvent<v1::JobEvent>& on_event) = 0;
+  virtual absl::Status Restore(const v1::RestoreRequest& request, const OnEvent<v1::JobEvent>& on_event) = 0;
+  virtual absl::Status Checkpoint(const v1::CheckpointRequest& request,
+                                  const OnEvent<v1::CheckpointEvent>& on_event) = 0;
+  virtual absl::Status Fsck(const v1::FsckRequest& request, const OnEvent<v1::FsckEvent>& on_event) = 0;
+  virtual absl::Status ExportImage(const v1::ExportImageRequest& request,
+                                   const OnEvent<v1::TransferEvent>& on_event) = 0;
+  virtual absl::Status ImportImage(const v1::ImportImageRequest& request,
+                                   const OnEvent<v1::TransferEvent>& on_event) = 0;
+
+  // Ends the call in work, and any later one, with Cancelled.
+  virtual void Cancel() = 0;
+};
+
+// Does something listen on this Unix socket? Takes microseconds.
+bool UnixSocketAnswers(const std::string& path);
+
+}  // namespace rekindle::cli

@@ -1,0 +1,37 @@
+// The commands: each makes its call, prints what comes of it, and returns the exit status.
+#pragma once
+
+#include "cli/client.h"
+#include "cli/interrupts.h"
+#include "cli/output.h"
+#include "rekindle/v1/rekindle.pb.h"
+
+namespace rekindle::cli {
+
+// job_commands.cc. `interrupts` sends signals to the job, or cancels what is not done yet. These return the
+// job's own exit status when they waited for it.
+int RunJob(Client& client, const Output& output, Interrupts& interrupts, const v1::RunRequest& request);
+int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
+               const v1::RestoreRequest& request);
+int Checkpoint(Client& client, const Output& output, Interrupts& interrupts,
+               const v1::CheckpointRequest& request);
+int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& request);
+
+// image_commands.cc
+int ListImages(Client& client, const Output& output, const v1::ListImagesRequest& request);
+int InspectImage(Client& client, const Output& output, const v1::InspectImageRequest& request);
+int DiffImages(Client& client, const Output& output, const v1::DiffImagesRequest& request);
+int RemoveImages(Client& client, const Output& output, const v1::RemoveImagesRequest& request);
+int ExportImage(Client& client, const Output& output, Interrupts& interrupts,
+                const v1::ExportImageRequest& request);
+int ImportImage(Client& client, const Output& output, Interrupts& interrupts,
+                const v1::ImportImageRequest& request);
+
+// store_commands.cc
+int CollectGarbage(Client& client, const Output& output, const v1::CollectGarbageRequest& request);
+int Fsck(Client& client, const Output& output, Interrupts& interrupts, const v1::FsckRequest& request);
+int GetStats(Client& client, const Output& output, const v1::GetStatsRequest& request);
+int Doctor(Client& client, const Output& output, const v1::DoctorRequest& request);
+int GetVersion(Client& client, const Output& output, const v1::GetVersionRequest& request);
+
+}  // namespace rekindle::cli

@@ -1,0 +1,47 @@
+#include "cli/endpoint.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
+namespace rekindle::cli {
+
+std::string UnixSocketPath(const std::string& host) {
+  absl::string_view path = host;
+  if (!absl::ConsumePrefix(&path, "unix:")) return "";
+  absl::ConsumePrefix(&path, "//");
+  return std::string(path);
+}
+
+absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surroundings& surroundings) {
+  if (options.host && (options.store || options.no_daemon)) {
+    return absl::InvalidArgumentError(absl::StrCat("--host means a daemon and its store, ",
+                                                   options.store ? "--store" : "--no-daemon",
+                                                   " means work without one: give one of them"));
+  }
+  Endpoint endpoint;
+  endpoint.tls_ca = options.tls_ca;
+  endpoint.tls_certificate = options.tls_certificate;
+  endpoint.tls_key = options.tls_key;
+  std::string store = options.store ? *options.store : surroundings.store;
+  if (options.host) {
+    endpoint.host = *options.host;
+  } else if (options.no_daemon || options.store) {
+    endpoint.store = store.empty() ? kDefaultStore : store;
+  } else if (!surroundings.host.empty()) {
+    endpoint.host = surroundings.host;
+  } else if (!store.empty()) {
+    endpoint.store = store;
+  } else if (surroundings.answers(UnixSocketPath(surroundings.default_host))) {
+    endpoint.host = surroundings.default_host;
+  } else if (surroundings.root) {
+    endpoint.store = kDefaultStore;
+  } else {
+    return absl::PermissionDeniedError(
+        absl::StrCat("no daemon (rekindled) answers at ", surroundings.default_host,
+                     ", and without one only root can do it: start rekindled, or use sudo"));
+  }
+  return endpoint;
+}
+
+}  // namespace rekindle::cli

@@ -1,0 +1,32 @@
+// Which service a command talks to.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cli/arguments.h"
+#include "cli/client.h"
+
+namespace rekindle::cli {
+
+inline constexpr char kDefaultHost[] = "unix:///run/rekindle/rekindled.sock";
+inline constexpr char kDefaultStore[] = "/var/lib/rekindle";
+
+// What the choice depends on besides the command line.
+struct Surroundings {
+  std::string store, host;  // $REKINDLE_STORE, $REKINDLE_HOST; empty: not set
+  std::string default_host = kDefaultHost;
+  bool root = false;
+  std::function<bool(const std::string& path)> answers = UnixSocketAnswers;
+};
+
+// A --host or --store on the command line decides, then the environment's; else the daemon at the usual place
+// if it answers, else this process if it is root's. PermissionDenied otherwise; InvalidArgument:
+// contradicting options.
+absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surroundings& surroundings);
+
+// The path in "unix:///path" or "unix:path"; empty for other addresses.
+std::string UnixSocketPath(const std::string& host);
+
+}  // namespace rekindle::cli

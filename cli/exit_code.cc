@@ -1,0 +1,23 @@
+#include "cli/exit_code.h"
+
+namespace rekindle::cli {
+
+ExitCode ExitCodeFor(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kDone;
+    case absl::StatusCode::kInvalidArgument:
+      return kBadUsage;
+    case absl::StatusCode::kNotFound:
+      return kNotFound;
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return kNotPermitted;
+    case absl::StatusCode::kUnimplemented:
+      return kUnsupported;
+    default:
+      return kFailed;
+  }
+}
+
+}  // namespace rekindle::cli

@@ -1,0 +1,19 @@
+// What the command's exit status says: documented in docs/cli.md, and never changed.
+#pragma once
+
+#include "absl/status/status.h"
+
+namespace rekindle::cli {
+
+enum ExitCode : int {
+  kDone = 0,
+  kFailed = 1,
+  kBadUsage = 2,
+  kNotFound = 3,
+  kNotPermitted = 4,
+  kUnsupported = 5,  // on this machine
+};
+
+ExitCode ExitCodeFor(const absl::Status& status);
+
+}  // namespace rekindle::cli

@@ -1,0 +1,189 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/human_units.h"
+#include "cli/commands.h"
+#include "cli/progress_bar.h"
+#include "cli/table.h"
+
+namespace rekindle::cli {
+namespace {
+
+using Align = Table::Align;
+
+std::string Share(uint64_t part, uint64_t whole) {
+  if (whole == 0) return "-";
+  return absl::StrFormat("%.1f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::string Time(int64_t unix_ns) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixNanos(unix_ns), absl::LocalTimeZone());
+}
+
+// `request` is that of an export or an import: both stream the same events.
+template <typename Call>
+int Transfer(Client& client, const Output& output, Interrupts& interrupts, Call call,
+             const std::function<std::string(const v1::TransferResult&)>& describe) {
+  interrupts.SetAction([&client](int) { client.Cancel(); });
+  ProgressBar progress(STDERR_FILENO, !output.json());
+  std::optional<v1::TransferResult> result;
+  absl::Status status = call([&](const v1::TransferEvent& event) {
+    if (event.has_progress()) progress.Update(event.progress());
+    if (event.has_result()) result = event.result();
+  });
+  interrupts.SetAction(nullptr);
+  progress.Clear();
+  if (!status.ok()) return output.Fail(status);
+  if (!result) return output.Fail(absl::InternalError("the service ended the transfer without a result"));
+  output.Json(*result);
+  output.Text(describe(*result));
+  return kDone;
+}
+
+}  // namespace
+
+int ListImages(Client& client, const Output& output, const v1::ListImagesRequest& request) {
+  absl::StatusOr<v1::ListImagesResponse> response = client.ListImages(request);
+  if (!response.ok()) return output.Fail(response.status());
+  if (output.json()) {
+    output.Json(*response);
+    return kDone;
+  }
+  Table table({{"IMAGE"},
+               {"DIGEST"},
+               {"CREATED"},
+               {"MEMORY", Align::kRight},
+               {"AS IN PARENT", Align::kRight},
+               {"STORED", Align::kRight}});
+  const int64_t now = UnixNanos();
+  for (const v1::Image& image : response->images()) {
+    std::string parent =
+        image.parent_digest().empty() ? "-" : Share(image.parent_bytes(), image.logical_bytes());
+    table.AddRow({image.reference(), image.digest().substr(0, 19), Age(image.created_unix_ns(), now),
+                  FormatBytes(image.logical_bytes()), parent, FormatBytes(image.stored_bytes())});
+  }
+  output.Text(table.ToString());
+  return kDone;
+}
+
+int InspectImage(Client& client, const Output& output, const v1::InspectImageRequest& request) {
+  absl::StatusOr<v1::InspectImageResponse> response = client.InspectImage(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  const v1::Image& image = response->image();
+  std::string text = absl::StrCat(image.reference(), "\n  digest    ", image.digest(), "\n");
+  auto add = [&](absl::string_view name, const std::string& value) {
+    if (!value.empty()) absl::StrAppendFormat(&text, "  %-9s %s\n", name, value);
+  };
+  add("parent", image.parent_digest());
+  add("taken", absl::StrCat(Time(image.created_unix_ns()), " on ", response->machine(), ", Linux ",
+                            response->kernel(), ", CRIU ", response->criu_version()));
+  add("owner", absl::StrCat("uid ", image.owner_uid()));
+  add("job", response->job_name());
+  add("command", Shown(response->command(), 200));
+  add("folder", Shown(response->working_directory(), 200));
+  add("log", Shown(response->log(), 200));
+  if (response->freeze_seconds() > 0) add("frozen", FormatSeconds(response->freeze_seconds()));
+  for (const auto& [key, value] : image.labels()) add("label", Shown(absl::StrCat(key, "=", value), 200));
+  output.Text(text);
+
+  const uint64_t logical = image.logical_bytes();
+  Table bytes({{"WHERE ITS BYTES ARE"}, {"SIZE", Align::kRight}, {"SHARE", Align::kRight}});
+  bytes.AddRow({"nowhere: all zero", FormatBytes(image.zero_bytes()), Share(image.zero_bytes(), logical)});
+  bytes.AddRow({"in the parent", FormatBytes(image.parent_bytes()), Share(image.parent_bytes(), logical)});
+  bytes.AddRow(
+      {"elsewhere in the store", FormatBytes(image.shared_bytes()), Share(image.shared_bytes(), logical)});
+  bytes.AddRow({absl::StrCat("its own, stored as ", FormatBytes(image.stored_bytes())),
+                FormatBytes(image.new_bytes()), Share(image.new_bytes(), logical)});
+  bytes.AddRow({"all", FormatBytes(logical), ""});
+  output.Text(absl::StrCat("\n", bytes.ToString()));
+
+  if (!response->processes().empty()) {
+    Table processes({{"PID", Align::kRight},
+                     {"PARENT", Align::kRight},
+                     {"THREADS", Align::kRight},
+                     {"MEMORY", Align::kRight},
+                     {"COMMAND"}});
+    for (const v1::ImageProcess& process : response->processes()) {
+      processes.AddRow({absl::StrCat(process.pid()), absl::StrCat(process.parent_pid()),
+                        absl::StrCat(process.threads()), FormatBytes(process.memory_bytes()),
+                        Shown(process.command(), 70)});
+    }
+    output.Text(absl::StrCat("\n", processes.ToString()));
+  }
+  if (!response->objects().empty()) {
+    Table objects({{"OBJECT"}, {"KIND"}, {"SIZE", Align::kRight}});
+    for (const v1::ImageObject& object : response->objects()) {
+      objects.AddRow({object.name(), object.paged() ? "pages" : "blob", FormatBytes(object.bytes())});
+    }
+    output.Text(absl::StrCat("\n", objects.ToString()));
+  }
+  return kDone;
+}
+
+int DiffImages(Client& client, const Output& output, const v1::DiffImagesRequest& request) {
+  absl::StatusOr<v1::DiffImagesResponse> response = client.DiffImages(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  Table table({{"PROCESS"},
+               {"AREA"},
+               {"A", Align::kRight},
+               {"B", Align::kRight},
+               {"EQUAL", Align::kRight},
+               {"DIFFERENT IN B", Align::kRight}});
+  uint64_t a = 0, b = 0, equal = 0;
+  for (const v1::AreaDifference& area : response->areas()) {
+    a += area.bytes_a();
+    b += area.bytes_b();
+    equal += area.equal_bytes();
+    table.AddRow({area.process(), Shown(area.area(), 60), FormatBytes(area.bytes_a()),
+                  FormatBytes(area.bytes_b()), FormatBytes(area.equal_bytes()),
+                  FormatBytes(area.bytes_b() - std::min(area.bytes_b(), area.equal_bytes()))});
+  }
+  table.AddRow(
+      {"all", "", FormatBytes(a), FormatBytes(b), FormatBytes(equal), FormatBytes(b - std::min(b, equal))});
+  output.Text(table.ToString());
+  return kDone;
+}
+
+int RemoveImages(Client& client, const Output& output, const v1::RemoveImagesRequest& request) {
+  absl::StatusOr<v1::RemoveImagesResponse> response = client.RemoveImages(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  output.Text(absl::StrCat("removed ", absl::StrJoin(response->removed(), ", "),
+                           "; 'rekindle gc' frees the space\n"));
+  return kDone;
+}
+
+int ExportImage(Client& client, const Output& output, Interrupts& interrupts,
+                const v1::ExportImageRequest& request) {
+  auto call = [&](const Client::OnEvent<v1::TransferEvent>& on_event) {
+    return client.ExportImage(request, on_event);
+  };
+  return Transfer(client, output, interrupts, call, [&](const v1::TransferResult& result) {
+    return absl::StrCat(result.image().reference(), " written to ", request.criu_directory(), ": ",
+                        result.files(), " files, ", FormatBytes(result.bytes()), "\n");
+  });
+}
+
+int ImportImage(Client& client, const Output& output, Interrupts& interrupts,
+                const v1::ImportImageRequest& request) {
+  auto call = [&](const Client::OnEvent<v1::TransferEvent>& on_event) {
+    return client.ImportImage(request, on_event);
+  };
+  return Transfer(client, output, interrupts, call, [&](const v1::TransferResult& result) {
+    return absl::StrCat(result.image().reference(), " taken in from ", request.criu_directory(), ": ",
+                        FormatBytes(result.image().logical_bytes()), ", stored as ",
+                        FormatBytes(result.image().stored_bytes()), "\n");
+  });
+}
+
+}  // namespace rekindle::cli

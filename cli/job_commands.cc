@@ -1,0 +1,196 @@
+#include <unistd.h>
+
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/human_units.h"
+#include "cli/commands.h"
+#include "cli/log_follower.h"
+#include "cli/progress_bar.h"
+#include "cli/table.h"
+
+namespace rekindle::cli {
+namespace {
+
+constexpr int kKilledBySignal = 128;  // as shells say it
+
+std::string Percent(uint64_t part, uint64_t whole) {
+  return whole == 0
+             ? "0.0 %"
+             : absl::StrFormat("%.1f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+// What `run` and `restore` have in common: the job starts, is followed, ends.
+class JobSession {
+ public:
+  JobSession(Client& client, const Output& output, Interrupts& interrupts, bool detach, bool follow_log)
+      : client_(client),
+        output_(output),
+        interrupts_(interrupts),
+        detach_(detach),
+        follow_log_(follow_log),
+        progress_(STDERR_FILENO, !output.json()) {
+    interrupts_.SetAction([this](int) { client_.Cancel(); });
+  }
+  ~JobSession() { interrupts_.SetAction(nullptr); }
+
+  void OnEvent(const v1::JobEvent& event) {
+    switch (event.event_case()) {
+      case v1::JobEvent::kProgress:
+        progress_.Update(event.progress());
+        break;
+      case v1::JobEvent::kStarted:
+        progress_.Clear();
+        OnStarted(event.started());
+        break;
+      case v1::JobEvent::kExited:
+        exit_ = event.exited();
+        break;
+      case v1::JobEvent::EVENT_NOT_SET:
+        break;
+    }
+  }
+
+  int Finish(const absl::Status& status) {
+    progress_.Clear();
+    if (follower_) follower_->Finish();
+    if (!status.ok()) return output_.Fail(status);
+    if (!exit_) return kDone;
+    output_.Json(*exit_);
+    return exit_->signal() != 0 ? kKilledBySignal + exit_->signal() : exit_->exit_code();
+  }
+
+  const std::optional<v1::JobStarted>& started() const { return started_; }
+
+ private:
+  void OnStarted(const v1::JobStarted& started) {
+    started_ = started;
+    for (const std::string& line : started.command_lines()) output_.CommandLine(line);
+    for (const std::string& warning : started.warnings()) output_.Warning(warning);
+    output_.Json(started);
+    if (detach_) return;
+    const int pid = started.job().pid();
+    interrupts_.SetAction([this, pid](int signal) {
+      v1::SignalJobRequest request;
+      request.set_pid(pid);
+      request.set_signal(signal);
+      request.set_group(true);
+      client_.SignalJob(request).IgnoreError();  // it may just have ended
+    });
+    if (!follow_log_ || output_.json() || started.job().log().empty()) return;
+    absl::StatusOr<std::unique_ptr<LogFollower>> follower =
+        LogFollower::Start(started.job().log(), started.log_offset(), STDOUT_FILENO);
+    if (follower.ok()) {
+      follower_ = *std::move(follower);
+    } else {
+      output_.Warning(absl::StrCat("the job's output can't be shown: ", follower.status().message()));
+    }
+  }
+
+  Client& client_;
+  const Output& output_;
+  Interrupts& interrupts_;
+  const bool detach_, follow_log_;
+  ProgressBar progress_;
+  std::optional<v1::JobStarted> started_;
+  std::optional<v1::JobExit> exit_;
+  std::unique_ptr<LogFollower> follower_;
+};
+
+void PrintCheckpoint(const Output& output, const v1::CheckpointResult& result) {
+  const v1::Image& image = result.image();
+  const uint64_t logical = image.logical_bytes();
+  const uint64_t saved = image.zero_bytes() + image.parent_bytes() + image.shared_bytes();
+  std::string text = absl::StrCat(
+      image.reference(), "  ", image.digest().substr(0, 19), "\n", "  frozen        ",
+      FormatSeconds(result.freeze_seconds()), "  (the job stood still)\n", "  committed     ",
+      FormatSeconds(result.commit_seconds()), "  (hashed, compressed and written while it ran)\n",
+      "  memory        ", FormatBytes(logical), " in ", result.processes(),
+      result.processes() == 1 ? " process, " : " processes, ", result.threads(),
+      result.threads() == 1 ? " thread\n" : " threads\n", "  deduplicated  ", Percent(saved, logical),
+      "  (zero ", FormatBytes(image.zero_bytes()), ", as in the parent ", FormatBytes(image.parent_bytes()),
+      ", elsewhere ", FormatBytes(image.shared_bytes()), ")\n", "  new           ",
+      FormatBytes(image.new_bytes()), ", stored as ", FormatBytes(image.stored_bytes()), "\n");
+  output.Text(text);
+}
+
+}  // namespace
+
+int RunJob(Client& client, const Output& output, Interrupts& interrupts, const v1::RunRequest& request) {
+  JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true);
+  int code = session.Finish(client.Run(request, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
+  if (request.detach() && session.started()) {
+    const v1::Job& job = session.started()->job();
+    output.Text(absl::StrCat("PID ", job.pid(), "  name ", job.name(), "  log ", job.log(), "\n"));
+  }
+  return code;
+}
+
+int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
+               const v1::RestoreRequest& request) {
+  v1::RestoreRequest complete = request;
+  if (!request.detach() && request.log().empty()) {
+    for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) complete.add_stdio_fds(fd);
+  }
+  JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true);
+  int code =
+      session.Finish(client.Restore(complete, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
+  if (request.detach() && session.started()) {
+    const v1::Job& job = session.started()->job();
+    output.Text(absl::StrCat(job.image(), " runs again: PID ", job.pid(), ", ", job.processes(),
+                             job.processes() == 1 ? " process" : " processes", ", restored in ",
+                             FormatSeconds(session.started()->seconds()),
+                             job.log().empty() ? "" : absl::StrCat(", log ", job.log()), "\n"));
+  }
+  return code;
+}
+
+int Checkpoint(Client& client, const Output& output, Interrupts& interrupts,
+               const v1::CheckpointRequest& request) {
+  interrupts.SetAction([&client](int) { client.Cancel(); });
+  ProgressBar progress(STDERR_FILENO, !output.json());
+  std::optional<v1::CheckpointResult> result;
+  absl::Status status = client.Checkpoint(request, [&](const v1::CheckpointEvent& event) {
+    if (event.has_progress()) progress.Update(event.progress());
+    if (event.has_result()) result = event.result();
+  });
+  interrupts.SetAction(nullptr);
+  progress.Clear();
+  if (!status.ok()) return output.Fail(status);
+  if (!result) return output.Fail(absl::InternalError("the service ended the checkpoint without a result"));
+  for (const std::string& line : result->command_lines()) output.CommandLine(line);
+  for (const std::string& warning : result->warnings()) output.Warning(warning);
+  output.Json(*result);
+  PrintCheckpoint(output, *result);
+  return kDone;
+}
+
+int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& request) {
+  absl::StatusOr<v1::ListJobsResponse> response = client.ListJobs(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  using Align = Table::Align;
+  Table table({{"PID", Align::kRight},
+               {"NAME"},
+               {"STATE"},
+               {"STARTED"},
+               {"PROCESSES", Align::kRight},
+               {"MEMORY", Align::kRight},
+               {"IMAGE"},
+               {"COMMAND"}});
+  const int64_t now = UnixNanos();
+  for (const v1::Job& job : response->jobs()) {
+    table.AddRow({absl::StrCat(job.pid()), job.name(), job.state(), Age(job.started_unix_ns(), now),
+                  absl::StrCat(job.processes()), FormatBytes(job.resident_bytes()),
+                  job.image().empty() ? "-" : job.image(), Shown(job.command(), 60)});
+  }
+  output.Text(table.ToString());
+  return kDone;
+}
+
+}  // namespace rekindle::cli

@@ -1,0 +1,117 @@
+// The command `rekindle`.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/log.h"
+#include "cli/arguments.h"
+#include "cli/client.h"
+#include "cli/commands.h"
+#include "cli/endpoint.h"
+#include "cli/interrupts.h"
+#include "cli/output.h"
+
+extern char** environ;
+
+namespace rekindle::cli {
+namespace {
+
+std::string FromEnvironment(const char* name) {
+  const char* value = ::getenv(name);
+  return value ? value : "";
+}
+
+std::string WorkingDirectory() {
+  std::unique_ptr<char, decltype(&std::free)> path(::getcwd(nullptr, 0), &std::free);
+  return path && path.get()[0] == '/' ? path.get() : "/";
+}
+
+template <typename... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
+};
+template <typename... Functions>
+Overloaded(Functions...) -> Overloaded<Functions...>;
+
+// Do signals mean "cancel" or "tell the job" to this command, instead of ending it on the spot?
+bool HandlesSignals(const Command& command) {
+  return std::holds_alternative<v1::RunRequest>(command) ||
+         std::holds_alternative<v1::CheckpointRequest>(command) ||
+         std::holds_alternative<v1::RestoreRequest>(command) ||
+         std::holds_alternative<v1::FsckRequest>(command) ||
+         std::holds_alternative<v1::ExportImageRequest>(command) ||
+         std::holds_alternative<v1::ImportImageRequest>(command);
+}
+
+int Execute(const Invocation& invocation, const Output& output) {
+  Surroundings surroundings;
+  surroundings.store = FromEnvironment("REKINDLE_STORE");
+  surroundings.host = FromEnvironment("REKINDLE_HOST");
+  surroundings.root = ::geteuid() == 0;
+  absl::StatusOr<Endpoint> endpoint = ChooseEndpoint(invocation.globals, surroundings);
+  if (!endpoint.ok()) return output.Fail(endpoint.status());
+  // Before any thread is made, so that all leave the signals to it.
+  std::unique_ptr<Interrupts> interrupts;
+  if (HandlesSignals(invocation.command)) interrupts = std::make_unique<Interrupts>();
+  absl::StatusOr<std::unique_ptr<Client>> opened = Client::Open(*endpoint);
+  if (!opened.ok()) return output.Fail(opened.status());
+  Client& client = **opened;
+  return std::visit(
+      Overloaded{
+          [&](std::monostate) -> int { return kBadUsage; },
+          [&](const v1::GetVersionRequest& request) { return GetVersion(client, output, request); },
+          [&](const v1::DoctorRequest& request) { return Doctor(client, output, request); },
+          [&](const v1::RunRequest& request) { return RunJob(client, output, *interrupts, request); },
+          [&](const v1::CheckpointRequest& request) {
+            return Checkpoint(client, output, *interrupts, request);
+          },
+          [&](const v1::RestoreRequest& request) { return RestoreJob(client, output, *interrupts, request); },
+          [&](const v1::ListJobsRequest& request) { return ListJobs(client, output, request); },
+          [&](const v1::ListImagesRequest& request) { return ListImages(client, output, request); },
+          [&](const v1::InspectImageRequest& request) { return InspectImage(client, output, request); },
+          [&](const v1::DiffImagesRequest& request) { return DiffImages(client, output, request); },
+          [&](const v1::RemoveImagesRequest& request) { return RemoveImages(client, output, request); },
+          [&](const v1::CollectGarbageRequest& request) { return CollectGarbage(client, output, request); },
+          [&](const v1::FsckRequest& request) { return Fsck(client, output, *interrupts, request); },
+          [&](const v1::GetStatsRequest& request) { return GetStats(client, output, request); },
+          [&](const v1::ExportImageRequest& request) {
+            return ExportImage(client, output, *interrupts, request);
+          },
+          [&](const v1::ImportImageRequest& request) {
+            return ImportImage(client, output, *interrupts, request);
+          },
+      },
+      invocation.command);
+}
+
+int Main(int argc, char** argv) {
+  std::vector<std::string> environment;
+  for (char** variable = environ; variable && *variable; ++variable) environment.push_back(*variable);
+  ParsedArguments parsed = ParseArguments({argv + 1, argv + argc}, WorkingDirectory(), environment);
+  const GlobalOptions& globals = parsed.invocation.globals;
+  Output output(globals.json, globals.verbose);
+  if (globals.verbose) SetLogLevel(LogLevel::kDebug);
+  if (!parsed.status.ok()) return output.Fail(parsed.status);
+  if (!parsed.help.empty()) {
+    std::fputs(parsed.help.c_str(), stdout);
+    return kDone;
+  }
+  return Execute(parsed.invocation, output);
+}
+
+}  // namespace
+}  // namespace rekindle::cli
+
+int main(int argc, char** argv) {
+  int code = rekindle::cli::Main(argc, argv);
+  std::fflush(nullptr);
+  // What was to be closed in order is closed. gRPC's own orderly end would take longer than most commands.
+  ::_exit(code);
+}

@@ -1,0 +1,52 @@
+#include "cli/output.h"
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "cli/json.h"
+
+namespace rekindle::cli {
+namespace {
+
+void Print(FILE* file, absl::string_view text) { std::fwrite(text.data(), 1, text.size(), file); }
+
+}  // namespace
+
+void Output::Json(const google::protobuf::Message& message) const {
+  if (!json_) return;
+  Print(stdout, ToJson(message) + "\n");
+  std::fflush(stdout);
+}
+
+void Output::Text(absl::string_view text) const {
+  if (json_) return;
+  Print(stdout, text);
+  std::fflush(stdout);
+}
+
+void Output::Warning(absl::string_view text) const {
+  Print(stderr, absl::StrCat("rekindle: warning: ", text, "\n"));
+}
+
+void Output::CommandLine(absl::string_view line) const {
+  if (verbose_) Print(stderr, absl::StrCat("+ ", line, "\n"));
+}
+
+std::string Output::ErrorText(const absl::Status& status) {
+  absl::string_view message = absl::StripSuffix(status.message(), "\n");
+  return absl::StrCat("rekindle: error: ", absl::StrReplaceAll(message, {{"\n", "\n  "}}), "\n");
+}
+
+ExitCode Output::Fail(const absl::Status& status) const {
+  if (json_) {
+    Print(stdout, ErrorToJson(status) + "\n");
+    std::fflush(stdout);
+  } else {
+    Print(stderr, ErrorText(status));
+  }
+  return ExitCodeFor(status);
+}
+
+}  // namespace rekindle::cli

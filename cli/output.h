@@ -1,0 +1,45 @@
+// What the commands print: results for people or JSON on standard output, errors and warnings on standard
+// error.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "cli/exit_code.h"
+
+namespace google::protobuf {
+class Message;
+}
+
+namespace rekindle::cli {
+
+// Not thread-safe.
+class Output {
+ public:
+  Output(bool json, bool verbose) : json_(json), verbose_(verbose) {}
+
+  bool json() const { return json_; }
+
+  // One line of JSON; nothing unless --json was given.
+  void Json(const google::protobuf::Message& message) const;
+  // For people; nothing with --json.
+  void Text(absl::string_view text) const;
+  // "rekindle: warning: …", on standard error.
+  void Warning(absl::string_view text) const;
+  // "+ criu dump …", on standard error, with -v.
+  void CommandLine(absl::string_view line) const;
+
+  // Prints the error: with --json as an object on standard output, else as a sentence with its further lines
+  // (a CRIU log's) indented. Returns the exit status.
+  ExitCode Fail(const absl::Status& status) const;
+
+  // "rekindle: error: …\n"
+  static std::string ErrorText(const absl::Status& status);
+
+ private:
+  const bool json_, verbose_;
+};
+
+}  // namespace rekindle::cli

@@ -1,0 +1,58 @@
+#include "cli/progress_bar.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "base/human_units.h"
+
+namespace rekindle::cli {
+namespace {
+
+constexpr size_t kBarColumns = 24;
+
+void Write(int fd, absl::string_view text) {
+  [[maybe_unused]] ssize_t n = ::write(fd, text.data(), text.size());
+}
+
+}  // namespace
+
+ProgressBar::ProgressBar(int fd, bool enabled) : fd_(fd), shown_(enabled && ::isatty(fd) == 1) {}
+
+std::string ProgressBar::Line(const v1::Progress& progress, size_t columns) {
+  std::string line = absl::StrFormat("%-9s", progress.phase());
+  const uint64_t done = progress.bytes_done(), total = progress.bytes_total();
+  if (total > 0) {
+    double share = std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
+    size_t filled = static_cast<size_t>(share * kBarColumns);
+    absl::StrAppend(&line, " [", std::string(filled, '#'), std::string(kBarColumns - filled, '-'), "] ",
+                    absl::StrFormat("%3.0f %%", share * 100), "  ", FormatBytes(done), " of ",
+                    FormatBytes(total));
+  } else if (done > 0) {
+    absl::StrAppend(&line, " ", FormatBytes(done));
+  }
+  if (done > 0 && progress.elapsed_seconds() > 0.05) {
+    double rate = static_cast<double>(done) / progress.elapsed_seconds();
+    absl::StrAppend(&line, ", ", FormatBytes(static_cast<uint64_t>(rate)), "/s");
+  }
+  return line.substr(0, columns);
+}
+
+void ProgressBar::Update(const v1::Progress& progress) {
+  if (!shown_) return;
+  winsize size{};
+  size_t columns = ::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79u;
+  Write(fd_, absl::StrCat("\r\x1b[K", Line(progress, columns)));
+  drawn_ = true;
+}
+
+void ProgressBar::Clear() {
+  if (drawn_) Write(fd_, "\r\x1b[K");
+  drawn_ = false;
+}
+
+}  // namespace rekindle::cli

@@ -1,0 +1,107 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/human_units.h"
+#include "cli/commands.h"
+#include "cli/progress_bar.h"
+#include "cli/table.h"
+
+namespace rekindle::cli {
+
+int CollectGarbage(Client& client, const Output& output, const v1::CollectGarbageRequest& request) {
+  absl::StatusOr<v1::CollectGarbageResponse> response = client.CollectGarbage(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  output.Text(absl::StrCat(request.dry_run() ? "would free " : "freed ", FormatBytes(response->bytes_freed()),
+                           ": ", response->packs_removed(), " packs removed, ", response->packs_rewritten(),
+                           " rewritten, ", response->leftovers_removed(),
+                           " leftovers of dead writers removed\n"));
+  return kDone;
+}
+
+int Fsck(Client& client, const Output& output, Interrupts& interrupts, const v1::FsckRequest& request) {
+  interrupts.SetAction([&client](int) { client.Cancel(); });
+  ProgressBar progress(STDERR_FILENO, !output.json());
+  std::optional<v1::FsckResult> result;
+  absl::Status status = client.Fsck(request, [&](const v1::FsckEvent& event) {
+    if (event.has_progress()) progress.Update(event.progress());
+    if (event.has_result()) result = event.result();
+  });
+  interrupts.SetAction(nullptr);
+  progress.Clear();
+  if (!status.ok()) return output.Fail(status);
+  if (!result) return output.Fail(absl::InternalError("the service ended the check without a result"));
+  output.Json(*result);
+  for (const std::string& problem : result->problems()) output.Text(absl::StrCat("problem: ", problem, "\n"));
+  if (!result->lost_images().empty()) {
+    output.Text(absl::StrCat("can't be read any more: ", absl::StrJoin(result->lost_images(), ", "), "\n"));
+  }
+  output.Text(
+      absl::StrCat("checked ", result->images_checked(), " images, ", result->chunks_checked(), " chunks",
+                   request.read_data() ? absl::StrCat(", ", FormatBytes(result->bytes_read()), " read") : "",
+                   result->problems().empty() ? ": the store is whole\n"
+                   : request.repair()         ? ": repaired as far as possible\n"
+                                              : ": run 'rekindle fsck --repair'\n"));
+  return result->problems().empty() || (request.repair() && result->lost_images().empty()) ? kDone : kFailed;
+}
+
+int GetStats(Client& client, const Output& output, const v1::GetStatsRequest& request) {
+  absl::StatusOr<v1::GetStatsResponse> response = client.GetStats(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  std::string ratio = response->pack_bytes() == 0
+                          ? "-"
+                          : absl::StrFormat("%.1f to 1", static_cast<double>(response->logical_bytes()) /
+                                                             static_cast<double>(response->pack_bytes()));
+  output.Text(absl::StrCat(
+      "images    ", response->images(), "\nmemory    ", FormatBytes(response->logical_bytes()),
+      "\nstored    ", FormatBytes(response->pack_bytes()), " in ", response->packs(), " packs, ",
+      response->chunks(), " chunks (", ratio, ")\nmetadata  ", FormatBytes(response->metadata_bytes()),
+      "\nfree      ", FormatBytes(response->free_bytes()), "\n"));
+  return kDone;
+}
+
+int Doctor(Client& client, const Output& output, const v1::DoctorRequest& request) {
+  absl::StatusOr<v1::DoctorResponse> response = client.Doctor(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  Table table({{""}, {"CHECK"}, {"FOUND"}, {"CURE"}});
+  bool works = true;
+  for (const v1::Check& check : response->checks()) {
+    const bool missing = check.result() == v1::Check::MISSING;
+    works &= !missing;
+    table.AddRow({missing                                ? "MISSING"
+                  : check.result() == v1::Check::WARNING ? "warning"
+                                                         : "ok",
+                  check.name(), Shown(check.detail(), 100), check.cure()});
+  }
+  output.Text(table.ToString());
+  output.Text(works ? "Rekindle works on this machine.\n" : "Rekindle can't work on this machine yet.\n");
+  return works ? kDone : kUnsupported;
+}
+
+int GetVersion(Client& client, const Output& output, const v1::GetVersionRequest& request) {
+  absl::StatusOr<v1::GetVersionResponse> response = client.GetVersion(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  std::string text = absl::StrCat("rekindle ", response->version(), "\n");
+  if (request.find_criu()) {
+    absl::StrAppend(&text, "criu     ",
+                    response->criu_version().empty()
+                        ? "none found: run scripts/setup.sh"
+                        : absl::StrCat(response->criu_version(), " (", response->criu_origin(), ")"),
+                    "\n");
+  }
+  absl::StrAppend(&text, "service  ", response->daemon() ? "rekindled" : "in this process", "\nstore    ",
+                  response->store(), "\n");
+  output.Text(text);
+  return kDone;
+}
+
+}  // namespace rekindle::cli

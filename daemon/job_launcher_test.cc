@@ -1,0 +1,162 @@
+#include "daemon/job_launcher.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "daemon/job_reaper.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uid_t kNobody = 65534;
+constexpr absl::Duration kLong = absl::Seconds(60);
+
+class JobLauncherTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto made = TemporaryDirectory::Make("/tmp", "job-launcher-test.");
+    ASSERT_TRUE(made.ok()) << made.status();
+    directory_.emplace(*std::move(made));
+    ASSERT_EQ(::chmod(directory_->path().c_str(), 0777), 0);
+  }
+  std::string Path(const std::string& name) const { return directory_->path() + "/" + name; }
+  LaunchOptions Shell(const std::string& script) const {
+    LaunchOptions options;
+    options.argv = {"sh", "-c", script};
+    options.environment = {"PATH=/usr/bin:/bin", "COLOUR=green"};
+    options.working_directory = directory_->path();
+    options.log = Path("log");
+    return options;
+  }
+  // Runs it to its end.
+  ExitState Run(const LaunchOptions& options) {
+    auto pid = LaunchJob(options);
+    EXPECT_TRUE(pid.ok()) << pid.status();
+    if (!pid.ok()) return {};
+    auto end = reaper_.Adopt(*pid, {});
+    EXPECT_TRUE(end.ok()) << end.status();
+    std::optional<ExitState> exit = (*end)->WaitFor(kLong);
+    EXPECT_TRUE(exit.has_value());
+    return exit.value_or(ExitState{});
+  }
+  std::string Log() const { return ReadFile(Path("log")).value_or("no log"); }
+
+  std::optional<TemporaryDirectory> directory_;
+  JobReaper reaper_;
+};
+
+TEST_F(JobLauncherTest, AJobHasASessionThreeDescriptorsAndItsEnvironment) {
+  UniqueFd inherited(::open("/dev/null", O_RDONLY));  // without close-on-exec: must not reach the job
+  ExitState exit = Run(Shell(
+      "ls /proc/$$/fd | tr '\\n' ' '; readlink /proc/$$/fd/0; echo $COLOUR; pwd; cut -d' ' -f6 /proc/$$/stat; echo $$;"
+      "echo error >&2; exit 7"));
+  EXPECT_EQ(exit.code, 7);
+  EXPECT_EQ(exit.signal, 0);
+  std::string log = Log();
+  EXPECT_THAT(log, ::testing::StartsWith("0 1 2 /dev/null\ngreen\n" + directory_->path() + "\n"));
+  EXPECT_THAT(log, HasSubstr("error\n"));
+  // Session and process group are its own.
+  std::string rest = log.substr(log.find(directory_->path()) + directory_->path().size() + 1);
+  std::string session = rest.substr(0, rest.find('\n'));
+  EXPECT_THAT(rest, HasSubstr("\n" + session + "\n"));
+}
+
+TEST_F(JobLauncherTest, TheLogIsAppendedTo) {
+  ASSERT_TRUE(WriteFileAtomically(Path("log"), "before\n").ok());
+  Run(Shell("echo after"));
+  EXPECT_EQ(Log(), "before\nafter\n");
+}
+
+TEST_F(JobLauncherTest, HowAKilledJobEnded) {
+  ExitState exit = Run(Shell("kill -KILL $$"));
+  EXPECT_EQ(exit.signal, SIGKILL);
+}
+
+TEST_F(JobLauncherTest, AsAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  LaunchOptions options = Shell("id -u; id -g; id -G; touch made");
+  options.run_as = RunAs{kNobody, kNobody, {kNobody, 12345}};
+  EXPECT_EQ(Run(options).code, 0);
+  EXPECT_EQ(Log(), "65534\n65534\n65534 12345\n");
+  struct stat info;
+  ASSERT_EQ(::stat(Path("log").c_str(), &info), 0);
+  EXPECT_EQ(info.st_uid, kNobody) << "the log is opened with the user's rights";
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  ASSERT_EQ(::stat(Path("made").c_str(), &info), 0);
+  EXPECT_EQ(info.st_uid, kNobody);
+}
+
+TEST_F(JobLauncherTest, AUserCanNotWriteWhatIsNotTheirs) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  ASSERT_EQ(::chmod(directory_->path().c_str(), 0755), 0);
+  LaunchOptions options = Shell("true");
+  options.run_as = RunAs{kNobody, kNobody, {}};
+  auto refused = LaunchJob(options);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr(options.log));
+  EXPECT_FALSE(PathExists(options.log));
+
+  auto opened = OpenFileAs(options.run_as, Path("other"), O_WRONLY | O_CREAT, 0600);
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(OpenFileAs(std::nullopt, Path("other"), O_WRONLY | O_CREAT, 0600).ok());
+  EXPECT_EQ(::geteuid(), 0u) << "this thread keeps its rights";
+}
+
+TEST_F(JobLauncherTest, WhatCanNotBeStarted) {
+  LaunchOptions options = Shell("true");
+  options.argv = {"no-such-program-anywhere"};
+  auto refused = LaunchJob(options);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("no-such-program-anywhere"));
+
+  ASSERT_TRUE(WriteFileAtomically(Path("plain"), "text", 0644).ok());
+  options.argv = {Path("plain")};
+  EXPECT_EQ(LaunchJob(options).status().code(), absl::StatusCode::kPermissionDenied);
+
+  options = Shell("true");
+  options.working_directory = Path("absent");
+  refused = LaunchJob(options);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr(options.working_directory));
+
+  options.argv.clear();
+  EXPECT_EQ(LaunchJob(options).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(JobLauncherTest, TheReaperTakesOnlyItsOwn) {
+  SubprocessOptions helper;
+  helper.argv = {"/bin/sh", "-c", "exit 5"};
+  auto other = Subprocess::Start(helper);
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(Run(Shell("exit 3")).code, 3);
+  auto exit = other->Wait();
+  ASSERT_TRUE(exit.ok());
+  EXPECT_EQ(exit->code, 5);
+}
+
+TEST_F(JobLauncherTest, WaitingEndsWithoutTheJob) {
+  auto pid = LaunchJob(Shell("exec sleep 1000"));
+  ASSERT_TRUE(pid.ok());
+  int told = 0;
+  auto end = reaper_.Adopt(*pid, [&told](const ExitState& exit) { told = exit.signal; });
+  ASSERT_TRUE(end.ok());
+  EXPECT_FALSE((*end)->WaitFor(absl::ZeroDuration()).has_value());
+  ASSERT_EQ(::kill(*pid, SIGTERM), 0);
+  std::optional<ExitState> exit = (*end)->WaitFor(kLong);
+  ASSERT_TRUE(exit.has_value());
+  EXPECT_EQ(exit->signal, SIGTERM);
+  EXPECT_EQ(told, SIGTERM);
+}
+
+}  // namespace
+}  // namespace rekindle::daemon

@@ -1,0 +1,186 @@
+#include "daemon/job_registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "daemon/process_info.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class JobRegistryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto made = TemporaryDirectory::Make("/tmp", "job-registry-test.");
+    ASSERT_TRUE(made.ok()) << made.status();
+    directory_.emplace(*std::move(made));
+    registry_.emplace(directory_->path() + "/jobs");
+  }
+  // A process that lives until the test ends it.
+  Subprocess StartProcess() {
+    SubprocessOptions options;
+    options.argv = {"/bin/sleep", "1000"};
+    auto started = Subprocess::Start(options);
+    EXPECT_TRUE(started.ok()) << started.status();
+    return *std::move(started);
+  }
+  static JobRecord Record(pid_t pid, const std::string& name, const std::string& command = "/bin/sleep 1000") {
+    JobRecord record;
+    record.pid = pid;
+    record.name = name;
+    record.command = command;
+    record.owner = 1000;
+    record.started_unix_ns = UnixNanos();
+    record.log = "/tmp/x.log";
+    return record;
+  }
+
+  std::optional<TemporaryDirectory> directory_;
+  std::optional<JobRegistry> registry_;
+};
+
+TEST_F(JobRegistryTest, AnotherProcessSeesWhatOneRecorded) {
+  Subprocess process = StartProcess();
+  auto added = registry_->Add(Record(process.pid(), "train", "python3 \"a\\b\" \xff"), false);
+  ASSERT_TRUE(added.ok()) << added.status();
+  ASSERT_TRUE(registry_->SetImage(*added, "train:1").ok());
+
+  JobRegistry other(directory_->path() + "/jobs");
+  auto found = other.FindByName("train");
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->pid, process.pid());
+  EXPECT_EQ(found->owner, 1000u);
+  EXPECT_EQ(found->image, "train:1");
+  EXPECT_EQ(found->log, "/tmp/x.log");
+  EXPECT_EQ(found->command, "python3 \"a\\b\" \xef\xbf\xbd");  // what is no text is replaced
+  EXPECT_TRUE(JobRegistry::Lives(*found));
+  EXPECT_FALSE(found->exit.has_value());
+  ASSERT_TRUE(other.FindRunning(process.pid()).has_value());
+  EXPECT_FALSE(other.FindRunning(::getpid()).has_value());
+}
+
+TEST_F(JobRegistryTest, TheNameOfARunningJobIsTaken) {
+  Subprocess first = StartProcess(), second = StartProcess();
+  ASSERT_TRUE(registry_->Add(Record(first.pid(), "web"), false).ok());
+  EXPECT_EQ(registry_->CheckNameIsFree("web").code(), absl::StatusCode::kAlreadyExists);
+  auto refused = registry_->Add(Record(second.pid(), "web"), false);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("web"));
+
+  auto numbered = registry_->Add(Record(second.pid(), "web"), true);
+  ASSERT_TRUE(numbered.ok()) << numbered.status();
+  EXPECT_EQ(numbered->name, "web-2");
+
+  ASSERT_TRUE(first.Signal(SIGKILL).ok());
+  ASSERT_TRUE(first.Wait().ok());
+  EXPECT_TRUE(registry_->CheckNameIsFree("web").ok()) << "its job has ended";
+}
+
+TEST_F(JobRegistryTest, ANameIsMadeFromTheCommand) {
+  Subprocess process = StartProcess();
+  auto added = registry_->Add(Record(process.pid(), "", "/usr/bin/python3 train.py"), false);
+  ASSERT_TRUE(added.ok()) << added.status();
+  EXPECT_EQ(added->name, "python3");
+  EXPECT_EQ(JobNameFromCommand("./a b"), "a");
+  for (const char* odd : {"", "/", "123", "-x", "\xff\xfe", "/bin/.hidden"}) {
+    EXPECT_TRUE(CheckJobName(JobNameFromCommand(odd)).ok()) << odd << " -> " << JobNameFromCommand(odd);
+  }
+}
+
+TEST_F(JobRegistryTest, HowAJobEndedIsKept) {
+  Subprocess process = StartProcess();
+  auto added = registry_->Add(Record(process.pid(), "short"), false);
+  ASSERT_TRUE(added.ok());
+  ASSERT_TRUE(process.Signal(SIGTERM).ok());
+  auto exit = process.Wait();
+  ASSERT_TRUE(exit.ok());
+  ASSERT_TRUE(registry_->SetExit(*added, *exit).ok());
+  auto jobs = registry_->List();
+  ASSERT_TRUE(jobs.ok());
+  ASSERT_EQ(jobs->size(), 1u);
+  EXPECT_FALSE(JobRegistry::Lives((*jobs)[0]));
+  ASSERT_TRUE((*jobs)[0].exit.has_value());
+  EXPECT_EQ((*jobs)[0].exit->signal, SIGTERM);
+}
+
+TEST_F(JobRegistryTest, AnotherProcessOfTheSamePidIsAnotherJob) {
+  Subprocess process = StartProcess();
+  auto added = registry_->Add(Record(process.pid(), "reused"), false);
+  ASSERT_TRUE(added.ok());
+  JobRecord older = *added;
+  older.start_ticks -= 1;
+  EXPECT_FALSE(JobRegistry::Lives(older));
+  // News of the older one must not touch the record of the newer.
+  ASSERT_TRUE(registry_->SetExit(older, ExitState{3, 0}).ok());
+  auto found = registry_->FindByName("reused");
+  ASSERT_TRUE(found.ok());
+  EXPECT_FALSE(found->exit.has_value());
+}
+
+TEST_F(JobRegistryTest, EndedJobsAreForgottenAfterADay) {
+  Subprocess process = StartProcess();
+  JobRecord old = Record(process.pid(), "old");
+  old.started_unix_ns = UnixNanos() - JobRegistry::kKeepEndedNanos - 1;
+  ASSERT_TRUE(registry_->Add(old, false).ok());
+  auto jobs = registry_->List();
+  ASSERT_TRUE(jobs.ok());
+  EXPECT_EQ(jobs->size(), 1u) << "it runs";
+  ASSERT_TRUE(process.Signal(SIGKILL).ok());
+  ASSERT_TRUE(process.Wait().ok());
+  jobs = registry_->List();
+  ASSERT_TRUE(jobs.ok());
+  EXPECT_TRUE(jobs->empty());
+  EXPECT_FALSE(PathExists(directory_->path() + "/jobs/old.json"));
+}
+
+TEST_F(JobRegistryTest, DamagedRecordsAreNoJobs) {
+  Subprocess process = StartProcess();
+  ASSERT_TRUE(registry_->Add(Record(process.pid(), "good"), false).ok());
+  const std::string folder = directory_->path() + "/jobs/";
+  for (const char* text : {"", "{", "[]", "{\"format\":2}", "{\"format\":1,\"pid\":\"x\",\"name\":7}",
+                           "{\"format\":1,\"pid\":-1,\"name\":\"bad\"}"}) {
+    ASSERT_TRUE(WriteFileAtomically(folder + "bad.json", text).ok());
+    auto jobs = registry_->List();
+    ASSERT_TRUE(jobs.ok());
+    std::vector<std::string> names;
+    for (const JobRecord& job : *jobs) names.push_back(job.name);
+    EXPECT_THAT(names, ElementsAre("good")) << text;
+    EXPECT_EQ(registry_->FindByName("bad").status().code(), absl::StatusCode::kNotFound);
+  }
+}
+
+TEST_F(JobRegistryTest, UnknownNamesAreToldWithTheKnownOnes) {
+  Subprocess process = StartProcess();
+  ASSERT_TRUE(registry_->Add(Record(process.pid(), "train"), false).ok());
+  absl::Status status = registry_->FindByName("trane").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("train"));
+  for (const char* bad : {"", "a/b", "..", ".x", "-x", "4711", "a b"}) {
+    EXPECT_EQ(registry_->FindByName(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+}
+
+TEST(ProcessInfo, SelfAndNobody) {
+  auto self = ReadProcessInfo(::getpid());
+  ASSERT_TRUE(self.ok()) << self.status();
+  EXPECT_EQ(self->parent, ::getppid());
+  EXPECT_EQ(self->uid, ::geteuid());
+  EXPECT_GT(self->start_ticks, 0u);
+  TreeUse use = MeasureTree(::getpid());
+  EXPECT_GE(use.processes, 1u);
+  EXPECT_GT(use.resident_bytes, 1u << 20);
+  EXPECT_EQ(ReadProcessInfo(1 << 30).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(MeasureTree(1 << 30).processes, 0u);
+}
+
+}  // namespace
+}  // namespace rekindle::daemon

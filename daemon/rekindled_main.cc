@@ -1,0 +1,134 @@
+// The node daemon `rekindled`.
+#include <grp.h>
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "daemon/server.h"
+#include "daemon/service_notify.h"
+#include "daemon/version.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// Exit statuses, as those of the command.
+constexpr int kFailed = 1, kBadUsage = 2;
+
+// How long calls in work may go on after SIGTERM. A capture that is cancelled lets its job go on.
+constexpr int kDefaultGraceSeconds = 20;
+
+absl::StatusOr<gid_t> FindGroup(const std::string& name) {
+  gid_t number = 0;
+  if (absl::SimpleAtoi(name, &number)) return number;
+  group entry{}, *found = nullptr;
+  std::vector<char> buffer(64 << 10);
+  if (::getgrnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 || !found) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--group: there is no group '", name, "': add it with groupadd, or name another"));
+  }
+  return found->gr_gid;
+}
+
+// SIGINT and SIGTERM, blocked in all threads made later.
+sigset_t BlockEndingSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : {SIGINT, SIGTERM}) sigaddset(&set, signal);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGHUP, SIG_IGN);
+  return set;
+}
+
+absl::Status Serve(ServerOptions options, int grace_seconds) {
+  sigset_t ending = BlockEndingSignals();
+  const std::string socket = options.socket, store = options.node.store;
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(std::move(options)));
+  Log(LogLevel::kInfo,
+      absl::StrCat("rekindled ", kVersion, " listens on unix://", socket,
+                   server->tcp_port() > 0 ? absl::StrCat(" and TCP port ", server->tcp_port()) : "",
+                   ", store ", store));
+  if (absl::Status told = NotifyServiceManager("READY=1"); !told.ok())
+    Log(LogLevel::kWarning, told.message());
+
+  int signal = 0;
+  ::sigwait(&ending, &signal);
+  Log(LogLevel::kInfo, "ending: no new calls are taken; jobs run on");
+  NotifyServiceManager("STOPPING=1").IgnoreError();
+  server->Stop(absl::Seconds(grace_seconds));
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("The Rekindle node daemon: serves checkpoint and restore to the users of this machine.",
+               "rekindled");
+  ServerOptions options;
+  options.node.daemon = true;
+  options.node.store = "/var/lib/rekindle";
+  std::string group;
+  int grace_seconds = kDefaultGraceSeconds;
+  bool verbose = false;
+  app.add_option("--store", options.node.store, "The store's folder")
+      ->envname("REKINDLE_STORE")
+      ->type_name("DIR")
+      ->capture_default_str();
+  app.add_option("--socket", options.socket, "The Unix socket to listen on [RUNTIME-DIR/rekindled.sock]")
+      ->type_name("PATH");
+  app.add_option("--runtime-dir", options.node.runtime_directory,
+                 "Sockets and the list of jobs [/run/rekindle]")
+      ->envname("REKINDLE_RUNTIME_DIR")
+      ->type_name("DIR");
+  app.add_option("--log-dir", options.node.log_directory, "Logs of jobs that name none [/var/log/rekindle]")
+      ->envname("REKINDLE_LOG_DIR")
+      ->type_name("DIR");
+  app.add_option("--group", group, "Members of this group may do all that root may")->type_name("NAME");
+  app.add_option("--listen", options.tls.listen, "Serve TCP too, with mutual TLS")->type_name("HOST:PORT");
+  app.add_option("--tls-cert", options.tls.certificate, "For --listen: the daemon's certificate")
+      ->type_name("FILE");
+  app.add_option("--tls-key", options.tls.key, "For --listen: its key")->type_name("FILE");
+  app.add_option(
+         "--tls-client-ca", options.tls.client_ca,
+         "For --listen: certificates that vouch for clients, whose common names are 'admin' or 'uid:N'")
+      ->type_name("FILE");
+  app.add_option("--grace", grace_seconds, "Seconds that calls in work may go on after SIGTERM")
+      ->capture_default_str();
+  app.add_flag("-v,--verbose", verbose, "Log more");
+  app.set_version_flag("--version", std::string("rekindled ") + kVersion);
+  app.set_config("--config", "", "Read options from this file (TOML; the names of the options without --)");
+  app.footer("Exit status: 0 ended by a signal, 1 failed, 2 bad usage.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& done) {
+    return app.exit(done);
+  } catch (const CLI::ParseError& error) {
+    Log(LogLevel::kError, absl::StrCat(error.what(), " (see 'rekindled --help')"));
+    return kBadUsage;
+  }
+  SetLogLevel(verbose ? LogLevel::kDebug : LogLevel::kInfo);
+  if (options.node.runtime_directory.empty()) options.node.runtime_directory = DefaultRuntimeDirectory();
+  if (options.node.log_directory.empty()) options.node.log_directory = DefaultLogDirectory();
+  if (options.socket.empty())
+    options.socket = absl::StrCat(options.node.runtime_directory, "/rekindled.sock");
+  absl::Status status;
+  if (!group.empty()) {
+    absl::StatusOr<gid_t> found = FindGroup(group);
+    status = found.status();
+    if (found.ok()) options.node.admin_group = *found;
+  }
+  if (status.ok()) status = Serve(std::move(options), grace_seconds);
+  if (status.ok()) return 0;
+  Log(LogLevel::kError, status.message());
+  return absl::IsInvalidArgument(status) ? kBadUsage : kFailed;
+}
+
+}  // namespace
+}  // namespace rekindle::daemon
+
+int main(int argc, char** argv) { return rekindle::daemon::Main(argc, argv); }

@@ -1,0 +1,173 @@
+#include "daemon/server.h"
+
+#include <grpc/support/log.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_posix.h>
+#include <pwd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "daemon/grpc_service.h"
+#include "daemon/peer_credentials.h"
+#include "daemon/unix_listener.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// Everybody may connect: what a caller may do is decided for each call, by who they are.
+constexpr mode_t kSocketMode = 0666;
+constexpr int kLargestMetadataBytes = 64 << 10;
+
+// Every connection, pidfd and captured pipe is a descriptor.
+void RaiseDescriptorLimit() {
+  rlimit limit;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const TlsOptions& tls) {
+  if (tls.certificate.empty() || tls.key.empty() || tls.client_ca.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("listening on ", tls.listen,
+                     ": TCP is served with mutual TLS only: give --tls-cert, --tls-key and "
+                     "--tls-client-ca"));
+  }
+  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  RK_ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile(tls.client_ca));
+  grpc::SslServerCredentialsOptions::PemKeyCertPair pair;
+  RK_ASSIGN_OR_RETURN(pair.private_key, ReadFile(tls.key));
+  RK_ASSIGN_OR_RETURN(pair.cert_chain, ReadFile(tls.certificate));
+  options.pem_key_cert_pairs.push_back(std::move(pair));
+  return grpc::SslServerCredentials(options);
+}
+
+class GrpcServer final : public Server {
+ public:
+  explicit GrpcServer(ServerOptions options) : options_(std::move(options)), node_(options_.node) {}
+
+  ~GrpcServer() override { Stop(absl::ZeroDuration()); }
+
+  absl::Status Begin() {
+    RaiseDescriptorLimit();
+    RK_RETURN_IF_ERROR(node_.MakeRuntimeDirectory());
+    RK_RETURN_IF_ERROR(node_.OpenStore(Node::Access::kCreate).status());
+    node_.RecoverJobs();
+
+    gpr_set_log_function([](gpr_log_func_args* entry) {
+      if (entry->severity == GPR_LOG_SEVERITY_ERROR)
+        Log(LogLevel::kDebug, absl::StrCat("grpc: ", entry->message));
+    });
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    service_ = MakeGrpcService(node_, [this](const Peer& peer) { return Resolve(peer); });
+    grpc::ServerBuilder builder;
+    builder.RegisterService(service_.get());
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kLargestMetadataBytes);
+    if (!options_.tls.listen.empty()) {
+      RK_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ServerCredentials> credentials, TlsCredentials(options_.tls));
+      builder.AddListeningPort(options_.tls.listen, credentials, &tcp_port_);
+    }
+    server_ = builder.BuildAndStart();
+    if (!server_ || (!options_.tls.listen.empty() && tcp_port_ == 0)) {
+      return absl::UnavailableError(
+          absl::StrCat("listening on ", options_.tls.listen,
+                       ": the address can't be used, or the certificates don't fit: choose "
+                       "another --listen, or check the --tls files"));
+    }
+    RK_ASSIGN_OR_RETURN(listener_,
+                        UnixListener::Start(options_.socket, kSocketMode,
+                                            [this](UniqueFd connection) { Take(std::move(connection)); }));
+    return absl::OkStatus();
+  }
+
+  void Stop(absl::Duration grace) override {
+    if (listener_) listener_->Stop();
+    listener_.reset();
+    node_.BeginStopping();
+    if (server_) {
+      server_->GetHealthCheckService()->SetServingStatus(false);
+      server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+      server_->Wait();
+    }
+    server_.reset();
+  }
+
+  int tcp_port() const override { return tcp_port_; }
+
+ private:
+  // On the listener's thread.
+  void Take(UniqueFd connection) {
+    absl::StatusOr<Caller> caller = ReadPeerCredentials(connection.get());
+    if (!caller.ok()) return Log(LogLevel::kWarning, caller.status().message());
+    absl::StatusOr<UniqueFd> admitted = peers_.Admit(std::move(connection), *std::move(caller));
+    if (!admitted.ok()) return Log(LogLevel::kWarning, admitted.status().message());
+    grpc::AddInsecureChannelFromFd(server_.get(), admitted->Release());
+  }
+
+  absl::StatusOr<Caller> Resolve(const Peer& peer) const {
+    if (std::optional<Caller> caller = peers_.Find(peer.address)) return *std::move(caller);
+    if (!peer.certificate_name.empty()) return CallerFromCertificate(peer.certificate_name);
+    return absl::UnauthenticatedError(absl::StrCat("nobody vouches for the caller at ", peer.address,
+                                                   ": use the Unix socket, or a TLS client certificate"));
+  }
+
+  const ServerOptions options_;
+  Node node_;
+  PeerRegistry peers_;
+  std::shared_ptr<grpc::Service> service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<UnixListener> listener_;
+  int tcp_port_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Caller> CallerFromCertificate(absl::string_view common_name) {
+  Caller caller;
+  caller.kind = Caller::Kind::kRemote;
+  caller.uid = static_cast<uid_t>(-1);
+  caller.gid = static_cast<gid_t>(-1);
+  if (common_name == "admin") {
+    caller.admin_certificate = true;
+    caller.uid = ::geteuid();
+    caller.gid = ::getegid();
+    return caller;
+  }
+  absl::string_view number = common_name;
+  uint32_t uid = 0;
+  if (!absl::ConsumePrefix(&number, "uid:") || !absl::SimpleAtoi(number, &uid)) {
+    return absl::UnauthenticatedError(absl::StrCat("the client's certificate is for '", common_name,
+                                                   "': its common name must be \"admin\" or \"uid:N\""));
+  }
+  caller.uid = uid;
+  passwd entry{}, *found = nullptr;
+  std::vector<char> buffer(16 << 10);
+  if (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) != 0 || !found) {
+    return absl::UnauthenticatedError(absl::StrCat("the client's certificate is for uid ", uid,
+                                                   ", which this machine does not know: add the user"));
+  }
+  caller.gid = found->pw_gid;
+  return caller;
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
+  auto server = std::make_unique<GrpcServer>(std::move(options));
+  RK_RETURN_IF_ERROR(server->Begin());
+  return server;
+}
+
+}  // namespace rekindle::daemon

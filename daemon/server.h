@@ -1,0 +1,44 @@
+// The daemon's service on its sockets: a Unix socket whose clients the kernel names, and TCP with mutual TLS.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/node.h"
+
+namespace rekindle::daemon {
+
+struct TlsOptions {
+  std::string listen;                       // "HOST:PORT"; empty: no TCP
+  std::string certificate, key, client_ca;  // PEM files
+};
+
+struct ServerOptions {
+  NodeOptions node;
+  std::string socket;  // path of the Unix socket
+  TlsOptions tls;
+};
+
+// Thread-compatible.
+class Server {
+ public:
+  // Opens (or makes) the store, lets interrupted jobs go on, and serves. Also serves grpc.health.v1.Health
+  // and reflection.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options);
+  // As Stop with no time for running calls.
+  virtual ~Server() = default;
+
+  // Takes no more calls; those in work get `grace` to end, then are cancelled and waited for. Jobs run on.
+  virtual void Stop(absl::Duration grace) = 0;
+
+  // Of the port that TCP got, for "HOST:0"; 0: no TCP.
+  virtual int tcp_port() const = 0;
+};
+
+// The caller that a client's certificate names: "admin", or "uid:N" for a user of this node. Unauthenticated
+// for any other common name.
+absl::StatusOr<Caller> CallerFromCertificate(absl::string_view common_name);
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,103 @@
+#include "daemon/unix_listener.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace rekindle::daemon {
+namespace {
+
+constexpr int kBacklog = 128;
+// When the process has no descriptors left, this long until the next try.
+constexpr int kPauseWhenFullMs = 100;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Start(const std::string& path, mode_t mode,
+                                                                  OnConnection on_connection) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return absl::InvalidArgumentError(absl::StrCat("the socket's path ", path, " is too long: at most ",
+                                                   sizeof address.sun_path - 1, " characters fit"));
+  }
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  // The lock tells a live daemon's socket from a dead one's, without a gap between looking and replacing.
+  std::string lock_path = absl::StrCat(path, ".lock");
+  RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(lock_path, O_RDWR | O_CREAT, 0600));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "listening on ", path,
+        ": another rekindled listens there already: ", "stop it, or give this one another --socket"));
+  }
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return ErrnoStatus(errno, "making a socket");
+  struct stat existing;
+  if (::lstat(path.c_str(), &existing) == 0) {
+    if (!S_ISSOCK(existing.st_mode)) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("listening on ", path, ": there is something else of that name"));
+    }
+    if (::unlink(path.c_str()) != 0)
+      return ErrnoStatus(errno, absl::StrCat("replacing the old socket ", path));
+  }
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::chmod(path.c_str(), mode) != 0 || ::listen(socket.get(), kBacklog) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("listening on ", path));
+  }
+  UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
+  if (!stop.valid()) return ErrnoStatus(errno, absl::StrCat("listening on ", path));
+  return std::unique_ptr<UnixListener>(
+      new UnixListener(path, std::move(lock), std::move(socket), std::move(stop), std::move(on_connection)));
+}
+
+UnixListener::UnixListener(std::string path, UniqueFd lock, UniqueFd socket, UniqueFd stop,
+                           OnConnection on_connection)
+    : path_(std::move(path)),
+      lock_(std::move(lock)),
+      socket_(std::move(socket)),
+      stop_(std::move(stop)),
+      on_connection_(std::move(on_connection)) {
+  thread_ = std::thread(&UnixListener::Loop, this);
+}
+
+void UnixListener::Stop() {
+  if (!thread_.joinable()) return;
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t n = ::write(stop_.get(), &one, sizeof one);
+  thread_.join();
+  ::unlink(path_.c_str());
+  socket_.Reset();
+  lock_.Reset();
+}
+
+void UnixListener::Loop() {
+  for (;;) {
+    pollfd entries[] = {{socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+    if (::poll(entries, 2, -1) < 0) continue;
+    if (entries[1].revents != 0) return;
+    UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (connection.valid()) {
+      on_connection_(std::move(connection));
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      Log(LogLevel::kWarning, ErrnoStatus(errno, "taking a connection").message());
+      pollfd pause{stop_.get(), POLLIN, 0};
+      ::poll(&pause, 1, kPauseWhenFullMs);
+    }
+  }
+}
+
+}  // namespace rekindle::daemon

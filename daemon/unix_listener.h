@@ -1,0 +1,41 @@
+// A Unix socket that takes connections on a thread of its own.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "base/unique_fd.h"
+
+namespace rekindle::daemon {
+
+// Thread-compatible.
+class UnixListener {
+ public:
+  // Called on the listener's thread with each new connection (non-blocking, close-on-exec).
+  using OnConnection = std::function<void(UniqueFd connection)>;
+
+  // Binds `path` with `mode` and begins to accept. A socket that a dead daemon left is replaced;
+  // AlreadyExists when a live one owns it. While it lives it holds a lock on `path`.lock.
+  static absl::StatusOr<std::unique_ptr<UnixListener>> Start(const std::string& path, mode_t mode,
+                                                             OnConnection on_connection);
+  ~UnixListener() { Stop(); }
+
+  // Takes no more connections, and removes the socket.
+  void Stop();
+
+ private:
+  UnixListener(std::string path, UniqueFd lock, UniqueFd socket, UniqueFd stop, OnConnection on_connection);
+  void Loop();
+
+  const std::string path_;
+  UniqueFd lock_, socket_, stop_;
+  const OnConnection on_connection_;
+  std::thread thread_;
+};
+
+}  // namespace rekindle::daemon

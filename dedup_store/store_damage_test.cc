@@ -1,0 +1,273 @@
+// Damaged files: everything is noticed, nothing wrong is handed out, and what is not damaged stays readable.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/log.h"
+#include "dedup_store/format.h"
+#include "dedup_store/manifest.h"
+#include "dedup_store/store_testing.h"
+
+namespace rekindle::store {
+namespace {
+
+class StoreDamageTest : public StoreTest {
+ protected:
+  void SetUp() override {
+    StoreTest::SetUp();
+    SetLogLevel(LogLevel::kError);
+    Reopen();
+    first_.objects["m"][0] = MakePages(60, 1) + MakePages(60, 2, Content::kText);
+    first_.blobs["b"] = std::string(5000, 'b') + "first";
+    second_.objects["m"][0] = MakePages(20, 3);
+    third_.objects["m"][0] = MakePages(5, 4) + first_.objects["m"][0].substr(0, kPageSize);
+    RK_ASSERT_OK(first_.Commit(*store_, "first"));
+    RK_ASSERT_OK(second_.Commit(*store_, "second"));
+    RK_ASSERT_OK(third_.Commit(*store_, "third"));
+  }
+  void TearDown() override { SetLogLevel(LogLevel::kWarning); }
+
+  std::vector<std::string> Files(const std::string& folder) {
+    auto names = ListDirectory(options_.path + "/" + folder);
+    EXPECT_TRUE(names.ok());
+    std::vector<std::string> paths;
+    for (const std::string& name : names.value()) paths.push_back(options_.path + "/" + folder + "/" + name);
+    return paths;
+  }
+
+  static void FlipBit(const std::string& path, uint64_t offset) {
+    int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    char byte = 0;
+    ASSERT_EQ(pread(fd, &byte, 1, static_cast<off_t>(offset)), 1);
+    byte ^= 0x10;
+    ASSERT_EQ(pwrite(fd, &byte, 1, static_cast<off_t>(offset)), 1);
+    close(fd);
+  }
+
+  // Offsets of bytes that mean something: several in each region of the pack.
+  static std::set<uint64_t> Interesting(const std::string& path) {
+    auto bytes = ReadFile(path);
+    EXPECT_TRUE(bytes.ok());
+    PackFooter footer;
+    memcpy(&footer, bytes->data() + bytes->size() - sizeof footer, sizeof footer);
+    std::set<uint64_t> offsets = {0, 8, 60, sizeof(PackHeader) - 1};
+    for (uint64_t o = 0; o < sizeof footer; o += 15) offsets.insert(bytes->size() - sizeof footer + o);
+    for (const SectionEntry& section : footer.sections) {
+      for (uint64_t o = section.offset; o < section.offset + section.bytes; o += 1 + section.bytes / 3)
+        offsets.insert(o);
+    }
+    std::vector<FrameEntry> frames(footer.frames);
+    memcpy(frames.data(), bytes->data() + footer.sections[kFrames].offset, footer.sections[kFrames].bytes);
+    for (const FrameEntry& frame : frames) {
+      offsets.insert(frame.offset());
+      offsets.insert(frame.offset() + frame.stored_bytes / 2);
+      offsets.insert(frame.offset() + frame.stored_bytes - 1);
+    }
+    return offsets;
+  }
+
+  TestImage first_, second_, third_;
+};
+
+TEST_F(StoreDamageTest, EveryFlippedBitOfAPackIsNoticedAndNoWrongByteComesOut) {
+  const std::map<std::string, const TestImage*> images = {
+      {"first", &first_}, {"second", &second_}, {"third", &third_}};
+  for (const std::string& path : Files("packs")) {
+    for (uint64_t offset : Interesting(path)) {
+      SCOPED_TRACE(absl::StrCat(path, " at ", offset));
+      FlipBit(path, offset);
+      Reopen();
+      std::vector<std::string> unreadable;
+      for (const auto& [name, image] : images) {
+        auto difference = image->Compare(*store_, name);
+        if (!difference.ok()) {
+          unreadable.push_back(name);
+          EXPECT_TRUE(absl::IsDataLoss(difference.status()) ||
+                      absl::IsFailedPrecondition(difference.status()))
+              << difference.status();
+          EXPECT_NE(difference.status().message().find(name), absl::string_view::npos) << difference.status();
+        } else {
+          EXPECT_EQ(*difference, "");
+        }
+      }
+      FsckOptions options;
+      options.read_data = true;
+      auto report = store_->Fsck(options);
+      RK_ASSERT_OK(report);
+      EXPECT_FALSE(report->problems.empty());
+      for (const std::string& name : unreadable) {
+        EXPECT_TRUE(std::count(report->lost_images.begin(), report->lost_images.end(), name + ":latest"))
+            << name;
+      }
+      FlipBit(path, offset);
+      if (HasFailure()) return;
+    }
+  }
+  Reopen();
+  ExpectWhole();
+}
+
+TEST_F(StoreDamageTest, RepairDropsTheLostAndKeepsTheOthers) {
+  // The first page of the first image, which the third shares; then a byte only the first uses.
+  auto packs = Files("packs");
+  std::string path;
+  for (const std::string& candidate : packs) {
+    auto bytes = ReadFile(candidate);
+    RK_ASSERT_OK(bytes);
+    if (bytes->find(first_.objects["m"][0].substr(10 * kPageSize, 64)) != std::string::npos) path = candidate;
+  }
+  auto bytes = ReadFile(path);
+  RK_ASSERT_OK(bytes);
+  FlipBit(path, bytes->find(first_.objects["m"][0].substr(50 * kPageSize, 64)));
+  Reopen();
+  FsckOptions options;
+  options.read_data = true;
+  options.repair = true;
+  auto report = store_->Fsck(options);
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->lost_images, std::vector<std::string>{"first:latest"});
+  EXPECT_TRUE(absl::IsNotFound(store_->Find("first").status()));
+  RK_ASSERT_OK(store_->Gc({}));
+  ExpectWhole();
+  second_.ExpectIn(*store_, "second");
+  third_.ExpectIn(*store_, "third");
+  // What is stored again does not come to lean on the damaged page.
+  RK_ASSERT_OK(first_.Commit(*store_, "first"));
+  first_.ExpectIn(*store_, "first");
+}
+
+TEST_F(StoreDamageTest, ADamagedDirectoryIsMadeAnewFromTheData) {
+  for (PackSection section : {kFingerprints, kDigests, kDigestTable}) {
+    for (const std::string& path : Files("packs")) {
+      auto bytes = ReadFile(path);
+      RK_ASSERT_OK(bytes);
+      PackFooter footer;
+      memcpy(&footer, bytes->data() + bytes->size() - sizeof footer, sizeof footer);
+      FlipBit(path, footer.sections[section].offset + footer.sections[section].bytes / 2);
+    }
+    Reopen();
+    FsckOptions options;
+    options.repair = true;
+    auto report = store_->Fsck(options);
+    RK_ASSERT_OK(report);
+    EXPECT_EQ(report->problems.size(), 3u);
+    EXPECT_TRUE(report->lost_images.empty());
+    Reopen();
+    ExpectWhole();
+    first_.ExpectIn(*store_, "first");
+    third_.ExpectIn(*store_, "third");
+  }
+}
+
+TEST_F(StoreDamageTest, ALostPackCostsOnlyTheImagesThatNeedIt) {
+  for (const std::string& path : Files("packs")) {
+    auto bytes = ReadFile(path);
+    RK_ASSERT_OK(bytes);
+    if (bytes->find(second_.objects["m"][0].substr(0, 64)) != std::string::npos)
+      RK_ASSERT_OK(RemoveTree(path));
+  }
+  Reopen();
+  auto difference = second_.Compare(*store_, "second");
+  EXPECT_TRUE(absl::IsDataLoss(difference.status())) << difference.status();
+  FsckOptions options;
+  options.repair = true;
+  auto report = store_->Fsck(options);
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->lost_images, std::vector<std::string>{"second:latest"});
+  ExpectWhole();
+  first_.ExpectIn(*store_, "first");
+  third_.ExpectIn(*store_, "third");
+}
+
+TEST_F(StoreDamageTest, ADamagedIndexFileLosesNothing) {
+  for (int i = 0; i < 10; ++i) {
+    TestImage image;
+    image.objects["m"][0] = MakePages(3, 500 + i);
+    RK_ASSERT_OK(image.Commit(*store_, absl::StrCat("more:", i)));
+  }
+  auto indexes = Files("index");
+  ASSERT_FALSE(indexes.empty());
+  for (const std::string& path : indexes) {
+    for (uint64_t offset : {0, 40, 100, 200}) {
+      SCOPED_TRACE(offset);
+      FlipBit(path, offset);
+      Reopen();
+      RK_ASSERT_OK(first_.Commit(*store_, absl::StrCat("again:", offset)));
+      first_.ExpectIn(*store_, absl::StrCat("again:", offset));
+      auto report = store_->Fsck({});
+      RK_ASSERT_OK(report);
+      EXPECT_FALSE(report->problems.empty());
+      EXPECT_TRUE(report->lost_images.empty());
+      FlipBit(path, offset);
+    }
+  }
+}
+
+TEST_F(StoreDamageTest, RefusesWhatIsNoStoreOrANewerOne) {
+  store_.reset();
+  const std::string format = options_.path + "/FORMAT";
+  auto good = ReadFile(format);
+  RK_ASSERT_OK(good);
+  auto open_with = [&](const std::string& text) {
+    EXPECT_TRUE(WriteFileAtomically(format, text).ok());
+    return Store::Open(options_).status();
+  };
+  std::string newer = *good;
+  newer.replace(newer.find("\"version\": 1"), 12, "\"version\": 9");
+  auto status = open_with(newer);
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_NE(status.message().find("format 9"), absl::string_view::npos) << status;
+  EXPECT_TRUE(absl::IsFailedPrecondition(open_with("{}")));
+  EXPECT_TRUE(absl::IsFailedPrecondition(open_with("")));
+  std::string flipped = *good;
+  size_t seed = flipped.find("\"seed\": \"") + 9;
+  flipped[seed] = flipped[seed] == '0' ? '1' : '0';
+  EXPECT_TRUE(absl::IsDataLoss(open_with(flipped)));
+  RK_ASSERT_OK(open_with(*good));
+
+  StoreOptions other = options_;
+  other.path = folder_->path() + "/letters";
+  RK_ASSERT_OK(MakeDirectories(other.path));
+  RK_ASSERT_OK(WriteFileAtomically(other.path + "/love.txt", "dear"));
+  status = Store::Open(other).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_EQ(ListDirectory(other.path)->size(), 1u);
+  other.path = folder_->path() + "/none";
+  other.create = false;
+  EXPECT_TRUE(absl::IsNotFound(Store::Open(other).status()));
+  EXPECT_FALSE(PathExists(other.path));
+}
+
+TEST(ManifestDamage, NoDamagedManifestIsAccepted) {
+  Manifest manifest;
+  manifest.packs = {1, 2};
+  manifest.objects = {{"m", {{0, 5, 0, 7}, {5, 3, Extent::kZero, 0}, {9, 2, 1, 0}}}};
+  manifest.blobs = {{"b", 0, 100, {}}};
+  manifest.blob_stream = {{0, 1, 0, 0}};
+  const std::string good = manifest.Encode();
+  auto decoded = Manifest::Decode(good);
+  RK_ASSERT_OK(decoded);
+  EXPECT_EQ(decoded->Encode(), good);
+  // Every extent that a damaged one yields must at least stay in the list of packs; never a crash.
+  for (size_t byte = 0; byte < good.size(); ++byte) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string bad = good;
+      bad[byte] = static_cast<char>(bad[byte] ^ 1 << bit);
+      auto result = Manifest::Decode(bad);
+      if (!result.ok()) continue;
+      for (const PagedObject& object : result->objects) {
+        for (const Extent& e : object.extents) EXPECT_TRUE(e.zero() || e.pack < result->packs.size());
+      }
+    }
+  }
+  for (size_t length = 0; length < good.size(); ++length) {
+    EXPECT_FALSE(Manifest::Decode(absl::string_view(good).substr(0, length)).ok());
+  }
+}
+
+}  // namespace
+}  // namespace rekindle::store
