@@ -13,6 +13,9 @@ find_path(REKINDLE_JSON_DIR nlohmann/json.hpp REQUIRED)
 
 add_library(rk_deps INTERFACE)
 target_link_libraries(rk_deps INTERFACE Threads::Threads)
+if(TARGET rk_tsan_mutex)
+  target_link_libraries(rk_deps INTERFACE rk_tsan_mutex)
+endif()
 
 pkg_check_modules(GRPCPP REQUIRED grpc++)
 set(_libdir /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE})
