@@ -39,8 +39,10 @@ size_t Enlarge(int pipe) {
 // copies from there while the other one does the same.
 class PagesDrain {
  public:
-  PagesDrain(int pipe, StagingArena* arena, std::atomic<uint64_t>* progress)
-      : pipe_(pipe), arena_(arena), progress_(progress) {}
+  // Ends early, with an error, once `*abandoned`.
+  PagesDrain(int pipe, StagingArena* arena, const std::atomic<bool>* abandoned,
+             std::atomic<uint64_t>* progress)
+      : pipe_(pipe), arena_(arena), abandoned_(abandoned), progress_(progress) {}
 
   absl::Status Run(size_t threads) {
     size_t pipe_bytes = Enlarge(pipe_);
@@ -74,6 +76,10 @@ class PagesDrain {
       {
         absl::MutexLock lock(&mutex_);
         if (ended_ || !failure_.ok()) return;
+        if (abandoned_->load(std::memory_order_relaxed)) {
+          failure_ = absl::CancelledError("draining pages from CRIU was given up");
+          return;
+        }
         ssize_t n;
         do {
           n = ::splice(pipe_, nullptr, write_end.get(), nullptr, pipe_bytes, SPLICE_F_MOVE);
@@ -140,6 +146,7 @@ class PagesDrain {
 
   const int pipe_;
   StagingArena* const arena_;
+  const std::atomic<bool>* const abandoned_;
   std::atomic<uint64_t>* const progress_;
   absl::Mutex mutex_;
   absl::Span<std::byte> block_ ABSL_GUARDED_BY(mutex_);
@@ -168,8 +175,10 @@ absl::Status ImageStaging::Drain(const std::string& file_name, UniqueFd pipe) {
 }
 
 absl::Status ImageStaging::DrainPages(const std::string& file_name, int pipe) {
-  PagesDrain drain(pipe, arena_, &bytes_staged_);
-  RK_RETURN_IF_ERROR(drain.Run(drain_threads_));
+  PagesDrain drain(pipe, arena_, &abandoned_, &bytes_staged_);
+  if (absl::Status status = drain.Run(drain_threads_); !status.ok()) {
+    return Annotate(status, absl::StrCat("receiving ", file_name));
+  }
   absl::MutexLock lock(&mutex_);
   staged_.pages[file_name] = drain.TakePieces();
   return absl::OkStatus();
@@ -206,6 +215,7 @@ absl::Status ImageStaging::WaitUntilPagesAreOurs() {
 void ImageStaging::Abandon(absl::Status why) {
   absl::MutexLock lock(&mutex_);
   if (failure_.ok()) failure_ = std::move(why);
+  abandoned_.store(true, std::memory_order_relaxed);
 }
 
 StagedImage ImageStaging::Take() {

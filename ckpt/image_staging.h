@@ -30,6 +30,7 @@ class ImageStaging : public criu::ImageFileConsumer {
   // on nothing that was staged refers to the job's own memory. An error when a file failed or Abandon was
   // called.
   absl::Status WaitUntilPagesAreOurs();
+  // Ends the waits, and every drain of pages soon, which makes CRIU give up.
   void Abandon(absl::Status why);
 
   uint64_t bytes_staged() const { return bytes_staged_.load(std::memory_order_relaxed); }
@@ -48,6 +49,7 @@ class ImageStaging : public criu::ImageFileConsumer {
   StagingArena* const arena_;
   const size_t drain_threads_;
   std::atomic<uint64_t> bytes_staged_{0};
+  std::atomic<bool> abandoned_{false};
   absl::Mutex mutex_;
   StagedImage staged_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);

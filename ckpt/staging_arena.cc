@@ -86,13 +86,17 @@ absl::StatusOr<absl::Span<std::byte>> StagingArena::NextSpillBlock() {
   std::string what = absl::StrCat("staging beyond the memory budget of ", FormatBytes(budget_bytes_), " in ",
                                   spill_directory_);
   if (!spill_file_.valid()) {
-    RK_ASSIGN_OR_RETURN(spill_file_, OpenFile(spill_directory_, O_TMPFILE | O_RDWR));
+    auto file = OpenFile(spill_directory_, O_TMPFILE | O_RDWR);
+    if (!file.ok()) return Annotate(file.status(), what);
+    spill_file_ = *std::move(file);
   }
   // Allocated before it is mapped: a full disk must be an error here and not a SIGBUS at the first touch.
-  if (::posix_fallocate(spill_file_.get(), static_cast<off_t>(spilled_bytes_), kBlockBytes) != 0) {
+  int error = ::posix_fallocate(spill_file_.get(), static_cast<off_t>(spilled_bytes_), kBlockBytes);
+  if (error == ENOSPC || error == EDQUOT) {
     return absl::ResourceExhaustedError(
         absl::StrCat(what, ": the disk is full; free some, or allow more memory (--staging-memory)"));
   }
+  if (error != 0) return ErrnoStatus(error, what);
   void* address = ::mmap(nullptr, kBlockBytes, PROT_READ | PROT_WRITE, MAP_SHARED, spill_file_.get(),
                          static_cast<off_t>(spilled_bytes_));
   if (address == MAP_FAILED) return ErrnoStatus(errno, what);

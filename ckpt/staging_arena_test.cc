@@ -1,0 +1,188 @@
+#include "ckpt/staging_arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kBlock = StagingArena::kBlockBytes;
+using Block = absl::Span<std::byte>;
+
+// A file system of `bytes` that goes with this object.
+class SmallDisk {
+ public:
+  explicit SmallDisk(uint64_t bytes) : folder_(TemporaryDirectory::Make("/tmp", "rk_arena_test.").value()) {
+    std::string size = "size=" + std::to_string(bytes);
+    mounted_ = ::mount("none", path().c_str(), "tmpfs", 0, size.c_str()) == 0;
+  }
+  ~SmallDisk() {
+    if (mounted_) ::umount2(path().c_str(), MNT_DETACH);
+  }
+  bool mounted() const { return mounted_; }
+  const std::string& path() const { return folder_.path(); }
+
+ private:
+  TemporaryDirectory folder_;
+  bool mounted_ = false;
+};
+
+class StagingArenaTest : public testing::Test {
+ protected:
+  std::unique_ptr<StagingArena> Make(uint64_t expected, uint64_t budget) {
+    return StagingArena::Create(expected, budget, folder_.path()).value();
+  }
+
+  TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "rk_arena_test.").value();
+};
+
+size_t ResidentPages(Block block) {
+  std::vector<unsigned char> pages(block.size() / 4096);
+  if (::mincore(block.data(), block.size(), pages.data()) != 0) return 0;
+  return static_cast<size_t>(std::count_if(pages.begin(), pages.end(), [](auto page) { return page & 1; }));
+}
+
+TEST_F(StagingArenaTest, ExpectedRoomIsTouchedBeforehandAndTheRestIsNot) {
+  auto arena = Make(2 * kBlock, 4 * kBlock);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(ResidentPages(*arena->NextBlock()), kBlock / 4096) << i;
+  EXPECT_EQ(ResidentPages(*arena->NextBlock()), 0u);
+}
+
+TEST_F(StagingArenaTest, LargeRoomIsTouchedWhole) {
+  constexpr uint64_t kBlocks = 7;  // two threads touch it, from an odd middle
+  auto arena = Make(kBlocks * kBlock, kBlocks * kBlock);
+  for (size_t i = 0; i < kBlocks; ++i) EXPECT_EQ(ResidentPages(*arena->NextBlock()), kBlock / 4096) << i;
+}
+
+TEST_F(StagingArenaTest, GrowsBeyondWhatWasExpectedWithoutSpilling) {
+  auto arena = Make(kBlock, 8 * kBlock);
+  std::byte* next = nullptr;
+  for (int i = 0; i < 8; ++i) {
+    auto block = arena->NextBlock();
+    ASSERT_TRUE(block.ok()) << block.status();
+    ASSERT_EQ(block->size(), kBlock);
+    if (next) {
+      EXPECT_EQ(block->data(), next);
+    }
+    next = block->data() + block->size();
+    std::memset(block->data(), i, block->size());
+  }
+  EXPECT_EQ(arena->spilled_bytes(), 0u);
+}
+
+TEST_F(StagingArenaTest, SpillsPastTheBudgetAndLeavesNoFile) {
+  auto arena = Make(8 * kBlock, 2 * kBlock);
+  std::vector<Block> blocks;
+  for (int i = 0; i < 5; ++i) {
+    auto block = arena->NextBlock();
+    ASSERT_TRUE(block.ok()) << block.status();
+    std::memset(block->data(), 'a' + i, block->size());
+    blocks.push_back(*block);
+  }
+  EXPECT_EQ(arena->spilled_bytes(), 3 * kBlock);
+  for (int i = 0; i < 5; ++i) {
+    std::byte expected{static_cast<unsigned char>('a' + i)};
+    EXPECT_TRUE(std::all_of(blocks[i].begin(), blocks[i].end(), [&](std::byte byte) {
+      return byte == expected;
+    })) << i;
+  }
+  EXPECT_TRUE(ListDirectory(folder_.path())->empty());
+}
+
+TEST_F(StagingArenaTest, WithoutABudgetAllOfItSpills) {
+  auto arena = Make(4 * kBlock, 0);
+  auto block = arena->NextBlock();
+  ASSERT_TRUE(block.ok()) << block.status();
+  std::memset(block->data(), 1, block->size());
+  EXPECT_EQ(arena->spilled_bytes(), kBlock);
+}
+
+TEST_F(StagingArenaTest, FullDiskIsAnErrorThatNamesTheFolderAndTheCure) {
+  SmallDisk disk(kBlock + kBlock / 2);
+  ASSERT_TRUE(disk.mounted());
+  auto arena = *StagingArena::Create(kBlock, kBlock, disk.path());
+  ASSERT_TRUE(arena->NextBlock().ok());
+  auto spilled = arena->NextBlock();
+  ASSERT_TRUE(spilled.ok()) << spilled.status();
+  std::memset(spilled->data(), 1, spilled->size());
+  absl::Status status = arena->NextBlock().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(disk.path()));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--staging-memory"));
+  EXPECT_EQ(arena->spilled_bytes(), kBlock);
+}
+
+TEST_F(StagingArenaTest, FolderThatCantBeUsedIsNamed) {
+  std::string absent = folder_.path() + "/absent";
+  auto arena = *StagingArena::Create(kBlock, kBlock, absent);
+  EXPECT_TRUE(arena->NextBlock().ok());
+  absl::Status status = arena->NextBlock().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(absent));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("memory budget"));
+}
+
+TEST_F(StagingArenaTest, ReadOnlyFileSystemIsNamed) {
+  SmallDisk disk(kBlock);
+  ASSERT_TRUE(disk.mounted());
+  ASSERT_EQ(::mount("none", disk.path().c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, nullptr), 0);
+  auto arena = *StagingArena::Create(0, 0, disk.path());
+  absl::Status status = arena->NextBlock().status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr(disk.path()));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Read-only"));
+}
+
+TEST_F(StagingArenaTest, WorksWhereTheKernelGivesNoHugePages) {
+  ASSERT_EQ(::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
+  auto arena = Make(2 * kBlock, 2 * kBlock);
+  ASSERT_EQ(::prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0), 0);
+  auto block = arena->NextBlock();
+  ASSERT_TRUE(block.ok());
+  EXPECT_EQ(ResidentPages(*block), kBlock / 4096);
+}
+
+TEST_F(StagingArenaTest, ThreadsGetBlocksOfTheirOwn) {
+  constexpr int kThreads = 4, kBlocksEach = 5;
+  auto arena = Make(4 * kBlock, kThreads * kBlocksEach / 2 * kBlock);
+  std::vector<std::vector<Block>> blocks(kThreads);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kBlocksEach; ++i) {
+        auto block = arena->NextBlock();
+        if (!block.ok()) return;
+        // The first and last bytes are enough to see an overlap of blocks of one size.
+        std::memset(block->data(), t * kBlocksEach + i, 64);
+        std::memset(block->data() + kBlock - 64, t * kBlocksEach + i, 64);
+        blocks[t].push_back(*block);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int t = 0; t < kThreads; ++t) {
+    ASSERT_EQ(blocks[t].size(), static_cast<size_t>(kBlocksEach));
+    for (int i = 0; i < kBlocksEach; ++i) {
+      std::byte expected{static_cast<unsigned char>(t * kBlocksEach + i)};
+      EXPECT_EQ(blocks[t][i].front(), expected);
+      EXPECT_EQ(blocks[t][i].back(), expected);
+    }
+  }
+  EXPECT_EQ(arena->spilled_bytes(), kThreads * kBlocksEach / 2 * kBlock);
+}
+
+}  // namespace
+}  // namespace rekindle::ckpt
