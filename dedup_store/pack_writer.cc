@@ -155,7 +155,7 @@ absl::Status PackWriter::Appender::Append(absl::Span<const NewPage> pages, int l
 absl::Status PackWriter::Appender::Flush(std::vector<Placed>* placed) {
   if (buffer_ == nullptr || frames_.empty()) return absl::OkStatus();
   // Raw frames first, at whole pages; the compressed ones close-packed behind them.
-  memcpy(buffer_->data + raw_bytes_, compressed_.data(), compressed_bytes_);
+  if (compressed_bytes_ > 0) memcpy(buffer_->data + raw_bytes_, compressed_.data(), compressed_bytes_);
   size_t used = raw_bytes_ + compressed_bytes_;
   size_t padded = RoundUp(used);
   memset(buffer_->data + used, 0, padded - used);
