@@ -33,7 +33,7 @@ shown() {
   indent <<<"$OUTPUT"
 }
 # said FIELD: its value in the output of the last command shown.
-said() { sed -n "s/^ *$1  *\([0-9][^ ]* [^ ]*\).*/\1/p" <<<"$OUTPUT"; }
+said() { sed -n "s/^ *$1  *\([0-9][^ ]* [^ ,]*\).*/\1/p" <<<"$OUTPUT"; }
 rekindle() { "$BIN/rekindle" "$@"; }
 # The PID of the job that the JSON on stdin tells of.
 job_pid() { /usr/bin/python3 -c 'import json, sys; print(json.load(sys.stdin)["job"]["pid"])'; }
@@ -83,7 +83,7 @@ shown rekindle restore demo:1 --detach --log "$WORK/second.log"
 BACK=$(said '.*restored in')
 wait_for_step "$WORK/second.log" "$DIED_AT"
 FIRST_STEP=$(sed -n 's/^step *\([0-9]*\) .*/\1/p;1q' "$WORK/second.log")
-printf '\n  %-6s%-36s%s\n' step "before kill -9" "after the restore"
+printf '\n  %-6s%-40s%s\n' step "before kill -9" "after the restore"
 SAME=0
 while read -r _ number _ loss _ digest; do
   ((number <= DIED_AT)) || break
@@ -91,7 +91,7 @@ while read -r _ number _ loss _ digest; do
   read -r loss_before digest_before <<<"$before"
   mark="${GREEN}same${PLAIN}"
   if [[ $before == "$loss $digest" ]]; then ((++SAME)); else mark="${RED}DIFFERENT${PLAIN}"; fi
-  printf '  %-6s%-36s%-36s%s\n' "$number" "loss $loss_before  state ${digest_before:0:16}" \
+  printf '  %-6s%-40s%-40s%s\n' "$number" "loss $loss_before  state ${digest_before:0:16}" \
     "loss $loss  state ${digest:0:16}" "$mark"
   [[ $mark != *DIFFERENT* ]] || die "the restored job does not do what it did before"
 done <"$WORK/second.log"

@@ -3,6 +3,10 @@ _rekindle_images() {
   rekindle ls --json 2>/dev/null | grep -o '"reference": *"[^"]*"' | cut -d'"' -f4
 }
 
+_rekindle_jobs() {
+  rekindle ps --json 2>/dev/null | grep -o '"name": *"[^"]*"' | cut -d'"' -f4
+}
+
 _rekindle() {
   local current previous words cword
   # Image names hold a colon, which bash would take for the end of a word.
@@ -39,10 +43,10 @@ _rekindle() {
       ;;
     ckpt)
       flags='--tag --stop --parent --no-parent --replace --tcp-established --tcp-close --label --staging-memory'
-      [[ $previous == --parent ]] && arguments=$(_rekindle_images) || arguments=$(ps -eo pid= 2>/dev/null)
+      [[ $previous == --parent ]] && arguments=$(_rekindle_images) || arguments="$(_rekindle_jobs) $(ps -eo pid= 2>/dev/null)"
       ;;
     restore)
-      flags='--detach --pidfile --log --tcp-close --ignore-cpu-mismatch --name'
+      flags='--detach --pidfile --log --tcp-close --ignore-mismatch --name'
       arguments=$(_rekindle_images)
       ;;
     ps) flags='--all' ;;

@@ -3,6 +3,10 @@ function __rekindle_images
     rekindle ls --json 2>/dev/null | string match -ra '"reference": *"([^"]*)"' --groups-only
 end
 
+function __rekindle_jobs
+    rekindle ps --json 2>/dev/null | string match -ra '"name": *"([^"]*)"' --groups-only
+end
+
 set -l commands doctor run ckpt restore ps ls inspect diff rm gc fsck stats export import version
 complete -c rekindle -f
 complete -c rekindle -l store -x -a '(__fish_complete_directories)' -d 'Folder of the store'
@@ -32,7 +36,7 @@ complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a import -d
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a version -d 'Show versions'
 
 complete -c rekindle -n '__fish_seen_subcommand_from restore inspect diff rm export' -a '(__rekindle_images)'
-complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -a '(__fish_complete_pids)'
+complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -a '(__rekindle_jobs) (__fish_complete_pids)'
 
 complete -c rekindle -n '__fish_seen_subcommand_from run restore' -l name -x -d 'Name of the job'
 complete -c rekindle -n '__fish_seen_subcommand_from run restore' -l log -r -F -d 'File for its output'
@@ -47,7 +51,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l replace -d 'Take o
 complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l tcp-established -d 'Carry live TCP connections'
 complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l label -x -d 'Keep a label'
 complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l staging-memory -x -d 'RAM for the copy of the memory'
-complete -c rekindle -n '__fish_seen_subcommand_from restore' -l ignore-cpu-mismatch -d 'Try although this CPU lacks features'
+complete -c rekindle -n '__fish_seen_subcommand_from restore' -l ignore-mismatch -d 'Try although CPU, kernel or CRIU differ'
 complete -c rekindle -n '__fish_seen_subcommand_from ps' -s a -l all -d 'Those that have ended too'
 complete -c rekindle -n '__fish_seen_subcommand_from inspect' -l objects -d 'List its objects too'
 complete -c rekindle -n '__fish_seen_subcommand_from gc' -l dry-run -d 'Only say what would be freed'
