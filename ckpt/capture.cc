@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "ckpt/capture_session.h"
 #include "ckpt/frozen_dump.h"
@@ -97,6 +99,7 @@ class CaptureRun {
                        " did not fit the memory budget and went through a file while the job "
                        "stood still; give more with --staging-memory for a shorter freeze"));
     }
+    RK_RETURN_IF_ERROR(ReadFrozenTree());
     EndPhase("freeze");
     return absl::OkStatus();
   }
@@ -127,9 +130,9 @@ class CaptureRun {
 
   // The image is safe: with --stop the job ends now.
   void Finish() {
-    if (options_.stop) SignalRecorded(job_.processes, SIGKILL, false);
-    result_.processes = static_cast<uint32_t>(job_.processes.size());
-    result_.threads = job_.threads();
+    if (options_.stop) KillTree(job_.processes);
+    result_.processes = static_cast<uint32_t>(frozen_tree_.size());
+    for (const ProcessInfo& process : frozen_tree_) result_.threads += process.threads;
     result_.warnings.insert(result_.warnings.end(), job_.warnings.begin(), job_.warnings.end());
     result_.total_seconds = total_.seconds();
   }
@@ -137,6 +140,30 @@ class CaptureRun {
   CaptureResult TakeResult() { return std::move(result_); }
 
  private:
+  // The processes in the image; they need not be those that the inspection saw.
+  absl::Status ReadFrozenTree() {
+    auto content = frozen_.image.files.find("pstree.img");
+    if (content == frozen_.image.files.end())
+      return absl::InternalError(absl::StrCat("capturing process ", options_.pid, ": CRIU sent no pstree.img"));
+    RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(content->second));
+    std::map<pid_t, const ProcessInfo*> seen;
+    for (const ProcessInfo& process : job_.processes) seen[process.pid] = &process;
+    for (const criu::PstreeEntry& entry : tree) {
+      auto it = seen.find(entry.pid);
+      ProcessInfo process;
+      if (it != seen.end()) {
+        process = *it->second;
+      } else {
+        process.pid = entry.pid;
+        process.parent = entry.ppid;
+        process.command = CommandLineOf(entry.pid);
+      }
+      process.threads = static_cast<uint32_t>(entry.threads.size());
+      frozen_tree_.push_back(std::move(process));
+    }
+    return absl::OkStatus();
+  }
+
   bool Cancelled() const { return cancel_ && cancel_->load(); }
 
   absl::Status CheckCancelled() const {
@@ -240,7 +267,7 @@ class CaptureRun {
     manifest.set_kernel(machine_.kernel);
     manifest.set_machine(machine_.architecture);
     for (const std::string& feature : machine_.cpu_features) manifest.add_cpu_features(feature);
-    for (const ProcessInfo& process : job_.processes) {
+    for (const ProcessInfo& process : frozen_tree_) {
       v1::JobProcess* entry = manifest.add_processes();
       entry->set_pid(process.pid);
       entry->set_parent_pid(process.parent);
@@ -270,23 +297,13 @@ class CaptureRun {
     manifest.set_freeze_seconds(result_.freeze_seconds);
     manifest.set_captured_unix_ns(UnixNanos());
     manifest.set_log(options_.log);
-    auto files = frozen_.image.files.find("files.img");
-    if (files != frozen_.image.files.end()) {
-      auto regular = criu::ParseRegularFiles(files->second);
-      for (const criu::RegularFile& file : regular.value_or(std::vector<criu::RegularFile>())) {
-        if (file.ghost) continue;
-        v1::NeededFile* needed = manifest.add_files();
-        needed->set_path(file.path);
-        needed->set_size(file.size);
-        needed->set_has_size(file.has_size);
-      }
-    }
+    RecordNeededFiles(frozen_.image, &manifest);
     return manifest;
   }
 
   // After a failure: a job that CRIU has left stopped goes on.
   void LetGo() {
-    if (options_.stop) SignalRecorded(job_.processes, SIGCONT, true);
+    if (options_.stop) ResumeTree(job_.processes);
   }
 
   absl::Status KeepLogs(absl::Status status) {
@@ -314,6 +331,7 @@ class CaptureRun {
   std::vector<std::string> dump_arguments_;
   std::unique_ptr<StagingArena> arena_;
   FrozenDump frozen_;
+  std::vector<ProcessInfo> frozen_tree_;  // root first
   std::unique_ptr<CaptureSession> session_;
   std::unique_ptr<store::ImageWriter> writer_;  // goes before the arena, whose memory it reads
   CaptureResult result_;

@@ -1,6 +1,7 @@
 #include "ckpt/capture_session.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -8,14 +9,20 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/log.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
 
@@ -27,6 +34,8 @@ constexpr char kLogsPrefix[] = "failed-capture-";
 constexpr char kJournal[] = "journal";
 // Logs of failed captures that are kept: enough to look back, not enough to fill /run.
 constexpr size_t kKeptLogs = 8;
+// A killed process gives its memory back before it is gone: a second for some ten GiB.
+constexpr absl::Duration kDyingMayTake = absl::Seconds(60);
 
 // One line a process: PID, start time, and whether it was stopped before the capture came.
 std::string SerializeJournal(const std::vector<ProcessInfo>& processes) {
@@ -84,6 +93,40 @@ void RemoveOldLogs(const std::string& runtime_directory) {
   }
 }
 
+struct TreeMember {
+  pid_t pid;
+  char state;
+  bool was_stopped;  // when it was recorded
+  UniqueFd pidfd;
+
+  void Signal(int signal) const { ::syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0); }
+};
+
+std::vector<TreeMember> TreeNow(const std::vector<ProcessInfo>& recorded) {
+  std::map<pid_t, const ProcessInfo*> known;
+  for (const ProcessInfo& process : recorded) known[process.pid] = &process;
+  std::map<pid_t, TreeMember> now;
+  std::multimap<pid_t, pid_t> children;
+  std::vector<pid_t> reached;
+  for (pid_t pid : ListProcesses()) {
+    UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    auto stat = ReadProcessStat(pid);
+    if (!pidfd.valid() || !stat.ok()) continue;
+    children.emplace(stat->parent, pid);
+    auto it = known.find(pid);
+    bool same = it != known.end() && it->second->start_ticks == stat->start_ticks;
+    if (same) reached.push_back(pid);
+    now.emplace(pid, TreeMember{pid, stat->state, same && it->second->state == 'T', std::move(pidfd)});
+  }
+  std::vector<TreeMember> members;
+  for (size_t i = 0; i < reached.size(); ++i) {
+    auto [first, last] = children.equal_range(reached[i]);
+    for (auto child = first; child != last; ++child) reached.push_back(child->second);
+    if (auto node = now.extract(reached[i])) members.push_back(std::move(node.mapped()));
+  }
+  return members;
+}
+
 }  // namespace
 
 absl::StatusOr<CaptureSession> CaptureSession::Begin(const std::string& runtime_directory,
@@ -112,13 +155,25 @@ std::string CaptureSession::KeepLogs() {
   return kept;
 }
 
-void SignalRecorded(const std::vector<ProcessInfo>& processes, int signal, bool only_stopped) {
-  for (const ProcessInfo& recorded : processes) {
-    UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, recorded.pid, 0)));
-    auto now = ReadProcess(recorded.pid);
-    if (!pidfd.valid() || !now.ok() || now->start_ticks != recorded.start_ticks) continue;
-    if (only_stopped && (now->state != 'T' || recorded.state == 'T')) continue;
-    ::syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0);
+std::vector<pid_t> ResumeTree(const std::vector<ProcessInfo>& recorded) {
+  std::vector<pid_t> resumed;
+  for (const TreeMember& member : TreeNow(recorded)) {
+    if (member.state != 'T' || member.was_stopped) continue;
+    member.Signal(SIGCONT);
+    resumed.push_back(member.pid);
+  }
+  return resumed;
+}
+
+void KillTree(const std::vector<ProcessInfo>& recorded) {
+  std::vector<TreeMember> members = TreeNow(recorded);
+  for (const TreeMember& member : members) member.Signal(SIGKILL);
+  const absl::Time deadline = absl::Now() + kDyingMayTake;
+  for (const TreeMember& member : members) {
+    pollfd exited{member.pidfd.get(), POLLIN, 0};
+    auto left = [&] { return static_cast<int>(std::max<int64_t>(0, (deadline - absl::Now()) / absl::Milliseconds(1))); };
+    while (::poll(&exited, 1, left()) < 0 && errno == EINTR) {
+    }
   }
 }
 
@@ -137,15 +192,8 @@ absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(const std::string&
     if (::flock(journal->get(), LOCK_EX | LOCK_NB) != 0) continue;  // its capture lives
     auto text = ReadFile(absl::StrCat(directory, "/", kJournal));
     if (text.ok()) {
-      std::vector<ProcessInfo> processes = ParseJournal(*text);
-      for (const ProcessInfo& recorded : processes) {
-        auto now = ReadProcess(recorded.pid);
-        if (now.ok() && now->start_ticks == recorded.start_ticks && now->state == 'T' &&
-            recorded.state != 'T') {
-          freed.push_back(recorded.pid);
-        }
-      }
-      SignalRecorded(processes, SIGCONT, true);
+      std::vector<pid_t> resumed = ResumeTree(ParseJournal(*text));
+      freed.insert(freed.end(), resumed.begin(), resumed.end());
     }
     RemoveTree(directory).IgnoreError();
   }

@@ -38,8 +38,12 @@ class CaptureSession {
   UniqueFd journal_;  // locked: says that its capture lives
 };
 
-// Sends `signal` to every one of the recorded processes that is still the same one. With `only_stopped` those
-// that are not stopped are left alone.
-void SignalRecorded(const std::vector<ProcessInfo>& processes, int signal, bool only_stopped);
+// The recorded processes that are still the same ones, and their descendants of now: a job goes on forking between the
+// look at it and the freeze.
+
+// Lets those run that were stopped since; gives their PIDs.
+std::vector<pid_t> ResumeTree(const std::vector<ProcessInfo>& recorded);
+// Returns when they are gone, after a minute at the latest.
+void KillTree(const std::vector<ProcessInfo>& recorded);
 
 }  // namespace rekindle::ckpt

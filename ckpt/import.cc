@@ -79,6 +79,7 @@ absl::Status DescribeFromImages(const StagedImage& staged, v1::JobManifest* mani
   manifest->set_file_locks(true);
   manifest->set_external_unix_sockets(true);
   manifest->set_tcp_established(true);
+  RecordNeededFiles(staged, manifest);
   return absl::OkStatus();
 }
 

@@ -24,13 +24,13 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 
 namespace rekindle::ckpt {
 namespace {
 
 constexpr char kDeleted[] = " (deleted)";
-constexpr uint64_t kKernelThreadFlag = 0x00200000;  // PF_KTHREAD of /proc/PID/stat's flags
 
 std::string ProcPath(pid_t pid, absl::string_view rest) { return absl::StrCat("/proc/", pid, "/", rest); }
 
@@ -65,12 +65,9 @@ bool HaveCapability(int capability) {
   return (effective >> capability & 1) != 0;
 }
 
-absl::StatusOr<std::vector<ProcessInfo>> AllProcesses() {
-  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory("/proc"));
+std::vector<ProcessInfo> AllProcesses() {
   std::vector<ProcessInfo> all;
-  for (const std::string& name : names) {
-    pid_t pid = 0;
-    if (!absl::SimpleAtoi(name, &pid)) continue;
+  for (pid_t pid : ListProcesses()) {
     auto info = ReadProcess(pid);
     if (info.ok()) all.push_back(*std::move(info));  // one that has ended meanwhile is no part of any tree
   }
@@ -309,7 +306,7 @@ class DescriptorScan {
 };
 
 absl::StatusOr<std::vector<ProcessInfo>> ReadTree(const ProcessInfo& root) {
-  RK_ASSIGN_OR_RETURN(std::vector<ProcessInfo> all, AllProcesses());
+  std::vector<ProcessInfo> all = AllProcesses();
   std::multimap<pid_t, const ProcessInfo*> children;
   for (const ProcessInfo& process : all) children.emplace(process.parent, &process);
   std::vector<ProcessInfo> tree = {root};
@@ -328,44 +325,26 @@ absl::StatusOr<ProcessInfo> ReadProcess(pid_t pid) {
         absl::StrCat("there is no process ", pid, "; `rekindle ps` and `ps` list those there are"));
   };
   if (pid <= 0) return missing();
-  auto stat_line = ReadFile(ProcPath(pid, "stat"));
+  auto stat = ReadProcessStat(pid);
   auto status = ReadFile(ProcPath(pid, "status"));
-  if (!stat_line.ok() || !status.ok()) return missing();
+  if (absl::IsInternal(stat.status())) return stat.status();
+  if (!stat.ok() || !status.ok()) return missing();
   // A PID that names a thread has a /proc entry too, but is no process.
   if (LeadingNumber(StatusField(*status, "Tgid")) != static_cast<uint64_t>(pid)) return missing();
 
-  // The name, in parentheses, may hold anything: the fields begin after the last one that closes.
-  size_t name_begin = stat_line->find('('), name_end = stat_line->rfind(')');
-  if (name_begin == std::string::npos || name_end == std::string::npos || name_end < name_begin)
-    return missing();
-  std::vector<std::string> f =
-      absl::StrSplit(stat_line->substr(name_end + 1), absl::ByAnyChar(" \n"), absl::SkipWhitespace());
-  if (f.size() < 20) return missing();
-
   ProcessInfo info;
   info.pid = pid;
-  info.state = f[0][0];
-  uint64_t flags = 0;
-  if (!absl::SimpleAtoi(f[1], &info.parent) || !absl::SimpleAtoi(f[3], &info.session) ||
-      !absl::SimpleAtoi(f[6], &flags) || !absl::SimpleAtoi(f[17], &info.threads) ||
-      !absl::SimpleAtoi(f[19], &info.start_ticks)) {
-    return absl::InternalError(
-        absl::StrCat("reading /proc/", pid, "/stat: it has another form than expected"));
-  }
-  info.kernel_thread = (flags & kKernelThreadFlag) != 0;
+  info.state = stat->state;
+  info.parent = stat->parent;
+  info.session = stat->session;
+  info.threads = stat->threads;
+  info.start_ticks = stat->start_ticks;
+  info.kernel_thread = stat->kernel_thread();
   info.uid = static_cast<uid_t>(LeadingNumber(StatusField(*status, "Uid")));
   info.private_bytes = 1024 * (LeadingNumber(StatusField(*status, "RssAnon")) +
                                LeadingNumber(StatusField(*status, "RssShmem")) +
                                LeadingNumber(StatusField(*status, "VmSwap")));
-  auto command = ReadFile(ProcPath(pid, "cmdline"));
-  if (command.ok()) {
-    while (!command->empty() && command->back() == '\0') command->pop_back();
-    std::replace(command->begin(), command->end(), '\0', ' ');
-    info.command = *command;
-  }
-  if (info.command.empty()) {
-    info.command = absl::StrCat("[", stat_line->substr(name_begin + 1, name_end - name_begin - 1), "]");
-  }
+  info.command = CommandLineOf(pid);
   return info;
 }
 

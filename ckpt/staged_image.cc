@@ -139,4 +139,20 @@ absl::Status AddToImage(const StagedImage& staged, store::ImageWriter& writer, v
   return absl::OkStatus();
 }
 
+void RecordNeededFiles(const StagedImage& staged, v1::JobManifest* manifest) {
+  auto files = staged.files.find("files.img");
+  if (files == staged.files.end()) return;
+  auto remaps = staged.files.find("remap-fpath.img");
+  auto regular = criu::ParseRegularFiles(
+      files->second, remaps == staged.files.end() ? absl::string_view() : absl::string_view(remaps->second));
+  if (!regular.ok()) return;
+  for (const criu::RegularFile& file : *regular) {
+    if (file.ghost) continue;
+    v1::NeededFile* needed = manifest->add_files();
+    needed->set_path(file.path);
+    needed->set_size(file.size);
+    needed->set_has_size(file.has_size);
+  }
+}
+
 }  // namespace rekindle::ckpt

@@ -234,7 +234,7 @@ void Parser::AddJobCommands() {
   Flag(
       ckpt, "--replace", [this] { ckpt_.set_replace(true); }, "Take over a name that exists");
   Flag(
-      ckpt, "--tcp-established", [this] { ckpt_.set_tcp_established(true); }, "Carry live TCP connections");
+      ckpt, "--tcp-established", [this] { ckpt_.set_tcp_established(true); }, "Carry live TCP connections [when there are any]");
   Flag(
       ckpt, "--tcp-close", [this] { ckpt_.set_tcp_close(true); },
       "Leave live TCP connections out: they are closed in the restored job");
@@ -270,8 +270,8 @@ void Parser::AddJobCommands() {
   Flag(
       restore, "--tcp-close", [this] { restore_.set_tcp_close(true); }, "Close TCP connections of the image");
   Flag(
-      restore, "--ignore-cpu-mismatch", [this] { restore_.set_ignore_cpu_mismatch(true); },
-      "Try although this CPU lacks features that the job may use");
+      restore, "--ignore-mismatch", [this] { restore_.set_ignore_mismatch(true); },
+      "Try although CPU, kernel or CRIU are not those of the image");
 
   CLI::App* ps = AddCommand("ps", "List jobs", "  rekindle ps\n  rekindle ps --all\n");
   Flag(

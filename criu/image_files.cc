@@ -1,6 +1,7 @@
 #include "criu/image_files.h"
 
 #include <sys/mman.h>
+#include <sys/timerfd.h>
 
 #include <cstring>
 #include <utility>
@@ -328,6 +329,27 @@ absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view fil
     files.push_back(std::move(file));
   }
   return files;
+}
+
+absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("files", files_content, kFilesMagic));
+  RecordWriter writer(kFilesMagic);
+  bool changed = false;
+  while (!reader.AtEnd()) {
+    pb::FileEntry entry;
+    RK_RETURN_IF_ERROR(reader.Next(&entry));
+    const pb::TimerFile& timer = entry.timer();
+    bool periodic = timer.interval_seconds() != 0 || timer.interval_nanoseconds() != 0;
+    bool expired = timer.value_seconds() == 0 && timer.value_nanoseconds() == 0 && timer.ticks() != 0;
+    // CRIU sets an absolute one to a time that has passed: it fires at once and goes on.
+    if (entry.has_timer() && periodic && expired && (timer.settime_flags() & TFD_TIMER_ABSTIME) == 0) {
+      entry.mutable_timer()->set_value_seconds(timer.interval_seconds());
+      entry.mutable_timer()->set_value_nanoseconds(timer.interval_nanoseconds());
+      changed = true;
+    }
+    writer.Add(entry);
+  }
+  return changed ? writer.Take() : std::string(files_content);
 }
 
 }  // namespace rekindle::criu

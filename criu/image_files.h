@@ -89,4 +89,9 @@ struct RegularFile {
 absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view files_content,
                                                            absl::string_view remaps_content = {});
 
+// The same files.img with every periodic timerfd running. The kernel starts such a timer's next period when its expiry
+// is read; until then it says that nothing remains, which CRIU would restore as a timer that never fires again. It is
+// given a whole period instead. Unchanged, byte for byte, when there is nothing to do.
+absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content);
+
 }  // namespace rekindle::criu

@@ -243,6 +243,30 @@ TEST(ImageFilesTest, RegularFilesAndGhosts) {
   EXPECT_FALSE((*files)[1].has_size);
 }
 
+pb::FileEntry TimerEntry(uint32_t id, uint64_t ticks, uint64_t value_ns, uint64_t interval_ns, uint32_t flags) {
+  pb::FileEntry entry;
+  entry.set_type(17);
+  entry.set_id(id);
+  entry.mutable_timer()->set_ticks(ticks);
+  entry.mutable_timer()->set_settime_flags(flags);
+  entry.mutable_timer()->set_value_seconds(0);
+  entry.mutable_timer()->set_value_nanoseconds(value_ns);
+  entry.mutable_timer()->set_interval_seconds(0);
+  entry.mutable_timer()->set_interval_nanoseconds(interval_ns);
+  return entry;
+}
+
+TEST(ImageFilesTest, OnlyExpiredPeriodicTimersAreArmedAgain) {
+  const pb::FileEntry running = TimerEntry(1, 1, 300, 500, 0), one_shot = TimerEntry(2, 1, 0, 0, 0),
+                      disarmed = TimerEntry(3, 0, 0, 500, 0), absolute = TimerEntry(4, 1, 0, 500, 1),
+                      expired = TimerEntry(5, 1, 0, 500, 0), armed = TimerEntry(5, 1, 500, 500, 0);
+  const std::string untouched =
+      Image(0x56303138, {Record(running), Record(one_shot), Record(disarmed), Record(absolute)});
+  EXPECT_EQ(RearmExpiredTimers(untouched).value(), untouched);
+  EXPECT_EQ(RearmExpiredTimers(Image(0x56303138, {Record(expired), Record(running)})).value(),
+            Image(0x56303138, {Record(armed), Record(running)}));
+}
+
 TEST(ImageFilesTest, WrongKindIsNamed) {
   absl::Status status = ParsePstree(SampleMm()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
@@ -260,6 +284,7 @@ TEST(ImageFilesTest, DamagedImagesNeverCrash) {
       {SampleMm(), [](absl::string_view s) { return ParseMm(s).status(); }},
       {SampleMm(), [](absl::string_view s) { return AddAdvice(s, {0x1000}, 14).status(); }},
       {SampleFiles(), [](absl::string_view s) { return ParseRegularFiles(s).status(); }},
+      {SampleFiles(), [](absl::string_view s) { return RearmExpiredTimers(s).status(); }},
       {SampleRemaps(), [](absl::string_view s) { return ParseRegularFiles(SampleFiles(), s).status(); }},
       {SampleStats(), [](absl::string_view s) { return ParseDumpStats(s).status(); }},
   };

@@ -14,45 +14,17 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "base/file.h"
+#include "base/process_stat.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::criu {
 namespace {
 
-struct ProcessFacts {
-  pid_t parent = 0;
-  uint64_t start_ticks = 0;
-};
-
-std::optional<ProcessFacts> ReadFacts(pid_t pid) {
-  absl::StatusOr<std::string> stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
-  if (!stat.ok()) return std::nullopt;
-  // The name in parentheses may hold anything, parentheses too; the fields begin after the last one.
-  size_t end_of_name = stat->rfind(')');
-  if (end_of_name == std::string::npos) return std::nullopt;
-  std::vector<absl::string_view> fields =
-      absl::StrSplit(absl::string_view(*stat).substr(end_of_name + 1), ' ', absl::SkipEmpty());
-  ProcessFacts facts;
-  if (fields.size() < 20 || !absl::SimpleAtoi(fields[1], &facts.parent) ||
-      !absl::SimpleAtoi(fields[19], &facts.start_ticks)) {
-    return std::nullopt;
-  }
-  return facts;
-}
-
 // All processes below `root`, itself not included.
 std::vector<pid_t> Descendants(pid_t root) {
   std::multimap<pid_t, pid_t> children;
-  absl::StatusOr<std::vector<std::string>> names = ListDirectory("/proc");
-  if (!names.ok()) return {};
-  for (const std::string& name : *names) {
-    pid_t pid;
-    if (!absl::SimpleAtoi(name, &pid)) continue;
-    if (std::optional<ProcessFacts> facts = ReadFacts(pid)) children.emplace(facts->parent, pid);
+  for (pid_t pid : ListProcesses()) {
+    if (auto facts = ReadProcessStat(pid); facts.ok()) children.emplace(facts->parent, pid);
   }
   std::vector<pid_t> found = {root};
   for (size_t i = 0; i < found.size(); ++i) {
@@ -99,8 +71,8 @@ void AwaitReaped(const std::vector<pid_t>& pids, uint64_t not_before_ticks) {
   int round = 0;
   for (pid_t pid : pids) {
     for (;; ++round) {
-      std::optional<ProcessFacts> facts = ReadFacts(pid);
-      if (!facts.has_value() || facts->start_ticks < not_before_ticks) break;
+      absl::StatusOr<ProcessStat> facts = ReadProcessStat(pid);
+      if (!facts.ok() || facts->start_ticks < not_before_ticks) break;
       if (facts->parent == ::getpid() && ::waitpid(pid, nullptr, WNOHANG) == pid) break;
       if (round >= kRounds) return;
       ::usleep(1000);  // nothing tells when somebody else's zombie is reaped
@@ -111,8 +83,8 @@ void AwaitReaped(const std::vector<pid_t>& pids, uint64_t not_before_ticks) {
 }  // namespace
 
 std::optional<uint64_t> StartTicks(pid_t pid) {
-  std::optional<ProcessFacts> facts = ReadFacts(pid);
-  if (!facts.has_value()) return std::nullopt;
+  absl::StatusOr<ProcessStat> facts = ReadProcessStat(pid);
+  if (!facts.ok()) return std::nullopt;
   return facts->start_ticks;
 }
 
@@ -128,8 +100,8 @@ TemporarySubreaper::~TemporarySubreaper() {
 
 void KillRestoredTree(pid_t root, const std::vector<pid_t>& image_pids, uint64_t not_before_ticks) {
   std::vector<pid_t> pids = image_pids;
-  std::optional<ProcessFacts> facts = root > 1 ? ReadFacts(root) : std::nullopt;
-  if (facts.has_value() && facts->parent == ::getpid() && facts->start_ticks >= not_before_ticks) {
+  absl::StatusOr<ProcessStat> facts = ReadProcessStat(root > 1 ? root : 0);
+  if (facts.ok() && facts->parent == ::getpid() && facts->start_ticks >= not_before_ticks) {
     std::vector<pid_t> killed = KillTree(root);
     pids.insert(pids.end(), killed.begin(), killed.end());
   }

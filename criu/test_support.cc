@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "criu/installation.h"
 
@@ -116,15 +117,9 @@ StreamedDump DumpStreamed(DumpOptions options, const std::string& folder, ImageF
 
 std::set<pid_t> OwnChildren() {
   std::set<pid_t> children;
-  for (const std::string& name : OrDie(ListDirectory("/proc"))) {
-    pid_t pid, parent;
-    if (!absl::SimpleAtoi(name, &pid)) continue;
-    absl::StatusOr<std::string> stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
-    if (!stat.ok()) continue;
-    std::vector<absl::string_view> fields =
-        absl::StrSplit(absl::string_view(*stat).substr(stat->rfind(')') + 1), ' ', absl::SkipEmpty());
-    if (fields.size() > 1 && absl::SimpleAtoi(fields[1], &parent) && parent == ::getpid())
-      children.insert(pid);
+  for (pid_t pid : ListProcesses()) {
+    auto stat = ReadProcessStat(pid);
+    if (stat.ok() && stat->parent == ::getpid()) children.insert(pid);
   }
   return children;
 }

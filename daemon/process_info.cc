@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 
 namespace rekindle::daemon {
@@ -30,34 +31,23 @@ uint64_t ResidentBytes(pid_t pid) {
 absl::StatusOr<ProcessInfo> ReadProcessInfo(pid_t pid) {
   std::string folder = absl::StrCat("/proc/", pid);
   struct stat owner;
-  absl::StatusOr<std::string> stat = ReadFile(absl::StrCat(folder, "/stat"));
-  if (!stat.ok() || ::stat(folder.c_str(), &owner) != 0) {
+  absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+  if (!stat.ok()) return stat.status();
+  if (::stat(folder.c_str(), &owner) != 0)
     return absl::NotFoundError(absl::StrCat("there is no process ", pid));
-  }
-  // The name in parentheses may hold anything, parentheses too: the fields start after the last one.
-  size_t name_end = stat->rfind(')');
-  if (name_end == std::string::npos)
-    return absl::InternalError(absl::StrCat(folder, "/stat has an unknown form"));
-  std::vector<std::string> fields = absl::StrSplit(stat->substr(name_end + 1), ' ', absl::SkipEmpty());
   ProcessInfo info;
-  if (fields.size() < 20 || fields[0].size() != 1 || !absl::SimpleAtoi(fields[1], &info.parent) ||
-      !absl::SimpleAtoi(fields[19], &info.start_ticks)) {
-    return absl::InternalError(absl::StrCat(folder, "/stat has an unknown form"));
-  }
-  info.state = fields[0][0];
+  info.parent = stat->parent;
+  info.start_ticks = stat->start_ticks;
+  info.state = stat->state;
   info.uid = owner.st_uid;
   return info;
 }
 
 TreeUse MeasureTree(pid_t root) {
   TreeUse use;
-  absl::StatusOr<std::vector<std::string>> names = ListDirectory("/proc");
-  if (!names.ok()) return use;
   std::multimap<pid_t, pid_t> children;
   bool root_lives = false;
-  for (const std::string& name : *names) {
-    pid_t pid = 0;
-    if (!absl::SimpleAtoi(name, &pid)) continue;
+  for (pid_t pid : ListProcesses()) {
     absl::StatusOr<ProcessInfo> info = ReadProcessInfo(pid);
     if (!info.ok() || info->state == 'Z') continue;
     children.emplace(info->parent, pid);

@@ -101,7 +101,7 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
   restore::RestoreOptions options;
   options.image = info.digest;
   options.tcp_close = request.tcp_close();
-  options.ignore_cpu_mismatch = request.ignore_cpu_mismatch();
+  options.ignore_mismatch = request.ignore_mismatch();
   options.caller = node.policy().IsAdmin(call.caller) ? 0 : call.caller.uid;
   options.runtime_directory = node.options().runtime_directory;
 

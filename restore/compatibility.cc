@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "base/human_units.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 
 namespace rekindle::restore {
@@ -45,14 +48,49 @@ criu::Version ParseVersion(const std::string& text) {
   return version;
 }
 
-std::string CommandOf(pid_t id) {
-  std::string command = ReadFile(absl::StrCat("/proc/", id, "/cmdline")).value_or("");
-  while (!command.empty() && command.back() == '\0') command.pop_back();
-  std::replace(command.begin(), command.end(), '\0', ' ');
-  if (!command.empty()) return command.substr(0, 60);
-  std::string name = ReadFile(absl::StrCat("/proc/", id, "/comm")).value_or("");
-  while (!name.empty() && name.back() == '\n') name.pop_back();
-  return name.empty() ? "a process that just ended" : name;
+// What may still go away by itself is waited for at most this long.
+constexpr absl::Duration kLeftoversMayTake = absl::Seconds(5);
+constexpr absl::Duration kPollInterval = absl::Milliseconds(2);
+
+struct Holder {
+  pid_t id;       // of the image
+  pid_t process;  // that has it, or that belongs to the group or session of that number
+  bool ending;    // it is exiting, or waits for its parent to reap it
+};
+
+// Everybody who keeps one of the image's PIDs from being used. A number stays taken as long as a process
+// group or session of that number has a member, a zombie counts too.
+std::vector<Holder> HoldersOf(const std::set<pid_t>& ids) {
+  std::vector<Holder> holders;
+  for (pid_t id : ids) {
+    if (auto stat = ReadProcessStat(id); stat.ok()) holders.push_back({id, id, stat->ending()});
+  }
+  for (pid_t pid : ListProcesses()) {
+    if (ids.contains(pid)) continue;
+    auto stat = ReadProcessStat(pid);
+    if (!stat.ok()) continue;
+    if (ids.contains(stat->session)) {
+      holders.push_back({stat->session, pid, stat->ending()});
+    } else if (ids.contains(stat->group)) {
+      holders.push_back({stat->group, pid, stat->ending()});
+    }
+  }
+  return holders;
+}
+
+std::string Describe(const Holder& holder) {
+  std::string command = CommandLineOf(holder.process).substr(0, 60);
+  if (command.empty()) command = "a process that just ended";
+  std::string text = absl::StrCat(holder.id, " (", command);
+  if (holder.process != holder.id) {
+    absl::StrAppend(&text, ", PID ", holder.process, ", which belongs to its process group or session");
+  }
+  auto stat = ReadProcessStat(holder.process);
+  if (stat.ok() && stat->state == 'Z') {
+    absl::StrAppend(&text, ", which has ended, but its parent ", stat->parent, " (",
+                    CommandLineOf(stat->parent).substr(0, 60), ") has not taken its exit status");
+  }
+  return text + ")";
 }
 
 }  // namespace
@@ -91,15 +129,26 @@ absl::Status CheckMachine(const v1::JobManifest& manifest, const Machine& machin
 }
 
 absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree) {
-  std::vector<std::string> taken;
+  std::set<pid_t> ids;
   for (const criu::PstreeEntry& process : tree) {
-    std::vector<pid_t> ids = process.threads;
-    if (std::find(ids.begin(), ids.end(), process.pid) == ids.end()) ids.push_back(process.pid);
-    for (pid_t id : ids) {
-      if (PathExists(absl::StrCat("/proc/", id))) taken.push_back(absl::StrCat(id, " (", CommandOf(id), ")"));
-    }
+    ids.insert(process.pid);
+    ids.insert(process.threads.begin(), process.threads.end());
   }
-  if (taken.empty()) return absl::OkStatus();
+  const absl::Time deadline = absl::Now() + kLeftoversMayTake;
+  std::vector<Holder> holders;
+  for (;;) {
+    holders = HoldersOf(ids);
+    if (holders.empty()) return absl::OkStatus();
+    // While the root lives on the job still runs, or somebody else has its PID. Otherwise these are the
+    // leftovers of a job that was just killed.
+    bool hopeless = !tree.empty() && std::any_of(holders.begin(), holders.end(), [&](const Holder& holder) {
+      return holder.process == tree[0].pid && !holder.ending;
+    });
+    if (hopeless || absl::Now() >= deadline) break;
+    absl::SleepFor(kPollInterval);
+  }
+  std::vector<std::string> taken;
+  for (const Holder& holder : holders) taken.push_back(Describe(holder));
   size_t count = taken.size();
   if (count > 3) taken.resize(3);
   return absl::FailedPreconditionError(absl::StrCat(

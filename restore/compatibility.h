@@ -15,7 +15,9 @@ namespace rekindle::restore {
 // Processor, kernel and CRIU. FailedPrecondition names every difference that matters.
 absl::Status CheckMachine(const v1::JobManifest& manifest, const Machine& machine, const criu::Version& criu);
 
-// PIDs and thread ids that the image needs and somebody else has. FailedPrecondition names the holders.
+// PIDs and thread ids that the image needs and somebody else has, as PID, process group or session. What is left of a
+// job that was just killed (processes in their exit, orphans that end by themselves) is waited for, at most 5 s.
+// FailedPrecondition names the holders.
 absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree);
 
 // Files that the job had open or mapped, and its working directory. FailedPrecondition names what is missing

@@ -83,6 +83,9 @@ absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const 
           absl::StrCat("the image holds a file with the impossible name '", object.name, "'"));
     }
     RK_ASSIGN_OR_RETURN(std::string content, image.ReadBlob(object.name));
+    if (name == "files.img") {
+      RK_ASSIGN_OR_RETURN(content, criu::RearmExpiredTimers(content));
+    }
     RK_RETURN_IF_ERROR(WriteFile(absl::StrCat(directory, "/", name), content));
     ++count.files;
     count.bytes += content.size();

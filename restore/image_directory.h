@@ -45,7 +45,7 @@ class ImageDirectory {
   std::vector<WithheldTask> withheld_;
 };
 
-// Writes every small file of the image into `directory`, as it was dumped.
+// Writes every small file of the image into `directory`, as it was dumped; only its expired timers are armed again.
 struct BlobCount {
   uint32_t files = 0;
   uint64_t bytes = 0;

@@ -75,7 +75,7 @@ class RestoreRun : public criu::RestoreObserver {
     }
     RK_ASSIGN_OR_RETURN(result_.manifest, ReadJobManifest(*image_));
     RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
-    if (!options_.ignore_cpu_mismatch)
+    if (!options_.ignore_mismatch)
       RK_RETURN_IF_ERROR(CheckMachine(result_.manifest, machine, criu_.version));
     RK_ASSIGN_OR_RETURN(std::string pstree,
                         image_->ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "pstree.img")));

@@ -22,7 +22,7 @@ struct RestoreOptions {
   std::string log;         // standard output and error of the root go here; empty: where they went
   std::vector<int> stdio;  // descriptors for 0, 1, 2 (all three or none); not owned
   bool tcp_close = false;
-  bool ignore_cpu_mismatch = false;
+  bool ignore_mismatch = false;
   uid_t caller = 0;
   std::string runtime_directory;  // short path; the image's small files are laid out below it or in /dev/shm
   int cancel_fd = -1;             // readable: give up (Cancelled)

@@ -3,6 +3,7 @@ leaves it running, and after a stop and restore, with the same state.
 """
 
 import os
+import socket
 import unittest
 
 from harness import jobs, procfs, waiting
@@ -61,26 +62,49 @@ class ServiceTest(RekindleTest):
         self.assertEqual(again["parts"]["integrity"], "ok")
         self.assert_store_whole(["service:running", "service:stopped"])
 
-    def test_connection_open_during_the_checkpoint(self):
-        """A client that is connected: refused with the cure, which then works."""
-        import socket
+    def half_a_request(self, job):
+        """A client that is connected: the service has accepted and waits for the rest of the request."""
+        client = socket.create_connection(("127.0.0.1", self.port))
+        self.addCleanup(client.close)
+        client.settimeout(20)
+        client.sendall(b"GET /state HTTP/1.0\r\n")
+        waiting.until(lambda: _established(job.pid), "the service accepted")
+        return client
 
+    def assert_answered(self, client, state):
+        client.sendall(b"\r\n")
+        answer = b""
+        while piece := client.recv(65536):
+            answer += piece
+        self.assertIn(state["digest"].encode(), answer)
+
+    def test_a_connection_outlives_the_checkpoint_and_the_restore(self):
         job = self.start_service()
         before = self.state()
-        with socket.create_connection(("127.0.0.1", self.port)) as client:
-            # Half a request: the service has accepted and waits for the rest.
-            client.sendall(b"GET /state HTTP/1.0\r\n")
-            waiting.until(lambda: _established(job.pid), "the service accepted")
-            refused = self.cli.run("ckpt", job.pid, "-t", "service:connected")
-            self.assert_refused(refused, 1, "tcp", "--tcp-close")
-            self.assertEqual(procfs.alive(job.pid), True)
-            client.sendall(b"\r\n")
-            answer = b""
-            while piece := client.recv(65536):
-                answer += piece
-            self.assertIn(before["digest"].encode(), answer)
+        client = self.half_a_request(job)
+        self.checkpoint(job.pid, "service:connected")
+        self.assert_answered(client, before)
+
+        client = self.half_a_request(job)
+        self.checkpoint(job.pid, "service:moved", "--stop")
+        job.reap()
+        self.restore("service:moved")
+        self.assert_answered(client, before)
         self.assert_same_and_at_work(before)
-        self.assert_store_whole([])
+        self.assert_store_whole(["service:connected", "service:moved"])
+
+    def test_connections_can_be_left_out(self):
+        job = self.start_service()
+        before = self.state()
+        client = self.half_a_request(job)
+        self.checkpoint(job.pid, "service:alone", "--tcp-close")
+        self.assert_answered(client, before)
+        job.kill_tree()
+        job.reap()
+        self.restore("service:alone")
+        self.assertEqual(_established(job.pid), [])
+        self.assert_same_and_at_work(before)
+        self.assert_store_whole(["service:alone"])
 
 
 def _established(pid):

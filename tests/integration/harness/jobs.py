@@ -66,7 +66,12 @@ class Started:
         """
         waiting.for_exit(self.pid, seconds)
         status = reap(self.pid)
-        reap_orphans()
+
+        def session_collected():
+            reap_orphans()
+            return all(int(fields[3]) != self.pid for fields in map(procfs.stat_fields, procfs.all_pids()) if fields)
+
+        waiting.until(session_collected, "the job's session collected", seconds)
         return status
 
     def kill_tree(self):

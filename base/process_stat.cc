@@ -1,0 +1,56 @@
+#include "base/process_stat.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+
+namespace rekindle {
+
+absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
+  absl::StatusOr<std::string> line = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
+  if (pid <= 0 || !line.ok()) return absl::NotFoundError(absl::StrCat("there is no process ", pid));
+  // The name in parentheses may hold anything, parentheses too: the fields begin after the last one.
+  size_t name_begin = line->find('('), name_end = line->rfind(')');
+  auto unknown = [&] {
+    return absl::InternalError(absl::StrCat("reading /proc/", pid, "/stat: it has another form than expected"));
+  };
+  if (name_begin == std::string::npos || name_end == std::string::npos || name_end < name_begin)
+    return unknown();
+  std::vector<absl::string_view> f = absl::StrSplit(absl::string_view(*line).substr(name_end + 1),
+                                                    absl::ByAnyChar(" \n"), absl::SkipWhitespace());
+  ProcessStat stat;
+  if (f.size() < 20 || f[0].size() != 1 || !absl::SimpleAtoi(f[1], &stat.parent) ||
+      !absl::SimpleAtoi(f[2], &stat.group) || !absl::SimpleAtoi(f[3], &stat.session) ||
+      !absl::SimpleAtoi(f[6], &stat.flags) || !absl::SimpleAtoi(f[17], &stat.threads) ||
+      !absl::SimpleAtoi(f[19], &stat.start_ticks)) {
+    return unknown();
+  }
+  stat.state = f[0][0];
+  stat.name = line->substr(name_begin + 1, name_end - name_begin - 1);
+  return stat;
+}
+
+std::vector<pid_t> ListProcesses() {
+  std::vector<pid_t> pids;
+  absl::StatusOr<std::vector<std::string>> names = ListDirectory("/proc");
+  if (!names.ok()) return pids;
+  for (const std::string& name : *names) {
+    pid_t pid;
+    if (absl::SimpleAtoi(name, &pid)) pids.push_back(pid);
+  }
+  return pids;
+}
+
+std::string CommandLineOf(pid_t pid) {
+  std::string command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline")).value_or("");
+  while (!command.empty() && command.back() == '\0') command.pop_back();
+  std::replace(command.begin(), command.end(), '\0', ' ');
+  if (!command.empty()) return command;
+  absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+  return stat.ok() ? absl::StrCat("[", stat->name, "]") : "";
+}
+
+}  // namespace rekindle
