@@ -9,15 +9,21 @@ elseif(NOT REKINDLE_SANITIZER STREQUAL "")
   message(FATAL_ERROR "REKINDLE_SANITIZER must be address, thread or empty, not '${REKINDLE_SANITIZER}'")
 endif()
 
-# rk_tsan_mutex: what lets ThreadSanitizer see absl::Mutex (base/tsan_mutex.cc says why). To be linked before Abseil.
+# rk_tsan_abseil: what lets ThreadSanitizer see Abseil's locks (base/tsan_abseil.cc says why). To be linked before Abseil.
 if(REKINDLE_SANITIZER STREQUAL "thread")
   file(STRINGS /usr/include/absl/base/options.h _namespace REGEX "define ABSL_OPTION_INLINE_NAMESPACE_NAME ")
   string(REGEX REPLACE ".* " "" _namespace "${_namespace}")
   string(LENGTH "${_namespace}" _length)
-  set(_members _ZN4absl${_length}${_namespace}5Mutex)
-  add_library(rk_tsan_mutex STATIC ${CMAKE_SOURCE_DIR}/base/tsan_mutex.cc)
-  target_compile_definitions(rk_tsan_mutex PRIVATE REKINDLE_ABSL_MUTEX="${_members}")
-  foreach(_member 4LockEv 6UnlockEv D1Ev 5AwaitERKNS0_9ConditionE 16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE)
-    target_link_options(rk_tsan_mutex INTERFACE -Wl,--wrap=${_members}${_member})
+  set(_absl _ZN4absl${_length}${_namespace})
+  add_library(rk_tsan_abseil STATIC ${CMAKE_SOURCE_DIR}/base/tsan_abseil.cc)
+  target_compile_definitions(rk_tsan_abseil PRIVATE REKINDLE_ABSL="${_absl}")
+  foreach(_function
+      5Mutex4LockEv
+      5Mutex6UnlockEv
+      5MutexD1Ev
+      5Mutex5AwaitERKNS0_9ConditionE
+      5Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE
+      13base_internal12SpinLockWaitEPSt6atomicIjEiPKNS1_22SpinLockWaitTransitionENS1_14SchedulingModeE)
+    target_link_options(rk_tsan_abseil INTERFACE -Wl,--wrap=${_absl}${_function})
   endforeach()
 endif()

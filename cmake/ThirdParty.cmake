@@ -13,8 +13,8 @@ find_path(REKINDLE_JSON_DIR nlohmann/json.hpp REQUIRED)
 
 add_library(rk_deps INTERFACE)
 target_link_libraries(rk_deps INTERFACE Threads::Threads)
-if(TARGET rk_tsan_mutex)
-  target_link_libraries(rk_deps INTERFACE rk_tsan_mutex)
+if(TARGET rk_tsan_abseil)
+  target_link_libraries(rk_deps INTERFACE rk_tsan_abseil)
 endif()
 
 pkg_check_modules(GRPCPP REQUIRED grpc++)
