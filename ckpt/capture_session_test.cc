@@ -1,0 +1,190 @@
+#include "ckpt/capture_session.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/test_child.h"
+#include "ckpt/capture.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+class CaptureSessionTest : public testing::Test {
+ protected:
+  static JobInspection Job(const TestChild& root) {
+    JobInspection job;
+    job.processes.push_back(ReadProcess(root.pid()).value());
+    return job;
+  }
+
+  // A Rekindle that begins a capture of `job`, stops it as CRIU does, and is killed.
+  void DieInACapture(const TestChild& job, const JobInspection& inspected) {
+    pid_t rekindle = ::fork();
+    if (rekindle == 0) {
+      auto session = CaptureSession::Begin(runtime(), inspected);
+      if (!session.ok()) ::_exit(1);
+      ::kill(job.pid(), SIGSTOP);
+      ::kill(::getpid(), SIGKILL);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(rekindle, &status, 0), rekindle);
+    ASSERT_TRUE(WIFSIGNALED(status)) << status;
+  }
+
+  std::vector<std::string> RuntimeFolder() const { return ListDirectory(runtime()).value(); }
+  std::string runtime() const { return folder_.path() + "/run"; }
+
+  TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "rk_session_test.").value();
+};
+
+TEST_F(CaptureSessionTest, OneCaptureOfAJobAtATime) {
+  TestChild job, other;
+  ASSERT_TRUE(job.prepared() && other.prepared());
+  {
+    auto session = CaptureSession::Begin(runtime(), Job(job));
+    ASSERT_TRUE(session.ok()) << session.status();
+    EXPECT_THAT(session->work_directory(), StartsWith(runtime() + "/"));
+    // Whichever runtime folder the other one uses.
+    for (const std::string& folder : {runtime(), folder_.path() + "/elsewhere"}) {
+      absl::Status second = CaptureSession::Begin(folder, Job(job)).status();
+      EXPECT_EQ(second.code(), absl::StatusCode::kAborted) << second;
+      EXPECT_THAT(std::string(second.message()), HasSubstr(std::to_string(job.pid())));
+    }
+    EXPECT_TRUE(CaptureSession::Begin(runtime(), Job(other)).ok());
+  }
+  EXPECT_THAT(RuntimeFolder(), IsEmpty());
+  EXPECT_TRUE(CaptureSession::Begin(runtime(), Job(job)).ok());
+}
+
+TEST_F(CaptureSessionTest, RecoveryFreesWhatADeadCaptureLeftStopped) {
+  TestChild job;
+  ASSERT_TRUE(job.prepared());
+  ASSERT_NO_FATAL_FAILURE(DieInACapture(job, Job(job)));
+  int status = 0;
+  ASSERT_EQ(::waitpid(job.pid(), &status, WUNTRACED), job.pid());
+  ASSERT_TRUE(WIFSTOPPED(status));
+  ASSERT_THAT(RuntimeFolder(), SizeIs(1));
+
+  auto freed = RecoverInterruptedCaptures(runtime());
+  ASSERT_TRUE(freed.ok()) << freed.status();
+  EXPECT_THAT(*freed, ElementsAre(job.pid()));
+  ASSERT_EQ(::waitpid(job.pid(), &status, WCONTINUED), job.pid());
+  EXPECT_TRUE(WIFCONTINUED(status));
+  EXPECT_THAT(RuntimeFolder(), IsEmpty());
+  // And the job can be captured again.
+  EXPECT_TRUE(CaptureSession::Begin(runtime(), Job(job)).ok());
+  EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), IsEmpty());
+}
+
+TEST_F(CaptureSessionTest, RecoveryLeavesAJobStoppedThatWasStoppedBefore) {
+  TestChild job;
+  ASSERT_TRUE(job.prepared() && job.Stop());
+  ASSERT_NO_FATAL_FAILURE(DieInACapture(job, Job(job)));
+  EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), IsEmpty());
+  EXPECT_EQ(ReadProcess(job.pid())->state, 'T');
+  EXPECT_THAT(RuntimeFolder(), IsEmpty());
+}
+
+TEST_F(CaptureSessionTest, RecoveryLeavesAnotherProcessOfTheSamePidAlone) {
+  TestChild stranger;
+  ASSERT_TRUE(stranger.prepared());
+  JobInspection long_gone = Job(stranger);
+  long_gone.processes[0].start_ticks -= 1;
+  ASSERT_NO_FATAL_FAILURE(DieInACapture(stranger, long_gone));
+  int status = 0;
+  ASSERT_EQ(::waitpid(stranger.pid(), &status, WUNTRACED), stranger.pid());
+  EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), IsEmpty());
+  EXPECT_EQ(ReadProcess(stranger.pid())->state, 'T');
+}
+
+TEST_F(CaptureSessionTest, RecoveryLeavesALivingCaptureAlone) {
+  TestChild job;
+  auto session = CaptureSession::Begin(runtime(), Job(job));
+  ASSERT_TRUE(session.ok()) << session.status();
+  ASSERT_TRUE(job.Stop());
+  EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), IsEmpty());
+  EXPECT_EQ(ReadProcess(job.pid())->state, 'T');
+  EXPECT_TRUE(PathExists(session->work_directory()));
+}
+
+TEST_F(CaptureSessionTest, RecoveryOfNothingIsNoError) {
+  EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), IsEmpty());
+  ASSERT_TRUE(MakeDirectories(runtime() + "/capture-XYZ").ok());  // one that has only begun
+  EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), IsEmpty());
+  EXPECT_THAT(RuntimeFolder(), ElementsAre("capture-XYZ"));
+}
+
+TEST_F(CaptureSessionTest, KeptLogsOutliveTheSessionAndOldOnesGo) {
+  TestChild job;
+  std::vector<std::string> kept;
+  for (int i = 0; i < 10; ++i) {
+    auto session = CaptureSession::Begin(runtime(), Job(job));
+    ASSERT_TRUE(session.ok()) << session.status();
+    std::string log = session->work_directory() + "/dump.log";
+    ASSERT_TRUE(WriteFileAtomically(log, "why it failed").ok());
+    kept.push_back(session->KeepLogs());
+    EXPECT_NE(kept.back(), session->work_directory());
+  }
+  EXPECT_EQ(ReadFile(kept.back() + "/dump.log").value(), "why it failed");
+  EXPECT_THAT(ListDirectory(kept.back()).value(), ElementsAre("dump.log"));
+  EXPECT_THAT(RuntimeFolder(), SizeIs(8));
+  // They are no leftovers of a dead capture.
+  EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), IsEmpty());
+  EXPECT_THAT(RuntimeFolder(), SizeIs(8));
+}
+
+// A job of two: `parent` and the child that it forks.
+pid_t ForkAndTell(int pipe_end) {
+  pid_t child = ::fork();
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) ::pause();
+  }
+  return ::write(pipe_end, &child, sizeof child) == static_cast<ssize_t>(sizeof child) ? child : -1;
+}
+
+TEST_F(CaptureSessionTest, ResumeAndKillReachTheTreeOfNowAndNobodyElse) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  UniqueFd read_end(ends[0]), write_end(ends[1]);
+  TestChild job([&] { return ForkAndTell(ends[1]) > 0; }), stranger;
+  ASSERT_TRUE(job.prepared() && stranger.prepared());
+  pid_t child = 0;
+  ASSERT_TRUE(ReadFully(read_end.get(), &child, sizeof child, "pipe").ok());
+  // The child came after the job was looked at, the stranger has another process's PID.
+  std::vector<ProcessInfo> recorded = {ReadProcess(job.pid()).value(), ReadProcess(stranger.pid()).value()};
+  recorded[1].start_ticks -= 1;
+  ASSERT_TRUE(job.Stop() && stranger.Stop());
+  EXPECT_THAT(ResumeTree(recorded), ElementsAre(job.pid()));
+  int status = 0;
+  ASSERT_EQ(::waitpid(job.pid(), &status, WCONTINUED), job.pid());
+  EXPECT_THAT(ResumeTree(recorded), IsEmpty());
+
+  KillTree(recorded);
+  EXPECT_EQ(ReadProcess(job.pid())->state, 'Z');
+  auto orphan = ReadProcess(child);  // unless whoever inherited it has reaped it
+  EXPECT_TRUE(!orphan.ok() || orphan->state == 'Z');
+  EXPECT_EQ(ReadProcess(stranger.pid())->state, 'T');
+}
+
+TEST_F(CaptureSessionTest, RuntimeFolderThatCantBeMadeIsNamed) {
+  TestChild job;
+  ASSERT_TRUE(WriteFileAtomically(runtime(), "a file").ok());
+  absl::Status status = CaptureSession::Begin(runtime(), Job(job)).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr(runtime()));
+}
+
+}  // namespace
+}  // namespace rekindle::ckpt

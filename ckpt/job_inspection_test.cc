@@ -1,0 +1,320 @@
+#include "ckpt/job_inspection.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/io_uring.h>
+#include <linux/userfaultfd.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+#include "base/file.h"
+#include "base/process_stat.h"
+#include "base/test_child.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// The refusal of `pid`; also that its message names the process.
+absl::Status Refusal(pid_t pid, uid_t caller = 0, pid_t caller_pid = 0) {
+  absl::Status status = InspectJob(pid, caller, caller_pid).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr(std::to_string(pid)));
+  return status;
+}
+
+// As Refusal, of a process that can't be captured as it is now.
+std::string Obstacle(const TestChild& child) {
+  EXPECT_TRUE(child.prepared());
+  absl::Status status = Refusal(child.pid());
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  return std::string(status.message());
+}
+
+class JobInspectionTest : public testing::Test {
+ protected:
+  std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
+
+  TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "rk_inspection_test.").value();
+};
+
+TEST_F(JobInspectionTest, ProcessesThatAreNotThere) {
+  TestChild child;
+  pid_t pid = child.pid();
+  child.Kill();
+  child.Reap();
+  EXPECT_EQ(Refusal(pid).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Refusal(0).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Refusal(-5).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(JobInspectionTest, ThreadIsNoProcess) {
+  std::thread thread([] { EXPECT_EQ(Refusal(::gettid()).code(), absl::StatusCode::kNotFound); });
+  thread.join();
+}
+
+TEST_F(JobInspectionTest, ZombieIsRefused) {
+  TestChild child;
+  child.Kill();
+  ASSERT_TRUE(child.AwaitEnd());
+  EXPECT_THAT(Obstacle(child), HasSubstr("zombie"));
+}
+
+TEST_F(JobInspectionTest, InitIsRefused) { EXPECT_EQ(Refusal(1).code(), absl::StatusCode::kInvalidArgument); }
+
+TEST_F(JobInspectionTest, KernelThreadIsRefused) {
+  for (pid_t pid : ListProcesses()) {
+    auto stat = ReadProcessStat(pid);
+    if (!stat.ok() || !stat->kernel_thread()) continue;
+    absl::Status status = Refusal(pid);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("kernel"));
+    return;
+  }
+  GTEST_SKIP() << "this PID namespace shows no thread of the kernel";
+}
+
+TEST_F(JobInspectionTest, TreesThatHoldRekindleOrTheCallerAreRefused) {
+  EXPECT_EQ(Refusal(::getpid()).code(), absl::StatusCode::kInvalidArgument);
+  TestChild job;
+  EXPECT_EQ(Refusal(job.pid(), 0, job.pid()).code(), absl::StatusCode::kInvalidArgument);
+  // Asked by a descendant of the process to be captured.
+  TestChild descendant([] {
+    absl::Status status = InspectJob(::getppid(), 0, 0).status();
+    return status.code() == absl::StatusCode::kInvalidArgument &&
+           status.message().find("Rekindle itself") != absl::string_view::npos;
+  });
+  EXPECT_TRUE(descendant.prepared());
+}
+
+TEST_F(JobInspectionTest, OthersMayOnlyCaptureWhatIsTheirs) {
+  TestChild child;
+  EXPECT_EQ(Refusal(child.pid(), ::getuid() + 1000).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(InspectJob(child.pid(), ::getuid(), 0).ok());
+}
+
+TEST_F(JobInspectionTest, AnotherUidNeedsACapability) {
+  TestChild child([] { return ::setuid(65534) == 0; });
+  ASSERT_TRUE(child.prepared());
+  std::string status = ReadFile("/proc/self/status").value();
+  uint64_t capabilities = std::strtoull(status.c_str() + status.find("CapEff:") + 7, nullptr, 16);
+  constexpr int kSysResource = 24;
+  if ((capabilities >> kSysResource & 1) != 0) {
+    EXPECT_TRUE(InspectJob(child.pid(), 0, 0).ok());
+  } else {
+    EXPECT_EQ(Refusal(child.pid()).code(), absl::StatusCode::kUnimplemented);
+  }
+}
+
+TEST_F(JobInspectionTest, IoUringIsRefused) {
+  TestChild child([] {
+    io_uring_params parameters = {};
+    return ::syscall(SYS_io_uring_setup, 1, &parameters) >= 0;
+  });
+  EXPECT_THAT(Obstacle(child), AllOf(HasSubstr("io_uring"), HasSubstr("UV_USE_IO_URING=0")));
+}
+
+TEST_F(JobInspectionTest, UserfaultfdIsRefused) {
+  TestChild child([] { return ::syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY) >= 0; });
+  EXPECT_THAT(Obstacle(child), HasSubstr("userfaultfd"));
+}
+
+TEST_F(JobInspectionTest, RemovedWorkingDirectoryIsRefused) {
+  std::string directory = Path("work");
+  TestChild child([&] {
+    return ::mkdir(directory.c_str(), 0700) == 0 && ::chdir(directory.c_str()) == 0 &&
+           ::rmdir(directory.c_str()) == 0;
+  });
+  EXPECT_THAT(Obstacle(child), HasSubstr("working directory " + directory + " has been removed"));
+}
+
+TEST_F(JobInspectionTest, TracedProcessIsRefusedAndItsTracerNamed) {
+  TestChild child;
+  ASSERT_EQ(::ptrace(PTRACE_SEIZE, child.pid(), nullptr, nullptr), 0);
+  EXPECT_THAT(Obstacle(child), HasSubstr("process " + std::to_string(::getpid()) + " traces it"));
+}
+
+TEST_F(JobInspectionTest, ObstacleInAChildOfTheJobIsFound) {
+  TestChild child([] {
+    int ready[2];
+    char byte = 0;
+    if (::pipe(ready) != 0) return false;
+    if (::fork() == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      bool made = ::syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY) >= 0;
+      if (!made || ::write(ready[1], &byte, 1) != 1) ::_exit(1);
+      for (;;) ::pause();
+    }
+    ::close(ready[1]);
+    return ::read(ready[0], &byte, 1) == 1;
+  });
+  ASSERT_TRUE(child.prepared());
+  EXPECT_THAT(std::string(InspectJob(child.pid(), 0, 0).status().message()), HasSubstr("userfaultfd"));
+}
+
+TEST_F(JobInspectionTest, TerminalsWhoseOtherSideIsOutside) {
+  int master = -1, slave = -1;
+  ASSERT_EQ(::openpty(&master, &slave, nullptr, nullptr, nullptr), 0);
+  UniqueFd master_owner(master), slave_owner(slave);
+  struct stat info;
+  ASSERT_EQ(::fstat(slave, &info), 0);
+  char resource[64];
+  std::snprintf(resource, sizeof resource, "tty[%lx:%lx]", static_cast<unsigned long>(info.st_rdev),
+                static_cast<unsigned long>(info.st_dev));
+  TestChild outside([&] {
+    return ::close(master) == 0 && ::dup2(slave, 0) == 0 && ::dup2(slave, 1) == 1 && ::close(slave) == 0;
+  });
+  ASSERT_TRUE(outside.prepared());
+  auto job = InspectJob(outside.pid(), 0, 0);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_THAT(job->external_ttys, ElementsAre(std::string(resource)));
+  ASSERT_THAT(job->stdio, SizeIs(3));
+  EXPECT_EQ(job->stdio[0].kind, "tty");
+  EXPECT_EQ(job->stdio[0].resource, resource);
+  EXPECT_TRUE(job->stdio[1].writable);
+
+  // The job has both sides: the terminal comes back with it.
+  TestChild both([&] { return ::dup2(slave, 0) == 0; });
+  ASSERT_TRUE(both.prepared());
+  job = InspectJob(both.pid(), 0, 0);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_THAT(job->external_ttys, IsEmpty());
+  EXPECT_EQ(job->stdio[0].kind, "tty");
+  EXPECT_EQ(job->stdio[0].resource, "");
+}
+
+TEST_F(JobInspectionTest, EstablishedConnectionsAreCounted) {
+  int ports[2];
+  ASSERT_EQ(::pipe(ports), 0);
+  UniqueFd read_end(ports[0]), write_end(ports[1]);
+  TestChild child([&] {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    int listener = ::socket(AF_INET, SOCK_STREAM, 0), client = ::socket(AF_INET, SOCK_STREAM, 0);
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    if (::bind(listener, generic, length) != 0 || ::listen(listener, 1) != 0) return false;
+    if (::getsockname(listener, generic, &length) != 0 || ::connect(client, generic, length) != 0)
+      return false;
+    int port = ntohs(address.sin_port);
+    return ::accept(listener, nullptr, nullptr) >= 0 &&
+           ::write(ports[1], &port, sizeof port) == static_cast<ssize_t>(sizeof port);
+  });
+  ASSERT_TRUE(child.prepared());
+  int port = 0;
+  ASSERT_TRUE(ReadFully(read_end.get(), &port, sizeof port, "port").ok());
+  auto job = InspectJob(child.pid(), 0, 0);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->established_tcp, 2u);  // both ends; a listening socket is none
+  ASSERT_THAT(job->established_examples, SizeIs(2));
+  std::string end = "127.0.0.1:" + std::to_string(port);
+  for (const std::string& example : job->established_examples) EXPECT_THAT(example, HasSubstr(end));
+  EXPECT_THAT(job->established_examples[0], HasSubstr(" -> 127.0.0.1:"));
+}
+
+TEST_F(JobInspectionTest, DeletedNamesOfFilesThatHaveOthersNeedALink) {
+  for (bool other_name : {false, true}) {
+    std::string name = Path("open"), other = Path("other");
+    TestChild child([&] {
+      return ::open(name.c_str(), O_RDWR | O_CREAT, 0600) >= 0 &&
+             (!other_name || ::link(name.c_str(), other.c_str()) == 0) && ::unlink(name.c_str()) == 0;
+    });
+    ASSERT_TRUE(child.prepared());
+    auto job = InspectJob(child.pid(), 0, 0);
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_EQ(job->needs_link_remap, other_name);
+  }
+}
+
+TEST_F(JobInspectionTest, StandardDescriptorsAreSorted) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  UniqueFd read_end(ends[0]), write_end(ends[1]);
+  std::string log = Path("log");
+  TestChild child([&] {
+    int null = ::open("/dev/null", O_RDONLY), file = ::open(log.c_str(), O_WRONLY | O_CREAT, 0600);
+    return ::dup2(null, 0) == 0 && ::dup2(ends[1], 1) == 1 && ::dup2(file, 2) == 2;
+  });
+  ASSERT_TRUE(child.prepared());
+  auto job = InspectJob(child.pid(), 0, 0);
+  ASSERT_TRUE(job.ok()) << job.status();
+  ASSERT_THAT(job->stdio, SizeIs(3));
+  EXPECT_EQ(job->stdio[0].kind, "null");
+  EXPECT_FALSE(job->stdio[0].writable);
+  EXPECT_EQ(job->stdio[1].kind, "pipe");
+  EXPECT_EQ(job->stdio[1].resource, job->stdio[1].path);
+  EXPECT_THAT(job->stdio[1].resource, HasSubstr("pipe:["));
+  EXPECT_EQ(job->stdio[2].kind, "file");
+  EXPECT_EQ(job->stdio[2].path, log);
+  EXPECT_TRUE(job->stdio[2].writable);
+}
+
+TEST_F(JobInspectionTest, TreeIsListedParentsFirstWithItsMemory) {
+  constexpr size_t kBytes = 16 << 20;
+  TestChild child([&] {
+    if (::setsid() < 0 || ::chdir(folder_.path().c_str()) != 0) return false;
+    for (int i = 0; i < 2; ++i) {
+      int ready[2];
+      char byte = 0;
+      if (::pipe(ready) != 0) return false;
+      if (::fork() == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (::write(ready[1], &byte, 1) != 1) ::_exit(1);
+        for (;;) ::pause();
+      }
+      if (::read(ready[0], &byte, 1) != 1) return false;
+    }
+    void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory != MAP_FAILED && std::memset(memory, 1, kBytes) == memory;
+  });
+  ASSERT_TRUE(child.prepared());
+  auto job = InspectJob(child.pid(), 0, 0);
+  ASSERT_TRUE(job.ok()) << job.status();
+  ASSERT_THAT(job->processes, SizeIs(3));
+  EXPECT_EQ(job->processes[0].pid, child.pid());
+  for (size_t i : {1u, 2u}) EXPECT_EQ(job->processes[i].parent, child.pid());
+  size_t threads = 0;
+  for (pid_t pid : job->pids()) threads += ListDirectory("/proc/" + std::to_string(pid) + "/task")->size();
+  EXPECT_EQ(job->threads(), threads);
+  EXPECT_GE(job->processes[0].private_bytes, kBytes);
+  EXPECT_GE(job->private_bytes(), job->processes[0].private_bytes);
+  EXPECT_FALSE(job->session_outside);
+  EXPECT_EQ(job->working_directory, folder_.path());
+  EXPECT_THAT(job->device_users, IsEmpty());
+}
+
+TEST_F(JobInspectionTest, SessionOfAnotherIsNoticed) {
+  TestChild child;
+  auto job = InspectJob(child.pid(), 0, 0);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(job->session_outside);
+}
+
+TEST_F(JobInspectionTest, JobIdNamesOneProcess) {
+  TestChild a, b;
+  ProcessInfo of_a = ReadProcess(a.pid()).value(), of_b = ReadProcess(b.pid()).value();
+  EXPECT_EQ(JobId("boot", of_a), JobId("boot", ReadProcess(a.pid()).value()));
+  EXPECT_NE(JobId("boot", of_a), JobId("boot", of_b));
+  EXPECT_NE(JobId("boot", of_a), JobId("another boot", of_a));
+  ProcessInfo later = of_a;
+  later.start_ticks += 1;
+  EXPECT_NE(JobId("boot", of_a), JobId("boot", later));
+}
+
+}  // namespace
+}  // namespace rekindle::ckpt

@@ -1,0 +1,170 @@
+#include "ckpt/staged_image.h"
+
+#include "criu/test_images.h"
+#include "dedup_store/store_testing.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rekindle/v1/image_layout.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+constexpr uint64_t kPage = store::kPageSize;
+
+absl::Span<const std::byte> Bytes(absl::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+std::string PagemapImage(uint32_t pages_id, const std::vector<criu::PagemapEntry>& entries) {
+  criu::Pagemap pagemap;
+  pagemap.pages_id = pages_id;
+  pagemap.entries = entries;
+  return criu::SerializePagemap(pagemap);
+}
+
+class StagedImageTest : public store::StoreTest {
+ protected:
+  void SetUp() override {
+    StoreTest::SetUp();
+    Reopen();
+  }
+
+  // Adds `staged` to a new image; on success commits it and opens it.
+  absl::Status Add(const StagedImage& staged) {
+    auto writer = store_->NewImage(store::Named("job:1"));
+    if (!writer.ok()) return writer.status();
+    absl::Status status = AddToImage(staged, **writer, &manifest_);
+    if (!status.ok()) return status;
+    if (auto info = (*writer)->Commit(); !info.ok()) return info.status();
+    image_ = store_->OpenImage("job:1").value();
+    return absl::OkStatus();
+  }
+
+  std::string ReadPages(const std::string& object, uint64_t address, uint64_t pages) {
+    std::string bytes(pages * kPage, '?');
+    absl::Status status =
+        image_->ReadPages(object, address, {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()});
+    return status.ok() ? bytes : status.ToString();
+  }
+
+  v1::JobManifest manifest_;
+  std::unique_ptr<store::ImageReader> image_;
+};
+
+TEST_F(StagedImageTest, PagesGoToTheirAddressesAcrossPiecesAndHoles) {
+  std::string task = store::MakePages(10, 1), shared = store::MakePages(3, 2);
+  StagedImage staged;
+  staged.files["inventory.img"] = "an inventory";
+  staged.files["pagemap-70.img"] = PagemapImage(
+      1, {{0x10000, 4, criu::kPagePresent, 0}, {0x20000, 9, 0, 0}, {0x400000, 6, criu::kPagePresent, 0}});
+  staged.files["pagemap-shmem-9.img"] = PagemapImage(2, {{0x2000, 3, criu::kPagePresent, 0}});
+  // One piece ends in the middle of an entry, one spans two.
+  absl::Span<const std::byte> bytes = Bytes(task);
+  staged.pages["pages-1.img"] = {bytes.subspan(0, 3 * kPage), bytes.subspan(3 * kPage, 5 * kPage),
+                                 bytes.subspan(8 * kPage)};
+  staged.pages["pages-2.img"] = {Bytes(shared)};
+  EXPECT_EQ(staged.bytes(), 13 * kPage + staged.files["inventory.img"].size() +
+                                staged.files["pagemap-70.img"].size() +
+                                staged.files["pagemap-shmem-9.img"].size());
+  absl::Status status = Add(staged);
+  ASSERT_TRUE(status.ok()) << status;
+
+  EXPECT_TRUE(ReadPages("mem/70", 0x10000, 4) == task.substr(0, 4 * kPage));
+  EXPECT_TRUE(ReadPages("mem/70", 0x400000, 6) == task.substr(4 * kPage));
+  EXPECT_TRUE(ReadPages("shm/9", 0x2000, 3) == shared);
+  EXPECT_THAT(ReadPages("mem/70", 0x20000, 1), HasSubstr("OUT_OF_RANGE"));
+  EXPECT_EQ(image_->ReadBlob("criu/inventory.img").value(), "an inventory");
+  EXPECT_EQ(image_->ReadBlob("criu/pagemap-70.img").value(), staged.files["pagemap-70.img"]);
+  std::vector<std::string> places;
+  for (const v1::PagesObject& object : manifest_.pages())
+    places.push_back(absl::StrCat(object.pages_id(), " ", object.object(), " ", object.pagemap_file()));
+  EXPECT_THAT(places, UnorderedElementsAre("1 mem/70 pagemap-70.img", "2 shm/9 pagemap-shmem-9.img"));
+}
+
+TEST_F(StagedImageTest, PagemapOutOfOrderIsStoredByFileOffset) {
+  std::string pages = store::MakePages(5, 3);
+  StagedImage staged;
+  staged.files["pagemap-7.img"] =
+      PagemapImage(4, {{0x400000, 2, criu::kPagePresent, 0}, {0x10000, 3, criu::kPagePresent, 0}});
+  staged.pages["pages-4.img"] = {Bytes(pages).subspan(0, kPage), Bytes(pages).subspan(kPage)};
+  absl::Status status = Add(staged);
+  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_EQ(manifest_.pages_size(), 1);
+  EXPECT_EQ(manifest_.pages(0).object(), "pages/4");
+  EXPECT_TRUE(ReadPages("pages/4", 0, 5) == pages);
+}
+
+TEST_F(StagedImageTest, TaskWithoutPagesNeedsNoPagesImage) {
+  StagedImage staged;
+  staged.files["pagemap-7.img"] = PagemapImage(1, {{0x10000, 3, 0, 0}});
+  staged.pages["pages-1.img"] = {};
+  absl::Status status = Add(staged);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(manifest_.pages_size(), 0);
+}
+
+TEST_F(StagedImageTest, PagesThatDoNotFitTheirPagemapAreRefused) {
+  std::string pages = store::MakePages(4, 1);
+  for (uint64_t kept : {uint64_t{3}, uint64_t{5}}) {
+    StagedImage staged;
+    staged.files["pagemap-7.img"] = PagemapImage(1, {{0x10000, kept, criu::kPagePresent, 0}});
+    staged.pages["pages-1.img"] = {Bytes(pages)};
+    absl::Status status = Add(staged);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("pagemap-7.img"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("16384"));
+  }
+}
+
+TEST_F(StagedImageTest, MissingPagesOrMissingPagemapAreRefused) {
+  std::string pages = store::MakePages(1, 1);
+  StagedImage no_pages;
+  no_pages.files["pagemap-7.img"] = PagemapImage(1, {{0x10000, 1, criu::kPagePresent, 0}});
+  EXPECT_EQ(Add(no_pages).code(), absl::StatusCode::kDataLoss);
+  StagedImage no_pagemap;
+  no_pagemap.pages["pages-1.img"] = {Bytes(pages)};
+  absl::Status status = Add(no_pagemap);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("pages-1.img"));
+}
+
+TEST_F(StagedImageTest, DamagedPagemapIsNamed) {
+  StagedImage staged;
+  staged.files["pagemap-7.img"] = PagemapImage(1, {{0x10000, 1, criu::kPagePresent, 0}}).substr(0, 15);
+  absl::Status status = Add(staged);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("pagemap-7.img"));
+}
+
+TEST_F(StagedImageTest, IncrementalAndSharedImagesAreRefused) {
+  std::string pages = store::MakePages(1, 1);
+  StagedImage incremental;
+  incremental.files["pagemap-7.img"] = PagemapImage(1, {{0x10000, 1, criu::kPageInParent, 0}});
+  absl::Status status = Add(incremental);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--prev-images-dir"));
+
+  StagedImage twice;
+  twice.files["pagemap-7.img"] = PagemapImage(1, {{0x10000, 1, criu::kPagePresent, 0}});
+  twice.files["pagemap-8.img"] = PagemapImage(1, {{0x10000, 1, criu::kPagePresent, 0}});
+  twice.pages["pages-1.img"] = {Bytes(pages)};
+  EXPECT_EQ(Add(twice).code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST_F(StagedImageTest, NeededFilesAreThoseThatHadTheirNames) {
+  StagedImage staged;
+  staged.files["files.img"] = criu::MakeFiles({{1, "/opt/data", 5}, {2, "/opt/deleted", 7}});
+  staged.files["remap-fpath.img"] = criu::MakeRemaps({2});
+  RecordNeededFiles(staged, &manifest_);
+  ASSERT_EQ(manifest_.files_size(), 1);
+  EXPECT_EQ(manifest_.files(0).path(), "/opt/data");
+  EXPECT_EQ(manifest_.files(0).size(), 5u);
+  EXPECT_TRUE(manifest_.files(0).has_size());
+}
+
+}  // namespace
+}  // namespace rekindle::ckpt

@@ -1,0 +1,100 @@
+// CRIU image files made by tests, for those that need no CRIU.
+#pragma once
+
+#include <sys/mman.h>
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "criu/image_files.h"
+#include "criu/images.pb.h"
+
+namespace rekindle::criu {
+
+inline std::string LittleEndianWord(uint32_t value) {
+  std::string bytes;
+  for (int i = 0; i < 4; ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));
+  return bytes;
+}
+
+inline std::string MakeImage(uint32_t magic, const std::vector<std::string>& records) {
+  std::string image = LittleEndianWord(0x54564319) + LittleEndianWord(magic);
+  for (const std::string& record : records)
+    image += LittleEndianWord(static_cast<uint32_t>(record.size())) + record;
+  return image;
+}
+
+inline std::string MakePstree(const std::vector<PstreeEntry>& processes) {
+  std::vector<std::string> records;
+  for (const PstreeEntry& process : processes) {
+    pb::PstreeEntry entry;
+    entry.set_pid(static_cast<uint32_t>(process.pid));
+    entry.set_parent_pid(static_cast<uint32_t>(process.ppid));
+    entry.set_process_group(static_cast<uint32_t>(process.pgid));
+    entry.set_session(static_cast<uint32_t>(process.sid));
+    for (pid_t thread : process.threads) entry.add_threads(static_cast<uint32_t>(thread));
+    records.push_back(entry.SerializeAsString());
+  }
+  return MakeImage(0x50273030, records);
+}
+
+// A private, anonymous, readable and writable area.
+inline Vma AnonymousArea(uint64_t start, uint64_t bytes) {
+  Vma area;
+  area.start = start;
+  area.end = start + bytes;
+  area.prot = PROT_READ | PROT_WRITE;
+  area.flags = MAP_PRIVATE | MAP_ANONYMOUS;
+  area.status = 1u << 0 | 1u << 9;
+  return area;
+}
+
+inline std::string MakeMm(const std::vector<Vma>& areas) {
+  pb::Mm mm;
+  for (const Vma& area : areas) {
+    pb::Vma* entry = mm.add_areas();
+    entry->set_start(area.start);
+    entry->set_end(area.end);
+    entry->set_protection(area.prot);
+    entry->set_flags(area.flags);
+    entry->set_status(area.status);
+    entry->set_advice_bits(area.madv);
+  }
+  return MakeImage(0x57492820, {mm.SerializeAsString()});
+}
+
+struct TestFile {
+  uint32_t id = 0;
+  std::string path;
+  uint64_t size = 0;
+};
+
+inline std::string MakeFiles(const std::vector<TestFile>& files) {
+  std::vector<std::string> records;
+  for (const TestFile& file : files) {
+    pb::FileEntry entry;
+    entry.set_type(1);
+    entry.set_id(file.id);
+    entry.mutable_regular()->set_id(file.id);
+    entry.mutable_regular()->set_path(file.path);
+    entry.mutable_regular()->set_size(file.size);
+    records.push_back(entry.SerializeAsString());
+  }
+  return MakeImage(0x56303138, records);
+}
+
+// `file_ids` had lost their names: the content of each is a ghost in the images.
+inline std::string MakeRemaps(const std::vector<uint32_t>& file_ids) {
+  std::vector<std::string> records;
+  for (uint32_t id : file_ids) {
+    pb::RemapEntry remap;
+    remap.set_file_id(id);
+    remap.set_remap_id(1);
+    remap.set_type(1);
+    records.push_back(remap.SerializeAsString());
+  }
+  return MakeImage(0x59133954, records);
+}
+
+}  // namespace rekindle::criu
