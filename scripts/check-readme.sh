@@ -82,7 +82,8 @@ STATUS=0
   PATH="$SCRATCH/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
   REKINDLE_STORE="$SCRATCH/store" REKINDLE_RUNTIME_DIR="$SCRATCH/run" REKINDLE_LOG_DIR="$SCRATCH/log" \
   ${REKINDLE_CRIU:+REKINDLE_CRIU="$REKINDLE_CRIU"} \
-  /usr/bin/python3 -c "$REAPER" bash "$SCRATCH/tour.sh" </dev/null 2>&1) | tee "$SCRATCH/output" || STATUS=$?
+  /usr/bin/python3 -c "$REAPER" bash "$SCRATCH/tour.sh" </dev/null) >"$SCRATCH/output" 2>&1 || STATUS=$?
+cat "$SCRATCH/output"
 if ((STATUS != 0)) || ! grep -qx '== the end' "$SCRATCH/output"; then
   die "the tour of $README failed (status $STATUS) in the block at $(grep '^== ' "$SCRATCH/output" | tail -n 1 | cut -c4-)"
 fi
