@@ -60,7 +60,7 @@ bool IsPagesImage(const std::string& name) {
 absl::Status DescribeFromImages(const StagedImage& staged, v1::JobManifest* manifest) {
   auto pstree = staged.files.find("pstree.img");
   if (pstree == staged.files.end()) {
-    return absl::InvalidArgumentError("it has no pstree.img: give the folder that `criu dump -D` wrote");
+    return absl::FailedPreconditionError("it has no pstree.img: give the folder that `criu dump -D` wrote");
   }
   RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree->second));
   if (tree.empty()) return absl::DataLossError("its pstree.img names no process");
@@ -108,7 +108,7 @@ absl::StatusOr<store::ImageInfo> ImportCriuDirectory(store::Store& store, const 
     }
   }
   if (!staged.files.contains("inventory.img")) {
-    return absl::InvalidArgumentError(
+    return absl::FailedPreconditionError(
         absl::StrCat(context,
                      ": it has no inventory.img, so it is not a complete CRIU image; give the folder that "
                      "`criu dump -D` wrote"));

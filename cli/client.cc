@@ -78,6 +78,7 @@ class GrpcClient final : public Client {
 #undef RK_STREAM
 
   void Cancel() override {
+    if (embedded_) return embedded_->CancelCalls();
     absl::MutexLock lock(&mutex_);
     cancelled_ = true;
     if (context_) context_->TryCancel();
@@ -106,7 +107,7 @@ class GrpcClient final : public Client {
     {
       absl::MutexLock lock(&mutex_);
       if (cancelled_ && status.error_code() == grpc::StatusCode::CANCELLED) {
-        return absl::CancelledError("interrupted: nothing was changed");
+        return absl::CancelledError(absl::StrCat("interrupted: the daemon at ", host_, " puts everything back"));
       }
     }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !host_.empty()) {

@@ -102,14 +102,15 @@ class JobSession {
   std::unique_ptr<LogFollower> follower_;
 };
 
-void PrintCheckpoint(const Output& output, const v1::CheckpointResult& result) {
+void PrintCheckpoint(const Output& output, const v1::CheckpointResult& result, bool stopped) {
   const v1::Image& image = result.image();
   const uint64_t logical = image.logical_bytes();
   const uint64_t saved = image.zero_bytes() + image.parent_bytes() + image.shared_bytes();
   std::string text = absl::StrCat(
       image.reference(), "  ", image.digest().substr(0, 19), "\n", "  frozen        ",
       FormatSeconds(result.freeze_seconds()), "  (the job stood still)\n", "  committed     ",
-      FormatSeconds(result.commit_seconds()), "  (hashed, compressed and written while it ran)\n",
+      FormatSeconds(result.commit_seconds()), "  (hashed, compressed and written ",
+      stopped ? "before it was ended)\n" : "while it ran)\n",
       "  memory        ", FormatBytes(logical), " in ", result.processes(),
       result.processes() == 1 ? " process, " : " processes, ", result.threads(),
       result.threads() == 1 ? " thread\n" : " threads\n", "  deduplicated  ", Percent(saved, logical),
@@ -166,7 +167,7 @@ int Checkpoint(Client& client, const Output& output, Interrupts& interrupts,
   for (const std::string& line : result->command_lines()) output.CommandLine(line);
   for (const std::string& warning : result->warnings()) output.Warning(warning);
   output.Json(*result);
-  PrintCheckpoint(output, *result);
+  PrintCheckpoint(output, *result, request.stop());
   return kDone;
 }
 

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <utility>
 
 #include "daemon/grpc_service.h"
@@ -19,7 +20,8 @@ class InProcessService : public EmbeddedService {
     self.uid = ::geteuid();
     self.gid = ::getegid();
     self.pid = ::getpid();
-    service_ = MakeGrpcService(node_, [self](const Peer&) { return self; });
+    service_ = MakeGrpcService(
+        node_, [self](const Peer&) { return self; }, [this] { return cancelled_.load(); });
   }
 
   bool Start() {
@@ -37,6 +39,8 @@ class InProcessService : public EmbeddedService {
     if (server_) server_->Shutdown();
   }
 
+  void CancelCalls() override { cancelled_.store(true); }
+
   std::shared_ptr<grpc::Channel> channel() override {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
@@ -44,6 +48,7 @@ class InProcessService : public EmbeddedService {
   }
 
  private:
+  std::atomic<bool> cancelled_{false};
   Node node_;
   std::shared_ptr<grpc::Service> service_;
   std::unique_ptr<grpc::Server> server_;

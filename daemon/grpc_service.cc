@@ -25,7 +25,8 @@ grpc::Status ToGrpc(const absl::Status& status) {
 
 class GrpcService final : public v1::Rekindle::Service {
  public:
-  GrpcService(Node& node, CallerResolver resolve) : node_(node), resolve_(std::move(resolve)) {}
+  GrpcService(Node& node, CallerResolver resolve, std::function<bool()> cancelled)
+      : node_(node), resolve_(std::move(resolve)), cancelled_(std::move(cancelled)) {}
 
   grpc::Status GetVersion(grpc::ServerContext* context, const v1::GetVersionRequest* request,
                           v1::GetVersionResponse* response) override {
@@ -109,7 +110,7 @@ class GrpcService final : public v1::Rekindle::Service {
     node_.RecoverJobs();
     Call call;
     call.caller = *std::move(caller);
-    call.cancelled = [context] { return context->IsCancelled(); };
+    call.cancelled = [this, context] { return context->IsCancelled() || (cancelled_ && cancelled_()); };
     return call;
   }
 
@@ -132,12 +133,14 @@ class GrpcService final : public v1::Rekindle::Service {
 
   Node& node_;
   const CallerResolver resolve_;
+  const std::function<bool()> cancelled_;
 };
 
 }  // namespace
 
-std::shared_ptr<grpc::Service> MakeGrpcService(Node& node, CallerResolver resolve) {
-  return std::make_shared<GrpcService>(node, std::move(resolve));
+std::shared_ptr<grpc::Service> MakeGrpcService(Node& node, CallerResolver resolve,
+                                               std::function<bool()> cancelled) {
+  return std::make_shared<GrpcService>(node, std::move(resolve), std::move(cancelled));
 }
 
 }  // namespace rekindle::daemon

@@ -32,9 +32,11 @@ absl::StatusOr<ProcessInfo> ReadProcessInfo(pid_t pid) {
   std::string folder = absl::StrCat("/proc/", pid);
   struct stat owner;
   absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-  if (!stat.ok()) return stat.status();
-  if (::stat(folder.c_str(), &owner) != 0)
-    return absl::NotFoundError(absl::StrCat("there is no process ", pid));
+  if (!stat.ok() && !absl::IsNotFound(stat.status())) return stat.status();
+  if (!stat.ok() || ::stat(folder.c_str(), &owner) != 0) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no process ", pid, "; `rekindle ps` and `ps` list those there are"));
+  }
   ProcessInfo info;
   info.parent = stat->parent;
   info.start_ticks = stat->start_ticks;

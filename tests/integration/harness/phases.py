@@ -9,11 +9,13 @@ CHECKPOINT_PHASES = ("prepare", "freeze", "commit")
 
 
 def criu_processes(root, verb):
-    """CRIU processes below `root` (the command or the daemon) that run `dump`, `restore` or `swrk`."""
+    """CRIU processes below `root` (the command or the daemon) that run `dump`, `restore` or `swrk`; the last
+    calls itself `criu: restore` once it has its orders.
+    """
     found = []
     for pid in procfs.descendants(root):
         words = procfs.command_line(pid).split()
-        if verb in words and any(word.endswith("/criu") or word == "criu" for word in words):
+        if verb in words and any(word.endswith("/criu") or word in ("criu", "criu:") for word in words):
             found.append(pid)
     return found
 
