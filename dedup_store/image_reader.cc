@@ -197,6 +197,25 @@ absl::Status NoSuchObject(const ImageInfo& info, absl::string_view name, absl::s
   return absl::NotFoundError(absl::StrCat("image ", info.reference, " has no ", kind, " '", name, "'"));
 }
 
+// The first extent that ends behind `page`.
+std::vector<Extent>::const_iterator FirstBehind(const std::vector<Extent>& extents, uint64_t page) {
+  return std::upper_bound(extents.begin(), extents.end(), page,
+                          [](uint64_t p, const Extent& e) { return p < e.page + e.pages; });
+}
+
+// OutOfRange when one of the pages [first, end) is not populated: it must not be taken for a zero page.
+absl::Status CheckPopulated(const ImageInfo& info, absl::string_view object,
+                            const std::vector<Extent>& extents, uint64_t first, uint64_t end) {
+  for (auto it = FirstBehind(extents, first); first < end; ++it) {
+    if (it == extents.end() || it->page > first) {
+      return absl::OutOfRangeError(absl::StrFormat("image %s, object %s: no page at address %#x",
+                                                   info.reference, object, first * kPageSize));
+    }
+    first = it->page + it->pages;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ImageReaderImpl::ReadBlob(absl::string_view name) const {
@@ -243,17 +262,12 @@ absl::Status ImageReaderImpl::ReadExtents(absl::string_view object, const std::v
   if (out.empty()) return absl::OkStatus();
   const uint64_t first = address / kPageSize;
   const uint64_t end = first + out.size() / kPageSize;
-  auto it = std::upper_bound(extents.begin(), extents.end(), first,
-                             [](uint64_t page, const Extent& e) { return page < e.page + e.pages; });
-  uint64_t covered = first;
-  for (; it != extents.end() && it->page <= covered && covered < end; ++it) {
+  RK_RETURN_IF_ERROR(CheckPopulated(record_.info, object, extents, first, end));
+  uint64_t page = first;
+  for (auto it = FirstBehind(extents, first); page < end; ++it) {
     uint64_t to = std::min(end, it->page + it->pages);
-    if (it->zero()) memset(out.data() + (covered - first) * kPageSize, 0, (to - covered) * kPageSize);
-    covered = to;
-  }
-  if (covered < end) {
-    return absl::OutOfRangeError(absl::StrFormat("image %s, object %s: no page at address %#x",
-                                                 record_.info.reference, object, covered * kPageSize));
+    if (it->zero()) memset(out.data() + (page - first) * kPageSize, 0, (to - page) * kPageSize);
+    page = to;
   }
   PageRun range{address, out.size() / kPageSize, false};
   PageSink copy = [&](uint64_t at, absl::Span<const std::byte> pages) {
@@ -267,6 +281,10 @@ absl::Status ImageReaderImpl::ReadRanges(absl::string_view name, absl::Span<cons
                                          const PageSink& sink) const {
   const std::vector<Extent>* extents = FindExtents(name);
   if (extents == nullptr) return NoSuchObject(record_.info, name, "paged object");
+  for (const PageRun& range : ranges) {
+    uint64_t first = range.address / kPageSize;
+    RK_RETURN_IF_ERROR(CheckPopulated(record_.info, name, *extents, first, first + range.pages));
+  }
   return Run(name, *extents, ranges, core_->threads(), sink);
 }
 
@@ -276,9 +294,7 @@ std::vector<ImageReaderImpl::Task> ImageReaderImpl::Plan(const std::vector<Exten
   for (const PageRun& range : ranges) {
     uint64_t first = range.address / kPageSize;
     uint64_t end = first + range.pages;
-    auto it = std::upper_bound(extents.begin(), extents.end(), first,
-                               [](uint64_t page, const Extent& e) { return page < e.page + e.pages; });
-    for (; it != extents.end() && it->page < end; ++it) {
+    for (auto it = FirstBehind(extents, first); it != extents.end() && it->page < end; ++it) {
       if (it->zero()) continue;
       uint64_t from = std::max(first, it->page);
       uint64_t to = std::min(end, it->page + it->pages);

@@ -108,7 +108,7 @@ class ImageReader {
   virtual absl::Status ReadPages(absl::string_view name, uint64_t address, absl::Span<std::byte> out) const = 0;
   // Reads many ranges with several threads and deep I/O. `sink(address, pages)` gets verified bytes in no given
   // order, from several threads at once; a status other than OK ends the reading and is returned. Zero pages of the
-  // ranges are not given to the sink.
+  // ranges are not given to the sink. OutOfRange, before anything is read, when a page is not populated.
   using PageSink = std::function<absl::Status(uint64_t address, absl::Span<const std::byte> pages)>;
   virtual absl::Status ReadRanges(absl::string_view name, absl::Span<const PageRun> ranges, const PageSink& sink) const = 0;
 };
