@@ -15,17 +15,18 @@ absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
   // The name in parentheses may hold anything, parentheses too: the fields begin after the last one.
   size_t name_begin = line->find('('), name_end = line->rfind(')');
   auto unknown = [&] {
-    return absl::InternalError(absl::StrCat("reading /proc/", pid, "/stat: it has another form than expected"));
+    return absl::InternalError(
+        absl::StrCat("reading /proc/", pid, "/stat: it has another form than expected"));
   };
   if (name_begin == std::string::npos || name_end == std::string::npos || name_end < name_begin)
     return unknown();
   std::vector<absl::string_view> f = absl::StrSplit(absl::string_view(*line).substr(name_end + 1),
                                                     absl::ByAnyChar(" \n"), absl::SkipWhitespace());
   ProcessStat stat;
-  if (f.size() < 20 || f[0].size() != 1 || !absl::SimpleAtoi(f[1], &stat.parent) ||
+  if (f.size() < 29 || f[0].size() != 1 || !absl::SimpleAtoi(f[1], &stat.parent) ||
       !absl::SimpleAtoi(f[2], &stat.group) || !absl::SimpleAtoi(f[3], &stat.session) ||
       !absl::SimpleAtoi(f[6], &stat.flags) || !absl::SimpleAtoi(f[17], &stat.threads) ||
-      !absl::SimpleAtoi(f[19], &stat.start_ticks)) {
+      !absl::SimpleAtoi(f[19], &stat.start_ticks) || !absl::SimpleAtoi(f[28], &stat.pending)) {
     return unknown();
   }
   stat.state = f[0][0];

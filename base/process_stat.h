@@ -14,14 +14,18 @@ namespace rekindle {
 struct ProcessStat {
   char state = '?';  // R, S, D, T, t, Z, X, I
   pid_t parent = 0, group = 0, session = 0;
-  uint64_t flags = 0;  // PF_*
+  uint64_t flags = 0;    // PF_*
+  uint64_t pending = 0;  // signals sent to this thread and not yet taken, bit N - 1 for signal N
   uint32_t threads = 0;
   uint64_t start_ticks = 0;  // since boot: with the PID it names one process
   std::string name;          // of its program, at most 15 bytes
 
   bool kernel_thread() const { return (flags & 0x00200000) != 0; }
-  // A zombie, or in the middle of its exit: it runs no more of its program.
-  bool ending() const { return state == 'Z' || state == 'X' || (flags & 0x00000004) != 0; }
+  // A zombie, in the middle of its exit, or killed and about to begin it: it runs no more of its program.
+  bool ending() const {
+    constexpr uint64_t kExiting = 0x00000004, kKilled = 1u << (9 - 1);
+    return state == 'Z' || state == 'X' || (flags & kExiting) != 0 || (pending & kKilled) != 0;
+  }
 };
 
 // Of a process or a thread. NotFound when there is none.
@@ -30,8 +34,8 @@ absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid);
 // All there are at the moment, threads not included.
 std::vector<pid_t> ListProcesses();
 
-// Its command line with spaces between the arguments; for one without, such as a zombie, its program's name in
-// brackets; empty when there is no such process.
+// Its command line with spaces between the arguments; for one without, such as a zombie, its program's name
+// in brackets; empty when there is no such process.
 std::string CommandLineOf(pid_t pid);
 
 }  // namespace rekindle

@@ -1,5 +1,6 @@
 #include "restore/compatibility.h"
 
+#include <poll.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -48,14 +49,15 @@ criu::Version ParseVersion(const std::string& text) {
   return version;
 }
 
-// What may still go away by itself is waited for at most this long.
-constexpr absl::Duration kLeftoversMayTake = absl::Seconds(5);
-constexpr absl::Duration kPollInterval = absl::Milliseconds(2);
+// Nothing tells when somebody else's process is reaped, so one looks again, less and less often.
+constexpr int kFirstPollMs = 2;
+constexpr int kLastPollMs = 50;
 
 struct Holder {
   pid_t id;       // of the image
   pid_t process;  // that has it, or that belongs to the group or session of that number
   bool ending;    // it is exiting, or waits for its parent to reap it
+  bool zombie;    // the latter
 };
 
 // Everybody who keeps one of the image's PIDs from being used. A number stays taken as long as a process
@@ -63,16 +65,17 @@ struct Holder {
 std::vector<Holder> HoldersOf(const std::set<pid_t>& ids) {
   std::vector<Holder> holders;
   for (pid_t id : ids) {
-    if (auto stat = ReadProcessStat(id); stat.ok()) holders.push_back({id, id, stat->ending()});
+    if (auto stat = ReadProcessStat(id); stat.ok())
+      holders.push_back({id, id, stat->ending(), stat->state == 'Z'});
   }
   for (pid_t pid : ListProcesses()) {
     if (ids.contains(pid)) continue;
     auto stat = ReadProcessStat(pid);
     if (!stat.ok()) continue;
     if (ids.contains(stat->session)) {
-      holders.push_back({stat->session, pid, stat->ending()});
+      holders.push_back({stat->session, pid, stat->ending(), stat->state == 'Z'});
     } else if (ids.contains(stat->group)) {
-      holders.push_back({stat->group, pid, stat->ending()});
+      holders.push_back({stat->group, pid, stat->ending(), stat->state == 'Z'});
     }
   }
   return holders;
@@ -87,7 +90,7 @@ std::string Describe(const Holder& holder) {
   }
   auto stat = ReadProcessStat(holder.process);
   if (stat.ok() && stat->state == 'Z') {
-    absl::StrAppend(&text, ", which has ended, but its parent ", stat->parent, " (",
+    absl::StrAppend(&text, ", a zombie: it has ended, but its parent ", stat->parent, " (",
                     CommandLineOf(stat->parent).substr(0, 60), ") has not taken its exit status");
   }
   return text + ")";
@@ -128,15 +131,16 @@ absl::Status CheckMachine(const v1::JobManifest& manifest, const Machine& machin
                    ". Restore it on a machine like the one it came from, or try with --ignore-mismatch"));
 }
 
-absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree) {
+absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int cancel_fd,
+                             absl::Duration patience) {
   std::set<pid_t> ids;
   for (const criu::PstreeEntry& process : tree) {
     ids.insert(process.pid);
     ids.insert(process.threads.begin(), process.threads.end());
   }
-  const absl::Time deadline = absl::Now() + kLeftoversMayTake;
+  const absl::Time deadline = absl::Now() + patience;
   std::vector<Holder> holders;
-  for (;;) {
+  for (int interval_ms = kFirstPollMs;; interval_ms = std::min(interval_ms * 2, kLastPollMs)) {
     holders = HoldersOf(ids);
     if (holders.empty()) return absl::OkStatus();
     // While the root lives on the job still runs, or somebody else has its PID. Otherwise these are the
@@ -145,16 +149,23 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree) {
       return holder.process == tree[0].pid && !holder.ending;
     });
     if (hopeless || absl::Now() >= deadline) break;
-    absl::SleepFor(kPollInterval);
+    pollfd cancelled{cancel_fd, POLLIN, 0};
+    if (::poll(&cancelled, 1, interval_ms) > 0) return absl::CancelledError("the restore was cancelled");
   }
   std::vector<std::string> taken;
   for (const Holder& holder : holders) taken.push_back(Describe(holder));
   size_t count = taken.size();
   if (count > 3) taken.resize(3);
+  bool all_zombies =
+      std::all_of(holders.begin(), holders.end(), [](const Holder& holder) { return holder.zombie; });
   return absl::FailedPreconditionError(absl::StrCat(
       "the job needs its own PIDs back, and ", count == 1 ? "one is" : absl::StrCat(count, " are"),
       " in use: ", absl::StrJoin(taken, ", "), count > 3 ? ", …" : "",
-      ". If that is the job itself, it still runs; otherwise end what holds them, then restore again"));
+      all_zombies
+          ? ". What has ended keeps its PID until its parent takes the exit status: make the parent do so or "
+            "end "
+            "it, then restore again"
+          : ". If that is the job itself, it still runs; otherwise end what holds them, then restore again"));
 }
 
 absl::Status CheckFiles(const v1::JobManifest& manifest) {
@@ -163,15 +174,23 @@ absl::Status CheckFiles(const v1::JobManifest& manifest) {
   if (!manifest.working_directory().empty() && ::stat(manifest.working_directory().c_str(), &info) != 0) {
     problems.push_back(absl::StrCat("its working directory ", manifest.working_directory(), " is gone"));
   }
+  std::set<std::string> seen;
   for (const v1::NeededFile& file : manifest.files()) {
     if (file.path().empty() || file.path()[0] != '/' || absl::StartsWith(file.path(), "/proc/")) continue;
+    if (!seen.insert(file.path()).second) continue;
     if (::lstat(file.path().c_str(), &info) != 0) {
       problems.push_back(absl::StrCat(file.path(), " is gone"));
-    } else if (file.has_size() && S_ISREG(info.st_mode) &&
-               static_cast<uint64_t>(info.st_size) < file.size()) {
-      problems.push_back(absl::StrCat(file.path(), " has become shorter (", info.st_size, " bytes, it had ",
-                                      file.size(), ")"));
+      continue;
     }
+    // CRIU records the size of every file but those that are only appended to, and insists on it.
+    uint64_t size = static_cast<uint64_t>(info.st_size);
+    if (!file.has_size() || !S_ISREG(info.st_mode) || size == file.size()) continue;
+    problems.push_back(
+        size < file.size()
+            ? absl::StrCat(file.path(), " has become shorter (", size, " bytes, it had ", file.size(), ")")
+            : absl::StrCat(file.path(), " has grown (", size, " bytes, it had ", file.size(),
+                           "; if it was only written on, `truncate -s ", file.size(), " ", file.path(),
+                           "` takes it back)"));
   }
   if (problems.empty()) return absl::OkStatus();
   size_t count = problems.size();

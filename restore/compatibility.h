@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "base/machine.h"
 #include "criu/image_files.h"
 #include "criu/installation.h"
@@ -15,13 +16,15 @@ namespace rekindle::restore {
 // Processor, kernel and CRIU. FailedPrecondition names every difference that matters.
 absl::Status CheckMachine(const v1::JobManifest& manifest, const Machine& machine, const criu::Version& criu);
 
-// PIDs and thread ids that the image needs and somebody else has, as PID, process group or session. What is left of a
-// job that was just killed (processes in their exit, orphans that end by themselves) is waited for, at most 5 s.
-// FailedPrecondition names the holders.
-absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree);
+// PIDs and thread ids that the image needs and somebody else has, as PID, process group or session. What is
+// left of a job that was just killed (processes in their exit, orphans that end by themselves) is waited for,
+// at most `patience`; Cancelled when `cancel_fd` (-1: none) becomes readable meanwhile. FailedPrecondition
+// names the holders.
+absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int cancel_fd = -1,
+                             absl::Duration patience = absl::Seconds(5));
 
 // Files that the job had open or mapped, and its working directory. FailedPrecondition names what is missing
-// or has become shorter.
+// or has another size than it had.
 absl::Status CheckFiles(const v1::JobManifest& manifest);
 
 // Memory for `bytes` of pages. ResourceExhausted.

@@ -80,7 +80,7 @@ class RestoreRun : public criu::RestoreObserver {
     RK_ASSIGN_OR_RETURN(std::string pstree,
                         image_->ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "pstree.img")));
     RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
-    RK_RETURN_IF_ERROR(CheckIdsAreFree(tree));
+    RK_RETURN_IF_ERROR(CheckIdsAreFree(tree, options_.cancel_fd));
     if (!HasOwnMounts()) RK_RETURN_IF_ERROR(CheckFiles(result_.manifest));
     RK_RETURN_IF_ERROR(CheckMemory(PageBytes()));
     EndPhase("plan");

@@ -1,0 +1,308 @@
+#include "restore/compatibility.h"
+
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+#include "base/file.h"
+#include "base/test_child.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rekindle::restore {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr absl::Duration kShort = absl::Milliseconds(20);
+constexpr absl::Duration kAsLongAsItTakes = absl::Seconds(100);
+
+// ---- the machine
+
+class CheckMachineTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    machine_.architecture = "x86_64";
+    machine_.kernel = "6.1.0-28-amd64";
+    machine_.cpu_features = {"avx", "avx2", "sse2"};
+    manifest_.set_machine("x86_64");
+    manifest_.set_kernel("6.1.0-13-amd64");
+    manifest_.set_criu_version("4.2.1");
+    for (const char* flag : {"sse2", "avx"}) manifest_.add_cpu_features(flag);
+  }
+
+  absl::Status Check() const { return CheckMachine(manifest_, machine_, criu_); }
+  std::string Refusal() const {
+    absl::Status status = Check();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    return std::string(status.message());
+  }
+
+  Machine machine_;
+  v1::JobManifest manifest_;
+  criu::Version criu_{4, 2, 0};
+};
+
+TEST_F(CheckMachineTest, FitsItsOwnMachineAndABetterOne) {
+  EXPECT_TRUE(Check().ok()) << Check();
+  machine_.kernel = "6.18.1";
+  criu_ = {5, 0, 0};
+  EXPECT_TRUE(Check().ok()) << Check();
+}
+
+TEST_F(CheckMachineTest, ImageThatSaysNothingIsTaken) {
+  manifest_ = v1::JobManifest();
+  EXPECT_TRUE(Check().ok()) << Check();
+}
+
+TEST_F(CheckMachineTest, OtherArchitecture) {
+  manifest_.set_machine("aarch64");
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("aarch64"), HasSubstr("x86_64")));
+}
+
+TEST_F(CheckMachineTest, MissingInstructions) {
+  manifest_.add_cpu_features("avx512f");
+  manifest_.add_cpu_features("amx_tile");
+  EXPECT_THAT(Refusal(), HasSubstr("lacks amx_tile, avx512f"));
+}
+
+TEST_F(CheckMachineTest, FeaturesThatNoProgramSeesDoNotMatter) {
+  for (const char* flag : {"ibrs", "constant_tsc", "vmx", "arch_perfmon"}) manifest_.add_cpu_features(flag);
+  EXPECT_TRUE(Check().ok()) << Check();
+}
+
+TEST_F(CheckMachineTest, OlderKernel) {
+  manifest_.set_kernel("6.12.3");
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("6.12.3"), HasSubstr("6.1.0-28-amd64")));
+}
+
+TEST_F(CheckMachineTest, OlderCriu) {
+  manifest_.set_criu_version("4.3");
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("CRIU 4.3"), HasSubstr("4.2")));
+  manifest_.set_criu_version("4.2.9");  // another patch level reads the same images
+  EXPECT_TRUE(Check().ok()) << Check();
+}
+
+TEST_F(CheckMachineTest, AllReasonsAreNamedAtOnce) {
+  manifest_.set_kernel("7.0");
+  manifest_.add_cpu_features("sha_ni");
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("7.0"), HasSubstr("sha_ni"), HasSubstr("--ignore-mismatch")));
+}
+
+// ---- process ids
+
+// An image of one process.
+std::vector<criu::PstreeEntry> TreeOf(pid_t pid) {
+  criu::PstreeEntry entry;
+  entry.pid = entry.pgid = entry.sid = pid;
+  entry.threads = {pid};
+  return {entry};
+}
+
+// The PID of a process that is no more.
+pid_t FreePid() {
+  TestChild child;
+  pid_t pid = child.pid();
+  child.Kill();
+  child.Reap();
+  return pid;
+}
+
+std::string IdRefusal(const std::vector<criu::PstreeEntry>& tree, absl::Duration patience = kShort) {
+  absl::Status status = CheckIdsAreFree(tree, -1, patience);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  return std::string(status.message());
+}
+
+TEST(CheckIdsTest, FreeIdsAreFree) {
+  absl::Status status = CheckIdsAreFree(TreeOf(FreePid()));
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(CheckIdsTest, LivingHolderIsRefusedWithoutWaiting) {
+  TestChild holder;
+  // With such patience a wait would be seen.
+  EXPECT_THAT(IdRefusal(TreeOf(holder.pid()), kAsLongAsItTakes),
+              AllOf(HasSubstr(std::to_string(holder.pid())), HasSubstr("restore_test")));
+}
+
+TEST(CheckIdsTest, ThreadIdsCount) {
+  TestChild holder;
+  std::vector<criu::PstreeEntry> tree = TreeOf(FreePid());
+  tree[0].threads.push_back(holder.pid());
+  EXPECT_THAT(IdRefusal(tree), HasSubstr(std::to_string(holder.pid())));
+}
+
+// Leaves a process that belongs to the group (and, of another session, the session) of one that is dead and
+// reaped.
+class Survivor {
+ public:
+  explicit Survivor(bool session) {
+    int ends[2];
+    if (::pipe(ends) != 0) return;
+    UniqueFd read_end(ends[0]), write_end(ends[1]);
+    TestChild leader([&] {
+      if (session ? ::setsid() < 0 : ::setpgid(0, 0) != 0) return false;
+      pid_t member = ::fork();
+      if (member == 0) {
+        ::prctl(PR_SET_PDEATHSIG, 0);
+        // A group of its own does not free the number of the session.
+        if (session) ::setpgid(0, 0);
+        pid_t self = ::getpid();
+        if (::write(ends[1], &self, sizeof self) != static_cast<ssize_t>(sizeof self)) ::_exit(1);
+        for (;;) ::pause();
+      }
+      return member > 0;
+    });
+    if (!ReadFully(ends[0], &pid_, sizeof pid_, "pipe").ok()) pid_ = 0;
+    leader_ = leader.pid();
+  }
+  ~Survivor() {
+    if (pid_ > 0) ::kill(pid_, SIGKILL);
+  }
+  pid_t pid() const { return pid_; }
+  pid_t leader() const { return leader_; }
+
+ private:
+  pid_t pid_ = 0, leader_ = 0;
+};
+
+TEST(CheckIdsTest, GroupsAndSessionsKeepTheirNumberTaken) {
+  for (bool session : {false, true}) {
+    Survivor survivor(session);
+    ASSERT_GT(survivor.pid(), 0);
+    ASSERT_FALSE(PathExists("/proc/" + std::to_string(survivor.leader())));
+    EXPECT_THAT(
+        IdRefusal(TreeOf(survivor.leader())),
+        AllOf(HasSubstr(std::to_string(survivor.leader())),
+              HasSubstr("PID " + std::to_string(survivor.pid())), HasSubstr("process group or session")))
+        << session;
+  }
+}
+
+TEST(CheckIdsTest, OrphansThatEndAreWaitedFor) {
+  Survivor survivor(true);
+  ASSERT_GT(survivor.pid(), 0);
+  std::thread killer([&] { ::kill(survivor.pid(), SIGKILL); });
+  absl::Status status = CheckIdsAreFree(TreeOf(survivor.leader()), -1, kAsLongAsItTakes);
+  killer.join();
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(CheckIdsTest, KilledProcessIsWaitedForWhileItGivesItsMemoryBack) {
+  constexpr size_t kBytes = 256 << 20;
+  TestChild large([] {
+    void* memory =
+        ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    return memory != MAP_FAILED;
+  });
+  ASSERT_TRUE(large.prepared());
+  pid_t pid = large.pid();
+  large.Kill();
+  std::thread reaper([&] { large.Reap(); });
+  absl::Status status = CheckIdsAreFree(TreeOf(pid), -1, kAsLongAsItTakes);
+  reaper.join();
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(CheckIdsTest, ZombieThatStaysIsRefusedAndItsParentNamed) {
+  TestChild zombie;
+  zombie.Kill();
+  ASSERT_TRUE(zombie.AwaitEnd());
+  EXPECT_THAT(IdRefusal(TreeOf(zombie.pid())),
+              AllOf(HasSubstr(std::to_string(zombie.pid())), HasSubstr("zombie"),
+                    HasSubstr("parent " + std::to_string(::getpid())), Not(HasSubstr("it still runs"))));
+}
+
+TEST(CheckIdsTest, WaitingCanBeCancelled) {
+  TestChild zombie;
+  zombie.Kill();
+  ASSERT_TRUE(zombie.AwaitEnd());
+  UniqueFd cancel(::eventfd(1, EFD_CLOEXEC));
+  absl::Status status = CheckIdsAreFree(TreeOf(zombie.pid()), cancel.get(), kAsLongAsItTakes);
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+}
+
+TEST(CheckIdsTest, ManyHoldersAreCounted) {
+  TestChild children[5];
+  std::vector<criu::PstreeEntry> tree;
+  for (const TestChild& child : children) tree.push_back(TreeOf(child.pid())[0]);
+  EXPECT_THAT(IdRefusal(tree), AllOf(HasSubstr("5 are in use"), HasSubstr("…")));
+}
+
+// ---- files and memory
+
+class CheckFilesTest : public testing::Test {
+ protected:
+  std::string Make(const std::string& name, size_t bytes) {
+    std::string path = folder_.path() + "/" + name;
+    EXPECT_TRUE(WriteFileAtomically(path, std::string(bytes, 'x')).ok());
+    return path;
+  }
+  void Need(const std::string& path, std::optional<uint64_t> size) {
+    v1::NeededFile* file = manifest_.add_files();
+    file->set_path(path);
+    file->set_has_size(size.has_value());
+    file->set_size(size.value_or(0));
+  }
+  std::string Refusal() const {
+    absl::Status status = CheckFiles(manifest_);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    return std::string(status.message());
+  }
+
+  TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "rk_compatibility_test.").value();
+  v1::JobManifest manifest_;
+};
+
+TEST_F(CheckFilesTest, UnchangedFilesAreFine) {
+  manifest_.set_working_directory(folder_.path());
+  Need(Make("same", 10), 10);
+  Need(Make("a log that is appended to", 10), std::nullopt);
+  Need(folder_.path(), 1);   // a directory's size says nothing
+  Need("/proc/1/gone", 10);  // the kernel makes these
+  Need("an image's strange entry", 10);
+  EXPECT_TRUE(CheckFiles(manifest_).ok()) << CheckFiles(manifest_);
+}
+
+TEST_F(CheckFilesTest, MissingFile) {
+  Need(folder_.path() + "/gone", 10);
+  EXPECT_THAT(Refusal(), HasSubstr(folder_.path() + "/gone is gone"));
+}
+
+TEST_F(CheckFilesTest, MissingWorkingDirectory) {
+  manifest_.set_working_directory(folder_.path() + "/work");
+  EXPECT_THAT(Refusal(), HasSubstr("working directory " + folder_.path() + "/work is gone"));
+}
+
+TEST_F(CheckFilesTest, ChangedSizes) {
+  std::string shorter = Make("shorter", 9), longer = Make("longer", 20);
+  Need(shorter, 10);
+  Need(longer, 10);
+  Need(longer, 10);  // open twice: one problem
+  std::string refusal = Refusal();
+  EXPECT_THAT(refusal, HasSubstr(shorter + " has become shorter (9 bytes, it had 10)"));
+  EXPECT_THAT(refusal, HasSubstr(longer + " has grown (20 bytes, it had 10"));
+  EXPECT_THAT(refusal, HasSubstr("truncate -s 10 " + longer));
+  EXPECT_EQ(refusal.find(" has grown"), refusal.rfind(" has grown"));
+}
+
+TEST_F(CheckFilesTest, ManyProblemsAreCounted) {
+  for (int i = 0; i < 7; ++i) Need(folder_.path() + "/gone" + std::to_string(i), 1);
+  EXPECT_THAT(Refusal(), HasSubstr("and 3 more"));
+}
+
+TEST(CheckMemoryTest, MoreThanThereIs) {
+  EXPECT_TRUE(CheckMemory(4096).ok());
+  absl::Status status = CheckMemory(uint64_t{1} << 60);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+}
+
+}  // namespace
+}  // namespace rekindle::restore
