@@ -75,6 +75,9 @@ TEST_F(StoreTest, KeepsEmptyImagesAndEmptyObjects) {
   EXPECT_TRUE(absl::IsNotFound((*reader)->ReadBlob("else").status()));
   std::byte page[kPageSize];
   EXPECT_TRUE(absl::IsOutOfRange((*reader)->ReadPages("nothing", 0, page)));
+  PageRun range{0, 1, false};
+  auto ignore = [](uint64_t, absl::Span<const std::byte>) { return absl::OkStatus(); };
+  EXPECT_TRUE(absl::IsOutOfRange((*reader)->ReadRanges("nothing", {&range, 1}, ignore)));
 }
 
 TEST_F(StoreTest, ChildOfAParentGrowsByWhatChanged) {
