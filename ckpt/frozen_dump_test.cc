@@ -1,0 +1,138 @@
+// Real CRIU, a real process: what stands in its memory is what the store has in the end.
+#include "ckpt/frozen_dump.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "ckpt/job_inspection.h"
+#include "criu/test_support.h"
+#include "dedup_store/store_testing.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+using store::StatusOf;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Key;
+
+constexpr uint64_t kPage = store::kPageSize;
+constexpr uint64_t kRoom = 64u << 20;
+// The size of the pattern in the memory of criu/test_job.cc.
+constexpr uint64_t kPatternBytes = 8u << 20;
+
+class FrozenDumpTest : public store::StoreTest {
+ protected:
+  void SetUp() override {
+    StoreTest::SetUp();
+    Reopen();
+    auto criu = criu::FindCriu();
+    ASSERT_TRUE(criu.ok()) << criu.status();
+    criu_ = *criu;
+    children_before_ = criu::OwnChildren();
+  }
+  void TearDown() override { EXPECT_EQ(criu::OwnChildren(), children_before_); }
+
+  absl::StatusOr<FrozenDump> Dump(const criu::TestJob& job, StagingArena* arena,
+                                  const std::atomic<bool>* cancel = nullptr,
+                                  const std::function<void(uint64_t)>& progress = {}) {
+    criu::DumpOptions options;
+    options.pid = job.pid();
+    options.images_directory = options.work_directory = job.folder();
+    options.after = criu::AfterDump::kLeaveRunning;
+    auto gate = FindDumpGate();
+    if (!gate.ok()) return gate.status();
+    options.action_script = *gate;
+    return RunFrozenDump(criu_, options, arena, cancel, progress);
+  }
+
+  criu::Installation criu_;
+  std::set<pid_t> children_before_;
+};
+
+TEST_F(FrozenDumpTest, MemoryOfTheJobReachesTheStoreAtItsAddresses) {
+  criu::TestJob job;
+  ASSERT_TRUE(job.GoesOn());
+  // Part of it through the spill file.
+  auto arena = StagingArena::Create(kRoom, 2 * StagingArena::kBlockBytes, folder_->path());
+  RK_ASSERT_OK(arena);
+  uint64_t seen = 0;
+  auto dump = Dump(job, arena->get(), nullptr, [&](uint64_t bytes) { seen = std::max(seen, bytes); });
+  ASSERT_TRUE(dump.ok()) << dump.status();
+  EXPECT_TRUE(job.GoesOn());
+  EXPECT_GT((*arena)->spilled_bytes(), 0u);
+  EXPECT_LE(seen, dump->image.bytes());
+  EXPECT_GT(dump->stats.frozen_us, 0u);
+  EXPECT_THAT(dump->command_line, AllOf(HasSubstr("dump"), HasSubstr(std::to_string(job.pid()))));
+  std::string pid = std::to_string(job.pid());
+  for (const std::string& name : {std::string("inventory.img"), std::string("pstree.img"),
+                                  "core-" + pid + ".img", "mm-" + pid + ".img", "pagemap-" + pid + ".img"}) {
+    EXPECT_THAT(dump->image.files, Contains(Key(name)));
+  }
+
+  auto writer = store_->NewImage(store::Named("job:1"));
+  RK_ASSERT_OK(writer);
+  v1::JobManifest manifest;
+  RK_ASSERT_OK(AddToImage(dump->image, **writer, &manifest));
+  RK_ASSERT_OK((*writer)->Commit());
+  auto image = store_->OpenImage("job:1");
+  RK_ASSERT_OK(image);
+
+  // The pattern never changes, so the living process still has what was dumped.
+  auto areas = criu::ParseMm(dump->image.files["mm-" + pid + ".img"]);
+  RK_ASSERT_OK(areas);
+  std::string expected(kPatternBytes, '?'), stored(kPatternBytes, '!');
+  int compared = 0;
+  for (const criu::Vma& area : *areas) {
+    if (!area.plain_anonymous() || area.end - area.start != kPatternBytes) continue;
+    auto memory = OpenFile("/proc/" + pid + "/mem", O_RDONLY);
+    RK_ASSERT_OK(memory);
+    ASSERT_EQ(::pread(memory->get(), expected.data(), expected.size(), static_cast<off_t>(area.start)),
+              static_cast<ssize_t>(kPatternBytes));
+    RK_ASSERT_OK((*image)->ReadPages("mem/" + pid, area.start,
+                                     {reinterpret_cast<std::byte*>(stored.data()), stored.size()}));
+    EXPECT_TRUE(stored == expected);
+    ++compared;
+  }
+  EXPECT_EQ(compared, 1);
+  EXPECT_EQ(kPatternBytes % kPage, 0u);
+}
+
+TEST_F(FrozenDumpTest, JobGoesOnWhenStagingFindsNoRoom) {
+  criu::TestJob job;
+  ASSERT_TRUE(job.GoesOn());
+  auto arena = StagingArena::Create(0, StagingArena::kBlockBytes, folder_->path() + "/absent");
+  RK_ASSERT_OK(arena);
+  auto dump = Dump(job, arena->get());
+  EXPECT_EQ(dump.status().code(), absl::StatusCode::kNotFound) << dump.status();
+  EXPECT_THAT(std::string(dump.status().message()), HasSubstr(folder_->path() + "/absent"));
+  EXPECT_TRUE(job.GoesOn());
+}
+
+TEST_F(FrozenDumpTest, JobGoesOnWhenTheCaptureIsCancelled) {
+  criu::TestJob job;
+  ASSERT_TRUE(job.GoesOn());
+  auto arena = StagingArena::Create(kRoom, kRoom, folder_->path());
+  RK_ASSERT_OK(arena);
+  std::atomic<bool> cancel{true};
+  auto dump = Dump(job, arena->get(), &cancel);
+  EXPECT_EQ(dump.status().code(), absl::StatusCode::kCancelled) << dump.status();
+  EXPECT_TRUE(job.GoesOn());
+}
+
+TEST_F(FrozenDumpTest, ProcessThatIsNotThereIsSaid) {
+  criu::TestJob job;
+  ASSERT_TRUE(job.GoesOn());
+  auto arena = StagingArena::Create(0, kRoom, folder_->path());
+  RK_ASSERT_OK(arena);
+  job.Kill();
+  auto dump = Dump(job, arena->get());
+  EXPECT_EQ(dump.status().code(), absl::StatusCode::kNotFound) << dump.status();
+  EXPECT_THAT(std::string(dump.status().message()), HasSubstr(std::to_string(job.pid())));
+}
+
+}  // namespace
+}  // namespace rekindle::ckpt
