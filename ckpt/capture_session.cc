@@ -134,12 +134,14 @@ absl::StatusOr<CaptureSession> CaptureSession::Begin(const std::string& runtime_
   RK_RETURN_IF_ERROR(MakeDirectories(runtime_directory));
   RK_ASSIGN_OR_RETURN(UniqueFd claim, Claim(job.processes[0].pid));
   RK_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Make(runtime_directory, kWorkPrefix));
-  std::string path = absl::StrCat(directory.path(), "/", kJournal);
-  RK_ASSIGN_OR_RETURN(UniqueFd journal, OpenFile(path, O_RDWR | O_CREAT));
-  if (::flock(journal.get(), LOCK_EX | LOCK_NB) != 0)
-    return ErrnoStatus(errno, absl::StrCat("locking ", path));
+  // Under another name until it is locked: a journal that nobody has locked is one of the dead.
+  std::string path = absl::StrCat(directory.path(), "/", kJournal), unlocked = absl::StrCat(path, ".new");
+  RK_ASSIGN_OR_RETURN(UniqueFd journal, OpenFile(unlocked, O_RDWR | O_CREAT));
   std::string text = SerializeJournal(job.processes);
-  RK_RETURN_IF_ERROR(WriteFully(journal.get(), text.data(), text.size(), path));
+  RK_RETURN_IF_ERROR(WriteFully(journal.get(), text.data(), text.size(), unlocked));
+  if (::flock(journal.get(), LOCK_EX | LOCK_NB) != 0 || ::rename(unlocked.c_str(), path.c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("locking ", unlocked));
+  }
   return CaptureSession(std::move(directory), std::move(claim), std::move(journal));
 }
 
@@ -171,7 +173,9 @@ void KillTree(const std::vector<ProcessInfo>& recorded) {
   const absl::Time deadline = absl::Now() + kDyingMayTake;
   for (const TreeMember& member : members) {
     pollfd exited{member.pidfd.get(), POLLIN, 0};
-    auto left = [&] { return static_cast<int>(std::max<int64_t>(0, (deadline - absl::Now()) / absl::Milliseconds(1))); };
+    auto left = [&] {
+      return static_cast<int>(std::max<int64_t>(0, (deadline - absl::Now()) / absl::Milliseconds(1)));
+    };
     while (::poll(&exited, 1, left()) < 0 && errno == EINTR) {
     }
   }

@@ -6,6 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <thread>
+
 #include "base/test_child.h"
 #include "ckpt/capture.h"
 #include "gmock/gmock.h"
@@ -116,6 +119,24 @@ TEST_F(CaptureSessionTest, RecoveryLeavesALivingCaptureAlone) {
   EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), IsEmpty());
   EXPECT_EQ(ReadProcess(job.pid())->state, 'T');
   EXPECT_TRUE(PathExists(session->work_directory()));
+}
+
+// Others may look for the dead at any moment of a beginning.
+TEST_F(CaptureSessionTest, RecoveryNeverTakesABeginningCaptureForADeadOne) {
+  TestChild job;
+  JobInspection inspected = Job(job);
+  std::atomic<bool> stop{false};
+  std::thread recovery([&] {
+    while (!stop) EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), IsEmpty());
+  });
+  for (int i = 0; i < 300; ++i) {
+    auto session = CaptureSession::Begin(runtime(), inspected);
+    EXPECT_TRUE(session.ok()) << session.status();
+    if (!session.ok()) break;
+    EXPECT_TRUE(PathExists(session->work_directory() + "/journal"));
+  }
+  stop = true;
+  recovery.join();
 }
 
 TEST_F(CaptureSessionTest, RecoveryOfNothingIsNoError) {

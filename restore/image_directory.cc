@@ -101,9 +101,11 @@ absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& im
   std::string parent = IsTmpfs(runtime_directory) ? runtime_directory : "/dev/shm";
   RemoveLeftovers(parent);
   RK_ASSIGN_OR_RETURN(TemporaryDirectory temporary, TemporaryDirectory::Make(parent, kPrefix));
-  RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(absl::StrCat(temporary.path(), "/", kLock), O_RDWR | O_CREAT));
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("locking ", temporary.path()));
+  // Under another name until it is held: a lock that nobody holds is one of the dead.
+  std::string path = absl::StrCat(temporary.path(), "/", kLock), unlocked = absl::StrCat(path, ".new");
+  RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(unlocked, O_RDWR | O_CREAT));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 || ::rename(unlocked.c_str(), path.c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("locking ", unlocked));
   }
   ImageDirectory directory(std::move(temporary), std::move(lock));
   RK_RETURN_IF_ERROR(directory.LayOut(image, manifest, bytes_done));
