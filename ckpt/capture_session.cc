@@ -80,6 +80,7 @@ absl::StatusOr<UniqueFd> Claim(pid_t root) {
   return fd;
 }
 
+// Makes room for one more.
 void RemoveOldLogs(const std::string& runtime_directory) {
   auto names = ListDirectory(runtime_directory);
   if (!names.ok()) return;
@@ -88,7 +89,7 @@ void RemoveOldLogs(const std::string& runtime_directory) {
     if (absl::StartsWith(name, kLogsPrefix)) logs.push_back(name);
   }
   // The names begin with the time, so the oldest come first.
-  for (size_t i = 0; i + kKeptLogs < logs.size(); ++i) {
+  for (size_t i = 0; i + kKeptLogs <= logs.size(); ++i) {
     RemoveTree(absl::StrCat(runtime_directory, "/", logs[i])).IgnoreError();
   }
 }
@@ -151,9 +152,9 @@ std::string CaptureSession::KeepLogs() {
   std::string kept = absl::StrCat(parent, "/", kLogsPrefix, absl::ToUnixSeconds(absl::Now()), "-",
                                   work.substr(work.rfind('-') + 1));
   ::unlink(absl::StrCat(work, "/", kJournal).c_str());
+  RemoveOldLogs(parent);
   if (::rename(work.c_str(), kept.c_str()) != 0) return work;
   work_directory_.Release();
-  RemoveOldLogs(parent);
   return kept;
 }
 
