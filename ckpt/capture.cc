@@ -144,7 +144,8 @@ class CaptureRun {
   absl::Status ReadFrozenTree() {
     auto content = frozen_.image.files.find("pstree.img");
     if (content == frozen_.image.files.end())
-      return absl::InternalError(absl::StrCat("capturing process ", options_.pid, ": CRIU sent no pstree.img"));
+      return absl::InternalError(
+          absl::StrCat("capturing process ", options_.pid, ": CRIU sent no pstree.img"));
     RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(content->second));
     std::map<pid_t, const ProcessInfo*> seen;
     for (const ProcessInfo& process : job_.processes) seen[process.pid] = &process;

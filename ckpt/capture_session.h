@@ -38,8 +38,8 @@ class CaptureSession {
   UniqueFd journal_;  // locked: says that its capture lives
 };
 
-// The recorded processes that are still the same ones, and their descendants of now: a job goes on forking between the
-// look at it and the freeze.
+// The recorded processes that are still the same ones, and their descendants of now: a job goes on forking
+// between the look at it and the freeze.
 
 // Lets those run that were stopped since; gives their PIDs.
 std::vector<pid_t> ResumeTree(const std::vector<ProcessInfo>& recorded);

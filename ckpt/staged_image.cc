@@ -152,6 +152,7 @@ void RecordNeededFiles(const StagedImage& staged, v1::JobManifest* manifest) {
     needed->set_path(file.path);
     needed->set_size(file.size);
     needed->set_has_size(file.has_size);
+    needed->set_written(file.written);
   }
 }
 

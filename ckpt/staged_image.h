@@ -29,8 +29,8 @@ struct StagedImage {
 // DataLoss when a pages image and its pagemap do not fit each other.
 absl::Status AddToImage(const StagedImage& staged, store::ImageWriter& writer, v1::JobManifest* manifest);
 
-// Lists in `manifest` the regular files that a restore must find on disk: those the job has open or mapped and that
-// still had their names. Nothing when the images do not tell.
+// Lists in `manifest` the regular files that a restore must find on disk: those the job has open or mapped
+// and that still had their names. Nothing when the images do not tell.
 void RecordNeededFiles(const StagedImage& staged, v1::JobManifest* manifest);
 
 }  // namespace rekindle::ckpt

@@ -204,7 +204,8 @@ void Parser::AddJobCommands() {
                  "Without --detach its output is shown, SIGINT and SIGTERM go to it, and its exit status\n"
                  "(128 + signal when one killed it) is returned.\n");
   // For the help alone: the job's words are split off before CLI11 sees them.
-  run->add_option("command", run_words_, "The command and its arguments, best after '--'")->type_name("COMMAND...");
+  run->add_option("command", run_words_, "The command and its arguments, best after '--'")
+      ->type_name("COMMAND...");
   Text(
       run, "--name", [this](const std::string& v) { run_.set_name(v); }, "The job's name", "NAME");
   Text(
@@ -234,7 +235,8 @@ void Parser::AddJobCommands() {
   Flag(
       ckpt, "--replace", [this] { ckpt_.set_replace(true); }, "Take over a name that exists");
   Flag(
-      ckpt, "--tcp-established", [this] { ckpt_.set_tcp_established(true); }, "Carry live TCP connections [when there are any]");
+      ckpt, "--tcp-established", [this] { ckpt_.set_tcp_established(true); },
+      "Carry live TCP connections [when there are any]");
   Flag(
       ckpt, "--tcp-close", [this] { ckpt_.set_tcp_close(true); },
       "Leave live TCP connections out: they are closed in the restored job");

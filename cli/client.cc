@@ -107,7 +107,8 @@ class GrpcClient final : public Client {
     {
       absl::MutexLock lock(&mutex_);
       if (cancelled_ && status.error_code() == grpc::StatusCode::CANCELLED) {
-        return absl::CancelledError(absl::StrCat("interrupted: the daemon at ", host_, " puts everything back"));
+        return absl::CancelledError(
+            absl::StrCat("interrupted: the daemon at ", host_, " puts everything back"));
       }
     }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !host_.empty()) {

@@ -1,9 +1,11 @@
 #include "criu/image_files.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/timerfd.h>
 
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -166,6 +168,23 @@ absl::Status AddEntry(const pb::PagemapEntry& entry, uint64_t* file_pages, Pagem
   return absl::OkStatus();
 }
 
+bool IsWritten(const pb::RegularFile& file) { return (file.flags() & O_ACCMODE) != O_RDONLY; }
+
+// files.img with `change` applied to each entry; the very same bytes when it never returns true.
+absl::StatusOr<std::string> RewriteFiles(absl::string_view content,
+                                         const std::function<bool(pb::FileEntry&)>& change) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("files", content, kFilesMagic));
+  RecordWriter writer(kFilesMagic);
+  bool changed = false;
+  while (!reader.AtEnd()) {
+    pb::FileEntry entry;
+    RK_RETURN_IF_ERROR(reader.Next(&entry));
+    changed |= change(entry);
+    writer.Add(entry);
+  }
+  return changed ? writer.Take() : std::string(content);
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<PstreeEntry>> ParsePstree(absl::string_view content) {
@@ -273,18 +292,9 @@ absl::StatusOr<std::vector<Vma>> ParseMm(absl::string_view content) {
   return areas;
 }
 
-absl::StatusOr<std::string> AddAdvice(absl::string_view mm_content, const std::set<uint64_t>& starts,
-                                      int advice) {
-  if (advice < 0 || advice > 63) {
-    return absl::InvalidArgumentError(absl::StrCat("adding memory advice ", advice, ": it must be 0 to 63"));
-  }
+absl::StatusOr<bool> HugePagesDisabled(absl::string_view mm_content) {
   RK_ASSIGN_OR_RETURN(pb::Mm mm, ParseMmMessage(mm_content));
-  for (pb::Vma& area : *mm.mutable_areas()) {
-    if (starts.count(area.start()) != 0) area.set_advice_bits(area.advice_bits() | uint64_t{1} << advice);
-  }
-  RecordWriter writer(kMmMagic);
-  writer.Add(mm);
-  return writer.Take();
+  return mm.huge_pages_disabled();
 }
 
 absl::StatusOr<DumpStats> ParseDumpStats(absl::string_view content) {
@@ -325,6 +335,7 @@ absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view fil
     file.path = entry.regular().path();
     file.has_size = entry.regular().has_size();
     file.size = entry.regular().size();
+    file.written = IsWritten(entry.regular());
     file.ghost = remapped.count(file.id) != 0;
     files.push_back(std::move(file));
   }
@@ -332,24 +343,25 @@ absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view fil
 }
 
 absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content) {
-  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("files", files_content, kFilesMagic));
-  RecordWriter writer(kFilesMagic);
-  bool changed = false;
-  while (!reader.AtEnd()) {
-    pb::FileEntry entry;
-    RK_RETURN_IF_ERROR(reader.Next(&entry));
+  return RewriteFiles(files_content, [](pb::FileEntry& entry) {
     const pb::TimerFile& timer = entry.timer();
     bool periodic = timer.interval_seconds() != 0 || timer.interval_nanoseconds() != 0;
     bool expired = timer.value_seconds() == 0 && timer.value_nanoseconds() == 0 && timer.ticks() != 0;
     // CRIU sets an absolute one to a time that has passed: it fires at once and goes on.
-    if (entry.has_timer() && periodic && expired && (timer.settime_flags() & TFD_TIMER_ABSTIME) == 0) {
-      entry.mutable_timer()->set_value_seconds(timer.interval_seconds());
-      entry.mutable_timer()->set_value_nanoseconds(timer.interval_nanoseconds());
-      changed = true;
-    }
-    writer.Add(entry);
-  }
-  return changed ? writer.Take() : std::string(files_content);
+    bool absolute = (timer.settime_flags() & TFD_TIMER_ABSTIME) != 0;
+    if (!entry.has_timer() || !periodic || !expired || absolute) return false;
+    entry.mutable_timer()->set_value_seconds(timer.interval_seconds());
+    entry.mutable_timer()->set_value_nanoseconds(timer.interval_nanoseconds());
+    return true;
+  });
+}
+
+absl::StatusOr<std::string> ForgetWrittenSizes(absl::string_view files_content) {
+  return RewriteFiles(files_content, [](pb::FileEntry& entry) {
+    if (!entry.has_regular() || !entry.regular().has_size() || !IsWritten(entry.regular())) return false;
+    entry.mutable_regular()->clear_size();
+    return true;
+  });
 }
 
 }  // namespace rekindle::criu

@@ -64,10 +64,8 @@ struct Vma {
   bool plain_anonymous() const;
 };
 absl::StatusOr<std::vector<Vma>> ParseMm(absl::string_view content);
-// The same image with bit `advice` added to the madv field of every area whose start is in `starts`; all else
-// byte for byte as far as protobuf allows.
-absl::StatusOr<std::string> AddAdvice(absl::string_view mm_content, const std::set<uint64_t>& starts,
-                                      int advice);
+// Has the process forbidden itself transparent huge pages (PR_SET_THP_DISABLE)? `mm_content` as above.
+absl::StatusOr<bool> HugePagesDisabled(absl::string_view mm_content);
 
 // Statistics that CRIU leaves beside the log (stats-dump).
 struct DumpStats {
@@ -82,6 +80,7 @@ struct RegularFile {
   std::string path;   // absolute, as in the job's namespace
   uint64_t size = 0;  // 0 when not recorded
   bool has_size = false;
+  bool written = false;  // open for writing
   bool ghost =
       false;  // its name was gone: the content is in the images or under an extra link (which is listed too)
 };
@@ -89,9 +88,13 @@ struct RegularFile {
 absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view files_content,
                                                            absl::string_view remaps_content = {});
 
-// The same files.img with every periodic timerfd running. The kernel starts such a timer's next period when its expiry
-// is read; until then it says that nothing remains, which CRIU would restore as a timer that never fires again. It is
-// given a whole period instead. Unchanged, byte for byte, when there is nothing to do.
+// The same files.img with every periodic timerfd running. The kernel starts such a timer's next period when
+// its expiry is read; until then it says that nothing remains, which CRIU would restore as a timer that never
+// fires again. It is given a whole period instead. Unchanged, byte for byte, when there is nothing to do.
 absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content);
+
+// The same files.img without the sizes of files that were open for writing: CRIU insists on the recorded
+// size, and a job that ran on after its image has written on.
+absl::StatusOr<std::string> ForgetWrittenSizes(absl::string_view files_content);
 
 }  // namespace rekindle::criu

@@ -1,5 +1,6 @@
 #include "criu/image_files.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <functional>
@@ -191,25 +192,39 @@ TEST(ImageFilesTest, PagemapRefusesAbsurdEntries) {
   }
 }
 
-TEST(ImageFilesTest, MmAndAdvice) {
+TEST(ImageFilesTest, Mm) {
   std::string image = SampleMm();
   absl::StatusOr<std::vector<Vma>> areas = ParseMm(image);
   ASSERT_TRUE(areas.ok()) << areas.status();
   ASSERT_THAT(*areas, SizeIs(2));
   EXPECT_TRUE((*areas)[0].plain_anonymous());
   EXPECT_FALSE((*areas)[1].plain_anonymous());
-  absl::StatusOr<std::string> changed = AddAdvice(image, {0x10000}, MADV_HUGEPAGE);
-  ASSERT_TRUE(changed.ok()) << changed.status();
-  areas = ParseMm(*changed);
-  ASSERT_TRUE(areas.ok()) << areas.status();
-  EXPECT_EQ((*areas)[0].madv, 0u);
-  EXPECT_EQ((*areas)[1].madv, uint64_t{1} << MADV_DONTFORK | uint64_t{1} << MADV_HUGEPAGE);
+  EXPECT_EQ((*areas)[1].madv, uint64_t{1} << MADV_DONTFORK);
+  EXPECT_FALSE(HugePagesDisabled(image).value());
   pb::Mm mm;
-  ASSERT_TRUE(mm.ParseFromString(changed->substr(12)));
-  ASSERT_EQ(mm.unknown_fields().field_count(), 1);
-  EXPECT_EQ(mm.unknown_fields().field(0).varint(), 4711u);
-  EXPECT_EQ(*AddAdvice(image, {}, MADV_HUGEPAGE), image);
-  EXPECT_EQ(AddAdvice(image, {}, 64).status().code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(mm.ParseFromString(image.substr(12)));
+  mm.set_huge_pages_disabled(true);
+  EXPECT_TRUE(HugePagesDisabled(Image(0x57492820, {Record(mm)})).value());
+}
+
+TEST(ImageFilesTest, SizesOfWrittenFilesCanBeForgotten) {
+  pb::FileEntry read_only, written;
+  for (pb::FileEntry* entry : {&read_only, &written}) {
+    entry->set_type(1);
+    entry->mutable_regular()->set_path("/tmp/a");
+    entry->mutable_regular()->set_size(5);
+  }
+  read_only.mutable_regular()->set_flags(O_RDONLY | O_CLOEXEC);
+  written.mutable_regular()->set_flags(O_WRONLY);
+  auto forgotten = ForgetWrittenSizes(Image(0x56303138, {Record(read_only), Record(written)}));
+  ASSERT_TRUE(forgotten.ok()) << forgotten.status();
+  auto files = ParseRegularFiles(*forgotten);
+  ASSERT_TRUE(files.ok()) << files.status();
+  ASSERT_THAT(*files, SizeIs(2));
+  EXPECT_TRUE((*files)[0].has_size);
+  EXPECT_FALSE((*files)[0].written);
+  EXPECT_FALSE((*files)[1].has_size);
+  EXPECT_TRUE((*files)[1].written);
 }
 
 TEST(ImageFilesTest, AreasThatAreNotPlain) {
@@ -243,7 +258,8 @@ TEST(ImageFilesTest, RegularFilesAndGhosts) {
   EXPECT_FALSE((*files)[1].has_size);
 }
 
-pb::FileEntry TimerEntry(uint32_t id, uint64_t ticks, uint64_t value_ns, uint64_t interval_ns, uint32_t flags) {
+pb::FileEntry TimerEntry(uint32_t id, uint64_t ticks, uint64_t value_ns, uint64_t interval_ns,
+                         uint32_t flags) {
   pb::FileEntry entry;
   entry.set_type(17);
   entry.set_id(id);
@@ -282,7 +298,7 @@ TEST(ImageFilesTest, DamagedImagesNeverCrash) {
       {PagemapImage({Record(NewEntry(0x1000, 2, kPagePresent)), Record(NewEntry(0x8000, 5, kPageInParent))}),
        [](absl::string_view s) { return ParsePagemap(s).status(); }},
       {SampleMm(), [](absl::string_view s) { return ParseMm(s).status(); }},
-      {SampleMm(), [](absl::string_view s) { return AddAdvice(s, {0x1000}, 14).status(); }},
+      {SampleMm(), [](absl::string_view s) { return HugePagesDisabled(s).status(); }},
       {SampleFiles(), [](absl::string_view s) { return ParseRegularFiles(s).status(); }},
       {SampleFiles(), [](absl::string_view s) { return RearmExpiredTimers(s).status(); }},
       {SampleRemaps(), [](absl::string_view s) { return ParseRegularFiles(SampleFiles(), s).status(); }},

@@ -21,8 +21,8 @@ class EmbeddedService {
   // leave it be: nothing of it needs an orderly end.
   virtual ~EmbeddedService() = default;
   virtual std::shared_ptr<grpc::Channel> channel() = 0;
-  // Makes the calls under way give up and say what came of it: a client that cancels its own side would be told nothing,
-  // and might end this process before everything is put right. Any thread.
+  // Makes the calls under way give up and say what came of it: a client that cancels its own side would be
+  // told nothing, and might end this process before everything is put right. Any thread.
   virtual void CancelCalls() = 0;
 };
 

@@ -25,8 +25,8 @@ struct Peer {
 // Unauthenticated when nobody vouches for the peer. Called on any thread.
 using CallerResolver = std::function<absl::StatusOr<Caller>(const Peer& peer)>;
 
-// The result may be registered with one server; `node` must outlive it. `cancelled`, when given, tells every call that
-// it is to give up, as a client's own cancellation does.
+// The result may be registered with one server; `node` must outlive it. `cancelled`, when given, tells every
+// call that it is to give up, as a client's own cancellation does.
 std::shared_ptr<grpc::Service> MakeGrpcService(Node& node, CallerResolver resolve,
                                                std::function<bool()> cancelled = nullptr);
 

@@ -57,9 +57,10 @@ class JobLauncherTest : public ::testing::Test {
 
 TEST_F(JobLauncherTest, AJobHasASessionThreeDescriptorsAndItsEnvironment) {
   UniqueFd inherited(::open("/dev/null", O_RDONLY));  // without close-on-exec: must not reach the job
-  ExitState exit = Run(Shell(
-      "ls /proc/$$/fd | tr '\\n' ' '; readlink /proc/$$/fd/0; echo $COLOUR; pwd; cut -d' ' -f6 /proc/$$/stat; echo $$;"
-      "echo error >&2; exit 7"));
+  ExitState exit =
+      Run(Shell("ls /proc/$$/fd | tr '\\n' ' '; readlink /proc/$$/fd/0; echo $COLOUR; pwd; cut -d' ' -f6 "
+                "/proc/$$/stat; echo $$;"
+                "echo error >&2; exit 7"));
   EXPECT_EQ(exit.code, 7);
   EXPECT_EQ(exit.signal, 0);
   std::string log = Log();

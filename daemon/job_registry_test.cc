@@ -33,7 +33,8 @@ class JobRegistryTest : public ::testing::Test {
     EXPECT_TRUE(started.ok()) << started.status();
     return *std::move(started);
   }
-  static JobRecord Record(pid_t pid, const std::string& name, const std::string& command = "/bin/sleep 1000") {
+  static JobRecord Record(pid_t pid, const std::string& name,
+                          const std::string& command = "/bin/sleep 1000") {
     JobRecord record;
     record.pid = pid;
     record.name = name;

@@ -80,7 +80,8 @@ class PeerCredentialsTest : public ::testing::Test {
   }
   UniqueFd NextConnection() {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(+[](std::vector<UniqueFd>* all) { return !all->empty(); }, &connections_));
+    mutex_.Await(absl::Condition(
+        +[](std::vector<UniqueFd>* all) { return !all->empty(); }, &connections_));
     UniqueFd connection = std::move(connections_.front());
     connections_.erase(connections_.begin());
     return connection;
@@ -190,7 +191,8 @@ TEST_F(PeerCredentialsTest, ALiveSocketIsRefusedADeadOneReplaced) {
   (*third)->Stop();
 
   ASSERT_TRUE(WriteFileAtomically(path_, "a file").ok());
-  EXPECT_EQ(UnixListener::Start(path_, 0666, [](UniqueFd) {}).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(UnixListener::Start(path_, 0666, [](UniqueFd) {}).status().code(),
+            absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(ReadFile(path_).value_or(""), "a file");
 }
 

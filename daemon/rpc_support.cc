@@ -27,7 +27,8 @@ absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Sto
   return info;
 }
 
-absl::Status SendJobEnd(const Node& node, const Call& call, const JobEnd& end, const EventSink<v1::JobEvent>& send) {
+absl::Status SendJobEnd(const Node& node, const Call& call, const JobEnd& end,
+                        const EventSink<v1::JobEvent>& send) {
   std::optional<ExitState> exit;
   // How soon it is seen that the client has gone; the job's end is seen at once.
   constexpr absl::Duration kLookForClient = absl::Milliseconds(200);

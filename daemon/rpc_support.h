@@ -20,8 +20,8 @@ absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Sto
                                               const Caller& caller, absl::string_view image,
                                               absl::string_view verb);
 
-// Waits until the job ends, and sends how it did. Leaves early, the job running on, when the client has gone (OK)
-// or the daemon is about to (Unavailable).
+// Waits until the job ends, and sends how it did. Leaves early, the job running on, when the client has gone
+// (OK) or the daemon is about to (Unavailable).
 absl::Status SendJobEnd(const Node& node, const Call& call, const JobEnd& end,
                         const EventSink<v1::JobEvent>& send);
 

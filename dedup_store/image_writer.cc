@@ -329,7 +329,8 @@ absl::Status ImageWriterImpl::StoreSlices(const std::vector<Slice>& slices,
       absl::MutexLock lock(&mutex);
       done += slices[i].range.pages;
       if (status.ok() && progress && !progress(done * kPageSize, total_pages_ * kPageSize)) {
-        status = absl::CancelledError(absl::StrCat("writing image ", options_.reference, " was cancelled; nothing of it is left"));
+        status = absl::CancelledError(
+            absl::StrCat("writing image ", options_.reference, " was cancelled; nothing of it is left"));
       }
     }
     if (status.ok() && !stop) status = worker->appender.Flush(&worker->placed);

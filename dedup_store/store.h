@@ -1,12 +1,13 @@
 // A content-addressed store of page-addressed images.
 //
-// An image is an immutable set of named objects under a reference "name:tag". An object is either a blob (a byte
-// string) or paged (4 KiB pages at page-aligned addresses, sparse). Pages are deduplicated against the parent image
-// (same object name, same address) and by content against everything else in the store; zero pages take no room;
-// what is left is compressed where that helps and appended to pack files. docs/store-format.md describes the formats.
+// An image is an immutable set of named objects under a reference "name:tag". An object is either a blob (a
+// byte string) or paged (4 KiB pages at page-aligned addresses, sparse). Pages are deduplicated against the
+// parent image (same object name, same address) and by content against everything else in the store; zero
+// pages take no room; what is left is compressed where that helps and appended to pack files.
+// docs/store-format.md describes the formats.
 //
-// Several processes may have one store open at once, reading and writing; each commit is one atomic transaction.
-// A store killed at any instant keeps every committed image whole and nothing of the others.
+// Several processes may have one store open at once, reading and writing; each commit is one atomic
+// transaction. A store killed at any instant keeps every committed image whole and nothing of the others.
 #pragma once
 
 #include <sys/types.h>
@@ -32,11 +33,11 @@ inline constexpr size_t kPageSize = 4096;
 
 struct StoreOptions {
   std::string path;
-  bool create = true;      // make the store where the folder is absent or empty
-  bool read_only = false;  // nothing may be written; works on a read-only file system
-  int compression_level = 1;     // zstd
-  size_t worker_threads = 0;     // 0: one per core
-  BlockIo* io = nullptr;         // null: io_uring with O_DIRECT; must outlive the store
+  bool create = true;         // make the store where the folder is absent or empty
+  bool read_only = false;     // nothing may be written; works on a read-only file system
+  int compression_level = 1;  // zstd
+  size_t worker_threads = 0;  // 0: one per core
+  BlockIo* io = nullptr;      // null: io_uring with O_DIRECT; must outlive the store
 };
 
 struct ImageStats {
@@ -60,17 +61,17 @@ struct ImageInfo {
 };
 
 struct NewImageOptions {
-  std::string reference;      // "name:tag" or "name" (tag "latest"); InvalidArgument when malformed
-  std::string parent;         // reference or digest; empty: none
+  std::string reference;  // "name:tag" or "name" (tag "latest"); InvalidArgument when malformed
+  std::string parent;     // reference or digest; empty: none
   uid_t owner = 0;
-  bool replace = false;       // false: AlreadyExists when the reference is taken
+  bool replace = false;  // false: AlreadyExists when the reference is taken
   std::map<std::string, std::string> labels;
 };
 
 struct PageRun {
   uint64_t address = 0;  // bytes, page-aligned
   uint64_t pages = 0;
-  bool zero = false;     // all of these pages are zero
+  bool zero = false;  // all of these pages are zero
 };
 
 struct ObjectInfo {
@@ -79,23 +80,25 @@ struct ObjectInfo {
   uint64_t bytes = 0;  // blob length, or pages x 4096
 };
 
-// One image being written. Not thread-safe, but does its own work on several threads. Destroying it before Commit
-// leaves no trace.
+// One image being written. Not thread-safe, but does its own work on several threads. Destroying it before
+// Commit leaves no trace.
 class ImageWriter {
  public:
   virtual ~ImageWriter() = default;
   virtual absl::Status AddBlob(absl::string_view name, absl::string_view bytes) = 0;
-  // Adds pages at `address` (page-aligned, whole pages). Within an object addresses must ascend over the calls.
-  // `pages` must stay valid and unchanged until Commit returns or the writer is destroyed; no copy is made.
-  virtual absl::Status AddPages(absl::string_view name, uint64_t address, absl::Span<const std::byte> pages) = 0;
+  // Adds pages at `address` (page-aligned, whole pages). Within an object addresses must ascend over the
+  // calls. `pages` must stay valid and unchanged until Commit returns or the writer is destroyed; no copy is
+  // made.
+  virtual absl::Status AddPages(absl::string_view name, uint64_t address,
+                                absl::Span<const std::byte> pages) = 0;
   // Hashes, deduplicates, compresses, writes, syncs, then makes the image visible in one transaction.
-  // `progress(done, total)` in bytes may be called from any thread, one call at a time; returning false cancels
-  // (Cancelled). ResourceExhausted when the disk or a quota is full: nothing of the image stays.
+  // `progress(done, total)` in bytes may be called from any thread, one call at a time; returning false
+  // cancels (Cancelled). ResourceExhausted when the disk or a quota is full: nothing of the image stays.
   virtual absl::StatusOr<ImageInfo> Commit(std::function<bool(uint64_t, uint64_t)> progress = {}) = 0;
 };
 
-// One committed image. Thread-safe. Every page and blob is verified before it is handed out: DataLoss names the
-// image, object and address of what is damaged.
+// One committed image. Thread-safe. Every page and blob is verified before it is handed out: DataLoss names
+// the image, object and address of what is damaged.
 class ImageReader {
  public:
   virtual ~ImageReader() = default;
@@ -105,20 +108,23 @@ class ImageReader {
   // The populated pages in ascending order, neighbours of one kind merged.
   virtual absl::StatusOr<std::vector<PageRun>> Runs(absl::string_view name) const = 0;
   // Fills `out` (whole pages) with the pages at `address`; OutOfRange when one of them is not populated.
-  virtual absl::Status ReadPages(absl::string_view name, uint64_t address, absl::Span<std::byte> out) const = 0;
-  // Reads many ranges with several threads and deep I/O. `sink(address, pages)` gets verified bytes in no given
-  // order, from several threads at once; a status other than OK ends the reading and is returned. Zero pages of the
-  // ranges are not given to the sink. OutOfRange, before anything is read, when a page is not populated.
+  virtual absl::Status ReadPages(absl::string_view name, uint64_t address,
+                                 absl::Span<std::byte> out) const = 0;
+  // Reads many ranges with several threads and deep I/O. `sink(address, pages)` gets verified bytes in no
+  // given order, from several threads at once; a status other than OK ends the reading and is returned. Zero
+  // pages of the ranges are not given to the sink. OutOfRange, before anything is read, when a page is not
+  // populated.
   using PageSink = std::function<absl::Status(uint64_t address, absl::Span<const std::byte> pages)>;
-  virtual absl::Status ReadRanges(absl::string_view name, absl::Span<const PageRun> ranges, const PageSink& sink) const = 0;
+  virtual absl::Status ReadRanges(absl::string_view name, absl::Span<const PageRun> ranges,
+                                  const PageSink& sink) const = 0;
 };
 
 // How much of two images is equal, per object.
 struct ObjectDifference {
   std::string name;
-  uint64_t bytes_a = 0, bytes_b = 0;        // 0 where the object is absent
-  uint64_t equal_bytes = 0;                 // same address (blobs: whole), same content
-  std::vector<PageRun> changed;             // paged objects: addresses whose pages differ or are in B only
+  uint64_t bytes_a = 0, bytes_b = 0;  // 0 where the object is absent
+  uint64_t equal_bytes = 0;           // same address (blobs: whole), same content
+  std::vector<PageRun> changed;       // paged objects: addresses whose pages differ or are in B only
 };
 
 struct GcOptions {
@@ -126,8 +132,8 @@ struct GcOptions {
 };
 struct GcReport {
   uint64_t packs_removed = 0, packs_rewritten = 0;
-  uint64_t bytes_freed = 0;       // of disk
-  uint64_t leftovers_removed = 0; // files of writers that died
+  uint64_t bytes_freed = 0;        // of disk
+  uint64_t leftovers_removed = 0;  // files of writers that died
 };
 
 struct FsckOptions {
@@ -137,8 +143,8 @@ struct FsckOptions {
 };
 struct FsckReport {
   uint64_t images_checked = 0, chunks_checked = 0, bytes_read = 0;
-  std::vector<std::string> problems;      // one plain sentence each; empty: the store is whole
-  std::vector<std::string> lost_images;   // references of images that can't be read any more
+  std::vector<std::string> problems;     // one plain sentence each; empty: the store is whole
+  std::vector<std::string> lost_images;  // references of images that can't be read any more
 };
 
 struct StoreStats {
@@ -152,27 +158,28 @@ struct StoreStats {
 // Thread-safe.
 class Store {
  public:
-  // FailedPrecondition: the folder holds something else, or a store of a newer format (the message says which).
-  // PermissionDenied: it can't be written and read_only was not asked for.
+  // FailedPrecondition: the folder holds something else, or a store of a newer format (the message says
+  // which). PermissionDenied: it can't be written and read_only was not asked for.
   static absl::StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options);
   virtual ~Store() = default;
 
   virtual const std::string& path() const = 0;
   virtual absl::StatusOr<std::unique_ptr<ImageWriter>> NewImage(const NewImageOptions& options) = 0;
-  // `image` is "name:tag", "name" (tag latest), "name@sha256:…" or "sha256:…" (a unique prefix of 12 digits or more
-  // is enough). NotFound names the closest reference there is.
+  // `image` is "name:tag", "name" (tag latest), "name@sha256:…" or "sha256:…" (a unique prefix of 12 digits
+  // or more is enough). NotFound names the closest reference there is.
   virtual absl::StatusOr<std::unique_ptr<ImageReader>> OpenImage(absl::string_view image) const = 0;
   virtual absl::StatusOr<ImageInfo> Find(absl::string_view image) const = 0;
   virtual absl::StatusOr<std::vector<ImageInfo>> List() const = 0;  // newest first; reads the catalog alone
   virtual absl::Status Remove(absl::string_view image) = 0;         // its space comes back with Gc
-  virtual absl::StatusOr<std::vector<ObjectDifference>> Diff(absl::string_view a, absl::string_view b) const = 0;
+  virtual absl::StatusOr<std::vector<ObjectDifference>> Diff(absl::string_view a,
+                                                             absl::string_view b) const = 0;
   virtual absl::StatusOr<GcReport> Gc(const GcOptions& options) = 0;
   virtual absl::StatusOr<FsckReport> Fsck(const FsckOptions& options) = 0;
   virtual absl::StatusOr<StoreStats> Stats() const = 0;
 };
 
-// "name[:tag]" checked and completed to "name:tag". Names: parts of [a-z0-9]+ joined by one of . _ - or by '/',
-// at most 255 characters; tags: [A-Za-z0-9_][A-Za-z0-9._-]{0,127}. InvalidArgument says what is wrong.
+// "name[:tag]" checked and completed to "name:tag". Names: parts of [a-z0-9]+ joined by one of . _ - or by
+// '/', at most 255 characters; tags: [A-Za-z0-9_][A-Za-z0-9._-]{0,127}. InvalidArgument says what is wrong.
 absl::StatusOr<std::string> NormalizeReference(absl::string_view reference);
 
 }  // namespace rekindle::store

@@ -48,7 +48,8 @@ class StoreDamageTest : public StoreTest {
     close(fd);
   }
 
-  // Offsets of bytes that mean something, several in each region of the pack; true where the byte is compressed.
+  // Offsets of bytes that mean something, several in each region of the pack; true where the byte is
+  // compressed.
   static std::map<uint64_t, bool> Interesting(const std::string& path) {
     auto bytes = ReadFile(path);
     EXPECT_TRUE(bytes.ok());
@@ -98,7 +99,8 @@ TEST_F(StoreDamageTest, EveryFlippedBitOfAPackIsNoticedAndNoWrongByteComesOut) {
       options.read_data = true;
       auto report = store_->Fsck(options);
       RK_ASSERT_OK(report);
-      // zstd's format has bits that no decoder reads: there every page comes out right, and nothing is damaged.
+      // zstd's format has bits that no decoder reads: there every page comes out right, and nothing is
+      // damaged.
       EXPECT_TRUE(!report->problems.empty() || (compressed && unreadable.empty()));
       for (const std::string& name : unreadable) {
         EXPECT_TRUE(std::count(report->lost_images.begin(), report->lost_images.end(), name + ":latest"))

@@ -168,7 +168,7 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int can
           : ". If that is the job itself, it still runs; otherwise end what holds them, then restore again"));
 }
 
-absl::Status CheckFiles(const v1::JobManifest& manifest) {
+absl::Status CheckFiles(const v1::JobManifest& manifest, std::vector<std::string>* warnings) {
   std::vector<std::string> problems;
   struct stat info;
   if (!manifest.working_directory().empty() && ::stat(manifest.working_directory().c_str(), &info) != 0) {
@@ -182,15 +182,17 @@ absl::Status CheckFiles(const v1::JobManifest& manifest) {
       problems.push_back(absl::StrCat(file.path(), " is gone"));
       continue;
     }
-    // CRIU records the size of every file but those that are only appended to, and insists on it.
     uint64_t size = static_cast<uint64_t>(info.st_size);
     if (!file.has_size() || !S_ISREG(info.st_mode) || size == file.size()) continue;
-    problems.push_back(
-        size < file.size()
-            ? absl::StrCat(file.path(), " has become shorter (", size, " bytes, it had ", file.size(), ")")
-            : absl::StrCat(file.path(), " has grown (", size, " bytes, it had ", file.size(),
-                           "; if it was only written on, `truncate -s ", file.size(), " ", file.path(),
-                           "` takes it back)"));
+    std::string sizes = absl::StrCat(" (", size, " bytes, it had ", file.size(), ")");
+    if (size < file.size()) {
+      problems.push_back(absl::StrCat(file.path(), " has become shorter", sizes));
+    } else if (!file.written()) {
+      problems.push_back(absl::StrCat(file.path(), ", which it only reads, has grown", sizes));
+    } else {
+      warnings->push_back(absl::StrCat(file.path(), " has grown since the image was taken", sizes,
+                                       ": the job writes on from where it was"));
+    }
   }
   if (problems.empty()) return absl::OkStatus();
   size_t count = problems.size();

@@ -23,9 +23,9 @@ absl::Status CheckMachine(const v1::JobManifest& manifest, const Machine& machin
 absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int cancel_fd = -1,
                              absl::Duration patience = absl::Seconds(5));
 
-// Files that the job had open or mapped, and its working directory. FailedPrecondition names what is missing
-// or has another size than it had.
-absl::Status CheckFiles(const v1::JobManifest& manifest);
+// Files that the job had open or mapped, and its working directory; what it was writing may have grown, which
+// is worth a warning. FailedPrecondition names what is missing or has another size than it had.
+absl::Status CheckFiles(const v1::JobManifest& manifest, std::vector<std::string>* warnings);
 
 // Memory for `bytes` of pages. ResourceExhausted.
 absl::Status CheckMemory(uint64_t bytes);

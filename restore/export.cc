@@ -17,7 +17,7 @@ absl::StatusOr<ExportResult> WriteAll(const store::ImageReader& image, const std
                                       RestoreObserver* observer) {
   Stopwatch watch;
   RK_ASSIGN_OR_RETURN(v1::JobManifest manifest, ReadJobManifest(image));
-  RK_ASSIGN_OR_RETURN(BlobCount blobs, WriteCriuFiles(image, directory));
+  RK_ASSIGN_OR_RETURN(BlobCount blobs, WriteCriuFiles(image, directory, true));
   ExportResult result{blobs.files, blobs.bytes};
   uint64_t total = image.info().stats.logical_bytes;
   std::atomic<uint64_t> done{blobs.bytes};

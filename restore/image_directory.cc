@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/statfs.h>
 #include <unistd.h>
 
@@ -66,6 +65,7 @@ absl::StatusOr<std::vector<TaskMemory>> ReadTaskMemories(const store::ImageReade
     RK_ASSIGN_OR_RETURN(task.pagemap, ReadPagemap(image, object));
     RK_ASSIGN_OR_RETURN(std::string mm, ReadCriuFile(image, absl::StrCat("mm-", task.pid, ".img")));
     RK_ASSIGN_OR_RETURN(task.areas, criu::ParseMm(mm));
+    RK_ASSIGN_OR_RETURN(task.huge_pages_disabled, criu::HugePagesDisabled(mm));
     tasks.push_back(std::move(task));
   }
   return tasks;
@@ -73,7 +73,8 @@ absl::StatusOr<std::vector<TaskMemory>> ReadTaskMemories(const store::ImageReade
 
 }  // namespace
 
-absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const std::string& directory) {
+absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const std::string& directory,
+                                         bool check_written_sizes) {
   BlobCount count;
   for (const store::ObjectInfo& object : image.objects()) {
     absl::string_view name = object.name;
@@ -85,6 +86,9 @@ absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const 
     RK_ASSIGN_OR_RETURN(std::string content, image.ReadBlob(object.name));
     if (name == "files.img") {
       RK_ASSIGN_OR_RETURN(content, criu::RearmExpiredTimers(content));
+      if (!check_written_sizes) {
+        RK_ASSIGN_OR_RETURN(content, criu::ForgetWrittenSizes(content));
+      }
     }
     RK_RETURN_IF_ERROR(WriteFile(absl::StrCat(directory, "/", name), content));
     ++count.files;
@@ -114,7 +118,7 @@ absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& im
 
 absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::JobManifest& manifest,
                                     std::atomic<uint64_t>* bytes_done) {
-  RK_RETURN_IF_ERROR(WriteCriuFiles(image, path()).status());
+  RK_RETURN_IF_ERROR(WriteCriuFiles(image, path(), false).status());
   RK_ASSIGN_OR_RETURN(std::string pstree, ReadCriuFile(image, "pstree.img"));
   RK_ASSIGN_OR_RETURN(tree_, criu::ParsePstree(pstree));
   RK_ASSIGN_OR_RETURN(std::vector<TaskMemory> tasks, ReadTaskMemories(image, manifest));
@@ -134,11 +138,6 @@ absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::J
     RK_RETURN_IF_ERROR(WritePagesFile(image, object, task.kept, pages, bytes_done));
     RK_RETURN_IF_ERROR(
         WriteFile(absl::StrCat(path(), "/", object.pagemap_file()), criu::SerializePagemap(task.kept)));
-    if (task.huge_areas.empty()) continue;
-    std::string mm_name = absl::StrCat("mm-", task.pid, ".img");
-    RK_ASSIGN_OR_RETURN(std::string mm, ReadCriuFile(image, mm_name));
-    RK_ASSIGN_OR_RETURN(std::string advised, criu::AddAdvice(mm, task.huge_areas, MADV_HUGEPAGE));
-    RK_RETURN_IF_ERROR(WriteFile(absl::StrCat(path(), "/", mm_name), advised));
   }
   return absl::OkStatus();
 }

@@ -45,11 +45,13 @@ class ImageDirectory {
   std::vector<WithheldTask> withheld_;
 };
 
-// Writes every small file of the image into `directory`, as it was dumped; only its expired timers are armed again.
+// Writes every small file of the image into `directory`, as it was dumped; only its expired timers are armed
+// again, and without `check_written_sizes` CRIU accepts that files which the job writes have grown.
 struct BlobCount {
   uint32_t files = 0;
   uint64_t bytes = 0;
 };
-absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const std::string& directory);
+absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const std::string& directory,
+                                         bool check_written_sizes);
 
 }  // namespace rekindle::restore

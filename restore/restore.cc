@@ -75,13 +75,12 @@ class RestoreRun : public criu::RestoreObserver {
     }
     RK_ASSIGN_OR_RETURN(result_.manifest, ReadJobManifest(*image_));
     RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
-    if (!options_.ignore_mismatch)
-      RK_RETURN_IF_ERROR(CheckMachine(result_.manifest, machine, criu_.version));
+    if (!options_.ignore_mismatch) RK_RETURN_IF_ERROR(CheckMachine(result_.manifest, machine, criu_.version));
     RK_ASSIGN_OR_RETURN(std::string pstree,
                         image_->ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "pstree.img")));
     RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
     RK_RETURN_IF_ERROR(CheckIdsAreFree(tree, options_.cancel_fd));
-    if (!HasOwnMounts()) RK_RETURN_IF_ERROR(CheckFiles(result_.manifest));
+    if (!HasOwnMounts()) RK_RETURN_IF_ERROR(CheckFiles(result_.manifest, &result_.warnings));
     RK_RETURN_IF_ERROR(CheckMemory(PageBytes()));
     EndPhase("plan");
     return absl::OkStatus();

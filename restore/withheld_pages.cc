@@ -1,24 +1,17 @@
 #include "restore/withheld_pages.h"
 
 #include <sys/mman.h>
-#include <sys/uio.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/status.h"
 
 namespace rekindle::restore {
 namespace {
 
-constexpr uint64_t kHugePageBytes = 2u << 20;
 // Below this an area is cheaper to leave to CRIU than to treat apart.
 constexpr uint64_t kLeastBytes = 1u << 20;
-// Huge pages may take this much more memory than the pages that were there.
-constexpr double kMostHugeOverhead = 1.10;
-
 bool MayBeFilled(const criu::Vma& area) {
   return area.plain_anonymous() && (area.prot & PROT_WRITE) != 0 && (area.flags & MAP_GROWSDOWN) == 0;
 }
@@ -52,26 +45,6 @@ uint64_t Bytes(const std::vector<criu::PagemapEntry>& entries) {
   return sum;
 }
 
-// Would backing the area with huge pages keep its memory within bounds? Counts the aligned blocks that are
-// touched.
-bool HugePagesFit(const criu::Vma& area, const std::vector<criu::PagemapEntry>& present) {
-  constexpr uint64_t kNoHugePage = 1ull << MADV_NOHUGEPAGE;
-  if (area.madv & kNoHugePage) return false;
-  uint64_t first = (area.start + kHugePageBytes - 1) / kHugePageBytes, last = area.end / kHugePageBytes;
-  if (first >= last) return false;
-  uint64_t blocks = 0, next = first;
-  for (const auto& entry : present) {
-    uint64_t begin = std::max(entry.address / kHugePageBytes, next);
-    uint64_t end = std::min(
-        (entry.address + entry.pages * store::kPageSize + kHugePageBytes - 1) / kHugePageBytes, last);
-    if (begin >= end) continue;
-    blocks += end - begin;
-    next = end;
-  }
-  return static_cast<double>(blocks * kHugePageBytes) <=
-         kMostHugeOverhead * static_cast<double>(Bytes(present));
-}
-
 // `pagemap` without what lies in `areas` (ascending, disjoint).
 criu::Pagemap Without(const criu::Pagemap& pagemap, const std::vector<criu::Vma>& areas) {
   criu::Pagemap kept;
@@ -89,22 +62,6 @@ criu::Pagemap Without(const criu::Pagemap& pagemap, const std::vector<criu::Vma>
   return kept;
 }
 
-absl::Status CopyInto(pid_t pid, uint64_t address, absl::Span<const std::byte> pages) {
-  while (!pages.empty()) {
-    iovec local{const_cast<std::byte*>(pages.data()), pages.size()};
-    iovec remote{reinterpret_cast<void*>(address), pages.size()};
-    ssize_t n = ::process_vm_writev(pid, &local, 1, &remote, 1, 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      return ErrnoStatus(n < 0 ? errno : EFAULT,
-                         absl::StrCat("filling the memory of process ", pid, " at ", absl::Hex(address)));
-    }
-    pages.remove_prefix(static_cast<size_t>(n));
-    address += static_cast<uint64_t>(n);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 std::vector<WithheldTask> ChooseWithheld(const std::vector<TaskMemory>& tasks) {
@@ -119,13 +76,17 @@ std::vector<WithheldTask> ChooseWithheld(const std::vector<TaskMemory>& tasks) {
       std::vector<criu::PagemapEntry> present = PresentIn(task.pagemap, area);
       uint64_t bytes = Bytes(present);
       if (bytes < kLeastBytes || AnyOtherTaskHas(tasks, task, area)) continue;
-      if (HugePagesFit(area, present)) withheld.huge_areas.insert(area.start);
+      if (!task.huge_pages_disabled && !(area.madv & 1ull << MADV_NOHUGEPAGE)) {
+        withheld.huge_allowed.push_back({area.start, area.end});
+      }
       for (const auto& entry : present) withheld.ranges.push_back({entry.address, entry.pages, false});
       withheld.bytes += bytes;
       areas.push_back(area);
     }
     if (areas.empty()) continue;
     std::sort(areas.begin(), areas.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
+    std::sort(withheld.huge_allowed.begin(), withheld.huge_allowed.end(),
+              [](const auto& a, const auto& b) { return a.begin < b.begin; });
     std::sort(withheld.ranges.begin(), withheld.ranges.end(),
               [](const auto& a, const auto& b) { return a.address < b.address; });
     withheld.kept = Without(task.pagemap, areas);
@@ -136,9 +97,17 @@ std::vector<WithheldTask> ChooseWithheld(const std::vector<TaskMemory>& tasks) {
 
 absl::Status FillWithheld(const store::ImageReader& image, const std::vector<WithheldTask>& tasks,
                           std::atomic<uint64_t>* bytes_done) {
+  const bool huge_pages = HugePagesAllowed();
+  BackingCosts costs;
   for (const WithheldTask& task : tasks) {
+    std::vector<uint64_t> blocks;
+    if (huge_pages && !task.huge_allowed.empty()) {
+      RK_ASSIGN_OR_RETURN(std::vector<store::PageRun> runs, image.Runs(task.object));
+      blocks = BlocksWorthAHugePage(task.huge_allowed, runs);
+    }
+    MemoryFiller filler(task.pid, std::move(blocks), &costs);
     auto sink = [&](uint64_t address, absl::Span<const std::byte> pages) -> absl::Status {
-      RK_RETURN_IF_ERROR(CopyInto(task.pid, address, pages));
+      RK_RETURN_IF_ERROR(filler.Write(address, pages));
       bytes_done->fetch_add(pages.size(), std::memory_order_relaxed);
       return absl::OkStatus();
     };

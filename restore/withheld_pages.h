@@ -1,7 +1,7 @@
-// The fast way for large memory: CRIU gets images without the pages of large private anonymous areas, but
-// with the advice to back those areas with huge pages; once the tasks exist and before any of them runs, the
-// pages are copied straight from the store into their memory, from several threads. That saves CRIU's
-// single-threaded copy through an images folder and most of the cost of first touch.
+// The fast way for large memory: CRIU gets images without the pages of large private anonymous areas; once
+// the tasks exist and before any of them runs, the pages are copied straight from the store into their
+// memory, from several threads and into huge pages where that pays. It saves CRIU's single-threaded copy
+// through an images folder and most of the cost of first touch.
 #pragma once
 
 #include <sys/types.h>
@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -18,17 +17,18 @@
 #include "criu/image_files.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/job_manifest.pb.h"
+#include "restore/memory_filler.h"
 
 namespace rekindle::restore {
 
 // What of one task's memory is withheld from CRIU.
 struct WithheldTask {
   pid_t pid = 0;
-  std::string object;                  // in the store
-  std::vector<store::PageRun> ranges;  // to fill
-  criu::Pagemap kept;                  // what CRIU still gets
-  std::set<uint64_t> huge_areas;       // starts of areas that get MADV_HUGEPAGE
-  uint64_t bytes = 0;                  // sum of the ranges
+  std::string object;                      // in the store
+  std::vector<store::PageRun> ranges;      // to fill
+  criu::Pagemap kept;                      // what CRIU still gets
+  std::vector<AddressRange> huge_allowed;  // areas that may get huge pages
+  uint64_t bytes = 0;                      // sum of the ranges
 };
 
 // One task's images, parsed.
@@ -37,6 +37,7 @@ struct TaskMemory {
   v1::PagesObject object;
   criu::Pagemap pagemap;
   std::vector<criu::Vma> areas;
+  bool huge_pages_disabled = false;  // by the job itself
 };
 
 // Chooses. An area is withheld when it is plain anonymous and writable, holds enough pages to be worth it,

@@ -115,24 +115,19 @@ TEST(ChooseWithheldTest, MemoryThatMayBeSharedByForkIsLeftToCriu) {
   EXPECT_THAT(Text(chosen[0].kept), ElementsAre("7f0000000000+1024"));
 }
 
-TEST(ChooseWithheldTest, HugePagesWhereTheyTakeLittleMoreMemory) {
-  auto huge = [](uint64_t start, uint64_t bytes, std::vector<criu::PagemapEntry> entries, uint64_t madv = 0) {
-    criu::Vma area = criu::AnonymousArea(start, bytes);
+TEST(ChooseWithheldTest, HugePagesWhereTheJobAllowsThem) {
+  auto allowed = [](bool disabled, uint64_t madv) {
+    criu::Vma area = criu::AnonymousArea(kBase, 4 * kMiB);
     area.madv = madv;
-    auto chosen = ChooseWithheld({Task(5, {area}, std::move(entries))});
-    return chosen.size() == 1 && chosen[0].huge_areas.contains(start);
+    TaskMemory task = Task(5, {area}, {Present(kBase, 4 * kMiB)});
+    task.huge_pages_disabled = disabled;
+    auto chosen = ChooseWithheld({task});
+    return chosen.size() == 1 && chosen[0].huge_allowed.size() == 1 &&
+           chosen[0].huge_allowed[0].begin == kBase && chosen[0].huge_allowed[0].end == kBase + 4 * kMiB;
   };
-  EXPECT_TRUE(huge(kBase, 16 * kMiB, {Present(kBase, 16 * kMiB)}));
-  // Nine tenths of every huge page were there.
-  EXPECT_FALSE(huge(kBase, 4 * kMiB, {Present(kBase, 1700 * 1024), Present(kBase + 2 * kMiB, 1700 * 1024)}));
-  EXPECT_TRUE(huge(kBase, 4 * kMiB, {Present(kBase, 1980 * 1024), Present(kBase + 2 * kMiB, 1980 * 1024)}));
-  // Scattered pages would each take a huge one.
-  std::vector<criu::PagemapEntry> scattered;
-  for (uint64_t i = 0; i < 64; ++i) scattered.push_back(Present(kBase + i * 2 * kMiB, 64 * 1024));
-  EXPECT_FALSE(huge(kBase, 128 * kMiB, scattered));
-  // No aligned block fits inside, or the job did not want any.
-  EXPECT_FALSE(huge(kBase + kMiB, 2 * kMiB, {Present(kBase + kMiB, 2 * kMiB)}));
-  EXPECT_FALSE(huge(kBase, 4 * kMiB, {Present(kBase, 4 * kMiB)}, 1ull << MADV_NOHUGEPAGE));
+  EXPECT_TRUE(allowed(false, 0));
+  EXPECT_FALSE(allowed(true, 0));
+  EXPECT_FALSE(allowed(false, 1ull << MADV_NOHUGEPAGE));
 }
 
 // An image with one task's memory, and a living process that has room for it.

@@ -103,6 +103,32 @@ class SetsidTest(RekindleTest):
         # The shell may have been between two of its commands, never elsewhere.
         self.assertEqual(numbers, list(range(1, len(numbers) + 1)))
 
+    def test_output_has_grown_since_the_image(self):
+        """`job > output`, as most jobs are started: it goes on after the image, dies, and comes back to it."""
+        count_to_output = "n=0; while :; do n=$((n + 1)); echo $n; sleep 0.02; done"
+        output = self.path("output")
+        pid = int(
+            subprocess.run(
+                ["sh", "-c", 'setsid sh -c "$0" </dev/null >"$1" 2>&1 & echo $!', count_to_output, output],
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+                env=environment(self.environment),
+            ).stdout
+        )
+        self.kill_job_at_end(pid)
+        waiting.until(lambda: len(lines_of(output)) > 3, "it counts")
+        self.checkpoint(pid, "grown:1")
+        at = len(lines_of(output))
+        waiting.until(lambda: len(lines_of(output)) > at + 10, "it counts on after the checkpoint")
+        jobs.kill_tree(pid)
+        size = os.path.getsize(output)
+        self.assertEqual(self.restore("grown:1"), pid)
+        waiting.until(lambda: os.path.getsize(output) > size, "it writes on", 60)
+        # A job that became what it was is the same job: written again from where the image was, to the same bytes.
+        numbers = [int(line) for line in lines_of(output)]
+        self.assertEqual(numbers, list(range(1, len(numbers) + 1)))
+
 
 class RunTest(RekindleTest):
     def test_run_checkpoint_restore(self):
