@@ -17,7 +17,7 @@ TEST(CommandLineTest, PlainDump) {
   options.pid = 4711;
   options.images_directory = "/run/x";
   EXPECT_THAT(DumpArguments(options),
-              ElementsAre("dump", "--tree", "4711", "--images-dir", "/run/x", "--log-file", "dump.log", "-v4",
+              ElementsAre("dump", "--tree", "4711", "--images-dir", "/run/x", "--log-file", "dump.log", "-v2",
                           "--no-default-config", "--manage-cgroups=ignore", "--stream", "--leave-running",
                           "--link-remap"));
 }
@@ -54,7 +54,7 @@ TEST(CommandLineTest, Restore) {
   options.images_directory = "/i";
   options.detach = false;
   EXPECT_THAT(RestoreArguments(options),
-              ElementsAre("restore", "--images-dir", "/i", "--log-file", "restore.log", "-v4",
+              ElementsAre("restore", "--images-dir", "/i", "--log-file", "restore.log", "-v2",
                           "--no-default-config", "--manage-cgroups=ignore"));
   options.detach = options.leave_stopped = true;
   options.pidfile = "/p";

@@ -129,7 +129,7 @@ class RestoreSession {
     rpc->set_images_directory_fd(images_fd_.get());
     rpc->set_work_directory_fd(work_fd_.get());
     rpc->set_log_file(options_.log_file);
-    rpc->set_log_level(4);
+    rpc->set_log_level(2);  // as in command_line.cc
     rpc->set_notify(true);
     rpc->set_restore_sibling(true);
     rpc->set_cgroup_mode(kCgroupModeIgnore);
