@@ -15,10 +15,14 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/subprocess.h"
+#include "ckpt/direct_copy.h"
 #include "ckpt/image_staging.h"
 #include "criu/capture_server.h"
 #include "criu/failure.h"
@@ -28,15 +32,18 @@ namespace {
 
 constexpr char kGateSocket[] = "dump-gate.sock";  // dump_gate_main.cc knows the name too
 constexpr char kGateProgram[] = "rekindle-dump-gate";
+constexpr char kPageFilter[] = "rekindle-page-filter.so";
 constexpr size_t kDrainThreads = 2;
+constexpr size_t kCopyThreads = 2;
 constexpr int kPollMs = 20;
 
 // Lets the job go only when its memory is in our hands: answers the dump gate.
 class Gate {
  public:
+  // `ours` waits until the memory is ours.
   static absl::StatusOr<std::unique_ptr<Gate>> Open(const std::string& work_directory,
-                                                    ImageStaging* staging) {
-    std::unique_ptr<Gate> gate(new Gate(staging));
+                                                    std::function<absl::Status()> ours) {
+    std::unique_ptr<Gate> gate(new Gate(std::move(ours)));
     std::string path = absl::StrCat(work_directory, "/", kGateSocket);
     gate->listener_.Reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     gate->stop_.Reset(::eventfd(0, EFD_CLOEXEC));
@@ -63,7 +70,7 @@ class Gate {
   }
 
  private:
-  explicit Gate(ImageStaging* staging) : staging_(staging) {}
+  explicit Gate(std::function<absl::Status()> ours) : ours_(std::move(ours)) {}
 
   void Run() {
     for (;;) {
@@ -73,12 +80,12 @@ class Gate {
       if (entries[1].revents == 0) continue;
       UniqueFd connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!connection.valid()) continue;
-      char verdict = staging_->WaitUntilPagesAreOurs().ok() ? 'g' : 'n';
+      char verdict = ours_().ok() ? 'g' : 'n';
       ::send(connection.get(), &verdict, 1, MSG_NOSIGNAL);
     }
   }
 
-  ImageStaging* const staging_;
+  const std::function<absl::Status()> ours_;
   UniqueFd listener_, stop_;
   std::thread thread_;
 };
@@ -86,14 +93,15 @@ class Gate {
 // Watches for cancellation and reports progress while the main thread waits in the capture server.
 class Watcher {
  public:
-  Watcher(const std::atomic<bool>* cancel, ImageStaging* staging, criu::CaptureServer* server,
-          const std::function<void(uint64_t)>& progress)
-      : stop_(::eventfd(0, EFD_CLOEXEC)), thread_([this, cancel, staging, server, &progress] {
+  Watcher(const std::atomic<bool>* cancel, ImageStaging* staging, DirectCopy* direct,
+          criu::CaptureServer* server, const std::function<void(uint64_t)>& progress)
+      : stop_(::eventfd(0, EFD_CLOEXEC)), thread_([this, cancel, staging, direct, server, &progress] {
           pollfd entry{stop_.get(), POLLIN, 0};
           while (::poll(&entry, 1, kPollMs) <= 0) {
-            if (progress) progress(staging->bytes_staged());
+            if (progress) progress(staging->bytes_staged() + (direct ? direct->bytes_copied() : 0));
             if (cancel && cancel->load()) {
               staging->Abandon(absl::CancelledError("the capture was cancelled"));
+              if (direct) direct->Abandon(absl::CancelledError("the capture was cancelled"));
               server->Cancel();
               return;
             }
@@ -109,35 +117,65 @@ class Watcher {
   std::thread thread_;
 };
 
+std::vector<std::string> EnvironmentWithPreload(const std::string& library) {
+  std::vector<std::string> variables;
+  std::string preload = absl::StrCat("LD_PRELOAD=", library);
+  for (char** variable = environ; variable && *variable; ++variable) {
+    absl::string_view others = *variable;
+    if (absl::ConsumePrefix(&others, "LD_PRELOAD=")) {
+      absl::StrAppend(&preload, ":", others);
+    } else {
+      variables.push_back(*variable);
+    }
+  }
+  variables.push_back(preload);
+  return variables;
+}
+
 bool Cancelled(const std::atomic<bool>* cancel) { return cancel && cancel->load(); }
 
 }  // namespace
 
-absl::StatusOr<std::string> FindDumpGate() {
+absl::StatusOr<std::string> FindHelper(const char* name) {
   std::string self(PATH_MAX, '\0');
   ssize_t n = ::readlink("/proc/self/exe", self.data(), self.size());
   if (n <= 0) return ErrnoStatus(errno, "finding our own executable");
   self.resize(static_cast<size_t>(n));
   std::string directory = self.substr(0, self.rfind('/'));
-  std::vector<std::string> candidates = {absl::StrCat(directory, "/", kGateProgram),
-                                         absl::StrCat(directory, "/../libexec/rekindle/", kGateProgram)};
+  std::vector<std::string> candidates = {absl::StrCat(directory, "/", name),
+                                         absl::StrCat(directory, "/../libexec/rekindle/", name)};
   if (const char* bundle = std::getenv("REKINDLE_BUNDLE")) {
-    candidates.push_back(absl::StrCat(bundle, "/libexec/rekindle/", kGateProgram));
+    candidates.push_back(absl::StrCat(bundle, "/libexec/rekindle/", name));
   }
   for (const std::string& candidate : candidates) {
     if (::access(candidate.c_str(), X_OK) == 0) return candidate;
   }
   return absl::NotFoundError(
-      absl::StrCat("finding ", kGateProgram, ": it is neither in ", directory,
+      absl::StrCat("finding ", name, ": it is neither in ", directory,
                    " nor in ../libexec/rekindle; install Rekindle again (cmake --install)"));
 }
 
-absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const criu::DumpOptions& options,
-                                         StagingArena* arena, const std::atomic<bool>* cancel,
-                                         const std::function<void(uint64_t)>& progress) {
+absl::StatusOr<std::string> FindDumpGate() { return FindHelper(kGateProgram); }
+
+namespace {
+
+// With `filter` (the page filter's path) the bulk of the memory goes past CRIU; `*filter_failed` tells
+// whether that is what the dump failed at.
+absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::DumpOptions& options,
+                                    const std::string& filter, StagingArena* arena,
+                                    const std::atomic<bool>* cancel,
+                                    const std::function<void(uint64_t)>& progress, bool* filter_failed) {
   ImageStaging staging(arena, kDrainThreads);
   RK_ASSIGN_OR_RETURN(auto server, criu::CaptureServer::Listen(options.images_directory, &staging));
-  RK_ASSIGN_OR_RETURN(auto gate, Gate::Open(options.work_directory, &staging));
+  std::unique_ptr<DirectCopy> direct;
+  if (!filter.empty()) {
+    RK_ASSIGN_OR_RETURN(direct, DirectCopy::Listen(options.work_directory, arena, kCopyThreads));
+  }
+  auto ours = [&staging, d = direct.get()] {
+    absl::Status status = staging.WaitUntilPagesAreOurs();
+    return status.ok() && d ? d->Finish() : status;
+  };
+  RK_ASSIGN_OR_RETURN(auto gate, Gate::Open(options.work_directory, ours));
 
   FrozenDump dump;
   SubprocessOptions start;
@@ -145,12 +183,13 @@ absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const c
   start.working_directory = options.work_directory;
   // A terminal's Ctrl-C must reach CRIU only through us: it kills CRIU in the middle of its work on the job.
   start.new_session = true;
+  if (!filter.empty()) start.environment = EnvironmentWithPreload(filter);
   dump.command_line = criu::ShellLine(start.argv);
   RK_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Start(start));
 
   absl::StatusOr<std::vector<std::string>> received;
   {
-    Watcher watcher(cancel, &staging, server.get(), progress);
+    Watcher watcher(cancel, &staging, direct.get(), server.get(), progress);
     received = server->Serve(process.pidfd());
   }
   if (!received.ok()) staging.Abandon(received.status());
@@ -158,6 +197,12 @@ absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const c
   // job.
   absl::StatusOr<ExitState> ended = process.Wait();
   staging.Abandon(absl::AbortedError("CRIU has ended"));
+  absl::Status copied;
+  if (direct) {
+    copied = direct->status();
+    *filter_failed = direct->unreadable();
+    direct->Abandon(absl::AbortedError("CRIU has ended"));
+  }
   gate.reset();
   RK_ASSIGN_OR_RETURN(ExitState exit, std::move(ended));
 
@@ -165,12 +210,14 @@ absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const c
   if (!exit.ok()) {
     // Our own failure made CRIU fail: it is the one to tell.
     if (!received.ok() && !absl::IsCancelled(received.status())) return received.status();
+    RK_RETURN_IF_ERROR(copied);
     std::string log_path = absl::StrCat(options.work_directory, "/", options.log_file);
     std::string log = ReadFile(log_path).value_or("");
     return criu::FailureStatus(criu::Operation::kDump, exit, log, log_path);
   }
   RK_RETURN_IF_ERROR(received.status());
   dump.image = staging.Take();
+  if (direct) RK_RETURN_IF_ERROR(AddCopiedMemory(direct->Take(), &dump.image));
   if (!dump.image.files.contains("inventory.img")) {
     return absl::InternalError("CRIU ended well but sent no inventory; the capture is not complete");
   }
@@ -180,6 +227,21 @@ absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const c
     if (parsed.ok()) dump.stats = *parsed;
   }
   return dump;
+}
+
+}  // namespace
+
+absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const criu::DumpOptions& options,
+                                         StagingArena* arena, const std::atomic<bool>* cancel,
+                                         const std::function<void(uint64_t)>& progress) {
+  RK_ASSIGN_OR_RETURN(std::string filter, FindHelper(kPageFilter));
+  bool filter_failed = false;
+  auto dump = DumpOnce(criu, options, filter, arena, cancel, progress, &filter_failed);
+  if (dump.ok() || !filter_failed || Cancelled(cancel)) return dump;
+  // Memory of a kind that only CRIU can read: the job runs again, and stands still a second time.
+  Log(LogLevel::kWarning,
+      absl::StrCat("copying memory past CRIU failed, so CRIU copies it: ", dump.status().message()));
+  return DumpOnce(criu, options, "", arena, cancel, progress, &filter_failed);
 }
 
 }  // namespace rekindle::ckpt

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -91,6 +92,67 @@ uint64_t StagedImage::bytes() const {
   for (const auto& [name, content] : files) sum += content.size();
   for (const auto& [name, pieces] : pages) sum += Size(pieces);
   return sum;
+}
+
+namespace {
+
+absl::Status AddToTask(pid_t pid, const std::vector<CopiedRange>& copied, StagedImage* image) {
+  std::string name = absl::StrCat("pagemap-", pid, ".img");
+  auto file = image->files.find(name);
+  if (file == image->files.end()) {
+    return absl::DataLossError(
+        absl::StrCat("CRIU sent no ", name, " for memory that was copied from that process"));
+  }
+  RK_ASSIGN_OR_RETURN(criu::Pagemap old, criu::ParsePagemap(file->second));
+  if (!Ascending(old)) return absl::UnimplementedError(absl::StrCat(name, " is not in ascending order"));
+  std::string pages_name = absl::StrCat("pages-", old.pages_id, ".img");
+  const Pieces old_pieces = std::move(image->pages[pages_name]);
+  PieceReader old_pages(old_pieces);
+  criu::Pagemap merged;
+  merged.pages_id = old.pages_id;
+  Pieces pieces;
+  auto range = copied.begin();
+  uint64_t end = 0;
+  auto add = [&](const criu::PagemapEntry& entry) {
+    if (entry.address < end) return false;
+    end = entry.address + entry.pages * store::kPageSize;
+    merged.entries.push_back(entry);
+    return true;
+  };
+  bool disjoint = true;
+  auto add_copied_before = [&](uint64_t address) {
+    for (; range != copied.end() && range->address < address; ++range) {
+      disjoint &= add({range->address, range->bytes.size() / store::kPageSize, criu::kPagePresent, 0});
+      pieces.push_back(range->bytes);
+    }
+  };
+  for (const criu::PagemapEntry& entry : old.entries) {
+    add_copied_before(entry.address);
+    disjoint &= add(entry);
+    if (!(entry.flags & criu::kPagePresent)) continue;
+    for (uint64_t left = entry.pages * store::kPageSize; left > 0;) {
+      auto span = old_pages.Next(left);
+      if (span.empty()) return absl::DataLossError(absl::StrCat(pages_name, " ends before its pagemap does"));
+      pieces.push_back(span);
+      left -= span.size();
+    }
+  }
+  add_copied_before(~uint64_t{0});
+  if (!disjoint) {
+    return absl::DataLossError(absl::StrCat(name, " and the memory copied from that process overlap"));
+  }
+  file->second = criu::SerializePagemap(merged);
+  image->pages[pages_name] = std::move(pieces);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status AddCopiedMemory(const std::map<pid_t, std::vector<CopiedRange>>& copied, StagedImage* image) {
+  for (const auto& [pid, ranges] : copied) {
+    if (!ranges.empty()) RK_RETURN_IF_ERROR(AddToTask(pid, ranges, image));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AddToImage(const StagedImage& staged, store::ImageWriter& writer, v1::JobManifest* manifest) {

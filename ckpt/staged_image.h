@@ -1,6 +1,8 @@
 // A CRIU image directory in memory, on its way into the store.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -23,6 +25,16 @@ struct StagedImage {
 
   uint64_t bytes() const;
 };
+
+// Part of a task's memory, in whole pages; not owned.
+struct CopiedRange {
+  uint64_t address = 0;
+  absl::Span<const std::byte> bytes;
+};
+
+// Puts memory into the image that was copied past CRIU: by task, ascending. DataLoss when the image has no
+// pagemap of such a task, or has some of those pages already.
+absl::Status AddCopiedMemory(const std::map<pid_t, std::vector<CopiedRange>>& copied, StagedImage* image);
 
 // Gives all of it to `writer`: pages under their addresses (the pagemaps say which), everything else as
 // blobs, and records in `manifest` where the pages went. The pieces must live until the writer has committed.

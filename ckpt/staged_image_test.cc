@@ -155,6 +155,51 @@ TEST_F(StagedImageTest, IncrementalAndSharedImagesAreRefused) {
   EXPECT_EQ(Add(twice).code(), absl::StatusCode::kUnimplemented);
 }
 
+TEST_F(StagedImageTest, CopiedMemoryTakesItsPlaceAmongThePagesOfTheDump) {
+  std::string dumped = store::MakePages(5, 1), copied = store::MakePages(7, 2);
+  StagedImage staged;
+  staged.files["inventory.img"] = "an inventory";
+  staged.files["pagemap-70.img"] = PagemapImage(
+      1, {{0x10000, 2, criu::kPagePresent, 0}, {0x20000, 1, 0, 0}, {0x30000, 3, criu::kPagePresent, 0}});
+  staged.pages["pages-1.img"] = {Bytes(dumped).subspan(0, 3 * kPage), Bytes(dumped).subspan(3 * kPage)};
+  staged.files["pagemap-71.img"] = PagemapImage(2, {});
+  absl::Span<const std::byte> bytes = Bytes(copied);
+  absl::Status status = AddCopiedMemory({{70,
+                                          {{0x8000, bytes.subspan(0, kPage)},
+                                           {0x12000, bytes.subspan(kPage, 2 * kPage)},
+                                           {0x40000, bytes.subspan(3 * kPage, 2 * kPage)}}},
+                                         {71, {{0x1000, bytes.subspan(5 * kPage, 2 * kPage)}}},
+                                         {72, {}}},
+                                        &staged);
+  ASSERT_TRUE(status.ok()) << status;
+  status = Add(staged);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(ReadPages("mem/70", 0x8000, 1) == copied.substr(0, kPage));
+  EXPECT_TRUE(ReadPages("mem/70", 0x10000, 4) ==
+              dumped.substr(0, 2 * kPage) + copied.substr(kPage, 2 * kPage));
+  EXPECT_TRUE(ReadPages("mem/70", 0x30000, 3) == dumped.substr(2 * kPage));
+  EXPECT_TRUE(ReadPages("mem/70", 0x40000, 2) == copied.substr(3 * kPage, 2 * kPage));
+  EXPECT_TRUE(ReadPages("mem/71", 0x1000, 2) == copied.substr(5 * kPage));
+  auto pagemap = criu::ParsePagemap(staged.files["pagemap-70.img"]).value();
+  EXPECT_EQ(pagemap.pages_id, 1u);
+  EXPECT_EQ(pagemap.entries.size(), 6u);
+  EXPECT_EQ(pagemap.present_pages(), 10u);
+}
+
+TEST_F(StagedImageTest, CopiedMemoryThatDoesNotFitTheDumpIsRefused) {
+  std::string pages = store::MakePages(4, 1);
+  auto add = [&](pid_t pid, uint64_t address) {
+    StagedImage staged;
+    staged.files["pagemap-70.img"] = PagemapImage(1, {{0x10000, 2, criu::kPagePresent, 0}});
+    staged.pages["pages-1.img"] = {Bytes(pages).subspan(0, 2 * kPage)};
+    return AddCopiedMemory({{pid, {{address, Bytes(pages).subspan(2 * kPage)}}}}, &staged).code();
+  };
+  EXPECT_EQ(add(70, 0x12000), absl::StatusCode::kOk);
+  EXPECT_EQ(add(70, 0x11000), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(add(70, 0xf000), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(add(71, 0x12000), absl::StatusCode::kDataLoss);
+}
+
 TEST_F(StagedImageTest, NeededFilesAreThoseThatHadTheirNames) {
   StagedImage staged;
   staged.files["files.img"] = criu::MakeFiles({{1, "/opt/data", 5}, {2, "/opt/deleted", 7}});

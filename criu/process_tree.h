@@ -19,8 +19,8 @@ std::optional<uint64_t> StartTicks(pid_t pid);
 // from the next restore.
 void KillRestoredTree(pid_t root, const std::vector<pid_t>& image_pids, uint64_t not_before_ticks);
 
-// While it exists orphaned descendants of this process become its children (unless they did before), so that what a
-// failed restore leaves can be reaped here at once. Process-wide: keep it short.
+// While it exists orphaned descendants of this process become its children (unless they did before), so that
+// what a failed restore leaves can be reaped here at once. Process-wide: keep it short.
 class TemporarySubreaper {
  public:
   TemporarySubreaper();

@@ -141,7 +141,7 @@ class ImageReaderImpl::TaskRunner {
   size_t held_bytes_ = 0;
 };
 
-absl::StatusOr<std::unique_ptr<ImageReaderImpl>> ImageReaderImpl::Open(std::shared_ptr<StoreCore> core,
+absl::StatusOr<std::unique_ptr<ImageReaderImpl>> ImageReaderImpl::Open(const std::shared_ptr<StoreCore>& core,
                                                                        ImageRecord record) {
   absl::Status status;
   for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {

@@ -14,7 +14,7 @@ namespace rekindle::store {
 
 class ImageReaderImpl : public ImageReader {
  public:
-  static absl::StatusOr<std::unique_ptr<ImageReaderImpl>> Open(std::shared_ptr<StoreCore> core,
+  static absl::StatusOr<std::unique_ptr<ImageReaderImpl>> Open(const std::shared_ptr<StoreCore>& core,
                                                                ImageRecord record);
 
   const ImageInfo& info() const override { return record_.info; }

@@ -113,11 +113,14 @@ class RingQueue : public WriteQueue {
     if (error != 0) return ErrnoStatus(-error, "setting up io_uring");
     queue->ring_ready_ = true;
     std::vector<iovec> vectors;
-    for (WriteBuffer& b : pool->buffers()) {
-      vectors.push_back({b.data, b.capacity});
-      queue->free_.push_back(&b);
+    {
+      absl::MutexLock lock(&queue->mutex_);
+      for (WriteBuffer& b : pool->buffers()) {
+        vectors.push_back({b.data, b.capacity});
+        queue->free_.push_back(&b);
+      }
+      queue->jobs_.resize(vectors.size());
     }
-    queue->jobs_.resize(vectors.size());
     // Registering pins memory, which a small RLIMIT_MEMLOCK forbids; ordinary writes do then.
     queue->registered_ =
         io_uring_register_buffers(&queue->ring_, vectors.data(), static_cast<unsigned>(vectors.size())) == 0;

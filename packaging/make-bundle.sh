@@ -34,6 +34,10 @@ done
 # Helpers that the programs start themselves; linked statically, so they need no launcher.
 for helper in "$BUILD"/bin/rekindle-*; do
   [[ -x $helper ]] || continue
+  if [[ $helper == *.so ]]; then  # loaded into CRIU, needs nothing of its own
+    install -m 755 -s "$helper" "$LIBEXEC/"
+    continue
+  fi
   ! ldd "$helper" >/dev/null 2>&1 || die "$helper needs libraries, so it would not run inside the bundle: link it statically"
   install -m 755 -s "$helper" "$LIBEXEC/"
 done

@@ -40,8 +40,9 @@ TEST(BlocksWorthAHugePageTest, NineTenthsOfAnAlignedBlock) {
   EXPECT_THAT(blocks({{kBase + kMiB, kBase + 5 * kMiB}}, {Pages(kBase, 6 * kMiB)}), ElementsAre(2));
   EXPECT_THAT(blocks({{kBase + kMiB, kBase + 3 * kMiB}}, {Pages(kBase + kMiB, 2 * kMiB)}), IsEmpty());
   // A block is judged by itself: the second holds too little.
-  EXPECT_THAT(blocks({{kBase, kBase + 6 * kMiB}}, {Pages(kBase, 2 * kMiB), Pages(kBase + 4 * kMiB, 1900 * 1024)}),
-              ElementsAre(0, 4));
+  EXPECT_THAT(
+      blocks({{kBase, kBase + 6 * kMiB}}, {Pages(kBase, 2 * kMiB), Pages(kBase + 4 * kMiB, 1900 * 1024)}),
+      ElementsAre(0, 4));
   EXPECT_THAT(blocks({{kBase, kBase + 2 * kMiB}}, {Pages(kBase, 1800 * 1024)}), IsEmpty());
   // In two pieces, and with zero pages, which are not written and would only take room.
   EXPECT_THAT(
@@ -50,10 +51,10 @@ TEST(BlocksWorthAHugePageTest, NineTenthsOfAnAlignedBlock) {
   EXPECT_THAT(blocks({{kBase, kBase + 2 * kMiB}}, {Pages(kBase, kMiB), Pages(kBase + kMiB, kMiB, true)}),
               IsEmpty());
   // Several areas, with far gaps between runs.
-  EXPECT_THAT(
-      blocks({{kBase, kBase + 2 * kMiB}, {kBase + 900 * kMiB, kBase + 1000 * kMiB}},
-             {Pages(kBase, 2 * kMiB), Pages(kBase + 500 * kMiB, 4 * kMiB), Pages(kBase + 990 * kMiB, 10 * kMiB)}),
-      ElementsAre(0, 990, 992, 994, 996, 998));
+  EXPECT_THAT(blocks({{kBase, kBase + 2 * kMiB}, {kBase + 900 * kMiB, kBase + 1000 * kMiB}},
+                     {Pages(kBase, 2 * kMiB), Pages(kBase + 500 * kMiB, 4 * kMiB),
+                      Pages(kBase + 990 * kMiB, 10 * kMiB)}),
+              ElementsAre(0, 990, 992, 994, 996, 998));
   EXPECT_THAT(blocks({}, {Pages(kBase, 2 * kMiB)}), IsEmpty());
   EXPECT_THAT(blocks({{kBase, kBase + 2 * kMiB}}, {}), IsEmpty());
 }

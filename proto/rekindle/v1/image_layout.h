@@ -8,8 +8,8 @@ namespace rekindle::v1 {
 inline constexpr char kJobManifestObject[] = "rekindle/job";
 // Prefix of blobs: CRIU's image files, but for the pages images.
 inline constexpr char kCriuFilePrefix[] = "criu/";
-// Prefixes of paged objects: memory of a task by address; shared memory by offset; and, where a pages image has no
-// pagemap that could address it, the image itself by file offset.
+// Prefixes of paged objects: memory of a task by address; shared memory by offset; and, where a pages image
+// has no pagemap that could address it, the image itself by file offset.
 inline constexpr char kTaskMemoryPrefix[] = "mem/";
 inline constexpr char kSharedMemoryPrefix[] = "shm/";
 inline constexpr char kRawPagesPrefix[] = "pages/";

@@ -1,0 +1,225 @@
+#include "ckpt/direct_copy.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+// What one thread copies at once: small enough that all have work to the end.
+constexpr size_t kSliceBytes = 1u << 20;
+
+absl::StatusOr<UniqueFd> ListenAt(const std::string& path) {
+  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("making the socket ", path, ": the path is too long; choose a shorter runtime folder"));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  if (!listener.valid() ||
+      ::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+      ::listen(listener.get(), 1) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("making the socket ", path));
+  }
+  return listener;
+}
+
+absl::Status CopyOut(pid_t pid, uint64_t address, absl::Span<std::byte> to) {
+  while (!to.empty()) {
+    iovec local{to.data(), to.size()};
+    iovec remote{reinterpret_cast<void*>(address), to.size()};
+    ssize_t n = ::process_vm_readv(pid, &local, 1, &remote, 1, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      return ErrnoStatus(n < 0 ? errno : EFAULT,
+                         absl::StrCat("copying the memory of process ", pid, " at ", absl::Hex(address)));
+    }
+    to.remove_prefix(static_cast<size_t>(n));
+    address += static_cast<uint64_t>(n);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DirectCopy>> DirectCopy::Listen(const std::string& work_directory,
+                                                               StagingArena* arena, size_t threads) {
+  std::unique_ptr<DirectCopy> copy(new DirectCopy(arena));
+  RK_ASSIGN_OR_RETURN(copy->listener_, ListenAt(absl::StrCat(work_directory, "/", PAGE_FILTER_SOCKET)));
+  copy->wake_.Reset(::eventfd(0, EFD_CLOEXEC));
+  if (!copy->wake_.valid()) return ErrnoStatus(errno, "making an event descriptor");
+  copy->threads_.emplace_back([c = copy.get()] { c->Receive(); });
+  for (size_t i = 0; i < threads; ++i) copy->threads_.emplace_back([c = copy.get()] { c->Work(); });
+  return copy;
+}
+
+DirectCopy::~DirectCopy() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  ::eventfd_write(wake_.get(), 1);
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void DirectCopy::Receive() {
+  UniqueFd connection;
+  for (;;) {
+    // Edges of `wake_` are never lost: it is read only when what it stands for is acted upon.
+    pollfd entries[2] = {{wake_.get(), POLLIN, 0},
+                         {connection.valid() ? connection.get() : listener_.get(), POLLIN, 0}};
+    if (::poll(entries, 2, -1) < 0 && errno != EINTR) return;
+    if (entries[1].revents != 0) {
+      if (!connection.valid()) {
+        connection.Reset(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      } else if (!ReadRanges(connection.get())) {
+        connection.Reset();
+      }
+      continue;  // as long as there is something to read, nothing else counts
+    }
+    if (entries[0].revents == 0) continue;
+    eventfd_t value;
+    ::eventfd_read(wake_.get(), &value);
+    absl::MutexLock lock(&mutex_);
+    if (stopping_) return;
+    // CRIU waits for us and has sent everything before: there is nothing more to come.
+    if (finishing_) all_received_ = true;
+  }
+}
+
+bool DirectCopy::ReadRanges(int connection) {
+  PageFilterRange ranges[256];
+  ssize_t n;
+  do {
+    n = ::recv(connection, ranges, sizeof ranges, 0);
+  } while (n < 0 && errno == EINTR);
+  if (n <= 0) return false;
+  // The rest of a range that was cut is on its way.
+  size_t bytes = static_cast<size_t>(n),
+         whole = (bytes + sizeof ranges[0] - 1) / sizeof ranges[0] * sizeof ranges[0];
+  if (whole != bytes) {
+    if (::recv(connection, reinterpret_cast<char*>(ranges) + bytes, whole - bytes, MSG_WAITALL) !=
+        static_cast<ssize_t>(whole - bytes)) {
+      Fail(absl::DataLossError("CRIU's list of memory ends within an entry"));
+      return false;
+    }
+  }
+  absl::MutexLock lock(&mutex_);
+  for (size_t i = 0; i < whole / sizeof ranges[0]; ++i) {
+    absl::Status status = Accept(ranges[i]);
+    if (failure_.ok()) failure_ = std::move(status);
+  }
+  return true;
+}
+
+absl::Status DirectCopy::CheckNamespace(pid_t pid) {
+  char mine[64] = {}, theirs[64] = {};
+  if (::readlink("/proc/self/ns/pid", mine, sizeof mine - 1) > 0 &&
+      ::readlink(absl::StrCat("/proc/", pid, "/ns/pid").c_str(), theirs, sizeof theirs - 1) > 0 &&
+      std::strcmp(mine, theirs) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("process ", pid, " has another number in its own PID namespace"));
+}
+
+absl::Status DirectCopy::Accept(const PageFilterRange& range) {
+  auto pid = static_cast<pid_t>(range.pid);
+  if (!copied_.contains(pid)) {
+    absl::Status status = CheckNamespace(pid);
+    unreadable_ |= !status.ok();
+    RK_RETURN_IF_ERROR(status);
+  }
+  std::vector<CopiedRange>& copied = copied_[pid];
+  for (uint64_t address = range.start; address < range.end;) {
+    if (block_.empty()) {
+      RK_ASSIGN_OR_RETURN(block_, arena_->NextBlock());
+    }
+    absl::Span<std::byte> to = block_.subspan(0, std::min<uint64_t>(kSliceBytes, range.end - address));
+    block_.remove_prefix(to.size());
+    slices_.push_back({pid, address, to});
+    if (!copied.empty() && copied.back().address + copied.back().bytes.size() == address &&
+        copied.back().bytes.data() + copied.back().bytes.size() == to.data()) {
+      copied.back().bytes = {copied.back().bytes.data(), copied.back().bytes.size() + to.size()};
+    } else {
+      copied.push_back({address, to});
+    }
+    address += to.size();
+  }
+  return absl::OkStatus();
+}
+
+void DirectCopy::Work() {
+  for (;;) {
+    Slice slice;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &DirectCopy::HasWork));
+      if (stopping_) return;
+      slice = slices_.front();
+      slices_.pop_front();
+      ++copying_;
+    }
+    absl::Status status = CopyOut(slice.pid, slice.address, slice.to);
+    bytes_copied_.fetch_add(slice.to.size(), std::memory_order_relaxed);
+    absl::MutexLock lock(&mutex_);
+    --copying_;
+    if (status.ok()) continue;
+    unreadable_ = true;
+    if (failure_.ok()) failure_ = std::move(status);
+  }
+}
+
+void DirectCopy::Fail(absl::Status status) {
+  absl::MutexLock lock(&mutex_);
+  if (failure_.ok()) failure_ = std::move(status);
+}
+
+absl::Status DirectCopy::Finish() {
+  {
+    absl::MutexLock lock(&mutex_);
+    finishing_ = true;
+  }
+  ::eventfd_write(wake_.get(), 1);
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &DirectCopy::Finished));
+  return failure_;
+}
+
+void DirectCopy::Abandon(absl::Status why) { Fail(std::move(why)); }
+
+absl::Status DirectCopy::status() const {
+  absl::MutexLock lock(&mutex_);
+  return failure_;
+}
+
+bool DirectCopy::unreadable() const {
+  absl::MutexLock lock(&mutex_);
+  return unreadable_;
+}
+
+std::map<pid_t, std::vector<CopiedRange>> DirectCopy::Take() {
+  absl::MutexLock lock(&mutex_);
+  for (auto& [pid, ranges] : copied_) {
+    std::sort(ranges.begin(), ranges.end(),
+              [](const CopiedRange& a, const CopiedRange& b) { return a.address < b.address; });
+  }
+  return std::move(copied_);
+}
+
+}  // namespace rekindle::ckpt

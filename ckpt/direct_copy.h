@@ -1,0 +1,90 @@
+// Copies memory straight out of a frozen job while CRIU dumps the rest: see page_filter.c.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "base/unique_fd.h"
+#include "ckpt/page_filter.h"
+#include "ckpt/staged_image.h"
+#include "ckpt/staging_arena.h"
+
+namespace rekindle::ckpt {
+
+// Thread-safe.
+class DirectCopy {
+ public:
+  // Listens in `work_directory`, CRIU's, and copies into `arena` (which must outlive this) from `threads`
+  // threads.
+  static absl::StatusOr<std::unique_ptr<DirectCopy>> Listen(const std::string& work_directory,
+                                                            StagingArena* arena, size_t threads);
+  ~DirectCopy();
+  DirectCopy(const DirectCopy&) = delete;
+  DirectCopy& operator=(const DirectCopy&) = delete;
+
+  // Blocks until all that CRIU has left to us is copied. To be called when CRIU has dumped every task and
+  // before any of them runs. An error when memory could not be read: the dump is worthless then.
+  absl::Status Finish();
+  // Ends Finish, with this error.
+  void Abandon(absl::Status why);
+
+  uint64_t bytes_copied() const { return bytes_copied_.load(std::memory_order_relaxed); }
+  // What went wrong so far.
+  absl::Status status() const;
+  // Could memory not be read (rather than: no room, abandoned)? Then the same dump may do well without the
+  // filter.
+  bool unreadable() const;
+
+  // By task, ascending. Call after Finish.
+  std::map<pid_t, std::vector<CopiedRange>> Take();
+
+ private:
+  struct Slice {
+    pid_t pid;
+    uint64_t address;
+    absl::Span<std::byte> to;
+  };
+
+  explicit DirectCopy(StagingArena* arena) : arena_(arena) {}
+  void Receive();
+  bool ReadRanges(int connection);  // false at its end
+  absl::Status Accept(const PageFilterRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckNamespace(pid_t pid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Work();
+  void Fail(absl::Status status);
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !slices_.empty(); }
+  bool Finished() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !failure_.ok() || (all_received_ && slices_.empty() && copying_ == 0);
+  }
+
+  StagingArena* const arena_;
+  UniqueFd listener_, wake_;
+  std::vector<std::thread> threads_;
+  std::atomic<uint64_t> bytes_copied_{0};
+
+  mutable absl::Mutex mutex_;
+  std::deque<Slice> slices_ ABSL_GUARDED_BY(mutex_);
+  std::map<pid_t, std::vector<CopiedRange>> copied_ ABSL_GUARDED_BY(mutex_);
+  absl::Span<std::byte> block_ ABSL_GUARDED_BY(mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  int copying_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool all_received_ ABSL_GUARDED_BY(mutex_) = false;
+  bool unreadable_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace rekindle::ckpt

@@ -1,0 +1,134 @@
+#include "ckpt/direct_copy.h"
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/test_child.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr size_t kPage = 4096;
+constexpr size_t kBytes = 9u << 20;  // several blocks and slices
+
+// Plays the page filter's part.
+class DirectCopyTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    memory_ = static_cast<char*>(
+        ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ASSERT_NE(memory_, MAP_FAILED);
+    uint64_t word = 1;
+    for (size_t i = 0; i < kBytes; i += sizeof word) {
+      word = word * 6364136223846793005u + 1442695040888963407u;
+      std::memcpy(memory_ + i, &word, sizeof word);
+    }
+    content_.assign(memory_, kBytes);
+    arena_ = StagingArena::Create(kBytes, 64u << 20, folder_.path()).value();
+    child_ = std::make_unique<TestChild>();
+    ASSERT_TRUE(child_->prepared() && child_->Stop());
+    std::memset(memory_, 0, kBytes);  // ours; the child keeps its own
+    auto copy = DirectCopy::Listen(folder_.path(), arena_.get(), 2);
+    ASSERT_TRUE(copy.ok()) << copy.status();
+    copy_ = *std::move(copy);
+  }
+  void TearDown() override {
+    copy_.reset();
+    ::munmap(memory_, kBytes);
+  }
+
+  UniqueFd Connect() const {
+    UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    std::string path = absl::StrCat(folder_.path(), "/", PAGE_FILTER_SOCKET);
+    std::memcpy(address.sun_path, path.data(), path.size());
+    EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    return fd;
+  }
+  PageFilterRange Range(size_t offset, size_t bytes) const {
+    uint64_t start = reinterpret_cast<uint64_t>(memory_) + offset;
+    return {static_cast<uint64_t>(child_->pid()), start, start + bytes};
+  }
+  static void Send(const UniqueFd& fd, const void* data, size_t bytes) {
+    EXPECT_EQ(::send(fd.get(), data, bytes, MSG_NOSIGNAL), static_cast<ssize_t>(bytes));
+  }
+
+  TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "rk_direct_copy_test.").value();
+  char* memory_ = nullptr;
+  std::string content_;
+  std::unique_ptr<StagingArena> arena_;
+  std::unique_ptr<TestChild> child_;
+  std::unique_ptr<DirectCopy> copy_;
+};
+
+TEST_F(DirectCopyTest, MemoryIsCopiedAsItWas) {
+  UniqueFd filter = Connect();
+  // Out of order, one of them in two messages.
+  PageFilterRange late = Range(6u << 20, 3u << 20), early = Range(kPage, 5u << 20), one = Range(0, kPage);
+  Send(filter, &late, sizeof late);
+  Send(filter, &early, 10);
+  Send(filter, reinterpret_cast<const char*>(&early) + 10, sizeof early - 10);
+  Send(filter, &one, sizeof one);
+  ASSERT_TRUE(copy_->Finish().ok());
+  EXPECT_FALSE(copy_->unreadable());
+  EXPECT_EQ(copy_->bytes_copied(), (8u << 20) + kPage);
+
+  auto copied = copy_->Take();
+  ASSERT_EQ(copied.size(), 1u);
+  ASSERT_EQ(copied.begin()->first, child_->pid());
+  std::string found(kBytes, 0), expected(kBytes, 0);
+  uint64_t end = 0;
+  for (const CopiedRange& range : copied.begin()->second) {
+    EXPECT_GE(range.address, end);
+    end = range.address + range.bytes.size();
+    std::memcpy(found.data() + (range.address - reinterpret_cast<uint64_t>(memory_)), range.bytes.data(),
+                range.bytes.size());
+  }
+  expected.replace(0, kPage + (5u << 20), content_, 0, kPage + (5u << 20));
+  expected.replace(6u << 20, 3u << 20, content_, 6u << 20, 3u << 20);
+  EXPECT_TRUE(found == expected);
+}
+
+TEST_F(DirectCopyTest, NothingToCopyIsFine) {
+  EXPECT_TRUE(copy_->Finish().ok());
+  EXPECT_TRUE(copy_->Take().empty());
+}
+
+TEST_F(DirectCopyTest, MemoryThatCannotBeReadIsNamed) {
+  UniqueFd filter = Connect();
+  PageFilterRange nowhere = {static_cast<uint64_t>(child_->pid()), kPage, 3 * kPage};
+  Send(filter, &nowhere, sizeof nowhere);
+  absl::Status status = copy_->Finish();
+  EXPECT_FALSE(status.ok());
+  EXPECT_TRUE(copy_->unreadable());
+  EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("process ", child_->pid(), " at 1000")));
+}
+
+TEST_F(DirectCopyTest, AbandonEndsFinishAndIsNoFailureToCopy) {
+  copy_->Abandon(absl::CancelledError("enough"));
+  EXPECT_EQ(copy_->Finish(), absl::CancelledError("enough"));
+  EXPECT_FALSE(copy_->unreadable());
+}
+
+TEST_F(DirectCopyTest, FilterThatDiesWithinAnEntryFailsTheCopy) {
+  PageFilterRange range = Range(0, kPage);
+  {
+    UniqueFd filter = Connect();
+    Send(filter, &range, 5);
+  }
+  EXPECT_EQ(copy_->Finish().code(), absl::StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace rekindle::ckpt
