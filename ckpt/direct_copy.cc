@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -145,12 +146,32 @@ absl::Status DirectCopy::Accept(const PageFilterRange& range) {
     unreadable_ |= !status.ok();
     RK_RETURN_IF_ERROR(status);
   }
+  copied_[pid];
+  // CRIU asks about the edges of small areas more than once.
+  std::map<uint64_t, uint64_t>& known = known_[pid];
+  uint64_t at = range.start;
+  auto it = known.upper_bound(at);
+  if (it != known.begin() && std::prev(it)->second > at) at = std::prev(it)->second;
+  while (at < range.end) {
+    uint64_t until = it == known.end() ? range.end : std::min(range.end, it->first);
+    if (at < until) {
+      RK_RETURN_IF_ERROR(Schedule(pid, at, until));
+      known[at] = until;
+    }
+    if (it == known.end()) break;
+    at = std::max(until, it->second);
+    ++it;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DirectCopy::Schedule(pid_t pid, uint64_t begin, uint64_t end) {
   std::vector<CopiedRange>& copied = copied_[pid];
-  for (uint64_t address = range.start; address < range.end;) {
+  for (uint64_t address = begin; address < end;) {
     if (block_.empty()) {
       RK_ASSIGN_OR_RETURN(block_, arena_->NextBlock());
     }
-    absl::Span<std::byte> to = block_.subspan(0, std::min<uint64_t>(kSliceBytes, range.end - address));
+    absl::Span<std::byte> to = block_.subspan(0, std::min<uint64_t>(kSliceBytes, end - address));
     block_.remove_prefix(to.size());
     slices_.push_back({pid, address, to});
     if (!copied.empty() && copied.back().address + copied.back().bytes.size() == address &&

@@ -62,6 +62,7 @@ class DirectCopy {
   void Receive();
   bool ReadRanges(int connection);  // false at its end
   absl::Status Accept(const PageFilterRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Schedule(pid_t pid, uint64_t begin, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckNamespace(pid_t pid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Work();
   void Fail(absl::Status status);
@@ -78,6 +79,7 @@ class DirectCopy {
   mutable absl::Mutex mutex_;
   std::deque<Slice> slices_ ABSL_GUARDED_BY(mutex_);
   std::map<pid_t, std::vector<CopiedRange>> copied_ ABSL_GUARDED_BY(mutex_);
+  std::map<pid_t, std::map<uint64_t, uint64_t>> known_ ABSL_GUARDED_BY(mutex_);  // start to end
   absl::Span<std::byte> block_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   int copying_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -100,6 +100,25 @@ TEST_F(DirectCopyTest, MemoryIsCopiedAsItWas) {
   EXPECT_TRUE(found == expected);
 }
 
+TEST_F(DirectCopyTest, WhatIsNamedTwiceIsCopiedOnce) {
+  UniqueFd filter = Connect();
+  const PageFilterRange ranges[] = {Range(2 * kPage, 2 * kPage), Range(2 * kPage, 2 * kPage),
+                                    Range(6 * kPage, kPage),     Range(0, 9 * kPage),
+                                    Range(3 * kPage, 8 * kPage), Range(kPage, kPage)};
+  Send(filter, ranges, sizeof ranges);
+  ASSERT_TRUE(copy_->Finish().ok());
+  EXPECT_EQ(copy_->bytes_copied(), 11 * kPage);
+  uint64_t next = reinterpret_cast<uint64_t>(memory_);
+  auto copied = copy_->Take();
+  for (const CopiedRange& range : copied[child_->pid()]) {
+    EXPECT_EQ(range.address, next);
+    size_t offset = range.address - reinterpret_cast<uint64_t>(memory_);
+    EXPECT_EQ(std::memcmp(range.bytes.data(), content_.data() + offset, range.bytes.size()), 0);
+    next += range.bytes.size();
+  }
+  EXPECT_EQ(next, reinterpret_cast<uint64_t>(memory_) + 11 * kPage);
+}
+
 TEST_F(DirectCopyTest, NothingToCopyIsFine) {
   EXPECT_TRUE(copy_->Finish().ok());
   EXPECT_TRUE(copy_->Take().empty());

@@ -96,7 +96,32 @@ uint64_t StagedImage::bytes() const {
 
 namespace {
 
-absl::Status AddToTask(pid_t pid, const std::vector<CopiedRange>& copied, StagedImage* image) {
+// What of `copied` the dump has not.
+std::vector<CopiedRange> Without(const std::vector<CopiedRange>& copied, const criu::Pagemap& dumped) {
+  std::vector<CopiedRange> rest;
+  auto entry = dumped.entries.begin();
+  for (CopiedRange range : copied) {
+    while (!range.bytes.empty()) {
+      auto end_of = [](const criu::PagemapEntry& e) { return e.address + e.pages * store::kPageSize; };
+      while (entry != dumped.entries.end() &&
+             (!(entry->flags & criu::kPagePresent) || end_of(*entry) <= range.address)) {
+        ++entry;
+      }
+      const bool last = entry == dumped.entries.end();
+      const uint64_t until = last ? ~uint64_t{0} : std::max(entry->address, range.address);
+      absl::Span<const std::byte> free = range.bytes.subspan(0, until - range.address);
+      if (!free.empty()) rest.push_back({range.address, free});
+      uint64_t skip = free.size();
+      if (skip < range.bytes.size())
+        skip = std::min<uint64_t>(end_of(*entry) - range.address, range.bytes.size());
+      range.bytes.remove_prefix(skip);
+      range.address += skip;
+    }
+  }
+  return rest;
+}
+
+absl::Status AddToTask(pid_t pid, const std::vector<CopiedRange>& all, StagedImage* image) {
   std::string name = absl::StrCat("pagemap-", pid, ".img");
   auto file = image->files.find(name);
   if (file == image->files.end()) {
@@ -105,6 +130,7 @@ absl::Status AddToTask(pid_t pid, const std::vector<CopiedRange>& copied, Staged
   }
   RK_ASSIGN_OR_RETURN(criu::Pagemap old, criu::ParsePagemap(file->second));
   if (!Ascending(old)) return absl::UnimplementedError(absl::StrCat(name, " is not in ascending order"));
+  const std::vector<CopiedRange> copied = Without(all, old);
   std::string pages_name = absl::StrCat("pages-", old.pages_id, ".img");
   const Pieces old_pieces = std::move(image->pages[pages_name]);
   PieceReader old_pages(old_pieces);

@@ -33,7 +33,7 @@ struct CopiedRange {
 };
 
 // Puts memory into the image that was copied past CRIU: by task, ascending. DataLoss when the image has no
-// pagemap of such a task, or has some of those pages already.
+// pagemap of such a task. What the dump has too is taken from there.
 absl::Status AddCopiedMemory(const std::map<pid_t, std::vector<CopiedRange>>& copied, StagedImage* image);
 
 // Gives all of it to `writer`: pages under their addresses (the pagemaps say which), everything else as

@@ -188,16 +188,36 @@ TEST_F(StagedImageTest, CopiedMemoryTakesItsPlaceAmongThePagesOfTheDump) {
 
 TEST_F(StagedImageTest, CopiedMemoryThatDoesNotFitTheDumpIsRefused) {
   std::string pages = store::MakePages(4, 1);
+  std::vector<criu::PagemapEntry> pagemap = {{0x10000, 2, criu::kPagePresent, 0}};
   auto add = [&](pid_t pid, uint64_t address) {
     StagedImage staged;
-    staged.files["pagemap-70.img"] = PagemapImage(1, {{0x10000, 2, criu::kPagePresent, 0}});
+    staged.files["pagemap-70.img"] = PagemapImage(1, pagemap);
     staged.pages["pages-1.img"] = {Bytes(pages).subspan(0, 2 * kPage)};
     return AddCopiedMemory({{pid, {{address, Bytes(pages).subspan(2 * kPage)}}}}, &staged).code();
   };
   EXPECT_EQ(add(70, 0x12000), absl::StatusCode::kOk);
-  EXPECT_EQ(add(70, 0x11000), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(add(70, 0xf000), absl::StatusCode::kDataLoss);
   EXPECT_EQ(add(71, 0x12000), absl::StatusCode::kDataLoss);
+  // Pages that the dump says are nowhere, or in its parent.
+  pagemap[0].flags = 0;
+  EXPECT_EQ(add(70, 0x11000), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(StagedImageTest, OfPagesThatAreInBothTheDumpsAreTaken) {
+  std::string dumped = store::MakePages(4, 1), copied = store::MakePages(9, 2);
+  StagedImage staged;
+  staged.files["inventory.img"] = "an inventory";
+  staged.files["pagemap-70.img"] = PagemapImage(1, {{0x11000, 2, criu::kPagePresent, 0},
+                                                    {0x15000, 1, criu::kPagePresent, 0},
+                                                    {0x19000, 1, criu::kPagePresent, 0}});
+  staged.pages["pages-1.img"] = {Bytes(dumped)};
+  absl::Status status = AddCopiedMemory({{70, {{0x10000, Bytes(copied)}}}}, &staged);
+  ASSERT_TRUE(status.ok()) << status;
+  status = Add(staged);
+  ASSERT_TRUE(status.ok()) << status;
+  std::string expected = copied + dumped.substr(3 * kPage);
+  expected.replace(kPage, 2 * kPage, dumped, 0, 2 * kPage);
+  expected.replace(5 * kPage, kPage, dumped, 2 * kPage, kPage);
+  EXPECT_TRUE(ReadPages("mem/70", 0x10000, 10) == expected);
 }
 
 TEST_F(StagedImageTest, NeededFilesAreThoseThatHadTheirNames) {
