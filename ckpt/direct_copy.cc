@@ -4,7 +4,6 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,29 +15,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "base/unix_socket.h"
 
 namespace rekindle::ckpt {
 namespace {
 
 // What one thread copies at once: small enough that all have work to the end.
 constexpr size_t kSliceBytes = 1u << 20;
-
-absl::StatusOr<UniqueFd> ListenAt(const std::string& path) {
-  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("making the socket ", path, ": the path is too long; choose a shorter runtime folder"));
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
-  if (!listener.valid() ||
-      ::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-      ::listen(listener.get(), 1) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("making the socket ", path));
-  }
-  return listener;
-}
 
 absl::Status CopyOut(pid_t pid, uint64_t address, absl::Span<std::byte> to) {
   while (!to.empty()) {

@@ -5,12 +5,10 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <thread>
 
@@ -22,6 +20,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/subprocess.h"
+#include "base/unix_socket.h"
 #include "ckpt/direct_copy.h"
 #include "ckpt/image_staging.h"
 #include "criu/capture_server.h"
@@ -45,21 +44,9 @@ class Gate {
                                                     std::function<absl::Status()> ours) {
     std::unique_ptr<Gate> gate(new Gate(std::move(ours)));
     std::string path = absl::StrCat(work_directory, "/", kGateSocket);
-    gate->listener_.Reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    RK_ASSIGN_OR_RETURN(gate->listener_, ListenAt(path));
     gate->stop_.Reset(::eventfd(0, EFD_CLOEXEC));
-    sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    if (path.size() >= sizeof address.sun_path) {
-      return absl::InvalidArgumentError(absl::StrCat("making the socket ", path,
-                                                     ": the path is too long; choose a "
-                                                     "shorter runtime folder"));
-    }
-    std::memcpy(address.sun_path, path.data(), path.size());
-    if (!gate->listener_.valid() || !gate->stop_.valid() ||
-        ::bind(gate->listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-        ::listen(gate->listener_.get(), 1) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("making the socket ", path));
-    }
+    if (!gate->stop_.valid()) return ErrnoStatus(errno, "making an event descriptor");
     gate->thread_ = std::thread([g = gate.get()] { g->Run(); });
     return gate;
   }
@@ -217,7 +204,10 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   }
   RK_RETURN_IF_ERROR(received.status());
   dump.image = staging.Take();
-  if (direct) RK_RETURN_IF_ERROR(AddCopiedMemory(direct->Take(), &dump.image));
+  if (direct) {
+    dump.bytes_past_criu = direct->bytes_copied();
+    RK_RETURN_IF_ERROR(AddCopiedMemory(direct->Take(), &dump.image));
+  }
   if (!dump.image.files.contains("inventory.img")) {
     return absl::InternalError("CRIU ended well but sent no inventory; the capture is not complete");
   }

@@ -17,6 +17,7 @@ namespace rekindle::ckpt {
 struct FrozenDump {
   StagedImage image;  // its pages lie in the arena
   criu::DumpStats stats;
+  uint64_t bytes_past_criu = 0;  // of the memory, that we copied out of the job ourselves
   std::string command_line;
 };
 

@@ -2,7 +2,11 @@
 #include "ckpt/frozen_dump.h"
 
 #include <fcntl.h>
+#include <sys/utsname.h>
 #include <unistd.h>
+
+#include <cstdio>
+#include <utility>
 
 #include "ckpt/job_inspection.h"
 #include "criu/test_support.h"
@@ -23,6 +27,13 @@ constexpr uint64_t kPage = store::kPageSize;
 constexpr uint64_t kRoom = 64u << 20;
 // The size of the pattern in the memory of criu/test_job.cc.
 constexpr uint64_t kPatternBytes = 8u << 20;
+
+bool KernelHasPagemapScan() {
+  utsname name;
+  int major = 0, minor = 0;
+  return ::uname(&name) == 0 && std::sscanf(name.release, "%d.%d", &major, &minor) == 2 &&
+         std::pair(major, minor) >= std::pair(6, 7);
+}
 
 class FrozenDumpTest : public store::StoreTest {
  protected:
@@ -66,6 +77,10 @@ TEST_F(FrozenDumpTest, MemoryOfTheJobReachesTheStoreAtItsAddresses) {
   EXPECT_GT((*arena)->spilled_bytes(), 0u);
   EXPECT_LE(seen, dump->image.bytes());
   EXPECT_GT(dump->stats.frozen_us, 0u);
+  if (KernelHasPagemapScan()) {
+    EXPECT_GE(dump->bytes_past_criu, kPatternBytes);
+    EXPECT_LT(dump->stats.pages_written * kPage, kPatternBytes);
+  }
   EXPECT_THAT(dump->command_line, AllOf(HasSubstr("dump"), HasSubstr(std::to_string(job.pid()))));
   std::string pid = std::to_string(job.pid());
   for (const std::string& name : {std::string("inventory.img"), std::string("pstree.img"),

@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -20,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
+#include "base/unix_socket.h"
 #include "criu/images.pb.h"
 
 namespace rekindle::criu {
@@ -307,22 +307,9 @@ class CaptureServerImpl : public CaptureServer {
 absl::StatusOr<std::unique_ptr<CaptureServer>> CaptureServer::Listen(const std::string& images_directory,
                                                                      ImageFileConsumer* consumer) {
   std::string path = absl::StrCat(images_directory, "/", kSocketName);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "making the socket ", path, ": its path is longer than the ", sizeof address.sun_path - 1,
-        " bytes a socket may have; use a folder with a shorter name"));
-  }
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener.valid()) return ErrnoStatus(errno, absl::StrCat("making the socket ", path));
-  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    int error = errno == EADDRINUSE ? EEXIST : errno;
-    return ErrnoStatus(error, absl::StrCat("making the socket ", path));
-  }
+  RK_ASSIGN_OR_RETURN(UniqueFd listener, ListenAt(path, SOCK_NONBLOCK));
   UniqueFd cancel_event(::eventfd(0, EFD_CLOEXEC));
-  if (!cancel_event.valid() || ::listen(listener.get(), 1) != 0) {
+  if (!cancel_event.valid()) {
     absl::Status status = ErrnoStatus(errno, absl::StrCat("listening on ", path));
     ::unlink(path.c_str());
     return status;

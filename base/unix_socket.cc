@@ -1,0 +1,37 @@
+#include "base/unix_socket.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace rekindle {
+
+absl::StatusOr<UniqueFd> ListenAt(const std::string& path, int flags) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "making the socket ", path, ": its path is longer than the ", sizeof address.sun_path - 1,
+        " bytes a socket may have; use a folder with a shorter name"));
+  }
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
+  if (!listener.valid()) return ErrnoStatus(errno, absl::StrCat("making the socket ", path));
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    int error = errno == EADDRINUSE ? EEXIST : errno;
+    return ErrnoStatus(error, absl::StrCat("making the socket ", path));
+  }
+  if (::listen(listener.get(), 1) != 0) {
+    absl::Status status = ErrnoStatus(errno, absl::StrCat("listening on ", path));
+    ::unlink(path.c_str());
+    return status;
+  }
+  return listener;
+}
+
+}  // namespace rekindle

@@ -1,0 +1,15 @@
+// Unix stream sockets with a name in the file system.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/unique_fd.h"
+
+namespace rekindle {
+
+// A socket that listens at `path`, which must not exist; the caller removes it. `flags`: SOCK_NONBLOCK or 0.
+// InvalidArgument when the path is longer than a socket's may be.
+absl::StatusOr<UniqueFd> ListenAt(const std::string& path, int flags = 0);
+
+}  // namespace rekindle
