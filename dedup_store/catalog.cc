@@ -61,7 +61,7 @@ MDB_val Val(absl::string_view s) { return {s.size(), const_cast<char*>(s.data())
 std::string DigestKey(const ImageRecord& record) {
   absl::string_view hex = record.info.digest;
   absl::ConsumePrefix(&hex, "sha256:");
-  return absl::HexStringToBytes(hex) + Key(record.id);
+  return BytesOfHex(hex) + Key(record.id);
 }
 
 }  // namespace
@@ -146,7 +146,7 @@ absl::StatusOr<std::optional<ImageRecord>> Catalog::Txn::FindReference(absl::str
 }
 
 absl::StatusOr<std::vector<ImageRecord>> Catalog::Txn::FindDigest(absl::string_view hex_prefix) {
-  std::string first = absl::HexStringToBytes(absl::StrCat(hex_prefix, hex_prefix.size() % 2 ? "0" : ""));
+  std::string first = BytesOfHex(absl::StrCat(hex_prefix, hex_prefix.size() % 2 ? "0" : ""));
   std::vector<ImageRecord> records;
   RK_RETURN_IF_ERROR(state_->Scan(state_->tables->digests, first,
                                   [&](absl::string_view key, absl::string_view) -> absl::StatusOr<bool> {

@@ -94,4 +94,21 @@ class Decoder {
   bool ok_ = true;
 };
 
+// The bytes that pairs of hexadecimal digits stand for, up to the first that is none. (abseil's function of
+// this kind differs between its releases.)
+inline std::string BytesOfHex(absl::string_view hex) {
+  auto value = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+  };
+  std::string bytes;
+  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
+    int high = value(hex[i]), low = value(hex[i + 1]);
+    if (high < 0 || low < 0) break;
+    bytes.push_back(static_cast<char>(high << 4 | low));
+  }
+  return bytes;
+}
+
 }  // namespace rekindle::store

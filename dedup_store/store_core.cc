@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "dedup_store/coding.h"
 
 namespace rekindle::store {
 
@@ -39,7 +40,7 @@ bool FromHex(const std::string& hex, std::array<uint8_t, N>& out) {
       !std::all_of(hex.begin(), hex.end(), [](char c) { return absl::ascii_isxdigit(c); })) {
     return false;
   }
-  std::string bytes = absl::HexStringToBytes(hex);
+  std::string bytes = BytesOfHex(hex);
   std::copy(bytes.begin(), bytes.end(), out.begin());
   return true;
 }
