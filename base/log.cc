@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -34,7 +35,7 @@ bool LogEnabled(LogLevel level) { return level >= g_level.load(std::memory_order
 
 void Log(LogLevel level, absl::string_view message) {
   if (!LogEnabled(level)) return;
-  std::string line = absl::StrCat("rekindle: ", Name(level), ": ", message, "\n");
+  std::string line = absl::StrCat(program_invocation_short_name, ": ", Name(level), ": ", message, "\n");
   // One write per line keeps lines of several threads apart; a closed standard error is no reason to fail.
   [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }

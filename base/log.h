@@ -1,4 +1,4 @@
-// Logging to standard error, one line a message: "rekindle: warning: text". Thread-safe. Errors that a caller
+// Logging to standard error, one line a message: "PROGRAM: warning: text". Thread-safe. Errors that a caller
 // can handle are returned as absl::Status and not logged; the log is for what nobody waits for.
 #pragma once
 
