@@ -32,6 +32,8 @@ quietly "$ROOT.log" debootstrap --variant=minbase --include=ca-certificates "$SU
 rm -f "$ROOT.log"
 cp -L /etc/resolv.conf "$ROOT/etc/resolv.conf"
 apt-config dump | grep -E '^Acquire::(http|https)' >"$ROOT/etc/apt/apt.conf.d/90host" || true
+# A root that is a mount point, as every real one is: tests make mounts of their own below it.
+mount --bind "$ROOT" "$ROOT"
 mount -t proc proc "$ROOT/proc"
 mount --rbind /dev "$ROOT/dev"
 
