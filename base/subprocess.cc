@@ -33,14 +33,6 @@ absl::StatusOr<std::string> FindProgram(const std::string& name) {
   return absl::NotFoundError(absl::StrCat("starting ", name, ": no program of that name in PATH"));
 }
 
-std::vector<char*> Pointers(const std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  pointers.reserve(strings.size() + 1);
-  for (const std::string& s : strings) pointers.push_back(const_cast<char*>(s.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 // All that the child does between fork and exec: only async-signal-safe calls, no allocation.
 struct ChildPlan {
   const char* program;
@@ -96,6 +88,14 @@ struct ChildPlan {
 }
 
 }  // namespace
+
+std::vector<char*> Pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
+  for (const std::string& s : strings) pointers.push_back(const_cast<char*>(s.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
 
 std::string ExitState::ToString() const {
   if (signal != 0) return absl::StrCat("killed by signal ", signal, " (", ::strsignal(signal), ")");

@@ -66,4 +66,7 @@ struct CommandResult {
 };
 absl::StatusOr<CommandResult> RunCommand(const std::vector<std::string>& argv, absl::Duration timeout);
 
+// `strings` as execve takes its arguments and its environment: pointers into them, a null pointer last.
+std::vector<char*> Pointers(const std::vector<std::string>& strings);
+
 }  // namespace rekindle

@@ -12,7 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
@@ -85,10 +85,7 @@ class CaptureRun {
                                 [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); });
     absl::Status thawed = absl::OkStatus();
     if (!device_pids_.empty()) thawed = device_->AfterThaw(device_pids_);
-    if (!frozen.ok()) {
-      LetGo();
-      return KeepLogs(frozen.status());
-    }
+    if (!frozen.ok()) return KeepLogs(frozen.status());
     RK_RETURN_IF_ERROR(thawed);
     frozen_ = *std::move(frozen);
     result_.freeze_seconds = static_cast<double>(frozen_.stats.freezing_us + frozen_.stats.frozen_us) * 1e-6;
@@ -109,20 +106,12 @@ class CaptureRun {
     Report("commit");
     Stopwatch watch;
     v1::JobManifest manifest = Manifest();
-    absl::Status status = AddToImage(frozen_.image, *writer_, &manifest);
-    if (status.ok()) status = writer_->AddBlob(v1::kJobManifestObject, manifest.SerializeAsString());
-    if (status.ok()) {
-      auto info = writer_->Commit([this](uint64_t done, uint64_t total) {
-        Report("commit", done, total);
-        return !Cancelled();
-      });
-      status = info.status();
-      if (info.ok()) result_.image = *std::move(info);
-    }
-    if (!status.ok()) {
-      LetGo();
-      return status;
-    }
+    RK_RETURN_IF_ERROR(AddToImage(frozen_.image, *writer_, &manifest));
+    RK_RETURN_IF_ERROR(writer_->AddBlob(v1::kJobManifestObject, manifest.SerializeAsString()));
+    RK_ASSIGN_OR_RETURN(result_.image, writer_->Commit([this](uint64_t done, uint64_t total) {
+      Report("commit", done, total);
+      return !Cancelled();
+    }));
     result_.commit_seconds = watch.seconds();
     EndPhase("commit");
     return absl::OkStatus();
@@ -135,6 +124,11 @@ class CaptureRun {
     for (const ProcessInfo& process : frozen_tree_) result_.threads += process.threads;
     result_.warnings.insert(result_.warnings.end(), job_.warnings.begin(), job_.warnings.end());
     result_.total_seconds = total_.seconds();
+  }
+
+  // After a failure in Freeze or Commit: a job that CRIU has left stopped goes on.
+  void LetGo() {
+    if (options_.stop) ResumeTree(job_.processes);
   }
 
   CaptureResult TakeResult() { return std::move(result_); }
@@ -302,20 +296,11 @@ class CaptureRun {
     return manifest;
   }
 
-  // After a failure: a job that CRIU has left stopped goes on.
-  void LetGo() {
-    if (options_.stop) ResumeTree(job_.processes);
-  }
-
   absl::Status KeepLogs(absl::Status status) {
     if (absl::IsCancelled(status)) return status;
     std::string work = session_->work_directory();
     std::string kept = session_->KeepLogs();
-    std::string message(status.message());
-    for (size_t at = 0; (at = message.find(work, at)) != std::string::npos; at += kept.size()) {
-      message.replace(at, work.size(), kept);
-    }
-    return absl::Status(status.code(), message);
+    return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{work, kept}}));
   }
 
   store::Store& store_;
@@ -347,8 +332,12 @@ absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installat
   CaptureRun run(store, criu, device, options, observer, cancel);
   RK_RETURN_IF_ERROR(run.Preflight());
   RK_RETURN_IF_ERROR(run.Prepare());
-  RK_RETURN_IF_ERROR(run.Freeze());
-  RK_RETURN_IF_ERROR(run.Commit());
+  absl::Status status = run.Freeze();
+  if (status.ok()) status = run.Commit();
+  if (!status.ok()) {
+    run.LetGo();
+    return status;
+  }
   run.Finish();
   return run.TakeResult();
 }

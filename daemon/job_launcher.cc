@@ -17,17 +17,10 @@
 #include "absl/strings/string_view.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 
 namespace rekindle::daemon {
 namespace {
-
-std::vector<char*> Pointers(const std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  pointers.reserve(strings.size() + 1);
-  for (const std::string& s : strings) pointers.push_back(const_cast<char*>(s.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
-}
 
 // Where the program may be; which one it is only the job's user can tell, in the child.
 std::vector<std::string> ProgramCandidates(const LaunchOptions& options) {

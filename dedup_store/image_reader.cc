@@ -366,14 +366,4 @@ absl::Status ImageReaderImpl::Run(absl::string_view object, const std::vector<Ex
   return first_error;
 }
 
-absl::StatusOr<std::string> ImageReaderImpl::ComputeDigest() const {
-  std::vector<absl::Span<const Hash128>> digests;
-  for (const auto& pack : packs_) {
-    RK_ASSIGN_OR_RETURN(absl::Span<const Hash128> of_pack, pack->Digests());
-    digests.push_back(of_pack);
-  }
-  return DigestText(
-      manifest_.ContentDigest([&](uint32_t pack, uint32_t page) { return digests[pack][page]; }));
-}
-
 }  // namespace rekindle::store

@@ -31,8 +31,6 @@ class ImageReaderImpl : public ImageReader {
   const std::vector<std::shared_ptr<const Pack>>& packs() const { return packs_; }
   // The extents of a paged object; null when there is none of this name.
   const std::vector<Extent>* FindExtents(absl::string_view name) const;
-  // Recomputes the image's digest from the packs' page digests.
-  absl::StatusOr<std::string> ComputeDigest() const;
 
  private:
   struct Piece;

@@ -16,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/machine.h"
@@ -228,12 +229,7 @@ class RestoreRun : public criu::RestoreObserver {
   absl::Status KeepLogs(const absl::Status& status) {
     if (absl::IsCancelled(status)) return status;
     std::string kept = directory_->KeepLogs(options_.runtime_directory);
-    std::string message(status.message());
-    const std::string& gone = directory_->path();
-    for (size_t at = 0; (at = message.find(gone, at)) != std::string::npos; at += kept.size()) {
-      message.replace(at, gone.size(), kept);
-    }
-    return absl::Status(status.code(), message);
+    return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{directory_->path(), kept}}));
   }
 
   store::Store& store_;
