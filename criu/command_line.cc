@@ -20,7 +20,7 @@ void AddCommon(const Options& options, std::vector<std::string>* arguments) {
   }
   arguments->push_back("--log-file");
   arguments->push_back(options.log_file);
-  // Warnings and errors: what failures are explained from. More costs the job a tenth of a short freeze.
+  // Warnings and errors: what failures are explained from. More lines lengthen the freeze.
   arguments->push_back("-v2");
   // What an administrator wrote for CRIU's own users (lazy pages, a page server, …) would break a capture.
   arguments->push_back("--no-default-config");
