@@ -262,14 +262,18 @@ def machine():
     )
 
 
-def report(bench, command):
-    commit = subprocess.run(
+def commit():
+    done = subprocess.run(
         ["git", "-C", ROOT, "describe", "--always", "--dirty"], stdout=subprocess.PIPE, text=True, check=False
-    ).stdout.strip()
+    )
+    return done.stdout.strip()
+
+
+def report(bench, command):
     lines = [
         BEGIN,
         "",
-        f"`{command}`, {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}, commit {commit}. "
+        f"`{command}`, {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}, commit {commit()}. "
         f"{machine()}.",
         "",
         f"Median of {bench.rounds} rounds; the best mode of stock CRIU is the one with the smallest median.",
@@ -292,12 +296,15 @@ def report(bench, command):
     return "\n".join([*lines, "", END])
 
 
-def write_into(path, text):
+def write_into(path, text, begin, end):
+    """Puts `text`, which has both markers, where the page has what lies between them."""
     with open(path, encoding="utf-8") as file:
         page = file.read()
-    if BEGIN not in page or END not in page:
-        raise RuntimeError(f"{path} has no section between the markers {BEGIN!r} and {END!r}")
-    page = page[: page.index(BEGIN)] + text + page[page.index(END) + len(END) :]
+    at = page.find(begin)
+    until = page.find(end, at)
+    if at < 0 or until < 0:
+        raise RuntimeError(f"{path} has no section between the markers {begin!r} and {end!r}")
+    page = page[:at] + text + page[until + len(end) :]
     with open(path, "w", encoding="utf-8") as file:
         file.write(page)
 
@@ -338,7 +345,7 @@ def main():
     )
     print(text)
     if arguments.write:
-        write_into(arguments.write, text)
+        write_into(arguments.write, text, BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -15,17 +15,21 @@ TEST_PACKAGES=(
   python3 python3-torch python3-numpy python3-protobuf redis-server nodejs curl sqlite3 procps iproute2 util-linux mount
   bsdutils e2fsprogs)
 DEMO_PACKAGES=(python3 python3-torch python3-numpy procps)
+BENCH_PACKAGES=(
+  restic borgbackup casync fio zstd python3-torch python3-numpy python3-sklearn python3-pandas nodejs redis-server
+  util-linux git)
 LINT_PACKAGES=(clang clang-tidy clang-format git)
 
 usage() {
   cat <<USAGE
-Usage: scripts/setup.sh [--build] [--test] [--demo] [--criu] [--lint] [--criu-version experimental]
+Usage: scripts/setup.sh [--build] [--test] [--demo] [--criu] [--lint] [--bench] [--criu-version experimental]
 
   --build   compilers and libraries to build Rekindle
   --test    the programs that the integration tests checkpoint (torch, Redis, Node.js, ...)
   --demo    what scripts/demo.sh shows: torch
   --criu    a CRIU of $OLDEST_CRIU or newer: the system's, else a private prefix in /opt/rekindle/criu
   --lint    clang-format and clang-tidy
+  --bench   what the store is measured against, and what is measured with it
   --criu-version experimental
             a second, newer CRIU in /opt/rekindle/criu-4.3, to compare against in benchmarks
 
@@ -107,7 +111,7 @@ setup_criu() {
   note "CRIU $version: $prefix"
 }
 
-WANT_BUILD='' WANT_TEST='' WANT_DEMO='' WANT_CRIU='' WANT_LINT='' CRIU_SUITE=''
+WANT_BUILD='' WANT_TEST='' WANT_DEMO='' WANT_CRIU='' WANT_LINT='' WANT_BENCH='' CRIU_SUITE=''
 while (($#)); do
   case $1 in
     --build) WANT_BUILD=1 ;;
@@ -115,6 +119,7 @@ while (($#)); do
     --demo) WANT_DEMO=1 ;;
     --criu) WANT_CRIU=1 ;;
     --lint) WANT_LINT=1 ;;
+    --bench) WANT_BENCH=1 ;;
     --criu-version)
       [[ ${2:-} == experimental ]] || { usage >&2; exit 2; }
       WANT_CRIU=1 CRIU_SUITE=experimental
@@ -125,13 +130,14 @@ while (($#)); do
   esac
   shift
 done
-[[ -z $WANT_BUILD$WANT_TEST$WANT_DEMO$WANT_CRIU$WANT_LINT ]] && WANT_BUILD=1 WANT_CRIU=1
+[[ -z $WANT_BUILD$WANT_TEST$WANT_DEMO$WANT_CRIU$WANT_LINT$WANT_BENCH ]] && WANT_BUILD=1 WANT_CRIU=1
 
 PACKAGES=()
 [[ -n $WANT_BUILD ]] && PACKAGES+=("${BUILD_PACKAGES[@]}")
 [[ -n $WANT_TEST ]] && PACKAGES+=("${TEST_PACKAGES[@]}")
 [[ -n $WANT_DEMO ]] && PACKAGES+=("${DEMO_PACKAGES[@]}")
 [[ -n $WANT_LINT ]] && PACKAGES+=("${LINT_PACKAGES[@]}")
+[[ -n $WANT_BENCH ]] && PACKAGES+=("${BENCH_PACKAGES[@]}")
 ((${#PACKAGES[@]})) && install_packages "${PACKAGES[@]}"
 [[ -n $WANT_CRIU ]] && setup_criu
 exit 0
