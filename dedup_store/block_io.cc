@@ -163,6 +163,11 @@ class RealIo : public BlockIo {
     if (fd < 0) return FileError(errno, "creating", path, -1);
     return std::make_unique<RealFile>(UniqueFd(fd), path);
   }
+  absl::StatusOr<std::unique_ptr<BlockFile>> CreateBuffered(const std::string& path) override {
+    int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) return FileError(errno, "creating", path, -1);
+    return std::make_unique<RealFile>(UniqueFd(fd), path);
+  }
   absl::StatusOr<std::unique_ptr<BlockFile>> Open(const std::string& path, bool writable) override {
     int fd = ::open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
     if (fd < 0) return FileError(errno, "opening", path, -1);

@@ -79,6 +79,8 @@ class BlockIo {
   virtual ~BlockIo() = default;
   virtual absl::StatusOr<std::unique_ptr<BlockFile>> Create(
       const std::string& path) = 0;  // must not exist yet
+  // For small files that are written with WriteAt; an existing one is an error here too.
+  virtual absl::StatusOr<std::unique_ptr<BlockFile>> CreateBuffered(const std::string& path) = 0;
   virtual absl::StatusOr<std::unique_ptr<BlockFile>> Open(const std::string& path, bool writable) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Unlink(const std::string& path) = 0;

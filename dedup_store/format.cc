@@ -2,7 +2,9 @@
 
 #include <openssl/rand.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -11,6 +13,7 @@
 namespace rekindle::store {
 
 std::string PackFileName(uint64_t pack_id) { return absl::StrFormat("%016x.pack", pack_id); }
+std::string PageTableFileName(uint64_t pack_id) { return absl::StrFormat("%016x.pages", pack_id); }
 std::string IndexFileName(uint64_t index_id) { return absl::StrFormat("%016x.idx", index_id); }
 
 uint64_t IdOfFileName(absl::string_view name, absl::string_view suffix) {
@@ -19,16 +22,17 @@ uint64_t IdOfFileName(absl::string_view name, absl::string_view suffix) {
   return absl::SimpleHexAtoi(name.substr(0, 16), &id) ? id : 0;
 }
 
-std::vector<uint32_t> BuildDigestTable(const std::vector<Hash128>& digests) {
-  const auto pages = static_cast<uint32_t>(digests.size());
-  const DigestTableShape shape(pages);
-  std::vector<uint32_t> table(shape.slots);
-  for (uint32_t page = 0; page < pages; ++page) {
-    uint64_t slot = shape.SlotOf(digests[page]);
-    while (table[slot] != 0) slot = slot + 1 == shape.slots ? 0 : slot + 1;
-    table[slot] = shape.Value(digests[page], page);
-  }
-  return table;
+uint32_t FrameOfPage(absl::Span<const FrameEntry> frames, uint32_t page) {
+  auto it = std::upper_bound(frames.begin(), frames.end(), page,
+                             [](uint32_t p, const FrameEntry& f) { return p < f.first_page; });
+  return static_cast<uint32_t>(it - frames.begin()) - 1;
+}
+
+PageIdentity IdentityOfPage(absl::Span<const FrameEntry> frames, uint32_t page) {
+  const FrameEntry& frame = frames[FrameOfPage(frames, page)];
+  PageIdentity identity{{}, page - frame.first_page};
+  memcpy(&identity.frame, frame.digest, sizeof identity.frame);
+  return identity;
 }
 
 uint64_t NewFileId() {

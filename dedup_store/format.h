@@ -7,15 +7,18 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "dedup_store/hashing.h"
 #include "dedup_store/store.h"
 
 namespace rekindle::store {
 
-inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr uint32_t kFormatVersion = 2;
 
-// A frame is up to this many pages, stored together: raw, or compressed as one.
-inline constexpr uint32_t kMaxFramePages = 32;
+// A frame is up to this many pages, stored together: compressed as one, or raw. What is read and verified is
+// whole frames, so a longer one costs a single page's read more.
+inline constexpr uint32_t kMaxZstdFramePages = 32;
+inline constexpr uint32_t kMaxFramePages = 64;
 
 using StoreUuid = std::array<uint8_t, 16>;
 
@@ -38,19 +41,30 @@ enum class Codec : uint8_t { kRaw = 0, kZstd = 1 };
 struct FrameEntry {
   uint64_t offset_and_codec;  // low 56 bits: offset in the file; high 8: Codec
   uint32_t stored_bytes;
-  uint32_t first_page;  // number within the pack; the next entry's first_page ends this frame
+  uint32_t first_page;   // number within the pack; the next entry's first_page ends this frame
+  uint64_t fingerprint;  // of its pages together, uncompressed: every read is held against it
+  uint8_t digest[16];    // SHA-256 of the same, truncated
   uint64_t offset() const { return offset_and_codec & ((uint64_t{1} << 56) - 1); }
   Codec codec() const { return static_cast<Codec>(offset_and_codec >> 56); }
 };
-static_assert(sizeof(FrameEntry) == 16);
+static_assert(sizeof(FrameEntry) == 40);
+
+// What a page is, wherever it is kept: its frame's content and the place in it.
+struct PageIdentity {
+  Hash128 frame;
+  uint32_t index;
+  friend bool operator==(const PageIdentity& a, const PageIdentity& b) {
+    return a.frame == b.frame && a.index == b.index;
+  }
+};
+// The frame of a pack's frame table that holds a page. Requires that there is one.
+uint32_t FrameOfPage(absl::Span<const FrameEntry> frames, uint32_t page);
+PageIdentity IdentityOfPage(absl::Span<const FrameEntry> frames, uint32_t page);
 
 enum PackSection : uint32_t {
-  kFrames,        // FrameEntry x frames, ascending in offset and first_page
-  kFingerprints,  // Hash128 x pages
-  kDigests,       // Hash128 x pages
-  kDigestTable,   // uint32 x slots: digest to page number
-  kManifest,      // the image that this pack was written for
-  kImageRecord,   // its catalog record
+  kFrames,       // FrameEntry x frames, ascending in offset and first_page
+  kManifest,     // the image that this pack was written for; may be empty
+  kImageRecord,  // its catalog record; empty when there is no manifest
   kSectionCount,
 };
 
@@ -73,30 +87,23 @@ struct PackFooter {
   SectionEntry sections[kSectionCount];
   Hash128 checksum;  // of all before it
 };
-static_assert(sizeof(PackFooter) == 256);  // the last 256 bytes of the file
+static_assert(sizeof(PackFooter) == 160);  // the last 160 bytes of the file
 inline constexpr char kFooterMagic[8] = {'R', 'K', 'P', 'A', 'C', 'K', 'E', 'N'};
 
-// The digest table: slots = pages x 4 / 3 + 1, linear probing from SlotOf. A slot is 0 or (tag << page_bits |
-// page + 1).
-struct DigestTableShape {
-  explicit DigestTableShape(uint32_t pages) : slots(uint64_t{pages} * 4 / 3 + 1) {
-    while (page_bits < 32 && (uint64_t{1} << page_bits) < uint64_t{pages} + 1) ++page_bits;
-  }
-  uint64_t SlotOf(const Hash128& digest) const {
-    return static_cast<uint64_t>((static_cast<unsigned __int128>(digest.lo) * slots) >> 64);
-  }
-  uint32_t Value(const Hash128& digest, uint32_t page) const { return Tag(digest) | (page + 1); }
-  uint32_t Tag(const Hash128& digest) const {
-    return page_bits >= 32 ? 0 : static_cast<uint32_t>(digest.hi) << page_bits;
-  }
-  uint32_t PageMask() const { return page_bits >= 32 ? ~uint32_t{0} : (uint32_t{1} << page_bits) - 1; }
-  uint64_t slots;
-  int page_bits = 1;
+// The fingerprints of a pack's pages, in a file of their own: needed to find equal pages, never to read an
+// image. The pages' fingerprints (8 bytes each) follow the header.
+struct PageTableHeader {
+  char magic[8];  // kPageTableMagic
+  uint32_t version;
+  uint32_t pages;
+  uint64_t pack_id;
+  Hash128 body_checksum;
+  Hash128 checksum;  // of all before it
 };
+static_assert(sizeof(PageTableHeader) == 56);
+inline constexpr char kPageTableMagic[8] = {'R', 'K', 'P', 'A', 'G', 'E', 'S', '\n'};
 
-std::vector<uint32_t> BuildDigestTable(const std::vector<Hash128>& digests);
-
-// An index file covers many packs: entries sorted by the digests' first 8 bytes, and a directory of buckets.
+// An index file covers many packs: entries sorted by the pages' fingerprints, and a directory of buckets.
 struct IndexHeader {
   char magic[8];  // kIndexMagic
   uint32_t version;
@@ -113,13 +120,14 @@ static_assert(sizeof(IndexHeader) == 88);
 inline constexpr char kIndexMagic[8] = {'R', 'K', 'I', 'N', 'D', 'E', 'X', '\n'};
 
 struct IndexEntry {
-  uint64_t prefix;  // Hash128::lo of the digest
-  uint32_t pack;    // position in the list of pack ids
+  uint64_t fingerprint;
+  uint32_t pack;  // position in the list of pack ids
   uint32_t page;
 };
 static_assert(sizeof(IndexEntry) == 16);
 
 std::string PackFileName(uint64_t pack_id);
+std::string PageTableFileName(uint64_t pack_id);
 std::string IndexFileName(uint64_t index_id);
 // The id of a pack or index file's name; 0 when it is none.
 uint64_t IdOfFileName(absl::string_view name, absl::string_view suffix);

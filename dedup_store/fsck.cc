@@ -1,7 +1,5 @@
 // Proves that a store is whole, or says exactly what is not.
 
-#include <zstd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -14,9 +12,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
-#include "dedup_store/digest_index.h"
+#include "dedup_store/frame_loader.h"
 #include "dedup_store/image_reader.h"
 #include "dedup_store/maintenance.h"
+#include "dedup_store/page_index.h"
+#include "dedup_store/page_table.h"
 
 namespace rekindle::store {
 
@@ -28,26 +28,7 @@ struct PackCheck {
   PackRecord record;
   std::shared_ptr<const Pack> pack;  // null: can't be used at all
   std::vector<bool> bad_frames;      // frames with a page that can't be read as it was written
-  bool must_read = false;  // its directory is damaged, so only the data itself tells which pages are
-  bool digests_damaged = false;
 };
-
-struct FrameBuffers {
-  std::vector<std::byte> stored, plain = std::vector<std::byte>(kMaxFramePages * kPageSize);
-};
-
-// A frame's pages; they lie in `buffers`.
-absl::StatusOr<const std::byte*> LoadFrame(const Pack& pack, uint32_t f, FrameBuffers& buffers) {
-  const FrameEntry& frame = pack.frame(f);
-  buffers.stored.resize(frame.stored_bytes);
-  RK_RETURN_IF_ERROR(pack.file().ReadAt(frame.offset(), absl::MakeSpan(buffers.stored)));
-  if (frame.codec() == Codec::kRaw) return buffers.stored.data();
-  size_t want = size_t{pack.FirstPageAfter(f) - frame.first_page} * kPageSize;
-  size_t n =
-      ZSTD_decompress(buffers.plain.data(), buffers.plain.size(), buffers.stored.data(), frame.stored_bytes);
-  if (ZSTD_isError(n) || n != want) return absl::DataLossError("the compressed data is damaged");
-  return buffers.plain.data();
-}
 
 class Checker {
  public:
@@ -66,10 +47,10 @@ class Checker {
     }
     for (const PackRecord& record : packs) CheckPack(record);
     for (const auto& [id, check] : packs_) {
-      if (check.pack && (options_.read_data || check.must_read)) total_bytes_ += check.record.stored_bytes;
+      if (check.pack && options_.read_data) total_bytes_ += check.record.stored_bytes;
     }
     for (auto& [id, check] : packs_) {
-      if (check.pack && (options_.read_data || check.must_read)) ReadPack(check);
+      if (check.pack && options_.read_data) ReadPack(check);
     }
     for (const IndexRecord& record : indexes) CheckIndex(record);
     for (const ImageRecord& record : images) CheckImage(record);
@@ -114,57 +95,19 @@ class Checker {
     }
     check.pack = *std::move(pack);
     check.bad_frames.assign(check.pack->frames(), false);
-    bool rebuilt = false;
-    for (PackSection section : {kFingerprints, kDigests, kDigestTable}) {
-      absl::Status status = check.pack->ReadSection(section).status();
-      if (status.ok()) continue;
-      Problem(std::string(status.message()));
-      if (options_.repair && !rebuilt) {
-        rebuilt = true;
-        status = RebuildDirectory(*check.pack);
-        if (!status.ok()) Problem(std::string(status.message()));
-      }
-      if (check.pack->ReadSection(section).ok()) continue;
-      check.must_read |= section != kDigestTable;
-      check.digests_damaged |= section == kDigests;
-    }
+    CheckPageTable(*check.pack);
     report_.chunks_checked += check.pack->frames();
   }
 
-  // Computes the directory from the data and puts back what comes out exactly as it was when the pack was
-  // sealed.
-  absl::Status RebuildDirectory(const Pack& pack) {
-    const PackFooter& footer = pack.footer();
-    std::vector<Hash128> fingerprints(pack.pages()), digests(pack.pages());
-    auto bytes_of = [](auto& v) {
-      return absl::MakeSpan(reinterpret_cast<std::byte*>(v.data()), v.size() * sizeof v[0]);
-    };
-    // Pages that gc took can't be computed; they keep what is there.
-    RK_RETURN_IF_ERROR(pack.file().ReadAt(footer.sections[kFingerprints].offset, bytes_of(fingerprints)));
-    RK_RETURN_IF_ERROR(pack.file().ReadAt(footer.sections[kDigests].offset, bytes_of(digests)));
-    FrameBuffers buffers;
-    Sha256 sha;
-    for (uint32_t f = 0; f < pack.frames(); ++f) {
-      if (pack.IsDeadFrame(f)) continue;
-      auto data = LoadFrame(pack, f, buffers);
-      if (!data.ok()) continue;  // reported when the data is read
-      const uint32_t first = pack.frame(f).first_page;
-      for (uint32_t page = first; page < pack.FirstPageAfter(f); ++page) {
-        const std::byte* at = *data + size_t{page - first} * kPageSize;
-        fingerprints[page] = core_->fingerprinter().Of(at);
-        digests[page] = sha.Page(at);
-      }
+  void CheckPageTable(const Pack& pack) {
+    if (pack.pages() == 0) return;
+    auto table = PageTable::LoadFile(core_.get(), pack.id(), pack.pages());
+    if (table.ok()) return;
+    // One that was never synced may be missing after a power failure: that is no damage.
+    if (!absl::IsNotFound(table.status())) {
+      Problem(absl::StrCat(table.status().message(), "; nothing is lost: it is made anew with repair"));
     }
-    std::vector<uint32_t> table = BuildDigestTable(digests);
-    RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, core_->io()->Open(pack.path(), true));
-    const std::pair<PackSection, absl::Span<std::byte>> sections[] = {{kFingerprints, bytes_of(fingerprints)},
-                                                                      {kDigests, bytes_of(digests)},
-                                                                      {kDigestTable, bytes_of(table)}};
-    for (const auto& [section, bytes] : sections) {
-      if (!(Checksum(bytes.data(), bytes.size()) == footer.sections[section].checksum)) continue;
-      RK_RETURN_IF_ERROR(file->WriteAt(footer.sections[section].offset, bytes));
-    }
-    return file->Sync();
+    if (options_.repair) PageTable::Load(core_.get(), pack);
   }
 
   // A gc that runs beside us may have removed it.
@@ -177,24 +120,16 @@ class Checker {
 
   void ReadPack(PackCheck& check) {
     const Pack& pack = *check.pack;
-    auto fingerprints = pack.Fingerprints();
-    auto digests = pack.Digests();
-    if (!fingerprints.ok() || !digests.ok()) {
-      Problem(absl::StrCat("the directory of pack ", pack.path(), " can't be read"));
-      check.bad_frames.assign(pack.frames(), true);
-      return;
-    }
     std::atomic<uint32_t> next{0};
     absl::Mutex mutex;
     auto work = [&] {
       Sha256 sha;
-      FrameBuffers buffers;
+      FrameLoader loader(core_->fingerprinter());
       for (uint32_t begin; (begin = next.fetch_add(kFramesAtATime)) < pack.frames();) {
         uint32_t end = std::min<uint32_t>(begin + kFramesAtATime, pack.frames());
         for (uint32_t f = begin; f < end; ++f) {
           if (pack.IsDeadFrame(f)) continue;
-          std::string problem =
-              ReadFrame(pack, f, *fingerprints, *digests, check.digests_damaged, sha, buffers);
+          std::string problem = ReadFrame(pack, f, sha, loader);
           absl::MutexLock lock(&mutex);
           report_.bytes_read += pack.frame(f).stored_bytes;
           if (!problem.empty()) {
@@ -214,26 +149,16 @@ class Checker {
   }
 
   // What is wrong with a frame, or nothing.
-  std::string ReadFrame(const Pack& pack, uint32_t f, absl::Span<const Hash128> fingerprints,
-                        absl::Span<const Hash128> digests, bool digests_damaged, Sha256& sha,
-                        FrameBuffers& buffers) {
+  static std::string ReadFrame(const Pack& pack, uint32_t f, Sha256& sha, FrameLoader& loader) {
     const FrameEntry& frame = pack.frame(f);
     auto what = [&](absl::string_view why) {
       return absl::StrFormat("pack %s, chunk at %d: %s", pack.path(), frame.offset(), why);
     };
-    auto loaded = LoadFrame(pack, f, buffers);
-    if (!loaded.ok()) return what(loaded.status().message());
-    const std::byte* data = *loaded;
-    const uint32_t pages = pack.FirstPageAfter(f) - frame.first_page;
-    for (uint32_t p = 0; p < pages; ++p) {
-      const std::byte* page = data + p * kPageSize;
-      if (!(core_->fingerprinter().Of(page) == fingerprints[frame.first_page + p])) {
-        return what("the data does not fit its fingerprint");
-      }
-      if (!digests_damaged && !(sha.Page(page) == digests[frame.first_page + p])) {
-        return what("the data does not fit its digest");
-      }
-    }
+    auto pages = loader.Load(pack, f);
+    if (!pages.ok()) return what(pages.status().message());
+    Hash128 digest = sha.Truncated(pages->data(), pages->size());
+    if (memcmp(&digest, frame.digest, sizeof frame.digest) != 0)
+      return what("the data does not fit its digest");
     return "";
   }
 
@@ -272,13 +197,11 @@ class Checker {
     auto manifest = Manifest::Decode(*encoded);
     if (!manifest.ok()) return std::string(manifest.status().message());
     std::vector<const PackCheck*> checks;
-    bool digests_whole = true;
     for (uint64_t id : manifest->packs) {
       auto it = packs_.find(id);
       if (it == packs_.end() || !it->second.pack)
         return absl::StrCat("pack ", core_->pack_path(id), " can't be used");
       checks.push_back(&it->second);
-      digests_whole &= !it->second.digests_damaged && it->second.pack->Digests().ok();
     }
     std::string why;
     auto check_extents = [&](const std::vector<Extent>& extents) {
@@ -302,9 +225,9 @@ class Checker {
     };
     for (const PagedObject& object : manifest->objects) check_extents(object.extents);
     check_extents(manifest->blob_stream);
-    if (!why.empty() || !digests_whole) return why;
+    if (!why.empty()) return why;
     std::string digest = DigestText(manifest->ContentDigest(
-        [&](uint32_t pack, uint32_t page) { return (*checks[pack]->pack->Digests())[page]; }));
+        [&](uint32_t pack, uint32_t page) { return checks[pack]->pack->IdentityOf(page); }));
     if (digest != record.info.digest) return "its content does not fit its digest";
     return "";
   }

@@ -48,6 +48,7 @@ class Collector {
     RK_RETURN_IF_ERROR(MarkNewImages());
     for (const PackRecord& pack : packs) RK_RETURN_IF_ERROR(Sweep(pack));
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->packs_folder()));
+    RK_RETURN_IF_ERROR(RemoveOrphanedTables());
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->index_folder()));
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->path() + "/tmp"));
     return report_;
@@ -130,6 +131,7 @@ class Collector {
     if (dry_run_) return absl::OkStatus();
     RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("removal of a pack"));
     RK_RETURN_IF_ERROR(core_->catalog().Update([&](Catalog::Txn& txn) { return txn.DeletePack(id); }));
+    RK_RETURN_IF_ERROR(core_->io()->Unlink(core_->page_table_path(id)));
     return core_->io()->Unlink(core_->pack_path(id));
   }
 
@@ -199,11 +201,12 @@ class Collector {
   absl::Status RemoveLeftovers(const std::string& folder) {
     RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(folder));
     for (const std::string& name : names) {
+      const bool temporary = folder == core_->path() + "/tmp";
       uint64_t pack_id = IdOfFileName(name, ".pack");
       uint64_t index_id = IdOfFileName(name, ".idx");
-      if (pack_id == 0 && index_id == 0) continue;
+      if (pack_id == 0 && index_id == 0 && !temporary) continue;
       RK_ASSIGN_OR_RETURN(bool known, InCatalog(pack_id, index_id));
-      if (known && folder != core_->path() + "/tmp") continue;
+      if (known && !temporary) continue;
       const std::string path = absl::StrCat(folder, "/", name);
       auto file = core_->io()->Open(path, false);
       if (absl::IsNotFound(file.status())) continue;
@@ -212,7 +215,7 @@ class Collector {
       if (!locked) continue;
       // Its writer may have committed it just before.
       RK_ASSIGN_OR_RETURN(known, InCatalog(pack_id, index_id));
-      if (known && folder != core_->path() + "/tmp") continue;
+      if (known && !temporary) continue;
       RK_ASSIGN_OR_RETURN(uint64_t bytes, (*file)->AllocatedBytes());
       ++report_.leftovers_removed;
       report_.bytes_freed += bytes;
@@ -221,7 +224,20 @@ class Collector {
     return absl::OkStatus();
   }
 
+  // Page tables of packs that are gone. A writer makes the pack first, so one without is nobody's.
+  absl::Status RemoveOrphanedTables() {
+    RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(core_->index_folder()));
+    for (const std::string& name : names) {
+      uint64_t pack_id = IdOfFileName(name, ".pages");
+      if (pack_id == 0 || PathExists(core_->pack_path(pack_id))) continue;
+      ++report_.leftovers_removed;
+      if (!dry_run_) RK_RETURN_IF_ERROR(core_->io()->Unlink(core_->page_table_path(pack_id)));
+    }
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<bool> InCatalog(uint64_t pack_id, uint64_t index_id) {
+    if (pack_id == 0 && index_id == 0) return false;
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
     if (pack_id != 0) {
       RK_ASSIGN_OR_RETURN(std::optional<PackRecord> pack, txn.FindPack(pack_id));

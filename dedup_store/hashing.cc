@@ -19,7 +19,7 @@ const EVP_MD* Sha256Algorithm() {
 
 }  // namespace
 
-PageFingerprinter::PageFingerprinter(const StoreSeed& seed) {
+Fingerprinter::Fingerprinter(const StoreSeed& seed) {
   Sha256 sha;
   for (uint8_t i = 0; i < 6; ++i) {
     sha.Update(seed.data(), seed.size());
@@ -27,10 +27,13 @@ PageFingerprinter::PageFingerprinter(const StoreSeed& seed) {
     auto part = sha.Finish();
     memcpy(secret_ + 32 * i, part.data(), part.size());
   }
+  of_page_ = PageFingerprintBaseline;
+  of_ = FingerprintBaseline;
 #if defined(__x86_64__)
-  hash_ = __builtin_cpu_supports("avx2") ? FingerprintAvx2 : FingerprintBaseline;
-#else
-  hash_ = FingerprintBaseline;
+  if (__builtin_cpu_supports("avx2")) {
+    of_page_ = PageFingerprintAvx2;
+    of_ = FingerprintAvx2;
+  }
 #endif
 }
 
@@ -61,8 +64,6 @@ Hash128 Sha256::Truncated(const void* data, size_t size) {
   memcpy(&h, full.data(), sizeof h);
   return h;
 }
-
-Hash128 Sha256::Page(const void* page) { return Truncated(page, kPageSize); }
 
 Hash128 Checksum(const void* data, size_t size) {
   XXH128_hash_t h = XXH3_128bits(data, size);

@@ -1,8 +1,9 @@
 // The three hashes of the store, each for what it is good at:
-// - page fingerprint: 128-bit XXH3 keyed with the store's secret. Runs at memory speed; tells whether a page
-// is the
-//   one at the same address in the parent, and guards every read against damage.
-// - page digest: the first 16 bytes of the page's SHA-256. Finds equal content anywhere in the store.
+// - fingerprint: 64-bit XXH3 keyed with the store's secret, of a page or of a frame. Runs at memory speed;
+// tells
+//   whether a page is the one at the same address in the parent, finds candidates for equal content (whose
+//   bytes are then compared), and guards every read against damage.
+// - frame digest: the first 16 bytes of a frame's SHA-256. The identity of what an image consists of.
 // - checksum: unkeyed 128-bit XXH3 of a metadata section.
 // docs/store-format.md says why each is enough. Free functions and const methods are thread-safe.
 #pragma once
@@ -32,16 +33,18 @@ static_assert(sizeof(Hash128) == 16);
 
 using StoreSeed = std::array<uint8_t, 32>;
 
-// Fingerprints pages under one store's secret.
-class PageFingerprinter {
+// Fingerprints pages and frames under one store's secret.
+class Fingerprinter {
  public:
   // The 192-byte XXH3 secret is SHA-256(seed || 0) .. SHA-256(seed || 5).
-  explicit PageFingerprinter(const StoreSeed& seed);
-  Hash128 Of(const void* page) const { return hash_(page, secret_); }
+  explicit Fingerprinter(const StoreSeed& seed);
+  uint64_t OfPage(const void* page) const { return of_page_(page, secret_); }
+  uint64_t Of(const void* data, size_t size) const { return of_(data, size, secret_); }
 
  private:
   alignas(64) uint8_t secret_[192];
-  Hash128 (*hash_)(const void* page, const uint8_t* secret);
+  uint64_t (*of_page_)(const void* page, const uint8_t* secret);
+  uint64_t (*of_)(const void* data, size_t size, const uint8_t* secret);
 };
 
 // One thread's SHA-256. Not thread-safe.
@@ -51,8 +54,7 @@ class Sha256 {
   ~Sha256();
   Sha256(const Sha256&) = delete;
   Sha256& operator=(const Sha256&) = delete;
-  // The digest of one page, truncated to 16 bytes.
-  Hash128 Page(const void* page);
+  // The first 16 bytes of the digest.
   Hash128 Truncated(const void* data, size_t size);
   // A digest over several pieces; Finish begins anew.
   void Update(const void* data, size_t size);
@@ -69,7 +71,9 @@ inline Hash128 Checksum(absl::string_view data) { return Checksum(data.data(), d
 bool IsZeroPage(const void* page);
 
 // The widest implementation that this processor has is taken once, at start.
-Hash128 FingerprintAvx2(const void* page, const uint8_t* secret);
-Hash128 FingerprintBaseline(const void* page, const uint8_t* secret);
+uint64_t PageFingerprintAvx2(const void* page, const uint8_t* secret);
+uint64_t PageFingerprintBaseline(const void* page, const uint8_t* secret);
+uint64_t FingerprintAvx2(const void* data, size_t size, const uint8_t* secret);
+uint64_t FingerprintBaseline(const void* data, size_t size, const uint8_t* secret);
 
 }  // namespace rekindle::store

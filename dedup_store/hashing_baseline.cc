@@ -1,2 +1,3 @@
+#define REKINDLE_PAGE_FINGERPRINT PageFingerprintBaseline
 #define REKINDLE_FINGERPRINT FingerprintBaseline
 #include "dedup_store/hashing_kernel.inc"

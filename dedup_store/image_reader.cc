@@ -1,7 +1,5 @@
 #include "dedup_store/image_reader.h"
 
-#include <zstd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -11,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
+#include "dedup_store/frame_loader.h"
 
 namespace rekindle::store {
 
@@ -22,15 +21,15 @@ constexpr uint64_t kReadBytes = uint64_t{512} << 10;
 constexpr uint64_t kMaxGapBytes = uint64_t{32} << 10;
 // How far ahead of the readers the kernel is asked to fetch from disk.
 constexpr size_t kTasksAhead = 32;
-constexpr size_t kFrameBytes = kMaxFramePages * kPageSize;
 constexpr int kOpenAttempts = 10;
+constexpr size_t kManyBytes = size_t{4} << 20;
 
 // The object that holds an image's blobs has no name of its own; errors call it so.
 constexpr char kBlobStreamName[] = "(blobs)";
 
 }  // namespace
 
-// Consecutive pages of one frame that go to one address. Of a raw frame run, several frames.
+// Consecutive pages of one frame that go to one address.
 struct ImageReaderImpl::Piece {
   uint64_t address;
   uint32_t pack;
@@ -52,57 +51,67 @@ struct ImageReaderImpl::Task {
 class ImageReaderImpl::TaskRunner {
  public:
   TaskRunner(const ImageReaderImpl& image, absl::string_view object, const std::vector<Piece>& pieces,
-             const PageSink& sink)
-      : image_(image), object_(object), pieces_(pieces), sink_(sink), zstd_(ZSTD_createDCtx()) {}
-  ~TaskRunner() { ZSTD_freeDCtx(zstd_); }
-  TaskRunner(const TaskRunner&) = delete;
-  TaskRunner& operator=(const TaskRunner&) = delete;
+             const Target& target)
+      : image_(image),
+        object_(object),
+        pieces_(pieces),
+        target_(target),
+        loader_(image.core_->fingerprinter()) {}
 
   absl::Status Run(const Task& task) {
     const Pack& pack = *image_.packs_[task.pack];
-    size_t bytes = task.end - task.offset;
-    if (buffer_bytes_ < bytes) {
-      buffer_.reset(new std::byte[bytes]);
-      buffer_bytes_ = bytes;
+    const size_t bytes = task.end - task.offset;
+    // Whole raw frames in the order of their addresses are read to where they go.
+    std::byte* stored = DirectTarget(task, pack);
+    const bool direct = stored != nullptr;
+    if (!direct) {
+      if (buffer_bytes_ < bytes) {
+        buffer_.reset(new std::byte[bytes]);
+        buffer_bytes_ = bytes;
+      }
+      stored = buffer_.get();
     }
-    absl::Status status = pack.file().ReadAt(task.offset, {buffer_.get(), bytes});
+    absl::Status status = pack.file().ReadAt(task.offset, {stored, bytes});
     if (!status.ok()) return Damaged(pieces_[task.first_piece], status.message(), status.code());
-    RK_ASSIGN_OR_RETURN(absl::Span<const Hash128> fingerprints, pack.Fingerprints());
 
-    uint32_t decompressed = ~uint32_t{0};
+    uint32_t loaded = ~uint32_t{0};
+    absl::Span<const std::byte> frame_pages;
     for (size_t i = task.first_piece; i < task.end_piece; ++i) {
       const Piece& piece = pieces_[i];
       const FrameEntry& frame = pack.frame(piece.frame);
-      const std::byte* stored = buffer_.get() + (frame.offset() - task.offset);
-      const std::byte* pages;
-      if (frame.codec() == Codec::kRaw) {
-        pages = buffer_.get() +
-                (frame.offset() + uint64_t{piece.page - frame.first_page} * kPageSize - task.offset);
-      } else {
-        // What was handed to Emit before may still point here.
-        RK_RETURN_IF_ERROR(Flush());
-        if (decompressed != piece.frame) {
-          size_t want = uint64_t{pack.FirstPageAfter(piece.frame) - frame.first_page} * kPageSize;
-          if (frame_ == nullptr) frame_.reset(new std::byte[kFrameBytes]);
-          size_t n = ZSTD_decompressDCtx(zstd_, frame_.get(), kFrameBytes, stored, frame.stored_bytes);
-          if (ZSTD_isError(n) || n != want) return Damaged(piece, "the compressed data is damaged");
-          decompressed = piece.frame;
-        }
-        pages = frame_.get() + uint64_t{piece.page - frame.first_page} * kPageSize;
+      if (loaded != piece.frame) {
+        // What was handed to Emit before may point into the loader's buffers.
+        if (frame.codec() != Codec::kRaw) RK_RETURN_IF_ERROR(Flush());
+        auto decoded = loader_.Decode(pack, piece.frame, stored + (frame.offset() - task.offset));
+        if (!decoded.ok()) return Damaged(piece, decoded.status().message());
+        frame_pages = *decoded;
+        loaded = piece.frame;
       }
-      for (uint32_t p = 0; p < piece.pages; ++p) {
-        if (!(image_.core_->fingerprinter().Of(pages + p * kPageSize) == fingerprints[piece.page + p])) {
-          Piece bad = piece;
-          bad.address += uint64_t{p} * kPageSize;
-          return Damaged(bad, "the data does not fit its fingerprint");
-        }
-      }
-      RK_RETURN_IF_ERROR(Emit(piece.address, pages, uint64_t{piece.pages} * kPageSize));
+      if (direct) continue;
+      RK_RETURN_IF_ERROR(Emit(piece.address,
+                              frame_pages.data() + size_t{piece.page - frame.first_page} * kPageSize,
+                              size_t{piece.pages} * kPageSize));
     }
     return Flush();
   }
 
  private:
+  std::byte* DirectTarget(const Task& task, const Pack& pack) const {
+    if (target_.memory.empty()) return nullptr;
+    uint64_t offset = task.offset, address = pieces_[task.first_piece].address;
+    for (size_t i = task.first_piece; i < task.end_piece; ++i) {
+      const Piece& piece = pieces_[i];
+      const FrameEntry& frame = pack.frame(piece.frame);
+      if (frame.codec() != Codec::kRaw || frame.stored_bytes != size_t{piece.pages} * kPageSize ||
+          frame.offset() != offset || piece.address != address) {
+        return nullptr;
+      }
+      offset += frame.stored_bytes;
+      address += frame.stored_bytes;
+    }
+    return target_.memory.data() + (pieces_[task.first_piece].address - target_.address);
+  }
+
   // Neighbours in both places are handed on together.
   absl::Status Emit(uint64_t address, const std::byte* pages, size_t bytes) {
     if (held_bytes_ > 0 && held_address_ + held_bytes_ == address && held_ + held_bytes_ == pages) {
@@ -117,7 +126,10 @@ class ImageReaderImpl::TaskRunner {
   }
   absl::Status Flush() {
     if (held_bytes_ == 0) return absl::OkStatus();
-    return sink_(held_address_, {held_, std::exchange(held_bytes_, 0)});
+    const size_t bytes = std::exchange(held_bytes_, 0);
+    if (target_.sink != nullptr) return (*target_.sink)(held_address_, {held_, bytes});
+    memcpy(target_.memory.data() + (held_address_ - target_.address), held_, bytes);
+    return absl::OkStatus();
   }
   absl::Status Damaged(const Piece& piece, absl::string_view why,
                        absl::StatusCode code = absl::StatusCode::kDataLoss) const {
@@ -132,9 +144,9 @@ class ImageReaderImpl::TaskRunner {
   const ImageReaderImpl& image_;
   const absl::string_view object_;
   const std::vector<Piece>& pieces_;
-  const PageSink& sink_;
-  ZSTD_DCtx_s* zstd_;
-  std::unique_ptr<std::byte[]> buffer_, frame_;
+  const Target target_;
+  FrameLoader loader_;
+  std::unique_ptr<std::byte[]> buffer_;
   size_t buffer_bytes_ = 0;
   uint64_t held_address_ = 0;
   const std::byte* held_ = nullptr;
@@ -270,11 +282,9 @@ absl::Status ImageReaderImpl::ReadExtents(absl::string_view object, const std::v
     page = to;
   }
   PageRun range{address, out.size() / kPageSize, false};
-  PageSink copy = [&](uint64_t at, absl::Span<const std::byte> pages) {
-    memcpy(out.data() + (at - address), pages.data(), pages.size());
-    return absl::OkStatus();
-  };
-  return Run(object, extents, {&range, 1}, 1, copy);
+  // A small one is not worth a thread.
+  size_t threads = out.size() >= kManyBytes ? core_->threads() : 1;
+  return Run(object, extents, {&range, 1}, threads, {nullptr, address, out});
 }
 
 absl::Status ImageReaderImpl::ReadRanges(absl::string_view name, absl::Span<const PageRun> ranges,
@@ -285,7 +295,7 @@ absl::Status ImageReaderImpl::ReadRanges(absl::string_view name, absl::Span<cons
     uint64_t first = range.address / kPageSize;
     RK_RETURN_IF_ERROR(CheckPopulated(record_.info, name, *extents, first, first + range.pages));
   }
-  return Run(name, *extents, ranges, core_->threads(), sink);
+  return Run(name, *extents, ranges, core_->threads(), {&sink, 0, {}});
 }
 
 std::vector<ImageReaderImpl::Task> ImageReaderImpl::Plan(const std::vector<Extent>& extents,
@@ -319,10 +329,6 @@ std::vector<ImageReaderImpl::Task> ImageReaderImpl::Plan(const std::vector<Exten
     const FrameEntry& frame = packs_[piece.pack]->frame(piece.frame);
     uint64_t begin = frame.offset();
     uint64_t end = begin + frame.stored_bytes;
-    if (frame.codec() == Codec::kRaw) {
-      begin += uint64_t{piece.page - frame.first_page} * kPageSize;
-      end = begin + uint64_t{piece.pages} * kPageSize;
-    }
     Task* last = tasks.empty() ? nullptr : &tasks.back();
     if (last == nullptr || last->pack != piece.pack || begin > last->end + kMaxGapBytes ||
         std::max(end, last->end) - last->offset > kReadBytes) {
@@ -337,7 +343,7 @@ std::vector<ImageReaderImpl::Task> ImageReaderImpl::Plan(const std::vector<Exten
 
 absl::Status ImageReaderImpl::Run(absl::string_view object, const std::vector<Extent>& extents,
                                   absl::Span<const PageRun> ranges, size_t max_threads,
-                                  const PageSink& sink) const {
+                                  const Target& target) const {
   std::vector<Piece> pieces;
   const std::vector<Task> tasks = Plan(extents, ranges, pieces);
   std::atomic<size_t> next{0};
@@ -345,7 +351,7 @@ absl::Status ImageReaderImpl::Run(absl::string_view object, const std::vector<Ex
   absl::Mutex mutex;
   absl::Status first_error;
   auto work = [&] {
-    TaskRunner runner(*this, object, pieces, sink);
+    TaskRunner runner(*this, object, pieces, target);
     for (size_t i; !stop && (i = next.fetch_add(1)) < tasks.size();) {
       if (i + kTasksAhead < tasks.size()) {
         const Task& ahead = tasks[i + kTasksAhead];

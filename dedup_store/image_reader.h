@@ -36,6 +36,12 @@ class ImageReaderImpl : public ImageReader {
   struct Piece;
   struct Task;
   class TaskRunner;
+  // Where pages go: to a sink, or into memory that begins at an address.
+  struct Target {
+    const PageSink* sink = nullptr;
+    uint64_t address = 0;
+    absl::Span<std::byte> memory;
+  };
 
   ImageReaderImpl(std::shared_ptr<StoreCore> core, ImageRecord record)
       : core_(std::move(core)), record_(std::move(record)) {}
@@ -43,7 +49,7 @@ class ImageReaderImpl : public ImageReader {
   std::vector<Task> Plan(const std::vector<Extent>& extents, absl::Span<const PageRun> ranges,
                          std::vector<Piece>& pieces) const;
   absl::Status Run(absl::string_view object, const std::vector<Extent>& extents,
-                   absl::Span<const PageRun> ranges, size_t max_threads, const PageSink& sink) const;
+                   absl::Span<const PageRun> ranges, size_t max_threads, const Target& target) const;
   absl::Status ReadExtents(absl::string_view object, const std::vector<Extent>& extents, uint64_t address,
                            absl::Span<std::byte> out) const;
 

@@ -169,7 +169,7 @@ absl::StatusOr<Manifest> Manifest::Decode(absl::string_view encoded) {
   return m;
 }
 
-std::array<uint8_t, 32> Manifest::ContentDigest(const DigestOf& digest_of) const {
+std::array<uint8_t, 32> Manifest::ContentDigest(const IdentityOf& identity_of) const {
   Sha256 sha;
   Encoder buffer;
   auto flush = [&](size_t limit) {
@@ -190,8 +190,9 @@ std::array<uint8_t, 32> Manifest::ContentDigest(const DigestOf& digest_of) const
       buffer.U64(pages << 1 | (extents[i].zero() ? 1 : 0));
       for (; i < end; ++i) {
         for (uint64_t p = 0; p < extents[i].pages && !extents[i].zero(); ++p) {
-          Hash128 digest = digest_of(extents[i].pack, extents[i].pack_page + static_cast<uint32_t>(p));
-          buffer.Raw(&digest, sizeof digest);
+          PageIdentity page = identity_of(extents[i].pack, extents[i].pack_page + static_cast<uint32_t>(p));
+          buffer.Raw(&page.frame, sizeof page.frame);
+          buffer.U32(page.index);
           flush(1 << 16);
         }
       }
@@ -199,7 +200,7 @@ std::array<uint8_t, 32> Manifest::ContentDigest(const DigestOf& digest_of) const
     buffer.U64(~uint64_t{0});
   };
 
-  buffer.String("rekindle image 1");
+  buffer.String("rekindle image 2");
   std::vector<const PagedObject*> by_name;
   for (const PagedObject& object : objects) by_name.push_back(&object);
   std::sort(by_name.begin(), by_name.end(), [](auto* a, auto* b) { return a->name < b->name; });

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dedup_store/format.h"
 #include "dedup_store/hashing.h"
 #include "dedup_store/store.h"
 
@@ -49,10 +50,11 @@ struct Manifest {
   // DataLoss when the bytes are not a manifest: nothing out of range is ever let through.
   static absl::StatusOr<Manifest> Decode(absl::string_view encoded);
 
-  // The image's identity: SHA-256 over names, addresses and page digests, without locations, so that it stays
-  // the same wherever the pages are kept. `digest_of(pack, page)` is asked for every page that is not zero.
-  using DigestOf = std::function<Hash128(uint32_t pack, uint32_t pack_page)>;
-  std::array<uint8_t, 32> ContentDigest(const DigestOf& digest_of) const;
+  // The image's own digest: SHA-256 over names, addresses and the identities of pages, without locations, so
+  // that it stays the same wherever the pages are kept. `identity_of` is asked for every page that is not
+  // zero.
+  using IdentityOf = std::function<PageIdentity(uint32_t pack, uint32_t pack_page)>;
+  std::array<uint8_t, 32> ContentDigest(const IdentityOf& identity_of) const;
 };
 
 // Appends `pages` pages, merging with the last extent where both address and location continue.

@@ -56,13 +56,7 @@ absl::Status Pack::Load(uint64_t id, const StoreUuid& uuid) {
       return absl::DataLossError("its footer is damaged");
     }
   }
-  const DigestTableShape shape(footer_.pages);
-  if (footer_.sections[kFrames].bytes != uint64_t{footer_.frames} * sizeof(FrameEntry) ||
-      footer_.sections[kFingerprints].bytes != uint64_t{footer_.pages} * sizeof(Hash128) ||
-      footer_.sections[kDigests].bytes != uint64_t{footer_.pages} * sizeof(Hash128) ||
-      footer_.sections[kDigestTable].bytes != shape.slots * sizeof(uint32_t) ||
-      footer_.sections[kDigests].offset % sizeof(uint64_t) != 0 ||
-      footer_.sections[kDigestTable].offset % sizeof(uint32_t) != 0) {
+  if (footer_.sections[kFrames].bytes != uint64_t{footer_.frames} * sizeof(FrameEntry)) {
     return absl::DataLossError("its footer is damaged");
   }
   return LoadFrameTable();
@@ -80,7 +74,8 @@ absl::Status Pack::LoadFrameTable() {
     const FrameEntry& f = frame_table_[i];
     uint32_t end = FirstPageAfter(i);
     if (end <= f.first_page || end - f.first_page > kMaxFramePages || (i == 0 && f.first_page != 0) ||
-        f.codec() > Codec::kZstd || f.offset() + f.stored_bytes > footer_.data_end ||
+        f.codec() > Codec::kZstd || (f.codec() == Codec::kZstd && end - f.first_page > kMaxZstdFramePages) ||
+        f.offset() + f.stored_bytes > footer_.data_end ||
         (f.codec() == Codec::kRaw && f.stored_bytes != (end - f.first_page) * kPageSize)) {
       return absl::DataLossError("its frame table is damaged");
     }
@@ -89,49 +84,12 @@ absl::Status Pack::LoadFrameTable() {
   return absl::OkStatus();
 }
 
-uint32_t Pack::FrameOfPage(uint32_t page) const {
-  auto it = std::upper_bound(frame_table_.begin(), frame_table_.end(), page,
-                             [](uint32_t p, const FrameEntry& f) { return p < f.first_page; });
-  return static_cast<uint32_t>(it - frame_table_.begin()) - 1;
-}
-
-absl::StatusOr<absl::Span<const Hash128>> Pack::Fingerprints() const {
-  absl::call_once(fingerprints_once_, [this] {
-    fingerprints_.resize(footer_.pages);
-    fingerprints_status_ = file_->ReadAt(
-        footer_.sections[kFingerprints].offset,
-        {reinterpret_cast<std::byte*>(fingerprints_.data()), fingerprints_.size() * sizeof(Hash128)});
-  });
-  if (!fingerprints_status_.ok()) return fingerprints_status_;
-  return absl::Span<const Hash128>(fingerprints_);
-}
-
-absl::Status Pack::MapDigests() const {
-  const SectionEntry& digests = footer_.sections[kDigests];
-  const SectionEntry& table = footer_.sections[kDigestTable];
-  uint64_t begin = std::min(digests.offset, table.offset);
-  uint64_t end = std::max(digests.offset + digests.bytes, table.offset + table.bytes);
-  RK_ASSIGN_OR_RETURN(digest_mapping_, file_->Map(begin, end - begin));
-  const std::byte* base = digest_mapping_->bytes().data();
-  digests_ = {reinterpret_cast<const Hash128*>(base + (digests.offset - begin)), footer_.pages};
-  digest_table_ = {reinterpret_cast<const uint32_t*>(base + (table.offset - begin)),
-                   table.bytes / sizeof(uint32_t)};
-  return absl::OkStatus();
-}
-
-absl::StatusOr<absl::Span<const Hash128>> Pack::Digests() const {
-  absl::call_once(digests_once_, [this] { digests_status_ = MapDigests(); });
-  if (!digests_status_.ok()) return digests_status_;
-  return digests_;
-}
-
 absl::StatusOr<std::string> Pack::ReadSection(PackSection section) const {
   const SectionEntry& entry = footer_.sections[section];
   std::string bytes(entry.bytes, '\0');
   RK_RETURN_IF_ERROR(file_->ReadAt(entry.offset, {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}));
   if (Checksum(bytes) != entry.checksum) {
-    static constexpr const char* kNames[] = {"frame table",  "fingerprints", "digests",
-                                             "digest table", "manifest",     "image record"};
+    static constexpr const char* kNames[] = {"frame table", "manifest", "image record"};
     return absl::DataLossError(absl::StrCat("the ", kNames[section], " in pack ", path(), " is damaged"));
   }
   return bytes;

@@ -14,11 +14,16 @@ namespace rekindle::store {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{4} << 20;
-constexpr size_t kFrameBytes = kMaxFramePages * kPageSize;
+constexpr size_t kFrameBytes = kMaxZstdFramePages * kPageSize;
 // Disk space is taken in steps of this: a full disk shows early, and the file lies in few pieces.
 constexpr uint64_t kAllocationStep = uint64_t{64} << 20;
 // A frame that does not shrink by a twelfth stays raw: it can then be read in place, page by page.
 constexpr size_t WorthStoring(size_t bytes) { return bytes - bytes / 12; }
+// One compressible frame in so many is compressed with more effort too; where that takes off a twentieth and
+// more, the next ones get it.
+constexpr int kMoreEffortLevel = 3;
+constexpr uint64_t kEffortSampling = 16;
+constexpr uint64_t kWorthMoreEffort = 40;
 constexpr size_t kSampleBytes = 8192;
 constexpr size_t kSamplePiece = 1024;
 
@@ -130,26 +135,59 @@ absl::Status PackWriter::Appender::Append(absl::Span<const NewPage> pages, int l
   HeldFrame frame;
   frame.first = static_cast<uint32_t>(pages_.size());
   frame.pages = static_cast<uint32_t>(pages.size());
-  if (level > 0 && LooksCompressible(data, bytes)) {
-    size_t n = ZSTD_compressCCtx(zstd_, trial_.data(), trial_.size(), data, bytes, level);
-    if (!ZSTD_isError(n) && n <= WorthStoring(bytes)) {
-      frame.codec = Codec::kZstd;
-      frame.stored_bytes = static_cast<uint32_t>(n);
-      frame.offset = static_cast<uint32_t>(compressed_bytes_);
-      if (compressed_.size() < compressed_bytes_ + n) compressed_.resize((compressed_bytes_ + n) * 2);
-      memcpy(compressed_.data() + compressed_bytes_, trial_.data(), n);
-      compressed_bytes_ += n;
-    }
+  if (level > 0 && LooksCompressible(data, bytes) && Compress(data, bytes, level, frame)) {
+    frames_.push_back(frame);
+    raw_end_ = nullptr;
+  } else {
+    AddRaw(data, pages, frame);
   }
-  if (frame.codec == Codec::kRaw) {
+  for (const NewPage& page : pages) pages_.push_back({page.fingerprint, page.ordinal});
+  return absl::OkStatus();
+}
+
+void PackWriter::Appender::Hash(const std::byte* data, size_t bytes, HeldFrame& frame) {
+  frame.fingerprint = writer_->options_.fingerprinter->Of(data, bytes);
+  frame.digest = sha_.Truncated(data, bytes);
+}
+
+bool PackWriter::Appender::Compress(const std::byte* data, size_t bytes, int level, HeldFrame& frame) {
+  auto compress = [&](int at_level, size_t room_from) {
+    if (compressed_.size() < room_from + trial_.size()) compressed_.resize((room_from + trial_.size()) * 2);
+    size_t n = ZSTD_compressCCtx(zstd_, compressed_.data() + room_from, trial_.size(), data, bytes, at_level);
+    return ZSTD_isError(n) ? bytes : n;
+  };
+  const bool try_more = level < kMoreEffortLevel;
+  const bool more = try_more && sampled_more_ < sampled_base_ - sampled_base_ / kWorthMoreEffort;
+  size_t n = compress(more ? kMoreEffortLevel : level, compressed_bytes_);
+  if (try_more && plain_frames_++ % kEffortSampling == 0) {
+    size_t other = compress(more ? level : kMoreEffortLevel, compressed_bytes_ + n);
+    sampled_base_ = sampled_base_ / 2 + (more ? other : n);
+    sampled_more_ = sampled_more_ / 2 + (more ? n : other);
+  }
+  if (n > WorthStoring(bytes)) return false;
+  frame.codec = Codec::kZstd;
+  frame.stored_bytes = static_cast<uint32_t>(n);
+  frame.offset = static_cast<uint32_t>(compressed_bytes_);
+  compressed_bytes_ += n;
+  Hash(data, bytes, frame);
+  return true;
+}
+
+void PackWriter::Appender::AddRaw(const std::byte* data, absl::Span<const NewPage> pages, HeldFrame& frame) {
+  const size_t bytes = pages.size() * kPageSize;
+  memcpy(buffer_->data + raw_bytes_, data, bytes);
+  const bool joins = raw_end_ == pages[0].data && frames_.back().pages + frame.pages <= kMaxFramePages;
+  if (joins) {
+    frames_.back().pages += frame.pages;
+    frames_.back().stored_bytes += static_cast<uint32_t>(bytes);
+  } else {
     frame.stored_bytes = static_cast<uint32_t>(bytes);
     frame.offset = static_cast<uint32_t>(raw_bytes_);
-    memcpy(buffer_->data + raw_bytes_, data, bytes);
-    raw_bytes_ += bytes;
+    frames_.push_back(frame);
   }
-  frames_.push_back(frame);
-  for (const NewPage& page : pages) pages_.push_back({page.fingerprint, page.digest, page.ordinal});
-  return absl::OkStatus();
+  raw_bytes_ += bytes;
+  const bool adjacent = data == pages[0].data;
+  raw_end_ = adjacent ? pages[0].data + bytes : nullptr;
 }
 
 absl::Status PackWriter::Appender::Flush(std::vector<Placed>* placed) {
@@ -159,6 +197,9 @@ absl::Status PackWriter::Appender::Flush(std::vector<Placed>* placed) {
   size_t used = raw_bytes_ + compressed_bytes_;
   size_t padded = RoundUp(used);
   memset(buffer_->data + used, 0, padded - used);
+  for (HeldFrame& frame : frames_) {
+    if (frame.codec == Codec::kRaw) Hash(buffer_->data + frame.offset, frame.stored_bytes, frame);
+  }
   uint64_t offset = 0;
   {
     // Under one lock, so that frames come in the order of their offsets.
@@ -169,12 +210,14 @@ absl::Status PackWriter::Appender::Flush(std::vector<Placed>* placed) {
       for (const HeldFrame& frame : frames_) {
         if (frame.codec != codec) continue;
         uint64_t at = offset + frame.offset + (codec == Codec::kRaw ? 0 : raw_bytes_);
-        auto page = static_cast<uint32_t>(w.digests_.size());
-        w.frames_.push_back({at | static_cast<uint64_t>(codec) << 56, frame.stored_bytes, page});
+        auto page = static_cast<uint32_t>(w.fingerprints_.size());
+        FrameEntry entry{
+            at | static_cast<uint64_t>(codec) << 56, frame.stored_bytes, page, frame.fingerprint, {}};
+        memcpy(entry.digest, &frame.digest, sizeof entry.digest);
+        w.frames_.push_back(entry);
         w.stored_bytes_ += frame.stored_bytes;
         for (uint32_t i = frame.first; i < frame.first + frame.pages; ++i) {
           w.fingerprints_.push_back(pages_[i].fingerprint);
-          w.digests_.push_back(pages_[i].digest);
           placed->push_back({pages_[i].ordinal, page++});
         }
       }
@@ -182,8 +225,19 @@ absl::Status PackWriter::Appender::Flush(std::vector<Placed>* placed) {
   }
   frames_.clear();
   pages_.clear();
+  raw_end_ = nullptr;
   raw_bytes_ = compressed_bytes_ = 0;
   return writer_->queue_->Submit(std::exchange(buffer_, nullptr), padded, offset);
+}
+
+PageIdentity PackWriter::IdentityOf(uint32_t page) const { return IdentityOfPage(frames_, page); }
+
+absl::Status PackWriter::ShareLock() {
+  RK_RETURN_IF_ERROR(file_->Lock(LockMode::kShared, true).status());
+  RK_ASSIGN_OR_RETURN(bool linked, file_->IsLinked());
+  if (linked) return absl::OkStatus();
+  return absl::AbortedError(
+      absl::StrCat("a gc removed the new pack ", path_, "; nothing is lost, try again"));
 }
 
 // Cuts a stream of bytes into aligned writes.
@@ -230,14 +284,12 @@ class PackWriter::SectionStream {
 };
 
 uint64_t PackWriter::MetadataBytes(size_t manifest_bytes) const {
-  uint64_t directory = frames_.size() * sizeof(FrameEntry) + digests_.size() * 2 * sizeof(Hash128) +
-                       DigestTableShape(pages()).slots * sizeof(uint32_t);
-  uint64_t end = RoundUp(next_offset_.load() + directory + manifest_bytes + sizeof(PackFooter));
-  return end - stored_bytes_;
+  uint64_t end = RoundUp(next_offset_.load() + frames_.size() * sizeof(FrameEntry) + manifest_bytes +
+                         sizeof(PackFooter));
+  return end - stored_bytes_ + sizeof(PageTableHeader) + pages() * sizeof(uint64_t);
 }
 
 absl::Status PackWriter::Seal(absl::string_view manifest, absl::string_view image_record) {
-  const std::vector<uint32_t> table = BuildDigestTable(digests_);
   PackFooter footer{};
   memcpy(footer.magic, kFooterMagic, sizeof footer.magic);
   footer.version = kFormatVersion;
@@ -251,9 +303,6 @@ absl::Status PackWriter::Seal(absl::string_view manifest, absl::string_view imag
   SectionStream stream(this, footer.data_end);
   const std::pair<const void*, size_t> sections[kSectionCount] = {
       {frames_.data(), frames_.size() * sizeof(FrameEntry)},
-      {fingerprints_.data(), fingerprints_.size() * sizeof(Hash128)},
-      {digests_.data(), digests_.size() * sizeof(Hash128)},
-      {table.data(), table.size() * sizeof(uint32_t)},
       {manifest.data(), manifest.size()},
       {image_record.data(), image_record.size()},
   };

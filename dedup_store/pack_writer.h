@@ -29,13 +29,13 @@ struct PackWriterOptions {
   int64_t created_unix_ns = 0;
   uint64_t expected_bytes = 0;  // at most this much data will come; buffers are sized for it
   size_t threads = 1;
+  const Fingerprinter* fingerprinter = nullptr;
 };
 
-// One page to store: its bytes, hashes and a number by which the caller knows it.
+// One page to store: its bytes, fingerprint and a number by which the caller knows it.
 struct NewPage {
   const std::byte* data = nullptr;
-  Hash128 fingerprint;
-  Hash128 digest;
+  uint64_t fingerprint = 0;
   uint32_t ordinal = 0;
 };
 
@@ -60,8 +60,9 @@ class PackWriter {
     ~Appender();
     Appender(const Appender&) = delete;
     Appender& operator=(const Appender&) = delete;
-    // Stores up to kMaxFramePages pages as one frame, compressed with zstd `level` (0: never) when that saves
-    // enough. Their final numbers are reported in `placed` by this or a later call.
+    // Stores up to kMaxZstdFramePages pages as one frame, compressed with zstd `level` (0: never) when that
+    // saves enough; raw neighbours are joined to longer frames. Their final numbers are reported in `placed`
+    // by this or a later call.
     absl::Status Append(absl::Span<const NewPage> pages, int level, std::vector<Placed>* placed);
     // Writes what is still held back.
     absl::Status Flush(std::vector<Placed>* placed);
@@ -73,12 +74,17 @@ class PackWriter {
       uint32_t first = 0;  // in pages_
       uint32_t pages = 0;
       Codec codec = Codec::kRaw;
+      uint64_t fingerprint = 0;
+      Hash128 digest;
     };
     struct HeldPage {
-      Hash128 fingerprint, digest;
+      uint64_t fingerprint;
       uint32_t ordinal;
     };
     bool LooksCompressible(const std::byte* data, size_t bytes);
+    bool Compress(const std::byte* data, size_t bytes, int level, HeldFrame& frame);
+    void AddRaw(const std::byte* data, absl::Span<const NewPage> pages, HeldFrame& frame);
+    void Hash(const std::byte* data, size_t bytes, HeldFrame& frame);
 
     PackWriter* writer_;
     ZSTD_CCtx_s* zstd_;
@@ -88,20 +94,30 @@ class PackWriter {
     size_t raw_bytes_ = 0;
     std::vector<HeldFrame> frames_;
     std::vector<HeldPage> pages_;
+    const std::byte* raw_end_ =
+        nullptr;  // where the pages of the last frame, a raw one, end in the caller's memory
+    Sha256 sha_;
+    // Whether more effort is worth it for what comes: sampled now and then.
+    uint64_t plain_frames_ = 0, sampled_base_ = 0, sampled_more_ = 0;
   };
 
   // Valid when every Appender has been flushed.
-  const std::vector<Hash128>& digests() const { return digests_; }
+  const std::vector<uint64_t>& fingerprints() const { return fingerprints_; }
+  const std::vector<FrameEntry>& frame_table() const { return frames_; }
   uint64_t stored_bytes() const { return stored_bytes_; }
-  uint32_t pages() const { return static_cast<uint32_t>(digests_.size()); }
+  uint32_t pages() const { return static_cast<uint32_t>(fingerprints_.size()); }
   uint32_t frames() const { return static_cast<uint32_t>(frames_.size()); }
 
-  // How long the sealed file will be, without the image record.
+  // What the sealed file and the page table will take beyond the frames themselves, without the image record.
   uint64_t MetadataBytes(size_t manifest_bytes) const;
-  // Writes directory, manifest and footer and makes all of it durable, name included. The file stays (see
+  // Writes frame table, manifest and footer and makes all of it durable, name included. The file stays (see
   // Keep).
   absl::Status Seal(absl::string_view manifest, absl::string_view image_record);
   uint64_t file_bytes() const { return next_offset_.load(); }
+  // The content identity of a page that was placed.
+  PageIdentity IdentityOf(uint32_t page) const;
+  // Lets others read the sealed file, and still keeps gc away. Aborted when a gc has removed it instead.
+  absl::Status ShareLock();
   // The pack is in the catalog now: the destructor leaves it.
   void Keep() { keep_ = true; }
 
@@ -126,8 +142,7 @@ class PackWriter {
   uint64_t allocated_ ABSL_GUARDED_BY(mutex_) = 0;
   // Appended to under mutex_; read without it only after all appenders have ended.
   std::vector<FrameEntry> frames_;
-  std::vector<Hash128> fingerprints_;
-  std::vector<Hash128> digests_;
+  std::vector<uint64_t> fingerprints_;
   uint64_t stored_bytes_ = 0;
 };
 

@@ -13,6 +13,7 @@
 #include "dedup_store/image_reader.h"
 #include "dedup_store/image_writer.h"
 #include "dedup_store/maintenance.h"
+#include "dedup_store/page_table.h"
 #include "dedup_store/store_core.h"
 
 namespace rekindle::store {
@@ -22,20 +23,10 @@ namespace {
 // Walks two lists of extents side by side; both are looked at as pages in ascending order.
 class ExtentComparer {
  public:
-  using Digests = std::vector<absl::Span<const Hash128>>;
-  ExtentComparer(const ImageReaderImpl& a, const ImageReaderImpl& b) : a_(a), b_(b) {}
+  ExtentComparer(StoreCore* core, const ImageReaderImpl& a, const ImageReaderImpl& b)
+      : core_(core), a_(a), b_(b) {}
 
-  absl::Status Init() {
-    for (auto [image, digests] : {std::pair(&a_, &digests_a_), std::pair(&b_, &digests_b_)}) {
-      for (const auto& pack : image->packs()) {
-        RK_ASSIGN_OR_RETURN(absl::Span<const Hash128> of_pack, pack->Digests());
-        digests->push_back(of_pack);
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  void Compare(const std::vector<Extent>& a, const std::vector<Extent>& b, ObjectDifference& out) const {
+  void Compare(const std::vector<Extent>& a, const std::vector<Extent>& b, ObjectDifference& out) {
     for (const Extent& e : a) out.bytes_a += e.pages * kPageSize;
     auto it = a.begin();
     for (const Extent& e : b) {
@@ -61,12 +52,19 @@ class ExtentComparer {
   }
 
  private:
-  bool Equal(const Extent& a, const Extent& b, uint64_t page) const {
+  bool Equal(const Extent& a, const Extent& b, uint64_t page) {
     if (a.zero() || b.zero()) return a.zero() && b.zero();
     auto page_a = static_cast<uint32_t>(a.pack_page + (page - a.page));
     auto page_b = static_cast<uint32_t>(b.pack_page + (page - b.page));
-    if (a_.manifest().packs[a.pack] == b_.manifest().packs[b.pack] && page_a == page_b) return true;
-    return digests_a_[a.pack][page_a] == digests_b_[b.pack][page_b];
+    const Pack& pack_a = *a_.packs()[a.pack];
+    const Pack& pack_b = *b_.packs()[b.pack];
+    if (pack_a.id() == pack_b.id() && page_a == page_b) return true;
+    return TableOf(pack_a).fingerprints()[page_a] == TableOf(pack_b).fingerprints()[page_b];
+  }
+  const PageTable& TableOf(const Pack& pack) {
+    auto [it, inserted] = tables_.try_emplace(pack.id());
+    if (inserted) it->second = PageTable::Load(core_, pack);
+    return it->second;
   }
   static void AddChanged(ObjectDifference& out, uint64_t page, uint64_t pages) {
     uint64_t address = page * kPageSize;
@@ -80,9 +78,10 @@ class ExtentComparer {
     out.changed.push_back({address, pages, false});
   }
 
+  StoreCore* const core_;
   const ImageReaderImpl& a_;
   const ImageReaderImpl& b_;
-  Digests digests_a_, digests_b_;
+  std::map<uint64_t, PageTable> tables_;
 };
 
 class StoreImpl : public Store {
@@ -144,8 +143,7 @@ class StoreImpl : public Store {
                                                      absl::string_view b) const override {
     RK_ASSIGN_OR_RETURN(std::unique_ptr<ImageReaderImpl> reader_a, OpenReader(a));
     RK_ASSIGN_OR_RETURN(std::unique_ptr<ImageReaderImpl> reader_b, OpenReader(b));
-    ExtentComparer comparer(*reader_a, *reader_b);
-    RK_RETURN_IF_ERROR(comparer.Init());
+    ExtentComparer comparer(core_.get(), *reader_a, *reader_b);
     static const std::vector<Extent> kNone;
     std::map<std::string, ObjectDifference> by_name;
     for (const PagedObject& object : reader_b->manifest().objects) {
@@ -191,6 +189,9 @@ class StoreImpl : public Store {
       RK_ASSIGN_OR_RETURN(packs, txn.Packs());
       RK_ASSIGN_OR_RETURN(std::vector<IndexRecord> indexes, txn.Indexes());
       for (const IndexRecord& index : indexes) stats.metadata_bytes += index.file_bytes;
+      for (const PackRecord& pack : packs) {
+        if (pack.pages > 0) stats.metadata_bytes += sizeof(PageTableHeader) + uint64_t{pack.pages} * 8;
+      }
       stats.metadata_bytes += txn.bytes_used();
     }
     stats.packs = packs.size();

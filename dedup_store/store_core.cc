@@ -71,6 +71,11 @@ absl::StatusOr<StoreIdentity> ReadIdentity(const std::string& path) {
         absl::StrCat("the store ", path, " has format ", version, ", newer than ", kFormatVersion,
                      ", the newest that this Rekindle knows. Use a newer Rekindle."));
   }
+  if (version < kFormatVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the store ", path, " has format ", version, ", of a preview of Rekindle; this one knows ",
+        kFormatVersion, ". Export its images with that preview and import them into a new store."));
+  }
   StoreIdentity identity;
   if (!FromHex(string_of("uuid"), identity.uuid) || !FromHex(string_of("seed"), identity.seed) ||
       string_of("checksum") != FormatChecksum(string_of("uuid"), string_of("seed"), kFormatVersion)) {

@@ -15,6 +15,7 @@
 #include "dedup_store/format.h"
 #include "dedup_store/hashing.h"
 #include "dedup_store/pack.h"
+#include "dedup_store/page_claims.h"
 #include "dedup_store/store.h"
 
 namespace rekindle::store {
@@ -34,11 +35,14 @@ class StoreCore {
   std::string packs_folder() const { return path_ + "/packs"; }
   std::string index_folder() const { return path_ + "/index"; }
   std::string pack_path(uint64_t id) const { return packs_folder() + "/" + PackFileName(id); }
+  std::string page_table_path(uint64_t pack_id) const {
+    return index_folder() + "/" + PageTableFileName(pack_id);
+  }
   std::string index_path(uint64_t id) const { return index_folder() + "/" + IndexFileName(id); }
   BlockIo* io() const { return io_; }
   Catalog& catalog() const { return *catalog_; }
   const StoreIdentity& identity() const { return identity_; }
-  const PageFingerprinter& fingerprinter() const { return fingerprinter_; }
+  const Fingerprinter& fingerprinter() const { return fingerprinter_; }
   bool read_only() const { return read_only_; }
   size_t threads() const { return threads_; }
   int compression_level() const { return compression_level_; }
@@ -50,6 +54,9 @@ class StoreCore {
   // meanwhile.
   absl::StatusOr<std::shared_ptr<const Pack>> OpenPack(uint64_t id);
 
+  // Of the images that this process is writing.
+  PageClaims& claims() { return claims_; }
+
   // Finds an image as Store::OpenImage describes.
   absl::StatusOr<ImageRecord> Resolve(absl::string_view image) const;
 
@@ -59,11 +66,12 @@ class StoreCore {
   const std::string path_;
   BlockIo* const io_;
   const StoreIdentity identity_;
-  const PageFingerprinter fingerprinter_;
+  const Fingerprinter fingerprinter_;
   const bool read_only_;
   const size_t threads_;
   const int compression_level_;
   std::shared_ptr<Catalog> catalog_;
+  PageClaims claims_;
   absl::Mutex mutex_;
   std::map<uint64_t, std::weak_ptr<const Pack>> packs_ ABSL_GUARDED_BY(mutex_);
 };

@@ -48,6 +48,7 @@ class FaultIo : public BlockIo {
   }
 
   absl::StatusOr<std::unique_ptr<BlockFile>> Create(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<BlockFile>> CreateBuffered(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<BlockFile>> Open(const std::string& path, bool writable) override;
   absl::Status Rename(const std::string& from, const std::string& to) override {
     RK_RETURN_IF_ERROR(Step("rename"));
@@ -176,6 +177,12 @@ class FaultFile : public BlockFile {
 absl::StatusOr<std::unique_ptr<BlockFile>> FaultIo::Create(const std::string& path) {
   RK_RETURN_IF_ERROR(Step("create"));
   RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, RealBlockIo()->Create(path));
+  return std::make_unique<FaultFile>(this, std::move(file));
+}
+
+absl::StatusOr<std::unique_ptr<BlockFile>> FaultIo::CreateBuffered(const std::string& path) {
+  RK_RETURN_IF_ERROR(Step("create"));
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, RealBlockIo()->CreateBuffered(path));
   return std::make_unique<FaultFile>(this, std::move(file));
 }
 

@@ -1,4 +1,4 @@
-#include "dedup_store/digest_index.h"
+#include "dedup_store/page_index.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "dedup_store/page_table.h"
 
 namespace rekindle::store {
 
@@ -19,7 +20,7 @@ constexpr size_t kMaxLoosePacks = 8;
 // An index file joins a merge when it is at most this many times as large as what is merged so far: each
 // entry is then rewritten a logarithmic number of times.
 constexpr uint64_t kMergeFactor = 3;
-constexpr uint64_t kMaxMergedEntries = uint64_t{1} << 26;
+constexpr uint64_t kMaxMergedEntries = uint64_t{1} << 28;
 constexpr int kEntriesPerBucketBits = 3;
 
 class IndexFile {
@@ -57,12 +58,13 @@ class IndexFile {
   absl::Span<const uint64_t> pack_ids() const { return pack_ids_; }
   absl::Span<const IndexEntry> entries() const { return entries_; }
 
+  // Calls `found(entry)` until it returns true.
   template <typename F>
-  bool Find(const Hash128& digest, F found) const {
-    uint64_t bucket = header_.bucket_bits == 0 ? 0 : digest.lo >> (64 - header_.bucket_bits);
+  bool Find(uint64_t fingerprint, F found) const {
+    uint64_t bucket = header_.bucket_bits == 0 ? 0 : fingerprint >> (64 - header_.bucket_bits);
     uint64_t end = std::min<uint64_t>(buckets_[bucket + 1], entries_.size());
-    for (uint64_t i = buckets_[bucket]; i < end && entries_[i].prefix <= digest.lo; ++i) {
-      if (entries_[i].prefix == digest.lo && entries_[i].pack < pack_ids_.size() && found(entries_[i]))
+    for (uint64_t i = buckets_[bucket]; i < end && entries_[i].fingerprint <= fingerprint; ++i) {
+      if (entries_[i].fingerprint == fingerprint && entries_[i].pack < pack_ids_.size() && found(entries_[i]))
         return true;
     }
     return false;
@@ -83,7 +85,46 @@ struct LazyPack {
   std::shared_ptr<const Pack> pack;  // null: can't be opened
 };
 
-class LoadedIndex : public DigestIndex {
+// A pack that no index file covers: its page table, hashed at the first look-up.
+class LoosePack {
+ public:
+  LoosePack(StoreCore* core, std::shared_ptr<const Pack> pack) : core_(core), pack_(std::move(pack)) {}
+  const std::shared_ptr<const Pack>& pack() const { return pack_; }
+
+  template <typename F>
+  bool Find(uint64_t fingerprint, F found) const {
+    absl::call_once(once_, [this] { Build(); });
+    const uint64_t mask = slots_.size() - 1;
+    const absl::Span<const uint64_t> fingerprints = table_.fingerprints();
+    for (uint64_t at = fingerprint & mask; slots_[at] != 0; at = (at + 1) & mask) {
+      if (fingerprints[slots_[at] - 1] == fingerprint && found(slots_[at] - 1)) return true;
+    }
+    return false;
+  }
+
+ private:
+  void Build() const {
+    table_ = PageTable::Load(core_, *pack_);
+    const absl::Span<const uint64_t> fingerprints = table_.fingerprints();
+    size_t slots = 2;
+    while (slots < fingerprints.size() * 3 / 2) slots *= 2;
+    slots_.assign(slots, 0);
+    for (uint32_t page = 0; page < fingerprints.size(); ++page) {
+      if (fingerprints[page] == 0) continue;  // not known
+      uint64_t at = fingerprints[page] & (slots - 1);
+      while (slots_[at] != 0) at = (at + 1) & (slots - 1);
+      slots_[at] = page + 1;
+    }
+  }
+
+  StoreCore* core_;
+  std::shared_ptr<const Pack> pack_;
+  mutable absl::once_flag once_;
+  mutable PageTable table_;
+  mutable std::vector<uint32_t> slots_;
+};
+
+class LoadedIndex : public PageIndex {
  public:
   explicit LoadedIndex(StoreCore* core) : core_(core) {}
 
@@ -110,28 +151,27 @@ class LoadedIndex : public DigestIndex {
     for (const PackRecord& record : packs) {
       if (record.pages == 0 || usable.count(record.index_id)) continue;
       auto pack = core_->OpenPack(record.id);
-      if (pack.ok()) loose_.push_back(*std::move(pack));
+      if (pack.ok()) loose_.push_back(std::make_unique<LoosePack>(core_, *std::move(pack)));
     }
     return absl::OkStatus();
   }
 
-  std::optional<Found> Find(const Hash128& digest, const Hash128& fingerprint) const override {
+  std::optional<Found> Find(uint64_t fingerprint,
+                            absl::FunctionRef<bool(const Pack&, uint32_t)> equal) const override {
     std::optional<Found> result;
     auto matches = [&](const std::shared_ptr<const Pack>& pack, uint32_t page) {
-      if (page >= pack->pages() || pack->IsDeadFrame(pack->FrameOfPage(page))) return false;
-      auto digests = pack->Digests();
-      auto fingerprints = pack->Fingerprints();
-      if (!digests.ok() || !fingerprints.ok()) return false;
-      if (!((*digests)[page] == digest) || !((*fingerprints)[page] == fingerprint)) return false;
+      if (page >= pack->pages() || pack->IsDeadFrame(pack->FrameOfPage(page)) || !equal(*pack, page)) {
+        return false;
+      }
       result = Found{pack, page};
       return true;
     };
-    for (const std::shared_ptr<const Pack>& pack : loose_) {
-      auto hit = pack->FindDigest(digest, [&](uint32_t page) { return matches(pack, page); });
-      if (hit.ok() && *hit) return result;
+    for (const auto& loose : loose_) {
+      if (loose->Find(fingerprint, [&](uint32_t page) { return matches(loose->pack(), page); }))
+        return result;
     }
     for (const File& file : files_) {
-      bool hit = file.index->Find(digest, [&](const IndexEntry& entry) {
+      bool hit = file.index->Find(fingerprint, [&](const IndexEntry& entry) {
         LazyPack& lazy = file.packs[entry.pack];
         absl::call_once(lazy.once, [&] {
           auto pack = core_->OpenPack(file.index->pack_ids()[entry.pack]);
@@ -144,6 +184,14 @@ class LoadedIndex : public DigestIndex {
     return std::nullopt;
   }
 
+  size_t Count(uint64_t fingerprint) const override {
+    size_t count = 0;
+    for (const auto& loose : loose_) loose->Find(fingerprint, [&](uint32_t) { return ++count, false; });
+    for (const File& file : files_)
+      file.index->Find(fingerprint, [&](const IndexEntry&) { return ++count, false; });
+    return count;
+  }
+
  private:
   struct File {
     std::unique_ptr<IndexFile> index;
@@ -151,16 +199,16 @@ class LoadedIndex : public DigestIndex {
   };
   StoreCore* core_;
   std::vector<File> files_;
-  std::vector<std::shared_ptr<const Pack>> loose_;
+  std::vector<std::unique_ptr<LoosePack>> loose_;
 };
 
 absl::Status CollectPack(StoreCore* core, uint64_t id, uint32_t number, std::vector<IndexEntry>& entries) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const Pack> pack, core->OpenPack(id));
-  RK_ASSIGN_OR_RETURN(absl::Span<const Hash128> digests, pack->Digests());
+  const PageTable table = PageTable::Load(core, *pack);
   for (uint32_t frame = 0; frame < pack->frames(); ++frame) {
     if (pack->IsDeadFrame(frame)) continue;
     for (uint32_t page = pack->frame(frame).first_page; page < pack->FirstPageAfter(frame); ++page) {
-      entries.push_back({digests[page].lo, number, page});
+      entries.push_back({table.fingerprints()[page], number, page});
     }
   }
   return absl::OkStatus();
@@ -189,7 +237,7 @@ absl::StatusOr<NewIndexFile> WriteIndexFile(StoreCore* core, const std::vector<u
   memcpy(bytes.data() + sizeof header, packs.data(), packs.size() * 8);
   auto* starts = reinterpret_cast<uint32_t*>(bytes.data() + header.buckets_at);
   for (const IndexEntry& entry : entries) {
-    ++starts[(header.bucket_bits == 0 ? 0 : entry.prefix >> (64 - header.bucket_bits)) + 1];
+    ++starts[(header.bucket_bits == 0 ? 0 : entry.fingerprint >> (64 - header.bucket_bits)) + 1];
   }
   for (uint64_t i = 1; i <= buckets; ++i) starts[i] += starts[i - 1];
   bytes.append(reinterpret_cast<const char*>(entries.data()), entries.size() * sizeof(IndexEntry));
@@ -228,10 +276,10 @@ absl::StatusOr<NewIndexFile> WriteIndexFile(StoreCore* core, const std::vector<u
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DigestIndex>> DigestIndex::Load(StoreCore* core) {
+absl::StatusOr<std::unique_ptr<PageIndex>> PageIndex::Load(StoreCore* core) {
   auto index = std::make_unique<LoadedIndex>(core);
   RK_RETURN_IF_ERROR(index->Load());
-  return std::unique_ptr<DigestIndex>(std::move(index));
+  return std::unique_ptr<PageIndex>(std::move(index));
 }
 
 absl::Status MergeIndexes(StoreCore* core, bool all) {
@@ -269,7 +317,7 @@ absl::Status MergeIndexes(StoreCore* core, bool all) {
     if (CollectPack(core, id, static_cast<uint32_t>(pack_ids.size()), entries).ok()) pack_ids.push_back(id);
   }
   std::sort(entries.begin(), entries.end(),
-            [](const IndexEntry& a, const IndexEntry& b) { return a.prefix < b.prefix; });
+            [](const IndexEntry& a, const IndexEntry& b) { return a.fingerprint < b.fingerprint; });
   RK_ASSIGN_OR_RETURN(NewIndexFile written, WriteIndexFile(core, pack_ids, entries));
   const IndexRecord& record = written.record;
 

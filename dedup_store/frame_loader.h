@@ -1,0 +1,59 @@
+// Reads whole frames of packs, decompresses and verifies them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dedup_store/hashing.h"
+#include "dedup_store/pack.h"
+
+struct ZSTD_DCtx_s;
+
+namespace rekindle::store {
+
+// One thread's buffers. What Load and Decode return lies in them, or in `stored`, and is good until the next
+// call. DataLoss: the frame is damaged.
+class FrameLoader {
+ public:
+  explicit FrameLoader(const Fingerprinter& fingerprinter);
+  ~FrameLoader();
+  FrameLoader(const FrameLoader&) = delete;
+  FrameLoader& operator=(const FrameLoader&) = delete;
+
+  // The pages of a frame.
+  absl::StatusOr<absl::Span<const std::byte>> Load(const Pack& pack, uint32_t frame);
+  // The same from the frame's stored bytes, which were read already.
+  absl::StatusOr<absl::Span<const std::byte>> Decode(const Pack& pack, uint32_t frame,
+                                                     const std::byte* stored);
+
+ private:
+  const Fingerprinter& fingerprinter_;
+  ZSTD_DCtx_s* const zstd_;
+  std::unique_ptr<std::byte[]> stored_, plain_;
+};
+
+// Tells whether stored pages have given bytes. One thread's; remembers the last frames that it decompressed.
+class PageComparer {
+ public:
+  explicit PageComparer(const Fingerprinter& fingerprinter);
+  // What can't be read is equal to nothing.
+  bool Equal(const Pack& pack, uint32_t page, const std::byte* bytes);
+
+ private:
+  struct Slot {
+    uint64_t pack_id = 0;
+    uint32_t frame = 0;
+    std::unique_ptr<std::byte[]> pages;
+  };
+  static constexpr size_t kSlots = 8;
+  FrameLoader loader_;
+  Slot slots_[kSlots];
+  size_t next_slot_ = 0;
+  std::unique_ptr<std::byte[]> page_;
+};
+
+}  // namespace rekindle::store

@@ -1,0 +1,196 @@
+#include "dedup_store/image_commit.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "dedup_store/page_index.h"
+#include "dedup_store/page_storer.h"
+#include "dedup_store/page_table.h"
+
+namespace rekindle::store {
+
+namespace {
+
+// Positions in the manifest's list of packs. Nearly every image brings one pack. A second one holds what the
+// image had hoped to share with another that came to nothing, and then the manifest.
+constexpr uint32_t kMainPack = 0, kLatePack = 1, kOwnPacks = 2;
+
+class Committing {
+ public:
+  Committing(const std::shared_ptr<StoreCore>& core, const NewImageOptions& options,
+             const ImageReaderImpl* parent, ImageContent& content, PageClaims::Ticket* ticket)
+      : core_(core),
+        options_(options),
+        parent_(parent),
+        content_(content),
+        ticket_(ticket),
+        packs_(kOwnPacks),
+        storer_(core.get(), parent, ticket, &packs_) {}
+
+  absl::StatusOr<ImageInfo> Run(const PageStorer::Progress& progress) {
+    ImageRecord record;
+    record.info.reference = options_.reference;
+    record.info.owner = options_.owner;
+    record.info.labels = options_.labels;
+    record.info.created_unix_ns = UnixNanos();
+    if (parent_ != nullptr) record.info.parent_digest = parent_->info().digest;
+    created_ = record.info.created_unix_ns;
+
+    Manifest manifest;
+    manifest.blobs = content_.LayOut();
+    RK_ASSIGN_OR_RETURN(writers_[kMainPack], NewPack(content_.total_pages));
+    RK_RETURN_IF_ERROR(storer_.StoreAll(content_, writers_[kMainPack].get(), kMainPack, progress));
+    uint32_t home = kMainPack;
+    if (!storer_.deferred().empty()) {
+      if (writers_[kMainPack]->pages() > 0) {
+        RK_RETURN_IF_ERROR(Register(*writers_[kMainPack]));
+        home = kLatePack;
+        RK_ASSIGN_OR_RETURN(writers_[kLatePack], NewPack(storer_.deferred().size()));
+      }
+      core_->claims().Settle(*ticket_);
+      RK_RETURN_IF_ERROR(storer_.StoreDeferred(writers_[home].get(), home));
+    }
+    PackWriter& writer = *writers_[home];
+    RK_RETURN_IF_ERROR(Describe(manifest, record));
+    record.manifest_pack = writer.id();
+    const std::string encoded = manifest.Encode();
+    ImageStats& stats = record.info.stats;
+    stats.metadata_bytes = writer.MetadataBytes(encoded.size() + record.Encode().size());
+    if (home == kLatePack) stats.metadata_bytes += writers_[kMainPack]->MetadataBytes(0);
+
+    WriteTable(writer);
+    absl::Status status = writer.Seal(encoded, record.Encode());
+    if (status.ok()) status = CommitToCatalog(record, writer);
+    if (!status.ok()) {
+      // A commit that failed half-way may have reached the disk. Then the pack is needed, and gc decides.
+      auto txn = core_->catalog().Read();
+      auto listed = txn.ok() ? txn->FindPack(writer.id()) : txn.status();
+      if (!listed.ok() || *listed) writer.Keep();
+      return status;
+    }
+    writer.Keep();
+    return record.info;
+  }
+
+ private:
+  absl::StatusOr<std::unique_ptr<PackWriter>> NewPack(uint64_t pages) {
+    PackWriterOptions options;
+    options.directory = core_->packs_folder();
+    options.uuid = core_->identity().uuid;
+    options.seed = core_->identity().seed;
+    options.created_unix_ns = created_;
+    options.expected_bytes = pages * kPageSize;
+    options.threads = core_->threads();
+    options.fingerprinter = &core_->fingerprinter();
+    return PackWriter::Create(core_->io(), options);
+  }
+
+  // Nothing is lost without it: the table is made anew when it is wanted.
+  void WriteTable(const PackWriter& writer) {
+    if (writer.pages() == 0) return;
+    absl::Status status = WritePageTable(core_.get(), writer.id(), writer.fingerprints());
+    if (!status.ok()) Log(LogLevel::kWarning, absl::StrCat("a page table is left out: ", status.message()));
+  }
+
+  static PackRecord RecordOf(const PackWriter& writer) {
+    return {writer.id(), writer.file_bytes(), writer.stored_bytes(), writer.frames(), writer.pages(), 0};
+  }
+
+  // Makes a pack part of the store before the image is, so that the images that wait for its pages find them.
+  absl::Status Register(PackWriter& writer) {
+    WriteTable(writer);
+    RK_RETURN_IF_ERROR(writer.Seal("", ""));
+    RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("pack"));
+    absl::Status status = core_->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
+      RK_RETURN_IF_ERROR(txn.PutPack(RecordOf(writer)));
+      // Others may read it from now on. A lock changes its kind by being given up for a moment, in which a gc
+      // may take the file for a leftover.
+      return writer.ShareLock();
+    });
+    auto txn = core_->catalog().Read();
+    auto listed = txn.ok() ? txn->FindPack(writer.id()) : txn.status();
+    if (!listed.ok() || *listed) writer.Keep();
+    return status;
+  }
+
+  // Fills in what follows from where the pages came to lie.
+  absl::Status Describe(Manifest& manifest, ImageRecord& record) {
+    for (const ContentObject& object : content_.objects) {
+      manifest.objects.push_back({object.name, ExtentsOf(object.ranges, storer_.locations())});
+    }
+    manifest.blob_stream = ExtentsOf(content_.blob_object.ranges, storer_.locations());
+    const std::vector<std::shared_ptr<const Pack>> packs = packs_.packs();
+    for (size_t i = 0; i < packs.size(); ++i) {
+      manifest.packs.push_back(packs[i] ? packs[i]->id() : writers_[i] ? writers_[i]->id() : 0);
+    }
+    record.info.digest = DigestText(manifest.ContentDigest([&](uint32_t pack, uint32_t page) {
+      return packs[pack] ? packs[pack]->IdentityOf(page) : writers_[pack]->IdentityOf(page);
+    }));
+    manifest.DropUnusedPacks();
+    ImageStats& stats = record.info.stats;
+    const PageCounts& counts = storer_.counts();
+    stats.logical_bytes = content_.total_pages * kPageSize;
+    stats.zero_bytes = counts.zero * kPageSize;
+    stats.parent_bytes = counts.parent * kPageSize;
+    stats.shared_bytes = counts.shared * kPageSize;
+    stats.new_bytes = counts.fresh * kPageSize;
+    for (const auto& writer : writers_) stats.stored_bytes += writer ? writer->stored_bytes() : 0;
+    return absl::OkStatus();
+  }
+
+  absl::Status CommitToCatalog(ImageRecord& record, const PackWriter& writer) {
+    RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("image"));
+    return core_->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
+      RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> taken, txn.FindReference(record.info.reference));
+      if (taken && !options_.replace) return ReferenceTaken(taken->info);
+      if (taken) RK_RETURN_IF_ERROR(txn.DeleteImage(*taken));
+      RK_ASSIGN_OR_RETURN(record.id, txn.NextImageId());
+      RK_RETURN_IF_ERROR(txn.PutPack(RecordOf(writer)));
+      return txn.PutImage(record);
+    });
+  }
+
+  const std::shared_ptr<StoreCore> core_;
+  const NewImageOptions& options_;
+  const ImageReaderImpl* const parent_;
+  ImageContent& content_;
+  PageClaims::Ticket* const ticket_;
+  int64_t created_ = 0;
+  std::unique_ptr<PackWriter> writers_[kOwnPacks];
+  PackList packs_;
+  PageStorer storer_;
+};
+
+}  // namespace
+
+absl::Status ReferenceTaken(const ImageInfo& info) {
+  return absl::AlreadyExistsError(absl::StrCat("there is an image ", info.reference, " already (",
+                                               info.digest, "). Choose another name, or replace it."));
+}
+
+absl::StatusOr<ImageInfo> CommitImage(const std::shared_ptr<StoreCore>& core, const NewImageOptions& options,
+                                      const ImageReaderImpl* parent, ImageContent& content,
+                                      const std::function<bool(uint64_t, uint64_t)>& progress) {
+  std::shared_ptr<PageClaims::Ticket> ticket = core->claims().Join();
+  absl::Cleanup leave = [&] { core->claims().Leave(*ticket); };
+  absl::StatusOr<ImageInfo> info = Committing(core, options, parent, content, ticket.get()).Run(progress);
+  if (absl::IsCancelled(info.status())) {
+    return absl::CancelledError(
+        absl::StrCat("writing image ", options.reference, " was cancelled; nothing of it is left"));
+  }
+  if (!info.ok()) return Annotate(info.status(), absl::StrCat("writing image ", options.reference));
+  // The image is safe; a longer list of packs to ask only costs time, and the next commit tries again.
+  if (absl::Status merged = MergeIndexes(core.get(), false); !merged.ok()) {
+    Log(LogLevel::kWarning, absl::StrCat("the index of the store was not merged: ", merged.message()));
+  }
+  return info;
+}
+
+}  // namespace rekindle::store

@@ -1,0 +1,56 @@
+#include "dedup_store/image_content.h"
+
+#include "dedup_store/hashing.h"
+
+namespace rekindle::store {
+
+std::vector<Blob> ImageContent::LayOut() {
+  std::vector<Blob> laid_out;
+  Sha256 sha;
+  auto pad = [this] { blob_stream.resize((blob_stream.size() + kPageSize - 1) / kPageSize * kPageSize); };
+  for (bool large : {false, true}) {
+    for (const NamedBlob& blob : blobs) {
+      if ((blob.bytes.size() >= kPageSize) != large) continue;
+      if (large) pad();
+      laid_out.push_back({blob.name, blob_stream.size(), blob.bytes.size(),
+                          sha.Truncated(blob.bytes.data(), blob.bytes.size())});
+      blob_stream += blob.bytes;
+    }
+  }
+  pad();
+  blobs.clear();
+  if (!blob_stream.empty()) {
+    uint64_t pages = blob_stream.size() / kPageSize;
+    blob_object.ranges = {{0, reinterpret_cast<const std::byte*>(blob_stream.data()), pages, 0}};
+    total_pages += pages;
+  }
+  uint32_t ordinal = 0;
+  auto number = [&](ContentObject& object) {
+    for (ContentRange& range : object.ranges) {
+      range.first_ordinal = ordinal;
+      ordinal += static_cast<uint32_t>(range.pages);
+    }
+  };
+  number(blob_object);
+  for (ContentObject& object : objects) number(object);
+  return laid_out;
+}
+
+std::vector<Extent> ExtentsOf(const std::vector<ContentRange>& ranges,
+                              const std::vector<PageLocation>& locations) {
+  std::vector<Extent> extents;
+  for (const ContentRange& range : ranges) {
+    for (uint64_t i = 0; i < range.pages; ++i) {
+      PageLocation location = locations[range.first_ordinal + i];
+      if (location.same_as()) location = locations[location.ordinal()];
+      if (location.zero()) {
+        AppendExtent(extents, {range.page + i, 1, Extent::kZero, 0});
+      } else {
+        AppendExtent(extents, {range.page + i, 1, location.pack(), location.page()});
+      }
+    }
+  }
+  return extents;
+}
+
+}  // namespace rekindle::store

@@ -1,0 +1,67 @@
+// What a new image is to hold, as noted by AddBlob and AddPages, and where each of its pages came to lie.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dedup_store/manifest.h"
+
+namespace rekindle::store {
+
+// Consecutive pages in memory, as given to AddPages.
+struct ContentRange {
+  uint64_t page = 0;  // address / 4096
+  const std::byte* data = nullptr;
+  uint64_t pages = 0;
+  uint32_t first_ordinal = 0;  // number of the first page within the image
+};
+
+struct ContentObject {
+  std::string name;
+  std::vector<ContentRange> ranges;
+};
+
+struct NamedBlob {
+  std::string name;
+  std::string bytes;
+};
+
+struct ImageContent {
+  std::vector<ContentObject> objects;
+  std::vector<NamedBlob> blobs;  // until they are laid out
+  std::string blob_stream;
+  ContentObject blob_object;
+  uint64_t total_pages = 0;
+
+  // Puts the blobs into one stream of whole pages. Small ones lie close together, so that they compress as
+  // one; larger ones begin at whole pages, so that equal ones are found again. Then numbers all pages.
+  std::vector<Blob> LayOut();
+};
+
+// Where a page of the image lies: a position in the manifest's packs and a page there, or one of the two
+// marks.
+class PageLocation {
+ public:
+  PageLocation() = default;
+  PageLocation(uint32_t pack, uint32_t page) : bits_(uint64_t{pack} << 32 | page) {}
+  static PageLocation Zero() { return PageLocation(~uint64_t{0}); }
+  static PageLocation SameAs(uint32_t ordinal) { return PageLocation(kSameAs | ordinal); }
+
+  bool zero() const { return bits_ == ~uint64_t{0}; }
+  bool same_as() const { return !zero() && (bits_ & kSameAs) != 0; }
+  uint32_t ordinal() const { return static_cast<uint32_t>(bits_); }  // of the page it equals
+  uint32_t pack() const { return static_cast<uint32_t>(bits_ >> 32); }
+  uint32_t page() const { return static_cast<uint32_t>(bits_); }
+
+ private:
+  explicit PageLocation(uint64_t bits) : bits_(bits) {}
+  static constexpr uint64_t kSameAs = uint64_t{1} << 63;
+  uint64_t bits_ = 0;
+};
+
+std::vector<Extent> ExtentsOf(const std::vector<ContentRange>& ranges,
+                              const std::vector<PageLocation>& locations);
+
+}  // namespace rekindle::store

@@ -1,0 +1,59 @@
+#include "dedup_store/page_claims.h"
+
+#include <algorithm>
+
+namespace rekindle::store {
+
+void PageClaims::Ticket::AwaitSettled() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(&settled_));
+}
+
+std::shared_ptr<PageClaims::Ticket> PageClaims::Join() {
+  auto ticket = std::make_shared<Ticket>();
+  absl::MutexLock lock(&mutex_);
+  ticket->joined_ = ++events_;
+  active_.push_back(ticket);
+  return ticket;
+}
+
+PageClaims::Claimed PageClaims::Claim(Ticket& ticket, uint64_t fingerprint, uint32_t ordinal) {
+  Shard& shard = shards_[fingerprint % kShards];
+  absl::MutexLock lock(&shard.mutex);
+  auto [it, inserted] = shard.pages.try_emplace(fingerprint, Entry{&ticket, ordinal});
+  if (it->second.ticket != &ticket) return {it->second.ticket->shared_from_this(), ordinal};
+  return {nullptr, it->second.ordinal};
+}
+
+void PageClaims::Settle(Ticket& ticket) {
+  absl::MutexLock lock(&ticket.mutex_);
+  ticket.settled_ = true;
+}
+
+void PageClaims::Leave(Ticket& ticket) {
+  Settle(ticket);
+  // Under the lock to the end: one that joins meanwhile must not lose its claims.
+  absl::MutexLock lock(&mutex_);
+  ticket.left_ = ++events_;
+  departed_.push_back(ticket.shared_from_this());
+  active_.erase(std::find(active_.begin(), active_.end(), departed_.back()));
+  uint64_t oldest = events_ + 1;
+  for (const auto& active : active_) oldest = std::min(oldest, active->joined_);
+  auto over = std::partition(departed_.begin(), departed_.end(),
+                             [&](const auto& departed) { return departed->left_ > oldest; });
+  if (over == departed_.end()) return;
+  for (Shard& shard : shards_) {
+    absl::flat_hash_map<uint64_t, Entry> gone;
+    absl::MutexLock shard_lock(&shard.mutex);
+    if (active_.empty()) {
+      gone.swap(shard.pages);
+    } else {
+      absl::erase_if(shard.pages, [&](const auto& page) {
+        return page.second.ticket->left_ != 0 && page.second.ticket->left_ < oldest;
+      });
+    }
+  }
+  departed_.erase(over, departed_.end());
+}
+
+}  // namespace rekindle::store

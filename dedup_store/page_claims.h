@@ -1,0 +1,64 @@
+// Which new page is being stored by whom, so that images which are written at the same time by one process
+// store equal pages once. A writer claims each page before it stores it. Where another writer was faster, the
+// page waits until that writer has settled: until its pack is in the catalog, or it has failed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+
+namespace rekindle::store {
+
+// Thread-safe.
+class PageClaims {
+ public:
+  class Ticket : public std::enable_shared_from_this<Ticket> {
+   public:
+    // Waits until the writer has settled. A writer settles before it waits for others, so no two wait for
+    // each other.
+    void AwaitSettled();
+
+   private:
+    friend class PageClaims;
+    absl::Mutex mutex_;
+    bool settled_ ABSL_GUARDED_BY(mutex_) = false;
+    uint64_t joined_ = 0, left_ = 0;  // in order of all such events; under PageClaims::mutex_
+  };
+
+  struct Claimed {
+    std::shared_ptr<Ticket> other;  // set: another writer is storing a page with this fingerprint
+    uint32_t first_ordinal = 0;     // else: the page of this writer that claimed it first; perhaps this one
+  };
+
+  std::shared_ptr<Ticket> Join();
+  Claimed Claim(Ticket& ticket, uint64_t fingerprint, uint32_t ordinal);
+  // What the ticket's writer stored can be found now, or will never be.
+  void Settle(Ticket& ticket);
+  // A writer ends. Settles it, too. Its claims stay until those that joined before have ended: their state of
+  // the index is older than what this one stored.
+  void Leave(Ticket& ticket);
+
+ private:
+  struct Entry {
+    Ticket* ticket;  // in active_ or departed_
+    uint32_t ordinal;
+  };
+  struct Shard {
+    absl::Mutex mutex;
+    absl::flat_hash_map<uint64_t, Entry> pages ABSL_GUARDED_BY(mutex);
+  };
+  static constexpr size_t kShards = 64;
+
+  Shard shards_[kShards];
+  absl::Mutex mutex_;
+  uint64_t events_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::shared_ptr<Ticket>> active_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Ticket>> departed_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rekindle::store

@@ -1,0 +1,275 @@
+#include "dedup_store/page_storer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "absl/base/call_once.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "dedup_store/frame_loader.h"
+#include "dedup_store/page_table.h"
+
+namespace rekindle::store {
+
+namespace {
+
+// What a worker takes at a time.
+constexpr uint64_t kSlicePages = 1024;
+// Metadata files are small and compress far better with more effort.
+constexpr uint64_t kSmallBlobStream = uint64_t{1} << 20;
+constexpr int kBlobLevel = 9;
+
+}  // namespace
+
+uint32_t PackList::PositionOf(const std::shared_ptr<const Pack>& pack) {
+  absl::MutexLock lock(&mutex_);
+  auto [it, inserted] = positions_.try_emplace(pack->id(), static_cast<uint32_t>(packs_.size()));
+  if (inserted) packs_.push_back(pack);
+  return it->second;
+}
+
+std::vector<std::shared_ptr<const Pack>> PackList::packs() const {
+  absl::MutexLock lock(&mutex_);
+  return packs_;
+}
+
+// Ranges of one object. Small ones are taken together, so that their pages compress as one.
+struct PageStorer::Slice {
+  const std::vector<Extent>* parent_extents = nullptr;
+  std::vector<ContentRange> ranges;
+  uint64_t pages = 0;
+  int level = 0;
+};
+
+// A pack of the parent; its page table is loaded when the first page is held against it.
+struct PageStorer::ParentPack {
+  uint32_t position = 0;  // in packs_
+  absl::once_flag once;
+  PageTable table;
+};
+
+struct PageStorer::Worker {
+  Worker(PackWriter* writer, const Fingerprinter& fingerprinter)
+      : appender(writer), comparer(fingerprinter) {}
+  PackWriter::Appender appender;
+  PageComparer comparer;
+  std::vector<NewPage> frame;
+  std::vector<PackWriter::Placed> placed;
+  std::vector<Deferred> deferred;
+  PageCounts counts;
+};
+
+PageStorer::PageStorer(StoreCore* core, const ImageReaderImpl* parent, PageClaims::Ticket* ticket,
+                       PackList* packs)
+    : core_(core), parent_(parent), ticket_(ticket), packs_(packs) {
+  if (parent_ == nullptr) return;
+  for (const auto& pack : parent_->packs()) {
+    parent_packs_.push_back(std::make_unique<ParentPack>());
+    parent_packs_.back()->position = packs_->PositionOf(pack);
+  }
+}
+
+PageStorer::~PageStorer() = default;
+
+const std::byte* PageStorer::DataOf(uint32_t ordinal) const {
+  auto after = std::upper_bound(ranges_.begin(), ranges_.end(), ordinal,
+                                [](uint32_t o, const ContentRange* r) { return o < r->first_ordinal; });
+  const ContentRange& range = **std::prev(after);
+  return range.data + size_t{ordinal - range.first_ordinal} * kPageSize;
+}
+
+std::vector<PageStorer::Slice> PageStorer::CutSlices(const ImageContent& content) const {
+  std::vector<Slice> slices;
+  auto cut = [&](const ContentObject& object, const std::vector<Extent>* parent_extents, int level) {
+    Slice slice{parent_extents, {}, 0, level};
+    auto close = [&] {
+      if (slice.pages > 0) slices.push_back(std::move(slice));
+      slice = {parent_extents, {}, 0, level};
+    };
+    for (const ContentRange& range : object.ranges) {
+      for (uint64_t done = 0; done < range.pages;) {
+        // Cut at multiples of the slice size, so that frames of successive images begin at the same
+        // addresses.
+        uint64_t page = range.page + done;
+        uint64_t n = std::min(range.pages - done, kSlicePages - page % kSlicePages);
+        if (slice.pages + n > kSlicePages) close();
+        slice.ranges.push_back(
+            {page, range.data + done * kPageSize, n, range.first_ordinal + static_cast<uint32_t>(done)});
+        slice.pages += n;
+        done += n;
+      }
+    }
+    close();
+  };
+  int level = core_->compression_level();
+  bool few_blobs = content.blob_stream.size() <= kSmallBlobStream;
+  cut(content.blob_object, parent_ != nullptr ? &parent_->manifest().blob_stream : nullptr,
+      level > 0 && few_blobs ? std::max(level, kBlobLevel) : level);
+  for (const ContentObject& object : content.objects) {
+    cut(object, parent_ != nullptr ? parent_->FindExtents(object.name) : nullptr, level);
+  }
+  return slices;
+}
+
+absl::Status PageStorer::AppendFrame(Worker& worker, int level) {
+  if (worker.frame.empty()) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(worker.appender.Append(worker.frame, level, &worker.placed));
+  worker.frame.clear();
+  return absl::OkStatus();
+}
+
+absl::Status PageStorer::StoreNew(Worker& worker, const NewPage& page, int level) {
+  ++worker.counts.fresh;
+  worker.frame.push_back(page);
+  return worker.frame.size() == kMaxZstdFramePages ? AppendFrame(worker, level) : absl::OkStatus();
+}
+
+absl::Status PageStorer::StoreSlice(const Slice& slice, Worker& worker) {
+  for (const ContentRange& range : slice.ranges) RK_RETURN_IF_ERROR(StoreRange(slice, range, worker));
+  return AppendFrame(worker, slice.level);
+}
+
+absl::Status PageStorer::StoreRange(const Slice& slice, const ContentRange& range, Worker& worker) {
+  std::vector<Extent>::const_iterator extent, extents_end;
+  if (slice.parent_extents != nullptr) {
+    extents_end = slice.parent_extents->end();
+    extent = std::upper_bound(slice.parent_extents->begin(), extents_end, range.page,
+                              [](uint64_t page, const Extent& e) { return page < e.page + e.pages; });
+  }
+  for (uint64_t i = 0; i < range.pages; ++i) {
+    const std::byte* data = range.data + i * kPageSize;
+    auto ordinal = static_cast<uint32_t>(range.first_ordinal + i);
+    PageLocation& location = locations_[ordinal];
+    if (IsZeroPage(data)) {
+      location = PageLocation::Zero();
+      ++worker.counts.zero;
+      continue;
+    }
+    const uint64_t fingerprint = core_->fingerprinter().OfPage(data);
+    if (slice.parent_extents != nullptr) {
+      uint64_t page = range.page + i;
+      while (extent != extents_end && extent->page + extent->pages <= page) ++extent;
+      if (extent != extents_end && extent->page <= page && !extent->zero()) {
+        ParentPack& parent = *parent_packs_[extent->pack];
+        absl::call_once(parent.once,
+                        [&] { parent.table = PageTable::Load(core_, *parent_->packs()[extent->pack]); });
+        auto pack_page = static_cast<uint32_t>(extent->pack_page + (page - extent->page));
+        if (parent.table.fingerprints()[pack_page] == fingerprint) {
+          location = PageLocation(parent.position, pack_page);
+          ++worker.counts.parent;
+          continue;
+        }
+      }
+    }
+    auto equal = [&](const Pack& pack, uint32_t page) { return worker.comparer.Equal(pack, page, data); };
+    if (auto found = index_->Find(fingerprint, equal)) {
+      location = PageLocation(packs_->PositionOf(found->pack), found->page);
+      ++worker.counts.shared;
+      continue;
+    }
+    PageClaims::Claimed claimed = core_->claims().Claim(*ticket_, fingerprint, ordinal);
+    if (claimed.other != nullptr) {
+      worker.deferred.push_back({data, fingerprint, ordinal, std::move(claimed.other)});
+      continue;
+    }
+    if (claimed.first_ordinal != ordinal && memcmp(DataOf(claimed.first_ordinal), data, kPageSize) == 0) {
+      location = PageLocation::SameAs(claimed.first_ordinal);
+      ++worker.counts.shared;
+      continue;
+    }
+    RK_RETURN_IF_ERROR(StoreNew(worker, {data, fingerprint, ordinal}, slice.level));
+  }
+  return absl::OkStatus();
+}
+
+void PageStorer::Place(const Worker& worker, uint32_t own) {
+  for (const PackWriter::Placed& placed : worker.placed) {
+    locations_[placed.ordinal] = PageLocation(own, placed.page);
+  }
+  counts_.zero += worker.counts.zero;
+  counts_.parent += worker.counts.parent;
+  counts_.shared += worker.counts.shared;
+  counts_.fresh += worker.counts.fresh;
+}
+
+absl::Status PageStorer::StoreAll(const ImageContent& content, PackWriter* writer, uint32_t own,
+                                  const Progress& progress) {
+  locations_.resize(content.total_pages);
+  auto add_ranges = [this](const ContentObject& object) {
+    for (const ContentRange& range : object.ranges) ranges_.push_back(&range);
+  };
+  add_ranges(content.blob_object);
+  for (const ContentObject& object : content.objects) add_ranges(object);
+  RK_ASSIGN_OR_RETURN(index_, PageIndex::Load(core_));
+
+  const std::vector<Slice> slices = CutSlices(content);
+  std::atomic<size_t> next{0};
+  std::atomic<bool> stop{false};
+  absl::Mutex mutex;
+  absl::Status error;
+  uint64_t done = 0;
+  const size_t threads = std::clamp<size_t>(slices.size() / 2, 1, core_->threads());
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (size_t i = 0; i < threads; ++i)
+    workers.push_back(std::make_unique<Worker>(writer, core_->fingerprinter()));
+
+  auto work = [&](Worker* worker) {
+    absl::Status status;
+    for (size_t i; status.ok() && !stop && (i = next.fetch_add(1)) < slices.size();) {
+      status = StoreSlice(slices[i], *worker);
+      absl::MutexLock lock(&mutex);
+      done += slices[i].pages;
+      if (status.ok() && progress && !progress(done * kPageSize, content.total_pages * kPageSize)) {
+        status = absl::CancelledError("cancelled");
+      }
+    }
+    if (status.ok() && !stop) status = worker->appender.Flush(&worker->placed);
+    if (status.ok()) return;
+    absl::MutexLock lock(&mutex);
+    error.Update(status);
+    stop = true;
+  };
+  std::vector<std::thread> helpers;
+  for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work, workers[i].get());
+  work(workers[0].get());
+  for (std::thread& helper : helpers) helper.join();
+  RK_RETURN_IF_ERROR(error);
+  for (const auto& worker : workers) {
+    Place(*worker, own);
+    deferred_.insert(deferred_.end(), worker->deferred.begin(), worker->deferred.end());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PageStorer::StoreDeferred(PackWriter* writer, uint32_t own) {
+  for (const Deferred& page : deferred_) page.other->AwaitSettled();
+  RK_ASSIGN_OR_RETURN(index_, PageIndex::Load(core_));
+  Worker worker(writer, core_->fingerprinter());
+  absl::flat_hash_map<uint64_t, uint32_t> stored;  // what several deferred pages have in common
+  for (const Deferred& page : deferred_) {
+    auto equal = [&](const Pack& pack, uint32_t number) {
+      return worker.comparer.Equal(pack, number, page.data);
+    };
+    if (auto found = index_->Find(page.fingerprint, equal)) {
+      locations_[page.ordinal] = PageLocation(packs_->PositionOf(found->pack), found->page);
+      ++worker.counts.shared;
+      continue;
+    }
+    auto [it, first] = stored.try_emplace(page.fingerprint, page.ordinal);
+    if (!first && memcmp(DataOf(it->second), page.data, kPageSize) == 0) {
+      locations_[page.ordinal] = PageLocation::SameAs(it->second);
+      ++worker.counts.shared;
+      continue;
+    }
+    RK_RETURN_IF_ERROR(
+        StoreNew(worker, {page.data, page.fingerprint, page.ordinal}, core_->compression_level()));
+  }
+  RK_RETURN_IF_ERROR(AppendFrame(worker, core_->compression_level()));
+  RK_RETURN_IF_ERROR(worker.appender.Flush(&worker.placed));
+  Place(worker, own);
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::store

@@ -1,0 +1,90 @@
+// Stores the pages of one image on several threads: finds those that are known, and writes the others to
+// packs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "dedup_store/image_content.h"
+#include "dedup_store/image_reader.h"
+#include "dedup_store/pack_writer.h"
+#include "dedup_store/page_claims.h"
+#include "dedup_store/page_index.h"
+#include "dedup_store/store_core.h"
+
+namespace rekindle::store {
+
+// The packs that the image refers to, in order of first use. Thread-safe.
+class PackList {
+ public:
+  // The first positions belong to packs that are being written.
+  explicit PackList(size_t own) : packs_(own) {}
+  uint32_t PositionOf(const std::shared_ptr<const Pack>& pack);
+  std::vector<std::shared_ptr<const Pack>> packs() const;
+
+ private:
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<uint64_t, uint32_t> positions_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<const Pack>> packs_ ABSL_GUARDED_BY(mutex_);  // null for the own ones
+};
+
+struct PageCounts {
+  uint64_t zero = 0, parent = 0, shared = 0, fresh = 0;
+};
+
+class PageStorer {
+ public:
+  using Progress = std::function<bool(uint64_t, uint64_t)>;
+  // A page that another image, which is being written at this moment, is storing.
+  struct Deferred {
+    const std::byte* data;
+    uint64_t fingerprint;
+    uint32_t ordinal;
+    std::shared_ptr<PageClaims::Ticket> other;
+  };
+
+  PageStorer(StoreCore* core, const ImageReaderImpl* parent, PageClaims::Ticket* ticket, PackList* packs);
+  ~PageStorer();
+
+  // All pages of the content, into `writer`, whose position in the list of packs is `own`.
+  absl::Status StoreAll(const ImageContent& content, PackWriter* writer, uint32_t own,
+                        const Progress& progress);
+  // The deferred pages, once their writers have settled: those that came to nothing are stored in `writer`.
+  absl::Status StoreDeferred(PackWriter* writer, uint32_t own);
+
+  const std::vector<Deferred>& deferred() const { return deferred_; }
+  const std::vector<PageLocation>& locations() const { return locations_; }
+  const PageCounts& counts() const { return counts_; }
+
+ private:
+  struct Slice;
+  struct Worker;
+  std::vector<Slice> CutSlices(const ImageContent& content) const;
+  absl::Status StoreSlice(const Slice& slice, Worker& worker);
+  absl::Status StoreRange(const Slice& slice, const ContentRange& range, Worker& worker);
+  absl::Status StoreNew(Worker& worker, const NewPage& page, int level);
+  absl::Status AppendFrame(Worker& worker, int level);
+  const std::byte* DataOf(uint32_t ordinal) const;
+  void Place(const Worker& worker, uint32_t own);
+
+  StoreCore* const core_;
+  const ImageReaderImpl* const parent_;
+  PageClaims::Ticket* const ticket_;
+  PackList* const packs_;
+  struct ParentPack;
+  std::vector<std::unique_ptr<ParentPack>> parent_packs_;
+  std::unique_ptr<PageIndex> index_;
+  std::vector<PageLocation> locations_;      // each is written by one worker
+  std::vector<const ContentRange*> ranges_;  // by first ordinal
+  std::vector<Deferred> deferred_;
+  PageCounts counts_;
+};
+
+}  // namespace rekindle::store

@@ -1,0 +1,95 @@
+#include "dedup_store/page_table.h"
+
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "dedup_store/frame_loader.h"
+
+namespace rekindle::store {
+
+namespace {
+
+std::vector<uint64_t> FingerprintsOf(StoreCore* core, const Pack& pack) {
+  std::vector<uint64_t> fingerprints(pack.pages(), 0);
+  FrameLoader loader(core->fingerprinter());
+  for (uint32_t frame = 0; frame < pack.frames(); ++frame) {
+    if (pack.IsDeadFrame(frame)) continue;
+    auto pages = loader.Load(pack, frame);
+    if (!pages.ok()) continue;
+    uint32_t page = pack.frame(frame).first_page;
+    for (size_t at = 0; at < pages->size(); at += kPageSize) {
+      fingerprints[page++] = core->fingerprinter().OfPage(pages->data() + at);
+    }
+  }
+  return fingerprints;
+}
+
+}  // namespace
+
+absl::StatusOr<PageTable> PageTable::LoadFile(StoreCore* core, uint64_t pack_id, uint32_t pages) {
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file,
+                      core->io()->Open(core->page_table_path(pack_id), false));
+  RK_ASSIGN_OR_RETURN(uint64_t size, file->Size());
+  const uint64_t body = uint64_t{pages} * sizeof(uint64_t);
+  auto damaged = [&] {
+    return absl::DataLossError(absl::StrCat("the page table ", file->path(), " is damaged"));
+  };
+  PageTableHeader header;
+  if (size != sizeof header + body) return damaged();
+  RK_RETURN_IF_ERROR(file->ReadAt(0, {reinterpret_cast<std::byte*>(&header), sizeof header}));
+  PageTable table;
+  table.fingerprints_.resize(pages);
+  RK_RETURN_IF_ERROR(
+      file->ReadAt(sizeof header, {reinterpret_cast<std::byte*>(table.fingerprints_.data()), body}));
+  if (memcmp(header.magic, kPageTableMagic, sizeof header.magic) != 0 ||
+      !(header.checksum == Checksum(&header, offsetof(PageTableHeader, checksum))) ||
+      header.version != kFormatVersion || header.pages != pages || header.pack_id != pack_id ||
+      !(header.body_checksum == Checksum(table.fingerprints_.data(), body))) {
+    return damaged();
+  }
+  return table;
+}
+
+PageTable PageTable::Load(StoreCore* core, const Pack& pack) {
+  auto from_file = LoadFile(core, pack.id(), pack.pages());
+  if (from_file.ok()) return *std::move(from_file);
+  PageTable table;
+  table.fingerprints_ = FingerprintsOf(core, pack);
+  if (!core->read_only()) {
+    absl::Status written = WritePageTable(core, pack.id(), table.fingerprints_);
+    if (!written.ok()) Log(LogLevel::kWarning, absl::StrCat("not kept: ", written.message()));
+  }
+  return table;
+}
+
+absl::Status WritePageTable(StoreCore* core, uint64_t pack_id, absl::Span<const uint64_t> fingerprints) {
+  PageTableHeader header{};
+  memcpy(header.magic, kPageTableMagic, sizeof header.magic);
+  header.version = kFormatVersion;
+  header.pages = static_cast<uint32_t>(fingerprints.size());
+  header.pack_id = pack_id;
+  header.body_checksum = Checksum(fingerprints.data(), fingerprints.size() * sizeof(uint64_t));
+  header.checksum = Checksum(&header, offsetof(PageTableHeader, checksum));
+  // Under another name first: another process may be reading the old one.
+  const std::string path = core->page_table_path(pack_id);
+  const std::string temporary =
+      absl::StrCat(core->path(), "/tmp/", PageTableFileName(pack_id), ".", absl::Hex(NewFileId()));
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, core->io()->CreateBuffered(temporary));
+  auto write = [&]() -> absl::Status {
+    // Locked, so that gc does not take it for a dead writer's.
+    RK_RETURN_IF_ERROR(file->Lock(LockMode::kExclusive, true).status());
+    RK_RETURN_IF_ERROR(file->WriteAt(0, {reinterpret_cast<const std::byte*>(&header), sizeof header}));
+    RK_RETURN_IF_ERROR(file->WriteAt(sizeof header, {reinterpret_cast<const std::byte*>(fingerprints.data()),
+                                                     fingerprints.size() * sizeof(uint64_t)}));
+    RK_RETURN_IF_ERROR(file->Sync());
+    return core->io()->Rename(temporary, path);
+  };
+  absl::Status status = write();
+  if (!status.ok()) (void)core->io()->Unlink(temporary);
+  return status;
+}
+
+}  // namespace rekindle::store

@@ -1,0 +1,34 @@
+// The fingerprints of one pack's pages, by page number. They tell what is equal to a parent's page and where
+// to look for equal content; no image needs them to be read. Kept in `index/ID.pages`, made anew from the
+// pack when that file is lost or damaged.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dedup_store/store_core.h"
+
+namespace rekindle::store {
+
+class PageTable {
+ public:
+  // The pack's table. Where its file can't be used, the pack is read and the file written again (if the store
+  // may be written). Pages of dead or damaged frames then have fingerprint 0.
+  static PageTable Load(StoreCore* core, const Pack& pack);
+  // Only from its file: DataLoss when that is damaged, NotFound when there is none.
+  static absl::StatusOr<PageTable> LoadFile(StoreCore* core, uint64_t pack_id, uint32_t pages);
+
+  absl::Span<const uint64_t> fingerprints() const { return fingerprints_; }
+
+ private:
+  std::vector<uint64_t> fingerprints_;
+};
+
+// Writes the file of a new pack, or replaces it. A power failure may take the file, never leave a damaged
+// one.
+absl::Status WritePageTable(StoreCore* core, uint64_t pack_id, absl::Span<const uint64_t> fingerprints);
+
+}  // namespace rekindle::store
