@@ -6,7 +6,7 @@ import re
 import struct
 
 PAGE = 4096
-# `rekindle export` sets timers again that had run out, because CRIU would lose them: same length, other bytes.
+# `rekindle export` sets timers again that had run out, which CRIU would lose: same length, other bytes.
 MENDED_BY_REKINDLE = {"files.img"}
 
 

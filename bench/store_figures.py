@@ -158,24 +158,22 @@ class CorpusBench:
             ("warm", "read everything back, warm"),
         ):
             peer, seconds = self.peer(what)
-            rows.append(
-                at_least(f"{title}: times the speed of {peer}", seconds / median(getattr(ours, what)), 3)
-            )
+            ratio = seconds / median(getattr(ours, what))
+            rows.append(at_least(f"{title}: times the speed of {peer}", ratio, 3))
         if Copy.name in self.measured:
             copied = median(self.measured[Copy.name].ingest)
             rows.append(at_least("ingest: times the speed of cp + sync", copied / median(ours.ingest), 0.5))
         speed = self.logical / median(ours.cold)
         for name, values in self.fio.items():
-            rows.append(
-                at_least(f"read everything back, cold: times the speed of {name}", speed / median(values), 0.8)
-            )
+            figure = f"read everything back, cold: times the speed of {name}"
+            rows.append(at_least(figure, speed / median(values), 0.8))
         peer, size = self.peer("allocated")
         ratio = median(ours.allocated) / size
         rows.append((f"stored bytes: times those of {peer}", f"{ratio:.3f}", "at most 1", ratio <= 1))
         if self.name.startswith("a"):
             less = 1 - median(ours.allocated) / self.logical
-            row = ("stored bytes: less than the CRIU folders by", f"{less:.1%}", "at least 92 %", less >= 0.92)
-            rows.append(row)
+            figure = "stored bytes: less than the CRIU folders by"
+            rows.append((figure, f"{less:.1%}", "at least 92 %", less >= 0.92))
         return [(f"({self.name}) {figure}", *rest) for figure, *rest in rows]
 
     def table(self):
@@ -183,7 +181,7 @@ class CorpusBench:
         lines = [
             f"### ({self.name}) {store_corpus.TITLES[self.name]}",
             "",
-            f"{len(self.images)} CRIU folders, {self.logical:,} bytes ({self.logical / MIB:.1f} MiB). "
+            f"CRIU folders: {len(self.images)}, {self.logical:,} bytes ({self.logical / MIB:.1f} MiB). "
             + " ".join(f"{name}: {median(values) / 1e6:.0f} MB/s." for name, values in self.fio.items()),
             "",
             "| tool | ingest | read back, cold | read back, warm | stored (allocated) | stored (apparent) "
@@ -280,7 +278,7 @@ def report(arguments, command, benches, verdicts, gc_lines, versions):
         BEGIN,
         "",
         f"`{command}`, {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}, commit {commit()}. {machine()}. "
-        f"{', '.join(versions)}. Medians of {arguments.rounds} rounds.",
+        f"{', '.join(versions)}. Rounds: {arguments.rounds}; medians.",
         "",
         "### What was promised",
         "",
