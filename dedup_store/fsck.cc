@@ -45,6 +45,8 @@ class Checker {
       RK_ASSIGN_OR_RETURN(packs, txn.Packs());
       RK_ASSIGN_OR_RETURN(indexes, txn.Indexes());
     }
+    if (!core_->identity().problem.empty()) Problem(core_->identity().problem);
+    for (const ImageRecord& record : images) homes_.insert(record.manifest_pack);
     for (const PackRecord& record : packs) CheckPack(record);
     for (const auto& [id, check] : packs_) {
       if (check.pack && options_.read_data) total_bytes_ += check.record.stored_bytes;
@@ -96,6 +98,12 @@ class Checker {
     check.pack = *std::move(pack);
     check.bad_frames.assign(check.pack->frames(), false);
     CheckPageTable(*check.pack);
+    if (!homes_.count(record.id) && !check.pack->IsDeadFrame(check.pack->frames())) {
+      for (PackSection section : {kManifest, kImageRecord}) {
+        absl::Status status = check.pack->ReadSection(section).status();
+        if (!status.ok()) Problem(absl::StrCat(status.message(), "; no image needs it any more"));
+      }
+    }
     report_.chunks_checked += check.pack->frames();
   }
 
@@ -118,8 +126,49 @@ class Checker {
     return record.ok() && !*record;
   }
 
+  // What lies between the pieces of a pack, and what gc gave back, is zero: anything else is a disk that
+  // writes where it should not.
+  void CheckUnused(const Pack& pack) {
+    std::vector<std::pair<uint64_t, uint64_t>> used = {{0, sizeof(PackHeader)}};
+    bool given_back = false;
+    if (auto txn = core_->catalog().Read(); txn.ok()) {
+      auto dead = txn->FindDead(pack.id());
+      given_back = dead.ok() && *dead && (*dead)->given_back;
+    }
+    for (uint32_t f = 0; f < pack.frames(); ++f) {
+      if (given_back && pack.IsDeadFrame(f)) continue;
+      used.push_back({pack.frame(f).offset(), pack.frame(f).offset() + pack.frame(f).stored_bytes});
+    }
+    const SectionEntry* sections = pack.footer().sections;
+    for (uint32_t i = 0; i < kSectionCount; ++i) {
+      if (i != kFrames && given_back && pack.IsDeadFrame(pack.frames())) continue;
+      used.push_back({sections[i].offset, sections[i].offset + sections[i].bytes});
+    }
+    auto size = pack.file().Size();
+    if (!size.ok()) return;
+    used.push_back({*size - sizeof(PackFooter), *size});
+    std::vector<std::byte> buffer(size_t{1} << 20);
+    uint64_t at = 0;
+    for (const auto& [begin, end] : used) {
+      for (; at < begin;) {
+        auto piece = absl::MakeSpan(buffer).first(std::min<uint64_t>(buffer.size(), begin - at));
+        if (!pack.file().ReadAt(at, piece).ok() ||
+            std::any_of(piece.begin(), piece.end(), [](std::byte b) { return b != std::byte{0}; })) {
+          Problem(absl::StrFormat(
+              "pack %s: there is something between offsets %d and %d, where nothing should be; "
+              "no image uses it",
+              pack.path(), at, at + piece.size()));
+          unused_damage_.push_back({pack.id(), at, at + piece.size()});
+        }
+        at += piece.size();
+      }
+      at = std::max(at, end);
+    }
+  }
+
   void ReadPack(PackCheck& check) {
     const Pack& pack = *check.pack;
+    CheckUnused(pack);
     std::atomic<uint32_t> next{0};
     absl::Mutex mutex;
     auto work = [&] {
@@ -234,6 +283,8 @@ class Checker {
 
   absl::Status Repair() {
     RK_RETURN_IF_ERROR(core_->CheckWritable());
+    if (!core_->identity().problem.empty())
+      RK_RETURN_IF_ERROR(WriteIdentity(core_->path(), core_->identity()));
     RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("repair"));
     auto change = [&](Catalog::Txn& txn) -> absl::Status {
       for (const ImageRecord& record : lost_) RK_RETURN_IF_ERROR(txn.DeleteImage(record));
@@ -266,6 +317,13 @@ class Checker {
     };
     RK_RETURN_IF_ERROR(core_->catalog().Update(change));
     packs_.clear();
+    for (const UnusedDamage& damage : unused_damage_) {
+      auto file = core_->io()->Open(core_->pack_path(damage.pack_id), true);
+      if (!file.ok()) continue;  // dropped above
+      const std::vector<std::byte> zeros(damage.end - damage.begin);
+      RK_RETURN_IF_ERROR((*file)->WriteAt(damage.begin, zeros));
+      RK_RETURN_IF_ERROR((*file)->Sync());
+    }
     for (uint64_t id : bad_indexes_) RK_RETURN_IF_ERROR(core_->io()->Unlink(core_->index_path(id)));
     return MergeIndexes(core_.get(), true);
   }
@@ -273,7 +331,12 @@ class Checker {
   const std::shared_ptr<StoreCore> core_;
   const FsckOptions& options_;
   std::map<uint64_t, PackCheck> packs_;
+  std::set<uint64_t> homes_;  // packs with the manifest of an image
   std::set<uint64_t> bad_indexes_;
+  struct UnusedDamage {
+    uint64_t pack_id, begin, end;
+  };
+  std::vector<UnusedDamage> unused_damage_;
   std::vector<ImageRecord> lost_;
   uint64_t total_bytes_ = 0;
   FsckReport report_;

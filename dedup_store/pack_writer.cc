@@ -19,11 +19,6 @@ constexpr size_t kFrameBytes = kMaxZstdFramePages * kPageSize;
 constexpr uint64_t kAllocationStep = uint64_t{64} << 20;
 // A frame that does not shrink by a twelfth stays raw: it can then be read in place, page by page.
 constexpr size_t WorthStoring(size_t bytes) { return bytes - bytes / 12; }
-// One compressible frame in so many is compressed with more effort too; where that takes off a twentieth and
-// more, the next ones get it.
-constexpr int kMoreEffortLevel = 3;
-constexpr uint64_t kEffortSampling = 16;
-constexpr uint64_t kWorthMoreEffort = 40;
 constexpr size_t kSampleBytes = 8192;
 constexpr size_t kSamplePiece = 1024;
 
@@ -151,19 +146,12 @@ void PackWriter::Appender::Hash(const std::byte* data, size_t bytes, HeldFrame& 
 }
 
 bool PackWriter::Appender::Compress(const std::byte* data, size_t bytes, int level, HeldFrame& frame) {
-  auto compress = [&](int at_level, size_t room_from) {
-    if (compressed_.size() < room_from + trial_.size()) compressed_.resize((room_from + trial_.size()) * 2);
-    size_t n = ZSTD_compressCCtx(zstd_, compressed_.data() + room_from, trial_.size(), data, bytes, at_level);
-    return ZSTD_isError(n) ? bytes : n;
-  };
-  const bool try_more = level < kMoreEffortLevel;
-  const bool more = try_more && sampled_more_ < sampled_base_ - sampled_base_ / kWorthMoreEffort;
-  size_t n = compress(more ? kMoreEffortLevel : level, compressed_bytes_);
-  if (try_more && plain_frames_++ % kEffortSampling == 0) {
-    size_t other = compress(more ? level : kMoreEffortLevel, compressed_bytes_ + n);
-    sampled_base_ = sampled_base_ / 2 + (more ? other : n);
-    sampled_more_ = sampled_more_ / 2 + (more ? n : other);
+  if (compressed_.size() < compressed_bytes_ + trial_.size()) {
+    compressed_.resize((compressed_bytes_ + trial_.size()) * 2);
   }
+  size_t n =
+      ZSTD_compressCCtx(zstd_, compressed_.data() + compressed_bytes_, trial_.size(), data, bytes, level);
+  if (ZSTD_isError(n)) return false;
   if (n > WorthStoring(bytes)) return false;
   frame.codec = Codec::kZstd;
   frame.stored_bytes = static_cast<uint32_t>(n);

@@ -97,8 +97,6 @@ class PackWriter {
     const std::byte* raw_end_ =
         nullptr;  // where the pages of the last frame, a raw one, end in the caller's memory
     Sha256 sha_;
-    // Whether more effort is worth it for what comes: sampled now and then.
-    uint64_t plain_frames_ = 0, sampled_base_ = 0, sampled_more_ = 0;
   };
 
   // Valid when every Appender has been flushed.

@@ -1,21 +1,19 @@
 #include "dedup_store/store_core.h"
 
 #include <fcntl.h>
-#include <openssl/rand.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "dedup_store/coding.h"
 
@@ -23,67 +21,8 @@ namespace rekindle::store {
 
 namespace {
 
-constexpr char kFormatMagic[] = "rekindle-store";
 constexpr const char* kFolders[] = {"packs", "index", "catalog", "tmp"};
 constexpr size_t kMinDigestPrefix = 12;
-
-std::string FormatPath(const std::string& path) { return path + "/FORMAT"; }
-
-template <size_t N>
-std::string Hex(const std::array<uint8_t, N>& bytes) {
-  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(bytes.data()), N));
-}
-
-template <size_t N>
-bool FromHex(const std::string& hex, std::array<uint8_t, N>& out) {
-  if (hex.size() != 2 * N ||
-      !std::all_of(hex.begin(), hex.end(), [](char c) { return absl::ascii_isxdigit(c); })) {
-    return false;
-  }
-  std::string bytes = BytesOfHex(hex);
-  std::copy(bytes.begin(), bytes.end(), out.begin());
-  return true;
-}
-
-absl::Status NotAStore(const std::string& path, absl::string_view why) {
-  return absl::FailedPreconditionError(absl::StrCat(path, " is not a Rekindle store: ", why,
-                                                    ". Name another folder with --store or REKINDLE_STORE."));
-}
-
-std::string FormatChecksum(const std::string& uuid, const std::string& seed, uint32_t version) {
-  return absl::StrCat(absl::Hex(Checksum(absl::StrCat(uuid, "/", seed, "/", version)).lo, absl::kZeroPad16));
-}
-
-absl::StatusOr<StoreIdentity> ReadIdentity(const std::string& path) {
-  RK_ASSIGN_OR_RETURN(std::string text, ReadFile(FormatPath(path)));
-  auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  auto string_of = [&](const char* key) {
-    return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>()
-                                                                           : std::string();
-  };
-  if (string_of("magic") != kFormatMagic) return NotAStore(path, "its file FORMAT is not one of a store");
-  if (!json.contains("version") || !json["version"].is_number_unsigned()) {
-    return absl::DataLossError(absl::StrCat(FormatPath(path), " is damaged: it has no version"));
-  }
-  auto version = json["version"].get<uint64_t>();
-  if (version > kFormatVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the store ", path, " has format ", version, ", newer than ", kFormatVersion,
-                     ", the newest that this Rekindle knows. Use a newer Rekindle."));
-  }
-  if (version < kFormatVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the store ", path, " has format ", version, ", of a preview of Rekindle; this one knows ",
-        kFormatVersion, ". Export its images with that preview and import them into a new store."));
-  }
-  StoreIdentity identity;
-  if (!FromHex(string_of("uuid"), identity.uuid) || !FromHex(string_of("seed"), identity.seed) ||
-      string_of("checksum") != FormatChecksum(string_of("uuid"), string_of("seed"), kFormatVersion)) {
-    return absl::DataLossError(absl::StrCat(
-        FormatPath(path), " is damaged. Every pack's first 96 bytes hold its uuid and seed too."));
-  }
-  return identity;
-}
 
 // The folder may hold what an interrupted creation left.
 absl::StatusOr<bool> IsFresh(const std::string& path) {
@@ -109,20 +48,10 @@ absl::Status Create(const std::string& path) {
   RK_ASSIGN_OR_RETURN(bool fresh, IsFresh(path));
   if (!fresh) return NotAStore(path, "the folder is not empty and has no file FORMAT");
   for (const char* name : kFolders) RK_RETURN_IF_ERROR(MakeDirectories(absl::StrCat(path, "/", name), 0700));
-  StoreIdentity identity;
-  if (RAND_bytes(identity.uuid.data(), identity.uuid.size()) != 1 ||
-      RAND_bytes(identity.seed.data(), identity.seed.size()) != 1) {
-    return absl::InternalError("no random numbers for a new store");
-  }
-  nlohmann::ordered_json json;
-  json["magic"] = kFormatMagic;
-  json["version"] = kFormatVersion;
-  json["uuid"] = Hex(identity.uuid);
-  json["seed"] = Hex(identity.seed);
-  json["checksum"] = FormatChecksum(Hex(identity.uuid), Hex(identity.seed), kFormatVersion);
+  RK_ASSIGN_OR_RETURN(StoreIdentity identity, NewIdentity());
   // Its tables too, so that the store can be read from a read-only file system from the first moment on.
   RK_RETURN_IF_ERROR(Catalog::Open(path + "/catalog", false).status());
-  return WriteFileAtomically(FormatPath(path), json.dump(2) + "\n");
+  return WriteIdentity(path, identity);
 }
 
 size_t EditDistance(absl::string_view a, absl::string_view b) {
@@ -192,14 +121,15 @@ StoreCore::StoreCore(const StoreOptions& options, StoreIdentity identity)
 
 absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& options) {
   const std::string& path = options.path;
-  if (!PathExists(FormatPath(path))) {
-    if (options.read_only || !options.create) {
-      if (!PathExists(path)) return absl::NotFoundError(absl::StrCat("there is no store at ", path));
-      return NotAStore(path, "it has no file FORMAT");
-    }
-    RK_RETURN_IF_ERROR(Create(path));
+  if (!PathExists(path) && (options.read_only || !options.create)) {
+    return absl::NotFoundError(absl::StrCat("there is no store at ", path));
+  }
+  if (!PathExists(FormatPath(path)) && !options.read_only && options.create) {
+    RK_ASSIGN_OR_RETURN(bool fresh, PathExists(path) ? IsFresh(path) : true);
+    if (fresh) RK_RETURN_IF_ERROR(Create(path));
   }
   RK_ASSIGN_OR_RETURN(StoreIdentity identity, ReadIdentity(path));
+  if (!identity.problem.empty()) Log(LogLevel::kWarning, identity.problem);
   if (!options.read_only && access(path.c_str(), W_OK) != 0) {
     return absl::PermissionDeniedError(
         absl::StrCat("the store ", path, " can't be written: ", ErrnoStatus(errno, "access").message(),

@@ -17,14 +17,9 @@
 #include "dedup_store/pack.h"
 #include "dedup_store/page_claims.h"
 #include "dedup_store/store.h"
+#include "dedup_store/store_identity.h"
 
 namespace rekindle::store {
-
-// The file FORMAT, which makes a folder a store.
-struct StoreIdentity {
-  StoreUuid uuid{};
-  StoreSeed seed{};  // secret: of the fingerprints
-};
 
 class StoreCore {
  public:

@@ -1,0 +1,137 @@
+#include "dedup_store/store_identity.h"
+
+#include <fcntl.h>
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "dedup_store/coding.h"
+
+namespace rekindle::store {
+
+namespace {
+
+constexpr char kFormatMagic[] = "rekindle-store";
+
+template <size_t N>
+std::string Hex(const std::array<uint8_t, N>& bytes) {
+  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(bytes.data()), N));
+}
+
+template <size_t N>
+bool FromHex(const std::string& hex, std::array<uint8_t, N>& out) {
+  if (hex.size() != 2 * N ||
+      !std::all_of(hex.begin(), hex.end(), [](char c) { return absl::ascii_isxdigit(c); })) {
+    return false;
+  }
+  std::string bytes = BytesOfHex(hex);
+  std::copy(bytes.begin(), bytes.end(), out.begin());
+  return true;
+}
+
+std::string FormatChecksum(const std::string& uuid, const std::string& seed, uint64_t version) {
+  return absl::StrCat(absl::Hex(Checksum(absl::StrCat(uuid, "/", seed, "/", version)).lo, absl::kZeroPad16));
+}
+
+std::string Render(const StoreIdentity& identity) {
+  nlohmann::ordered_json json;
+  json["magic"] = kFormatMagic;
+  json["version"] = kFormatVersion;
+  json["uuid"] = Hex(identity.uuid);
+  json["seed"] = Hex(identity.seed);
+  json["checksum"] = FormatChecksum(Hex(identity.uuid), Hex(identity.seed), kFormatVersion);
+  return json.dump(2) + "\n";
+}
+
+// As the first pack that is whole tells.
+std::optional<StoreIdentity> IdentityOfPacks(const std::string& store_path) {
+  const std::string folder = store_path + "/packs";
+  auto names = ListDirectory(folder);
+  if (!names.ok()) return std::nullopt;
+  for (const std::string& name : *names) {
+    auto fd = OpenFile(absl::StrCat(folder, "/", name), O_RDONLY);
+    PackHeader header;
+    if (!fd.ok() || ::pread(fd->get(), &header, sizeof header, 0) != static_cast<ssize_t>(sizeof header) ||
+        memcmp(header.magic, kPackMagic, sizeof header.magic) != 0 || header.version != kFormatVersion ||
+        !(header.checksum == Checksum(&header, offsetof(PackHeader, checksum)))) {
+      continue;
+    }
+    StoreIdentity identity;
+    memcpy(identity.uuid.data(), header.store_uuid, identity.uuid.size());
+    memcpy(identity.seed.data(), header.seed, identity.seed.size());
+    identity.problem =
+        absl::StrCat("the file ", FormatPath(store_path), " is damaged or missing; pack ", name,
+                     " tells what was in it, and `rekindle fsck --repair` writes it again");
+    return identity;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string FormatPath(const std::string& store_path) { return store_path + "/FORMAT"; }
+
+absl::Status NotAStore(const std::string& path, absl::string_view why) {
+  return absl::FailedPreconditionError(absl::StrCat(path, " is not a Rekindle store: ", why,
+                                                    ". Name another folder with --store or REKINDLE_STORE."));
+}
+
+absl::StatusOr<StoreIdentity> ReadIdentity(const std::string& store_path) {
+  auto text = ReadFile(FormatPath(store_path));
+  if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
+  auto json = nlohmann::json::parse(text.ok() ? *text : "", nullptr, /*allow_exceptions=*/false);
+  auto string_of = [&](const char* key) {
+    return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>()
+                                                                           : std::string();
+  };
+  const std::string uuid = string_of("uuid"), seed = string_of("seed");
+  uint64_t version = 0;
+  if (json.is_object() && json.contains("version") && json["version"].is_number_unsigned()) {
+    version = json["version"].get<uint64_t>();
+  }
+  StoreIdentity identity;
+  const bool sound = string_of("checksum") == FormatChecksum(uuid, seed, version) &&
+                     FromHex(uuid, identity.uuid) && FromHex(seed, identity.seed);
+  if (sound && version == kFormatVersion && *text == Render(identity)) return identity;
+  if (sound && version > kFormatVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the store ", store_path, " has format ", version, ", newer than ", kFormatVersion,
+                     ", the newest that this Rekindle knows. Use a newer Rekindle."));
+  }
+  if (sound && version < kFormatVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the store ", store_path, " has format ", version, ", of a preview of Rekindle; this one knows ",
+        kFormatVersion, ". Export its images with that preview and import them into a new store."));
+  }
+  if (auto from_pack = IdentityOfPacks(store_path)) return *std::move(from_pack);
+  if (!text.ok()) return NotAStore(store_path, "it has no file FORMAT");
+  if (string_of("magic") != kFormatMagic)
+    return NotAStore(store_path, "its file FORMAT is not one of a store");
+  return absl::DataLossError(
+      absl::StrCat(FormatPath(store_path),
+                   " is damaged, and there is no pack whose header could tell what was in it. Nothing is "
+                   "stored here: remove the folder, and the store is made again."));
+}
+
+absl::StatusOr<StoreIdentity> NewIdentity() {
+  StoreIdentity identity;
+  if (RAND_bytes(identity.uuid.data(), identity.uuid.size()) != 1 ||
+      RAND_bytes(identity.seed.data(), identity.seed.size()) != 1) {
+    return absl::InternalError("no random numbers for a new store");
+  }
+  return identity;
+}
+
+absl::Status WriteIdentity(const std::string& store_path, const StoreIdentity& identity) {
+  return WriteFileAtomically(FormatPath(store_path), Render(identity));
+}
+
+}  // namespace rekindle::store

@@ -1,0 +1,32 @@
+// The file FORMAT, which makes a folder a store.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dedup_store/format.h"
+#include "dedup_store/hashing.h"
+
+namespace rekindle::store {
+
+struct StoreIdentity {
+  StoreUuid uuid{};
+  StoreSeed seed{};     // secret: of the fingerprints
+  std::string problem;  // not empty: FORMAT is damaged, and this was taken from a pack's header
+};
+
+std::string FormatPath(const std::string& store_path);
+// FailedPrecondition: the folder is no store, or one of another format. DataLoss: FORMAT is damaged, and
+// there is no pack to tell what was in it.
+absl::StatusOr<StoreIdentity> ReadIdentity(const std::string& store_path);
+absl::StatusOr<StoreIdentity> NewIdentity();
+// Durable, and all or nothing.
+absl::Status WriteIdentity(const std::string& store_path, const StoreIdentity& identity);
+
+absl::Status NotAStore(const std::string& path, absl::string_view why);
+
+}  // namespace rekindle::store
