@@ -31,7 +31,7 @@ if(REKINDLE_STATIC_DEPS)
   list(FILTER _absl EXCLUDE REGEX "(test|mock|benchmark)")
   set(_archives)
   foreach(name grpc++_reflection grpc++ grpc gpr upb address_sorting protobuf cares re2
-               ssl crypto z uring zstd lmdb xxhash)
+               ssl crypto z uring zstd xxhash)
     if(NOT EXISTS ${_libdir}/lib${name}.a)
       message(FATAL_ERROR "${_libdir}/lib${name}.a is missing: install its -dev package (scripts/setup.sh does) "
                           "or configure with -DREKINDLE_STATIC_DEPS=OFF")
@@ -45,7 +45,7 @@ if(REKINDLE_STATIC_DEPS)
   endif()
 else()
   pkg_check_modules(SHARED_DEPS REQUIRED IMPORTED_TARGET
-    grpc++ grpc++_reflection protobuf openssl liburing libzstd lmdb libxxhash
+    grpc++ grpc++_reflection protobuf openssl liburing libzstd libxxhash
     absl_status absl_statusor absl_strings absl_str_format absl_synchronization absl_flat_hash_map absl_cord)
   target_link_libraries(rk_deps INTERFACE PkgConfig::SHARED_DEPS ${CMAKE_DL_LIBS})
 endif()

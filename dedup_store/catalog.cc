@@ -1,117 +1,45 @@
 #include "dedup_store/catalog.h"
 
-#include <fcntl.h>
-#include <lmdb.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <map>
-#include <mutex>
-#include <shared_mutex>
+#include <tuple>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
+#include "base/log.h"
 #include "base/status.h"
-#include "dedup_store/coding.h"
-#include "dedup_store/write_queue.h"
+#include "dedup_store/catalog_files.h"
+#include "dedup_store/catalog_state.h"
 
 namespace rekindle::store {
 
 namespace {
 
-// Address space, not memory or disk: the file is as long as what is in it. Grown when it is full.
-constexpr size_t kFirstMapBytes = size_t{1} << 30;
-constexpr unsigned kMaxReaders = 1024;
-
-struct Tables {
-  MDB_dbi images, refs, digests, packs, dead, indexes;
-};
-
-absl::Status LmdbError(int error, absl::string_view what, const std::string& path) {
-  if (error > 0) return FileError(error, what, path, -1);
-  if (error == MDB_CORRUPTED || error == MDB_PAGE_NOTFOUND || error == MDB_INVALID) {
-    return absl::DataLossError(
-        absl::StrCat(what, " ", path, ": the catalog is damaged (", mdb_strerror(error), ")"));
-  }
-  return absl::InternalError(absl::StrCat(what, " ", path, ": ", mdb_strerror(error)));
-}
-
-std::string Key(uint64_t id) {
-  std::string key(8, '\0');
-  for (int i = 0; i < 8; ++i) key[i] = static_cast<char>(id >> (56 - 8 * i));
-  return key;
-}
-
-uint64_t IdOfKey(absl::string_view key) {
-  uint64_t id = 0;
-  for (size_t i = 0; i < 8 && i < key.size(); ++i) id = id << 8 | static_cast<uint8_t>(key[i]);
-  return id;
-}
-
-absl::string_view View(const MDB_val& v) { return {static_cast<const char*>(v.mv_data), v.mv_size}; }
-MDB_val Val(absl::string_view s) { return {s.size(), const_cast<char*>(s.data())}; }
-
-std::string DigestKey(const ImageRecord& record) {
-  absl::string_view hex = record.info.digest;
-  absl::ConsumePrefix(&hex, "sha256:");
-  return BytesOfHex(hex) + Key(record.id);
-}
+// A log that is shorter, or not so many times as long as what it says, is not worth being written anew.
+constexpr uint64_t kLeastCompactedBytes = 256 << 10;
+constexpr uint64_t kCompactionFactor = 4;
 
 }  // namespace
 
 struct Catalog::Txn::State {
-  MDB_txn* txn = nullptr;
-  const Tables* tables = nullptr;
-  const std::string* path = nullptr;
-  std::shared_lock<std::shared_mutex> resize_lock;
-  int raw_error = 0;  // the last one of LMDB, for Update to see a full map
+  std::shared_ptr<const CatalogState> now;
+  std::shared_ptr<CatalogState> own;  // the same as `now`, in a transaction that may change it
+  Encoder changes;
+  bool takes_space = false;  // adds what is of use only when more is written to the store
+  uint64_t log_bytes = 0;
 
-  ~State() {
-    if (txn != nullptr) mdb_txn_abort(txn);
-  }
-  absl::Status Error(int error, absl::string_view what) {
-    raw_error = error;
-    return LmdbError(error, what, *path);
-  }
-  absl::StatusOr<std::optional<std::string>> Get(MDB_dbi table, absl::string_view key) {
-    MDB_val k = Val(key), v;
-    int error = mdb_get(txn, table, &k, &v);
-    if (error == MDB_NOTFOUND) return std::optional<std::string>();
-    if (error != 0) return Error(error, "reading");
-    return std::optional<std::string>(std::string(View(v)));
-  }
-  absl::Status Put(MDB_dbi table, absl::string_view key, absl::string_view value) {
-    MDB_val k = Val(key), v = Val(value);
-    int error = mdb_put(txn, table, &k, &v, 0);
-    return error == 0 ? absl::OkStatus() : Error(error, "writing");
-  }
-  absl::Status Delete(MDB_dbi table, absl::string_view key) {
-    MDB_val k = Val(key);
-    int error = mdb_del(txn, table, &k, nullptr);
-    return error == 0 || error == MDB_NOTFOUND ? absl::OkStatus() : Error(error, "writing");
-  }
-  // From the first key that is not below `from` on, while `each` returns true.
-  absl::Status Scan(MDB_dbi table, absl::string_view from,
-                    const std::function<absl::StatusOr<bool>(absl::string_view, absl::string_view)>& each) {
-    MDB_cursor* cursor = nullptr;
-    int error = mdb_cursor_open(txn, table, &cursor);
-    if (error != 0) return Error(error, "reading");
-    auto close = std::unique_ptr<MDB_cursor, void (*)(MDB_cursor*)>(cursor, mdb_cursor_close);
-    MDB_val k = Val(from), v;
-    error = mdb_cursor_get(cursor, &k, &v, from.empty() ? MDB_FIRST : MDB_SET_RANGE);
-    while (error == 0) {
-      RK_ASSIGN_OR_RETURN(bool more, each(View(k), View(v)));
-      if (!more) return absl::OkStatus();
-      error = mdb_cursor_get(cursor, &k, &v, MDB_NEXT);
-    }
-    return error == MDB_NOTFOUND ? absl::OkStatus() : Error(error, "reading");
+  absl::Status Change(CatalogChange kind, absl::string_view body) {
+    if (own == nullptr) return absl::FailedPreconditionError("a transaction for reading changes nothing");
+    RK_RETURN_IF_ERROR(own->Apply(kind, body));
+    AppendChange(kind, body, changes);
+    return absl::OkStatus();
   }
 };
 
@@ -123,334 +51,401 @@ absl::StatusOr<std::vector<ImageRecord>> Catalog::Txn::Images() { return ImagesA
 
 absl::StatusOr<std::vector<ImageRecord>> Catalog::Txn::ImagesAfter(uint64_t id) {
   std::vector<ImageRecord> records;
-  RK_RETURN_IF_ERROR(state_->Scan(state_->tables->images, Key(id + 1),
-                                  [&](absl::string_view, absl::string_view value) -> absl::StatusOr<bool> {
-                                    RK_ASSIGN_OR_RETURN(ImageRecord record, ImageRecord::Decode(value));
-                                    records.push_back(std::move(record));
-                                    return true;
-                                  }));
+  if (id == 0) records.reserve(state_->now->images().size());
+  state_->now->images().Scan(id + 1, [&](uint64_t, const CatalogState::Image& image) {
+    records.push_back(*image.record);
+    return true;
+  });
   return records;
 }
 
 absl::StatusOr<std::optional<ImageRecord>> Catalog::Txn::FindImage(uint64_t id) {
-  RK_ASSIGN_OR_RETURN(auto value, state_->Get(state_->tables->images, Key(id)));
-  if (!value) return std::optional<ImageRecord>();
-  RK_ASSIGN_OR_RETURN(ImageRecord record, ImageRecord::Decode(*value));
-  return std::optional<ImageRecord>(std::move(record));
+  const CatalogState::Image* image = state_->now->images().Find(id);
+  if (image == nullptr) return std::optional<ImageRecord>();
+  return std::optional<ImageRecord>(*image->record);
 }
 
 absl::StatusOr<std::optional<ImageRecord>> Catalog::Txn::FindReference(absl::string_view reference) {
-  RK_ASSIGN_OR_RETURN(auto value, state_->Get(state_->tables->refs, reference));
-  if (!value) return std::optional<ImageRecord>();
-  return FindImage(IdOfKey(*value));
+  const uint64_t* id = state_->now->references().Find(std::string(reference));
+  if (id == nullptr) return std::optional<ImageRecord>();
+  return FindImage(*id);
 }
 
 absl::StatusOr<std::vector<ImageRecord>> Catalog::Txn::FindDigest(absl::string_view hex_prefix) {
-  std::string first = BytesOfHex(absl::StrCat(hex_prefix, hex_prefix.size() % 2 ? "0" : ""));
+  const std::string first = BytesOfHex(absl::StrCat(hex_prefix, hex_prefix.size() % 2 ? "0" : ""));
   std::vector<ImageRecord> records;
-  RK_RETURN_IF_ERROR(state_->Scan(state_->tables->digests, first,
-                                  [&](absl::string_view key, absl::string_view) -> absl::StatusOr<bool> {
-                                    if (key.size() != 40)
-                                      return absl::DataLossError("the catalog is damaged");
-                                    if (!absl::StartsWith(absl::BytesToHexString(key), hex_prefix))
-                                      return false;
-                                    RK_ASSIGN_OR_RETURN(auto record, FindImage(IdOfKey(key.substr(32))));
-                                    if (record) records.push_back(*std::move(record));
-                                    return true;
-                                  }));
+  state_->now->digests().Scan({first, 0}, [&](const CatalogState::DigestKey& key, char) {
+    if (!absl::StartsWith(absl::BytesToHexString(key.first), hex_prefix)) return false;
+    records.push_back(*state_->now->images().Find(key.second)->record);
+    return true;
+  });
   return records;
 }
 
 absl::StatusOr<uint64_t> Catalog::Txn::NextImageId() {
-  // Kept beside the references: no reference can be empty, so "\x01next" is free.
-  RK_ASSIGN_OR_RETURN(auto value, state_->Get(state_->tables->refs, "\x01next"));
-  uint64_t id = value ? IdOfKey(*value) : 1;
-  RK_RETURN_IF_ERROR(state_->Put(state_->tables->refs, "\x01next", Key(id + 1)));
+  const uint64_t id = state_->now->next_image_id();
+  RK_RETURN_IF_ERROR(state_->Change(CatalogChange::kNextImageId, EncodeId(id + 1)));
   return id;
 }
 
 absl::Status Catalog::Txn::PutImage(const ImageRecord& record) {
-  RK_RETURN_IF_ERROR(state_->Put(state_->tables->images, Key(record.id), record.Encode()));
-  RK_RETURN_IF_ERROR(state_->Put(state_->tables->refs, record.info.reference, Key(record.id)));
-  return state_->Put(state_->tables->digests, DigestKey(record), "");
+  state_->takes_space = true;
+  return state_->Change(CatalogChange::kPutImage, record.Encode());
 }
 
 absl::Status Catalog::Txn::DeleteImage(const ImageRecord& record) {
-  RK_RETURN_IF_ERROR(state_->Delete(state_->tables->images, Key(record.id)));
-  RK_RETURN_IF_ERROR(state_->Delete(state_->tables->refs, record.info.reference));
-  return state_->Delete(state_->tables->digests, DigestKey(record));
+  return state_->Change(CatalogChange::kDeleteImage, EncodeId(record.id));
 }
-
-namespace {
-
-std::string EncodePack(const PackRecord& r) {
-  Encoder e;
-  e.U64(r.file_bytes);
-  e.U64(r.stored_bytes);
-  e.U32(r.frames);
-  e.U32(r.pages);
-  e.U64(r.index_id);
-  return e.Take();
-}
-
-absl::StatusOr<PackRecord> DecodePack(uint64_t id, absl::string_view bytes) {
-  Decoder in(bytes);
-  PackRecord r;
-  r.id = id;
-  r.file_bytes = in.U64();
-  r.stored_bytes = in.U64();
-  r.frames = in.U32();
-  r.pages = in.U32();
-  r.index_id = in.U64();
-  if (!in.AtEnd()) return absl::DataLossError("a pack's record in the catalog is damaged");
-  return r;
-}
-
-}  // namespace
 
 absl::StatusOr<std::vector<PackRecord>> Catalog::Txn::Packs() {
   std::vector<PackRecord> records;
-  RK_RETURN_IF_ERROR(state_->Scan(
-      state_->tables->packs, "", [&](absl::string_view key, absl::string_view value) -> absl::StatusOr<bool> {
-        RK_ASSIGN_OR_RETURN(PackRecord record, DecodePack(IdOfKey(key), value));
-        records.push_back(record);
-        return true;
-      }));
+  records.reserve(state_->now->packs().size());
+  state_->now->packs().Scan(0, [&](uint64_t, const PackRecord& record) {
+    records.push_back(record);
+    return true;
+  });
   return records;
 }
 
 absl::StatusOr<std::optional<PackRecord>> Catalog::Txn::FindPack(uint64_t id) {
-  RK_ASSIGN_OR_RETURN(auto value, state_->Get(state_->tables->packs, Key(id)));
-  if (!value) return std::optional<PackRecord>();
-  RK_ASSIGN_OR_RETURN(PackRecord record, DecodePack(id, *value));
-  return std::optional<PackRecord>(record);
+  const PackRecord* record = state_->now->packs().Find(id);
+  return record == nullptr ? std::optional<PackRecord>() : std::optional<PackRecord>(*record);
 }
 
 absl::Status Catalog::Txn::PutPack(const PackRecord& record) {
-  return state_->Put(state_->tables->packs, Key(record.id), EncodePack(record));
+  if (state_->now->packs().Find(record.id) == nullptr) state_->takes_space = true;
+  return state_->Change(CatalogChange::kPutPack, record.Encode());
 }
 
 absl::Status Catalog::Txn::DeletePack(uint64_t id) {
-  RK_RETURN_IF_ERROR(state_->Delete(state_->tables->packs, Key(id)));
-  return state_->Delete(state_->tables->dead, Key(id));
+  return state_->Change(CatalogChange::kDeletePack, EncodeId(id));
 }
 
 absl::StatusOr<std::optional<DeadRecord>> Catalog::Txn::FindDead(uint64_t pack_id) {
-  RK_ASSIGN_OR_RETURN(auto value, state_->Get(state_->tables->dead, Key(pack_id)));
-  if (!value) return std::optional<DeadRecord>();
-  Decoder in(*value);
-  DeadRecord record;
-  record.given_back = in.U8() != 0;
-  uint64_t bits = in.Varint();
-  std::string bytes = in.String();
-  if (!in.AtEnd() || bytes.size() != (bits + 7) / 8) {
-    return absl::DataLossError("a pack's list of dead frames in the catalog is damaged");
-  }
-  record.dead.resize(bits);
-  for (uint64_t i = 0; i < bits; ++i) record.dead[i] = (bytes[i / 8] >> (i % 8)) & 1;
-  return std::optional<DeadRecord>(std::move(record));
+  const CatalogState::Dead* dead = state_->now->dead().Find(pack_id);
+  return dead == nullptr ? std::optional<DeadRecord>() : std::optional<DeadRecord>(*dead->record);
 }
 
 absl::Status Catalog::Txn::PutDead(uint64_t pack_id, const DeadRecord& record) {
-  std::string bytes((record.dead.size() + 7) / 8, '\0');
-  for (size_t i = 0; i < record.dead.size(); ++i) {
-    if (record.dead[i]) bytes[i / 8] = static_cast<char>(bytes[i / 8] | 1 << (i % 8));
-  }
-  Encoder e;
-  e.U8(record.given_back ? 1 : 0);
-  e.Varint(record.dead.size());
-  e.String(bytes);
-  return state_->Put(state_->tables->dead, Key(pack_id), e.out());
+  return state_->Change(CatalogChange::kPutDead, EncodeId(pack_id) + record.Encode());
 }
 
 absl::StatusOr<std::vector<IndexRecord>> Catalog::Txn::Indexes() {
   std::vector<IndexRecord> records;
-  RK_RETURN_IF_ERROR(
-      state_->Scan(state_->tables->indexes, "",
-                   [&](absl::string_view key, absl::string_view value) -> absl::StatusOr<bool> {
-                     Decoder in(value);
-                     IndexRecord record;
-                     record.id = IdOfKey(key);
-                     record.entries = in.U64();
-                     record.file_bytes = in.U64();
-                     if (!in.AtEnd()) return absl::DataLossError("an index record is damaged");
-                     records.push_back(record);
-                     return true;
-                   }));
+  state_->now->indexes().Scan(0, [&](uint64_t, const IndexRecord& record) {
+    records.push_back(record);
+    return true;
+  });
   return records;
 }
 
 absl::Status Catalog::Txn::PutIndex(const IndexRecord& record) {
-  Encoder e;
-  e.U64(record.entries);
-  e.U64(record.file_bytes);
-  return state_->Put(state_->tables->indexes, Key(record.id), e.out());
+  state_->takes_space = true;
+  return state_->Change(CatalogChange::kPutIndex, record.Encode());
 }
 
 absl::Status Catalog::Txn::DeleteIndex(uint64_t id) {
-  return state_->Delete(state_->tables->indexes, Key(id));
+  return state_->Change(CatalogChange::kDeleteIndex, EncodeId(id));
 }
 
-uint64_t Catalog::Txn::bytes_used() {
-  MDB_envinfo info;
-  MDB_stat stat;
-  MDB_env* env = mdb_txn_env(state_->txn);
-  if (mdb_env_info(env, &info) != 0 || mdb_env_stat(env, &stat) != 0) return 0;
-  return (info.me_last_pgno + 1) * uint64_t{stat.ms_psize};
-}
+uint64_t Catalog::Txn::bytes_used() { return kLogCopies * state_->log_bytes; }
 
 namespace {
 
-class LmdbCatalog : public Catalog {
- public:
-  ~LmdbCatalog() override {
-    if (env_ != nullptr) mdb_env_close(env_);
-  }
-
-  absl::Status Init(const std::string& path, bool read_only) {
-    path_ = path;
-    size_t map_bytes = kFirstMapBytes;
-    // Readers register in the lock file, so a read-only store too opens it for writing where that is allowed.
-    unsigned flags = MDB_NOTLS;
-    for (;;) {
-      int error = mdb_env_create(&env_);
-      if (error != 0) return LmdbError(error, "opening", path);
-      mdb_env_set_maxdbs(env_, 8);
-      mdb_env_set_maxreaders(env_, kMaxReaders);
-      mdb_env_set_mapsize(env_, map_bytes);
-      error = mdb_env_open(env_, path.c_str(), flags, 0600);
-      if (error == 0) break;
-      mdb_env_close(env_);
-      env_ = nullptr;
-      if (error == ENOMEM && map_bytes > (size_t{1} << 24)) {
-        map_bytes /= 4;  // little address space, as under a limit
-      } else if ((error == EROFS || error == EACCES) && read_only && !(flags & MDB_NOLOCK)) {
-        flags |= MDB_RDONLY | MDB_NOLOCK;  // nobody here can write, so there is nothing to lock
-      } else {
-        return LmdbError(error, "opening", path);
-      }
+absl::Status ReplayAll(const LogContent& content, CatalogState& state, const std::string& path) {
+  for (const LogRecord& record : content.records) {
+    if (absl::Status status = state.Replay(record.payload); !status.ok()) {
+      return absl::DataLossError(absl::StrCat("the catalog ", path, " at offset ", record.offset, ": ",
+                                              status.message(), ", though it is as it was written"));
     }
-    int dead = 0;
-    if (!read_only) (void)mdb_reader_check(env_, &dead);
-    return OpenTables(read_only);
   }
+  return absl::OkStatus();
+}
+
+// Locks are taken in this order: writer_mutex_, the lock file, mutex_. Waiting for the lock file with mutex_
+// held would let a reader and a writer of this process wait for each other.
+class LogCatalog : public Catalog {
+ public:
+  LogCatalog(const std::string& path, BlockIo* io) : files_(path, io) {}
 
   absl::StatusOr<Txn> Read() const override {
-    for (;;) {
-      std::shared_lock<std::shared_mutex> lock(resize_mutex_);
-      auto state = std::make_unique<Txn::State>();
-      int error = mdb_txn_begin(env_, nullptr, MDB_RDONLY, &state->txn);
-      if (error == MDB_MAP_RESIZED) {
-        lock.unlock();
-        RK_RETURN_IF_ERROR(AdoptSize());
-        continue;
-      }
-      if (error != 0) return LmdbError(error, "reading", path_);
-      state->tables = &tables_;
-      state->path = &path_;
-      state->resize_lock = std::move(lock);
-      return Txn(std::move(state));
+    {
+      absl::MutexLock lock(&mutex_);
+      // Nobody else can commit while this process does.
+      if (writing_) return Snapshot();
+      RK_ASSIGN_OR_RETURN(bool certain, Look(false));
+      if (certain) return Snapshot();
     }
+    // Something looks damaged. It may be that somebody was writing while we read.
+    std::unique_ptr<BlockFile> file_lock;
+    RK_RETURN_IF_ERROR(files_.LockForReading(true, &file_lock).status());
+    absl::MutexLock lock(&mutex_);
+    if (!writing_) RK_RETURN_IF_ERROR(Look(true).status());
+    return Snapshot();
   }
 
   absl::Status Update(const std::function<absl::Status(Txn&)>& change) override {
-    for (;;) {
-      std::shared_lock<std::shared_mutex> lock(resize_mutex_);
-      auto state = std::make_unique<Txn::State>();
-      int error = mdb_txn_begin(env_, nullptr, 0, &state->txn);
-      absl::Status status;
-      if (error == 0) {
-        state->tables = &tables_;
-        state->path = &path_;
-        Txn::State* raw = state.get();
-        Txn txn(std::move(state));
-        status = change(txn);
-        error = raw->raw_error;
-        if (status.ok()) {
-          error = mdb_txn_commit(std::exchange(raw->txn, nullptr));
-          if (error != 0) status = LmdbError(error, "writing", path_);
-        }
-      } else {
-        status = LmdbError(error, "writing", path_);
-      }
-      lock.unlock();
-      if (error == MDB_MAP_FULL) {
-        RK_RETURN_IF_ERROR(Grow());
-      } else if (error == MDB_MAP_RESIZED) {
-        RK_RETURN_IF_ERROR(AdoptSize());
-      } else {
-        return status;
-      }
+    absl::MutexLock one_writer(&writer_mutex_);
+    RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file_lock, files_.LockForWriting());
+    auto state = std::make_unique<Txn::State>();
+    OpenLog log;
+    {
+      absl::MutexLock lock(&mutex_);
+      RK_RETURN_IF_ERROR(Settle(false));
+      writing_ = true;
+      log = log_;
+      state->own = std::make_shared<CatalogState>(*state_);
     }
+    state->now = state->own;
+    state->log_bytes = log.end;
+    bool unsettled = false, degraded = false;
+    std::shared_ptr<const CatalogState> result = state->own;
+    absl::Status status = Commit(std::move(state), change, log, &unsettled, &degraded);
+    const bool rewritten = status.ok() && CompactIfWorthwhile(*result, log, &unsettled);
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    unsettled_ = unsettled;
+    degraded_ = !rewritten && (degraded || degraded_);
+    damaged_ = !rewritten && damaged_;
+    if (status.ok()) state_ = std::move(result);
+    log_ = std::move(log);
+    return status;
+  }
+
+  std::vector<std::string> Problems() const override {
+    absl::MutexLock one_writer(&writer_mutex_);
+    std::unique_ptr<BlockFile> file_lock;
+    if (absl::Status status = files_.LockForReading(true, &file_lock).status(); !status.ok())
+      return {std::string(status.message())};
+    auto loaded = files_.Load(false, true);
+    if (!loaded.ok()) return {std::string(loaded.status().message())};
+    CatalogState state;
+    if (absl::Status status = ReplayAll(loaded->content, state, files_.path()); !status.ok())
+      loaded->problems.emplace_back(status.message());
+    return std::move(loaded->problems);
+  }
+
+  absl::Status Heal() override {
+    absl::MutexLock one_writer(&writer_mutex_);
+    RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file_lock, files_.LockForWriting());
+    absl::MutexLock lock(&mutex_);
+    unsettled_ = true;
+    return Settle(true);
   }
 
  private:
-  absl::Status OpenTables(bool read_only) {
-    MDB_txn* txn = nullptr;
-    int error = mdb_txn_begin(env_, nullptr, MDB_RDONLY, &txn);
-    if (error == MDB_MAP_RESIZED) {
-      mdb_env_set_mapsize(env_, 0);
-      error = mdb_txn_begin(env_, nullptr, MDB_RDONLY, &txn);
-    }
-    if (error != 0) return LmdbError(error, "opening", path_);
-    error = OpenAll(txn, 0);
-    if (error == MDB_NOTFOUND && !read_only) {
-      mdb_txn_abort(txn);
-      if ((error = mdb_txn_begin(env_, nullptr, 0, &txn)) != 0) return LmdbError(error, "making", path_);
-      error = OpenAll(txn, MDB_CREATE);
-    }
-    if (error != 0) {
-      mdb_txn_abort(txn);
-      return LmdbError(error, "opening", path_);
-    }
-    error = mdb_txn_commit(txn);
-    return error == 0 ? absl::OkStatus() : LmdbError(error, "opening", path_);
+  enum class Sight {
+    kCurrent,   // all that is there is known
+    kPending,   // a writer is at work, or died at it
+    kDoubtful,  // only reading everything can tell
+  };
+
+  Txn Snapshot() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    auto state = std::make_unique<Txn::State>();
+    state->now = state_;
+    state->log_bytes = log_.end;
+    return Txn(std::move(state));
   }
 
-  int OpenAll(MDB_txn* txn, unsigned flags) {
-    const std::pair<const char*, MDB_dbi*> names[] = {
-        {"images", &tables_.images}, {"refs", &tables_.refs}, {"digests", &tables_.digests},
-        {"packs", &tables_.packs},   {"dead", &tables_.dead}, {"indexes", &tables_.indexes}};
-    for (const auto& [name, dbi] : names) {
-      if (int error = mdb_dbi_open(txn, name, flags, dbi); error != 0) return error;
+  // Reads what was added since. `locked`: the lock file is locked by the caller. False: look again with it.
+  absl::StatusOr<bool> Look(bool locked) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Sight sight = Sight::kDoubtful;
+    if (state_ != nullptr) {
+      RK_ASSIGN_OR_RETURN(sight, CatchUp(locked));
     }
-    return 0;
+    if (sight == Sight::kDoubtful) {
+      auto loaded = files_.Load(false, locked);
+      if (!locked && (absl::IsDataLoss(loaded.status()) || (loaded.ok() && !loaded->problems.empty())))
+        return false;
+      RK_RETURN_IF_ERROR(loaded.status());
+      RK_RETURN_IF_ERROR(Adopt(*loaded));
+      sight = loaded->pending ? Sight::kPending : Sight::kCurrent;
+    }
+    if (sight != Sight::kPending || locked) return true;
+    // Who died at writing left a transaction that one more look decides; who is at work will decide it.
+    std::unique_ptr<BlockFile> file_lock;
+    RK_ASSIGN_OR_RETURN(bool idle, files_.LockForReading(false, &file_lock));
+    if (idle) RK_RETURN_IF_ERROR(Look(true).status());
+    return true;
   }
 
-  // The map may change its size only while no transaction of this process is open.
-  absl::Status Grow() {
-    std::unique_lock<std::shared_mutex> lock(resize_mutex_);
-    MDB_envinfo info;
-    mdb_env_info(env_, &info);
-    int error = mdb_env_set_mapsize(env_, info.me_mapsize * 2);
-    return error == 0 ? absl::OkStatus() : LmdbError(error, "enlarging the map of", path_);
-  }
-  absl::Status AdoptSize() const {
-    std::unique_lock<std::shared_mutex> lock(resize_mutex_);
-    int error = mdb_env_set_mapsize(env_, 0);
-    return error == 0 ? absl::OkStatus() : LmdbError(error, "enlarging the map of", path_);
+  absl::Status Adopt(const LoadedLog& loaded) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    auto state = std::make_shared<CatalogState>();
+    RK_RETURN_IF_ERROR(ReplayAll(loaded.content, *state, files_.path()));
+    state_ = std::move(state);
+    log_ = loaded.log;
+    damaged_ = !loaded.problems.empty();
+    // An empty log may have been made by somebody who died before its names were durable.
+    unsettled_ = loaded.leftovers || loaded.content.records.size() <= 1;
+    return absl::OkStatus();
   }
 
-  std::string path_;
-  MDB_env* env_ = nullptr;
-  Tables tables_{};
-  mutable std::shared_mutex resize_mutex_;
+  absl::StatusOr<Sight> CatchUp(bool locked) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto& [a, b] = log_.copies;
+    if (!a || !b) return Sight::kDoubtful;
+    RK_ASSIGN_OR_RETURN(bool linked, b->IsLinked());
+    RK_ASSIGN_OR_RETURN(uint64_t b_size, b->Size());
+    RK_ASSIGN_OR_RETURN(uint64_t a_size, a->Size());
+    if (!linked || a_size < log_.end || b_size < log_.end) return Sight::kDoubtful;
+    if (a_size == log_.end && b_size == log_.end) return Sight::kCurrent;
+
+    RK_ASSIGN_OR_RETURN(LogBytes bytes, files_.ReadFrom(log_, log_.end));
+    auto content = ReadLogRecords(log_.nonce, log_.end, *bytes.copies[0], *bytes.copies[1]);
+    if (!content.ok() || !content->damage.empty()) return Sight::kDoubtful;
+    const bool undecided = content->undecided;
+    if (undecided && locked) RK_RETURN_IF_ERROR(a->Sync());
+    if (undecided && !locked) {
+      content->end = content->records.back().offset;
+      content->records.pop_back();
+    }
+    auto state = std::make_shared<CatalogState>(*state_);
+    if (!ReplayAll(*content, *state, files_.path()).ok()) return Sight::kDoubtful;
+    const uint64_t length = content->end - log_.end;
+    state_ = std::move(state);
+    log_.end = content->end;
+    const bool all = length == bytes.copies[0]->size() && length == bytes.copies[1]->size();
+    return all ? Sight::kCurrent : Sight::kPending;
+  }
+
+  // For a writer: knows all that is there, and leaves both copies whole and ending with the last record.
+  // `strict`: a damaged copy that can't be replaced is an error even while the other one suffices.
+  absl::Status Settle(bool strict) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (state_ != nullptr && !damaged_ && !degraded_ && !unsettled_) {
+      auto sight = CatchUp(true);
+      // An heir that was made but not yet used must not be passed by.
+      if (sight.ok() && *sight == Sight::kCurrent && !files_.HasNewer(log_)) return files_.MakeWritable(log_);
+    }
+    RK_ASSIGN_OR_RETURN(LoadedLog loaded, files_.Load(true, true));
+    RK_RETURN_IF_ERROR(Adopt(loaded));
+    if (unsettled_) RK_RETURN_IF_ERROR(files_.RemoveOthers(log_.generation));
+    unsettled_ = true;  // until all of this is done
+    if (damaged_ || degraded_) {
+      bool replaced = false;
+      auto log = Rewrite(*state_, log_.generation + 1, &replaced);
+      if (log.ok()) {
+        for (const std::string& problem : loaded.problems)
+          Log(LogLevel::kWarning, absl::StrCat(problem, ". Both copies were written anew."));
+        log_ = *std::move(log);
+        damaged_ = degraded_ = unsettled_ = false;
+        return absl::OkStatus();
+      }
+      if (strict || replaced || !log_.copies[0] || !log_.copies[1]) return log.status();
+      Log(LogLevel::kWarning,
+          absl::StrCat("a copy of the catalog could not be written anew: ", log.status().message()));
+    }
+    RK_RETURN_IF_ERROR(files_.Mend(loaded));
+    log_ = loaded.log;
+    unsettled_ = false;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<OpenLog> Rewrite(const CatalogState& state, uint64_t generation, bool* replaced) const {
+    return files_.WriteGeneration(
+        generation, [&](const CatalogFiles::Sink& sink) { state.Describe(sink); }, replaced);
+  }
+
+  absl::Status Commit(std::unique_ptr<Txn::State> state, const std::function<absl::Status(Txn&)>& change,
+                      OpenLog& log, bool* unsettled, bool* degraded) const {
+    Txn::State* raw = state.get();
+    Txn txn(std::move(state));
+    RK_RETURN_IF_ERROR(change(txn));
+    if (raw->changes.out().empty()) return absl::OkStatus();
+    absl::Status status = files_.Append(log, raw->changes.out(), !raw->takes_space, degraded);
+    *unsettled = !status.ok();
+    return status;
+  }
+
+  // Whether it was.
+  bool CompactIfWorthwhile(const CatalogState& state, OpenLog& log, bool* unsettled) {
+    if (log.end < kLeastCompactedBytes || log.end < kCompactionFactor * state.described_bytes() ||
+        log.end < compact_from_) {
+      return false;
+    }
+    bool replaced = false;
+    auto compacted = Rewrite(state, log.generation + 1, &replaced);
+    if (compacted.ok()) {
+      log = *std::move(compacted);
+      compact_from_ = 0;
+      return true;
+    }
+    *unsettled |= replaced;
+    compact_from_ = 2 * log.end;  // a full disk should not cost an attempt at each commit
+    Log(LogLevel::kWarning, absl::StrCat("the catalog was not written anew, which only costs space: ",
+                                         compacted.status().message()));
+    return false;
+  }
+
+  const CatalogFiles files_;
+  mutable absl::Mutex writer_mutex_;
+  mutable absl::Mutex mutex_;
+  mutable std::shared_ptr<const CatalogState> state_ ABSL_GUARDED_BY(mutex_);
+  mutable OpenLog log_ ABSL_GUARDED_BY(mutex_);
+  mutable bool damaged_ ABSL_GUARDED_BY(mutex_) = false;  // a copy lacks what the other one has
+  // The files may not be as they should, or not as we think.
+  mutable bool unsettled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool degraded_ ABSL_GUARDED_BY(mutex_) = false;  // copy b may lack the end on disk
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t compact_from_ ABSL_GUARDED_BY(writer_mutex_) = 0;
 };
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Catalog>> Catalog::Open(const std::string& path, bool read_only) {
+absl::StatusOr<std::shared_ptr<Catalog>> Catalog::Open(const std::string& path, BlockIo* io) {
   static absl::Mutex mutex(absl::kConstInit);
-  static auto* const opened = new std::map<std::pair<dev_t, ino_t>, std::weak_ptr<Catalog>>;
+  static auto* const opened = new std::map<std::tuple<BlockIo*, dev_t, ino_t>, std::weak_ptr<Catalog>>;
   struct stat st;
   if (stat(path.c_str(), &st) != 0) return ErrnoStatus(errno, absl::StrCat("opening ", path));
-  absl::MutexLock lock(&mutex);
-  std::weak_ptr<Catalog>& known = (*opened)[{st.st_dev, st.st_ino}];
-  if (auto catalog = known.lock()) return catalog;
-  auto catalog = std::make_shared<LmdbCatalog>();
-  RK_RETURN_IF_ERROR(catalog->Init(path, read_only));
-  known = catalog;
-  return std::shared_ptr<Catalog>(catalog);
+  std::shared_ptr<Catalog> catalog;
+  {
+    absl::MutexLock lock(&mutex);
+    std::weak_ptr<Catalog>& known = (*opened)[{io, st.st_dev, st.st_ino}];
+    catalog = known.lock();
+    if (catalog == nullptr) {
+      catalog = std::make_shared<LogCatalog>(path, io);
+      known = catalog;
+    }
+  }
+  RK_RETURN_IF_ERROR(catalog->Read().status());
+  return catalog;
+}
+
+absl::Status Catalog::Create(const std::string& path, BlockIo* io) {
+  const CatalogFiles files(path, io);
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> lock, files.LockForWriting());
+  RK_ASSIGN_OR_RETURN(uint64_t generation, files.NewestGeneration());
+  if (generation != 0) {
+    // Perhaps somebody died while making it.
+    lock.reset();
+    return LogCatalog(path, io).Heal();
+  }
+  const CatalogState empty;
+  bool replaced = false;
+  return files
+      .WriteGeneration(
+          1, [&](const CatalogFiles::Sink& sink) { empty.Describe(sink); }, &replaced)
+      .status();
+}
+
+absl::Status Catalog::Rebuild(const std::string& path, BlockIo* io, const std::vector<PackRecord>& packs,
+                              const std::vector<ImageRecord>& images) {
+  CatalogState state;
+  for (const PackRecord& pack : packs)
+    RK_RETURN_IF_ERROR(state.Apply(CatalogChange::kPutPack, pack.Encode()));
+  uint64_t next = 1;
+  for (const ImageRecord& image : images) next = std::max(next, image.id + 1);
+  for (ImageRecord image : images) {
+    if (image.id == 0) image.id = next++;
+    RK_RETURN_IF_ERROR(state.Apply(CatalogChange::kPutImage, image.Encode()));
+  }
+  RK_RETURN_IF_ERROR(state.Apply(CatalogChange::kNextImageId, EncodeId(next)));
+  const CatalogFiles files(path, io);
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> lock, files.LockForWriting());
+  RK_ASSIGN_OR_RETURN(uint64_t generation, files.NewestGeneration());
+  bool replaced = false;
+  return files
+      .WriteGeneration(
+          generation + 1, [&](const CatalogFiles::Sink& sink) { state.Describe(sink); }, &replaced)
+      .status();
 }
 
 }  // namespace rekindle::store

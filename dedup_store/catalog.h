@@ -1,5 +1,9 @@
-// The catalog: an LMDB environment with one small record for each image, pack and index file. Everything
-// large lies in packs. A commit here is what makes an image visible.
+// The catalog: one small record for each image, pack and index file. Everything large lies in packs. A commit
+// here is what makes an image visible.
+//
+// It is held in memory and kept on disk as a checksummed log in two copies (catalog_log.h), of which all
+// processes together are the writers: a transaction is appended under a lock, others read what was added.
+// docs/store-format.md says what survives which damage.
 //
 // Catalog is thread-safe. A Txn belongs to one thread at a time and sees one state of the catalog; changes
 // are made by Update alone, whose transactions exclude each other between all processes.
@@ -15,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dedup_store/block_io.h"
 #include "dedup_store/store.h"
 
 namespace rekindle::store {
@@ -35,6 +40,9 @@ struct PackRecord {
   uint32_t frames = 0;
   uint32_t pages = 0;
   uint64_t index_id = 0;  // the index file that covers it; 0: looked up in its own digest table
+
+  std::string Encode() const;
+  static absl::StatusOr<PackRecord> Decode(absl::string_view bytes);
 };
 
 // What gc found to be unreachable in a pack. A bit is one frame, the bit after the last one the manifest.
@@ -42,12 +50,18 @@ struct PackRecord {
 struct DeadRecord {
   bool given_back = false;
   std::vector<bool> dead;
+
+  std::string Encode() const;
+  static absl::StatusOr<DeadRecord> Decode(absl::string_view bytes);
 };
 
 struct IndexRecord {
   uint64_t id = 0;
   uint64_t entries = 0;
   uint64_t file_bytes = 0;
+
+  std::string Encode() const;
+  static absl::StatusOr<IndexRecord> Decode(absl::string_view bytes);
 };
 
 class Catalog {
@@ -79,24 +93,37 @@ class Catalog {
     absl::Status PutIndex(const IndexRecord& record);
     absl::Status DeleteIndex(uint64_t id);
 
-    uint64_t bytes_used();  // of the catalog file
+    uint64_t bytes_used();  // of the catalog's files
 
-    struct State;  // LMDB's; for the implementation alone
+    struct State;  // for the implementation alone
     explicit Txn(std::unique_ptr<State> state);
 
    private:
     std::unique_ptr<State> state_;
   };
 
-  // Opens or makes the catalog in the folder `path`. One process gets the same object for the same folder
-  // every time, since LMDB forbids opening an environment twice.
-  static absl::StatusOr<std::shared_ptr<Catalog>> Open(const std::string& path, bool read_only);
+  // Makes an empty catalog in the folder `path`, unless there is one.
+  static absl::Status Create(const std::string& path, BlockIo* io);
+  // Opens the one that is there; nothing is written before the first Update. One process gets the same object
+  // for the same folder and `io` every time. DataLoss when both copies are damaged at the same place, or
+  // gone.
+  static absl::StatusOr<std::shared_ptr<Catalog>> Open(const std::string& path, BlockIo* io);
+  // Puts a catalog made of these records in the place of whatever there is. Of images with one reference the
+  // last stays; an image without an id gets the next one.
+  static absl::Status Rebuild(const std::string& path, BlockIo* io, const std::vector<PackRecord>& packs,
+                              const std::vector<ImageRecord>& images);
   virtual ~Catalog() = default;
 
   virtual absl::StatusOr<Txn> Read() const = 0;
   // Runs `change` in a write transaction and commits it durably when it returns OK; otherwise nothing
-  // changes. `change` may run more than once.
+  // changes. A full disk is ResourceExhausted; transactions that only take away still go through then. An
+  // error says so when it is not known whether the change took effect.
   virtual absl::Status Update(const std::function<absl::Status(Txn&)>& change) = 0;
+
+  // Reads both copies again, every byte of them: one plain sentence for each thing that is wrong.
+  virtual std::vector<std::string> Problems() const = 0;
+  // Makes two whole copies of what at least one has, as the next Update would.
+  virtual absl::Status Heal() = 0;
 };
 
 }  // namespace rekindle::store

@@ -68,4 +68,72 @@ absl::StatusOr<ImageRecord> ImageRecord::Decode(absl::string_view bytes) {
   return record;
 }
 
+std::string PackRecord::Encode() const {
+  Encoder e;
+  e.U64(id);
+  e.U64(file_bytes);
+  e.U64(stored_bytes);
+  e.U32(frames);
+  e.U32(pages);
+  e.U64(index_id);
+  return e.Take();
+}
+
+absl::StatusOr<PackRecord> PackRecord::Decode(absl::string_view bytes) {
+  Decoder in(bytes);
+  PackRecord record;
+  record.id = in.U64();
+  record.file_bytes = in.U64();
+  record.stored_bytes = in.U64();
+  record.frames = in.U32();
+  record.pages = in.U32();
+  record.index_id = in.U64();
+  if (!in.AtEnd()) return absl::DataLossError("a catalog record of a pack is damaged");
+  return record;
+}
+
+std::string DeadRecord::Encode() const {
+  std::string bits((dead.size() + 7) / 8, '\0');
+  for (size_t i = 0; i < dead.size(); ++i) {
+    if (dead[i]) bits[i / 8] = static_cast<char>(bits[i / 8] | 1 << (i % 8));
+  }
+  Encoder e;
+  e.U8(given_back ? 1 : 0);
+  e.Varint(dead.size());
+  e.String(bits);
+  return e.Take();
+}
+
+absl::StatusOr<DeadRecord> DeadRecord::Decode(absl::string_view bytes) {
+  Decoder in(bytes);
+  DeadRecord record;
+  record.given_back = in.U8() != 0;
+  const uint64_t count = in.Varint();
+  const std::string bits = in.String();
+  if (!in.AtEnd() || count > bits.size() * 8 || bits.size() != (count + 7) / 8) {
+    return absl::DataLossError("a pack's list of dead frames in the catalog is damaged");
+  }
+  record.dead.resize(count);
+  for (uint64_t i = 0; i < count; ++i) record.dead[i] = (bits[i / 8] >> (i % 8)) & 1;
+  return record;
+}
+
+std::string IndexRecord::Encode() const {
+  Encoder e;
+  e.U64(id);
+  e.U64(entries);
+  e.U64(file_bytes);
+  return e.Take();
+}
+
+absl::StatusOr<IndexRecord> IndexRecord::Decode(absl::string_view bytes) {
+  Decoder in(bytes);
+  IndexRecord record;
+  record.id = in.U64();
+  record.entries = in.U64();
+  record.file_bytes = in.U64();
+  if (!in.AtEnd()) return absl::DataLossError("a catalog record of an index is damaged");
+  return record;
+}
+
 }  // namespace rekindle::store

@@ -72,15 +72,16 @@ class Decoder {
     uint64_t v = Varint();
     return static_cast<int64_t>((v >> 1) ^ (~(v & 1) + 1));
   }
-  std::string String() {
-    uint64_t size = Varint();
+  std::string String() { return std::string(View(Varint())); }
+  // The next `size` bytes, which lie in what the decoder was made from.
+  absl::string_view View(uint64_t size) {
     if (!ok_ || size > in_.size()) {
       ok_ = false;
       return {};
     }
-    std::string s(in_.data(), size);
+    absl::string_view view = in_.substr(0, size);
     in_.remove_prefix(size);
-    return s;
+    return view;
   }
 
  private:

@@ -37,7 +37,7 @@ absl::StatusOr<bool> IsFresh(const std::string& path) {
   return true;
 }
 
-absl::Status Create(const std::string& path) {
+absl::Status Create(const std::string& path, BlockIo* io) {
   RK_RETURN_IF_ERROR(MakeDirectories(path, 0700));
   // Two processes that make one store at the same time take turns.
   RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(path, O_RDONLY | O_DIRECTORY));
@@ -49,8 +49,7 @@ absl::Status Create(const std::string& path) {
   if (!fresh) return NotAStore(path, "the folder is not empty and has no file FORMAT");
   for (const char* name : kFolders) RK_RETURN_IF_ERROR(MakeDirectories(absl::StrCat(path, "/", name), 0700));
   RK_ASSIGN_OR_RETURN(StoreIdentity identity, NewIdentity());
-  // Its tables too, so that the store can be read from a read-only file system from the first moment on.
-  RK_RETURN_IF_ERROR(Catalog::Open(path + "/catalog", false).status());
+  RK_RETURN_IF_ERROR(Catalog::Create(path + "/catalog", io));
   return WriteIdentity(path, identity);
 }
 
@@ -126,7 +125,7 @@ absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& o
   }
   if (!PathExists(FormatPath(path)) && !options.read_only && options.create) {
     RK_ASSIGN_OR_RETURN(bool fresh, PathExists(path) ? IsFresh(path) : true);
-    if (fresh) RK_RETURN_IF_ERROR(Create(path));
+    if (fresh) RK_RETURN_IF_ERROR(Create(path, options.io != nullptr ? options.io : RealBlockIo()));
   }
   RK_ASSIGN_OR_RETURN(StoreIdentity identity, ReadIdentity(path));
   if (!identity.problem.empty()) Log(LogLevel::kWarning, identity.problem);
@@ -136,7 +135,7 @@ absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& o
                      ". Open it read-only, or as its owner."));
   }
   auto core = std::shared_ptr<StoreCore>(new StoreCore(options, identity));
-  RK_ASSIGN_OR_RETURN(core->catalog_, Catalog::Open(path + "/catalog", options.read_only));
+  RK_ASSIGN_OR_RETURN(core->catalog_, Catalog::Open(path + "/catalog", core->io()));
   return core;
 }
 

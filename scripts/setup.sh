@@ -9,7 +9,7 @@ readonly OLDEST_CRIU=4.2
 
 BUILD_PACKAGES=(
   g++ cmake ninja-build pkg-config libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
-  libabsl-dev libssl-dev zlib1g-dev libc-ares-dev libre2-dev liburing-dev libzstd-dev liblmdb-dev libxxhash-dev
+  libabsl-dev libssl-dev zlib1g-dev libc-ares-dev libre2-dev liburing-dev libzstd-dev libxxhash-dev
   libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev zstd)
 TEST_PACKAGES=(
   python3 python3-torch python3-numpy python3-protobuf redis-server nodejs curl sqlite3 procps iproute2 util-linux mount

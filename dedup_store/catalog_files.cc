@@ -1,0 +1,343 @@
+#include "dedup_store/catalog_files.h"
+
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace rekindle::store {
+
+namespace {
+
+constexpr char kTemporarySuffix[] = ".tmp";
+constexpr const char* kSuffixes[kLogCopies] = {".a", ".b"};
+constexpr int kTries = 100;  // each one that fails means that somebody replaced the log meanwhile
+constexpr uint64_t kBlockBytes = 4096;
+// Kept free behind the last record, so that images can be removed while the disk is full: a removal takes
+// some 50 bytes, the dead frames of a pack a bit each.
+constexpr uint64_t kReserveBytes = 256 << 10;
+constexpr uint64_t kLeastReserveBytes = 192 << 10;
+
+absl::Span<const std::byte> AsBytes(absl::string_view s) {
+  return {reinterpret_cast<const std::byte*>(s.data()), s.size()};
+}
+
+// 0: `name` is not one of a log.
+uint64_t GenerationOf(absl::string_view name) {
+  const auto digits = name.substr(0, 16);
+  if (name.size() != 18 || (name.substr(16) != kSuffixes[0] && name.substr(16) != kSuffixes[1]) ||
+      !std::all_of(digits.begin(), digits.end(), [](char c) { return absl::ascii_isxdigit(c); })) {
+    return 0;
+  }
+  uint64_t generation = 0;
+  return absl::SimpleHexAtoi(digits, &generation) ? generation : 0;
+}
+
+// A part that the disk refuses reads as zeros: the other copy may have it.
+absl::StatusOr<std::string> ReadCopy(const BlockFile& file, uint64_t offset, bool* unreadable) {
+  RK_ASSIGN_OR_RETURN(uint64_t size, file.Size());
+  std::string bytes(size > offset ? size - offset : 0, '\0');
+  if (bytes.empty()) return bytes;
+  auto piece = [&](uint64_t at, uint64_t length) {
+    return file.ReadAt(offset + at, {reinterpret_cast<std::byte*>(&bytes[at]), length});
+  };
+  absl::Status status = piece(0, bytes.size());
+  if (!absl::IsDataLoss(status)) {
+    RK_RETURN_IF_ERROR(status);
+    return bytes;
+  }
+  *unreadable = true;
+  for (uint64_t at = 0; at < bytes.size();) {
+    const uint64_t length = std::min<uint64_t>(kBlockBytes - (offset + at) % kBlockBytes, bytes.size() - at);
+    status = piece(at, length);
+    if (absl::IsDataLoss(status)) {
+      std::fill_n(bytes.begin() + static_cast<ptrdiff_t>(at), length, '\0');
+    } else {
+      RK_RETURN_IF_ERROR(status);
+    }
+    at += length;
+  }
+  return bytes;
+}
+
+absl::string_view Behind(const std::string& bytes, uint64_t at) {
+  return absl::string_view(bytes).substr(std::min<uint64_t>(at, bytes.size()));
+}
+
+}  // namespace
+
+std::string CatalogFiles::CopyPath(uint64_t generation, int copy) const {
+  return absl::StrCat(path_, "/", absl::Hex(generation, absl::kZeroPad16), kSuffixes[copy]);
+}
+
+absl::StatusOr<CatalogFiles::Listing> CatalogFiles::List(uint64_t current) const {
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(path_));
+  Listing listing;
+  for (const std::string& name : names) listing.newest = std::max(listing.newest, GenerationOf(name));
+  if (current == 0) current = listing.newest;
+  for (std::string& name : names) {
+    const uint64_t generation = GenerationOf(name);
+    if ((generation != 0 && generation != current) || absl::EndsWith(name, kTemporarySuffix))
+      listing.others.push_back(std::move(name));
+  }
+  return listing;
+}
+
+absl::StatusOr<uint64_t> CatalogFiles::NewestGeneration() const {
+  RK_ASSIGN_OR_RETURN(Listing listing, List(0));
+  return listing.newest;
+}
+
+bool CatalogFiles::HasNewer(const OpenLog& log) const {
+  return PathExists(CopyPath(log.generation + 1, 0)) || PathExists(CopyPath(log.generation + 1, 1));
+}
+
+absl::StatusOr<std::unique_ptr<BlockFile>> CatalogFiles::LockForWriting() const {
+  const std::string path = path_ + "/lock";
+  auto file = io_->Open(path, true);
+  if (absl::IsNotFound(file.status())) {
+    file = io_->CreateBuffered(path);
+    if (absl::IsAlreadyExists(file.status())) file = io_->Open(path, true);
+  }
+  RK_RETURN_IF_ERROR(file.status());
+  RK_RETURN_IF_ERROR((*file)->Lock(LockMode::kExclusive, true).status());
+  return file;
+}
+
+absl::StatusOr<bool> CatalogFiles::LockForReading(bool wait, std::unique_ptr<BlockFile>* lock) const {
+  auto file = io_->Open(path_ + "/lock", false);
+  if (absl::IsNotFound(file.status())) return true;
+  RK_RETURN_IF_ERROR(file.status());
+  *lock = *std::move(file);
+  return (*lock)->Lock(LockMode::kShared, wait);
+}
+
+absl::StatusOr<LogBytes> CatalogFiles::ReadFrom(const OpenLog& log, uint64_t offset) const {
+  LogBytes bytes;
+  // Copy b first: what it has was whole in a before.
+  for (int copy = kLogCopies - 1; copy >= 0; --copy) {
+    std::string read;
+    if (log.copies[copy]) {
+      RK_ASSIGN_OR_RETURN(read, ReadCopy(*log.copies[copy], offset, &bytes.unreadable[copy]));
+    }
+    bytes.copies[copy] = std::make_shared<const std::string>(std::move(read));
+  }
+  return bytes;
+}
+
+absl::StatusOr<LoadedLog> CatalogFiles::LoadGeneration(uint64_t generation, bool writable) const {
+  LoadedLog loaded;
+  loaded.log.generation = generation;
+  loaded.log.writable = writable;
+  for (int copy = kLogCopies - 1; copy >= 0; --copy) {
+    auto file = io_->Open(CopyPath(generation, copy), writable);
+    if (file.ok()) {
+      loaded.log.copies[copy] = *std::move(file);
+    } else if (!absl::IsNotFound(file.status())) {
+      return file.status();
+    }
+  }
+  RK_ASSIGN_OR_RETURN(loaded.bytes, ReadFrom(loaded.log, 0));
+  const std::string& a = *loaded.bytes.copies[0];
+  const std::string& b = *loaded.bytes.copies[1];
+  auto lost = [&](const absl::Status& status) {
+    return absl::DataLossError(absl::StrCat("the catalog ", CopyPath(generation, 0), " (and .b) is ",
+                                            status.message(),
+                                            ". `rekindle fsck --repair` makes a new one from the packs."));
+  };
+  bool bad_header[kLogCopies];
+  auto header = FindLogHeader(a, b, bad_header);
+  if (!header.ok()) return lost(header.status());
+  if (header->generation != generation) return lost(absl::DataLossError("one of another generation"));
+  loaded.log.nonce = header->nonce;
+  auto content =
+      ReadLogRecords(header->nonce, kLogHeaderBytes, Behind(a, kLogHeaderBytes), Behind(b, kLogHeaderBytes));
+  if (!content.ok()) return lost(content.status());
+  loaded.content = *std::move(content);
+
+  for (int copy = 0; copy < kLogCopies; ++copy) {
+    auto problem = [&](absl::string_view what) {
+      loaded.problems.push_back(absl::StrCat("a copy of the catalog, ", CopyPath(generation, copy), ", is ",
+                                             what, "; nothing is lost: the other copy has it"));
+    };
+    if (!loaded.log.copies[copy]) {
+      problem("missing");
+      continue;
+    }
+    if (loaded.bytes.unreadable[copy]) problem("refused in parts by the disk");
+    if (bad_header[copy]) problem("damaged at offset 0");
+    for (const LogDamage& damage : loaded.content.damage) {
+      if (damage.copy == copy) problem(absl::StrCat("damaged at offset ", damage.offset));
+    }
+  }
+  return loaded;
+}
+
+absl::StatusOr<LoadedLog> CatalogFiles::Load(bool writable, bool locked) const {
+  for (int i = 0; i < kTries; ++i) {
+    RK_ASSIGN_OR_RETURN(Listing listing, List(0));
+    if (listing.newest == 0) {
+      return absl::DataLossError(absl::StrCat(
+          "the catalog ", path_, " has no log. `rekindle fsck --repair` makes a new one from the packs."));
+    }
+    auto loaded = LoadGeneration(listing.newest, writable);
+    if (!loaded.ok() || !loaded->problems.empty()) {
+      RK_ASSIGN_OR_RETURN(uint64_t newest, NewestGeneration());
+      if (newest != listing.newest) continue;
+    }
+    RK_RETURN_IF_ERROR(loaded.status());
+    LogContent& content = loaded->content;
+    if (content.undecided && locked) RK_RETURN_IF_ERROR(loaded->log.copies[0]->Sync());
+    if (content.undecided && !locked) {
+      loaded->pending = true;
+      content.end = content.records.back().offset;
+      content.records.pop_back();
+      content.undecided = false;
+    }
+    loaded->log.end = content.end;
+    loaded->leftovers = !listing.others.empty();
+    return loaded;
+  }
+  return absl::UnavailableError(absl::StrCat("the catalog ", path_, " changes faster than it can be read"));
+}
+
+absl::Status CatalogFiles::MakeWritable(OpenLog& log) const {
+  if (log.writable) return absl::OkStatus();
+  for (int copy = 0; copy < kLogCopies; ++copy) {
+    RK_ASSIGN_OR_RETURN(log.copies[copy], io_->Open(CopyPath(log.generation, copy), true));
+  }
+  log.writable = true;
+  return absl::OkStatus();
+}
+
+absl::Status CatalogFiles::Mend(LoadedLog& loaded) const {
+  OpenLog& log = loaded.log;
+  const LogContent& content = loaded.content;
+  for (int copy = kLogCopies - 1; copy >= 0; --copy) {
+    BlockFile& file = *log.copies[copy];
+    const uint64_t size = loaded.bytes.copies[copy]->size();
+    const bool complete = copy == 1 && content.undecided;
+    if (complete) {
+      const LogRecord& last = content.records.back();
+      RK_RETURN_IF_ERROR(file.WriteAt(
+          last.offset, AsBytes(absl::string_view(*loaded.bytes.copies[0]).substr(last.offset, last.bytes))));
+    }
+    if (size > log.end) RK_RETURN_IF_ERROR(file.Truncate(log.end));
+    if (complete || size > log.end) RK_RETURN_IF_ERROR(file.Sync());
+  }
+  log.reserved = 0;
+  return absl::OkStatus();
+}
+
+absl::Status CatalogFiles::Reserve(OpenLog& log, uint64_t bytes) const {
+  for (const auto& file : log.copies) RK_RETURN_IF_ERROR(file->Allocate(log.end, bytes));
+  log.reserved = log.end + bytes;
+  return absl::OkStatus();
+}
+
+absl::Status CatalogFiles::CutBack(OpenLog& log, int copy) const {
+  log.reserved = 0;  // cutting gives back what was reserved
+  absl::Status status = log.copies[copy]->Truncate(log.end);
+  if (status.ok()) status = log.copies[copy]->Sync();
+  return status;
+}
+
+absl::Status CatalogFiles::Append(OpenLog& log, absl::string_view payload, bool into_reserve,
+                                  bool* degraded) const {
+  *degraded = false;
+  if (payload.size() > kMaxLogPayload) {
+    return absl::ResourceExhaustedError(absl::StrCat("a change of ", payload.size(), " bytes to the catalog ",
+                                                     path_, " is larger than one transaction may be"));
+  }
+  const std::string record = EncodeLogRecord(log.nonce, log.end, payload);
+  if (log.reserved < log.end + record.size() + kLeastReserveBytes) {
+    absl::Status status = Reserve(log, record.size() + kReserveBytes);
+    if (!status.ok() && !(into_reserve && absl::IsResourceExhausted(status))) return status;
+  }
+  auto fail = [&](absl::Status status, int from_copy) {
+    for (int copy = from_copy; copy >= 0; --copy) {
+      absl::Status cut = CutBack(log, copy);
+      if (cut.ok()) continue;
+      return absl::Status(status.code(), absl::StrCat(status.message(),
+                                                      "; it is not known whether the change of the catalog "
+                                                      "took effect, because undoing it failed too: ",
+                                                      cut.message()));
+    }
+    (void)Reserve(log, kReserveBytes);
+    return status;
+  };
+  BlockFile& a = *log.copies[0];
+  BlockFile& b = *log.copies[1];
+  absl::Status status = a.WriteAt(log.end, AsBytes(record));
+  if (status.ok()) status = a.Sync();
+  if (!status.ok()) return fail(status, 0);
+  status = b.WriteAt(log.end, AsBytes(record));
+  if (!status.ok()) return fail(status, 1);
+  // From here on others may have seen it, and copy a keeps it: there is no way back, and none is needed.
+  log.end += record.size();
+  if (status = b.Sync(); !status.ok()) {
+    Log(LogLevel::kWarning, absl::StrCat(status.message(), "; only ", a.path(),
+                                         " has the last change for sure. The next change makes new copies."));
+    *degraded = true;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OpenLog> CatalogFiles::WriteGeneration(uint64_t generation,
+                                                      const std::function<void(const Sink&)>& transactions,
+                                                      bool* replaced) const {
+  *replaced = false;
+  LogHeader header;
+  header.generation = generation;
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(&header.nonce), sizeof header.nonce) != 1)
+    return absl::InternalError("no random numbers for a new catalog");
+  std::string bytes = header.Encode();
+  transactions(
+      [&](absl::string_view payload) { bytes += EncodeLogRecord(header.nonce, bytes.size(), payload); });
+
+  auto temporary = [&](int copy) { return CopyPath(generation, copy) + kTemporarySuffix; };
+  auto write = [&](int copy) -> absl::Status {
+    RK_RETURN_IF_ERROR(io_->Unlink(temporary(copy)));
+    RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, io_->CreateBuffered(temporary(copy)));
+    RK_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(bytes)));
+    RK_RETURN_IF_ERROR(file->Allocate(bytes.size(), kReserveBytes));
+    return file->Sync();
+  };
+  absl::Status status = write(0);
+  if (status.ok()) status = write(1);
+  if (!status.ok()) {
+    for (int copy = 0; copy < kLogCopies; ++copy) (void)io_->Unlink(temporary(copy));
+    return status;
+  }
+  *replaced = true;
+  for (int copy = 0; copy < kLogCopies; ++copy) {
+    RK_RETURN_IF_ERROR(io_->Rename(temporary(copy), CopyPath(generation, copy)));
+  }
+  RK_RETURN_IF_ERROR(RemoveOthers(generation));
+  OpenLog log;
+  log.generation = generation;
+  log.nonce = header.nonce;
+  log.end = bytes.size();
+  log.reserved = log.end + kReserveBytes;
+  RK_RETURN_IF_ERROR(MakeWritable(log));
+  return log;
+}
+
+absl::Status CatalogFiles::RemoveOthers(uint64_t generation) const {
+  RK_RETURN_IF_ERROR(io_->SyncDirectory(path_));
+  RK_ASSIGN_OR_RETURN(Listing listing, List(generation));
+  // Descending: copy b goes first, by whose absence others see that they must look for a newer log.
+  std::sort(listing.others.rbegin(), listing.others.rend());
+  for (const std::string& name : listing.others) RK_RETURN_IF_ERROR(io_->Unlink(path_ + "/" + name));
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::store
