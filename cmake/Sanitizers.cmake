@@ -27,3 +27,10 @@ if(REKINDLE_SANITIZER STREQUAL "thread")
     target_link_options(rk_tsan_abseil INTERFACE -Wl,--wrap=${_absl}${_function})
   endforeach()
 endif()
+
+# Fuzz targets (tests/fuzz) want all code to tell libFuzzer where it has been. For clang.
+option(REKINDLE_FUZZ "Build the fuzz targets" OFF)
+if(REKINDLE_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+  add_link_options(-fsanitize=address,undefined)
+endif()

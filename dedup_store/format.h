@@ -36,7 +36,11 @@ static_assert(sizeof(PackHeader) == 96);
 inline constexpr char kPackMagic[8] = {'R', 'K', 'P', 'A', 'C', 'K', '\r', '\n'};
 inline constexpr uint64_t kPackHeaderBytes = 4096;  // data begins here
 
-enum class Codec : uint8_t { kRaw = 0, kZstd = 1 };
+enum class Codec : uint8_t {
+  kRaw = 0,
+  kZstd = 1,
+  kZstdOfPlanes = 2,  // a zstd frame for each of 8 planes: see transposition.h
+};
 
 struct FrameEntry {
   uint64_t offset_and_codec;  // low 56 bits: offset in the file; high 8: Codec

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/status.h"
+#include "dedup_store/transposition.h"
 
 namespace rekindle::store {
 
@@ -36,10 +37,14 @@ absl::StatusOr<absl::Span<const std::byte>> FrameLoader::Decode(const Pack& pack
   const FrameEntry& entry = pack.frame(frame);
   const size_t bytes = PlainBytes(pack, frame);
   const std::byte* plain = stored;
-  if (entry.codec() == Codec::kZstd) {
+  if (entry.codec() != Codec::kRaw) {
+    const bool planes = entry.codec() == Codec::kZstdOfPlanes;
     if (plain_ == nullptr) plain_.reset(new std::byte[kMaxPlainBytes]);
-    size_t n = ZSTD_decompressDCtx(zstd_, plain_.get(), kMaxPlainBytes, stored, entry.stored_bytes);
+    if (planes && planes_ == nullptr) planes_.reset(new std::byte[kMaxPlainBytes]);
+    std::byte* target = planes ? planes_.get() : plain_.get();
+    size_t n = ZSTD_decompressDCtx(zstd_, target, kMaxPlainBytes, stored, entry.stored_bytes);
     if (ZSTD_isError(n) || n != bytes) return absl::DataLossError("the compressed data is damaged");
+    if (planes) TransposeBack(planes_.get(), plain_.get(), bytes);
     plain = plain_.get();
   }
   if (fingerprinter_.Of(plain, bytes) != entry.fingerprint) {

@@ -33,7 +33,7 @@ class FrameLoader {
  private:
   const Fingerprinter& fingerprinter_;
   ZSTD_DCtx_s* const zstd_;
-  std::unique_ptr<std::byte[]> stored_, plain_;
+  std::unique_ptr<std::byte[]> stored_, plain_, planes_;
 };
 
 // Tells whether stored pages have given bytes. One thread's; remembers the last frames that it decompressed.

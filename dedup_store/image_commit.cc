@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "dedup_store/limit_guard.h"
 #include "dedup_store/page_index.h"
 #include "dedup_store/page_storer.h"
 #include "dedup_store/page_table.h"
@@ -42,6 +43,7 @@ class Committing {
     record.info.created_unix_ns = UnixNanos();
     if (parent_ != nullptr) record.info.parent_digest = parent_->info().digest;
     created_ = record.info.created_unix_ns;
+    RK_ASSIGN_OR_RETURN(guard_, LimitGuard::Begin(core_.get(), options_));
 
     Manifest manifest;
     manifest.blobs = content_.LayOut();
@@ -89,6 +91,9 @@ class Committing {
     options.expected_bytes = pages * kPageSize;
     options.threads = core_->threads();
     options.fingerprinter = &core_->fingerprinter();
+    options.may_take = [guard = guard_.get()](uint64_t bytes, uint64_t reserved) {
+      return guard->MayTake(bytes, reserved);
+    };
     return PackWriter::Create(core_->io(), options);
   }
 
@@ -151,6 +156,8 @@ class Committing {
       RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> taken, txn.FindReference(record.info.reference));
       if (taken && !options_.replace) return ReferenceTaken(taken->info);
       if (taken) RK_RETURN_IF_ERROR(txn.DeleteImage(*taken));
+      const uint64_t table_bytes = sizeof(PageTableHeader) + uint64_t{writer.pages()} * 8;
+      RK_RETURN_IF_ERROR(guard_->MayCommit(txn, record.info.stats, writer.file_bytes() + table_bytes));
       RK_ASSIGN_OR_RETURN(record.id, txn.NextImageId());
       RK_RETURN_IF_ERROR(txn.PutPack(RecordOf(writer)));
       return txn.PutImage(record);
@@ -163,6 +170,7 @@ class Committing {
   ImageContent& content_;
   PageClaims::Ticket* const ticket_;
   int64_t created_ = 0;
+  std::unique_ptr<LimitGuard> guard_;  // outlives the writers, which ask it
   std::unique_ptr<PackWriter> writers_[kOwnPacks];
   PackList packs_;
   PageStorer storer_;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "dedup_store/image_commit.h"
+#include "dedup_store/limit_guard.h"
 
 namespace rekindle::store {
 
@@ -89,6 +90,9 @@ absl::StatusOr<std::unique_ptr<ImageWriter>> NewImageWriter(std::shared_ptr<Stor
     RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> taken, txn.FindReference(normalized.reference));
     if (taken) return ReferenceTaken(taken->info);
   }
+  // What can be told before anything is done: whoever waits for the image learns it while his job still runs.
+  RK_RETURN_IF_ERROR(Annotate(LimitGuard::Begin(core.get(), normalized).status(),
+                              absl::StrCat("beginning image ", normalized.reference)));
   std::unique_ptr<ImageReaderImpl> parent;
   if (!options.parent.empty()) {
     RK_ASSIGN_OR_RETURN(ImageRecord record, core->Resolve(options.parent));

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "dedup_store/transposition.h"
 
 namespace rekindle::store {
 
@@ -19,8 +20,28 @@ constexpr size_t kFrameBytes = kMaxZstdFramePages * kPageSize;
 constexpr uint64_t kAllocationStep = uint64_t{64} << 20;
 // A frame that does not shrink by a twelfth stays raw: it can then be read in place, page by page.
 constexpr size_t WorthStoring(size_t bytes) { return bytes - bytes / 12; }
+// Transposing takes its time on both ways; what it saves has to be this part of what is stored.
+constexpr size_t kWorthTransposing = 16;
 constexpr size_t kSampleBytes = 8192;
 constexpr size_t kSamplePiece = 1024;
+
+// Planes of words, each compressed by itself: those of floating-point mantissas have nothing to give, while
+// those of their exponents and of the upper bytes of pointers do.
+constexpr size_t kPlanes = 8;
+constexpr int kFastestLevel = -50;
+
+// Whether the bytes are spread as evenly as random ones: by the sum of squared counts in a sample of 2048.
+bool LooksRandom(const std::byte* data, size_t bytes) {
+  constexpr size_t kSample = 2048;
+  constexpr uint32_t kExpected = kSample + kSample * kSample / 256;
+  if (bytes < kSample) return false;
+  uint16_t counts[256] = {};
+  const size_t step = bytes / kSample;
+  for (size_t i = 0; i < kSample; ++i) ++counts[static_cast<uint8_t>(data[i * step])];
+  uint32_t sum = 0;
+  for (uint32_t count : counts) sum += count * count;
+  return sum < kExpected + kExpected / 16;
+}
 
 size_t RoundUp(size_t n) { return (n + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment; }
 
@@ -75,6 +96,9 @@ PackWriter::~PackWriter() {
 
 absl::StatusOr<uint64_t> PackWriter::TakeRoom(size_t bytes) {
   uint64_t offset = next_offset_.load(std::memory_order_relaxed);
+  if (options_.may_take) {
+    RK_RETURN_IF_ERROR(options_.may_take(bytes, allocated_ > offset ? allocated_ - offset : 0));
+  }
   // Small packs need no plan: their few writes find a full disk themselves.
   while (options_.expected_bytes > kAllocationStep && offset + bytes > allocated_) {
     RK_RETURN_IF_ERROR(file_->Allocate(allocated_, kAllocationStep));
@@ -92,7 +116,7 @@ PackWriter::Appender::~Appender() {
 }
 
 // Compresses pieces taken from all over the frame; that costs a tenth of compressing what won't shrink.
-bool PackWriter::Appender::LooksCompressible(const std::byte* data, size_t bytes) {
+Codec PackWriter::Appender::BestCodec(const std::byte* data, size_t bytes) {
   std::byte sample[kSampleBytes];
   size_t pieces = kSampleBytes / kSamplePiece;
   if (bytes <= kSampleBytes) {
@@ -103,8 +127,12 @@ bool PackWriter::Appender::LooksCompressible(const std::byte* data, size_t bytes
     bytes = kSampleBytes;
   }
   trial_.resize(ZSTD_compressBound(kFrameBytes));
-  size_t n = ZSTD_compressCCtx(zstd_, trial_.data(), trial_.size(), sample, bytes, 1);
-  return !ZSTD_isError(n) && n <= WorthStoring(bytes);
+  std::byte planes[kSampleBytes];
+  Transpose(sample, planes, bytes);
+  size_t in_place = ZSTD_compressCCtx(zstd_, trial_.data(), trial_.size(), sample, bytes, 1);
+  size_t transposed = ZSTD_compressCCtx(zstd_, trial_.data(), trial_.size(), planes, bytes, 1);
+  if (std::min(in_place, transposed) > WorthStoring(bytes)) return Codec::kRaw;
+  return transposed < in_place - in_place / kWorthTransposing ? Codec::kZstdOfPlanes : Codec::kZstd;
 }
 
 absl::Status PackWriter::Appender::Append(absl::Span<const NewPage> pages, int level,
@@ -130,7 +158,7 @@ absl::Status PackWriter::Appender::Append(absl::Span<const NewPage> pages, int l
   HeldFrame frame;
   frame.first = static_cast<uint32_t>(pages_.size());
   frame.pages = static_cast<uint32_t>(pages.size());
-  if (level > 0 && LooksCompressible(data, bytes) && Compress(data, bytes, level, frame)) {
+  if (level > 0 && Compress(data, bytes, level, frame)) {
     frames_.push_back(frame);
     raw_end_ = nullptr;
   } else {
@@ -145,15 +173,33 @@ void PackWriter::Appender::Hash(const std::byte* data, size_t bytes, HeldFrame& 
   frame.digest = sha_.Truncated(data, bytes);
 }
 
+size_t PackWriter::Appender::CompressInto(std::byte* target, const std::byte* data, size_t bytes, int level) {
+  size_t n = ZSTD_compressCCtx(zstd_, target, trial_.size(), data, bytes, level);
+  return ZSTD_isError(n) ? kFrameBytes : n;
+}
+
 bool PackWriter::Appender::Compress(const std::byte* data, size_t bytes, int level, HeldFrame& frame) {
-  if (compressed_.size() < compressed_bytes_ + trial_.size()) {
-    compressed_.resize((compressed_bytes_ + trial_.size()) * 2);
+  const Codec codec = BestCodec(data, bytes);
+  if (codec == Codec::kRaw) return false;
+  // Room for one more than fits: each plane is a zstd frame of its own, bounded by trial_.
+  const size_t room = compressed_bytes_ + trial_.size() + 2 * kFrameBytes;
+  if (compressed_.size() < room) compressed_.resize(room * 2);
+  std::byte* target = compressed_.data() + compressed_bytes_;
+  size_t n = 0;
+  if (codec == Codec::kZstd) {
+    n = CompressInto(target, data, bytes, level);
+  } else {
+    planes_.resize(kFrameBytes);
+    Transpose(data, planes_.data(), bytes);
+    const size_t plane_bytes = bytes / kPlanes;
+    for (size_t plane = 0; plane < kPlanes; ++plane) {
+      const std::byte* from = planes_.data() + plane * plane_bytes;
+      n +=
+          CompressInto(target + n, from, plane_bytes, LooksRandom(from, plane_bytes) ? kFastestLevel : level);
+    }
   }
-  size_t n =
-      ZSTD_compressCCtx(zstd_, compressed_.data() + compressed_bytes_, trial_.size(), data, bytes, level);
-  if (ZSTD_isError(n)) return false;
   if (n > WorthStoring(bytes)) return false;
-  frame.codec = Codec::kZstd;
+  frame.codec = codec;
   frame.stored_bytes = static_cast<uint32_t>(n);
   frame.offset = static_cast<uint32_t>(compressed_bytes_);
   compressed_bytes_ += n;
@@ -194,13 +240,13 @@ absl::Status PackWriter::Appender::Flush(std::vector<Placed>* placed) {
     PackWriter& w = *writer_;
     absl::MutexLock lock(&w.mutex_);
     RK_ASSIGN_OR_RETURN(offset, w.TakeRoom(padded));
-    for (Codec codec : {Codec::kRaw, Codec::kZstd}) {
+    for (bool raw : {true, false}) {
       for (const HeldFrame& frame : frames_) {
-        if (frame.codec != codec) continue;
-        uint64_t at = offset + frame.offset + (codec == Codec::kRaw ? 0 : raw_bytes_);
+        if ((frame.codec == Codec::kRaw) != raw) continue;
+        uint64_t at = offset + frame.offset + (raw ? 0 : raw_bytes_);
         auto page = static_cast<uint32_t>(w.fingerprints_.size());
         FrameEntry entry{
-            at | static_cast<uint64_t>(codec) << 56, frame.stored_bytes, page, frame.fingerprint, {}};
+            at | static_cast<uint64_t>(frame.codec) << 56, frame.stored_bytes, page, frame.fingerprint, {}};
         memcpy(entry.digest, &frame.digest, sizeof entry.digest);
         w.frames_.push_back(entry);
         w.stored_bytes_ += frame.stored_bytes;

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,9 @@ struct PackWriterOptions {
   uint64_t expected_bytes = 0;  // at most this much data will come; buffers are sized for it
   size_t threads = 1;
   const Fingerprinter* fingerprinter = nullptr;
+  // When set, asked before `bytes` more of the file are taken, of which `reserved` are allocated on disk
+  // already: its refusal ends the writing.
+  std::function<absl::Status(uint64_t bytes, uint64_t reserved)> may_take;
 };
 
 // One page to store: its bytes, fingerprint and a number by which the caller knows it.
@@ -81,14 +85,15 @@ class PackWriter {
       uint64_t fingerprint;
       uint32_t ordinal;
     };
-    bool LooksCompressible(const std::byte* data, size_t bytes);
+    Codec BestCodec(const std::byte* data, size_t bytes);
+    size_t CompressInto(std::byte* target, const std::byte* data, size_t bytes, int level);
     bool Compress(const std::byte* data, size_t bytes, int level, HeldFrame& frame);
     void AddRaw(const std::byte* data, absl::Span<const NewPage> pages, HeldFrame& frame);
     void Hash(const std::byte* data, size_t bytes, HeldFrame& frame);
 
     PackWriter* writer_;
     ZSTD_CCtx_s* zstd_;
-    std::vector<std::byte> gathered_, trial_, compressed_;
+    std::vector<std::byte> gathered_, trial_, planes_, compressed_;
     size_t compressed_bytes_ = 0;
     WriteBuffer* buffer_ = nullptr;
     size_t raw_bytes_ = 0;

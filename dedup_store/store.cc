@@ -1,20 +1,20 @@
 #include "dedup_store/store.h"
 
-#include <sys/statvfs.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
+#include "dedup_store/image_bytes.h"
 #include "dedup_store/image_reader.h"
 #include "dedup_store/image_writer.h"
+#include "dedup_store/limit_guard.h"
 #include "dedup_store/maintenance.h"
 #include "dedup_store/page_table.h"
 #include "dedup_store/store_core.h"
+#include "dedup_store/store_use.h"
 
 namespace rekindle::store {
 
@@ -139,6 +139,19 @@ class StoreImpl : public Store {
     });
   }
 
+  absl::Status RemoveExactly(const ImageInfo& image) override {
+    RK_RETURN_IF_ERROR(core_->CheckWritable());
+    RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("removal of an image"));
+    return core_->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
+      RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> now, txn.FindReference(image.reference));
+      if (!now || now->info.digest != image.digest || now->info.created_unix_ns != image.created_unix_ns) {
+        return absl::NotFoundError(
+            absl::StrCat("the image ", image.reference, " was just removed or replaced"));
+      }
+      return txn.DeleteImage(*now);
+    });
+  }
+
   absl::StatusOr<std::vector<ObjectDifference>> Diff(absl::string_view a,
                                                      absl::string_view b) const override {
     RK_ASSIGN_OR_RETURN(std::unique_ptr<ImageReaderImpl> reader_a, OpenReader(a));
@@ -180,36 +193,31 @@ class StoreImpl : public Store {
 
   absl::StatusOr<StoreStats> Stats() const override {
     StoreStats stats;
-    std::vector<PackRecord> packs;
-    {
-      RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
-      RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, txn.Images());
-      stats.images = images.size();
-      for (const ImageRecord& image : images) stats.logical_bytes += image.info.stats.logical_bytes;
-      RK_ASSIGN_OR_RETURN(packs, txn.Packs());
-      RK_ASSIGN_OR_RETURN(std::vector<IndexRecord> indexes, txn.Indexes());
-      for (const IndexRecord& index : indexes) stats.metadata_bytes += index.file_bytes;
-      for (const PackRecord& pack : packs) {
-        if (pack.pages > 0) stats.metadata_bytes += sizeof(PageTableHeader) + uint64_t{pack.pages} * 8;
-      }
-      stats.metadata_bytes += txn.bytes_used();
-    }
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+    RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, txn.Images());
+    stats.images = images.size();
+    for (const ImageRecord& image : images) stats.logical_bytes += image.info.stats.logical_bytes;
+    RK_ASSIGN_OR_RETURN(std::vector<PackRecord> packs, txn.Packs());
     stats.packs = packs.size();
-    for (const PackRecord& pack : packs) {
-      stats.chunks += pack.frames;
-      auto file = core_->io()->Open(core_->pack_path(pack.id), false);
-      if (!file.ok()) continue;  // gc took it meanwhile
-      RK_ASSIGN_OR_RETURN(uint64_t on_disk, (*file)->AllocatedBytes());
-      uint64_t metadata = std::min(on_disk, pack.file_bytes - std::min(pack.file_bytes, pack.stored_bytes));
-      stats.pack_bytes += on_disk - metadata;
-      stats.metadata_bytes += metadata;
-    }
-    struct statvfs fs;
-    if (statvfs(core_->path().c_str(), &fs) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("looking at the file system of ", core_->path()));
-    }
-    stats.free_bytes = uint64_t{fs.f_bavail} * fs.f_frsize;
+    for (const PackRecord& pack : packs) stats.chunks += pack.frames;
+    RK_ASSIGN_OR_RETURN(StoreBytes bytes, MeasureStore(*core_, txn));
+    stats.pack_bytes = bytes.pack_bytes;
+    stats.metadata_bytes = bytes.metadata_bytes;
+    RK_ASSIGN_OR_RETURN(stats.file_system, MeasureFileSystem(core_->path()));
     return stats;
+  }
+
+  absl::StatusOr<ImageBytes> WhereBytesAre(
+      absl::string_view image, const std::function<bool(const ImageInfo&)>& may_see) const override {
+    return FindBytes(core_, image, may_see);
+  }
+
+  absl::StatusOr<StoreLimits> Limits() const override { return ReadLimits(core_->path()); }
+  absl::StatusOr<StoreLimits> ChangeLimits(const LimitsChange& change, std::string* warning) override {
+    RK_RETURN_IF_ERROR(core_->CheckWritable());
+    RK_ASSIGN_OR_RETURN(ChangedLimits changed, store::ChangeLimits(core_->path(), change));
+    *warning = std::move(changed.warning);
+    return std::move(changed.limits);
   }
 
  private:

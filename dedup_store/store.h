@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dedup_store/limits.h"
 
 namespace rekindle::store {
 
@@ -49,6 +50,9 @@ struct ImageStats {
   uint64_t stored_bytes = 0;    // what they take in packs, after compression
   uint64_t metadata_bytes = 0;  // manifest and index records that this image added
 };
+
+// What counts against its owner's quota: what the image brought.
+inline uint64_t QuotaBytes(const ImageStats& stats) { return stats.stored_bytes + stats.metadata_bytes; }
 
 struct ImageInfo {
   std::string reference;  // "name:tag"
@@ -152,7 +156,27 @@ struct StoreStats {
   uint64_t logical_bytes = 0;   // sum over images
   uint64_t pack_bytes = 0;      // on disk
   uint64_t metadata_bytes = 0;  // catalog, index and manifests on disk
-  uint64_t free_bytes = 0;      // of the file system
+  FileSystemUse file_system;    // that the store is on
+};
+
+// Where the bytes of an image are. What is stored, compressed and freed as one is a frame of up to 64 pages:
+// it is shared as soon as another image needs one of its pages.
+struct ImageShare {
+  std::string reference;
+  uint64_t stored_bytes = 0;
+};
+struct ImageBytes {
+  // Its memory: the last three add up to the first.
+  uint64_t logical_bytes = 0, zero_bytes = 0, unique_bytes = 0, shared_bytes = 0;
+  // On disk: unique and shared add up to compressed and raw.
+  uint64_t unique_stored_bytes = 0;  // come back with Remove and Gc
+  uint64_t shared_stored_bytes = 0;
+  uint64_t compressed_from_bytes = 0, compressed_to_bytes = 0;
+  uint64_t raw_bytes = 0;
+  uint64_t metadata_bytes = 0;       // what the image added of it
+  std::vector<ImageShare> shares;    // with whom, most first
+  uint64_t hidden_stored_bytes = 0;  // shared with images that may not be seen
+  std::vector<std::string> unread;   // damaged images, left out; "" for one that may not be seen
 };
 
 // Thread-safe.
@@ -171,11 +195,20 @@ class Store {
   virtual absl::StatusOr<ImageInfo> Find(absl::string_view image) const = 0;
   virtual absl::StatusOr<std::vector<ImageInfo>> List() const = 0;  // newest first; reads the catalog alone
   virtual absl::Status Remove(absl::string_view image) = 0;         // its space comes back with Gc
+  // Only this very image: NotFound when its reference is another's by now.
+  virtual absl::Status RemoveExactly(const ImageInfo& image) = 0;
   virtual absl::StatusOr<std::vector<ObjectDifference>> Diff(absl::string_view a,
                                                              absl::string_view b) const = 0;
   virtual absl::StatusOr<GcReport> Gc(const GcOptions& options) = 0;
   virtual absl::StatusOr<FsckReport> Fsck(const FsckOptions& options) = 0;
   virtual absl::StatusOr<StoreStats> Stats() const = 0;
+  // Reads the manifests of all images. Those that `may_see` refuses are summed up without their names.
+  virtual absl::StatusOr<ImageBytes> WhereBytesAre(
+      absl::string_view image, const std::function<bool(const ImageInfo&)>& may_see = nullptr) const = 0;
+  // DataLoss when it can't be told what they are: then no image is taken until they are set again.
+  virtual absl::StatusOr<StoreLimits> Limits() const = 0;
+  // Holds for every image that is not committed yet. `warning` gets what the administrator should know.
+  virtual absl::StatusOr<StoreLimits> ChangeLimits(const LimitsChange& change, std::string* warning) = 0;
 };
 
 // "name[:tag]" checked and completed to "name:tag". Names: parts of [a-z0-9]+ joined by one of . _ - or by

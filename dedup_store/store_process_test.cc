@@ -147,7 +147,7 @@ TEST_F(StoreProcessTest, AFullDiskFailsTheNewImageAlone) {
     if (!store.ok()) return store.status().ToString();
     TestImage small = NumberedImage(1), large;
     if (auto info = small.Commit(**store, "small"); !info.ok()) return info.status().ToString();
-    uint64_t free_before = (*store)->Stats()->free_bytes;
+    uint64_t free_before = (*store)->Stats()->file_system.free_bytes;
     // Too large by a little, by much, and so much that the space is asked for beforehand.
     for (size_t pages : {3000, 6000, 20000}) {
       large.objects["m"][0] = MakePages(pages, 5);
@@ -157,7 +157,7 @@ TEST_F(StoreProcessTest, AFullDiskFailsTheNewImageAlone) {
       for (const char* part : {"free", "gc", options_.path.c_str()}) {
         if (info.status().message().find(part) == absl::string_view::npos) return info.status().ToString();
       }
-      if ((*store)->Stats()->free_bytes + (64 << 10) < free_before) return "space is lost";
+      if ((*store)->Stats()->file_system.free_bytes + (64 << 10) < free_before) return "space is lost";
       if ((*store)->Find("large").ok()) return "half an image is visible";
     }
     auto compared = small.Compare(**store, "small");

@@ -1,0 +1,148 @@
+#include "dedup_store/limit_guard.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status.h"
+
+namespace rekindle::store {
+
+namespace {
+
+using Stage = LimitChecks::Stage;
+
+constexpr char kFileName[] = "LIMITS";
+// Frame table, page table and manifest come last, and are at most this part of what was written.
+constexpr uint64_t kMetadataShare = 50;
+
+std::string LimitsPath(const std::string& store_path) { return absl::StrCat(store_path, "/", kFileName); }
+
+absl::StatusOr<StoreLimits> ReadFileOfLimits(const std::string& store_path) {
+  auto text = ReadFile(LimitsPath(store_path));
+  if (absl::IsNotFound(text.status())) return StoreLimits();
+  RK_RETURN_IF_ERROR(text.status());
+  return StoreLimits::Decode(*text);
+}
+
+}  // namespace
+
+absl::StatusOr<StoreLimits> ReadLimits(const std::string& store_path) {
+  absl::StatusOr<StoreLimits> limits = ReadFileOfLimits(store_path);
+  if (limits.ok()) return limits;
+  absl::Status status =
+      Annotate(limits.status(), absl::StrCat("reading the limits of the store, ", LimitsPath(store_path)));
+  if (!absl::IsDataLoss(status)) return status;
+  return absl::DataLossError(absl::StrCat(
+      status.message(),
+      ". No image is taken until they are known: set them with `rekindle quota --owner USER --max "
+      "SIZE`, `--store-max SIZE` or `--high-water PERCENT`, which writes the file anew"));
+}
+
+absl::StatusOr<ChangedLimits> ChangeLimits(const std::string& store_path, const LimitsChange& change) {
+  // Two who change them at the same time take turns.
+  RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(store_path, O_RDONLY | O_DIRECTORY));
+  while (flock(folder.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("locking ", store_path));
+  }
+  ChangedLimits changed;
+  absl::StatusOr<StoreLimits> before = ReadFileOfLimits(store_path);
+  if (before.ok()) {
+    changed.limits = *std::move(before);
+  } else if (absl::IsDataLoss(before.status())) {
+    changed.warning = absl::StrCat(LimitsPath(store_path),
+                                   " was damaged and is written anew: limits that were set before are gone, "
+                                   "set them again");
+  } else {
+    return Annotate(before.status(), absl::StrCat("changing ", LimitsPath(store_path)));
+  }
+  RK_RETURN_IF_ERROR(Apply(change, changed.limits));
+  // Of a writer that was killed: nobody else writes now.
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(store_path));
+  for (const std::string& name : names) {
+    if (absl::StartsWith(name, absl::StrCat(kFileName, "."))) {
+      RK_RETURN_IF_ERROR(RemoveTree(absl::StrCat(store_path, "/", name)));
+    }
+  }
+  RK_RETURN_IF_ERROR(WriteFileAtomically(LimitsPath(store_path), changed.limits.Encode()));
+  return changed;
+}
+
+absl::StatusOr<std::unique_ptr<LimitGuard>> LimitGuard::Begin(StoreCore* core, const NewImageOptions& image) {
+  RK_ASSIGN_OR_RETURN(StoreLimits limits, ReadLimits(core->path()));
+  auto guard = std::unique_ptr<LimitGuard>(
+      new LimitGuard(core, LimitChecks(std::move(limits), core->path(), image.owner)));
+  RK_RETURN_IF_ERROR(guard->Measure(image));
+  return guard;
+}
+
+absl::Status LimitGuard::Measure(const NewImageOptions& image) {
+  owner_ = image.owner;
+  if (checks_.has_high_water()) {
+    RK_ASSIGN_OR_RETURN(file_system_, MeasureFileSystem(core_->path()));
+    RK_RETURN_IF_ERROR(checks_.HighWater(Stage::kBegin, file_system_, 0));
+  }
+  if (!checks_.owner_is_limited() && !checks_.store_is_limited()) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+  if (checks_.owner_is_limited()) {
+    RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, txn.Images());
+    for (const ImageRecord& other : images) {
+      if (other.info.owner != owner_ || (image.replace && other.info.reference == image.reference)) continue;
+      ++owner_images_;
+      owner_bytes_ += QuotaBytes(other.info.stats);
+    }
+    RK_RETURN_IF_ERROR(checks_.Owner(Stage::kBegin, owner_bytes_, owner_images_, 0));
+  }
+  if (checks_.store_is_limited()) {
+    RK_ASSIGN_OR_RETURN(StoreBytes bytes, MeasureStore(*core_, txn, &packs_));
+    store_bytes_ = bytes.total();
+    RK_RETURN_IF_ERROR(checks_.Store(Stage::kBegin, store_bytes_, 0));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LimitGuard::MayTake(uint64_t bytes, uint64_t reserved) {
+  absl::MutexLock lock(&mutex_);
+  const uint64_t needed = taken_ + bytes;
+  RK_RETURN_IF_ERROR(checks_.Owner(Stage::kWriting, owner_bytes_, owner_images_, needed));
+  RK_RETURN_IF_ERROR(checks_.Store(Stage::kWriting, store_bytes_, needed));
+  if (checks_.has_high_water()) {
+    // Of our own bytes some are not on disk yet; of the others' all are.
+    RK_ASSIGN_OR_RETURN(FileSystemUse now, MeasureFileSystem(core_->path()));
+    const uint64_t without_reserved = now.used_bytes - std::min(now.used_bytes, reserved);
+    FileSystemUse before = file_system_;
+    if (without_reserved > file_system_.used_bytes + taken_) before.used_bytes = without_reserved - taken_;
+    RK_RETURN_IF_ERROR(checks_.HighWater(Stage::kWriting, before, needed + needed / kMetadataShare));
+  }
+  taken_ = needed;
+  return absl::OkStatus();
+}
+
+absl::Status LimitGuard::MayCommit(Catalog::Txn& txn, const ImageStats& stats, uint64_t pack_bytes) {
+  if (checks_.owner_is_limited()) {
+    uint64_t used = 0, count = 0;
+    RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, txn.Images());
+    for (const ImageRecord& other : images) {
+      if (other.info.owner != owner_) continue;
+      ++count;
+      used += QuotaBytes(other.info.stats);
+    }
+    RK_RETURN_IF_ERROR(checks_.Owner(Stage::kCommit, used, count, QuotaBytes(stats)));
+  }
+  if (checks_.store_is_limited()) {
+    RK_ASSIGN_OR_RETURN(StoreBytes bytes, MeasureStore(*core_, txn, &packs_));
+    RK_RETURN_IF_ERROR(checks_.Store(Stage::kCommit, bytes.total(), pack_bytes));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::store

@@ -1,0 +1,105 @@
+#include "dedup_store/retention.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace rekindle::store {
+namespace {
+
+constexpr int64_t kHour = 3600LL * 1'000'000'000;
+constexpr int64_t kNow = 1'800'000'000LL * 1'000'000'000;
+
+ImageInfo Image(const std::string& reference, int64_t hours_old,
+                std::map<std::string, std::string> labels = {}, uid_t owner = 0) {
+  ImageInfo image;
+  image.reference = reference;
+  image.created_unix_ns = kNow - hours_old * kHour;
+  image.labels = std::move(labels);
+  image.owner = owner;
+  return image;
+}
+
+RetentionRules Rules(uint64_t last, int64_t within_hours = 0,
+                     std::vector<std::pair<std::string, std::string>> labels = {}) {
+  return {last, within_hours * kHour, std::move(labels)};
+}
+
+TEST(Retention, WhatIsKept) {
+  const std::vector<ImageInfo> images = {
+      Image("web:1", 100, {{"stage", "prod"}}),
+      Image("web:3", 10),
+      Image("web:2", 50, {{"stage", "test"}}),
+      Image("train:old", 300),
+      Image("train:new", 200),
+      Image("team/web:1", 400, {{"keep", ""}}),
+  };
+  struct Case {
+    std::string what;
+    RetentionRules rules;
+    std::string kept;  // in the order of the decisions
+  } cases[] = {
+      {"no rule", Rules(0), "team/web:1 train:new train:old web:3 web:2 web:1"},
+      {"the last one", Rules(1), "team/web:1 train:new web:3"},
+      {"the last two", Rules(2), "team/web:1 train:new train:old web:3 web:2"},
+      {"more than there are", Rules(99), "team/web:1 train:new train:old web:3 web:2 web:1"},
+      {"within", Rules(0, 50), "web:3 web:2"},
+      {"within nothing", Rules(0, 9), ""},
+      {"last or within", Rules(1, 100), "team/web:1 train:new web:3 web:2 web:1"},
+      {"label", Rules(0, 0, {{"stage", "prod"}}), "web:1"},
+      {"label of another value", Rules(0, 0, {{"stage", "pro"}}), ""},
+      {"empty label", Rules(0, 0, {{"keep", ""}}), "team/web:1"},
+      {"absent label is not an empty one", Rules(0, 0, {{"stage", ""}}), ""},
+      {"either label", Rules(0, 0, {{"stage", "prod"}, {"stage", "test"}}), "web:2 web:1"},
+      {"last or label", Rules(1, 0, {{"stage", "prod"}}), "team/web:1 train:new web:3 web:1"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    std::vector<std::string> kept;
+    auto decisions = DecideRetention(images, c.rules, kNow);
+    EXPECT_EQ(decisions.size(), images.size());
+    for (const RetentionDecision& decision : decisions) {
+      if (decision.keep) kept.push_back(decision.image.reference);
+      EXPECT_EQ(decision.keep, c.rules.empty() || !decision.reasons.empty());
+    }
+    EXPECT_EQ(absl::StrJoin(kept, " "), c.kept);
+  }
+}
+
+TEST(Retention, SaysWhy) {
+  struct Case {
+    int64_t hours;
+    std::string text;
+  } cases[] = {{1, "within 1h"}, {24, "within 1d"}, {36, "within 36h"}, {7 * 24, "within 1w"}};
+  for (const Case& c : cases) {
+    auto decisions =
+        DecideRetention({Image("web:1", 0, {{"a", "b"}})}, Rules(3, c.hours, {{"a", "b"}}), kNow);
+    ASSERT_EQ(decisions.size(), 1u);
+    EXPECT_EQ(absl::StrJoin(decisions[0].reasons, "; "),
+              absl::StrCat("last 3: number 1; ", c.text, "; label a=b"));
+  }
+}
+
+TEST(Retention, OwnersOfOneNameDoNotCountAgainstEachOther) {
+  auto decisions =
+      DecideRetention({Image("web:1", 3, {}, 1000), Image("web:2", 2, {}, 1001), Image("web:3", 1, {}, 1001)},
+                      Rules(1), kNow);
+  std::vector<std::string> kept;
+  for (const RetentionDecision& decision : decisions) {
+    if (decision.keep) kept.push_back(decision.image.reference);
+  }
+  EXPECT_EQ(absl::StrJoin(kept, " "), "web:1 web:3");
+}
+
+TEST(Retention, AnImageOfTheFutureIsYoung) {
+  auto decisions = DecideRetention({Image("web:1", -5), Image("web:2", 5)}, Rules(0, 1), kNow);
+  EXPECT_TRUE(decisions[0].keep);
+  EXPECT_FALSE(decisions[1].keep);
+}
+
+}  // namespace
+}  // namespace rekindle::store
