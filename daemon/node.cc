@@ -59,6 +59,7 @@ absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
   options.path = options_.store;
   options.create = access == Access::kCreate;
   options.read_only = access == Access::kRead;
+  options.rebuild_catalog = access == Access::kRepair;
   RK_ASSIGN_OR_RETURN(store_, store::Store::Open(options));
   store_writable_ = !options.read_only;
   return store_;

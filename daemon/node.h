@@ -46,6 +46,7 @@ class Node {
     kRead,    // the store must be there
     kWrite,   // the store must be there
     kCreate,  // it is made if need be
+    kRepair,  // a lost catalog is made again
   };
   absl::StatusOr<std::shared_ptr<store::Store>> OpenStore(Access access) ABSL_LOCKS_EXCLUDED(mutex_);
 

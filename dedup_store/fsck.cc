@@ -46,6 +46,10 @@ class Checker {
       RK_ASSIGN_OR_RETURN(indexes, txn.Indexes());
     }
     if (!core_->identity().problem.empty()) Problem(core_->identity().problem);
+    if (!core_->rebuilt_because().empty()) {
+      Problem(absl::StrCat(core_->rebuilt_because(), "; it was made again from the packs"));
+    }
+    for (std::string& problem : core_->catalog().Problems()) Problem(std::move(problem));
     for (const ImageRecord& record : images) homes_.insert(record.manifest_pack);
     for (const PackRecord& record : packs) CheckPack(record);
     for (const auto& [id, check] : packs_) {
@@ -285,6 +289,7 @@ class Checker {
     RK_RETURN_IF_ERROR(core_->CheckWritable());
     if (!core_->identity().problem.empty())
       RK_RETURN_IF_ERROR(WriteIdentity(core_->path(), core_->identity()));
+    RK_RETURN_IF_ERROR(core_->catalog().Heal());
     RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("repair"));
     auto change = [&](Catalog::Txn& txn) -> absl::Status {
       for (const ImageRecord& record : lost_) RK_RETURN_IF_ERROR(txn.DeleteImage(record));

@@ -34,11 +34,12 @@ inline constexpr size_t kPageSize = 4096;
 
 struct StoreOptions {
   std::string path;
-  bool create = true;         // make the store where the folder is absent or empty
-  bool read_only = false;     // nothing may be written; works on a read-only file system
-  int compression_level = 1;  // zstd
-  size_t worker_threads = 0;  // 0: one per core
-  BlockIo* io = nullptr;      // null: io_uring with O_DIRECT; must outlive the store
+  bool create = true;            // make the store where the folder is absent or empty
+  bool read_only = false;        // nothing may be written; works on a read-only file system
+  bool rebuild_catalog = false;  // when both copies of the catalog are lost, make it again from the packs
+  int compression_level = 1;     // zstd
+  size_t worker_threads = 0;     // 0: one per core
+  BlockIo* io = nullptr;         // null: io_uring with O_DIRECT; must outlive the store
 };
 
 struct ImageStats {

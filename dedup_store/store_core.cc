@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "dedup_store/catalog_rebuild.h"
 #include "dedup_store/coding.h"
 
 namespace rekindle::store {
@@ -135,7 +136,14 @@ absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& o
                      ". Open it read-only, or as its owner."));
   }
   auto core = std::shared_ptr<StoreCore>(new StoreCore(options, identity));
-  RK_ASSIGN_OR_RETURN(core->catalog_, Catalog::Open(path + "/catalog", core->io()));
+  auto catalog = Catalog::Open(path + "/catalog", core->io());
+  if (absl::IsDataLoss(catalog.status()) && options.rebuild_catalog && !options.read_only) {
+    core->rebuilt_because_ = std::string(catalog.status().message());
+    RK_RETURN_IF_ERROR(RebuildCatalog(path, core->io(), core->identity().uuid));
+    catalog = Catalog::Open(path + "/catalog", core->io());
+  }
+  RK_RETURN_IF_ERROR(catalog.status());
+  core->catalog_ = *std::move(catalog);
   return core;
 }
 

@@ -42,6 +42,9 @@ class StoreCore {
   size_t threads() const { return threads_; }
   int compression_level() const { return compression_level_; }
 
+  // Why the catalog was made again from the packs when the store was opened; empty: it was not.
+  const std::string& rebuilt_because() const { return rebuilt_because_; }
+
   // PermissionDenied for a store that was opened read-only.
   absl::Status CheckWritable() const;
 
@@ -66,6 +69,7 @@ class StoreCore {
   const size_t threads_;
   const int compression_level_;
   std::shared_ptr<Catalog> catalog_;
+  std::string rebuilt_because_;
   PageClaims claims_;
   absl::Mutex mutex_;
   std::map<uint64_t, std::weak_ptr<const Pack>> packs_ ABSL_GUARDED_BY(mutex_);

@@ -224,6 +224,40 @@ TEST_F(StoreDamageTest, ADamagedIndexFileLosesNothing) {
   EXPECT_GT(indexes, 0u);
 }
 
+TEST_F(StoreDamageTest, ALostCatalogIsMadeAgainFromThePacks) {
+  RK_ASSERT_OK(second_.Commit(*store_, "second", "", true));
+  const size_t images = store_->List()->size();
+  for (bool removed : {true, false}) {
+    SCOPED_TRACE(removed);
+    store_.reset();
+    for (const std::string& path : Files("catalog")) {
+      if (removed) {
+        RK_ASSERT_OK(RemoveTree(path));
+      } else if (auto bytes = ReadFile(path); bytes.ok() && bytes->size() > 100) {
+        FlipBit(path, 100);
+      }
+    }
+    auto refused = Store::Open(options_).status();
+    EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+    options_.rebuild_catalog = true;
+    Reopen();
+    auto report = store_->Fsck({});
+    RK_ASSERT_OK(report);
+    EXPECT_FALSE(report->problems.empty());
+    EXPECT_TRUE(report->lost_images.empty());
+    RK_ASSERT_OK(Repair());
+    options_.rebuild_catalog = false;
+    Reopen();
+    EXPECT_EQ(store_->List()->size(), images);
+    for (const auto& [name, image] :
+         {std::pair("first", &first_), {"second", &second_}, {"third", &third_}}) {
+      image->ExpectIn(*store_, name);
+    }
+    ExpectWhole();
+    EXPECT_EQ(first_.Commit(*store_, "first", "", true)->stats.new_bytes, 0u);
+  }
+}
+
 TEST_F(StoreDamageTest, RefusesWhatIsNoStoreOrANewerOne) {
   store_.reset();
   const std::string format = options_.path + "/FORMAT";

@@ -1,0 +1,69 @@
+#include "dedup_store/catalog_rebuild.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "dedup_store/catalog.h"
+#include "dedup_store/manifest.h"
+#include "dedup_store/pack.h"
+
+namespace rekindle::store {
+
+namespace {
+
+struct Recovered {
+  PackRecord pack;
+  std::optional<ImageRecord> image;
+};
+
+absl::StatusOr<Recovered> ReadPack(BlockIo* io, const std::string& path, uint64_t id, const StoreUuid& uuid) {
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, io->Open(path, false));
+  RK_ASSIGN_OR_RETURN(uint64_t size, file->Size());
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<Pack> pack, Pack::Open(std::move(file), id, uuid));
+  Recovered result;
+  result.pack = {id, size, pack->footer().stored_bytes, pack->frames(), pack->pages(), 0};
+  auto manifest = pack->ReadSection(kManifest);
+  auto record = pack->ReadSection(kImageRecord);
+  if (!manifest.ok() || !record.ok() || !Manifest::Decode(*manifest).ok())
+    return result;  // gc took it, or damaged
+  auto image = ImageRecord::Decode(*record);
+  if (!image.ok()) return result;
+  image->manifest_pack = id;
+  image->id = 0;
+  result.image = *std::move(image);
+  return result;
+}
+
+}  // namespace
+
+absl::Status RebuildCatalog(const std::string& store_path, BlockIo* io, const StoreUuid& uuid) {
+  const std::string folder = store_path + "/packs";
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(folder));
+  std::vector<PackRecord> packs;
+  std::vector<ImageRecord> images;
+  for (const std::string& name : names) {
+    uint64_t id = IdOfFileName(name, ".pack");
+    if (id == 0) continue;
+    auto recovered = ReadPack(io, absl::StrCat(folder, "/", name), id, uuid);
+    if (!recovered.ok()) {
+      Log(LogLevel::kWarning, absl::StrCat("left out of the new catalog: ", recovered.status().message()));
+      continue;
+    }
+    packs.push_back(recovered->pack);
+    if (recovered->image) images.push_back(*std::move(recovered->image));
+  }
+  // In the order in which they were made: of two with one name the newer stays.
+  std::sort(images.begin(), images.end(), [](const ImageRecord& a, const ImageRecord& b) {
+    return a.info.created_unix_ns < b.info.created_unix_ns;
+  });
+  return Catalog::Rebuild(store_path + "/catalog", io, packs, images);
+}
+
+}  // namespace rekindle::store
