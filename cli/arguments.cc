@@ -9,7 +9,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/human_units.h"
+#include "base/status.h"
 
 namespace rekindle::cli {
 namespace {
@@ -48,15 +50,55 @@ std::string Absolute(const std::string& path, const std::string& working_directo
   return absl::StrCat(working_directory, "/", path);
 }
 
-absl::Status ParseLabels(const std::vector<std::string>& labels, v1::CheckpointRequest& request) {
-  for (const std::string& label : labels) {
-    size_t equals = label.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("'", label, "' is no label: write --label KEY=VALUE"));
-    }
-    (*request.mutable_labels())[label.substr(0, equals)] = label.substr(equals + 1);
+absl::StatusOr<v1::Label> ParseLabel(const std::string& text, absl::string_view option) {
+  size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is no label: write ", option, " KEY=VALUE"));
   }
-  return absl::OkStatus();
+  v1::Label label;
+  label.set_key(text.substr(0, equals));
+  label.set_value(text.substr(equals + 1));
+  return label;
+}
+
+// "90s", "30m", "36h", "7d", "2w", in nanoseconds.
+absl::StatusOr<int64_t> ParseAge(const std::string& text) {
+  constexpr std::pair<char, int64_t> kUnits[] = {
+      {'s', 1}, {'m', 60}, {'h', 3600}, {'d', 24 * 3600}, {'w', 7 * 24 * 3600}};
+  constexpr int64_t kLongestSeconds = int64_t{200} * 365 * 24 * 3600;
+  int64_t number = 0;
+  for (const auto& [letter, seconds] : kUnits) {
+    if (text.empty() || text.back() != letter) continue;
+    if (text.find_first_not_of("0123456789") != text.size() - 1 ||
+        !absl::SimpleAtoi(text.substr(0, text.size() - 1), &number) || number == 0 ||
+        number > kLongestSeconds / seconds) {
+      break;
+    }
+    return number * seconds * 1'000'000'000;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", text, "' is no age: write a number and s, m, h, d or w, such as 7d"));
+}
+
+// A limit; "none" is 0.
+absl::StatusOr<uint64_t> ParseLimit(const std::string& text) {
+  if (text == "none") return 0;
+  absl::StatusOr<uint64_t> bytes = ParseBytes(text);
+  if (bytes.ok() && *bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "' would be no limit: write a size, or 'none' to take the limit away"));
+  }
+  return bytes;
+}
+
+absl::StatusOr<uint32_t> ParsePercent(absl::string_view text) {
+  if (text == "none") return 0;
+  uint32_t percent = 0;
+  if (!absl::SimpleAtoi(absl::StripSuffix(text, "%"), &percent) || percent < 1 || percent > 100) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "' is no share of a file system: write 1% to 100%, or 'none'"));
+  }
+  return percent;
 }
 
 constexpr char kExitCodes[] =
@@ -155,6 +197,8 @@ class Parser {
   void AddImageCommands();
   void AddStoreCommands();
   absl::Status Finish(const std::vector<std::string>& job, const std::vector<std::string>& environment);
+  absl::Status FinishPrune();
+  absl::Status FinishQuota();
 
   const std::string working_directory_;
   CLI::App app_{"Freezes running jobs into a deduplicated image store and brings them back."};
@@ -177,6 +221,10 @@ class Parser {
   v1::ListImagesRequest ls_;
   v1::InspectImageRequest inspect_;
   v1::DiffImagesRequest diff_;
+  v1::PruneImagesRequest prune_;
+  std::vector<std::string> prune_names_, prune_labels_;
+  std::string prune_within_;
+  std::string quota_owner_, quota_max_, quota_store_max_, quota_high_water_;
   v1::CollectGarbageRequest gc_;
   v1::FsckRequest fsck_;
   v1::GetStatsRequest stats_;
@@ -305,6 +353,30 @@ void Parser::AddImageCommands() {
   CLI::App* rm = AddCommand("rm", "Remove images; 'gc' frees their space", "  rekindle rm web:v1 web:v2\n");
   rm->add_option("images", remove_images_, "The images")->type_name("IMAGE")->required();
 
+  CLI::App* prune =
+      AddCommand("prune", "Remove images that no rule keeps",
+                 "  rekindle prune train --keep-last 3\n"
+                 "  rekindle prune --all --keep-last 1 --keep-within 7d --keep-label keep=yes --dry-run\n"
+                 "  rekindle prune --all --keep-within 2w --gc\n"
+                 "An image is kept when any rule keeps it; --keep-last counts for each name by itself.\n");
+  prune->add_option("names", prune_names_, "Names of images, without tags")->type_name("NAME");
+  prune
+      ->add_option_function<uint64_t>(
+          "--keep-last", [this](uint64_t n) { prune_.set_keep_last(n); }, "Keep the newest N of each name")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  prune->add_option("--keep-within", prune_within_, "Keep what is not older than this: 90s, 30m, 36h, 7d, 2w")
+      ->type_name("AGE");
+  prune->add_option("--keep-label", prune_labels_, "Keep what has this label; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  Flag(
+      prune, "--all", [this] { prune_.set_all(true); }, "Of every name");
+  Flag(
+      prune, "--dry-run", [this] { prune_.set_dry_run(true); }, "Only say what would be removed");
+  Flag(
+      prune, "--gc", [this] { prune_.set_collect_garbage(true); }, "Free their space afterwards");
+
   CLI::App* out = AddCommand("export", "Write an image as a CRIU image directory",
                              "  rekindle export web:v1 --criu /tmp/web && criu restore -d -D /tmp/web\n");
   Text(
@@ -342,6 +414,21 @@ void Parser::AddStoreCommands() {
       fsck, "--read,--read-data", [this] { fsck_.set_read_data(true); }, "Read and verify every stored byte");
   Flag(
       fsck, "--repair", [this] { fsck_.set_repair(true); }, "Mend what can be mended");
+  CLI::App* quota = AddCommand("quota", "Show or set the limits of the store",
+                               "  rekindle quota\n"
+                               "  rekindle quota --owner alice --max 50G\n"
+                               "  rekindle quota --store-max 2T --high-water 90%\n"
+                               "  rekindle quota --owner 1000 --max none\n"
+                               "Without options the limits and what is used of them are shown.\n");
+  quota->add_option("--owner", quota_owner_, "The user whose images are limited by --max")
+      ->type_name("USER|UID");
+  quota->add_option("--max", quota_max_, "What the owner's images may take, or 'none'")->type_name("SIZE");
+  quota->add_option("--store-max", quota_store_max_, "What the store may take on disk, or 'none'")
+      ->type_name("SIZE");
+  quota
+      ->add_option("--high-water", quota_high_water_,
+                   "Refuse new images once this much of the file system is taken, or 'none' [95%]")
+      ->type_name("PERCENT");
   AddCommand("stats", "Show what the store holds", "  rekindle stats --json\n");
   AddCommand("doctor", "Check everything that Rekindle needs on this machine", "  rekindle doctor\n");
   AddCommand("version", "Show versions; with -v also CRIU's", "  rekindle version -v\n");
@@ -371,8 +458,10 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
       if (!bytes.ok()) return bytes.status();
       ckpt_.set_staging_budget_bytes(*bytes);
     }
-    absl::Status labels = ParseLabels(ckpt_labels_, ckpt_);
-    if (!labels.ok()) return labels;
+    for (const std::string& text : ckpt_labels_) {
+      RK_ASSIGN_OR_RETURN(v1::Label label, ParseLabel(text, "--label"));
+      (*ckpt_.mutable_labels())[label.key()] = label.value();
+    }
     command_ = ckpt_;
   } else if (name == "restore") {
     command_ = restore_;
@@ -387,6 +476,10 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
   } else if (name == "rm") {
     for (const std::string& image : remove_images_) remove_.add_images(image);
     command_ = remove_;
+  } else if (name == "prune") {
+    return FinishPrune();
+  } else if (name == "quota") {
+    return FinishQuota();
   } else if (name == "export") {
     command_ = export_;
   } else if (name == "import") {
@@ -403,6 +496,45 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     version_.set_find_criu(globals_.verbose);
     command_ = version_;
   }
+  return absl::OkStatus();
+}
+
+absl::Status Parser::FinishPrune() {
+  for (const std::string& name : prune_names_) prune_.add_names(name);
+  for (const std::string& text : prune_labels_) {
+    RK_ASSIGN_OR_RETURN(*prune_.add_keep_labels(), ParseLabel(text, "--keep-label"));
+  }
+  if (!prune_within_.empty()) {
+    RK_ASSIGN_OR_RETURN(int64_t age, ParseAge(prune_within_));
+    prune_.set_keep_within_ns(age);
+  }
+  command_ = prune_;
+  return absl::OkStatus();
+}
+
+absl::Status Parser::FinishQuota() {
+  if (quota_owner_.empty() != quota_max_.empty()) {
+    return absl::InvalidArgumentError("--owner and --max go together");
+  }
+  if (quota_owner_.empty() && quota_store_max_.empty() && quota_high_water_.empty()) {
+    command_ = v1::GetQuotaRequest();
+    return absl::OkStatus();
+  }
+  v1::SetQuotaRequest request;
+  if (!quota_owner_.empty()) {
+    RK_ASSIGN_OR_RETURN(uint64_t bytes, ParseLimit(quota_max_));
+    request.set_owner(quota_owner_);
+    request.set_owner_max_bytes(bytes);
+  }
+  if (!quota_store_max_.empty()) {
+    RK_ASSIGN_OR_RETURN(uint64_t bytes, ParseLimit(quota_store_max_));
+    request.set_store_max_bytes(bytes);
+  }
+  if (!quota_high_water_.empty()) {
+    RK_ASSIGN_OR_RETURN(uint32_t percent, ParsePercent(quota_high_water_));
+    request.set_high_water_percent(percent);
+  }
+  command_ = request;
   return absl::OkStatus();
 }
 

@@ -35,14 +35,15 @@ class GrpcClient final : public Client {
   // What is left of an embedded service ends with the process.
   ~GrpcClient() override { static_cast<void>(embedded_.release()); }
 
-#define RK_UNARY(Name)                                                                 \
-  absl::StatusOr<v1::Name##Response> Name(const v1::Name##Request& request) override { \
-    v1::Name##Response response;                                                       \
-    grpc::ClientContext context;                                                       \
-    CurrentCall current(*this, &context);                                              \
-    RK_RETURN_IF_ERROR(FromGrpc(stub_->Name(&context, request, &response)));           \
-    return response;                                                                   \
+#define RK_UNARY_TO(Name, Response)                                              \
+  absl::StatusOr<v1::Response> Name(const v1::Name##Request& request) override { \
+    v1::Response response;                                                       \
+    grpc::ClientContext context;                                                 \
+    CurrentCall current(*this, &context);                                        \
+    RK_RETURN_IF_ERROR(FromGrpc(stub_->Name(&context, request, &response)));     \
+    return response;                                                             \
   }
+#define RK_UNARY(Name) RK_UNARY_TO(Name, Name##Response)
   RK_UNARY(GetVersion)
   RK_UNARY(Doctor)
   RK_UNARY(ListJobs)
@@ -50,9 +51,13 @@ class GrpcClient final : public Client {
   RK_UNARY(InspectImage)
   RK_UNARY(DiffImages)
   RK_UNARY(RemoveImages)
+  RK_UNARY(PruneImages)
+  RK_UNARY(GetQuota)
+  RK_UNARY_TO(SetQuota, GetQuotaResponse)
   RK_UNARY(CollectGarbage)
   RK_UNARY(GetStats)
 #undef RK_UNARY
+#undef RK_UNARY_TO
 
   absl::Status SignalJob(const v1::SignalJobRequest& request) override {
     v1::SignalJobResponse response;

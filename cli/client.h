@@ -32,6 +32,9 @@ class Client {
   virtual absl::StatusOr<v1::InspectImageResponse> InspectImage(const v1::InspectImageRequest& request) = 0;
   virtual absl::StatusOr<v1::DiffImagesResponse> DiffImages(const v1::DiffImagesRequest& request) = 0;
   virtual absl::StatusOr<v1::RemoveImagesResponse> RemoveImages(const v1::RemoveImagesRequest& request) = 0;
+  virtual absl::StatusOr<v1::PruneImagesResponse> PruneImages(const v1::PruneImagesRequest& request) = 0;
+  virtual absl::StatusOr<v1::GetQuotaResponse> GetQuota(const v1::GetQuotaRequest& request) = 0;
+  virtual absl::StatusOr<v1::GetQuotaResponse> SetQuota(const v1::SetQuotaRequest& request) = 0;
   virtual absl::StatusOr<v1::CollectGarbageResponse> CollectGarbage(
       const v1::CollectGarbageRequest& request) = 0;
   virtual absl::StatusOr<v1::GetStatsResponse> GetStats(const v1::GetStatsRequest& request) = 0;

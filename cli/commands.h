@@ -1,6 +1,8 @@
 // The commands: each makes its call, prints what comes of it, and returns the exit status.
 #pragma once
 
+#include <string>
+
 #include "cli/client.h"
 #include "cli/interrupts.h"
 #include "cli/output.h"
@@ -26,6 +28,13 @@ int ExportImage(Client& client, const Output& output, Interrupts& interrupts,
                 const v1::ExportImageRequest& request);
 int ImportImage(Client& client, const Output& output, Interrupts& interrupts,
                 const v1::ImportImageRequest& request);
+
+// limit_commands.cc
+int PruneImages(Client& client, const Output& output, const v1::PruneImagesRequest& request);
+int GetQuota(Client& client, const Output& output, const v1::GetQuotaRequest& request);
+int SetQuota(Client& client, const Output& output, const v1::SetQuotaRequest& request);
+// Two lines: the store and its file system against their limits.
+std::string StoreQuotaText(const v1::StoreQuota& quota);
 
 // store_commands.cc
 int CollectGarbage(Client& client, const Output& output, const v1::CollectGarbageRequest& request);

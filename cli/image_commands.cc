@@ -28,6 +28,33 @@ std::string Time(int64_t unix_ns) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixNanos(unix_ns), absl::LocalTimeZone());
 }
 
+// Where the bytes are now: which of them would come back, and with whom the others are shared.
+std::string BytesText(const v1::ImageBytes& bytes) {
+  const uint64_t logical = bytes.logical_bytes();
+  Table now({{"WHERE ITS BYTES ARE"},
+             {"MEMORY", Align::kRight},
+             {"SHARE", Align::kRight},
+             {"ON DISK", Align::kRight}});
+  auto add = [&](const std::string& where, uint64_t memory, uint64_t stored) {
+    now.AddRow({where, FormatBytes(memory), Share(memory, logical), FormatBytes(stored)});
+  };
+  add("nowhere: all zero", bytes.zero_bytes(), 0);
+  add("in this image alone (rm and gc free it)", bytes.unique_bytes(), bytes.unique_stored_bytes());
+  add("shared with other images", bytes.shared_bytes(), bytes.shared_stored_bytes());
+  for (const v1::ImageShare& share : bytes.shares()) {
+    now.AddRow({absl::StrCat("  ", share.reference()), "", "", FormatBytes(share.stored_bytes())});
+  }
+  if (bytes.more_shares() > 0) now.AddRow({absl::StrCat("  and ", bytes.more_shares(), " more"), "", "", ""});
+  if (bytes.others_stored_bytes() > 0) {
+    now.AddRow({"  images of others", "", "", FormatBytes(bytes.others_stored_bytes())});
+  }
+  now.AddRow({"metadata that it added", "", "", FormatBytes(bytes.metadata_bytes())});
+  add("all", logical, bytes.unique_stored_bytes() + bytes.shared_stored_bytes() + bytes.metadata_bytes());
+  return absl::StrCat(now.ToString(), "compressed from ", FormatBytes(bytes.compressed_from_bytes()), " to ",
+                      FormatBytes(bytes.compressed_to_bytes()), "; ", FormatBytes(bytes.raw_bytes()),
+                      " stored as they are\n");
+}
+
 // `request` is that of an export or an import: both stream the same events.
 template <typename Call>
 int Transfer(Client& client, const Output& output, Interrupts& interrupts, Call call,
@@ -96,15 +123,17 @@ int InspectImage(Client& client, const Output& output, const v1::InspectImageReq
   output.Text(text);
 
   const uint64_t logical = image.logical_bytes();
-  Table bytes({{"WHERE ITS BYTES ARE"}, {"SIZE", Align::kRight}, {"SHARE", Align::kRight}});
-  bytes.AddRow({"nowhere: all zero", FormatBytes(image.zero_bytes()), Share(image.zero_bytes(), logical)});
-  bytes.AddRow({"in the parent", FormatBytes(image.parent_bytes()), Share(image.parent_bytes(), logical)});
-  bytes.AddRow(
+  Table found({{"WHEN IT WAS TAKEN"}, {"MEMORY", Align::kRight}, {"SHARE", Align::kRight}});
+  found.AddRow({"all zero", FormatBytes(image.zero_bytes()), Share(image.zero_bytes(), logical)});
+  found.AddRow({"in the parent", FormatBytes(image.parent_bytes()), Share(image.parent_bytes(), logical)});
+  found.AddRow(
       {"elsewhere in the store", FormatBytes(image.shared_bytes()), Share(image.shared_bytes(), logical)});
-  bytes.AddRow({absl::StrCat("its own, stored as ", FormatBytes(image.stored_bytes())),
+  found.AddRow({absl::StrCat("new, stored as ", FormatBytes(image.stored_bytes())),
                 FormatBytes(image.new_bytes()), Share(image.new_bytes(), logical)});
-  bytes.AddRow({"all", FormatBytes(logical), ""});
-  output.Text(absl::StrCat("\n", bytes.ToString()));
+  found.AddRow({"all", FormatBytes(logical), ""});
+  output.Text(absl::StrCat("\n", found.ToString()));
+  output.Text(absl::StrCat("\n", BytesText(response->bytes())));
+  for (const std::string& warning : response->warnings()) output.Warning(warning);
 
   if (!response->processes().empty()) {
     Table processes({{"PID", Align::kRight},

@@ -64,6 +64,8 @@ int GetStats(Client& client, const Output& output, const v1::GetStatsRequest& re
       "\nstored    ", FormatBytes(response->pack_bytes()), " in ", response->packs(), " packs, ",
       response->chunks(), " chunks (", ratio, ")\nmetadata  ", FormatBytes(response->metadata_bytes()),
       "\nfree      ", FormatBytes(response->free_bytes()), "\n"));
+  if (response->has_quota()) output.Text(StoreQuotaText(response->quota()));
+  for (const std::string& warning : response->warnings()) output.Warning(warning);
   return kDone;
 }
 

@@ -75,6 +75,18 @@ class GrpcService final : public v1::Rekindle::Service {
                             v1::RemoveImagesResponse* response) override {
     return Unary(daemon::RemoveImages, context, request, response);
   }
+  grpc::Status PruneImages(grpc::ServerContext* context, const v1::PruneImagesRequest* request,
+                           v1::PruneImagesResponse* response) override {
+    return Unary(daemon::PruneImages, context, request, response);
+  }
+  grpc::Status GetQuota(grpc::ServerContext* context, const v1::GetQuotaRequest* request,
+                        v1::GetQuotaResponse* response) override {
+    return Unary(daemon::GetQuota, context, request, response);
+  }
+  grpc::Status SetQuota(grpc::ServerContext* context, const v1::SetQuotaRequest* request,
+                        v1::GetQuotaResponse* response) override {
+    return Unary(daemon::SetQuota, context, request, response);
+  }
   grpc::Status CollectGarbage(grpc::ServerContext* context, const v1::CollectGarbageRequest* request,
                               v1::CollectGarbageResponse* response) override {
     return Unary(daemon::CollectGarbage, context, request, response);

@@ -16,6 +16,43 @@
 #include "restore/restore.h"
 
 namespace rekindle::daemon {
+namespace {
+
+constexpr size_t kSharesShown = 5;
+
+absl::Status DescribeBytes(const Node& node, const Caller& caller, const store::Store& store,
+                           const store::ImageInfo& info, v1::InspectImageResponse& response) {
+  auto may_see = [&](const store::ImageInfo& other) {
+    return node.policy().MayUseImage(caller, other.owner, "see", other.reference).ok();
+  };
+  RK_ASSIGN_OR_RETURN(store::ImageBytes bytes, store.WhereBytesAre(info.reference, may_see));
+  v1::ImageBytes* out = response.mutable_bytes();
+  out->set_logical_bytes(bytes.logical_bytes);
+  out->set_zero_bytes(bytes.zero_bytes);
+  out->set_unique_bytes(bytes.unique_bytes);
+  out->set_shared_bytes(bytes.shared_bytes);
+  out->set_unique_stored_bytes(bytes.unique_stored_bytes);
+  out->set_shared_stored_bytes(bytes.shared_stored_bytes);
+  out->set_compressed_from_bytes(bytes.compressed_from_bytes);
+  out->set_compressed_to_bytes(bytes.compressed_to_bytes);
+  out->set_raw_bytes(bytes.raw_bytes);
+  out->set_metadata_bytes(bytes.metadata_bytes);
+  out->set_others_stored_bytes(bytes.hidden_stored_bytes);
+  for (size_t i = 0; i < bytes.shares.size() && i < kSharesShown; ++i) {
+    v1::ImageShare* share = out->add_shares();
+    share->set_reference(bytes.shares[i].reference);
+    share->set_stored_bytes(bytes.shares[i].stored_bytes);
+  }
+  out->set_more_shares(static_cast<uint32_t>(bytes.shares.size()) - out->shares_size());
+  for (const std::string& reference : bytes.unread) {
+    response.add_warnings(absl::StrCat(
+        reference.empty() ? std::string("an image of another owner") : absl::StrCat("image ", reference),
+        " can't be read, so what it shares is not counted; `rekindle fsck` tells more"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status ListImages(Node& node, const Call& call, const v1::ListImagesRequest& request,
                         v1::ListImagesResponse* response) {
@@ -37,6 +74,7 @@ absl::Status InspectImage(Node& node, const Call& call, const v1::InspectImageRe
                       FindImageFor(node, *store, call.caller, request.image(), "inspect"));
   RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store->OpenImage(info.digest));
   ToProto(info, response->mutable_image());
+  RK_RETURN_IF_ERROR(DescribeBytes(node, call.caller, *store, info, *response));
   std::map<std::string, uint64_t> bytes_of;
   for (const store::ObjectInfo& object : reader->objects()) {
     bytes_of[object.name] = object.bytes;

@@ -21,6 +21,21 @@ void ToProto(const store::ImageInfo& info, v1::Image* image) {
   for (const auto& [key, value] : info.labels) (*image->mutable_labels())[key] = value;
 }
 
+void ToProto(const store::GcReport& report, v1::CollectGarbageResponse* response) {
+  response->set_packs_removed(report.packs_removed);
+  response->set_packs_rewritten(report.packs_rewritten);
+  response->set_bytes_freed(report.bytes_freed);
+  response->set_leftovers_removed(report.leftovers_removed);
+}
+
+void ToProto(const store::StoreStats& stats, const store::StoreLimits& limits, v1::StoreQuota* quota) {
+  quota->set_max_bytes(limits.store_max_bytes);
+  quota->set_used_bytes(stats.pack_bytes + stats.metadata_bytes);
+  quota->set_high_water_percent(limits.high_water_percent);
+  quota->set_file_system_bytes(stats.file_system.total_bytes);
+  quota->set_file_system_used_bytes(stats.file_system.used_bytes);
+}
+
 void ToProto(const JobRecord& record, v1::Job* job) {
   job->set_pid(record.pid);
   job->set_name(record.name);

@@ -13,6 +13,8 @@ namespace rekindle::daemon {
 
 void ToProto(const store::ImageInfo& info, v1::Image* image);
 // What the record says; state and use of memory are looked up.
+void ToProto(const store::GcReport& report, v1::CollectGarbageResponse* response);
+void ToProto(const store::StoreStats& stats, const store::StoreLimits& limits, v1::StoreQuota* quota);
 void ToProto(const JobRecord& record, v1::Job* job);
 void ToProto(const std::vector<std::pair<std::string, double>>& phases,
              google::protobuf::RepeatedPtrField<v1::PhaseTime>* out);

@@ -40,6 +40,14 @@ absl::Status DiffImages(Node& node, const Call& call, const v1::DiffImagesReques
 absl::Status RemoveImages(Node& node, const Call& call, const v1::RemoveImagesRequest& request,
                           v1::RemoveImagesResponse* response);
 
+// limits_rpc.cc
+absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequest& request,
+                         v1::PruneImagesResponse* response);
+absl::Status GetQuota(Node& node, const Call& call, const v1::GetQuotaRequest& request,
+                      v1::GetQuotaResponse* response);
+absl::Status SetQuota(Node& node, const Call& call, const v1::SetQuotaRequest& request,
+                      v1::GetQuotaResponse* response);
+
 // store_rpcs.cc
 absl::Status CollectGarbage(Node& node, const Call& call, const v1::CollectGarbageRequest& request,
                             v1::CollectGarbageResponse* response);

@@ -55,10 +55,7 @@ absl::Status CollectGarbage(Node& node, const Call& call, const v1::CollectGarba
   store::GcOptions options;
   options.dry_run = request.dry_run();
   RK_ASSIGN_OR_RETURN(store::GcReport report, store->Gc(options));
-  response->set_packs_removed(report.packs_removed);
-  response->set_packs_rewritten(report.packs_rewritten);
-  response->set_bytes_freed(report.bytes_freed);
-  response->set_leftovers_removed(report.leftovers_removed);
+  ToProto(report, response);
   return absl::OkStatus();
 }
 
@@ -66,7 +63,7 @@ absl::Status Fsck(Node& node, const Call& call, const v1::FsckRequest& request,
                   const EventSink<v1::FsckEvent>& send) {
   RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "check the store"));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store,
-                      node.OpenStore(request.repair() ? Node::Access::kWrite : Node::Access::kRead));
+                      node.OpenStore(request.repair() ? Node::Access::kRepair : Node::Access::kRead));
   CallMonitor monitor(call, [&send](const v1::Progress& progress) {
     v1::FsckEvent event;
     *event.mutable_progress() = progress;
@@ -104,7 +101,12 @@ absl::Status GetStats(Node& node, const Call& call, const v1::GetStatsRequest&,
   response->set_logical_bytes(stats.logical_bytes);
   response->set_pack_bytes(stats.pack_bytes);
   response->set_metadata_bytes(stats.metadata_bytes);
-  response->set_free_bytes(stats.free_bytes);
+  response->set_free_bytes(stats.file_system.free_bytes);
+  if (absl::StatusOr<store::StoreLimits> limits = store->Limits(); limits.ok()) {
+    ToProto(stats, *limits, response->mutable_quota());
+  } else {
+    response->add_warnings(std::string(limits.status().message()));
+  }
   return absl::OkStatus();
 }
 

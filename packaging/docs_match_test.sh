@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 
 REKINDLE=${1:?path of rekindle} REKINDLED=${2:?path of rekindled}
 cd "$REPO_ROOT/packaging"
-COMMANDS=(doctor run ckpt restore ps ls inspect diff rm gc fsck stats export import version)
+COMMANDS=(doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats export import version)
 FAILURES=0
 
 # has FILE PATTERN WHAT

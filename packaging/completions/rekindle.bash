@@ -15,7 +15,7 @@ _rekindle() {
     words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
   }
   local globals='--store --host --tls-ca --tls-cert --tls-key --no-daemon --json --verbose --help'
-  local commands='doctor run ckpt restore ps ls inspect diff rm gc fsck stats export import version'
+  local commands='doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats export import version'
 
   local i command=
   for ((i = 1; i < cword; i++)); do
@@ -52,7 +52,15 @@ _rekindle() {
     ps) flags='--all' ;;
     inspect) flags='--objects' arguments=$(_rekindle_images) ;;
     diff | rm) arguments=$(_rekindle_images) ;;
+    prune)
+      flags='--all --keep-last --keep-within --keep-label --dry-run --gc'
+      arguments=$(_rekindle_images | cut -d: -f1 | sort -u)
+      ;;
     gc) flags='--dry-run' ;;
+    quota)
+      flags='--owner --max --store-max --high-water'
+      [[ $previous == --owner ]] && arguments=$(compgen -u)
+      ;;
     fsck) flags='--read --read-data --repair' ;;
     export) flags='--criu' arguments=$(_rekindle_images) ;;
     import) flags='--criu --tag --parent' ;;

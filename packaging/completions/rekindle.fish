@@ -7,7 +7,7 @@ function __rekindle_jobs
     rekindle ps --json 2>/dev/null | string match -ra '"name": *"([^"]*)"' --groups-only
 end
 
-set -l commands doctor run ckpt restore ps ls inspect diff rm gc fsck stats export import version
+set -l commands doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats export import version
 complete -c rekindle -f
 complete -c rekindle -l store -x -a '(__fish_complete_directories)' -d 'Folder of the store'
 complete -c rekindle -l host -x -d 'Address of the daemon'
@@ -28,8 +28,10 @@ complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a ls -d 'Li
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a inspect -d 'Show one image'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a diff -d 'Compare the memory of two images'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a rm -d 'Remove images'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a prune -d 'Remove images that no rule keeps'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a gc -d 'Free what no image reaches'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a fsck -d 'Check the store'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a quota -d 'Show or set limits of the store'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a stats -d 'Show what the store holds'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a export -d 'Write a CRIU image directory'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a import -d 'Take in a CRIU image directory'
@@ -54,7 +56,17 @@ complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l staging-memory -x 
 complete -c rekindle -n '__fish_seen_subcommand_from restore' -l ignore-mismatch -d 'Try although CPU, kernel or CRIU differ'
 complete -c rekindle -n '__fish_seen_subcommand_from ps' -s a -l all -d 'Those that have ended too'
 complete -c rekindle -n '__fish_seen_subcommand_from inspect' -l objects -d 'List its objects too'
-complete -c rekindle -n '__fish_seen_subcommand_from gc' -l dry-run -d 'Only say what would be freed'
+complete -c rekindle -n '__fish_seen_subcommand_from prune' -a '(__rekindle_images | string replace -r ":.*" "" | sort -u)'
+complete -c rekindle -n '__fish_seen_subcommand_from prune' -l all -d 'Of every name'
+complete -c rekindle -n '__fish_seen_subcommand_from prune' -l keep-last -x -d 'Keep the newest of each name'
+complete -c rekindle -n '__fish_seen_subcommand_from prune' -l keep-within -x -d 'Keep what is not older, such as 7d'
+complete -c rekindle -n '__fish_seen_subcommand_from prune' -l keep-label -x -d 'Keep what has this label'
+complete -c rekindle -n '__fish_seen_subcommand_from prune' -l gc -d 'Free their space afterwards'
+complete -c rekindle -n '__fish_seen_subcommand_from gc prune' -l dry-run -d 'Only say what would go'
+complete -c rekindle -n '__fish_seen_subcommand_from quota' -l owner -x -a '(__fish_complete_users)' -d 'User whose images are limited'
+complete -c rekindle -n '__fish_seen_subcommand_from quota' -l max -x -d 'What they may take, or none'
+complete -c rekindle -n '__fish_seen_subcommand_from quota' -l store-max -x -d 'What the store may take, or none'
+complete -c rekindle -n '__fish_seen_subcommand_from quota' -l high-water -x -d 'Share of the file system, or none'
 complete -c rekindle -n '__fish_seen_subcommand_from fsck' -l read -d 'Verify every stored byte'
 complete -c rekindle -n '__fish_seen_subcommand_from fsck' -l read-data -d 'Verify every stored byte'
 complete -c rekindle -n '__fish_seen_subcommand_from fsck' -l repair -d 'Mend what can be mended'

@@ -1,0 +1,204 @@
+// What keeps the store from growing: quotas and retention.
+#include <pwd.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "daemon/proto_conversion.h"
+#include "daemon/rpc_support.h"
+#include "daemon/rpcs.h"
+#include "dedup_store/retention.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// Calls a function of the getpw…_r family with a buffer that is large enough.
+template <typename Lookup>
+absl::StatusOr<std::optional<std::pair<std::string, uid_t>>> LookUpUser(Lookup look_up) {
+  constexpr size_t kLargestEntry = size_t{1} << 20;
+  for (std::vector<char> buffer(1024);; buffer.resize(buffer.size() * 2)) {
+    passwd entry;
+    passwd* found = nullptr;
+    int error = look_up(&entry, buffer.data(), buffer.size(), &found);
+    if (error == ERANGE && buffer.size() < kLargestEntry) continue;
+    if (found != nullptr) return std::pair(std::string(found->pw_name), found->pw_uid);
+    // Which of these means "no such user" differs between databases.
+    if (error == 0 || error == ENOENT || error == ESRCH || error == EBADF || error == EPERM)
+      return std::nullopt;
+    return ErrnoStatus(error, "looking for a user");
+  }
+}
+
+std::string UserName(uid_t uid) {
+  auto user = LookUpUser([uid](passwd* entry, char* buffer, size_t size, passwd** found) {
+    return ::getpwuid_r(uid, entry, buffer, size, found);
+  });
+  return user.ok() && *user ? (*user)->first : "";
+}
+
+absl::StatusOr<uid_t> UserOfText(const std::string& text) {
+  uint32_t uid = 0;
+  if (absl::SimpleAtoi(text, &uid)) return uid;
+  RK_ASSIGN_OR_RETURN(auto user, LookUpUser([&](passwd* entry, char* buffer, size_t size, passwd** found) {
+                        return ::getpwnam_r(text.c_str(), entry, buffer, size, found);
+                      }));
+  if (user) return user->second;
+  return absl::NotFoundError(
+      absl::StrCat("this machine knows no user '", text, "': give the name of one, or a number"));
+}
+
+absl::Status DescribeQuota(const Node& node, const Caller& caller, const store::Store& store,
+                           const store::StoreLimits& limits, v1::GetQuotaResponse* response) {
+  const bool admin = node.policy().IsAdmin(caller);
+  struct Use {
+    uint64_t images = 0, bytes = 0;
+  };
+  std::map<uid_t, Use> owners;
+  RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store.List());
+  for (const store::ImageInfo& image : images) {
+    ++owners[image.owner].images;
+    owners[image.owner].bytes += store::QuotaBytes(image.stats);
+  }
+  for (const auto& [uid, max] : limits.owner_max_bytes) owners[uid];
+  if (!admin) owners[caller.uid];
+  for (const auto& [uid, use] : owners) {
+    if (!admin && uid != caller.uid) continue;
+    v1::OwnerQuota* owner = response->add_owners();
+    owner->set_uid(uid);
+    owner->set_name(UserName(uid));
+    owner->set_images(use.images);
+    owner->set_used_bytes(use.bytes);
+    auto limit = limits.owner_max_bytes.find(uid);
+    if (limit != limits.owner_max_bytes.end()) owner->set_max_bytes(limit->second);
+  }
+  if (!admin) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(store::StoreStats stats, store.Stats());
+  ToProto(stats, limits, response->mutable_store());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<store::RetentionRules> RulesOf(const v1::PruneImagesRequest& request) {
+  store::RetentionRules rules;
+  rules.keep_last = request.keep_last();
+  rules.keep_within_ns = request.keep_within_ns();
+  for (const v1::Label& label : request.keep_labels()) {
+    rules.keep_labels.emplace_back(label.key(), label.value());
+  }
+  if (rules.keep_within_ns < 0) return absl::InvalidArgumentError("keep_within_ns: a time can't be negative");
+  if (rules.empty()) {
+    return absl::InvalidArgumentError(
+        "nothing says what to keep, and all of it would go: give --keep-last, --keep-within or --keep-label");
+  }
+  if (request.all() == !request.names().empty()) {
+    return absl::InvalidArgumentError("say which images: the names of some, or --all, and not both");
+  }
+  return rules;
+}
+
+// Those that the caller may remove, of the names asked for.
+absl::StatusOr<std::vector<store::ImageInfo>> Candidates(const Node& node, const Caller& caller,
+                                                         const store::Store& store,
+                                                         const v1::PruneImagesRequest& request) {
+  RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store.List());
+  const bool admin = node.policy().IsAdmin(caller);
+  std::erase_if(images, [&](const store::ImageInfo& i) { return !admin && i.owner != caller.uid; });
+  if (request.all()) return images;
+  std::vector<std::string> names;
+  for (const std::string& name : request.names()) {
+    RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(name));
+    if (absl::StrContains(name, ':')) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", name, "' names one image; prune takes names without tags, such as '",
+                       store::NameOfReference(reference), "'. `rekindle rm` removes single images"));
+    }
+    const bool known = std::any_of(images.begin(), images.end(), [&](const store::ImageInfo& image) {
+      return store::NameOfReference(image.reference) == name;
+    });
+    if (!known) return absl::NotFoundError(absl::StrCat("there is no image of the name ", name));
+    names.push_back(name);
+  }
+  std::erase_if(images, [&](const store::ImageInfo& image) {
+    return std::find(names.begin(), names.end(), store::NameOfReference(image.reference)) == names.end();
+  });
+  return images;
+}
+
+}  // namespace
+
+absl::Status GetQuota(Node& node, const Call& call, const v1::GetQuotaRequest&,
+                      v1::GetQuotaResponse* response) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
+  RK_ASSIGN_OR_RETURN(store::StoreLimits limits, store->Limits());
+  return DescribeQuota(node, call.caller, *store, limits, response);
+}
+
+absl::Status SetQuota(Node& node, const Call& call, const v1::SetQuotaRequest& request,
+                      v1::GetQuotaResponse* response) {
+  RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "set limits of the store"));
+  store::LimitsChange change;
+  if (!request.owner().empty()) {
+    RK_ASSIGN_OR_RETURN(uid_t uid, UserOfText(request.owner()));
+    change.owner = {uid, request.owner_max_bytes()};
+  }
+  if (request.has_store_max_bytes()) change.store_max_bytes = request.store_max_bytes();
+  if (request.has_high_water_percent()) change.high_water_percent = request.high_water_percent();
+  // Limits may be set before the first image comes.
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kCreate));
+  std::string warning;
+  RK_ASSIGN_OR_RETURN(store::StoreLimits limits, store->ChangeLimits(change, &warning));
+  if (!warning.empty()) response->add_warnings(warning);
+  Log(LogLevel::kInfo, absl::StrCat("uid ", call.caller.uid, " changed the limits of the store"));
+  return DescribeQuota(node, call.caller, *store, limits, response);
+}
+
+absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequest& request,
+                         v1::PruneImagesResponse* response) {
+  if (request.collect_garbage()) {
+    RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "collect the store's garbage"));
+  }
+  RK_ASSIGN_OR_RETURN(store::RetentionRules rules, RulesOf(request));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store,
+                      node.OpenStore(request.dry_run() ? Node::Access::kRead : Node::Access::kWrite));
+  RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, Candidates(node, call.caller, *store, request));
+  for (store::RetentionDecision& decision : DecideRetention(std::move(images), rules, UnixNanos())) {
+    if (!decision.keep && !request.dry_run()) {
+      // Whoever is restoring it has it open: its bytes stay until he is done.
+      absl::Status removed = store->RemoveExactly(decision.image);
+      if (absl::IsNotFound(removed)) continue;  // removed or replaced meanwhile
+      if (!removed.ok()) {
+        return Annotate(removed, absl::StrCat("removed ", response->removed(), " images, then at image ",
+                                              decision.image.reference));
+      }
+      response->set_removed(response->removed() + 1);
+    }
+    v1::PrunedImage* out = response->add_images();
+    ToProto(decision.image, out->mutable_image());
+    out->set_keep(decision.keep);
+    ToProto(decision.reasons, out->mutable_reasons());
+    if (!decision.keep) {
+      response->set_removed_stored_bytes(response->removed_stored_bytes() +
+                                         store::QuotaBytes(decision.image.stats));
+    }
+  }
+  if (request.collect_garbage() && !request.dry_run()) {
+    RK_ASSIGN_OR_RETURN(store::GcReport report, store->Gc({}));
+    ToProto(report, response->mutable_garbage());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::daemon
