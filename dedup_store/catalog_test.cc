@@ -784,7 +784,7 @@ TEST_F(CatalogTest, ManyImagesComeBack) {
   for (int round = 0; round < 60; ++round) {
     RK_ASSERT_OK(catalog->Update([&](Catalog::Txn& txn) -> absl::Status {
       for (int i = 0; i < 100; ++i) {
-        ImageRecord record = NumberedRecord(random());
+        ImageRecord record = NumberedRecord(random() >> 20);
         RK_ASSIGN_OR_RETURN(record.id, txn.NextImageId());
         RK_RETURN_IF_ERROR(txn.PutImage(record));
         model[record.id] = record.Encode();
