@@ -1,8 +1,8 @@
 """Stores that are none, too new, read-only or full: a clear error, the job runs on, what was there stays."""
 
+import ctypes
 import json
 import os
-import re
 import subprocess
 import unittest
 
@@ -139,15 +139,23 @@ class DamagedStoreTest(RekindleTest):
         waiting.until(lambda: not os.path.exists(f"/proc/{job.pid}"), "no half-made job")
 
 
+class _Xxh128(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
 def _change_format_version(store, change):
+    """As another Rekindle would write it: with a checksum that fits."""
     path = os.path.join(store, "FORMAT")
     with open(path, encoding="ascii") as file:
-        text = file.read()
-    version = json.loads(text)["version"] + change
-    changed = re.sub(r'("version":\s*)\d+', lambda match: f"{match[1]}{version}", text)
+        identity = json.load(file)
+    identity["version"] += change
+    hash128 = ctypes.CDLL("libxxhash.so.0").XXH3_128bits
+    hash128.argtypes, hash128.restype = [ctypes.c_char_p, ctypes.c_size_t], _Xxh128
+    sealed = "{uuid}/{seed}/{version}".format(**identity).encode()
+    identity["checksum"] = f"{hash128(sealed, len(sealed)).low:016x}"
     with open(path, "w", encoding="ascii") as file:
-        file.write(changed)
-    return version
+        file.write(json.dumps(identity, indent=2) + "\n")
+    return identity["version"]
 
 
 if __name__ == "__main__":
