@@ -356,7 +356,8 @@ class LogCatalog : public Catalog {
   }
 
   // Whether it was.
-  bool CompactIfWorthwhile(const CatalogState& state, OpenLog& log, bool* unsettled) {
+  bool CompactIfWorthwhile(const CatalogState& state, OpenLog& log, bool* unsettled)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_mutex_) {
     if (log.end < kLeastCompactedBytes || log.end < kCompactionFactor * state.described_bytes() ||
         log.end < compact_from_) {
       return false;

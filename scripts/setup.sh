@@ -18,7 +18,7 @@ DEMO_PACKAGES=(python3 python3-torch python3-numpy procps)
 BENCH_PACKAGES=(
   restic borgbackup casync fio zstd python3-torch python3-numpy python3-sklearn python3-pandas nodejs redis-server
   util-linux git)
-LINT_PACKAGES=(clang clang-tidy clang-format git)
+LINT_PACKAGES=(clang clang-tidy clang-format libclang-rt-dev git)
 
 usage() {
   cat <<USAGE
