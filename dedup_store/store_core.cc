@@ -109,7 +109,7 @@ absl::StatusOr<ImageRecord> ResolveDigest(absl::string_view image, absl::string_
 
 }  // namespace
 
-StoreCore::StoreCore(const StoreOptions& options, StoreIdentity identity)
+StoreCore::StoreCore(const StoreOptions& options, const StoreIdentity& identity)
     : path_(options.path),
       io_(options.io != nullptr ? options.io : RealBlockIo()),
       identity_(identity),

@@ -59,7 +59,7 @@ class StoreCore {
   absl::StatusOr<ImageRecord> Resolve(absl::string_view image) const;
 
  private:
-  StoreCore(const StoreOptions& options, StoreIdentity identity);
+  StoreCore(const StoreOptions& options, const StoreIdentity& identity);
 
   const std::string path_;
   BlockIo* const io_;
