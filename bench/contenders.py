@@ -7,6 +7,7 @@ import subprocess
 
 from harness import jobs
 from harness.cli import Cli
+from protobuf_wire import varint
 
 
 def criu_in(prefix):
@@ -136,22 +137,12 @@ def frozen_seconds(stats_file):
 def _fields(message):
     fields, at = {}, 0
     while at < len(message):
-        key, at = _varint(message, at)
-        value, at = _varint(message, at)
+        key, at = varint(message, at)
+        value, at = varint(message, at)
         if key & 7 == 2:
             value, at = message[at : at + value], at + value
         fields[key >> 3] = value
     return fields
-
-
-def _varint(message, at):
-    value = shift = 0
-    while True:
-        byte = message[at]
-        value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return value, at
 
 
 def wait_gone(job):

@@ -5,6 +5,8 @@ import os
 import re
 import struct
 
+from protobuf_wire import varint
+
 PAGE = 4096
 # `rekindle export` sets timers again that had run out, which CRIU would lose: same length, other bytes.
 MENDED_BY_REKINDLE = {"files.img"}
@@ -78,16 +80,6 @@ def varint_fields(message):
             raise ValueError("a pagemap record has a field that is no number")
         fields[key >> 3], at = varint(message, at)
     return fields
-
-
-def varint(message, at):
-    value = shift = 0
-    while True:
-        byte = message[at]
-        value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return value, at
 
 
 def memory_digest(folder, pagemap):

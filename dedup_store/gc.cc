@@ -13,8 +13,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "dedup_store/image_reader.h"
 #include "dedup_store/maintenance.h"
-#include "dedup_store/manifest.h"
 
 namespace rekindle::store {
 
@@ -63,7 +63,7 @@ class Collector {
       RK_ASSIGN_OR_RETURN(images, txn.ImagesAfter(last_image_));
     }
     for (const ImageRecord& image : images) {
-      auto manifest = ReadManifest(image);
+      auto manifest = ReadManifest(*core_, image);
       last_image_ = std::max(last_image_, image.id);
       if (!manifest.ok()) {
         // Removed between the two steps: nothing to mark.
@@ -87,12 +87,6 @@ class Collector {
       mark(manifest->blob_stream);
     }
     return absl::OkStatus();
-  }
-
-  absl::StatusOr<Manifest> ReadManifest(const ImageRecord& image) {
-    RK_ASSIGN_OR_RETURN(std::shared_ptr<const Pack> pack, core_->OpenPack(image.manifest_pack));
-    RK_ASSIGN_OR_RETURN(std::string encoded, pack->ReadSection(kManifest));
-    return Manifest::Decode(encoded);
   }
 
   absl::Status Sweep(const PackRecord& record) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "dedup_store/manifest.h"
+#include "dedup_store/image_reader.h"
 
 namespace rekindle::store {
 
@@ -22,7 +22,7 @@ class ByteFinder {
 
   absl::StatusOr<ImageBytes> Find(absl::string_view image) {
     RK_ASSIGN_OR_RETURN(const ImageRecord record, core_->Resolve(image));
-    RK_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(record));
+    RK_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(*core_, record));
     RK_RETURN_IF_ERROR(MarkOwn(manifest));
     std::vector<ImageRecord> images;
     {
@@ -51,12 +51,6 @@ class ByteFinder {
     std::shared_ptr<const Pack> pack;
     std::vector<Frame> frames;
   };
-
-  absl::StatusOr<Manifest> ReadManifest(const ImageRecord& image) {
-    RK_ASSIGN_OR_RETURN(std::shared_ptr<const Pack> pack, core_->OpenPack(image.manifest_pack));
-    RK_ASSIGN_OR_RETURN(std::string encoded, pack->ReadSection(kManifest));
-    return Manifest::Decode(encoded);
-  }
 
   // Calls `visit(extent, pack)` for all extents that have pages in packs of this image.
   template <typename Visit>
@@ -99,7 +93,7 @@ class ByteFinder {
 
   absl::Status CompareWith(const ImageRecord& other) {
     const bool visible = !may_see_ || may_see_(other.info);
-    absl::StatusOr<Manifest> manifest = ReadManifest(other);
+    absl::StatusOr<Manifest> manifest = ReadManifest(*core_, other);
     if (!manifest.ok()) {
       RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
       RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> still, txn.FindImage(other.id));

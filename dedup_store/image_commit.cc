@@ -71,10 +71,7 @@ class Committing {
     absl::Status status = writer.Seal(encoded, record.Encode());
     if (status.ok()) status = CommitToCatalog(record, writer);
     if (!status.ok()) {
-      // A commit that failed half-way may have reached the disk. Then the pack is needed, and gc decides.
-      auto txn = core_->catalog().Read();
-      auto listed = txn.ok() ? txn->FindPack(writer.id()) : txn.status();
-      if (!listed.ok() || *listed) writer.Keep();
+      KeepIfListed(writer);
       return status;
     }
     writer.Keep();
@@ -119,10 +116,15 @@ class Committing {
       // may take the file for a leftover.
       return writer.ShareLock();
     });
+    KeepIfListed(writer);
+    return status;
+  }
+
+  // A transaction that failed half-way may have reached the disk. Then the pack is needed, and gc decides.
+  void KeepIfListed(PackWriter& writer) {
     auto txn = core_->catalog().Read();
     auto listed = txn.ok() ? txn->FindPack(writer.id()) : txn.status();
     if (!listed.ok() || *listed) writer.Keep();
-    return status;
   }
 
   // Fills in what follows from where the pages came to lie.

@@ -153,6 +153,12 @@ class ImageReaderImpl::TaskRunner {
   size_t held_bytes_ = 0;
 };
 
+absl::StatusOr<Manifest> ReadManifest(StoreCore& core, const ImageRecord& image) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<const Pack> home, core.OpenPack(image.manifest_pack));
+  RK_ASSIGN_OR_RETURN(std::string encoded, home->ReadSection(kManifest));
+  return Manifest::Decode(encoded);
+}
+
 absl::StatusOr<std::unique_ptr<ImageReaderImpl>> ImageReaderImpl::Open(const std::shared_ptr<StoreCore>& core,
                                                                        ImageRecord record) {
   absl::Status status;
@@ -173,9 +179,7 @@ absl::StatusOr<std::unique_ptr<ImageReaderImpl>> ImageReaderImpl::Open(const std
 }
 
 absl::Status ImageReaderImpl::Load() {
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<const Pack> home, core_->OpenPack(record_.manifest_pack));
-  RK_ASSIGN_OR_RETURN(std::string encoded, home->ReadSection(kManifest));
-  RK_ASSIGN_OR_RETURN(manifest_, Manifest::Decode(encoded));
+  RK_ASSIGN_OR_RETURN(manifest_, ReadManifest(*core_, record_));
   for (uint64_t id : manifest_.packs) {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<const Pack> pack, core_->OpenPack(id));
     packs_.push_back(std::move(pack));

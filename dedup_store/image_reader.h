@@ -12,6 +12,9 @@
 
 namespace rekindle::store {
 
+// What the image's home pack holds; DataLoss when it is damaged, NotFound when gc took it.
+absl::StatusOr<Manifest> ReadManifest(StoreCore& core, const ImageRecord& image);
+
 class ImageReaderImpl : public ImageReader {
  public:
   static absl::StatusOr<std::unique_ptr<ImageReaderImpl>> Open(const std::shared_ptr<StoreCore>& core,
