@@ -202,7 +202,10 @@ absl::StatusOr<std::vector<PstreeEntry>> ParsePstree(absl::string_view content) 
     entry.ppid = static_cast<pid_t>(record.parent_pid());
     entry.pgid = static_cast<pid_t>(record.process_group());
     entry.sid = static_cast<pid_t>(record.session());
-    for (uint32_t thread : record.threads()) {
+    for (int i = 0; i < record.threads_size(); ++i) {
+      // The first is the process itself. Of a dead one CRIU leaves the field as its memory happened to be,
+      // and never reads it.
+      const uint32_t thread = i == 0 ? record.pid() : record.threads(i);
       if (thread == 0 || !IsPid(thread)) return Damaged("pstree", absl::StrCat("a thread with ID ", thread));
       entry.threads.push_back(static_cast<pid_t>(thread));
     }
