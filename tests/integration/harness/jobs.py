@@ -133,9 +133,22 @@ def kill_tree(root):
             pass
     for pid in pids:
         waiting.for_exit(pid)
-    reap_orphans()
-    # A parent other than this process (the daemon, a container's init) collects in its own time.
-    waiting.until(lambda: all(procfs.stat_fields(pid) is None for pid in pids), "the killed tree collected")
+
+    # A parent other than this process (the daemon, a container's init) collects in its own time. A shell may have
+    # started one more child between the look at its session and its end.
+    def collected():
+        for pid in procfs.all_pids():
+            fields = procfs.stat_fields(pid)
+            if fields and int(fields[3]) == root and pid not in pids:
+                pids.append(pid)
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        reap_orphans()
+        return all(procfs.stat_fields(pid) is None for pid in pids)
+
+    waiting.until(collected, "the killed tree collected")
 
 
 def http_json(port, path="/", seconds=waiting.DEFAULT_SECONDS):
