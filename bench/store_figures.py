@@ -318,6 +318,7 @@ def main():
     store_corpus.be_subreaper()
     # Whoever ends the run by a signal gets the repositories and jobs removed, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    os.makedirs(arguments.work, exist_ok=True)
     work = tempfile.mkdtemp(prefix="rekindle-bench.", dir=arguments.work)
     contenders = [kind for kind in CONTENDERS if kind.name in arguments.tools]
     corpora = os.path.abspath(arguments.corpus or os.path.join(work, "corpus"))

@@ -46,7 +46,8 @@ class KilledCriuTest(RekindleTest):
         job, memory = self.start_memory_job(self.SIZE)
         digest = memory.digest()
         command = self.cli.start("ckpt", job.pid, "-t", "x:1")
-        phases.wait_for_checkpoint_phase("freeze", command.pid, job.pid, lambda: command.poll() is not None)
+        # Not before: for a moment CRIU has its own code where the job's was, and who is let go then is lost.
+        phases.wait_for_checkpoint_phase("gate", command.pid, job.pid, lambda: command.poll() is not None)
         for pid in phases.criu_processes(command.pid, "dump"):
             os.kill(pid, signal.SIGKILL)
         result = self.cli.finish(command)

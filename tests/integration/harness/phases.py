@@ -6,6 +6,7 @@ Nothing in Rekindle helps: a phase is seen in /proc. The jobs are large enough t
 from harness import procfs, waiting
 
 CHECKPOINT_PHASES = ("prepare", "freeze", "commit")
+DUMP_GATE = "rekindle-dump-gate"
 
 
 def criu_processes(root, verb):
@@ -25,6 +26,11 @@ def frozen(pid):
     return procfs.state(pid) in ("t", "T") and procfs.traced_by(pid) != 0
 
 
+def gate_is_held(root):
+    """The dump that runs below `root` has everything that CRIU takes out of the job, which is still frozen."""
+    return any(DUMP_GATE in " ".join(procfs.command_line(pid).split()[:2]) for pid in procfs.descendants(root))
+
+
 def wait_for_checkpoint_phase(phase, host_pid, job_pid, ended):
     """Until the checkpoint that `host_pid` carries out is in `phase`. `ended()`: it is over (the test came
     too late).
@@ -37,6 +43,8 @@ def wait_for_checkpoint_phase(phase, host_pid, job_pid, ended):
             return procfs.state(host_pid) is not None
         if phase == "freeze":
             return frozen(job_pid)
+        if phase == "gate":
+            return gate_is_held(host_pid)
         # The commit follows once the dump has come and gone.
         if frozen(job_pid) or criu_processes(host_pid, "dump"):
             reached.dumped = True
