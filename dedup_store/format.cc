@@ -28,6 +28,11 @@ uint32_t FrameOfPage(absl::Span<const FrameEntry> frames, uint32_t page) {
   return static_cast<uint32_t>(it - frames.begin()) - 1;
 }
 
+Hash128 DigestOfFrame(Sha256& sha, Codec codec, absl::Span<const std::byte> stored) {
+  sha.Update(stored.data(), stored.size());
+  return sha.Truncated(&codec, sizeof codec);
+}
+
 PageIdentity IdentityOfPage(absl::Span<const FrameEntry> frames, uint32_t page) {
   const FrameEntry& frame = frames[FrameOfPage(frames, page)];
   PageIdentity identity{{}, page - frame.first_page};

@@ -47,11 +47,14 @@ struct FrameEntry {
   uint32_t stored_bytes;
   uint32_t first_page;   // number within the pack; the next entry's first_page ends this frame
   uint64_t fingerprint;  // of its pages together, uncompressed: every read is held against it
-  uint8_t digest[16];    // SHA-256 of the same, truncated
+  uint8_t digest[16];    // see DigestOfFrame
   uint64_t offset() const { return offset_and_codec & ((uint64_t{1} << 56) - 1); }
   Codec codec() const { return static_cast<Codec>(offset_and_codec >> 56); }
 };
 static_assert(sizeof(FrameEntry) == 40);
+
+// SHA-256 over a frame's stored bytes and its codec, truncated.
+Hash128 DigestOfFrame(Sha256& sha, Codec codec, absl::Span<const std::byte> stored);
 
 // What a page is, wherever it is kept: its frame's content and the place in it.
 struct PageIdentity {

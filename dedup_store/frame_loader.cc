@@ -25,11 +25,16 @@ FrameLoader::FrameLoader(const Fingerprinter& fingerprinter)
 
 FrameLoader::~FrameLoader() { ZSTD_freeDCtx(zstd_); }
 
-absl::StatusOr<absl::Span<const std::byte>> FrameLoader::Load(const Pack& pack, uint32_t frame) {
+absl::StatusOr<absl::Span<const std::byte>> FrameLoader::Read(const Pack& pack, uint32_t frame) {
   if (stored_ == nullptr) stored_.reset(new std::byte[kMaxRawBytes]);
   const FrameEntry& entry = pack.frame(frame);
   RK_RETURN_IF_ERROR(pack.file().ReadAt(entry.offset(), {stored_.get(), entry.stored_bytes}));
-  return Decode(pack, frame, stored_.get());
+  return absl::Span<const std::byte>(stored_.get(), entry.stored_bytes);
+}
+
+absl::StatusOr<absl::Span<const std::byte>> FrameLoader::Load(const Pack& pack, uint32_t frame) {
+  RK_ASSIGN_OR_RETURN(absl::Span<const std::byte> stored, Read(pack, frame));
+  return Decode(pack, frame, stored.data());
 }
 
 absl::StatusOr<absl::Span<const std::byte>> FrameLoader::Decode(const Pack& pack, uint32_t frame,

@@ -15,7 +15,7 @@ struct ZSTD_DCtx_s;
 
 namespace rekindle::store {
 
-// One thread's buffers. What Load and Decode return lies in them, or in `stored`, and is good until the next
+// One thread's buffers. What these return lies in them, or in `stored`, and is good until the next
 // call. DataLoss: the frame is damaged.
 class FrameLoader {
  public:
@@ -24,6 +24,8 @@ class FrameLoader {
   FrameLoader(const FrameLoader&) = delete;
   FrameLoader& operator=(const FrameLoader&) = delete;
 
+  // A frame as it is stored, not verified.
+  absl::StatusOr<absl::Span<const std::byte>> Read(const Pack& pack, uint32_t frame);
   // The pages of a frame.
   absl::StatusOr<absl::Span<const std::byte>> Load(const Pack& pack, uint32_t frame);
   // The same from the frame's stored bytes, which were read already.

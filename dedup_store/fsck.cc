@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "dedup_store/frame_loader.h"
 #include "dedup_store/image_reader.h"
+#include "dedup_store/limit_guard.h"
 #include "dedup_store/maintenance.h"
 #include "dedup_store/page_index.h"
 #include "dedup_store/page_table.h"
@@ -46,6 +47,8 @@ class Checker {
       RK_ASSIGN_OR_RETURN(indexes, txn.Indexes());
     }
     if (!core_->identity().problem.empty()) Problem(core_->identity().problem);
+    // What they were can't be known, so a repair leaves them: the message tells how to set them again.
+    if (auto limits = ReadLimits(core_->path()); !limits.ok()) Problem(std::string(limits.status().message()));
     if (!core_->rebuilt_because().empty()) {
       Problem(absl::StrCat(core_->rebuilt_because(), "; it was made again from the packs"));
     }
@@ -207,11 +210,13 @@ class Checker {
     auto what = [&](absl::string_view why) {
       return absl::StrFormat("pack %s, chunk at %d: %s", pack.path(), frame.offset(), why);
     };
-    auto pages = loader.Load(pack, f);
-    if (!pages.ok()) return what(pages.status().message());
-    Hash128 digest = sha.Truncated(pages->data(), pages->size());
+    auto stored = loader.Read(pack, f);
+    if (!stored.ok()) return what(stored.status().message());
+    Hash128 digest = DigestOfFrame(sha, frame.codec(), *stored);
     if (memcmp(&digest, frame.digest, sizeof frame.digest) != 0)
       return what("the data does not fit its digest");
+    auto pages = loader.Decode(pack, f, stored->data());
+    if (!pages.ok()) return what(pages.status().message());
     return "";
   }
 

@@ -3,7 +3,8 @@
 // tells
 //   whether a page is the one at the same address in the parent, finds candidates for equal content (whose
 //   bytes are then compared), and guards every read against damage.
-// - frame digest: the first 16 bytes of a frame's SHA-256. The identity of what an image consists of.
+// - frame digest: the first 16 bytes of the SHA-256 of a frame as it is stored. The identity of what an image
+// consists of.
 // - checksum: unkeyed 128-bit XXH3 of a metadata section.
 // docs/store-format.md says why each is enough. Free functions and const methods are thread-safe.
 #pragma once
@@ -54,7 +55,7 @@ class Sha256 {
   ~Sha256();
   Sha256(const Sha256&) = delete;
   Sha256& operator=(const Sha256&) = delete;
-  // The first 16 bytes of the digest.
+  // The first 16 bytes of the digest over what Update got and `data`.
   Hash128 Truncated(const void* data, size_t size);
   // A digest over several pieces; Finish begins anew.
   void Update(const void* data, size_t size);

@@ -168,9 +168,10 @@ absl::Status PackWriter::Appender::Append(absl::Span<const NewPage> pages, int l
   return absl::OkStatus();
 }
 
-void PackWriter::Appender::Hash(const std::byte* data, size_t bytes, HeldFrame& frame) {
+void PackWriter::Appender::Hash(const std::byte* data, size_t bytes, absl::Span<const std::byte> stored,
+                                HeldFrame& frame) {
   frame.fingerprint = writer_->options_.fingerprinter->Of(data, bytes);
-  frame.digest = sha_.Truncated(data, bytes);
+  frame.digest = DigestOfFrame(sha_, frame.codec, stored);
 }
 
 size_t PackWriter::Appender::CompressInto(std::byte* target, const std::byte* data, size_t bytes, int level) {
@@ -203,7 +204,7 @@ bool PackWriter::Appender::Compress(const std::byte* data, size_t bytes, int lev
   frame.stored_bytes = static_cast<uint32_t>(n);
   frame.offset = static_cast<uint32_t>(compressed_bytes_);
   compressed_bytes_ += n;
-  Hash(data, bytes, frame);
+  Hash(data, bytes, {target, n}, frame);
   return true;
 }
 
@@ -232,7 +233,9 @@ absl::Status PackWriter::Appender::Flush(std::vector<Placed>* placed) {
   size_t padded = RoundUp(used);
   memset(buffer_->data + used, 0, padded - used);
   for (HeldFrame& frame : frames_) {
-    if (frame.codec == Codec::kRaw) Hash(buffer_->data + frame.offset, frame.stored_bytes, frame);
+    if (frame.codec != Codec::kRaw) continue;
+    const std::byte* pages = buffer_->data + frame.offset;
+    Hash(pages, frame.stored_bytes, {pages, frame.stored_bytes}, frame);
   }
   uint64_t offset = 0;
   {

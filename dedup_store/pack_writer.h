@@ -89,7 +89,8 @@ class PackWriter {
     size_t CompressInto(std::byte* target, const std::byte* data, size_t bytes, int level);
     bool Compress(const std::byte* data, size_t bytes, int level, HeldFrame& frame);
     void AddRaw(const std::byte* data, absl::Span<const NewPage> pages, HeldFrame& frame);
-    void Hash(const std::byte* data, size_t bytes, HeldFrame& frame);
+    // `stored`: `bytes` uncompressed.
+    void Hash(const std::byte* data, size_t bytes, absl::Span<const std::byte> stored, HeldFrame& frame);
 
     PackWriter* writer_;
     ZSTD_CCtx_s* zstd_;
