@@ -22,9 +22,10 @@ constexpr const char* kSuffixes[kLogCopies] = {".a", ".b"};
 constexpr int kTries = 100;  // each one that fails means that somebody replaced the log meanwhile
 constexpr uint64_t kBlockBytes = 4096;
 // Kept free behind the last record, so that images can be removed while the disk is full: a removal takes
-// some 50 bytes, the dead frames of a pack a bit each.
-constexpr uint64_t kReserveBytes = 256 << 10;
-constexpr uint64_t kLeastReserveBytes = 192 << 10;
+// some 50 bytes, the dead frames of a pack a bit each. The more there is in a catalog, the more there is to
+// remove.
+uint64_t ReserveBytes(uint64_t log_end) { return std::clamp<uint64_t>(log_end, 64 << 10, 256 << 10); }
+uint64_t LeastReserveBytes(uint64_t log_end) { return ReserveBytes(log_end) / 4 * 3; }
 
 absl::Span<const std::byte> AsBytes(absl::string_view s) {
   return {reinterpret_cast<const std::byte*>(s.data()), s.size()};
@@ -258,8 +259,8 @@ absl::Status CatalogFiles::Append(OpenLog& log, absl::string_view payload, bool 
                                                      path_, " is larger than one transaction may be"));
   }
   const std::string record = EncodeLogRecord(log.nonce, log.end, payload);
-  if (log.reserved < log.end + record.size() + kLeastReserveBytes) {
-    absl::Status status = Reserve(log, record.size() + kReserveBytes);
+  if (log.reserved < log.end + record.size() + LeastReserveBytes(log.end)) {
+    absl::Status status = Reserve(log, record.size() + ReserveBytes(log.end));
     if (!status.ok() && !(into_reserve && absl::IsResourceExhausted(status))) return status;
   }
   auto fail = [&](absl::Status status, int from_copy) {
@@ -271,7 +272,7 @@ absl::Status CatalogFiles::Append(OpenLog& log, absl::string_view payload, bool 
                                                       "took effect, because undoing it failed too: ",
                                                       cut.message()));
     }
-    (void)Reserve(log, kReserveBytes);
+    (void)Reserve(log, ReserveBytes(log.end));
     return status;
   };
   BlockFile& a = *log.copies[0];
@@ -308,7 +309,7 @@ absl::StatusOr<OpenLog> CatalogFiles::WriteGeneration(uint64_t generation,
     RK_RETURN_IF_ERROR(io_->Unlink(temporary(copy)));
     RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, io_->CreateBuffered(temporary(copy)));
     RK_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(bytes)));
-    RK_RETURN_IF_ERROR(file->Allocate(bytes.size(), kReserveBytes));
+    RK_RETURN_IF_ERROR(file->Allocate(bytes.size(), ReserveBytes(bytes.size())));
     return file->Sync();
   };
   absl::Status status = write(0);
@@ -326,7 +327,7 @@ absl::StatusOr<OpenLog> CatalogFiles::WriteGeneration(uint64_t generation,
   log.generation = generation;
   log.nonce = header.nonce;
   log.end = bytes.size();
-  log.reserved = log.end + kReserveBytes;
+  log.reserved = log.end + ReserveBytes(log.end);
   RK_RETURN_IF_ERROR(MakeWritable(log));
   return log;
 }

@@ -115,6 +115,18 @@ PackWriter::Appender::~Appender() {
   // A buffer that was never submitted goes with the queue.
 }
 
+// Neighbours are often alike: after two that were, one is taken for the same without a trial.
+Codec PackWriter::Appender::ChooseCodec(const std::byte* data, size_t bytes) {
+  if (two_alike_) {
+    two_alike_ = false;
+    return last_codec_;
+  }
+  const Codec codec = BestCodec(data, bytes);
+  two_alike_ = codec == last_codec_;
+  last_codec_ = codec;
+  return codec;
+}
+
 // Compresses pieces taken from all over the frame; that costs a tenth of compressing what won't shrink.
 Codec PackWriter::Appender::BestCodec(const std::byte* data, size_t bytes) {
   std::byte sample[kSampleBytes];
@@ -180,7 +192,7 @@ size_t PackWriter::Appender::CompressInto(std::byte* target, const std::byte* da
 }
 
 bool PackWriter::Appender::Compress(const std::byte* data, size_t bytes, int level, HeldFrame& frame) {
-  const Codec codec = BestCodec(data, bytes);
+  const Codec codec = ChooseCodec(data, bytes);
   if (codec == Codec::kRaw) return false;
   // Room for one more than fits: each plane is a zstd frame of its own, bounded by trial_.
   const size_t room = compressed_bytes_ + trial_.size() + 2 * kFrameBytes;

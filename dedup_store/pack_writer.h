@@ -85,6 +85,7 @@ class PackWriter {
       uint64_t fingerprint;
       uint32_t ordinal;
     };
+    Codec ChooseCodec(const std::byte* data, size_t bytes);
     Codec BestCodec(const std::byte* data, size_t bytes);
     size_t CompressInto(std::byte* target, const std::byte* data, size_t bytes, int level);
     bool Compress(const std::byte* data, size_t bytes, int level, HeldFrame& frame);
@@ -96,6 +97,8 @@ class PackWriter {
     ZSTD_CCtx_s* zstd_;
     std::vector<std::byte> gathered_, trial_, planes_, compressed_;
     size_t compressed_bytes_ = 0;
+    Codec last_codec_ = Codec::kRaw;
+    bool two_alike_ = false;
     WriteBuffer* buffer_ = nullptr;
     size_t raw_bytes_ = 0;
     std::vector<HeldFrame> frames_;
