@@ -1,7 +1,9 @@
 #include "dedup_store/block_io.h"
 
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -18,18 +20,30 @@
 
 namespace rekindle::store {
 
+namespace {
+
+constexpr uint64_t kRoomForInodes = 1 << 20;
+
+}  // namespace
+
 absl::Status FileError(int error_number, absl::string_view what, const std::string& path, int fd) {
   if (error_number != ENOSPC && error_number != EDQUOT) {
     return ErrnoStatus(error_number, absl::StrCat(what, " ", path));
   }
-  std::string room;
+  std::string cause = error_number == EDQUOT ? "the disk quota is used up" : "the file system is full";
   struct statvfs fs;
-  if (fd >= 0 ? fstatvfs(fd, &fs) == 0 : statvfs(path.c_str(), &fs) == 0) {
-    room = absl::StrCat(" (", FormatBytes(uint64_t{fs.f_bavail} * fs.f_frsize), " free)");
+  // What could not be created is not there; its folder is.
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  if (fd >= 0 ? fstatvfs(fd, &fs) == 0 : statvfs(folder.c_str(), &fs) == 0) {
+    const uint64_t free_bytes = uint64_t{fs.f_bavail} * fs.f_frsize;
+    // Where inodes are made as they are needed, their number is none, or what the free space could hold.
+    const bool no_inodes = fs.f_files > 0 && fs.f_favail == 0 && free_bytes >= kRoomForInodes;
+    if (error_number == ENOSPC && no_inodes) cause = "the file system has no inode left for another file";
+    absl::StrAppend(&cause, " (", FormatBytes(free_bytes), " free)");
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      what, " ", path, ": ", error_number == EDQUOT ? "the disk quota is used up" : "the file system is full",
-      room, ". Free some space, or remove images (`rekindle rm`) and run `rekindle gc`."));
+  return absl::ResourceExhaustedError(
+      absl::StrCat(what, " ", path, ": ", cause,
+                   ". Free some space, or remove images (`rekindle rm`) and run `rekindle gc`."));
 }
 
 namespace {
@@ -150,6 +164,16 @@ class RealFile : public BlockFile {
   std::string path_;
 };
 
+// btrfs writes a block that has data elsewhere, which takes room that a full disk does not have: what was
+// allocated behind the end of a file would be no reserve for the bytes in its last block. Other file systems
+// refuse the flag and need none. Only an empty file takes it.
+void WriteInPlace(int fd) {
+  int flags = 0;
+  if (ioctl(fd, FS_IOC_GETFLAGS, &flags) != 0) return;
+  flags |= FS_NOCOW_FL;
+  (void)ioctl(fd, FS_IOC_SETFLAGS, &flags);
+}
+
 class RealIo : public BlockIo {
  public:
   absl::StatusOr<std::unique_ptr<BlockFile>> Create(const std::string& path) override {
@@ -166,6 +190,7 @@ class RealIo : public BlockIo {
   absl::StatusOr<std::unique_ptr<BlockFile>> CreateBuffered(const std::string& path) override {
     int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) return FileError(errno, "creating", path, -1);
+    WriteInPlace(fd);
     return std::make_unique<RealFile>(UniqueFd(fd), path);
   }
   absl::StatusOr<std::unique_ptr<BlockFile>> Open(const std::string& path, bool writable) override {

@@ -231,7 +231,9 @@ class RingQueue : public WriteQueue {
   void Complete(const Job& job, int result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     --in_flight_;
     free_.push_back(job.buffer);
-    if (result < 0 && result != -EAGAIN && result != -EINTR) {
+    // The kernel calls off what a thread has submitted and waits its turn when the thread ends.
+    const bool not_begun = result == -EAGAIN || result == -EINTR || result == -ECANCELED;
+    if (result < 0 && !not_begun) {
       status_.Update(FileError(-result, "writing", path_, fd_));
       return;
     }
