@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures the store side by side with restic, borg, casync and tar | zstd; writes docs/store-benchmarks.md.
-#   bench/run-store-figures.sh [--rounds N] [--only a a2 a3 b c d gc] [--corpus DIR] [--work DIR]
+#   bench/run-store-figures.sh [--rounds N] [--only a a2 a3 b c d gc] [--once TOOL...] [--corpus DIR] [--work DIR]
 # Needs root, about 8 GiB of RAM, 30 GiB of disk, and a machine that does nothing else meanwhile.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -51,8 +51,9 @@ def median(values):
 class CorpusBench:
     """One corpus: all tools, all rounds."""
 
-    def __init__(self, name, corpus, work, memory, rounds, contenders):
-        self.name, self.corpus, self.memory, self.rounds = name, corpus, memory, rounds
+    def __init__(self, name, corpus, work, arguments, contenders):
+        self.name, self.corpus = name, corpus
+        self.memory, self.rounds, self.once = arguments.memory, arguments.rounds, arguments.once
         self.images = sorted(os.listdir(corpus))
         self.successors = name == "b"
         self.tools = [kind(work) for kind in contenders if kind is not Copy or name == "c"]
@@ -69,7 +70,7 @@ class CorpusBench:
 
     def measure(self):
         for number in range(self.rounds):
-            for tool in self.tools:
+            for tool in self.tools_of_round(number):
                 self.take_in(tool, number)
         make_fio_file(self.fio_file)
         try:
@@ -78,12 +79,15 @@ class CorpusBench:
                     drop_caches()
                     self.fio[name].append(fio_read(self.fio_file, engine, depth))
                     self.say(f"round {number + 1}, {name}: {self.fio[name][-1] / 1e6:.0f} MB/s")
-                for tool in self.tools:
+                for tool in self.tools_of_round(number):
                     self.give_back(tool, number)
         finally:
             os.unlink(self.fio_file)
             for tool in self.tools:
                 tool.remove()
+
+    def tools_of_round(self, number):
+        return [tool for tool in self.tools if number == 0 or tool.name not in self.once]
 
     def take_in(self, tool, number):
         tool.fresh()
@@ -278,7 +282,8 @@ def report(arguments, command, benches, verdicts, gc_lines, versions):
         BEGIN,
         "",
         f"`{command}`, {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}, commit {commit()}. {machine()}. "
-        f"{', '.join(versions)}. Rounds: {arguments.rounds}; medians.",
+        f"{', '.join(versions)}. Rounds: {arguments.rounds}; medians."
+        + (f" In the first round only: {', '.join(arguments.once)}." if arguments.once else ""),
         "",
         "### What was promised",
         "",
@@ -305,6 +310,9 @@ def parse(arguments):
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="*", choices=figures, default=figures, help="corpora, and gc")
     parser.add_argument("--tools", nargs="*", choices=tools, default=tools)
+    parser.add_argument(
+        "--once", nargs="*", choices=tools, default=[], help="tools to measure in the first round only"
+    )
     parser.add_argument("--corpus", metavar="DIR", help="make the images there, and use those that are there")
     parser.add_argument("--work", metavar="DIR", default="/var/tmp", help="where the repositories go")
     parser.add_argument("--memory", metavar="DIR", default="/dev/shm", help="where images are given back to")
@@ -332,9 +340,7 @@ def main():
                 continue
             corpus = os.path.join(corpora, name)
             store_corpus.make(name, corpus, arguments.large_mib * MIB)
-            benches.append(
-                CorpusBench(name, corpus, work, arguments.memory, arguments.rounds, contenders)
-            )
+            benches.append(CorpusBench(name, corpus, work, arguments, contenders))
             benches[-1].measure()
             verdicts += benches[-1].verdicts()
         versions = list(dict.fromkeys(kind(work).version() for kind in contenders))
