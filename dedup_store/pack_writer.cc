@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "dedup_store/locked_file.h"
 #include "dedup_store/transposition.h"
 
 namespace rekindle::store {
@@ -55,15 +56,10 @@ absl::StatusOr<std::unique_ptr<PackWriter>> PackWriter::Create(BlockIo* io,
 }
 
 absl::Status PackWriter::Begin() {
-  for (;;) {
-    id_ = NewFileId();
-    path_ = absl::StrCat(options_.directory, "/", PackFileName(id_));
-    RK_ASSIGN_OR_RETURN(file_, io_->Create(path_));
-    // Until it was locked, a gc could take the file for a dead writer's and remove it.
-    RK_RETURN_IF_ERROR(file_->Lock(LockMode::kExclusive, true).status());
-    RK_ASSIGN_OR_RETURN(bool linked, file_->IsLinked());
-    if (linked) break;
-  }
+  RK_ASSIGN_OR_RETURN(file_, CreateLocked(io_, /*direct=*/true, [&] {
+                        id_ = NewFileId();
+                        return path_ = absl::StrCat(options_.directory, "/", PackFileName(id_));
+                      }));
   size_t buffer_bytes =
       std::clamp(RoundUp(options_.expected_bytes + kFrameBytes), 2 * kFrameBytes, kBufferBytes);
   size_t wanted = options_.expected_bytes / buffer_bytes + 1;

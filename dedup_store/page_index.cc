@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "dedup_store/locked_file.h"
 #include "dedup_store/page_table.h"
 
 namespace rekindle::store {
@@ -245,11 +246,12 @@ absl::StatusOr<NewIndexFile> WriteIndexFile(StoreCore* core, const std::vector<u
   header.checksum = Checksum(&header, offsetof(IndexHeader, checksum));
   memcpy(bytes.data(), &header, sizeof header);
 
-  const std::string temporary = absl::StrCat(core->path(), "/tmp/", IndexFileName(header.index_id));
-  std::unique_ptr<BlockFile> file;
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, CreateLocked(core->io(), /*direct=*/true, [&] {
+                        return absl::StrCat(core->path(), "/tmp/", IndexFileName(header.index_id), ".",
+                                            absl::Hex(NewFileId()));
+                      }));
+  const std::string temporary = file->path();
   auto write = [&]() -> absl::Status {
-    RK_ASSIGN_OR_RETURN(file, core->io()->Create(temporary));
-    RK_RETURN_IF_ERROR(file->Lock(LockMode::kExclusive, true).status());
     constexpr size_t kBuffer = size_t{1} << 20;
     RK_ASSIGN_OR_RETURN(std::unique_ptr<WriteQueue> queue, file->NewWriteQueue(kBuffer, 4));
     for (size_t at = 0; at < bytes.size(); at += kBuffer) {

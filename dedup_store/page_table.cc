@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "dedup_store/frame_loader.h"
+#include "dedup_store/locked_file.h"
 
 namespace rekindle::store {
 
@@ -74,21 +75,12 @@ absl::Status WritePageTable(StoreCore* core, uint64_t pack_id, absl::Span<const 
   header.body_checksum = Checksum(fingerprints.data(), fingerprints.size() * sizeof(uint64_t));
   header.checksum = Checksum(&header, offsetof(PageTableHeader, checksum));
   // Under another name first: another process may be reading the old one.
-  std::string temporary;
-  std::unique_ptr<BlockFile> file;
-  auto begin = [&]() -> absl::Status {
-    for (bool linked = false; !linked;) {
-      temporary =
-          absl::StrCat(core->path(), "/tmp/", PageTableFileName(pack_id), ".", absl::Hex(NewFileId()));
-      RK_ASSIGN_OR_RETURN(file, core->io()->CreateBuffered(temporary));
-      // Until it is locked, gc may take it for a dead writer's.
-      RK_RETURN_IF_ERROR(file->Lock(LockMode::kExclusive, true).status());
-      RK_ASSIGN_OR_RETURN(linked, file->IsLinked());
-    }
-    return absl::OkStatus();
-  };
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, CreateLocked(core->io(), /*direct=*/false, [&] {
+                        return absl::StrCat(core->path(), "/tmp/", PageTableFileName(pack_id), ".",
+                                            absl::Hex(NewFileId()));
+                      }));
+  const std::string temporary = file->path();
   auto write = [&]() -> absl::Status {
-    RK_RETURN_IF_ERROR(begin());
     RK_RETURN_IF_ERROR(file->WriteAt(0, {reinterpret_cast<const std::byte*>(&header), sizeof header}));
     RK_RETURN_IF_ERROR(file->WriteAt(sizeof header, {reinterpret_cast<const std::byte*>(fingerprints.data()),
                                                      fingerprints.size() * sizeof(uint64_t)}));
@@ -96,7 +88,7 @@ absl::Status WritePageTable(StoreCore* core, uint64_t pack_id, absl::Span<const 
     return core->io()->Rename(temporary, core->page_table_path(pack_id));
   };
   absl::Status status = write();
-  if (!status.ok() && file != nullptr) (void)core->io()->Unlink(temporary);
+  if (!status.ok()) (void)core->io()->Unlink(temporary);
   return status;
 }
 
