@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -140,6 +141,15 @@ absl::Status RemoveTree(const std::string& path) {
 bool PathExists(const std::string& path) {
   struct stat info;
   return ::lstat(path.c_str(), &info) == 0;
+}
+
+absl::StatusOr<UniqueFd> LockFolder(const std::string& path, int operation) {
+  RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDONLY | O_DIRECTORY));
+  while (::flock(fd.get(), operation) != 0) {
+    if (errno == EWOULDBLOCK) return absl::UnavailableError(absl::StrCat(path, " is locked by another"));
+    if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("locking ", path));
+  }
+  return fd;
 }
 
 absl::StatusOr<TemporaryDirectory> TemporaryDirectory::Make(const std::string& parent,

@@ -200,7 +200,13 @@ class CaptureRun {
     image.labels[v1::kCommandLabel] = job_.processes[0].command.substr(0, 200);
     if (!options_.job_name.empty()) image.labels[v1::kJobNameLabel] = options_.job_name;
     RK_ASSIGN_OR_RETURN(image.parent, ChooseParent());
-    RK_ASSIGN_OR_RETURN(writer_, store_.NewImage(image));
+    absl::StatusOr<std::unique_ptr<store::ImageWriter>> writer = store_.NewImage(image);
+    // A parent that nobody asked for may have been removed meanwhile.
+    if (absl::IsNotFound(writer.status()) && options_.parent.empty() && !image.parent.empty()) {
+      image.parent.clear();
+      writer = store_.NewImage(image);
+    }
+    RK_ASSIGN_OR_RETURN(writer_, std::move(writer));
     return absl::OkStatus();
   }
 

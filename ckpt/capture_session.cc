@@ -134,6 +134,7 @@ absl::StatusOr<CaptureSession> CaptureSession::Begin(const std::string& runtime_
                                                      const JobInspection& job) {
   RK_RETURN_IF_ERROR(MakeDirectories(runtime_directory));
   RK_ASSIGN_OR_RETURN(UniqueFd claim, Claim(job.processes[0].pid));
+  RK_ASSIGN_OR_RETURN(UniqueFd beginning, LockFolder(runtime_directory, LOCK_SH));
   RK_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Make(runtime_directory, kWorkPrefix));
   // Under another name until it is locked: a journal that nobody has locked is one of the dead.
   std::string path = absl::StrCat(directory.path(), "/", kJournal), unlocked = absl::StrCat(path, ".new");
@@ -149,6 +150,7 @@ absl::StatusOr<CaptureSession> CaptureSession::Begin(const std::string& runtime_
 std::string CaptureSession::KeepLogs() {
   std::string work = work_directory_.path();
   std::string parent = work.substr(0, work.rfind('/'));
+  auto beginning = LockFolder(parent, LOCK_SH);  // a folder without its journal is not yet that of a dead one
   std::string kept = absl::StrCat(parent, "/", kLogsPrefix, absl::ToUnixSeconds(absl::Now()), "-",
                                   work.substr(work.rfind('-') + 1));
   ::unlink(absl::StrCat(work, "/", kJournal).c_str());
@@ -184,6 +186,8 @@ void KillTree(const std::vector<ProcessInfo>& recorded) {
 
 absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(const std::string& runtime_directory) {
   std::vector<pid_t> freed;
+  // Nobody has this lock while a capture begins: a folder without a journal is one of the dead then.
+  auto nobody_begins = LockFolder(runtime_directory, LOCK_EX | LOCK_NB);
   auto names = ListDirectory(runtime_directory);
   if (!names.ok()) {
     if (absl::IsNotFound(names.status())) return freed;
@@ -193,8 +197,8 @@ absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(const std::string&
     if (!absl::StartsWith(name, kWorkPrefix)) continue;
     std::string directory = absl::StrCat(runtime_directory, "/", name);
     auto journal = OpenFile(absl::StrCat(directory, "/", kJournal), O_RDWR);
-    if (!journal.ok()) continue;                                    // its capture is just beginning
-    if (::flock(journal->get(), LOCK_EX | LOCK_NB) != 0) continue;  // its capture lives
+    if (!journal.ok() && !nobody_begins.ok()) continue;
+    if (journal.ok() && ::flock(journal->get(), LOCK_EX | LOCK_NB) != 0) continue;  // its capture lives
     auto text = ReadFile(absl::StrCat(directory, "/", kJournal));
     if (text.ok()) {
       std::vector<pid_t> resumed = ResumeTree(ParseJournal(*text));

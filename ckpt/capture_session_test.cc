@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -141,9 +142,18 @@ TEST_F(CaptureSessionTest, RecoveryNeverTakesABeginningCaptureForADeadOne) {
 
 TEST_F(CaptureSessionTest, RecoveryOfNothingIsNoError) {
   EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), IsEmpty());
-  ASSERT_TRUE(MakeDirectories(runtime() + "/capture-XYZ").ok());  // one that has only begun
+}
+
+TEST_F(CaptureSessionTest, AFolderWithoutAJournalGoesUnlessACaptureBegins) {
+  ASSERT_TRUE(MakeDirectories(runtime() + "/capture-XYZ").ok());
+  {
+    auto another = LockFolder(runtime(), LOCK_SH);
+    ASSERT_TRUE(another.ok()) << another.status();
+    EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), IsEmpty());
+    EXPECT_THAT(RuntimeFolder(), ElementsAre("capture-XYZ"));
+  }
   EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), IsEmpty());
-  EXPECT_THAT(RuntimeFolder(), ElementsAre("capture-XYZ"));
+  EXPECT_THAT(RuntimeFolder(), IsEmpty());
 }
 
 TEST_F(CaptureSessionTest, KeptLogsOutliveTheSessionAndOldOnesGo) {

@@ -32,13 +32,17 @@ bool IsTmpfs(const std::string& path) {
 }
 
 void RemoveLeftovers(const std::string& parent) {
+  // Nobody has this lock while a restore begins: a folder without a lock of its own is one of the dead then,
+  // which may have died while it removed the folder.
+  auto nobody_begins = LockFolder(parent, LOCK_EX | LOCK_NB);
   auto names = ListDirectory(parent);
   if (!names.ok()) return;
   for (const std::string& name : *names) {
     if (!absl::StartsWith(name, kPrefix)) continue;
     std::string directory = absl::StrCat(parent, "/", name);
     auto lock = OpenFile(absl::StrCat(directory, "/", kLock), O_RDWR);
-    if (!lock.ok() || ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0) continue;  // just beginning, or alive
+    if (!lock.ok() && !nobody_begins.ok()) continue;
+    if (lock.ok() && ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0) continue;  // its restore lives
     RemoveTree(directory).IgnoreError();
   }
 }
@@ -104,6 +108,7 @@ absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& im
   RK_RETURN_IF_ERROR(MakeDirectories(runtime_directory));
   std::string parent = IsTmpfs(runtime_directory) ? runtime_directory : "/dev/shm";
   RemoveLeftovers(parent);
+  RK_ASSIGN_OR_RETURN(UniqueFd beginning, LockFolder(parent, LOCK_SH));
   RK_ASSIGN_OR_RETURN(TemporaryDirectory temporary, TemporaryDirectory::Make(parent, kPrefix));
   // Under another name until it is held: a lock that nobody holds is one of the dead.
   std::string path = absl::StrCat(temporary.path(), "/", kLock), unlocked = absl::StrCat(path, ".new");
@@ -111,6 +116,7 @@ absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& im
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 || ::rename(unlocked.c_str(), path.c_str()) != 0) {
     return ErrnoStatus(errno, absl::StrCat("locking ", unlocked));
   }
+  beginning = UniqueFd();
   ImageDirectory directory(std::move(temporary), std::move(lock));
   RK_RETURN_IF_ERROR(directory.LayOut(image, manifest, bytes_done));
   return directory;
