@@ -13,7 +13,7 @@ BUILD_PACKAGES=(
   libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev zstd)
 TEST_PACKAGES=(
   python3 python3-torch python3-numpy python3-protobuf redis-server nodejs curl sqlite3 procps iproute2 util-linux mount
-  bsdutils e2fsprogs)
+  bsdutils e2fsprogs xfsprogs btrfs-progs)
 DEMO_PACKAGES=(python3 python3-torch python3-numpy procps)
 BENCH_PACKAGES=(
   restic borgbackup casync fio zstd python3-torch python3-numpy python3-sklearn python3-pandas nodejs redis-server

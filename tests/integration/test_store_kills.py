@@ -307,15 +307,16 @@ class StoreKillsTest(RekindleTest):
         cli = self.make_cli(host=daemon.host)
         self.prepare(load, cli)
         for number in range(1, rounds + 1):
-            with self.subTest(seed=self.seed, round=number):
-                known = set(load.images.values())
-                load.run_and_kill(daemon, cli)
-                daemon = self.start_daemon()
+            known = set(load.images.values())
+            load.run_and_kill(daemon, cli)
+            daemon = self.start_daemon()
+            everything = number == rounds or number % self.EXPORT_ALL_EVERY == 0
+            try:
                 load.settle_returned()
-                everything = number == rounds or number % self.EXPORT_ALL_EVERY == 0
                 self.check_store(load, cli, daemon, known, everything)
-            if load.problems:
-                self.fail(f"seed {self.seed}, round {number}:\n" + "\n".join(load.problems))
+                self.assertEqual(load.problems, [])
+            except (AssertionError, TimeoutError) as error:
+                raise self.failureException(f"seed {self.seed}, round {number}: {error}") from error
         self.check_jobs(load)
         # What a killed restore had in RAM goes with the next one.
         for slot in load.slots:
