@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
+#include "restore/restore.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -76,6 +77,7 @@ void Node::RecoverJobs() {
     Log(LogLevel::kWarning, absl::StrCat("jobs that an interrupted capture had left stopped run again: PID ",
                                          absl::StrJoin(*freed, ", ")));
   }
+  restore::RemoveDeadRestores(options_.runtime_directory);
 }
 
 absl::Status Node::MakeRuntimeDirectory() const {

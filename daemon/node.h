@@ -52,8 +52,8 @@ class Node {
 
   absl::StatusOr<criu::Installation> Criu() const { return criu::FindCriu(); }
 
-  // Lets jobs go on that a dead Rekindle left stopped. Before anything else, whatever it is; does its work
-  // once, and what it can't do it logs.
+  // Lets jobs go on that a dead Rekindle left stopped, and removes what it left in memory. Before anything
+  // else, whatever it is; does its work once, and what it can't do it logs.
   void RecoverJobs() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Makes the runtime directory. Before anything that has to do with running jobs.

@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/pages_file.h"
+#include "restore/restore.h"
 
 namespace rekindle::restore {
 namespace {
@@ -29,6 +30,10 @@ constexpr size_t kKeptLogs = 8;
 bool IsTmpfs(const std::string& path) {
   struct statfs info;
   return ::statfs(path.c_str(), &info) == 0 && info.f_type == TMPFS_MAGIC;
+}
+
+std::string ParentOf(const std::string& runtime_directory) {
+  return IsTmpfs(runtime_directory) ? runtime_directory : "/dev/shm";
 }
 
 void RemoveLeftovers(const std::string& parent) {
@@ -101,12 +106,16 @@ absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const 
   return count;
 }
 
+void RemoveDeadRestores(const std::string& runtime_directory) {
+  RemoveLeftovers(ParentOf(runtime_directory));
+}
+
 absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& image,
                                                     const v1::JobManifest& manifest,
                                                     const std::string& runtime_directory,
                                                     std::atomic<uint64_t>* bytes_done) {
   RK_RETURN_IF_ERROR(MakeDirectories(runtime_directory));
-  std::string parent = IsTmpfs(runtime_directory) ? runtime_directory : "/dev/shm";
+  const std::string parent = ParentOf(runtime_directory);
   RemoveLeftovers(parent);
   RK_ASSIGN_OR_RETURN(UniqueFd beginning, LockFolder(parent, LOCK_SH));
   RK_ASSIGN_OR_RETURN(TemporaryDirectory temporary, TemporaryDirectory::Make(parent, kPrefix));

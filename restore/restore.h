@@ -57,6 +57,9 @@ absl::StatusOr<RestoreResult> Restore(store::Store& store, const criu::Installat
                                       gpu::DeviceStep* device, const RestoreOptions& options,
                                       RestoreObserver* observer);
 
+// Removes what restores that died have left in memory (see RestoreOptions::runtime_directory).
+void RemoveDeadRestores(const std::string& runtime_directory);
+
 // The image's own description.
 absl::StatusOr<v1::JobManifest> ReadJobManifest(const store::ImageReader& image);
 
