@@ -31,6 +31,9 @@ absl::StatusOr<Recovered> ReadPack(BlockIo* io, const std::string& path, uint64_
   result.pack = {id, size, pack->footer().stored_bytes, pack->frames(), pack->pages(), 0};
   auto manifest = pack->ReadSection(kManifest);
   auto record = pack->ReadSection(kImageRecord);
+  for (const auto* section : {&manifest, &record}) {
+    if (!section->ok() && !IsDamage(section->status())) return section->status();
+  }
   if (!manifest.ok() || !record.ok() || !Manifest::Decode(*manifest).ok())
     return result;  // gc took it, or damaged
   auto image = ImageRecord::Decode(*record);
@@ -53,6 +56,8 @@ absl::Status RebuildCatalog(const std::string& store_path, BlockIo* io, const St
     if (id == 0) continue;
     auto recovered = ReadPack(io, absl::StrCat(folder, "/", name), id, uuid);
     if (!recovered.ok()) {
+      // An error that may be gone the next time must not cost an image.
+      if (!IsDamage(recovered.status())) return recovered.status();
       Log(LogLevel::kWarning, absl::StrCat("left out of the new catalog: ", recovered.status().message()));
       continue;
     }

@@ -29,6 +29,7 @@ struct PackCheck {
   PackRecord record;
   std::shared_ptr<const Pack> pack;  // null: can't be used at all
   std::vector<bool> bad_frames;      // frames with a page that can't be read as it was written
+  bool bad_manifest = false;         // the manifest or its record is damaged, and no image needs them
 };
 
 class Checker {
@@ -48,7 +49,8 @@ class Checker {
     }
     if (!core_->identity().problem.empty()) Problem(core_->identity().problem);
     // What they were can't be known, so a repair leaves them: the message tells how to set them again.
-    if (auto limits = ReadLimits(core_->path()); !limits.ok()) Problem(std::string(limits.status().message()));
+    if (auto limits = ReadLimits(core_->path()); !limits.ok())
+      Problem(std::string(limits.status().message()));
     if (!core_->rebuilt_because().empty()) {
       Problem(absl::StrCat(core_->rebuilt_because(), "; it was made again from the packs"));
     }
@@ -63,12 +65,21 @@ class Checker {
     }
     for (const IndexRecord& record : indexes) CheckIndex(record);
     for (const ImageRecord& record : images) CheckImage(record);
-    if (options_.repair) RK_RETURN_IF_ERROR(Repair());
+    if (options_.repair) {
+      if (!unclear_.ok()) {
+        return Annotate(unclear_, "nothing was repaired: what is damaged can't be told before this is read");
+      }
+      RK_RETURN_IF_ERROR(Repair());
+    }
     return std::move(report_);
   }
 
  private:
   void Problem(std::string sentence) { report_.problems.push_back(std::move(sentence)); }
+  // A repair drops what is damaged; that must not be what an error kept from being read this time.
+  void Note(const absl::Status& status) {
+    if (!status.ok() && !IsDamage(status)) unclear_.Update(status);
+  }
 
   void CheckPack(const PackRecord& record) {
     PackCheck& check = packs_[record.id];
@@ -99,6 +110,7 @@ class Checker {
         packs_.erase(record.id);
         return;
       }
+      Note(pack.status());
       Problem(std::string(pack.status().message()));
       return;
     }
@@ -108,7 +120,10 @@ class Checker {
     if (!homes_.count(record.id) && !check.pack->IsDeadFrame(check.pack->frames())) {
       for (PackSection section : {kManifest, kImageRecord}) {
         absl::Status status = check.pack->ReadSection(section).status();
-        if (!status.ok()) Problem(absl::StrCat(status.message(), "; no image needs it any more"));
+        Note(status);
+        if (status.ok()) continue;
+        Problem(absl::StrCat(status.message(), "; no image needs it any more"));
+        check.bad_manifest = true;
       }
     }
     report_.chunks_checked += check.pack->frames();
@@ -185,12 +200,13 @@ class Checker {
         uint32_t end = std::min<uint32_t>(begin + kFramesAtATime, pack.frames());
         for (uint32_t f = begin; f < end; ++f) {
           if (pack.IsDeadFrame(f)) continue;
-          std::string problem = ReadFrame(pack, f, sha, loader);
+          absl::Status status = ReadFrame(pack, f, sha, loader);
           absl::MutexLock lock(&mutex);
           report_.bytes_read += pack.frame(f).stored_bytes;
-          if (!problem.empty()) {
+          if (!status.ok()) {
             check.bad_frames[f] = true;
-            Problem(std::move(problem));
+            Note(status);
+            Problem(std::string(status.message()));
           }
           if (options_.progress) options_.progress(report_.bytes_read, total_bytes_);
         }
@@ -204,20 +220,18 @@ class Checker {
     for (std::thread& helper : helpers) helper.join();
   }
 
-  // What is wrong with a frame, or nothing.
-  static std::string ReadFrame(const Pack& pack, uint32_t f, Sha256& sha, FrameLoader& loader) {
+  static absl::Status ReadFrame(const Pack& pack, uint32_t f, Sha256& sha, FrameLoader& loader) {
     const FrameEntry& frame = pack.frame(f);
-    auto what = [&](absl::string_view why) {
-      return absl::StrFormat("pack %s, chunk at %d: %s", pack.path(), frame.offset(), why);
+    auto here = [&](const absl::Status& status) {
+      return Annotate(status, absl::StrFormat("pack %s, chunk at %d", pack.path(), frame.offset()));
     };
     auto stored = loader.Read(pack, f);
-    if (!stored.ok()) return what(stored.status().message());
+    if (!stored.ok()) return here(stored.status());
     Hash128 digest = DigestOfFrame(sha, frame.codec(), *stored);
     if (memcmp(&digest, frame.digest, sizeof frame.digest) != 0)
-      return what("the data does not fit its digest");
+      return here(absl::DataLossError("the data does not fit its digest"));
     auto pages = loader.Decode(pack, f, stored->data());
-    if (!pages.ok()) return what(pages.status().message());
-    return "";
+    return pages.ok() ? absl::OkStatus() : here(pages.status());
   }
 
   void CheckIndex(const IndexRecord& record) {
@@ -239,18 +253,27 @@ class Checker {
     if (why.empty()) {
       // A lost catalog is made anew from this copy of the record.
       absl::Status copy = packs_[record.manifest_pack].pack->ReadSection(kImageRecord).status();
-      if (!copy.ok()) Problem(absl::StrCat(copy.message(), "; nothing is lost: the catalog has the same"));
+      Note(copy);
+      if (copy.ok()) return;
+      Problem(absl::StrCat(copy.message(), "; nothing is lost: the catalog has the same"));
+      bad_records_.push_back(record);
       return;
     }
     Problem(absl::StrCat("image ", record.info.reference, " is lost: ", why));
     report_.lost_images.push_back(record.info.reference);
     lost_.push_back(record);
+    auto home = packs_.find(record.manifest_pack);
+    if (home == packs_.end() || !home->second.pack) return;
+    for (PackSection section : {kManifest, kImageRecord}) {
+      if (!home->second.pack->ReadSection(section).ok()) home->second.bad_manifest = true;
+    }
   }
 
   std::string DamageOf(const ImageRecord& record) {
     auto home = packs_.find(record.manifest_pack);
     if (home == packs_.end() || !home->second.pack) return "the pack with its manifest can't be used";
     auto encoded = home->second.pack->ReadSection(kManifest);
+    Note(encoded.status());
     if (!encoded.ok()) return std::string(encoded.status().message());
     auto manifest = Manifest::Decode(*encoded);
     if (!manifest.ok()) return std::string(manifest.status().message());
@@ -290,6 +313,19 @@ class Checker {
     return "";
   }
 
+  // The copy of an image's record in its pack, from the catalog.
+  absl::Status WriteRecordAgain(ImageRecord record) {
+    record.id = 0;  // which it gets only when it is committed
+    const std::string encoded = record.Encode();
+    const SectionEntry section = packs_[record.manifest_pack].pack->footer().sections[kImageRecord];
+    if (encoded.size() != section.bytes || Checksum(encoded) != section.checksum) return absl::OkStatus();
+    RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file,
+                        core_->io()->Open(core_->pack_path(record.manifest_pack), true));
+    RK_RETURN_IF_ERROR(
+        file->WriteAt(section.offset, {reinterpret_cast<const std::byte*>(encoded.data()), encoded.size()}));
+    return file->Sync();
+  }
+
   absl::Status Repair() {
     RK_RETURN_IF_ERROR(core_->CheckWritable());
     if (!core_->identity().problem.empty())
@@ -304,8 +340,10 @@ class Checker {
           RK_RETURN_IF_ERROR(txn.DeletePack(id));
           continue;
         }
-        if (std::find(check.bad_frames.begin(), check.bad_frames.end(), true) == check.bad_frames.end())
+        if (!check.bad_manifest &&
+            std::find(check.bad_frames.begin(), check.bad_frames.end(), true) == check.bad_frames.end()) {
           continue;
+        }
         // New images must not be pointed to what can't be read.
         RK_ASSIGN_OR_RETURN(std::optional<DeadRecord> dead, txn.FindDead(id));
         DeadRecord record = dead.value_or(DeadRecord());
@@ -313,6 +351,7 @@ class Checker {
         record.dead.resize(check.pack->frames() + 1);
         for (uint32_t f = 0; f < check.pack->frames(); ++f)
           record.dead[f] = record.dead[f] || check.bad_frames[f];
+        if (check.bad_manifest) record.dead[check.pack->frames()] = true;
         RK_RETURN_IF_ERROR(txn.PutDead(id, record));
       }
       if (bad_indexes_.empty()) return absl::OkStatus();
@@ -326,6 +365,7 @@ class Checker {
       return absl::OkStatus();
     };
     RK_RETURN_IF_ERROR(core_->catalog().Update(change));
+    for (const ImageRecord& record : bad_records_) RK_RETURN_IF_ERROR(WriteRecordAgain(record));
     packs_.clear();
     for (const UnusedDamage& damage : unused_damage_) {
       auto file = core_->io()->Open(core_->pack_path(damage.pack_id), true);
@@ -348,7 +388,9 @@ class Checker {
   };
   std::vector<UnusedDamage> unused_damage_;
   std::vector<ImageRecord> lost_;
+  std::vector<ImageRecord> bad_records_;  // images whose packs have a damaged copy of the record
   uint64_t total_bytes_ = 0;
+  absl::Status unclear_;  // the first error that tells nothing of the store
   FsckReport report_;
 };
 

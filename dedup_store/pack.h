@@ -16,6 +16,12 @@
 
 namespace rekindle::store {
 
+// Whether an error in reading a pack tells that its file is missing, damaged or of a newer format. Any other
+// one may be gone the next time.
+inline bool IsDamage(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsFailedPrecondition(status) || absl::IsNotFound(status);
+}
+
 class Pack {
  public:
   // Takes ownership of `file`. Checks header, footer and frame table; DataLoss when one of them is damaged.
