@@ -1,196 +1,28 @@
-// Fails every single I/O operation of a commit, a gc and a merge in turn, in two ways: as an error that the
-// store must survive, and as a crash after which nothing more happens and what was not synced may be lost.
+// Fails every single I/O operation of what changes a store in turn, in every way that faulty_disk.h knows: as
+// errors that the store must survive, and as losses of power.
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "dedup_store/block_io.h"
+#include "dedup_store/fault_count.h"
+#include "dedup_store/faulty_disk.h"
+#include "dedup_store/store_files.h"
 #include "dedup_store/store_testing.h"
 
 namespace rekindle::store {
 namespace {
-
-enum class FaultKind { kError, kCrash };
-
-// Counts operations; the one with number `fail_at` fails. After a crash all fail.
-class FaultIo : public BlockIo {
- public:
-  FaultIo(int fail_at, FaultKind kind) : fail_at_(fail_at), kind_(kind) {}
-
-  int operations() const { return operations_; }
-
-  absl::Status Step(absl::string_view what) {
-    absl::MutexLock lock(&mutex_);
-    ++operations_;
-    if (operations_ == fail_at_ && kind_ == FaultKind::kCrash) Crash();
-    if (operations_ == fail_at_ || crashed_) return absl::InternalError(absl::StrCat("injected: ", what));
-    return absl::OkStatus();
-  }
-  void Wrote(const std::string& path, uint64_t offset, uint64_t bytes) {
-    absl::MutexLock lock(&mutex_);
-    unsynced_[path].push_back({offset, bytes});
-  }
-  void Synced(const std::string& path) {
-    absl::MutexLock lock(&mutex_);
-    unsynced_.erase(path);
-  }
-  void Renamed(const std::string& from, const std::string& to) {
-    absl::MutexLock lock(&mutex_);
-    auto node = unsynced_.extract(from);
-    if (node.empty()) return;
-    node.key() = to;
-    unsynced_.insert(std::move(node));
-  }
-
-  absl::StatusOr<std::unique_ptr<BlockFile>> Create(const std::string& path) override;
-  absl::StatusOr<std::unique_ptr<BlockFile>> CreateBuffered(const std::string& path) override;
-  absl::StatusOr<std::unique_ptr<BlockFile>> Open(const std::string& path, bool writable) override;
-  absl::Status Rename(const std::string& from, const std::string& to) override {
-    RK_RETURN_IF_ERROR(Step("rename"));
-    RK_RETURN_IF_ERROR(RealBlockIo()->Rename(from, to));
-    Renamed(from, to);
-    return absl::OkStatus();
-  }
-  absl::Status Unlink(const std::string& path) override {
-    RK_RETURN_IF_ERROR(Step("unlink"));
-    return RealBlockIo()->Unlink(path);
-  }
-  absl::Status SyncDirectory(const std::string& path) override {
-    RK_RETURN_IF_ERROR(Step("sync of a directory"));
-    return RealBlockIo()->SyncDirectory(path);
-  }
-  absl::Status BeforeCatalogCommit(absl::string_view what) override { return Step(what); }
-
- private:
-  // What was written since the last sync is gone, every second piece of it.
-  void Crash() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    crashed_ = true;
-    for (const auto& [path, ranges] : unsynced_) {
-      int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
-      if (fd < 0) continue;
-      const std::string zeros(4096, '\0');
-      bool lose = true;
-      for (const auto& [offset, bytes] : ranges) {
-        for (uint64_t at = offset; at < offset + bytes; at += zeros.size(), lose = !lose) {
-          if (lose && pwrite(fd, zeros.data(), zeros.size(), static_cast<off_t>(at)) < 0) abort();
-        }
-      }
-      close(fd);
-    }
-  }
-
-  const int fail_at_;
-  const FaultKind kind_;
-  absl::Mutex mutex_;
-  int operations_ = 0;
-  bool crashed_ = false;
-  std::map<std::string, std::vector<std::pair<uint64_t, uint64_t>>> unsynced_ ABSL_GUARDED_BY(mutex_);
-};
-
-class FaultQueue : public WriteQueue {
- public:
-  FaultQueue(FaultIo* io, std::string path, std::unique_ptr<WriteQueue> real)
-      : io_(io), path_(std::move(path)), real_(std::move(real)) {}
-  absl::StatusOr<WriteBuffer*> Acquire() override { return real_->Acquire(); }
-  absl::Status Submit(WriteBuffer* buffer, size_t bytes, uint64_t offset) override {
-    if (absl::Status status = io_->Step("write"); !status.ok()) {
-      // Half of it reaches the disk.
-      (void)real_->Submit(buffer, bytes / 2 / kDirectAlignment * kDirectAlignment, offset);
-      return status;
-    }
-    io_->Wrote(path_, offset, bytes);
-    return real_->Submit(buffer, bytes, offset);
-  }
-  absl::Status Drain() override {
-    absl::Status drained = real_->Drain();
-    RK_RETURN_IF_ERROR(io_->Step("drain"));
-    return drained;
-  }
-
- private:
-  FaultIo* io_;
-  std::string path_;
-  std::unique_ptr<WriteQueue> real_;
-};
-
-class FaultFile : public BlockFile {
- public:
-  FaultFile(FaultIo* io, std::unique_ptr<BlockFile> real) : io_(io), real_(std::move(real)) {}
-  const std::string& path() const override { return real_->path(); }
-  absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> out) const override {
-    RK_RETURN_IF_ERROR(io_->Step("read"));
-    return real_->ReadAt(offset, out);
-  }
-  absl::StatusOr<uint64_t> Size() const override {
-    RK_RETURN_IF_ERROR(io_->Step("size"));
-    return real_->Size();
-  }
-  absl::StatusOr<uint64_t> AllocatedBytes() const override { return real_->AllocatedBytes(); }
-  absl::StatusOr<std::unique_ptr<FileMapping>> Map(uint64_t offset, uint64_t bytes) const override {
-    RK_RETURN_IF_ERROR(io_->Step("map"));
-    return real_->Map(offset, bytes);
-  }
-  void WillNeed(uint64_t offset, uint64_t bytes) const override { real_->WillNeed(offset, bytes); }
-  absl::StatusOr<bool> Lock(LockMode mode, bool wait) override {
-    RK_RETURN_IF_ERROR(io_->Step("lock"));
-    return real_->Lock(mode, wait);
-  }
-  absl::StatusOr<bool> IsLinked() const override { return real_->IsLinked(); }
-  absl::StatusOr<std::unique_ptr<WriteQueue>> NewWriteQueue(size_t buffer_bytes, size_t buffers) override {
-    RK_RETURN_IF_ERROR(io_->Step("write queue"));
-    RK_ASSIGN_OR_RETURN(std::unique_ptr<WriteQueue> queue, real_->NewWriteQueue(buffer_bytes, buffers));
-    return std::make_unique<FaultQueue>(io_, path(), std::move(queue));
-  }
-  absl::Status WriteAt(uint64_t offset, absl::Span<const std::byte> bytes) override {
-    RK_RETURN_IF_ERROR(io_->Step("write"));
-    io_->Wrote(path(), offset, bytes.size());
-    return real_->WriteAt(offset, bytes);
-  }
-  absl::Status Allocate(uint64_t offset, uint64_t bytes) override {
-    RK_RETURN_IF_ERROR(io_->Step("allocate"));
-    return real_->Allocate(offset, bytes);
-  }
-  absl::Status Truncate(uint64_t size) override {
-    RK_RETURN_IF_ERROR(io_->Step("truncate"));
-    return real_->Truncate(size);
-  }
-  absl::Status PunchHole(uint64_t offset, uint64_t bytes) override {
-    RK_RETURN_IF_ERROR(io_->Step("punch"));
-    return real_->PunchHole(offset, bytes);
-  }
-  absl::Status Sync() override {
-    RK_RETURN_IF_ERROR(io_->Step("sync"));
-    io_->Synced(path());
-    return real_->Sync();
-  }
-
- private:
-  FaultIo* io_;
-  std::unique_ptr<BlockFile> real_;
-};
-
-absl::StatusOr<std::unique_ptr<BlockFile>> FaultIo::Create(const std::string& path) {
-  RK_RETURN_IF_ERROR(Step("create"));
-  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, RealBlockIo()->Create(path));
-  return std::make_unique<FaultFile>(this, std::move(file));
-}
-
-absl::StatusOr<std::unique_ptr<BlockFile>> FaultIo::CreateBuffered(const std::string& path) {
-  RK_RETURN_IF_ERROR(Step("create"));
-  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, RealBlockIo()->CreateBuffered(path));
-  return std::make_unique<FaultFile>(this, std::move(file));
-}
-
-absl::StatusOr<std::unique_ptr<BlockFile>> FaultIo::Open(const std::string& path, bool writable) {
-  RK_RETURN_IF_ERROR(Step("open"));
-  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, RealBlockIo()->Open(path, writable));
-  return std::make_unique<FaultFile>(this, std::move(file));
-}
 
 class StoreFaultTest : public StoreTest {
  protected:
@@ -202,73 +34,100 @@ class StoreFaultTest : public StoreTest {
   void SetUp() override {
     StoreTest::SetUp();
     SetLogLevel(LogLevel::kError);
-    base_.objects["m"][0] = MakePages(70, 1) + MakePages(30, 2, Content::kText);
+    base_.objects["m"][0] = MakePages(20, 1) + MakePages(10, 2, Content::kText);
     base_.blobs["b"] = "base";
     next_ = base_;
-    next_.objects["m"][0].replace(10 * kPageSize, 40 * kPageSize, MakePages(40, 3));
+    next_.objects["m"][0].replace(4 * kPageSize, 10 * kPageSize, MakePages(10, 3));
     next_.objects["n"][0x1000] = base_.objects["m"][0].substr(kPageSize, 5 * kPageSize);
     next_.blobs["b"] = "next";
+    Reopen();
   }
-
   void TearDown() override { SetLogLevel(LogLevel::kWarning); }
 
-  // Runs `action` on a copy of the store as it is now, once for each operation that it does, and fails that
-  // one. Then `check` looks at the store through sound I/O.
-  void FailEach(const std::function<absl::Status(Store&)>& action,
-                const std::function<void(bool done)>& check) {
-    const std::string model = folder_->path() + "/model";
+  // What a fault left, as the check of one action sees it.
+  struct Left {
+    bool done = false;     // what the action said
+    bool certain = false;  // that it did nothing unless it said so
+  };
+  using Action = std::function<absl::Status(Store&)>;
+  using Check = std::function<void(const Left&)>;
+
+  // Runs `run` on the store's files as they are, once for each operation that it does, and fails that one.
+  // Then `check` looks at the store through sound I/O, before and after a gc.
+  void FailEachOf(const std::function<absl::Status(FaultyDisk&, const StoreOptions&)>& run,
+                  const Check& check) {
     store_.reset();
-    std::filesystem::rename(options_.path, model);
-    for (FaultKind kind : {FaultKind::kError, FaultKind::kCrash}) {
-      for (int fail_at = 1;; ++fail_at) {
-        SCOPED_TRACE(absl::StrCat(kind == FaultKind::kError ? "error" : "crash", " at operation ", fail_at));
-        RK_ASSERT_OK(RemoveTree(options_.path));
-        std::filesystem::copy(model, options_.path, std::filesystem::copy_options::recursive);
-        FaultIo io(fail_at, kind);
+    const StoreFiles files = SaveStore(options_.path);
+    for (Fault fault : kAllFaults) {
+      bool hit = true;
+      for (int fail_at = 1; hit; ++fail_at) {
+        SCOPED_TRACE(absl::StrCat(FaultName(fault), " at operation ", fail_at));
+        RestoreStore(options_.path, files);
+        FaultyDisk disk(fault, fail_at);
         StoreOptions faulty = options_;
-        faulty.io = &io;
+        faulty.io = &disk;
         faulty.worker_threads = 1;
-        absl::Status status;
-        {
-          auto store = Store::Open(faulty);
-          status = store.ok() ? action(**store) : store.status();
+        const absl::Status status = run(disk, faulty);
+        hit = disk.was_hit();
+        if (hit) count_.Add(fault);
+        disk.PowerUp();
+        const Left left{status.ok(), LivesOn(fault)};
+        const bool harmless = !hit || fault == Fault::kDelay;
+        EXPECT_TRUE(status.ok() || !harmless) << status;
+        ExpectSound(left, check);
+        if (HasFailure()) {
+          ADD_FAILURE() << "the action said: " << status;
+          return;
         }
-        Reopen();
-        check(status.ok());
-        ExpectWhole();
-        RK_ASSERT_OK(store_->Gc({}));
-        check(status.ok());
-        ExpectWhole();
-        EXPECT_TRUE(ListDirectory(options_.path + "/tmp")->empty());
-        EXPECT_EQ(ListDirectory(options_.path + "/packs")->size(), store_->Stats()->packs);
-        store_.reset();
-        if (HasFailure()) return;
-        if (io.operations() < fail_at) {
-          EXPECT_TRUE(status.ok()) << status;
-          EXPECT_GT(fail_at, 5);
-          break;
-        }
+        // A queue's writes are few, everything else is not.
+        EXPECT_TRUE(hit || fail_at > 5 || fault == Fault::kDelay || fault == Fault::kShortWrite ||
+                    fault == Fault::kTears);
       }
     }
   }
+  void FailEach(const Action& action, const Check& check) {
+    FailEachOf(
+        [&](FaultyDisk&, const StoreOptions& faulty) {
+          auto store = Store::Open(faulty);
+          return store.ok() ? action(**store) : store.status();
+        },
+        check);
+  }
+
+  virtual void ExpectSound(const Left& left, const Check& check) {
+    Reopen();
+    if (HasFatalFailure()) return;
+    check(left);
+    ExpectWhole();
+    RK_ASSERT_OK(store_->Gc({}));
+    check(left);
+    EXPECT_TRUE(ListDirectory(options_.path + "/tmp")->empty());
+    EXPECT_EQ(ListDirectory(options_.path + "/packs")->size(), store_->Stats()->packs);
+    store_.reset();
+  }
+
+  // `image` is there whole when it was `done`, and only if it may be.
+  void ExpectAllOrNothing(const Left& left, const TestImage& image, const std::string& reference) {
+    const bool visible = store_->Find(reference).ok();
+    EXPECT_TRUE(visible || !left.done) << reference;
+    EXPECT_TRUE(!visible || left.done || !left.certain) << reference << " is visible without a commit";
+    if (visible) image.ExpectIn(*store_, reference);
+  }
 
   TestImage base_, next_;
+  FaultCount count_;
 };
 
 TEST_F(StoreFaultTest, CommitIsAllOrNothing) {
-  Reopen();
   RK_ASSERT_OK(base_.Commit(*store_, "job:1"));
   FailEach([&](Store& store) { return next_.Commit(store, "job:2", "job:1").status(); },
-           [&](bool done) {
+           [&](const Left& left) {
              base_.ExpectIn(*store_, "job:1");
-             bool visible = store_->Find("job:2").ok();
-             EXPECT_TRUE(visible || !done);
-             if (visible) next_.ExpectIn(*store_, "job:2");
+             ExpectAllOrNothing(left, next_, "job:2");
            });
 }
 
 TEST_F(StoreFaultTest, ACommitThatMergesTheIndexIsAllOrNothing) {
-  Reopen();
   RK_ASSERT_OK(base_.Commit(*store_, "job:1"));
   for (int i = 0; i < 7; ++i) {
     TestImage small;
@@ -276,38 +135,207 @@ TEST_F(StoreFaultTest, ACommitThatMergesTheIndexIsAllOrNothing) {
     RK_ASSERT_OK(small.Commit(*store_, absl::StrCat("small:", i)));
   }
   FailEach([&](Store& store) { return next_.Commit(store, "job:2", "job:1").status(); },
-           [&](bool done) {
+           [&](const Left& left) {
              base_.ExpectIn(*store_, "job:1");
-             bool visible = store_->Find("job:2").ok();
-             EXPECT_TRUE(visible || !done);
-             if (visible) next_.ExpectIn(*store_, "job:2");
+             ExpectAllOrNothing(left, next_, "job:2");
+           });
+}
+
+TEST_F(StoreFaultTest, ReplacingIsAllOrNothing) {
+  RK_ASSERT_OK(base_.Commit(*store_, "job:1"));
+  const std::string old_digest = store_->Find("job:1")->digest;
+  FailEach([&](Store& store) { return next_.Commit(store, "job:1", "job:1", true).status(); },
+           [&](const Left& left) {
+             auto found = store_->Find("job:1");
+             RK_ASSERT_OK(found);
+             const bool replaced = found->digest != old_digest;
+             EXPECT_TRUE(replaced || !left.done);
+             EXPECT_TRUE(!replaced || left.done || !left.certain);
+             (replaced ? next_ : base_).ExpectIn(*store_, "job:1");
+             EXPECT_EQ(store_->List()->size(), 1u);
+           });
+}
+
+TEST_F(StoreFaultTest, RemoveIsAllOrNothing) {
+  RK_ASSERT_OK(base_.Commit(*store_, "job:1"));
+  RK_ASSERT_OK(next_.Commit(*store_, "job:2", "job:1"));
+  FailEach([&](Store& store) { return store.Remove("job:1"); },
+           [&](const Left& left) {
+             next_.ExpectIn(*store_, "job:2");
+             const bool there = store_->Find("job:1").ok();
+             EXPECT_TRUE(!there || !left.done);
+             EXPECT_TRUE(there || left.done || !left.certain);
+             if (there) base_.ExpectIn(*store_, "job:1");
            });
 }
 
 TEST_F(StoreFaultTest, GcLosesNothing) {
-  Reopen();
   TestImage gone;
-  gone.objects["m"][0] = MakePages(50, 77);
+  gone.objects["m"][0] = MakePages(15, 77);
   RK_ASSERT_OK(base_.Commit(*store_, "job:1"));
   RK_ASSERT_OK(next_.Commit(*store_, "job:2", "job:1"));
   RK_ASSERT_OK(gone.Commit(*store_, "gone"));
   RK_ASSERT_OK(store_->Remove("job:1"));
   RK_ASSERT_OK(store_->Remove("gone"));
-  FailEach([&](Store& store) { return store.Gc({}).status(); },
-           [&](bool) { next_.ExpectIn(*store_, "job:2"); });
+  GcReport last;
+  FailEach(
+      [&](Store& store) {
+        auto report = store.Gc({});
+        if (report.ok()) last = *report;
+        return report.status();
+      },
+      [&](const Left&) {
+        next_.ExpectIn(*store_, "job:2");
+        EXPECT_EQ(store_->List()->size(), 1u);
+      });
+  EXPECT_EQ(last.packs_removed, 1u);
+  EXPECT_EQ(last.packs_rewritten, 1u);
 }
 
-TEST_F(StoreFaultTest, RemoveIsAllOrNothing) {
-  Reopen();
+// Of a store whose catalog is lost the check, too, has to make it again.
+class StoreRebuildFaultTest : public StoreFaultTest {
+ protected:
+  void ExpectSound(const Left& left, const Check& check) override {
+    options_.rebuild_catalog = !left.done;
+    Reopen();
+    options_.rebuild_catalog = false;
+    if (HasFatalFailure()) return;
+    check(left);
+    auto report = store_->Fsck({});
+    RK_ASSERT_OK(report);
+    EXPECT_TRUE(report->lost_images.empty());
+    for (const std::string& problem : report->problems) {
+      EXPECT_TRUE(absl::StrContains(problem, "made again from the packs") ||
+                  absl::StrContains(problem, "nothing is lost: the other copy has it"))
+          << problem;
+    }
+    RK_ASSERT_OK(Repair());
+    StoreFaultTest::ExpectSound(left, check);
+    options_.rebuild_catalog = true;  // for the next round
+  }
+};
+
+TEST_F(StoreRebuildFaultTest, MakingTheCatalogAgainLosesNothing) {
   RK_ASSERT_OK(base_.Commit(*store_, "job:1"));
   RK_ASSERT_OK(next_.Commit(*store_, "job:2", "job:1"));
-  FailEach([&](Store& store) { return store.Remove("job:1"); },
-           [&](bool done) {
-             next_.ExpectIn(*store_, "job:2");
-             const bool there = store_->Find("job:1").ok();
-             EXPECT_TRUE(!there || !done);
-             if (there) base_.ExpectIn(*store_, "job:1");
-           });
+  store_.reset();
+  for (const char* copy : {"a", "b"}) {
+    RK_ASSERT_OK(RemoveTree(absl::StrCat(options_.path, "/catalog/0000000000000001.", copy)));
+  }
+  options_.rebuild_catalog = true;
+  FailEach(
+      [&](Store& store) {
+        FsckOptions options;
+        options.read_data = options.repair = true;
+        return store.Fsck(options).status();
+      },
+      [&](const Left&) {
+        base_.ExpectIn(*store_, "job:1");
+        next_.ExpectIn(*store_, "job:2");
+        EXPECT_EQ(store_->List()->size(), 2u);
+      });
+}
+
+// Two images with pages in common, committed at the same time by two threads whose turns are set so that each
+// page is claimed by a certain one.
+class StoreRaceFaultTest : public StoreFaultTest {
+ protected:
+  struct Committer {
+    std::string reference;
+    // In the order in which they are stored; the claims of the first are made before the other goes on.
+    std::vector<std::string> objects;
+    absl::Notification claimed;
+    absl::StatusOr<ImageInfo> result = absl::UnknownError("not run");
+
+    TestImage image() const {
+      TestImage image;
+      for (size_t i = 0; i < objects.size(); ++i) image.objects[absl::StrCat("m", i)][0] = objects[i];
+      return image;
+    }
+    void Claimed() {
+      if (!claimed.HasBeenNotified()) claimed.Notify();
+    }
+  };
+
+  static absl::StatusOr<ImageInfo> Commit(Store& store, Committer& self, Committer& other) {
+    RK_ASSIGN_OR_RETURN(std::unique_ptr<ImageWriter> writer, store.NewImage(Named(self.reference)));
+    for (size_t i = 0; i < self.objects.size(); ++i) {
+      const std::string& pages = self.objects[i];
+      RK_RETURN_IF_ERROR(writer->AddPages(absl::StrCat("m", i), 0,
+                                          {reinterpret_cast<const std::byte*>(pages.data()), pages.size()}));
+    }
+    return writer->Commit([&](uint64_t, uint64_t) {
+      self.Claimed();
+      other.claimed.WaitForNotification();
+      return true;
+    });
+  }
+
+  // `after_a`: b begins when a has made its first claims. Fails each operation of one of the two.
+  void FailEachOfBoth(const std::vector<std::string>& a_objects, const std::vector<std::string>& b_objects,
+                      bool after_a, size_t packs) {
+    RK_ASSERT_OK(base_.Commit(*store_, "job:1"));
+    for (int victim : {0, 1}) {
+      SCOPED_TRACE(victim == 0 ? "of a" : "of b");
+      std::unique_ptr<Committer> a, b;
+      size_t packs_at_the_end = 0;
+      auto run = [&](FaultyDisk& disk, const StoreOptions& faulty) -> absl::Status {
+        a = std::make_unique<Committer>();
+        b = std::make_unique<Committer>();
+        a->reference = "a:latest";
+        a->objects = a_objects;
+        b->reference = "b:latest";
+        b->objects = b_objects;
+        {
+          // A store that does not open is for the other tests.
+          auto store = Store::Open(faulty);
+          RK_RETURN_IF_ERROR(store.status());
+          std::thread thread([&] {
+            if (victim == 1) disk.WatchThisThread();
+            if (after_a) a->claimed.WaitForNotification();
+            b->result = Commit(**store, *b, *a);
+            b->Claimed();
+          });
+          if (victim == 0) disk.WatchThisThread();
+          a->result = Commit(**store, *a, *b);
+          a->Claimed();
+          thread.join();
+          packs_at_the_end = ListDirectory(options_.path + "/packs")->size();
+        }
+        return (victim == 0 ? a : b)->result.status();
+      };
+      FailEachOf(run, [&](const Left& left) {
+        base_.ExpectIn(*store_, "job:1");
+        for (Committer* c : {a.get(), b.get()}) {
+          ExpectAllOrNothing({c->result.ok(), left.certain}, c->image(), c->reference);
+        }
+      });
+      if (HasFailure()) return;
+      // The last round was without a fault: each page was stored once, in the packs that were wanted for it.
+      EXPECT_EQ(packs_at_the_end, packs);
+      EXPECT_EQ(a->result->stats.new_bytes + b->result->stats.new_bytes, new_pages_ * kPageSize);
+      if (victim == 0) {
+        Reopen();
+        for (Committer* c : {a.get(), b.get()}) RK_ASSERT_OK(store_->Remove(c->reference));
+        RK_ASSERT_OK(store_->Gc({}));
+      }
+    }
+  }
+
+  size_t new_pages_ = 0;
+};
+
+TEST_F(StoreRaceFaultTest, OneThatWaitsForAnotherIsAllOrNothing) {
+  const std::string common = MakePages(6, 10);
+  new_pages_ = 6 + 3 + 4;
+  // a: its pack. b: one for its own pages, one for what comes after it waited.
+  FailEachOfBoth({common + MakePages(3, 11)}, {MakePages(4, 12) + common}, true, 1 + 1 + 2);
+}
+
+TEST_F(StoreRaceFaultTest, TwoThatWaitForEachOtherAreAllOrNothing) {
+  const std::string x = MakePages(5, 20), y = MakePages(4, 21, Content::kText);
+  new_pages_ = 5 + 4;
+  FailEachOfBoth({x, y}, {y, x}, false, 1 + 2 + 2);
 }
 
 }  // namespace
