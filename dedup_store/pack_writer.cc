@@ -62,7 +62,8 @@ absl::Status PackWriter::Begin() {
                       }));
   size_t buffer_bytes =
       std::clamp(RoundUp(options_.expected_bytes + kFrameBytes), 2 * kFrameBytes, kBufferBytes);
-  size_t wanted = options_.expected_bytes / buffer_bytes + 1;
+  // Zeroing and pinning them takes time too: only what is large has use for many.
+  size_t wanted = options_.expected_bytes / (8 * buffer_bytes) + 1;
   size_t buffers = std::clamp(wanted, options_.threads + 1, options_.threads + 6);
   RK_ASSIGN_OR_RETURN(queue_, file_->NewWriteQueue(buffer_bytes, buffers));
 
