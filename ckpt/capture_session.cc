@@ -36,6 +36,9 @@ constexpr char kJournal[] = "journal";
 constexpr size_t kKeptLogs = 8;
 // A killed process gives its memory back before it is gone: a second for some ten GiB.
 constexpr absl::Duration kDyingMayTake = absl::Seconds(60);
+// A child that another thread has just forked has what a capture that is over had open, until it becomes its
+// program.
+constexpr absl::Duration kForkMayTake = absl::Milliseconds(500);
 
 // One line a process: PID, start time, and whether it was stopped before the capture came.
 std::string SerializeJournal(const std::vector<ProcessInfo>& processes) {
@@ -69,8 +72,16 @@ absl::StatusOr<UniqueFd> Claim(pid_t root) {
   std::string name = absl::StrCat("rekindle-capture-", root);
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   socklen_t length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (!fd.valid() || ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
+  auto bound = [&] {
+    return fd.valid() && ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) == 0;
+  };
+  const absl::Time deadline = absl::Now() + kForkMayTake;
+  while (!bound()) {
     if (errno == EADDRINUSE) {
+      if (absl::Now() < deadline) {
+        absl::SleepFor(kForkMayTake / 50);
+        continue;
+      }
       return absl::AbortedError(
           absl::StrCat("capturing process ", root,
                        ": another checkpoint of it is under way; try again when that has ended"));
