@@ -70,7 +70,9 @@ struct PackContent {
     memcpy(&footer, bytes.data() + bytes.size() - sizeof footer, sizeof footer);
     frames.resize(footer.frames);
     const SectionEntry* sections = footer.sections;
-    memcpy(frames.data(), bytes.data() + sections[kFrames].offset, sections[kFrames].bytes);
+    if (!frames.empty()) {
+      memcpy(frames.data(), bytes.data() + sections[kFrames].offset, sections[kFrames].bytes);
+    }
     auto decoded = Manifest::Decode(bytes.substr(sections[kManifest].offset, sections[kManifest].bytes));
     if (decoded.ok()) manifest = *std::move(decoded);
     auto image =
