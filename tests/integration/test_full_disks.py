@@ -24,10 +24,11 @@ SLACK = 320 * KIB
 
 
 class FullDiskTest(RekindleTest):
-    PHASES = ("packs", "catalog", "index", "none")  # which part of a capture finds no room
+    PHASES = ("packs", "catalog", "index", "none")  # which part of a capture must find no room
     FINE, NEAR = 16 * KIB, 320 * KIB  # the steps, and how far from the need of an image they begin
     # Labels make a record so large that the catalog may find no room for it where its pack has.
     NOTES = 1
+    REMOVED_FIRST = 0  # the oldest, of whose pack others need parts
 
     def use_disk(self, kind, mkfs_options=()):
         self.disk = SmallDisk(self, kind, mkfs_options)
@@ -134,10 +135,11 @@ class FullDiskTest(RekindleTest):
                 self.succeed("gc")
             phases.setdefault(phase, []).append(room)
             self.assert_whole()
-            self.assertLess(before - self.disk.free_bytes(), SLACK, f"{phase} with {room} bytes")
+            self.assertLess(before - self.disk.free_bytes(), SLACK + 2 * self.NOTES * len(LONG_NOTE), f"{phase} with {room} bytes")
             room = room + self.FINE if room >= need - self.NEAR else min(room + COARSE, need - self.NEAR)
         print(f"{self.disk.kind}: {phases}", file=sys.stderr)
-        self.assertEqual(set(phases), set(self.PHASES), phases)
+        self.assertLessEqual(set(self.PHASES), set(phases), phases)
+        self.assertLessEqual(set(phases), set(FullDiskTest.PHASES), phases)
         self.assert_exports(self.images)
 
     def take_smaller_where_large_fails(self):
@@ -160,10 +162,12 @@ class FullDiskTest(RekindleTest):
         self.assertGreater(self.disk.free_bytes(), LARGE - SLACK)
         self.images.append(self.take(self.small_job, self.small, "smaller:1", "--no-parent"))
         self.assert_whole()
-        self.disk.fill()
         while self.images:
-            self.succeed("rm", self.images.pop().reference)
+            self.disk.fill()
+            self.succeed("rm", self.images.pop(self.REMOVED_FIRST).reference)
             self.succeed("gc")
+            if self.images:
+                self.assert_whole()
         self.assertEqual(self.succeed("stats")["packs"], 0)
         self.assertEqual(self.succeed("fsck", "--read").get("problems", []), [])
 
@@ -289,6 +293,7 @@ class BtrfsTest(FullDiskTest):
     PHASES = ("packs", "catalog", "none")
     FINE, NEAR = 96 * KIB, 1536 * KIB
     NOTES = 8
+    REMOVED_FIRST = -1  # to give back a part of a block of a pack takes another block
 
     def test_full_at_every_phase(self):
         self.use_disk("btrfs")
