@@ -143,8 +143,8 @@ bool PathExists(const std::string& path) {
   return ::lstat(path.c_str(), &info) == 0;
 }
 
-absl::StatusOr<UniqueFd> LockFolder(const std::string& path, int operation) {
-  RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDONLY | O_DIRECTORY));
+absl::StatusOr<UniqueFd> LockFile(const std::string& path, int operation) {
+  RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDWR | O_CREAT, 0600));
   while (::flock(fd.get(), operation) != 0) {
     if (errno == EWOULDBLOCK) return absl::UnavailableError(absl::StrCat(path, " is locked by another"));
     if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("locking ", path));

@@ -41,9 +41,10 @@ absl::Status RemoveTree(const std::string& path);
 
 bool PathExists(const std::string& path);
 
-// Opens a folder and takes flock's `operation` on it, for as long as the descriptor is open. Unavailable when
-// it must not wait (LOCK_NB) and would have to.
-absl::StatusOr<UniqueFd> LockFolder(const std::string& path, int operation);
+// Opens a file, which is made when it is not there and which nobody else may open, and takes flock's
+// `operation` on it for as long as the descriptor is open. Unavailable when it must not wait (LOCK_NB) and
+// would have to.
+absl::StatusOr<UniqueFd> LockFile(const std::string& path, int operation);
 
 // A directory that is removed with all it holds when this goes out of scope. Movable.
 class TemporaryDirectory {

@@ -30,6 +30,7 @@ namespace rekindle::ckpt {
 namespace {
 
 constexpr char kWorkPrefix[] = "capture-";
+constexpr char kBeginningLock[] = "captures.lock";
 constexpr char kLogsPrefix[] = "failed-capture-";
 constexpr char kJournal[] = "journal";
 // Logs of failed captures that are kept: enough to look back, not enough to fill /run.
@@ -39,6 +40,10 @@ constexpr absl::Duration kDyingMayTake = absl::Seconds(60);
 // A child that another thread has just forked has what a capture that is over had open, until it becomes its
 // program.
 constexpr absl::Duration kForkMayTake = absl::Milliseconds(500);
+
+std::string BeginningLock(const std::string& runtime_directory) {
+  return absl::StrCat(runtime_directory, "/", kBeginningLock);
+}
 
 // One line a process: PID, start time, and whether it was stopped before the capture came.
 std::string SerializeJournal(const std::vector<ProcessInfo>& processes) {
@@ -145,7 +150,7 @@ absl::StatusOr<CaptureSession> CaptureSession::Begin(const std::string& runtime_
                                                      const JobInspection& job) {
   RK_RETURN_IF_ERROR(MakeDirectories(runtime_directory));
   RK_ASSIGN_OR_RETURN(UniqueFd claim, Claim(job.processes[0].pid));
-  RK_ASSIGN_OR_RETURN(UniqueFd beginning, LockFolder(runtime_directory, LOCK_SH));
+  RK_ASSIGN_OR_RETURN(UniqueFd beginning, LockFile(BeginningLock(runtime_directory), LOCK_SH));
   RK_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Make(runtime_directory, kWorkPrefix));
   // Under another name until it is locked: a journal that nobody has locked is one of the dead.
   std::string path = absl::StrCat(directory.path(), "/", kJournal), unlocked = absl::StrCat(path, ".new");
@@ -161,7 +166,8 @@ absl::StatusOr<CaptureSession> CaptureSession::Begin(const std::string& runtime_
 std::string CaptureSession::KeepLogs() {
   std::string work = work_directory_.path();
   std::string parent = work.substr(0, work.rfind('/'));
-  auto beginning = LockFolder(parent, LOCK_SH);  // a folder without its journal is not yet that of a dead one
+  auto beginning =
+      LockFile(BeginningLock(parent), LOCK_SH);  // a folder without its journal is not yet that of a dead one
   std::string kept = absl::StrCat(parent, "/", kLogsPrefix, absl::ToUnixSeconds(absl::Now()), "-",
                                   work.substr(work.rfind('-') + 1));
   ::unlink(absl::StrCat(work, "/", kJournal).c_str());
@@ -198,7 +204,7 @@ void KillTree(const std::vector<ProcessInfo>& recorded) {
 absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(const std::string& runtime_directory) {
   std::vector<pid_t> freed;
   // Nobody has this lock while a capture begins: a folder without a journal is one of the dead then.
-  auto nobody_begins = LockFolder(runtime_directory, LOCK_EX | LOCK_NB);
+  auto nobody_begins = LockFile(BeginningLock(runtime_directory), LOCK_EX | LOCK_NB);
   auto names = ListDirectory(runtime_directory);
   if (!names.ok()) {
     if (absl::IsNotFound(names.status())) return freed;

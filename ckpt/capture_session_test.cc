@@ -147,7 +147,7 @@ TEST_F(CaptureSessionTest, RecoveryOfNothingIsNoError) {
 TEST_F(CaptureSessionTest, AFolderWithoutAJournalGoesUnlessACaptureBegins) {
   ASSERT_TRUE(MakeDirectories(runtime() + "/capture-XYZ").ok());
   {
-    auto another = LockFolder(runtime(), LOCK_SH);
+    auto another = LockFile(runtime() + "/captures.lock", LOCK_SH);
     ASSERT_TRUE(another.ok()) << another.status();
     EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), IsEmpty());
     EXPECT_THAT(RuntimeFolder(), ElementsAre("capture-XYZ"));

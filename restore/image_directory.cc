@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/statfs.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@ namespace {
 
 constexpr char kPrefix[] = "rekindle-restore-";
 constexpr char kLock[] = "lock";
+constexpr char kBeginningLock[] = "restores.lock";
 constexpr size_t kKeptLogs = 8;
 
 bool IsTmpfs(const std::string& path) {
@@ -32,21 +34,40 @@ bool IsTmpfs(const std::string& path) {
   return ::statfs(path.c_str(), &info) == 0 && info.f_type == TMPFS_MAGIC;
 }
 
-std::string ParentOf(const std::string& runtime_directory) {
-  return IsTmpfs(runtime_directory) ? runtime_directory : "/dev/shm";
+// Where the folders of restores go. /dev/shm has those of all runtime directories, so their names tell whose
+// they are.
+struct Place {
+  std::string parent, prefix;
+};
+
+Place PlaceOf(const std::string& runtime_directory) {
+  struct stat info = {};
+  (void)::stat(runtime_directory.c_str(), &info);
+  return {IsTmpfs(runtime_directory) ? runtime_directory : "/dev/shm",
+          absl::StrCat(kPrefix, absl::Hex(info.st_dev), "-", absl::Hex(info.st_ino), "-")};
 }
 
-void RemoveLeftovers(const std::string& parent) {
+std::string BeginningLock(const std::string& runtime_directory) {
+  return absl::StrCat(runtime_directory, "/", kBeginningLock);
+}
+
+// Anybody may put something into /dev/shm.
+bool IsOurFolder(const std::string& path) {
+  struct stat info;
+  return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid();
+}
+
+void RemoveLeftovers(const std::string& runtime_directory, const Place& place) {
   // Nobody has this lock while a restore begins: a folder without a lock of its own is one of the dead then,
   // which may have died while it removed the folder.
-  auto nobody_begins = LockFolder(parent, LOCK_EX | LOCK_NB);
-  auto names = ListDirectory(parent);
+  auto nobody_begins = LockFile(BeginningLock(runtime_directory), LOCK_EX | LOCK_NB);
+  auto names = ListDirectory(place.parent);
   if (!names.ok()) return;
   for (const std::string& name : *names) {
-    if (!absl::StartsWith(name, kPrefix)) continue;
-    std::string directory = absl::StrCat(parent, "/", name);
+    std::string directory = absl::StrCat(place.parent, "/", name);
+    if (!absl::StartsWith(name, kPrefix) || !IsOurFolder(directory)) continue;
     auto lock = OpenFile(absl::StrCat(directory, "/", kLock), O_RDWR);
-    if (!lock.ok() && !nobody_begins.ok()) continue;
+    if (!lock.ok() && (!nobody_begins.ok() || !absl::StartsWith(name, place.prefix))) continue;
     if (lock.ok() && ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0) continue;  // its restore lives
     RemoveTree(directory).IgnoreError();
   }
@@ -107,7 +128,7 @@ absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const 
 }
 
 void RemoveDeadRestores(const std::string& runtime_directory) {
-  RemoveLeftovers(ParentOf(runtime_directory));
+  RemoveLeftovers(runtime_directory, PlaceOf(runtime_directory));
 }
 
 absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& image,
@@ -115,10 +136,10 @@ absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& im
                                                     const std::string& runtime_directory,
                                                     std::atomic<uint64_t>* bytes_done) {
   RK_RETURN_IF_ERROR(MakeDirectories(runtime_directory));
-  const std::string parent = ParentOf(runtime_directory);
-  RemoveLeftovers(parent);
-  RK_ASSIGN_OR_RETURN(UniqueFd beginning, LockFolder(parent, LOCK_SH));
-  RK_ASSIGN_OR_RETURN(TemporaryDirectory temporary, TemporaryDirectory::Make(parent, kPrefix));
+  const Place place = PlaceOf(runtime_directory);
+  RemoveLeftovers(runtime_directory, place);
+  RK_ASSIGN_OR_RETURN(UniqueFd beginning, LockFile(BeginningLock(runtime_directory), LOCK_SH));
+  RK_ASSIGN_OR_RETURN(TemporaryDirectory temporary, TemporaryDirectory::Make(place.parent, place.prefix));
   // Under another name until it is held: a lock that nobody holds is one of the dead.
   std::string path = absl::StrCat(temporary.path(), "/", kLock), unlocked = absl::StrCat(path, ".new");
   RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(unlocked, O_RDWR | O_CREAT));
