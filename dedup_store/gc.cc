@@ -46,11 +46,14 @@ class Collector {
       RK_ASSIGN_OR_RETURN(packs, txn.Packs());
     }
     RK_RETURN_IF_ERROR(MarkNewImages());
+    // Whole packs first: a file system may need room to punch a hole (btrfs does), but none to remove a file.
+    std::stable_partition(packs.begin(), packs.end(), [&](const PackRecord& p) { return !use_.count(p.id); });
     for (const PackRecord& pack : packs) RK_RETURN_IF_ERROR(Sweep(pack));
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->packs_folder()));
     RK_RETURN_IF_ERROR(RemoveOrphanedTables());
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->index_folder()));
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->path() + "/tmp"));
+    if (report_.bytes_freed == 0) RK_RETURN_IF_ERROR(no_room_);
     return report_;
   }
 
@@ -115,7 +118,12 @@ class Collector {
           absl::StrCat(opened.status().message(), "; gc leaves it, `rekindle fsck` tells more"));
       return absl::OkStatus();
     }
-    return PunchDead(**opened, use->second, known);
+    absl::Status punched = PunchDead(**opened, use->second, known);
+    if (!absl::IsResourceExhausted(punched)) return punched;
+    // What is marked dead stays so, and the next gc tries again. Others may give back room enough for that.
+    Log(LogLevel::kWarning, absl::StrCat(punched.message(), "; gc goes on with other packs"));
+    no_room_.Update(punched);
+    return absl::OkStatus();
   }
 
   absl::Status RemovePack(uint64_t id, BlockFile& file) {
@@ -246,6 +254,7 @@ class Collector {
   const bool dry_run_;
   uint64_t last_image_ = 0;
   std::map<uint64_t, PackUse> use_;
+  absl::Status no_room_;  // the first hole that could not be made
   GcReport report_;
 };
 
