@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up the machine, builds and runs the tests.
-#   scripts/test.sh           everything that this machine can run (all labels but gpu)
-#   scripts/test.sh unit      one label: unit, integration, gpu
+#   scripts/test.sh           all labels but gpu and torture
+#   scripts/test.sh unit      one label: unit, integration, slow, gpu, torture
 #   scripts/test.sh -R REGEX  ctest's own options are handed on
 set -euo pipefail
 # shellcheck source=scripts/common.sh
@@ -12,7 +12,7 @@ case ${1:-} in
     sed -n '2,5s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit 0
     ;;
-  '') SELECTION=(-LE '^gpu$') ;;
+  '') SELECTION=(-LE '^(gpu|torture)$') ;;
   -*) SELECTION=("$@") ;;
   *) SELECTION=(-L "^$1\$" "${@:2}") ;;
 esac
