@@ -16,7 +16,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
 #include "dedup_store/catalog.h"
 #include "dedup_store/format.h"
 #include "dedup_store/manifest.h"
@@ -81,15 +80,10 @@ struct PackContent {
   }
 };
 
-class StoreBitRotTest : public StoreTest {
+class StoreBitRotTest : public DamagedManyTimesTest {
  protected:
-  std::string parent_folder() const override {
-    return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : StoreTest::parent_folder();
-  }
-
   void SetUp() override {
-    StoreTest::SetUp();
-    SetLogLevel(LogLevel::kError);
+    DamagedManyTimesTest::SetUp();
     options_.worker_threads = 1;
     quota_.owner.emplace(4711, uint64_t{1} << 30);
     Reopen();
@@ -134,7 +128,6 @@ class StoreBitRotTest : public StoreTest {
     store_.reset();
     files_ = SaveStore(options_.path);
   }
-  void TearDown() override { SetLogLevel(LogLevel::kWarning); }
 
   // The regions of all packs that somebody needs, from their own bytes.
   std::map<std::string, std::vector<Region>> Needed() {

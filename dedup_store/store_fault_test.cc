@@ -14,7 +14,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "dedup_store/fault_count.h"
 #include "dedup_store/faulty_disk.h"
@@ -24,16 +23,10 @@
 namespace rekindle::store {
 namespace {
 
-class StoreFaultTest : public StoreTest {
+class StoreFaultTest : public DamagedManyTimesTest {
  protected:
-  // Hundreds of stores are made here, and what a disk's cache loses is simulated: memory does.
-  std::string parent_folder() const override {
-    return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : StoreTest::parent_folder();
-  }
-
   void SetUp() override {
-    StoreTest::SetUp();
-    SetLogLevel(LogLevel::kError);
+    DamagedManyTimesTest::SetUp();
     base_.objects["m"][0] = MakePages(20, 1) + MakePages(10, 2, Content::kText);
     base_.blobs["b"] = "base";
     next_ = base_;
@@ -42,7 +35,6 @@ class StoreFaultTest : public StoreTest {
     next_.blobs["b"] = "next";
     Reopen();
   }
-  void TearDown() override { SetLogLevel(LogLevel::kWarning); }
 
   // What a fault left, as the check of one action sees it.
   struct Left {

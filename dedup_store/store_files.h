@@ -1,4 +1,4 @@
-// For tests that damage a store many times: its files as bytes, and back.
+// For tests that damage a store many times: where it lies, its files as bytes, and back.
 #pragma once
 
 #include <fcntl.h>
@@ -10,9 +10,23 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "dedup_store/store_testing.h"
 
 namespace rekindle::store {
+
+class DamagedManyTimesTest : public StoreTest {
+ protected:
+  // Hundreds of stores are made here, and what a disk's cache loses is simulated: memory does.
+  std::string parent_folder() const override {
+    return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : StoreTest::parent_folder();
+  }
+  void SetUp() override {
+    StoreTest::SetUp();
+    SetLogLevel(LogLevel::kError);  // every fault would warn
+  }
+  void TearDown() override { SetLogLevel(LogLevel::kWarning); }
+};
 
 using StoreFiles = std::map<std::string, std::string>;  // path within the store -> content
 
