@@ -1,0 +1,192 @@
+// What lock, checkpoint, restore and unlock do in their target. All of it runs in the restore thread.
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "tests/gpu_sim/driver/process.h"
+
+namespace rekindle::gpu_sim {
+namespace {
+
+using gpu::cuda::ProcessState;
+using gpu::cuda::Result;
+
+// The point of no return of each step: where an injected fault strikes "during" it. What is not kSuccess is
+// the step's result, after it undid what it had begun.
+Result Midway(const DoorRequest& request, int caller) {
+  const Fault& fault = request.fault;
+  if (fault.time != FaultTime::kDuring) return gpu::cuda::kSuccess;
+  switch (fault.kind) {
+    case FaultKind::kFail:
+      return fault.code;
+    case FaultKind::kDelay:
+      std::this_thread::sleep_for(std::chrono::milliseconds(fault.delay_ms));
+      return gpu::cuda::kSuccess;
+    case FaultKind::kHang: {
+      pollfd hang_up{caller, 0, 0};
+      while ((hang_up.revents & (POLLHUP | POLLERR)) == 0) poll(&hang_up, 1, -1);
+      return gpu::cuda::kUnknown;
+    }
+    case FaultKind::kKillTarget:
+      kill(getpid(), SIGKILL);
+      return gpu::cuda::kUnknown;
+    default:
+      return gpu::cuda::kSuccess;
+  }
+}
+
+bool IsWrongSuccess(const DoorRequest& request) { return request.fault.kind == FaultKind::kWrongSuccess; }
+
+}  // namespace
+
+DoorReply Process::Handle(const DoorRequest& request, int caller) {
+  if (request.fault.kind == FaultKind::kNoEffect) {
+    return {gpu::cuda::kSuccess, static_cast<int>(state_)};
+  }
+  DoorReply reply{gpu::cuda::kInvalidValue, 0};
+  switch (request.call) {
+    case Call::kState:
+      reply = {Midway(request, caller), static_cast<int>(state_)};
+      break;
+    case Call::kRestoreThread:
+      reply = {Midway(request, caller), gettid()};
+      break;
+    case Call::kLock:
+      reply.result = Lock(request, caller);
+      break;
+    case Call::kCheckpoint:
+      reply.result = Checkpoint(request, caller);
+      break;
+    case Call::kRestore:
+      reply.result = Restore(request, caller);
+      break;
+    case Call::kUnlock:
+      reply.result = Unlock(request, caller);
+      break;
+    default:
+      break;
+  }
+  if (request.fault.then_failed != 0 && reply.result != gpu::cuda::kSuccess) state_ = ProcessState::kFailed;
+  return reply;
+}
+
+Result Process::Lock(const DoorRequest& request, int caller) {
+  if (state_ != ProcessState::kRunning) return gpu::cuda::kIllegalState;
+  if (IsWrongSuccess(request)) {
+    state_ = ProcessState::kLocked;
+    return gpu::cuda::kSuccess;
+  }
+  const Deadline deadline = request.timeout_ms == 0 ? Deadline::max()
+                                                    : std::chrono::steady_clock::now() +
+                                                          std::chrono::milliseconds(request.timeout_ms);
+  bool idle = gate_.Close(deadline);
+  for (const auto& stream : streams_.All()) idle = idle && stream->queue.WaitUntilIdle(deadline);
+  for (const auto& context : contexts_.All())
+    idle = idle && context->null_stream->queue.WaitUntilIdle(deadline);
+  const Result result = idle ? Midway(request, caller) : gpu::cuda::kNotReady;
+  if (result != gpu::cuda::kSuccess) {
+    gate_.Open();
+    return result;
+  }
+  state_ = ProcessState::kLocked;
+  return gpu::cuda::kSuccess;
+}
+
+Result Process::Checkpoint(const DoorRequest& request, int caller) {
+  if (state_ != ProcessState::kLocked) return gpu::cuda::kIllegalState;
+  if (memory_.HasShared() || (memory_.HasManaged() && settings_.managed_can_be_checkpointed == 0)) {
+    return gpu::cuda::kNotSupported;
+  }
+  if (!IsWrongSuccess(request)) {
+    Result result = memory_.SaveToHost();
+    if (result == gpu::cuda::kSuccess) result = Midway(request, caller);
+    if (result != gpu::cuda::kSuccess) {
+      memory_.DiscardSaved();
+      return result;
+    }
+  }
+  memory_.ReleaseDevices();
+  link_.Close();
+  state_ = ProcessState::kCheckpointed;
+  return gpu::cuda::kSuccess;
+}
+
+Result Process::MapDevices(const DoorRequest& request, const std::vector<Gpu>& gpus, const Settings& settings,
+                           std::vector<Gpu>* chosen) {
+  const auto* pairs = request.pairs;
+  const auto* end = request.pairs + request.pair_count;
+  if (request.pair_count > 0 && settings.driver_version < gpu::cuda::kFirstVersionWithGpuPairs) {
+    return gpu::cuda::kInvalidValue;
+  }
+  for (const auto* pair = pairs; pair != end; ++pair) {
+    const auto is_from = [&](const Device& device) { return device.gpu.uuid == pair->from; };
+    if (std::none_of(devices_.begin(), devices_.end(), is_from)) return gpu::cuda::kInvalidValue;
+    for (const auto* other = pairs; other != pair; ++other) {
+      if (other->from == pair->from || other->to == pair->to) return gpu::cuda::kInvalidValue;
+    }
+  }
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const Gpu& old = devices_[i].gpu;
+    const bool used = UsesDevice(i);
+    const auto* pair = std::find_if(pairs, end, [&](const auto& each) { return each.from == old.uuid; });
+    if (pair == end && request.pair_count > 0 && (used || settings.pairs_name_visible_gpus != 0)) {
+      return gpu::cuda::kInvalidValue;
+    }
+    const gpu::cuda::Uuid& wanted = pair == end ? old.uuid : pair->to;
+    const auto found =
+        std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& each) { return each.uuid == wanted; });
+    if (found == gpus.end()) {
+      if (used || pair != end) return gpu::cuda::kInvalidValue;
+      chosen->push_back(old);
+      continue;
+    }
+    if (std::string(found->model) != old.model) return gpu::cuda::kInvalidValue;
+    chosen->push_back(*found);
+  }
+  return gpu::cuda::kSuccess;
+}
+
+Result Process::Restore(const DoorRequest& request, int caller) {
+  if (state_ != ProcessState::kCheckpointed) return gpu::cuda::kIllegalState;
+  if (IsWrongSuccess(request)) {
+    state_ = ProcessState::kLocked;
+    return gpu::cuda::kSuccess;
+  }
+  ServerLink link;
+  std::vector<Gpu> gpus, chosen;
+  Settings settings;
+  if (link.Open(&gpus, &settings) != gpu::cuda::kSuccess) return gpu::cuda::kOperatingSystem;
+  Result result = MapDevices(request, gpus, settings, &chosen);
+  for (size_t i = 0; result == gpu::cuda::kSuccess && i < chosen.size(); ++i) {
+    if (devices_[i].contexts > 0) result = link.UseContext(chosen[i].uuid);
+  }
+  if (result == gpu::cuda::kSuccess) result = memory_.LoadToDevices(&link, chosen);
+  if (result == gpu::cuda::kSuccess) result = Midway(request, caller);
+  if (result != gpu::cuda::kSuccess) {
+    memory_.DiscardLoaded();
+    return result;
+  }
+  memory_.SwitchToDevices();
+  link_.TakeOver(&link);
+  settings_ = settings;
+  for (size_t i = 0; i < chosen.size(); ++i) devices_[i].gpu = chosen[i];
+  state_ = ProcessState::kLocked;
+  return gpu::cuda::kSuccess;
+}
+
+Result Process::Unlock(const DoorRequest& request, int caller) {
+  if (state_ != ProcessState::kLocked) return gpu::cuda::kIllegalState;
+  if (!IsWrongSuccess(request)) {
+    const Result result = Midway(request, caller);
+    if (result != gpu::cuda::kSuccess) return result;
+    gate_.Open();
+  }
+  state_ = ProcessState::kRunning;
+  return gpu::cuda::kSuccess;
+}
+
+}  // namespace rekindle::gpu_sim
