@@ -1,6 +1,7 @@
 #include "base/process_stat.h"
 
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -43,6 +44,22 @@ std::vector<pid_t> ListProcesses() {
     if (absl::SimpleAtoi(name, &pid)) pids.push_back(pid);
   }
   return pids;
+}
+
+std::vector<pid_t> ProcessTree(pid_t root) {
+  std::multimap<pid_t, pid_t> children;
+  std::vector<pid_t> tree;
+  for (pid_t pid : ListProcesses()) {
+    absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+    if (!stat.ok() || stat->state == 'Z') continue;
+    children.emplace(stat->parent, pid);
+    if (pid == root) tree.push_back(pid);
+  }
+  for (size_t i = 0; i < tree.size(); ++i) {
+    auto [first, last] = children.equal_range(tree[i]);
+    for (auto child = first; child != last; ++child) tree.push_back(child->second);
+  }
+  return tree;
 }
 
 std::string CommandLineOf(pid_t pid) {

@@ -34,6 +34,9 @@ absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid);
 // All there are at the moment, threads not included.
 std::vector<pid_t> ListProcesses();
 
+// The process and all its descendants, root first, zombies left out. Empty when it is gone.
+std::vector<pid_t> ProcessTree(pid_t root);
+
 // Its command line with spaces between the arguments; for one without, such as a zombie, its program's name
 // in brackets; empty when there is no such process.
 std::string CommandLineOf(pid_t pid);

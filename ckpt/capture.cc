@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "ckpt/capture_session.h"
 #include "ckpt/frozen_dump.h"
+#include "ckpt/gpu_record.h"
 #include "ckpt/job_inspection.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
@@ -40,14 +41,9 @@ constexpr uint64_t kStagingSlackBytes = 16u << 20;
 // The steps of one capture, in the order in which Capture() takes them.
 class CaptureRun {
  public:
-  CaptureRun(store::Store& store, const criu::Installation& criu, gpu::DeviceStep* device,
+  CaptureRun(store::Store& store, const criu::Installation& criu, gpu::JobMover* gpu,
              const CaptureOptions& options, CaptureObserver* observer, const std::atomic<bool>* cancel)
-      : store_(store),
-        criu_(criu),
-        device_(device),
-        options_(options),
-        observer_(observer),
-        cancel_(cancel) {}
+      : store_(store), criu_(criu), gpu_(gpu), options_(options), observer_(observer), cancel_(cancel) {}
 
   // Looks at everything that can be known before the job is touched.
   absl::Status Preflight() {
@@ -55,7 +51,7 @@ class CaptureRun {
     RK_RETURN_IF_ERROR(RecoverInterruptedCaptures(options_.runtime_directory).status());
     RK_ASSIGN_OR_RETURN(machine_, ThisMachine());
     RK_ASSIGN_OR_RETURN(job_, InspectJob(options_.pid, options_.caller, options_.caller_pid));
-    RK_RETURN_IF_ERROR(CheckDevice());
+    RK_RETURN_IF_ERROR(FindGpuUsers());
     RK_ASSIGN_OR_RETURN(dump_gate_, FindDumpGate());
     RK_RETURN_IF_ERROR(OpenImage());
     EndPhase("preflight");
@@ -68,27 +64,29 @@ class CaptureRun {
     RK_ASSIGN_OR_RETURN(CaptureSession session, CaptureSession::Begin(options_.runtime_directory, job_));
     session_ = std::make_unique<CaptureSession>(std::move(session));
     RK_ASSIGN_OR_RETURN(uint64_t budget, StagingBudget());
-    RK_ASSIGN_OR_RETURN(arena_, StagingArena::Create(job_.private_bytes() + kStagingSlackBytes, budget,
-                                                     options_.spill_directory));
+    RK_ASSIGN_OR_RETURN(
+        arena_, StagingArena::Create(MemoryBytes() + kStagingSlackBytes, budget, options_.spill_directory));
     EndPhase("prepare");
     return CheckCancelled();
   }
 
   // From here to the return of CRIU the job stands still.
   absl::Status Freeze() {
+    Stopwatch stands_still;
+    RK_RETURN_IF_ERROR(TakeOffGpu());
     Report("freeze");
-    if (!device_pids_.empty()) RK_RETURN_IF_ERROR(device_->BeforeFreeze(device_pids_));
     criu::DumpOptions dump = DumpOptions();
     dump_arguments_ = criu::DumpArguments(dump);
-    uint64_t expected = job_.private_bytes();
+    uint64_t expected = MemoryBytes();
     auto frozen = RunFrozenDump(criu_, dump, arena_.get(), cancel_,
                                 [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); });
-    absl::Status thawed = absl::OkStatus();
-    if (!device_pids_.empty()) thawed = device_->AfterThaw(device_pids_);
     if (!frozen.ok()) return KeepLogs(frozen.status());
-    RK_RETURN_IF_ERROR(thawed);
+    // At once, before anything is hashed or written. A tree that is to end stays stopped, and the driver
+    // needs a running one.
+    if (held_ && !options_.stop) PutOnGpu();
     frozen_ = *std::move(frozen);
     result_.freeze_seconds = static_cast<double>(frozen_.stats.freezing_us + frozen_.stats.frozen_us) * 1e-6;
+    if (held_) result_.freeze_seconds = stands_still.seconds();
     result_.command_lines.push_back(frozen_.command_line);
     if (arena_->spilled_bytes() > 0) {
       result_.warnings.push_back(
@@ -120,15 +118,17 @@ class CaptureRun {
   // The image is safe: with --stop the job ends now.
   void Finish() {
     if (options_.stop) KillTree(job_.processes);
+    if (options_.stop && held_) held_->JobEnded();
     result_.processes = static_cast<uint32_t>(frozen_tree_.size());
     for (const ProcessInfo& process : frozen_tree_) result_.threads += process.threads;
     result_.warnings.insert(result_.warnings.end(), job_.warnings.begin(), job_.warnings.end());
     result_.total_seconds = total_.seconds();
   }
 
-  // After a failure in Freeze or Commit: a job that CRIU has left stopped goes on.
+  // After a failure in Freeze or Commit: a job that CRIU has left stopped goes on, and has its GPU again.
   void LetGo() {
     if (options_.stop) ResumeTree(job_.processes);
+    held_.reset();
   }
 
   CaptureResult TakeResult() { return std::move(result_); }
@@ -175,18 +175,46 @@ class CaptureRun {
     phase_.Restart();
   }
 
-  absl::Status CheckDevice() {
-    if (device_) {
-      for (pid_t pid : job_.pids()) {
-        if (device_->UsesDevice(pid)) device_pids_.push_back(pid);
+  absl::Status FindGpuUsers() {
+    if (gpu_) {
+      RK_ASSIGN_OR_RETURN(gpu_pids_, gpu_->Users(job_.pids()));
+      if (!gpu_pids_.empty()) {
+        // Where the driver does not tell, the arena grows.
+        for (const gpu::GpuUse& use : gpu_->UsesOf(gpu_pids_).value_or(std::vector<gpu::GpuUse>())) {
+          gpu_bytes_ += use.bytes.value_or(0);
+        }
       }
-      return absl::OkStatus();
     }
-    if (job_.device_users.empty()) return absl::OkStatus();
-    return absl::UnimplementedError(absl::StrCat(
-        "capturing process ", options_.pid, ": process ", job_.device_users[0],
-        " has an NVIDIA device open, and this build of Rekindle can't save GPU memory; close the device "
-        "(end its CUDA context) before the checkpoint"));
+    for (pid_t pid : job_.device_users) {
+      if (std::find(gpu_pids_.begin(), gpu_pids_.end(), pid) != gpu_pids_.end()) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "capturing process ", options_.pid, ": process ", pid,
+          " has an NVIDIA device open and no CUDA state that the driver could save (it may only watch the "
+          "GPU, "
+          "through NVML or nvidia-smi, or have inherited the descriptor); close it before the checkpoint"));
+    }
+    return absl::OkStatus();
+  }
+
+  uint64_t MemoryBytes() const { return job_.private_bytes() + gpu_bytes_; }
+
+  // Device memory becomes host memory of the job.
+  absl::Status TakeOffGpu() {
+    if (gpu_pids_.empty()) return absl::OkStatus();
+    Report("gpu", 0, gpu_bytes_);
+    RK_ASSIGN_OR_RETURN(held_, gpu_->TakeOut(options_.pid, gpu_pids_, options_.gpu_lock_timeout));
+    result_.gpu_bytes = held_->device_bytes();
+    Report("gpu", result_.gpu_bytes, result_.gpu_bytes);
+    EndPhase("gpu to host");
+    return absl::OkStatus();
+  }
+
+  void PutOnGpu() {
+    EndPhase("dump");
+    Report("gpu", 0, result_.gpu_bytes);
+    // The image is good whatever becomes of this, and all the more needed.
+    if (absl::Status back = held_->Back(); !back.ok()) result_.warnings.emplace_back(back.message());
+    EndPhase("gpu back");
   }
 
   absl::Status OpenImage() {
@@ -298,6 +326,7 @@ class CaptureRun {
     manifest.set_freeze_seconds(result_.freeze_seconds);
     manifest.set_captured_unix_ns(UnixNanos());
     manifest.set_log(options_.log);
+    if (held_) *manifest.mutable_gpu() = ToProto(held_->record());
     RecordNeededFiles(frozen_.image, &manifest);
     return manifest;
   }
@@ -311,7 +340,7 @@ class CaptureRun {
 
   store::Store& store_;
   const criu::Installation& criu_;
-  gpu::DeviceStep* const device_;
+  gpu::JobMover* const gpu_;
   const CaptureOptions& options_;
   CaptureObserver* const observer_;
   const std::atomic<bool>* const cancel_;
@@ -319,7 +348,9 @@ class CaptureRun {
   Machine machine_;
   JobInspection job_;
   std::string job_id_, dump_gate_;
-  std::vector<pid_t> device_pids_;
+  std::vector<pid_t> gpu_pids_;
+  uint64_t gpu_bytes_ = 0;
+  std::unique_ptr<gpu::HeldJob> held_;
   std::vector<std::string> dump_arguments_;
   std::unique_ptr<StagingArena> arena_;
   FrozenDump frozen_;
@@ -332,10 +363,10 @@ class CaptureRun {
 
 }  // namespace
 
-absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installation& criu,
-                                      gpu::DeviceStep* device, const CaptureOptions& options,
-                                      CaptureObserver* observer, const std::atomic<bool>* cancel) {
-  CaptureRun run(store, criu, device, options, observer, cancel);
+absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installation& criu, gpu::JobMover* gpu,
+                                      const CaptureOptions& options, CaptureObserver* observer,
+                                      const std::atomic<bool>* cancel) {
+  CaptureRun run(store, criu, gpu, options, observer, cancel);
   RK_RETURN_IF_ERROR(run.Preflight());
   RK_RETURN_IF_ERROR(run.Prepare());
   absl::Status status = run.Freeze();

@@ -11,9 +11,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "criu/installation.h"
 #include "dedup_store/store.h"
-#include "gpu_state/device_step.h"
+#include "gpu_state/job_mover.h"
 
 namespace rekindle::ckpt {
 
@@ -27,9 +28,10 @@ struct CaptureOptions {
   bool tcp_established = false;  // carry live TCP connections
   bool tcp_close = false;        // drop them
   uint64_t staging_budget_bytes =
-      0;                 // RAM for the frozen job's memory; 0: half of what is free. Beyond it: spills
-  uid_t owner = 0;       // of the image
-  uid_t caller = 0;      // 0 may capture anything, others what is theirs
+      0;  // RAM for the frozen job's memory; 0: half of what is free. Beyond it: spills
+  absl::Duration gpu_lock_timeout = absl::Seconds(10);  // for work under way on a GPU to end
+  uid_t owner = 0;                                      // of the image
+  uid_t caller = 0;                                     // 0 may capture anything, others what is theirs
   pid_t caller_pid = 0;  // the process that asked; it must not be part of the job
   std::string job_name;  // "": none
   std::string log;       // where the job's output goes, if known
@@ -39,7 +41,7 @@ struct CaptureOptions {
 };
 
 struct CaptureProgress {
-  const char* phase = "";  // "preflight", "prepare", "freeze", "commit"
+  const char* phase = "";  // "preflight", "prepare", "gpu", "freeze", "commit"
   uint64_t bytes_done = 0, bytes_total = 0;
   double elapsed_seconds = 0;
 };
@@ -52,7 +54,10 @@ class CaptureObserver {
 
 struct CaptureResult {
   store::ImageInfo image;
-  double freeze_seconds = 0;  // CRIU's own measure: first task stopped to last task running again
+  // How long the job stood still. CRIU's own measure, first task stopped to last task running again; for a
+  // job that uses a GPU, from the lock of its CUDA calls to their unlock.
+  double freeze_seconds = 0;
+  uint64_t gpu_bytes = 0;     // device memory in the image
   double commit_seconds = 0;  // hashing, compressing, writing and syncing, while the job ran
   double total_seconds = 0;
   uint32_t processes = 0, threads = 0;
@@ -63,11 +68,11 @@ struct CaptureResult {
 
 // Captures the tree of `options.pid`. Blocking; several captures of different trees may run at once; a second
 // one of the same tree is refused (Aborted). On any failure the job goes on as it was and the store has no
-// trace. `device` may be null: a job that uses a GPU is then refused. `observer` may be null. Setting
+// trace. `gpu` may be null: a job that uses a GPU is then refused. `observer` may be null. Setting
 // `*cancel` ends the capture soon with Cancelled.
-absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installation& criu,
-                                      gpu::DeviceStep* device, const CaptureOptions& options,
-                                      CaptureObserver* observer, const std::atomic<bool>* cancel);
+absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installation& criu, gpu::JobMover* gpu,
+                                      const CaptureOptions& options, CaptureObserver* observer,
+                                      const std::atomic<bool>* cancel);
 
 // Lets jobs go on that a capture of a dead Rekindle process left stopped. Quick when there are none; called
 // by whatever starts next. Returns the PIDs it set free.

@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "base/companion_program.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -123,26 +124,7 @@ bool Cancelled(const std::atomic<bool>* cancel) { return cancel && cancel->load(
 
 }  // namespace
 
-absl::StatusOr<std::string> FindHelper(const char* name) {
-  std::string self(PATH_MAX, '\0');
-  ssize_t n = ::readlink("/proc/self/exe", self.data(), self.size());
-  if (n <= 0) return ErrnoStatus(errno, "finding our own executable");
-  self.resize(static_cast<size_t>(n));
-  std::string directory = self.substr(0, self.rfind('/'));
-  std::vector<std::string> candidates = {absl::StrCat(directory, "/", name),
-                                         absl::StrCat(directory, "/../libexec/rekindle/", name)};
-  if (const char* bundle = std::getenv("REKINDLE_BUNDLE")) {
-    candidates.push_back(absl::StrCat(bundle, "/libexec/rekindle/", name));
-  }
-  for (const std::string& candidate : candidates) {
-    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
-  }
-  return absl::NotFoundError(
-      absl::StrCat("finding ", name, ": it is neither in ", directory,
-                   " nor in ../libexec/rekindle; install Rekindle again (cmake --install)"));
-}
-
-absl::StatusOr<std::string> FindDumpGate() { return FindHelper(kGateProgram); }
+absl::StatusOr<std::string> FindDumpGate() { return FindCompanionProgram(kGateProgram); }
 
 namespace {
 
@@ -224,7 +206,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
 absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const criu::DumpOptions& options,
                                          StagingArena* arena, const std::atomic<bool>* cancel,
                                          const std::function<void(uint64_t)>& progress) {
-  RK_ASSIGN_OR_RETURN(std::string filter, FindHelper(kPageFilter));
+  RK_ASSIGN_OR_RETURN(std::string filter, FindCompanionProgram(kPageFilter));
   bool filter_failed = false;
   auto dump = DumpOnce(criu, options, filter, arena, cancel, progress, &filter_failed);
   if (dump.ok() || !filter_failed || Cancelled(cancel)) return dump;

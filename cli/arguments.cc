@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "cli/gpu_arguments.h"
 
 namespace rekindle::cli {
 namespace {
@@ -125,6 +126,7 @@ class Parser {
     AddJobCommands();
     AddImageCommands();
     AddStoreCommands();
+    gpu_.AddTo(app_);
   }
 
   ParsedArguments Parse(const std::vector<std::string>& arguments,
@@ -164,7 +166,9 @@ class Parser {
 
   // Of the command that was named, or of the whole.
   std::string Help() const {
-    for (const CLI::App* command : app_.get_subcommands()) return command->help(absl::StrCat("rekindle"));
+    for (const CLI::App* command : app_.get_subcommands()) {
+      return command->get_name() == "gpu" ? gpu_.Help() : command->help("rekindle");
+    }
     return app_.help();
   }
 
@@ -201,6 +205,7 @@ class Parser {
   absl::Status FinishQuota();
 
   const std::string working_directory_;
+  GpuArguments gpu_;
   CLI::App app_{"Freezes running jobs into a deduplicated image store and brings them back."};
   GlobalOptions globals_;
   std::string store_, host_;
@@ -210,7 +215,7 @@ class Parser {
   std::string run_log_;
   std::vector<std::string> run_words_;
   v1::CheckpointRequest ckpt_;
-  std::string ckpt_target_, ckpt_memory_;
+  std::string ckpt_target_, ckpt_memory_, restore_gpu_map_;
   std::vector<std::string> ckpt_labels_;
   v1::RestoreRequest restore_;
   v1::RemoveImagesRequest remove_;
@@ -295,6 +300,11 @@ void Parser::AddJobCommands() {
           "--staging-memory", ckpt_memory_,
           "RAM for the copy of the job's memory, such as 2G; more goes to disk [half of what is free]")
       ->type_name("SIZE");
+  ckpt->add_option_function<double>(
+          "--gpu-lock-timeout", [this](double seconds) { ckpt_.set_gpu_lock_timeout_seconds(seconds); },
+          "How long work under way on a GPU may take to end [10]")
+      ->type_name("SECONDS")
+      ->check(CLI::PositiveNumber);
 
   CLI::App* restore =
       AddCommand("restore", "Bring a job back from an image",
@@ -321,7 +331,11 @@ void Parser::AddJobCommands() {
       restore, "--tcp-close", [this] { restore_.set_tcp_close(true); }, "Close TCP connections of the image");
   Flag(
       restore, "--ignore-mismatch", [this] { restore_.set_ignore_mismatch(true); },
-      "Try although CPU, kernel or CRIU are not those of the image");
+      "Try although CPU, kernel, CRIU or the GPU's driver are not those of the image");
+  restore
+      ->add_option("--gpu-map", restore_gpu_map_,
+                   "Onto other GPUs of the same model; UUIDs from 'nvidia-smi -L' [the same, or free ones]")
+      ->type_name("OLD=NEW,...");
 
   CLI::App* ps = AddCommand("ps", "List jobs", "  rekindle ps\n  rekindle ps --all\n");
   Flag(
@@ -464,7 +478,12 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     }
     command_ = ckpt_;
   } else if (name == "restore") {
+    if (!restore_gpu_map_.empty()) {
+      RK_RETURN_IF_ERROR(ParseGpuMap(restore_gpu_map_, restore_.mutable_gpu_map()));
+    }
     command_ = restore_;
+  } else if (name == "gpu") {
+    RK_ASSIGN_OR_RETURN(command_, gpu_.Finish());
   } else if (name == "ps") {
     command_ = ps_;
   } else if (name == "ls") {

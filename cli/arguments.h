@@ -25,7 +25,9 @@ using Command =
                  v1::CheckpointRequest, v1::RestoreRequest, v1::ListJobsRequest, v1::ListImagesRequest,
                  v1::InspectImageRequest, v1::DiffImagesRequest, v1::RemoveImagesRequest,
                  v1::PruneImagesRequest, v1::GetQuotaRequest, v1::SetQuotaRequest, v1::CollectGarbageRequest,
-                 v1::FsckRequest, v1::GetStatsRequest, v1::ExportImageRequest, v1::ImportImageRequest>;
+                 v1::FsckRequest, v1::GetStatsRequest, v1::ExportImageRequest, v1::ImportImageRequest,
+                 v1::ListGpusRequest, v1::ParkGpuRequest, v1::ResumeGpuRequest, v1::SwapGpuRequest,
+                 v1::LeaseGpuRequest, v1::ReleaseGpuRequest>;
 
 struct Invocation {
   GlobalOptions globals;

@@ -56,6 +56,12 @@ class GrpcClient final : public Client {
   RK_UNARY_TO(SetQuota, GetQuotaResponse)
   RK_UNARY(CollectGarbage)
   RK_UNARY(GetStats)
+  RK_UNARY(ListGpus)
+  RK_UNARY_TO(ParkGpu, GpuMoveResponse)
+  RK_UNARY_TO(ResumeGpu, GpuMoveResponse)
+  RK_UNARY_TO(SwapGpu, GpuMoveResponse)
+  RK_UNARY(LeaseGpu)
+  RK_UNARY(ReleaseGpu)
 #undef RK_UNARY
 #undef RK_UNARY_TO
 

@@ -38,6 +38,12 @@ class Client {
   virtual absl::StatusOr<v1::CollectGarbageResponse> CollectGarbage(
       const v1::CollectGarbageRequest& request) = 0;
   virtual absl::StatusOr<v1::GetStatsResponse> GetStats(const v1::GetStatsRequest& request) = 0;
+  virtual absl::StatusOr<v1::ListGpusResponse> ListGpus(const v1::ListGpusRequest& request) = 0;
+  virtual absl::StatusOr<v1::GpuMoveResponse> ParkGpu(const v1::ParkGpuRequest& request) = 0;
+  virtual absl::StatusOr<v1::GpuMoveResponse> ResumeGpu(const v1::ResumeGpuRequest& request) = 0;
+  virtual absl::StatusOr<v1::GpuMoveResponse> SwapGpu(const v1::SwapGpuRequest& request) = 0;
+  virtual absl::StatusOr<v1::LeaseGpuResponse> LeaseGpu(const v1::LeaseGpuRequest& request) = 0;
+  virtual absl::StatusOr<v1::ReleaseGpuResponse> ReleaseGpu(const v1::ReleaseGpuRequest& request) = 0;
   // Also while another call is in work, from any thread.
   virtual absl::Status SignalJob(const v1::SignalJobRequest& request) = 0;
 

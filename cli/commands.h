@@ -29,6 +29,14 @@ int ExportImage(Client& client, const Output& output, Interrupts& interrupts,
 int ImportImage(Client& client, const Output& output, Interrupts& interrupts,
                 const v1::ImportImageRequest& request);
 
+// gpu_commands.cc
+int ListGpus(Client& client, const Output& output, const v1::ListGpusRequest& request);
+int ParkGpu(Client& client, const Output& output, const v1::ParkGpuRequest& request);
+int ResumeGpu(Client& client, const Output& output, const v1::ResumeGpuRequest& request);
+int SwapGpu(Client& client, const Output& output, const v1::SwapGpuRequest& request);
+int LeaseGpu(Client& client, const Output& output, const v1::LeaseGpuRequest& request);
+int ReleaseGpu(Client& client, const Output& output, const v1::ReleaseGpuRequest& request);
+
 // limit_commands.cc
 int PruneImages(Client& client, const Output& output, const v1::PruneImagesRequest& request);
 int GetQuota(Client& client, const Output& output, const v1::GetQuotaRequest& request);

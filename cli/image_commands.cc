@@ -119,6 +119,13 @@ int InspectImage(Client& client, const Output& output, const v1::InspectImageReq
   add("folder", Shown(response->working_directory(), 200));
   add("log", Shown(response->log(), 200));
   if (response->freeze_seconds() > 0) add("frozen", FormatSeconds(response->freeze_seconds()));
+  if (response->has_gpu()) {
+    const v1::ImageGpu& gpu = response->gpu();
+    add("GPU", absl::StrCat(FormatBytes(gpu.device_bytes()), " of device memory, driver ",
+                            gpu.driver().empty() ? "?" : gpu.driver()));
+    for (const v1::GpuDevice& device : gpu.devices())
+      add("", absl::StrCat(device.uuid(), ", ", device.model()));
+  }
   for (const auto& [key, value] : image.labels()) add("label", Shown(absl::StrCat(key, "=", value), 200));
   output.Text(text);
 

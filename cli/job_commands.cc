@@ -116,6 +116,9 @@ void PrintCheckpoint(const Output& output, const v1::CheckpointResult& result, b
       "  (zero ", FormatBytes(image.zero_bytes()), ", as in the parent ", FormatBytes(image.parent_bytes()),
       ", elsewhere ", FormatBytes(image.shared_bytes()), ")\n", "  new           ",
       FormatBytes(image.new_bytes()), ", stored as ", FormatBytes(image.stored_bytes()), "\n");
+  if (result.gpu_bytes() > 0) {
+    absl::StrAppend(&text, "  GPU memory    ", FormatBytes(result.gpu_bytes()), " of the memory\n");
+  }
   output.Text(text);
 }
 

@@ -90,6 +90,12 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::ImportImageRequest& request) {
             return ImportImage(client, output, *interrupts, request);
           },
+          [&](const v1::ListGpusRequest& request) { return ListGpus(client, output, request); },
+          [&](const v1::ParkGpuRequest& request) { return ParkGpu(client, output, request); },
+          [&](const v1::ResumeGpuRequest& request) { return ResumeGpu(client, output, request); },
+          [&](const v1::SwapGpuRequest& request) { return SwapGpu(client, output, request); },
+          [&](const v1::LeaseGpuRequest& request) { return LeaseGpu(client, output, request); },
+          [&](const v1::ReleaseGpuRequest& request) { return ReleaseGpu(client, output, request); },
       },
       invocation.command);
 }

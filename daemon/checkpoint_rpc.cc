@@ -1,6 +1,5 @@
 // Checkpoint: a running job becomes an image.
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -9,7 +8,6 @@
 #include "base/status.h"
 #include "ckpt/capture.h"
 #include "daemon/call_monitor.h"
-#include "daemon/process_info.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -28,33 +26,6 @@ class Observer : public ckpt::CaptureObserver {
   CallMonitor& monitor_;
 };
 
-// The job that the request names, by PID or by name. A process that is no job of ours has a record of its PID
-// alone.
-absl::StatusOr<JobRecord> FindTarget(Node& node, const v1::CheckpointRequest& request) {
-  if (!request.job().empty()) {
-    if (request.pid() != 0) {
-      return absl::InvalidArgumentError("a checkpoint is of a PID or of a job's name: give one of them");
-    }
-    RK_ASSIGN_OR_RETURN(JobRecord job, node.jobs().FindByName(request.job()));
-    if (!JobRegistry::Lives(job)) {
-      return absl::NotFoundError(absl::StrCat("job '", job.name, "' (PID ", job.pid,
-                                              ") has ended: 'rekindle ps' lists the jobs that run"));
-    }
-    return job;
-  }
-  if (request.pid() <= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", request.pid(), "' is no PID: give a process's number"));
-  }
-  std::optional<JobRecord> job = node.jobs().FindRunning(request.pid());
-  if (job) return *std::move(job);
-  JobRecord process;
-  process.pid = request.pid();
-  RK_ASSIGN_OR_RETURN(ProcessInfo info, ReadProcessInfo(process.pid));
-  process.owner = info.uid;
-  return process;
-}
-
 }  // namespace
 
 absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointRequest& request,
@@ -68,7 +39,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
         "--tcp-established and --tcp-close exclude each other: give one of them");
   }
   RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
-  RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, request));
+  RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, request.pid(), request.job()));
   RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job.owner, "checkpoint", job.pid));
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kCreate));
@@ -94,6 +65,9 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   options.tcp_established = request.tcp_established();
   options.tcp_close = request.tcp_close();
   options.staging_budget_bytes = request.staging_budget_bytes();
+  if (request.gpu_lock_timeout_seconds() > 0) {
+    options.gpu_lock_timeout = absl::Seconds(request.gpu_lock_timeout_seconds());
+  }
   options.owner = call.caller.uid;
   options.caller = node.policy().IsAdmin(call.caller) ? 0 : call.caller.uid;
   options.job_name = job.name;
@@ -109,7 +83,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   });
   Observer observer(monitor);
   absl::StatusOr<ckpt::CaptureResult> result =
-      ckpt::Capture(*store, criu, /*device=*/nullptr, options, &observer, &monitor.cancelled());
+      ckpt::Capture(*store, criu, &node.gpus(), options, &observer, &monitor.cancelled());
   monitor.Stop();
   RK_RETURN_IF_ERROR(result.status());
   if (!job.name.empty()) {
@@ -126,6 +100,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   out->set_total_seconds(result->total_seconds);
   out->set_processes(result->processes);
   out->set_threads(result->threads);
+  out->set_gpu_bytes(result->gpu_bytes);
   ToProto(result->phases, out->mutable_phases());
   ToProto(result->warnings, out->mutable_warnings());
   ToProto(result->command_lines, out->mutable_command_lines());

@@ -59,6 +59,22 @@ class GrpcService final : public v1::Rekindle::Service {
                         v1::ListJobsResponse* response) override {
     return Unary(daemon::ListJobs, context, request, response);
   }
+  grpc::Status ListGpus(grpc::ServerContext* context, const v1::ListGpusRequest* request,
+                        v1::ListGpusResponse* response) override {
+    return Unary(daemon::ListGpus, context, request, response);
+  }
+  grpc::Status ParkGpu(grpc::ServerContext* context, const v1::ParkGpuRequest* request,
+                       v1::GpuMoveResponse* response) override {
+    return Unary(daemon::ParkGpu, context, request, response);
+  }
+  grpc::Status ResumeGpu(grpc::ServerContext* context, const v1::ResumeGpuRequest* request,
+                         v1::GpuMoveResponse* response) override {
+    return Unary(daemon::ResumeGpu, context, request, response);
+  }
+  grpc::Status SwapGpu(grpc::ServerContext* context, const v1::SwapGpuRequest* request,
+                       v1::GpuMoveResponse* response) override {
+    return Unary(daemon::SwapGpu, context, request, response);
+  }
   grpc::Status ListImages(grpc::ServerContext* context, const v1::ListImagesRequest* request,
                           v1::ListImagesResponse* response) override {
     return Unary(daemon::ListImages, context, request, response);

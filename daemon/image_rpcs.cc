@@ -52,6 +52,24 @@ absl::Status DescribeBytes(const Node& node, const Caller& caller, const store::
   return absl::OkStatus();
 }
 
+void DescribeGpu(const v1::GpuState& state, v1::ImageGpu* out) {
+  out->set_driver(state.driver());
+  out->set_cuda_version(state.cuda_version());
+  for (const v1::GpuOfImage& device : state.devices()) {
+    v1::GpuDevice* entry = out->add_devices();
+    entry->set_uuid(device.uuid());
+    entry->set_model(device.model());
+    entry->set_total_bytes(device.total_bytes());
+  }
+  for (const v1::GpuUseOfImage& use : state.uses()) {
+    v1::GpuUse* entry = out->add_uses();
+    entry->set_pid(use.pid());
+    entry->set_uuid(use.uuid());
+    if (use.has_bytes()) entry->set_bytes(use.bytes());
+    out->set_device_bytes(out->device_bytes() + use.bytes());
+  }
+}
+
 }  // namespace
 
 absl::Status ListImages(Node& node, const Call& call, const v1::ListImagesRequest& request,
@@ -103,6 +121,7 @@ absl::Status InspectImage(Node& node, const Call& call, const v1::InspectImageRe
   response->set_command(manifest.command());
   response->set_working_directory(manifest.working_directory());
   response->set_log(manifest.log());
+  if (manifest.has_gpu()) DescribeGpu(manifest.gpu(), response->mutable_gpu());
   return absl::OkStatus();
 }
 

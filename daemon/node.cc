@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/file.h"
@@ -21,6 +22,20 @@ namespace {
 std::string FromEnvironment(const char* name) {
   const char* value = ::getenv(name);
   return value ? value : "";
+}
+
+// Seconds in the variable; nothing or nonsense: as it is.
+void SetFromEnvironment(const char* name, absl::Duration* duration) {
+  double seconds = 0;
+  if (absl::SimpleAtod(FromEnvironment(name), &seconds) && seconds >= 0) *duration = absl::Seconds(seconds);
+}
+
+gpu::MoverOptions GpuOptions(const std::string& runtime_directory) {
+  gpu::MoverOptions options;
+  options.ledger_directory = absl::StrCat(runtime_directory, "/gpu");
+  SetFromEnvironment("REKINDLE_GPU_ROOM_TIMEOUT", &options.room_timeout);
+  SetFromEnvironment("REKINDLE_GPU_MOVE_TIMEOUT", &options.move_timeout);
+  return options;
 }
 
 }  // namespace
@@ -46,7 +61,8 @@ std::string DefaultLogDirectory() {
 Node::Node(NodeOptions options)
     : options_(std::move(options)),
       policy_(::geteuid(), options_.admin_group),
-      jobs_(absl::StrCat(options_.runtime_directory, "/jobs")) {}
+      jobs_(absl::StrCat(options_.runtime_directory, "/jobs")),
+      gpus_(GpuOptions(options_.runtime_directory)) {}
 
 absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
   absl::MutexLock lock(&mutex_);
@@ -76,6 +92,17 @@ void Node::RecoverJobs() {
   } else if (!freed->empty()) {
     Log(LogLevel::kWarning, absl::StrCat("jobs that an interrupted capture had left stopped run again: PID ",
                                          absl::StrJoin(*freed, ", ")));
+  }
+  // After the stopped ones run: the driver works through a thread of the job.
+  freed = gpus_.Recover();
+  if (!freed.ok()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("putting back GPU memory that an interrupted move had left in host memory: ",
+                     freed.status().message()));
+  } else if (!freed->empty()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("GPU memory that an interrupted move had left in host memory is back: PID ",
+                     absl::StrJoin(*freed, ", ")));
   }
   restore::RemoveDeadRestores(options_.runtime_directory);
 }

@@ -17,6 +17,7 @@
 #include "daemon/job_reaper.h"
 #include "daemon/job_registry.h"
 #include "dedup_store/store.h"
+#include "gpu_state/job_mover.h"
 
 namespace rekindle::daemon {
 
@@ -42,6 +43,8 @@ class Node {
   const AccessPolicy& policy() const { return policy_; }
   JobRegistry& jobs() { return jobs_; }
   JobReaper& reaper() { return reaper_; }
+  // Starts nothing before a job that uses a GPU is met.
+  gpu::JobMover& gpus() { return gpus_; }
   enum class Access {
     kRead,    // the store must be there
     kWrite,   // the store must be there
@@ -52,8 +55,8 @@ class Node {
 
   absl::StatusOr<criu::Installation> Criu() const { return criu::FindCriu(); }
 
-  // Lets jobs go on that a dead Rekindle left stopped, and removes what it left in memory. Before anything
-  // else, whatever it is; does its work once, and what it can't do it logs.
+  // Lets jobs go on that a dead Rekindle left stopped or without their GPU memory, and removes what it left
+  // in memory. Before anything else, whatever it is; does its work once, and what it can't do it logs.
   void RecoverJobs() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Makes the runtime directory. Before anything that has to do with running jobs.
@@ -71,6 +74,7 @@ class Node {
   const AccessPolicy policy_;
   JobRegistry jobs_;
   JobReaper reaper_;
+  gpu::JobMover gpus_;
   std::atomic<bool> stopping_{false};
   absl::Mutex mutex_;
   std::shared_ptr<store::Store> store_ ABSL_GUARDED_BY(mutex_);

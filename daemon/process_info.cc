@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <map>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -47,23 +46,9 @@ absl::StatusOr<ProcessInfo> ReadProcessInfo(pid_t pid) {
 
 TreeUse MeasureTree(pid_t root) {
   TreeUse use;
-  std::multimap<pid_t, pid_t> children;
-  bool root_lives = false;
-  for (pid_t pid : ListProcesses()) {
-    absl::StatusOr<ProcessInfo> info = ReadProcessInfo(pid);
-    if (!info.ok() || info->state == 'Z') continue;
-    children.emplace(info->parent, pid);
-    root_lives |= pid == root;
-  }
-  if (!root_lives) return use;
-  std::vector<pid_t> todo{root};
-  while (!todo.empty()) {
-    pid_t pid = todo.back();
-    todo.pop_back();
+  for (pid_t pid : ProcessTree(root)) {
     ++use.processes;
     use.resident_bytes += ResidentBytes(pid);
-    auto [first, last] = children.equal_range(pid);
-    for (auto child = first; child != last; ++child) todo.push_back(child->second);
   }
   return use;
 }

@@ -1,6 +1,7 @@
 #include "daemon/proto_conversion.h"
 
 #include "absl/status/statusor.h"
+#include "base/status.h"
 #include "daemon/process_info.h"
 
 namespace rekindle::daemon {
@@ -67,6 +68,16 @@ void ToProto(const std::vector<std::pair<std::string, double>>& phases,
 
 void ToProto(const std::vector<std::string>& strings, google::protobuf::RepeatedPtrField<std::string>* out) {
   for (const std::string& s : strings) out->Add(std::string(s));
+}
+
+absl::StatusOr<gpu::DevicePairs> FromProto(const google::protobuf::RepeatedPtrField<v1::GpuPair>& pairs) {
+  gpu::DevicePairs result;
+  for (const v1::GpuPair& pair : pairs) {
+    RK_ASSIGN_OR_RETURN(gpu::cuda::Uuid from, gpu::ParseUuid(pair.from()));
+    RK_ASSIGN_OR_RETURN(gpu::cuda::Uuid to, gpu::ParseUuid(pair.to()));
+    result.emplace_back(gpu::FormatUuid(from), gpu::FormatUuid(to));
+  }
+  return result;
 }
 
 }  // namespace rekindle::daemon

@@ -5,8 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "daemon/job_registry.h"
 #include "dedup_store/store.h"
+#include "gpu_state/device_plan.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::daemon {
@@ -19,5 +21,8 @@ void ToProto(const JobRecord& record, v1::Job* job);
 void ToProto(const std::vector<std::pair<std::string, double>>& phases,
              google::protobuf::RepeatedPtrField<v1::PhaseTime>* out);
 void ToProto(const std::vector<std::string>& strings, google::protobuf::RepeatedPtrField<std::string>* out);
+
+// InvalidArgument when one is no UUID.
+absl::StatusOr<gpu::DevicePairs> FromProto(const google::protobuf::RepeatedPtrField<v1::GpuPair>& pairs);
 
 }  // namespace rekindle::daemon

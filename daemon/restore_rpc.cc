@@ -102,6 +102,7 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
   options.image = info.digest;
   options.tcp_close = request.tcp_close();
   options.ignore_mismatch = request.ignore_mismatch();
+  RK_ASSIGN_OR_RETURN(options.gpu_map, FromProto(request.gpu_map()));
   options.caller = node.policy().IsAdmin(call.caller) ? 0 : call.caller.uid;
   options.runtime_directory = node.options().runtime_directory;
 
@@ -138,7 +139,7 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
   options.cancel_fd = monitor.cancel_fd();
   Observer observer(monitor);
   absl::StatusOr<restore::RestoreResult> result =
-      restore::Restore(*store, criu, /*device=*/nullptr, options, &observer);
+      restore::Restore(*store, criu, &node.gpus(), options, &observer);
   monitor.Stop();
   RK_RETURN_IF_ERROR(result.status());
 

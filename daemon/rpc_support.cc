@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "daemon/process_info.h"
 
 namespace rekindle::daemon {
 
@@ -25,6 +26,29 @@ absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Sto
   RK_ASSIGN_OR_RETURN(store::ImageInfo info, store.Find(image));
   RK_RETURN_IF_ERROR(node.policy().MayUseImage(caller, info.owner, verb, info.reference));
   return info;
+}
+
+absl::StatusOr<JobRecord> FindTarget(Node& node, pid_t pid, const std::string& name) {
+  if (!name.empty()) {
+    if (pid != 0)
+      return absl::InvalidArgumentError("a job is named by its PID or by its name: give one of them");
+    RK_ASSIGN_OR_RETURN(JobRecord job, node.jobs().FindByName(name));
+    if (!JobRegistry::Lives(job)) {
+      return absl::NotFoundError(absl::StrCat("job '", job.name, "' (PID ", job.pid,
+                                              ") has ended: 'rekindle ps' lists the jobs that run"));
+    }
+    return job;
+  }
+  if (pid <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("'", pid, "' is no PID: give a process's number"));
+  }
+  std::optional<JobRecord> job = node.jobs().FindRunning(pid);
+  if (job) return *std::move(job);
+  JobRecord process;
+  process.pid = pid;
+  RK_ASSIGN_OR_RETURN(ProcessInfo info, ReadProcessInfo(process.pid));
+  process.owner = info.uid;
+  return process;
 }
 
 absl::Status SendJobEnd(const Node& node, const Call& call, const JobEnd& end,

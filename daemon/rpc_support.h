@@ -20,6 +20,10 @@ absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Sto
                                               const Caller& caller, absl::string_view image,
                                               absl::string_view verb);
 
+// The running job that a request names, by PID or by its name: one of them. A process that is no job of ours
+// has a record of its PID and owner alone.
+absl::StatusOr<JobRecord> FindTarget(Node& node, pid_t pid, const std::string& name);
+
 // Waits until the job ends, and sends how it did. Leaves early, the job running on, when the client has gone
 // (OK) or the daemon is about to (Unavailable).
 absl::Status SendJobEnd(const Node& node, const Call& call, const JobEnd& end,

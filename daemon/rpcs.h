@@ -30,6 +30,16 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
 absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& request,
                      const EventSink<v1::JobEvent>& send);
 
+// gpu_rpcs.cc
+absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest& request,
+                      v1::ListGpusResponse* response);
+absl::Status ParkGpu(Node& node, const Call& call, const v1::ParkGpuRequest& request,
+                     v1::GpuMoveResponse* response);
+absl::Status ResumeGpu(Node& node, const Call& call, const v1::ResumeGpuRequest& request,
+                       v1::GpuMoveResponse* response);
+absl::Status SwapGpu(Node& node, const Call& call, const v1::SwapGpuRequest& request,
+                     v1::GpuMoveResponse* response);
+
 // image_rpcs.cc
 absl::Status ListImages(Node& node, const Call& call, const v1::ListImagesRequest& request,
                         v1::ListImagesResponse* response);

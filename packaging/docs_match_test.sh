@@ -7,7 +7,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 
 REKINDLE=${1:?path of rekindle} REKINDLED=${2:?path of rekindled}
 cd "$REPO_ROOT/packaging"
-COMMANDS=(doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats export import version)
+COMMANDS=(doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats gpu export import version)
+GPU_COMMANDS=(ps park resume swap lease release)
 FAILURES=0
 
 # has FILE PATTERN WHAT
@@ -35,9 +36,15 @@ for command in "${COMMANDS[@]}"; do
   done
 done
 
+for command in "${GPU_COMMANDS[@]}"; do
+  "$REKINDLE" gpu "$command" --help >/dev/null || { echo "rekindle gpu $command --help failed"; ((++FAILURES)); }
+  has man/rekindle.1 "Cm gpu $command( |\$)" "the command gpu $command"
+done
+
 mapfile -t OPTIONS < <({
   options_of "$REKINDLE"
   for command in "${COMMANDS[@]}"; do options_of "$REKINDLE" "$command"; done
+  for command in "${GPU_COMMANDS[@]}"; do options_of "$REKINDLE" gpu "$command"; done
 } | sort -u)
 ((${#OPTIONS[@]} > 10)) || { echo "rekindle --help lists hardly any options"; ((++FAILURES)); }
 for option in "${OPTIONS[@]}"; do

@@ -25,6 +25,7 @@
 #include "criu/restore_session.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/compatibility.h"
+#include "restore/gpu_record.h"
 #include "restore/image_directory.h"
 #include "restore/withheld_pages.h"
 
@@ -61,9 +62,9 @@ class ProgressTicker {
 // The steps of one restore, in the order in which Restore() takes them.
 class RestoreRun : public criu::RestoreObserver {
  public:
-  RestoreRun(store::Store& store, const criu::Installation& criu, gpu::DeviceStep* device,
+  RestoreRun(store::Store& store, const criu::Installation& criu, gpu::JobMover* gpu,
              const RestoreOptions& options, restore::RestoreObserver* observer)
-      : store_(store), criu_(criu), device_(device), options_(options), observer_(observer) {}
+      : store_(store), criu_(criu), gpu_(gpu), options_(options), observer_(observer) {}
 
   // Everything that can be refused before anything is started.
   absl::Status Plan() {
@@ -83,6 +84,7 @@ class RestoreRun : public criu::RestoreObserver {
     RK_RETURN_IF_ERROR(CheckIdsAreFree(tree, options_.cancel_fd));
     if (!HasOwnMounts()) RK_RETURN_IF_ERROR(CheckFiles(result_.manifest, &result_.warnings));
     RK_RETURN_IF_ERROR(CheckMemory(PageBytes()));
+    RK_RETURN_IF_ERROR(PlanGpus());
     EndPhase("plan");
     return absl::OkStatus();
   }
@@ -124,23 +126,23 @@ class RestoreRun : public criu::RestoreObserver {
     return status;
   }
 
-  absl::Status RestoreDevices() {
-    if (!device_) return absl::OkStatus();
-    std::vector<pid_t> pids;
-    for (const criu::PstreeEntry& process : directory_->tree()) {
-      if (device_->UsesDevice(process.pid)) pids.push_back(process.pid);
-    }
-    if (pids.empty()) return absl::OkStatus();
-    absl::Status status = device_->AfterRestore(pids);
+  // The tree runs; its CUDA calls wait until its device memory is where it was.
+  absl::Status RestoreGpuState() {
+    if (!result_.manifest.has_gpu()) return absl::OkStatus();
+    phase_name_ = "gpu";
+    if (observer_) observer_->OnProgress({"gpu", 0, GpuBytes(), total_.seconds()});
+    const gpu::GpuRecord record = FromProto(result_.manifest.gpu());
+    absl::Status status = gpu_->PutOn(result_.root, record.pids, record, gpu_pairs_);
     if (status.ok()) {
-      EndPhase("devices");
+      EndPhase("gpu");
       return status;
     }
     // A job without its device state must not go on.
     for (const criu::PstreeEntry& process : directory_->tree()) ::kill(process.pid, SIGKILL);
     while (::waitpid(result_.root, nullptr, 0) < 0 && errno == EINTR) {
     }
-    return status;
+    return Annotate(status,
+                    absl::StrCat("restoring ", options_.image, ": its GPU state; nothing is left running"));
   }
 
   RestoreResult TakeResult() {
@@ -152,6 +154,29 @@ class RestoreRun : public criu::RestoreObserver {
   void EndPhase(const char* name) {
     result_.phases.emplace_back(name, phase_.seconds());
     phase_.Restart();
+  }
+
+  absl::Status PlanGpus() {
+    if (!result_.manifest.has_gpu()) {
+      if (options_.gpu_map.empty()) return absl::OkStatus();
+      return absl::InvalidArgumentError(
+          absl::StrCat("image ", image_->info().reference, " has no GPU state; leave --gpu-map out"));
+    }
+    if (!gpu_) {
+      return absl::UnimplementedError(
+          absl::StrCat("restoring ", options_.image, ": it has GPU state, which is not supported here"));
+    }
+    auto pairs =
+        gpu_->PlanRestore(FromProto(result_.manifest.gpu()), options_.gpu_map, options_.ignore_mismatch);
+    if (!pairs.ok()) return Annotate(pairs.status(), absl::StrCat("restoring ", options_.image));
+    gpu_pairs_ = *std::move(pairs);
+    return absl::OkStatus();
+  }
+
+  uint64_t GpuBytes() const {
+    uint64_t bytes = 0;
+    for (const v1::GpuUseOfImage& use : result_.manifest.gpu().uses()) bytes += use.bytes();
+    return bytes;
   }
 
   uint64_t PageBytes() const {
@@ -234,7 +259,7 @@ class RestoreRun : public criu::RestoreObserver {
 
   store::Store& store_;
   const criu::Installation& criu_;
-  gpu::DeviceStep* const device_;
+  gpu::JobMover* const gpu_;
   const RestoreOptions& options_;
   restore::RestoreObserver* const observer_;
 
@@ -243,6 +268,7 @@ class RestoreRun : public criu::RestoreObserver {
   std::atomic<uint64_t> bytes_done_{0};
   std::atomic<const char*> phase_name_{"plan"};
   double pages_seconds_ = 0;
+  gpu::DevicePairs gpu_pairs_;
   UniqueFd log_, null_;
   RestoreResult result_;
   Stopwatch total_, phase_;
@@ -250,14 +276,13 @@ class RestoreRun : public criu::RestoreObserver {
 
 }  // namespace
 
-absl::StatusOr<RestoreResult> Restore(store::Store& store, const criu::Installation& criu,
-                                      gpu::DeviceStep* device, const RestoreOptions& options,
-                                      RestoreObserver* observer) {
-  RestoreRun run(store, criu, device, options, observer);
+absl::StatusOr<RestoreResult> Restore(store::Store& store, const criu::Installation& criu, gpu::JobMover* gpu,
+                                      const RestoreOptions& options, RestoreObserver* observer) {
+  RestoreRun run(store, criu, gpu, options, observer);
   RK_RETURN_IF_ERROR(run.Plan());
   RK_RETURN_IF_ERROR(run.LayOutFiles());
   RK_RETURN_IF_ERROR(run.RunCriu());
-  RK_RETURN_IF_ERROR(run.RestoreDevices());
+  RK_RETURN_IF_ERROR(run.RestoreGpuState());
   return run.TakeResult();
 }
 

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "criu/installation.h"
 #include "dedup_store/store.h"
-#include "gpu_state/device_step.h"
+#include "gpu_state/job_mover.h"
 #include "rekindle/v1/job_manifest.pb.h"
 
 namespace rekindle::restore {
@@ -25,11 +25,12 @@ struct RestoreOptions {
   bool ignore_mismatch = false;
   uid_t caller = 0;
   std::string runtime_directory;  // short path; the image's small files are laid out below it or in /dev/shm
+  gpu::DevicePairs gpu_map;       // where the GPU state goes; empty: the same GPUs, or free ones of the model
   int cancel_fd = -1;             // readable: give up (Cancelled)
 };
 
 struct RestoreProgress {
-  const char* phase = "";  // "plan", "metadata", "criu", "pages"
+  const char* phase = "";  // "plan", "metadata", "criu", "pages", "gpu"
   uint64_t bytes_done = 0, bytes_total = 0;
   double elapsed_seconds = 0;
 };
@@ -52,10 +53,10 @@ struct RestoreResult {
 
 // Blocking; several restores may run at once. On failure nothing of the tree is left.
 // FailedPrecondition before anything is started: a PID is in use, a needed file has gone or changed its size,
-// CPU features are missing, the kernel or CRIU is too old for the image.
-absl::StatusOr<RestoreResult> Restore(store::Store& store, const criu::Installation& criu,
-                                      gpu::DeviceStep* device, const RestoreOptions& options,
-                                      RestoreObserver* observer);
+// CPU features are missing, the kernel or CRIU is too old for the image, its GPUs are not there. `gpu` may be
+// null: an image with GPU state is then refused.
+absl::StatusOr<RestoreResult> Restore(store::Store& store, const criu::Installation& criu, gpu::JobMover* gpu,
+                                      const RestoreOptions& options, RestoreObserver* observer);
 
 // Removes what restores that died have left in memory (see RestoreOptions::runtime_directory).
 void RemoveDeadRestores(const std::string& runtime_directory);

@@ -15,7 +15,7 @@ _rekindle() {
     words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
   }
   local globals='--store --host --tls-ca --tls-cert --tls-key --no-daemon --json --verbose --help'
-  local commands='doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats export import version'
+  local commands='doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats gpu export import version'
 
   local i command=
   for ((i = 1; i < cword; i++)); do
@@ -42,11 +42,11 @@ _rekindle() {
       fi
       ;;
     ckpt)
-      flags='--tag --stop --parent --no-parent --replace --tcp-established --tcp-close --label --staging-memory'
+      flags='--tag --stop --parent --no-parent --replace --tcp-established --tcp-close --label --staging-memory --gpu-lock-timeout'
       [[ $previous == --parent ]] && arguments=$(_rekindle_images) || arguments="$(_rekindle_jobs) $(ps -eo pid= 2>/dev/null)"
       ;;
     restore)
-      flags='--detach --pidfile --log --tcp-close --ignore-mismatch --name'
+      flags='--detach --pidfile --log --tcp-close --ignore-mismatch --name --gpu-map'
       arguments=$(_rekindle_images)
       ;;
     ps) flags='--all' ;;
@@ -60,6 +60,10 @@ _rekindle() {
     quota)
       flags='--owner --max --store-max --high-water'
       [[ $previous == --owner ]] && arguments=$(compgen -u)
+      ;;
+    gpu)
+      flags='--gpu-map --lock-timeout --timeout --pin'
+      [[ $previous == gpu ]] && arguments='ps park resume swap lease release' || arguments=$(_rekindle_jobs)
       ;;
     fsck) flags='--read --read-data --repair' ;;
     export) flags='--criu' arguments=$(_rekindle_images) ;;

@@ -7,7 +7,7 @@ function __rekindle_jobs
     rekindle ps --json 2>/dev/null | string match -ra '"name": *"([^"]*)"' --groups-only
 end
 
-set -l commands doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats export import version
+set -l commands doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats gpu export import version
 complete -c rekindle -f
 complete -c rekindle -l store -x -a '(__fish_complete_directories)' -d 'Folder of the store'
 complete -c rekindle -l host -x -d 'Address of the daemon'
@@ -33,6 +33,7 @@ complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a gc -d 'Fr
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a fsck -d 'Check the store'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a quota -d 'Show or set limits of the store'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a stats -d 'Show what the store holds'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a gpu -d 'GPUs and the jobs on them'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a export -d 'Write a CRIU image directory'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a import -d 'Take in a CRIU image directory'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a version -d 'Show versions'
@@ -53,6 +54,12 @@ complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l replace -d 'Take o
 complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l tcp-established -d 'Carry live TCP connections'
 complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l label -x -d 'Keep a label'
 complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l staging-memory -x -d 'RAM for the copy of the memory'
+complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l gpu-lock-timeout -x -d 'How long work on a GPU may take to end'
+complete -c rekindle -n '__fish_seen_subcommand_from restore gpu' -l gpu-map -x -d 'Onto other GPUs: OLD=NEW,...'
+complete -c rekindle -n '__fish_seen_subcommand_from gpu' -a 'ps park resume swap lease release (__rekindle_jobs)'
+complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l lock-timeout -x -d 'How long work on the GPU may take to end'
+complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l timeout -x -d 'How long to wait for a turn'
+complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l pin -d 'Do not park it for others'
 complete -c rekindle -n '__fish_seen_subcommand_from restore' -l ignore-mismatch -d 'Try although CPU, kernel or CRIU differ'
 complete -c rekindle -n '__fish_seen_subcommand_from ps' -s a -l all -d 'Those that have ended too'
 complete -c rekindle -n '__fish_seen_subcommand_from inspect' -l objects -d 'List its objects too'

@@ -1,0 +1,154 @@
+#include "cli/gpu_arguments.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+
+namespace rekindle::cli {
+namespace {
+
+constexpr char kJobType[] = "PID|NAME";
+
+struct JobName {
+  int pid = 0;
+  std::string name;
+};
+
+absl::StatusOr<JobName> ParseJob(const std::string& text) {
+  JobName job;
+  if (text.find_first_not_of("0123456789") != std::string::npos) {
+    job.name = text;
+  } else if (!absl::SimpleAtoi(text, &job.pid) || job.pid <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is no PID and no name of a job"));
+  }
+  return job;
+}
+
+}  // namespace
+
+absl::Status ParseGpuMap(const std::string& text, google::protobuf::RepeatedPtrField<v1::GpuPair>* pairs) {
+  for (absl::string_view part : absl::StrSplit(text, ',')) {
+    std::pair<std::string, std::string> sides = absl::StrSplit(part, absl::MaxSplits('=', 1));
+    if (sides.first.empty() || sides.second.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", text, "' is no GPU map: write OLD=NEW,…, each a UUID from 'nvidia-smi -L'"));
+    }
+    v1::GpuPair* pair = pairs->Add();
+    pair->set_from(sides.first);
+    pair->set_to(sides.second);
+  }
+  return absl::OkStatus();
+}
+
+CLI::App* GpuArguments::AddCommand(const std::string& name, const std::string& description,
+                                   const std::string& examples) {
+  CLI::App* command = gpu_->add_subcommand(name, description);
+  command->fallthrough();
+  command->footer("Examples:\n" + examples);
+  return command;
+}
+
+void GpuArguments::AddTo(CLI::App& app) {
+  gpu_ = app.add_subcommand("gpu", "Show GPUs and the jobs on them; move jobs off and onto them");
+  gpu_->fallthrough();
+  gpu_->require_subcommand(1);
+  gpu_->footer(
+      "Examples:\n"
+      "  rekindle gpu ps\n"
+      "  rekindle gpu park llama\n"
+      "  rekindle gpu swap llama mistral\n"
+      "A parked job stays where it is, its device memory in host memory; its CUDA calls wait.\n");
+  AddCommand("ps", "List GPUs, and the jobs that use them or are parked", "  rekindle gpu ps --json\n");
+  CLI::App* park = AddCommand("park", "Move a job's device memory to host memory and free its GPU",
+                              "  rekindle gpu park llama\n  rekindle gpu park 4711 --lock-timeout 60\n");
+  park->add_option("job", job_, "PID of the job's root process, or a job's name")
+      ->type_name(kJobType)
+      ->required();
+  CLI::App* resume = AddCommand("resume", "Put a parked job's device memory back",
+                                "  rekindle gpu resume llama\n"
+                                "  rekindle gpu resume llama --gpu-map GPU-8a6c…=GPU-1b2d…\n");
+  resume->add_option("job", job_, "PID of the job's root process, or a job's name")
+      ->type_name(kJobType)
+      ->required();
+  resume->add_option("--gpu-map", map_, "Onto other GPUs of the same model; UUIDs from 'nvidia-smi -L'")
+      ->type_name("OLD=NEW,...");
+  CLI::App* swap =
+      AddCommand("swap", "Park one job and resume another", "  rekindle gpu swap llama mistral\n");
+  swap->add_option("out", job_, "The job to park")->type_name(kJobType)->required();
+  swap->add_option("in", other_job_, "The job to resume")->type_name(kJobType)->required();
+  CLI::App* lease = AddCommand(
+      "lease", "Let the daemon put a job on its GPU and keep it there",
+      "  rekindle gpu lease llama --timeout 5 && curl … ; rekindle gpu release llama\n"
+      "Jobs that nobody has leased are parked if device memory is short, the least recently used first.\n");
+  lease->add_option("job", job_, "PID of the job's root process, or a job's name")
+      ->type_name(kJobType)
+      ->required();
+  lease->add_option("--timeout", timeout_, "How long to wait for a turn [60]")
+      ->type_name("SECONDS")
+      ->check(CLI::PositiveNumber);
+  lease->add_flag("--pin", pin_, "Do not park it for others after its release either");
+  CLI::App* release = AddCommand("release", "Give a lease back: the job may be parked for others",
+                                 "  rekindle gpu release llama\n");
+  release->add_option("job", job_, "PID of the job's root process, or a job's name")
+      ->type_name(kJobType)
+      ->required();
+  for (CLI::App* command : {park, swap}) {
+    command
+        ->add_option("--lock-timeout", lock_timeout_,
+                     "How long work under way on the GPU may take to end [10]")
+        ->type_name("SECONDS")
+        ->check(CLI::PositiveNumber);
+  }
+}
+
+std::string GpuArguments::Help() const {
+  for (const CLI::App* command : gpu_->get_subcommands()) return command->help("rekindle gpu");
+  return gpu_->help("rekindle");
+}
+
+absl::StatusOr<Command> GpuArguments::Finish() const {
+  const std::string name = gpu_->get_subcommands().front()->get_name();
+  if (name == "ps") return v1::ListGpusRequest();
+  RK_ASSIGN_OR_RETURN(JobName job, ParseJob(job_));
+  if (name == "park") {
+    v1::ParkGpuRequest request;
+    request.set_pid(job.pid);
+    request.set_job(job.name);
+    request.set_lock_timeout_seconds(lock_timeout_);
+    return request;
+  }
+  if (name == "resume") {
+    v1::ResumeGpuRequest request;
+    request.set_pid(job.pid);
+    request.set_job(job.name);
+    if (!map_.empty()) RK_RETURN_IF_ERROR(ParseGpuMap(map_, request.mutable_gpu_map()));
+    return request;
+  }
+  if (name == "lease") {
+    v1::LeaseGpuRequest request;
+    request.set_pid(job.pid);
+    request.set_job(job.name);
+    request.set_timeout_seconds(timeout_);
+    request.set_pin(pin_);
+    return request;
+  }
+  if (name == "release") {
+    v1::ReleaseGpuRequest request;
+    request.set_pid(job.pid);
+    request.set_job(job.name);
+    return request;
+  }
+  RK_ASSIGN_OR_RETURN(JobName in, ParseJob(other_job_));
+  v1::SwapGpuRequest request;
+  request.set_out_pid(job.pid);
+  request.set_out_job(job.name);
+  request.set_in_pid(in.pid);
+  request.set_in_job(in.name);
+  request.set_lock_timeout_seconds(lock_timeout_);
+  return request;
+}
+
+}  // namespace rekindle::cli

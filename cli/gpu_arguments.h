@@ -1,0 +1,35 @@
+// The options of `rekindle gpu …`, and those of other commands that have to do with GPUs.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cli/arguments.h"
+#include "rekindle/v1/rekindle.pb.h"
+
+namespace rekindle::cli {
+
+// "OLD=NEW,…", as the messages take it.
+absl::Status ParseGpuMap(const std::string& text, google::protobuf::RepeatedPtrField<v1::GpuPair>* pairs);
+
+// Outlives the CLI::App that it is added to.
+class GpuArguments {
+ public:
+  void AddTo(CLI::App& app);
+  // What was asked for; call it when `gpu` was the command.
+  absl::StatusOr<Command> Finish() const;
+  // Of the command under `gpu` that was named, or of `gpu`.
+  std::string Help() const;
+
+ private:
+  CLI::App* AddCommand(const std::string& name, const std::string& description, const std::string& examples);
+
+  CLI::App* gpu_ = nullptr;
+  std::string job_, other_job_, map_;
+  double lock_timeout_ = 0, timeout_ = 0;
+  bool pin_ = false;
+};
+
+}  // namespace rekindle::cli

@@ -1,0 +1,101 @@
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/human_units.h"
+#include "cli/commands.h"
+#include "cli/table.h"
+
+namespace rekindle::cli {
+namespace {
+
+using Align = Table::Align;
+
+std::string MovedText(const v1::GpuMoveResponse& response) {
+  const double gigabytes = static_cast<double>(response.bytes()) * 1e-9;
+  return absl::StrFormat("%s in %s, %.2f GB/s\n", FormatBytes(response.bytes()),
+                         FormatSeconds(response.seconds()),
+                         response.seconds() > 0 ? gigabytes / response.seconds() : 0.0);
+}
+
+int Finish(const Output& output, const absl::StatusOr<v1::GpuMoveResponse>& response, const std::string& done,
+           const std::string& was_so) {
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  output.Text(response->nothing_to_do() ? was_so : absl::StrCat(done, ": ", MovedText(*response)));
+  return kDone;
+}
+
+std::string JobName(int pid, const std::string& name) { return name.empty() ? absl::StrCat(pid) : name; }
+
+}  // namespace
+
+int ListGpus(Client& client, const Output& output, const v1::ListGpusRequest& request) {
+  absl::StatusOr<v1::ListGpusResponse> response = client.ListGpus(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  output.Text(absl::StrFormat(
+      "driver %s, CUDA %d.%d, checkpoints by %s\n\n", response->driver().empty() ? "?" : response->driver(),
+      response->cuda_version() / 1000, response->cuda_version() % 1000 / 10, response->means()));
+  Table devices({{"GPU"}, {"MODEL"}, {"MEMORY", Align::kRight}, {"FREE", Align::kRight}});
+  for (const v1::GpuDevice& device : response->devices()) {
+    devices.AddRow({device.uuid(), absl::StrCat(device.model(), device.mig() ? " (MIG)" : ""),
+                    FormatBytes(device.total_bytes()), FormatBytes(device.free_bytes())});
+  }
+  output.Text(absl::StrCat(devices.ToString(), "\n"));
+  Table jobs({{"PID", Align::kRight}, {"NAME"}, {"STATE"}, {"GPU"}, {"MEMORY", Align::kRight}, {"COMMAND"}});
+  for (const v1::GpuJob& job : response->jobs()) {
+    const std::string state = job.parked() ? "parked" : job.state();
+    bool first = true;
+    for (const v1::GpuUse& use : job.uses()) {
+      jobs.AddRow({first ? absl::StrCat(job.pid()) : "", first ? job.name() : "", first ? state : "",
+                   use.uuid(), use.has_bytes() ? FormatBytes(use.bytes()) : "?",
+                   first ? Shown(job.command(), 60) : ""});
+      first = false;
+    }
+    if (first) jobs.AddRow({absl::StrCat(job.pid()), job.name(), state, "-", "-", Shown(job.command(), 60)});
+  }
+  output.Text(jobs.ToString());
+  return kDone;
+}
+
+int ParkGpu(Client& client, const Output& output, const v1::ParkGpuRequest& request) {
+  const std::string job = JobName(request.pid(), request.job());
+  return Finish(output, client.ParkGpu(request), absl::StrCat(job, " is parked"),
+                absl::StrCat(job, " is parked already\n"));
+}
+
+int ResumeGpu(Client& client, const Output& output, const v1::ResumeGpuRequest& request) {
+  const std::string job = JobName(request.pid(), request.job());
+  return Finish(output, client.ResumeGpu(request), absl::StrCat(job, " is on its GPU again"),
+                absl::StrCat(job, " is on its GPU already\n"));
+}
+
+int SwapGpu(Client& client, const Output& output, const v1::SwapGpuRequest& request) {
+  return Finish(output, client.SwapGpu(request),
+                absl::StrCat(JobName(request.out_pid(), request.out_job()), " is parked, ",
+                             JobName(request.in_pid(), request.in_job()), " is on its GPU"),
+                "nothing to swap\n");
+}
+
+int LeaseGpu(Client& client, const Output& output, const v1::LeaseGpuRequest& request) {
+  absl::StatusOr<v1::LeaseGpuResponse> response = client.LeaseGpu(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  output.Text(absl::StrCat(JobName(request.pid(), request.job()), " is on its GPU (",
+                           FormatBytes(response->bytes()), ") after ", FormatSeconds(response->seconds()),
+                           "; `rekindle gpu release` gives it back\n"));
+  return kDone;
+}
+
+int ReleaseGpu(Client& client, const Output& output, const v1::ReleaseGpuRequest& request) {
+  absl::StatusOr<v1::ReleaseGpuResponse> response = client.ReleaseGpu(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  output.Text(
+      absl::StrCat(JobName(request.pid(), request.job()), " has ", response->leases(), " leases left\n"));
+  return kDone;
+}
+
+}  // namespace rekindle::cli

@@ -1,0 +1,100 @@
+#include "gpu_state/device_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace rekindle::gpu {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Pair;
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+GpuDevice H200(const char* uuid, uint64_t free = 140 * kGiB) {
+  return {uuid, "H200", 140 * kGiB, free, false};
+}
+GpuDevice A100(const char* uuid, uint64_t free = 80 * kGiB) { return {uuid, "A100", 80 * kGiB, free, false}; }
+
+TEST(PlanDevices, SameGpusNeedNoPairs) {
+  auto plan =
+      PlanDevices({H200("a"), H200("b")}, {{1, "a", 10 * kGiB}}, {H200("b"), H200("a"), H200("c")}, {}, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(*plan, IsEmpty());
+}
+
+TEST(PlanDevices, MissingGpusAreReplacedByTheSameModel) {
+  auto plan = PlanDevices({H200("a"), H200("b")}, {{1, "a", 10 * kGiB}, {1, "b", 100 * kGiB}},
+                          {A100("x"), H200("c", 20 * kGiB), H200("d", 120 * kGiB)}, {}, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(*plan, ElementsAre(Pair("a", "c"), Pair("b", "d")));
+}
+
+TEST(PlanDevices, RefusesFewerOfTheModel) {
+  auto plan = PlanDevices({H200("a"), H200("b")}, {}, {H200("c"), A100("x")}, {}, {});
+  EXPECT_TRUE(absl::IsFailedPrecondition(plan.status()));
+  EXPECT_THAT(std::string(plan.status().message()), HasSubstr("not as many of the same model"));
+}
+
+TEST(PlanDevices, RefusesAGpuThatIsTooFull) {
+  auto plan =
+      PlanDevices({H200("a")}, {{1, "a", 30 * kGiB}}, {H200("a", 20 * kGiB)}, {{77, "a", 120 * kGiB}}, {});
+  EXPECT_TRUE(absl::IsResourceExhausted(plan.status()));
+  EXPECT_THAT(std::string(plan.status().message()), HasSubstr("77"));
+  EXPECT_THAT(std::string(plan.status().message()), HasSubstr("30.0 GiB"));
+}
+
+TEST(PlanDevices, TakesTheWantedOnes) {
+  auto plan = PlanDevices({H200("a"), H200("b")}, {{1, "a", kGiB}}, {H200("a"), H200("b"), H200("c")}, {},
+                          {{"a", "c"}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  // The driver wants all of them named.
+  EXPECT_THAT(*plan, ElementsAre(Pair("a", "c"), Pair("b", "b")));
+}
+
+TEST(PlanDevices, TwoMaySwap) {
+  auto plan = PlanDevices({H200("a"), H200("b")}, {}, {H200("a"), H200("b")}, {}, {{"a", "b"}, {"b", "a"}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(*plan, ElementsAre(Pair("a", "b"), Pair("b", "a")));
+}
+
+TEST(PlanDevices, RefusesWantedOnesThatCannotBe) {
+  auto code = [](const DevicePairs& wanted) {
+    return PlanDevices({H200("a"), H200("b")}, {}, {H200("a"), H200("b"), H200("c"), A100("x")}, {}, wanted)
+        .status()
+        .code();
+  };
+  EXPECT_EQ(code({{"c", "a"}}), absl::StatusCode::kInvalidArgument) << "it was not on c";
+  EXPECT_EQ(code({{"a", "b"}}), absl::StatusCode::kInvalidArgument) << "b is taken by b";
+  EXPECT_EQ(code({{"a", "x"}}), absl::StatusCode::kFailedPrecondition) << "another model";
+  EXPECT_EQ(code({{"a", "y"}}), absl::StatusCode::kFailedPrecondition) << "not there";
+}
+
+TEST(PlanDevices, DoesNotTakeAGpuInInstances) {
+  GpuDevice split = H200("c");
+  split.mig = true;
+  EXPECT_FALSE(PlanDevices({H200("a")}, {}, {split}, {}, {}).ok());
+}
+
+TEST(PlanDevices, NothingOnAnyGpuNeedsNone) {
+  auto plan = PlanDevices({}, {}, {}, {}, {});
+  ASSERT_TRUE(plan.ok());
+  EXPECT_THAT(*plan, IsEmpty());
+}
+
+TEST(ParseDevicePairs, ReadsAListAndRefusesWhatIsNone) {
+  const std::string a = "GPU-8a6c2f1e-0b1d-4c3e-9f00-0123456789ab",
+                    b = "GPU-8a6c2f1e-0b1d-4c3e-9f00-0123456789ac";
+  auto pairs = ParseDevicePairs(a + "=" + b + "," + b + "=" + a);
+  ASSERT_TRUE(pairs.ok()) << pairs.status();
+  EXPECT_THAT(*pairs, ElementsAre(Pair(a, b), Pair(b, a)));
+  EXPECT_FALSE(ParseDevicePairs("").ok());
+  EXPECT_FALSE(ParseDevicePairs(a).ok());
+  EXPECT_FALSE(ParseDevicePairs(a + "=" + b + "," + a + "=" + b).ok());
+  EXPECT_FALSE(ParseDevicePairs("0=1").ok());
+}
+
+}  // namespace
+}  // namespace rekindle::gpu

@@ -1,0 +1,168 @@
+// The driver's checkpoint functions, through dlopen: one binary serves machines with and without a GPU.
+#include <dlfcn.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "gpu_state/checkpoint_driver.h"
+
+namespace rekindle::gpu {
+namespace {
+
+constexpr char kLibrary[] = "libcuda.so.1";
+
+absl::StatusCode CodeFor(cuda::Result result) {
+  switch (result) {
+    case cuda::kInvalidValue:
+      return absl::StatusCode::kNotFound;
+    case cuda::kOutOfMemory:
+    case cuda::kOperatingSystem:
+      return absl::StatusCode::kResourceExhausted;
+    case cuda::kIllegalState:
+      return absl::StatusCode::kFailedPrecondition;
+    case cuda::kNotReady:
+      return absl::StatusCode::kDeadlineExceeded;
+    case cuda::kNotSupported:
+      return absl::StatusCode::kUnimplemented;
+    case cuda::kNotPermitted:
+      return absl::StatusCode::kPermissionDenied;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+class DriverApi : public CheckpointDriver {
+ public:
+  absl::Status Open() {
+    // Never closed: the driver has threads of its own.
+    void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+      return absl::NotFoundError(absl::StrCat("the NVIDIA driver can't be loaded: ", ::dlerror(),
+                                              "; install it, or end the use of CUDA"));
+    }
+    auto symbol = [library](const char* name) { return ::dlsym(library, name); };
+    init_ = reinterpret_cast<cuda::InitFunction>(symbol("cuInit"));
+    auto get_version = reinterpret_cast<cuda::DriverGetVersionFunction>(symbol("cuDriverGetVersion"));
+    get_address_ = reinterpret_cast<cuda::GetProcAddressFunction>(symbol("cuGetProcAddress"));
+    error_name_ = reinterpret_cast<cuda::GetErrorTextFunction>(symbol("cuGetErrorName"));
+    error_string_ = reinterpret_cast<cuda::GetErrorTextFunction>(symbol("cuGetErrorString"));
+    if (!init_ || !get_version || !get_address_) {
+      return absl::UnimplementedError(absl::StrCat(kLibrary,
+                                                   " lacks cuInit, cuDriverGetVersion or "
+                                                   "cuGetProcAddress: it is older than CUDA 11.3"));
+    }
+    RK_RETURN_IF_ERROR(Check(get_version(&version_), "asking for the driver's version"));
+    const bool found =
+        Find("cuCheckpointProcessGetState", &get_state_) && Find("cuCheckpointProcessLock", &lock_) &&
+        Find("cuCheckpointProcessCheckpoint", &checkpoint_) &&
+        Find("cuCheckpointProcessRestore", &restore_) && Find("cuCheckpointProcessUnlock", &unlock_);
+    if (!found) {
+      return absl::UnimplementedError(
+          absl::StrCat("the NVIDIA driver (CUDA ", version_ / 1000, ".", version_ % 1000 / 10,
+                       ") has no checkpoint functions: driver 570 (CUDA 12.8) brought them"));
+    }
+    const cuda::Result result = init_(0);
+    absl::Status status = Check(result, "initialising the NVIDIA driver");
+    return result == cuda::kNoDevice ? absl::NotFoundError(status.message()) : status;
+  }
+
+  int version() const override { return version_; }
+  std::string means() const override { return kLibrary; }
+
+  absl::StatusOr<ProcessState> State(pid_t pid) override {
+    ProcessState state = ProcessState::kFailed;
+    RK_RETURN_IF_ERROR(CheckOf(pid, get_state_(pid, &state), "asking for the CUDA state"));
+    return state;
+  }
+
+  absl::Status Lock(pid_t pid, absl::Duration timeout) override {
+    cuda::LockArgs args = {};
+    // 0 would mean for ever.
+    args.timeout_ms = static_cast<uint32_t>(std::max<int64_t>(1, absl::ToInt64Milliseconds(timeout)));
+    return CheckOf(pid, lock_(pid, &args), "locking the CUDA calls");
+  }
+
+  absl::Status Checkpoint(pid_t pid) override {
+    cuda::CheckpointArgs args = {};
+    return CheckOf(pid, checkpoint_(pid, &args), "moving device memory to host memory");
+  }
+
+  absl::Status Restore(pid_t pid, absl::Span<const cuda::GpuPair> pairs) override {
+    cuda::RestoreArgs args = {};
+    if (!pairs.empty()) {
+      if (version_ < cuda::kFirstVersionWithGpuPairs) {
+        return absl::UnimplementedError(
+            absl::StrCat("process ", pid,
+                         ": moving GPU state onto another GPU needs driver 580 (CUDA 13.0); this is CUDA ",
+                         version_ / 1000, ".", version_ % 1000 / 10));
+      }
+      args.pairs = pairs.data();
+      args.pair_count = static_cast<uint32_t>(pairs.size());
+    }
+    absl::Status status = CheckOf(pid, restore_(pid, &args), "moving host memory back to the device");
+    // The process is known to use CUDA here, so what is invalid is the pairs.
+    if (absl::IsNotFound(status) && !pairs.empty()) return absl::InvalidArgumentError(status.message());
+    return status;
+  }
+
+  absl::Status Unlock(pid_t pid) override {
+    cuda::UnlockArgs args = {};
+    return CheckOf(pid, unlock_(pid, &args), "unlocking the CUDA calls");
+  }
+
+ private:
+  template <typename Function>
+  bool Find(const char* name, Function* function) const {
+    void* found = nullptr;
+    if (get_address_(name, &found, version_, 0) != cuda::kSuccess || found == nullptr) return false;
+    *function = reinterpret_cast<Function>(found);
+    return true;
+  }
+
+  std::string Text(cuda::Result result) const {
+    const char *name = nullptr, *text = nullptr;
+    if (error_name_) error_name_(result, &name);
+    if (error_string_) error_string_(result, &text);
+    return absl::StrCat(name ? name : "CUDA error", " (", result, ")", text ? ": " : "", text ? text : "");
+  }
+
+  absl::Status Check(cuda::Result result, absl::string_view what) const {
+    if (result == cuda::kSuccess) return absl::OkStatus();
+    return absl::Status(CodeFor(result), absl::StrCat(what, ": ", Text(result)));
+  }
+
+  absl::Status CheckOf(pid_t pid, cuda::Result result, absl::string_view what) const {
+    if (result == cuda::kSuccess) return absl::OkStatus();
+    return Check(result, absl::StrCat("process ", pid, ": ", what));
+  }
+
+  int version_ = 0;
+  cuda::InitFunction init_ = nullptr;
+  cuda::GetProcAddressFunction get_address_ = nullptr;
+  cuda::GetErrorTextFunction error_name_ = nullptr, error_string_ = nullptr;
+  cuda::GetStateFunction get_state_ = nullptr;
+  cuda::LockFunction lock_ = nullptr;
+  cuda::CheckpointFunction checkpoint_ = nullptr;
+  cuda::RestoreFunction restore_ = nullptr;
+  cuda::UnlockFunction unlock_ = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CheckpointDriver>> OpenDriverApi() {
+  auto driver = std::make_unique<DriverApi>();
+  RK_RETURN_IF_ERROR(driver->Open());
+  return driver;
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointDriver>> OpenCheckpointDriver() {
+  auto driver = OpenDriverApi();
+  if (driver.ok() || !absl::IsUnimplemented(driver.status())) return driver;
+  auto utility = OpenCheckpointUtility();
+  if (utility.ok()) return utility;
+  return absl::Status(driver.status().code(),
+                      absl::StrCat(driver.status().message(), "; and ", utility.status().message()));
+}
+
+}  // namespace rekindle::gpu

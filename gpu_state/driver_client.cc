@@ -1,0 +1,248 @@
+#include "gpu_state/driver_client.h"
+
+#include <signal.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/companion_program.h"
+#include "base/status.h"
+#include "base/subprocess.h"
+
+namespace rekindle::gpu {
+namespace {
+
+constexpr char kProgram[] = "rekindle-gpu-helper";
+// Initialising the driver takes seconds where there are many GPUs and nothing keeps them awake.
+constexpr absl::Duration kHelloMayTake = absl::Minutes(2);
+constexpr absl::Duration kDevicesMayTake = absl::Seconds(30);
+constexpr int kLockDescriptor = 4;  // the helper's
+
+}  // namespace
+
+// One helper process and what it has been asked.
+class DriverClient::Helper {
+ public:
+  static absl::StatusOr<std::shared_ptr<Helper>> Start(const std::string& program, int lock) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+      return ErrnoStatus(errno, "making a socket for the GPU helper");
+    }
+    UniqueFd ours(ends[0]), theirs(ends[1]);
+    SubprocessOptions start;
+    start.argv = {program};
+    start.descriptors = {{theirs.get(), kHelperSocket}, {STDERR_FILENO, STDERR_FILENO}};
+    if (lock >= 0) start.descriptors.emplace_back(lock, kLockDescriptor);
+    // A terminal's Ctrl-C and what ends our process group are not for it: it has to put things back.
+    start.new_session = true;
+    RK_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Start(start));
+    return std::shared_ptr<Helper>(new Helper(std::move(process), std::move(ours)));
+  }
+
+  ~Helper() {
+    // It sees the end of the stream, puts things back and ends; a hung one was killed before.
+    ::shutdown(socket_.get(), SHUT_WR);
+    reader_.join();
+    (void)process_.Wait();
+  }
+
+  // Numbers and sends a request. False: the helper is gone.
+  bool Send(HelperRequest request, uint64_t* id) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (gone_) return false;
+    request.id = *id = next_id_++;
+    const std::string packet = request.Encode();
+    ssize_t n;
+    while ((n = ::send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL)) < 0 && errno == EINTR) {
+    }
+    if (n < 0) return false;
+    answers_[*id] = std::nullopt;
+    return true;
+  }
+
+  absl::StatusOr<HelperAnswer> Await(uint64_t id, absl::Time deadline, bool* hangs)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    auto arrived = [this, id]()
+                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return gone_ || answers_[id].has_value(); };
+    const bool in_time = mutex_.AwaitWithDeadline(absl::Condition(&arrived), deadline);
+    std::optional<HelperAnswer> answer = std::move(answers_[id]);
+    answers_.erase(id);
+    if (answer) return *std::move(answer);
+    if (retired_ && answers_.empty()) Kill();
+    if (in_time) return absl::UnavailableError("Rekindle's GPU helper died");
+    *hangs = true;
+    return absl::UnavailableError("the NVIDIA driver did not answer in time");
+  }
+
+  // It is given no more work, and killed when it has none any more that may still end.
+  void Retire() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    retired_ = true;
+    if (answers_.empty()) Kill();
+  }
+
+  bool gone() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return gone_;
+  }
+
+ private:
+  Helper(Subprocess process, UniqueFd socket)
+      : process_(std::move(process)), socket_(std::move(socket)), reader_([this] { Read(); }) {}
+
+  void Kill() { (void)process_.Signal(SIGKILL); }
+
+  void Read() ABSL_LOCKS_EXCLUDED(mutex_) {
+    std::string packet(kMaxPacketBytes, '\0');
+    for (;;) {
+      const ssize_t n = ::recv(socket_.get(), packet.data(), packet.size(), 0);
+      if (n < 0 && errno == EINTR) continue;
+      absl::MutexLock lock(&mutex_);
+      if (n <= 0) {
+        gone_ = true;
+        return;
+      }
+      auto answer = HelperAnswer::Decode(absl::string_view(packet.data(), static_cast<size_t>(n)));
+      if (!answer.ok()) continue;
+      auto it = answers_.find(answer->id);
+      // One that came too late has nobody waiting.
+      if (it != answers_.end()) it->second = *std::move(answer);
+    }
+  }
+
+  Subprocess process_;
+  UniqueFd socket_;
+  absl::Mutex mutex_;
+  uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<uint64_t, std::optional<HelperAnswer>> answers_ ABSL_GUARDED_BY(mutex_);  // of what is waited for
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;
+  bool retired_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread reader_;
+};
+
+DriverClient::DriverClient(DriverClientOptions options) : options_(std::move(options)) {}
+
+DriverClient::~DriverClient() = default;
+
+absl::StatusOr<std::shared_ptr<DriverClient::Helper>> DriverClient::CurrentHelper() {
+  absl::MutexLock lock(&mutex_);
+  if (helper_ && !helper_->gone()) return helper_;
+  std::string program = options_.program;
+  if (program.empty()) {
+    RK_ASSIGN_OR_RETURN(program, FindCompanionProgram(kProgram));
+  }
+  int descriptor = -1;
+  if (options_.lock) {
+    RK_ASSIGN_OR_RETURN(descriptor, options_.lock());
+  }
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<Helper> helper, Helper::Start(program, descriptor));
+  uint64_t id = 0;
+  HelperRequest hello;
+  if (!helper->Send(hello, &id)) return absl::UnavailableError("Rekindle's GPU helper died at its start");
+  bool hangs = false;
+  auto answer = helper->Await(id, absl::Now() + kHelloMayTake, &hangs);
+  if (hangs) helper->Retire();
+  RK_RETURN_IF_ERROR(answer.status());
+  RK_RETURN_IF_ERROR(answer->status);
+  info_ = {answer->driver_version, answer->driver, answer->means};
+  helper_ = helper;
+  return helper;
+}
+
+void DriverClient::Retire(const std::shared_ptr<Helper>& helper) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (helper_ == helper) helper_.reset();
+  }
+  helper->Retire();
+}
+
+std::vector<absl::StatusOr<HelperAnswer>> DriverClient::Call(std::vector<HelperRequest> requests,
+                                                             absl::Duration timeout) {
+  auto helper = CurrentHelper();
+  if (!helper.ok()) return {requests.size(), helper.status()};
+  const absl::Time deadline = absl::Now() + timeout;
+  std::vector<uint64_t> ids(requests.size());
+  std::vector<bool> sent(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) sent[i] = (*helper)->Send(requests[i], &ids[i]);
+  std::vector<absl::StatusOr<HelperAnswer>> answers;
+  bool hangs = false;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    answers.push_back(sent[i] ? (*helper)->Await(ids[i], deadline, &hangs)
+                              : absl::UnavailableError("Rekindle's GPU helper died"));
+    if (answers.back().ok() && !answers.back()->status.ok()) {
+      absl::Status status = answers.back()->status;
+      answers.back() = std::move(status);
+    }
+  }
+  if (hangs) Retire(*helper);
+  return answers;
+}
+
+absl::StatusOr<DriverInfo> DriverClient::Info() {
+  RK_RETURN_IF_ERROR(CurrentHelper().status());
+  absl::MutexLock lock(&mutex_);
+  return info_;
+}
+
+absl::StatusOr<DeviceView> DriverClient::Devices() {
+  HelperRequest request;
+  request.what = HelperRequest::What::kDevices;
+  auto answer = std::move(Call({request}, kDevicesMayTake)[0]);
+  if (!answer.ok()) return answer.status();
+  return DeviceView{std::move(answer->devices), std::move(answer->uses)};
+}
+
+std::vector<absl::StatusOr<ProcessState>> DriverClient::States(absl::Span<const pid_t> pids,
+                                                               absl::Duration timeout) {
+  std::vector<HelperRequest> requests(pids.size());
+  for (size_t i = 0; i < pids.size(); ++i) {
+    requests[i].what = HelperRequest::What::kState;
+    requests[i].pid = pids[i];
+  }
+  std::vector<absl::StatusOr<ProcessState>> states;
+  for (absl::StatusOr<HelperAnswer>& answer : Call(std::move(requests), timeout)) {
+    if (!answer.ok()) {
+      states.push_back(answer.status());
+    } else if (!answer->state) {
+      states.push_back(absl::InternalError("Rekindle's GPU helper gave no state"));
+    } else {
+      states.push_back(*answer->state);
+    }
+  }
+  return states;
+}
+
+std::vector<absl::Status> DriverClient::Act(Action action, absl::Span<const pid_t> pids,
+                                            const ActOptions& options, absl::Duration timeout) {
+  std::vector<HelperRequest> requests(pids.size());
+  for (size_t i = 0; i < pids.size(); ++i) {
+    requests[i].what = HelperRequest::What::kAct;
+    requests[i].pid = pids[i];
+    requests[i].action = action;
+    if (action == Action::kLock) requests[i].timeout_ms = absl::ToInt64Milliseconds(options.lock_timeout);
+    if (action == Action::kRestore) requests[i].pairs = options.pairs;
+  }
+  std::vector<absl::Status> results;
+  for (const absl::StatusOr<HelperAnswer>& answer : Call(std::move(requests), timeout)) {
+    results.push_back(answer.status());
+  }
+  return results;
+}
+
+void DriverClient::Settle(absl::Span<const pid_t> pids) {
+  std::vector<HelperRequest> requests(pids.size());
+  for (size_t i = 0; i < pids.size(); ++i) {
+    requests[i].what = HelperRequest::What::kSettle;
+    requests[i].pid = pids[i];
+  }
+  (void)Call(std::move(requests), kDevicesMayTake);
+}
+
+}  // namespace rekindle::gpu

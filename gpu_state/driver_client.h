@@ -1,0 +1,82 @@
+// The driver as the rest of Rekindle sees it: calls with a deadline, made by a helper process that is started
+// at the first call, keeps the driver initialised, and is killed and replaced when a call hangs in it. (The
+// driver's checkpoint has no time-out of its own.) If this process dies, its helper puts back every process
+// that was moved and not settled.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "gpu_state/gpu_device.h"
+#include "gpu_state/helper_protocol.h"
+#include "gpu_state/process_state.h"
+
+namespace rekindle::gpu {
+
+struct DriverInfo {
+  int cuda_version = 0;  // 13000: CUDA 13.0
+  std::string driver;    // "580.95.05"; empty where the management library is missing
+  std::string means;     // "libcuda.so.1", "cuda-checkpoint"
+};
+
+struct DeviceView {
+  std::vector<GpuDevice> devices;
+  std::vector<GpuUse> uses;
+};
+
+struct ActOptions {
+  absl::Duration lock_timeout = absl::Seconds(10);
+  std::vector<std::pair<std::string, std::string>> pairs;  // of a restore: old and new UUID of each GPU
+};
+
+struct DriverClientOptions {
+  std::string program;  // rekindle-gpu-helper; empty: it is looked for beside our own program
+  // Gives a descriptor that the helper keeps for as long as it lives (Ledger::Enlist); null: none.
+  std::function<absl::StatusOr<int>()> lock;
+};
+
+// Thread-safe. Errors of one process are those of CheckpointDriver; besides, Unavailable: no answer in time,
+// or the helper died, and the call may have been carried out or not.
+class DriverClient {
+ public:
+  explicit DriverClient(DriverClientOptions options);
+  ~DriverClient();  // the helper ends; what was moved and not settled goes back
+
+  // Initialises the driver if that has not been done. NotFound, Unimplemented: no or no capable driver.
+  absl::StatusOr<DriverInfo> Info();
+  absl::StatusOr<DeviceView> Devices();
+
+  // Of several processes at once, for one of several that work together may wait for another. One result for
+  // each, in their order.
+  std::vector<absl::StatusOr<ProcessState>> States(absl::Span<const pid_t> pids, absl::Duration timeout);
+  std::vector<absl::Status> Act(Action action, absl::Span<const pid_t> pids, const ActOptions& options,
+                                absl::Duration timeout);
+
+  // These stay as they are when we die.
+  void Settle(absl::Span<const pid_t> pids);
+
+ private:
+  class Helper;
+
+  std::vector<absl::StatusOr<HelperAnswer>> Call(std::vector<HelperRequest> requests, absl::Duration timeout);
+  absl::StatusOr<std::shared_ptr<Helper>> CurrentHelper() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Retire(const std::shared_ptr<Helper>& helper) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const DriverClientOptions options_;
+  absl::Mutex mutex_;
+  std::shared_ptr<Helper> helper_ ABSL_GUARDED_BY(mutex_);
+  DriverInfo info_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rekindle::gpu

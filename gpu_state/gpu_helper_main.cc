@@ -1,0 +1,203 @@
+// rekindle-gpu-helper: initialises the NVIDIA driver once and makes its checkpoint calls, each on a thread of
+// its own, for the process at the other end of descriptor 3. A call that hangs hangs here, where it can be
+// killed. When that process dies, everything this one has moved goes back to where it was.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/log.h"
+#include "base/process_stat.h"
+#include "base/status.h"
+#include "gpu_state/checkpoint_driver.h"
+#include "gpu_state/device_inventory.h"
+#include "gpu_state/helper_protocol.h"
+
+namespace rekindle::gpu {
+namespace {
+
+// After our master's death: how long calls under way may still take, and then putting things back.
+constexpr absl::Duration kUnderWayMayTake = absl::Minutes(5);
+constexpr unsigned kPuttingBackMayTakeSeconds = 300;
+
+class Helper {
+ public:
+  // Until the other end closes.
+  void Serve() {
+    std::string packet(kMaxPacketBytes, '\0');
+    for (;;) {
+      const ssize_t n = ::recv(kHelperSocket, packet.data(), packet.size(), 0);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return;
+      auto request = HelperRequest::Decode(absl::string_view(packet.data(), static_cast<size_t>(n)));
+      if (!request.ok()) {
+        Log(LogLevel::kError, request.status().message());
+        return;
+      }
+      {
+        absl::MutexLock lock(&mutex_);
+        ++under_way_;
+      }
+      std::thread([this, r = *std::move(request)] { Work(r); }).detach();
+    }
+  }
+
+  // Every process that was moved and not settled runs again.
+  void PutBack() {
+    std::map<pid_t, uint64_t> moved;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.AwaitWithTimeout(absl::Condition(
+                                  +[](int* under_way) { return *under_way == 0; }, &under_way_),
+                              kUnderWayMayTake);
+      moved = moved_;
+    }
+    ::alarm(kPuttingBackMayTakeSeconds);
+    // All at once: one of several that work together may wait for another.
+    for (bool restore : {true, false}) {
+      std::vector<std::thread> threads;
+      for (const auto& [pid, start] : moved) {
+        threads.emplace_back([this, pid = pid, start = start, restore] { PutBack(pid, start, restore); });
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+  }
+
+ private:
+  void Work(const HelperRequest& request) {
+    HelperAnswer answer;
+    answer.id = request.id;
+    answer.status = Do(request, &answer);
+    const std::string packet = answer.Encode();
+    absl::MutexLock lock(&mutex_);
+    while (::send(kHelperSocket, packet.data(), packet.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
+    }
+    --under_way_;
+  }
+
+  absl::Status Do(const HelperRequest& request, HelperAnswer* answer) {
+    RK_ASSIGN_OR_RETURN(CheckpointDriver * driver, Driver());
+    switch (request.what) {
+      case HelperRequest::What::kHello:
+        answer->driver_version = driver->version();
+        answer->means = driver->means();
+        if (auto inventory = Inventory(); inventory.ok()) answer->driver = (*inventory)->driver_version();
+        return absl::OkStatus();
+      case HelperRequest::What::kState: {
+        RK_ASSIGN_OR_RETURN(answer->state, driver->State(request.pid));
+        return absl::OkStatus();
+      }
+      case HelperRequest::What::kAct:
+        return Act(*driver, request);
+      case HelperRequest::What::kSettle: {
+        absl::MutexLock lock(&mutex_);
+        moved_.erase(request.pid);
+        return absl::OkStatus();
+      }
+      case HelperRequest::What::kDevices: {
+        RK_ASSIGN_OR_RETURN(DeviceInventory * inventory, Inventory());
+        RK_ASSIGN_OR_RETURN(answer->devices, inventory->Devices());
+        RK_ASSIGN_OR_RETURN(answer->uses, inventory->Uses());
+        return absl::OkStatus();
+      }
+    }
+    return absl::InternalError("unknown request");
+  }
+
+  absl::Status Act(CheckpointDriver& driver, const HelperRequest& request) {
+    std::vector<cuda::GpuPair> pairs;
+    for (const auto& [from, to] : request.pairs) {
+      cuda::GpuPair pair = {};
+      RK_ASSIGN_OR_RETURN(pair.from, ParseUuid(from));
+      RK_ASSIGN_OR_RETURN(pair.to, ParseUuid(to));
+      pairs.push_back(pair);
+    }
+    RK_ASSIGN_OR_RETURN(ProcessStat stat, ReadProcessStat(request.pid));
+    if (request.action != Action::kUnlock) {
+      // Before the call: it may succeed without our hearing of it.
+      absl::MutexLock lock(&mutex_);
+      moved_[request.pid] = stat.start_ticks;
+    }
+    switch (request.action) {
+      case Action::kLock: {
+        absl::Status status = driver.Lock(request.pid, absl::Milliseconds(request.timeout_ms));
+        if (!status.ok()) Forget(request.pid);
+        return status;
+      }
+      case Action::kCheckpoint:
+        return driver.Checkpoint(request.pid);
+      case Action::kRestore:
+        return driver.Restore(request.pid, pairs);
+      case Action::kUnlock: {
+        absl::Status status = driver.Unlock(request.pid);
+        if (status.ok()) Forget(request.pid);
+        return status;
+      }
+    }
+    return absl::InternalError("unknown action");
+  }
+
+  void Forget(pid_t pid) {
+    absl::MutexLock lock(&mutex_);
+    moved_.erase(pid);
+  }
+
+  void PutBack(pid_t pid, uint64_t start, bool restore) {
+    auto stat = ReadProcessStat(pid);
+    if (!stat.ok() || stat->start_ticks != start || !driver_.ok()) return;
+    auto state = (*driver_)->State(pid);
+    absl::Status status = state.status();
+    if (restore && state.ok() && *state == ProcessState::kCheckpointed) status = (*driver_)->Restore(pid, {});
+    if (!restore && state.ok() && *state == ProcessState::kLocked) status = (*driver_)->Unlock(pid);
+    if (!status.ok()) {
+      Log(LogLevel::kError, absl::StrCat("putting back what a dead Rekindle had moved: ", status.message()));
+    }
+  }
+
+  absl::StatusOr<CheckpointDriver*> Driver() ABSL_LOCKS_EXCLUDED(driver_mutex_) {
+    absl::MutexLock lock(&driver_mutex_);
+    if (absl::IsUnknown(driver_.status())) driver_ = OpenCheckpointDriver();
+    if (!driver_.ok()) return driver_.status();
+    return driver_->get();
+  }
+  absl::StatusOr<DeviceInventory*> Inventory() ABSL_LOCKS_EXCLUDED(driver_mutex_) {
+    absl::MutexLock lock(&driver_mutex_);
+    if (absl::IsUnknown(inventory_.status())) inventory_ = OpenDeviceInventory();
+    if (!inventory_.ok()) return inventory_.status();
+    return inventory_->get();
+  }
+
+  absl::Mutex driver_mutex_;
+  // Unknown: not yet opened.
+  absl::StatusOr<std::unique_ptr<CheckpointDriver>> driver_;
+  absl::StatusOr<std::unique_ptr<DeviceInventory>> inventory_;
+  absl::Mutex mutex_;
+  int under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<pid_t, uint64_t> moved_ ABSL_GUARDED_BY(mutex_);  // with their start times
+};
+
+}  // namespace
+}  // namespace rekindle::gpu
+
+int main() {
+  // We end when our master does, after putting things back, and at nobody else's wish.
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
+  ::prctl(PR_SET_NAME, "rekindle-gpu");
+  auto* helper = new rekindle::gpu::Helper();
+  helper->Serve();
+  helper->PutBack();
+  ::_exit(0);  // threads may still be in the driver
+}

@@ -1,0 +1,73 @@
+// The CUDA processes of one job, moved together: all to host memory or none, all back or none.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "gpu_state/driver_client.h"
+#include "gpu_state/process_state.h"
+
+namespace rekindle::gpu {
+
+struct SessionOptions {
+  absl::Duration lock_timeout = absl::Seconds(10);   // for work under way on the GPU to end
+  absl::Duration move_timeout = absl::Minutes(10);   // one move of all memory; beyond it the driver hangs
+  absl::Duration query_timeout = absl::Seconds(60);  // a state
+};
+
+// Thread-compatible. If our process dies in the middle, the driver's helper brings the job back to running.
+class GpuSession {
+ public:
+  // `driver` outlives this.
+  GpuSession(DriverClient& driver, std::vector<pid_t> pids, SessionOptions options);
+
+  // Learns the states. FailedPrecondition when one is failed, or locked, unless it was we who locked it
+  // (after a crash).
+  enum class Locked { kByOthers, kByUs };
+  absl::Status Begin(Locked locked = Locked::kByOthers);
+
+  // All processes to checkpointed: their device memory is host memory of theirs, their CUDA calls wait. On
+  // failure all are as they were at Begin; where even that failed, the message says which and what to do.
+  // DeadlineExceeded: work on the GPU did not end within the lock's time-out.
+  absl::Status MoveToHost();
+
+  // All processes to running, on the same GPUs or on others (old UUID, new UUID); their states are verified.
+  // On failure all are checkpointed: the data is safe in host memory, and the move can be tried again.
+  absl::Status MoveToDevice(const std::vector<std::pair<std::string, std::string>>& pairs);
+
+  // Those of Begin that were running go back to running; the others stay. For after MoveToHost.
+  absl::Status PutBack();
+
+  const std::vector<pid_t>& pids() const { return pids_; }
+  // As of the last call; no question to the driver.
+  bool all_in(ProcessState state) const;
+  std::vector<pid_t> RunningAtBegin() const;
+
+ private:
+  struct Member {
+    pid_t pid = 0;
+    ProcessState before = ProcessState::kRunning;  // at Begin
+    ProcessState now = ProcessState::kRunning;
+    bool gone = false;
+  };
+
+  // `action` on all members that `chosen` accepts, at once. The first error; `now` says what became of each.
+  template <typename Chosen>
+  absl::Status ActOn(Action action, Chosen chosen, const ActOptions& options = {});
+  absl::Status AskStates();
+  // After a failure: those that `chosen` accepts to running, as far as that goes.
+  template <typename Chosen>
+  absl::Status BringUp(Chosen chosen);
+
+  DriverClient& driver_;
+  const std::vector<pid_t> pids_;
+  const SessionOptions options_;
+  std::vector<Member> members_;
+};
+
+}  // namespace rekindle::gpu

@@ -1,0 +1,105 @@
+#include "gpu_state/helper_protocol.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+
+namespace rekindle::gpu {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::array kWhats = {"hello", "state", "act", "settle", "devices"};
+
+absl::Status Malformed(absl::string_view why) {
+  return absl::InternalError(
+      absl::StrCat("a packet between Rekindle and its GPU helper makes no sense: ", why));
+}
+
+}  // namespace
+
+std::string HelperRequest::Encode() const {
+  Json json = {{"id", id}, {"do", kWhats[static_cast<size_t>(what)]}, {"pid", pid}};
+  if (what == What::kAct) {
+    json["action"] = std::string(NameOf(action));
+    json["timeout_ms"] = timeout_ms;
+    json["pairs"] = pairs;
+  }
+  return json.dump();
+}
+
+absl::StatusOr<HelperRequest> HelperRequest::Decode(absl::string_view packet) {
+  try {
+    const Json json = Json::parse(packet.begin(), packet.end());
+    HelperRequest request;
+    request.id = json.at("id");
+    const std::string what = json.at("do");
+    auto found = std::find(kWhats.begin(), kWhats.end(), what);
+    if (found == kWhats.end()) return Malformed(what);
+    request.what = static_cast<What>(found - kWhats.begin());
+    request.pid = json.value("pid", 0);
+    if (request.what == What::kAct) {
+      auto action = ActionNamed(std::string(json.at("action")));
+      if (!action) return Malformed("unknown action");
+      request.action = *action;
+      request.timeout_ms = json.value("timeout_ms", int64_t{0});
+      request.pairs = json.value("pairs", decltype(request.pairs)());
+    }
+    return request;
+  } catch (const Json::exception& e) {
+    return Malformed(e.what());
+  }
+}
+
+std::string HelperAnswer::Encode() const {
+  Json json = {
+      {"id", id}, {"code", static_cast<int>(status.code())}, {"message", std::string(status.message())}};
+  if (driver_version != 0) {
+    json["driver_version"] = driver_version;
+    json["driver"] = driver;
+    json["means"] = means;
+  }
+  if (state) json["state"] = static_cast<int>(*state);
+  for (const GpuDevice& d : devices) {
+    json["devices"].push_back({{"uuid", d.uuid},
+                               {"model", d.model},
+                               {"total", d.total_bytes},
+                               {"free", d.free_bytes},
+                               {"mig", d.mig}});
+  }
+  for (const GpuUse& u : uses) {
+    Json use = {{"pid", u.pid}, {"uuid", u.uuid}};
+    if (u.bytes) use["bytes"] = *u.bytes;
+    json["uses"].push_back(std::move(use));
+  }
+  // A driver's message need not be UTF-8.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::StatusOr<HelperAnswer> HelperAnswer::Decode(absl::string_view packet) {
+  try {
+    const Json json = Json::parse(packet.begin(), packet.end());
+    HelperAnswer answer;
+    answer.id = json.at("id");
+    answer.status = absl::Status(static_cast<absl::StatusCode>(json.at("code").get<int>()),
+                                 json.at("message").get<std::string>());
+    answer.driver_version = json.value("driver_version", 0);
+    answer.driver = json.value("driver", "");
+    answer.means = json.value("means", "");
+    if (json.contains("state")) answer.state = static_cast<ProcessState>(json["state"].get<int>());
+    for (const Json& d : json.value("devices", Json::array())) {
+      answer.devices.push_back({d.at("uuid"), d.at("model"), d.at("total"), d.at("free"), d.at("mig")});
+    }
+    for (const Json& u : json.value("uses", Json::array())) {
+      GpuUse use{u.at("pid"), u.at("uuid"), std::nullopt};
+      if (u.contains("bytes")) use.bytes = u["bytes"].get<uint64_t>();
+      answer.uses.push_back(std::move(use));
+    }
+    return answer;
+  } catch (const Json::exception& e) {
+    return Malformed(e.what());
+  }
+}
+
+}  // namespace rekindle::gpu

@@ -1,0 +1,63 @@
+#include "gpu_state/helper_protocol.h"
+
+#include <gtest/gtest.h>
+
+namespace rekindle::gpu {
+namespace {
+
+TEST(HelperProtocol, RequestsAreReadBack) {
+  for (Action action : kAllActions) {
+    HelperRequest request;
+    request.id = 7;
+    request.what = HelperRequest::What::kAct;
+    request.pid = 1234;
+    request.action = action;
+    request.timeout_ms = 5000;
+    request.pairs = {{"GPU-a", "GPU-b"}};
+    auto read = HelperRequest::Decode(request.Encode());
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->id, 7u);
+    EXPECT_EQ(read->what, HelperRequest::What::kAct);
+    EXPECT_EQ(read->pid, 1234);
+    EXPECT_EQ(read->action, action);
+    EXPECT_EQ(read->timeout_ms, 5000);
+    EXPECT_EQ(read->pairs, request.pairs);
+  }
+}
+
+TEST(HelperProtocol, AnswersAreReadBack) {
+  HelperAnswer answer;
+  answer.id = 9;
+  answer.status = absl::ResourceExhaustedError("no \"room\"\xff");
+  answer.driver_version = 13000;
+  answer.driver = "580.95.05";
+  answer.means = "libcuda.so.1";
+  answer.state = ProcessState::kCheckpointed;
+  answer.devices = {{"GPU-a", "NVIDIA H200", 100, 40, false}, {"GPU-b", "NVIDIA H200", 100, 100, true}};
+  answer.uses = {{17, "GPU-a", 60}, {18, "GPU-a", std::nullopt}};
+  auto read = HelperAnswer::Decode(answer.Encode());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->id, 9u);
+  EXPECT_TRUE(absl::IsResourceExhausted(read->status));
+  EXPECT_EQ(read->driver_version, 13000);
+  EXPECT_EQ(read->driver, "580.95.05");
+  EXPECT_EQ(read->state, ProcessState::kCheckpointed);
+  ASSERT_EQ(read->devices.size(), 2u);
+  EXPECT_EQ(read->devices[0].free_bytes, 40u);
+  EXPECT_TRUE(read->devices[1].mig);
+  ASSERT_EQ(read->uses.size(), 2u);
+  EXPECT_EQ(read->uses[0].bytes, 60u);
+  EXPECT_FALSE(read->uses[1].bytes);
+}
+
+TEST(HelperProtocol, RefusesWhatMakesNoSense) {
+  for (const char* packet :
+       {"", "{", "[]", "{}", R"({"id":1,"do":"dance"})", R"({"id":1,"do":"act","pid":1,"action":"jump"})",
+        R"({"id":"x","do":"state","pid":1})", R"({"id":1,"do":"act","pid":1})"}) {
+    EXPECT_FALSE(HelperRequest::Decode(packet).ok()) << packet;
+    EXPECT_FALSE(HelperAnswer::Decode(packet).ok()) << packet;
+  }
+}
+
+}  // namespace
+}  // namespace rekindle::gpu

@@ -1,0 +1,427 @@
+#include "gpu_state/job_mover.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/human_units.h"
+#include "base/log.h"
+#include "base/machine.h"
+#include "base/process_stat.h"
+#include "base/status.h"
+
+namespace rekindle::gpu {
+namespace {
+
+constexpr char kCudaLibrary[] = "libcuda.so";
+constexpr absl::Duration kStateMayTake = absl::Seconds(60);
+constexpr absl::Duration kLookForRoomEvery = absl::Milliseconds(200);
+// How long the helper of a dead Rekindle may go on putting things back before we do it.
+constexpr absl::Duration kOthersMayTake = absl::Seconds(60);
+constexpr absl::Duration kLookForOthersEvery = absl::Milliseconds(50);
+// A context has code, stacks and reserves on the device that a checkpoint need not keep.
+constexpr uint64_t kContextBytes = uint64_t{1} << 30;
+
+bool MapsCuda(pid_t pid) {
+  auto maps = ReadFile(absl::StrCat("/proc/", pid, "/maps"));
+  return maps.ok() && absl::StrContains(*maps, kCudaLibrary);
+}
+
+// Memory that is the process's own, in bytes: what device memory becomes.
+uint64_t HostBytes(absl::Span<const pid_t> pids) {
+  uint64_t bytes = 0;
+  for (pid_t pid : pids) {
+    auto status = ReadFile(absl::StrCat("/proc/", pid, "/status"));
+    if (!status.ok()) continue;
+    for (absl::string_view line : absl::StrSplit(*status, '\n')) {
+      for (absl::string_view key : {"RssAnon:", "RssShmem:", "VmSwap:"}) {
+        if (!absl::StartsWith(line, key)) continue;
+        std::vector<absl::string_view> words =
+            absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipWhitespace());
+        uint64_t kib = 0;
+        if (words.size() >= 2 && absl::SimpleAtoi(words[1], &kib)) bytes += kib << 10;
+      }
+    }
+  }
+  return bytes;
+}
+
+absl::Status BeingMoved(pid_t pid) {
+  return absl::AbortedError(absl::StrCat(
+      "process ", pid, ": its GPU memory is being moved just now; try again when that has ended"));
+}
+
+uint64_t KnownBytes(absl::Span<const GpuUse> uses) {
+  uint64_t bytes = 0;
+  for (const GpuUse& use : uses) bytes += use.bytes.value_or(0);
+  return bytes;
+}
+
+}  // namespace
+
+// One job's processes are moved by one caller at a time.
+class JobMover::Claim {
+ public:
+  static absl::StatusOr<Claim> Make(JobMover& mover, absl::Span<const pid_t> pids) {
+    absl::MutexLock lock(&mover.mutex_);
+    for (pid_t pid : pids) {
+      if (mover.claimed_.count(pid) == 0) continue;
+      return BeingMoved(pid);
+    }
+    mover.claimed_.insert(pids.begin(), pids.end());
+    return Claim(mover, {pids.begin(), pids.end()});
+  }
+  Claim(Claim&& other) noexcept : mover_(other.mover_), pids_(std::exchange(other.pids_, {})) {}
+  Claim& operator=(Claim&&) = delete;
+  ~Claim() {
+    absl::MutexLock lock(&mover_.mutex_);
+    for (pid_t pid : pids_) mover_.claimed_.erase(pid);
+  }
+
+ private:
+  Claim(JobMover& mover, std::vector<pid_t> pids) : mover_(mover), pids_(std::move(pids)) {}
+
+  JobMover& mover_;
+  std::vector<pid_t> pids_;
+};
+
+JobMover::JobMover(MoverOptions options)
+    : options_(std::move(options)),
+      ledger_(options_.ledger_directory),
+      driver_({"", [this]() -> absl::StatusOr<int> {
+                 RK_ASSIGN_OR_RETURN(Ledger::Mover mover, ledger_.Enlist());
+                 return mover.descriptor;
+               }}) {}
+
+JobMover::~JobMover() = default;
+
+absl::StatusOr<std::vector<pid_t>> JobMover::Users(absl::Span<const pid_t> pids) {
+  std::vector<pid_t> candidates;
+  for (pid_t pid : pids) {
+    if (MapsCuda(pid)) candidates.push_back(pid);
+  }
+  if (candidates.empty()) return candidates;
+  auto info = driver_.Info();
+  // Many programs load the library to look for a GPU. Where there is none, nothing can be on it.
+  if (absl::IsNotFound(info.status())) return std::vector<pid_t>();
+  if (!info.ok()) {
+    return Annotate(info.status(), absl::StrCat("process ", candidates[0], " has loaded ", kCudaLibrary));
+  }
+  std::vector<pid_t> users;
+  auto states = driver_.States(candidates, kStateMayTake);
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i].ok()) {
+      users.push_back(candidates[i]);
+    } else if (!absl::IsNotFound(states[i].status())) {
+      return states[i].status();
+    }
+  }
+  // The driver denies knowing it and yet has its memory: a capture would lose that.
+  auto view = driver_.Devices();
+  if (!view.ok()) return users;
+  for (const GpuUse& use : view->uses) {
+    const bool candidate = std::find(candidates.begin(), candidates.end(), use.pid) != candidates.end();
+    if (!candidate || std::find(users.begin(), users.end(), use.pid) != users.end()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "process ", use.pid, " has memory on ", use.uuid,
+        ", but the driver can't checkpoint it (is it a client of MPS, or in another container's PID "
+        "namespace?)"));
+  }
+  return users;
+}
+
+absl::StatusOr<std::vector<GpuUse>> JobMover::UsesOf(absl::Span<const pid_t> pids) {
+  std::vector<GpuUse> uses;
+  RK_ASSIGN_OR_RETURN(DeviceView view, driver_.Devices());
+  for (GpuUse& use : view.uses) {
+    if (std::find(pids.begin(), pids.end(), use.pid) != pids.end()) uses.push_back(std::move(use));
+  }
+  return uses;
+}
+
+SessionOptions JobMover::OptionsWith(absl::Duration lock_timeout) const {
+  SessionOptions options;
+  options.lock_timeout = lock_timeout;
+  options.move_timeout = options_.move_timeout;
+  return options;
+}
+
+absl::Status JobMover::CheckHostMemory(absl::Span<const GpuUse> uses) const {
+  RK_ASSIGN_OR_RETURN(uint64_t available, AvailableMemoryBytes());
+  const uint64_t needed = KnownBytes(uses);
+  if (needed <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the job has ", FormatBytes(needed),
+                   " on its GPUs, which has to fit into host memory, and ", FormatBytes(available),
+                   " is free; nothing was moved. Free host memory, or let the job drop its "
+                   "caches first"));
+}
+
+absl::Status JobMover::PutEntries(pid_t job, absl::Span<const pid_t> pids, absl::Span<const GpuUse> uses,
+                                  LedgerEntry::Goal goal, const std::string& why) {
+  RK_ASSIGN_OR_RETURN(Ledger::Mover mover, ledger_.Enlist());
+  std::vector<LedgerEntry> entries;
+  for (pid_t pid : pids) {
+    auto stat = ReadProcessStat(pid);
+    if (!stat.ok()) continue;
+    LedgerEntry entry;
+    entry.pid = pid;
+    entry.start_ticks = stat->start_ticks;
+    entry.goal = goal;
+    entry.job = job;
+    if (goal == LedgerEntry::Goal::kRunning) entry.mover = mover.path;
+    entry.why = why;
+    for (const GpuUse& use : uses) {
+      if (use.pid == pid) entry.uses.push_back(use);
+    }
+    entries.push_back(std::move(entry));
+  }
+  return ledger_.Put(entries);
+}
+
+absl::Status JobMover::CheckNobodyElseMoves(absl::Span<const pid_t> pids) {
+  RK_ASSIGN_OR_RETURN(Ledger::Mover we, ledger_.Enlist());
+  RK_ASSIGN_OR_RETURN(std::vector<LedgerEntry> entries, ledger_.List());
+  for (const LedgerEntry& entry : entries) {
+    if (std::find(pids.begin(), pids.end(), entry.pid) == pids.end()) continue;
+    if (entry.mover != we.path && ledger_.IsBeingMoved(entry)) return BeingMoved(entry.pid);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std::vector<pid_t>& pids,
+                                                           absl::Duration lock_timeout) {
+  RK_ASSIGN_OR_RETURN(Claim claim, Claim::Make(*this, pids));
+  RK_RETURN_IF_ERROR(CheckNobodyElseMoves(pids));
+  std::unique_ptr<HeldJob> held(
+      new HeldJob(*this, GpuSession(driver_, pids, OptionsWith(lock_timeout)), job));
+  held->claim_ = std::make_shared<Claim>(std::move(claim));
+  Stopwatch watch;
+  RK_ASSIGN_OR_RETURN(DriverInfo info, driver_.Info());
+  held->record_.cuda_version = info.cuda_version;
+  held->record_.driver = info.driver;
+  held->record_.pids = pids;
+  RK_RETURN_IF_ERROR(held->session_.Begin());
+  const std::vector<pid_t> running = held->session_.RunningAtBegin();
+
+  // What parked processes had on the device is in the ledger; what the others have the driver knows.
+  RK_ASSIGN_OR_RETURN(std::vector<LedgerEntry> known, ledger_.List());
+  for (const LedgerEntry& entry : known) {
+    if (std::find(pids.begin(), pids.end(), entry.pid) == pids.end()) continue;
+    if (std::find(running.begin(), running.end(), entry.pid) != running.end()) continue;
+    held->record_.uses.insert(held->record_.uses.end(), entry.uses.begin(), entry.uses.end());
+  }
+  auto view = driver_.Devices();
+  std::vector<GpuUse> moving;
+  if (view.ok()) {
+    for (const GpuUse& use : view->uses) {
+      if (std::find(running.begin(), running.end(), use.pid) != running.end()) moving.push_back(use);
+    }
+    held->record_.uses.insert(held->record_.uses.end(), moving.begin(), moving.end());
+    const std::map<std::string, uint64_t> had = BytesByDevice(held->record_.uses);
+    for (const GpuDevice& device : view->devices) {
+      if (had.count(device.uuid) == 0) continue;
+      if (device.mig) {
+        return absl::UnimplementedError(absl::StrCat(
+            "GPU ", device.uuid, " is split into MIG instances, of which the driver can't take checkpoints"));
+      }
+      held->record_.devices.push_back(device);
+    }
+  }
+  RK_RETURN_IF_ERROR(CheckHostMemory(moving));
+  RK_RETURN_IF_ERROR(PutEntries(job, running, moving, LedgerEntry::Goal::kRunning, "being moved"));
+  const uint64_t host_before = HostBytes(running);
+  absl::Status moved = held->session_.MoveToHost();
+  if (!moved.ok()) {
+    ledger_.Remove(running);
+    return moved;
+  }
+  held->held_ = true;
+  held->seconds_ = watch.seconds();
+  held->moved_bytes_ = KnownBytes(moving);
+
+  // Other tools have reported success where nothing had moved.
+  const uint64_t device_bytes = KnownBytes(moving);
+  const uint64_t context_bytes = kContextBytes * moving.size();
+  const uint64_t host_after = HostBytes(running);
+  const uint64_t grown = host_after > host_before ? host_after - host_before : 0;
+  if (device_bytes > context_bytes && grown < (device_bytes - context_bytes) / 2) {
+    const absl::Status back = held->Back();
+    return absl::DataLossError(
+        absl::StrCat("the NVIDIA driver reported that it moved the device memory of process ", job, ", ",
+                     FormatBytes(device_bytes), ", to host memory, which has grown by ", FormatBytes(grown),
+                     " only: an image of that would be worthless", back.ok() ? "; the job runs on" : "; and ",
+                     back.ok() ? "" : back.message()));
+  }
+  return held;
+}
+
+uint64_t HeldJob::device_bytes() const { return KnownBytes(record_.uses); }
+
+HeldJob::~HeldJob() {
+  if (!held_) return;
+  if (absl::Status status = Back(); !status.ok()) Log(LogLevel::kError, status.message());
+}
+
+absl::Status HeldJob::Back() {
+  if (!std::exchange(held_, false)) return absl::OkStatus();
+  const std::vector<pid_t> pids = session_.RunningAtBegin();
+  std::vector<GpuUse> uses;
+  for (const GpuUse& use : record_.uses) {
+    if (std::find(pids.begin(), pids.end(), use.pid) != pids.end()) uses.push_back(use);
+  }
+  absl::Status status = mover_.AwaitRoom(BytesByDevice(uses));
+  if (status.ok()) status = session_.PutBack();
+  if (status.ok()) {
+    mover_.ledger_.Remove(pids);
+    return status;
+  }
+  status.Update(
+      mover_.PutEntries(job_, pids, uses, LedgerEntry::Goal::kParked, std::string(status.message())));
+  mover_.driver_.Settle(pids);
+  return Annotate(status,
+                  absl::StrCat("putting the device memory of process ", job_,
+                               " back; its data is safe in host memory, `rekindle gpu ps` lists it as "
+                               "parked, and `rekindle gpu resume ",
+                               job_, "` tries again"));
+}
+
+absl::Status HeldJob::Park(const std::string& why) {
+  const std::vector<pid_t> pids = session_.RunningAtBegin();
+  RK_RETURN_IF_ERROR(mover_.PutEntries(job_, pids, record_.uses, LedgerEntry::Goal::kParked, why));
+  held_ = false;
+  mover_.driver_.Settle(pids);
+  return absl::OkStatus();
+}
+
+void HeldJob::JobEnded() {
+  if (!std::exchange(held_, false)) return;
+  const std::vector<pid_t> pids = session_.RunningAtBegin();
+  mover_.ledger_.Remove(pids);
+  mover_.driver_.Settle(pids);
+}
+
+absl::Status JobMover::AwaitRoom(const std::map<std::string, uint64_t>& needed) {
+  const absl::Time deadline = absl::Now() + options_.room_timeout;
+  for (;;) {
+    auto view = driver_.Devices();
+    // Without the management library the driver itself has to find out.
+    if (!view.ok()) return absl::OkStatus();
+    absl::Status room = CheckRoom(needed, view->devices, view->uses);
+    if (!absl::IsResourceExhausted(room) || absl::Now() >= deadline) return room;
+    absl::SleepFor(kLookForRoomEvery);
+  }
+}
+
+absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const GpuRecord& record,
+                             const DevicePairs& pairs) {
+  RK_ASSIGN_OR_RETURN(Claim claim, Claim::Make(*this, pids));
+  RK_RETURN_IF_ERROR(CheckNobodyElseMoves(pids));
+  std::map<std::string, uint64_t> needed;
+  for (const auto& [uuid, bytes] : BytesByDevice(record.uses)) {
+    auto pair = std::find_if(pairs.begin(), pairs.end(), [u = uuid](const auto& p) { return p.first == u; });
+    needed[pair == pairs.end() ? uuid : pair->second] += bytes;
+  }
+  GpuSession session(driver_, pids, OptionsWith(absl::ZeroDuration()));
+  RK_RETURN_IF_ERROR(session.Begin(GpuSession::Locked::kByUs));
+  RK_RETURN_IF_ERROR(PutEntries(job, pids, record.uses, LedgerEntry::Goal::kRunning, "being moved"));
+  absl::Status status = AwaitRoom(needed);
+  if (status.ok()) status = session.MoveToDevice(pairs);
+  if (status.ok()) {
+    ledger_.Remove(pids);
+    return status;
+  }
+  absl::Status listed =
+      PutEntries(job, pids, record.uses, LedgerEntry::Goal::kParked, std::string(status.message()));
+  driver_.Settle(pids);
+  status.Update(listed);
+  return status;
+}
+
+absl::StatusOr<DevicePairs> JobMover::PlanRestore(const GpuRecord& record, const DevicePairs& wanted,
+                                                  bool ignore_mismatch) {
+  RK_ASSIGN_OR_RETURN(DriverInfo info, driver_.Info());
+  if (!record.driver.empty() && !info.driver.empty() && record.driver != info.driver && !ignore_mismatch) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the image was taken with NVIDIA driver ", record.driver, " and this machine has ", info.driver,
+        ": the job has the old one's library in its memory; use a machine with the same driver"));
+  }
+  auto view = driver_.Devices();
+  if (!view.ok()) return wanted;
+  RK_ASSIGN_OR_RETURN(DevicePairs pairs,
+                      PlanDevices(record.devices, record.uses, view->devices, view->uses, wanted));
+  if (!pairs.empty() && info.cuda_version < cuda::kFirstVersionWithGpuPairs) {
+    return absl::UnimplementedError(absl::StrCat(
+        "the state would have to go onto other GPUs than it was on, which needs driver 580 (CUDA 13.0); "
+        "this is CUDA ",
+        info.cuda_version / 1000, ".", info.cuda_version % 1000 / 10));
+  }
+  return pairs;
+}
+
+absl::StatusOr<std::vector<LedgerEntry>> JobMover::Parked() {
+  RK_ASSIGN_OR_RETURN(std::vector<LedgerEntry> entries, ledger_.List());
+  entries.erase(std::remove_if(entries.begin(), entries.end(),
+                               [](const LedgerEntry& e) { return e.goal != LedgerEntry::Goal::kParked; }),
+                entries.end());
+  return entries;
+}
+
+std::vector<absl::StatusOr<ProcessState>> JobMover::States(absl::Span<const pid_t> pids) {
+  return driver_.States(pids, kStateMayTake);
+}
+
+absl::StatusOr<std::vector<pid_t>> JobMover::Recover() {
+  std::vector<pid_t> freed;
+  RK_ASSIGN_OR_RETURN(std::vector<LedgerEntry> entries, ledger_.List());
+  if (entries.empty()) return freed;
+  const absl::Time deadline = absl::Now() + kOthersMayTake;
+  std::map<pid_t, std::vector<LedgerEntry>> jobs;
+  for (const LedgerEntry& entry : entries) {
+    if (entry.goal == LedgerEntry::Goal::kParked) continue;
+    // The mover's name has its PID. If that is gone, its helper is at it.
+    std::vector<absl::string_view> parts = absl::StrSplit(entry.mover, '-');
+    pid_t mover = 0;
+    if (parts.size() >= 2 && absl::SimpleAtoi(parts[parts.size() - 2], &mover)) {
+      while (!ReadProcessStat(mover).ok() && ledger_.IsBeingMoved(entry) && absl::Now() < deadline) {
+        absl::SleepFor(kLookForOthersEvery);
+      }
+    }
+    if (!ledger_.IsBeingMoved(entry)) jobs[entry.job].push_back(entry);
+  }
+  absl::Status first;
+  for (const auto& [job, of_job] : jobs) first.Update(RecoverJob(job, of_job, &freed));
+  ledger_.RemoveFreeLocks();
+  if (!first.ok()) return first;
+  return freed;
+}
+
+absl::Status JobMover::RecoverJob(pid_t job, const std::vector<LedgerEntry>& entries,
+                                  std::vector<pid_t>* freed) {
+  std::vector<pid_t> pids;
+  GpuRecord record;
+  for (const LedgerEntry& entry : entries) {
+    pids.push_back(entry.pid);
+    record.uses.insert(record.uses.end(), entry.uses.begin(), entry.uses.end());
+  }
+  auto states = driver_.States(pids, kStateMayTake);
+  const bool all_run =
+      std::all_of(states.begin(), states.end(), [](const absl::StatusOr<ProcessState>& state) {
+        return state.ok() && *state == ProcessState::kRunning;
+      });
+  if (all_run) {
+    ledger_.Remove(pids);
+    return absl::OkStatus();
+  }
+  RK_RETURN_IF_ERROR(PutOn(job, pids, record, {}));
+  freed->insert(freed->end(), pids.begin(), pids.end());
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::gpu

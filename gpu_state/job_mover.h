@@ -1,0 +1,136 @@
+// Moves the device memory of jobs out to host memory and back: for captures and restores, for park and
+// resume. It finds the processes that use CUDA, refuses what can't work before anything moves, keeps the
+// ledger, and verifies afterwards.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "gpu_state/device_plan.h"
+#include "gpu_state/driver_client.h"
+#include "gpu_state/gpu_device.h"
+#include "gpu_state/gpu_session.h"
+#include "gpu_state/ledger.h"
+
+namespace rekindle::gpu {
+
+struct MoverOptions {
+  std::string ledger_directory;
+  absl::Duration room_timeout = absl::Seconds(30);  // how long to wait for device memory that others have
+  absl::Duration move_timeout = absl::Minutes(10);  // a move of one job's memory that takes longer hangs
+};
+
+// What an image says of the GPUs of its job.
+struct GpuRecord {
+  int cuda_version = 0;            // 13000
+  std::string driver;              // "580.95.05"; empty: not known
+  std::vector<pid_t> pids;         // the processes that use CUDA
+  std::vector<GpuDevice> devices;  // those they have memory on
+  std::vector<GpuUse> uses;
+};
+
+class JobMover;
+
+// A job whose device memory is in host memory. Goes back to the device when this goes, unless told otherwise.
+// Thread-compatible.
+class HeldJob {
+ public:
+  ~HeldJob();
+
+  const GpuRecord& record() const { return record_; }
+  uint64_t device_bytes() const;                         // of the whole job
+  uint64_t moved_bytes() const { return moved_bytes_; }  // parked processes' are in host memory already
+  double seconds() const { return seconds_; }            // that the move took
+
+  // Those that were running before run again, on the same GPUs; their states are verified. On failure the
+  // job is parked, which `rekindle gpu ps` shows, and its data is safe.
+  absl::Status Back();
+  // It stays in host memory, listed as parked.
+  absl::Status Park(const std::string& why);
+  // The processes have ended.
+  void JobEnded();
+
+ private:
+  friend class JobMover;
+  HeldJob(JobMover& mover, GpuSession session, pid_t job)
+      : mover_(mover), session_(std::move(session)), job_(job) {}
+
+  JobMover& mover_;
+  GpuSession session_;
+  const pid_t job_;
+  GpuRecord record_;
+  double seconds_ = 0;
+  uint64_t moved_bytes_ = 0;
+  bool held_ = false;
+  std::shared_ptr<void> claim_;  // nobody else moves these processes while this is
+};
+
+// Thread-safe. The processes of one job are moved by one call at a time: another gets Aborted.
+class JobMover {
+ public:
+  explicit JobMover(MoverOptions options);
+  ~JobMover();
+
+  absl::StatusOr<DriverInfo> Info() { return driver_.Info(); }
+  absl::StatusOr<DeviceView> Devices() { return driver_.Devices(); }
+
+  // Those of `pids` that use CUDA. The driver is asked only when one has its library mapped.
+  absl::StatusOr<std::vector<pid_t>> Users(absl::Span<const pid_t> pids);
+  // How much device memory they have, as far as the driver tells.
+  absl::StatusOr<std::vector<GpuUse>> UsesOf(absl::Span<const pid_t> pids);
+
+  // Moves the device memory of the job with root `job` and CUDA processes `pids` out. ResourceExhausted:
+  // there is not as much free host memory; nothing has moved. DataLoss: the driver reported success, but did
+  // not move what the job had; the job runs on.
+  absl::StatusOr<std::unique_ptr<HeldJob>> TakeOut(pid_t job, const std::vector<pid_t>& pids,
+                                                   absl::Duration lock_timeout);
+  // Parked or just restored processes back to the device.
+  absl::Status PutOn(pid_t job, const std::vector<pid_t>& pids, const GpuRecord& record,
+                     const DevicePairs& pairs);
+
+  // Before a restore starts anything: can the state go onto this machine's GPUs, and onto which?
+  absl::StatusOr<DevicePairs> PlanRestore(const GpuRecord& record, const DevicePairs& wanted,
+                                          bool ignore_mismatch);
+
+  // Entries of living processes.
+  absl::StatusOr<std::vector<LedgerEntry>> Parked();
+  std::vector<absl::StatusOr<ProcessState>> States(absl::Span<const pid_t> pids);
+
+  // What dead Rekindles have left in the middle of a move goes back to the device. What can't is listed as
+  // parked. Returns the PIDs that run again.
+  absl::StatusOr<std::vector<pid_t>> Recover();
+
+ private:
+  friend class HeldJob;
+  class Claim;
+
+  // Aborted: another Rekindle on this machine moves one of them.
+  absl::Status CheckNobodyElseMoves(absl::Span<const pid_t> pids);
+  SessionOptions OptionsWith(absl::Duration lock_timeout) const;
+  absl::Status CheckHostMemory(absl::Span<const GpuUse> uses) const;
+  absl::Status PutEntries(pid_t job, absl::Span<const pid_t> pids, absl::Span<const GpuUse> uses,
+                          LedgerEntry::Goal goal, const std::string& why);
+  // Waits until there is room for `needed`, within limits.
+  absl::Status AwaitRoom(const std::map<std::string, uint64_t>& needed);
+  absl::Status RecoverJob(pid_t job, const std::vector<LedgerEntry>& entries, std::vector<pid_t>* freed);
+
+  const MoverOptions options_;
+  Ledger ledger_;
+  DriverClient driver_;
+  absl::Mutex mutex_;
+  std::set<pid_t> claimed_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rekindle::gpu

@@ -1,0 +1,130 @@
+#include "gpu_state/ledger.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/process_stat.h"
+#include "base/status.h"
+
+namespace rekindle::gpu {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kEntryPrefix[] = "process-";
+constexpr char kLockPrefix[] = "mover-";
+
+std::string Encode(const LedgerEntry& entry) {
+  Json json = {{"pid", entry.pid},
+               {"start_ticks", entry.start_ticks},
+               {"parked", entry.goal == LedgerEntry::Goal::kParked},
+               {"job", entry.job},
+               {"mover", entry.mover},
+               {"why", entry.why},
+               {"uses", Json::array()}};
+  for (const GpuUse& use : entry.uses) {
+    Json one = {{"uuid", use.uuid}};
+    if (use.bytes) one["bytes"] = *use.bytes;
+    json["uses"].push_back(std::move(one));
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::StatusOr<LedgerEntry> Decode(const std::string& text, const std::string& path) {
+  try {
+    const Json json = Json::parse(text);
+    LedgerEntry entry;
+    entry.pid = json.at("pid");
+    entry.start_ticks = json.at("start_ticks");
+    entry.goal = json.at("parked").get<bool>() ? LedgerEntry::Goal::kParked : LedgerEntry::Goal::kRunning;
+    entry.job = json.at("job");
+    entry.mover = json.at("mover");
+    entry.why = json.at("why");
+    for (const Json& one : json.at("uses")) {
+      GpuUse use{entry.pid, one.at("uuid"), std::nullopt};
+      if (one.contains("bytes")) use.bytes = one["bytes"].get<uint64_t>();
+      entry.uses.push_back(std::move(use));
+    }
+    return entry;
+  } catch (const Json::exception& e) {
+    return absl::DataLossError(absl::StrCat("reading ", path, ": ", e.what(), "; remove it"));
+  }
+}
+
+}  // namespace
+
+std::string Ledger::PathOf(pid_t pid) const { return absl::StrCat(directory_, "/", kEntryPrefix, pid); }
+
+absl::Status Ledger::Put(absl::Span<const LedgerEntry> entries) {
+  RK_RETURN_IF_ERROR(MakeDirectories(directory_));
+  for (const LedgerEntry& entry : entries) {
+    RK_RETURN_IF_ERROR(WriteFileAtomically(PathOf(entry.pid), Encode(entry)));
+  }
+  return absl::OkStatus();
+}
+
+void Ledger::Remove(absl::Span<const pid_t> pids) {
+  for (pid_t pid : pids) ::unlink(PathOf(pid).c_str());
+}
+
+absl::StatusOr<std::vector<LedgerEntry>> Ledger::List() {
+  std::vector<LedgerEntry> entries;
+  auto names = ListDirectory(directory_);
+  if (absl::IsNotFound(names.status())) return entries;
+  RK_RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
+    if (!absl::StartsWith(name, kEntryPrefix)) continue;
+    const std::string path = absl::StrCat(directory_, "/", name);
+    auto text = ReadFile(path);
+    if (!text.ok()) continue;  // just removed
+    RK_ASSIGN_OR_RETURN(LedgerEntry entry, Decode(*text, path));
+    auto stat = ReadProcessStat(entry.pid);
+    if (!stat.ok() || stat->start_ticks != entry.start_ticks || stat->ending()) {
+      ::unlink(path.c_str());
+      continue;
+    }
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+absl::StatusOr<Ledger::Mover> Ledger::Enlist() {
+  absl::MutexLock lock(&mutex_);
+  if (!mover_.valid()) {
+    RK_RETURN_IF_ERROR(MakeDirectories(directory_));
+    mover_path_ = absl::StrCat(directory_, "/", kLockPrefix, ::getpid(), "-", UnixNanos());
+    struct stat by_path, by_descriptor;
+    do {  // until nobody has removed it, as the file of a dead one, before it was locked
+      RK_ASSIGN_OR_RETURN(mover_, LockFile(mover_path_, LOCK_EX));
+    } while (::stat(mover_path_.c_str(), &by_path) != 0 || ::fstat(mover_.get(), &by_descriptor) != 0 ||
+             by_path.st_ino != by_descriptor.st_ino);
+  }
+  return Mover{mover_path_, mover_.get()};
+}
+
+bool Ledger::IsBeingMoved(const LedgerEntry& entry) const {
+  if (entry.mover.empty()) return false;
+  auto file = OpenFile(entry.mover, O_RDWR);
+  return file.ok() && ::flock(file->get(), LOCK_EX | LOCK_NB) != 0;
+}
+
+void Ledger::RemoveFreeLocks() {
+  auto names = ListDirectory(directory_);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    if (!absl::StartsWith(name, kLockPrefix)) continue;
+    const std::string path = absl::StrCat(directory_, "/", name);
+    auto file = OpenFile(path, O_RDWR);
+    if (file.ok() && ::flock(file->get(), LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
+  }
+}
+
+}  // namespace rekindle::gpu

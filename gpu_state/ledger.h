@@ -1,0 +1,70 @@
+// What GPU state each process that Rekindle has touched should be in, kept in files so that whatever starts
+// after a crash can bring it there, and that parked jobs are known as such. One file a process in a folder of
+// the runtime directory; it goes with a reboot, as the processes do.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "base/unique_fd.h"
+#include "gpu_state/gpu_device.h"
+
+namespace rekindle::gpu {
+
+struct LedgerEntry {
+  enum class Goal {
+    kRunning,  // being moved just now; if its mover dies, it belongs back on the device
+    kParked,   // in host memory on purpose
+  };
+  pid_t pid = 0;
+  uint64_t start_ticks = 0;  // names the process together with the PID
+  Goal goal = Goal::kRunning;
+  pid_t job = 0;             // root of its job
+  std::string mover;         // lock file of who moves it; empty: nobody
+  std::vector<GpuUse> uses;  // device memory it had, or has when it is resumed
+  std::string why;           // for people: "parked by uid 0", "no room on its GPU after a checkpoint"
+};
+
+// Thread-safe; several processes may use one folder.
+class Ledger {
+ public:
+  explicit Ledger(std::string directory) : directory_(std::move(directory)) {}
+
+  const std::string& directory() const { return directory_; }
+
+  // Writes or replaces the entries of these processes.
+  absl::Status Put(absl::Span<const LedgerEntry> entries);
+  void Remove(absl::Span<const pid_t> pids);
+  // Those of living processes; entries of the dead are removed.
+  absl::StatusOr<std::vector<LedgerEntry>> List();
+
+  // Makes and locks a file that says for as long as it is locked that we, or a helper that has its descriptor
+  // too, live: entries' `mover`. The same one at every call.
+  struct Mover {
+    std::string path;
+    int descriptor = -1;  // owned by the ledger
+  };
+  absl::StatusOr<Mover> Enlist() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Somebody, who lives, moves it.
+  bool IsBeingMoved(const LedgerEntry& entry) const;
+  // Removes the lock files of the dead.
+  void RemoveFreeLocks();
+
+ private:
+  std::string PathOf(pid_t pid) const;
+
+  const std::string directory_;
+  absl::Mutex mutex_;
+  std::string mover_path_ ABSL_GUARDED_BY(mutex_);
+  UniqueFd mover_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rekindle::gpu

@@ -1,0 +1,115 @@
+#include "gpu_state/ledger.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/process_stat.h"
+
+namespace rekindle::gpu {
+namespace {
+
+class LedgerTest : public testing::Test {
+ protected:
+  LedgerTest()
+      : folder_(*TemporaryDirectory::Make("/tmp", "ledger-test-")), ledger_(folder_.path() + "/gpu") {}
+
+  LedgerEntry Entry(pid_t pid) {
+    LedgerEntry entry;
+    entry.pid = pid;
+    entry.start_ticks = ReadProcessStat(pid)->start_ticks;
+    entry.goal = LedgerEntry::Goal::kParked;
+    entry.job = pid;
+    entry.uses = {{pid, "GPU-a", 60}, {pid, "GPU-b", std::nullopt}};
+    entry.why = "parked by a test";
+    return entry;
+  }
+
+  TemporaryDirectory folder_;
+  Ledger ledger_;
+};
+
+TEST_F(LedgerTest, EntriesAreReadBack) {
+  EXPECT_TRUE(ledger_.List()->empty());
+  ASSERT_TRUE(ledger_.Put({Entry(::getpid())}).ok());
+  auto entries = ledger_.List();
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  ASSERT_EQ(entries->size(), 1u);
+  const LedgerEntry& entry = (*entries)[0];
+  EXPECT_EQ(entry.pid, ::getpid());
+  EXPECT_EQ(entry.goal, LedgerEntry::Goal::kParked);
+  EXPECT_EQ(entry.why, "parked by a test");
+  ASSERT_EQ(entry.uses.size(), 2u);
+  EXPECT_EQ(entry.uses[0].bytes, 60u);
+  EXPECT_FALSE(entry.uses[1].bytes);
+  ledger_.Remove({{::getpid()}});
+  EXPECT_TRUE(ledger_.List()->empty());
+}
+
+TEST_F(LedgerTest, ForgetsTheDead) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  LedgerEntry of_child = Entry(child);
+  LedgerEntry of_another = Entry(::getpid());
+  of_another.start_ticks += 1;  // our PID, but another process's
+  ASSERT_TRUE(ledger_.Put({of_child, of_another}).ok());
+  auto entries = ledger_.List();
+  ASSERT_EQ(entries->size(), 1u);
+  EXPECT_EQ((*entries)[0].pid, child);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(ledger_.List()->empty());
+  EXPECT_TRUE(ListDirectory(ledger_.directory())->empty());
+}
+
+TEST_F(LedgerTest, KnowsWhetherTheMoverLives) {
+  auto mover = ledger_.Enlist();
+  ASSERT_TRUE(mover.ok()) << mover.status();
+  EXPECT_EQ(ledger_.Enlist()->path, mover->path);
+  LedgerEntry entry = Entry(::getpid());
+  EXPECT_FALSE(ledger_.IsBeingMoved(entry)) << "nobody is named";
+  entry.mover = mover->path;
+  EXPECT_TRUE(ledger_.IsBeingMoved(entry));
+
+  // A helper that has the descriptor too lives on.
+  int helper = ::dup(mover->descriptor);
+  entry.mover = mover->path;
+  {
+    Ledger other(ledger_.directory());
+    EXPECT_TRUE(other.IsBeingMoved(entry));
+    other.RemoveFreeLocks();
+    EXPECT_TRUE(PathExists(entry.mover));
+  }
+  ::close(helper);
+}
+
+TEST_F(LedgerTest, LocksOfTheDeadAreFree) {
+  LedgerEntry entry = Entry(::getpid());
+  {
+    Ledger dead(ledger_.directory());
+    entry.mover = dead.Enlist()->path;
+    EXPECT_TRUE(ledger_.IsBeingMoved(entry));
+  }
+  EXPECT_FALSE(ledger_.IsBeingMoved(entry));
+  ledger_.RemoveFreeLocks();
+  EXPECT_FALSE(PathExists(entry.mover));
+  EXPECT_FALSE(ledger_.IsBeingMoved(entry));
+}
+
+TEST_F(LedgerTest, NamesADamagedEntry) {
+  ASSERT_TRUE(ledger_.Put({Entry(::getpid())}).ok());
+  const std::string path = ledger_.directory() + "/process-1";
+  ASSERT_TRUE(WriteFileAtomically(path, "{\"pid\":").ok());
+  auto entries = ledger_.List();
+  EXPECT_TRUE(absl::IsDataLoss(entries.status()));
+  EXPECT_NE(entries.status().message().find(path), absl::string_view::npos) << entries.status();
+}
+
+}  // namespace
+}  // namespace rekindle::gpu

@@ -1,0 +1,433 @@
+"""Jobs with GPU state on the simulated driver: images of them, park, resume and swap, and all that goes wrong."""
+
+import os
+import signal
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.case import RekindleTest
+from harness.cli import DONE, FAILED, UNSUPPORTED, USAGE
+from harness.gpu_sim import FIRST, GIB, MIB, OTHER_MODEL, SECOND, TWO_ALIKE, GpuSim, VectorJob
+
+
+class GpuTest(RekindleTest):
+    def setUp(self):
+        super().setUp()
+        self.sim = self.start_sim()
+
+    def start_sim(self, **options):
+        """From here on the commands see these GPUs."""
+        sim = GpuSim(self.directory, **options)
+        self.addCleanup(sim.stop)
+        self.environment.update(sim.environment)
+        self.cli = self.make_cli(store=self.store)
+        return sim
+
+    def start_vector_job(self, name="vector", **options):
+        return VectorJob(self, self.sim, name, **options)
+
+    def gpu_job(self, pid):
+        """What `gpu ps` says of it; None when it is not listed."""
+        return next((job for job in self.succeed("gpu", "ps")["jobs"] if job["pid"] == pid), None)
+
+    def used_bytes(self, uuid=FIRST):
+        return next(
+            gpu["total_bytes"] - gpu["free_bytes"] for gpu in self.succeed("gpu", "ps")["devices"] if gpu["uuid"] == uuid
+        )
+
+    def assert_runs(self, job):
+        """Its CUDA calls work, what it computes is right, and nobody thinks that it is parked."""
+        job.wait_for_steps()
+        entry = self.gpu_job(job.pid)
+        self.assertIsNotNone(entry)
+        self.assertEqual(entry["state"], "running")
+        self.assertFalse(entry["parked"], entry)
+
+    def kill(self, job):
+        job.job.kill_tree()
+
+    def come_back(self, reference, job, *options):
+        self.assertEqual(self.restore(reference, *options), job.pid)
+        job.wait_for_steps()
+
+
+class GpuCheckpointTest(GpuTest):
+    def test_the_job_runs_on_and_comes_back(self):
+        job = self.start_vector_job(bytes=64 * MIB)
+        taken = self.checkpoint(job.pid, "vector:1")
+        self.assertGreaterEqual(taken["gpu_bytes"], 64 * MIB)
+        self.assert_runs(job)
+        at_image = job.step()
+        self.kill(job)
+        self.come_back("vector:1", job)
+        self.assert_runs(job)
+        self.assertGreaterEqual(self.used_bytes(), 64 * MIB)
+        self.assertGreater(job.step(), 0)
+        self.assertLess(job.step() - at_image, 10**6)
+        described = self.succeed("inspect", "vector:1")["gpu"]
+        self.assertEqual([gpu["uuid"] for gpu in described["devices"]], [FIRST])
+        self.assertGreaterEqual(described["device_bytes"], 64 * MIB)
+
+    def test_stop(self):
+        job = self.start_vector_job()
+        self.checkpoint(job.pid, "vector:1", "--stop")
+        job.job.reap()
+        self.assertEqual(self.used_bytes(), 0)
+        self.come_back("vector:1", job)
+        self.assert_runs(job)
+
+    def test_several_images_of_one_job(self):
+        job = self.start_vector_job(bytes=32 * MIB)
+        for number in range(3):
+            self.checkpoint(job.pid, f"vector:{number}")
+            self.assert_runs(job)
+        self.kill(job)
+        for number in range(3):
+            self.come_back(f"vector:{number}", job)
+            jobs.kill_tree(job.pid)
+        self.assert_store_whole([f"vector:{number}" for number in range(3)])
+
+    def test_streams_contexts_and_two_gpus(self):
+        job = self.start_vector_job(gpus=2, streams=3, contexts=2)
+        self.checkpoint(job.pid, "vector:1")
+        self.assert_runs(job)
+        self.kill(job)
+        self.come_back("vector:1", job)
+        self.assert_runs(job)
+        self.assertGreaterEqual(self.used_bytes(SECOND), 16 * MIB)
+
+    def test_a_tree_of_processes(self):
+        job = self.start_vector_job("tree", program="gpu_tree_job", children=3)
+        taken = self.checkpoint(job.pid, "tree:1")
+        self.assertEqual(taken["processes"], 4)
+        job.wait_for_steps()
+        self.kill(job)
+        self.come_back("tree:1", job)
+
+    def test_library_without_use(self):
+        """Loaded, or initialised, but nothing on any GPU."""
+        for option in ("load_only", "init_only"):
+            with self.subTest(option=option):
+                job = self.start_vector_job(option, **{option: True})
+                self.checkpoint(job.pid, f"{option}:1")
+                job.wait_for_steps()
+                self.kill(job)
+                self.come_back(f"{option}:1", job)
+                jobs.kill_tree(job.pid)
+
+    def test_other_jobs_do_not_meet_the_driver(self):
+        job, memory = self.start_memory_job(8 * MIB)
+        self.checkpoint(job.pid, "memory:1")
+        memory.wait_for_tick()
+        self.assertEqual(self.sim.calls(), [])
+
+    def test_an_image_without_the_step_would_be_worthless(self):
+        """What these tests rest on: the simulated driver's memory does not come along by itself."""
+        job = self.start_vector_job()
+        empty = self.path("empty")
+        os.mkdir(empty)
+        # A process that has not loaded the library is not asked about.
+        hidden = self.make_cli(store=self.store, env={"LD_LIBRARY_PATH": empty})
+        result = hidden.run("ckpt", job.pid, "-t", "vector:1")
+        self.assertNotEqual(result.code, DONE, str(result))
+        self.assert_runs(job)
+
+
+class GpuMapTest(GpuTest):
+    def test_onto_another_gpu(self):
+        job = self.start_vector_job()
+        self.checkpoint(job.pid, "vector:1", "--stop")
+        job.job.reap()
+        self.come_back("vector:1", job, "--gpu-map", f"{FIRST}={SECOND}")
+        self.assertEqual(self.used_bytes(FIRST), 0)
+        self.assertGreaterEqual(self.used_bytes(SECOND), 16 * MIB)
+        self.assert_runs(job)
+
+    def test_automatically_where_the_old_one_is_not_there(self):
+        job = self.start_vector_job()
+        self.checkpoint(job.pid, "vector:1", "--stop")
+        job.job.reap()
+        self.sim.stop()
+        self.sim = self.start_sim(gpus=TWO_ALIKE[1:])
+        self.come_back("vector:1", job)
+        self.assert_runs(job)
+        self.assertGreaterEqual(self.used_bytes(SECOND), 16 * MIB)
+
+    def test_refusals(self):
+        job = self.start_vector_job(bytes=256 * MIB)
+        self.checkpoint(job.pid, "vector:1", "--stop")
+        job.job.reap()
+        self.sim.stop()
+        cases = (
+            ("another model", ((OTHER_MODEL, "NVIDIA A100", 4 * GIB),), (), FAILED, "same model"),
+            ("too small", ((FIRST, "NVIDIA H200", 128 * MIB),), (), FAILED, "free"),
+            ("no such GPU", TWO_ALIKE, ("--gpu-map", f"{FIRST}={OTHER_MODEL}"), FAILED, OTHER_MODEL),
+            ("not its GPU", TWO_ALIKE, ("--gpu-map", f"{SECOND}={FIRST}"), USAGE, "was not on"),
+            ("no UUID", TWO_ALIKE, ("--gpu-map", "0=1"), USAGE, "UUID"),
+        )
+        for what, gpus, options, code, word in cases:
+            with self.subTest(what):
+                sim = self.start_sim(gpus=gpus)
+                self.assert_refused(self.cli.run("restore", "vector:1", "--detach", *options), code, word)
+                self.assertFalse(procfs.alive(job.pid))
+                sim.stop()
+        sim = self.start_sim()
+        sim.control("reserve", FIRST, 4 * GIB - 128 * MIB)
+        self.assert_refused(self.cli.run("restore", "vector:1", "--detach"), FAILED, "free", "--gpu-map")
+        sim.stop()
+        sim = self.start_sim(driver_version=12090, driver_text="575.57.08")
+        self.assert_refused(self.cli.run("restore", "vector:1", "--detach"), FAILED, "575.57.08", "driver")
+        sim.stop()
+        self.sim = self.start_sim()
+        self.come_back("vector:1", job)
+
+    def test_a_map_needs_gpu_state(self):
+        job, _ = self.start_memory_job(8 * MIB)
+        self.checkpoint(job.pid, "memory:1", "--stop")
+        job.reap()
+        result = self.cli.run("restore", "memory:1", "--detach", "--gpu-map", f"{FIRST}={SECOND}")
+        self.assert_refused(result, USAGE, "no GPU state")
+
+
+class GpuParkTest(GpuTest):
+    def test_park_and_resume(self):
+        job = self.start_vector_job(bytes=64 * MIB)
+        moved = self.succeed("gpu", "park", job.pid)
+        self.assertGreaterEqual(moved["bytes"], 64 * MIB)
+        self.assertEqual(self.used_bytes(), 0)
+        entry = self.gpu_job(job.pid)
+        self.assertTrue(entry["parked"])
+        self.assertEqual(entry["state"], "checkpointed")
+        stood = job.step()
+        self.assertTrue(self.succeed("gpu", "park", job.pid)["nothing_to_do"])
+        self.assertEqual(job.step(), stood)
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+        self.assertTrue(self.succeed("gpu", "resume", job.pid)["nothing_to_do"])
+        self.assertEqual(os.listdir(os.path.join(self.runtime, "gpu")), [])
+
+    def test_resume_onto_another_gpu(self):
+        job = self.start_vector_job()
+        self.succeed("gpu", "park", job.pid)
+        self.succeed("gpu", "resume", job.pid, "--gpu-map", f"{FIRST}={SECOND}")
+        self.assert_runs(job)
+        self.assertEqual(self.used_bytes(FIRST), 0)
+
+    def test_swap(self):
+        first = self.start_vector_job("first", bytes=64 * MIB)
+        self.succeed("gpu", "park", first.pid)
+        second = self.start_vector_job("second", bytes=64 * MIB)
+        self.succeed("gpu", "swap", second.pid, first.pid)
+        self.assert_runs(first)
+        self.assertTrue(self.gpu_job(second.pid)["parked"])
+        self.succeed("gpu", "swap", first.pid, second.pid)
+        self.assert_runs(second)
+        self.assertTrue(self.gpu_job(first.pid)["parked"])
+
+    def test_a_parked_job_can_be_captured(self):
+        job = self.start_vector_job()
+        self.succeed("gpu", "park", job.pid)
+        self.checkpoint(job.pid, "vector:1")
+        self.assertTrue(self.gpu_job(job.pid)["parked"])
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+        self.kill(job)
+        self.come_back("vector:1", job)
+        self.assert_runs(job)
+
+    def test_no_room_to_resume(self):
+        job = self.start_vector_job(bytes=256 * MIB)
+        self.succeed("gpu", "park", job.pid)
+        self.sim.control("reserve", FIRST, 4 * GIB - 128 * MIB)
+        daemon_like = self.cli.run("gpu", "resume", job.pid, env={"REKINDLE_GPU_ROOM_TIMEOUT": "0"})
+        self.assert_refused(daemon_like, FAILED, "free")
+        self.assertTrue(self.gpu_job(job.pid)["parked"])
+        self.sim.control("reserve", FIRST, 0)
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+
+    def test_what_uses_no_gpu(self):
+        job, _ = self.start_memory_job(8 * MIB)
+        self.assert_refused(self.cli.run("gpu", "park", job.pid), FAILED, "no CUDA")
+        self.assert_refused(self.cli.run("gpu", "resume", job.pid), FAILED, "no CUDA")
+
+
+class GpuDriverTest(GpuTest):
+    def test_no_driver(self):
+        env = {"LD_LIBRARY_PATH": self.directory}
+        self.assert_refused(self.cli.run("gpu", "ps", env=env), UNSUPPORTED, "driver")
+
+    def test_too_old(self):
+        self.sim.stop()
+        self.sim = self.start_sim(driver_version=12020, driver_text="535.100")
+        job = self.start_vector_job()
+        env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}  # no cuda-checkpoint
+        result = self.cli.run("ckpt", job.pid, "-t", "vector:1", env=env)
+        self.assert_refused(result, UNSUPPORTED, "570")
+        job.wait_for_steps()
+
+    def test_the_utility_where_the_driver_has_no_functions(self):
+        self.sim.stop()
+        self.sim = self.start_sim(driver_version=12050, driver_text="555.42.02")
+        job = self.start_vector_job()
+        self.assertEqual(self.succeed("gpu", "ps")["means"], "cuda-checkpoint")
+        self.checkpoint(job.pid, "vector:1")
+        job.wait_for_steps()
+        self.kill(job)
+        self.come_back("vector:1", job)
+        self.succeed("gpu", "park", job.pid)
+        self.succeed("gpu", "resume", job.pid)
+        job.wait_for_steps()
+
+    def test_memory_that_the_driver_can_not_save(self):
+        for option in ("managed", "ipc"):
+            with self.subTest(option=option):
+                job = self.start_vector_job(option, **{option: True})
+                result = self.cli.run("ckpt", job.pid, "-t", f"{option}:1")
+                self.assert_refused(result, UNSUPPORTED, "managed", "IPC")
+                self.assert_runs(job)
+                self.kill(job)
+
+
+class GpuFaultTest(GpuTest):
+    """After each of these the job runs on unlocked, or is gone with nothing left of it."""
+
+    def test_work_that_does_not_end(self):
+        job = self.start_vector_job(spin_ms=3000)
+        result = self.cli.run("ckpt", job.pid, "-t", "vector:1", "--gpu-lock-timeout", "0.2")
+        self.assert_refused(result, FAILED, "--gpu-lock-timeout")
+        self.assert_runs(job)
+        self.checkpoint(job.pid, "vector:1", "--gpu-lock-timeout", "60")
+        self.assert_runs(job)
+
+    def test_each_call_fails(self):
+        job = self.start_vector_job()
+        for number, (call, code) in enumerate(
+            (("lock", 999), ("lock", 401), ("checkpoint", 2), ("checkpoint", 999), ("state", 999))
+        ):
+            with self.subTest(call=call, code=code):
+                self.sim.inject(call, "--fail", code, nth=1)
+                result = self.cli.run("ckpt", job.pid, "-t", f"vector:{number}")
+                self.assertNotEqual(result.code, DONE, str(result))
+                self.sim.clear()
+                self.assert_runs(job)
+        for call in ("restore", "unlock"):
+            with self.subTest(call=call):
+                # Once: it is tried again.
+                self.sim.inject(call, "--fail", 999, nth=1)
+                self.checkpoint(job.pid, f"{call}:1")
+                self.sim.clear()
+                self.assert_runs(job)
+        self.assert_store_whole(["restore:1", "unlock:1"])
+
+    def test_memory_that_does_not_go_back(self):
+        """The job is parked with its data safe, says so, and the image is kept."""
+        job = self.start_vector_job()
+        self.sim.inject("restore", "--fail", 2)
+        taken = self.checkpoint(job.pid, "vector:1")
+        self.assertTrue(any("gpu resume" in warning for warning in taken["warnings"]), taken)
+        self.assertTrue(self.gpu_job(job.pid)["parked"])
+        self.sim.clear()
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+        self.kill(job)
+        self.come_back("vector:1", job)
+
+    def test_success_that_is_none(self):
+        job = self.start_vector_job(bytes=3 * GIB, sparse=True)
+        self.sim.inject("checkpoint", "--no-effect")
+        result = self.cli.run("ckpt", job.pid, "-t", "vector:1")
+        self.assertNotEqual(result.code, DONE, str(result))
+        self.sim.clear()
+        self.assert_runs(job)
+        self.sim.inject("checkpoint", "--wrong-success")
+        result = self.cli.run("ckpt", job.pid, "-t", "vector:1")
+        self.assert_refused(result, FAILED, "worthless")
+        self.assert_store_whole([])
+
+    def test_a_restore_that_lost_its_state(self):
+        job = self.start_vector_job()
+        self.checkpoint(job.pid, "vector:1", "--stop")
+        job.job.reap()
+        for fault in (("restore", "--fail", 2), ("restore", "--no-effect"), ("unlock", "--no-effect")):
+            with self.subTest(fault=fault):
+                self.sim.inject(*fault)
+                result = self.cli.run("restore", "vector:1", "--detach")
+                self.assertNotEqual(result.code, DONE, str(result))
+                waiting.until(lambda: not procfs.alive(job.pid), "the tree gone")
+                self.sim.clear()
+        self.come_back("vector:1", job)
+
+    def test_the_target_dies(self):
+        for call in ("lock", "checkpoint", "restore", "unlock"):
+            with self.subTest(call=call):
+                job = self.start_vector_job(call)
+                self.sim.inject(call, "--kill-target", pid=job.pid)
+                self.cli.run("ckpt", job.pid, "-t", f"{call}:1")
+                self.sim.clear()
+                self.assertFalse(procfs.alive(job.pid))
+                self.assertIsNone(self.gpu_job(job.pid))
+                self.assertEqual(self.used_bytes(), 0)
+
+    def test_the_driver_hangs(self):
+        """A helper that hangs is killed, and the job set free by another."""
+        job = self.start_vector_job()
+        self.sim.inject("checkpoint", "--hang", nth=1)
+        result = self.cli.run("ckpt", job.pid, "-t", "vector:1", env={"REKINDLE_GPU_MOVE_TIMEOUT": "2"})
+        self.assert_refused(result, FAILED, "did not answer")
+        self.sim.clear()
+        self.assert_runs(job)
+
+    def test_more_than_fits_into_host_memory(self):
+        job = self.start_vector_job()
+        self.sim.control("set", "context-bytes", 10**15)
+        result = self.cli.run("gpu", "park", job.pid)
+        self.sim.control("set", "context-bytes", 8 * MIB)
+        self.assert_refused(result, FAILED, "host memory", "nothing was moved")
+        self.assertNotIn("lock", [call["call"] for call in self.sim.calls()])
+        self.assert_runs(job)
+
+
+class GpuDaemonKilledTest(GpuTest):
+    """kill -9 of the daemon in each state of a move; what starts next puts things right."""
+
+    def test_in_each_state(self):
+        job = self.start_vector_job(bytes=32 * MIB)
+        for call in ("lock", "checkpoint", "restore", "unlock"):
+            for both in (False, True):
+                with self.subTest(call=call, helper_too=both):
+                    daemon = self.start_daemon()
+                    cli = self.make_cli(host=daemon.host)
+                    self.sim.inject(call, "--delay-ms", 1500, nth=1)
+                    command = cli.start("ckpt", job.pid, "-t", f"{call}:{both}", "--replace")
+                    waiting.until(
+                        lambda: any(entry["call"] == call and entry["result"] is None for entry in self.sim.calls()),
+                        f"{call} under way",
+                    )
+                    helpers = [pid for pid in procfs.descendants(daemon.pid) if "gpu-helper" in procfs.command_line(pid)]
+                    self.assertEqual(len(helpers), 1)
+                    daemon.kill()
+                    if both:
+                        os.kill(helpers[0], signal.SIGKILL)
+                    cli.finish(command)
+                    self.sim.clear()
+                    again = self.start_daemon()
+                    self.assertEqual(self.make_cli(host=again.host).run("gpu", "ps").code, DONE)
+                    self.assert_runs(job)
+                    again.stop()
+
+    def test_parked_jobs_stay_parked(self):
+        job = self.start_vector_job()
+        daemon = self.start_daemon()
+        self.succeed("gpu", "park", job.pid, cli=self.make_cli(host=daemon.host))
+        daemon.kill()
+        again = self.start_daemon()
+        cli = self.make_cli(host=again.host)
+        entry = next(entry for entry in self.succeed("gpu", "ps", cli=cli)["jobs"] if entry["pid"] == job.pid)
+        self.assertTrue(entry["parked"])
+        self.succeed("gpu", "resume", job.pid, cli=cli)
+        self.assert_runs(job)
+
+
+if __name__ == "__main__":
+    unittest.main()
