@@ -2,9 +2,7 @@
 
 #include <dlfcn.h>
 
-#include <cstdarg>
-#include <cstdio>
-#include <cstdlib>
+#include "tests/gpu_jobs/state_file.h"
 
 namespace rekindle::gpu_jobs {
 namespace {
@@ -56,15 +54,6 @@ void Check(Result result, const char* what) {
   const char* name = nullptr;
   api.cuGetErrorName(result, &name);
   Die("%s: %s (%d)", what, name == nullptr ? "?" : name, result);
-}
-
-void Die(const char* format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  std::vfprintf(stderr, format, arguments);
-  va_end(arguments);
-  std::fputc('\n', stderr);
-  std::exit(1);
 }
 
 }  // namespace rekindle::gpu_jobs

@@ -54,6 +54,5 @@ const DriverApi& LoadDriver();
 
 // Ends the process with a message if a call failed.
 void Check(Result result, const char* what);
-[[noreturn]] __attribute__((format(printf, 1, 2))) void Die(const char* format, ...);
 
 }  // namespace rekindle::gpu_jobs

@@ -2,16 +2,17 @@
 // against what the host knows they must be. Whoever watches reads its state file: "STEP DIGEST", where the
 // digest depends on nothing but the options and the step. Ends with 1 and a message on the first wrong
 // number.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/gpu_jobs/driver_api.h"
 #include "tests/gpu_jobs/kernels.h"
+#include "tests/gpu_jobs/state_file.h"
 #include "tests/gpu_jobs/vector_block.h"
 
 namespace rekindle::gpu_jobs {
@@ -29,6 +30,7 @@ constexpr char kUsage[] =
     "  --spin-ms M     each step also runs a kernel that takes so long; meanwhile the state file's line "
     "ends\n"
     "                  in \"spinning\"\n"
+    "  --sparse        uses but 1 MiB of each stream's part; the rest is allocated and never touched\n"
     "  --managed       unified memory\n"
     "  --ipc           shares memory with other processes: its handle lies in FILE.ipc\n"
     "  --ipc-open F    opens the memory whose handle lies in F\n"
@@ -36,11 +38,13 @@ constexpr char kUsage[] =
     "  --load-only     loads libcuda.so.1 and no more\n"
     "  --print-ptx     prints its device code and ends\n";
 
+constexpr uint64_t kSparseBytes = 1 << 20;
+
 struct Options {
   std::string state_file, ipc_open;
   uint64_t bytes = 16 << 20, gpus = 1, first_gpu = 0, contexts = 1, streams = 1, steps = 0, step_ms = 10,
            seed = 1, spin_ms = 0;
-  bool managed = false, ipc = false, init_only = false, load_only = false, print_ptx = false;
+  bool sparse = false, managed = false, ipc = false, init_only = false, load_only = false, print_ptx = false;
 };
 
 bool Parse(int argc, char** argv, Options* options) {
@@ -52,7 +56,8 @@ bool Parse(int argc, char** argv, Options* options) {
       {"--spin-ms", &options->spin_ms}};
   const std::vector<std::pair<const char*, std::string*>> texts = {{"--state-file", &options->state_file},
                                                                    {"--ipc-open", &options->ipc_open}};
-  const std::vector<std::pair<const char*, bool*>> flags = {{"--managed", &options->managed},
+  const std::vector<std::pair<const char*, bool*>> flags = {{"--sparse", &options->sparse},
+                                                            {"--managed", &options->managed},
                                                             {"--ipc", &options->ipc},
                                                             {"--init-only", &options->init_only},
                                                             {"--load-only", &options->load_only},
@@ -80,35 +85,10 @@ bool Parse(int argc, char** argv, Options* options) {
   return !options->state_file.empty() && options->gpus > 0 && blocks > 0 && options->bytes / blocks >= 64;
 }
 
-// Readers see the old or the new contents, never half of one.
-void WriteFile(const std::string& path, const void* bytes, size_t count) {
-  const std::string next = path + ".next";
-  FILE* file = std::fopen(next.c_str(), "w");
-  if (file == nullptr) Die("cannot write %s", next.c_str());
-  const bool written = std::fwrite(bytes, 1, count, file) == count;
-  if (std::fclose(file) != 0 || !written || std::rename(next.c_str(), path.c_str()) != 0) {
-    Die("cannot write %s", path.c_str());
-  }
-}
-
-void WriteState(const Options& options, uint64_t step, uint64_t digest, const char* more) {
-  char line[64];
-  const int length =
-      std::snprintf(line, sizeof(line), "%llu %016llx%s\n", static_cast<unsigned long long>(step),
-                    static_cast<unsigned long long>(digest), more);
-  WriteFile(options.state_file, line, static_cast<size_t>(length));
-}
-
-void Pause(uint64_t milliseconds) {
-  timespec time{static_cast<time_t>(milliseconds / 1000), static_cast<long>(milliseconds % 1000) * 1'000'000};
-  while (nanosleep(&time, &time) != 0) {
-  }
-}
-
 // Without device memory there is nothing to check: it only shows that it lives.
 [[noreturn]] void RunWithoutMemory(const Options& options) {
   for (uint64_t step = 0; options.steps == 0 || step <= options.steps; ++step) {
-    WriteState(options, step, 0, "");
+    WriteState(options.state_file, step, 0, "");
     Pause(options.step_ms);
   }
   std::exit(0);
@@ -153,8 +133,11 @@ void VectorJob::Allocate() {
       kernels_.push_back(std::make_unique<Kernels>(api_));
       for (uint64_t s = 0; s < options_.streams; ++s) {
         const uint64_t seed = options_.seed * 1'000'003 + blocks_.size();
+        const uint64_t used = options_.sparse ? std::min(part, kSparseBytes) : part;
         blocks_.push_back(
-            std::make_unique<VectorBlock>(api_, context, *kernels_.back(), part, seed, options_.managed));
+            std::make_unique<VectorBlock>(api_, context, *kernels_.back(), used, seed, options_.managed));
+        DeviceAddress untouched = 0;
+        if (used < part) Check(api_.cuMemAlloc_v2(&untouched, part - used), "cuMemAlloc");
       }
     }
   }
@@ -184,12 +167,12 @@ void VectorJob::Run() {
   for (uint64_t step = 1; options_.steps == 0 || step <= options_.steps; ++step) {
     if (options_.spin_ms != 0) {
       blocks_[0]->Spin(options_.spin_ms);
-      WriteState(options_, step - 1, digest, " spinning");
+      WriteState(options_.state_file, step - 1, digest, " spinning");
     }
     for (auto& block : blocks_) block->BeginStep(step);
     digest = 0;
     for (auto& block : blocks_) digest = digest * 31 + block->EndStep(step);
-    WriteState(options_, step, digest, "");
+    WriteState(options_.state_file, step, digest, "");
     Pause(options_.step_ms);
   }
 }

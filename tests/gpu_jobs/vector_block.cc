@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/gpu_jobs/kernels.h"
+#include "tests/gpu_jobs/state_file.h"
 
 namespace rekindle::gpu_jobs {
 namespace {

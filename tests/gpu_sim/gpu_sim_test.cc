@@ -32,7 +32,7 @@ constexpr char kGpu1[] = "GPU-00000000-0000-0000-0000-000000000002";
 constexpr char kSmallGpu[] = "GPU-00000000-0000-0000-0000-000000000003";
 constexpr char kOtherModel[] = "GPU-00000000-0000-0000-0000-000000000004";
 constexpr uint64_t kGpuBytes = 64 << 20, kContextBytes = 8 << 20, kBytes = 4 << 20;
-constexpr int kAnswerSeconds = 60;
+constexpr int kAnswerSeconds = 20;
 
 std::string Folder() {
   char own[PATH_MAX];

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace rekindle::gpu_sim {
@@ -21,6 +22,28 @@ void* MapShared(int memory, uint64_t bytes) {
   if (place == MAP_FAILED) return nullptr;
   madvise(place, bytes, MADV_DONTFORK);
   return place;
+}
+
+// Copies what of the memory was ever written; the rest is zero in `to` already, and should cost nothing
+// there. The descriptor, or -1, is of the memory that `from` shows; it is closed.
+void CopyWritten(char* to, const char* from, uint64_t bytes, int memory) {
+  uint64_t end = 0;
+  while (memory >= 0 && end < bytes) {
+    const off_t data = lseek(memory, static_cast<off_t>(end), SEEK_DATA);
+    if (data < 0) break;
+    const uint64_t start = static_cast<uint64_t>(data);
+    end = std::min(bytes, static_cast<uint64_t>(lseek(memory, data, SEEK_HOLE)));
+    std::memcpy(to + start, from + start, end - start);
+  }
+  if (memory < 0) std::memcpy(to, from, bytes);
+  if (memory >= 0) close(memory);
+}
+
+void CopyNonZeroPages(char* to, const char* from, uint64_t bytes) {
+  static constexpr char kZeros[kPage] = {};
+  for (uint64_t offset = 0; offset < bytes; offset += kPage) {
+    if (std::memcmp(from + offset, kZeros, kPage) != 0) std::memcpy(to + offset, from + offset, kPage);
+  }
 }
 
 }  // namespace
@@ -125,7 +148,7 @@ bool DeviceMemory::HasShared() const {
   return false;
 }
 
-Result DeviceMemory::SaveToHost() {
+Result DeviceMemory::SaveToHost(ServerLink* link) {
   std::unique_lock lock(mutex_);
   for (auto& [address, allocation] : allocations_) {
     if (!allocation.mapped) continue;
@@ -135,7 +158,12 @@ Result DeviceMemory::SaveToHost() {
       DiscardSaved();
       return gpu::cuda::kOutOfMemory;
     }
-    std::memcpy(copy, Pointer(address), allocation.bytes);
+    gpu::cuda::Uuid gpu;
+    uint64_t bytes;
+    int memory = -1;
+    link->OpenShared(allocation.id, &gpu, &bytes, &memory);
+    CopyWritten(static_cast<char*>(copy), static_cast<const char*>(Pointer(address)), allocation.bytes,
+                memory);
     allocation.saved = copy;
   }
   return gpu::cuda::kSuccess;
@@ -169,7 +197,10 @@ Result DeviceMemory::LoadToDevices(ServerLink* link, const std::vector<Gpu>& dev
     allocation.loaded = MapShared(memory, allocation.bytes);
     if (allocation.loaded == nullptr) return gpu::cuda::kOutOfMemory;
     // Nothing saved: the driver lost it, says an injected fault; the new memory holds zeros.
-    if (allocation.saved != nullptr) std::memcpy(allocation.loaded, allocation.saved, allocation.bytes);
+    if (allocation.saved != nullptr) {
+      CopyNonZeroPages(static_cast<char*>(allocation.loaded), static_cast<const char*>(allocation.saved),
+                       allocation.bytes);
+    }
   }
   return gpu::cuda::kSuccess;
 }

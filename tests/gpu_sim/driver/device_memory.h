@@ -37,7 +37,7 @@ class DeviceMemory {
 
   // The steps of a checkpoint: copies everything into private memory; then gives the devices' memory up, or
   // throws the copies away. A range whose memory is given up stays reserved.
-  gpu::cuda::Result SaveToHost();
+  gpu::cuda::Result SaveToHost(ServerLink* link);
   void DiscardSaved();
   void ReleaseDevices();
 

@@ -102,7 +102,7 @@ Result Process::Checkpoint(const DoorRequest& request, int caller) {
     return gpu::cuda::kNotSupported;
   }
   if (!IsWrongSuccess(request)) {
-    Result result = memory_.SaveToHost();
+    Result result = memory_.SaveToHost(&link_);
     if (result == gpu::cuda::kSuccess) result = Midway(request, caller);
     if (result != gpu::cuda::kSuccess) {
       memory_.DiscardSaved();
