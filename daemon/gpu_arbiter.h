@@ -1,0 +1,211 @@
+// Which of many model servers have their device memory on the GPUs, and which are parked in host memory: a
+// lease brings a job onto its GPU and keeps it there; where memory is short, those used least recently make
+// room. Only the policy: the moves themselves lie behind GpuMoves.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace rekindle::daemon {
+
+// By UUID, "GPU-…".
+using DeviceBytes = std::map<std::string, uint64_t>;
+
+// The root process of a job: with its start time the PID names it for ever.
+struct GpuJobId {
+  pid_t pid = 0;
+  uint64_t start_ticks = 0;
+  friend bool operator==(const GpuJobId&, const GpuJobId&) = default;
+};
+
+// What the arbiter asks for, always on the thread of the call that needs it and without holding a lock: these
+// may block, and may call GpuArbiter::Add, SetBytes and Forget. Thread-safe.
+class GpuMoves {
+ public:
+  virtual ~GpuMoves() = default;
+
+  // On failure the job is still on its GPUs.
+  virtual absl::Status Park(const GpuJobId& job) = 0;
+  // On failure the job is still parked. ResourceExhausted: others have taken its room meanwhile; Aborted or
+  // Unavailable: not now. After these it is tried again, any other error ends the lease that asked for it.
+  virtual absl::Status Resume(const GpuJobId& job) = 0;
+  // Of every GPU of this machine.
+  virtual absl::StatusOr<DeviceBytes> FreeBytes() = 0;
+  virtual bool IsAlive(const GpuJobId& job) = 0;
+};
+
+enum class GpuJobState {
+  kResident,  // on its GPUs
+  kParked,    // in host memory
+  kParking,   // chosen to make room, or on its way out
+  kResuming,
+};
+
+struct GpuArbiterOptions {
+  // The device memory of all parked jobs, and of those on their way in or out, together.
+  uint64_t host_budget = UINT64_MAX;
+  // Sizes of the GPUs, as far as they are known.
+  DeviceBytes device_totals;
+  // Who waits for room looks anew after every event here; and this often, because processes that the arbiter
+  // does not know take and give device memory too, and because jobs die unseen.
+  absl::Duration reread_interval = absl::Seconds(1);
+  // How often LeaseOptions::cancelled of a request that waits is asked.
+  absl::Duration cancel_interval = absl::Milliseconds(100);
+};
+
+struct LeaseOptions {
+  // How long to wait: the earlier of the two. A move that has begun is ended first. With no time at all the
+  // lease is had if it can be had at once.
+  absl::Duration timeout = absl::InfiniteDuration();
+  absl::Time deadline = absl::InfiniteFuture();
+  // The job stays on its GPU after the lease too.
+  bool pin = false;
+  // Is the lease wanted no more? Asked by the calling thread alone, without a lock: now and then while it
+  // waits, after GpuArbiter::Wake, and after each move. May be empty.
+  std::function<bool()> cancelled;
+};
+
+struct GpuLease {
+  GpuJobId job;               // for Release
+  bool resumed = false;       // it was parked
+  std::vector<pid_t> parked;  // these made room
+  double seconds = 0;         // that it took
+};
+
+struct GpuJobSnapshot {
+  GpuJobId id;
+  GpuJobState state = GpuJobState::kResident;
+  DeviceBytes bytes;
+  int leases = 0;
+  bool pinned = false;
+  absl::Time last_used;
+  int waiters = 0;   // requests that wait for it
+  int position = 0;  // of the first of them among those that share a GPU with it, from 1; 0: none waits
+};
+
+struct GpuArbiterCounters {
+  uint64_t leases = 0;  // granted
+  uint64_t waits = 0;   // requests that could not be served at once
+  uint64_t resumes = 0;
+  uint64_t evictions = 0;  // jobs parked to make room
+  uint64_t timeouts = 0;
+  uint64_t cancelled = 0;
+  uint64_t refused = 0;   // requests that ended with any other error
+  uint64_t failures = 0;  // moves that failed
+  uint64_t deaths = 0;    // jobs found dead
+};
+
+// Thread-safe. Requests are served in the order they came in: one waits while an earlier one that shares a
+// GPU with it waits, also when its own job is on the GPU (or a busy server would never be parked), and never
+// for one that shares none. So at most one request moves jobs onto a GPU at a time. A request that ends,
+// however it does, is in nobody's way any more. Nothing is kept: after a restart jobs are added anew, without
+// leases or pins.
+class GpuArbiter {
+ public:
+  GpuArbiter(GpuMoves* moves, GpuArbiterOptions options);  // `moves` outlives it
+  ~GpuArbiter();                                           // no call may be under way
+
+  // Makes a job known as kResident or kParked, with what it has, or needs, on each GPU; or corrects what is
+  // known of it (its state only when it isn't being moved). Another process with this PID is forgotten.
+  void Add(const GpuJobId& job, DeviceBytes bytes, GpuJobState state) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A job's memory has grown or shrunk. Unknown jobs are left alone.
+  void SetBytes(const GpuJobId& job, DeviceBytes bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // It has ended, or is nobody's business any more. Its leases end, who waits for it gets NotFound.
+  void Forget(const GpuJobId& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetDeviceTotals(DeviceBytes totals) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Returns when the job is on its GPUs and keeps it there until Release. A job may be leased several times.
+  // NotFound: no such job, or it has ended. DeadlineExceeded: says who has the memory. ResourceExhausted: it
+  // can't ever fit, or pins or the host budget stand against it and nothing is under way that may change
+  // that. FailedPrecondition: one of its GPUs isn't there. Cancelled. Unavailable: after Stop. Or what Resume
+  // said.
+  absl::StatusOr<GpuLease> Lease(pid_t job, const LeaseOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends one lease. With `start_ticks` only of this very process. NotFound: unknown (its leases have ended);
+  // FailedPrecondition: it isn't leased.
+  absl::Status Release(pid_t job, uint64_t start_ticks = 0) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A pinned job isn't parked to make room. Moves nothing.
+  absl::Status Pin(pid_t job, bool pinned) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Parks it now, within the host budget. FailedPrecondition: leased or pinned; Aborted: being moved.
+  absl::Status Park(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  std::vector<GpuJobSnapshot> Snapshot() const ABSL_LOCKS_EXCLUDED(mutex_);  // by PID
+  GpuArbiterCounters counters() const ABSL_LOCKS_EXCLUDED(mutex_);
+  uint64_t host_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);  // of the host budget in use
+
+  // Lets every waiting request ask its `cancelled` now.
+  void Wake() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends all waiting, and refuses new leases.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  // Guarded by mutex_, as is Request. Whoever moves a job keeps it alive after it was forgotten.
+  struct Job;
+  using JobPtr = std::shared_ptr<Job>;
+  struct Request;
+  enum class Candidates { kNow, kIfReleased };
+
+  JobPtr Find(pid_t pid, uint64_t start_ticks) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Remove(const JobPtr& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ChangeBytes(Job& job, DeviceBytes bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Charge(Job& job, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Use(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Says anew whose turn it is on each GPU.
+  void Reorder() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Those that wait for what this job has, for the job itself, or for host memory look anew.
+  void Nudge(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NudgeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AnyoneWaitsFor(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // The parts of Lease. Those that take a Request let go of mutex_ for a while.
+  absl::Status Serve(Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Advance(Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ResumeJob(Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ParkVictims(Request& request, const std::vector<JobPtr>& victims)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ParkOne(const JobPtr& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AwaitChange(Request& request, absl::Duration at_most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AskCancelled(Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RemoveIfDead(const JobPtr& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RemoveDead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Must it end, and why?
+  absl::Status CheckWanted(const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Who is to be parked so that `shortage` is met; nobody when that is not to be had within `host_room`.
+  std::vector<JobPtr> ChooseVictims(const Request& request, const DeviceBytes& shortage, uint64_t host_room,
+                                    Candidates candidates) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckFits(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Can waiting help? Notes in the request whether it is host memory that is short.
+  absl::Status CheckHope(Request& request, const DeviceBytes& shortage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  uint64_t HostRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string DescribeDevices(const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string DescribeHost() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string DescribeQueue(const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  GpuMoves& moves_;
+  const GpuArbiterOptions options_;
+  mutable absl::Mutex mutex_;
+  DeviceBytes totals_ ABSL_GUARDED_BY(mutex_);
+  std::map<pid_t, JobPtr> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::list<Request*> queue_ ABSL_GUARDED_BY(mutex_);  // in the order they came in
+  uint64_t host_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;  // orders jobs by their last use
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  GpuArbiterCounters counters_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rekindle::daemon
