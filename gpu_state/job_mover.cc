@@ -80,6 +80,7 @@ class JobMover::Claim {
   Claim(Claim&& other) noexcept : mover_(other.mover_), pids_(std::exchange(other.pids_, {})) {}
   Claim& operator=(Claim&&) = delete;
   ~Claim() {
+    if (pids_.empty()) return;
     absl::MutexLock lock(&mover_.mutex_);
     for (pid_t pid : pids_) mover_.claimed_.erase(pid);
   }
@@ -276,7 +277,7 @@ absl::Status HeldJob::Back() {
   for (const GpuUse& use : record_.uses) {
     if (std::find(pids.begin(), pids.end(), use.pid) != pids.end()) uses.push_back(use);
   }
-  absl::Status status = mover_.AwaitRoom(BytesByDevice(uses));
+  absl::Status status = mover_.AwaitRoom(BytesByDevice(uses), pids);
   if (status.ok()) status = session_.PutBack();
   if (status.ok()) {
     mover_.ledger_.Remove(pids);
@@ -307,13 +308,20 @@ void HeldJob::JobEnded() {
   mover_.driver_.Settle(pids);
 }
 
-absl::Status JobMover::AwaitRoom(const std::map<std::string, uint64_t>& needed) {
+absl::Status JobMover::AwaitRoom(const std::map<std::string, uint64_t>& needed,
+                                 absl::Span<const pid_t> pids) {
   const absl::Time deadline = absl::Now() + options_.room_timeout;
   for (;;) {
     auto view = driver_.Devices();
     // Without the management library the driver itself has to find out.
     if (!view.ok()) return absl::OkStatus();
-    absl::Status room = CheckRoom(needed, view->devices, view->uses);
+    std::map<std::string, uint64_t> missing = needed;
+    for (const GpuUse& use : view->uses) {
+      auto it = missing.find(use.uuid);
+      if (it == missing.end() || std::find(pids.begin(), pids.end(), use.pid) == pids.end()) continue;
+      it->second -= std::min(it->second, use.bytes.value_or(0));
+    }
+    absl::Status room = CheckRoom(missing, view->devices, view->uses);
     if (!absl::IsResourceExhausted(room) || absl::Now() >= deadline) return room;
     absl::SleepFor(kLookForRoomEvery);
   }
@@ -331,7 +339,7 @@ absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const Gp
   GpuSession session(driver_, pids, OptionsWith(absl::ZeroDuration()));
   RK_RETURN_IF_ERROR(session.Begin(GpuSession::Locked::kByUs));
   RK_RETURN_IF_ERROR(PutEntries(job, pids, record.uses, LedgerEntry::Goal::kRunning, "being moved"));
-  absl::Status status = AwaitRoom(needed);
+  absl::Status status = AwaitRoom(needed, pids);
   if (status.ok()) status = session.MoveToDevice(pairs);
   if (status.ok()) {
     ledger_.Remove(pids);

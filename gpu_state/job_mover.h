@@ -122,8 +122,8 @@ class JobMover {
   absl::Status CheckHostMemory(absl::Span<const GpuUse> uses) const;
   absl::Status PutEntries(pid_t job, absl::Span<const pid_t> pids, absl::Span<const GpuUse> uses,
                           LedgerEntry::Goal goal, const std::string& why);
-  // Waits until there is room for `needed`, within limits.
-  absl::Status AwaitRoom(const std::map<std::string, uint64_t>& needed);
+  // Waits until there is room for `needed`, within limits; what `pids` have on the device is theirs already.
+  absl::Status AwaitRoom(const std::map<std::string, uint64_t>& needed, absl::Span<const pid_t> pids);
   absl::Status RecoverJob(pid_t job, const std::vector<LedgerEntry>& entries, std::vector<pid_t>* freed);
 
   const MoverOptions options_;

@@ -100,6 +100,7 @@ absl::StatusOr<Ledger::Mover> Ledger::Enlist() {
   absl::MutexLock lock(&mutex_);
   if (!mover_.valid()) {
     RK_RETURN_IF_ERROR(MakeDirectories(directory_));
+    RemoveFreeLocks();  // a command that ends leaves its own
     mover_path_ = absl::StrCat(directory_, "/", kLockPrefix, ::getpid(), "-", UnixNanos());
     struct stat by_path, by_descriptor;
     do {  // until nobody has removed it, as the file of a dead one, before it was locked

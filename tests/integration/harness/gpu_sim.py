@@ -77,22 +77,18 @@ class GpuSim:
         return json.loads(self.control("calls"))
 
 
-class VectorJob:
-    """A gpu_vector_job, which checks its device memory after every step and tells how far it is in a file."""
+class GpuJob:
+    """A test job that checks its device memory after every step, and tells in a file how far it is."""
 
-    def __init__(self, test, sim, name="vector", program="gpu_vector_job", **options):
+    def __init__(self, test, sim, name, program, options):
         self.state_file = test.path(name + ".state")
-        argv = [jobs.program(program), "--state-file", self.state_file]
-        for option, value in {"bytes": 16 * MIB, "step_ms": 2, **options}.items():
-            argv.append("--" + option.replace("_", "-"))
-            if value is not True:
-                argv.append(str(value))
+        argv = [jobs.program(program), "--state-file", self.state_file, *_words(options)]
         self.job = test.start_job(argv, name, env=sim.environment)
         self.pid = self.job.pid
-        self.wait_for_steps(3)
+        self.wait_for_steps()
 
     def step(self):
-        """How many steps were made and found right; -1 before the first."""
+        """How many steps all of its processes have made and found right; -1 before the first."""
         try:
             with open(self.state_file, encoding="ascii") as file:
                 return int(file.read().split()[0])
@@ -113,3 +109,21 @@ class VectorJob:
     def log_text(self):
         with open(self.job.log, encoding="utf-8", errors="replace") as log:
             return log.read()
+
+
+def start_vector_job(test, sim, name="vector", **options):
+    return GpuJob(test, sim, name, "gpu_vector_job", options)
+
+
+def start_tree_job(test, sim, children, name="tree", **options):
+    """A process that uses no GPU, with children that do."""
+    return GpuJob(test, sim, name, "gpu_tree_job", {"children": children, **options})
+
+
+def _words(options):
+    words = []
+    for option, value in {"bytes": 16 * MIB, "step_ms": 2, **options}.items():
+        words.append("--" + option.replace("_", "-"))
+        if value is not True:
+            words.append(str(value))
+    return words
