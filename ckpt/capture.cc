@@ -202,7 +202,9 @@ class CaptureRun {
   absl::Status TakeOffGpu() {
     if (gpu_pids_.empty()) return absl::OkStatus();
     Report("gpu", 0, gpu_bytes_);
-    RK_ASSIGN_OR_RETURN(held_, gpu_->TakeOut(options_.pid, gpu_pids_, options_.gpu_lock_timeout));
+    RK_ASSIGN_OR_RETURN(held_,
+                        gpu_->TakeOut(options_.pid, gpu_pids_, options_.gpu_lock_timeout,
+                                      [this](uint64_t done, uint64_t total) { Report("gpu", done, total); }));
     result_.gpu_bytes = held_->device_bytes();
     Report("gpu", result_.gpu_bytes, result_.gpu_bytes);
     EndPhase("gpu to host");

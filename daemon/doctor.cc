@@ -1,6 +1,5 @@
 #include "daemon/doctor.h"
 
-#include <dlfcn.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -88,26 +87,39 @@ v1::Check CheckHugePages(const std::string& setting_file) {
   return MakeCheck(kName, v1::Check::OK, absl::StrCat("transparent huge pages: ", chosen));
 }
 
-v1::Check CheckGpuDriver(const std::string& proc_folder) {
-  constexpr char kName[] = "gpu_driver";
-  absl::StatusOr<std::string> version = ReadFile(absl::StrCat(proc_folder, "/version"));
-  void* library = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  const bool has_library = library != nullptr;
-  if (has_library) ::dlclose(library);
-  if (!version.ok() && !has_library) return MakeCheck(kName, v1::Check::OK, "no NVIDIA GPU on this machine");
-  if (!version.ok()) {
-    return MakeCheck(kName, v1::Check::WARNING, absl::StrCat("libcuda.so.1 is there but not ", proc_folder),
-                     "load the kernel's nvidia module, if jobs are to use a GPU");
-  }
-  if (!has_library) {
+v1::Check CheckGpus(gpu::JobMover& gpus, const std::string& proc_folder) {
+  constexpr char kName[] = "gpus";
+  auto info = gpus.Info();
+  if (absl::IsNotFound(info.status())) {
+    if (!PathExists(proc_folder)) return MakeCheck(kName, v1::Check::OK, "no NVIDIA GPU on this machine");
     return MakeCheck(
-        kName, v1::Check::WARNING, absl::StrCat(proc_folder, " is there but libcuda.so.1 is not"),
-        "install the driver's user-space libraries (libcuda1), so that GPU jobs can be captured");
+        kName, v1::Check::WARNING,
+        absl::StrCat("the kernel's driver is there (", proc_folder, "), but ", info.status().message()),
+        "install the driver's user-space libraries (libcuda1, libnvidia-ml1)");
   }
-  return MakeCheck(kName, v1::Check::OK, version->substr(0, version->find('\n')));
+  if (!info.ok()) {
+    return MakeCheck(kName, v1::Check::WARNING, std::string(info.status().message()),
+                     "install NVIDIA driver 570 or newer; without it jobs that use a GPU can't be captured");
+  }
+  const std::string driver =
+      absl::StrCat("driver ", info->driver.empty() ? "?" : info->driver, ", CUDA ", info->cuda_version / 1000,
+                   ".", info->cuda_version % 1000 / 10, ", checkpoints by ", info->means);
+  auto view = gpus.Devices();
+  if (!view.ok()) {
+    return MakeCheck(kName, v1::Check::WARNING,
+                     absl::StrCat(driver, "; which GPUs there are is not known: ", view.status().message()),
+                     "install libnvidia-ml1: it tells how much memory a GPU has free");
+  }
+  for (const gpu::GpuDevice& device : view->devices) {
+    if (!device.mig) continue;
+    return MakeCheck(kName, v1::Check::WARNING,
+                     absl::StrCat(driver, "; GPU ", device.uuid, " is split into MIG instances"),
+                     "the driver takes no checkpoints of jobs on MIG instances: nvidia-smi -mig 0");
+  }
+  return MakeCheck(kName, v1::Check::OK, absl::StrCat(driver, ", ", view->devices.size(), " GPU(s)"));
 }
 
-std::vector<v1::Check> ExamineMachine(const Node& node) {
+std::vector<v1::Check> ExamineMachine(Node& node) {
   std::vector<v1::Check> checks;
   for (const criu::EnvironmentCheck& check : criu::CheckEnvironment(node.Criu())) {
     v1::Check::Result result = check.ok         ? v1::Check::OK
@@ -119,7 +131,7 @@ std::vector<v1::Check> ExamineMachine(const Node& node) {
   checks.push_back(CheckWritableFolder("runtime_directory", node.options().runtime_directory));
   checks.push_back(CheckWritableFolder("log_directory", node.options().log_directory));
   checks.push_back(CheckHugePages("/sys/kernel/mm/transparent_hugepage/enabled"));
-  checks.push_back(CheckGpuDriver("/proc/driver/nvidia"));
+  checks.push_back(CheckGpus(node.gpus(), "/proc/driver/nvidia"));
   return checks;
 }
 

@@ -9,13 +9,15 @@
 
 namespace rekindle::daemon {
 
-// What CRIU and the kernel need, then what Rekindle itself does. Changes nothing on the machine. Thread-safe.
-std::vector<v1::Check> ExamineMachine(const Node& node);
+// What CRIU and the kernel need, then what Rekindle itself does. Changes nothing on the machine,
+// but initialises the GPU driver if there is one. Thread-safe.
+std::vector<v1::Check> ExamineMachine(Node& node);
 
 // Single checks, for tests and for whoever wants to know one thing.
 v1::Check CheckStore(const std::string& path);
 v1::Check CheckWritableFolder(const std::string& name, const std::string& path);
 v1::Check CheckHugePages(const std::string& setting_file);
-v1::Check CheckGpuDriver(const std::string& proc_folder);
+// Can GPU state be captured? `proc_folder`: the kernel driver's.
+v1::Check CheckGpus(gpu::JobMover& gpus, const std::string& proc_folder);
 
 }  // namespace rekindle::daemon

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "daemon/process_info.h"
@@ -21,73 +20,34 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr double kLockSeconds = 10;
+constexpr double kLeaseSeconds = 60;
 
 // A machine without a driver does not support these commands; nothing is missing that could be looked for.
 absl::Status WithoutDriver(const absl::Status& status) {
   return absl::IsNotFound(status) ? absl::UnimplementedError(status.message()) : status;
 }
 
-struct GpuTarget {
-  JobRecord job;
-  std::vector<pid_t> pids;  // its processes that use CUDA
-};
-
-absl::StatusOr<GpuTarget> FindGpuTarget(Node& node, const Call& call, pid_t pid, const std::string& name,
-                                        absl::string_view verb) {
-  GpuTarget target;
-  RK_ASSIGN_OR_RETURN(target.job, FindTarget(node, pid, name));
-  RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, target.job.owner, verb, target.job.pid));
+// The root process of the job that a request names, if the caller may `verb` it.
+absl::StatusOr<pid_t> FindGpuTarget(Node& node, const Call& call, pid_t pid, const std::string& name,
+                                    absl::string_view verb) {
+  RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
+  RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, pid, name));
+  RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job.owner, verb, job.pid));
   auto info = node.gpus().Info();
   if (!info.ok()) return WithoutDriver(info.status());
-  RK_ASSIGN_OR_RETURN(target.pids, node.gpus().Users(ProcessTree(target.job.pid)));
-  if (target.pids.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "process ", target.job.pid, " and its children use no CUDA: there is nothing to ", verb));
-  }
-  return target;
+  return job.pid;
 }
 
-// Bytes moved.
-absl::StatusOr<uint64_t> Park(Node& node, const GpuTarget& target, const Call& call, double lock_timeout) {
-  RK_ASSIGN_OR_RETURN(auto held,
-                      node.gpus().TakeOut(target.job.pid, target.pids,
-                                          absl::Seconds(lock_timeout > 0 ? lock_timeout : kLockSeconds)));
-  const uint64_t bytes = held->moved_bytes();
-  RK_RETURN_IF_ERROR(held->Park(absl::StrCat("parked by uid ", call.caller.uid)));
-  Log(LogLevel::kInfo, absl::StrCat("job ", target.job.pid, " is parked"));
-  return bytes;
+absl::StatusOr<GpuMoved> Park(Node& node, const Call& call, pid_t job, double lock_timeout) {
+  return node.gpu_jobs().Park(job, absl::Seconds(lock_timeout > 0 ? lock_timeout : kLockSeconds),
+                              absl::StrCat("parked by uid ", call.caller.uid));
 }
 
-// Bytes moved.
-absl::StatusOr<uint64_t> Resume(Node& node, const GpuTarget& target, const gpu::DevicePairs& wanted) {
-  std::vector<pid_t> pids;
-  auto states = node.gpus().States(target.pids);
-  for (size_t i = 0; i < states.size(); ++i) {
-    if (!states[i].ok()) return states[i].status();
-    if (*states[i] != gpu::ProcessState::kRunning) pids.push_back(target.pids[i]);
-  }
-  if (pids.empty()) return 0;
-  gpu::GpuRecord record;
-  record.pids = pids;
-  uint64_t bytes = 0;
-  RK_ASSIGN_OR_RETURN(std::vector<gpu::LedgerEntry> parked, node.gpus().Parked());
-  for (const gpu::LedgerEntry& entry : parked) {
-    if (std::find(pids.begin(), pids.end(), entry.pid) == pids.end()) continue;
-    record.uses.insert(record.uses.end(), entry.uses.begin(), entry.uses.end());
-    for (const gpu::GpuUse& use : entry.uses) bytes += use.bytes.value_or(0);
-  }
-  gpu::DevicePairs pairs = wanted;
-  auto view = node.gpus().Devices();
-  if (view.ok() && !wanted.empty()) {
-    const std::map<std::string, uint64_t> had = gpu::BytesByDevice(record.uses);
-    for (const gpu::GpuDevice& device : view->devices) {
-      if (had.count(device.uuid) > 0) record.devices.push_back(device);
-    }
-    RK_ASSIGN_OR_RETURN(pairs, node.gpus().PlanRestore(record, wanted, false));
-  }
-  RK_RETURN_IF_ERROR(node.gpus().PutOn(target.job.pid, pids, record, pairs));
-  Log(LogLevel::kInfo, absl::StrCat("job ", target.job.pid, " has its GPU memory again"));
-  return bytes;
+// Leases mean something only where one service knows of all of them.
+absl::Status CheckIsDaemon(const Node& node) {
+  if (node.options().daemon) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "leases are the daemon's: start rekindled, or use `rekindle gpu park`, `resume` and `swap`");
 }
 
 void ToProto(const gpu::GpuUse& use, v1::GpuUse* out) {
@@ -152,6 +112,7 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
     if (listed.count(use.pid) > 0 || !ReadProcessStat(use.pid).ok()) continue;
     ToProto(use, job_of(use.pid, use.pid).add_uses());
   }
+  const std::map<pid_t, GpuJobSnapshot> known = node.gpu_jobs().Known();
   const bool admin = node.policy().IsAdmin(call.caller);
   for (auto& [root, job] : jobs) {
     absl::StatusOr<ProcessInfo> process = ReadProcessInfo(root);
@@ -164,6 +125,10 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
       states.insert(state.ok() ? std::string(gpu::NameOf(*state)) : "unknown");
     }
     job.set_state(absl::StrJoin(states, ", "));
+    if (auto leased = known.find(root); leased != known.end()) {
+      job.set_leases(static_cast<uint32_t>(leased->second.leases));
+      job.set_pinned(leased->second.pinned);
+    }
     *response->add_jobs() = std::move(job);
   }
   return absl::OkStatus();
@@ -171,56 +136,83 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
 
 absl::Status ParkGpu(Node& node, const Call& call, const v1::ParkGpuRequest& request,
                      v1::GpuMoveResponse* response) {
-  RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
-  RK_ASSIGN_OR_RETURN(GpuTarget target, FindGpuTarget(node, call, request.pid(), request.job(), "park"));
+  RK_ASSIGN_OR_RETURN(pid_t job, FindGpuTarget(node, call, request.pid(), request.job(), "park"));
   Stopwatch watch;
-  RK_ASSIGN_OR_RETURN(uint64_t bytes, Park(node, target, call, request.lock_timeout_seconds()));
-  response->set_bytes(bytes);
+  RK_ASSIGN_OR_RETURN(GpuMoved moved, Park(node, call, job, request.lock_timeout_seconds()));
+  response->set_bytes(moved.bytes);
   response->set_seconds(watch.seconds());
-  response->set_nothing_to_do(bytes == 0);
+  response->set_nothing_to_do(moved.bytes == 0);
   return absl::OkStatus();
 }
 
 absl::Status ResumeGpu(Node& node, const Call& call, const v1::ResumeGpuRequest& request,
                        v1::GpuMoveResponse* response) {
-  RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
-  RK_ASSIGN_OR_RETURN(GpuTarget target, FindGpuTarget(node, call, request.pid(), request.job(), "resume"));
+  RK_ASSIGN_OR_RETURN(pid_t job, FindGpuTarget(node, call, request.pid(), request.job(), "resume"));
   RK_ASSIGN_OR_RETURN(gpu::DevicePairs wanted, FromProto(request.gpu_map()));
   Stopwatch watch;
-  RK_ASSIGN_OR_RETURN(uint64_t bytes, Resume(node, target, wanted));
-  response->set_bytes(bytes);
+  RK_ASSIGN_OR_RETURN(GpuMoved moved, node.gpu_jobs().Resume(job, wanted));
+  response->set_bytes(moved.bytes);
   response->set_seconds(watch.seconds());
-  response->set_nothing_to_do(bytes == 0);
+  response->set_nothing_to_do(moved.bytes == 0);
   return absl::OkStatus();
 }
 
 absl::Status SwapGpu(Node& node, const Call& call, const v1::SwapGpuRequest& request,
                      v1::GpuMoveResponse* response) {
-  RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
-  RK_ASSIGN_OR_RETURN(GpuTarget out, FindGpuTarget(node, call, request.out_pid(), request.out_job(), "park"));
-  RK_ASSIGN_OR_RETURN(GpuTarget in, FindGpuTarget(node, call, request.in_pid(), request.in_job(), "resume"));
-  if (out.job.pid == in.job.pid) {
+  RK_ASSIGN_OR_RETURN(pid_t out, FindGpuTarget(node, call, request.out_pid(), request.out_job(), "park"));
+  RK_ASSIGN_OR_RETURN(pid_t in, FindGpuTarget(node, call, request.in_pid(), request.in_job(), "resume"));
+  if (out == in) {
     return absl::InvalidArgumentError("swapping needs two different jobs: one to park and one to resume");
   }
   Stopwatch watch;
   std::vector<std::pair<std::string, double>> phases;
-  RK_ASSIGN_OR_RETURN(uint64_t parked, Park(node, out, call, request.lock_timeout_seconds()));
+  RK_ASSIGN_OR_RETURN(GpuMoved parked, Park(node, call, out, request.lock_timeout_seconds()));
   phases.emplace_back("park", watch.seconds());
   Stopwatch second;
-  absl::StatusOr<uint64_t> resumed = Resume(node, in, {});
+  absl::StatusOr<GpuMoved> resumed = node.gpu_jobs().Resume(in, {});
   if (!resumed.ok()) {
     // The one that had the GPU gets it again.
-    absl::Status back = Resume(node, out, {}).status();
+    absl::Status back = parked.bytes > 0 ? node.gpu_jobs().Resume(out, {}).status() : absl::OkStatus();
     return Annotate(resumed.status(),
-                    absl::StrCat("resuming process ", in.job.pid,
-                                 back.ok() ? absl::StrCat(" (process ", out.job.pid, " runs on)")
-                                           : absl::StrCat(" (and putting process ", out.job.pid,
+                    absl::StrCat("resuming process ", in,
+                                 back.ok() ? absl::StrCat(" (process ", out, " is as it was)")
+                                           : absl::StrCat(" (and putting process ", out,
                                                           " back failed: ", back.message(), ")")));
   }
   phases.emplace_back("resume", second.seconds());
-  response->set_bytes(parked + *resumed);
+  response->set_bytes(parked.bytes + resumed->bytes);
   response->set_seconds(watch.seconds());
+  response->set_nothing_to_do(response->bytes() == 0);
   ToProto(phases, response->mutable_phases());
+  return absl::OkStatus();
+}
+
+absl::Status LeaseGpu(Node& node, const Call& call, const v1::LeaseGpuRequest& request,
+                      v1::LeaseGpuResponse* response) {
+  RK_RETURN_IF_ERROR(CheckIsDaemon(node));
+  RK_ASSIGN_OR_RETURN(pid_t job, FindGpuTarget(node, call, request.pid(), request.job(), "lease"));
+  LeaseOptions options;
+  options.timeout = absl::Seconds(request.timeout_seconds() > 0 ? request.timeout_seconds() : kLeaseSeconds);
+  options.pin = request.pin();
+  options.cancelled = [&] { return call.cancelled() || node.stopping(); };
+  Stopwatch watch;
+  RK_ASSIGN_OR_RETURN(uint64_t bytes, node.gpu_jobs().Lease(job, options));
+  // Nobody would ever give it back.
+  if (call.cancelled()) {
+    (void)node.gpu_jobs().Release(job);
+    return absl::CancelledError("the caller has gone; its lease is given back");
+  }
+  response->set_bytes(bytes);
+  response->set_seconds(watch.seconds());
+  return absl::OkStatus();
+}
+
+absl::Status ReleaseGpu(Node& node, const Call& call, const v1::ReleaseGpuRequest& request,
+                        v1::ReleaseGpuResponse* response) {
+  RK_RETURN_IF_ERROR(CheckIsDaemon(node));
+  RK_ASSIGN_OR_RETURN(pid_t job, FindGpuTarget(node, call, request.pid(), request.job(), "release"));
+  RK_ASSIGN_OR_RETURN(int left, node.gpu_jobs().Release(job));
+  response->set_leases(static_cast<uint32_t>(left));
   return absl::OkStatus();
 }
 

@@ -75,6 +75,14 @@ class GrpcService final : public v1::Rekindle::Service {
                        v1::GpuMoveResponse* response) override {
     return Unary(daemon::SwapGpu, context, request, response);
   }
+  grpc::Status LeaseGpu(grpc::ServerContext* context, const v1::LeaseGpuRequest* request,
+                        v1::LeaseGpuResponse* response) override {
+    return Unary(daemon::LeaseGpu, context, request, response);
+  }
+  grpc::Status ReleaseGpu(grpc::ServerContext* context, const v1::ReleaseGpuRequest* request,
+                          v1::ReleaseGpuResponse* response) override {
+    return Unary(daemon::ReleaseGpu, context, request, response);
+  }
   grpc::Status ListImages(grpc::ServerContext* context, const v1::ListImagesRequest* request,
                           v1::ListImagesResponse* response) override {
     return Unary(daemon::ListImages, context, request, response);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "criu/installation.h"
 #include "daemon/access_policy.h"
+#include "daemon/gpu_jobs.h"
 #include "daemon/job_launcher.h"
 #include "daemon/job_reaper.h"
 #include "daemon/job_registry.h"
@@ -26,7 +28,8 @@ struct NodeOptions {
   std::string runtime_directory;  // jobs, sockets, journals: short, gone after a reboot
   std::string log_directory;      // default place of jobs' logs
   std::optional<gid_t> admin_group;
-  bool daemon = false;  // false: hosted in the command's own process
+  uint64_t gpu_host_budget = UINT64_MAX;  // host memory that parked jobs' device memory may take
+  bool daemon = false;                    // false: hosted in the command's own process
 };
 
 // The places used when nothing else is said: /run/rekindle and /var/log/rekindle for root, folders of their
@@ -45,6 +48,7 @@ class Node {
   JobReaper& reaper() { return reaper_; }
   // Starts nothing before a job that uses a GPU is met.
   gpu::JobMover& gpus() { return gpus_; }
+  GpuJobs& gpu_jobs() { return gpu_jobs_; }
   enum class Access {
     kRead,    // the store must be there
     kWrite,   // the store must be there
@@ -63,7 +67,10 @@ class Node {
   absl::Status MakeRuntimeDirectory() const;
 
   // From now on nobody waits for a job's end any more: the daemon is about to go.
-  void BeginStopping() { stopping_.store(true); }
+  void BeginStopping() {
+    stopping_.store(true);
+    gpu_jobs_.Stop();
+  }
   bool stopping() const { return stopping_.load(); }
 
   // The user to do things as on behalf of `caller`; nothing: the service's own user is the one.
@@ -75,6 +82,7 @@ class Node {
   JobRegistry jobs_;
   JobReaper reaper_;
   gpu::JobMover gpus_;
+  GpuJobs gpu_jobs_;
   std::atomic<bool> stopping_{false};
   absl::Mutex mutex_;
   std::shared_ptr<store::Store> store_ ABSL_GUARDED_BY(mutex_);

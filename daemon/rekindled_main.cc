@@ -9,6 +9,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/server.h"
@@ -72,7 +73,7 @@ int Main(int argc, char** argv) {
   ServerOptions options;
   options.node.daemon = true;
   options.node.store = "/var/lib/rekindle";
-  std::string group;
+  std::string group, gpu_host_memory;
   int grace_seconds = kDefaultGraceSeconds;
   bool verbose = false;
   app.add_option("--store", options.node.store, "The store's folder")
@@ -97,6 +98,9 @@ int Main(int argc, char** argv) {
          "--tls-client-ca", options.tls.client_ca,
          "For --listen: certificates that vouch for clients, whose common names are 'admin' or 'uid:N'")
       ->type_name("FILE");
+  app.add_option("--gpu-host-memory", gpu_host_memory,
+                 "Host memory that parked jobs' GPU memory may take, such as 200G [all that is free]")
+      ->type_name("SIZE");
   app.add_option("--grace", grace_seconds, "Seconds that calls in work may go on after SIGTERM")
       ->capture_default_str();
   app.add_flag("-v,--verbose", verbose, "Log more");
@@ -121,6 +125,11 @@ int Main(int argc, char** argv) {
     absl::StatusOr<gid_t> found = FindGroup(group);
     status = found.status();
     if (found.ok()) options.node.admin_group = *found;
+  }
+  if (status.ok() && !gpu_host_memory.empty()) {
+    absl::StatusOr<uint64_t> bytes = ParseBytes(gpu_host_memory);
+    status = Annotate(bytes.status(), "--gpu-host-memory");
+    if (bytes.ok()) options.node.gpu_host_budget = *bytes;
   }
   if (status.ok()) status = Serve(std::move(options), grace_seconds);
   if (status.ok()) return 0;

@@ -39,6 +39,10 @@ absl::Status ResumeGpu(Node& node, const Call& call, const v1::ResumeGpuRequest&
                        v1::GpuMoveResponse* response);
 absl::Status SwapGpu(Node& node, const Call& call, const v1::SwapGpuRequest& request,
                      v1::GpuMoveResponse* response);
+absl::Status LeaseGpu(Node& node, const Call& call, const v1::LeaseGpuRequest& request,
+                      v1::LeaseGpuResponse* response);
+absl::Status ReleaseGpu(Node& node, const Call& call, const v1::ReleaseGpuRequest& request,
+                        v1::ReleaseGpuResponse* response);
 
 // image_rpcs.cc
 absl::Status ListImages(Node& node, const Call& call, const v1::ListImagesRequest& request,

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
@@ -21,6 +23,7 @@ namespace {
 
 constexpr char kCudaLibrary[] = "libcuda.so";
 constexpr absl::Duration kStateMayTake = absl::Seconds(60);
+constexpr absl::Duration kReportEvery = absl::Milliseconds(100);
 constexpr absl::Duration kLookForRoomEvery = absl::Milliseconds(200);
 // How long the helper of a dead Rekindle may go on putting things back before we do it.
 constexpr absl::Duration kOthersMayTake = absl::Seconds(60);
@@ -51,6 +54,29 @@ uint64_t HostBytes(absl::Span<const pid_t> pids) {
   }
   return bytes;
 }
+
+// The driver does not tell how far it is; the growth of the processes does.
+class GrowthReporter {
+ public:
+  GrowthReporter(absl::Span<const pid_t> pids, uint64_t before, uint64_t total,
+                 const MoveProgress& progress) {
+    if (!progress) return;
+    thread_ = std::thread([this, pids, before, total, progress] {
+      while (!ended_.WaitForNotificationWithTimeout(kReportEvery)) {
+        const uint64_t now = HostBytes(pids);
+        progress(std::min(total, now > before ? now - before : 0), total);
+      }
+    });
+  }
+  ~GrowthReporter() {
+    ended_.Notify();
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  absl::Notification ended_;
+  std::thread thread_;
+};
 
 absl::Status BeingMoved(pid_t pid) {
   return absl::AbortedError(absl::StrCat(
@@ -197,7 +223,8 @@ absl::Status JobMover::CheckNobodyElseMoves(absl::Span<const pid_t> pids) {
 }
 
 absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std::vector<pid_t>& pids,
-                                                           absl::Duration lock_timeout) {
+                                                           absl::Duration lock_timeout,
+                                                           const MoveProgress& progress) {
   RK_ASSIGN_OR_RETURN(Claim claim, Claim::Make(*this, pids));
   RK_RETURN_IF_ERROR(CheckNobodyElseMoves(pids));
   std::unique_ptr<HeldJob> held(
@@ -238,7 +265,11 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std:
   RK_RETURN_IF_ERROR(CheckHostMemory(moving));
   RK_RETURN_IF_ERROR(PutEntries(job, running, moving, LedgerEntry::Goal::kRunning, "being moved"));
   const uint64_t host_before = HostBytes(running);
-  absl::Status moved = held->session_.MoveToHost();
+  absl::Status moved;
+  {
+    GrowthReporter reporter(running, host_before, KnownBytes(moving), progress);
+    moved = held->session_.MoveToHost();
+  }
   if (!moved.ok()) {
     ledger_.Remove(running);
     return moved;

@@ -41,6 +41,9 @@ struct GpuRecord {
   std::vector<GpuUse> uses;
 };
 
+// Called about ten times a second while device memory moves, by another thread.
+using MoveProgress = std::function<void(uint64_t bytes_done, uint64_t bytes_total)>;
+
 class JobMover;
 
 // A job whose device memory is in host memory. Goes back to the device when this goes, unless told otherwise.
@@ -95,7 +98,8 @@ class JobMover {
   // there is not as much free host memory; nothing has moved. DataLoss: the driver reported success, but did
   // not move what the job had; the job runs on.
   absl::StatusOr<std::unique_ptr<HeldJob>> TakeOut(pid_t job, const std::vector<pid_t>& pids,
-                                                   absl::Duration lock_timeout);
+                                                   absl::Duration lock_timeout,
+                                                   const MoveProgress& progress = nullptr);
   // Parked or just restored processes back to the device.
   absl::Status PutOn(pid_t job, const std::vector<pid_t>& pids, const GpuRecord& record,
                      const DevicePairs& pairs);

@@ -1,5 +1,6 @@
 """Jobs with GPU state on the simulated driver: images of them, park, resume and swap, and all that goes wrong."""
 
+import concurrent.futures
 import os
 import signal
 import unittest
@@ -255,6 +256,20 @@ class GpuParkTest(GpuTest):
 
 
 class GpuDriverTest(GpuTest):
+    def test_doctor(self):
+        def gpus():
+            return next(check for check in self.cli.run("doctor").data["checks"] if check["name"] == "gpus")
+
+        self.assertEqual(gpus()["result"], "ok")
+        self.assertIn("580.", gpus()["detail"])
+        self.sim.control("set", "mig", 1)
+        self.assertEqual(gpus()["result"], "warning")
+        self.sim.stop()
+        self.sim = self.start_sim(driver_version=12020)
+        self.environment["PATH"] = "/usr/sbin:/usr/bin:/sbin:/bin"
+        self.cli = self.make_cli(store=self.store)
+        self.assertIn("570", gpus()["cure"])
+
     def test_no_driver(self):
         env = {"LD_LIBRARY_PATH": self.directory}
         self.assert_refused(self.cli.run("gpu", "ps", env=env), UNSUPPORTED, "driver")
@@ -388,6 +403,118 @@ class GpuFaultTest(GpuTest):
         self.assert_refused(result, FAILED, "host memory", "nothing was moved")
         self.assertNotIn("lock", [call["call"] for call in self.sim.calls()])
         self.assert_runs(job)
+
+
+class GpuLeaseTest(GpuTest):
+    """Model servers that do not all fit share a GPU through the daemon."""
+
+    SIZE = 64 * MIB
+    ROOM = ((FIRST, "NVIDIA H200", 2 * 80 * MIB),)  # two of them, with their contexts
+
+    def setUp(self):
+        super().setUp()
+        self.sim.stop()
+        self.sim = self.start_sim(gpus=self.ROOM)
+        self.daemon = self.start_daemon()
+        self.cli = self.make_cli(host=self.daemon.host)
+
+    def start_parked(self, names):
+        servers = []
+        for name in names:
+            server = self.start_vector_job(name, bytes=self.SIZE)
+            self.succeed("gpu", "park", server.pid)
+            servers.append(server)
+        return servers
+
+    def parked(self):
+        return {job["pid"] for job in self.succeed("gpu", "ps")["jobs"] if job["parked"]}
+
+    def test_the_least_recently_used_makes_room(self):
+        first, second, third = self.start_parked(("first", "second", "third"))
+        for server in (first, second):
+            self.succeed("gpu", "lease", server.pid)
+            self.succeed("gpu", "release", server.pid)
+        self.assertEqual(self.parked(), {third.pid})
+        self.succeed("gpu", "lease", third.pid)
+        self.assertEqual(self.parked(), {first.pid})
+        self.assertEqual(self.gpu_job(third.pid)["leases"], 1)
+        third.wait_for_steps()
+        second.wait_for_steps()
+        self.succeed("gpu", "lease", first.pid)
+        self.assertEqual(self.parked(), {second.pid}, "the leased one stayed")
+        first.wait_for_steps()
+
+    def test_all_leased(self):
+        first, second, third = self.start_parked(("first", "second", "third"))
+        self.succeed("gpu", "lease", first.pid)
+        self.succeed("gpu", "lease", second.pid)
+        result = self.cli.run("gpu", "lease", third.pid, "--timeout", "0.5")
+        self.assert_refused(result, FAILED, str(first.pid), str(second.pid))
+        waiting_for_it = self.cli.start("gpu", "lease", third.pid, "--timeout", "60")
+        self.succeed("gpu", "release", first.pid)
+        self.assertEqual(self.cli.finish(waiting_for_it).code, DONE)
+        self.assertEqual(self.parked(), {first.pid})
+        third.wait_for_steps()
+        self.assert_refused(self.cli.run("gpu", "park", third.pid), FAILED, "leased")
+        self.assert_refused(self.cli.run("gpu", "release", first.pid), FAILED, "isn't leased")
+
+    def test_pinned(self):
+        first, second, third = self.start_parked(("first", "second", "third"))
+        for server in (first, second):
+            self.succeed("gpu", "lease", server.pid, "--pin")
+            self.succeed("gpu", "release", server.pid)
+        result = self.cli.run("gpu", "lease", third.pid, "--timeout", "2")
+        self.assert_refused(result, FAILED, "pinned")
+        first.wait_for_steps()
+
+    def test_one_that_dies_makes_room(self):
+        first, second, third = self.start_parked(("first", "second", "third"))
+        self.succeed("gpu", "lease", first.pid)
+        self.succeed("gpu", "lease", second.pid)
+        self.kill(first)
+        self.succeed("gpu", "lease", third.pid, "--timeout", "30")
+        third.wait_for_steps()
+
+    def test_host_memory_budget(self):
+        self.daemon.stop()
+        self.daemon = self.start_daemon("--gpu-host-memory", str(100 * MIB))
+        first, second = (self.start_vector_job(name, bytes=self.SIZE) for name in ("first", "second"))
+        self.succeed("gpu", "park", first.pid)
+        self.assert_refused(self.cli.run("gpu", "park", second.pid), FAILED, "host")
+        second.wait_for_steps()
+
+    def test_a_restarted_daemon_knows_who_is_parked(self):
+        first, second, third = self.start_parked(("first", "second", "third"))
+        self.succeed("gpu", "lease", first.pid)
+        self.daemon.kill()
+        self.daemon = self.start_daemon()
+        self.assertEqual(self.parked(), {second.pid, third.pid})
+        self.succeed("gpu", "lease", second.pid)
+        second.wait_for_steps()
+        first.wait_for_steps()
+
+    def test_many_routers(self):
+        """Leases from several sides at once: each gets its turn, everything computed stays right."""
+        servers = self.start_parked(("first", "second", "third", "fourth"))
+
+        def route(number):
+            for turn in range(10):
+                server = servers[(number + turn) % len(servers)]
+                self.succeed("gpu", "lease", server.pid, "--timeout", "120")
+                server.wait_for_steps(1)
+                self.succeed("gpu", "release", server.pid)
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            list(pool.map(route, range(4)))
+        for server in servers:
+            self.succeed("gpu", "lease", server.pid)
+            server.wait_for_steps()
+            self.succeed("gpu", "release", server.pid)
+
+    def test_without_a_daemon(self):
+        job = self.start_vector_job()
+        alone = self.make_cli(store=self.store)
+        self.assert_refused(alone.run("gpu", "lease", job.pid), FAILED, "rekindled")
 
 
 class GpuDaemonKilledTest(GpuTest):

@@ -1,0 +1,166 @@
+#include "daemon/gpu_jobs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/process_stat.h"
+#include "base/status.h"
+
+namespace rekindle::daemon {
+namespace {
+
+GpuArbiterOptions ArbiterOptions(uint64_t host_budget) {
+  GpuArbiterOptions options;
+  options.host_budget = host_budget;
+  return options;
+}
+
+uint64_t Sum(const std::vector<gpu::GpuUse>& uses) {
+  uint64_t bytes = 0;
+  for (const gpu::GpuUse& use : uses) bytes += use.bytes.value_or(0);
+  return bytes;
+}
+
+}  // namespace
+
+GpuJobs::GpuJobs(gpu::JobMover* mover, uint64_t host_budget)
+    : mover_(*mover), arbiter_(this, ArbiterOptions(host_budget)) {}
+
+absl::StatusOr<GpuJobs::Found> GpuJobs::Find(pid_t job) const {
+  Found found;
+  RK_ASSIGN_OR_RETURN(ProcessStat stat, ReadProcessStat(job));
+  found.id = {job, stat.start_ticks};
+  RK_ASSIGN_OR_RETURN(found.pids, mover_.Users(ProcessTree(job)));
+  if (found.pids.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("process ", job, " and its children use no CUDA: they have nothing on a GPU"));
+  }
+  auto states = mover_.States(found.pids);
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (!states[i].ok()) return states[i].status();
+    if (*states[i] != gpu::ProcessState::kRunning) found.parked.push_back(found.pids[i]);
+  }
+  auto is_parked = [&found](pid_t pid) {
+    return std::find(found.parked.begin(), found.parked.end(), pid) != found.parked.end();
+  };
+  RK_ASSIGN_OR_RETURN(std::vector<gpu::LedgerEntry> entries, mover_.Parked());
+  for (const gpu::LedgerEntry& entry : entries) {
+    if (is_parked(entry.pid)) found.uses.insert(found.uses.end(), entry.uses.begin(), entry.uses.end());
+  }
+  // Without the management library nothing is known; the driver then has the last word.
+  auto running = mover_.UsesOf(found.pids);
+  for (const gpu::GpuUse& use : running.value_or(std::vector<gpu::GpuUse>())) {
+    if (!is_parked(use.pid)) found.uses.push_back(use);
+  }
+  return found;
+}
+
+void GpuJobs::Tell(const Found& found) {
+  auto view = mover_.Devices();
+  if (view.ok()) {
+    DeviceBytes totals;
+    for (const gpu::GpuDevice& device : view->devices) totals[device.uuid] = device.total_bytes;
+    arbiter_.SetDeviceTotals(std::move(totals));
+  }
+  arbiter_.Add(found.id, gpu::BytesByDevice(found.uses),
+               found.parked.empty() ? GpuJobState::kResident : GpuJobState::kParked);
+}
+
+absl::StatusOr<GpuMoved> GpuJobs::Park(pid_t job, absl::Duration lock_timeout, const std::string& why) {
+  RK_ASSIGN_OR_RETURN(Found found, Find(job));
+  if (found.parked.size() == found.pids.size()) return GpuMoved();
+  Tell(found);
+  {
+    absl::MutexLock lock(&mutex_);
+    asked_[job] = {lock_timeout, why};
+  }
+  absl::Status parked = arbiter_.Park(job);
+  {
+    absl::MutexLock lock(&mutex_);
+    asked_.erase(job);
+  }
+  RK_RETURN_IF_ERROR(parked);
+  return GpuMoved{Sum(found.uses)};
+}
+
+absl::StatusOr<GpuMoved> GpuJobs::Resume(pid_t job, const gpu::DevicePairs& wanted) {
+  RK_ASSIGN_OR_RETURN(Found found, Find(job));
+  if (found.parked.empty()) return GpuMoved();
+  gpu::GpuRecord record;
+  record.pids = found.parked;
+  for (const gpu::GpuUse& use : found.uses) {
+    if (std::find(found.parked.begin(), found.parked.end(), use.pid) != found.parked.end())
+      record.uses.push_back(use);
+  }
+  gpu::DevicePairs pairs;
+  auto view = mover_.Devices();
+  if (!wanted.empty()) {
+    if (!view.ok()) return view.status();
+    const std::map<std::string, uint64_t> had = gpu::BytesByDevice(record.uses);
+    for (const gpu::GpuDevice& device : view->devices) {
+      if (had.count(device.uuid) > 0) record.devices.push_back(device);
+    }
+    RK_ASSIGN_OR_RETURN(pairs, mover_.PlanRestore(record, wanted, false));
+  }
+  RK_RETURN_IF_ERROR(mover_.PutOn(job, found.parked, record, pairs));
+  Log(LogLevel::kInfo, absl::StrCat("job ", job, " has its GPU memory again"));
+  const uint64_t bytes = Sum(record.uses);
+  // Where it is now may differ from where it was.
+  if (auto now = Find(job); now.ok()) Tell(*now);
+  return GpuMoved{bytes};
+}
+
+absl::StatusOr<uint64_t> GpuJobs::Lease(pid_t job, const LeaseOptions& options) {
+  RK_ASSIGN_OR_RETURN(Found found, Find(job));
+  Tell(found);
+  RK_RETURN_IF_ERROR(arbiter_.Lease(job, options).status());
+  return Sum(found.uses);
+}
+
+absl::StatusOr<int> GpuJobs::Release(pid_t job) {
+  RK_RETURN_IF_ERROR(arbiter_.Release(job));
+  for (const GpuJobSnapshot& known : arbiter_.Snapshot()) {
+    if (known.id.pid == job) return known.leases;
+  }
+  return 0;
+}
+
+std::map<pid_t, GpuJobSnapshot> GpuJobs::Known() const {
+  std::map<pid_t, GpuJobSnapshot> known;
+  for (GpuJobSnapshot& job : arbiter_.Snapshot()) known.emplace(job.id.pid, std::move(job));
+  return known;
+}
+
+absl::Status GpuJobs::Park(const GpuJobId& job) {
+  ParkOptions options;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (auto asked = asked_.find(job.pid); asked != asked_.end()) options = asked->second;
+  }
+  RK_ASSIGN_OR_RETURN(std::vector<pid_t> pids, mover_.Users(ProcessTree(job.pid)));
+  RK_ASSIGN_OR_RETURN(auto held, mover_.TakeOut(job.pid, pids, options.lock_timeout));
+  RK_RETURN_IF_ERROR(held->Park(options.why));
+  Log(LogLevel::kInfo, absl::StrCat("job ", job.pid, " is parked"));
+  return absl::OkStatus();
+}
+
+absl::Status GpuJobs::Resume(const GpuJobId& job) {
+  absl::StatusOr<GpuMoved> moved = Resume(job.pid, gpu::DevicePairs());
+  return moved.status();
+}
+
+absl::StatusOr<DeviceBytes> GpuJobs::FreeBytes() {
+  RK_ASSIGN_OR_RETURN(gpu::DeviceView view, mover_.Devices());
+  DeviceBytes bytes;
+  for (const gpu::GpuDevice& device : view.devices) bytes[device.uuid] = device.free_bytes;
+  return bytes;
+}
+
+bool GpuJobs::IsAlive(const GpuJobId& job) {
+  auto stat = ReadProcessStat(job.pid);
+  return stat.ok() && stat->start_ticks == job.start_ticks && !stat->ending();
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,77 @@
+// Jobs on this node's GPUs: finds their processes, parks and resumes them, and lets the arbiter do so for
+// leases.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/gpu_arbiter.h"
+#include "gpu_state/job_mover.h"
+
+namespace rekindle::daemon {
+
+struct GpuMoved {
+  uint64_t bytes = 0;  // 0: it was so already
+};
+
+// Thread-safe. A job is named by the PID of its root process. FailedPrecondition: it uses no CUDA.
+class GpuJobs : private GpuMoves {
+ public:
+  // `mover` outlives this. `host_budget`: how much device memory of parked jobs host memory may hold.
+  GpuJobs(gpu::JobMover* mover, uint64_t host_budget);
+
+  // Not while it is leased or pinned.
+  absl::StatusOr<GpuMoved> Park(pid_t job, absl::Duration lock_timeout, const std::string& why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Parks nobody for it. `wanted`: onto which GPUs; empty: the same.
+  absl::StatusOr<GpuMoved> Resume(pid_t job, const gpu::DevicePairs& wanted) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // See GpuArbiter::Lease. Gives the bytes that the job has on its GPUs.
+  absl::StatusOr<uint64_t> Lease(pid_t job, const LeaseOptions& options);
+  // Gives the number of leases that are left.
+  absl::StatusOr<int> Release(pid_t job);
+
+  // Those that the arbiter knows.
+  std::map<pid_t, GpuJobSnapshot> Known() const;
+  // Ends all waiting.
+  void Stop() { arbiter_.Stop(); }
+
+ private:
+  struct Found {
+    GpuJobId id;
+    std::vector<pid_t> pids;    // that use CUDA
+    std::vector<pid_t> parked;  // those of them that are not running
+    std::vector<gpu::GpuUse> uses;
+  };
+  struct ParkOptions {
+    absl::Duration lock_timeout = absl::Seconds(10);
+    std::string why = "parked to make room for another job";
+  };
+
+  absl::StatusOr<Found> Find(pid_t job) const;
+  // Tells the arbiter what was found.
+  void Tell(const Found& found);
+
+  // GpuMoves, for the arbiter.
+  absl::Status Park(const GpuJobId& job) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Resume(const GpuJobId& job) override;
+  absl::StatusOr<DeviceBytes> FreeBytes() override;
+  bool IsAlive(const GpuJobId& job) override;
+
+  gpu::JobMover& mover_;
+  GpuArbiter arbiter_;
+  absl::Mutex mutex_;
+  std::map<pid_t, ParkOptions> asked_ ABSL_GUARDED_BY(mutex_);  // what a call that parks this job wants
+};
+
+}  // namespace rekindle::daemon
