@@ -16,7 +16,7 @@ fi
 WORK=$REKINDLE_BUNDLE_TEST_INSIDE
 unset REKINDLE_BUNDLE_TEST_INSIDE REKINDLE_CRIU REKINDLE_STORE REKINDLE_HOST
 
-REKINDLE_BUNDLE_LEVEL=1 "$REPO_ROOT/packaging/make-bundle.sh" "$BUILD" "$VERSION" "$WORK/bundle.tar.zst"
+REKINDLE_BUNDLE_LEVEL=1 "$REPO_ROOT/packaging/make-bundle.sh" --gpu-tests "$BUILD" "$VERSION" "$WORK/bundle.tar.zst"
 ROOT=$WORK/root
 mkdir -p "$ROOT"/{proc,dev,tmp,some/where,usr}
 tar -C "$ROOT/some/where" --zstd -xf "$WORK/bundle.tar.zst"
@@ -46,4 +46,36 @@ expect "$EXPECTED" /some/where/moved/bin/rekindle version -v
 expect "$EXPECTED" /link version -v
 expect "--store" /some/where/moved/bin/rekindle --help
 expect "--socket" /some/where/moved/bin/rekindled --help
+
+# The GPU helper loads the machine's driver (here the simulated one), so it must run on the machine's libc: not in the
+# empty root, and with nothing of the bundle's private libraries.
+BUNDLE=$ROOT/some/where/moved
+SIM=$BUNDLE/gpu-tests/gpu_sim
+PIDS=()
+# shellcheck disable=SC2317  # called by the trap
+end_processes() {
+  local pid
+  for pid in "${PIDS[@]}"; do
+    kill "$pid" 2>/dev/null || true
+    wait "$pid" || true
+  done
+}
+trap end_processes EXIT
+exec {ready}< <(exec "$SIM/gpu_sim_server" --socket "$WORK/sim" \
+  --gpu "GPU-00000000-0000-0000-0000-000000000001,Simulated,$((1 << 30))")
+PIDS+=($!)
+read -r -t 30 _ <&"$ready" || die "the simulated driver's server does not start"
+export REKINDLE_GPU_SIM=$WORK/sim LD_LIBRARY_PATH=$SIM
+"$BUNDLE/bin/rekindled" --socket "$WORK/socket" --store "$WORK/store" --runtime-dir "$WORK/run" \
+  --log-dir "$WORK/log" >"$WORK/daemon.log" 2>&1 &
+PIDS+=($!)
+for ((i = 0; i < 300; i++)); do
+  [[ ! -S $WORK/socket ]] || break
+  sleep 0.1
+done
+OUTPUT=$("$BUNDLE/bin/rekindle" --host "unix://$WORK/socket" gpu ps 2>&1) || die "gpu ps: $OUTPUT"
+grep -q Simulated <<<"$OUTPUT" || die "gpu ps does not show the simulated GPU: $OUTPUT"
+HELPER=$(pgrep -P "${PIDS[1]}" -f rekindle-gpu-helper) || die "the daemon has no GPU helper: $(cat "$WORK/daemon.log")"
+grep -q "$SIM/libcuda.so.1" "/proc/$HELPER/maps" || die "the GPU helper has not loaded the driver"
+if grep "$BUNDLE/lib/" "/proc/$HELPER/maps"; then die "the GPU helper uses the bundle's private libraries (above)"; fi
 echo "1 passed, 0 failed"

@@ -1,11 +1,17 @@
 #!/usr/bin/env bash
 # Makes the relocatable bundle: one tarball with rekindle, rekindled, CRIU and every library and loader that they need.
-#   packaging/make-bundle.sh BUILD_FOLDER VERSION OUTPUT.tar.zst
-# The cmake target `bundle` calls it. Needs a private CRIU prefix (made if missing, as root).
+#   packaging/make-bundle.sh [--gpu-tests] BUILD_FOLDER VERSION OUTPUT.tar.zst|OUTPUT.tar.gz
+# With --gpu-tests also gpu_check.sh and all that it runs, for machines with a GPU, and the simulated driver.
+# The cmake targets `bundle` and `gpu_bundle` call it. Needs a private CRIU prefix (made if missing, as root).
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 
+GPU_TESTS=
+if [[ ${1:-} == --gpu-tests ]]; then
+  GPU_TESTS=1
+  shift
+fi
 BUILD=${1:?build folder} VERSION=${2:?version} OUTPUT=${3:?output}
 LEVEL=${REKINDLE_BUNDLE_LEVEL:-12}
 PREFIX=${REKINDLE_CRIU_PREFIX:-/opt/rekindle/criu}
@@ -22,9 +28,16 @@ ROOT=$WORK/$NAME
 LIBEXEC=$ROOT/libexec/rekindle
 mkdir -p "$ROOT"/{bin,lib,share/doc} "$LIBEXEC"
 
+need_built() { [[ -x $BUILD/bin/$1 ]] || die "$BUILD/bin/$1 is missing: build it first (scripts/build.sh)."; }
+# need_only_libc FILE: it runs on any machine whose libc is not older than this one's.
+need_only_libc() {
+  local extra
+  extra=$(ldd "$1" | grep -vE '^[[:space:]]*(linux-vdso\.so\.1|lib(c|m)\.so\.6|/lib64/ld-linux-x86-64\.so\.2)[ =]' || true)
+  [[ -z $extra ]] || die "$1 needs more than libc, so it would not run on other machines: $extra"
+}
 PROGRAMS=()
 for program in rekindle rekindled; do
-  [[ -x $BUILD/bin/$program ]] || die "$BUILD/bin/$program is missing: build it first (scripts/build.sh)."
+  need_built "$program"
   install -m 755 "$BUILD/bin/$program" "$LIBEXEC/$program"
   strip --strip-unneeded "$LIBEXEC/$program"
   install -m 755 "$BUILD/bin/bundle_launcher" "$ROOT/bin/$program"
@@ -35,6 +48,12 @@ done
 for helper in "$BUILD"/bin/rekindle-*; do
   [[ -x $helper ]] || continue
   if [[ $helper == *.so ]]; then  # loaded into CRIU, needs nothing of its own
+    install -m 755 -s "$helper" "$LIBEXEC/"
+    continue
+  fi
+  # It loads the machine's own NVIDIA driver, which needs the machine's own libc: the one helper that is dynamic.
+  if [[ $helper == */rekindle-gpu-helper ]]; then
+    need_only_libc "$helper"
     install -m 755 -s "$helper" "$LIBEXEC/"
     continue
   fi
@@ -51,6 +70,20 @@ done < <(sed -n 's/^\t\(.* => \)\{0,1\}\(\/[^ ]*\) (0x.*/\2/p' <<<"$LIBRARIES" |
 [[ -x $ROOT/lib/ld-linux-x86-64.so.2 ]] || die "the loader of $BUILD/bin/rekindle was not found"
 
 cp -a "$PREFIX" "$ROOT/criu"
+
+if [[ -n $GPU_TESTS ]]; then
+  [[ -x $LIBEXEC/rekindle-gpu-helper ]] || die "$BUILD/bin/rekindle-gpu-helper is missing: build it first (scripts/build.sh)."
+  mkdir -p "$ROOT/gpu-tests/gpu_sim"
+  for program in gpu_vector_job gpu_tree_job gpu_bare_calls \
+    gpu_sim/{gpu_sim_server,gpu_sim_ctl,cuda-checkpoint,libcuda.so.1,libnvidia-ml.so.1}; do
+    need_built "$program"
+    need_only_libc "$BUILD/bin/$program"
+    install -m 755 "$BUILD/bin/$program" "$ROOT/gpu-tests/$program"
+    strip --strip-unneeded "$ROOT/gpu-tests/$program"
+  done
+  install -m 644 "$REPO_ROOT"/tests/gpu_jobs/*.py "$ROOT/gpu-tests/"
+  install -m 755 "$REPO_ROOT/scripts/gpu_check.sh" "$ROOT/"
+fi
 for package in "${LINKED_PACKAGES[@]}"; do
   notice=/usr/share/doc/$package/copyright
   if [[ -r $notice ]]; then install -Dm644 "$notice" "$ROOT/share/doc/$package/copyright"; fi
@@ -66,8 +99,13 @@ Keep the folders together; symbolic links to bin/rekindle work. criu/ is CRIU un
 the Debian packages listed in criu/packages.txt); the notices of the libraries are in share/doc and criu/usr/share/doc.
 README
 
+case $OUTPUT in
+  *.tar.zst) COMPRESS=(zstd -q -T0 "-$LEVEL" -c) ;;
+  *.tar.gz) COMPRESS=(gzip -9 -n -c) ;;
+  *) die "$OUTPUT must end in .tar.zst or .tar.gz" ;;
+esac
 mkdir -p "$(dirname "$OUTPUT")"
 tar -C "$WORK" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@${SOURCE_DATE_EPOCH:-$(date +%s)}" \
-  -cf - "$NAME" | zstd -q -T0 "-$LEVEL" -f -o "$OUTPUT.tmp"
+  -cf - "$NAME" | "${COMPRESS[@]}" >"$OUTPUT.tmp"
 mv "$OUTPUT.tmp" "$OUTPUT"
 note "$OUTPUT ($(du -h "$OUTPUT" | cut -f1))"

@@ -1,0 +1,747 @@
+#!/usr/bin/env bash
+# Checks Rekindle on a machine with an NVIDIA GPU: that jobs of all kinds keep their device memory through captures,
+# restores, park and resume, and how fast that is. Writes a Markdown report as it goes, so that what was done before a
+# cut-off is in it. Installs nothing and needs no network. Run as root; Python with torch is used where it is there.
+#   gpu_check.sh [FOLDER] [OPTION...]
+# FOLDER: an unpacked bundle made with --gpu-tests (packaging/make-bundle.sh), or the bin folder of a build; left out, the
+# bundle that this script lies in.
+#   --report FILE      (gpu-check.md)
+#   --work FOLDER      all else that it writes lies below (/var/tmp); room for the largest figure's image twice is best
+#   --minutes N        starts nothing any more that would end later (8)
+#   --quick            correctness and the smallest figure only
+#   --figures SIZES    no correctness, and the figures for these sizes in GB ("1 8 40")
+#   --python PROGRAM   that has torch (python3)
+#   --sim              on the simulated driver, without torch and figures: control flow only
+#   --rehearse         with --sim, to check this script: the figures too, for sizes without meaning
+#   --torch-on-cpu     with --sim, to check this script: the torch jobs too
+# Exit status: 0 when every correctness check passed; figures do not count. 1 otherwise, 2 for bad usage.
+set -uo pipefail
+
+SELF=$(realpath "${BASH_SOURCE[0]}")
+HERE=$(dirname "$SELF")
+FOLDER='' REPORT=gpu-check.md BASE=/var/tmp MINUTES=8 QUICK='' FIGURES='' PYTHON=python3 SIM='' REHEARSE='' ON_CPU=''
+usage() {
+  sed -n '5,18s/^# \{0,1\}//p' "$SELF" >&2
+  exit 2
+}
+ARGUMENTS=("$@")
+while (($#)); do
+  case $1 in
+    --report | --work | --python | --minutes | --figures)
+      (($# > 1)) || usage
+      case $1 in
+        --report) REPORT=$2 ;;
+        --work) BASE=$2 ;;
+        --python) PYTHON=$2 ;;
+        --minutes) MINUTES=$2 ;;
+        --figures) FIGURES=$2 ;;
+      esac
+      shift
+      ;;
+    --quick) QUICK=1 ;;
+    --sim) SIM=1 ;;
+    --rehearse) REHEARSE=1 ;;
+    --torch-on-cpu) ON_CPU=1 ;;
+    -*) usage ;;
+    *)
+      [[ -z $FOLDER ]] || usage
+      FOLDER=$1
+      ;;
+  esac
+  shift
+done
+[[ -z $REHEARSE$ON_CPU || -n $SIM ]] || usage
+[[ $MINUTES =~ ^[0-9]+$ && $FIGURES =~ ^[0-9\ ]*$ ]] || usage
+die() {
+  echo "gpu_check: $*" >&2
+  exit 1
+}
+((EUID == 0)) || die "CRIU freezes and restores processes as root: run this as root."
+
+# Runs a command, and reaps at once what falls to it meanwhile, as an init does: not every container's init is quick, and
+# CRIU can't give a job its PID back while a zombie has it.
+readonly REAPER='
+import ctypes, os, signal, subprocess, sys
+PR_SET_CHILD_SUBREAPER = 36
+ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+command = subprocess.Popen(sys.argv[1:])
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, lambda number, frame: command.send_signal(number))
+while True:
+    pid, status = os.wait()
+    if pid == command.pid:
+        sys.exit(os.waitstatus_to_exitcode(status))
+'
+if [[ -z ${GPU_CHECK_REAPED:-} ]] && command -v "$PYTHON" >/dev/null; then
+  GPU_CHECK_REAPED=1 exec "$PYTHON" -c "$REAPER" bash "$SELF" ${ARGUMENTS[@]+"${ARGUMENTS[@]}"}
+fi
+
+# ---- what it runs ----
+[[ -n $FOLDER || ! -x $HERE/bin/rekindle ]] || FOLDER=$HERE
+[[ -n $FOLDER ]] || usage
+FOLDER=$(realpath "$FOLDER") || exit 2
+if [[ -x $FOLDER/bin/rekindle ]]; then
+  BIN=$FOLDER/bin TESTS=$FOLDER/gpu-tests PYTHON_JOBS=$FOLDER/gpu-tests CRIU_PREFIX=$FOLDER/criu
+else
+  BIN=$FOLDER TESTS=$FOLDER PYTHON_JOBS=$HERE/../tests/gpu_jobs CRIU_PREFIX=${REKINDLE_CRIU_PREFIX:-/opt/rekindle/criu}
+fi
+for program in "$BIN/rekindle" "$BIN/rekindled" "$TESTS"/gpu_{vector_job,tree_job,bare_calls}; do
+  [[ -x $program ]] || die "$program is missing: make the bundle with --gpu-tests, or build everything."
+done
+STOCK_CRIU=("$CRIU_PREFIX/lib64/ld-linux-x86-64.so.2" --library-path "$CRIU_PREFIX/usr/lib/x86_64-linux-gnu"
+  "$CRIU_PREFIX/usr/sbin/criu")
+
+# ---- where ----
+mkdir -p "$BASE" "$(dirname "$REPORT")" || exit 1
+REPORT=$(realpath "$REPORT")
+WORK=$(mktemp -d "$(realpath "$BASE")/gpu-check.XXXXXX") || exit 1  # short: sockets lie in it
+LOGS=$WORK/logs
+mkdir "$LOGS"
+cd "$WORK" || exit 1
+export REKINDLE_STORE=$WORK/store REKINDLE_RUNTIME_DIR=$WORK/run REKINDLE_LOG_DIR=$WORK/log
+unset REKINDLE_HOST
+CONNECTION=(--no-daemon)
+BEGAN=$SECONDS
+FAILED=0 PASSED=0 LEFT_OUT=0
+DEVICE=cuda
+
+# Whatever it has started has the work folder as its own.
+ours() {
+  local entry
+  for entry in /proc/[0-9]*; do
+    [[ ${entry#/proc/} == "$$" || ${entry#/proc/} == "$BASHPID" ]] && continue
+    [[ $(readlink "$entry/cwd" 2>/dev/null) == "$WORK"* ]] && echo "${entry#/proc/}"
+  done
+  return 0
+}
+# shellcheck disable=SC2317  # called by the trap
+cleanup() {
+  local pid i
+  trap '' INT TERM HUP
+  end_all_jobs  # first: the others would put their memory back before they end
+  for ((i = 0; i < 100; i++)); do
+    [[ -n $(ours) ]] || break
+    for pid in $(ours); do
+      if ((i < 50)); then kill "$pid" 2>/dev/null; else kill -9 "$pid" 2>/dev/null; fi
+    done
+    sleep 0.1
+  done
+  cd / && rm -rf --one-file-system "$WORK"
+}
+trap cleanup EXIT
+trap 'say "cut off after $((SECONDS - BEGAN)) s"; report "" "Cut off here."; exit 130' INT TERM HUP
+
+say() { printf '%s\n' "$*"; }
+report() { printf '%s\n' "$@" >>"$REPORT"; }
+now() { echo "${EPOCHREALTIME/[.,]/}"; }  # microseconds
+since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.3f", (b - a) / 1e6 }'; }
+time_left() { echo $((MINUTES * 60 - (SECONDS - BEGAN))); }
+calculate() { awk "BEGIN { printf \"%.3f\", $1 }"; }
+smaller() { calculate "$1 < $2 ? $1 : $2"; }
+mebibytes() { echo $(($1 << 20)); }
+
+# ---- the commands ----
+# Both leave OUT, what it printed, and on failure DETAIL, the reason.
+# bounded SECONDS COMMAND...
+bounded() {
+  local limit=$1 status
+  shift
+  # Not in the foreground: a signal to us would have to wait for its end.
+  timeout -k 10 "$limit" "$@" >"$WORK/out" 2>&1 </dev/null &
+  wait $!
+  status=$?
+  OUT=$(<"$WORK/out")
+  ((status == 0)) && return 0
+  DETAIL="'${1##*/} ${*:2:6}': $([[ $status == 124 || $status == 137 ]] && echo "not done after $limit s; ")${OUT:0:600}"
+  return 1
+}
+rk() {
+  local limit=$1 message='"message":"(([^"\\]|\\.)*)"'
+  shift
+  bounded "$limit" "$BIN/rekindle" "${CONNECTION[@]}" --json "$@" && return 0
+  [[ $OUT =~ $message ]] && DETAIL="rekindle ${*:1:4}: ${BASH_REMATCH[1]:0:600}"
+  return 1
+}
+# The first field of this name in OUT.
+field() {
+  local pattern="\"$1\":\"?([^,\"}]*)"
+  [[ $OUT =~ $pattern ]] && echo "${BASH_REMATCH[1]}"
+}
+free_device_bytes() {
+  local total=0 rest
+  rk 60 gpu ps || return 1
+  rest=$OUT
+  while [[ $rest =~ \"free_bytes\":\"?([0-9]+) ]]; do
+    total=$((total + BASH_REMATCH[1]))
+    rest=${rest#*\"free_bytes\"}
+  done
+  FREE=$total
+}
+
+# wait_until SECONDS COMMAND...
+wait_until() {
+  local end=$(($(now) + $1 * 1000000))
+  shift
+  until "$@"; do
+    (($(now) < end)) || return 1
+    sleep 0.005
+  done
+}
+
+# ---- jobs ----
+# spawn NAME COMMAND...: in a session of its own, without our descriptors; JOB is its PID.
+spawn() {
+  local name=$1
+  shift
+  (
+    for descriptor in /proc/"$BASHPID"/fd/*; do
+      descriptor=${descriptor##*/}
+      if ((descriptor > 2 && descriptor < 255)); then eval "exec $descriptor>&-"; fi
+    done
+    exec setsid "$@" </dev/null >"$LOGS/$name" 2>&1
+  ) &
+  JOB=$!
+  disown "$JOB"
+  JOB_LOG=$LOGS/$name
+}
+alive() { [[ -e /proc/$1/stat ]] && ! grep -q '^State:[[:space:]]*[ZX]' "/proc/$1/status" 2>/dev/null; }
+reaped() { [[ ! -e /proc/$1 ]]; }
+# end_job PID: with its whole session.
+end_job() {
+  kill -9 -- "-$1" 2>/dev/null || kill -9 "$1" 2>/dev/null
+  wait_until 20 reaped "$1"
+}
+job_ended() {
+  DETAIL="$1 has ended: $(tail -n 3 "$JOB_LOG" 2>/dev/null | tr '\n' ' ')"
+  return 1
+}
+step_of() {
+  local line=''
+  if [[ -r $1 ]]; then read -r line <"$1"; fi
+  line=${line%% *}
+  echo "${line:-0}"
+}
+# The number of whole steps of a curve file.
+curve_length() { if [[ -r $1 ]]; then grep -c . "$1"; else echo 0; fi; }
+# further MORE COUNTER FILE SECONDS: until the job has made so many more steps.
+further() {
+  local wanted=$(($("$2" "$3") + $1)) end=$((SECONDS + $4))
+  while (($("$2" "$3") < wanted)); do
+    alive "$JOB" || { job_ended "the job" || return; }
+    ((SECONDS < end)) || { DETAIL="the job made no $1 steps in $4 s" && return 1; }
+    sleep 0.005
+  done
+}
+steps() { further "${1:-3}" step_of "$STATE" 60; }
+start_vector() {
+  local name=$1
+  shift
+  STATE=$WORK/$name.state
+  VECTOR_OPTIONS=("$@")
+  spawn "$name" "$TESTS/gpu_vector_job" --state-file "$STATE" --step-ms 10 "$@"
+  steps 2
+}
+# Ends the job, and compares its last digest with that of a run that nobody interrupts.
+digest_is_right() {
+  local step digest expected
+  end_job "$JOB"
+  read -r step digest _ <"$STATE"
+  bounded 120 "$TESTS/gpu_vector_job" --state-file "$WORK/reference" "${VECTOR_OPTIONS[@]}" --step-ms 0 \
+    --steps "$step" || return 1
+  read -r _ expected _ <"$WORK/reference"
+  [[ $digest == "$expected" ]] && return 0
+  DETAIL="step $step has digest $digest, and $expected in a run without interruption"
+  return 1
+}
+device_state_is() {
+  local rest pattern='"state":"([a-z]*)","parked":([a-z]*)'
+  rk 60 gpu ps || return 1
+  rest=${OUT#*"\"pid\":$JOB,\"name\":"}
+  [[ $rest != "$OUT" && $rest =~ $pattern && ${BASH_REMATCH[1]} == "$1" ]] && return 0
+  DETAIL="gpu ps does not say that process $JOB is $1: ${OUT:0:400}"
+  return 1
+}
+# park_and_resume FREE: `FREE` bytes of device memory were free before the job began.
+park_and_resume() {
+  local free_without=$1
+  rk 60 gpu park "$JOB" || return 1
+  PARKED="$(field bytes) bytes in $(field seconds) s"
+  device_state_is checkpointed && free_device_bytes || return 1
+  if ((FREE < free_without - (16 << 20))); then
+    DETAIL="parked, but of $free_without bytes that were free before it began only $FREE are"
+    return 1
+  fi
+  rk 60 gpu resume "$JOB" && device_state_is running
+}
+back_from_image() {
+  wait_until 20 reaped "$JOB" || { DETAIL="the job is there still after --stop" && return 1; }
+  rk 120 restore "$1" --detach
+}
+
+# ---- correctness ----
+# check NAME FUNCTION [ARGUMENT...]: DETAIL is what there is to say of it.
+check() {
+  local name=$1 began
+  shift
+  if (($(time_left) < 20)); then
+    left_out "$name" "no time left"
+    return
+  fi
+  DETAIL=''
+  JOB=''
+  began=$(now)
+  if "$@"; then
+    PASSED=$((PASSED + 1))
+    say "ok      $name ($(since "$began") s)${DETAIL:+: $DETAIL}"
+    report "| $name | ok | $(cell "$DETAIL") |"
+  else
+    FAILED=$((FAILED + 1))
+    say "FAILED  $name ($(since "$began") s): $DETAIL"
+    report "| $name | **failed** | $(cell "$DETAIL") |"
+  fi
+  end_all_jobs
+}
+cell() { tr '|\n' '/ ' <<<"${1:0:500}" | sed 's/ *$//'; }
+left_out() {
+  LEFT_OUT=$((LEFT_OUT + 1))
+  say "--      $1: left out, $2"
+  report "| $1 | left out | $2 |"
+}
+end_all_jobs() {
+  local pid
+  for pid in $(ours); do
+    case $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") in
+      *gpu_vector_job* | *gpu_tree_job* | *torch_*.py*) kill -9 "$pid" 2>/dev/null && wait_until 20 reaped "$pid" ;;
+    esac
+  done
+}
+
+doctor_is_content() {
+  local status=0
+  bounded 60 "$BIN/rekindle" "${CONNECTION[@]}" doctor || status=1
+  DOCTOR=$OUT
+  return $status
+}
+# capture NAME [OPTIONS OF THE JOB...]: live, again with --stop, back, on.
+vector_capture() {
+  local name=$1 first second
+  shift
+  start_vector "$name" "$@" || return 1
+  rk 120 ckpt "$JOB" -t "$name:1" || return 1
+  first=$(field stored_bytes)
+  steps || return 1
+  rk 120 ckpt "$JOB" -t "$name:2" --stop || return 1
+  second=$(field stored_bytes)
+  back_from_image "$name:2" && steps && device_state_is running || return 1
+  # The older image as well.
+  end_job "$JOB"
+  rk 120 restore "$name:1" --detach && steps && digest_is_right || return 1
+  DETAIL="images of $first and $second bytes"
+}
+vector_park() {
+  local name=$1
+  shift
+  free_device_bytes && start_vector "$name" "$@" && park_and_resume "$FREE" && steps && digest_is_right || return 1
+  DETAIL="parked $PARKED"
+}
+parked_capture() {
+  start_vector parked --bytes "$SMALL" && rk 60 gpu park "$JOB" && rk 120 ckpt "$JOB" -t parked:1 &&
+    device_state_is checkpointed && rk 60 gpu resume "$JOB" && steps && digest_is_right &&
+    rk 120 restore parked:1 --detach && device_state_is running && steps && digest_is_right
+}
+tree_capture() {
+  local children=2 i root
+  free_device_bytes || return 1
+  STATE=$WORK/tree.state
+  spawn tree "$TESTS/gpu_tree_job" --children "$children" --state-file "$STATE" --bytes "$SMALL"
+  root=$JOB
+  steps && rk 120 ckpt "$JOB" -t tree:1 && steps && rk 120 ckpt "$JOB" -t tree:2 --stop &&
+    back_from_image tree:2 && steps && park_and_resume "$FREE" && steps || return 1
+  end_job "$root"
+  VECTOR_OPTIONS=(--bytes "$SMALL")
+  for ((i = 0; i < children; i++)); do
+    STATE=$WORK/tree.state.$i
+    VECTOR_OPTIONS=(--bytes "$SMALL" --seed $((i + 1)))
+    digest_is_right || return 1
+  done
+}
+# What CUDA can't save: it is refused and the job runs on, or it works after all.
+limited_memory() {
+  local name=$1 said
+  shift
+  start_vector "$name" "$@" || return 1
+  if [[ $name == ipc ]]; then
+    spawn ipc-peer "$TESTS/gpu_vector_job" --state-file "$WORK/peer.state" --bytes "$SMALL" --ipc-open "$STATE.ipc"
+    local peer=$JOB owner
+    wait_until 60 test -e "$WORK/peer.state" || { job_ended "the process that opens shared memory" || return; }
+    # The first is captured.
+    owner=$(pgrep -f -- "--state-file $STATE " | head -n 1)
+    JOB=$owner
+  fi
+  if rk 120 ckpt "$JOB" -t "$name:1"; then
+    steps || return 1
+    end_job "$JOB"
+    [[ -z ${peer:-} ]] || end_job "$peer"
+    rk 120 restore "$name:1" --detach && steps && digest_is_right || return 1
+    DETAIL="the driver saves and restores it"
+  else
+    said=$DETAIL
+    device_state_is running && steps && digest_is_right || return 1
+    DETAIL="refused, and the job runs on: $said"
+  fi
+}
+
+torch_is_there() {
+  local question='import sys, torch; print(torch.__version__); sys.exit(0 if sys.argv[1] == "cpu" or torch.cuda.is_available() else 3)'
+  bounded 120 "$PYTHON" -c "$question" "$DEVICE" || return 1
+  TORCH=$OUT
+}
+training() {
+  local curve=$WORK/curve reference=$WORK/curve.reference lengths steps=100 options=(--device "$DEVICE") length
+  if [[ $DEVICE == cuda ]]; then
+    steps=600
+    [[ $1 == graphs ]] && options+=(--cuda-graphs)
+  else
+    options+=(--layers 2 --width 64 --batch 4)
+  fi
+  rm -f "$curve" "$reference"
+  [[ $DEVICE == cpu ]] || free_device_bytes || return 1
+  local free_without=${FREE:-0} expected
+  spawn reference "$PYTHON" -B "$PYTHON_JOBS/torch_training.py" --curve-file "$reference" --steps "$steps" "${options[@]}"
+  expected=$JOB
+  spawn training "$PYTHON" -B "$PYTHON_JOBS/torch_training.py" --curve-file "$curve" --steps 100000 --step-ms 40 \
+    "${options[@]}"
+  further 5 curve_length "$curve" 90 && rk 120 ckpt "$JOB" -t "training-$1:1" &&
+    further 3 curve_length "$curve" 30 && rk 120 ckpt "$JOB" -t "training-$1:2" --stop || return 1
+  length=$(curve_length "$curve")
+  back_from_image "training-$1:2" && further 5 curve_length "$curve" 30 || return 1
+  wait_until 90 reaped "$expected" || { DETAIL="the run without interruption does not end" && return 1; }
+  if [[ $DEVICE == cuda ]]; then
+    park_and_resume "$free_without" && further 3 curve_length "$curve" 30 || return 1
+  fi
+  end_job "$JOB"
+  lengths=$(smaller "$(curve_length "$curve")" "$(curve_length "$reference")")
+  lengths=${lengths%.*}
+  if ((lengths <= length)); then
+    DETAIL="only $lengths steps to compare, and the restore was at $length"
+    return 1
+  fi
+  if ! cmp -s <(head -n "$lengths" "$curve") <(head -n "$lengths" "$reference"); then
+    DETAIL="the loss curve differs from that of a run without interruption: $(
+      diff <(head -n "$lengths" "$curve") <(head -n "$lengths" "$reference") | sed -n '2p' | cut -c1-80)"
+    return 1
+  fi
+  DETAIL="$lengths steps as without interruption, restored at $length"
+}
+# start_server NAME SIZE: SERVER_ASK is the command that asks it.
+start_server() {
+  SERVER_ASK=("$PYTHON" -B "$PYTHON_JOBS/torch_server.py" --socket "$WORK/$1.sock" --wait 90)
+  spawn "$1" "$PYTHON" -B "$PYTHON_JOBS/torch_server.py" --socket "$WORK/$1.sock" --device "$DEVICE" --size "$2"
+}
+# ask SEED: OUT is its answer.
+ask() { bounded 100 "${SERVER_ASK[@]}" --ask "$1"; }
+same_answers() {
+  local i
+  for i in 1 2; do
+    ask "$i" || return 1
+    [[ $OUT == "${ANSWERS[$i]}" ]] && continue
+    DETAIL="the server's answer to $i was ${ANSWERS[$i]}, and is now $OUT"
+    return 1
+  done
+}
+first_answers() {
+  local i
+  ANSWERS=('')
+  for i in 1 2; do
+    ask "$i" || return 1
+    ANSWERS[i]=$OUT
+  done
+}
+server() {
+  local second
+  [[ $DEVICE == cpu ]] || free_device_bytes || return 1
+  local free_without=${FREE:-0}
+  start_server server "$SERVER_SMALL"
+  first_answers || { DETAIL+="; $(tail -n 2 "$JOB_LOG" | tr '\n' ' ')" && return 1; }
+  rk 120 ckpt "$JOB" -t server:1 && same_answers && rk 120 ckpt "$JOB" -t server:2 --stop || return 1
+  second=$(calculate "100 * $(field stored_bytes) / $(field logical_bytes)")
+  back_from_image server:2 && same_answers || return 1
+  if [[ $DEVICE == cuda ]]; then
+    park_and_resume "$free_without" && same_answers || return 1
+  fi
+  DETAIL="the second checkpoint adds $second % of the job's bytes"
+}
+
+# ---- figures ----
+# row WHAT MEASURED AGAINST RATIO ASKED: ASKED is "<= 1.3" or such.
+row() {
+  local held
+  held=$(awk -v ratio="$4" -v limit="${5#* }" -v sign="${5%% *}" 'BEGIN {
+    print (sign == "<=" ? ratio <= limit : ratio >= limit) ? "yes" : "no" }')
+  [[ -z $SIM ]] || held="means nothing"
+  say "figure  $1: $2, against $3: $4 (asked for $5): $held"
+  report "| $1 | $2 | $3 | $4 | $5 | $held |"
+}
+figure_note() {
+  say "figure  $1: $2"
+  report "| $1 | $(cell "$2") | | | | |"
+}
+drop_caches() {
+  sync
+  echo 3 2>/dev/null >/proc/sys/vm/drop_caches || CACHES='the page cache could not be dropped'
+}
+start_daemon() {
+  spawn daemon "$BIN/rekindled" --socket "$WORK/socket"
+  CONNECTION=(--host "unix://$WORK/socket")
+  wait_until 30 test -S "$WORK/socket" || return 1
+  rk 120 gpu ps  # its helper has initialised the driver from here on
+}
+per_second() { calculate "$1 / $2 / 1e9"; }  # GB/s
+disk_free() { df --output=avail -B1 "$WORK" | tail -n 1; }
+
+# movement LABEL BYTES: park and resume of the running job against copies and bare calls.
+movement() {
+  local label=$1 bytes=$2 i to_host to_device out='' in='' park='' resume='' wall='' t base
+  bounded 120 "$TESTS/gpu_bare_calls" memcpy "$bytes" || return 1
+  to_host=$(field to_host_seconds) to_device=$(field to_device_seconds)
+  for i in 1 2; do
+    bounded 120 "$TESTS/gpu_bare_calls" cycle "$JOB" || return 1
+    t=$(calculate "$(field lock_seconds) + $(field checkpoint_seconds)")
+    out=$(smaller "$t" "${out:-1e9}")
+    BARE_CHECKPOINT=$(smaller "$(field checkpoint_seconds)" "${BARE_CHECKPOINT:-1e9}")
+    t=$(calculate "$(field restore_seconds) + $(field unlock_seconds)")
+    in=$(smaller "$t" "${in:-1e9}")
+    steps || return 1
+  done
+  for i in 1 2; do
+    t=$(now)
+    rk 120 gpu park "$JOB" || return 1
+    wall=$(since "$t")
+    park=$(smaller "$(field seconds)" "${park:-1e9}")
+    t=$(now)
+    rk 120 gpu resume "$JOB" || return 1
+    wall+=" and $(since "$t")"
+    resume=$(smaller "$(field seconds)" "${resume:-1e9}")
+    steps || return 1
+  done
+  base=$(smaller "$(per_second "$bytes" "$to_host")" "$(per_second "$bytes" "$out")")
+  row "park $label" "$(per_second "$bytes" "$park") GB/s" \
+    "memcpy $(per_second "$bytes" "$to_host"), bare calls $(per_second "$bytes" "$out") GB/s" \
+    "$(calculate "$(per_second "$bytes" "$park") / $base")" ">= 0.9"
+  base=$(smaller "$(per_second "$bytes" "$to_device")" "$(per_second "$bytes" "$in")")
+  row "resume $label" "$(per_second "$bytes" "$resume") GB/s" \
+    "memcpy $(per_second "$bytes" "$to_device"), bare calls $(per_second "$bytes" "$in") GB/s" \
+    "$(calculate "$(per_second "$bytes" "$resume") / $base")" ">= 0.9"
+  figure_note "park and resume $label, whole commands" "$wall s"
+}
+# freeze LABEL BYTES IMAGE
+freeze() {
+  local label=$1 bytes=$2 one all
+  bounded 120 "$TESTS/gpu_bare_calls" drain "$bytes" || return 1
+  one=$(field one_thread_seconds) all=$(field all_threads_seconds)
+  rk 240 ckpt "$JOB" -t "$3" || return 1
+  local seconds commit phases=$OUT
+  seconds=$(field freeze_seconds) commit=$(field commit_seconds)
+  phases=${phases#*\"phases\":[}
+  phases=${phases%%]*}
+  row "freeze $label" "$(calculate "$seconds") s" \
+    "bare checkpoint $BARE_CHECKPOINT + one thread's memcpy $one s" \
+    "$(calculate "$seconds / ($BARE_CHECKPOINT + $one)")" "<= 1.3"
+  figure_note "freeze $label, more" "with a memcpy of all threads ($all s) the ratio is $(
+    calculate "$seconds / ($BARE_CHECKPOINT + $all)"); committed in $(calculate "$commit") s; phases: $(
+    sed 's/{"name":"\([^"]*\)","seconds":\([0-9.e-]*\)}/\1 \2/g; s/,/, /g' <<<"$phases")"
+}
+first_step_is_there() { [[ -e $STATE ]]; }
+# first_step LABEL BYTES IMAGE: from the start of the restore to the first step, ours and stock CRIU's.
+first_step() {
+  local label=$1 bytes=$2 t ours_seconds criu_seconds
+  end_job "$JOB"
+  rm -f "$STATE"
+  drop_caches
+  t=$(now)
+  rk 240 restore "$3" --detach || return 1
+  wait_until 60 first_step_is_there || { job_ended "the restored job" || return; }
+  ours_seconds=$(since "$t")
+  digest_is_right || return 1
+  if (($(disk_free) < bytes + (4 << 30) && ${#REHEARSE} == 0)); then
+    figure_note "restore to first step $label" "$ours_seconds s; no disk space to export the image for stock CRIU"
+    return 0
+  fi
+  if (($(time_left) < 30 + 5 * bytes / 1000000000)); then
+    figure_note "restore to first step $label" "$ours_seconds s; no time left for stock CRIU"
+    return 0
+  fi
+  rk 240 export "$3" --criu "$WORK/export" || return 1
+  rm -f "$STATE"
+  drop_caches
+  t=$(now)
+  bounded 240 "${STOCK_CRIU[@]}" restore --restore-detached --ext-unix-sk --images-dir "$WORK/export" || return 1
+  bounded 120 "$TESTS/gpu_bare_calls" back "$JOB" || return 1
+  wait_until 60 first_step_is_there || { job_ended "the job that stock CRIU restored" || return; }
+  criu_seconds=$(since "$t")
+  rm -rf "$WORK/export"
+  row "restore to first step $label" "$ours_seconds s" "criu restore and bare calls $criu_seconds s" \
+    "$(calculate "$ours_seconds / $criu_seconds")" "<= 0.5"
+}
+# size_figures GIGABYTES
+size_figures() {
+  local label="$1 GB" bytes=$(($1 * 1000000000)) name=figures$1
+  if [[ -n $REHEARSE ]]; then
+    label="$1 x 8 MB"
+    bytes=$(($1 * 8000000))
+  fi
+  free_device_bytes || return 1
+  if ((FREE < bytes + (2 << 30) && ${#REHEARSE} == 0)); then
+    figure_note "$label" "left out: $FREE bytes of device memory are free"
+    return 0
+  fi
+  BARE_CHECKPOINT=''
+  start_vector "$name" --bytes "$bytes" && movement "$label" "$bytes" || return 1
+  if (($(disk_free) < bytes + (2 << 30) && ${#REHEARSE} == 0)); then
+    figure_note "freeze $label" "left out: not enough disk space for the image"
+  elif (($(time_left) < 20 + 3 * bytes / 1000000000)); then
+    figure_note "freeze $label" "left out: no time left"
+  else
+    freeze "$label" "$bytes" "$name:1" || return 1
+    if (($(time_left) < 20 + 3 * bytes / 1000000000)); then
+      figure_note "restore to first step $label" "left out: no time left"
+      return 0
+    fi
+    first_step "$label" "$bytes" "$name:1"
+  fi
+}
+# figures WHAT SECONDS FUNCTION...
+figures() {
+  local what=$1 seconds=$2
+  shift 2
+  if (($(time_left) < seconds)); then
+    figure_note "$what" "left out: no time left"
+    return
+  fi
+  DETAIL=''
+  JOB=''
+  "$@" || figure_note "$what" "FAILED: $DETAIL"
+  end_all_jobs
+  rm -rf "$WORK/export"
+  # Room for the next.
+  rk 60 ls || return
+  mapfile -t images < <(grep -o '"reference":"figures[^"]*"' <<<"$OUT" | cut -d'"' -f4)
+  ((${#images[@]} == 0)) || rk 60 rm "${images[@]}" || true
+  rk 120 gc || true
+}
+warm_start() {
+  local t cold warm resumed second
+  t=$(now)
+  start_server warm "$SERVER_LARGE"
+  ask 1 || return 1
+  cold=$(since "$t")
+  first_answers && rk 240 ckpt "$JOB" -t figures-server:1 && same_answers || return 1
+  rk 240 ckpt "$JOB" -t figures-server:2 --stop || return 1
+  second=$(calculate "100 * $(field stored_bytes) / $(field logical_bytes)")
+  row "second checkpoint of the $SERVER_LARGE server" "$(field stored_bytes) bytes" \
+    "$(field logical_bytes) bytes of the job (per cent)" "$second" "<= 3"
+  wait_until 20 reaped "$JOB"
+  t=$(now)
+  rk 240 restore figures-server:2 --detach && ask 1 || return 1
+  warm=$(since "$t")
+  same_answers || return 1
+  row "warm start of the $SERVER_LARGE server, from its image" "$warm s" "cold start $cold s" \
+    "$(calculate "$cold / $warm")" ">= 5"
+  [[ $DEVICE == cuda ]] || return 0
+  rk 120 gpu park "$JOB" || return 1
+  t=$(now)
+  rk 120 gpu resume "$JOB" && ask 1 || return 1
+  resumed=$(since "$t")
+  same_answers || return 1
+  row "the same, parked and resumed" "$resumed s" "cold start $cold s" "$(calculate "$cold / $resumed")" ">= 5"
+}
+
+# ---- the run ----
+SMALL=$(mebibytes 64) SERVER_SMALL=512MiB SERVER_LARGE=8GiB SIZES=(1 8 40)
+[[ -z $QUICK ]] || SIZES=(1)
+[[ -z $FIGURES ]] || read -r -a SIZES <<<"$FIGURES"
+if [[ -n $SIM ]]; then
+  SMALL=$(mebibytes 8) DEVICE=cpu SERVER_SMALL=8MiB SERVER_LARGE=16MiB SIZES=(1 2)
+  [[ -x $TESTS/gpu_sim/gpu_sim_server ]] || die "$TESTS/gpu_sim is missing: build everything."
+  spawn simulator "$TESTS/gpu_sim/gpu_sim_server" --socket "$WORK/sim" \
+    --gpu "GPU-00000000-0000-0000-0000-000000000001,Simulated,$((4 << 30))"
+  wait_until 30 test -S "$WORK/sim" || die "the simulated driver's server does not start: $(cat "$LOGS/simulator")"
+  export REKINDLE_GPU_SIM=$WORK/sim LD_LIBRARY_PATH=$TESTS/gpu_sim${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+fi
+
+CACHES='the page cache is dropped before each'
+: >"$REPORT" || exit 1
+if [[ -n $SIM ]]; then
+  report "# Rekindle on the simulated driver" "" \
+    "This run proves control flow. It ran on no GPU, and no figure is claimed; torch jobs, if any, ran on the CPU."
+else
+  report "# Rekindle on a GPU"
+fi
+bounded 20 "$BIN/rekindle" version || true
+report "" "| | |" "| --- | --- |" "| when | $(date -u '+%Y-%m-%d %H:%M UTC') |" \
+  "| Rekindle | $(head -n 1 <<<"$OUT") |" \
+  "| machine | $(nproc) cores, $(awk '/MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo), kernel $(uname -r) |" \
+  "| work folder | $(df --output=fstype,avail -h "$WORK" | tail -n 1 | awk '{ print $1 ", " $2 " free" }') |" \
+  "| /dev/shm, /run | $(df --output=fstype,avail -h /dev/shm /run 2>/dev/null | tail -n +2 | awk '{ printf "%s%s %s", (NR > 1 ? ", " : ""), $1, $2 }') |"
+if [[ -z $SIM ]]; then
+  bounded 60 nvidia-smi --query-gpu=name,memory.total,driver_version,pcie.link.gen.current,pcie.link.width.current \
+    --format=csv,noheader || OUT="nvidia-smi does not run"
+  report "| GPU | $(cell "$OUT") |"
+fi
+
+if [[ -z $FIGURES ]]; then
+  report "" "## Correctness" "" "| check | result | |" "| --- | --- | --- |"
+  check "doctor" doctor_is_content
+  check "vector: park, resume" vector_park vector-park --bytes "$SMALL"
+  check "vector: captured, stopped, restored" vector_capture vector --bytes "$SMALL"
+  several=(--bytes "$SMALL" --streams 3 --contexts 2)
+  check "vector: several streams and contexts" vector_capture contexts "${several[@]}"
+  check "vector: several streams and contexts, park, resume" vector_park contexts-park "${several[@]}"
+  check "vector: captured while parked" parked_capture
+  check "tree of processes" tree_capture
+  if [[ -n $SIM && -z $ON_CPU ]]; then
+    left_out "torch" "it can not run on the simulated driver"
+  else
+    check "torch is there" torch_is_there
+    if [[ -n ${TORCH:-} ]]; then
+      check "torch training" training eager
+      [[ $DEVICE == cpu ]] || check "torch training with CUDA graphs" training graphs
+      check "torch model server" server
+    fi
+  fi
+  # Last: should the driver not get over them, the rest is done.
+  check "managed memory" limited_memory managed --bytes "$SMALL" --managed
+  check "memory shared with another process" limited_memory ipc --bytes "$SMALL" --ipc
+elif [[ -z $SIM || -n $ON_CPU ]]; then
+  torch_is_there || true
+fi
+
+if [[ -n $SIM && -z $REHEARSE ]]; then
+  report "" "Figures: left out, a simulated driver has none."
+else
+  report "" "## Figures" ""
+  if [[ -n $REHEARSE ]]; then
+    report "A rehearsal of the script: these numbers are of no GPU and mean nothing." ""
+  fi
+  report "Against the driver's own page-locked copies and bare calls of the same run, best of two or three each; a daemon runs." \
+    "" "| figure | measured | against | ratio | asked | held |" "| --- | --- | --- | --- | --- | --- |"
+  if start_daemon; then
+    # The largest last, for want of time.
+    for size in "${SIZES[@]}"; do
+      ((size > 8)) || figures "$size GB" $((40 + 8 * size)) size_figures "$size"
+    done
+    [[ -z ${TORCH:-} || -n $QUICK ]] || figures "warm start" 100 warm_start
+    for size in "${SIZES[@]}"; do
+      ((size <= 8)) || figures "$size GB" 60 size_figures "$size"
+    done
+  else
+    figure_note "all" "the daemon does not start: $(tail -n 2 "$LOGS/daemon" | tr '\n' ' ')"
+  fi
+  report "" "Restore to first step: $CACHES. Warm start: nothing is dropped before either start."
+fi
+
+[[ -z ${DOCTOR:-} ]] || report "" "## Doctor" "" '```' "$DOCTOR" '```'
+SUMMARY="$PASSED passed, $FAILED failed, $LEFT_OUT left out, in $((SECONDS - BEGAN)) s"
+report "" "$SUMMARY."
+say "$SUMMARY; $REPORT"
+((FAILED == 0))
