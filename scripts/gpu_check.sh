@@ -20,8 +20,9 @@ set -uo pipefail
 SELF=$(realpath "${BASH_SOURCE[0]}")
 HERE=$(dirname "$SELF")
 FOLDER='' REPORT=gpu-check.md BASE=/var/tmp MINUTES=8 QUICK='' FIGURES='' PYTHON=python3 SIM='' REHEARSE='' ON_CPU=''
+help() { sed -n '5,18s/^# \{0,1\}//p' "$SELF"; }
 usage() {
-  sed -n '5,18s/^# \{0,1\}//p' "$SELF" >&2
+  help >&2
   exit 2
 }
 ARGUMENTS=("$@")
@@ -42,6 +43,10 @@ while (($#)); do
     --sim) SIM=1 ;;
     --rehearse) REHEARSE=1 ;;
     --torch-on-cpu) ON_CPU=1 ;;
+    -h | --help)
+      help
+      exit 0
+      ;;
     -*) usage ;;
     *)
       [[ -z $FOLDER ]] || usage
@@ -267,7 +272,7 @@ park_and_resume() {
   rk 60 gpu park "$JOB" || return 1
   PARKED="$(field bytes) bytes in $(field seconds) s"
   device_state_is checkpointed && free_device_bytes || return 1
-  if ((FREE < free_without - (16 << 20))); then
+  if ((FREE < free_without - SMALL / 2)); then
     DETAIL="parked, but of $free_without bytes that were free before it began only $FREE are"
     return 1
   fi
@@ -511,6 +516,7 @@ movement() {
     BARE_CHECKPOINT=$(smaller "$(field checkpoint_seconds)" "${BARE_CHECKPOINT:-1e9}")
     t=$(calculate "$(field restore_seconds) + $(field unlock_seconds)")
     in=$(smaller "$t" "${in:-1e9}")
+    BARE_BACK=$in
     steps || return 1
   done
   for i in 1 2; do
@@ -548,7 +554,8 @@ freeze() {
     "bare checkpoint $BARE_CHECKPOINT + one thread's memcpy $one s" \
     "$(calculate "$seconds / ($BARE_CHECKPOINT + $one)")" "<= 1.3"
   figure_note "freeze $label, more" "with a memcpy of all threads ($all s) the ratio is $(
-    calculate "$seconds / ($BARE_CHECKPOINT + $all)"); committed in $(calculate "$commit") s; phases: $(
+    calculate "$seconds / ($BARE_CHECKPOINT + $all)"); with the bare way back added, which the freeze holds too, $(
+    calculate "$seconds / ($BARE_CHECKPOINT + $one + $BARE_BACK)"); committed in $(calculate "$commit") s; phases: $(
     sed 's/{"name":"\([^"]*\)","seconds":\([0-9.e-]*\)}/\1 \2/g; s/,/, /g' <<<"$phases")"
 }
 first_step_is_there() { [[ -e $STATE ]]; }
@@ -595,7 +602,7 @@ size_figures() {
     figure_note "$label" "left out: $FREE bytes of device memory are free"
     return 0
   fi
-  BARE_CHECKPOINT=''
+  BARE_CHECKPOINT='' BARE_BACK=''
   start_vector "$name" --bytes "$bytes" && movement "$label" "$bytes" || return 1
   if (($(disk_free) < bytes + (2 << 30) && ${#REHEARSE} == 0)); then
     figure_note "freeze $label" "left out: not enough disk space for the image"
