@@ -28,7 +28,7 @@ uint64_t Sum(const std::vector<gpu::GpuUse>& uses) {
 GpuJobs::GpuJobs(gpu::JobMover* mover, uint64_t host_budget)
     : mover_(*mover), arbiter_(this, ArbiterOptions(host_budget)) {}
 
-absl::StatusOr<GpuJobs::Found> GpuJobs::Find(pid_t job) const {
+absl::StatusOr<GpuJobs::Found> GpuJobs::Find(pid_t job) {
   Found found;
   RK_ASSIGN_OR_RETURN(ProcessStat stat, ReadProcessStat(job));
   found.id = {job, stat.start_ticks};
@@ -36,6 +36,10 @@ absl::StatusOr<GpuJobs::Found> GpuJobs::Find(pid_t job) const {
   if (found.pids.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("process ", job, " and its children use no CUDA: they have nothing on a GPU"));
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    users_[job] = found.pids;
   }
   auto states = mover_.States(found.pids);
   for (size_t i = 0; i < states.size(); ++i) {
@@ -108,15 +112,44 @@ absl::StatusOr<GpuMoved> GpuJobs::Resume(pid_t job, const gpu::DevicePairs& want
   Log(LogLevel::kInfo, absl::StrCat("job ", job, " has its GPU memory again"));
   const uint64_t bytes = Sum(record.uses);
   // Where it is now may differ from where it was.
-  if (auto now = Find(job); now.ok()) Tell(*now);
+  if (!wanted.empty()) {
+    if (auto now = Find(job); now.ok()) Tell(*now);
+  }
   return GpuMoved{bytes};
 }
 
 absl::StatusOr<uint64_t> GpuJobs::Lease(pid_t job, const LeaseOptions& options) {
-  RK_ASSIGN_OR_RETURN(Found found, Find(job));
-  Tell(found);
+  if (!IsAsKnown(job)) {
+    RK_ASSIGN_OR_RETURN(Found found, Find(job));
+    Tell(found);
+  }
   RK_RETURN_IF_ERROR(arbiter_.Lease(job, options).status());
-  return Sum(found.uses);
+  uint64_t bytes = 0;
+  const std::map<pid_t, GpuJobSnapshot> known = Known();
+  if (auto it = known.find(job); it != known.end()) {
+    for (const auto& [uuid, of_device] : it->second.bytes) bytes += of_device;
+  }
+  return bytes;
+}
+
+bool GpuJobs::IsAsKnown(pid_t job) {
+  const std::map<pid_t, GpuJobSnapshot> known = Known();
+  auto it = known.find(job);
+  if (it == known.end() || !IsAlive(it->second.id)) return false;
+  std::vector<pid_t> pids;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (auto users = users_.find(job); users != users_.end()) pids = users->second;
+  }
+  if (pids.empty()) return false;
+  const GpuJobState state = it->second.state;
+  if (state != GpuJobState::kResident && state != GpuJobState::kParked) return true;  // the arbiter is at it
+  const gpu::ProcessState wanted =
+      state == GpuJobState::kResident ? gpu::ProcessState::kRunning : gpu::ProcessState::kCheckpointed;
+  for (const absl::StatusOr<gpu::ProcessState>& is : mover_.States(pids)) {
+    if (!is.ok() || *is != wanted) return false;
+  }
+  return true;
 }
 
 absl::StatusOr<int> GpuJobs::Release(pid_t job) {
@@ -140,6 +173,8 @@ absl::Status GpuJobs::Park(const GpuJobId& job) {
     if (auto asked = asked_.find(job.pid); asked != asked_.end()) options = asked->second;
   }
   RK_ASSIGN_OR_RETURN(std::vector<pid_t> pids, mover_.Users(ProcessTree(job.pid)));
+  // It may have grown since it was found.
+  if (auto uses = mover_.UsesOf(pids); uses.ok()) arbiter_.SetBytes(job, gpu::BytesByDevice(*uses));
   RK_ASSIGN_OR_RETURN(auto held, mover_.TakeOut(job.pid, pids, options.lock_timeout));
   RK_RETURN_IF_ERROR(held->Park(options.why));
   Log(LogLevel::kInfo, absl::StrCat("job ", job.pid, " is parked"));

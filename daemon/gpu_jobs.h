@@ -58,7 +58,9 @@ class GpuJobs : private GpuMoves {
     std::string why = "parked to make room for another job";
   };
 
-  absl::StatusOr<Found> Find(pid_t job) const;
+  absl::StatusOr<Found> Find(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Is what the arbiter knows of the job still so? Cheap: asks for states alone.
+  bool IsAsKnown(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   // Tells the arbiter what was found.
   void Tell(const Found& found);
 
@@ -71,6 +73,7 @@ class GpuJobs : private GpuMoves {
   gpu::JobMover& mover_;
   GpuArbiter arbiter_;
   absl::Mutex mutex_;
+  std::map<pid_t, std::vector<pid_t>> users_ ABSL_GUARDED_BY(mutex_);  // of jobs found: what uses CUDA
   std::map<pid_t, ParkOptions> asked_ ABSL_GUARDED_BY(mutex_);  // what a call that parks this job wants
 };
 

@@ -140,6 +140,13 @@ absl::StatusOr<std::vector<pid_t>> JobMover::Users(absl::Span<const pid_t> pids)
   if (!info.ok()) {
     return Annotate(info.status(), absl::StrCat("process ", candidates[0], " has loaded ", kCudaLibrary));
   }
+  for (pid_t pid : candidates) {
+    auto stat = ReadProcessStat(pid);
+    if (!stat.ok() || (stat->state != 'T' && stat->state != 't')) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "process ", pid, " is stopped, and the driver can be asked about its GPU memory only while it runs: ",
+        "let it go on first (kill -CONT ", pid, ")"));
+  }
   std::vector<pid_t> users;
   auto states = driver_.States(candidates, kStateMayTake);
   for (size_t i = 0; i < states.size(); ++i) {

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
@@ -38,6 +40,22 @@ std::string Encode(const LedgerEntry& entry) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// Not synced: after a loss of power the processes are gone too.
+absl::Status Replace(const std::string& path, const std::string& content) {
+  static std::atomic<uint64_t> count{0};
+  const std::string temporary = absl::StrCat(path, ".", ::getpid(), ".", count.fetch_add(1), ".new");
+  {
+    RK_ASSIGN_OR_RETURN(UniqueFd file, OpenFile(temporary, O_WRONLY | O_CREAT | O_EXCL));
+    absl::Status written = WriteFully(file.get(), content.data(), content.size(), temporary);
+    if (!written.ok()) {
+      ::unlink(temporary.c_str());
+      return written;
+    }
+  }
+  if (::rename(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("renaming ", temporary));
+}
+
 absl::StatusOr<LedgerEntry> Decode(const std::string& text, const std::string& path) {
   try {
     const Json json = Json::parse(text);
@@ -66,7 +84,7 @@ std::string Ledger::PathOf(pid_t pid) const { return absl::StrCat(directory_, "/
 absl::Status Ledger::Put(absl::Span<const LedgerEntry> entries) {
   RK_RETURN_IF_ERROR(MakeDirectories(directory_));
   for (const LedgerEntry& entry : entries) {
-    RK_RETURN_IF_ERROR(WriteFileAtomically(PathOf(entry.pid), Encode(entry)));
+    RK_RETURN_IF_ERROR(Replace(PathOf(entry.pid), Encode(entry)));
   }
   return absl::OkStatus();
 }
@@ -81,7 +99,7 @@ absl::StatusOr<std::vector<LedgerEntry>> Ledger::List() {
   if (absl::IsNotFound(names.status())) return entries;
   RK_RETURN_IF_ERROR(names.status());
   for (const std::string& name : *names) {
-    if (!absl::StartsWith(name, kEntryPrefix)) continue;
+    if (!absl::StartsWith(name, kEntryPrefix) || absl::StrContains(name, '.')) continue;
     const std::string path = absl::StrCat(directory_, "/", name);
     auto text = ReadFile(path);
     if (!text.ok()) continue;  // just removed

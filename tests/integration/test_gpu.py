@@ -395,6 +395,15 @@ class GpuFaultTest(GpuTest):
         self.sim.clear()
         self.assert_runs(job)
 
+    def test_a_stopped_job(self):
+        job = self.start_vector_job()
+        os.kill(job.pid, signal.SIGSTOP)
+        waiting.until(lambda: procfs.state(job.pid) == "T", "the job stopped")
+        self.assert_refused(self.cli.run("ckpt", job.pid, "-t", "vector:1"), FAILED, "CONT")
+        os.kill(job.pid, signal.SIGCONT)
+        self.checkpoint(job.pid, "vector:1")
+        self.assert_runs(job)
+
     def test_more_than_fits_into_host_memory(self):
         self.sim.stop()
         self.sim = self.start_sim(gpus=((FIRST, "NVIDIA H200", 10**15),), context_bytes=10**14)
