@@ -28,16 +28,19 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     def __init__(self, layers, width, vocabulary, length):
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
+        # Of one-hot rows: an embedding's backward is not deterministic everywhere, nor can each be captured in a graph.
+        self.tokens = nn.Linear(vocabulary, width, bias=False)
         self.positions = nn.Parameter(torch.zeros(length, width))
         self.blocks = nn.ModuleList(Block(width, max(1, width // 64)) for _ in range(layers))
         self.last = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
+        self.register_buffer("vocabulary", torch.arange(vocabulary), persistent=False)
         self.register_buffer("mask", torch.full((length, length), -1e9).triu(1), persistent=False)
 
     def forward(self, tokens):
         length = tokens.shape[1]
-        x = self.tokens(tokens) + self.positions[:length]
+        one_hot = (tokens.unsqueeze(-1) == self.vocabulary).to(self.positions.dtype)
+        x = self.tokens(one_hot) + self.positions[:length]
         for block in self.blocks:
             x = block(x, self.mask[:length, :length])
         return self.head(self.last(x))
