@@ -94,9 +94,8 @@ class CaptureRun {
                        " did not fit the memory budget and went through a file while the job "
                        "stood still; give more with --staging-memory for a shorter freeze"));
     }
-    RK_RETURN_IF_ERROR(ReadFrozenTree());
-    EndPhase("freeze");
-    return absl::OkStatus();
+    if (!held_ || options_.stop) EndPhase("freeze");
+    return ReadFrozenTree();
   }
 
   // Hash, deduplicate, compress, write, sync, make visible; the job runs meanwhile.
@@ -212,7 +211,7 @@ class CaptureRun {
   }
 
   void PutOnGpu() {
-    EndPhase("dump");
+    EndPhase("freeze");
     Report("gpu", 0, result_.gpu_bytes);
     // The image is good whatever becomes of this, and all the more needed.
     if (absl::Status back = held_->Back(); !back.ok()) result_.warnings.emplace_back(back.message());

@@ -72,7 +72,14 @@ class DriverApi : public CheckpointDriver {
 
   absl::StatusOr<ProcessState> State(pid_t pid) override {
     ProcessState state = ProcessState::kFailed;
-    RK_RETURN_IF_ERROR(CheckOf(pid, get_state_(pid, &state), "asking for the CUDA state"));
+    const cuda::Result result = get_state_(pid, &state);
+    absl::Status status = CheckOf(pid, result, "asking for the CUDA state");
+    // We are initialised: it is the process that is not.
+    if (result == cuda::kNotInitialized || result == cuda::kDeinitialized ||
+        result == cuda::kInvalidContext) {
+      return absl::NotFoundError(status.message());
+    }
+    if (!status.ok()) return status;
     return state;
   }
 

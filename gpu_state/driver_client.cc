@@ -70,7 +70,7 @@ class DriverClient::Helper {
     absl::MutexLock lock(&mutex_);
     auto arrived = [this, id]()
                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return gone_ || answers_[id].has_value(); };
-    const bool in_time = mutex_.AwaitWithDeadline(absl::Condition(&arrived), deadline);
+    const bool in_time = mutex_.AwaitWithTimeout(absl::Condition(&arrived), deadline - absl::Now());
     std::optional<HelperAnswer> answer = std::move(answers_[id]);
     answers_.erase(id);
     if (answer) return *std::move(answer);
