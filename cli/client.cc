@@ -86,6 +86,7 @@ class GrpcClient final : public Client {
   RK_STREAM(Fsck, FsckEvent)
   RK_STREAM(ExportImage, TransferEvent)
   RK_STREAM(ImportImage, TransferEvent)
+  RK_STREAM(HoldGpu, LeaseGpuResponse)
 #undef RK_STREAM
 
   void Cancel() override {

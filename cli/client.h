@@ -59,6 +59,8 @@ class Client {
                                    const OnEvent<v1::TransferEvent>& on_event) = 0;
   virtual absl::Status ImportImage(const v1::ImportImageRequest& request,
                                    const OnEvent<v1::TransferEvent>& on_event) = 0;
+  virtual absl::Status HoldGpu(const v1::HoldGpuRequest& request,
+                               const OnEvent<v1::LeaseGpuResponse>& on_event) = 0;
 
   // Ends the call in work, and any later one, with Cancelled.
   virtual void Cancel() = 0;

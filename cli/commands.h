@@ -36,6 +36,7 @@ int ResumeGpu(Client& client, const Output& output, const v1::ResumeGpuRequest& 
 int SwapGpu(Client& client, const Output& output, const v1::SwapGpuRequest& request);
 int LeaseGpu(Client& client, const Output& output, const v1::LeaseGpuRequest& request);
 int ReleaseGpu(Client& client, const Output& output, const v1::ReleaseGpuRequest& request);
+int HoldGpu(Client& client, const Output& output, Interrupts& interrupts, const v1::HoldGpuRequest& request);
 
 // limit_commands.cc
 int PruneImages(Client& client, const Output& output, const v1::PruneImagesRequest& request);

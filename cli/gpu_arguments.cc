@@ -90,6 +90,7 @@ void GpuArguments::AddTo(CLI::App& app) {
       ->type_name("SECONDS")
       ->check(CLI::PositiveNumber);
   lease->add_flag("--pin", pin_, "Do not park it for others after its release either");
+  lease->add_flag("--hold", hold_, "Keep the lease until this command ends, and no longer");
   CLI::App* release = AddCommand("release", "Give a lease back: the job may be parked for others",
                                  "  rekindle gpu release llama\n");
   release->add_option("job", job_, "PID of the job's root process, or a job's name")
@@ -133,7 +134,10 @@ absl::StatusOr<Command> GpuArguments::Finish() const {
     request.set_job(job.name);
     request.set_timeout_seconds(timeout_);
     request.set_pin(pin_);
-    return request;
+    if (!hold_) return request;
+    v1::HoldGpuRequest hold;
+    *hold.mutable_lease() = request;
+    return hold;
   }
   if (name == "release") {
     v1::ReleaseGpuRequest request;

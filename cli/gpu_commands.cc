@@ -1,3 +1,4 @@
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,21 @@ int LeaseGpu(Client& client, const Output& output, const v1::LeaseGpuRequest& re
                            FormatBytes(response->bytes()), ") after ", FormatSeconds(response->seconds()),
                            "; `rekindle gpu release` gives it back\n"));
   return kDone;
+}
+
+int HoldGpu(Client& client, const Output& output, Interrupts& interrupts, const v1::HoldGpuRequest& request) {
+  interrupts.SetAction([&client](int) { client.Cancel(); });
+  bool had = false;
+  absl::Status status = client.HoldGpu(request, [&](const v1::LeaseGpuResponse& response) {
+    had = true;
+    output.Json(response);
+    output.Text(absl::StrCat(JobName(request.lease().pid(), request.lease().job()), " is on its GPU (",
+                             FormatBytes(response.bytes()), ") until this command ends\n"));
+    std::fflush(stdout);
+  });
+  interrupts.SetAction(nullptr);
+  if (had && absl::IsCancelled(status)) return kDone;
+  return status.ok() ? static_cast<int>(kDone) : output.Fail(status);
 }
 
 int ReleaseGpu(Client& client, const Output& output, const v1::ReleaseGpuRequest& request) {

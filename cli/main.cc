@@ -47,7 +47,8 @@ bool HandlesSignals(const Command& command) {
          std::holds_alternative<v1::RestoreRequest>(command) ||
          std::holds_alternative<v1::FsckRequest>(command) ||
          std::holds_alternative<v1::ExportImageRequest>(command) ||
-         std::holds_alternative<v1::ImportImageRequest>(command);
+         std::holds_alternative<v1::ImportImageRequest>(command) ||
+         std::holds_alternative<v1::HoldGpuRequest>(command);
 }
 
 int Execute(const Invocation& invocation, const Output& output) {
@@ -96,6 +97,7 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::SwapGpuRequest& request) { return SwapGpu(client, output, request); },
           [&](const v1::LeaseGpuRequest& request) { return LeaseGpu(client, output, request); },
           [&](const v1::ReleaseGpuRequest& request) { return ReleaseGpu(client, output, request); },
+          [&](const v1::HoldGpuRequest& request) { return HoldGpu(client, output, *interrupts, request); },
       },
       invocation.command);
 }

@@ -1,4 +1,8 @@
 // GPUs: who uses them, and moving jobs off and onto them.
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -11,6 +15,7 @@
 #include "base/clock.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "daemon/process_info.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
@@ -213,6 +218,25 @@ absl::Status ReleaseGpu(Node& node, const Call& call, const v1::ReleaseGpuReques
   RK_ASSIGN_OR_RETURN(pid_t job, FindGpuTarget(node, call, request.pid(), request.job(), "release"));
   RK_ASSIGN_OR_RETURN(int left, node.gpu_jobs().Release(job));
   response->set_leases(static_cast<uint32_t>(left));
+  return absl::OkStatus();
+}
+
+absl::Status HoldGpu(Node& node, const Call& call, const v1::HoldGpuRequest& request,
+                     const EventSink<v1::LeaseGpuResponse>& send) {
+  const v1::LeaseGpuRequest& lease = request.lease();
+  v1::LeaseGpuResponse response;
+  RK_RETURN_IF_ERROR(LeaseGpu(node, call, lease, &response));
+  RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, lease.pid(), lease.job()));
+  UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, job.pid, 0)));
+  // How soon it is seen that the client has gone; the job's end is seen at once.
+  constexpr int kLookForClientMs = 200;
+  pollfd ended{process.get(), POLLIN, 0};
+  bool alive = send(response) && process.valid();
+  while (alive && !call.cancelled() && !node.stopping()) alive = ::poll(&ended, 1, kLookForClientMs) <= 0;
+  // Of a job that has ended there is no lease any more.
+  (void)node.gpu_jobs().Release(job.pid);
+  if (!alive)
+    return absl::NotFoundError(absl::StrCat("process ", job.pid, " has ended, and its lease with it"));
   return absl::OkStatus();
 }
 

@@ -83,6 +83,10 @@ class GrpcService final : public v1::Rekindle::Service {
                           v1::ReleaseGpuResponse* response) override {
     return Unary(daemon::ReleaseGpu, context, request, response);
   }
+  grpc::Status HoldGpu(grpc::ServerContext* context, const v1::HoldGpuRequest* request,
+                       grpc::ServerWriter<v1::LeaseGpuResponse>* writer) override {
+    return Stream(daemon::HoldGpu, context, request, writer);
+  }
   grpc::Status ListImages(grpc::ServerContext* context, const v1::ListImagesRequest* request,
                           v1::ListImagesResponse* response) override {
     return Unary(daemon::ListImages, context, request, response);

@@ -43,6 +43,8 @@ absl::Status LeaseGpu(Node& node, const Call& call, const v1::LeaseGpuRequest& r
                       v1::LeaseGpuResponse* response);
 absl::Status ReleaseGpu(Node& node, const Call& call, const v1::ReleaseGpuRequest& request,
                         v1::ReleaseGpuResponse* response);
+absl::Status HoldGpu(Node& node, const Call& call, const v1::HoldGpuRequest& request,
+                     const EventSink<v1::LeaseGpuResponse>& send);
 
 // image_rpcs.cc
 absl::Status ListImages(Node& node, const Call& call, const v1::ListImagesRequest& request,

@@ -62,7 +62,7 @@ _rekindle() {
       [[ $previous == --owner ]] && arguments=$(compgen -u)
       ;;
     gpu)
-      flags='--gpu-map --lock-timeout --timeout --pin'
+      flags='--gpu-map --lock-timeout --timeout --pin --hold'
       [[ $previous == gpu ]] && arguments='ps park resume swap lease release' || arguments=$(_rekindle_jobs)
       ;;
     fsck) flags='--read --read-data --repair' ;;

@@ -60,6 +60,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from gpu' -a 'ps park resume swa
 complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l lock-timeout -x -d 'How long work on the GPU may take to end'
 complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l timeout -x -d 'How long to wait for a turn'
 complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l pin -d 'Do not park it for others'
+complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l hold -d 'Until this command ends'
 complete -c rekindle -n '__fish_seen_subcommand_from restore' -l ignore-mismatch -d 'Try although CPU, kernel or CRIU differ'
 complete -c rekindle -n '__fish_seen_subcommand_from ps' -s a -l all -d 'Those that have ended too'
 complete -c rekindle -n '__fish_seen_subcommand_from inspect' -l objects -d 'List its objects too'

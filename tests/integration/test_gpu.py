@@ -7,7 +7,7 @@ import unittest
 
 from harness import jobs, procfs, waiting
 from harness.case import RekindleTest
-from harness.cli import DONE, FAILED, UNSUPPORTED, USAGE
+from harness.cli import DONE, FAILED, NOT_FOUND, UNSUPPORTED, USAGE
 from harness.gpu_sim import FIRST, GIB, MIB, OTHER_MODEL, SECOND, TWO_ALIKE, GpuSim, start_tree_job, start_vector_job
 
 
@@ -475,6 +475,26 @@ class GpuLeaseTest(GpuTest):
         result = self.cli.run("gpu", "lease", third.pid, "--timeout", "2")
         self.assert_refused(result, FAILED, "pinned")
         first.wait_for_steps()
+
+    def test_a_lease_that_is_held_ends_with_its_holder(self):
+        first, second, third = self.start_parked(("first", "second", "third"))
+        holder = self.cli.start("gpu", "lease", first.pid, "--hold")
+        self.assertIn("seconds", holder.stdout.readline())
+        self.succeed("gpu", "lease", second.pid)
+        self.assertEqual(self.gpu_job(first.pid)["leases"], 1)
+        holder.kill()
+        self.cli.finish(holder)
+        self.succeed("gpu", "lease", third.pid, "--timeout", "30")
+        self.assertEqual(self.parked(), {first.pid})
+        holder = self.cli.start("gpu", "lease", third.pid, "--hold")
+        holder.stdout.readline()
+        holder.send_signal(signal.SIGINT)
+        self.assertEqual(self.cli.finish(holder).code, DONE)
+        waiting.until(lambda: self.gpu_job(third.pid)["leases"] == 1, "the second lease ended")
+        holder = self.cli.start("gpu", "lease", third.pid, "--hold")
+        holder.stdout.readline()
+        self.kill(third)
+        self.assert_refused(self.cli.finish(holder), NOT_FOUND, "ended")
 
     def test_one_that_dies_makes_room(self):
         first, second, third = self.start_parked(("first", "second", "third"))
