@@ -179,9 +179,7 @@ class CaptureRun {
       RK_ASSIGN_OR_RETURN(gpu_pids_, gpu_->Users(job_.pids()));
       if (!gpu_pids_.empty()) {
         // Where the driver does not tell, the arena grows.
-        for (const gpu::GpuUse& use : gpu_->UsesOf(gpu_pids_).value_or(std::vector<gpu::GpuUse>())) {
-          gpu_bytes_ += use.bytes.value_or(0);
-        }
+        gpu_bytes_ = gpu::KnownBytes(gpu_->UsesOf(gpu_pids_).value_or(std::vector<gpu::GpuUse>()));
       }
     }
     for (pid_t pid : job_.device_users) {
@@ -189,8 +187,8 @@ class CaptureRun {
       return absl::FailedPreconditionError(absl::StrCat(
           "capturing process ", options_.pid, ": process ", pid,
           " has an NVIDIA device open and no CUDA state that the driver could save (it may only watch the "
-          "GPU, "
-          "through NVML or nvidia-smi, or have inherited the descriptor); close it before the checkpoint"));
+          "GPU, through NVML or nvidia-smi, or have inherited the descriptor); close it before the "
+          "checkpoint"));
     }
     return absl::OkStatus();
   }

@@ -1,8 +1,8 @@
 #include "daemon/gpu_jobs.h"
 
-#include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/process_stat.h"
@@ -15,12 +15,6 @@ GpuArbiterOptions ArbiterOptions(uint64_t host_budget) {
   GpuArbiterOptions options;
   options.host_budget = host_budget;
   return options;
-}
-
-uint64_t Sum(const std::vector<gpu::GpuUse>& uses) {
-  uint64_t bytes = 0;
-  for (const gpu::GpuUse& use : uses) bytes += use.bytes.value_or(0);
-  return bytes;
 }
 
 }  // namespace
@@ -46,9 +40,7 @@ absl::StatusOr<GpuJobs::Found> GpuJobs::Find(pid_t job) {
     if (!states[i].ok()) return states[i].status();
     if (*states[i] != gpu::ProcessState::kRunning) found.parked.push_back(found.pids[i]);
   }
-  auto is_parked = [&found](pid_t pid) {
-    return std::find(found.parked.begin(), found.parked.end(), pid) != found.parked.end();
-  };
+  auto is_parked = [&found](pid_t pid) { return absl::c_linear_search(found.parked, pid); };
   RK_ASSIGN_OR_RETURN(std::vector<gpu::LedgerEntry> entries, mover_.Parked());
   for (const gpu::LedgerEntry& entry : entries) {
     if (is_parked(entry.pid)) found.uses.insert(found.uses.end(), entry.uses.begin(), entry.uses.end());
@@ -86,7 +78,7 @@ absl::StatusOr<GpuMoved> GpuJobs::Park(pid_t job, absl::Duration lock_timeout, c
     asked_.erase(job);
   }
   RK_RETURN_IF_ERROR(parked);
-  return GpuMoved{Sum(found.uses)};
+  return GpuMoved{gpu::KnownBytes(found.uses)};
 }
 
 absl::StatusOr<GpuMoved> GpuJobs::Resume(pid_t job, const gpu::DevicePairs& wanted) {
@@ -94,23 +86,19 @@ absl::StatusOr<GpuMoved> GpuJobs::Resume(pid_t job, const gpu::DevicePairs& want
   if (found.parked.empty()) return GpuMoved();
   gpu::GpuRecord record;
   record.pids = found.parked;
-  for (const gpu::GpuUse& use : found.uses) {
-    if (std::find(found.parked.begin(), found.parked.end(), use.pid) != found.parked.end())
-      record.uses.push_back(use);
-  }
+  record.uses = gpu::UsesOf(found.uses, found.parked);
   gpu::DevicePairs pairs;
-  auto view = mover_.Devices();
   if (!wanted.empty()) {
-    if (!view.ok()) return view.status();
+    RK_ASSIGN_OR_RETURN(gpu::DeviceView view, mover_.Devices());
     const std::map<std::string, uint64_t> had = gpu::BytesByDevice(record.uses);
-    for (const gpu::GpuDevice& device : view->devices) {
+    for (const gpu::GpuDevice& device : view.devices) {
       if (had.count(device.uuid) > 0) record.devices.push_back(device);
     }
     RK_ASSIGN_OR_RETURN(pairs, mover_.PlanRestore(record, wanted, false));
   }
   RK_RETURN_IF_ERROR(mover_.PutOn(job, found.parked, record, pairs));
   Log(LogLevel::kInfo, absl::StrCat("job ", job, " has its GPU memory again"));
-  const uint64_t bytes = Sum(record.uses);
+  const uint64_t bytes = gpu::KnownBytes(record.uses);
   // Where it is now may differ from where it was.
   if (!wanted.empty()) {
     if (auto now = Find(job); now.ok()) Tell(*now);
@@ -154,10 +142,9 @@ bool GpuJobs::IsAsKnown(pid_t job) {
 
 absl::StatusOr<int> GpuJobs::Release(pid_t job) {
   RK_RETURN_IF_ERROR(arbiter_.Release(job));
-  for (const GpuJobSnapshot& known : arbiter_.Snapshot()) {
-    if (known.id.pid == job) return known.leases;
-  }
-  return 0;
+  const std::map<pid_t, GpuJobSnapshot> known = Known();
+  auto it = known.find(job);
+  return it == known.end() ? 0 : it->second.leases;
 }
 
 std::map<pid_t, GpuJobSnapshot> GpuJobs::Known() const {

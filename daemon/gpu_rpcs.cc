@@ -192,8 +192,11 @@ absl::Status SwapGpu(Node& node, const Call& call, const v1::SwapGpuRequest& req
   return absl::OkStatus();
 }
 
-absl::Status LeaseGpu(Node& node, const Call& call, const v1::LeaseGpuRequest& request,
-                      v1::LeaseGpuResponse* response) {
+namespace {
+
+// Gives the PID of the job that is leased now.
+absl::StatusOr<pid_t> TakeLease(Node& node, const Call& call, const v1::LeaseGpuRequest& request,
+                                v1::LeaseGpuResponse* response) {
   RK_RETURN_IF_ERROR(CheckIsDaemon(node));
   RK_ASSIGN_OR_RETURN(pid_t job, FindGpuTarget(node, call, request.pid(), request.job(), "lease"));
   LeaseOptions options;
@@ -209,7 +212,14 @@ absl::Status LeaseGpu(Node& node, const Call& call, const v1::LeaseGpuRequest& r
   }
   response->set_bytes(bytes);
   response->set_seconds(watch.seconds());
-  return absl::OkStatus();
+  return job;
+}
+
+}  // namespace
+
+absl::Status LeaseGpu(Node& node, const Call& call, const v1::LeaseGpuRequest& request,
+                      v1::LeaseGpuResponse* response) {
+  return TakeLease(node, call, request, response).status();
 }
 
 absl::Status ReleaseGpu(Node& node, const Call& call, const v1::ReleaseGpuRequest& request,
@@ -223,20 +233,17 @@ absl::Status ReleaseGpu(Node& node, const Call& call, const v1::ReleaseGpuReques
 
 absl::Status HoldGpu(Node& node, const Call& call, const v1::HoldGpuRequest& request,
                      const EventSink<v1::LeaseGpuResponse>& send) {
-  const v1::LeaseGpuRequest& lease = request.lease();
   v1::LeaseGpuResponse response;
-  RK_RETURN_IF_ERROR(LeaseGpu(node, call, lease, &response));
-  RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, lease.pid(), lease.job()));
-  UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, job.pid, 0)));
+  RK_ASSIGN_OR_RETURN(pid_t job, TakeLease(node, call, request.lease(), &response));
+  UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, job, 0)));
   // How soon it is seen that the client has gone; the job's end is seen at once.
   constexpr int kLookForClientMs = 200;
   pollfd ended{process.get(), POLLIN, 0};
   bool alive = send(response) && process.valid();
   while (alive && !call.cancelled() && !node.stopping()) alive = ::poll(&ended, 1, kLookForClientMs) <= 0;
   // Of a job that has ended there is no lease any more.
-  (void)node.gpu_jobs().Release(job.pid);
-  if (!alive)
-    return absl::NotFoundError(absl::StrCat("process ", job.pid, " has ended, and its lease with it"));
+  (void)node.gpu_jobs().Release(job);
+  if (!alive) return absl::NotFoundError(absl::StrCat("process ", job, " has ended, and its lease with it"));
   return absl::OkStatus();
 }
 

@@ -1,7 +1,8 @@
 #include "daemon/proto_conversion.h"
 
 #include "absl/status/statusor.h"
-#include "base/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "daemon/process_info.h"
 
 namespace rekindle::daemon {
@@ -71,13 +72,10 @@ void ToProto(const std::vector<std::string>& strings, google::protobuf::Repeated
 }
 
 absl::StatusOr<gpu::DevicePairs> FromProto(const google::protobuf::RepeatedPtrField<v1::GpuPair>& pairs) {
-  gpu::DevicePairs result;
-  for (const v1::GpuPair& pair : pairs) {
-    RK_ASSIGN_OR_RETURN(gpu::cuda::Uuid from, gpu::ParseUuid(pair.from()));
-    RK_ASSIGN_OR_RETURN(gpu::cuda::Uuid to, gpu::ParseUuid(pair.to()));
-    result.emplace_back(gpu::FormatUuid(from), gpu::FormatUuid(to));
-  }
-  return result;
+  if (pairs.empty()) return gpu::DevicePairs();
+  return gpu::ParseDevicePairs(absl::StrJoin(pairs, ",", [](std::string* out, const v1::GpuPair& pair) {
+    absl::StrAppend(out, pair.from(), "=", pair.to());
+  }));
 }
 
 }  // namespace rekindle::daemon

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -57,6 +58,20 @@ std::map<std::string, uint64_t> BytesByDevice(absl::Span<const GpuUse> uses) {
   std::map<std::string, uint64_t> bytes;
   for (const GpuUse& use : uses) bytes[use.uuid] += use.bytes.value_or(0);
   return bytes;
+}
+
+uint64_t KnownBytes(absl::Span<const GpuUse> uses) {
+  uint64_t bytes = 0;
+  for (const GpuUse& use : uses) bytes += use.bytes.value_or(0);
+  return bytes;
+}
+
+std::vector<GpuUse> UsesOf(absl::Span<const GpuUse> uses, absl::Span<const pid_t> pids) {
+  std::vector<GpuUse> result;
+  for (const GpuUse& use : uses) {
+    if (absl::c_linear_search(pids, use.pid)) result.push_back(use);
+  }
+  return result;
 }
 
 absl::Status CheckRoom(const std::map<std::string, uint64_t>& needed, absl::Span<const GpuDevice> present,

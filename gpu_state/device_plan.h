@@ -23,6 +23,12 @@ absl::StatusOr<DevicePairs> ParseDevicePairs(absl::string_view text);
 // Bytes of `uses` by GPU; unknown ones count as 0.
 std::map<std::string, uint64_t> BytesByDevice(absl::Span<const GpuUse> uses);
 
+// All of them; unknown ones count as 0.
+uint64_t KnownBytes(absl::Span<const GpuUse> uses);
+
+// Those of `uses` that are of `pids`.
+std::vector<GpuUse> UsesOf(absl::Span<const GpuUse> uses, absl::Span<const pid_t> pids);
+
 // `recorded`: the GPUs the state was on; `uses`: what the job had on them; `present`: this machine's. With
 // `wanted`, these pairs and no others; else each GPU that is still there is kept, if they all are, and
 // otherwise replaced by one of the same model with room. No pairs: the same GPUs.

@@ -43,7 +43,6 @@ class GpuSession {
   // Those of Begin that were running go back to running; the others stay. For after MoveToHost.
   absl::Status PutBack();
 
-  const std::vector<pid_t>& pids() const { return pids_; }
   // As of the last call; no question to the driver.
   bool all_in(ProcessState state) const;
   std::vector<pid_t> RunningAtBegin() const;

@@ -5,12 +5,12 @@
 #include <optional>
 #include <thread>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/log.h"
@@ -86,12 +86,6 @@ absl::Status BeingMoved(pid_t pid) {
       "process ", pid, ": its GPU memory is being moved just now; try again when that has ended"));
 }
 
-uint64_t KnownBytes(absl::Span<const GpuUse> uses) {
-  uint64_t bytes = 0;
-  for (const GpuUse& use : uses) bytes += use.bytes.value_or(0);
-  return bytes;
-}
-
 }  // namespace
 
 // One job's processes are moved by one caller at a time.
@@ -163,8 +157,7 @@ absl::StatusOr<std::vector<pid_t>> JobMover::Users(absl::Span<const pid_t> pids)
   auto view = driver_.Devices();
   if (!view.ok()) return users;
   for (const GpuUse& use : view->uses) {
-    const bool candidate = std::find(candidates.begin(), candidates.end(), use.pid) != candidates.end();
-    if (!candidate || std::find(users.begin(), users.end(), use.pid) != users.end()) continue;
+    if (!absl::c_linear_search(candidates, use.pid) || absl::c_linear_search(users, use.pid)) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "process ", use.pid, " has memory on ", use.uuid,
         ", but the driver can't checkpoint it (is it a client of MPS, or in another container's PID "
@@ -174,12 +167,8 @@ absl::StatusOr<std::vector<pid_t>> JobMover::Users(absl::Span<const pid_t> pids)
 }
 
 absl::StatusOr<std::vector<GpuUse>> JobMover::UsesOf(absl::Span<const pid_t> pids) {
-  std::vector<GpuUse> uses;
   RK_ASSIGN_OR_RETURN(DeviceView view, driver_.Devices());
-  for (GpuUse& use : view.uses) {
-    if (std::find(pids.begin(), pids.end(), use.pid) != pids.end()) uses.push_back(std::move(use));
-  }
-  return uses;
+  return gpu::UsesOf(view.uses, pids);
 }
 
 SessionOptions JobMover::OptionsWith(absl::Duration lock_timeout) const {
@@ -214,9 +203,7 @@ absl::Status JobMover::PutEntries(pid_t job, absl::Span<const pid_t> pids, absl:
     entry.job = job;
     if (goal == LedgerEntry::Goal::kRunning) entry.mover = mover.path;
     entry.why = why;
-    for (const GpuUse& use : uses) {
-      if (use.pid == pid) entry.uses.push_back(use);
-    }
+    entry.uses = gpu::UsesOf(uses, {pid});
     entries.push_back(std::move(entry));
   }
   return ledger_.Put(entries);
@@ -226,7 +213,7 @@ absl::Status JobMover::CheckNobodyElseMoves(absl::Span<const pid_t> pids) {
   RK_ASSIGN_OR_RETURN(Ledger::Mover we, ledger_.Enlist());
   RK_ASSIGN_OR_RETURN(std::vector<LedgerEntry> entries, ledger_.List());
   for (const LedgerEntry& entry : entries) {
-    if (std::find(pids.begin(), pids.end(), entry.pid) == pids.end()) continue;
+    if (!absl::c_linear_search(pids, entry.pid)) continue;
     if (entry.mover != we.path && ledger_.IsBeingMoved(entry)) return BeingMoved(entry.pid);
   }
   return absl::OkStatus();
@@ -240,7 +227,6 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std:
   std::unique_ptr<HeldJob> held(
       new HeldJob(*this, GpuSession(driver_, pids, OptionsWith(lock_timeout)), job));
   held->claim_ = std::make_shared<Claim>(std::move(claim));
-  Stopwatch watch;
   RK_ASSIGN_OR_RETURN(DriverInfo info, driver_.Info());
   held->record_.cuda_version = info.cuda_version;
   held->record_.driver = info.driver;
@@ -251,16 +237,13 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std:
   // What parked processes had on the device is in the ledger; what the others have the driver knows.
   RK_ASSIGN_OR_RETURN(std::vector<LedgerEntry> known, ledger_.List());
   for (const LedgerEntry& entry : known) {
-    if (std::find(pids.begin(), pids.end(), entry.pid) == pids.end()) continue;
-    if (std::find(running.begin(), running.end(), entry.pid) != running.end()) continue;
+    if (!absl::c_linear_search(pids, entry.pid) || absl::c_linear_search(running, entry.pid)) continue;
     held->record_.uses.insert(held->record_.uses.end(), entry.uses.begin(), entry.uses.end());
   }
   auto view = driver_.Devices();
   std::vector<GpuUse> moving;
   if (view.ok()) {
-    for (const GpuUse& use : view->uses) {
-      if (std::find(running.begin(), running.end(), use.pid) != running.end()) moving.push_back(use);
-    }
+    moving = gpu::UsesOf(view->uses, running);
     held->record_.uses.insert(held->record_.uses.end(), moving.begin(), moving.end());
     const std::map<std::string, uint64_t> had = BytesByDevice(held->record_.uses);
     for (const GpuDevice& device : view->devices) {
@@ -285,8 +268,6 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std:
     return moved;
   }
   held->held_ = true;
-  held->seconds_ = watch.seconds();
-  held->moved_bytes_ = KnownBytes(moving);
 
   // Other tools have reported success where nothing had moved.
   const uint64_t device_bytes = KnownBytes(moving);
@@ -314,10 +295,7 @@ HeldJob::~HeldJob() {
 absl::Status HeldJob::Back() {
   if (!std::exchange(held_, false)) return absl::OkStatus();
   const std::vector<pid_t> pids = session_.RunningAtBegin();
-  std::vector<GpuUse> uses;
-  for (const GpuUse& use : record_.uses) {
-    if (std::find(pids.begin(), pids.end(), use.pid) != pids.end()) uses.push_back(use);
-  }
+  const std::vector<GpuUse> uses = gpu::UsesOf(record_.uses, pids);
   absl::Status status = mover_.AwaitRoom(BytesByDevice(uses), pids);
   if (status.ok()) status = session_.PutBack();
   if (status.ok()) {
@@ -357,10 +335,9 @@ absl::Status JobMover::AwaitRoom(const std::map<std::string, uint64_t>& needed,
     // Without the management library the driver itself has to find out.
     if (!view.ok()) return absl::OkStatus();
     std::map<std::string, uint64_t> missing = needed;
-    for (const GpuUse& use : view->uses) {
-      auto it = missing.find(use.uuid);
-      if (it == missing.end() || std::find(pids.begin(), pids.end(), use.pid) == pids.end()) continue;
-      it->second -= std::min(it->second, use.bytes.value_or(0));
+    for (const auto& [uuid, bytes] : BytesByDevice(gpu::UsesOf(view->uses, pids))) {
+      auto it = missing.find(uuid);
+      if (it != missing.end()) it->second -= std::min(it->second, bytes);
     }
     absl::Status room = CheckRoom(missing, view->devices, view->uses);
     if (!absl::IsResourceExhausted(room) || absl::Now() >= deadline) return room;

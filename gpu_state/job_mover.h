@@ -53,9 +53,7 @@ class HeldJob {
   ~HeldJob();
 
   const GpuRecord& record() const { return record_; }
-  uint64_t device_bytes() const;                         // of the whole job
-  uint64_t moved_bytes() const { return moved_bytes_; }  // parked processes' are in host memory already
-  double seconds() const { return seconds_; }            // that the move took
+  uint64_t device_bytes() const;  // of the whole job
 
   // Those that were running before run again, on the same GPUs; their states are verified. On failure the
   // job is parked, which `rekindle gpu ps` shows, and its data is safe.
@@ -74,8 +72,6 @@ class HeldJob {
   GpuSession session_;
   const pid_t job_;
   GpuRecord record_;
-  double seconds_ = 0;
-  uint64_t moved_bytes_ = 0;
   bool held_ = false;
   std::shared_ptr<void> claim_;  // nobody else moves these processes while this is
 };
