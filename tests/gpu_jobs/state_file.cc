@@ -1,28 +1,39 @@
 #include "tests/gpu_jobs/state_file.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 
 namespace rekindle::gpu_jobs {
 
+namespace {
+
+// Enough for a line, and the same for all: in place, one page, so that a reader's one read sees one of them
+// whole.
+constexpr size_t kLineBytes = 64;
+
+}  // namespace
+
 void WriteFile(const std::string& path, const void* bytes, size_t count) {
-  const std::string next = path + ".next";
-  FILE* file = std::fopen(next.c_str(), "w");
-  if (file == nullptr) Die("cannot write %s", next.c_str());
-  const bool written = std::fwrite(bytes, 1, count, file) == count;
-  if (std::fclose(file) != 0 || !written || std::rename(next.c_str(), path.c_str()) != 0) {
-    Die("cannot write %s", path.c_str());
-  }
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  const bool written = file >= 0 && pwrite(file, bytes, count, 0) == static_cast<ssize_t>(count);
+  if (!written || close(file) != 0) Die("cannot write %s", path.c_str());
 }
 
 void WriteState(const std::string& path, uint64_t step, uint64_t digest, const char* more) {
-  char line[64];
+  char line[kLineBytes + 1];
   const int length =
-      std::snprintf(line, sizeof(line), "%llu %016llx%s\n", static_cast<unsigned long long>(step),
+      std::snprintf(line, sizeof(line), "%-20llu %016llx%s", static_cast<unsigned long long>(step),
                     static_cast<unsigned long long>(digest), more);
-  WriteFile(path, line, static_cast<size_t>(length));
+  if (length < 0 || static_cast<size_t>(length) >= kLineBytes) Die("a line too long for %s", path.c_str());
+  std::memset(line + length, ' ', kLineBytes - static_cast<size_t>(length));
+  line[kLineBytes - 1] = '\n';
+  WriteFile(path, line, kLineBytes);
 }
 
 bool ReadState(const std::string& path, uint64_t* step, uint64_t* digest) {

@@ -7,7 +7,9 @@
 
 namespace rekindle::gpu_jobs {
 
-// Readers see the old or the new contents, never half of one. Ends the process if it cannot be written.
+// In place, never by renaming another file to it: an image taken while that one is open could not come back
+// once it is gone. Readers that take it in one read see the old or the new contents. Ends the process if it
+// cannot be written.
 void WriteFile(const std::string& path, const void* bytes, size_t count);
 void WriteState(const std::string& path, uint64_t step, uint64_t digest, const char* more);
 // False while there is none.

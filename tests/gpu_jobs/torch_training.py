@@ -99,9 +99,12 @@ class Training:
 
 
 def publish(path, lines):
-    with open(path + ".next", "w", encoding="ascii") as file:
-        file.writelines(lines)
-    os.replace(path + ".next", path)
+    """In place: an image taken while a file to be renamed is open could not come back once it is gone."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.ftruncate(file, os.pwrite(file, "".join(lines).encode("ascii"), 0))
+    finally:
+        os.close(file)
 
 
 def main():
