@@ -18,7 +18,7 @@ inline constexpr uint32_t kFormatVersion = 2;
 // A frame is up to this many pages, stored together: compressed as one, or raw. What is read and verified is
 // whole frames, so a longer one costs a single page's read more.
 inline constexpr uint32_t kMaxZstdFramePages = 32;
-inline constexpr uint32_t kMaxFramePages = 64;
+inline constexpr uint32_t kMaxFramePages = kMaxPagesOfFrame;
 
 using StoreUuid = std::array<uint8_t, 16>;
 

@@ -40,22 +40,51 @@ absl::StatusOr<absl::Span<const std::byte>> FrameLoader::Load(const Pack& pack, 
 absl::StatusOr<absl::Span<const std::byte>> FrameLoader::Decode(const Pack& pack, uint32_t frame,
                                                                 const std::byte* stored) {
   const FrameEntry& entry = pack.frame(frame);
-  const size_t bytes = PlainBytes(pack, frame);
-  const std::byte* plain = stored;
+  absl::Span<const std::byte> pages(stored, PlainBytes(pack, frame));
   if (entry.codec() != Codec::kRaw) {
-    const bool planes = entry.codec() == Codec::kZstdOfPlanes;
     if (plain_ == nullptr) plain_.reset(new std::byte[kMaxPlainBytes]);
-    if (planes && planes_ == nullptr) planes_.reset(new std::byte[kMaxPlainBytes]);
-    std::byte* target = planes ? planes_.get() : plain_.get();
-    size_t n = ZSTD_decompressDCtx(zstd_, target, kMaxPlainBytes, stored, entry.stored_bytes);
-    if (ZSTD_isError(n) || n != bytes) return absl::DataLossError("the compressed data is damaged");
-    if (planes) TransposeBack(planes_.get(), plain_.get(), bytes);
-    plain = plain_.get();
+    RK_RETURN_IF_ERROR(Decompress(entry, stored, {plain_.get(), pages.size()}));
+    pages = {plain_.get(), pages.size()};
   }
-  if (fingerprinter_.Of(plain, bytes) != entry.fingerprint) {
-    return absl::DataLossError("the data does not fit its fingerprint");
+  RK_RETURN_IF_ERROR(Verify(entry, pages));
+  return pages;
+}
+
+absl::Status FrameLoader::LoadTo(const Pack& pack, uint32_t frame, absl::Span<std::byte> out) {
+  const FrameEntry& entry = pack.frame(frame);
+  if (entry.codec() != Codec::kRaw) {
+    RK_ASSIGN_OR_RETURN(absl::Span<const std::byte> stored, Read(pack, frame));
+    return DecodeTo(pack, frame, stored.data(), out);
   }
-  return absl::Span<const std::byte>(plain, bytes);
+  RK_RETURN_IF_ERROR(pack.file().ReadAt(entry.offset(), out));
+  return Verify(entry, out);
+}
+
+absl::Status FrameLoader::DecodeTo(const Pack& pack, uint32_t frame, const std::byte* stored,
+                                   absl::Span<std::byte> out) {
+  const FrameEntry& entry = pack.frame(frame);
+  if (entry.codec() != Codec::kRaw) {
+    RK_RETURN_IF_ERROR(Decompress(entry, stored, out));
+  } else if (stored != out.data()) {
+    memcpy(out.data(), stored, out.size());
+  }
+  return Verify(entry, out);
+}
+
+absl::Status FrameLoader::Decompress(const FrameEntry& entry, const std::byte* stored,
+                                     absl::Span<std::byte> out) {
+  const bool planes = entry.codec() == Codec::kZstdOfPlanes;
+  if (planes && planes_ == nullptr) planes_.reset(new std::byte[kMaxPlainBytes]);
+  size_t n =
+      ZSTD_decompressDCtx(zstd_, planes ? planes_.get() : out.data(), out.size(), stored, entry.stored_bytes);
+  if (ZSTD_isError(n) || n != out.size()) return absl::DataLossError("the compressed data is damaged");
+  if (planes) TransposeBack(planes_.get(), out.data(), out.size());
+  return absl::OkStatus();
+}
+
+absl::Status FrameLoader::Verify(const FrameEntry& entry, absl::Span<const std::byte> pages) const {
+  if (fingerprinter_.Of(pages.data(), pages.size()) == entry.fingerprint) return absl::OkStatus();
+  return absl::DataLossError("the data does not fit its fingerprint");
 }
 
 PageComparer::PageComparer(const Fingerprinter& fingerprinter)

@@ -31,8 +31,15 @@ class FrameLoader {
   // The same from the frame's stored bytes, which were read already.
   absl::StatusOr<absl::Span<const std::byte>> Decode(const Pack& pack, uint32_t frame,
                                                      const std::byte* stored);
+  // The same two with the pages put into `out`, which has room for exactly these; `stored` may be `out` where
+  // the frame is raw.
+  absl::Status LoadTo(const Pack& pack, uint32_t frame, absl::Span<std::byte> out);
+  absl::Status DecodeTo(const Pack& pack, uint32_t frame, const std::byte* stored, absl::Span<std::byte> out);
 
  private:
+  absl::Status Decompress(const FrameEntry& entry, const std::byte* stored, absl::Span<std::byte> out);
+  absl::Status Verify(const FrameEntry& entry, absl::Span<const std::byte> pages) const;
+
   const Fingerprinter& fingerprinter_;
   ZSTD_DCtx_s* const zstd_;
   std::unique_ptr<std::byte[]> stored_, plain_, planes_;

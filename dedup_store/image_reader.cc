@@ -1,27 +1,19 @@
 #include "dedup_store/image_reader.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/mutex.h"
 #include "base/status.h"
-#include "dedup_store/frame_loader.h"
 
 namespace rekindle::store {
 
 namespace {
 
-// One read: small enough that copying, verifying and handing on all find it in the processor's cache.
-constexpr uint64_t kReadBytes = uint64_t{512} << 10;
-// Bytes between two wanted pieces that are read along rather than skipped.
-constexpr uint64_t kMaxGapBytes = uint64_t{32} << 10;
-// How far ahead of the readers the kernel is asked to fetch from disk.
-constexpr size_t kTasksAhead = 32;
 constexpr int kOpenAttempts = 10;
+constexpr uint64_t kMaxZeroRunPages = uint64_t{1} << 30;
 constexpr size_t kManyBytes = size_t{4} << 20;
 
 // The object that holds an image's blobs has no name of its own; errors call it so.
@@ -29,40 +21,22 @@ constexpr char kBlobStreamName[] = "(blobs)";
 
 }  // namespace
 
-// Consecutive pages of one frame that go to one address.
-struct ImageReaderImpl::Piece {
-  uint64_t address;
-  uint32_t pack;
-  uint32_t frame;
-  uint32_t page;
-  uint32_t pages;
-};
-
-// A range of one pack that is read at once, and the pieces that lie in it.
-struct ImageReaderImpl::Task {
-  uint32_t pack = 0;
-  uint64_t offset = 0;
-  uint64_t end = 0;
-  size_t first_piece = 0;
-  size_t end_piece = 0;
-};
-
 // One thread's buffers.
-class ImageReaderImpl::TaskRunner {
+class ImageReaderImpl::RangeReader {
  public:
-  TaskRunner(const ImageReaderImpl& image, absl::string_view object, const std::vector<Piece>& pieces,
-             const Target& target)
+  RangeReader(const ImageReaderImpl& image, absl::string_view object, const std::vector<WantedPages>& pieces,
+              const Target& target)
       : image_(image),
         object_(object),
         pieces_(pieces),
         target_(target),
         loader_(image.core_->fingerprinter()) {}
 
-  absl::Status Run(const Task& task) {
-    const Pack& pack = *image_.packs_[task.pack];
-    const size_t bytes = task.end - task.offset;
+  absl::Status Run(const PackRead& read) {
+    const Pack& pack = *image_.packs_[read.pack];
+    const size_t bytes = read.end - read.offset;
     // Whole raw frames in the order of their addresses are read to where they go.
-    std::byte* stored = DirectTarget(task, pack);
+    std::byte* stored = DirectTarget(read, pack);
     const bool direct = stored != nullptr;
     if (!direct) {
       if (buffer_bytes_ < bytes) {
@@ -71,24 +45,24 @@ class ImageReaderImpl::TaskRunner {
       }
       stored = buffer_.get();
     }
-    absl::Status status = pack.file().ReadAt(task.offset, {stored, bytes});
-    if (!status.ok()) return Damaged(pieces_[task.first_piece], status.message(), status.code());
+    absl::Status status = pack.file().ReadAt(read.offset, {stored, bytes});
+    if (!status.ok()) return Damaged(pieces_[read.first_wanted], status.message(), status.code());
 
     uint32_t loaded = ~uint32_t{0};
     absl::Span<const std::byte> frame_pages;
-    for (size_t i = task.first_piece; i < task.end_piece; ++i) {
-      const Piece& piece = pieces_[i];
+    for (size_t i = read.first_wanted; i < read.end_wanted; ++i) {
+      const WantedPages& piece = pieces_[i];
       const FrameEntry& frame = pack.frame(piece.frame);
       if (loaded != piece.frame) {
         // What was handed to Emit before may point into the loader's buffers.
         if (frame.codec() != Codec::kRaw) RK_RETURN_IF_ERROR(Flush());
-        auto decoded = loader_.Decode(pack, piece.frame, stored + (frame.offset() - task.offset));
+        auto decoded = loader_.Decode(pack, piece.frame, stored + (frame.offset() - read.offset));
         if (!decoded.ok()) return Damaged(piece, decoded.status().message());
         frame_pages = *decoded;
         loaded = piece.frame;
       }
       if (direct) continue;
-      RK_RETURN_IF_ERROR(Emit(piece.address,
+      RK_RETURN_IF_ERROR(Emit(piece.target,
                               frame_pages.data() + size_t{piece.page - frame.first_page} * kPageSize,
                               size_t{piece.pages} * kPageSize));
     }
@@ -96,20 +70,20 @@ class ImageReaderImpl::TaskRunner {
   }
 
  private:
-  std::byte* DirectTarget(const Task& task, const Pack& pack) const {
+  std::byte* DirectTarget(const PackRead& read, const Pack& pack) const {
     if (target_.memory.empty()) return nullptr;
-    uint64_t offset = task.offset, address = pieces_[task.first_piece].address;
-    for (size_t i = task.first_piece; i < task.end_piece; ++i) {
-      const Piece& piece = pieces_[i];
+    uint64_t offset = read.offset, address = pieces_[read.first_wanted].target;
+    for (size_t i = read.first_wanted; i < read.end_wanted; ++i) {
+      const WantedPages& piece = pieces_[i];
       const FrameEntry& frame = pack.frame(piece.frame);
       if (frame.codec() != Codec::kRaw || frame.stored_bytes != size_t{piece.pages} * kPageSize ||
-          frame.offset() != offset || piece.address != address) {
+          frame.offset() != offset || piece.target != address) {
         return nullptr;
       }
       offset += frame.stored_bytes;
       address += frame.stored_bytes;
     }
-    return target_.memory.data() + (pieces_[task.first_piece].address - target_.address);
+    return target_.memory.data() + (pieces_[read.first_wanted].target - target_.address);
   }
 
   // Neighbours in both places are handed on together.
@@ -131,19 +105,19 @@ class ImageReaderImpl::TaskRunner {
     memcpy(target_.memory.data() + (held_address_ - target_.address), held_, bytes);
     return absl::OkStatus();
   }
-  absl::Status Damaged(const Piece& piece, absl::string_view why,
+  absl::Status Damaged(const WantedPages& piece, absl::string_view why,
                        absl::StatusCode code = absl::StatusCode::kDataLoss) const {
     return absl::Status(
         code,
         absl::StrFormat(
             "image %s, object %s, address %#x: %s (pack %s). Other images are not affected unless "
             "they share this page: `rekindle fsck --read` names them.",
-            image_.record_.info.reference, object_, piece.address, why, image_.packs_[piece.pack]->path()));
+            image_.record_.info.reference, object_, piece.target, why, image_.packs_[piece.pack]->path()));
   }
 
   const ImageReaderImpl& image_;
   const absl::string_view object_;
-  const std::vector<Piece>& pieces_;
+  const std::vector<WantedPages>& pieces_;
   const Target target_;
   FrameLoader loader_;
   std::unique_ptr<std::byte[]> buffer_;
@@ -182,6 +156,7 @@ absl::Status ImageReaderImpl::Load() {
   RK_ASSIGN_OR_RETURN(manifest_, ReadManifest(*core_, record_));
   for (uint64_t id : manifest_.packs) {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<const Pack> pack, core_->OpenPack(id));
+    pack_positions_.emplace(id, static_cast<uint32_t>(packs_.size()));
     packs_.push_back(std::move(pack));
   }
   auto in_range = [this](const std::vector<Extent>& extents) {
@@ -230,6 +205,19 @@ absl::Status CheckPopulated(const ImageInfo& info, absl::string_view object,
     first = it->page + it->pages;
   }
   return absl::OkStatus();
+}
+
+// Those of the pages [from, to) of an extent as pieces of one frame each.
+void SplitAtFrames(const Pack& pack, const Extent& extent, uint64_t from, uint64_t to,
+                   std::vector<WantedPages>& pieces) {
+  auto page = static_cast<uint32_t>(extent.pack_page + (from - extent.page));
+  uint32_t frame = pack.FrameOfPage(page);
+  while (from < to) {
+    auto n = static_cast<uint32_t>(std::min<uint64_t>(to - from, pack.FirstPageAfter(frame) - page));
+    pieces.push_back({from * kPageSize, extent.pack, frame++, page, n});
+    from += n;
+    page += n;
+  }
 }
 
 }  // namespace
@@ -302,9 +290,10 @@ absl::Status ImageReaderImpl::ReadRanges(absl::string_view name, absl::Span<cons
   return Run(name, *extents, ranges, core_->threads(), {&sink, 0, {}});
 }
 
-std::vector<ImageReaderImpl::Task> ImageReaderImpl::Plan(const std::vector<Extent>& extents,
-                                                         absl::Span<const PageRun> ranges,
-                                                         std::vector<Piece>& pieces) const {
+absl::Status ImageReaderImpl::Run(absl::string_view object, const std::vector<Extent>& extents,
+                                  absl::Span<const PageRun> ranges, size_t max_threads,
+                                  const Target& target) const {
+  std::vector<WantedPages> pieces;
   for (const PageRun& range : ranges) {
     uint64_t first = range.address / kPageSize;
     uint64_t end = first + range.pages;
@@ -312,68 +301,40 @@ std::vector<ImageReaderImpl::Task> ImageReaderImpl::Plan(const std::vector<Exten
       if (it->zero()) continue;
       uint64_t from = std::max(first, it->page);
       uint64_t to = std::min(end, it->page + it->pages);
-      auto page = static_cast<uint32_t>(it->pack_page + (from - it->page));
-      const Pack& pack = *packs_[it->pack];
-      uint32_t frame = pack.FrameOfPage(page);
-      while (from < to) {
-        auto n = static_cast<uint32_t>(std::min<uint64_t>(to - from, pack.FirstPageAfter(frame) - page));
-        pieces.push_back({from * kPageSize, it->pack, frame++, page, n});
-        from += n;
-        page += n;
-      }
+      SplitAtFrames(*packs_[it->pack], *it, from, to, pieces);
     }
   }
-  // The order on disk. Within a pack, page numbers ascend with offsets.
-  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
-    return a.pack != b.pack ? a.pack < b.pack : a.page < b.page;
+  const std::vector<PackRead> reads = PlanReads(packs_, pieces);
+  return RunReads(packs_, reads, max_threads, [&]() -> ReadWorker {
+    auto reader = std::make_shared<RangeReader>(*this, object, pieces, target);
+    return [reader](const PackRead& read) { return reader->Run(read); };
   });
-  std::vector<Task> tasks;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const Piece& piece = pieces[i];
-    const FrameEntry& frame = packs_[piece.pack]->frame(piece.frame);
-    uint64_t begin = frame.offset();
-    uint64_t end = begin + frame.stored_bytes;
-    Task* last = tasks.empty() ? nullptr : &tasks.back();
-    if (last == nullptr || last->pack != piece.pack || begin > last->end + kMaxGapBytes ||
-        std::max(end, last->end) - last->offset > kReadBytes) {
-      tasks.push_back({piece.pack, begin, end, i, i + 1});
-    } else {
-      last->end = std::max(last->end, end);
-      last->end_piece = i + 1;
-    }
-  }
-  return tasks;
 }
 
-absl::Status ImageReaderImpl::Run(absl::string_view object, const std::vector<Extent>& extents,
-                                  absl::Span<const PageRun> ranges, size_t max_threads,
-                                  const Target& target) const {
-  std::vector<Piece> pieces;
-  const std::vector<Task> tasks = Plan(extents, ranges, pieces);
-  std::atomic<size_t> next{0};
-  std::atomic<bool> stop{false};
-  absl::Mutex mutex;
-  absl::Status first_error;
-  auto work = [&] {
-    TaskRunner runner(*this, object, pieces, target);
-    for (size_t i; !stop && (i = next.fetch_add(1)) < tasks.size();) {
-      if (i + kTasksAhead < tasks.size()) {
-        const Task& ahead = tasks[i + kTasksAhead];
-        packs_[ahead.pack]->file().WillNeed(ahead.offset, ahead.end - ahead.offset);
-      }
-      if (absl::Status status = runner.Run(tasks[i]); !status.ok()) {
-        absl::MutexLock lock(&mutex);
-        first_error.Update(status);
-        stop = true;
-      }
+absl::StatusOr<std::vector<StoredRun>> ImageReaderImpl::Layout(absl::string_view name) const {
+  const std::vector<Extent>* extents = FindExtents(name);
+  if (extents == nullptr) return NoSuchObject(record_.info, name, "paged object");
+  std::vector<StoredRun> runs;
+  std::vector<WantedPages> pieces;
+  for (const Extent& e : *extents) {
+    for (uint64_t done = 0; e.zero() && done < e.pages;) {
+      auto n = static_cast<uint32_t>(std::min<uint64_t>(e.pages - done, kMaxZeroRunPages));
+      runs.push_back({(e.page + done) * kPageSize, n, true, {}, 0});
+      done += n;
     }
-  };
-  size_t threads = std::min(max_threads, (tasks.size() + 3) / 4);
-  std::vector<std::thread> helpers;
-  for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
-  return first_error;
+    if (e.zero()) continue;
+    const Pack& pack = *packs_[e.pack];
+    pieces.clear();
+    SplitAtFrames(pack, e, e.page, e.page + e.pages, pieces);
+    for (const WantedPages& piece : pieces) {
+      runs.push_back({piece.target,
+                      piece.pages,
+                      false,
+                      {pack.id(), piece.frame},
+                      piece.page - pack.frame(piece.frame).first_page});
+    }
+  }
+  return runs;
 }
 
 }  // namespace rekindle::store

@@ -5,9 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "dedup_store/frame_loader.h"
 #include "dedup_store/manifest.h"
+#include "dedup_store/read_plan.h"
 #include "dedup_store/store_core.h"
 
 namespace rekindle::store {
@@ -27,18 +32,22 @@ class ImageReaderImpl : public ImageReader {
   absl::Status ReadPages(absl::string_view name, uint64_t address, absl::Span<std::byte> out) const override;
   absl::Status ReadRanges(absl::string_view name, absl::Span<const PageRun> ranges,
                           const PageSink& sink) const override;
+  absl::StatusOr<std::vector<StoredRun>> Layout(absl::string_view name) const override;
+  uint32_t FramePages(FrameId frame) const override;
+  absl::Status LoadFrame(FrameId frame, absl::Span<std::byte> out) const override;
+  absl::Status LoadFrames(absl::Span<const FrameId> frames, const FrameTarget& where,
+                          const FrameLoaded& loaded) const override;
 
   const ImageRecord& record() const { return record_; }
   const Manifest& manifest() const { return manifest_; }
   // In the order of manifest().packs.
-  const std::vector<std::shared_ptr<const Pack>>& packs() const { return packs_; }
+  const PackPointers& packs() const { return packs_; }
   // The extents of a paged object; null when there is none of this name.
   const std::vector<Extent>* FindExtents(absl::string_view name) const;
 
  private:
-  struct Piece;
-  struct Task;
-  class TaskRunner;
+  class RangeReader;
+  class FrameReader;
   // Where pages go: to a sink, or into memory that begins at an address.
   struct Target {
     const PageSink* sink = nullptr;
@@ -49,8 +58,12 @@ class ImageReaderImpl : public ImageReader {
   ImageReaderImpl(std::shared_ptr<StoreCore> core, ImageRecord record)
       : core_(std::move(core)), record_(std::move(record)) {}
   absl::Status Load();
-  std::vector<Task> Plan(const std::vector<Extent>& extents, absl::Span<const PageRun> ranges,
-                         std::vector<Piece>& pieces) const;
+  // The frame's pages as what is to be read; OutOfRange when this image uses nothing of its pack.
+  absl::StatusOr<WantedPages> Locate(FrameId frame) const;
+  absl::Status CheckRoom(const WantedPages& frame, size_t bytes) const;
+  absl::Status FrameDamaged(const WantedPages& frame, const absl::Status& why) const;
+  std::unique_ptr<FrameLoader> TakeLoader() const ABSL_LOCKS_EXCLUDED(loaders_mutex_);
+  void GiveBack(std::unique_ptr<FrameLoader> loader) const ABSL_LOCKS_EXCLUDED(loaders_mutex_);
   absl::Status Run(absl::string_view object, const std::vector<Extent>& extents,
                    absl::Span<const PageRun> ranges, size_t max_threads, const Target& target) const;
   absl::Status ReadExtents(absl::string_view object, const std::vector<Extent>& extents, uint64_t address,
@@ -59,8 +72,12 @@ class ImageReaderImpl : public ImageReader {
   std::shared_ptr<StoreCore> core_;
   ImageRecord record_;
   Manifest manifest_;
-  std::vector<std::shared_ptr<const Pack>> packs_;
+  PackPointers packs_;
+  absl::flat_hash_map<uint64_t, uint32_t> pack_positions_;  // id -> position in packs_
   std::vector<ObjectInfo> objects_;
+  // Of LoadFrame: a page fault must not wait for a new one.
+  mutable absl::Mutex loaders_mutex_;
+  mutable std::vector<std::unique_ptr<FrameLoader>> loaders_ ABSL_GUARDED_BY(loaders_mutex_);
 };
 
 }  // namespace rekindle::store

@@ -12,12 +12,14 @@
 
 #include <sys/types.h>
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -79,6 +81,30 @@ struct PageRun {
   bool zero = false;  // all of these pages are zero
 };
 
+// Pages that are stored, read and verified together. Names one for as long as the store exists: equal ids
+// mean equal pages, whichever image they were asked of.
+struct FrameId {
+  uint64_t pack = 0;
+  uint32_t frame = 0;
+  friend bool operator==(const FrameId& a, const FrameId& b) = default;
+  friend auto operator<=>(const FrameId& a, const FrameId& b) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const FrameId& id) {
+    return H::combine(std::move(h), id.pack, id.frame);
+  }
+};
+
+inline constexpr uint32_t kMaxPagesOfFrame = 64;
+
+// Neighbouring pages of an object that lie in one frame, or are all zero.
+struct StoredRun {
+  uint64_t address = 0;  // bytes, page-aligned
+  uint32_t pages = 0;
+  bool zero = false;           // then there is no frame
+  FrameId frame;               // which holds them
+  uint32_t page_in_frame = 0;  // where the first one lies in it
+};
+
 struct ObjectInfo {
   std::string name;
   bool paged = false;
@@ -122,6 +148,21 @@ class ImageReader {
   using PageSink = std::function<absl::Status(uint64_t address, absl::Span<const std::byte> pages)>;
   virtual absl::Status ReadRanges(absl::string_view name, absl::Span<const PageRun> ranges,
                                   const PageSink& sink) const = 0;
+
+  // Where each populated page of a paged object lies, by ascending address.
+  virtual absl::StatusOr<std::vector<StoredRun>> Layout(absl::string_view name) const = 0;
+  // How many pages a frame has, 1 to kMaxPagesOfFrame; 0 when this image uses nothing of its pack.
+  virtual uint32_t FramePages(FrameId frame) const = 0;
+  // Fills `out`, of as many bytes as the frame's pages have. DataLoss names image, pack and frame.
+  virtual absl::Status LoadFrame(FrameId frame, absl::Span<std::byte> out) const = 0;
+  // Loads many frames in the order of the disk, with several threads and deep I/O. `where(index)` says where
+  // the pages of frames[index] go, just before they do; an empty span leaves the frame out. `loaded(index)`
+  // follows as soon as they are there and verified. Both are called from several threads at once. A status
+  // other than OK from `loaded` ends the loading and is returned.
+  using FrameTarget = std::function<absl::Span<std::byte>(size_t index)>;
+  using FrameLoaded = std::function<absl::Status(size_t index)>;
+  virtual absl::Status LoadFrames(absl::Span<const FrameId> frames, const FrameTarget& where,
+                                  const FrameLoaded& loaded) const = 0;
 };
 
 // How much of two images is equal, per object.
