@@ -1,0 +1,258 @@
+"""Rekindle's runtime hook: hold a program when it is ready, and wake up as one of many copies.
+
+    import rekindle
+
+    @rekindle.register_after_restore
+    def reconnect():
+        ...
+
+    load_everything()
+    rekindle.ready()   # without `rekindle run --hold` this returns at once
+    serve()
+
+Needs nothing but Python's standard library and librekindle_hook.so, which is looked for only when the process is
+really to be held: in $REKINDLE_HOOK_LIBRARY, beside this package, and in the lib folders above it.
+"""
+
+import os
+import sys
+
+__all__ = [
+    "CONTINUED", "NOT_HELD", "RESTORED", "Channel", "HookError", "Instance", "channel", "instance", "ready",
+    "register_after_restore", "register_before_snapshot", "unsafe_to_fork",
+]
+
+NOT_HELD = "not held"
+CONTINUED = "continued"
+RESTORED = "restored"
+
+_LIBRARY = "librekindle_hook.so"
+_MESSAGE_LIMIT = 65536
+
+# enum rekindle_event
+_CONTINUED, _RESTORED, _TEMPLATE, _FORK, _FORKED, _CLOSED, _INTERRUPTED = range(1, 8)
+
+_before_snapshot = []
+_after_restore = []
+_bindings = None
+
+#: Who this copy is, or None in a process that is none.
+instance = None
+
+
+class HookError(OSError):
+    """The process could not be parked, or was woken wrongly."""
+
+
+class Instance:
+    """Who this copy is: `id`, `name`, and the `environment` (a dict) it was given, already in os.environ."""
+
+    def __init__(self, id, name, environment):
+        self.id = id
+        self.name = name
+        self.environment = environment
+
+    def __repr__(self):
+        return "rekindle.Instance(id=%r, name=%r)" % (self.id, self.name)
+
+
+class Channel:
+    """This copy's control channel: packets, each a JSON object."""
+
+    def __init__(self, fd):
+        self._fd = fd
+
+    def fileno(self):
+        return self._fd
+
+    def send(self, message):
+        """Sends a dict, as JSON, or a str or bytes as they are."""
+        if isinstance(message, dict):
+            import json
+            message = json.dumps(message)
+        data = message.encode() if isinstance(message, str) else bytes(message)
+        if not 0 < len(data) <= _MESSAGE_LIMIT:
+            raise ValueError("a message has 1 to %d bytes, this one has %d" % (_MESSAGE_LIMIT, len(data)))
+        os.write(self._fd, data)
+
+    def receive(self):
+        """Waits for a message and returns it as a dict; None when the other end is gone."""
+        import json
+        data = os.read(self._fd, _MESSAGE_LIMIT)
+        return json.loads(data) if data else None
+
+
+def register_before_snapshot(func, *args, **kwargs):
+    """Has func(*args, **kwargs) called before the process parks, the last registered first. A decorator too."""
+    _before_snapshot.append((func, args, kwargs))
+    return func
+
+
+def register_after_restore(func, *args, **kwargs):
+    """Has func(*args, **kwargs) called in each copy, the first registered first. A decorator too."""
+    _after_restore.append((func, args, kwargs))
+    return func
+
+
+def channel():
+    """This copy's Channel, or None in a process that has none."""
+    if _bindings is None:
+        return None
+    fd = _bindings.waiting.rekindle_channel()
+    return Channel(fd) if fd >= 0 else None
+
+
+def unsafe_to_fork():
+    """Why this process can't be a template (a str), or None when it can."""
+    return _load().unsafe_to_fork()
+
+
+def ready():
+    """Parks the process until it is woken. Returns NOT_HELD, CONTINUED or RESTORED (then `instance` tells more).
+
+    In a template it returns in the copies alone. Raises HookError when the process can't be parked; what a callback
+    raises goes to the caller.
+    """
+    global instance
+    if os.environ.get("REKINDLE_HOLD") != "1":
+        return NOT_HELD
+    hook = _load()
+    for func, args, kwargs in reversed(_before_snapshot):
+        func(*args, **kwargs)
+    hook.holding.rekindle_run_before_snapshot()
+    if hook.waiting.rekindle_park() != 0:
+        raise hook.error()
+    try:
+        event = _INTERRUPTED
+        while event == _INTERRUPTED:
+            event = hook.waiting.rekindle_wait()
+    except BaseException:  # what a signal's handler raised
+        hook.waiting.rekindle_unpark()
+        raise
+    if event == _TEMPLATE:
+        event = _serve_as_template(hook)
+    if event == _CONTINUED:
+        return CONTINUED
+    if event != _RESTORED:
+        raise hook.error()
+    instance = hook.instance()
+    os.environ.update(instance.environment)
+    _renew(hook)
+    hook.holding.rekindle_run_after_restore()
+    for func, args, kwargs in _after_restore:
+        func(*args, **kwargs)
+    hook.waiting.rekindle_up()
+    return RESTORED
+
+
+def _serve_as_template(hook):
+    """Returns in the copies alone."""
+    import gc
+    from ctypes import pythonapi
+
+    os.environ.update(hook.instance().environment)
+    # A collection writes to every object that it looks at, and so would copy their pages in each copy.
+    gc.collect()
+    gc.freeze()
+    while True:
+        try:
+            event = hook.waiting.rekindle_next_request()
+        except BaseException:  # what a signal's handler raised: a template has nobody to hand it to
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        if event == _CLOSED:
+            os._exit(0)
+        if event != _FORK:
+            continue
+        pythonapi.PyOS_BeforeFork()
+        event = hook.holding.rekindle_fork_child()
+        if event == _FORKED:
+            pythonapi.PyOS_AfterFork_Parent()
+        else:
+            pythonapi.PyOS_AfterFork_Child()
+            return event
+
+
+def _renew(hook):
+    """New random states, for the libraries that are loaded. hook.md lists what this can't reach."""
+    hook.waiting.rekindle_renew()
+    if "random" in sys.modules:
+        sys.modules["random"].seed()
+    if "tempfile" in sys.modules:
+        # Its generator notices a fork by the PID, which copies have in common.
+        sys.modules["tempfile"]._name_sequence = None
+    if "numpy.random" in sys.modules:
+        numpy_random = sys.modules["numpy.random"]
+        try:
+            numpy_random.seed()
+        except RuntimeError:  # the program has put another generator there, which can't be seeded again
+            numpy_random.set_bit_generator(type(numpy_random.get_bit_generator())())
+    if "torch" in sys.modules:
+        sys.modules["torch"].seed()
+
+
+class _Bindings:
+    """The library, twice: `waiting` releases the interpreter's lock during a call, `holding` does not."""
+
+    def __init__(self, path):
+        import ctypes
+
+        class Restored(ctypes.Structure):
+            _fields_ = [("instance", ctypes.c_char_p), ("name", ctypes.c_char_p),
+                        ("environment", ctypes.POINTER(ctypes.c_char_p))]
+
+        self._ctypes = ctypes
+        self.waiting = ctypes.CDLL(path, use_errno=True)
+        self.holding = ctypes.PyDLL(path)
+        self.waiting.rekindle_error.restype = ctypes.c_char_p
+        self.waiting.rekindle_instance.restype = ctypes.POINTER(Restored)
+
+    def error(self):
+        return HookError(self._ctypes.get_errno(), os.fsdecode(self.waiting.rekindle_error()))
+
+    def instance(self):
+        restored = self.waiting.rekindle_instance().contents
+        environment = {}
+        for variable in restored.environment:
+            if variable is None:
+                break
+            name, _, value = os.fsdecode(variable).partition("=")
+            environment[name] = value
+        return Instance(os.fsdecode(restored.instance), os.fsdecode(restored.name), environment)
+
+    def unsafe_to_fork(self):
+        why = self._ctypes.create_string_buffer(2048)
+        unsafe = self.waiting.rekindle_unsafe_to_fork(why, self._ctypes.c_size_t(len(why)))
+        return os.fsdecode(why.value) if unsafe else None
+
+
+def _candidates():
+    named = os.environ.get("REKINDLE_HOOK_LIBRARY")
+    if named:
+        yield named
+        return
+    folder = os.path.dirname(os.path.abspath(__file__))
+    yield os.path.join(folder, _LIBRARY)
+    machine = getattr(sys.implementation, "_multiarch", None)
+    while folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+        yield os.path.join(folder, _LIBRARY)
+        if machine:
+            yield os.path.join(folder, "lib", machine, _LIBRARY)
+        yield os.path.join(folder, "lib", _LIBRARY)
+        yield os.path.join(folder, "lib64", _LIBRARY)
+
+
+def _load():
+    global _bindings
+    if _bindings is None:
+        looked_at = []
+        for path in _candidates():
+            if os.path.exists(path):
+                _bindings = _Bindings(path)
+                break
+            looked_at.append(path)
+        else:
+            raise HookError("%s is in none of these places: %s. Set REKINDLE_HOOK_LIBRARY to its path" %
+                            (_LIBRARY, ", ".join(looked_at)))
+    return _bindings
