@@ -12,6 +12,8 @@ namespace {
 
 // One read: small enough that copying, verifying and handing on all find it in the processor's cache.
 constexpr uint64_t kReadBytes = uint64_t{512} << 10;
+// What compresses well is more than that when it is decoded.
+constexpr uint32_t kPagesAtOnce = 1024;
 // Bytes between two wanted pieces that are read along rather than skipped.
 constexpr uint64_t kMaxGapBytes = uint64_t{32} << 10;
 // How far ahead of the readers the kernel is asked to fetch from disk.
@@ -25,6 +27,7 @@ std::vector<PackRead> PlanReads(const PackPointers& packs, std::vector<WantedPag
     return a.pack != b.pack ? a.pack < b.pack : a.page < b.page;
   });
   std::vector<PackRead> reads;
+  uint32_t pages_at_once = 0;
   for (size_t i = 0; i < wanted.size(); ++i) {
     const WantedPages& pages = wanted[i];
     const FrameEntry& frame = packs[pages.pack]->frame(pages.frame);
@@ -32,9 +35,11 @@ std::vector<PackRead> PlanReads(const PackPointers& packs, std::vector<WantedPag
     uint64_t end = begin + frame.stored_bytes;
     PackRead* last = reads.empty() ? nullptr : &reads.back();
     if (last == nullptr || last->pack != pages.pack || begin > last->end + kMaxGapBytes ||
-        std::max(end, last->end) - last->offset > kReadBytes) {
+        std::max(end, last->end) - last->offset > kReadBytes || pages_at_once + pages.pages > kPagesAtOnce) {
       reads.push_back({pages.pack, begin, end, i, i + 1});
+      pages_at_once = pages.pages;
     } else {
+      pages_at_once += pages.pages;
       last->end = std::max(last->end, end);
       last->end_wanted = i + 1;
     }
