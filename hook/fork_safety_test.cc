@@ -30,6 +30,7 @@ TEST(ForkSafetyTest, AllowsWhatCopiesCanShare) {
 TEST(ForkSafetyTest, RefusesWithTheReason) {
   const std::vector<std::pair<std::string, std::string>> kUnsafe = {
       {"thread", "it has 2 threads"},
+      {"openblas", "libraries that start threads: set OPENBLAS_NUM_THREADS=1 before it starts"},
       {"child", "child processes"},
       {"alarm", "ITIMER_REAL"},
       {"itimer-virtual", "ITIMER_VIRTUAL"},

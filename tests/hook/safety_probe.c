@@ -141,6 +141,20 @@ static int Thread(void) {
   return pthread_create(&thread, NULL, Sleep, NULL);
 }
 
+/* A thread, and a mapped file with such a library's name: threads do not tell who started them. */
+static int OpenBlas(void) {
+  char folder[] = "/tmp/rekindle-probe-XXXXXX", name[64];
+  if (mkdtemp(folder) == NULL) return -1;
+  snprintf(name, sizeof(name), "%s/libopenblas.so.0", folder);
+  int fd = open(name, O_RDWR | O_CREAT, 0600);
+  if (fd < 0 || ftruncate(fd, 4096) < 0 || mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0) == MAP_FAILED)
+    return -1;
+  close(fd);
+  unlink(name);
+  rmdir(folder);
+  return Thread();
+}
+
 static pid_t child;
 
 static int Child(void) {
@@ -186,6 +200,7 @@ static int Enter(const char* state) {
   STATE("terminal-0", Terminal(0));
   STATE("pipe-0", PipeAsInput());
   STATE("thread", Thread());
+  STATE("openblas", OpenBlas());
   STATE("child", Child());
   STATE("alarm", StartTimer(ITIMER_REAL));
   STATE("itimer-virtual", StartTimer(ITIMER_VIRTUAL));

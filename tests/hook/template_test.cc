@@ -1,0 +1,325 @@
+// Templates: parked programs that fork copies of themselves into sandboxes.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <set>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/hook/outside.h"
+#include "tests/hook/programs.h"
+
+namespace rekindle::hook {
+namespace {
+
+using ::testing::HasSubstr;
+
+// More by hand: REKINDLE_HOOK_TEST_FORKS=1000.
+int Forks() {
+  const char* forks = std::getenv("REKINDLE_HOOK_TEST_FORKS");
+  int count = 0;
+  return forks != nullptr && absl::SimpleAtoi(forks, &count) ? count : 200;
+}
+
+class Template {
+ public:
+  Template(const std::vector<std::string>& command, std::vector<std::string> environment)
+      : domain_(command, (environment.push_back("REKINDLE_HOLD=1"), ProgramEnvironment(environment))) {
+    std::optional<Channel> peer = TakePeer(domain_.program());
+    EXPECT_TRUE(peer.has_value());
+    if (!peer.has_value()) return;
+    channel_ = std::move(*peer);
+    first_answer_ = channel_.Ask({{"type", "restored"},
+                                  {"instance", "template"},
+                                  {"name", "the template"},
+                                  {"environment", {{"TAG", "of the template"}}},
+                                  {"template", true}});
+  }
+
+  const Domain& domain() const { return domain_; }
+  pid_t pid() const { return domain_.program(); }
+  Channel& channel() { return channel_; }
+  const Json& first_answer() const { return first_answer_; }
+
+ private:
+  Domain domain_;
+  Channel channel_;
+  Json first_answer_;
+};
+
+struct Copy {
+  Copy(Template* from, const std::string& instance, const std::vector<int>& cgroups = {})
+      : sandbox(from->domain(), instance) {
+    auto [ours, theirs] = Channel::Pair();
+    channel = std::move(ours);
+    std::vector<int> descriptors = {sandbox.pidfd(), theirs.get()};
+    descriptors.insert(descriptors.end(), cgroups.begin(), cgroups.end());
+    from->channel().Send({{"type", "fork"},
+                          {"instance", instance},
+                          {"name", "name of " + instance},
+                          {"environment", {{"TAG", "tag of " + instance}}}},
+                         descriptors);
+    theirs.Reset();
+    answer = from->channel().Receive();
+    if (answer["type"] == "forked") up = channel.Receive();
+  }
+
+  // Its PID as seen from here.
+  pid_t pid() const {
+    std::vector<pid_t> children = ChildrenOf(sandbox.init());
+    return children.size() == 1 ? children[0] : -1;
+  }
+
+  Sandbox sandbox;
+  Channel channel;
+  Json answer, up;
+};
+
+Json Forked(const std::string& instance) {
+  return {{"type", "forked"}, {"instance", instance}, {"pid", Domain::kPidInside}};
+}
+
+const Json kUp = {{"type", "up"}, {"pid", Domain::kPidInside}};
+
+class TemplateTest : public ::testing::TestWithParam<Language> {
+ protected:
+  std::vector<std::string> Command() const { return ProgramCommand(GetParam(), folder_.file()); }
+  ProgramFolder folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Languages, TemplateTest, ::testing::Values(Language::kC, Language::kPython),
+                         LanguageName);
+
+// Copies one after the other, each of which changes all that it has, and dies.
+TEST_P(TemplateTest, ForksManyCopiesAndStaysAsItWas) {
+  Template from(Command(), {"IMPORT=numpy ssl"});
+  ASSERT_EQ(from.first_answer(), kUp);
+  const std::vector<std::string> descriptors = Descriptors(from.pid());
+  std::set<std::string> randoms, numpys, ssls;
+  std::optional<Json> digest;
+  const int forks = Forks();
+  for (int i = 0; i < forks; ++i) {
+    std::string instance = absl::StrCat("copy-", i);
+    Copy copy(&from, instance);
+    ASSERT_EQ(copy.answer, Forked(instance));
+    ASSERT_EQ(copy.up, kUp);
+    Json report = copy.channel.Ask({{"type", "report"}});
+    ASSERT_EQ(report["type"], "report");
+    EXPECT_EQ(report["instance"], instance);
+    EXPECT_EQ(report["name"], "name of " + instance);
+    EXPECT_EQ(report["tag"], "tag of " + instance);
+    EXPECT_EQ(report["order"], "BACD");
+    EXPECT_EQ(report["pid"], Domain::kPidInside);
+    EXPECT_EQ(report["session"], Domain::kPidInside);
+    EXPECT_EQ(report["host"], instance);
+    EXPECT_EQ(report["next"], "1001");
+    EXPECT_EQ(report["count"], 0);
+    if (!digest.has_value()) digest = report["digest"];
+    EXPECT_EQ(report["digest"], *digest);
+    if (GetParam() == Language::kC) {
+      EXPECT_EQ(report["atfork"], absl::StrCat(i + 1, " ", i, " 1"));
+      EXPECT_EQ(report["cpu_known"], true);
+    } else {
+      numpys.insert(report["numpy"]);
+      ssls.insert(report["ssl"]);
+    }
+    randoms.insert(report["random"]);
+    copy.channel.Send({{"type", "spoil"}});
+    Json spoiled = copy.channel.Ask({{"type", "report"}});
+    EXPECT_EQ(spoiled["count"], 1);
+    EXPECT_EQ(spoiled["next"], "1002");
+    EXPECT_NE(spoiled["digest"], *digest);
+    if (::testing::Test::HasFailure()) break;
+  }
+  const size_t all = static_cast<size_t>(forks);
+  EXPECT_EQ(randoms.size(), all);
+  if (GetParam() == Language::kPython) {
+    EXPECT_EQ(numpys.size(), all);
+    EXPECT_EQ(ssls.size(), all);
+  }
+  EXPECT_EQ(Descriptors(from.pid()), descriptors);
+  EXPECT_TRUE(ChildrenOf(from.pid()).empty());
+  EXPECT_EQ(Namespace(from.pid(), "pid_for_children"), Namespace(from.pid(), "pid"));
+}
+
+TEST_P(TemplateTest, CopiesLiveSideBySide) {
+  Template from(Command(), {});
+  Copy first(&from, "first");
+  Copy second(&from, "second");
+  ASSERT_EQ(first.up, kUp);
+  ASSERT_EQ(second.up, kUp);
+  for (const char* name : {"pid", "mnt", "ipc", "uts"}) {
+    std::set<std::string> namespaces = {Namespace(from.pid(), name), Namespace(first.pid(), name),
+                                        Namespace(second.pid(), name)};
+    EXPECT_EQ(namespaces.size(), 3u) << name;
+    EXPECT_EQ(Namespace(first.pid(), name), Namespace(first.sandbox.init(), name)) << name;
+  }
+  EXPECT_EQ(Namespace(first.pid(), "net"), Namespace(from.pid(), "net"));
+  // Offsets are each one's own, whoever reads first.
+  EXPECT_EQ(first.channel.Ask({{"type", "report"}})["next"], "1001");
+  EXPECT_EQ(first.channel.Ask({{"type", "report"}})["next"], "1002");
+  EXPECT_EQ(second.channel.Ask({{"type", "report"}})["next"], "1001");
+  // What reaches one's process group does not reach the others.
+  ASSERT_EQ(::kill(-first.pid(), SIGKILL), 0);
+  EXPECT_EQ(first.channel.Receive()["type"], "(end)");
+  EXPECT_EQ(second.channel.Ask({{"type", "report"}})["next"], "1002");
+  EXPECT_EQ(Copy(&from, "third").up, kUp);
+}
+
+TEST_P(TemplateTest, EndsWithItsChannel) {
+  Template from(Command(), {});
+  ASSERT_EQ(from.first_answer(), kUp);
+  Copy copy(&from, "copy");
+  ASSERT_EQ(copy.up, kUp);
+  from.channel().Close();
+  // Its init reaps it.
+  absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (!ChildrenOf(from.domain().init()).empty() && absl::Now() < deadline)
+    absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(ChildrenOf(from.domain().init()).empty());
+  EXPECT_EQ(copy.channel.Ask({{"type", "report"}})["next"], "1001");
+}
+
+// The first that is mounted.
+std::string CgroupMount() {
+  for (absl::string_view line : absl::StrSplit(ReadFile("/proc/self/mounts").value_or(""), '\n')) {
+    std::vector<std::string> words = absl::StrSplit(line, ' ');
+    if (words.size() > 2 && words[2] == "cgroup2") return words[1];
+  }
+  return "";
+}
+
+class Cgroup {
+ public:
+  Cgroup() : path_(absl::StrCat(CgroupMount(), "/rekindle-hook-test-", ::getpid())) {
+    EXPECT_EQ(::mkdir(path_.c_str(), 0700), 0)
+        << path_ << ": this test needs a cgroup v2 hierarchy to write to";
+  }
+  Cgroup(const Cgroup&) = delete;
+  Cgroup& operator=(const Cgroup&) = delete;
+  ~Cgroup() {
+    // Killed processes leave it a little after they are reaped.
+    absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (::rmdir(path_.c_str()) != 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_FALSE(PathExists(path_));
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST_P(TemplateTest, CopiesEnterTheirCgroups) {
+  Cgroup cgroup;
+  Template from(Command(), {});
+  UniqueFd members(::open((cgroup.path() + "/cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
+  Copy copy(&from, "copy", {members.get()});
+  ASSERT_EQ(copy.up, kUp);
+  EXPECT_THAT(*ReadFile(absl::StrCat("/proc/", copy.pid(), "/cgroup")), HasSubstr("/rekindle-hook-test-"));
+  EXPECT_THAT(*ReadFile(absl::StrCat("/proc/", from.pid(), "/cgroup")),
+              ::testing::Not(HasSubstr("/rekindle-hook-test-")));
+  UniqueFd unwritable(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Copy no_file(&from, "no file", {members.get(), unwritable.get()});
+  ASSERT_EQ(no_file.answer["type"], "refused");
+  EXPECT_THAT(no_file.answer["why"], HasSubstr("writing cgroup.procs: Bad file descriptor"));
+  EXPECT_TRUE(ChildrenOf(from.pid()).empty());
+}
+
+TEST_P(TemplateTest, RefusesWhatItCannotDo) {
+  Template from(Command(), {});
+  ASSERT_EQ(from.first_answer(), kUp);
+  Json fork = {{"type", "fork"}, {"instance", "x"}};
+  auto why = [&](const Json& request, const std::vector<int>& descriptors) {
+    from.channel().Send(request, descriptors);
+    Json answer = from.channel().Receive();
+    EXPECT_EQ(answer["type"], "refused") << request;
+    return answer.value("why", "");
+  };
+  UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  EXPECT_THAT(why({{"type", "dance"}}, {}), HasSubstr("not \"dance\""));
+  EXPECT_THAT(why(fork, {}), HasSubstr("this one 0"));
+  EXPECT_THAT(why(fork, {null.get()}), HasSubstr("this one 1"));
+  EXPECT_THAT(why(fork, {null.get(), null.get()}), HasSubstr("looking at the sandbox's init"));
+  EXPECT_THAT(why({{"type", "fork"}, {"instance", std::string(300, 'x')}}, {null.get(), null.get()}),
+              HasSubstr("longer than 255"));
+  from.channel().SendText("[]");
+  EXPECT_THAT(from.channel().Receive().value("why", ""), HasSubstr("an object was expected"));
+  {
+    Sandbox dead(from.domain(), "dead");
+    ASSERT_EQ(::kill(dead.init(), SIGKILL), 0);
+    siginfo_t info;
+    ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(dead.init()), &info, WEXITED | WNOWAIT), 0);
+    EXPECT_NE(why(fork, {dead.pidfd(), null.get()}), "");
+  }
+  EXPECT_TRUE(ChildrenOf(from.pid()).empty());
+  EXPECT_EQ(Namespace(from.pid(), "pid_for_children"), Namespace(from.pid(), "pid"));
+  EXPECT_EQ(Copy(&from, "copy").up, kUp);
+}
+
+TEST(TemplateSafetyTest, AnUnsafeProgramRefuses) {
+  ProgramFolder folder;
+  for (const auto& [how, reason] :
+       std::vector<std::pair<std::string, std::string>>{{"thread", "it has 2 threads"},
+                                                        {"lock", "it holds a lock on " + folder.file()},
+                                                        {"socket", "is a socket: close it before ready()"}}) {
+    Template from(ProgramCommand(Language::kC, folder.file()), {"UNSAFE=" + how});
+    EXPECT_EQ(from.first_answer()["type"], "refused");
+    EXPECT_THAT(from.first_answer().value("why", ""), HasSubstr(reason));
+    Copy copy(&from, "copy");
+    EXPECT_EQ(copy.answer["type"], "refused");
+    EXPECT_EQ(copy.answer["instance"], "copy");
+    EXPECT_THAT(copy.answer.value("why", ""), HasSubstr(reason));
+    EXPECT_EQ(copy.channel.Receive()["type"], "(end)");
+  }
+}
+
+TEST(TemplateLibrariesTest, NumpyPandasAndSklearn) {
+  ProgramFolder folder;
+  Template from(ProgramCommand(Language::kPython, folder.file()),
+                {"IMPORT=numpy pandas sklearn.linear_model"});
+  ASSERT_EQ(from.first_answer(), kUp);
+  std::set<std::string> numpys;
+  for (const char* instance : {"one", "two"}) {
+    Copy copy(&from, instance);
+    ASSERT_EQ(copy.up, kUp);
+    Json report = copy.channel.Ask({{"type", "report"}});
+    EXPECT_EQ(report["fit"], 21.0);
+    numpys.insert(report["numpy"]);
+  }
+  EXPECT_EQ(numpys.size(), 2u);
+}
+
+TEST(TemplateLibrariesTest, Torch) {
+  ProgramFolder folder;
+  Template from(ProgramCommand(Language::kPython, folder.file()), {"IMPORT=torch"});
+  ASSERT_EQ(from.first_answer(), kUp);
+  std::set<std::string> torches;
+  for (const char* instance : {"one", "two"}) {
+    Copy copy(&from, instance);
+    ASSERT_EQ(copy.up, kUp);
+    torches.insert(copy.channel.Ask({{"type", "report"}})["torch"]);
+  }
+  EXPECT_EQ(torches.size(), 2u);
+}
+
+TEST(TemplateLibrariesTest, ThreadsOfALibraryAreRefusedWithTheCure) {
+  ProgramFolder folder;
+  std::vector<std::string> command = ProgramCommand(Language::kPython, folder.file());
+  Template with_two(command, {"IMPORT=sklearn.cluster", "OMP_NUM_THREADS=2"});
+  EXPECT_EQ(with_two.first_answer()["type"], "refused");
+  EXPECT_THAT(with_two.first_answer().value("why", ""), HasSubstr("it has 2 threads"));
+  EXPECT_THAT(with_two.first_answer().value("why", ""), HasSubstr("set OMP_NUM_THREADS=1"));
+  Template with_one(command, {"IMPORT=sklearn.cluster", "OMP_NUM_THREADS=1"});
+  EXPECT_EQ(with_one.first_answer(), kUp);
+}
+
+}  // namespace
+}  // namespace rekindle::hook
