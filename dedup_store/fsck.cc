@@ -18,6 +18,7 @@
 #include "dedup_store/maintenance.h"
 #include "dedup_store/page_index.h"
 #include "dedup_store/page_table.h"
+#include "dedup_store/store_notes.h"
 
 namespace rekindle::store {
 
@@ -65,6 +66,8 @@ class Checker {
     }
     for (const IndexRecord& record : indexes) CheckIndex(record);
     for (const ImageRecord& record : images) CheckImage(record);
+    RK_ASSIGN_OR_RETURN(std::vector<NoteProblem> bad_notes, CheckNotes(*core_, unclear_));
+    for (NoteProblem& note : bad_notes) Problem(std::move(note.sentence));
     if (options_.repair) {
       if (!unclear_.ok()) {
         return Annotate(unclear_, "nothing was repaired: what is damaged can't be told before this is read");
@@ -375,7 +378,16 @@ class Checker {
       RK_RETURN_IF_ERROR((*file)->Sync());
     }
     for (uint64_t id : bad_indexes_) RK_RETURN_IF_ERROR(core_->io()->Unlink(core_->index_path(id)));
+    RK_RETURN_IF_ERROR(RepairNotes());
     return MergeIndexes(core_.get(), true);
+  }
+
+  // Those of the lost images are among them now.
+  absl::Status RepairNotes() {
+    absl::Status unclear;
+    RK_ASSIGN_OR_RETURN(std::vector<NoteProblem> bad_notes, CheckNotes(*core_, unclear));
+    for (const NoteProblem& note : bad_notes) RK_RETURN_IF_ERROR(core_->io()->Unlink(note.path));
+    return unclear;
   }
 
   const std::shared_ptr<StoreCore> core_;

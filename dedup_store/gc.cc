@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "dedup_store/image_reader.h"
 #include "dedup_store/maintenance.h"
+#include "dedup_store/store_notes.h"
 
 namespace rekindle::store {
 
@@ -52,6 +53,7 @@ class Collector {
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->packs_folder()));
     RK_RETURN_IF_ERROR(RemoveOrphanedTables());
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->index_folder()));
+    RK_RETURN_IF_ERROR(RemoveOrphanedNotes());
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->path() + "/tmp"));
     if (report_.bytes_freed == 0) RK_RETURN_IF_ERROR(no_room_);
     return report_;
@@ -234,6 +236,15 @@ class Collector {
       if (pack_id == 0 || PathExists(core_->pack_path(pack_id))) continue;
       ++report_.leftovers_removed;
       if (!dry_run_) RK_RETURN_IF_ERROR(core_->io()->Unlink(core_->page_table_path(pack_id)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status RemoveOrphanedNotes() {
+    RK_ASSIGN_OR_RETURN(std::vector<NoteProblem> orphans, OrphanedNotes(*core_));
+    for (const NoteProblem& orphan : orphans) {
+      ++report_.leftovers_removed;
+      if (!dry_run_) RK_RETURN_IF_ERROR(core_->io()->Unlink(orphan.path));
     }
     return absl::OkStatus();
   }

@@ -14,6 +14,7 @@
 #include "dedup_store/page_index.h"
 #include "dedup_store/page_storer.h"
 #include "dedup_store/page_table.h"
+#include "dedup_store/store_notes.h"
 
 namespace rekindle::store {
 
@@ -157,7 +158,7 @@ class Committing {
     return core_->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
       RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> taken, txn.FindReference(record.info.reference));
       if (taken && !options_.replace) return ReferenceTaken(taken->info);
-      if (taken) RK_RETURN_IF_ERROR(txn.DeleteImage(*taken));
+      if (taken) RK_RETURN_IF_ERROR(DeleteImageAndNotes(*core_, txn, *taken, record.info.digest));
       const uint64_t table_bytes = sizeof(PageTableHeader) + uint64_t{writer.pages()} * 8;
       RK_RETURN_IF_ERROR(guard_->MayCommit(txn, record.info.stats, writer.file_bytes() + table_bytes));
       RK_ASSIGN_OR_RETURN(record.id, txn.NextImageId());

@@ -14,6 +14,7 @@
 #include "dedup_store/maintenance.h"
 #include "dedup_store/page_table.h"
 #include "dedup_store/store_core.h"
+#include "dedup_store/store_notes.h"
 #include "dedup_store/store_use.h"
 
 namespace rekindle::store {
@@ -135,7 +136,7 @@ class StoreImpl : public Store {
       RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> now, txn.FindImage(record.id));
       if (!now)
         return absl::NotFoundError(absl::StrCat("the image ", record.info.reference, " was just removed"));
-      return txn.DeleteImage(*now);
+      return DeleteImageAndNotes(*core_, txn, *now);
     });
   }
 
@@ -148,8 +149,18 @@ class StoreImpl : public Store {
         return absl::NotFoundError(
             absl::StrCat("the image ", image.reference, " was just removed or replaced"));
       }
-      return txn.DeleteImage(*now);
+      return DeleteImageAndNotes(*core_, txn, *now);
     });
+  }
+
+  absl::Status PutNote(const ImageInfo& image, absl::string_view kind, absl::string_view bytes) override {
+    return store::PutNote(*core_, image, kind, bytes);
+  }
+  absl::StatusOr<std::string> GetNote(absl::string_view digest, absl::string_view kind) const override {
+    return store::GetNote(*core_, digest, kind);
+  }
+  absl::Status RemoveNote(absl::string_view digest, absl::string_view kind) override {
+    return store::RemoveNote(*core_, digest, kind);
   }
 
   absl::StatusOr<std::vector<ObjectDifference>> Diff(absl::string_view a,

@@ -34,6 +34,11 @@ class BlockIo;  // dedup_store/block_io.h: the I/O that a test can fail at any o
 
 inline constexpr size_t kPageSize = 4096;
 
+// What is kept beside images: see Store::PutNote.
+inline constexpr absl::string_view kWorkingSetNote = "working-set";
+inline constexpr absl::string_view kNoteKinds[] = {kWorkingSetNote};
+inline constexpr size_t kMaxNoteBytes = size_t{16} << 20;
+
 struct StoreOptions {
   std::string path;
   bool create = true;            // make the store where the folder is absent or empty
@@ -239,6 +244,15 @@ class Store {
   virtual absl::Status Remove(absl::string_view image) = 0;         // its space comes back with Gc
   // Only this very image: NotFound when its reference is another's by now.
   virtual absl::Status RemoveExactly(const ImageInfo& image) = 0;
+
+  // Keeps something about an image beside it, in the place of what was kept before: one of kNoteKinds, at
+  // most kMaxNoteBytes. It belongs to all images with this digest and goes with the last of them. NotFound
+  // when there is none any more. All or nothing, and durable.
+  virtual absl::Status PutNote(const ImageInfo& image, absl::string_view kind, absl::string_view bytes) = 0;
+  // `digest`: "sha256:<64 hex>". NotFound: there is none. DataLoss: it is damaged, which the image is not.
+  virtual absl::StatusOr<std::string> GetNote(absl::string_view digest, absl::string_view kind) const = 0;
+  virtual absl::Status RemoveNote(absl::string_view digest, absl::string_view kind) = 0;
+
   virtual absl::StatusOr<std::vector<ObjectDifference>> Diff(absl::string_view a,
                                                              absl::string_view b) const = 0;
   virtual absl::StatusOr<GcReport> Gc(const GcOptions& options) = 0;

@@ -22,7 +22,7 @@ namespace rekindle::store {
 
 namespace {
 
-constexpr const char* kFolders[] = {"packs", "index", "catalog", "tmp"};
+constexpr const char* kFolders[] = {"packs", "index", "catalog", "notes", "tmp"};
 constexpr size_t kMinDigestPrefix = 12;
 
 // The folder may hold what an interrupted creation left.
