@@ -216,11 +216,11 @@ static void CheckDescriptors(const int* ours, size_t our_count, struct findings*
   closedir(open_files);
 }
 
-bool rekindle_fork_is_safe(const int* ours, size_t our_count, char* why, size_t why_size) {
+static bool Check(bool with_mappings, const int* ours, size_t our_count, char* why, size_t why_size) {
   char mapping_why[PATH_MAX + 256], descriptor_why[PATH_MAX + 256];
   struct findings mappings = {.why = mapping_why, .why_size = sizeof(mapping_why)};
   struct findings descriptors = {.why = descriptor_why, .why_size = sizeof(descriptor_why)};
-  CheckMappings(&mappings);
+  if (with_mappings) CheckMappings(&mappings);
   CheckDescriptors(ours, our_count, &descriptors);
 
   /* Threads and GPUs explain more than the mappings and descriptors that come with them. */
@@ -238,4 +238,12 @@ bool rekindle_fork_is_safe(const int* ours, size_t our_count, char* why, size_t 
   if (descriptors.unsafe) Refuse(&found, "%s", descriptor_why);
   if (mappings.unsafe) Refuse(&found, "%s", mapping_why);
   return !found.unsafe;
+}
+
+bool rekindle_fork_is_safe(const int* ours, size_t our_count, char* why, size_t why_size) {
+  return Check(true, ours, our_count, why, why_size);
+}
+
+bool rekindle_fork_is_still_safe(const int* ours, size_t our_count, char* why, size_t why_size) {
+  return Check(false, ours, our_count, why, why_size);
 }

@@ -9,4 +9,8 @@
  * descriptors that the hook itself holds. */
 bool rekindle_fork_is_safe(const int* ours, size_t our_count, char* why, size_t why_size);
 
+/* The same, but for the memory mappings: looking at a thousand of them takes longer than the fork. For a
+ * process that was found safe and has only waited since. */
+bool rekindle_fork_is_still_safe(const int* ours, size_t our_count, char* why, size_t why_size);
+
 #endif /* REKINDLE_HOOK_FORK_SAFETY_H_ */

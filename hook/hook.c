@@ -20,6 +20,9 @@
 #include "hook/rekindle_hook.h"
 
 enum { kLongestInstance = 256, kLongestWhy = 2048 }; /* with the NUL */
+enum { kMostLibcryptos = 8 };
+
+typedef void (*openssl_rand_add)(const void* bytes, int count, double entropy);
 
 struct callback {
   rekindle_callback function;
@@ -42,11 +45,14 @@ static struct {
   bool parked;       /* both descriptors are ours */
   bool channel_open; /* the first one leads to somebody else */
   bool is_copy;
-  bool announced; /* the template has said that it is one */
+  bool announced; /* the template has said whether it is one */
+  bool safe;      /* it is one */
   struct identity self;
   struct identity child;          /* of the request being served */
   struct rekindle_packet* packet; /* from parking to waking; in a template, always */
   struct rekindle_restored restored;
+  openssl_rand_add openssl_add[kMostLibcryptos];
+  size_t openssl_count;
   char error[512];
 } state;
 
@@ -219,6 +225,39 @@ static int PlaceEnds(void) {
   return result < 0 ? -1 : 0;
 }
 
+struct libraries {
+  char* paths[kMostLibcryptos];
+  size_t count;
+};
+
+static int CollectLibcrypto(struct dl_phdr_info* object, size_t size, void* data) {
+  (void)size;
+  struct libraries* found = data;
+  const char* name = strrchr(object->dlpi_name, '/');
+  if (name == NULL || strncmp(name, "/libcrypto", 10) != 0) return 0;
+  found->paths[found->count] = strdup(object->dlpi_name);
+  if (found->paths[found->count] != NULL) ++found->count;
+  return found->count == kMostLibcryptos;
+}
+
+/* OpenSSL notices a fork by the PID, which a copy in its own PID namespace has in common with the template,
+ * and a restore not at all. Looked for before parking: in a copy, each page that the search touches costs a
+ * fault. */
+static void FindLibcryptos(void) {
+  struct libraries found = {0};
+  dl_iterate_phdr(CollectLibcrypto, &found);
+  state.openssl_count = 0;
+  for (size_t i = 0; i < found.count; ++i) {
+    void* library = dlopen(found.paths[i], RTLD_NOLOAD | RTLD_LAZY);
+    free(found.paths[i]);
+    if (library == NULL) continue;
+    openssl_rand_add add;
+    *(void**)&add = dlsym(library, "RAND_add");
+    dlclose(library);
+    if (add != NULL) state.openssl_add[state.openssl_count++] = add;
+  }
+}
+
 int rekindle_park(void) {
   if (state.parked) return Fail(EALREADY, "this process is parked already");
   if (RaiseDescriptorLimit() < 0) return -1;
@@ -242,6 +281,7 @@ int rekindle_park(void) {
   }
   state.channel_open = false;
   state.announced = false;
+  FindLibcryptos();
   int result = PlaceEnds();
   int error = errno;
   state.parked = true;
@@ -353,10 +393,11 @@ int rekindle_unsafe_to_fork(char* why, size_t size) {
 static void Announce(void) {
   char why[kLongestWhy];
   state.announced = true;
-  if (rekindle_unsafe_to_fork(why, sizeof(why))) {
-    Refuse(state.self.instance, why);
-  } else {
+  state.safe = !rekindle_unsafe_to_fork(why, sizeof(why));
+  if (state.safe) {
     rekindle_up();
+  } else {
+    Refuse(state.self.instance, why);
   }
 }
 
@@ -384,7 +425,10 @@ static bool TakeRequest(void) {
   } else if (ReadIdentity(&message, &state.child) < 0) {
     snprintf(why, sizeof(why), "%s", state.error);
   } else {
-    good = !rekindle_unsafe_to_fork(why, sizeof(why));
+    int own[REKINDLE_MOST_DESCRIPTORS + 2];
+    size_t count = OwnDescriptors(own);
+    good = state.safe ? rekindle_fork_is_still_safe(own, count, why, sizeof(why))
+                      : rekindle_fork_is_safe(own, count, why, sizeof(why));
   }
   if (!good) Refuse(instance, why);
   rekindle_json_free(&message);
@@ -457,42 +501,14 @@ enum rekindle_event rekindle_fork_child(void) {
   return REKINDLE_FORKED;
 }
 
-struct libraries {
-  char* paths[8];
-  size_t count;
-};
-
-static int CollectLibcrypto(struct dl_phdr_info* object, size_t size, void* data) {
-  (void)size;
-  struct libraries* found = data;
-  const char* name = strrchr(object->dlpi_name, '/');
-  if (name == NULL || strncmp(name, "/libcrypto", 10) != 0) return 0;
-  found->paths[found->count] = strdup(object->dlpi_name);
-  if (found->paths[found->count] != NULL) ++found->count;
-  return found->count == sizeof(found->paths) / sizeof(found->paths[0]);
-}
-
-/* OpenSSL notices a fork by the PID, which a copy in its own PID namespace has in common with the template,
- * and a restore not at all. */
-static void MixIntoLibcrypto(const char* path) {
-  void* library = dlopen(path, RTLD_NOLOAD | RTLD_LAZY);
-  if (library == NULL) return;
-  void (*add)(const void*, int, double);
-  unsigned char bytes[48];
-  *(void**)&add = dlsym(library, "RAND_add");
-  if (add != NULL && getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes))
-    add(bytes, sizeof(bytes), sizeof(bytes));
-  explicit_bzero(bytes, sizeof(bytes));
-  dlclose(library);
-}
-
 void rekindle_renew(void) {
-  struct libraries found = {0};
-  dl_iterate_phdr(CollectLibcrypto, &found);
-  for (size_t i = 0; i < found.count; ++i) {
-    MixIntoLibcrypto(found.paths[i]);
-    free(found.paths[i]);
+  unsigned char bytes[48];
+  for (size_t i = 0; i < state.openssl_count; ++i) {
+    if (getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes)) {
+      state.openssl_add[i](bytes, sizeof(bytes), sizeof(bytes));
+    }
   }
+  explicit_bzero(bytes, sizeof(bytes));
 }
 
 void rekindle_up(void) {

@@ -45,6 +45,20 @@ static uint64_t Digest(void) {
   return sum;
 }
 
+/* libc reads the CPU from what the kernel writes into the thread's own memory, which a copy has to ask for anew. */
+static bool KnowsItsCpu(void) {
+  cpu_set_t all, one;
+  if (sched_getaffinity(0, sizeof(all), &all) < 0) return false;
+  bool right = true;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &all)) continue;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    right = right && sched_setaffinity(0, sizeof(one), &one) == 0 && sched_getcpu() == cpu;
+  }
+  return sched_setaffinity(0, sizeof(all), &all) == 0 && right;
+}
+
 static void Report(int file, const struct rekindle_restored* restored) {
   char next[5] = "", host[65] = "", directory[256] = "", text[4096];
   if (read(file, next, 4) < 0) err(1, "read");
@@ -55,10 +69,10 @@ static void Report(int file, const struct rekindle_restored* restored) {
       text, sizeof(text),
       "{\"type\":\"report\",\"instance\":\"%s\",\"name\":\"%s\",\"tag\":\"%s\",\"order\":\"%s\",\"pid\":%d,"
       "\"session\":%d,\"random\":\"%d\",\"next\":\"%s\",\"host\":\"%s\",\"directory\":\"%s\",\"count\":%d,"
-      "\"digest\":\"%llx\",\"atfork\":\"%d %d %d\",\"cpu_known\":%s}",
+      "\"digest\":\"%llx\",\"atfork\":\"%d %d %d\",\"knows_its_cpu\":%s}",
       restored->instance, restored->name, tag == NULL ? "" : tag, order, getpid(), getsid(0), rand(), next,
       host, directory, count, (unsigned long long)Digest(), prepared, came_up_as_parent, came_up_as_child,
-      sched_getcpu() >= 0 ? "true" : "false");
+      KnowsItsCpu() ? "true" : "false");
   if (rekindle_send(text) < 0) errx(1, "%s", rekindle_error());
 }
 

@@ -126,7 +126,7 @@ TEST_P(TemplateTest, ForksManyCopiesAndStaysAsItWas) {
     EXPECT_EQ(report["digest"], *digest);
     if (GetParam() == Language::kC) {
       EXPECT_EQ(report["atfork"], absl::StrCat(i + 1, " ", i, " 1"));
-      EXPECT_EQ(report["cpu_known"], true);
+      EXPECT_EQ(report["knows_its_cpu"], true);
     } else {
       numpys.insert(report["numpy"]);
       ssls.insert(report["ssl"]);
