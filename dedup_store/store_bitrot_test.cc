@@ -123,6 +123,11 @@ class StoreBitRotTest : public DamagedManyTimesTest {
     RK_ASSERT_OK(late.Commit(*store_, "late:1"));
     std::string warning;
     RK_ASSERT_OK(store_->ChangeLimits(quota_, &warning));
+    for (const char* reference : {"raw:1", "mixed:1"}) {
+      auto image = store_->Find(reference);
+      RK_ASSERT_OK(image);
+      RK_ASSERT_OK(store_->PutNote(*image, kWorkingSetNote, Prose(1, 9)));
+    }
     for (const auto& [reference, image] : images_) image.ExpectIn(*store_, reference);
     ExpectWhole();
     store_.reset();

@@ -184,6 +184,34 @@ TEST_F(StoreFaultTest, GcLosesNothing) {
   EXPECT_EQ(last.packs_rewritten, 1u);
 }
 
+TEST_F(StoreFaultTest, ANoteIsTheOldOneOrTheNewOne) {
+  auto image = base_.Commit(*store_, "job:1");
+  RK_ASSERT_OK(image);
+  RK_ASSERT_OK(store_->PutNote(*image, kWorkingSetNote, "old"));
+  FailEach([&](Store& store) { return store.PutNote(*image, kWorkingSetNote, MakePages(3, 5)); },
+           [&](const Left& left) {
+             auto note = store_->GetNote(image->digest, kWorkingSetNote);
+             RK_ASSERT_OK(note);
+             EXPECT_TRUE(*note == MakePages(3, 5) || (*note == "old" && !left.done));
+             base_.ExpectIn(*store_, "job:1");
+           });
+}
+
+TEST_F(StoreFaultTest, AnImageWithANoteGoesAllOrNotAtAll) {
+  auto image = base_.Commit(*store_, "job:1");
+  RK_ASSERT_OK(image);
+  RK_ASSERT_OK(store_->PutNote(*image, kWorkingSetNote, "note"));
+  FailEach([&](Store& store) { return store.Remove("job:1"); },
+           [&](const Left& left) {
+             const bool there = store_->Find("job:1").ok();
+             EXPECT_TRUE(!there || !left.done);
+             EXPECT_TRUE(there || left.done || !left.certain);
+             if (there) base_.ExpectIn(*store_, "job:1");
+             auto note = store_->GetNote(image->digest, kWorkingSetNote);
+             EXPECT_TRUE(absl::IsNotFound(note.status()) || (there && *note == "note")) << note.status();
+           });
+}
+
 // Of a store whose catalog is lost the check, too, has to make it again.
 class StoreRebuildFaultTest : public StoreFaultTest {
  protected:
