@@ -45,7 +45,8 @@ static uint64_t Digest(void) {
   return sum;
 }
 
-/* libc reads the CPU from what the kernel writes into the thread's own memory, which a copy has to ask for anew. */
+/* libc reads the CPU from what the kernel writes into the thread's own memory, which a copy has to ask for
+ * anew. */
 static bool KnowsItsCpu(void) {
   cpu_set_t all, one;
   if (sched_getaffinity(0, sizeof(all), &all) < 0) return false;
@@ -59,7 +60,7 @@ static bool KnowsItsCpu(void) {
   return sched_setaffinity(0, sizeof(all), &all) == 0 && right;
 }
 
-static void Report(int file, const struct rekindle_restored* restored) {
+static void Report(int file, int twin, const struct rekindle_restored* restored) {
   char next[5] = "", host[65] = "", directory[256] = "", text[4096];
   if (read(file, next, 4) < 0) err(1, "read");
   gethostname(host, sizeof(host));
@@ -69,10 +70,12 @@ static void Report(int file, const struct rekindle_restored* restored) {
       text, sizeof(text),
       "{\"type\":\"report\",\"instance\":\"%s\",\"name\":\"%s\",\"tag\":\"%s\",\"order\":\"%s\",\"pid\":%d,"
       "\"session\":%d,\"random\":\"%d\",\"next\":\"%s\",\"host\":\"%s\",\"directory\":\"%s\",\"count\":%d,"
-      "\"digest\":\"%llx\",\"atfork\":\"%d %d %d\",\"knows_its_cpu\":%s}",
+      "\"digest\":\"%llx\",\"atfork\":\"%d %d %d\",\"knows_its_cpu\":%s,"
+      "\"twin_follows\":%s}",
       restored->instance, restored->name, tag == NULL ? "" : tag, order, getpid(), getsid(0), rand(), next,
       host, directory, count, (unsigned long long)Digest(), prepared, came_up_as_parent, came_up_as_child,
-      KnowsItsCpu() ? "true" : "false");
+      KnowsItsCpu() ? "true" : "false",
+      lseek(file, 0, SEEK_CUR) == lseek(twin, 0, SEEK_CUR) ? "true" : "false");
   if (rekindle_send(text) < 0) errx(1, "%s", rekindle_error());
 }
 
@@ -93,6 +96,7 @@ int main(int argc, char** argv) {
   int file = argc == 2 ? open(argv[1], O_RDONLY) : -1;
   char first[4];
   if (file < 0 || read(file, first, 4) != 4) err(2, "a file with 4 bytes was expected");
+  int twin = dup(file);
   memory = malloc(kMemoryWords * sizeof(*memory));
   for (size_t i = 0; i < kMemoryWords; ++i) memory[i] = i * 0x9e3779b97f4a7c15u + 1;
   if (getenv("UNSAFE") != NULL) MakeUnsafe(getenv("UNSAFE"), file);
@@ -122,7 +126,11 @@ int main(int argc, char** argv) {
       ssize_t length = recv(rekindle_channel(), message, sizeof(message) - 1, 0);
       if (length <= 0) return 0;
       message[length] = '\0';
-      if (strstr(message, "report") != NULL) Report(file, &restored);
+      if (strstr(message, "report") != NULL) Report(file, twin, &restored);
+      if (strstr(message, "print") != NULL) {
+        dprintf(STDOUT_FILENO, "%s\n", restored.instance);
+        rekindle_send("{}");
+      }
       if (strstr(message, "spoil") != NULL) Spoil();
       again = strstr(message, "again") != NULL;
       if (strstr(message, "exit") != NULL) return 7;

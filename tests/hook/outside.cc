@@ -192,7 +192,8 @@ std::optional<Channel> TakePeer(pid_t pid) {
   return Channel(std::move(peer));
 }
 
-Domain::Domain(const std::vector<std::string>& argv, const std::vector<std::string>& environment) {
+Domain::Domain(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
+               const std::string& output) {
   auto [heard, ready] = Pipe();
   std::vector<std::string> arguments = argv, variables = environment;
   std::vector<char*> argument_pointers = Pointers(arguments), variable_pointers = Pointers(variables);
@@ -206,7 +207,7 @@ Domain::Domain(const std::vector<std::string>& argv, const std::vector<std::stri
       ::setsid();
       int null = ::open("/dev/null", O_RDWR);
       ::dup2(null, 0);
-      ::dup2(null, 1);
+      ::dup2(::open(output.c_str(), O_WRONLY | O_CREAT, 0600), 1);
       ::close_range(3, ~0u, 0);
       ::execve(argument_pointers[0], argument_pointers.data(), variable_pointers.data());
       ::_exit(127);

@@ -51,7 +51,9 @@ class Domain {
  public:
   static constexpr pid_t kPidInside = 4242;
 
-  Domain(const std::vector<std::string>& argv, const std::vector<std::string>& environment);
+  // Its standard output is written to `output`, from the start of that file.
+  Domain(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
+         const std::string& output = "/dev/null");
   Domain(const Domain&) = delete;
   Domain& operator=(const Domain&) = delete;
   ~Domain();

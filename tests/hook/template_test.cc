@@ -31,8 +31,10 @@ int Forks() {
 
 class Template {
  public:
-  Template(const std::vector<std::string>& command, std::vector<std::string> environment)
-      : domain_(command, (environment.push_back("REKINDLE_HOLD=1"), ProgramEnvironment(environment))) {
+  Template(const std::vector<std::string>& command, std::vector<std::string> environment,
+           const std::string& output = "/dev/null")
+      : domain_(command, (environment.push_back("REKINDLE_HOLD=1"), ProgramEnvironment(environment)),
+                output) {
     std::optional<Channel> peer = TakePeer(domain_.program());
     EXPECT_TRUE(peer.has_value());
     if (!peer.has_value()) return;
@@ -127,6 +129,7 @@ TEST_P(TemplateTest, ForksManyCopiesAndStaysAsItWas) {
     if (GetParam() == Language::kC) {
       EXPECT_EQ(report["atfork"], absl::StrCat(i + 1, " ", i, " 1"));
       EXPECT_EQ(report["knows_its_cpu"], true);
+      EXPECT_EQ(report["twin_follows"], true);
     } else {
       numpys.insert(report["numpy"]);
       ssls.insert(report["ssl"]);
@@ -262,6 +265,20 @@ TEST_P(TemplateTest, RefusesWhatItCannotDo) {
   EXPECT_TRUE(ChildrenOf(from.pid()).empty());
   EXPECT_EQ(Namespace(from.pid(), "pid_for_children"), Namespace(from.pid(), "pid"));
   EXPECT_EQ(Copy(&from, "copy").up, kUp);
+}
+
+TEST(TemplateFilesTest, CopiesWriteToOneLog) {
+  ProgramFolder folder;
+  std::string log = folder.path() + "/log";
+  Template from(ProgramCommand(Language::kC, folder.file()), {}, log);
+  std::string expected;
+  for (const char* instance : {"first", "second", "third"}) {
+    Copy copy(&from, instance);
+    ASSERT_EQ(copy.up, kUp);
+    EXPECT_EQ(copy.channel.Ask({{"type", "print"}}), Json::object());
+    absl::StrAppend(&expected, instance, "\n");
+  }
+  EXPECT_EQ(*ReadFile(log), expected);
 }
 
 TEST(TemplateSafetyTest, AnUnsafeProgramRefuses) {
