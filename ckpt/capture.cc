@@ -316,6 +316,7 @@ class CaptureRun {
       external->set_resource(tty);
       external->set_why("a terminal whose other side is outside the job");
     }
+    for (const std::string& socket : job_.control_sockets) manifest.add_control_sockets(socket);
     criu::DumpOptions dump = DumpOptions();
     manifest.set_shell_job(dump.shell_job);
     manifest.set_tcp_established(dump.tcp_established);

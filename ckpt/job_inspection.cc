@@ -26,6 +26,7 @@
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "rekindle/v1/control_channel.h"
 
 namespace rekindle::ckpt {
 namespace {
@@ -197,6 +198,12 @@ class DescriptorScan {
       if (slot.kind == "tty" && !external) slot.resource.clear();
     }
     job.stdio = std::move(stdio_);
+    for (auto& [pid, sockets] : control_) {
+      if (sockets.size() != 2) continue;
+      job.control_sockets = std::move(sockets);
+      job.hook_process = pid;
+      break;
+    }
     job.device_users.assign(device_users_.begin(), device_users_.end());
     job.needs_link_remap = needs_link_remap_;
     for (auto& [inode, socket] : established_) {
@@ -226,7 +233,10 @@ class DescriptorScan {
     if (absl::StartsWith(d.target, "/dev/pts/") && d.target != "/dev/pts/ptmx") AddTerminal(d);
     if (d.target == "/dev/ptmx" || d.target == "/dev/pts/ptmx") AddMaster(d);
     if (absl::EndsWith(d.target, kDeleted)) NoteDeleted(d);
-    if (absl::StartsWith(d.target, "socket:[")) NoteSocket(d);
+    if (absl::StartsWith(d.target, "socket:[")) {
+      NoteSocket(d);
+      if (d.fd == v1::kControlDescriptor || d.fd == v1::kControlPeer) control_[d.pid].push_back(d.target);
+    }
     return absl::OkStatus();
   }
 
@@ -297,6 +307,7 @@ class DescriptorScan {
   }
 
   std::vector<StdioDescriptor> stdio_;
+  std::map<pid_t, std::vector<std::string>> control_;
   std::map<int, std::string> slaves_;
   std::set<int> masters_;
   std::set<pid_t> device_users_;

@@ -47,8 +47,12 @@ struct JobInspection {
   bool session_outside = false;            // the root's session leader is not in the tree: CRIU's shell job
   uint32_t established_tcp = 0;            // connections
   std::vector<std::string> established_examples;  // "127.0.0.1:80 -> 127.0.0.1:4000"
-  bool needs_link_remap = false;                  // a deleted name of a file that has others
-  std::vector<pid_t> device_users;                // processes with /dev/nvidia* open
+  // CRIU's names of the two ends of the runtime hook's channel; empty: nothing is held by it. `hook_process`
+  // holds it.
+  std::vector<std::string> control_sockets;
+  pid_t hook_process = 0;
+  bool needs_link_remap = false;    // a deleted name of a file that has others
+  std::vector<pid_t> device_users;  // processes with /dev/nvidia* open
   std::vector<std::string> warnings;
 
   std::vector<pid_t> pids() const;

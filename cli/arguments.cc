@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "cli/clone_arguments.h"
 #include "cli/gpu_arguments.h"
 
 namespace rekindle::cli {
@@ -218,6 +219,7 @@ class Parser {
   std::string ckpt_target_, ckpt_memory_, restore_gpu_map_;
   std::vector<std::string> ckpt_labels_;
   v1::RestoreRequest restore_;
+  CloneArguments clone_;
   v1::RemoveImagesRequest remove_;
   std::vector<std::string> remove_images_;
   v1::DoctorRequest doctor_;
@@ -336,6 +338,7 @@ void Parser::AddJobCommands() {
       ->add_option("--gpu-map", restore_gpu_map_,
                    "Onto other GPUs of the same model; UUIDs from 'nvidia-smi -L' [the same, or free ones]")
       ->type_name("OLD=NEW,...");
+  clone_.AddTo(restore);
 
   CLI::App* ps = AddCommand("ps", "List jobs", "  rekindle ps\n  rekindle ps --all\n");
   Flag(
@@ -481,6 +484,7 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     if (!restore_gpu_map_.empty()) {
       RK_RETURN_IF_ERROR(ParseGpuMap(restore_gpu_map_, restore_.mutable_gpu_map()));
     }
+    RK_RETURN_IF_ERROR(clone_.Apply(&restore_));
     command_ = restore_;
   } else if (name == "gpu") {
     RK_ASSIGN_OR_RETURN(command_, gpu_.Finish());

@@ -89,6 +89,7 @@ std::vector<std::string> RestoreArguments(const RestoreOptions& options) {
   std::vector<std::string> arguments = {"restore"};
   AddCommon(options, &arguments);
   if (options.leave_stopped) arguments.push_back("--leave-stopped");
+  if (options.lazy_pages) arguments.push_back("--lazy-pages");
   if (options.detach) arguments.push_back("--restore-detached");
   if (!options.pidfile.empty()) {
     arguments.push_back("--pidfile");

@@ -1,7 +1,6 @@
 #include "criu/restore_session.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -19,28 +18,13 @@
 #include "base/subprocess.h"
 #include "criu/failure.h"
 #include "criu/image_files.h"
-#include "criu/images.pb.h"
 #include "criu/process_tree.h"
+#include "criu/restore_conversation.h"
 
 namespace rekindle::criu {
 namespace {
 
-// Values of CRIU's RPC.
-constexpr int kTypeRestore = 2;
-constexpr int kTypeNotify = 6;
-constexpr int kCgroupModeIgnore = 0;
-constexpr absl::string_view kTasksReadyStage = "post-restore";
-
 constexpr int kSocketInCriu = 3;
-constexpr int kFirstInheritedInCriu = 16;
-constexpr size_t kMaxMessageBytes = 1 << 20;
-
-// How the conversation ended.
-struct Outcome {
-  absl::Status status;       // OK: CRIU reported success
-  bool criu_failed = false;  // the log says why
-  pid_t root = 0;            // as far as known
-};
 
 absl::StatusOr<UniqueFd> MakeConfigFile(const std::vector<std::string>& arguments) {
   UniqueFd file(::memfd_create("rekindle-criu.conf", MFD_CLOEXEC));
@@ -71,7 +55,14 @@ class RestoreSession {
     }
     RK_RETURN_IF_ERROR(OpenDirectories());
     RK_RETURN_IF_ERROR(Start(installation));
-    Outcome outcome = Converse();
+    RestoreConversation conversation(socket_.get(), criu_.pidfd(), cancel_fd_);
+    RK_RETURN_IF_ERROR(conversation.Send(request_));
+    RestoreOutcome outcome = conversation.Run([this](pid_t root) {
+      absl::Status status = TasksReady(root);
+      // CRIU kills the tree at our word: its orphans must come to us.
+      if (!status.ok()) subreaper_.emplace();
+      return status;
+    });
     if (outcome.status.ok()) {
       // It has nothing more to do than to exit.
       criu_.Wait().IgnoreError();
@@ -100,12 +91,12 @@ class RestoreSession {
     socket_.Reset(pair[0]);
     UniqueFd theirs(pair[1]);
 
-    pb::RpcRequest request;
-    request.set_type(kTypeRestore);
-    FillOptions(request.mutable_options());
+    request_ = RestoreRequest(options_);
+    request_.mutable_options()->set_images_directory_fd(images_fd_.get());
+    request_.mutable_options()->set_work_directory_fd(work_fd_.get());
     if (!options_.extra.empty()) {
       RK_ASSIGN_OR_RETURN(config_, MakeConfigFile(options_.extra));
-      request.mutable_options()->set_config_file(absl::StrCat("/proc/", ::getpid(), "/fd/", config_.get()));
+      request_.mutable_options()->set_config_file(absl::StrCat("/proc/", ::getpid(), "/fd/", config_.get()));
     }
 
     SubprocessOptions process;
@@ -114,7 +105,7 @@ class RestoreSession {
     int next = kFirstInheritedInCriu;
     for (const auto& [descriptor, resource] : options_.inherit_fd) {
       process.descriptors.emplace_back(descriptor, next);
-      pb::RpcInheritedDescriptor* inherited = request.mutable_options()->add_inherited_fds();
+      pb::RpcInheritedDescriptor* inherited = request_.mutable_options()->add_inherited_fds();
       inherited->set_resource(resource);
       inherited->set_fd(next++);
     }
@@ -122,107 +113,7 @@ class RestoreSession {
     // It sees the socket close instead and takes the tree down itself.
     RK_ASSIGN_OR_RETURN(criu_, Subprocess::Start(process));
     criu_start_ticks_ = StartTicks(criu_.pid()).value_or(0);
-    return Send(request);
-  }
-
-  void FillOptions(pb::RpcOptions* rpc) const {
-    rpc->set_images_directory_fd(images_fd_.get());
-    rpc->set_work_directory_fd(work_fd_.get());
-    rpc->set_log_file(options_.log_file);
-    rpc->set_log_level(2);  // as in command_line.cc
-    rpc->set_notify(true);
-    rpc->set_restore_sibling(true);
-    rpc->set_cgroup_mode(kCgroupModeIgnore);
-    rpc->set_evasive_devices(true);
-    rpc->set_shell_job(options_.shell_job);
-    rpc->set_tcp_established(options_.tcp_established);
-    rpc->set_tcp_close(options_.tcp_close);
-    rpc->set_file_locks(options_.file_locks);
-    rpc->set_external_unix_sockets(options_.external_unix_sockets);
-    if (options_.leave_stopped) rpc->set_leave_stopped(true);
-    for (const std::string& external : options_.external) rpc->add_external(external);
-  }
-
-  absl::Status Send(const pb::RpcRequest& request) {
-    std::string bytes = request.SerializeAsString();
-    for (;;) {
-      ssize_t n = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (n >= 0) return absl::OkStatus();
-      if (errno == EINTR) continue;
-      // A peer that is gone is noticed, and explained better, where its answer is read.
-      if (errno == EPIPE || errno == ECONNRESET) return absl::OkStatus();
-      return ErrnoStatus(errno, "talking to CRIU");
-    }
-  }
-
-  // The next message; nothing when CRIU has gone without one.
-  absl::StatusOr<std::optional<pb::RpcResponse>> Receive() {
-    for (;;) {
-      // CRIU's own end is watched too: tasks in the making hold copies of its socket, so that its death alone
-      // does not bring end-of-file.
-      pollfd entries[3] = {{socket_.get(), POLLIN, 0}, {cancel_fd_, POLLIN, 0}, {criu_.pidfd(), POLLIN, 0}};
-      if (::poll(entries, 3, -1) < 0) {
-        if (errno == EINTR) continue;
-        return ErrnoStatus(errno, "waiting for CRIU");
-      }
-      if (entries[1].revents != 0) return absl::CancelledError("restore cancelled");
-      std::string bytes(kMaxMessageBytes, '\0');
-      // Plain recv drops descriptors that may ride along (a terminal's), which is what we want.
-      ssize_t n = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0 && errno == EAGAIN) {
-        if (entries[2].revents != 0) return std::nullopt;
-        continue;
-      }
-      if (n <= 0) return std::nullopt;
-      pb::RpcResponse response;
-      if (!response.ParseFromArray(bytes.data(), static_cast<int>(n))) {
-        return absl::InternalError("CRIU sent a message over its RPC that can't be read");
-      }
-      return response;
-    }
-  }
-
-  // Answers CRIU's questions until it reports the end.
-  Outcome Converse() {
-    Outcome outcome;
-    absl::Status refusal;
-    for (;;) {
-      absl::StatusOr<std::optional<pb::RpcResponse>> received = Receive();
-      if (!received.ok()) {
-        outcome.status = received.status();
-        return outcome;
-      }
-      if (!received->has_value()) {
-        outcome.status = refusal.ok() ? absl::InternalError("CRIU ended early") : refusal;
-        outcome.criu_failed = refusal.ok();
-        return outcome;
-      }
-      const pb::RpcResponse& response = **received;
-      if (response.type() != kTypeNotify) {
-        if (response.restored().pid() > 0) outcome.root = response.restored().pid();
-        if (!refusal.ok()) {
-          outcome.status = refusal;
-        } else if (!response.success() || outcome.root <= 0) {
-          outcome.status = absl::InternalError("CRIU failed");
-          outcome.criu_failed = true;
-        }
-        return outcome;
-      }
-      if (response.notification().pid() > 0) outcome.root = response.notification().pid();
-      if (response.notification().stage() == kTasksReadyStage) {
-        refusal = TasksReady(outcome.root);
-        // CRIU kills the tree at our word: its orphans must come to us.
-        if (!refusal.ok()) subreaper_.emplace();
-      }
-      pb::RpcRequest answer;
-      answer.set_type(kTypeNotify);
-      answer.set_notify_success(refusal.ok());
-      if (absl::Status sent = Send(answer); !sent.ok()) {
-        outcome.status = sent;
-        return outcome;
-      }
-    }
+    return absl::OkStatus();
   }
 
   absl::Status TasksReady(pid_t root) {
@@ -234,7 +125,7 @@ class RestoreSession {
   }
 
   // Leaves nothing of the tree and says what went wrong.
-  absl::Status CleanUp(const Outcome& outcome) {
+  absl::Status CleanUp(const RestoreOutcome& outcome) {
     if (!subreaper_.has_value()) subreaper_.emplace();
     ExitState exit;
     if (outcome.status.code() == absl::StatusCode::kCancelled && !outcome.criu_failed) {
@@ -267,6 +158,7 @@ class RestoreSession {
   const RestoreOptions& options_;
   RestoreObserver* const observer_;
   const int cancel_fd_;
+  pb::RpcRequest request_;
   UniqueFd images_fd_, work_fd_, config_, socket_;
   Subprocess criu_;
   uint64_t criu_start_ticks_ = 0;
@@ -275,6 +167,29 @@ class RestoreSession {
 };
 
 }  // namespace
+
+absl::Status RunRestoreOver(const CriuConnection& criu, const RestoreOptions& options,
+                            const std::function<absl::Status(pid_t root)>& tasks_ready, int cancel_fd,
+                            pid_t* root) {
+  pb::RpcRequest request = RestoreRequest(options);
+  request.mutable_options()->set_images_directory_fd(-1);
+  request.mutable_options()->set_images_directory(options.images_directory);
+  request.mutable_options()->set_work_directory_fd(criu.work_directory_fd);
+  for (const auto& [fd, resource] : options.inherit_fd) {
+    pb::RpcInheritedDescriptor* inherited = request.mutable_options()->add_inherited_fds();
+    inherited->set_resource(resource);
+    inherited->set_fd(fd);
+  }
+  RestoreConversation conversation(criu.socket, criu.pidfd, cancel_fd);
+  RK_RETURN_IF_ERROR(conversation.Send(request));
+  RestoreOutcome outcome = conversation.Run(tasks_ready);
+  *root = outcome.root;
+  if (outcome.status.ok() || !outcome.criu_failed) return outcome.status;
+  absl::StatusOr<std::string> log = ReadFile(criu.log);
+  ExitState exit;
+  exit.code = 1;
+  return FailureStatus(Operation::kRestore, exit, log.ok() ? *log : "", criu.log);
+}
 
 absl::StatusOr<RestoredTree> RunRestore(const Installation& criu, const RestoreOptions& options,
                                         RestoreObserver* observer, int cancel_fd) {

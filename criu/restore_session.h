@@ -32,4 +32,19 @@ struct RestoredTree {
 absl::StatusOr<RestoredTree> RunRestore(const Installation& criu, const RestoreOptions& options,
                                         RestoreObserver* observer, int cancel_fd);
 
+// A `criu swrk` that somebody else has started, and will clean up after.
+struct CriuConnection {
+  int socket = -1;             // its RPC socket
+  int pidfd = -1;              // readable when it has ended
+  int work_directory_fd = -1;  // a descriptor of the process at the other end of its socket, as CRIU sees it
+  std::string log;             // where its log is for us
+};
+
+// Runs one restore over it. RestoreOptions::images_directory is a path as CRIU sees it; `inherit_fd` has
+// CRIU's own numbers; work_directory, pidfile and extra are not used. `root` is in CRIU's PID namespace, and
+// so is what `tasks_ready` is given (see RestoreObserver). On failure the caller takes down what is left.
+absl::Status RunRestoreOver(const CriuConnection& criu, const RestoreOptions& options,
+                            const std::function<absl::Status(pid_t root)>& tasks_ready, int cancel_fd,
+                            pid_t* root);
+
 }  // namespace rekindle::criu

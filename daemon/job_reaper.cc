@@ -35,10 +35,38 @@ JobReaper::~JobReaper() {
   thread_.join();
 }
 
+namespace {
+
+ExitState ReapChild(pid_t pid) {
+  int status = 0;
+  pid_t reaped;
+  do {
+    reaped = ::waitpid(pid, &status, __WALL);
+  } while (reaped < 0 && errno == EINTR);
+  ExitState exit;
+  if (reaped != pid) {
+    exit.code = 255;  // somebody else's child after all: how it ended nobody can tell
+  } else if (WIFSIGNALED(status)) {
+    exit.signal = WTERMSIG(status);
+  } else {
+    exit.code = WEXITSTATUS(status);
+  }
+  return exit;
+}
+
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<const JobEnd>> JobReaper::Adopt(pid_t pid,
                                                                std::function<void(const ExitState&)> on_end) {
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd.valid()) return ErrnoStatus(errno, absl::StrCat("watching process ", pid));
+  return Watch(
+      std::move(pidfd), [pid](int) { return ReapChild(pid); }, std::move(on_end));
+}
+
+absl::StatusOr<std::shared_ptr<const JobEnd>> JobReaper::Watch(UniqueFd ended,
+                                                               std::function<ExitState(int ended)> how,
+                                                               std::function<void(const ExitState&)> on_end) {
   auto end = std::make_shared<JobEnd>();
   absl::MutexLock lock(&mutex_);
   if (!thread_.joinable()) {
@@ -54,15 +82,15 @@ absl::StatusOr<std::shared_ptr<const JobEnd>> JobReaper::Adopt(pid_t pid,
     stop_ = std::move(stop);
     thread_ = std::thread(&JobReaper::Loop, this);
   }
-  int key = pidfd.get();
-  watched_[key] = Watched{pid, std::move(pidfd), end, std::move(on_end)};
+  int key = ended.get();
+  watched_[key] = Watched{std::move(ended), std::move(how), end, std::move(on_end)};
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = key;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, key, &event) != 0) {
     int error = errno;
     watched_.erase(key);
-    return ErrnoStatus(error, absl::StrCat("watching process ", pid));
+    return ErrnoStatus(error, "watching a job");
   }
   return end;
 }
@@ -84,29 +112,17 @@ void JobReaper::Loop() {
   }
 }
 
-void JobReaper::Reap(int pidfd) {
+void JobReaper::Reap(int ended) {
   Watched watched;
   {
     absl::MutexLock lock(&mutex_);
-    auto it = watched_.find(pidfd);
+    auto it = watched_.find(ended);
     if (it == watched_.end()) return;
     watched = std::move(it->second);
     watched_.erase(it);
-    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, pidfd, nullptr);
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, ended, nullptr);
   }
-  int status = 0;
-  pid_t reaped;
-  do {
-    reaped = ::waitpid(watched.pid, &status, __WALL);
-  } while (reaped < 0 && errno == EINTR);
-  ExitState exit;
-  if (reaped != watched.pid) {
-    exit.code = 255;  // somebody else's child after all: how it ended nobody can tell
-  } else if (WIFSIGNALED(status)) {
-    exit.signal = WTERMSIG(status);
-  } else {
-    exit.code = WEXITSTATUS(status);
-  }
+  const ExitState exit = watched.how(watched.ended.get());
   if (watched.on_end) watched.on_end(exit);
   watched.end->Set(exit);
 }

@@ -42,19 +42,24 @@ class JobReaper {
   // reaper's thread, before the returned JobEnd tells.
   absl::StatusOr<std::shared_ptr<const JobEnd>> Adopt(pid_t pid, std::function<void(const ExitState&)> on_end)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // A job that is somebody else's child: `ended` becomes readable when it has ended, and `how` tells how it
+  // did.
+  absl::StatusOr<std::shared_ptr<const JobEnd>> Watch(UniqueFd ended, std::function<ExitState(int ended)> how,
+                                                      std::function<void(const ExitState&)> on_end)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Watched {
-    pid_t pid = 0;
-    UniqueFd pidfd;
+    UniqueFd ended;
+    std::function<ExitState(int ended)> how;
     std::shared_ptr<JobEnd> end;
     std::function<void(const ExitState&)> on_end;
   };
   void Loop();
-  void Reap(int pidfd) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Reap(int ended) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Mutex mutex_;
-  std::map<int, Watched> watched_ ABSL_GUARDED_BY(mutex_);  // by pidfd
+  std::map<int, Watched> watched_ ABSL_GUARDED_BY(mutex_);  // by descriptor
   UniqueFd epoll_ ABSL_GUARDED_BY(mutex_);                  // made once, then constant
   UniqueFd stop_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;

@@ -63,7 +63,8 @@ Node::Node(NodeOptions options)
       policy_(::geteuid(), options_.admin_group),
       jobs_(absl::StrCat(options_.runtime_directory, "/jobs")),
       gpus_(GpuOptions(options_.runtime_directory)),
-      gpu_jobs_(&gpus_, options_.gpu_host_budget) {}
+      gpu_jobs_(&gpus_, options_.gpu_host_budget),
+      clones_(options_.runtime_directory, options_.page_cache_bytes) {}
 
 absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
   absl::MutexLock lock(&mutex_);

@@ -20,6 +20,7 @@
 #include "daemon/job_registry.h"
 #include "dedup_store/store.h"
 #include "gpu_state/job_mover.h"
+#include "restore/clone.h"
 
 namespace rekindle::daemon {
 
@@ -28,8 +29,9 @@ struct NodeOptions {
   std::string runtime_directory;  // jobs, sockets, journals: short, gone after a reboot
   std::string log_directory;      // default place of jobs' logs
   std::optional<gid_t> admin_group;
-  uint64_t gpu_host_budget = UINT64_MAX;  // host memory that parked jobs' device memory may take
-  bool daemon = false;                    // false: hosted in the command's own process
+  uint64_t gpu_host_budget = UINT64_MAX;          // host memory that parked jobs' device memory may take
+  uint64_t page_cache_bytes = uint64_t{1} << 30;  // of images' pages that clones share
+  bool daemon = false;                            // false: hosted in the command's own process
 };
 
 // The places used when nothing else is said: /run/rekindle and /var/log/rekindle for root, folders of their
@@ -49,6 +51,7 @@ class Node {
   // Starts nothing before a job that uses a GPU is met.
   gpu::JobMover& gpus() { return gpus_; }
   GpuJobs& gpu_jobs() { return gpu_jobs_; }
+  restore::CloneStarter& clones() { return clones_; }
   enum class Access {
     kRead,    // the store must be there
     kWrite,   // the store must be there
@@ -83,6 +86,7 @@ class Node {
   JobReaper reaper_;
   gpu::JobMover gpus_;
   GpuJobs gpu_jobs_;
+  restore::CloneStarter clones_;
   std::atomic<bool> stopping_{false};
   absl::Mutex mutex_;
   std::shared_ptr<store::Store> store_ ABSL_GUARDED_BY(mutex_);

@@ -94,6 +94,7 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
                       FindImageFor(node, *store, call.caller, request.image(), "restore"));
   RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
+  if (request.has_clone()) return RestoreClones(node, call, request, *store, info, criu, send);
   RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store->OpenImage(info.digest));
   RK_ASSIGN_OR_RETURN(v1::JobManifest manifest, restore::ReadJobManifest(*reader));
   reader.reset();

@@ -67,15 +67,33 @@ absl::Status SendJobEnd(const Node& node, const Call& call, const JobEnd& end,
   return absl::OkStatus();
 }
 
+namespace {
+
+// Keeps the record up to date.
+std::function<void(const ExitState&)> AtEnd(Node& node, const JobRecord& record) {
+  return [&node, record](const ExitState& exit) {
+    absl::Status recorded = node.jobs().SetExit(record, exit);
+    if (!recorded.ok()) Log(LogLevel::kWarning, recorded.message());
+    Log(LogLevel::kInfo,
+        absl::StrCat("job '", record.name, "' (PID ", record.pid, ") ended: ", exit.ToString()));
+  };
+}
+
+}  // namespace
+
 absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool unique_name) {
   RegisteredJob job;
   RK_ASSIGN_OR_RETURN(job.record, node.jobs().Add(std::move(record), unique_name));
-  auto on_end = [&node, kept = job.record](const ExitState& exit) {
-    absl::Status recorded = node.jobs().SetExit(kept, exit);
-    if (!recorded.ok()) Log(LogLevel::kWarning, recorded.message());
-    Log(LogLevel::kInfo, absl::StrCat("job '", kept.name, "' (PID ", kept.pid, ") ended: ", exit.ToString()));
-  };
-  RK_ASSIGN_OR_RETURN(job.end, node.reaper().Adopt(job.record.pid, on_end));
+  RK_ASSIGN_OR_RETURN(job.end, node.reaper().Adopt(job.record.pid, AtEnd(node, job.record)));
+  return job;
+}
+
+absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool unique_name, UniqueFd ended,
+                                          std::function<ExitState(int ended)> how) {
+  RegisteredJob job;
+  RK_ASSIGN_OR_RETURN(job.record, node.jobs().Add(std::move(record), unique_name));
+  RK_ASSIGN_OR_RETURN(job.end,
+                      node.reaper().Watch(std::move(ended), std::move(how), AtEnd(node, job.record)));
   return job;
 }
 

@@ -1,6 +1,7 @@
 // What several remote procedures do the same way.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -35,6 +36,9 @@ struct RegisteredJob {
   std::shared_ptr<const JobEnd> end;
 };
 absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool unique_name);
+// A job that is not our child: see JobReaper::Watch.
+absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool unique_name, UniqueFd ended,
+                                          std::function<ExitState(int ended)> how);
 
 // A new log file under the default log folder, named after the job and the time, which the caller may read
 // and write.

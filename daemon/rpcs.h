@@ -30,6 +30,11 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
 absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& request,
                      const EventSink<v1::JobEvent>& send);
 
+// clone_rpc.cc: what Restore does when clones are asked for.
+absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreRequest& request,
+                           store::Store& store, const store::ImageInfo& info, const criu::Installation& criu,
+                           const EventSink<v1::JobEvent>& send);
+
 // gpu_rpcs.cc
 absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest& request,
                       v1::ListGpusResponse* response);

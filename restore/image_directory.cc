@@ -82,25 +82,6 @@ absl::StatusOr<std::string> ReadCriuFile(const store::ImageReader& image, absl::
   return image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, name));
 }
 
-// The tasks whose memory is stored by address, with their areas.
-absl::StatusOr<std::vector<TaskMemory>> ReadTaskMemories(const store::ImageReader& image,
-                                                         const v1::JobManifest& manifest) {
-  std::vector<TaskMemory> tasks;
-  for (const v1::PagesObject& object : manifest.pages()) {
-    if (!absl::StartsWith(object.object(), v1::kTaskMemoryPrefix)) continue;
-    TaskMemory task;
-    task.object = object;
-    absl::string_view id = absl::string_view(object.object()).substr(sizeof v1::kTaskMemoryPrefix - 1);
-    if (!absl::SimpleAtoi(id, &task.pid)) continue;
-    RK_ASSIGN_OR_RETURN(task.pagemap, ReadPagemap(image, object));
-    RK_ASSIGN_OR_RETURN(std::string mm, ReadCriuFile(image, absl::StrCat("mm-", task.pid, ".img")));
-    RK_ASSIGN_OR_RETURN(task.areas, criu::ParseMm(mm));
-    RK_ASSIGN_OR_RETURN(task.huge_pages_disabled, criu::HugePagesDisabled(mm));
-    tasks.push_back(std::move(task));
-  }
-  return tasks;
-}
-
 }  // namespace
 
 absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const std::string& directory,
@@ -133,7 +114,7 @@ void RemoveDeadRestores(const std::string& runtime_directory) {
 
 absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& image,
                                                     const v1::JobManifest& manifest,
-                                                    const std::string& runtime_directory,
+                                                    const std::string& runtime_directory, PagesWanted pages,
                                                     std::atomic<uint64_t>* bytes_done) {
   RK_RETURN_IF_ERROR(MakeDirectories(runtime_directory));
   const Place place = PlaceOf(runtime_directory);
@@ -148,17 +129,17 @@ absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& im
   }
   beginning = UniqueFd();
   ImageDirectory directory(std::move(temporary), std::move(lock));
-  RK_RETURN_IF_ERROR(directory.LayOut(image, manifest, bytes_done));
+  RK_RETURN_IF_ERROR(directory.LayOut(image, manifest, pages, bytes_done));
   return directory;
 }
 
 absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::JobManifest& manifest,
-                                    std::atomic<uint64_t>* bytes_done) {
+                                    PagesWanted pages_wanted, std::atomic<uint64_t>* bytes_done) {
   RK_RETURN_IF_ERROR(WriteCriuFiles(image, path(), false).status());
   RK_ASSIGN_OR_RETURN(std::string pstree, ReadCriuFile(image, "pstree.img"));
   RK_ASSIGN_OR_RETURN(tree_, criu::ParsePstree(pstree));
   RK_ASSIGN_OR_RETURN(std::vector<TaskMemory> tasks, ReadTaskMemories(image, manifest));
-  withheld_ = ChooseWithheld(tasks);
+  withheld_ = pages_wanted == PagesWanted::kLazy ? ChooseLazy(tasks) : ChooseWithheld(tasks);
 
   std::map<std::string, const WithheldTask*> by_object;
   for (const WithheldTask& task : withheld_) by_object[task.object] = &task;
@@ -178,7 +159,7 @@ absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::J
   return absl::OkStatus();
 }
 
-std::string ImageDirectory::KeepLogs(const std::string& runtime_directory) {
+std::string KeepRestoreLog(const std::string& runtime_directory, const std::string& folder) {
   constexpr char kFailed[] = "failed-restore-";
   auto names = ListDirectory(runtime_directory);
   std::vector<std::string> old;
@@ -189,9 +170,9 @@ std::string ImageDirectory::KeepLogs(const std::string& runtime_directory) {
     RemoveTree(absl::StrCat(runtime_directory, "/", old[i])).IgnoreError();
   }
   std::string kept = absl::StrCat(runtime_directory, "/", kFailed, absl::ToUnixSeconds(absl::Now()), "-",
-                                  path().substr(path().rfind('-') + 1));
-  if (!MakeDirectories(kept).ok()) return path();
-  auto log = ReadFile(absl::StrCat(path(), "/restore.log"));
+                                  folder.substr(folder.rfind('-') + 1));
+  if (!MakeDirectories(kept).ok()) return folder;
+  auto log = ReadFile(absl::StrCat(folder, "/restore.log"));
   if (log.ok()) WriteFile(absl::StrCat(kept, "/restore.log"), *log).IgnoreError();
   return kept;
 }

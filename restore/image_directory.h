@@ -16,34 +16,38 @@
 
 namespace rekindle::restore {
 
+// Which pages CRIU does not get: of large areas that are filled before the job runs (withheld_pages.h), or of
+// all that a pager serves while it runs.
+enum class PagesWanted { kEager, kLazy };
+
 // Owned by one thread at a time; removes its files when it goes.
 class ImageDirectory {
  public:
   // Lays out the image's small files and the pages that CRIU must have. `runtime_directory` is used when it
   // is a tmpfs, else /dev/shm. Folders of restores that died are removed on the way.
   static absl::StatusOr<ImageDirectory> Make(const store::ImageReader& image, const v1::JobManifest& manifest,
-                                             const std::string& runtime_directory,
+                                             const std::string& runtime_directory, PagesWanted pages,
                                              std::atomic<uint64_t>* bytes_done);
 
   const std::string& path() const { return directory_.path(); }
   const std::vector<criu::PstreeEntry>& tree() const { return tree_; }
   const std::vector<WithheldTask>& withheld() const { return withheld_; }
 
-  // The folder stays, with CRIU's log; its pages and other images, which may hold secrets, do not. Returns
-  // its path.
-  std::string KeepLogs(const std::string& runtime_directory);
-
  private:
   ImageDirectory(TemporaryDirectory directory, UniqueFd lock)
       : directory_(std::move(directory)), lock_(std::move(lock)) {}
   absl::Status LayOut(const store::ImageReader& image, const v1::JobManifest& manifest,
-                      std::atomic<uint64_t>* bytes_done);
+                      PagesWanted pages_wanted, std::atomic<uint64_t>* bytes_done);
 
   TemporaryDirectory directory_;
   UniqueFd lock_;  // locked: its restore lives
   std::vector<criu::PstreeEntry> tree_;
   std::vector<WithheldTask> withheld_;
 };
+
+// Saves CRIU's log from the folder of a restore that failed, which goes away with the pages and other images
+// in it that may hold secrets. Returns the folder where the log is now.
+std::string KeepRestoreLog(const std::string& runtime_directory, const std::string& folder);
 
 // Writes every small file of the image into `directory`, as it was dumped; only its expired timers are armed
 // again, and without `check_written_sizes` CRIU accepts that files which the job writes have grown.

@@ -178,7 +178,7 @@ TEST_F(ImageDirectoryTest, LayOutWithholdsTheHeapAndNothingElse) {
   std::atomic<uint64_t> done{0};
   std::string path;
   {
-    auto directory = ImageDirectory::Make(*reader_, manifest_, runtime(), &done);
+    auto directory = ImageDirectory::Make(*reader_, manifest_, runtime(), PagesWanted::kEager, &done);
     ASSERT_TRUE(directory.ok()) << directory.status();
     path = directory->path();
     std::map<std::string, std::string> laid_out = FilesIn(path);
@@ -209,7 +209,7 @@ TEST_F(ImageDirectoryTest, FolderOfADeadRestoreIsRemovedAndThatOfALivingOneIsNot
     Reopen();
     auto image = store_->OpenImage("job:1").value();
     std::atomic<uint64_t> done{0};
-    auto directory = ImageDirectory::Make(*image, manifest_, runtime(), &done);
+    auto directory = ImageDirectory::Make(*image, manifest_, runtime(), PagesWanted::kEager, &done);
     if (!directory.ok()) return directory.status().ToString();
     if (!WriteFileAtomically(note, directory->path()).ok()) return "note";
     ::kill(::getpid(), SIGKILL);
@@ -222,10 +222,10 @@ TEST_F(ImageDirectoryTest, FolderOfADeadRestoreIsRemovedAndThatOfALivingOneIsNot
   Reopen();
   auto image = store_->OpenImage("job:1").value();
   std::atomic<uint64_t> done{0};
-  auto living = ImageDirectory::Make(*image, manifest_, runtime(), &done);
+  auto living = ImageDirectory::Make(*image, manifest_, runtime(), PagesWanted::kEager, &done);
   ASSERT_TRUE(living.ok()) << living.status();
   EXPECT_FALSE(PathExists(left));
-  auto another = ImageDirectory::Make(*image, manifest_, runtime(), &done);
+  auto another = ImageDirectory::Make(*image, manifest_, runtime(), PagesWanted::kEager, &done);
   ASSERT_TRUE(another.ok()) << another.status();
   EXPECT_TRUE(PathExists(living->path() + "/pstree.img"));
 }
@@ -234,10 +234,10 @@ TEST_F(ImageDirectoryTest, KeptLogsHoldTheLogAndNoImages) {
   std::atomic<uint64_t> done{0};
   std::vector<std::string> kept;
   for (int i = 0; i < 10; ++i) {
-    auto directory = ImageDirectory::Make(*reader_, manifest_, runtime(), &done);
+    auto directory = ImageDirectory::Make(*reader_, manifest_, runtime(), PagesWanted::kEager, &done);
     ASSERT_TRUE(directory.ok()) << directory.status();
     RK_ASSERT_OK(WriteFileAtomically(directory->path() + "/restore.log", "why it failed"));
-    kept.push_back(directory->KeepLogs(runtime()));
+    kept.push_back(KeepRestoreLog(runtime(), directory->path()));
   }
   EXPECT_THAT(ListDirectory(kept.back()).value(), ElementsAre("restore.log"));
   EXPECT_EQ(ReadFile(kept.back() + "/restore.log").value(), "why it failed");

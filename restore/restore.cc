@@ -92,9 +92,9 @@ class RestoreRun : public criu::RestoreObserver {
   absl::Status LayOutFiles() {
     phase_name_ = "metadata";
     ProgressTicker ticker(observer_, &bytes_done_, PageBytes(), &total_, &phase_name_);
-    RK_ASSIGN_OR_RETURN(
-        ImageDirectory directory,
-        ImageDirectory::Make(*image_, result_.manifest, options_.runtime_directory, &bytes_done_));
+    RK_ASSIGN_OR_RETURN(ImageDirectory directory,
+                        ImageDirectory::Make(*image_, result_.manifest, options_.runtime_directory,
+                                             PagesWanted::kEager, &bytes_done_));
     directory_ = std::make_unique<ImageDirectory>(std::move(directory));
     EndPhase("metadata");
     return absl::OkStatus();
@@ -253,7 +253,7 @@ class RestoreRun : public criu::RestoreObserver {
 
   absl::Status KeepLogs(const absl::Status& status) {
     if (absl::IsCancelled(status)) return status;
-    std::string kept = directory_->KeepLogs(options_.runtime_directory);
+    std::string kept = KeepRestoreLog(options_.runtime_directory, directory_->path());
     return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{directory_->path(), kept}}));
   }
 

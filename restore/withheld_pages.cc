@@ -95,6 +95,27 @@ std::vector<WithheldTask> ChooseWithheld(const std::vector<TaskMemory>& tasks) {
   return chosen;
 }
 
+std::vector<WithheldTask> ChooseLazy(const std::vector<TaskMemory>& tasks) {
+  std::vector<WithheldTask> chosen;
+  for (const TaskMemory& task : tasks) {
+    WithheldTask withheld;
+    withheld.pid = task.pid;
+    withheld.object = task.object.object();
+    std::vector<criu::Vma> areas = LazyAreas(task);
+    for (const criu::Vma& area : areas) {
+      for (const auto& entry : PresentIn(task.pagemap, area)) {
+        withheld.ranges.push_back({entry.address, entry.pages, false});
+        withheld.bytes += entry.pages * store::kPageSize;
+      }
+    }
+    withheld.kept = Without(task.pagemap, areas);
+    // What is left is not ours to serve, whatever was thought of it when it was dumped.
+    for (criu::PagemapEntry& entry : withheld.kept.entries) entry.flags &= ~criu::kPageLazy;
+    chosen.push_back(std::move(withheld));
+  }
+  return chosen;
+}
+
 absl::Status FillWithheld(const store::ImageReader& image, const std::vector<WithheldTask>& tasks,
                           std::atomic<uint64_t>* bytes_done) {
   const bool huge_pages = HugePagesAllowed();

@@ -18,6 +18,7 @@
 #include "dedup_store/store.h"
 #include "rekindle/v1/job_manifest.pb.h"
 #include "restore/memory_filler.h"
+#include "restore/task_memory.h"
 
 namespace rekindle::restore {
 
@@ -31,19 +32,15 @@ struct WithheldTask {
   uint64_t bytes = 0;                      // sum of the ranges
 };
 
-// One task's images, parsed.
-struct TaskMemory {
-  pid_t pid = 0;
-  v1::PagesObject object;
-  criu::Pagemap pagemap;
-  std::vector<criu::Vma> areas;
-  bool huge_pages_disabled = false;  // by the job itself
-};
-
 // Chooses. An area is withheld when it is plain anonymous and writable, holds enough pages to be worth it,
 // and no other task has memory at its addresses (such memory may be shared copy-on-write, which CRIU restores
 // by forking).
 std::vector<WithheldTask> ChooseWithheld(const std::vector<TaskMemory>& tasks);
+
+// The same for a lazy restore: CRIU hands over, to be filled while the job runs, all memory that is plain and
+// anonymous, and gets none of its pages. Every task is in the result, with `ranges` empty where it has no
+// such memory.
+std::vector<WithheldTask> ChooseLazy(const std::vector<TaskMemory>& tasks);
 
 // Copies the pages into the stopped tasks. `*bytes_done` counts.
 absl::Status FillWithheld(const store::ImageReader& image, const std::vector<WithheldTask>& tasks,

@@ -1,0 +1,90 @@
+#include "cli/clone_arguments.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/human_units.h"
+
+namespace rekindle::cli {
+namespace {
+
+constexpr const char* kOnlyWithClone[] = {"--count", "--net",  "--fill",      "--memory",   "--cpus",
+                                          "--env",   "--bind", "--processes", "--record-ms"};
+
+}  // namespace
+
+void CloneArguments::AddTo(CLI::App* restore) {
+  restore_ = restore;
+  restore->add_flag("--clone", clone_, "As a copy in a sandbox of its own; its memory comes while it runs");
+  restore->add_option("--count", count_, "So many clones [1]")->type_name("K")->check(CLI::Range(1, 10000));
+  restore->add_option("--net", network_, "Network of a clone: host, none, own [host]")
+      ->type_name("NET")
+      ->check(CLI::IsMember({"host", "none", "own"}));
+  restore
+      ->add_option("--fill", fill_,
+                   "Memory that a clone does not touch: never, idle (in the background), eager [idle]")
+      ->type_name("WHEN")
+      ->check(CLI::IsMember({"never", "idle", "eager"}));
+  restore->add_option("--memory", memory_, "Limit of a clone's memory, such as 512M")->type_name("SIZE");
+  restore->add_option("--cpus", cpus_, "Limit of a clone's CPU time, in CPUs")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  restore->add_option("--processes", processes_, "Limit of a clone's processes and threads")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  restore->add_option("--env", environment_, "Environment variable for a clone with the hook; repeatable")
+      ->type_name("K=V")
+      ->allow_extra_args(false);
+  restore->add_option("--bind", binds_, "Folder or file of this machine to be seen in a clone; repeatable")
+      ->type_name("HOST:PATH")
+      ->allow_extra_args(false);
+  restore
+      ->add_option("--record-ms", record_ms_, "How long the working set is recorded without the hook [1000]")
+      ->type_name("MS")
+      ->check(CLI::Range(1, 600000));
+}
+
+absl::Status CloneArguments::Apply(v1::RestoreRequest* request) const {
+  if (!clone_) {
+    for (const char* option : kOnlyWithClone) {
+      if (restore_->count(option) > 0) {
+        return absl::InvalidArgumentError(absl::StrCat(option, " goes with --clone"));
+      }
+    }
+    return absl::OkStatus();
+  }
+  v1::CloneOptions* clone = request->mutable_clone();
+  clone->set_count(count_);
+  clone->set_network(network_ == "none"  ? v1::CloneOptions::NONE
+                     : network_ == "own" ? v1::CloneOptions::OWN
+                                         : v1::CloneOptions::HOST);
+  clone->set_fill(fill_ == "never"   ? v1::CloneOptions::NEVER
+                  : fill_ == "eager" ? v1::CloneOptions::EAGER
+                                     : v1::CloneOptions::IDLE);
+  if (!memory_.empty()) {
+    absl::StatusOr<uint64_t> bytes = ParseBytes(memory_);
+    if (!bytes.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", bytes.status().message()));
+    clone->set_memory_bytes(*bytes);
+  }
+  clone->set_cpus(cpus_);
+  clone->set_max_processes(processes_);
+  clone->set_record_ms(record_ms_);
+  for (const std::string& variable : environment_) {
+    const size_t equals = variable.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--env '", variable, "': write NAME=VALUE"));
+    }
+    (*clone->mutable_environment())[variable.substr(0, equals)] = variable.substr(equals + 1);
+  }
+  for (const std::string& bind : binds_) {
+    const size_t colon = bind.find(':');
+    if (colon == std::string::npos || colon == 0 || bind[0] != '/' || bind.substr(colon + 1, 1) != "/") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--bind '", bind, "': write two absolute paths, HOST:PATH"));
+    }
+    v1::Bind* entry = clone->add_binds();
+    entry->set_from(bind.substr(0, colon));
+    entry->set_to(bind.substr(colon + 1));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::cli

@@ -1,0 +1,121 @@
+#include "criu/restore_conversation.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <string>
+
+#include "base/status.h"
+
+namespace rekindle::criu {
+namespace {
+
+// Values of CRIU's RPC.
+constexpr int kTypeRestore = 2;
+constexpr int kTypeNotify = 6;
+constexpr int kCgroupModeIgnore = 0;
+constexpr absl::string_view kTasksReadyStage = "post-restore";
+
+constexpr size_t kMaxMessageBytes = 1 << 20;
+
+}  // namespace
+
+pb::RpcRequest RestoreRequest(const RestoreOptions& options) {
+  pb::RpcRequest request;
+  request.set_type(kTypeRestore);
+  pb::RpcOptions* rpc = request.mutable_options();
+  rpc->set_log_file(options.log_file);
+  rpc->set_log_level(2);  // as in command_line.cc
+  rpc->set_notify(true);
+  rpc->set_restore_sibling(true);
+  rpc->set_cgroup_mode(kCgroupModeIgnore);
+  rpc->set_evasive_devices(true);
+  rpc->set_shell_job(options.shell_job);
+  rpc->set_tcp_established(options.tcp_established);
+  rpc->set_tcp_close(options.tcp_close);
+  rpc->set_file_locks(options.file_locks);
+  rpc->set_external_unix_sockets(options.external_unix_sockets);
+  if (options.leave_stopped) rpc->set_leave_stopped(true);
+  for (const std::string& external : options.external) rpc->add_external(external);
+  if (options.lazy_pages) rpc->set_lazy_pages(true);
+  return request;
+}
+
+absl::Status RestoreConversation::Send(const pb::RpcRequest& request) const {
+  std::string bytes = request.SerializeAsString();
+  for (;;) {
+    ssize_t n = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n >= 0) return absl::OkStatus();
+    if (errno == EINTR) continue;
+    // A peer that is gone is noticed, and explained better, where its answer is read.
+    if (errno == EPIPE || errno == ECONNRESET) return absl::OkStatus();
+    return ErrnoStatus(errno, "talking to CRIU");
+  }
+}
+
+absl::StatusOr<std::optional<pb::RpcResponse>> RestoreConversation::Receive() const {
+  for (;;) {
+    // CRIU's own end is watched too: tasks in the making hold copies of its socket, so that its death alone
+    // does not bring end-of-file.
+    pollfd entries[3] = {{socket_, POLLIN, 0}, {cancel_fd_, POLLIN, 0}, {criu_pidfd_, POLLIN, 0}};
+    if (::poll(entries, 3, -1) < 0) {
+      if (errno == EINTR) continue;
+      return ErrnoStatus(errno, "waiting for CRIU");
+    }
+    if (entries[1].revents != 0) return absl::CancelledError("restore cancelled");
+    std::string bytes(kMaxMessageBytes, '\0');
+    // Plain recv drops descriptors that may ride along (a terminal's), which is what we want.
+    ssize_t n = ::recv(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) {
+      if (entries[2].revents != 0) return std::nullopt;
+      continue;
+    }
+    if (n <= 0) return std::nullopt;
+    pb::RpcResponse response;
+    if (!response.ParseFromArray(bytes.data(), static_cast<int>(n))) {
+      return absl::InternalError("CRIU sent a message over its RPC that can't be read");
+    }
+    return response;
+  }
+}
+
+RestoreOutcome RestoreConversation::Run(const std::function<absl::Status(pid_t root)>& tasks_ready) const {
+  RestoreOutcome outcome;
+  absl::Status refusal;
+  for (;;) {
+    absl::StatusOr<std::optional<pb::RpcResponse>> received = Receive();
+    if (!received.ok()) {
+      outcome.status = received.status();
+      return outcome;
+    }
+    if (!received->has_value()) {
+      outcome.status = refusal.ok() ? absl::InternalError("CRIU ended early") : refusal;
+      outcome.criu_failed = refusal.ok();
+      return outcome;
+    }
+    const pb::RpcResponse& response = **received;
+    if (response.type() != kTypeNotify) {
+      if (response.restored().pid() > 0) outcome.root = response.restored().pid();
+      if (!refusal.ok()) {
+        outcome.status = refusal;
+      } else if (!response.success() || outcome.root <= 0) {
+        outcome.status = absl::InternalError("CRIU failed");
+        outcome.criu_failed = true;
+      }
+      return outcome;
+    }
+    if (response.notification().pid() > 0) outcome.root = response.notification().pid();
+    if (response.notification().stage() == kTasksReadyStage) refusal = tasks_ready(outcome.root);
+    pb::RpcRequest answer;
+    answer.set_type(kTypeNotify);
+    answer.set_notify_success(refusal.ok());
+    if (absl::Status sent = Send(answer); !sent.ok()) {
+      outcome.status = sent;
+      return outcome;
+    }
+  }
+}
+
+}  // namespace rekindle::criu

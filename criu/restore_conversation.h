@@ -1,0 +1,47 @@
+// What Rekindle and a `criu swrk` say during one restore: the request, CRIU's questions at each stage, its
+// answer. Private to criu/.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "criu/images.pb.h"
+#include "criu/restore_session.h"
+
+namespace rekindle::criu {
+
+inline constexpr int kFirstInheritedInCriu = 16;
+
+// How the conversation ended.
+struct RestoreOutcome {
+  absl::Status status;       // OK: CRIU reported success
+  bool criu_failed = false;  // the log says why
+  pid_t root = 0;            // as far as known, in CRIU's PID namespace
+};
+
+// The request without its folders and inherited descriptors.
+pb::RpcRequest RestoreRequest(const RestoreOptions& options);
+
+// Owned by one thread.
+class RestoreConversation {
+ public:
+  // The descriptors are the caller's. `cancel_fd` (-1: none) becoming readable ends it with Cancelled.
+  RestoreConversation(int socket, int criu_pidfd, int cancel_fd)
+      : socket_(socket), criu_pidfd_(criu_pidfd), cancel_fd_(cancel_fd) {}
+
+  absl::Status Send(const pb::RpcRequest& request) const;
+  // Answers CRIU's questions until it reports the end.
+  RestoreOutcome Run(const std::function<absl::Status(pid_t root)>& tasks_ready) const;
+
+ private:
+  // The next message; nothing when CRIU has gone without one.
+  absl::StatusOr<std::optional<pb::RpcResponse>> Receive() const;
+
+  const int socket_, criu_pidfd_, cancel_fd_;
+};
+
+}  // namespace rekindle::criu

@@ -1,0 +1,233 @@
+#include "restore/clone.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/machine.h"
+#include "base/packet_socket.h"
+#include "base/status.h"
+#include "base/unix_socket.h"
+#include "criu/lazy_pages.h"
+#include "criu/restore_session.h"
+#include "restore/compatibility.h"
+#include "restore/restore.h"
+#include "restore/sandbox_protocol.h"
+
+namespace rekindle::restore {
+namespace {
+
+constexpr size_t kMostPrepared = 64;
+
+// The steps of one clone, in the order in which Start() takes them.
+class CloneRun {
+ public:
+  CloneRun(const PreparedImage& image, const criu::Installation& criu, const CloneOptions& options,
+           Sandbox sandbox, PagerClient pager)
+      : image_(image),
+        criu_(criu),
+        options_(options),
+        sandbox_(std::move(sandbox)),
+        pager_(std::move(pager)) {}
+
+  void EndPhase(const char* name) {
+    result_.phases.emplace_back(name, phase_.seconds());
+    phase_.Restart();
+  }
+
+  absl::Status AttachPager() {
+    RK_ASSIGN_OR_RETURN(UniqueFd listener,
+                        ListenAt(absl::StrCat(sandbox_.directory(), "/", criu::kLazyPagesSocket)));
+    UniqueFd keeper = sandbox_.TakeKeeper();
+    RK_ASSIGN_OR_RETURN(result_.lazy_pages, pager_.Attach(sandbox_.id(), options_.image, options_.fill,
+                                                          options_.record, listener.get(), keeper.get()));
+    EndPhase("attach");
+    return absl::OkStatus();
+  }
+
+  absl::Status StartCriu() {
+    RK_RETURN_IF_ERROR(Substitutes());
+    RK_ASSIGN_OR_RETURN(criu_process_,
+                        sandbox_.StartCriu(criu::FullCommand(criu_, {"--no-default-config", "swrk",
+                                                                     absl::StrCat(kSocketInCriu)}),
+                                           descriptors_, {}));
+    if (!options_.name.empty() || !options_.binds.empty()) {
+      RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds));
+    }
+    EndPhase("sandbox");
+    return absl::OkStatus();
+  }
+
+  absl::Status RunCriu() {
+    criu::CriuConnection connection;
+    connection.socket = criu_process_.rpc.get();
+    connection.pidfd = criu_process_.pidfd.get();
+    connection.work_directory_fd = kInitDirectory;
+    connection.log = absl::StrCat(sandbox_.directory(), "/restore.log");
+    const v1::JobManifest& manifest = image_.manifest;
+    criu::RestoreOptions options;
+    options.images_directory = image_.directory->path();
+    options.lazy_pages = true;
+    options.shell_job = manifest.shell_job();
+    options.tcp_close =
+        manifest.tcp_established() || manifest.tcp_close();  // the connection is not the copy's
+    options.file_locks = manifest.file_locks();
+    options.external_unix_sockets = manifest.external_unix_sockets();
+    options.inherit_fd = inherited_;
+    double prefill_seconds = 0;
+    RK_RETURN_IF_ERROR(criu::RunRestoreOver(
+        connection, options,
+        [&](pid_t) -> absl::Status {
+          Stopwatch watch;
+          RK_ASSIGN_OR_RETURN(PagerClient::Prefilled prefilled, pager_.Prefill(sandbox_.id()));
+          result_.prefilled_pages = prefilled.pages;
+          prefill_seconds = watch.seconds();
+          return absl::OkStatus();
+        },
+        options_.cancel_fd, &root_));
+    result_.phases.emplace_back("criu", phase_.seconds() - prefill_seconds);
+    result_.phases.emplace_back("working set", prefill_seconds);
+    phase_.Restart();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<CloneResult> Finish() {
+    RK_ASSIGN_OR_RETURN(std::vector<UniqueFd> processes, sandbox_.OpenProcesses({root_}));
+    result_.root_pidfd = std::move(processes[0]);
+    RK_ASSIGN_OR_RETURN(result_.root, PidOf(result_.root_pidfd.get()));
+    RK_RETURN_IF_ERROR(sandbox_.Watch(root_));
+    EndPhase("watch");
+    result_.sandbox = sandbox_.Release();
+    result_.total_seconds = total_.seconds();
+    return std::move(result_);
+  }
+
+  const std::string& directory() const { return sandbox_.directory(); }
+
+ private:
+  // What the job gets in place of what was its starter's: terminal, pipes, control channel.
+  absl::Status Substitutes() {
+    std::set<std::string> replaced;
+    auto give = [&](int fd, const std::string& resource) {
+      if (resource.empty() || !replaced.insert(resource).second) return;
+      const int number = kFirstInheritedInCriu + static_cast<int>(descriptors_.size());
+      descriptors_.emplace_back(fd, number);
+      inherited_.emplace_back(number, resource);
+    };
+    RK_ASSIGN_OR_RETURN(null_, OpenFile("/dev/null", O_RDWR));
+    for (const v1::StdioSlot& slot : image_.manifest.stdio()) {
+      give(slot.fd() > 0 && options_.output >= 0 ? options_.output : null_.get(), slot.resource());
+    }
+    for (const v1::ExternalResource& external : image_.manifest.externals())
+      give(null_.get(), external.resource());
+    if (image_.manifest.control_sockets().empty()) return absl::OkStatus();
+    RK_ASSIGN_OR_RETURN(auto channel, PacketSocketPair());
+    result_.channel = std::move(channel.first);
+    job_channel_ = std::move(channel.second);
+    for (const std::string& resource : image_.manifest.control_sockets()) give(job_channel_.get(), resource);
+    const nlohmann::json hello = {{"type", "restored"},
+                                  {"instance", sandbox_.id()},
+                                  {"name", options_.name},
+                                  {"environment", options_.environment},
+                                  {"template", options_.template_instance}};
+    return SendPacket(result_.channel.get(),
+                      hello.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  }
+
+  const PreparedImage& image_;
+  const criu::Installation& criu_;
+  const CloneOptions& options_;
+  Sandbox sandbox_;
+  PagerClient pager_;
+  Sandbox::Criu criu_process_;
+  UniqueFd null_, job_channel_;
+  std::vector<std::pair<int, int>> descriptors_;
+  std::vector<std::pair<int, std::string>> inherited_;
+  pid_t root_ = 0;
+  CloneResult result_;
+  Stopwatch total_, phase_;
+};
+
+}  // namespace
+
+absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu::Installation& criu,
+                                                const CloneOptions& options) {
+  Stopwatch watch;
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<const PreparedImage> image, Prepare(store, criu, options.image));
+  const double prepare = watch.seconds();
+  RK_ASSIGN_OR_RETURN(SandboxFactory * factory, Factory(criu));
+  RK_ASSIGN_OR_RETURN(PagerClient pager, ConnectToPager(store));
+  RK_ASSIGN_OR_RETURN(Sandbox sandbox, factory->Make(options.network));
+  const double made = watch.seconds();
+  CloneRun run(*image, criu, options, std::move(sandbox), std::move(pager));
+  absl::Status status = [&]() -> absl::Status {
+    RK_RETURN_IF_ERROR(run.AttachPager());
+    RK_RETURN_IF_ERROR(run.StartCriu());
+    return run.RunCriu();
+  }();
+  if (!status.ok()) {
+    if (absl::IsCancelled(status)) return status;
+    // Its folder goes with the sandbox.
+    const std::string kept = KeepRestoreLog(runtime_directory_, run.directory());
+    return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{run.directory(), kept}}));
+  }
+  RK_ASSIGN_OR_RETURN(CloneResult result, run.Finish());
+  result.phases.insert(result.phases.begin(), {{"prepare", prepare}, {"make", made - prepare}});
+  result.total_seconds = watch.seconds();
+  return result;
+}
+
+absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const store::Store& store) const {
+  return PagerClient::Connect({runtime_directory_, store.path(), cache_bytes_});
+}
+
+absl::StatusOr<SandboxFactory*> CloneStarter::Factory(const criu::Installation& criu) {
+  absl::MutexLock lock(&mutex_);
+  if (!factory_) {
+    RK_ASSIGN_OR_RETURN(factory_,
+                        SandboxFactory::Start(absl::StrCat(runtime_directory_, "/s"), criu.command));
+  }
+  return factory_.get();
+}
+
+absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(store::Store& store,
+                                                                           const criu::Installation& criu,
+                                                                           const std::string& image) {
+  {
+    absl::MutexLock lock(&mutex_);
+    auto found = prepared_.find(image);
+    if (found != prepared_.end()) return found->second;
+  }
+  auto prepared = std::make_shared<PreparedImage>();
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store.OpenImage(image));
+  prepared->info = reader->info();
+  RK_ASSIGN_OR_RETURN(prepared->manifest, ReadJobManifest(*reader));
+  if (prepared->manifest.has_gpu()) {
+    return absl::UnimplementedError(absl::StrCat(
+        "cloning ", image, ": it has GPU state, which only one copy could have; restore it without --clone"));
+  }
+  RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
+  RK_RETURN_IF_ERROR(CheckMachine(prepared->manifest, machine, criu.version));
+  std::vector<std::string> warnings;
+  RK_RETURN_IF_ERROR(CheckFiles(prepared->manifest, &warnings));
+  std::atomic<uint64_t> bytes{0};
+  RK_ASSIGN_OR_RETURN(
+      ImageDirectory directory,
+      ImageDirectory::Make(*reader, prepared->manifest, runtime_directory_, PagesWanted::kLazy, &bytes));
+  prepared->directory = std::make_unique<ImageDirectory>(std::move(directory));
+  absl::MutexLock lock(&mutex_);
+  if (prepared_.size() >= kMostPrepared) prepared_.erase(prepared_.begin());
+  return prepared_.try_emplace(image, std::move(prepared)).first->second;
+}
+
+}  // namespace rekindle::restore

@@ -1,0 +1,81 @@
+// Clones: copies of an image in sandboxes of their own, restored lazily, as many side by side as one likes.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "criu/installation.h"
+#include "dedup_store/store.h"
+#include "rekindle/v1/job_manifest.pb.h"
+#include "restore/image_directory.h"
+#include "restore/pager_client.h"
+#include "restore/sandbox.h"
+
+namespace rekindle::restore {
+
+struct CloneOptions {
+  std::string image;  // digest
+  std::string name;   // host name, and told to the job
+  Network network = Network::kHost;
+  std::vector<std::pair<std::string, std::string>> binds;
+  std::map<std::string, std::string> environment;  // told to a job that has the hook
+  std::string fill = "idle";                       // "never", "idle", "eager"
+  absl::Duration record = absl::Seconds(1);  // of the working set, for a job that never says that it is ready
+  int output = -1;                           // what was its terminal or pipe; -1: /dev/null
+  int cancel_fd = -1;
+  bool template_instance = false;
+};
+
+struct CloneResult {
+  Sandbox::Released sandbox;
+  pid_t root = 0;  // as seen by us
+  UniqueFd root_pidfd;
+  UniqueFd channel;  // the job's control channel; not valid: the image has none
+  double total_seconds = 0;
+  std::vector<std::pair<std::string, double>> phases;
+  uint64_t lazy_pages = 0, prefilled_pages = 0;
+};
+
+// What every restore of one image needs, made once.
+struct PreparedImage {
+  store::ImageInfo info;
+  v1::JobManifest manifest;
+  std::unique_ptr<ImageDirectory> directory;
+};
+
+// Thread-safe.
+class CloneStarter {
+ public:
+  CloneStarter(std::string runtime_directory, uint64_t cache_bytes)
+      : runtime_directory_(std::move(runtime_directory)), cache_bytes_(cache_bytes) {}
+
+  // Blocking. On failure nothing is left of it.
+  absl::StatusOr<CloneResult> Start(store::Store& store, const criu::Installation& criu,
+                                    const CloneOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<PagerClient> ConnectToPager(const store::Store& store) const;
+
+ private:
+  absl::StatusOr<std::shared_ptr<const PreparedImage>> Prepare(store::Store& store,
+                                                               const criu::Installation& criu,
+                                                               const std::string& image)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<SandboxFactory*> Factory(const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::string runtime_directory_;
+  const uint64_t cache_bytes_;
+  absl::Mutex mutex_;
+  std::unique_ptr<SandboxFactory> factory_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<const PreparedImage>> prepared_ ABSL_GUARDED_BY(mutex_);  // by digest
+};
+
+}  // namespace rekindle::restore

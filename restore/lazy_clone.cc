@@ -1,0 +1,412 @@
+#include "restore/lazy_clone.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <thread>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/packet_socket.h"
+#include "base/status.h"
+
+namespace rekindle::restore {
+namespace {
+
+using store::kPageSize;
+
+// What a fault brings along of its neighbours: a copy costs far less than another fault.
+constexpr uint32_t kPagesAround = 8;
+// Frames that the background fill takes at a time: it gives way between two such pieces of work.
+constexpr size_t kFramesPerFill = 32;
+constexpr size_t kMostRecordedPages = size_t{4} << 20;
+constexpr int kPutAttempts = 10000;
+
+class Listener : public PagerSource {
+ public:
+  Listener(std::shared_ptr<LazyClone> clone, int fd) : clone_(std::move(clone)), fd_(fd) {}
+  int fd() const override { return fd_; }
+  bool OnReady() override { return clone_->OnListener(); }
+
+ private:
+  const std::shared_ptr<LazyClone> clone_;
+  const int fd_;
+};
+
+class Connection : public PagerSource {
+ public:
+  Connection(std::shared_ptr<LazyClone> clone, int fd) : clone_(std::move(clone)), fd_(fd) {}
+  int fd() const override { return fd_; }
+  bool OnReady() override { return clone_->OnConnection(); }
+
+ private:
+  const std::shared_ptr<LazyClone> clone_;
+  const int fd_;
+};
+
+class Keeper : public PagerSource {
+ public:
+  Keeper(std::shared_ptr<LazyClone> clone, int fd) : clone_(std::move(clone)), fd_(fd) {}
+  int fd() const override { return fd_; }
+  bool OnReady() override { return clone_->OnKeeper(); }
+
+ private:
+  const std::shared_ptr<LazyClone> clone_;
+  const int fd_;
+};
+
+class TaskSource : public PagerSource {
+ public:
+  TaskSource(std::shared_ptr<LazyClone> clone, std::shared_ptr<LazyTask> task)
+      : clone_(std::move(clone)), task_(std::move(task)) {}
+  int fd() const override { return task_->fd(); }
+  bool OnReady() override { return clone_->OnTask(task_); }
+
+ private:
+  const std::shared_ptr<LazyClone> clone_;
+  const std::shared_ptr<LazyTask> task_;
+};
+
+}  // namespace
+
+LazyClone::LazyClone(Pager& pager, LazyCloneOptions options, std::shared_ptr<const LazyImage> image,
+                     UniqueFd listener, UniqueFd keeper)
+    : pager_(pager),
+      options_(std::move(options)),
+      image_(std::move(image)),
+      listener_(std::move(listener)),
+      keeper_(std::move(keeper)) {}
+
+void LazyClone::Start() {
+  Watch(std::make_shared<Keeper>(shared_from_this(), keeper_.get()));
+  Watch(std::make_shared<Listener>(shared_from_this(), listener_.get()));
+}
+
+void LazyClone::Watch(std::shared_ptr<PagerSource> source) {
+  absl::MutexLock lock(&mutex_);
+  if (!ended_) sources_.push_back(pager_.Add(std::move(source)));
+}
+
+bool LazyClone::OnListener() {
+  UniqueFd accepted(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!accepted.valid()) return errno == EINTR || errno == EAGAIN;
+  connection_.emplace(std::move(accepted));
+  Watch(std::make_shared<Connection>(shared_from_this(), connection_->fd()));
+  return false;  // CRIU connects once
+}
+
+bool LazyClone::OnConnection() {
+  for (;;) {
+    auto event = connection_->Next();
+    if (!event.ok()) {
+      Fail(event.status());
+      return false;
+    }
+    using What = criu::LazyPagesConnection::Event::What;
+    switch (event->what) {
+      case What::kNothing:
+        return true;
+      case What::kZombie:
+        continue;
+      case What::kTask: {
+        std::shared_ptr<const TaskPages> pages = image_->PagesOf(event->pid);
+        if (pages == nullptr) {
+          Fail(absl::InternalError(absl::StrCat("CRIU wants memory served for process ", event->pid,
+                                                ", which image ", image_->reader().info().reference,
+                                                " does not have")));
+          return false;
+        }
+        AddTask(std::make_shared<LazyTask>(event->pid, std::move(event->userfaultfd), std::move(pages)));
+        continue;
+      }
+      case What::kFinished: {
+        absl::MutexLock lock(&mutex_);
+        running_ = true;
+        record_until_ = absl::Now() + options_.record;
+        break;
+      }
+      case What::kClosed:
+        // Before the end of the restore: its sandbox goes too, and with it all this.
+        return false;
+    }
+    pager_.WakeFiller();
+  }
+}
+
+void LazyClone::AddTask(std::shared_ptr<LazyTask> task) {
+  const int fd = task->fd();
+  // Held there before anybody may run on it.
+  SendPacket(keeper_.get(), "k", {&fd, 1}).IgnoreError();
+  ::fcntl(fd, F_SETFL, O_NONBLOCK);
+  {
+    absl::MutexLock lock(&mutex_);
+    tasks_.push_back(task);
+  }
+  Watch(std::make_shared<TaskSource>(shared_from_this(), std::move(task)));
+}
+
+bool LazyClone::OnKeeper() {
+  char byte;
+  const ssize_t n = ::recv(keeper_.get(), &byte, sizeof byte, MSG_DONTWAIT);
+  if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return true;
+  End();  // the sandbox has gone, and every process in it
+  return false;
+}
+
+bool LazyClone::TakeEvents(LazyTask& task, std::vector<uint64_t>* faults) {
+  auto events = task.ReadEvents();
+  if (!events.ok()) {
+    Fail(events.status());
+    return false;
+  }
+  for (std::unique_ptr<LazyTask>& child : events->children) AddTask(std::move(child));
+  faults->insert(faults->end(), events->faults.begin(), events->faults.end());
+  return true;
+}
+
+bool LazyClone::OnTask(const std::shared_ptr<LazyTask>& task) {
+  if (ended_) return false;
+  std::vector<uint64_t> faults;
+  if (!TakeEvents(*task, &faults)) return false;
+  for (size_t i = 0; i < faults.size(); ++i) {
+    if (!Answer(*task, faults[i], &faults)) return false;
+  }
+  return !ended_;
+}
+
+bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more) {
+  for (int attempt = 0; attempt < kPutAttempts; ++attempt) {
+    const LazyTask::Wanted wanted = task.WhatBelongsAt(address);
+    absl::StatusOr<LazyTask::Outcome> outcome;
+    if (wanted.missing) {
+      const store::StoredRun& run = task.pages().runs()[wanted.run];
+      auto frame = pager_.cache().GetOrLoad(image_->reader(), run.frame);
+      if (!frame.ok()) {
+        Fail(frame.status());
+        return false;
+      }
+      uint32_t first = wanted.page, pages = 1;
+      if (!recording_) {
+        first = wanted.page / kPagesAround * kPagesAround;
+        pages = std::min(kPagesAround, run.pages - first);
+      } else {
+        absl::MutexLock lock(&mutex_);
+        if (touched_.size() < kMostRecordedPages) {
+          touched_.emplace_back(task.pid(), task.pages().FirstNumberOf(wanted.run) + wanted.page);
+        }
+      }
+      outcome = task.Put(wanted.run, first, pages, frame->bytes());
+    } else {
+      outcome = task.PutZero(address);
+    }
+    if (!outcome.ok()) {
+      Fail(outcome.status());
+      return false;
+    }
+    switch (*outcome) {
+      case LazyTask::Outcome::kDone:
+        (wanted.missing ? faults_ : zero_faults_).fetch_add(1, std::memory_order_relaxed);
+        return true;
+      case LazyTask::Outcome::kGone:
+        return true;  // events may still come: the process may have forked before
+      case LazyTask::Outcome::kNoMemory:
+        Fail(absl::ResourceExhaustedError(
+            "there is no memory for a page that it touched: its limit, or the machine's memory, is used up"));
+        return false;
+      case LazyTask::Outcome::kChanging:
+        if (!TakeEvents(task, more)) return false;
+        std::this_thread::yield();
+        break;
+    }
+  }
+  Fail(absl::InternalError(absl::StrCat("a page of process ", task.pid(), " could not be put in")));
+  return false;
+}
+
+absl::Status LazyClone::PutPiece(const Piece& piece, absl::Span<const std::byte> frame) {
+  std::vector<uint64_t> faults;
+  for (int attempt = 0; attempt < kPutAttempts && !ended_; ++attempt) {
+    RK_ASSIGN_OR_RETURN(LazyTask::Outcome outcome,
+                        piece.task->Put(piece.run, piece.first, piece.pages, frame));
+    if (outcome == LazyTask::Outcome::kNoMemory) {
+      return absl::ResourceExhaustedError("no memory for pages that nobody waits for");
+    }
+    if (outcome != LazyTask::Outcome::kChanging) break;
+    if (!TakeEvents(*piece.task, &faults)) break;
+    std::this_thread::yield();
+  }
+  for (size_t i = 0; i < faults.size(); ++i) {
+    if (!Answer(*piece.task, faults[i], &faults)) break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LazyClone::PutPieces(std::vector<Piece> pieces, size_t threads, std::atomic<uint64_t>* put) {
+  // Each frame is wanted once, whatever number of pieces lies in it.
+  absl::flat_hash_map<store::FrameId, std::vector<const Piece*>> by_frame;
+  std::vector<store::FrameId> frames;
+  for (const Piece& piece : pieces) {
+    const store::FrameId frame = piece.task->pages().runs()[piece.run].frame;
+    auto [found, added] = by_frame.try_emplace(frame);
+    if (added) frames.push_back(frame);
+    found->second.push_back(&piece);
+  }
+  auto ready = [&](absl::Span<const store::FrameId> some) {
+    return pager_.cache().GetAll(image_->reader(), some,
+                                 [&](size_t index, FrameCache::Pin pin) -> absl::Status {
+                                   for (const Piece* piece : by_frame.find(some[index])->second) {
+                                     RK_RETURN_IF_ERROR(PutPiece(*piece, pin.bytes()));
+                                     put->fetch_add(piece->pages, std::memory_order_relaxed);
+                                   }
+                                   return absl::OkStatus();
+                                 });
+  };
+  if (threads <= 1 || frames.size() < 2 * threads) return ready(frames);
+  std::vector<absl::Status> results(threads);
+  std::vector<std::thread> helpers;
+  const size_t share = (frames.size() + threads - 1) / threads;
+  auto part = [&](size_t i) {
+    const size_t begin = std::min(frames.size(), i * share), end = std::min(frames.size(), begin + share);
+    results[i] = ready(absl::MakeSpan(frames).subspan(begin, end - begin));
+  };
+  for (size_t i = 1; i < threads; ++i) helpers.emplace_back(part, i);
+  part(0);
+  for (std::thread& helper : helpers) helper.join();
+  for (const absl::Status& result : results) RK_RETURN_IF_ERROR(result);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> LazyClone::Prefill() { return prefilled_.load(); }
+
+absl::StatusOr<uint64_t> LazyClone::FillAll() {
+  const uint64_t before = filled_;
+  for (const std::shared_ptr<LazyTask>& task : Tasks()) {
+    std::vector<Piece> pieces;
+    for (size_t run = 0; run < task->pages().runs().size(); ++run) {
+      pieces.push_back({task.get(), run, 0, task->pages().runs()[run].pages});
+    }
+    absl::Status status = PutPieces(std::move(pieces), 2, &filled_);
+    if (!status.ok() && !absl::IsResourceExhausted(status)) Fail(status);
+    RK_RETURN_IF_ERROR(status);
+  }
+  CompleteIfDone();
+  return filled_ - before;
+}
+
+bool LazyClone::FillSome() {
+  std::shared_ptr<LazyTask> task;
+  std::vector<Piece> pieces;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!running_ || complete_ || ended_ || fill_paused_ || options_.fill == Fill::kNever) return false;
+    if (recording_ && options_.fill == Fill::kIdle) return false;  // what it touches by itself is what counts
+    if (fill_task_ >= tasks_.size()) return false;
+    task = tasks_[fill_task_];
+    size_t frames = 0;
+    store::FrameId last;
+    while (fill_next_ < task->pages().runs().size()) {
+      const store::StoredRun& run = task->pages().runs()[fill_next_];
+      if (!(run.frame == last) && ++frames > kFramesPerFill) break;
+      last = run.frame;
+      pieces.push_back({task.get(), fill_next_++, 0, run.pages});
+    }
+    if (fill_next_ >= task->pages().runs().size()) {
+      ++fill_task_;
+      fill_next_ = 0;
+    }
+  }
+  if (!pieces.empty() && task->missing() > 0 && !task->Gone()) {
+    absl::Status status = PutPieces(std::move(pieces), 1, &filled_);
+    if (absl::IsResourceExhausted(status)) {
+      // It may do without: what it touches, it gets.
+      absl::MutexLock lock(&mutex_);
+      fill_paused_ = true;
+      return false;
+    }
+    if (!status.ok()) {
+      Fail(status);
+      return false;
+    }
+  }
+  CompleteIfDone();
+  return true;
+}
+
+void LazyClone::CompleteIfDone() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (complete_ || !running_) return;
+    for (const std::shared_ptr<LazyTask>& task : tasks_) {
+      if (task->missing() > 0 && !task->Gone()) return;
+    }
+    complete_ = true;
+  }
+  // From here on the job is like any other. Whoever waits for an event of ours is let go by the last close.
+  SendPacket(keeper_.get(), "d").IgnoreError();
+  End();
+}
+
+void LazyClone::EndRecording() {
+  if (!recording_.exchange(false)) return;
+  pager_.WakeFiller();
+}
+
+void LazyClone::Tick() {
+  bool due;
+  {
+    absl::MutexLock lock(&mutex_);
+    due = absl::Now() >= record_until_;
+  }
+  if (due) EndRecording();
+}
+
+void LazyClone::Fail(const absl::Status& why) {
+  if (ended_) return;
+  Log(LogLevel::kError, absl::StrCat("the job of sandbox ", options_.id, " is ended: ", why.message()));
+  SendPacket(keeper_.get(), absl::StrCat("x", std::string(why.message()))).IgnoreError();
+  // The sandbox still holds its descriptors until all its processes have gone; then the keeper's end tells
+  // us.
+}
+
+void LazyClone::End() {
+  if (ended_.exchange(true)) return;
+  EndRecording();
+  std::vector<uint64_t> sources;
+  {
+    // Closed when the last thread that works on them lets go of them.
+    absl::MutexLock lock(&mutex_);
+    tasks_.clear();
+    sources.swap(sources_);
+  }
+  for (uint64_t source : sources) pager_.Remove(source);
+  pager_.RemoveClone(options_.id);
+}
+
+std::vector<std::shared_ptr<LazyTask>> LazyClone::Tasks() const {
+  absl::MutexLock lock(&mutex_);
+  return tasks_;
+}
+
+LazyClone::Numbers LazyClone::numbers() const {
+  Numbers numbers;
+  numbers.faults = faults_;
+  numbers.zero_faults = zero_faults_;
+  numbers.prefilled = prefilled_;
+  numbers.filled = filled_;
+  absl::MutexLock lock(&mutex_);
+  numbers.running = running_;
+  for (const std::shared_ptr<LazyTask>& task : tasks_) {
+    numbers.pages += task->pages().pages();
+    numbers.missing += task->missing();
+    ++numbers.processes;
+  }
+  return numbers;
+}
+
+}  // namespace rekindle::restore

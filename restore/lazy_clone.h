@@ -1,0 +1,109 @@
+// One lazily restored copy of an image, as the pager sees it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/unique_fd.h"
+#include "criu/lazy_pages.h"
+#include "restore/frame_cache.h"
+#include "restore/lazy_image.h"
+#include "restore/lazy_task.h"
+#include "restore/pager.h"
+
+namespace rekindle::restore {
+
+enum class Fill { kNever, kIdle, kEager };
+
+struct LazyCloneOptions {
+  std::string id;
+  Fill fill = Fill::kIdle;
+  absl::Duration record = absl::Seconds(1);  // after it runs, if it does not tell that it is ready
+};
+
+// Thread-safe.
+class LazyClone : public std::enable_shared_from_this<LazyClone> {
+ public:
+  LazyClone(Pager& pager, LazyCloneOptions options, std::shared_ptr<const LazyImage> image, UniqueFd listener,
+            UniqueFd keeper);
+
+  const std::string& id() const { return options_.id; }
+  const LazyImage& image() const { return *image_; }
+
+  // Begins to listen for CRIU.
+  void Start();
+  absl::StatusOr<uint64_t> Prefill() ABSL_LOCKS_EXCLUDED(mutex_);
+  // All that is missing.
+  absl::StatusOr<uint64_t> FillAll() ABSL_LOCKS_EXCLUDED(mutex_);
+  // A bounded part of the background fill; false when there is nothing more to do now.
+  bool FillSome() ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndRecording() ABSL_LOCKS_EXCLUDED(mutex_);
+  // For things that are due at some time.
+  void Tick() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  struct Numbers {
+    uint64_t pages = 0, missing = 0, faults = 0, zero_faults = 0, prefilled = 0, filled = 0, processes = 0;
+    bool running = false;
+  };
+  Numbers numbers() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The parts of OnReady (lazy_clone.cc).
+  bool OnListener();
+  bool OnConnection();
+  bool OnKeeper();
+  bool OnTask(const std::shared_ptr<LazyTask>& task);
+
+ private:
+  void Watch(std::shared_ptr<PagerSource> source) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AddTask(std::shared_ptr<LazyTask> task) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Answers one fault. False: the task has gone.
+  bool Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more);
+  bool TakeEvents(LazyTask& task, std::vector<uint64_t>* faults);
+  // Ends the job: its memory can't be had.
+  void Fail(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void End() ABSL_LOCKS_EXCLUDED(mutex_);
+  void CompleteIfDone() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<std::shared_ptr<LazyTask>> Tasks() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What is put in: pages of a run of a task.
+  struct Piece {
+    LazyTask* task = nullptr;
+    size_t run = 0;
+    uint32_t first = 0, pages = 0;
+  };
+  absl::Status PutPieces(std::vector<Piece> pieces, size_t threads, std::atomic<uint64_t>* put);
+  absl::Status PutPiece(const Piece& piece, absl::Span<const std::byte> frame);
+
+  Pager& pager_;
+  const LazyCloneOptions options_;
+  const std::shared_ptr<const LazyImage> image_;
+  const UniqueFd listener_;
+  const UniqueFd keeper_;
+  std::optional<criu::LazyPagesConnection> connection_;  // made by OnListener, used by OnConnection
+
+  std::atomic<uint64_t> faults_{0}, zero_faults_{0}, prefilled_{0}, filled_{0};
+  std::atomic<bool> recording_{true};
+  std::atomic<bool> ended_{false};
+
+  mutable absl::Mutex mutex_;
+  std::vector<std::shared_ptr<LazyTask>> tasks_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint64_t> sources_ ABSL_GUARDED_BY(mutex_);
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;
+  bool complete_ ABSL_GUARDED_BY(mutex_) = false;
+  bool fill_paused_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time record_until_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  std::vector<std::pair<pid_t, uint64_t>> touched_ ABSL_GUARDED_BY(mutex_);  // task, page number: in order
+  size_t fill_task_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t fill_next_ ABSL_GUARDED_BY(mutex_) = 0;  // run
+};
+
+}  // namespace rekindle::restore

@@ -1,0 +1,79 @@
+// One task's memory, filled while the task runs, through its userfaultfd (userfaultfd(2); CRIU has registered
+// the areas). Pages go in once, each from bytes that were verified; what the task does to its memory
+// meanwhile (unmap, discard, move, fork) is followed event by event.
+//
+// Thread-safe. The kernel lets a task go on as soon as its event is read, so events are read while nobody
+// puts in pages: a page put in after its memory was discarded would bring old content back.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "base/unique_fd.h"
+#include "restore/missing_pages.h"
+#include "restore/task_pages.h"
+
+namespace rekindle::restore {
+
+class LazyTask {
+ public:
+  // `pid` in the image; of a forked child that of its ancestor there.
+  LazyTask(pid_t pid, UniqueFd userfaultfd, std::shared_ptr<const TaskPages> pages);
+
+  pid_t pid() const { return pid_; }
+  int fd() const { return userfaultfd_.get(); }  // readable: call ReadEvents
+  const TaskPages& pages() const { return *pages_; }
+  uint64_t missing() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  struct Events {
+    std::vector<uint64_t>
+        faults;  // page addresses that the task waits for; each needs an answer by Put or PutZero
+    std::vector<std::unique_ptr<LazyTask>> children;  // forked; serve them too
+  };
+  // Takes what there is; does not wait.
+  absl::StatusOr<Events> ReadEvents() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  enum class Outcome {
+    kDone,
+    kChanging,  // the task changes its memory: read its events, then try again
+    kGone,      // the task has ended, or runs another program
+    kNoMemory,  // of the machine, or within the limit of the task's cgroup
+  };
+  // Puts in those of `pages` pages of a run, from its page `first` on, that are still missing, and wakes who
+  // waits for them. `frame` has the run's whole frame. FailedPrecondition: the kernel does not take pages
+  // there, so that the task must not go on.
+  absl::StatusOr<Outcome> Put(size_t run, uint32_t first, uint32_t pages, absl::Span<const std::byte> frame)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What belongs at an address that the task waits for.
+  struct Wanted {
+    bool missing = false;  // false: PutZero answers
+    size_t run = 0;
+    uint32_t page = 0;  // of the run
+  };
+  Wanted WhatBelongsAt(uint64_t address) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // A page of zeros, or only a wake-up where a page is by now. Not if one is missing there.
+  absl::StatusOr<Outcome> PutZero(uint64_t address) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Has the task ended, or does it run another program?
+  bool Gone() const;
+
+ private:
+  LazyTask(const LazyTask& parent, UniqueFd userfaultfd) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  absl::StatusOr<Outcome> CopyRange(uint64_t address, const std::byte* bytes, uint64_t first_number,
+                                    uint32_t pages) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+
+  const pid_t pid_;
+  const UniqueFd userfaultfd_;
+  const std::shared_ptr<const TaskPages> pages_;
+  mutable absl::Mutex mutex_;  // shared to put pages in, exclusive to read events
+  MissingPages missing_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rekindle::restore

@@ -1,0 +1,133 @@
+#include "restore/missing_pages.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+
+namespace rekindle::restore {
+namespace {
+
+constexpr uint64_t kPage = store::kPageSize;
+
+store::StoredRun Run(uint64_t page, uint32_t pages, uint32_t frame = 0, bool zero = false) {
+  store::StoredRun run;
+  run.address = page * kPage;
+  run.pages = pages;
+  run.zero = zero;
+  run.frame = {1, frame};
+  return run;
+}
+
+std::shared_ptr<const TaskPages> Pages(std::vector<store::StoredRun> layout,
+                                       std::vector<AddressRange> areas) {
+  for (AddressRange& area : areas) area = {area.begin * kPage, area.end * kPage};
+  return std::make_shared<const TaskPages>(layout, areas);
+}
+
+TEST(TaskPagesTest, KeepsWhatLiesInTheAreas) {
+  auto pages = Pages({Run(10, 10, 1), Run(20, 5, 2, true), Run(25, 5, 3), Run(40, 2, 4)},
+                     {{5, 12}, {15, 27}, {41, 50}});
+  ASSERT_EQ(pages->runs().size(), 4u);
+  EXPECT_EQ(pages->pages(), 2u + 5u + 2u + 1u);
+  EXPECT_EQ(pages->runs()[1].address, 15 * kPage);
+  EXPECT_EQ(pages->runs()[1].page_in_frame, 5u);
+  EXPECT_EQ(pages->runs()[3].address, 41 * kPage);
+  EXPECT_EQ(pages->FirstNumberOf(2), 7u);
+  EXPECT_EQ(pages->FindRun(10 * kPage), 0u);
+  EXPECT_EQ(pages->FindRun(12 * kPage), std::nullopt);
+  EXPECT_EQ(pages->FindRun(22 * kPage), std::nullopt);  // zero
+  EXPECT_EQ(pages->FindRun(26 * kPage), 2u);
+  EXPECT_EQ(pages->RunOfNumber(0), 0u);
+  EXPECT_EQ(pages->RunOfNumber(6), 1u);
+  EXPECT_EQ(pages->RunOfNumber(7), 2u);
+  EXPECT_EQ(pages->RunOfNumber(9), 3u);
+}
+
+TEST(MissingPagesTest, FollowsDiscardsAndMoves) {
+  MissingPages missing(Pages({Run(10, 10)}, {{0, 100}}));
+  EXPECT_EQ(missing.NumberAt(12 * kPage), 2u);
+  missing.Drop(10 * kPage, 12 * kPage);
+  EXPECT_EQ(missing.missing(), 8u);
+  EXPECT_FALSE(missing.Missing(1));
+  EXPECT_TRUE(missing.Missing(2));
+  missing.Move(14 * kPage, 50 * kPage, 4 * kPage);
+  EXPECT_EQ(missing.NumberAt(14 * kPage), std::nullopt);
+  EXPECT_EQ(missing.NumberAt(50 * kPage), 4u);
+  EXPECT_EQ(missing.NumberAt(18 * kPage), 8u);
+  EXPECT_EQ(missing.missing(), 8u);
+  auto places = missing.PlacesOf(0);
+  ASSERT_EQ(places.size(), 3u);
+  EXPECT_EQ(places[2].address, 50 * kPage);
+  EXPECT_EQ(places[2].first, 4u);
+  EXPECT_EQ(places[2].pages, 4u);
+  missing.Drop(50 * kPage, 51 * kPage);
+  EXPECT_FALSE(missing.Missing(4));
+}
+
+TEST(MissingPagesTest, AChildHasItsOwn) {
+  MissingPages parent(Pages({Run(10, 10)}, {{0, 100}}));
+  parent.Move(10 * kPage, 30 * kPage, 10 * kPage);
+  MissingPages child(parent);
+  parent.Take(0);
+  EXPECT_TRUE(child.Missing(0));
+  EXPECT_EQ(child.NumberAt(31 * kPage), 1u);
+  child.Drop(0, 100 * kPage);
+  EXPECT_EQ(child.missing(), 0u);
+  EXPECT_EQ(parent.missing(), 9u);
+}
+
+// Against a plain model: which image page is at each address, and which are missing.
+TEST(MissingPagesTest, AgreesWithAModel) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    constexpr uint64_t kSpace = 64;
+    std::vector<store::StoredRun> layout;
+    for (uint32_t page = 0; page < kSpace;) {
+      const uint32_t length = 1 + static_cast<uint32_t>(random() % 6);
+      if (random() % 3 != 0) layout.push_back(Run(page, length));
+      page += length + static_cast<uint32_t>(random() % 2);
+    }
+    auto pages = Pages(layout, {{0, kSpace}});
+    MissingPages missing(pages);
+    std::vector<int> at(2 * kSpace + 8, -1);
+    std::vector<bool> there(pages->pages(), false);
+    for (uint64_t page = 0; page < at.size(); ++page) {
+      if (auto number = missing.NumberAt(page * kPage)) at[page] = static_cast<int>(*number);
+    }
+    for (int step = 0; step < 30; ++step) {
+      const uint64_t from = random() % kSpace, length = 1 + random() % 12;
+      if (random() % 2 == 0) {
+        missing.Drop(from * kPage, (from + length) * kPage);
+        for (uint64_t i = from; i < from + length; ++i) {
+          if (at[i] >= 0) there[static_cast<size_t>(at[i])] = true;
+        }
+      } else {
+        const uint64_t to = random() % (2 * kSpace - 12);
+        if (from < to + length && to < from + length) continue;  // the kernel refuses it
+        missing.Move(from * kPage, to * kPage, length * kPage);
+        for (uint64_t i = 0; i < length; ++i) {
+          if (at[to + i] >= 0) there[static_cast<size_t>(at[to + i])] = true;
+          at[to + i] = at[from + i];
+          at[from + i] = -1;
+        }
+      }
+      for (uint64_t page = 0; page < at.size(); ++page) {
+        auto number = missing.NumberAt(page * kPage);
+        ASSERT_EQ(number ? static_cast<int>(*number) : -1, at[page]) << round << " " << step << " " << page;
+      }
+      for (size_t number = 0; number < there.size(); ++number)
+        ASSERT_EQ(missing.Missing(number), !there[number]);
+    }
+    for (size_t run = 0; run < pages->runs().size(); ++run) {
+      for (const auto& place : missing.PlacesOf(run)) {
+        for (uint32_t i = 0; i < place.pages; ++i) {
+          EXPECT_EQ(missing.NumberAt(place.address + i * kPage), pages->FirstNumberOf(run) + place.first + i);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rekindle::restore

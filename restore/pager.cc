@@ -1,0 +1,326 @@
+#include "restore/pager.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/packet_socket.h"
+#include "base/status.h"
+#include "restore/lazy_clone.h"
+#include "restore/pager_protocol.h"
+
+namespace rekindle::restore {
+namespace {
+
+using Json = nlohmann::json;
+
+// Images kept open beyond those in use: parsing one anew costs milliseconds.
+constexpr size_t kMostImages = 64;
+constexpr absl::Duration kTick = absl::Milliseconds(50);
+constexpr int kBackgroundNice = 19;
+
+// A connection of Rekindle's.
+class Client : public PagerSource {
+ public:
+  Client(Pager& pager, UniqueFd socket) : pager_(pager), socket_(std::move(socket)) {
+    pager_.ClientsChanged(1);
+  }
+  ~Client() override { pager_.ClientsChanged(-1); }
+  int fd() const override { return socket_.get(); }
+
+  bool OnReady() override {
+    auto packet = ReceivePacket(socket_.get(), MSG_DONTWAIT);
+    if (absl::IsUnavailable(packet.status())) return true;
+    if (!packet.ok() || !packet->has_value()) return false;
+    Json answer = Json::object();
+    absl::Status status;
+    try {
+      status = Handle(Json::parse((*packet)->bytes), (*packet)->descriptors, &answer);
+    } catch (const Json::exception& e) {
+      status = absl::InvalidArgumentError(absl::StrCat("a request to the pager makes no sense: ", e.what()));
+    }
+    if (!status.ok()) {
+      answer = {{"error", std::string(status.message())}, {"code", static_cast<int>(status.code())}};
+    }
+    return SendPacket(socket_.get(), answer.dump(-1, ' ', false, Json::error_handler_t::replace)).ok();
+  }
+
+ private:
+  absl::Status Handle(const Json& request, std::vector<UniqueFd>& descriptors, Json* answer) {
+    const std::string what = request.at("do");
+    if (what == "attach") return Attach(request, descriptors, answer);
+    if (what == "stats") {
+      *answer = Json::parse(pager_.Stats());
+      return absl::OkStatus();
+    }
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyClone> clone, pager_.FindClone(request.at("clone")));
+    if (what == "prefill") {
+      Stopwatch watch;
+      RK_ASSIGN_OR_RETURN(uint64_t pages, clone->Prefill());
+      *answer = {{"pages", pages}, {"seconds", watch.seconds()}};
+    } else if (what == "ready") {
+      clone->EndRecording();
+    } else if (what == "fill") {
+      RK_ASSIGN_OR_RETURN(uint64_t pages, clone->FillAll());
+      *answer = {{"pages", pages}};
+    } else {
+      return absl::UnimplementedError(absl::StrCat("the pager does not know '", what, "'"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Attach(const Json& request, std::vector<UniqueFd>& descriptors, Json* answer) {
+    if (descriptors.size() != 2)
+      return absl::InvalidArgumentError("attaching to the pager: sockets are missing");
+    LazyCloneOptions options;
+    options.id = request.at("clone");
+    const std::string fill = request.at("fill");
+    options.fill = fill == "never" ? Fill::kNever : fill == "eager" ? Fill::kEager : Fill::kIdle;
+    options.record = absl::Milliseconds(request.at("record_ms").get<int64_t>());
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<const LazyImage> image, pager_.OpenImage(request.at("image")));
+    *answer = {{"pages", image->pages()}};
+    auto clone = std::make_shared<LazyClone>(pager_, std::move(options), std::move(image),
+                                             std::move(descriptors[0]), std::move(descriptors[1]));
+    pager_.AddClone(clone);
+    clone->Start();
+    return absl::OkStatus();
+  }
+
+  Pager& pager_;
+  const UniqueFd socket_;
+};
+
+class ClientListener : public PagerSource {
+ public:
+  ClientListener(Pager& pager, UniqueFd socket) : pager_(pager), socket_(std::move(socket)) {}
+  int fd() const override { return socket_.get(); }
+  bool OnReady() override {
+    UniqueFd accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (accepted.valid() && IsOurs(accepted.get())) {
+      pager_.Add(std::make_shared<Client>(pager_, std::move(accepted)));
+    }
+    return true;
+  }
+
+ private:
+  // The socket lies in a folder that only its owner may enter; this does not rely on it.
+  static bool IsOurs(int socket) {
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+           (peer.uid == 0 || peer.uid == ::geteuid());
+  }
+  Pager& pager_;
+  const UniqueFd socket_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Pager>> Pager::Make(const PagerOptions& options, UniqueFd listener) {
+  std::unique_ptr<Pager> pager(new Pager());
+  pager->options_ = options;
+  store::StoreOptions store_options;
+  store_options.path = options.store;
+  store_options.create = false;
+  RK_ASSIGN_OR_RETURN(pager->store_, store::Store::Open(store_options));
+  RK_ASSIGN_OR_RETURN(pager->cache_, FrameCache::Make({options.cache_bytes}));
+  pager->epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
+  if (!pager->epoll_.valid()) return ErrnoStatus(errno, "starting the pager");
+  pager->Add(std::make_shared<ClientListener>(*pager, std::move(listener)));
+  return pager;
+}
+
+Pager::~Pager() = default;
+
+uint64_t Pager::Add(std::shared_ptr<PagerSource> source) {
+  const int fd = source->fd();
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLONESHOT;
+  uint64_t id;
+  {
+    absl::MutexLock lock(&mutex_);
+    id = next_source_++;
+    sources_[id] = std::move(source);
+  }
+  event.data.u64 = id;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    Log(LogLevel::kError, absl::StrCat("the pager can't wait for a descriptor: errno ", errno));
+    Remove(id);
+  }
+  return id;
+}
+
+void Pager::Remove(uint64_t id) {
+  std::shared_ptr<PagerSource> source;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto found = sources_.find(id);
+    if (found == sources_.end()) return;
+    source = std::move(found->second);
+    sources_.erase(found);
+  }
+  // By hand: others hold the same open file, so that closing ours does not take it off.
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, source->fd(), nullptr);
+}
+
+void Pager::Work() {
+  while (!stop_) {
+    epoll_event event;
+    const int n =
+        ::epoll_wait(epoll_.get(), &event, 1, static_cast<int>(absl::ToInt64Milliseconds(kTick)) * 4);
+    if (n <= 0) continue;
+    std::shared_ptr<PagerSource> source;
+    {
+      absl::MutexLock lock(&mutex_);
+      auto found = sources_.find(event.data.u64);
+      if (found == sources_.end()) continue;
+      source = found->second;
+    }
+    if (!source->OnReady()) {
+      Remove(event.data.u64);
+      continue;
+    }
+    epoll_event again{};
+    again.events = EPOLLIN | EPOLLONESHOT;
+    again.data.u64 = event.data.u64;
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, source->fd(), &again);
+  }
+}
+
+void Pager::FillInBackground() {
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kBackgroundNice);
+  while (!stop_) {
+    std::vector<std::shared_ptr<LazyClone>> clones;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.AwaitWithTimeout(absl::Condition(&filler_woken_), kTick);
+      filler_woken_ = false;
+      for (const auto& [id, clone] : clones_) clones.push_back(clone);
+    }
+    for (bool more = true; more && !stop_;) {
+      more = false;
+      for (const std::shared_ptr<LazyClone>& clone : clones) {
+        clone->Tick();
+        more |= clone->FillSome();
+      }
+    }
+  }
+}
+
+void Pager::Run() {
+  for (size_t i = 0; i < std::max<size_t>(options_.threads, 2); ++i)
+    threads_.emplace_back([this] { Work(); });
+  threads_.emplace_back([this] { FillInBackground(); });
+  absl::Time used = absl::Now();
+  for (;;) {
+    absl::SleepFor(kTick);
+    bool busy = clients_ > 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      busy |= !clones_.empty();
+    }
+    if (busy) used = absl::Now();
+    if (absl::Now() - used > options_.idle_exit) break;
+  }
+  stop_ = true;
+  for (std::thread& thread : threads_) thread.join();
+}
+
+absl::StatusOr<std::shared_ptr<const LazyImage>> Pager::OpenImage(const std::string& image) {
+  {
+    absl::MutexLock lock(&mutex_);
+    auto found = images_.find(image);
+    if (found != images_.end()) {
+      auto place = std::find(image_order_.begin(), image_order_.end(), image);
+      std::rotate(place, place + 1, image_order_.end());
+      return found->second;
+    }
+  }
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<const LazyImage> opened, LazyImage::Open(*store_, image));
+  absl::MutexLock lock(&mutex_);
+  auto [place, added] = images_.try_emplace(image, opened);
+  if (added) image_order_.push_back(image);
+  if (image_order_.size() > kMostImages) {
+    images_.erase(image_order_.front());
+    image_order_.erase(image_order_.begin());
+  }
+  return opened;
+}
+
+void Pager::AddClone(std::shared_ptr<LazyClone> clone) {
+  absl::MutexLock lock(&mutex_);
+  ++clones_served_;
+  clones_[clone->id()] = std::move(clone);
+}
+
+void Pager::RemoveClone(const std::string& id) {
+  std::shared_ptr<LazyClone> last;  // not destroyed under the lock
+  absl::MutexLock lock(&mutex_);
+  auto found = clones_.find(id);
+  if (found == clones_.end()) return;
+  last = std::move(found->second);
+  clones_.erase(found);
+}
+
+absl::StatusOr<std::shared_ptr<LazyClone>> Pager::FindClone(const std::string& id) {
+  absl::MutexLock lock(&mutex_);
+  auto found = clones_.find(id);
+  if (found != clones_.end()) return found->second;
+  return absl::NotFoundError(absl::StrCat("the pager serves no sandbox ", id));
+}
+
+void Pager::WakeFiller() {
+  absl::MutexLock lock(&mutex_);
+  filler_woken_ = true;
+}
+
+std::string Pager::Stats() {
+  std::vector<std::shared_ptr<LazyClone>> clones;
+  Json json;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, clone] : clones_) clones.push_back(clone);
+    json["clones_served"] = clones_served_;
+    json["images"] = images_.size();
+  }
+  json["clones"] = Json::array();
+  for (const std::shared_ptr<LazyClone>& clone : clones) {
+    const LazyClone::Numbers n = clone->numbers();
+    json["clones"].push_back({{"clone", clone->id()},
+                              {"pages", n.pages},
+                              {"missing", n.missing},
+                              {"faults", n.faults},
+                              {"zero_faults", n.zero_faults},
+                              {"prefilled", n.prefilled},
+                              {"filled", n.filled},
+                              {"processes", n.processes},
+                              {"running", n.running}});
+  }
+  const FrameCacheStats cache = cache_->Stats();
+  json["cache"] = {{"hits", cache.hits},
+                   {"misses", cache.misses},
+                   {"hit_bytes", cache.hit_bytes},
+                   {"miss_bytes", cache.miss_bytes},
+                   {"evictions", cache.evictions},
+                   {"refusals", cache.refusals},
+                   {"frames", cache.frames},
+                   {"bytes", cache.bytes},
+                   {"pinned_bytes", cache.pinned_bytes},
+                   {"private_bytes", cache.private_bytes},
+                   {"memory_bytes", cache.memory_bytes},
+                   {"budget_bytes", cache.budget_bytes}};
+  return json.dump();
+}
+
+}  // namespace rekindle::restore

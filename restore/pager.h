@@ -1,0 +1,93 @@
+// Serves the missing memory of lazily restored jobs: their page faults at once, their recorded working set
+// before they run, and the rest in the background. One process for all of them (rekindle-pager), so that what
+// many copies of an image need is read and decompressed once. docs/pager.md has the whole picture.
+//
+// A job must never see zeros where a page is missing. The kernel would give it zeros as soon as the last
+// descriptor of a userfaultfd closes, so each is held by the job's sandbox too, until no process of it lives.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/unique_fd.h"
+#include "dedup_store/store.h"
+#include "restore/frame_cache.h"
+#include "restore/lazy_image.h"
+
+namespace rekindle::restore {
+
+struct PagerOptions {
+  std::string store;
+  uint64_t cache_bytes = uint64_t{1} << 30;
+  size_t threads = 2;                            // that serve faults
+  absl::Duration idle_exit = absl::Seconds(10);  // without jobs and connections
+};
+
+class LazyClone;
+
+// What waits for descriptors in the pager.
+class PagerSource {
+ public:
+  virtual ~PagerSource() = default;
+  virtual int fd() const = 0;
+  // On one thread at a time. False: it is done for, and destroyed.
+  virtual bool OnReady() = 0;
+};
+
+class Pager {
+ public:
+  // `listener` (see pager_protocol.h) is taken over.
+  static absl::StatusOr<std::unique_ptr<Pager>> Make(const PagerOptions& options, UniqueFd listener);
+  ~Pager();
+
+  // Until it has been idle for long enough.
+  void Run();
+
+  // For the parts of the pager (pager.cc).
+  uint64_t Add(std::shared_ptr<PagerSource> source) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Remove(uint64_t source) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ClientsChanged(int by) { clients_.fetch_add(by); }
+  absl::StatusOr<std::shared_ptr<const LazyImage>> OpenImage(const std::string& image)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void AddClone(std::shared_ptr<LazyClone> clone) ABSL_LOCKS_EXCLUDED(mutex_);
+  void RemoveClone(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::shared_ptr<LazyClone>> FindClone(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
+  void WakeFiller() ABSL_LOCKS_EXCLUDED(mutex_);
+  FrameCache& cache() { return *cache_; }
+  store::Store& store() { return *store_; }
+  std::string Stats() ABSL_LOCKS_EXCLUDED(mutex_);  // JSON
+
+ private:
+  Pager() = default;
+  void Work();
+  void FillInBackground();
+
+  PagerOptions options_;
+  std::unique_ptr<store::Store> store_;
+  std::unique_ptr<FrameCache> cache_;
+  UniqueFd epoll_;
+  std::atomic<int> clients_{0};
+  std::atomic<bool> stop_{false};
+
+  absl::Mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<PagerSource>> sources_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_source_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<std::string, std::shared_ptr<LazyClone>> clones_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<const LazyImage>> images_ ABSL_GUARDED_BY(mutex_);  // by digest
+  std::vector<std::string> image_order_ ABSL_GUARDED_BY(mutex_);  // least recently used first
+  bool filler_woken_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t clones_served_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace rekindle::restore

@@ -1,0 +1,118 @@
+#include "restore/pager_client.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "base/companion_program.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "base/subprocess.h"
+#include "restore/pager_protocol.h"
+
+namespace rekindle::restore {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kProgram[] = "rekindle-pager";
+
+// One for each store and build.
+absl::StatusOr<std::string> SocketPath(const PagerPlace& place, const std::string& program) {
+  struct stat build, folder;
+  if (::stat(program.c_str(), &build) != 0) return ErrnoStatus(errno, program);
+  if (::stat(place.store.c_str(), &folder) != 0) return ErrnoStatus(errno, place.store);
+  return absl::StrCat(place.runtime_directory, "/pager-", absl::Hex(folder.st_dev), "-",
+                      absl::Hex(folder.st_ino), "-", absl::Hex(build.st_ino), "-", absl::Hex(build.st_mtime),
+                      ".sock");
+}
+
+absl::StatusOr<UniqueFd> StartPager(const PagerPlace& place, const std::string& program,
+                                    const std::string& path) {
+  RK_ASSIGN_OR_RETURN(UniqueFd lock, LockFile(absl::StrCat(place.runtime_directory, "/pager.lock"), LOCK_EX));
+  auto started = ConnectForPackets(path);
+  if (!absl::IsNotFound(started.status())) return started;
+  ::unlink(path.c_str());
+  RK_ASSIGN_OR_RETURN(UniqueFd listener, ListenForPackets(path));
+  RK_ASSIGN_OR_RETURN(UniqueFd log, OpenFile(absl::StrCat(place.runtime_directory, "/pager.log"),
+                                             O_WRONLY | O_CREAT | O_APPEND));
+  SubprocessOptions options;
+  options.argv = {program, place.store, absl::StrCat(place.cache_bytes)};
+  options.descriptors = {{listener.get(), kPagerSocket}, {log.get(), 2}};
+  RK_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Start(options));
+  process.Release();
+  return ConnectForPackets(path);
+}
+
+}  // namespace
+
+absl::StatusOr<PagerClient> PagerClient::Connect(const PagerPlace& place) {
+  RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(kProgram));
+  RK_ASSIGN_OR_RETURN(std::string path, SocketPath(place, program));
+  auto socket = ConnectForPackets(path);
+  if (absl::IsNotFound(socket.status())) socket = StartPager(place, program, path);
+  if (!socket.ok()) return Annotate(socket.status(), "reaching the pager");
+  return PagerClient(*std::move(socket));
+}
+
+absl::StatusOr<Packet> PagerClient::Ask(const std::string& request, const std::vector<int>& descriptors) {
+  absl::Status sent = SendPacket(socket_.get(), request, descriptors);
+  if (!sent.ok()) return Annotate(sent, "asking the pager");
+  RK_ASSIGN_OR_RETURN(std::optional<Packet> answer, ReceivePacket(socket_.get()));
+  if (!answer.has_value()) {
+    return absl::UnavailableError(
+        "the pager has died: jobs whose memory it still served are ended; see pager.log in the runtime "
+        "directory");
+  }
+  try {
+    const Json json = Json::parse(answer->bytes);
+    if (json.contains("error")) {
+      return absl::Status(static_cast<absl::StatusCode>(json.value("code", 13)),
+                          json.at("error").get<std::string>());
+    }
+  } catch (const Json::exception& e) {
+    return absl::InternalError(absl::StrCat("the pager answered nonsense: ", e.what()));
+  }
+  return *std::move(answer);
+}
+
+absl::StatusOr<uint64_t> PagerClient::Attach(const std::string& clone, const std::string& image,
+                                             absl::string_view fill, absl::Duration record, int listener,
+                                             int keeper) {
+  const Json request = {{"do", "attach"},
+                        {"clone", clone},
+                        {"image", image},
+                        {"fill", std::string(fill)},
+                        {"record_ms", absl::ToInt64Milliseconds(record)}};
+  RK_ASSIGN_OR_RETURN(Packet answer, Ask(request.dump(), {listener, keeper}));
+  return Json::parse(answer.bytes).value("pages", uint64_t{0});
+}
+
+absl::StatusOr<PagerClient::Prefilled> PagerClient::Prefill(const std::string& clone) {
+  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "prefill"}, {"clone", clone}}.dump()));
+  const Json json = Json::parse(answer.bytes);
+  return Prefilled{json.value("pages", uint64_t{0}), json.value("seconds", 0.0)};
+}
+
+absl::Status PagerClient::Ready(const std::string& clone) {
+  return Ask(Json{{"do", "ready"}, {"clone", clone}}.dump()).status();
+}
+
+absl::StatusOr<uint64_t> PagerClient::FillAll(const std::string& clone) {
+  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "fill"}, {"clone", clone}}.dump()));
+  return Json::parse(answer.bytes).value("pages", uint64_t{0});
+}
+
+absl::StatusOr<std::string> PagerClient::Stats() {
+  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "stats"}}.dump()));
+  return std::move(answer.bytes);
+}
+
+}  // namespace rekindle::restore

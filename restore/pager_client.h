@@ -1,0 +1,47 @@
+// Talking to the pager (pager.h) for one lazy restore; starts it when there is none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/packet_socket.h"
+#include "base/unique_fd.h"
+
+namespace rekindle::restore {
+
+struct PagerPlace {
+  std::string runtime_directory;  // of its socket and log
+  std::string store;
+  uint64_t cache_bytes = 0;  // for a pager that is started
+};
+
+// Owned by one thread at a time.
+class PagerClient {
+ public:
+  // A pager of another build of Rekindle is left to the jobs that it has, and one of this build is used.
+  static absl::StatusOr<PagerClient> Connect(const PagerPlace& place);
+
+  // From now on CRIU's lazy restore of `image` on the socket `listener` is served. `keeper` is the sandbox's.
+  // Returns how many pages will come in while the job runs.
+  absl::StatusOr<uint64_t> Attach(const std::string& clone, const std::string& image, absl::string_view fill,
+                                  absl::Duration record, int listener, int keeper);
+  struct Prefilled {
+    uint64_t pages = 0;
+    double seconds = 0;
+  };
+  absl::StatusOr<Prefilled> Prefill(const std::string& clone);
+  absl::Status Ready(const std::string& clone);
+  absl::StatusOr<uint64_t> FillAll(const std::string& clone);
+  absl::StatusOr<std::string> Stats();  // JSON
+
+ private:
+  explicit PagerClient(UniqueFd socket) : socket_(std::move(socket)) {}
+  absl::StatusOr<Packet> Ask(const std::string& request, const std::vector<int>& descriptors = {});
+
+  UniqueFd socket_;
+};
+
+}  // namespace rekindle::restore

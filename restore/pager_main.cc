@@ -1,0 +1,37 @@
+// rekindle-pager: see pager.h. Started by whoever needs it first, on a socket that listens already; ends by
+// itself.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "absl/strings/numbers.h"
+#include "base/log.h"
+#include "restore/pager.h"
+#include "restore/pager_protocol.h"
+
+int main(int argc, char** argv) {
+  rekindle::restore::PagerOptions options;
+  if (argc != 3 || !absl::SimpleAtoi(argv[2], &options.cache_bytes) ||
+      ::fcntl(rekindle::restore::kPagerSocket, F_GETFD) < 0) {
+    std::fputs("rekindle-pager is started by Rekindle, not by hand.\n", stderr);
+    return 2;
+  }
+  options.store = argv[1];
+  options.threads = std::max(2u, std::thread::hardware_concurrency());
+  ::signal(SIGPIPE, SIG_IGN);
+  // What is sent to the daemon's group is not meant for it: jobs need it.
+  ::signal(SIGINT, SIG_IGN);
+  ::signal(SIGHUP, SIG_IGN);
+  ::fcntl(rekindle::restore::kPagerSocket, F_SETFD, FD_CLOEXEC);
+  auto pager = rekindle::restore::Pager::Make(options, rekindle::UniqueFd(rekindle::restore::kPagerSocket));
+  if (!pager.ok()) {
+    rekindle::Log(rekindle::LogLevel::kError, pager.status().ToString());
+    return 1;
+  }
+  (*pager)->Run();
+  return 0;
+}

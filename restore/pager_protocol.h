@@ -1,0 +1,19 @@
+// What is said to the program rekindle-pager: one JSON object a packet over a SOCK_SEQPACKET socket in the
+// runtime directory, answered in order with "ok" or "error". One connection a restore.
+//
+//   attach {clone, image, fill: "never" | "idle" | "eager", record_ms} + [a listening lazy-pages socket, the
+//          sandbox's keeper socket] -> {pages}
+//   prefill {clone}: all tasks stand still and their areas are registered; puts in the recorded working set
+//          -> {pages, seconds}
+//   ready {clone}: the job has answered; what it touched up to now is its working set
+//   fill {clone}: puts in all that is missing, now -> {pages}
+//   warm {image}: loads the image's working set into the cache
+//   stats -> see Pager::Stats
+#pragma once
+
+namespace rekindle::restore {
+
+inline constexpr int kPagerSocket = 3;  // the listening socket, in the pager
+inline constexpr char kPagerSocketName[] = "pager.sock";
+
+}  // namespace rekindle::restore

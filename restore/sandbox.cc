@@ -1,0 +1,242 @@
+#include "restore/sandbox.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/companion_program.h"
+#include "base/file.h"
+#include "base/machine.h"
+#include "base/status.h"
+#include "restore/sandbox_protocol.h"
+
+namespace rekindle::restore {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kProgram[] = "rekindle-sandbox";
+
+absl::StatusOr<Packet> Converse(int socket, const std::string& request, const std::vector<int>& descriptors,
+                                absl::string_view who) {
+  absl::Status sent = SendPacket(socket, request, descriptors);
+  if (!sent.ok()) return Annotate(sent, who);
+  auto answer = ReceivePacket(socket);
+  if (!answer.ok()) return Annotate(answer.status(), who);
+  if (!answer->has_value()) return absl::UnavailableError(absl::StrCat(who, " has died"));
+  try {
+    const Json json = Json::parse((*answer)->bytes);
+    if (json.contains("error")) {
+      return absl::Status(static_cast<absl::StatusCode>(json.value("code", 13)),
+                          json.at("error").get<std::string>());
+    }
+    if (json.contains("event")) {
+      return absl::UnavailableError(
+          absl::StrCat(who, " has ended: ", json.value("why", std::string("its job did"))));
+    }
+  } catch (const Json::exception& e) {
+    return absl::InternalError(absl::StrCat(who, " answered nonsense: ", e.what()));
+  }
+  return *std::move(*answer);
+}
+
+SandboxEnd ParseEnd(const std::string& text) {
+  SandboxEnd end;
+  try {
+    const Json json = Json::parse(text);
+    end.exit.code = json.at("code");
+    end.exit.signal = json.at("signal");
+    end.why = json.at("why");
+  } catch (const Json::exception&) {
+    end.exit.signal = SIGKILL;
+    end.why = "its sandbox was killed";
+  }
+  return end;
+}
+
+const char* NameOf(Network network) {
+  switch (network) {
+    case Network::kHost:
+      return "host";
+    case Network::kNone:
+      return "none";
+    case Network::kOwn:
+      return "own";
+  }
+  return "host";
+}
+
+}  // namespace
+
+Sandbox& Sandbox::operator=(Sandbox&& other) noexcept {
+  if (this != &other) {
+    End();
+    id_ = std::move(other.id_);
+    directory_ = std::move(other.directory_);
+    init_pid_ = other.init_pid_;
+    control_ = std::move(other.control_);
+    keeper_ = std::move(other.keeper_);
+    init_ = std::move(other.init_);
+  }
+  return *this;
+}
+
+Sandbox::~Sandbox() { End(); }
+
+void Sandbox::End() {
+  if (!init_.valid()) return;
+  ::syscall(SYS_pidfd_send_signal, init_.get(), SIGKILL, nullptr, 0);
+  pollfd entry{init_.get(), POLLIN, 0};
+  while (::poll(&entry, 1, -1) < 0 && errno == EINTR) {
+  }
+  init_.Reset();
+  RemoveTree(directory_).IgnoreError();
+}
+
+absl::StatusOr<Packet> Sandbox::Ask(const std::string& request, const std::vector<int>& descriptors) {
+  return Converse(control_.get(), request, descriptors, absl::StrCat("sandbox ", id_));
+}
+
+absl::StatusOr<Sandbox::Criu> Sandbox::StartCriu(const std::vector<std::string>& argv,
+                                                 const std::vector<std::pair<int, int>>& descriptors,
+                                                 const std::vector<int>& groups) {
+  std::vector<int> ours, numbers;
+  for (const auto& [own, number] : descriptors) {
+    ours.push_back(own);
+    numbers.push_back(number);
+  }
+  ours.insert(ours.end(), groups.begin(), groups.end());
+  const Json request = {{"do", "criu"}, {"argv", argv}, {"descriptors", numbers}, {"groups", groups.size()}};
+  RK_ASSIGN_OR_RETURN(Packet answer, Ask(request.dump(), ours));
+  if (answer.descriptors.size() != 2) return absl::InternalError("a sandbox started CRIU without its socket");
+  return Criu{std::move(answer.descriptors[0]), std::move(answer.descriptors[1])};
+}
+
+absl::Status Sandbox::Set(const std::string& host_name,
+                          const std::vector<std::pair<std::string, std::string>>& binds) {
+  return Ask(Json{{"do", "set"}, {"host_name", host_name}, {"binds", binds}}.dump()).status();
+}
+
+absl::StatusOr<std::vector<UniqueFd>> Sandbox::OpenProcesses(const std::vector<pid_t>& pids) {
+  std::vector<UniqueFd> opened;
+  for (size_t i = 0; i < pids.size(); i += kMaxPacketDescriptors) {
+    const std::vector<pid_t> some(
+        pids.begin() + static_cast<ptrdiff_t>(i),
+        pids.begin() + static_cast<ptrdiff_t>(std::min(pids.size(), i + kMaxPacketDescriptors)));
+    RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "processes"}, {"pids", some}}.dump()));
+    if (answer.descriptors.size() != some.size()) {
+      return absl::InternalError("a sandbox did not tell its processes");
+    }
+    for (UniqueFd& fd : answer.descriptors) opened.push_back(std::move(fd));
+  }
+  return opened;
+}
+
+absl::Status Sandbox::Watch(pid_t root) { return Ask(Json{{"do", "watch"}, {"pid", root}}.dump()).status(); }
+
+Sandbox::Released Sandbox::Release() {
+  return {std::move(control_), std::move(init_), init_pid_, std::move(id_), std::move(directory_)};
+}
+
+SandboxEnd ReadEnd(int control, const std::string& directory) {
+  auto packet = ReceivePacket(control);
+  if (packet.ok() && packet->has_value()) return ParseEnd((*packet)->bytes);
+  auto written = ReadFile(absl::StrCat(directory, "/", kStatusFile));
+  return ParseEnd(written.ok() ? *written : "");
+}
+
+absl::StatusOr<std::unique_ptr<SandboxFactory>> SandboxFactory::Start(const std::string& directory,
+                                                                      const std::vector<std::string>& criu) {
+  RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(kProgram));
+  RK_RETURN_IF_ERROR(MakeDirectories(directory));
+  RK_ASSIGN_OR_RETURN(auto sockets, PacketSocketPair());
+  SubprocessOptions options;
+  options.argv = {program};
+  options.descriptors = {{sockets.second.get(), kFactorySocket}};
+  options.new_session = true;
+  std::unique_ptr<SandboxFactory> factory(new SandboxFactory());
+  RK_ASSIGN_OR_RETURN(factory->process_, Subprocess::Start(options));
+  factory->directory_ = directory;
+  {
+    absl::MutexLock lock(&factory->mutex_);
+    factory->socket_ = std::move(sockets.first);
+  }
+  factory->LearnKernel(criu);
+  return factory;
+}
+
+// CRIU keeps what it knows of the kernel only if /run is a tmpfs, and probing costs it more than a restore.
+void SandboxFactory::LearnKernel(const std::vector<std::string>& criu) {
+  struct statfs info;
+  if (::statfs("/run", &info) == 0 && info.f_type == TMPFS_MAGIC) return;
+  auto machine = ThisMachine();
+  struct stat program;
+  if (!machine.ok() || ::stat(criu.back().c_str(), &program) != 0) return;
+  const std::string path =
+      absl::StrCat(directory_, "/kdat-", machine->boot_id, "-", program.st_mtime, "-", program.st_ino);
+  if (!PathExists(path)) {
+    std::vector<std::string> command = criu;
+    command.push_back("check");
+    if (!Ask(Json{{"do", "learn"}, {"criu", command}, {"path", path}}.dump(), {}).ok()) return;
+  }
+  kdat_ = path;
+}
+
+absl::StatusOr<Packet> SandboxFactory::Ask(const std::string& request, const std::vector<int>& descriptors) {
+  absl::MutexLock lock(&mutex_);
+  return Converse(socket_.get(), request, descriptors, kProgram);
+}
+
+absl::StatusOr<Sandbox> SandboxFactory::Make(Network network) {
+  Sandbox sandbox;
+  RK_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Make(directory_, "i-"));
+  RK_ASSIGN_OR_RETURN(auto control, PacketSocketPair());
+  RK_ASSIGN_OR_RETURN(auto keeper, PacketSocketPair());
+  const Json request = {
+      {"do", "make"}, {"network", NameOf(network)}, {"directory", directory.path()}, {"kdat", kdat_}};
+  RK_ASSIGN_OR_RETURN(Packet made, Ask(request.dump(), {control.second.get(), keeper.second.get()}));
+  if (made.descriptors.size() != 1) return absl::InternalError("a sandbox was made without its init");
+  sandbox.init_ = std::move(made.descriptors[0]);
+  sandbox.directory_ = directory.Release();
+  sandbox.id_ = sandbox.directory_.substr(sandbox.directory_.rfind('/') + 1);
+  sandbox.control_ = std::move(control.first);
+  sandbox.keeper_ = std::move(keeper.first);
+  control.second.Reset();
+  keeper.second.Reset();
+  // The init tells when its mounts are made.
+  auto ready = ReceivePacket(sandbox.control_.get());
+  if (!ready.ok()) return ready.status();
+  if (!ready->has_value()) return absl::InternalError("the init of a sandbox died at its start");
+  try {
+    const Json json = Json::parse((*ready)->bytes);
+    if (json.contains("error")) return absl::InternalError(json.at("error").get<std::string>());
+  } catch (const Json::exception& e) {
+    return absl::InternalError(e.what());
+  }
+  RK_ASSIGN_OR_RETURN(sandbox.init_pid_, PidOf(sandbox.init_.get()));
+  return sandbox;
+}
+
+absl::StatusOr<pid_t> PidOf(int pidfd) {
+  RK_ASSIGN_OR_RETURN(std::string text, ReadFile(absl::StrCat("/proc/self/fdinfo/", pidfd)));
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    int pid = 0;
+    if (absl::ConsumePrefix(&line, "Pid:") && absl::SimpleAtoi(line, &pid) && pid > 0) return pid;
+  }
+  return absl::NotFoundError("a process of a sandbox has ended");
+}
+
+}  // namespace rekindle::restore

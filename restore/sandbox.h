@@ -1,0 +1,117 @@
+// Sandboxes: new PID, mount, IPC, UTS and, if asked, network namespaces with an init of ours
+// (sandbox_init.h), in which CRIU restores an image with its own PIDs, so that any number of copies of one
+// image run side by side.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "base/packet_socket.h"
+#include "base/subprocess.h"
+#include "base/unique_fd.h"
+
+namespace rekindle::restore {
+
+enum class Network {
+  kHost,  // the caller's
+  kNone,  // nothing, not even a loopback that is up
+  kOwn,   // a loopback of its own
+};
+
+// How the job in a sandbox ended.
+struct SandboxEnd {
+  ExitState exit;
+  std::string why;  // empty: by itself; else who ended it
+};
+
+// One sandbox. Owned by one thread at a time. Destroying it ends everything in it, unless it was released.
+class Sandbox {
+ public:
+  Sandbox(Sandbox&&) = default;
+  Sandbox& operator=(Sandbox&& other) noexcept;
+  ~Sandbox();
+
+  const std::string& id() const { return id_; }
+  // Its own folder: CRIU's work directory, the lazy-pages socket, how it ended.
+  const std::string& directory() const { return directory_; }
+  pid_t init_pid() const { return init_pid_; }  // as seen by us
+
+  struct Criu {
+    UniqueFd rpc;    // its RPC socket
+    UniqueFd pidfd;  // readable when it has ended
+  };
+  // Starts `criu swrk`. `descriptors`: (ours, number in CRIU); `groups`: open cgroup.procs files that it, and
+  // so what it restores, is put into.
+  absl::StatusOr<Criu> StartCriu(const std::vector<std::string>& argv,
+                                 const std::vector<std::pair<int, int>>& descriptors,
+                                 const std::vector<int>& groups);
+  absl::Status Set(const std::string& host_name,
+                   const std::vector<std::pair<std::string, std::string>>& binds);
+  // Descriptors of its processes, by their PIDs in it.
+  absl::StatusOr<std::vector<UniqueFd>> OpenProcesses(const std::vector<pid_t>& pids);
+  // `root` (PID in it) is the job: with it the sandbox ends.
+  absl::Status Watch(pid_t root);
+
+  // For the pager: what it sends here is held until the last process of the sandbox has ended.
+  UniqueFd TakeKeeper() { return std::move(keeper_); }
+
+  // The sandbox goes on without this object; the socket tells how it ended (ReadEnd). Its folder is then the
+  // caller's to remove.
+  struct Released {
+    UniqueFd control;  // readable when it has ended
+    UniqueFd init;     // pidfd of the init
+    pid_t init_pid = 0;
+    std::string id, directory;
+  };
+  Released Release();
+
+ private:
+  friend class SandboxFactory;
+  Sandbox() = default;
+  // Asks the init. The answer's JSON text, checked to be no error.
+  absl::StatusOr<Packet> Ask(const std::string& request, const std::vector<int>& descriptors = {});
+  void End();
+
+  std::string id_, directory_;
+  pid_t init_pid_ = 0;
+  UniqueFd control_, keeper_, init_;
+};
+
+// Waits for the end of a released sandbox. With `directory` it knows what the init wrote down when nobody
+// listened.
+SandboxEnd ReadEnd(int control, const std::string& directory);
+
+// Thread-safe.
+class SandboxFactory {
+ public:
+  // `directory`: where the sandboxes' folders go; short, because of sockets. `criu`: its command, to be asked
+  // once what it knows of this kernel; the answer is kept in `directory`.
+  static absl::StatusOr<std::unique_ptr<SandboxFactory>> Start(const std::string& directory,
+                                                               const std::vector<std::string>& criu);
+  // Ready for CRIU.
+  absl::StatusOr<Sandbox> Make(Network network) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  SandboxFactory() = default;
+  absl::StatusOr<Packet> Ask(const std::string& request, const std::vector<int>& descriptors)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void LearnKernel(const std::vector<std::string>& criu);
+
+  std::string directory_, kdat_;
+  absl::Mutex mutex_;
+  UniqueFd socket_ ABSL_GUARDED_BY(mutex_);
+  Subprocess process_;
+};
+
+// A process's PID as we see it.
+absl::StatusOr<pid_t> PidOf(int pidfd);
+
+}  // namespace rekindle::restore

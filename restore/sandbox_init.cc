@@ -1,0 +1,299 @@
+#include "restore/sandbox_init.h"
+
+#include <fcntl.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/packet_socket.h"
+#include "base/status.h"
+#include "base/subprocess.h"
+#include "restore/sandbox_protocol.h"
+
+namespace rekindle::restore {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kKdatPath[] = "/run/criu.kdat";
+constexpr int kHighNumbers = 64;  // above every number that a descriptor must have in CRIU
+
+struct JobEndNote {
+  int code = 0, signal = 0;
+  std::string why;  // empty: it ended by itself
+};
+
+class Init {
+ public:
+  explicit Init(InitSetup setup) : setup_(std::move(setup)) {}
+
+  [[noreturn]] void Run() {
+    ::prctl(PR_SET_NAME, "rekindle-init");
+    for (UniqueFd* fd : {&setup_.control, &setup_.keeper}) {
+      fd->Reset(::fcntl(fd->get(), F_DUPFD_CLOEXEC, kInitDirectory + 1));
+    }
+    sigset_t all;
+    sigfillset(&all);
+    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    signals_.Reset(::signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK));
+    absl::Status status = SetUp();
+    Answer(status, Json::object());
+    if (!status.ok()) ::_exit(1);
+    for (;;) {
+      pollfd entries[3] = {
+          {signals_.get(), POLLIN, 0}, {setup_.control.get(), POLLIN, 0}, {setup_.keeper.get(), POLLIN, 0}};
+      if (::poll(entries, 3, -1) < 0) continue;
+      if (entries[2].revents != 0) OnKeeper();
+      if (entries[0].revents != 0) OnSignals();
+      if (entries[1].revents != 0) OnControl();
+    }
+  }
+
+ private:
+  absl::Status SetUp() {
+    if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) {
+      return ErrnoStatus(errno, "keeping a sandbox's mounts to itself");
+    }
+    if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) {
+      return ErrnoStatus(errno, "mounting /proc in a sandbox");
+    }
+    RK_ASSIGN_OR_RETURN(UniqueFd directory, OpenFile(setup_.directory, O_RDONLY | O_DIRECTORY));
+    if (::dup3(directory.get(), kInitDirectory, O_CLOEXEC) < 0) return ErrnoStatus(errno, setup_.directory);
+    if (directory.get() == kInitDirectory) (void)directory.Release();
+    if (!setup_.kdat.empty()) RK_RETURN_IF_ERROR(ShowKdat());
+    if (setup_.loopback) RK_RETURN_IF_ERROR(LoopbackUp());
+    return absl::OkStatus();
+  }
+
+  // CRIU looks for it at one place alone. Where that is no tmpfs it would not keep it there itself.
+  absl::Status ShowKdat() {
+    RK_RETURN_IF_ERROR(OpenFile(kKdatPath, O_RDONLY | O_CREAT).status());
+    if (::mount(setup_.kdat.c_str(), kKdatPath, nullptr, MS_BIND, nullptr) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("mounting ", setup_.kdat, " on ", kKdatPath));
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status LoopbackUp() {
+    UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    ifreq request{};
+    request.ifr_name[0] = 'l';
+    request.ifr_name[1] = 'o';
+    request.ifr_flags = IFF_UP | IFF_RUNNING;
+    if (::ioctl(socket.get(), SIOCSIFFLAGS, &request) != 0) {
+      return ErrnoStatus(errno, "bringing up a sandbox's loopback interface");
+    }
+    return absl::OkStatus();
+  }
+
+  void Answer(const absl::Status& status, Json body, const std::vector<int>& descriptors = {}) {
+    if (status.ok()) {
+      body["ok"] = true;
+    } else {
+      body = {{"error", std::string(status.message())}, {"code", static_cast<int>(status.code())}};
+    }
+    SendPacket(setup_.control.get(), body.dump(-1, ' ', false, Json::error_handler_t::replace), descriptors)
+        .IgnoreError();
+  }
+
+  void OnControl() {
+    auto packet = ReceivePacket(setup_.control.get(), MSG_DONTWAIT);
+    if (!packet.ok()) {
+      if (!absl::IsUnavailable(packet.status())) Answer(packet.status(), {});
+      return;
+    }
+    if (!packet->has_value()) {
+      // Whoever asked for this sandbox has gone. A job that runs goes on; what is half made does not.
+      setup_.control.Reset();
+      if (root_ == 0) End({1, 0, "whoever restored it has died"});
+      return;
+    }
+    try {
+      const Json request = Json::parse((*packet)->bytes);
+      Handle(request, (*packet)->descriptors);
+    } catch (const Json::exception& e) {
+      Answer(absl::InternalError(absl::StrCat("a request to a sandbox makes no sense: ", e.what())), {});
+    }
+  }
+
+  void Handle(const Json& request, const std::vector<UniqueFd>& descriptors) {
+    const std::string what = request.at("do");
+    if (what == "criu") {
+      std::vector<UniqueFd> made;
+      absl::Status status = StartCriu(request, descriptors, &made);
+      std::vector<int> numbers;
+      for (const UniqueFd& fd : made) numbers.push_back(fd.get());
+      Answer(status, Json::object(), numbers);
+    } else if (what == "set") {
+      Answer(Set(request), Json::object());
+    } else if (what == "processes") {
+      SendProcesses(request.at("pids").get<std::vector<pid_t>>());
+    } else if (what == "watch") {
+      root_ = request.at("pid");
+      Answer(absl::OkStatus(), Json::object());
+      if (early_end_.has_value() && early_pid_ == root_) End(*early_end_);
+    } else if (what == "end") {
+      End({0, SIGKILL, "asked to"});
+    } else {
+      Answer(absl::UnimplementedError(absl::StrCat("a sandbox does not know '", what, "'")), {});
+    }
+  }
+
+  // The peer of CRIU's socket must be a process that CRIU can see: it looks up descriptors of its peer.
+  absl::Status StartCriu(const Json& request, const std::vector<UniqueFd>& descriptors,
+                         std::vector<UniqueFd>* made) {
+    const std::vector<std::string> argv = request.at("argv");
+    const std::vector<int> numbers = request.at("descriptors");
+    const size_t groups = request.at("groups");
+    if (argv.empty() || descriptors.size() != numbers.size() + groups) {
+      return absl::InternalError("starting CRIU in a sandbox: the descriptors do not match");
+    }
+    RK_ASSIGN_OR_RETURN(auto sockets, PacketSocketPair());
+    std::vector<char*> arguments = Pointers(argv);
+    const pid_t pid = ::fork();
+    if (pid < 0) return ErrnoStatus(errno, "starting CRIU in a sandbox");
+    if (pid == 0) {
+      for (size_t i = 0; i < groups; ++i) {
+        if (::write(descriptors[numbers.size() + i].get(), "0", 1) != 1) ::_exit(126);
+      }
+      ::setsid();
+      std::vector<std::pair<int, int>> moves = {{sockets.second.get(), kSocketInCriu}};
+      for (size_t i = 0; i < numbers.size(); ++i) moves.emplace_back(descriptors[i].get(), numbers[i]);
+      for (auto& move : moves) move.first = ::fcntl(move.first, F_DUPFD_CLOEXEC, kHighNumbers);
+      for (const auto& move : moves) {
+        if (::dup2(move.first, move.second) < 0) ::_exit(126);
+      }
+      ::syscall(SYS_close_range, kHighNumbers, ~0U, 0);
+      sigset_t none;
+      sigemptyset(&none);
+      ::sigprocmask(SIG_SETMASK, &none, nullptr);
+      ::execve(arguments[0], arguments.data(), environ);
+      ::_exit(127);
+    }
+    UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    if (!pidfd.valid()) return ErrnoStatus(errno, "starting CRIU in a sandbox");
+    made->push_back(std::move(sockets.first));
+    made->push_back(std::move(pidfd));
+    return absl::OkStatus();
+  }
+
+  absl::Status Set(const Json& request) {
+    const std::string host_name = request.value("host_name", "");
+    if (!host_name.empty() && ::sethostname(host_name.c_str(), host_name.size()) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("naming the sandbox's host '", host_name, "'"));
+    }
+    for (const auto& [from, to] :
+         request.value("binds", std::vector<std::pair<std::string, std::string>>())) {
+      if (::mount(from.c_str(), to.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0) {
+        return ErrnoStatus(errno, absl::StrCat("binding ", from, " to ", to,
+                                               " in the sandbox (both must be there, and of one kind)"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void SendProcesses(const std::vector<pid_t>& pids) {
+    std::vector<UniqueFd> opened;
+    std::vector<int> numbers;
+    for (pid_t pid : pids) {
+      opened.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+      if (!opened.back().valid()) {
+        return Answer(ErrnoStatus(errno, absl::StrCat("finding process ", pid, " of a sandbox")), {});
+      }
+      numbers.push_back(opened.back().get());
+    }
+    Answer(absl::OkStatus(), Json::object(), numbers);
+  }
+
+  void OnKeeper() {
+    auto packet = ReceivePacket(setup_.keeper.get(), MSG_DONTWAIT);
+    if (absl::IsUnavailable(packet.status())) return;
+    if (packet.ok() && packet->has_value()) {
+      if ((*packet)->bytes == "d") {
+        kept_.clear();
+      } else if (absl::StartsWith((*packet)->bytes, "x")) {
+        End({0, SIGKILL, (*packet)->bytes.substr(1)});
+      } else {
+        for (UniqueFd& fd : (*packet)->descriptors) kept_.push_back(std::move(fd));
+      }
+      return;
+    }
+    // Before it ran, whoever restores it sees that too, and tells more.
+    setup_.keeper.Reset();
+    if (kept_.empty()) return;
+    End({0, SIGKILL, "the pager that served its missing memory has died"});
+  }
+
+  void OnSignals() {
+    signalfd_siginfo info[8];
+    ssize_t n;
+    while ((n = ::read(signals_.get(), info, sizeof info)) > 0) {
+      for (size_t i = 0; i < static_cast<size_t>(n) / sizeof info[0]; ++i) {
+        const int signal = static_cast<int>(info[i].ssi_signo);
+        // What is sent to the sandbox is meant for the job.
+        if (signal != SIGCHLD && root_ > 0) ::kill(root_, signal);
+      }
+    }
+    int status;
+    pid_t pid;
+    while ((pid = ::waitpid(-1, &status, WNOHANG | __WALL)) > 0) {
+      JobEndNote end;
+      if (WIFSIGNALED(status)) {
+        end.signal = WTERMSIG(status);
+      } else {
+        end.code = WEXITSTATUS(status);
+      }
+      if (pid == root_) End(end);
+      // The root may end before anybody said that it is the root.
+      early_pid_ = pid;
+      early_end_ = end;
+    }
+  }
+
+  // Takes everything with it. The kept descriptors go last: while one of their tasks lives its missing pages
+  // must not turn into zeros.
+  [[noreturn]] void End(const JobEndNote& end) {
+    ::kill(-1, SIGKILL);
+    while (::waitpid(-1, nullptr, __WALL) > 0 || errno == EINTR) {
+    }
+    const Json note = {{"event", "end"}, {"code", end.code}, {"signal", end.signal}, {"why", end.why}};
+    const std::string text = note.dump();
+    auto file =
+        UniqueFd(::openat(kInitDirectory, kStatusFile, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    if (file.valid()) WriteFully(file.get(), text.data(), text.size(), kStatusFile).IgnoreError();
+    if (setup_.control.valid()) SendPacket(setup_.control.get(), text).IgnoreError();
+    ::_exit(end.signal != 0 ? 128 + end.signal : end.code);
+  }
+
+  InitSetup setup_;
+  UniqueFd signals_;
+  std::vector<UniqueFd> kept_;
+  pid_t root_ = 0;
+  pid_t early_pid_ = 0;
+  std::optional<JobEndNote> early_end_;
+};
+
+}  // namespace
+
+void RunSandboxInit(InitSetup setup) { Init(std::move(setup)).Run(); }
+
+}  // namespace rekindle::restore

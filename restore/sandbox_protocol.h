@@ -1,0 +1,31 @@
+// What is said to the program rekindle-sandbox, and to the init process of each sandbox that it makes: one
+// JSON object a packet, "do" names what is asked for; every request is answered, in order, with "ok" or
+// "error".
+//
+// To the program (kFactorySocket):
+//   make {network: "host" | "none" | "own", directory, kdat} + [the init's control socket, its keeper socket]
+//        -> {pid} + [pidfd of the init]
+//   learn {criu: argv, path}: lets CRIU probe the kernel, and keeps its answer in a file
+// To an init (control socket):
+//   criu {argv, descriptors: numbers in CRIU, groups: how many} + [descriptors…, cgroup.procs files…]
+//        -> + [CRIU's RPC socket, pidfd of CRIU]
+//   set {host_name, binds: [[from, to]…]}
+//   processes {pids: in the sandbox} -> + [a pidfd each]
+//   watch {pid}: the job's root. When it has ended everything else is, and the init says so unasked:
+//        {event: "end", code, signal, why}
+//   end: kills everything.
+// To an init (keeper socket): one byte 'k' + [userfaultfds to hold], or 'd': all memory is there, let go of
+// them.
+#pragma once
+
+namespace rekindle::restore {
+
+inline constexpr int kFactorySocket = 3;
+// In an init: its own folder, which CRIU finds as /proc/1/fd/N.
+inline constexpr int kInitDirectory = 5;
+// In CRIU.
+inline constexpr int kSocketInCriu = 3;
+inline constexpr int kFirstInheritedInCriu = 16;
+inline constexpr char kStatusFile[] = "status.json";
+
+}  // namespace rekindle::restore
