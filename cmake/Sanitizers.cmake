@@ -26,6 +26,8 @@ if(REKINDLE_SANITIZER STREQUAL "thread")
       13base_internal12SpinLockWaitEPSt6atomicIjEiPKNS1_22SpinLockWaitTransitionENS1_14SchedulingModeE)
     target_link_options(rk_tsan_abseil INTERFACE -Wl,--wrap=${_absl}${_function})
   endforeach()
+  # A program in which only Abseil itself uses its locks would pass this library by.
+  target_link_options(rk_tsan_abseil INTERFACE -Wl,--undefined=__wrap_${_absl}5MutexD1Ev)
 endif()
 
 # Fuzz targets (tests/fuzz) want all code to tell libFuzzer where it has been. For clang.
