@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <latch>
 #include <map>
 #include <numeric>
 #include <random>
@@ -15,7 +16,6 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/synchronization/notification.h"
 #include "dedup_store/store_testing.h"
 
 namespace rekindle::restore {
@@ -221,13 +221,13 @@ TEST_F(FrameCacheTest, OneLoadsAndTheOthersWait) {
   for (bool fails : {false, true}) {
     SCOPED_TRACE(fails);
     MakeCache(4 * kSlab);
-    absl::Notification begun, go_on;
+    std::latch begun(1), go_on(1);
     std::atomic<int> loads{0}, right{0}, told{0};
     auto work = [&] {
       auto pin = cache_->GetOrLoad({1, 1}, PagesOf({1, 1}), [&](FrameId id, absl::Span<std::byte> out) {
         ++loads;
-        begun.Notify();
-        go_on.WaitForNotification();
+        begun.count_down();
+        go_on.wait();
         Fill(id, out);
         return fails ? absl::DataLossError("it is damaged") : absl::OkStatus();
       });
@@ -236,13 +236,13 @@ TEST_F(FrameCacheTest, OneLoadsAndTheOthersWait) {
     };
     std::vector<std::thread> threads;
     threads.emplace_back(work);
-    begun.WaitForNotification();
+    begun.wait();
     // Not to be had yet.
     EXPECT_FALSE(cache_->Get({1, 1}));
     for (int i = 0; i < 3; ++i) threads.emplace_back(work);
     // Each that waits has it pinned and counts as a hit.
     while (cache_->Stats().hits < 3) std::this_thread::yield();
-    go_on.Notify();
+    go_on.count_down();
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(loads, 1);
     EXPECT_EQ(right, fails ? 0 : 4);
@@ -279,7 +279,6 @@ TEST_F(FrameCacheTest, AllAreGivenOnceWhetherThereOrNot) {
 
 TEST_F(FrameCacheTest, WhoGivesUpHarmsNobodyWhoWaits) {
   MakeCache(8 * kSlab);
-  absl::Notification placed, go_on;
   std::thread other;
   absl::Status status = cache_->GetAll(
       Frames(2), PagesOf,
