@@ -78,6 +78,7 @@ class CloneRun {
     criu::RestoreOptions options;
     options.images_directory = image_.directory->path();
     options.lazy_pages = true;
+    if (getenv("X5_LOG")) options.log_level = 4;
     options.shell_job = manifest.shell_job();
     options.tcp_close =
         manifest.tcp_established() || manifest.tcp_close();  // the connection is not the copy's

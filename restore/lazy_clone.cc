@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -26,6 +27,7 @@ constexpr uint32_t kPagesAround = 8;
 // Frames that the background fill takes at a time: it gives way between two such pieces of work.
 constexpr size_t kFramesPerFill = 32;
 constexpr size_t kMostRecordedPages = size_t{4} << 20;
+constexpr size_t kPrefillThreads = 2;
 constexpr int kPutAttempts = 10000;
 
 class Listener : public PagerSource {
@@ -75,13 +77,14 @@ class TaskSource : public PagerSource {
 
 }  // namespace
 
-LazyClone::LazyClone(Pager& pager, LazyCloneOptions options, std::shared_ptr<const LazyImage> image,
+LazyClone::LazyClone(Pager& pager, LazyCloneOptions options, std::shared_ptr<LazyImage> image,
                      UniqueFd listener, UniqueFd keeper)
     : pager_(pager),
       options_(std::move(options)),
       image_(std::move(image)),
       listener_(std::move(listener)),
-      keeper_(std::move(keeper)) {}
+      keeper_(std::move(keeper)),
+      recording_(!image_->Learned()) {}
 
 void LazyClone::Start() {
   Watch(std::make_shared<Keeper>(shared_from_this(), keeper_.get()));
@@ -198,7 +201,7 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
       } else {
         absl::MutexLock lock(&mutex_);
         if (touched_.size() < kMostRecordedPages) {
-          touched_.emplace_back(task.pid(), task.pages().FirstNumberOf(wanted.run) + wanted.page);
+          touched_.push_back({task.pid(), task.pages().FirstNumberOf(wanted.run) + wanted.page});
         }
       }
       outcome = task.Put(wanted.run, first, pages, frame->bytes());
@@ -282,7 +285,36 @@ absl::Status LazyClone::PutPieces(std::vector<Piece> pieces, size_t threads, std
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> LazyClone::Prefill() { return prefilled_.load(); }
+void LazyClone::Prefetch() {
+  std::vector<store::FrameId> frames;
+  absl::flat_hash_set<store::FrameId> seen;
+  for (const LazyImage::Piece& piece : *image_->working_set()) {
+    const store::FrameId frame = image_->PagesOf(piece.pid)->runs()[piece.run].frame;
+    if (seen.insert(frame).second) frames.push_back(frame);
+  }
+  // What is wrong with them is found again, and told, when they are put in.
+  pager_.cache()
+      .GetAll(image_->reader(), frames, [](size_t, FrameCache::Pin) { return absl::OkStatus(); })
+      .IgnoreError();
+}
+
+absl::StatusOr<uint64_t> LazyClone::Prefill() {
+  if (options_.fill == Fill::kEager) return FillAll();
+  std::map<pid_t, LazyTask*> by_pid;
+  const std::vector<std::shared_ptr<LazyTask>> tasks = Tasks();
+  for (const std::shared_ptr<LazyTask>& task : tasks) by_pid.try_emplace(task->pid(), task.get());
+  const std::shared_ptr<const LazyImage::Pieces> set = image_->working_set();
+  std::vector<Piece> pieces;
+  pieces.reserve(set->size());
+  for (const LazyImage::Piece& piece : *set) {
+    auto task = by_pid.find(piece.pid);
+    if (task != by_pid.end()) pieces.push_back({task->second, piece.run, piece.first, piece.pages});
+  }
+  absl::Status status = PutPieces(std::move(pieces), kPrefillThreads, &prefilled_);
+  // Without memory for all of it, it has to do with what it touches.
+  if (!status.ok() && !absl::IsResourceExhausted(status)) return status;
+  return prefilled_.load();
+}
 
 absl::StatusOr<uint64_t> LazyClone::FillAll() {
   const uint64_t before = filled_;
@@ -354,6 +386,19 @@ void LazyClone::CompleteIfDone() {
 
 void LazyClone::EndRecording() {
   if (!recording_.exchange(false)) return;
+  std::vector<LazyImage::Touched> touched;
+  {
+    absl::MutexLock lock(&mutex_);
+    touched.swap(touched_);
+  }
+  // A copy that ended before it was ready tells less than nothing.
+  if (running() && !image_->Learned()) {
+    absl::Status learned = image_->Learn(pager_.store(), touched);
+    if (!learned.ok()) {
+      Log(LogLevel::kWarning, absl::StrCat("keeping the working set of ", image_->reader().info().reference,
+                                           ": ", learned.message()));
+    }
+  }
   pager_.WakeFiller();
 }
 
@@ -386,6 +431,11 @@ void LazyClone::End() {
   }
   for (uint64_t source : sources) pager_.Remove(source);
   pager_.RemoveClone(options_.id);
+}
+
+bool LazyClone::running() const {
+  absl::MutexLock lock(&mutex_);
+  return running_;
 }
 
 std::vector<std::shared_ptr<LazyTask>> LazyClone::Tasks() const {

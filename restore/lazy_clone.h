@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -33,7 +32,7 @@ struct LazyCloneOptions {
 // Thread-safe.
 class LazyClone : public std::enable_shared_from_this<LazyClone> {
  public:
-  LazyClone(Pager& pager, LazyCloneOptions options, std::shared_ptr<const LazyImage> image, UniqueFd listener,
+  LazyClone(Pager& pager, LazyCloneOptions options, std::shared_ptr<LazyImage> image, UniqueFd listener,
             UniqueFd keeper);
 
   const std::string& id() const { return options_.id; }
@@ -41,7 +40,10 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
 
   // Begins to listen for CRIU.
   void Start();
+  // Puts in the recorded working set; with Fill::kEager, everything. How many pages.
   absl::StatusOr<uint64_t> Prefill() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Loads the working set into the cache.
+  void Prefetch();
   // All that is missing.
   absl::StatusOr<uint64_t> FillAll() ABSL_LOCKS_EXCLUDED(mutex_);
   // A bounded part of the background fill; false when there is nothing more to do now.
@@ -73,6 +75,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   void End() ABSL_LOCKS_EXCLUDED(mutex_);
   void CompleteIfDone() ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<std::shared_ptr<LazyTask>> Tasks() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool running() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What is put in: pages of a run of a task.
   struct Piece {
@@ -85,13 +88,13 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
 
   Pager& pager_;
   const LazyCloneOptions options_;
-  const std::shared_ptr<const LazyImage> image_;
+  const std::shared_ptr<LazyImage> image_;
   const UniqueFd listener_;
   const UniqueFd keeper_;
   std::optional<criu::LazyPagesConnection> connection_;  // made by OnListener, used by OnConnection
 
   std::atomic<uint64_t> faults_{0}, zero_faults_{0}, prefilled_{0}, filled_{0};
-  std::atomic<bool> recording_{true};
+  std::atomic<bool> recording_;
   std::atomic<bool> ended_{false};
 
   mutable absl::Mutex mutex_;
@@ -101,7 +104,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   bool complete_ ABSL_GUARDED_BY(mutex_) = false;
   bool fill_paused_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time record_until_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
-  std::vector<std::pair<pid_t, uint64_t>> touched_ ABSL_GUARDED_BY(mutex_);  // task, page number: in order
+  std::vector<LazyImage::Touched> touched_ ABSL_GUARDED_BY(mutex_);  // in order
   size_t fill_task_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t fill_next_ ABSL_GUARDED_BY(mutex_) = 0;  // run
 };

@@ -1,15 +1,24 @@
 #include "restore/lazy_image.h"
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "rekindle/v1/image_layout.h"
 #include "restore/restore.h"
 #include "restore/task_memory.h"
 
 namespace rekindle::restore {
+namespace {
 
-absl::StatusOr<std::shared_ptr<const LazyImage>> LazyImage::Open(store::Store& store,
-                                                                 const std::string& image) {
+// After so many the working set is taken for known.
+constexpr uint32_t kRecordings = 4;
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<LazyImage>> LazyImage::Open(store::Store& store, const std::string& image) {
   auto opened = std::make_shared<LazyImage>();
   RK_ASSIGN_OR_RETURN(opened->reader_, store.OpenImage(image));
   RK_ASSIGN_OR_RETURN(v1::JobManifest manifest, ReadJobManifest(*opened->reader_));
@@ -20,7 +29,66 @@ absl::StatusOr<std::shared_ptr<const LazyImage>> LazyImage::Open(store::Store& s
     RK_ASSIGN_OR_RETURN(std::vector<store::StoredRun> layout, opened->reader_->Layout(task.object.object()));
     opened->tasks_[task.pid] = std::make_shared<const TaskPages>(layout, areas);
   }
+  absl::MutexLock lock(&opened->mutex_);
+  auto note = store.GetNote(opened->reader_->info().digest, store::kWorkingSetNote);
+  if (note.ok()) {
+    auto set = WorkingSet::Decode(*note);
+    if (set.ok()) opened->working_set_ = *std::move(set);
+  }
+  // One that is damaged is learned anew.
+  opened->pieces_ = std::make_shared<const Pieces>(opened->PiecesOf(opened->working_set_));
   return opened;
+}
+
+std::string LazyImage::ObjectOf(pid_t pid) { return absl::StrCat(v1::kTaskMemoryPrefix, pid); }
+
+LazyImage::Pieces LazyImage::PiecesOf(const WorkingSet& set) const {
+  std::map<std::string, pid_t> pids;
+  for (const auto& [pid, pages] : tasks_) pids[ObjectOf(pid)] = pid;
+  Pieces pieces;
+  for (const TouchedRun& touched : set.runs) {
+    auto found = pids.find(set.objects[touched.object]);
+    if (found == pids.end()) continue;
+    const TaskPages& pages = *PagesOf(found->second);
+    const uint64_t end = touched.address + uint64_t{touched.pages} * store::kPageSize;
+    for (size_t i = pages.FirstRunBehind(touched.address); i < pages.runs().size(); ++i) {
+      const store::StoredRun& run = pages.runs()[i];
+      if (run.address >= end) break;
+      const uint64_t first = std::max(run.address, touched.address);
+      const uint64_t last = std::min(run.address + uint64_t{run.pages} * store::kPageSize, end);
+      pieces.push_back({found->second, i, static_cast<uint32_t>((first - run.address) / store::kPageSize),
+                        static_cast<uint32_t>((last - first) / store::kPageSize)});
+    }
+  }
+  return pieces;
+}
+
+std::shared_ptr<const LazyImage::Pieces> LazyImage::working_set() const {
+  absl::MutexLock lock(&mutex_);
+  return pieces_;
+}
+
+bool LazyImage::Learned() const {
+  absl::MutexLock lock(&mutex_);
+  return working_set_.recordings >= kRecordings;
+}
+
+absl::Status LazyImage::Learn(store::Store& store, const std::vector<Touched>& touched) {
+  WorkingSetRecorder recorder;
+  absl::MutexLock lock(&mutex_);
+  // What was in place could not be seen to be touched: it keeps its place.
+  for (const TouchedRun& run : working_set_.runs) {
+    recorder.Add(working_set_.objects[run.object], run.address, run.pages);
+  }
+  for (const Touched& page : touched) {
+    const TaskPages& pages = *PagesOf(page.pid);
+    const size_t run = pages.RunOfNumber(page.number);
+    recorder.Add(ObjectOf(page.pid),
+                 pages.runs()[run].address + (page.number - pages.FirstNumberOf(run)) * store::kPageSize, 1);
+  }
+  working_set_ = Merge(working_set_, recorder.Take());
+  pieces_ = std::make_shared<const Pieces>(PiecesOf(working_set_));
+  return store.PutNote(reader_->info(), store::kWorkingSetNote, working_set_.Encode());
 }
 
 std::shared_ptr<const TaskPages> LazyImage::PagesOf(pid_t pid) const {

@@ -7,17 +7,22 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "dedup_store/store.h"
 #include "restore/task_pages.h"
+#include "restore/working_set.h"
 
 namespace rekindle::restore {
 
 class LazyImage {
  public:
   // `image`: reference or digest.
-  static absl::StatusOr<std::shared_ptr<const LazyImage>> Open(store::Store& store, const std::string& image);
+  static absl::StatusOr<std::shared_ptr<LazyImage>> Open(store::Store& store, const std::string& image);
 
   const store::ImageReader& reader() const { return *reader_; }
   // Null: nothing of this task is served lazily.
@@ -26,9 +31,34 @@ class LazyImage {
   const std::map<pid_t, std::shared_ptr<const TaskPages>>& tasks() const { return tasks_; }
   uint64_t pages() const;  // of all tasks
 
+  // Pages of a run of a task.
+  struct Piece {
+    pid_t pid = 0;
+    size_t run = 0;
+    uint32_t first = 0, pages = 0;
+  };
+  using Pieces = std::vector<Piece>;
+  // The working set, in the order of the first touch; never null.
+  std::shared_ptr<const Pieces> working_set() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Is it known so well that nothing more need be recorded?
+  bool Learned() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Adds what a copy touched that had the working set in place, and keeps the result with the image in the
+  // store.
+  struct Touched {
+    pid_t pid = 0;
+    uint64_t number = 0;  // of a page of the task
+  };
+  absl::Status Learn(store::Store& store, const std::vector<Touched>& touched) ABSL_LOCKS_EXCLUDED(mutex_);
+
  private:
+  static std::string ObjectOf(pid_t pid);
+  Pieces PiecesOf(const WorkingSet& set) const;
+
   std::unique_ptr<store::ImageReader> reader_;
   std::map<pid_t, std::shared_ptr<const TaskPages>> tasks_;
+  mutable absl::Mutex mutex_;
+  WorkingSet working_set_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const Pieces> pieces_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rekindle::restore

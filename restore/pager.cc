@@ -88,12 +88,13 @@ class Client : public PagerSource {
     const std::string fill = request.at("fill");
     options.fill = fill == "never" ? Fill::kNever : fill == "eager" ? Fill::kEager : Fill::kIdle;
     options.record = absl::Milliseconds(request.at("record_ms").get<int64_t>());
-    RK_ASSIGN_OR_RETURN(std::shared_ptr<const LazyImage> image, pager_.OpenImage(request.at("image")));
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyImage> image, pager_.OpenImage(request.at("image")));
     *answer = {{"pages", image->pages()}};
     auto clone = std::make_shared<LazyClone>(pager_, std::move(options), std::move(image),
                                              std::move(descriptors[0]), std::move(descriptors[1]));
     pager_.AddClone(clone);
     clone->Start();
+    pager_.PrefetchFor(std::move(clone));
     return absl::OkStatus();
   }
 
@@ -222,6 +223,7 @@ void Pager::Run() {
   for (size_t i = 0; i < std::max<size_t>(options_.threads, 2); ++i)
     threads_.emplace_back([this] { Work(); });
   threads_.emplace_back([this] { FillInBackground(); });
+  threads_.emplace_back([this] { PrefetchInBackground(); });
   absl::Time used = absl::Now();
   for (;;) {
     absl::SleepFor(kTick);
@@ -233,11 +235,14 @@ void Pager::Run() {
     if (busy) used = absl::Now();
     if (absl::Now() - used > options_.idle_exit) break;
   }
-  stop_ = true;
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
   for (std::thread& thread : threads_) thread.join();
 }
 
-absl::StatusOr<std::shared_ptr<const LazyImage>> Pager::OpenImage(const std::string& image) {
+absl::StatusOr<std::shared_ptr<LazyImage>> Pager::OpenImage(const std::string& image) {
   {
     absl::MutexLock lock(&mutex_);
     auto found = images_.find(image);
@@ -247,7 +252,7 @@ absl::StatusOr<std::shared_ptr<const LazyImage>> Pager::OpenImage(const std::str
       return found->second;
     }
   }
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<const LazyImage> opened, LazyImage::Open(*store_, image));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyImage> opened, LazyImage::Open(*store_, image));
   absl::MutexLock lock(&mutex_);
   auto [place, added] = images_.try_emplace(image, opened);
   if (added) image_order_.push_back(image);
@@ -278,6 +283,25 @@ absl::StatusOr<std::shared_ptr<LazyClone>> Pager::FindClone(const std::string& i
   auto found = clones_.find(id);
   if (found != clones_.end()) return found->second;
   return absl::NotFoundError(absl::StrCat("the pager serves no sandbox ", id));
+}
+
+void Pager::PrefetchFor(std::shared_ptr<LazyClone> clone) {
+  absl::MutexLock lock(&mutex_);
+  prefetches_.push_back(std::move(clone));
+}
+
+void Pager::PrefetchInBackground() {
+  for (;;) {
+    std::shared_ptr<LazyClone> clone;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &Pager::HasPrefetches));
+      if (stop_) return;
+      clone = std::move(prefetches_.front());
+      prefetches_.pop_front();
+    }
+    clone->Prefetch();
+  }
 }
 
 void Pager::WakeFiller() {

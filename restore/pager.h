@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -57,12 +58,13 @@ class Pager {
   uint64_t Add(std::shared_ptr<PagerSource> source) ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(uint64_t source) ABSL_LOCKS_EXCLUDED(mutex_);
   void ClientsChanged(int by) { clients_.fetch_add(by); }
-  absl::StatusOr<std::shared_ptr<const LazyImage>> OpenImage(const std::string& image)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::shared_ptr<LazyImage>> OpenImage(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddClone(std::shared_ptr<LazyClone> clone) ABSL_LOCKS_EXCLUDED(mutex_);
   void RemoveClone(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::shared_ptr<LazyClone>> FindClone(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
   void WakeFiller() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Loads its working set into the cache, while CRIU makes its processes.
+  void PrefetchFor(std::shared_ptr<LazyClone> clone) ABSL_LOCKS_EXCLUDED(mutex_);
   FrameCache& cache() { return *cache_; }
   store::Store& store() { return *store_; }
   std::string Stats() ABSL_LOCKS_EXCLUDED(mutex_);  // JSON
@@ -71,6 +73,8 @@ class Pager {
   Pager() = default;
   void Work();
   void FillInBackground();
+  void PrefetchInBackground();
+  bool HasPrefetches() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !prefetches_.empty() || stop_; }
 
   PagerOptions options_;
   std::unique_ptr<store::Store> store_;
@@ -83,8 +87,9 @@ class Pager {
   std::map<uint64_t, std::shared_ptr<PagerSource>> sources_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_source_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<std::string, std::shared_ptr<LazyClone>> clones_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, std::shared_ptr<const LazyImage>> images_ ABSL_GUARDED_BY(mutex_);  // by digest
+  std::map<std::string, std::shared_ptr<LazyImage>> images_ ABSL_GUARDED_BY(mutex_);  // by digest
   std::vector<std::string> image_order_ ABSL_GUARDED_BY(mutex_);  // least recently used first
+  std::deque<std::shared_ptr<LazyClone>> prefetches_ ABSL_GUARDED_BY(mutex_);
   bool filler_woken_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t clones_served_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::thread> threads_;
