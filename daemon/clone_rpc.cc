@@ -56,6 +56,7 @@ restore::CloneOptions OptionsFrom(const v1::CloneOptions& request, const store::
     default:
       options.fill = "idle";
   }
+  options.limits = {request.memory_bytes(), request.cpus(), request.max_processes()};
   for (const auto& [name, value] : request.environment()) options.environment[name] = value;
   for (const v1::Bind& bind : request.binds()) options.binds.emplace_back(bind.from(), bind.to());
   if (request.record_ms() > 0) options.record = absl::Milliseconds(request.record_ms());
@@ -80,6 +81,7 @@ bool WaitForAnswer(int channel, int cancel_fd) {
 
 // What stays of a running copy, given back when it has ended.
 struct Running {
+  std::unique_ptr<restore::Cgroup> group;
   UniqueFd channel, init;
   std::string directory;
   ~Running() { RemoveTree(directory).IgnoreError(); }
@@ -98,17 +100,24 @@ class CloneCall {
     options.name = request_.name();
     if (!options.name.empty() && number > 0) absl::StrAppend(&options.name, "-", number);
     JobRecord record;
-    UniqueFd output;
+    std::vector<UniqueFd> stdio;
     if (!request_.log().empty()) {
       record.log = request_.log();
-      RK_ASSIGN_OR_RETURN(output, OpenFileAs(Node::UserOf(call_.caller), record.log,
-                                             O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY, 0600));
+      RK_ASSIGN_OR_RETURN(UniqueFd null, OpenFile("/dev/null", O_RDWR));
+      stdio.push_back(std::move(null));
+      RK_ASSIGN_OR_RETURN(UniqueFd output, OpenFileAs(Node::UserOf(call_.caller), record.log,
+                                                      O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY, 0600));
+      stdio.push_back(std::move(output));
+    } else if (!request_.detach() && request_.stdio_fds_size() > 0) {
+      RK_ASSIGN_OR_RETURN(stdio, TakeStdio(call_.caller, request_));
     }
-    options.output = output.get();
+    for (const UniqueFd& fd : stdio) options.stdio.push_back(fd.get());
+    if (options.stdio.size() == 2) options.stdio.push_back(options.stdio[1]);
     RK_ASSIGN_OR_RETURN(restore::CloneResult clone, node_.clones().Start(store_, criu_, options));
     auto running = std::make_shared<Running>();
     running->directory = clone.sandbox.directory;
     running->init = std::move(clone.sandbox.init);
+    running->group = std::move(clone.group);
     double ready_seconds = 0;
     if (clone.channel.valid() && WaitForAnswer(clone.channel.get(), cancel_fd)) {
       ready_seconds = watch.seconds();
@@ -128,6 +137,9 @@ class CloneCall {
                         RegisterJob(node_, std::move(record), /*unique_name=*/true,
                                     std::move(clone.sandbox.control), [running, instance](int control) {
                                       restore::SandboxEnd end = restore::ReadEnd(control, running->directory);
+                                      if (running->group && running->group->OutOfMemoryKills() > 0) {
+                                        end.why = "its processes used up its memory limit";
+                                      }
                                       if (!end.why.empty()) {
                                         Log(LogLevel::kWarning,
                                             absl::StrCat("clone ", instance, " was ended: ", end.why));

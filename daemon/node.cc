@@ -19,6 +19,9 @@
 namespace rekindle::daemon {
 namespace {
 
+// Of each kind: as many as start at the same moment without waiting for one.
+constexpr size_t kPooledSandboxes = 4;
+
 std::string FromEnvironment(const char* name) {
   const char* value = ::getenv(name);
   return value ? value : "";
@@ -64,7 +67,8 @@ Node::Node(NodeOptions options)
       jobs_(absl::StrCat(options_.runtime_directory, "/jobs")),
       gpus_(GpuOptions(options_.runtime_directory)),
       gpu_jobs_(&gpus_, options_.gpu_host_budget),
-      clones_(options_.runtime_directory, options_.page_cache_bytes) {}
+      clones_(options_.runtime_directory, options_.page_cache_bytes, options_.daemon ? kPooledSandboxes : 0) {
+}
 
 absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
   absl::MutexLock lock(&mutex_);

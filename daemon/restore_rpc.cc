@@ -38,27 +38,6 @@ class Observer : public restore::RestoreObserver {
   CallMonitor& monitor_;
 };
 
-// Copies of the caller's descriptors. They come from the very process that connected: its pidfd names it.
-absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::RestoreRequest& request) {
-  std::vector<UniqueFd> taken;
-  if (request.stdio_fds_size() != 3) {
-    return absl::InvalidArgumentError("stdio_fds: give three descriptors, for 0, 1 and 2, or none");
-  }
-  if (caller.kind == Caller::Kind::kRemote || (caller.kind == Caller::Kind::kLocal && !caller.pidfd)) {
-    return absl::FailedPreconditionError(
-        "the job can't have the terminal of a client on another machine: restore it with --detach");
-  }
-  for (int fd : request.stdio_fds()) {
-    int copy = caller.kind == Caller::Kind::kSelf
-                   ? ::fcntl(fd, F_DUPFD_CLOEXEC, 3)
-                   : static_cast<int>(::syscall(SYS_pidfd_getfd, caller.pidfd->get(), fd, 0));
-    if (copy < 0)
-      return ErrnoStatus(errno, absl::StrCat("taking descriptor ", fd, " of the calling process"));
-    taken.emplace_back(copy);
-  }
-  return taken;
-}
-
 // Was any of the job's descriptors 0, 1 and 2 something that is not there any more, such as a terminal?
 bool NeedsStdio(const v1::JobManifest& manifest) {
   return std::any_of(manifest.stdio().begin(), manifest.stdio().end(),

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -118,6 +119,26 @@ absl::StatusOr<JobLog> MakeDefaultLog(const Node& node, const Caller& caller, ab
     return ErrnoStatus(error, absl::StrCat("giving the job's log ", log.path, " to user ", user->uid));
   }
   return log;
+}
+
+absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::RestoreRequest& request) {
+  std::vector<UniqueFd> taken;
+  if (request.stdio_fds_size() != 3) {
+    return absl::InvalidArgumentError("stdio_fds: give three descriptors, for 0, 1 and 2, or none");
+  }
+  if (caller.kind == Caller::Kind::kRemote || (caller.kind == Caller::Kind::kLocal && !caller.pidfd)) {
+    return absl::FailedPreconditionError(
+        "the job can't have the terminal of a client on another machine: restore it with --detach");
+  }
+  for (int fd : request.stdio_fds()) {
+    int copy = caller.kind == Caller::Kind::kSelf
+                   ? ::fcntl(fd, F_DUPFD_CLOEXEC, 3)
+                   : static_cast<int>(::syscall(SYS_pidfd_getfd, caller.pidfd->get(), fd, 0));
+    if (copy < 0)
+      return ErrnoStatus(errno, absl::StrCat("taking descriptor ", fd, " of the calling process"));
+    taken.emplace_back(copy);
+  }
+  return taken;
 }
 
 absl::Status CheckAbsolute(absl::string_view path, absl::string_view what) {

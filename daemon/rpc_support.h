@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -47,6 +48,10 @@ struct JobLog {
   UniqueFd file;
 };
 absl::StatusOr<JobLog> MakeDefaultLog(const Node& node, const Caller& caller, absl::string_view job_name);
+
+// Copies of the three descriptors that the caller gives to a job. They come from the very process that
+// connected: its pidfd names it.
+absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::RestoreRequest& request);
 
 absl::Status CheckAbsolute(absl::string_view path, absl::string_view what);
 

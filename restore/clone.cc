@@ -32,39 +32,72 @@ constexpr size_t kMostPrepared = 64;
 // The steps of one clone, in the order in which Start() takes them.
 class CloneRun {
  public:
-  CloneRun(const PreparedImage& image, const criu::Installation& criu, const CloneOptions& options,
-           Sandbox sandbox, PagerClient pager)
-      : image_(image),
-        criu_(criu),
-        options_(options),
-        sandbox_(std::move(sandbox)),
-        pager_(std::move(pager)) {}
+  CloneRun(const PreparedImage& image, const CloneOptions& options, PagerClient pager)
+      : image_(image), options_(options), pager_(std::move(pager)) {}
 
   void EndPhase(const char* name) {
     result_.phases.emplace_back(name, phase_.seconds());
     phase_.Restart();
   }
 
-  absl::Status AttachPager() {
-    RK_ASSIGN_OR_RETURN(UniqueFd listener,
-                        ListenAt(absl::StrCat(sandbox_.directory(), "/", criu::kLazyPagesSocket)));
-    UniqueFd keeper = sandbox_.TakeKeeper();
-    RK_ASSIGN_OR_RETURN(result_.lazy_pages, pager_.Attach(sandbox_.id(), options_.image, options_.fill,
-                                                          options_.record, listener.get(), keeper.get()));
-    EndPhase("attach");
-    return absl::OkStatus();
-  }
-
-  absl::Status StartCriu() {
-    RK_RETURN_IF_ERROR(Substitutes());
-    RK_ASSIGN_OR_RETURN(criu_process_,
-                        sandbox_.StartCriu(criu::FullCommand(criu_, {"--no-default-config", "swrk",
-                                                                     absl::StrCat(kSocketInCriu)}),
-                                           descriptors_, {}));
+  // What the job gets in place of what was its starter's: terminal, pipes, control channel.
+  absl::Status TakeSandbox(SandboxPool& pool) {
+    const SandboxKind kind{options_.network, options_.limits.any()};
+    std::vector<std::pair<int, int>> more;
+    std::set<std::string> replaced;
+    int next = kFirstFreeInCriu, nulls = 0, channels = 0;
+    auto give = [&](int number, const std::string& resource) { inherited_.emplace_back(number, resource); };
+    UniqueFd null;
+    auto give_null = [&](const std::string& resource) -> absl::Status {
+      if (nulls < kNullsInCriu) {
+        give(kNullInCriu + nulls++, resource);
+        return absl::OkStatus();
+      }
+      if (!null.valid()) {
+        RK_ASSIGN_OR_RETURN(null, OpenFile("/dev/null", O_RDWR));
+      }
+      more.emplace_back(null.get(), next);
+      give(next++, resource);
+      return absl::OkStatus();
+    };
+    for (const v1::StdioSlot& slot : image_.manifest.stdio()) {
+      if (slot.resource().empty() || !replaced.insert(slot.resource()).second) continue;
+      if (options_.stdio.size() != 3) {
+        RK_RETURN_IF_ERROR(give_null(slot.resource()));
+        continue;
+      }
+      more.emplace_back(options_.stdio[static_cast<size_t>(slot.fd())], next);
+      give(next++, slot.resource());
+    }
+    for (const v1::ExternalResource& external : image_.manifest.externals()) {
+      if (replaced.insert(external.resource()).second) RK_RETURN_IF_ERROR(give_null(external.resource()));
+    }
+    for (const std::string& resource : image_.manifest.control_sockets()) {
+      if (channels < kChannelsInCriu) give(kChannelInCriu + channels++, resource);
+    }
+    auto ready = more.empty() ? pool.Take(kind) : pool.MakeWith(kind, more);
+    if (!ready.ok()) return ready.status();
+    group_ = std::move(ready->group);
+    sandbox_ = std::move(ready->sandbox);
+    criu_process_ = std::move(ready->criu);
+    listener_ = std::move(ready->listener);
+    if (!image_.manifest.control_sockets().empty()) {
+      result_.channel = std::move(ready->channel);
+      RK_RETURN_IF_ERROR(SayHello());
+    }
+    if (options_.limits.any()) RK_RETURN_IF_ERROR(group_->Set(options_.limits));
     if (!options_.name.empty() || !options_.binds.empty()) {
       RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds));
     }
     EndPhase("sandbox");
+    return absl::OkStatus();
+  }
+
+  absl::Status AttachPager() {
+    UniqueFd keeper = sandbox_.TakeKeeper();
+    RK_ASSIGN_OR_RETURN(result_.lazy_pages, pager_.Attach(sandbox_.id(), options_.image, options_.fill,
+                                                          options_.record, listener_.get(), keeper.get()));
+    EndPhase("attach");
     return absl::OkStatus();
   }
 
@@ -78,7 +111,6 @@ class CloneRun {
     criu::RestoreOptions options;
     options.images_directory = image_.directory->path();
     options.lazy_pages = true;
-    if (getenv("X5_LOG")) options.log_level = 4;
     options.shell_job = manifest.shell_job();
     options.tcp_close =
         manifest.tcp_established() || manifest.tcp_close();  // the connection is not the copy's
@@ -109,6 +141,7 @@ class CloneRun {
     RK_RETURN_IF_ERROR(sandbox_.Watch(root_));
     EndPhase("watch");
     result_.sandbox = sandbox_.Release();
+    result_.group = std::move(group_);
     result_.total_seconds = total_.seconds();
     return std::move(result_);
   }
@@ -116,26 +149,8 @@ class CloneRun {
   const std::string& directory() const { return sandbox_.directory(); }
 
  private:
-  // What the job gets in place of what was its starter's: terminal, pipes, control channel.
-  absl::Status Substitutes() {
-    std::set<std::string> replaced;
-    auto give = [&](int fd, const std::string& resource) {
-      if (resource.empty() || !replaced.insert(resource).second) return;
-      const int number = kFirstInheritedInCriu + static_cast<int>(descriptors_.size());
-      descriptors_.emplace_back(fd, number);
-      inherited_.emplace_back(number, resource);
-    };
-    RK_ASSIGN_OR_RETURN(null_, OpenFile("/dev/null", O_RDWR));
-    for (const v1::StdioSlot& slot : image_.manifest.stdio()) {
-      give(slot.fd() > 0 && options_.output >= 0 ? options_.output : null_.get(), slot.resource());
-    }
-    for (const v1::ExternalResource& external : image_.manifest.externals())
-      give(null_.get(), external.resource());
-    if (image_.manifest.control_sockets().empty()) return absl::OkStatus();
-    RK_ASSIGN_OR_RETURN(auto channel, PacketSocketPair());
-    result_.channel = std::move(channel.first);
-    job_channel_ = std::move(channel.second);
-    for (const std::string& resource : image_.manifest.control_sockets()) give(job_channel_.get(), resource);
+  // Waits in the channel until the job wakes up.
+  absl::Status SayHello() {
     const nlohmann::json hello = {{"type", "restored"},
                                   {"instance", sandbox_.id()},
                                   {"name", options_.name},
@@ -146,13 +161,12 @@ class CloneRun {
   }
 
   const PreparedImage& image_;
-  const criu::Installation& criu_;
   const CloneOptions& options_;
-  Sandbox sandbox_;
   PagerClient pager_;
+  std::unique_ptr<Cgroup> group_;  // goes after the sandbox
+  Sandbox sandbox_;
   Sandbox::Criu criu_process_;
-  UniqueFd null_, job_channel_;
-  std::vector<std::pair<int, int>> descriptors_;
+  UniqueFd listener_;
   std::vector<std::pair<int, std::string>> inherited_;
   pid_t root_ = 0;
   CloneResult result_;
@@ -166,16 +180,12 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
   Stopwatch watch;
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const PreparedImage> image, Prepare(store, criu, options.image));
   const double prepare = watch.seconds();
-  RK_ASSIGN_OR_RETURN(SandboxFactory * factory, Factory(criu));
+  RK_ASSIGN_OR_RETURN(SandboxPool * pool, Pool(criu));
   RK_ASSIGN_OR_RETURN(PagerClient pager, ConnectToPager(store));
-  RK_ASSIGN_OR_RETURN(Sandbox sandbox, factory->Make(options.network));
-  const double made = watch.seconds();
-  CloneRun run(*image, criu, options, std::move(sandbox), std::move(pager));
-  absl::Status status = [&]() -> absl::Status {
-    RK_RETURN_IF_ERROR(run.AttachPager());
-    RK_RETURN_IF_ERROR(run.StartCriu());
-    return run.RunCriu();
-  }();
+  CloneRun run(*image, options, std::move(pager));
+  RK_RETURN_IF_ERROR(run.TakeSandbox(*pool));
+  absl::Status status = run.AttachPager();
+  if (status.ok()) status = run.RunCriu();
   if (!status.ok()) {
     if (absl::IsCancelled(status)) return status;
     // Its folder goes with the sandbox.
@@ -183,7 +193,7 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
     return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{run.directory(), kept}}));
   }
   RK_ASSIGN_OR_RETURN(CloneResult result, run.Finish());
-  result.phases.insert(result.phases.begin(), {{"prepare", prepare}, {"make", made - prepare}});
+  result.phases.insert(result.phases.begin(), {"prepare", prepare});
   result.total_seconds = watch.seconds();
   return result;
 }
@@ -192,13 +202,13 @@ absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const store::Store& sto
   return PagerClient::Connect({runtime_directory_, store.path(), cache_bytes_});
 }
 
-absl::StatusOr<SandboxFactory*> CloneStarter::Factory(const criu::Installation& criu) {
+absl::StatusOr<SandboxPool*> CloneStarter::Pool(const criu::Installation& criu) {
   absl::MutexLock lock(&mutex_);
-  if (!factory_) {
-    RK_ASSIGN_OR_RETURN(factory_,
-                        SandboxFactory::Start(absl::StrCat(runtime_directory_, "/s"), criu.command));
+  if (!pool_) {
+    Cgroup::RemoveLeftovers();
+    RK_ASSIGN_OR_RETURN(pool_, SandboxPool::Start(absl::StrCat(runtime_directory_, "/s"), criu, pool_size_));
   }
-  return factory_.get();
+  return pool_.get();
 }
 
 absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(store::Store& store,

@@ -17,9 +17,11 @@
 #include "criu/installation.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/job_manifest.pb.h"
+#include "restore/cgroup.h"
 #include "restore/image_directory.h"
 #include "restore/pager_client.h"
 #include "restore/sandbox.h"
+#include "restore/sandbox_pool.h"
 
 namespace rekindle::restore {
 
@@ -28,15 +30,19 @@ struct CloneOptions {
   std::string name;   // host name, and told to the job
   Network network = Network::kHost;
   std::vector<std::pair<std::string, std::string>> binds;
+  CgroupLimits limits;
   std::map<std::string, std::string> environment;  // told to a job that has the hook
   std::string fill = "idle";                       // "never", "idle", "eager"
   absl::Duration record = absl::Seconds(1);  // of the working set, for a job that never says that it is ready
-  int output = -1;                           // what was its terminal or pipe; -1: /dev/null
+  // Descriptors for 0, 1 and 2 where those were a terminal or a pipe (all three or none); not owned. None:
+  // /dev/null.
+  std::vector<int> stdio;
   int cancel_fd = -1;
   bool template_instance = false;
 };
 
 struct CloneResult {
+  std::unique_ptr<Cgroup> group;  // to be kept until the sandbox has ended
   Sandbox::Released sandbox;
   pid_t root = 0;  // as seen by us
   UniqueFd root_pidfd;
@@ -56,8 +62,9 @@ struct PreparedImage {
 // Thread-safe.
 class CloneStarter {
  public:
-  CloneStarter(std::string runtime_directory, uint64_t cache_bytes)
-      : runtime_directory_(std::move(runtime_directory)), cache_bytes_(cache_bytes) {}
+  // `pool_size`: sandboxes of a kind that are made ahead of time.
+  CloneStarter(std::string runtime_directory, uint64_t cache_bytes, size_t pool_size)
+      : runtime_directory_(std::move(runtime_directory)), cache_bytes_(cache_bytes), pool_size_(pool_size) {}
 
   // Blocking. On failure nothing is left of it.
   absl::StatusOr<CloneResult> Start(store::Store& store, const criu::Installation& criu,
@@ -69,12 +76,13 @@ class CloneStarter {
                                                                const criu::Installation& criu,
                                                                const std::string& image)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<SandboxFactory*> Factory(const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<SandboxPool*> Pool(const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string runtime_directory_;
   const uint64_t cache_bytes_;
+  const size_t pool_size_;
   absl::Mutex mutex_;
-  std::unique_ptr<SandboxFactory> factory_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<SandboxPool> pool_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const PreparedImage>> prepared_ ABSL_GUARDED_BY(mutex_);  // by digest
 };
 

@@ -35,6 +35,7 @@ struct SandboxEnd {
 // One sandbox. Owned by one thread at a time. Destroying it ends everything in it, unless it was released.
 class Sandbox {
  public:
+  Sandbox() = default;  // none
   Sandbox(Sandbox&&) = default;
   Sandbox& operator=(Sandbox&& other) noexcept;
   ~Sandbox();
@@ -75,7 +76,6 @@ class Sandbox {
 
  private:
   friend class SandboxFactory;
-  Sandbox() = default;
   // Asks the init. The answer's JSON text, checked to be no error.
   absl::StatusOr<Packet> Ask(const std::string& request, const std::vector<int>& descriptors = {});
   void End();

@@ -1,0 +1,107 @@
+#include "restore/sandbox_pool.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/packet_socket.h"
+#include "base/status.h"
+#include "base/unix_socket.h"
+#include "criu/command_line.h"
+#include "criu/lazy_pages.h"
+#include "restore/sandbox_protocol.h"
+
+namespace rekindle::restore {
+
+absl::StatusOr<std::unique_ptr<SandboxPool>> SandboxPool::Start(const std::string& directory,
+                                                                const criu::Installation& criu, size_t size) {
+  std::unique_ptr<SandboxPool> pool(new SandboxPool(directory, criu, size));
+  RK_ASSIGN_OR_RETURN(pool->factory_, SandboxFactory::Start(directory, criu.command));
+  RK_ASSIGN_OR_RETURN(pool->null_, OpenFile("/dev/null", O_RDWR));
+  if (size > 0) pool->thread_ = std::thread([raw = pool.get()] { raw->Refill(); });
+  return pool;
+}
+
+SandboxPool::~SandboxPool() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::StatusOr<ReadySandbox> SandboxPool::MakeWith(const SandboxKind& kind,
+                                                   const std::vector<std::pair<int, int>>& descriptors) {
+  ReadySandbox made;
+  std::vector<int> groups;
+  if (kind.grouped) {
+    RK_ASSIGN_OR_RETURN(made.group, Cgroup::Make());
+    groups = made.group->processes();
+  }
+  RK_ASSIGN_OR_RETURN(made.sandbox, factory_->Make(kind.network));
+  RK_ASSIGN_OR_RETURN(made.listener,
+                      ListenAt(absl::StrCat(made.sandbox.directory(), "/", criu::kLazyPagesSocket)));
+  RK_ASSIGN_OR_RETURN(auto channel, PacketSocketPair());
+  made.channel = std::move(channel.first);
+  std::vector<std::pair<int, int>> all;
+  for (int i = 0; i < kChannelsInCriu; ++i) all.emplace_back(channel.second.get(), kChannelInCriu + i);
+  for (int i = 0; i < kNullsInCriu; ++i) all.emplace_back(null_.get(), kNullInCriu + i);
+  all.insert(all.end(), descriptors.begin(), descriptors.end());
+  RK_ASSIGN_OR_RETURN(
+      made.criu, made.sandbox.StartCriu(
+                     criu::FullCommand(criu_, {"--no-default-config", "swrk", absl::StrCat(kSocketInCriu)}),
+                     all, groups));
+  return made;
+}
+
+absl::StatusOr<ReadySandbox> SandboxPool::Take(const SandboxKind& kind) {
+  {
+    absl::MutexLock lock(&mutex_);
+    std::deque<ReadySandbox>& ready = ready_[kind];
+    failing_ = false;
+    if (!ready.empty()) {
+      ReadySandbox taken = std::move(ready.front());
+      ready.pop_front();
+      return taken;
+    }
+  }
+  return MakeWith(kind, {});
+}
+
+bool SandboxPool::HasWork() const {
+  if (stop_) return true;
+  if (failing_) return false;
+  for (const auto& [kind, ready] : ready_) {
+    if (ready.size() < size_) return true;
+  }
+  return false;
+}
+
+void SandboxPool::Refill() {
+  for (;;) {
+    SandboxKind kind;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &SandboxPool::HasWork));
+      if (stop_) return;
+      for (const auto& [wanted, ready] : ready_) {
+        if (ready.size() < size_) kind = wanted;
+      }
+    }
+    absl::StatusOr<ReadySandbox> made = MakeWith(kind, {});
+    absl::MutexLock lock(&mutex_);
+    if (made.ok()) {
+      ready_[kind].push_back(*std::move(made));
+    } else {
+      // Whoever asks next tries again, and is told why.
+      failing_ = true;
+      Log(LogLevel::kWarning, absl::StrCat("making a sandbox ahead of time: ", made.status().message()));
+    }
+  }
+}
+
+}  // namespace rekindle::restore
