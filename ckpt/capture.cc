@@ -130,7 +130,10 @@ class CaptureRun {
     held_.reset();
   }
 
-  CaptureResult TakeResult() { return std::move(result_); }
+  CaptureResult TakeResult() {
+    result_.hook_process = job_.hook_process;
+    return std::move(result_);
+  }
 
  private:
   // The processes in the image; they need not be those that the inspection saw.

@@ -63,6 +63,7 @@ struct CaptureResult {
   uint32_t processes = 0, threads = 0;
   std::vector<std::pair<std::string, double>> phases;
   std::vector<std::string> warnings;
+  pid_t hook_process = 0;  // which the runtime hook holds; 0: none
   std::vector<std::string> command_lines;
 };
 

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "cli/clone_arguments.h"
 #include "cli/gpu_arguments.h"
+#include "cli/template_arguments.h"
 
 namespace rekindle::cli {
 namespace {
@@ -128,6 +129,7 @@ class Parser {
     AddImageCommands();
     AddStoreCommands();
     gpu_.AddTo(app_);
+    template_.AddTo(app_);
   }
 
   ParsedArguments Parse(const std::vector<std::string>& arguments,
@@ -168,7 +170,9 @@ class Parser {
   // Of the command that was named, or of the whole.
   std::string Help() const {
     for (const CLI::App* command : app_.get_subcommands()) {
-      return command->get_name() == "gpu" ? gpu_.Help() : command->help("rekindle");
+      if (command->get_name() == "gpu") return gpu_.Help();
+      if (command->get_name() == "template") return template_.Help();
+      return command->help("rekindle");
     }
     return app_.help();
   }
@@ -207,6 +211,7 @@ class Parser {
 
   const std::string working_directory_;
   GpuArguments gpu_;
+  TemplateArguments template_;
   CLI::App app_{"Freezes running jobs into a deduplicated image store and brings them back."};
   GlobalOptions globals_;
   std::string store_, host_;
@@ -267,6 +272,9 @@ void Parser::AddJobCommands() {
       run, "--log", [this](const std::string& v) { run_log_ = v; }, "File for its output", "FILE");
   Flag(
       run, "-d,--detach", [this] { run_.set_detach(true); }, "Return once it runs");
+  Flag(
+      run, "--hold", [this] { run_.set_hold(true); },
+      "The runtime hook holds it at its ready() until an image was taken; with --detach, return then");
 
   CLI::App* ckpt = AddCommand("ckpt", "Take an image of a running job",
                               "  rekindle ckpt 4711 -t web:v1\n"
@@ -488,6 +496,8 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     command_ = restore_;
   } else if (name == "gpu") {
     RK_ASSIGN_OR_RETURN(command_, gpu_.Finish());
+  } else if (name == "template") {
+    RK_ASSIGN_OR_RETURN(command_, template_.Finish());
   } else if (name == "ps") {
     command_ = ps_;
   } else if (name == "ls") {

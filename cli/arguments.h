@@ -26,8 +26,9 @@ using Command =
                  v1::InspectImageRequest, v1::DiffImagesRequest, v1::RemoveImagesRequest,
                  v1::PruneImagesRequest, v1::GetQuotaRequest, v1::SetQuotaRequest, v1::CollectGarbageRequest,
                  v1::FsckRequest, v1::GetStatsRequest, v1::ExportImageRequest, v1::ImportImageRequest,
-                 v1::ListGpusRequest, v1::ParkGpuRequest, v1::ResumeGpuRequest, v1::SwapGpuRequest,
-                 v1::LeaseGpuRequest, v1::ReleaseGpuRequest, v1::HoldGpuRequest>;
+                 v1::TemplateUpRequest, v1::TemplateDownRequest, v1::ListTemplatesRequest,
+                 v1::StartFromTemplateRequest, v1::ListGpusRequest, v1::ParkGpuRequest, v1::ResumeGpuRequest,
+                 v1::SwapGpuRequest, v1::LeaseGpuRequest, v1::ReleaseGpuRequest, v1::HoldGpuRequest>;
 
 struct Invocation {
   GlobalOptions globals;

@@ -56,6 +56,9 @@ class GrpcClient final : public Client {
   RK_UNARY_TO(SetQuota, GetQuotaResponse)
   RK_UNARY(CollectGarbage)
   RK_UNARY(GetStats)
+  RK_UNARY_TO(TemplateUp, Template)
+  RK_UNARY(TemplateDown)
+  RK_UNARY(ListTemplates)
   RK_UNARY(ListGpus)
   RK_UNARY_TO(ParkGpu, GpuMoveResponse)
   RK_UNARY_TO(ResumeGpu, GpuMoveResponse)
@@ -86,6 +89,7 @@ class GrpcClient final : public Client {
   RK_STREAM(Fsck, FsckEvent)
   RK_STREAM(ExportImage, TransferEvent)
   RK_STREAM(ImportImage, TransferEvent)
+  RK_STREAM(StartFromTemplate, JobEvent)
   RK_STREAM(HoldGpu, LeaseGpuResponse)
 #undef RK_STREAM
 

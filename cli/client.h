@@ -38,6 +38,10 @@ class Client {
   virtual absl::StatusOr<v1::CollectGarbageResponse> CollectGarbage(
       const v1::CollectGarbageRequest& request) = 0;
   virtual absl::StatusOr<v1::GetStatsResponse> GetStats(const v1::GetStatsRequest& request) = 0;
+  virtual absl::StatusOr<v1::Template> TemplateUp(const v1::TemplateUpRequest& request) = 0;
+  virtual absl::StatusOr<v1::TemplateDownResponse> TemplateDown(const v1::TemplateDownRequest& request) = 0;
+  virtual absl::StatusOr<v1::ListTemplatesResponse> ListTemplates(
+      const v1::ListTemplatesRequest& request) = 0;
   virtual absl::StatusOr<v1::ListGpusResponse> ListGpus(const v1::ListGpusRequest& request) = 0;
   virtual absl::StatusOr<v1::GpuMoveResponse> ParkGpu(const v1::ParkGpuRequest& request) = 0;
   virtual absl::StatusOr<v1::GpuMoveResponse> ResumeGpu(const v1::ResumeGpuRequest& request) = 0;
@@ -59,6 +63,8 @@ class Client {
                                    const OnEvent<v1::TransferEvent>& on_event) = 0;
   virtual absl::Status ImportImage(const v1::ImportImageRequest& request,
                                    const OnEvent<v1::TransferEvent>& on_event) = 0;
+  virtual absl::Status StartFromTemplate(const v1::StartFromTemplateRequest& request,
+                                         const OnEvent<v1::JobEvent>& on_event) = 0;
   virtual absl::Status HoldGpu(const v1::HoldGpuRequest& request,
                                const OnEvent<v1::LeaseGpuResponse>& on_event) = 0;
 

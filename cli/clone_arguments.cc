@@ -14,32 +14,36 @@ constexpr const char* kOnlyWithClone[] = {"--count", "--net",  "--fill",      "-
 void CloneArguments::AddTo(CLI::App* restore) {
   restore_ = restore;
   restore->add_flag("--clone", clone_, "As a copy in a sandbox of its own; its memory comes while it runs");
-  restore->add_option("--count", count_, "So many clones [1]")->type_name("K")->check(CLI::Range(1, 10000));
-  restore->add_option("--net", network_, "Network of a clone: host, none, own [host]")
-      ->type_name("NET")
-      ->check(CLI::IsMember({"host", "none", "own"}));
+  AddSandboxOptionsTo(restore);
   restore
       ->add_option("--fill", fill_,
                    "Memory that a clone does not touch: never, idle (in the background), eager [idle]")
       ->type_name("WHEN")
       ->check(CLI::IsMember({"never", "idle", "eager"}));
-  restore->add_option("--memory", memory_, "Limit of a clone's memory, such as 512M")->type_name("SIZE");
-  restore->add_option("--cpus", cpus_, "Limit of a clone's CPU time, in CPUs")
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
-  restore->add_option("--processes", processes_, "Limit of a clone's processes and threads")
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
-  restore->add_option("--env", environment_, "Environment variable for a clone with the hook; repeatable")
-      ->type_name("K=V")
-      ->allow_extra_args(false);
-  restore->add_option("--bind", binds_, "Folder or file of this machine to be seen in a clone; repeatable")
-      ->type_name("HOST:PATH")
-      ->allow_extra_args(false);
   restore
       ->add_option("--record-ms", record_ms_, "How long the working set is recorded without the hook [1000]")
       ->type_name("MS")
       ->check(CLI::Range(1, 600000));
+}
+
+void CloneArguments::AddSandboxOptionsTo(CLI::App* command) {
+  command->add_option("--count", count_, "So many copies [1]")->type_name("K")->check(CLI::Range(1, 10000));
+  command->add_option("--net", network_, "Network of a copy: host, none, own [host]")
+      ->type_name("NET")
+      ->check(CLI::IsMember({"host", "none", "own"}));
+  command->add_option("--memory", memory_, "Limit of a copy's memory, such as 512M")->type_name("SIZE");
+  command->add_option("--cpus", cpus_, "Limit of a copy's CPU time, in CPUs")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--processes", processes_, "Limit of a copy's processes and threads")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--env", environment_, "Environment variable for a copy with the hook; repeatable")
+      ->type_name("K=V")
+      ->allow_extra_args(false);
+  command->add_option("--bind", binds_, "Folder or file of this machine to be seen in a copy; repeatable")
+      ->type_name("HOST:PATH")
+      ->allow_extra_args(false);
 }
 
 absl::Status CloneArguments::Apply(v1::RestoreRequest* request) const {
@@ -51,7 +55,10 @@ absl::Status CloneArguments::Apply(v1::RestoreRequest* request) const {
     }
     return absl::OkStatus();
   }
-  v1::CloneOptions* clone = request->mutable_clone();
+  return Fill(request->mutable_clone());
+}
+
+absl::Status CloneArguments::Fill(v1::CloneOptions* clone) const {
   clone->set_count(count_);
   clone->set_network(network_ == "none"  ? v1::CloneOptions::NONE
                      : network_ == "own" ? v1::CloneOptions::OWN

@@ -13,8 +13,11 @@ namespace rekindle::cli {
 class CloneArguments {
  public:
   void AddTo(CLI::App* restore);
+  // Those that every copy in a sandbox can have.
+  void AddSandboxOptionsTo(CLI::App* command);
   // Puts what was given into the request. InvalidArgument names the option.
   absl::Status Apply(v1::RestoreRequest* request) const;
+  absl::Status Fill(v1::CloneOptions* clone) const;
 
  private:
   bool clone_ = false;

@@ -19,6 +19,14 @@ int Checkpoint(Client& client, const Output& output, Interrupts& interrupts,
                const v1::CheckpointRequest& request);
 int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& request);
 
+int StartFromTemplate(Client& client, const Output& output, Interrupts& interrupts,
+                      const v1::StartFromTemplateRequest& request);
+
+// template_commands.cc
+int TemplateUp(Client& client, const Output& output, const v1::TemplateUpRequest& request);
+int TemplateDown(Client& client, const Output& output, const v1::TemplateDownRequest& request);
+int ListTemplates(Client& client, const Output& output, const v1::ListTemplatesRequest& request);
+
 // image_commands.cc
 int ListImages(Client& client, const Output& output, const v1::ListImagesRequest& request);
 int InspectImage(Client& client, const Output& output, const v1::InspectImageRequest& request);

@@ -122,6 +122,17 @@ void PrintCheckpoint(const Output& output, const v1::CheckpointResult& result, b
   output.Text(text);
 }
 
+void PrintStarted(const Output& output, const v1::JobStarted& started, absl::string_view how) {
+  const v1::Job& job = started.job();
+  output.Text(absl::StrCat(
+      job.image(), started.instance().empty() ? " runs again: PID " : " runs: PID ", job.pid(), ", ",
+      job.processes(), job.processes() == 1 ? " process, " : " processes, ",
+      started.forked() ? "forked" : std::string(how), " in ", FormatSeconds(started.seconds()),
+      started.ready_seconds() > 0 ? absl::StrCat(", answered after ", FormatSeconds(started.ready_seconds()))
+                                  : "",
+      job.log().empty() ? "" : absl::StrCat(", log ", job.log()), "\n"));
+}
+
 }  // namespace
 
 int RunJob(Client& client, const Output& output, Interrupts& interrupts, const v1::RunRequest& request) {
@@ -143,13 +154,16 @@ int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
   JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true);
   int code =
       session.Finish(client.Restore(complete, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
-  if (request.detach() && session.started()) {
-    const v1::Job& job = session.started()->job();
-    output.Text(absl::StrCat(job.image(), " runs again: PID ", job.pid(), ", ", job.processes(),
-                             job.processes() == 1 ? " process" : " processes", ", restored in ",
-                             FormatSeconds(session.started()->seconds()),
-                             job.log().empty() ? "" : absl::StrCat(", log ", job.log()), "\n"));
-  }
+  if (request.detach() && session.started()) PrintStarted(output, *session.started(), "restored");
+  return code;
+}
+
+int StartFromTemplate(Client& client, const Output& output, Interrupts& interrupts,
+                      const v1::StartFromTemplateRequest& request) {
+  JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/false);
+  int code = session.Finish(
+      client.StartFromTemplate(request, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
+  if (request.detach() && session.started()) PrintStarted(output, *session.started(), "started");
   return code;
 }
 

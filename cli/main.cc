@@ -45,6 +45,7 @@ bool HandlesSignals(const Command& command) {
   return std::holds_alternative<v1::RunRequest>(command) ||
          std::holds_alternative<v1::CheckpointRequest>(command) ||
          std::holds_alternative<v1::RestoreRequest>(command) ||
+         std::holds_alternative<v1::StartFromTemplateRequest>(command) ||
          std::holds_alternative<v1::FsckRequest>(command) ||
          std::holds_alternative<v1::ExportImageRequest>(command) ||
          std::holds_alternative<v1::ImportImageRequest>(command) ||
@@ -90,6 +91,12 @@ int Execute(const Invocation& invocation, const Output& output) {
           },
           [&](const v1::ImportImageRequest& request) {
             return ImportImage(client, output, *interrupts, request);
+          },
+          [&](const v1::TemplateUpRequest& request) { return TemplateUp(client, output, request); },
+          [&](const v1::TemplateDownRequest& request) { return TemplateDown(client, output, request); },
+          [&](const v1::ListTemplatesRequest& request) { return ListTemplates(client, output, request); },
+          [&](const v1::StartFromTemplateRequest& request) {
+            return StartFromTemplate(client, output, *interrupts, request);
           },
           [&](const v1::ListGpusRequest& request) { return ListGpus(client, output, request); },
           [&](const v1::ParkGpuRequest& request) { return ParkGpu(client, output, request); },

@@ -44,6 +44,7 @@ struct RestoreOptions {
   bool file_locks = false;
   bool external_unix_sockets = false;
   bool leave_stopped = false;
+  int log_level = 2;        // 4 tells what CRIU does when
   bool lazy_pages = false;  // lazy-pages.socket in the work directory is listened to
   bool detach = true;
   std::string pidfile;

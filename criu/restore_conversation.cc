@@ -26,7 +26,7 @@ pb::RpcRequest RestoreRequest(const RestoreOptions& options) {
   request.set_type(kTypeRestore);
   pb::RpcOptions* rpc = request.mutable_options();
   rpc->set_log_file(options.log_file);
-  rpc->set_log_level(2);  // as in command_line.cc
+  rpc->set_log_level(options.log_level);
   rpc->set_notify(true);
   rpc->set_restore_sibling(true);
   rpc->set_cgroup_mode(kCgroupModeIgnore);

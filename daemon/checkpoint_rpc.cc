@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
+#include "ckpt/held_job.h"
 #include "daemon/call_monitor.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
@@ -86,6 +87,11 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
       ckpt::Capture(*store, criu, &node.gpus(), options, &observer, &monitor.cancelled());
   monitor.Stop();
   RK_RETURN_IF_ERROR(result.status());
+  // One that the hook held until an image was taken of it goes on.
+  if (!request.stop() && result->hook_process != 0) {
+    absl::Status let = ckpt::LetHeldJobGoOn(result->hook_process);
+    if (!let.ok()) result->warnings.push_back(std::string(let.message()));
+  }
   if (!job.name.empty()) {
     absl::Status noted = node.jobs().SetImage(job, result->image.reference);
     if (!noted.ok()) Log(LogLevel::kWarning, noted.message());

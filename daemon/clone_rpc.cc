@@ -1,13 +1,10 @@
 // Restore with --clone: any number of copies of an image, each in a sandbox of its own.
 #include <fcntl.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,10 +14,9 @@
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/log.h"
-#include "base/packet_socket.h"
 #include "base/status.h"
 #include "daemon/call_monitor.h"
+#include "daemon/copies.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -30,10 +26,10 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr uint32_t kMostClonesAtOnce = 10000;
-// A copy that does not answer within this time runs nevertheless.
-constexpr absl::Duration kAnswerTimeout = absl::Seconds(30);
 
-restore::CloneOptions OptionsFrom(const v1::CloneOptions& request, const store::ImageInfo& info) {
+}  // namespace
+
+restore::CloneOptions CloneOptionsFrom(const v1::CloneOptions& request, const store::ImageInfo& info) {
   restore::CloneOptions options;
   options.image = info.digest;
   switch (request.network()) {
@@ -63,29 +59,7 @@ restore::CloneOptions OptionsFrom(const v1::CloneOptions& request, const store::
   return options;
 }
 
-// Waits for the job's first own message. False: it has ended, or did not answer in time.
-bool WaitForAnswer(int channel, int cancel_fd) {
-  const absl::Time deadline = absl::Now() + kAnswerTimeout;
-  for (;;) {
-    const int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
-    pollfd entries[2] = {{channel, POLLIN, 0}, {cancel_fd, POLLIN, 0}};
-    const int n = ::poll(entries, 2, static_cast<int>(std::max<int64_t>(left_ms, 0)));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0 || entries[0].revents == 0) return false;
-    auto packet = ReceivePacket(channel);
-    if (!packet.ok() || !packet->has_value()) return false;
-    const nlohmann::json message = nlohmann::json::parse((*packet)->bytes, nullptr, false);
-    if (message.is_object() && message.value("type", "") == "up") return true;
-  }
-}
-
-// What stays of a running copy, given back when it has ended.
-struct Running {
-  std::unique_ptr<restore::Cgroup> group;
-  UniqueFd channel, init;
-  std::string directory;
-  ~Running() { RemoveTree(directory).IgnoreError(); }
-};
+namespace {
 
 class CloneCall {
  public:
@@ -95,7 +69,7 @@ class CloneCall {
 
   absl::StatusOr<RegisteredJob> StartOne(uint32_t number, int cancel_fd) {
     Stopwatch watch;
-    restore::CloneOptions options = OptionsFrom(request_.clone(), info_);
+    restore::CloneOptions options = CloneOptionsFrom(request_.clone(), info_);
     options.cancel_fd = cancel_fd;
     options.name = request_.name();
     if (!options.name.empty() && number > 0) absl::StrAppend(&options.name, "-", number);
@@ -114,47 +88,17 @@ class CloneCall {
     for (const UniqueFd& fd : stdio) options.stdio.push_back(fd.get());
     if (options.stdio.size() == 2) options.stdio.push_back(options.stdio[1]);
     RK_ASSIGN_OR_RETURN(restore::CloneResult clone, node_.clones().Start(store_, criu_, options));
-    auto running = std::make_shared<Running>();
-    running->directory = clone.sandbox.directory;
-    running->init = std::move(clone.sandbox.init);
-    running->group = std::move(clone.group);
-    double ready_seconds = 0;
-    if (clone.channel.valid() && WaitForAnswer(clone.channel.get(), cancel_fd)) {
-      ready_seconds = watch.seconds();
-      auto pager = node_.clones().ConnectToPager(store_);
-      if (pager.ok()) pager->Ready(clone.sandbox.id).IgnoreError();
-    }
-    running->channel = std::move(clone.channel);
-
-    record.name = options.name;
-    record.pid = clone.root;
-    record.command = absl::StrCat(info_.reference, " (clone)");
-    record.owner = call_.caller.uid;
-    record.started_unix_ns = UnixNanos();
-    record.image = info_.reference;
-    const std::string instance = clone.sandbox.id;
-    RK_ASSIGN_OR_RETURN(RegisteredJob job,
-                        RegisterJob(node_, std::move(record), /*unique_name=*/true,
-                                    std::move(clone.sandbox.control), [running, instance](int control) {
-                                      restore::SandboxEnd end = restore::ReadEnd(control, running->directory);
-                                      if (running->group && running->group->OutOfMemoryKills() > 0) {
-                                        end.why = "its processes used up its memory limit";
-                                      }
-                                      if (!end.why.empty()) {
-                                        Log(LogLevel::kWarning,
-                                            absl::StrCat("clone ", instance, " was ended: ", end.why));
-                                      }
-                                      return end.exit;
-                                    }));
+    CopyDetails details;
+    details.name = options.name;
+    details.image = info_.reference;
+    details.log = record.log;
+    details.kind = "clone";
     v1::JobEvent event;
-    v1::JobStarted* started = event.mutable_started();
-    ToProto(job.record, started->mutable_job());
-    started->set_seconds(clone.total_seconds);
-    started->set_ready_seconds(ready_seconds);
-    started->set_instance(instance);
-    started->set_lazy_pages(clone.lazy_pages);
-    started->set_prefilled_pages(clone.prefilled_pages);
-    ToProto(clone.phases, started->mutable_phases());
+    RK_ASSIGN_OR_RETURN(RegisteredJob job, RegisterCopy(node_, call_.caller, std::move(clone), details, watch,
+                                                        cancel_fd, event.mutable_started()));
+    if (auto pager = node_.clones().ConnectToPager(store_); pager.ok()) {
+      pager->Ready(event.started().instance()).IgnoreError();
+    }
     absl::MutexLock lock(&mutex_);
     send_(event);
     return job;
@@ -171,30 +115,35 @@ class CloneCall {
   const EventSink<v1::JobEvent>& send_;
 };
 
-absl::Status CheckRequest(const v1::RestoreRequest& request) {
-  if (request.clone().count() > kMostClonesAtOnce) {
+}  // namespace
+
+absl::Status CheckCloneOptions(const Node& node, const Caller& caller, const v1::CloneOptions& clone) {
+  if (clone.count() > kMostClonesAtOnce) {
     return absl::InvalidArgumentError(
-        absl::StrCat(request.clone().count(), " clones at once are too many: at most ", kMostClonesAtOnce));
+        absl::StrCat(clone.count(), " copies at once are too many: at most ", kMostClonesAtOnce));
   }
-  if (!request.pidfile().empty() || request.tcp_close() || request.gpu_map_size() > 0 ||
-      request.ignore_mismatch()) {
-    return absl::InvalidArgumentError(
-        "a clone has no pidfile (its PID is in the answer), no TCP connections and no GPU: leave these "
-        "options out");
+  // Over /etc, say, a bind could deceive a set-uid program of the copy.
+  if (clone.binds_size() > 0 && !node.policy().IsAdmin(caller)) {
+    return absl::PermissionDeniedError("--bind is for administrators: see 'rekindled --help', --admin-group");
   }
-  for (const v1::Bind& bind : request.clone().binds()) {
+  for (const v1::Bind& bind : clone.binds()) {
     RK_RETURN_IF_ERROR(CheckAbsolute(bind.from(), "the bind's source"));
     RK_RETURN_IF_ERROR(CheckAbsolute(bind.to(), "the bind's target"));
   }
   return absl::OkStatus();
 }
 
-}  // namespace
-
 absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreRequest& request,
                            store::Store& store, const store::ImageInfo& info, const criu::Installation& criu,
                            const EventSink<v1::JobEvent>& send) {
-  RK_RETURN_IF_ERROR(CheckRequest(request));
+  RK_RETURN_IF_ERROR(CheckCloneOptions(node, call.caller, request.clone()));
+  if (!request.pidfile().empty() || request.tcp_close() || request.gpu_map_size() > 0 ||
+      request.ignore_mismatch()) {
+    return absl::InvalidArgumentError(
+        "a clone has no pidfile (its PID is in the answer), no TCP connections and no GPU: leave these "
+        "options "
+        "out");
+  }
   CallMonitor monitor(call, [](const v1::Progress&) { return true; });
   CloneCall clones(node, call, request, store, info, criu, send);
   const uint32_t count = std::max<uint32_t>(request.clone().count(), 1);

@@ -48,6 +48,22 @@ class GrpcService final : public v1::Rekindle::Service {
                        grpc::ServerWriter<v1::JobEvent>* writer) override {
     return Stream(daemon::Restore, context, request, writer);
   }
+  grpc::Status TemplateUp(grpc::ServerContext* context, const v1::TemplateUpRequest* request,
+                          v1::Template* response) override {
+    return Unary(daemon::TemplateUp, context, request, response);
+  }
+  grpc::Status TemplateDown(grpc::ServerContext* context, const v1::TemplateDownRequest* request,
+                            v1::TemplateDownResponse* response) override {
+    return Unary(daemon::TemplateDown, context, request, response);
+  }
+  grpc::Status ListTemplates(grpc::ServerContext* context, const v1::ListTemplatesRequest* request,
+                             v1::ListTemplatesResponse* response) override {
+    return Unary(daemon::ListTemplates, context, request, response);
+  }
+  grpc::Status StartFromTemplate(grpc::ServerContext* context, const v1::StartFromTemplateRequest* request,
+                                 grpc::ServerWriter<v1::JobEvent>* writer) override {
+    return Stream(daemon::StartFromTemplate, context, request, writer);
+  }
   grpc::Status SignalJob(grpc::ServerContext* context, const v1::SignalJobRequest* request,
                          v1::SignalJobResponse* response) override {
     auto signal = [](Node& node, const Call& call, const v1::SignalJobRequest& what, v1::SignalJobResponse*) {

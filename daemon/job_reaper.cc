@@ -123,6 +123,7 @@ void JobReaper::Reap(int ended) {
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, ended, nullptr);
   }
   const ExitState exit = watched.how(watched.ended.get());
+  watched.how = nullptr;  // what it held is gone before anybody is told
   if (watched.on_end) watched.on_end(exit);
   watched.end->Set(exit);
 }

@@ -16,7 +16,9 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/process_stat.h"
 #include "base/status.h"
+#include "ckpt/held_job.h"
 #include "daemon/job_launcher.h"
 #include "daemon/process_info.h"
 #include "daemon/proto_conversion.h"
@@ -24,6 +26,28 @@
 #include "daemon/rpcs.h"
 
 namespace rekindle::daemon {
+namespace {
+
+// Until the runtime hook holds one of the job's processes.
+absl::Status WaitUntilHeld(const Call& call, const JobRecord& job, const JobEnd& end) {
+  constexpr absl::Duration kLookAgain = absl::Milliseconds(5);
+  for (;;) {
+    for (const pid_t pid : ProcessTree(job.pid)) {
+      if (ckpt::IsHeld(pid)) return absl::OkStatus();
+    }
+    if (std::optional<ExitState> exit = end.WaitFor(kLookAgain)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("job '", job.name, "' ended (", exit->ToString(),
+                       ") before the hook held it: does it call ready()? Its "
+                       "output is in ",
+                       job.log));
+    }
+    if (call.cancelled && call.cancelled())
+      return absl::CancelledError("the caller has gone; the job runs on");
+  }
+}
+
+}  // namespace
 
 absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
                  const EventSink<v1::JobEvent>& send) {
@@ -42,6 +66,7 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
   LaunchOptions launch;
   launch.argv.assign(request.argv().begin(), request.argv().end());
   launch.environment.assign(request.environment().begin(), request.environment().end());
+  if (request.hold()) launch.environment.push_back("REKINDLE_HOLD=1");
   launch.working_directory = request.working_directory();
   launch.run_as = Node::UserOf(call.caller);
   if (request.log().empty()) {
@@ -81,7 +106,9 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
   started->set_log_offset(static_cast<uint64_t>(log_before.st_size));
   started->set_seconds(stopwatch.seconds());
   send(event);
-  if (request.detach()) return absl::OkStatus();
+  if (request.detach()) {
+    return request.hold() ? WaitUntilHeld(call, job->record, *job->end) : absl::OkStatus();
+  }
   return SendJobEnd(node, call, *job->end, send);
 }
 

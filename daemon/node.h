@@ -18,6 +18,7 @@
 #include "daemon/job_launcher.h"
 #include "daemon/job_reaper.h"
 #include "daemon/job_registry.h"
+#include "daemon/templates.h"
 #include "dedup_store/store.h"
 #include "gpu_state/job_mover.h"
 #include "restore/clone.h"
@@ -52,6 +53,7 @@ class Node {
   gpu::JobMover& gpus() { return gpus_; }
   GpuJobs& gpu_jobs() { return gpu_jobs_; }
   restore::CloneStarter& clones() { return clones_; }
+  Templates& templates() { return templates_; }
   enum class Access {
     kRead,    // the store must be there
     kWrite,   // the store must be there
@@ -87,6 +89,7 @@ class Node {
   gpu::JobMover gpus_;
   GpuJobs gpu_jobs_;
   restore::CloneStarter clones_;
+  Templates templates_;
   std::atomic<bool> stopping_{false};
   absl::Mutex mutex_;
   std::shared_ptr<store::Store> store_ ABSL_GUARDED_BY(mutex_);

@@ -35,6 +35,16 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
                            store::Store& store, const store::ImageInfo& info, const criu::Installation& criu,
                            const EventSink<v1::JobEvent>& send);
 
+// template_rpcs.cc
+absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpRequest& request,
+                        v1::Template* response);
+absl::Status TemplateDown(Node& node, const Call& call, const v1::TemplateDownRequest& request,
+                          v1::TemplateDownResponse* response);
+absl::Status ListTemplates(Node& node, const Call& call, const v1::ListTemplatesRequest& request,
+                           v1::ListTemplatesResponse* response);
+absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFromTemplateRequest& request,
+                               const EventSink<v1::JobEvent>& send);
+
 // gpu_rpcs.cc
 absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest& request,
                       v1::ListGpusResponse* response);

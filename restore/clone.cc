@@ -1,10 +1,13 @@
 #include "restore/clone.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -12,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/machine.h"
@@ -139,6 +143,10 @@ class CloneRun {
     result_.root_pidfd = std::move(processes[0]);
     RK_ASSIGN_OR_RETURN(result_.root, PidOf(result_.root_pidfd.get()));
     RK_RETURN_IF_ERROR(sandbox_.Watch(root_));
+    result_.root_inside = root_;
+    if (options_.template_instance) {
+      RK_ASSIGN_OR_RETURN(result_.more_control, sandbox_.AnotherControl());
+    }
     EndPhase("watch");
     result_.sandbox = sandbox_.Release();
     result_.group = std::move(group_);
@@ -174,6 +182,22 @@ class CloneRun {
 };
 
 }  // namespace
+
+absl::StatusOr<std::string> ReceiveMessage(int channel, int cancel_fd, absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  for (;;) {
+    const int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
+    pollfd entries[2] = {{channel, POLLIN, 0}, {cancel_fd, POLLIN, 0}};
+    const int n = ::poll(entries, 2, static_cast<int>(std::max<int64_t>(left_ms, 0)));
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0) return absl::DeadlineExceededError("the job does not answer on its control channel");
+    if (entries[0].revents == 0) return absl::CancelledError("nobody waits for the job's answer any more");
+    RK_ASSIGN_OR_RETURN(std::optional<Packet> packet, ReceivePacket(channel));
+    if (!packet.has_value())
+      return absl::UnavailableError("the job has ended, or closed its control channel");
+    return std::move(packet->bytes);
+  }
+}
 
 absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu::Installation& criu,
                                                 const CloneOptions& options) {

@@ -44,13 +44,19 @@ struct CloneOptions {
 struct CloneResult {
   std::unique_ptr<Cgroup> group;  // to be kept until the sandbox has ended
   Sandbox::Released sandbox;
-  pid_t root = 0;  // as seen by us
+  pid_t root = 0;         // as seen by us
+  pid_t root_inside = 0;  // in the sandbox
+  UniqueFd more_control;  // of a template's sandbox: see Sandbox::AnotherControl
   UniqueFd root_pidfd;
   UniqueFd channel;  // the job's control channel; not valid: the image has none
   double total_seconds = 0;
   std::vector<std::pair<std::string, double>> phases;
   uint64_t lazy_pages = 0, prefilled_pages = 0;
 };
+
+// The next message that a copy sends on its control channel. DeadlineExceeded, Cancelled (`cancel_fd` became
+// readable; -1: none), Unavailable (the copy has ended).
+absl::StatusOr<std::string> ReceiveMessage(int channel, int cancel_fd, absl::Duration timeout);
 
 // What every restore of one image needs, made once.
 struct PreparedImage {

@@ -28,7 +28,9 @@ constexpr uint32_t kPagesAround = 8;
 constexpr size_t kFramesPerFill = 32;
 constexpr size_t kMostRecordedPages = size_t{4} << 20;
 constexpr size_t kPrefillThreads = 2;
-constexpr int kPutAttempts = 10000;
+// How long a task may take to change its memory: forking one with much of it lasts.
+constexpr absl::Duration kLongestChange = absl::Minutes(2);
+constexpr absl::Duration kLookAtTasks = absl::Milliseconds(100);
 
 class Listener : public PagerSource {
  public:
@@ -144,14 +146,31 @@ bool LazyClone::OnConnection() {
 
 void LazyClone::AddTask(std::shared_ptr<LazyTask> task) {
   const int fd = task->fd();
-  // Held there before anybody may run on it.
-  SendPacket(keeper_.get(), "k", {&fd, 1}).IgnoreError();
   ::fcntl(fd, F_SETFL, O_NONBLOCK);
+  absl::MutexLock lock(&mutex_);
+  if (complete_ || ended_) return;  // it has all
+  const uint64_t number = next_number_++;
+  SendPacket(keeper_.get(), absl::StrCat("k", number), {&fd, 1}).IgnoreError();
+  tasks_.push_back({task, number, pager_.Add(std::make_shared<TaskSource>(shared_from_this(), task))});
+}
+
+void LazyClone::LetGoOfTasks() {
+  std::vector<Served> gone;
   {
     absl::MutexLock lock(&mutex_);
-    tasks_.push_back(task);
+    for (size_t i = 0; i < tasks_.size();) {
+      if (!tasks_[i].task->Gone()) {
+        ++i;
+        continue;
+      }
+      SendPacket(keeper_.get(), absl::StrCat("g", tasks_[i].number)).IgnoreError();
+      gone.push_back(std::move(tasks_[i]));
+      tasks_.erase(tasks_.begin() + static_cast<ptrdiff_t>(i));
+      if (i == fill_task_) fill_next_ = 0;
+      if (i < fill_task_) --fill_task_;
+    }
   }
-  Watch(std::make_shared<TaskSource>(shared_from_this(), std::move(task)));
+  for (const Served& served : gone) pager_.Remove(served.source);
 }
 
 bool LazyClone::OnKeeper() {
@@ -163,12 +182,15 @@ bool LazyClone::OnKeeper() {
 }
 
 bool LazyClone::TakeEvents(LazyTask& task, std::vector<uint64_t>* faults) {
+  ++events_in_work_;
   auto events = task.ReadEvents();
   if (!events.ok()) {
+    --events_in_work_;
     Fail(events.status());
     return false;
   }
   for (std::unique_ptr<LazyTask>& child : events->children) AddTask(std::move(child));
+  --events_in_work_;
   faults->insert(faults->end(), events->faults.begin(), events->faults.end());
   return true;
 }
@@ -184,7 +206,8 @@ bool LazyClone::OnTask(const std::shared_ptr<LazyTask>& task) {
 }
 
 bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more) {
-  for (int attempt = 0; attempt < kPutAttempts; ++attempt) {
+  Stopwatch watch;
+  for (int attempt = 0; watch.seconds() < absl::ToDoubleSeconds(kLongestChange); ++attempt) {
     const LazyTask::Wanted wanted = task.WhatBelongsAt(address);
     absl::StatusOr<LazyTask::Outcome> outcome;
     if (wanted.missing) {
@@ -224,7 +247,7 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
         return false;
       case LazyTask::Outcome::kChanging:
         if (!TakeEvents(task, more)) return false;
-        std::this_thread::yield();
+        task.WaitForChange(attempt);
         break;
     }
   }
@@ -234,7 +257,7 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
 
 absl::Status LazyClone::PutPiece(const Piece& piece, absl::Span<const std::byte> frame) {
   std::vector<uint64_t> faults;
-  for (int attempt = 0; attempt < kPutAttempts && !ended_; ++attempt) {
+  for (int attempt = 0; !ended_; ++attempt) {
     RK_ASSIGN_OR_RETURN(LazyTask::Outcome outcome,
                         piece.task->Put(piece.run, piece.first, piece.pages, frame));
     if (outcome == LazyTask::Outcome::kNoMemory) {
@@ -242,10 +265,12 @@ absl::Status LazyClone::PutPiece(const Piece& piece, absl::Span<const std::byte>
     }
     if (outcome != LazyTask::Outcome::kChanging) break;
     if (!TakeEvents(*piece.task, &faults)) break;
-    std::this_thread::yield();
-  }
-  for (size_t i = 0; i < faults.size(); ++i) {
-    if (!Answer(*piece.task, faults[i], &faults)) break;
+    // They wait, while this can be put in at any time.
+    for (size_t i = 0; i < faults.size(); ++i) {
+      if (!Answer(*piece.task, faults[i], &faults)) return absl::OkStatus();
+    }
+    faults.clear();
+    piece.task->WaitForChange(attempt);
   }
   return absl::OkStatus();
 }
@@ -339,7 +364,7 @@ bool LazyClone::FillSome() {
     if (!running_ || complete_ || ended_ || fill_paused_ || options_.fill == Fill::kNever) return false;
     if (recording_ && options_.fill == Fill::kIdle) return false;  // what it touches by itself is what counts
     if (fill_task_ >= tasks_.size()) return false;
-    task = tasks_[fill_task_];
+    task = tasks_[fill_task_].task;
     size_t frames = 0;
     store::FrameId last;
     while (fill_next_ < task->pages().runs().size()) {
@@ -374,9 +399,11 @@ void LazyClone::CompleteIfDone() {
   {
     absl::MutexLock lock(&mutex_);
     if (complete_ || !running_) return;
-    for (const std::shared_ptr<LazyTask>& task : tasks_) {
-      if (task->missing() > 0 && !task->Gone()) return;
+    for (const Served& served : tasks_) {
+      if (served.task->missing() > 0 && !served.task->Gone()) return;
     }
+    // In this order: a child of one that lacks nothing lacks nothing.
+    if (events_in_work_ > 0) return;
     complete_ = true;
   }
   // From here on the job is like any other. Whoever waits for an event of ours is let go by the last close.
@@ -403,12 +430,18 @@ void LazyClone::EndRecording() {
 }
 
 void LazyClone::Tick() {
-  bool due;
+  bool due, look;
   {
+    const absl::Time now = absl::Now();
     absl::MutexLock lock(&mutex_);
-    due = absl::Now() >= record_until_;
+    due = now >= record_until_;
+    look = running_ && now >= look_at_tasks_;
+    if (look) look_at_tasks_ = now + kLookAtTasks;
   }
   if (due) EndRecording();
+  if (!look) return;
+  LetGoOfTasks();
+  CompleteIfDone();
 }
 
 void LazyClone::Fail(const absl::Status& why) {
@@ -426,8 +459,9 @@ void LazyClone::End() {
   {
     // Closed when the last thread that works on them lets go of them.
     absl::MutexLock lock(&mutex_);
-    tasks_.clear();
     sources.swap(sources_);
+    for (const Served& served : tasks_) sources.push_back(served.source);
+    tasks_.clear();
   }
   for (uint64_t source : sources) pager_.Remove(source);
   pager_.RemoveClone(options_.id);
@@ -439,8 +473,10 @@ bool LazyClone::running() const {
 }
 
 std::vector<std::shared_ptr<LazyTask>> LazyClone::Tasks() const {
+  std::vector<std::shared_ptr<LazyTask>> tasks;
   absl::MutexLock lock(&mutex_);
-  return tasks_;
+  for (const Served& served : tasks_) tasks.push_back(served.task);
+  return tasks;
 }
 
 LazyClone::Numbers LazyClone::numbers() const {
@@ -451,9 +487,9 @@ LazyClone::Numbers LazyClone::numbers() const {
   numbers.filled = filled_;
   absl::MutexLock lock(&mutex_);
   numbers.running = running_;
-  for (const std::shared_ptr<LazyTask>& task : tasks_) {
-    numbers.pages += task->pages().pages();
-    numbers.missing += task->missing();
+  for (const Served& served : tasks_) {
+    numbers.pages += served.task->pages().pages();
+    numbers.missing += served.task->missing();
     ++numbers.processes;
   }
   return numbers;

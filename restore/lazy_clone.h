@@ -74,6 +74,8 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   void Fail(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void End() ABSL_LOCKS_EXCLUDED(mutex_);
   void CompleteIfDone() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Those that have ended or run another program.
+  void LetGoOfTasks() ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<std::shared_ptr<LazyTask>> Tasks() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool running() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -96,10 +98,19 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   std::atomic<uint64_t> faults_{0}, zero_faults_{0}, prefilled_{0}, filled_{0};
   std::atomic<bool> recording_;
   std::atomic<bool> ended_{false};
+  std::atomic<int> events_in_work_{0};  // children that were read of may not be in tasks_ yet
 
   mutable absl::Mutex mutex_;
-  std::vector<std::shared_ptr<LazyTask>> tasks_ ABSL_GUARDED_BY(mutex_);
-  std::vector<uint64_t> sources_ ABSL_GUARDED_BY(mutex_);
+  // Being served. The sandbox's init has the descriptor too, under the same number.
+  struct Served {
+    std::shared_ptr<LazyTask> task;
+    uint64_t number = 0;
+    uint64_t source = 0;
+  };
+  std::vector<Served> tasks_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::vector<uint64_t> sources_ ABSL_GUARDED_BY(mutex_);  // without those of tasks
+  absl::Time look_at_tasks_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
   bool complete_ ABSL_GUARDED_BY(mutex_) = false;
   bool fill_paused_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,11 +1,13 @@
 #include "restore/lazy_task.h"
 
 #include <linux/userfaultfd.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <thread>
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
@@ -16,6 +18,9 @@ namespace {
 using store::kPageSize;
 
 constexpr size_t kEventsAtOnce = 64;
+// Any that the kernel accepts.
+constexpr uint64_t kProbedAddress = uint64_t{1} << 30;
+constexpr int kYields = 64;
 
 }  // namespace
 
@@ -176,10 +181,20 @@ absl::StatusOr<LazyTask::Outcome> LazyTask::PutZero(uint64_t address) {
 }
 
 bool LazyTask::Gone() const {
-  // Nothing can be mapped at 0 for it: what matters is whether the kernel still finds the memory.
-  uffdio_zeropage zero{};
-  zero.range = {0, kPageSize};
-  return ::ioctl(userfaultfd_.get(), UFFDIO_ZEROPAGE, &zero) != 0 && errno == ESRCH;
+  // Lifts a protection that nothing has; all that matters is whether the kernel still finds the memory.
+  uffdio_writeprotect nothing{};
+  nothing.range = {kProbedAddress, kPageSize};
+  nothing.mode = UFFDIO_WRITEPROTECT_MODE_DONTWAKE;
+  return ::ioctl(userfaultfd_.get(), UFFDIO_WRITEPROTECT, &nothing) != 0 && errno == ESRCH;
+}
+
+void LazyTask::WaitForChange(int attempt) const {
+  if (attempt < kYields) {
+    std::this_thread::yield();
+    return;
+  }
+  pollfd entry{userfaultfd_.get(), POLLIN, 0};
+  ::poll(&entry, 1, 1);
 }
 
 }  // namespace rekindle::restore

@@ -61,8 +61,10 @@ class LazyTask {
   // A page of zeros, or only a wake-up where a page is by now. Not if one is missing there.
   absl::StatusOr<Outcome> PutZero(uint64_t address) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Has the task ended, or does it run another program?
+  // Has the task ended, or does it run another program? Then nothing more comes of it.
   bool Gone() const;
+  // After kChanging, and without new events: until the task may be further.
+  void WaitForChange(int attempt) const;
 
  private:
   LazyTask(const LazyTask& parent, UniqueFd userfaultfd) ABSL_NO_THREAD_SAFETY_ANALYSIS;

@@ -108,6 +108,7 @@ class ClientListener : public PagerSource {
   int fd() const override { return socket_.get(); }
   bool OnReady() override {
     UniqueFd accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!accepted.valid() && (errno == EMFILE || errno == ENFILE)) Refuse();
     if (accepted.valid() && IsOurs(accepted.get())) {
       pager_.Add(std::make_shared<Client>(pager_, std::move(accepted)));
     }
@@ -122,8 +123,30 @@ class ClientListener : public PagerSource {
     return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
            (peer.uid == 0 || peer.uid == ::geteuid());
   }
+
+  // With the descriptor that is held for this.
+  void Refuse() {
+    spare_.Reset();
+    UniqueFd accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (accepted.valid()) {
+      // What is asked is taken first: a socket closed on it would keep the answer from the other side.
+      const timeval patience{1, 0};
+      ::setsockopt(accepted.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+      ReceivePacket(accepted.get()).status().IgnoreError();
+      const Json answer = {
+          {"error",
+           "the pager has no descriptors left (it holds some for each process whose memory is "
+           "missing): raise the limit (LimitNOFILE=, ulimit -n), or run fewer clones"},
+          {"code", static_cast<int>(absl::StatusCode::kResourceExhausted)}};
+      SendPacket(accepted.get(), answer.dump()).IgnoreError();
+      accepted.Reset();
+    }
+    spare_.Reset(::dup(socket_.get()));
+  }
+
   Pager& pager_;
   const UniqueFd socket_;
+  UniqueFd spare_{::dup(socket_.get())};
 };
 
 }  // namespace

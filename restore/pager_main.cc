@@ -2,6 +2,7 @@
 // itself.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -22,6 +23,11 @@ int main(int argc, char** argv) {
   }
   options.store = argv[1];
   options.threads = std::max(2u, std::thread::hardware_concurrency());
+  rlimit limit;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
   ::signal(SIGPIPE, SIG_IGN);
   // What is sent to the daemon's group is not meant for it: jobs need it.
   ::signal(SIGINT, SIG_IGN);

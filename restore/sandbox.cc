@@ -147,6 +147,16 @@ absl::StatusOr<std::vector<UniqueFd>> Sandbox::OpenProcesses(const std::vector<p
 
 absl::Status Sandbox::Watch(pid_t root) { return Ask(Json{{"do", "watch"}, {"pid", root}}.dump()).status(); }
 
+absl::Status Sandbox::SetNextPid(pid_t pid) {
+  return Ask(Json{{"do", "next pid"}, {"pid", pid}}.dump()).status();
+}
+
+absl::StatusOr<UniqueFd> Sandbox::AnotherControl() {
+  RK_ASSIGN_OR_RETURN(auto sockets, PacketSocketPair());
+  RK_RETURN_IF_ERROR(Ask(Json{{"do", "also"}}.dump(), {sockets.second.get()}).status());
+  return std::move(sockets.first);
+}
+
 Sandbox::Released Sandbox::Release() {
   return {std::move(control_), std::move(init_), init_pid_, std::move(id_), std::move(directory_)};
 }
@@ -201,13 +211,28 @@ absl::StatusOr<Packet> SandboxFactory::Ask(const std::string& request, const std
 }
 
 absl::StatusOr<Sandbox> SandboxFactory::Make(Network network) {
+  return Sandbox::Make([this](const std::string& request,
+                              const std::vector<int>& descriptors) { return Ask(request, descriptors); },
+                       directory_, kdat_, network);
+}
+
+absl::StatusOr<Sandbox> MakeInside(int control, const std::string& directory, Network network) {
+  return Sandbox::Make(
+      [control](const std::string& request, const std::vector<int>& descriptors) {
+        return Converse(control, request, descriptors, "the template's sandbox");
+      },
+      directory, "", network);
+}
+
+absl::StatusOr<Sandbox> Sandbox::Make(const Asker& ask, const std::string& folders, const std::string& kdat,
+                                      Network network) {
   Sandbox sandbox;
-  RK_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Make(directory_, "i-"));
+  RK_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Make(folders, "i-"));
   RK_ASSIGN_OR_RETURN(auto control, PacketSocketPair());
   RK_ASSIGN_OR_RETURN(auto keeper, PacketSocketPair());
   const Json request = {
-      {"do", "make"}, {"network", NameOf(network)}, {"directory", directory.path()}, {"kdat", kdat_}};
-  RK_ASSIGN_OR_RETURN(Packet made, Ask(request.dump(), {control.second.get(), keeper.second.get()}));
+      {"do", "make"}, {"network", NameOf(network)}, {"directory", directory.path()}, {"kdat", kdat}};
+  RK_ASSIGN_OR_RETURN(Packet made, ask(request.dump(), {control.second.get(), keeper.second.get()}));
   if (made.descriptors.size() != 1) return absl::InternalError("a sandbox was made without its init");
   sandbox.init_ = std::move(made.descriptors[0]);
   sandbox.directory_ = directory.Release();

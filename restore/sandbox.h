@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -61,6 +62,12 @@ class Sandbox {
   // `root` (PID in it) is the job: with it the sandbox ends.
   absl::Status Watch(pid_t root);
 
+  // The next process in it gets this PID.
+  absl::Status SetNextPid(pid_t pid);
+  int init_pidfd() const { return init_.get(); }
+  // Another socket on which its init takes requests, for MakeInside after Release.
+  absl::StatusOr<UniqueFd> AnotherControl();
+
   // For the pager: what it sends here is held until the last process of the sandbox has ended.
   UniqueFd TakeKeeper() { return std::move(keeper_); }
 
@@ -75,7 +82,12 @@ class Sandbox {
   Released Release();
 
  private:
+  using Asker =
+      std::function<absl::StatusOr<Packet>(const std::string& request, const std::vector<int>& descriptors)>;
   friend class SandboxFactory;
+  friend absl::StatusOr<Sandbox> MakeInside(int control, const std::string& directory, Network network);
+  static absl::StatusOr<Sandbox> Make(const Asker& ask, const std::string& directory, const std::string& kdat,
+                                      Network network);
   // Asks the init. The answer's JSON text, checked to be no error.
   absl::StatusOr<Packet> Ask(const std::string& request, const std::vector<int>& descriptors = {});
   void End();
@@ -88,6 +100,10 @@ class Sandbox {
 // Waits for the end of a released sandbox. With `directory` it knows what the init wrote down when nobody
 // listened.
 SandboxEnd ReadEnd(int control, const std::string& directory);
+
+// Makes a sandbox inside of another, by a socket of that one's AnotherControl(). One at a time. `directory`:
+// where its folder goes.
+absl::StatusOr<Sandbox> MakeInside(int control, const std::string& directory, Network network);
 
 // Thread-safe.
 class SandboxFactory {

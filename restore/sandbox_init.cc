@@ -17,8 +17,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -27,6 +29,7 @@
 #include "base/packet_socket.h"
 #include "base/status.h"
 #include "base/subprocess.h"
+#include "restore/sandbox_making.h"
 #include "restore/sandbox_protocol.h"
 
 namespace rekindle::restore {
@@ -48,9 +51,6 @@ class Init {
 
   [[noreturn]] void Run() {
     ::prctl(PR_SET_NAME, "rekindle-init");
-    for (UniqueFd* fd : {&setup_.control, &setup_.keeper}) {
-      fd->Reset(::fcntl(fd->get(), F_DUPFD_CLOEXEC, kInitDirectory + 1));
-    }
     sigset_t all;
     sigfillset(&all);
     ::sigprocmask(SIG_SETMASK, &all, nullptr);
@@ -59,12 +59,17 @@ class Init {
     Answer(status, Json::object());
     if (!status.ok()) ::_exit(1);
     for (;;) {
-      pollfd entries[3] = {
-          {signals_.get(), POLLIN, 0}, {setup_.control.get(), POLLIN, 0}, {setup_.keeper.get(), POLLIN, 0}};
-      if (::poll(entries, 3, -1) < 0) continue;
-      if (entries[2].revents != 0) OnKeeper();
+      std::vector<pollfd> entries = {
+          {signals_.get(), POLLIN, 0}, {setup_.keeper.get(), POLLIN, 0}, {setup_.control.get(), POLLIN, 0}};
+      for (const UniqueFd& more : more_controls_) entries.push_back({more.get(), POLLIN, 0});
+      if (::poll(entries.data(), entries.size(), -1) < 0) continue;
+      if (entries[1].revents != 0) OnKeeper();
       if (entries[0].revents != 0) OnSignals();
-      if (entries[1].revents != 0) OnControl();
+      if (entries[2].revents != 0) OnControl(setup_.control);
+      for (size_t i = 3; i < entries.size(); ++i) {
+        if (entries[i].revents != 0) OnControl(more_controls_[i - 3]);
+      }
+      std::erase_if(more_controls_, [](const UniqueFd& control) { return !control.valid(); });
     }
   }
 
@@ -111,20 +116,21 @@ class Init {
     } else {
       body = {{"error", std::string(status.message())}, {"code", static_cast<int>(status.code())}};
     }
-    SendPacket(setup_.control.get(), body.dump(-1, ' ', false, Json::error_handler_t::replace), descriptors)
+    SendPacket(asked_on_, body.dump(-1, ' ', false, Json::error_handler_t::replace), descriptors)
         .IgnoreError();
   }
 
-  void OnControl() {
-    auto packet = ReceivePacket(setup_.control.get(), MSG_DONTWAIT);
+  void OnControl(UniqueFd& control) {
+    asked_on_ = control.get();
+    auto packet = ReceivePacket(control.get(), MSG_DONTWAIT);
     if (!packet.ok()) {
       if (!absl::IsUnavailable(packet.status())) Answer(packet.status(), {});
       return;
     }
     if (!packet->has_value()) {
       // Whoever asked for this sandbox has gone. A job that runs goes on; what is half made does not.
-      setup_.control.Reset();
-      if (root_ == 0) End({1, 0, "whoever restored it has died"});
+      control.Reset();
+      if (root_ == 0 && &control == &setup_.control) End({1, 0, "whoever restored it has died"});
       return;
     }
     try {
@@ -135,7 +141,7 @@ class Init {
     }
   }
 
-  void Handle(const Json& request, const std::vector<UniqueFd>& descriptors) {
+  void Handle(const Json& request, std::vector<UniqueFd>& descriptors) {
     const std::string what = request.at("do");
     if (what == "criu") {
       std::vector<UniqueFd> made;
@@ -151,6 +157,19 @@ class Init {
       root_ = request.at("pid");
       Answer(absl::OkStatus(), Json::object());
       if (early_end_.has_value() && early_pid_ == root_) End(*early_end_);
+    } else if (what == "also") {
+      if (descriptors.size() == 1) more_controls_.push_back(std::move(descriptors[0]));
+      Answer(absl::OkStatus(), Json::object());
+    } else if (what == "make") {
+      absl::StatusOr<MadeSandbox> made = MakeSandbox(request, descriptors);
+      if (!made.ok()) return Answer(made.status(), {});
+      children_.insert(made->pid);
+      Answer(absl::OkStatus(), Json::object(), {made->pidfd.get()});
+    } else if (what == "next pid") {
+      const std::string before = absl::StrCat(request.at("pid").get<pid_t>() - 1);
+      auto file = OpenFile("/proc/sys/kernel/ns_last_pid", O_WRONLY);
+      Answer(file.ok() ? WriteFully(file->get(), before.data(), before.size(), "ns_last_pid") : file.status(),
+             Json::object());
     } else if (what == "end") {
       End({0, SIGKILL, "asked to"});
     } else {
@@ -230,10 +249,12 @@ class Init {
     if (packet.ok() && packet->has_value()) {
       if ((*packet)->bytes == "d") {
         kept_.clear();
+      } else if (absl::StartsWith((*packet)->bytes, "g")) {
+        kept_.erase((*packet)->bytes.substr(1));
       } else if (absl::StartsWith((*packet)->bytes, "x")) {
         End({0, SIGKILL, (*packet)->bytes.substr(1)});
       } else {
-        for (UniqueFd& fd : (*packet)->descriptors) kept_.push_back(std::move(fd));
+        for (UniqueFd& fd : (*packet)->descriptors) kept_[(*packet)->bytes.substr(1)] = std::move(fd);
       }
       return;
     }
@@ -262,11 +283,15 @@ class Init {
       } else {
         end.code = WEXITSTATUS(status);
       }
-      if (pid == root_) End(end);
+      children_.erase(pid);
+      if (pid == root_) root_end_ = end;
       // The root may end before anybody said that it is the root.
       early_pid_ = pid;
       early_end_ = end;
     }
+    // A template that is taken down leaves the sandboxes of its children, which lie in this one, to their
+    // jobs.
+    if (root_end_.has_value() && children_.empty()) End(*root_end_);
   }
 
   // Takes everything with it. The kept descriptors go last: while one of their tasks lives its missing pages
@@ -286,7 +311,11 @@ class Init {
 
   InitSetup setup_;
   UniqueFd signals_;
-  std::vector<UniqueFd> kept_;
+  std::map<std::string, UniqueFd> kept_;  // userfaultfds, by the pager's numbers
+  std::vector<UniqueFd> more_controls_;
+  std::set<pid_t> children_;  // inits of sandboxes that were made in this one
+  int asked_on_ = setup_.control.get();
+  std::optional<JobEndNote> root_end_;
   pid_t root_ = 0;
   pid_t early_pid_ = 0;
   std::optional<JobEndNote> early_end_;

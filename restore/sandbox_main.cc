@@ -1,14 +1,12 @@
 // rekindle-sandbox: makes sandboxes for its parent (see sandbox_protocol.h). A small process of its own,
 // because making one means forking, and the service has many threads and much memory.
 #include <fcntl.h>
-#include <linux/sched.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -22,59 +20,13 @@
 #include "base/packet_socket.h"
 #include "base/status.h"
 #include "base/subprocess.h"
-#include "restore/sandbox_init.h"
+#include "restore/sandbox_making.h"
 #include "restore/sandbox_protocol.h"
 
 namespace rekindle::restore {
 namespace {
 
 using Json = nlohmann::json;
-
-absl::StatusOr<pid_t> CloneInto(uint64_t namespaces, int* pidfd) {
-  clone_args arguments{};
-  arguments.flags = namespaces | CLONE_PIDFD;
-  arguments.pidfd = reinterpret_cast<uintptr_t>(pidfd);
-  arguments.exit_signal = SIGCHLD;
-  const long pid = ::syscall(SYS_clone3, &arguments, sizeof arguments);
-  if (pid < 0) {
-    return ErrnoStatus(errno, errno == ENOSPC ? "making a sandbox: the limit of namespaces is reached "
-                                                "(/proc/sys/user/max_*_namespaces)"
-                                              : "making a sandbox");
-  }
-  return static_cast<pid_t>(pid);
-}
-
-void BecomeChild() {
-  ::close(kFactorySocket);
-  ::signal(SIGCHLD, SIG_DFL);
-}
-
-struct Made {
-  pid_t pid = 0;
-  UniqueFd pidfd;
-};
-
-absl::StatusOr<Made> Make(const Json& request, std::vector<UniqueFd>& descriptors) {
-  if (descriptors.size() != 2) return absl::InternalError("making a sandbox: its sockets are missing");
-  InitSetup setup;
-  setup.control = std::move(descriptors[0]);
-  setup.keeper = std::move(descriptors[1]);
-  setup.directory = request.at("directory");
-  setup.kdat = request.at("kdat");
-  const std::string network = request.at("network");
-  setup.own_network = network != "host";
-  setup.loopback = network == "own";
-  const uint64_t namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS |
-                              (setup.own_network ? uint64_t{CLONE_NEWNET} : 0);
-  int pidfd = -1;
-  RK_ASSIGN_OR_RETURN(pid_t pid, CloneInto(namespaces, &pidfd));
-  if (pid == 0) {
-    BecomeChild();
-    ::setsid();
-    RunSandboxInit(std::move(setup));
-  }
-  return Made{pid, UniqueFd(pidfd)};
-}
 
 // CRIU keeps what it has learned of the kernel in /run if that is a tmpfs: here it is one, for CRIU alone.
 absl::Status Learn(const Json& request) {
@@ -84,7 +36,8 @@ absl::Status Learn(const Json& request) {
   RK_ASSIGN_OR_RETURN(pid_t pid, CloneInto(CLONE_NEWNS, &pidfd));
   UniqueFd child(pidfd);
   if (pid == 0) {
-    BecomeChild();
+    ::close(kFactorySocket);
+    ::signal(SIGCHLD, SIG_DFL);
     absl::Status status = [&]() -> absl::Status {
       if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) return ErrnoStatus(errno, "/");
       if (::mount("tmpfs", "/run", "tmpfs", 0, nullptr) != 0) return ErrnoStatus(errno, "/run");
@@ -107,12 +60,12 @@ void Serve() {
     if (!packet.ok() || !packet->has_value()) return;
     absl::Status status;
     Json answer = Json::object();
-    Made made;
+    MadeSandbox made;
     try {
       const Json request = Json::parse((*packet)->bytes);
       const std::string what = request.at("do");
       if (what == "make") {
-        auto sandbox = Make(request, (*packet)->descriptors);
+        auto sandbox = MakeSandbox(request, (*packet)->descriptors);
         status = sandbox.status();
         if (sandbox.ok()) made = *std::move(sandbox);
         answer["pid"] = made.pid;

@@ -13,9 +13,12 @@
 //   processes {pids: in the sandbox} -> + [a pidfd each]
 //   watch {pid}: the job's root. When it has ended everything else is, and the init says so unasked:
 //        {event: "end", code, signal, why}
+//   also {} + [a socket]: requests are taken from it too
+//   make: as above; the sandbox lies in this one, which ends only when the last such has
+//   next pid {pid}: the next process in it gets this PID
 //   end: kills everything.
-// To an init (keeper socket): one byte 'k' + [userfaultfds to hold], or 'd': all memory is there, let go of
-// them.
+// To an init (keeper socket): kN + [userfaultfd N, to be held]; gN: that process has ended, let go of N; d: all
+// memory is there, let go of them all; xWHY: end everything, for that reason.
 #pragma once
 
 namespace rekindle::restore {

@@ -1,5 +1,7 @@
 #include "restore/task_memory.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 
 #include "absl/strings/match.h"
@@ -34,6 +36,8 @@ absl::StatusOr<std::vector<TaskMemory>> ReadTaskMemories(const store::ImageReade
 std::vector<criu::Vma> LazyAreas(const TaskMemory& task) {
   std::vector<criu::Vma> areas;
   for (const criu::Vma& area : task.areas) {
+    // A forked child has zeros there, and no event tells that: they would be taken for missing pages.
+    if (area.madv & 1ull << MADV_WIPEONFORK) continue;
     if (area.plain_anonymous()) areas.push_back(area);
   }
   std::sort(areas.begin(), areas.end(), [](const auto& a, const auto& b) { return a.start < b.start; });

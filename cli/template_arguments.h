@@ -1,0 +1,31 @@
+// The commands under `rekindle template`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cli/arguments.h"
+#include "cli/clone_arguments.h"
+
+namespace rekindle::cli {
+
+// Outlives the CLI::App that it is added to.
+class TemplateArguments {
+ public:
+  void AddTo(CLI::App& app);
+  // What was asked for; call it when `template` was the command.
+  absl::StatusOr<Command> Finish() const;
+  // Of the command under `template` that was named, or of `template`.
+  std::string Help() const;
+
+ private:
+  CLI::App* AddCommand(const std::string& name, const std::string& description, const std::string& examples);
+
+  CLI::App* template_ = nullptr;
+  std::string image_, name_, target_;
+  bool detach_ = false;
+  CloneArguments clone_;
+};
+
+}  // namespace rekindle::cli

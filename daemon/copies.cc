@@ -1,0 +1,88 @@
+#include "daemon/copies.h"
+
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "daemon/proto_conversion.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// A copy that does not answer within this time runs nevertheless.
+constexpr absl::Duration kAnswerTimeout = absl::Seconds(30);
+
+// Waits for the job's first own message. False: it has ended, or did not answer in time.
+bool WaitForAnswer(int channel, int cancel_fd) {
+  for (;;) {
+    auto text = restore::ReceiveMessage(channel, cancel_fd, kAnswerTimeout);
+    if (!text.ok()) return false;
+    const nlohmann::json message = nlohmann::json::parse(*text, nullptr, false);
+    if (message.is_object() && message.value("type", "") == "up") return true;
+  }
+}
+
+// What stays of a running copy, given back when it has ended.
+struct Running {
+  std::unique_ptr<restore::Cgroup> group;
+  UniqueFd channel, init;
+  std::string directory, instance, kind;
+  ~Running() { RemoveTree(directory).IgnoreError(); }
+
+  ExitState End(int control) {
+    restore::SandboxEnd end = restore::ReadEnd(control, directory);
+    if (group && group->OutOfMemoryKills() > 0) end.why = "its processes used up its memory limit";
+    if (!end.why.empty()) Log(LogLevel::kWarning, absl::StrCat(kind, " ", instance, " was ended: ", end.why));
+    return end.exit;
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<RegisteredJob> RegisterCopy(Node& node, const Caller& caller, restore::CloneResult copy,
+                                           const CopyDetails& details, const Stopwatch& watch, int cancel_fd,
+                                           v1::JobStarted* started) {
+  auto running = std::make_shared<Running>();
+  running->directory = copy.sandbox.directory;
+  running->instance = copy.sandbox.id;
+  running->kind = details.kind;
+  running->init = std::move(copy.sandbox.init);
+  running->group = std::move(copy.group);
+  running->channel = std::move(copy.channel);
+  if (details.wait_for_answer && running->channel.valid() &&
+      WaitForAnswer(running->channel.get(), cancel_fd)) {
+    started->set_ready_seconds(watch.seconds());
+  }
+  JobRecord record;
+  record.name = details.name;
+  record.pid = copy.root;
+  record.command = absl::StrCat(details.image, " (", details.kind, ")");
+  record.owner = caller.uid;
+  record.started_unix_ns = UnixNanos();
+  record.image = details.image;
+  record.log = details.log;
+  absl::StatusOr<RegisteredJob> job =
+      RegisterJob(node, std::move(record), /*unique_name=*/true, std::move(copy.sandbox.control),
+                  [running](int control) { return running->End(control); });
+  if (!job.ok()) {
+    ::syscall(SYS_pidfd_send_signal, running->init.get(), SIGKILL, nullptr, 0);
+    return job.status();
+  }
+  ToProto(job->record, started->mutable_job());
+  started->set_seconds(copy.total_seconds);
+  started->set_instance(running->instance);
+  started->set_lazy_pages(copy.lazy_pages);
+  started->set_prefilled_pages(copy.prefilled_pages);
+  ToProto(copy.phases, started->mutable_phases());
+  return job;
+}
+
+}  // namespace rekindle::daemon

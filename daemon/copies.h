@@ -1,0 +1,32 @@
+// Copies of images in sandboxes, clones and forks of templates alike, as jobs of this node.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "daemon/node.h"
+#include "daemon/rpc_support.h"
+#include "rekindle/v1/rekindle.pb.h"
+#include "restore/clone.h"
+
+namespace rekindle::daemon {
+
+struct CopyDetails {
+  std::string name;  // empty: made from the image's
+  std::string image, log;
+  std::string kind;  // "clone", "template"
+  bool wait_for_answer = true;
+};
+
+// Waits until the copy answers on its control channel, if it has one, and makes it a job: its sandbox's
+// folder and cgroup go when it has ended. `watch` runs since the request. On failure the copy is ended.
+absl::StatusOr<RegisteredJob> RegisterCopy(Node& node, const Caller& caller, restore::CloneResult copy,
+                                           const CopyDetails& details, const Stopwatch& watch, int cancel_fd,
+                                           v1::JobStarted* started);
+
+// clone_rpc.cc
+restore::CloneOptions CloneOptionsFrom(const v1::CloneOptions& request, const store::ImageInfo& info);
+absl::Status CheckCloneOptions(const Node& node, const Caller& caller, const v1::CloneOptions& clone);
+
+}  // namespace rekindle::daemon

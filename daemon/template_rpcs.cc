@@ -1,0 +1,159 @@
+// Templates: put up, taken down, listed, and copies started from them.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "daemon/call_monitor.h"
+#include "daemon/copies.h"
+#include "daemon/process_info.h"
+#include "daemon/rpc_support.h"
+#include "daemon/rpcs.h"
+#include "restore/template.h"
+
+namespace rekindle::daemon {
+namespace {
+
+absl::Status CheckDaemon(const Node& node) {
+  if (node.options().daemon) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "templates live in the daemon: start rekindled, and name it with --host if it is not at its usual "
+      "socket");
+}
+
+void Describe(const TemplateRecord& record, v1::Template* out) {
+  out->set_name(record.name);
+  out->set_image(record.image);
+  out->set_pid(record.job.pid);
+  out->set_owner_uid(record.owner);
+  out->set_started_unix_ns(record.job.started_unix_ns);
+  out->set_copies(record.copies);
+  out->set_refusal(record.instance->refusal());
+  out->set_seconds(record.seconds);
+  out->set_resident_bytes(MeasureTree(record.job.pid).resident_bytes);
+}
+
+absl::StatusOr<TemplateRecord> FindTemplateFor(Node& node, const Caller& caller, const std::string& name) {
+  RK_ASSIGN_OR_RETURN(TemplateRecord record, node.templates().Find(name));
+  RK_RETURN_IF_ERROR(node.policy().MayUseJob(caller, record.owner, "use", record.job.pid));
+  return record;
+}
+
+}  // namespace
+
+absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpRequest& request,
+                        v1::Template* response) {
+  RK_RETURN_IF_ERROR(CheckDaemon(node));
+  Stopwatch watch;
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
+  RK_ASSIGN_OR_RETURN(store::ImageInfo info,
+                      FindImageFor(node, *store, call.caller, request.image(), "restore"));
+  RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
+  RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
+  TemplateRecord record;
+  record.name = request.name().empty() ? info.reference : request.name();
+  record.image = info.reference;
+  record.digest = info.digest;
+  record.owner = call.caller.uid;
+  if (auto living = node.templates().Find(record.name); living.ok() && JobRegistry::Lives(living->job)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("a template '", record.name, "' is up: take it down, or give another name with --name"));
+  }
+  CallMonitor monitor(call, [](const v1::Progress&) { return true; });
+  restore::CloneOptions options;
+  options.image = info.digest;
+  options.cancel_fd = monitor.cancel_fd();
+  options.template_instance = true;
+  // All of its memory is there before it is forked: its copies' faults then need no pager.
+  options.fill = "eager";
+  RK_ASSIGN_OR_RETURN(restore::CloneResult started, node.clones().Start(*store, criu, options));
+  RK_ASSIGN_OR_RETURN(record.instance, restore::Template::Take(started, node.options().runtime_directory,
+                                                               monitor.cancel_fd()));
+  monitor.Stop();
+  CopyDetails details;
+  details.name = CheckJobName(record.name).ok() ? record.name : "";
+  details.image = info.reference;
+  details.kind = "template";
+  details.wait_for_answer = false;
+  v1::JobStarted unused;
+  RK_ASSIGN_OR_RETURN(RegisteredJob job,
+                      RegisterCopy(node, call.caller, std::move(started), details, watch, -1, &unused));
+  record.job = job.record;
+  record.seconds = watch.seconds();
+  Describe(record, response);
+  if (!record.instance->refusal().empty()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("template '", record.name,
+                     "' can't be forked, clones are made instead: ", record.instance->refusal()));
+  }
+  return node.templates().Add(std::move(record));
+}
+
+absl::Status TemplateDown(Node& node, const Call& call, const v1::TemplateDownRequest& request,
+                          v1::TemplateDownResponse*) {
+  RK_RETURN_IF_ERROR(CheckDaemon(node));
+  RK_RETURN_IF_ERROR(FindTemplateFor(node, call.caller, request.name()).status());
+  return node.templates().Remove(request.name());
+}
+
+absl::Status ListTemplates(Node& node, const Call& call, const v1::ListTemplatesRequest&,
+                           v1::ListTemplatesResponse* response) {
+  RK_RETURN_IF_ERROR(CheckDaemon(node));
+  const bool admin = node.policy().IsAdmin(call.caller);
+  for (const TemplateRecord& record : node.templates().List()) {
+    if (admin || record.owner == call.caller.uid) Describe(record, response->add_templates());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFromTemplateRequest& request,
+                               const EventSink<v1::JobEvent>& send) {
+  RK_RETURN_IF_ERROR(CheckDaemon(node));
+  RK_RETURN_IF_ERROR(CheckCloneOptions(node, call.caller, request.clone()));
+  RK_ASSIGN_OR_RETURN(TemplateRecord record, FindTemplateFor(node, call.caller, request.template_()));
+  store::ImageInfo info;
+  info.digest = record.digest;
+  info.reference = record.image;
+  CallMonitor monitor(call, [](const v1::Progress&) { return true; });
+  std::vector<RegisteredJob> jobs;
+  const uint32_t count = std::max<uint32_t>(request.clone().count(), 1);
+  for (uint32_t i = 1; i <= count; ++i) {
+    Stopwatch watch;
+    restore::CloneOptions options = CloneOptionsFrom(request.clone(), info);
+    options.name = request.name();
+    if (!options.name.empty() && count > 1) absl::StrAppend(&options.name, "-", i);
+    options.cancel_fd = monitor.cancel_fd();
+    absl::StatusOr<restore::CloneResult> copy = record.instance->Fork(options);
+    const bool forked = copy.ok();
+    v1::JobEvent event;
+    if (absl::IsFailedPrecondition(copy.status())) {
+      event.mutable_started()->add_warnings(
+          absl::StrCat("a clone was made: ", std::string(copy.status().message())));
+      RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
+      RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
+      copy = node.clones().Start(*store, criu, options);
+    }
+    if (!copy.ok()) return copy.status();
+    CopyDetails details;
+    details.name = options.name;
+    details.image = record.image;
+    details.kind = "clone";
+    RK_ASSIGN_OR_RETURN(RegisteredJob job, RegisterCopy(node, call.caller, *std::move(copy), details, watch,
+                                                        monitor.cancel_fd(), event.mutable_started()));
+    event.mutable_started()->set_forked(forked);
+    node.templates().CountCopy(record.name);
+    send(event);
+    jobs.push_back(std::move(job));
+  }
+  monitor.Stop();
+  if (request.detach()) return absl::OkStatus();
+  absl::Status status;
+  for (const RegisteredJob& job : jobs) status.Update(SendJobEnd(node, call, *job.end, send));
+  return status;
+}
+
+}  // namespace rekindle::daemon

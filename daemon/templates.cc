@@ -1,0 +1,67 @@
+#include "daemon/templates.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace rekindle::daemon {
+
+absl::Status Templates::Add(TemplateRecord record) {
+  std::shared_ptr<restore::Template> old;  // not destroyed under the lock
+  absl::MutexLock lock(&mutex_);
+  auto found = templates_.find(record.name);
+  if (found != templates_.end()) {
+    if (JobRegistry::Lives(found->second.job)) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "a template '", record.name, "' is up: take it down, or give another name with --name"));
+    }
+    old = std::move(found->second.instance);
+    templates_.erase(found);
+  }
+  templates_[record.name] = std::move(record);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TemplateRecord> Templates::Find(const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  auto found = templates_.find(name);
+  if (found != templates_.end()) return found->second;
+  return absl::NotFoundError(absl::StrCat(
+      "there is no template '", name, "'; ",
+      templates_.empty()
+          ? "none is up: 'rekindle template up IMAGE'"
+          : absl::StrCat("up are ", absl::StrJoin(templates_, ", ", [](std::string* out, const auto& entry) {
+                           out->append(entry.first);
+                         }))));
+}
+
+void Templates::CountCopy(const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  auto found = templates_.find(name);
+  if (found != templates_.end()) ++found->second.copies;
+}
+
+std::vector<TemplateRecord> Templates::List() {
+  std::vector<TemplateRecord> records, dead;
+  absl::MutexLock lock(&mutex_);
+  for (auto it = templates_.begin(); it != templates_.end();) {
+    const bool lives = JobRegistry::Lives(it->second.job);
+    (lives ? records : dead).push_back(it->second);
+    it = lives ? std::next(it) : templates_.erase(it);
+  }
+  return records;
+}
+
+absl::Status Templates::Remove(const std::string& name) {
+  std::shared_ptr<restore::Template> last;
+  absl::MutexLock lock(&mutex_);
+  auto found = templates_.find(name);
+  if (found == templates_.end())
+    return absl::NotFoundError(absl::StrCat("there is no template '", name, "'"));
+  last = std::move(found->second.instance);
+  templates_.erase(found);
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,63 @@
+// Templates: a live, parked copy of an image from which further copies are forked, so that they share its
+// memory copy-on-write. The runtime hook in the copy does the forking (docs/hook.md).
+#pragma once
+
+#include <sys/types.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "restore/clone.h"
+
+namespace rekindle::restore {
+
+// Thread-safe.
+class Template {
+ public:
+  // `started` is what CloneStarter::Start gave for an image with the hook and
+  // CloneOptions::template_instance; its sandbox's control socket stays with the caller. Waits until the
+  // template serves, or says why it can't (refusal()).
+  static absl::StatusOr<std::unique_ptr<Template>> Take(CloneResult& started,
+                                                        const std::string& runtime_directory, int cancel_fd);
+  // Takes it down: it ends, what was forked from it goes on.
+  ~Template();
+
+  // Why it can't be forked; empty: it can.
+  const std::string& refusal() const { return refusal_; }
+
+  // A copy of the template as it is, in a sandbox inside of the template's: it answers on its own channel. Of
+  // the options it takes name, environment, network, limits, binds. FailedPrecondition: the template can't be
+  // forked as it is now. Unavailable: it has ended.
+  absl::StatusOr<CloneResult> Fork(const CloneOptions& options) ABSL_LOCKS_EXCLUDED(mutex_, channel_mutex_);
+
+ private:
+  Template() = default;
+  absl::StatusOr<Sandbox> TakeSandbox(Network network) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Sandbox> MakeSandbox(Network network) ABSL_LOCKS_EXCLUDED(control_mutex_);
+  void Refill() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AskToFork(const CloneOptions& options, const Sandbox& sandbox, int channel,
+                         const Cgroup* group) ABSL_LOCKS_EXCLUDED(channel_mutex_);
+
+  std::string refusal_, directory_;
+  pid_t pid_ = 0;  // of the template within its sandbox, and so of each copy in its own
+
+  absl::Mutex control_mutex_;  // one request at a time
+  UniqueFd control_ ABSL_GUARDED_BY(control_mutex_);
+  absl::Mutex channel_mutex_;
+  UniqueFd channel_ ABSL_GUARDED_BY(channel_mutex_);
+
+  absl::Mutex mutex_;
+  std::deque<Sandbox> ready_ ABSL_GUARDED_BY(mutex_);  // with the service's network
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  bool failing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace rekindle::restore
