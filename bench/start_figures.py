@@ -82,7 +82,7 @@ def make_jobs(world, arguments):
     }
 
 
-def report(arguments, results, rows, bench, made_jobs, command, loads):
+def report(arguments, rows, bench, command, loads):
     lines = [
         BEGIN,
         "",
@@ -98,7 +98,7 @@ def report(arguments, results, rows, bench, made_jobs, command, loads):
     lines += [f"{sum(row[3] for row in rows)} of {len(rows)} held.", ""]
     if bench.left_out:
         lines += ["Left out:", "", *(f"- {what}" for what in dict.fromkeys(bench.left_out)), ""]
-    lines += start_report.sections(results, made_jobs)
+    lines += start_report.sections(bench.results, bench.jobs)
     lines += ["### Command lines", ""]
     for name, commands in bench.command_lines.items():
         lines += [f"{name}:", "", *(f"    {each}" for each in commands), ""]
@@ -151,7 +151,7 @@ def main():
     loads = [os.getloadavg()[0]]
     command = " ".join(["bench/run-start-figures.sh", *sys.argv[1:]])
     world = World(arguments.work)
-    results = {}
+    bench = None
     try:
         world.start_daemon()
         has_templates, why_not = world.has_templates()
@@ -161,21 +161,24 @@ def main():
             bench.left_out.append(f"templates: {why_not}")
         for name in arguments.only:
             print(f"{name}:", flush=True)
-            results[name] = getattr(start_sections, name)(bench)
+            getattr(start_sections, name)(bench)
     finally:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         world.remove()
-    loads.append(os.getloadavg()[0])
-    rows = start_report.verdicts(results)
-    text = report(arguments, results, rows, bench, made_jobs, command, loads)
+        loads.append(os.getloadavg()[0])
+        if arguments.json and bench is not None:
+            with open(arguments.json, "w", encoding="utf-8") as file:
+                json.dump({"command": command, "commit": commit(), "loads": loads, **bench.results}, file, indent=1)
+    rows = start_report.verdicts(bench.results)
+    text = report(arguments, rows, bench, command, loads)
     print(text)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"command": command, "commit": commit(), "loads": loads, **results}, file, indent=1)
     if arguments.write:
         write_into(arguments.write, text, BEGIN, END)
+    if arguments.quick and not all(row[3] for row in rows if row[2] in start_report.WORKS):
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

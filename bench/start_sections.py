@@ -1,4 +1,4 @@
-"""What start_figures.py measures, section by section. Each returns plain data for the JSON and the tables."""
+"""What start_figures.py measures, section by section: plain data, for the JSON and the tables."""
 
 import os
 import statistics
@@ -21,6 +21,7 @@ class Bench:
     def __init__(self, world, arguments, made_jobs, criu_tools, has_templates):
         self.world, self.arguments, self.jobs, self.criu_tools = world, arguments, made_jobs, criu_tools
         self.has_templates, self.command_lines, self.left_out = has_templates, {}, []
+        self.results = {}  # filled as the run goes on, so that a run that fails leaves what it had
 
     def say(self, text):
         print(f"  {time.strftime('%H:%M:%S')} {text}", flush=True)
@@ -50,7 +51,7 @@ class Bench:
 
 
 def latency(bench):
-    found = {}
+    found = bench.results["latency"] = {}
     for key in bench.arguments.latency_jobs:
         job = bench.jobs[key]
         ways = bench.prepare_all((Clone, Template, CriuEager, CriuLazy, Cold), job)
@@ -70,7 +71,6 @@ def latency(bench):
             ready = f", ready {statistics.median(times['ready']) * 1e3:.1f} ms" if times["ready"] else ""
             bench.say(f"{key}: {way.name}: {statistics.median(times['outside']) * 1e3:.1f} ms{ready}")
             way.close()
-    return found
 
 
 def _note(times, started):
@@ -87,6 +87,7 @@ def cold(bench):
     job = bench.jobs[bench.arguments.cold_job]
     ways = bench.prepare_all((Clone, CriuEager, CriuLazy, Cold), job)
     found = {way.name: {"cold": [], "warm": [], "disk_bytes": [], "pager_bytes": []} for way in ways}
+    bench.results["cold"] = found
     found["dropped"] = not bench.arguments.quick
     for way in ways:
         if way.name == CLONE:  # the working set is learned before
@@ -122,13 +123,12 @@ def cold(bench):
             )
     for way in ways:
         way.close()
-    return found
 
 
 def density(bench):
     """So many copies of one image at once."""
     job, count = bench.jobs[bench.arguments.density_job], bench.arguments.copies
-    found = {}
+    found = bench.results["density"] = {}
     for way in bench.prepare_all((Clone, Template), job):
         more = ("--fill", "never") if way.name == CLONE else ()
         for _ in range(_WARM_UP):
@@ -166,13 +166,12 @@ def density(bench):
             f"{found[way.name]['extra_bytes_each'] / MIB:.2f} MiB more each, "
             f"{found[way.name]['private_dirty'] / MIB:.2f} MiB of it private and dirty"
         )
-    return found
 
 
 def throughput(bench):
     """Starts a second: one command for each, then many with each; then what is left of them all."""
     job, arguments = bench.jobs["b"], bench.arguments
-    found = {}
+    found = bench.results["throughput"] = {}
     for way in bench.prepare_all((Clone, Template), job):
         for _ in range(20):  # pools, caches and logs have their size
             way.start().stop()
@@ -190,7 +189,6 @@ def throughput(bench):
         after = _settled_state(bench, before)
         found[way.name] = {"rates": rates, "starts": total, "before": before, "after": after}
         way.close()
-    return found
 
 
 def _keep_starting(way, batch, clients, seconds):
@@ -283,7 +281,7 @@ def fill(bench):
     way = bench.prepared(Clone, job)
     for _ in range(_WARM_UP):
         way.start("--fill", "never").stop()
-    found = {"speed": [], "resident": [], "bytes": [], "serving": []}
+    found = bench.results["fill"] = {"speed": [], "resident": [], "bytes": [], "serving": []}
     for _ in range(bench.arguments.fill_rounds):
         started, size, seconds = _one_fill(bench, way)
         found["bytes"].append(size)
@@ -298,7 +296,6 @@ def fill(bench):
         bench.say("fill: while a job serves: {during:.0f} answers a second, without: {without:.0f}".format(
             **found["serving"][-1]))
     way.close()
-    return found
 
 
 def _one_fill(bench, way):
