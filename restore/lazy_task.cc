@@ -31,6 +31,7 @@ LazyTask::LazyTask(const LazyTask& parent, UniqueFd userfaultfd)
     : pid_(parent.pid_),
       userfaultfd_(std::move(userfaultfd)),
       pages_(parent.pages_),
+      forked_(true),
       missing_(parent.missing_) {}
 
 uint64_t LazyTask::missing() const {
@@ -136,6 +137,9 @@ absl::StatusOr<LazyTask::Outcome> LazyTask::CopyRange(uint64_t address, const st
       } else if ((error == ENOENT || error == EINVAL) && now > 1) {
         most = now / 2;
         continue;
+      } else if (error == ENOENT && forked_) {
+        // MADV_DONTFORK: the child never had this memory.
+        done = 1;
       } else {
         return absl::FailedPreconditionError(
             absl::StrFormat("process %d: the kernel does not take the page at %#x: %s", pid_, address,

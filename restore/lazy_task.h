@@ -74,6 +74,7 @@ class LazyTask {
   const pid_t pid_;
   const UniqueFd userfaultfd_;
   const std::shared_ptr<const TaskPages> pages_;
+  const bool forked_ = false;
   mutable absl::Mutex mutex_;  // shared to put pages in, exclusive to read events
   MissingPages missing_ ABSL_GUARDED_BY(mutex_);
 };

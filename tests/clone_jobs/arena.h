@@ -43,6 +43,7 @@ class Arena {
   void Move(Random& random, Run run);
   void Resize(Random& random, Run run);
   bool IsMapped(size_t page) const;
+  bool IsOneMapping(Run run) const;
 
   uintptr_t address_ = 0;
   size_t pages_ = 0;

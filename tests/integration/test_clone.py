@@ -1,0 +1,327 @@
+"""Clones of real jobs: what each sees and is told, how its end is reported, and that nothing of it stays."""
+
+import json
+import os
+import signal
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.case import RekindleTest
+from harness.cli import DONE, FAILED, NOT_FOUND, USAGE
+from harness.clones import CloneTest, namespace_pid
+
+
+class ProbeTest(CloneTest):
+    """clone_probe.py, parked."""
+
+    def prepare(self, park="hook", modules=(), reference="probe:parked", **options):
+        self.probes = self.path("probes")
+        os.makedirs(os.path.join(self.probes, "bound"))
+        argv = [jobs.PYTHON, jobs.workload("clone_probe.py"), self.probes, park, *modules]
+        if park == "hook":
+            job = self.start_held(argv, "probe", **options)
+        else:
+            job = self.start_job(argv, "probe")
+            waiting.until(lambda: os.path.exists(self.probe_file("ready")), "the probe parked", 60)
+        self.root = job.pid
+        self.take_image(job, reference)
+        if park != "hook":
+            self.tell("go", "1")
+        return reference
+
+    def probe_file(self, name):
+        return os.path.join(self.probes, name)
+
+    def tell(self, name, text):
+        with open(self.probe_file(name), "w", encoding="ascii") as file:
+            file.write(text)
+
+    def report(self, host):
+        def read():
+            try:
+                with open(self.probe_file("report." + host), encoding="utf-8") as file:
+                    return json.loads(file.read() or "null")
+            except FileNotFoundError:
+                return None
+
+        return waiting.until(read, f"the report of {host}\n", 30)
+
+    def end(self, pid, host, status=0):
+        self.tell("exit." + host, str(status))
+        self.wait_for_end(pid)
+
+    def ps(self, name):
+        shown = self.succeed("ps", "--all")["jobs"]
+        return next((job for job in shown if job["name"] == name), None)
+
+
+class HookTest(ProbeTest):
+    def test_python(self):
+        image = self.prepare()
+        answer = self.clone(image, "--name", "one", "--env", "TAG=first", "--env", "OTHER=2")
+        report = self.report("one")
+        pid = answer["job"]["pid"]
+        self.assertEqual(report["pid"], self.root)
+        self.assertEqual(namespace_pid(pid), self.root)
+        self.assertEqual((report["host"], report["name"], report["tag"]), ("one", "one", "first"))
+        self.assertEqual(report["instance"], answer["instance"])
+        self.assertEqual(report["digest"], sum(range(200_000)))
+        self.assertGreater(answer["ready_seconds"], 0)
+        self.assertGreater(answer["lazy_pages"], 0)
+        self.assertEqual(self.ps("one")["state"], "running")
+        self.end(pid, "one")
+        self.wait_for_no_sandbox()
+
+    def test_torch(self):
+        image = self.prepare(modules=["torch"])
+        values = []
+        for name, fill in (("a", "idle"), ("b", "never"), ("c", "eager")):
+            pid = self.clone(image, "--name", name, "--fill", fill)["job"]["pid"]
+            values.append(self.report(name)["torch"])
+            self.end(pid, name)
+        self.assertEqual(values, [values[0]] * 3)
+
+    def test_copies_are_told_apart(self):
+        image = self.prepare()
+        started = self.clones(image, 3, "--name", "copy")
+        self.assertEqual(len(started), 3)
+        reports = [self.report(answer["job"]["name"]) for answer in started]
+        self.assertEqual({report["pid"] for report in reports}, {self.root})
+        self.assertEqual(len({report["instance"] for report in reports}), 3)
+        self.assertEqual(len({report["random"] for report in reports}), 3, "random numbers of their own")
+        self.assertEqual(len({answer["job"]["pid"] for answer in started}), 3)
+        for answer in started:
+            self.end(answer["job"]["pid"], answer["job"]["name"])
+        self.wait_for_no_sandbox()
+
+
+class SandboxTest(ProbeTest):
+    def test_without_the_hook(self):
+        image = self.prepare(park="file")
+        answers = [self.clone(image, "--name", name) for name in ("one", "two")]
+        for answer, name in zip(answers, ("one", "two")):
+            report = self.report(name)
+            self.assertEqual(report["pid"], self.root)
+            self.assertEqual(report["parent"], 1)
+            # The init, itself, and nobody else: CRIU may be about to go.
+            self.assertEqual([pid for pid in report["processes"] if pid in (1, self.root)], sorted([1, self.root]))
+            self.assertLessEqual(len(report["processes"]), 3)
+            self.assertEqual(report["interfaces"], sorted(os.listdir("/sys/class/net")))
+            self.end(answer["job"]["pid"], name)
+        self.wait_for_no_sandbox()
+
+    def test_networks(self):
+        image = self.prepare()
+        for network, loopback in (("none", False), ("own", True), ("host", True)):
+            pid = self.clone(image, "--name", network, "--net", network)["job"]["pid"]
+            report = self.report(network)
+            self.assertEqual(report["loopback"], loopback, network)
+            if network == "host":
+                self.assertEqual(report["interfaces"], sorted(os.listdir("/sys/class/net")))
+            else:
+                self.assertEqual(report["interfaces"], ["lo"])
+            self.end(pid, network)
+
+    def test_bind(self):
+        image = self.prepare()
+        os.mkdir(self.path("given"))
+        with open(self.path("given/word"), "w", encoding="ascii") as file:
+            file.write("here")
+        bind = f"{self.path('given')}:{self.probe_file('bound')}"
+        bound = self.clone(image, "--name", "bound", "--bind", bind)["job"]["pid"]
+        plain = self.clone(image, "--name", "plain")["job"]["pid"]
+        self.assertEqual(self.report("bound")["bound"], "here")
+        self.assertIsNone(self.report("plain")["bound"])
+        self.assertEqual(os.listdir(self.probe_file("bound")), [], "seen in the clone alone")
+        self.end(bound, "bound")
+        self.end(plain, "plain")
+        missing = self.cli.run("restore", image, "--clone", "-d", "--bind", f"{self.path('nothing')}:{self.probes}")
+        self.assert_refused(missing, NOT_FOUND, self.path("nothing"), "bind")
+        self.wait_for_no_sandbox()
+
+    def test_log(self):
+        # What was a terminal or a pipe is replaced; a file would be appended to as before.
+        ours, terminal = os.openpty()
+        self.addCleanup(os.close, ours)
+        self.addCleanup(os.close, terminal)
+        image = self.prepare(terminal=terminal)
+        log = self.path("clone.log")
+        for name in ("first", "second"):
+            pid = self.clone(image, "--name", name, "--log", log)["job"]["pid"]
+            self.end(pid, name)
+        with open(log, encoding="ascii") as file:
+            self.assertEqual(file.read(), "hello from first\nhello from second\n")
+
+    def test_refusals(self):
+        image = self.prepare()
+        refused = self.cli.run("restore", image, "--count", "2")
+        self.assert_refused(refused, USAGE, "--count", "--clone")
+        refused = self.cli.run("restore", image, "--clone", "--pidfile", self.path("pid"))
+        self.assert_refused(refused, USAGE, "pidfile")
+        refused = self.cli.run("restore", "nothing:here", "--clone")
+        self.assert_refused(refused, NOT_FOUND, "nothing:here")
+        self.assertEqual(self.sandboxes(), [])
+
+
+class EndTest(ProbeTest):
+    def test_exit_status_of_an_attached_clone(self):
+        image = self.prepare()
+        self.tell("exit.seven", "7")
+        result = self.cli.run("restore", image, "--clone", "--name", "seven")
+        self.assertEqual(result.code, 7, str(result))
+        self.assertEqual(result.data, {"exit_code": 7, "signal": 0})
+        self.wait_for_no_sandbox()
+
+    def test_sigterm_to_an_attached_command(self):
+        image = self.prepare()
+        command = self.cli.start("restore", image, "--clone", "--name", "ended")
+        self.report("ended")
+        os.kill(command.pid, signal.SIGTERM)
+        result = self.cli.finish(command)
+        self.assertEqual(result.code, 7, str(result))
+        self.wait_for_no_sandbox()
+
+    def test_a_signal_ends_it(self):
+        image = self.prepare()
+        command = self.cli.start("restore", image, "--clone", "--name", "killed")
+        self.report("killed")
+        pid = self.ps("killed")["pid"]
+        os.kill(pid, signal.SIGKILL)
+        result = self.cli.finish(command)
+        self.assertEqual(result.code, 128 + signal.SIGKILL, str(result))
+        self.assertEqual(result.data["signal"], signal.SIGKILL)
+        self.wait_for_no_sandbox()
+
+    def test_detached(self):
+        image = self.prepare()
+        pid = self.clone(image, "--name", "detached")["job"]["pid"]
+        self.end(pid, "detached", 5)
+        waiting.until(lambda: self.ps("detached")["state"] == "exited", "its end told")
+        self.wait_for_no_sandbox()
+
+    def test_the_command_killed(self):
+        """The daemon's clones go on without it."""
+        image = self.prepare()
+        command = self.cli.start("restore", image, "--clone", "--name", "left")
+        self.report("left")
+        command.kill()
+        self.cli.finish(command)
+        job = self.ps("left")
+        self.assertEqual(job["state"], "running")
+        self.end(job["pid"], "left")
+        self.wait_for_no_sandbox()
+
+
+class LeftoversTest(ProbeTest):
+    def descriptors(self):
+        return procfs.descriptors(self.daemon.pid), procfs.descriptors(self.pager())
+
+    def mounts(self):
+        with open("/proc/self/mountinfo", encoding="utf-8") as file:
+            return file.read()
+
+    def run_clones(self, image, count):
+        for answer in self.clones(image, count, "--name", "many"):
+            self.report(answer["job"]["name"])
+            self.end(answer["job"]["pid"], answer["job"]["name"])
+            os.unlink(self.probe_file("report." + answer["job"]["name"]))
+            os.unlink(self.probe_file("exit." + answer["job"]["name"]))
+        self.wait_for_no_sandbox()
+
+    def test_nothing_stays_of_twenty_clones(self):
+        image = self.prepare()
+        self.run_clones(image, 4)
+        waiting.until(lambda: not self.pager_stats()["clones"], "the pager has none left")
+        mounts, before = self.mounts(), self.descriptors()
+        for _ in range(4):
+            self.run_clones(image, 5)
+        waiting.until(
+            lambda: all(now <= then for now, then in zip(self.descriptors(), before)),
+            f"descriptors as before ({before}): {self.descriptors()}",
+        )
+        waiting.until(lambda: not self.pager_stats()["clones"], "the pager has none left")
+        self.assertEqual(self.mounts(), mounts)
+        self.assertEqual(self.sandboxes(), [])
+        zombies = [pid for pid in procfs.descendants(self.daemon.pid) if procfs.state(pid) == "Z"]
+        self.assertEqual([procfs.stat_fields(pid) for pid in zombies], [])
+
+    def test_a_pager_that_died_is_no_zombie(self):
+        image = self.prepare()
+        self.end(self.clone(image, "--name", "one")["job"]["pid"], "one")
+        pager = self.pager()
+        os.kill(pager, signal.SIGKILL)
+        waiting.until(lambda: procfs.state(pager) is None, "the pager collected")
+        self.end(self.clone(image, "--name", "two")["job"]["pid"], "two")
+
+
+class TreeTest(CloneTest):
+    def test_several_processes(self):
+        log = self.path("rounds")
+        job = self.start_job([jobs.PYTHON, jobs.workload("multiprocess.py"), log], "workers")
+        waiting.until(lambda: len(self.rounds(log)) >= 3, "rounds", 60)
+        self.take_image(job, "workers:1")
+        for fill in ("idle", "never", "eager"):
+            before = len(self.rounds(log))
+            pid = self.clone("workers:1", "--name", fill, "--fill", fill)["job"]["pid"]
+            after = waiting.until(lambda: self.rounds(log)[before + 4 :], "rounds of the clone", 60)
+            self.assertTrue(after)
+            self.assertGreaterEqual(len(procfs.descendants(pid)), 4)
+            os.kill(pid, signal.SIGKILL)
+            self.wait_for_end(pid)
+            self.wait_for_no_sandbox()
+        workload = _load_multiprocess()
+        for line in self.rounds(log):
+            number, digest = line.split()
+            self.assertEqual(digest, workload.expected_digest(int(number)), line)
+
+    @staticmethod
+    def rounds(log):
+        try:
+            with open(log, encoding="ascii") as file:
+                return file.read().split("\n")[:-1]
+        except FileNotFoundError:
+            return []
+
+
+class EmbeddedTest(ProbeTest):
+    """Without a daemon: the command itself does it."""
+
+    embedded = True
+
+    def test_attached(self):
+        image = self.prepare()
+        self.tell("exit.three", "3")
+        result = self.cli.run("restore", image, "--clone", "--name", "three")
+        self.assertEqual(result.code, 3, str(result))
+        self.assertEqual(self.sandboxes(), [])
+
+    def test_detached(self):
+        image = self.prepare()
+        answers = self.clones(image, 2, "--name", "loose")
+        for answer in answers:
+            name = answer["job"]["name"]
+            self.assertEqual(self.report(name)["pid"], self.root)
+        # Another command knows of them and starts more.
+        self.assertEqual(self.ps(answers[0]["job"]["name"])["state"], "running")
+        more = self.clone(image, "--name", "more")
+        self.report("more")
+        for answer in [*answers, more]:
+            self.end(answer["job"]["pid"], answer["job"]["name"])
+        waiting.until(lambda: not self.inits(), "the sandboxes ended")
+        # Nobody was there to clean up: the next one does.
+        self.tell("exit.last", "0")
+        self.assertEqual(self.cli.run("restore", image, "--clone", "--name", "last").code, DONE)
+        self.wait_for_no_sandbox()
+
+
+def _load_multiprocess():
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("multiprocess_workload", jobs.workload("multiprocess.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    unittest.main()
