@@ -1,6 +1,6 @@
-// bin/rekindle and bin/rekindled of the relocatable bundle: starts libexec/rekindle/NAME of the same bundle
-// with the bundle's own loader and libraries, so that neither a shell nor a matching libc is needed on the
-// machine. Linked statically.
+// bin/rekindle and bin/rekindled of the relocatable bundle, and lib/NAME of the programs that those start:
+// starts libexec/rekindle/NAME of the same bundle with the bundle's own loader and libraries, so that neither
+// a shell nor a matching libc is needed on the machine. Linked statically.
 //
 // In the started program /proc/self/exe is the loader; REKINDLE_BUNDLE says where the bundle is.
 #include <errno.h>
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   }
   const char* name = CutLast(self);
   if (!name || !CutLast(self)) {
-    fprintf(stderr, "rekindle: this program must stay in the folder bin of its bundle\n");
+    fprintf(stderr, "rekindle: this program must stay in its folder of the bundle\n");
     return 1;
   }
   const char* root = self;

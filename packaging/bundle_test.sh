@@ -78,4 +78,25 @@ grep -q Simulated <<<"$OUTPUT" || die "gpu ps does not show the simulated GPU: $
 HELPER=$(pgrep -P "${PIDS[1]}" -f rekindle-gpu-helper) || die "the daemon has no GPU helper: $(cat "$WORK/daemon.log")"
 grep -q "$SIM/libcuda.so.1" "/proc/$HELPER/maps" || die "the GPU helper has not loaded the driver"
 if grep "$BUNDLE/lib/" "/proc/$HELPER/maps"; then die "the GPU helper uses the bundle's private libraries (above)"; fi
+
+# A clone needs all of it: the programs that make sandboxes and serve memory, and their loader.
+unset REKINDLE_GPU_SIM LD_LIBRARY_PATH
+REKINDLE=("$BUNDLE/bin/rekindle" --host "unix://$WORK/socket")
+"${REKINDLE[@]}" run --detach --name waits -- sleep 1000 >/dev/null
+"${REKINDLE[@]}" ckpt waits -t waits:1 --stop >/dev/null
+"${REKINDLE[@]}" restore waits:1 --clone --count 2 --detach --json >"$WORK/clones"
+PAGER=$(pgrep -P "${PIDS[1]}" -f rekindle-pager) || die "the daemon has no pager: $(ps -o args= --ppid "${PIDS[1]}")"
+PIDS+=("$PAGER")
+mapfile -t CLONES < <(grep -oE '"job":\{"pid":[0-9]+' "$WORK/clones" | grep -oE '[0-9]+')
+((${#CLONES[@]} == 2)) || die "not two clones: $(cat "$WORK/clones")"
+kill "${CLONES[@]}"
+for ((i = 0; i < 300; i++)); do
+  [[ -d /proc/${CLONES[0]} || -d /proc/${CLONES[1]} ]] || break
+  sleep 0.1
+done
+[[ ! -d /proc/${CLONES[0]} && ! -d /proc/${CLONES[1]} ]] || die "a clone does not end"
+
+# The hook is for programs of the machine.
+PYTHONPATH=$BUNDLE/lib/rekindle/python python3 -c 'import rekindle; rekindle.unsafe_to_fork()' ||
+  die "Python can't use the bundle's hook"
 echo "1 passed, 0 failed"

@@ -7,8 +7,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 
 REKINDLE=${1:?path of rekindle} REKINDLED=${2:?path of rekindled}
 cd "$REPO_ROOT/packaging"
-COMMANDS=(doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats gpu export import version)
+COMMANDS=(doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats gpu template export import version)
 GPU_COMMANDS=(ps park resume swap lease release)
+TEMPLATE_COMMANDS=(up down ls start)
 FAILURES=0
 
 # has FILE PATTERN WHAT
@@ -36,15 +37,27 @@ for command in "${COMMANDS[@]}"; do
   done
 done
 
-for command in "${GPU_COMMANDS[@]}"; do
-  "$REKINDLE" gpu "$command" --help >/dev/null || { echo "rekindle gpu $command --help failed"; ((++FAILURES)); }
-  has man/rekindle.1 "Cm gpu $command( |\$)" "the command gpu $command"
-done
+# knows_subcommands COMMAND SUBCOMMAND...
+knows_subcommands() {
+  local command=$1 subcommand
+  shift
+  for subcommand in "$@"; do
+    "$REKINDLE" "$command" "$subcommand" --help | grep -q "^Usage: rekindle $command $subcommand" ||
+      { echo "rekindle $command $subcommand --help does not describe it"; ((++FAILURES)); }
+    has man/rekindle.1 "Cm $command $subcommand( |\$)" "the command $command $subcommand"
+    for completion in completions/rekindle.bash completions/_rekindle completions/rekindle.fish; do
+      has "$completion" "(^|[^-a-z])$subcommand([^-a-z]|\$)" "the command $command $subcommand"
+    done
+  done
+}
+knows_subcommands gpu "${GPU_COMMANDS[@]}"
+knows_subcommands template "${TEMPLATE_COMMANDS[@]}"
 
 mapfile -t OPTIONS < <({
   options_of "$REKINDLE"
   for command in "${COMMANDS[@]}"; do options_of "$REKINDLE" "$command"; done
   for command in "${GPU_COMMANDS[@]}"; do options_of "$REKINDLE" gpu "$command"; done
+  for command in "${TEMPLATE_COMMANDS[@]}"; do options_of "$REKINDLE" template "$command"; done
 } | sort -u)
 ((${#OPTIONS[@]} > 10)) || { echo "rekindle --help lists hardly any options"; ((++FAILURES)); }
 for option in "${OPTIONS[@]}"; do

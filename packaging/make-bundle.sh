@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes the relocatable bundle: one tarball with rekindle, rekindled, CRIU and every library and loader that they need.
+# Makes the relocatable bundle: one tarball with rekindle, rekindled, CRIU, every library and loader that they need, and
+# the runtime hook.
 #   packaging/make-bundle.sh [--gpu-tests] BUILD_FOLDER VERSION OUTPUT.tar.zst|OUTPUT.tar.gz
 # With --gpu-tests also gpu_check.sh and all that it runs, for machines with a GPU, and the simulated driver.
 # The cmake targets `bundle` and `gpu_bundle` call it. Needs a private CRIU prefix (made if missing, as root).
@@ -44,9 +45,16 @@ for program in rekindle rekindled; do
   strip "$ROOT/bin/$program"
   PROGRAMS+=("$LIBEXEC/$program")
 done
-# Helpers that the programs start themselves; linked statically, so they need no launcher.
+# Programs that those start. They look beside their own executable, which in a bundle is its loader, in lib.
+for program in rekindle-sandbox rekindle-pager; do
+  need_built "$program"
+  install -m 755 -s "$BUILD/bin/$program" "$LIBEXEC/$program"
+  install -m 755 -s "$BUILD/bin/bundle_launcher" "$ROOT/lib/$program"
+  PROGRAMS+=("$LIBEXEC/$program")
+done
+# Helpers that are linked statically, so that they need no launcher.
 for helper in "$BUILD"/bin/rekindle-*; do
-  [[ -x $helper ]] || continue
+  [[ -x $helper && ! -e $LIBEXEC/${helper##*/} ]] || continue
   if [[ $helper == *.so ]]; then  # loaded into CRIU, needs nothing of its own
     install -m 755 -s "$helper" "$LIBEXEC/"
     continue
@@ -71,6 +79,15 @@ done < <(sed -n 's/^\t\(.* => \)\{0,1\}\(\/[^ ]*\) (0x.*/\2/p' <<<"$LIBRARIES" |
 
 cp -a "$PREFIX" "$ROOT/criu"
 
+# For programs of the machine, which load it with their own libc.
+HOOK=$BUILD/hook/librekindle_hook.so
+[[ -r $HOOK ]] || die "$HOOK is missing: build it first (scripts/build.sh)."
+need_only_libc "$HOOK"
+mkdir -p "$ROOT/lib/rekindle/python/rekindle" "$ROOT/include"
+install -m 644 -s "$HOOK" "$ROOT/lib/rekindle/"
+install -m 644 "$REPO_ROOT"/hook/python/rekindle/*.py "$ROOT/lib/rekindle/python/rekindle/"
+install -m 644 "$REPO_ROOT/hook/rekindle_hook.h" "$ROOT/include/"
+
 if [[ -n $GPU_TESTS ]]; then
   [[ -x $LIBEXEC/rekindle-gpu-helper ]] || die "$BUILD/bin/rekindle-gpu-helper is missing: build it first (scripts/build.sh)."
   mkdir -p "$ROOT/gpu-tests/gpu_sim"
@@ -94,6 +111,8 @@ Rekindle $VERSION, relocatable: unpack anywhere, then run bin/rekindle. Nothing 
   bin/rekindle doctor                     what this machine lacks, if anything
   bin/rekindle ckpt PID -t name:tag       freeze a running job into the store
   bin/rekindle restore name:tag           bring it back
+
+PYTHONPATH=lib/rekindle/python is the runtime hook for Python, lib/rekindle/librekindle_hook.so the one for C.
 
 Keep the folders together; symbolic links to bin/rekindle work. criu/ is CRIU under its own licence (GPL 2; sources:
 the Debian packages listed in criu/packages.txt); the notices of the libraries are in share/doc and criu/usr/share/doc.

@@ -7,6 +7,10 @@ _rekindle_jobs() {
   rekindle ps --json 2>/dev/null | grep -o '"name": *"[^"]*"' | cut -d'"' -f4
 }
 
+_rekindle_templates() {
+  rekindle template ls --json 2>/dev/null | grep -o '"name": *"[^"]*"' | cut -d'"' -f4
+}
+
 _rekindle() {
   local current previous words cword
   # Image names hold a colon, which bash would take for the end of a word.
@@ -15,7 +19,7 @@ _rekindle() {
     words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
   }
   local globals='--store --host --tls-ca --tls-cert --tls-key --no-daemon --json --verbose --help'
-  local commands='doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats gpu export import version'
+  local commands='doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats gpu template export import version'
 
   local i command=
   for ((i = 1; i < cword; i++)); do
@@ -31,11 +35,13 @@ _rekindle() {
     --log | --pidfile | --tls-*) compopt -o default 2>/dev/null; COMPREPLY=(); return ;;
   esac
 
+  # Of a copy in a sandbox.
+  local copy='--count --net --memory --cpus --processes --env --bind'
   local flags= arguments=
   case $command in
     '') flags=$globals arguments=$commands ;;
     run)
-      flags='--name --log --detach'
+      flags='--name --log --detach --hold'
       if [[ $current != -* ]]; then
         COMPREPLY=($(compgen -c -- "$current"))
         return
@@ -46,8 +52,12 @@ _rekindle() {
       [[ $previous == --parent ]] && arguments=$(_rekindle_images) || arguments="$(_rekindle_jobs) $(ps -eo pid= 2>/dev/null)"
       ;;
     restore)
-      flags='--detach --pidfile --log --tcp-close --ignore-mismatch --name --gpu-map'
-      arguments=$(_rekindle_images)
+      flags="--detach --pidfile --log --tcp-close --ignore-mismatch --name --gpu-map --clone --fill --record-ms $copy"
+      case $previous in
+        --net) arguments='host none own' ;;
+        --fill) arguments='never idle eager' ;;
+        *) arguments=$(_rekindle_images) ;;
+      esac
       ;;
     ps) flags='--all' ;;
     inspect) flags='--objects' arguments=$(_rekindle_images) ;;
@@ -64,6 +74,17 @@ _rekindle() {
     gpu)
       flags='--gpu-map --lock-timeout --timeout --pin --hold'
       [[ $previous == gpu ]] && arguments='ps park resume swap lease release' || arguments=$(_rekindle_jobs)
+      ;;
+    template)
+      case ${words[i + 1]} in
+        up) flags='--name' arguments=$(_rekindle_images) ;;
+        start)
+          flags="--name --detach $copy"
+          [[ $previous == --net ]] && arguments='host none own' || arguments=$(_rekindle_templates)
+          ;;
+        down) arguments=$(_rekindle_templates) ;;
+      esac
+      [[ $previous == template ]] && arguments='up down ls start'
       ;;
     fsck) flags='--read --read-data --repair' ;;
     export) flags='--criu' arguments=$(_rekindle_images) ;;

@@ -7,7 +7,11 @@ function __rekindle_jobs
     rekindle ps --json 2>/dev/null | string match -ra '"name": *"([^"]*)"' --groups-only
 end
 
-set -l commands doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats gpu export import version
+function __rekindle_templates
+    rekindle template ls --json 2>/dev/null | string match -ra '"name": *"([^"]*)"' --groups-only
+end
+
+set -l commands doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats gpu template export import version
 complete -c rekindle -f
 complete -c rekindle -l store -x -a '(__fish_complete_directories)' -d 'Folder of the store'
 complete -c rekindle -l host -x -d 'Address of the daemon'
@@ -34,6 +38,7 @@ complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a fsck -d '
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a quota -d 'Show or set limits of the store'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a stats -d 'Show what the store holds'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a gpu -d 'GPUs and the jobs on them'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a template -d 'Live copies from which others are forked'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a export -d 'Write a CRIU image directory'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a import -d 'Take in a CRIU image directory'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a version -d 'Show versions'
@@ -61,6 +66,25 @@ complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l lock-timeout -x -d 
 complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l timeout -x -d 'How long to wait for a turn'
 complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l pin -d 'Do not park it for others'
 complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l hold -d 'Until this command ends'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l hold -d 'The hook holds it at its ready()'
+complete -c rekindle -n '__fish_seen_subcommand_from restore' -l clone -d 'As a copy in a sandbox of its own'
+complete -c rekindle -n '__fish_seen_subcommand_from restore' -l fill -x -a 'never idle eager' -d 'Memory that a clone does not touch'
+complete -c rekindle -n '__fish_seen_subcommand_from restore' -l record-ms -x -d 'How long its working set is recorded without the hook'
+complete -c rekindle -n '__fish_seen_subcommand_from template; and not __fish_seen_subcommand_from up down ls start' -a 'up down ls start'
+complete -c rekindle -n '__fish_seen_subcommand_from template; and __fish_seen_subcommand_from up' -a '(__rekindle_images)'
+complete -c rekindle -n '__fish_seen_subcommand_from template; and __fish_seen_subcommand_from down start' -a '(__rekindle_templates)'
+complete -c rekindle -n '__fish_seen_subcommand_from template; and __fish_seen_subcommand_from up start' -l name -x -d 'Name of the template or job'
+complete -c rekindle -n '__fish_seen_subcommand_from template; and __fish_seen_subcommand_from start' -s d -l detach -d 'Do not wait for the job'
+# Of a copy in a sandbox.
+for command in restore start
+    complete -c rekindle -n "__fish_seen_subcommand_from $command" -l count -x -d 'So many copies'
+    complete -c rekindle -n "__fish_seen_subcommand_from $command" -l net -x -a 'host none own' -d 'Network of a copy'
+    complete -c rekindle -n "__fish_seen_subcommand_from $command" -l memory -x -d 'Limit of its memory, such as 512M'
+    complete -c rekindle -n "__fish_seen_subcommand_from $command" -l cpus -x -d 'Limit of its CPU time'
+    complete -c rekindle -n "__fish_seen_subcommand_from $command" -l processes -x -d 'Limit of its processes and threads'
+    complete -c rekindle -n "__fish_seen_subcommand_from $command" -l env -x -d 'NAME=VALUE, for a copy with the hook'
+    complete -c rekindle -n "__fish_seen_subcommand_from $command" -l bind -r -F -d 'HOST:PATH to be seen in it'
+end
 complete -c rekindle -n '__fish_seen_subcommand_from restore' -l ignore-mismatch -d 'Try although CPU, kernel or CRIU differ'
 complete -c rekindle -n '__fish_seen_subcommand_from ps' -s a -l all -d 'Those that have ended too'
 complete -c rekindle -n '__fish_seen_subcommand_from inspect' -l objects -d 'List its objects too'
