@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tour of README.md: every ```sh block, in order, in one shell, with the programs of a build in PATH and a store
-# of its own. Fails where a command fails, or where the tour leaves a process or file behind. Blocks fenced ```sh norun
-# are left out: they set up a machine, or need a second one.
+# Runs the tour of README.md: every ```sh block, in order, in one shell, with the programs and the hook of a build and a
+# store of its own. Fails where a command fails, or where the tour leaves a process or file behind. Blocks fenced
+# ```sh norun are left out: they set up a machine, or need a second one.
 #   scripts/check-readme.sh BIN_FOLDER [README]
 set -euo pipefail
 # shellcheck source=scripts/common.sh
@@ -10,6 +10,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 BIN=$(cd "${1:?folder of rekindle and rekindled}" && pwd)
 README=$(realpath "${2:-$REPO_ROOT/README.md}")
 [[ $EUID -eq 0 ]] || die "CRIU freezes and restores processes as root: run this as root."
+
+HOOK=$(dirname "$BIN")/hook/librekindle_hook.so
+[[ -r $HOOK ]] || die "$HOOK is missing: build it first (scripts/build.sh)."
 
 # Short: sockets lie in it, and their paths have little room. Open to others, since the tour plays another user.
 SCRATCH=$(mktemp -d /var/tmp/readme-tour.XXXXXX)
@@ -80,6 +83,7 @@ BEFORE=$(shared_memory)
 STATUS=0
 (cd "$SCRATCH/tour" && env -i HOME="$SCRATCH/tour" TERM=dumb LANG=C.UTF-8 \
   PATH="$SCRATCH/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+  PYTHONPATH="$REPO_ROOT/hook/python" REKINDLE_HOOK_LIBRARY="$HOOK" PYTHONDONTWRITEBYTECODE=1 \
   REKINDLE_STORE="$SCRATCH/store" REKINDLE_RUNTIME_DIR="$SCRATCH/run" REKINDLE_LOG_DIR="$SCRATCH/log" \
   ${REKINDLE_CRIU:+REKINDLE_CRIU="$REKINDLE_CRIU"} \
   /usr/bin/python3 -c "$REAPER" bash "$SCRATCH/tour.sh" </dev/null) >"$SCRATCH/output" 2>&1 || STATUS=$?
@@ -88,8 +92,9 @@ if ((STATUS != 0)) || ! grep -qx '== the end' "$SCRATCH/output"; then
   die "the tour of $README failed (status $STATUS) in the block at $(grep '^== ' "$SCRATCH/output" | tail -n 1 | cut -c4-)"
 fi
 
-# What was killed at the end of the tour may still be on its way out, and other restores on the machine come and go.
-for ((i = 0; i < 100; i++)); do
+# What was killed at the end of the tour may still be on its way out, the pager stays for a while after its last clone, and
+# other restores on the machine come and go.
+for ((i = 0; i < 300; i++)); do
   LEFT=$(tour_processes)
   FILES=$(comm -13 <(echo "$BEFORE") <(shared_memory))
   [[ -n $LEFT$FILES ]] || break
