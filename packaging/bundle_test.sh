@@ -57,7 +57,7 @@ end_processes() {
   local pid
   for pid in "${PIDS[@]}"; do
     kill "$pid" 2>/dev/null || true
-    wait "$pid" || true
+    wait "$pid" 2>/dev/null || true
   done
 }
 trap end_processes EXIT
