@@ -30,9 +30,9 @@ PYTHON = "/usr/bin/python3"  # Debian's, which has torch
 
 
 def criu_tools():
-    """The releases that there are, in the modes that may be the fastest from page cache. The first one dumps."""
+    """The releases that there are, in the modes that may be the fastest. The first one dumps."""
     tools = []
-    for prefix, release in (("/opt/rekindle/criu", ""), ("/opt/rekindle/criu-4.3", "")):
+    for prefix in ("/opt/rekindle/criu", "/opt/rekindle/criu-4.3"):
         loader = os.path.join(prefix, "lib64/ld-linux-x86-64.so.2")
         if not os.path.exists(loader):
             continue
@@ -62,8 +62,7 @@ def make_jobs(world, arguments):
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
-    # Written again and again by their own imports otherwise.
-    written = {**python, "PYTHONDONTWRITEBYTECODE": ""}
+    python["PYTHONDONTWRITEBYTECODE"] = ""  # modules are compiled once, and not at each cold start
     c_job = cli.binary("start_job")
 
     def script(name):
@@ -74,9 +73,9 @@ def make_jobs(world, arguments):
         job.key: job
         for job in (
             Job("a", "C, bare", [c_job, "bare"], base),
-            Job("b", "Python, bare", script("bare.py"), written),
-            Job("c", "Python with numpy, pandas and scikit-learn", script("science.py"), written),
-            Job("d", "Python with torch and a model, about 350 MB", script("torch_model.py"), written),
+            Job("b", "Python, bare", script("bare.py"), python),
+            Job("c", "Python with numpy, pandas and scikit-learn", script("science.py"), python),
+            Job("d", "Python with torch and a model, about 350 MB", script("torch_model.py"), python),
             Job("e", f"C, {mib} MiB heap, 1 % of its pages touched first", [c_job, "heap", str(mib)], base),
         )
     }
@@ -121,7 +120,8 @@ def parse(arguments):
     parser.add_argument("--heap-mib", type=int, default=4096, help="heap of job e [4096]")
     parser.add_argument("--pause", type=float, default=0.1, help="seconds between two starts [0.1]")
     parser.add_argument("--quick", action="store_true", help="everything once, small: does it work at all?")
-    parser.add_argument("--bin", default=os.path.join(ROOT, "build/release/bin"), metavar="DIR", help="our programs")
+    binaries = os.path.join(ROOT, "build/release/bin")
+    parser.add_argument("--bin", default=binaries, metavar="DIR", help="our programs")
     parser.add_argument("--hook", metavar="FILE", help="librekindle_hook.so [beside the programs]")
     parser.add_argument("--work", metavar="DIR", default="/var/tmp", help="where store and images go")
     parser.add_argument("--json", metavar="OUT", help="all that was measured")
@@ -169,7 +169,8 @@ def main():
         loads.append(os.getloadavg()[0])
         if arguments.json and bench is not None:
             with open(arguments.json, "w", encoding="utf-8") as file:
-                json.dump({"command": command, "commit": commit(), "loads": loads, **bench.results}, file, indent=1)
+                head = {"command": command, "commit": commit(), "loads": loads}
+                json.dump({**head, **bench.results}, file, indent=1)
     rows = start_report.verdicts(bench.results)
     text = report(arguments, rows, bench, command, loads)
     print(text)

@@ -15,7 +15,7 @@ _HELLO = b'{"type":"restored","instance":"bench","name":"","environment":{},"tem
 
 class CriuStart:
     """Made ahead: the namespace, its /proc, the job's new channel with the message that wakes it, and, with
-    `pages`, a lazy-pages daemon that listens. Then the clock runs, from exec of `restore` to the job's answer.
+    `pages`, a lazy-pages daemon that listens. Then the clock runs: from exec of `restore` to the answer.
     """
 
     def __init__(self, restore, pages, sockets, seconds):

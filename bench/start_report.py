@@ -8,7 +8,12 @@ from start_ways import CLONE, COLD, EAGER, LAZY, TEMPLATE
 from start_world import MIB
 
 _READY_AIMS = {
-    (TEMPLATE, "b"): 10, (TEMPLATE, "c"): 10, (TEMPLATE, "d"): 15, (CLONE, "b"): 15, (CLONE, "d"): 40, (CLONE, "e"): 60,
+    (TEMPLATE, "b"): 10,
+    (TEMPLATE, "c"): 10,
+    (TEMPLATE, "d"): 15,
+    (CLONE, "b"): 15,
+    (CLONE, "d"): 40,
+    (CLONE, "e"): 60,
 }
 # Aims that have nothing to do with time.
 WORKS = ("all", "nothing")
@@ -76,7 +81,8 @@ def _cold_verdicts(found):
     ours = found.get(CLONE)
     if not ours or not found["dropped"]:
         return []
-    rows = [at_most("clone, nothing cached: times the cached one", median(ours["cold"]) / median(ours["warm"]), 2.0)]
+    ratio = median(ours["cold"]) / median(ours["warm"])
+    rows = [at_most("clone, nothing cached: times the cached one", ratio, 2.0)]
     working_set = median(ours["working_set_bytes"])
     if working_set:
         figure = "clone, nothing cached: bytes that the pager read, to the working set"
@@ -92,9 +98,11 @@ def _density_verdicts(found):
         rows.append((f"{way}s at once: answered", answered, "all", values["answered"] == values["started"]))
     if CLONE in found and dirty and dirty["private_dirty"]:
         ratio = found[CLONE]["extra_bytes_each"] / dirty["private_dirty"]
-        rows.append(at_most("clones at once: extra memory each, to its private dirty working set", ratio, 1.5))
+        figure = "clones at once: extra memory each, to its private dirty working set"
+        rows.append(at_most(figure, ratio, 1.5))
     if TEMPLATE in found:
-        rows.append(at_most("template copies: extra memory each", found[TEMPLATE]["extra_bytes_each"] / 1e6, 15, " MB"))
+        extra = found[TEMPLATE]["extra_bytes_each"] / 1e6
+        rows.append(at_most("template copies: extra memory each", extra, 15, " MB"))
     return rows
 
 
@@ -105,7 +113,8 @@ def _throughput_verdicts(found):
             best = max(found[way]["rates"].values(), key=lambda rate: rate["a_second"])
             rows.append(at_least(f"(b) {way}s a second", best["a_second"], aim))
             left = grown(found[way]["before"], found[way]["after"])
-            rows.append((f"left behind by {found[way]['starts']} {way}s", ", ".join(left) or "nothing", "nothing", not left))
+            figure = f"left behind by {found[way]['starts']} {way}s"
+            rows.append((figure, ", ".join(left) or "nothing", "nothing", not left))
     return rows
 
 
@@ -151,13 +160,15 @@ def _latency_table(key, title, ways):
              f"{median(outside) / reference:.2f}x")
         )
     lines = [f"### ({key}) {title}", ""]
-    header = ("way", "starts", "ready, ms (median / p99)", "from outside, ms (median / p99)", "best", "to the clone")
-    lines += table(header, rows)
+    header = ("way", "starts", "ready, ms (median / p99)", "from outside, ms (median / p99)", "best")
+    lines += table((*header, "to the clone"), rows)
     for way in (CLONE, TEMPLATE):
         if way in ways and ways[way]["phases"]:
             phases = ", ".join(f"{name} {ms(median(values))}" for name, values in ways[way]["phases"].items())
             pages = median(ways[way]["prefilled"])
-            lines.append(f"The {way}'s phases, medians in ms: {phases}. Pages of its working set: {pages:.0f}.")
+            lines.append(f"The {way}'s phases, medians in ms: {phases}.")
+            if pages:
+                lines[-1] += f" Pages of its working set: {pages:.0f}."
     for way in (EAGER, LAZY):
         if way in ways:
             lines.append(f"{way}, the best of three starts each: {'; '.join(ways[way]['chosen_from'])}.")
@@ -171,10 +182,9 @@ def _cold_table(found):
         if way == "dropped":
             continue
         pager = f"{median(values['pager_bytes']) / MIB:.1f} MiB" if values["pager_bytes"] else ""
-        rows.append(
-            (way, ms(median(values["cold"])), " ".join(ms(value) for value in values["cold"]), ms(median(values["warm"])),
-             f"{median(values['disk_bytes']) / MIB:.1f} MiB", pager)
-        )
+        rounds = " ".join(ms(value) for value in values["cold"])
+        disks = f"{median(values['disk_bytes']) / MIB:.1f} MiB"
+        rows.append((way, ms(median(values["cold"])), rounds, ms(median(values["warm"])), disks, pager))
     header = ("way", "cold, ms", "every round", "warm again, ms", "read from disks", "of it by the pager")
     lines += table(header, rows)
     ours = found.get(CLONE)
@@ -184,26 +194,35 @@ def _cold_table(found):
 
 
 def _density_table(found):
-    rows = [
-        (way, f"{each['answered']} of {each['started']}", f"{each['seconds']:.2f} s", ms(median(each["ready"])),
-         *(f"{each[name] / MIB:.2f}" for name in ("extra_bytes_each", "shmem_bytes_each", "private_dirty", "pss", "rss")))
-        for way, each in found.items()
-    ]
-    header = ("way", "answered", "all started within", "ready, ms (median)", "extra memory each, MiB", "of it shared memory",
-              "private dirty", "Pss", "Rss")
+    memory = {
+        "extra_bytes_each": "extra memory each, MiB",
+        "shmem_bytes_each": "of it shared memory",
+        "private_dirty": "private dirty",
+        "pss": "Pss",
+        "rss": "Rss",
+    }
+    rows = []
+    for way, each in found.items():
+        row = [way, f"{each['answered']} of {each['started']}", f"{each['seconds']:.2f} s"]
+        row += [ms(median(each["ready"])), *(f"{each[name] / MIB:.2f}" for name in memory)]
+        rows.append(row)
+    header = ("way", "answered", "all started within", "ready, ms (median)", *memory.values())
     return ["### Many at once", "", *table(header, rows)]
 
 
 def _throughput_tables(found):
     lines = ["### Starts a second", ""]
-    rows = [
-        (way, batch, rate["starts"], f"{rate['seconds']:.1f} s", f"{rate['a_second']:.1f}", f"{rate['busy_cpus']:.2f}")
-        for way, each in found.items()
-        for batch, rate in each["rates"].items()
-    ]
+    rows = []
+    for way, each in found.items():
+        for batch, rate in each["rates"].items():
+            numbers = (f"{rate['seconds']:.1f} s", f"{rate['a_second']:.1f}", f"{rate['busy_cpus']:.2f}")
+            rows.append((way, batch, rate["starts"], *numbers))
     lines += table(("way", "with each command", "starts", "within", "a second", "busy CPUs"), rows)
     for way, each in found.items():
-        rows = [(name, _amount(name, value), _amount(name, each["after"][name])) for name, value in each["before"].items()]
+        after = each["after"]
+        rows = []
+        for name, value in each["before"].items():
+            rows.append((name, _amount(name, value), _amount(name, after[name])))
         lines += table(("what there is", f"before {each['starts']} {way}s", "after"), rows)
     return lines
 

@@ -11,10 +11,12 @@ import time
 from harness import cli, jobs, procfs, waiting
 from start_namespace import CriuStart
 from start_world import end
+from store_checks import pagemap_records
 
 COLD, CLONE, TEMPLATE, EAGER, LAZY = "cold start", "clone", "template", "CRIU", "CRIU --lazy-pages"
 _CHANNEL, _PEER = 1000, 1001  # where a held job has its control channel
 _ANSWER_SECONDS = 60
+_PE_LAZY = 2  # CRIU's pagemap flag
 
 
 class Job:
@@ -42,7 +44,7 @@ class Job:
 
 
 class Started:
-    """What one start took: seconds from outside, until ready as the daemon has it, and the daemon's phases."""
+    """What one start took: seconds from outside, until ready as the daemon has it, and its phases."""
 
     def __init__(self, seconds, answer=None, stop=lambda: None):
         self.seconds, self.stop = seconds, stop
@@ -58,7 +60,7 @@ def run_timed(argv, environment):
     """(status, output, seconds from exec to exit). Without the detours of the subprocess module."""
     reader, writer = os.pipe()
     null = os.open("/dev/null", os.O_RDWR)
-    actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, writer, 1), (os.POSIX_SPAWN_DUP2, writer, 2)]
+    actions = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate((null, writer, writer))]
     began = time.monotonic()
     pid = os.posix_spawn(argv[0], argv, environment, file_actions=actions, setsid=True)
     os.close(writer)
@@ -89,10 +91,9 @@ class Cold:
         null = os.open("/dev/null", os.O_RDWR)
         environment = {**self.job.environment, "ANSWER_FD": str(theirs.fileno())}
         argv = self.job.argv
+        actions = [(os.POSIX_SPAWN_DUP2, null, number) for number in range(3)]
         began = time.monotonic()
-        pid = os.posix_spawn(
-            argv[0], argv, environment, file_actions=[(os.POSIX_SPAWN_DUP2, null, n) for n in range(3)], setsid=True
-        )
+        pid = os.posix_spawn(argv[0], argv, environment, file_actions=actions, setsid=True)
         theirs.close()
         channel.settimeout(_ANSWER_SECONDS)
         answer = channel.recv(4096)
@@ -140,7 +141,8 @@ class _Rekindle:
         started = Started(seconds, answers[0], stop=lambda: end(answers[0]["job"]["pid"]))
         if not started.ready:
             started.stop()
-            raise RuntimeError(f"{shlex.join(map(str, arguments))}: the copy did not answer{self.world.records()}")
+            command = shlex.join(map(str, arguments))
+            raise RuntimeError(f"{command}: the copy did not answer{self.world.records()}")
         return started
 
     def close(self):
@@ -214,8 +216,8 @@ class _Criu:
         job = self.job.hold(self.world)
         sockets = [os.readlink(f"/proc/{job.pid}/fd/{number}") for number in (_CHANNEL, _PEER)]
         os.mkdir(self.images)
-        argv = [*self.tools[0].command, "dump", "-t", str(job.pid), "-D", self.images, "-v2", "-o", "dump.log"]
-        argv += ["--manage-cgroups=ignore", "--network-lock", "skip"]
+        argv = [*self.tools[0].command, "dump", "-t", str(job.pid), "-D", self.images, "-v2"]
+        argv += ["-o", "dump.log", "--manage-cgroups=ignore", "--network-lock", "skip"]
         status, output, _ = run_timed(argv, dict(os.environ))
         if status != 0:
             with open(os.path.join(self.images, "dump.log"), encoding="utf-8", errors="replace") as log:
@@ -223,6 +225,20 @@ class _Criu:
         job.reap()
         with open(os.path.join(self.images, "bench-sockets"), "w", encoding="ascii") as file:
             json.dump(sockets, file)
+        lazy = self._lazy_share()
+        if lazy < 0.5:
+            raise RuntimeError(f"CRIU marked only {lazy:.0%} of the pages as ones that can come later")
+
+    def _lazy_share(self):
+        """Of the pages that were dumped: the others `restore --lazy-pages` reads at once."""
+        lazy = total = 0
+        for name in os.listdir(self.images):
+            if name.startswith("pagemap-"):
+                for record in pagemap_records(os.path.join(self.images, name))[1:]:
+                    pages = record.get(5) or record[2]
+                    total += pages
+                    lazy += pages if record.get(4, 0) & _PE_LAZY else 0
+        return lazy / max(total, 1)
 
     def _choose(self):
         best = None

@@ -1,4 +1,4 @@
-"""Where start_figures.py runs: mounts of its own, a daemon with a store, and all that it starts found again."""
+"""Where start_figures.py runs: mounts of its own, a daemon with a store, and finding all that it started."""
 
 import ctypes
 import json
@@ -34,7 +34,7 @@ def mount(source, target, kind, flags, options=None):
 
 
 class World:
-    """Mounts go with this process. /run is a tmpfs for everybody here, so CRIU's kernel probe is kept for all."""
+    """Its mounts go with this process. /run is a tmpfs in it, so CRIU's kernel probe is kept."""
 
     def __init__(self, work):
         libc_call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -213,7 +213,7 @@ def hook_library(given, binaries, root):
     """As given, or beside the programs, or the newest of the build folders."""
     if given:
         return os.path.abspath(given)
-    places = [os.path.join(binaries, "librekindle_hook.so"), os.path.join(binaries, "../hook/librekindle_hook.so")]
+    places = (os.path.join(binaries, name) for name in ("librekindle_hook.so", "../hook/librekindle_hook.so"))
     found = [place for place in places if os.path.isfile(place)]
     if not found:
         for folder, _, names in os.walk(os.path.join(root, "build")):

@@ -1,4 +1,4 @@
-"""How the jobs of start_figures.py get ready: the same for a cold start, a clone, a template's copy and CRIU."""
+"""How the jobs of start_figures.py get ready: the same for a cold start and for copies of all kinds."""
 
 import os
 import signal
