@@ -212,19 +212,20 @@ void CheckEverything() {
 
 size_t ConstantPages() { return (options.megabytes << 20) / kPageSize / 4; }
 
-// In an order in which every page comes from elsewhere than the one before.
+// So slowly that most is still missing when something happens to it.
 [[noreturn]] void Spin(const std::string& path) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file < 0) Die("cannot write %s", path.c_str());
   const size_t pages = ConstantPages() / 2;
   for (size_t i = 0;; ++i) {
-    const size_t page = i * 769 % pages;
+    const size_t page = i % pages;
     const auto* words =
         reinterpret_cast<const uint64_t*>(kArenas + kMostThreads * kArenaStride + page * kPageSize);
     char line[64];
     const int length =
         std::snprintf(line, sizeof line, "%zu %016llx\n", page, static_cast<unsigned long long>(Sum(words)));
     if (::write(file, line, static_cast<size_t>(length)) != length) Die("cannot write %s", path.c_str());
+    Pause(1);
   }
 }
 

@@ -1,0 +1,367 @@
+"""What clones lean on is killed, damaged or used up: each ends defined and with a record, or is not harmed at all; none
+ever sees a wrong page.
+"""
+
+import json
+import os
+import resource
+import signal
+import unittest
+
+from harness import procfs, waiting
+from harness.clones import CloneTest
+from harness.juggler import Juggler
+
+_PIDS_GROUPS = "/sys/fs/cgroup/pids"
+_DESCRIPTORS = 128  # the daemon keeps some sandboxes ready
+
+
+class FaultTest(CloneTest):
+    def kill(self, pid):
+        os.kill(pid, signal.SIGKILL)
+        waiting.for_exit(pid)
+
+    def sleeping(self, count=1, megabytes=24, record_ms=1, fill="never", **options):
+        """Clones that have touched nothing yet, and will check all."""
+        juggler = Juggler(self, mode="sleep", megabytes=megabytes, **options)
+        juggler.go(0)
+        names = [f"sleeper-{i + 1}" for i in range(count)]
+        answers = [
+            self.clone(juggler.reference, "--name", name, "--fill", fill, "--record-ms", record_ms)
+            for name in names
+        ]
+        return juggler, answers
+
+    def assert_all_ok(self, juggler, answers):
+        juggler.end()
+        for answer in answers:
+            juggler.wait_for_ok(answer["job"]["name"], answer["job"]["pid"])
+
+    def assert_ended_by(self, answers, *words):
+        """All are gone, and the daemon's log says why."""
+        for answer in answers:
+            self.wait_for_end(answer["job"]["pid"])
+        self.wait_for_no_sandbox()
+
+        def told():
+            lines = [line for line in self.daemon.log_text().splitlines() if "was ended:" in line]
+            return all(
+                any(answer["instance"] in line and all(word in line for word in words) for line in lines)
+                for answer in answers
+            )
+
+        try:
+            waiting.until(told, "the record", 10)
+        except TimeoutError:
+            self.fail(f"no record with {words} for {[a['instance'] for a in answers]}:\n{self.records()}")
+
+    def assert_new_clones_work(self, juggler):
+        juggler.forget()
+        juggler.go(0)
+        answer = self.clone(juggler.reference, "--name", "afterwards")
+        self.assert_all_ok(juggler, [answer])
+
+
+class PagerKilledTest(FaultTest):
+    def test_reader(self):
+        """Every line that it wrote up to its end is right."""
+        juggler = Juggler(self, mode="spin", megabytes=512)
+        juggler.go(0)
+        answer = self.clone(juggler.reference, "--name", "spin", "--fill", "never", "--record-ms", "1")
+        waiting.until(lambda: juggler.lines("spin") > 1000, "pages read")
+        self.kill(self.pager())
+        self.assert_ended_by([answer], "pager", "died")
+        self.assertGreater(juggler.verify_lines("spin"), 30)
+
+    def test_jugglers(self):
+        juggler = Juggler(self, megabytes=48, seed=11)
+        juggler.go(20000)
+        for _ in range(3):
+            juggler.forget()
+            juggler.go(20000)
+            answers = [
+                self.clone(juggler.reference, "--name", name, "--fill", "never", "--record-ms", "1")
+                for name in ("one", "two")
+            ]
+            waiting.until(
+                lambda answers=answers: all(self.faults(answer["instance"]) > 200 for answer in answers), "faults"
+            )
+            self.kill(self.pager())
+            self.assert_ended_by(answers, "pager", "died")
+            self.assertEqual(juggler.complaints(), [])
+
+    def faults(self, instance):
+        return next((c["faults"] for c in self.pager_stats()["clones"] if c["clone"] == instance), 0)
+
+    def test_sleepers_and_those_that_come_after(self):
+        juggler, answers = self.sleeping(2)
+        self.kill(self.pager())
+        self.assert_ended_by(answers, "pager", "died")
+        self.assert_new_clones_work(juggler)
+
+    def test_while_a_clone_is_made(self):
+        juggler = Juggler(self, mode="sleep", megabytes=96)
+        juggler.go(0)
+        juggler.end()
+        self.assert_all_ok(juggler, [self.clone(juggler.reference, "--name", "first")])
+        for phase in range(8):
+            name = f"number-{phase}"
+            command = self.cli.start("restore", juggler.reference, "--clone", "--name", name, "--fill", "eager")
+            made = waiting.until(lambda: self.sandboxes() or command.poll() is not None, "the restore begun")
+            pagers = self.pagers()
+            if made and pagers:
+                os.kill(pagers[0], signal.SIGKILL)
+            result = self.cli.finish(command)
+            if result.code == 1:
+                self.assertRegex(result.message.lower(), "pager|criu", str(result))
+            else:
+                self.assertIn(result.code, (0, 128 + signal.SIGKILL), str(result))
+            self.wait_for_no_sandbox()
+        self.assertEqual(juggler.complaints(), [])
+        self.assert_new_clones_work(juggler)
+
+
+class DaemonKilledTest(FaultTest):
+    def test_clones_go_on(self):
+        juggler, answers = self.sleeping(2)
+        self.daemon.kill()
+        for answer in answers:
+            self.assertTrue(procfs.alive(answer["job"]["pid"]))
+        self.restart_daemon()
+        answers.append(self.clone(juggler.reference, "--name", "new"))
+        self.assert_all_ok(juggler, answers)
+
+    def test_jugglers_go_on(self):
+        juggler = Juggler(self, megabytes=64, seed=12)
+        juggler.go(4000)
+        answers = self.clones(juggler.reference, 2, "--name", "juggler", "--fill", "never", "--record-ms", "1")
+        self.daemon.kill()
+        self.restart_daemon()
+        answers.append(self.clone(juggler.reference, "--name", "new"))
+        for answer in answers:
+            juggler.wait_for_ok(answer["job"]["name"], answer["job"]["pid"])
+
+    def test_what_is_left_of_them_is_removed(self):
+        juggler, answers = self.sleeping(1)
+        self.daemon.kill()
+        self.assert_all_ok(juggler, answers)
+        waiting.until(lambda: not self.inits(), "the sandboxes ended")
+        self.restart_daemon()
+        self.assert_new_clones_work(juggler)
+        self.wait_for_no_sandbox()
+
+    def test_then_the_pager(self):
+        """Nobody listens; the sandbox writes down what happened."""
+        juggler, answers = self.sleeping(1)
+        self.daemon.kill()
+        folder = os.path.join(self.runtime, "s", answers[0]["instance"])
+        self.kill(self.pager())
+        self.wait_for_end(answers[0]["job"]["pid"])
+        status = os.path.join(folder, "status.json")
+        waiting.until(lambda: os.path.exists(status) and os.path.getsize(status), "the record")
+        with open(status, encoding="utf-8") as file:
+            record = json.load(file)
+        self.assertIn("pager", record["why"])
+        self.assertEqual(record["signal"], signal.SIGKILL)
+        self.assertEqual(juggler.complaints(), [])
+        # The next one removes what is left, and puts the record into its log.
+        self.restart_daemon()
+        self.assert_new_clones_work(juggler)
+        self.wait_for_no_sandbox()
+        self.assertIn(record["why"], self.daemon.log_text())
+
+
+class SandboxKilledTest(FaultTest):
+    def test_init(self):
+        juggler, answers = self.sleeping(2)
+        self.kill(self.init_of(answers[0]["job"]["pid"]))
+        self.wait_for_end(answers[0]["job"]["pid"])
+        waiting.until(lambda: answers[0]["instance"] not in self.sandboxes(), "its folder removed")
+        self.assertIn("was killed", self.daemon.log_text())
+        waiting.until(
+            lambda: answers[0]["instance"] not in [c["clone"] for c in self.pager_stats()["clones"]],
+            "the pager let go of it",
+        )
+        self.assert_all_ok(juggler, answers[1:])
+
+    def test_maker_of_sandboxes(self):
+        juggler, answers = self.sleeping(1)
+        init = self.init_of(answers[0]["job"]["pid"])
+        self.kill(int(procfs.stat_fields(init)[1]))
+        self.assertTrue(procfs.alive(answers[0]["job"]["pid"]))
+        # Those that were made before may be used up first.
+        answers += [self.clone(juggler.reference, "--name", f"more-{i}") for i in range(8)]
+        self.assert_all_ok(juggler, answers)
+
+    def test_criu(self):
+        juggler = Juggler(self, mode="sleep", megabytes=256)
+        juggler.go(0)
+        killed = False
+        for attempt in range(10):
+            command = self.cli.start(
+                "restore", juggler.reference, "--clone", "-d", "--fill", "eager", "--name", f"number-{attempt}"
+            )
+            criu = waiting.until(lambda: self.working_criu() or command.poll() is not None, "CRIU at work", 60, 0.0005)
+            if isinstance(criu, list):
+                for pid in criu:
+                    os.kill(pid, signal.SIGKILL)
+            result = self.cli.finish(command)
+            if result.code != 0:
+                self.assertEqual(result.code, 1, str(result))
+                self.assertIn("criu", result.message.lower())
+                killed = True
+                break
+        self.assertTrue(killed, "CRIU was not caught at work")
+        juggler.end()
+        self.wait_for_no_sandbox()
+        self.assertEqual(juggler.complaints(), [])
+        self.assert_new_clones_work(juggler)
+
+    def working_criu(self):
+        """What has the log of a restore open, CRIU's children among them."""
+        found = []
+        for pid in procfs.all_pids():
+            try:
+                if os.path.basename(os.readlink(f"/proc/{pid}/exe")) != "criu":
+                    continue
+                targets = procfs.descriptor_targets(pid).values()
+            except OSError:
+                continue
+            if any(target.startswith(self.runtime) and target.endswith("/restore.log") for target in targets):
+                found.append(pid)
+        return found
+
+
+class StoreTest(FaultTest):
+    def packs(self):
+        found = []
+        for folder, _, names in os.walk(self.store):
+            found += [os.path.join(folder, name) for name in names if name.endswith(".pack") or "pack" in folder]
+        self.assertTrue(found, os.listdir(self.store))
+        return found
+
+    def damage(self):
+        for path in self.packs():
+            with open(path, "r+b") as file:
+                size = file.seek(0, 2)
+                for offset in range(4096 + 1024, size, 2048):
+                    file.seek(offset)
+                    byte = file.read(1)
+                    file.seek(offset)
+                    file.write(bytes([byte[0] ^ 0x5A]))
+
+    def test_damaged(self):
+        juggler, answers = self.sleeping(2)
+        self.damage()
+        juggler.end()
+        self.assert_ended_by(answers)
+        self.assertEqual(juggler.complaints(), [])
+        self.assertEqual([juggler.result(answer["job"]["name"]) for answer in answers], [None, None])
+        # And no further clone of it gets as far as wrong pages.
+        juggler.forget()
+        juggler.go(0)
+        juggler.end()
+        result = self.cli.run("restore", juggler.reference, "--clone", "--name", "third", "--fill", "eager")
+        self.assertNotEqual(result.code, 0, str(result))
+        self.assertEqual(juggler.complaints(), [])
+        self.wait_for_no_sandbox()
+
+    def test_damaged_while_read(self):
+        juggler = Juggler(self, mode="spin", megabytes=512)
+        juggler.go(0)
+        answer = self.clone(juggler.reference, "--name", "spin", "--fill", "never", "--record-ms", "1")
+        waiting.until(lambda: juggler.lines("spin") > 1000, "pages read")
+        self.damage()
+        self.assert_ended_by([answer])
+        self.assertGreater(juggler.verify_lines("spin"), 30)
+
+    def test_packs_removed(self):
+        juggler, answers = self.sleeping(1)
+        for path in self.packs():
+            os.unlink(path)
+        juggler.end()
+        self.wait_for_end(answers[0]["job"]["pid"])
+        result = juggler.result(answers[0]["job"]["name"])
+        # What was open can still be read; what was not is told.
+        if result is None:
+            self.assert_ended_by(answers)
+        else:
+            self.assertTrue(result.startswith("ok "), result)
+
+    def test_image_removed(self):
+        juggler, answers = self.sleeping(2)
+        self.succeed("rm", juggler.reference)
+        self.succeed("gc")
+        juggler.end()
+        for answer in answers:
+            self.wait_for_end(answer["job"]["pid"])
+        self.assertEqual(juggler.complaints(), [])
+        for answer in answers:
+            if juggler.result(answer["job"]["name"]) is None:
+                self.assert_ended_by([answer])
+        gone = self.cli.run("restore", juggler.reference, "--clone", "-d")
+        self.assertEqual(gone.code, 3, str(gone))
+
+
+class LimitsTest(FaultTest):
+    def test_descriptors(self):
+        juggler = Juggler(self, mode="sleep", megabytes=16)
+        juggler.go(0)
+        resource.prlimit(self.daemon.pid, resource.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
+        answers, refused = self.clones_until_refused(juggler, 80)
+        self.assertIsNotNone(refused, f"{len(answers)} clones with {_DESCRIPTORS} descriptors")
+        self.assertTrue(answers)
+        self.assertRegex(refused.message.lower(), "descriptors|open files")
+        self.assert_all_ok(juggler, answers)
+        self.wait_for_no_sandbox()
+        self.assert_new_clones_work(juggler)
+
+    def test_processes(self):
+        if not os.path.isdir(_PIDS_GROUPS):
+            self.skipTest("this machine has no cgroup v1 for the number of processes")
+        juggler = Juggler(self, mode="sleep", megabytes=16)
+        juggler.go(0)
+        group = os.path.join(_PIDS_GROUPS, os.path.basename(self.directory))
+        os.mkdir(group)
+        self.addCleanup(self.remove_group, group)
+        self.write(group, "cgroup.procs", self.daemon.pid)
+        # The pager's threads and what is kept ready are in it before the limit is.
+        first = self.clone(juggler.reference, "--name", "first")
+        with open(os.path.join(group, "pids.current"), encoding="ascii") as file:
+            self.write(group, "pids.max", int(file.read()) + 12)
+        answers, refused = self.clones_until_refused(juggler, 40)
+        self.assertIsNotNone(refused)
+        self.assertRegex(refused.message.lower(), "process|resource temporarily unavailable|fork|clone")
+        self.assert_all_ok(juggler, [first, *answers])
+        self.wait_for_no_sandbox()
+        self.write(group, "pids.max", "max")
+        self.assert_new_clones_work(juggler)
+
+    def remove_group(self, group):
+        self._end_everything()
+        waiting.until(lambda: not self.processes_in(group), "the group empty")
+        os.rmdir(group)
+
+    @staticmethod
+    def processes_in(group):
+        with open(os.path.join(group, "cgroup.procs"), encoding="ascii") as file:
+            return file.read().split()
+
+    @staticmethod
+    def write(group, name, value):
+        with open(os.path.join(group, name), "w", encoding="ascii") as file:
+            file.write(f"{value}\n")
+
+    def clones_until_refused(self, juggler, most):
+        answers = []
+        for number in range(most):
+            options = ["--clone", "--detach", "--name", f"number-{number}"]
+            result = self.cli.run("restore", juggler.reference, *options, "--fill", "never")
+            if result.code != 0:
+                return answers, result
+            answers.append(result.data)
+        return answers, None
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,160 @@
+"""Templates: a parked copy from which others are forked, each in a sandbox of its own."""
+
+import json
+import os
+import signal
+
+from harness import procfs, waiting
+from harness.clones import CloneTest, namespace_pid
+
+PROGRAM = """
+import json, os, random, sys
+import rekindle
+ballast = bytearray(os.urandom(1 << 20))
+digest = hash(bytes(ballast))
+{extra}
+woken = rekindle.ready()
+instance = rekindle.instance
+path = os.path.join(os.environ["ANSWERS"], str(instance.id))
+with open(path + ".part", "w") as file:
+    json.dump({{"pid": os.getpid(), "random": random.random(), "kept": hash(bytes(ballast)) == digest,
+               "who": os.environ.get("WHO"), "name": instance.name,
+               "seen": sorted(int(n) for n in os.listdir("/proc") if n.isdigit())}}, file)
+os.rename(path + ".part", path)
+if os.environ.get("LEAVE"):
+    sys.exit(int(os.environ["LEAVE"]))
+import signal
+signal.pause()
+"""
+
+
+class TemplateTest(CloneTest):
+    """With a daemon."""
+
+    def setUp(self):
+        super().setUp()
+        self.answers = self.path("answers")
+        os.mkdir(self.answers)
+
+    def make_template(self, name="tpl", extra=""):
+        program = self.path(name + ".py")
+        with open(program, "w", encoding="utf-8") as file:
+            file.write(PROGRAM.format(extra=extra))
+        job = self.start_held(["/usr/bin/python3", "-B", program], name, env={"ANSWERS": self.answers})
+        self.image_pid = job.pid
+        self.take_image(job, name + ":1")
+        return self.succeed("template", "up", name + ":1", "--name", name)
+
+    def start(self, *options, template="tpl"):
+        return self.succeed("template", "start", template, "--detach", *options)
+
+    def answer_of(self, started):
+        path = os.path.join(self.answers, started["instance"])
+        waiting.until(lambda: os.path.exists(path), f"the answer of {started['instance']}")
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+
+    def test_copies_have_sandboxes_of_their_own(self):
+        up = self.make_template()
+        self.assertEqual(up["refusal"], "")
+        started = [self.start("--env", f"WHO={number}", "--name", f"copy-{number}") for number in range(6)]
+        answers = [self.answer_of(one) for one in started]
+        for number, (one, answer) in enumerate(zip(started, answers)):
+            self.assertTrue(one["forked"], one)
+            self.assertEqual(answer["pid"], self.image_pid)
+            self.assertEqual(namespace_pid(one["job"]["pid"]), self.image_pid)
+            self.assertEqual(answer["seen"], [1, self.image_pid])
+            self.assertTrue(answer["kept"])
+            self.assertEqual(answer["who"], str(number))
+            self.assertEqual(answer["name"], f"copy-{number}")
+        self.assertEqual(len({answer["random"] for answer in answers}), len(answers))
+        spaces = {os.readlink(f"/proc/{one['job']['pid']}/ns/pid") for one in started}
+        self.assertEqual(len(spaces), len(started))
+        listed = self.succeed("template", "ls")["templates"]
+        self.assertEqual([(entry["name"], int(entry["copies"])) for entry in listed], [("tpl", 6)])
+
+    def test_copies_outlive_the_template(self):
+        up = self.make_template()
+        started = self.start()
+        self.answer_of(started)
+        self.succeed("template", "down", "tpl")
+        waiting.until(lambda: not procfs.alive(up["pid"]), "the template is gone")
+        self.assertTrue(procfs.alive(started["job"]["pid"]))
+        result = self.cli.run("template", "start", "tpl", "--detach")
+        self.assertEqual(result.code, 3, str(result))
+        os.kill(started["job"]["pid"], signal.SIGTERM)
+        self.wait_for_end(started["job"]["pid"])
+        self.wait_for_no_sandbox()
+        waiting.until(lambda: not self.pid_namespaces_left(), "no init of the template's sandboxes is left")
+
+    def pid_namespaces_left(self):
+        return [pid for pid in self.inits() if self.image_pid in self.pids_inside(pid)]
+
+    @staticmethod
+    def pids_inside(init):
+        space = os.readlink(f"/proc/{init}/ns/pid")
+        inside = []
+        for pid in procfs.all_pids():
+            try:
+                if os.readlink(f"/proc/{pid}/ns/pid") == space:
+                    inside.append(namespace_pid(pid))
+            except OSError:
+                continue
+        return inside
+
+    def test_exit_status_and_limits(self):
+        self.make_template()
+        result = self.cli.run("template", "start", "tpl", "--env", "LEAVE=7")
+        self.assertEqual(result.code, 7, str(result))
+        started = self.start("--memory", "256M", "--processes", "20", "--cpus", "1")
+        self.answer_of(started)
+        with open(f"/proc/{started['job']['pid']}/cgroup", encoding="ascii") as file:
+            self.assertIn("/rekindle/", file.read())
+
+    def test_what_fork_cannot_copy_is_cloned(self):
+        up = self.make_template("many", extra="import threading\n"
+                                "threading.Thread(target=threading.Event().wait, daemon=True).start()")
+        self.assertIn("thread", up["refusal"])
+        started = self.start(template="many")
+        self.assertFalse(started.get("forked", False))
+        self.assertTrue(self.answer_of(started)["kept"])
+
+    def test_needs_the_hook(self):
+        job = self.start_job(["/bin/sleep", "1000"], "plain")
+        self.take_image(job, "plain:1")
+        result = self.cli.run("template", "up", "plain:1")
+        self.assertEqual(result.code, 1, str(result))
+        self.assertIn("--hold", str(result))
+        self.wait_for_no_sandbox()
+
+    def test_killed_template_is_forgotten(self):
+        up = self.make_template()
+        os.kill(up["pid"], signal.SIGKILL)
+        waiting.until(lambda: self.succeed("template", "ls").get("templates", []) == [], "the template is off the list")
+
+
+class HeldJobTest(CloneTest):
+    """`run --hold`, and what an image does to a held job."""
+
+    def test_goes_on_after_its_image(self):
+        answers = self.path("woken")
+        program = self.path("held.py")
+        with open(program, "w", encoding="utf-8") as file:
+            file.write("import rekindle, signal\nhow = rekindle.ready()\n"
+                       f"open({answers!r}, 'w').write(str(how))\nsignal.pause()\n")
+        from harness.clones import HOOK_PYTHON, hook_library
+
+        cli = self.make_cli(host=self.daemon.host,
+                            env={"PYTHONPATH": HOOK_PYTHON, "REKINDLE_HOOK_LIBRARY": hook_library()})
+        started = self.succeed("run", "--hold", "--detach", "--name", "held", "--", "/usr/bin/python3", "-B", program,
+                               cli=cli)
+        pid = started["job"]["pid"]
+        self.addCleanup(lambda: procfs.alive(pid) and os.kill(pid, signal.SIGKILL))
+        self.assertFalse(os.path.exists(answers))
+        self.checkpoint("held", "held:1")
+        waiting.until(lambda: os.path.exists(answers) and os.path.getsize(answers), "the job goes on")
+        with open(answers, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "continued")
+        result = self.cli.run("run", "--hold", "--detach", "--", "/bin/true")
+        self.assertEqual(result.code, 1, str(result))
+        self.assertIn("ready()", str(result))
