@@ -42,13 +42,16 @@ class Client : public PagerSource {
   bool OnReady() override {
     auto packet = ReceivePacket(socket_.get(), MSG_DONTWAIT);
     if (absl::IsUnavailable(packet.status())) return true;
-    if (!packet.ok() || !packet->has_value()) return false;
+    if (packet.ok() && !packet->has_value()) return false;
     Json answer = Json::object();
-    absl::Status status;
-    try {
-      status = Handle(Json::parse((*packet)->bytes), (*packet)->descriptors, &answer);
-    } catch (const Json::exception& e) {
-      status = absl::InvalidArgumentError(absl::StrCat("a request to the pager makes no sense: ", e.what()));
+    absl::Status status = packet.status();  // not well when there were no descriptors left for what came
+    if (status.ok()) {
+      try {
+        status = Handle(Json::parse((*packet)->bytes), (*packet)->descriptors, &answer);
+      } catch (const Json::exception& e) {
+        status =
+            absl::InvalidArgumentError(absl::StrCat("a request to the pager makes no sense: ", e.what()));
+      }
     }
     if (!status.ok()) {
       answer = {{"error", std::string(status.message())}, {"code", static_cast<int>(status.code())}};

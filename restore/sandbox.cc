@@ -4,6 +4,7 @@
 #include <linux/magic.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
@@ -11,14 +12,18 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/companion_program.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/machine.h"
 #include "base/status.h"
 #include "restore/sandbox_protocol.h"
@@ -29,6 +34,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kProgram[] = "rekindle-sandbox";
+constexpr char kFolderPrefix[] = "i-";
+constexpr char kMakingLock[] = "making.lock";  // shared by those who make a sandbox
 
 absl::StatusOr<Packet> Converse(int socket, const std::string& request, const std::vector<int>& descriptors,
                                 absl::string_view who) {
@@ -170,22 +177,47 @@ SandboxEnd ReadEnd(int control, const std::string& directory) {
 
 absl::StatusOr<std::unique_ptr<SandboxFactory>> SandboxFactory::Start(const std::string& directory,
                                                                       const std::vector<std::string>& criu) {
-  RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(kProgram));
   RK_RETURN_IF_ERROR(MakeDirectories(directory));
+  std::unique_ptr<SandboxFactory> factory(new SandboxFactory());
+  factory->directory_ = directory;
+  {
+    absl::MutexLock lock(&factory->mutex_);
+    RK_RETURN_IF_ERROR(factory->StartProgram());
+  }
+  factory->RemoveLeftovers();
+  factory->LearnKernel(criu);
+  return factory;
+}
+
+absl::Status SandboxFactory::StartProgram() {
+  RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(kProgram));
   RK_ASSIGN_OR_RETURN(auto sockets, PacketSocketPair());
   SubprocessOptions options;
   options.argv = {program};
   options.descriptors = {{sockets.second.get(), kFactorySocket}};
   options.new_session = true;
-  std::unique_ptr<SandboxFactory> factory(new SandboxFactory());
-  RK_ASSIGN_OR_RETURN(factory->process_, Subprocess::Start(options));
-  factory->directory_ = directory;
-  {
-    absl::MutexLock lock(&factory->mutex_);
-    factory->socket_ = std::move(sockets.first);
+  RK_ASSIGN_OR_RETURN(process_, Subprocess::Start(options));
+  socket_ = std::move(sockets.first);
+  return absl::OkStatus();
+}
+
+void SandboxFactory::RemoveLeftovers() {
+  // Somebody just makes one: it has no lock yet.
+  auto alone = LockFile(absl::StrCat(directory_, "/", kMakingLock), LOCK_EX | LOCK_NB);
+  std::error_code error;
+  if (!alone.ok()) return;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_, error)) {
+    const std::string path = entry.path().string(), id = entry.path().filename().string();
+    if (!absl::StartsWith(id, kFolderPrefix)) continue;
+    auto folder = OpenFile(path, O_RDONLY | O_DIRECTORY);
+    if (!folder.ok() || ::flock(folder->get(), LOCK_EX | LOCK_NB) != 0) continue;
+    auto written = ReadFile(absl::StrCat(path, "/", kStatusFile));
+    const SandboxEnd end = ParseEnd(written.ok() ? *written : "");
+    if (!end.why.empty()) {
+      Log(LogLevel::kWarning, absl::StrCat("clone ", id, " was ended, while nobody listened: ", end.why));
+    }
+    RemoveTree(path).IgnoreError();
   }
-  factory->LearnKernel(criu);
-  return factory;
 }
 
 // CRIU keeps what it knows of the kernel only if /run is a tmpfs, and probing costs it more than a restore.
@@ -207,6 +239,10 @@ void SandboxFactory::LearnKernel(const std::vector<std::string>& criu) {
 
 absl::StatusOr<Packet> SandboxFactory::Ask(const std::string& request, const std::vector<int>& descriptors) {
   absl::MutexLock lock(&mutex_);
+  auto answer = Converse(socket_.get(), request, descriptors, kProgram);
+  if (!absl::IsUnavailable(answer.status())) return answer;
+  // It was killed. What it has made lives on without it.
+  RK_RETURN_IF_ERROR(StartProgram());
   return Converse(socket_.get(), request, descriptors, kProgram);
 }
 
@@ -227,7 +263,8 @@ absl::StatusOr<Sandbox> MakeInside(int control, const std::string& directory, Ne
 absl::StatusOr<Sandbox> Sandbox::Make(const Asker& ask, const std::string& folders, const std::string& kdat,
                                       Network network) {
   Sandbox sandbox;
-  RK_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Make(folders, "i-"));
+  RK_ASSIGN_OR_RETURN(UniqueFd making, LockFile(absl::StrCat(folders, "/", kMakingLock), LOCK_SH));
+  RK_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Make(folders, kFolderPrefix));
   RK_ASSIGN_OR_RETURN(auto control, PacketSocketPair());
   RK_ASSIGN_OR_RETURN(auto keeper, PacketSocketPair());
   const Json request = {

@@ -120,11 +120,14 @@ class SandboxFactory {
   absl::StatusOr<Packet> Ask(const std::string& request, const std::vector<int>& descriptors)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void LearnKernel(const std::vector<std::string>& criu);
+  absl::Status StartProgram() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Folders of sandboxes that ended when whoever had started them was gone.
+  void RemoveLeftovers();
 
   std::string directory_, kdat_;
   absl::Mutex mutex_;
   UniqueFd socket_ ABSL_GUARDED_BY(mutex_);
-  Subprocess process_;
+  Subprocess process_ ABSL_GUARDED_BY(mutex_);
 };
 
 // A process's PID as we see it.

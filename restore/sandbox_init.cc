@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -82,6 +83,10 @@ class Init {
       return ErrnoStatus(errno, "mounting /proc in a sandbox");
     }
     RK_ASSIGN_OR_RETURN(UniqueFd directory, OpenFile(setup_.directory, O_RDONLY | O_DIRECTORY));
+    // For as long as this sandbox lives: without it the folder is a leftover (SandboxFactory).
+    if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("locking ", setup_.directory));
+    }
     if (::dup3(directory.get(), kInitDirectory, O_CLOEXEC) < 0) return ErrnoStatus(errno, setup_.directory);
     if (directory.get() == kInitDirectory) (void)directory.Release();
     if (!setup_.kdat.empty()) RK_RETURN_IF_ERROR(ShowKdat());
@@ -249,6 +254,7 @@ class Init {
     if (packet.ok() && packet->has_value()) {
       if ((*packet)->bytes == "d") {
         kept_.clear();
+        served_ = true;
       } else if (absl::StartsWith((*packet)->bytes, "g")) {
         kept_.erase((*packet)->bytes.substr(1));
       } else if (absl::StartsWith((*packet)->bytes, "x")) {
@@ -258,9 +264,10 @@ class Init {
       }
       return;
     }
-    // Before it ran, whoever restores it sees that too, and tells more.
     setup_.keeper.Reset();
-    if (kept_.empty()) return;
+    // Before the job runs, CRIU would wait for it for ever.
+    const bool half_made = root_ == 0 && !served_;
+    if (kept_.empty() && !half_made) return;
     End({0, SIGKILL, "the pager that served its missing memory has died"});
   }
 
@@ -305,12 +312,16 @@ class Init {
     auto file =
         UniqueFd(::openat(kInitDirectory, kStatusFile, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     if (file.valid()) WriteFully(file.get(), text.data(), text.size(), kStatusFile).IgnoreError();
-    if (setup_.control.valid()) SendPacket(setup_.control.get(), text).IgnoreError();
+    // With nobody there to be told, nobody tidies up either.
+    if (!setup_.control.valid() || !SendPacket(setup_.control.get(), text).ok()) {
+      RemoveTree(setup_.directory).IgnoreError();
+    }
     ::_exit(end.signal != 0 ? 128 + end.signal : end.code);
   }
 
   InitSetup setup_;
   UniqueFd signals_;
+  bool served_ = false;                   // all memory is there
   std::map<std::string, UniqueFd> kept_;  // userfaultfds, by the pager's numbers
   std::vector<UniqueFd> more_controls_;
   std::set<pid_t> children_;  // inits of sandboxes that were made in this one
