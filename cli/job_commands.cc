@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -66,10 +67,13 @@ class JobSession {
   }
 
   const std::optional<v1::JobStarted>& started() const { return started_; }
+  // Of several copies, each.
+  const std::vector<v1::JobStarted>& all_started() const { return all_started_; }
 
  private:
   void OnStarted(const v1::JobStarted& started) {
     started_ = started;
+    all_started_.push_back(started);
     for (const std::string& line : started.command_lines()) output_.CommandLine(line);
     for (const std::string& warning : started.warnings()) output_.Warning(warning);
     output_.Json(started);
@@ -98,6 +102,7 @@ class JobSession {
   const bool detach_, follow_log_;
   ProgressBar progress_;
   std::optional<v1::JobStarted> started_;
+  std::vector<v1::JobStarted> all_started_;
   std::optional<v1::JobExit> exit_;
   std::unique_ptr<LogFollower> follower_;
 };
@@ -154,7 +159,9 @@ int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
   JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true);
   int code =
       session.Finish(client.Restore(complete, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
-  if (request.detach() && session.started()) PrintStarted(output, *session.started(), "restored");
+  if (request.detach()) {
+    for (const v1::JobStarted& started : session.all_started()) PrintStarted(output, started, "restored");
+  }
   return code;
 }
 
@@ -163,7 +170,9 @@ int StartFromTemplate(Client& client, const Output& output, Interrupts& interrup
   JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/false);
   int code = session.Finish(
       client.StartFromTemplate(request, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
-  if (request.detach() && session.started()) PrintStarted(output, *session.started(), "started");
+  if (request.detach()) {
+    for (const v1::JobStarted& started : session.all_started()) PrintStarted(output, started, "started");
+  }
   return code;
 }
 

@@ -34,6 +34,7 @@ constexpr uint32_t kRegularFileType = 1;
 constexpr uint32_t kAreaRegular = 1u << 0;
 constexpr uint32_t kAreaVsyscall = 1u << 2;
 constexpr uint32_t kAreaVdso = 1u << 3;
+constexpr uint32_t kAreaFilePrivate = 1u << 6;
 constexpr uint32_t kAreaAnonymousPrivate = 1u << 9;
 constexpr uint32_t kAreaSysvIpc = 1u << 10;
 constexpr uint32_t kAreaSocket = 1u << 11;
@@ -268,10 +269,19 @@ std::string SerializePagemap(const Pagemap& pagemap) {
   return writer.Take();
 }
 
+namespace {
+constexpr uint32_t kSpecial = kAreaVsyscall | kAreaVdso | kAreaSysvIpc | kAreaSocket | kAreaVvar |
+                              kAreaAioRing | kAreaShadowStack | kAreaGuard | kAreaUprobes | kAreaPlugin;
+}  // namespace
+
+bool Vma::private_file() const {
+  constexpr uint32_t kNeeded = kAreaRegular | kAreaFilePrivate;
+  return (status & kNeeded) == kNeeded && (status & kSpecial) == 0 && (flags & MAP_PRIVATE) != 0 &&
+         (flags & (MAP_ANONYMOUS | MAP_LOCKED | MAP_HUGETLB)) == 0;
+}
+
 bool Vma::plain_anonymous() const {
   constexpr uint32_t kNeeded = kAreaRegular | kAreaAnonymousPrivate;
-  constexpr uint32_t kSpecial = kAreaVsyscall | kAreaVdso | kAreaSysvIpc | kAreaSocket | kAreaVvar |
-                                kAreaAioRing | kAreaShadowStack | kAreaGuard | kAreaUprobes | kAreaPlugin;
   return (status & kNeeded) == kNeeded && (status & kSpecial) == 0 && (flags & MAP_PRIVATE) != 0 &&
          (flags & MAP_ANONYMOUS) != 0 && (flags & (MAP_LOCKED | MAP_HUGETLB)) == 0;
 }

@@ -62,6 +62,9 @@ struct Vma {
   // Private, anonymous, not locked, not huge-tlb, not a stack of the kernel's own (vdso, vvar): content may
   // be put in from outside.
   bool plain_anonymous() const;
+  // A private mapping of a file, so that the pages of it that are in the image are changed copies; may be
+  // written from outside.
+  bool private_file() const;
 };
 absl::StatusOr<std::vector<Vma>> ParseMm(absl::string_view content);
 // Has the process forbidden itself transparent huge pages (PR_SET_THP_DISABLE)? `mm_content` as above.

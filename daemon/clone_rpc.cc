@@ -124,7 +124,7 @@ absl::Status CheckCloneOptions(const Node& node, const Caller& caller, const v1:
   }
   // Over /etc, say, a bind could deceive a set-uid program of the copy.
   if (clone.binds_size() > 0 && !node.policy().IsAdmin(caller)) {
-    return absl::PermissionDeniedError("--bind is for administrators: see 'rekindled --help', --admin-group");
+    return absl::PermissionDeniedError("--bind is for administrators: see 'rekindled --help', --group");
   }
   for (const v1::Bind& bind : clone.binds()) {
     RK_RETURN_IF_ERROR(CheckAbsolute(bind.from(), "the bind's source"));
@@ -169,6 +169,10 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
   work();
   for (std::thread& helper : helpers) helper.join();
   monitor.Stop();
+  // Nobody comes after this command.
+  if (!node.options().daemon) node.clones().ForgetImages();
+  // Unavailable would mean that this service could not be reached.
+  if (absl::IsUnavailable(first_error)) return absl::AbortedError(first_error.message());
   RK_RETURN_IF_ERROR(first_error);
   if (request.detach()) return absl::OkStatus();
   absl::Status status;

@@ -20,16 +20,6 @@ namespace {
 // A copy that does not answer within this time runs nevertheless.
 constexpr absl::Duration kAnswerTimeout = absl::Seconds(30);
 
-// Waits for the job's first own message. False: it has ended, or did not answer in time.
-bool WaitForAnswer(int channel, int cancel_fd) {
-  for (;;) {
-    auto text = restore::ReceiveMessage(channel, cancel_fd, kAnswerTimeout);
-    if (!text.ok()) return false;
-    const nlohmann::json message = nlohmann::json::parse(*text, nullptr, false);
-    if (message.is_object() && message.value("type", "") == "up") return true;
-  }
-}
-
 // What stays of a running copy, given back when it has ended.
 struct Running {
   std::unique_ptr<restore::Cgroup> group;
@@ -46,6 +36,15 @@ struct Running {
 };
 
 }  // namespace
+
+bool WaitForAnswer(int channel, int cancel_fd) {
+  for (;;) {
+    auto text = restore::ReceiveMessage(channel, cancel_fd, kAnswerTimeout);
+    if (!text.ok()) return false;
+    const nlohmann::json message = nlohmann::json::parse(*text, nullptr, false);
+    if (message.is_object() && message.value("type", "") == "up") return true;
+  }
+}
 
 absl::StatusOr<RegisteredJob> RegisterCopy(Node& node, const Caller& caller, restore::CloneResult copy,
                                            const CopyDetails& details, const Stopwatch& watch, int cancel_fd,

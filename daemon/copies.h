@@ -25,6 +25,9 @@ absl::StatusOr<RegisteredJob> RegisterCopy(Node& node, const Caller& caller, res
                                            const CopyDetails& details, const Stopwatch& watch, int cancel_fd,
                                            v1::JobStarted* started);
 
+// Waits for a job's first own message on its control channel. False: it has ended, or did not answer in time.
+bool WaitForAnswer(int channel, int cancel_fd);
+
 // clone_rpc.cc
 restore::CloneOptions CloneOptionsFrom(const v1::CloneOptions& request, const store::ImageInfo& info);
 absl::Status CheckCloneOptions(const Node& node, const Caller& caller, const v1::CloneOptions& clone);

@@ -74,6 +74,17 @@ absl::StatusOr<UniqueFd> PeerRegistry::Admit(UniqueFd connection, Caller caller)
   absl::MutexLock lock(&mutex_);
   size_t own_numbers = 0;
   for (const auto& [number, owner] : callers_) own_numbers += owner.SameIdentity(caller);
+  if (callers_.find(connection.get()) == callers_.end()) {
+    // Beside what else comes and goes here a connection gets ever new numbers. One that was this identity's
+    // before does as well; asking for it by F_DUPFD takes it only if it is free.
+    for (const auto& [number, owner] : callers_) {
+      if (!owner.SameIdentity(caller)) continue;
+      UniqueFd again(::fcntl(connection.get(), F_DUPFD_CLOEXEC, number));
+      if (again.get() != number) continue;
+      connection = std::move(again);
+      break;
+    }
+  }
   for (;;) {
     auto known = callers_.find(connection.get());
     if (known == callers_.end() && own_numbers >= kNumbersPerIdentity) {

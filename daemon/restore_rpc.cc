@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/call_monitor.h"
+#include "daemon/copies.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -145,6 +146,8 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
     return pidfile;
   }
   Log(LogLevel::kInfo, absl::StrCat("image '", info.reference, "' runs again: PID ", result->root));
+  // Until it has answered the channel must be there; it is not used further.
+  if (result->channel.valid()) WaitForAnswer(result->channel.get(), monitor.cancel_fd());
 
   v1::JobEvent event;
   v1::JobStarted* started = event.mutable_started();

@@ -126,7 +126,11 @@ class CloneRun {
         connection, options,
         [&](pid_t) -> absl::Status {
           Stopwatch watch;
-          RK_ASSIGN_OR_RETURN(PagerClient::Prefilled prefilled, pager_.Prefill(sandbox_.id()));
+          std::vector<pid_t> pids;
+          for (const criu::PstreeEntry& task : image_.directory->tree()) pids.push_back(task.pid);
+          RK_ASSIGN_OR_RETURN(std::vector<UniqueFd> processes, sandbox_.OpenProcesses(pids));
+          RK_ASSIGN_OR_RETURN(PagerClient::Prefilled prefilled,
+                              pager_.Prefill(sandbox_.id(), pids, processes));
           result_.prefilled_pages = prefilled.pages;
           prefill_seconds = watch.seconds();
           return absl::OkStatus();
@@ -222,8 +226,32 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
   return result;
 }
 
-absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const store::Store& store) const {
-  return PagerClient::Connect({runtime_directory_, store.path(), cache_bytes_});
+CloneStarter::~CloneStarter() {
+  for (Subprocess& pager : pagers_) pager.Release();
+}
+
+void CloneStarter::ForgetImages() {
+  std::map<std::string, std::shared_ptr<const PreparedImage>> forgotten;  // not destroyed under the lock
+  absl::MutexLock lock(&mutex_);
+  forgotten.swap(prepared_);
+}
+
+absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const store::Store& store) {
+  const PagerPlace place{runtime_directory_, store.path(), cache_bytes_};
+  absl::MutexLock lock(&mutex_);
+  std::erase_if(pagers_, [](Subprocess& pager) { return pager.WaitFor(absl::ZeroDuration()).ok(); });
+  Subprocess started;
+  auto client = PagerClient::Connect(place, &started);
+  if (started.running()) {
+    pagers_.push_back(std::move(started));
+    kept_pager_.reset();
+  }
+  if (client.ok() && !kept_pager_) {
+    Subprocess none;
+    auto kept = PagerClient::Connect(place, &none);
+    if (kept.ok()) kept_pager_.emplace(*std::move(kept));
+  }
+  return client;
 }
 
 absl::StatusOr<SandboxPool*> CloneStarter::Pool(const criu::Installation& criu) {
@@ -250,6 +278,15 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(store
   if (prepared->manifest.has_gpu()) {
     return absl::UnimplementedError(absl::StrCat(
         "cloning ", image, ": it has GPU state, which only one copy could have; restore it without --clone"));
+  }
+  const auto& stdio = prepared->manifest.stdio();
+  if (prepared->manifest.externals_size() > 0 ||
+      std::any_of(stdio.begin(), stdio.end(),
+                  [](const v1::StdioSlot& slot) { return slot.kind() == "tty"; })) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cloning ", prepared->info.reference,
+        ": the job had a terminal, which its copies can't share; take an image of it started with "
+        "'rekindle run', or with input and output that are no terminal"));
   }
   RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
   RK_RETURN_IF_ERROR(CheckMachine(prepared->manifest, machine, criu.version));

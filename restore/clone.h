@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,10 +73,16 @@ class CloneStarter {
   CloneStarter(std::string runtime_directory, uint64_t cache_bytes, size_t pool_size)
       : runtime_directory_(std::move(runtime_directory)), cache_bytes_(cache_bytes), pool_size_(pool_size) {}
 
+  // Jobs need their pagers for longer than this lives.
+  ~CloneStarter();
+
   // Blocking. On failure nothing is left of it.
   absl::StatusOr<CloneResult> Start(store::Store& store, const criu::Installation& criu,
                                     const CloneOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<PagerClient> ConnectToPager(const store::Store& store) const;
+  // Removes what is kept in memory for the next clone of an image.
+  void ForgetImages() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Keeps a connection open itself, so that the pager and what it has in memory stay.
+  absl::StatusOr<PagerClient> ConnectToPager(const store::Store& store) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   absl::StatusOr<std::shared_ptr<const PreparedImage>> Prepare(store::Store& store,
@@ -88,6 +95,8 @@ class CloneStarter {
   const uint64_t cache_bytes_;
   const size_t pool_size_;
   absl::Mutex mutex_;
+  std::vector<Subprocess> pagers_ ABSL_GUARDED_BY(mutex_);  // that we have started
+  std::optional<PagerClient> kept_pager_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<SandboxPool> pool_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const PreparedImage>> prepared_ ABSL_GUARDED_BY(mutex_);  // by digest
 };

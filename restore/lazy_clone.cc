@@ -12,10 +12,13 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/packet_socket.h"
 #include "base/status.h"
+#include "restore/sandbox.h"
 
 namespace rekindle::restore {
 namespace {
@@ -177,8 +180,18 @@ bool LazyClone::OnKeeper() {
   char byte;
   const ssize_t n = ::recv(keeper_.get(), &byte, sizeof byte, MSG_DONTWAIT);
   if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return true;
-  End();  // the sandbox has gone, and every process in it
+  // The sandbox's init has gone, or is about to: its descriptors close before the kernel kills the others.
+  // While one of them has its memory it is served, or it would see zeros.
+  sandbox_ended_ = true;
+  EndIfAllGone();
   return false;
+}
+
+void LazyClone::EndIfAllGone() {
+  for (const std::shared_ptr<LazyTask>& task : Tasks()) {
+    if (!task->Gone()) return;
+  }
+  End();
 }
 
 bool LazyClone::TakeEvents(LazyTask& task, std::vector<uint64_t>* faults) {
@@ -285,23 +298,29 @@ absl::Status LazyClone::PutPieces(std::vector<Piece> pieces, size_t threads, std
     if (added) frames.push_back(frame);
     found->second.push_back(&piece);
   }
-  auto ready = [&](absl::Span<const store::FrameId> some) {
-    return pager_.cache().GetAll(image_->reader(), some,
-                                 [&](size_t index, FrameCache::Pin pin) -> absl::Status {
-                                   for (const Piece* piece : by_frame.find(some[index])->second) {
-                                     RK_RETURN_IF_ERROR(PutPiece(*piece, pin.bytes()));
-                                     put->fetch_add(piece->pages, std::memory_order_relaxed);
-                                   }
-                                   return absl::OkStatus();
-                                 });
+  return WithFrames(frames, threads, [&](size_t i, absl::Span<const std::byte> frame) -> absl::Status {
+    for (const Piece* piece : by_frame.find(frames[i])->second) {
+      RK_RETURN_IF_ERROR(PutPiece(*piece, frame));
+      put->fetch_add(piece->pages, std::memory_order_relaxed);
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status LazyClone::WithFrames(
+    absl::Span<const store::FrameId> frames, size_t threads,
+    const std::function<absl::Status(size_t i, absl::Span<const std::byte> frame)>& use) {
+  auto ready = [&](size_t begin, size_t end) {
+    return pager_.cache().GetAll(
+        image_->reader(), frames.subspan(begin, end - begin),
+        [&](size_t index, FrameCache::Pin pin) { return use(begin + index, pin.bytes()); });
   };
-  if (threads <= 1 || frames.size() < 2 * threads) return ready(frames);
+  if (threads <= 1 || frames.size() < 2 * threads) return ready(0, frames.size());
   std::vector<absl::Status> results(threads);
   std::vector<std::thread> helpers;
   const size_t share = (frames.size() + threads - 1) / threads;
   auto part = [&](size_t i) {
-    const size_t begin = std::min(frames.size(), i * share), end = std::min(frames.size(), begin + share);
-    results[i] = ready(absl::MakeSpan(frames).subspan(begin, end - begin));
+    results[i] = ready(std::min(frames.size(), i * share), std::min(frames.size(), (i + 1) * share));
   };
   for (size_t i = 1; i < threads; ++i) helpers.emplace_back(part, i);
   part(0);
@@ -310,9 +329,56 @@ absl::Status LazyClone::PutPieces(std::vector<Piece> pieces, size_t threads, std
   return absl::OkStatus();
 }
 
+absl::Status LazyClone::Write(const std::map<pid_t, UniqueFd>& processes) {
+  std::map<pid_t, UniqueFd> memories;
+  auto write = [&](const LazyImage::Written& written, const std::byte* bytes) -> absl::Status {
+    // Through this file read-only memory can be written too, as a debugger does.
+    const uint64_t size = uint64_t{written.run.pages} * kPageSize;
+    const ssize_t n =
+        ::pwrite(memories.at(written.pid).get(), bytes, size, static_cast<off_t>(written.run.address));
+    if (n == static_cast<ssize_t>(size)) return absl::OkStatus();
+    return ErrnoStatus(n < 0 ? errno : EIO, absl::StrFormat("writing the memory of process %d at %#x",
+                                                            written.pid, written.run.address));
+  };
+  std::vector<store::FrameId> frames;
+  std::vector<const std::vector<LazyImage::Written>*> of_frame;
+  for (const auto& [frame, runs] : image_->written()) {
+    for (const LazyImage::Written& written : runs) {
+      auto [memory, added] = memories.try_emplace(written.pid);
+      if (!added) continue;
+      auto process = processes.find(written.pid);
+      if (process == processes.end()) {
+        return absl::InternalError(
+            absl::StrCat("process ", written.pid, " of the image is not in the sandbox"));
+      }
+      RK_ASSIGN_OR_RETURN(pid_t pid, PidOf(process->second.get()));
+      RK_ASSIGN_OR_RETURN(memory->second, OpenFile(absl::StrCat("/proc/", pid, "/mem"), O_RDWR));
+    }
+    if (frame == store::FrameId()) {
+      for (const LazyImage::Written& written : runs) {
+        const std::vector<std::byte> zeros(size_t{written.run.pages} * kPageSize);
+        RK_RETURN_IF_ERROR(write(written, zeros.data()));
+      }
+      continue;
+    }
+    frames.push_back(frame);
+    of_frame.push_back(&runs);
+  }
+  return WithFrames(
+      frames, kPrefillThreads, [&](size_t i, absl::Span<const std::byte> frame) -> absl::Status {
+        for (const LazyImage::Written& written : *of_frame[i]) {
+          RK_RETURN_IF_ERROR(write(written, frame.data() + size_t{written.run.page_in_frame} * kPageSize));
+        }
+        return absl::OkStatus();
+      });
+}
+
 void LazyClone::Prefetch() {
   std::vector<store::FrameId> frames;
   absl::flat_hash_set<store::FrameId> seen;
+  for (const auto& [frame, runs] : image_->written()) {
+    if (!(frame == store::FrameId()) && seen.insert(frame).second) frames.push_back(frame);
+  }
   for (const LazyImage::Piece& piece : *image_->working_set()) {
     const store::FrameId frame = image_->PagesOf(piece.pid)->runs()[piece.run].frame;
     if (seen.insert(frame).second) frames.push_back(frame);
@@ -323,7 +389,8 @@ void LazyClone::Prefetch() {
       .IgnoreError();
 }
 
-absl::StatusOr<uint64_t> LazyClone::Prefill() {
+absl::StatusOr<uint64_t> LazyClone::Prefill(const std::map<pid_t, UniqueFd>& processes) {
+  RK_RETURN_IF_ERROR(Write(processes));
   if (options_.fill == Fill::kEager) return FillAll();
   std::map<pid_t, LazyTask*> by_pid;
   const std::vector<std::shared_ptr<LazyTask>> tasks = Tasks();
@@ -439,6 +506,7 @@ void LazyClone::Tick() {
     if (look) look_at_tasks_ = now + kLookAtTasks;
   }
   if (due) EndRecording();
+  if (sandbox_ended_) EndIfAllGone();
   if (!look) return;
   LetGoOfTasks();
   CompleteIfDone();

@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,8 +42,9 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
 
   // Begins to listen for CRIU.
   void Start();
-  // Puts in the recorded working set; with Fill::kEager, everything. How many pages.
-  absl::StatusOr<uint64_t> Prefill() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Writes what must be there before the job runs (`processes`: its tasks, by their PIDs in the image) and
+  // puts in the recorded working set; with Fill::kEager, everything. How many pages came of the latter.
+  absl::StatusOr<uint64_t> Prefill(const std::map<pid_t, UniqueFd>& processes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Loads the working set into the cache.
   void Prefetch();
   // All that is missing.
@@ -74,6 +77,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   void Fail(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void End() ABSL_LOCKS_EXCLUDED(mutex_);
   void CompleteIfDone() ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndIfAllGone() ABSL_LOCKS_EXCLUDED(mutex_);
   // Those that have ended or run another program.
   void LetGoOfTasks() ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<std::shared_ptr<LazyTask>> Tasks() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -85,6 +89,11 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
     size_t run = 0;
     uint32_t first = 0, pages = 0;
   };
+  absl::Status Write(const std::map<pid_t, UniqueFd>& processes);
+  // Calls use(i, frame) for each of the frames, from several threads.
+  absl::Status WithFrames(
+      absl::Span<const store::FrameId> frames, size_t threads,
+      const std::function<absl::Status(size_t i, absl::Span<const std::byte> frame)>& use);
   absl::Status PutPieces(std::vector<Piece> pieces, size_t threads, std::atomic<uint64_t>* put);
   absl::Status PutPiece(const Piece& piece, absl::Span<const std::byte> frame);
 
@@ -98,6 +107,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   std::atomic<uint64_t> faults_{0}, zero_faults_{0}, prefilled_{0}, filled_{0};
   std::atomic<bool> recording_;
   std::atomic<bool> ended_{false};
+  std::atomic<bool> sandbox_ended_{false};
   std::atomic<int> events_in_work_{0};  // children that were read of may not be in tasks_ yet
 
   mutable absl::Mutex mutex_;

@@ -23,12 +23,19 @@ absl::StatusOr<std::shared_ptr<LazyImage>> LazyImage::Open(store::Store& store, 
   RK_ASSIGN_OR_RETURN(opened->reader_, store.OpenImage(image));
   RK_ASSIGN_OR_RETURN(v1::JobManifest manifest, ReadJobManifest(*opened->reader_));
   RK_ASSIGN_OR_RETURN(std::vector<TaskMemory> tasks, ReadTaskMemories(*opened->reader_, manifest));
+  std::map<store::FrameId, std::vector<Written>> written;
   for (const TaskMemory& task : tasks) {
-    std::vector<AddressRange> areas;
+    std::vector<AddressRange> areas, written_areas;
     for (const criu::Vma& area : LazyAreas(task)) areas.push_back({area.start, area.end});
+    for (const criu::Vma& area : WrittenAreas(task)) written_areas.push_back({area.start, area.end});
     RK_ASSIGN_OR_RETURN(std::vector<store::StoredRun> layout, opened->reader_->Layout(task.object.object()));
     opened->tasks_[task.pid] = std::make_shared<const TaskPages>(layout, areas);
+    const TaskPages to_write(layout, written_areas, TaskPages::Zeros::kKeep);
+    for (const store::StoredRun& run : to_write.runs()) {
+      written[run.zero ? store::FrameId() : run.frame].push_back({task.pid, run});
+    }
   }
+  for (auto& [frame, runs] : written) opened->written_.emplace_back(frame, std::move(runs));
   absl::MutexLock lock(&opened->mutex_);
   auto note = store.GetNote(opened->reader_->info().digest, store::kWorkingSetNote);
   if (note.ok()) {

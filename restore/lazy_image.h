@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -30,6 +31,13 @@ class LazyImage {
   // By the task's PID in the image.
   const std::map<pid_t, std::shared_ptr<const TaskPages>>& tasks() const { return tasks_; }
   uint64_t pages() const;  // of all tasks
+  // What is written into the tasks before they run (WrittenAreas): by the frame that it lies in, so that each
+  // is looked up once. Zero pages have a frame of their own, which is default-made.
+  struct Written {
+    pid_t pid = 0;
+    store::StoredRun run;
+  };
+  const std::vector<std::pair<store::FrameId, std::vector<Written>>>& written() const { return written_; }
 
   // Pages of a run of a task.
   struct Piece {
@@ -56,6 +64,7 @@ class LazyImage {
 
   std::unique_ptr<store::ImageReader> reader_;
   std::map<pid_t, std::shared_ptr<const TaskPages>> tasks_;
+  std::vector<std::pair<store::FrameId, std::vector<Written>>> written_;
   mutable absl::Mutex mutex_;
   WorkingSet working_set_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Pieces> pieces_ ABSL_GUARDED_BY(mutex_);

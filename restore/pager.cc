@@ -70,7 +70,12 @@ class Client : public PagerSource {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyClone> clone, pager_.FindClone(request.at("clone")));
     if (what == "prefill") {
       Stopwatch watch;
-      RK_ASSIGN_OR_RETURN(uint64_t pages, clone->Prefill());
+      const std::vector<pid_t> pids = request.at("pids");
+      if (pids.size() != descriptors.size())
+        return absl::InvalidArgumentError("each process needs its pidfd");
+      std::map<pid_t, UniqueFd> processes;
+      for (size_t i = 0; i < pids.size(); ++i) processes[pids[i]] = std::move(descriptors[i]);
+      RK_ASSIGN_OR_RETURN(uint64_t pages, clone->Prefill(processes));
       *answer = {{"pages", pages}, {"seconds", watch.seconds()}};
     } else if (what == "ready") {
       clone->EndRecording();

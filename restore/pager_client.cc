@@ -35,7 +35,7 @@ absl::StatusOr<std::string> SocketPath(const PagerPlace& place, const std::strin
 }
 
 absl::StatusOr<UniqueFd> StartPager(const PagerPlace& place, const std::string& program,
-                                    const std::string& path) {
+                                    const std::string& path, Subprocess* started_process) {
   RK_ASSIGN_OR_RETURN(UniqueFd lock, LockFile(absl::StrCat(place.runtime_directory, "/pager.lock"), LOCK_EX));
   auto started = ConnectForPackets(path);
   if (!absl::IsNotFound(started.status())) return started;
@@ -46,18 +46,17 @@ absl::StatusOr<UniqueFd> StartPager(const PagerPlace& place, const std::string& 
   SubprocessOptions options;
   options.argv = {program, place.store, absl::StrCat(place.cache_bytes)};
   options.descriptors = {{listener.get(), kPagerSocket}, {log.get(), 2}};
-  RK_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Start(options));
-  process.Release();
+  RK_ASSIGN_OR_RETURN(*started_process, Subprocess::Start(options));
   return ConnectForPackets(path);
 }
 
 }  // namespace
 
-absl::StatusOr<PagerClient> PagerClient::Connect(const PagerPlace& place) {
+absl::StatusOr<PagerClient> PagerClient::Connect(const PagerPlace& place, Subprocess* started) {
   RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(kProgram));
   RK_ASSIGN_OR_RETURN(std::string path, SocketPath(place, program));
   auto socket = ConnectForPackets(path);
-  if (absl::IsNotFound(socket.status())) socket = StartPager(place, program, path);
+  if (absl::IsNotFound(socket.status())) socket = StartPager(place, program, path, started);
   if (!socket.ok()) return Annotate(socket.status(), "reaching the pager");
   return PagerClient(*std::move(socket));
 }
@@ -67,7 +66,7 @@ absl::StatusOr<Packet> PagerClient::Ask(const std::string& request, const std::v
   if (!sent.ok()) return Annotate(sent, "asking the pager");
   RK_ASSIGN_OR_RETURN(std::optional<Packet> answer, ReceivePacket(socket_.get()));
   if (!answer.has_value()) {
-    return absl::UnavailableError(
+    return absl::AbortedError(
         "the pager has died: jobs whose memory it still served are ended; see pager.log in the runtime "
         "directory");
   }
@@ -95,8 +94,13 @@ absl::StatusOr<uint64_t> PagerClient::Attach(const std::string& clone, const std
   return Json::parse(answer.bytes).value("pages", uint64_t{0});
 }
 
-absl::StatusOr<PagerClient::Prefilled> PagerClient::Prefill(const std::string& clone) {
-  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "prefill"}, {"clone", clone}}.dump()));
+absl::StatusOr<PagerClient::Prefilled> PagerClient::Prefill(const std::string& clone,
+                                                            const std::vector<pid_t>& pids,
+                                                            const std::vector<UniqueFd>& processes) {
+  std::vector<int> descriptors;
+  for (const UniqueFd& process : processes) descriptors.push_back(process.get());
+  RK_ASSIGN_OR_RETURN(Packet answer,
+                      Ask(Json{{"do", "prefill"}, {"clone", clone}, {"pids", pids}}.dump(), descriptors));
   const Json json = Json::parse(answer.bytes);
   return Prefilled{json.value("pages", uint64_t{0}), json.value("seconds", 0.0)};
 }

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/packet_socket.h"
+#include "base/subprocess.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::restore {
@@ -22,7 +24,8 @@ struct PagerPlace {
 class PagerClient {
  public:
   // A pager of another build of Rekindle is left to the jobs that it has, and one of this build is used.
-  static absl::StatusOr<PagerClient> Connect(const PagerPlace& place);
+  // One that had to be started is handed to `started`, to be waited for when it ends.
+  static absl::StatusOr<PagerClient> Connect(const PagerPlace& place, Subprocess* started);
 
   // From now on CRIU's lazy restore of `image` on the socket `listener` is served. `keeper` is the sandbox's.
   // Returns how many pages will come in while the job runs.
@@ -32,7 +35,9 @@ class PagerClient {
     uint64_t pages = 0;
     double seconds = 0;
   };
-  absl::StatusOr<Prefilled> Prefill(const std::string& clone);
+  // `processes`: the tasks by their PIDs in the image.
+  absl::StatusOr<Prefilled> Prefill(const std::string& clone, const std::vector<pid_t>& pids,
+                                    const std::vector<UniqueFd>& processes);
   absl::Status Ready(const std::string& clone);
   absl::StatusOr<uint64_t> FillAll(const std::string& clone);
   absl::StatusOr<std::string> Stats();  // JSON

@@ -3,7 +3,9 @@
 //
 //   attach {clone, image, fill: "never" | "idle" | "eager", record_ms} + [a listening lazy-pages socket, the
 //          sandbox's keeper socket] -> {pages}
-//   prefill {clone}: all tasks stand still and their areas are registered; puts in the recorded working set
+//   prefill {clone, pids: in the image} + [a pidfd each]: all tasks stand still and their areas are
+//   registered; writes
+//          what must be there, and puts in the recorded working set
 //          -> {pages, seconds}
 //   ready {clone}: the job has answered; what it touched up to now is its working set
 //   fill {clone}: puts in all that is missing, now -> {pages}

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/machine.h"
+#include "base/packet_socket.h"
 #include "base/status.h"
 #include "criu/command_line.h"
 #include "criu/restore_session.h"
@@ -225,7 +226,19 @@ class RestoreRun : public criu::RestoreObserver {
       RK_ASSIGN_OR_RETURN(int fd, NullDevice());
       options->inherit_fd.emplace_back(fd, external.resource());
     }
-    return absl::OkStatus();
+    return WakeHeldJob(options);
+  }
+
+  // One that the runtime hook held when its image was taken finds this in its channel, and goes on.
+  absl::Status WakeHeldJob(criu::RestoreOptions* options) {
+    if (result_.manifest.control_sockets().empty()) return absl::OkStatus();
+    RK_ASSIGN_OR_RETURN(auto channel, PacketSocketPair());
+    result_.channel = std::move(channel.first);
+    job_channel_ = std::move(channel.second);
+    for (const std::string& resource : result_.manifest.control_sockets()) {
+      options->inherit_fd.emplace_back(job_channel_.get(), resource);
+    }
+    return SendPacket(result_.channel.get(), R"({"type":"restored"})");
   }
 
   absl::StatusOr<int> Substitute(const v1::StdioSlot& slot) {
@@ -269,7 +282,7 @@ class RestoreRun : public criu::RestoreObserver {
   std::atomic<const char*> phase_name_{"plan"};
   double pages_seconds_ = 0;
   gpu::DevicePairs gpu_pairs_;
-  UniqueFd log_, null_;
+  UniqueFd log_, null_, job_channel_;
   RestoreResult result_;
   Stopwatch total_, phase_;
 };

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/unique_fd.h"
 #include "criu/installation.h"
 #include "dedup_store/store.h"
 #include "gpu_state/job_mover.h"
@@ -42,7 +43,8 @@ class RestoreObserver {
 };
 
 struct RestoreResult {
-  pid_t root = 0;  // a child of the calling process: reap it
+  pid_t root = 0;    // a child of the calling process: reap it
+  UniqueFd channel;  // the control channel of a job with the runtime hook; not valid: it has none
   store::ImageInfo image;
   v1::JobManifest manifest;
   double total_seconds = 0;

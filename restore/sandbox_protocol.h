@@ -17,8 +17,8 @@
 //   make: as above; the sandbox lies in this one, which ends only when the last such has
 //   next pid {pid}: the next process in it gets this PID
 //   end: kills everything.
-// To an init (keeper socket): kN + [userfaultfd N, to be held]; gN: that process has ended, let go of N; d: all
-// memory is there, let go of them all; xWHY: end everything, for that reason.
+// To an init (keeper socket): kN + [userfaultfd N, to be held]; gN: that process has ended, let go of N; d:
+// all memory is there, let go of them all; xWHY: end everything, for that reason.
 #pragma once
 
 namespace rekindle::restore {

@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -33,15 +35,26 @@ absl::StatusOr<std::vector<TaskMemory>> ReadTaskMemories(const store::ImageReade
   return tasks;
 }
 
-std::vector<criu::Vma> LazyAreas(const TaskMemory& task) {
+namespace {
+
+std::vector<criu::Vma> Areas(const TaskMemory& task, const std::function<bool(const criu::Vma&)>& wanted) {
   std::vector<criu::Vma> areas;
-  for (const criu::Vma& area : task.areas) {
-    // A forked child has zeros there, and no event tells that: they would be taken for missing pages.
-    if (area.madv & 1ull << MADV_WIPEONFORK) continue;
-    if (area.plain_anonymous()) areas.push_back(area);
-  }
+  std::copy_if(task.areas.begin(), task.areas.end(), std::back_inserter(areas), wanted);
   std::sort(areas.begin(), areas.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
   return areas;
+}
+
+}  // namespace
+
+std::vector<criu::Vma> LazyAreas(const TaskMemory& task) {
+  return Areas(task, [](const criu::Vma& area) {
+    // A forked child has zeros there, and no event tells that: they would be taken for missing pages.
+    return area.plain_anonymous() && (area.madv & 1ull << MADV_WIPEONFORK) == 0;
+  });
+}
+
+std::vector<criu::Vma> WrittenAreas(const TaskMemory& task) {
+  return Areas(task, [](const criu::Vma& area) { return area.private_file(); });
 }
 
 }  // namespace rekindle::restore

@@ -28,4 +28,8 @@ absl::StatusOr<std::vector<TaskMemory>> ReadTaskMemories(const store::ImageReade
 // The areas, ascending, that CRIU registers with a userfaultfd in a lazy restore.
 std::vector<criu::Vma> LazyAreas(const TaskMemory& task);
 
+// The areas, ascending, whose pages a lazy restore writes itself before the job runs. CRIU would read them in
+// many small pieces.
+std::vector<criu::Vma> WrittenAreas(const TaskMemory& task);
+
 }  // namespace rekindle::restore

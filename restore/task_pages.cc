@@ -9,11 +9,12 @@ uint64_t EndOf(const store::StoredRun& run) { return run.address + uint64_t{run.
 
 }  // namespace
 
-TaskPages::TaskPages(const std::vector<store::StoredRun>& layout, const std::vector<AddressRange>& areas) {
+TaskPages::TaskPages(const std::vector<store::StoredRun>& layout, const std::vector<AddressRange>& areas,
+                     Zeros zeros) {
   auto area = areas.begin();
   for (const store::StoredRun& run : layout) {
     while (area != areas.end() && area->end <= run.address) ++area;
-    if (run.zero) continue;
+    if (run.zero && zeros == Zeros::kLeaveOut) continue;
     for (auto a = area; a != areas.end() && a->begin < EndOf(run); ++a) {
       store::StoredRun part = run;
       part.address = std::max(run.address, a->begin);

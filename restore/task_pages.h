@@ -13,8 +13,10 @@ namespace rekindle::restore {
 
 class TaskPages {
  public:
-  // What of `layout` (ascending) lies in `areas` (ascending, disjoint) and is not zero.
-  TaskPages(const std::vector<store::StoredRun>& layout, const std::vector<AddressRange>& areas);
+  enum class Zeros { kLeaveOut, kKeep };
+  // What of `layout` (ascending) lies in `areas` (ascending, disjoint).
+  TaskPages(const std::vector<store::StoredRun>& layout, const std::vector<AddressRange>& areas,
+            Zeros zeros = Zeros::kLeaveOut);
 
   // Pages have numbers, in the order of their addresses.
   uint64_t pages() const { return pages_; }

@@ -108,6 +108,8 @@ std::vector<WithheldTask> ChooseLazy(const std::vector<TaskMemory>& tasks) {
         withheld.bytes += entry.pages * store::kPageSize;
       }
     }
+    for (criu::Vma& area : WrittenAreas(task)) areas.push_back(std::move(area));
+    std::sort(areas.begin(), areas.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
     withheld.kept = Without(task.pagemap, areas);
     // What is left is not ours to serve, whatever was thought of it when it was dumped.
     for (criu::PagemapEntry& entry : withheld.kept.entries) entry.flags &= ~criu::kPageLazy;
