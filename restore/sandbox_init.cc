@@ -312,10 +312,10 @@ class Init {
     auto file =
         UniqueFd(::openat(kInitDirectory, kStatusFile, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     if (file.valid()) WriteFully(file.get(), text.data(), text.size(), kStatusFile).IgnoreError();
-    // With nobody there to be told, nobody tidies up either.
-    if (!setup_.control.valid() || !SendPacket(setup_.control.get(), text).ok()) {
-      RemoveTree(setup_.directory).IgnoreError();
-    }
+    // With nobody there to be told, nobody tidies up either. What somebody should know waits for the next who
+    // makes sandboxes (SandboxFactory).
+    const bool told = setup_.control.valid() && SendPacket(setup_.control.get(), text).ok();
+    if (!told && (root_ == 0 || end.why.empty())) RemoveTree(setup_.directory).IgnoreError();
     ::_exit(end.signal != 0 ? 128 + end.signal : end.code);
   }
 
