@@ -1,9 +1,5 @@
 #include "daemon/copies.h"
 
-#include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -72,7 +68,7 @@ absl::StatusOr<RegisteredJob> RegisterCopy(Node& node, const Caller& caller, res
       RegisterJob(node, std::move(record), /*unique_name=*/true, std::move(copy.sandbox.control),
                   [running](int control) { return running->End(control); });
   if (!job.ok()) {
-    ::syscall(SYS_pidfd_send_signal, running->init.get(), SIGKILL, nullptr, 0);
+    restore::EndSandbox(running->init, running->directory);
     return job.status();
   }
   ToProto(job->record, started->mutable_job());

@@ -71,8 +71,12 @@ absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpReques
   // All of its memory is there before it is forked: its copies' faults then need no pager.
   options.fill = "eager";
   RK_ASSIGN_OR_RETURN(restore::CloneResult started, node.clones().Start(*store, criu, options));
-  RK_ASSIGN_OR_RETURN(record.instance, restore::Template::Take(started, node.options().runtime_directory,
-                                                               monitor.cancel_fd()));
+  auto taken = restore::Template::Take(started, node.options().runtime_directory, monitor.cancel_fd());
+  if (!taken.ok()) {
+    restore::EndSandbox(started.sandbox.init, started.sandbox.directory);
+    return taken.status();
+  }
+  record.instance = *std::move(taken);
   monitor.Stop();
   CopyDetails details;
   details.name = CheckJobName(record.name).ok() ? record.name : "";

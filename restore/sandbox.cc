@@ -104,13 +104,17 @@ Sandbox& Sandbox::operator=(Sandbox&& other) noexcept {
 Sandbox::~Sandbox() { End(); }
 
 void Sandbox::End() {
-  if (!init_.valid()) return;
-  ::syscall(SYS_pidfd_send_signal, init_.get(), SIGKILL, nullptr, 0);
-  pollfd entry{init_.get(), POLLIN, 0};
+  EndSandbox(init_, directory_);
+  init_.Reset();
+}
+
+void EndSandbox(const UniqueFd& init, const std::string& directory) {
+  if (!init.valid()) return;
+  ::syscall(SYS_pidfd_send_signal, init.get(), SIGKILL, nullptr, 0);
+  pollfd entry{init.get(), POLLIN, 0};
   while (::poll(&entry, 1, -1) < 0 && errno == EINTR) {
   }
-  init_.Reset();
-  RemoveTree(directory_).IgnoreError();
+  RemoveTree(directory).IgnoreError();
 }
 
 absl::StatusOr<Packet> Sandbox::Ask(const std::string& request, const std::vector<int>& descriptors) {

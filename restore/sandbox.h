@@ -97,6 +97,9 @@ class Sandbox {
   UniqueFd control_, keeper_, init_;
 };
 
+// Ends a released sandbox after all, and removes its folder.
+void EndSandbox(const UniqueFd& init, const std::string& directory);
+
 // Waits for the end of a released sandbox. With `directory` it knows what the init wrote down when nobody
 // listened.
 SandboxEnd ReadEnd(int control, const std::string& directory);

@@ -140,17 +140,24 @@ class SandboxTest(ProbeTest):
         self.wait_for_no_sandbox()
 
     def test_log(self):
-        # What was a terminal or a pipe is replaced; a file would be appended to as before.
-        ours, terminal = os.openpty()
+        # What was a pipe is replaced; a file would be appended to as before.
+        ours, theirs = os.pipe()
         self.addCleanup(os.close, ours)
-        self.addCleanup(os.close, terminal)
-        image = self.prepare(terminal=terminal)
+        self.addCleanup(os.close, theirs)
+        image = self.prepare(output=theirs)
         log = self.path("clone.log")
         for name in ("first", "second"):
             pid = self.clone(image, "--name", name, "--log", log)["job"]["pid"]
             self.end(pid, name)
         with open(log, encoding="ascii") as file:
             self.assertEqual(file.read(), "hello from first\nhello from second\n")
+
+    def test_a_terminal_is_refused(self):
+        ours, terminal = os.openpty()
+        self.addCleanup(os.close, ours)
+        self.addCleanup(os.close, terminal)
+        refused = self.cli.run("restore", self.prepare(terminal=terminal), "--clone", "--detach")
+        self.assert_refused(refused, FAILED, "terminal", "rekindle run")
 
     def test_refusals(self):
         image = self.prepare()

@@ -41,9 +41,9 @@ class Started:
     not.
     """
 
-    def __init__(self, argv, log, cwd="/", env=None, uid=0, terminal=None):
-        """Output goes to `log`; with `terminal` (a descriptor) that is all three of its streams and it
-        controls it.
+    def __init__(self, argv, log, cwd="/", env=None, uid=0, terminal=None, output=None):
+        """Output goes to `log`, or to the descriptor `output`; with `terminal` (a descriptor) that is all three of
+        its streams and it controls it.
         """
         environment = {
             "PATH": "/usr/bin:/bin",
@@ -56,7 +56,7 @@ class Started:
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                _become(argv, log, cwd, environment, uid, terminal)
+                _become(argv, log, cwd, environment, uid, terminal, output)
             finally:
                 os._exit(127)
 
@@ -78,13 +78,14 @@ class Started:
         kill_tree(self.pid)
 
 
-def _become(argv, log, cwd, environment, uid, terminal):
+def _become(argv, log, cwd, environment, uid, terminal, output):
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.setsid()
     if terminal is None:
         stdin = os.open("/dev/null", os.O_RDONLY)
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        if output is None:
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     else:
         fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
         stdin = output = terminal
