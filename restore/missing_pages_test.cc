@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kPage = store::kPageSize;
 
-store::StoredRun Run(uint64_t page, uint32_t pages, uint32_t frame = 0, bool zero = false) {
+store::StoredRun StoredPages(uint64_t page, uint32_t pages, uint32_t frame = 0, bool zero = false) {
   store::StoredRun run;
   run.address = page * kPage;
   run.pages = pages;
@@ -26,8 +26,9 @@ std::shared_ptr<const TaskPages> Pages(std::vector<store::StoredRun> layout,
 }
 
 TEST(TaskPagesTest, KeepsWhatLiesInTheAreas) {
-  auto pages = Pages({Run(10, 10, 1), Run(20, 5, 2, true), Run(25, 5, 3), Run(40, 2, 4)},
-                     {{5, 12}, {15, 27}, {41, 50}});
+  auto pages = Pages(
+      {StoredPages(10, 10, 1), StoredPages(20, 5, 2, true), StoredPages(25, 5, 3), StoredPages(40, 2, 4)},
+      {{5, 12}, {15, 27}, {41, 50}});
   ASSERT_EQ(pages->runs().size(), 4u);
   EXPECT_EQ(pages->pages(), 2u + 5u + 2u + 1u);
   EXPECT_EQ(pages->runs()[1].address, 15 * kPage);
@@ -45,7 +46,7 @@ TEST(TaskPagesTest, KeepsWhatLiesInTheAreas) {
 }
 
 TEST(MissingPagesTest, FollowsDiscardsAndMoves) {
-  MissingPages missing(Pages({Run(10, 10)}, {{0, 100}}));
+  MissingPages missing(Pages({StoredPages(10, 10)}, {{0, 100}}));
   EXPECT_EQ(missing.NumberAt(12 * kPage), 2u);
   missing.Drop(10 * kPage, 12 * kPage);
   EXPECT_EQ(missing.missing(), 8u);
@@ -66,7 +67,7 @@ TEST(MissingPagesTest, FollowsDiscardsAndMoves) {
 }
 
 TEST(MissingPagesTest, AChildHasItsOwn) {
-  MissingPages parent(Pages({Run(10, 10)}, {{0, 100}}));
+  MissingPages parent(Pages({StoredPages(10, 10)}, {{0, 100}}));
   parent.Move(10 * kPage, 30 * kPage, 10 * kPage);
   MissingPages child(parent);
   parent.Take(0);
@@ -85,7 +86,7 @@ TEST(MissingPagesTest, AgreesWithAModel) {
     std::vector<store::StoredRun> layout;
     for (uint32_t page = 0; page < kSpace;) {
       const uint32_t length = 1 + static_cast<uint32_t>(random() % 6);
-      if (random() % 3 != 0) layout.push_back(Run(page, length));
+      if (random() % 3 != 0) layout.push_back(StoredPages(page, length));
       page += length + static_cast<uint32_t>(random() % 2);
     }
     auto pages = Pages(layout, {{0, kSpace}});
