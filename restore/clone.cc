@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@
 #include "criu/lazy_pages.h"
 #include "criu/restore_session.h"
 #include "restore/compatibility.h"
+#include "restore/job_logs.h"
 #include "restore/restore.h"
 #include "restore/sandbox_protocol.h"
 
@@ -129,6 +131,10 @@ class CloneRun {
           std::vector<pid_t> pids;
           for (const criu::PstreeEntry& task : image_.directory->tree()) pids.push_back(task.pid);
           RK_ASSIGN_OR_RETURN(std::vector<UniqueFd> processes, sandbox_.OpenProcesses(pids));
+          if (!options_.stdio.empty()) {
+            absl::Status appended = AppendToLogs(processes[0].get(), image_.manifest);
+            if (!appended.ok()) return appended;
+          }
           RK_ASSIGN_OR_RETURN(PagerClient::Prefilled prefilled,
                               pager_.Prefill(sandbox_.id(), pids, processes));
           result_.prefilled_pages = prefilled.pages;
@@ -227,7 +233,22 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
 }
 
 CloneStarter::~CloneStarter() {
-  for (Subprocess& pager : pagers_) pager.Release();
+  if (stop_.valid()) ::eventfd_write(stop_.get(), 1);
+  for (std::thread& waiter : waiters_) waiter.join();
+}
+
+void CloneStarter::WaitFor(Subprocess pager) {
+  if (!stop_.valid()) stop_.Reset(::eventfd(0, EFD_CLOEXEC));
+  waiters_.emplace_back([pager = std::move(pager), stop = stop_.get()]() mutable {
+    pollfd entries[2] = {{pager.pidfd(), POLLIN, 0}, {stop, POLLIN, 0}};
+    while (::poll(entries, 2, -1) < 0 && errno == EINTR) {
+    }
+    if (entries[0].revents != 0) {
+      pager.Wait().IgnoreError();
+    } else {
+      pager.Release();
+    }
+  });
 }
 
 void CloneStarter::ForgetImages() {
@@ -239,11 +260,10 @@ void CloneStarter::ForgetImages() {
 absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const store::Store& store) {
   const PagerPlace place{runtime_directory_, store.path(), cache_bytes_};
   absl::MutexLock lock(&mutex_);
-  std::erase_if(pagers_, [](Subprocess& pager) { return pager.WaitFor(absl::ZeroDuration()).ok(); });
   Subprocess started;
   auto client = PagerClient::Connect(place, &started);
   if (started.running()) {
-    pagers_.push_back(std::move(started));
+    WaitFor(std::move(started));
     kept_pager_.reset();
   }
   if (client.ok() && !kept_pager_) {

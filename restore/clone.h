@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -89,13 +90,16 @@ class CloneStarter {
                                                                const criu::Installation& criu,
                                                                const std::string& image)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Collects it when it ends.
+  void WaitFor(Subprocess pager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SandboxPool*> Pool(const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string runtime_directory_;
   const uint64_t cache_bytes_;
   const size_t pool_size_;
   absl::Mutex mutex_;
-  std::vector<Subprocess> pagers_ ABSL_GUARDED_BY(mutex_);  // that we have started
+  UniqueFd stop_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::thread> waiters_ ABSL_GUARDED_BY(mutex_);  // one for each pager that we have started
   std::optional<PagerClient> kept_pager_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<SandboxPool> pool_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const PreparedImage>> prepared_ ABSL_GUARDED_BY(mutex_);  // by digest

@@ -28,6 +28,7 @@
 #include "restore/compatibility.h"
 #include "restore/gpu_record.h"
 #include "restore/image_directory.h"
+#include "restore/job_logs.h"
 #include "restore/withheld_pages.h"
 
 namespace rekindle::restore {
@@ -118,8 +119,12 @@ class RestoreRun : public criu::RestoreObserver {
   }
 
   // All tasks exist and stand still: CRIU calls here.
-  absl::Status TasksReady(pid_t) override {
+  absl::Status TasksReady(pid_t root) override {
     Stopwatch watch;
+    if (!options_.log.empty()) {
+      UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, root, 0)));
+      RK_RETURN_IF_ERROR(AppendToLogs(pidfd.get(), result_.manifest));
+    }
     phase_name_ = "pages";
     absl::Status status = FillWithheld(*image_, directory_->withheld(), &bytes_done_);
     pages_seconds_ = watch.seconds();

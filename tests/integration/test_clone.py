@@ -223,6 +223,17 @@ class LeftoversTest(ProbeTest):
     def descriptors(self):
         return procfs.descriptors(self.daemon.pid), procfs.descriptors(self.pager())
 
+    def descriptors_at_rest(self):
+        """When no sandbox is being made ahead of time any more."""
+        seen = []
+
+        def settled():
+            seen.append(self.descriptors())
+            return len(seen) > 20 and len(set(seen[-20:])) == 1
+
+        waiting.until(settled, "as many descriptors open as before, for a while")
+        return seen[-1]
+
     def mounts(self):
         with open("/proc/self/mountinfo", encoding="utf-8") as file:
             return file.read()
@@ -239,7 +250,7 @@ class LeftoversTest(ProbeTest):
         image = self.prepare()
         self.run_clones(image, 4)
         waiting.until(lambda: not self.pager_stats()["clones"], "the pager has none left")
-        mounts, before = self.mounts(), self.descriptors()
+        mounts, before = self.mounts(), self.descriptors_at_rest()
         for _ in range(4):
             self.run_clones(image, 5)
         waiting.until(

@@ -1,5 +1,5 @@
-// The runtime hook's control channel (docs/hook.md): the descriptors at which a process that is held by the hook has
-// its two ends, as in hook/rekindle_hook.h.
+// The runtime hook's control channel (docs/hook.md): the descriptors at which a process that is held by the
+// hook has its two ends, as in hook/rekindle_hook.h.
 #pragma once
 
 namespace rekindle::v1 {
