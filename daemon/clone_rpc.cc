@@ -73,13 +73,12 @@ class CloneCall {
     options.cancel_fd = cancel_fd;
     options.name = request_.name();
     if (!options.name.empty() && number > 0) absl::StrAppend(&options.name, "-", number);
-    JobRecord record;
+    const std::string& log = request_.log();
     std::vector<UniqueFd> stdio;
-    if (!request_.log().empty()) {
-      record.log = request_.log();
+    if (!log.empty()) {
       RK_ASSIGN_OR_RETURN(UniqueFd null, OpenFile("/dev/null", O_RDWR));
       stdio.push_back(std::move(null));
-      RK_ASSIGN_OR_RETURN(UniqueFd output, OpenFileAs(Node::UserOf(call_.caller), record.log,
+      RK_ASSIGN_OR_RETURN(UniqueFd output, OpenFileAs(Node::UserOf(call_.caller), log,
                                                       O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY, 0600));
       stdio.push_back(std::move(output));
     } else if (!request_.detach() && request_.stdio_fds_size() > 0) {
@@ -91,7 +90,7 @@ class CloneCall {
     CopyDetails details;
     details.name = options.name;
     details.image = info_.reference;
-    details.log = record.log;
+    details.log = log;
     details.kind = "clone";
     v1::JobEvent event;
     RK_ASSIGN_OR_RETURN(RegisteredJob job, RegisterCopy(node_, call_.caller, std::move(clone), details, watch,

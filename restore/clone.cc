@@ -53,30 +53,15 @@ class CloneRun {
     std::set<std::string> replaced;
     int next = kFirstFreeInCriu, nulls = 0, channels = 0;
     auto give = [&](int number, const std::string& resource) { inherited_.emplace_back(number, resource); };
-    UniqueFd null;
-    auto give_null = [&](const std::string& resource) -> absl::Status {
-      if (nulls < kNullsInCriu) {
-        give(kNullInCriu + nulls++, resource);
-        return absl::OkStatus();
-      }
-      if (!null.valid()) {
-        RK_ASSIGN_OR_RETURN(null, OpenFile("/dev/null", O_RDWR));
-      }
-      more.emplace_back(null.get(), next);
-      give(next++, resource);
-      return absl::OkStatus();
-    };
+    static_assert(kNullsInCriu >= 3, "one for each of descriptors 0, 1 and 2");
     for (const v1::StdioSlot& slot : image_.manifest.stdio()) {
       if (slot.resource().empty() || !replaced.insert(slot.resource()).second) continue;
       if (options_.stdio.size() != 3) {
-        RK_RETURN_IF_ERROR(give_null(slot.resource()));
+        give(kNullInCriu + nulls++, slot.resource());
         continue;
       }
       more.emplace_back(options_.stdio[static_cast<size_t>(slot.fd())], next);
       give(next++, slot.resource());
-    }
-    for (const v1::ExternalResource& external : image_.manifest.externals()) {
-      if (replaced.insert(external.resource()).second) RK_RETURN_IF_ERROR(give_null(external.resource()));
     }
     for (const std::string& resource : image_.manifest.control_sockets()) {
       if (channels < kChannelsInCriu) give(kChannelInCriu + channels++, resource);

@@ -9,7 +9,6 @@
 //          -> {pages, seconds}
 //   ready {clone}: the job has answered; what it touched up to now is its working set
 //   fill {clone}: puts in all that is missing, now -> {pages}
-//   warm {image}: loads the image's working set into the cache
 //   stats -> see Pager::Stats
 #pragma once
 

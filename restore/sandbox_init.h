@@ -12,7 +12,6 @@ struct InitSetup {
   UniqueFd control, keeper;
   std::string directory;  // the sandbox's own, as seen from outside
   std::string kdat;       // what CRIU knows of this kernel; empty: it finds out by itself
-  bool own_network = false;
   bool loopback = false;
 };
 

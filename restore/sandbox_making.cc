@@ -55,10 +55,9 @@ absl::StatusOr<MadeSandbox> MakeSandbox(const nlohmann::json& request, std::vect
   setup.directory = request.at("directory");
   setup.kdat = request.at("kdat");
   const std::string network = request.at("network");
-  setup.own_network = network != "host";
   setup.loopback = network == "own";
   const uint64_t namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS |
-                              (setup.own_network ? uint64_t{CLONE_NEWNET} : 0);
+                              (network != "host" ? uint64_t{CLONE_NEWNET} : 0);
   int pidfd = -1;
   RK_ASSIGN_OR_RETURN(pid_t pid, CloneInto(namespaces, &pidfd));
   if (pid == 0) {
