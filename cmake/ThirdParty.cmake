@@ -46,6 +46,7 @@ if(REKINDLE_STATIC_DEPS)
 else()
   pkg_check_modules(SHARED_DEPS REQUIRED IMPORTED_TARGET
     grpc++ grpc++_reflection protobuf openssl liburing libzstd libxxhash
-    absl_status absl_statusor absl_strings absl_str_format absl_synchronization absl_flat_hash_map absl_cord)
+    absl_status absl_statusor absl_strings absl_str_format absl_synchronization absl_flat_hash_map absl_cord
+    absl_failure_signal_handler absl_symbolize)
   target_link_libraries(rk_deps INTERFACE PkgConfig::SHARED_DEPS ${CMAKE_DL_LIBS})
 endif()
