@@ -106,6 +106,7 @@ RestoreOutcome RestoreConversation::Run(const std::function<absl::Status(pid_t r
       }
       return outcome;
     }
+    outcome.stages.push_back({response.notification().stage(), MonotonicNanos()});
     if (response.notification().pid() > 0) outcome.root = response.notification().pid();
     if (response.notification().stage() == kTasksReadyStage) refusal = tasks_ready(outcome.root);
     pb::RpcRequest answer;

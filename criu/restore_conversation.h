@@ -6,10 +6,12 @@
 
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "criu/images.pb.h"
+#include "criu/restore_log.h"
 #include "criu/restore_session.h"
 
 namespace rekindle::criu {
@@ -21,6 +23,7 @@ struct RestoreOutcome {
   absl::Status status;       // OK: CRIU reported success
   bool criu_failed = false;  // the log says why
   pid_t root = 0;            // as far as known, in CRIU's PID namespace
+  std::vector<StageReached> stages;
 };
 
 // The request without its folders and inherited descriptors.

@@ -42,6 +42,13 @@ absl::StatusOr<UniqueFd> MakeConfigFile(const std::vector<std::string>& argument
   return file;
 }
 
+Timeline ReadStages(const RestoreOptions& options, const std::string& path, int64_t requested_ns,
+                    const RestoreOutcome& outcome) {
+  if (options.log_level < kLogLevelWithStages) return {};
+  absl::StatusOr<std::string> log = ReadFile(path);
+  return log.ok() ? RestoreStages(*log, requested_ns, outcome.stages) : Timeline();
+}
+
 class RestoreSession {
  public:
   RestoreSession(const RestoreOptions& options, RestoreObserver* observer, int cancel_fd)
@@ -56,6 +63,7 @@ class RestoreSession {
     RK_RETURN_IF_ERROR(OpenDirectories());
     RK_RETURN_IF_ERROR(Start(installation));
     RestoreConversation conversation(socket_.get(), criu_.pidfd(), cancel_fd_);
+    const int64_t requested_ns = MonotonicNanos();
     RK_RETURN_IF_ERROR(conversation.Send(request_));
     RestoreOutcome outcome = conversation.Run([this](pid_t root) {
       absl::Status status = TasksReady(root);
@@ -66,7 +74,7 @@ class RestoreSession {
     if (outcome.status.ok()) {
       // It has nothing more to do than to exit.
       criu_.Wait().IgnoreError();
-      return RestoredTree{outcome.root};
+      return RestoredTree{outcome.root, ReadStages(options_, log_path(), requested_ns, outcome)};
     }
     return CleanUp(outcome);
   }
@@ -170,7 +178,7 @@ class RestoreSession {
 
 absl::Status RunRestoreOver(const CriuConnection& criu, const RestoreOptions& options,
                             const std::function<absl::Status(pid_t root)>& tasks_ready, int cancel_fd,
-                            pid_t* root) {
+                            RestoredTree* tree) {
   pb::RpcRequest request = RestoreRequest(options);
   request.mutable_options()->set_images_directory_fd(-1);
   request.mutable_options()->set_images_directory(options.images_directory);
@@ -181,9 +189,11 @@ absl::Status RunRestoreOver(const CriuConnection& criu, const RestoreOptions& op
     inherited->set_fd(fd);
   }
   RestoreConversation conversation(criu.socket, criu.pidfd, cancel_fd);
+  const int64_t requested_ns = MonotonicNanos();
   RK_RETURN_IF_ERROR(conversation.Send(request));
   RestoreOutcome outcome = conversation.Run(tasks_ready);
-  *root = outcome.root;
+  tree->root = outcome.root;
+  if (outcome.status.ok()) tree->timeline = ReadStages(options, criu.log, requested_ns, outcome);
   if (outcome.status.ok() || !outcome.criu_failed) return outcome.status;
   absl::StatusOr<std::string> log = ReadFile(criu.log);
   ExitState exit;

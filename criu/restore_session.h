@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/timeline.h"
 #include "criu/command_line.h"
 
 namespace rekindle::criu {
@@ -23,7 +24,8 @@ class RestoreObserver {
 };
 
 struct RestoredTree {
-  pid_t root = 0;  // a child of the calling process: wait for it
+  pid_t root = 0;     // a child of the calling process: wait for it
+  Timeline timeline;  // of CRIU's stages; only with a log_level of kLogLevelWithStages
 };
 
 // Runs the restore to its end. RestoreOptions::detach is implied; `inherit_fd` numbers are descriptors of
@@ -41,10 +43,11 @@ struct CriuConnection {
 };
 
 // Runs one restore over it. RestoreOptions::images_directory is a path as CRIU sees it; `inherit_fd` has
-// CRIU's own numbers; work_directory, pidfile and extra are not used. `root` is in CRIU's PID namespace, and
-// so is what `tasks_ready` is given (see RestoreObserver). On failure the caller takes down what is left.
+// CRIU's own numbers; work_directory, pidfile and extra are not used. The root's PID is that in CRIU's PID
+// namespace, also the one that `tasks_ready` is given (see RestoreObserver). On failure the caller takes down
+// what is left.
 absl::Status RunRestoreOver(const CriuConnection& criu, const RestoreOptions& options,
                             const std::function<absl::Status(pid_t root)>& tasks_ready, int cancel_fd,
-                            pid_t* root);
+                            RestoredTree* tree);
 
 }  // namespace rekindle::criu

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -24,6 +25,7 @@
 #include "base/status.h"
 #include "base/unix_socket.h"
 #include "criu/lazy_pages.h"
+#include "criu/restore_log.h"
 #include "criu/restore_session.h"
 #include "restore/compatibility.h"
 #include "restore/job_logs.h"
@@ -41,9 +43,11 @@ class CloneRun {
   CloneRun(const PreparedImage& image, const CloneOptions& options, PagerClient pager)
       : image_(image), options_(options), pager_(std::move(pager)) {}
 
-  void EndPhase(const char* name) {
+  void EndPhase(const char* name, std::map<std::string, int64_t> numbers = {}) {
     result_.phases.emplace_back(name, phase_.seconds());
+    AddSpan(name, phase_begin_ns_, std::move(numbers));
     phase_.Restart();
+    phase_begin_ns_ = MonotonicNanos();
   }
 
   // What the job gets in place of what was its starter's: terminal, pipes, control channel.
@@ -68,6 +72,7 @@ class CloneRun {
     }
     auto ready = more.empty() ? pool.Take(kind) : pool.MakeWith(kind, more);
     if (!ready.ok()) return ready.status();
+    const bool made_ahead = ready->made_ahead;
     group_ = std::move(ready->group);
     sandbox_ = std::move(ready->sandbox);
     criu_process_ = std::move(ready->criu);
@@ -80,14 +85,16 @@ class CloneRun {
     if (!options_.name.empty() || !options_.binds.empty()) {
       RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds));
     }
-    EndPhase("sandbox");
+    EndPhase("sandbox", {{"made_ahead", made_ahead ? 1 : 0},
+                         {"descriptors_of_the_caller", static_cast<int64_t>(more.size())}});
     return absl::OkStatus();
   }
 
   absl::Status AttachPager() {
     UniqueFd keeper = sandbox_.TakeKeeper();
-    RK_ASSIGN_OR_RETURN(result_.lazy_pages, pager_.Attach(sandbox_.id(), options_.image, options_.fill,
-                                                          options_.record, listener_.get(), keeper.get()));
+    PagerClient::AttachOptions attach{sandbox_.id(), options_.image, options_.fill, options_.record,
+                                      options_.timeline};
+    RK_ASSIGN_OR_RETURN(result_.lazy_pages, pager_.Attach(attach, listener_.get(), keeper.get()));
     EndPhase("attach");
     return absl::OkStatus();
   }
@@ -108,11 +115,14 @@ class CloneRun {
     options.file_locks = manifest.file_locks();
     options.external_unix_sockets = manifest.external_unix_sockets();
     options.inherit_fd = inherited_;
+    if (options_.timeline) options.log_level = criu::kLogLevelWithStages;
     double prefill_seconds = 0;
+    criu::RestoredTree tree;
     RK_RETURN_IF_ERROR(criu::RunRestoreOver(
         connection, options,
         [&](pid_t) -> absl::Status {
           Stopwatch watch;
+          const int64_t begin = MonotonicNanos();
           std::vector<pid_t> pids;
           for (const criu::PstreeEntry& task : image_.directory->tree()) pids.push_back(task.pid);
           RK_ASSIGN_OR_RETURN(std::vector<UniqueFd> processes, sandbox_.OpenProcesses(pids));
@@ -124,12 +134,17 @@ class CloneRun {
                               pager_.Prefill(sandbox_.id(), pids, processes));
           result_.prefilled_pages = prefilled.pages;
           prefill_seconds = watch.seconds();
+          AddSpan("working set", begin, {{"pages", static_cast<int64_t>(prefilled.pages)}});
           return absl::OkStatus();
         },
-        options_.cancel_fd, &root_));
+        options_.cancel_fd, &tree));
+    root_ = tree.root;
+    AddSpan("criu", phase_begin_ns_);
+    std::move(tree.timeline.begin(), tree.timeline.end(), std::back_inserter(result_.timeline));
     result_.phases.emplace_back("criu", phase_.seconds() - prefill_seconds);
     result_.phases.emplace_back("working set", prefill_seconds);
     phase_.Restart();
+    phase_begin_ns_ = MonotonicNanos();
     return absl::OkStatus();
   }
 
@@ -146,6 +161,7 @@ class CloneRun {
     result_.sandbox = sandbox_.Release();
     result_.group = std::move(group_);
     result_.total_seconds = total_.seconds();
+    if (options_.timeline) result_.pager.emplace(std::move(pager_));
     return std::move(result_);
   }
 
@@ -163,6 +179,11 @@ class CloneRun {
                       hello.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
 
+  void AddSpan(const char* name, int64_t begin_ns, std::map<std::string, int64_t> numbers = {}) {
+    if (!options_.timeline) return;
+    result_.timeline.push_back(SpanSince(begin_ns, "rekindle", "restore", name, std::move(numbers)));
+  }
+
   const PreparedImage& image_;
   const CloneOptions& options_;
   PagerClient pager_;
@@ -174,6 +195,7 @@ class CloneRun {
   pid_t root_ = 0;
   CloneResult result_;
   Stopwatch total_, phase_;
+  int64_t phase_begin_ns_ = MonotonicNanos();
 };
 
 }  // namespace
@@ -197,10 +219,16 @@ absl::StatusOr<std::string> ReceiveMessage(int channel, int cancel_fd, absl::Dur
 absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu::Installation& criu,
                                                 const CloneOptions& options) {
   Stopwatch watch;
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<const PreparedImage> image, Prepare(store, criu, options.image));
+  const int64_t begin = MonotonicNanos();
+  bool prepared_before = true;
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<const PreparedImage> image,
+                      Prepare(store, criu, options.image, &prepared_before));
+  Span preparing = SpanSince(begin, "rekindle", "restore", "prepare", {{"kept", prepared_before ? 1 : 0}});
   const double prepare = watch.seconds();
   RK_ASSIGN_OR_RETURN(SandboxPool * pool, Pool(criu));
+  const int64_t connecting = MonotonicNanos();
   RK_ASSIGN_OR_RETURN(PagerClient pager, ConnectToPager(store));
+  Span connected = SpanSince(connecting, "rekindle", "restore", "reaching the pager");
   CloneRun run(*image, options, std::move(pager));
   RK_RETURN_IF_ERROR(run.TakeSandbox(*pool));
   absl::Status status = run.AttachPager();
@@ -214,6 +242,10 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
   RK_ASSIGN_OR_RETURN(CloneResult result, run.Finish());
   result.phases.insert(result.phases.begin(), {"prepare", prepare});
   result.total_seconds = watch.seconds();
+  if (options.timeline) {
+    result.timeline.push_back(std::move(preparing));
+    result.timeline.push_back(std::move(connected));
+  }
   return result;
 }
 
@@ -270,12 +302,14 @@ absl::StatusOr<SandboxPool*> CloneStarter::Pool(const criu::Installation& criu) 
 
 absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(store::Store& store,
                                                                            const criu::Installation& criu,
-                                                                           const std::string& image) {
+                                                                           const std::string& image,
+                                                                           bool* prepared_before) {
   {
     absl::MutexLock lock(&mutex_);
     auto found = prepared_.find(image);
     if (found != prepared_.end()) return found->second;
   }
+  *prepared_before = false;
   auto prepared = std::make_shared<PreparedImage>();
   RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store.OpenImage(image));
   prepared->info = reader->info();

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/timeline.h"
 #include "criu/installation.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/job_manifest.pb.h"
@@ -40,6 +41,7 @@ struct CloneOptions {
   // /dev/null.
   std::vector<int> stdio;
   int cancel_fd = -1;
+  bool timeline = false;  // keep one; it costs some milliseconds
   bool template_instance = false;
 };
 
@@ -54,6 +56,8 @@ struct CloneResult {
   double total_seconds = 0;
   std::vector<std::pair<std::string, double>> phases;
   uint64_t lazy_pages = 0, prefilled_pages = 0;
+  Timeline timeline;                 // without the pager's part,
+  std::optional<PagerClient> pager;  // which this has
 };
 
 // The next message that a copy sends on its control channel. DeadlineExceeded, Cancelled (`cancel_fd` became
@@ -88,7 +92,8 @@ class CloneStarter {
  private:
   absl::StatusOr<std::shared_ptr<const PreparedImage>> Prepare(store::Store& store,
                                                                const criu::Installation& criu,
-                                                               const std::string& image)
+                                                               const std::string& image,
+                                                               bool* prepared_before)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Collects it when it ends.
   void WaitFor(Subprocess pager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -89,6 +89,7 @@ LazyClone::LazyClone(Pager& pager, LazyCloneOptions options, std::shared_ptr<Laz
       image_(std::move(image)),
       listener_(std::move(listener)),
       keeper_(std::move(keeper)),
+      record_(options_.timeline),
       recording_(!image_->Learned()) {}
 
 void LazyClone::Start() {
@@ -134,6 +135,7 @@ bool LazyClone::OnConnection() {
         continue;
       }
       case What::kFinished: {
+        record_.JobRuns();
         absl::MutexLock lock(&mutex_);
         running_ = true;
         record_until_ = absl::Now() + options_.record;
@@ -220,12 +222,18 @@ bool LazyClone::OnTask(const std::shared_ptr<LazyTask>& task) {
 
 bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more) {
   Stopwatch watch;
+  PagerRecord::Fault fault;
+  fault.address = address;
+  fault.begin_ns = MonotonicNanos();
   for (int attempt = 0; watch.seconds() < absl::ToDoubleSeconds(kLongestChange); ++attempt) {
     const LazyTask::Wanted wanted = task.WhatBelongsAt(address);
     absl::StatusOr<LazyTask::Outcome> outcome;
     if (wanted.missing) {
       const store::StoredRun& run = task.pages().runs()[wanted.run];
-      auto frame = pager_.cache().GetOrLoad(image_->reader(), run.frame);
+      PagerRecord::Loaded loaded;
+      auto frame = PagerRecord::GetOrLoad(pager_.cache(), image_->reader(), run.frame, &loaded);
+      fault.loaded |= loaded.frames > 0;
+      loaded_by_faults_.fetch_add(loaded.bytes, std::memory_order_relaxed);
       if (!frame.ok()) {
         Fail(frame.status());
         return false;
@@ -241,6 +249,7 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
         }
       }
       outcome = task.Put(wanted.run, first, pages, frame->bytes());
+      fault.pages = pages;
     } else {
       outcome = task.PutZero(address);
     }
@@ -251,6 +260,7 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
     switch (*outcome) {
       case LazyTask::Outcome::kDone:
         (wanted.missing ? faults_ : zero_faults_).fetch_add(1, std::memory_order_relaxed);
+        record_.AddFault(fault);
         return true;
       case LazyTask::Outcome::kGone:
         return true;  // events may still come: the process may have forked before
@@ -311,9 +321,9 @@ absl::Status LazyClone::WithFrames(
     absl::Span<const store::FrameId> frames, size_t threads,
     const std::function<absl::Status(size_t i, absl::Span<const std::byte> frame)>& use) {
   auto ready = [&](size_t begin, size_t end) {
-    return pager_.cache().GetAll(
-        image_->reader(), frames.subspan(begin, end - begin),
-        [&](size_t index, FrameCache::Pin pin) { return use(begin + index, pin.bytes()); });
+    return PagerRecord::GetAll(
+        pager_.cache(), image_->reader(), frames.subspan(begin, end - begin),
+        [&](size_t index, FrameCache::Pin pin) { return use(begin + index, pin.bytes()); }, &loaded_in_bulk_);
   };
   if (threads <= 1 || frames.size() < 2 * threads) return ready(0, frames.size());
   std::vector<absl::Status> results(threads);
@@ -374,6 +384,8 @@ absl::Status LazyClone::Write(const std::map<pid_t, UniqueFd>& processes) {
 }
 
 void LazyClone::Prefetch() {
+  const int64_t begin = MonotonicNanos();
+  PagerRecord::Loaded loaded;
   std::vector<store::FrameId> frames;
   absl::flat_hash_set<store::FrameId> seen;
   for (const auto& [frame, runs] : image_->written()) {
@@ -384,14 +396,33 @@ void LazyClone::Prefetch() {
     if (seen.insert(frame).second) frames.push_back(frame);
   }
   // What is wrong with them is found again, and told, when they are put in.
-  pager_.cache()
-      .GetAll(image_->reader(), frames, [](size_t, FrameCache::Pin) { return absl::OkStatus(); })
+  PagerRecord::GetAll(
+      pager_.cache(), image_->reader(), frames, [](size_t, FrameCache::Pin) { return absl::OkStatus(); },
+      &loaded)
       .IgnoreError();
+  record_.Add("prefetch", "prefetch", begin,
+              {{"frames", static_cast<int64_t>(frames.size())},
+               {"loaded_frames", static_cast<int64_t>(loaded.frames)},
+               {"loaded_bytes", static_cast<int64_t>(loaded.bytes)}});
 }
 
 absl::StatusOr<uint64_t> LazyClone::Prefill(const std::map<pid_t, UniqueFd>& processes) {
+  int64_t begin = MonotonicNanos();
   RK_RETURN_IF_ERROR(Write(processes));
-  if (options_.fill == Fill::kEager) return FillAll();
+  record_.Add("restore", "pages that must be there", begin,
+              {{"loaded_bytes", static_cast<int64_t>(loaded_in_bulk_.bytes)}});
+  begin = MonotonicNanos();
+  const uint64_t loaded_before = loaded_in_bulk_.bytes;
+  auto recorded = [&](absl::string_view what, uint64_t pages) {
+    record_.Add("restore", what, begin,
+                {{"pages", static_cast<int64_t>(pages)},
+                 {"loaded_bytes", static_cast<int64_t>(loaded_in_bulk_.bytes - loaded_before)}});
+  };
+  if (options_.fill == Fill::kEager) {
+    absl::StatusOr<uint64_t> filled = FillAll();
+    if (filled.ok()) recorded("all of its memory", *filled);
+    return filled;
+  }
   std::map<pid_t, LazyTask*> by_pid;
   const std::vector<std::shared_ptr<LazyTask>> tasks = Tasks();
   for (const std::shared_ptr<LazyTask>& task : tasks) by_pid.try_emplace(task->pid(), task.get());
@@ -405,6 +436,7 @@ absl::StatusOr<uint64_t> LazyClone::Prefill(const std::map<pid_t, UniqueFd>& pro
   absl::Status status = PutPieces(std::move(pieces), kPrefillThreads, &prefilled_);
   // Without memory for all of it, it has to do with what it touches.
   if (!status.ok() && !absl::IsResourceExhausted(status)) return status;
+  recorded("working set", prefilled_);
   return prefilled_.load();
 }
 
@@ -545,6 +577,16 @@ std::vector<std::shared_ptr<LazyTask>> LazyClone::Tasks() const {
   absl::MutexLock lock(&mutex_);
   for (const Served& served : tasks_) tasks.push_back(served.task);
   return tasks;
+}
+
+std::string LazyClone::EncodeTimeline() const {
+  const Numbers n = numbers();
+  return record_.Encode({{"faults", static_cast<int64_t>(n.faults)},
+                         {"zero_faults", static_cast<int64_t>(n.zero_faults)},
+                         {"faults_loaded_bytes", static_cast<int64_t>(loaded_by_faults_)},
+                         {"prefilled_pages", static_cast<int64_t>(n.prefilled)},
+                         {"filled_pages", static_cast<int64_t>(n.filled)},
+                         {"missing_pages", static_cast<int64_t>(n.missing)}});
 }
 
 LazyClone::Numbers LazyClone::numbers() const {

@@ -20,6 +20,7 @@
 #include "restore/lazy_image.h"
 #include "restore/lazy_task.h"
 #include "restore/pager.h"
+#include "restore/pager_record.h"
 
 namespace rekindle::restore {
 
@@ -29,6 +30,7 @@ struct LazyCloneOptions {
   std::string id;
   Fill fill = Fill::kIdle;
   absl::Duration record = absl::Seconds(1);  // after it runs, if it does not tell that it is ready
+  bool timeline = false;                     // keep one
 };
 
 // Thread-safe.
@@ -60,6 +62,8 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
     bool running = false;
   };
   Numbers numbers() const ABSL_LOCKS_EXCLUDED(mutex_);
+  PagerRecord& record() { return record_; }
+  std::string EncodeTimeline() const ABSL_LOCKS_EXCLUDED(mutex_);  // see PagerRecord
 
   // The parts of OnReady (lazy_clone.cc).
   bool OnListener();
@@ -105,6 +109,9 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   std::optional<criu::LazyPagesConnection> connection_;  // made by OnListener, used by OnConnection
 
   std::atomic<uint64_t> faults_{0}, zero_faults_{0}, prefilled_{0}, filled_{0};
+  PagerRecord record_;
+  PagerRecord::Loaded loaded_in_bulk_;
+  std::atomic<uint64_t> loaded_by_faults_{0};  // bytes
   std::atomic<bool> recording_;
   std::atomic<bool> ended_{false};
   std::atomic<bool> sandbox_ended_{false};

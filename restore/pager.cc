@@ -67,6 +67,11 @@ class Client : public PagerSource {
       *answer = Json::parse(pager_.Stats());
       return absl::OkStatus();
     }
+    if (what == "timeline") {
+      if (!followed_) return absl::FailedPreconditionError("no timeline was asked for");
+      *answer = Json::parse(followed_->EncodeTimeline());
+      return absl::OkStatus();
+    }
     RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyClone> clone, pager_.FindClone(request.at("clone")));
     if (what == "prefill") {
       Stopwatch watch;
@@ -96,18 +101,27 @@ class Client : public PagerSource {
     const std::string fill = request.at("fill");
     options.fill = fill == "never" ? Fill::kNever : fill == "eager" ? Fill::kEager : Fill::kIdle;
     options.record = absl::Milliseconds(request.at("record_ms").get<int64_t>());
+    options.timeline = request.value("timeline", false);
+    const int64_t begin = MonotonicNanos();
     RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyImage> image, pager_.OpenImage(request.at("image")));
     *answer = {{"pages", image->pages()}};
+    uint64_t working_set = 0;
+    for (const LazyImage::Piece& piece : *image->working_set()) working_set += piece.pages;
     auto clone = std::make_shared<LazyClone>(pager_, std::move(options), std::move(image),
                                              std::move(descriptors[0]), std::move(descriptors[1]));
     pager_.AddClone(clone);
     clone->Start();
+    clone->record().Add(
+        "restore", "attach", begin,
+        {{"lazy_pages", answer->at("pages")}, {"working_set_pages", static_cast<int64_t>(working_set)}});
+    if (clone->record().wanted()) followed_ = clone;
     pager_.PrefetchFor(std::move(clone));
     return absl::OkStatus();
   }
 
   Pager& pager_;
   const UniqueFd socket_;
+  std::shared_ptr<LazyClone> followed_;  // its timeline may be asked for when it needs the pager no more
 };
 
 class ClientListener : public PagerSource {

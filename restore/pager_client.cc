@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "restore/pager_protocol.h"
+#include "restore/pager_record.h"
 
 namespace rekindle::restore {
 namespace {
@@ -82,14 +83,13 @@ absl::StatusOr<Packet> PagerClient::Ask(const std::string& request, const std::v
   return *std::move(answer);
 }
 
-absl::StatusOr<uint64_t> PagerClient::Attach(const std::string& clone, const std::string& image,
-                                             absl::string_view fill, absl::Duration record, int listener,
-                                             int keeper) {
+absl::StatusOr<uint64_t> PagerClient::Attach(const AttachOptions& options, int listener, int keeper) {
   const Json request = {{"do", "attach"},
-                        {"clone", clone},
-                        {"image", image},
-                        {"fill", std::string(fill)},
-                        {"record_ms", absl::ToInt64Milliseconds(record)}};
+                        {"clone", options.clone},
+                        {"image", options.image},
+                        {"fill", options.fill},
+                        {"record_ms", absl::ToInt64Milliseconds(options.record)},
+                        {"timeline", options.timeline}};
   RK_ASSIGN_OR_RETURN(Packet answer, Ask(request.dump(), {listener, keeper}));
   return Json::parse(answer.bytes).value("pages", uint64_t{0});
 }
@@ -112,6 +112,11 @@ absl::Status PagerClient::Ready(const std::string& clone) {
 absl::StatusOr<uint64_t> PagerClient::FillAll(const std::string& clone) {
   RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "fill"}, {"clone", clone}}.dump()));
   return Json::parse(answer.bytes).value("pages", uint64_t{0});
+}
+
+absl::StatusOr<rekindle::Timeline> PagerClient::Timeline() {
+  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "timeline"}}.dump()));
+  return PagerRecord::Decode(answer.bytes);
 }
 
 absl::StatusOr<std::string> PagerClient::Stats() {

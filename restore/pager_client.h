@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "base/packet_socket.h"
 #include "base/subprocess.h"
+#include "base/timeline.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::restore {
@@ -29,8 +30,14 @@ class PagerClient {
 
   // From now on CRIU's lazy restore of `image` on the socket `listener` is served. `keeper` is the sandbox's.
   // Returns how many pages will come in while the job runs.
-  absl::StatusOr<uint64_t> Attach(const std::string& clone, const std::string& image, absl::string_view fill,
-                                  absl::Duration record, int listener, int keeper);
+  struct AttachOptions {
+    std::string clone;  // its sandbox
+    std::string image;
+    std::string fill;
+    absl::Duration record;
+    bool timeline = false;  // keep one: see Timeline()
+  };
+  absl::StatusOr<uint64_t> Attach(const AttachOptions& options, int listener, int keeper);
   struct Prefilled {
     uint64_t pages = 0;
     double seconds = 0;
@@ -40,6 +47,8 @@ class PagerClient {
                                     const std::vector<UniqueFd>& processes);
   absl::Status Ready(const std::string& clone);
   absl::StatusOr<uint64_t> FillAll(const std::string& clone);
+  // What the pager has done until now for the clone that was attached over this connection.
+  absl::StatusOr<rekindle::Timeline> Timeline();
   absl::StatusOr<std::string> Stats();  // JSON
 
  private:

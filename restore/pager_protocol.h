@@ -1,13 +1,15 @@
 // What is said to the program rekindle-pager: one JSON object a packet over a SOCK_SEQPACKET socket in the
 // runtime directory, answered in order with "ok" or "error". One connection a restore.
 //
-//   attach {clone, image, fill: "never" | "idle" | "eager", record_ms} + [a listening lazy-pages socket, the
-//          sandbox's keeper socket] -> {pages}
+//   attach {clone, image, fill: "never" | "idle" | "eager", record_ms, timeline: bool} + [a listening
+//          lazy-pages socket, the sandbox's keeper socket] -> {pages}
 //   prefill {clone, pids: in the image} + [a pidfd each]: all tasks stand still and their areas are
 //   registered; writes
 //          what must be there, and puts in the recorded working set
 //          -> {pages, seconds}
 //   ready {clone}: the job has answered; what it touched up to now is its working set
+//   timeline: what was done until now for the clone that was attached over this connection with timeline
+//          -> see PagerRecord::Encode
 //   fill {clone}: puts in all that is missing, now -> {pages}
 //   stats -> see Pager::Stats
 #pragma once

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <thread>
@@ -23,6 +24,7 @@
 #include "base/packet_socket.h"
 #include "base/status.h"
 #include "criu/command_line.h"
+#include "criu/restore_log.h"
 #include "criu/restore_session.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/compatibility.h"
@@ -112,22 +114,28 @@ class RestoreRun : public criu::RestoreObserver {
     auto tree = criu::RunRestore(criu_, options, this, options_.cancel_fd);
     if (!tree.ok()) return KeepLogs(tree.status());
     result_.root = tree->root;
+    AddSpan("criu", phase_begin_ns_);
+    std::move(tree->timeline.begin(), tree->timeline.end(), std::back_inserter(result_.timeline));
     result_.phases.emplace_back("criu", phase_.seconds() - pages_seconds_);
     result_.phases.emplace_back("pages", pages_seconds_);
     phase_.Restart();
+    phase_begin_ns_ = MonotonicNanos();
     return absl::OkStatus();
   }
 
   // All tasks exist and stand still: CRIU calls here.
   absl::Status TasksReady(pid_t root) override {
     Stopwatch watch;
+    const int64_t begin = MonotonicNanos();
     if (!options_.log.empty()) {
       UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, root, 0)));
       RK_RETURN_IF_ERROR(AppendToLogs(pidfd.get(), result_.manifest));
     }
     phase_name_ = "pages";
+    const uint64_t before = bytes_done_;
     absl::Status status = FillWithheld(*image_, directory_->withheld(), &bytes_done_);
     pages_seconds_ = watch.seconds();
+    AddSpan("pages", begin, {{"bytes", static_cast<int64_t>(bytes_done_ - before)}});
     phase_name_ = "criu";
     return status;
   }
@@ -159,7 +167,14 @@ class RestoreRun : public criu::RestoreObserver {
  private:
   void EndPhase(const char* name) {
     result_.phases.emplace_back(name, phase_.seconds());
+    AddSpan(name, phase_begin_ns_);
     phase_.Restart();
+    phase_begin_ns_ = MonotonicNanos();
+  }
+
+  void AddSpan(const char* name, int64_t begin_ns, std::map<std::string, int64_t> numbers = {}) {
+    if (!options_.timeline) return;
+    result_.timeline.push_back(SpanSince(begin_ns, "rekindle", "restore", name, std::move(numbers)));
   }
 
   absl::Status PlanGpus() {
@@ -211,6 +226,7 @@ class RestoreRun : public criu::RestoreObserver {
     options.tcp_established = manifest.tcp_established() && !options.tcp_close;
     options.file_locks = manifest.file_locks();
     options.external_unix_sockets = manifest.external_unix_sockets();
+    if (options_.timeline) options.log_level = criu::kLogLevelWithStages;
     return options;
   }
 
@@ -290,6 +306,7 @@ class RestoreRun : public criu::RestoreObserver {
   UniqueFd log_, null_, job_channel_;
   RestoreResult result_;
   Stopwatch total_, phase_;
+  int64_t phase_begin_ns_ = MonotonicNanos();
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/timeline.h"
 #include "base/unique_fd.h"
 #include "criu/installation.h"
 #include "dedup_store/store.h"
@@ -28,6 +29,7 @@ struct RestoreOptions {
   std::string runtime_directory;  // short path; the image's small files are laid out below it or in /dev/shm
   gpu::DevicePairs gpu_map;       // where the GPU state goes; empty: the same GPUs, or free ones of the model
   int cancel_fd = -1;             // readable: give up (Cancelled)
+  bool timeline = false;          // keep one; it costs some milliseconds
 };
 
 struct RestoreProgress {
@@ -49,6 +51,7 @@ struct RestoreResult {
   v1::JobManifest manifest;
   double total_seconds = 0;
   std::vector<std::pair<std::string, double>> phases;
+  Timeline timeline;
   std::vector<std::string> warnings;
   std::vector<std::string> command_lines;
 };

@@ -95,6 +95,7 @@ void SandboxPool::Refill() {
     absl::StatusOr<ReadySandbox> made = MakeWith(kind, {});
     absl::MutexLock lock(&mutex_);
     if (made.ok()) {
+      made->made_ahead = true;
       ready_[kind].push_back(*std::move(made));
     } else {
       // Whoever asks next tries again, and is told why.

@@ -34,6 +34,7 @@ struct ReadySandbox {
   Sandbox::Criu criu;
   UniqueFd listener;  // the lazy-pages socket of its folder
   UniqueFd channel;   // our end of what kChannelInCriu is
+  bool made_ahead = false;
 };
 
 struct SandboxKind {
