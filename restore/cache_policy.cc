@@ -15,8 +15,13 @@ constexpr uint8_t kUsesToStay = 2;
 
 }  // namespace
 
-CachePolicy::CachePolicy(uint64_t capacity_bytes)
-    : small_capacity_(capacity_bytes / kSmallPart), ghost_capacity_(capacity_bytes - small_capacity_) {}
+CachePolicy::CachePolicy(uint64_t capacity_bytes) { SetCapacity(capacity_bytes); }
+
+void CachePolicy::SetCapacity(uint64_t capacity_bytes) {
+  small_capacity_ = capacity_bytes / kSmallPart;
+  ghost_capacity_ = capacity_bytes - small_capacity_;
+  ForgetOldGhosts();
+}
 
 void CachePolicy::Insert(const Key& key, uint32_t bytes, bool proven) {
   const bool to_main = proven || ghost_places_.contains(key);
@@ -92,6 +97,10 @@ void CachePolicy::RememberGhost(const Key& key, uint32_t bytes) {
   ghosts_.nodes.push_front({key, bytes, 0, false});
   ghosts_.bytes += bytes;
   ghost_places_[key] = ghosts_.nodes.begin();
+  ForgetOldGhosts();
+}
+
+void CachePolicy::ForgetOldGhosts() {
   while (ghosts_.bytes > ghost_capacity_) {
     const Key oldest = ghosts_.nodes.back().key;
     ForgetGhost(oldest);

@@ -25,6 +25,7 @@ class CachePolicy {
 
   // `capacity_bytes` sets the sizes of the queues; it is for the user to call Evict before there is more.
   explicit CachePolicy(uint64_t capacity_bytes);
+  void SetCapacity(uint64_t capacity_bytes);
 
   bool Contains(const Key& key) const { return nodes_.contains(key); }
   // `key`, which is not there, comes in. `proven`: it is known to be used often.
@@ -61,10 +62,11 @@ class CachePolicy {
   std::optional<Key> EvictSmall(const std::function<bool(const Key&)>& may_go);
   std::optional<Key> EvictMain(const std::function<bool(const Key&)>& may_go);
   void RememberGhost(const Key& key, uint32_t bytes);
+  void ForgetOldGhosts();
   void ForgetGhost(const Key& key);
 
-  const uint64_t small_capacity_;
-  const uint64_t ghost_capacity_;
+  uint64_t small_capacity_ = 0;
+  uint64_t ghost_capacity_ = 0;
   Queue small_, main_, ghosts_;
   absl::flat_hash_map<Key, Nodes::iterator> nodes_;         // of small_ and main_
   absl::flat_hash_map<Key, Nodes::iterator> ghost_places_;  // of ghosts_

@@ -20,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/machine.h"
 #include "base/packet_socket.h"
 #include "base/status.h"
@@ -36,6 +37,7 @@ namespace rekindle::restore {
 namespace {
 
 constexpr size_t kMostPrepared = 64;
+constexpr uint64_t kDefaultCacheBytes = uint64_t{1} << 30;
 
 // The steps of one clone, in the order in which Start() takes them.
 class CloneRun {
@@ -275,11 +277,12 @@ void CloneStarter::ForgetImages() {
 }
 
 absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const store::Store& store) {
-  const PagerPlace place{runtime_directory_, store.path(), cache_bytes_};
+  const PagerPlace place = PagerOf(store);
   absl::MutexLock lock(&mutex_);
   Subprocess started;
   auto client = PagerClient::Connect(place, &started);
-  if (started.running()) {
+  const bool is_new = started.running();
+  if (is_new) {
     WaitFor(std::move(started));
     kept_pager_.reset();
   }
@@ -287,8 +290,23 @@ absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const store::Store& sto
     Subprocess none;
     auto kept = PagerClient::Connect(place, &none);
     if (kept.ok()) kept_pager_.emplace(*std::move(kept));
+    if (kept_pager_ && !is_new && cache_bytes_) {
+      auto resized = kept_pager_->Resize(*cache_bytes_);
+      if (!resized.ok()) {
+        Log(LogLevel::kWarning, absl::StrCat("giving the pager that runs a cache of ", *cache_bytes_,
+                                             " bytes: ", resized.status().message()));
+      }
+    }
   }
   return client;
+}
+
+absl::StatusOr<PagerClient> CloneStarter::ConnectToRunningPager(const store::Store& store) const {
+  return PagerClient::ConnectToRunning(PagerOf(store));
+}
+
+PagerPlace CloneStarter::PagerOf(const store::Store& store) const {
+  return {runtime_directory_, store.path(), cache_bytes_.value_or(kDefaultCacheBytes)};
 }
 
 absl::StatusOr<SandboxPool*> CloneStarter::Pool(const criu::Installation& criu) {

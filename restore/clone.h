@@ -74,8 +74,9 @@ struct PreparedImage {
 // Thread-safe.
 class CloneStarter {
  public:
-  // `pool_size`: sandboxes of a kind that are made ahead of time.
-  CloneStarter(std::string runtime_directory, uint64_t cache_bytes, size_t pool_size)
+  // `cache_bytes`: of the pager's memory; nothing: what a running one has, or a gibibyte. `pool_size`:
+  // sandboxes of a kind that are made ahead of time.
+  CloneStarter(std::string runtime_directory, std::optional<uint64_t> cache_bytes, size_t pool_size)
       : runtime_directory_(std::move(runtime_directory)), cache_bytes_(cache_bytes), pool_size_(pool_size) {}
 
   // Jobs need their pagers for longer than this lives.
@@ -88,6 +89,8 @@ class CloneStarter {
   void ForgetImages() ABSL_LOCKS_EXCLUDED(mutex_);
   // Keeps a connection open itself, so that the pager and what it has in memory stay.
   absl::StatusOr<PagerClient> ConnectToPager(const store::Store& store) ABSL_LOCKS_EXCLUDED(mutex_);
+  // NotFound: none runs.
+  absl::StatusOr<PagerClient> ConnectToRunningPager(const store::Store& store) const;
 
  private:
   absl::StatusOr<std::shared_ptr<const PreparedImage>> Prepare(store::Store& store,
@@ -100,7 +103,9 @@ class CloneStarter {
   absl::StatusOr<SandboxPool*> Pool(const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string runtime_directory_;
-  const uint64_t cache_bytes_;
+  PagerPlace PagerOf(const store::Store& store) const;
+
+  const std::optional<uint64_t> cache_bytes_;
   const size_t pool_size_;
   absl::Mutex mutex_;
   UniqueFd stop_ ABSL_GUARDED_BY(mutex_);

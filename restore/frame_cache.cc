@@ -18,6 +18,8 @@ using store::kPageSize;
 // What one frame may push out before it is refused: room comes in whole slabs when sizes change, and one
 // small frame must not cost the cache everything.
 constexpr uint64_t kMostEvictedForOne = 8 * SlabPool::kSlabBytes;
+// Evictions for a smaller budget between which slabs are emptied and others get their turn.
+constexpr int kEvictionsAtOnce = 256;
 
 absl::Status CheckPages(FrameId frame, uint32_t pages) {
   if (pages >= 1 && pages <= store::kMaxPagesOfFrame) return absl::OkStatus();
@@ -63,7 +65,8 @@ void FrameCache::Pin::Release() {
 }
 
 absl::StatusOr<std::unique_ptr<FrameCache>> FrameCache::Make(const FrameCacheOptions& options) {
-  RK_ASSIGN_OR_RETURN(std::unique_ptr<SlabPool> pool, SlabPool::Make(options.budget_bytes, options.shared));
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<SlabPool> pool,
+                      SlabPool::Make(options.budget_bytes, options.shared, options.most_bytes));
   return std::unique_ptr<FrameCache>(new FrameCache(std::move(pool)));
 }
 
@@ -163,8 +166,12 @@ FrameCache::Pin FrameCache::Place(FrameId frame, uint32_t pages, Room room) {
     entry->own.reset(new std::byte[entry->bytes()]);
     entry->data = entry->own.get();
   }
-  ++stats_.misses;
-  stats_.miss_bytes += entry->bytes();
+  if (room == Room::kFree) {
+    ++stats_.warmed;
+  } else {
+    ++stats_.misses;
+    stats_.miss_bytes += entry->bytes();
+  }
   entries_[frame] = entry;
   return PinLocked(entry);
 }
@@ -219,7 +226,7 @@ void FrameCache::Settle(const Pin& pin, State state, const absl::Status& error) 
 
 absl::StatusOr<std::vector<size_t>> FrameCache::LoadMissing(absl::Span<const FrameId> frames,
                                                             const PagesOf& pages_of, const BulkLoader& loader,
-                                                            Room room, const FrameReady& ready) {
+                                                            const FrameReady& ready) {
   std::vector<Pin> placed(frames.size());
   absl::Mutex others_mutex;
   std::vector<size_t> others;
@@ -227,8 +234,7 @@ absl::StatusOr<std::vector<size_t>> FrameCache::LoadMissing(absl::Span<const Fra
     {
       absl::MutexLock lock(&mutex_);
       if (!entries_.contains(frames[i])) {
-        placed[i] = Place(frames[i], pages_of(frames[i]), room);
-        if (!placed[i]) return {};
+        placed[i] = Place(frames[i], pages_of(frames[i]), Room::kAny);
         return {placed[i].entry_->data, placed[i].entry_->bytes()};
       }
     }
@@ -264,7 +270,7 @@ absl::Status FrameCache::GetAll(absl::Span<const FrameId> frames, const PagesOf&
   }
   if (to_load.empty()) return absl::OkStatus();
   RK_ASSIGN_OR_RETURN(std::vector<size_t> others,
-                      LoadMissing(to_load, pages_of, loader, Room::kAny,
+                      LoadMissing(to_load, pages_of, loader,
                                   [&](size_t i, Pin pin) { return ready(missing[i], std::move(pin)); }));
   const Loader load_one = [&](FrameId frame, absl::Span<std::byte> out) {
     return loader(
@@ -297,27 +303,65 @@ absl::Status FrameCache::GetAll(const store::ImageReader& image, absl::Span<cons
   return GetAll(frames, PagesIn(image), LoadFrom(image), ready);
 }
 
-absl::Status FrameCache::Warm(absl::Span<const FrameId> list, const PagesOf& pages_of,
-                              const BulkLoader& loader) {
-  std::vector<FrameId> frames;
-  {
-    absl::MutexLock lock(&mutex_);
-    uint64_t room = pool_.budget_bytes() - pool_.bytes_in_use();
-    for (const FrameId& frame : list) {
-      const uint32_t pages = pages_of(frame);
-      if (pages == 0 || pages > store::kMaxPagesOfFrame || entries_.contains(frame)) continue;
-      const uint64_t bytes = SlabPool::SlotBytes(pages);
-      if (bytes > room) break;
-      room -= bytes;
-      frames.push_back(frame);
-    }
-  }
-  return LoadMissing(frames, pages_of, loader, Room::kFree, [](size_t, Pin) { return absl::OkStatus(); })
-      .status();
+bool FrameCache::HasRoomForWarming(uint32_t pages, uint64_t most_bytes) const {
+  return policy_.bytes() + SlabPool::SlotBytes(pages) <= std::min(most_bytes, pool_.budget_bytes());
 }
 
-absl::Status FrameCache::Warm(const store::ImageReader& image, absl::Span<const FrameId> list) {
-  return Warm(list, PagesIn(image), LoadFrom(image));
+uint64_t FrameCache::Warm(absl::Span<const FrameId> list, const PagesOf& pages_of, const Loader& loader,
+                          uint64_t most_bytes, const std::function<bool()>& go_on) {
+  uint64_t loaded = 0;
+  std::vector<std::byte> bytes(size_t{store::kMaxPagesOfFrame} * kPageSize);
+  for (const FrameId& frame : list) {
+    const uint32_t pages = pages_of(frame);
+    if (pages == 0 || pages > store::kMaxPagesOfFrame) continue;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (entries_.contains(frame)) continue;
+      if (!HasRoomForWarming(pages, most_bytes)) break;
+    }
+    if (!go_on()) break;
+    const absl::Span<std::byte> out = absl::MakeSpan(bytes).first(size_t{pages} * kPageSize);
+    if (!loader(frame, out).ok()) continue;
+    Pin pin;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (entries_.contains(frame)) continue;
+      pin = Place(frame, pages, Room::kFree);
+    }
+    if (!pin) break;
+    memcpy(pin.entry_->data, out.data(), out.size());
+    Settle(pin, State::kReady, absl::OkStatus());
+    ++loaded;
+  }
+  return loaded;
+}
+
+uint64_t FrameCache::Warm(const store::ImageReader& image, absl::Span<const FrameId> list,
+                          uint64_t most_bytes, const std::function<bool()>& go_on) {
+  const Loader loader = [&image](FrameId id, absl::Span<std::byte> out) { return image.LoadFrame(id, out); };
+  return Warm(list, PagesIn(image), loader, most_bytes, go_on);
+}
+
+absl::Status FrameCache::SetBudget(uint64_t budget_bytes) {
+  {
+    absl::MutexLock lock(&mutex_);
+    RK_RETURN_IF_ERROR(pool_.SetBudget(budget_bytes));
+    policy_.SetCapacity(pool_.budget_bytes());
+  }
+  for (;;) {
+    absl::MutexLock lock(&mutex_);
+    auto may_go = [this](const FrameId& id)
+                      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return entries_.at(id)->pins == 0; };
+    for (int i = 0; i < kEvictionsAtOnce; ++i) {
+      if (pool_.bytes_in_use() <= pool_.budget_bytes()) return absl::OkStatus();
+      const std::optional<FrameId> victim = policy_.Evict(may_go);
+      if (!victim) return absl::OkStatus();
+      const EntryPtr entry = entries_.at(*victim);
+      ++stats_.evictions;
+      Drop(entry);
+    }
+    Compact();
+  }
 }
 
 std::vector<FrameId> FrameCache::HotList(size_t max_frames) const {
@@ -333,6 +377,8 @@ FrameCacheStats FrameCache::Stats() const {
   stats.budget_bytes = pool_.budget_bytes();
   return stats;
 }
+
+uint64_t FrameCache::HugeBytes() const { return pool_storage_->HugeBytes(); }
 
 int FrameCache::file() const { return pool_storage_->file(); }
 

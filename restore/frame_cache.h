@@ -28,6 +28,7 @@ namespace rekindle::restore {
 struct FrameCacheOptions {
   uint64_t budget_bytes = 0;  // rounded down to slabs; 0 keeps nothing that nobody uses
   bool shared = false;        // so that other processes can map the frames: see FrameCache::file
+  uint64_t most_bytes = 0;    // that the budget can become later: addresses are reserved for it
 };
 
 struct FrameCacheStats {
@@ -36,6 +37,7 @@ struct FrameCacheStats {
   uint64_t hit_bytes = 0, miss_bytes = 0;
   uint64_t evictions = 0;
   uint64_t refusals = 0;  // misses for which there was no room: they were loaded into memory of their own
+  uint64_t warmed = 0;    // frames that Warm loaded; no misses
   uint64_t frames = 0, bytes = 0;                // held now
   uint64_t pinned_frames = 0, pinned_bytes = 0;  // of these, in use
   uint64_t private_bytes = 0;                    // in use outside of the budget
@@ -103,14 +105,25 @@ class FrameCache {
   absl::Status GetAll(const store::ImageReader& image, absl::Span<const store::FrameId> frames,
                       const FrameReady& ready);
 
+  // Rounded down to slabs, and no more than was reserved. Where it gets smaller, what is worth least goes;
+  // what is in use stays until its memory is wanted for something else.
+  absl::Status SetBudget(uint64_t budget_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
   FrameCacheStats Stats() const;
+  // Of the memory that is taken, in huge pages. Asks the kernel, which takes a while for a large cache.
+  uint64_t HugeBytes() const;
 
   // What a process that starts anew should load again: the frames that were used more than once, most
   // valuable first.
   std::vector<store::FrameId> HotList(size_t max_frames) const;
-  // Loads what `image` has of such a list, from its front, as long as there is free room.
-  absl::Status Warm(const store::ImageReader& image, absl::Span<const store::FrameId> list);
-  absl::Status Warm(absl::Span<const store::FrameId> list, const PagesOf& pages_of, const BulkLoader& loader);
+  // Loads what `image` has of such a list, from its front, as long as there is free room and not more than
+  // `most_bytes` are taken. On this thread, one frame at a time, and nobody who wants one of them waits for
+  // it longer than a copy lasts: this may run at a low priority. Frames that can't be loaded are left out.
+  // `go_on` is asked before each. Returns how many were loaded.
+  uint64_t Warm(const store::ImageReader& image, absl::Span<const store::FrameId> list, uint64_t most_bytes,
+                const std::function<bool()>& go_on);
+  uint64_t Warm(absl::Span<const store::FrameId> list, const PagesOf& pages_of, const Loader& loader,
+                uint64_t most_bytes, const std::function<bool()>& go_on) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Of a shared cache: the memory that frames lie in, to be mapped read-only by others (-1 where it is not
   // shared), and where in it a pin that is cached() has its pages.
@@ -129,6 +142,7 @@ class FrameCache {
   Pin HitLocked(const EntryPtr& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An entry in state kLoading, for the caller alone to fill; empty where there is no room.
   Pin Place(store::FrameId frame, uint32_t pages, Room room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasRoomForWarming(uint32_t pages, uint64_t most_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<SlabPool::Slot> FindSlot(store::FrameId frame, uint32_t pages, Room room)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Compact() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -138,8 +152,7 @@ class FrameCache {
   // is loading.
   absl::StatusOr<std::vector<size_t>> LoadMissing(absl::Span<const store::FrameId> frames,
                                                   const PagesOf& pages_of, const BulkLoader& loader,
-                                                  Room room, const FrameReady& ready)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+                                                  const FrameReady& ready) ABSL_LOCKS_EXCLUDED(mutex_);
   void Drop(const EntryPtr& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::unique_ptr<SlabPool> pool_storage_;

@@ -329,20 +329,79 @@ TEST_F(FrameCacheTest, WhatWasUsedOftenIsWarmAfterARestart) {
   // Of another image's frames nothing is known here.
   list->insert(list->begin(), {77, 5});
   auto pages_of = [](FrameId frame) { return frame.pack == 1 ? PagesOf(frame) : 0; };
-  absl::Status status = cache_->Warm(*list, pages_of, Bulk());
-  EXPECT_TRUE(status.ok()) << status;
-  EXPECT_EQ(loads_, 30u);
-  for (const FrameId& frame : hot) EXPECT_TRUE(cache_->Get(frame));
+  const auto always = [] { return true; };
+  const FrameId gone = hot[3];  // of an image that is there, but can't be read
+  const FrameCache::Loader loader = [&](FrameId frame, absl::Span<std::byte> out) {
+    if (frame == gone) return absl::DataLossError("gone");
+    ++loads_;
+    Fill(frame, out);
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(cache_->Warm(*list, pages_of, loader, UINT64_MAX, always), 29u);
+  EXPECT_EQ(loads_, 29u);
+  EXPECT_EQ(cache_->Stats().warmed, 29u);
+  EXPECT_EQ(cache_->Stats().misses, 0u);
+  for (const FrameId& frame : hot) {
+    if (frame == gone) continue;
+    FrameCache::Pin pin = cache_->Get(frame);
+    ASSERT_TRUE(pin);
+    EXPECT_TRUE(IsRight(frame, pin.bytes()));
+  }
   EXPECT_EQ(cache_->Stats().pinned_bytes, 0u);
+  // What is there is not loaded again.
+  EXPECT_EQ(cache_->Warm(*list, pages_of, loader, UINT64_MAX, always), 0u);
 
   // No more than there is room for, and nothing goes for it.
   MakeCache(2 * kSlab);
-  status = cache_->Warm(*list, pages_of, Bulk());
-  EXPECT_TRUE(status.ok()) << status;
+  cache_->Warm(*list, pages_of, loader, UINT64_MAX, always);
   EXPECT_EQ(cache_->Stats().evictions, 0u);
   EXPECT_EQ(cache_->Stats().refusals, 0u);
   EXPECT_GT(cache_->Stats().frames, 0u);
   EXPECT_LT(cache_->Stats().frames, 30u);
+
+  // No more than it was allowed, and only as long as it was.
+  MakeCache(64 * kSlab);
+  cache_->Warm(*list, pages_of, loader, 100 * kPageSize, always);
+  EXPECT_GT(cache_->Stats().bytes, 0u);
+  EXPECT_LE(cache_->Stats().bytes, 100 * kPageSize);
+  MakeCache(64 * kSlab);
+  int left = 5;
+  EXPECT_EQ(cache_->Warm(*list, pages_of, loader, UINT64_MAX, [&] { return left-- > 0; }), 4u);
+}
+
+TEST_F(FrameCacheTest, ItsBudgetCanChange) {
+  auto cache = FrameCache::Make({4 * kSlab, false, 64 * kSlab});
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  cache_ = *std::move(cache);
+  EXPECT_EQ(cache_->Stats().budget_bytes, 4 * kSlab);
+  for (const FrameId& frame : Frames(400)) ExpectLoads(frame);
+  EXPECT_LE(cache_->Stats().memory_bytes, 4 * kSlab);
+
+  ASSERT_TRUE(cache_->SetBudget(48 * kSlab).ok());
+  EXPECT_EQ(cache_->Stats().budget_bytes, 48 * kSlab);
+  for (const FrameId& frame : Frames(400)) ExpectLoads(frame);
+  EXPECT_GT(cache_->Stats().memory_bytes, 16 * kSlab);
+  EXPECT_EQ(cache_->Stats().frames, 400u);
+
+  // A smaller one holds at once, but for what is in use.
+  auto pin = Load({1, 7});
+  ASSERT_TRUE(pin.ok());
+  ASSERT_TRUE(cache_->SetBudget(3 * kSlab + 1).ok());
+  EXPECT_EQ(cache_->Stats().budget_bytes, 3 * kSlab);
+  EXPECT_LE(cache_->Stats().memory_bytes, 3 * kSlab);
+  EXPECT_TRUE(IsRight({1, 7}, pin->bytes()));
+  for (const FrameId& frame : Frames(400)) ExpectLoads(frame);
+  EXPECT_LE(cache_->Stats().memory_bytes, 3 * kSlab);
+  ASSERT_TRUE(cache_->SetBudget(0).ok());
+  EXPECT_LE(cache_->Stats().frames, 1u);
+  EXPECT_TRUE(IsRight({1, 7}, pin->bytes()));
+  pin->Release();
+  ExpectLoads({1, 8});
+  // No more than was reserved.
+  ASSERT_TRUE(cache_->SetBudget(UINT64_MAX).ok());
+  EXPECT_EQ(cache_->Stats().budget_bytes, 64 * kSlab);
+  for (const FrameId& frame : Frames(100)) ExpectLoads(frame);
+  EXPECT_LE(cache_->HugeBytes(), cache_->Stats().budget_bytes);
 }
 
 TEST(FrameList, DamageIsNoticed) {
@@ -453,7 +512,8 @@ TEST_F(FrameCacheOfImageTest, HoldsTheImagesOwnFrames) {
 
   auto another = FrameCache::Make({16 * kSlab, false});
   RK_ASSERT_OK(another);
-  RK_ASSERT_OK((*another)->Warm(**reader, (*cache)->HotList(100)));
+  EXPECT_EQ((*another)->Warm(**reader, (*cache)->HotList(100), UINT64_MAX, [] { return true; }),
+            frames.size());
   EXPECT_EQ((*another)->Stats().frames, frames.size());
 }
 

@@ -40,7 +40,8 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
             UniqueFd keeper);
 
   const std::string& id() const { return options_.id; }
-  const LazyImage& image() const { return *image_; }
+  LazyImage& image() { return *image_; }
+  bool running() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Begins to listen for CRIU.
   void Start();
@@ -85,7 +86,6 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   // Those that have ended or run another program.
   void LetGoOfTasks() ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<std::shared_ptr<LazyTask>> Tasks() const ABSL_LOCKS_EXCLUDED(mutex_);
-  bool running() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What is put in: pages of a run of a task.
   struct Piece {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/restore.h"
@@ -83,6 +84,7 @@ bool LazyImage::Learned() const {
 absl::Status LazyImage::Learn(store::Store& store, const std::vector<Touched>& touched) {
   WorkingSetRecorder recorder;
   absl::MutexLock lock(&mutex_);
+  if (forgotten_) return absl::OkStatus();
   // What was in place could not be seen to be touched: it keeps its place.
   for (const TouchedRun& run : working_set_.runs) {
     recorder.Add(working_set_.objects[run.object], run.address, run.pages);
@@ -93,9 +95,25 @@ absl::Status LazyImage::Learn(store::Store& store, const std::vector<Touched>& t
     recorder.Add(ObjectOf(page.pid),
                  pages.runs()[run].address + (page.number - pages.FirstNumberOf(run)) * store::kPageSize, 1);
   }
-  working_set_ = Merge(working_set_, recorder.Take());
+  WorkingSet recording = recorder.Take();
+  recording.recorded_unix_ns = UnixNanos();
+  working_set_ = Merge(working_set_, recording);
   pieces_ = std::make_shared<const Pieces>(PiecesOf(working_set_));
   return store.PutNote(reader_->info(), store::kWorkingSetNote, working_set_.Encode());
+}
+
+bool LazyImage::ForgetWorkingSet() {
+  absl::MutexLock lock(&mutex_);
+  working_set_ = WorkingSet();
+  pieces_ = std::make_shared<const Pieces>();
+  return !std::exchange(forgotten_, true);
+}
+
+LazyImage::Recorded LazyImage::recorded() const {
+  absl::MutexLock lock(&mutex_);
+  Recorded recorded{0, working_set_.recordings, working_set_.recorded_unix_ns};
+  for (const Piece& piece : *pieces_) recorded.pages += piece.pages;
+  return recorded;
 }
 
 std::shared_ptr<const TaskPages> LazyImage::PagesOf(pid_t pid) const {

@@ -57,6 +57,15 @@ class LazyImage {
     uint64_t number = 0;  // of a page of the task
   };
   absl::Status Learn(store::Store& store, const std::vector<Touched>& touched) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The working set was dropped: what is recorded by copies that had it in place is kept no more.
+  // False: that was said before.
+  bool ForgetWorkingSet() ABSL_LOCKS_EXCLUDED(mutex_);
+  struct Recorded {
+    uint64_t pages = 0;       // that come while it runs
+    uint32_t recordings = 0;  // 0: there is no working set
+    int64_t recorded_unix_ns = 0;
+  };
+  Recorded recorded() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   static std::string ObjectOf(pid_t pid);
@@ -66,6 +75,7 @@ class LazyImage {
   std::map<pid_t, std::shared_ptr<const TaskPages>> tasks_;
   std::vector<std::pair<store::FrameId, std::vector<Written>>> written_;
   mutable absl::Mutex mutex_;
+  bool forgotten_ ABSL_GUARDED_BY(mutex_) = false;
   WorkingSet working_set_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Pieces> pieces_ ABSL_GUARDED_BY(mutex_);
 };

@@ -29,6 +29,13 @@ using Json = nlohmann::json;
 constexpr size_t kMostImages = 64;
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 constexpr int kBackgroundNice = 19;
+constexpr absl::Duration kSaveHotList = absl::Minutes(1);
+constexpr absl::Duration kLookWhetherStarting = absl::Milliseconds(10);
+
+// What the cache can ever be made to hold.
+uint64_t MachineMemory() {
+  return static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
 
 // A connection of Rekindle's.
 class Client : public PagerSource {
@@ -64,7 +71,17 @@ class Client : public PagerSource {
     const std::string what = request.at("do");
     if (what == "attach") return Attach(request, descriptors, answer);
     if (what == "stats") {
-      *answer = Json::parse(pager_.Stats());
+      *answer = Json::parse(pager_.Stats(request.value("clones", true)));
+      return absl::OkStatus();
+    }
+    if (what == "forget") {
+      RK_ASSIGN_OR_RETURN(bool dropped, pager_.DropWorkingSet(request.at("image")));
+      *answer = {{"dropped", dropped}};
+      return absl::OkStatus();
+    }
+    if (what == "resize") {
+      RK_RETURN_IF_ERROR(pager_.cache().SetBudget(request.at("cache_bytes")));
+      *answer = {{"cache_bytes", pager_.cache().Stats().budget_bytes}};
       return absl::OkStatus();
     }
     if (what == "timeline") {
@@ -84,9 +101,6 @@ class Client : public PagerSource {
       *answer = {{"pages", pages}, {"seconds", watch.seconds()}};
     } else if (what == "ready") {
       clone->EndRecording();
-    } else if (what == "fill") {
-      RK_ASSIGN_OR_RETURN(uint64_t pages, clone->FillAll());
-      *answer = {{"pages", pages}};
     } else {
       return absl::UnimplementedError(absl::StrCat("the pager does not know '", what, "'"));
     }
@@ -180,7 +194,11 @@ absl::StatusOr<std::unique_ptr<Pager>> Pager::Make(const PagerOptions& options, 
   store_options.path = options.store;
   store_options.create = false;
   RK_ASSIGN_OR_RETURN(pager->store_, store::Store::Open(store_options));
-  RK_ASSIGN_OR_RETURN(pager->cache_, FrameCache::Make({options.cache_bytes}));
+  auto cache = FrameCache::Make({options.cache_bytes, false, MachineMemory()});
+  // Where addresses are limited (ulimit -v), it can't grow later.
+  if (!cache.ok()) cache = FrameCache::Make({options.cache_bytes});
+  RK_ASSIGN_OR_RETURN(pager->cache_, std::move(cache));
+  pager->warmer_ = std::make_unique<CacheWarmer>(pager->store_->path(), *pager->cache_);
   pager->epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
   if (!pager->epoll_.valid()) return ErrnoStatus(errno, "starting the pager");
   pager->Add(std::make_shared<ClientListener>(*pager, std::move(listener)));
@@ -269,7 +287,8 @@ void Pager::Run() {
     threads_.emplace_back([this] { Work(); });
   threads_.emplace_back([this] { FillInBackground(); });
   threads_.emplace_back([this] { PrefetchInBackground(); });
-  absl::Time used = absl::Now();
+  threads_.emplace_back([this] { WarmInBackground(); });
+  absl::Time used = absl::Now(), saved = used;
   for (;;) {
     absl::SleepFor(kTick);
     bool busy = clients_ > 0;
@@ -277,35 +296,114 @@ void Pager::Run() {
       absl::MutexLock lock(&mutex_);
       busy |= !clones_.empty();
     }
-    if (busy) used = absl::Now();
-    if (absl::Now() - used > options_.idle_exit) break;
+    const absl::Time now = absl::Now();
+    if (busy) used = now;
+    if (now - used > options_.idle_exit) break;
+    if (now - saved > kSaveHotList) {
+      SaveHotList();
+      saved = now;
+    }
   }
   {
     absl::MutexLock lock(&mutex_);
     stop_ = true;
   }
   for (std::thread& thread : threads_) thread.join();
+  SaveHotList();
 }
 
 absl::StatusOr<std::shared_ptr<LazyImage>> Pager::OpenImage(const std::string& image) {
+  for (;;) {
+    uint64_t dropped;
+    {
+      absl::MutexLock lock(&mutex_);
+      dropped = working_sets_dropped_;
+      auto found = images_.find(image);
+      if (found != images_.end()) {
+        auto place = std::find(image_order_.begin(), image_order_.end(), image);
+        std::rotate(place, place + 1, image_order_.end());
+        return found->second;
+      }
+    }
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyImage> opened, LazyImage::Open(*store_, image));
+    absl::MutexLock lock(&mutex_);
+    if (dropped != working_sets_dropped_) continue;  // it may have one that has just been dropped
+    auto [place, added] = images_.try_emplace(image, std::move(opened));
+    const std::shared_ptr<LazyImage> kept = place->second;
+    if (added) image_order_.push_back(image);
+    if (image_order_.size() > kMostImages) {
+      images_.erase(image_order_.front());
+      image_order_.erase(image_order_.begin());
+    }
+    return kept;
+  }
+}
+
+absl::StatusOr<bool> Pager::DropWorkingSet(const std::string& image) {
+  bool dropped = false;
+  do {
+    absl::Status removed = store_->RemoveNote(image, store::kWorkingSetNote);
+    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+    dropped |= removed.ok();
+    // Whoever had it may have put it back before it was told.
+  } while (ForgetWorkingSet(image));
+  return dropped;
+}
+
+bool Pager::ForgetWorkingSet(const std::string& image) {
+  std::shared_ptr<LazyImage> opened;
+  std::vector<std::shared_ptr<LazyClone>> clones;
   {
     absl::MutexLock lock(&mutex_);
+    ++working_sets_dropped_;
     auto found = images_.find(image);
     if (found != images_.end()) {
-      auto place = std::find(image_order_.begin(), image_order_.end(), image);
-      std::rotate(place, place + 1, image_order_.end());
-      return found->second;
+      opened = std::move(found->second);
+      images_.erase(found);
+      image_order_.erase(std::find(image_order_.begin(), image_order_.end(), image));
     }
+    for (const auto& [id, clone] : clones_) clones.push_back(clone);
   }
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyImage> opened, LazyImage::Open(*store_, image));
-  absl::MutexLock lock(&mutex_);
-  auto [place, added] = images_.try_emplace(image, opened);
-  if (added) image_order_.push_back(image);
-  if (image_order_.size() > kMostImages) {
-    images_.erase(image_order_.front());
-    image_order_.erase(image_order_.begin());
+  bool anybody = opened != nullptr && opened->ForgetWorkingSet();
+  for (const std::shared_ptr<LazyClone>& clone : clones) {
+    if (clone->image().reader().info().digest == image) anybody |= clone->image().ForgetWorkingSet();
   }
-  return opened;
+  return anybody;
+}
+
+bool Pager::MayWarm() {
+  while (!stop_) {
+    std::vector<std::shared_ptr<LazyClone>> clones;
+    bool starting;
+    {
+      absl::MutexLock lock(&mutex_);
+      starting = !prefetches_.empty();
+      for (const auto& [id, clone] : clones_) clones.push_back(clone);
+    }
+    for (const std::shared_ptr<LazyClone>& clone : clones) starting |= !clone->running();
+    if (!starting) return true;
+    absl::SleepFor(kLookWhetherStarting);
+  }
+  return false;
+}
+
+void Pager::WarmInBackground() {
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kBackgroundNice);
+  auto open = [this](const std::string& image) -> absl::StatusOr<std::shared_ptr<const store::ImageReader>> {
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyImage> opened, OpenImage(image));
+    const store::ImageReader* reader = &opened->reader();
+    return std::shared_ptr<const store::ImageReader>(std::move(opened), reader);
+  };
+  warmer_->Warm(open, [this] { return MayWarm(); });
+}
+
+void Pager::SaveHotList() {
+  std::vector<std::string> images;
+  {
+    absl::MutexLock lock(&mutex_);
+    images.assign(image_order_.rbegin(), image_order_.rend());
+  }
+  warmer_->Save(images);
 }
 
 void Pager::AddClone(std::shared_ptr<LazyClone> clone) {
@@ -354,7 +452,7 @@ void Pager::WakeFiller() {
   filler_woken_ = true;
 }
 
-std::string Pager::Stats() {
+std::string Pager::Stats(bool with_clones) {
   std::vector<std::shared_ptr<LazyClone>> clones;
   Json json;
   {
@@ -363,9 +461,13 @@ std::string Pager::Stats() {
     json["clones_served"] = clones_served_;
     json["images"] = images_.size();
   }
+  json["serving"] = clones.size();
   json["clones"] = Json::array();
+  uint64_t missing = 0;
   for (const std::shared_ptr<LazyClone>& clone : clones) {
     const LazyClone::Numbers n = clone->numbers();
+    missing += n.missing;
+    if (!with_clones) continue;
     json["clones"].push_back({{"clone", clone->id()},
                               {"pages", n.pages},
                               {"missing", n.missing},
@@ -376,6 +478,7 @@ std::string Pager::Stats() {
                               {"processes", n.processes},
                               {"running", n.running}});
   }
+  json["missing"] = missing;
   const FrameCacheStats cache = cache_->Stats();
   json["cache"] = {{"hits", cache.hits},
                    {"misses", cache.misses},
@@ -388,6 +491,9 @@ std::string Pager::Stats() {
                    {"pinned_bytes", cache.pinned_bytes},
                    {"private_bytes", cache.private_bytes},
                    {"memory_bytes", cache.memory_bytes},
+                   {"huge_bytes", cache_->HugeBytes()},
+                   {"warmed", cache.warmed},
+                   {"warming", warmer_->warming()},
                    {"budget_bytes", cache.budget_bytes}};
   return json.dump();
 }

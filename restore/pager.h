@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "base/unique_fd.h"
 #include "dedup_store/store.h"
+#include "restore/cache_warmer.h"
 #include "restore/frame_cache.h"
 #include "restore/lazy_image.h"
 
@@ -67,18 +68,28 @@ class Pager {
   void PrefetchFor(std::shared_ptr<LazyClone> clone) ABSL_LOCKS_EXCLUDED(mutex_);
   FrameCache& cache() { return *cache_; }
   store::Store& store() { return *store_; }
-  std::string Stats() ABSL_LOCKS_EXCLUDED(mutex_);  // JSON
+  // JSON; `clones`: with numbers of each.
+  std::string Stats(bool clones) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Drops the working set of the image with this digest. False: none was recorded.
+  absl::StatusOr<bool> DropWorkingSet(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   Pager() = default;
   void Work();
   void FillInBackground();
   void PrefetchInBackground();
+  void WarmInBackground();
+  // Waits while copies are being started. False: the pager is about to end.
+  bool MayWarm() ABSL_LOCKS_EXCLUDED(mutex_);
+  void SaveHotList() ABSL_LOCKS_EXCLUDED(mutex_);
+  // False: nobody here had it.
+  bool ForgetWorkingSet(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasPrefetches() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !prefetches_.empty() || stop_; }
 
   PagerOptions options_;
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<FrameCache> cache_;
+  std::unique_ptr<CacheWarmer> warmer_;
   UniqueFd epoll_;
   std::atomic<int> clients_{0};
   std::atomic<bool> stop_{false};
@@ -92,6 +103,7 @@ class Pager {
   std::deque<std::shared_ptr<LazyClone>> prefetches_ ABSL_GUARDED_BY(mutex_);
   bool filler_woken_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t clones_served_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t working_sets_dropped_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::thread> threads_;
 };
 

@@ -62,6 +62,13 @@ absl::StatusOr<PagerClient> PagerClient::Connect(const PagerPlace& place, Subpro
   return PagerClient(*std::move(socket));
 }
 
+absl::StatusOr<PagerClient> PagerClient::ConnectToRunning(const PagerPlace& place) {
+  RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(kProgram));
+  RK_ASSIGN_OR_RETURN(std::string path, SocketPath(place, program));
+  RK_ASSIGN_OR_RETURN(UniqueFd socket, ConnectForPackets(path));
+  return PagerClient(std::move(socket));
+}
+
 absl::StatusOr<Packet> PagerClient::Ask(const std::string& request, const std::vector<int>& descriptors) {
   absl::Status sent = SendPacket(socket_.get(), request, descriptors);
   if (!sent.ok()) return Annotate(sent, "asking the pager");
@@ -109,19 +116,43 @@ absl::Status PagerClient::Ready(const std::string& clone) {
   return Ask(Json{{"do", "ready"}, {"clone", clone}}.dump()).status();
 }
 
-absl::StatusOr<uint64_t> PagerClient::FillAll(const std::string& clone) {
-  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "fill"}, {"clone", clone}}.dump()));
-  return Json::parse(answer.bytes).value("pages", uint64_t{0});
-}
-
 absl::StatusOr<rekindle::Timeline> PagerClient::Timeline() {
   RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "timeline"}}.dump()));
   return PagerRecord::Decode(answer.bytes);
 }
 
-absl::StatusOr<std::string> PagerClient::Stats() {
-  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "stats"}}.dump()));
-  return std::move(answer.bytes);
+absl::StatusOr<PagerClient::Numbers> PagerClient::Stats() {
+  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "stats"}, {"clones", false}}.dump()));
+  const Json json = Json::parse(answer.bytes), none = Json::object();
+  auto number = [](const Json& of, const char* name) { return of.value(name, uint64_t{0}); };
+  Numbers numbers;
+  numbers.clones = number(json, "serving");
+  numbers.missing_pages = number(json, "missing");
+  numbers.clones_served = number(json, "clones_served");
+  numbers.images = number(json, "images");
+  const Json cache = json.value("cache", none);
+  numbers.cache.hits = number(cache, "hits");
+  numbers.cache.misses = number(cache, "misses");
+  numbers.cache.evictions = number(cache, "evictions");
+  numbers.cache.refusals = number(cache, "refusals");
+  numbers.cache.frames = number(cache, "frames");
+  numbers.cache.warmed = number(cache, "warmed");
+  numbers.cache.bytes = number(cache, "bytes");
+  numbers.cache.memory_bytes = number(cache, "memory_bytes");
+  numbers.cache.budget_bytes = number(cache, "budget_bytes");
+  numbers.huge_bytes = number(cache, "huge_bytes");
+  numbers.warming = cache.value("warming", false);
+  return numbers;
+}
+
+absl::StatusOr<bool> PagerClient::DropWorkingSet(const std::string& image) {
+  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "forget"}, {"image", image}}.dump()));
+  return Json::parse(answer.bytes).value("dropped", false);
+}
+
+absl::StatusOr<uint64_t> PagerClient::Resize(uint64_t cache_bytes) {
+  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "resize"}, {"cache_bytes", cache_bytes}}.dump()));
+  return Json::parse(answer.bytes).value("cache_bytes", uint64_t{0});
 }
 
 }  // namespace rekindle::restore

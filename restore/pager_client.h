@@ -12,6 +12,7 @@
 #include "base/subprocess.h"
 #include "base/timeline.h"
 #include "base/unique_fd.h"
+#include "restore/frame_cache.h"
 
 namespace rekindle::restore {
 
@@ -27,6 +28,8 @@ class PagerClient {
   // A pager of another build of Rekindle is left to the jobs that it has, and one of this build is used.
   // One that had to be started is handed to `started`, to be waited for when it ends.
   static absl::StatusOr<PagerClient> Connect(const PagerPlace& place, Subprocess* started);
+  // NotFound: none runs.
+  static absl::StatusOr<PagerClient> ConnectToRunning(const PagerPlace& place);
 
   // From now on CRIU's lazy restore of `image` on the socket `listener` is served. `keeper` is the sandbox's.
   // Returns how many pages will come in while the job runs.
@@ -46,10 +49,21 @@ class PagerClient {
   absl::StatusOr<Prefilled> Prefill(const std::string& clone, const std::vector<pid_t>& pids,
                                     const std::vector<UniqueFd>& processes);
   absl::Status Ready(const std::string& clone);
-  absl::StatusOr<uint64_t> FillAll(const std::string& clone);
   // What the pager has done until now for the clone that was attached over this connection.
   absl::StatusOr<rekindle::Timeline> Timeline();
-  absl::StatusOr<std::string> Stats();  // JSON
+  struct Numbers {
+    uint64_t clones = 0, missing_pages = 0;  // being served; of these
+    uint64_t clones_served = 0, images = 0;
+    FrameCacheStats cache;
+    uint64_t huge_bytes = 0;
+    bool warming = false;
+  };
+  absl::StatusOr<Numbers> Stats();
+  // Drops the working set of the image with this digest: the pager may have it, and put it back. False: none
+  // was recorded.
+  absl::StatusOr<bool> DropWorkingSet(const std::string& image);
+  // Of the cache. Returns the size that it has now.
+  absl::StatusOr<uint64_t> Resize(uint64_t cache_bytes);
 
  private:
   explicit PagerClient(UniqueFd socket) : socket_(std::move(socket)) {}

@@ -10,8 +10,9 @@
 //   ready {clone}: the job has answered; what it touched up to now is its working set
 //   timeline: what was done until now for the clone that was attached over this connection with timeline
 //          -> see PagerRecord::Encode
-//   fill {clone}: puts in all that is missing, now -> {pages}
-//   stats -> see Pager::Stats
+//   forget {image}: drops its working set, whoever has it -> {dropped: there was one}
+//   resize {cache_bytes} -> {cache_bytes: what the cache has now}
+//   stats {clones: with numbers of each} -> see Pager::Stats
 #pragma once
 
 namespace rekindle::restore {

@@ -9,8 +9,12 @@
 #include <cerrno>
 #include <iterator>
 #include <string>
+#include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/file.h"
 #include "base/status.h"
 
@@ -48,8 +52,9 @@ absl::StatusOr<UniqueFd> ReadOnly(int fd) { return OpenFile(absl::StrCat("/proc/
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SlabPool>> SlabPool::Make(uint64_t budget_bytes, bool shared) {
-  const size_t slabs = budget_bytes / kSlabBytes;
+absl::StatusOr<std::unique_ptr<SlabPool>> SlabPool::Make(uint64_t budget_bytes, bool shared,
+                                                         uint64_t most_bytes) {
+  const size_t slabs = std::max(budget_bytes, most_bytes) / kSlabBytes;
   if (slabs == 0) {
     return std::unique_ptr<SlabPool>(new SlabPool(nullptr, 0, nullptr, 0, UniqueFd()));
   }
@@ -59,8 +64,8 @@ absl::StatusOr<std::unique_ptr<SlabPool>> SlabPool::Make(uint64_t budget_bytes, 
   };
   // One slab more, so that the first one can begin at a multiple of its size.
   const size_t mapping_bytes = (slabs + 1) * kSlabBytes;
-  void* mapping = mmap(nullptr, mapping_bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  // Without access it is nothing but addresses, whatever the kernel's rules for promising memory.
+  void* mapping = mmap(nullptr, mapping_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) return failed("reserving addresses");
   const auto at = reinterpret_cast<uintptr_t>(mapping);
   auto* base = reinterpret_cast<std::byte*>((at + kSlabBytes - 1) / kSlabBytes * kSlabBytes);
@@ -69,9 +74,9 @@ absl::StatusOr<std::unique_ptr<SlabPool>> SlabPool::Make(uint64_t budget_bytes, 
     UniqueFd file(memfd_create("rekindle-frames", MFD_CLOEXEC));
     auto read_only = file.valid() ? ReadOnly(file.get()) : failed("making a file in memory");
     absl::Status status = read_only.status();
-    if (status.ok() && (ftruncate(file.get(), static_cast<off_t>(slabs * kSlabBytes)) != 0 ||
-                        mmap(base, slabs * kSlabBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                             file.get(), 0) == MAP_FAILED)) {
+    if (status.ok() &&
+        (ftruncate(file.get(), static_cast<off_t>(slabs * kSlabBytes)) != 0 ||
+         mmap(base, slabs * kSlabBytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file.get(), 0) == MAP_FAILED)) {
       status = failed("mapping a file in memory");
     }
     if (!status.ok()) {
@@ -82,8 +87,10 @@ absl::StatusOr<std::unique_ptr<SlabPool>> SlabPool::Make(uint64_t budget_bytes, 
   }
   // Without them all works, at more page faults.
   (void)madvise(base, slabs * kSlabBytes, MADV_HUGEPAGE);
-  return std::unique_ptr<SlabPool>(
+  std::unique_ptr<SlabPool> pool(
       new SlabPool(static_cast<std::byte*>(mapping), mapping_bytes, base, slabs, std::move(for_others)));
+  RK_RETURN_IF_ERROR(pool->SetBudget(budget_bytes));
+  return pool;
 }
 
 SlabPool::SlabPool(std::byte* mapping, size_t mapping_bytes, std::byte* base, size_t slabs, UniqueFd file)
@@ -103,10 +110,45 @@ SlabPool::~SlabPool() {
 
 uint32_t SlabPool::SlotBytes(uint32_t pages) { return kClassPages[kClassOf[pages]] * kPageSize; }
 
+absl::Status SlabPool::SetBudget(uint64_t budget_bytes) {
+  const size_t slabs = std::min<uint64_t>(budget_bytes / kSlabBytes, slabs_.size());
+  if (slabs > accessible_slabs_) {
+    if (mprotect(base_ + accessible_slabs_ * kSlabBytes, (slabs - accessible_slabs_) * kSlabBytes,
+                 PROT_READ | PROT_WRITE) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("getting memory for a cache of ", slabs * kSlabBytes,
+                                             " bytes (a smaller one may go)"));
+    }
+    accessible_slabs_ = slabs;
+  }
+  budget_slabs_ = slabs;
+  return absl::OkStatus();
+}
+
+uint64_t SlabPool::HugeBytes() const {
+  auto text = ReadFile("/proc/self/smaps");
+  if (!text.ok() || slabs_.empty()) return 0;
+  const uint64_t base = reinterpret_cast<uintptr_t>(base_), end = base + slabs_.size() * kSlabBytes;
+  uint64_t bytes = 0;
+  bool ours = false;
+  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    const std::pair<absl::string_view, absl::string_view> range =
+        absl::StrSplit(words.empty() ? absl::string_view() : words[0], absl::MaxSplits('-', 1));
+    uint64_t begin = 0, kilobytes = 0;
+    if (!range.second.empty() && absl::SimpleHexAtoi(range.first, &begin)) {
+      ours = begin >= base && begin < end;
+    } else if (ours && words.size() > 1 && (words[0] == "AnonHugePages:" || words[0] == "ShmemPmdMapped:") &&
+               absl::SimpleAtoi(words[1], &kilobytes)) {
+      bytes += kilobytes << 10;
+    }
+  }
+  return bytes;
+}
+
 std::optional<SlabPool::Slot> SlabPool::Allocate(uint32_t pages, store::FrameId owner) {
   const uint8_t size_class = kClassOf[pages];
   if (!partial_[size_class].empty()) return Take(partial_[size_class].back(), owner);
-  if (free_.empty()) return std::nullopt;
+  if (slabs_in_use() >= budget_slabs_) return std::nullopt;
   const uint32_t index = free_.back();
   free_.pop_back();
   if (resident_free_ > 0) --resident_free_;

@@ -27,10 +27,11 @@ class SlabPool {
     uint16_t index = 0;
   };
 
-  // Reserves addresses for as many slabs as `budget_bytes` has room for; memory is taken when it is used.
-  // `shared`: as a file in memory, which other processes can map; the kernel then backs it with huge pages
-  // only where the administrator allows that for such files.
-  static absl::StatusOr<std::unique_ptr<SlabPool>> Make(uint64_t budget_bytes, bool shared);
+  // Reserves addresses for as many slabs as `budget_bytes` (or, to be able to grow, `most_bytes`) has room
+  // for; memory is taken when it is used. `shared`: as a file in memory, which other processes can map; the
+  // kernel then backs it with huge pages only where the administrator allows that for such files.
+  static absl::StatusOr<std::unique_ptr<SlabPool>> Make(uint64_t budget_bytes, bool shared,
+                                                        uint64_t most_bytes = 0);
   ~SlabPool();
   SlabPool(const SlabPool&) = delete;
   SlabPool& operator=(const SlabPool&) = delete;
@@ -49,8 +50,13 @@ class SlabPool {
   // A free slot for one of that slab's frames in another slab.
   std::optional<Slot> AllocateBeside(uint32_t slab, store::FrameId owner);
 
-  uint64_t budget_bytes() const { return slabs_.size() * kSlabBytes; }
-  uint64_t bytes_in_use() const { return (slabs_.size() - free_.size()) * kSlabBytes; }
+  // At most what was reserved. Of a smaller one no new slabs are taken until fewer are in use.
+  absl::Status SetBudget(uint64_t budget_bytes);
+  uint64_t budget_bytes() const { return budget_slabs_ * kSlabBytes; }
+  uint64_t bytes_in_use() const { return slabs_in_use() * kSlabBytes; }
+
+  // Of the memory, in huge pages. Asks the kernel, which takes a while for much memory.
+  uint64_t HugeBytes() const;
 
   int file() const { return file_.get(); }  // read-only; -1 unless shared
   uint64_t OffsetOf(const std::byte* memory) const { return static_cast<uint64_t>(memory - base_); }
@@ -65,6 +71,7 @@ class SlabPool {
   };
 
   SlabPool(std::byte* mapping, size_t mapping_bytes, std::byte* base, size_t slabs, UniqueFd file);
+  size_t slabs_in_use() const { return slabs_.size() - free_.size(); }
   Slot Take(uint32_t slab, store::FrameId owner);
   void AddPartial(uint32_t slab);
   void DropPartial(uint32_t slab);
@@ -75,7 +82,11 @@ class SlabPool {
   std::byte* const base_;  // aligned to kSlabBytes
   const UniqueFd file_;
   std::vector<Slab> slabs_;
-  std::vector<uint32_t> free_;                  // the last one is taken next
+  size_t budget_slabs_ = 0;      // of these, that may be in use
+  size_t accessible_slabs_ = 0;  // of these, from the first on: the most that the budget ever was
+  // The last one is taken next; those that never were in use after all others, the lowest number first: none
+  // beyond the accessible ones is taken.
+  std::vector<uint32_t> free_;
   size_t resident_free_ = 0;                    // of free_, at its end
   std::vector<std::vector<uint32_t>> partial_;  // by class: slabs with a free slot and a live one
   std::vector<uint32_t> free_slots_;            // by class: in these

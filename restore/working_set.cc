@@ -16,7 +16,8 @@ using store::kPageSize;
 namespace {
 
 constexpr char kMagic[] = {'R', 'K', 'W', 'S'};
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kVersion = 2;
+constexpr uint64_t kVersionWithoutTime = 1;
 constexpr uint64_t kMaxNameBytes = 4096;
 constexpr uint64_t kEndOfPages = uint64_t{1} << 52;  // of 2^64 bytes
 constexpr uint64_t kMaxRunPages = std::numeric_limits<uint32_t>::max();
@@ -103,8 +104,9 @@ uint64_t WorkingSet::pages() const {
 std::string WorkingSet::Encode() const {
   store::Encoder encoder;
   encoder.Raw(kMagic, sizeof kMagic);
-  encoder.Varint(kVersion);
+  encoder.Varint(recorded_unix_ns == 0 ? kVersionWithoutTime : kVersion);
   encoder.Varint(recordings);
+  if (recorded_unix_ns != 0) encoder.Signed(recorded_unix_ns);
   encoder.Varint(objects.size());
   for (const std::string& object : objects) encoder.String(object);
   encoder.Varint(runs.size());
@@ -135,6 +137,7 @@ absl::StatusOr<WorkingSet> WorkingSet::Decode(absl::string_view bytes) {
     return absl::FailedPreconditionError("the working set is of a newer Rekindle");
   }
   const uint64_t recordings = decoder.Varint();
+  const int64_t recorded_unix_ns = version == kVersionWithoutTime ? 0 : decoder.Signed();
   const uint64_t object_count = decoder.Varint();
   if (!decoder.ok() || recordings > std::numeric_limits<uint32_t>::max() ||
       object_count > decoder.remaining()) {
@@ -168,6 +171,7 @@ absl::StatusOr<WorkingSet> WorkingSet::Decode(absl::string_view bytes) {
     ends[object] = first + pages;
   }
   WorkingSet set = list.Take(static_cast<uint32_t>(recordings));
+  set.recorded_unix_ns = recorded_unix_ns;
   // Runs that overlap, names without runs or twice, numbers written longer than they are: nobody wrote that.
   if (!decoder.AtEnd() || set.Encode() != bytes) return damaged;
   return set;
@@ -222,8 +226,10 @@ WorkingSet Merge(const WorkingSet& older, const WorkingSet& newer) {
     list.Append(older.objects[run.object], first, first + run.pages, recent);
   }
   const uint64_t recordings = uint64_t{older.recordings} + newer.recordings;
-  return list.Take(
-      static_cast<uint32_t>(std::min<uint64_t>(recordings, std::numeric_limits<uint32_t>::max())));
+  WorkingSet merged =
+      list.Take(static_cast<uint32_t>(std::min<uint64_t>(recordings, std::numeric_limits<uint32_t>::max())));
+  merged.recorded_unix_ns = newer.recorded_unix_ns;
+  return merged;
 }
 
 WorkingSet Clip(const WorkingSet& set,
@@ -243,7 +249,9 @@ WorkingSet Clip(const WorkingSet& set,
                   run.recent);
     }
   }
-  return list.Take(set.recordings);
+  WorkingSet clipped = list.Take(set.recordings);
+  clipped.recorded_unix_ns = set.recorded_unix_ns;
+  return clipped;
 }
 
 }  // namespace rekindle::restore

@@ -32,6 +32,7 @@ struct WorkingSet {
   std::vector<std::string> objects;  // names of paged objects, in the order of their first runs
   std::vector<TouchedRun> runs;      // in the order of the first touch; no page is in two of them
   uint32_t recordings = 0;           // that it was made from
+  int64_t recorded_unix_ns = 0;      // the last of them; 0: not known
 
   bool empty() const { return runs.empty(); }
   uint64_t pages() const;
@@ -61,7 +62,7 @@ class WorkingSetRecorder {
 
 // What is known after one more recording: the pages of the newer one in its order, then those that only the
 // older one has in that one's order. What none of the last kRecordingsRemembered recordings touched is left
-// out.
+// out. The time is the newer one's.
 WorkingSet Merge(const WorkingSet& older, const WorkingSet& newer);
 
 // What of it lies in the pages that `pages_of` gives for an object: ascending ones, none for an object that

@@ -81,6 +81,24 @@ TEST(WorkingSet, KeepsTheOrderOfFirstTouches) {
   EXPECT_TRUE(recorder.Take().empty());
 }
 
+TEST(WorkingSet, KnowsWhenItWasRecorded) {
+  WorkingSet older = Record({{"a", Page(1)}}), newer = Record({{"a", Page(2)}});
+  older.recorded_unix_ns = 1'700'000'000'123'456'789;
+  newer.recorded_unix_ns = older.recorded_unix_ns + 5;
+  ExpectComesBack(older);
+  EXPECT_EQ(Merge(older, newer).recorded_unix_ns, newer.recorded_unix_ns);
+  EXPECT_EQ(Clip(older,
+                 [](absl::string_view) {
+                   return std::vector<PageRun>{{Page(1), 1}};
+                 })
+                .recorded_unix_ns,
+            older.recorded_unix_ns);
+  // Those of before times were kept are read as well.
+  older.recorded_unix_ns = 0;
+  EXPECT_EQ(older.Encode()[4], 1);
+  ExpectComesBack(older);
+}
+
 TEST(WorkingSet, IsAsAPageByPageModelHasIt) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     const Pages a = Random(seed, 300, 150), b = Random(seed + 100, 300, 150);
@@ -207,7 +225,7 @@ TEST(WorkingSet, EachOddityIsRefused) {
        }) {
     EXPECT_TRUE(absl::IsDataLoss(decode(runs))) << testing::PrintToString(runs);
   }
-  EXPECT_TRUE(absl::IsFailedPrecondition(WorkingSet::Decode(std::string("RKWS\x02", 5)).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(WorkingSet::Decode(std::string("RKWS\x03", 5)).status()));
 }
 
 }  // namespace
