@@ -129,7 +129,7 @@ class Parser {
     AddImageCommands();
     AddStoreCommands();
     gpu_.AddTo(app_);
-    template_.AddTo(app_);
+    template_.AddTo(app_, &timeline_);
   }
 
   ParsedArguments Parse(const std::vector<std::string>& arguments,
@@ -156,6 +156,8 @@ class Parser {
       return parsed;
     }
     parsed.invocation.command = std::move(command_);
+    parsed.invocation.timeline = timeline_;
+    parsed.invocation.timeline.trace_file = Absolute(timeline_.trace_file, working_directory_);
     return parsed;
   }
 
@@ -216,6 +218,7 @@ class Parser {
   GlobalOptions globals_;
   std::string store_, host_;
   Command command_;
+  TimelineOptions timeline_;
 
   v1::RunRequest run_;
   std::string run_log_;
@@ -347,6 +350,7 @@ void Parser::AddJobCommands() {
                    "Onto other GPUs of the same model; UUIDs from 'nvidia-smi -L' [the same, or free ones]")
       ->type_name("OLD=NEW,...");
   clone_.AddTo(restore);
+  AddTimelineOptions(restore, &timeline_);
 
   CLI::App* ps = AddCommand("ps", "List jobs", "  rekindle ps\n  rekindle ps --all\n");
   Flag(

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cli/timeline.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::cli {
@@ -33,6 +34,7 @@ using Command =
 struct Invocation {
   GlobalOptions globals;
   Command command;
+  TimelineOptions timeline;  // of what restores
 };
 
 // What is to be done: a command, or a text to print (help) with a status that says whether that was asked for

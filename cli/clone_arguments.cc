@@ -11,6 +11,14 @@ constexpr const char* kOnlyWithClone[] = {"--count", "--net",  "--fill",      "-
 
 }  // namespace
 
+void AddTimelineOptions(CLI::App* command, TimelineOptions* options) {
+  command
+      ->add_option("--trace", options->trace_file,
+                   "Write what was done when here, for Perfetto and chrome://tracing")
+      ->type_name("FILE");
+  command->add_flag("--explain", options->explain, "Tell where the time went, on standard error");
+}
+
 void CloneArguments::AddTo(CLI::App* restore) {
   restore_ = restore;
   restore->add_flag("--clone", clone_, "As a copy in a sandbox of its own; its memory comes while it runs");

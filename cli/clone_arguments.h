@@ -6,9 +6,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cli/timeline.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::cli {
+
+// --trace and --explain.
+void AddTimelineOptions(CLI::App* command, TimelineOptions* options);
 
 class CloneArguments {
  public:

@@ -6,6 +6,7 @@
 #include "cli/client.h"
 #include "cli/interrupts.h"
 #include "cli/output.h"
+#include "cli/timeline.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::cli {
@@ -14,13 +15,13 @@ namespace rekindle::cli {
 // job's own exit status when they waited for it.
 int RunJob(Client& client, const Output& output, Interrupts& interrupts, const v1::RunRequest& request);
 int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
-               const v1::RestoreRequest& request);
+               const v1::RestoreRequest& request, const TimelineOptions& timeline);
 int Checkpoint(Client& client, const Output& output, Interrupts& interrupts,
                const v1::CheckpointRequest& request);
 int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& request);
 
 int StartFromTemplate(Client& client, const Output& output, Interrupts& interrupts,
-                      const v1::StartFromTemplateRequest& request);
+                      const v1::StartFromTemplateRequest& request, const TimelineOptions& timeline);
 
 // template_commands.cc
 int TemplateUp(Client& client, const Output& output, const v1::TemplateUpRequest& request);

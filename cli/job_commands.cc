@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <memory>
 #include <optional>
@@ -10,10 +11,12 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/human_units.h"
+#include "base/status.h"
 #include "cli/commands.h"
 #include "cli/log_follower.h"
 #include "cli/progress_bar.h"
 #include "cli/table.h"
+#include "cli/timeline.h"
 
 namespace rekindle::cli {
 namespace {
@@ -25,6 +28,61 @@ std::string Percent(uint64_t part, uint64_t whole) {
              ? "0.0 %"
              : absl::StrFormat("%.1f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
+
+// What becomes of the timelines of one command: used as soon as the last has come, for the job may run long.
+class Timelines {
+ public:
+  static absl::StatusOr<Timelines> Prepare(const Output& output, const TimelineOptions& options,
+                                           size_t expected) {
+    std::optional<TraceFile> file;
+    if (!options.trace_file.empty()) {
+      RK_ASSIGN_OR_RETURN(TraceFile created, TraceFile::Create(options.trace_file));
+      file.emplace(std::move(created));
+    }
+    return Timelines(output, options, expected, std::move(file));
+  }
+
+  void Add(const v1::Timeline& timeline) {
+    all_.push_back(timeline);
+    if (all_.size() == expected_) Use();
+  }
+
+  // After the last, also where fewer came: some copies could not be started.
+  void Use() {
+    if (used_ || all_.empty()) return;
+    used_ = true;
+    if (file_) {
+      absl::Status written = file_->Write(ChromeTrace(all_));
+      if (!written.ok()) output_.Warning(absl::StrCat("no timeline was written: ", written.message()));
+    }
+    if (!options_.explain) return;
+    const auto slowest = std::max_element(all_.begin(), all_.end(),
+                                          [](const auto& a, const auto& b) { return Length(a) < Length(b); });
+    if (all_.size() > 1)
+      output_.Note(absl::StrCat("The slowest of ", all_.size(), ", PID ", slowest->pid(), ":\n"));
+    output_.Note(Explain(*slowest));
+  }
+
+ private:
+  Timelines(const Output& output, const TimelineOptions& options, size_t expected,
+            std::optional<TraceFile> file)
+      : output_(output), options_(options), expected_(expected), file_(std::move(file)) {}
+
+  static int64_t Length(const v1::Timeline& timeline) {
+    int64_t longest = 0;
+    for (const v1::Span& span : timeline.spans()) {
+      if (span.thread() == "restore") longest = std::max<int64_t>(longest, span.duration_ns());
+    }
+    return longest;
+  }
+
+  const Output& output_;
+  const TimelineOptions& options_;
+  const size_t expected_;
+  std::optional<TraceFile> file_;
+  std::vector<v1::Timeline> all_;
+  bool used_ = false;
+};
 
 // What `run` and `restore` have in common: the job starts, is followed, ends.
 class JobSession {
@@ -52,10 +110,15 @@ class JobSession {
       case v1::JobEvent::kExited:
         exit_ = event.exited();
         break;
+      case v1::JobEvent::kTimeline:
+        if (timelines_ != nullptr) timelines_->Add(event.timeline());
+        break;
       case v1::JobEvent::EVENT_NOT_SET:
         break;
     }
   }
+
+  void Follow(Timelines* timelines) { timelines_ = timelines; }
 
   int Finish(const absl::Status& status) {
     progress_.Clear();
@@ -105,6 +168,7 @@ class JobSession {
   std::vector<v1::JobStarted> all_started_;
   std::optional<v1::JobExit> exit_;
   std::unique_ptr<LogFollower> follower_;
+  Timelines* timelines_ = nullptr;
 };
 
 void PrintCheckpoint(const Output& output, const v1::CheckpointResult& result, bool stopped) {
@@ -151,14 +215,19 @@ int RunJob(Client& client, const Output& output, Interrupts& interrupts, const v
 }
 
 int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
-               const v1::RestoreRequest& request) {
+               const v1::RestoreRequest& request, const TimelineOptions& timeline) {
+  auto timelines = Timelines::Prepare(output, timeline, std::max<size_t>(request.clone().count(), 1));
+  if (!timelines.ok()) return output.Fail(timelines.status());
   v1::RestoreRequest complete = request;
+  complete.set_timeline(timeline.wanted());
   if (!request.detach() && request.log().empty()) {
     for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) complete.add_stdio_fds(fd);
   }
   JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true);
-  int code =
-      session.Finish(client.Restore(complete, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
+  session.Follow(&*timelines);
+  absl::Status status = client.Restore(complete, [&](const v1::JobEvent& event) { session.OnEvent(event); });
+  timelines->Use();
+  const int code = session.Finish(status);
   if (request.detach()) {
     for (const v1::JobStarted& started : session.all_started()) PrintStarted(output, started, "restored");
   }
@@ -166,10 +235,17 @@ int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
 }
 
 int StartFromTemplate(Client& client, const Output& output, Interrupts& interrupts,
-                      const v1::StartFromTemplateRequest& request) {
+                      const v1::StartFromTemplateRequest& request, const TimelineOptions& timeline) {
+  auto timelines = Timelines::Prepare(output, timeline, std::max<size_t>(request.clone().count(), 1));
+  if (!timelines.ok()) return output.Fail(timelines.status());
+  v1::StartFromTemplateRequest complete = request;
+  complete.set_timeline(timeline.wanted());
   JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/false);
-  int code = session.Finish(
-      client.StartFromTemplate(request, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
+  session.Follow(&*timelines);
+  absl::Status status =
+      client.StartFromTemplate(complete, [&](const v1::JobEvent& event) { session.OnEvent(event); });
+  timelines->Use();
+  const int code = session.Finish(status);
   if (request.detach()) {
     for (const v1::JobStarted& started : session.all_started()) PrintStarted(output, started, "started");
   }

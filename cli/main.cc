@@ -74,7 +74,9 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::CheckpointRequest& request) {
             return Checkpoint(client, output, *interrupts, request);
           },
-          [&](const v1::RestoreRequest& request) { return RestoreJob(client, output, *interrupts, request); },
+          [&](const v1::RestoreRequest& request) {
+            return RestoreJob(client, output, *interrupts, request, invocation.timeline);
+          },
           [&](const v1::ListJobsRequest& request) { return ListJobs(client, output, request); },
           [&](const v1::ListImagesRequest& request) { return ListImages(client, output, request); },
           [&](const v1::InspectImageRequest& request) { return InspectImage(client, output, request); },
@@ -96,7 +98,7 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::TemplateDownRequest& request) { return TemplateDown(client, output, request); },
           [&](const v1::ListTemplatesRequest& request) { return ListTemplates(client, output, request); },
           [&](const v1::StartFromTemplateRequest& request) {
-            return StartFromTemplate(client, output, *interrupts, request);
+            return StartFromTemplate(client, output, *interrupts, request, invocation.timeline);
           },
           [&](const v1::ListGpusRequest& request) { return ListGpus(client, output, request); },
           [&](const v1::ParkGpuRequest& request) { return ParkGpu(client, output, request); },

@@ -30,6 +30,8 @@ void Output::Warning(absl::string_view text) const {
   Print(stderr, absl::StrCat("rekindle: warning: ", text, "\n"));
 }
 
+void Output::Note(absl::string_view text) const { Print(stderr, text); }
+
 void Output::CommandLine(absl::string_view line) const {
   if (verbose_) Print(stderr, absl::StrCat("+ ", line, "\n"));
 }

@@ -28,6 +28,8 @@ class Output {
   void Text(absl::string_view text) const;
   // "rekindle: warning: …", on standard error.
   void Warning(absl::string_view text) const;
+  // For people, on standard error: beside a job's own output, and with --json.
+  void Note(absl::string_view text) const;
   // "+ criu dump …", on standard error, with -v.
   void CommandLine(absl::string_view line) const;
 

@@ -12,7 +12,7 @@ CLI::App* TemplateArguments::AddCommand(const std::string& name, const std::stri
   return command;
 }
 
-void TemplateArguments::AddTo(CLI::App& app) {
+void TemplateArguments::AddTo(CLI::App& app, TimelineOptions* timeline) {
   template_ = app.add_subcommand("template", "Keep a live copy of an image from which others are forked");
   template_->fallthrough();
   template_->require_subcommand(1);
@@ -37,6 +37,7 @@ void TemplateArguments::AddTo(CLI::App& app) {
   start->add_option("--name", name_, "A name for the job")->type_name("NAME");
   start->add_flag("-d,--detach", detach_, "Return once it runs");
   clone_.AddSandboxOptionsTo(start);
+  AddTimelineOptions(start, timeline);
 }
 
 std::string TemplateArguments::Help() const {

@@ -13,7 +13,7 @@ namespace rekindle::cli {
 // Outlives the CLI::App that it is added to.
 class TemplateArguments {
  public:
-  void AddTo(CLI::App& app);
+  void AddTo(CLI::App& app, TimelineOptions* timeline);
   // What was asked for; call it when `template` was the command.
   absl::StatusOr<Command> Finish() const;
   // Of the command under `template` that was named, or of `template`.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -69,8 +70,10 @@ class CloneCall {
 
   absl::StatusOr<RegisteredJob> StartOne(uint32_t number, int cancel_fd) {
     Stopwatch watch;
+    CopyTimeline timeline(request_.timeline());
     restore::CloneOptions options = CloneOptionsFrom(request_.clone(), info_);
     options.cancel_fd = cancel_fd;
+    options.timeline = request_.timeline();
     options.name = request_.name();
     if (!options.name.empty() && number > 0) absl::StrAppend(&options.name, "-", number);
     const std::string& log = request_.log();
@@ -87,6 +90,7 @@ class CloneCall {
     for (const UniqueFd& fd : stdio) options.stdio.push_back(fd.get());
     if (options.stdio.size() == 2) options.stdio.push_back(options.stdio[1]);
     RK_ASSIGN_OR_RETURN(restore::CloneResult clone, node_.clones().Start(store_, criu_, options));
+    timeline.Started(&clone);
     CopyDetails details;
     details.name = options.name;
     details.image = info_.reference;
@@ -98,8 +102,10 @@ class CloneCall {
     if (auto pager = node_.clones().ConnectToPager(store_); pager.ok()) {
       pager->Ready(event.started().instance()).IgnoreError();
     }
+    const std::optional<v1::JobEvent> followed = timeline.Finish(event.started());
     absl::MutexLock lock(&mutex_);
     send_(event);
+    if (followed) send_(*followed);
     return job;
   }
 

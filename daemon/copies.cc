@@ -1,5 +1,6 @@
 #include "daemon/copies.h"
 
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -40,6 +41,45 @@ bool WaitForAnswer(int channel, int cancel_fd) {
     const nlohmann::json message = nlohmann::json::parse(*text, nullptr, false);
     if (message.is_object() && message.value("type", "") == "up") return true;
   }
+}
+
+void CopyTimeline::Started(restore::CloneResult* copy) {
+  if (!wanted_) return;
+  started_ns_ = MonotonicNanos();
+  timeline_ = std::move(copy->timeline);
+  pager_ = std::move(copy->pager);
+  copy->pager.reset();
+  if (!timeline_.empty()) return;
+  // A fork has phases alone, one after the other.
+  int64_t at = begin_ns_;
+  for (const auto& [name, seconds] : copy->phases) {
+    Span span{"rekindle", "restore", name, at, static_cast<int64_t>(seconds * 1e9), {}};
+    at = span.end_ns();
+    timeline_.push_back(std::move(span));
+  }
+}
+
+std::optional<v1::JobEvent> CopyTimeline::Finish(const v1::JobStarted& started) {
+  if (!wanted_) return std::nullopt;
+  if (started.ready_seconds() > 0) {
+    timeline_.push_back(SpanSince(started_ns_, "rekindle", "restore", "answer"));
+  }
+  timeline_.push_back(SpanSince(begin_ns_, "rekindle", "restore", "restore"));
+  if (pager_) {
+    if (auto served = pager_->Timeline(); served.ok()) {
+      timeline_.insert(timeline_.end(), std::make_move_iterator(served->begin()),
+                       std::make_move_iterator(served->end()));
+    } else {
+      Log(LogLevel::kWarning,
+          absl::StrCat("the pager's part of a timeline is missing: ", served.status().message()));
+    }
+    pager_.reset();
+  }
+  v1::JobEvent event;
+  event.mutable_timeline()->set_pid(started.job().pid());
+  event.mutable_timeline()->set_instance(started.instance());
+  ToProto(timeline_, event.mutable_timeline()->mutable_spans());
+  return event;
 }
 
 absl::StatusOr<RegisteredJob> RegisterCopy(Node& node, const Caller& caller, restore::CloneResult copy,

@@ -1,10 +1,13 @@
 // Copies of images in sandboxes, clones and forks of templates alike, as jobs of this node.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/timeline.h"
 #include "daemon/node.h"
 #include "daemon/rpc_support.h"
 #include "rekindle/v1/rekindle.pb.h"
@@ -24,6 +27,24 @@ struct CopyDetails {
 absl::StatusOr<RegisteredJob> RegisterCopy(Node& node, const Caller& caller, restore::CloneResult copy,
                                            const CopyDetails& details, const Stopwatch& watch, int cancel_fd,
                                            v1::JobStarted* started);
+
+// The timeline of one copy, where one is wanted; without effect where not.
+class CopyTimeline {
+ public:
+  explicit CopyTimeline(bool wanted) : wanted_(wanted), begin_ns_(MonotonicNanos()) {}
+
+  // Takes what is known from `copy`, before RegisterCopy has it.
+  void Started(restore::CloneResult* copy);
+  // The copy is a job, and has answered if it ever does. Nothing where no timeline is wanted.
+  std::optional<v1::JobEvent> Finish(const v1::JobStarted& started);
+
+ private:
+  const bool wanted_;
+  const int64_t begin_ns_;
+  int64_t started_ns_ = 0;
+  Timeline timeline_;
+  std::optional<restore::PagerClient> pager_;
+};
 
 // Waits for a job's first own message on its control channel. False: it has ended, or did not answer in time.
 bool WaitForAnswer(int channel, int cancel_fd);

@@ -67,6 +67,18 @@ void ToProto(const std::vector<std::pair<std::string, double>>& phases,
   }
 }
 
+void ToProto(const Timeline& timeline, google::protobuf::RepeatedPtrField<v1::Span>* out) {
+  for (const Span& span : timeline) {
+    v1::Span* added = out->Add();
+    added->set_process(span.process);
+    added->set_thread(span.thread);
+    added->set_name(span.name);
+    added->set_begin_ns(span.begin_ns);
+    added->set_duration_ns(span.duration_ns);
+    added->mutable_numbers()->insert(span.numbers.begin(), span.numbers.end());
+  }
+}
+
 void ToProto(const std::vector<std::string>& strings, google::protobuf::RepeatedPtrField<std::string>* out) {
   for (const std::string& s : strings) out->Add(std::string(s));
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/timeline.h"
 #include "daemon/job_registry.h"
 #include "dedup_store/store.h"
 #include "gpu_state/device_plan.h"
@@ -20,6 +21,7 @@ void ToProto(const store::StoreStats& stats, const store::StoreLimits& limits, v
 void ToProto(const JobRecord& record, v1::Job* job);
 void ToProto(const std::vector<std::pair<std::string, double>>& phases,
              google::protobuf::RepeatedPtrField<v1::PhaseTime>* out);
+void ToProto(const Timeline& timeline, google::protobuf::RepeatedPtrField<v1::Span>* out);
 void ToProto(const std::vector<std::string>& strings, google::protobuf::RepeatedPtrField<std::string>* out);
 
 // InvalidArgument when one is no UUID.

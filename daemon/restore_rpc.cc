@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timeline.h"
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
 #include "daemon/proto_conversion.h"
@@ -67,6 +68,7 @@ absl::Status WritePidfile(const Caller& caller, const std::string& path, pid_t p
 
 absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& request,
                      const EventSink<v1::JobEvent>& send) {
+  const int64_t begin = MonotonicNanos();
   if (!request.name().empty()) RK_RETURN_IF_ERROR(node.jobs().CheckNameIsFree(request.name()));
   if (!request.pidfile().empty()) RK_RETURN_IF_ERROR(CheckAbsolute(request.pidfile(), "the pidfile"));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
@@ -118,6 +120,7 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
     return send(event);
   });
   options.cancel_fd = monitor.cancel_fd();
+  options.timeline = request.timeline();
   Observer observer(monitor);
   absl::StatusOr<restore::RestoreResult> result =
       restore::Restore(*store, criu, &node.gpus(), options, &observer);
@@ -147,7 +150,10 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
   }
   Log(LogLevel::kInfo, absl::StrCat("image '", info.reference, "' runs again: PID ", result->root));
   // Until it has answered the channel must be there; it is not used further.
-  if (result->channel.valid()) WaitForAnswer(result->channel.get(), monitor.cancel_fd());
+  const int64_t runs = MonotonicNanos();
+  if (result->channel.valid() && WaitForAnswer(result->channel.get(), monitor.cancel_fd())) {
+    result->timeline.push_back(SpanSince(runs, "rekindle", "restore", "answer"));
+  }
 
   v1::JobEvent event;
   v1::JobStarted* started = event.mutable_started();
@@ -158,6 +164,13 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
   ToProto(result->warnings, started->mutable_warnings());
   ToProto(result->command_lines, started->mutable_command_lines());
   send(event);
+  if (request.timeline()) {
+    result->timeline.push_back(SpanSince(begin, "rekindle", "restore", "restore"));
+    v1::JobEvent followed;
+    followed.mutable_timeline()->set_pid(result->root);
+    ToProto(result->timeline, followed.mutable_timeline()->mutable_spans());
+    send(followed);
+  }
   if (request.detach()) return absl::OkStatus();
   stdio.clear();
   return SendJobEnd(node, call, *job->end, send);

@@ -127,7 +127,9 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
   const uint32_t count = std::max<uint32_t>(request.clone().count(), 1);
   for (uint32_t i = 1; i <= count; ++i) {
     Stopwatch watch;
+    CopyTimeline timeline(request.timeline());
     restore::CloneOptions options = CloneOptionsFrom(request.clone(), info);
+    options.timeline = request.timeline();
     options.name = request.name();
     if (!options.name.empty() && count > 1) absl::StrAppend(&options.name, "-", i);
     options.cancel_fd = monitor.cancel_fd();
@@ -142,6 +144,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
       copy = node.clones().Start(*store, criu, options);
     }
     if (!copy.ok()) return copy.status();
+    timeline.Started(&*copy);
     CopyDetails details;
     details.name = options.name;
     details.image = record.image;
@@ -151,6 +154,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     event.mutable_started()->set_forked(forked);
     node.templates().CountCopy(record.name);
     send(event);
+    if (auto followed = timeline.Finish(event.started())) send(*followed);
     jobs.push_back(std::move(job));
   }
   monitor.Stop();

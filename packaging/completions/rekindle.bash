@@ -52,7 +52,7 @@ _rekindle() {
       [[ $previous == --parent ]] && arguments=$(_rekindle_images) || arguments="$(_rekindle_jobs) $(ps -eo pid= 2>/dev/null)"
       ;;
     restore)
-      flags="--detach --pidfile --log --tcp-close --ignore-mismatch --name --gpu-map --clone --fill --record-ms $copy"
+      flags="--detach --pidfile --log --tcp-close --ignore-mismatch --name --gpu-map --clone --fill --record-ms --trace --explain $copy"
       case $previous in
         --net) arguments='host none own' ;;
         --fill) arguments='never idle eager' ;;

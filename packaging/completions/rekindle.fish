@@ -68,6 +68,8 @@ complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l pin -d 'Do not park
 complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l hold -d 'Until this command ends'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l hold -d 'The hook holds it at its ready()'
 complete -c rekindle -n '__fish_seen_subcommand_from restore' -l clone -d 'As a copy in a sandbox of its own'
+complete -c rekindle -n '__fish_seen_subcommand_from restore start' -l trace -r -d 'Write what was done when here'
+complete -c rekindle -n '__fish_seen_subcommand_from restore start' -l explain -d 'Tell where the time went'
 complete -c rekindle -n '__fish_seen_subcommand_from restore' -l fill -x -a 'never idle eager' -d 'Memory that a clone does not touch'
 complete -c rekindle -n '__fish_seen_subcommand_from restore' -l record-ms -x -d 'How long its working set is recorded without the hook'
 complete -c rekindle -n '__fish_seen_subcommand_from template; and not __fish_seen_subcommand_from up down ls start' -a 'up down ls start'
