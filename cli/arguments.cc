@@ -174,6 +174,9 @@ class Parser {
     for (const CLI::App* command : app_.get_subcommands()) {
       if (command->get_name() == "gpu") return gpu_.Help();
       if (command->get_name() == "template") return template_.Help();
+      for (const CLI::App* below : command->get_subcommands()) {
+        return below->help(absl::StrCat("rekindle ", command->get_name()));
+      }
       return command->help("rekindle");
     }
     return app_.help();
@@ -229,6 +232,8 @@ class Parser {
   v1::RestoreRequest restore_;
   CloneArguments clone_;
   v1::RemoveImagesRequest remove_;
+  CLI::App* working_set_ = nullptr;
+  v1::DropWorkingSetRequest drop_;
   std::vector<std::string> remove_images_;
   v1::DoctorRequest doctor_;
   v1::GetVersionRequest version_;
@@ -382,6 +387,17 @@ void Parser::AddImageCommands() {
   CLI::App* rm = AddCommand("rm", "Remove images; 'gc' frees their space", "  rekindle rm web:v1 web:v2\n");
   rm->add_option("images", remove_images_, "The images")->type_name("IMAGE")->required();
 
+  working_set_ = AddCommand("working-set", "What was recorded of the memory that clones touch first",
+                            "  rekindle working-set drop web:v1\n'inspect' shows it.\n");
+  working_set_->require_subcommand(1);
+  CLI::App* drop =
+      working_set_->add_subcommand("drop", "Forget it: the next clones of the image record anew");
+  drop->fallthrough();
+  drop->footer("Examples:\n  rekindle working-set drop web:v1\n");
+  Text(
+      drop, "image", [this](const std::string& v) { drop_.set_image(v); }, "The image", "IMAGE")
+      ->required();
+
   CLI::App* prune =
       AddCommand("prune", "Remove images that no rule keeps",
                  "  rekindle prune train --keep-last 3\n"
@@ -458,7 +474,7 @@ void Parser::AddStoreCommands() {
       ->add_option("--high-water", quota_high_water_,
                    "Refuse new images once this much of the file system is taken, or 'none' [95%]")
       ->type_name("PERCENT");
-  AddCommand("stats", "Show what the store holds", "  rekindle stats --json\n");
+  AddCommand("stats", "Show what the store holds, on disk and in memory", "  rekindle stats --json\n");
   AddCommand("doctor", "Check everything that Rekindle needs on this machine", "  rekindle doctor\n");
   AddCommand("version", "Show versions; with -v also CRIU's", "  rekindle version -v\n");
 }
@@ -513,6 +529,8 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
   } else if (name == "rm") {
     for (const std::string& image : remove_images_) remove_.add_images(image);
     command_ = remove_;
+  } else if (name == "working-set") {
+    command_ = drop_;
   } else if (name == "prune") {
     return FinishPrune();
   } else if (name == "quota") {

@@ -51,6 +51,7 @@ class GrpcClient final : public Client {
   RK_UNARY(InspectImage)
   RK_UNARY(DiffImages)
   RK_UNARY(RemoveImages)
+  RK_UNARY(DropWorkingSet)
   RK_UNARY(PruneImages)
   RK_UNARY(GetQuota)
   RK_UNARY_TO(SetQuota, GetQuotaResponse)
@@ -165,6 +166,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Endpoint& endpoint) {
   if (endpoint.host.empty()) {
     daemon::EmbeddedOptions options;
     options.store = endpoint.store;
+    options.page_cache_bytes = endpoint.page_cache_bytes;
     std::unique_ptr<daemon::EmbeddedService> embedded = daemon::StartEmbedded(options);
     if (!embedded) return absl::InternalError("the service could not be started in this process");
     std::shared_ptr<grpc::Channel> channel = embedded->channel();

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -15,6 +16,7 @@ namespace rekindle::cli {
 struct Endpoint {
   std::string host;                              // "unix:///path", "unix:path" or "name:port" (TLS)
   std::string store;                             // hosted in this process, on this store
+  std::optional<uint64_t> page_cache_bytes;      // then: of a pager; see daemon::NodeOptions
   std::string tls_ca, tls_certificate, tls_key;  // files, for "name:port"
 };
 
@@ -32,6 +34,8 @@ class Client {
   virtual absl::StatusOr<v1::InspectImageResponse> InspectImage(const v1::InspectImageRequest& request) = 0;
   virtual absl::StatusOr<v1::DiffImagesResponse> DiffImages(const v1::DiffImagesRequest& request) = 0;
   virtual absl::StatusOr<v1::RemoveImagesResponse> RemoveImages(const v1::RemoveImagesRequest& request) = 0;
+  virtual absl::StatusOr<v1::DropWorkingSetResponse> DropWorkingSet(
+      const v1::DropWorkingSetRequest& request) = 0;
   virtual absl::StatusOr<v1::PruneImagesResponse> PruneImages(const v1::PruneImagesRequest& request) = 0;
   virtual absl::StatusOr<v1::GetQuotaResponse> GetQuota(const v1::GetQuotaRequest& request) = 0;
   virtual absl::StatusOr<v1::GetQuotaResponse> SetQuota(const v1::SetQuotaRequest& request) = 0;

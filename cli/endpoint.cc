@@ -3,6 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/human_units.h"
+#include "base/status.h"
 
 namespace rekindle::cli {
 
@@ -40,6 +42,11 @@ absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surr
     return absl::PermissionDeniedError(
         absl::StrCat("no daemon (rekindled) answers at ", surroundings.default_host,
                      ", and without one only root can do it: start rekindled, or use sudo"));
+  }
+  if (!endpoint.store.empty() && !surroundings.page_cache.empty()) {
+    absl::StatusOr<uint64_t> bytes = ParseBytes(surroundings.page_cache);
+    if (!bytes.ok()) return Annotate(bytes.status(), "$REKINDLE_PAGE_CACHE");
+    endpoint.page_cache_bytes = *bytes;
   }
   return endpoint;
 }

@@ -15,7 +15,7 @@ inline constexpr char kDefaultStore[] = "/var/lib/rekindle";
 
 // What the choice depends on besides the command line.
 struct Surroundings {
-  std::string store, host;  // $REKINDLE_STORE, $REKINDLE_HOST; empty: not set
+  std::string store, host, page_cache;  // $REKINDLE_STORE and so on; empty: not set
   std::string default_host = kDefaultHost;
   bool root = false;
   std::function<bool(const std::string& path)> answers = UnixSocketAnswers;

@@ -55,6 +55,16 @@ std::string BytesText(const v1::ImageBytes& bytes) {
                       " stored as they are\n");
 }
 
+std::string WorkingSetText(const v1::InspectImageResponse& response) {
+  if (!response.has_working_set()) return "no working set recorded: the next clone records it";
+  const v1::WorkingSet& set = response.working_set();
+  return absl::StrCat(
+      "touch ", FormatBytes(set.bytes()), " (", set.pages(), " pages) first, ",
+      Share(set.bytes(), set.lazy_bytes()), " of the lazy memory; ", set.recordings(),
+      set.recordings() == 1 ? " recording" : " recordings",
+      set.recorded_unix_ns() == 0 ? "" : absl::StrCat(", the last ", Time(set.recorded_unix_ns())));
+}
+
 // `request` is that of an export or an import: both stream the same events.
 template <typename Call>
 int Transfer(Client& client, const Output& output, Interrupts& interrupts, Call call,
@@ -126,6 +136,7 @@ int InspectImage(Client& client, const Output& output, const v1::InspectImageReq
     for (const v1::GpuDevice& device : gpu.devices())
       add("", absl::StrCat(device.uuid(), ", ", device.model()));
   }
+  add("clones", WorkingSetText(*response));
   for (const auto& [key, value] : image.labels()) add("label", Shown(absl::StrCat(key, "=", value), 200));
   output.Text(text);
 
@@ -196,6 +207,16 @@ int RemoveImages(Client& client, const Output& output, const v1::RemoveImagesReq
   output.Json(*response);
   output.Text(absl::StrCat("removed ", absl::StrJoin(response->removed(), ", "),
                            "; 'rekindle gc' frees the space\n"));
+  return kDone;
+}
+
+int DropWorkingSet(Client& client, const Output& output, const v1::DropWorkingSetRequest& request) {
+  absl::StatusOr<v1::DropWorkingSetResponse> response = client.DropWorkingSet(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  output.Text(response->dropped() ? absl::StrCat("the working set of ", request.image(),
+                                                 " is dropped: the next clone records it\n")
+                                  : absl::StrCat("no working set of ", request.image(), " was recorded\n"));
   return kDone;
 }
 

@@ -56,6 +56,7 @@ int Execute(const Invocation& invocation, const Output& output) {
   Surroundings surroundings;
   surroundings.store = FromEnvironment("REKINDLE_STORE");
   surroundings.host = FromEnvironment("REKINDLE_HOST");
+  surroundings.page_cache = FromEnvironment("REKINDLE_PAGE_CACHE");
   surroundings.root = ::geteuid() == 0;
   absl::StatusOr<Endpoint> endpoint = ChooseEndpoint(invocation.globals, surroundings);
   if (!endpoint.ok()) return output.Fail(endpoint.status());
@@ -82,6 +83,7 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::InspectImageRequest& request) { return InspectImage(client, output, request); },
           [&](const v1::DiffImagesRequest& request) { return DiffImages(client, output, request); },
           [&](const v1::RemoveImagesRequest& request) { return RemoveImages(client, output, request); },
+          [&](const v1::DropWorkingSetRequest& request) { return DropWorkingSet(client, output, request); },
           [&](const v1::PruneImagesRequest& request) { return PruneImages(client, output, request); },
           [&](const v1::GetQuotaRequest& request) { return GetQuota(client, output, request); },
           [&](const v1::SetQuotaRequest& request) { return SetQuota(client, output, request); },

@@ -51,6 +51,31 @@ int Fsck(Client& client, const Output& output, Interrupts& interrupts, const v1:
   return result->problems().empty() || (request.repair() && result->lost_images().empty()) ? kDone : kFailed;
 }
 
+namespace {
+
+std::string MemoryTierText(const v1::GetStatsResponse& response) {
+  if (!response.has_memory()) return "cache     no pager runs: nothing is in memory for clones\n";
+  const v1::MemoryTier& memory = response.memory();
+  const std::string huge =
+      memory.taken_bytes() == 0
+          ? ""
+          : absl::StrFormat(", %.0f %% in huge pages", 100.0 * static_cast<double>(memory.huge_bytes()) /
+                                                           static_cast<double>(memory.taken_bytes()));
+  std::string text =
+      absl::StrCat("cache     ", FormatBytes(memory.taken_bytes()), " of ", FormatBytes(memory.bound_bytes()),
+                   ", ", memory.frames(), " frames", huge, "\n");
+  absl::StrAppend(&text, "          ", memory.hits(), " hits, ", memory.misses(), " misses");
+  if (memory.hits() + memory.misses() > 0)
+    absl::StrAppendFormat(&text, " (%.1f %% hits)", 100 * memory.hit_rate());
+  absl::StrAppend(&text, ", ", memory.evictions(), " evictions, ", memory.warmed_frames(), " frames warmed",
+                  memory.warming() ? " so far" : "", "\n");
+  absl::StrAppend(&text, "clones    ", memory.clones(), " being served, ", memory.missing_pages(),
+                  " pages missing; ", memory.clones_served(), " served so far\n");
+  return text;
+}
+
+}  // namespace
+
 int GetStats(Client& client, const Output& output, const v1::GetStatsRequest& request) {
   absl::StatusOr<v1::GetStatsResponse> response = client.GetStats(request);
   if (!response.ok()) return output.Fail(response.status());
@@ -65,6 +90,7 @@ int GetStats(Client& client, const Output& output, const v1::GetStatsRequest& re
       response->chunks(), " chunks (", ratio, ")\nmetadata  ", FormatBytes(response->metadata_bytes()),
       "\nfree      ", FormatBytes(response->free_bytes()), "\n"));
   if (response->has_quota()) output.Text(StoreQuotaText(response->quota()));
+  output.Text(MemoryTierText(*response));
   for (const std::string& warning : response->warnings()) output.Warning(warning);
   return kDone;
 }

@@ -61,6 +61,7 @@ std::unique_ptr<EmbeddedService> StartEmbedded(const EmbeddedOptions& options) {
   node.store = options.store;
   node.runtime_directory = DefaultRuntimeDirectory();
   node.log_directory = DefaultLogDirectory();
+  node.page_cache_bytes = options.page_cache_bytes;
   auto service = std::make_unique<InProcessService>(std::move(node));
   if (!service->Start()) return nullptr;
   return service;

@@ -2,7 +2,9 @@
 // the daemon's, without a socket.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace grpc {
@@ -12,7 +14,8 @@ class Channel;
 namespace rekindle::daemon {
 
 struct EmbeddedOptions {
-  std::string store;  // the store's folder
+  std::string store;                         // the store's folder
+  std::optional<uint64_t> page_cache_bytes;  // see NodeOptions
 };
 
 class EmbeddedService {

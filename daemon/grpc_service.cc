@@ -119,6 +119,10 @@ class GrpcService final : public v1::Rekindle::Service {
                             v1::RemoveImagesResponse* response) override {
     return Unary(daemon::RemoveImages, context, request, response);
   }
+  grpc::Status DropWorkingSet(grpc::ServerContext* context, const v1::DropWorkingSetRequest* request,
+                              v1::DropWorkingSetResponse* response) override {
+    return Unary(daemon::DropWorkingSet, context, request, response);
+  }
   grpc::Status PruneImages(grpc::ServerContext* context, const v1::PruneImagesRequest* request,
                            v1::PruneImagesResponse* response) override {
     return Unary(daemon::PruneImages, context, request, response);

@@ -12,6 +12,7 @@
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
+#include "daemon/working_set.h"
 #include "proto/rekindle/v1/image_layout.h"
 #include "restore/restore.h"
 
@@ -122,6 +123,7 @@ absl::Status InspectImage(Node& node, const Call& call, const v1::InspectImageRe
   response->set_working_directory(manifest.working_directory());
   response->set_log(manifest.log());
   if (manifest.has_gpu()) DescribeGpu(manifest.gpu(), response->mutable_gpu());
+  DescribeWorkingSet(*store, info, *response);
   return absl::OkStatus();
 }
 

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
+#include "restore/hot_list.h"
 #include "restore/restore.h"
 
 namespace rekindle::daemon {
@@ -111,6 +112,18 @@ void Node::RecoverJobs() {
                      absl::StrJoin(*freed, ", ")));
   }
   restore::RemoveDeadRestores(options_.runtime_directory);
+}
+
+void Node::WarmPager() {
+  auto warm = [this]() -> absl::Status {
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, OpenStore(Access::kRead));
+    const bool runs = clones_.ConnectToRunningPager(*store).ok();
+    if (!runs && !restore::HasHotList(store->path())) return absl::OkStatus();
+    return clones_.ConnectToPager(*store).status();
+  };
+  if (absl::Status status = warm(); !status.ok()) {
+    Log(LogLevel::kWarning, absl::StrCat("the pager is not started ahead of time: ", status.message()));
+  }
 }
 
 absl::Status Node::MakeRuntimeDirectory() const {

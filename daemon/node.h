@@ -30,9 +30,10 @@ struct NodeOptions {
   std::string runtime_directory;  // jobs, sockets, journals: short, gone after a reboot
   std::string log_directory;      // default place of jobs' logs
   std::optional<gid_t> admin_group;
-  uint64_t gpu_host_budget = UINT64_MAX;          // host memory that parked jobs' device memory may take
-  uint64_t page_cache_bytes = uint64_t{1} << 30;  // of images' pages that clones share
-  bool daemon = false;                            // false: hosted in the command's own process
+  uint64_t gpu_host_budget = UINT64_MAX;  // host memory that parked jobs' device memory may take
+  // Of images' pages that clones share; nothing: what a pager that runs has, or a gibibyte.
+  std::optional<uint64_t> page_cache_bytes;
+  bool daemon = false;  // false: hosted in the command's own process
 };
 
 // The places used when nothing else is said: /run/rekindle and /var/log/rekindle for root, folders of their
@@ -53,6 +54,7 @@ class Node {
   gpu::JobMover& gpus() { return gpus_; }
   GpuJobs& gpu_jobs() { return gpu_jobs_; }
   restore::CloneStarter& clones() { return clones_; }
+  const restore::CloneStarter& clones() const { return clones_; }
   Templates& templates() { return templates_; }
   enum class Access {
     kRead,    // the store must be there
@@ -61,6 +63,10 @@ class Node {
     kRepair,  // a lost catalog is made again
   };
   absl::StatusOr<std::shared_ptr<store::Store>> OpenStore(Access access) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Keeps the pager that runs, or starts one if it would find what to load: what was used often before it.
+  // Logs what goes wrong.
+  void WarmPager() ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<criu::Installation> Criu() const { return criu::FindCriu(); }
 

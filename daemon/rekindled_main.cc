@@ -58,6 +58,7 @@ absl::Status Serve(ServerOptions options, int grace_seconds) {
                    ", store ", store));
   if (absl::Status told = NotifyServiceManager("READY=1"); !told.ok())
     Log(LogLevel::kWarning, told.message());
+  server->WarmUp();
 
   int signal = 0;
   ::sigwait(&ending, &signal);
@@ -73,7 +74,7 @@ int Main(int argc, char** argv) {
   ServerOptions options;
   options.node.daemon = true;
   options.node.store = "/var/lib/rekindle";
-  std::string group, gpu_host_memory;
+  std::string group, gpu_host_memory, page_cache = "1G";
   int grace_seconds = kDefaultGraceSeconds;
   bool verbose = false;
   app.add_option("--store", options.node.store, "The store's folder")
@@ -101,6 +102,12 @@ int Main(int argc, char** argv) {
   app.add_option("--gpu-host-memory", gpu_host_memory,
                  "Host memory that parked jobs' GPU memory may take, such as 200G [all that is free]")
       ->type_name("SIZE");
+  app.add_option(
+         "--page-cache", page_cache,
+         "Memory for the pages that clones share, such as 4G; what clones have themselves is beyond it")
+      ->envname("REKINDLE_PAGE_CACHE")
+      ->type_name("SIZE")
+      ->capture_default_str();
   app.add_option("--grace", grace_seconds, "Seconds that calls in work may go on after SIGTERM")
       ->capture_default_str();
   app.add_flag("-v,--verbose", verbose, "Log more");
@@ -130,6 +137,11 @@ int Main(int argc, char** argv) {
     absl::StatusOr<uint64_t> bytes = ParseBytes(gpu_host_memory);
     status = Annotate(bytes.status(), "--gpu-host-memory");
     if (bytes.ok()) options.node.gpu_host_budget = *bytes;
+  }
+  if (status.ok()) {
+    absl::StatusOr<uint64_t> bytes = ParseBytes(page_cache);
+    status = Annotate(bytes.status(), "--page-cache");
+    if (bytes.ok()) options.node.page_cache_bytes = *bytes;
   }
   if (status.ok()) status = Serve(std::move(options), grace_seconds);
   if (status.ok()) return 0;

@@ -71,6 +71,10 @@ absl::Status DiffImages(Node& node, const Call& call, const v1::DiffImagesReques
 absl::Status RemoveImages(Node& node, const Call& call, const v1::RemoveImagesRequest& request,
                           v1::RemoveImagesResponse* response);
 
+// working_set.cc
+absl::Status DropWorkingSet(Node& node, const Call& call, const v1::DropWorkingSetRequest& request,
+                            v1::DropWorkingSetResponse* response);
+
 // limits_rpc.cc
 absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequest& request,
                          v1::PruneImagesResponse* response);

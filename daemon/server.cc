@@ -106,6 +106,8 @@ class GrpcServer final : public Server {
     server_.reset();
   }
 
+  void WarmUp() override { node_.WarmPager(); }
+
   int tcp_port() const override { return tcp_port_; }
 
  private:

@@ -33,6 +33,9 @@ class Server {
   // Takes no more calls; those in work get `grace` to end, then are cancelled and waited for. Jobs run on.
   virtual void Stop(absl::Duration grace) = 0;
 
+  // What makes the first clones faster, if there ever were clones. After Start, when calls are served.
+  virtual void WarmUp() = 0;
+
   // Of the port that TCP got, for "HOST:0"; 0: no TCP.
   virtual int tcp_port() const = 0;
 };

@@ -46,6 +46,35 @@ EventSink<v1::Progress> AsTransferProgress(const EventSink<v1::TransferEvent>& s
   };
 }
 
+// Starts no pager for it.
+absl::Status DescribeMemory(const Node& node, const store::Store& store, v1::GetStatsResponse* response) {
+  auto pager = node.clones().ConnectToRunningPager(store);
+  if (absl::IsNotFound(pager.status())) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(Annotate(pager.status(), "asking the pager what it has in memory"));
+  RK_ASSIGN_OR_RETURN(restore::PagerClient::Numbers numbers, pager->Stats());
+  const restore::FrameCacheStats& cache = numbers.cache;
+  v1::MemoryTier* memory = response->mutable_memory();
+  memory->set_bytes(cache.bytes);
+  memory->set_taken_bytes(cache.memory_bytes);
+  memory->set_bound_bytes(cache.budget_bytes);
+  memory->set_huge_bytes(numbers.huge_bytes);
+  memory->set_hits(cache.hits);
+  memory->set_misses(cache.misses);
+  if (const uint64_t all = cache.hits + cache.misses; all > 0) {
+    memory->set_hit_rate(static_cast<double>(cache.hits) / static_cast<double>(all));
+  }
+  memory->set_evictions(cache.evictions);
+  memory->set_refusals(cache.refusals);
+  memory->set_frames(cache.frames);
+  memory->set_warmed_frames(cache.warmed);
+  memory->set_warming(numbers.warming);
+  memory->set_clones(static_cast<uint32_t>(numbers.clones));
+  memory->set_missing_pages(numbers.missing_pages);
+  memory->set_clones_served(numbers.clones_served);
+  memory->set_images(static_cast<uint32_t>(numbers.images));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CollectGarbage(Node& node, const Call& call, const v1::CollectGarbageRequest& request,
@@ -107,6 +136,8 @@ absl::Status GetStats(Node& node, const Call& call, const v1::GetStatsRequest&,
   } else {
     response->add_warnings(std::string(limits.status().message()));
   }
+  absl::Status told = DescribeMemory(node, *store, response);
+  if (!told.ok()) response->add_warnings(std::string(told.message()));
   return absl::OkStatus();
 }
 

@@ -7,9 +7,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 
 REKINDLE=${1:?path of rekindle} REKINDLED=${2:?path of rekindled}
 cd "$REPO_ROOT/packaging"
-COMMANDS=(doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats gpu template export import version)
+COMMANDS=(doctor run ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template export import version)
 GPU_COMMANDS=(ps park resume swap lease release)
 TEMPLATE_COMMANDS=(up down ls start)
+WORKING_SET_COMMANDS=(drop)
 FAILURES=0
 
 # has FILE PATTERN WHAT
@@ -52,12 +53,14 @@ knows_subcommands() {
 }
 knows_subcommands gpu "${GPU_COMMANDS[@]}"
 knows_subcommands template "${TEMPLATE_COMMANDS[@]}"
+knows_subcommands working-set "${WORKING_SET_COMMANDS[@]}"
 
 mapfile -t OPTIONS < <({
   options_of "$REKINDLE"
   for command in "${COMMANDS[@]}"; do options_of "$REKINDLE" "$command"; done
   for command in "${GPU_COMMANDS[@]}"; do options_of "$REKINDLE" gpu "$command"; done
   for command in "${TEMPLATE_COMMANDS[@]}"; do options_of "$REKINDLE" template "$command"; done
+  for command in "${WORKING_SET_COMMANDS[@]}"; do options_of "$REKINDLE" working-set "$command"; done
 } | sort -u)
 ((${#OPTIONS[@]} > 10)) || { echo "rekindle --help lists hardly any options"; ((++FAILURES)); }
 for option in "${OPTIONS[@]}"; do

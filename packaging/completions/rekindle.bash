@@ -19,7 +19,7 @@ _rekindle() {
     words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
   }
   local globals='--store --host --tls-ca --tls-cert --tls-key --no-daemon --json --verbose --help'
-  local commands='doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats gpu template export import version'
+  local commands='doctor run ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template export import version'
 
   local i command=
   for ((i = 1; i < cword; i++)); do
@@ -86,6 +86,7 @@ _rekindle() {
       esac
       [[ $previous == template ]] && arguments='up down ls start'
       ;;
+    working-set) [[ $previous == working-set ]] && arguments='drop' || arguments=$(_rekindle_images) ;;
     fsck) flags='--read --read-data --repair' ;;
     export) flags='--criu' arguments=$(_rekindle_images) ;;
     import) flags='--criu --tag --parent' ;;

@@ -11,7 +11,7 @@ function __rekindle_templates
     rekindle template ls --json 2>/dev/null | string match -ra '"name": *"([^"]*)"' --groups-only
 end
 
-set -l commands doctor run ckpt restore ps ls inspect diff rm prune gc fsck quota stats gpu template export import version
+set -l commands doctor run ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template export import version
 complete -c rekindle -f
 complete -c rekindle -l store -x -a '(__fish_complete_directories)' -d 'Folder of the store'
 complete -c rekindle -l host -x -d 'Address of the daemon'
@@ -33,6 +33,7 @@ complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a inspect -
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a diff -d 'Compare the memory of two images'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a rm -d 'Remove images'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a prune -d 'Remove images that no rule keeps'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a working-set -d 'Forget what clones touch first'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a gc -d 'Free what no image reaches'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a fsck -d 'Check the store'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a quota -d 'Show or set limits of the store'
@@ -44,6 +45,8 @@ complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a import -d
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a version -d 'Show versions'
 
 complete -c rekindle -n '__fish_seen_subcommand_from restore inspect diff rm export' -a '(__rekindle_images)'
+complete -c rekindle -n '__fish_seen_subcommand_from working-set; and not __fish_seen_subcommand_from drop' -a 'drop'
+complete -c rekindle -n '__fish_seen_subcommand_from working-set; and __fish_seen_subcommand_from drop' -a '(__rekindle_images)'
 complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -a '(__rekindle_jobs) (__fish_complete_pids)'
 
 complete -c rekindle -n '__fish_seen_subcommand_from run restore' -l name -x -d 'Name of the job'

@@ -1,0 +1,61 @@
+#include "daemon/working_set.h"
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "daemon/rpc_support.h"
+#include "daemon/rpcs.h"
+#include "restore/lazy_image.h"
+
+namespace rekindle::daemon {
+namespace {
+
+absl::Status Describe(store::Store& store, const store::ImageInfo& info, v1::InspectImageResponse& response) {
+  absl::StatusOr<std::string> note = store.GetNote(info.digest, store::kWorkingSetNote);
+  if (absl::IsNotFound(note.status())) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(note.status());
+  RK_RETURN_IF_ERROR(restore::WorkingSet::Decode(*note).status());
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<restore::LazyImage> image,
+                      restore::LazyImage::Open(store, info.digest));
+  const restore::LazyImage::Recorded recorded = image->recorded();
+  v1::WorkingSet* out = response.mutable_working_set();
+  out->set_pages(recorded.pages);
+  out->set_bytes(recorded.pages * store::kPageSize);
+  out->set_lazy_bytes(image->pages() * store::kPageSize);
+  out->set_recordings(recorded.recordings);
+  out->set_recorded_unix_ns(recorded.recorded_unix_ns);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void DescribeWorkingSet(store::Store& store, const store::ImageInfo& info,
+                        v1::InspectImageResponse& response) {
+  absl::Status status = Describe(store, info, response);
+  if (status.ok()) return;
+  response.add_warnings(
+      absl::StrCat("the working set is not shown: ", std::string(status.message()),
+                   absl::IsDataLoss(status) ? "; `rekindle working-set drop` has it recorded anew" : ""));
+}
+
+absl::Status DropWorkingSet(Node& node, const Call& call, const v1::DropWorkingSetRequest& request,
+                            v1::DropWorkingSetResponse* response) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kWrite));
+  RK_ASSIGN_OR_RETURN(store::ImageInfo info,
+                      FindImageFor(node, *store, call.caller, request.image(), "drop the working set of"));
+  auto pager = node.clones().ConnectToRunningPager(*store);
+  if (pager.ok()) {
+    RK_ASSIGN_OR_RETURN(bool dropped, pager->DropWorkingSet(info.digest));
+    response->set_dropped(dropped);
+    return absl::OkStatus();
+  }
+  if (!absl::IsNotFound(pager.status())) return pager.status();
+  absl::Status removed = store->RemoveNote(info.digest, store::kWorkingSetNote);
+  if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+  response->set_dropped(removed.ok());
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,224 @@
+"""What is kept for clones: working sets beside images, frames in the pager's memory, and the list of these."""
+
+import os
+import time
+import unittest
+
+from harness import waiting
+from harness.clones import CloneTest
+from harness.juggler import Juggler
+
+MIB = 1 << 20
+
+
+class CacheTest(CloneTest):
+    """With clones that sleep until they are told to end."""
+
+    def setUp(self):
+        super().setUp()
+        self.juggler = Juggler(self, mode="sleep", megabytes=16)
+        self.juggler.go(0)
+        self.sleepers = []
+
+    def sleeper(self, name, *options):
+        started = self.clone(self.juggler.reference, "--name", name, *options)
+        self.sleepers.append((name, started["job"]["pid"]))
+        return started
+
+    def wake_all(self):
+        """They end well, their memory as it ought to be."""
+        self.juggler.end()
+        for name, pid in self.sleepers:
+            self.juggler.wait_for_ok(name, pid)
+        self.sleepers = []
+        self.juggler.forget()
+        self.juggler.go(0)
+
+    def working_set(self):
+        return self.succeed("inspect", self.juggler.reference)["working_set"]
+
+    def wait_for_recordings(self, number):
+        def recorded():
+            found = self.working_set()
+            return found if found and found["recordings"] == number else None
+
+        return waiting.until(recorded, f"{number} recordings")
+
+    def memory(self):
+        return self.succeed("stats")["memory"]
+
+    def told(self, *arguments):
+        """What people see."""
+        result = self.cli.run(*arguments, json_output=False)
+        self.assertEqual(result.code, 0, str(result))
+        return result.out
+
+
+class WorkingSetTest(CacheTest):
+    def test_it_is_shown_dropped_and_recorded_anew(self):
+        reference = self.juggler.reference
+        self.assertIsNone(self.working_set())
+        self.assertIn("no working set recorded", self.told("inspect", reference))
+        self.assertFalse(self.succeed("working-set", "drop", reference)["dropped"])
+        begin = time.time_ns()
+        first = self.sleeper("first", "--record-ms", "200")
+        found = self.wait_for_recordings(1)
+        self.assertGreater(found["pages"], 0)
+        self.assertEqual(found["bytes"], found["pages"] * 4096)
+        self.assertEqual(found["lazy_bytes"], first["lazy_pages"] * 4096)
+        self.assertLess(found["bytes"], found["lazy_bytes"])
+        self.assertGreaterEqual(found["recorded_unix_ns"], begin)
+        self.assertLessEqual(found["recorded_unix_ns"], time.time_ns())
+        self.assertIn("1 recording, the last ", self.told("inspect", reference))
+        second = self.sleeper("second", "--record-ms", "200")
+        self.assertEqual(second["prefilled_pages"], found["pages"])
+        self.assertGreaterEqual(self.wait_for_recordings(2)["pages"], found["pages"])
+
+        self.assertTrue(self.succeed("working-set", "drop", reference)["dropped"])
+        self.assertIsNone(self.working_set())
+        third = self.sleeper("third", "--record-ms", "200")
+        self.assertEqual(third.get("prefilled_pages", 0), 0)
+        self.wait_for_recordings(1)
+        self.wake_all()
+
+    def test_what_was_recorded_while_it_was_dropped_is_not_kept(self):
+        self.sleeper("first", "--record-ms", "1", "--fill", "never")
+        self.wait_for_recordings(1)
+        started = self.sleeper("recording", "--record-ms", "600000")
+        self.assertTrue(self.succeed("working-set", "drop", self.juggler.reference)["dropped"])
+        self.wake_all()
+        waiting.until(lambda: not self.missing_pages(started["instance"]), "the pager rid of it")
+        self.assertIsNone(self.working_set())
+        self.assertFalse(self.succeed("working-set", "drop", self.juggler.reference)["dropped"])
+
+    def test_it_is_dropped_without_a_pager_too(self):
+        self.sleeper("first", "--record-ms", "1")
+        self.wait_for_recordings(1)
+        self.wake_all()
+        self.daemon.stop()
+        waiting.until(lambda: not self.pagers(), "the pager's end", 60)
+        alone = self.make_cli(store=self.store)
+        self.assertTrue(self.succeed("working-set", "drop", self.juggler.reference, cli=alone)["dropped"])
+        self.assertIsNone(self.succeed("inspect", self.juggler.reference, cli=alone)["working_set"])
+        self.assertEqual(self.pagers(), [])
+
+    def test_other_images_and_others_images(self):
+        self.assert_refused(self.cli.run("working-set", "drop", "jugglers:parked"), 3, "juggler:parked")
+        self.assert_refused(
+            self.make_cli(host=self.daemon.host, uid=65534).run("working-set", "drop", self.juggler.reference), 4
+        )
+
+
+class MemoryTierTest(CacheTest):
+    daemon_arguments = ("--page-cache", "64M")
+
+    def test_numbers_grow_with_clones(self):
+        self.assertIsNone(self.memory())
+        self.assertIn("no pager runs", self.told("stats"))
+        self.assertEqual(self.pagers(), [])
+        self.sleeper("first", "--record-ms", "1", "--fill", "never")
+        first = self.memory()
+        self.assertEqual(first["bound_bytes"], 64 * MIB)
+        self.assertGreater(first["misses"], 0)
+        self.assertEqual(first["clones"], 1)
+        self.assertGreater(first["missing_pages"], 2000)
+        self.sleeper("second", "--fill", "never")
+        second = self.memory()
+        self.assertGreater(second["hits"], first["hits"])
+        self.assertGreater(second["missing_pages"], first["missing_pages"])
+        self.assertEqual((second["clones"], second["clones_served"], second["images"]), (2, 2, 1))
+        self.assertAlmostEqual(second["hit_rate"], second["hits"] / (second["hits"] + second["misses"]))
+        self.assertLessEqual(second["bytes"], second["taken_bytes"])
+        self.assertLessEqual(second["taken_bytes"], second["bound_bytes"])
+        self.assertLessEqual(second["huge_bytes"], second["taken_bytes"])
+        text = self.told("stats")
+        self.assertIn("64.0 MiB", text)
+        self.assertIn("2 being served", text)
+        self.wake_all()
+
+    def test_a_pager_that_runs_is_told_another_size(self):
+        self.sleeper("first", "--record-ms", "1", "--fill", "never")
+        pager = self.pager()
+        self.daemon.stop()
+        self.daemon_arguments = ("--page-cache", "10M")
+        self.restart_daemon()
+        waiting.until(lambda: self.memory()["bound_bytes"] == 10 * MIB, "the new bound")
+        self.sleeper("eager", "--fill", "eager")
+        memory = self.memory()
+        self.assertLessEqual(memory["taken_bytes"], 10 * MIB)
+        self.assertGreater(memory["evictions"] + memory["refusals"], 0)
+        self.daemon.stop()
+        # A command that has been told nothing leaves it as it is.
+        self.cli = self.make_cli(store=self.store)
+        self.sleeper("third", "--fill", "never")
+        self.assertEqual(self.memory()["bound_bytes"], 10 * MIB)
+        self.cli = self.make_cli(store=self.store, env={"REKINDLE_PAGE_CACHE": "20M"})
+        self.sleeper("fourth", "--fill", "never")
+        self.assertEqual(self.memory()["bound_bytes"], 20 * MIB)
+        self.assertEqual(self.pager(), pager)
+        wrong = self.make_cli(store=self.store, env={"REKINDLE_PAGE_CACHE": "much"})
+        self.assert_refused(wrong.run("ls"), 2, "REKINDLE_PAGE_CACHE", "much")
+        self.wake_all()
+
+
+class WarmingTest(CacheTest):
+    def end_pager(self):
+        """The daemon and the pager end in order."""
+        self.daemon.stop()
+        waiting.until(lambda: not self.pagers(), "the pager's end", 60)
+
+    def test_a_new_pager_has_what_was_used_often(self):
+        for name in ("first", "second"):
+            self.sleeper(name, "--fill", "eager", "--record-ms", "1")
+        self.wake_all()
+        self.end_pager()
+        self.assertTrue(os.path.exists(os.path.join(self.store, "hot-frames")))
+        # By itself, before there is a clone.
+        self.restart_daemon()
+        self.pager()
+        waiting.until(lambda: (self.memory() or {"warming": True})["warming"] is False, "the cache warm")
+        warm = self.memory()
+        self.assertGreater(warm["warmed_frames"], 0)
+        self.assertEqual((warm["hits"], warm["misses"], warm["clones_served"]), (0, 0, 0))
+        self.assertGreater(warm["bytes"], 8 * MIB)
+        self.sleeper("third", "--fill", "eager")
+        used = self.memory()
+        self.assertGreater(used["hits"], 0)
+        self.assertEqual(used["misses"], 0)
+        self.wake_all()
+        self.assert_store_whole([self.juggler.reference])
+
+    def test_images_that_are_gone_and_a_damaged_list(self):
+        for name in ("first", "second"):
+            self.sleeper(name, "--fill", "eager", "--record-ms", "1")
+        self.wake_all()
+        self.end_pager()
+        path = os.path.join(self.store, "hot-frames")
+        with open(path, "rb") as file:
+            content = file.read()
+        with open(path, "wb") as file:
+            file.write(content[:-1])
+        self.restart_daemon()
+        self.pager()
+        waiting.until(lambda: (self.memory() or {"warming": True})["warming"] is False, "the pager up")
+        self.assertEqual(self.memory()["warmed_frames"], 0)
+        self.sleeper("third", "--record-ms", "1")
+        self.wake_all()
+        with open(os.path.join(self.runtime, "pager.log"), encoding="utf-8") as file:
+            self.assertEqual(file.read().count("the list of hot frames is damaged"), 1)
+        self.end_pager()
+        with open(path, "wb") as file:
+            file.write(content)
+        alone = self.make_cli(store=self.store)
+        self.succeed("rm", self.juggler.reference, cli=alone)
+        self.succeed("gc", cli=alone)
+        self.restart_daemon()
+        self.pager()
+        waiting.until(lambda: (self.memory() or {"warming": True})["warming"] is False, "the pager up")
+        self.assertEqual(self.memory()["warmed_frames"], 0)
+        with open(os.path.join(self.runtime, "pager.log"), encoding="utf-8") as file:
+            self.assertEqual(file.read().count("damaged"), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
