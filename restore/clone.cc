@@ -227,7 +227,9 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
                       Prepare(store, criu, options.image, &prepared_before));
   Span preparing = SpanSince(begin, "rekindle", "restore", "prepare", {{"kept", prepared_before ? 1 : 0}});
   const double prepare = watch.seconds();
+  const int64_t pooling = MonotonicNanos();
   RK_ASSIGN_OR_RETURN(SandboxPool * pool, Pool(criu));
+  Span pooled = SpanSince(pooling, "rekindle", "restore", "sandbox pool");
   const int64_t connecting = MonotonicNanos();
   RK_ASSIGN_OR_RETURN(PagerClient pager, ConnectToPager(store));
   Span connected = SpanSince(connecting, "rekindle", "restore", "reaching the pager");
@@ -246,6 +248,7 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
   result.total_seconds = watch.seconds();
   if (options.timeline) {
     result.timeline.push_back(std::move(preparing));
+    result.timeline.push_back(std::move(pooled));
     result.timeline.push_back(std::move(connected));
   }
   return result;
