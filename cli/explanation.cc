@@ -110,6 +110,9 @@ std::string Cure(const v1::Timeline& timeline, const v1::Span& span) {
   if (what == "rekindle/reaching the pager") {
     return "The pager is started with the first copy, and stays for the next ones.";
   }
+  if (what == "rekindle/sandbox pool") {
+    return "What makes sandboxes is started with the first copy: a daemon keeps it.";
+  }
   if (what == "rekindle/sandbox" && Number(&span, "made_ahead") == 0) {
     return Number(&span, "descriptors_of_the_caller") > 0
                ? "The sandbox was made for this copy alone, which is given descriptors of the caller: with "
