@@ -24,6 +24,7 @@ constexpr uint32_t kInventoryMagic = 0x58313116;
 constexpr uint32_t kPstreeMagic = 0x50273030;
 constexpr uint32_t kPagemapMagic = 0x56084025;
 constexpr uint32_t kMmMagic = 0x57492820;
+constexpr uint32_t kCoreMagic = 0x55053847;
 constexpr uint32_t kFilesMagic = 0x56303138;
 constexpr uint32_t kRemapMagic = 0x59133954;
 constexpr uint32_t kStatsMagic = 0x57093306;
@@ -353,6 +354,31 @@ absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view fil
     files.push_back(std::move(file));
   }
   return files;
+}
+
+absl::StatusOr<bool> HasArmedTimer(absl::string_view core_content) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("core", core_content, kCoreMagic));
+  pb::Core core;
+  RK_RETURN_IF_ERROR(reader.Next(&core));
+  const pb::TaskTimers& timers = core.task().timers();
+  auto armed = [](const pb::IntervalTimer& timer) {
+    return timer.value_seconds() != 0 || timer.value_microseconds() != 0;
+  };
+  if (armed(timers.real()) || armed(timers.virtual_time()) || armed(timers.profiling())) return true;
+  for (const pb::PosixTimer& timer : timers.posix()) {
+    if (timer.value_seconds() != 0 || timer.value_nanoseconds() != 0) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<bool> HasArmedTimerFile(absl::string_view files_content) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("files", files_content, kFilesMagic));
+  while (!reader.AtEnd()) {
+    pb::FileEntry entry;
+    RK_RETURN_IF_ERROR(reader.Next(&entry));
+    if (entry.timer().value_seconds() != 0 || entry.timer().value_nanoseconds() != 0) return true;
+  }
+  return false;
 }
 
 absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content) {

@@ -70,6 +70,12 @@ absl::StatusOr<std::vector<Vma>> ParseMm(absl::string_view content);
 // Has the process forbidden itself transparent huge pages (PR_SET_THP_DISABLE)? `mm_content` as above.
 absl::StatusOr<bool> HugePagesDisabled(absl::string_view mm_content);
 
+// Does a timer run that will send this process a signal (setitimer, timer_create)? `core_content`: of
+// core-PID.img.
+absl::StatusOr<bool> HasArmedTimer(absl::string_view core_content);
+// Is one of the timers that are descriptors (timerfd_create) running?
+absl::StatusOr<bool> HasArmedTimerFile(absl::string_view files_content);
+
 // Statistics that CRIU leaves beside the log (stats-dump).
 struct DumpStats {
   uint64_t freezing_us = 0, frozen_us = 0, memdump_us = 0, memwrite_us = 0;

@@ -68,8 +68,8 @@ Node::Node(NodeOptions options)
       jobs_(absl::StrCat(options_.runtime_directory, "/jobs")),
       gpus_(GpuOptions(options_.runtime_directory)),
       gpu_jobs_(&gpus_, options_.gpu_host_budget),
-      clones_(options_.runtime_directory, options_.page_cache_bytes, options_.daemon ? kPooledSandboxes : 0) {
-}
+      clones_(options_.runtime_directory, options_.page_cache_bytes, options_.daemon ? kPooledSandboxes : 0,
+              options_.daemon ? options_.standby_copies : 0) {}
 
 absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
   absl::MutexLock lock(&mutex_);

@@ -108,6 +108,9 @@ int Main(int argc, char** argv) {
       ->envname("REKINDLE_PAGE_CACHE")
       ->type_name("SIZE")
       ->capture_default_str();
+  app.add_option("--standby", options.node.standby_copies,
+                 "Copies kept ready of each image that clones are started of; 0: none")
+      ->capture_default_str();
   app.add_option("--grace", grace_seconds, "Seconds that calls in work may go on after SIGTERM")
       ->capture_default_str();
   app.add_flag("-v,--verbose", verbose, "Log more");

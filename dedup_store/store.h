@@ -162,7 +162,9 @@ class ImageReader {
   virtual absl::Status LoadFrame(FrameId frame, absl::Span<std::byte> out) const = 0;
   // Loads many frames in the order of the disk, with several threads and deep I/O. `where(index)` says where
   // the pages of frames[index] go, just before they do; an empty span leaves the frame out. `loaded(index)`
-  // follows as soon as they are there and verified. Both are called from several threads at once. A status
+  // follows as soon as they are there and verified. Both are called from several threads at once; of one
+  // thread, loaded() of a frame comes before the pages of the next go anywhere, so that a thread may use the
+  // same memory for all of its frames. A status
   // other than OK from `loaded` ends the loading and is returned.
   using FrameTarget = std::function<absl::Span<std::byte>(size_t index)>;
   using FrameLoaded = std::function<absl::Status(size_t index)>;

@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -25,13 +26,16 @@
 #include "base/packet_socket.h"
 #include "base/status.h"
 #include "base/unix_socket.h"
+#include "criu/image_files.h"
 #include "criu/lazy_pages.h"
 #include "criu/restore_log.h"
 #include "criu/restore_session.h"
+#include "rekindle/v1/image_layout.h"
 #include "restore/compatibility.h"
 #include "restore/job_logs.h"
 #include "restore/restore.h"
 #include "restore/sandbox_protocol.h"
+#include "restore/standby.h"
 
 namespace rekindle::restore {
 namespace {
@@ -42,8 +46,9 @@ constexpr uint64_t kDefaultCacheBytes = uint64_t{1} << 30;
 // The steps of one clone, in the order in which Start() takes them.
 class CloneRun {
  public:
-  CloneRun(const PreparedImage& image, const CloneOptions& options, PagerClient pager)
-      : image_(image), options_(options), pager_(std::move(pager)) {}
+  CloneRun(const PreparedImage& image, const SandboxKind& kind, const CloneOptions& options,
+           PagerClient pager)
+      : image_(image), kind_(kind), options_(options), pager_(std::move(pager)) {}
 
   void EndPhase(const char* name, std::map<std::string, int64_t> numbers = {}) {
     result_.phases.emplace_back(name, phase_.seconds());
@@ -54,7 +59,6 @@ class CloneRun {
 
   // What the job gets in place of what was its starter's: terminal, pipes, control channel.
   absl::Status TakeSandbox(SandboxPool& pool) {
-    const SandboxKind kind{options_.network, options_.limits.any()};
     std::vector<std::pair<int, int>> more;
     std::set<std::string> replaced;
     int next = kFirstFreeInCriu, nulls = 0, channels = 0;
@@ -72,23 +76,26 @@ class CloneRun {
     for (const std::string& resource : image_.manifest.control_sockets()) {
       if (channels < kChannelsInCriu) give(kChannelInCriu + channels++, resource);
     }
-    auto ready = more.empty() ? pool.Take(kind) : pool.MakeWith(kind, more);
+    auto ready = more.empty() ? pool.Take(kind_) : pool.MakeWith(kind_, more);
     if (!ready.ok()) return ready.status();
     const bool made_ahead = ready->made_ahead;
     group_ = std::move(ready->group);
     sandbox_ = std::move(ready->sandbox);
     criu_process_ = std::move(ready->criu);
     listener_ = std::move(ready->listener);
-    if (!image_.manifest.control_sockets().empty()) {
-      result_.channel = std::move(ready->channel);
-      RK_RETURN_IF_ERROR(SayHello());
-    }
+    if (!image_.manifest.control_sockets().empty()) result_.channel = std::move(ready->channel);
+    EndPhase("sandbox", {{"made_ahead", made_ahead ? 1 : 0},
+                         {"descriptors_of_the_caller", static_cast<int64_t>(more.size())}});
+    return absl::OkStatus();
+  }
+
+  // What one copy has for itself. Any time before it runs.
+  absl::Status Personalize() {
+    if (result_.channel.valid()) RK_RETURN_IF_ERROR(SayHello());
     if (options_.limits.any()) RK_RETURN_IF_ERROR(group_->Set(options_.limits));
     if (!options_.name.empty() || !options_.binds.empty()) {
       RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds));
     }
-    EndPhase("sandbox", {{"made_ahead", made_ahead ? 1 : 0},
-                         {"descriptors_of_the_caller", static_cast<int64_t>(more.size())}});
     return absl::OkStatus();
   }
 
@@ -101,7 +108,8 @@ class CloneRun {
     return absl::OkStatus();
   }
 
-  absl::Status RunCriu() {
+  // With `park` the copy waits for its owner just before it runs; the times are his then.
+  absl::Status RunCriu(const StandbyPool::Park& park) {
     criu::CriuConnection connection;
     connection.socket = criu_process_.rpc.get();
     connection.pidfd = criu_process_.pidfd.get();
@@ -135,16 +143,24 @@ class CloneRun {
           RK_ASSIGN_OR_RETURN(PagerClient::Prefilled prefilled,
                               pager_.Prefill(sandbox_.id(), pids, processes));
           result_.prefilled_pages = prefilled.pages;
+          result_.working_set_bytes = prefilled.settled_bytes;
           prefill_seconds = watch.seconds();
           AddSpan("working set", begin, {{"pages", static_cast<int64_t>(prefilled.pages)}});
-          return absl::OkStatus();
+          if (park) {
+            RK_ASSIGN_OR_RETURN(options_, park());
+            result_.phases.clear();
+            total_.Restart();
+            phase_.Restart();
+            prefill_seconds = 0;
+          }
+          return Personalize();
         },
         options_.cancel_fd, &tree));
     root_ = tree.root;
     AddSpan("criu", phase_begin_ns_);
     std::move(tree.timeline.begin(), tree.timeline.end(), std::back_inserter(result_.timeline));
-    result_.phases.emplace_back("criu", phase_.seconds() - prefill_seconds);
-    result_.phases.emplace_back("working set", prefill_seconds);
+    result_.phases.emplace_back(park ? "standby" : "criu", phase_.seconds() - prefill_seconds);
+    if (!park) result_.phases.emplace_back("working set", prefill_seconds);
     phase_.Restart();
     phase_begin_ns_ = MonotonicNanos();
     return absl::OkStatus();
@@ -187,7 +203,8 @@ class CloneRun {
   }
 
   const PreparedImage& image_;
-  const CloneOptions& options_;
+  const SandboxKind kind_;
+  CloneOptions options_;
   PagerClient pager_;
   std::unique_ptr<Cgroup> group_;  // goes after the sandbox
   Sandbox sandbox_;
@@ -218,6 +235,35 @@ absl::StatusOr<std::string> ReceiveMessage(int channel, int cancel_fd, absl::Dur
   }
 }
 
+namespace {
+
+// What these ask for is settled when the copy begins to be made, or they want to see it made.
+bool MayStandBy(const CloneOptions& options) {
+  return options.stdio.empty() && options.binds.empty() && !options.template_instance && !options.timeline &&
+         options.fill != "eager" && options.record == CloneOptions().record;
+}
+
+absl::StatusOr<bool> MayStandBy(const store::ImageReader& image, const v1::JobManifest& manifest) {
+  if (manifest.control_sockets().empty()) return false;
+  for (const store::ObjectInfo& object : image.objects()) {
+    absl::string_view name = object.name;
+    if (object.paged || !absl::ConsumePrefix(&name, v1::kCriuFilePrefix)) continue;
+    absl::StatusOr<bool> timer = false;
+    if (absl::StartsWith(name, "core-")) {
+      RK_ASSIGN_OR_RETURN(std::string content, image.ReadBlob(object.name));
+      timer = criu::HasArmedTimer(content);
+    } else if (name == "files.img") {
+      RK_ASSIGN_OR_RETURN(std::string content, image.ReadBlob(object.name));
+      timer = criu::HasArmedTimerFile(content);
+    }
+    RK_RETURN_IF_ERROR(timer.status());
+    if (*timer) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu::Installation& criu,
                                                 const CloneOptions& options) {
   Stopwatch watch;
@@ -227,16 +273,33 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
                       Prepare(store, criu, options.image, &prepared_before));
   Span preparing = SpanSince(begin, "rekindle", "restore", "prepare", {{"kept", prepared_before ? 1 : 0}});
   const double prepare = watch.seconds();
+  StandbyPool* standby = image->may_stand_by && MayStandBy(options) ? Standby(store, criu) : nullptr;
+  std::optional<absl::StatusOr<CloneResult>> made;
+  if (standby != nullptr) made = standby->Claim(options);
+  if (!made)
+    made = Make(*image, {options.network, options.limits.any()}, criu, PagerOf(store), options, nullptr);
+  if (!made->ok()) return *std::move(made);
+  CloneResult result = *std::move(*made);
+  if (standby != nullptr && result.working_set_bytes > 0) standby->Want(options, result.working_set_bytes);
+  result.phases.insert(result.phases.begin(), {"prepare", prepare});
+  result.total_seconds = watch.seconds();
+  if (options.timeline) result.timeline.push_back(std::move(preparing));
+  return result;
+}
+
+absl::StatusOr<CloneResult> CloneStarter::Make(const PreparedImage& image, const SandboxKind& kind,
+                                               const criu::Installation& criu, const PagerPlace& place,
+                                               const CloneOptions& options, const Park& park) {
   const int64_t pooling = MonotonicNanos();
   RK_ASSIGN_OR_RETURN(SandboxPool * pool, Pool(criu));
   Span pooled = SpanSince(pooling, "rekindle", "restore", "sandbox pool");
   const int64_t connecting = MonotonicNanos();
-  RK_ASSIGN_OR_RETURN(PagerClient pager, ConnectToPager(store));
+  RK_ASSIGN_OR_RETURN(PagerClient pager, ConnectToPager(place));
   Span connected = SpanSince(connecting, "rekindle", "restore", "reaching the pager");
-  CloneRun run(*image, options, std::move(pager));
+  CloneRun run(image, kind, options, std::move(pager));
   RK_RETURN_IF_ERROR(run.TakeSandbox(*pool));
   absl::Status status = run.AttachPager();
-  if (status.ok()) status = run.RunCriu();
+  if (status.ok()) status = run.RunCriu(park);
   if (!status.ok()) {
     if (absl::IsCancelled(status)) return status;
     // Its folder goes with the sandbox.
@@ -244,17 +307,52 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
     return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{run.directory(), kept}}));
   }
   RK_ASSIGN_OR_RETURN(CloneResult result, run.Finish());
-  result.phases.insert(result.phases.begin(), {"prepare", prepare});
-  result.total_seconds = watch.seconds();
   if (options.timeline) {
-    result.timeline.push_back(std::move(preparing));
     result.timeline.push_back(std::move(pooled));
     result.timeline.push_back(std::move(connected));
   }
   return result;
 }
 
+StandbyPool* CloneStarter::Standby(const store::Store& store, const criu::Installation& criu) {
+  absl::MutexLock lock(&mutex_);
+  if (standby_ == nullptr && standby_size_ > 0) {
+    auto make = [this, criu, place = PagerOf(store)](
+                    const StandbyKind& kind, int cancel_fd,
+                    const StandbyPool::Park& park) -> absl::StatusOr<CloneResult> {
+      std::shared_ptr<const PreparedImage> image;
+      {
+        absl::MutexLock prepared_lock(&mutex_);
+        auto found = prepared_.find(kind.image);
+        if (found == prepared_.end()) return absl::CancelledError("its image is not in use any more");
+        image = found->second;
+      }
+      CloneOptions options;
+      options.image = kind.image;
+      options.network = kind.network;
+      options.fill = kind.fill;
+      options.cancel_fd = cancel_fd;
+      return Make(*image, {kind.network, kind.grouped}, criu, place, options, park);
+    };
+    standby_ = std::make_unique<StandbyPool>(std::move(make), standby_size_);
+  }
+  return standby_.get();
+}
+
+CloneStarter::CloneStarter(std::string runtime_directory, std::optional<uint64_t> cache_bytes,
+                           size_t pool_size, size_t standby_size)
+    : runtime_directory_(std::move(runtime_directory)),
+      cache_bytes_(cache_bytes),
+      pool_size_(pool_size),
+      standby_size_(standby_size) {}
+
 CloneStarter::~CloneStarter() {
+  std::unique_ptr<StandbyPool> standby;
+  {
+    absl::MutexLock lock(&mutex_);
+    standby = std::move(standby_);
+  }
+  standby.reset();
   if (stop_.valid()) ::eventfd_write(stop_.get(), 1);
   for (std::thread& waiter : waiters_) waiter.join();
 }
@@ -280,7 +378,10 @@ void CloneStarter::ForgetImages() {
 }
 
 absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const store::Store& store) {
-  const PagerPlace place = PagerOf(store);
+  return ConnectToPager(PagerOf(store));
+}
+
+absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const PagerPlace& place) {
   absl::MutexLock lock(&mutex_);
   Subprocess started;
   auto client = PagerClient::Connect(place, &started);
@@ -348,6 +449,7 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(store
         ": the job had a terminal, which its copies can't share; take an image of it started with "
         "'rekindle run', or with input and output that are no terminal"));
   }
+  RK_ASSIGN_OR_RETURN(prepared->may_stand_by, MayStandBy(*reader, prepared->manifest));
   RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
   RK_RETURN_IF_ERROR(CheckMachine(prepared->manifest, machine, criu.version));
   std::vector<std::string> warnings;

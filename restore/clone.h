@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -56,6 +57,7 @@ struct CloneResult {
   double total_seconds = 0;
   std::vector<std::pair<std::string, double>> phases;
   uint64_t lazy_pages = 0, prefilled_pages = 0;
+  uint64_t working_set_bytes = 0;    // that each copy gets before it runs; 0: not known for good yet
   Timeline timeline;                 // without the pager's part,
   std::optional<PagerClient> pager;  // which this has
 };
@@ -68,16 +70,20 @@ absl::StatusOr<std::string> ReceiveMessage(int channel, int cancel_fd, absl::Dur
 struct PreparedImage {
   store::ImageInfo info;
   v1::JobManifest manifest;
+  // Its copies may wait before they run: they are told when that is, and no timer of theirs runs meanwhile.
+  bool may_stand_by = false;
   std::unique_ptr<ImageDirectory> directory;
 };
+
+class StandbyPool;  // standby.h
 
 // Thread-safe.
 class CloneStarter {
  public:
   // `cache_bytes`: of the pager's memory; nothing: what a running one has, or a gibibyte. `pool_size`:
-  // sandboxes of a kind that are made ahead of time.
-  CloneStarter(std::string runtime_directory, std::optional<uint64_t> cache_bytes, size_t pool_size)
-      : runtime_directory_(std::move(runtime_directory)), cache_bytes_(cache_bytes), pool_size_(pool_size) {}
+  // sandboxes of a kind that are made ahead of time. `standby_size`: copies of an image in use that stand by.
+  CloneStarter(std::string runtime_directory, std::optional<uint64_t> cache_bytes, size_t pool_size,
+               size_t standby_size);
 
   // Jobs need their pagers for longer than this lives.
   ~CloneStarter();
@@ -101,17 +107,26 @@ class CloneStarter {
   // Collects it when it ends.
   void WaitFor(Subprocess pager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SandboxPool*> Pool(const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Null: none stand by here.
+  StandbyPool* Standby(const store::Store& store, const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(mutex_);
+  using Park =
+      std::function<absl::StatusOr<CloneOptions>()>;  // as StandbyPool::Park; none: it is not kept waiting
+  absl::StatusOr<CloneResult> Make(const PreparedImage& image, const SandboxKind& kind,
+                                   const criu::Installation& criu, const PagerPlace& pager,
+                                   const CloneOptions& options, const Park& park) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<PagerClient> ConnectToPager(const PagerPlace& place) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string runtime_directory_;
   PagerPlace PagerOf(const store::Store& store) const;
 
   const std::optional<uint64_t> cache_bytes_;
-  const size_t pool_size_;
+  const size_t pool_size_, standby_size_;
   absl::Mutex mutex_;
   UniqueFd stop_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> waiters_ ABSL_GUARDED_BY(mutex_);  // one for each pager that we have started
   std::optional<PagerClient> kept_pager_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<SandboxPool> pool_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<StandbyPool> standby_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const PreparedImage>> prepared_ ABSL_GUARDED_BY(mutex_);  // by digest
 };
 

@@ -27,10 +27,7 @@ using store::kPageSize;
 
 // What a fault brings along of its neighbours: a copy costs far less than another fault.
 constexpr uint32_t kPagesAround = 8;
-// Frames that the background fill takes at a time: it gives way between two such pieces of work.
-constexpr size_t kFramesPerFill = 32;
 constexpr size_t kMostRecordedPages = size_t{4} << 20;
-constexpr size_t kPrefillThreads = 2;
 // How long a task may take to change its memory: forking one with much of it lasts.
 constexpr absl::Duration kLongestChange = absl::Minutes(2);
 constexpr absl::Duration kLookAtTasks = absl::Milliseconds(100);
@@ -138,7 +135,7 @@ bool LazyClone::OnConnection() {
         record_.JobRuns();
         absl::MutexLock lock(&mutex_);
         running_ = true;
-        record_until_ = absl::Now() + options_.record;
+        record_until_ = fill_from_ = absl::Now() + options_.record;
         break;
       }
       case What::kClosed:
@@ -248,7 +245,8 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
           touched_.push_back({task.pid(), task.pages().FirstNumberOf(wanted.run) + wanted.page});
         }
       }
-      outcome = task.Put(wanted.run, first, pages, frame->bytes());
+      outcome = task.Put(task.pages().FirstNumberOf(wanted.run) + first, pages,
+                         frame->bytes().data() + (size_t{run.page_in_frame} + first) * kPageSize);
       fault.pages = pages;
     } else {
       outcome = task.PutZero(address);
@@ -278,222 +276,6 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
   return false;
 }
 
-absl::Status LazyClone::PutPiece(const Piece& piece, absl::Span<const std::byte> frame) {
-  std::vector<uint64_t> faults;
-  for (int attempt = 0; !ended_; ++attempt) {
-    RK_ASSIGN_OR_RETURN(LazyTask::Outcome outcome,
-                        piece.task->Put(piece.run, piece.first, piece.pages, frame));
-    if (outcome == LazyTask::Outcome::kNoMemory) {
-      return absl::ResourceExhaustedError("no memory for pages that nobody waits for");
-    }
-    if (outcome != LazyTask::Outcome::kChanging) break;
-    if (!TakeEvents(*piece.task, &faults)) break;
-    // They wait, while this can be put in at any time.
-    for (size_t i = 0; i < faults.size(); ++i) {
-      if (!Answer(*piece.task, faults[i], &faults)) return absl::OkStatus();
-    }
-    faults.clear();
-    piece.task->WaitForChange(attempt);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status LazyClone::PutPieces(std::vector<Piece> pieces, size_t threads, std::atomic<uint64_t>* put) {
-  // Each frame is wanted once, whatever number of pieces lies in it.
-  absl::flat_hash_map<store::FrameId, std::vector<const Piece*>> by_frame;
-  std::vector<store::FrameId> frames;
-  for (const Piece& piece : pieces) {
-    const store::FrameId frame = piece.task->pages().runs()[piece.run].frame;
-    auto [found, added] = by_frame.try_emplace(frame);
-    if (added) frames.push_back(frame);
-    found->second.push_back(&piece);
-  }
-  return WithFrames(frames, threads, [&](size_t i, absl::Span<const std::byte> frame) -> absl::Status {
-    for (const Piece* piece : by_frame.find(frames[i])->second) {
-      RK_RETURN_IF_ERROR(PutPiece(*piece, frame));
-      put->fetch_add(piece->pages, std::memory_order_relaxed);
-    }
-    return absl::OkStatus();
-  });
-}
-
-absl::Status LazyClone::WithFrames(
-    absl::Span<const store::FrameId> frames, size_t threads,
-    const std::function<absl::Status(size_t i, absl::Span<const std::byte> frame)>& use) {
-  auto ready = [&](size_t begin, size_t end) {
-    return PagerRecord::GetAll(
-        pager_.cache(), image_->reader(), frames.subspan(begin, end - begin),
-        [&](size_t index, FrameCache::Pin pin) { return use(begin + index, pin.bytes()); }, &loaded_in_bulk_);
-  };
-  if (threads <= 1 || frames.size() < 2 * threads) return ready(0, frames.size());
-  std::vector<absl::Status> results(threads);
-  std::vector<std::thread> helpers;
-  const size_t share = (frames.size() + threads - 1) / threads;
-  auto part = [&](size_t i) {
-    results[i] = ready(std::min(frames.size(), i * share), std::min(frames.size(), (i + 1) * share));
-  };
-  for (size_t i = 1; i < threads; ++i) helpers.emplace_back(part, i);
-  part(0);
-  for (std::thread& helper : helpers) helper.join();
-  for (const absl::Status& result : results) RK_RETURN_IF_ERROR(result);
-  return absl::OkStatus();
-}
-
-absl::Status LazyClone::Write(const std::map<pid_t, UniqueFd>& processes) {
-  std::map<pid_t, UniqueFd> memories;
-  auto write = [&](const LazyImage::Written& written, const std::byte* bytes) -> absl::Status {
-    // Through this file read-only memory can be written too, as a debugger does.
-    const uint64_t size = uint64_t{written.run.pages} * kPageSize;
-    const ssize_t n =
-        ::pwrite(memories.at(written.pid).get(), bytes, size, static_cast<off_t>(written.run.address));
-    if (n == static_cast<ssize_t>(size)) return absl::OkStatus();
-    return ErrnoStatus(n < 0 ? errno : EIO, absl::StrFormat("writing the memory of process %d at %#x",
-                                                            written.pid, written.run.address));
-  };
-  std::vector<store::FrameId> frames;
-  std::vector<const std::vector<LazyImage::Written>*> of_frame;
-  for (const auto& [frame, runs] : image_->written()) {
-    for (const LazyImage::Written& written : runs) {
-      auto [memory, added] = memories.try_emplace(written.pid);
-      if (!added) continue;
-      auto process = processes.find(written.pid);
-      if (process == processes.end()) {
-        return absl::InternalError(
-            absl::StrCat("process ", written.pid, " of the image is not in the sandbox"));
-      }
-      RK_ASSIGN_OR_RETURN(pid_t pid, PidOf(process->second.get()));
-      RK_ASSIGN_OR_RETURN(memory->second, OpenFile(absl::StrCat("/proc/", pid, "/mem"), O_RDWR));
-    }
-    if (frame == store::FrameId()) {
-      for (const LazyImage::Written& written : runs) {
-        const std::vector<std::byte> zeros(size_t{written.run.pages} * kPageSize);
-        RK_RETURN_IF_ERROR(write(written, zeros.data()));
-      }
-      continue;
-    }
-    frames.push_back(frame);
-    of_frame.push_back(&runs);
-  }
-  return WithFrames(
-      frames, kPrefillThreads, [&](size_t i, absl::Span<const std::byte> frame) -> absl::Status {
-        for (const LazyImage::Written& written : *of_frame[i]) {
-          RK_RETURN_IF_ERROR(write(written, frame.data() + size_t{written.run.page_in_frame} * kPageSize));
-        }
-        return absl::OkStatus();
-      });
-}
-
-void LazyClone::Prefetch() {
-  const int64_t begin = MonotonicNanos();
-  PagerRecord::Loaded loaded;
-  std::vector<store::FrameId> frames;
-  absl::flat_hash_set<store::FrameId> seen;
-  for (const auto& [frame, runs] : image_->written()) {
-    if (!(frame == store::FrameId()) && seen.insert(frame).second) frames.push_back(frame);
-  }
-  for (const LazyImage::Piece& piece : *image_->working_set()) {
-    const store::FrameId frame = image_->PagesOf(piece.pid)->runs()[piece.run].frame;
-    if (seen.insert(frame).second) frames.push_back(frame);
-  }
-  // What is wrong with them is found again, and told, when they are put in.
-  PagerRecord::GetAll(
-      pager_.cache(), image_->reader(), frames, [](size_t, FrameCache::Pin) { return absl::OkStatus(); },
-      &loaded)
-      .IgnoreError();
-  record_.Add("prefetch", "prefetch", begin,
-              {{"frames", static_cast<int64_t>(frames.size())},
-               {"loaded_frames", static_cast<int64_t>(loaded.frames)},
-               {"loaded_bytes", static_cast<int64_t>(loaded.bytes)}});
-}
-
-absl::StatusOr<uint64_t> LazyClone::Prefill(const std::map<pid_t, UniqueFd>& processes) {
-  int64_t begin = MonotonicNanos();
-  RK_RETURN_IF_ERROR(Write(processes));
-  record_.Add("restore", "pages that must be there", begin,
-              {{"loaded_bytes", static_cast<int64_t>(loaded_in_bulk_.bytes)}});
-  begin = MonotonicNanos();
-  const uint64_t loaded_before = loaded_in_bulk_.bytes;
-  auto recorded = [&](absl::string_view what, uint64_t pages) {
-    record_.Add("restore", what, begin,
-                {{"pages", static_cast<int64_t>(pages)},
-                 {"loaded_bytes", static_cast<int64_t>(loaded_in_bulk_.bytes - loaded_before)}});
-  };
-  if (options_.fill == Fill::kEager) {
-    absl::StatusOr<uint64_t> filled = FillAll();
-    if (filled.ok()) recorded("all of its memory", *filled);
-    return filled;
-  }
-  std::map<pid_t, LazyTask*> by_pid;
-  const std::vector<std::shared_ptr<LazyTask>> tasks = Tasks();
-  for (const std::shared_ptr<LazyTask>& task : tasks) by_pid.try_emplace(task->pid(), task.get());
-  const std::shared_ptr<const LazyImage::Pieces> set = image_->working_set();
-  std::vector<Piece> pieces;
-  pieces.reserve(set->size());
-  for (const LazyImage::Piece& piece : *set) {
-    auto task = by_pid.find(piece.pid);
-    if (task != by_pid.end()) pieces.push_back({task->second, piece.run, piece.first, piece.pages});
-  }
-  absl::Status status = PutPieces(std::move(pieces), kPrefillThreads, &prefilled_);
-  // Without memory for all of it, it has to do with what it touches.
-  if (!status.ok() && !absl::IsResourceExhausted(status)) return status;
-  recorded("working set", prefilled_);
-  return prefilled_.load();
-}
-
-absl::StatusOr<uint64_t> LazyClone::FillAll() {
-  const uint64_t before = filled_;
-  for (const std::shared_ptr<LazyTask>& task : Tasks()) {
-    std::vector<Piece> pieces;
-    for (size_t run = 0; run < task->pages().runs().size(); ++run) {
-      pieces.push_back({task.get(), run, 0, task->pages().runs()[run].pages});
-    }
-    absl::Status status = PutPieces(std::move(pieces), 2, &filled_);
-    if (!status.ok() && !absl::IsResourceExhausted(status)) Fail(status);
-    RK_RETURN_IF_ERROR(status);
-  }
-  CompleteIfDone();
-  return filled_ - before;
-}
-
-bool LazyClone::FillSome() {
-  std::shared_ptr<LazyTask> task;
-  std::vector<Piece> pieces;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!running_ || complete_ || ended_ || fill_paused_ || options_.fill == Fill::kNever) return false;
-    if (recording_ && options_.fill == Fill::kIdle) return false;  // what it touches by itself is what counts
-    if (fill_task_ >= tasks_.size()) return false;
-    task = tasks_[fill_task_].task;
-    size_t frames = 0;
-    store::FrameId last;
-    while (fill_next_ < task->pages().runs().size()) {
-      const store::StoredRun& run = task->pages().runs()[fill_next_];
-      if (!(run.frame == last) && ++frames > kFramesPerFill) break;
-      last = run.frame;
-      pieces.push_back({task.get(), fill_next_++, 0, run.pages});
-    }
-    if (fill_next_ >= task->pages().runs().size()) {
-      ++fill_task_;
-      fill_next_ = 0;
-    }
-  }
-  if (!pieces.empty() && task->missing() > 0 && !task->Gone()) {
-    absl::Status status = PutPieces(std::move(pieces), 1, &filled_);
-    if (absl::IsResourceExhausted(status)) {
-      // It may do without: what it touches, it gets.
-      absl::MutexLock lock(&mutex_);
-      fill_paused_ = true;
-      return false;
-    }
-    if (!status.ok()) {
-      Fail(status);
-      return false;
-    }
-  }
-  CompleteIfDone();
-  return true;
-}
-
 void LazyClone::CompleteIfDone() {
   {
     absl::MutexLock lock(&mutex_);
@@ -508,6 +290,15 @@ void LazyClone::CompleteIfDone() {
   // From here on the job is like any other. Whoever waits for an event of ours is let go by the last close.
   SendPacket(keeper_.get(), "d").IgnoreError();
   End();
+}
+
+void LazyClone::Ready() {
+  EndRecording();
+  {
+    absl::MutexLock lock(&mutex_);
+    fill_from_ = absl::InfinitePast();
+  }
+  pager_.WakeFiller();
 }
 
 void LazyClone::EndRecording() {

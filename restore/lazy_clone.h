@@ -54,7 +54,8 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   absl::StatusOr<uint64_t> FillAll() ABSL_LOCKS_EXCLUDED(mutex_);
   // A bounded part of the background fill; false when there is nothing more to do now.
   bool FillSome() ABSL_LOCKS_EXCLUDED(mutex_);
-  void EndRecording() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The job has answered: the rest of its memory may come now.
+  void Ready() ABSL_LOCKS_EXCLUDED(mutex_);
   // For things that are due at some time.
   void Tick() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -82,6 +83,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   void Fail(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void End() ABSL_LOCKS_EXCLUDED(mutex_);
   void CompleteIfDone() ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndRecording() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndIfAllGone() ABSL_LOCKS_EXCLUDED(mutex_);
   // Those that have ended or run another program.
   void LetGoOfTasks() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -93,13 +95,20 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
     size_t run = 0;
     uint32_t first = 0, pages = 0;
   };
-  absl::Status Write(const std::map<pid_t, UniqueFd>& processes);
+  // /proc/PID/mem of the tasks that something is written into.
+  absl::StatusOr<std::map<pid_t, UniqueFd>> OpenMemories(const std::map<pid_t, UniqueFd>& processes) const;
+  absl::Status Write(const std::map<pid_t, UniqueFd>& memories);
+  absl::Status PutWorkingSet();
+  // Both of it at once.
+  absl::Status PutSet(const PrefillSet& set, const std::map<pid_t, UniqueFd>& memories);
   // Calls use(i, frame) for each of the frames, from several threads.
   absl::Status WithFrames(
       absl::Span<const store::FrameId> frames, size_t threads,
       const std::function<absl::Status(size_t i, absl::Span<const std::byte> frame)>& use);
-  absl::Status PutPieces(std::vector<Piece> pieces, size_t threads, std::atomic<uint64_t>* put);
-  absl::Status PutPiece(const Piece& piece, absl::Span<const std::byte> frame);
+  absl::Status PutPieces(const std::vector<Piece>& pieces, size_t threads, std::atomic<uint64_t>* put);
+  absl::Status PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes);
+  // As PutPieces with all of what the pieces' frames have, by the background fill's threads.
+  absl::Status PutInBackground(const std::vector<Piece>& pieces);
 
   Pager& pager_;
   const LazyCloneOptions options_;
@@ -132,6 +141,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   bool complete_ ABSL_GUARDED_BY(mutex_) = false;
   bool fill_paused_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time record_until_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  absl::Time fill_from_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::vector<LazyImage::Touched> touched_ ABSL_GUARDED_BY(mutex_);  // in order
   size_t fill_task_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t fill_next_ ABSL_GUARDED_BY(mutex_) = 0;  // run

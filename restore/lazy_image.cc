@@ -81,6 +81,46 @@ bool LazyImage::Learned() const {
   return working_set_.recordings >= kRecordings;
 }
 
+absl::StatusOr<std::shared_ptr<const PrefillSet>> LazyImage::Prefill(FrameCache& cache, uint64_t most_bytes) {
+  absl::MutexLock one_makes_it(&prefill_mutex_);
+  std::shared_ptr<const Pieces> pieces;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (prefill_ != nullptr || working_set_.recordings < kRecordings) return prefill_;
+    pieces = pieces_;
+  }
+  std::vector<PrefillSource> working_set, to_write;
+  for (const Piece& piece : *pieces) {
+    const TaskPages& pages = *PagesOf(piece.pid);
+    const store::StoredRun& run = pages.runs()[piece.run];
+    working_set.push_back({run.frame, run.page_in_frame + piece.first, piece.pages, piece.pid,
+                           run.address + uint64_t{piece.first} * store::kPageSize,
+                           pages.FirstNumberOf(piece.run) + piece.first});
+  }
+  for (const auto& [frame, runs] : written_) {
+    for (const Written& written : runs) {
+      to_write.push_back(
+          {frame, written.run.page_in_frame, written.run.pages, written.pid, written.run.address, 0});
+    }
+  }
+  if (PrefillSet::BytesOf(working_set, to_write) > most_bytes) return std::shared_ptr<const PrefillSet>();
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<const PrefillSet> made,
+                      PrefillSet::Make(*reader_, cache, std::move(working_set), std::move(to_write)));
+  absl::MutexLock lock(&mutex_);
+  if (pieces_ == pieces) prefill_ = made;
+  return made;
+}
+
+uint64_t LazyImage::prefill_bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return prefill_ == nullptr ? 0 : prefill_->bytes();
+}
+
+void LazyImage::DropPrefill() {
+  absl::MutexLock lock(&mutex_);
+  prefill_.reset();
+}
+
 absl::Status LazyImage::Learn(store::Store& store, const std::vector<Touched>& touched) {
   WorkingSetRecorder recorder;
   absl::MutexLock lock(&mutex_);
@@ -98,6 +138,7 @@ absl::Status LazyImage::Learn(store::Store& store, const std::vector<Touched>& t
   WorkingSet recording = recorder.Take();
   recording.recorded_unix_ns = UnixNanos();
   working_set_ = Merge(working_set_, recording);
+  prefill_.reset();
   pieces_ = std::make_shared<const Pieces>(PiecesOf(working_set_));
   return store.PutNote(reader_->info(), store::kWorkingSetNote, working_set_.Encode());
 }
@@ -106,6 +147,7 @@ bool LazyImage::ForgetWorkingSet() {
   absl::MutexLock lock(&mutex_);
   working_set_ = WorkingSet();
   pieces_ = std::make_shared<const Pieces>();
+  prefill_.reset();
   return !std::exchange(forgotten_, true);
 }
 

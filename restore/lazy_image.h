@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "dedup_store/store.h"
+#include "restore/prefill_set.h"
 #include "restore/task_pages.h"
 #include "restore/working_set.h"
 
@@ -50,6 +51,13 @@ class LazyImage {
   std::shared_ptr<const Pieces> working_set() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Is it known so well that nothing more need be recorded?
   bool Learned() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What every copy gets before it runs; made by the first who asks, for whom others wait. Null: the working
+  // set is not yet known so well that it stays, or this would take more than `most_bytes`.
+  absl::StatusOr<std::shared_ptr<const PrefillSet>> Prefill(FrameCache& cache, uint64_t most_bytes)
+      ABSL_LOCKS_EXCLUDED(prefill_mutex_, mutex_);
+  // Of the one that is kept; 0: none is.
+  uint64_t prefill_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void DropPrefill() ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds what a copy touched that had the working set in place, and keeps the result with the image in the
   // store.
   struct Touched {
@@ -77,6 +85,8 @@ class LazyImage {
   mutable absl::Mutex mutex_;
   bool forgotten_ ABSL_GUARDED_BY(mutex_) = false;
   WorkingSet working_set_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const PrefillSet> prefill_ ABSL_GUARDED_BY(mutex_);  // of pieces_
+  absl::Mutex prefill_mutex_;                                          // held while it is made
   std::shared_ptr<const Pieces> pieces_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -83,50 +83,54 @@ LazyTask::Wanted LazyTask::WhatBelongsAt(uint64_t address) const {
   return {true, run, static_cast<uint32_t>(*number - pages_->FirstNumberOf(run))};
 }
 
-absl::StatusOr<LazyTask::Outcome> LazyTask::Put(size_t run, uint32_t first, uint32_t pages,
-                                                absl::Span<const std::byte> frame) {
+absl::StatusOr<LazyTask::Outcome> LazyTask::Put(uint64_t number, uint64_t pages, const std::byte* bytes) {
   absl::ReaderMutexLock lock(&mutex_);
-  const store::StoredRun& stored = pages_->runs()[run];
-  const std::byte* bytes = frame.data() + size_t{stored.page_in_frame} * kPageSize;
-  const uint32_t end = first + pages;
-  for (const MissingPages::Place& place : missing_.PlacesOf(run)) {
-    uint32_t at = std::max(first, place.first);
-    const uint32_t until = std::min(end, place.first + place.pages);
-    while (at < until) {
-      const uint64_t number = pages_->FirstNumberOf(run) + at;
-      uint32_t count = 0;
-      while (at + count < until && missing_.Missing(number + count)) ++count;
-      if (count == 0) {
-        ++at;
-        continue;
+  const uint64_t begin = number, end = number + pages;
+  Range range;  // found, and not yet put in
+  auto put = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) -> absl::StatusOr<Outcome> {
+    if (range.pages == 0) return Outcome::kDone;
+    return CopyRange(range, bytes + (range.number - begin) * kPageSize);
+  };
+  for (size_t run = pages_->RunOfNumber(begin); number < end; ++run) {
+    const uint64_t first_of_run = pages_->FirstNumberOf(run);
+    const uint64_t end_of_run = std::min(end, first_of_run + pages_->runs()[run].pages);
+    for (const MissingPages::Place& place : missing_.PlacesOf(run)) {
+      const uint64_t first_of_place = first_of_run + place.first;
+      const uint64_t until = std::min(end_of_run, first_of_place + place.pages);
+      for (uint64_t at = std::max(number, first_of_place); at < until; ++at) {
+        if (!missing_.Missing(at)) continue;
+        const uint64_t address = place.address + (at - first_of_place) * kPageSize;
+        if (at == range.number + range.pages && address == range.address + range.pages * kPageSize) {
+          ++range.pages;
+          continue;
+        }
+        RK_ASSIGN_OR_RETURN(Outcome outcome, put());
+        if (outcome != Outcome::kDone) return outcome;
+        range = {address, at, 1};
       }
-      RK_ASSIGN_OR_RETURN(Outcome outcome, CopyRange(place.address + uint64_t{at - place.first} * kPageSize,
-                                                     bytes + size_t{at} * kPageSize, number, count));
-      if (outcome != Outcome::kDone) return outcome;
-      at += count;
     }
+    number = end_of_run;
   }
-  return Outcome::kDone;
+  return put();
 }
 
-absl::StatusOr<LazyTask::Outcome> LazyTask::CopyRange(uint64_t address, const std::byte* bytes,
-                                                      uint64_t first_number, uint32_t pages) {
-  uint32_t most = pages;  // at once: a copy must not cross the border of two areas
-  while (pages > 0) {
-    const uint32_t now = std::min(pages, most);
+absl::StatusOr<LazyTask::Outcome> LazyTask::CopyRange(Range range, const std::byte* bytes) {
+  uint64_t most = range.pages;  // at once: a copy must not cross the border of two areas
+  while (range.pages > 0) {
+    const uint64_t now = std::min(range.pages, most);
     uffdio_copy copy{};
-    copy.dst = address;
+    copy.dst = range.address;
     copy.src = reinterpret_cast<uintptr_t>(bytes);
-    copy.len = uint64_t{now} * kPageSize;
-    uint32_t done = now;
+    copy.len = now * kPageSize;
+    uint64_t done = now;
     if (::ioctl(userfaultfd_.get(), UFFDIO_COPY, &copy) != 0) {
       const int error = copy.copy < 0 ? static_cast<int>(-copy.copy) : errno;
       if (copy.copy > 0) {
-        done = static_cast<uint32_t>(static_cast<uint64_t>(copy.copy) / kPageSize);
+        done = static_cast<uint64_t>(copy.copy) / kPageSize;
       } else if (error == EEXIST) {
         // Somebody was faster: whoever waits is woken by them, or here.
-        uffdio_range range{address, kPageSize};
-        ::ioctl(userfaultfd_.get(), UFFDIO_WAKE, &range);
+        uffdio_range there{range.address, kPageSize};
+        ::ioctl(userfaultfd_.get(), UFFDIO_WAKE, &there);
         done = 1;
       } else if (error == EAGAIN) {
         return Outcome::kChanging;
@@ -142,15 +146,13 @@ absl::StatusOr<LazyTask::Outcome> LazyTask::CopyRange(uint64_t address, const st
         done = 1;
       } else {
         return absl::FailedPreconditionError(
-            absl::StrFormat("process %d: the kernel does not take the page at %#x: %s", pid_, address,
+            absl::StrFormat("process %d: the kernel does not take the page at %#x: %s", pid_, range.address,
                             absl::Status(ErrnoStatus(error, "userfaultfd")).message()));
       }
     }
-    for (uint32_t i = 0; i < done; ++i) missing_.Take(first_number + i);
-    address += uint64_t{done} * kPageSize;
-    bytes += size_t{done} * kPageSize;
-    first_number += done;
-    pages -= done;
+    for (uint64_t i = 0; i < done; ++i) missing_.Take(range.number + i);
+    range = {range.address + done * kPageSize, range.number + done, range.pages - done};
+    bytes += done * kPageSize;
   }
   return Outcome::kDone;
 }

@@ -45,10 +45,10 @@ class LazyTask {
     kGone,      // the task has ended, or runs another program
     kNoMemory,  // of the machine, or within the limit of the task's cgroup
   };
-  // Puts in those of `pages` pages of a run, from its page `first` on, that are still missing, and wakes who
-  // waits for them. `frame` has the run's whole frame. FailedPrecondition: the kernel does not take pages
-  // there, so that the task must not go on.
-  absl::StatusOr<Outcome> Put(size_t run, uint32_t first, uint32_t pages, absl::Span<const std::byte> frame)
+  // Puts in those of the `pages` pages from `number` on (see TaskPages) that are still missing, and wakes who
+  // waits for them. `bytes` has all of them. FailedPrecondition: the kernel does not take pages there, so that
+  // the task must not go on.
+  absl::StatusOr<Outcome> Put(uint64_t number, uint64_t pages, const std::byte* bytes)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What belongs at an address that the task waits for.
@@ -68,8 +68,11 @@ class LazyTask {
 
  private:
   LazyTask(const LazyTask& parent, UniqueFd userfaultfd) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  absl::StatusOr<Outcome> CopyRange(uint64_t address, const std::byte* bytes, uint64_t first_number,
-                                    uint32_t pages) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Missing pages that follow each other in number and in memory.
+  struct Range {
+    uint64_t address = 0, number = 0, pages = 0;
+  };
+  absl::StatusOr<Outcome> CopyRange(Range range, const std::byte* bytes) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   const pid_t pid_;
   const UniqueFd userfaultfd_;

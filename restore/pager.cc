@@ -27,8 +27,9 @@ using Json = nlohmann::json;
 
 // Images kept open beyond those in use: parsing one anew costs milliseconds.
 constexpr size_t kMostImages = 64;
+// Of the cache's size, what working sets may take in one piece each, beyond it.
+constexpr uint64_t kPrefillShare = 4;
 constexpr absl::Duration kTick = absl::Milliseconds(50);
-constexpr int kBackgroundNice = 19;
 constexpr absl::Duration kSaveHotList = absl::Minutes(1);
 constexpr absl::Duration kLookWhetherStarting = absl::Milliseconds(10);
 
@@ -98,9 +99,10 @@ class Client : public PagerSource {
       std::map<pid_t, UniqueFd> processes;
       for (size_t i = 0; i < pids.size(); ++i) processes[pids[i]] = std::move(descriptors[i]);
       RK_ASSIGN_OR_RETURN(uint64_t pages, clone->Prefill(processes));
-      *answer = {{"pages", pages}, {"seconds", watch.seconds()}};
+      *answer = {
+          {"pages", pages}, {"settled_bytes", clone->image().prefill_bytes()}, {"seconds", watch.seconds()}};
     } else if (what == "ready") {
-      clone->EndRecording();
+      clone->Ready();
     } else {
       return absl::UnimplementedError(absl::StrCat("the pager does not know '", what, "'"));
     }
@@ -426,6 +428,26 @@ absl::StatusOr<std::shared_ptr<LazyClone>> Pager::FindClone(const std::string& i
   auto found = clones_.find(id);
   if (found != clones_.end()) return found->second;
   return absl::NotFoundError(absl::StrCat("the pager serves no sandbox ", id));
+}
+
+absl::StatusOr<std::shared_ptr<const PrefillSet>> Pager::PrefillOf(LazyImage& image) {
+  const uint64_t most = cache_->Stats().budget_bytes / kPrefillShare;
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<const PrefillSet> set, image.Prefill(*cache_, most));
+  std::vector<std::shared_ptr<LazyImage>> others;  // least recently used first
+  uint64_t bytes = image.prefill_bytes();
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const std::string& digest : image_order_) {
+      const std::shared_ptr<LazyImage>& other = images_.at(digest);
+      if (other.get() != &image) others.push_back(other);
+    }
+  }
+  for (const std::shared_ptr<LazyImage>& other : others) bytes += other->prefill_bytes();
+  for (size_t i = 0; i < others.size() && bytes > most; ++i) {
+    bytes -= others[i]->prefill_bytes();
+    others[i]->DropPrefill();
+  }
+  return set;
 }
 
 void Pager::PrefetchFor(std::shared_ptr<LazyClone> clone) {

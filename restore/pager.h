@@ -28,6 +28,9 @@
 
 namespace rekindle::restore {
 
+// Of threads whose work nobody waits for.
+inline constexpr int kBackgroundNice = 19;
+
 struct PagerOptions {
   std::string store;
   uint64_t cache_bytes = uint64_t{1} << 30;
@@ -67,6 +70,8 @@ class Pager {
   // Loads its working set into the cache, while CRIU makes its processes.
   void PrefetchFor(std::shared_ptr<LazyClone> clone) ABSL_LOCKS_EXCLUDED(mutex_);
   FrameCache& cache() { return *cache_; }
+  // As LazyImage::Prefill, within a share of the cache's size for all images.
+  absl::StatusOr<std::shared_ptr<const PrefillSet>> PrefillOf(LazyImage& image) ABSL_LOCKS_EXCLUDED(mutex_);
   store::Store& store() { return *store_; }
   // JSON; `clones`: with numbers of each.
   std::string Stats(bool clones) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -109,7 +109,8 @@ absl::StatusOr<PagerClient::Prefilled> PagerClient::Prefill(const std::string& c
   RK_ASSIGN_OR_RETURN(Packet answer,
                       Ask(Json{{"do", "prefill"}, {"clone", clone}, {"pids", pids}}.dump(), descriptors));
   const Json json = Json::parse(answer.bytes);
-  return Prefilled{json.value("pages", uint64_t{0}), json.value("seconds", 0.0)};
+  return Prefilled{json.value("pages", uint64_t{0}), json.value("settled_bytes", uint64_t{0}),
+                   json.value("seconds", 0.0)};
 }
 
 absl::Status PagerClient::Ready(const std::string& clone) {

@@ -43,6 +43,8 @@ class PagerClient {
   absl::StatusOr<uint64_t> Attach(const AttachOptions& options, int listener, int keeper);
   struct Prefilled {
     uint64_t pages = 0;
+    // That each copy of the image gets before it runs; 0: not known for good yet, or too much to be kept.
+    uint64_t settled_bytes = 0;
     double seconds = 0;
   };
   // `processes`: the tasks by their PIDs in the image.

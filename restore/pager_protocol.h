@@ -6,7 +6,7 @@
 //   prefill {clone, pids: in the image} + [a pidfd each]: all tasks stand still and their areas are
 //   registered; writes
 //          what must be there, and puts in the recorded working set
-//          -> {pages, seconds}
+//          -> {pages, seconds, settled_bytes: that each copy of the image gets, 0: not for good yet}
 //   ready {clone}: the job has answered; what it touched up to now is its working set
 //   timeline: what was done until now for the clone that was attached over this connection with timeline
 //          -> see PagerRecord::Encode

@@ -1,0 +1,387 @@
+// How pages come into a copy that nobody waits for: what it needs before it runs, and the background fill.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "restore/lazy_clone.h"
+#include "restore/prefill_set.h"
+#include "restore/sandbox.h"
+
+namespace rekindle::restore {
+namespace {
+
+using store::kPageSize;
+
+// Frames that the background fill takes at a time: it gives way between two such pieces of work.
+constexpr size_t kFramesPerFill = 256;
+constexpr size_t kThreads = 2;
+// Of a set, that a thread takes at a time.
+constexpr size_t kPiecesAtOnce = 32;
+// Fewer pages are put in sooner than another thread begins.
+constexpr uint64_t kPagesWorthAThread = 512;
+
+absl::Status WriteMemory(int memory, pid_t pid, uint64_t address, absl::Span<const std::byte> bytes) {
+  // Through this file read-only memory can be written too, as a debugger does.
+  const ssize_t n = ::pwrite(memory, bytes.data(), bytes.size(), static_cast<off_t>(address));
+  if (n == static_cast<ssize_t>(bytes.size())) return absl::OkStatus();
+  return ErrnoStatus(n < 0 ? errno : EIO,
+                     absl::StrFormat("writing the memory of process %d at %#x", pid, address));
+}
+
+// Calls part(i) for 0 <= i < threads, each on a thread of its own.
+absl::Status OnThreads(size_t threads, const std::function<absl::Status(size_t i)>& part) {
+  std::vector<absl::Status> results(threads);
+  std::vector<std::thread> helpers;
+  for (size_t i = 1; i < threads; ++i) helpers.emplace_back([&, i] { results[i] = part(i); });
+  results[0] = part(0);
+  for (std::thread& helper : helpers) helper.join();
+  for (const absl::Status& result : results) RK_RETURN_IF_ERROR(result);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LazyClone::PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes) {
+  std::vector<uint64_t> faults;
+  for (int attempt = 0; !ended_; ++attempt) {
+    RK_ASSIGN_OR_RETURN(LazyTask::Outcome outcome, task.Put(number, pages, bytes));
+    if (outcome == LazyTask::Outcome::kNoMemory) {
+      return absl::ResourceExhaustedError("no memory for pages that nobody waits for");
+    }
+    if (outcome != LazyTask::Outcome::kChanging) break;
+    if (!TakeEvents(task, &faults)) break;
+    // They wait, while this can be put in at any time.
+    for (size_t i = 0; i < faults.size(); ++i) {
+      if (!Answer(task, faults[i], &faults)) return absl::OkStatus();
+    }
+    faults.clear();
+    task.WaitForChange(attempt);
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// The frames that pieces lie in, each once, and what of the pieces lies in which.
+template <typename Piece>
+class ByFrame {
+ public:
+  explicit ByFrame(const std::vector<Piece>& pieces) {
+    for (const Piece& piece : pieces) {
+      const store::FrameId frame = piece.task->pages().runs()[piece.run].frame;
+      auto [found, added] = pieces_.try_emplace(frame);
+      if (added) frames_.push_back(frame);
+      found->second.push_back(&piece);
+    }
+  }
+  const std::vector<store::FrameId>& frames() const { return frames_; }
+  // Calls put(task, number, pages, bytes) for each piece of frames()[i], whose bytes are `frame`.
+  template <typename Put>
+  absl::Status ForEach(size_t i, absl::Span<const std::byte> frame, const Put& put) const {
+    for (const Piece* piece : pieces_.find(frames_[i])->second) {
+      const TaskPages& pages = piece->task->pages();
+      const store::StoredRun& run = pages.runs()[piece->run];
+      RK_RETURN_IF_ERROR(put(*piece->task, pages.FirstNumberOf(piece->run) + piece->first, piece->pages,
+                             frame.data() + (size_t{run.page_in_frame} + piece->first) * kPageSize));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::flat_hash_map<store::FrameId, std::vector<const Piece*>> pieces_;
+  std::vector<store::FrameId> frames_;
+};
+
+// Whoever answers faults waits for locks that are held while pages are put in: a thread that holds one must
+// not be put off for others.
+class AtNormalPriority {
+ public:
+  AtNormalPriority() { ::setpriority(PRIO_PROCESS, 0, 0); }
+  ~AtNormalPriority() { ::setpriority(PRIO_PROCESS, 0, kBackgroundNice); }
+  AtNormalPriority(const AtNormalPriority&) = delete;
+  AtNormalPriority& operator=(const AtNormalPriority&) = delete;
+};
+
+// A thread's memory for one frame.
+absl::Span<std::byte> OwnFrame(uint32_t pages) {
+  static thread_local std::unique_ptr<std::byte[]> frame;
+  if (frame == nullptr) frame.reset(new std::byte[size_t{store::kMaxPagesOfFrame} * kPageSize]);
+  return {frame.get(), size_t{pages} * kPageSize};
+}
+
+}  // namespace
+
+absl::Status LazyClone::PutPieces(const std::vector<Piece>& pieces, size_t threads,
+                                  std::atomic<uint64_t>* put) {
+  const ByFrame<Piece> by_frame(pieces);
+  return WithFrames(by_frame.frames(), threads, [&](size_t i, absl::Span<const std::byte> frame) {
+    return by_frame.ForEach(i, frame,
+                            [&](LazyTask& task, uint64_t number, uint32_t pages, const std::byte* bytes) {
+                              put->fetch_add(pages, std::memory_order_relaxed);
+                              return PutPages(task, number, pages, bytes);
+                            });
+  });
+}
+
+absl::Status LazyClone::PutInBackground(const std::vector<Piece>& pieces) {
+  const ByFrame<Piece> by_frame(pieces);
+  const std::vector<store::FrameId>& frames = by_frame.frames();
+  auto use = [&](size_t i, absl::Span<const std::byte> frame) {
+    return by_frame.ForEach(i, frame,
+                            [&](LazyTask& task, uint64_t number, uint32_t pages, const std::byte* bytes) {
+                              AtNormalPriority until_it_is_in;
+                              filled_.fetch_add(pages, std::memory_order_relaxed);
+                              return PutPages(task, number, pages, bytes);
+                            });
+  };
+  // Other copies will want the same frames; those of an image that is too large would only push out others.
+  FrameCache& cache = pager_.cache();
+  if (image_->pages() * kPageSize <= cache.Stats().budget_bytes / 2) return WithFrames(frames, 1, use);
+  std::vector<store::FrameId> to_load;
+  std::vector<size_t> positions;
+  for (size_t i = 0; i < frames.size(); ++i) {
+    if (FrameCache::Pin pin = cache.Get(frames[i])) {
+      RK_RETURN_IF_ERROR(use(i, pin.bytes()));
+      continue;
+    }
+    to_load.push_back(frames[i]);
+    positions.push_back(i);
+  }
+  return image_->reader().LoadFrames(
+      to_load, [&](size_t i) { return OwnFrame(image_->reader().FramePages(to_load[i])); },
+      [&](size_t i) { return use(positions[i], OwnFrame(image_->reader().FramePages(to_load[i]))); });
+}
+
+absl::Status LazyClone::WithFrames(
+    absl::Span<const store::FrameId> frames, size_t threads,
+    const std::function<absl::Status(size_t i, absl::Span<const std::byte> frame)>& use) {
+  auto ready = [&](size_t begin, size_t end) {
+    return PagerRecord::GetAll(
+        pager_.cache(), image_->reader(), frames.subspan(begin, end - begin),
+        [&](size_t index, FrameCache::Pin pin) { return use(begin + index, pin.bytes()); }, &loaded_in_bulk_);
+  };
+  if (threads <= 1 || frames.size() < 2 * threads) return ready(0, frames.size());
+  const size_t share = (frames.size() + threads - 1) / threads;
+  return OnThreads(threads, [&](size_t i) {
+    return ready(std::min(frames.size(), i * share), std::min(frames.size(), (i + 1) * share));
+  });
+}
+
+absl::StatusOr<std::map<pid_t, UniqueFd>> LazyClone::OpenMemories(
+    const std::map<pid_t, UniqueFd>& processes) const {
+  std::map<pid_t, UniqueFd> memories;
+  for (const auto& [frame, runs] : image_->written()) {
+    for (const LazyImage::Written& written : runs) {
+      auto [memory, added] = memories.try_emplace(written.pid);
+      if (!added) continue;
+      auto process = processes.find(written.pid);
+      if (process == processes.end()) {
+        return absl::InternalError(
+            absl::StrCat("process ", written.pid, " of the image is not in the sandbox"));
+      }
+      RK_ASSIGN_OR_RETURN(pid_t pid, PidOf(process->second.get()));
+      RK_ASSIGN_OR_RETURN(memory->second, OpenFile(absl::StrCat("/proc/", pid, "/mem"), O_RDWR));
+    }
+  }
+  return memories;
+}
+
+absl::Status LazyClone::Write(const std::map<pid_t, UniqueFd>& memories) {
+  std::vector<store::FrameId> frames;
+  std::vector<const std::vector<LazyImage::Written>*> of_frame;
+  for (const auto& [frame, runs] : image_->written()) {
+    if (frame == store::FrameId()) {
+      for (const LazyImage::Written& written : runs) {
+        const std::vector<std::byte> zeros(size_t{written.run.pages} * kPageSize);
+        RK_RETURN_IF_ERROR(
+            WriteMemory(memories.at(written.pid).get(), written.pid, written.run.address, zeros));
+      }
+      continue;
+    }
+    frames.push_back(frame);
+    of_frame.push_back(&runs);
+  }
+  return WithFrames(frames, kThreads, [&](size_t i, absl::Span<const std::byte> frame) -> absl::Status {
+    for (const LazyImage::Written& written : *of_frame[i]) {
+      RK_RETURN_IF_ERROR(WriteMemory(memories.at(written.pid).get(), written.pid, written.run.address,
+                                     frame.subspan(size_t{written.run.page_in_frame} * kPageSize,
+                                                   size_t{written.run.pages} * kPageSize)));
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status LazyClone::PutSet(const PrefillSet& set, const std::map<pid_t, UniqueFd>& memories) {
+  std::map<pid_t, LazyTask*> by_pid;
+  const std::vector<std::shared_ptr<LazyTask>> tasks = Tasks();
+  for (const std::shared_ptr<LazyTask>& task : tasks) by_pid.try_emplace(task->pid(), task.get());
+  const std::vector<PrefillSet::Piece>& to_write = set.written();
+  const std::vector<PrefillSet::Piece>& working_set = set.working_set();
+  // In one order for all threads: first what is written.
+  const size_t pieces = to_write.size() + (options_.fill == Fill::kEager ? 0 : working_set.size());
+  std::atomic<size_t> next{0};
+  const size_t threads = set.bytes() / kPageSize < kPagesWorthAThread ? 1 : kThreads;
+  return OnThreads(threads, [&](size_t) -> absl::Status {
+    for (size_t begin; (begin = next.fetch_add(kPiecesAtOnce)) < pieces;) {
+      for (size_t i = begin; i < std::min(begin + kPiecesAtOnce, pieces); ++i) {
+        if (i < to_write.size()) {
+          const PrefillSet::Piece& piece = to_write[i];
+          RK_RETURN_IF_ERROR(WriteMemory(memories.at(piece.pid).get(), piece.pid, piece.address,
+                                         {piece.bytes, piece.pages * kPageSize}));
+          continue;
+        }
+        const PrefillSet::Piece& piece = working_set[i - to_write.size()];
+        auto task = by_pid.find(piece.pid);
+        if (task == by_pid.end()) continue;
+        RK_RETURN_IF_ERROR(PutPages(*task->second, piece.number, piece.pages, piece.bytes));
+        prefilled_.fetch_add(piece.pages, std::memory_order_relaxed);
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
+void LazyClone::Prefetch() {
+  const int64_t begin = MonotonicNanos();
+  if (image_->Learned()) {
+    // What is wrong is found again, and told, when it is put in.
+    auto set = pager_.PrefillOf(*image_);
+    if (!set.ok()) return;
+    if (*set != nullptr)
+      return record_.Add("prefetch", "prefetch", begin,
+                         {{"pages", static_cast<int64_t>((*set)->bytes() / kPageSize)}});
+  }
+  PagerRecord::Loaded loaded;
+  std::vector<store::FrameId> frames;
+  absl::flat_hash_set<store::FrameId> seen;
+  for (const auto& [frame, runs] : image_->written()) {
+    if (!(frame == store::FrameId()) && seen.insert(frame).second) frames.push_back(frame);
+  }
+  for (const LazyImage::Piece& piece : *image_->working_set()) {
+    const store::FrameId frame = image_->PagesOf(piece.pid)->runs()[piece.run].frame;
+    if (seen.insert(frame).second) frames.push_back(frame);
+  }
+  // What is wrong with them is found again, and told, when they are put in.
+  PagerRecord::GetAll(
+      pager_.cache(), image_->reader(), frames, [](size_t, FrameCache::Pin) { return absl::OkStatus(); },
+      &loaded)
+      .IgnoreError();
+  record_.Add("prefetch", "prefetch", begin,
+              {{"frames", static_cast<int64_t>(frames.size())},
+               {"loaded_frames", static_cast<int64_t>(loaded.frames)},
+               {"loaded_bytes", static_cast<int64_t>(loaded.bytes)}});
+}
+
+absl::StatusOr<uint64_t> LazyClone::Prefill(const std::map<pid_t, UniqueFd>& processes) {
+  int64_t begin = MonotonicNanos();
+  RK_ASSIGN_OR_RETURN(auto memories, OpenMemories(processes));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<const PrefillSet> set, pager_.PrefillOf(*image_));
+  if (set == nullptr) RK_RETURN_IF_ERROR(Write(memories));
+  record_.Add("restore", "pages that must be there", begin,
+              {{"loaded_bytes", static_cast<int64_t>(loaded_in_bulk_.bytes)}});
+  begin = MonotonicNanos();
+  const uint64_t loaded_before = loaded_in_bulk_.bytes;
+  auto recorded = [&](absl::string_view what, uint64_t pages) {
+    record_.Add("restore", what, begin,
+                {{"pages", static_cast<int64_t>(pages)},
+                 {"loaded_bytes", static_cast<int64_t>(loaded_in_bulk_.bytes - loaded_before)}});
+  };
+  absl::Status status = set == nullptr ? absl::OkStatus() : PutSet(*set, memories);
+  if (options_.fill == Fill::kEager) {
+    RK_RETURN_IF_ERROR(status);
+    absl::StatusOr<uint64_t> filled = FillAll();
+    if (filled.ok()) recorded("all of its memory", *filled);
+    return filled;
+  }
+  if (set == nullptr) status = PutWorkingSet();
+  // Without memory for all of it, it has to do with what it touches.
+  if (!status.ok() && !absl::IsResourceExhausted(status)) return status;
+  recorded("working set", prefilled_);
+  return prefilled_.load();
+}
+
+absl::Status LazyClone::PutWorkingSet() {
+  std::map<pid_t, LazyTask*> by_pid;
+  const std::vector<std::shared_ptr<LazyTask>> tasks = Tasks();
+  for (const std::shared_ptr<LazyTask>& task : tasks) by_pid.try_emplace(task->pid(), task.get());
+  const std::shared_ptr<const LazyImage::Pieces> set = image_->working_set();
+  std::vector<Piece> pieces;
+  pieces.reserve(set->size());
+  for (const LazyImage::Piece& piece : *set) {
+    auto task = by_pid.find(piece.pid);
+    if (task != by_pid.end()) pieces.push_back({task->second, piece.run, piece.first, piece.pages});
+  }
+  return PutPieces(pieces, kThreads, &prefilled_);
+}
+
+absl::StatusOr<uint64_t> LazyClone::FillAll() {
+  const uint64_t before = filled_;
+  for (const std::shared_ptr<LazyTask>& task : Tasks()) {
+    std::vector<Piece> pieces;
+    for (size_t run = 0; run < task->pages().runs().size(); ++run) {
+      pieces.push_back({task.get(), run, 0, task->pages().runs()[run].pages});
+    }
+    absl::Status status = PutPieces(pieces, kThreads, &filled_);
+    if (!status.ok() && !absl::IsResourceExhausted(status)) Fail(status);
+    RK_RETURN_IF_ERROR(status);
+  }
+  CompleteIfDone();
+  return filled_ - before;
+}
+
+bool LazyClone::FillSome() {
+  std::shared_ptr<LazyTask> task;
+  std::vector<Piece> pieces;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!running_ || complete_ || ended_ || fill_paused_ || options_.fill == Fill::kNever) return false;
+    // Until it is ready it is left alone: what it touches by itself is what counts, and it has the machine.
+    if (options_.fill == Fill::kIdle && (recording_ || absl::Now() < fill_from_)) return false;
+    if (fill_task_ >= tasks_.size()) return false;
+    task = tasks_[fill_task_].task;
+    size_t frames = 0;
+    store::FrameId last;
+    while (fill_next_ < task->pages().runs().size()) {
+      const store::StoredRun& run = task->pages().runs()[fill_next_];
+      if (!(run.frame == last) && ++frames > kFramesPerFill) break;
+      last = run.frame;
+      pieces.push_back({task.get(), fill_next_++, 0, run.pages});
+    }
+    if (fill_next_ >= task->pages().runs().size()) {
+      ++fill_task_;
+      fill_next_ = 0;
+    }
+  }
+  if (!pieces.empty() && task->missing() > 0 && !task->Gone()) {
+    absl::Status status = PutInBackground(pieces);
+    if (absl::IsResourceExhausted(status)) {
+      // It may do without: what it touches, it gets.
+      absl::MutexLock lock(&mutex_);
+      fill_paused_ = true;
+      return false;
+    }
+    if (!status.ok()) {
+      Fail(status);
+      return false;
+    }
+  }
+  CompleteIfDone();
+  return true;
+}
+
+}  // namespace rekindle::restore

@@ -1,0 +1,66 @@
+// What is put into every copy of an image before it runs, ready to be copied: the bytes of its recorded
+// working set, and of the private file pages that are written, in one piece of memory and by ascending
+// address. Frames hold mostly pages that nobody wants yet, and each piece would have to be looked up in its
+// own. Immutable; shared by all copies.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dedup_store/store.h"
+#include "restore/frame_cache.h"
+
+namespace rekindle::restore {
+
+// Where pages of one frame go.
+struct PrefillSource {
+  store::FrameId frame;  // default-made: zeros
+  uint32_t page_in_frame = 0;
+  uint32_t pages = 0;
+  pid_t pid = 0;
+  // Ascending within a task. Of two sources that follow each other in both, the pages are put in at once.
+  uint64_t address = 0;
+  uint64_t number = 0;  // of the first page, see TaskPages; 0 for what is written
+};
+
+class PrefillSet {
+ public:
+  // Neighbouring pages of one task.
+  struct Piece {
+    pid_t pid = 0;
+    uint64_t address = 0, number = 0;
+    uint64_t pages = 0;
+    const std::byte* bytes = nullptr;
+  };
+
+  // Bytes of memory that a set of these takes.
+  static uint64_t BytesOf(absl::Span<const PrefillSource> working_set,
+                          absl::Span<const PrefillSource> written);
+  // Loads them through `cache`. The order of the sources does not matter.
+  static absl::StatusOr<std::shared_ptr<const PrefillSet>> Make(const store::ImageReader& image,
+                                                                FrameCache& cache,
+                                                                std::vector<PrefillSource> working_set,
+                                                                std::vector<PrefillSource> written);
+  ~PrefillSet();
+  PrefillSet(const PrefillSet&) = delete;
+  PrefillSet& operator=(const PrefillSet&) = delete;
+
+  const std::vector<Piece>& working_set() const { return working_set_; }
+  const std::vector<Piece>& written() const { return written_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  PrefillSet(std::byte* memory, uint64_t bytes) : memory_(memory), bytes_(bytes) {}
+
+  std::byte* const memory_;
+  const uint64_t bytes_;
+  std::vector<Piece> working_set_, written_;
+};
+
+}  // namespace rekindle::restore

@@ -1,0 +1,199 @@
+#include "restore/standby.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/log.h"
+#include "base/machine.h"
+
+namespace rekindle::restore {
+namespace {
+
+// In all, of whatever kind, and their working sets together.
+constexpr size_t kMostCopies = 8;
+constexpr uint64_t kMostBytes = uint64_t{256} << 20;
+// The machine's memory that must be free for one to be made.
+constexpr uint64_t kLeastAvailable = uint64_t{1} << 30;
+constexpr absl::Duration kUnusedFor = absl::Minutes(1);
+constexpr absl::Duration kAfterFailure = absl::Minutes(1);
+// After a start, in which the copy that was started has the machine for itself.
+constexpr absl::Duration kQuiet = absl::Milliseconds(40);
+
+bool Wait(int done, int cancel) {
+  pollfd entries[2] = {{done, POLLIN, 0}, {cancel, POLLIN, 0}};
+  while (::poll(entries, 2, -1) < 0 && errno == EINTR) {
+  }
+  return entries[0].revents != 0;
+}
+
+}  // namespace
+
+StandbyKind KindOf(const CloneOptions& options) {
+  return {options.image, options.network, options.limits.any(), options.fill};
+}
+
+StandbyPool::StandbyPool(Make make, size_t size) : make_(std::move(make)), size_(size) {
+  keeper_ = std::thread([this] { Keep(); });
+}
+
+StandbyPool::~StandbyPool() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = changed_ = true;
+  }
+  keeper_.join();
+}
+
+std::optional<absl::StatusOr<CloneResult>> StandbyPool::Claim(const CloneOptions& options) {
+  const StandbyKind kind = KindOf(options);
+  Copy* copy = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto parked = std::find_if(copies_.begin(), copies_.end(),
+                               [&](const Copy& c) { return c.state == State::kParked && c.kind == kind; });
+    if (parked == copies_.end()) return std::nullopt;
+    copy = &*parked;
+    copy->claim = options;
+    copy->state = State::kClaimed;
+    quiet_until_ = absl::Now() + kQuiet;
+    if (auto demand = wanted_.find(kind); demand != wanted_.end())
+      demand->second.until = absl::Now() + kUnusedFor;
+  }
+  const bool done = Wait(copy->done.get(), options.cancel_fd);
+  if (!done) {
+    ::eventfd_write(copy->cancel.get(), 1);
+    Wait(copy->done.get(), -1);
+  }
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<CloneResult> result = std::move(*copy->result);
+  copy->collected = true;
+  changed_ = true;
+  if (result.ok()) return result;
+  if (!done) return absl::CancelledError("restore cancelled");
+  Log(LogLevel::kWarning, absl::StrCat("a copy that stood by could not be started, another one is made: ",
+                                       result.status().message()));
+  return std::nullopt;
+}
+
+void StandbyPool::Want(const CloneOptions& options, uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  Demand& demand = wanted_[KindOf(options)];
+  demand.bytes = bytes;
+  demand.until = absl::Now() + kUnusedFor;
+  quiet_until_ = absl::Now() + kQuiet;
+  changed_ = true;
+}
+
+absl::StatusOr<CloneOptions> StandbyPool::ParkUntilClaimed(Copy& copy) {
+  absl::MutexLock lock(&mutex_);
+  if (copy.state == State::kMaking) copy.state = State::kParked;
+  changed_ = true;
+  auto go_on = [&copy] { return copy.state != State::kParked; };
+  mutex_.Await(absl::Condition(&go_on));
+  if (copy.state != State::kClaimed) return absl::CancelledError("nobody wants this copy any more");
+  return copy.claim;
+}
+
+void StandbyPool::Run(Copy& copy) {
+  absl::StatusOr<CloneResult> result =
+      make_(copy.kind, copy.cancel.get(), [&] { return ParkUntilClaimed(copy); });
+  absl::MutexLock lock(&mutex_);
+  if (copy.state != State::kClaimed) {
+    copy.collected = true;
+    if (copy.state != State::kCancelled) {
+      // Those who start one themselves are told why it fails, if it does.
+      Log(LogLevel::kWarning, absl::StrCat("making a copy that stands by: ", result.status().message()));
+      auto demand = wanted_.find(copy.kind);
+      if (demand != wanted_.end()) demand->second.not_before = absl::Now() + kAfterFailure;
+    }
+  }
+  copy.result = std::move(result);
+  copy.state = State::kEnded;
+  changed_ = true;
+  ::eventfd_write(copy.done.get(), 1);
+}
+
+void StandbyPool::Cancel(Copy& copy) {
+  if (copy.state != State::kMaking && copy.state != State::kParked) return;
+  copy.state = State::kCancelled;
+  ::eventfd_write(copy.cancel.get(), 1);
+}
+
+void StandbyPool::DropWhatIsNotWanted(absl::Time now) {
+  for (auto demand = wanted_.begin(); demand != wanted_.end();) {
+    if (!stop_ && demand->second.until > now) {
+      ++demand;
+      continue;
+    }
+    for (Copy& copy : copies_) {
+      if (copy.kind == demand->first) Cancel(copy);
+    }
+    demand = wanted_.erase(demand);
+  }
+}
+
+void StandbyPool::MakeOneMore(absl::Time now) {
+  if (now < quiet_until_) return;
+  uint64_t bytes = 0;
+  for (const Copy& copy : copies_) {
+    // One after the other: those who wait for a copy of their own come first.
+    if (copy.state == State::kMaking) return;
+    if (auto demand = wanted_.find(copy.kind); demand != wanted_.end()) bytes += demand->second.bytes;
+  }
+  if (copies_.size() >= kMostCopies) return;
+  for (const auto& [kind, demand] : wanted_) {
+    const auto there = std::count_if(copies_.begin(), copies_.end(), [&kind = kind](const Copy& copy) {
+      return copy.kind == kind && copy.state == State::kParked;
+    });
+    if (static_cast<size_t>(there) >= size_ || demand.not_before > now || bytes + demand.bytes > kMostBytes)
+      continue;
+    if (auto available = AvailableMemoryBytes(); !available.ok() || *available < kLeastAvailable) return;
+    Copy& copy = copies_.emplace_back();
+    copy.kind = kind;
+    copy.cancel.Reset(::eventfd(0, EFD_CLOEXEC));
+    copy.done.Reset(::eventfd(0, EFD_CLOEXEC));
+    if (!copy.cancel.valid() || !copy.done.valid()) {
+      copies_.pop_back();
+      return;
+    }
+    copy.thread = std::thread([this, &copy] { Run(copy); });
+    return;
+  }
+}
+
+absl::Time StandbyPool::NextDue() const {
+  absl::Time due = quiet_until_ > absl::Now() ? quiet_until_ : absl::InfiniteFuture();
+  for (const auto& [kind, demand] : wanted_) {
+    due = std::min(due, demand.until);
+    if (demand.not_before > absl::Now()) due = std::min(due, demand.not_before);
+  }
+  return due;
+}
+
+void StandbyPool::Keep() {
+  for (;;) {
+    std::list<Copy> ended;  // their threads are waited for without the lock
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stop_ && copies_.empty()) return;
+      mutex_.AwaitWithTimeout(absl::Condition(&changed_), NextDue() - absl::Now());
+      changed_ = false;
+      DropWhatIsNotWanted(absl::Now());
+      for (auto copy = copies_.begin(); copy != copies_.end();) {
+        auto next = std::next(copy);
+        if (copy->state == State::kEnded && copy->collected) ended.splice(ended.end(), copies_, copy);
+        copy = next;
+      }
+      if (!stop_) MakeOneMore(absl::Now());
+    }
+    for (Copy& copy : ended) copy.thread.join();
+  }
+}
+
+}  // namespace rekindle::restore

@@ -1,0 +1,92 @@
+// Copies that stand by: restored before anybody asks for them, up to the moment before they run. CRIU makes a
+// process with hundreds of mapped libraries in tens of milliseconds; whoever takes one that stands by waits
+// only for the rest.
+//
+// What stands by has its working set, and no CPU: its processes have not run yet. Images that are not asked
+// for any more have none after a while.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/unique_fd.h"
+#include "restore/clone.h"
+
+namespace rekindle::restore {
+
+// What of a copy's options is settled before it can run; the rest is told to it at the end.
+struct StandbyKind {
+  std::string image;  // digest
+  Network network = Network::kHost;
+  bool grouped = false;
+  std::string fill;
+  friend auto operator<=>(const StandbyKind&, const StandbyKind&) = default;
+};
+StandbyKind KindOf(const CloneOptions& options);
+
+// Thread-safe.
+class StandbyPool {
+ public:
+  // Blocks until somebody wants the copy, and returns what he asks for. Cancelled: nobody will.
+  using Park = std::function<absl::StatusOr<CloneOptions>()>;
+  // Makes a copy, calls `park` once when nothing but its own start is missing, and starts it. Called from
+  // threads of the pool. `cancel_fd` becoming readable ends it.
+  using Make =
+      std::function<absl::StatusOr<CloneResult>(const StandbyKind& kind, int cancel_fd, const Park& park)>;
+
+  // `size`: of each kind that is in use.
+  StandbyPool(Make make, size_t size);
+  ~StandbyPool();
+
+  // Starts one that stands by. Nothing: there is none, or it could not be started; then one must be made.
+  std::optional<absl::StatusOr<CloneResult>> Claim(const CloneOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
+  // One of these was started: others of the kind are to stand by. `bytes`: of memory that each takes.
+  void Want(const CloneOptions& options, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  enum class State { kMaking, kParked, kClaimed, kCancelled, kEnded };
+  struct Copy {
+    StandbyKind kind;
+    State state = State::kMaking;
+    CloneOptions claim;  // from kClaimed on
+    std::optional<absl::StatusOr<CloneResult>> result;
+    bool collected = false;  // its result was taken, or nobody waits for one
+    UniqueFd cancel, done;
+    std::thread thread;
+  };
+  struct Demand {
+    uint64_t bytes = 0;
+    absl::Time until, not_before;
+  };
+
+  void Keep() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(Copy& copy) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<CloneOptions> ParkUntilClaimed(Copy& copy) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Cancel(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropWhatIsNotWanted(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MakeOneMore(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Time NextDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Make make_;
+  const size_t size_;
+  absl::Mutex mutex_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  bool changed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<StandbyKind, Demand> wanted_ ABSL_GUARDED_BY(mutex_);
+  absl::Time quiet_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // until then none is made
+  // Only the keeper's thread adds and removes.
+  std::list<Copy> copies_ ABSL_GUARDED_BY(mutex_);
+  std::thread keeper_;
+};
+
+}  // namespace rekindle::restore
