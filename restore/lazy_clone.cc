@@ -217,6 +217,16 @@ bool LazyClone::OnTask(const std::shared_ptr<LazyTask>& task) {
   return !ended_;
 }
 
+void LazyClone::AnswerLater(LazyTask& task, std::vector<uint64_t> faults) {
+  pager_.Defer(
+      [clone = shared_from_this(), task = task.shared_from_this(), faults = std::move(faults)]() mutable {
+        if (clone->ended_) return;
+        for (size_t i = 0; i < faults.size(); ++i) {
+          if (!clone->Answer(*task, faults[i], &faults)) return;
+        }
+      });
+}
+
 bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more) {
   Stopwatch watch;
   PagerRecord::Fault fault;

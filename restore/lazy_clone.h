@@ -79,6 +79,8 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   // Answers one fault. False: the task has gone.
   bool Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more);
   bool TakeEvents(LazyTask& task, std::vector<uint64_t>* faults);
+  // On one of the pager's threads.
+  void AnswerLater(LazyTask& task, std::vector<uint64_t> faults);
   // Ends the job: its memory can't be had.
   void Fail(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void End() ABSL_LOCKS_EXCLUDED(mutex_);

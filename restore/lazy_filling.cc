@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -65,11 +66,8 @@ absl::Status LazyClone::PutPages(LazyTask& task, uint64_t number, uint64_t pages
     }
     if (outcome != LazyTask::Outcome::kChanging) break;
     if (!TakeEvents(task, &faults)) break;
-    // They wait, while this can be put in at any time.
-    for (size_t i = 0; i < faults.size(); ++i) {
-      if (!Answer(task, faults[i], &faults)) return absl::OkStatus();
-    }
-    faults.clear();
+    // Not by this thread, on which the frames may wait that these are about.
+    if (!faults.empty()) AnswerLater(task, std::exchange(faults, {}));
     task.WaitForChange(attempt);
   }
   return absl::OkStatus();

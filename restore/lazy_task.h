@@ -21,7 +21,7 @@
 
 namespace rekindle::restore {
 
-class LazyTask {
+class LazyTask : public std::enable_shared_from_this<LazyTask> {
  public:
   // `pid` in the image; of a forked child that of its ancestor there.
   LazyTask(pid_t pid, UniqueFd userfaultfd, std::shared_ptr<const TaskPages> pages);
@@ -46,8 +46,8 @@ class LazyTask {
     kNoMemory,  // of the machine, or within the limit of the task's cgroup
   };
   // Puts in those of the `pages` pages from `number` on (see TaskPages) that are still missing, and wakes who
-  // waits for them. `bytes` has all of them. FailedPrecondition: the kernel does not take pages there, so that
-  // the task must not go on.
+  // waits for them. `bytes` has all of them. FailedPrecondition: the kernel does not take pages there, so
+  // that the task must not go on.
   absl::StatusOr<Outcome> Put(uint64_t number, uint64_t pages, const std::byte* bytes)
       ABSL_LOCKS_EXCLUDED(mutex_);
 

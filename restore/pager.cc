@@ -189,6 +189,37 @@ class ClientListener : public PagerSource {
 
 }  // namespace
 
+// Whose descriptor is readable as often as there is work.
+class DeferredWork : public PagerSource {
+ public:
+  DeferredWork() : count_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE)) {}
+  int fd() const override { return count_.get(); }
+  bool OnReady() override {
+    eventfd_t one;
+    if (::eventfd_read(count_.get(), &one) != 0) return true;
+    std::function<void()> work;
+    {
+      absl::MutexLock lock(&mutex_);
+      work = std::move(work_.front());
+      work_.pop_front();
+    }
+    work();
+    return true;
+  }
+  void Add(std::function<void()> work) {
+    {
+      absl::MutexLock lock(&mutex_);
+      work_.push_back(std::move(work));
+    }
+    ::eventfd_write(count_.get(), 1);
+  }
+
+ private:
+  const UniqueFd count_;
+  absl::Mutex mutex_;
+  std::deque<std::function<void()>> work_ ABSL_GUARDED_BY(mutex_);
+};
+
 absl::StatusOr<std::unique_ptr<Pager>> Pager::Make(const PagerOptions& options, UniqueFd listener) {
   std::unique_ptr<Pager> pager(new Pager());
   pager->options_ = options;
@@ -203,6 +234,8 @@ absl::StatusOr<std::unique_ptr<Pager>> Pager::Make(const PagerOptions& options, 
   pager->warmer_ = std::make_unique<CacheWarmer>(pager->store_->path(), *pager->cache_);
   pager->epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
   if (!pager->epoll_.valid()) return ErrnoStatus(errno, "starting the pager");
+  pager->deferred_ = std::make_shared<DeferredWork>();
+  pager->Add(pager->deferred_);
   pager->Add(std::make_shared<ClientListener>(*pager, std::move(listener)));
   return pager;
 }
@@ -468,6 +501,8 @@ void Pager::PrefetchInBackground() {
     clone->Prefetch();
   }
 }
+
+void Pager::Defer(std::function<void()> work) { deferred_->Add(std::move(work)); }
 
 void Pager::WakeFiller() {
   absl::MutexLock lock(&mutex_);

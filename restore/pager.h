@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -39,6 +40,7 @@ struct PagerOptions {
 };
 
 class LazyClone;
+class DeferredWork;  // pager.cc
 
 // What waits for descriptors in the pager.
 class PagerSource {
@@ -67,6 +69,8 @@ class Pager {
   void RemoveClone(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::shared_ptr<LazyClone>> FindClone(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
   void WakeFiller() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Has `work` done by one of the threads that serve faults, soon.
+  void Defer(std::function<void()> work);
   // Loads its working set into the cache, while CRIU makes its processes.
   void PrefetchFor(std::shared_ptr<LazyClone> clone) ABSL_LOCKS_EXCLUDED(mutex_);
   FrameCache& cache() { return *cache_; }
@@ -96,6 +100,7 @@ class Pager {
   std::unique_ptr<FrameCache> cache_;
   std::unique_ptr<CacheWarmer> warmer_;
   UniqueFd epoll_;
+  std::shared_ptr<DeferredWork> deferred_;
   std::atomic<int> clients_{0};
   std::atomic<bool> stop_{false};
 
