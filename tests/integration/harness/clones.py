@@ -44,7 +44,8 @@ class CloneTest(RekindleTest):
     """With a daemon of its own unless `embedded`; clones are ended with the test."""
 
     embedded = False
-    daemon_arguments = ()
+    # What stands by would count among what a test leaves behind; test_standby.py has a daemon that keeps some.
+    daemon_arguments = ("--standby", "0")
 
     def setUp(self):
         super().setUp()
