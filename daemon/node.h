@@ -30,7 +30,7 @@ struct NodeOptions {
   std::string runtime_directory;  // jobs, sockets, journals: short, gone after a reboot
   std::string log_directory;      // default place of jobs' logs
   std::optional<gid_t> admin_group;
-  uint64_t gpu_host_budget = UINT64_MAX;          // host memory that parked jobs' device memory may take
+  uint64_t gpu_host_budget = UINT64_MAX;  // host memory that parked jobs' device memory may take
   // Of images' pages that clones share; nothing: what a pager that runs has, or a gibibyte.
   std::optional<uint64_t> page_cache_bytes;
   // Copies that a daemon keeps ready of each image that is in use (restore/standby.h).
