@@ -4,7 +4,7 @@ import math
 import statistics
 
 from start_sections import grown
-from start_ways import CLONE, COLD, EAGER, LAZY, TEMPLATE
+from start_ways import CLONE, COLD, EAGER, LAZY, STANDBY, TEMPLATE
 from start_world import MIB
 
 _READY_AIMS = {
@@ -14,6 +14,9 @@ _READY_AIMS = {
     (CLONE, "b"): 15,
     (CLONE, "d"): 40,
     (CLONE, "e"): 60,
+    (STANDBY, "b"): 15,
+    (STANDBY, "d"): 40,
+    (STANDBY, "e"): 60,
 }
 # Aims that have nothing to do with time.
 WORKS = ("all", "nothing")
@@ -59,17 +62,19 @@ def verdicts(results):
 def _latency_verdicts(found):
     rows = []
     for key, ways in found.items():
-        for way in (TEMPLATE, CLONE):
+        for way in (TEMPLATE, STANDBY, CLONE):
             if way in ways and (way, key) in _READY_AIMS:
                 ready = median(ways[way]["ready"]) * 1e3
                 rows.append(at_most(f"({key}) {way}: ready, median", ready, _READY_AIMS[way, key], " ms"))
-        if CLONE in ways and EAGER in ways and key in _CRIU_AIMS:
+        for way in (STANDBY, CLONE):
+            if way not in ways or EAGER not in ways or key not in _CRIU_AIMS:
+                continue
             theirs = median(ways[EAGER]["outside"])
             for what, title in (("ready", "ready"), ("outside", "exec to exit")):
-                figure = f"({key}) clone, {title}: times the speed of `criu restore`"
-                rows.append(at_least(figure, theirs / median(ways[CLONE][what]), _CRIU_AIMS[key]))
+                figure = f"({key}) {way}, {title}: times the speed of `criu restore`"
+                rows.append(at_least(figure, theirs / median(ways[way][what]), _CRIU_AIMS[key]))
         if COLD in ways and key in _COLD_AIMS:
-            for way in (CLONE, TEMPLATE):
+            for way in (STANDBY, CLONE, TEMPLATE):
                 if way in ways:
                     ratio = median(ways[COLD]["outside"]) / median(ways[way]["outside"])
                     figure = f"({key}) {way}, exec to exit: times the speed of a cold start"
@@ -162,7 +167,7 @@ def _latency_table(key, title, ways):
     lines = [f"### ({key}) {title}", ""]
     header = ("way", "starts", "ready, ms (median / p99)", "from outside, ms (median / p99)", "best")
     lines += table((*header, "to the clone"), rows)
-    for way in (CLONE, TEMPLATE):
+    for way in (CLONE, STANDBY, TEMPLATE):
         if way in ways and ways[way]["phases"]:
             phases = ", ".join(f"{name} {ms(median(values))}" for name, values in ways[way]["phases"].items())
             pages = median(ways[way]["prefilled"])

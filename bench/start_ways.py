@@ -14,6 +14,7 @@ from start_world import end
 from store_checks import pagemap_records
 
 COLD, CLONE, TEMPLATE, EAGER, LAZY = "cold start", "clone", "template", "CRIU", "CRIU --lazy-pages"
+STANDBY = "clone that stood by"
 _CHANNEL, _PEER = 1000, 1001  # where a held job has its control channel
 _ANSWER_SECONDS = 60
 _PE_LAZY = 2  # CRIU's pagemap flag
@@ -157,10 +158,18 @@ class Clone(_Rekindle):
         return [shlex.join(self.world.cli.argv("--json", *self.arguments()))]
 
     def arguments(self, *more):
-        return ("restore", self.reference, "--clone", "--detach", *more)
+        # Any time but the default one is settled when the making begins, so that none of these has stood by.
+        return ("restore", self.reference, "--clone", "--detach", "--record-ms", "1001", *more)
 
     def start(self, *more):
         return self.one(*self.arguments(*more))
+
+
+class Standby(Clone):
+    name = STANDBY
+
+    def arguments(self, *more):
+        return ("restore", self.reference, "--clone", "--detach", *more)
 
 
 class Template(_Rekindle):
