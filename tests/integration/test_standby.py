@@ -1,0 +1,429 @@
+"""Copies that stand by: who gets one, that it is like any other, and that none outlives its use."""
+
+import json
+import os
+import signal
+
+from harness import procfs, waiting
+from harness.cli import NOT_FOUND
+from harness.clones import CloneTest, namespace_pid
+
+PROGRAM = """
+import hashlib, json, os, random, signal, sys
+import rekindle
+ballast = bytearray(os.urandom(4 << 20))
+digest = hashlib.sha256(ballast).hexdigest()
+{extra}
+rekindle.ready()
+instance = rekindle.instance
+answer = {{"pid": os.getpid(), "parent": os.getppid(), "random": random.random(),
+          "who": os.environ.get("WHO"), "name": instance.name, "host": os.uname().nodename,
+          "kept": hashlib.sha256(ballast).hexdigest() == digest}}
+if os.environ.get("CHILDREN"):
+    answer["children"] = 0
+    try:
+        for _ in range(int(os.environ["CHILDREN"])):
+            if os.fork() == 0:
+                signal.pause()
+            answer["children"] += 1
+    except BlockingIOError:
+        pass
+path = os.path.join(os.environ["ANSWERS"], str(instance.id))
+with open(path + ".part", "w") as file:
+    json.dump(answer, file)
+os.rename(path + ".part", path)
+if os.environ.get("EAT"):
+    eaten = os.urandom(1 << 20) * int(os.environ["EAT"])
+if os.environ.get("LEAVE"):
+    sys.exit(int(os.environ["LEAVE"]))
+signal.pause()
+"""
+
+# Python has no function for it before 3.13.
+TIMER_DESCRIPTOR = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+timer = libc.timerfd_create(1, 0)
+assert timer >= 0
+assert libc.timerfd_settime(timer, 0, (ctypes.c_long * 4)(0, 0, {seconds}, 0), None) == 0
+"""
+
+_MOST_STARTS = 12
+_RECORDINGS = 4  # after which a working set is learned
+_SIZE = 2  # how many stand by unless the daemon is told otherwise
+
+
+class StandbyTest(CloneTest):
+    """A held job's image, and a daemon that keeps copies of it."""
+
+    daemon_arguments = ()
+
+    def setUp(self):
+        super().setUp()
+        self.answers = self.path("answers")
+        os.mkdir(self.answers)
+        self.running = []  # what the starts answered
+
+    def prepare(self, name="held", extra=""):
+        program = self.path(name + ".py")
+        with open(program, "w", encoding="utf-8") as file:
+            file.write(PROGRAM.format(extra=extra))
+        job = self.start_held(["/usr/bin/python3", "-B", program], name, env={"ANSWERS": self.answers})
+        self.root = job.pid
+        return self.take_image(job, name + ":1")
+
+    def start(self, image, *options):
+        """A clone that has said what it found, and goes on."""
+        started = self.clone(image, *options)
+        self.running.append(started)
+        self.answer_of(started)
+        return started
+
+    def answer_of(self, started):
+        path = os.path.join(self.answers, started["instance"])
+        waiting.until(lambda: os.path.exists(path), f"the answer of {started['instance']}")
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+
+    def end(self, started):
+        """It, and its sandbox's processes."""
+        pid = started["job"]["pid"]
+        init = self.init_of(pid)
+        os.kill(pid, signal.SIGTERM)
+        self.wait_for_end(pid)
+        self.wait_for_end(init)
+        self.running.remove(started)
+
+    def end_all(self):
+        for started in list(self.running):
+            self.end(started)
+
+    @staticmethod
+    def stood_by(started):
+        names = [phase["name"] for phase in started["phases"]]
+        assert ("standby" in names) != ("criu" in names), started
+        return "standby" in names
+
+    # What stands by.
+
+    def restored_copies(self):
+        """Init and root process of each copy that nobody was given; one that is being made is among them."""
+        given = {self.space(started["job"]["pid"]) for started in self.running}
+        roots = {}
+        for pid in procfs.all_pids():
+            try:
+                if namespace_pid(pid) == self.root:
+                    roots[self.space(pid)] = pid
+            except OSError:
+                continue
+        copies = []
+        for init in self.inits():
+            space = self.space(init)
+            if space is not None and space not in given and space in roots:
+                copies.append((init, roots[space]))
+        return copies
+
+    @staticmethod
+    def space(pid):
+        try:
+            return os.readlink(f"/proc/{pid}/ns/pid")
+        except OSError:
+            return None
+
+    def wait_for_standbys(self, seconds=waiting.DEFAULT_SECONDS):
+        """All that there are to be. They are made one after the other: all but one surely stand by."""
+
+        def there():
+            copies = self.restored_copies()
+            return copies if len(copies) == _SIZE else None
+
+        return waiting.until(there, f"{_SIZE} copies stand by", seconds)
+
+    def learn(self, image, *options):
+        """Starts until copies stand by; they are ended again."""
+        for number in range(_MOST_STARTS):
+            started = self.start(image, *options)
+            if number < _RECORDINGS:
+                self.assertFalse(self.stood_by(started), started)
+                continue
+            if started["prefilled_pages"] > 0:
+                copies = self.wait_for_standbys()
+                self.end_all()
+                return copies
+        self.fail(f"no working set after {_MOST_STARTS} starts: {self.running[-1]}\n{self.records()}")
+
+    def start_one_that_stood_by(self, image, *options):
+        """Within a few starts; what the others found is checked as well."""
+        for _ in range(_MOST_STARTS):
+            self.wait_for_standbys()
+            started = self.start(image, *options)
+            self.assertTrue(self.answer_of(started)["kept"])
+            if self.stood_by(started):
+                return started
+            self.end(started)
+        self.fail(f"none of {_MOST_STARTS} starts had a copy that stood by\n{self.records()}")
+
+
+class TakenTest(StandbyTest):
+    def test_one_is_taken(self):
+        image = self.prepare()
+        self.learn(image)
+        started = [
+            self.start_one_that_stood_by(image, "--name", f"copy-{i}", "--env", f"WHO={i}", "--env", "MORE=1")
+            for i in range(3)
+        ]
+        answers = [self.answer_of(one) for one in started]
+        for number, (one, answer) in enumerate(zip(started, answers)):
+            name = f"copy-{number}"
+            self.assertEqual((answer["pid"], answer["parent"]), (self.root, 1))
+            self.assertEqual(namespace_pid(one["job"]["pid"]), self.root)
+            self.assertEqual((answer["name"], answer["host"], answer["who"]), (name, name, str(number)))
+            self.assertTrue(answer["kept"])
+            self.assertEqual(one["job"]["name"], name)
+        self.assertEqual(len({answer["random"] for answer in answers}), len(answers))
+        self.assertEqual(len({self.space(one["job"]["pid"]) for one in started}), len(started))
+        states = {job["name"]: job["state"] for job in self.succeed("ps", "--all")["jobs"]}
+        self.assertEqual([states[f"copy-{number}"] for number in range(3)], ["running"] * 3)
+        # No more of them than the daemon is to keep, and the ones that were not asked for have not run.
+        self.assertEqual(len(self.wait_for_standbys()), _SIZE)
+        self.assertEqual(len(os.listdir(self.answers)), len(self.succeed("ps", "--all")["jobs"]))
+
+    def test_its_exit_status_is_told(self):
+        image = self.prepare()
+        self.learn(image)
+        self.wait_for_standbys()
+        started = self.clone(image, "--name", "leaves", "--env", "LEAVE=7")
+        self.assertTrue(self.stood_by(started), started)
+        self.assertEqual(self.exit_of("leaves"), (7, 0))
+        waiting.until(lambda: started["instance"] not in self.sandboxes(), "its folder removed")
+
+    def test_limits_hold(self):
+        image = self.prepare()
+        limits = ("--memory", "64M", "--processes", "6")
+        self.learn(image)
+        # Those without limits are of another kind.
+        first = self.start(image, *limits)
+        self.assertFalse(self.stood_by(first), first)
+        self.end(first)
+        waiting.until(lambda: len(self.restored_copies()) == 2 * _SIZE, "copies of both kinds")
+        started = self.clone(image, *limits, "--env", "CHILDREN=20")
+        self.running.append(started)
+        self.assertTrue(self.stood_by(started), started)
+        answer = self.answer_of(started)
+        self.assertTrue(answer["kept"])
+        self.assertGreater(answer["children"], 0)
+        self.assertLess(answer["children"], 6)
+        self.assertEqual(self.limit_of(started["job"]["pid"], "pids", "pids.max", "pids.max"), 6)
+        memory = self.limit_of(started["job"]["pid"], "memory", "memory.limit_in_bytes", "memory.max")
+        self.assertEqual(memory, 64 << 20)
+        self.end(started)
+        # With other numbers it is of the same kind.
+        waiting.until(lambda: len(self.restored_copies()) == 2 * _SIZE, "copies of both kinds again")
+        eater = self.clone(image, "--memory", "48M", "--name", "eater", "--env", "EAT=256")
+        self.running.append(eater)
+        self.assertTrue(self.stood_by(eater), eater)
+        self.assertEqual(self.exit_of("eater")[1], signal.SIGKILL)
+
+    def exit_of(self, name):
+        """Exit code and signal, as the daemon wrote them down."""
+        folder = os.path.join(self.runtime, "jobs")
+
+        def ended():
+            for file_name in os.listdir(folder):
+                if not file_name.endswith(".json"):
+                    continue
+                with open(os.path.join(folder, file_name), encoding="utf-8") as file:
+                    record = json.load(file)
+                if record.get("name") == name and "exit_code" in record:
+                    return record["exit_code"], record["signal"]
+            return None
+
+        return waiting.until(ended, f"the end of {name} told")
+
+    def limit_of(self, pid, controller, old, unified):
+        with open(f"/proc/{pid}/cgroup", encoding="ascii") as file:
+            groups = [line.rstrip("\n").split(":", 2) for line in file]
+        for _, controllers, path in groups:
+            if controller in controllers.split(","):
+                return self.number_in(f"/sys/fs/cgroup/{controllers}{path}/{old}")
+        path = next(path for number, _, path in groups if number == "0")
+        return self.number_in(f"/sys/fs/cgroup{path}/{unified}")
+
+    @staticmethod
+    def number_in(path):
+        with open(path, encoding="ascii") as file:
+            return int(file.read())
+
+
+class MadeTest(StandbyTest):
+    """Who does not get one."""
+
+    def test_options_that_are_settled_earlier(self):
+        image = self.prepare()
+        self.learn(image)
+        os.mkdir(self.path("given"))
+        trace = self.path("trace.json")
+        for options in (
+            ("--bind", f"{self.path('given')}:/mnt"),
+            ("--log", self.path("clone.log")),
+            ("--record-ms", "500"),
+            ("--fill", "eager"),
+            ("--trace", trace),
+            ("--net", "none"),
+        ):
+            self.wait_for_standbys()
+            started = self.start(image, *options)
+            self.assertFalse(self.stood_by(started), options)
+            self.assertTrue(self.answer_of(started)["kept"], options)
+            self.end(started)
+        # They were there all the time.
+        self.wait_for_standbys()
+        self.assertTrue(self.stood_by(self.start(image)))
+
+    def starts(self, image, expected):
+        """Whether each of some starts, enough for the working set to be known, had a copy that stood by."""
+        stood_by = []
+        for number in range(_RECORDINGS + 4):
+            started = self.start(image)
+            stood_by.append(self.stood_by(started))
+            if number >= _RECORDINGS:
+                self.assertGreater(started["prefilled_pages"], 0, started)
+                if expected:
+                    self.wait_for_standbys()
+            self.end(started)
+        if not expected:
+            # None is being made either.
+            self.wait_for_no_sandbox()
+            self.assertEqual(self.restored_copies(), [])
+        return stood_by
+
+    def check_timer(self, extra, armed):
+        """One that stood by would have its timer run before it does, or not at all."""
+        stood_by = self.starts(self.prepare(extra=extra), expected=not armed)
+        self.assertEqual(any(stood_by), not armed, stood_by)
+
+    def test_an_interval_timer(self):
+        self.check_timer("signal.setitimer(signal.ITIMER_REAL, 3600)", True)
+
+    def test_an_interval_timer_of_cpu_time(self):
+        self.check_timer("signal.setitimer(signal.ITIMER_VIRTUAL, 0.9e3)", True)
+
+    def test_a_timer_that_was_stopped(self):
+        stopped = "signal.setitimer(signal.ITIMER_REAL, 3600); signal.setitimer(signal.ITIMER_REAL, 0)"
+        self.check_timer(stopped, False)
+
+    def test_a_timer_with_a_descriptor(self):
+        self.check_timer(TIMER_DESCRIPTOR.format(seconds=3600), True)
+
+    def test_a_timer_with_a_descriptor_that_is_not_armed(self):
+        self.check_timer(TIMER_DESCRIPTOR.format(seconds=0), False)
+
+    def test_none_with_0(self):
+        self.daemon.stop()
+        self.daemon_arguments = ("--standby", "0")
+        self.restart_daemon()
+        self.assertEqual(any(self.starts(self.prepare(), expected=False)), False)
+
+
+class FaultTest(StandbyTest):
+    def criu_processes(self):
+        """CRIU's, of this test: they have its runtime folder open."""
+        found = []
+        for pid in procfs.all_pids():
+            try:
+                if "criu" not in procfs.command_line(pid):
+                    continue
+                targets = list(procfs.descriptor_targets(pid).values()) + [os.readlink(f"/proc/{pid}/cwd")]
+            except OSError:
+                continue
+            if any(target.startswith(self.runtime) for target in targets):
+                found.append(pid)
+        return found
+
+    def wait_until_gone(self, copies):
+        for init, root in copies:
+            waiting.until(lambda pid=init: not procfs.alive(pid), f"init {init} ended")
+            waiting.until(lambda pid=root: not procfs.alive(pid), f"copy {root} ended")
+
+    def test_init_killed(self):
+        image = self.prepare()
+        # The older one: the other may still be in the making, and after a failure none is made for a while.
+        oldest = min(self.learn(image), key=lambda copy: int(procfs.stat_fields(copy[1])[19]))
+        os.kill(oldest[0], signal.SIGKILL)
+        self.wait_until_gone([oldest])
+        # Who would have had it waits for another one.
+        started = self.start(image, "--name", "after")
+        self.assertFalse(self.stood_by(started), started)
+        answer = self.answer_of(started)
+        self.assertTrue(answer["kept"])
+        self.assertEqual((answer["name"], answer["host"]), ("after", "after"))
+        self.start_one_that_stood_by(image)
+        self.end_all()
+
+    def test_pager_killed(self):
+        image = self.prepare()
+        # With its memory complete it would need no pager.
+        self.learn(image, "--fill", "never")
+        running = self.start_one_that_stood_by(image, "--fill", "never", "--name", "running")
+        copies = self.wait_for_standbys()
+        pager = self.pager()
+        os.kill(pager, signal.SIGKILL)
+        self.running.remove(running)
+        self.wait_until_gone(copies)
+        self.wait_for_end(running["job"]["pid"])
+
+        def told():
+            lines = [line for line in self.daemon.log_text().splitlines() if running["instance"] in line]
+            return any("was ended:" in line and "pager" in line for line in lines)
+
+        waiting.until(told, "the record of its end")
+        started = self.start(image, "--fill", "never", "--name", "next")
+        self.assertTrue(self.answer_of(started)["kept"])
+        self.assertNotEqual(self.pager(), pager)
+
+    def test_daemon_killed(self):
+        image = self.prepare()
+        self.learn(image)
+        running = self.start_one_that_stood_by(image, "--env", "WHO=me")
+        copies = self.wait_for_standbys()
+        self.assertTrue(self.criu_processes())
+        self.daemon.kill()
+        self.wait_until_gone(copies)
+        waiting.until(lambda: not self.criu_processes(), "CRIU of what stood by ended")
+        self.assertTrue(procfs.alive(running["job"]["pid"]))
+        self.assertEqual(self.inits(), [self.init_of(running["job"]["pid"])])
+        self.restart_daemon()
+        started = self.start(image)
+        self.assertTrue(self.answer_of(started)["kept"])
+        self.assertTrue(procfs.alive(running["job"]["pid"]))
+        self.end_all()
+
+    def test_daemon_stopped(self):
+        image = self.prepare()
+        self.learn(image)
+        copies = self.wait_for_standbys()
+        waiting.until(self.criu_processes, "CRIU of what stands by")
+        self.daemon.stop()
+        self.assertEqual([pid for copy in copies for pid in copy if procfs.alive(pid)], [])
+        self.assertEqual(self.inits(), [])
+        self.assertEqual(self.criu_processes(), [])
+        left = [entry.name for entry in os.scandir(os.path.join(self.runtime, "s")) if entry.is_dir()]
+        self.assertEqual(left, [])
+        with open("/proc/self/mountinfo", encoding="utf-8") as file:
+            self.assertEqual([line for line in file if self.directory in line], [])
+        self.assertNotRegex(self.daemon.log_text(), "stands by|stood by")
+
+    def test_image_removed(self):
+        image = self.prepare()
+        self.learn(image)
+        running = self.start(image)
+        self.wait_for_standbys()
+        self.succeed("rm", image)
+        gone = self.cli.run("restore", image, "--clone", "--detach")
+        self.assert_refused(gone, NOT_FOUND, image)
+        self.succeed("gc")
+        gone = self.cli.run("restore", image, "--clone", "--detach")
+        self.assert_refused(gone, NOT_FOUND, image)
+        self.assertTrue(procfs.alive(running["job"]["pid"]))
+        self.assert_store_whole([])
+        self.end_all()
