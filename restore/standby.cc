@@ -21,7 +21,7 @@ constexpr uint64_t kMostBytes = uint64_t{256} << 20;
 // The machine's memory that must be free for one to be made.
 constexpr uint64_t kLeastAvailable = uint64_t{1} << 30;
 constexpr absl::Duration kUnusedFor = absl::Minutes(1);
-constexpr absl::Duration kAfterFailure = absl::Minutes(1);
+constexpr absl::Duration kAfterFailure = absl::Seconds(5);
 // After a start, in which the copy that was started has the machine for itself.
 constexpr absl::Duration kQuiet = absl::Milliseconds(40);
 
@@ -51,13 +51,23 @@ StandbyPool::~StandbyPool() {
 }
 
 std::optional<absl::StatusOr<CloneResult>> StandbyPool::Claim(const CloneOptions& options) {
+  // One of them may have died while it waited.
+  for (bool any = true; any;) {
+    std::optional<absl::StatusOr<CloneResult>> claimed = ClaimOne(options, &any);
+    if (claimed) return claimed;
+  }
+  return std::nullopt;
+}
+
+std::optional<absl::StatusOr<CloneResult>> StandbyPool::ClaimOne(const CloneOptions& options, bool* any) {
   const StandbyKind kind = KindOf(options);
   Copy* copy = nullptr;
   {
     absl::MutexLock lock(&mutex_);
     auto parked = std::find_if(copies_.begin(), copies_.end(),
                                [&](const Copy& c) { return c.state == State::kParked && c.kind == kind; });
-    if (parked == copies_.end()) return std::nullopt;
+    *any = parked != copies_.end();
+    if (!*any) return std::nullopt;
     copy = &*parked;
     copy->claim = options;
     copy->state = State::kClaimed;
@@ -76,8 +86,8 @@ std::optional<absl::StatusOr<CloneResult>> StandbyPool::Claim(const CloneOptions
   changed_ = true;
   if (result.ok()) return result;
   if (!done) return absl::CancelledError("restore cancelled");
-  Log(LogLevel::kWarning, absl::StrCat("a copy that stood by could not be started, another one is made: ",
-                                       result.status().message()));
+  Log(LogLevel::kWarning,
+      absl::StrCat("a copy that stood by could not be started, another one is: ", result.status().message()));
   return std::nullopt;
 }
 
@@ -104,14 +114,14 @@ void StandbyPool::Run(Copy& copy) {
   absl::StatusOr<CloneResult> result =
       make_(copy.kind, copy.cancel.get(), [&] { return ParkUntilClaimed(copy); });
   absl::MutexLock lock(&mutex_);
-  if (copy.state != State::kClaimed) {
-    copy.collected = true;
-    if (copy.state != State::kCancelled) {
-      // Those who start one themselves are told why it fails, if it does.
-      Log(LogLevel::kWarning, absl::StrCat("making a copy that stands by: ", result.status().message()));
-      auto demand = wanted_.find(copy.kind);
-      if (demand != wanted_.end()) demand->second.not_before = absl::Now() + kAfterFailure;
-    }
+  if (copy.state != State::kClaimed) copy.collected = true;
+  if (copy.state == State::kMaking || copy.state == State::kParked) {
+    // Those who start one themselves are told why it fails, if it does.
+    Log(LogLevel::kWarning, absl::StrCat("making a copy that stands by: ", result.status().message()));
+  }
+  if (!result.ok() && copy.state != State::kCancelled) {
+    auto demand = wanted_.find(copy.kind);
+    if (demand != wanted_.end()) demand->second.not_before = absl::Now() + kAfterFailure;
   }
   copy.result = std::move(result);
   copy.state = State::kEnded;

@@ -69,6 +69,9 @@ class StandbyPool {
     absl::Time until, not_before;
   };
 
+  // `any`: whether there was one to try.
+  std::optional<absl::StatusOr<CloneResult>> ClaimOne(const CloneOptions& options, bool* any)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void Keep() ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(Copy& copy) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<CloneOptions> ParkUntilClaimed(Copy& copy) ABSL_LOCKS_EXCLUDED(mutex_);
