@@ -36,7 +36,7 @@ std::vector<std::string> Names(const std::vector<Span>& spans) {
   return names;
 }
 
-const Span& Named(const std::vector<Span>& spans, const std::string& name) {
+Span Named(const std::vector<Span>& spans, const std::string& name) {
   return *std::find_if(spans.begin(), spans.end(), [&](const Span& span) { return span.name == name; });
 }
 
