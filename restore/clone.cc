@@ -41,6 +41,7 @@ namespace rekindle::restore {
 namespace {
 
 constexpr size_t kMostPrepared = 64;
+constexpr absl::Duration kLongestAnswer = absl::Seconds(30);
 constexpr uint64_t kDefaultCacheBytes = uint64_t{1} << 30;
 
 // The steps of one clone, in the order in which Start() takes them.
@@ -101,7 +102,10 @@ class CloneRun {
 
   absl::Status AttachPager() {
     UniqueFd keeper = sandbox_.TakeKeeper();
-    PagerClient::AttachOptions attach{sandbox_.id(), options_.image, options_.fill, options_.record,
+    // Who has the hook says when it is ready, however long that takes.
+    const absl::Duration record =
+        result_.channel.valid() ? std::max(options_.record, kLongestAnswer) : options_.record;
+    PagerClient::AttachOptions attach{sandbox_.id(), options_.image, options_.fill, record,
                                       options_.timeline};
     RK_ASSIGN_OR_RETURN(result_.lazy_pages, pager_.Attach(attach, listener_.get(), keeper.get()));
     EndPhase("attach");
