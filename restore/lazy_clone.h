@@ -101,8 +101,10 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   absl::StatusOr<std::map<pid_t, UniqueFd>> OpenMemories(const std::map<pid_t, UniqueFd>& processes) const;
   absl::Status Write(const std::map<pid_t, UniqueFd>& memories);
   absl::Status PutWorkingSet();
-  // Both of it at once.
-  absl::Status PutSet(const PrefillSet& set, const std::map<pid_t, UniqueFd>& memories);
+  // The same two of a set. What is not written must not run; of a working set a part will do.
+  absl::Status WriteSet(const PrefillSet& set, const std::map<pid_t, UniqueFd>& memories);
+  absl::Status PutSet(const PrefillSet& set);
+  std::map<pid_t, std::shared_ptr<LazyTask>> TasksByPid() const;
   // Calls use(i, frame) for each of the frames, from several threads.
   absl::Status WithFrames(
       absl::Span<const store::FrameId> frames, size_t threads,

@@ -55,6 +55,21 @@ absl::Status OnThreads(size_t threads, const std::function<absl::Status(size_t i
   return absl::OkStatus();
 }
 
+absl::Status ForEachPiece(const std::vector<PrefillSet::Piece>& pieces,
+                          const std::function<absl::Status(const PrefillSet::Piece& piece)>& use) {
+  uint64_t pages = 0;
+  for (const PrefillSet::Piece& piece : pieces) pages += piece.pages;
+  std::atomic<size_t> next{0};
+  return OnThreads(pages < kPagesWorthAThread ? 1 : kThreads, [&](size_t) -> absl::Status {
+    for (size_t begin; (begin = next.fetch_add(kPiecesAtOnce)) < pieces.size();) {
+      for (size_t i = begin; i < std::min(begin + kPiecesAtOnce, pieces.size()); ++i) {
+        RK_RETURN_IF_ERROR(use(pieces[i]));
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
 
 absl::Status LazyClone::PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes) {
@@ -224,32 +239,20 @@ absl::Status LazyClone::Write(const std::map<pid_t, UniqueFd>& memories) {
   });
 }
 
-absl::Status LazyClone::PutSet(const PrefillSet& set, const std::map<pid_t, UniqueFd>& memories) {
-  std::map<pid_t, LazyTask*> by_pid;
-  const std::vector<std::shared_ptr<LazyTask>> tasks = Tasks();
-  for (const std::shared_ptr<LazyTask>& task : tasks) by_pid.try_emplace(task->pid(), task.get());
-  const std::vector<PrefillSet::Piece>& to_write = set.written();
-  const std::vector<PrefillSet::Piece>& working_set = set.working_set();
-  // In one order for all threads: first what is written.
-  const size_t pieces = to_write.size() + (options_.fill == Fill::kEager ? 0 : working_set.size());
-  std::atomic<size_t> next{0};
-  const size_t threads = set.bytes() / kPageSize < kPagesWorthAThread ? 1 : kThreads;
-  return OnThreads(threads, [&](size_t) -> absl::Status {
-    for (size_t begin; (begin = next.fetch_add(kPiecesAtOnce)) < pieces;) {
-      for (size_t i = begin; i < std::min(begin + kPiecesAtOnce, pieces); ++i) {
-        if (i < to_write.size()) {
-          const PrefillSet::Piece& piece = to_write[i];
-          RK_RETURN_IF_ERROR(WriteMemory(memories.at(piece.pid).get(), piece.pid, piece.address,
-                                         {piece.bytes, piece.pages * kPageSize}));
-          continue;
-        }
-        const PrefillSet::Piece& piece = working_set[i - to_write.size()];
-        auto task = by_pid.find(piece.pid);
-        if (task == by_pid.end()) continue;
-        RK_RETURN_IF_ERROR(PutPages(*task->second, piece.number, piece.pages, piece.bytes));
-        prefilled_.fetch_add(piece.pages, std::memory_order_relaxed);
-      }
-    }
+absl::Status LazyClone::WriteSet(const PrefillSet& set, const std::map<pid_t, UniqueFd>& memories) {
+  return ForEachPiece(set.written(), [&](const PrefillSet::Piece& piece) {
+    return WriteMemory(memories.at(piece.pid).get(), piece.pid, piece.address,
+                       {piece.bytes, piece.pages * kPageSize});
+  });
+}
+
+absl::Status LazyClone::PutSet(const PrefillSet& set) {
+  const auto tasks = TasksByPid();
+  return ForEachPiece(set.working_set(), [&](const PrefillSet::Piece& piece) -> absl::Status {
+    auto task = tasks.find(piece.pid);
+    if (task == tasks.end()) return absl::OkStatus();
+    RK_RETURN_IF_ERROR(PutPages(*task->second, piece.number, piece.pages, piece.bytes));
+    prefilled_.fetch_add(piece.pages, std::memory_order_relaxed);
     return absl::OkStatus();
   });
 }
@@ -289,7 +292,7 @@ absl::StatusOr<uint64_t> LazyClone::Prefill(const std::map<pid_t, UniqueFd>& pro
   int64_t begin = MonotonicNanos();
   RK_ASSIGN_OR_RETURN(auto memories, OpenMemories(processes));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const PrefillSet> set, pager_.PrefillOf(*image_));
-  if (set == nullptr) RK_RETURN_IF_ERROR(Write(memories));
+  RK_RETURN_IF_ERROR(set == nullptr ? Write(memories) : WriteSet(*set, memories));
   record_.Add("restore", "pages that must be there", begin,
               {{"loaded_bytes", static_cast<int64_t>(loaded_in_bulk_.bytes)}});
   begin = MonotonicNanos();
@@ -299,30 +302,32 @@ absl::StatusOr<uint64_t> LazyClone::Prefill(const std::map<pid_t, UniqueFd>& pro
                 {{"pages", static_cast<int64_t>(pages)},
                  {"loaded_bytes", static_cast<int64_t>(loaded_in_bulk_.bytes - loaded_before)}});
   };
-  absl::Status status = set == nullptr ? absl::OkStatus() : PutSet(*set, memories);
   if (options_.fill == Fill::kEager) {
-    RK_RETURN_IF_ERROR(status);
     absl::StatusOr<uint64_t> filled = FillAll();
     if (filled.ok()) recorded("all of its memory", *filled);
     return filled;
   }
-  if (set == nullptr) status = PutWorkingSet();
+  absl::Status status = set == nullptr ? PutWorkingSet() : PutSet(*set);
   // Without memory for all of it, it has to do with what it touches.
   if (!status.ok() && !absl::IsResourceExhausted(status)) return status;
   recorded("working set", prefilled_);
   return prefilled_.load();
 }
 
+std::map<pid_t, std::shared_ptr<LazyTask>> LazyClone::TasksByPid() const {
+  std::map<pid_t, std::shared_ptr<LazyTask>> by_pid;
+  for (const std::shared_ptr<LazyTask>& task : Tasks()) by_pid.try_emplace(task->pid(), task);
+  return by_pid;
+}
+
 absl::Status LazyClone::PutWorkingSet() {
-  std::map<pid_t, LazyTask*> by_pid;
-  const std::vector<std::shared_ptr<LazyTask>> tasks = Tasks();
-  for (const std::shared_ptr<LazyTask>& task : tasks) by_pid.try_emplace(task->pid(), task.get());
+  const auto tasks = TasksByPid();
   const std::shared_ptr<const LazyImage::Pieces> set = image_->working_set();
   std::vector<Piece> pieces;
   pieces.reserve(set->size());
   for (const LazyImage::Piece& piece : *set) {
-    auto task = by_pid.find(piece.pid);
-    if (task != by_pid.end()) pieces.push_back({task->second, piece.run, piece.first, piece.pages});
+    auto task = tasks.find(piece.pid);
+    if (task != tasks.end()) pieces.push_back({task->second.get(), piece.run, piece.first, piece.pages});
   }
   return PutPieces(pieces, kThreads, &prefilled_);
 }
