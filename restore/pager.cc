@@ -121,16 +121,16 @@ class Client : public PagerSource {
     const int64_t begin = MonotonicNanos();
     RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyImage> image, pager_.OpenImage(request.at("image")));
     *answer = {{"pages", image->pages()}};
-    uint64_t working_set = 0;
-    for (const LazyImage::Piece& piece : *image->working_set()) working_set += piece.pages;
     auto clone = std::make_shared<LazyClone>(pager_, std::move(options), std::move(image),
                                              std::move(descriptors[0]), std::move(descriptors[1]));
     pager_.AddClone(clone);
     clone->Start();
-    clone->record().Add(
-        "restore", "attach", begin,
-        {{"lazy_pages", answer->at("pages")}, {"working_set_pages", static_cast<int64_t>(working_set)}});
-    if (clone->record().wanted()) followed_ = clone;
+    if (clone->record().wanted()) {
+      clone->record().Add("restore", "attach", begin,
+                          {{"lazy_pages", answer->at("pages")},
+                           {"working_set_pages", static_cast<int64_t>(clone->image().recorded().pages)}});
+      followed_ = clone;
+    }
     pager_.PrefetchFor(std::move(clone));
     return absl::OkStatus();
   }
