@@ -71,7 +71,8 @@ absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpReques
   // All of its memory is there before it is forked: its copies' faults then need no pager.
   options.fill = "eager";
   RK_ASSIGN_OR_RETURN(restore::CloneResult started, node.clones().Start(*store, criu, options));
-  auto taken = restore::Template::Take(started, node.options().runtime_directory, monitor.cancel_fd());
+  auto taken = restore::Template::Take(started, node.options().runtime_directory,
+                                       node.options().standby_copies, monitor.cancel_fd());
   if (!taken.ok()) {
     restore::EndSandbox(started.sandbox.init, started.sandbox.directory);
     return taken.status();
@@ -145,6 +146,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     }
     if (!copy.ok()) return copy.status();
     timeline.Started(&*copy);
+    const UniqueFd root = std::move(copy->root_pidfd);
     CopyDetails details;
     details.name = options.name;
     details.image = record.image;
@@ -152,6 +154,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     RK_ASSIGN_OR_RETURN(RegisteredJob job, RegisterCopy(node, call.caller, *std::move(copy), details, watch,
                                                         monitor.cancel_fd(), event.mutable_started()));
     event.mutable_started()->set_forked(forked);
+    if (forked && event.started().ready_seconds() > 0) record.instance->HasAnswered(root, options);
     if (auto store = node.OpenStore(Node::Access::kRead); !forked && store.ok()) {
       auto pager = node.clones().ConnectToPager(**store);
       if (pager.ok()) pager->Ready(event.started().instance()).IgnoreError();

@@ -18,6 +18,7 @@
 #include "hook/own_files.h"
 #include "hook/packet.h"
 #include "hook/rekindle_hook.h"
+#include "hook/touch_pages.h"
 
 enum { kLongestInstance = 256, kLongestWhy = 2048 }; /* with the NUL */
 enum { kMostLibcryptos = 8 };
@@ -49,6 +50,8 @@ static struct {
   bool safe;      /* it is one */
   struct identity self;
   struct identity child;          /* of the request being served */
+  bool child_waits;               /* the same: for a second message, before it goes on */
+  bool child_touches;             /* the same: its last descriptor lists pages */
   struct rekindle_packet* packet; /* from parking to waking; in a template, always */
   struct rekindle_restored restored;
   openssl_rand_add openssl_add[kMostLibcryptos];
@@ -309,10 +312,13 @@ static enum rekindle_event BadWaking(const char* why) {
   return REKINDLE_ERROR;
 }
 
+static bool IsTrue(const struct rekindle_json* message, const char* name) {
+  const struct rekindle_json_member* member = rekindle_json_find(message, name, REKINDLE_JSON_BOOLEAN);
+  return member != NULL && member->truth;
+}
+
 static enum rekindle_event WakeAsCopy(const struct rekindle_json* message) {
-  const struct rekindle_json_member* is_template =
-      rekindle_json_find(message, "template", REKINDLE_JSON_BOOLEAN);
-  bool wanted_as_template = is_template != NULL && is_template->truth;
+  bool wanted_as_template = IsTrue(message, "template");
   struct identity identity = {0};
   if (ReadIdentity(message, &identity) < 0) {
     char why[256];
@@ -390,12 +396,22 @@ int rekindle_unsafe_to_fork(char* why, size_t size) {
   return rekindle_fork_is_safe(own, count, why, size) ? 0 : 1;
 }
 
+static void SayUp(bool as_template) {
+  char text[64];
+  struct rekindle_json_writer writer;
+  rekindle_json_begin(&writer, text, sizeof(text));
+  rekindle_json_add_string(&writer, "type", "up");
+  rekindle_json_add_number(&writer, "pid", getpid());
+  if (as_template) rekindle_json_add_number(&writer, "version", 2);
+  Tell(&writer);
+}
+
 static void Announce(void) {
   char why[kLongestWhy];
   state.announced = true;
   state.safe = !rekindle_unsafe_to_fork(why, sizeof(why));
   if (state.safe) {
-    rekindle_up();
+    SayUp(true);
   } else {
     Refuse(state.self.instance, why);
   }
@@ -413,14 +429,16 @@ static bool TakeRequest(void) {
   char instance[kLongestInstance];
   snprintf(instance, sizeof(instance), "%s", rekindle_json_string(&message, "instance", ""));
   bool good = false;
+  state.child_waits = IsTrue(&message, "wait");
+  state.child_touches = IsTrue(&message, "touch");
   if (strcmp(rekindle_json_string(&message, "type", ""), "fork") != 0) {
     snprintf(why, sizeof(why), "a template knows requests of type \"fork\" only, not \"%.64s\"",
              rekindle_json_string(&message, "type", ""));
-  } else if (packet->descriptor_count < 2) {
+  } else if (packet->descriptor_count < (state.child_touches ? 3 : 2)) {
     snprintf(
         why, sizeof(why),
         "a fork request carries two descriptors or more (pidfd of the sandbox's init, channel, cgroup.procs "
-        "files), this one %zu",
+        "files, with \"touch\" a list of pages), this one %zu",
         packet->descriptor_count);
   } else if (ReadIdentity(&message, &state.child) < 0) {
     snprintf(why, sizeof(why), "%s", state.error);
@@ -452,29 +470,52 @@ enum rekindle_event rekindle_next_request(void) {
   }
 }
 
+/* In a copy that is made before anybody wants it: until somebody does, and says who it is. */
+static int WaitToBeWanted(void) {
+  struct rekindle_packet* packet = state.packet;
+  char text[32];
+  struct rekindle_json_writer writer;
+  rekindle_json_begin(&writer, text, sizeof(text));
+  rekindle_json_add_string(&writer, "type", "waiting");
+  Tell(&writer);
+  while (rekindle_packet_receive(REKINDLE_CONTROL_FD, packet) < 0) {
+    if (errno != EINTR) return Fail(errno, "waiting on the control channel: %s", strerror(errno));
+  }
+  rekindle_packet_close_descriptors(packet);
+  if (packet->length == 0) _exit(0); /* nobody does */
+  struct rekindle_json message;
+  char why[160];
+  if (rekindle_json_parse(packet->text, packet->length, &message, why, sizeof(why)) < 0) {
+    return Fail(EBADMSG, "this copy was woken with a message that it does not understand: %s", why);
+  }
+  int result = ReadIdentity(&message, &state.child);
+  rekindle_json_free(&message);
+  return result;
+}
+
 /* In the copy: nothing of the template's is left but what fork shares on purpose. */
 static enum rekindle_event BecomeCopy(int proc) {
-  int channel = state.packet->descriptors[1];
-  int error = dup3(channel, REKINDLE_CONTROL_FD, O_CLOEXEC) < 0 ? errno : 0;
-  rekindle_packet_close_descriptors(state.packet);
+  struct rekindle_packet* packet = state.packet;
+  int error = dup3(packet->descriptors[1], REKINDLE_CONTROL_FD, O_CLOEXEC) < 0 ? errno : 0;
+  if (state.child_touches) rekindle_touch_pages(packet->descriptors[packet->descriptor_count - 1]);
+  rekindle_packet_close_descriptors(packet);
+  state.announced = false;
+  int own[] = {REKINDLE_CONTROL_FD, proc};
+  if (error == 0) rekindle_own_files(proc, own, 2);
+  close(proc);
+  bool good = error == 0 && (!state.child_waits || WaitToBeWanted() == 0);
   free(state.packet);
   state.packet = NULL;
-  state.announced = false;
-  if (error != 0) {
+  if (error != 0)
     Fail(error, "taking the control channel as descriptor %d: %s", REKINDLE_CONTROL_FD, strerror(error));
-    return REKINDLE_ERROR;
-  }
-  int own[] = {REKINDLE_CONTROL_FD, proc};
-  rekindle_own_files(proc, own, 2);
-  close(proc);
-  return Adopt(&state.child) < 0 ? REKINDLE_ERROR : REKINDLE_RESTORED;
+  return good && Adopt(&state.child) == 0 ? REKINDLE_RESTORED : REKINDLE_ERROR;
 }
 
 enum rekindle_event rekindle_fork_child(void) {
   struct rekindle_packet* packet = state.packet;
   struct rekindle_birth birth = {.sandbox = packet->descriptors[0],
                                  .cgroups = packet->descriptors + 2,
-                                 .cgroup_count = packet->descriptor_count - 2};
+                                 .cgroup_count = packet->descriptor_count - (state.child_touches ? 3 : 2)};
   /* The template's view of processes has the copy too, whatever is mounted in the sandbox. */
   int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
   int result = -1;
@@ -511,14 +552,7 @@ void rekindle_renew(void) {
   explicit_bzero(bytes, sizeof(bytes));
 }
 
-void rekindle_up(void) {
-  char text[64];
-  struct rekindle_json_writer writer;
-  rekindle_json_begin(&writer, text, sizeof(text));
-  rekindle_json_add_string(&writer, "type", "up");
-  rekindle_json_add_number(&writer, "pid", getpid());
-  Tell(&writer);
-}
+void rekindle_up(void) { SayUp(false); }
 
 static enum rekindle_event ServeAsTemplate(void) {
   for (;;) {

@@ -1,5 +1,8 @@
 #include "restore/template.h"
 
+#include <fcntl.h>
+
+#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -20,12 +23,16 @@ constexpr size_t kReady = 6;
 constexpr absl::Duration kAnswerTimeout = absl::Seconds(30);
 // The one that forks takes the number before the copy's.
 constexpr pid_t kForkers = 1;
+// A copy that has come to write more than this until it answers is left to do so itself.
+constexpr uint64_t kMostTouchedBytes = uint64_t{128} << 20;
+
+std::string TypeOf(const Json& message) { return message.is_object() ? message.value("type", "") : ""; }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Template>> Template::Take(CloneResult& started,
                                                          const std::string& runtime_directory,
-                                                         int cancel_fd) {
+                                                         size_t standby_size, int cancel_fd) {
   if (!started.channel.valid()) {
     return absl::FailedPreconditionError(
         "the image was not taken of a job that the runtime hook held, so nothing in it can fork copies: "
@@ -36,7 +43,8 @@ absl::StatusOr<std::unique_ptr<Template>> Template::Take(CloneResult& started,
   const Json message = Json::parse(text, nullptr, false);
   if (!message.is_object()) return absl::InternalError("the template's first message makes no sense");
   std::unique_ptr<Template> made(new Template());
-  const std::string type = message.value("type", "");
+  const std::string type = TypeOf(message);
+  made->knows_waiting_ = message.value("version", 1) >= 2;
   if (type == "refused") {
     made->refusal_ = message.value("why", std::string("it does not say why"));
   } else if (type != "up") {
@@ -52,7 +60,19 @@ absl::StatusOr<std::unique_ptr<Template>> Template::Take(CloneResult& started,
     absl::MutexLock lock(&made->channel_mutex_);
     made->channel_ = std::move(started.channel);
   }
-  if (made->refusal_.empty()) made->thread_ = std::thread([raw = made.get()] { raw->Refill(); });
+  if (!made->refusal_.empty()) return made;
+  if (standby_size > 0 && made->knows_waiting_) {
+    auto make = [raw = made.get()](const StandbyKind& kind, int cancel, const StandbyPool::Park& park) {
+      CloneOptions options;
+      options.image = kind.image;
+      options.network = kind.network;
+      options.fill = kind.fill;
+      options.cancel_fd = cancel;
+      return raw->MakeCopy(options, kind.grouped, park);
+    };
+    made->standby_ = std::make_unique<StandbyPool>(std::move(make), standby_size);
+  }
+  made->thread_ = std::thread([raw = made.get()] { raw->Refill(); });
   return made;
 }
 
@@ -62,6 +82,7 @@ Template::~Template() {
     stop_ = true;
   }
   if (thread_.joinable()) thread_.join();
+  standby_.reset();
 }
 
 absl::StatusOr<Sandbox> Template::MakeSandbox(Network network) {
@@ -88,14 +109,22 @@ absl::StatusOr<Sandbox> Template::TakeSandbox(Network network) {
   return MakeSandbox(network);
 }
 
-bool Template::HasWork() const { return stop_ || (!failing_ && ready_.size() < kReady); }
+bool Template::HasWork() const {
+  return stop_ || answered_.has_value() || (!failing_ && ready_.size() < kReady);
+}
 
 void Template::Refill() {
   for (;;) {
+    std::optional<Answered> answered;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(this, &Template::HasWork));
       if (stop_) return;
+      answered.swap(answered_);
+    }
+    if (answered) {
+      Learn(*answered);
+      continue;
     }
     absl::StatusOr<Sandbox> made = MakeSandbox(Network::kHost);
     absl::MutexLock lock(&mutex_);
@@ -109,60 +138,133 @@ void Template::Refill() {
   }
 }
 
+void Template::HasAnswered(const UniqueFd& root, const CloneOptions& options) {
+  absl::MutexLock lock(&mutex_);
+  if (learned_ || !knows_waiting_ || answered_) return;
+  answered_ = Answered{UniqueFd(::fcntl(root.get(), F_DUPFD_CLOEXEC, 0)), options};
+}
+
+void Template::Learn(const Answered& copy) {
+  absl::StatusOr<pid_t> pid = PidOf(copy.root.get());
+  if (!pid.ok()) return;  // it has ended: the next one will do
+  absl::StatusOr<TouchedPages> touched = FindTouchedPages(*pid);
+  if (!touched.ok() || touched->ranges.empty()) return;
+  absl::StatusOr<UniqueFd> list = MakeTouchList(*touched);
+  if (!list.ok()) Log(LogLevel::kWarning, std::string(list.status().message()));
+  {
+    absl::MutexLock lock(&mutex_);
+    learned_ = true;
+    own_bytes_ = touched->own_bytes;
+    if (list.ok() && own_bytes_ <= kMostTouchedBytes) {
+      touch_list_ = std::make_shared<const UniqueFd>(*std::move(list));
+    }
+  }
+  WantMore(copy.options);
+}
+
+void Template::WantMore(const CloneOptions& options) {
+  if (standby_ == nullptr) return;
+  absl::ReleasableMutexLock lock(&mutex_);
+  const bool learned = learned_;
+  const uint64_t bytes = own_bytes_;
+  lock.Release();
+  // Those that stand by are to have their pages.
+  if (learned) standby_->Want(options, bytes);
+}
+
 absl::Status Template::AskToFork(const CloneOptions& options, const Sandbox& sandbox, int channel,
-                                 const Cgroup* group) {
-  const Json request = {{"type", "fork"},
-                        {"instance", sandbox.id()},
-                        {"name", options.name},
-                        {"environment", options.environment}};
+                                 const Cgroup* group, bool wait) {
+  std::shared_ptr<const UniqueFd> touch_list;
+  {
+    absl::MutexLock lock(&mutex_);
+    touch_list = touch_list_;
+  }
+  const Json request = {{"type", "fork"},       {"instance", sandbox.id()},
+                        {"name", options.name}, {"environment", options.environment},
+                        {"wait", wait},         {"touch", touch_list != nullptr}};
   std::vector<int> descriptors = {sandbox.init_pidfd(), channel};
   if (group != nullptr) {
     for (int processes : group->processes()) descriptors.push_back(processes);
   }
+  if (touch_list != nullptr) descriptors.push_back(touch_list->get());
   absl::MutexLock lock(&channel_mutex_);
   absl::Status sent =
       SendPacket(channel_.get(), request.dump(-1, ' ', false, Json::error_handler_t::replace), descriptors);
   if (!sent.ok()) return Annotate(sent, "asking the template for a copy");
   RK_ASSIGN_OR_RETURN(std::string text, ReceiveMessage(channel_.get(), -1, kAnswerTimeout));
   const Json answer = Json::parse(text, nullptr, false);
-  if (answer.is_object() && answer.value("type", "") == "forked") return absl::OkStatus();
+  if (TypeOf(answer) == "forked") return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("the template can't be forked: ",
                    answer.is_object() ? answer.value("why", std::string("it does not say why")) : text));
+}
+
+absl::Status Template::Personalize(const CloneOptions& options, Sandbox& sandbox, Cgroup* group) {
+  if (group != nullptr) RK_RETURN_IF_ERROR(group->Set(options.limits));
+  if (options.name.empty() && options.binds.empty()) return absl::OkStatus();
+  return sandbox.Set(options.name, options.binds);
+}
+
+absl::StatusOr<CloneResult> Template::MakeCopy(const CloneOptions& options, bool grouped,
+                                               const StandbyPool::Park& park) {
+  Stopwatch total, phase;
+  CloneResult result;
+  std::unique_ptr<Cgroup> group;  // goes after the sandbox
+  auto end_phase = [&](const char* name) {
+    result.phases.emplace_back(name, phase.seconds());
+    phase.Restart();
+  };
+  if (grouped) {
+    RK_ASSIGN_OR_RETURN(group, Cgroup::Make());
+  }
+  RK_ASSIGN_OR_RETURN(Sandbox sandbox, TakeSandbox(options.network));
+  if (!park) RK_RETURN_IF_ERROR(Personalize(options, sandbox, group.get()));
+  RK_ASSIGN_OR_RETURN(auto channel, PacketSocketPair());
+  end_phase("sandbox");
+  RK_RETURN_IF_ERROR(AskToFork(options, sandbox, channel.second.get(), group.get(), park != nullptr));
+  channel.second.Reset();
+  end_phase("fork");
+  RK_ASSIGN_OR_RETURN(std::vector<UniqueFd> processes, sandbox.OpenProcesses({pid_}));
+  result.root_pidfd = std::move(processes[0]);
+  RK_ASSIGN_OR_RETURN(result.root, PidOf(result.root_pidfd.get()));
+  RK_RETURN_IF_ERROR(sandbox.Watch(pid_));
+  end_phase("watch");
+  if (park) {
+    RK_ASSIGN_OR_RETURN(std::string text,
+                        ReceiveMessage(channel.first.get(), options.cancel_fd, kAnswerTimeout));
+    if (TypeOf(Json::parse(text, nullptr, false)) != "waiting") {
+      return absl::InternalError(absl::StrCat("a copy that was to wait says ", text));
+    }
+    RK_ASSIGN_OR_RETURN(const CloneOptions wanted, park());
+    result.phases.clear();
+    total.Restart();
+    phase.Restart();
+    RK_RETURN_IF_ERROR(Personalize(wanted, sandbox, group.get()));
+    const Json identity = {{"type", "go"},
+                           {"instance", sandbox.id()},
+                           {"name", wanted.name},
+                           {"environment", wanted.environment}};
+    RK_RETURN_IF_ERROR(
+        SendPacket(channel.first.get(), identity.dump(-1, ' ', false, Json::error_handler_t::replace)));
+    end_phase("standby");
+  }
+  result.root_inside = pid_;
+  result.channel = std::move(channel.first);
+  result.group = std::move(group);
+  result.sandbox = sandbox.Release();
+  result.total_seconds = total.seconds();
+  return result;
 }
 
 absl::StatusOr<CloneResult> Template::Fork(const CloneOptions& options) {
   if (!refusal_.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("the template can't be forked: ", refusal_));
   }
-  Stopwatch total, phase;
-  CloneResult result;
-  std::unique_ptr<Cgroup> group;  // goes after the sandbox
-  if (options.limits.any()) {
-    RK_ASSIGN_OR_RETURN(group, Cgroup::Make());
-    RK_RETURN_IF_ERROR(group->Set(options.limits));
-  }
-  RK_ASSIGN_OR_RETURN(Sandbox sandbox, TakeSandbox(options.network));
-  if (!options.name.empty() || !options.binds.empty()) {
-    RK_RETURN_IF_ERROR(sandbox.Set(options.name, options.binds));
-  }
-  RK_ASSIGN_OR_RETURN(auto channel, PacketSocketPair());
-  result.phases.emplace_back("sandbox", phase.seconds());
-  phase.Restart();
-  RK_RETURN_IF_ERROR(AskToFork(options, sandbox, channel.second.get(), group.get()));
-  channel.second.Reset();
-  result.phases.emplace_back("fork", phase.seconds());
-  phase.Restart();
-  RK_ASSIGN_OR_RETURN(std::vector<UniqueFd> processes, sandbox.OpenProcesses({pid_}));
-  result.root_pidfd = std::move(processes[0]);
-  RK_ASSIGN_OR_RETURN(result.root, PidOf(result.root_pidfd.get()));
-  RK_RETURN_IF_ERROR(sandbox.Watch(pid_));
-  result.phases.emplace_back("watch", phase.seconds());
-  result.root_inside = pid_;
-  result.channel = std::move(channel.first);
-  result.group = std::move(group);
-  result.sandbox = sandbox.Release();
-  result.total_seconds = total.seconds();
+  absl::StatusOr<CloneResult> result;
+  std::optional<absl::StatusOr<CloneResult>> waiting;
+  if (standby_ != nullptr) waiting = standby_->Claim(options);
+  result = waiting ? *std::move(waiting) : MakeCopy(options, options.limits.any(), nullptr);
+  if (result.ok()) WantMore(options);
   return result;
 }
 

@@ -14,6 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "restore/clone.h"
+#include "restore/standby.h"
+#include "restore/touched_pages.h"
 
 namespace rekindle::restore {
 
@@ -22,9 +24,11 @@ class Template {
  public:
   // `started` is what CloneStarter::Start gave for an image with the hook and
   // CloneOptions::template_instance; its sandbox's control socket stays with the caller. Waits until the
-  // template serves, or says why it can't (refusal()).
+  // template serves, or says why it can't (refusal()). `standby_size`: copies that are forked before anybody
+  // asks for them, while the template is in use.
   static absl::StatusOr<std::unique_ptr<Template>> Take(CloneResult& started,
-                                                        const std::string& runtime_directory, int cancel_fd);
+                                                        const std::string& runtime_directory,
+                                                        size_t standby_size, int cancel_fd);
   // Takes it down: it ends, what was forked from it goes on.
   ~Template();
 
@@ -36,17 +40,32 @@ class Template {
   // forked as it is now. Unavailable: it has ended.
   absl::StatusOr<CloneResult> Fork(const CloneOptions& options) ABSL_LOCKS_EXCLUDED(mutex_, channel_mutex_);
 
+  // A copy that was forked with these options has answered: what it has touched until now is what the next
+  // ones get at once. Of no effect once that is known. Does not wait.
+  void HasAnswered(const UniqueFd& root, const CloneOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
+
  private:
   Template() = default;
+  // With `park` it waits for whoever wants it, and gets all that is his in the end.
+  absl::StatusOr<CloneResult> MakeCopy(const CloneOptions& options, bool grouped,
+                                       const StandbyPool::Park& park);
+  absl::Status Personalize(const CloneOptions& options, Sandbox& sandbox, Cgroup* group);
+  struct Answered {
+    UniqueFd root;
+    CloneOptions options;
+  };
+  void Learn(const Answered& copy) ABSL_LOCKS_EXCLUDED(mutex_);
+  void WantMore(const CloneOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Sandbox> TakeSandbox(Network network) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Sandbox> MakeSandbox(Network network) ABSL_LOCKS_EXCLUDED(control_mutex_);
   void Refill() ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AskToFork(const CloneOptions& options, const Sandbox& sandbox, int channel,
-                         const Cgroup* group) ABSL_LOCKS_EXCLUDED(channel_mutex_);
+                         const Cgroup* group, bool wait) ABSL_LOCKS_EXCLUDED(mutex_, channel_mutex_);
 
   std::string refusal_, directory_;
-  pid_t pid_ = 0;  // of the template within its sandbox, and so of each copy in its own
+  pid_t pid_ = 0;               // of the template within its sandbox, and so of each copy in its own
+  bool knows_waiting_ = false;  // its hook is new enough for copies that wait, and lists of pages
 
   absl::Mutex control_mutex_;  // one request at a time
   UniqueFd control_ ABSL_GUARDED_BY(control_mutex_);
@@ -57,7 +76,12 @@ class Template {
   std::deque<Sandbox> ready_ ABSL_GUARDED_BY(mutex_);  // with the service's network
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool failing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<Answered> answered_ ABSL_GUARDED_BY(mutex_);  // to be learned from
+  bool learned_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<const UniqueFd> touch_list_ ABSL_GUARDED_BY(mutex_);
+  uint64_t own_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of a copy that has answered
   std::thread thread_;
+  std::unique_ptr<StandbyPool> standby_;  // null: none
 };
 
 }  // namespace rekindle::restore

@@ -1,11 +1,14 @@
 // Templates: parked programs that fork copies of themselves into sandboxes.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <set>
 
@@ -58,17 +61,20 @@ class Template {
 };
 
 struct Copy {
-  Copy(Template* from, const std::string& instance, const std::vector<int>& cgroups = {})
+  // `more`: what else the request says.
+  Copy(Template* from, const std::string& instance, const std::vector<int>& cgroups = {},
+       const Json& more = Json::object())
       : sandbox(from->domain(), instance) {
     auto [ours, theirs] = Channel::Pair();
     channel = std::move(ours);
     std::vector<int> descriptors = {sandbox.pidfd(), theirs.get()};
     descriptors.insert(descriptors.end(), cgroups.begin(), cgroups.end());
-    from->channel().Send({{"type", "fork"},
-                          {"instance", instance},
-                          {"name", "name of " + instance},
-                          {"environment", {{"TAG", "tag of " + instance}}}},
-                         descriptors);
+    Json request = {{"type", "fork"},
+                    {"instance", instance},
+                    {"name", "name of " + instance},
+                    {"environment", {{"TAG", "tag of " + instance}}}};
+    request.update(more);
+    from->channel().Send(request, descriptors);
     theirs.Reset();
     answer = from->channel().Receive();
     if (answer["type"] == "forked") up = channel.Receive();
@@ -90,6 +96,7 @@ Json Forked(const std::string& instance) {
 }
 
 const Json kUp = {{"type", "up"}, {"pid", Domain::kPidInside}};
+const Json kTemplateUp = {{"type", "up"}, {"pid", Domain::kPidInside}, {"version", 2}};
 
 class TemplateTest : public ::testing::TestWithParam<Language> {
  protected:
@@ -103,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Languages, TemplateTest, ::testing::Values(Language::kC
 // Copies one after the other, each of which changes all that it has, and dies.
 TEST_P(TemplateTest, ForksManyCopiesAndStaysAsItWas) {
   Template from(Command(), {"IMPORT=numpy ssl"});
-  ASSERT_EQ(from.first_answer(), kUp);
+  ASSERT_EQ(from.first_answer(), kTemplateUp);
   const std::vector<std::string> descriptors = Descriptors(from.pid());
   std::set<std::string> randoms, numpys, ssls;
   std::optional<Json> digest;
@@ -179,7 +186,7 @@ TEST_P(TemplateTest, CopiesLiveSideBySide) {
 
 TEST_P(TemplateTest, EndsWithItsChannel) {
   Template from(Command(), {});
-  ASSERT_EQ(from.first_answer(), kUp);
+  ASSERT_EQ(from.first_answer(), kTemplateUp);
   Copy copy(&from, "copy");
   ASSERT_EQ(copy.up, kUp);
   from.channel().Close();
@@ -236,9 +243,78 @@ TEST_P(TemplateTest, CopiesEnterTheirCgroups) {
   EXPECT_TRUE(ChildrenOf(from.pid()).empty());
 }
 
+// Forked before anybody wants it: who it is comes at the end.
+TEST_P(TemplateTest, CopiesWaitToBeWanted) {
+  Template from(Command(), {"IMPORT=numpy ssl"});
+  std::set<std::string> randoms;
+  std::vector<std::unique_ptr<Copy>> copies;
+  for (int i = 0; i < 3; ++i) {
+    const Json more = {{"wait", true}, {"name", "nobody"}, {"environment", {{"TAG", "none"}, {"OLD", "1"}}}};
+    copies.push_back(std::make_unique<Copy>(&from, "unnamed", std::vector<int>(), more));
+    ASSERT_EQ(copies.back()->answer, Forked("unnamed"));
+    ASSERT_EQ(copies.back()->up, Json({{"type", "waiting"}}));
+  }
+  for (size_t i = copies.size(); i-- > 0;) {
+    Copy& copy = *copies[i];
+    const std::string instance = absl::StrCat("copy-", i);
+    ASSERT_EQ(copy.channel.Ask({{"type", "go"},
+                                {"instance", instance},
+                                {"name", "name of " + instance},
+                                {"environment", {{"TAG", "tag of " + instance}}}}),
+              kUp);
+    Json report = copy.channel.Ask({{"type", "report"}});
+    EXPECT_EQ(report["instance"], instance);
+    EXPECT_EQ(report["name"], "name of " + instance);
+    EXPECT_EQ(report["tag"], "tag of " + instance);
+    EXPECT_EQ(report["pid"], Domain::kPidInside);
+    randoms.insert(report["random"]);
+  }
+  EXPECT_EQ(randoms.size(), copies.size());
+}
+
+TEST_P(TemplateTest, CopiesThatNobodyWantsEnd) {
+  Template from(Command(), {});
+  Copy unwanted(&from, "unwanted", {}, {{"wait", true}}), lied_to(&from, "lied to", {}, {{"wait", true}});
+  ASSERT_EQ(unwanted.up, Json({{"type", "waiting"}}));
+  const pid_t pid = unwanted.pid();
+  ASSERT_GT(pid, 0);
+  unwanted.channel.Close();
+  for (const absl::Time deadline = absl::Now() + absl::Seconds(30);
+       PathExists(absl::StrCat("/proc/", pid, "/exe")) &&
+       !ReadFile(absl::StrCat("/proc/", pid, "/maps"))->empty();
+       absl::SleepFor(absl::Milliseconds(1))) {
+    ASSERT_LT(absl::Now(), deadline);
+  }
+  lied_to.channel.SendText("nonsense");
+  EXPECT_EQ(lied_to.channel.Receive()["type"], "(end)");
+  EXPECT_EQ(Copy(&from, "copy").up, kUp);
+}
+
+// Good ranges, unmapped ones, ones beyond all addresses: what can't be touched is not.
+TEST_P(TemplateTest, CopiesTouchPages) {
+  Template from(Command(), {});
+  std::vector<uint64_t> ranges = {0,    4096 | 1, 0x1000, 0x9000, ~uint64_t{0} - 8191, ~uint64_t{0} - 4095,
+                                  8192, 4096};
+  for (absl::string_view line :
+       absl::StrSplit(*ReadFile(absl::StrCat("/proc/", from.pid(), "/maps")), '\n')) {
+    const std::vector<absl::string_view> ends = absl::StrSplit(line.substr(0, line.find(' ')), '-');
+    uint64_t start = 0, end = 0;
+    if (ends.size() != 2 || !absl::SimpleHexAtoi(ends[0], &start) || !absl::SimpleHexAtoi(ends[1], &end))
+      continue;
+    for (uint64_t own : {0, 1}) ranges.insert(ranges.end(), {start, end | own});
+  }
+  UniqueFd list(::memfd_create("touch", MFD_CLOEXEC));
+  ASSERT_TRUE(WriteFully(list.get(), ranges.data(), ranges.size() * sizeof ranges[0], "list").ok());
+  Copy copy(&from, "copy", {list.get()}, {{"touch", true}});
+  ASSERT_EQ(copy.up, kUp);
+  EXPECT_EQ(copy.channel.Ask({{"type", "report"}})["instance"], "copy");
+  from.channel().Send({{"type", "fork"}, {"instance", "x"}, {"touch", true}}, {list.get(), list.get()});
+  EXPECT_THAT(from.channel().Receive().value("why", ""), HasSubstr("this one 2"));
+}
+
 TEST_P(TemplateTest, RefusesWhatItCannotDo) {
   Template from(Command(), {});
-  ASSERT_EQ(from.first_answer(), kUp);
+  ASSERT_EQ(from.first_answer(), kTemplateUp);
   Json fork = {{"type", "fork"}, {"instance", "x"}};
   auto why = [&](const Json& request, const std::vector<int>& descriptors) {
     from.channel().Send(request, descriptors);
@@ -302,7 +378,7 @@ TEST(TemplateLibrariesTest, NumpyPandasAndSklearn) {
   ProgramFolder folder;
   Template from(ProgramCommand(Language::kPython, folder.file()),
                 {"IMPORT=numpy pandas sklearn.linear_model"});
-  ASSERT_EQ(from.first_answer(), kUp);
+  ASSERT_EQ(from.first_answer(), kTemplateUp);
   std::set<std::string> numpys;
   for (const char* instance : {"one", "two"}) {
     Copy copy(&from, instance);
@@ -317,7 +393,7 @@ TEST(TemplateLibrariesTest, NumpyPandasAndSklearn) {
 TEST(TemplateLibrariesTest, Torch) {
   ProgramFolder folder;
   Template from(ProgramCommand(Language::kPython, folder.file()), {"IMPORT=torch"});
-  ASSERT_EQ(from.first_answer(), kUp);
+  ASSERT_EQ(from.first_answer(), kTemplateUp);
   std::set<std::string> torches;
   for (const char* instance : {"one", "two"}) {
     Copy copy(&from, instance);
@@ -335,7 +411,7 @@ TEST(TemplateLibrariesTest, ThreadsOfALibraryAreRefusedWithTheCure) {
   EXPECT_THAT(with_two.first_answer().value("why", ""), HasSubstr("it has 2 threads"));
   EXPECT_THAT(with_two.first_answer().value("why", ""), HasSubstr("set OMP_NUM_THREADS=1"));
   Template with_one(command, {"IMPORT=sklearn.cluster", "OMP_NUM_THREADS=1"});
-  EXPECT_EQ(with_one.first_answer(), kUp);
+  EXPECT_EQ(with_one.first_answer(), kTemplateUp);
 }
 
 }  // namespace

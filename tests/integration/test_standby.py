@@ -6,38 +6,8 @@ import signal
 
 from harness import procfs, waiting
 from harness.cli import NOT_FOUND
-from harness.clones import CloneTest, namespace_pid
-
-PROGRAM = """
-import hashlib, json, os, random, signal, sys
-import rekindle
-ballast = bytearray(os.urandom(4 << 20))
-digest = hashlib.sha256(ballast).hexdigest()
-{extra}
-rekindle.ready()
-instance = rekindle.instance
-answer = {{"pid": os.getpid(), "parent": os.getppid(), "random": random.random(),
-          "who": os.environ.get("WHO"), "name": instance.name, "host": os.uname().nodename,
-          "kept": hashlib.sha256(ballast).hexdigest() == digest}}
-if os.environ.get("CHILDREN"):
-    answer["children"] = 0
-    try:
-        for _ in range(int(os.environ["CHILDREN"])):
-            if os.fork() == 0:
-                signal.pause()
-            answer["children"] += 1
-    except BlockingIOError:
-        pass
-path = os.path.join(os.environ["ANSWERS"], str(instance.id))
-with open(path + ".part", "w") as file:
-    json.dump(answer, file)
-os.rename(path + ".part", path)
-if os.environ.get("EAT"):
-    eaten = os.urandom(1 << 20) * int(os.environ["EAT"])
-if os.environ.get("LEAVE"):
-    sys.exit(int(os.environ["LEAVE"]))
-signal.pause()
-"""
+from harness.clones import namespace_pid
+from harness.held_copies import STANDBY_COPIES, HeldCopiesTest
 
 # Python has no function for it before 3.13.
 TIMER_DESCRIPTOR = """
@@ -50,27 +20,12 @@ assert libc.timerfd_settime(timer, 0, (ctypes.c_long * 4)(0, 0, {seconds}, 0), N
 
 _MOST_STARTS = 12
 _RECORDINGS = 4  # after which a working set is learned
-_SIZE = 2  # how many stand by unless the daemon is told otherwise
 
 
-class StandbyTest(CloneTest):
-    """A held job's image, and a daemon that keeps copies of it."""
+class StandbyTest(HeldCopiesTest):
+    """With a daemon that keeps copies."""
 
     daemon_arguments = ()
-
-    def setUp(self):
-        super().setUp()
-        self.answers = self.path("answers")
-        os.mkdir(self.answers)
-        self.running = []  # what the starts answered
-
-    def prepare(self, name="held", extra=""):
-        program = self.path(name + ".py")
-        with open(program, "w", encoding="utf-8") as file:
-            file.write(PROGRAM.format(extra=extra))
-        job = self.start_held(["/usr/bin/python3", "-B", program], name, env={"ANSWERS": self.answers})
-        self.root = job.pid
-        return self.take_image(job, name + ":1")
 
     def start(self, image, *options):
         """A clone that has said what it found, and goes on."""
@@ -78,66 +33,6 @@ class StandbyTest(CloneTest):
         self.running.append(started)
         self.answer_of(started)
         return started
-
-    def answer_of(self, started):
-        path = os.path.join(self.answers, started["instance"])
-        waiting.until(lambda: os.path.exists(path), f"the answer of {started['instance']}")
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-
-    def end(self, started):
-        """It, and its sandbox's processes."""
-        pid = started["job"]["pid"]
-        init = self.init_of(pid)
-        os.kill(pid, signal.SIGTERM)
-        self.wait_for_end(pid)
-        self.wait_for_end(init)
-        self.running.remove(started)
-
-    def end_all(self):
-        for started in list(self.running):
-            self.end(started)
-
-    @staticmethod
-    def stood_by(started):
-        names = [phase["name"] for phase in started["phases"]]
-        assert ("standby" in names) != ("criu" in names), started
-        return "standby" in names
-
-    # What stands by.
-
-    def restored_copies(self):
-        """Init and root process of each copy that nobody was given; one that is being made is among them."""
-        given = {self.space(started["job"]["pid"]) for started in self.running}
-        roots = {}
-        for pid in procfs.all_pids():
-            try:
-                if namespace_pid(pid) == self.root:
-                    roots[self.space(pid)] = pid
-            except OSError:
-                continue
-        copies = []
-        for init in self.inits():
-            space = self.space(init)
-            if space is not None and space not in given and space in roots:
-                copies.append((init, roots[space]))
-        return copies
-
-    @staticmethod
-    def space(pid):
-        try:
-            return os.readlink(f"/proc/{pid}/ns/pid")
-        except OSError:
-            return None
-
-    def wait_for_standbys(self, seconds=waiting.DEFAULT_SECONDS):
-        """All that there are to be. They are made one after the other: all but one surely stand by."""
-
-        def there():
-            copies = self.restored_copies()
-            return copies if len(copies) == _SIZE else None
-
-        return waiting.until(there, f"{_SIZE} copies stand by", seconds)
 
     def learn(self, image, *options):
         """Starts until copies stand by; they are ended again."""
@@ -185,7 +80,7 @@ class TakenTest(StandbyTest):
         states = {job["name"]: job["state"] for job in self.succeed("ps", "--all")["jobs"]}
         self.assertEqual([states[f"copy-{number}"] for number in range(3)], ["running"] * 3)
         # No more of them than the daemon is to keep, and the ones that were not asked for have not run.
-        self.assertEqual(len(self.wait_for_standbys()), _SIZE)
+        self.assertEqual(len(self.wait_for_standbys()), STANDBY_COPIES)
         self.assertEqual(len(os.listdir(self.answers)), len(self.succeed("ps", "--all")["jobs"]))
 
     def test_its_exit_status_is_told(self):
@@ -205,7 +100,7 @@ class TakenTest(StandbyTest):
         first = self.start(image, *limits)
         self.assertFalse(self.stood_by(first), first)
         self.end(first)
-        waiting.until(lambda: len(self.restored_copies()) == 2 * _SIZE, "copies of both kinds")
+        waiting.until(lambda: len(self.restored_copies()) == 2 * STANDBY_COPIES, "copies of both kinds")
         started = self.clone(image, *limits, "--env", "CHILDREN=20")
         self.running.append(started)
         self.assertTrue(self.stood_by(started), started)
@@ -218,7 +113,7 @@ class TakenTest(StandbyTest):
         self.assertEqual(memory, 64 << 20)
         self.end(started)
         # With other numbers it is of the same kind.
-        waiting.until(lambda: len(self.restored_copies()) == 2 * _SIZE, "copies of both kinds again")
+        waiting.until(lambda: len(self.restored_copies()) == 2 * STANDBY_COPIES, "copies of both kinds again")
         eater = self.clone(image, "--memory", "48M", "--name", "eater", "--env", "EAT=256")
         self.running.append(eater)
         self.assertTrue(self.stood_by(eater), eater)
@@ -339,11 +234,6 @@ class FaultTest(StandbyTest):
             if any(target.startswith(self.runtime) for target in targets):
                 found.append(pid)
         return found
-
-    def wait_until_gone(self, copies):
-        for init, root in copies:
-            waiting.until(lambda pid=init: not procfs.alive(pid), f"init {init} ended")
-            waiting.until(lambda pid=root: not procfs.alive(pid), f"copy {root} ended")
 
     def test_init_killed(self):
         image = self.prepare()

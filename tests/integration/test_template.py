@@ -1,58 +1,35 @@
 """Templates: a parked copy from which others are forked, each in a sandbox of its own."""
 
-import json
 import os
 import signal
 
 from harness import procfs, waiting
 from harness.clones import CloneTest, namespace_pid
+from harness.held_copies import STANDBY_COPIES, HeldCopiesTest
 
-PROGRAM = """
-import json, os, random, sys
-import rekindle
-ballast = bytearray(os.urandom(1 << 20))
-digest = hash(bytes(ballast))
-{extra}
-woken = rekindle.ready()
-instance = rekindle.instance
-path = os.path.join(os.environ["ANSWERS"], str(instance.id))
-with open(path + ".part", "w") as file:
-    json.dump({{"pid": os.getpid(), "random": random.random(), "kept": hash(bytes(ballast)) == digest,
-               "who": os.environ.get("WHO"), "name": instance.name,
-               "seen": sorted(int(n) for n in os.listdir("/proc") if n.isdigit())}}, file)
-os.rename(path + ".part", path)
-if os.environ.get("LEAVE"):
-    sys.exit(int(os.environ["LEAVE"]))
-import signal
-signal.pause()
-"""
+_MOST_STARTS = 12
 
 
-class TemplateTest(CloneTest):
-    """With a daemon."""
+class TemplateTest(HeldCopiesTest):
+    """One template, and copies of it."""
 
     def setUp(self):
         super().setUp()
-        self.answers = self.path("answers")
-        os.mkdir(self.answers)
+        self.instances = set()  # all that were started
 
     def make_template(self, name="tpl", extra=""):
-        program = self.path(name + ".py")
-        with open(program, "w", encoding="utf-8") as file:
-            file.write(PROGRAM.format(extra=extra))
-        job = self.start_held(["/usr/bin/python3", "-B", program], name, env={"ANSWERS": self.answers})
-        self.image_pid = job.pid
-        self.take_image(job, name + ":1")
+        self.prepare(name, extra)
         return self.succeed("template", "up", name + ":1", "--name", name)
 
     def start(self, *options, template="tpl"):
-        return self.succeed("template", "start", template, "--detach", *options)
+        started = self.succeed("template", "start", template, "--detach", *options)
+        self.running.append(started)
+        self.instances.add(started["instance"])
+        return started
 
-    def answer_of(self, started):
-        path = os.path.join(self.answers, started["instance"])
-        waiting.until(lambda: os.path.exists(path), f"the answer of {started['instance']}")
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
+
+class ForkTest(TemplateTest):
+    """With a daemon that forks when it is asked."""
 
     def test_copies_have_sandboxes_of_their_own(self):
         up = self.make_template()
@@ -61,10 +38,10 @@ class TemplateTest(CloneTest):
         answers = [self.answer_of(one) for one in started]
         for number, (one, answer) in enumerate(zip(started, answers)):
             self.assertTrue(one["forked"], one)
-            self.assertEqual(answer["pid"], self.image_pid)
-            self.assertEqual(namespace_pid(one["job"]["pid"]), self.image_pid)
+            self.assertEqual(answer["pid"], self.root)
+            self.assertEqual(namespace_pid(one["job"]["pid"]), self.root)
             # The one that forked it has the number before it, and may not have been collected yet.
-            self.assertEqual([pid for pid in answer["seen"] if pid != self.image_pid - 1], [1, self.image_pid])
+            self.assertEqual([pid for pid in answer["seen"] if pid != self.root - 1], [1, self.root])
             self.assertTrue(answer["kept"])
             self.assertEqual(answer["who"], str(number))
             self.assertEqual(answer["name"], f"copy-{number}")
@@ -91,7 +68,7 @@ class TemplateTest(CloneTest):
         waiting.until(lambda: not self.pid_namespaces_left(), "no init of the template's sandboxes is left")
 
     def pid_namespaces_left(self):
-        return [pid for pid in self.inits() if self.image_pid in self.pids_inside(pid)]
+        return [pid for pid in self.inits() if self.root in self.pids_inside(pid)]
 
     @staticmethod
     def pids_inside(init):
@@ -134,6 +111,91 @@ class TemplateTest(CloneTest):
         up = self.make_template()
         os.kill(up["pid"], signal.SIGKILL)
         waiting.until(lambda: self.succeed("template", "ls").get("templates", []) == [], "the template is off the list")
+
+
+class TemplateStandbyTest(TemplateTest):
+    """With a daemon that forks ahead of time."""
+
+    daemon_arguments = ()
+
+    def start_until_one_stood_by(self, *options, template="tpl"):
+        """Those before it are ended."""
+        for _ in range(_MOST_STARTS):
+            started = self.start(*options, template=template)
+            self.assertTrue(started["forked"], started)
+            self.assertTrue(self.answer_of(started)["kept"])
+            if self.stood_by(started):
+                return started
+            self.end(started)
+            self.wait_for_standbys(self.templates())
+        self.fail(f"none of {_MOST_STARTS} starts had a copy that stood by\n{self.records()}")
+
+    def templates(self):
+        """Their spaces: they have the PID of their copies."""
+        return {self.space(entry["pid"]) for entry in self.succeed("template", "ls")["templates"]}
+
+    def test_one_is_taken(self):
+        self.make_template()
+        self.end(self.start_until_one_stood_by())
+        started = [self.start_until_one_stood_by("--name", f"copy-{i}", "--env", f"WHO={i}") for i in range(3)]
+        answers = [self.answer_of(one) for one in started]
+        for number, (one, answer) in enumerate(zip(started, answers)):
+            name = f"copy-{number}"
+            self.assertEqual((answer["pid"], answer["parent"]), (self.root, 1))
+            self.assertEqual((answer["name"], answer["host"], answer["who"]), (name, name, str(number)))
+            self.assertEqual(one["job"]["name"], name)
+        self.assertEqual(len({answer["random"] for answer in answers}), len(answers))
+        self.assertEqual(len({self.space(one["job"]["pid"]) for one in started}), len(started))
+        self.assertEqual(len(self.wait_for_standbys(self.templates())), STANDBY_COPIES)
+        # What stands by has not run, and is no job.
+        self.assertEqual(set(os.listdir(self.answers)), self.instances)
+        self.assertEqual(len(self.succeed("ps")["jobs"]), len(started) + 1)
+
+    def test_limits_hold(self):
+        self.make_template()
+        limits = ("--memory", "64M", "--processes", "6")
+        self.end(self.start_until_one_stood_by(*limits))
+        started = self.start_until_one_stood_by(*limits, "--env", "CHILDREN=20")
+        children = self.answer_of(started)["children"]
+        self.assertGreater(children, 0)
+        self.assertLess(children, 6)
+
+    def test_the_next_template_has_the_pages_of_its_own_copies(self):
+        """What was learned of one template is of no use to another, whose memory lies elsewhere."""
+        for number in range(2):
+            name = f"tpl{number}"
+            self.make_template(name, extra=f"more = bytearray(os.urandom({number + 1} << 20))")
+            self.end(self.start_until_one_stood_by(template=name))
+            self.succeed("template", "down", name)
+            waiting.until(lambda: not self.restored_copies(), "nothing is left of the template")
+
+    def test_taken_down(self):
+        self.make_template()
+        running = self.start_until_one_stood_by()
+        copies = self.wait_for_standbys(self.templates())
+        self.succeed("template", "down", "tpl")
+        self.wait_until_gone(copies)
+        self.assertTrue(procfs.alive(running["job"]["pid"]))
+        self.end(running)
+        self.wait_for_no_sandbox()
+
+    def test_one_is_killed(self):
+        self.make_template()
+        self.end(self.start_until_one_stood_by())
+        for _, root in self.wait_for_standbys(self.templates()):
+            os.kill(root, signal.SIGKILL)
+        started = self.start("--env", "WHO=next")
+        self.assertEqual(self.answer_of(started)["who"], "next")
+
+    def test_daemon_killed(self):
+        self.make_template()
+        running = self.start_until_one_stood_by()
+        copies = self.wait_for_standbys(self.templates())
+        self.daemon.kill()
+        self.wait_until_gone(copies)
+        self.assertTrue(procfs.alive(running["job"]["pid"]))
+        self.restart_daemon()
+        self.end(running)
 
 
 class HeldJobTest(CloneTest):

@@ -1,0 +1,90 @@
+#include "restore/touched_pages.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "base/status.h"
+
+namespace rekindle::restore {
+namespace {
+
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kOwn = 1;
+// Documentation/admin-guide/mm/pagemap.rst
+constexpr uint64_t kPresent = uint64_t{1} << 63, kOfFile = uint64_t{1} << 61, kExclusive = uint64_t{1} << 56;
+constexpr uint64_t kLargestArea = uint64_t{64} << 30;
+constexpr uint64_t kEntriesAtOnce = uint64_t{1} << 16;
+
+// Private memory that can be touched at all.
+bool Counts(absl::string_view line, uint64_t* start, uint64_t* end) {
+  char permissions[5] = "";
+  if (std::sscanf(std::string(line).c_str(), "%" SCNx64 "-%" SCNx64 " %4s", start, end, permissions) != 3)
+    return false;
+  return permissions[0] == 'r' && permissions[3] == 'p' && *end - *start <= kLargestArea &&
+         !absl::StrContains(line, "[v");
+}
+
+}  // namespace
+
+void AddTouchedPages(uint64_t start, const std::vector<uint64_t>& entries, TouchedPages* touched) {
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const uint64_t entry = entries[i];
+    if ((entry & kPresent) == 0) continue;
+    const bool own = (entry & kOfFile) == 0;
+    if (own && (entry & kExclusive) == 0) continue;  // the template's still
+    const uint64_t mark = own ? kOwn : 0, page = start + i * kPage;
+    std::vector<uint64_t>& ranges = touched->ranges;
+    if (own) touched->own_bytes += kPage;
+    if (!ranges.empty() && ranges.back() == (page | mark)) {
+      ranges.back() += kPage;
+    } else {
+      ranges.push_back(page);
+      ranges.push_back((page + kPage) | mark);
+    }
+  }
+}
+
+absl::StatusOr<TouchedPages> FindTouchedPages(pid_t pid) {
+  RK_ASSIGN_OR_RETURN(std::string maps, ReadFile(absl::StrCat("/proc/", pid, "/maps")));
+  RK_ASSIGN_OR_RETURN(UniqueFd pagemap, OpenFile(absl::StrCat("/proc/", pid, "/pagemap"), O_RDONLY));
+  TouchedPages touched;
+  std::vector<uint64_t> entries;
+  for (absl::string_view line : absl::StrSplit(maps, '\n')) {
+    uint64_t at = 0, end = 0;
+    if (!Counts(line, &at, &end)) continue;
+    while (at < end) {
+      entries.resize(std::min((end - at) / kPage, kEntriesAtOnce));
+      const ssize_t n = ::pread(pagemap.get(), entries.data(), entries.size() * sizeof entries[0],
+                                static_cast<off_t>(at / kPage * sizeof entries[0]));
+      if (n < 0) return ErrnoStatus(errno, absl::StrCat("reading the page map of process ", pid));
+      entries.resize(static_cast<size_t>(n) / sizeof entries[0]);
+      if (entries.empty()) break;
+      AddTouchedPages(at, entries, &touched);
+      at += entries.size() * kPage;
+    }
+  }
+  return touched;
+}
+
+absl::StatusOr<UniqueFd> MakeTouchList(const TouchedPages& touched) {
+  UniqueFd list(::memfd_create("rekindle-touch", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!list.valid()) return ErrnoStatus(errno, "listing the pages that a template's copies touch");
+  RK_RETURN_IF_ERROR(WriteFully(list.get(), touched.ranges.data(),
+                                touched.ranges.size() * sizeof touched.ranges[0], "list of touched pages"));
+  if (::fcntl(list.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
+    return ErrnoStatus(errno, "sealing the list of pages that a template's copies touch");
+  }
+  return list;
+}
+
+}  // namespace rekindle::restore

@@ -1,0 +1,32 @@
+// Which pages a copy of a template has come to need: those that it wrote to, and so has for itself, and those
+// of files that it looked at. The next copies get them in one go instead of by a fault for each.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/unique_fd.h"
+
+namespace rekindle::restore {
+
+struct TouchedPages {
+  // As hook/touch_pages.h has them: start and end, the lowest bit of which says that the pages are its own.
+  std::vector<uint64_t> ranges;
+  uint64_t own_bytes = 0;
+};
+
+// One area of /proc/PID/maps and its entries of /proc/PID/pagemap, from its first page on.
+void AddTouchedPages(uint64_t start, const std::vector<uint64_t>& entries, TouchedPages* touched);
+
+// Of a process as it is now; it may run meanwhile. Takes about a millisecond for each 100 MiB that it has.
+// Areas beyond all reason (reserved address space) are left out.
+absl::StatusOr<TouchedPages> FindTouchedPages(pid_t pid);
+
+// A file in memory for the hook, which nobody can change any more.
+absl::StatusOr<UniqueFd> MakeTouchList(const TouchedPages& touched);
+
+}  // namespace rekindle::restore
