@@ -351,6 +351,9 @@ absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view fil
     file.size = entry.regular().size();
     file.written = IsWritten(entry.regular());
     file.ghost = remapped.count(file.id) != 0;
+    for (uint32_t word : entry.regular().build_id()) {
+      file.build_id.append(reinterpret_cast<const char*>(&word), sizeof word);
+    }
     files.push_back(std::move(file));
   }
   return files;
@@ -399,6 +402,15 @@ absl::StatusOr<std::string> ForgetWrittenSizes(absl::string_view files_content) 
   return RewriteFiles(files_content, [](pb::FileEntry& entry) {
     if (!entry.has_regular() || !entry.regular().has_size() || !IsWritten(entry.regular())) return false;
     entry.mutable_regular()->clear_size();
+    return true;
+  });
+}
+
+absl::StatusOr<std::string> ForgetBuildIds(absl::string_view files_content,
+                                           const std::set<std::string>& paths) {
+  return RewriteFiles(files_content, [&paths](pb::FileEntry& entry) {
+    if (entry.regular().build_id_size() == 0 || !paths.contains(entry.regular().path())) return false;
+    entry.mutable_regular()->clear_build_id();
     return true;
   });
 }

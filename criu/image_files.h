@@ -92,6 +92,7 @@ struct RegularFile {
   bool written = false;  // open for writing
   bool ghost =
       false;  // its name was gone: the content is in the images or under an extra link (which is listed too)
+  std::string build_id;  // of a program or library (build_id.h), zeros behind it up to a multiple of 4
 };
 // `remaps_content` is remap-fpath.img, empty when the dump has none: it is what tells the deleted files.
 absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view files_content,
@@ -105,5 +106,9 @@ absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content);
 // The same files.img without the sizes of files that were open for writing: CRIU insists on the recorded
 // size, and a job that ran on after its image has written on.
 absl::StatusOr<std::string> ForgetWrittenSizes(absl::string_view files_content);
+
+// The same files.img without the build IDs of these files, which were compared already.
+absl::StatusOr<std::string> ForgetBuildIds(absl::string_view files_content,
+                                           const std::set<std::string>& paths);
 
 }  // namespace rekindle::criu

@@ -227,6 +227,30 @@ TEST(ImageFilesTest, SizesOfWrittenFilesCanBeForgotten) {
   EXPECT_TRUE((*files)[1].written);
 }
 
+TEST(ImageFilesTest, BuildIdsOfSomeFilesAreForgotten) {
+  pb::FileEntry known, other;
+  uint32_t id = 0;
+  for (pb::FileEntry* entry : {&known, &other}) {
+    entry->set_type(1);
+    entry->set_id(++id);
+    entry->mutable_regular()->set_id(id);
+    entry->mutable_regular()->set_path(id == 1 ? "/lib/known" : "/lib/other");
+    entry->mutable_regular()->set_size(5);
+    entry->mutable_regular()->add_build_id(0x64636261);
+    entry->mutable_regular()->add_build_id(0x65);
+  }
+  const std::string image = Image(0x56303138, {Record(known), Record(other)});
+  auto forgotten = ForgetBuildIds(image, {"/lib/known", "/lib/third"});
+  ASSERT_TRUE(forgotten.ok()) << forgotten.status();
+  auto files = ParseRegularFiles(*forgotten);
+  ASSERT_TRUE(files.ok()) << files.status();
+  ASSERT_THAT(*files, SizeIs(2));
+  EXPECT_EQ((*files)[0].build_id, "");
+  EXPECT_EQ((*files)[0].size, 5u);
+  EXPECT_EQ((*files)[1].build_id, std::string("abcde\0\0\0", 8));
+  EXPECT_EQ(ForgetBuildIds(image, {}).value(), image);
+}
+
 TEST(ImageFilesTest, AreasThatAreNotPlain) {
   Vma area;
   area.flags = MAP_PRIVATE | MAP_ANONYMOUS;

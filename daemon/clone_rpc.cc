@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
@@ -91,6 +92,7 @@ class CloneCall {
     if (options.stdio.size() == 2) options.stdio.push_back(options.stdio[1]);
     RK_ASSIGN_OR_RETURN(restore::CloneResult clone, node_.clones().Start(store_, criu_, options));
     timeline.Started(&clone);
+    const pid_t root = clone.root;
     CopyDetails details;
     details.name = options.name;
     details.image = info_.reference;
@@ -103,9 +105,14 @@ class CloneCall {
       pager->Ready(event.started().instance()).IgnoreError();
     }
     const std::optional<v1::JobEvent> followed = timeline.Finish(event.started());
-    absl::MutexLock lock(&mutex_);
-    send_(event);
-    if (followed) send_(*followed);
+    {
+      absl::MutexLock lock(&mutex_);
+      send_(event);
+      if (followed) send_(*followed);
+    }
+    if (event.started().ready_seconds() > 0) {
+      node_.clones().RecordTouchedFiles(store_, info_, ProcessTree(root));
+    }
     return job;
   }
 

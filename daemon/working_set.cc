@@ -45,6 +45,7 @@ absl::Status DropWorkingSet(Node& node, const Call& call, const v1::DropWorkingS
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kWrite));
   RK_ASSIGN_OR_RETURN(store::ImageInfo info,
                       FindImageFor(node, *store, call.caller, request.image(), "drop the working set of"));
+  node.clones().ForgetTouchedFiles(*store, info.digest);
   auto pager = node.clones().ConnectToRunningPager(*store);
   if (pager.ok()) {
     RK_ASSIGN_OR_RETURN(bool dropped, pager->DropWorkingSet(info.digest));

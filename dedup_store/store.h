@@ -36,7 +36,8 @@ inline constexpr size_t kPageSize = 4096;
 
 // What is kept beside images: see Store::PutNote.
 inline constexpr absl::string_view kWorkingSetNote = "working-set";
-inline constexpr absl::string_view kNoteKinds[] = {kWorkingSetNote};
+inline constexpr absl::string_view kTouchedFilesNote = "touched-files";
+inline constexpr absl::string_view kNoteKinds[] = {kWorkingSetNote, kTouchedFilesNote};
 inline constexpr size_t kMaxNoteBytes = size_t{16} << 20;
 
 struct StoreOptions {

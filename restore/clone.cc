@@ -36,6 +36,7 @@
 #include "restore/restore.h"
 #include "restore/sandbox_protocol.h"
 #include "restore/standby.h"
+#include "restore/touched_files.h"
 
 namespace rekindle::restore {
 namespace {
@@ -247,6 +248,18 @@ bool MayStandBy(const CloneOptions& options) {
          options.fill != "eager" && options.record == CloneOptions().record;
 }
 
+absl::StatusOr<FileIdentities> CheckPrograms(const store::ImageReader& image) {
+  auto read = [&image](absl::string_view name) {
+    return image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, name));
+  };
+  RK_ASSIGN_OR_RETURN(std::string files, read("files.img"));
+  absl::StatusOr<std::string> remaps = read("remap-fpath.img");
+  if (!remaps.ok() && !absl::IsNotFound(remaps.status())) return remaps.status();
+  RK_ASSIGN_OR_RETURN(std::vector<criu::RegularFile> parsed,
+                      criu::ParseRegularFiles(files, remaps.ok() ? *remaps : ""));
+  return FileIdentities::Check(parsed);
+}
+
 absl::StatusOr<bool> MayStandBy(const store::ImageReader& image, const v1::JobManifest& manifest) {
   if (manifest.control_sockets().empty()) return false;
   for (const store::ObjectInfo& object : image.objects()) {
@@ -272,9 +285,11 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
                                                 const CloneOptions& options) {
   Stopwatch watch;
   const int64_t begin = MonotonicNanos();
-  bool prepared_before = true;
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<const PreparedImage> image,
-                      Prepare(store, criu, options.image, &prepared_before));
+  std::shared_ptr<const PreparedImage> image = Prepared(options.image);
+  const bool prepared_before = image != nullptr;
+  if (!prepared_before) {
+    RK_ASSIGN_OR_RETURN(image, PrepareFirst(store, criu, options.image));
+  }
   Span preparing = SpanSince(begin, "rekindle", "restore", "prepare", {{"kept", prepared_before ? 1 : 0}});
   const double prepare = watch.seconds();
   StandbyPool* standby = image->may_stand_by && MayStandBy(options) ? Standby(store, criu) : nullptr;
@@ -324,13 +339,8 @@ StandbyPool* CloneStarter::Standby(const store::Store& store, const criu::Instal
     auto make = [this, criu, place = PagerOf(store)](
                     const StandbyKind& kind, int cancel_fd,
                     const StandbyPool::Park& park) -> absl::StatusOr<CloneResult> {
-      std::shared_ptr<const PreparedImage> image;
-      {
-        absl::MutexLock prepared_lock(&mutex_);
-        auto found = prepared_.find(kind.image);
-        if (found == prepared_.end()) return absl::CancelledError("its image is not in use any more");
-        image = found->second;
-      }
+      const std::shared_ptr<const PreparedImage> image = Prepared(kind.image);
+      if (image == nullptr) return absl::CancelledError("its image is not in use any more");
       CloneOptions options;
       options.image = kind.image;
       options.network = kind.network;
@@ -426,16 +436,67 @@ absl::StatusOr<SandboxPool*> CloneStarter::Pool(const criu::Installation& criu) 
   return pool_.get();
 }
 
-absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(store::Store& store,
-                                                                           const criu::Installation& criu,
-                                                                           const std::string& image,
-                                                                           bool* prepared_before) {
+void CloneStarter::RecordTouchedFiles(store::Store& store, const store::ImageInfo& image,
+                                      const std::vector<pid_t>& processes) {
   {
     absl::MutexLock lock(&mutex_);
-    auto found = prepared_.find(image);
-    if (found != prepared_.end()) return found->second;
+    if (!files_recorded_.insert(image.digest).second) return;
   }
-  *prepared_before = false;
+  if (!absl::IsNotFound(store.GetNote(image.digest, store::kTouchedFilesNote).status())) return;
+  const std::vector<TouchedFile> files = FindTouchedFiles(processes);
+  if (files.empty()) return;
+  absl::Status kept = store.PutNote(image, store::kTouchedFilesNote, EncodeTouchedFiles(files));
+  if (kept.ok() || absl::IsNotFound(kept)) return;  // it was removed meanwhile
+  Log(LogLevel::kWarning,
+      absl::StrCat("keeping the list of files that ", image.reference, " touches: ", kept.message()));
+}
+
+void CloneStarter::ForgetTouchedFiles(store::Store& store, const std::string& image) {
+  store.RemoveNote(image, store::kTouchedFilesNote).IgnoreError();
+  absl::MutexLock lock(&mutex_);
+  files_recorded_.erase(image);
+}
+
+std::shared_ptr<const PreparedImage> CloneStarter::Prepared(const std::string& image) {
+  std::shared_ptr<const PreparedImage> found;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto at = prepared_.find(image);
+    if (at == prepared_.end()) return nullptr;
+    found = at->second;
+  }
+  if (found->programs.Unchanged()) return found;
+  std::shared_ptr<const PreparedImage> changed;  // not destroyed under the lock
+  absl::MutexLock lock(&mutex_);
+  auto at = prepared_.find(image);
+  if (at != prepared_.end() && at->second == found) {
+    changed = std::move(at->second);
+    prepared_.erase(at);
+  }
+  return nullptr;
+}
+
+absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::PrepareFirst(
+    store::Store& store, const criu::Installation& criu, const std::string& image) {
+  std::optional<FilePrefetch> prefetch;
+  absl::StatusOr<std::string> note = store.GetNote(image, store::kTouchedFilesNote);
+  if (note.ok()) {
+    absl::StatusOr<std::vector<TouchedFile>> files = DecodeTouchedFiles(*note);
+    if (files.ok()) prefetch.emplace(*std::move(files));
+  }
+  // What fails here fails again where it is needed, and is told there.
+  std::thread others([&] {
+    Pool(criu).status().IgnoreError();
+    ConnectToPager(store).status().IgnoreError();
+  });
+  auto prepared = Prepare(store, criu, image);
+  others.join();
+  return prepared;
+}
+
+absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(store::Store& store,
+                                                                           const criu::Installation& criu,
+                                                                           const std::string& image) {
   auto prepared = std::make_shared<PreparedImage>();
   RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store.OpenImage(image));
   prepared->info = reader->info();
@@ -456,12 +517,13 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(store
   RK_ASSIGN_OR_RETURN(prepared->may_stand_by, MayStandBy(*reader, prepared->manifest));
   RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
   RK_RETURN_IF_ERROR(CheckMachine(prepared->manifest, machine, criu.version));
+  RK_ASSIGN_OR_RETURN(prepared->programs, CheckPrograms(*reader));
   std::vector<std::string> warnings;
   RK_RETURN_IF_ERROR(CheckFiles(prepared->manifest, &warnings));
   std::atomic<uint64_t> bytes{0};
-  RK_ASSIGN_OR_RETURN(
-      ImageDirectory directory,
-      ImageDirectory::Make(*reader, prepared->manifest, runtime_directory_, PagesWanted::kLazy, &bytes));
+  RK_ASSIGN_OR_RETURN(ImageDirectory directory,
+                      ImageDirectory::Make(*reader, prepared->manifest, runtime_directory_,
+                                           PagesWanted::kLazy, &bytes, prepared->programs.known()));
   prepared->directory = std::make_unique<ImageDirectory>(std::move(directory));
   absl::MutexLock lock(&mutex_);
   if (prepared_.size() >= kMostPrepared) prepared_.erase(prepared_.begin());

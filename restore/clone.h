@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "dedup_store/store.h"
 #include "rekindle/v1/job_manifest.pb.h"
 #include "restore/cgroup.h"
+#include "restore/file_identities.h"
 #include "restore/image_directory.h"
 #include "restore/pager_client.h"
 #include "restore/sandbox.h"
@@ -72,6 +74,7 @@ struct PreparedImage {
   v1::JobManifest manifest;
   // Its copies may wait before they run: they are told when that is, and no timer of theirs runs meanwhile.
   bool may_stand_by = false;
+  FileIdentities programs;
   std::unique_ptr<ImageDirectory> directory;
 };
 
@@ -91,6 +94,11 @@ class CloneStarter {
   // Blocking. On failure nothing is left of it.
   absl::StatusOr<CloneResult> Start(store::Store& store, const criu::Installation& criu,
                                     const CloneOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A copy has answered, the first one that anybody knows of perhaps: what of its files it needed until then
+  // is kept with the image, and asked for before the next one that finds nothing of it in memory.
+  void RecordTouchedFiles(store::Store& store, const store::ImageInfo& image,
+                          const std::vector<pid_t>& processes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetTouchedFiles(store::Store& store, const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes what is kept in memory for the next clone of an image.
   void ForgetImages() ABSL_LOCKS_EXCLUDED(mutex_);
   // Keeps a connection open itself, so that the pager and what it has in memory stay.
@@ -101,8 +109,14 @@ class CloneStarter {
  private:
   absl::StatusOr<std::shared_ptr<const PreparedImage>> Prepare(store::Store& store,
                                                                const criu::Installation& criu,
-                                                               const std::string& image,
-                                                               bool* prepared_before)
+                                                               const std::string& image)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Null: none, or what it was made from has changed.
+  std::shared_ptr<const PreparedImage> Prepared(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same as Prepare, by a service that has just started, on a machine that has nothing of it in memory.
+  absl::StatusOr<std::shared_ptr<const PreparedImage>> PrepareFirst(store::Store& store,
+                                                                    const criu::Installation& criu,
+                                                                    const std::string& image)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Collects it when it ends.
   void WaitFor(Subprocess pager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -128,6 +142,7 @@ class CloneStarter {
   std::unique_ptr<SandboxPool> pool_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StandbyPool> standby_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const PreparedImage>> prepared_ ABSL_GUARDED_BY(mutex_);  // by digest
+  std::set<std::string> files_recorded_ ABSL_GUARDED_BY(mutex_);                                  // digests
 };
 
 }  // namespace rekindle::restore

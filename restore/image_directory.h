@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,10 +25,12 @@ enum class PagesWanted { kEager, kLazy };
 class ImageDirectory {
  public:
   // Lays out the image's small files and the pages that CRIU must have. `runtime_directory` is used when it
-  // is a tmpfs, else /dev/shm. Folders of restores that died are removed on the way.
+  // is a tmpfs, else /dev/shm. Folders of restores that died are removed on the way. `known_files`: programs
+  // and libraries that CRIU need not compare with those of the image (file_identities.h).
   static absl::StatusOr<ImageDirectory> Make(const store::ImageReader& image, const v1::JobManifest& manifest,
                                              const std::string& runtime_directory, PagesWanted pages,
-                                             std::atomic<uint64_t>* bytes_done);
+                                             std::atomic<uint64_t>* bytes_done,
+                                             const std::set<std::string>& known_files = {});
 
   const std::string& path() const { return directory_.path(); }
   const std::vector<criu::PstreeEntry>& tree() const { return tree_; }
@@ -37,7 +40,8 @@ class ImageDirectory {
   ImageDirectory(TemporaryDirectory directory, UniqueFd lock)
       : directory_(std::move(directory)), lock_(std::move(lock)) {}
   absl::Status LayOut(const store::ImageReader& image, const v1::JobManifest& manifest,
-                      PagesWanted pages_wanted, std::atomic<uint64_t>* bytes_done);
+                      PagesWanted pages_wanted, std::atomic<uint64_t>* bytes_done,
+                      const std::set<std::string>& known_files);
 
   TemporaryDirectory directory_;
   UniqueFd lock_;  // locked: its restore lives
@@ -50,12 +54,14 @@ class ImageDirectory {
 std::string KeepRestoreLog(const std::string& runtime_directory, const std::string& folder);
 
 // Writes every small file of the image into `directory`, as it was dumped; only its expired timers are armed
-// again, and without `check_written_sizes` CRIU accepts that files which the job writes have grown.
+// again, without `check_written_sizes` CRIU accepts that files which the job writes have grown, and it does
+// not look at the build IDs of `known_files`.
 struct BlobCount {
   uint32_t files = 0;
   uint64_t bytes = 0;
 };
 absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const std::string& directory,
-                                         bool check_written_sizes);
+                                         bool check_written_sizes,
+                                         const std::set<std::string>& known_files = {});
 
 }  // namespace rekindle::restore

@@ -26,12 +26,17 @@ constexpr uint64_t kLargestArea = uint64_t{64} << 30;
 constexpr uint64_t kEntriesAtOnce = uint64_t{1} << 16;
 
 // Private memory that can be touched at all.
-bool Counts(absl::string_view line, uint64_t* start, uint64_t* end) {
+bool Parse(const std::string& line, TouchedArea* area, uint64_t* end) {
   char permissions[5] = "";
-  if (std::sscanf(std::string(line).c_str(), "%" SCNx64 "-%" SCNx64 " %4s", start, end, permissions) != 3)
+  int path = 0;
+  if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %*s %*s %n", &area->start, end,
+                  permissions, &area->offset, &path) != 4 ||
+      path == 0) {
     return false;
-  return permissions[0] == 'r' && permissions[3] == 'p' && *end - *start <= kLargestArea &&
-         !absl::StrContains(line, "[v");
+  }
+  area->path = line.substr(static_cast<size_t>(path));
+  return permissions[0] == 'r' && permissions[3] == 'p' && *end - area->start <= kLargestArea &&
+         !absl::StartsWith(area->path, "[v");
 }
 
 }  // namespace
@@ -54,15 +59,17 @@ void AddTouchedPages(uint64_t start, const std::vector<uint64_t>& entries, Touch
   }
 }
 
-absl::StatusOr<TouchedPages> FindTouchedPages(pid_t pid) {
+absl::Status VisitTouchedAreas(pid_t pid,
+                               const std::function<void(const TouchedArea&, const TouchedPages&)>& visit) {
   RK_ASSIGN_OR_RETURN(std::string maps, ReadFile(absl::StrCat("/proc/", pid, "/maps")));
   RK_ASSIGN_OR_RETURN(UniqueFd pagemap, OpenFile(absl::StrCat("/proc/", pid, "/pagemap"), O_RDONLY));
-  TouchedPages touched;
   std::vector<uint64_t> entries;
   for (absl::string_view line : absl::StrSplit(maps, '\n')) {
-    uint64_t at = 0, end = 0;
-    if (!Counts(line, &at, &end)) continue;
-    while (at < end) {
+    TouchedArea area;
+    TouchedPages touched;
+    uint64_t end = 0;
+    if (!Parse(std::string(line), &area, &end)) continue;
+    for (uint64_t at = area.start; at < end; at += entries.size() * kPage) {
       entries.resize(std::min((end - at) / kPage, kEntriesAtOnce));
       const ssize_t n = ::pread(pagemap.get(), entries.data(), entries.size() * sizeof entries[0],
                                 static_cast<off_t>(at / kPage * sizeof entries[0]));
@@ -70,10 +77,19 @@ absl::StatusOr<TouchedPages> FindTouchedPages(pid_t pid) {
       entries.resize(static_cast<size_t>(n) / sizeof entries[0]);
       if (entries.empty()) break;
       AddTouchedPages(at, entries, &touched);
-      at += entries.size() * kPage;
     }
+    visit(area, touched);
   }
-  return touched;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TouchedPages> FindTouchedPages(pid_t pid) {
+  TouchedPages all;
+  RK_RETURN_IF_ERROR(VisitTouchedAreas(pid, [&all](const TouchedArea&, const TouchedPages& touched) {
+    all.ranges.insert(all.ranges.end(), touched.ranges.begin(), touched.ranges.end());
+    all.own_bytes += touched.own_bytes;
+  }));
+  return all;
 }
 
 absl::StatusOr<UniqueFd> MakeTouchList(const TouchedPages& touched) {

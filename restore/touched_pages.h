@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,17 @@ struct TouchedPages {
 // One area of /proc/PID/maps and its entries of /proc/PID/pagemap, from its first page on.
 void AddTouchedPages(uint64_t start, const std::vector<uint64_t>& entries, TouchedPages* touched);
 
+// A private area of a process.
+struct TouchedArea {
+  uint64_t start = 0, offset = 0;  // of what is mapped at `start`, in the file
+  std::string path;                // empty, or in brackets: of no file
+};
+// Each that can be touched at all, and what of it was. Areas beyond all reason (reserved address space) are
+// left out.
+absl::Status VisitTouchedAreas(pid_t pid,
+                               const std::function<void(const TouchedArea&, const TouchedPages&)>& visit);
+
 // Of a process as it is now; it may run meanwhile. Takes about a millisecond for each 100 MiB that it has.
-// Areas beyond all reason (reserved address space) are left out.
 absl::StatusOr<TouchedPages> FindTouchedPages(pid_t pid);
 
 // A file in memory for the hook, which nobody can change any more.

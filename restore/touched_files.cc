@@ -1,0 +1,110 @@
+#include "restore/touched_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/parallel.h"
+#include "restore/touched_pages.h"
+
+namespace rekindle::restore {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kThreads = 16;
+// Two that are nearer to each other are read at once.
+constexpr uint64_t kGap = uint64_t{16} << 10;
+
+// The descriptor of a regular file; opening a device could do something.
+UniqueFd OpenRegular(const std::string& path) {
+  auto place = OpenFile(path, O_PATH);
+  struct stat info;
+  if (!place.ok() || ::fstat(place->get(), &info) != 0 || !S_ISREG(info.st_mode)) return {};
+  return UniqueFd(
+      ::open(absl::StrCat("/proc/self/fd/", place->get()).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+}
+
+void AskFor(const TouchedFile& file) {
+  UniqueFd fd = OpenRegular(file.path);
+  if (!fd.valid()) return;
+  for (const TouchedFile::Range& range : file.ranges) {
+    ::posix_fadvise(fd.get(), static_cast<off_t>(range.offset), static_cast<off_t>(range.length),
+                    POSIX_FADV_WILLNEED);
+  }
+}
+
+}  // namespace
+
+std::vector<TouchedFile> FindTouchedFiles(const std::vector<pid_t>& pids) {
+  std::map<std::string, std::map<uint64_t, uint64_t>> found;  // path, then end by offset
+  for (pid_t pid : pids) {
+    VisitTouchedAreas(pid, [&](const TouchedArea& area, const TouchedPages& touched) {
+      if (!absl::StartsWith(area.path, "/") || absl::EndsWith(area.path, " (deleted)")) return;
+      auto& ranges = found[area.path];
+      for (size_t i = 0; i < touched.ranges.size(); i += 2) {
+        const uint64_t offset = touched.ranges[i] - area.start + area.offset;
+        const uint64_t end = (touched.ranges[i + 1] & ~uint64_t{1}) - area.start + area.offset;
+        uint64_t& known_end = ranges[offset];
+        known_end = std::max(known_end, end);
+      }
+    }).IgnoreError();
+  }
+  std::vector<TouchedFile> files;
+  for (const auto& [path, ranges] : found) {
+    TouchedFile& file = files.emplace_back();
+    file.path = path;
+    for (const auto& [offset, end] : ranges) {
+      if (!file.ranges.empty() && offset <= file.ranges.back().offset + file.ranges.back().length + kGap) {
+        TouchedFile::Range& last = file.ranges.back();
+        last.length = std::max(last.length, end - last.offset);
+      } else {
+        file.ranges.push_back({offset, end - offset});
+      }
+    }
+  }
+  return files;
+}
+
+std::string EncodeTouchedFiles(const std::vector<TouchedFile>& files) {
+  Json list = Json::array();
+  for (const TouchedFile& file : files) {
+    Json ranges = Json::array();
+    for (const TouchedFile::Range& range : file.ranges) ranges.push_back({range.offset, range.length});
+    list.push_back({{"path", file.path}, {"ranges", std::move(ranges)}});
+  }
+  return Json{{"files", std::move(list)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::StatusOr<std::vector<TouchedFile>> DecodeTouchedFiles(absl::string_view bytes) {
+  std::vector<TouchedFile> files;
+  try {
+    const Json list = Json::parse(bytes.begin(), bytes.end());
+    for (const Json& entry : list.at("files")) {
+      TouchedFile& file = files.emplace_back();
+      file.path = entry.at("path").get<std::string>();
+      for (const Json& range : entry.at("ranges")) {
+        file.ranges.push_back({range.at(0).get<uint64_t>(), range.at(1).get<uint64_t>()});
+      }
+    }
+  } catch (const Json::exception& e) {
+    return absl::DataLossError(absl::StrCat("the list of an image's touched files is damaged: ", e.what()));
+  }
+  return files;
+}
+
+FilePrefetch::FilePrefetch(std::vector<TouchedFile> files) : files_(std::move(files)) {
+  thread_ = std::thread(
+      [this] { ForEachInParallel(files_.size(), kThreads, [this](size_t i) { AskFor(files_[i]); }); });
+}
+
+FilePrefetch::~FilePrefetch() { thread_.join(); }
+
+}  // namespace rekindle::restore

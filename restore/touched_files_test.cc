@@ -1,0 +1,99 @@
+#include "restore/touched_files.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace rekindle::restore {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr uint64_t kPage = 4096;
+
+TEST(TouchedFilesTest, ReadsWhatItHasWritten) {
+  const std::vector<TouchedFile> files = {{"/lib/a", {{0, kPage}, {3 * kPage, 2 * kPage}}},
+                                          {"/lib/\"b\n", {}}};
+  EXPECT_EQ(DecodeTouchedFiles(EncodeTouchedFiles(files)).value(), files);
+  EXPECT_EQ(DecodeTouchedFiles(EncodeTouchedFiles({})).value(), std::vector<TouchedFile>());
+  const std::string good = EncodeTouchedFiles(files);
+  for (size_t size = 0; size < good.size(); ++size) {
+    EXPECT_TRUE(absl::IsDataLoss(DecodeTouchedFiles(good.substr(0, size)).status())) << size;
+  }
+  for (const char* bad : {"[]", "{\"files\":[{}]}", "{\"files\":[{\"path\":1,\"ranges\":[]}]}",
+                          "{\"files\":[{\"path\":\"/a\",\"ranges\":[[1]]}]}"}) {
+    EXPECT_TRUE(absl::IsDataLoss(DecodeTouchedFiles(bad).status())) << bad;
+  }
+}
+
+class MappedFileTest : public ::testing::Test {
+ protected:
+  static constexpr size_t kPages = 64;
+  void SetUp() override {
+    // On a disk: what is in a tmpfs always is in memory.
+    const std::string content(kPages * kPage, 'x');
+    UniqueFd file = *OpenFile(path(), O_RDWR | O_CREAT);
+    ASSERT_TRUE(WriteFully(file.get(), content.data(), content.size(), path()).ok());
+    ASSERT_EQ(::fsync(file.get()), 0);
+    Evict();
+  }
+  std::string path() const { return directory_.path() + "/data"; }
+  void Evict() const {
+    UniqueFd file = *OpenFile(path(), O_RDONLY);
+    ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+  }
+  char* Map(int protection, int flags) const {
+    UniqueFd file = *OpenFile(path(), O_RDONLY);
+    void* memory = ::mmap(nullptr, kPages * kPage, protection, flags, file.get(), 0);
+    EXPECT_NE(memory, MAP_FAILED);
+    ::madvise(memory, kPages * kPage, MADV_RANDOM);  // nothing is read around what is touched
+    return static_cast<char*>(memory);
+  }
+  std::vector<bool> InMemory() const {
+    char* memory = Map(PROT_READ, MAP_SHARED);
+    std::vector<unsigned char> there(kPages);
+    EXPECT_EQ(::mincore(memory, kPages * kPage, there.data()), 0);
+    ::munmap(memory, kPages * kPage);
+    std::vector<bool> result;
+    for (unsigned char page : there) result.push_back((page & 1) != 0);
+    return result;
+  }
+  TemporaryDirectory directory_ = *TemporaryDirectory::Make("/var/tmp", "rekindle-test-");
+};
+
+TEST_F(MappedFileTest, FindsWhatWasReadAndWritten) {
+  char* memory = Map(PROT_READ | PROT_WRITE, MAP_PRIVATE);
+  volatile char got = memory[2 * kPage];
+  (void)got;
+  memory[40 * kPage] = 'y';
+  memory[41 * kPage] = 'y';
+  std::vector<TouchedFile> files = FindTouchedFiles({::getpid()});
+  ::munmap(memory, kPages * kPage);
+  std::erase_if(files, [this](const TouchedFile& file) { return file.path != path(); });
+  ASSERT_EQ(files.size(), 1u);
+  EXPECT_THAT(files[0].ranges,
+              ElementsAre(TouchedFile::Range{2 * kPage, kPage}, TouchedFile::Range{40 * kPage, 2 * kPage}));
+}
+
+TEST_F(MappedFileTest, BringsThemIntoMemory) {
+  if (InMemory() != std::vector<bool>(kPages, false)) GTEST_SKIP() << "nothing can be put out of memory here";
+  {
+    FilePrefetch prefetch(
+        {{path(), {{8 * kPage, 4 * kPage}}}, {"/dev/zero", {{0, kPage}}}, {"/nowhere", {}}});
+  }
+  std::vector<bool> expected(kPages, false);
+  std::fill_n(expected.begin() + 8, 4, true);
+  EXPECT_EQ(InMemory(), expected);
+}
+
+}  // namespace
+}  // namespace rekindle::restore
