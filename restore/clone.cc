@@ -36,7 +36,6 @@
 #include "restore/restore.h"
 #include "restore/sandbox_protocol.h"
 #include "restore/standby.h"
-#include "restore/touched_files.h"
 
 namespace rekindle::restore {
 namespace {
@@ -287,8 +286,9 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
   const int64_t begin = MonotonicNanos();
   std::shared_ptr<const PreparedImage> image = Prepared(options.image);
   const bool prepared_before = image != nullptr;
+  std::optional<FilePrefetch> prefetch;  // goes on while CRIU works
   if (!prepared_before) {
-    RK_ASSIGN_OR_RETURN(image, PrepareFirst(store, criu, options.image));
+    RK_ASSIGN_OR_RETURN(image, PrepareFirst(store, criu, options.image, &prefetch));
   }
   Span preparing = SpanSince(begin, "rekindle", "restore", "prepare", {{"kept", prepared_before ? 1 : 0}});
   const double prepare = watch.seconds();
@@ -477,26 +477,21 @@ std::shared_ptr<const PreparedImage> CloneStarter::Prepared(const std::string& i
 }
 
 absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::PrepareFirst(
-    store::Store& store, const criu::Installation& criu, const std::string& image) {
-  std::optional<FilePrefetch> prefetch;
-  absl::StatusOr<std::string> note = store.GetNote(image, store::kTouchedFilesNote);
-  if (note.ok()) {
-    absl::StatusOr<std::vector<TouchedFile>> files = DecodeTouchedFiles(*note);
-    if (files.ok()) prefetch.emplace(*std::move(files));
-  }
+    store::Store& store, const criu::Installation& criu, const std::string& image,
+    std::optional<FilePrefetch>* prefetch) {
   // What fails here fails again where it is needed, and is told there.
   std::thread others([&] {
     Pool(criu).status().IgnoreError();
     ConnectToPager(store).status().IgnoreError();
   });
-  auto prepared = Prepare(store, criu, image);
+  auto prepared = Prepare(store, criu, image, prefetch);
   others.join();
   return prepared;
 }
 
-absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(store::Store& store,
-                                                                           const criu::Installation& criu,
-                                                                           const std::string& image) {
+absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
+    store::Store& store, const criu::Installation& criu, const std::string& image,
+    std::optional<FilePrefetch>* prefetch) {
   auto prepared = std::make_shared<PreparedImage>();
   RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store.OpenImage(image));
   prepared->info = reader->info();
@@ -518,6 +513,12 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(store
   RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
   RK_RETURN_IF_ERROR(CheckMachine(prepared->manifest, machine, criu.version));
   RK_ASSIGN_OR_RETURN(prepared->programs, CheckPrograms(*reader));
+  // Much is read for this, so not before what all the rest waits for.
+  absl::StatusOr<std::string> note = store.GetNote(image, store::kTouchedFilesNote);
+  if (note.ok()) {
+    absl::StatusOr<std::vector<TouchedFile>> files = DecodeTouchedFiles(*note);
+    if (files.ok()) prefetch->emplace(*std::move(files));
+  }
   std::vector<std::string> warnings;
   RK_RETURN_IF_ERROR(CheckFiles(prepared->manifest, &warnings));
   std::atomic<uint64_t> bytes{0};

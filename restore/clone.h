@@ -28,6 +28,7 @@
 #include "restore/pager_client.h"
 #include "restore/sandbox.h"
 #include "restore/sandbox_pool.h"
+#include "restore/touched_files.h"
 
 namespace rekindle::restore {
 
@@ -109,14 +110,16 @@ class CloneStarter {
  private:
   absl::StatusOr<std::shared_ptr<const PreparedImage>> Prepare(store::Store& store,
                                                                const criu::Installation& criu,
-                                                               const std::string& image)
+                                                               const std::string& image,
+                                                               std::optional<FilePrefetch>* prefetch)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Null: none, or what it was made from has changed.
   std::shared_ptr<const PreparedImage> Prepared(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
   // The same as Prepare, by a service that has just started, on a machine that has nothing of it in memory.
   absl::StatusOr<std::shared_ptr<const PreparedImage>> PrepareFirst(store::Store& store,
                                                                     const criu::Installation& criu,
-                                                                    const std::string& image)
+                                                                    const std::string& image,
+                                                                    std::optional<FilePrefetch>* prefetch)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Collects it when it ends.
   void WaitFor(Subprocess pager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
