@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Makes what the functions read: pictures, videos, a table of reviews, models. The same bytes every time.
 
     make_inputs.py FOLDER
@@ -146,7 +146,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage="make_inputs.py FOLDER"
     )
-    parser.add_argument("folder", metavar="FOLDER", help="made if it is not there; files of the same names are replaced")
+    parser.add_argument("folder", metavar="FOLDER", help="made if it is not there; what it has of these is replaced")
     folder = parser.parse_args().folder
     os.makedirs(folder, exist_ok=True)
     make_pictures(folder)

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Says what a Python function imports, by importing its handler in a process of its own.
 
     discover_imports.py --code DIR --handler app.handler [--layer DIR]... [--time-limit SECONDS]
@@ -315,7 +315,7 @@ def sort_out(report, code, layers):
 
 
 def discover(handler, code, layers=(), seconds=DEFAULT_TIME_LIMIT):
-    """What main() prints, as a dict. Ends every descendant of the calling process, so it is for a process of its own."""
+    """What main() prints, as a dict. Ends every descendant of the process: not for one that has others."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
     code, layers = os.path.realpath(code), [os.path.realpath(layer) for layer in layers]
