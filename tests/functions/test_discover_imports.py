@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -138,6 +139,11 @@ class DiscoverImportsTest(unittest.TestCase):
         result = self.discover("", handler="parts/deep/work.run")
         self.assertTrue(result["ok"], result["error"])
         self.entry(result, "installed", "pyaes")
+        self.assert_error(
+            self.discover("", handler="parts/deep/play.run"),
+            "Runtime.ImportModuleError",
+            "Unable to import module 'parts/deep/play': No module named 'parts.deep.play'",
+        )
 
     def test_imports_inside_the_handler_are_not_seen(self):
         result = self.discover("def handler(event, context):\n    import pyaes\n")
@@ -213,12 +219,12 @@ class DiscoverImportsTest(unittest.TestCase):
     # Imports that do not come back.
 
     def test_infinite_loop(self):
-        result = self.discover("import pyaes\nprint('before', flush=True)\nwhile True: pass\n", "--time-limit", "2")
-        self.assert_error(result, "Sandbox.Timedout", "Task timed out after 2.00 seconds: 'app' was being imported")
+        result = self.discover("import pyaes\nprint('before', flush=True)\nwhile True: pass\n", "--time-limit", "5")
+        self.assert_error(result, "Sandbox.Timedout", "Task timed out after 5.00 seconds: 'app' was being imported")
         self.assertEqual(result["output"], "before\n")
 
     def test_infinite_output(self):
-        result = self.discover("while True: print('x' * 1000)\n", "--time-limit", "2")
+        result = self.discover("while True: print('x' * 1000)\n", "--time-limit", "5")
         self.assertEqual(result["error"]["errorType"], "Sandbox.Timedout")
         self.assertLessEqual(len(result["output"]), 16384)
 
@@ -301,7 +307,7 @@ class DiscoverImportsTest(unittest.TestCase):
     def test_daemon_is_ended_when_the_import_is_stopped(self):
         pid_file = os.path.join(self.root, "pids")
         source = self.DAEMON.format(pid_file=pid_file, does="signal.pause()", then="signal.pause()")
-        result = self.discover(source, "--time-limit", "2")
+        result = self.discover(source, "--time-limit", "5")
         self.assertEqual(result["error"]["errorType"], "Sandbox.Timedout")
         self.assert_ended(pid_file)
 
@@ -320,6 +326,22 @@ class DiscoverImportsTest(unittest.TestCase):
         program.send_signal(signal.SIGTERM)
         self.assertEqual(program.wait(LIMIT_SECONDS), 128 + signal.SIGTERM)
         self.assert_ended(pid_file)
+
+    def test_import_is_ended_when_the_program_is_killed(self):
+        told = os.path.join(self.root, "told")
+        os.mkfifo(told)
+        self.write("app.py", f"import signal\nfile = open({told!r}, 'wb', 0)\nfile.write(b'x')\nsignal.pause()\n")
+        program = subprocess.Popen(
+            [sys.executable, "-B", PROGRAM, "--code", self.code, "--handler", "app.handler"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self.addCleanup(program.wait)
+        self.addCleanup(program.kill)
+        with open(told, "rb", buffering=0) as file:
+            self.assertEqual(file.read(1), b"x")
+            program.kill()
+            self.assertEqual(select.select([file], [], [], LIMIT_SECONDS)[0], [file], "the import goes on")
+            self.assertEqual(file.read(1), b"")
 
     # How it is called.
 

@@ -6,7 +6,7 @@
 Prints one JSON object:
 
   ok                 whether the handler was imported and is there
-  error              null, or errorType, errorMessage and stackTrace as AWS Lambda gives them:
+  error              null, or errorType, errorMessage and stackTrace, with the types and messages of AWS Lambda:
                      Runtime.ImportModuleError, Runtime.UserCodeSyntaxError, Runtime.HandlerNotFound,
                      Runtime.MalformedHandlerName, Runtime.BuiltInModuleConflict, Runtime.ExitError (the import ended
                      the process), Sandbox.Timedout (it took longer than the limit), or the name of the exception
@@ -25,9 +25,10 @@ first called (such as when a pickled model is read), are NOT seen. An import of 
 gives what was loaded until then; a process that ends or is stopped gives none.
 
 The import runs the function's code with the rights of whoever calls this program, which is no sandbox: it ends the
-process at the time limit and ends whatever it has forked, and no more. The code gets the caller's environment,
-LAMBDA_TASK_ROOT and _HANDLER; nothing is written to the code directory. The interpreter is the one that runs this
-program, 3.10 or newer.
+process at the time limit and ends whatever it has forked, and no more. (Killed with SIGKILL itself, it takes the
+importing process along, but not what that has forked.) The code gets the caller's environment, LAMBDA_TASK_ROOT and
+_HANDLER. No compiled files are written to the code directory. The interpreter is the one that runs this program, 3.10
+or newer.
 
 Exit status: 0 when ok, 1 when not, 2 when it was called wrongly.
 """
@@ -49,7 +50,7 @@ import traceback
 
 DEFAULT_TIME_LIMIT = 60.0
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "import_probe.py")
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _OUTPUT_BYTES = 16 << 10
 _REPORT_BYTES = 64 << 20
 _KILL_SECONDS = 10.0
@@ -57,6 +58,14 @@ _NOT_STANDARD = ("site-packages", "dist-packages")
 
 
 # --- running the probe
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option, argument):
+    if _libc.prctl(option, argument, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl {option}: {os.strerror(ctypes.get_errno())}")
 
 
 def descendants():
@@ -131,6 +140,7 @@ def run_probe(handler, code, layers, seconds):
             [sys.executable, "-B", _PROBE, str(report_fd), handler, code, *layers],
             cwd=code, env=environment, stdin=subprocess.DEVNULL, stdout=output_end, stderr=output_end,
             pass_fds=[report_fd], start_new_session=True,
+            preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
         )  # fmt: skip
         os.close(output_end)
         try:
@@ -316,8 +326,7 @@ def sort_out(report, code, layers):
 
 def discover(handler, code, layers=(), seconds=DEFAULT_TIME_LIMIT):
     """What main() prints, as a dict. Ends every descendant of the process: not for one that has others."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
     code, layers = os.path.realpath(code), [os.path.realpath(layer) for layer in layers]
     report, status, output = run_probe(handler, code, layers, seconds)
     failure = error_in(report, status, handler, seconds)
@@ -350,6 +359,11 @@ def positive(text):
     return value
 
 
+def leave(number, _):
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--code", required=True, type=folder, metavar="DIR", help="the function's code directory")
@@ -361,7 +375,7 @@ def main():
     parser.add_argument("--time-limit", default=DEFAULT_TIME_LIMIT, type=positive, metavar="SECONDS")
     arguments = parser.parse_args()
     # So that what the import has started ends with us.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, leave)
     result = discover(arguments.handler, arguments.code, arguments.layer, arguments.time_limit)
     print(json.dumps(result, indent=2))
     return 0 if result["ok"] else 1

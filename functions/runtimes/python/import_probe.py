@@ -58,14 +58,14 @@ def load(handler):
             "Runtime.MalformedHandlerName",
             f"Bad handler '{handler}': not enough values to unpack (expected 2, got 1)",
         )
-    module_name = module_name.replace("/", ".")
     if module_name.partition(".")[0] in sys.builtin_module_names:
         raise Refused(
             "Runtime.BuiltInModuleConflict", f"Cannot use built-in module {module_name} as a handler module"
         )
     try:
-        builtins.__import__(module_name)
-        module = sys.modules[module_name]
+        dotted = module_name.replace("/", ".")
+        builtins.__import__(dotted)
+        module = sys.modules[dotted]
     except ImportError as error:
         message = f"Unable to import module '{module_name}': {error}"
         raise Refused("Runtime.ImportModuleError", message, frames_of(error)) from error
