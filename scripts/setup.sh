@@ -11,13 +11,18 @@ BUILD_PACKAGES=(
   g++ cmake ninja-build pkg-config libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libabsl-dev libssl-dev zlib1g-dev libc-ares-dev libre2-dev liburing-dev libzstd-dev libxxhash-dev
   libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev zstd)
+# What the functions of bench/functions import.
+FUNCTION_PACKAGES=(
+  python3 python3-torch python3-numpy python3-sklearn python3-joblib python3-pandas python3-opencv opencv-data
+  python3-pil python3-pyaes python3-chameleon)
 TEST_PACKAGES=(
-  python3 python3-torch python3-numpy python3-protobuf redis-server nodejs curl sqlite3 procps iproute2 util-linux mount
-  bsdutils e2fsprogs xfsprogs btrfs-progs)
+  "${FUNCTION_PACKAGES[@]}"
+  python3-protobuf redis-server nodejs curl sqlite3 procps iproute2 util-linux mount bsdutils
+  e2fsprogs xfsprogs btrfs-progs)
 DEMO_PACKAGES=(python3 python3-torch python3-numpy procps)
 BENCH_PACKAGES=(
-  restic borgbackup casync fio zstd python3-torch python3-numpy python3-sklearn python3-pandas nodejs redis-server
-  util-linux git)
+  "${FUNCTION_PACKAGES[@]}"
+  restic borgbackup casync fio zstd nodejs redis-server util-linux git)
 LINT_PACKAGES=(clang clang-tidy clang-format libclang-rt-dev git)
 
 usage() {
@@ -25,7 +30,7 @@ usage() {
 Usage: scripts/setup.sh [--build] [--test] [--demo] [--criu] [--lint] [--bench] [--criu-version experimental]
 
   --build   compilers and libraries to build Rekindle
-  --test    the programs that the integration tests checkpoint (torch, Redis, Node.js, ...)
+  --test    the programs that the integration tests checkpoint (torch, Redis, Node.js, ...), the functions' libraries
   --demo    what scripts/demo.sh shows: torch
   --criu    a CRIU of $OLDEST_CRIU or newer: the system's, else a private prefix in /opt/rekindle/criu
   --lint    clang-format and clang-tidy

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up the machine, builds and runs the tests.
 #   scripts/test.sh           all labels but gpu and torture
-#   scripts/test.sh unit      one label: unit, integration, slow, gpu, torture
+#   scripts/test.sh unit      one label: unit, functions, integration, slow, gpu, torture
 #   scripts/test.sh -R REGEX  ctest's own options are handed on
 set -euo pipefail
 # shellcheck source=scripts/common.sh

@@ -1,0 +1,174 @@
+"""The child of discover_imports.py: imports a handler and says what came in with it.
+
+    import_probe.py REPORT_FD HANDLER CODE_DIRECTORY [LAYER_DIRECTORY...]
+
+It loads nothing of its own before the handler, and nothing from files afterwards, where the code could have put a
+json.py in the way: the report is a Python literal.
+"""
+
+import sys
+
+_at_start = frozenset(sys.modules)
+
+import builtins  # noqa: E402  # every Python has these loaded when it starts
+import os  # noqa: E402
+import time  # noqa: E402
+
+_real_import = builtins.__import__
+
+
+class Refused(Exception):
+    """A handler that Lambda refuses, by the type that it gives the error."""
+
+    def __init__(self, kind, message, frames=()):
+        super().__init__(message)
+        self.kind, self.message, self.frames = kind, message, list(frames)
+
+
+def record_imports(code, asked_for):
+    """Has every import statement in a file under `code` add what it names to `asked_for`."""
+    inside = code.rstrip("/") + "/"
+
+    def recording_import(name, globals=None, locals=None, fromlist=(), level=0):
+        file = globals.get("__file__") if globals else None
+        if level == 0 and isinstance(file, str) and file.startswith(inside):
+            asked_for.add(name)
+            asked_for.update(f"{name}.{part}" for part in fromlist or () if isinstance(part, str))
+        return _real_import(name, globals, locals, fromlist, level)
+
+    builtins.__import__ = recording_import
+
+
+def frames_of(error):
+    """[(file, line, function)] from the first frame that is not ours or the import machinery's."""
+    frames, step = [], error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if code.co_filename != __file__ and not code.co_filename.startswith("<frozen importlib"):
+            frames.append((code.co_filename, step.tb_lineno, code.co_name))
+        step = step.tb_next
+    return frames
+
+
+def load(handler):
+    """Imports the handler as Lambda's runtime for Python does, with its errors."""
+    module_name, dot, function = handler.rpartition(".")
+    if not dot:
+        raise Refused(
+            "Runtime.MalformedHandlerName",
+            f"Bad handler '{handler}': not enough values to unpack (expected 2, got 1)",
+        )
+    if module_name.partition(".")[0] in sys.builtin_module_names:
+        raise Refused(
+            "Runtime.BuiltInModuleConflict", f"Cannot use built-in module {module_name} as a handler module"
+        )
+    try:
+        dotted = module_name.replace("/", ".")
+        builtins.__import__(dotted)
+        module = sys.modules[dotted]
+    except ImportError as error:
+        message = f"Unable to import module '{module_name}': {error}"
+        raise Refused("Runtime.ImportModuleError", message, frames_of(error)) from error
+    except SyntaxError as error:
+        message = f"Syntax error in module '{module_name}': {error}"
+        where = [(str(error.filename), error.lineno or 0, "<module>")]
+        raise Refused("Runtime.UserCodeSyntaxError", message, where) from error
+    if not hasattr(module, function):
+        raise Refused("Runtime.HandlerNotFound", f"Handler '{function}' missing on module '{module_name}'")
+
+
+def error_of(handler):
+    """Imports the handler: (type, message, frames) of what went wrong, or None."""
+    try:
+        load(handler)
+    except Refused as refused:
+        return refused.kind, refused.message, refused.frames
+    except SystemExit as leaving:
+        code = leaving.code
+        status = 0 if code is None else code & 0xFF if isinstance(code, int) else 1
+        # What discover_imports.py says of a process that has ended without a report.
+        return "exit", status, frames_of(leaving)
+    except BaseException as error:  # whatever the code raises is its author's to see
+        return type(error).__name__, str(error), frames_of(error)
+    return None
+
+
+def new_modules():
+    """[(name, file or None, folders of a package or None, __version__ or None)] of what was not there at the start,
+    and of the packages it is in."""
+    loaded = {name: module for name, module in sys.modules.items() if isinstance(name, str)}
+    new = {name for name in loaded if name not in _at_start}
+    new |= {name[:place] for name in new for place, letter in enumerate(name) if letter == "."}
+    found = []
+    for name in sorted(new.intersection(loaded)):
+        module = loaded[name]
+        # multiprocessing gives this program a second name.
+        if module is loaded.get("__main__"):
+            continue
+        # Not getattr: a module may answer by importing more.
+        content = getattr(module, "__dict__", None)
+        if not isinstance(content, dict):
+            continue
+        file, version, path = content.get("__file__"), content.get("__version__"), content.get("__path__")
+        try:
+            folders = None if path is None else [str(folder) for folder in path]
+        except TypeError:
+            folders = None
+        found.append((
+            name,
+            str(file) if isinstance(file, str) else None,
+            folders,
+            str(version) if isinstance(version, str) else None,
+        ))
+    return found
+
+
+def process_figures():
+    """(resident bytes, threads)"""
+    figures = {}
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        for line in file:
+            key, _, value = line.partition(":")
+            figures[key] = value.split()
+    return int(figures["VmRSS"][0]) * 1024, int(figures["Threads"][0])
+
+
+def main():
+    report_fd, handler, code, *layers = sys.argv[1:]
+    ours, process = os.path.dirname(os.path.abspath(__file__)), os.getpid()
+    sys.path[:] = [code, *layers, *(folder for folder in sys.path if folder != ours)]
+    sys.argv[:] = [""]
+    asked_for = set()
+    record_imports(code, asked_for)
+    began = time.perf_counter()
+    error = error_of(handler)
+    seconds = time.perf_counter() - began
+    builtins.__import__ = _real_import
+    if os.getpid() != process:
+        os._exit(0)  # the code has forked, and this is its child
+    modules = new_modules()
+    resident, threads = process_figures()
+    report = {
+        "error": error,
+        "seconds": seconds,
+        "resident_bytes": resident,
+        "threads": threads,
+        "modules": modules,
+        "asked_for": sorted(asked_for),
+        "path": [str(folder) for folder in sys.path],
+        "standard_names": sorted(sys.stdlib_module_names),
+        "standard_folder": os.path.dirname(os.__file__),
+        "python": ".".join(map(str, sys.version_info[:3])),
+    }
+    with open(int(report_fd), "w", encoding="utf-8", errors="backslashreplace", closefd=False) as file:
+        file.write(repr(report))
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass  # the code's own affair
+    # Not the interpreter's end: it would wait for threads that the code has started.
+    os._exit(0)
+
+
+main()
