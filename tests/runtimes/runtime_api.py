@@ -5,6 +5,7 @@ import os
 import queue
 import socketserver
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -55,8 +56,7 @@ class RuntimeApi:
         self.close_after_answer = False
         self.chunked = False
         base = socketserver.UnixStreamServer if isinstance(address, str) else socketserver.TCPServer
-        kind = type("Server", (socketserver.ThreadingMixIn, base), {"daemon_threads": True, "disable_nagle_algorithm": True})
-        self.server = kind(address, _Handler)
+        self.server = type("Server", (_Server, base), {})(address, _Handler)
         self.server.api = self
         self.address = address if isinstance(address, str) else "%s:%d" % self.server.server_address
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -81,10 +81,20 @@ class RuntimeApi:
         return outcome, json.loads(body)
 
 
+class _Server(socketserver.ThreadingMixIn):
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        # A runtime that is killed may leave unread what it was sent.
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def setup(self):
+        self.disable_nagle_algorithm = not isinstance(self.server.server_address, str)
         super().setup()
         self.server.api.connections += 1
 
