@@ -55,6 +55,7 @@ class RuntimeApi:
         self.connections = 0
         self.close_after_answer = False
         self.chunked = False
+        self.drop_while_running = False  # as a server does that has idle connections closed
         base = socketserver.UnixStreamServer if isinstance(address, str) else socketserver.TCPServer
         self.server = type("Server", (_Server, base), {})(address, _Handler)
         self.server.api = self
@@ -62,8 +63,12 @@ class RuntimeApi:
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
         self.thread.start()
 
+    def close_now(self):
+        """Who waits for an invocation is told the end."""
+        self.todo.put(None)
+
     def close(self):
-        self.todo.put(None)  # who waits for an invocation is told the end
+        self.close_now()
         self.server.shutdown()
         self.thread.join()
         self.server.server_close()
@@ -113,6 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return None
         self.server.api.running[invocation.id] = invocation
+        self.close_connection = self.server.api.drop_while_running
         return self._answer(200, invocation.payload, invocation.headers)
 
     def do_POST(self):

@@ -82,6 +82,13 @@ class InvocationTest(NodeRuntimeTest):
             self.call({"do": "echo"})
         self.assertGreater(self.api.connections, 3)
 
+    def test_a_connection_that_is_dropped(self):
+        self.start()
+        self.api.drop_while_running = True
+        for value in range(3):
+            self.assertEqual(self.call({"do": "echo", "value": value})["value"], value)
+        self.assertGreater(self.api.connections, 2)
+
     def test_output(self):
         runtime = self.start()
         invocation = self.api.begin({"do": "print"})
@@ -186,7 +193,7 @@ class FailureTest(NodeRuntimeTest):
     def test_the_server_goes(self):
         runtime = self.start()
         self.call({"do": "echo"})
-        self.api.todo.put(None)
+        self.api.close_now()
         self.assertEqual(runtime.wait(), 1)
         self.assertIn("closed the connection", runtime.log())
 

@@ -9,7 +9,7 @@ const { pathToFileURL } = require('url');
 const faults = require('./faults.js');
 
 /** Folders with the contents of layers, as they lie in /opt on Lambda; later ones hide earlier ones. */
-function addLayers() {
+function addLayers(...last) {
   const layers = (process.env.REKINDLE_LAYERS || '').split(':').filter((folder) => folder).reverse();
   const major = process.versions.node.split('.')[0];
   const wanted = [];
@@ -19,7 +19,8 @@ function addLayers() {
     programs.push(path.join(layer, 'bin'));
   }
   if (process.env.LAMBDA_TASK_ROOT) wanted.push(process.env.LAMBDA_TASK_ROOT);
-  if (prepend('NODE_PATH', wanted)) Module._initPaths();
+  const added = append('NODE_PATH', last);
+  if (prepend('NODE_PATH', wanted) || added) Module._initPaths();
   prepend('PATH', programs);
 }
 
@@ -31,9 +32,16 @@ function prepend(variable, folders) {
   return fresh.length > 0;
 }
 
-/** Makes this process the function's: where it is, what it requires from. */
-function enter() {
-  addLayers();
+function append(variable, folders) {
+  const present = (process.env[variable] || '').split(':').filter((folder) => folder);
+  const fresh = folders.filter((folder) => folder !== undefined && !present.includes(folder));
+  if (fresh.length) process.env[variable] = [...present, ...fresh].join(':');
+  return fresh.length > 0;
+}
+
+/** Makes this process the function's: where it is, what it requires from; from `last` where nothing else has it. */
+function enter(last) {
+  addLayers(last);
   const root = process.env.LAMBDA_TASK_ROOT;
   if (!root) return;
   try {

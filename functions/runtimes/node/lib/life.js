@@ -86,7 +86,7 @@ function loadDependencies() {
 /** A point to take an image at. A callback that fails is reported as on Lambda. */
 async function park(point) {
   if (process.env.REKINDLE_HOLD !== '1') return;
-  const rekindle = requireHook();
+  const rekindle = require(path.join(hookFolder() || '', 'rekindle'));
   const before = rekindle.instance();
   try {
     await rekindle.ready();
@@ -101,19 +101,17 @@ async function park(point) {
   }
 }
 
-/** Where it is installed, where it is built, or where NODE_PATH says. */
-function requireHook() {
-  for (const folder of ['../../../node', '../../../../hook/node']) {
-    const place = path.join(__dirname, folder, 'rekindle');
-    if (fs.existsSync(place)) return require(place);
-  }
-  return require('rekindle');
+/** The folder that has the hook's package, where it is installed or where it is built; functions find it there too. */
+function hookFolder() {
+  return ['../../../node', '../../../../hook/node']
+    .map((folder) => path.join(__dirname, folder))
+    .find((folder) => fs.existsSync(path.join(folder, 'rekindle')));
 }
 
 async function loadFunction() {
   logs.install();
   try {
-    handlers.enter();
+    handlers.enter(hookFolder());
     const spec = process.env._HANDLER;
     if (!spec) throw new faults.MalformedHandlerName('no handler is named: _HANDLER is not set');
     return await handlers.load(spec);
