@@ -1,21 +1,17 @@
 """The Python package of the hook, in processes that are woken over the control channel as if they were restored."""
 
-import ctypes
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 import unittest
+
+from parked import RESTORED, SECONDS, wait_until_parked, wake
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(HERE, "..", "..", "hook", "python")
-PEER = 1001
-SECONDS = 60
-_SYS_pidfd_getfd = 438
 
 # What AWS's package offers, for a program that has brought it along.
 BROUGHT_ALONG = """
@@ -42,34 +38,15 @@ class HeldProgram:
             env={"PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join([*path, PACKAGE]), "REKINDLE_HOLD": "1",
                  "REKINDLE_HOOK_LIBRARY": os.environ["REKINDLE_HOOK_LIBRARY"]},
         )
-        deadline = time.monotonic() + SECONDS
-        while not self._is_parked():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError("the program did not park")
-            time.sleep(0.002)
-
-    def _is_parked(self):
-        try:
-            return os.readlink("/proc/%d/fd/%d" % (self.process.pid, PEER)).startswith("socket:")
-        except OSError:
-            return False
+        wait_until_parked(self.process)
 
     def wake(self, message):
         """Sends it, and returns what the program prints, as JSON."""
-        pidfd = os.pidfd_open(self.process.pid)
-        taken = ctypes.CDLL(None, use_errno=True).syscall(_SYS_pidfd_getfd, pidfd, PEER, 0)
-        os.close(pidfd)
-        if taken < 0:
-            raise OSError(ctypes.get_errno(), "pidfd_getfd")
-        with socket.socket(fileno=taken) as channel:
-            channel.send(json.dumps(message).encode())
+        with wake(self.process, message):
             out, _ = self.process.communicate(timeout=SECONDS)
         if self.process.returncode != 0:
             raise AssertionError("the program ended with %d" % self.process.returncode)
         return json.loads(out)
-
-
-RESTORED = {"type": "restored", "instance": "i-1", "name": "copy"}
 
 
 def run(text, *path):

@@ -5,7 +5,7 @@ import json
 import os
 import unittest
 
-from case import HERE, SOURCE, RuntimeTest
+from case import HERE, SOURCE, RuntimeTest, SnapshotTests
 
 
 class NodeRuntimeTest(RuntimeTest):
@@ -256,6 +256,23 @@ class LoadingTest(NodeRuntimeTest):
             runtime = self.start(AWS_LAMBDA_RUNTIME_API=address)
             self.assertEqual(runtime.wait(), 1)
             self.assertIn(words, runtime.log())
+
+
+class SnapshotTest(SnapshotTests, NodeRuntimeTest):
+    dependency = "zlib"
+
+    def write_function(self, failing=""):
+        self.write("code/app.js", """
+            const rekindle = require('rekindle');
+            const order = [];
+            function note(what) {
+              if (what === '%s') throw new RangeError('no ' + what);
+              order.push(what);
+            }
+            rekindle.registerBeforeSnapshot(note, 'before');
+            rekindle.registerAfterRestore(async (what) => note(what), 'after');
+            exports.handler = async (event, context) => ({ event, name: context.functionName, order });
+            """ % failing)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ import base64
 import json
 import os
 import sys
+import textwrap
 import unittest
 
-from case import SOURCE, HERE, RuntimeTest
+from case import HERE, SOURCE, RuntimeTest, SnapshotTests
 
 PYTHON = "/usr/bin/python3"
 
@@ -279,6 +280,26 @@ class LoadingTest(PythonRuntimeTest):
                    "def handler(event, context):\n    return [calls, len(snapshot_restore_py.get_after_restore())]\n")
         self.start("app.handler", self.directory)
         self.assertEqual(self.call({}), [[], 1], "no snapshot, no call")
+
+
+class SnapshotTest(SnapshotTests, PythonRuntimeTest):
+    dependency = "colorsys"
+
+    def write_function(self, failing=""):
+        self.write("code/app.py", textwrap.dedent("""
+            import sys
+            assert "colorsys" in sys.modules or %(failing)r
+            from snapshot_restore_py import register_after_restore, register_before_snapshot
+            order = []
+            def note(what):
+                if what == %(failing)r:
+                    raise ValueError("no " + what)
+                order.append(what)
+            register_before_snapshot(note, "before")
+            register_after_restore(note, "after")
+            def handler(event, context):
+                return {"event": event, "name": context.function_name, "order": order}
+            """) % {"failing": failing})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """From start to end: the dependencies, the first image, the function, the second image, invocations."""
 
+import gc
 import os
 import sys
 
@@ -47,6 +48,9 @@ def _park(point):
         import rekindle
     except ImportError as error:
         sys.exit("rekindle: REKINDLE_HOLD=1 needs the hook's package, which can't be imported: %s" % error)
+    # A collection looks at every object, and so would fetch all of them into each copy.
+    gc.collect()
+    gc.freeze()
     before = rekindle.instance
     try:
         rekindle.ready()
