@@ -109,6 +109,23 @@ def handler(event, context):
             "had": had, "random": random.random(), "restored": restored}
 """)
 
+    def test_copies_of_a_template(self):
+        image = self.take_image(self.start_runtime(), "dependencies:1")
+        self.assertEqual(self.succeed("template", "up", image, "--name", "tpl")["refusal"], "")
+        seen = set()
+        for name in ("one", "two"):
+            api = self.serve(name)
+            variables = self.variables(name, api)
+            options = [word for item in variables.items() for word in ("--env", "=".join(item))]
+            pid = self.succeed("template", "start", "tpl", "--detach", *options)["job"]["pid"]
+            answer = self.call(api)
+            self.assertEqual((answer["name"], answer["had"], answer["calls"]), (name, True, 1))
+            seen.add(answer["random"])
+            api.close_now()
+            self.wait_for_end(pid)
+        self.assertEqual(len(seen), 2)
+        self.succeed("template", "down", "tpl")
+
 
 class NodeTest(FunctionTests, CloneTest):
     program = ("/usr/bin/node", os.path.join(RUNTIMES, "node", "bootstrap.js"))
