@@ -137,7 +137,8 @@ let calls = 0;
 let restored = false;
 rekindle.registerAfterRestore(() => { restored = true; });
 exports.handler = async (event, context) => ({
-  name: context.functionName, greeting: process.env.GREETING, event, calls: ++calls, had, random: Math.random(), restored,
+  name: context.functionName, greeting: process.env.GREETING, event, calls: ++calls, had, restored,
+  random: Math.random(),
 });
 """)
 

@@ -82,7 +82,8 @@ class SnapshotTests:
 
     def start_held(self, **environment):
         """Parked with its dependencies, and knowing nothing of a function."""
-        hook = {name: os.environ[name] for name in ("REKINDLE_HOOK_LIBRARY", "REKINDLE_HOOK_ADDON") if name in os.environ}
+        names = ("REKINDLE_HOOK_LIBRARY", "REKINDLE_HOOK_ADDON")
+        hook = {name: os.environ[name] for name in names if name in os.environ}
         runtime = Runtime(self.argv, {"REKINDLE_HOLD": "1", **hook, **environment})
         self.addCleanup(runtime.end)
         parked.wait_until_parked(runtime.process)

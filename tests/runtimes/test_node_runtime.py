@@ -206,7 +206,8 @@ class LoadingTest(NodeRuntimeTest):
         self.assertIn("Uncaught Exception", log)
 
     def test_a_dependency_is_missing(self):
-        for name, text in (("app.js", "require('not_installed_anywhere')"), ("app.mjs", "import 'not_installed_anywhere'")):
+        for name, text in (("app.js", "require('not_installed_anywhere')"),
+                           ("app.mjs", "import 'not_installed_anywhere'")):
             self.write(name + ".d/" + name, text)
             _, error, _ = self.fail_to_start("app.handler", self.path(name + ".d"))
             self.assertEqual(error["errorType"], "Runtime.ImportModuleError")

@@ -148,13 +148,19 @@ class FailureTest(PythonRuntimeTest):
         self.assertRegex(error["stackTrace"][0], r'^  File ".*/app.py", line \d+, in handler\n    return ')
         self.assertIn("in check", error["stackTrace"][2])
         self.assertEqual(invocation.answer_headers["Lambda-Runtime-Function-Error-Type"], "OrderError")
-        self.assertIn("[ERROR] OrderError: order 7 is no good: ünïcode\rTraceback (most recent call last):\r", runtime.log())
+        self.assertIn("[ERROR] OrderError: order 7 is no good: ünïcode\rTraceback (most recent call last):\r",
+                      runtime.log())
         self.assertEqual(self.call({"do": "echo"}), {"do": "echo"}, "it goes on")
 
     def test_an_exception_that_has_no_text(self):
         self.start()
         self.assertEqual(self.call({"do": "untellable"}, "error")["errorType"], "Untellable")
         self.call({"do": "echo"})
+
+    def test_no_log(self):
+        self.start()
+        self.assertEqual(self.call({"do": "close"}, "error")["errorMessage"], "and no log")
+        self.assertEqual(self.call({"do": "echo"}), {"do": "echo"})
 
     def test_marshalling(self):
         self.start()

@@ -76,6 +76,11 @@ def do_print(event, context):
     return None
 
 
+def do_close(event, context):
+    sys.stdout.close()
+    raise OrderError("and no log")
+
+
 def do_large(event, context):
     return "x" * event["size"]
 

@@ -4,7 +4,15 @@
 const util = require('util');
 
 const LEVELS = { TRACE: 1, DEBUG: 2, INFO: 3, WARN: 4, ERROR: 5, FATAL: 6 };
-const METHODS = { trace: 'TRACE', debug: 'DEBUG', info: 'INFO', log: 'INFO', warn: 'WARN', error: 'ERROR', fatal: 'FATAL' };
+const METHODS = {
+  trace: 'TRACE',
+  debug: 'DEBUG',
+  info: 'INFO',
+  log: 'INFO',
+  warn: 'WARN',
+  error: 'ERROR',
+  fatal: 'FATAL',
+};
 
 let requestId;
 

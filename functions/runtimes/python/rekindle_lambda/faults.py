@@ -50,5 +50,8 @@ def log(described):
         for line in entry.splitlines():
             text = line.lstrip(" ")
             lines.append(_INDENT * (len(line) - len(text)) + text)
-    sys.stdout.write("\r".join(lines) + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write("\r".join(lines) + "\n")
+        sys.stdout.flush()
+    except (OSError, ValueError):  # the function has closed it, or nobody reads it: its caller is told all the same
+        pass
