@@ -46,6 +46,7 @@ class Gate {
     std::unique_ptr<Gate> gate(new Gate(std::move(ours)));
     std::string path = absl::StrCat(work_directory, "/", kGateSocket);
     RK_ASSIGN_OR_RETURN(gate->listener_, ListenAt(path));
+    gate->path_ = path;
     gate->stop_.Reset(::eventfd(0, EFD_CLOEXEC));
     if (!gate->stop_.valid()) return ErrnoStatus(errno, "making an event descriptor");
     gate->thread_ = std::thread([g = gate.get()] { g->Run(); });
@@ -55,6 +56,8 @@ class Gate {
   ~Gate() {
     ::eventfd_write(stop_.get(), 1);
     if (thread_.joinable()) thread_.join();
+    // Another dump in this folder makes its own.
+    if (!path_.empty()) ::unlink(path_.c_str());
   }
 
  private:
@@ -74,6 +77,7 @@ class Gate {
   }
 
   const std::function<absl::Status()> ours_;
+  std::string path_;  // of the socket, once it is there
   UniqueFd listener_, stop_;
   std::thread thread_;
 };

@@ -99,4 +99,8 @@ done
 # The hook is for programs of the machine.
 PYTHONPATH=$BUNDLE/lib/rekindle/python python3 -c 'import rekindle; rekindle.unsafe_to_fork()' ||
   die "Python can't use the bundle's hook"
+if [[ -d $BUNDLE/lib/rekindle/node ]] && command -v node >/dev/null; then
+  NODE_PATH=$BUNDLE/lib/rekindle/node node -e 'process.exit(require("rekindle").unsafeToFork() === null ? 1 : 0)' ||
+    die "Node.js can't use the bundle's hook"
+fi
 echo "1 passed, 0 failed"

@@ -86,6 +86,20 @@ need_only_libc "$HOOK"
 mkdir -p "$ROOT/lib/rekindle/python/rekindle" "$ROOT/include"
 install -m 644 -s "$HOOK" "$ROOT/lib/rekindle/"
 install -m 644 "$REPO_ROOT"/hook/python/rekindle/*.py "$ROOT/lib/rekindle/python/rekindle/"
+install -m 644 "$REPO_ROOT/hook/python/snapshot_restore_py.py" "$ROOT/lib/rekindle/python/"
+ADDON=$BUILD/hook/rekindle_hook.node
+if [[ -r $ADDON ]]; then
+  need_only_libc "$ADDON"
+  mkdir -p "$ROOT/lib/rekindle/node/rekindle"
+  install -m 644 -s "$ADDON" "$ROOT/lib/rekindle/node/rekindle/"
+  install -m 644 "$REPO_ROOT"/hook/node/rekindle/*.js{,on} "$ROOT/lib/rekindle/node/rekindle/"
+fi
+RUNTIMES=$ROOT/lib/rekindle/runtimes
+mkdir -p "$RUNTIMES/python/rekindle_lambda" "$RUNTIMES/node/lib"
+install -m 644 "$REPO_ROOT/functions/runtimes/python/bootstrap.py" "$RUNTIMES/python/"
+install -m 644 "$REPO_ROOT"/functions/runtimes/python/rekindle_lambda/*.py "$RUNTIMES/python/rekindle_lambda/"
+install -m 644 "$REPO_ROOT/functions/runtimes/node/bootstrap.js" "$RUNTIMES/node/"
+install -m 644 "$REPO_ROOT"/functions/runtimes/node/lib/*.js "$RUNTIMES/node/lib/"
 install -m 644 "$REPO_ROOT/hook/rekindle_hook.h" "$ROOT/include/"
 
 if [[ -n $GPU_TESTS ]]; then
@@ -112,7 +126,8 @@ Rekindle $VERSION, relocatable: unpack anywhere, then run bin/rekindle. Nothing 
   bin/rekindle ckpt PID -t name:tag       freeze a running job into the store
   bin/rekindle restore name:tag           bring it back
 
-PYTHONPATH=lib/rekindle/python is the runtime hook for Python, lib/rekindle/librekindle_hook.so the one for C.
+PYTHONPATH=lib/rekindle/python is the runtime hook for Python, NODE_PATH=lib/rekindle/node the one for Node.js,
+lib/rekindle/librekindle_hook.so the one for C. lib/rekindle/runtimes has the Lambda runtimes.
 
 Keep the folders together; symbolic links to bin/rekindle work. criu/ is CRIU under its own licence (GPL 2; sources:
 the Debian packages listed in criu/packages.txt); the notices of the libraries are in share/doc and criu/usr/share/doc.

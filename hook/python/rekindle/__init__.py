@@ -19,7 +19,7 @@ import sys
 
 __all__ = [
     "CONTINUED", "NOT_HELD", "RESTORED", "Channel", "HookError", "Instance", "channel", "instance", "ready",
-    "register_after_restore", "register_before_snapshot", "unsafe_to_fork",
+    "register_after_restore", "register_before_snapshot", "unrenewed", "unsafe_to_fork",
 ]
 
 NOT_HELD = "not held"
@@ -107,6 +107,15 @@ def unsafe_to_fork():
     return _load().unsafe_to_fork()
 
 
+def unrenewed():
+    """What copies of this process would have in common although it ought to be random: a list of str. Takes a while;
+    see rekindle.randomness.
+    """
+    from rekindle import randomness
+
+    return randomness.unrenewed()
+
+
 def ready():
     """Parks the process until it is woken. Returns NOT_HELD, CONTINUED or RESTORED (then `instance` tells more).
 
@@ -117,9 +126,12 @@ def ready():
     if os.environ.get("REKINDLE_HOLD") != "1":
         return NOT_HELD
     hook = _load()
-    for func, args, kwargs in reversed(_before_snapshot):
+    from rekindle import randomness  # not on the way up of a copy
+
+    for func, args, kwargs in reversed(_registered(_before_snapshot, "get_before_snapshot")):
         func(*args, **kwargs)
     hook.holding.rekindle_run_before_snapshot()
+    randomness.prepare()
     if hook.waiting.rekindle_park() != 0:
         raise hook.error()
     try:
@@ -137,9 +149,10 @@ def ready():
         raise hook.error()
     instance = hook.instance()
     os.environ.update(instance.environment)
-    _renew(hook)
+    hook.waiting.rekindle_renew()
+    randomness.renew()
     hook.holding.rekindle_run_after_restore()
-    for func, args, kwargs in _after_restore:
+    for func, args, kwargs in _registered(_after_restore, "get_after_restore"):
         func(*args, **kwargs)
     hook.waiting.rekindle_up()
     return RESTORED
@@ -173,22 +186,11 @@ def _serve_as_template(hook):
             return event
 
 
-def _renew(hook):
-    """New random states, for the libraries that are loaded. hook.md lists what this can't reach."""
-    hook.waiting.rekindle_renew()
-    if "random" in sys.modules:
-        sys.modules["random"].seed()
-    if "tempfile" in sys.modules:
-        # Its generator notices a fork by the PID, which copies have in common.
-        sys.modules["tempfile"]._name_sequence = None
-    if "numpy.random" in sys.modules:
-        numpy_random = sys.modules["numpy.random"]
-        try:
-            numpy_random.seed()
-        except RuntimeError:  # the program has put another generator there, which can't be seeded again
-            numpy_random.set_bit_generator(type(numpy_random.get_bit_generator())())
-    if "torch" in sys.modules:
-        sys.modules["torch"].seed()
+def _registered(own, getter):
+    """Ours, and those of AWS's package where the program has brought it along."""
+    package = sys.modules.get("snapshot_restore_py")
+    theirs = getattr(package, getter)() if package is not None else own
+    return list(own) if theirs is own else own + list(theirs)
 
 
 class _Bindings:

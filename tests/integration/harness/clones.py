@@ -9,20 +9,31 @@ from harness import jobs, procfs, waiting
 from harness.case import RekindleTest
 from harness.cli import BINARIES
 
-HOOK_PYTHON = os.path.abspath(os.path.join(jobs.WORKLOADS, "..", "..", "..", "hook", "python"))
+SOURCE = os.path.abspath(os.path.join(jobs.WORKLOADS, "..", "..", ".."))
+HOOK_PYTHON = os.path.join(SOURCE, "hook", "python")
+HOOK_NODE = os.path.join(SOURCE, "hook", "node")
 _PARKED_AT = 1001  # where a parked process has its channel
 
 
 def hook_library():
+    return _built("librekindle_hook.so", "REKINDLE_HOOK_LIBRARY")
+
+
+def hook_addon():
+    """For Node.js. It is left out of builds without Node.js's headers."""
+    return _built("rekindle_hook.node", "REKINDLE_HOOK_ADDON")
+
+
+def _built(name, variable):
     """Beside the programs, or where CMake makes it."""
     for path in (
-        os.environ.get("REKINDLE_HOOK_LIBRARY", ""),
-        os.path.join(BINARIES, "librekindle_hook.so"),
-        os.path.join(BINARIES, "..", "hook", "librekindle_hook.so"),
+        os.environ.get(variable, ""),
+        os.path.join(BINARIES, name),
+        os.path.join(BINARIES, "..", "hook", name),
     ):
         if os.path.isfile(path):
             return os.path.abspath(path)
-    raise RuntimeError("librekindle_hook.so is not built: set REKINDLE_HOOK_LIBRARY")
+    raise RuntimeError(f"{name} is not built: set {variable}")
 
 
 def _processes_of(name, runtime):

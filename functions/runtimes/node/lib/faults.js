@@ -1,0 +1,58 @@
+// What goes wrong, in the shapes that AWS's runtime for Node.js gives it.
+'use strict';
+
+const util = require('util');
+
+class Fault extends Error {}
+for (const name of [
+  'ImportModuleError',
+  'HandlerNotFound',
+  'MalformedHandlerName',
+  'UserCodeSyntaxError',
+  'UnhandledPromiseRejection',
+  'NodeJsExit',
+]) {
+  module.exports[name] = class extends Fault {};
+  module.exports[name].prototype.name = `Runtime.${name}`;
+}
+
+/** The answer's object. Anything can be thrown. */
+function describe(error) {
+  try {
+    if (util.types.isNativeError(error) || looksLikeError(error)) {
+      return { errorType: error.name, errorMessage: error.message, trace: String(error.stack).split('\n') };
+    }
+    return { errorType: typeof error, errorMessage: String(error), trace: [] };
+  } catch {
+    return {
+      errorType: 'handled',
+      errorMessage:
+        'callback called with Error argument, but there was a problem while retrieving one or more of its message, ' +
+        'name, and stack',
+    };
+  }
+}
+
+function looksLikeError(error) {
+  return (
+    error !== null &&
+    typeof error === 'object' &&
+    ['name', 'message', 'stack'].every((part) => typeof error[part] === 'string' && error[part] !== '')
+  );
+}
+
+/** For the log: with what the program has put on the error besides. */
+function inDetail(error) {
+  try {
+    return JSON.stringify(error instanceof Error ? error : new Error(error), (_, value) => {
+      if (!(value instanceof Error)) return value;
+      const shown = { errorType: value.name, errorMessage: value.message, code: value.code, ...value };
+      if (typeof value.stack === 'string') shown.stack = value.stack.split('\n');
+      return shown;
+    });
+  } catch {
+    return JSON.stringify(describe(error));
+  }
+}
+
+Object.assign(module.exports, { describe, inDetail });

@@ -1,0 +1,125 @@
+// From start to end: the dependencies, the first image, the function, the second image, invocations.
+'use strict';
+
+const fs = require('fs');
+const path = require('path');
+
+const { RuntimeApi } = require('./api.js');
+const faults = require('./faults.js');
+const handlers = require('./handlers.js');
+const { Invocations } = require('./invocations.js');
+const logs = require('./logs.js');
+
+// What AWS's runtimes exit with.
+const BEFORE_SNAPSHOT_FAILED = 64;
+const AFTER_RESTORE_FAILED = 65;
+const UNHANDLED_REJECTION = 128;
+const UNCAUGHT_EXCEPTION = 129;
+
+let invocations = null;
+
+async function run() {
+  logs.install();
+  process.on('uncaughtException', (error) => {
+    console.error('Uncaught Exception', `\t${faults.inDetail(error)}`);
+    end(error, UNCAUGHT_EXCEPTION);
+  });
+  process.on('unhandledRejection', (reason) => {
+    const error = new faults.UnhandledPromiseRejection(reason);
+    error.reason = reason;
+    console.error('Unhandled Promise Rejection', `\t${faults.inDetail(error)}`);
+    end(error, UNHANDLED_REJECTION);
+  });
+  process.on('beforeExit', () => {
+    if (invocations !== null) invocations.onIdle();
+  });
+  try {
+    loadDependencies();
+    await park('REKINDLE_DEPS');
+    const handler = await loadFunction();
+    if (process.env.REKINDLE_FUNCTION_IMAGE === '1') await park('REKINDLE_FUNCTION_IMAGE');
+    // Nothing is connected before the last restore, and the address is the copy's.
+    invocations = new Invocations(new RuntimeApi(), handler);
+    await invocations.serve();
+  } catch (error) {
+    leave(error.message, 1);
+  }
+}
+
+function leave(message, status) {
+  process.stderr.write(`rekindle: ${message}\n`);
+  process.exit(status);
+}
+
+/** Tells the server why the process ends, on a connection of its own. */
+async function report(post, error, errorType) {
+  const described = faults.describe(error);
+  try {
+    await post(new RuntimeApi(), JSON.stringify(described), errorType || described.errorType);
+  } catch (failure) {
+    process.stderr.write(`rekindle: ${failure.message}\n`);
+  }
+}
+
+async function end(error, status) {
+  const current = invocations === null ? null : invocations.current;
+  if (current !== null) {
+    await report((api, ...what) => api.fail(current.id, ...what), error);
+  } else if (invocations === null) {
+    await report((api, ...what) => api.failInit(...what), error);
+  }
+  process.exit(status);
+}
+
+function loadDependencies() {
+  handlers.addLayers();
+  for (const name of (process.env.REKINDLE_DEPS || '').split(',').map((part) => part.trim())) {
+    if (name === '') continue;
+    try {
+      require(require.resolve(name, { paths: [process.env.LAMBDA_TASK_ROOT || process.cwd()] }));
+    } catch (error) {
+      leave(`the dependency ${name} (REKINDLE_DEPS) can't be loaded: ${String(error).split('\n')[0]}`, 1);
+    }
+  }
+}
+
+/** A point to take an image at. A callback that fails is reported as on Lambda. */
+async function park(point) {
+  if (process.env.REKINDLE_HOLD !== '1') return;
+  const rekindle = require(path.join(hookFolder() || '', 'rekindle'));
+  const before = rekindle.instance();
+  try {
+    await rekindle.ready();
+  } catch (error) {
+    console.error(`At the ready point of ${point}`, `\t${faults.inDetail(error)}`);
+    if (rekindle.instance() === before) {
+      await report((api, ...what) => api.failInit(...what), error, 'Runtime.BeforeSnapshotError');
+      process.exit(BEFORE_SNAPSHOT_FAILED);
+    }
+    await report((api, ...what) => api.failRestore(...what), error, 'Runtime.AfterRestoreError');
+    process.exit(AFTER_RESTORE_FAILED);
+  }
+}
+
+/** The folder that has the hook's package, where it is installed or where it is built; functions find it there too. */
+function hookFolder() {
+  return ['../../../node', '../../../../hook/node']
+    .map((folder) => path.join(__dirname, folder))
+    .find((folder) => fs.existsSync(path.join(folder, 'rekindle')));
+}
+
+async function loadFunction() {
+  logs.install();
+  try {
+    handlers.enter(hookFolder());
+    const spec = process.env._HANDLER;
+    if (!spec) throw new faults.MalformedHandlerName('no handler is named: _HANDLER is not set');
+    return await handlers.load(spec);
+  } catch (error) {
+    console.error('Uncaught Exception', `\t${faults.inDetail(error)}`);
+    await report((api, ...what) => api.failInit(...what), error);
+    return process.exit(UNCAUGHT_EXCEPTION);
+  }
+}
+
+module.exports = { run };

@@ -1,0 +1,1 @@
+"""The Lambda runtime for Python: `life` is what happens from start to end."""

@@ -1,0 +1,131 @@
+"""From start to end: the dependencies, the first image, the function, the second image, invocations."""
+
+import gc
+import os
+import sys
+
+from rekindle_lambda import faults, handlers, logs, payloads
+from rekindle_lambda.api import ApiError, Refused, RuntimeApi
+from rekindle_lambda.context import LambdaContext
+
+# What AWS's runtime exits with when snapshot callbacks fail.
+_BEFORE_SNAPSHOT_FAILED = 64
+_AFTER_RESTORE_FAILED = 65
+
+
+def run():
+    logs.install()
+    try:
+        _load_dependencies()
+        _park("REKINDLE_DEPS")
+        handler = _load_function()
+        if os.environ.get("REKINDLE_FUNCTION_IMAGE") == "1":
+            _park("REKINDLE_FUNCTION_IMAGE")
+        # Nothing is connected before the last restore, and the address is the copy's.
+        _serve(RuntimeApi(), handler)
+    except ApiError as error:
+        logs.flush()
+        sys.exit("rekindle: %s" % error)
+
+
+def _load_dependencies():
+    handlers.add_layers()
+    for name in [part.strip() for part in os.environ.get("REKINDLE_DEPS", "").split(",")]:
+        if not name:
+            continue
+        try:
+            __import__(name)
+        except Exception as error:
+            sys.exit("rekindle: the dependency %s (REKINDLE_DEPS) can't be imported: %s: %s" %
+                     (name, type(error).__name__, error))
+
+
+def _park(point):
+    """A point to take an image at. A callback that fails is reported as on Lambda."""
+    if os.environ.get("REKINDLE_HOLD") != "1":
+        return
+    try:
+        import rekindle
+    except ImportError as error:
+        sys.exit("rekindle: REKINDLE_HOLD=1 needs the hook's package, which can't be imported: %s" % error)
+    # A collection looks at every object, and so would fetch all of them into each copy.
+    gc.collect()
+    gc.freeze()
+    before = rekindle.instance
+    try:
+        rekindle.ready()
+    except rekindle.HookError as error:
+        sys.exit("rekindle: at the ready point of %s: %s" % (point, error))
+    except BaseException as error:
+        described = faults.describe(error)
+        faults.log(described)
+        if rekindle.instance is before:
+            _report(lambda api, *what: api.fail_init(*what), described, "Runtime.BeforeSnapshotError")
+            sys.exit(_BEFORE_SNAPSHOT_FAILED)
+        _report(lambda api, *what: api.fail_restore(*what), described, "Runtime.AfterRestoreError")
+        sys.exit(_AFTER_RESTORE_FAILED)
+
+
+def _load_function():
+    logs.set_level()
+    try:
+        handlers.enter()
+        spec = os.environ.get("_HANDLER")
+        if not spec:
+            raise faults.Fault("Runtime.MalformedHandlerName", "no handler is named: _HANDLER is not set")
+        return handlers.load(spec)
+    except Exception as error:
+        described = faults.describe(error)
+        faults.log(described)
+        _report(lambda api, *what: api.fail_init(*what), described, described["errorType"])
+        sys.exit(1)
+
+
+def _report(post, described, error_type):
+    """On a connection of its own: the process ends."""
+    api = RuntimeApi()
+    try:
+        post(api, payloads.encode(described)[0], error_type)
+    except Refused as error:
+        sys.stderr.write("rekindle: %s\n" % error)
+    finally:
+        api.close()
+
+
+def _serve(api, handler):
+    while True:
+        invocation = api.next()
+        headers = invocation.headers
+        request_id = logs.request_id = headers.get("lambda-runtime-aws-request-id", "")
+        trace = headers.get("lambda-runtime-trace-id")
+        if trace:
+            os.environ["_X_AMZN_TRACE_ID"] = trace
+        else:
+            os.environ.pop("_X_AMZN_TRACE_ID", None)
+        try:
+            try:
+                body, content_type = _invoke(handler, invocation)
+            except Exception as error:
+                described = faults.describe(error, request_id)
+                faults.log(described)
+                logs.flush()
+                api.fail(request_id, payloads.encode(described)[0], described["errorType"])
+            else:
+                logs.flush()
+                api.respond(request_id, body, content_type)
+        except Refused as error:
+            # The invocation is over for the server (its time is up, or the answer is too large); the next one is not.
+            sys.stderr.write("rekindle: %s\n" % error)
+        # Nothing of an invocation stays while the next one is waited for.
+        del invocation, headers
+        body = described = None
+
+
+def _invoke(handler, invocation):
+    headers = invocation.headers
+    context = LambdaContext(
+        headers,
+        payloads.decode_header(headers.get("lambda-runtime-client-context"), "Client Context"),
+        payloads.decode_header(headers.get("lambda-runtime-cognito-identity"), "Cognito Identity"),
+    )
+    return payloads.encode(handler(payloads.decode(invocation.body, headers.get("content-type")), context))

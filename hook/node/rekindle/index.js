@@ -1,0 +1,120 @@
+// Rekindle's runtime hook: hold a program when it is ready, and wake up as one of many copies.
+//
+//   const rekindle = require('rekindle');
+//   rekindle.registerAfterRestore(() => database.connect());
+//   await loadEverything();
+//   await rekindle.ready();   // without `rekindle run --hold` this returns at once
+//   serve();
+//
+// Needs rekindle_hook.node, which is looked for only when the process is really to be held: in $REKINDLE_HOOK_ADDON,
+// beside this package, and in the lib folders above it.
+'use strict';
+
+const fs = require('fs');
+const path = require('path');
+
+const NOT_HELD = 'not held';
+const CONTINUED = 'continued';
+const RESTORED = 'restored';
+
+const ADDON = 'rekindle_hook.node';
+
+const beforeSnapshot = [];
+const afterRestore = [];
+let loaded;
+let self = null;
+
+/** Has func(...args) called before the process parks, the last registered first; promises are waited for. */
+function registerBeforeSnapshot(func, ...args) {
+  beforeSnapshot.push([func, args]);
+  return func;
+}
+
+/** Has func(...args) called in each copy, the first registered first; promises are waited for. */
+function registerAfterRestore(func, ...args) {
+  afterRestore.push([func, args]);
+  return func;
+}
+
+/**
+ * Parks the process until it is woken. Resolves to NOT_HELD, CONTINUED or RESTORED (then instance() tells more);
+ * rejects when the process can't be parked, and with what a callback throws.
+ *
+ * While it is parked nothing of it runs: no timer, no handler of a signal or a socket.
+ */
+async function ready() {
+  if (process.env.REKINDLE_HOLD !== '1') return NOT_HELD;
+  const hook = load();
+  const randomness = require('./randomness.js'); // not on the way up of a copy
+  for (const [func, args] of beforeSnapshot.slice().reverse()) await func(...args);
+  hook.runBeforeSnapshot();
+  const renewRandomness = randomness.prepare();
+  if (hook.park() === hook.CONTINUED) return CONTINUED;
+  self = hook.instance();
+  // The hook has set the environment that process.env reads; only Node.js's idea of the time zone is a copy.
+  if ('TZ' in self.environment) process.env.TZ = self.environment.TZ;
+  hook.renew();
+  renewRandomness();
+  hook.runAfterRestore();
+  for (const [func, args] of afterRestore) await func(...args);
+  hook.up();
+  return RESTORED;
+}
+
+/** Who this copy is: {id, name, environment}; null in a process that is none. */
+function instance() {
+  return self;
+}
+
+/** Sends an object, as JSON, or a string as it is, on this copy's control channel. */
+function send(message) {
+  if (loaded === undefined) throw new Error('this process has no control channel: it was not restored');
+  loaded.send(typeof message === 'string' ? message : JSON.stringify(message));
+}
+
+/** The descriptor of this copy's control channel (SOCK_SEQPACKET), or -1. */
+function channel() {
+  return loaded === undefined ? -1 : loaded.channel();
+}
+
+/** Why this process can't be a template, or null when it can. Node.js always has threads, so it never can. */
+function unsafeToFork() {
+  return load().unsafeToFork();
+}
+
+function* candidates() {
+  if (process.env.REKINDLE_HOOK_ADDON) {
+    yield process.env.REKINDLE_HOOK_ADDON;
+    return;
+  }
+  let folder = __dirname;
+  yield path.join(folder, ADDON);
+  while (folder !== path.dirname(folder)) {
+    folder = path.dirname(folder);
+    for (const place of ['', 'lib', 'lib64']) yield path.join(folder, place, ADDON);
+  }
+}
+
+function load() {
+  if (loaded !== undefined) return loaded;
+  const places = [...candidates()];
+  const found = places.find((place) => fs.existsSync(place));
+  if (found === undefined) {
+    throw new Error(`${ADDON} is in none of these places: ${places.join(', ')}. Set REKINDLE_HOOK_ADDON to its path`);
+  }
+  loaded = require(path.resolve(found));
+  return loaded;
+}
+
+module.exports = {
+  NOT_HELD,
+  CONTINUED,
+  RESTORED,
+  registerBeforeSnapshot,
+  registerAfterRestore,
+  ready,
+  instance,
+  send,
+  channel,
+  unsafeToFork,
+};

@@ -1,0 +1,148 @@
+"""New random states for a copy, and what can't be given one.
+
+A copy starts here, so nothing is imported that the program has not loaded itself.
+"""
+
+import sys
+
+
+def prepare():
+    """Goes the way of renew() with generators that nobody uses, so that what is done on a first use is in the image."""
+    modules = sys.modules
+    if "random" in modules:
+        modules["random"].Random()
+    if "numpy.random" in modules:
+        modules["numpy.random"].RandomState()
+    if "torch" in modules:
+        modules["torch"].Generator().seed()
+
+
+def renew():
+    """Seeds the generators that belong to modules rather than to the program. OpenSSL's are the C library's."""
+    modules = sys.modules
+    if "random" in modules:
+        modules["random"].seed()
+    if "tempfile" in modules:
+        # Its generator notices a fork by the PID, which copies have in common.
+        modules["tempfile"]._name_sequence = None
+    if "uuid" in modules:
+        _renew_uuid(modules["uuid"])
+    if "numpy.random" in modules:
+        _renew_numpy(modules["numpy.random"])
+    if "torch" in modules:
+        _renew_torch(modules["torch"])
+
+
+def _renew_uuid(uuid):
+    """The node of uuid1(), where there was no hardware address to take: those that were drawn have the group bit."""
+    node = getattr(uuid, "_node", None)
+    if node is not None and node >> 40 & 1:
+        uuid._node = None
+
+
+def _renew_numpy(numpy_random):
+    try:
+        numpy_random.seed()
+    except RuntimeError:  # the program has put another generator there, which can't be seeded again
+        numpy_random.set_bit_generator(type(numpy_random.get_bit_generator())())
+
+
+def _renew_torch(torch):
+    seed = torch.default_generator.seed()
+    cuda = sys.modules.get("torch.cuda")
+    if cuda is None:
+        return
+    if cuda.is_initialized():
+        cuda.seed_all()
+    elif getattr(cuda, "_queued_calls", None) and _seed_is_queued(cuda):
+        # The program has seeded before CUDA was there; the last seed in the queue holds. Slow: torch keeps a stack
+        # trace with it.
+        cuda.manual_seed_all(seed)
+
+
+def _seed_is_queued(cuda):
+    tracker = getattr(cuda, "_lazy_seed_tracker", None)
+    return tracker is None or bool(getattr(tracker, "manual_seed_all_cb", None) or getattr(tracker, "call_order", None))
+
+
+def unrenewed():
+    """What this process holds, here and now, that copies of it will have in common: a list of str.
+
+    Walks over all objects (a tenth of a second and more), so it is for a look during development or for a
+    before-snapshot callback. It can't see into memory of C code; docs/hook.md lists what may be there. Nor does it
+    see objects that gc.freeze() has put aside, as in a template's copies.
+    """
+    found = []
+    if sys.flags.hash_randomization:
+        found.append("the seed of str and bytes hashes (sys.flags.hash_randomization): fixed when Python starts")
+    else:
+        found.append("the seed of str and bytes hashes: fixed by PYTHONHASHSEED")
+    return found + sorted(_generators())
+
+
+def _generators():
+    import gc
+
+    kinds = _kinds()
+    own = _renewed_objects()
+    seen = {}
+    for holder in gc.get_objects():
+        for thing in (holder, *gc.get_referents(holder)):
+            if isinstance(thing, kinds) and id(thing) not in own:
+                seen[id(thing)] = thing
+    # A generator of numpy holds a bit generator, which is not news.
+    for thing in list(seen.values()):
+        inner = getattr(thing, "bit_generator", None) or getattr(thing, "_bit_generator", None)
+        if inner is not None:
+            seen.pop(id(inner), None)
+    places = _places(seen)
+    return [_describe(thing, places.get(number)) for number, thing in seen.items()]
+
+
+def _kinds():
+    kinds = []
+    for module, names in (
+        ("random", ("Random",)),
+        ("numpy.random", ("Generator", "RandomState", "BitGenerator")),
+        ("torch", ("Generator",)),
+    ):
+        if module in sys.modules:
+            kinds += [getattr(sys.modules[module], name) for name in names]
+    return tuple(kinds)
+
+
+def _renewed_objects():
+    """Those that renew() seeds, and those that have no state."""
+    own = set()
+    if "random" in sys.modules:
+        random = sys.modules["random"]
+        own.add(id(random._inst))
+        import gc
+
+        own.update(id(thing) for thing in gc.get_objects() if isinstance(thing, random.SystemRandom))
+    if "tempfile" in sys.modules:
+        sequence = sys.modules["tempfile"]._name_sequence
+        if sequence is not None:
+            own.add(id(getattr(sequence, "_rng", None)))
+    if "numpy.random" in sys.modules:
+        mtrand = sys.modules["numpy.random"].mtrand
+        own.add(id(mtrand._rand))
+        own.add(id(mtrand._rand._bit_generator))
+    if "torch" in sys.modules:
+        own.add(id(sys.modules["torch"].default_generator))
+        own.update(id(generator) for generator in getattr(sys.modules.get("torch.cuda"), "default_generators", ()))
+    return own
+
+
+def _places(wanted):
+    places = {}
+    for name, module in list(sys.modules.items()):
+        for attribute, value in list(getattr(module, "__dict__", {}).items()):
+            if id(value) in wanted:
+                places.setdefault(id(value), name + "." + attribute)
+    return places
+
+
+def _describe(thing, place):
+    kind = "%s.%s" % (type(thing).__module__, type(thing).__qualname__)
+    return "%s: %s" % (place or "somewhere in memory", kind)

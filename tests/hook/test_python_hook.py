@@ -1,0 +1,206 @@
+"""The Python package of the hook, in processes that are woken over the control channel as if they were restored."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+from parked import RESTORED, SECONDS, wait_until_parked, wake
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.join(HERE, "..", "..", "hook", "python")
+
+# What AWS's package offers, for a program that has brought it along.
+BROUGHT_ALONG = """
+_before, _after = [], []
+def register_before_snapshot(func, *args, **kwargs):
+    _before.append((func, args, kwargs))
+    return func
+def register_after_restore(func, *args, **kwargs):
+    _after.append((func, args, kwargs))
+    return func
+def get_before_snapshot():
+    return _before
+def get_after_restore():
+    return _after
+"""
+
+
+class HeldProgram:
+    def __init__(self, text, *path):
+        self.process = subprocess.Popen(
+            [sys.executable, "-B", "-c", textwrap.dedent(text)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join([*path, PACKAGE]), "REKINDLE_HOLD": "1",
+                 "REKINDLE_HOOK_LIBRARY": os.environ["REKINDLE_HOOK_LIBRARY"]},
+        )
+        wait_until_parked(self.process)
+
+    def wake(self, message):
+        """Sends it, and returns what the program prints, as JSON."""
+        with wake(self.process, message):
+            out, _ = self.process.communicate(timeout=SECONDS)
+        if self.process.returncode != 0:
+            raise AssertionError("the program ended with %d" % self.process.returncode)
+        return json.loads(out)
+
+
+def run(text, *path):
+    """The program's answer after it was woken as a copy."""
+    return HeldProgram(text, *path).wake(RESTORED)
+
+
+def has(module):
+    return subprocess.run([sys.executable, "-c", "import " + module], check=False, capture_output=True).returncode == 0
+
+
+class SnapStartTest(unittest.TestCase):
+    PROGRAM = """
+        import json, rekindle
+        from snapshot_restore_py import register_after_restore, register_before_snapshot
+        order = []
+        @register_before_snapshot
+        def before_1():
+            order.append("before 1")
+        register_before_snapshot(order.append, "before 2")
+        register_after_restore(lambda *a, **k: order.append([a, k]), 3, word="w")
+        @register_after_restore
+        def after_2():
+            order.append("after 2")
+        register_after_restore(after_2)
+        rekindle.register_after_restore(order.append, "ours")
+        rekindle.ready()
+        print(json.dumps(order))
+        """
+
+    def test_order(self):
+        self.assertEqual(run(self.PROGRAM),
+                         ["before 2", "before 1", [[3], {"word": "w"}], "after 2", "after 2", "ours"])
+
+    def test_the_package_that_a_program_brings_along(self):
+        with tempfile.TemporaryDirectory(prefix="rk-snapstart.") as folder:
+            with open(os.path.join(folder, "snapshot_restore_py.py"), "w", encoding="ascii") as file:
+                file.write(BROUGHT_ALONG)
+            order = run(self.PROGRAM, folder)
+        self.assertEqual([entry for entry in order if entry != "ours"],
+                         ["before 2", "before 1", [[3], {"word": "w"}], "after 2", "after 2"])
+        self.assertEqual(order.count("ours"), 1)
+
+    def test_going_on_is_no_restore(self):
+        self.assertEqual(HeldProgram(self.PROGRAM).wake({"type": "continue"}), ["before 2", "before 1"])
+
+    def test_registries(self):
+        self.assertEqual(run("""
+            import json, rekindle, snapshot_restore_py
+            def function(*_, **__):
+                return 1
+            assert snapshot_restore_py.register_before_snapshot(function, 1, k=2) is function
+            snapshot_restore_py.register_after_restore(function)
+            rekindle.ready()
+            same = [(f is function, a, k) for f, a, k in snapshot_restore_py.get_before_snapshot()]
+            print(json.dumps([same, len(snapshot_restore_py.get_after_restore()), function()]))
+            """), [[[True, [1], {"k": 2}]], 1, 1])
+
+
+class RandomnessTest(unittest.TestCase):
+    def changed(self, setup, draw):
+        """Whether a copy draws something else than the process that it comes from would have."""
+        program = """
+            import json, sys
+            %s
+            import rekindle
+            rekindle.ready()
+            loaded = set(sys.modules)
+            print(json.dumps(str(%s)))
+            """ % (setup, draw)
+        going_on = HeldProgram(program).wake({"type": "continue"})
+        again = HeldProgram(program).wake({"type": "continue"})
+        self.assertEqual(again, going_on, "without the hook's doing it repeats")
+        copies = [run(program) for _ in range(2)]
+        self.assertEqual(len({going_on, *copies}), 3)
+
+    def test_random(self):
+        self.changed("import random; random.seed(1)", "random.random()")
+
+    def test_numpy(self):
+        if not has("numpy"):
+            self.skipTest("there is no numpy")
+        self.changed("import numpy; numpy.random.seed(1)", "numpy.random.random()")
+
+    def test_torch(self):
+        if not has("torch"):
+            self.skipTest("there is no torch")
+        self.changed("import torch; torch.manual_seed(1)", "float(torch.rand(1))")
+
+    def test_nodes_of_uuids(self):
+        node = run("""
+            import json, uuid
+            uuid._node = 1 << 40 | 5
+            import rekindle
+            rekindle.ready()
+            print(json.dumps(uuid._node))
+            """)
+        self.assertIsNone(node)
+        address = run("""
+            import json, uuid
+            uuid._node = 5
+            import rekindle
+            rekindle.ready()
+            print(json.dumps(uuid._node))
+            """)
+        self.assertEqual(address, 5, "a hardware address stays")
+
+    def test_nothing_is_loaded_for_it(self):
+        self.assertEqual(run("""
+            import sys
+            import rekindle
+            from rekindle import randomness
+            seen = []
+            class Watch:
+                def find_spec(self, name, *_):
+                    seen.append(name)
+            # The last thing before parking, and the last of the way up.
+            prepare = randomness.prepare
+            randomness.prepare = lambda: (prepare(), sys.meta_path.insert(0, Watch()))
+            rekindle.register_after_restore(lambda: sys.meta_path.pop(0))
+            rekindle.ready()
+            import json
+            print(json.dumps([seen, [name for name in ("random", "numpy", "tempfile") if name in sys.modules]]))
+            """), [[], []])
+
+    def test_what_is_not_renewed_is_named(self):
+        named = run("""
+            import json, random, tempfile
+            import rekindle
+            next(tempfile._get_candidate_names())
+            kept = random.Random(1)
+            hidden = [random.Random(2)]
+            system = random.SystemRandom()
+            found = rekindle.unrenewed()
+            rekindle.ready()
+            print(json.dumps(found))
+            """)
+        self.assertIn("hash", named[0])
+        self.assertEqual(named[1:], ["__main__.kept: random.Random", "somewhere in memory: random.Random"])
+
+    def test_generators_of_numpy_are_named(self):
+        if not has("numpy"):
+            self.skipTest("there is no numpy")
+        named = run("""
+            import json, numpy
+            import rekindle
+            numpy.random.random()
+            rng = numpy.random.default_rng()
+            found = rekindle.unrenewed()
+            rekindle.ready()
+            print(json.dumps(found))
+            """)
+        self.assertEqual(named[1:], ["__main__.rng: numpy.random._generator.Generator"])
+
+
+if __name__ == "__main__":
+    unittest.main()

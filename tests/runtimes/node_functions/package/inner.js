@@ -1,0 +1,1 @@
+exports.handler = async () => require('path').basename(__dirname);
