@@ -175,9 +175,14 @@ absl::Status LazyClone::PutInBackground(const std::vector<Piece>& pieces) {
     to_load.push_back(frames[i]);
     positions.push_back(i);
   }
-  return image_->reader().LoadFrames(
-      to_load, [&](size_t i) { return OwnFrame(image_->reader().FramePages(to_load[i])); },
-      [&](size_t i) { return use(positions[i], OwnFrame(image_->reader().FramePages(to_load[i]))); });
+  // All of them are as eager to give way as this one.
+  const size_t share = (to_load.size() + kThreads - 1) / kThreads;
+  return OnThreads(to_load.size() < kThreads ? 1 : kThreads, [&](size_t thread) {
+    const size_t first = std::min(thread * share, to_load.size());
+    const auto frame_of = [&](size_t i) { return OwnFrame(image_->reader().FramePages(to_load[first + i])); };
+    return image_->reader().LoadFrames(absl::MakeConstSpan(to_load).subspan(first, share), frame_of,
+                                       [&](size_t i) { return use(positions[first + i], frame_of(i)); });
+  });
 }
 
 absl::Status LazyClone::WithFrames(

@@ -509,6 +509,17 @@ void Pager::WakeFiller() {
   filler_woken_ = true;
 }
 
+uint64_t Pager::HugeBytes() {
+  // Looked up page by page by the kernel, which takes long enough to be felt by copies that wait.
+  constexpr absl::Duration kKnownFor = absl::Seconds(2);
+  absl::MutexLock lock(&huge_mutex_);
+  if (absl::Now() - huge_known_at_ > kKnownFor) {
+    huge_bytes_ = cache_->HugeBytes();
+    huge_known_at_ = absl::Now();
+  }
+  return huge_bytes_;
+}
+
 std::string Pager::Stats(bool with_clones) {
   std::vector<std::shared_ptr<LazyClone>> clones;
   Json json;
@@ -548,7 +559,7 @@ std::string Pager::Stats(bool with_clones) {
                    {"pinned_bytes", cache.pinned_bytes},
                    {"private_bytes", cache.private_bytes},
                    {"memory_bytes", cache.memory_bytes},
-                   {"huge_bytes", cache_->HugeBytes()},
+                   {"huge_bytes", HugeBytes()},
                    {"warmed", cache.warmed},
                    {"warming", warmer_->warming()},
                    {"budget_bytes", cache.budget_bytes}};

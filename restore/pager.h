@@ -89,6 +89,7 @@ class Pager {
   void PrefetchInBackground();
   void WarmInBackground();
   // Waits while copies are being started. False: the pager is about to end.
+  uint64_t HugeBytes() ABSL_LOCKS_EXCLUDED(huge_mutex_);
   bool MayWarm() ABSL_LOCKS_EXCLUDED(mutex_);
   void SaveHotList() ABSL_LOCKS_EXCLUDED(mutex_);
   // False: nobody here had it.
@@ -103,6 +104,10 @@ class Pager {
   std::shared_ptr<DeferredWork> deferred_;
   std::atomic<int> clients_{0};
   std::atomic<bool> stop_{false};
+
+  absl::Mutex huge_mutex_;
+  uint64_t huge_bytes_ ABSL_GUARDED_BY(huge_mutex_) = 0;  // of the cache, in huge pages
+  absl::Time huge_known_at_ ABSL_GUARDED_BY(huge_mutex_) = absl::InfinitePast();
 
   absl::Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<PagerSource>> sources_ ABSL_GUARDED_BY(mutex_);
