@@ -90,6 +90,21 @@ class CloneRun {
     return absl::OkStatus();
   }
 
+  // So that making it takes no more either. The other limits would only hold that up.
+  absl::Status LimitMemory() {
+    if (group_ == nullptr) return absl::OkStatus();
+    CgroupLimits memory;
+    memory.memory_bytes = options_.limits.memory_bytes;
+    return group_->Set(memory);
+  }
+
+  // Whether it was for its limits.
+  absl::Status Explain(const absl::Status& failure) const {
+    if (group_ == nullptr || absl::IsCancelled(failure)) return failure;
+    return ExplainLimits(failure, absl::StrCat("restoring a copy of ", image_.info.reference),
+                         group_->limits(), group_->Events());
+  }
+
   // What one copy has for itself. Any time before it runs.
   absl::Status Personalize() {
     if (result_.channel.valid()) RK_RETURN_IF_ERROR(SayHello());
@@ -247,6 +262,18 @@ bool MayStandBy(const CloneOptions& options) {
          options.fill != "eager" && options.record == CloneOptions().record;
 }
 
+// Those that it begins with count, and nothing but a fork is ever refused for their limit.
+absl::Status CheckProcesses(const PreparedImage& image, const CgroupLimits& limits) {
+  size_t count = 0;
+  for (const criu::PstreeEntry& task : image.directory->tree())
+    count += std::max<size_t>(task.threads.size(), 1);
+  if (limits.processes == 0 || count <= limits.processes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("restoring a copy of ", image.info.reference, ": it has ", count,
+                   " processes and threads from the start, more than its limit of ", limits.processes,
+                   ": allow it ", count, " or more with --processes"));
+}
+
 absl::StatusOr<bool> MayStandBy(const store::ImageReader& image, const v1::JobManifest& manifest) {
   if (manifest.control_sockets().empty()) return false;
   for (const store::ObjectInfo& object : image.objects()) {
@@ -275,6 +302,7 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
   bool prepared_before = true;
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const PreparedImage> image,
                       Prepare(store, criu, options.image, &prepared_before));
+  RK_RETURN_IF_ERROR(CheckProcesses(*image, options.limits));
   Span preparing = SpanSince(begin, "rekindle", "restore", "prepare", {{"kept", prepared_before ? 1 : 0}});
   const double prepare = watch.seconds();
   StandbyPool* standby = image->may_stand_by && MayStandBy(options) ? Standby(store, criu) : nullptr;
@@ -302,9 +330,11 @@ absl::StatusOr<CloneResult> CloneStarter::Make(const PreparedImage& image, const
   Span connected = SpanSince(connecting, "rekindle", "restore", "reaching the pager");
   CloneRun run(image, kind, options, std::move(pager));
   RK_RETURN_IF_ERROR(run.TakeSandbox(*pool));
-  absl::Status status = run.AttachPager();
+  absl::Status status = park ? absl::OkStatus() : run.LimitMemory();
+  if (status.ok()) status = run.AttachPager();
   if (status.ok()) status = run.RunCriu(park);
   if (!status.ok()) {
+    status = run.Explain(status);
     if (absl::IsCancelled(status)) return status;
     // Its folder goes with the sandbox.
     const std::string kept = KeepRestoreLog(runtime_directory_, run.directory());

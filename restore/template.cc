@@ -149,7 +149,12 @@ absl::StatusOr<CloneResult> Template::Fork(const CloneOptions& options) {
   RK_ASSIGN_OR_RETURN(auto channel, PacketSocketPair());
   result.phases.emplace_back("sandbox", phase.seconds());
   phase.Restart();
-  RK_RETURN_IF_ERROR(AskToFork(options, sandbox, channel.second.get(), group.get()));
+  absl::Status forked = AskToFork(options, sandbox, channel.second.get(), group.get());
+  if (group != nullptr) {
+    forked = ExplainLimits(forked, "forking a copy of the template (for which it needs one process more)",
+                           group->limits(), group->Events());
+  }
+  RK_RETURN_IF_ERROR(forked);
   channel.second.Reset();
   result.phases.emplace_back("fork", phase.seconds());
   phase.Restart();
