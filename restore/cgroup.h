@@ -51,6 +51,8 @@ class Cgroup {
   // That were set, together.
   const CgroupLimits& limits() const { return limits_; }
   LimitEvents Events() const;
+  // Where the memory controller has it (MemoryRoom).
+  const std::string& memory_folder() const { return folders_.front(); }
 
   // Where there are controllers for limits, in words. Changes nothing. Unimplemented: there are none, or not
   // all; PermissionDenied, FailedPrecondition: they can't be used. Each says what to do. `mounts`: of whom it

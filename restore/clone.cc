@@ -95,20 +95,19 @@ class CloneRun {
     if (group_ == nullptr) return absl::OkStatus();
     CgroupLimits memory;
     memory.memory_bytes = options_.limits.memory_bytes;
-    return group_->Set(memory);
+    return Annotate(group_->Set(memory), What());
   }
 
   // Whether it was for its limits.
   absl::Status Explain(const absl::Status& failure) const {
     if (group_ == nullptr || absl::IsCancelled(failure)) return failure;
-    return ExplainLimits(failure, absl::StrCat("restoring a copy of ", image_.info.reference),
-                         group_->limits(), group_->Events());
+    return ExplainLimits(failure, What(), group_->limits(), group_->Events());
   }
 
   // What one copy has for itself. Any time before it runs.
   absl::Status Personalize() {
     if (result_.channel.valid()) RK_RETURN_IF_ERROR(SayHello());
-    if (options_.limits.any()) RK_RETURN_IF_ERROR(group_->Set(options_.limits));
+    if (options_.limits.any()) RK_RETURN_IF_ERROR(Annotate(group_->Set(options_.limits), What()));
     if (!options_.name.empty() || !options_.binds.empty()) {
       RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds));
     }
@@ -122,7 +121,12 @@ class CloneRun {
         result_.channel.valid() ? std::max(options_.record, kLongestAnswer) : options_.record;
     PagerClient::AttachOptions attach{sandbox_.id(), options_.image, options_.fill, record,
                                       options_.timeline};
-    RK_ASSIGN_OR_RETURN(result_.lazy_pages, pager_.Attach(attach, listener_.get(), keeper.get()));
+    UniqueFd group;
+    if (group_ != nullptr) {
+      RK_ASSIGN_OR_RETURN(group, OpenFile(group_->memory_folder(), O_RDONLY | O_DIRECTORY));
+    }
+    RK_ASSIGN_OR_RETURN(result_.lazy_pages,
+                        pager_.Attach(attach, listener_.get(), keeper.get(), group.get()));
     EndPhase("attach");
     return absl::OkStatus();
   }
@@ -215,6 +219,8 @@ class CloneRun {
     return SendPacket(result_.channel.get(),
                       hello.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
+
+  std::string What() const { return absl::StrCat("restoring a copy of ", image_.info.reference); }
 
   void AddSpan(const char* name, int64_t begin_ns, std::map<std::string, int64_t> numbers = {}) {
     if (!options_.timeline) return;

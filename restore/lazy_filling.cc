@@ -18,6 +18,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/human_units.h"
 #include "base/status.h"
 #include "restore/lazy_clone.h"
 #include "restore/prefill_set.h"
@@ -71,6 +72,26 @@ absl::Status ForEachPiece(const std::vector<PrefillSet::Piece>& pieces,
 }
 
 }  // namespace
+
+absl::Status LazyClone::CheckRoomForAll() const {
+  uint64_t missing = 0;
+  for (const std::shared_ptr<LazyTask>& task : Tasks()) missing += task->missing();
+  const uint64_t left = options_.room->Left();
+  if (missing * kPageSize <= left) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("all of its memory is to be there before it runs (--fill eager), but ",
+                   FormatBytes(missing * kPageSize), " are missing and its limit leaves room for ",
+                   FormatBytes(left), ": give it more with --memory, or leave out --fill"));
+}
+
+bool LazyClone::TakeRoom(uint64_t pages) {
+  uint64_t left = prefill_room_.load(std::memory_order_relaxed);
+  do {
+    if (left == MemoryRoom::kUnlimited) return true;
+    if (left < pages * kPageSize) return false;
+  } while (!prefill_room_.compare_exchange_weak(left, left - pages * kPageSize, std::memory_order_relaxed));
+  return true;
+}
 
 absl::Status LazyClone::PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes) {
   std::vector<uint64_t> faults;
@@ -251,6 +272,7 @@ absl::Status LazyClone::PutSet(const PrefillSet& set) {
   return ForEachPiece(set.working_set(), [&](const PrefillSet::Piece& piece) -> absl::Status {
     auto task = tasks.find(piece.pid);
     if (task == tasks.end()) return absl::OkStatus();
+    if (!TakeRoom(piece.pages)) return absl::ResourceExhaustedError("no room for more of the working set");
     RK_RETURN_IF_ERROR(PutPages(*task->second, piece.number, piece.pages, piece.bytes));
     prefilled_.fetch_add(piece.pages, std::memory_order_relaxed);
     return absl::OkStatus();
@@ -303,10 +325,12 @@ absl::StatusOr<uint64_t> LazyClone::Prefill(const std::map<pid_t, UniqueFd>& pro
                  {"loaded_bytes", static_cast<int64_t>(loaded_in_bulk_.bytes - loaded_before)}});
   };
   if (options_.fill == Fill::kEager) {
+    RK_RETURN_IF_ERROR(CheckRoomForAll());
     absl::StatusOr<uint64_t> filled = FillAll();
     if (filled.ok()) recorded("all of its memory", *filled);
     return filled;
   }
+  prefill_room_ = options_.room->Left();
   absl::Status status = set == nullptr ? PutWorkingSet() : PutSet(*set);
   // Without memory for all of it, it has to do with what it touches.
   if (!status.ok() && !absl::IsResourceExhausted(status)) return status;
@@ -327,7 +351,9 @@ absl::Status LazyClone::PutWorkingSet() {
   pieces.reserve(set->size());
   for (const LazyImage::Piece& piece : *set) {
     auto task = tasks.find(piece.pid);
-    if (task != tasks.end()) pieces.push_back({task->second.get(), piece.run, piece.first, piece.pages});
+    if (task == tasks.end()) continue;
+    if (!TakeRoom(piece.pages)) break;
+    pieces.push_back({task->second.get(), piece.run, piece.first, piece.pages});
   }
   return PutPieces(pieces, kThreads, &prefilled_);
 }
@@ -371,7 +397,9 @@ bool LazyClone::FillSome() {
     }
   }
   if (!pieces.empty() && task->missing() > 0 && !task->Gone()) {
-    absl::Status status = PutInBackground(pieces);
+    // A part of the rest would only take the room that it needs for what it touches.
+    absl::Status status = CheckRoomForAll();
+    if (status.ok()) status = PutInBackground(pieces);
     if (absl::IsResourceExhausted(status)) {
       // It may do without: what it touches, it gets.
       absl::MutexLock lock(&mutex_);

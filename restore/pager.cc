@@ -110,7 +110,7 @@ class Client : public PagerSource {
   }
 
   absl::Status Attach(const Json& request, std::vector<UniqueFd>& descriptors, Json* answer) {
-    if (descriptors.size() != 2)
+    if (descriptors.size() != 2 && descriptors.size() != 3)
       return absl::InvalidArgumentError("attaching to the pager: sockets are missing");
     LazyCloneOptions options;
     options.id = request.at("clone");
@@ -118,6 +118,7 @@ class Client : public PagerSource {
     options.fill = fill == "never" ? Fill::kNever : fill == "eager" ? Fill::kEager : Fill::kIdle;
     options.record = absl::Milliseconds(request.at("record_ms").get<int64_t>());
     options.timeline = request.value("timeline", false);
+    if (descriptors.size() == 3) options.room = std::make_shared<const MemoryRoom>(std::move(descriptors[2]));
     const int64_t begin = MonotonicNanos();
     RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyImage> image, pager_.OpenImage(request.at("image")));
     *answer = {{"pages", image->pages()}};
