@@ -99,8 +99,10 @@ class CloneCall {
     v1::JobEvent event;
     RK_ASSIGN_OR_RETURN(RegisteredJob job, RegisterCopy(node_, call_.caller, std::move(clone), details, watch,
                                                         cancel_fd, event.mutable_started()));
-    if (auto pager = node_.clones().ConnectToPager(store_); pager.ok()) {
-      pager->Ready(event.started().instance()).IgnoreError();
+    if (event.started().ready_seconds() > 0) {
+      // Else its working set is what it touches in a time.
+      auto pager = node_.clones().ConnectToPager(store_);
+      if (pager.ok()) pager->Ready(event.started().instance()).IgnoreError();
     }
     const std::optional<v1::JobEvent> followed = timeline.Finish(event.started());
     absl::MutexLock lock(&mutex_);

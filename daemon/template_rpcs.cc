@@ -152,7 +152,8 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     RK_ASSIGN_OR_RETURN(RegisteredJob job, RegisterCopy(node, call.caller, *std::move(copy), details, watch,
                                                         monitor.cancel_fd(), event.mutable_started()));
     event.mutable_started()->set_forked(forked);
-    if (auto store = node.OpenStore(Node::Access::kRead); !forked && store.ok()) {
+    if (auto store = node.OpenStore(Node::Access::kRead);
+        !forked && event.started().ready_seconds() > 0 && store.ok()) {
       auto pager = node.clones().ConnectToPager(**store);
       if (pager.ok()) pager->Ready(event.started().instance()).IgnoreError();
     }

@@ -114,8 +114,8 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   absl::Status PutPieces(const std::vector<Piece>& pieces, size_t threads, std::atomic<uint64_t>* put);
   // ResourceExhausted: all that is missing is more than there is room for.
   absl::Status CheckRoomForAll() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // False: there is none for so many more pages before the job runs.
-  bool TakeRoom(uint64_t pages);
+  // How many of so many more pages there is room for before the job runs.
+  uint64_t TakeRoom(uint64_t pages);
   absl::Status PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes);
   // As PutPieces with all of what the pieces' frames have, by the background fill's threads.
   absl::Status PutInBackground(const std::vector<Piece>& pieces);

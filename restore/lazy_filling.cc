@@ -84,13 +84,13 @@ absl::Status LazyClone::CheckRoomForAll() const {
                    FormatBytes(left), ": give it more with --memory, or leave out --fill"));
 }
 
-bool LazyClone::TakeRoom(uint64_t pages) {
-  uint64_t left = prefill_room_.load(std::memory_order_relaxed);
+uint64_t LazyClone::TakeRoom(uint64_t pages) {
+  uint64_t left = prefill_room_.load(std::memory_order_relaxed), taken;
   do {
-    if (left == MemoryRoom::kUnlimited) return true;
-    if (left < pages * kPageSize) return false;
-  } while (!prefill_room_.compare_exchange_weak(left, left - pages * kPageSize, std::memory_order_relaxed));
-  return true;
+    if (left == MemoryRoom::kUnlimited) return pages;
+    taken = std::min(pages, left / kPageSize);
+  } while (!prefill_room_.compare_exchange_weak(left, left - taken * kPageSize, std::memory_order_relaxed));
+  return taken;
 }
 
 absl::Status LazyClone::PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes) {
@@ -272,10 +272,11 @@ absl::Status LazyClone::PutSet(const PrefillSet& set) {
   return ForEachPiece(set.working_set(), [&](const PrefillSet::Piece& piece) -> absl::Status {
     auto task = tasks.find(piece.pid);
     if (task == tasks.end()) return absl::OkStatus();
-    if (!TakeRoom(piece.pages)) return absl::ResourceExhaustedError("no room for more of the working set");
-    RK_RETURN_IF_ERROR(PutPages(*task->second, piece.number, piece.pages, piece.bytes));
-    prefilled_.fetch_add(piece.pages, std::memory_order_relaxed);
-    return absl::OkStatus();
+    const uint64_t pages = TakeRoom(piece.pages);
+    if (pages > 0) RK_RETURN_IF_ERROR(PutPages(*task->second, piece.number, pages, piece.bytes));
+    prefilled_.fetch_add(pages, std::memory_order_relaxed);
+    if (pages == piece.pages) return absl::OkStatus();
+    return absl::ResourceExhaustedError("no room for more of the working set");
   });
 }
 
@@ -352,8 +353,9 @@ absl::Status LazyClone::PutWorkingSet() {
   for (const LazyImage::Piece& piece : *set) {
     auto task = tasks.find(piece.pid);
     if (task == tasks.end()) continue;
-    if (!TakeRoom(piece.pages)) break;
-    pieces.push_back({task->second.get(), piece.run, piece.first, piece.pages});
+    const auto pages = static_cast<uint32_t>(TakeRoom(piece.pages));
+    if (pages > 0) pieces.push_back({task->second.get(), piece.run, piece.first, pages});
+    if (pages < piece.pages) break;
   }
   return PutPieces(pieces, kThreads, &prefilled_);
 }
