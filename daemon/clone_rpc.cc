@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
@@ -171,10 +172,7 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
       next = count;
     }
   };
-  std::vector<std::thread> helpers;
-  for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
+  InParallel(threads, [&](size_t) { work(); });
   monitor.Stop();
   // Nobody comes after this command.
   if (!node.options().daemon) node.clones().ForgetImages();

@@ -42,6 +42,8 @@ namespace {
 
 constexpr size_t kMostPrepared = 64;
 constexpr absl::Duration kLongestAnswer = absl::Seconds(30);
+// Of a sandbox that is being taken down.
+constexpr absl::Duration kLastWords = absl::Milliseconds(200);
 constexpr uint64_t kDefaultCacheBytes = uint64_t{1} << 30;
 
 // The steps of one clone, in the order in which Start() takes them.
@@ -98,9 +100,14 @@ class CloneRun {
     return Annotate(group_->Set(memory), What());
   }
 
-  // Whether it was for its limits.
-  absl::Status Explain(const absl::Status& failure) const {
-    if (group_ == nullptr || absl::IsCancelled(failure)) return failure;
+  // What else is known of why it failed: who takes a sandbox down takes CRIU with it, whose words do not
+  // tell.
+  absl::Status Explain(absl::Status failure) {
+    if (absl::IsCancelled(failure)) return failure;
+    if (std::string why = sandbox_.EndedBecause(kLastWords); !why.empty()) {
+      failure = absl::AbortedError(absl::StrCat(What(), ": ", why));
+    }
+    if (group_ == nullptr) return failure;
     return ExplainLimits(failure, What(), group_->limits(), group_->Events());
   }
 

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <map>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "restore/lazy_clone.h"
 #include "restore/prefill_set.h"
@@ -45,13 +45,10 @@ absl::Status WriteMemory(int memory, pid_t pid, uint64_t address, absl::Span<con
                      absl::StrFormat("writing the memory of process %d at %#x", pid, address));
 }
 
-// Calls part(i) for 0 <= i < threads, each on a thread of its own.
+// InParallel with results: the first error, if any.
 absl::Status OnThreads(size_t threads, const std::function<absl::Status(size_t i)>& part) {
   std::vector<absl::Status> results(threads);
-  std::vector<std::thread> helpers;
-  for (size_t i = 1; i < threads; ++i) helpers.emplace_back([&, i] { results[i] = part(i); });
-  results[0] = part(0);
-  for (std::thread& helper : helpers) helper.join();
+  InParallel(threads, [&](size_t i) { results[i] = part(i); });
   for (const absl::Status& result : results) RK_RETURN_IF_ERROR(result);
   return absl::OkStatus();
 }

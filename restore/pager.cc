@@ -52,7 +52,8 @@ class Client : public PagerSource {
     if (absl::IsUnavailable(packet.status())) return true;
     if (packet.ok() && !packet->has_value()) return false;
     Json answer = Json::object();
-    absl::Status status = packet.status();  // not well when there were no descriptors left for what came
+    absl::Status status = packet.status();
+    if (absl::IsResourceExhausted(status)) status = absl::ResourceExhaustedError(kNoDescriptors);
     if (status.ok()) {
       try {
         status = Handle(Json::parse((*packet)->bytes), (*packet)->descriptors, &answer);
@@ -172,11 +173,8 @@ class ClientListener : public PagerSource {
       const timeval patience{1, 0};
       ::setsockopt(accepted.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
       ReceivePacket(accepted.get()).status().IgnoreError();
-      const Json answer = {
-          {"error",
-           "the pager has no descriptors left (it holds some for each process whose memory is "
-           "missing): raise the limit (LimitNOFILE=, ulimit -n), or run fewer clones"},
-          {"code", static_cast<int>(absl::StatusCode::kResourceExhausted)}};
+      const Json answer = {{"error", kNoDescriptors},
+                           {"code", static_cast<int>(absl::StatusCode::kResourceExhausted)}};
       SendPacket(accepted.get(), answer.dump()).IgnoreError();
       accepted.Reset();
     }
