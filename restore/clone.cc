@@ -104,9 +104,8 @@ class CloneRun {
   // tell.
   absl::Status Explain(absl::Status failure) {
     if (absl::IsCancelled(failure)) return failure;
-    if (std::string why = sandbox_.EndedBecause(kLastWords); !why.empty()) {
-      failure = absl::AbortedError(absl::StrCat(What(), ": ", why));
-    }
+    std::string why = in_our_hands_ ? "" : sandbox_.EndedBecause(kLastWords);
+    if (!why.empty()) failure = absl::AbortedError(absl::StrCat(What(), ": ", why));
     if (group_ == nullptr) return failure;
     return ExplainLimits(failure, What(), group_->limits(), group_->Events());
   }
@@ -158,9 +157,11 @@ class CloneRun {
     if (options_.timeline) options.log_level = criu::kLogLevelWithStages;
     double prefill_seconds = 0;
     criu::RestoredTree tree;
+    in_our_hands_ = false;
     RK_RETURN_IF_ERROR(criu::RunRestoreOver(
         connection, options,
         [&](pid_t) -> absl::Status {
+          in_our_hands_ = true;
           Stopwatch watch;
           const int64_t begin = MonotonicNanos();
           std::vector<pid_t> pids;
@@ -183,7 +184,9 @@ class CloneRun {
             phase_.Restart();
             prefill_seconds = 0;
           }
-          return Personalize();
+          absl::Status personalized = Personalize();
+          in_our_hands_ = !personalized.ok();
+          return personalized;
         },
         options_.cancel_fd, &tree));
     root_ = tree.root;
@@ -244,6 +247,7 @@ class CloneRun {
   UniqueFd listener_;
   std::vector<std::pair<int, std::string>> inherited_;
   pid_t root_ = 0;
+  bool in_our_hands_ = true;  // and not in CRIU's
   CloneResult result_;
   Stopwatch total_, phase_;
   int64_t phase_begin_ns_ = MonotonicNanos();

@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -53,7 +55,6 @@ class Client : public PagerSource {
     if (packet.ok() && !packet->has_value()) return false;
     Json answer = Json::object();
     absl::Status status = packet.status();
-    if (absl::IsResourceExhausted(status)) status = absl::ResourceExhaustedError(kNoDescriptors);
     if (status.ok()) {
       try {
         status = Handle(Json::parse((*packet)->bytes), (*packet)->descriptors, &answer);
@@ -61,6 +62,11 @@ class Client : public PagerSource {
         status =
             absl::InvalidArgumentError(absl::StrCat("a request to the pager makes no sense: ", e.what()));
       }
+    }
+    // What came with it did not fit, or what it needs beyond that. It is closed again by now.
+    if (absl::IsResourceExhausted(status) &&
+        (!packet.ok() || absl::StrContains(status.message(), std::strerror(EMFILE)))) {
+      status = absl::ResourceExhaustedError(absl::StrCat(kNoDescriptors, ": ", status.message()));
     }
     if (!status.ok()) {
       answer = {{"error", std::string(status.message())}, {"code", static_cast<int>(status.code())}};
