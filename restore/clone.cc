@@ -174,6 +174,9 @@ class CloneRun {
           RK_ASSIGN_OR_RETURN(PagerClient::Prefilled prefilled,
                               pager_.Prefill(sandbox_.id(), pids, processes));
           result_.prefilled_pages = prefilled.pages;
+          // It may have ended by the time that anybody could look for it.
+          RK_ASSIGN_OR_RETURN(result_.root, PidOf(processes[0].get()));
+          result_.root_pidfd = std::move(processes[0]);
           result_.working_set_bytes = prefilled.settled_bytes;
           prefill_seconds = watch.seconds();
           AddSpan("working set", begin, {{"pages", static_cast<int64_t>(prefilled.pages)}});
@@ -200,9 +203,6 @@ class CloneRun {
   }
 
   absl::StatusOr<CloneResult> Finish() {
-    RK_ASSIGN_OR_RETURN(std::vector<UniqueFd> processes, sandbox_.OpenProcesses({root_}));
-    result_.root_pidfd = std::move(processes[0]);
-    RK_ASSIGN_OR_RETURN(result_.root, PidOf(result_.root_pidfd.get()));
     RK_RETURN_IF_ERROR(sandbox_.Watch(root_));
     result_.root_inside = root_;
     if (options_.template_instance) {
