@@ -1,28 +1,29 @@
-// Many small pieces of work that mostly wait, for a disk say, done by several threads at once.
+// Work that is shared by several threads and must be done where there can be no more threads too.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <thread>
-#include <vector>
+#include <functional>
 
 namespace rekindle {
 
-// Calls `work(i)` once for each i below `count`, from up to `most_threads` threads, the caller's among them;
-// returns when all are done.
+// Calls part(i) once for each i below `count` and returns when all have: part(0) on the calling thread, the
+// others on threads of their own. Where the kernel makes no more threads (a limit of processes is reached),
+// the remaining parts run on the calling thread, one after the other: so no part may wait for another one to
+// begin.
+void InParallel(size_t count, const std::function<void(size_t i)>& part);
+
+// Many small pieces of work that mostly wait, for a disk say: calls `work(i)` once for each i below `count`,
+// from up to `most_threads` threads.
 template <typename Work>
 void ForEachInParallel(size_t count, size_t most_threads, const Work& work) {
-  std::atomic<size_t> next{0};
-  auto run = [&] {
-    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) work(i);
-  };
-  // A thread costs as much as some dozens of such pieces that need not wait.
+  // A thread costs as much as some of them that need not wait.
   constexpr size_t kWorthAThread = 8;
-  std::vector<std::thread> helpers;
-  for (size_t i = 1; i < std::min(most_threads, count / kWorthAThread); ++i) helpers.emplace_back(run);
-  run();
-  for (std::thread& helper : helpers) helper.join();
+  std::atomic<size_t> next{0};
+  InParallel(std::max<size_t>(1, std::min(most_threads, count / kWorthAThread)), [&](size_t) {
+    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) work(i);
+  });
 }
 
 }  // namespace rekindle

@@ -328,6 +328,15 @@ const KnownFailure kSurroundings[] = {
      {"No space left on device", "Disk quota exceeded"},
      "There is no room for CRIU's files.",
      "Free some space, or use another folder for them."},
+    {"out-of-processes",
+     kOnBoth,
+     kCause,
+     StatusCode::kResourceExhausted,
+     {"fork: Resource temporarily unavailable", "Can't fork for *: Resource temporarily unavailable"},
+     "No more processes can be made: a limit is reached.",
+     "Raise it where it is, or end some: the cgroup's (pids.max; TasksMax= of rekindled's unit), the user's "
+     "(ulimit "
+     "-u), the kernel's (kernel.pid_max)."},
     {"out-of-memory",
      kOnBoth,
      kCause,

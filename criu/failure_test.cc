@@ -153,6 +153,11 @@ TEST(FailureTest, WordingTakenFromTheProgram) {
       {Operation::kRestore,
        "Error (criu/lsm.c:1): apparmor LSM specified but apparmor not supported by kernel", "lsm"},
       {Operation::kRestore, "Error (criu/mem.c:1): Unable to map: Cannot allocate memory", "out-of-memory"},
+      {Operation::kRestore, "Error (criu/util.c:1): fork: Resource temporarily unavailable",
+       "out-of-processes"},
+      {Operation::kRestore,
+       "Error (criu/cr-restore.c:1): Can't fork for 77: Resource temporarily unavailable",
+       "out-of-processes"},
   };
   for (const auto& test : cases) {
     SCOPED_TRACE(test.line);

@@ -75,6 +75,7 @@ absl::StatusOr<LazyPagesConnection::Event> LazyPagesConnection::Next() {
     event.what = Event::What::kClosed;
     return event;
   }
+  if ((message.msg_flags & MSG_CTRUNC) != 0) return ErrnoStatus(EMFILE, "taking a userfaultfd from CRIU");
   cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
     return absl::DataLossError(absl::StrCat("CRIU sent no userfaultfd for task ", word_));

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/parallel.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "daemon/call_monitor.h"
@@ -101,8 +102,10 @@ class CloneCall {
     v1::JobEvent event;
     RK_ASSIGN_OR_RETURN(RegisteredJob job, RegisterCopy(node_, call_.caller, std::move(clone), details, watch,
                                                         cancel_fd, event.mutable_started()));
-    if (auto pager = node_.clones().ConnectToPager(store_); pager.ok()) {
-      pager->Ready(event.started().instance()).IgnoreError();
+    if (event.started().ready_seconds() > 0) {
+      // Else its working set is what it touches in a time.
+      auto pager = node_.clones().ConnectToPager(store_);
+      if (pager.ok()) pager->Ready(event.started().instance()).IgnoreError();
     }
     const std::optional<v1::JobEvent> followed = timeline.Finish(event.started());
     {
@@ -176,10 +179,7 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
       next = count;
     }
   };
-  std::vector<std::thread> helpers;
-  for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
+  InParallel(threads, [&](size_t) { work(); });
   monitor.Stop();
   // Nobody comes after this command.
   if (!node.options().daemon) node.clones().ForgetImages();

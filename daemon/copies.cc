@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/proto_conversion.h"
@@ -26,7 +27,17 @@ struct Running {
 
   ExitState End(int control) {
     restore::SandboxEnd end = restore::ReadEnd(control, directory);
-    if (group && group->OutOfMemoryKills() > 0) end.why = "its processes used up its memory limit";
+    const restore::LimitEvents events = group ? group->Events() : restore::LimitEvents();
+    if (events.out_of_memory_kills > 0) {
+      end.why = absl::StrCat("its processes used up its memory limit of ",
+                             FormatBytes(group->limits().memory_bytes), " (--memory)");
+    }
+    if (events.refused_processes > 0) {
+      Log(LogLevel::kWarning,
+          absl::StrCat(kind, " ", instance, " was at its limit of ", group->limits().processes,
+                       " processes and threads (--processes): ", events.refused_processes,
+                       " more were refused"));
+    }
     if (!end.why.empty()) Log(LogLevel::kWarning, absl::StrCat(kind, " ", instance, " was ended: ", end.why));
     return end.exit;
   }

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@
 #include "base/human_units.h"
 #include "base/status.h"
 #include "criu/environment.h"
+#include "restore/clone_environment.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -121,7 +123,9 @@ v1::Check CheckGpus(gpu::JobMover& gpus, const std::string& proc_folder) {
 
 std::vector<v1::Check> ExamineMachine(Node& node) {
   std::vector<v1::Check> checks;
-  for (const criu::EnvironmentCheck& check : criu::CheckEnvironment(node.Criu())) {
+  std::vector<criu::EnvironmentCheck> found = criu::CheckEnvironment(node.Criu());
+  for (criu::EnvironmentCheck& check : restore::CheckCloneEnvironment()) found.push_back(std::move(check));
+  for (const criu::EnvironmentCheck& check : found) {
     v1::Check::Result result = check.ok         ? v1::Check::OK
                                : check.required ? v1::Check::MISSING
                                                 : v1::Check::WARNING;

@@ -2,6 +2,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -174,12 +176,24 @@ class GrpcService final : public v1::Rekindle::Service {
     return call;
   }
 
+  // The standard library throws where the kernel makes no more threads.
+  static grpc::Status Guarded(const std::function<absl::Status()>& work) {
+    try {
+      return ToGrpc(work());
+    } catch (const std::system_error& e) {
+      return ToGrpc(absl::ResourceExhaustedError(absl::StrCat(
+          "no thread could be made for this: ", e.code().message(),
+          ". Rekindle is at a limit of processes and threads: raise that of its cgroup (TasksMax= of "
+          "rekindled's unit, pids.max), of its user (ulimit -u), or kernel.pid_max, or end some")));
+    }
+  }
+
   template <typename Procedure, typename Request, typename Response>
   grpc::Status Unary(Procedure procedure, grpc::ServerContext* context, const Request* request,
                      Response* response) {
     absl::StatusOr<Call> call = MakeCall(context);
     if (!call.ok()) return ToGrpc(call.status());
-    return ToGrpc(procedure(node_, *call, *request, response));
+    return Guarded([&] { return procedure(node_, *call, *request, response); });
   }
 
   template <typename Procedure, typename Request, typename Event>
@@ -187,8 +201,9 @@ class GrpcService final : public v1::Rekindle::Service {
                       grpc::ServerWriter<Event>* writer) {
     absl::StatusOr<Call> call = MakeCall(context);
     if (!call.ok()) return ToGrpc(call.status());
-    return ToGrpc(
-        procedure(node_, *call, *request, [writer](const Event& event) { return writer->Write(event); }));
+    return Guarded([&] {
+      return procedure(node_, *call, *request, [writer](const Event& event) { return writer->Write(event); });
+    });
   }
 
   Node& node_;

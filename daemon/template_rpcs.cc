@@ -155,7 +155,8 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
                                                         monitor.cancel_fd(), event.mutable_started()));
     event.mutable_started()->set_forked(forked);
     if (forked && event.started().ready_seconds() > 0) record.instance->HasAnswered(root, options);
-    if (auto store = node.OpenStore(Node::Access::kRead); !forked && store.ok()) {
+    if (auto store = node.OpenStore(Node::Access::kRead);
+        !forked && event.started().ready_seconds() > 0 && store.ok()) {
       auto pager = node.clones().ConnectToPager(**store);
       if (pager.ok()) pager->Ready(event.started().instance()).IgnoreError();
     }

@@ -5,12 +5,12 @@
 #include <cstring>
 #include <map>
 #include <set>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "dedup_store/frame_loader.h"
 #include "dedup_store/image_reader.h"
@@ -215,12 +215,8 @@ class Checker {
         }
       }
     };
-    std::vector<std::thread> helpers;
-    for (size_t i = 1; i < std::min<size_t>(core_->threads(), pack.frames() / kFramesAtATime); ++i) {
-      helpers.emplace_back(work);
-    }
-    work();
-    for (std::thread& helper : helpers) helper.join();
+    const size_t threads = std::min<size_t>(core_->threads(), pack.frames() / kFramesAtATime);
+    InParallel(std::max<size_t>(threads, 1), [&](size_t) { work(); });
   }
 
   static absl::Status ReadFrame(const Pack& pack, uint32_t f, Sha256& sha, FrameLoader& loader) {

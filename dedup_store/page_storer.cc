@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <thread>
 
 #include "absl/base/call_once.h"
 #include "absl/strings/str_cat.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "dedup_store/frame_loader.h"
 #include "dedup_store/page_table.h"
@@ -231,10 +231,7 @@ absl::Status PageStorer::StoreAll(const ImageContent& content, PackWriter* write
     error.Update(status);
     stop = true;
   };
-  std::vector<std::thread> helpers;
-  for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work, workers[i].get());
-  work(workers[0].get());
-  for (std::thread& helper : helpers) helper.join();
+  InParallel(threads, [&](size_t i) { work(workers[i].get()); });
   RK_RETURN_IF_ERROR(error);
   for (const auto& worker : workers) {
     Place(*worker, own);

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <thread>
 
 #include "absl/synchronization/mutex.h"
+#include "base/parallel.h"
 
 namespace rekindle::store {
 
@@ -72,10 +72,7 @@ absl::Status RunReads(const PackPointers& packs, absl::Span<const PackRead> read
     }
   };
   size_t threads = std::min(max_threads, (reads.size() + 3) / 4);
-  std::vector<std::thread> helpers;
-  for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
+  InParallel(threads, [&](size_t) { work(); });
   return first_error;
 }
 

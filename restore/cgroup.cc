@@ -16,12 +16,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/file.h"
+#include "base/human_units.h"
 #include "base/status.h"
 
 namespace rekindle::restore {
@@ -38,8 +40,8 @@ struct Hierarchies {
   std::map<std::string, std::string> old;  // by controller
 };
 
-absl::StatusOr<Hierarchies> FindHierarchies() {
-  RK_ASSIGN_OR_RETURN(std::string mounts, ReadFile("/proc/self/mounts"));
+absl::StatusOr<Hierarchies> FindHierarchies(const std::string& mounts_file = "/proc/self/mounts") {
+  RK_ASSIGN_OR_RETURN(std::string mounts, ReadFile(mounts_file));
   Hierarchies found;
   for (absl::string_view line : absl::StrSplit(mounts, '\n')) {
     const std::vector<std::string> fields = absl::StrSplit(line, ' ');
@@ -107,6 +109,61 @@ void RemoveFolder(const std::string& folder) {
 
 }  // namespace
 
+absl::Status ExplainLimits(const absl::Status& failure, absl::string_view what, const CgroupLimits& limits,
+                           const LimitEvents& events) {
+  if (failure.ok()) return failure;
+  std::vector<std::string> reasons;
+  if (limits.memory_bytes > 0 && events.out_of_memory_kills > 0) {
+    reasons.push_back(absl::StrCat("it needs more memory than its limit of ",
+                                   FormatBytes(limits.memory_bytes), ": give it more with --memory"));
+  }
+  if (limits.processes > 0 && events.refused_processes > 0) {
+    reasons.push_back(absl::StrCat("it needs more processes and threads than its limit of ", limits.processes,
+                                   ": allow it more with --processes"));
+  }
+  if (reasons.empty()) return failure;
+  return absl::ResourceExhaustedError(
+      absl::StrCat(what, ": ", absl::StrJoin(reasons, "; "), ". What came of it: ", failure.message()));
+}
+
+absl::StatusOr<std::string> Cgroup::Examine(const std::string& mounts) {
+  RK_ASSIGN_OR_RETURN(Hierarchies hierarchies, FindHierarchies(mounts));
+  auto writable = [](const std::string& folder) -> absl::Status {
+    if (::access(folder.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
+    return absl::PermissionDeniedError(absl::StrCat(
+        folder, " can't be written: run as root, and in a container mount its cgroups writable"));
+  };
+  if (!hierarchies.unified.empty()) {
+    const std::string& root = hierarchies.unified;
+    RK_RETURN_IF_ERROR(writable(root));
+    // Below the machine's own root the kernel hands controllers down only from groups without processes.
+    auto enabled = ReadFile(absl::StrCat(root, "/cgroup.subtree_control"));
+    auto processes = ReadFile(absl::StrCat(root, "/cgroup.procs"));
+    const std::set<std::string> there = absl::StrSplit(absl::StripAsciiWhitespace(enabled.value_or("")), ' ');
+    const bool handed_down = std::all_of(std::begin(kControllers), std::end(kControllers),
+                                         [&](const char* c) { return there.count(c) > 0; });
+    if (!handed_down && PathExists(absl::StrCat(root, "/cgroup.type")) && !processes.value_or("").empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          root,
+          " has processes in it, so its controllers can't be handed down: move them into a group below it, "
+          "and write '+memory +cpu +pids' to its cgroup.subtree_control"));
+    }
+    return absl::StrCat("cgroup v2 at ", root);
+  }
+  std::vector<std::string> folders;
+  for (const char* controller : kControllers) {
+    auto found = hierarchies.old.find(controller);
+    if (found == hierarchies.old.end()) {
+      return absl::UnimplementedError(absl::StrCat(
+          "no cgroup hierarchy has the controller '", controller,
+          "': mount cgroup2 with it on /sys/fs/cgroup (the kernel's cgroup_disable= must not name it)"));
+    }
+    RK_RETURN_IF_ERROR(writable(found->second));
+    folders.push_back(found->second);
+  }
+  return absl::StrCat("cgroup v1: ", absl::StrJoin(folders, ", "));
+}
+
 absl::StatusOr<std::unique_ptr<Cgroup>> Cgroup::Make() {
   RK_ASSIGN_OR_RETURN(Hierarchies hierarchies, FindHierarchies());
   std::unique_ptr<Cgroup> group(new Cgroup());
@@ -157,9 +214,19 @@ absl::Status Cgroup::Set(const CgroupLimits& limits) {
         absl::StrCat("limiting a sandbox: its cgroup has no ", unified_ ? in_unified : in_old));
   };
   if (limits.memory_bytes > 0) {
-    RK_RETURN_IF_ERROR(set("memory.max", "memory.limit_in_bytes", absl::StrCat(limits.memory_bytes)));
+    limits_.memory_bytes = limits.memory_bytes;
+    absl::Status status = set("memory.max", "memory.limit_in_bytes", absl::StrCat(limits.memory_bytes));
+    // The unified hierarchy takes any limit, and kills.
+    if (!status.ok() && MemoryInUse() > limits.memory_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat("its processes have ", FormatBytes(MemoryInUse()),
+                                                       " of memory before they run, more than its limit of ",
+                                                       FormatBytes(limits.memory_bytes),
+                                                       ": give it more with --memory"));
+    }
+    RK_RETURN_IF_ERROR(status);
   }
   if (limits.cpus > 0) {
+    limits_.cpus = limits.cpus;
     const int64_t quota = std::llround(limits.cpus * kPeriodMicroseconds);
     if (unified_) {
       RK_RETURN_IF_ERROR(set("cpu.max", "", absl::StrCat(quota, " ", kPeriodMicroseconds)));
@@ -168,7 +235,10 @@ absl::Status Cgroup::Set(const CgroupLimits& limits) {
       RK_RETURN_IF_ERROR(set("", "cpu.cfs_quota_us", absl::StrCat(quota)));
     }
   }
-  if (limits.processes > 0) RK_RETURN_IF_ERROR(set("pids.max", "pids.max", absl::StrCat(limits.processes)));
+  if (limits.processes > 0) {
+    limits_.processes = limits.processes;
+    RK_RETURN_IF_ERROR(set("pids.max", "pids.max", absl::StrCat(limits.processes)));
+  }
   return absl::OkStatus();
 }
 
@@ -178,21 +248,24 @@ std::vector<int> Cgroup::processes() const {
   return descriptors;
 }
 
-uint64_t Cgroup::OutOfMemoryKills() const {
+uint64_t Cgroup::MemoryInUse() const {
   for (const std::string& folder : folders_) {
-    auto kills =
-        NumberIn(absl::StrCat(folder, unified_ ? "/memory.events" : "/memory.oom_control"), "oom_kill");
-    if (kills) return *kills;
+    auto bytes = NumberIn(absl::StrCat(folder, unified_ ? "/memory.current" : "/memory.usage_in_bytes"), "");
+    if (bytes) return *bytes;
   }
   return 0;
 }
 
-uint64_t Cgroup::RefusedProcesses() const {
-  for (const std::string& folder : folders_) {
-    auto refused = NumberIn(absl::StrCat(folder, "/pids.events"), "max");
-    if (refused) return *refused;
-  }
-  return 0;
+LimitEvents Cgroup::Events() const {
+  auto count = [this](const char* in_unified, const char* in_old, absl::string_view key) -> uint64_t {
+    for (const std::string& folder : folders_) {
+      auto number = NumberIn(absl::StrCat(folder, "/", unified_ ? in_unified : in_old), key);
+      if (number) return *number;
+    }
+    return 0;
+  };
+  return {count("memory.events", "memory.oom_control", "oom_kill"),
+          count("pids.events", "pids.events", "max")};
 }
 
 void Cgroup::RemoveLeftovers() {

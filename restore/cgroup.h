@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::restore {
@@ -20,6 +21,18 @@ struct CgroupLimits {
   bool any() const { return memory_bytes > 0 || cpus > 0 || processes > 0; }
 };
 
+// How often the kernel has enforced a group's limits.
+struct LimitEvents {
+  uint64_t out_of_memory_kills = 0;
+  uint64_t refused_processes = 0;
+};
+
+// Why `what` ("restoring a copy of web:v1") has failed within `limits`: a ResourceExhausted that names the
+// limit that was reached, the option that raises it, and what `failure` says of its consequence. Where none
+// was reached it is `failure`.
+absl::Status ExplainLimits(const absl::Status& failure, absl::string_view what, const CgroupLimits& limits,
+                           const LimitEvents& events);
+
 // Owned by one thread at a time.
 class Cgroup {
  public:
@@ -30,19 +43,28 @@ class Cgroup {
   Cgroup(const Cgroup&) = delete;
   Cgroup& operator=(const Cgroup&) = delete;
 
+  // ResourceExhausted: its processes have more memory already. Those of `limits` that are none stay as they
+  // are.
   absl::Status Set(const CgroupLimits& limits);
   // Open cgroup.procs files: who writes "0" into each is in it.
   std::vector<int> processes() const;
-  // How many of its processes the kernel has killed because the memory limit was reached.
-  uint64_t OutOfMemoryKills() const;
-  // How often a process or thread could not be made because of the limit.
-  uint64_t RefusedProcesses() const;
+  // That were set, together.
+  const CgroupLimits& limits() const { return limits_; }
+  LimitEvents Events() const;
+  // Where the memory controller has it (MemoryRoom).
+  const std::string& memory_folder() const { return folders_.front(); }
 
+  // Where there are controllers for limits, in words. Changes nothing. Unimplemented: there are none, or not
+  // all; PermissionDenied, FailedPrecondition: they can't be used. Each says what to do. `mounts`: of whom it
+  // is asked.
+  static absl::StatusOr<std::string> Examine(const std::string& mounts = "/proc/self/mounts");
   // Removes the groups that dead Rekindles have left empty.
   static void RemoveLeftovers();
 
  private:
   Cgroup() = default;
+  uint64_t MemoryInUse() const;
+  CgroupLimits limits_;
   bool unified_ = false;
   std::vector<std::string> folders_;  // memory, cpu, pids (v1), or the one (v2)
   std::vector<UniqueFd> processes_;

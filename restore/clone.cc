@@ -24,6 +24,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/packet_socket.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "base/unix_socket.h"
 #include "criu/image_files.h"
@@ -42,6 +43,8 @@ namespace {
 
 constexpr size_t kMostPrepared = 64;
 constexpr absl::Duration kLongestAnswer = absl::Seconds(30);
+// Of a sandbox that is being taken down.
+constexpr absl::Duration kLastWords = absl::Milliseconds(200);
 constexpr uint64_t kDefaultCacheBytes = uint64_t{1} << 30;
 
 // The steps of one clone, in the order in which Start() takes them.
@@ -90,10 +93,28 @@ class CloneRun {
     return absl::OkStatus();
   }
 
+  // So that making it takes no more either. The other limits would only hold that up.
+  absl::Status LimitMemory() {
+    if (group_ == nullptr) return absl::OkStatus();
+    CgroupLimits memory;
+    memory.memory_bytes = options_.limits.memory_bytes;
+    return Annotate(group_->Set(memory), What());
+  }
+
+  // What else is known of why it failed: who takes a sandbox down takes CRIU with it, whose words do not
+  // tell.
+  absl::Status Explain(absl::Status failure) {
+    if (absl::IsCancelled(failure)) return failure;
+    std::string why = in_our_hands_ ? "" : sandbox_.EndedBecause(kLastWords);
+    if (!why.empty()) failure = absl::AbortedError(absl::StrCat(What(), ": ", why));
+    if (group_ == nullptr) return failure;
+    return ExplainLimits(failure, What(), group_->limits(), group_->Events());
+  }
+
   // What one copy has for itself. Any time before it runs.
   absl::Status Personalize() {
     if (result_.channel.valid()) RK_RETURN_IF_ERROR(SayHello());
-    if (options_.limits.any()) RK_RETURN_IF_ERROR(group_->Set(options_.limits));
+    if (options_.limits.any()) RK_RETURN_IF_ERROR(Annotate(group_->Set(options_.limits), What()));
     if (!options_.name.empty() || !options_.binds.empty()) {
       RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds));
     }
@@ -107,7 +128,12 @@ class CloneRun {
         result_.channel.valid() ? std::max(options_.record, kLongestAnswer) : options_.record;
     PagerClient::AttachOptions attach{sandbox_.id(), options_.image, options_.fill, record,
                                       options_.timeline};
-    RK_ASSIGN_OR_RETURN(result_.lazy_pages, pager_.Attach(attach, listener_.get(), keeper.get()));
+    UniqueFd group;
+    if (group_ != nullptr) {
+      RK_ASSIGN_OR_RETURN(group, OpenFile(group_->memory_folder(), O_RDONLY | O_DIRECTORY));
+    }
+    RK_ASSIGN_OR_RETURN(result_.lazy_pages,
+                        pager_.Attach(attach, listener_.get(), keeper.get(), group.get()));
     EndPhase("attach");
     return absl::OkStatus();
   }
@@ -132,9 +158,11 @@ class CloneRun {
     if (options_.timeline) options.log_level = criu::kLogLevelWithStages;
     double prefill_seconds = 0;
     criu::RestoredTree tree;
+    in_our_hands_ = false;
     RK_RETURN_IF_ERROR(criu::RunRestoreOver(
         connection, options,
         [&](pid_t) -> absl::Status {
+          in_our_hands_ = true;
           Stopwatch watch;
           const int64_t begin = MonotonicNanos();
           std::vector<pid_t> pids;
@@ -147,6 +175,9 @@ class CloneRun {
           RK_ASSIGN_OR_RETURN(PagerClient::Prefilled prefilled,
                               pager_.Prefill(sandbox_.id(), pids, processes));
           result_.prefilled_pages = prefilled.pages;
+          // It may have ended by the time that anybody could look for it.
+          RK_ASSIGN_OR_RETURN(result_.root, PidOf(processes[0].get()));
+          result_.root_pidfd = std::move(processes[0]);
           result_.working_set_bytes = prefilled.settled_bytes;
           prefill_seconds = watch.seconds();
           AddSpan("working set", begin, {{"pages", static_cast<int64_t>(prefilled.pages)}});
@@ -157,7 +188,9 @@ class CloneRun {
             phase_.Restart();
             prefill_seconds = 0;
           }
-          return Personalize();
+          absl::Status personalized = Personalize();
+          in_our_hands_ = !personalized.ok();
+          return personalized;
         },
         options_.cancel_fd, &tree));
     root_ = tree.root;
@@ -171,9 +204,6 @@ class CloneRun {
   }
 
   absl::StatusOr<CloneResult> Finish() {
-    RK_ASSIGN_OR_RETURN(std::vector<UniqueFd> processes, sandbox_.OpenProcesses({root_}));
-    result_.root_pidfd = std::move(processes[0]);
-    RK_ASSIGN_OR_RETURN(result_.root, PidOf(result_.root_pidfd.get()));
     RK_RETURN_IF_ERROR(sandbox_.Watch(root_));
     result_.root_inside = root_;
     if (options_.template_instance) {
@@ -201,6 +231,8 @@ class CloneRun {
                       hello.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
 
+  std::string What() const { return absl::StrCat("restoring a copy of ", image_.info.reference); }
+
   void AddSpan(const char* name, int64_t begin_ns, std::map<std::string, int64_t> numbers = {}) {
     if (!options_.timeline) return;
     result_.timeline.push_back(SpanSince(begin_ns, "rekindle", "restore", name, std::move(numbers)));
@@ -216,6 +248,7 @@ class CloneRun {
   UniqueFd listener_;
   std::vector<std::pair<int, std::string>> inherited_;
   pid_t root_ = 0;
+  bool in_our_hands_ = true;  // and not in CRIU's
   CloneResult result_;
   Stopwatch total_, phase_;
   int64_t phase_begin_ns_ = MonotonicNanos();
@@ -259,6 +292,18 @@ absl::StatusOr<FileIdentities> CheckPrograms(const store::ImageReader& image) {
   return FileIdentities::Check(parsed);
 }
 
+// Those that it begins with count, and nothing but a fork is ever refused for their limit.
+absl::Status CheckProcesses(const PreparedImage& image, const CgroupLimits& limits) {
+  size_t count = 0;
+  for (const criu::PstreeEntry& task : image.directory->tree())
+    count += std::max<size_t>(task.threads.size(), 1);
+  if (limits.processes == 0 || count <= limits.processes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("restoring a copy of ", image.info.reference, ": it has ", count,
+                   " processes and threads from the start, more than its limit of ", limits.processes,
+                   ": allow it ", count, " or more with --processes"));
+}
+
 absl::StatusOr<bool> MayStandBy(const store::ImageReader& image, const v1::JobManifest& manifest) {
   if (manifest.control_sockets().empty()) return false;
   for (const store::ObjectInfo& object : image.objects()) {
@@ -290,6 +335,7 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
   if (!prepared_before) {
     RK_ASSIGN_OR_RETURN(image, PrepareFirst(store, criu, options.image, &prefetch));
   }
+  RK_RETURN_IF_ERROR(CheckProcesses(*image, options.limits));
   Span preparing = SpanSince(begin, "rekindle", "restore", "prepare", {{"kept", prepared_before ? 1 : 0}});
   const double prepare = watch.seconds();
   StandbyPool* standby = image->may_stand_by && MayStandBy(options) ? Standby(store, criu) : nullptr;
@@ -317,9 +363,11 @@ absl::StatusOr<CloneResult> CloneStarter::Make(const PreparedImage& image, const
   Span connected = SpanSince(connecting, "rekindle", "restore", "reaching the pager");
   CloneRun run(image, kind, options, std::move(pager));
   RK_RETURN_IF_ERROR(run.TakeSandbox(*pool));
-  absl::Status status = run.AttachPager();
+  absl::Status status = park ? absl::OkStatus() : run.LimitMemory();
+  if (status.ok()) status = run.AttachPager();
   if (status.ok()) status = run.RunCriu(park);
   if (!status.ok()) {
+    status = run.Explain(status);
     if (absl::IsCancelled(status)) return status;
     // Its folder goes with the sandbox.
     const std::string kept = KeepRestoreLog(runtime_directory_, run.directory());
@@ -479,13 +527,16 @@ std::shared_ptr<const PreparedImage> CloneStarter::Prepared(const std::string& i
 absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::PrepareFirst(
     store::Store& store, const criu::Installation& criu, const std::string& image,
     std::optional<FilePrefetch>* prefetch) {
-  // What fails here fails again where it is needed, and is told there.
-  std::thread others([&] {
-    Pool(criu).status().IgnoreError();
-    ConnectToPager(store).status().IgnoreError();
+  absl::StatusOr<std::shared_ptr<const PreparedImage>> prepared;
+  InParallel(2, [&](size_t part) {
+    if (part == 0) {
+      prepared = Prepare(store, criu, image, prefetch);
+    } else {
+      // What fails here fails again where it is needed, and is told there.
+      Pool(criu).status().IgnoreError();
+      ConnectToPager(store).status().IgnoreError();
+    }
   });
-  auto prepared = Prepare(store, criu, image, prefetch);
-  others.join();
   return prepared;
 }
 

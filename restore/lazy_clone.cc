@@ -101,7 +101,13 @@ void LazyClone::Watch(std::shared_ptr<PagerSource> source) {
 
 bool LazyClone::OnListener() {
   UniqueFd accepted(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!accepted.valid()) return errno == EINTR || errno == EAGAIN;
+  if (!accepted.valid()) {
+    if (errno == EINTR || errno == EAGAIN) return true;
+    // CRIU would wait for ever.
+    Fail(errno == EMFILE || errno == ENFILE ? absl::ResourceExhaustedError(kNoDescriptors)
+                                            : ErrnoStatus(errno, "taking CRIU's connection"));
+    return false;
+  }
   connection_.emplace(std::move(accepted));
   Watch(std::make_shared<Connection>(shared_from_this(), connection_->fd()));
   return false;  // CRIU connects once
@@ -111,7 +117,8 @@ bool LazyClone::OnConnection() {
   for (;;) {
     auto event = connection_->Next();
     if (!event.ok()) {
-      Fail(event.status());
+      Fail(absl::IsResourceExhausted(event.status()) ? absl::ResourceExhaustedError(kNoDescriptors)
+                                                     : event.status());
       return false;
     }
     using What = criu::LazyPagesConnection::Event::What;

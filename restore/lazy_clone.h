@@ -19,6 +19,7 @@
 #include "restore/frame_cache.h"
 #include "restore/lazy_image.h"
 #include "restore/lazy_task.h"
+#include "restore/memory_room.h"
 #include "restore/pager.h"
 #include "restore/pager_record.h"
 
@@ -31,6 +32,7 @@ struct LazyCloneOptions {
   Fill fill = Fill::kIdle;
   absl::Duration record = absl::Seconds(1);  // after it runs, if it does not tell that it is ready
   bool timeline = false;                     // keep one
+  std::shared_ptr<const MemoryRoom> room = std::make_shared<const MemoryRoom>();
 };
 
 // Thread-safe.
@@ -110,6 +112,10 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
       absl::Span<const store::FrameId> frames, size_t threads,
       const std::function<absl::Status(size_t i, absl::Span<const std::byte> frame)>& use);
   absl::Status PutPieces(const std::vector<Piece>& pieces, size_t threads, std::atomic<uint64_t>* put);
+  // ResourceExhausted: all that is missing is more than there is room for.
+  absl::Status CheckRoomForAll() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // How many of so many more pages there is room for before the job runs.
+  uint64_t TakeRoom(uint64_t pages);
   absl::Status PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes);
   // As PutPieces with all of what the pieces' frames have, by the background fill's threads.
   absl::Status PutInBackground(const std::vector<Piece>& pieces);
@@ -122,6 +128,8 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   std::optional<criu::LazyPagesConnection> connection_;  // made by OnListener, used by OnConnection
 
   std::atomic<uint64_t> faults_{0}, zero_faults_{0}, prefilled_{0}, filled_{0};
+  std::atomic<uint64_t> prefill_room_{
+      MemoryRoom::kUnlimited};  // bytes, what is counted down while it stands still
   PagerRecord record_;
   PagerRecord::Loaded loaded_in_bulk_;
   std::atomic<uint64_t> loaded_by_faults_{0};  // bytes

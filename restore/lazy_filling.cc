@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <map>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +17,8 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/human_units.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "restore/lazy_clone.h"
 #include "restore/prefill_set.h"
@@ -44,13 +45,10 @@ absl::Status WriteMemory(int memory, pid_t pid, uint64_t address, absl::Span<con
                      absl::StrFormat("writing the memory of process %d at %#x", pid, address));
 }
 
-// Calls part(i) for 0 <= i < threads, each on a thread of its own.
+// InParallel with results: the first error, if any.
 absl::Status OnThreads(size_t threads, const std::function<absl::Status(size_t i)>& part) {
   std::vector<absl::Status> results(threads);
-  std::vector<std::thread> helpers;
-  for (size_t i = 1; i < threads; ++i) helpers.emplace_back([&, i] { results[i] = part(i); });
-  results[0] = part(0);
-  for (std::thread& helper : helpers) helper.join();
+  InParallel(threads, [&](size_t i) { results[i] = part(i); });
   for (const absl::Status& result : results) RK_RETURN_IF_ERROR(result);
   return absl::OkStatus();
 }
@@ -71,6 +69,26 @@ absl::Status ForEachPiece(const std::vector<PrefillSet::Piece>& pieces,
 }
 
 }  // namespace
+
+absl::Status LazyClone::CheckRoomForAll() const {
+  uint64_t missing = 0;
+  for (const std::shared_ptr<LazyTask>& task : Tasks()) missing += task->missing();
+  const uint64_t left = options_.room->Left();
+  if (missing * kPageSize <= left) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("all of its memory is to be there before it runs (--fill eager), but ",
+                   FormatBytes(missing * kPageSize), " are missing and its limit leaves room for ",
+                   FormatBytes(left), ": give it more with --memory, or leave out --fill"));
+}
+
+uint64_t LazyClone::TakeRoom(uint64_t pages) {
+  uint64_t left = prefill_room_.load(std::memory_order_relaxed), taken;
+  do {
+    if (left == MemoryRoom::kUnlimited) return pages;
+    taken = std::min(pages, left / kPageSize);
+  } while (!prefill_room_.compare_exchange_weak(left, left - taken * kPageSize, std::memory_order_relaxed));
+  return taken;
+}
 
 absl::Status LazyClone::PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes) {
   std::vector<uint64_t> faults;
@@ -256,9 +274,11 @@ absl::Status LazyClone::PutSet(const PrefillSet& set) {
   return ForEachPiece(set.working_set(), [&](const PrefillSet::Piece& piece) -> absl::Status {
     auto task = tasks.find(piece.pid);
     if (task == tasks.end()) return absl::OkStatus();
-    RK_RETURN_IF_ERROR(PutPages(*task->second, piece.number, piece.pages, piece.bytes));
-    prefilled_.fetch_add(piece.pages, std::memory_order_relaxed);
-    return absl::OkStatus();
+    const uint64_t pages = TakeRoom(piece.pages);
+    if (pages > 0) RK_RETURN_IF_ERROR(PutPages(*task->second, piece.number, pages, piece.bytes));
+    prefilled_.fetch_add(pages, std::memory_order_relaxed);
+    if (pages == piece.pages) return absl::OkStatus();
+    return absl::ResourceExhaustedError("no room for more of the working set");
   });
 }
 
@@ -308,10 +328,12 @@ absl::StatusOr<uint64_t> LazyClone::Prefill(const std::map<pid_t, UniqueFd>& pro
                  {"loaded_bytes", static_cast<int64_t>(loaded_in_bulk_.bytes - loaded_before)}});
   };
   if (options_.fill == Fill::kEager) {
+    RK_RETURN_IF_ERROR(CheckRoomForAll());
     absl::StatusOr<uint64_t> filled = FillAll();
     if (filled.ok()) recorded("all of its memory", *filled);
     return filled;
   }
+  prefill_room_ = options_.room->Left();
   absl::Status status = set == nullptr ? PutWorkingSet() : PutSet(*set);
   // Without memory for all of it, it has to do with what it touches.
   if (!status.ok() && !absl::IsResourceExhausted(status)) return status;
@@ -332,7 +354,10 @@ absl::Status LazyClone::PutWorkingSet() {
   pieces.reserve(set->size());
   for (const LazyImage::Piece& piece : *set) {
     auto task = tasks.find(piece.pid);
-    if (task != tasks.end()) pieces.push_back({task->second.get(), piece.run, piece.first, piece.pages});
+    if (task == tasks.end()) continue;
+    const auto pages = static_cast<uint32_t>(TakeRoom(piece.pages));
+    if (pages > 0) pieces.push_back({task->second.get(), piece.run, piece.first, pages});
+    if (pages < piece.pages) break;
   }
   return PutPieces(pieces, kThreads, &prefilled_);
 }
@@ -376,7 +401,9 @@ bool LazyClone::FillSome() {
     }
   }
   if (!pieces.empty() && task->missing() > 0 && !task->Gone()) {
-    absl::Status status = PutInBackground(pieces);
+    // A part of the rest would only take the room that it needs for what it touches.
+    absl::Status status = CheckRoomForAll();
+    if (status.ok()) status = PutInBackground(pieces);
     if (absl::IsResourceExhausted(status)) {
       // It may do without: what it touches, it gets.
       absl::MutexLock lock(&mutex_);

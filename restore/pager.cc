@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -52,7 +54,7 @@ class Client : public PagerSource {
     if (absl::IsUnavailable(packet.status())) return true;
     if (packet.ok() && !packet->has_value()) return false;
     Json answer = Json::object();
-    absl::Status status = packet.status();  // not well when there were no descriptors left for what came
+    absl::Status status = packet.status();
     if (status.ok()) {
       try {
         status = Handle(Json::parse((*packet)->bytes), (*packet)->descriptors, &answer);
@@ -60,6 +62,11 @@ class Client : public PagerSource {
         status =
             absl::InvalidArgumentError(absl::StrCat("a request to the pager makes no sense: ", e.what()));
       }
+    }
+    // What came with it did not fit, or what it needs beyond that. It is closed again by now.
+    if (absl::IsResourceExhausted(status) &&
+        (!packet.ok() || absl::StrContains(status.message(), std::strerror(EMFILE)))) {
+      status = absl::ResourceExhaustedError(absl::StrCat(kNoDescriptors, ": ", status.message()));
     }
     if (!status.ok()) {
       answer = {{"error", std::string(status.message())}, {"code", static_cast<int>(status.code())}};
@@ -110,7 +117,7 @@ class Client : public PagerSource {
   }
 
   absl::Status Attach(const Json& request, std::vector<UniqueFd>& descriptors, Json* answer) {
-    if (descriptors.size() != 2)
+    if (descriptors.size() != 2 && descriptors.size() != 3)
       return absl::InvalidArgumentError("attaching to the pager: sockets are missing");
     LazyCloneOptions options;
     options.id = request.at("clone");
@@ -118,6 +125,7 @@ class Client : public PagerSource {
     options.fill = fill == "never" ? Fill::kNever : fill == "eager" ? Fill::kEager : Fill::kIdle;
     options.record = absl::Milliseconds(request.at("record_ms").get<int64_t>());
     options.timeline = request.value("timeline", false);
+    if (descriptors.size() == 3) options.room = std::make_shared<const MemoryRoom>(std::move(descriptors[2]));
     const int64_t begin = MonotonicNanos();
     RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyImage> image, pager_.OpenImage(request.at("image")));
     *answer = {{"pages", image->pages()}};
@@ -171,11 +179,8 @@ class ClientListener : public PagerSource {
       const timeval patience{1, 0};
       ::setsockopt(accepted.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
       ReceivePacket(accepted.get()).status().IgnoreError();
-      const Json answer = {
-          {"error",
-           "the pager has no descriptors left (it holds some for each process whose memory is "
-           "missing): raise the limit (LimitNOFILE=, ulimit -n), or run fewer clones"},
-          {"code", static_cast<int>(absl::StatusCode::kResourceExhausted)}};
+      const Json answer = {{"error", kNoDescriptors},
+                           {"code", static_cast<int>(absl::StatusCode::kResourceExhausted)}};
       SendPacket(accepted.get(), answer.dump()).IgnoreError();
       accepted.Reset();
     }

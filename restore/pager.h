@@ -29,6 +29,12 @@
 
 namespace rekindle::restore {
 
+// What helps where the pager has none.
+inline constexpr char kNoDescriptors[] =
+    "the pager has no descriptors left (it holds some for each process whose memory is missing): raise the "
+    "limit "
+    "(LimitNOFILE=, ulimit -n), or run fewer clones";
+
 // Of threads whose work nobody waits for.
 inline constexpr int kBackgroundNice = 19;
 

@@ -90,14 +90,17 @@ absl::StatusOr<Packet> PagerClient::Ask(const std::string& request, const std::v
   return *std::move(answer);
 }
 
-absl::StatusOr<uint64_t> PagerClient::Attach(const AttachOptions& options, int listener, int keeper) {
+absl::StatusOr<uint64_t> PagerClient::Attach(const AttachOptions& options, int listener, int keeper,
+                                             int memory_group) {
   const Json request = {{"do", "attach"},
                         {"clone", options.clone},
                         {"image", options.image},
                         {"fill", options.fill},
                         {"record_ms", absl::ToInt64Milliseconds(options.record)},
                         {"timeline", options.timeline}};
-  RK_ASSIGN_OR_RETURN(Packet answer, Ask(request.dump(), {listener, keeper}));
+  std::vector<int> descriptors = {listener, keeper};
+  if (memory_group >= 0) descriptors.push_back(memory_group);
+  RK_ASSIGN_OR_RETURN(Packet answer, Ask(request.dump(), descriptors));
   return Json::parse(answer.bytes).value("pages", uint64_t{0});
 }
 

@@ -32,7 +32,8 @@ class PagerClient {
   static absl::StatusOr<PagerClient> ConnectToRunning(const PagerPlace& place);
 
   // From now on CRIU's lazy restore of `image` on the socket `listener` is served. `keeper` is the sandbox's.
-  // Returns how many pages will come in while the job runs.
+  // `memory_group`: the folder of the cgroup that limits its memory; -1: none. Returns how many pages will
+  // come in while the job runs.
   struct AttachOptions {
     std::string clone;  // its sandbox
     std::string image;
@@ -40,7 +41,7 @@ class PagerClient {
     absl::Duration record;
     bool timeline = false;  // keep one: see Timeline()
   };
-  absl::StatusOr<uint64_t> Attach(const AttachOptions& options, int listener, int keeper);
+  absl::StatusOr<uint64_t> Attach(const AttachOptions& options, int listener, int keeper, int memory_group);
   struct Prefilled {
     uint64_t pages = 0;
     // That each copy of the image gets before it runs; 0: not known for good yet, or too much to be kept.

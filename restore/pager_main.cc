@@ -7,9 +7,11 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <system_error>
 #include <thread>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "restore/pager.h"
 #include "restore/pager_protocol.h"
@@ -38,6 +40,14 @@ int main(int argc, char** argv) {
     rekindle::Log(rekindle::LogLevel::kError, pager.status().ToString());
     return 1;
   }
-  (*pager)->Run();
+  try {
+    (*pager)->Run();
+  } catch (const std::system_error& e) {
+    // At its start, when it serves nobody.
+    rekindle::Log(rekindle::LogLevel::kError,
+                  absl::StrCat("the pager can't have its threads: ", e.what(),
+                               "; raise the limit of processes (TasksMax=, pids.max, ulimit -u)"));
+    ::_exit(1);
+  }
   return 0;
 }

@@ -2,7 +2,9 @@
 // runtime directory, answered in order with "ok" or "error". One connection a restore.
 //
 //   attach {clone, image, fill: "never" | "idle" | "eager", record_ms, timeline: bool} + [a listening
-//          lazy-pages socket, the sandbox's keeper socket] -> {pages}
+//          lazy-pages socket, the sandbox's keeper socket; where its memory may be limited, the cgroup's
+//          folder]
+//          -> {pages}
 //   prefill {clone, pids: in the image} + [a pidfd each]: all tasks stand still and their areas are
 //   registered; writes
 //          what must be there, and puts in the recorded working set

@@ -168,6 +168,12 @@ absl::StatusOr<UniqueFd> Sandbox::AnotherControl() {
   return std::move(sockets.first);
 }
 
+std::string Sandbox::EndedBecause(absl::Duration patience) {
+  pollfd entry{control_.get(), POLLIN, 0};
+  if (::poll(&entry, 1, static_cast<int>(absl::ToInt64Milliseconds(patience))) <= 0) return "";
+  return ReadEnd(control_.get(), directory_).why;
+}
+
 Sandbox::Released Sandbox::Release() {
   return {std::move(control_), std::move(init_), init_pid_, std::move(id_), std::move(directory_)};
 }

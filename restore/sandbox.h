@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "base/packet_socket.h"
 #include "base/subprocess.h"
 #include "base/unique_fd.h"
@@ -70,6 +71,10 @@ class Sandbox {
 
   // For the pager: what it sends here is held until the last process of the sandbox has ended.
   UniqueFd TakeKeeper() { return std::move(keeper_); }
+
+  // Why it was ended, where that was not by itself: what it says within `patience`. Empty: it goes on, or
+  // ended well.
+  std::string EndedBecause(absl::Duration patience);
 
   // The sandbox goes on without this object; the socket tells how it ended (ReadEnd). Its folder is then the
   // caller's to remove.

@@ -161,7 +161,8 @@ class Init {
     } else if (what == "watch") {
       root_ = request.at("pid");
       Answer(absl::OkStatus(), Json::object());
-      if (early_end_.has_value() && early_pid_ == root_) End(*early_end_);
+      if (auto early = early_ends_.find(root_); early != early_ends_.end()) End(early->second);
+      early_ends_.clear();
     } else if (what == "also") {
       if (descriptors.size() == 1) more_controls_.push_back(std::move(descriptors[0]));
       Answer(absl::OkStatus(), Json::object());
@@ -293,8 +294,7 @@ class Init {
       children_.erase(pid);
       if (pid == root_) root_end_ = end;
       // The root may end before anybody said that it is the root.
-      early_pid_ = pid;
-      early_end_ = end;
+      if (root_ == 0) early_ends_[pid] = end;
     }
     // A template that is taken down leaves the sandboxes of its children, which lie in this one, to their
     // jobs.
@@ -328,8 +328,7 @@ class Init {
   int asked_on_ = setup_.control.get();
   std::optional<JobEndNote> root_end_;
   pid_t root_ = 0;
-  pid_t early_pid_ = 0;
-  std::optional<JobEndNote> early_end_;
+  std::map<pid_t, JobEndNote> early_ends_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -172,7 +173,14 @@ void StandbyPool::MakeOneMore(absl::Time now) {
       copies_.pop_back();
       return;
     }
-    copy.thread = std::thread([this, &copy] { Run(copy); });
+    try {
+      copy.thread = std::thread([this, &copy] { Run(copy); });
+    } catch (const std::system_error& e) {
+      Log(LogLevel::kWarning,
+          absl::StrCat("making a copy that stands by: no thread could be made: ", e.what()));
+      copies_.pop_back();
+      wanted_[kind].not_before = now + kAfterFailure;
+    }
     return;
   }
 }

@@ -221,7 +221,12 @@ absl::StatusOr<CloneResult> Template::MakeCopy(const CloneOptions& options, bool
   if (!park) RK_RETURN_IF_ERROR(Personalize(options, sandbox, group.get()));
   RK_ASSIGN_OR_RETURN(auto channel, PacketSocketPair());
   end_phase("sandbox");
-  RK_RETURN_IF_ERROR(AskToFork(options, sandbox, channel.second.get(), group.get(), park != nullptr));
+  absl::Status forked = AskToFork(options, sandbox, channel.second.get(), group.get(), park != nullptr);
+  if (group != nullptr) {
+    forked = ExplainLimits(forked, "forking a copy of the template (for which it needs one process more)",
+                           group->limits(), group->Events());
+  }
+  RK_RETURN_IF_ERROR(forked);
   channel.second.Reset();
   end_phase("fork");
   RK_ASSIGN_OR_RETURN(std::vector<UniqueFd> processes, sandbox.OpenProcesses({pid_}));

@@ -304,38 +304,74 @@ class StoreTest(FaultTest):
 
 
 class LimitsTest(FaultTest):
+    """Whoever can't be started is told so, those that run do not notice, and later ones start again."""
+
+    def neighbour(self):
+        """A clone of another image, whose memory is missing: it goes on needing the pager."""
+        other = Juggler(self, mode="sleep", megabytes=24, name="neighbour", reference="neighbour:parked", seed=3)
+        other.go(0)
+        answer = self.clone(other.reference, "--name", "neighbour", "--fill", "never", "--record-ms", "1")
+        return other, answer
+
+    def assert_refused_until_lifted(self, juggler, most, pattern):
+        """Some clones start, or none, then one does not, for this reason; those that did are well. Returns how many."""
+        juggler.forget()
+        juggler.go(0)
+        answers, refused = self.clones_until_refused(juggler, most)
+        self.assertIsNotNone(refused, f"{len(answers)} clones were started")
+        self.assertEqual(refused.code, 1, str(refused))
+        self.assertRegex(refused.message, pattern)
+        self.assert_all_ok(juggler, answers)
+        waiting.until(lambda: len(self.sandboxes()) == 1, "nothing but the neighbour's sandbox")
+        return len(answers)
+
     def test_descriptors(self):
         juggler = Juggler(self, mode="sleep", megabytes=16)
-        juggler.go(0)
-        resource.prlimit(self.daemon.pid, resource.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
-        answers, refused = self.clones_until_refused(juggler, 80)
-        self.assertIsNotNone(refused, f"{len(answers)} clones with {_DESCRIPTORS} descriptors")
-        self.assertTrue(answers)
-        self.assertRegex(refused.message.lower(), "descriptors|open files")
-        self.assert_all_ok(juggler, answers)
-        self.wait_for_no_sandbox()
+        other, answer = self.neighbour()
+        hard = resource.prlimit(self.daemon.pid, resource.RLIMIT_NOFILE)[1]
+        started = []
+        for limit in (_DESCRIPTORS, *range(procfs.descriptors(self.daemon.pid) + 4, _DESCRIPTORS, 8)):
+            resource.prlimit(self.daemon.pid, resource.RLIMIT_NOFILE, (limit, hard))
+            started.append(self.assert_refused_until_lifted(juggler, 80, "descriptors|[Tt]oo many open files"))
+        self.assertGreater(started[0], 0)
+        resource.prlimit(self.daemon.pid, resource.RLIMIT_NOFILE, (hard, hard))
         self.assert_new_clones_work(juggler)
+        self.assert_all_ok(other, [answer])
+
+    def test_descriptors_of_the_pager(self):
+        juggler = Juggler(self, mode="sleep", megabytes=16)
+        other, answer = self.neighbour()
+        pager = self.pager()
+        hard = resource.prlimit(pager, resource.RLIMIT_NOFILE)[1]
+        # Each time something else is the one too many: connection, sockets, userfaultfd, memory.
+        for more in (*range(12), 40):
+            resource.prlimit(pager, resource.RLIMIT_NOFILE, (procfs.descriptors(pager) + more, hard))
+            self.assert_refused_until_lifted(juggler, 40, "pager.*descriptors.*LimitNOFILE")
+            resource.prlimit(pager, resource.RLIMIT_NOFILE, (hard, hard))
+        self.assert_new_clones_work(juggler)
+        self.assertEqual(self.pager(), pager)
+        self.assert_all_ok(other, [answer])
 
     def test_processes(self):
         if not os.path.isdir(_PIDS_GROUPS):
             self.skipTest("this machine has no cgroup v1 for the number of processes")
         juggler = Juggler(self, mode="sleep", megabytes=16)
-        juggler.go(0)
         group = os.path.join(_PIDS_GROUPS, os.path.basename(self.directory))
         os.mkdir(group)
         self.addCleanup(self.remove_group, group)
         self.write(group, "cgroup.procs", self.daemon.pid)
-        # The pager's threads and what is kept ready are in it before the limit is.
-        first = self.clone(juggler.reference, "--name", "first")
-        with open(os.path.join(group, "pids.current"), encoding="ascii") as file:
-            self.write(group, "pids.max", int(file.read()) + 12)
-        answers, refused = self.clones_until_refused(juggler, 40)
-        self.assertIsNotNone(refused)
-        self.assertRegex(refused.message.lower(), "process|resource temporarily unavailable|fork|clone")
-        self.assert_all_ok(juggler, [first, *answers])
-        self.wait_for_no_sandbox()
-        self.write(group, "pids.max", "max")
+        # The pager's threads are in it before the limit is.
+        other, answer = self.neighbour()
+        pager = self.pager()
+        pattern = r"(?i)processes.*limit|limit.*processes|a sandbox.*: Resource temporarily unavailable"
+        for more in (*range(7), 9, 12, 16):
+            with open(os.path.join(group, "pids.current"), encoding="ascii") as file:
+                self.write(group, "pids.max", int(file.read()) + more)
+            self.assert_refused_until_lifted(juggler, 40, pattern)
+            self.write(group, "pids.max", "max")
         self.assert_new_clones_work(juggler)
+        self.assertEqual(self.pager(), pager)
+        self.assert_all_ok(other, [answer])
 
     def remove_group(self, group):
         self._end_everything()
@@ -356,7 +392,7 @@ class LimitsTest(FaultTest):
         answers = []
         for number in range(most):
             options = ["--clone", "--detach", "--name", f"number-{number}"]
-            result = self.cli.run("restore", juggler.reference, *options, "--fill", "never")
+            result = self.cli.run("restore", juggler.reference, *options, "--fill", "never", seconds=30)
             if result.code != 0:
                 return answers, result
             answers.append(result.data)

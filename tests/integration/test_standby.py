@@ -5,7 +5,7 @@ import os
 import signal
 
 from harness import procfs, waiting
-from harness.cli import NOT_FOUND
+from harness.cli import FAILED, NOT_FOUND
 from harness.clones import namespace_pid
 from harness.held_copies import STANDBY_COPIES, HeldCopiesTest
 
@@ -118,6 +118,17 @@ class TakenTest(StandbyTest):
         self.running.append(eater)
         self.assertTrue(self.stood_by(eater), eater)
         self.assertEqual(self.exit_of("eater")[1], signal.SIGKILL)
+
+    def test_memory_that_it_has_no_room_in(self):
+        image = self.prepare()
+        self.learn(image)
+        self.end(self.start(image, "--memory", "64M"))
+        waiting.until(lambda: len(self.restored_copies()) == 2 * _SIZE, "copies of both kinds")
+        result = self.cli.run("restore", image, "--clone", "--detach", "--memory", "1M")
+        self.assert_refused(result, FAILED, image, "limit of 1.0 MiB", "--memory")
+        # What stood by was tried first, and said the same.
+        self.assertRegex(self.daemon.log_text(), r"stood by could not be started.*limit of 1\.0 MiB.*--memory")
+        self.assertTrue(self.answer_of(self.start(image, "--memory", "64M"))["kept"])
 
     def exit_of(self, name):
         """Exit code and signal, as the daemon wrote them down."""

@@ -4,6 +4,7 @@ import os
 import signal
 
 from harness import procfs, waiting
+from harness.cli import FAILED
 from harness.clones import CloneTest, namespace_pid
 from harness.held_copies import STANDBY_COPIES, HeldCopiesTest
 
@@ -90,6 +91,21 @@ class ForkTest(TemplateTest):
         self.answer_of(started)
         with open(f"/proc/{started['job']['pid']}/cgroup", encoding="ascii") as file:
             self.assertIn("/rekindle/", file.read())
+
+    def test_limits_that_a_fork_does_not_fit_in(self):
+        self.make_template()
+        for options, pattern in (
+            (("--processes", "1"), r"forking a copy.*limit of 1: .*--processes"),
+            # A clone is made instead, for which it is too little as well.
+            (("--memory", "64K"), r"limit of 64\.0 KiB: .*--memory"),
+        ):
+            result = self.cli.run("template", "start", "tpl", "--detach", *options)
+            self.assertEqual(result.code, FAILED, str(result))
+            self.assertRegex(result.message, pattern)
+        # The template is as it was, and so little more will do.
+        started = self.start("--processes", "2", "--memory", "64M")
+        self.assertTrue(started["forked"], started)
+        self.assertTrue(self.answer_of(started)["kept"])
 
     def test_what_fork_cannot_copy_is_cloned(self):
         up = self.make_template("many", extra="import threading\n"

@@ -1,0 +1,104 @@
+#include "restore/cgroup.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rekindle::restore {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const absl::Status kFailure = absl::InternalError("CRIU could not fork");
+
+TEST(ExplainLimitsTest, WhatWasNotForALimitStaysAsItIs) {
+  EXPECT_EQ(ExplainLimits(kFailure, "restoring web:1", {64 << 20, 0, 3}, {}), kFailure);
+  // Kills and refusals in a group without that limit are others' doing.
+  EXPECT_EQ(ExplainLimits(kFailure, "restoring web:1", {0, 0, 3}, {2, 0}), kFailure);
+  EXPECT_EQ(ExplainLimits(kFailure, "restoring web:1", {64 << 20, 0, 0}, {0, 2}), kFailure);
+  EXPECT_TRUE(ExplainLimits(absl::OkStatus(), "restoring web:1", {64 << 20, 0, 3}, {1, 1}).ok());
+}
+
+TEST(ExplainLimitsTest, NamesLimitCureAndConsequence) {
+  const absl::Status memory = ExplainLimits(kFailure, "restoring web:1", {64 << 20, 0, 3}, {1, 0});
+  EXPECT_EQ(memory.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(memory.message()),
+              AllOf(HasSubstr("restoring web:1"), HasSubstr("64.0 MiB"), HasSubstr("--memory"),
+                    HasSubstr("CRIU could not fork"), Not(HasSubstr("--processes"))));
+  const absl::Status processes = ExplainLimits(kFailure, "restoring web:1", {64 << 20, 0, 3}, {0, 4});
+  EXPECT_THAT(std::string(processes.message()),
+              AllOf(HasSubstr("limit of 3"), HasSubstr("--processes"), Not(HasSubstr("--memory"))));
+}
+
+// Folders that look like what the kernel mounts.
+class ExamineTest : public ::testing::Test {
+ protected:
+  std::string Folder(const std::string& name) {
+    const std::string path = absl::StrCat(directory_.path(), "/", name);
+    EXPECT_EQ(::mkdir(path.c_str(), 0755), 0);
+    return path;
+  }
+  void Write(const std::string& path, const std::string& text) {
+    ASSERT_TRUE(WriteFileAtomically(path, text).ok());
+  }
+  absl::StatusOr<std::string> Examine(const std::string& mounts) {
+    const std::string file = absl::StrCat(directory_.path(), "/mounts");
+    Write(file, mounts);
+    return Cgroup::Examine(file);
+  }
+
+  TemporaryDirectory directory_ = *TemporaryDirectory::Make("/tmp", "rk-cgroup-test.");
+};
+
+TEST_F(ExamineTest, OldHierarchies) {
+  const std::string memory = Folder("memory"), both = Folder("both");
+  auto found = Examine(
+      absl::StrCat("cgroup ", memory, " cgroup rw,memory 0 0\ncgroup ", both, " cgroup rw,cpu,pids 0 0\n"));
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_THAT(*found, AllOf(HasSubstr("v1"), HasSubstr(memory), HasSubstr(both)));
+}
+
+TEST_F(ExamineTest, NamesTheControllerThatIsMissing) {
+  const std::string memory = Folder("memory");
+  const absl::Status status =
+      Examine(absl::StrCat("cgroup ", memory, " cgroup rw,memory,cpu 0 0\n")).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("'pids'"));
+}
+
+TEST_F(ExamineTest, UnifiedHierarchyThatHandsControllersDown) {
+  const std::string root = Folder("unified");
+  Write(root + "/cgroup.controllers", "cpuset cpu io memory pids\n");
+  Write(root + "/cgroup.subtree_control", "cpu memory pids\n");
+  Write(root + "/cgroup.type", "domain\n");
+  Write(root + "/cgroup.procs", "1\n");
+  const std::string mounts = absl::StrCat("cgroup2 ", root, " cgroup2 rw 0 0\n");
+  auto found = Examine(mounts);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_THAT(*found, HasSubstr("v2"));
+  // As in a container whose own group has its processes.
+  Write(root + "/cgroup.subtree_control", "\n");
+  const absl::Status status = Examine(mounts).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("subtree_control"));
+  Write(root + "/cgroup.procs", "");
+  EXPECT_TRUE(Examine(mounts).ok());
+}
+
+TEST_F(ExamineTest, UnifiedHierarchyWithoutControllersIsNone) {
+  const std::string root = Folder("unified");
+  Write(root + "/cgroup.controllers", "\n");
+  EXPECT_EQ(Examine(absl::StrCat("cgroup2 ", root, " cgroup2 rw 0 0\n")).status().code(),
+            absl::StatusCode::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace rekindle::restore

@@ -1,0 +1,68 @@
+"""`rekindle doctor` where something is missing that clones, templates and the pager need."""
+
+import os
+import shutil
+import unittest
+
+from harness.case import RekindleTest
+from harness.cli import BINARIES, DONE, UNSUPPORTED, binary
+
+_FOR_CLONES = ("programs", "userfaultfd_events", "sandbox", "namespaces", "cgroups", "open_files", "pidfd_getfd", "io_uring")
+
+
+class DoctorTest(RekindleTest):
+    def examine(self, prefix=(), code=DONE):
+        """The checks by name."""
+        result = self.cli.run("doctor", prefix=prefix)
+        self.assertEqual(result.code, code, str(result))
+        checks = {check["name"]: check for check in result.data["checks"]}
+        self.assertEqual(len(checks), len(result.data["checks"]), "a name is there twice")
+        for check in checks.values():
+            self.assertTrue(check["result"] == "ok" or check["cure"], check)
+        return checks
+
+    def assert_found(self, check, result, *words):
+        self.assertEqual(check["result"], result, check)
+        for word in words:
+            self.assertIn(word, check["detail"] + " " + check["cure"])
+
+    def test_all_is_there(self):
+        checks = self.examine()
+        for name in _FOR_CLONES:
+            self.assert_found(checks[name], "ok")
+
+    def test_few_descriptors(self):
+        few = self.examine(["prlimit", "--nofile=1100:1100"])["open_files"]
+        self.assert_found(few, "warning", "1100", "LimitNOFILE")
+        fewer = self.examine(["prlimit", "--nofile=1000:1000"])["open_files"]
+        self.assert_found(fewer, "warning", "1000", "hook", "LimitNOFILE")
+
+    def test_no_cgroups(self):
+        hidden = 'umount -R -l /sys/fs/cgroup && exec "$@"'
+        checks = self.examine(["unshare", "--mount", "sh", "-c", hidden, "sh"])
+        self.assert_found(checks["cgroups"], "warning", "'memory'", "--processes")
+
+    def test_no_rights(self):
+        checks = self.examine(["setpriv", "--bounding-set=-sys_admin,-sys_ptrace"], UNSUPPORTED)
+        self.assert_found(checks["sandbox"], "warning", "Operation not permitted", "cap_sys_admin")
+        self.assert_found(checks["userfaultfd_events"], "warning", "Operation not permitted", "userfaultfd")
+
+    def test_programs_that_are_missing(self):
+        for missing, result, code in (
+            (("rekindle-pager",), "warning", DONE),
+            (("rekindle-sandbox", "rekindle-dump-gate"), "missing", UNSUPPORTED),
+        ):
+            folder = self.path("bin-" + missing[0])
+            os.mkdir(folder)
+            for name in ("rekindle-sandbox", "rekindle-pager", "rekindle-dump-gate", "rekindle-page-filter.so"):
+                if name not in missing:
+                    shutil.copy(os.path.join(BINARIES, name), folder)
+            # Beside itself it looks for them.
+            copy = shutil.copy(binary("rekindle"), folder)
+            instead = f'shift; exec {copy} "$@"'
+            checks = self.examine(["sh", "-c", instead, "sh"], code)
+            self.assert_found(checks["programs"], result, *missing, "install")
+
+
+if __name__ == "__main__":
+    unittest.main()
