@@ -37,7 +37,7 @@ struct KeepAliveOptions {
   double fade_seconds = 4 * 3600;  // credits lose 63 % in this time
   // A start that takes longer than this counts `slow_start_penalty_ms` more (in steps around it, because a
   // start takes longer than expected at times).
-  double slow_start_ms = 100, slow_start_penalty_ms = 300;
+  double slow_start_ms = 100, slow_start_penalty_ms = 1000;
   double advantage = 1.5;  // what is to replace something must be worth so many times as much
   double idle_limit_seconds =
       4 * 3600;  // an instance that nobody needed for so long goes, however much room there is

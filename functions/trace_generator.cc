@@ -52,7 +52,7 @@ constexpr std::array<NamedShare, 6> kTriggers{{{"http", 55.0},
 constexpr double kTimers = 0.156;
 constexpr std::array<std::pair<int, double>, 6> kTimerMinutes{
     {{1440, 4.9}, {60, 2.5}, {30, 1.2}, {15, 1.0}, {5, 3.5}, {1, 2.5}}};
-constexpr double kPeriodic = 0.12, kPoisson = 0.26;
+constexpr double kPeriodicShare = 0.12, kPoissonShare = 0.26;
 constexpr double kDayWave = 0.2;
 
 enum class Arrivals { kTimer, kPeriodic, kPoisson, kBursty };
@@ -120,9 +120,9 @@ std::vector<Plan> MakePlans(const GeneratorOptions& options, uint64_t* apps) {
         plan.trigger = "timer";
         plan.daily = kMinutesPerDay / static_cast<double>(Choose(kTimerMinutes, timer));
       } else {
-        plan.arrivals = kind < kPeriodic              ? Arrivals::kPeriodic
-                        : kind < kPeriodic + kPoisson ? Arrivals::kPoisson
-                                                      : Arrivals::kBursty;
+        plan.arrivals = kind < kPeriodicShare                   ? Arrivals::kPeriodic
+                        : kind < kPeriodicShare + kPoissonShare ? Arrivals::kPoisson
+                                                                : Arrivals::kBursty;
       }
       plan.burst = std::max(plan.burst, plan.daily / 2000);
       double seconds = std::min({600.0, std::exp(-0.38 + 2.36 * random.Normal()), 20 * 86400 / plan.daily});
