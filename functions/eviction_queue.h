@@ -2,7 +2,9 @@
 // the old one when it comes to the top and puts it back with the new one, which is cheaper than moving it at
 // each use. When a key falls, a new entry with a new version goes in and the old one is void.
 //
-// Pure, not thread-safe. O(log n).
+// Void entries are thrown out when they may be half of all.
+//
+// Pure, not thread-safe. O(log n), amortized.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +23,14 @@ class EvictionQueue {
     uint32_t version = 0;
   };
 
-  void Push(const Entry& entry) {
+  // `is_void` says which entries are.
+  template <typename IsVoid>
+  void Push(const Entry& entry, IsVoid&& is_void) {
+    if (heap_.size() >= full_) {
+      std::erase_if(heap_, is_void);
+      std::make_heap(heap_.begin(), heap_.end(), Later);
+      full_ = 2 * heap_.size() + kLeast;
+    }
     heap_.push_back(entry);
     std::push_heap(heap_.begin(), heap_.end(), Later);
   }
@@ -42,7 +51,9 @@ class EvictionQueue {
     return a.version > b.version;
   }
 
+  static constexpr size_t kLeast = 256;
   std::vector<Entry> heap_;
+  size_t full_ = kLeast;
 };
 
 }  // namespace rekindle::functions

@@ -151,8 +151,17 @@ void KeepAlivePolicy::Enqueue(const Thing& thing) {
     ++item.version;
   }
   item.queued = true;
+  Push(thing, key);
+}
+
+void KeepAlivePolicy::Push(const Thing& thing, double key) {
+  Item& item = ItemOf(thing);
   item.queued_key = key;
-  (OnDisk(thing.kind) ? disk_ : memory_).Push({key, thing, item.version});
+  (OnDisk(thing.kind) ? disk_ : memory_)
+      .Push({key, thing, item.version}, [&](const EvictionQueue::Entry& entry) {
+        const Item& other = ItemOf(entry.thing);
+        return !other.queued || other.version != entry.version;
+      });
 }
 
 void KeepAlivePolicy::SetKept(const Thing& thing, bool kept) {
@@ -210,8 +219,7 @@ bool KeepAlivePolicy::MakeRoom(bool disk, uint64_t bytes, double below_key, std:
     double key = KeyOf(entry.thing);
     if (key > entry.key + kSameKey) {
       queue.Pop();
-      item.queued_key = key;
-      queue.Push({key, entry.thing, entry.version});
+      Push(entry.thing, key);
       continue;
     }
     if (entry.key >= below_key) {

@@ -12,8 +12,8 @@
 // Sources. Cost and frequency over size: GreedyDual-Size-Frequency (Cherkasova, HP Labs 1998), for instances
 // in FaasCache (Fuerst and Sharma, ASPLOS 2021). Instead of GreedyDual's clock, which ages by evictions,
 // credits fade by time, and with forward decay (Cormode, Shkapenyuk, Srivastava, Xu, ICDE 2009) the order of
-// two things changes only when one of them is credited, so an event costs O(log n). When an instance is due:
-// histograms of idle times (idle_histogram.h).
+// two things changes only when one of them is credited, so an event costs O(log n), amortized. When an
+// instance is due: histograms of idle times (idle_histogram.h).
 //
 // Pure: no input or output, no clock, no threads, no randomness; the same calls give the same answers. Not
 // thread-safe. The caller tells what happens and does what the answers say. The policy counts a thing as
@@ -137,6 +137,7 @@ class KeepAlivePolicy {
   void Credit(Item* item, double ms, Micros now) const;
   void CreditAll(FunctionId id, unsigned kept, Micros now, std::vector<Action>* actions);
   void Enqueue(const Thing& thing);
+  void Push(const Thing& thing, double key);
   void SetKept(const Thing& thing, bool kept);
   void Drop(const Thing& thing, std::vector<Action>* actions);
   bool MakeRoom(bool disk, uint64_t bytes, double below_key, std::vector<Action>* actions);
