@@ -130,6 +130,7 @@ class Parser {
     AddStoreCommands();
     gpu_.AddTo(app_);
     template_.AddTo(app_, &timeline_);
+    sim_.AddTo(app_);
   }
 
   ParsedArguments Parse(const std::vector<std::string>& arguments,
@@ -216,6 +217,7 @@ class Parser {
 
   const std::string working_directory_;
   GpuArguments gpu_;
+  SimArguments sim_;
   TemplateArguments template_;
   CLI::App app_{"Freezes running jobs into a deduplicated image store and brings them back."};
   GlobalOptions globals_;
@@ -518,6 +520,8 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     RK_ASSIGN_OR_RETURN(command_, gpu_.Finish());
   } else if (name == "template") {
     RK_ASSIGN_OR_RETURN(command_, template_.Finish());
+  } else if (name == "sim") {
+    RK_ASSIGN_OR_RETURN(command_, sim_.Finish());
   } else if (name == "ps") {
     command_ = ps_;
   } else if (name == "ls") {

@@ -53,6 +53,7 @@ bool HandlesSignals(const Command& command) {
 }
 
 int Execute(const Invocation& invocation, const Output& output) {
+  if (const auto* sim = std::get_if<SimRequest>(&invocation.command)) return RunSimulation(output, *sim);
   Surroundings surroundings;
   surroundings.store = FromEnvironment("REKINDLE_STORE");
   surroundings.host = FromEnvironment("REKINDLE_HOST");
@@ -69,6 +70,7 @@ int Execute(const Invocation& invocation, const Output& output) {
   return std::visit(
       Overloaded{
           [&](std::monostate) -> int { return kBadUsage; },
+          [&](const SimRequest&) -> int { return kBadUsage; },  // done above: it needs no service
           [&](const v1::GetVersionRequest& request) { return GetVersion(client, output, request); },
           [&](const v1::DoctorRequest& request) { return Doctor(client, output, request); },
           [&](const v1::RunRequest& request) { return RunJob(client, output, *interrupts, request); },

@@ -30,7 +30,8 @@ namespace {
 using store::kPageSize;
 
 // Frames that the background fill takes at a time: it gives way between two such pieces of work.
-constexpr size_t kFramesPerFill = 256;
+constexpr size_t kFramesPerFill = 512;
+constexpr size_t kFramesAtOnce = 32;  // that one thread takes of them
 constexpr size_t kThreads = 2;
 // Of a set, that a thread takes at a time.
 constexpr size_t kPiecesAtOnce = 32;
@@ -193,13 +194,18 @@ absl::Status LazyClone::PutInBackground(const std::vector<Piece>& pieces) {
     to_load.push_back(frames[i]);
     positions.push_back(i);
   }
-  // All of them are as eager to give way as this one.
-  const size_t share = (to_load.size() + kThreads - 1) / kThreads;
-  return OnThreads(to_load.size() < kThreads ? 1 : kThreads, [&](size_t thread) {
-    const size_t first = std::min(thread * share, to_load.size());
-    const auto frame_of = [&](size_t i) { return OwnFrame(image_->reader().FramePages(to_load[first + i])); };
-    return image_->reader().LoadFrames(absl::MakeConstSpan(to_load).subspan(first, share), frame_of,
-                                       [&](size_t i) { return use(positions[first + i], frame_of(i)); });
+  std::atomic<size_t> next{0};
+  // All of these threads are as ready to give way as this one.
+  return OnThreads(to_load.size() <= kFramesAtOnce ? 1 : kThreads, [&](size_t) -> absl::Status {
+    for (size_t first; (first = next.fetch_add(kFramesAtOnce)) < to_load.size();) {
+      const auto frame_of = [&](size_t i) {
+        return OwnFrame(image_->reader().FramePages(to_load[first + i]));
+      };
+      RK_RETURN_IF_ERROR(image_->reader().LoadFrames(
+          absl::MakeConstSpan(to_load).subspan(first, kFramesAtOnce), frame_of,
+          [&](size_t i) { return use(positions[first + i], frame_of(i)); }));
+    }
+    return absl::OkStatus();
   });
 }
 

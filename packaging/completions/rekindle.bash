@@ -19,7 +19,7 @@ _rekindle() {
     words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
   }
   local globals='--store --host --tls-ca --tls-cert --tls-key --no-daemon --json --verbose --help'
-  local commands='doctor run ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template export import version'
+  local commands='doctor run ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template sim export import version'
 
   local i command=
   for ((i = 1; i < cword; i++)); do
@@ -32,7 +32,8 @@ _rekindle() {
 
   case $previous in
     --store | --criu) compopt -o dirnames 2>/dev/null; COMPREPLY=(); return ;;
-    --log | --pidfile | --tls-*) compopt -o default 2>/dev/null; COMPREPLY=(); return ;;
+    --generate) compopt -o dirnames 2>/dev/null; COMPREPLY=(); return ;;
+    --log | --pidfile | --tls-* | --model | --plot) compopt -o default 2>/dev/null; COMPREPLY=(); return ;;
   esac
 
   # Of a copy in a sandbox.
@@ -85,6 +86,10 @@ _rekindle() {
         down) arguments=$(_rekindle_templates) ;;
       esac
       [[ $previous == template ]] && arguments='up down ls start'
+      ;;
+    sim)
+      flags='--trace --memory --disk --policies --model --print-model --slow-ms --plot --generate --functions --days --seed'
+      [[ $previous == --policies ]] && arguments='none fixed snapshot hotswap rekindle' || arguments=$(compgen -f -- "$current")
       ;;
     working-set) [[ $previous == working-set ]] && arguments='drop' || arguments=$(_rekindle_images) ;;
     fsck) flags='--read --read-data --repair' ;;

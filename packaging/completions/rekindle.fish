@@ -11,7 +11,7 @@ function __rekindle_templates
     rekindle template ls --json 2>/dev/null | string match -ra '"name": *"([^"]*)"' --groups-only
 end
 
-set -l commands doctor run ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template export import version
+set -l commands doctor run ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template sim export import version
 complete -c rekindle -f
 complete -c rekindle -l store -x -a '(__fish_complete_directories)' -d 'Folder of the store'
 complete -c rekindle -l host -x -d 'Address of the daemon'
@@ -40,6 +40,7 @@ complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a quota -d 
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a stats -d 'Show what the store holds'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a gpu -d 'GPUs and the jobs on them'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a template -d 'Live copies from which others are forked'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a sim -d 'Replay invocations against policies'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a export -d 'Write a CRIU image directory'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a import -d 'Take in a CRIU image directory'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a version -d 'Show versions'
@@ -90,6 +91,19 @@ for command in restore start
     complete -c rekindle -n "__fish_seen_subcommand_from $command" -l env -x -d 'NAME=VALUE, for a copy with the hook'
     complete -c rekindle -n "__fish_seen_subcommand_from $command" -l bind -r -F -d 'HOST:PATH to be seen in it'
 end
+complete -c rekindle -n '__fish_seen_subcommand_from sim' -l trace -r -F -d 'Invocations, durations and memory'
+complete -c rekindle -n '__fish_seen_subcommand_from sim' -F
+complete -c rekindle -n '__fish_seen_subcommand_from sim' -l memory -x -d 'Memory that every policy has'
+complete -c rekindle -n '__fish_seen_subcommand_from sim' -l disk -x -d 'Disk that every policy has'
+complete -c rekindle -n '__fish_seen_subcommand_from sim' -l policies -x -a 'none fixed snapshot hotswap rekindle' -d 'Only these'
+complete -c rekindle -n '__fish_seen_subcommand_from sim' -l model -r -F -d 'Times of starts and sizes'
+complete -c rekindle -n '__fish_seen_subcommand_from sim' -l print-model -d 'Only print the model'
+complete -c rekindle -n '__fish_seen_subcommand_from sim' -l slow-ms -x -d 'A start that takes longer is slow'
+complete -c rekindle -n '__fish_seen_subcommand_from sim' -l plot -r -F -d 'Write a plot here'
+complete -c rekindle -n '__fish_seen_subcommand_from sim' -l generate -x -a '(__fish_complete_directories)' -d 'Make traces in this folder'
+complete -c rekindle -n '__fish_seen_subcommand_from sim' -l functions -x -d 'So many functions'
+complete -c rekindle -n '__fish_seen_subcommand_from sim' -l days -x -d 'So many days'
+complete -c rekindle -n '__fish_seen_subcommand_from sim' -l seed -x -d 'Of what is drawn at random'
 complete -c rekindle -n '__fish_seen_subcommand_from restore' -l ignore-mismatch -d 'Try although CPU, kernel or CRIU differ'
 complete -c rekindle -n '__fish_seen_subcommand_from ps' -s a -l all -d 'Those that have ended too'
 complete -c rekindle -n '__fish_seen_subcommand_from inspect' -l objects -d 'List its objects too'
