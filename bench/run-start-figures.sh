@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures how fast copies start, side by side with stock CRIU and a cold start; writes docs/start-benchmarks.md.
-#   bench/run-start-figures.sh [--only latency cold density throughput fill] [--jobs a b c d e] [--rounds N]
+#   bench/run-start-figures.sh [--only latency cold density throughput fill] [--jobs a b c d e] [--rounds N] [--heap-rounds N]
 #                              [--quick] [--json OUT]
 # Needs root, 24 GiB of RAM, 15 GiB of disk, and a machine that does nothing else meanwhile.
 set -euo pipefail

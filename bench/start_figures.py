@@ -86,7 +86,8 @@ def report(arguments, rows, bench, command, loads):
         BEGIN,
         "",
         f"`{command}`, {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}, commit {commit()}. {machine()}. "
-        f"{', '.join(tool.name for tool in bench.criu_tools)}. Starts: {arguments.rounds} of each. "
+        f"{', '.join(tool.name for tool in bench.criu_tools)}. Starts: {arguments.rounds} of each, of job e "
+        f"{arguments.heap_rounds}. "
         f"Load average when it began: {loads[0]:.2f}, when it ended: {loads[1]:.2f}.",
         "",
         "### What was promised",
@@ -111,6 +112,7 @@ def parse(arguments):
     parser.add_argument("--only", nargs="*", choices=SECTIONS, default=SECTIONS)
     parser.add_argument("--jobs", nargs="*", choices=list("abcde"), help="of the latency section [b c d e a]")
     parser.add_argument("--rounds", type=int, default=50, help="starts of each way [50]")
+    parser.add_argument("--heap-rounds", type=int, default=16, help="of job e, for which CRIU takes seconds [16]")
     parser.add_argument("--cold-rounds", type=int, default=5)
     parser.add_argument("--fill-rounds", type=int, default=5)
     parser.add_argument("--copies", type=int, default=100, help="of the density section [100]")
@@ -132,7 +134,7 @@ def parse(arguments):
     given.cold_job = given.density_job = "d"
     if given.quick:
         given.latency_jobs, given.cold_job, given.density_job = given.jobs or list("bea"), "b", "b"
-        given.rounds, given.cold_rounds, given.fill_rounds, given.copies = 2, 1, 1, 4
+        given.rounds, given.heap_rounds, given.cold_rounds, given.fill_rounds, given.copies = 2, 2, 1, 1, 4
         given.starts, given.throughput_seconds, given.heap_mib = 60, 1, 128
     return given
 

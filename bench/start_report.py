@@ -4,13 +4,16 @@ import math
 import statistics
 
 from start_sections import grown
-from start_ways import CLONE, COLD, EAGER, LAZY, STANDBY, TEMPLATE
+from start_ways import CLONE, COLD, EAGER, FORKED, LAZY, STANDBY, TEMPLATE
 from start_world import MIB
 
 _READY_AIMS = {
     (TEMPLATE, "b"): 10,
     (TEMPLATE, "c"): 10,
     (TEMPLATE, "d"): 15,
+    (FORKED, "b"): 10,
+    (FORKED, "c"): 10,
+    (FORKED, "d"): 15,
     (CLONE, "b"): 15,
     (CLONE, "d"): 40,
     (CLONE, "e"): 60,
@@ -62,7 +65,7 @@ def verdicts(results):
 def _latency_verdicts(found):
     rows = []
     for key, ways in found.items():
-        for way in (TEMPLATE, STANDBY, CLONE):
+        for way in (TEMPLATE, FORKED, STANDBY, CLONE):
             if way in ways and (way, key) in _READY_AIMS:
                 ready = median(ways[way]["ready"]) * 1e3
                 rows.append(at_most(f"({key}) {way}: ready, median", ready, _READY_AIMS[way, key], " ms"))
@@ -74,7 +77,7 @@ def _latency_verdicts(found):
                 figure = f"({key}) {way}, {title}: times the speed of `criu restore`"
                 rows.append(at_least(figure, theirs / median(ways[way][what]), _CRIU_AIMS[key]))
         if COLD in ways and key in _COLD_AIMS:
-            for way in (STANDBY, CLONE, TEMPLATE):
+            for way in (STANDBY, CLONE, TEMPLATE, FORKED):
                 if way in ways:
                     ratio = median(ways[COLD]["outside"]) / median(ways[way]["outside"])
                     figure = f"({key}) {way}, exec to exit: times the speed of a cold start"
@@ -90,20 +93,19 @@ def _cold_verdicts(found):
     rows = [at_most("clone, nothing cached: times the cached one", ratio, 2.0)]
     working_set = median(ours["working_set_bytes"])
     if working_set:
-        figure = "clone, nothing cached: bytes that the pager read, to the working set"
-        rows.append(at_most(figure, median(ours["pager_bytes"]) / working_set, 1.3))
+        figure = "clone, nothing cached: bytes that the pager read of the store, to the working set"
+        rows.append(at_most(figure, median(ours["store_bytes"]) / working_set, 1.3))
     return rows
 
 
 def _density_verdicts(found):
     rows = []
-    dirty = found.get(TEMPLATE, found.get(CLONE))
     for way, values in found.items():
         answered = f"{values['answered']} of {values['started']}"
         rows.append((f"{way}s at once: answered", answered, "all", values["answered"] == values["started"]))
-    if CLONE in found and dirty and dirty["private_dirty"]:
-        ratio = found[CLONE]["extra_bytes_each"] / dirty["private_dirty"]
-        figure = "clones at once: extra memory each, to its private dirty working set"
+    if CLONE in found and found[CLONE]["private_dirty"]:
+        ratio = found[CLONE]["extra_bytes_each"] / found[CLONE]["private_dirty"]
+        figure = "clones at once: extra memory each, to its private dirty memory"
         rows.append(at_most(figure, ratio, 1.5))
     if TEMPLATE in found:
         extra = found[TEMPLATE]["extra_bytes_each"] / 1e6
@@ -170,7 +172,7 @@ def _latency_table(key, title, ways):
     lines = [f"### ({key}) {title}", ""]
     header = ("way", "starts", "ready, ms (median / p99)", "from outside, ms (median / p99)", "best")
     lines += table((*header, "to the clone"), rows)
-    for way in (CLONE, STANDBY, TEMPLATE):
+    for way in (CLONE, STANDBY, TEMPLATE, FORKED):
         if way in ways and ways[way]["phases"]:
             phases = ", ".join(f"{name} {ms(median(values))}" for name, values in ways[way]["phases"].items())
             pages = median(ways[way]["prefilled"])
@@ -197,7 +199,8 @@ def _cold_table(found):
     lines += table(header, rows)
     ours = found.get(CLONE)
     if ours:
-        lines += [f"The clone's working set: {median(ours['working_set_bytes']) / MIB:.1f} MiB.", ""]
+        set_size, store = median(ours["working_set_bytes"]) / MIB, median(ours["store_bytes"]) / MIB
+        lines += [f"The clone's working set: {set_size:.1f} MiB. Of the store the pager read {store:.1f} MiB.", ""]
     return lines
 
 

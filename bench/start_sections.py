@@ -7,7 +7,7 @@ import threading
 import time
 
 from harness import cli, jobs, procfs, waiting
-from start_ways import CLONE, Clone, Cold, CriuEager, CriuLazy, Standby, Template
+from start_ways import CLONE, TEMPLATE, Clone, Cold, CriuEager, CriuLazy, Forked, Standby, Template
 from start_world import MIB, disk_read_bytes, drop_caches, end, meminfo, memory_of, read_bytes_of
 from start_world import touch_free_memory
 
@@ -55,9 +55,12 @@ def latency(bench):
     found = bench.results["latency"] = {}
     for key in bench.arguments.latency_jobs:
         job = bench.jobs[key]
-        ways = bench.prepare_all((Clone, Standby, Template, CriuEager, CriuLazy, Cold), job)
+        ways = bench.prepare_all((Clone, Standby, Template, Forked, CriuEager, CriuLazy, Cold), job)
+        if TEMPLATE not in [way.name for way in ways]:
+            ways = [way for way in ways if not isinstance(way, Forked)]
         found[key] = {way.name: {"outside": [], "ready": [], "phases": {}, "prefilled": []} for way in ways}
-        for number in range(-_WARM_UP, bench.arguments.rounds):
+        rounds = bench.arguments.heap_rounds if key == "e" else bench.arguments.rounds
+        for number in range(-_WARM_UP, rounds):
             for way in ways:
                 started = way.start()
                 started.stop()
@@ -87,7 +90,8 @@ def cold(bench):
     """Nothing cached, once for each round and way; then, in the same daemon, the same once more when warm."""
     job = bench.jobs[bench.arguments.cold_job]
     ways = bench.prepare_all((Clone, CriuEager, CriuLazy, Cold), job)
-    found = {way.name: {"cold": [], "warm": [], "disk_bytes": [], "pager_bytes": []} for way in ways}
+    kept = ("cold", "warm", "disk_bytes", "pager_bytes", "store_bytes")
+    found = {way.name: {name: [] for name in kept} for way in ways}
     bench.results["cold"] = found
     found["dropped"] = not bench.arguments.quick
     for way in ways:
@@ -101,21 +105,24 @@ def cold(bench):
             if found["dropped"]:
                 drop_caches()
             bench.world.start_daemon()
-            before, pagers = disk_read_bytes(), bench.world.pagers()
-            read_before = read_bytes_of(pagers)
-            started = way.start()
+            before = disk_read_bytes()
+            # What comes after the answer is not what the start has read.
+            more = ("--fill", "never") if way.name == CLONE else ()
+            started = way.start(*more)
             values = found[way.name]
             values["disk_bytes"].append(disk_read_bytes() - before)
             unit = "ready" if started.ready is not None else "seconds"
             values["cold"].append(getattr(started, unit))
             if way.name == CLONE:
-                values["pager_bytes"].append(read_bytes_of(bench.world.pagers()) - read_before)
+                pagers = bench.world.pagers()
+                values["pager_bytes"].append(read_bytes_of(pagers))
+                values["store_bytes"].append(read_bytes_of(pagers, "rchar"))
                 values.setdefault("working_set_bytes", []).append(started.prefilled * PAGE)
                 values.setdefault("phases", []).append(started.phases)
             started.stop()
             for _ in range(2):
                 bench.settle()
-                started = way.start()
+                started = way.start(*more)
                 started.stop()
             values["warm"].append(getattr(started, unit))
             bench.say(

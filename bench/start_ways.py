@@ -15,6 +15,7 @@ from store_checks import pagemap_records
 
 COLD, CLONE, TEMPLATE, EAGER, LAZY = "cold start", "clone", "template", "CRIU", "CRIU --lazy-pages"
 STANDBY = "clone that stood by"
+FORKED = "template that forks when asked"
 _CHANNEL, _PEER = 1000, 1001  # where a held job has its control channel
 _ANSWER_SECONDS = 60
 _PE_LAZY = 2  # CRIU's pagemap flag
@@ -194,6 +195,22 @@ class Template(_Rekindle):
 
     def close(self):
         self.world.run("template", "down", self.template)
+
+
+class Forked(Template):
+    """Of the template that Template has put up, copies that none stood by for."""
+
+    name = FORKED
+
+    def prepare(self):
+        return [shlex.join(self.world.cli.argv("--json", *self.arguments()))]
+
+    def arguments(self, *more):
+        # Who looks at it being made has it made.
+        return super().arguments("--trace", self.world.path("trace.json"), *more)
+
+    def close(self):
+        """The template is the other one's."""
 
 
 class CriuTool:

@@ -176,12 +176,12 @@ def memory_of(pid):
         return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in file}
 
 
-def read_bytes_of(pids):
-    """What these processes had read from disks."""
+def read_bytes_of(pids, what="read_bytes"):
+    """What these processes had read from disks; with "rchar", what they have asked for by read()."""
     total = 0
     for pid in pids:
         with open(f"/proc/{pid}/io", encoding="ascii") as file:
-            total += next(int(line.split()[1]) for line in file if line.startswith("read_bytes:"))
+            total += next(int(line.split()[1]) for line in file if line.startswith(what + ":"))
     return total
 
 

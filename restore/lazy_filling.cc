@@ -201,9 +201,9 @@ absl::Status LazyClone::PutInBackground(const std::vector<Piece>& pieces) {
       const auto frame_of = [&](size_t i) {
         return OwnFrame(image_->reader().FramePages(to_load[first + i]));
       };
-      RK_RETURN_IF_ERROR(image_->reader().LoadFrames(
-          absl::MakeConstSpan(to_load).subspan(first, kFramesAtOnce), frame_of,
-          [&](size_t i) { return use(positions[first + i], frame_of(i)); }));
+      RK_RETURN_IF_ERROR(
+          image_->reader().LoadFrames(absl::MakeConstSpan(to_load).subspan(first, kFramesAtOnce), frame_of,
+                                      [&](size_t i) { return use(positions[first + i], frame_of(i)); }));
     }
     return absl::OkStatus();
   });

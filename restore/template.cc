@@ -159,11 +159,10 @@ void Template::Learn(const Answered& copy) {
       touch_list_ = std::make_shared<const UniqueFd>(*std::move(list));
     }
   }
-  WantMore(copy.options);
+  if (standby_ != nullptr) WantMore(copy.options);
 }
 
 void Template::WantMore(const CloneOptions& options) {
-  if (standby_ == nullptr) return;
   absl::ReleasableMutexLock lock(&mutex_);
   const bool learned = learned_;
   const uint64_t bytes = own_bytes_;
@@ -267,9 +266,11 @@ absl::StatusOr<CloneResult> Template::Fork(const CloneOptions& options) {
   }
   absl::StatusOr<CloneResult> result;
   std::optional<absl::StatusOr<CloneResult>> waiting;
-  if (standby_ != nullptr) waiting = standby_->Claim(options);
+  // Who wants a timeline wants to see it made.
+  const bool may_wait = standby_ != nullptr && !options.timeline;
+  if (may_wait) waiting = standby_->Claim(options);
   result = waiting ? *std::move(waiting) : MakeCopy(options, options.limits.any(), nullptr);
-  if (result.ok()) WantMore(options);
+  if (may_wait && result.ok()) WantMore(options);
   return result;
 }
 
