@@ -245,7 +245,10 @@ def _state(world):
     with open("/proc/self/mountinfo", encoding="utf-8") as file:
         state["mounts"] = sum(1 for _ in file)
     state["cgroups"] = sum(1 for _ in os.walk("/sys/fs/cgroup"))
-    state["files in the runtime folder"] = sum(len(a) + len(b) for _, a, b in os.walk(world.runtime))
+    files = [os.path.join(folder, name) for folder, a, b in os.walk(world.runtime) for name in a + b]
+    records = [path for path in files if "/jobs/" in path]
+    state["files in the runtime folder"] = len(files) - len(records)
+    state["records of ended jobs (the last hundred stay)"] = len(records)
     for name in ("rekindled", "rekindle-pager"):
         state[f"descriptors of {name}"] = sum(procfs.descriptors(pid) for pid in pids[name])
         state[f"memory of {name}"] = sum(memory_of(pid)["Pss"] for pid in pids[name])
@@ -261,7 +264,7 @@ def _ours(pid, world):
 
 
 # How many more there may be: of descriptors, those of connections that have not closed yet.
-COUNTED = {"processes": 0, "zombies": 0, "mounts": 0, "cgroups": 0, "files": 0, "descriptors": 8}
+COUNTED = {"processes": 0, "zombies": 0, "mounts": 0, "cgroups": 0, "files": 0, "records": 8, "descriptors": 8}
 
 
 def grown(before, after):
@@ -294,6 +297,7 @@ def fill(bench):
     way = bench.prepared(Clone, job)
     for _ in range(_WARM_UP):
         way.start("--fill", "never").stop()
+    touch_free_memory(8192 * MIB)
     found = bench.results["fill"] = {"speed": [], "resident": [], "bytes": [], "serving": []}
     for _ in range(bench.arguments.fill_rounds):
         started, size, seconds = _one_fill(bench, way)

@@ -1,6 +1,7 @@
 #include "daemon/peer_credentials.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -70,8 +71,23 @@ absl::StatusOr<Caller> ReadPeerCredentials(int socket) {
   return caller;
 }
 
+void PeerRegistry::LetGoOfTheDead() {
+  std::vector<pollfd> entries;
+  std::vector<Caller*> callers;
+  for (auto& [number, caller] : callers_) {
+    if (!caller.pidfd) continue;
+    entries.push_back({caller.pidfd->get(), POLLIN, 0});
+    callers.push_back(&caller);
+  }
+  if (::poll(entries.data(), entries.size(), 0) <= 0) return;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i].revents != 0) callers[i]->pidfd.reset();
+  }
+}
+
 absl::StatusOr<UniqueFd> PeerRegistry::Admit(UniqueFd connection, Caller caller) {
   absl::MutexLock lock(&mutex_);
+  LetGoOfTheDead();
   size_t own_numbers = 0;
   for (const auto& [number, owner] : callers_) own_numbers += owner.SameIdentity(caller);
   if (callers_.find(connection.get()) == callers_.end()) {

@@ -39,6 +39,9 @@ class PeerRegistry {
   std::optional<Caller> Find(absl::string_view peer) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  // A number's last caller is remembered, but its process's descriptor is of no use once that has ended.
+  void LetGoOfTheDead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   mutable absl::Mutex mutex_;
   std::map<int, Caller> callers_ ABSL_GUARDED_BY(mutex_);
 };

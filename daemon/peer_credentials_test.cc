@@ -144,6 +144,36 @@ TEST_F(PeerCredentialsTest, ANumberNeverPassesToAnotherUser) {
   EXPECT_EQ(again->pid, root.pid());
 }
 
+TEST_F(PeerCredentialsTest, ProcessesThatHaveEndedAreLetGoOf) {
+  PeerRegistry registry;
+  std::string peer;
+  auto admit = [&] {
+    UniqueFd connection = NextConnection();
+    auto caller = ReadPeerCredentials(connection.get());
+    EXPECT_TRUE(caller.ok());
+    auto admitted = registry.Admit(std::move(connection), *caller);
+    EXPECT_TRUE(admitted.ok()) << admitted.status();
+    peer = absl::StrCat("fd:", admitted->get());
+    return *std::move(admitted);
+  };
+  Peer living(path_, 0, 0, {});
+  const UniqueFd of_living = admit();
+  const std::string name_of_living = peer;
+  // After the other: it would have an end of this one's pipe.
+  std::optional<Peer> ending(std::in_place, path_, kNobody, kNobody, std::vector<gid_t>());
+  const UniqueFd of_ending = admit();
+  const std::string name_of_ending = peer;
+  EXPECT_NE(registry.Find(name_of_living)->pidfd, nullptr);
+  EXPECT_NE(registry.Find(name_of_ending)->pidfd, nullptr);
+  ending.reset();
+  Peer another(path_, 0, 0, {});
+  const UniqueFd of_another = admit();
+  EXPECT_EQ(registry.Find(name_of_ending)->pidfd, nullptr);
+  EXPECT_EQ(registry.Find(name_of_ending)->uid, kNobody);
+  EXPECT_NE(registry.Find(name_of_living)->pidfd, nullptr);
+  EXPECT_NE(registry.Find(peer)->pidfd, nullptr);
+}
+
 TEST_F(PeerCredentialsTest, OneUserCanNotTakeAllNumbers) {
   PeerRegistry registry;
   Caller caller;
