@@ -123,7 +123,7 @@ class TakenTest(StandbyTest):
         image = self.prepare()
         self.learn(image)
         self.end(self.start(image, "--memory", "64M"))
-        waiting.until(lambda: len(self.restored_copies()) == 2 * _SIZE, "copies of both kinds")
+        waiting.until(lambda: len(self.restored_copies()) == 2 * STANDBY_COPIES, "copies of both kinds")
         result = self.cli.run("restore", image, "--clone", "--detach", "--memory", "1M")
         self.assert_refused(result, FAILED, image, "limit of 1.0 MiB", "--memory")
         # What stood by was tried first, and said the same.
