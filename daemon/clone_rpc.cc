@@ -16,7 +16,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/parallel.h"
-#include "base/process_stat.h"
 #include "base/status.h"
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
@@ -114,7 +113,7 @@ class CloneCall {
       if (followed) send_(*followed);
     }
     if (event.started().ready_seconds() > 0) {
-      node_.clones().RecordTouchedFiles(store_, info_, ProcessTree(root));
+      node_.clones().RecordTouchedFiles(store_, info_, root);
     }
     return job;
   }

@@ -25,6 +25,7 @@
 #include "base/machine.h"
 #include "base/packet_socket.h"
 #include "base/parallel.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "base/unix_socket.h"
 #include "criu/image_files.h"
@@ -484,14 +485,13 @@ absl::StatusOr<SandboxPool*> CloneStarter::Pool(const criu::Installation& criu) 
   return pool_.get();
 }
 
-void CloneStarter::RecordTouchedFiles(store::Store& store, const store::ImageInfo& image,
-                                      const std::vector<pid_t>& processes) {
+void CloneStarter::RecordTouchedFiles(store::Store& store, const store::ImageInfo& image, pid_t root) {
   {
     absl::MutexLock lock(&mutex_);
     if (!files_recorded_.insert(image.digest).second) return;
   }
   if (!absl::IsNotFound(store.GetNote(image.digest, store::kTouchedFilesNote).status())) return;
-  const std::vector<TouchedFile> files = FindTouchedFiles(processes);
+  const std::vector<TouchedFile> files = FindTouchedFiles(ProcessTree(root));
   if (files.empty()) return;
   absl::Status kept = store.PutNote(image, store::kTouchedFilesNote, EncodeTouchedFiles(files));
   if (kept.ok() || absl::IsNotFound(kept)) return;  // it was removed meanwhile

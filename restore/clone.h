@@ -97,8 +97,8 @@ class CloneStarter {
                                     const CloneOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
   // A copy has answered, the first one that anybody knows of perhaps: what of its files it needed until then
   // is kept with the image, and asked for before the next one that finds nothing of it in memory.
-  void RecordTouchedFiles(store::Store& store, const store::ImageInfo& image,
-                          const std::vector<pid_t>& processes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void RecordTouchedFiles(store::Store& store, const store::ImageInfo& image, pid_t root)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetTouchedFiles(store::Store& store, const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes what is kept in memory for the next clone of an image.
   void ForgetImages() ABSL_LOCKS_EXCLUDED(mutex_);
