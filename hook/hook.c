@@ -554,7 +554,7 @@ void rekindle_renew(void) {
 
 void rekindle_up(void) { SayUp(false); }
 
-static enum rekindle_event ServeAsTemplate(void) {
+enum rekindle_event rekindle_serve_as_template(void) {
   for (;;) {
     switch (rekindle_next_request()) {
       case REKINDLE_FORK: {
@@ -578,7 +578,7 @@ enum rekindle_event rekindle_ready(struct rekindle_restored* out) {
   do {
     event = rekindle_wait();
   } while (event == REKINDLE_INTERRUPTED);
-  if (event == REKINDLE_TEMPLATE) event = ServeAsTemplate();
+  if (event == REKINDLE_TEMPLATE) event = rekindle_serve_as_template();
   if (event != REKINDLE_RESTORED) return event;
   rekindle_renew();
   rekindle_run_after_restore();

@@ -110,6 +110,9 @@ REKINDLE_API enum rekindle_event rekindle_next_request(void);
 /* To be called once after each REKINDLE_FORK. Returns twice: REKINDLE_RESTORED in the copy, REKINDLE_FORKED
  * in the template. Calls fork(), so pthread_atfork's handlers run. */
 REKINDLE_API enum rekindle_event rekindle_fork_child(void);
+/* The two above, again and again, where a runtime has nothing to do in between. Returns in the copies alone;
+ * the template itself ends inside. */
+REKINDLE_API enum rekindle_event rekindle_serve_as_template(void);
 /* Feeds fresh random bytes to every libcrypto that was loaded when the process parked. */
 REKINDLE_API void rekindle_renew(void);
 REKINDLE_API void rekindle_run_after_restore(void);

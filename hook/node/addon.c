@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include "hook/rekindle_hook.h"
 
@@ -45,24 +44,6 @@ static napi_value RunBeforeSnapshot(napi_env env, napi_callback_info info) {
   return NULL;
 }
 
-/* A process of Node.js has threads besides this one, so it is no template: the requests are answered with
- * that. */
-static enum rekindle_event ServeAsTemplate(void) {
-  for (;;) {
-    switch (rekindle_next_request()) {
-      case REKINDLE_FORK: {
-        enum rekindle_event event = rekindle_fork_child();
-        if (event != REKINDLE_FORKED) return event;
-        break;
-      }
-      case REKINDLE_CLOSED:
-        _exit(0);
-      default:
-        break;
-    }
-  }
-}
-
 /* Parks until the process is woken; REKINDLE_CONTINUED or REKINDLE_RESTORED. Signals with handlers of the
  * program's are taken note of, and handled afterwards. */
 static napi_value Park(napi_env env, napi_callback_info info) {
@@ -72,7 +53,9 @@ static napi_value Park(napi_env env, napi_callback_info info) {
   do {
     event = rekindle_wait();
   } while (event == REKINDLE_INTERRUPTED);
-  if (event == REKINDLE_TEMPLATE) event = ServeAsTemplate();
+  /* A process of Node.js has threads besides this one, so it is no template: the requests are answered with
+   * that. */
+  if (event == REKINDLE_TEMPLATE) event = rekindle_serve_as_template();
   if (event == REKINDLE_ERROR) return Throw(env);
   return Number(env, event);
 }
