@@ -57,7 +57,7 @@ class FrozenDumpTest : public store::StoreTest {
     auto gate = FindDumpGate();
     if (!gate.ok()) return gate.status();
     options.action_script = *gate;
-    return RunFrozenDump(criu_, options, arena, cancel, progress);
+    return RunFrozenDump(criu_, options, JobNamespaces(), arena, cancel, progress);
   }
 
   criu::Installation criu_;

@@ -47,7 +47,8 @@ std::string Serialize(const JobRecord& record) {
                    {"owner_uid", record.owner},
                    {"started_unix_ns", record.started_unix_ns},
                    {"image", record.image},
-                   {"log", record.log}};
+                   {"log", record.log},
+                   {"instance", record.instance}};
   if (record.exit) {
     document["exit_code"] = record.exit->code;
     document["signal"] = record.exit->signal;
@@ -77,6 +78,7 @@ std::optional<JobRecord> Parse(const std::string& text) {
   record.started_unix_ns = number_of("started_unix_ns");
   record.image = string_of("image");
   record.log = string_of("log");
+  record.instance = string_of("instance");
   if (document.contains("exit_code")) {
     record.exit = ExitState{static_cast<int>(number_of("exit_code")), static_cast<int>(number_of("signal"))};
     record.exited_unix_ns = number_of("exited_unix_ns");

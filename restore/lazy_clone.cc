@@ -375,6 +375,11 @@ void LazyClone::End() {
   pager_.RemoveClone(options_.id);
 }
 
+bool LazyClone::complete() const {
+  absl::MutexLock lock(&mutex_);
+  return complete_;
+}
+
 bool LazyClone::running() const {
   absl::MutexLock lock(&mutex_);
   return running_;

@@ -44,6 +44,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   const std::string& id() const { return options_.id; }
   LazyImage& image() { return *image_; }
   bool running() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool complete() const ABSL_LOCKS_EXCLUDED(mutex_);  // it is served no more
 
   // Begins to listen for CRIU.
   void Start();
@@ -52,7 +53,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   absl::StatusOr<uint64_t> Prefill(const std::map<pid_t, UniqueFd>& processes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Loads the working set into the cache.
   void Prefetch();
-  // All that is missing.
+  // All that is missing. ResourceExhausted: there is no room for it.
   absl::StatusOr<uint64_t> FillAll() ABSL_LOCKS_EXCLUDED(mutex_);
   // A bounded part of the background fill; false when there is nothing more to do now.
   bool FillSome() ABSL_LOCKS_EXCLUDED(mutex_);

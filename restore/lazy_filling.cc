@@ -334,7 +334,6 @@ absl::StatusOr<uint64_t> LazyClone::Prefill(const std::map<pid_t, UniqueFd>& pro
                  {"loaded_bytes", static_cast<int64_t>(loaded_in_bulk_.bytes - loaded_before)}});
   };
   if (options_.fill == Fill::kEager) {
-    RK_RETURN_IF_ERROR(CheckRoomForAll());
     absl::StatusOr<uint64_t> filled = FillAll();
     if (filled.ok()) recorded("all of its memory", *filled);
     return filled;
@@ -369,6 +368,7 @@ absl::Status LazyClone::PutWorkingSet() {
 }
 
 absl::StatusOr<uint64_t> LazyClone::FillAll() {
+  RK_RETURN_IF_ERROR(CheckRoomForAll());
   const uint64_t before = filled_;
   for (const std::shared_ptr<LazyTask>& task : Tasks()) {
     std::vector<Piece> pieces;

@@ -110,6 +110,10 @@ class Client : public PagerSource {
           {"pages", pages}, {"settled_bytes", clone->image().prefill_bytes()}, {"seconds", watch.seconds()}};
     } else if (what == "ready") {
       clone->Ready();
+    } else if (what == "fill") {
+      clone->Ready();
+      RK_RETURN_IF_ERROR(clone->FillAll().status());
+      *answer = {{"complete", clone->complete()}};
     } else {
       return absl::UnimplementedError(absl::StrCat("the pager does not know '", what, "'"));
     }

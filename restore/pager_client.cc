@@ -125,6 +125,13 @@ absl::StatusOr<rekindle::Timeline> PagerClient::Timeline() {
   return PagerRecord::Decode(answer.bytes);
 }
 
+absl::StatusOr<bool> PagerClient::Fill(const std::string& clone) {
+  absl::StatusOr<Packet> answer = Ask(Json{{"do", "fill"}, {"clone", clone}}.dump());
+  if (absl::IsNotFound(answer.status())) return true;
+  RK_RETURN_IF_ERROR(answer.status());
+  return Json::parse(answer->bytes).at("complete").get<bool>();
+}
+
 absl::StatusOr<PagerClient::Numbers> PagerClient::Stats() {
   RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "stats"}, {"clones", false}}.dump()));
   const Json json = Json::parse(answer.bytes), none = Json::object();

@@ -52,6 +52,8 @@ class PagerClient {
   absl::StatusOr<Prefilled> Prefill(const std::string& clone, const std::vector<pid_t>& pids,
                                     const std::vector<UniqueFd>& processes);
   absl::Status Ready(const std::string& clone);
+  // Brings in all of its memory that is missing. True: it is there, and the copy like any other process.
+  absl::StatusOr<bool> Fill(const std::string& clone);
   // What the pager has done until now for the clone that was attached over this connection.
   absl::StatusOr<rekindle::Timeline> Timeline();
   struct Numbers {

@@ -10,6 +10,7 @@
 //          what must be there, and puts in the recorded working set
 //          -> {pages, seconds, settled_bytes: that each copy of the image gets, 0: not for good yet}
 //   ready {clone}: the job has answered; what it touched up to now is its working set
+//   fill {clone}: all that is missing, now -> {complete: nothing of it is served any more}
 //   timeline: what was done until now for the clone that was attached over this connection with timeline
 //          -> see PagerRecord::Encode
 //   forget {image}: drops its working set, whoever has it -> {dropped: there was one}
