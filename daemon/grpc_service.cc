@@ -157,6 +157,42 @@ class GrpcService final : public v1::Rekindle::Service {
                            grpc::ServerWriter<v1::TransferEvent>* writer) override {
     return Stream(daemon::ImportImage, context, request, writer);
   }
+  grpc::Status DeployFunction(grpc::ServerContext* context, const v1::DeployFunctionRequest* request,
+                              grpc::ServerWriter<v1::DeployEvent>* writer) override {
+    return Stream(daemon::DeployFunction, context, request, writer);
+  }
+  grpc::Status InvokeFunction(grpc::ServerContext* context, const v1::InvokeFunctionRequest* request,
+                              v1::InvokeFunctionResponse* response) override {
+    return Unary(daemon::InvokeFunction, context, request, response);
+  }
+  grpc::Status ListFunctions(grpc::ServerContext* context, const v1::ListFunctionsRequest* request,
+                             v1::ListFunctionsResponse* response) override {
+    return Unary(daemon::ListFunctions, context, request, response);
+  }
+  grpc::Status RemoveFunction(grpc::ServerContext* context, const v1::RemoveFunctionRequest* request,
+                              v1::RemoveFunctionResponse* response) override {
+    return Unary(daemon::RemoveFunction, context, request, response);
+  }
+  grpc::Status FunctionLogs(grpc::ServerContext* context, const v1::FunctionLogsRequest* request,
+                            grpc::ServerWriter<v1::FunctionLogLine>* writer) override {
+    return Stream(daemon::FunctionLogs, context, request, writer);
+  }
+  grpc::Status FunctionStats(grpc::ServerContext* context, const v1::FunctionStatsRequest* request,
+                             v1::FunctionStatsResponse* response) override {
+    return Unary(daemon::FunctionStats, context, request, response);
+  }
+  grpc::Status BuildDependencies(grpc::ServerContext* context, const v1::BuildDependenciesRequest* request,
+                                 grpc::ServerWriter<v1::BuildDependenciesEvent>* writer) override {
+    return Stream(daemon::BuildDependencies, context, request, writer);
+  }
+  grpc::Status ListDependencies(grpc::ServerContext* context, const v1::ListDependenciesRequest* request,
+                                v1::ListDependenciesResponse* response) override {
+    return Unary(daemon::ListDependencies, context, request, response);
+  }
+  grpc::Status RemoveDependencies(grpc::ServerContext* context, const v1::RemoveDependenciesRequest* request,
+                                  v1::RemoveDependenciesResponse* response) override {
+    return Unary(daemon::RemoveDependencies, context, request, response);
+  }
 
  private:
   absl::StatusOr<Call> MakeCall(grpc::ServerContext* context) const {

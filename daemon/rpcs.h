@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "daemon/call.h"
+#include "daemon/function_rpcs.h"
 #include "daemon/node.h"
 #include "rekindle/v1/rekindle.pb.h"
 
