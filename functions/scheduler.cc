@@ -1,6 +1,7 @@
 #include "functions/scheduler.h"
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <chrono>
 #include <utility>
 
@@ -243,7 +244,7 @@ void Core::Dispatch(const FunctionPtr& function, RequestPtr request, Later* late
   if (!function->idle.empty()) {
     InstancePtr instance = function->idle.back();
     function->idle.pop_back();
-    Assign(function, instance, std::move(request), later);
+    Assign(function, instance, std::move(request));
   } else {
     function->queue.push_back(std::move(request));
     BeginStart(function, decision.level, later);
@@ -418,7 +419,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
   if (!function->queue.empty()) {
     RequestPtr request = function->queue.front();
     function->queue.pop_front();
-    Assign(function, instance, std::move(request), later);
+    Assign(function, instance, std::move(request));
     return;
   }
   if (function->replaced) return EndInstance(instance, later);
@@ -428,7 +429,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
     ++function->counters->invocations;
     std::vector<Action> actions;
     policy_.Arrived(function->id, Now(), &actions);
-    Assign(function, instance, std::move(request), later);
+    Assign(function, instance, std::move(request));
     Apply(actions, later);
     return;
   }
@@ -440,8 +441,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
   function->idle.push_back(instance);
 }
 
-void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, RequestPtr request,
-                  Later* later) {
+void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, RequestPtr request) {
   instance->state = Instance::State::kBusy;
   instance->current = request;
   request->begun = absl::Now();
@@ -615,12 +615,12 @@ void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
   later.steps.emplace_back([core = shared_from_this(), process = std::move(process), instance]() mutable {
     auto clear = [core, process = std::move(process), instance]() mutable {
       process.reset();
-      absl::MutexLock lock(&core->mutex_);
+      absl::MutexLock ended(&core->mutex_);
       core->Forget(instance);
     };
     bool here;
     {
-      absl::MutexLock lock(&core->mutex_);
+      absl::MutexLock look(&core->mutex_);
       here = core->stopping_;
     }
     if (here) return clear();
@@ -815,10 +815,10 @@ void Core::WaitForEnd(const std::string& name) const {
   } waited{&instances_, &name};
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(
-      +[](Waited* waited) {
-        return std::none_of(
-            waited->instances->begin(), waited->instances->end(),
-            [&](const InstancePtr& instance) { return instance->function->spec.name == *waited->name; });
+      +[](Waited* of) {
+        return std::none_of(of->instances->begin(), of->instances->end(), [&](const InstancePtr& instance) {
+          return instance->function->spec.name == *of->name;
+        });
       },
       &waited));
 }

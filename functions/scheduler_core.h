@@ -102,7 +102,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartFailed(const FunctionPtr& function, const InstancePtr& instance, const absl::Status& why,
                    Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Assign(const FunctionPtr& function, const InstancePtr& instance, RequestPtr request, Later* later)
+  void Assign(const FunctionPtr& function, const InstancePtr& instance, RequestPtr request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It can take the next call.
   void BecameFree(const FunctionPtr& function, const InstancePtr& instance, Later* later)

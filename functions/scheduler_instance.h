@@ -14,8 +14,8 @@ namespace rekindle::functions {
 // Its fields belong to the Core's mutex.
 class Scheduler::Core::Instance : public RuntimeApi::Observer, public std::enable_shared_from_this<Instance> {
  public:
-  Instance(std::weak_ptr<Core> core, FunctionPtr function, std::string id, boost::asio::io_context& context)
-      : function(std::move(function)), id(std::move(id)), timer(context), core_(std::move(core)) {}
+  Instance(std::weak_ptr<Core> core, FunctionPtr whose, std::string name, boost::asio::io_context& context)
+      : function(std::move(whose)), id(std::move(name)), timer(context), core_(std::move(core)) {}
 
   void OnReady() override {
     if (auto core = core_.lock()) core->OnReady(shared_from_this());
