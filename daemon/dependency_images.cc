@@ -11,8 +11,10 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -24,7 +26,6 @@
 #include "ckpt/held_job.h"
 #include "daemon/function_runtime.h"
 #include "daemon/process_info.h"
-#include "dedup_store/digest.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -39,10 +40,25 @@ constexpr size_t kOutputShown = 2000;
 // An image with more than is needed is fine up to this many times the memory of a bare runtime and modules.
 constexpr uint64_t kSpareBytes = uint64_t{256} << 20;
 
+// FNV-1a: the same in all builds.
+uint64_t Fingerprint(absl::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+// "deps/python3.11:numpy-torch", as far as tags allow it.
 std::string ReferenceOf(const functions::Runtime& runtime, const std::vector<std::string>& modules) {
-  const std::string what = absl::StrCat(runtime.Name(), "\n", absl::StrJoin(modules, "\n"));
-  return absl::StrCat("deps/", runtime.kind == functions::RuntimeKind::kPython ? "python" : "nodejs", ":",
-                      store::HexDigest(what).substr(0, 16));
+  constexpr size_t kLongestTag = 60;
+  std::string tag = modules.empty() ? "bare" : absl::StrJoin(modules, "-");
+  const std::string exact = tag;
+  for (char& c : tag) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-') c = '_';
+  }
+  if (tag.size() > kLongestTag || tag != exact || tag.front() == '-' || tag.front() == '.') {
+    tag = absl::StrCat("m", tag.substr(0, kLongestTag), "-", absl::Hex(Fingerprint(absl::StrJoin(modules, "\n"))));
+  }
+  return absl::StrCat("deps/", runtime.Name(), ":", tag);
 }
 
 std::optional<DependencyImage> FromInfo(const store::ImageInfo& info) {
