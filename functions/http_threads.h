@@ -20,11 +20,13 @@ class HttpThreads {
   HttpThreads(const HttpThreads&) = delete;
   HttpThreads& operator=(const HttpThreads&) = delete;
 
-  boost::asio::io_context& context();
+  // Kept by what runs on it, so that what is left of a server can be destroyed after the threads have ended.
+  const std::shared_ptr<boost::asio::io_context>& context() const { return context_; }
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  struct Running;
+  const std::shared_ptr<boost::asio::io_context> context_;
+  const std::unique_ptr<Running> running_;
 };
 
 }  // namespace rekindle::functions

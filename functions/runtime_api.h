@@ -55,8 +55,11 @@ class RuntimeApi {
     // Asked for each connection with its descriptor, which stays the server's; false closes it. Called on the
     // HttpThreads. None: all may.
     std::function<bool(int connection)> may_connect;
-    // A runtime keeps its connection as long as a handler runs, so the idle ones are not closed.
-    HttpLimits limits = {.connections = 32, .idle_time = absl::InfiniteDuration()};
+    // A runtime keeps its connection as long as a handler runs, so idle ones are not closed; a handler may
+    // stream its response for all the time that Lambda gives it. Only one body at a time may be an
+    // invocation's answer.
+    HttpLimits limits = {
+        .connections = 32, .body_time = absl::Minutes(15), .idle_time = absl::InfiniteDuration()};
     size_t largest_answer = kLargestAnswer;
   };
 
