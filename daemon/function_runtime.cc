@@ -25,7 +25,7 @@ std::string OwnFolder() {
 }
 
 std::string FindInterpreter(const std::string& name) {
-  for (const char* folder : {"/usr/local/bin/", "/usr/bin/", "/bin/"}) {
+  for (const char* folder : {"/usr/bin/", "/usr/local/bin/", "/bin/"}) {
     std::string path = absl::StrCat(folder, name);
     if (::access(path.c_str(), X_OK) == 0) return path;
   }
