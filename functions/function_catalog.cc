@@ -1,0 +1,426 @@
+#include "functions/function_catalog.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "functions/code_copy.h"
+#include "functions/function_record_file.h"
+
+namespace rekindle::functions {
+namespace {
+
+constexpr absl::string_view kStagingPrefix = ".deploying-";
+constexpr absl::string_view kRemovedPrefix = ".removed-";
+constexpr absl::string_view kRecordFile = "function.json";
+constexpr mode_t kThroughOnly = 0711;  // others may enter and not list
+
+absl::Status SyncFolder(const std::string& path) {
+  RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(path, O_RDONLY | O_DIRECTORY));
+  if (::fsync(folder.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", path));
+  return absl::OkStatus();
+}
+
+absl::Status MakeFolder(const std::string& path, mode_t mode) {
+  if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
+    return ErrnoStatus(errno, absl::StrCat("making folder ", path));
+  }
+  // Whatever the umask.
+  if (::chmod(path.c_str(), mode) != 0)
+    return ErrnoStatus(errno, absl::StrCat("opening the way into ", path));
+  return absl::OkStatus();
+}
+
+// Where it lies it is gone at once, also when a crash interrupts the removal. `path` is
+// STORE/functions/NAME/REVISION or STORE/functions/NAME.
+absl::Status Discard(const std::string& functions, const std::string& path) {
+  RK_ASSIGN_OR_RETURN(TemporaryDirectory removed, TemporaryDirectory::Make(functions, kRemovedPrefix));
+  const std::string target = removed.path() + "/contents";
+  if (::rename(path.c_str(), target.c_str()) != 0 && errno != ENOENT) {
+    return ErrnoStatus(errno, absl::StrCat("removing ", path));
+  }
+  return RemoveTree(target);
+}
+
+// Revisions are folders named by a number.
+bool IsRevision(const std::string& name, uint64_t* number) {
+  return absl::SimpleAtoi(name, number) && absl::StrCat(*number) == name;
+}
+
+uint64_t NextRevision(const std::string& folder, uint64_t present) {
+  uint64_t next = present + 1, number = 0;
+  auto names = ListDirectory(folder);
+  if (!names.ok()) return next;
+  // Those of earlier revisions whose instances still run.
+  for (const std::string& name : *names) {
+    if (IsRevision(name, &number)) next = std::max(next, number + 1);
+  }
+  return next;
+}
+
+}  // namespace
+
+RevisionFolder::~RevisionFolder() {
+  if (!unwanted_.load()) return;
+  const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
+  if (absl::Status status = Discard(folder.parent_path().string(), path_); !status.ok()) {
+    Log(LogLevel::kWarning, absl::StrCat(status.message(), ": it is tried again at the next start"));
+  }
+  // Fails while there are other revisions or a record.
+  ::rmdir(folder.c_str());
+}
+
+// The right to change a function's entry, for as long as it lives.
+class FunctionCatalog::Claim {
+ public:
+  static absl::StatusOr<Claim> Take(FunctionCatalog& catalog, const std::string& name) {
+    absl::MutexLock lock(&catalog.mutex_);
+    if (!catalog.claimed_.insert(name).second) {
+      return absl::AbortedError(
+          absl::StrCat("function ", name,
+                       " is being deployed or removed by another call: try again when that is "
+                       "done"));
+    }
+    return Claim(catalog, name);
+  }
+  Claim(Claim&& other) noexcept
+      : catalog_(std::exchange(other.catalog_, nullptr)), name_(std::move(other.name_)) {}
+  Claim& operator=(Claim&&) = delete;
+  ~Claim() {
+    if (!catalog_) return;
+    absl::MutexLock lock(&catalog_->mutex_);
+    catalog_->claimed_.erase(name_);
+  }
+
+ private:
+  Claim(FunctionCatalog& catalog, std::string name) : catalog_(&catalog), name_(std::move(name)) {}
+  FunctionCatalog* catalog_;
+  std::string name_;
+};
+
+FunctionCatalog::FunctionCatalog(Options options)
+    : options_(std::move(options)), directory_(options_.store + "/functions") {}
+
+std::string FunctionCatalog::FolderOf(absl::string_view name) const {
+  return absl::StrCat(directory_, "/", name);
+}
+
+absl::StatusOr<std::unique_ptr<FunctionCatalog>> FunctionCatalog::Open(Options options) {
+  std::unique_ptr<FunctionCatalog> catalog(new FunctionCatalog(std::move(options)));
+  const std::string& directory = catalog->directory_;
+  RK_RETURN_IF_ERROR(Annotate(MakeFolder(directory, kThroughOnly), "opening the catalog of functions"));
+  RK_ASSIGN_OR_RETURN(catalog->lock_, OpenFile(directory + "/.lock", O_RDWR | O_CREAT));
+  // This process's own: not a child's that it leaves behind.
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  if (::fcntl(catalog->lock_.get(), F_SETLK, &whole) != 0) {
+    if (errno != EAGAIN && errno != EACCES) return ErrnoStatus(errno, absl::StrCat("locking ", directory));
+    return absl::UnavailableError(absl::StrCat("the functions in ", directory,
+                                               " are another daemon's: end that, or name another --store"));
+  }
+  RK_RETURN_IF_ERROR(catalog->Load());
+  return catalog;
+}
+
+absl::Status FunctionCatalog::Load() {
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(directory_));
+  absl::MutexLock lock(&mutex_);
+  for (const std::string& name : names) {
+    if (absl::StartsWith(name, kStagingPrefix) || absl::StartsWith(name, kRemovedPrefix)) {
+      if (absl::Status status = RemoveTree(FolderOf(name)); !status.ok()) {
+        Log(LogLevel::kWarning, absl::StrCat("what an interrupted deployment left: ", status.message()));
+      }
+      continue;
+    }
+    if (!CheckFunctionName(name).ok()) continue;  // .lock, lost+found
+    absl::StatusOr<FunctionRecord> record = LoadEntry(name);
+    if (absl::IsNotFound(record.status())) {
+      Log(LogLevel::kInfo,
+          absl::StrCat("the first deployment of function ", name, " was interrupted: removing it"));
+      if (absl::Status status = Discard(directory_, FolderOf(name)); !status.ok()) {
+        Log(LogLevel::kWarning, status.message());
+      }
+      continue;
+    }
+    if (!record.ok()) {
+      Log(LogLevel::kError, absl::StrCat("function ", name, " is damaged: ", record.status().message(),
+                                         ": deploy it again, or remove it (rekindle fn rm ", name, ")"));
+      FunctionRecord damaged;
+      damaged.spec.name = name;
+      damaged.damage = std::string(record.status().message());
+      record = std::move(damaged);
+      // Whose it is tells the folder of a revision.
+      auto entries = ListDirectory(FolderOf(name));
+      uint64_t number = 0;
+      struct stat info;
+      for (const std::string& entry : entries.ok() ? *entries : std::vector<std::string>()) {
+        if (IsRevision(entry, &number) &&
+            ::lstat(absl::StrCat(FolderOf(name), "/", entry).c_str(), &info) == 0) {
+          record->owner = {info.st_uid, info.st_gid, {}};
+        }
+      }
+    }
+    records_.emplace(name, *std::move(record));
+  }
+  if (records_.empty()) return absl::OkStatus();
+  return MakeWay();
+}
+
+absl::StatusOr<FunctionRecord> FunctionCatalog::LoadEntry(const std::string& name) const {
+  const std::string folder = FolderOf(name);
+  RK_ASSIGN_OR_RETURN(FunctionRecord record, ReadRecordFile(absl::StrCat(folder, "/", kRecordFile)));
+  if (record.spec.name != name) {
+    return absl::DataLossError(absl::StrCat(folder, " holds the record of ", record.spec.name));
+  }
+  const std::string revision = absl::StrCat(record.revision);
+  record.folder = std::make_shared<RevisionFolder>(absl::StrCat(folder, "/", revision));
+  for (size_t i = 0; i <= record.spec.layers.size(); ++i) {
+    const std::string part = i == 0 ? record.folder->code() : record.folder->layer(i - 1);
+    if (!PathExists(part)) return absl::DataLossError(absl::StrCat(part, " is missing"));
+  }
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> entries, ListDirectory(folder));
+  for (const std::string& entry : entries) {
+    if (entry == revision || entry == kRecordFile) continue;
+    if (absl::Status status = Discard(directory_, absl::StrCat(folder, "/", entry)); !status.ok()) {
+      Log(LogLevel::kWarning, status.message());
+    }
+  }
+  return record;
+}
+
+// Functions run as their owners and must reach their code, which lies in the store. Everything else in it is
+// closed by its own permissions, which are looked at before the way is opened.
+absl::Status FunctionCatalog::MakeWay() const {
+  struct stat info;
+  if (::stat(options_.store.c_str(), &info) != 0)
+    return ErrnoStatus(errno, absl::StrCat("reading ", options_.store));
+  if ((info.st_mode & 0011) == 0011) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(options_.store));
+  for (const std::string& name : names) {
+    const std::string path = absl::StrCat(options_.store, "/", name);
+    if (name == "functions" || ::lstat(path.c_str(), &info) != 0 || S_ISLNK(info.st_mode)) continue;
+    if ((info.st_mode & 0077) != 0 && ::chmod(path.c_str(), info.st_mode & 07700) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("closing ", path, " to other users"));
+    }
+  }
+  if (::stat(options_.store.c_str(), &info) != 0 ||
+      ::chmod(options_.store.c_str(), (info.st_mode & 07777) | 0011) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("opening the way to functions' code through ", options_.store));
+  }
+  return absl::OkStatus();
+}
+
+// The folders above the store are not ours to open.
+absl::Status FunctionCatalog::CheckReachable(const std::string& folder, const Owner& owner) const {
+  return WithFileRightsOf(owner, [&]() -> absl::Status {
+    std::string way;
+    for (const std::filesystem::path& part : std::filesystem::path(folder)) {
+      way = way.empty() ? part.string() : (std::filesystem::path(way) / part).string();
+      UniqueFd reached(::open(way.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+      if (reached.valid()) continue;
+      if (errno != EACCES) return ErrnoStatus(errno, absl::StrCat("reaching ", way, " as user ", owner.uid));
+      const std::string closed = std::filesystem::path(way).parent_path().string();
+      return absl::FailedPreconditionError(absl::StrCat(
+          "user ", owner.uid, " can't enter ", closed, ", so functions could not reach their code in ",
+          options_.store, ": chmod o+x ", closed, ", or give rekindled another --store"));
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<FunctionRecord> FunctionCatalog::Present(const FunctionSpec& spec, const Owner& owner,
+                                                        bool replace) const {
+  absl::MutexLock lock(&mutex_);
+  auto found = records_.find(spec.name);
+  if (found == records_.end()) return FunctionRecord();
+  if (found->second.owner.uid != owner.uid) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("function ", spec.name, " is another user's: choose another name"));
+  }
+  if (!replace) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "function ", spec.name, " is deployed already: replace it with --replace, or choose another name"));
+  }
+  return found->second;
+}
+
+absl::Status FunctionCatalog::CopyCode(const FunctionSpec& spec, const Owner& owner,
+                                       const DeployOptions& options, const std::string& staging,
+                                       FunctionRecord* record) const {
+  return WithFileRightsOf(owner, [&]() -> absl::Status {
+    CodeCopyOptions limits;
+    limits.most_bytes = options_.most_code_bytes;
+    limits.progress = options.progress;
+    limits.cancelled = options.cancelled;
+    CodeCopier copier(std::move(limits));
+    RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(staging, O_RDONLY | O_DIRECTORY));
+    const auto copy = [&](const std::string& source, int parent, const std::string& name) -> absl::Status {
+      UniqueFd target;
+      if (::mkdirat(parent, name.c_str(), 0700) == 0) {
+        target.Reset(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+      }
+      if (!target.valid()) return ErrnoStatus(errno, absl::StrCat("making folder ", name, " in ", staging));
+      return copier.Copy(source, target.get());
+    };
+    RK_RETURN_IF_ERROR(copy(spec.code, folder.get(), "code"));
+    if (!spec.layers.empty()) {
+      if (::mkdirat(folder.get(), "layers", 0700) != 0) {
+        return ErrnoStatus(errno, absl::StrCat("making folder layers in ", staging));
+      }
+      UniqueFd layers(::openat(folder.get(), "layers", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+      if (!layers.valid()) return ErrnoStatus(errno, absl::StrCat("opening folder layers in ", staging));
+      for (size_t i = 0; i < spec.layers.size(); ++i) {
+        RK_RETURN_IF_ERROR(copy(spec.layers[i], layers.get(), absl::StrCat(i)));
+      }
+    }
+    record->code_bytes = copier.bytes();
+    record->code_sha256 = copier.Digest();
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<Deployed> FunctionCatalog::Deploy(const FunctionSpec& spec, const Owner& owner,
+                                                 const DeployOptions& options) {
+  const std::string what = absl::StrCat("deploying function ", spec.name);
+  RK_RETURN_IF_ERROR(Annotate(CheckFunctionName(spec.name), what));
+  RK_ASSIGN_OR_RETURN(Claim claim, Claim::Take(*this, spec.name));
+  RK_ASSIGN_OR_RETURN(FunctionRecord present, Present(spec, owner, options.replace));
+  RK_RETURN_IF_ERROR(Annotate(MakeWay(), what));
+  if (absl::Status status = CheckReachable(directory_, owner); !status.ok()) return Annotate(status, what);
+
+  Step("stage");
+  absl::StatusOr<TemporaryDirectory> staging = TemporaryDirectory::Make(directory_, kStagingPrefix);
+  if (!staging.ok()) return Annotate(staging.status(), what);
+  if (owner.uid != ::geteuid() && ::chown(staging->path().c_str(), owner.uid, owner.gid) != 0) {
+    return ErrnoStatus(errno, absl::StrCat(what, ": giving ", staging->path(), " to user ", owner.uid));
+  }
+  Deployed deployed;
+  deployed.record.spec = spec;
+  deployed.record.owner = owner;
+  RK_RETURN_IF_ERROR(Annotate(CopyCode(spec, owner, options, staging->path(), &deployed.record), what));
+
+  FunctionSpec same_places = present.spec;
+  same_places.code = spec.code;
+  same_places.layers = spec.layers;
+  if (present.folder && present.code_sha256 == deployed.record.code_sha256 && same_places == spec) {
+    return Deployed{std::move(present), true};
+  }
+  deployed.record.revision = NextRevision(FolderOf(spec.name), present.revision);
+  deployed.record.deployed_unix_ns = UnixNanos();
+  RK_RETURN_IF_ERROR(Annotate(Commit(staging->path(), &deployed.record), what));
+  staging->Release();
+  return deployed;
+}
+
+absl::Status FunctionCatalog::Commit(const std::string& staging, FunctionRecord* record) {
+  const std::string folder = FolderOf(record->name());
+  Step("sync");
+  RK_ASSIGN_OR_RETURN(UniqueFd staged, OpenFile(staging, O_RDONLY | O_DIRECTORY));
+  if (::syncfs(staged.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", staging));
+
+  std::shared_ptr<const RevisionFolder> old;  // goes after the locks have
+  absl::MutexLock commit(&commit_mutex_);
+  Step("place");
+  auto revision = std::make_shared<RevisionFolder>(absl::StrCat(folder, "/", record->revision));
+  // The folder of an old revision may take the function's with it in between, when it was the last.
+  for (int left = 10;; --left) {
+    RK_RETURN_IF_ERROR(MakeFolder(folder, kThroughOnly));
+    if (::rename(staging.c_str(), revision->path().c_str()) == 0) break;
+    if (errno != ENOENT || left == 0)
+      return ErrnoStatus(errno, absl::StrCat("moving the code to ", revision->path()));
+  }
+  record->folder = revision;
+  absl::Status status = SyncFolder(directory_);
+  Step("record");
+  if (status.ok()) status = WriteRecordFile(absl::StrCat(folder, "/", kRecordFile), *record);
+  if (!status.ok()) {
+    revision->unwanted_ = true;
+    record->folder.reset();
+    return status;
+  }
+  Step("retire");
+  absl::MutexLock lock(&mutex_);
+  old = std::exchange(records_[record->name()], *record).folder;
+  if (old) old->unwanted_ = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FunctionRecord> FunctionCatalog::Find(absl::string_view name) const {
+  absl::MutexLock lock(&mutex_);
+  auto found = records_.find(name);
+  if (found == records_.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no function ", name, ": rekindle fn ls shows which there are"));
+  }
+  if (!found->second.damage.empty()) {
+    return absl::DataLossError(absl::StrCat("function ", name, " is damaged: ", found->second.damage,
+                                            ": deploy it again with --replace, or remove it"));
+  }
+  return found->second;
+}
+
+std::vector<FunctionRecord> FunctionCatalog::List() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<FunctionRecord> records;
+  for (const auto& [name, record] : records_) records.push_back(record);
+  return records;
+}
+
+absl::Status FunctionCatalog::Remove(const std::string& name) {
+  RK_ASSIGN_OR_RETURN(Claim claim, Claim::Take(*this, name));
+  FunctionRecord record;  // its folder goes after the locks have
+  absl::MutexLock commit(&commit_mutex_);
+  {
+    absl::MutexLock lock(&mutex_);
+    auto found = records_.find(name);
+    if (found == records_.end())
+      return absl::NotFoundError(absl::StrCat("removing ", name, ": there is no such function"));
+    record = found->second;
+  }
+  const std::string folder = FolderOf(name);
+  Step("forget");
+  if (record.folder) {
+    const std::string file = absl::StrCat(folder, "/", kRecordFile);
+    if (::unlink(file.c_str()) != 0 && errno != ENOENT)
+      return ErrnoStatus(errno, absl::StrCat("removing ", file));
+    RK_RETURN_IF_ERROR(SyncFolder(folder));
+    record.folder->unwanted_ = true;
+  } else {
+    RK_RETURN_IF_ERROR(Discard(directory_, folder));
+  }
+  Step("clear");
+  absl::MutexLock lock(&mutex_);
+  records_.erase(name);
+  return absl::OkStatus();
+}
+
+absl::Status FunctionCatalog::SetImages(const std::string& name, uint64_t revision,
+                                        const FunctionImages& images) {
+  absl::MutexLock commit(&commit_mutex_);
+  RK_ASSIGN_OR_RETURN(FunctionRecord record, Find(name));
+  if (record.revision != revision) {
+    return absl::AbortedError(absl::StrCat("function ", name, " has revision ", record.revision,
+                                           " by now: images of revision ", revision, " are of no use"));
+  }
+  record.images = images;
+  RK_RETURN_IF_ERROR(WriteRecordFile(absl::StrCat(FolderOf(name), "/", kRecordFile), record));
+  absl::MutexLock lock(&mutex_);
+  records_[name] = std::move(record);
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::functions

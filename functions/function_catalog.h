@@ -1,0 +1,144 @@
+// What functions are deployed on this node, with copies of their code. It outlives the daemon, however that
+// ends.
+//
+// In STORE/functions, which others may enter but not list:
+//   NAME/function.json        the present revision, a v1::FunctionRecord as JSON; root's
+//   NAME/REVISION/code        its code, and layers/0, layers/1, ...: the owner's, as the whole folder
+//   REVISION is .deploying-*, .removed-*  not there yet, not there any more: removed at the next start
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "base/unique_fd.h"
+#include "functions/file_rights.h"
+#include "functions/function_spec.h"
+
+namespace rekindle::functions {
+
+// The code of one revision on disk. Once the revision has been replaced or removed, the folder goes with the
+// last pointer to this: whoever runs an instance of it keeps one. Thread-safe.
+class RevisionFolder {
+ public:
+  explicit RevisionFolder(std::string path) : path_(std::move(path)) {}
+  ~RevisionFolder();
+  RevisionFolder(const RevisionFolder&) = delete;
+  RevisionFolder& operator=(const RevisionFolder&) = delete;
+
+  std::string code() const { return path_ + "/code"; }
+  std::string layer(size_t number) const { return path_ + "/layers/" + std::to_string(number); }
+  const std::string& path() const { return path_; }
+
+ private:
+  friend class FunctionCatalog;
+  const std::string path_;
+  mutable std::atomic<bool> unwanted_{false};
+};
+
+// References of images, empty where there are none.
+struct FunctionImages {
+  std::string dependency_image;
+  std::string function_image;
+  std::vector<std::string> dependencies;  // modules that the dependency image was chosen for
+
+  friend bool operator==(const FunctionImages&, const FunctionImages&) = default;
+};
+
+struct FunctionRecord {
+  FunctionSpec spec;
+  Owner owner;
+  uint64_t revision = 0;
+  std::string code_sha256;  // hexadecimal; over code and layers
+  uint64_t code_bytes = 0;
+  int64_t deployed_unix_ns = 0;
+  FunctionImages images;
+  std::shared_ptr<const RevisionFolder> folder;  // null: damaged
+  std::string damage;  // what is wrong with the entry; empty: nothing. Then only the name and the owner count
+
+  const std::string& name() const { return spec.name; }
+};
+
+struct DeployOptions {
+  bool replace = false;                          // a function of that name and owner which is there
+  std::function<void(uint64_t bytes)> progress;  // copied so far; called on any thread
+  const std::atomic<bool>* cancelled = nullptr;
+};
+
+struct Deployed {
+  FunctionRecord record;
+  bool unchanged = false;  // the same code and settings were there: nothing was done
+};
+
+// Thread-safe. One process at a time has the catalog of a store.
+class FunctionCatalog {
+ public:
+  struct Options {
+    std::string store;
+    uint64_t most_code_bytes = uint64_t{10} << 30;  // code and layers of one function
+    // Called before each step on disk, with its name: for tests, which end the process there.
+    std::function<void(absl::string_view step)> at_step;
+  };
+
+  // Reads what there is and removes what an interrupted deployment or removal has left. Entries that can't be
+  // read are logged and listed as damaged. Unavailable: another process has it.
+  static absl::StatusOr<std::unique_ptr<FunctionCatalog>> Open(Options options);
+
+  // Takes a copy of the code with the owner's rights, then makes it the function's present revision, all at
+  // once; if that fails at any point, what was there before stays. AlreadyExists, without `replace`;
+  // PermissionDenied: it is another owner's, or the owner may not read the code; Aborted: it is being
+  // deployed or removed by another call.
+  absl::StatusOr<Deployed> Deploy(const FunctionSpec& spec, const Owner& owner, const DeployOptions& options)
+      ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
+
+  // NotFound; DataLoss: it is damaged.
+  absl::StatusOr<FunctionRecord> Find(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<FunctionRecord> List() const ABSL_LOCKS_EXCLUDED(mutex_);  // damaged ones too; by name
+
+  // Damaged ones too. Code of which instances run stays until they end.
+  absl::Status Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
+
+  // Aborted: that revision is not the present one any more.
+  absl::Status SetImages(const std::string& name, uint64_t revision, const FunctionImages& images)
+      ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
+
+ private:
+  class Claim;
+  explicit FunctionCatalog(Options options);
+  absl::Status Load();
+  absl::StatusOr<FunctionRecord> LoadEntry(const std::string& name) const;
+  absl::Status MakeWay() const;
+  absl::Status CheckReachable(const std::string& folder, const Owner& owner) const;
+  absl::Status CopyCode(const FunctionSpec& spec, const Owner& owner, const DeployOptions& options,
+                        const std::string& staging, FunctionRecord* record) const;
+  absl::StatusOr<FunctionRecord> Present(const FunctionSpec& spec, const Owner& owner, bool replace) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Commit(const std::string& staging, FunctionRecord* record)
+      ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
+  absl::Status Write(const FunctionRecord& record) const;
+  void Step(absl::string_view name) const {
+    if (options_.at_step) options_.at_step(name);
+  }
+  std::string FolderOf(absl::string_view name) const;
+
+  const Options options_;
+  const std::string directory_;
+  UniqueFd lock_;
+  // Taken before mutex_ and held over writes, which wait for the disk.
+  absl::Mutex commit_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  mutable absl::Mutex mutex_;
+  std::map<std::string, FunctionRecord, std::less<>> records_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> claimed_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rekindle::functions

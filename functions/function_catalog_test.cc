@@ -1,0 +1,393 @@
+#include "functions/function_catalog.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "dedup_store/store.h"
+
+namespace rekindle::functions {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr uid_t kNobody = 65534;
+
+class FunctionCatalogTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto made = TemporaryDirectory::Make("/tmp", "rk-catalog-");
+    ASSERT_TRUE(made.ok()) << made.status();
+    directory_.emplace(*std::move(made));
+    ASSERT_EQ(::chmod(directory_->path().c_str(), 0755), 0);
+    ASSERT_EQ(::mkdir(Store("").c_str(), 0700), 0);
+    for (const char* folder : {"code", "layer"}) ASSERT_EQ(::mkdir(Path(folder).c_str(), 0755), 0);
+    SetCode("version 1");
+  }
+
+  std::string Path(const std::string& name) const { return directory_->path() + "/" + name; }
+  std::string Store(const std::string& name) const {
+    return name.empty() ? Path("store") : absl::StrCat(Path("store"), "/", name);
+  }
+  void SetCode(const std::string& text) {
+    ASSERT_TRUE(WriteFileAtomically(Path("code/app.py"), text, 0644).ok());
+    ASSERT_EQ(::chmod(Path("code/app.py").c_str(), 0644), 0);
+  }
+  FunctionSpec Spec(const std::string& name = "fn") const {
+    FunctionSpec spec;
+    spec.name = name;
+    spec.handler = "app.handler";
+    spec.code = Path("code");
+    return spec;
+  }
+  std::unique_ptr<FunctionCatalog> Open(std::function<void(absl::string_view)> at_step = nullptr) const {
+    FunctionCatalog::Options options;
+    options.store = Store("");
+    options.at_step = std::move(at_step);
+    auto catalog = FunctionCatalog::Open(std::move(options));
+    EXPECT_TRUE(catalog.ok()) << catalog.status();
+    return catalog.ok() ? *std::move(catalog) : nullptr;
+  }
+  absl::StatusOr<Deployed> Deploy(FunctionCatalog& catalog, const FunctionSpec& spec, bool replace = false,
+                                  const Owner& owner = {::geteuid(), ::getegid(), {}}) const {
+    DeployOptions options;
+    options.replace = replace;
+    return catalog.Deploy(spec, owner, options);
+  }
+  // Of the present revision, as a function would read it.
+  static std::string CodeOf(const FunctionCatalog& catalog, const std::string& name = "fn") {
+    auto record = catalog.Find(name);
+    EXPECT_TRUE(record.ok()) << record.status();
+    return record.ok() ? ReadFile(record->folder->code() + "/app.py").value_or("nothing") : "nothing";
+  }
+  std::vector<std::string> Files(const std::string& folder) const {
+    return ListDirectory(Store(folder)).value_or(std::vector<std::string>());
+  }
+
+  std::optional<TemporaryDirectory> directory_;
+};
+
+TEST_F(FunctionCatalogTest, ADeployedFunctionOutlivesItsSourceAndTheProcess) {
+  FunctionSpec spec = Spec();
+  spec.layers = {Path("layer")};
+  spec.environment = {{"TABLE", "orders"}};
+  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
+  std::string digest;
+  {
+    auto catalog = Open();
+    auto deployed = Deploy(*catalog, spec);
+    ASSERT_TRUE(deployed.ok()) << deployed.status();
+    EXPECT_FALSE(deployed->unchanged);
+    EXPECT_EQ(deployed->record.revision, 1u);
+    digest = deployed->record.code_sha256;
+    ASSERT_TRUE(catalog->SetImages("fn", 1, {"dep:1", "fn:1", {"numpy"}}).ok());
+  }
+  ASSERT_TRUE(RemoveTree(Path("code")).ok());
+  ASSERT_TRUE(RemoveTree(Path("layer")).ok());
+  auto catalog = Open();
+  auto record = catalog->Find("fn");
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ(record->spec, spec);
+  EXPECT_EQ(record->owner, (Owner{::geteuid(), ::getegid(), {}}));
+  EXPECT_EQ(record->code_sha256, digest);
+  EXPECT_EQ(record->code_bytes, 14u);
+  EXPECT_EQ(record->images, (FunctionImages{"dep:1", "fn:1", {"numpy"}}));
+  EXPECT_EQ(CodeOf(*catalog), "version 1");
+  EXPECT_EQ(*ReadFile(record->folder->layer(0) + "/lib.py"), "layer");
+}
+
+TEST_F(FunctionCatalogTest, ANewRevisionReplacesTheOldOneAndTheSameOneIsRecognised) {
+  auto catalog = Open();
+  ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
+  absl::Status again = Deploy(*catalog, Spec()).status();
+  EXPECT_EQ(again.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(again.message()), HasSubstr("--replace"));
+  ASSERT_TRUE(catalog->SetImages("fn", 1, {"dep:1", "fn:1", {}}).ok());
+
+  auto unchanged = Deploy(*catalog, Spec(), true);
+  ASSERT_TRUE(unchanged.ok());
+  EXPECT_TRUE(unchanged->unchanged);
+  EXPECT_EQ(unchanged->record.images.function_image, "fn:1");
+
+  SetCode("version 2");
+  EXPECT_EQ(CodeOf(*catalog), "version 1");
+  auto changed = Deploy(*catalog, Spec(), true);
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  EXPECT_FALSE(changed->unchanged);
+  EXPECT_EQ(changed->record.revision, 2u);
+  EXPECT_EQ(changed->record.images, FunctionImages());
+  EXPECT_EQ(CodeOf(*catalog), "version 2");
+  EXPECT_EQ(catalog->SetImages("fn", 1, {"dep:1", "fn:1", {}}).code(), absl::StatusCode::kAborted);
+
+  FunctionSpec other = Spec();
+  other.timeout_ms = 7;
+  auto settings = Deploy(*catalog, other, true);
+  ASSERT_TRUE(settings.ok());
+  EXPECT_FALSE(settings->unchanged);
+  EXPECT_EQ(settings->record.revision, 3u);
+}
+
+TEST_F(FunctionCatalogTest, CodeStaysWhileAnInstanceOfItRuns) {
+  auto catalog = Open();
+  std::shared_ptr<const RevisionFolder> running = Deploy(*catalog, Spec())->record.folder;
+  SetCode("version 2");
+  ASSERT_TRUE(Deploy(*catalog, Spec(), true).ok());
+  EXPECT_EQ(*ReadFile(running->code() + "/app.py"), "version 1");
+  const std::string path = running->path();
+  running.reset();
+  EXPECT_FALSE(PathExists(path));
+  EXPECT_EQ(CodeOf(*catalog), "version 2");
+
+  running = catalog->Find("fn")->folder;
+  ASSERT_TRUE(catalog->Remove("fn").ok());
+  EXPECT_EQ(catalog->Find("fn").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(*ReadFile(running->code() + "/app.py"), "version 2");
+  // The name is free, while the folder of the old revision is still in use.
+  SetCode("version 3");
+  ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
+  EXPECT_EQ(*ReadFile(running->code() + "/app.py"), "version 2");
+  running.reset();
+  EXPECT_EQ(CodeOf(*catalog), "version 3");
+  ASSERT_TRUE(catalog->Remove("fn").ok());
+  EXPECT_THAT(Files("functions"), ElementsAre(".lock"));
+  EXPECT_EQ(catalog->Remove("fn").code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(FunctionCatalogTest, NamesBelongToTheirOwners) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can deploy for others";
+  auto catalog = Open();
+  const Owner nobody{kNobody, kNobody, {4242}};
+  auto deployed = Deploy(*catalog, Spec(), false, nobody);
+  ASSERT_TRUE(deployed.ok()) << deployed.status();
+  absl::Status theirs = Deploy(*catalog, Spec(), true).status();
+  EXPECT_EQ(theirs.code(), absl::StatusCode::kPermissionDenied);
+  struct stat info {};
+  ASSERT_EQ(::stat(deployed->record.folder->path().c_str(), &info), 0);
+  EXPECT_EQ(info.st_uid, kNobody);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  catalog.reset();
+  EXPECT_EQ(Open()->Find("fn")->owner, nobody);
+}
+
+// Functions must reach their code, and nothing else that is in the store.
+TEST_F(FunctionCatalogTest, TheWayThroughTheStoreShowsNothingElse) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can look with the eyes of others";
+  store::StoreOptions store_options;
+  store_options.path = Store("");
+  store_options.create = true;
+  ASSERT_TRUE(store::Store::Open(store_options).ok());
+  ASSERT_TRUE(WriteFileAtomically(Store("of-another-version"), "x", 0644).ok());
+  ASSERT_EQ(::chmod(Store("of-another-version").c_str(), 0644), 0);
+  auto catalog = Open();
+  struct stat info {};
+  ASSERT_EQ(::stat(Store("").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u) << "there is nothing to reach yet";
+
+  const Owner nobody{kNobody, kNobody, {}};
+  ASSERT_TRUE(Deploy(*catalog, Spec("theirs"), false, nobody).ok());
+  ASSERT_TRUE(Deploy(*catalog, Spec("roots")).ok());
+  const std::string own = catalog->Find("theirs")->folder->path();
+  size_t seen = 0;
+  std::vector<std::string> open;
+  std::vector<std::string> all = {Store("")};
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(Store("")))
+    all.push_back(entry.path());
+  absl::Status looked = WithFileRightsOf(nobody, [&] {
+    for (const std::string& path : all) {
+      ++seen;
+      if (UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)).valid()) open.push_back(path);
+    }
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(looked.ok()) << looked;
+  EXPECT_GT(seen, 10u);
+  EXPECT_THAT(open, ::testing::UnorderedElementsAre(own, own + "/code", own + "/code/app.py"));
+  // Another user's look at it.
+  ASSERT_TRUE(WithFileRightsOf({4711, 4711, {}}, [&] {
+                EXPECT_FALSE(UniqueFd(::open((own + "/code/app.py").c_str(), O_RDONLY)).valid());
+                return absl::OkStatus();
+              }).ok());
+}
+
+TEST_F(FunctionCatalogTest, AClosedFolderAboveTheStoreIsNamed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can deploy for others";
+  ASSERT_EQ(::chmod(directory_->path().c_str(), 0700), 0);
+  auto catalog = Open();
+  absl::Status status = Deploy(*catalog, Spec(), false, {kNobody, kNobody, {}}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("can't enter " + directory_->path() + ","));
+}
+
+// Ends the process with SIGKILL at each of the steps; what there was before, or what was to be, is there
+// afterwards.
+TEST_F(FunctionCatalogTest, AKillAtAnyPointLeavesTheOldOrTheNewRevision) {
+  { ASSERT_TRUE(Deploy(*Open(), Spec()).ok()); }
+  const std::pair<const char*, bool> steps[] = {{"stage", false}, {"copy", false},   {"sync", false},
+                                                {"place", false}, {"record", false}, {"retire", true}};
+  int version = 1;
+  for (const auto& [step, is_new] : steps) {
+    const std::string before = absl::StrCat("version ", version);
+    SetCode(absl::StrCat("version ", ++version));
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const std::string at = step;
+      auto catalog = Open([&](absl::string_view name) {
+        if (name == at) ::raise(SIGKILL);
+      });
+      DeployOptions options;
+      options.replace = true;
+      // The first entry: the copy has begun.
+      options.progress = [&](uint64_t) {
+        if (at == "copy") ::raise(SIGKILL);
+      };
+      for (int i = 0; i < 256; ++i) {
+        WriteFileAtomically(Path(absl::StrCat("code/", i)), "x").IgnoreError();
+      }
+      catalog->Deploy(Spec(), {::geteuid(), ::getegid(), {}}, options).IgnoreError();
+      ::_exit(0);
+    }
+    int state = 0;
+    ASSERT_EQ(::waitpid(child, &state, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL) << step;
+    auto catalog = Open();
+    EXPECT_EQ(CodeOf(*catalog), is_new ? absl::StrCat("version ", version) : before) << step;
+    EXPECT_THAT(Files("functions"), ElementsAre(".lock", "fn")) << step;
+    EXPECT_THAT(Files("functions/fn"),
+                ElementsAre(absl::StrCat(catalog->Find("fn")->revision), "function.json"))
+        << step;
+    if (!is_new) --version;
+  }
+}
+
+TEST_F(FunctionCatalogTest, AKillInTheFirstDeploymentOrTheRemovalLeavesNothing) {
+  for (const char* step : {"stage", "sync", "place", "record", "clear"}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      auto catalog = Open([&](absl::string_view name) {
+        if (name == step) ::raise(SIGKILL);
+      });
+      Deploy(*catalog, Spec()).IgnoreError();
+      catalog->Remove("fn").IgnoreError();
+      ::_exit(0);
+    }
+    int state = 0;
+    ASSERT_EQ(::waitpid(child, &state, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(state)) << step;
+    auto catalog = Open();
+    EXPECT_TRUE(catalog->List().empty()) << step;
+    EXPECT_THAT(Files("functions"), ElementsAre(".lock")) << step;
+  }
+}
+
+TEST_F(FunctionCatalogTest, AFullDiskFailsTheDeploymentAlone) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can mount";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // A place of its own, which goes with the process.
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("small", Store("").c_str(), "tmpfs", 0, "size=1m,mode=0700") != 0) {
+      ::_exit(77);
+    }
+    auto catalog = Open();
+    EXPECT_TRUE(Deploy(*catalog, Spec()).ok());
+    EXPECT_TRUE(WriteFileAtomically(Path("code/large"), std::string(2 << 20, 'x'), 0644).ok());
+    absl::Status status = Deploy(*catalog, Spec(), true).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("is full"));
+    EXPECT_EQ(CodeOf(*catalog), "version 1");
+    EXPECT_THAT(Files("functions"), ElementsAre(".lock", "fn"));
+    ::_exit(HasFailure() ? 1 : 0);
+  }
+  int state = 0;
+  ASSERT_EQ(::waitpid(child, &state, 0), child);
+  ASSERT_TRUE(WIFEXITED(state));
+  if (WEXITSTATUS(state) == 77) GTEST_SKIP() << "no mounts here";
+  EXPECT_EQ(WEXITSTATUS(state), 0);
+}
+
+TEST_F(FunctionCatalogTest, ADamagedEntryIsNamedAndHarmsNoOther) {
+  {
+    auto catalog = Open();
+    for (const char* name : {"good", "garbled", "codeless"}) ASSERT_TRUE(Deploy(*catalog, Spec(name)).ok());
+  }
+  ASSERT_TRUE(WriteFileAtomically(Store("functions/garbled/function.json"), "{\"format\": 1, ").ok());
+  ASSERT_TRUE(RemoveTree(Store("functions/codeless/1/code")).ok());
+  ::testing::internal::CaptureStderr();
+  auto catalog = Open();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("function garbled is damaged"));
+  EXPECT_THAT(log, HasSubstr("function codeless is damaged"));
+  EXPECT_EQ(CodeOf(*catalog, "good"), "version 1");
+  size_t damaged = 0;
+  for (const FunctionRecord& record : catalog->List()) damaged += !record.damage.empty();
+  EXPECT_EQ(catalog->List().size(), 3u);
+  EXPECT_EQ(damaged, 2u);
+  absl::Status status = catalog->Find("garbled").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("function.json"));
+
+  auto repaired = Deploy(*catalog, Spec("garbled"), true);
+  ASSERT_TRUE(repaired.ok()) << repaired.status();
+  EXPECT_FALSE(repaired->unchanged);
+  EXPECT_EQ(CodeOf(*catalog, "garbled"), "version 1");
+  EXPECT_TRUE(catalog->Remove("codeless").ok());
+  EXPECT_THAT(Files("functions"), ElementsAre(".lock", "garbled", "good"));
+}
+
+TEST_F(FunctionCatalogTest, OneProcessHasTheCatalog) {
+  auto catalog = Open();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    FunctionCatalog::Options options;
+    options.store = Store("");
+    auto second = FunctionCatalog::Open(std::move(options));
+    ::_exit(absl::IsUnavailable(second.status()) ? 0 : 1);
+  }
+  int state = 0;
+  ASSERT_EQ(::waitpid(child, &state, 0), child);
+  EXPECT_EQ(state, 0);
+}
+
+TEST_F(FunctionCatalogTest, DeploymentsAtTheSameTimeDoNotMix) {
+  auto catalog = Open();
+  std::vector<std::thread> threads;
+  std::atomic<int> done{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 6; ++i) {
+        FunctionSpec spec = Spec(absl::StrCat("fn", t % 2));
+        spec.timeout_ms = static_cast<uint64_t>(1000 * t + i + 1);
+        auto deployed = Deploy(*catalog, spec, true);
+        if (deployed.ok()) {
+          ++done;
+          EXPECT_EQ(*ReadFile(deployed->record.folder->code() + "/app.py"), "version 1");
+        } else {
+          EXPECT_EQ(deployed.status().code(), absl::StatusCode::kAborted) << deployed.status();
+        }
+        if (i % 3 == 2) catalog->Remove(spec.name).IgnoreError();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GE(done.load(), 6);
+  for (const FunctionRecord& record : catalog->List())
+    EXPECT_EQ(CodeOf(*catalog, record.name()), "version 1");
+  for (const char* name : {"fn0", "fn1"}) catalog->Remove(name).IgnoreError();
+  EXPECT_THAT(Files("functions"), ElementsAre(".lock"));
+}
+
+}  // namespace
+}  // namespace rekindle::functions

@@ -1,0 +1,17 @@
+// function.json of a deployed function.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "functions/function_catalog.h"
+
+namespace rekindle::functions {
+
+// All at once: after a crash it is the old file or the new one.
+absl::Status WriteRecordFile(const std::string& path, const FunctionRecord& record);
+// Without `folder`. NotFound: there is no such file; DataLoss: it makes no sense.
+absl::StatusOr<FunctionRecord> ReadRecordFile(const std::string& path);
+
+}  // namespace rekindle::functions
