@@ -56,7 +56,8 @@ std::string ReferenceOf(const functions::Runtime& runtime, const std::vector<std
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-') c = '_';
   }
   if (tag.size() > kLongestTag || tag != exact || tag.front() == '-' || tag.front() == '.') {
-    tag = absl::StrCat("m", tag.substr(0, kLongestTag), "-", absl::Hex(Fingerprint(absl::StrJoin(modules, "\n"))));
+    tag = absl::StrCat("m", tag.substr(0, kLongestTag), "-",
+                       absl::Hex(Fingerprint(absl::StrJoin(modules, "\n"))));
   }
   return absl::StrCat("deps/", runtime.Name(), ":", tag);
 }
@@ -135,8 +136,8 @@ absl::StatusOr<DependencyImage> DependencyImages::Find(const std::string& refere
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(store::ImageInfo info, store->Find(reference));
   if (auto image = FromInfo(info)) return *std::move(image);
-  return absl::NotFoundError(
-      absl::StrCat("image '", reference, "' is no dependency image: 'rekindle deps ls' lists those there are"));
+  return absl::NotFoundError(absl::StrCat(
+      "image '", reference, "' is no dependency image: 'rekindle deps ls' lists those there are"));
 }
 
 absl::StatusOr<DependencyImages::Found> DependencyImages::Cover(
@@ -232,9 +233,9 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
   built.info = captured->image;
   built.runtime = runtime;
   built.modules = modules;
-  Log(LogLevel::kInfo, absl::StrCat("dependency image '", built.info.reference, "' of ", runtime.Name(), " with ",
-                                    modules.empty() ? "nothing more" : absl::StrJoin(modules, ", "), " built in ",
-                                    absl::StrFormat("%.1f", watch.seconds()), " s"));
+  Log(LogLevel::kInfo, absl::StrCat("dependency image '", built.info.reference, "' of ", runtime.Name(),
+                                    " with ", modules.empty() ? "nothing more" : absl::StrJoin(modules, ", "),
+                                    " built in ", absl::StrFormat("%.1f", watch.seconds()), " s"));
   return Found{std::move(built), false};
 }
 

@@ -61,8 +61,8 @@ std::string ImageReference(const functions::FunctionRecord& record) {
   // The exact name, in case that others look the same: as numbers.
   uint64_t exact = 0xcbf29ce484222325;
   for (const char c : record.name()) exact = (exact ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return absl::StrCat("functions/", name.empty() ? "f" : name, "-", absl::Hex(exact & 0xffffffff, absl::kZeroPad8),
-                      ":r", record.revision);
+  return absl::StrCat("functions/", name.empty() ? "f" : name, "-",
+                      absl::Hex(exact & 0xffffffff, absl::kZeroPad8), ":r", record.revision);
 }
 
 }  // namespace
@@ -119,7 +119,8 @@ absl::StatusOr<FunctionInstances::LivePtr> FunctionInstances::Find(const std::st
   absl::MutexLock lock(&mutex_);
   auto found = functions_.find({name, revision});
   if (found != functions_.end()) return found->second;
-  return absl::NotFoundError(absl::StrCat("revision ", revision, " of function '", name, "' is not there any more"));
+  return absl::NotFoundError(
+      absl::StrCat("revision ", revision, " of function '", name, "' is not there any more"));
 }
 
 absl::StatusOr<FunctionInstances::Place> FunctionInstances::MakePlace(const StartOrder& order,
@@ -128,9 +129,9 @@ absl::StatusOr<FunctionInstances::Place> FunctionInstances::MakePlace(const Star
   made.identity.instance = order.instance;
   made.place.code = live.record.folder;
   const functions::Owner& owner = live.record.owner;
-  RK_ASSIGN_OR_RETURN(made.place.log, logs_.OpenStream(live.record.name(), order.instance, owner,
-                                                       live.record.spec.memory_bytes));
-  made.identity.log = made.place.log->path();
+  RK_ASSIGN_OR_RETURN(made.place.log, logs_.OpenStream(live.record.name(), order.instance, owner));
+  made.place.memory_bytes = live.record.spec.memory_bytes;
+  made.identity.log = absl::StrCat(made.place.log->path(), ".log");
   if (live.record.spec.runtime.kind == functions::RuntimeKind::kProvided) {
     RK_ASSIGN_OR_RETURN(RuntimePort port, RuntimePort::Open(owner.uid));
     made.identity.runtime_api = port.address;
@@ -157,7 +158,8 @@ bool FunctionInstances::limits_can_be_set() const {
   return can;
 }
 
-restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live, const std::string& digest) const {
+restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live,
+                                                    const std::string& digest) const {
   const functions::FunctionSpec& spec = live.record.spec;
   restore::CloneOptions options;
   options.image = digest;
@@ -245,10 +247,10 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
   const functions::FunctionRecord& record = live->record;
   const functions::FunctionSpec& spec = record.spec;
   if (spec.network != v1::CloneOptions::HOST) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("function '", spec.name,
-                     "' has a network of its own, which only copies of an image get, and it has none: deploy it "
-                     "with --network host, or with a runtime that can be captured"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "function '", spec.name,
+        "' has a network of its own, which only copies of an image get, and it has none: deploy it "
+        "with --network host, or with a runtime that can be captured"));
   }
   std::vector<std::string> layers;
   for (size_t i = 0; i < spec.layers.size(); ++i) layers.push_back(record.folder->layer(i));
@@ -259,8 +261,7 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
   RK_ASSIGN_OR_RETURN(launch.argv, RuntimeCommand(spec.runtime, record.folder->code()));
   launch.environment = AsStrings(environment);
   launch.working_directory = record.folder->code();
-  launch.log = place.place.log->path();
-  RK_ASSIGN_OR_RETURN(launch.log_file, OpenFile(launch.log, O_WRONLY | O_APPEND | O_NOCTTY));
+  RK_ASSIGN_OR_RETURN(launch.log_file, place.place.log->OpenForInstance());
   if (record.owner.uid != ::geteuid())
     launch.run_as = RunAs{record.owner.uid, record.owner.gid, record.owner.groups};
   std::unique_ptr<restore::Cgroup> group;

@@ -34,9 +34,10 @@ struct LiveFunction {
 class FunctionInstances : public functions::InstanceStarter {
  public:
   // `image_made` is told of each new image of a function: its reference.
-  FunctionInstances(Node& node, functions::FunctionLogs& logs,
-                    std::function<void(const std::string& name, uint64_t revision, const std::string& reference)>
-                        image_made);
+  FunctionInstances(
+      Node& node, functions::FunctionLogs& logs,
+      std::function<void(const std::string& name, uint64_t revision, const std::string& reference)>
+          image_made);
   ~FunctionInstances() override;
 
   // A revision that may be started from now on. `dependency` may be null. Its image is looked up.
@@ -48,7 +49,8 @@ class FunctionInstances : public functions::InstanceStarter {
   absl::StatusOr<functions::StartedInstance> Start(const functions::StartOrder& order) override;
   absl::Status MakeTemplate(const std::string& function, uint64_t revision,
                             const std::string& dependency_image) override;
-  void DropTemplate(const std::string& function, uint64_t revision, const std::string& dependency_image) override;
+  void DropTemplate(const std::string& function, uint64_t revision,
+                    const std::string& dependency_image) override;
   absl::StatusOr<uint64_t> CaptureImage(const std::string& function, uint64_t revision) override;
   void DropImage(const std::string& function, uint64_t revision) override;
 
@@ -57,10 +59,10 @@ class FunctionInstances : public functions::InstanceStarter {
   struct Place;
   // NotFound.
   absl::StatusOr<LivePtr> Find(const std::string& name, uint64_t revision) const ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<functions::StartedInstance> StartCopy(const functions::StartOrder& order, const LivePtr& live,
-                                                       Place place);
-  absl::StatusOr<functions::StartedInstance> StartCold(const functions::StartOrder& order, const LivePtr& live,
-                                                       Place place);
+  absl::StatusOr<functions::StartedInstance> StartCopy(const functions::StartOrder& order,
+                                                       const LivePtr& live, Place place);
+  absl::StatusOr<functions::StartedInstance> StartCold(const functions::StartOrder& order,
+                                                       const LivePtr& live, Place place);
   absl::StatusOr<Place> MakePlace(const functions::StartOrder& order, const LiveFunction& live);
   absl::StatusOr<std::shared_ptr<LiveTemplate>> TemplateFor(const LivePtr& live, functions::StartLevel level)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -75,7 +77,8 @@ class FunctionInstances : public functions::InstanceStarter {
 
   mutable absl::Mutex mutex_;
   std::map<std::pair<std::string, uint64_t>, LivePtr> functions_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, std::shared_ptr<LiveTemplate>> dependency_templates_ ABSL_GUARDED_BY(mutex_);  // by reference
+  std::map<std::string, std::shared_ptr<LiveTemplate>> dependency_templates_
+      ABSL_GUARDED_BY(mutex_);  // by reference
 };
 
 }  // namespace rekindle::daemon

@@ -4,6 +4,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "daemon/process_info.h"
@@ -36,15 +39,20 @@ class Process : public functions::InstanceProcess {
   void HasAnswered() override {
     if (has_answered_) has_answered_();
   }
-  void InvocationBegins(const std::string& request_id) override { place_.log->Begin(request_id); }
-  std::string InvocationEnds(const functions::InvocationReport& report) override {
-    functions::LogReport entry;
+  void InvocationBegins(const std::string& request_id) override { log_from_ = place_.log->Begin(request_id); }
+  std::string InvocationEnds(const functions::InvocationOutcome& report) override {
+    functions::InvocationReport entry;
     entry.request_id = report.request_id;
-    entry.duration = report.duration;
-    entry.init_duration = report.start;
-    entry.max_memory_bytes = MemoryBytes();
-    entry.problem = report.problem;
-    return place_.log->End(entry);
+    entry.duration_seconds = absl::ToDoubleSeconds(report.duration);
+    if (report.start > absl::ZeroDuration()) entry.init_seconds = absl::ToDoubleSeconds(report.start);
+    entry.memory_limit_bytes = place_.memory_bytes;
+    entry.most_memory_bytes = MemoryBytes();
+    if (!report.problem.empty()) {
+      place_.log->Note(absl::StrCat("RequestId: ", report.request_id, " Error: ", report.problem));
+      entry.status = report.timed_out ? "timeout" : "error";
+    }
+    place_.log->End(entry);
+    return place_.log->TailSince(log_from_);
   }
 
  private:
@@ -53,6 +61,7 @@ class Process : public functions::InstanceProcess {
   const std::shared_ptr<restore::Cgroup> group_;
   const InstancePlace place_;
   const std::function<void()> has_answered_;
+  std::atomic<uint64_t> log_from_{0};  // of the invocation in work
 };
 
 InstanceEnd EndOf(const ExitState& exit, const restore::Cgroup* group) {
@@ -77,8 +86,8 @@ absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowCopy(
   kept->group = std::move(copy.group);
   kept->channel = std::move(copy.channel);
   kept->directory = copy.sandbox.directory;
-  auto process = std::make_unique<Process>(copy.root, std::move(copy.sandbox.init), kept->group, std::move(place),
-                                           std::move(has_answered));
+  auto process = std::make_unique<Process>(copy.root, std::move(copy.sandbox.init), kept->group,
+                                           std::move(place), std::move(has_answered));
   // On failure the destructor of `process` ends it.
   RK_RETURN_IF_ERROR(node.reaper()
                          .Watch(
@@ -95,13 +104,11 @@ absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowChild(
     Node& node, pid_t pid, std::unique_ptr<restore::Cgroup> group, InstancePlace place,
     std::function<void(const InstanceEnd&)> on_end) {
   std::shared_ptr<restore::Cgroup> shared = std::move(group);
-  auto process = std::make_unique<Process>(
-      pid, UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))), shared, std::move(place), nullptr);
+  auto process = std::make_unique<Process>(pid, UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))),
+                                           shared, std::move(place), nullptr);
   RK_RETURN_IF_ERROR(node.reaper()
-                         .Adopt(pid,
-                                [shared, on_end = std::move(on_end)](const ExitState& exit) {
-                                  on_end(EndOf(exit, shared.get()));
-                                })
+                         .Adopt(pid, [shared, on_end = std::move(on_end)](
+                                         const ExitState& exit) { on_end(EndOf(exit, shared.get())); })
                          .status());
   return process;
 }

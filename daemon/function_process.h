@@ -19,6 +19,7 @@ namespace rekindle::daemon {
 struct InstancePlace {
   std::string socket;  // of its Runtime API; removed with it. Empty: none
   std::shared_ptr<functions::LogStream> log;
+  uint64_t memory_bytes = 0;                              // its limit
   std::shared_ptr<const functions::RevisionFolder> code;  // stays as long as it runs
 };
 

@@ -44,22 +44,24 @@ absl::StatusOr<std::string> FindRuntimeFile(const std::string& name) {
     char resolved[PATH_MAX];
     if (::realpath(path.c_str(), resolved) != nullptr) return std::string(resolved);
   }
-  return absl::NotFoundError(absl::StrCat("finding the runtime ", name, ": it is in none of ",
-                                          absl::StrJoin(folders, ", "),
-                                          "; install Rekindle again (cmake --install), or set REKINDLE_RUNTIMES"));
+  return absl::NotFoundError(
+      absl::StrCat("finding the runtime ", name, ": it is in none of ", absl::StrJoin(folders, ", "),
+                   "; install Rekindle again (cmake --install), or set REKINDLE_RUNTIMES"));
 }
 
 absl::StatusOr<std::vector<std::string>> RuntimeCommand(const functions::Runtime& runtime,
                                                         const std::string& code) {
-  if (runtime.kind == RuntimeKind::kProvided) return std::vector<std::string>{absl::StrCat(code, "/bootstrap")};
+  if (runtime.kind == RuntimeKind::kProvided)
+    return std::vector<std::string>{absl::StrCat(code, "/bootstrap")};
   const bool python = runtime.kind == RuntimeKind::kPython;
   // Node.js has no names for its versions.
-  const std::string name = python ? absl::StrCat("python", runtime.version.empty() ? "3" : runtime.version) : "node";
+  const std::string name =
+      python ? absl::StrCat("python", runtime.version.empty() ? "3" : runtime.version) : "node";
   const std::string interpreter = FindInterpreter(name);
   if (interpreter.empty()) {
-    return absl::UnimplementedError(
-        absl::StrCat("runtime ", runtime.Name(), " needs ", name, ", which this node does not have in /usr/bin: ",
-                     python ? "install it, or name another version (python means python3)" : "apt-get install nodejs"));
+    return absl::UnimplementedError(absl::StrCat(
+        "runtime ", runtime.Name(), " needs ", name, ", which this node does not have in /usr/bin: ",
+        python ? "install it, or name another version (python means python3)" : "apt-get install nodejs"));
   }
   auto program = FindRuntimeFile(python ? "python/bootstrap.py" : "node/bootstrap.js");
   if (!program.ok()) return program.status();
@@ -92,7 +94,8 @@ Environment HeldEnvironment(const std::vector<std::string>& modules) {
   Environment environment = BaseEnvironment();
   environment["REKINDLE_HOLD"] = "1";
   environment["REKINDLE_DEPS"] = absl::StrJoin(modules, ",");
-  for (const char* threads : {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"}) {
+  for (const char* threads :
+       {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"}) {
     environment[threads] = "1";
   }
   environment["UV_USE_IO_URING"] = "0";  // CRIU can't dump an io_uring
@@ -109,7 +112,8 @@ Environment InstanceEnvironment(const functions::FunctionSpec& spec, const std::
   environment["AWS_LAMBDA_FUNCTION_NAME"] = spec.name;
   environment["AWS_LAMBDA_FUNCTION_VERSION"] = "$LATEST";
   environment["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"] = memory;
-  environment["AWS_LAMBDA_INITIALIZATION_TYPE"] = spec.provisioned > 0 ? "provisioned-concurrency" : "on-demand";
+  environment["AWS_LAMBDA_INITIALIZATION_TYPE"] =
+      spec.provisioned > 0 ? "provisioned-concurrency" : "on-demand";
   environment["AWS_LAMBDA_LOG_GROUP_NAME"] = absl::StrCat("/aws/lambda/", spec.name);
   environment["AWS_LAMBDA_LOG_STREAM_NAME"] = identity.instance;
   environment["_HANDLER"] = spec.handler;

@@ -15,8 +15,9 @@ absl::StatusOr<std::shared_ptr<LiveTemplate>> LiveTemplate::Up(Node& node, const
   options.template_instance = true;
   options.fill = "eager";  // its copies' faults then need no pager
   RK_ASSIGN_OR_RETURN(restore::CloneResult started, node.clones().Start(*store, criu, options));
-  auto taken = restore::Template::Take(started, node.options().runtime_directory, node.options().standby_copies,
-                                       /*cancel_fd=*/-1);
+  auto taken =
+      restore::Template::Take(started, node.options().runtime_directory, node.options().standby_copies,
+                              /*cancel_fd=*/-1);
   absl::Status status = taken.status();
   if (taken.ok() && !(*taken)->refusal().empty()) status = absl::FailedPreconditionError((*taken)->refusal());
   if (!status.ok()) {
@@ -32,7 +33,8 @@ absl::StatusOr<std::shared_ptr<LiveTemplate>> LiveTemplate::Up(Node& node, const
                          .Watch(
                              std::move(control),
                              [kept](int ended) {
-                               const restore::SandboxEnd end = restore::ReadEnd(ended, kept->sandbox.directory);
+                               const restore::SandboxEnd end =
+                                   restore::ReadEnd(ended, kept->sandbox.directory);
                                RemoveTree(kept->sandbox.directory).IgnoreError();
                                return end.exit;
                              },

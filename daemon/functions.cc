@@ -56,11 +56,12 @@ absl::Status Functions::Begin() {
   functions::FunctionCatalog::Options catalog;
   catalog.store = node_.options().store;
   RK_ASSIGN_OR_RETURN(catalog_, functions::FunctionCatalog::Open(std::move(catalog)));
-  RK_ASSIGN_OR_RETURN(logs_, functions::FunctionLogs::Open(absl::StrCat(node_.options().log_directory, "/functions")));
+  RK_ASSIGN_OR_RETURN(logs_, functions::FunctionLogs::Open(node_.options().log_directory));
   RemoveTree(absl::StrCat(node_.options().runtime_directory, "/f")).IgnoreError();  // of a daemon that died
   threads_ = std::make_unique<functions::HttpThreads>();
   instances_ = std::make_unique<FunctionInstances>(
-      node_, *logs_, [weak = weak_from_this()](const std::string& name, uint64_t revision, const std::string& image) {
+      node_, *logs_,
+      [weak = weak_from_this()](const std::string& name, uint64_t revision, const std::string& image) {
         if (auto self = weak.lock()) self->ImageMade(name, revision, image);
       });
   functions::SchedulerOptions options;
@@ -91,7 +92,8 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
   function.provisioned = record.spec.provisioned;
   function.most_instances = record.spec.max_instances;
   absl::StatusOr<DependencyImage> dependency = absl::NotFoundError("none");
-  if (!record.images.dependency_image.empty()) dependency = dependencies_.Find(record.images.dependency_image);
+  if (!record.images.dependency_image.empty())
+    dependency = dependencies_.Find(record.images.dependency_image);
   if (dependency.ok()) {
     function.dependency_image = dependency->info.reference;
     function.dependency_bytes = dependency->resident_bytes;
@@ -101,9 +103,11 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
     function.has_image = !record.images.function_image.empty() && store.ok() &&
                          (*store)->Find(record.images.function_image).ok();
   } else if (!record.images.dependency_image.empty()) {
-    Log(LogLevel::kWarning, absl::StrCat("function '", record.name(), "': its dependency image '",
-                                         record.images.dependency_image, "' is missing; it starts from nothing until "
-                                         "it is deployed again: ", dependency.status().message()));
+    Log(LogLevel::kWarning,
+        absl::StrCat("function '", record.name(), "': its dependency image '", record.images.dependency_image,
+                     "' is missing; it starts from nothing until "
+                     "it is deployed again: ",
+                     dependency.status().message()));
   }
   instances_->Add(record, dependency.ok() ? &dependency->info : nullptr);
   uint64_t old = 0;
@@ -120,7 +124,9 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   RK_ASSIGN_OR_RETURN(std::vector<std::string> command, RuntimeCommand(record.spec.runtime, ""));
   RK_ASSIGN_OR_RETURN(std::string program, FindRuntimeFile("python/discover_imports.py"));
   LaunchOptions launch;
-  launch.argv = {command[0], program, "--code", record.folder->code(), "--handler", record.spec.handler,
+  launch.argv = {command[0],     program,
+                 "--code",       record.folder->code(),
+                 "--handler",    record.spec.handler,
                  "--time-limit", absl::StrCat(absl::ToInt64Seconds(kLongestDiscovery))};
   std::vector<std::string> layers;
   for (size_t i = 0; i < record.spec.layers.size(); ++i) {
@@ -165,8 +171,8 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   const nlohmann::json result =
       nlohmann::json::parse(begin == std::string::npos ? text : text.substr(begin), nullptr, false);
   if (!result.is_object()) {
-    return absl::InternalError(absl::StrCat("finding out what function '", record.name(),
-                                            "' imports: ", text.substr(0, 300)));
+    return absl::InternalError(
+        absl::StrCat("finding out what function '", record.name(), "' imports: ", text.substr(0, 300)));
   }
   if (!result.value("ok", false)) {
     const nlohmann::json error = result.value("error", nlohmann::json::object());
@@ -190,8 +196,8 @@ void Functions::PutToWork(functions::FunctionRecord& record, bool discover,
       images.dependencies.erase(std::unique(images.dependencies.begin(), images.dependencies.end()),
                                 images.dependencies.end());
     } else {
-      warnings->push_back(
-          absl::StrCat("its handler could not be loaded, and invoking it will fail: ", found.status().message()));
+      warnings->push_back(absl::StrCat("its handler could not be loaded, and invoking it will fail: ",
+                                       found.status().message()));
     }
   }
   if (record.spec.runtime.kind != RuntimeKind::kProvided) {
@@ -211,10 +217,12 @@ void Functions::PutToWork(functions::FunctionRecord& record, bool discover,
 
 absl::StatusOr<Functions::DeployResult> Functions::Deploy(
     const Caller& caller, const functions::FunctionSpec& spec, bool replace,
-    const std::function<void(const char* phase, uint64_t bytes)>& progress, const std::atomic<bool>* cancelled) {
+    const std::function<void(const char* phase, uint64_t bytes)>& progress,
+    const std::atomic<bool>* cancelled) {
   if (caller.kind == Caller::Kind::kRemote && !caller.admin_certificate) {
     return absl::PermissionDeniedError(
-        "functions are deployed on the node itself, or with an administrator's certificate: their code is a folder of "
+        "functions are deployed on the node itself, or with an administrator's certificate: their code is a "
+        "folder of "
         "the node");
   }
   RK_RETURN_IF_ERROR(RuntimeCommand(spec.runtime, spec.code).status());
@@ -235,8 +243,9 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
     at_work = scheduled != scheduled_.end() && scheduled->second == result.record.revision;
   }
   if (result.unchanged && at_work && !result.record.images.dependency_image.empty()) return result;
-  PutToWork(result.record, spec.discover_dependencies, [&progress](const char* phase) { progress(phase, 0); },
-            &result.warnings);
+  PutToWork(
+      result.record, spec.discover_dependencies, [&progress](const char* phase) { progress(phase, 0); },
+      &result.warnings);
   return result;
 }
 
@@ -245,8 +254,8 @@ absl::StatusOr<functions::FunctionRecord> Functions::Find(const Caller& caller, 
   RK_ASSIGN_OR_RETURN(functions::FunctionRecord record, catalog_->Find(name));
   if (record.owner.uid == caller.uid || node_.policy().IsAdmin(caller)) return record;
   return absl::PermissionDeniedError(absl::StrCat("function '", name, "' belongs to uid ", record.owner.uid,
-                                                  " and you are uid ", caller.uid, ": ask its owner or root to ", verb,
-                                                  " it"));
+                                                  " and you are uid ", caller.uid,
+                                                  ": ask its owner or root to ", verb, " it"));
 }
 
 void Functions::Call(const Caller& caller, functions::Call call, functions::Scheduler::Done done) {
@@ -264,22 +273,23 @@ absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
 }
 
 void Functions::TryAgain(std::shared_ptr<functions::Call> call, int attempt) {
-  scheduler_->Invoke(*call, [weak = weak_from_this(), call, attempt](absl::StatusOr<functions::CallResult> result) {
-    if (result.ok() && result->function_error.empty()) return;
-    auto self = weak.lock();
-    if (self == nullptr || attempt >= kAttempts || absl::IsNotFound(result.status())) {
-      Log(LogLevel::kWarning, absl::StrCat("an asynchronous call of function '", call->function, "' failed ", attempt,
-                                           " times and is dropped: ",
-                                           result.ok() ? result->payload.substr(0, 200)
-                                                       : std::string(result.status().message())));
-      return;
-    }
-    auto timer = std::make_shared<boost::asio::steady_timer>(self->threads_->context());
-    timer->expires_after(absl::ToChronoNanoseconds(kRetryAfter * attempt));
-    timer->async_wait([weak, call, attempt, timer](const boost::system::error_code& error) {
-      if (auto again = weak.lock(); again && !error) again->TryAgain(call, attempt + 1);
-    });
-  });
+  scheduler_->Invoke(
+      *call, [weak = weak_from_this(), call, attempt](absl::StatusOr<functions::CallResult> result) {
+        if (result.ok() && result->function_error.empty()) return;
+        auto self = weak.lock();
+        if (self == nullptr || attempt >= kAttempts || absl::IsNotFound(result.status())) {
+          Log(LogLevel::kWarning, absl::StrCat("an asynchronous call of function '", call->function,
+                                               "' failed ", attempt, " times and is dropped: ",
+                                               result.ok() ? result->payload.substr(0, 200)
+                                                           : std::string(result.status().message())));
+          return;
+        }
+        auto timer = std::make_shared<boost::asio::steady_timer>(*self->threads_->context());
+        timer->expires_after(absl::ToChronoNanoseconds(kRetryAfter * attempt));
+        timer->async_wait([weak, call, attempt, timer](const boost::system::error_code& error) {
+          if (auto again = weak.lock(); again && !error) again->TryAgain(call, attempt + 1);
+        });
+      });
 }
 
 std::vector<functions::FunctionRecord> Functions::List(const Caller& caller) const {
@@ -294,7 +304,8 @@ std::vector<functions::FunctionRecord> Functions::List(const Caller& caller) con
 absl::Status Functions::Remove(const Caller& caller, const std::string& name) {
   auto record = Find(caller, name, "remove");
   // A damaged one can be removed by root alone: nobody knows whose it is.
-  if (!record.ok() && !(absl::IsDataLoss(record.status()) && node_.policy().IsAdmin(caller))) return record.status();
+  if (!record.ok() && !(absl::IsDataLoss(record.status()) && node_.policy().IsAdmin(caller)))
+    return record.status();
   scheduler_->Remove(name);
   uint64_t revision = 0;
   {

@@ -7,8 +7,8 @@
 
 namespace rekindle::daemon {
 
-// By the kernel's word: of a Unix socket, or of a TCP connection of this machine with itself. Unauthenticated:
-// it comes from elsewhere, and nobody vouches for it.
+// By the kernel's word: of a Unix socket, or of a TCP connection of this machine with itself.
+// Unauthenticated: it comes from elsewhere, and nobody vouches for it.
 absl::StatusOr<Caller> CallerOfHttp(const functions::Peer& peer);
 
 }  // namespace rekindle::daemon

@@ -28,7 +28,8 @@ std::string InTable(const sockaddr_storage& address) {
   const auto& in = reinterpret_cast<const sockaddr_in6&>(address);
   uint32_t words[4];
   std::memcpy(words, &in.sin6_addr, sizeof words);
-  return absl::StrFormat("%08X%08X%08X%08X:%04X", words[0], words[1], words[2], words[3], ntohs(in.sin6_port));
+  return absl::StrFormat("%08X%08X%08X%08X:%04X", words[0], words[1], words[2], words[3],
+                         ntohs(in.sin6_port));
 }
 
 }  // namespace
@@ -51,7 +52,8 @@ absl::StatusOr<uid_t> OwnerOfOtherEnd(int connection) {
     if (absl::SimpleAtoi(fields[7], &owner)) return owner;
   }
   return absl::UnauthenticatedError(
-      "the connection comes from another machine or network namespace, and nobody vouches for it: connect from this "
+      "the connection comes from another machine or network namespace, and nobody vouches for it: connect "
+      "from this "
       "one, or through a proxy that does the checking");
 }
 

@@ -23,11 +23,12 @@ struct InstanceEnd {
   bool out_of_memory = false;  // it, or one that it started, met its memory limit
 };
 
-struct InvocationReport {
+struct InvocationOutcome {
   std::string request_id;
   absl::Duration duration;  // of the handler
   absl::Duration start;     // zero: the instance was there already
   std::string problem;      // "Task timed out after 3.00 seconds"; empty: it answered
+  bool timed_out = false;
 };
 
 // Destroying it kills what is left of the process. Thread-safe.
@@ -43,7 +44,7 @@ class InstanceProcess {
   // In its log.
   virtual void InvocationBegins(const std::string& request_id) = 0;
   // Returns the end of what was logged since it began, at most 4 KiB.
-  virtual std::string InvocationEnds(const InvocationReport& report) = 0;
+  virtual std::string InvocationEnds(const InvocationOutcome& report) = 0;
 };
 
 struct StartOrder {

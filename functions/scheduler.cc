@@ -68,10 +68,11 @@ Core::Core(const SchedulerOptions& options, InstanceStarter& starter, HttpThread
       starter_(starter),
       threads_(threads),
       epoch_(absl::Now()),
+      context_(threads.context()),
       starts_(static_cast<size_t>(options.start_threads)),
       makers_(kMakers),
       policy_(options.keep_alive),
-      tick_(threads.context()) {}
+      tick_(*context_) {}
 
 void Core::Stop() {
   std::vector<RequestPtr> unserved;
@@ -279,8 +280,7 @@ std::vector<StartLevel> Core::LevelsFrom(const Function& function, StartLevel le
 void Core::BeginStart(const FunctionPtr& function, StartLevel level, Later* later) {
   auto instance = std::make_shared<Instance>(
       weak_from_this(), function,
-      absl::StrCat(function->spec.name, "-", absl::ToUnixSeconds(epoch_), "-", ++started_),
-      threads_.context());
+      absl::StrCat(function->spec.name, "-", absl::ToUnixSeconds(epoch_), "-", ++started_), *context_);
   instance->ordered = absl::Now();
   ++function->starting;
   ++function->counters->living;
@@ -478,7 +478,7 @@ void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, 
     result.function_error = "Unhandled";
     ++instance->function->counters->errors;
   }
-  Finish(instance, std::move(result), "", &later);
+  Finish(instance, std::move(result), "", false, &later);
   const FunctionPtr& function = instance->function;
   if (!std::exchange(instance->answered, true)) {
     later.steps.emplace_back([core = shared_from_this(), instance] {
@@ -504,13 +504,15 @@ void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, 
   }
 }
 
-void Core::Finish(const InstancePtr& instance, CallResult result, std::string problem, Later* later) {
+void Core::Finish(const InstancePtr& instance, CallResult result, std::string problem, bool timed_out,
+                  Later* later) {
   RequestPtr request = std::exchange(instance->current, nullptr);
   instance->timer.cancel();
-  InvocationReport report;
+  InvocationOutcome report;
   report.request_id = request->call.request_id;
   report.duration = absl::Now() - request->begun;
   if (!instance->answered) report.start = instance->start;
+  report.timed_out = timed_out;
   report.problem = std::move(problem);
   instance->function->counters->durations.Add(absl::ToDoubleSeconds(report.duration));
   result.instance = instance->id;
@@ -535,7 +537,7 @@ void Core::OnTimeout(const InstancePtr& instance, const std::string& request_id)
   CallResult result;
   result.function_error = "Unhandled";
   result.payload = TimedOutError(request_id, function->spec.timeout);
-  Finish(instance, std::move(result), TimedOutText(function->spec.timeout), &later);
+  Finish(instance, std::move(result), TimedOutText(function->spec.timeout), true, &later);
   if (!function->replaced) policy_.Ended(function->id);
   EndInstance(instance, &later);
   ServeWaiting(function, &later);
@@ -598,7 +600,7 @@ void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
       result.function_error = "Unhandled";
       const std::string id = instance->current->call.request_id;
       result.payload = ExitError(id, end, function->spec.memory_bytes);
-      Finish(instance, std::move(result), ExitText(end), &later);
+      Finish(instance, std::move(result), ExitText(end), false, &later);
       if (!function->replaced) policy_.Ended(function->id);
       break;
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <cstdint>
@@ -107,8 +108,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   // It can take the next call.
   void BecameFree(const FunctionPtr& function, const InstancePtr& instance, Later* later)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Finish(const InstancePtr& instance, CallResult result, std::string problem, Later* later)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Finish(const InstancePtr& instance, CallResult result, std::string problem, bool timed_out,
+              Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Its end is no surprise from here on.
   void EndInstance(const InstancePtr& instance, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -134,6 +135,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   InstanceStarter& starter_;
   HttpThreads& threads_;
   const absl::Time epoch_;
+  const std::shared_ptr<boost::asio::io_context> context_;  // of the timers
   boost::asio::thread_pool starts_, makers_;
 
   mutable absl::Mutex mutex_;
