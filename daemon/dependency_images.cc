@@ -50,7 +50,8 @@ uint64_t Fingerprint(absl::string_view text) {
 // "deps/python3.11:numpy-torch", as far as tags allow it.
 std::string ReferenceOf(const functions::Runtime& runtime, const std::vector<std::string>& modules) {
   constexpr size_t kLongestTag = 60;
-  std::string tag = modules.empty() ? "bare" : absl::StrJoin(modules, "-");
+  std::string tag = absl::StrJoin(modules, "-");
+  if (tag.empty()) return absl::StrCat("deps/", runtime.Name(), ":bare");
   const std::string exact = tag;
   for (char& c : tag) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-') c = '_';
@@ -191,7 +192,6 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
   LaunchOptions launch;
   RK_ASSIGN_OR_RETURN(launch.argv, RuntimeCommand(runtime, ""));
   launch.environment = AsStrings(HeldEnvironment(modules));
-  launch.working_directory = "/";
   launch.log_file = output->TakeWriteEnd();
   Stopwatch watch;
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/node.h"
+#include "functions/function_catalog.h"
 #include "functions/function_logs.h"
 #include "functions/instance_process.h"
 #include "restore/cgroup.h"

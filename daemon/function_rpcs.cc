@@ -13,6 +13,7 @@
 #include "daemon/call_monitor.h"
 #include "daemon/functions.h"
 #include "functions/function_spec.h"
+#include "functions/request_id.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -123,7 +124,7 @@ absl::Status InvokeFunction(Node& node, const Call& call, const v1::InvokeFuncti
 absl::Status ListFunctions(Node& node, const Call& call, const v1::ListFunctionsRequest&,
                            v1::ListFunctionsResponse* response) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
-  for (const functions::FunctionRecord& record : functions->List(call.caller)) {
+  for (const functions::FunctionRecord& record : functions->Records(call.caller)) {
     Describe(*functions, record, response->add_functions());
   }
   return absl::OkStatus();
@@ -159,7 +160,7 @@ absl::Status FunctionStats(Node& node, const Call& call, const v1::FunctionStats
   RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
   std::vector<functions::FunctionRecord> records;
   if (request.name().empty()) {
-    records = functions->List(call.caller);
+    records = functions->Records(call.caller);
   } else {
     RK_ASSIGN_OR_RETURN(functions::FunctionRecord record,
                         functions->Find(call.caller, request.name(), "see the numbers of"));
@@ -211,11 +212,11 @@ void Describe(Functions& functions, const Caller& caller, const DependencyImage&
   out->set_built_unix_ns(image.info.created_unix_ns);
   out->set_build_seconds(image.build_seconds);
   out->set_owner_uid(image.info.owner);
-  for (const functions::FunctionRecord& record : functions.List(caller)) {
+  for (const functions::FunctionRecord& record : functions.Records(caller)) {
     if (record.images.dependency_image == image.info.reference) out->add_used_by(record.name());
   }
   uint32_t all = 0;
-  for (const functions::FunctionRecord& record : functions.List(Caller())) {
+  for (const functions::FunctionRecord& record : functions.Records(Caller())) {
     if (record.images.dependency_image == image.info.reference) ++all;
   }
   out->set_used_by_others(all -

@@ -292,7 +292,7 @@ void Functions::TryAgain(std::shared_ptr<functions::Call> call, int attempt) {
       });
 }
 
-std::vector<functions::FunctionRecord> Functions::List(const Caller& caller) const {
+std::vector<functions::FunctionRecord> Functions::Records(const Caller& caller) const {
   std::vector<functions::FunctionRecord> seen;
   const bool admin = node_.policy().IsAdmin(caller);
   for (functions::FunctionRecord& record : catalog_->List()) {
@@ -363,7 +363,7 @@ void Functions::Invoke(functions::InvokeRequest request, Done done) {
 
 absl::StatusOr<std::vector<functions::ListedFunction>> Functions::List(const std::any& identity) {
   std::vector<functions::ListedFunction> listed;
-  for (const functions::FunctionRecord& record : List(*std::any_cast<Caller>(&identity))) {
+  for (const functions::FunctionRecord& record : Records(*std::any_cast<Caller>(&identity))) {
     functions::ListedFunction entry;
     entry.name = record.name();
     entry.runtime = record.spec.runtime.Name();

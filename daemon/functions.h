@@ -42,7 +42,7 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   // Accepts it, and tries it up to three times until it succeeds. Errors: it was not accepted.
   absl::Status CallLater(const Caller& caller, functions::Call call);
   // What this caller may see, by name.
-  std::vector<functions::FunctionRecord> List(const Caller& caller) const;
+  std::vector<functions::FunctionRecord> Records(const Caller& caller) const;
   absl::StatusOr<functions::FunctionRecord> Find(const Caller& caller, const std::string& name,
                                                  const char* verb) const;
   absl::Status Remove(const Caller& caller, const std::string& name);

@@ -80,7 +80,7 @@ absl::StatusOr<std::shared_ptr<Functions>> Node::functions() const {
 
 void Node::SetFunctions(absl::StatusOr<std::shared_ptr<Functions>> functions) {
   absl::MutexLock lock(&mutex_);
-  functions_.swap(functions);  // the old ones end when the lock is gone
+  std::swap(functions_, functions);  // the old ones end when the lock is gone
 }
 
 absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
