@@ -1,0 +1,56 @@
+// The logs of all functions of a node: LOGS/functions/NAME/INSTANCE.log, each its owner's, in folders that
+// others may enter but not list.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "functions/file_rights.h"
+#include "functions/log_reader.h"
+#include "functions/log_stream.h"
+
+namespace rekindle::functions {
+
+// Thread-safe.
+class FunctionLogs {
+ public:
+  // Of instances that have ended, so many of a function are kept: the last to be written to.
+  static constexpr size_t kMostEnded = 32;
+
+  // `logs`: the folder of all logs, which is made if it is not there.
+  static absl::StatusOr<std::unique_ptr<FunctionLogs>> Open(const std::string& logs);
+
+  // A log for a new instance, which lives as long as the pointer. `instance`: letters, digits, '.', '_' and
+  // '-'. One of that name is continued. Older logs of ended instances go.
+  absl::StatusOr<std::shared_ptr<LogStream>> OpenStream(const std::string& function,
+                                                        const std::string& instance, const Owner& owner)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Keeps the logs of living instances within their limit: to be called every second or so.
+  void TrimAll() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::Status Read(const std::string& function, const LogReadOptions& options,
+                    const LogLineSink& sink) const;
+
+  // All logs of a function.
+  absl::Status Remove(const std::string& function) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  explicit FunctionLogs(std::string directory) : directory_(std::move(directory)) {}
+  absl::StatusOr<std::string> MakeFolder(const std::string& function) const;
+  void RemoveOldStreams(const std::string& function, const std::string& folder)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string directory_;
+  mutable absl::Mutex mutex_;
+  // By function and instance.
+  std::map<std::pair<std::string, std::string>, std::weak_ptr<LogStream>> living_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rekindle::functions

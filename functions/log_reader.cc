@@ -1,0 +1,264 @@
+#include "functions/log_reader.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "functions/log_stream.h"
+
+namespace rekindle::functions {
+namespace {
+
+constexpr size_t kBufferBytes = size_t{64} << 10;  // and the longest line
+constexpr int kAskStopMs = 100;
+
+struct Stream {
+  UniqueFd file;
+  uint64_t next = 0;  // what was read ends here
+  bool present = false;
+};
+
+// Lines that were written by one invocation.
+struct Piece {
+  const std::string* instance;
+  int file;
+  uint64_t begin, end;
+  int64_t begin_unix_ns, end_unix_ns;
+};
+
+std::vector<LogTime> TimesOf(const std::string& path) {
+  std::vector<LogTime> times;
+  absl::StatusOr<std::string> content = ReadFile(path);
+  if (!content.ok()) return times;
+  times.resize(content->size() / sizeof(LogTime));
+  content->copy(reinterpret_cast<char*>(times.data()), times.size() * sizeof(LogTime));
+  std::stable_sort(times.begin(), times.end(),
+                   [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  return times;
+}
+
+int64_t Nanos(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
+
+// Reads [at, end) of a log line by line. The last line needs no end, if `partial`.
+class LineReader {
+ public:
+  LineReader(int file, uint64_t at, uint64_t end, bool partial)
+      : file_(file), at_(at), end_(end), partial_(partial), buffer_(kBufferBytes, '\0') {}
+
+  // `line` is good until the next call. False: there is none.
+  bool Next(absl::string_view* line) {
+    for (;;) {
+      const absl::string_view rest(buffer_.data() + begin_, filled_ - begin_);
+      const size_t length = rest.find('\n');
+      if (length != absl::string_view::npos) return Take(rest.substr(0, length), length + 1, line);
+      if (rest.size() == buffer_.size()) return Take(rest, rest.size(), line);
+      if (!Fill()) return partial_ && !rest.empty() && Take(rest, rest.size(), line);
+    }
+  }
+  // What was given out ends here.
+  uint64_t position() const { return at_ - (filled_ - begin_); }
+
+ private:
+  bool Take(absl::string_view text, size_t bytes, absl::string_view* line) {
+    begin_ += bytes;
+    // The last bytes of a hole.
+    text.remove_prefix(std::min(text.find_first_not_of('\0'), text.size()));
+    *line = text;
+    return true;
+  }
+  bool Fill() {
+    std::copy(buffer_.begin() + static_cast<ptrdiff_t>(begin_),
+              buffer_.begin() + static_cast<ptrdiff_t>(filled_), buffer_.begin());
+    filled_ -= std::exchange(begin_, 0);
+    const size_t wanted = std::min<uint64_t>(buffer_.size() - filled_, end_ - at_);
+    const ssize_t got =
+        wanted == 0 ? 0 : ::pread(file_, buffer_.data() + filled_, wanted, static_cast<off_t>(at_));
+    if (got <= 0) return false;
+    at_ += static_cast<uint64_t>(got);
+    filled_ += static_cast<size_t>(got);
+    return true;
+  }
+
+  const int file_;
+  uint64_t at_;
+  const uint64_t end_;
+  const bool partial_;
+  std::string buffer_;
+  size_t begin_ = 0, filled_ = 0;
+};
+
+class LogMerger {
+ public:
+  LogMerger(const std::string& folder, const LogReadOptions& options, const LogLineSink& sink)
+      : folder_(folder), options_(options), sink_(sink) {}
+
+  absl::Status Run() {
+    const ino_t folder_id = FolderId();
+    UniqueFd changes;
+    if (options_.follow) {
+      // Older than the first look: nothing is missed in between.
+      changes.Reset(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+      if (!changes.valid() ||
+          ::inotify_add_watch(changes.get(), folder_.c_str(), IN_MODIFY | IN_CREATE | IN_ONLYDIR) < 0) {
+        return ErrnoStatus(errno, absl::StrCat("following the logs in ", folder_));
+      }
+    }
+    absl::Status found = FindStreams();
+    if (absl::IsNotFound(found)) return absl::OkStatus();
+    RK_RETURN_IF_ERROR(found);
+    if (!SendStored()) return absl::OkStatus();
+    while (options_.follow) {
+      pollfd entry{changes.get(), POLLIN, 0};
+      const int ready = ::poll(&entry, 1, kAskStopMs);
+      // While instances have deleted logs open, no event tells that the folder is gone.
+      if ((options_.stop && options_.stop()) || FolderId() != folder_id) break;
+      if (ready <= 0) continue;
+      char events[4096];
+      while (::read(changes.get(), events, sizeof events) > 0) {
+      }
+      found = FindStreams();
+      if (absl::IsNotFound(found)) break;
+      RK_RETURN_IF_ERROR(found);
+      if (!SendNew()) break;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  ino_t FolderId() const {
+    struct stat info;
+    return ::stat(folder_.c_str(), &info) == 0 ? info.st_ino : 0;
+  }
+
+  absl::Status FindStreams() {
+    RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(folder_));
+    for (auto& [instance, stream] : streams_) stream.present = false;
+    for (const std::string& name : names) {
+      absl::string_view instance = name;
+      if (!absl::ConsumeSuffix(&instance, ".log")) continue;
+      Stream& stream = streams_[std::string(instance)];
+      stream.present = true;
+      if (stream.file.valid()) continue;
+      stream.file.Reset(
+          ::open(absl::StrCat(folder_, "/", name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY));
+      struct stat info;
+      if (!stream.file.valid() || ::fstat(stream.file.get(), &info) != 0 || info.st_uid != options_.owner) {
+        streams_.erase(std::string(instance));
+      }
+    }
+    for (auto at = streams_.begin(); at != streams_.end();)
+      at = at->second.present ? std::next(at) : streams_.erase(at);
+    return absl::OkStatus();
+  }
+
+  void AddPieces(const std::string& instance, Stream& stream, std::vector<Piece>* pieces) {
+    struct stat info;
+    if (::fstat(stream.file.get(), &info) != 0) return;
+    const uint64_t end = static_cast<uint64_t>(info.st_size);
+    const int64_t last_write = Nanos(info.st_mtim);
+    uint64_t at = FirstByteOf(stream.file.get());
+    int64_t since = last_write;
+    std::vector<LogTime> times = TimesOf(absl::StrCat(folder_, "/", instance, ".times"));
+    for (const LogTime& time : times) {
+      if (time.offset > at && time.offset <= end) {
+        pieces->push_back(
+            {&instance, stream.file.get(), at, time.offset, std::min(since, time.unix_ns), time.unix_ns});
+        at = time.offset;
+      }
+      since = time.unix_ns;
+    }
+    if (at < end)
+      pieces->push_back({&instance, stream.file.get(), at, end, since, std::max(since, last_write)});
+    stream.next = end;
+  }
+
+  // False: the sink has had enough.
+  bool SendStored() {
+    std::vector<Piece> pieces;
+    for (auto& [instance, stream] : streams_) AddPieces(instance, stream, &pieces);
+    std::erase_if(pieces, [&](const Piece& piece) { return piece.end_unix_ns < options_.since_unix_ns; });
+    std::stable_sort(pieces.begin(), pieces.end(),
+                     [](const Piece& a, const Piece& b) { return a.begin_unix_ns < b.begin_unix_ns; });
+    size_t first = 0;
+    uint64_t skip = 0;
+    if (options_.tail_lines) {
+      first = pieces.size();
+      uint64_t lines = 0;
+      while (first > 0 && lines < *options_.tail_lines) lines += CountLines(pieces[--first]);
+      if (lines > *options_.tail_lines) skip = lines - *options_.tail_lines;
+    }
+    for (; first < pieces.size(); ++first) {
+      const Piece& piece = pieces[first];
+      LineReader reader(piece.file, piece.begin, piece.end, IsPartialSent(piece));
+      absl::string_view line;
+      while (reader.Next(&line)) {
+        if (skip > 0) {
+          --skip;
+        } else if (!sink_({*piece.instance, line, piece.begin_unix_ns})) {
+          return false;
+        }
+      }
+      // What has no end yet comes once it has one.
+      if (Stream& stream = streams_[*piece.instance]; stream.next == piece.end)
+        stream.next = reader.position();
+    }
+    return true;
+  }
+
+  // A line without an end that may still get one is kept back.
+  bool IsPartialSent(const Piece& piece) const {
+    return !options_.follow || streams_.at(*piece.instance).next != piece.end;
+  }
+
+  uint64_t CountLines(const Piece& piece) const {
+    LineReader reader(piece.file, piece.begin, piece.end, IsPartialSent(piece));
+    absl::string_view line;
+    uint64_t lines = 0;
+    while (reader.Next(&line)) ++lines;
+    return lines;
+  }
+
+  bool SendNew() {
+    for (auto& [instance, stream] : streams_) {
+      struct stat info;
+      if (::fstat(stream.file.get(), &info) != 0) continue;
+      const uint64_t end = static_cast<uint64_t>(info.st_size);
+      if (end < stream.next) stream.next = 0;  // it has begun anew
+      if (end == stream.next) continue;
+      LineReader reader(stream.file.get(), std::max(stream.next, FirstByteOf(stream.file.get())), end, false);
+      absl::string_view line;
+      while (reader.Next(&line)) {
+        if (!sink_({instance, line, UnixNanos()})) return false;
+      }
+      stream.next = reader.position();
+    }
+    return true;
+  }
+
+  const std::string& folder_;
+  const LogReadOptions& options_;
+  const LogLineSink& sink_;
+  std::map<std::string, Stream> streams_;
+};
+
+}  // namespace
+
+absl::Status ReadLogs(const std::string& folder, const LogReadOptions& options, const LogLineSink& sink) {
+  return LogMerger(folder, options, sink).Run();
+}
+
+}  // namespace rekindle::functions
