@@ -111,7 +111,8 @@ bool HttpConnection::ParseRequest() {
     if (buffer_.size() == 0) return false;
     parser_.emplace();
     parser_->header_limit(static_cast<uint32_t>(server_->limits().head));
-    parser_->body_limit(boost::none);
+    // OnHead says how much; boost::none would refuse every body in some versions.
+    parser_->body_limit(std::numeric_limits<uint64_t>::max());
     parser_->eager(false);
     head_timed_ = body_timed_ = false;
   }

@@ -91,8 +91,8 @@ class InvokeApi {
     // Who the caller at the other end of a connection is; asked once for each. When it fails, the
     // connection's requests are refused with this error. Called on the HttpThreads. None: everybody, with an
     // empty identity.
-    std::function<absl::StatusOr<std::any>(const Peer&)> identify;
-    HttpLimits limits;
+    std::function<absl::StatusOr<std::any>(const Peer&)> identify = nullptr;
+    HttpLimits limits = {};
     // What the ARNs in answers begin with.
     std::string arn_prefix = "arn:aws:lambda:us-east-1:000000000000:function:";
   };

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 
 namespace rekindle::functions {
@@ -39,6 +40,10 @@ class Checker final : public nlohmann::json_sax<nlohmann::json> {
 }  // namespace
 
 absl::Status CheckJson(absl::string_view text) {
+  // No JSON has one, and the parser takes it for the end.
+  if (size_t zero = text.find('\0'); zero != absl::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("parse error at byte ", zero + 1, ": a zero byte"));
+  }
   Checker checker;
   nlohmann::json::sax_parse(text.begin(), text.end(), &checker);
   if (checker.error().empty()) return absl::OkStatus();

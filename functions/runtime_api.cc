@@ -31,6 +31,8 @@ constexpr absl::string_view kErrorType = "Lambda-Runtime-Function-Error-Type";
 constexpr absl::string_view kErrorBody = "Lambda-Runtime-Function-Error-Body";
 
 constexpr size_t kLargestStartError = 1 << 20;
+// An answer that is too late; the connection of one that is larger is closed.
+constexpr size_t kLargestUnwanted = 64 << 10;
 
 std::string ErrorJson(absl::string_view type, absl::string_view message) {
   nlohmann::ordered_json error = {{"errorMessage", std::string(message)}, {"errorType", std::string(type)}};
@@ -152,8 +154,11 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
             absl::StrCat("no such call of the Runtime API: ", View(head.method_string()), " ", Path(head)));
       case Call::kResponse:
       case Call::kError:
-        // Before its body is read: one that nobody wants, or several at a time, could take much memory.
-        if (!IsPresent(route.request_id)) return InvalidRequestId();
+        // Bodies that nobody wants, or several at a time, could take much memory.
+        if (!IsPresent(route.request_id)) {
+          largest_body = kLargestUnwanted;
+          return std::nullopt;
+        }
         if (answering_ != nullptr && answering_ != connection.get()) {
           return InvalidTransition("the invocation is being answered on another connection");
         }
@@ -173,8 +178,10 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
 
   HttpAnswer OnTooLarge(const std::shared_ptr<HttpConnection>& connection, const HttpRequestHead& head,
                         size_t largest_body) override {
+    Route route = RouteOf(head);
+    bool answer = route.call == Call::kResponse || route.call == Call::kError;
+    if (answer && !IsPresent(route.request_id)) return InvalidRequestId();
     if (StopAnswering(*connection)) {
-      Route route = RouteOf(head);
       // Told when the refusal is on its way.
       asio::post(server_->strand(), [self = shared_from_this(), id = std::move(route.request_id)] {
         self->Finish(id, {.body = ErrorJson(
@@ -251,17 +258,13 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
     given_to_ = nullptr;
   }
 
-  void Give(const HttpExchange& exchange) {
-    given_ = true;
-    given_to_ = exchange.connection.get();
-    HttpConnection::Answer(exchange, NextAnswer(invocations_.front()));
-  }
-
   void GiveOut() {
     if (given_ || invocations_.empty() || waiting_.empty()) return;
     HttpExchange exchange = std::move(waiting_.front());
     waiting_.pop_front();
-    Give(exchange);
+    given_ = true;
+    given_to_ = exchange.connection.get();
+    HttpConnection::Answer(exchange, NextAnswer(invocations_.front()));
   }
 
   void Next(HttpExchange exchange) {
@@ -269,7 +272,8 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
       return HttpConnection::Answer(exchange, InvalidTransition("the function has failed to start"));
     bool first = !std::exchange(ready_, true);
     if (given_) {
-      Give(exchange);
+      given_to_ = nullptr;
+      HttpConnection::Answer(exchange, NextAnswer(invocations_.front()));
     } else {
       waiting_.push_back(std::move(exchange));
       GiveOut();
@@ -290,7 +294,7 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
       // The headers of a chunked response are its trailers too.
       answer.failed = true;
       answer.content_type = "application/json";
-      if (absl::Base64Unescape(Header(request, kErrorBody), &streamed_error)) {
+      if (absl::Base64Unescape(Header(request, kErrorBody), &streamed_error) && !streamed_error.empty()) {
         answer.body = std::move(streamed_error);
       } else {
         answer.body = ErrorJson(answer.error_type, "the response ended with an error");
@@ -341,7 +345,7 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
   std::deque<Given> invocations_;
   bool given_ = false;  // the first of them is the runtime's
   std::deque<HttpExchange> waiting_;
-  // For comparing only.
+  // For comparing only. The connection that alone has been given the invocation; that which sends its answer.
   const HttpConnection* given_to_ = nullptr;
   const HttpConnection* answering_ = nullptr;
 };

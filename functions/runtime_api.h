@@ -54,7 +54,7 @@ class RuntimeApi {
   struct Options {
     // Asked for each connection with its descriptor, which stays the server's; false closes it. Called on the
     // HttpThreads. None: all may.
-    std::function<bool(int connection)> may_connect;
+    std::function<bool(int connection)> may_connect = nullptr;
     // A runtime keeps its connection as long as a handler runs, so idle ones are not closed; a handler may
     // stream its response for all the time that Lambda gives it. Only one body at a time may be an
     // invocation's answer.
