@@ -295,7 +295,11 @@ absl::Status FunctionInstances::MakeTemplate(const std::string& function, uint64
     absl::MutexLock lock(&live->mutex);
     digest = live->image_digest;
   }
-  if (digest.empty()) return absl::NotFoundError("the function has no image yet");
+  if (digest.empty()) {
+    RK_RETURN_IF_ERROR(CaptureImage(function, revision).status());
+    absl::MutexLock lock(&live->mutex);
+    digest = live->image_digest;
+  }
   RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, digest));
   absl::MutexLock lock(&live->mutex);
   live->own_template = std::move(up);
@@ -325,6 +329,13 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   if (live->dependency_digest.empty()) return absl::NotFoundError("it has no dependency image to begin with");
   const std::string what = absl::StrCat("taking the image of function '", function, "'");
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kCreate));
+  absl::MutexLock one_at_a_time(&live->capturing);
+  std::string taken;
+  {
+    absl::MutexLock lock(&live->mutex);
+    taken = live->image_digest;
+  }
+  if (auto info = store->Find(taken); !taken.empty() && info.ok()) return store::QuotaBytes(info->stats);
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.Criu());
   InstanceIdentity identity;
   identity.instance = "capture";

@@ -70,17 +70,26 @@ Node::Node(NodeOptions options)
       gpu_jobs_(&gpus_, options_.gpu_host_budget),
       clones_(options_.runtime_directory, options_.page_cache_bytes, options_.daemon ? kPooledSandboxes : 0,
               options_.daemon ? options_.standby_copies : 0),
-      functions_(absl::FailedPreconditionError("functions live in the daemon: start rekindled, and name it "
-                                               "with --host if it is not at its usual socket")) {}
+      no_functions_(
+          absl::FailedPreconditionError("functions live in the daemon: start rekindled, and name it "
+                                        "with --host if it is not at its usual socket")) {}
 
 absl::StatusOr<std::shared_ptr<Functions>> Node::functions() const {
   absl::MutexLock lock(&mutex_);
+  if (functions_ == nullptr) return no_functions_;
   return functions_;
 }
 
-void Node::SetFunctions(absl::StatusOr<std::shared_ptr<Functions>> functions) {
+void Node::SetFunctions(std::shared_ptr<Functions> functions) {
   absl::MutexLock lock(&mutex_);
-  std::swap(functions_, functions);  // the old ones end when the lock is gone
+  functions_ = std::move(functions);
+}
+
+void Node::NoFunctions(absl::Status why) {
+  std::shared_ptr<Functions> gone;  // ended without the lock
+  absl::MutexLock lock(&mutex_);
+  no_functions_ = std::move(why);
+  gone = std::move(functions_);
 }
 
 absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {

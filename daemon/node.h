@@ -64,7 +64,9 @@ class Node {
   Templates& templates() { return templates_; }
   // FailedPrecondition: functions live in the daemon. It starts them up when it begins to serve.
   absl::StatusOr<std::shared_ptr<Functions>> functions() const ABSL_LOCKS_EXCLUDED(mutex_);
-  void SetFunctions(absl::StatusOr<std::shared_ptr<Functions>> functions) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetFunctions(std::shared_ptr<Functions> functions) ABSL_LOCKS_EXCLUDED(mutex_);
+  // They end, or could not be started up.
+  void NoFunctions(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
   enum class Access {
     kRead,    // the store must be there
     kWrite,   // the store must be there
@@ -107,7 +109,8 @@ class Node {
   Templates templates_;
   std::atomic<bool> stopping_{false};
   mutable absl::Mutex mutex_;
-  absl::StatusOr<std::shared_ptr<Functions>> functions_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Functions> functions_ ABSL_GUARDED_BY(mutex_);
+  absl::Status no_functions_ ABSL_GUARDED_BY(mutex_);  // why they are not there
   std::shared_ptr<store::Store> store_ ABSL_GUARDED_BY(mutex_);
   bool store_writable_ ABSL_GUARDED_BY(mutex_) = false;
   bool recovered_ ABSL_GUARDED_BY(mutex_) = false;

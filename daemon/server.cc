@@ -107,7 +107,7 @@ class GrpcServer final : public Server {
       server_->Wait();
     }
     server_.reset();
-    node_.SetFunctions(absl::UnavailableError("the daemon is ending"));
+    node_.NoFunctions(absl::UnavailableError("the daemon is ending"));
   }
 
   void WarmUp() override { node_.WarmPager(); }
@@ -129,7 +129,11 @@ class GrpcServer final : public Server {
       if (!listeners.empty()) return functions.status();
       Log(LogLevel::kWarning, absl::StrCat("there are no functions: ", functions.status().message()));
     }
-    node_.SetFunctions(std::move(functions));
+    if (functions.ok()) {
+      node_.SetFunctions(*std::move(functions));
+    } else {
+      node_.NoFunctions(functions.status());
+    }
     return absl::OkStatus();
   }
 

@@ -316,7 +316,8 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
                                            NameOf(candidate), ": ", started.status().message()));
     }
   }
-  absl::StatusOr<std::unique_ptr<RuntimeApi>> api = started.status();
+  absl::StatusOr<std::unique_ptr<RuntimeApi>> api = nullptr;
+  if (!started.ok()) api = started.status();
   if (started.ok()) {
     RuntimeApi::Options options;
     options.may_connect = std::move(started->may_connect);
