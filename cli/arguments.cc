@@ -13,6 +13,8 @@
 #include "base/human_units.h"
 #include "base/status.h"
 #include "cli/clone_arguments.h"
+#include "cli/durations.h"
+#include "cli/function_arguments.h"
 #include "cli/gpu_arguments.h"
 #include "cli/template_arguments.h"
 
@@ -64,25 +66,6 @@ absl::StatusOr<v1::Label> ParseLabel(const std::string& text, absl::string_view 
   return label;
 }
 
-// "90s", "30m", "36h", "7d", "2w", in nanoseconds.
-absl::StatusOr<int64_t> ParseAge(const std::string& text) {
-  constexpr std::pair<char, int64_t> kUnits[] = {
-      {'s', 1}, {'m', 60}, {'h', 3600}, {'d', 24 * 3600}, {'w', 7 * 24 * 3600}};
-  constexpr int64_t kLongestSeconds = int64_t{200} * 365 * 24 * 3600;
-  int64_t number = 0;
-  for (const auto& [letter, seconds] : kUnits) {
-    if (text.empty() || text.back() != letter) continue;
-    if (text.find_first_not_of("0123456789") != text.size() - 1 ||
-        !absl::SimpleAtoi(text.substr(0, text.size() - 1), &number) || number == 0 ||
-        number > kLongestSeconds / seconds) {
-      break;
-    }
-    return number * seconds * 1'000'000'000;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", text, "' is no age: write a number and s, m, h, d or w, such as 7d"));
-}
-
 // A limit; "none" is 0.
 absl::StatusOr<uint64_t> ParseLimit(const std::string& text) {
   if (text == "none") return 0;
@@ -130,6 +113,7 @@ class Parser {
     AddStoreCommands();
     gpu_.AddTo(app_);
     template_.AddTo(app_, &timeline_);
+    function_.AddTo(app_);
     sim_.AddTo(app_);
   }
 
@@ -219,6 +203,7 @@ class Parser {
   GpuArguments gpu_;
   SimArguments sim_;
   TemplateArguments template_;
+  FunctionArguments function_;
   CLI::App app_{"Freezes running jobs into a deduplicated image store and brings them back."};
   GlobalOptions globals_;
   std::string store_, host_;
@@ -520,6 +505,8 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     RK_ASSIGN_OR_RETURN(command_, gpu_.Finish());
   } else if (name == "template") {
     RK_ASSIGN_OR_RETURN(command_, template_.Finish());
+  } else if (name == "fn" || name == "deps") {
+    RK_ASSIGN_OR_RETURN(command_, function_.Finish(working_directory_));
   } else if (name == "sim") {
     RK_ASSIGN_OR_RETURN(command_, sim_.Finish());
   } else if (name == "ps") {

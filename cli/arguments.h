@@ -21,6 +21,19 @@ struct GlobalOptions {
   bool no_daemon = false;
 };
 
+// An invocation whose payload is still to be read: JSON, @FILE, or - for standard input.
+struct FunctionInvocation {
+  v1::InvokeFunctionRequest request;
+  std::string payload;
+  std::string output;  // a file for what it returns; empty: standard output
+};
+struct FunctionRemoval {
+  std::vector<std::string> names;
+};
+struct DependenciesRemoval {
+  std::vector<std::string> images;
+};
+
 // GC, stats and so on: the request says it all. Run has the caller's environment and working directory in it.
 using Command =
     std::variant<std::monostate, v1::GetVersionRequest, v1::DoctorRequest, v1::RunRequest,
@@ -31,7 +44,9 @@ using Command =
                  v1::ImportImageRequest, v1::TemplateUpRequest, v1::TemplateDownRequest,
                  v1::ListTemplatesRequest, v1::StartFromTemplateRequest, v1::ListGpusRequest,
                  v1::ParkGpuRequest, v1::ResumeGpuRequest, v1::SwapGpuRequest, v1::LeaseGpuRequest,
-                 v1::ReleaseGpuRequest, v1::HoldGpuRequest, SimRequest>;
+                 v1::ReleaseGpuRequest, v1::HoldGpuRequest, v1::DeployFunctionRequest, FunctionInvocation,
+                 v1::ListFunctionsRequest, v1::FunctionLogsRequest, FunctionRemoval, v1::FunctionStatsRequest,
+                 v1::BuildDependenciesRequest, v1::ListDependenciesRequest, DependenciesRemoval, SimRequest>;
 
 struct Invocation {
   GlobalOptions globals;

@@ -66,6 +66,12 @@ class GrpcClient final : public Client {
   RK_UNARY_TO(SwapGpu, GpuMoveResponse)
   RK_UNARY(LeaseGpu)
   RK_UNARY(ReleaseGpu)
+  RK_UNARY(InvokeFunction)
+  RK_UNARY(ListFunctions)
+  RK_UNARY(RemoveFunction)
+  RK_UNARY(FunctionStats)
+  RK_UNARY(ListDependencies)
+  RK_UNARY(RemoveDependencies)
 #undef RK_UNARY
 #undef RK_UNARY_TO
 
@@ -92,6 +98,9 @@ class GrpcClient final : public Client {
   RK_STREAM(ImportImage, TransferEvent)
   RK_STREAM(StartFromTemplate, JobEvent)
   RK_STREAM(HoldGpu, LeaseGpuResponse)
+  RK_STREAM(DeployFunction, DeployEvent)
+  RK_STREAM(FunctionLogs, FunctionLogLine)
+  RK_STREAM(BuildDependencies, BuildDependenciesEvent)
 #undef RK_STREAM
 
   void Cancel() override {

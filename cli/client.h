@@ -52,6 +52,18 @@ class Client {
   virtual absl::StatusOr<v1::GpuMoveResponse> SwapGpu(const v1::SwapGpuRequest& request) = 0;
   virtual absl::StatusOr<v1::LeaseGpuResponse> LeaseGpu(const v1::LeaseGpuRequest& request) = 0;
   virtual absl::StatusOr<v1::ReleaseGpuResponse> ReleaseGpu(const v1::ReleaseGpuRequest& request) = 0;
+  virtual absl::StatusOr<v1::InvokeFunctionResponse> InvokeFunction(
+      const v1::InvokeFunctionRequest& request) = 0;
+  virtual absl::StatusOr<v1::ListFunctionsResponse> ListFunctions(
+      const v1::ListFunctionsRequest& request) = 0;
+  virtual absl::StatusOr<v1::RemoveFunctionResponse> RemoveFunction(
+      const v1::RemoveFunctionRequest& request) = 0;
+  virtual absl::StatusOr<v1::FunctionStatsResponse> FunctionStats(
+      const v1::FunctionStatsRequest& request) = 0;
+  virtual absl::StatusOr<v1::ListDependenciesResponse> ListDependencies(
+      const v1::ListDependenciesRequest& request) = 0;
+  virtual absl::StatusOr<v1::RemoveDependenciesResponse> RemoveDependencies(
+      const v1::RemoveDependenciesRequest& request) = 0;
   // Also while another call is in work, from any thread.
   virtual absl::Status SignalJob(const v1::SignalJobRequest& request) = 0;
 
@@ -71,6 +83,12 @@ class Client {
                                          const OnEvent<v1::JobEvent>& on_event) = 0;
   virtual absl::Status HoldGpu(const v1::HoldGpuRequest& request,
                                const OnEvent<v1::LeaseGpuResponse>& on_event) = 0;
+  virtual absl::Status DeployFunction(const v1::DeployFunctionRequest& request,
+                                      const OnEvent<v1::DeployEvent>& on_event) = 0;
+  virtual absl::Status FunctionLogs(const v1::FunctionLogsRequest& request,
+                                    const OnEvent<v1::FunctionLogLine>& on_event) = 0;
+  virtual absl::Status BuildDependencies(const v1::BuildDependenciesRequest& request,
+                                         const OnEvent<v1::BuildDependenciesEvent>& on_event) = 0;
 
   // Ends the call in work, and any later one, with Cancelled.
   virtual void Cancel() = 0;

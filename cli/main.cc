@@ -15,6 +15,7 @@
 #include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/endpoint.h"
+#include "cli/function_commands.h"
 #include "cli/interrupts.h"
 #include "cli/output.h"
 
@@ -49,7 +50,9 @@ bool HandlesSignals(const Command& command) {
          std::holds_alternative<v1::FsckRequest>(command) ||
          std::holds_alternative<v1::ExportImageRequest>(command) ||
          std::holds_alternative<v1::ImportImageRequest>(command) ||
-         std::holds_alternative<v1::HoldGpuRequest>(command);
+         std::holds_alternative<v1::HoldGpuRequest>(command) ||
+         std::holds_alternative<v1::DeployFunctionRequest>(command) ||
+         std::holds_alternative<v1::BuildDependenciesRequest>(command);
 }
 
 int Execute(const Invocation& invocation, const Output& output) {
@@ -111,6 +114,21 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::LeaseGpuRequest& request) { return LeaseGpu(client, output, request); },
           [&](const v1::ReleaseGpuRequest& request) { return ReleaseGpu(client, output, request); },
           [&](const v1::HoldGpuRequest& request) { return HoldGpu(client, output, *interrupts, request); },
+          [&](const v1::DeployFunctionRequest& request) {
+            return DeployFunction(client, output, *interrupts, request);
+          },
+          [&](const FunctionInvocation& what) { return InvokeFunction(client, output, what); },
+          [&](const v1::ListFunctionsRequest& request) { return ListFunctions(client, output, request); },
+          [&](const v1::FunctionLogsRequest& request) { return ShowFunctionLogs(client, output, request); },
+          [&](const FunctionRemoval& removal) { return RemoveFunctions(client, output, removal); },
+          [&](const v1::FunctionStatsRequest& request) { return ShowFunctionStats(client, output, request); },
+          [&](const v1::BuildDependenciesRequest& request) {
+            return BuildDependencies(client, output, *interrupts, request);
+          },
+          [&](const v1::ListDependenciesRequest& request) {
+            return ListDependencies(client, output, request);
+          },
+          [&](const DependenciesRemoval& removal) { return RemoveDependencies(client, output, removal); },
       },
       invocation.command);
 }

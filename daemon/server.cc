@@ -31,6 +31,8 @@ namespace {
 
 // Everybody may connect: what a caller may do is decided for each call, by who they are.
 constexpr mode_t kSocketMode = 0666;
+// The payload of an invocation may have 6 MB, more than gRPC takes by itself.
+constexpr int kLargestRequestBytes = 16 << 20;
 constexpr int kLargestMetadataBytes = 64 << 10;
 
 // Every connection, pidfd and captured pipe is a descriptor.
@@ -79,6 +81,7 @@ class GrpcServer final : public Server {
     service_ = MakeGrpcService(node_, [this](const Peer& peer) { return Resolve(peer); });
     grpc::ServerBuilder builder;
     builder.RegisterService(service_.get());
+    builder.SetMaxReceiveMessageSize(kLargestRequestBytes);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kLargestMetadataBytes);
     if (!options_.tls.listen.empty()) {
       RK_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ServerCredentials> credentials, TlsCredentials(options_.tls));

@@ -1,0 +1,255 @@
+#include "cli/function_arguments.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/human_units.h"
+#include "base/status.h"
+#include "cli/durations.h"
+
+namespace rekindle::cli {
+namespace {
+
+std::string Absolute(const std::string& path, const std::string& working_directory) {
+  if (path.empty() || path[0] == '/') return path;
+  return absl::StrCat(working_directory, "/", path);
+}
+
+std::vector<std::string> Modules(const std::string& list) {
+  return absl::StrSplit(list, ',', absl::SkipEmpty());
+}
+
+}  // namespace
+
+CLI::App* FunctionArguments::AddCommand(CLI::App* above, const std::string& name,
+                                        const std::string& description, const std::string& examples) {
+  CLI::App* command = above->add_subcommand(name, description);
+  command->fallthrough();
+  command->footer("Examples:\n" + examples);
+  return command;
+}
+
+void FunctionArguments::AddTo(CLI::App& app) {
+  fn_ = app.add_subcommand("fn", "Deploy and invoke functions, compatible with AWS Lambda");
+  fn_->fallthrough();
+  fn_->require_subcommand(1);
+  fn_->footer(
+      "Examples:\n"
+      "  rekindle fn deploy hello --runtime python --handler app.handler --code ./hello\n"
+      "  rekindle fn invoke hello --payload '{\"name\": \"world\"}'\n"
+      "  rekindle fn logs hello --follow\n");
+  AddDeploy();
+  AddInvoke();
+  AddCommand(fn_, "ls", "List the functions", "  rekindle fn ls\n");
+  CLI::App* logs = AddCommand(fn_, "logs", "Show what a function has written",
+                              "  rekindle fn logs hello --tail 100 --follow\n"
+                              "  rekindle fn logs hello --since 1h\n");
+  logs->add_option("name", name_, "The function")->type_name("NAME")->required();
+  logs->add_flag("-f,--follow", follow_, "Go on with what it writes from now on");
+  tail_option_ = logs->add_option("--tail", tail_, "Only the last lines [all]")->type_name("LINES");
+  logs->add_option("--since", since_, "Only invocations that were in work since: 90s, 30m, 36h, 7d")
+      ->type_name("AGE");
+  CLI::App* rm =
+      AddCommand(fn_, "rm", "Remove functions, with their code, images and logs", "  rekindle fn rm hello\n");
+  rm->add_option("names", names_, "The functions")->type_name("NAME")->required();
+  CLI::App* stats = AddCommand(fn_, "stats", "Show how functions did since the daemon started",
+                               "  rekindle fn stats\n  rekindle fn stats hello --json\n");
+  stats->add_option("name", name_, "The function [all]")->type_name("NAME");
+  AddDeps(app);
+}
+
+void FunctionArguments::AddDeploy() {
+  CLI::App* deploy = AddCommand(
+      fn_, "deploy", "Deploy a function: its code is copied",
+      "  rekindle fn deploy hello --runtime python --handler app.handler --code ./hello\n"
+      "  rekindle fn deploy resize --runtime python3.11 --handler app.handler --code . --deps numpy,PIL \\\n"
+      "      --memory 512M --timeout 30s --env BUCKET=images --provisioned 1\n"
+      "  rekindle fn deploy api --runtime nodejs --handler index.handler --code ./api --replace\n"
+      "The image of its dependencies is found or built.\n");
+  deploy->add_option("name", name_, "The function's name")->type_name("NAME")->required();
+  deploy->add_option("--runtime", runtime_, "python, nodejs or provided; Lambda's names of these too")
+      ->type_name("RUNTIME")
+      ->required();
+  deploy->add_option("--handler", handler_, "module.function, as the runtime has it")->type_name("HANDLER");
+  deploy->add_option("--code", code_, "Folder with its code")->type_name("DIR")->required();
+  deploy
+      ->add_option(
+          "--deps", dependencies_,
+          "Modules to have loaded before its code: names, auto (what it imports), both, or none [auto]")
+      ->type_name("MODULE,...");
+  deploy
+      ->add_option("--layer", layers_,
+                   "Folder with what a layer has in /opt; repeatable, later ones hide earlier ones")
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  deploy->add_option("--memory", memory_, "Limit of an instance's memory, 128M to 10G [1G]")
+      ->type_name("SIZE");
+  deploy->add_option("--timeout", timeout_, "Limit of an invocation, such as 250ms, 30s, 15m [3s]")
+      ->type_name("TIME");
+  deploy->add_option("--env", environment_, "Environment variable; repeatable")
+      ->type_name("K=V")
+      ->allow_extra_args(false);
+  deploy->add_option("--provisioned", provisioned_, "Instances that are always there [0]")->type_name("N");
+  deploy->add_option("--max-instances", max_instances_, "Instances at the same time, at most [no limit]")
+      ->type_name("N");
+  deploy->add_option("--cpus", cpus_, "Limit of an instance's CPU time, in CPUs [no limit]")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  deploy->add_option("--net", network_, "Network of an instance: host, none, own [host]")
+      ->type_name("NET")
+      ->check(CLI::IsMember({"host", "none", "own"}));
+  deploy->add_option("--description", description_, "What it is, for people")->type_name("TEXT");
+  deploy->add_flag("--replace", replace_, "Deploy anew what is deployed under this name");
+}
+
+void FunctionArguments::AddInvoke() {
+  CLI::App* invoke =
+      AddCommand(fn_, "invoke", "Run a function once and print what it returns",
+                 "  rekindle fn invoke hello --payload '{\"name\": \"world\"}'\n"
+                 "  rekindle fn invoke hello --payload @event.json --log-tail\n"
+                 "  generate | rekindle fn invoke hello --payload - --output result.json\n"
+                 "When the function fails its error is on standard error, and the exit status is 1.\n");
+  invoke->add_option("name", name_, "The function")->type_name("NAME")->required();
+  invoke->add_option("--payload", payload_, "The event: JSON, @FILE, or - for standard input [{}]")
+      ->type_name("JSON|@FILE|-");
+  invoke->add_option("--client-context", context_, "context.client_context of the handler")
+      ->type_name("JSON");
+  invoke->add_flag("--async", async_, "Return once it is queued");
+  invoke->add_flag("--dry-run", dry_run_, "Only check whether it could be invoked");
+  invoke->add_flag("--log-tail", log_tail_, "Show the last 4 KiB of its log, on standard error");
+  invoke->add_option("--output", output_, "Write what it returns here")->type_name("FILE");
+}
+
+void FunctionArguments::AddDeps(CLI::App& app) {
+  deps_ = app.add_subcommand("deps", "Images of runtimes with libraries loaded, which functions start from");
+  deps_->fallthrough();
+  deps_->require_subcommand(1);
+  deps_->footer(
+      "Examples:\n"
+      "  rekindle deps build numpy torch --runtime python\n"
+      "  rekindle deps ls\n"
+      "'fn deploy' builds them by itself.\n");
+  CLI::App* build = AddCommand(deps_, "build", "Build the image of these modules, if there is none",
+                               "  rekindle deps build numpy torch --runtime python\n");
+  build->add_option("modules", modules_, "The modules, by the names under which they are imported")
+      ->type_name("MODULE")
+      ->required();
+  build->add_option("--runtime", runtime_, "python or nodejs")->type_name("RUNTIME")->required();
+  build->add_flag("--rebuild", rebuild_, "Also where there is one: the libraries have changed");
+  AddCommand(deps_, "ls", "List the images of dependencies", "  rekindle deps ls\n");
+  CLI::App* rm = AddCommand(deps_, "rm", "Remove images of dependencies that no function uses",
+                            "  rekindle deps rm deps-python-numpy:1\n");
+  rm->add_option("images", names_, "The images, as 'deps ls' names them")->type_name("IMAGE")->required();
+}
+
+absl::StatusOr<Command> FunctionArguments::Finish(const std::string& working_directory) const {
+  if (deps_->parsed()) return FinishDeps();
+  const std::string command = fn_->get_subcommands().front()->get_name();
+  if (command == "deploy") return FinishDeploy(working_directory);
+  if (command == "logs") return FinishLogs();
+  if (command == "ls") return v1::ListFunctionsRequest();
+  if (command == "rm") {
+    FunctionRemoval removal;
+    removal.names = names_;
+    return removal;
+  }
+  if (command == "stats") {
+    v1::FunctionStatsRequest request;
+    request.set_name(name_);
+    return request;
+  }
+  FunctionInvocation invocation;
+  invocation.request.set_name(name_);
+  invocation.request.set_client_context(context_);
+  invocation.request.set_async(async_);
+  invocation.request.set_dry_run(dry_run_);
+  invocation.request.set_tail_log(log_tail_);
+  invocation.payload = payload_;
+  invocation.output = Absolute(output_, working_directory);
+  if ((async_ || dry_run_) && (log_tail_ || !output_.empty())) {
+    return absl::InvalidArgumentError(
+        "--log-tail and --output are for what comes of an invocation: --async and --dry-run don't wait for "
+        "that");
+  }
+  return invocation;
+}
+
+absl::StatusOr<Command> FunctionArguments::FinishDeploy(const std::string& working_directory) const {
+  v1::DeployFunctionRequest request;
+  request.set_replace(replace_);
+  v1::FunctionSpec& spec = *request.mutable_spec();
+  spec.set_name(name_);
+  spec.set_runtime(runtime_);
+  spec.set_handler(handler_);
+  spec.set_code(Absolute(code_, working_directory));
+  if (dependencies_ != "none") {
+    for (const std::string& module : Modules(dependencies_)) {
+      if (module == "auto") {
+        spec.set_discover_dependencies(true);
+      } else {
+        spec.add_dependencies(module);
+      }
+    }
+  }
+  for (const std::string& layer : layers_) spec.add_layers(Absolute(layer, working_directory));
+  if (!memory_.empty()) {
+    absl::StatusOr<uint64_t> bytes = ParseBytes(memory_);
+    if (!bytes.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", bytes.status().message()));
+    if (*bytes == 0)
+      return absl::InvalidArgumentError("--memory: 0 is no limit that an instance could run in");
+    spec.set_memory_bytes(*bytes);
+  }
+  if (!timeout_.empty()) {
+    absl::StatusOr<uint64_t> ms = ParseMilliseconds(timeout_);
+    if (!ms.ok()) return absl::InvalidArgumentError(absl::StrCat("--timeout: ", ms.status().message()));
+    spec.set_timeout_ms(*ms);
+  }
+  for (const std::string& variable : environment_) {
+    const size_t equals = variable.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--env '", variable, "': write NAME=VALUE"));
+    }
+    (*spec.mutable_environment())[variable.substr(0, equals)] = variable.substr(equals + 1);
+  }
+  spec.set_provisioned(provisioned_);
+  spec.set_max_instances(max_instances_);
+  spec.set_cpus(cpus_);
+  spec.set_network(network_ == "none"  ? v1::CloneOptions::NONE
+                   : network_ == "own" ? v1::CloneOptions::OWN
+                                       : v1::CloneOptions::HOST);
+  spec.set_description(description_);
+  return request;
+}
+
+absl::StatusOr<Command> FunctionArguments::FinishLogs() const {
+  v1::FunctionLogsRequest request;
+  request.set_name(name_);
+  request.set_follow(follow_);
+  if (tail_option_->count() > 0) request.set_tail_lines(tail_);
+  if (!since_.empty()) {
+    RK_ASSIGN_OR_RETURN(int64_t age, ParseAge(since_));
+    request.set_since_unix_ns(std::max<int64_t>(UnixNanos() - age, 1));
+  }
+  return request;
+}
+
+absl::StatusOr<Command> FunctionArguments::FinishDeps() const {
+  const std::string command = deps_->get_subcommands().front()->get_name();
+  if (command == "ls") return v1::ListDependenciesRequest();
+  if (command == "rm") {
+    DependenciesRemoval removal;
+    removal.images = names_;
+    return removal;
+  }
+  v1::BuildDependenciesRequest request;
+  request.set_runtime(runtime_);
+  request.set_rebuild(rebuild_);
+  for (const std::string& list : modules_) {
+    for (const std::string& module : Modules(list)) request.add_modules(module);
+  }
+  return request;
+}
+
+}  // namespace rekindle::cli

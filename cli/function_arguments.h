@@ -1,0 +1,54 @@
+// The commands under `rekindle fn` and `rekindle deps`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cli/arguments.h"
+
+namespace rekindle::cli {
+
+// Outlives the CLI::App that it is added to.
+class FunctionArguments {
+ public:
+  void AddTo(CLI::App& app);
+  // What was asked for; call it when `fn` or `deps` was the command.
+  absl::StatusOr<Command> Finish(const std::string& working_directory) const;
+
+ private:
+  CLI::App* AddCommand(CLI::App* above, const std::string& name, const std::string& description,
+                       const std::string& examples);
+  void AddDeploy();
+  void AddInvoke();
+  void AddDeps(CLI::App& app);
+  absl::StatusOr<Command> FinishDeploy(const std::string& working_directory) const;
+  absl::StatusOr<Command> FinishLogs() const;
+  absl::StatusOr<Command> FinishDeps() const;
+
+  CLI::App* fn_ = nullptr;
+  CLI::App* deps_ = nullptr;
+  std::string name_;
+  std::vector<std::string> names_;
+
+  std::string runtime_, handler_, code_, dependencies_ = "auto", memory_, timeout_, network_ = "host",
+                                         description_;
+  std::vector<std::string> layers_, environment_;
+  uint32_t provisioned_ = 0, max_instances_ = 0;
+  double cpus_ = 0;
+  bool replace_ = false;
+
+  std::string payload_, context_, output_;
+  bool async_ = false, dry_run_ = false, log_tail_ = false;
+
+  bool follow_ = false;
+  uint32_t tail_ = 0;
+  CLI::Option* tail_option_ = nullptr;
+  std::string since_;
+
+  std::vector<std::string> modules_;
+  bool rebuild_ = false;
+};
+
+}  // namespace rekindle::cli

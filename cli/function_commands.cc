@@ -1,0 +1,298 @@
+#include "cli/function_commands.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/human_units.h"
+#include "base/status.h"
+#include "cli/progress_bar.h"
+#include "cli/table.h"
+
+namespace rekindle::cli {
+namespace {
+
+using Align = Table::Align;
+
+constexpr size_t kLongestModules = 48;
+constexpr size_t kLongestProblem = 60;
+
+std::string OrDash(const std::string& text) { return text.empty() ? "-" : text; }
+
+// Runs a call that streams progress and one result. `Event` has both, and `warnings`.
+template <typename Event, typename Call>
+absl::StatusOr<Event> WithProgress(Client& client, const Output& output, Interrupts& interrupts, Call call) {
+  interrupts.SetAction([&client](int) { client.Cancel(); });
+  ProgressBar progress(STDERR_FILENO, !output.json());
+  std::optional<Event> result;
+  absl::Status status = call([&](const Event& event) {
+    if (event.has_progress()) progress.Update(event.progress());
+    if (event.has_result()) result = event;
+  });
+  interrupts.SetAction(nullptr);
+  progress.Clear();
+  RK_RETURN_IF_ERROR(status);
+  if (!result) return absl::InternalError("the service ended this without a result");
+  for (const std::string& warning : result->warnings()) output.Warning(warning);
+  return *std::move(result);
+}
+
+// JSON, @FILE, or - for standard input.
+absl::StatusOr<std::string> ReadPayload(const std::string& source) {
+  absl::string_view file = source;
+  if (source == "-") return ReadFile("/dev/stdin");
+  if (absl::ConsumePrefix(&file, "@")) return ReadFile(std::string(file));
+  return source;
+}
+
+absl::Status WriteTo(const std::string& path, const std::string& content) {
+  RK_ASSIGN_OR_RETURN(UniqueFd file, OpenFile(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY, 0666));
+  return WriteFully(file.get(), content.data(), content.size(), path);
+}
+
+int FailedFunction(const Output& output, const FunctionInvocation& invocation,
+                   const v1::InvokeFunctionResponse& response) {
+  if (!output.json()) {
+    output.Note(Output::ErrorText(absl::UnknownError(
+        absl::StrCat("function ", invocation.request.name(), " failed (", response.function_error(),
+                     "): ", FunctionErrorText(response.payload())))));
+  }
+  return kFailed;
+}
+
+}  // namespace
+
+std::string FunctionErrorText(const std::string& payload) {
+  const auto error = nlohmann::json::parse(payload, nullptr, /*allow_exceptions=*/false);
+  const auto text_of = [&](const char* name) {
+    return error.contains(name) && error[name].is_string() ? error[name].get<std::string>() : std::string();
+  };
+  if (!error.is_object() || (text_of("errorMessage").empty() && text_of("errorType").empty())) return payload;
+  std::string text =
+      absl::StrCat(text_of("errorType"), text_of("errorType").empty() ? "" : ": ", text_of("errorMessage"));
+  // Python's has the places alone, Node.js's begins with the message.
+  for (const char* name : {"stackTrace", "trace"}) {
+    if (!error.contains(name) || !error[name].is_array()) continue;
+    for (const auto& line : error[name]) {
+      if (!line.is_string()) continue;
+      const std::string place = line.get<std::string>();
+      if (!absl::StartsWith(text, place)) absl::StrAppend(&text, "\n", absl::StripSuffix(place, "\n"));
+    }
+  }
+  return text;
+}
+
+int DeployFunction(Client& client, const Output& output, Interrupts& interrupts,
+                   const v1::DeployFunctionRequest& request) {
+  auto deployed = WithProgress<v1::DeployEvent>(client, output, interrupts, [&](const auto& on_event) {
+    return client.DeployFunction(request, on_event);
+  });
+  if (!deployed.ok()) return output.Fail(deployed.status());
+  output.Json(*deployed);
+  const v1::Function& function = deployed->result();
+  if (deployed->unchanged()) {
+    output.Text(absl::StrCat("function ", function.spec().name(), " was deployed already, just so: revision ",
+                             function.revision(), "\n"));
+    return kDone;
+  }
+  output.Text(absl::StrCat("function ", function.spec().name(), " is deployed: revision ",
+                           function.revision(), ", ", FormatBytes(function.code_bytes()), " of code, in ",
+                           FormatSeconds(deployed->seconds()), "\n"));
+  if (!function.dependencies().empty()) {
+    output.Text(absl::StrCat("it starts from ", OrDash(function.dependency_image()), ", with ",
+                             absl::StrJoin(function.dependencies(), ", "), "\n"));
+  }
+  if (!function.problem().empty()) output.Warning(function.problem());
+  return kDone;
+}
+
+int InvokeFunction(Client& client, const Output& output, const FunctionInvocation& invocation) {
+  absl::StatusOr<std::string> payload = ReadPayload(invocation.payload);
+  if (!payload.ok()) return output.Fail(Annotate(payload.status(), "--payload"));
+  v1::InvokeFunctionRequest request = invocation.request;
+  request.set_payload(*std::move(payload));
+  absl::StatusOr<v1::InvokeFunctionResponse> response = client.InvokeFunction(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  if (!output.json() && request.tail_log()) output.Note(response->log_tail());
+  if (!invocation.output.empty()) {
+    if (absl::Status written = WriteTo(invocation.output, response->payload()); !written.ok()) {
+      return output.Fail(written);
+    }
+  }
+  if (!response->function_error().empty()) return FailedFunction(output, invocation, *response);
+  if (request.async()) {
+    output.Text(absl::StrCat("queued as ", response->request_id(), "\n"));
+  } else if (request.dry_run()) {
+    output.Text(absl::StrCat("function ", request.name(), " can be invoked\n"));
+  } else if (invocation.output.empty()) {
+    output.Text(response->payload());
+    if (!absl::EndsWith(response->payload(), "\n")) output.Text("\n");
+  }
+  return kDone;
+}
+
+int ListFunctions(Client& client, const Output& output, const v1::ListFunctionsRequest& request) {
+  absl::StatusOr<v1::ListFunctionsResponse> response = client.ListFunctions(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  Table table({{"NAME"},
+               {"RUNTIME"},
+               {"REVISION", Align::kRight},
+               {"DEPLOYED"},
+               {"CODE", Align::kRight},
+               {"MEMORY", Align::kRight},
+               {"TIMEOUT", Align::kRight},
+               {"BUSY", Align::kRight},
+               {"IDLE", Align::kRight},
+               {"STATE"}});
+  const int64_t now = UnixNanos();
+  for (const v1::Function& function : response->functions()) {
+    const v1::FunctionSpec& spec = function.spec();
+    table.AddRow(
+        {spec.name(), OrDash(spec.runtime()), absl::StrCat(function.revision()),
+         function.deployed_unix_ns() == 0 ? "-" : Age(function.deployed_unix_ns(), now),
+         FormatBytes(function.code_bytes()), FormatBytes(spec.memory_bytes()),
+         FormatSeconds(static_cast<double>(spec.timeout_ms()) / 1000),
+         absl::StrCat(function.instances_busy()), absl::StrCat(function.instances_idle()),
+         function.problem().empty()
+             ? function.state()
+             : absl::StrCat(function.state(), " (", Shown(function.problem(), kLongestProblem), ")")});
+  }
+  output.Text(table.ToString());
+  return kDone;
+}
+
+int ShowFunctionLogs(Client& client, const Output& output, const v1::FunctionLogsRequest& request) {
+  absl::Status status = client.FunctionLogs(request, [&](const v1::FunctionLogLine& line) {
+    output.Json(line);
+    output.Text(absl::StrCat(line.instance(), "  ", line.text(), "\n"));
+  });
+  return status.ok() ? static_cast<int>(kDone) : output.Fail(status);
+}
+
+int RemoveFunctions(Client& client, const Output& output, const FunctionRemoval& removal) {
+  int result = kDone;
+  for (const std::string& name : removal.names) {
+    v1::RemoveFunctionRequest request;
+    request.set_name(name);
+    absl::StatusOr<v1::RemoveFunctionResponse> response = client.RemoveFunction(request);
+    if (response.ok()) {
+      output.Json(*response);
+      output.Text(absl::StrCat("function ", name, " is removed\n"));
+    } else if (const int failed = output.Fail(response.status()); result == kDone) {
+      result = failed;
+    }
+  }
+  return result;
+}
+
+int ShowFunctionStats(Client& client, const Output& output, const v1::FunctionStatsRequest& request) {
+  absl::StatusOr<v1::FunctionStatsResponse> response = client.FunctionStats(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  Table functions({{"NAME"},
+                   {"INVOCATIONS", Align::kRight},
+                   {"ERRORS", Align::kRight},
+                   {"TIMEOUTS", Align::kRight},
+                   {"THROTTLES", Align::kRight},
+                   {"MEDIAN", Align::kRight},
+                   {"P99", Align::kRight},
+                   {"BUSY", Align::kRight},
+                   {"IDLE", Align::kRight},
+                   {"QUEUED", Align::kRight},
+                   {"MEMORY", Align::kRight},
+                   {"OWN IMAGE", Align::kRight}});
+  Table starts({{"NAME"},
+                {"STARTED FROM"},
+                {"STARTS", Align::kRight},
+                {"MEDIAN", Align::kRight},
+                {"P99", Align::kRight}});
+  bool any_starts = false;
+  for (const v1::FunctionStats& stats : response->functions()) {
+    functions.AddRow({stats.name(), absl::StrCat(stats.invocations()), absl::StrCat(stats.errors()),
+                      absl::StrCat(stats.timeouts()), absl::StrCat(stats.throttles()),
+                      stats.invocations() == 0 ? "-" : FormatSeconds(stats.duration_median_seconds()),
+                      stats.invocations() == 0 ? "-" : FormatSeconds(stats.duration_p99_seconds()),
+                      absl::StrCat(stats.instances_busy()), absl::StrCat(stats.instances_idle()),
+                      absl::StrCat(stats.queued()), FormatBytes(stats.memory_bytes()),
+                      FormatBytes(stats.image_unique_bytes())});
+    for (const v1::FunctionStarts& start : stats.starts()) {
+      any_starts = true;
+      starts.AddRow({stats.name(), start.level(), absl::StrCat(start.count()),
+                     FormatSeconds(start.median_seconds()), FormatSeconds(start.p99_seconds())});
+    }
+  }
+  output.Text(functions.ToString());
+  if (any_starts) output.Text(absl::StrCat("\n", starts.ToString()));
+  return kDone;
+}
+
+int BuildDependencies(Client& client, const Output& output, Interrupts& interrupts,
+                      const v1::BuildDependenciesRequest& request) {
+  auto built = WithProgress<v1::BuildDependenciesEvent>(
+      client, output, interrupts,
+      [&](const auto& on_event) { return client.BuildDependencies(request, on_event); });
+  if (!built.ok()) return output.Fail(built.status());
+  output.Json(*built);
+  const v1::DependencyImage& image = built->result();
+  output.Text(absl::StrCat(
+      image.reference(), built->unchanged() ? " is there already: " : " is built: ", image.modules_loaded(),
+      " modules, ", FormatBytes(image.resident_bytes()), " of memory, ", FormatBytes(image.unique_bytes()),
+      " of its own on disk",
+      built->unchanged() ? "" : absl::StrCat(", in ", FormatSeconds(image.build_seconds())), "\n"));
+  return kDone;
+}
+
+int ListDependencies(Client& client, const Output& output, const v1::ListDependenciesRequest& request) {
+  absl::StatusOr<v1::ListDependenciesResponse> response = client.ListDependencies(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  Table table({{"IMAGE"},
+               {"RUNTIME"},
+               {"BUILT"},
+               {"LOADED", Align::kRight},
+               {"MEMORY", Align::kRight},
+               {"STORED", Align::kRight},
+               {"OWN", Align::kRight},
+               {"USED BY", Align::kRight},
+               {"MODULES"}});
+  const int64_t now = UnixNanos();
+  for (const v1::DependencyImage& image : response->images()) {
+    table.AddRow({image.reference(), image.runtime(), Age(image.built_unix_ns(), now),
+                  absl::StrCat(image.modules_loaded()), FormatBytes(image.resident_bytes()),
+                  FormatBytes(image.stored_bytes()), FormatBytes(image.unique_bytes()),
+                  absl::StrCat(static_cast<uint32_t>(image.used_by_size()) + image.used_by_others()),
+                  Shown(absl::StrJoin(image.modules(), ","), kLongestModules)});
+  }
+  output.Text(table.ToString());
+  return kDone;
+}
+
+int RemoveDependencies(Client& client, const Output& output, const DependenciesRemoval& removal) {
+  int result = kDone;
+  for (const std::string& image : removal.images) {
+    v1::RemoveDependenciesRequest request;
+    request.set_reference(image);
+    absl::StatusOr<v1::RemoveDependenciesResponse> response = client.RemoveDependencies(request);
+    if (response.ok()) {
+      output.Json(*response);
+      output.Text(absl::StrCat(image, " is removed; 'gc' frees its space\n"));
+    } else if (const int failed = output.Fail(response.status()); result == kDone) {
+      result = failed;
+    }
+  }
+  return result;
+}
+
+}  // namespace rekindle::cli
