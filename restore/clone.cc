@@ -44,6 +44,7 @@ namespace {
 
 constexpr size_t kMostPrepared = 64;
 constexpr absl::Duration kLongestAnswer = absl::Seconds(30);
+constexpr absl::Duration kUsualRecording = absl::Seconds(1);
 // Of a sandbox that is being taken down.
 constexpr absl::Duration kLastWords = absl::Milliseconds(200);
 constexpr uint64_t kDefaultCacheBytes = uint64_t{1} << 30;
@@ -124,11 +125,15 @@ class CloneRun {
 
   absl::Status AttachPager() {
     UniqueFd keeper = sandbox_.TakeKeeper();
+    PagerClient::AttachOptions attach;
+    attach.clone = sandbox_.id();
+    attach.image = options_.image;
+    attach.fill = options_.fill;
+    attach.until_answer = image_.listens && !result_.channel.valid();
+    attach.record = options_.record.value_or(attach.until_answer ? kLongestAnswer : kUsualRecording);
     // Who has the hook says when it is ready, however long that takes.
-    const absl::Duration record =
-        result_.channel.valid() ? std::max(options_.record, kLongestAnswer) : options_.record;
-    PagerClient::AttachOptions attach{sandbox_.id(), options_.image, options_.fill, record,
-                                      options_.timeline};
+    if (result_.channel.valid()) attach.record = std::max(attach.record, kLongestAnswer);
+    attach.timeline = options_.timeline;
     UniqueFd group;
     if (group_ != nullptr) {
       RK_ASSIGN_OR_RETURN(group, OpenFile(group_->memory_folder(), O_RDONLY | O_DIRECTORY));
@@ -278,7 +283,12 @@ namespace {
 // What these ask for is settled when the copy begins to be made, or they want to see it made.
 bool MayStandBy(const CloneOptions& options) {
   return options.stdio.empty() && options.binds.empty() && !options.template_instance && !options.timeline &&
-         options.fill != "eager" && options.record == CloneOptions().record;
+         options.fill != "eager" && !options.record;
+}
+
+absl::StatusOr<bool> Listens(const store::ImageReader& image) {
+  RK_ASSIGN_OR_RETURN(std::string files, image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "files.img")));
+  return criu::HasListeningSocket(files);
 }
 
 absl::StatusOr<FileIdentities> CheckPrograms(const store::ImageReader& image) {
@@ -561,6 +571,7 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
         "'rekindle run', or with input and output that are no terminal"));
   }
   RK_ASSIGN_OR_RETURN(prepared->may_stand_by, MayStandBy(*reader, prepared->manifest));
+  RK_ASSIGN_OR_RETURN(prepared->listens, Listens(*reader));
   RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
   RK_RETURN_IF_ERROR(CheckMachine(prepared->manifest, machine, criu.version));
   RK_ASSIGN_OR_RETURN(prepared->programs, CheckPrograms(*reader));

@@ -109,7 +109,7 @@ class Client : public PagerSource {
       *answer = {
           {"pages", pages}, {"settled_bytes", clone->image().prefill_bytes()}, {"seconds", watch.seconds()}};
     } else if (what == "ready") {
-      clone->Ready();
+      clone->Ready(RecordingEnd::kReady);
     } else {
       return absl::UnimplementedError(absl::StrCat("the pager does not know '", what, "'"));
     }
@@ -123,7 +123,9 @@ class Client : public PagerSource {
     options.id = request.at("clone");
     const std::string fill = request.at("fill");
     options.fill = fill == "never" ? Fill::kNever : fill == "eager" ? Fill::kEager : Fill::kIdle;
-    options.record = absl::Milliseconds(request.at("record_ms").get<int64_t>());
+    const int64_t record_ms = request.at("record_ms");
+    options.record = absl::Milliseconds(record_ms);
+    options.until_answer = request.value("until_answer", false);
     options.timeline = request.value("timeline", false);
     if (descriptors.size() == 3) options.room = std::make_shared<const MemoryRoom>(std::move(descriptors[2]));
     const int64_t begin = MonotonicNanos();
@@ -136,6 +138,7 @@ class Client : public PagerSource {
     if (clone->record().wanted()) {
       clone->record().Add("restore", "attach", begin,
                           {{"lazy_pages", answer->at("pages")},
+                           {"record_ms", clone->image().Learned() ? 0 : record_ms},
                            {"working_set_pages", static_cast<int64_t>(clone->image().recorded().pages)}});
       followed_ = clone;
     }

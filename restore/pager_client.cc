@@ -97,6 +97,7 @@ absl::StatusOr<uint64_t> PagerClient::Attach(const AttachOptions& options, int l
                         {"image", options.image},
                         {"fill", options.fill},
                         {"record_ms", absl::ToInt64Milliseconds(options.record)},
+                        {"until_answer", options.until_answer},
                         {"timeline", options.timeline}};
   std::vector<int> descriptors = {listener, keeper};
   if (memory_group >= 0) descriptors.push_back(memory_group);

@@ -38,8 +38,9 @@ class PagerClient {
     std::string clone;  // its sandbox
     std::string image;
     std::string fill;
-    absl::Duration record;
-    bool timeline = false;  // keep one: see Timeline()
+    absl::Duration record;      // at most
+    bool until_answer = false;  // at most until the job has answered on a socket that it listens on
+    bool timeline = false;      // keep one: see Timeline()
   };
   absl::StatusOr<uint64_t> Attach(const AttachOptions& options, int listener, int keeper, int memory_group);
   struct Prefilled {
