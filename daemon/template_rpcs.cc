@@ -59,10 +59,7 @@ absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpReques
   record.image = info.reference;
   record.digest = info.digest;
   record.owner = call.caller.uid;
-  if (auto living = node.templates().Find(record.name); living.ok() && JobRegistry::Lives(living->job)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("a template '", record.name, "' is up: take it down, or give another name with --name"));
-  }
+  RK_RETURN_IF_ERROR(node.templates().CheckNameIsFree(record.name));
   CallMonitor monitor(call, [](const v1::Progress&) { return true; });
   restore::CloneOptions options;
   options.image = info.digest;
