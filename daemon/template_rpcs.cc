@@ -66,7 +66,7 @@ absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpReques
   options.cancel_fd = monitor.cancel_fd();
   options.template_instance = true;
   // All of its memory is there before it is forked: its copies' faults then need no pager.
-  options.fill = "eager";
+  options.fill = restore::Fill::kEager;
   RK_ASSIGN_OR_RETURN(restore::CloneResult started, node.clones().Start(*store, criu, options));
   auto taken = restore::Template::Take(started, node.options().runtime_directory,
                                        node.options().standby_copies, monitor.cancel_fd());

@@ -283,7 +283,7 @@ namespace {
 // What these ask for is settled when the copy begins to be made, or they want to see it made.
 bool MayStandBy(const CloneOptions& options) {
   return options.stdio.empty() && options.binds.empty() && !options.template_instance && !options.timeline &&
-         options.fill != "eager" && !options.record;
+         options.fill != Fill::kEager && !options.record;
 }
 
 absl::StatusOr<bool> Listens(const store::ImageReader& image) {

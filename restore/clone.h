@@ -24,6 +24,7 @@
 #include "rekindle/v1/job_manifest.pb.h"
 #include "restore/cgroup.h"
 #include "restore/file_identities.h"
+#include "restore/fill.h"
 #include "restore/image_directory.h"
 #include "restore/pager_client.h"
 #include "restore/sandbox.h"
@@ -39,7 +40,7 @@ struct CloneOptions {
   std::vector<std::pair<std::string, std::string>> binds;
   CgroupLimits limits;
   std::map<std::string, std::string> environment;  // told to a job that has the hook
-  std::string fill = "idle";                       // "never", "idle", "eager"
+  Fill fill = Fill::kIdle;
   // How long the working set is recorded at most. A second where nothing is given; 30 where what is waited
   // for is the job's word that it is ready, or its first answer on a socket that it listens on.
   std::optional<absl::Duration> record;

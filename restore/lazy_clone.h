@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/unique_fd.h"
 #include "criu/lazy_pages.h"
+#include "restore/fill.h"
 #include "restore/first_answer.h"
 #include "restore/frame_cache.h"
 #include "restore/lazy_image.h"
@@ -25,8 +26,6 @@
 #include "restore/pager_record.h"
 
 namespace rekindle::restore {
-
-enum class Fill { kNever, kIdle, kEager };
 
 struct LazyCloneOptions {
   std::string id;

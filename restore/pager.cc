@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -121,8 +122,10 @@ class Client : public PagerSource {
       return absl::InvalidArgumentError("attaching to the pager: sockets are missing");
     LazyCloneOptions options;
     options.id = request.at("clone");
-    const std::string fill = request.at("fill");
-    options.fill = fill == "never" ? Fill::kNever : fill == "eager" ? Fill::kEager : Fill::kIdle;
+    const std::string name = request.at("fill");
+    const std::optional<Fill> fill = FillNamed(name);
+    if (!fill) return absl::InvalidArgumentError(absl::StrCat("the pager knows no fill '", name, "'"));
+    options.fill = *fill;
     const int64_t record_ms = request.at("record_ms");
     options.record = absl::Milliseconds(record_ms);
     options.until_answer = request.value("until_answer", false);

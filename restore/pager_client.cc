@@ -95,7 +95,7 @@ absl::StatusOr<uint64_t> PagerClient::Attach(const AttachOptions& options, int l
   const Json request = {{"do", "attach"},
                         {"clone", options.clone},
                         {"image", options.image},
-                        {"fill", options.fill},
+                        {"fill", std::string(NameOf(options.fill))},
                         {"record_ms", absl::ToInt64Milliseconds(options.record)},
                         {"until_answer", options.until_answer},
                         {"timeline", options.timeline}};
