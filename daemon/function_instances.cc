@@ -347,7 +347,6 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   restore::CloneOptions options = OptionsFor(*live, live->dependency_digest);
   options.environment.merge(InstanceEnvironment(record.spec, record.folder->code(), layers, identity));
   options.environment["REKINDLE_FUNCTION_IMAGE"] = "1";
-  options.fill = "idle";
   RK_ASSIGN_OR_RETURN(restore::CloneResult copy, node_.clones().Start(*store, criu, options));
   struct Ender {
     restore::CloneResult& copy;

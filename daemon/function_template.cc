@@ -13,7 +13,7 @@ absl::StatusOr<std::shared_ptr<LiveTemplate>> LiveTemplate::Up(Node& node, const
   restore::CloneOptions options;
   options.image = image_digest;
   options.template_instance = true;
-  options.fill = "eager";  // its copies' faults then need no pager
+  options.fill = restore::Fill::kEager;  // its copies' faults then need no pager
   RK_ASSIGN_OR_RETURN(restore::CloneResult started, node.clones().Start(*store, criu, options));
   auto taken =
       restore::Template::Take(started, node.options().runtime_directory, node.options().standby_copies,

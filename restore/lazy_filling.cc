@@ -320,6 +320,7 @@ void LazyClone::Prefetch() {
 }
 
 absl::StatusOr<uint64_t> LazyClone::Prefill(const std::map<pid_t, UniqueFd>& processes) {
+  WatchSockets(processes);
   int64_t begin = MonotonicNanos();
   RK_ASSIGN_OR_RETURN(auto memories, OpenMemories(processes));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const PrefillSet> set, pager_.PrefillOf(*image_));

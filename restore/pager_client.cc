@@ -95,8 +95,9 @@ absl::StatusOr<uint64_t> PagerClient::Attach(const AttachOptions& options, int l
   const Json request = {{"do", "attach"},
                         {"clone", options.clone},
                         {"image", options.image},
-                        {"fill", options.fill},
+                        {"fill", std::string(NameOf(options.fill))},
                         {"record_ms", absl::ToInt64Milliseconds(options.record)},
+                        {"until_answer", options.until_answer},
                         {"timeline", options.timeline}};
   std::vector<int> descriptors = {listener, keeper};
   if (memory_group >= 0) descriptors.push_back(memory_group);

@@ -12,6 +12,7 @@
 #include "base/subprocess.h"
 #include "base/timeline.h"
 #include "base/unique_fd.h"
+#include "restore/fill.h"
 #include "restore/frame_cache.h"
 
 namespace rekindle::restore {
@@ -37,9 +38,10 @@ class PagerClient {
   struct AttachOptions {
     std::string clone;  // its sandbox
     std::string image;
-    std::string fill;
-    absl::Duration record;
-    bool timeline = false;  // keep one: see Timeline()
+    Fill fill = Fill::kIdle;
+    absl::Duration record;      // at most
+    bool until_answer = false;  // at most until the job has answered on a socket that it listens on
+    bool timeline = false;      // keep one: see Timeline()
   };
   absl::StatusOr<uint64_t> Attach(const AttachOptions& options, int listener, int keeper, int memory_group);
   struct Prefilled {
