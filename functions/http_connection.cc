@@ -90,8 +90,8 @@ void HttpConnection::OnRead(const error_code& error, size_t bytes) {
 }
 
 void HttpConnection::Advance() {
-  // An answer within OnRequest comes back to here: the next request is the loop's, however many there are.
   if (advancing_) return;
+  // An answer within OnRequest leaves the next request to this loop, however many there are.
   advancing_ = true;
   while (state_ <= State::kBody && ParseRequest()) {
     state_ = State::kAnswering;
@@ -218,7 +218,10 @@ void HttpConnection::OnWritten() {
   if (!keep_alive_) return Linger();
   state_ = State::kHead;
   SetDeadline(server_->limits().idle_time);
-  Advance();
+  if (advancing_) return;
+  if (buffer_.size() == 0) return Read();
+  // Who answers may hold locks that the next request's handler takes.
+  asio::post(strand_, [self = shared_from_this()] { self->Advance(); });
 }
 
 void HttpConnection::Linger() {
@@ -227,7 +230,7 @@ void HttpConnection::Linger() {
   error_code ignored;
   socket_.shutdown(Socket::shutdown_send, ignored);
   SetDeadline(kLingerTime);
-  Advance();
+  if (!advancing_) Read();
 }
 
 void HttpConnection::CloseNow() {

@@ -14,7 +14,8 @@ namespace rekindle::functions {
 
 class HttpConnection;
 
-// A request that is to be answered: by HttpConnection::Answer, once, from any thread, now or later.
+// A request that is to be answered: by HttpConnection::Answer, once, from any thread, now or later. An answer
+// that is not within OnRequest leads to no call of OnRequest before it returns.
 struct HttpExchange {
   std::shared_ptr<HttpConnection> connection;
   uint64_t number = 0;  // of the connection's requests

@@ -314,6 +314,27 @@ TEST_P(InvokeApiTest, ResultsFromOtherThreadsInAnyOrder) {
   for (HttpClient& client : clients) EXPECT_EQ(client.Post(Path("f"), "1").status, 404);
 }
 
+TEST_P(InvokeApiTest, ResultsMayBeGivenWithLocksHeld) {
+  Start();
+  absl::Mutex mutex;
+  std::vector<Invoker::Done> open;
+  invoker_->Become([&](InvokeRequest, Invoker::Done done) {
+    absl::MutexLock lock(&mutex);
+    open.push_back(std::move(done));
+  });
+  HttpClient client(address_);
+  std::string request = absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n1");
+  client.Send(request + request + request);
+  for (int i = 0; i < 3; ++i) {
+    absl::MutexLock lock(&mutex);
+    auto invoked = [&] { return !open.empty(); };
+    mutex.Await(absl::Condition(&invoked));
+    open.back()(ResultOf("7"));
+    open.clear();
+  }
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(client.Read().body, "7");
+}
+
 TEST_P(InvokeApiTest, AResultMayComeWhenAllHaveGone) {
   Start();
   std::promise<void> invoked;

@@ -610,7 +610,8 @@ TEST_P(RuntimeApiTest, TheObserverMayGoFirst) {
   EXPECT_EQ(runtime.Post(ResponsePath(id), "").status, 202);
 }
 
-// An observer that goes on from within its calls, with its lock held as an owner of instances has it.
+// An observer that goes on from within its calls, with its lock held as an owner of instances has it. Its
+// invocations are named "0", "1", ….
 class Caller : public RuntimeApi::Observer {
  public:
   void Use(RuntimeApi* api) {
@@ -632,7 +633,7 @@ class Caller : public RuntimeApi::Observer {
  private:
   void InvokeNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Invocation invocation;
-    invocation.request_id = NewRequestId();
+    invocation.request_id = absl::StrCat(count_);
     invocation.payload = absl::StrCat(count_);
     api_->Abandon("none");
     api_->Invoke(std::move(invocation));
@@ -654,6 +655,26 @@ TEST_P(RuntimeApiTest, TheObserverMayCallBack) {
     if (next.status == 0) break;
     std::string request_id = next.headers["lambda-runtime-aws-request-id"];
     if (runtime.Post(ResponsePath(request_id), next.body).status == 0) break;
+  }
+  EXPECT_EQ(caller->count(), 100);
+}
+
+TEST_P(RuntimeApiTest, TheObserverIsNotCalledWithinItsCalls) {
+  auto caller = std::make_shared<Caller>();
+  auto api = RuntimeApi::Start(threads_, address_.TakeListener(), {}, caller);
+  ASSERT_TRUE(api.ok()) << api.status();
+  HttpClient runtime(address_);
+  // Each answer is there already when its invocation is given out.
+  std::string all;
+  for (int i = 0; i < 100; ++i) {
+    std::string body = absl::StrCat(i);
+    absl::StrAppend(&all, NextRequest(), "POST ", ResponsePath(body),
+                    " HTTP/1.1\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
+  }
+  runtime.Send(all);
+  caller->Use(api->get());
+  EXPECT_TRUE(runtime.Read().status == 200);
+  while (runtime.Read().status != 0) {
   }
   EXPECT_EQ(caller->count(), 100);
 }
