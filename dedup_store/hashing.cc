@@ -70,6 +70,19 @@ Hash128 Checksum(const void* data, size_t size) {
   return {h.low64, h.high64};
 }
 
+RunningChecksum::RunningChecksum() : state_(XXH3_createState()) {
+  if (state_ == nullptr || XXH3_128bits_reset(state_) != XXH_OK) abort();
+}
+
+RunningChecksum::~RunningChecksum() { XXH3_freeState(state_); }
+
+void RunningChecksum::Update(const void* data, size_t size) { (void)XXH3_128bits_update(state_, data, size); }
+
+Hash128 RunningChecksum::Sum() const {
+  XXH128_hash_t h = XXH3_128bits_digest(state_);
+  return {h.low64, h.high64};
+}
+
 bool IsZeroPage(const void* page) {
   const auto* words = static_cast<const unsigned char*>(page);
   uint64_t first;

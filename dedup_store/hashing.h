@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 
 struct evp_md_ctx_st;
+struct XXH3_state_s;
 
 namespace rekindle::store {
 
@@ -68,6 +69,21 @@ class Sha256 {
 
 Hash128 Checksum(const void* data, size_t size);
 inline Hash128 Checksum(absl::string_view data) { return Checksum(data.data(), data.size()); }
+
+// The checksum of what comes piece by piece. Not thread-safe.
+class RunningChecksum {
+ public:
+  RunningChecksum();
+  ~RunningChecksum();
+  RunningChecksum(const RunningChecksum&) = delete;
+  RunningChecksum& operator=(const RunningChecksum&) = delete;
+  void Update(const void* data, size_t size);
+  void Update(absl::string_view data) { Update(data.data(), data.size()); }
+  Hash128 Sum() const;  // of all so far
+
+ private:
+  XXH3_state_s* const state_;
+};
 
 bool IsZeroPage(const void* page);
 
