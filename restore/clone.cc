@@ -528,13 +528,15 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::PrepareFirst(
     store::Store& store, const criu::Installation& criu, const std::string& image,
     std::optional<FilePrefetch>* prefetch) {
   absl::StatusOr<std::shared_ptr<const PreparedImage>> prepared;
-  InParallel(2, [&](size_t part) {
+  // What fails in the other parts fails again where it is needed, and is told there.
+  InParallel(3, [&](size_t part) {
     if (part == 0) {
       prepared = Prepare(store, criu, image, prefetch);
+    } else if (part == 1) {
+      auto pager = ConnectToPager(store);
+      if (pager.ok()) pager->Expect(image).IgnoreError();
     } else {
-      // What fails here fails again where it is needed, and is told there.
       Pool(criu).status().IgnoreError();
-      ConnectToPager(store).status().IgnoreError();
     }
   });
   return prepared;
