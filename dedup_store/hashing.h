@@ -13,12 +13,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/string_view.h"
 
-struct evp_md_ctx_st;
+struct SHA256state_st;
 struct XXH3_state_s;
 
 namespace rekindle::store {
@@ -63,8 +64,7 @@ class Sha256 {
   std::array<uint8_t, 32> Finish();
 
  private:
-  void Restart();
-  evp_md_ctx_st* context_;
+  const std::unique_ptr<SHA256state_st> state_;
 };
 
 Hash128 Checksum(const void* data, size_t size);
