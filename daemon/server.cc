@@ -106,7 +106,7 @@ class GrpcServer final : public Server {
     server_.reset();
   }
 
-  void WarmUp() override { node_.WarmPager(); }
+  void WarmUp() override { node_.WarmUp(); }
 
   int tcp_port() const override { return tcp_port_; }
 

@@ -170,6 +170,9 @@ class StoreImpl : public Store {
   absl::Status RemoveNote(absl::string_view digest, absl::string_view kind) override {
     return store::RemoveNote(*core_, digest, kind);
   }
+  absl::StatusOr<bool> HasNotes(absl::string_view kind) const override {
+    return store::HasNotes(*core_, kind);
+  }
 
   absl::StatusOr<std::vector<ObjectDifference>> Diff(absl::string_view a,
                                                      absl::string_view b) const override {

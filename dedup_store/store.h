@@ -277,6 +277,7 @@ class Store {
   virtual absl::StatusOr<std::unique_ptr<NoteReader>> OpenNote(absl::string_view digest,
                                                                absl::string_view kind) const = 0;
   virtual absl::Status RemoveNote(absl::string_view digest, absl::string_view kind) = 0;
+  virtual absl::StatusOr<bool> HasNotes(absl::string_view kind) const = 0;  // of any image
 
   virtual absl::StatusOr<std::vector<ObjectDifference>> Diff(absl::string_view a,
                                                              absl::string_view b) const = 0;

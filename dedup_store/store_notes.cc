@@ -275,6 +275,12 @@ absl::Status RemoveNote(StoreCore& core, absl::string_view digest, absl::string_
   return core.io()->SyncDirectory(Folder(core));
 }
 
+absl::StatusOr<bool> HasNotes(const StoreCore& core, absl::string_view kind) {
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, Names(core));
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return PartsOf(name).second == kind; });
+}
+
 absl::Status DeleteImageAndNotes(StoreCore& core, Catalog::Txn& txn, const ImageRecord& image,
                                  absl::string_view heir) {
   RK_RETURN_IF_ERROR(txn.DeleteImage(image));

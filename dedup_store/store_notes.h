@@ -18,13 +18,14 @@
 
 namespace rekindle::store {
 
-// See Store::PutNote, GetNote, OpenNote and RemoveNote.
+// See Store::PutNote, GetNote, OpenNote, RemoveNote and HasNotes.
 absl::Status PutNote(StoreCore& core, const ImageInfo& image, absl::string_view kind,
                      absl::Span<const absl::string_view> parts);
 absl::StatusOr<std::string> GetNote(StoreCore& core, absl::string_view digest, absl::string_view kind);
 absl::StatusOr<std::unique_ptr<NoteReader>> OpenNote(StoreCore& core, absl::string_view digest,
                                                      absl::string_view kind);
 absl::Status RemoveNote(StoreCore& core, absl::string_view digest, absl::string_view kind);
+absl::StatusOr<bool> HasNotes(const StoreCore& core, absl::string_view kind);
 
 // Takes an image out of the catalog; its notes go when it was the last of its digest and `heir`, a digest, is
 // another one.

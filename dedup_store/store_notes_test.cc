@@ -52,6 +52,7 @@ class StoreNotesTest : public StoreTest {
 TEST_F(StoreNotesTest, AreGivenBackAndReplaced) {
   const ImageInfo image = Commit(first_, "job:1");
   EXPECT_FALSE(Has(image));
+  EXPECT_FALSE(*store_->HasNotes(kWorkingSetNote));
   for (const std::string& bytes : {std::string("one"), std::string(), MakePages(300, 5)}) {
     Put(image, bytes);
     EXPECT_TRUE(*store_->GetNote(image.digest, kWorkingSetNote) == bytes);
@@ -60,6 +61,8 @@ TEST_F(StoreNotesTest, AreGivenBackAndReplaced) {
   }
   EXPECT_EQ(Files("notes").size(), 1u);
   EXPECT_TRUE(Files("tmp").empty());
+  EXPECT_TRUE(*store_->HasNotes(kWorkingSetNote));
+  EXPECT_FALSE(*store_->HasNotes(kWorkingSetPagesNote));
   struct stat st;
   ASSERT_EQ(stat(PathOf(image).c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 0777, 0600u);

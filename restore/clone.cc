@@ -478,6 +478,11 @@ absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const PagerPlace& place
   return client;
 }
 
+absl::Status CloneStarter::MakeSandboxAhead(const criu::Installation& criu) {
+  RK_ASSIGN_OR_RETURN(SandboxPool * pool, Pool(criu));
+  return pool->Expect(SandboxKind());
+}
+
 absl::StatusOr<PagerClient> CloneStarter::ConnectToRunningPager(const store::Store& store) const {
   return PagerClient::ConnectToRunning(PagerOf(store));
 }

@@ -104,6 +104,8 @@ class CloneStarter {
   void ForgetImages() ABSL_LOCKS_EXCLUDED(mutex_);
   // Keeps a connection open itself, so that the pager and what it has in memory stay.
   absl::StatusOr<PagerClient> ConnectToPager(const store::Store& store) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A sandbox of the kind that is asked for most, before anybody does.
+  absl::Status MakeSandboxAhead(const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(mutex_);
   // NotFound: none runs.
   absl::StatusOr<PagerClient> ConnectToRunningPager(const store::Store& store) const;
 
