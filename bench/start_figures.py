@@ -21,7 +21,7 @@ import start_report  # noqa: E402
 import start_sections  # noqa: E402
 from figures import commit, machine, write_into  # noqa: E402
 from harness import cli  # noqa: E402
-from start_ways import CriuTool, Job  # noqa: E402
+from start_ways import CLONE, COLD, EAGER, LAZY, CriuTool, Job  # noqa: E402
 from start_world import World, hook_library  # noqa: E402
 
 SECTIONS = ("latency", "cold", "density", "throughput", "fill")
@@ -114,6 +114,9 @@ def parse(arguments):
     parser.add_argument("--rounds", type=int, default=50, help="starts of each way [50]")
     parser.add_argument("--heap-rounds", type=int, default=16, help="of job e, for which CRIU takes seconds [16]")
     parser.add_argument("--cold-rounds", type=int, default=5)
+    ways = (CLONE, EAGER, LAZY, COLD)
+    parser.add_argument("--cold-ways", nargs="*", choices=ways, default=ways, help="of the cold section [all]")
+    parser.add_argument("--cold-traces", metavar="DIR", help="a timeline of each of its clones goes there")
     parser.add_argument("--fill-rounds", type=int, default=5)
     parser.add_argument("--copies", type=int, default=100, help="of the density section [100]")
     parser.add_argument("--clients", type=int, default=4, help="commands at once, throughput section [4]")
@@ -150,6 +153,8 @@ def main():
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, leave)
     os.makedirs(arguments.work, exist_ok=True)
+    if arguments.cold_traces:
+        os.makedirs(arguments.cold_traces, exist_ok=True)
     loads = [os.getloadavg()[0]]
     command = " ".join(["bench/run-start-figures.sh", *sys.argv[1:]])
     world = World(arguments.work)

@@ -89,7 +89,8 @@ def _note(times, started):
 def cold(bench):
     """Nothing cached, once for each round and way; then, in the same daemon, the same once more when warm."""
     job = bench.jobs[bench.arguments.cold_job]
-    ways = bench.prepare_all((Clone, CriuEager, CriuLazy, Cold), job)
+    kinds = (Clone, CriuEager, CriuLazy, Cold)
+    ways = bench.prepare_all([kind for kind in kinds if kind.name in bench.arguments.cold_ways], job)
     kept = ("cold", "warm", "disk_bytes", "pager_bytes", "store_bytes")
     found = {way.name: {name: [] for name in kept} for way in ways}
     bench.results["cold"] = found
@@ -99,6 +100,7 @@ def cold(bench):
             for _ in range(_WARM_UP):
                 way.start().stop()
                 bench.settle()
+            _wait_until_kept(bench.world)
     for number in range(bench.arguments.cold_rounds):
         for way in ways:
             bench.world.end_rekindle()
@@ -108,7 +110,10 @@ def cold(bench):
             before = disk_read_bytes()
             # What comes after the answer is not what the start has read.
             more = ("--fill", "never") if way.name == CLONE else ()
-            started = way.start(*more)
+            traced = ()
+            if way.name == CLONE and bench.arguments.cold_traces:
+                traced = ("--trace", os.path.join(bench.arguments.cold_traces, f"cold-{number + 1}.json"))
+            started = way.start(*more, *traced)
             values = found[way.name]
             values["disk_bytes"].append(disk_read_bytes() - before)
             unit = "ready" if started.ready is not None else "seconds"
@@ -131,6 +136,15 @@ def cold(bench):
             )
     for way in ways:
         way.close()
+
+
+def _wait_until_kept(world):
+    """The pager writes a working set's pages into the store when it is known for good and nobody waits."""
+
+    def kept():
+        return any(answer["prefill"]["kept"] for answer in world.pager_stats())
+
+    waiting.until(kept, "the working set's pages kept", 60)
 
 
 def density(bench):

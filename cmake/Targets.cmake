@@ -30,3 +30,18 @@ function(rk_test name)
     add_dependencies(unit_tests ${name})
   endif()
 endfunction()
+
+# rk_program_without_debug(NAME)  keeps the debug information of a program in bin/.debug/NAME.debug, where debuggers
+# look for it. It is nine tenths of the file, and the kernel reads megabytes around what a program needs of itself.
+function(rk_program_without_debug name)
+  if(NOT CMAKE_OBJCOPY OR NOT CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo" OR NOT REKINDLE_SANITIZER STREQUAL "" OR REKINDLE_FUZZ)
+    return()
+  endif()
+  set(_folder ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/.debug)
+  add_custom_command(TARGET ${name} POST_BUILD
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${_folder}
+    COMMAND ${CMAKE_OBJCOPY} --only-keep-debug $<TARGET_FILE:${name}> ${_folder}/${name}.debug
+    COMMAND ${CMAKE_OBJCOPY} --strip-debug --remove-section=.gnu_debuglink
+            --add-gnu-debuglink=${_folder}/${name}.debug $<TARGET_FILE:${name}>
+    VERBATIM)
+endfunction()

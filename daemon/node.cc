@@ -135,15 +135,20 @@ void Node::RecoverJobs() {
   restore::RemoveDeadRestores(options_.runtime_directory);
 }
 
-void Node::WarmPager() {
+void Node::WarmUp() {
   auto warm = [this]() -> absl::Status {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, OpenStore(Access::kRead));
     const bool runs = clones_.ConnectToRunningPager(*store).ok();
-    if (!runs && !restore::HasHotList(store->path())) return absl::OkStatus();
-    return clones_.ConnectToPager(*store).status();
+    RK_ASSIGN_OR_RETURN(bool known, store->HasNotes(store::kWorkingSetNote));
+    if (!runs && !known && !restore::HasHotList(store->path())) return absl::OkStatus();
+    absl::Status pager = clones_.ConnectToPager(*store).status();
+    RK_ASSIGN_OR_RETURN(criu::Installation criu, Criu());
+    RK_RETURN_IF_ERROR(clones_.MakeSandboxAhead(criu));
+    return pager;
   };
   if (absl::Status status = warm(); !status.ok()) {
-    Log(LogLevel::kWarning, absl::StrCat("the pager is not started ahead of time: ", status.message()));
+    Log(LogLevel::kWarning,
+        absl::StrCat("what clones need is not started ahead of time: ", status.message()));
   }
 }
 

@@ -75,9 +75,9 @@ class Node {
   };
   absl::StatusOr<std::shared_ptr<store::Store>> OpenStore(Access access) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Keeps the pager that runs, or starts one if it would find what to load: what was used often before it.
-  // Logs what goes wrong.
-  void WarmPager() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Where images have been cloned before: starts what the next clone needs, the pager and a sandbox. A pager
+  // that runs is kept. Logs what goes wrong.
+  void WarmUp() ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<criu::Installation> Criu() const { return criu::FindCriu(); }
 

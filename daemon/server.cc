@@ -113,7 +113,7 @@ class GrpcServer final : public Server {
     node_.NoFunctions(absl::UnavailableError("the daemon is ending"));
   }
 
-  void WarmUp() override { node_.WarmPager(); }
+  void WarmUp() override { node_.WarmUp(); }
 
   int tcp_port() const override { return tcp_port_; }
 

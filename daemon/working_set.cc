@@ -70,9 +70,8 @@ absl::Status DropWorkingSet(Node& node, const Call& call, const v1::DropWorkingS
     return absl::OkStatus();
   }
   if (!absl::IsNotFound(pager.status())) return pager.status();
-  absl::Status removed = store->RemoveNote(info.digest, store::kWorkingSetNote);
-  if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
-  response->set_dropped(removed.ok());
+  RK_ASSIGN_OR_RETURN(bool dropped, restore::RemoveWorkingSet(*store, info.digest));
+  response->set_dropped(dropped);
   return absl::OkStatus();
 }
 

@@ -1,7 +1,5 @@
 #include "dedup_store/catalog_files.h"
 
-#include <openssl/rand.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -11,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/random_bytes.h"
 #include "base/status.h"
 
 namespace rekindle::store {
@@ -298,8 +297,7 @@ absl::StatusOr<OpenLog> CatalogFiles::WriteGeneration(uint64_t generation,
   *replaced = false;
   LogHeader header;
   header.generation = generation;
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(&header.nonce), sizeof header.nonce) != 1)
-    return absl::InternalError("no random numbers for a new catalog");
+  FillWithRandomBytes(&header.nonce, sizeof header.nonce);
   std::string bytes = header.Encode();
   transactions(
       [&](absl::string_view payload) { bytes += EncodeLogRecord(header.nonce, bytes.size(), payload); });

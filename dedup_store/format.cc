@@ -1,7 +1,5 @@
 #include "dedup_store/format.h"
 
-#include <openssl/rand.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "base/random_bytes.h"
 
 namespace rekindle::store {
 
@@ -42,9 +41,7 @@ PageIdentity IdentityOfPage(absl::Span<const FrameEntry> frames, uint32_t page) 
 
 uint64_t NewFileId() {
   uint64_t id = 0;
-  while (id == 0) {
-    if (RAND_bytes(reinterpret_cast<unsigned char*>(&id), sizeof id) != 1) abort();
-  }
+  while (id == 0) FillWithRandomBytes(&id, sizeof id);
   return id;
 }
 

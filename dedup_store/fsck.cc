@@ -66,7 +66,7 @@ class Checker {
     }
     for (const IndexRecord& record : indexes) CheckIndex(record);
     for (const ImageRecord& record : images) CheckImage(record);
-    RK_ASSIGN_OR_RETURN(std::vector<NoteProblem> bad_notes, CheckNotes(*core_, unclear_));
+    RK_ASSIGN_OR_RETURN(std::vector<NoteProblem> bad_notes, CheckNotes(*core_, options_.read_data, unclear_));
     for (NoteProblem& note : bad_notes) Problem(std::move(note.sentence));
     if (options_.repair) {
       if (!unclear_.ok()) {
@@ -381,7 +381,7 @@ class Checker {
   // Those of the lost images are among them now.
   absl::Status RepairNotes() {
     absl::Status unclear;
-    RK_ASSIGN_OR_RETURN(std::vector<NoteProblem> bad_notes, CheckNotes(*core_, unclear));
+    RK_ASSIGN_OR_RETURN(std::vector<NoteProblem> bad_notes, CheckNotes(*core_, options_.read_data, unclear));
     for (const NoteProblem& note : bad_notes) RK_RETURN_IF_ERROR(core_->io()->Unlink(note.path));
     return unclear;
   }

@@ -1,6 +1,9 @@
 #include "dedup_store/hashing.h"
 
-#include <openssl/evp.h>
+// The function itself: through EVP, OpenSSL brings along all of its algorithms, three megabytes that the
+// small programs would be read from disk with, and reads its configuration.
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include <openssl/sha.h>
 #include <xxhash.h>
 
 #include <cstdlib>
@@ -8,16 +11,6 @@
 #include "dedup_store/store.h"
 
 namespace rekindle::store {
-
-namespace {
-
-// Looked up once: fetching the algorithm by name for every page costs more than hashing it.
-const EVP_MD* Sha256Algorithm() {
-  static const EVP_MD* const algorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
-  return algorithm;
-}
-
-}  // namespace
 
 Fingerprinter::Fingerprinter(const StoreSeed& seed) {
   Sha256 sha;
@@ -37,23 +30,15 @@ Fingerprinter::Fingerprinter(const StoreSeed& seed) {
 #endif
 }
 
-Sha256::Sha256() : context_(EVP_MD_CTX_new()) { Restart(); }
-Sha256::~Sha256() { EVP_MD_CTX_free(context_); }
+Sha256::Sha256() : state_(std::make_unique<SHA256_CTX>()) { SHA256_Init(state_.get()); }
+Sha256::~Sha256() = default;
 
-void Sha256::Restart() {
-  // Fails only without memory or without the algorithm; neither leaves a store that could work.
-  if (context_ == nullptr || EVP_DigestInit_ex(context_, Sha256Algorithm(), nullptr) != 1) abort();
-}
-
-void Sha256::Update(const void* data, size_t size) {
-  if (EVP_DigestUpdate(context_, data, size) != 1) abort();
-}
+void Sha256::Update(const void* data, size_t size) { SHA256_Update(state_.get(), data, size); }
 
 std::array<uint8_t, 32> Sha256::Finish() {
   std::array<uint8_t, 32> out;
-  unsigned length = 0;
-  if (EVP_DigestFinal_ex(context_, out.data(), &length) != 1 || length != out.size()) abort();
-  Restart();
+  SHA256_Final(out.data(), state_.get());
+  SHA256_Init(state_.get());
   return out;
 }
 
@@ -67,6 +52,19 @@ Hash128 Sha256::Truncated(const void* data, size_t size) {
 
 Hash128 Checksum(const void* data, size_t size) {
   XXH128_hash_t h = XXH3_128bits(data, size);
+  return {h.low64, h.high64};
+}
+
+RunningChecksum::RunningChecksum() : state_(XXH3_createState()) {
+  if (state_ == nullptr || XXH3_128bits_reset(state_) != XXH_OK) abort();
+}
+
+RunningChecksum::~RunningChecksum() { XXH3_freeState(state_); }
+
+void RunningChecksum::Update(const void* data, size_t size) { (void)XXH3_128bits_update(state_, data, size); }
+
+Hash128 RunningChecksum::Sum() const {
+  XXH128_hash_t h = XXH3_128bits_digest(state_);
   return {h.low64, h.high64};
 }
 

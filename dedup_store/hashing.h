@@ -13,12 +13,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/string_view.h"
 
-struct evp_md_ctx_st;
+struct SHA256state_st;
+struct XXH3_state_s;
 
 namespace rekindle::store {
 
@@ -62,12 +64,26 @@ class Sha256 {
   std::array<uint8_t, 32> Finish();
 
  private:
-  void Restart();
-  evp_md_ctx_st* context_;
+  const std::unique_ptr<SHA256state_st> state_;
 };
 
 Hash128 Checksum(const void* data, size_t size);
 inline Hash128 Checksum(absl::string_view data) { return Checksum(data.data(), data.size()); }
+
+// The checksum of what comes piece by piece. Not thread-safe.
+class RunningChecksum {
+ public:
+  RunningChecksum();
+  ~RunningChecksum();
+  RunningChecksum(const RunningChecksum&) = delete;
+  RunningChecksum& operator=(const RunningChecksum&) = delete;
+  void Update(const void* data, size_t size);
+  void Update(absl::string_view data) { Update(data.data(), data.size()); }
+  Hash128 Sum() const;  // of all so far
+
+ private:
+  XXH3_state_s* const state_;
+};
 
 bool IsZeroPage(const void* page);
 

@@ -154,13 +154,24 @@ class StoreImpl : public Store {
   }
 
   absl::Status PutNote(const ImageInfo& image, absl::string_view kind, absl::string_view bytes) override {
-    return store::PutNote(*core_, image, kind, bytes);
+    return store::PutNote(*core_, image, kind, {&bytes, 1});
+  }
+  absl::Status PutNote(const ImageInfo& image, absl::string_view kind,
+                       absl::Span<const absl::string_view> parts) override {
+    return store::PutNote(*core_, image, kind, parts);
   }
   absl::StatusOr<std::string> GetNote(absl::string_view digest, absl::string_view kind) const override {
     return store::GetNote(*core_, digest, kind);
   }
+  absl::StatusOr<std::unique_ptr<NoteReader>> OpenNote(absl::string_view digest,
+                                                       absl::string_view kind) const override {
+    return store::OpenNote(*core_, digest, kind);
+  }
   absl::Status RemoveNote(absl::string_view digest, absl::string_view kind) override {
     return store::RemoveNote(*core_, digest, kind);
+  }
+  absl::StatusOr<bool> HasNotes(absl::string_view kind) const override {
+    return store::HasNotes(*core_, kind);
   }
 
   absl::StatusOr<std::vector<ObjectDifference>> Diff(absl::string_view a,

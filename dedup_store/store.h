@@ -37,8 +37,11 @@ inline constexpr size_t kPageSize = 4096;
 // What is kept beside images: see Store::PutNote.
 inline constexpr absl::string_view kWorkingSetNote = "working-set";
 inline constexpr absl::string_view kTouchedFilesNote = "touched-files";
-inline constexpr absl::string_view kNoteKinds[] = {kWorkingSetNote, kTouchedFilesNote};
-inline constexpr size_t kMaxNoteBytes = size_t{16} << 20;
+inline constexpr absl::string_view kWorkingSetPagesNote = "working-set-pages";
+inline constexpr absl::string_view kNoteKinds[] = {kWorkingSetNote, kTouchedFilesNote, kWorkingSetPagesNote};
+// Of one note. Those of pages are meant to be read with OpenNote.
+inline constexpr uint64_t kMaxNoteBytes = uint64_t{16} << 20;
+inline constexpr uint64_t kMaxPagesNoteBytes = uint64_t{320} << 20;
 
 struct StoreOptions {
   std::string path;
@@ -173,6 +176,18 @@ class ImageReader {
                                   const FrameLoaded& loaded) const = 0;
 };
 
+// A note that is read piece by piece, because all of it at once is much. Thread-safe.
+//
+// What it gives is not verified: this is for contents that carry digests of their own.
+class NoteReader {
+ public:
+  virtual ~NoteReader() = default;
+  virtual uint64_t bytes() const = 0;
+  // DataLoss: it ends before.
+  virtual absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> out) const = 0;
+  virtual void WillNeed() const = 0;  // all of it; a hint
+};
+
 // How much of two images is equal, per object.
 struct ObjectDifference {
   std::string name;
@@ -205,7 +220,7 @@ struct StoreStats {
   uint64_t images = 0, packs = 0, chunks = 0;
   uint64_t logical_bytes = 0;   // sum over images
   uint64_t pack_bytes = 0;      // on disk
-  uint64_t metadata_bytes = 0;  // catalog, index and manifests on disk
+  uint64_t metadata_bytes = 0;  // catalog, index, manifests and notes on disk
   FileSystemUse file_system;    // that the store is on
 };
 
@@ -252,9 +267,17 @@ class Store {
   // most kMaxNoteBytes. It belongs to all images with this digest and goes with the last of them. NotFound
   // when there is none any more. All or nothing, and durable.
   virtual absl::Status PutNote(const ImageInfo& image, absl::string_view kind, absl::string_view bytes) = 0;
+  // The same for content that lies in several places, of kWorkingSetPagesNote up to kMaxPagesNoteBytes. That
+  // kind is refused (ResourceExhausted) where the store's limits leave no room for it.
+  virtual absl::Status PutNote(const ImageInfo& image, absl::string_view kind,
+                               absl::Span<const absl::string_view> parts) = 0;
   // `digest`: "sha256:<64 hex>". NotFound: there is none. DataLoss: it is damaged, which the image is not.
   virtual absl::StatusOr<std::string> GetNote(absl::string_view digest, absl::string_view kind) const = 0;
+  // As GetNote; DataLoss: it is not what its name says, or of another length.
+  virtual absl::StatusOr<std::unique_ptr<NoteReader>> OpenNote(absl::string_view digest,
+                                                               absl::string_view kind) const = 0;
   virtual absl::Status RemoveNote(absl::string_view digest, absl::string_view kind) = 0;
+  virtual absl::StatusOr<bool> HasNotes(absl::string_view kind) const = 0;  // of any image
 
   virtual absl::StatusOr<std::vector<ObjectDifference>> Diff(absl::string_view a,
                                                              absl::string_view b) const = 0;

@@ -49,7 +49,7 @@ absl::Status Create(const std::string& path, BlockIo* io) {
   RK_ASSIGN_OR_RETURN(bool fresh, IsFresh(path));
   if (!fresh) return NotAStore(path, "the folder is not empty and has no file FORMAT");
   for (const char* name : kFolders) RK_RETURN_IF_ERROR(MakeDirectories(absl::StrCat(path, "/", name), 0700));
-  RK_ASSIGN_OR_RETURN(StoreIdentity identity, NewIdentity());
+  const StoreIdentity identity = NewIdentity();
   RK_RETURN_IF_ERROR(Catalog::Create(path + "/catalog", io));
   return WriteIdentity(path, identity);
 }

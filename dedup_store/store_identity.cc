@@ -1,7 +1,6 @@
 #include "dedup_store/store_identity.h"
 
 #include <fcntl.h>
-#include <openssl/rand.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,6 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/random_bytes.h"
 #include "base/status.h"
 #include "dedup_store/coding.h"
 
@@ -121,12 +121,10 @@ absl::StatusOr<StoreIdentity> ReadIdentity(const std::string& store_path) {
                    "stored here: remove the folder, and the store is made again."));
 }
 
-absl::StatusOr<StoreIdentity> NewIdentity() {
+StoreIdentity NewIdentity() {
   StoreIdentity identity;
-  if (RAND_bytes(identity.uuid.data(), identity.uuid.size()) != 1 ||
-      RAND_bytes(identity.seed.data(), identity.seed.size()) != 1) {
-    return absl::InternalError("no random numbers for a new store");
-  }
+  FillWithRandomBytes(identity.uuid.data(), identity.uuid.size());
+  FillWithRandomBytes(identity.seed.data(), identity.seed.size());
   return identity;
 }
 

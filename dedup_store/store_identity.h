@@ -23,7 +23,7 @@ std::string FormatPath(const std::string& store_path);
 // FailedPrecondition: the folder is no store, or one of another format. DataLoss: FORMAT is damaged, and
 // there is no pack to tell what was in it.
 absl::StatusOr<StoreIdentity> ReadIdentity(const std::string& store_path);
-absl::StatusOr<StoreIdentity> NewIdentity();
+StoreIdentity NewIdentity();
 // Durable, and all or nothing.
 absl::Status WriteIdentity(const std::string& store_path, const StoreIdentity& identity);
 

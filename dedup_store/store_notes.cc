@@ -1,5 +1,7 @@
 #include "dedup_store/store_notes.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -11,8 +13,11 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "dedup_store/coding.h"
+#include "dedup_store/hashing.h"
+#include "dedup_store/limit_guard.h"
 #include "dedup_store/locked_file.h"
 #include "dedup_store/pack.h"
+#include "dedup_store/store_use.h"
 
 namespace rekindle::store {
 
@@ -54,48 +59,129 @@ absl::StatusOr<std::string> HexOf(absl::string_view digest) {
 
 std::string FileName(absl::string_view hex, absl::string_view kind) { return absl::StrCat(hex, ".", kind); }
 
-std::string Encode(const StoreCore& core, absl::string_view hex, absl::string_view kind,
-                   absl::string_view bytes) {
+uint64_t MostBytes(absl::string_view kind) {
+  return kind == kWorkingSetPagesNote ? kMaxPagesNoteBytes : kMaxNoteBytes;
+}
+
+// All but the checksum.
+NoteHeader HeaderOf(const StoreCore& core, absl::string_view hex, absl::string_view kind, uint64_t bytes) {
   NoteHeader header{};
   memcpy(header.magic, kNoteMagic, sizeof header.magic);
   header.version = kNoteVersion;
   header.kind_bytes = static_cast<uint32_t>(kind.size());
   memcpy(header.store_uuid, core.identity().uuid.data(), sizeof header.store_uuid);
   memcpy(header.image_digest, BytesOfHex(hex).data(), sizeof header.image_digest);
-  header.bytes = bytes.size();
-  const absl::string_view covered(reinterpret_cast<const char*>(&header), offsetof(NoteHeader, checksum));
-  header.checksum = Checksum(absl::StrCat(covered, kind, bytes));
-  return absl::StrCat(absl::string_view(reinterpret_cast<const char*>(&header), sizeof header), kind, bytes);
+  header.bytes = bytes;
+  return header;
 }
 
-// The content of a note's file. DataLoss: it is not as it was written.
-absl::StatusOr<std::string> Read(StoreCore& core, absl::string_view hex, absl::string_view kind) {
-  const std::string path = absl::StrCat(Folder(core), "/", FileName(hex, kind));
-  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, core.io()->Open(path, false));
-  RK_ASSIGN_OR_RETURN(uint64_t size, file->Size());
-  const uint64_t prefix = sizeof(NoteHeader) + kind.size();
-  auto damaged = [&] {
-    return absl::DataLossError(absl::StrCat("the note ", path, " is damaged; the image itself is not"));
-  };
-  if (size < prefix || size > prefix + kMaxNoteBytes) return damaged();
-  std::string content(size, '\0');
-  RK_RETURN_IF_ERROR(file->ReadAt(0, {reinterpret_cast<std::byte*>(content.data()), content.size()}));
-  NoteHeader header;
-  memcpy(&header, content.data(), sizeof header);
-  if (memcmp(header.magic, kNoteMagic, sizeof header.magic) == 0 && header.version > kNoteVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the note ", path, " has version ", header.version, ", newer than this Rekindle knows"));
+constexpr size_t kCheckedBytes = offsetof(NoteHeader, checksum);
+
+void BeginChecksum(const NoteHeader& header, absl::string_view kind, RunningChecksum* sum) {
+  sum->Update(&header, kCheckedBytes);
+  sum->Update(kind);
+}
+
+// A note whose beginning is as it was written, and whose length is right.
+class OpenedNote : public NoteReader {
+ public:
+  // DataLoss: it is not.
+  static absl::StatusOr<std::unique_ptr<OpenedNote>> Open(StoreCore& core, absl::string_view hex,
+                                                          absl::string_view kind) {
+    const std::string path = absl::StrCat(Folder(core), "/", FileName(hex, kind));
+    RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, core.io()->Open(path, false));
+    RK_ASSIGN_OR_RETURN(uint64_t size, file->Size());
+    std::unique_ptr<OpenedNote> note(new OpenedNote(std::move(file), std::string(kind)));
+    const uint64_t prefix = note->prefix();
+    if (size < prefix || size > prefix + MostBytes(kind)) return note->Damaged();
+    std::string begin(prefix, '\0');
+    RK_RETURN_IF_ERROR(note->file_->ReadAt(0, {reinterpret_cast<std::byte*>(begin.data()), begin.size()}));
+    NoteHeader& header = note->header_;
+    memcpy(&header, begin.data(), sizeof header);
+    if (memcmp(header.magic, kNoteMagic, sizeof header.magic) == 0 && header.version > kNoteVersion) {
+      return absl::FailedPreconditionError(absl::StrCat("the note ", path, " has version ", header.version,
+                                                        ", newer than this Rekindle knows"));
+    }
+    // Whatever of it was changed, it is not the one that would be written.
+    const NoteHeader expected = HeaderOf(core, hex, kind, size - prefix);
+    if (memcmp(&header, &expected, kCheckedBytes) != 0 ||
+        absl::string_view(begin).substr(sizeof header) != kind) {
+      return note->Damaged();
+    }
+    return note;
   }
-  std::string bytes = content.substr(prefix);
-  // Whatever of the file was changed, it is not the one that would be written.
-  if (content != Encode(core, hex, kind, bytes)) return damaged();
-  return bytes;
+
+  uint64_t bytes() const override { return header_.bytes; }
+  absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> out) const override {
+    if (offset > bytes() || out.size() > bytes() - offset) return Damaged();
+    return file_->ReadAt(prefix() + offset, out);
+  }
+  void WillNeed() const override { file_->WillNeed(0, prefix() + bytes()); }
+
+  // Calls use(piece) for all of the content, in order. DataLoss: it does not fit the checksum; then what was
+  // given may be wrong.
+  template <typename Use>
+  absl::Status Read(size_t piece_bytes, const Use& use) const {
+    RunningChecksum sum;
+    BeginChecksum(header_, kind_, &sum);
+    std::string piece;
+    for (uint64_t at = 0; at < bytes(); at += piece.size()) {
+      piece.resize(std::min<uint64_t>(piece_bytes, bytes() - at));
+      RK_RETURN_IF_ERROR(ReadAt(at, {reinterpret_cast<std::byte*>(piece.data()), piece.size()}));
+      sum.Update(piece);
+      use(piece);
+    }
+    return sum.Sum() == header_.checksum ? absl::OkStatus() : Damaged();
+  }
+
+  absl::Status Damaged() const {
+    return absl::DataLossError(
+        absl::StrCat("the note ", file_->path(), " is damaged; the image itself is not"));
+  }
+
+ private:
+  OpenedNote(std::unique_ptr<BlockFile> file, std::string kind)
+      : file_(std::move(file)), kind_(std::move(kind)) {}
+  uint64_t prefix() const { return sizeof(NoteHeader) + kind_.size(); }
+
+  const std::unique_ptr<BlockFile> file_;
+  const std::string kind_;
+  NoteHeader header_{};
+};
+
+constexpr size_t kReadAtOnce = size_t{1} << 20;
+
+// Notes of pages can be large; what the store may take in all is its owner's say.
+absl::Status CheckRoom(StoreCore& core, uint64_t bytes) {
+  RK_ASSIGN_OR_RETURN(StoreLimits limits, ReadLimits(core.path()));
+  const LimitChecks checks(std::move(limits), core.path(), 0);
+  if (checks.store_is_limited()) {
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core.catalog().Read());
+    RK_ASSIGN_OR_RETURN(StoreBytes used, MeasureStore(core, txn));
+    RK_RETURN_IF_ERROR(checks.Store(LimitChecks::Stage::kCommit, used.total(), bytes));
+  }
+  if (!checks.has_high_water()) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(FileSystemUse use, MeasureFileSystem(core.path()));
+  return checks.HighWater(LimitChecks::Stage::kCommit, use, bytes);
 }
 
 // The digest's digits and the kind of a name in notes/; empty when it is no note's.
 std::pair<absl::string_view, absl::string_view> PartsOf(absl::string_view name) {
   if (name.size() <= kDigestHexDigits + 1 || name[kDigestHexDigits] != '.') return {};
   return {name.substr(0, kDigestHexDigits), name.substr(kDigestHexDigits + 1)};
+}
+
+absl::StatusOr<std::unique_ptr<OpenedNote>> Open(StoreCore& core, absl::string_view digest,
+                                                 absl::string_view hex, absl::string_view kind) {
+  absl::StatusOr<std::unique_ptr<OpenedNote>> note = OpenedNote::Open(core, hex, kind);
+  if (!absl::IsNotFound(note.status())) return note;
+  return absl::NotFoundError(absl::StrCat("there is no ", kind, " of image ", digest));
+}
+
+absl::Status Check(StoreCore& core, absl::string_view hex, absl::string_view kind, bool read_all) {
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<OpenedNote> note, OpenedNote::Open(core, hex, kind));
+  if (!read_all && note->bytes() > kMaxNoteBytes) return absl::OkStatus();
+  return note->Read(kReadAtOnce, [](absl::string_view) {});
 }
 
 // Stores that were made before there were notes have no folder for them.
@@ -108,14 +194,20 @@ absl::StatusOr<std::vector<std::string>> Names(const StoreCore& core) {
 }  // namespace
 
 absl::Status PutNote(StoreCore& core, const ImageInfo& image, absl::string_view kind,
-                     absl::string_view bytes) {
+                     absl::Span<const absl::string_view> parts) {
   RK_RETURN_IF_ERROR(core.CheckWritable());
   RK_RETURN_IF_ERROR(CheckKind(kind));
   RK_ASSIGN_OR_RETURN(std::string hex, HexOf(image.digest));
-  if (bytes.size() > kMaxNoteBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a note of ", bytes.size(), " bytes about image ",
-                                                   image.reference, ": at most ", kMaxNoteBytes,
+  uint64_t bytes = 0;
+  for (absl::string_view part : parts) bytes += part.size();
+  if (bytes > MostBytes(kind)) {
+    return absl::InvalidArgumentError(absl::StrCat("a note of ", bytes, " bytes about image ",
+                                                   image.reference, ": at most ", MostBytes(kind),
                                                    " are kept"));
+  }
+  if (kind == kWorkingSetPagesNote) {
+    RK_RETURN_IF_ERROR(Annotate(CheckRoom(core, bytes),
+                                absl::StrCat("keeping the pages that image ", image.reference, " needs")));
   }
   {
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core.catalog().Read());
@@ -131,10 +223,22 @@ absl::Status PutNote(StoreCore& core, const ImageInfo& image, absl::string_view 
                         return absl::StrCat(core.path(), "/tmp/", name, ".", absl::Hex(NewFileId()));
                       }));
   const std::string temporary = file->path();
-  const std::string content = Encode(core, hex, kind, bytes);
+  NoteHeader header = HeaderOf(core, hex, kind, bytes);
+  RunningChecksum sum;
+  BeginChecksum(header, kind, &sum);
+  for (absl::string_view part : parts) sum.Update(part);
+  header.checksum = sum.Sum();
+  const std::string begin =
+      absl::StrCat(absl::string_view(reinterpret_cast<const char*>(&header), sizeof header), kind);
+  uint64_t offset = 0;
+  auto append = [&](absl::string_view part) -> absl::Status {
+    RK_RETURN_IF_ERROR(file->WriteAt(offset, {reinterpret_cast<const std::byte*>(part.data()), part.size()}));
+    offset += part.size();
+    return absl::OkStatus();
+  };
   auto write = [&]() -> absl::Status {
-    RK_RETURN_IF_ERROR(
-        file->WriteAt(0, {reinterpret_cast<const std::byte*>(content.data()), content.size()}));
+    RK_RETURN_IF_ERROR(append(begin));
+    for (absl::string_view part : parts) RK_RETURN_IF_ERROR(append(part));
     RK_RETURN_IF_ERROR(file->Sync());
     RK_RETURN_IF_ERROR(core.io()->Rename(temporary, absl::StrCat(folder, "/", name)));
     return core.io()->SyncDirectory(folder);
@@ -147,9 +251,18 @@ absl::Status PutNote(StoreCore& core, const ImageInfo& image, absl::string_view 
 absl::StatusOr<std::string> GetNote(StoreCore& core, absl::string_view digest, absl::string_view kind) {
   RK_RETURN_IF_ERROR(CheckKind(kind));
   RK_ASSIGN_OR_RETURN(std::string hex, HexOf(digest));
-  absl::StatusOr<std::string> bytes = Read(core, hex, kind);
-  if (!absl::IsNotFound(bytes.status())) return bytes;
-  return absl::NotFoundError(absl::StrCat("there is no ", kind, " of image ", digest));
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<OpenedNote> note, Open(core, digest, hex, kind));
+  std::string bytes;
+  RK_RETURN_IF_ERROR(
+      note->Read(kReadAtOnce, [&bytes](absl::string_view piece) { absl::StrAppend(&bytes, piece); }));
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<NoteReader>> OpenNote(StoreCore& core, absl::string_view digest,
+                                                     absl::string_view kind) {
+  RK_RETURN_IF_ERROR(CheckKind(kind));
+  RK_ASSIGN_OR_RETURN(std::string hex, HexOf(digest));
+  return Open(core, digest, hex, kind);
 }
 
 absl::Status RemoveNote(StoreCore& core, absl::string_view digest, absl::string_view kind) {
@@ -160,6 +273,12 @@ absl::Status RemoveNote(StoreCore& core, absl::string_view digest, absl::string_
   if (!PathExists(path)) return absl::NotFoundError(absl::StrCat("there is no ", kind, " of image ", digest));
   RK_RETURN_IF_ERROR(core.io()->Unlink(path));
   return core.io()->SyncDirectory(Folder(core));
+}
+
+absl::StatusOr<bool> HasNotes(const StoreCore& core, absl::string_view kind) {
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, Names(core));
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return PartsOf(name).second == kind; });
 }
 
 absl::Status DeleteImageAndNotes(StoreCore& core, Catalog::Txn& txn, const ImageRecord& image,
@@ -178,6 +297,18 @@ absl::Status DeleteImageAndNotes(StoreCore& core, Catalog::Txn& txn, const Image
     removed = true;
   }
   return removed ? core.io()->SyncDirectory(Folder(core)) : absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> MeasureNotes(StoreCore& core) {
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, Names(core));
+  uint64_t bytes = 0;
+  for (const std::string& name : names) {
+    struct stat info;
+    if (::stat(absl::StrCat(Folder(core), "/", name).c_str(), &info) == 0) {
+      bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+    }
+  }
+  return bytes;
 }
 
 absl::StatusOr<std::vector<NoteProblem>> OrphanedNotes(StoreCore& core) {
@@ -199,13 +330,13 @@ absl::StatusOr<std::vector<NoteProblem>> OrphanedNotes(StoreCore& core) {
   return orphans;
 }
 
-absl::StatusOr<std::vector<NoteProblem>> CheckNotes(StoreCore& core, absl::Status& unclear) {
+absl::StatusOr<std::vector<NoteProblem>> CheckNotes(StoreCore& core, bool read_all, absl::Status& unclear) {
   RK_ASSIGN_OR_RETURN(std::vector<std::string> names, Names(core));
   std::vector<NoteProblem> problems;
   for (const std::string& name : names) {
     const auto [hex, kind] = PartsOf(name);
     if (!CheckKind(kind).ok()) continue;  // of a newer Rekindle
-    absl::Status status = Read(core, hex, kind).status();
+    absl::Status status = Check(core, hex, kind, read_all);
     if (status.ok() || absl::IsNotFound(status) || absl::IsFailedPrecondition(status)) continue;
     if (absl::IsDataLoss(status)) {
       problems.push_back({absl::StrCat(Folder(core), "/", name), std::string(status.message())});

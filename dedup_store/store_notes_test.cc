@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/log.h"
 #include "dedup_store/store_testing.h"
 
@@ -51,6 +52,7 @@ class StoreNotesTest : public StoreTest {
 TEST_F(StoreNotesTest, AreGivenBackAndReplaced) {
   const ImageInfo image = Commit(first_, "job:1");
   EXPECT_FALSE(Has(image));
+  EXPECT_FALSE(*store_->HasNotes(kWorkingSetNote));
   for (const std::string& bytes : {std::string("one"), std::string(), MakePages(300, 5)}) {
     Put(image, bytes);
     EXPECT_TRUE(*store_->GetNote(image.digest, kWorkingSetNote) == bytes);
@@ -59,6 +61,8 @@ TEST_F(StoreNotesTest, AreGivenBackAndReplaced) {
   }
   EXPECT_EQ(Files("notes").size(), 1u);
   EXPECT_TRUE(Files("tmp").empty());
+  EXPECT_TRUE(*store_->HasNotes(kWorkingSetNote));
+  EXPECT_FALSE(*store_->HasNotes(kWorkingSetPagesNote));
   struct stat st;
   ASSERT_EQ(stat(PathOf(image).c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 0777, 0600u);
@@ -176,6 +180,116 @@ TEST_F(StoreNotesTest, AnyDamageIsNoticedAndHarmsNoImage) {
   RK_ASSERT_OK(Repair());
   EXPECT_FALSE(Has(image));
   EXPECT_TRUE(Has(other));
+  ExpectWhole();
+}
+
+// Notes of pages: larger, put from several places, read piece by piece.
+class StorePagesNotesTest : public StoreNotesTest {
+ protected:
+  static constexpr size_t kPart = size_t{9} << 20;
+
+  void SetUp() override {
+    StoreNotesTest::SetUp();
+    image_ = Commit(first_, "job:1");
+    parts_ = {"head", std::string(kPart, 'a'), "", std::string(kPart, 'b')};
+    whole_ = absl::StrCat(parts_[0], parts_[1], parts_[3]);
+  }
+  absl::Status PutParts() {
+    const std::vector<absl::string_view> views(parts_.begin(), parts_.end());
+    return store_->PutNote(image_, kWorkingSetPagesNote, views);
+  }
+  std::string Path() { return absl::StrCat(PathOf(image_), "-pages"); }
+  std::vector<std::string> Problems(bool read_data) {
+    FsckOptions options;
+    options.read_data = read_data;
+    auto report = store_->Fsck(options);
+    EXPECT_TRUE(report.ok()) << report.status();
+    return report.ok() ? report->problems : std::vector<std::string>();
+  }
+
+  ImageInfo image_;
+  std::vector<std::string> parts_;
+  std::string whole_;
+};
+
+TEST_F(StorePagesNotesTest, AreReadPieceByPiece) {
+  EXPECT_TRUE(absl::IsNotFound(store_->OpenNote(image_.digest, kWorkingSetPagesNote).status()));
+  const uint64_t before = store_->Stats()->metadata_bytes;
+  RK_ASSERT_OK(PutParts());
+  EXPECT_GE(store_->Stats()->metadata_bytes, before + whole_.size());
+  EXPECT_TRUE(*store_->GetNote(image_.digest, kWorkingSetPagesNote) == whole_);
+  auto note = store_->OpenNote(image_.digest, kWorkingSetPagesNote);
+  RK_ASSERT_OK(note);
+  ASSERT_EQ((*note)->bytes(), whole_.size());
+  (*note)->WillNeed();
+  std::string piece(100, '\0');
+  const absl::Span<std::byte> out(reinterpret_cast<std::byte*>(piece.data()), piece.size());
+  for (uint64_t at : {uint64_t{0}, uint64_t{4 + kPart - 50}, uint64_t{whole_.size() - 100}}) {
+    RK_ASSERT_OK((*note)->ReadAt(at, out));
+    EXPECT_EQ(piece, whole_.substr(at, 100));
+  }
+  EXPECT_TRUE(absl::IsDataLoss((*note)->ReadAt(whole_.size() - 99, out)));
+  EXPECT_TRUE(absl::IsDataLoss((*note)->ReadAt(~uint64_t{0}, out)));
+  ExpectWhole();
+  RK_ASSERT_OK(store_->Remove("job:1"));
+  EXPECT_TRUE(Files("notes").empty());
+  EXPECT_LT(store_->Stats()->metadata_bytes, whole_.size());
+}
+
+TEST_F(StorePagesNotesTest, OnlyTheyMayBeSoLarge) {
+  const std::vector<absl::string_view> views(parts_.begin(), parts_.end());
+  EXPECT_TRUE(absl::IsInvalidArgument(store_->PutNote(image_, kWorkingSetNote, views)));
+  // Not all of it is touched.
+  const std::string much(kPart, 'x');
+  const std::vector<absl::string_view> too_much(kMaxPagesNoteBytes / kPart + 1, much);
+  EXPECT_TRUE(absl::IsInvalidArgument(store_->PutNote(image_, kWorkingSetPagesNote, too_much)));
+  EXPECT_TRUE(Files("notes").empty());
+}
+
+TEST_F(StorePagesNotesTest, AreNotKeptBeyondTheStoresLimit) {
+  LimitsChange change;
+  change.store_max_bytes = store_->Stats()->pack_bytes + store_->Stats()->metadata_bytes + kPart;
+  std::string warning;
+  RK_ASSERT_OK(store_->ChangeLimits(change, &warning));
+  absl::Status status = PutParts();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_TRUE(Files("notes").empty());
+  change.store_max_bytes = *change.store_max_bytes + 2 * kPart;
+  RK_ASSERT_OK(store_->ChangeLimits(change, &warning));
+  RK_ASSERT_OK(PutParts());
+}
+
+TEST_F(StorePagesNotesTest, DamageOfTheBeginningIsNoticedAtOnceAndOfTheRestByTheChecksum) {
+  RK_ASSERT_OK(store_->PutNote(image_, kWorkingSetPagesNote, "few"));
+  const std::string small = ReadFile(Path()).value();
+  const size_t prefix = small.size() - 3;
+  for (size_t i = 0; i < prefix; ++i) {
+    std::string bad = small;
+    bad[i] ^= 0x10;
+    RK_ASSERT_OK(WriteFileAtomically(Path(), bad));
+    absl::Status status = store_->OpenNote(image_.digest, kWorkingSetPagesNote).status();
+    // A newer version; the checksum, which only reading all of it tells.
+    if (absl::IsFailedPrecondition(status)) continue;
+    if (status.ok()) status = store_->GetNote(image_.digest, kWorkingSetPagesNote).status();
+    ASSERT_TRUE(absl::IsDataLoss(status)) << i << ": " << status;
+  }
+  RK_ASSERT_OK(PutParts());
+  const std::string good = ReadFile(Path()).value();
+  for (const std::string& bad : {good + "x", good.substr(0, good.size() - 1), good.substr(0, prefix - 1)}) {
+    RK_ASSERT_OK(WriteFileAtomically(Path(), bad));
+    EXPECT_TRUE(absl::IsDataLoss(store_->OpenNote(image_.digest, kWorkingSetPagesNote).status()));
+    EXPECT_EQ(Problems(false).size(), 1u);
+  }
+  std::string bad = good;
+  bad[prefix + kPart] ^= 1;
+  RK_ASSERT_OK(WriteFileAtomically(Path(), bad));
+  RK_ASSERT_OK(store_->OpenNote(image_.digest, kWorkingSetPagesNote).status());
+  EXPECT_TRUE(Problems(false).empty());
+  ASSERT_EQ(Problems(true).size(), 1u);
+  FsckOptions repair;
+  repair.read_data = repair.repair = true;
+  RK_ASSERT_OK(store_->Fsck(repair));
+  EXPECT_TRUE(Files("notes").empty());
   ExpectWhole();
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "dedup_store/store_notes.h"
 
 namespace rekindle::store {
 
@@ -17,6 +18,8 @@ absl::StatusOr<StoreBytes> MeasureStore(StoreCore& core, Catalog::Txn& txn, Meas
   RK_ASSIGN_OR_RETURN(std::vector<IndexRecord> indexes, txn.Indexes());
   for (const IndexRecord& index : indexes) bytes.metadata_bytes += index.file_bytes;
   bytes.metadata_bytes += txn.bytes_used();
+  RK_ASSIGN_OR_RETURN(uint64_t notes, MeasureNotes(core));
+  bytes.metadata_bytes += notes;
   for (const PackRecord& pack : packs) {
     if (pack.pages > 0) bytes.metadata_bytes += sizeof(PageTableHeader) + uint64_t{pack.pages} * 8;
     StoreBytes own;

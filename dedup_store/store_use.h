@@ -19,7 +19,7 @@ struct StoreBytes {
 // By the id of a pack: lets a later measurement look at those alone that came since.
 using MeasuredPacks = std::map<uint64_t, StoreBytes>;
 
-// All that the catalog knows. `known`, when given, is used and added to.
+// All that the catalog knows, and the notes. `known`, when given, is used and added to.
 absl::StatusOr<StoreBytes> MeasureStore(StoreCore& core, Catalog::Txn& txn, MeasuredPacks* known = nullptr);
 
 // Takes microseconds.

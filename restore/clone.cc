@@ -76,6 +76,12 @@ absl::StatusOr<FileIdentities> CheckPrograms(const store::ImageReader& image) {
   return FileIdentities::Check(parsed);
 }
 
+absl::Status CheckFilesOf(const store::ImageReader& image, PreparedImage& prepared) {
+  RK_ASSIGN_OR_RETURN(prepared.programs, CheckPrograms(image));
+  std::vector<std::string> warnings;
+  return CheckFiles(prepared.manifest, &warnings);
+}
+
 // Those that it begins with count, and nothing but a fork is ever refused for their limit.
 absl::Status CheckProcesses(const PreparedImage& image, const CgroupLimits& limits) {
   size_t count = 0;
@@ -116,8 +122,9 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
   std::shared_ptr<const PreparedImage> image = Prepared(options.image);
   const bool prepared_before = image != nullptr;
   std::optional<FilePrefetch> prefetch;  // goes on while CRIU works
+  Timeline preparations;
   if (!prepared_before) {
-    RK_ASSIGN_OR_RETURN(image, PrepareFirst(store, criu, options.image, &prefetch));
+    RK_ASSIGN_OR_RETURN(image, PrepareFirst(store, criu, options, &prefetch, &preparations));
   }
   RK_RETURN_IF_ERROR(CheckProcesses(*image, options.limits));
   Span preparing = SpanSince(begin, "rekindle", "restore", "prepare", {{"kept", prepared_before ? 1 : 0}});
@@ -132,7 +139,10 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
   if (standby != nullptr && result.working_set_bytes > 0) standby->Want(options, result.working_set_bytes);
   result.phases.insert(result.phases.begin(), {"prepare", prepare});
   result.total_seconds = watch.seconds();
-  if (options.timeline) result.timeline.push_back(std::move(preparing));
+  if (options.timeline) {
+    result.timeline.push_back(std::move(preparing));
+    std::move(preparations.begin(), preparations.end(), std::back_inserter(result.timeline));
+  }
   return result;
 }
 
@@ -251,6 +261,11 @@ absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const PagerPlace& place
   return client;
 }
 
+absl::Status CloneStarter::MakeSandboxAhead(const criu::Installation& criu) {
+  RK_ASSIGN_OR_RETURN(SandboxPool * pool, Pool(criu));
+  return pool->Expect(SandboxKind());
+}
+
 absl::StatusOr<PagerClient> CloneStarter::ConnectToRunningPager(const store::Store& store) const {
   return PagerClient::ConnectToRunning(PagerOf(store));
 }
@@ -308,24 +323,44 @@ std::shared_ptr<const PreparedImage> CloneStarter::Prepared(const std::string& i
 }
 
 absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::PrepareFirst(
-    store::Store& store, const criu::Installation& criu, const std::string& image,
-    std::optional<FilePrefetch>* prefetch) {
+    store::Store& store, const criu::Installation& criu, const CloneOptions& options,
+    std::optional<FilePrefetch>* prefetch, Timeline* timeline) {
+  const std::string& image = options.image;
+  // Who brings descriptors along gets one that is made for them.
+  std::optional<SandboxKind> kind;
+  if (options.stdio.empty()) kind = SandboxKind{options.network, options.limits.any()};
   absl::StatusOr<std::shared_ptr<const PreparedImage>> prepared;
-  InParallel(2, [&](size_t part) {
+  Timeline of_image, of_pager, of_pool;
+  // What fails in the other parts fails again where it is needed, and is told there.
+  InParallel(3, [&](size_t part) {
     if (part == 0) {
-      prepared = Prepare(store, criu, image, prefetch);
+      prepared = Prepare(store, criu, image, prefetch, &of_image);
+    } else if (part == 1) {
+      const int64_t begin = MonotonicNanos();
+      auto pager = ConnectToPager(store);
+      if (pager.ok()) pager->Expect(image).IgnoreError();
+      of_pager.push_back(SpanSince(begin, "rekindle", "prepare the pager", "pager up"));
     } else {
-      // What fails here fails again where it is needed, and is told there.
-      Pool(criu).status().IgnoreError();
-      ConnectToPager(store).status().IgnoreError();
+      const int64_t begin = MonotonicNanos();
+      auto pool = Pool(criu);
+      if (pool.ok() && kind) (*pool)->Expect(*kind).IgnoreError();
+      of_pool.push_back(SpanSince(begin, "rekindle", "prepare sandboxes", "sandbox pool up"));
     }
   });
+  for (Timeline* part : {&of_image, &of_pager, &of_pool}) {
+    std::move(part->begin(), part->end(), std::back_inserter(*timeline));
+  }
   return prepared;
 }
 
 absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
     store::Store& store, const criu::Installation& criu, const std::string& image,
-    std::optional<FilePrefetch>* prefetch) {
+    std::optional<FilePrefetch>* prefetch, Timeline* timeline) {
+  int64_t begin = MonotonicNanos();
+  auto step = [&](const char* name) {
+    timeline->push_back(SpanSince(begin, "rekindle", "prepare", name));
+    begin = MonotonicNanos();
+  };
   auto prepared = std::make_shared<PreparedImage>();
   RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store.OpenImage(image));
   prepared->info = reader->info();
@@ -345,22 +380,38 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
   }
   RK_ASSIGN_OR_RETURN(prepared->listens, Listens(*reader));
   RK_ASSIGN_OR_RETURN(prepared->may_stand_by, MayStandBy(*reader, prepared->manifest));
+  step("image's records");
   RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
   RK_RETURN_IF_ERROR(CheckMachine(prepared->manifest, machine, criu.version));
-  RK_ASSIGN_OR_RETURN(prepared->programs, CheckPrograms(*reader));
+  step("machine");
+  // Both mostly wait for the disk.
+  absl::Status checked;
+  absl::StatusOr<ImageDirectory> directory = absl::UnknownError("");
+  Timeline of_directory;
+  InParallel(2, [&](size_t part) {
+    if (part == 0) {
+      checked = CheckFilesOf(*reader, *prepared);
+      step("programs and files");
+    } else {
+      const int64_t directory_begin = MonotonicNanos();
+      std::atomic<uint64_t> bytes{0};
+      directory =
+          ImageDirectory::Make(*reader, prepared->manifest, runtime_directory_, PagesWanted::kLazy, &bytes);
+      of_directory.push_back(
+          SpanSince(directory_begin, "rekindle", "prepare CRIU's images", "CRIU's images"));
+    }
+  });
+  std::move(of_directory.begin(), of_directory.end(), std::back_inserter(*timeline));
+  RK_RETURN_IF_ERROR(checked);
+  RK_RETURN_IF_ERROR(directory.status());
+  RK_RETURN_IF_ERROR(directory->ForgetBuildIds(prepared->programs.known()));
+  prepared->directory = std::make_unique<ImageDirectory>(*std::move(directory));
   // Much is read for this, so not before what all the rest waits for.
   absl::StatusOr<std::string> note = store.GetNote(image, store::kTouchedFilesNote);
   if (note.ok()) {
     absl::StatusOr<std::vector<TouchedFile>> files = DecodeTouchedFiles(*note);
     if (files.ok()) prefetch->emplace(*std::move(files));
   }
-  std::vector<std::string> warnings;
-  RK_RETURN_IF_ERROR(CheckFiles(prepared->manifest, &warnings));
-  std::atomic<uint64_t> bytes{0};
-  RK_ASSIGN_OR_RETURN(ImageDirectory directory,
-                      ImageDirectory::Make(*reader, prepared->manifest, runtime_directory_,
-                                           PagesWanted::kLazy, &bytes, prepared->programs.known()));
-  prepared->directory = std::make_unique<ImageDirectory>(std::move(directory));
   absl::MutexLock lock(&mutex_);
   if (prepared_.size() >= kMostPrepared) prepared_.erase(prepared_.begin());
   return prepared_.try_emplace(image, std::move(prepared)).first->second;

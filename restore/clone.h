@@ -108,23 +108,21 @@ class CloneStarter {
   void ForgetImages() ABSL_LOCKS_EXCLUDED(mutex_);
   // Keeps a connection open itself, so that the pager and what it has in memory stay.
   absl::StatusOr<PagerClient> ConnectToPager(const store::Store& store) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A sandbox of the kind that is asked for most, before anybody does.
+  absl::Status MakeSandboxAhead(const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(mutex_);
   // NotFound: none runs.
   absl::StatusOr<PagerClient> ConnectToRunningPager(const store::Store& store) const;
 
  private:
-  absl::StatusOr<std::shared_ptr<const PreparedImage>> Prepare(store::Store& store,
-                                                               const criu::Installation& criu,
-                                                               const std::string& image,
-                                                               std::optional<FilePrefetch>* prefetch)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::shared_ptr<const PreparedImage>> Prepare(
+      store::Store& store, const criu::Installation& criu, const std::string& image,
+      std::optional<FilePrefetch>* prefetch, Timeline* timeline) ABSL_LOCKS_EXCLUDED(mutex_);
   // Null: none, or what it was made from has changed.
   std::shared_ptr<const PreparedImage> Prepared(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
   // The same as Prepare, by a service that has just started, on a machine that has nothing of it in memory.
-  absl::StatusOr<std::shared_ptr<const PreparedImage>> PrepareFirst(store::Store& store,
-                                                                    const criu::Installation& criu,
-                                                                    const std::string& image,
-                                                                    std::optional<FilePrefetch>* prefetch)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::shared_ptr<const PreparedImage>> PrepareFirst(
+      store::Store& store, const criu::Installation& criu, const CloneOptions& options,
+      std::optional<FilePrefetch>* prefetch, Timeline* timeline) ABSL_LOCKS_EXCLUDED(mutex_);
   // Collects it when it ends.
   void WaitFor(Subprocess pager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SandboxPool*> Pool(const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -85,7 +85,7 @@ absl::StatusOr<std::string> ReadCriuFile(const store::ImageReader& image, absl::
 }  // namespace
 
 absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const std::string& directory,
-                                         bool check_written_sizes, const std::set<std::string>& known_files) {
+                                         bool check_written_sizes) {
   BlobCount count;
   for (const store::ObjectInfo& object : image.objects()) {
     absl::string_view name = object.name;
@@ -99,9 +99,6 @@ absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const 
       RK_ASSIGN_OR_RETURN(content, criu::RearmExpiredTimers(content));
       if (!check_written_sizes) {
         RK_ASSIGN_OR_RETURN(content, criu::ForgetWrittenSizes(content));
-      }
-      if (!known_files.empty()) {
-        RK_ASSIGN_OR_RETURN(content, criu::ForgetBuildIds(content, known_files));
       }
     }
     RK_RETURN_IF_ERROR(WriteFile(absl::StrCat(directory, "/", name), content));
@@ -118,8 +115,7 @@ void RemoveDeadRestores(const std::string& runtime_directory) {
 absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& image,
                                                     const v1::JobManifest& manifest,
                                                     const std::string& runtime_directory, PagesWanted pages,
-                                                    std::atomic<uint64_t>* bytes_done,
-                                                    const std::set<std::string>& known_files) {
+                                                    std::atomic<uint64_t>* bytes_done) {
   RK_RETURN_IF_ERROR(MakeDirectories(runtime_directory));
   const Place place = PlaceOf(runtime_directory);
   RemoveLeftovers(runtime_directory, place);
@@ -133,14 +129,13 @@ absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& im
   }
   beginning = UniqueFd();
   ImageDirectory directory(std::move(temporary), std::move(lock));
-  RK_RETURN_IF_ERROR(directory.LayOut(image, manifest, pages, bytes_done, known_files));
+  RK_RETURN_IF_ERROR(directory.LayOut(image, manifest, pages, bytes_done));
   return directory;
 }
 
 absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::JobManifest& manifest,
-                                    PagesWanted pages_wanted, std::atomic<uint64_t>* bytes_done,
-                                    const std::set<std::string>& known_files) {
-  RK_RETURN_IF_ERROR(WriteCriuFiles(image, path(), false, known_files).status());
+                                    PagesWanted pages_wanted, std::atomic<uint64_t>* bytes_done) {
+  RK_RETURN_IF_ERROR(WriteCriuFiles(image, path(), false).status());
   RK_ASSIGN_OR_RETURN(std::string pstree, ReadCriuFile(image, "pstree.img"));
   RK_ASSIGN_OR_RETURN(tree_, criu::ParsePstree(pstree));
   RK_ASSIGN_OR_RETURN(std::vector<TaskMemory> tasks, ReadTaskMemories(image, manifest));
@@ -162,6 +157,14 @@ absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::J
         WriteFile(absl::StrCat(path(), "/", object.pagemap_file()), criu::SerializePagemap(task.kept)));
   }
   return absl::OkStatus();
+}
+
+absl::Status ImageDirectory::ForgetBuildIds(const std::set<std::string>& known_files) {
+  if (known_files.empty()) return absl::OkStatus();
+  const std::string files = absl::StrCat(path(), "/files.img");
+  RK_ASSIGN_OR_RETURN(std::string content, ReadFile(files));
+  RK_ASSIGN_OR_RETURN(content, criu::ForgetBuildIds(content, known_files));
+  return WriteFile(files, content);
 }
 
 std::string KeepRestoreLog(const std::string& runtime_directory, const std::string& folder) {

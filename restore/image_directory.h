@@ -25,12 +25,13 @@ enum class PagesWanted { kEager, kLazy };
 class ImageDirectory {
  public:
   // Lays out the image's small files and the pages that CRIU must have. `runtime_directory` is used when it
-  // is a tmpfs, else /dev/shm. Folders of restores that died are removed on the way. `known_files`: programs
-  // and libraries that CRIU need not compare with those of the image (file_identities.h).
+  // is a tmpfs, else /dev/shm. Folders of restores that died are removed on the way.
   static absl::StatusOr<ImageDirectory> Make(const store::ImageReader& image, const v1::JobManifest& manifest,
                                              const std::string& runtime_directory, PagesWanted pages,
-                                             std::atomic<uint64_t>* bytes_done,
-                                             const std::set<std::string>& known_files = {});
+                                             std::atomic<uint64_t>* bytes_done);
+  // CRIU need not compare these programs and libraries with those of the image (file_identities.h). Before it
+  // begins.
+  absl::Status ForgetBuildIds(const std::set<std::string>& known_files);
 
   const std::string& path() const { return directory_.path(); }
   const std::vector<criu::PstreeEntry>& tree() const { return tree_; }
@@ -40,8 +41,7 @@ class ImageDirectory {
   ImageDirectory(TemporaryDirectory directory, UniqueFd lock)
       : directory_(std::move(directory)), lock_(std::move(lock)) {}
   absl::Status LayOut(const store::ImageReader& image, const v1::JobManifest& manifest,
-                      PagesWanted pages_wanted, std::atomic<uint64_t>* bytes_done,
-                      const std::set<std::string>& known_files);
+                      PagesWanted pages_wanted, std::atomic<uint64_t>* bytes_done);
 
   TemporaryDirectory directory_;
   UniqueFd lock_;  // locked: its restore lives
@@ -54,14 +54,12 @@ class ImageDirectory {
 std::string KeepRestoreLog(const std::string& runtime_directory, const std::string& folder);
 
 // Writes every small file of the image into `directory`, as it was dumped; only its expired timers are armed
-// again, without `check_written_sizes` CRIU accepts that files which the job writes have grown, and it does
-// not look at the build IDs of `known_files`.
+// again, and without `check_written_sizes` CRIU accepts that files which the job writes have grown.
 struct BlobCount {
   uint32_t files = 0;
   uint64_t bytes = 0;
 };
 absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const std::string& directory,
-                                         bool check_written_sizes,
-                                         const std::set<std::string>& known_files = {});
+                                         bool check_written_sizes);
 
 }  // namespace rekindle::restore

@@ -46,12 +46,16 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   LazyImage& image() { return *image_; }
   bool running() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool complete() const ABSL_LOCKS_EXCLUDED(mutex_);  // it is served no more
+  // Until what it has before it runs is in place.
+  bool being_made() const { return !prefill_done_ && !ended_; }
 
   // Begins to listen for CRIU.
   void Start();
   // Writes what must be there before the job runs (`processes`: its tasks, by their PIDs in the image) and
   // puts in the recorded working set; with Fill::kEager, everything. How many pages came of the latter.
   absl::StatusOr<uint64_t> Prefill(const std::map<pid_t, UniqueFd>& processes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // It is not waited for any more: it runs now, or stands by.
+  void PrefillDone() { prefill_done_ = true; }
   // Loads the working set into the cache.
   void Prefetch();
   // All that is missing. ResourceExhausted: there is no room for it.
@@ -139,6 +143,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   PagerRecord::Loaded loaded_in_bulk_;
   std::atomic<uint64_t> loaded_by_faults_{0};  // bytes
   std::atomic<bool> recording_;
+  std::atomic<bool> prefill_done_{false};
   std::atomic<bool> ended_{false};
   std::atomic<bool> sandbox_ended_{false};
   std::atomic<int> events_in_work_{0};  // children that were read of may not be in tasks_ yet

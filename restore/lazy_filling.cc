@@ -292,11 +292,13 @@ void LazyClone::Prefetch() {
   const int64_t begin = MonotonicNanos();
   if (image_->Learned()) {
     // What is wrong is found again, and told, when it is put in.
-    auto set = pager_.PrefillOf(*image_);
-    if (!set.ok()) return;
-    if (*set != nullptr)
+    auto prefill = pager_.PrefillOf(image_);
+    if (!prefill.ok()) return;
+    if (prefill->set != nullptr) {
       return record_.Add("prefetch", "prefetch", begin,
-                         {{"pages", static_cast<int64_t>((*set)->bytes() / kPageSize)}});
+                         {{"pages", static_cast<int64_t>(prefill->set->bytes() / kPageSize)},
+                          {"loaded_in_one_piece", prefill->loaded ? 1 : 0}});
+    }
   }
   PagerRecord::Loaded loaded;
   std::vector<store::FrameId> frames;
@@ -323,7 +325,8 @@ absl::StatusOr<uint64_t> LazyClone::Prefill(const std::map<pid_t, UniqueFd>& pro
   WatchSockets(processes);
   int64_t begin = MonotonicNanos();
   RK_ASSIGN_OR_RETURN(auto memories, OpenMemories(processes));
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<const PrefillSet> set, pager_.PrefillOf(*image_));
+  RK_ASSIGN_OR_RETURN(LazyImage::PrefillMade prefill, pager_.PrefillOf(image_));
+  const std::shared_ptr<const PrefillSet> set = std::move(prefill.set);
   RK_RETURN_IF_ERROR(set == nullptr ? Write(memories) : WriteSet(*set, memories));
   record_.Add("restore", "pages that must be there", begin,
               {{"loaded_bytes", static_cast<int64_t>(loaded_in_bulk_.bytes)}});

@@ -1,12 +1,18 @@
 #include "restore/lazy_image.h"
 
 #include <algorithm>
+#include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
+#include "dedup_store/coding.h"
+#include "dedup_store/hashing.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/restore.h"
 #include "restore/task_memory.h"
@@ -16,8 +22,27 @@ namespace {
 
 // After so many the working set is taken for known.
 constexpr uint32_t kRecordings = 4;
+// More is not kept beside the image in one piece.
+constexpr uint64_t kMostKeptBytes = uint64_t{256} << 20;
+
+Sha256Digest DigestOf(const WorkingSet& set) {
+  const std::string bytes = set.Encode();
+  store::Sha256 sha;
+  sha.Update(bytes.data(), bytes.size());
+  return sha.Finish();
+}
 
 }  // namespace
+
+absl::StatusOr<bool> RemoveWorkingSet(store::Store& store, const std::string& image) {
+  bool any = false;
+  for (absl::string_view kind : {store::kWorkingSetPagesNote, store::kWorkingSetNote}) {
+    absl::Status removed = store.RemoveNote(image, kind);
+    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+    any |= removed.ok();
+  }
+  return any;
+}
 
 absl::StatusOr<std::shared_ptr<LazyImage>> LazyImage::Open(store::Store& store, const std::string& image) {
   auto opened = std::make_shared<LazyImage>();
@@ -81,13 +106,16 @@ bool LazyImage::Learned() const {
   return working_set_.recordings >= kRecordings;
 }
 
-absl::StatusOr<std::shared_ptr<const PrefillSet>> LazyImage::Prefill(FrameCache& cache, uint64_t most_bytes) {
+absl::StatusOr<LazyImage::PrefillMade> LazyImage::Prefill(store::Store& store, FrameCache& cache,
+                                                          uint64_t most_bytes) {
   absl::MutexLock one_makes_it(&prefill_mutex_);
   std::shared_ptr<const Pieces> pieces;
+  Sha256Digest working_set_digest;
   {
     absl::MutexLock lock(&mutex_);
-    if (prefill_ != nullptr || working_set_.recordings < kRecordings) return prefill_;
+    if (prefill_ != nullptr || working_set_.recordings < kRecordings) return PrefillMade{prefill_};
     pieces = pieces_;
+    working_set_digest = DigestOf(working_set_);
   }
   std::vector<PrefillSource> working_set, to_write;
   for (const Piece& piece : *pieces) {
@@ -103,12 +131,66 @@ absl::StatusOr<std::shared_ptr<const PrefillSet>> LazyImage::Prefill(FrameCache&
           {frame, written.run.page_in_frame, written.run.pages, written.pid, written.run.address, 0});
     }
   }
-  if (PrefillSet::BytesOf(working_set, to_write) > most_bytes) return std::shared_ptr<const PrefillSet>();
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<const PrefillSet> made,
-                      PrefillSet::Make(*reader_, cache, std::move(working_set), std::move(to_write)));
+  if (PrefillSet::BytesOf(working_set, to_write) > most_bytes) return PrefillMade();
+  PrefillMade done;
+  done.set = LoadKept(store, working_set_digest, working_set, to_write);
+  done.loaded = done.set != nullptr;
+  if (!done.loaded) {
+    RK_ASSIGN_OR_RETURN(done.set,
+                        PrefillSet::Make(*reader_, cache, std::move(working_set), std::move(to_write)));
+    done.made = true;
+  }
   absl::MutexLock lock(&mutex_);
-  if (pieces_ == pieces) prefill_ = made;
-  return made;
+  if (pieces_ == pieces) prefill_ = done.set;
+  return done;
+}
+
+Sha256Digest LazyImage::ImageDigest() const {
+  Sha256Digest digest{};
+  const std::string bytes = store::BytesOfHex(absl::StripPrefix(reader_->info().digest, "sha256:"));
+  memcpy(digest.data(), bytes.data(), std::min(bytes.size(), digest.size()));
+  return digest;
+}
+
+std::shared_ptr<const PrefillSet> LazyImage::LoadKept(store::Store& store,
+                                                      const Sha256Digest& working_set_digest,
+                                                      const std::vector<PrefillSource>& working_set,
+                                                      const std::vector<PrefillSource>& written) const {
+  auto note = store.OpenNote(reader_->info().digest, store::kWorkingSetPagesNote);
+  absl::Status status = note.status();
+  if (note.ok()) {
+    auto set = PrefillSet::Load(**note, ImageDigest(), working_set_digest, working_set, written);
+    if (set.ok()) return *std::move(set);
+    status = set.status();
+  }
+  // Of another working set: it will be replaced.
+  if (!absl::IsNotFound(status) && !absl::IsFailedPrecondition(status)) {
+    Log(LogLevel::kWarning, absl::StrCat("what image ", reader_->info().reference,
+                                         " needs before it runs is read from its packs: ", status.message()));
+  }
+  return nullptr;
+}
+
+absl::StatusOr<bool> LazyImage::KeepPrefill(store::Store& store, const std::shared_ptr<const PrefillSet>& set,
+                                            const std::function<bool()>& go_on) {
+  if (set->bytes() > kMostKeptBytes) return false;
+  Sha256Digest working_set_digest;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (forgotten_) return false;
+    working_set_digest = DigestOf(working_set_);
+  }
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> parts, set->Keep(ImageDigest(), working_set_digest, go_on));
+  const std::vector<absl::string_view> views(parts.begin(), parts.end());
+  absl::MutexLock one_keeps_it(&keep_mutex_);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (forgotten_) return false;
+  }
+  absl::Status kept = store.PutNote(reader_->info(), store::kWorkingSetPagesNote, views);
+  if (absl::IsNotFound(kept)) return false;  // the image was removed meanwhile
+  RK_RETURN_IF_ERROR(kept);
+  return true;
 }
 
 uint64_t LazyImage::prefill_bytes() const {
@@ -145,11 +227,17 @@ absl::Status LazyImage::Learn(store::Store& store, const std::vector<Touched>& t
 }
 
 bool LazyImage::ForgetWorkingSet() {
-  absl::MutexLock lock(&mutex_);
-  working_set_ = WorkingSet();
-  pieces_ = std::make_shared<const Pieces>();
-  prefill_.reset();
-  return !std::exchange(forgotten_, true);
+  bool first;
+  {
+    absl::MutexLock lock(&mutex_);
+    working_set_ = WorkingSet();
+    pieces_ = std::make_shared<const Pieces>();
+    prefill_.reset();
+    first = !std::exchange(forgotten_, true);
+  }
+  // Whoever is at keeping it has done so when this returns, or will not.
+  absl::MutexLock nobody_keeps_it(&keep_mutex_);
+  return first;
 }
 
 LazyImage::Recorded LazyImage::recorded() const {

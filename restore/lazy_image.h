@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,6 +21,9 @@
 #include "restore/working_set.h"
 
 namespace rekindle::restore {
+
+// Takes away all notes of the working set of the image with this digest. False: there were none.
+absl::StatusOr<bool> RemoveWorkingSet(store::Store& store, const std::string& image);
 
 class LazyImage {
  public:
@@ -51,10 +55,21 @@ class LazyImage {
   std::shared_ptr<const Pieces> working_set() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Is it known so well that nothing more need be recorded?
   bool Learned() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // What every copy gets before it runs; made by the first who asks, for whom others wait. Null: the working
-  // set is not yet known so well that it stays, or this would take more than `most_bytes`.
-  absl::StatusOr<std::shared_ptr<const PrefillSet>> Prefill(FrameCache& cache, uint64_t most_bytes)
+  // What every copy gets before it runs; made by the first who asks, for whom others wait: read as it was
+  // kept beside the image, or else from the packs. Null: the working set is not yet known so well that it
+  // stays, or this would take more than `most_bytes`.
+  struct PrefillMade {
+    std::shared_ptr<const PrefillSet> set;
+    bool loaded = false;  // it was read by this call, as it was kept
+    bool made = false;    // from the packs, by this call: it should be kept
+  };
+  absl::StatusOr<PrefillMade> Prefill(store::Store& store, FrameCache& cache, uint64_t most_bytes)
       ABSL_LOCKS_EXCLUDED(prefill_mutex_, mutex_);
+  // Keeps the set, which Prefill has made, with the image in the store (store::kWorkingSetPagesNote). False:
+  // it is too large for that, or the image or its working set has gone. `go_on`: see EncodePrefillNote.
+  absl::StatusOr<bool> KeepPrefill(store::Store& store, const std::shared_ptr<const PrefillSet>& set,
+                                   const std::function<bool()>& go_on)
+      ABSL_LOCKS_EXCLUDED(keep_mutex_, mutex_);
   // Of the one that is kept; 0: none is.
   uint64_t prefill_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
   void DropPrefill() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -68,7 +83,7 @@ class LazyImage {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The working set was dropped: what is recorded by copies that had it in place is kept no more.
   // False: that was said before.
-  bool ForgetWorkingSet() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool ForgetWorkingSet() ABSL_LOCKS_EXCLUDED(keep_mutex_, mutex_);
   struct Recorded {
     uint64_t pages = 0;       // that come while it runs
     uint32_t recordings = 0;  // 0: there is no working set
@@ -80,6 +95,11 @@ class LazyImage {
  private:
   static std::string ObjectOf(pid_t pid);
   Pieces PiecesOf(const WorkingSet& set) const;
+  Sha256Digest ImageDigest() const;
+  // Null: nothing was kept, or it can't be used.
+  std::shared_ptr<const PrefillSet> LoadKept(store::Store& store, const Sha256Digest& working_set_digest,
+                                             const std::vector<PrefillSource>& working_set,
+                                             const std::vector<PrefillSource>& written) const;
 
   std::unique_ptr<store::ImageReader> reader_;
   std::map<pid_t, std::shared_ptr<const TaskPages>> tasks_;
@@ -89,6 +109,7 @@ class LazyImage {
   WorkingSet working_set_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const PrefillSet> prefill_ ABSL_GUARDED_BY(mutex_);  // of pieces_
   absl::Mutex prefill_mutex_;                                          // held while it is made
+  absl::Mutex keep_mutex_;                                             // held while it is put into the store
   std::shared_ptr<const Pieces> pieces_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -30,11 +30,7 @@ using Json = nlohmann::json;
 
 // Images kept open beyond those in use: parsing one anew costs milliseconds.
 constexpr size_t kMostImages = 64;
-// Of the cache's size, what working sets may take in one piece each, beyond it.
-constexpr uint64_t kPrefillShare = 4;
-constexpr absl::Duration kTick = absl::Milliseconds(50);
 constexpr absl::Duration kSaveHotList = absl::Minutes(1);
-constexpr absl::Duration kLookWhetherStarting = absl::Milliseconds(10);
 
 // What the cache can ever be made to hold.
 uint64_t MachineMemory() {
@@ -83,6 +79,10 @@ class Client : public PagerSource {
       *answer = Json::parse(pager_.Stats(request.value("clones", true)));
       return absl::OkStatus();
     }
+    if (what == "expect") {
+      pager_.Expect(request.at("image"));
+      return absl::OkStatus();
+    }
     if (what == "forget") {
       RK_ASSIGN_OR_RETURN(bool dropped, pager_.DropWorkingSet(request.at("image")));
       *answer = {{"dropped", dropped}};
@@ -106,10 +106,14 @@ class Client : public PagerSource {
         return absl::InvalidArgumentError("each process needs its pidfd");
       std::map<pid_t, UniqueFd> processes;
       for (size_t i = 0; i < pids.size(); ++i) processes[pids[i]] = std::move(descriptors[i]);
-      RK_ASSIGN_OR_RETURN(uint64_t pages, clone->Prefill(processes));
+      absl::StatusOr<uint64_t> prefilled = clone->Prefill(processes);
+      clone->PrefillDone();
+      pager_.NoteStart();
+      RK_ASSIGN_OR_RETURN(uint64_t pages, std::move(prefilled));
       *answer = {
           {"pages", pages}, {"settled_bytes", clone->image().prefill_bytes()}, {"seconds", watch.seconds()}};
     } else if (what == "ready") {
+      pager_.NoteStart();
       clone->Ready(RecordingEnd::kReady);
     } else if (what == "fill") {
       clone->Ready(RecordingEnd::kEnded);
@@ -136,6 +140,7 @@ class Client : public PagerSource {
     options.timeline = request.value("timeline", false);
     if (descriptors.size() == 3) options.room = std::make_shared<const MemoryRoom>(std::move(descriptors[2]));
     const int64_t begin = MonotonicNanos();
+    pager_.NoteStart();
     RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyImage> image, pager_.OpenImage(request.at("image")));
     *answer = {{"pages", image->pages()}};
     auto clone = std::make_shared<LazyClone>(pager_, std::move(options), std::move(image),
@@ -312,32 +317,13 @@ void Pager::Work() {
   }
 }
 
-void Pager::FillInBackground() {
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kBackgroundNice);
-  while (!stop_) {
-    std::vector<std::shared_ptr<LazyClone>> clones;
-    {
-      absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(&filler_woken_), kTick);
-      filler_woken_ = false;
-      for (const auto& [id, clone] : clones_) clones.push_back(clone);
-    }
-    for (bool more = true; more && !stop_;) {
-      more = false;
-      for (const std::shared_ptr<LazyClone>& clone : clones) {
-        clone->Tick();
-        more |= clone->FillSome();
-      }
-    }
-  }
-}
-
 void Pager::Run() {
   for (size_t i = 0; i < std::max<size_t>(options_.threads, 2); ++i)
     threads_.emplace_back([this] { Work(); });
   threads_.emplace_back([this] { FillInBackground(); });
   threads_.emplace_back([this] { PrefetchInBackground(); });
   threads_.emplace_back([this] { WarmInBackground(); });
+  threads_.emplace_back([this] { KeepInBackground(); });
   absl::Time used = absl::Now(), saved = used;
   for (;;) {
     absl::SleepFor(kTick);
@@ -374,9 +360,20 @@ absl::StatusOr<std::shared_ptr<LazyImage>> Pager::OpenImage(const std::string& i
         std::rotate(place, place + 1, image_order_.end());
         return found->second;
       }
+      // Who expects it and who wants it come one after the other.
+      auto nobody_opens_it = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return being_opened_.count(image) == 0;
+      };
+      if (!nobody_opens_it()) {
+        mutex_.Await(absl::Condition(&nobody_opens_it));
+        continue;
+      }
+      being_opened_.insert(image);
     }
-    RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyImage> opened, LazyImage::Open(*store_, image));
+    absl::StatusOr<std::shared_ptr<LazyImage>> opening = LazyImage::Open(*store_, image);
     absl::MutexLock lock(&mutex_);
+    being_opened_.erase(image);
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyImage> opened, std::move(opening));
     if (dropped != working_sets_dropped_) continue;  // it may have one that has just been dropped
     auto [place, added] = images_.try_emplace(image, std::move(opened));
     const std::shared_ptr<LazyImage> kept = place->second;
@@ -392,9 +389,8 @@ absl::StatusOr<std::shared_ptr<LazyImage>> Pager::OpenImage(const std::string& i
 absl::StatusOr<bool> Pager::DropWorkingSet(const std::string& image) {
   bool dropped = false;
   do {
-    absl::Status removed = store_->RemoveNote(image, store::kWorkingSetNote);
-    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
-    dropped |= removed.ok();
+    RK_ASSIGN_OR_RETURN(bool removed, RemoveWorkingSet(*store_, image));
+    dropped |= removed;
     // Whoever had it may have put it back before it was told.
   } while (ForgetWorkingSet(image));
   return dropped;
@@ -421,41 +417,6 @@ bool Pager::ForgetWorkingSet(const std::string& image) {
   return anybody;
 }
 
-bool Pager::MayWarm() {
-  while (!stop_) {
-    std::vector<std::shared_ptr<LazyClone>> clones;
-    bool starting;
-    {
-      absl::MutexLock lock(&mutex_);
-      starting = !prefetches_.empty();
-      for (const auto& [id, clone] : clones_) clones.push_back(clone);
-    }
-    for (const std::shared_ptr<LazyClone>& clone : clones) starting |= !clone->running();
-    if (!starting) return true;
-    absl::SleepFor(kLookWhetherStarting);
-  }
-  return false;
-}
-
-void Pager::WarmInBackground() {
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kBackgroundNice);
-  auto open = [this](const std::string& image) -> absl::StatusOr<std::shared_ptr<const store::ImageReader>> {
-    RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyImage> opened, OpenImage(image));
-    const store::ImageReader* reader = &opened->reader();
-    return std::shared_ptr<const store::ImageReader>(std::move(opened), reader);
-  };
-  warmer_->Warm(open, [this] { return MayWarm(); });
-}
-
-void Pager::SaveHotList() {
-  std::vector<std::string> images;
-  {
-    absl::MutexLock lock(&mutex_);
-    images.assign(image_order_.rbegin(), image_order_.rend());
-  }
-  warmer_->Save(images);
-}
-
 void Pager::AddClone(std::shared_ptr<LazyClone> clone) {
   absl::MutexLock lock(&mutex_);
   ++clones_served_;
@@ -476,45 +437,6 @@ absl::StatusOr<std::shared_ptr<LazyClone>> Pager::FindClone(const std::string& i
   auto found = clones_.find(id);
   if (found != clones_.end()) return found->second;
   return absl::NotFoundError(absl::StrCat("the pager serves no sandbox ", id));
-}
-
-absl::StatusOr<std::shared_ptr<const PrefillSet>> Pager::PrefillOf(LazyImage& image) {
-  const uint64_t most = cache_->Stats().budget_bytes / kPrefillShare;
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<const PrefillSet> set, image.Prefill(*cache_, most));
-  std::vector<std::shared_ptr<LazyImage>> others;  // least recently used first
-  uint64_t bytes = image.prefill_bytes();
-  {
-    absl::MutexLock lock(&mutex_);
-    for (const std::string& digest : image_order_) {
-      const std::shared_ptr<LazyImage>& other = images_.at(digest);
-      if (other.get() != &image) others.push_back(other);
-    }
-  }
-  for (const std::shared_ptr<LazyImage>& other : others) bytes += other->prefill_bytes();
-  for (size_t i = 0; i < others.size() && bytes > most; ++i) {
-    bytes -= others[i]->prefill_bytes();
-    others[i]->DropPrefill();
-  }
-  return set;
-}
-
-void Pager::PrefetchFor(std::shared_ptr<LazyClone> clone) {
-  absl::MutexLock lock(&mutex_);
-  prefetches_.push_back(std::move(clone));
-}
-
-void Pager::PrefetchInBackground() {
-  for (;;) {
-    std::shared_ptr<LazyClone> clone;
-    {
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &Pager::HasPrefetches));
-      if (stop_) return;
-      clone = std::move(prefetches_.front());
-      prefetches_.pop_front();
-    }
-    clone->Prefetch();
-  }
 }
 
 void Pager::Defer(std::function<void()> work) { deferred_->Add(std::move(work)); }
@@ -543,6 +465,7 @@ std::string Pager::Stats(bool with_clones) {
     for (const auto& [id, clone] : clones_) clones.push_back(clone);
     json["clones_served"] = clones_served_;
     json["images"] = images_.size();
+    json["prefill"] = {{"loaded", sets_loaded_}, {"made", sets_made_}, {"kept", sets_kept_}};
   }
   json["serving"] = clones.size();
   json["clones"] = Json::array();

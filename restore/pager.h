@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/unique_fd.h"
 #include "dedup_store/store.h"
@@ -79,9 +81,14 @@ class Pager {
   void Defer(std::function<void()> work);
   // Loads its working set into the cache, while CRIU makes its processes.
   void PrefetchFor(std::shared_ptr<LazyClone> clone) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A copy of the image with this digest will be attached soon: the same ahead of that.
+  void Expect(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Somebody waits for a copy: what nobody waits for begins only a while after the last such call.
+  void NoteStart() ABSL_LOCKS_EXCLUDED(mutex_);
   FrameCache& cache() { return *cache_; }
-  // As LazyImage::Prefill, within a share of the cache's size for all images.
-  absl::StatusOr<std::shared_ptr<const PrefillSet>> PrefillOf(LazyImage& image) ABSL_LOCKS_EXCLUDED(mutex_);
+  // As LazyImage::Prefill, within a share of the cache's size for all images; what was made is kept later.
+  absl::StatusOr<LazyImage::PrefillMade> PrefillOf(const std::shared_ptr<LazyImage>& image)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   store::Store& store() { return *store_; }
   // JSON; `clones`: with numbers of each.
   std::string Stats(bool clones) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -89,18 +96,24 @@ class Pager {
   absl::StatusOr<bool> DropWorkingSet(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  static constexpr absl::Duration kTick = absl::Milliseconds(50);
+
   Pager() = default;
   void Work();
   void FillInBackground();
   void PrefetchInBackground();
   void WarmInBackground();
-  // Waits while copies are being started. False: the pager is about to end.
+  void KeepInBackground();
   uint64_t HugeBytes() ABSL_LOCKS_EXCLUDED(huge_mutex_);
-  bool MayWarm() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits while copies are being started, and until nobody has waited for one for so long. False: the pager
+  // is about to end.
+  bool WaitForQuiet(absl::Duration quiet) ABSL_LOCKS_EXCLUDED(mutex_);
+  uint64_t MostPrefillBytes() const;
   void SaveHotList() ABSL_LOCKS_EXCLUDED(mutex_);
   // False: nobody here had it.
   bool ForgetWorkingSet(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasPrefetches() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !prefetches_.empty() || stop_; }
+  bool HasSetsToKeep() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !to_keep_.empty() || stop_; }
 
   PagerOptions options_;
   std::unique_ptr<store::Store> store_;
@@ -121,7 +134,21 @@ class Pager {
   std::map<std::string, std::shared_ptr<LazyClone>> clones_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<LazyImage>> images_ ABSL_GUARDED_BY(mutex_);  // by digest
   std::vector<std::string> image_order_ ABSL_GUARDED_BY(mutex_);  // least recently used first
-  std::deque<std::shared_ptr<LazyClone>> prefetches_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> being_opened_ ABSL_GUARDED_BY(mutex_);    // images, by digest
+  struct Prefetched {
+    std::shared_ptr<LazyClone> clone;  // null: `image` is expected
+    std::string image;
+  };
+  std::deque<Prefetched> prefetches_ ABSL_GUARDED_BY(mutex_);
+  struct SetToKeep {
+    std::shared_ptr<LazyImage> image;
+    std::shared_ptr<const PrefillSet> set;
+  };
+  std::deque<SetToKeep> to_keep_ ABSL_GUARDED_BY(mutex_);
+  absl::Time last_start_ ABSL_GUARDED_BY(mutex_) = absl::Now();
+  // Of sets: read as they were kept, made from packs, kept.
+  uint64_t sets_loaded_ ABSL_GUARDED_BY(mutex_) = 0, sets_made_ ABSL_GUARDED_BY(mutex_) = 0,
+                        sets_kept_ ABSL_GUARDED_BY(mutex_) = 0;
   bool filler_woken_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t clones_served_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t working_sets_dropped_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -105,6 +105,10 @@ absl::StatusOr<uint64_t> PagerClient::Attach(const AttachOptions& options, int l
   return Json::parse(answer.bytes).value("pages", uint64_t{0});
 }
 
+absl::Status PagerClient::Expect(const std::string& image) {
+  return Ask(Json{{"do", "expect"}, {"image", image}}.dump()).status();
+}
+
 absl::StatusOr<PagerClient::Prefilled> PagerClient::Prefill(const std::string& clone,
                                                             const std::vector<pid_t>& pids,
                                                             const std::vector<UniqueFd>& processes) {

@@ -44,6 +44,8 @@ class PagerClient {
     bool timeline = false;      // keep one: see Timeline()
   };
   absl::StatusOr<uint64_t> Attach(const AttachOptions& options, int listener, int keeper, int memory_group);
+  // A copy of the image with this digest will be attached soon, maybe over another connection.
+  absl::Status Expect(const std::string& image);
   struct Prefilled {
     uint64_t pages = 0;
     // That each copy of the image gets before it runs; 0: not known for good yet, or too much to be kept.

@@ -28,7 +28,12 @@ uint64_t PagesOf(absl::Span<const PrefillSource> sources) {
   return pages;
 }
 
-// Lays the sources out from `memory` on, and returns the end.
+std::vector<PrefillPlace> PlacesOf(const std::vector<PrefillSet::Piece>& pieces) {
+  return {pieces.begin(), pieces.end()};
+}
+
+// Lays the sources out from `memory` on, and returns the end. `copies`, which may be null: what is to be
+// copied there.
 std::byte* LayOut(std::vector<PrefillSource>& sources, std::byte* memory, CopiesByFrame* copies,
                   std::vector<PrefillSet::Piece>* pieces) {
   std::sort(sources.begin(), sources.end(), [](const PrefillSource& a, const PrefillSource& b) {
@@ -41,10 +46,10 @@ std::byte* LayOut(std::vector<PrefillSource>& sources, std::byte* memory, Copies
         (source.number == 0 || last->number + last->pages == source.number)) {
       last->pages += source.pages;
     } else {
-      pieces->push_back({source.pid, source.address, source.number, source.pages, memory});
+      pieces->push_back({{source.pid, source.address, source.number, source.pages}, memory});
     }
     // Fresh memory is zeros.
-    if (!(source.frame == store::FrameId())) {
+    if (copies != nullptr && !(source.frame == store::FrameId())) {
       (*copies)[source.frame].push_back({source.page_in_frame, source.pages, memory});
     }
     memory += size_t{source.pages} * kPageSize;
@@ -59,17 +64,21 @@ uint64_t PrefillSet::BytesOf(absl::Span<const PrefillSource> working_set,
   return (PagesOf(working_set) + PagesOf(written)) * kPageSize;
 }
 
-absl::StatusOr<std::shared_ptr<const PrefillSet>> PrefillSet::Make(const store::ImageReader& image,
-                                                                   FrameCache& cache,
-                                                                   std::vector<PrefillSource> working_set,
-                                                                   std::vector<PrefillSource> written) {
-  const uint64_t bytes = std::max(BytesOf(working_set, written), kPageSize);
+absl::StatusOr<std::shared_ptr<PrefillSet>> PrefillSet::Allocate(uint64_t used) {
+  const uint64_t bytes = std::max(used, kPageSize);
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     return ErrnoStatus(errno, absl::StrCat("getting ", bytes, " bytes of memory for a working set"));
   }
   (void)::madvise(memory, bytes, MADV_HUGEPAGE);
-  std::shared_ptr<PrefillSet> made(new PrefillSet(static_cast<std::byte*>(memory), bytes));
+  return std::shared_ptr<PrefillSet>(new PrefillSet(static_cast<std::byte*>(memory), bytes, used));
+}
+
+absl::StatusOr<std::shared_ptr<const PrefillSet>> PrefillSet::Make(const store::ImageReader& image,
+                                                                   FrameCache& cache,
+                                                                   std::vector<PrefillSource> working_set,
+                                                                   std::vector<PrefillSource> written) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<PrefillSet> made, Allocate(BytesOf(working_set, written)));
   CopiesByFrame copies;
   std::byte* end = LayOut(working_set, made->memory_, &copies, &made->working_set_);
   LayOut(written, end, &copies, &made->written_);
@@ -83,6 +92,34 @@ absl::StatusOr<std::shared_ptr<const PrefillSet>> PrefillSet::Make(const store::
     return absl::OkStatus();
   }));
   return made;
+}
+
+PrefillNoteHead PrefillSet::Head(const Sha256Digest& image, const Sha256Digest& working_set_digest) const {
+  PrefillNoteHead head;
+  head.image = image;
+  head.working_set = working_set_digest;
+  head.recorded = PlacesOf(working_set_);
+  head.written = PlacesOf(written_);
+  return head;
+}
+
+absl::StatusOr<std::shared_ptr<const PrefillSet>> PrefillSet::Load(const store::NoteReader& note,
+                                                                   const Sha256Digest& image,
+                                                                   const Sha256Digest& working_set_digest,
+                                                                   std::vector<PrefillSource> working_set,
+                                                                   std::vector<PrefillSource> written) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<PrefillSet> made, Allocate(BytesOf(working_set, written)));
+  std::byte* end = LayOut(working_set, made->memory_, nullptr, &made->working_set_);
+  LayOut(written, end, nullptr, &made->written_);
+  RK_RETURN_IF_ERROR(
+      LoadPrefillNote(note, made->Head(image, working_set_digest), {made->memory_, made->used_}));
+  return made;
+}
+
+absl::StatusOr<std::vector<std::string>> PrefillSet::Keep(const Sha256Digest& image,
+                                                          const Sha256Digest& working_set_digest,
+                                                          const std::function<bool()>& go_on) const {
+  return EncodePrefillNote(Head(image, working_set_digest), {memory_, used_}, go_on);
 }
 
 PrefillSet::~PrefillSet() { ::munmap(memory_, bytes_); }

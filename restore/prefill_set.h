@@ -8,13 +8,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "dedup_store/store.h"
 #include "restore/frame_cache.h"
+#include "restore/prefill_note.h"
 
 namespace rekindle::restore {
 
@@ -32,10 +35,7 @@ struct PrefillSource {
 class PrefillSet {
  public:
   // Neighbouring pages of one task.
-  struct Piece {
-    pid_t pid = 0;
-    uint64_t address = 0, number = 0;
-    uint64_t pages = 0;
+  struct Piece : PrefillPlace {
     const std::byte* bytes = nullptr;
   };
 
@@ -47,6 +47,17 @@ class PrefillSet {
                                                                 FrameCache& cache,
                                                                 std::vector<PrefillSource> working_set,
                                                                 std::vector<PrefillSource> written);
+  // The same from what Keep gave before, without a frame being read. `image` and `working_set`: digests.
+  // FailedPrecondition: that was of something else. DataLoss: it is damaged.
+  static absl::StatusOr<std::shared_ptr<const PrefillSet>> Load(const store::NoteReader& note,
+                                                                const Sha256Digest& image,
+                                                                const Sha256Digest& working_set_digest,
+                                                                std::vector<PrefillSource> working_set,
+                                                                std::vector<PrefillSource> written);
+  // The parts of a note for Load: see EncodePrefillNote.
+  absl::StatusOr<std::vector<std::string>> Keep(const Sha256Digest& image,
+                                                const Sha256Digest& working_set_digest,
+                                                const std::function<bool()>& go_on) const;
   ~PrefillSet();
   PrefillSet(const PrefillSet&) = delete;
   PrefillSet& operator=(const PrefillSet&) = delete;
@@ -56,10 +67,14 @@ class PrefillSet {
   uint64_t bytes() const { return bytes_; }
 
  private:
-  PrefillSet(std::byte* memory, uint64_t bytes) : memory_(memory), bytes_(bytes) {}
+  PrefillSet(std::byte* memory, uint64_t bytes, uint64_t used)
+      : memory_(memory), bytes_(bytes), used_(used) {}
+  static absl::StatusOr<std::shared_ptr<PrefillSet>> Allocate(uint64_t bytes);
+  PrefillNoteHead Head(const Sha256Digest& image, const Sha256Digest& working_set_digest) const;
 
   std::byte* const memory_;
   const uint64_t bytes_;
+  const uint64_t used_;  // of these, by pages
   std::vector<Piece> working_set_, written_;
 };
 

@@ -128,6 +128,40 @@ TEST_F(PrefillSetTest, ManyOfAllFrames) {
   EXPECT_EQ(found, pages.size());
 }
 
+TEST_F(PrefillSetTest, WhatWasKeptIsLoadedWithoutTheCache) {
+  std::vector<PrefillSource> sources, written;
+  for (size_t page = 0; page < 250; page += 3) sources.push_back(SourceOf(page));
+  for (size_t page = 251; page < 300; ++page) written.push_back(SourceOf(page));
+  for (PrefillSource& source : written) source.number = 0;
+  auto set = PrefillSet::Make(*reader_, *cache_, sources, written);
+  RK_ASSERT_OK(set);
+  Sha256Digest image, working_set;
+  image.fill(1);
+  working_set.fill(2);
+  auto parts = (*set)->Keep(image, working_set, [] { return true; });
+  RK_ASSERT_OK(parts);
+  const std::vector<absl::string_view> views(parts->begin(), parts->end());
+  RK_ASSERT_OK(store_->PutNote(reader_->info(), store::kWorkingSetPagesNote, views));
+  auto note = store_->OpenNote(reader_->info().digest, store::kWorkingSetPagesNote);
+  RK_ASSERT_OK(note);
+  const uint64_t uses = cache_->Stats().hits + cache_->Stats().misses;
+  auto loaded = PrefillSet::Load(**note, image, working_set, sources, written);
+  RK_ASSERT_OK(loaded);
+  EXPECT_EQ(cache_->Stats().hits + cache_->Stats().misses, uses);
+  EXPECT_EQ((*loaded)->bytes(), (*set)->bytes());
+  ASSERT_EQ((*loaded)->working_set().size(), (*set)->working_set().size());
+  ASSERT_EQ((*loaded)->written().size(), 1u);
+  for (size_t i = 0; i < (*set)->working_set().size(); ++i) {
+    const PrefillSet::Piece& piece = (*loaded)->working_set()[i];
+    EXPECT_TRUE(static_cast<const PrefillPlace&>(piece) == (*set)->working_set()[i]);
+    EXPECT_TRUE(Has(piece)) << i;
+  }
+  EXPECT_TRUE(Has((*loaded)->written()[0]));
+  sources.pop_back();
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(PrefillSet::Load(**note, image, working_set, sources, written).status()));
+}
+
 TEST_F(PrefillSetTest, NothingIsNoError) {
   auto set = PrefillSet::Make(*reader_, *cache_, {}, {});
   RK_ASSERT_OK(set);

@@ -16,6 +16,11 @@
 #include "restore/sandbox_protocol.h"
 
 namespace rekindle::restore {
+namespace {
+
+constexpr absl::Duration kBeforeFirstRefill = absl::Milliseconds(200);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<SandboxPool>> SandboxPool::Start(const std::string& directory,
                                                                 const criu::Installation& criu, size_t size) {
@@ -61,6 +66,7 @@ absl::StatusOr<ReadySandbox> SandboxPool::MakeWith(const SandboxKind& kind,
 absl::StatusOr<ReadySandbox> SandboxPool::Take(const SandboxKind& kind) {
   {
     absl::MutexLock lock(&mutex_);
+    asked_for_.insert(kind);
     std::deque<ReadySandbox>& ready = ready_[kind];
     failing_ = false;
     if (!ready.empty()) {
@@ -72,25 +78,43 @@ absl::StatusOr<ReadySandbox> SandboxPool::Take(const SandboxKind& kind) {
   return MakeWith(kind, {});
 }
 
-bool SandboxPool::HasWork() const {
-  if (stop_) return true;
-  if (failing_) return false;
-  for (const auto& [kind, ready] : ready_) {
-    if (ready.size() < size_) return true;
+absl::Status SandboxPool::Expect(const SandboxKind& kind) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (size_ == 0 || !ready_[kind].empty()) return absl::OkStatus();
   }
-  return false;
+  RK_ASSIGN_OR_RETURN(ReadySandbox made, MakeWith(kind, {}));
+  made.made_ahead = true;
+  absl::MutexLock lock(&mutex_);
+  ready_[kind].push_back(std::move(made));
+  return absl::OkStatus();
 }
 
+const SandboxKind* SandboxPool::Lacking() const {
+  for (const SandboxKind& kind : asked_for_) {
+    auto ready = ready_.find(kind);
+    if (ready == ready_.end() || ready->second.size() < size_) return &kind;
+  }
+  return nullptr;
+}
+
+bool SandboxPool::HasWork() const { return stop_ || (!failing_ && Lacking() != nullptr); }
+
 void SandboxPool::Refill() {
+  {
+    // The first one that anybody asked for is being used now, and nothing is in memory yet: what is made
+    // ahead would only hold it up.
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &SandboxPool::HasWork));
+    mutex_.AwaitWithTimeout(absl::Condition(this, &SandboxPool::Stopped), kBeforeFirstRefill);
+  }
   for (;;) {
     SandboxKind kind;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(this, &SandboxPool::HasWork));
       if (stop_) return;
-      for (const auto& [wanted, ready] : ready_) {
-        if (ready.size() < size_) kind = wanted;
-      }
+      kind = *Lacking();
     }
     absl::StatusOr<ReadySandbox> made = MakeWith(kind, {});
     absl::MutexLock lock(&mutex_);

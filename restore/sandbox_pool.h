@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -52,6 +53,8 @@ class SandboxPool {
   ~SandboxPool();
 
   absl::StatusOr<ReadySandbox> Take(const SandboxKind& kind) ABSL_LOCKS_EXCLUDED(mutex_);
+  // One of this kind will be taken soon: it is made now, unless one is ready or none are kept.
+  absl::Status Expect(const SandboxKind& kind) ABSL_LOCKS_EXCLUDED(mutex_);
   // A sandbox whose CRIU gets more descriptors: (ours, number in CRIU).
   absl::StatusOr<ReadySandbox> MakeWith(const SandboxKind& kind,
                                         const std::vector<std::pair<int, int>>& descriptors);
@@ -60,7 +63,10 @@ class SandboxPool {
   SandboxPool(std::string directory, criu::Installation criu, size_t size)
       : directory_(std::move(directory)), criu_(std::move(criu)), size_(size) {}
   void Refill() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of those asked for, one of which there are too few; null: there is none.
+  const SandboxKind* Lacking() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Stopped() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_; }
 
   const std::string directory_;
   const criu::Installation criu_;
@@ -69,8 +75,8 @@ class SandboxPool {
   UniqueFd null_;
 
   absl::Mutex mutex_;
-  std::map<SandboxKind, std::deque<ReadySandbox>> ready_
-      ABSL_GUARDED_BY(mutex_);  // an entry for each kind asked for
+  std::map<SandboxKind, std::deque<ReadySandbox>> ready_ ABSL_GUARDED_BY(mutex_);
+  std::set<SandboxKind> asked_for_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool failing_ ABSL_GUARDED_BY(mutex_) =
       false;  // the last one could not be made: nobody tries ahead of time

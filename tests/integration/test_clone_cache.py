@@ -1,4 +1,4 @@
-"""What is kept for clones: working sets beside images, frames in the pager's memory, and the list of these."""
+"""What is kept for clones: working sets and their pages beside images, frames in the pager's memory, the list of these."""
 
 import os
 import time
@@ -46,6 +46,11 @@ class CacheTest(CloneTest):
 
     def memory(self):
         return self.succeed("stats")["memory"]
+
+    def end_pager(self):
+        """The daemon and the pager end in order."""
+        self.daemon.stop()
+        waiting.until(lambda: not self.pagers(), "the pager's end", 60)
 
     def told(self, *arguments):
         """What people see."""
@@ -161,12 +166,100 @@ class MemoryTierTest(CacheTest):
         self.wake_all()
 
 
-class WarmingTest(CacheTest):
-    def end_pager(self):
-        """The daemon and the pager end in order."""
-        self.daemon.stop()
-        waiting.until(lambda: not self.pagers(), "the pager's end", 60)
+class KeptPagesTest(CacheTest):
+    """What a copy has before it runs, kept in one piece beside the image."""
 
+    def setUp(self):
+        super().setUp()
+        # Until it is known for good; then one more copy, whose pager keeps it.
+        for number in range(4):
+            self.sleeper(f"learning-{number}", "--record-ms", "1", "--fill", "never")
+            self.wait_for_recordings(number + 1)
+        self.sleeper("first", "--fill", "never")
+        self.wait_until_kept()
+        self.wake_all()
+        digest = self.succeed("inspect", self.juggler.reference)["image"]["digest"]
+        self.note = os.path.join(self.store, "notes", digest.split(":")[1] + ".working-set-pages")
+
+    def wait_until_kept(self):
+        waiting.until(lambda: self.pager_stats()["prefill"]["kept"] == 1, "the pages kept")
+
+    def restart_all(self):
+        self.end_pager()
+        self.restart_daemon()
+
+    def pager_log(self):
+        with open(os.path.join(self.runtime, "pager.log"), encoding="utf-8") as file:
+            return file.read()
+
+    def damage(self, position):
+        with open(self.note, "r+b") as file:
+            file.seek(position)
+            byte = file.read(1)[0]
+            file.seek(position)
+            file.write(bytes([byte ^ 0x20]))
+
+    def test_the_next_pager_reads_them_and_no_frames(self):
+        self.assertEqual(os.stat(self.note).st_mode & 0o777, 0o600)
+        self.assert_store_whole([self.juggler.reference])
+        self.restart_all()
+        started = self.sleeper("second", "--fill", "never")
+        self.assertGreater(started["prefilled_pages"], 0)
+        self.assertEqual(self.pager_stats()["prefill"], {"loaded": 1, "made": 0, "kept": 0})
+        self.sleeper("third", "--fill", "never")
+        self.assertEqual(self.pager_stats()["prefill"], {"loaded": 1, "made": 0, "kept": 0})
+        self.wake_all()
+        self.assertNotIn("read from its packs", self.pager_log())
+
+    def test_damaged_ones_are_not_used_and_made_again(self):
+        size = os.path.getsize(self.note)
+        for turn, position in enumerate((200, size // 2, size - 1), start=1):
+            self.end_pager()
+            self.damage(position)
+            self.restart_daemon()
+            self.sleeper(f"turn-{turn}", "--fill", "never")
+            stats = self.pager_stats()["prefill"]
+            self.assertEqual((stats["loaded"], stats["made"]), (0, 1), position)
+            self.assertEqual(self.pager_log().count("is read from its packs"), turn)
+            self.wait_until_kept()
+            self.wake_all()
+            self.assert_store_whole([self.juggler.reference])
+
+    def test_cut_off_ones_are_not_used_and_reported(self):
+        self.end_pager()
+        os.truncate(self.note, os.path.getsize(self.note) - 1)
+        alone = self.make_cli(store=self.store)
+        self.assertNotEqual(alone.run("fsck").code, 0)
+        self.restart_daemon()
+        self.sleeper("second", "--fill", "never")
+        self.assertEqual(self.pager_stats()["prefill"]["made"], 1)
+        self.wait_until_kept()
+        self.wake_all()
+        self.assert_store_whole([self.juggler.reference])
+
+    def test_they_go_with_the_working_set(self):
+        self.assertTrue(self.succeed("working-set", "drop", self.juggler.reference)["dropped"])
+        self.assertFalse(os.path.exists(self.note))
+        started = self.sleeper("second", "--fill", "never", "--record-ms", "1")
+        self.assertEqual(started.get("prefilled_pages", 0), 0)
+        self.wake_all()
+
+    def test_they_go_with_the_working_set_without_a_pager_too(self):
+        self.end_pager()
+        alone = self.make_cli(store=self.store)
+        self.assertTrue(self.succeed("working-set", "drop", self.juggler.reference, cli=alone)["dropped"])
+        self.assertFalse(os.path.exists(self.note))
+
+    def test_they_go_with_the_image(self):
+        before = self.succeed("stats")["metadata_bytes"]
+        size = os.path.getsize(self.note)
+        self.succeed("rm", self.juggler.reference)
+        self.assertFalse(os.path.exists(self.note))
+        self.assertLessEqual(self.succeed("stats")["metadata_bytes"], before - size)
+        self.assert_store_whole([])
+
+
+class WarmingTest(CacheTest):
     def test_a_new_pager_has_what_was_used_often(self):
         for name in ("first", "second"):
             self.sleeper(name, "--fill", "eager", "--record-ms", "1")
