@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -94,9 +95,10 @@ absl::Status SendPacket(int socket, absl::string_view bytes, absl::Span<const in
 }
 
 absl::StatusOr<std::optional<Packet>> ReceivePacket(int socket, int flags) {
+  // Kept, and not cleared: packets are short, as a rule.
+  static thread_local const std::unique_ptr<char[]> buffer(new char[kMaxPacketBytes]);
   Packet packet;
-  packet.bytes.resize(kMaxPacketBytes);
-  iovec part{packet.bytes.data(), packet.bytes.size()};
+  iovec part{buffer.get(), kMaxPacketBytes};
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxPacketDescriptors * sizeof(int))];
   msghdr message{};
   message.msg_iov = &part;
@@ -124,7 +126,7 @@ absl::StatusOr<std::optional<Packet>> ReceivePacket(int socket, int flags) {
     return absl::ResourceExhaustedError(
         "a packet came incomplete: this process has too many descriptors open, or the packet is too large");
   }
-  packet.bytes.resize(static_cast<size_t>(n));
+  packet.bytes.assign(buffer.get(), static_cast<size_t>(n));
   return packet;
 }
 

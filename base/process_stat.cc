@@ -7,12 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
+#include "base/status.h"
 
 namespace rekindle {
 
 absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
   absl::StatusOr<std::string> line = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
-  if (pid <= 0 || !line.ok()) return absl::NotFoundError(absl::StrCat("there is no process ", pid));
+  if (pid <= 0 || absl::IsNotFound(line.status())) {
+    return absl::NotFoundError(absl::StrCat("there is no process ", pid));
+  }
+  RK_RETURN_IF_ERROR(line.status());
   // The name in parentheses may hold anything, parentheses too: the fields begin after the last one.
   size_t name_begin = line->find('('), name_end = line->rfind(')');
   auto unknown = [&] {

@@ -28,7 +28,7 @@ struct ProcessStat {
   }
 };
 
-// Of a process or a thread. NotFound when there is none.
+// Of a process or a thread. NotFound when there is none; other errors say nothing of that.
 absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid);
 
 // All there are at the moment, threads not included.

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "base/test_descriptors.h"
+
 namespace rekindle {
 namespace {
 
@@ -43,6 +45,11 @@ TEST(ProcessStat, AZombieWithAnAwkwardNameIsReadAndIsEnding) {
   ::waitpid(child, nullptr, 0);
   EXPECT_EQ(ReadProcessStat(child).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(CommandLineOf(child), "");
+}
+
+TEST(ProcessStat, WhoCannotBeLookedAtIsNotSaidToBeGone) {
+  const FewDescriptorsLeft none;
+  EXPECT_EQ(ReadProcessStat(::getpid()).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 }  // namespace

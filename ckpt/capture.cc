@@ -24,6 +24,7 @@
 #include "ckpt/frozen_dump.h"
 #include "ckpt/gpu_record.h"
 #include "ckpt/job_inspection.h"
+#include "ckpt/job_namespaces.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
 #include "criu/image_files.h"
@@ -51,6 +52,8 @@ class CaptureRun {
     RK_RETURN_IF_ERROR(RecoverInterruptedCaptures(options_.runtime_directory).status());
     RK_ASSIGN_OR_RETURN(machine_, ThisMachine());
     RK_ASSIGN_OR_RETURN(job_, InspectJob(options_.pid, options_.caller, options_.caller_pid));
+    RK_ASSIGN_OR_RETURN(namespaces_, JobNamespaces::Of(options_.pid));
+    if (namespaces_.entered()) RK_RETURN_IF_ERROR(CheckMemoryIsThere(job_));
     RK_RETURN_IF_ERROR(FindGpuUsers());
     RK_ASSIGN_OR_RETURN(dump_gate_, FindDumpGate());
     RK_RETURN_IF_ERROR(OpenImage());
@@ -78,7 +81,7 @@ class CaptureRun {
     criu::DumpOptions dump = DumpOptions();
     dump_arguments_ = criu::DumpArguments(dump);
     uint64_t expected = MemoryBytes();
-    auto frozen = RunFrozenDump(criu_, dump, arena_.get(), cancel_,
+    auto frozen = RunFrozenDump(criu_, dump, namespaces_, arena_.get(), cancel_,
                                 [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); });
     if (!frozen.ok()) return KeepLogs(frozen.status());
     // At once, before anything is hashed or written. A tree that is to end stays stopped, and the driver
@@ -136,7 +139,7 @@ class CaptureRun {
   }
 
  private:
-  // The processes in the image; they need not be those that the inspection saw.
+  // The processes in the image, with their numbers in it; they need not be those that the inspection saw.
   absl::Status ReadFrozenTree() {
     auto content = frozen_.image.files.find("pstree.img");
     if (content == frozen_.image.files.end())
@@ -144,17 +147,17 @@ class CaptureRun {
           absl::StrCat("capturing process ", options_.pid, ": CRIU sent no pstree.img"));
     RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(content->second));
     std::map<pid_t, const ProcessInfo*> seen;
-    for (const ProcessInfo& process : job_.processes) seen[process.pid] = &process;
+    for (const ProcessInfo& process : job_.processes) seen[namespaces_.Inside(process.pid)] = &process;
     for (const criu::PstreeEntry& entry : tree) {
       auto it = seen.find(entry.pid);
       ProcessInfo process;
       if (it != seen.end()) {
         process = *it->second;
       } else {
-        process.pid = entry.pid;
-        process.parent = entry.ppid;
-        process.command = CommandLineOf(entry.pid);
+        process.command = CommandLineOf(namespaces_.Outside(entry.pid).value_or(0));
       }
+      process.pid = entry.pid;
+      process.parent = entry.ppid;
       process.threads = static_cast<uint32_t>(entry.threads.size());
       frozen_tree_.push_back(std::move(process));
     }
@@ -265,7 +268,7 @@ class CaptureRun {
 
   criu::DumpOptions DumpOptions() const {
     criu::DumpOptions dump;
-    dump.pid = options_.pid;
+    dump.pid = namespaces_.Inside(options_.pid);
     dump.images_directory = session_->work_directory();
     dump.work_directory = session_->work_directory();
     dump.after = options_.stop ? criu::AfterDump::kLeaveStopped : criu::AfterDump::kLeaveRunning;
@@ -288,7 +291,7 @@ class CaptureRun {
     const ProcessInfo& root = job_.processes[0];
     v1::JobManifest manifest;
     manifest.set_format(kManifestFormat);
-    manifest.set_root_pid(root.pid);
+    manifest.set_root_pid(frozen_tree_[0].pid);
     manifest.set_uid(root.uid);
     manifest.set_command(root.command);
     manifest.set_working_directory(job_.working_directory);
@@ -350,6 +353,7 @@ class CaptureRun {
 
   Machine machine_;
   JobInspection job_;
+  JobNamespaces namespaces_;
   std::string job_id_, dump_gate_;
   std::vector<pid_t> gpu_pids_;
   uint64_t gpu_bytes_ = 0;

@@ -1,7 +1,6 @@
 #include "ckpt/capture_session.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -9,7 +8,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -22,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/log.h"
+#include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
@@ -116,7 +115,7 @@ struct TreeMember {
   bool was_stopped;  // when it was recorded
   UniqueFd pidfd;
 
-  void Signal(int signal) const { ::syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0); }
+  void Signal(int signal) const { SendSignal(pidfd.get(), signal); }
 };
 
 std::vector<TreeMember> TreeNow(const std::vector<ProcessInfo>& recorded) {
@@ -191,14 +190,7 @@ void KillTree(const std::vector<ProcessInfo>& recorded) {
   std::vector<TreeMember> members = TreeNow(recorded);
   for (const TreeMember& member : members) member.Signal(SIGKILL);
   const absl::Time deadline = absl::Now() + kDyingMayTake;
-  for (const TreeMember& member : members) {
-    pollfd exited{member.pidfd.get(), POLLIN, 0};
-    auto left = [&] {
-      return static_cast<int>(std::max<int64_t>(0, (deadline - absl::Now()) / absl::Milliseconds(1)));
-    };
-    while (::poll(&exited, 1, left()) < 0 && errno == EINTR) {
-    }
-  }
+  for (const TreeMember& member : members) AwaitExit(member.pidfd.get(), deadline - absl::Now());
 }
 
 absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(const std::string& runtime_directory) {

@@ -42,8 +42,9 @@ absl::Status CopyOut(pid_t pid, uint64_t address, absl::Span<std::byte> to) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DirectCopy>> DirectCopy::Listen(const std::string& work_directory,
+                                                               const JobNamespaces& namespaces,
                                                                StagingArena* arena, size_t threads) {
-  std::unique_ptr<DirectCopy> copy(new DirectCopy(arena));
+  std::unique_ptr<DirectCopy> copy(new DirectCopy(namespaces, arena));
   RK_ASSIGN_OR_RETURN(copy->listener_, ListenAt(absl::StrCat(work_directory, "/", PAGE_FILTER_SOCKET)));
   copy->wake_.Reset(::eventfd(0, EFD_CLOEXEC));
   if (!copy->wake_.valid()) return ErrnoStatus(errno, "making an event descriptor");
@@ -111,23 +112,13 @@ bool DirectCopy::ReadRanges(int connection) {
   return true;
 }
 
-absl::Status DirectCopy::CheckNamespace(pid_t pid) {
-  char mine[64] = {}, theirs[64] = {};
-  if (::readlink("/proc/self/ns/pid", mine, sizeof mine - 1) > 0 &&
-      ::readlink(absl::StrCat("/proc/", pid, "/ns/pid").c_str(), theirs, sizeof theirs - 1) > 0 &&
-      std::strcmp(mine, theirs) == 0) {
-    return absl::OkStatus();
-  }
-  return absl::UnimplementedError(
-      absl::StrCat("process ", pid, " has another number in its own PID namespace"));
-}
-
 absl::Status DirectCopy::Accept(const PageFilterRange& range) {
   auto pid = static_cast<pid_t>(range.pid);
   if (!copied_.contains(pid)) {
-    absl::Status status = CheckNamespace(pid);
-    unreadable_ |= !status.ok();
-    RK_RETURN_IF_ERROR(status);
+    absl::StatusOr<pid_t> ours = namespaces_.Outside(pid);
+    unreadable_ |= !ours.ok();
+    RK_RETURN_IF_ERROR(ours.status());
+    numbers_[pid] = *ours;
   }
   copied_[pid];
   // CRIU asks about the edges of small areas more than once.
@@ -156,7 +147,7 @@ absl::Status DirectCopy::Schedule(pid_t pid, uint64_t begin, uint64_t end) {
     }
     absl::Span<std::byte> to = block_.subspan(0, std::min<uint64_t>(kSliceBytes, end - address));
     block_.remove_prefix(to.size());
-    slices_.push_back({pid, address, to});
+    slices_.push_back({numbers_.at(pid), address, to});
     if (!copied.empty() && copied.back().address + copied.back().bytes.size() == address &&
         copied.back().bytes.data() + copied.back().bytes.size() == to.data()) {
       copied.back().bytes = {copied.back().bytes.data(), copied.back().bytes.size() + to.size()};

@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "base/unique_fd.h"
+#include "ckpt/job_namespaces.h"
 #include "ckpt/page_filter.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
@@ -27,9 +28,10 @@ namespace rekindle::ckpt {
 // Thread-safe.
 class DirectCopy {
  public:
-  // Listens in `work_directory`, CRIU's, and copies into `arena` (which must outlive this) from `threads`
-  // threads.
+  // Listens in `work_directory`, CRIU's, and copies into `arena` from `threads` threads. CRIU runs in
+  // `namespaces`; both must outlive this.
   static absl::StatusOr<std::unique_ptr<DirectCopy>> Listen(const std::string& work_directory,
+                                                            const JobNamespaces& namespaces,
                                                             StagingArena* arena, size_t threads);
   ~DirectCopy();
   DirectCopy(const DirectCopy&) = delete;
@@ -48,22 +50,21 @@ class DirectCopy {
   // filter.
   bool unreadable() const;
 
-  // By task, ascending. Call after Finish.
+  // By task (its PID as CRIU sees it), ascending. Call after Finish.
   std::map<pid_t, std::vector<CopiedRange>> Take();
 
  private:
   struct Slice {
-    pid_t pid;
+    pid_t pid;  // ours
     uint64_t address;
     absl::Span<std::byte> to;
   };
 
-  explicit DirectCopy(StagingArena* arena) : arena_(arena) {}
+  DirectCopy(const JobNamespaces& namespaces, StagingArena* arena) : namespaces_(namespaces), arena_(arena) {}
   void Receive();
   bool ReadRanges(int connection);  // false at its end
   absl::Status Accept(const PageFilterRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Schedule(pid_t pid, uint64_t begin, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckNamespace(pid_t pid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Work();
   void Fail(absl::Status status);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !slices_.empty(); }
@@ -71,6 +72,7 @@ class DirectCopy {
     return !failure_.ok() || (all_received_ && slices_.empty() && copying_ == 0);
   }
 
+  const JobNamespaces& namespaces_;
   StagingArena* const arena_;
   UniqueFd listener_, wake_;
   std::vector<std::thread> threads_;
@@ -79,6 +81,7 @@ class DirectCopy {
   mutable absl::Mutex mutex_;
   std::deque<Slice> slices_ ABSL_GUARDED_BY(mutex_);
   std::map<pid_t, std::vector<CopiedRange>> copied_ ABSL_GUARDED_BY(mutex_);
+  std::map<pid_t, pid_t> numbers_ ABSL_GUARDED_BY(mutex_);                       // CRIU's to ours
   std::map<pid_t, std::map<uint64_t, uint64_t>> known_ ABSL_GUARDED_BY(mutex_);  // start to end
   absl::Span<std::byte> block_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);

@@ -38,7 +38,7 @@ class DirectCopyTest : public testing::Test {
     child_ = std::make_unique<TestChild>();
     ASSERT_TRUE(child_->prepared() && child_->Stop());
     std::memset(memory_, 0, kBytes);  // ours; the child keeps its own
-    auto copy = DirectCopy::Listen(folder_.path(), arena_.get(), 2);
+    auto copy = DirectCopy::Listen(folder_.path(), namespaces_, arena_.get(), 2);
     ASSERT_TRUE(copy.ok()) << copy.status();
     copy_ = *std::move(copy);
   }
@@ -68,6 +68,7 @@ class DirectCopyTest : public testing::Test {
   char* memory_ = nullptr;
   std::string content_;
   std::unique_ptr<StagingArena> arena_;
+  const JobNamespaces namespaces_;
   std::unique_ptr<TestChild> child_;
   std::unique_ptr<DirectCopy> copy_;
 };

@@ -135,14 +135,14 @@ namespace {
 // With `filter` (the page filter's path) the bulk of the memory goes past CRIU; `*filter_failed` tells
 // whether that is what the dump failed at.
 absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::DumpOptions& options,
-                                    const std::string& filter, StagingArena* arena,
-                                    const std::atomic<bool>* cancel,
+                                    const JobNamespaces& namespaces, const std::string& filter,
+                                    StagingArena* arena, const std::atomic<bool>* cancel,
                                     const std::function<void(uint64_t)>& progress, bool* filter_failed) {
   ImageStaging staging(arena, kDrainThreads);
   RK_ASSIGN_OR_RETURN(auto server, criu::CaptureServer::Listen(options.images_directory, &staging));
   std::unique_ptr<DirectCopy> direct;
   if (!filter.empty()) {
-    RK_ASSIGN_OR_RETURN(direct, DirectCopy::Listen(options.work_directory, arena, kCopyThreads));
+    RK_ASSIGN_OR_RETURN(direct, DirectCopy::Listen(options.work_directory, namespaces, arena, kCopyThreads));
   }
   auto ours = [&staging, d = direct.get()] {
     absl::Status status = staging.WaitUntilPagesAreOurs();
@@ -158,7 +158,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   start.new_session = true;
   if (!filter.empty()) start.environment = EnvironmentWithPreload(filter);
   dump.command_line = criu::ShellLine(start.argv);
-  RK_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Start(start));
+  RK_ASSIGN_OR_RETURN(Subprocess process, namespaces.Start(start));
 
   absl::StatusOr<std::vector<std::string>> received;
   {
@@ -208,16 +208,17 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
 }  // namespace
 
 absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const criu::DumpOptions& options,
-                                         StagingArena* arena, const std::atomic<bool>* cancel,
+                                         const JobNamespaces& namespaces, StagingArena* arena,
+                                         const std::atomic<bool>* cancel,
                                          const std::function<void(uint64_t)>& progress) {
   RK_ASSIGN_OR_RETURN(std::string filter, FindCompanionProgram(kPageFilter));
   bool filter_failed = false;
-  auto dump = DumpOnce(criu, options, filter, arena, cancel, progress, &filter_failed);
+  auto dump = DumpOnce(criu, options, namespaces, filter, arena, cancel, progress, &filter_failed);
   if (dump.ok() || !filter_failed || Cancelled(cancel)) return dump;
   // Memory of a kind that only CRIU can read: the job runs again, and stands still a second time.
   Log(LogLevel::kWarning,
       absl::StrCat("copying memory past CRIU failed, so CRIU copies it: ", dump.status().message()));
-  return DumpOnce(criu, options, "", arena, cancel, progress, &filter_failed);
+  return DumpOnce(criu, options, namespaces, "", arena, cancel, progress, &filter_failed);
 }
 
 }  // namespace rekindle::ckpt

@@ -2,10 +2,18 @@
 #include "ckpt/frozen_dump.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstdio>
+#include <iterator>
+#include <thread>
 #include <utility>
 
 #include "ckpt/job_inspection.h"
@@ -57,7 +65,37 @@ class FrozenDumpTest : public store::StoreTest {
     auto gate = FindDumpGate();
     if (!gate.ok()) return gate.status();
     options.action_script = *gate;
-    return RunFrozenDump(criu_, options, arena, cancel, progress);
+    return RunFrozenDump(criu_, options, JobNamespaces(), arena, cancel, progress);
+  }
+
+  // The pattern never changes, so the living process still has what was dumped.
+  void ExpectPatternInStore(const criu::TestJob& job, StagedImage staged) {
+    const std::string pid = std::to_string(job.pid());
+    auto writer = store_->NewImage(store::Named("job:1"));
+    RK_ASSERT_OK(writer);
+    v1::JobManifest manifest;
+    RK_ASSERT_OK(AddToImage(staged, **writer, &manifest));
+    RK_ASSERT_OK((*writer)->Commit());
+    auto image = store_->OpenImage("job:1");
+    RK_ASSERT_OK(image);
+
+    auto areas = criu::ParseMm(staged.files["mm-" + pid + ".img"]);
+    RK_ASSERT_OK(areas);
+    std::string expected(kPatternBytes, '?'), stored(kPatternBytes, '!');
+    int compared = 0;
+    for (const criu::Vma& area : *areas) {
+      if (!area.plain_anonymous() || area.end - area.start != kPatternBytes) continue;
+      auto memory = OpenFile("/proc/" + pid + "/mem", O_RDONLY);
+      RK_ASSERT_OK(memory);
+      ASSERT_EQ(::pread(memory->get(), expected.data(), expected.size(), static_cast<off_t>(area.start)),
+                static_cast<ssize_t>(kPatternBytes));
+      RK_ASSERT_OK((*image)->ReadPages("mem/" + pid, area.start,
+                                       {reinterpret_cast<std::byte*>(stored.data()), stored.size()}));
+      EXPECT_TRUE(stored == expected);
+      ++compared;
+    }
+    EXPECT_EQ(compared, 1);
+    EXPECT_EQ(kPatternBytes % kPage, 0u);
   }
 
   criu::Installation criu_;
@@ -87,33 +125,40 @@ TEST_F(FrozenDumpTest, MemoryOfTheJobReachesTheStoreAtItsAddresses) {
                                   "core-" + pid + ".img", "mm-" + pid + ".img", "pagemap-" + pid + ".img"}) {
     EXPECT_THAT(dump->image.files, Contains(Key(name)));
   }
+  ExpectPatternInStore(job, std::move(dump->image));
+}
 
-  auto writer = store_->NewImage(store::Named("job:1"));
-  RK_ASSERT_OK(writer);
-  v1::JobManifest manifest;
-  RK_ASSERT_OK(AddToImage(dump->image, **writer, &manifest));
-  RK_ASSERT_OK((*writer)->Commit());
-  auto image = store_->OpenImage("job:1");
-  RK_ASSERT_OK(image);
+// Of the calling thread and what it starts, as under the seccomp profile of a container.
+bool ForbidReadingOthersMemory() {
+  sock_filter instructions[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{std::size(instructions), instructions};
+  return ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
+}
 
-  // The pattern never changes, so the living process still has what was dumped.
-  auto areas = criu::ParseMm(dump->image.files["mm-" + pid + ".img"]);
-  RK_ASSERT_OK(areas);
-  std::string expected(kPatternBytes, '?'), stored(kPatternBytes, '!');
-  int compared = 0;
-  for (const criu::Vma& area : *areas) {
-    if (!area.plain_anonymous() || area.end - area.start != kPatternBytes) continue;
-    auto memory = OpenFile("/proc/" + pid + "/mem", O_RDONLY);
-    RK_ASSERT_OK(memory);
-    ASSERT_EQ(::pread(memory->get(), expected.data(), expected.size(), static_cast<off_t>(area.start)),
-              static_cast<ssize_t>(kPatternBytes));
-    RK_ASSERT_OK((*image)->ReadPages("mem/" + pid, area.start,
-                                     {reinterpret_cast<std::byte*>(stored.data()), stored.size()}));
-    EXPECT_TRUE(stored == expected);
-    ++compared;
-  }
-  EXPECT_EQ(compared, 1);
-  EXPECT_EQ(kPatternBytes % kPage, 0u);
+TEST_F(FrozenDumpTest, MemoryThatCannotBeReadPastCriuIsCopiedByIt) {
+  if (!KernelHasPagemapScan()) GTEST_SKIP() << "CRIU copies all of it anyway";
+  criu::TestJob job;
+  ASSERT_TRUE(job.GoesOn());
+  auto arena = StagingArena::Create(kRoom, kRoom, folder_->path());
+  RK_ASSERT_OK(arena);
+  absl::StatusOr<FrozenDump> dump = absl::InternalError("it was not tried");
+  testing::internal::CaptureStderr();
+  std::thread([&] {
+    ASSERT_TRUE(ForbidReadingOthersMemory());
+    dump = Dump(job, arena->get());
+  }).join();
+  const std::string log = testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(dump.ok()) << dump.status();
+  EXPECT_THAT(log, AllOf(HasSubstr("so CRIU copies it"), HasSubstr("Operation not permitted")));
+  EXPECT_TRUE(job.GoesOn());
+  EXPECT_EQ(dump->bytes_past_criu, 0u);
+  EXPECT_GE(dump->stats.pages_written * kPage, kPatternBytes);
+  ExpectPatternInStore(job, std::move(dump->image));
 }
 
 TEST_F(FrozenDumpTest, JobGoesOnWhenStagingFindsNoRoom) {

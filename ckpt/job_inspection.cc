@@ -409,4 +409,19 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
   return job;
 }
 
+absl::Status CheckMemoryIsThere(const JobInspection& job) {
+  for (const ProcessInfo& process : job.processes) {
+    auto areas = ReadFile(ProcPath(process.pid, "smaps"));
+    if (!areas.ok()) continue;  // it has ended
+    for (absl::string_view line : absl::StrSplit(*areas, '\n')) {
+      if (!absl::StartsWith(line, "VmFlags:") || !absl::StrContains(line, " um ")) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat("capturing process ", process.pid,
+                       ": it is a copy whose memory is still being brought in; start copies that are to be "
+                       "captured with --fill idle or --fill eager, and try again when it is there"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace rekindle::ckpt

@@ -75,4 +75,8 @@ std::string JobId(const std::string& boot_id, const ProcessInfo& root);
 //   uid without CAP_SYS_RESOURCE)
 absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_pid);
 
+// FailedPrecondition: pages of it are served by a userfaultfd and not there yet. CRIU would take them for
+// pages that were never touched.
+absl::Status CheckMemoryIsThere(const JobInspection& job);
+
 }  // namespace rekindle::ckpt

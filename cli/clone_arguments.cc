@@ -29,7 +29,9 @@ void CloneArguments::AddTo(CLI::App* restore) {
       ->type_name("WHEN")
       ->check(CLI::IsMember({"never", "idle", "eager"}));
   restore
-      ->add_option("--record-ms", record_ms_, "How long the working set is recorded without the hook [1000]")
+      ->add_option(
+          "--record-ms", record_ms_,
+          "How long the working set is recorded at most without the hook [1000; 30000 if it listens]")
       ->type_name("MS")
       ->check(CLI::Range(1, 600000));
 }

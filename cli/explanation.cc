@@ -157,6 +157,18 @@ std::string Cure(const v1::Timeline& timeline, const v1::Span& span) {
   return "";
 }
 
+// What goes on after the start.
+std::string Recording(const v1::Timeline& timeline) {
+  const int64_t milliseconds = Number(Find(timeline, "pager", "attach"), "record_ms");
+  if (milliseconds == 0 || Find(timeline, "rekindle", "answer") != nullptr) return "";
+  return absl::StrCat("Its working set is recorded ",
+                      Number(Find(timeline, "pager", "finding its listening sockets"), "found") > 0
+                          ? "until it has answered a request on a socket that it listens on, at most "
+                          : "for ",
+                      FormatSeconds(static_cast<double>(milliseconds) / 1e3),
+                      "; 'rekindle inspect' shows it then.\n");
+}
+
 }  // namespace
 
 std::string Explain(const v1::Timeline& timeline) {
@@ -185,7 +197,7 @@ std::string Explain(const v1::Timeline& timeline) {
                   FormatSeconds(static_cast<double>(largest->self) / kNanosPerSecond), ", ",
                   absl::StrFormat("%.0f %%", 100 * static_cast<double>(largest->self) / total), ".");
   const std::string cure = Cure(timeline, *largest->span);
-  absl::StrAppend(&text, cure.empty() ? "" : " ", cure, "\n");
+  absl::StrAppend(&text, cure.empty() ? "" : " ", cure, "\n", Recording(timeline));
   return text;
 }
 

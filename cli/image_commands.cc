@@ -55,6 +55,21 @@ std::string BytesText(const v1::ImageBytes& bytes) {
                       " stored as they are\n");
 }
 
+const char* RecordingEndText(v1::WorkingSet::End end) {
+  switch (end) {
+    case v1::WorkingSet::READY:
+      return ", until it was ready";
+    case v1::WorkingSet::ANSWERED:
+      return ", until it answered on a socket that it listens on";
+    case v1::WorkingSet::TIME:
+      return ", for as long as was allowed";
+    case v1::WorkingSet::ENDED:
+      return ", until it ended or had all of its memory";
+    default:
+      return "";
+  }
+}
+
 std::string WorkingSetText(const v1::InspectImageResponse& response) {
   if (!response.has_working_set()) return "no working set recorded: the next clone records it";
   const v1::WorkingSet& set = response.working_set();
@@ -62,7 +77,8 @@ std::string WorkingSetText(const v1::InspectImageResponse& response) {
       "touch ", FormatBytes(set.bytes()), " (", set.pages(), " pages) first, ",
       Share(set.bytes(), set.lazy_bytes()), " of the lazy memory; ", set.recordings(),
       set.recordings() == 1 ? " recording" : " recordings",
-      set.recorded_unix_ns() == 0 ? "" : absl::StrCat(", the last ", Time(set.recorded_unix_ns())));
+      set.recorded_unix_ns() == 0 ? "" : absl::StrCat(", the last ", Time(set.recorded_unix_ns())),
+      RecordingEndText(set.end()));
 }
 
 // `request` is that of an export or an import: both stream the same events.

@@ -166,6 +166,22 @@ TEST(ExplainTest, ASandboxThatWasNotReady) {
   EXPECT_TRUE(absl::EndsWith(Explain(timeline), "Largest: sandbox (rekindle), 20.0 ms, 67 %.\n"));
 }
 
+TEST(ExplainTest, WhatARecordingWaitsFor) {
+  v1::Timeline timeline;
+  Add(&timeline, "rekindle", "restore", "restore", 0, 30);
+  Add(&timeline, "pager", "restore", "attach", 1, 2);
+  EXPECT_FALSE(absl::StrContains(Explain(timeline), "recorded"));
+  SetNumber(&timeline, "attach", "record_ms", 1000);
+  EXPECT_TRUE(absl::StrContains(Explain(timeline), "\nIts working set is recorded for 1.00 s; "));
+  v1::Span* sockets = Add(&timeline, "pager", "restore", "finding its listening sockets", 2, 3);
+  EXPECT_TRUE(absl::StrContains(Explain(timeline), "recorded for "));
+  (*sockets->mutable_numbers())["found"] = 1;
+  EXPECT_TRUE(absl::StrContains(Explain(timeline), "a socket that it listens on, at most 1.00 s; "));
+  // It has said that it is ready.
+  Add(&timeline, "rekindle", "restore", "answer", 4, 30);
+  EXPECT_FALSE(absl::StrContains(Explain(timeline), "recorded for "));
+}
+
 TEST(ExplainTest, NothingIsExplainedByNothing) { EXPECT_EQ(Explain(v1::Timeline()), ""); }
 
 class TraceFileTest : public testing::Test {

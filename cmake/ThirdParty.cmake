@@ -10,6 +10,7 @@ find_program(REKINDLE_PROTOC protoc REQUIRED)
 find_program(REKINDLE_GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
 find_path(REKINDLE_CLI11_DIR CLI/CLI.hpp REQUIRED)
 find_path(REKINDLE_JSON_DIR nlohmann/json.hpp REQUIRED)
+find_path(REKINDLE_BOOST_DIR boost/beast/http.hpp REQUIRED)
 
 add_library(rk_deps INTERFACE)
 target_link_libraries(rk_deps INTERFACE Threads::Threads)

@@ -384,6 +384,17 @@ absl::StatusOr<bool> HasArmedTimerFile(absl::string_view files_content) {
   return false;
 }
 
+absl::StatusOr<bool> HasListeningSocket(absl::string_view files_content) {
+  constexpr uint32_t kListens = 10;  // TCP_LISTEN, of Unix sockets too
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("files", files_content, kFilesMagic));
+  while (!reader.AtEnd()) {
+    pb::FileEntry entry;
+    RK_RETURN_IF_ERROR(reader.Next(&entry));
+    if (entry.internet_socket().state() == kListens || entry.unix_socket().state() == kListens) return true;
+  }
+  return false;
+}
+
 absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content) {
   return RewriteFiles(files_content, [](pb::FileEntry& entry) {
     const pb::TimerFile& timer = entry.timer();

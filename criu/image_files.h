@@ -75,6 +75,8 @@ absl::StatusOr<bool> HugePagesDisabled(absl::string_view mm_content);
 absl::StatusOr<bool> HasArmedTimer(absl::string_view core_content);
 // Is one of the timers that are descriptors (timerfd_create) running?
 absl::StatusOr<bool> HasArmedTimerFile(absl::string_view files_content);
+// Does the job wait for connections, over TCP or on a Unix socket?
+absl::StatusOr<bool> HasListeningSocket(absl::string_view files_content);
 
 // Statistics that CRIU leaves beside the log (stats-dump).
 struct DumpStats {

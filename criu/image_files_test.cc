@@ -307,6 +307,27 @@ TEST(ImageFilesTest, OnlyExpiredPeriodicTimersAreArmedAgain) {
             Image(0x56303138, {Record(armed), Record(running)}));
 }
 
+TEST(ImageFilesTest, SocketsThatListenAreKnown) {
+  constexpr uint32_t kEstablished = 1, kListens = 10;
+  auto listens = [](const pb::FileEntry& entry) {
+    return HasListeningSocket(Image(0x56303138, {Record(TimerEntry(1, 1, 300, 500, 0)), Record(entry)}))
+        .value();
+  };
+  pb::FileEntry entry;
+  entry.set_type(2);
+  entry.set_id(2);
+  EXPECT_FALSE(listens(entry));
+  entry.mutable_internet_socket()->set_state(kEstablished);
+  EXPECT_FALSE(listens(entry));
+  entry.mutable_internet_socket()->set_state(kListens);
+  EXPECT_TRUE(listens(entry));
+  entry.clear_internet_socket();
+  entry.mutable_unix_socket()->set_state(kEstablished);
+  EXPECT_FALSE(listens(entry));
+  entry.mutable_unix_socket()->set_state(kListens);
+  EXPECT_TRUE(listens(entry));
+}
+
 TEST(ImageFilesTest, WrongKindIsNamed) {
   absl::Status status = ParsePstree(SampleMm()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
@@ -325,6 +346,7 @@ TEST(ImageFilesTest, DamagedImagesNeverCrash) {
       {SampleMm(), [](absl::string_view s) { return HugePagesDisabled(s).status(); }},
       {SampleFiles(), [](absl::string_view s) { return ParseRegularFiles(s).status(); }},
       {SampleFiles(), [](absl::string_view s) { return RearmExpiredTimers(s).status(); }},
+      {SampleFiles(), [](absl::string_view s) { return HasListeningSocket(s).status(); }},
       {SampleRemaps(), [](absl::string_view s) { return ParseRegularFiles(SampleFiles(), s).status(); }},
       {SampleStats(), [](absl::string_view s) { return ParseDumpStats(s).status(); }},
   };

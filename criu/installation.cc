@@ -45,29 +45,29 @@ bool IsDirectory(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-// The dynamic loader that came with a private prefix, if any.
-std::optional<std::string> FindLoader(const std::string& prefix) {
+// The dynamic loader that came with a private prefix; empty: none did.
+absl::StatusOr<std::string> FindLoader(const std::string& prefix) {
   for (absl::string_view folder : {"lib64", "usr/lib64", "lib", "usr/lib"}) {
     std::string directory = absl::StrCat(prefix, "/", folder);
-    absl::StatusOr<std::vector<std::string>> names = ListDirectory(directory);
-    if (!names.ok()) continue;
-    for (const std::string& name : *names) {
+    if (!IsDirectory(directory)) continue;
+    RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(directory));
+    for (const std::string& name : names) {
       if (absl::StartsWith(name, "ld-linux") && absl::StrContains(name, ".so.")) {
         return absl::StrCat(directory, "/", name);
       }
     }
   }
-  return std::nullopt;
+  return std::string();
 }
 
 // The folders of a private prefix that hold shared libraries.
-std::string LibraryPath(const std::string& prefix) {
+absl::StatusOr<std::string> LibraryPath(const std::string& prefix) {
   std::vector<std::string> folders;
   for (absl::string_view base : {"usr/lib", "lib", "usr/lib64", "lib64"}) {
     std::string directory = absl::StrCat(prefix, "/", base);
-    absl::StatusOr<std::vector<std::string>> names = ListDirectory(directory);
-    if (!names.ok()) continue;
-    for (const std::string& name : *names) {
+    if (!IsDirectory(directory)) continue;
+    RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(directory));
+    for (const std::string& name : names) {
       std::string folder = absl::StrCat(directory, "/", name);
       if (absl::EndsWith(name, "-linux-gnu") && IsDirectory(folder)) folders.push_back(folder);
     }
@@ -76,21 +76,24 @@ std::string LibraryPath(const std::string& prefix) {
   return absl::StrJoin(folders, ":");
 }
 
-std::optional<Candidate> CandidateInPrefix(const std::string& prefix, std::string origin) {
+// Nothing: there is none. An error: what there is can't be looked at.
+absl::StatusOr<std::optional<Candidate>> CandidateInPrefix(const std::string& prefix, std::string origin) {
   for (absl::string_view folder : {"usr/sbin", "sbin", "usr/bin", "bin"}) {
     std::string program = absl::StrCat(prefix, "/", folder, "/criu");
     if (!IsProgram(program)) continue;
     Candidate candidate;
     candidate.program = program;
     candidate.origin = std::move(origin);
-    if (std::optional<std::string> loader = FindLoader(prefix)) {
-      candidate.command = {*loader, "--library-path", LibraryPath(prefix), program};
+    RK_ASSIGN_OR_RETURN(std::string loader, FindLoader(prefix));
+    if (!loader.empty()) {
+      RK_ASSIGN_OR_RETURN(std::string libraries, LibraryPath(prefix));
+      candidate.command = {std::move(loader), "--library-path", std::move(libraries), program};
     } else {
       candidate.command = {program};
     }
-    return candidate;
+    return std::optional<Candidate>(std::move(candidate));
   }
-  return std::nullopt;
+  return std::optional<Candidate>();
 }
 
 std::string OwnDirectory() {
@@ -101,16 +104,18 @@ std::string OwnDirectory() {
   return path.substr(0, path.rfind('/'));
 }
 
-std::vector<Candidate> Candidates() {
-  std::vector<Candidate> candidates;
-  auto add = [&](std::optional<Candidate> candidate) {
-    if (candidate.has_value()) candidates.push_back(*std::move(candidate));
-  };
+absl::StatusOr<std::vector<Candidate>> Candidates() {
+  std::vector<std::pair<std::string, std::string>> prefixes;  // and origins
   if (std::string own = OwnDirectory(); !own.empty()) {
-    add(CandidateInPrefix(absl::StrCat(own, "/../lib/rekindle/criu"), "bundle"));
-    add(CandidateInPrefix(absl::StrCat(own, "/../criu"), "bundle"));
+    prefixes.emplace_back(absl::StrCat(own, "/../lib/rekindle/criu"), "bundle");
+    prefixes.emplace_back(absl::StrCat(own, "/../criu"), "bundle");
   }
-  add(CandidateInPrefix(kPrivatePrefix, absl::StrCat("private prefix ", kPrivatePrefix)));
+  prefixes.emplace_back(kPrivatePrefix, absl::StrCat("private prefix ", kPrivatePrefix));
+  std::vector<Candidate> candidates;
+  for (const auto& [prefix, origin] : prefixes) {
+    RK_ASSIGN_OR_RETURN(std::optional<Candidate> candidate, CandidateInPrefix(prefix, origin));
+    if (candidate.has_value()) candidates.push_back(*std::move(candidate));
+  }
   const char* path = ::getenv("PATH");
   std::vector<std::string> folders = absl::StrSplit(path != nullptr ? path : "", ':', absl::SkipEmpty());
   folders.insert(folders.end(), {"/usr/sbin", "/usr/local/sbin"});
@@ -180,7 +185,7 @@ absl::StatusOr<Installation> FromEnvironment(const std::string& choice) {
   if (IsProgram(choice)) {
     candidate = Candidate{{choice}, choice, "REKINDLE_CRIU"};
   } else {
-    candidate = CandidateInPrefix(choice, "REKINDLE_CRIU");
+    RK_ASSIGN_OR_RETURN(candidate, CandidateInPrefix(choice, "REKINDLE_CRIU"));
   }
   if (!candidate.has_value()) {
     return absl::NotFoundError(
@@ -207,8 +212,13 @@ absl::StatusOr<Installation> FindCriu() {
     return FromEnvironment(choice);
   }
   std::vector<std::string> too_old, broken;
-  for (Candidate& candidate : Candidates()) {
+  RK_ASSIGN_OR_RETURN(std::vector<Candidate> candidates, Candidates());
+  for (Candidate& candidate : candidates) {
     absl::StatusOr<Version> version = Versions().Get(candidate);
+    if (absl::IsResourceExhausted(version.status())) {
+      // That it could not be asked says nothing of it.
+      return Annotate(version.status(), absl::StrCat("asking ", candidate.program, " for its version"));
+    }
     if (!version.ok()) {
       broken.push_back(std::string(version.status().message()));
     } else if (*version < kOldestSupported) {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/test_descriptors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -79,6 +80,19 @@ TEST_F(InstallationTest, PrefixWithItsOwnLoader) {
   EXPECT_EQ(criu->command[0], loader);
   EXPECT_THAT(criu->command[2], HasSubstr(folder_.path() + "/usr/lib/x86_64-linux-gnu"));
   EXPECT_EQ(criu->command[3], program);
+}
+
+// A loader that was not seen would make another program of it, and one that could not be asked a broken one.
+TEST_F(InstallationTest, WhatCannotBeLookedAtIsNotMissing) {
+  WriteProgram("usr/sbin/criu", "exit 1");
+  WriteProgram("lib64/ld-linux-x86-64.so.2", "echo Version: 4.3");
+  for (int left = 0; left < 3; ++left) {
+    const FewDescriptorsLeft few(left);
+    EXPECT_EQ(Find(folder_.path()).status().code(), absl::StatusCode::kResourceExhausted) << left;
+    ::unsetenv("REKINDLE_CRIU");
+    EXPECT_FALSE(absl::IsNotFound(FindCriu().status())) << FindCriu().status();
+  }
+  ASSERT_TRUE(Find(folder_.path()).ok());
 }
 
 TEST_F(InstallationTest, TooOldBrokenAndMissing) {

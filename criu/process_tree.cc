@@ -1,6 +1,5 @@
 #include "criu/process_tree.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/unique_fd.h"
 
@@ -52,11 +52,7 @@ std::vector<pid_t> KillTree(pid_t root) {
     }
   }
   for (const auto& [pid, pidfd] : members) ::kill(pid, SIGKILL);
-  for (const auto& [pid, pidfd] : members) {
-    pollfd entry{pidfd.get(), POLLIN, 0};
-    while (pidfd.valid() && ::poll(&entry, 1, -1) < 0 && errno == EINTR) {
-    }
-  }
+  for (const auto& [pid, pidfd] : members) AwaitExit(pidfd.get());
   while (::waitpid(root, nullptr, 0) < 0 && errno == EINTR) {
   }
   std::vector<pid_t> pids;

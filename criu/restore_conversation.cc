@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <memory>
 #include <string>
 
 #include "base/status.h"
@@ -64,9 +65,9 @@ absl::StatusOr<std::optional<pb::RpcResponse>> RestoreConversation::Receive() co
       return ErrnoStatus(errno, "waiting for CRIU");
     }
     if (entries[1].revents != 0) return absl::CancelledError("restore cancelled");
-    std::string bytes(kMaxMessageBytes, '\0');
+    const auto bytes = std::make_unique_for_overwrite<char[]>(kMaxMessageBytes);
     // Plain recv drops descriptors that may ride along (a terminal's), which is what we want.
-    ssize_t n = ::recv(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    ssize_t n = ::recv(socket_, bytes.get(), kMaxMessageBytes, MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) {
       if (entries[2].revents != 0) return std::nullopt;
@@ -74,7 +75,7 @@ absl::StatusOr<std::optional<pb::RpcResponse>> RestoreConversation::Receive() co
     }
     if (n <= 0) return std::nullopt;
     pb::RpcResponse response;
-    if (!response.ParseFromArray(bytes.data(), static_cast<int>(n))) {
+    if (!response.ParseFromArray(bytes.get(), static_cast<int>(n))) {
       return absl::InternalError("CRIU sent a message over its RPC that can't be read");
     }
     return response;

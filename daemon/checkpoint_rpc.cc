@@ -12,6 +12,7 @@
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
+#include "restore/pager_client.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -26,6 +27,17 @@ class Observer : public ckpt::CaptureObserver {
  private:
   CallMonitor& monitor_;
 };
+
+// A copy's pages that have not been asked for yet are part of its image too.
+absl::Status BringInMemory(Node& node, const store::Store& store, const JobRecord& job) {
+  if (job.instance.empty()) return absl::OkStatus();
+  absl::StatusOr<restore::PagerClient> pager = node.clones().ConnectToRunningPager(store);
+  if (absl::IsNotFound(pager.status())) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(pager.status());
+  // What is not there afterwards the capture refuses.
+  return Annotate(pager->Fill(job.instance).status(),
+                  absl::StrCat("bringing in the rest of the memory of process ", job.pid));
+}
 
 }  // namespace
 
@@ -76,6 +88,8 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   options.labels.insert(request.labels().begin(), request.labels().end());
   options.runtime_directory = node.options().runtime_directory;
   options.spill_directory = node.options().store;
+
+  RK_RETURN_IF_ERROR(BringInMemory(node, *store, job));
 
   CallMonitor monitor(call, [&](const v1::Progress& progress) {
     v1::CheckpointEvent event;

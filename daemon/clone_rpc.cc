@@ -46,13 +46,13 @@ restore::CloneOptions CloneOptionsFrom(const v1::CloneOptions& request, const st
   }
   switch (request.fill()) {
     case v1::CloneOptions::NEVER:
-      options.fill = "never";
+      options.fill = restore::Fill::kNever;
       break;
     case v1::CloneOptions::EAGER:
-      options.fill = "eager";
+      options.fill = restore::Fill::kEager;
       break;
     default:
-      options.fill = "idle";
+      options.fill = restore::Fill::kIdle;
   }
   options.limits = {request.memory_bytes(), request.cpus(), request.max_processes()};
   for (const auto& [name, value] : request.environment()) options.environment[name] = value;

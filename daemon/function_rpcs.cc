@@ -1,50 +1,282 @@
 #include "daemon/function_rpcs.h"
 
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "absl/synchronization/notification.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "daemon/call_monitor.h"
+#include "daemon/functions.h"
+#include "functions/function_spec.h"
+#include "functions/request_id.h"
 
 namespace rekindle::daemon {
 namespace {
 
-absl::Status NotThere(absl::string_view what) {
-  return absl::UnimplementedError(absl::StrCat(what, ": this daemon has no functions"));
+void Describe(Functions& functions, const functions::FunctionRecord& record, v1::Function* out) {
+  *out->mutable_spec() = functions::ToProto(record.spec);
+  out->set_owner_uid(record.owner.uid);
+  out->set_revision(record.revision);
+  out->set_code_sha256(record.code_sha256);
+  out->set_code_bytes(record.code_bytes);
+  out->set_deployed_unix_ns(record.deployed_unix_ns);
+  out->set_dependency_image(record.images.dependency_image);
+  out->set_function_image(record.images.function_image);
+  for (const std::string& module : record.images.dependencies) out->add_dependencies(module);
+  if (!record.damage.empty()) {
+    out->set_state("damaged");
+    out->set_problem(record.damage);
+    return;
+  }
+  auto numbers = functions.Numbers(record.name());
+  out->set_state(numbers.ok() ? "ready" : "deploying");
+  if (!numbers.ok()) return;
+  out->set_problem(numbers->problem);
+  out->set_instances_busy(numbers->busy);
+  out->set_instances_idle(numbers->idle);
+  out->set_invocations(numbers->invocations);
+}
+
+functions::Call CallFrom(const v1::InvokeFunctionRequest& request) {
+  functions::Call call;
+  call.function = request.name();
+  call.payload = request.payload().empty() ? "{}" : request.payload();
+  call.client_context = request.client_context();
+  call.dry_run = request.dry_run();
+  return call;
 }
 
 }  // namespace
 
-absl::Status DeployFunction(Node&, const Call&, const v1::DeployFunctionRequest&,
-                            const EventSink<v1::DeployEvent>&) {
-  return NotThere("DeployFunction");
+absl::Status DeployFunction(Node& node, const Call& call, const v1::DeployFunctionRequest& request,
+                            const EventSink<v1::DeployEvent>& send) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
+  RK_ASSIGN_OR_RETURN(functions::FunctionSpec spec, functions::FunctionSpecFrom(request.spec()));
+  Stopwatch watch;
+  CallMonitor monitor(call, [&](const v1::Progress& progress) {
+    v1::DeployEvent event;
+    *event.mutable_progress() = progress;
+    return send(event);
+  });
+  auto deployed = functions->Deploy(
+      call.caller, spec, request.replace(),
+      [&](const char* phase, uint64_t bytes) { monitor.Report(phase, bytes, 0, watch.seconds()); },
+      &monitor.cancelled());
+  monitor.Stop();
+  RK_RETURN_IF_ERROR(deployed.status());
+  v1::DeployEvent event;
+  Describe(*functions, deployed->record, event.mutable_result());
+  event.set_unchanged(deployed->unchanged);
+  event.set_seconds(watch.seconds());
+  for (const std::string& warning : deployed->warnings) event.add_warnings(warning);
+  send(event);
+  return absl::OkStatus();
 }
-absl::Status InvokeFunction(Node&, const Call&, const v1::InvokeFunctionRequest&,
-                            v1::InvokeFunctionResponse*) {
-  return NotThere("InvokeFunction");
+
+absl::Status InvokeFunction(Node& node, const Call& call, const v1::InvokeFunctionRequest& request,
+                            v1::InvokeFunctionResponse* response) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
+  const size_t most = request.async() ? functions::kLargestAsyncPayload : functions::kLargestPayload;
+  if (request.payload().size() > most) {
+    return absl::InvalidArgumentError(absl::StrCat("the payload has ", request.payload().size(),
+                                                   " bytes, and at most ", most, " are taken"));
+  }
+  functions::Call invocation = CallFrom(request);
+  invocation.request_id = functions::NewRequestId();
+  response->set_request_id(invocation.request_id);
+  response->set_executed_version("$LATEST");
+  if (request.async() && !request.dry_run()) return functions->CallLater(call.caller, std::move(invocation));
+  // The caller may leave before the answer is there.
+  struct Answered {
+    absl::Notification done;
+    absl::StatusOr<functions::CallResult> result;
+  };
+  auto answered = std::make_shared<Answered>();
+  functions->Call(call.caller, std::move(invocation),
+                  [answered](absl::StatusOr<functions::CallResult> result) {
+                    answered->result = std::move(result);
+                    answered->done.Notify();
+                  });
+  while (!answered->done.WaitForNotificationWithTimeout(CallMonitor::kCancelInterval)) {
+    if (call.cancelled && call.cancelled())
+      return absl::CancelledError("the caller has gone; the invocation goes on");
+  }
+  absl::StatusOr<functions::CallResult>& result = answered->result;
+  // Unavailable would mean that this service could not be reached.
+  if (absl::IsUnavailable(result.status())) return absl::AbortedError(result.status().message());
+  RK_RETURN_IF_ERROR(result.status());
+  response->set_payload(std::move(result->payload));
+  response->set_function_error(result->function_error);
+  if (request.tail_log()) response->set_log_tail(result->log_tail);
+  response->set_start_level(functions::NameOf(result->level));
+  response->set_duration_seconds(absl::ToDoubleSeconds(result->duration));
+  response->set_start_seconds(
+      result->level == functions::StartLevel::kInstance ? 0 : absl::ToDoubleSeconds(result->start));
+  response->set_instance(result->instance);
+  return absl::OkStatus();
 }
-absl::Status ListFunctions(Node&, const Call&, const v1::ListFunctionsRequest&, v1::ListFunctionsResponse*) {
-  return NotThere("ListFunctions");
+
+absl::Status ListFunctions(Node& node, const Call& call, const v1::ListFunctionsRequest&,
+                           v1::ListFunctionsResponse* response) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
+  for (const functions::FunctionRecord& record : functions->Records(call.caller)) {
+    Describe(*functions, record, response->add_functions());
+  }
+  return absl::OkStatus();
 }
-absl::Status RemoveFunction(Node&, const Call&, const v1::RemoveFunctionRequest&,
+
+absl::Status RemoveFunction(Node& node, const Call& call, const v1::RemoveFunctionRequest& request,
                             v1::RemoveFunctionResponse*) {
-  return NotThere("RemoveFunction");
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
+  return functions->Remove(call.caller, request.name());
 }
-absl::Status FunctionLogs(Node&, const Call&, const v1::FunctionLogsRequest&,
-                          const EventSink<v1::FunctionLogLine>&) {
-  return NotThere("FunctionLogs");
+
+absl::Status FunctionLogs(Node& node, const Call& call, const v1::FunctionLogsRequest& request,
+                          const EventSink<v1::FunctionLogLine>& send) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
+  RK_ASSIGN_OR_RETURN(functions::FunctionRecord record,
+                      functions->Find(call.caller, request.name(), "read the logs of"));
+  functions::LogReadOptions options;
+  if (request.has_tail_lines()) options.tail_lines = request.tail_lines();
+  options.since_unix_ns = request.since_unix_ns();
+  options.follow = request.follow();
+  options.owner = record.owner.uid;
+  options.stop = [&node, &call] { return node.stopping() || (call.cancelled && call.cancelled()); };
+  return functions->logs().Read(request.name(), options, [&send](const functions::LogLine& line) {
+    v1::FunctionLogLine out;
+    out.set_instance(std::string(line.instance));
+    out.set_text(std::string(line.text));
+    out.set_unix_ns(line.unix_ns);
+    return send(out);
+  });
 }
-absl::Status FunctionStats(Node&, const Call&, const v1::FunctionStatsRequest&, v1::FunctionStatsResponse*) {
-  return NotThere("FunctionStats");
+
+absl::Status FunctionStats(Node& node, const Call& call, const v1::FunctionStatsRequest& request,
+                           v1::FunctionStatsResponse* response) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
+  std::vector<functions::FunctionRecord> records;
+  if (request.name().empty()) {
+    records = functions->Records(call.caller);
+  } else {
+    RK_ASSIGN_OR_RETURN(functions::FunctionRecord record,
+                        functions->Find(call.caller, request.name(), "see the numbers of"));
+    records.push_back(std::move(record));
+  }
+  auto store = node.OpenStore(Node::Access::kRead);
+  for (const functions::FunctionRecord& record : records) {
+    auto numbers = functions->Numbers(record.name());
+    if (!numbers.ok()) continue;
+    v1::FunctionStats* out = response->add_functions();
+    out->set_name(record.name());
+    out->set_owner_uid(record.owner.uid);
+    out->set_invocations(numbers->invocations);
+    out->set_errors(numbers->errors);
+    out->set_timeouts(numbers->timeouts);
+    out->set_throttles(numbers->throttles);
+    for (const functions::StartNumbers& starts : numbers->starts) {
+      v1::FunctionStarts* entry = out->add_starts();
+      entry->set_level(functions::NameOf(starts.level));
+      entry->set_count(starts.count);
+      entry->set_median_seconds(starts.median_seconds);
+      entry->set_p99_seconds(starts.p99_seconds);
+    }
+    out->set_instances_busy(numbers->busy);
+    out->set_instances_idle(numbers->idle);
+    out->set_memory_bytes(numbers->memory_bytes);
+    out->set_queued(numbers->queued);
+    out->set_duration_median_seconds(numbers->duration_median_seconds);
+    out->set_duration_p99_seconds(numbers->duration_p99_seconds);
+    if (!store.ok() || record.images.function_image.empty()) continue;
+    if (auto info = (*store)->Find(record.images.function_image); info.ok()) {
+      out->set_image_unique_bytes(store::QuotaBytes(info->stats));
+    }
+  }
+  return absl::OkStatus();
 }
-absl::Status BuildDependencies(Node&, const Call&, const v1::BuildDependenciesRequest&,
-                               const EventSink<v1::BuildDependenciesEvent>&) {
-  return NotThere("BuildDependencies");
+
+namespace {
+
+void Describe(Functions& functions, const Caller& caller, const DependencyImage& image,
+              v1::DependencyImage* out) {
+  out->set_reference(image.info.reference);
+  out->set_runtime(image.runtime.Name());
+  for (const std::string& module : image.modules) out->add_modules(module);
+  out->set_modules_loaded(image.modules_loaded);
+  out->set_resident_bytes(image.resident_bytes);
+  out->set_stored_bytes(image.info.stats.logical_bytes);
+  out->set_unique_bytes(store::QuotaBytes(image.info.stats));
+  out->set_built_unix_ns(image.info.created_unix_ns);
+  out->set_build_seconds(image.build_seconds);
+  out->set_owner_uid(image.info.owner);
+  for (const functions::FunctionRecord& record : functions.Records(caller)) {
+    if (record.images.dependency_image == image.info.reference) out->add_used_by(record.name());
+  }
+  uint32_t all = 0;
+  for (const functions::FunctionRecord& record : functions.Records(Caller())) {
+    if (record.images.dependency_image == image.info.reference) ++all;
+  }
+  out->set_used_by_others(all -
+                          static_cast<uint32_t>(std::min<int>(out->used_by_size(), static_cast<int>(all))));
 }
-absl::Status ListDependencies(Node&, const Call&, const v1::ListDependenciesRequest&,
-                              v1::ListDependenciesResponse*) {
-  return NotThere("ListDependencies");
+
+}  // namespace
+
+absl::Status BuildDependencies(Node& node, const Call& call, const v1::BuildDependenciesRequest& request,
+                               const EventSink<v1::BuildDependenciesEvent>& send) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
+  RK_ASSIGN_OR_RETURN(functions::Runtime runtime, functions::ParseRuntime(request.runtime()));
+  const std::vector<std::string> modules(request.modules().begin(), request.modules().end());
+  for (const std::string& module : modules)
+    RK_RETURN_IF_ERROR(functions::CheckDependency(runtime.kind, module));
+  Stopwatch watch;
+  CallMonitor monitor(call, [&](const v1::Progress& progress) {
+    v1::BuildDependenciesEvent event;
+    *event.mutable_progress() = progress;
+    return send(event);
+  });
+  auto built = functions->dependencies().Build(runtime, modules, request.rebuild(), [&](const char* phase) {
+    monitor.Report(phase, 0, 0, watch.seconds());
+  });
+  monitor.Stop();
+  RK_RETURN_IF_ERROR(built.status());
+  v1::BuildDependenciesEvent event;
+  Describe(*functions, call.caller, built->image, event.mutable_result());
+  event.set_unchanged(built->unchanged);
+  send(event);
+  return absl::OkStatus();
 }
-absl::Status RemoveDependencies(Node&, const Call&, const v1::RemoveDependenciesRequest&,
+
+absl::Status ListDependencies(Node& node, const Call& call, const v1::ListDependenciesRequest&,
+                              v1::ListDependenciesResponse* response) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
+  RK_ASSIGN_OR_RETURN(std::vector<DependencyImage> images, functions->dependencies().List());
+  for (const DependencyImage& image : images)
+    Describe(*functions, call.caller, image, response->add_images());
+  return absl::OkStatus();
+}
+
+absl::Status RemoveDependencies(Node& node, const Call& call, const v1::RemoveDependenciesRequest& request,
                                 v1::RemoveDependenciesResponse*) {
-  return NotThere("RemoveDependencies");
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
+  RK_ASSIGN_OR_RETURN(DependencyImage image, functions->dependencies().Find(request.reference()));
+  if (!node.policy().IsAdmin(call.caller)) {
+    return absl::PermissionDeniedError(
+        "dependency images are shared by all users: only an administrator removes them");
+  }
+  v1::DependencyImage described;
+  Describe(*functions, Caller(), image, &described);
+  if (described.used_by_size() > 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "dependency image '", image.info.reference, "' is used by function '", described.used_by(0), "'",
+        described.used_by_size() > 1 ? " and others" : "", ": remove those first"));
+  }
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kWrite));
+  return store->RemoveExactly(image.info);
 }
 
 }  // namespace rekindle::daemon

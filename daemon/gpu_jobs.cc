@@ -182,7 +182,9 @@ absl::StatusOr<DeviceBytes> GpuJobs::FreeBytes() {
 
 bool GpuJobs::IsAlive(const GpuJobId& job) {
   auto stat = ReadProcessStat(job.pid);
-  return stat.ok() && stat->start_ticks == job.start_ticks && !stat->ending();
+  // What can't be looked at is not gone for that.
+  if (!stat.ok()) return !absl::IsNotFound(stat.status());
+  return stat->start_ticks == job.start_ticks && !stat->ending();
 }
 
 }  // namespace rekindle::daemon

@@ -1,5 +1,4 @@
 // GPUs: who uses them, and moving jobs off and onto them.
-#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
+#include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
@@ -237,10 +237,9 @@ absl::Status HoldGpu(Node& node, const Call& call, const v1::HoldGpuRequest& req
   RK_ASSIGN_OR_RETURN(pid_t job, TakeLease(node, call, request.lease(), &response));
   UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, job, 0)));
   // How soon it is seen that the client has gone; the job's end is seen at once.
-  constexpr int kLookForClientMs = 200;
-  pollfd ended{process.get(), POLLIN, 0};
+  constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
   bool alive = send(response) && process.valid();
-  while (alive && !call.cancelled() && !node.stopping()) alive = ::poll(&ended, 1, kLookForClientMs) <= 0;
+  while (alive && !call.cancelled() && !node.stopping()) alive = !AwaitExit(process.get(), kLookForClient);
   // Of a job that has ended there is no lease any more.
   (void)node.gpu_jobs().Release(job);
   if (!alive) return absl::NotFoundError(absl::StrCat("process ", job, " has ended, and its lease with it"));

@@ -37,7 +37,7 @@ std::vector<std::string> ProgramCandidates(const LaunchOptions& options) {
   return candidates;
 }
 
-enum class Step : int { kBecomeUser, kEnterFolder, kOpenLog, kDescriptors, kExecute };
+enum class Step : int { kBecomeUser, kEnterFolder, kOpenLog, kDescriptors, kEnterGroup, kExecute };
 
 struct Failure {
   Step step;
@@ -63,6 +63,8 @@ struct ChildPlan {
   const char* log;
   int log_fd;
   const RunAs* run_as;
+  const int* groups;
+  size_t group_count;
   int error_fd;
 };
 
@@ -81,6 +83,9 @@ struct ChildPlan {
   ::setsid();
   plan.error_fd = ::fcntl(plan.error_fd, F_DUPFD_CLOEXEC, 3);
   if (plan.error_fd < 0) ::_exit(127);
+  for (size_t i = 0; i < plan.group_count; ++i) {
+    if (::write(plan.groups[i], "0", 1) != 1) FailInChild(plan, Step::kEnterGroup, errno);
+  }
   if (plan.run_as) {
     if (int error = BecomeUser(*plan.run_as); error != 0) FailInChild(plan, Step::kBecomeUser, error);
   }
@@ -120,6 +125,8 @@ absl::Status LaunchError(const Failure& failure, const LaunchOptions& options) {
                          absl::StrCat("starting ", program, ": opening its log ", options.log));
     case Step::kDescriptors:
       return ErrnoStatus(failure.error, absl::StrCat("starting ", program, ": setting up its descriptors"));
+    case Step::kEnterGroup:
+      return ErrnoStatus(failure.error, absl::StrCat("starting ", program, ": entering its cgroup"));
     case Step::kExecute:
       break;
   }
@@ -153,6 +160,8 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options) {
   plan.log = options.log.c_str();
   plan.log_fd = options.log_file.get();
   plan.run_as = options.run_as ? &*options.run_as : nullptr;
+  plan.groups = options.groups.data();
+  plan.group_count = options.groups.size();
   plan.error_fd = error_write.get();
 
   pid_t pid = ::fork();

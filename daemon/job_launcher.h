@@ -29,6 +29,7 @@ struct LaunchOptions {
   std::string log;
   UniqueFd log_file;
   std::optional<RunAs> run_as;
+  std::vector<int> groups;  // open cgroup.procs files that it is put into
 };
 
 // Returns the PID of the command, a child of this process: reap it. NotFound: no such program, folder or log

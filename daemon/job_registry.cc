@@ -47,7 +47,8 @@ std::string Serialize(const JobRecord& record) {
                    {"owner_uid", record.owner},
                    {"started_unix_ns", record.started_unix_ns},
                    {"image", record.image},
-                   {"log", record.log}};
+                   {"log", record.log},
+                   {"instance", record.instance}};
   if (record.exit) {
     document["exit_code"] = record.exit->code;
     document["signal"] = record.exit->signal;
@@ -77,6 +78,7 @@ std::optional<JobRecord> Parse(const std::string& text) {
   record.started_unix_ns = number_of("started_unix_ns");
   record.image = string_of("image");
   record.log = string_of("log");
+  record.instance = string_of("instance");
   if (document.contains("exit_code")) {
     record.exit = ExitState{static_cast<int>(number_of("exit_code")), static_cast<int>(number_of("signal"))};
     record.exited_unix_ns = number_of("exited_unix_ns");
@@ -130,7 +132,9 @@ absl::StatusOr<UniqueFd> JobRegistry::Lock() const {
 bool JobRegistry::Lives(const JobRecord& job) {
   if (job.boot_id != BootId()) return false;
   absl::StatusOr<ProcessInfo> info = ReadProcessInfo(job.pid);
-  return info.ok() && info->start_ticks == job.start_ticks && info->state != 'Z' && info->state != 'X';
+  // What can't be looked at is not gone for that.
+  if (!info.ok()) return !absl::IsNotFound(info.status());
+  return info->start_ticks == job.start_ticks && info->state != 'Z' && info->state != 'X';
 }
 
 absl::Status JobRegistry::Write(const JobRecord& record) const {
@@ -149,7 +153,8 @@ absl::Status JobRegistry::Write(const JobRecord& record) const {
 absl::Status JobRegistry::CheckNameIsFree(absl::string_view name) const {
   RK_RETURN_IF_ERROR(CheckJobName(name));
   absl::StatusOr<std::string> text = ReadFile(PathOf(name));
-  if (!text.ok()) return absl::OkStatus();
+  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(text.status());
   std::optional<JobRecord> taken = Parse(*text);
   if (!taken || !Lives(*taken)) return absl::OkStatus();
   return absl::AlreadyExistsError(absl::StrCat("a job named '", name, "' runs already (PID ", taken->pid,
@@ -164,12 +169,17 @@ absl::StatusOr<JobRecord> JobRegistry::Add(JobRecord record, bool unique_name) {
   RK_RETURN_IF_ERROR(CheckJobName(record.name));
   record.boot_id = BootId();
   absl::StatusOr<ProcessInfo> process = ReadProcessInfo(record.pid);
-  if (process.ok()) record.start_ticks = process->start_ticks;
+  if (process.ok()) {
+    record.start_ticks = process->start_ticks;
+  } else if (!absl::IsNotFound(process.status())) {
+    return process.status();
+  }
 
   RK_ASSIGN_OR_RETURN(UniqueFd lock, Lock());
   const std::string wanted = record.name.substr(0, kLongestName - 8);
-  for (int number = 2; !CheckNameIsFree(record.name).ok(); ++number) {
-    if (!unique_name) return CheckNameIsFree(record.name);
+  absl::Status free;
+  for (int number = 2; !(free = CheckNameIsFree(record.name)).ok(); ++number) {
+    if (!unique_name || !absl::IsAlreadyExists(free)) return free;
     record.name = absl::StrCat(wanted, "-", number);
   }
   RK_RETURN_IF_ERROR(Write(record));
@@ -206,6 +216,7 @@ absl::StatusOr<JobRecord> JobRegistry::FindByName(absl::string_view name) const 
   absl::StatusOr<std::string> text = ReadFile(PathOf(name));
   std::optional<JobRecord> found = text.ok() ? Parse(*text) : std::nullopt;
   if (found) return *std::move(found);
+  if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
   RK_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs, List());
   std::vector<std::string> names;
   for (const JobRecord& job : jobs) {

@@ -26,6 +26,7 @@ struct JobRecord {
   int64_t started_unix_ns = 0;
   std::string image;  // it was restored from, or the last one taken of it
   std::string log;
+  std::string instance;           // its sandbox; empty: it has none
   std::optional<ExitState> exit;  // absent: runs, or nobody saw how it ended
   int64_t exited_unix_ns = 0;
 };

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/test_descriptors.h"
 #include "daemon/process_info.h"
 
 namespace rekindle::daemon {
@@ -157,6 +158,22 @@ TEST_F(JobRegistryTest, DamagedRecordsAreNoJobs) {
     EXPECT_THAT(names, ElementsAre("good")) << text;
     EXPECT_EQ(registry_->FindByName("bad").status().code(), absl::StatusCode::kNotFound);
   }
+}
+
+TEST_F(JobRegistryTest, WithoutDescriptorsNothingIsTakenForGone) {
+  Subprocess process = StartProcess();
+  auto added = registry_->Add(Record(process.pid(), "train"), false);
+  ASSERT_TRUE(added.ok()) << added.status();
+  for (int left = 0; left < 2; ++left) {
+    const FewDescriptorsLeft few(left);
+    EXPECT_TRUE(JobRegistry::Lives(*added));
+    EXPECT_FALSE(registry_->CheckNameIsFree("train").ok());
+    EXPECT_EQ(registry_->Add(Record(process.pid(), "train"), true).status().code(),
+              absl::StatusCode::kResourceExhausted)
+        << left;
+  }
+  const FewDescriptorsLeft none;
+  EXPECT_EQ(registry_->FindByName("train").status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(JobRegistryTest, UnknownNamesAreToldWithTheKnownOnes) {

@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "ckpt/held_job.h"
@@ -126,18 +127,11 @@ absl::Status SignalJob(Node& node, const Call& call, const v1::SignalJobRequest&
         absl::StrCat("sending a signal to process ", pid, ": it is no running job: see 'rekindle ps'"));
   }
   RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job->owner, "signal", pid));
-  int result = 0;
-  if (request.group()) {
-    pid_t group = ::getpgid(pid);
-    // A group of which it is not the leader may hold strangers.
-    result = group == pid
-                 ? ::kill(-group, request.signal())
-                 : static_cast<int>(::syscall(SYS_pidfd_send_signal, pidfd.get(), request.signal(), 0, 0));
-  } else {
-    result = static_cast<int>(::syscall(SYS_pidfd_send_signal, pidfd.get(), request.signal(), nullptr, 0));
-  }
-  if (result != 0)
+  // A group of which it is not the leader may hold strangers.
+  const bool group = request.group() && ::getpgid(pid) == pid;
+  if (group ? ::kill(-pid, request.signal()) != 0 : !SendSignal(pidfd.get(), request.signal())) {
     return ErrnoStatus(errno, absl::StrCat("sending signal ", request.signal(), " to job ", pid));
+  }
   return absl::OkStatus();
 }
 

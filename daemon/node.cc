@@ -69,7 +69,28 @@ Node::Node(NodeOptions options)
       gpus_(GpuOptions(options_.runtime_directory)),
       gpu_jobs_(&gpus_, options_.gpu_host_budget),
       clones_(options_.runtime_directory, options_.page_cache_bytes, options_.daemon ? kPooledSandboxes : 0,
-              options_.daemon ? options_.standby_copies : 0) {}
+              options_.daemon ? options_.standby_copies : 0),
+      no_functions_(
+          absl::FailedPreconditionError("functions live in the daemon: start rekindled, and name it "
+                                        "with --host if it is not at its usual socket")) {}
+
+absl::StatusOr<std::shared_ptr<Functions>> Node::functions() const {
+  absl::MutexLock lock(&mutex_);
+  if (functions_ == nullptr) return no_functions_;
+  return functions_;
+}
+
+void Node::SetFunctions(std::shared_ptr<Functions> functions) {
+  absl::MutexLock lock(&mutex_);
+  functions_ = std::move(functions);
+}
+
+void Node::NoFunctions(absl::Status why) {
+  std::shared_ptr<Functions> gone;  // ended without the lock
+  absl::MutexLock lock(&mutex_);
+  no_functions_ = std::move(why);
+  gone = std::move(functions_);
+}
 
 absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
   absl::MutexLock lock(&mutex_);

@@ -25,6 +25,8 @@
 
 namespace rekindle::daemon {
 
+class Functions;  // functions.h
+
 struct NodeOptions {
   std::string store;              // the store's folder
   std::string runtime_directory;  // jobs, sockets, journals: short, gone after a reboot
@@ -35,6 +37,8 @@ struct NodeOptions {
   std::optional<uint64_t> page_cache_bytes;
   // Copies that a daemon keeps ready of each image that is in use (restore/standby.h).
   size_t standby_copies = 2;
+  // Memory that instances of functions, and what is kept for them, may take; 0: a share of what is free.
+  uint64_t function_memory_bytes = 0;
   bool daemon = false;  // false: hosted in the command's own process
 };
 
@@ -58,6 +62,11 @@ class Node {
   restore::CloneStarter& clones() { return clones_; }
   const restore::CloneStarter& clones() const { return clones_; }
   Templates& templates() { return templates_; }
+  // FailedPrecondition: functions live in the daemon. It starts them up when it begins to serve.
+  absl::StatusOr<std::shared_ptr<Functions>> functions() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetFunctions(std::shared_ptr<Functions> functions) ABSL_LOCKS_EXCLUDED(mutex_);
+  // They end, or could not be started up.
+  void NoFunctions(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
   enum class Access {
     kRead,    // the store must be there
     kWrite,   // the store must be there
@@ -99,7 +108,9 @@ class Node {
   restore::CloneStarter clones_;
   Templates templates_;
   std::atomic<bool> stopping_{false};
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<Functions> functions_ ABSL_GUARDED_BY(mutex_);
+  absl::Status no_functions_ ABSL_GUARDED_BY(mutex_);  // why they are not there
   std::shared_ptr<store::Store> store_ ABSL_GUARDED_BY(mutex_);
   bool store_writable_ ABSL_GUARDED_BY(mutex_) = false;
   bool recovered_ ABSL_GUARDED_BY(mutex_) = false;

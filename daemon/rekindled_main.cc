@@ -74,7 +74,7 @@ int Main(int argc, char** argv) {
   ServerOptions options;
   options.node.daemon = true;
   options.node.store = "/var/lib/rekindle";
-  std::string group, gpu_host_memory, page_cache = "1G";
+  std::string group, gpu_host_memory, functions_memory, page_cache = "1G";
   int grace_seconds = kDefaultGraceSeconds;
   bool verbose = false;
   app.add_option("--store", options.node.store, "The store's folder")
@@ -92,6 +92,13 @@ int Main(int argc, char** argv) {
       ->type_name("DIR");
   app.add_option("--group", group, "Members of this group may do all that root may")->type_name("NAME");
   app.add_option("--listen", options.tls.listen, "Serve TCP too, with mutual TLS")->type_name("HOST:PORT");
+  app.add_option("--functions-http", options.functions_http,
+                 "Serve AWS Lambda's Invoke path there, for callers of this machine: HOST:PORT or unix:PATH")
+      ->type_name("ADDRESS");
+  app.add_option(
+         "--functions-memory", functions_memory,
+         "Memory that instances of functions and what is kept for them may take [60 % of what is free]")
+      ->type_name("SIZE");
   app.add_option("--tls-cert", options.tls.certificate, "For --listen: the daemon's certificate")
       ->type_name("FILE");
   app.add_option("--tls-key", options.tls.key, "For --listen: its key")->type_name("FILE");
@@ -145,6 +152,11 @@ int Main(int argc, char** argv) {
     absl::StatusOr<uint64_t> bytes = ParseBytes(page_cache);
     status = Annotate(bytes.status(), "--page-cache");
     if (bytes.ok()) options.node.page_cache_bytes = *bytes;
+  }
+  if (status.ok() && !functions_memory.empty()) {
+    absl::StatusOr<uint64_t> bytes = ParseBytes(functions_memory);
+    status = Annotate(bytes.status(), "--functions-memory");
+    if (bytes.ok()) options.node.function_memory_bytes = *bytes;
   }
   if (status.ok()) status = Serve(std::move(options), grace_seconds);
   if (status.ok()) return 0;

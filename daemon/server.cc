@@ -20,7 +20,9 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "daemon/functions.h"
 #include "daemon/grpc_service.h"
+#include "daemon/http_listener.h"
 #include "daemon/peer_credentials.h"
 #include "daemon/unix_listener.h"
 
@@ -75,6 +77,7 @@ class GrpcServer final : public Server {
     });
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    RK_RETURN_IF_ERROR(StartFunctions());
     service_ = MakeGrpcService(node_, [this](const Peer& peer) { return Resolve(peer); });
     grpc::ServerBuilder builder;
     builder.RegisterService(service_.get());
@@ -107,6 +110,7 @@ class GrpcServer final : public Server {
       server_->Wait();
     }
     server_.reset();
+    node_.NoFunctions(absl::UnavailableError("the daemon is ending"));
   }
 
   void WarmUp() override { node_.WarmPager(); }
@@ -114,6 +118,28 @@ class GrpcServer final : public Server {
   int tcp_port() const override { return tcp_port_; }
 
  private:
+  absl::Status StartFunctions() {
+    std::vector<UniqueFd> listeners;
+    for (const std::string& address : options_.functions_http) {
+      RK_ASSIGN_OR_RETURN(UniqueFd listener, ListenForHttp(address));
+      listeners.push_back(std::move(listener));
+    }
+    auto functions = Functions::Start(node_);
+    if (functions.ok() && !listeners.empty()) {
+      RK_RETURN_IF_ERROR((*functions)->ServeHttp(std::move(listeners)));
+    }
+    if (!functions.ok()) {
+      if (!listeners.empty()) return functions.status();
+      Log(LogLevel::kWarning, absl::StrCat("there are no functions: ", functions.status().message()));
+    }
+    if (functions.ok()) {
+      node_.SetFunctions(*std::move(functions));
+    } else {
+      node_.NoFunctions(functions.status());
+    }
+    return absl::OkStatus();
+  }
+
   // On the listener's thread.
   void Take(UniqueFd connection) {
     absl::StatusOr<Caller> caller = ReadPeerCredentials(connection.get());

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -19,6 +20,7 @@ struct ServerOptions {
   NodeOptions node;
   std::string socket;  // path of the Unix socket
   TlsOptions tls;
+  std::vector<std::string> functions_http;  // "HOST:PORT" or "unix:PATH": Lambda's Invoke path
 };
 
 // Thread-compatible.

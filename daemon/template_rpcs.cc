@@ -59,17 +59,14 @@ absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpReques
   record.image = info.reference;
   record.digest = info.digest;
   record.owner = call.caller.uid;
-  if (auto living = node.templates().Find(record.name); living.ok() && JobRegistry::Lives(living->job)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("a template '", record.name, "' is up: take it down, or give another name with --name"));
-  }
+  RK_RETURN_IF_ERROR(node.templates().CheckNameIsFree(record.name));
   CallMonitor monitor(call, [](const v1::Progress&) { return true; });
   restore::CloneOptions options;
   options.image = info.digest;
   options.cancel_fd = monitor.cancel_fd();
   options.template_instance = true;
   // All of its memory is there before it is forked: its copies' faults then need no pager.
-  options.fill = "eager";
+  options.fill = restore::Fill::kEager;
   RK_ASSIGN_OR_RETURN(restore::CloneResult started, node.clones().Start(*store, criu, options));
   auto taken = restore::Template::Take(started, node.options().runtime_directory,
                                        node.options().standby_copies, monitor.cancel_fd());

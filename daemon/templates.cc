@@ -4,22 +4,27 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status.h"
 
 namespace rekindle::daemon {
 
-absl::Status Templates::Add(TemplateRecord record) {
-  std::shared_ptr<restore::Template> old;  // not destroyed under the lock
+absl::Status Templates::CheckIsFree(const std::string& name) const {
+  auto found = templates_.find(name);
+  if (found == templates_.end() || !JobRegistry::Lives(found->second.job)) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("a template '", name, "' is up: take it down, or give another name with --name"));
+}
+
+absl::Status Templates::CheckNameIsFree(const std::string& name) const {
   absl::MutexLock lock(&mutex_);
-  auto found = templates_.find(record.name);
-  if (found != templates_.end()) {
-    if (JobRegistry::Lives(found->second.job)) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          "a template '", record.name, "' is up: take it down, or give another name with --name"));
-    }
-    old = std::move(found->second.instance);
-    templates_.erase(found);
-  }
-  templates_[record.name] = std::move(record);
+  return CheckIsFree(name);
+}
+
+absl::Status Templates::Add(TemplateRecord record) {
+  TemplateRecord old;  // not destroyed under the lock
+  absl::MutexLock lock(&mutex_);
+  RK_RETURN_IF_ERROR(CheckIsFree(record.name));
+  old = std::exchange(templates_[record.name], std::move(record));
   return absl::OkStatus();
 }
 

@@ -27,7 +27,8 @@ struct TemplateRecord {
 // Thread-safe.
 class Templates {
  public:
-  // AlreadyExists when a living one has the name.
+  // AlreadyExists when a living one has the name, both.
+  absl::Status CheckNameIsFree(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Add(TemplateRecord record) ABSL_LOCKS_EXCLUDED(mutex_);
   // NotFound names those that there are.
   absl::StatusOr<TemplateRecord> Find(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -36,6 +37,8 @@ class Templates {
   absl::Status Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  absl::Status CheckIsFree(const std::string& name) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+
   mutable absl::Mutex mutex_;
   std::map<std::string, TemplateRecord> templates_ ABSL_GUARDED_BY(mutex_);
 };

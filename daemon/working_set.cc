@@ -12,6 +12,22 @@
 namespace rekindle::daemon {
 namespace {
 
+v1::WorkingSet::End ToProto(restore::RecordingEnd end) {
+  switch (end) {
+    case restore::RecordingEnd::kUnknown:
+      break;
+    case restore::RecordingEnd::kReady:
+      return v1::WorkingSet::READY;
+    case restore::RecordingEnd::kAnswered:
+      return v1::WorkingSet::ANSWERED;
+    case restore::RecordingEnd::kTime:
+      return v1::WorkingSet::TIME;
+    case restore::RecordingEnd::kEnded:
+      return v1::WorkingSet::ENDED;
+  }
+  return v1::WorkingSet::UNKNOWN;
+}
+
 absl::Status Describe(store::Store& store, const store::ImageInfo& info, v1::InspectImageResponse& response) {
   absl::StatusOr<std::string> note = store.GetNote(info.digest, store::kWorkingSetNote);
   if (absl::IsNotFound(note.status())) return absl::OkStatus();
@@ -26,6 +42,7 @@ absl::Status Describe(store::Store& store, const store::ImageInfo& info, v1::Ins
   out->set_lazy_bytes(image->pages() * store::kPageSize);
   out->set_recordings(recorded.recordings);
   out->set_recorded_unix_ns(recorded.recorded_unix_ns);
+  out->set_end(ToProto(recorded.end));
   return absl::OkStatus();
 }
 

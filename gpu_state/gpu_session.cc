@@ -22,7 +22,7 @@ absl::Status Both(const absl::Status& first, const absl::Status& second) {
 
 bool IsGone(pid_t pid) {
   auto stat = ReadProcessStat(pid);
-  return !stat.ok() || stat->ending();
+  return stat.ok() ? stat->ending() : absl::IsNotFound(stat.status());
 }
 
 }  // namespace

@@ -105,6 +105,7 @@ absl::StatusOr<std::vector<LedgerEntry>> Ledger::List() {
     if (!text.ok()) continue;  // just removed
     RK_ASSIGN_OR_RETURN(LedgerEntry entry, Decode(*text, path));
     auto stat = ReadProcessStat(entry.pid);
+    if (!stat.ok() && !absl::IsNotFound(stat.status())) return stat.status();
     if (!stat.ok() || stat->start_ticks != entry.start_ticks || stat->ending()) {
       ::unlink(path.c_str());
       continue;

@@ -19,6 +19,7 @@
 #include "hook/packet.h"
 #include "hook/rekindle_hook.h"
 #include "hook/touch_pages.h"
+#include "hook/waking.h"
 
 enum { kLongestInstance = 256, kLongestWhy = 2048 }; /* with the NUL */
 enum { kMostLibcryptos = 8 };
@@ -174,6 +175,8 @@ static int Adopt(struct identity* identity) {
   state.is_copy = true;
   state.restored = (struct rekindle_restored){state.self.instance, state.self.name,
                                               (const char* const*)state.self.environment};
+  char why[256];
+  if (rekindle_act_on_waking(state.self.environment, why, sizeof(why)) < 0) return Fail(errno, "%s", why);
   for (char** variable = state.self.environment; *variable != NULL; ++variable) {
     char* value = strchr(*variable, '=');
     *value = '\0';

@@ -19,7 +19,7 @@ PREFIX=${REKINDLE_CRIU_PREFIX:-/opt/rekindle/criu}
 # Linked into our programs; their licences ask for their notices.
 LINKED_PACKAGES=(
   libgrpc++-dev libprotobuf-dev libabsl-dev libssl-dev zlib1g-dev libc-ares-dev libre2-dev liburing-dev libzstd-dev
-  libxxhash-dev libcli11-dev nlohmann-json3-dev libc6 libstdc++6)
+  libxxhash-dev libcli11-dev nlohmann-json3-dev libboost-dev libc6 libstdc++6)
 
 [[ -x $PREFIX/usr/sbin/criu ]] || "$REPO_ROOT/scripts/make-criu-prefix.sh" "$PREFIX" 4.2
 WORK=$(mktemp -d -t rekindle-bundle.XXXXXX)

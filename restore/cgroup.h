@@ -51,6 +51,7 @@ class Cgroup {
   // That were set, together.
   const CgroupLimits& limits() const { return limits_; }
   LimitEvents Events() const;
+  uint64_t MemoryInUse() const;  // bytes
   // Where the memory controller has it (MemoryRoom).
   const std::string& memory_folder() const { return folders_.front(); }
 
@@ -63,7 +64,6 @@ class Cgroup {
 
  private:
   Cgroup() = default;
-  uint64_t MemoryInUse() const;
   CgroupLimits limits_;
   bool unified_ = false;
   std::vector<std::string> folders_;  // memory, cpu, pids (v1), or the one (v2)

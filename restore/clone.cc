@@ -1,17 +1,11 @@
 #include "restore/clone.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <iterator>
-#include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -20,240 +14,24 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/packet_socket.h"
 #include "base/parallel.h"
 #include "base/process_stat.h"
 #include "base/status.h"
-#include "base/unix_socket.h"
 #include "criu/image_files.h"
-#include "criu/lazy_pages.h"
-#include "criu/restore_log.h"
-#include "criu/restore_session.h"
 #include "rekindle/v1/image_layout.h"
+#include "restore/clone_run.h"
 #include "restore/compatibility.h"
-#include "restore/job_logs.h"
 #include "restore/restore.h"
-#include "restore/sandbox_protocol.h"
 #include "restore/standby.h"
 
 namespace rekindle::restore {
 namespace {
 
 constexpr size_t kMostPrepared = 64;
-constexpr absl::Duration kLongestAnswer = absl::Seconds(30);
-// Of a sandbox that is being taken down.
-constexpr absl::Duration kLastWords = absl::Milliseconds(200);
 constexpr uint64_t kDefaultCacheBytes = uint64_t{1} << 30;
-
-// The steps of one clone, in the order in which Start() takes them.
-class CloneRun {
- public:
-  CloneRun(const PreparedImage& image, const SandboxKind& kind, const CloneOptions& options,
-           PagerClient pager)
-      : image_(image), kind_(kind), options_(options), pager_(std::move(pager)) {}
-
-  void EndPhase(const char* name, std::map<std::string, int64_t> numbers = {}) {
-    result_.phases.emplace_back(name, phase_.seconds());
-    AddSpan(name, phase_begin_ns_, std::move(numbers));
-    phase_.Restart();
-    phase_begin_ns_ = MonotonicNanos();
-  }
-
-  // What the job gets in place of what was its starter's: terminal, pipes, control channel.
-  absl::Status TakeSandbox(SandboxPool& pool) {
-    std::vector<std::pair<int, int>> more;
-    std::set<std::string> replaced;
-    int next = kFirstFreeInCriu, nulls = 0, channels = 0;
-    auto give = [&](int number, const std::string& resource) { inherited_.emplace_back(number, resource); };
-    static_assert(kNullsInCriu >= 3, "one for each of descriptors 0, 1 and 2");
-    for (const v1::StdioSlot& slot : image_.manifest.stdio()) {
-      if (slot.resource().empty() || !replaced.insert(slot.resource()).second) continue;
-      if (options_.stdio.size() != 3) {
-        give(kNullInCriu + nulls++, slot.resource());
-        continue;
-      }
-      more.emplace_back(options_.stdio[static_cast<size_t>(slot.fd())], next);
-      give(next++, slot.resource());
-    }
-    for (const std::string& resource : image_.manifest.control_sockets()) {
-      if (channels < kChannelsInCriu) give(kChannelInCriu + channels++, resource);
-    }
-    auto ready = more.empty() ? pool.Take(kind_) : pool.MakeWith(kind_, more);
-    if (!ready.ok()) return ready.status();
-    const bool made_ahead = ready->made_ahead;
-    group_ = std::move(ready->group);
-    sandbox_ = std::move(ready->sandbox);
-    criu_process_ = std::move(ready->criu);
-    listener_ = std::move(ready->listener);
-    if (!image_.manifest.control_sockets().empty()) result_.channel = std::move(ready->channel);
-    EndPhase("sandbox", {{"made_ahead", made_ahead ? 1 : 0},
-                         {"descriptors_of_the_caller", static_cast<int64_t>(more.size())}});
-    return absl::OkStatus();
-  }
-
-  // So that making it takes no more either. The other limits would only hold that up.
-  absl::Status LimitMemory() {
-    if (group_ == nullptr) return absl::OkStatus();
-    CgroupLimits memory;
-    memory.memory_bytes = options_.limits.memory_bytes;
-    return Annotate(group_->Set(memory), What());
-  }
-
-  // What else is known of why it failed: who takes a sandbox down takes CRIU with it, whose words do not
-  // tell.
-  absl::Status Explain(absl::Status failure) {
-    if (absl::IsCancelled(failure)) return failure;
-    std::string why = in_our_hands_ ? "" : sandbox_.EndedBecause(kLastWords);
-    if (!why.empty()) failure = absl::AbortedError(absl::StrCat(What(), ": ", why));
-    if (group_ == nullptr) return failure;
-    return ExplainLimits(failure, What(), group_->limits(), group_->Events());
-  }
-
-  // What one copy has for itself. Any time before it runs.
-  absl::Status Personalize() {
-    if (result_.channel.valid()) RK_RETURN_IF_ERROR(SayHello());
-    if (options_.limits.any()) RK_RETURN_IF_ERROR(Annotate(group_->Set(options_.limits), What()));
-    if (!options_.name.empty() || !options_.binds.empty()) {
-      RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status AttachPager() {
-    UniqueFd keeper = sandbox_.TakeKeeper();
-    // Who has the hook says when it is ready, however long that takes.
-    const absl::Duration record =
-        result_.channel.valid() ? std::max(options_.record, kLongestAnswer) : options_.record;
-    PagerClient::AttachOptions attach{sandbox_.id(), options_.image, options_.fill, record,
-                                      options_.timeline};
-    UniqueFd group;
-    if (group_ != nullptr) {
-      RK_ASSIGN_OR_RETURN(group, OpenFile(group_->memory_folder(), O_RDONLY | O_DIRECTORY));
-    }
-    RK_ASSIGN_OR_RETURN(result_.lazy_pages,
-                        pager_.Attach(attach, listener_.get(), keeper.get(), group.get()));
-    EndPhase("attach");
-    return absl::OkStatus();
-  }
-
-  // With `park` the copy waits for its owner just before it runs; the times are his then.
-  absl::Status RunCriu(const StandbyPool::Park& park) {
-    criu::CriuConnection connection;
-    connection.socket = criu_process_.rpc.get();
-    connection.pidfd = criu_process_.pidfd.get();
-    connection.work_directory_fd = kInitDirectory;
-    connection.log = absl::StrCat(sandbox_.directory(), "/restore.log");
-    const v1::JobManifest& manifest = image_.manifest;
-    criu::RestoreOptions options;
-    options.images_directory = image_.directory->path();
-    options.lazy_pages = true;
-    options.shell_job = manifest.shell_job();
-    options.tcp_close =
-        manifest.tcp_established() || manifest.tcp_close();  // the connection is not the copy's
-    options.file_locks = manifest.file_locks();
-    options.external_unix_sockets = manifest.external_unix_sockets();
-    options.inherit_fd = inherited_;
-    if (options_.timeline) options.log_level = criu::kLogLevelWithStages;
-    double prefill_seconds = 0;
-    criu::RestoredTree tree;
-    in_our_hands_ = false;
-    RK_RETURN_IF_ERROR(criu::RunRestoreOver(
-        connection, options,
-        [&](pid_t) -> absl::Status {
-          in_our_hands_ = true;
-          Stopwatch watch;
-          const int64_t begin = MonotonicNanos();
-          std::vector<pid_t> pids;
-          for (const criu::PstreeEntry& task : image_.directory->tree()) pids.push_back(task.pid);
-          RK_ASSIGN_OR_RETURN(std::vector<UniqueFd> processes, sandbox_.OpenProcesses(pids));
-          if (!options_.stdio.empty()) {
-            absl::Status appended = AppendToLogs(processes[0].get(), image_.manifest);
-            if (!appended.ok()) return appended;
-          }
-          RK_ASSIGN_OR_RETURN(PagerClient::Prefilled prefilled,
-                              pager_.Prefill(sandbox_.id(), pids, processes));
-          result_.prefilled_pages = prefilled.pages;
-          // It may have ended by the time that anybody could look for it.
-          RK_ASSIGN_OR_RETURN(result_.root, PidOf(processes[0].get()));
-          result_.root_pidfd = std::move(processes[0]);
-          result_.working_set_bytes = prefilled.settled_bytes;
-          prefill_seconds = watch.seconds();
-          AddSpan("working set", begin, {{"pages", static_cast<int64_t>(prefilled.pages)}});
-          if (park) {
-            RK_ASSIGN_OR_RETURN(options_, park());
-            result_.phases.clear();
-            total_.Restart();
-            phase_.Restart();
-            prefill_seconds = 0;
-          }
-          absl::Status personalized = Personalize();
-          in_our_hands_ = !personalized.ok();
-          return personalized;
-        },
-        options_.cancel_fd, &tree));
-    root_ = tree.root;
-    AddSpan("criu", phase_begin_ns_);
-    std::move(tree.timeline.begin(), tree.timeline.end(), std::back_inserter(result_.timeline));
-    result_.phases.emplace_back(park ? "standby" : "criu", phase_.seconds() - prefill_seconds);
-    if (!park) result_.phases.emplace_back("working set", prefill_seconds);
-    phase_.Restart();
-    phase_begin_ns_ = MonotonicNanos();
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<CloneResult> Finish() {
-    RK_RETURN_IF_ERROR(sandbox_.Watch(root_));
-    result_.root_inside = root_;
-    if (options_.template_instance) {
-      RK_ASSIGN_OR_RETURN(result_.more_control, sandbox_.AnotherControl());
-    }
-    EndPhase("watch");
-    result_.sandbox = sandbox_.Release();
-    result_.group = std::move(group_);
-    result_.total_seconds = total_.seconds();
-    if (options_.timeline) result_.pager.emplace(std::move(pager_));
-    return std::move(result_);
-  }
-
-  const std::string& directory() const { return sandbox_.directory(); }
-
- private:
-  // Waits in the channel until the job wakes up.
-  absl::Status SayHello() {
-    const nlohmann::json hello = {{"type", "restored"},
-                                  {"instance", sandbox_.id()},
-                                  {"name", options_.name},
-                                  {"environment", options_.environment},
-                                  {"template", options_.template_instance}};
-    return SendPacket(result_.channel.get(),
-                      hello.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  }
-
-  std::string What() const { return absl::StrCat("restoring a copy of ", image_.info.reference); }
-
-  void AddSpan(const char* name, int64_t begin_ns, std::map<std::string, int64_t> numbers = {}) {
-    if (!options_.timeline) return;
-    result_.timeline.push_back(SpanSince(begin_ns, "rekindle", "restore", name, std::move(numbers)));
-  }
-
-  const PreparedImage& image_;
-  const SandboxKind kind_;
-  CloneOptions options_;
-  PagerClient pager_;
-  std::unique_ptr<Cgroup> group_;  // goes after the sandbox
-  Sandbox sandbox_;
-  Sandbox::Criu criu_process_;
-  UniqueFd listener_;
-  std::vector<std::pair<int, std::string>> inherited_;
-  pid_t root_ = 0;
-  bool in_our_hands_ = true;  // and not in CRIU's
-  CloneResult result_;
-  Stopwatch total_, phase_;
-  int64_t phase_begin_ns_ = MonotonicNanos();
-};
 
 }  // namespace
 
@@ -278,7 +56,12 @@ namespace {
 // What these ask for is settled when the copy begins to be made, or they want to see it made.
 bool MayStandBy(const CloneOptions& options) {
   return options.stdio.empty() && options.binds.empty() && !options.template_instance && !options.timeline &&
-         options.fill != "eager" && options.record == CloneOptions().record;
+         options.fill != Fill::kEager && !options.record;
+}
+
+absl::StatusOr<bool> Listens(const store::ImageReader& image) {
+  RK_ASSIGN_OR_RETURN(std::string files, image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "files.img")));
+  return criu::HasListeningSocket(files);
 }
 
 absl::StatusOr<FileIdentities> CheckPrograms(const store::ImageReader& image) {
@@ -560,6 +343,7 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
         ": the job had a terminal, which its copies can't share; take an image of it started with "
         "'rekindle run', or with input and output that are no terminal"));
   }
+  RK_ASSIGN_OR_RETURN(prepared->listens, Listens(*reader));
   RK_ASSIGN_OR_RETURN(prepared->may_stand_by, MayStandBy(*reader, prepared->manifest));
   RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
   RK_RETURN_IF_ERROR(CheckMachine(prepared->manifest, machine, criu.version));

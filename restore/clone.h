@@ -24,6 +24,7 @@
 #include "rekindle/v1/job_manifest.pb.h"
 #include "restore/cgroup.h"
 #include "restore/file_identities.h"
+#include "restore/fill.h"
 #include "restore/image_directory.h"
 #include "restore/pager_client.h"
 #include "restore/sandbox.h"
@@ -39,8 +40,10 @@ struct CloneOptions {
   std::vector<std::pair<std::string, std::string>> binds;
   CgroupLimits limits;
   std::map<std::string, std::string> environment;  // told to a job that has the hook
-  std::string fill = "idle";                       // "never", "idle", "eager"
-  absl::Duration record = absl::Seconds(1);  // of the working set, for a job that never says that it is ready
+  Fill fill = Fill::kIdle;
+  // How long the working set is recorded at most. A second where nothing is given; 30 where what is waited
+  // for is the job's word that it is ready, or its first answer on a socket that it listens on.
+  std::optional<absl::Duration> record;
   // Descriptors for 0, 1 and 2 where those were a terminal or a pipe (all three or none); not owned. None:
   // /dev/null.
   std::vector<int> stdio;
@@ -75,6 +78,7 @@ struct PreparedImage {
   v1::JobManifest manifest;
   // Its copies may wait before they run: they are told when that is, and no timer of theirs runs meanwhile.
   bool may_stand_by = false;
+  bool listens = false;  // on TCP ports or Unix sockets
   FileIdentities programs;
   std::unique_ptr<ImageDirectory> directory;
 };

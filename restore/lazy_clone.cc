@@ -31,6 +31,8 @@ constexpr size_t kMostRecordedPages = size_t{4} << 20;
 // How long a task may take to change its memory: forking one with much of it lasts.
 constexpr absl::Duration kLongestChange = absl::Minutes(2);
 constexpr absl::Duration kLookAtTasks = absl::Milliseconds(100);
+// Who may be asked at any time, and is recorded no more, has the machine for so long before the fill begins.
+constexpr absl::Duration kQuietStart = absl::Seconds(1);
 
 class Listener : public PagerSource {
  public:
@@ -63,6 +65,18 @@ class Keeper : public PagerSource {
  private:
   const std::shared_ptr<LazyClone> clone_;
   const int fd_;
+};
+
+class Sockets : public PagerSource {
+ public:
+  Sockets(std::shared_ptr<LazyClone> clone, std::unique_ptr<FirstAnswer> answer)
+      : clone_(std::move(clone)), answer_(std::move(answer)) {}
+  int fd() const override { return answer_->fd(); }
+  bool OnReady() override { return clone_->OnSockets(*answer_); }
+
+ private:
+  const std::shared_ptr<LazyClone> clone_;
+  const std::unique_ptr<FirstAnswer> answer_;
 };
 
 class TaskSource : public PagerSource {
@@ -140,9 +154,17 @@ bool LazyClone::OnConnection() {
       }
       case What::kFinished: {
         record_.JobRuns();
-        absl::MutexLock lock(&mutex_);
-        running_ = true;
-        record_until_ = fill_from_ = absl::Now() + options_.record;
+        std::unique_ptr<FirstAnswer> answer;
+        {
+          absl::MutexLock lock(&mutex_);
+          running_ = true;
+          const absl::Time now = absl::Now();
+          record_until_ = now + options_.record;
+          fill_from_ =
+              now + (options_.until_answer ? std::min(options_.record, kQuietStart) : options_.record);
+          answer = std::move(answer_);
+        }
+        if (answer != nullptr) Watch(std::make_shared<Sockets>(shared_from_this(), std::move(answer)));
         break;
       }
       case What::kClosed:
@@ -309,8 +331,37 @@ void LazyClone::CompleteIfDone() {
   End();
 }
 
-void LazyClone::Ready() {
-  EndRecording();
+void LazyClone::WatchSockets(const std::map<pid_t, UniqueFd>& processes) {
+  if (!options_.until_answer || !recording_) return;
+  const int64_t begin = MonotonicNanos();
+  std::vector<UniqueFd> own;
+  for (const auto& [pid, pidfd] : processes) own.emplace_back(::fcntl(pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  auto answer = FirstAnswer::Watch(std::move(own));
+  if (!answer.ok()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("when the job of sandbox ", options_.id,
+                     " answers for the first time can't be seen: ", answer.status().message()));
+    return;
+  }
+  record_.Add("restore", "finding its listening sockets", begin, {{"found", *answer != nullptr ? 1 : 0}});
+  absl::MutexLock lock(&mutex_);
+  answer_ = *std::move(answer);
+}
+
+bool LazyClone::OnSockets(FirstAnswer& answer) {
+  if (!recording_ || ended_) return false;
+  const absl::StatusOr<bool> answered = answer.Look();
+  if (!answered.ok()) {
+    Log(LogLevel::kWarning, absl::StrCat("whether the job of sandbox ", options_.id,
+                                         " has answered can't be seen: ", answered.status().message()));
+    return false;
+  }
+  if (*answered) Ready(RecordingEnd::kAnswered);
+  return !*answered;
+}
+
+void LazyClone::Ready(RecordingEnd how) {
+  EndRecording(how);
   {
     absl::MutexLock lock(&mutex_);
     fill_from_ = absl::InfinitePast();
@@ -318,7 +369,7 @@ void LazyClone::Ready() {
   pager_.WakeFiller();
 }
 
-void LazyClone::EndRecording() {
+void LazyClone::EndRecording(RecordingEnd how) {
   if (!recording_.exchange(false)) return;
   std::vector<LazyImage::Touched> touched;
   {
@@ -327,7 +378,7 @@ void LazyClone::EndRecording() {
   }
   // A copy that ended before it was ready tells less than nothing.
   if (running() && !image_->Learned()) {
-    absl::Status learned = image_->Learn(pager_.store(), touched);
+    absl::Status learned = image_->Learn(pager_.store(), touched, how);
     if (!learned.ok()) {
       Log(LogLevel::kWarning, absl::StrCat("keeping the working set of ", image_->reader().info().reference,
                                            ": ", learned.message()));
@@ -345,7 +396,7 @@ void LazyClone::Tick() {
     look = running_ && now >= look_at_tasks_;
     if (look) look_at_tasks_ = now + kLookAtTasks;
   }
-  if (due) EndRecording();
+  if (due) EndRecording(RecordingEnd::kTime);
   if (sandbox_ended_) EndIfAllGone();
   if (!look) return;
   LetGoOfTasks();
@@ -362,7 +413,7 @@ void LazyClone::Fail(const absl::Status& why) {
 
 void LazyClone::End() {
   if (ended_.exchange(true)) return;
-  EndRecording();
+  EndRecording(RecordingEnd::kEnded);
   std::vector<uint64_t> sources;
   {
     // Closed when the last thread that works on them lets go of them.
@@ -373,6 +424,11 @@ void LazyClone::End() {
   }
   for (uint64_t source : sources) pager_.Remove(source);
   pager_.RemoveClone(options_.id);
+}
+
+bool LazyClone::complete() const {
+  absl::MutexLock lock(&mutex_);
+  return complete_;
 }
 
 bool LazyClone::running() const {

@@ -16,6 +16,8 @@
 #include "absl/time/time.h"
 #include "base/unique_fd.h"
 #include "criu/lazy_pages.h"
+#include "restore/fill.h"
+#include "restore/first_answer.h"
 #include "restore/frame_cache.h"
 #include "restore/lazy_image.h"
 #include "restore/lazy_task.h"
@@ -25,13 +27,12 @@
 
 namespace rekindle::restore {
 
-enum class Fill { kNever, kIdle, kEager };
-
 struct LazyCloneOptions {
   std::string id;
   Fill fill = Fill::kIdle;
-  absl::Duration record = absl::Seconds(1);  // after it runs, if it does not tell that it is ready
-  bool timeline = false;                     // keep one
+  absl::Duration record = absl::Seconds(1);  // after it runs, unless it is known before that it is ready
+  bool until_answer = false;  // it is ready when it has answered on a socket that it listens on
+  bool timeline = false;      // keep one
   std::shared_ptr<const MemoryRoom> room = std::make_shared<const MemoryRoom>();
 };
 
@@ -44,6 +45,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   const std::string& id() const { return options_.id; }
   LazyImage& image() { return *image_; }
   bool running() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool complete() const ABSL_LOCKS_EXCLUDED(mutex_);  // it is served no more
 
   // Begins to listen for CRIU.
   void Start();
@@ -52,12 +54,12 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   absl::StatusOr<uint64_t> Prefill(const std::map<pid_t, UniqueFd>& processes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Loads the working set into the cache.
   void Prefetch();
-  // All that is missing.
+  // All that is missing. ResourceExhausted: there is no room for it.
   absl::StatusOr<uint64_t> FillAll() ABSL_LOCKS_EXCLUDED(mutex_);
   // A bounded part of the background fill; false when there is nothing more to do now.
   bool FillSome() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The job has answered: the rest of its memory may come now.
-  void Ready() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The job is ready, by what is given: the rest of its memory may come now.
+  void Ready(RecordingEnd how) ABSL_LOCKS_EXCLUDED(mutex_);
   // For things that are due at some time.
   void Tick() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -74,6 +76,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   bool OnConnection();
   bool OnKeeper();
   bool OnTask(const std::shared_ptr<LazyTask>& task);
+  bool OnSockets(FirstAnswer& answer);
 
  private:
   void Watch(std::shared_ptr<PagerSource> source) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -87,7 +90,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   void Fail(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void End() ABSL_LOCKS_EXCLUDED(mutex_);
   void CompleteIfDone() ABSL_LOCKS_EXCLUDED(mutex_);
-  void EndRecording() ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndRecording(RecordingEnd how) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndIfAllGone() ABSL_LOCKS_EXCLUDED(mutex_);
   // Those that have ended or run another program.
   void LetGoOfTasks() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -103,6 +106,8 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   absl::StatusOr<std::map<pid_t, UniqueFd>> OpenMemories(const std::map<pid_t, UniqueFd>& processes) const;
   absl::Status Write(const std::map<pid_t, UniqueFd>& memories);
   absl::Status PutWorkingSet();
+  // Of who stands still and listens, if that is what ends the recording.
+  void WatchSockets(const std::map<pid_t, UniqueFd>& processes) ABSL_LOCKS_EXCLUDED(mutex_);
   // The same two of a set. What is not written must not run; of a working set a part will do.
   absl::Status WriteSet(const PrefillSet& set, const std::map<pid_t, UniqueFd>& memories);
   absl::Status PutSet(const PrefillSet& set);
@@ -155,6 +160,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   absl::Time record_until_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   absl::Time fill_from_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::vector<LazyImage::Touched> touched_ ABSL_GUARDED_BY(mutex_);  // in order
+  std::unique_ptr<FirstAnswer> answer_ ABSL_GUARDED_BY(mutex_);      // until it runs
   size_t fill_task_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t fill_next_ ABSL_GUARDED_BY(mutex_) = 0;  // run
 };

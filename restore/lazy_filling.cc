@@ -320,6 +320,7 @@ void LazyClone::Prefetch() {
 }
 
 absl::StatusOr<uint64_t> LazyClone::Prefill(const std::map<pid_t, UniqueFd>& processes) {
+  WatchSockets(processes);
   int64_t begin = MonotonicNanos();
   RK_ASSIGN_OR_RETURN(auto memories, OpenMemories(processes));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const PrefillSet> set, pager_.PrefillOf(*image_));
@@ -334,7 +335,6 @@ absl::StatusOr<uint64_t> LazyClone::Prefill(const std::map<pid_t, UniqueFd>& pro
                  {"loaded_bytes", static_cast<int64_t>(loaded_in_bulk_.bytes - loaded_before)}});
   };
   if (options_.fill == Fill::kEager) {
-    RK_RETURN_IF_ERROR(CheckRoomForAll());
     absl::StatusOr<uint64_t> filled = FillAll();
     if (filled.ok()) recorded("all of its memory", *filled);
     return filled;
@@ -369,6 +369,7 @@ absl::Status LazyClone::PutWorkingSet() {
 }
 
 absl::StatusOr<uint64_t> LazyClone::FillAll() {
+  RK_RETURN_IF_ERROR(CheckRoomForAll());
   const uint64_t before = filled_;
   for (const std::shared_ptr<LazyTask>& task : Tasks()) {
     std::vector<Piece> pieces;

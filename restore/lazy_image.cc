@@ -121,7 +121,7 @@ void LazyImage::DropPrefill() {
   prefill_.reset();
 }
 
-absl::Status LazyImage::Learn(store::Store& store, const std::vector<Touched>& touched) {
+absl::Status LazyImage::Learn(store::Store& store, const std::vector<Touched>& touched, RecordingEnd end) {
   WorkingSetRecorder recorder;
   absl::MutexLock lock(&mutex_);
   if (forgotten_) return absl::OkStatus();
@@ -137,6 +137,7 @@ absl::Status LazyImage::Learn(store::Store& store, const std::vector<Touched>& t
   }
   WorkingSet recording = recorder.Take();
   recording.recorded_unix_ns = UnixNanos();
+  recording.end = end;
   working_set_ = Merge(working_set_, recording);
   prefill_.reset();
   pieces_ = std::make_shared<const Pieces>(PiecesOf(working_set_));
@@ -153,7 +154,7 @@ bool LazyImage::ForgetWorkingSet() {
 
 LazyImage::Recorded LazyImage::recorded() const {
   absl::MutexLock lock(&mutex_);
-  Recorded recorded{0, working_set_.recordings, working_set_.recorded_unix_ns};
+  Recorded recorded{0, working_set_.recordings, working_set_.recorded_unix_ns, working_set_.end};
   for (const Piece& piece : *pieces_) recorded.pages += piece.pages;
   return recorded;
 }

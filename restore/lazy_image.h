@@ -64,7 +64,8 @@ class LazyImage {
     pid_t pid = 0;
     uint64_t number = 0;  // of a page of the task
   };
-  absl::Status Learn(store::Store& store, const std::vector<Touched>& touched) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Learn(store::Store& store, const std::vector<Touched>& touched, RecordingEnd end)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // The working set was dropped: what is recorded by copies that had it in place is kept no more.
   // False: that was said before.
   bool ForgetWorkingSet() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -72,6 +73,7 @@ class LazyImage {
     uint64_t pages = 0;       // that come while it runs
     uint32_t recordings = 0;  // 0: there is no working set
     int64_t recorded_unix_ns = 0;
+    RecordingEnd end = RecordingEnd::kUnknown;  // of the last one
   };
   Recorded recorded() const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -109,7 +110,11 @@ class Client : public PagerSource {
       *answer = {
           {"pages", pages}, {"settled_bytes", clone->image().prefill_bytes()}, {"seconds", watch.seconds()}};
     } else if (what == "ready") {
-      clone->Ready();
+      clone->Ready(RecordingEnd::kReady);
+    } else if (what == "fill") {
+      clone->Ready(RecordingEnd::kEnded);
+      RK_RETURN_IF_ERROR(clone->FillAll().status());
+      *answer = {{"complete", clone->complete()}};
     } else {
       return absl::UnimplementedError(absl::StrCat("the pager does not know '", what, "'"));
     }
@@ -121,9 +126,13 @@ class Client : public PagerSource {
       return absl::InvalidArgumentError("attaching to the pager: sockets are missing");
     LazyCloneOptions options;
     options.id = request.at("clone");
-    const std::string fill = request.at("fill");
-    options.fill = fill == "never" ? Fill::kNever : fill == "eager" ? Fill::kEager : Fill::kIdle;
-    options.record = absl::Milliseconds(request.at("record_ms").get<int64_t>());
+    const std::string name = request.at("fill");
+    const std::optional<Fill> fill = FillNamed(name);
+    if (!fill) return absl::InvalidArgumentError(absl::StrCat("the pager knows no fill '", name, "'"));
+    options.fill = *fill;
+    const int64_t record_ms = request.at("record_ms");
+    options.record = absl::Milliseconds(record_ms);
+    options.until_answer = request.value("until_answer", false);
     options.timeline = request.value("timeline", false);
     if (descriptors.size() == 3) options.room = std::make_shared<const MemoryRoom>(std::move(descriptors[2]));
     const int64_t begin = MonotonicNanos();
@@ -136,6 +145,7 @@ class Client : public PagerSource {
     if (clone->record().wanted()) {
       clone->record().Add("restore", "attach", begin,
                           {{"lazy_pages", answer->at("pages")},
+                           {"record_ms", clone->image().Learned() ? 0 : record_ms},
                            {"working_set_pages", static_cast<int64_t>(clone->image().recorded().pages)}});
       followed_ = clone;
     }

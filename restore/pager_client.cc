@@ -95,8 +95,9 @@ absl::StatusOr<uint64_t> PagerClient::Attach(const AttachOptions& options, int l
   const Json request = {{"do", "attach"},
                         {"clone", options.clone},
                         {"image", options.image},
-                        {"fill", options.fill},
+                        {"fill", std::string(NameOf(options.fill))},
                         {"record_ms", absl::ToInt64Milliseconds(options.record)},
+                        {"until_answer", options.until_answer},
                         {"timeline", options.timeline}};
   std::vector<int> descriptors = {listener, keeper};
   if (memory_group >= 0) descriptors.push_back(memory_group);
@@ -123,6 +124,13 @@ absl::Status PagerClient::Ready(const std::string& clone) {
 absl::StatusOr<rekindle::Timeline> PagerClient::Timeline() {
   RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "timeline"}}.dump()));
   return PagerRecord::Decode(answer.bytes);
+}
+
+absl::StatusOr<bool> PagerClient::Fill(const std::string& clone) {
+  absl::StatusOr<Packet> answer = Ask(Json{{"do", "fill"}, {"clone", clone}}.dump());
+  if (absl::IsNotFound(answer.status())) return true;
+  RK_RETURN_IF_ERROR(answer.status());
+  return Json::parse(answer->bytes).at("complete").get<bool>();
 }
 
 absl::StatusOr<PagerClient::Numbers> PagerClient::Stats() {

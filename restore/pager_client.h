@@ -12,6 +12,7 @@
 #include "base/subprocess.h"
 #include "base/timeline.h"
 #include "base/unique_fd.h"
+#include "restore/fill.h"
 #include "restore/frame_cache.h"
 
 namespace rekindle::restore {
@@ -37,9 +38,10 @@ class PagerClient {
   struct AttachOptions {
     std::string clone;  // its sandbox
     std::string image;
-    std::string fill;
-    absl::Duration record;
-    bool timeline = false;  // keep one: see Timeline()
+    Fill fill = Fill::kIdle;
+    absl::Duration record;      // at most
+    bool until_answer = false;  // at most until the job has answered on a socket that it listens on
+    bool timeline = false;      // keep one: see Timeline()
   };
   absl::StatusOr<uint64_t> Attach(const AttachOptions& options, int listener, int keeper, int memory_group);
   struct Prefilled {
@@ -52,6 +54,8 @@ class PagerClient {
   absl::StatusOr<Prefilled> Prefill(const std::string& clone, const std::vector<pid_t>& pids,
                                     const std::vector<UniqueFd>& processes);
   absl::Status Ready(const std::string& clone);
+  // Brings in all of its memory that is missing. True: it is there, and the copy like any other process.
+  absl::StatusOr<bool> Fill(const std::string& clone);
   // What the pager has done until now for the clone that was attached over this connection.
   absl::StatusOr<rekindle::Timeline> Timeline();
   struct Numbers {

@@ -1,15 +1,16 @@
 // What is said to the program rekindle-pager: one JSON object a packet over a SOCK_SEQPACKET socket in the
 // runtime directory, answered in order with "ok" or "error". One connection a restore.
 //
-//   attach {clone, image, fill: "never" | "idle" | "eager", record_ms, timeline: bool} + [a listening
-//          lazy-pages socket, the sandbox's keeper socket; where its memory may be limited, the cgroup's
-//          folder]
+//   attach {clone, image, fill: "never" | "idle" | "eager", record_ms, until_answer: bool, timeline: bool} +
+//          [a listening lazy-pages socket, the sandbox's keeper socket; where its memory may be limited, the
+//          cgroup's folder]
 //          -> {pages}
 //   prefill {clone, pids: in the image} + [a pidfd each]: all tasks stand still and their areas are
 //   registered; writes
 //          what must be there, and puts in the recorded working set
 //          -> {pages, seconds, settled_bytes: that each copy of the image gets, 0: not for good yet}
 //   ready {clone}: the job has answered; what it touched up to now is its working set
+//   fill {clone}: all that is missing, now -> {complete: nothing of it is served any more}
 //   timeline: what was done until now for the clone that was attached over this connection with timeline
 //          -> see PagerRecord::Encode
 //   forget {image}: drops its working set, whoever has it -> {dropped: there was one}

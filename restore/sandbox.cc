@@ -7,7 +7,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -25,6 +24,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/pidfd.h"
 #include "base/status.h"
 #include "restore/sandbox_protocol.h"
 
@@ -110,10 +110,7 @@ void Sandbox::End() {
 
 void EndSandbox(const UniqueFd& init, const std::string& directory) {
   if (!init.valid()) return;
-  ::syscall(SYS_pidfd_send_signal, init.get(), SIGKILL, nullptr, 0);
-  pollfd entry{init.get(), POLLIN, 0};
-  while (::poll(&entry, 1, -1) < 0 && errno == EINTR) {
-  }
+  KillAndAwaitExit(init.get());
   RemoveTree(directory).IgnoreError();
 }
 

@@ -29,7 +29,7 @@ struct StandbyKind {
   std::string image;  // digest
   Network network = Network::kHost;
   bool grouped = false;
-  std::string fill;
+  Fill fill = Fill::kIdle;
   friend auto operator<=>(const StandbyKind&, const StandbyKind&) = default;
 };
 StandbyKind KindOf(const CloneOptions& options);

@@ -110,7 +110,7 @@ TEST(StandbyPoolTest, KindsAreNotMixed) {
   other.network = Network::kNone;
   EXPECT_FALSE(pool.Claim(other).has_value());
   other = Options("a");
-  other.fill = "never";
+  other.fill = Fill::kNever;
   EXPECT_FALSE(pool.Claim(other).has_value());
   other = Options("a");
   other.limits.memory_bytes = 1 << 20;

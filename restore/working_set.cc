@@ -16,7 +16,8 @@ using store::kPageSize;
 namespace {
 
 constexpr char kMagic[] = {'R', 'K', 'W', 'S'};
-constexpr uint64_t kVersion = 2;
+constexpr uint64_t kVersion = 3;
+constexpr uint64_t kVersionWithoutEnd = 2;
 constexpr uint64_t kVersionWithoutTime = 1;
 constexpr uint64_t kMaxNameBytes = 4096;
 constexpr uint64_t kEndOfPages = uint64_t{1} << 52;  // of 2^64 bytes
@@ -104,9 +105,13 @@ uint64_t WorkingSet::pages() const {
 std::string WorkingSet::Encode() const {
   store::Encoder encoder;
   encoder.Raw(kMagic, sizeof kMagic);
-  encoder.Varint(recorded_unix_ns == 0 ? kVersionWithoutTime : kVersion);
+  const uint64_t version = end != RecordingEnd::kUnknown ? kVersion
+                           : recorded_unix_ns != 0       ? kVersionWithoutEnd
+                                                         : kVersionWithoutTime;
+  encoder.Varint(version);
   encoder.Varint(recordings);
-  if (recorded_unix_ns != 0) encoder.Signed(recorded_unix_ns);
+  if (version != kVersionWithoutTime) encoder.Signed(recorded_unix_ns);
+  if (version == kVersion) encoder.U8(static_cast<uint8_t>(end));
   encoder.Varint(objects.size());
   for (const std::string& object : objects) encoder.String(object);
   encoder.Varint(runs.size());
@@ -138,6 +143,8 @@ absl::StatusOr<WorkingSet> WorkingSet::Decode(absl::string_view bytes) {
   }
   const uint64_t recordings = decoder.Varint();
   const int64_t recorded_unix_ns = version == kVersionWithoutTime ? 0 : decoder.Signed();
+  const uint8_t recording_end = version == kVersion ? decoder.U8() : 0;
+  if (recording_end > static_cast<uint8_t>(RecordingEnd::kEnded)) return damaged;
   const uint64_t object_count = decoder.Varint();
   if (!decoder.ok() || recordings > std::numeric_limits<uint32_t>::max() ||
       object_count > decoder.remaining()) {
@@ -172,6 +179,7 @@ absl::StatusOr<WorkingSet> WorkingSet::Decode(absl::string_view bytes) {
   }
   WorkingSet set = list.Take(static_cast<uint32_t>(recordings));
   set.recorded_unix_ns = recorded_unix_ns;
+  set.end = static_cast<RecordingEnd>(recording_end);
   // Runs that overlap, names without runs or twice, numbers written longer than they are: nobody wrote that.
   if (!decoder.AtEnd() || set.Encode() != bytes) return damaged;
   return set;
@@ -229,6 +237,7 @@ WorkingSet Merge(const WorkingSet& older, const WorkingSet& newer) {
   WorkingSet merged =
       list.Take(static_cast<uint32_t>(std::min<uint64_t>(recordings, std::numeric_limits<uint32_t>::max())));
   merged.recorded_unix_ns = newer.recorded_unix_ns;
+  merged.end = newer.end;
   return merged;
 }
 
@@ -251,6 +260,7 @@ WorkingSet Clip(const WorkingSet& set,
   }
   WorkingSet clipped = list.Take(set.recordings);
   clipped.recorded_unix_ns = set.recorded_unix_ns;
+  clipped.end = set.end;
   return clipped;
 }
 

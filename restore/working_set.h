@@ -26,13 +26,23 @@ struct TouchedRun {
   friend bool operator==(const TouchedRun& a, const TouchedRun& b) = default;
 };
 
+// What a recording ended with.
+enum class RecordingEnd : uint8_t {
+  kUnknown = 0,
+  kReady = 1,     // the job said that it is ready
+  kAnswered = 2,  // it answered on a socket that it listens on
+  kTime = 3,      // it was given so much time
+  kEnded = 4,     // the job ended, or had all of its memory
+};
+
 struct WorkingSet {
   static constexpr uint32_t kRecordingsRemembered = 8;  // bits of TouchedRun::recent
 
-  std::vector<std::string> objects;  // names of paged objects, in the order of their first runs
-  std::vector<TouchedRun> runs;      // in the order of the first touch; no page is in two of them
-  uint32_t recordings = 0;           // that it was made from
-  int64_t recorded_unix_ns = 0;      // the last of them; 0: not known
+  std::vector<std::string> objects;           // names of paged objects, in the order of their first runs
+  std::vector<TouchedRun> runs;               // in the order of the first touch; no page is in two of them
+  uint32_t recordings = 0;                    // that it was made from
+  int64_t recorded_unix_ns = 0;               // the last of them; 0: not known
+  RecordingEnd end = RecordingEnd::kUnknown;  // of the last of them
 
   bool empty() const { return runs.empty(); }
   uint64_t pages() const;
@@ -62,7 +72,7 @@ class WorkingSetRecorder {
 
 // What is known after one more recording: the pages of the newer one in its order, then those that only the
 // older one has in that one's order. What none of the last kRecordingsRemembered recordings touched is left
-// out. The time is the newer one's.
+// out. Time and end are the newer one's.
 WorkingSet Merge(const WorkingSet& older, const WorkingSet& newer);
 
 // What of it lies in the pages that `pages_of` gives for an object: ascending ones, none for an object that

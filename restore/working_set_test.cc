@@ -99,6 +99,31 @@ TEST(WorkingSet, KnowsWhenItWasRecorded) {
   ExpectComesBack(older);
 }
 
+TEST(WorkingSet, KnowsWhatItsLastRecordingEndedWith) {
+  WorkingSet older = Record({{"a", Page(1)}}), newer = Record({{"a", Page(2)}});
+  older.recorded_unix_ns = newer.recorded_unix_ns = 1'700'000'000'123'456'789;
+  // Those of before it was kept are read as well.
+  EXPECT_EQ(older.Encode()[4], 2);
+  ExpectComesBack(older);
+  older.end = RecordingEnd::kTime;
+  newer.end = RecordingEnd::kAnswered;
+  ExpectComesBack(older);
+  EXPECT_EQ(Merge(older, newer).end, RecordingEnd::kAnswered);
+  EXPECT_EQ(Clip(older,
+                 [](absl::string_view) {
+                   return std::vector<PageRun>{{Page(1), 1}};
+                 })
+                .end,
+            RecordingEnd::kTime);
+  std::string bytes = older.Encode();
+  const size_t at = 4 + 1 + 1 + 9;  // behind magic, version, recordings and a time of nine bytes
+  ASSERT_EQ(bytes[at], static_cast<char>(RecordingEnd::kTime));
+  for (char wrong : {0, 5}) {
+    bytes[at] = wrong;
+    EXPECT_EQ(WorkingSet::Decode(bytes).status().code(), absl::StatusCode::kDataLoss);
+  }
+}
+
 TEST(WorkingSet, IsAsAPageByPageModelHasIt) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     const Pages a = Random(seed, 300, 150), b = Random(seed + 100, 300, 150);
@@ -225,7 +250,7 @@ TEST(WorkingSet, EachOddityIsRefused) {
        }) {
     EXPECT_TRUE(absl::IsDataLoss(decode(runs))) << testing::PrintToString(runs);
   }
-  EXPECT_TRUE(absl::IsFailedPrecondition(WorkingSet::Decode(std::string("RKWS\x03", 5)).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(WorkingSet::Decode(std::string("RKWS\x04", 5)).status()));
 }
 
 }  // namespace

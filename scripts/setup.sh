@@ -10,14 +10,14 @@ readonly OLDEST_CRIU=4.2
 BUILD_PACKAGES=(
   g++ cmake ninja-build pkg-config libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libabsl-dev libssl-dev zlib1g-dev libc-ares-dev libre2-dev liburing-dev libzstd-dev libxxhash-dev
-  libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev zstd)
+  libcli11-dev nlohmann-json3-dev libboost-dev libgtest-dev libgmock-dev libbenchmark-dev zstd)
 # What the functions of bench/functions import.
 FUNCTION_PACKAGES=(
   python3 python3-torch python3-numpy python3-sklearn python3-joblib python3-pandas python3-opencv opencv-data
   python3-pil python3-pyaes python3-chameleon)
 TEST_PACKAGES=(
   "${FUNCTION_PACKAGES[@]}"
-  python3-protobuf redis-server nodejs curl sqlite3 procps iproute2 util-linux mount bsdutils
+  python3-protobuf python3-boto3 awscli redis-server nodejs curl sqlite3 procps iproute2 util-linux mount bsdutils
   e2fsprogs xfsprogs btrfs-progs)
 # The headers for the hook's addon, which other packages of Node.js than Debian's bring along (and exclude libnode-dev).
 compgen -G '/usr/include/node*/node_api.h' >/dev/null || TEST_PACKAGES+=(libnode-dev)

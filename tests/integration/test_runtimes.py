@@ -70,9 +70,8 @@ class FunctionTests:
 
     def test_an_image_of_the_function(self):
         made = self.serve("made")
-        # In place, with the function's environment from the start: CRIU can't take a process out of a clone's sandbox.
-        job = self.start_runtime(REKINDLE_FUNCTION_IMAGE="1", **self.variables("made", made))
-        pid = self.restore(self.take_image(job, "dependencies:1"))
+        image = self.take_image(self.start_runtime(), "dependencies:1")
+        pid = self.start_copy(image, "made", made, REKINDLE_FUNCTION_IMAGE="1")
         waiting.until(lambda: self._is_parked(pid), "parked again, with the function loaded", 60)
         self.assertEqual(made.connections, 0, "nothing is connected before the last restore")
         self.checkpoint(pid, "function:1", "--stop")

@@ -125,8 +125,11 @@ class ForkTest(TemplateTest):
 
     def test_killed_template_is_forgotten(self):
         up = self.make_template()
+        again = ("template", "up", "tpl:1", "--name", "tpl")
+        self.assert_refused(self.cli.run(*again), 1, "'tpl' is up", "--name")
         os.kill(up["pid"], signal.SIGKILL)
         waiting.until(lambda: self.succeed("template", "ls").get("templates", []) == [], "the template is off the list")
+        self.assertNotEqual(self.succeed(*again)["pid"], up["pid"])
 
 
 class TemplateStandbyTest(TemplateTest):

@@ -1,5 +1,7 @@
 """What the tests of the runtimes share."""
 
+import base64
+import json
 import os
 import shutil
 import sys
@@ -75,6 +77,156 @@ class RuntimeTest(unittest.TestCase):
         seen, answer = self.api.invoke(event, **options)
         self.assertEqual(seen, outcome, answer)
         return answer
+
+
+CLIENT_CONTEXT = {"custom": {"k": "ü"}, "env": {"e": "v"}, "client": {"app_title": "App"}}
+
+
+class InvocationTests:
+    """What a handler gets and gives: what each language's InvocationTest inherits, and says of itself:
+
+    values: more that go through JSON unchanged; handlers: (spec, what it answers) of other kinds of handlers.
+    """
+
+    def test_one_process_and_one_connection_serve_all(self):
+        self.start()
+        first = self.call({"do": "calls"})
+        second = self.call({"do": "calls"})
+        self.assertEqual((first["calls"], second["calls"]), (1, 2))
+        self.assertEqual(first["pid"], second["pid"])
+        self.assertEqual(first["directory"], self.functions)
+        self.assertEqual(self.api.connections, 1)
+
+    def test_values(self):
+        self.start()
+        for value in ({}, "ünïcode \u2028 \U0001f600 \x00", [1.5, True, None], {"": {"a": [[]]}}, *self.values):
+            self.assertEqual(self.call({"do": "echo", "value": value})["value"], value)
+
+    def test_on_a_unix_socket(self):
+        path = self.path("api.sock")
+        self.api = self.serve(path)
+        # It goes before an address, which a dependency image may have kept.
+        self.start(REKINDLE_RUNTIME_SOCKET=path, AWS_LAMBDA_RUNTIME_API="127.0.0.1:1")
+        self.assertEqual(self.call({"do": "echo", "value": 1})["value"], 1)
+
+    def test_context(self):
+        self.start()
+        invocation = self.api.begin({"do": "context"}, seconds=300, headers={
+            "Lambda-Runtime-Trace-Id": "Root=1-2-3",
+            "Lambda-Runtime-Client-Context": json.dumps(CLIENT_CONTEXT, ensure_ascii=False),
+            "Lambda-Runtime-Cognito-Identity": '{"cognitoIdentityId":"me","cognitoIdentityPoolId":"pool"}',
+        })
+        outcome, body = invocation.wait()
+        self.assertEqual(outcome, "response")
+        seen = json.loads(body)
+        self.assertEqual(seen["id"], invocation.id)
+        self.assertEqual((seen["name"], seen["version"], seen["memory"]), ("tested", "$LATEST", "128"))
+        self.assertEqual((seen["group"], seen["stream"]), ("/aws/lambda/tested", "2026/11/22/[$LATEST]abc"))
+        self.assertEqual(seen["trace"], "Root=1-2-3")
+        self.assertTrue(0 < seen["remaining"] <= 300_000, seen["remaining"])
+        self.check_context(seen, invocation)
+        self.check_plain_context(self.call({"do": "context"}, seconds=-1))
+
+    def test_large_payloads(self):
+        self.start()
+        size = 6 * 1024 * 1024
+        self.assertEqual(self.call({"do": "echo", "value": "ä" * (size // 2)})["value"], "ä" * (size // 2))
+        self.assertEqual(self.call({"do": "large", "size": size}), "x" * size)
+        # Too large: the server refuses it, the next one is served.
+        refused = self.api.begin({"do": "large", "size": 2 * size})
+        self.assertIn(refused.id, self.api.refused.get(timeout=60))
+        self.assertEqual(self.call({"do": "echo"}), {"do": "echo"})
+
+    def test_binary(self):
+        self.start()
+        data = os.urandom(100_000)
+        answer = self.call({"do": "binary", "data": base64.b64encode(data).decode()})
+        self.assertEqual(base64.b64decode(answer), data[::-1])
+
+    def test_other_ways_of_http(self):
+        self.start()
+        self.api.chunked = True
+        self.assertEqual(self.call({"do": "echo", "value": "y" * 5000})["value"], "y" * 5000)
+        self.api.close_after_answer = True
+        for _ in range(3):
+            self.call({"do": "echo"})
+        self.assertGreater(self.api.connections, 3)
+
+    def test_a_connection_that_is_dropped(self):
+        self.start()
+        self.api.drop_while_running = True
+        for value in range(3):
+            self.assertEqual(self.call({"do": "echo", "value": value})["value"], value)
+        self.assertGreater(self.api.connections, 2)
+
+    def test_handlers_of_other_kinds(self):
+        for spec, answer in self.handlers:
+            self.start_afresh(spec)
+            self.assertEqual(self.call({}), answer, spec)
+
+
+class FailureTests:
+    """Errors and ends: what each language's FailureTest inherits.
+
+    exits: (what it is asked to do, the status that it ends with).
+    """
+
+    exits = (("exit", 3), ("exit", 0))
+
+    def test_an_answer_that_comes_too_late(self):
+        """The server's time-out: it refuses the answer, and the runtime serves the next one."""
+        fifo = self.path("fifo")
+        os.mkfifo(fifo)
+        self.start()
+        late = self.api.begin({"do": "wait", "fifo": fifo})
+        with open(fifo, "w", encoding="ascii") as file:
+            late.give_up()
+            file.write("done")
+        self.assertIn(late.id, self.api.refused.get(timeout=60))
+        self.assertEqual(self.call({"do": "echo"}), {"do": "echo"})
+        self.assertFalse(late.over.is_set())
+
+    def test_exits(self):
+        """The end says it all: the server makes Runtime.ExitError of it."""
+        for what, status in self.exits:
+            runtime = self.start()
+            invocation = self.api.begin({"do": what, "status": status})
+            self.assertEqual(runtime.wait(), status, runtime.log())
+            self.assertFalse(invocation.over.is_set())
+
+    def test_the_server_goes(self):
+        runtime = self.start()
+        self.call({"do": "echo"})
+        self.api.close_now()
+        self.assertEqual(runtime.wait(), 1)
+        self.assertIn("closed the connection", runtime.log())
+
+
+class LoadingTests:
+    """What is there before the first invocation: what each language's LoadingTest inherits.
+
+    unreachable: what the log says of a server that is not there; write_dependent(): writes app.handler, which answers
+    whether the second of the dependencies that it returns was loaded before it.
+    """
+
+    def test_no_code_folder(self):
+        _, error, _ = self.fail_to_start("app.handler", self.path("gone"))
+        self.assertIn(self.path("gone"), error["errorMessage"])
+
+    def test_dependencies(self):
+        dependencies = self.write_dependent()
+        self.start("app.handler", self.directory, REKINDLE_DEPS=", ".join(dependencies))
+        self.assertIs(self.call({}), True)
+        runtime = self.start(REKINDLE_DEPS=dependencies[0] + ",no_such_dependency")
+        self.assertEqual(runtime.wait(), 1)
+        self.assertIn("no_such_dependency (REKINDLE_DEPS)", runtime.log())
+
+    def test_no_server(self):
+        for address, words in (("127.0.0.1:1", self.unreachable),
+                               ("nonsense", "not HOST:PORT"), ("", "REKINDLE_RUNTIME_SOCKET")):
+            runtime = self.start(AWS_LAMBDA_RUNTIME_API=address)
+            self.assertEqual(runtime.wait(), 1)
+            self.assertIn(words, runtime.log())
 
 
 class SnapshotTests:

@@ -1,13 +1,13 @@
 """The Lambda runtime for Python, with real handlers, against a Runtime API server."""
 
-import base64
 import json
 import os
 import sys
 import textwrap
 import unittest
 
-from case import HERE, SOURCE, RuntimeTest, SnapshotTests
+from case import (CLIENT_CONTEXT, HERE, SOURCE, FailureTests, InvocationTests, LoadingTests, RuntimeTest,
+                  SnapshotTests)
 
 PYTHON = "/usr/bin/python3"
 
@@ -18,66 +18,21 @@ class PythonRuntimeTest(RuntimeTest):
     spec = "app.handler"
 
 
-class InvocationTest(PythonRuntimeTest):
-    def test_one_process_and_one_connection_serve_all(self):
-        self.start()
-        first = self.call({"do": "calls"})
-        second = self.call({"do": "calls"})
-        self.assertEqual((first["calls"], second["calls"]), (1, 2))
-        self.assertEqual(first["pid"], second["pid"])
-        self.assertEqual(first["directory"], self.functions)
-        self.assertEqual(self.api.connections, 1)
+class InvocationTest(InvocationTests, PythonRuntimeTest):
+    values = (-0.0, 10**30)
+    handlers = (("package/inner.handler", "package.inner"), ("app.instance", "called"))
 
-    def test_values(self):
-        self.start()
-        for value in ({}, "ünïcode \u2028 \U0001f600 \x00", [1.5, -0.0, 10**30, True, None], {"": {"a": [[]]}}):
-            self.assertEqual(self.call({"do": "echo", "value": value})["value"], value)
-
-    def test_on_a_unix_socket(self):
-        path = self.path("api.sock")
-        self.api = self.serve(path)
-        # It goes before an address, which a dependency image may have kept.
-        self.start(REKINDLE_RUNTIME_SOCKET=path, AWS_LAMBDA_RUNTIME_API="127.0.0.1:1")
-        self.assertEqual(self.call({"do": "echo", "value": 1})["value"], 1)
-
-    def test_context(self):
-        self.start()
-        invocation = self.api.begin({"do": "context"}, seconds=300, headers={
-            "Lambda-Runtime-Trace-Id": "Root=1-2-3",
-            "Lambda-Runtime-Client-Context": json.dumps(
-                {"custom": {"k": "ü"}, "env": {"e": "v"}, "client": {"app_title": "App"}}, ensure_ascii=False),
-            "Lambda-Runtime-Cognito-Identity": '{"cognitoIdentityId":"me","cognitoIdentityPoolId":"pool"}',
-        })
-        outcome, body = invocation.wait()
-        self.assertEqual(outcome, "response")
-        seen = json.loads(body)
-        self.assertEqual(seen["id"], invocation.id)
-        self.assertEqual((seen["name"], seen["version"], seen["memory"]), ("tested", "$LATEST", "128"))
-        self.assertEqual((seen["group"], seen["stream"]), ("/aws/lambda/tested", "2026/11/22/[$LATEST]abc"))
+    def check_context(self, seen, invocation):
         self.assertEqual(seen["identity"], ["me", "pool"])
-        self.assertEqual(seen["client"], [{"k": "ü"}, {"e": "v"}, "App"])
-        self.assertEqual(seen["trace"], "Root=1-2-3")
-        self.assertTrue(0 < seen["remaining"] <= 300_000, seen["remaining"])
+        self.assertEqual(seen["client"], [CLIENT_CONTEXT["custom"], CLIENT_CONTEXT["env"], "App"])
         self.assertIn("aws_request_id=" + invocation.id, seen["shown"])
-        plain = self.call({"do": "context"}, seconds=-1)
-        self.assertEqual((plain["client"], plain["identity"], plain["trace"]), (None, [None, None], None))
-        self.assertEqual(plain["remaining"], 0)
 
-    def test_large_payloads(self):
-        self.start()
-        size = 6 * 1024 * 1024
-        self.assertEqual(self.call({"do": "echo", "value": "ä" * (size // 2)})["value"], "ä" * (size // 2))
-        self.assertEqual(self.call({"do": "large", "size": size}), "x" * size)
-        # Too large: the server refuses it, the next one is served.
-        refused = self.api.begin({"do": "large", "size": 2 * size})
-        self.assertIn(refused.id, self.api.refused.get(timeout=60))
-        self.assertEqual(self.call({"do": "echo"}), {"do": "echo"})
+    def check_plain_context(self, seen):
+        self.assertEqual((seen["client"], seen["identity"], seen["trace"]), (None, [None, None], None))
+        self.assertEqual(seen["remaining"], 0)
 
-    def test_binary(self):
+    def test_bytes(self):
         self.start()
-        data = os.urandom(100_000)
-        answer = self.call({"do": "binary", "data": base64.b64encode(data).decode()})
-        self.assertEqual(base64.b64decode(answer), data[::-1])
         invocation = self.api.begin({"do": "bytes"})
         self.assertEqual(invocation.wait(), ("response", bytes(range(256))))
         self.assertEqual(invocation.answer_headers["Content-Type"], "application/unknown")
@@ -88,22 +43,6 @@ class InvocationTest(PythonRuntimeTest):
         self.assertEqual(body, b'{"price": 12.340000000000000000001, "list": [1, NaN], "text": "decimal-0"}')
         self.assertEqual(self.call({"do": "surrogate"}), "half \ud83d")
 
-    def test_other_ways_of_http(self):
-        self.start()
-        self.api.chunked = True
-        self.assertEqual(self.call({"do": "echo", "value": "y" * 5000})["value"], "y" * 5000)
-        self.api.close_after_answer = True
-        for _ in range(3):
-            self.call({"do": "echo"})
-        self.assertGreater(self.api.connections, 3)
-
-    def test_a_connection_that_is_dropped(self):
-        self.start()
-        self.api.drop_while_running = True
-        for value in range(3):
-            self.assertEqual(self.call({"do": "echo", "value": value})["value"], value)
-        self.assertGreater(self.api.connections, 2)
-
     def test_output(self):
         runtime = self.start()
         invocation = self.api.begin({"do": "print"})
@@ -112,11 +51,6 @@ class InvocationTest(PythonRuntimeTest):
         self.assertTrue(log.startswith("a line\nand another\non standard error\n[INFO]\t2"), log)
         self.assertIn("Z\t%s\tan entry of %s\n" % (invocation.id, invocation.id), log)
         self.assertTrue(log.endswith("no end of line"), log)
-
-    def test_handlers_of_other_kinds(self):
-        for spec, answer in (("package/inner.handler", "package.inner"), ("app.instance", "called")):
-            self.start_afresh(spec)
-            self.assertEqual(self.call({}), answer)
 
     def test_layers(self):
         version = "python%d.%d" % sys.version_info[:2]
@@ -133,7 +67,9 @@ class InvocationTest(PythonRuntimeTest):
         self.assertTrue(answer[2].startswith(self.path("one/bin:")))
 
 
-class FailureTest(PythonRuntimeTest):
+class FailureTest(FailureTests, PythonRuntimeTest):
+    exits = (("exit", 3), ("exit", 0), ("crash", 9))
+
     def test_an_exception(self):
         runtime = self.start()
         invocation = self.api.begin({"do": "raise"})
@@ -178,36 +114,15 @@ class FailureTest(PythonRuntimeTest):
         self.assertEqual(error["errorType"], "Runtime.LambdaContextUnmarshalError")
         self.call({"do": "echo"})
 
-    def test_an_answer_that_comes_too_late(self):
-        """The server's time-out: it refuses the answer, and the runtime serves the next one."""
-        fifo = self.path("fifo")
-        os.mkfifo(fifo)
-        self.start()
-        late = self.api.begin({"do": "wait", "fifo": fifo})
-        with open(fifo, "w", encoding="ascii") as file:
-            late.give_up()
-            file.write("done")
-        self.assertIn(late.id, self.api.refused.get(timeout=60))
-        self.assertEqual(self.call({"do": "echo"}), {"do": "echo"})
-        self.assertFalse(late.over.is_set())
 
-    def test_exits(self):
-        """The end says it all: the server makes Runtime.ExitError of it."""
-        for what, status in (("exit", 3), ("exit", 0), ("crash", 9)):
-            runtime = self.start()
-            invocation = self.api.begin({"do": what, "status": status})
-            self.assertEqual(runtime.wait(), status, runtime.log())
-            self.assertFalse(invocation.over.is_set())
+class LoadingTest(LoadingTests, PythonRuntimeTest):
+    unreachable = "connecting to the Runtime API at 127.0.0.1:1"
 
-    def test_the_server_goes(self):
-        runtime = self.start()
-        self.call({"do": "echo"})
-        self.api.close_now()
-        self.assertEqual(runtime.wait(), 1)
-        self.assertIn("closed the connection", runtime.log())
+    def write_dependent(self):
+        self.write("app.py", "import sys\nhad = 'colorsys' in sys.modules\n"
+                   "def handler(event, context):\n    return had\n")
+        return "json", "colorsys"
 
-
-class LoadingTest(PythonRuntimeTest):
     def test_no_such_module(self):
         _, error, log = self.fail_to_start("nosuch.handler")
         self.assertEqual(error["errorType"], "Runtime.ImportModuleError")
@@ -252,26 +167,6 @@ class LoadingTest(PythonRuntimeTest):
         runtime = self.start("app.handler", self.directory)
         self.assertEqual(runtime.wait(), 5, runtime.log())
         self.assertTrue(self.api.errors.empty())
-
-    def test_no_code_folder(self):
-        _, error, _ = self.fail_to_start("app.handler", self.path("gone"))
-        self.assertIn(self.path("gone"), error["errorMessage"])
-
-    def test_dependencies(self):
-        self.write("app.py", "import sys\nhad = 'colorsys' in sys.modules\n"
-                   "def handler(event, context):\n    return had\n")
-        self.start("app.handler", self.directory, REKINDLE_DEPS="json, colorsys")
-        self.assertIs(self.call({}), True)
-        runtime = self.start(REKINDLE_DEPS="json,no_such_dependency")
-        self.assertEqual(runtime.wait(), 1)
-        self.assertIn("no_such_dependency (REKINDLE_DEPS)", runtime.log())
-
-    def test_no_server(self):
-        for address, words in (("127.0.0.1:1", "connecting to the Runtime API at 127.0.0.1:1"),
-                               ("nonsense", "not HOST:PORT"), ("", "REKINDLE_RUNTIME_SOCKET")):
-            runtime = self.start(AWS_LAMBDA_RUNTIME_API=address)
-            self.assertEqual(runtime.wait(), 1)
-            self.assertIn(words, runtime.log())
 
     def test_a_module_with_a_name_of_ours(self):
         for name in ("bootstrap", "handlers", "faults", "life"):

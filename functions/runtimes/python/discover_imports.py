@@ -14,6 +14,7 @@ Prints one JSON object:
                      was installed; several where they share a namespace and can't be told apart), modules (how many
                      of it are loaded) and asked_for (whether the function's own code names it in an import)
   layers, code       the same, of what lies in the layers and in the code directory
+  imports            what the function's own code names in imports and is a module of an installed package
   standard_library   names of the standard library's modules, outermost alone
   generated          names of modules that other modules have made up, with no file
   python, seconds, resident_bytes, threads, output
@@ -304,7 +305,7 @@ def sort_out(report, code, layers):
     packages = Packages(modules)
     counts = collections.Counter(packages[name] for name in modules)
     distributions = Distributions(report["path"])
-    lists = {"installed": [], "layers": [], "code": [], "standard_library": [], "generated": []}
+    lists = {"installed": [], "layers": [], "code": [], "standard_library": [], "generated": [], "imports": []}
     for package in sorted(counts):
         kind = kind_of(package, modules, report, code, layers)
         if kind in ("standard_library", "generated"):
@@ -321,6 +322,8 @@ def sort_out(report, code, layers):
             "modules": counts[package],
             "asked_for": named(package, report["asked_for"]),
         })
+    installed = {entry["name"] for entry in lists["installed"]}
+    lists["imports"] = [name for name in report["asked_for"] if name in modules and packages[name] in installed]
     return lists
 
 
@@ -330,7 +333,7 @@ def discover(handler, code, layers=(), seconds=DEFAULT_TIME_LIMIT):
     code, layers = os.path.realpath(code), [os.path.realpath(layer) for layer in layers]
     report, status, output = run_probe(handler, code, layers, seconds)
     failure = error_in(report, status, handler, seconds)
-    empty = {"installed": [], "layers": [], "code": [], "standard_library": [], "generated": []}
+    empty = {"installed": [], "layers": [], "code": [], "standard_library": [], "generated": [], "imports": []}
     figures = ("python", "seconds", "resident_bytes", "threads")
     return {
         "handler": handler,

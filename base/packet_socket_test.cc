@@ -1,0 +1,94 @@
+#include "base/packet_socket.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+
+namespace rekindle {
+namespace {
+
+class PacketSocketTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto pair = PacketSocketPair();
+    ASSERT_TRUE(pair.ok()) << pair.status();
+    std::tie(ours_, theirs_) = *std::move(pair);
+  }
+  Packet Receive() {
+    auto packet = ReceivePacket(theirs_.get());
+    EXPECT_TRUE(packet.ok()) << packet.status();
+    EXPECT_TRUE(packet.ok() && packet->has_value());
+    return packet.ok() && packet->has_value() ? **std::move(packet) : Packet();
+  }
+
+  UniqueFd ours_, theirs_;
+};
+
+TEST_F(PacketSocketTest, EachComesAsItWasSent) {
+  // A short one behind a long one has nothing of it.
+  for (const std::string& bytes :
+       {std::string(kMaxPacketBytes, 'x'), std::string("short"), std::string("a\0b", 3)}) {
+    ASSERT_TRUE(SendPacket(ours_.get(), bytes).ok());
+    EXPECT_TRUE(Receive().bytes == bytes);
+  }
+  EXPECT_EQ(SendPacket(ours_.get(), std::string(kMaxPacketBytes + 1, 'x')).code(),
+            absl::StatusCode::kInternal);
+}
+
+TEST_F(PacketSocketTest, DescriptorsComeAlong) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  UniqueFd out(ends[0]), in(ends[1]);
+  ASSERT_TRUE(SendPacket(ours_.get(), "", {&ends[1], 1}).ok());
+  Packet packet = Receive();
+  ASSERT_EQ(packet.descriptors.size(), 1u);
+  EXPECT_NE(packet.descriptors[0].get(), in.get());
+  ASSERT_EQ(::write(packet.descriptors[0].get(), "!", 1), 1);
+  char seen;
+  ASSERT_EQ(::read(out.get(), &seen, 1), 1);
+  EXPECT_EQ(seen, '!');
+}
+
+TEST_F(PacketSocketTest, NothingThereAndNobodyThere) {
+  EXPECT_TRUE(absl::IsUnavailable(ReceivePacket(theirs_.get(), MSG_DONTWAIT).status()));
+  ours_.Reset();
+  auto packet = ReceivePacket(theirs_.get());
+  ASSERT_TRUE(packet.ok()) << packet.status();
+  EXPECT_FALSE(packet->has_value());
+  EXPECT_TRUE(absl::IsUnavailable(SendPacket(theirs_.get(), "x")));
+}
+
+TEST_F(PacketSocketTest, APacketThatIsTooLargeIsNotTakenForAnother) {
+  // The usual room has no place for it.
+  const int room = 1 << 20;
+  if (::setsockopt(ours_.get(), SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room) != 0)
+    GTEST_SKIP() << "not root";
+  const std::string large(kMaxPacketBytes + 1, 'x');
+  ASSERT_EQ(::send(ours_.get(), large.data(), large.size(), 0), static_cast<ssize_t>(large.size()));
+  EXPECT_TRUE(absl::IsResourceExhausted(ReceivePacket(theirs_.get()).status()));
+}
+
+TEST(PacketSocketPathTest, WhereNobodyListens) {
+  auto folder = TemporaryDirectory::Make("/tmp", "rk-packet-socket-test.");
+  ASSERT_TRUE(folder.ok());
+  const std::string path = absl::StrCat(folder->path(), "/socket");
+  EXPECT_TRUE(absl::IsNotFound(ConnectForPackets(path).status()));
+  {
+    auto listener = ListenForPackets(path);
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    EXPECT_TRUE(ConnectForPackets(path).ok());
+    EXPECT_TRUE(absl::IsAlreadyExists(ListenForPackets(path).status()));
+  }
+  EXPECT_TRUE(absl::IsNotFound(ConnectForPackets(path).status())) << "the socket of a dead one";
+  EXPECT_TRUE(absl::IsInvalidArgument(ListenForPackets(std::string(200, 'x')).status()));
+}
+
+}  // namespace
+}  // namespace rekindle

@@ -1,0 +1,120 @@
+#include "ckpt/job_namespaces.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A process with a number and a host name of its own, below the init of its PID namespace.
+class JobNamespacesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    int told[2];
+    ASSERT_EQ(::pipe2(told, O_CLOEXEC), 0);
+    first_ = ::fork();
+    ASSERT_GE(first_, 0);
+    if (first_ == 0) {
+      pid_t init = 0;
+      if (::unshare(CLONE_NEWPID | CLONE_NEWUTS) != 0 || (init = ::fork()) < 0)
+        ::_exit(errno == EPERM ? 2 : 1);
+      if (init > 0) {
+        ::waitpid(init, nullptr, 0);
+        ::_exit(0);
+      }
+      const pid_t job = ::fork();
+      if (job > 0) {
+        ::waitpid(job, nullptr, 0);
+        ::_exit(0);
+      }
+      if (job < 0 || ::sethostname("inside", 6) != 0) ::_exit(1);
+      char ready = 'r';
+      (void)!::write(told[1], &ready, 1);
+      for (;;) ::pause();
+    }
+    ::close(told[1]);
+    char ready;
+    const bool is_ready = ::read(told[0], &ready, 1) == 1;
+    ::close(told[0]);
+    if (!is_ready) {
+      int status = 0;
+      ::waitpid(first_, &status, 0);
+      first_ = 0;
+      if (WIFEXITED(status) && WEXITSTATUS(status) == 2) GTEST_SKIP() << "namespaces need root";
+      FAIL() << "no process in a namespace";
+    }
+    init_ = ChildOf(first_);
+    job_ = ChildOf(init_);
+    ASSERT_GT(job_, 0);
+  }
+  void TearDown() override {
+    if (init_ > 0) ::kill(init_, SIGKILL);
+    if (first_ > 0) ::waitpid(first_, nullptr, 0);
+  }
+
+  static pid_t ChildOf(pid_t pid) {
+    auto text = ReadFile(absl::StrCat("/proc/", pid, "/task/", pid, "/children"));
+    return text.ok() ? std::atoi(text->c_str()) : 0;
+  }
+
+  pid_t first_ = 0, init_ = 0, job_ = 0;
+};
+
+TEST_F(JobNamespacesTest, NumbersBothWays) {
+  auto namespaces = JobNamespaces::Of(job_);
+  ASSERT_TRUE(namespaces.ok()) << namespaces.status();
+  EXPECT_TRUE(namespaces->entered());
+  EXPECT_EQ(namespaces->Inside(job_), 2);
+  auto outside = namespaces->Outside(2);
+  ASSERT_TRUE(outside.ok()) << outside.status();
+  EXPECT_EQ(*outside, job_);
+  EXPECT_TRUE(absl::IsNotFound(namespaces->Outside(99).status()));
+}
+
+TEST_F(JobNamespacesTest, ProgramsStartInside) {
+  auto namespaces = JobNamespaces::Of(job_);
+  ASSERT_TRUE(namespaces.ok()) << namespaces.status();
+  TemporaryDirectory folder = TemporaryDirectory::Make("/tmp", "namespaces-").value();
+  SubprocessOptions options;
+  options.argv = {"/bin/sh", "-c", "echo $$ $(uname -n) > seen"};
+  options.working_directory = folder.path();
+  auto started = namespaces->Start(options);
+  ASSERT_TRUE(started.ok()) << started.status();
+  auto exit = started->Wait();
+  ASSERT_TRUE(exit.ok() && exit->ok());
+  auto seen = ReadFile(absl::StrCat(folder.path(), "/seen"));
+  ASSERT_TRUE(seen.ok());
+  EXPECT_EQ(*seen, "3 inside\n");
+  options.argv = {"/no/such/program"};
+  EXPECT_THAT(std::string(namespaces->Start(options).status().message()), HasSubstr("container"));
+}
+
+TEST_F(JobNamespacesTest, TheInitOfANamespaceIsDumpedFromOutside) {
+  auto namespaces = JobNamespaces::Of(init_);
+  ASSERT_TRUE(namespaces.ok()) << namespaces.status();
+  EXPECT_FALSE(namespaces->entered());
+}
+
+TEST(JobNamespaces, OursAreNotEntered) {
+  auto namespaces = JobNamespaces::Of(::getpid());
+  ASSERT_TRUE(namespaces.ok()) << namespaces.status();
+  EXPECT_FALSE(namespaces->entered());
+  EXPECT_EQ(namespaces->Inside(::getpid()), ::getpid());
+  EXPECT_EQ(namespaces->Outside(::getpid()).value_or(0), ::getpid());
+}
+
+}  // namespace
+}  // namespace rekindle::ckpt

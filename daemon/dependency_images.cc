@@ -1,0 +1,242 @@
+#include "daemon/dependency_images.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "ckpt/capture.h"
+#include "ckpt/held_job.h"
+#include "daemon/function_runtime.h"
+#include "daemon/process_info.h"
+
+namespace rekindle::daemon {
+namespace {
+
+constexpr char kRuntimeLabel[] = "rekindle.deps.runtime";
+constexpr char kModulesLabel[] = "rekindle.deps.modules";
+constexpr char kResidentLabel[] = "rekindle.deps.resident-bytes";
+constexpr char kSecondsLabel[] = "rekindle.deps.build-seconds";
+constexpr absl::Duration kLongestLoad = absl::Minutes(5);
+constexpr absl::Duration kLookAgain = absl::Milliseconds(5);
+constexpr size_t kOutputShown = 2000;
+// An image with more than is needed is fine up to this many times the memory of a bare runtime and modules.
+constexpr uint64_t kSpareBytes = uint64_t{256} << 20;
+
+// FNV-1a: the same in all builds.
+uint64_t Fingerprint(absl::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+// "deps/python3.11:numpy-torch", as far as tags allow it.
+std::string ReferenceOf(const functions::Runtime& runtime, const std::vector<std::string>& modules) {
+  constexpr size_t kLongestTag = 60;
+  std::string tag = absl::StrJoin(modules, "-");
+  if (tag.empty()) return absl::StrCat("deps/", runtime.Name(), ":bare");
+  const std::string exact = tag;
+  for (char& c : tag) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-') c = '_';
+  }
+  if (tag.size() > kLongestTag || tag != exact || tag.front() == '-' || tag.front() == '.') {
+    tag = absl::StrCat("m", tag.substr(0, kLongestTag), "-",
+                       absl::Hex(Fingerprint(absl::StrJoin(modules, "\n"))));
+  }
+  return absl::StrCat("deps/", runtime.Name(), ":", tag);
+}
+
+std::optional<DependencyImage> FromInfo(const store::ImageInfo& info) {
+  auto label = [&info](const char* name) {
+    auto found = info.labels.find(name);
+    return found == info.labels.end() ? std::string() : found->second;
+  };
+  auto runtime = functions::ParseRuntime(label(kRuntimeLabel));
+  if (!info.labels.contains(kRuntimeLabel) || !runtime.ok()) return std::nullopt;
+  DependencyImage image;
+  image.info = info;
+  image.runtime = *runtime;
+  image.modules = absl::StrSplit(label(kModulesLabel), ',', absl::SkipEmpty());
+  (void)absl::SimpleAtoi(label(kResidentLabel), &image.resident_bytes);
+  (void)absl::SimpleAtod(label(kSecondsLabel), &image.build_seconds);
+  return image;
+}
+
+// What a process writes, as long as it is read.
+class Output {
+ public:
+  static absl::StatusOr<std::unique_ptr<Output>> Make() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "making a pipe");
+    std::unique_ptr<Output> output(new Output());
+    output->read_.Reset(ends[0]);
+    output->write_.Reset(ends[1]);
+    return output;
+  }
+  UniqueFd TakeWriteEnd() { return std::move(write_); }
+  // Ends with the last process that can write.
+  void Follow() {
+    thread_ = std::thread([this] {
+      char buffer[4096];
+      ssize_t n;
+      while ((n = ::read(read_.get(), buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR)) {
+        if (n <= 0) continue;
+        text_.append(buffer, static_cast<size_t>(n));
+        if (text_.size() > 4 * kOutputShown) text_.erase(0, text_.size() - 2 * kOutputShown);
+      }
+    });
+  }
+  // All of it; the process must be about to end.
+  std::string Text() {
+    if (thread_.joinable()) thread_.join();
+    return text_.size() > kOutputShown ? text_.substr(text_.size() - kOutputShown) : text_;
+  }
+  ~Output() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  Output() = default;
+  UniqueFd read_, write_;
+  std::string text_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<DependencyImage>> DependencyImages::List() const {
+  std::vector<DependencyImage> images;
+  auto store = node_.OpenStore(Node::Access::kRead);
+  if (absl::IsNotFound(store.status())) return images;
+  RK_RETURN_IF_ERROR(store.status());
+  RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> all, (*store)->List());
+  for (const store::ImageInfo& info : all) {
+    if (auto image = FromInfo(info)) images.push_back(*std::move(image));
+  }
+  return images;
+}
+
+absl::StatusOr<DependencyImage> DependencyImages::Find(const std::string& reference) const {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
+  RK_ASSIGN_OR_RETURN(store::ImageInfo info, store->Find(reference));
+  if (auto image = FromInfo(info)) return *std::move(image);
+  return absl::NotFoundError(absl::StrCat(
+      "image '", reference, "' is no dependency image: 'rekindle deps ls' lists those there are"));
+}
+
+absl::StatusOr<DependencyImages::Found> DependencyImages::Cover(
+    const functions::Runtime& runtime, const std::vector<std::string>& modules,
+    const std::function<void(const char* phase)>& progress) {
+  const std::set<std::string> needed(modules.begin(), modules.end());
+  RK_ASSIGN_OR_RETURN(std::vector<DependencyImage> images, List());
+  const DependencyImage* best = nullptr;
+  uint64_t least = UINT64_MAX;  // of those that lack something: what there must be at least
+  for (const DependencyImage& image : images) {
+    if (!(image.runtime == runtime)) continue;
+    const std::set<std::string> has(image.modules.begin(), image.modules.end());
+    if (has == needed) return Found{image, true};
+    if (!std::includes(has.begin(), has.end(), needed.begin(), needed.end())) {
+      if (std::includes(needed.begin(), needed.end(), has.begin(), has.end()))
+        least = std::min(least, image.resident_bytes);
+      continue;
+    }
+    if (best == nullptr || image.resident_bytes < best->resident_bytes) best = &image;
+  }
+  // More than it needs costs nothing as long as it is shared: its pages are there already.
+  if (best != nullptr && !needed.empty() &&
+      best->resident_bytes <= (least == UINT64_MAX ? kSpareBytes : least + kSpareBytes)) {
+    return Found{*best, true};
+  }
+  return Build(runtime, modules, /*rebuild=*/false, progress);
+}
+
+absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
+    const functions::Runtime& runtime, const std::vector<std::string>& asked, bool rebuild,
+    const std::function<void(const char* phase)>& progress) {
+  if (runtime.kind == functions::RuntimeKind::kProvided) {
+    return absl::InvalidArgumentError(
+        "a custom runtime (provided) has no dependency images: it brings its own program");
+  }
+  std::vector<std::string> modules = asked;
+  std::sort(modules.begin(), modules.end());
+  modules.erase(std::unique(modules.begin(), modules.end()), modules.end());
+  const std::string reference = ReferenceOf(runtime, modules);
+  absl::MutexLock lock(&building_);
+  if (!rebuild) {
+    if (auto there = Find(reference); there.ok()) return Found{*std::move(there), true};
+  }
+  progress("load");
+  RK_RETURN_IF_ERROR(node_.MakeRuntimeDirectory());
+  RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.Criu());
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kCreate));
+  const std::string what = absl::StrCat("building a dependency image of ", runtime.Name(),
+                                        modules.empty() ? "" : " with ", absl::StrJoin(modules, ", "));
+  RK_ASSIGN_OR_RETURN(auto output, Output::Make());
+  LaunchOptions launch;
+  RK_ASSIGN_OR_RETURN(launch.argv, RuntimeCommand(runtime, ""));
+  launch.environment = AsStrings(HeldEnvironment(modules));
+  launch.log_file = output->TakeWriteEnd();
+  Stopwatch watch;
+  RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
+  launch.log_file.Reset();
+  output->Follow();
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, node_.reaper().Adopt(pid, [](const ExitState&) {}));
+  const absl::Time deadline = absl::Now() + kLongestLoad;
+  while (!ckpt::IsHeld(pid)) {
+    if (auto exit = end->WaitFor(kLookAgain)) {
+      return absl::InvalidArgumentError(absl::StrCat(what, ": ", exit->ToString(), ": ",
+                                                     absl::StripTrailingAsciiWhitespace(output->Text())));
+    }
+    if (absl::Now() < deadline && !node_.stopping()) continue;
+    ::kill(pid, SIGKILL);
+    return absl::DeadlineExceededError(
+        absl::StrCat(what, ": it has not loaded within ", absl::FormatDuration(kLongestLoad)));
+  }
+  DependencyImage built;
+  built.build_seconds = watch.seconds();
+  built.resident_bytes = MeasureTree(pid).resident_bytes;
+  progress("capture");
+  ckpt::CaptureOptions options;
+  options.pid = pid;
+  options.reference = reference;
+  options.no_parent = false;
+  options.stop = true;
+  options.replace = true;
+  options.runtime_directory = node_.options().runtime_directory;
+  options.spill_directory = node_.options().store;
+  options.labels = {{kRuntimeLabel, runtime.Name()},
+                    {kModulesLabel, absl::StrJoin(modules, ",")},
+                    {kResidentLabel, absl::StrCat(built.resident_bytes)},
+                    {kSecondsLabel, absl::StrCat(built.build_seconds)}};
+  auto captured = ckpt::Capture(*store, criu, nullptr, options, nullptr, nullptr);
+  if (!captured.ok()) {
+    ::kill(pid, SIGKILL);
+    return Annotate(captured.status(), what);
+  }
+  built.info = captured->image;
+  built.runtime = runtime;
+  built.modules = modules;
+  Log(LogLevel::kInfo, absl::StrCat("dependency image '", built.info.reference, "' of ", runtime.Name(),
+                                    " with ", modules.empty() ? "nothing more" : absl::StrJoin(modules, ", "),
+                                    " built in ", absl::StrFormat("%.1f", watch.seconds()), " s"));
+  return Found{std::move(built), false};
+}
+
+}  // namespace rekindle::daemon

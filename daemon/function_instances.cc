@@ -1,0 +1,403 @@
+#include "daemon/function_instances.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/unix_socket.h"
+#include "ckpt/capture.h"
+#include "daemon/function_process.h"
+#include "daemon/function_runtime.h"
+#include "daemon/function_template.h"
+#include "daemon/runtime_port.h"
+#include "restore/pager_client.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using functions::StartedInstance;
+using functions::StartLevel;
+using functions::StartOrder;
+
+// As Lambda's limit of file descriptors and processes together.
+constexpr uint32_t kMostProcesses = 1024;
+constexpr absl::Duration kLongestLoad = absl::Minutes(2);
+
+std::string RunAsText(const functions::Owner& owner) {
+  std::string text = absl::StrCat(owner.uid, ":", owner.gid);
+  for (const gid_t group : owner.groups) absl::StrAppend(&text, ":", group);
+  return text;
+}
+
+restore::Network NetworkOf(v1::CloneOptions::Network network) {
+  switch (network) {
+    case v1::CloneOptions::NONE:
+      return restore::Network::kNone;
+    case v1::CloneOptions::OWN:
+      return restore::Network::kOwn;
+    default:
+      return restore::Network::kHost;
+  }
+}
+
+// Names of functions have capital letters, those of images have not.
+std::string ImageReference(const functions::FunctionRecord& record) {
+  std::string name = absl::AsciiStrToLower(record.name());
+  for (char& c : name) {
+    if (c == '_') c = '-';
+  }
+  while (name.find("--") != std::string::npos) name.erase(name.find("--"), 1);
+  if (name.front() == '-') name.erase(0, 1);
+  if (!name.empty() && name.back() == '-') name.pop_back();
+  // The exact name, in case that others look the same: as numbers.
+  uint64_t exact = 0xcbf29ce484222325;
+  for (const char c : record.name()) exact = (exact ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return absl::StrCat("functions/", name.empty() ? "f" : name, "-",
+                      absl::Hex(exact & 0xffffffff, absl::kZeroPad8), ":r", record.revision);
+}
+
+}  // namespace
+
+struct FunctionInstances::Place {
+  InstancePlace place;
+  UniqueFd listener;
+  std::function<bool(int)> may_connect;
+  InstanceIdentity identity;
+};
+
+FunctionInstances::FunctionInstances(
+    Node& node, functions::FunctionLogs& logs,
+    std::function<void(const std::string& name, uint64_t revision, const std::string& reference)> image_made)
+    : node_(node),
+      logs_(logs),
+      image_made_(std::move(image_made)),
+      directory_(absl::StrCat(node.options().runtime_directory, "/f")) {}
+
+FunctionInstances::~FunctionInstances() = default;
+
+void FunctionInstances::Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency) {
+  auto live = std::make_shared<LiveFunction>();
+  live->record = record;
+  if (dependency != nullptr) live->dependency_digest = dependency->digest;
+  if (!record.images.function_image.empty()) {
+    auto store = node_.OpenStore(Node::Access::kRead);
+    if (store.ok()) {
+      auto info = (*store)->Find(record.images.function_image);
+      absl::MutexLock lock(&live->mutex);
+      if (info.ok()) live->image_digest = info->digest;
+    }
+  }
+  absl::MutexLock lock(&mutex_);
+  functions_[{record.name(), record.revision}] = std::move(live);
+}
+
+void FunctionInstances::Remove(const std::string& name, uint64_t revision) {
+  LivePtr gone;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto found = functions_.find({name, revision});
+    if (found == functions_.end()) return;
+    gone = std::move(found->second);
+    functions_.erase(found);
+  }
+  std::shared_ptr<LiveTemplate> own;
+  absl::MutexLock lock(&gone->mutex);
+  own = std::move(gone->own_template);
+}
+
+absl::StatusOr<FunctionInstances::LivePtr> FunctionInstances::Find(const std::string& name,
+                                                                   uint64_t revision) const {
+  absl::MutexLock lock(&mutex_);
+  auto found = functions_.find({name, revision});
+  if (found != functions_.end()) return found->second;
+  return absl::NotFoundError(
+      absl::StrCat("revision ", revision, " of function '", name, "' is not there any more"));
+}
+
+absl::StatusOr<FunctionInstances::Place> FunctionInstances::MakePlace(const StartOrder& order,
+                                                                      const LiveFunction& live) {
+  Place made;
+  made.identity.instance = order.instance;
+  made.place.code = live.record.folder;
+  const functions::Owner& owner = live.record.owner;
+  RK_ASSIGN_OR_RETURN(made.place.log, logs_.OpenStream(live.record.name(), order.instance, owner));
+  made.place.memory_bytes = live.record.spec.memory_bytes;
+  made.identity.log = absl::StrCat(made.place.log->path(), ".log");
+  if (live.record.spec.runtime.kind == functions::RuntimeKind::kProvided) {
+    RK_ASSIGN_OR_RETURN(RuntimePort port, RuntimePort::Open(owner.uid));
+    made.identity.runtime_api = port.address;
+    made.listener = std::move(port.listener);
+    made.may_connect = std::move(port.may_connect);
+    return made;
+  }
+  // Others may go through the folder, and reach what is theirs.
+  RK_RETURN_IF_ERROR(MakeDirectories(directory_, 0711));
+  const std::string path = absl::StrCat(directory_, "/", next_.fetch_add(1));
+  ::unlink(path.c_str());
+  RK_ASSIGN_OR_RETURN(made.listener, ListenAt(path));
+  made.place.socket = path;
+  made.identity.socket = path;
+  if (::chmod(path.c_str(), 0600) != 0 ||
+      (owner.uid != ::geteuid() && ::chown(path.c_str(), owner.uid, owner.gid) != 0)) {
+    return ErrnoStatus(errno, absl::StrCat("giving ", path, " to uid ", owner.uid));
+  }
+  return made;
+}
+
+bool FunctionInstances::limits_can_be_set() const {
+  static const bool can = restore::Cgroup::Examine().ok();
+  return can;
+}
+
+restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live,
+                                                    const std::string& digest) const {
+  const functions::FunctionSpec& spec = live.record.spec;
+  restore::CloneOptions options;
+  options.image = digest;
+  options.name = spec.name;
+  options.network = NetworkOf(spec.network);
+  if (limits_can_be_set()) options.limits = {spec.memory_bytes, spec.cpus, kMostProcesses};
+  if (live.record.owner.uid != ::geteuid())
+    options.environment["REKINDLE_RUN_AS"] = RunAsText(live.record.owner);
+  return options;
+}
+
+absl::StatusOr<StartedInstance> FunctionInstances::Start(const StartOrder& order) {
+  RK_ASSIGN_OR_RETURN(LivePtr live, Find(order.function, order.revision));
+  // Before anything is made for a level that there is not.
+  if (order.level == StartLevel::kTemplate || order.level == StartLevel::kDependencyTemplate) {
+    RK_RETURN_IF_ERROR(TemplateFor(live, order.level).status());
+  }
+  RK_ASSIGN_OR_RETURN(Place place, MakePlace(order, *live));
+  const std::string socket = place.place.socket;
+  absl::StatusOr<StartedInstance> started = order.level == StartLevel::kCold
+                                                ? StartCold(order, live, std::move(place))
+                                                : StartCopy(order, live, std::move(place));
+  if (!started.ok() && !socket.empty()) ::unlink(socket.c_str());
+  return started;
+}
+
+absl::StatusOr<std::shared_ptr<LiveTemplate>> FunctionInstances::TemplateFor(const LivePtr& live,
+                                                                             StartLevel level) {
+  std::shared_ptr<LiveTemplate> found;
+  if (level == StartLevel::kTemplate) {
+    absl::MutexLock lock(&live->mutex);
+    found = live->own_template;
+  } else {
+    absl::MutexLock lock(&mutex_);
+    auto shared = dependency_templates_.find(live->record.images.dependency_image);
+    if (shared != dependency_templates_.end()) found = shared->second;
+  }
+  if (found == nullptr) return absl::NotFoundError("no template is up");
+  return found;
+}
+
+absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& order, const LivePtr& live,
+                                                             Place place) {
+  std::string digest = live->dependency_digest;
+  if (order.level == StartLevel::kImageRam || order.level == StartLevel::kImageDisk) {
+    absl::MutexLock lock(&live->mutex);
+    digest = live->image_digest;
+  }
+  if (digest.empty()) return absl::NotFoundError("there is no such image");
+  const functions::FunctionRecord& record = live->record;
+  std::vector<std::string> layers;
+  for (size_t i = 0; i < record.spec.layers.size(); ++i) layers.push_back(record.folder->layer(i));
+  restore::CloneOptions options = OptionsFor(*live, digest);
+  options.environment.merge(InstanceEnvironment(record.spec, record.folder->code(), layers, place.identity));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
+  absl::StatusOr<restore::CloneResult> copy = absl::NotFoundError("");
+  std::function<void()> has_answered;
+  if (order.level == StartLevel::kTemplate || order.level == StartLevel::kDependencyTemplate) {
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> from, TemplateFor(live, order.level));
+    copy = from->forks().Fork(options);
+    if (!copy.ok()) return copy.status();
+    auto root = std::make_shared<UniqueFd>(std::move(copy->root_pidfd));
+    has_answered = [from, root, options] { from->forks().HasAnswered(*root, options); };
+  } else {
+    RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.Criu());
+    copy = node_.clones().Start(*store, criu, options);
+    if (!copy.ok()) return copy.status();
+    // Until its first answer all that it touches is its working set.
+    has_answered = [this, store, digest, sandbox = copy->sandbox.id, root = copy->root] {
+      auto pager = node_.clones().ConnectToPager(*store);
+      if (pager.ok()) pager->Ready(sandbox).IgnoreError();
+      if (auto info = store->Find(digest); info.ok()) node_.clones().RecordTouchedFiles(*store, *info, root);
+    };
+  }
+  StartedInstance started;
+  RK_ASSIGN_OR_RETURN(started.process, FollowCopy(node_, *std::move(copy), std::move(place.place),
+                                                  std::move(has_answered), order.on_end));
+  started.listener = std::move(place.listener);
+  started.may_connect = std::move(place.may_connect);
+  return started;
+}
+
+absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& order, const LivePtr& live,
+                                                             Place place) {
+  const functions::FunctionRecord& record = live->record;
+  const functions::FunctionSpec& spec = record.spec;
+  if (spec.network != v1::CloneOptions::HOST) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "function '", spec.name,
+        "' has a network of its own, which only copies of an image get, and it has none: deploy it "
+        "with --network host, or with a runtime that can be captured"));
+  }
+  std::vector<std::string> layers;
+  for (size_t i = 0; i < spec.layers.size(); ++i) layers.push_back(record.folder->layer(i));
+  Environment environment = InstanceEnvironment(spec, record.folder->code(), layers, place.identity);
+  environment.erase("REKINDLE_OUTPUT");  // it has it from the start
+  environment.merge(BaseEnvironment());
+  LaunchOptions launch;
+  RK_ASSIGN_OR_RETURN(launch.argv, RuntimeCommand(spec.runtime, record.folder->code()));
+  launch.environment = AsStrings(environment);
+  launch.working_directory = record.folder->code();
+  RK_ASSIGN_OR_RETURN(launch.log_file, place.place.log->OpenForInstance());
+  if (record.owner.uid != ::geteuid())
+    launch.run_as = RunAs{record.owner.uid, record.owner.gid, record.owner.groups};
+  std::unique_ptr<restore::Cgroup> group;
+  if (limits_can_be_set()) {
+    RK_ASSIGN_OR_RETURN(group, restore::Cgroup::Make());
+    RK_RETURN_IF_ERROR(group->Set({spec.memory_bytes, spec.cpus, kMostProcesses}));
+    launch.groups = group->processes();
+  }
+  RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
+  StartedInstance started;
+  RK_ASSIGN_OR_RETURN(started.process,
+                      FollowChild(node_, pid, std::move(group), std::move(place.place), order.on_end));
+  started.listener = std::move(place.listener);
+  started.may_connect = std::move(place.may_connect);
+  return started;
+}
+
+absl::Status FunctionInstances::MakeTemplate(const std::string& function, uint64_t revision,
+                                             const std::string& dependency_image) {
+  if (function.empty()) {
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
+    RK_ASSIGN_OR_RETURN(store::ImageInfo info, store->Find(dependency_image));
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, info.digest));
+    absl::MutexLock lock(&mutex_);
+    dependency_templates_[dependency_image] = std::move(up);
+    return absl::OkStatus();
+  }
+  RK_ASSIGN_OR_RETURN(LivePtr live, Find(function, revision));
+  std::string digest;
+  {
+    absl::MutexLock lock(&live->mutex);
+    digest = live->image_digest;
+  }
+  if (digest.empty()) {
+    RK_RETURN_IF_ERROR(CaptureImage(function, revision).status());
+    absl::MutexLock lock(&live->mutex);
+    digest = live->image_digest;
+  }
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, digest));
+  absl::MutexLock lock(&live->mutex);
+  live->own_template = std::move(up);
+  return absl::OkStatus();
+}
+
+void FunctionInstances::DropTemplate(const std::string& function, uint64_t revision,
+                                     const std::string& dependency_image) {
+  std::shared_ptr<LiveTemplate> gone;  // ended outside of the locks
+  if (function.empty()) {
+    absl::MutexLock lock(&mutex_);
+    auto found = dependency_templates_.find(dependency_image);
+    if (found == dependency_templates_.end()) return;
+    gone = std::move(found->second);
+    dependency_templates_.erase(found);
+    return;
+  }
+  auto live = Find(function, revision);
+  if (!live.ok()) return;
+  absl::MutexLock lock(&(*live)->mutex);
+  gone = std::move((*live)->own_template);
+}
+
+absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& function, uint64_t revision) {
+  RK_ASSIGN_OR_RETURN(LivePtr live, Find(function, revision));
+  const functions::FunctionRecord& record = live->record;
+  if (live->dependency_digest.empty()) return absl::NotFoundError("it has no dependency image to begin with");
+  const std::string what = absl::StrCat("taking the image of function '", function, "'");
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kCreate));
+  absl::MutexLock one_at_a_time(&live->capturing);
+  std::string taken;
+  {
+    absl::MutexLock lock(&live->mutex);
+    taken = live->image_digest;
+  }
+  if (auto info = store->Find(taken); !taken.empty() && info.ok()) return store::QuotaBytes(info->stats);
+  RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.Criu());
+  InstanceIdentity identity;
+  identity.instance = "capture";
+  // It posts its errors there; those of a function that can't be loaded its callers have been told already.
+  identity.socket = absl::StrCat(directory_, "/none");
+  identity.log = "/dev/null";
+  std::vector<std::string> layers;
+  for (size_t i = 0; i < record.spec.layers.size(); ++i) layers.push_back(record.folder->layer(i));
+  restore::CloneOptions options = OptionsFor(*live, live->dependency_digest);
+  options.environment.merge(InstanceEnvironment(record.spec, record.folder->code(), layers, identity));
+  options.environment["REKINDLE_FUNCTION_IMAGE"] = "1";
+  RK_ASSIGN_OR_RETURN(restore::CloneResult copy, node_.clones().Start(*store, criu, options));
+  struct Ender {
+    restore::CloneResult& copy;
+    ~Ender() { restore::EndSandbox(copy.sandbox.init, copy.sandbox.directory); }
+  } ender{copy};
+  // It says that it is about to park, and has parked when the channel ends.
+  bool parks = false;
+  for (;;) {
+    auto message = restore::ReceiveMessage(copy.channel.get(), -1, kLongestLoad);
+    if (absl::IsUnavailable(message.status()) && parks) break;
+    if (absl::IsUnavailable(message.status())) {
+      return absl::FailedPreconditionError(absl::StrCat(what, ": it ended before it had loaded its handler"));
+    }
+    RK_RETURN_IF_ERROR(Annotate(message.status(), what));
+    parks |= message->find("\"ready\"") != std::string::npos;
+  }
+  if (auto pager = node_.clones().ConnectToPager(*store); pager.ok()) {
+    RK_RETURN_IF_ERROR(Annotate(pager->Fill(copy.sandbox.id).status(), what));
+  }
+  ckpt::CaptureOptions capture;
+  capture.pid = copy.root;
+  capture.reference = ImageReference(record);
+  capture.parent = live->dependency_digest;
+  capture.stop = true;
+  capture.replace = true;
+  capture.owner = record.owner.uid;
+  capture.labels = {{"rekindle.function", function}, {"rekindle.function.revision", absl::StrCat(revision)}};
+  capture.runtime_directory = node_.options().runtime_directory;
+  capture.spill_directory = node_.options().store;
+  auto captured = ckpt::Capture(*store, criu, nullptr, capture, nullptr, nullptr);
+  RK_RETURN_IF_ERROR(Annotate(captured.status(), what));
+  {
+    absl::MutexLock lock(&live->mutex);
+    live->image_digest = captured->image.digest;
+  }
+  image_made_(function, revision, captured->image.reference);
+  return store::QuotaBytes(captured->image.stats);
+}
+
+void FunctionInstances::DropImage(const std::string& function, uint64_t revision) {
+  auto live = Find(function, revision);
+  if (!live.ok()) return;
+  std::string digest;
+  {
+    absl::MutexLock lock(&(*live)->mutex);
+    digest = std::exchange((*live)->image_digest, "");
+  }
+  auto store = node_.OpenStore(Node::Access::kWrite);
+  if (digest.empty() || !store.ok()) return;
+  if (auto info = (*store)->Find(digest); info.ok()) (*store)->RemoveExactly(*info).IgnoreError();
+  image_made_(function, revision, "");
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,85 @@
+// Processes of functions on this node: clones of images, forks of templates, plain processes where there is
+// no image; and the images and templates themselves. docs/functions.md is the users' page.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/node.h"
+#include "functions/function_catalog.h"
+#include "functions/function_logs.h"
+#include "functions/instance_process.h"
+
+namespace rekindle::daemon {
+
+class LiveTemplate;  // function_template.h
+
+// One revision of a function, as long as something of it may run.
+struct LiveFunction {
+  functions::FunctionRecord record;
+  std::string dependency_digest;  // empty: none
+  absl::Mutex capturing;  // before the other one
+  absl::Mutex mutex;
+  std::string image_digest ABSL_GUARDED_BY(mutex);  // of its own image; empty: none
+  std::shared_ptr<LiveTemplate> own_template ABSL_GUARDED_BY(mutex);
+};
+
+// Thread-safe.
+class FunctionInstances : public functions::InstanceStarter {
+ public:
+  // `image_made` is told of each new image of a function: its reference.
+  FunctionInstances(
+      Node& node, functions::FunctionLogs& logs,
+      std::function<void(const std::string& name, uint64_t revision, const std::string& reference)>
+          image_made);
+  ~FunctionInstances() override;
+
+  // A revision that may be started from now on. `dependency` may be null. Its image is looked up.
+  void Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Nothing of it is started any more, and its template goes.
+  void Remove(const std::string& name, uint64_t revision) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::StatusOr<functions::StartedInstance> Start(const functions::StartOrder& order) override;
+  absl::Status MakeTemplate(const std::string& function, uint64_t revision,
+                            const std::string& dependency_image) override;
+  void DropTemplate(const std::string& function, uint64_t revision,
+                    const std::string& dependency_image) override;
+  absl::StatusOr<uint64_t> CaptureImage(const std::string& function, uint64_t revision) override;
+  void DropImage(const std::string& function, uint64_t revision) override;
+
+ private:
+  using LivePtr = std::shared_ptr<LiveFunction>;
+  struct Place;
+  // NotFound.
+  absl::StatusOr<LivePtr> Find(const std::string& name, uint64_t revision) const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<functions::StartedInstance> StartCopy(const functions::StartOrder& order,
+                                                       const LivePtr& live, Place place);
+  absl::StatusOr<functions::StartedInstance> StartCold(const functions::StartOrder& order,
+                                                       const LivePtr& live, Place place);
+  absl::StatusOr<Place> MakePlace(const functions::StartOrder& order, const LiveFunction& live);
+  absl::StatusOr<std::shared_ptr<LiveTemplate>> TemplateFor(const LivePtr& live, functions::StartLevel level)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  restore::CloneOptions OptionsFor(const LiveFunction& live, const std::string& digest) const;
+  bool limits_can_be_set() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Node& node_;
+  functions::FunctionLogs& logs_;
+  const std::function<void(const std::string&, uint64_t, const std::string&)> image_made_;
+  const std::string directory_;  // of sockets
+  std::atomic<uint64_t> next_{1};
+
+  mutable absl::Mutex mutex_;
+  std::map<std::pair<std::string, uint64_t>, LivePtr> functions_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<LiveTemplate>> dependency_templates_
+      ABSL_GUARDED_BY(mutex_);  // by reference
+};
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,116 @@
+#include "daemon/function_process.h"
+
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "daemon/process_info.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using functions::InstanceEnd;
+
+class Process : public functions::InstanceProcess {
+ public:
+  Process(pid_t pid, UniqueFd killed_by, std::shared_ptr<restore::Cgroup> group, InstancePlace place,
+          std::function<void()> has_answered)
+      : pid_(pid),
+        killed_by_(std::move(killed_by)),
+        group_(std::move(group)),
+        place_(std::move(place)),
+        has_answered_(std::move(has_answered)) {}
+  ~Process() override {
+    Kill();
+    if (!place_.socket.empty()) ::unlink(place_.socket.c_str());
+  }
+
+  pid_t pid() const override { return pid_; }
+  void Kill() override { ::syscall(SYS_pidfd_send_signal, killed_by_.get(), SIGKILL, nullptr, 0); }
+  uint64_t MemoryBytes() const override {
+    const uint64_t charged = group_ ? group_->MemoryInUse() : 0;
+    return charged > 0 ? charged : MeasureTree(pid_).resident_bytes;
+  }
+  void HasAnswered() override {
+    if (has_answered_) has_answered_();
+  }
+  void InvocationBegins(const std::string& request_id) override { log_from_ = place_.log->Begin(request_id); }
+  std::string InvocationEnds(const functions::InvocationOutcome& report) override {
+    functions::InvocationReport entry;
+    entry.request_id = report.request_id;
+    entry.duration_seconds = absl::ToDoubleSeconds(report.duration);
+    if (report.start > absl::ZeroDuration()) entry.init_seconds = absl::ToDoubleSeconds(report.start);
+    entry.memory_limit_bytes = place_.memory_bytes;
+    entry.most_memory_bytes = MemoryBytes();
+    if (!report.problem.empty()) {
+      place_.log->Note(absl::StrCat("RequestId: ", report.request_id, " Error: ", report.problem));
+      entry.status = report.timed_out ? "timeout" : "error";
+    }
+    place_.log->End(entry);
+    return place_.log->TailSince(log_from_);
+  }
+
+ private:
+  const pid_t pid_;
+  const UniqueFd killed_by_;  // pidfd: with this process end all others
+  const std::shared_ptr<restore::Cgroup> group_;
+  const InstancePlace place_;
+  const std::function<void()> has_answered_;
+  std::atomic<uint64_t> log_from_{0};  // of the invocation in work
+};
+
+InstanceEnd EndOf(const ExitState& exit, const restore::Cgroup* group) {
+  InstanceEnd end;
+  end.exit = exit;
+  end.out_of_memory = group != nullptr && group->Events().out_of_memory_kills > 0;
+  return end;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowCopy(
+    Node& node, restore::CloneResult copy, InstancePlace place, std::function<void()> has_answered,
+    std::function<void(const InstanceEnd&)> on_end) {
+  struct Kept {
+    std::shared_ptr<restore::Cgroup> group;
+    UniqueFd channel;
+    std::string directory;
+    ~Kept() { RemoveTree(directory).IgnoreError(); }
+  };
+  auto kept = std::make_shared<Kept>();
+  kept->group = std::move(copy.group);
+  kept->channel = std::move(copy.channel);
+  kept->directory = copy.sandbox.directory;
+  auto process = std::make_unique<Process>(copy.root, std::move(copy.sandbox.init), kept->group,
+                                           std::move(place), std::move(has_answered));
+  // On failure the destructor of `process` ends it.
+  RK_RETURN_IF_ERROR(node.reaper()
+                         .Watch(
+                             std::move(copy.sandbox.control),
+                             [kept](int ended) { return restore::ReadEnd(ended, kept->directory).exit; },
+                             [kept, on_end = std::move(on_end)](const ExitState& exit) {
+                               on_end(EndOf(exit, kept->group.get()));
+                             })
+                         .status());
+  return process;
+}
+
+absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowChild(
+    Node& node, pid_t pid, std::unique_ptr<restore::Cgroup> group, InstancePlace place,
+    std::function<void(const InstanceEnd&)> on_end) {
+  std::shared_ptr<restore::Cgroup> shared = std::move(group);
+  auto process = std::make_unique<Process>(pid, UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))),
+                                           shared, std::move(place), nullptr);
+  RK_RETURN_IF_ERROR(node.reaper()
+                         .Adopt(pid, [shared, on_end = std::move(on_end)](
+                                         const ExitState& exit) { on_end(EndOf(exit, shared.get())); })
+                         .status());
+  return process;
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,37 @@
+// The process of one instance, in its sandbox or as a plain child of the daemon.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "daemon/node.h"
+#include "functions/function_catalog.h"
+#include "functions/function_logs.h"
+#include "functions/instance_process.h"
+#include "restore/cgroup.h"
+#include "restore/clone.h"
+
+namespace rekindle::daemon {
+
+// What an instance has on this node beside its process.
+struct InstancePlace {
+  std::string socket;  // of its Runtime API; removed with it. Empty: none
+  std::shared_ptr<functions::LogStream> log;
+  uint64_t memory_bytes = 0;                              // its limit
+  std::shared_ptr<const functions::RevisionFolder> code;  // stays as long as it runs
+};
+
+// A copy of an image. `has_answered` is called once, at its first answer.
+absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowCopy(
+    Node& node, restore::CloneResult copy, InstancePlace place, std::function<void()> has_answered,
+    std::function<void(const functions::InstanceEnd&)> on_end);
+
+// `pid`, a child of this process; with it ends all that is in `group` (null: none).
+absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowChild(
+    Node& node, pid_t pid, std::unique_ptr<restore::Cgroup> group, InstancePlace place,
+    std::function<void(const functions::InstanceEnd&)> on_end);
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,135 @@
+#include "daemon/function_runtime.h"
+
+#include <limits.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "base/file.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using functions::RuntimeKind;
+
+constexpr char kPath[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+std::string OwnFolder() {
+  std::string self(PATH_MAX, '\0');
+  const ssize_t n = ::readlink("/proc/self/exe", self.data(), self.size());
+  self.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  return self.substr(0, self.rfind('/'));
+}
+
+std::string FindInterpreter(const std::string& name) {
+  for (const char* folder : {"/usr/bin/", "/usr/local/bin/", "/bin/"}) {
+    std::string path = absl::StrCat(folder, name);
+    if (::access(path.c_str(), X_OK) == 0) return path;
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FindRuntimeFile(const std::string& name) {
+  const std::string own = OwnFolder();
+  std::vector<std::string> folders = {absl::StrCat(own, "/../lib/rekindle/runtimes"),
+                                      absl::StrCat(own, "/../../../functions/runtimes")};  // a build folder
+  if (const char* set = std::getenv("REKINDLE_RUNTIMES")) folders.insert(folders.begin(), set);
+  for (const std::string& folder : folders) {
+    const std::string path = absl::StrCat(folder, "/", name);
+    char resolved[PATH_MAX];
+    if (::realpath(path.c_str(), resolved) != nullptr) return std::string(resolved);
+  }
+  return absl::NotFoundError(
+      absl::StrCat("finding the runtime ", name, ": it is in none of ", absl::StrJoin(folders, ", "),
+                   "; install Rekindle again (cmake --install), or set REKINDLE_RUNTIMES"));
+}
+
+absl::StatusOr<std::vector<std::string>> RuntimeCommand(const functions::Runtime& runtime,
+                                                        const std::string& code) {
+  if (runtime.kind == RuntimeKind::kProvided)
+    return std::vector<std::string>{absl::StrCat(code, "/bootstrap")};
+  const bool python = runtime.kind == RuntimeKind::kPython;
+  // Node.js has no names for its versions.
+  const std::string name =
+      python ? absl::StrCat("python", runtime.version.empty() ? "3" : runtime.version) : "node";
+  const std::string interpreter = FindInterpreter(name);
+  if (interpreter.empty()) {
+    return absl::UnimplementedError(absl::StrCat(
+        "runtime ", runtime.Name(), " needs ", name, ", which this node does not have in /usr/bin: ",
+        python ? "install it, or name another version (python means python3)" : "apt-get install nodejs"));
+  }
+  auto program = FindRuntimeFile(python ? "python/bootstrap.py" : "node/bootstrap.js");
+  if (!program.ok()) return program.status();
+  return std::vector<std::string>{interpreter, *program};
+}
+
+Environment BaseEnvironment() {
+  Environment environment = {{"PATH", kPath},
+                             {"LANG", "C.UTF-8"},
+                             {"TZ", ":UTC"},
+                             {"HOME", "/tmp"},
+                             // What it compiles would be compiled again in each copy of the code.
+                             {"PYTHONDONTWRITEBYTECODE", "1"}};
+  // Where the hook is built rather than installed.
+  for (const auto& [variable, path] :
+       {std::pair<const char*, std::string>{"REKINDLE_HOOK_LIBRARY", "/../hook/librekindle_hook.so"},
+        {"REKINDLE_HOOK_ADDON", "/../hook/rekindle_hook.node"}}) {
+    const std::string built = OwnFolder() + path;
+    char resolved[PATH_MAX];
+    if (const char* set = std::getenv(variable)) {
+      environment[variable] = set;
+    } else if (::realpath(built.c_str(), resolved) != nullptr) {
+      environment[variable] = resolved;
+    }
+  }
+  return environment;
+}
+
+Environment HeldEnvironment(const std::vector<std::string>& modules) {
+  Environment environment = BaseEnvironment();
+  environment["REKINDLE_HOLD"] = "1";
+  environment["REKINDLE_DEPS"] = absl::StrJoin(modules, ",");
+  for (const char* threads :
+       {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"}) {
+    environment[threads] = "1";
+  }
+  environment["UV_USE_IO_URING"] = "0";  // CRIU can't dump an io_uring
+  return environment;
+}
+
+Environment InstanceEnvironment(const functions::FunctionSpec& spec, const std::string& code,
+                                const std::vector<std::string>& layers, const InstanceIdentity& identity) {
+  Environment environment(spec.environment.begin(), spec.environment.end());
+  const std::string memory = absl::StrCat(spec.memory_bytes >> 20);
+  environment.insert({"AWS_REGION", "us-east-1"});
+  environment.insert({"AWS_DEFAULT_REGION", "us-east-1"});
+  environment["AWS_EXECUTION_ENV"] = absl::StrCat("AWS_Lambda_", spec.runtime.Name());
+  environment["AWS_LAMBDA_FUNCTION_NAME"] = spec.name;
+  environment["AWS_LAMBDA_FUNCTION_VERSION"] = "$LATEST";
+  environment["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"] = memory;
+  environment["AWS_LAMBDA_INITIALIZATION_TYPE"] =
+      spec.provisioned > 0 ? "provisioned-concurrency" : "on-demand";
+  environment["AWS_LAMBDA_LOG_GROUP_NAME"] = absl::StrCat("/aws/lambda/", spec.name);
+  environment["AWS_LAMBDA_LOG_STREAM_NAME"] = identity.instance;
+  environment["_HANDLER"] = spec.handler;
+  environment["LAMBDA_TASK_ROOT"] = code;
+  environment["LAMBDA_RUNTIME_DIR"] = code;
+  if (!layers.empty()) environment["REKINDLE_LAYERS"] = absl::StrJoin(layers, ":");
+  if (!identity.socket.empty()) environment["REKINDLE_RUNTIME_SOCKET"] = identity.socket;
+  if (!identity.runtime_api.empty()) environment["AWS_LAMBDA_RUNTIME_API"] = identity.runtime_api;
+  if (!identity.log.empty()) environment["REKINDLE_OUTPUT"] = identity.log;
+  return environment;
+}
+
+std::vector<std::string> AsStrings(const Environment& environment) {
+  std::vector<std::string> strings;
+  for (const auto& [name, value] : environment) strings.push_back(absl::StrCat(name, "=", value));
+  return strings;
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,41 @@
+// How the processes of functions are started: programs of the languages, and their environment
+// (docs/functions.md has the variables).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/job_launcher.h"
+#include "functions/function_spec.h"
+
+namespace rekindle::daemon {
+
+using Environment = std::map<std::string, std::string>;
+
+// The command that loads a function's handler and serves it. Unimplemented: this node has no such
+// interpreter; says how to get it.
+absl::StatusOr<std::vector<std::string>> RuntimeCommand(const functions::Runtime& runtime,
+                                                        const std::string& code);
+
+// Rekindle's own programs in the functions' languages, such as "python/discover_imports.py".
+absl::StatusOr<std::string> FindRuntimeFile(const std::string& name);
+
+// What every process of a function begins with, before anything of a function is known.
+Environment BaseEnvironment();
+// The same for one that is to be held: libraries that start threads could not be forked.
+Environment HeldEnvironment(const std::vector<std::string>& modules);
+
+struct InstanceIdentity {
+  std::string instance, log, socket;
+  std::string runtime_api;  // HOST:PORT, in place of the socket
+};
+// Of one instance: the function's own, and what Lambda and Rekindle say to it. `code` and `layers` are the
+// copies.
+Environment InstanceEnvironment(const functions::FunctionSpec& spec, const std::string& code,
+                                const std::vector<std::string>& layers, const InstanceIdentity& identity);
+
+std::vector<std::string> AsStrings(const Environment& environment);
+
+}  // namespace rekindle::daemon

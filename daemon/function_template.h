@@ -1,0 +1,26 @@
+// A template that functions are forked from, with what belongs to it on this node.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "daemon/node.h"
+#include "restore/template.h"
+
+namespace rekindle::daemon {
+
+// Its end takes it down; what was forked from it goes on. Thread-safe.
+class LiveTemplate {
+ public:
+  // FailedPrecondition: it can't be forked; says why.
+  static absl::StatusOr<std::shared_ptr<LiveTemplate>> Up(Node& node, const std::string& image_digest);
+
+  restore::Template& forks() { return *template_; }
+
+ private:
+  LiveTemplate() = default;
+  std::unique_ptr<restore::Template> template_;
+};
+
+}  // namespace rekindle::daemon

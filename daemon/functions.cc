@@ -1,0 +1,381 @@
+#include "daemon/functions.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <boost/asio/steady_timer.hpp>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/machine.h"
+#include "base/status.h"
+#include "daemon/function_runtime.h"
+#include "daemon/http_callers.h"
+#include "functions/request_id.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using functions::RuntimeKind;
+
+// Of what is free when the daemon starts: for instances, templates and what else is kept of functions.
+constexpr double kShareOfMemory = 0.6;
+constexpr absl::Duration kLongestDiscovery = absl::Minutes(2);
+constexpr int kAttempts = 3;
+// Between attempts at what is called asynchronously; Lambda waits one and two minutes.
+constexpr absl::Duration kRetryAfter = absl::Seconds(1);
+
+functions::InvokeResult ToResult(const functions::CallResult& result) {
+  functions::InvokeResult out;
+  out.payload = result.payload;
+  if (!result.content_type.empty()) out.content_type = result.content_type;
+  out.function_error = result.function_error;
+  out.log_tail = result.log_tail;
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Functions>> Functions::Start(Node& node) {
+  std::shared_ptr<Functions> functions(new Functions(node));
+  RK_RETURN_IF_ERROR(functions->Begin());
+  return functions;
+}
+
+absl::Status Functions::Begin() {
+  RK_RETURN_IF_ERROR(node_.MakeRuntimeDirectory());
+  // The store has to be there before something is put into its folder.
+  RK_RETURN_IF_ERROR(node_.OpenStore(Node::Access::kCreate).status());
+  functions::FunctionCatalog::Options catalog;
+  catalog.store = node_.options().store;
+  RK_ASSIGN_OR_RETURN(catalog_, functions::FunctionCatalog::Open(std::move(catalog)));
+  RK_ASSIGN_OR_RETURN(logs_, functions::FunctionLogs::Open(node_.options().log_directory));
+  RemoveTree(absl::StrCat(node_.options().runtime_directory, "/f")).IgnoreError();  // of a daemon that died
+  threads_ = std::make_unique<functions::HttpThreads>();
+  instances_ = std::make_unique<FunctionInstances>(
+      node_, *logs_,
+      [weak = weak_from_this()](const std::string& name, uint64_t revision, const std::string& image) {
+        if (auto self = weak.lock()) self->ImageMade(name, revision, image);
+      });
+  functions::SchedulerOptions options;
+  options.keep_alive.memory_bytes = node_.options().function_memory_bytes;
+  if (options.keep_alive.memory_bytes == 0) {
+    RK_ASSIGN_OR_RETURN(const uint64_t available, AvailableMemoryBytes());
+    options.keep_alive.memory_bytes = static_cast<uint64_t>(static_cast<double>(available) * kShareOfMemory);
+  }
+  scheduler_ = std::make_unique<functions::Scheduler>(options, *instances_, *threads_);
+  for (const functions::FunctionRecord& record : catalog_->List()) {
+    if (record.damage.empty()) Schedule(record);
+  }
+  return absl::OkStatus();
+}
+
+Functions::~Functions() {
+  if (front_) front_->Close();
+  scheduler_.reset();
+  front_.reset();
+}
+
+void Functions::Schedule(const functions::FunctionRecord& record) {
+  functions::ScheduledFunction function;
+  function.name = record.name();
+  function.revision = record.revision;
+  function.memory_bytes = record.spec.memory_bytes;
+  function.timeout = absl::Milliseconds(record.spec.timeout_ms);
+  function.provisioned = record.spec.provisioned;
+  function.most_instances = record.spec.max_instances;
+  absl::StatusOr<DependencyImage> dependency = absl::NotFoundError("none");
+  if (!record.images.dependency_image.empty())
+    dependency = dependencies_.Find(record.images.dependency_image);
+  if (dependency.ok()) {
+    function.dependency_image = dependency->info.reference;
+    function.dependency_bytes = dependency->resident_bytes;
+    function.may_have_image = true;
+    function.cold_seconds = dependency->build_seconds;
+    auto store = node_.OpenStore(Node::Access::kRead);
+    function.has_image = !record.images.function_image.empty() && store.ok() &&
+                         (*store)->Find(record.images.function_image).ok();
+  } else if (!record.images.dependency_image.empty()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("function '", record.name(), "': its dependency image '", record.images.dependency_image,
+                     "' is missing; it starts from nothing until "
+                     "it is deployed again: ",
+                     dependency.status().message()));
+  }
+  instances_->Add(record, dependency.ok() ? &dependency->info : nullptr);
+  uint64_t old = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    old = std::exchange(scheduled_[record.name()], record.revision);
+  }
+  scheduler_->Put(function);
+  if (old != 0 && old != record.revision) instances_->Remove(record.name(), old);
+}
+
+absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::FunctionRecord& record) {
+  if (record.spec.runtime.kind != RuntimeKind::kPython) return std::vector<std::string>();
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> command, RuntimeCommand(record.spec.runtime, ""));
+  RK_ASSIGN_OR_RETURN(std::string program, FindRuntimeFile("python/discover_imports.py"));
+  LaunchOptions launch;
+  launch.argv = {command[0],     program,
+                 "--code",       record.folder->code(),
+                 "--handler",    record.spec.handler,
+                 "--time-limit", absl::StrCat(absl::ToInt64Seconds(kLongestDiscovery))};
+  std::vector<std::string> layers;
+  for (size_t i = 0; i < record.spec.layers.size(); ++i) {
+    layers.push_back(record.folder->layer(i));
+    launch.argv.push_back("--layer");
+    launch.argv.push_back(absl::StrCat(layers.back(), "/python"));
+    if (!PathExists(launch.argv.back())) launch.argv.resize(launch.argv.size() - 2);
+  }
+  InstanceIdentity identity;
+  identity.instance = "discovery";
+  Environment environment = InstanceEnvironment(record.spec, record.folder->code(), layers, identity);
+  environment.merge(BaseEnvironment());
+  launch.environment = AsStrings(environment);
+  launch.working_directory = record.folder->code();
+  if (record.owner.uid != ::geteuid())
+    launch.run_as = RunAs{record.owner.uid, record.owner.gid, record.owner.groups};
+  std::unique_ptr<restore::Cgroup> group;  // ends what it leaves running
+  if (auto made = restore::Cgroup::Make(); made.ok() && (*made)->Set({record.spec.memory_bytes, 0, 0}).ok()) {
+    group = *std::move(made);
+    launch.groups = group->processes();
+  }
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "making a pipe");
+  UniqueFd read(ends[0]);
+  launch.log_file.Reset(ends[1]);
+  RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
+  launch.log_file.Reset();
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, node_.reaper().Adopt(pid, [](const ExitState&) {}));
+  std::string text;
+  std::thread reader([&text, fd = read.get()] {
+    char buffer[4096];
+    ssize_t n;
+    while ((n = ::read(fd, buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR)) {
+      if (n > 0) text.append(buffer, static_cast<size_t>(n));
+    }
+  });
+  if (!end->WaitFor(kLongestDiscovery + absl::Seconds(10))) ::kill(pid, SIGKILL);
+  end->WaitFor(absl::InfiniteDuration());
+  group.reset();
+  reader.join();
+  const size_t begin = text.find('{');
+  const nlohmann::json result =
+      nlohmann::json::parse(begin == std::string::npos ? text : text.substr(begin), nullptr, false);
+  if (!result.is_object()) {
+    return absl::InternalError(
+        absl::StrCat("finding out what function '", record.name(), "' imports: ", text.substr(0, 300)));
+  }
+  if (!result.value("ok", false)) {
+    const nlohmann::json error = result.value("error", nlohmann::json::object());
+    return absl::FailedPreconditionError(
+        absl::StrCat(error.value("errorType", "Runtime.Unknown"), ": ", error.value("errorMessage", "")));
+  }
+  return result.value("imports", std::vector<std::string>());
+}
+
+void Functions::PutToWork(functions::FunctionRecord& record, bool discover,
+                          const std::function<void(const char* phase)>& progress,
+                          std::vector<std::string>* warnings) {
+  functions::FunctionImages images;
+  images.dependencies = record.spec.dependencies;
+  if (discover) {
+    progress("discover");
+    auto found = Discover(record);
+    if (found.ok()) {
+      images.dependencies.insert(images.dependencies.end(), found->begin(), found->end());
+      std::sort(images.dependencies.begin(), images.dependencies.end());
+      images.dependencies.erase(std::unique(images.dependencies.begin(), images.dependencies.end()),
+                                images.dependencies.end());
+    } else {
+      warnings->push_back(absl::StrCat("its handler could not be loaded, and invoking it will fail: ",
+                                       found.status().message()));
+    }
+  }
+  if (record.spec.runtime.kind != RuntimeKind::kProvided) {
+    auto covered = dependencies_.Cover(record.spec.runtime, images.dependencies, progress);
+    if (covered.ok()) {
+      images.dependency_image = covered->image.info.reference;
+    } else {
+      warnings->push_back(
+          absl::StrCat("it has no dependency image and starts from nothing: ", covered.status().message()));
+    }
+  }
+  absl::Status noted = catalog_->SetImages(record.name(), record.revision, images);
+  if (!noted.ok()) warnings->push_back(std::string(noted.message()));
+  record.images = images;
+  Schedule(record);
+}
+
+absl::StatusOr<Functions::DeployResult> Functions::Deploy(
+    const Caller& caller, const functions::FunctionSpec& spec, bool replace,
+    const std::function<void(const char* phase, uint64_t bytes)>& progress,
+    const std::atomic<bool>* cancelled) {
+  if (caller.kind == Caller::Kind::kRemote && !caller.admin_certificate) {
+    return absl::PermissionDeniedError(
+        "functions are deployed on the node itself, or with an administrator's certificate: their code is a "
+        "folder of "
+        "the node");
+  }
+  RK_RETURN_IF_ERROR(RuntimeCommand(spec.runtime, spec.code).status());
+  progress("copy", 0);
+  functions::DeployOptions options;
+  options.replace = replace;
+  options.progress = [&progress](uint64_t bytes) { progress("copy", bytes); };
+  options.cancelled = cancelled;
+  RK_ASSIGN_OR_RETURN(functions::Deployed deployed,
+                      catalog_->Deploy(spec, {caller.uid, caller.gid, caller.groups}, options));
+  DeployResult result;
+  result.record = std::move(deployed.record);
+  result.unchanged = deployed.unchanged;
+  bool at_work;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto scheduled = scheduled_.find(spec.name);
+    at_work = scheduled != scheduled_.end() && scheduled->second == result.record.revision;
+  }
+  if (result.unchanged && at_work && !result.record.images.dependency_image.empty()) return result;
+  PutToWork(
+      result.record, spec.discover_dependencies, [&progress](const char* phase) { progress(phase, 0); },
+      &result.warnings);
+  return result;
+}
+
+absl::StatusOr<functions::FunctionRecord> Functions::Find(const Caller& caller, const std::string& name,
+                                                          const char* verb) const {
+  RK_ASSIGN_OR_RETURN(functions::FunctionRecord record, catalog_->Find(name));
+  if (record.owner.uid == caller.uid || node_.policy().IsAdmin(caller)) return record;
+  return absl::PermissionDeniedError(absl::StrCat("function '", name, "' belongs to uid ", record.owner.uid,
+                                                  " and you are uid ", caller.uid,
+                                                  ": ask its owner or root to ", verb, " it"));
+}
+
+void Functions::Call(const Caller& caller, functions::Call call, functions::Scheduler::Done done) {
+  auto record = Find(caller, call.function, "invoke");
+  if (!record.ok()) return done(record.status());
+  if (call.request_id.empty()) call.request_id = functions::NewRequestId();
+  scheduler_->Invoke(std::move(call), std::move(done));
+}
+
+absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
+  RK_RETURN_IF_ERROR(Find(caller, call.function, "invoke").status());
+  if (call.request_id.empty()) call.request_id = functions::NewRequestId();
+  TryAgain(std::make_shared<functions::Call>(std::move(call)), 1);
+  return absl::OkStatus();
+}
+
+void Functions::TryAgain(std::shared_ptr<functions::Call> call, int attempt) {
+  scheduler_->Invoke(
+      *call, [weak = weak_from_this(), call, attempt](absl::StatusOr<functions::CallResult> result) {
+        if (result.ok() && result->function_error.empty()) return;
+        auto self = weak.lock();
+        if (self == nullptr || attempt >= kAttempts || absl::IsNotFound(result.status())) {
+          Log(LogLevel::kWarning, absl::StrCat("an asynchronous call of function '", call->function,
+                                               "' failed ", attempt, " times and is dropped: ",
+                                               result.ok() ? result->payload.substr(0, 200)
+                                                           : std::string(result.status().message())));
+          return;
+        }
+        auto timer = std::make_shared<boost::asio::steady_timer>(*self->threads_->context());
+        timer->expires_after(absl::ToChronoNanoseconds(kRetryAfter * attempt));
+        timer->async_wait([weak, call, attempt, timer](const boost::system::error_code& error) {
+          if (auto again = weak.lock(); again && !error) again->TryAgain(call, attempt + 1);
+        });
+      });
+}
+
+std::vector<functions::FunctionRecord> Functions::Records(const Caller& caller) const {
+  std::vector<functions::FunctionRecord> seen;
+  const bool admin = node_.policy().IsAdmin(caller);
+  for (functions::FunctionRecord& record : catalog_->List()) {
+    if (admin || record.owner.uid == caller.uid) seen.push_back(std::move(record));
+  }
+  return seen;
+}
+
+absl::Status Functions::Remove(const Caller& caller, const std::string& name) {
+  auto record = Find(caller, name, "remove");
+  // A damaged one can be removed by root alone: nobody knows whose it is.
+  if (!record.ok() && !(absl::IsDataLoss(record.status()) && node_.policy().IsAdmin(caller)))
+    return record.status();
+  scheduler_->Remove(name);
+  uint64_t revision = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (auto scheduled = scheduled_.extract(name)) revision = scheduled.mapped();
+  }
+  if (revision != 0) {
+    instances_->DropImage(name, revision);
+    instances_->Remove(name, revision);
+  }
+  RK_RETURN_IF_ERROR(catalog_->Remove(name));
+  logs_->Remove(name).IgnoreError();
+  return absl::OkStatus();
+}
+
+void Functions::ImageMade(const std::string& name, uint64_t revision, const std::string& reference) {
+  auto record = catalog_->Find(name);
+  if (!record.ok() || record->revision != revision) return;
+  functions::FunctionImages images = record->images;
+  images.function_image = reference;
+  absl::Status noted = catalog_->SetImages(name, revision, images);
+  if (!noted.ok() && !absl::IsAborted(noted)) Log(LogLevel::kWarning, noted.message());
+}
+
+absl::Status Functions::ServeHttp(std::vector<UniqueFd> listeners) {
+  functions::InvokeApi::Options options;
+  options.identify = [](const functions::Peer& peer) -> absl::StatusOr<std::any> {
+    RK_ASSIGN_OR_RETURN(Caller caller, CallerOfHttp(peer));
+    return std::any(std::move(caller));
+  };
+  RK_ASSIGN_OR_RETURN(front_, functions::InvokeApi::Start(*threads_, std::move(listeners), std::move(options),
+                                                          weak_from_this()));
+  return absl::OkStatus();
+}
+
+void Functions::Invoke(functions::InvokeRequest request, Done done) {
+  const Caller& caller = *std::any_cast<Caller>(&request.identity);
+  functions::Call call;
+  call.function = std::move(request.function);
+  call.request_id = std::move(request.request_id);
+  call.payload = std::move(request.payload);
+  call.client_context = std::move(request.client_context);
+  call.trace_id = std::move(request.trace_id);
+  call.dry_run = request.dry_run;
+  if (request.async && !request.dry_run) {
+    absl::Status accepted = CallLater(caller, std::move(call));
+    if (!accepted.ok()) return done(accepted);
+    return done(functions::InvokeResult());
+  }
+  Call(caller, std::move(call), [done = std::move(done)](absl::StatusOr<functions::CallResult> result) {
+    if (!result.ok()) return done(result.status());
+    done(ToResult(*result));
+  });
+}
+
+absl::StatusOr<std::vector<functions::ListedFunction>> Functions::List(const std::any& identity) {
+  std::vector<functions::ListedFunction> listed;
+  for (const functions::FunctionRecord& record : Records(*std::any_cast<Caller>(&identity))) {
+    functions::ListedFunction entry;
+    entry.name = record.name();
+    entry.runtime = record.spec.runtime.Name();
+    entry.handler = record.spec.handler;
+    entry.description = record.spec.description;
+    entry.code_size = record.code_bytes;
+    entry.memory_mib = record.spec.memory_bytes >> 20;
+    entry.timeout = absl::Milliseconds(record.spec.timeout_ms);
+    entry.last_modified = absl::FromUnixNanos(record.deployed_unix_ns);
+    listed.push_back(std::move(entry));
+  }
+  return listed;
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,87 @@
+// The functions of this node: deployed, invoked, kept. What the remote procedures and the HTTP front share.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/caller.h"
+#include "daemon/dependency_images.h"
+#include "daemon/function_instances.h"
+#include "daemon/node.h"
+#include "functions/function_catalog.h"
+#include "functions/function_logs.h"
+#include "functions/invoke_api.h"
+#include "functions/scheduler.h"
+
+namespace rekindle::daemon {
+
+// Thread-safe.
+class Functions : public functions::Invoker, public std::enable_shared_from_this<Functions> {
+ public:
+  // Puts what is deployed to work. Unavailable: another daemon has this store's functions.
+  static absl::StatusOr<std::shared_ptr<Functions>> Start(Node& node);
+  // Ends all instances.
+  ~Functions() override;
+
+  struct DeployResult {
+    functions::FunctionRecord record;
+    bool unchanged = false;
+    std::vector<std::string> warnings;
+  };
+  absl::StatusOr<DeployResult> Deploy(const Caller& caller, const functions::FunctionSpec& spec, bool replace,
+                                      const std::function<void(const char* phase, uint64_t bytes)>& progress,
+                                      const std::atomic<bool>* cancelled);
+  // `done` is called once, from any thread. PermissionDenied: it is somebody else's.
+  void Call(const Caller& caller, functions::Call call, functions::Scheduler::Done done);
+  // Accepts it, and tries it up to three times until it succeeds. Errors: it was not accepted.
+  absl::Status CallLater(const Caller& caller, functions::Call call);
+  // What this caller may see, by name.
+  std::vector<functions::FunctionRecord> Records(const Caller& caller) const;
+  absl::StatusOr<functions::FunctionRecord> Find(const Caller& caller, const std::string& name,
+                                                 const char* verb) const;
+  absl::Status Remove(const Caller& caller, const std::string& name);
+  absl::StatusOr<functions::FunctionNumbers> Numbers(const std::string& name) const {
+    return scheduler_->Numbers(name);
+  }
+  DependencyImages& dependencies() { return dependencies_; }
+  functions::FunctionLogs& logs() { return *logs_; }
+
+  // The HTTP front. `listener`: a listening socket, Unix or TCP of the loopback interface.
+  absl::Status ServeHttp(std::vector<UniqueFd> listeners);
+
+  // functions::Invoker, for the HTTP front: identities are Callers.
+  void Invoke(functions::InvokeRequest request, Done done) override;
+  absl::StatusOr<std::vector<functions::ListedFunction>> List(const std::any& identity) override;
+
+ private:
+  explicit Functions(Node& node) : node_(node), dependencies_(node) {}
+  absl::Status Begin();
+  // Chooses its dependency image, and has it scheduled. What goes wrong with images is a warning: it can be
+  // started without.
+  void PutToWork(functions::FunctionRecord& record, bool discover,
+                 const std::function<void(const char* phase)>& progress, std::vector<std::string>* warnings);
+  void Schedule(const functions::FunctionRecord& record);
+  absl::StatusOr<std::vector<std::string>> Discover(const functions::FunctionRecord& record);
+  void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
+  void TryAgain(std::shared_ptr<functions::Call> call, int attempt);
+
+  Node& node_;
+  DependencyImages dependencies_;
+  std::unique_ptr<functions::FunctionLogs> logs_;
+  std::unique_ptr<functions::FunctionCatalog> catalog_;
+  std::unique_ptr<functions::HttpThreads> threads_;  // outlives what is served on it
+  std::unique_ptr<FunctionInstances> instances_;
+  std::unique_ptr<functions::Scheduler> scheduler_;
+  std::unique_ptr<functions::InvokeApi> front_;
+
+  absl::Mutex mutex_;
+  std::map<std::string, uint64_t> scheduled_ ABSL_GUARDED_BY(mutex_);  // revisions, by name
+};
+
+}  // namespace rekindle::daemon

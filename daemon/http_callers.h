@@ -1,0 +1,14 @@
+// Who is at the other end of an HTTP connection.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "daemon/caller.h"
+#include "functions/invoke_api.h"
+
+namespace rekindle::daemon {
+
+// By the kernel's word: of a Unix socket, or of a TCP connection of this machine with itself.
+// Unauthenticated: it comes from elsewhere, and nobody vouches for it.
+absl::StatusOr<Caller> CallerOfHttp(const functions::Peer& peer);
+
+}  // namespace rekindle::daemon

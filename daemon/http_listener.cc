@@ -1,0 +1,68 @@
+#include "daemon/http_listener.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/status.h"
+#include "base/unix_socket.h"
+
+namespace rekindle::daemon {
+namespace {
+
+constexpr int kWaiting = 512;
+
+absl::StatusOr<UniqueFd> ListenOnPath(const std::string& path) {
+  struct stat info;
+  if (::lstat(path.c_str(), &info) == 0) {
+    if (!S_ISSOCK(info.st_mode)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--functions-http: ", path, " is there and no socket: name another path"));
+    }
+    ::unlink(path.c_str());
+  }
+  RK_ASSIGN_OR_RETURN(UniqueFd listener, ListenAt(path));
+  if (::chmod(path.c_str(), 0666) != 0) return ErrnoStatus(errno, absl::StrCat("--functions-http: ", path));
+  return listener;
+}
+
+}  // namespace
+
+absl::StatusOr<UniqueFd> ListenForHttp(const std::string& address) {
+  absl::string_view path = address;
+  if (absl::ConsumePrefix(&path, "unix:")) return ListenOnPath(std::string(path));
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--functions-http: '", address, "' is neither HOST:PORT nor unix:PATH"));
+  }
+  std::string host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  const int error =
+      ::getaddrinfo(host.empty() ? nullptr : host.c_str(), address.c_str() + colon + 1, &hints, &found);
+  if (error != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--functions-http: ", address, ": ", ::gai_strerror(error)));
+  }
+  UniqueFd listener(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  const bool listens = listener.valid() &&
+                       ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+                       ::bind(listener.get(), found->ai_addr, found->ai_addrlen) == 0 &&
+                       ::listen(listener.get(), kWaiting) == 0;
+  const int failure = errno;
+  ::freeaddrinfo(found);
+  if (!listens) return ErrnoStatus(failure, absl::StrCat("--functions-http: listening on ", address));
+  return listener;
+}
+
+}  // namespace rekindle::daemon

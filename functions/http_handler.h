@@ -1,0 +1,51 @@
+// What an HTTP server asks of who answers its requests.
+#pragma once
+
+#include <any>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "functions/http_message.h"
+
+namespace rekindle::functions {
+
+class HttpConnection;
+
+// A request that is to be answered: by HttpConnection::Answer, once, from any thread, now or later. An answer
+// that is not within OnRequest leads to no call of OnRequest before it returns.
+struct HttpExchange {
+  std::shared_ptr<HttpConnection> connection;
+  uint64_t number = 0;  // of the connection's requests
+};
+
+// Of one connection there is one call at a time; of several too, where the server has one strand.
+class HttpHandler {
+ public:
+  virtual ~HttpHandler() = default;
+
+  // Whether a new connection is taken. `context` is kept with it.
+  virtual bool OnConnect(int socket, std::any& context) = 0;
+  // To connections beyond the limit, before they are closed.
+  virtual std::optional<HttpAnswer> TooManyConnections() = 0;
+
+  // The head of a request with or without a body has come. An answer refuses the request, and the connection
+  // is closed after it; otherwise a body of up to `largest_body` bytes is read.
+  virtual std::optional<HttpAnswer> OnHead(const std::shared_ptr<HttpConnection>& connection,
+                                           const HttpRequestHead& head, size_t& largest_body) = 0;
+  // The body is larger than it may be.
+  virtual HttpAnswer OnTooLarge(const std::shared_ptr<HttpConnection>& connection,
+                                const HttpRequestHead& head, size_t largest_body) = 0;
+  // All that clients send at present would take too much memory.
+  virtual HttpAnswer OnNoMemory(const std::shared_ptr<HttpConnection>& connection) = 0;
+  // What came is not HTTP, or more than a head may be (431).
+  virtual HttpAnswer OnBadRequest(const std::shared_ptr<HttpConnection>& connection, int status,
+                                  const std::string& why) = 0;
+  virtual void OnRequest(HttpExchange exchange, HttpRequest request) = 0;
+  // `unanswered`: a request was being answered, and its answer has not been sent to its end.
+  virtual void OnClosed(HttpConnection& connection, bool unanswered) = 0;
+};
+
+}  // namespace rekindle::functions

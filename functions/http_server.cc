@@ -1,0 +1,183 @@
+#include "functions/http_server.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "boost/asio/dispatch.hpp"
+#include "boost/asio/posix/basic_stream_descriptor.hpp"
+#include "boost/asio/post.hpp"
+
+namespace rekindle::functions {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+namespace {
+
+// Other work of the thread has its turn after so many new connections.
+constexpr int kConnectionsAtOnce = 64;
+// When the process has no descriptors left, this long until the next try.
+constexpr std::chrono::milliseconds kPauseWhenFull(100);
+
+int SocketFamily(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return AF_UNSPEC;
+  return address.ss_family;
+}
+
+}  // namespace
+
+struct HttpServer::Listener {
+  Listener(const HttpStrand& strand, UniqueFd socket, std::weak_ptr<HttpHandler> its_handler)
+      : descriptor(strand, socket.Release()), pause(strand), handler(std::move(its_handler)) {}
+  asio::posix::basic_stream_descriptor<HttpStrand> descriptor;
+  asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>,
+                             HttpStrand>
+      pause;
+  const std::weak_ptr<HttpHandler> handler;
+};
+
+HttpServer::HttpServer(const HttpThreads& threads, HttpLimits limits, bool one_strand)
+    : io_(threads.context()), strand_(io_->get_executor()), limits_(limits), one_strand_(one_strand) {}
+
+absl::Status HttpServer::Listen(UniqueFd listener, std::weak_ptr<HttpHandler> handler) {
+  int listening = 0;
+  socklen_t size = sizeof listening;
+  if (::getsockopt(listener.get(), SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("serving HTTP on descriptor ", listener.get()));
+  }
+  if (listening == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("serving HTTP on descriptor ", listener.get(),
+                                                   ": it is not a listening socket: call listen() first"));
+  }
+  int flags = ::fcntl(listener.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(listener.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("serving HTTP on descriptor ", listener.get()));
+  }
+  auto made = std::make_shared<Listener>(strand_, std::move(listener), std::move(handler));
+  {
+    absl::MutexLock lock(&mutex_);
+    if (closed_) return absl::FailedPreconditionError("the HTTP server is closed");
+    listeners_.push_back(made);
+  }
+  asio::dispatch(strand_, [self = shared_from_this(), made] { self->Wait(made); });
+  return absl::OkStatus();
+}
+
+void HttpServer::Close() {
+  std::vector<std::shared_ptr<Listener>> listeners;
+  std::vector<std::shared_ptr<HttpConnection>> connections;
+  {
+    absl::MutexLock lock(&mutex_);
+    closed_ = true;
+    listeners.swap(listeners_);
+    for (const auto& [_, connection] : connections_) connections.push_back(connection);
+  }
+  for (const auto& listener : listeners) {
+    asio::post(strand_, [listener] {
+      error_code ignored;
+      listener->descriptor.close(ignored);
+      listener->pause.cancel(ignored);
+    });
+  }
+  for (const auto& connection : connections) connection->Close();
+}
+
+bool HttpServer::ReserveBody(size_t bytes) {
+  if (bodies_.fetch_add(bytes) + bytes <= limits_.bodies) return true;
+  bodies_ -= bytes;
+  return false;
+}
+
+void HttpServer::Forget(const HttpConnection* connection) {
+  std::shared_ptr<HttpConnection> kept;  // it may be the last reference: destroyed without the lock
+  absl::MutexLock lock(&mutex_);
+  auto known = connections_.find(connection);
+  if (known == connections_.end()) return;
+  kept = std::move(known->second);
+  connections_.erase(known);
+}
+
+void HttpServer::Wait(std::shared_ptr<Listener> listener) {
+  if (!listener->descriptor.is_open()) return;
+  auto& descriptor = listener->descriptor;
+  descriptor.async_wait(asio::posix::descriptor_base::wait_read,
+                        [self = shared_from_this(), listener = std::move(listener)](const error_code& error) {
+                          if (!error) self->Accept(listener);
+                        });
+}
+
+void HttpServer::Accept(const std::shared_ptr<Listener>& listener) {
+  std::shared_ptr<HttpHandler> handler = listener->handler.lock();
+  if (!handler) return;
+  for (int i = 0; i < kConnectionsAtOnce && listener->descriptor.is_open(); ++i) {
+    UniqueFd connection(
+        ::accept4(listener->descriptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (connection.valid()) {
+      Take(std::move(connection), handler);
+      continue;
+    }
+    if (errno == EAGAIN) break;
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      Log(LogLevel::kWarning, ErrnoStatus(errno, "taking an HTTP connection").message());
+      listener->pause.expires_after(kPauseWhenFull);
+      listener->pause.async_wait(
+          [self = shared_from_this(), listener](const error_code&) { self->Wait(listener); });
+      return;
+    }
+  }
+  Wait(listener);
+}
+
+void HttpServer::Take(UniqueFd connection, const std::shared_ptr<HttpHandler>& handler) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (closed_) return;
+    if (connections_.size() >= limits_.connections) {
+      if (std::optional<HttpAnswer> answer = handler->TooManyConnections()) {
+        std::string text = answer->Head(1, false);
+        if (answer->body()) text += *answer->body();
+        [[maybe_unused]] ssize_t n =
+            ::send(connection.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        ::shutdown(connection.get(), SHUT_WR);
+      }
+      return;
+    }
+  }
+  std::any context;
+  if (!handler->OnConnect(connection.get(), context)) return;
+  int family = SocketFamily(connection.get());
+  if (family != AF_UNIX) {
+    int one = 1;
+    ::setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  }
+  HttpStrand strand = one_strand_ ? strand_ : HttpStrand(io_->get_executor());
+  HttpConnection::Socket socket(strand);
+  error_code error;
+  socket.assign(asio::generic::stream_protocol(family, 0), connection.get(), error);
+  if (!error) connection.Release();
+  if (!error) socket.non_blocking(true, error);
+  if (error) {
+    Log(LogLevel::kWarning, absl::StrCat("taking an HTTP connection: ", error.message()));
+    return;
+  }
+  auto made = std::make_shared<HttpConnection>(shared_from_this(), handler, strand, std::move(socket),
+                                               std::move(context));
+  {
+    absl::MutexLock lock(&mutex_);
+    if (closed_) return;
+    connections_.emplace(made.get(), made);
+  }
+  made->Start();
+}
+
+}  // namespace rekindle::functions

@@ -1,0 +1,60 @@
+// Takes the connections of an HTTP server's listening sockets, and keeps to its limits.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "base/unique_fd.h"
+#include "functions/http_connection.h"
+#include "functions/http_handler.h"
+#include "functions/http_limits.h"
+#include "functions/http_threads.h"
+
+namespace rekindle::functions {
+
+// Thread-safe. The handler is held weakly here, and by each open connection.
+class HttpServer : public std::enable_shared_from_this<HttpServer> {
+ public:
+  // `one_strand`: all connections run on strand(), not each on its own.
+  HttpServer(const HttpThreads& threads, HttpLimits limits, bool one_strand);
+
+  // Listens on a socket until Close.
+  absl::Status Listen(UniqueFd listener, std::weak_ptr<HttpHandler> handler);
+  void Close();
+
+  const HttpLimits& limits() const { return limits_; }
+  const HttpStrand& strand() const { return strand_; }
+  const std::shared_ptr<boost::asio::io_context>& io() const { return io_; }
+
+  // For HttpConnection: memory for a body that is about to be read, and a connection's end.
+  bool ReserveBody(size_t bytes);
+  void ReleaseBody(size_t bytes) { bodies_ -= bytes; }
+  void Forget(const HttpConnection* connection) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Listener;
+
+  void Wait(std::shared_ptr<Listener> listener);
+  void Accept(const std::shared_ptr<Listener>& listener);
+  void Take(UniqueFd connection, const std::shared_ptr<HttpHandler>& handler) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::shared_ptr<boost::asio::io_context> io_;
+  const HttpStrand strand_;
+  const HttpLimits limits_;
+  const bool one_strand_;
+  std::atomic<size_t> bodies_ = 0;
+
+  absl::Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::shared_ptr<Listener>> listeners_ ABSL_GUARDED_BY(mutex_);
+  // Open ones; each leaves when it closes.
+  std::unordered_map<const HttpConnection*, std::shared_ptr<HttpConnection>> connections_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rekindle::functions

@@ -1,0 +1,117 @@
+// The HTTP front for callers of functions, with the paths, headers and errors of AWS Lambda's API, so that
+// the AWS CLI, SDKs and curl can call it by an endpoint URL:
+//   POST /2015-03-31/functions/NAME/invocations    Invoke: RequestResponse, Event and DryRun, logs' tail
+//   GET  /2015-03-31/functions/                    ListFunctions
+//   GET  /2015-03-31/functions/NAME                GetFunction, and …/configuration
+//   GET  /health                                   200
+// NAME is a name, NAME:$LATEST, or a partial or full ARN of any account and region. $LATEST is the only
+// version. Signatures are not looked at: who a caller is follows from its connection (Options::identify).
+#pragma once
+
+#include <any>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/unique_fd.h"
+#include "functions/http_limits.h"
+#include "functions/http_threads.h"
+#include "functions/invocation.h"
+
+namespace rekindle::functions {
+
+// The other end of a connection.
+struct Peer {
+  int socket = -1;  // the connection, for getsockopt; only during the call
+  bool unix_socket = false;
+  // "127.0.0.1:4711" or "[::1]:4711"; empty for Unix sockets.
+  std::string local_address;
+  std::string remote_address;
+};
+
+struct InvokeRequest {
+  std::any identity;           // what Options::identify gave
+  std::string function;        // its name alone
+  std::string payload;         // JSON; "{}" where the caller sent nothing
+  std::string request_id;      // a new UUID
+  std::string client_context;  // JSON; empty: none
+  std::string trace_id;        // as the caller gave it; may be empty
+  bool async = false;          // done is to be called when it is accepted; the result is not looked at
+  bool dry_run = false;        // whether it could be invoked: nothing is to run
+  bool tail_log = false;       // the result's log_tail is wanted
+};
+
+struct InvokeResult {
+  std::string payload;
+  std::string content_type = "application/json";
+  std::string function_error;  // "Unhandled" where the function failed, and payload is the error's JSON
+  std::string log_tail;        // the invocation's log; its last 4 KiB are sent
+  std::string executed_version = "$LATEST";
+};
+
+struct ListedFunction {
+  std::string name;
+  std::string runtime;  // "python3.11"
+  std::string handler;
+  std::string description;
+  uint64_t code_size = 0;  // bytes
+  uint64_t memory_mib = 0;
+  absl::Duration timeout;
+  absl::Time last_modified;
+};
+
+// Who runs functions. Errors become Lambda's:
+//   NotFound            404 ResourceNotFoundException ("Function not found: ARN")
+//   InvalidArgument     400 InvalidParameterValueException
+//   ResourceExhausted   429 TooManyRequestsException
+//   PermissionDenied, Unauthenticated  403 AccessDeniedException
+//   FailedPrecondition  409 ResourceConflictException
+//   others              500 ServiceException
+class Invoker {
+ public:
+  using Done = std::function<void(absl::StatusOr<InvokeResult>)>;
+
+  virtual ~Invoker() = default;
+  // Called on the HttpThreads, many at a time: it must not block. `done` is called once, from any thread,
+  // also within Invoke, and also when the InvokeApi is gone. A caller that has gone does not end its
+  // invocation.
+  virtual void Invoke(InvokeRequest request, Done done) = 0;
+  // In the order of their names.
+  virtual absl::StatusOr<std::vector<ListedFunction>> List(const std::any& identity) = 0;
+};
+
+// Thread-safe.
+class InvokeApi {
+ public:
+  struct Options {
+    // Who the caller at the other end of a connection is; asked once for each. When it fails, the
+    // connection's requests are refused with this error. Called on the HttpThreads. None: everybody, with an
+    // empty identity.
+    std::function<absl::StatusOr<std::any>(const Peer&)> identify = nullptr;
+    HttpLimits limits = {};
+    // What the ARNs in answers begin with.
+    std::string arn_prefix = "arn:aws:lambda:us-east-1:000000000000:function:";
+  };
+
+  // Serves on `listeners`, listening stream sockets (Unix or TCP), which it owns; a Unix socket's file stays
+  // the caller's. The invoker is held weakly: it is alive during each call, and when it is gone callers are
+  // told ServiceException.
+  static absl::StatusOr<std::unique_ptr<InvokeApi>> Start(HttpThreads& threads,
+                                                          std::vector<UniqueFd> listeners, Options options,
+                                                          std::weak_ptr<Invoker> invoker);
+  ~InvokeApi();  // Close()
+
+  // Takes no new connections and closes those there are; invocations go on, their results are dropped.
+  void Close();
+
+ private:
+  class Impl;
+  explicit InvokeApi(std::shared_ptr<Impl> impl);
+  const std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace rekindle::functions

@@ -1,0 +1,536 @@
+#include "functions/invoke_api.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "functions/http_client_for_tests.h"
+#include "nlohmann/json.hpp"
+
+namespace rekindle::functions {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr absl::string_view kArn = "arn:aws:lambda:us-east-1:000000000000:function:";
+
+std::string Path(absl::string_view function) {
+  return absl::StrCat("/2015-03-31/functions/", function, "/invocations");
+}
+
+InvokeResult ResultOf(std::string payload) {
+  InvokeResult result;
+  result.payload = std::move(payload);
+  return result;
+}
+
+// Runs what the test gives it; remembers the last request.
+class TestInvoker : public Invoker {
+ public:
+  using Run = std::function<void(InvokeRequest, Done)>;
+
+  void Become(Run run) {
+    absl::MutexLock lock(&mutex_);
+    run_ = std::move(run);
+  }
+  void Invoke(InvokeRequest request, Done done) override {
+    Run run;
+    {
+      absl::MutexLock lock(&mutex_);
+      last_ = request;
+      run = run_;
+    }
+    run(std::move(request), std::move(done));
+  }
+  absl::StatusOr<std::vector<ListedFunction>> List(const std::any& identity) override {
+    if (!identity.has_value() || std::any_cast<std::string>(identity) != "nobody") return listed;
+    return absl::PermissionDeniedError("not yours");
+  }
+  InvokeRequest last() {
+    absl::MutexLock lock(&mutex_);
+    return last_;
+  }
+
+  std::vector<ListedFunction> listed;
+
+ private:
+  absl::Mutex mutex_;
+  InvokeRequest last_ ABSL_GUARDED_BY(mutex_);
+  Run run_ ABSL_GUARDED_BY(mutex_) = [](InvokeRequest request, Done done) {
+    done(ResultOf(std::move(request.payload)));
+  };
+};
+
+class InvokeApiTest : public ::testing::TestWithParam<TestAddress::Kind> {
+ protected:
+  void Start(InvokeApi::Options options = {}) {
+    std::vector<UniqueFd> listeners;
+    listeners.push_back(address_.TakeListener());
+    auto api = InvokeApi::Start(*threads_, std::move(listeners), std::move(options), invoker_);
+    ASSERT_TRUE(api.ok()) << api.status();
+    api_ = *std::move(api);
+  }
+
+  TestAddress address_{GetParam()};
+  std::unique_ptr<HttpThreads> threads_ = std::make_unique<HttpThreads>();
+  std::shared_ptr<TestInvoker> invoker_ = std::make_shared<TestInvoker>();
+  std::unique_ptr<InvokeApi> api_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Sockets, InvokeApiTest, ::testing::Values(TestAddress::kUnix, TestAddress::kTcp),
+                         [](const auto& kind) { return kind.param == TestAddress::kUnix ? "Unix" : "Tcp"; });
+
+TEST_P(InvokeApiTest, AnInvocationHasWhatTheCallerGave) {
+  Start();
+  HttpClient client(address_);
+  HttpReply reply = client.Post(
+      Path("resize"), R"({"width": 7})",
+      absl::StrCat("X-Amz-Client-Context: ", absl::Base64Escape(R"({"custom":{"k":"ü"}})"),
+                   "\r\nX-Amzn-Trace-Id: Root=1-2\r\nAuthorization: AWS4-HMAC-SHA256 Credential=x\r\n"));
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.body, R"({"width": 7})");
+  InvokeRequest seen = invoker_->last();
+  EXPECT_EQ(seen.function, "resize");
+  EXPECT_EQ(seen.payload, R"({"width": 7})");
+  EXPECT_EQ(seen.client_context, R"({"custom":{"k":"ü"}})");
+  EXPECT_EQ(seen.trace_id, "Root=1-2");
+  EXPECT_FALSE(seen.async || seen.dry_run || seen.tail_log || seen.identity.has_value());
+  EXPECT_THAT(seen.request_id,
+              ::testing::MatchesRegex("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"));
+  EXPECT_EQ(reply.headers["x-amzn-requestid"], seen.request_id);
+  EXPECT_EQ(reply.headers["x-amzn-trace-id"], "Root=1-2");
+  EXPECT_EQ(reply.headers["x-amz-executed-version"], "$LATEST");
+  EXPECT_EQ(reply.headers["content-type"], "application/json");
+  EXPECT_EQ(reply.headers.count("x-amz-function-error"), 0u);
+  EXPECT_EQ(reply.headers.count("x-amz-log-result"), 0u);
+
+  EXPECT_EQ(client.Post(Path("resize"), "").body, "{}");
+  EXPECT_NE(invoker_->last().request_id, seen.request_id);
+}
+
+TEST_P(InvokeApiTest, NamesOfFunctions) {
+  Start();
+  HttpClient client(address_);
+  for (absl::string_view name :
+       {"resize", "resize:$LATEST", "resize%3A%24LATEST", "000000000000:function:resize",
+        "arn%3Aaws%3Alambda%3Aeu-west-1%3A123456789012%3Afunction%3Aresize"}) {
+    EXPECT_EQ(client.Post(Path(name), "1").status, 200) << name;
+    EXPECT_EQ(invoker_->last().function, "resize");
+  }
+  EXPECT_EQ(client.Post(absl::StrCat(Path("resize"), "?Qualifier=%24LATEST"), "1").status, 200);
+  for (absl::string_view path : {"resize:7/invocations", "resize/invocations?Qualifier=7"}) {
+    HttpReply reply = client.Post(absl::StrCat("/2015-03-31/functions/", path), "1");
+    EXPECT_EQ(reply.status, 404) << path;
+    EXPECT_EQ(json::parse(reply.body)["Message"], absl::StrCat("Function not found: ", kArn, "resize:7"));
+  }
+  for (absl::string_view name : {"a%20b", "a%2Fb", "..", "%00", "a:b:c"}) {
+    HttpReply reply = client.Post(Path(name), "1");
+    EXPECT_EQ(reply.status, 400) << name;
+    EXPECT_EQ(reply.headers["x-amzn-errortype"], "ValidationException");
+  }
+}
+
+TEST_P(InvokeApiTest, KindsOfInvocations) {
+  Start();
+  HttpClient client(address_);
+  HttpReply reply = client.Post(Path("f"), "1", "X-Amz-Invocation-Type: Event\r\n");
+  EXPECT_EQ(reply.status, 202);
+  EXPECT_EQ(reply.body, "");
+  EXPECT_TRUE(invoker_->last().async);
+  EXPECT_EQ(reply.headers["x-amzn-requestid"], invoker_->last().request_id);
+  reply = client.Post(Path("f"), "1", "X-Amz-Invocation-Type: DryRun\r\n");
+  EXPECT_EQ(reply.status, 204);
+  EXPECT_EQ(reply.headers.count("content-length"), 0u);
+  EXPECT_TRUE(invoker_->last().dry_run);
+  EXPECT_EQ(client.Post(Path("f"), "1", "X-Amz-Invocation-Type: RequestResponse\r\n").body, "1");
+  reply = client.Post(Path("f"), "1", "X-Amz-Invocation-Type: Sometimes\r\n");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(reply.headers["x-amzn-errortype"], "InvalidParameterValueException");
+}
+
+TEST_P(InvokeApiTest, TheEndOfTheLog) {
+  Start();
+  invoker_->Become([](InvokeRequest, Invoker::Done done) {
+    InvokeResult result;
+    result.payload = "1";
+    result.log_tail = std::string(5000, 'a') + "END\n";
+    done(std::move(result));
+  });
+  HttpClient client(address_);
+  HttpReply reply = client.Post(Path("f"), "1", "X-Amz-Log-Type: Tail\r\n");
+  std::string log;
+  EXPECT_TRUE(absl::Base64Unescape(reply.headers["x-amz-log-result"], &log));
+  EXPECT_EQ(log, std::string(4092, 'a') + "END\n");
+  EXPECT_TRUE(invoker_->last().tail_log);
+  reply = client.Post(Path("f"), "1", "X-Amz-Log-Type: None\r\n");
+  EXPECT_EQ(reply.headers.count("x-amz-log-result"), 0u);
+}
+
+TEST_P(InvokeApiTest, AFunctionThatFails) {
+  Start();
+  invoker_->Become([](InvokeRequest, Invoker::Done done) {
+    InvokeResult result;
+    result.payload = R"({"errorType":"KeyError"})";
+    result.function_error = "Unhandled";
+    done(std::move(result));
+  });
+  HttpClient client(address_);
+  HttpReply reply = client.Post(Path("f"), "1");
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.headers["x-amz-function-error"], "Unhandled");
+  EXPECT_EQ(reply.body, R"({"errorType":"KeyError"})");
+}
+
+TEST_P(InvokeApiTest, ErrorsOfTheInvokerAreLambdas) {
+  Start();
+  HttpClient client(address_);
+  struct {
+    absl::StatusCode code;
+    int status;
+    const char* type;
+  } cases[] = {
+      {absl::StatusCode::kNotFound, 404, "ResourceNotFoundException"},
+      {absl::StatusCode::kInvalidArgument, 400, "InvalidParameterValueException"},
+      {absl::StatusCode::kResourceExhausted, 429, "TooManyRequestsException"},
+      {absl::StatusCode::kPermissionDenied, 403, "AccessDeniedException"},
+      {absl::StatusCode::kUnauthenticated, 403, "AccessDeniedException"},
+      {absl::StatusCode::kFailedPrecondition, 409, "ResourceConflictException"},
+      {absl::StatusCode::kUnavailable, 500, "ServiceException"},
+      {absl::StatusCode::kInternal, 500, "ServiceException"},
+  };
+  for (const auto& [code, status, type] : cases) {
+    invoker_->Become([code = code](InvokeRequest, Invoker::Done done) {
+      done(absl::Status(code,
+                        "be\xff"
+                        "cause"));
+    });
+    HttpReply reply = client.Post(Path("f"), "1");
+    EXPECT_EQ(reply.status, status) << type;
+    EXPECT_EQ(reply.headers["x-amzn-errortype"], type);
+    EXPECT_EQ(reply.headers["x-amzn-requestid"], invoker_->last().request_id);
+    json error = json::parse(reply.body);
+    EXPECT_EQ(error["Type"], status == 500 ? "Service" : "User");
+    if (status == 404) {
+      EXPECT_EQ(error["Message"], absl::StrCat("Function not found: ", kArn, "f"));
+    } else {
+      EXPECT_EQ(error["Message"],
+                "be\xef\xbf\xbd"
+                "cause");
+    }
+  }
+}
+
+TEST_P(InvokeApiTest, PayloadsThatAreNoJson) {
+  Start();
+  invoker_->Become([](InvokeRequest, Invoker::Done) { FAIL(); });
+  HttpClient client(address_);
+  for (absl::string_view payload : {"{", "hello", "{} {}", "\xff"}) {
+    HttpReply reply = client.Post(Path("f"), payload);
+    EXPECT_EQ(reply.status, 400) << payload;
+    EXPECT_EQ(reply.headers["x-amzn-errortype"], "InvalidRequestContentException");
+    EXPECT_THAT(std::string(json::parse(reply.body)["Message"]),
+                StartsWith("Could not parse request body into json: parse error at line 1"));
+  }
+  for (std::string context : {std::string("%%%"), absl::Base64Escape("{"), std::string(4000, 'A')}) {
+    HttpReply reply = client.Post(Path("f"), "1", absl::StrCat("X-Amz-Client-Context: ", context, "\r\n"));
+    EXPECT_EQ(reply.status, 400) << context;
+    EXPECT_THAT(reply.body, HasSubstr("Client context must be"));
+  }
+}
+
+TEST_P(InvokeApiTest, PayloadsMayBeAsLargeAsOnLambdaAndNoLarger) {
+  Start();
+  for (auto [type, most] :
+       {std::pair("RequestResponse", kLargestPayload), std::pair("Event", kLargestAsyncPayload)}) {
+    std::string headers = absl::StrCat("X-Amz-Invocation-Type: ", type, "\r\n");
+    std::string payload = absl::StrCat("\"", std::string(most - 2, 'x'), "\"");
+    HttpClient client(address_);
+    HttpReply reply = client.Post(Path("f"), payload, headers);
+    EXPECT_TRUE(reply.status == 200 || reply.status == 202) << reply.status;
+    EXPECT_EQ(invoker_->last().payload, payload);
+    reply = client.Post(Path("f"), payload + " ", headers);
+    EXPECT_EQ(reply.status, 413);
+    EXPECT_EQ(reply.headers["x-amzn-errortype"], "RequestTooLargeException");
+    EXPECT_EQ(json::parse(reply.body)["Message"],
+              absl::StrCat("Request must be smaller than ", most, " bytes for the InvokeFunction operation"));
+    EXPECT_TRUE(client.ReadEnd());
+  }
+}
+
+TEST_P(InvokeApiTest, WhatIsReadAtATimeIsLimited) {
+  Start({.limits = {.bodies = 1000}});
+  HttpClient first(address_), second(address_);
+  first.Send(
+      absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 600\r\n\r\n"));
+  EXPECT_EQ(first.Read().status, 100);
+  HttpReply reply = second.Post(Path("f"), std::string(600, '1'));
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_EQ(reply.headers["x-amzn-errortype"], "TooManyRequestsException");
+  first.Send(std::string(600, '1'));
+  EXPECT_EQ(first.Read().status, 200);
+  HttpClient third(address_);
+  EXPECT_EQ(third.Post(Path("f"), std::string(600, '1')).status, 200);
+}
+
+TEST_P(InvokeApiTest, ResultsFromOtherThreadsInAnyOrder) {
+  Start();
+  absl::Mutex mutex;
+  std::vector<std::pair<std::string, Invoker::Done>> open;
+  invoker_->Become([&](InvokeRequest request, Invoker::Done done) {
+    absl::MutexLock lock(&mutex);
+    open.emplace_back(std::move(request.payload), std::move(done));
+  });
+  std::vector<HttpClient> clients;
+  for (int i = 0; i < 10; ++i) {
+    clients.emplace_back(address_);
+    clients.back().Send(absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n", i));
+  }
+  std::thread answering([&] {
+    absl::MutexLock lock(&mutex);
+    auto all = [&] { return open.size() == 10; };
+    mutex.Await(absl::Condition(&all));
+    for (auto it = open.rbegin(); it != open.rend(); ++it) {
+      it->second(ResultOf(it->first));
+      it->second(absl::InternalError("a second time"));
+    }
+  });
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(clients[i].Read().body, absl::StrCat(i));
+  answering.join();
+  // The second calls were for nothing, also for the connections' next requests.
+  invoker_->Become([](InvokeRequest, Invoker::Done done) { done(absl::NotFoundError("")); });
+  for (HttpClient& client : clients) EXPECT_EQ(client.Post(Path("f"), "1").status, 404);
+}
+
+TEST_P(InvokeApiTest, ResultsMayBeGivenWithLocksHeld) {
+  Start();
+  absl::Mutex mutex;
+  std::vector<Invoker::Done> open;
+  invoker_->Become([&](InvokeRequest, Invoker::Done done) {
+    absl::MutexLock lock(&mutex);
+    open.push_back(std::move(done));
+  });
+  HttpClient client(address_);
+  std::string request = absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n1");
+  client.Send(request + request + request);
+  for (int i = 0; i < 3; ++i) {
+    absl::MutexLock lock(&mutex);
+    auto invoked = [&] { return !open.empty(); };
+    mutex.Await(absl::Condition(&invoked));
+    open.back()(ResultOf("7"));
+    open.clear();
+  }
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(client.Read().body, "7");
+}
+
+TEST_P(InvokeApiTest, AResultMayComeWhenAllHaveGone) {
+  Start();
+  std::promise<void> invoked;
+  Invoker::Done kept;
+  invoker_->Become([&](InvokeRequest, Invoker::Done done) {
+    kept = std::move(done);
+    invoked.set_value();
+  });
+  HttpClient client(address_);
+  client.Send(absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n1"));
+  invoked.get_future().wait();
+  client.Close();
+  api_.reset();
+  threads_.reset();
+  kept(InvokeResult{});
+}
+
+TEST_P(InvokeApiTest, CallersThatLeaveDisturbNobody) {
+  Start();
+  absl::Mutex mutex;
+  std::vector<Invoker::Done> open;
+  invoker_->Become([&](InvokeRequest, Invoker::Done done) {
+    absl::MutexLock lock(&mutex);
+    open.push_back(std::move(done));
+  });
+  for (int i = 0; i < 50; ++i) {
+    HttpClient client(address_);
+    client.Send(absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n1"));
+    if (i % 2 == 0) client.Reset();
+  }
+  {
+    // A connection that is reset before its request is read never gets so far; those that were closed do.
+    absl::MutexLock lock(&mutex);
+    auto enough = [&] { return open.size() >= 25; };
+    mutex.Await(absl::Condition(&enough));
+    for (Invoker::Done& done : open) done(InvokeResult{});
+    open.clear();
+  }
+  invoker_->Become([](InvokeRequest, Invoker::Done done) { done(ResultOf("7")); });
+  HttpClient client(address_);
+  EXPECT_EQ(client.Post(Path("f"), "1").body, "7");
+}
+
+TEST_P(InvokeApiTest, WhoTheCallerIs) {
+  std::vector<Peer> peers;
+  absl::Mutex mutex;
+  Start({.identify = [&](const Peer& peer) -> absl::StatusOr<std::any> {
+    absl::MutexLock lock(&mutex);
+    peers.push_back(peer);
+    if (peers.size() == 2) return absl::PermissionDeniedError("user 7 may not");
+    return std::string(peers.size() == 1 ? "somebody" : "nobody");
+  }});
+  HttpClient client(address_);
+  EXPECT_EQ(client.Post(Path("f"), "1").status, 200);
+  EXPECT_EQ(client.Post(Path("f"), "1").status, 200);
+  EXPECT_EQ(std::any_cast<std::string>(invoker_->last().identity), "somebody");
+  HttpClient refused(address_);
+  HttpReply reply = refused.Post(Path("f"), "1");
+  EXPECT_EQ(reply.status, 403);
+  EXPECT_EQ(reply.headers["x-amzn-errortype"], "AccessDeniedException");
+  EXPECT_EQ(json::parse(reply.body)["Message"], "user 7 may not");
+  EXPECT_EQ(refused.Get("/2015-03-31/functions/").status, 403);
+  EXPECT_EQ(refused.Get("/health").status, 200);
+  HttpClient nobody(address_);
+  EXPECT_EQ(nobody.Get("/2015-03-31/functions/").status, 403);
+  absl::MutexLock lock(&mutex);
+  ASSERT_EQ(peers.size(), 3u);
+  EXPECT_EQ(peers[0].unix_socket, GetParam() == TestAddress::kUnix);
+  EXPECT_GE(peers[0].socket, 0);
+  if (GetParam() == TestAddress::kTcp) {
+    EXPECT_THAT(peers[0].remote_address, StartsWith("127.0.0.1:"));
+    EXPECT_EQ(peers[0].local_address, peers[1].local_address);
+    EXPECT_NE(peers[0].remote_address, peers[1].remote_address);
+  } else {
+    EXPECT_EQ(peers[0].remote_address, "");
+  }
+}
+
+TEST_P(InvokeApiTest, TheListOfFunctions) {
+  for (int i = 0; i < 120; ++i) {
+    ListedFunction function;
+    function.name = absl::StrCat("f", 100 + i);
+    function.runtime = "python3.11";
+    function.handler = "app.handler";
+    function.memory_mib = 128;
+    function.timeout = absl::Seconds(3);
+    function.last_modified = absl::FromUnixMillis(1700000000123);
+    invoker_->listed.push_back(function);
+  }
+  Start();
+  HttpClient client(address_);
+  std::vector<std::string> names;
+  std::vector<size_t> sizes;
+  std::string marker;
+  do {
+    json page =
+        json::parse(client.Get(absl::StrCat("/2015-03-31/functions/?MaxItems=50&Marker=", marker)).body);
+    sizes.push_back(page["Functions"].size());
+    for (const json& function : page["Functions"]) names.push_back(function["FunctionName"]);
+    marker = page["NextMarker"].is_null() ? "" : page["NextMarker"];
+  } while (!marker.empty());
+  EXPECT_THAT(sizes, ElementsAre(50, 50, 20));
+  EXPECT_EQ(names.front(), "f100");
+  EXPECT_EQ(names.back(), "f219");
+  json first = json::parse(client.Get("/2015-03-31/functions?MaxItems=1").body)["Functions"][0];
+  EXPECT_EQ(first["FunctionArn"], absl::StrCat(kArn, "f100"));
+  EXPECT_EQ(first["Timeout"], 3);
+  EXPECT_EQ(first["LastModified"], "2023-11-14T22:13:20.123+0000");
+  EXPECT_EQ(client.Get("/2015-03-31/functions/?MaxItems=0").status, 400);
+
+  EXPECT_EQ(json::parse(client.Get("/2015-03-31/functions/f107").body)["Configuration"]["FunctionName"],
+            "f107");
+  EXPECT_EQ(json::parse(client.Get("/2015-03-31/functions/f107/configuration").body)["FunctionName"], "f107");
+  HttpReply unknown = client.Get("/2015-03-31/functions/g");
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(unknown.headers["x-amzn-errortype"], "ResourceNotFoundException");
+}
+
+TEST_P(InvokeApiTest, WhatIsNoCallIsRefused) {
+  Start();
+  for (absl::string_view request :
+       {"GET / HTTP/1.1\r\n\r\n", "PUT /2015-03-31/functions/f HTTP/1.1\r\n\r\n",
+        "POST /2015-03-31/functions/ HTTP/1.1\r\n\r\n", "POST /2015-03-31/functions/f HTTP/1.1\r\n\r\n",
+        "POST /2015-03-31/functionsf/invocations HTTP/1.1\r\n\r\n",
+        "POST /2021-11-15/functions/f/response-streaming-invocations HTTP/1.1\r\n\r\n"}) {
+    HttpClient client(address_);
+    HttpReply reply = client.Ask(request);
+    EXPECT_EQ(reply.status, 404) << request;
+    EXPECT_EQ(reply.headers["x-amzn-errortype"], "UnknownOperationException") << request;
+  }
+  HttpClient client(address_);
+  client.Send("HEAD /health HTTP/1.1\r\n\r\nGET /health HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(client.Ask("").status, 404);
+  HttpClient garbage(address_);
+  EXPECT_EQ(garbage.Ask("hello\r\n\r\n").status, 400);
+}
+
+TEST_P(InvokeApiTest, TooManyConnectionsAreTold) {
+  Start({.limits = {.connections = 1}});
+  HttpClient first(address_);
+  EXPECT_EQ(first.Get("/health").status, 200);
+  HttpClient second(address_);
+  HttpReply reply = second.Read();
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_EQ(reply.headers["x-amzn-errortype"], "TooManyRequestsException");
+  EXPECT_TRUE(second.ReadEnd());
+}
+
+TEST_P(InvokeApiTest, IdleConnectionsAreClosedWorkingOnesAreNot) {
+  Start({.limits = {.idle_time = absl::Milliseconds(20)}});
+  std::promise<Invoker::Done> invoked;
+  invoker_->Become([&](InvokeRequest, Invoker::Done done) { invoked.set_value(std::move(done)); });
+  HttpClient working(address_);
+  working.Send(absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n1"));
+  HttpClient idle(address_);
+  EXPECT_TRUE(idle.ReadEnd());
+  invoked.get_future().get()(ResultOf("1"));
+  EXPECT_EQ(working.Read().status, 200);
+}
+
+TEST_P(InvokeApiTest, TheInvokerMayGoFirst) {
+  Start();
+  invoker_.reset();
+  HttpClient client(address_);
+  HttpReply reply = client.Post(Path("f"), "1");
+  EXPECT_EQ(reply.status, 500);
+  EXPECT_EQ(reply.headers["x-amzn-errortype"], "ServiceException");
+}
+
+TEST_P(InvokeApiTest, CloseEndsConnections) {
+  Start();
+  HttpClient client(address_);
+  EXPECT_EQ(client.Get("/health").status, 200);
+  api_->Close();
+  EXPECT_TRUE(client.ReadEnd());
+}
+
+TEST(InvokeApiStartTest, SeveralListeners) {
+  HttpThreads threads;
+  TestAddress local(TestAddress::kUnix), tcp(TestAddress::kTcp);
+  std::vector<UniqueFd> listeners;
+  listeners.push_back(local.TakeListener());
+  listeners.push_back(tcp.TakeListener());
+  auto invoker = std::make_shared<TestInvoker>();
+  auto api = InvokeApi::Start(threads, std::move(listeners), {}, invoker);
+  ASSERT_TRUE(api.ok()) << api.status();
+  EXPECT_EQ(HttpClient(local).Post(Path("f"), "1").status, 200);
+  EXPECT_EQ(HttpClient(tcp).Post(Path("f"), "1").status, 200);
+
+  TestAddress good(TestAddress::kTcp);
+  std::vector<UniqueFd> one_bad;
+  one_bad.push_back(good.TakeListener());
+  one_bad.push_back(tcp.Connect());
+  EXPECT_EQ(InvokeApi::Start(threads, std::move(one_bad), {}, invoker).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace rekindle::functions

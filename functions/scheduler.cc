@@ -1,0 +1,829 @@
+#include "functions/scheduler.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/log.h"
+#include "functions/scheduler_core.h"
+#include "functions/scheduler_errors.h"
+#include "functions/scheduler_instance.h"
+
+namespace rekindle::functions {
+namespace {
+
+// What one instance takes beside what it shares, before the first was measured.
+constexpr uint64_t kGuessedInstanceBytes = 32u << 20;
+// Milliseconds, before anything was measured.
+constexpr double kWarmMs = 0.5, kTemplateMs = 8, kDependencyTemplateMs = 15, kImageMs = 20, kImageReadMs = 60,
+                 kDependencyMs = 40;
+// Where measured starts meet older ones: a weight that follows changes within a few starts.
+constexpr double kLearn = 0.3;
+constexpr int kMakers = 2;
+
+std::chrono::nanoseconds Nanos(absl::Duration duration) { return absl::ToChronoNanoseconds(duration); }
+
+}  // namespace
+
+const char* NameOf(StartLevel level) {
+  switch (level) {
+    case StartLevel::kInstance:
+      return "running";
+    case StartLevel::kTemplate:
+      return "template";
+    case StartLevel::kDependencyTemplate:
+      return "dependency-template";
+    case StartLevel::kImageRam:
+      return "image-memory";
+    case StartLevel::kImageDisk:
+      return "image-disk";
+    case StartLevel::kDependencyRam:
+      return "dependency-memory";
+    case StartLevel::kDependencyDisk:
+      return "dependency-disk";
+    case StartLevel::kCold:
+      break;
+  }
+  return "cold";
+}
+
+Scheduler::Scheduler(const SchedulerOptions& options, InstanceStarter& starter, HttpThreads& threads)
+    : core_(std::make_shared<Core>(options, starter, threads)) {}
+Scheduler::~Scheduler() { core_->Stop(); }
+void Scheduler::Put(const ScheduledFunction& function) { core_->Put(function); }
+void Scheduler::Remove(const std::string& name) { core_->Remove(name); }
+void Scheduler::Invoke(Call call, Done done) { core_->Invoke(std::move(call), std::move(done)); }
+absl::StatusOr<FunctionNumbers> Scheduler::Numbers(const std::string& name) const {
+  return core_->Numbers(name);
+}
+void Scheduler::WaitForEnd(const std::string& name) const { core_->WaitForEnd(name); }
+
+using Core = Scheduler::Core;
+
+Core::Core(const SchedulerOptions& options, InstanceStarter& starter, HttpThreads& threads)
+    : options_(options),
+      starter_(starter),
+      threads_(threads),
+      epoch_(absl::Now()),
+      context_(threads.context()),
+      starts_(static_cast<size_t>(options.start_threads)),
+      makers_(kMakers),
+      policy_(options.keep_alive),
+      tick_(*context_) {}
+
+void Core::Stop() {
+  std::vector<RequestPtr> unserved;
+  std::vector<InstancePtr> instances;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    tick_.cancel();
+    for (auto& [name, function] : functions_) {
+      function->replaced = true;
+      unserved.insert(unserved.end(), function->queue.begin(), function->queue.end());
+      unserved.insert(unserved.end(), function->waiting.begin(), function->waiting.end());
+      function->queue.clear();
+      function->waiting.clear();
+    }
+    instances.assign(instances_.begin(), instances_.end());
+    for (const InstancePtr& instance : instances) {
+      instance->state = Instance::State::kEnding;
+      instance->timer.cancel();
+      if (instance->current) unserved.push_back(std::exchange(instance->current, nullptr));
+      if (instance->api) instance->api->Close();
+      if (instance->process) instance->process->Kill();
+    }
+  }
+  for (const RequestPtr& request : unserved) {
+    request->done(absl::UnavailableError("the daemon is ending"));
+  }
+  starts_.join();
+  makers_.join();
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(
+      +[](std::set<InstancePtr>* left) { return left->empty(); }, &instances_));
+}
+
+Micros Core::Now() const { return absl::ToInt64Microseconds(absl::Now() - epoch_); }
+
+Core::FunctionPtr Core::Find(const std::string& name) const {
+  auto found = functions_.find(name);
+  return found == functions_.end() ? nullptr : found->second;
+}
+
+DependencyId Core::DependencyOf(const ScheduledFunction& function, Later* later) {
+  for (const Dependency& dependency : dependencies_) {
+    if (dependency.image == function.dependency_image) return dependency.id;
+  }
+  std::vector<Action> actions;
+  DependencyProfile profile;
+  profile.template_bytes = function.dependency_bytes;
+  profile.make_template_ms = 1000;
+  Dependency dependency;
+  dependency.image = function.dependency_image;
+  dependency.id = policy_.AddDependency(profile, Now(), &actions);
+  dependencies_.push_back(std::move(dependency));
+  Apply(actions, later);
+  return dependencies_.back().id;
+}
+
+void Core::Put(const ScheduledFunction& spec) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) return;
+  if (FunctionPtr old = Find(spec.name)) Retire(old, &later);
+  auto function = std::make_shared<Function>();
+  function->spec = spec;
+  function->has_image = spec.has_image;
+  auto& counters = counters_[spec.name];
+  if (counters == nullptr) counters = std::make_shared<Counters>();
+  function->counters = counters;
+  FunctionProfile& profile = function->profile;
+  profile.dependency = DependencyOf(spec, &later);
+  profile.instance_bytes = kGuessedInstanceBytes;
+  profile.template_bytes = kGuessedInstanceBytes;
+  profile.provisioned = spec.provisioned;
+  profile.warm_ms = kWarmMs;
+  profile.cold_ms = spec.cold_seconds * 1e3;
+  // A level that this function does not have must not look quick.
+  const bool depends = !spec.dependency_image.empty();
+  profile.dependency_image_ms = depends ? kDependencyMs : profile.cold_ms;
+  profile.dependency_template_ms = depends ? kDependencyTemplateMs : profile.cold_ms;
+  profile.image_ms = spec.may_have_image ? kImageMs : profile.cold_ms;
+  profile.image_read_ms = spec.may_have_image ? kImageReadMs : 0;
+  profile.template_ms = spec.may_have_image ? kTemplateMs : profile.cold_ms;
+  std::vector<Action> actions;
+  function->id = policy_.AddFunction(profile, Now(), &actions);
+  by_id_.resize(std::max<size_t>(by_id_.size(), function->id + 1));
+  by_id_[function->id] = function;
+  functions_[spec.name] = function;
+  Apply(actions, &later);
+  PlanTick();
+}
+
+void Core::Remove(const std::string& name) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  FunctionPtr function = Find(name);
+  if (function == nullptr) return;
+  functions_.erase(name);
+  Retire(function, &later);
+  for (auto* queue : {&function->queue, &function->waiting}) {
+    for (const RequestPtr& request : *queue) {
+      later.steps.emplace_back([request, name] {
+        request->done(absl::NotFoundError(absl::StrCat("function '", name, "' was removed meanwhile")));
+      });
+    }
+    queue->clear();
+  }
+  counters_.erase(name);
+}
+
+// Its calls under way and those that instances are being started for end with it.
+void Core::Retire(const FunctionPtr& function, Later* later) {
+  function->replaced = true;
+  std::vector<Action> actions;
+  policy_.RemoveFunction(function->id, &actions);
+  // Templates of it, say; its instances go below, all of them.
+  std::erase_if(actions, [](const Action& action) { return action.thing.kind == ThingKind::kInstance; });
+  Apply(actions, later);
+  for (const InstancePtr& instance : std::exchange(function->idle, {})) EndInstance(instance, later);
+  if (FunctionPtr successor = Find(function->spec.name); successor != nullptr && successor != function) {
+    successor->waiting = std::exchange(function->waiting, {});
+  }
+}
+
+bool Core::MayStart(const Function& function) const {
+  const uint32_t most = function.spec.most_instances;
+  return (most == 0 || function.counters->living < most) && instances_.size() < options_.most_instances;
+}
+
+void Core::Invoke(Call call, Done done) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  FunctionPtr function = Find(call.function);
+  if (function == nullptr || stopping_) {
+    absl::Status status =
+        stopping_ ? absl::UnavailableError("the daemon is ending")
+                  : absl::NotFoundError(absl::StrCat("there is no function '", call.function,
+                                                     "': 'rekindle fn ls' lists those there are"));
+    later.steps.emplace_back([done = std::move(done), status] { done(status); });
+    return;
+  }
+  if (call.dry_run) {
+    later.steps.emplace_back([done = std::move(done)] { done(CallResult()); });
+    return;
+  }
+  auto request = std::make_shared<Request>();
+  request->call = std::move(call);
+  request->done = std::move(done);
+  request->arrived = absl::Now();
+  if (function->idle.empty() && !MayStart(*function)) {
+    if (function->waiting.size() + function->queue.size() >= options_.longest_queue) {
+      ++function->counters->throttles;
+      later.steps.emplace_back([request] {
+        request->done(absl::ResourceExhaustedError(
+            absl::StrCat("Rate Exceeded: function '", request->call.function,
+                         "' has as many instances as it may, and its queue is full")));
+      });
+      return;
+    }
+    request->waited = true;
+    function->waiting.push_back(std::move(request));
+    return;
+  }
+  ++function->counters->invocations;
+  Dispatch(function, std::move(request), &later);
+}
+
+void Core::Dispatch(const FunctionPtr& function, RequestPtr request, Later* later) {
+  std::vector<Action> actions;
+  const StartDecision decision = policy_.Arrived(function->id, Now(), &actions);
+  if (!function->idle.empty()) {
+    InstancePtr instance = function->idle.back();
+    function->idle.pop_back();
+    Assign(function, instance, std::move(request));
+  } else {
+    function->queue.push_back(std::move(request));
+    BeginStart(function, decision.level, later);
+  }
+  Apply(actions, later);
+  PlanTick();
+}
+
+std::vector<StartLevel> Core::LevelsFrom(const Function& function, StartLevel level) const {
+  bool dependency_template = false;
+  for (const Dependency& dependency : dependencies_) {
+    if (dependency.image == function.spec.dependency_image) dependency_template = dependency.has_template;
+  }
+  const bool depends = !function.spec.dependency_image.empty();
+  const bool ram = level != StartLevel::kImageDisk && level != StartLevel::kDependencyDisk;
+  std::vector<StartLevel> levels;
+  auto add = [&](StartLevel candidate, bool available) {
+    if (available) levels.push_back(candidate);
+  };
+  // The decision counts where what it is about is there; what else is there is tried in the usual order.
+  add(StartLevel::kTemplate, function.has_template);
+  add(StartLevel::kDependencyTemplate,
+      level == StartLevel::kDependencyTemplate && dependency_template && depends);
+  add(ram ? StartLevel::kImageRam : StartLevel::kImageDisk, function.has_image);
+  add(StartLevel::kDependencyTemplate,
+      level != StartLevel::kDependencyTemplate && dependency_template && depends);
+  add(ram ? StartLevel::kDependencyRam : StartLevel::kDependencyDisk, depends);
+  add(StartLevel::kCold, true);
+  return levels;
+}
+
+void Core::BeginStart(const FunctionPtr& function, StartLevel level, Later* later) {
+  auto instance = std::make_shared<Instance>(
+      weak_from_this(), function,
+      absl::StrCat(function->spec.name, "-", absl::ToUnixSeconds(epoch_), "-", ++started_), *context_);
+  instance->ordered = absl::Now();
+  ++function->starting;
+  ++function->counters->living;
+  function->instances.insert(instance);
+  instances_.insert(instance);
+  later->steps.emplace_back([core = shared_from_this(), function, instance, level] {
+    boost::asio::post(core->starts_,
+                      [core, function, instance, level] { core->Start(function, instance, level); });
+  });
+}
+
+void Core::Start(const FunctionPtr& function, const InstancePtr& instance, StartLevel level) {
+  std::vector<StartLevel> levels;
+  {
+    absl::MutexLock lock(&mutex_);
+    levels = LevelsFrom(*function, level);
+  }
+  StartOrder order;
+  order.function = function->spec.name;
+  order.revision = function->spec.revision;
+  order.instance = instance->id;
+  order.on_end = [weak = weak_from_this(), instance](const InstanceEnd& end) {
+    if (auto core = weak.lock()) core->OnEnd(instance, end);
+  };
+  absl::StatusOr<StartedInstance> started = absl::NotFoundError("nothing to start from");
+  for (StartLevel candidate : levels) {
+    order.level = candidate;
+    started = starter_.Start(order);
+    if (started.ok()) break;
+    if (candidate == StartLevel::kCold) break;
+    if (!absl::IsNotFound(started.status())) {
+      Log(LogLevel::kWarning, absl::StrCat("function '", order.function, "' could not be started from ",
+                                           NameOf(candidate), ": ", started.status().message()));
+    }
+  }
+  absl::StatusOr<std::unique_ptr<RuntimeApi>> api = nullptr;
+  if (!started.ok()) api = started.status();
+  if (started.ok()) {
+    RuntimeApi::Options options;
+    options.may_connect = std::move(started->may_connect);
+    api = RuntimeApi::Start(threads_, std::move(started->listener), std::move(options), instance);
+  }
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (started.ok()) instance->process = std::move(started->process);
+  if (!api.ok()) {
+    if (instance->process) {
+      instance->state = Instance::State::kEnding;
+      instance->process->Kill();
+    }
+    StartFailed(function, instance, api.status(), &later);
+    return;
+  }
+  instance->level = order.level;
+  instance->api = *std::move(api);
+  if (instance->end) {
+    const InstanceEnd end = *instance->end;
+    later.steps.emplace_back([core = shared_from_this(), instance, end] { core->OnEnd(instance, end); });
+    return;
+  }
+  if (instance->state == Instance::State::kEnding || stopping_) {
+    instance->api->Close();
+    instance->process->Kill();
+    return;
+  }
+  if (instance->state != Instance::State::kStarting) return;  // it was quick: it has asked already
+  instance->timer.expires_after(Nanos(options_.longest_start));
+  instance->timer.async_wait([weak = weak_from_this(), instance](const boost::system::error_code& error) {
+    auto core = weak.lock();
+    if (!error && core) core->OnStartTimeout(instance);
+  });
+}
+
+void Core::StartFailed(const FunctionPtr& function, const InstancePtr& instance, const absl::Status& why,
+                       Later* later) {
+  --function->starting;
+  if (instance->process == nullptr) Forget(instance);
+  if (function->replaced == false) policy_.Ended(function->id);
+  Log(LogLevel::kError,
+      absl::StrCat("function '", function->spec.name, "' could not be started: ", why.message()));
+  if (function->queue.empty()) return;
+  RequestPtr request = function->queue.front();
+  function->queue.pop_front();
+  later->steps.emplace_back([request, why] {
+    request->done(absl::UnavailableError(absl::StrCat("no instance of function '", request->call.function,
+                                                      "' could be started: ", why.message())));
+  });
+  ServeWaiting(function, later);
+}
+
+void Core::OnReady(const InstancePtr& instance) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (instance->state != Instance::State::kStarting) return;
+  instance->timer.cancel();
+  const FunctionPtr& function = instance->function;
+  --function->starting;
+  instance->start = absl::Now() - instance->ordered;
+  LearnStart(function, instance->level, absl::ToDoubleSeconds(instance->start), &later);
+  instance->state = Instance::State::kIdle;
+  BecameFree(function, instance, &later);
+}
+
+void Core::LearnStart(const FunctionPtr& function, StartLevel level, double seconds, Later* later) {
+  function->counters->starts[static_cast<size_t>(level)].Add(seconds);
+  const double ms = seconds * 1e3;
+  FunctionProfile& profile = function->profile;
+  auto learn = [ms](double* known) { *known += kLearn * (ms - *known); };
+  switch (level) {
+    case StartLevel::kTemplate:
+      learn(&profile.template_ms);
+      break;
+    case StartLevel::kDependencyTemplate:
+      learn(&profile.dependency_template_ms);
+      break;
+    case StartLevel::kImageRam:
+    case StartLevel::kImageDisk:
+      learn(&profile.image_ms);
+      break;
+    case StartLevel::kDependencyRam:
+    case StartLevel::kDependencyDisk:
+      learn(&profile.dependency_image_ms);
+      break;
+    case StartLevel::kCold:
+      learn(&profile.cold_ms);
+      break;
+    case StartLevel::kInstance:
+      break;
+  }
+  if (function->replaced) return;
+  std::vector<Action> actions;
+  policy_.UpdateFunction(function->id, profile, Now(), &actions);
+  Apply(actions, later);
+}
+
+void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, Later* later) {
+  if (!function->queue.empty()) {
+    RequestPtr request = function->queue.front();
+    function->queue.pop_front();
+    Assign(function, instance, std::move(request));
+    return;
+  }
+  if (function->replaced) return EndInstance(instance, later);
+  if (!function->waiting.empty()) {
+    RequestPtr request = function->waiting.front();
+    function->waiting.pop_front();
+    ++function->counters->invocations;
+    std::vector<Action> actions;
+    policy_.Arrived(function->id, Now(), &actions);
+    Assign(function, instance, std::move(request));
+    Apply(actions, later);
+    return;
+  }
+  if (function->drops_owed > 0) {
+    --function->drops_owed;
+    return EndInstance(instance, later);
+  }
+  instance->state = Instance::State::kIdle;
+  function->idle.push_back(instance);
+}
+
+void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, RequestPtr request) {
+  instance->state = Instance::State::kBusy;
+  instance->current = request;
+  request->begun = absl::Now();
+  const absl::Time deadline = request->begun + function->spec.timeout;
+  Invocation invocation;
+  invocation.request_id = request->call.request_id;
+  invocation.payload = std::move(request->call.payload);
+  invocation.deadline = deadline;
+  invocation.function_arn = absl::StrCat(options_.arn_prefix, function->spec.name);
+  invocation.trace_id = request->call.trace_id;
+  invocation.client_context = request->call.client_context;
+  instance->timer.expires_after(Nanos(function->spec.timeout));
+  instance->timer.async_wait([weak = weak_from_this(), instance,
+                              id = request->call.request_id](const boost::system::error_code& error) {
+    auto core = weak.lock();
+    if (!error && core) core->OnTimeout(instance, id);
+  });
+  // In this order for whoever reads the log: its start, then what the function writes.
+  instance->process->InvocationBegins(request->call.request_id);
+  instance->api->Invoke(std::move(invocation));
+}
+
+void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, Answer answer) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (instance->state != Instance::State::kBusy || instance->current == nullptr ||
+      instance->current->call.request_id != request_id) {
+    return;
+  }
+  CallResult result;
+  result.payload = std::move(answer.body);
+  result.content_type = std::move(answer.content_type);
+  if (answer.failed) {
+    result.function_error = "Unhandled";
+    ++instance->function->counters->errors;
+  }
+  Finish(instance, std::move(result), "", false, &later);
+  const FunctionPtr& function = instance->function;
+  if (!std::exchange(instance->answered, true)) {
+    later.steps.emplace_back([core = shared_from_this(), instance] {
+      boost::asio::post(core->makers_, [instance] { instance->process->HasAnswered(); });
+    });
+    if (!std::exchange(function->size_known, true) && !function->replaced) {
+      function->profile.instance_bytes = std::max<uint64_t>(instance->process->MemoryBytes(), 1u << 20);
+      function->profile.template_bytes = function->profile.instance_bytes;
+      std::vector<Action> actions;
+      policy_.UpdateFunction(function->id, function->profile, Now(), &actions);
+      Apply(actions, &later);
+    }
+  }
+  instance->state = Instance::State::kIdle;
+  if (!function->replaced) {
+    std::vector<Action> actions;
+    policy_.BecameIdle(function->id, Now(), &actions);
+    BecameFree(function, instance, &later);
+    Apply(actions, &later);
+    PlanTick();
+  } else {
+    BecameFree(function, instance, &later);
+  }
+}
+
+void Core::Finish(const InstancePtr& instance, CallResult result, std::string problem, bool timed_out,
+                  Later* later) {
+  RequestPtr request = std::exchange(instance->current, nullptr);
+  instance->timer.cancel();
+  InvocationOutcome report;
+  report.request_id = request->call.request_id;
+  report.duration = absl::Now() - request->begun;
+  if (!instance->answered) report.start = instance->start;
+  report.timed_out = timed_out;
+  report.problem = std::move(problem);
+  instance->function->counters->durations.Add(absl::ToDoubleSeconds(report.duration));
+  result.instance = instance->id;
+  result.level = instance->answered ? StartLevel::kInstance : instance->level;
+  result.duration = report.duration;
+  result.start = request->begun - request->arrived;
+  result.log_tail = instance->process->InvocationEnds(report);
+  later->steps.emplace_back(
+      [request, result = std::move(result)]() mutable { request->done(std::move(result)); });
+}
+
+void Core::OnTimeout(const InstancePtr& instance, const std::string& request_id) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (instance->state != Instance::State::kBusy || instance->current == nullptr ||
+      instance->current->call.request_id != request_id) {
+    return;
+  }
+  const FunctionPtr& function = instance->function;
+  ++function->counters->errors;
+  ++function->counters->timeouts;
+  CallResult result;
+  result.function_error = "Unhandled";
+  result.payload = TimedOutError(request_id, function->spec.timeout);
+  Finish(instance, std::move(result), TimedOutText(function->spec.timeout), true, &later);
+  if (!function->replaced) policy_.Ended(function->id);
+  EndInstance(instance, &later);
+  ServeWaiting(function, &later);
+}
+
+void Core::OnStartTimeout(const InstancePtr& instance) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (instance->state != Instance::State::kStarting) return;
+  const FunctionPtr& function = instance->function;
+  --function->starting;
+  FailOldest(function, StartTimedOutError(options_.longest_start), &later);
+  if (!function->replaced) policy_.Ended(function->id);
+  EndInstance(instance, &later);
+  ServeWaiting(function, &later);
+}
+
+void Core::OnInitError(const InstancePtr& instance, std::string body) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (instance->state != Instance::State::kStarting || std::exchange(instance->init_failed, true)) return;
+  FailOldest(instance->function, body, &later);
+}
+
+void Core::FailOldest(const FunctionPtr& function, const std::string& error_json, Later* later) {
+  ++function->counters->errors;
+  if (function->queue.empty()) {
+    function->counters->problem = error_json;
+    return;
+  }
+  RequestPtr request = function->queue.front();
+  function->queue.pop_front();
+  CallResult result;
+  result.function_error = "Unhandled";
+  result.payload = error_json;
+  result.start = absl::Now() - request->arrived;
+  later->steps.emplace_back([request, result] { request->done(result); });
+}
+
+void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (instance->process == nullptr) {
+    instance->end = end;
+    return;
+  }
+  const FunctionPtr& function = instance->function;
+  const Instance::State state = std::exchange(instance->state, Instance::State::kEnding);
+  instance->timer.cancel();
+  switch (state) {
+    case Instance::State::kStarting:
+      --function->starting;
+      if (!instance->init_failed)
+        FailOldest(function, ExitError("", end, function->spec.memory_bytes), &later);
+      if (!function->replaced) policy_.Ended(function->id);
+      break;
+    case Instance::State::kBusy: {
+      ++function->counters->errors;
+      CallResult result;
+      result.function_error = "Unhandled";
+      const std::string id = instance->current->call.request_id;
+      result.payload = ExitError(id, end, function->spec.memory_bytes);
+      Finish(instance, std::move(result), ExitText(end), false, &later);
+      if (!function->replaced) policy_.Ended(function->id);
+      break;
+    }
+    case Instance::State::kIdle:
+      std::erase(function->idle, instance);
+      if (!function->replaced) policy_.Lost({ThingKind::kInstance, function->id});
+      break;
+    case Instance::State::kEnding:
+      break;
+  }
+  if (instance->api) instance->api->Close();
+  // What it leaves behind is cleared away by somebody who may wait.
+  std::shared_ptr<InstanceProcess> process = std::move(instance->process);
+  later.steps.emplace_back([core = shared_from_this(), process = std::move(process), instance]() mutable {
+    auto clear = [core, process = std::move(process), instance]() mutable {
+      process.reset();
+      absl::MutexLock ended(&core->mutex_);
+      core->Forget(instance);
+    };
+    bool here;
+    {
+      absl::MutexLock look(&core->mutex_);
+      here = core->stopping_;
+    }
+    if (here) return clear();
+    boost::asio::post(core->makers_, std::move(clear));
+  });
+  ServeWaiting(function, &later);
+}
+
+void Core::Forget(const InstancePtr& instance) {
+  if (instances_.erase(instance) == 0) return;
+  instance->function->instances.erase(instance);
+  --instance->function->counters->living;
+}
+
+void Core::EndInstance(const InstancePtr& instance, Later* later) {
+  instance->state = Instance::State::kEnding;
+  instance->timer.cancel();
+  if (instance->api) instance->api->Close();
+  if (instance->process) instance->process->Kill();
+  (void)later;
+}
+
+void Core::ServeWaiting(const FunctionPtr& function, Later* later) {
+  FunctionPtr current = Find(function->spec.name);
+  if (current == nullptr) return;
+  while (!current->waiting.empty() && MayStart(*current)) {
+    RequestPtr request = current->waiting.front();
+    current->waiting.pop_front();
+    ++current->counters->invocations;
+    Dispatch(current, std::move(request), later);
+  }
+}
+
+void Core::Apply(std::vector<Action>& actions, Later* later) {
+  for (const Action& action : std::exchange(actions, {})) Apply(action, later);
+}
+
+void Core::Apply(const Action& action, Later* later) {
+  const Thing thing = action.thing;
+  const bool make = action.verb == Action::Verb::kMake;
+  FunctionPtr function;
+  std::string dependency;
+  switch (thing.kind) {
+    case ThingKind::kInstance:
+    case ThingKind::kTemplate:
+    case ThingKind::kRamImage:
+    case ThingKind::kDiskImage:
+      function = thing.owner < by_id_.size() ? by_id_[thing.owner].lock() : nullptr;
+      if (function == nullptr) return;
+      break;
+    case ThingKind::kDependencyTemplate:
+    case ThingKind::kDependencyRam:
+    case ThingKind::kDependencyDisk:
+      for (const Dependency& candidate : dependencies_) {
+        if (candidate.id == thing.owner) dependency = candidate.image;
+      }
+      if (dependency.empty()) return;
+      break;
+  }
+  switch (thing.kind) {
+    case ThingKind::kInstance:
+      if (make) {
+        if (!function->replaced) BeginStart(function, StartLevel::kTemplate, later);
+      } else if (function->idle.empty()) {
+        ++function->drops_owed;
+      } else {
+        InstancePtr oldest = function->idle.front();
+        function->idle.erase(function->idle.begin());
+        EndInstance(oldest, later);
+      }
+      return;
+    case ThingKind::kRamImage:
+    case ThingKind::kDependencyRam:
+      return;  // the pager's cache decides by itself what it keeps
+    case ThingKind::kDependencyDisk:
+      return;  // kept as long as a function is deployed that needs it
+    case ThingKind::kDiskImage:
+      if (make && (function->has_image || !function->spec.may_have_image)) return;
+      break;
+    case ThingKind::kTemplate:
+    case ThingKind::kDependencyTemplate:
+      break;
+  }
+  if (!make) {
+    if (thing.kind == ThingKind::kTemplate) function->has_template = false;
+    if (thing.kind == ThingKind::kDiskImage) function->has_image = false;
+    for (Dependency& candidate : dependencies_) {
+      if (thing.kind == ThingKind::kDependencyTemplate && candidate.id == thing.owner)
+        candidate.has_template = false;
+    }
+  }
+  later->steps.emplace_back([core = shared_from_this(), thing, make, function, dependency] {
+    boost::asio::post(core->makers_, [core, thing, make, function, dependency] {
+      const std::string name = function ? function->spec.name : "";
+      const uint64_t revision = function ? function->spec.revision : 0;
+      if (make) return core->Make(thing, function, dependency);
+      if (thing.kind == ThingKind::kDiskImage) return core->starter_.DropImage(name, revision);
+      core->starter_.DropTemplate(name, revision, dependency);
+    });
+  });
+}
+
+void Core::Make(const Thing& thing, const FunctionPtr& function, const std::string& dependency) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stopping_ || (function && function->replaced)) return;
+  }
+  absl::Status status;
+  if (thing.kind == ThingKind::kDiskImage) {
+    status = starter_.CaptureImage(function->spec.name, function->spec.revision).status();
+  } else {
+    const bool own = thing.kind == ThingKind::kTemplate;
+    status = starter_.MakeTemplate(own ? function->spec.name : "", own ? function->spec.revision : 0,
+                                   own ? function->spec.dependency_image : dependency);
+  }
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (function && function->replaced) return;
+  if (status.ok()) {
+    if (thing.kind == ThingKind::kDiskImage) function->has_image = true;
+    if (thing.kind == ThingKind::kTemplate) function->has_template = policy_.Keeps(thing);
+    for (Dependency& candidate : dependencies_) {
+      if (thing.kind == ThingKind::kDependencyTemplate && candidate.id == thing.owner)
+        candidate.has_template = true;
+    }
+    return;
+  }
+  if (function) function->counters->problem = std::string(status.message());
+  Log(LogLevel::kWarning,
+      absl::StrCat(thing.kind == ThingKind::kDiskImage ? "the image of function '" : "a template of '",
+                   function ? function->spec.name : dependency, "' could not be made: ", status.message()));
+  policy_.Lost(thing);
+}
+
+void Core::PlanTick() {
+  const Micros next = policy_.NextTick();
+  if (stopping_ || next == tick_at_) return;
+  tick_at_ = next;
+  tick_.cancel();
+  if (next == INT64_MAX) return;
+  tick_.expires_after(Nanos(absl::Microseconds(std::max<Micros>(next - Now(), 0))));
+  tick_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
+    auto core = weak.lock();
+    if (!error && core) core->Tick();
+  });
+}
+
+void Core::Tick() {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) return;
+  std::vector<Action> actions;
+  policy_.Tick(Now(), &actions);
+  Apply(actions, &later);
+  tick_at_ = INT64_MAX;
+  PlanTick();
+}
+
+absl::StatusOr<FunctionNumbers> Core::Numbers(const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  FunctionPtr function = Find(name);
+  if (function == nullptr) return absl::NotFoundError(absl::StrCat("there is no function '", name, "'"));
+  const Counters& counters = *function->counters;
+  FunctionNumbers numbers;
+  numbers.invocations = counters.invocations;
+  numbers.errors = counters.errors;
+  numbers.timeouts = counters.timeouts;
+  numbers.throttles = counters.throttles;
+  for (int level = 0; level < kStartLevels; ++level) {
+    const LatencySample& sample = counters.starts[static_cast<size_t>(level)];
+    if (sample.count() == 0) continue;
+    numbers.starts.push_back(
+        {static_cast<StartLevel>(level), sample.count(), sample.Quantile(0.5), sample.Quantile(0.99)});
+  }
+  for (const InstancePtr& instance : function->instances) {
+    if (instance->state == Instance::State::kBusy) ++numbers.busy;
+    if (instance->state == Instance::State::kIdle) ++numbers.idle;
+    if (instance->process) numbers.memory_bytes += instance->process->MemoryBytes();
+  }
+  numbers.starting = function->starting;
+  numbers.queued = function->queue.size() + function->waiting.size();
+  numbers.duration_median_seconds = counters.durations.Quantile(0.5);
+  numbers.duration_p99_seconds = counters.durations.Quantile(0.99);
+  numbers.problem = counters.problem;
+  return numbers;
+}
+
+void Core::WaitForEnd(const std::string& name) const {
+  struct Waited {
+    const std::set<InstancePtr>* instances;
+    const std::string* name;
+  } waited{&instances_, &name};
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(
+      +[](Waited* of) {
+        return std::none_of(of->instances->begin(), of->instances->end(), [&](const InstancePtr& instance) {
+          return instance->function->spec.name == *of->name;
+        });
+      },
+      &waited));
+}
+
+}  // namespace rekindle::functions

@@ -1,0 +1,114 @@
+// Gives invocations to instances of functions, one at a time each: starts instances when there are too few,
+// keeps and ends them as the keep-alive policy says (keep_alive_policy.h), and tells callers what a user of
+// AWS Lambda would expect when something goes wrong.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "functions/http_threads.h"
+#include "functions/instance_process.h"
+#include "functions/invocation.h"
+#include "functions/keep_alive_policy.h"
+
+namespace rekindle::functions {
+
+struct SchedulerOptions {
+  KeepAliveOptions keep_alive;
+  uint32_t most_instances = 1000;                    // of all functions at once
+  uint32_t longest_queue = 1000;                     // of one function; beyond it callers are refused
+  absl::Duration longest_start = absl::Seconds(60);  // until an instance asks for its first invocation
+  int start_threads = 4;
+  std::string arn_prefix = "arn:aws:lambda:us-east-1:000000000000:function:";
+};
+
+// One revision of a function, as far as scheduling goes.
+struct ScheduledFunction {
+  std::string name;
+  uint64_t revision = 0;
+  uint64_t memory_bytes = 0;
+  absl::Duration timeout;
+  uint32_t provisioned = 0;
+  uint32_t most_instances = 0;    // 0: no limit of its own
+  std::string dependency_image;   // reference; empty: it can only be started from nothing
+  uint64_t dependency_bytes = 0;  // of a live copy of that, about
+  bool has_image = false;         // its own image exists
+  bool may_have_image = false;    // its runtime can be captured
+  double cold_seconds = 1;        // a start from nothing, as far as known
+};
+
+struct Call {
+  std::string function;
+  std::string request_id, payload, client_context, trace_id;
+  bool dry_run = false;
+};
+
+struct CallResult {
+  std::string payload, content_type;
+  std::string function_error;  // "Unhandled"; empty: it succeeded
+  std::string log_tail;
+  std::string instance;
+  StartLevel level = StartLevel::kInstance;
+  absl::Duration start, duration;  // until an instance was there (zero: one was idle); of the handler
+};
+
+struct StartNumbers {
+  StartLevel level = StartLevel::kCold;
+  uint64_t count = 0;
+  double median_seconds = 0, p99_seconds = 0;
+};
+
+// Counted since the function was put in, over all its revisions.
+struct FunctionNumbers {
+  uint64_t invocations = 0, errors = 0, timeouts = 0, throttles = 0;
+  std::vector<StartNumbers> starts;  // of levels that occurred, the quickest first
+  uint32_t busy = 0, idle = 0, starting = 0;
+  uint64_t queued = 0, memory_bytes = 0;
+  double duration_median_seconds = 0, duration_p99_seconds = 0;
+  std::string problem;  // why its image or template could not be made
+};
+
+// Thread-safe.
+class Scheduler {
+ public:
+  using Done = std::function<void(absl::StatusOr<CallResult>)>;
+
+  // Both must outlive it.
+  Scheduler(const SchedulerOptions& options, InstanceStarter& starter, HttpThreads& threads);
+  // Ends all instances. Callers that wait are told Unavailable.
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // A new function, or a new revision of one: calls that come from now on get it, those under way end with
+  // the instance that they have.
+  void Put(const ScheduledFunction& function);
+  // Calls under way end; those that wait for an instance are told NotFound.
+  void Remove(const std::string& name);
+
+  // Never blocks. `done` is called once, perhaps within this. NotFound, ResourceExhausted (too many at
+  // once), Unavailable (an instance could not be started). A function that fails is a result.
+  void Invoke(Call call, Done done);
+
+  // NotFound.
+  absl::StatusOr<FunctionNumbers> Numbers(const std::string& name) const;
+  // Blocks until no instance of the function is left, its old revisions' included; for removal of its files.
+  void WaitForEnd(const std::string& name) const;
+
+  class Core;  // scheduler_core.h
+
+ private:
+  std::shared_ptr<Core> core_;
+};
+
+// "running", "template", "dependency-template", "image-memory", "image-disk", "dependency-memory",
+// "dependency-disk", "cold".
+const char* NameOf(StartLevel level);
+
+}  // namespace rekindle::functions

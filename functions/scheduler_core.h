@@ -1,0 +1,154 @@
+// The scheduler's state. Shared by its callbacks: each looks first whether there still is one.
+#pragma once
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "functions/latency_sample.h"
+#include "functions/runtime_api.h"
+#include "functions/scheduler.h"
+
+namespace rekindle::functions {
+
+class Scheduler::Core : public std::enable_shared_from_this<Core> {
+ public:
+  Core(const SchedulerOptions& options, InstanceStarter& starter, HttpThreads& threads);
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  void Put(const ScheduledFunction& function) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Invoke(Call call, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<FunctionNumbers> Numbers(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
+  void WaitForEnd(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  // One call, from its arrival to its end.
+  struct Request {
+    Call call;
+    Done done;
+    absl::Time arrived;
+    absl::Time begun;  // with an instance
+    bool waited = false;
+  };
+  class Instance;
+  // Over all revisions.
+  struct Counters {
+    uint64_t invocations = 0, errors = 0, timeouts = 0, throttles = 0;
+    LatencySample durations;
+    std::array<LatencySample, kStartLevels> starts;
+    std::string problem;
+    uint32_t living = 0;  // instances whose process has not ended, and those being started
+  };
+  struct Function {
+    ScheduledFunction spec;
+    FunctionId id = 0;
+    std::shared_ptr<Counters> counters;
+    bool replaced = false;  // or removed: nothing is started for it any more
+    bool has_image = false, has_template = false;
+    bool size_known = false;
+    FunctionProfile profile;
+    uint32_t starting = 0;                         // instances, ahead of time or not
+    uint32_t drops_owed = 0;                       // the next ones that are idle go
+    std::deque<std::shared_ptr<Request>> queue;    // an instance is being started for each
+    std::deque<std::shared_ptr<Request>> waiting;  // for one that becomes free: no more may be started
+    std::vector<std::shared_ptr<Instance>> idle;   // the last one used last
+    std::set<std::shared_ptr<Instance>> instances;
+  };
+  struct Dependency {
+    std::string image;
+    DependencyId id = 0;
+    bool has_template = false;
+  };
+  // To be done without the lock.
+  struct Later {
+    std::vector<std::function<void()>> steps;
+    ~Later() {
+      for (auto& step : steps) step();
+    }
+  };
+  using FunctionPtr = std::shared_ptr<Function>;
+  using InstancePtr = std::shared_ptr<Instance>;
+  using RequestPtr = std::shared_ptr<Request>;
+
+  friend class Instance;
+  void OnReady(const InstancePtr& instance) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnInitError(const InstancePtr& instance, std::string body) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnAnswer(const InstancePtr& instance, const std::string& request_id, Answer answer)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnEnd(const InstancePtr& instance, const InstanceEnd& end) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnTimeout(const InstancePtr& instance, const std::string& request_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnStartTimeout(const InstancePtr& instance) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Micros Now() const;
+  void Dispatch(const FunctionPtr& function, RequestPtr request, Later* later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginStart(const FunctionPtr& function, StartLevel level, Later* later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // On a thread of the pool.
+  void Start(const FunctionPtr& function, const InstancePtr& instance, StartLevel level)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<StartLevel> LevelsFrom(const Function& function, StartLevel level) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartFailed(const FunctionPtr& function, const InstancePtr& instance, const absl::Status& why,
+                   Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Assign(const FunctionPtr& function, const InstancePtr& instance, RequestPtr request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // It can take the next call.
+  void BecameFree(const FunctionPtr& function, const InstancePtr& instance, Later* later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Finish(const InstancePtr& instance, CallResult result, std::string problem, bool timed_out,
+              Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Its end is no surprise from here on.
+  void EndInstance(const InstancePtr& instance, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells the oldest call that an instance is being started for.
+  void FailOldest(const FunctionPtr& function, const std::string& error_json, Later* later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ServeWaiting(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Retire(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayStart(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Apply(std::vector<Action>& actions, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Apply(const Action& action, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Make(const Thing& thing, const FunctionPtr& function, const std::string& dependency)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void PlanTick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Tick() ABSL_LOCKS_EXCLUDED(mutex_);
+  void LearnStart(const FunctionPtr& function, StartLevel level, double seconds, Later* later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  FunctionPtr Find(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  DependencyId DependencyOf(const ScheduledFunction& function, Later* later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const SchedulerOptions options_;
+  InstanceStarter& starter_;
+  HttpThreads& threads_;
+  const absl::Time epoch_;
+  const std::shared_ptr<boost::asio::io_context> context_;  // of the timers
+  boost::asio::thread_pool starts_, makers_;
+
+  mutable absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  KeepAlivePolicy policy_ ABSL_GUARDED_BY(mutex_);
+  boost::asio::steady_timer tick_ ABSL_GUARDED_BY(mutex_);
+  Micros tick_at_ ABSL_GUARDED_BY(mutex_) = INT64_MAX;
+  std::map<std::string, FunctionPtr> functions_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<Function>> by_id_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Dependency> dependencies_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<Counters>> counters_ ABSL_GUARDED_BY(mutex_);
+  std::set<InstancePtr> instances_ ABSL_GUARDED_BY(mutex_);  // whose end has not been told yet
+  uint32_t started_ ABSL_GUARDED_BY(mutex_) = 0;             // instances, ever
+};
+
+}  // namespace rekindle::functions

@@ -1,0 +1,206 @@
+#include "restore/clone_run.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/packet_socket.h"
+#include "base/status.h"
+#include "criu/image_files.h"
+#include "criu/restore_log.h"
+#include "criu/restore_session.h"
+#include "restore/job_logs.h"
+#include "restore/sandbox_protocol.h"
+
+namespace rekindle::restore {
+namespace {
+
+constexpr absl::Duration kLongestAnswer = absl::Seconds(30);
+constexpr absl::Duration kUsualRecording = absl::Seconds(1);
+// Of a sandbox that is being taken down.
+constexpr absl::Duration kLastWords = absl::Milliseconds(200);
+
+}  // namespace
+
+absl::Status CloneRun::TakeSandbox(SandboxPool& pool) {
+  std::vector<std::pair<int, int>> more;
+  std::set<std::string> replaced;
+  int next = kFirstFreeInCriu, nulls = 0, channels = 0;
+  auto give = [&](int number, const std::string& resource) { inherited_.emplace_back(number, resource); };
+  static_assert(kNullsInCriu >= 3, "one for each of descriptors 0, 1 and 2");
+  for (const v1::StdioSlot& slot : image_.manifest.stdio()) {
+    if (slot.resource().empty() || !replaced.insert(slot.resource()).second) continue;
+    if (options_.stdio.size() != 3) {
+      give(kNullInCriu + nulls++, slot.resource());
+      continue;
+    }
+    more.emplace_back(options_.stdio[static_cast<size_t>(slot.fd())], next);
+    give(next++, slot.resource());
+  }
+  for (const std::string& resource : image_.manifest.control_sockets()) {
+    if (channels < kChannelsInCriu) give(kChannelInCriu + channels++, resource);
+  }
+  auto ready = more.empty() ? pool.Take(kind_) : pool.MakeWith(kind_, more);
+  if (!ready.ok()) return ready.status();
+  const bool made_ahead = ready->made_ahead;
+  group_ = std::move(ready->group);
+  sandbox_ = std::move(ready->sandbox);
+  criu_process_ = std::move(ready->criu);
+  listener_ = std::move(ready->listener);
+  if (!image_.manifest.control_sockets().empty()) result_.channel = std::move(ready->channel);
+  EndPhase("sandbox", {{"made_ahead", made_ahead ? 1 : 0},
+                       {"descriptors_of_the_caller", static_cast<int64_t>(more.size())}});
+  return absl::OkStatus();
+}
+
+absl::Status CloneRun::LimitMemory() {
+  if (group_ == nullptr) return absl::OkStatus();
+  CgroupLimits memory;
+  memory.memory_bytes = options_.limits.memory_bytes;
+  return Annotate(group_->Set(memory), What());
+}
+
+absl::Status CloneRun::Explain(absl::Status failure) {
+  if (absl::IsCancelled(failure)) return failure;
+  std::string why = in_our_hands_ ? "" : sandbox_.EndedBecause(kLastWords);
+  if (!why.empty()) failure = absl::AbortedError(absl::StrCat(What(), ": ", why));
+  if (group_ == nullptr) return failure;
+  return ExplainLimits(failure, What(), group_->limits(), group_->Events());
+}
+
+absl::Status CloneRun::Personalize() {
+  if (result_.channel.valid()) RK_RETURN_IF_ERROR(SayHello());
+  if (options_.limits.any()) RK_RETURN_IF_ERROR(Annotate(group_->Set(options_.limits), What()));
+  if (!options_.name.empty() || !options_.binds.empty()) {
+    RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CloneRun::AttachPager() {
+  UniqueFd keeper = sandbox_.TakeKeeper();
+  PagerClient::AttachOptions attach;
+  attach.clone = sandbox_.id();
+  attach.image = options_.image;
+  attach.fill = options_.fill;
+  attach.until_answer = image_.listens && !result_.channel.valid();
+  attach.record = options_.record.value_or(attach.until_answer ? kLongestAnswer : kUsualRecording);
+  // Who has the hook says when it is ready, however long that takes.
+  if (result_.channel.valid()) attach.record = std::max(attach.record, kLongestAnswer);
+  attach.timeline = options_.timeline;
+  UniqueFd group;
+  if (group_ != nullptr) {
+    RK_ASSIGN_OR_RETURN(group, OpenFile(group_->memory_folder(), O_RDONLY | O_DIRECTORY));
+  }
+  RK_ASSIGN_OR_RETURN(result_.lazy_pages, pager_.Attach(attach, listener_.get(), keeper.get(), group.get()));
+  EndPhase("attach");
+  return absl::OkStatus();
+}
+
+absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
+  criu::CriuConnection connection;
+  connection.socket = criu_process_.rpc.get();
+  connection.pidfd = criu_process_.pidfd.get();
+  connection.work_directory_fd = kInitDirectory;
+  connection.log = absl::StrCat(sandbox_.directory(), "/restore.log");
+  const v1::JobManifest& manifest = image_.manifest;
+  criu::RestoreOptions options;
+  options.images_directory = image_.directory->path();
+  options.lazy_pages = true;
+  options.shell_job = manifest.shell_job();
+  options.tcp_close = manifest.tcp_established() || manifest.tcp_close();  // the connection is not the copy's
+  options.file_locks = manifest.file_locks();
+  options.external_unix_sockets = manifest.external_unix_sockets();
+  options.inherit_fd = inherited_;
+  if (options_.timeline) options.log_level = criu::kLogLevelWithStages;
+  double prefill_seconds = 0;
+  criu::RestoredTree tree;
+  in_our_hands_ = false;
+  RK_RETURN_IF_ERROR(criu::RunRestoreOver(
+      connection, options,
+      [&](pid_t) -> absl::Status {
+        in_our_hands_ = true;
+        Stopwatch watch;
+        const int64_t begin = MonotonicNanos();
+        std::vector<pid_t> pids;
+        for (const criu::PstreeEntry& task : image_.directory->tree()) pids.push_back(task.pid);
+        RK_ASSIGN_OR_RETURN(std::vector<UniqueFd> processes, sandbox_.OpenProcesses(pids));
+        if (!options_.stdio.empty()) {
+          absl::Status appended = AppendToLogs(processes[0].get(), image_.manifest);
+          if (!appended.ok()) return appended;
+        }
+        RK_ASSIGN_OR_RETURN(PagerClient::Prefilled prefilled, pager_.Prefill(sandbox_.id(), pids, processes));
+        result_.prefilled_pages = prefilled.pages;
+        // It may have ended by the time that anybody could look for it.
+        RK_ASSIGN_OR_RETURN(result_.root, PidOf(processes[0].get()));
+        result_.root_pidfd = std::move(processes[0]);
+        result_.working_set_bytes = prefilled.settled_bytes;
+        prefill_seconds = watch.seconds();
+        AddSpan("working set", begin, {{"pages", static_cast<int64_t>(prefilled.pages)}});
+        if (park) {
+          RK_ASSIGN_OR_RETURN(options_, park());
+          result_.phases.clear();
+          total_.Restart();
+          phase_.Restart();
+          prefill_seconds = 0;
+        }
+        absl::Status personalized = Personalize();
+        in_our_hands_ = !personalized.ok();
+        return personalized;
+      },
+      options_.cancel_fd, &tree));
+  root_ = tree.root;
+  AddSpan("criu", phase_begin_ns_);
+  std::move(tree.timeline.begin(), tree.timeline.end(), std::back_inserter(result_.timeline));
+  result_.phases.emplace_back(park ? "standby" : "criu", phase_.seconds() - prefill_seconds);
+  if (!park) result_.phases.emplace_back("working set", prefill_seconds);
+  phase_.Restart();
+  phase_begin_ns_ = MonotonicNanos();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CloneResult> CloneRun::Finish() {
+  RK_RETURN_IF_ERROR(sandbox_.Watch(root_));
+  result_.root_inside = root_;
+  if (options_.template_instance) {
+    RK_ASSIGN_OR_RETURN(result_.more_control, sandbox_.AnotherControl());
+  }
+  EndPhase("watch");
+  result_.sandbox = sandbox_.Release();
+  result_.group = std::move(group_);
+  result_.total_seconds = total_.seconds();
+  if (options_.timeline) result_.pager.emplace(std::move(pager_));
+  return std::move(result_);
+}
+
+absl::Status CloneRun::SayHello() {
+  const nlohmann::json hello = {{"type", "restored"},
+                                {"instance", sandbox_.id()},
+                                {"name", options_.name},
+                                {"environment", options_.environment},
+                                {"template", options_.template_instance}};
+  return SendPacket(result_.channel.get(),
+                    hello.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void CloneRun::EndPhase(const char* name, std::map<std::string, int64_t> numbers) {
+  result_.phases.emplace_back(name, phase_.seconds());
+  AddSpan(name, phase_begin_ns_, std::move(numbers));
+  phase_.Restart();
+  phase_begin_ns_ = MonotonicNanos();
+}
+
+void CloneRun::AddSpan(const char* name, int64_t begin_ns, std::map<std::string, int64_t> numbers) {
+  if (!options_.timeline) return;
+  result_.timeline.push_back(SpanSince(begin_ns, "rekindle", "restore", name, std::move(numbers)));
+}
+
+std::string CloneRun::What() const { return absl::StrCat("restoring a copy of ", image_.info.reference); }
+
+}  // namespace rekindle::restore

@@ -1,0 +1,240 @@
+#include "restore/socket_diag.h"
+
+#include <fcntl.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <linux/sock_diag.h>
+#include <linux/tcp.h>
+#include <linux/unix_diag.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status.h"
+
+namespace rekindle::restore {
+namespace {
+
+constexpr size_t kBufferBytes = size_t{64} << 10;
+
+// The states of the kernel's sockets; <netinet/tcp.h> has them too, but not beside <linux/tcp.h>.
+constexpr uint32_t kEstablished = 1, kTimeWait = 6, kClosed = 7, kListens = 10, kConnecting = 2,
+                   kRequested = 3, kNewRequest = 12;
+constexpr uint32_t Bit(uint32_t state) { return 1u << state; }
+constexpr uint32_t kAllStates = (1u << 13) - 1;
+// What has content, or can get some.
+constexpr uint32_t kTcpStates = kAllStates & ~(Bit(0) | Bit(kTimeWait) | Bit(kClosed) | Bit(kConnecting) |
+                                               Bit(kRequested) | Bit(kNewRequest));
+
+uint64_t Cookie(const uint32_t (&halves)[2]) { return uint64_t{halves[1]} << 32 | halves[0]; }
+
+// Calls use(type, content) for each of a message's attributes.
+template <typename Use>
+void ForEachAttribute(absl::string_view attributes, const Use& use) {
+  while (attributes.size() >= sizeof(rtattr)) {
+    rtattr header;
+    memcpy(&header, attributes.data(), sizeof header);
+    if (header.rta_len < sizeof header || header.rta_len > attributes.size()) return;
+    use(header.rta_type & NLA_TYPE_MASK, attributes.substr(sizeof header, header.rta_len - sizeof header));
+    attributes.remove_prefix(std::min(attributes.size(), size_t{NLMSG_ALIGN(header.rta_len)}));
+  }
+}
+
+template <typename Message>
+bool TakeMessage(absl::string_view bytes, Message* message) {
+  if (bytes.size() < sizeof *message) return false;
+  memcpy(message, bytes.data(), sizeof *message);
+  return true;
+}
+
+bool ParseTcp(absl::string_view bytes, TcpSocket* out) {
+  inet_diag_msg message;
+  if (!TakeMessage(bytes, &message)) return false;
+  out->cookie = Cookie(message.id.idiag_cookie);
+  out->inode = message.idiag_inode;
+  out->port = ntohs(message.id.idiag_sport);
+  out->listens = message.idiag_state == kListens;
+  // What it has in the place of a listening one means something else.
+  if (out->listens) return true;
+  bytes.remove_prefix(NLMSG_ALIGN(sizeof message));
+  ForEachAttribute(bytes, [out](int type, absl::string_view content) {
+    constexpr size_t kAt = offsetof(tcp_info, tcpi_bytes_sent);
+    if (type != INET_DIAG_INFO || content.size() < kAt + sizeof out->bytes_sent) return;
+    memcpy(&out->bytes_sent, content.data() + kAt, sizeof out->bytes_sent);
+  });
+  return true;
+}
+
+bool ParseUnix(absl::string_view bytes, UnixSocket* out) {
+  unix_diag_msg message;
+  if (!TakeMessage(bytes, &message)) return false;
+  if (message.udiag_type != SOCK_STREAM && message.udiag_type != SOCK_SEQPACKET) return false;
+  out->cookie = Cookie(message.udiag_cookie);
+  out->inode = message.udiag_ino;
+  out->listens = message.udiag_state == kListens;
+  bytes.remove_prefix(NLMSG_ALIGN(sizeof message));
+  ForEachAttribute(bytes, [out](int type, absl::string_view content) {
+    if (type == UNIX_DIAG_NAME) out->name = std::string(content);
+    if (type == UNIX_DIAG_RQLEN && content.size() >= sizeof(unix_diag_rqlen) && !out->listens) {
+      unix_diag_rqlen queues;
+      memcpy(&queues, content.data(), sizeof queues);
+      out->unread = queues.udiag_wqueue > 0;
+    }
+    if (type == UNIX_DIAG_SHUTDOWN && !content.empty() && !out->listens) {
+      constexpr char kBothWays = 3;
+      out->peer_ended = content[0] == kBothWays;
+    }
+  });
+  return !out->name.empty();
+}
+
+// In the network namespace that the calling thread is in.
+absl::StatusOr<std::pair<UniqueFd, UniqueFd>> MakeSockets() {
+  auto make = [] { return UniqueFd(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG)); };
+  UniqueFd requests = make();
+  if (!requests.valid()) return ErrnoStatus(errno, "asking the kernel for sockets");
+  UniqueFd destroyed = make();
+  sockaddr_nl address{};
+  address.nl_family = AF_NETLINK;
+  bool told = destroyed.valid() &&
+              ::bind(destroyed.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  for (int group : {SKNLGRP_INET_TCP_DESTROY, SKNLGRP_INET6_TCP_DESTROY}) {
+    told =
+        told && ::setsockopt(destroyed.get(), SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group, sizeof group) == 0;
+  }
+  if (!told) destroyed.Reset();
+  return std::make_pair(std::move(requests), std::move(destroyed));
+}
+
+}  // namespace
+
+absl::StatusOr<SocketDiag> SocketDiag::Open(pid_t process) {
+  absl::StatusOr<std::pair<UniqueFd, UniqueFd>> made = absl::InternalError("not made");
+  if (process == 0) {
+    made = MakeSockets();
+  } else {
+    RK_ASSIGN_OR_RETURN(UniqueFd network, OpenFile(absl::StrCat("/proc/", process, "/ns/net"), O_RDONLY));
+    // By a thread that ends with it: one that could not come back would be in a wrong place for ever.
+    try {
+      std::thread([&] {
+        made = ::setns(network.get(), CLONE_NEWNET) == 0
+                   ? MakeSockets()
+                   : ErrnoStatus(errno, absl::StrCat("entering the network namespace of process ", process));
+      }).join();
+    } catch (const std::system_error& e) {
+      return absl::ResourceExhaustedError(absl::StrCat("no thread more can be started: ", e.what()));
+    }
+  }
+  RK_RETURN_IF_ERROR(made.status());
+  return SocketDiag(std::move(made->first), std::move(made->second));
+}
+
+absl::Status SocketDiag::Dump(absl::string_view request,
+                              absl::FunctionRef<void(absl::string_view message)> each) {
+  const char* const what = "asking the kernel for sockets";
+  nlmsghdr header{};
+  header.nlmsg_len = static_cast<uint32_t>(sizeof header + request.size());
+  header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+  iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(request.data()), request.size()}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  if (::sendmsg(requests_.get(), &message, 0) < 0) return ErrnoStatus(errno, what);
+  alignas(nlmsghdr) static thread_local std::array<char, kBufferBytes> buffer;
+  for (;;) {
+    const ssize_t n = ::recv(requests_.get(), buffer.data(), buffer.size(), 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, what);
+    absl::string_view left(buffer.data(), static_cast<size_t>(n));
+    while (left.size() >= sizeof header) {
+      memcpy(&header, left.data(), sizeof header);
+      if (header.nlmsg_len < sizeof header || header.nlmsg_len > left.size()) break;
+      const absl::string_view content = left.substr(sizeof header, header.nlmsg_len - sizeof header);
+      if (header.nlmsg_type == NLMSG_DONE) return absl::OkStatus();
+      if (header.nlmsg_type == NLMSG_ERROR) {
+        nlmsgerr error;
+        return ErrnoStatus(TakeMessage(content, &error) ? -error.error : EIO, what);
+      }
+      if (header.nlmsg_type == SOCK_DIAG_BY_FAMILY) each(content);
+      left.remove_prefix(std::min(left.size(), size_t{NLMSG_ALIGN(header.nlmsg_len)}));
+    }
+  }
+}
+
+absl::StatusOr<std::vector<TcpSocket>> SocketDiag::Tcp(uint16_t first_port, uint16_t last_port) {
+  struct {
+    inet_diag_req_v2 request{};
+    rtattr filter_header{};
+    inet_diag_bc_op filter[4]{};
+  } asked;
+  asked.request.sdiag_protocol = IPPROTO_TCP;
+  asked.request.idiag_ext = 1 << (INET_DIAG_INFO - 1);
+  asked.request.idiag_states = kTcpStates;
+  asked.filter_header.rta_type = INET_DIAG_REQ_BYTECODE;
+  asked.filter_header.rta_len = sizeof asked.filter_header + sizeof asked.filter;
+  // Each comparison has its port in the entry behind it. One that fails jumps beyond the end.
+  constexpr unsigned char kNext = 2 * sizeof asked.filter[0];
+  constexpr uint16_t kBeyond = sizeof(inet_diag_bc_op);
+  asked.filter[0] = {INET_DIAG_BC_S_GE, kNext, static_cast<uint16_t>(2 * kNext + kBeyond)};
+  asked.filter[1] = {0, 0, first_port};
+  asked.filter[2] = {INET_DIAG_BC_S_LE, kNext, static_cast<uint16_t>(kNext + kBeyond)};
+  asked.filter[3] = {0, 0, last_port};
+  std::vector<TcpSocket> sockets;
+  for (uint8_t family : {AF_INET, AF_INET6}) {
+    asked.request.sdiag_family = family;
+    absl::Status status =
+        Dump({reinterpret_cast<const char*>(&asked), sizeof asked}, [&](absl::string_view message) {
+          TcpSocket socket;
+          if (ParseTcp(message, &socket)) sockets.push_back(socket);
+        });
+    if (!absl::IsNotFound(status)) RK_RETURN_IF_ERROR(status);
+  }
+  return sockets;
+}
+
+absl::StatusOr<std::vector<UnixSocket>> SocketDiag::Unix() {
+  unix_diag_req request{};
+  request.sdiag_family = AF_UNIX;
+  request.udiag_states = Bit(kEstablished) | Bit(kListens);
+  request.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_RQLEN;
+  std::vector<UnixSocket> sockets;
+  absl::Status status =
+      Dump({reinterpret_cast<const char*>(&request), sizeof request}, [&](absl::string_view message) {
+        UnixSocket socket;
+        if (ParseUnix(message, &socket)) sockets.push_back(std::move(socket));
+      });
+  if (!absl::IsNotFound(status)) RK_RETURN_IF_ERROR(status);
+  return sockets;
+}
+
+std::vector<TcpSocket> SocketDiag::DestroyedTcp() {
+  std::vector<TcpSocket> sockets;
+  if (!destroyed_.valid()) return sockets;
+  alignas(nlmsghdr) static thread_local std::array<char, kBufferBytes> buffer;
+  for (;;) {
+    const ssize_t n = ::recv(destroyed_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (n < 0 && (errno == EINTR || errno == ENOBUFS)) continue;
+    if (n <= 0) return sockets;
+    absl::string_view left(buffer.data(), static_cast<size_t>(n));
+    nlmsghdr header;
+    TcpSocket socket;
+    if (TakeMessage(left, &header) && header.nlmsg_len <= left.size() &&
+        ParseTcp(left.substr(sizeof header, header.nlmsg_len - sizeof header), &socket)) {
+      sockets.push_back(socket);
+    }
+  }
+}
+
+}  // namespace rekindle::restore
