@@ -37,6 +37,7 @@ class CannedService final : public v1::Rekindle::Service {
     v1::FunctionLogLine line;
     line.set_instance("i-1");
     line.set_text("hello \xff");
+    line.set_unix_ns(5);
     writer->Write(line);
     return grpc::Status::OK;
   }
@@ -194,7 +195,7 @@ TEST_F(FunctionCommandsTest, TablesAndLines) {
   EXPECT_EQ(out_, "i-1  hello \xff\n");
   EXPECT_EQ(Run([](auto& client, auto& output) { return ShowFunctionLogs(client, output, {}); }, true),
             kDone);
-  EXPECT_EQ(out_, "{\"instance\":\"i-1\",\"text\":\"hello \xEF\xBF\xBD\"}\n");
+  EXPECT_EQ(out_, "{\"instance\":\"i-1\",\"text\":\"hello \xEF\xBF\xBD\",\"unix_ns\":5}\n");
   EXPECT_EQ(Run([](auto& client, auto& output) { return ListDependencies(client, output, {}); }),
             kUnsupported);
   EXPECT_THAT(err_, HasSubstr("rekindle: error: "));

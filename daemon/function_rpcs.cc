@@ -151,6 +151,7 @@ absl::Status FunctionLogs(Node& node, const Call& call, const v1::FunctionLogsRe
     v1::FunctionLogLine out;
     out.set_instance(std::string(line.instance));
     out.set_text(std::string(line.text));
+    out.set_unix_ns(line.unix_ns);
     return send(out);
   });
 }

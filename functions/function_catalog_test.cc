@@ -238,6 +238,10 @@ TEST_F(FunctionCatalogTest, AKillAtAnyPointLeavesTheOldOrTheNewRevision) {
   const std::pair<const char*, bool> steps[] = {{"stage", false}, {"copy", false},   {"sync", false},
                                                 {"place", false}, {"record", false}, {"retire", true}};
   int version = 1;
+  // So many that progress is told in the middle of the copy.
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_TRUE(OpenFile(Path(absl::StrCat("code/", i)), O_WRONLY | O_CREAT, 0644).ok());
+  }
   for (const auto& [step, is_new] : steps) {
     const std::string before = absl::StrCat("version ", version);
     SetCode(absl::StrCat("version ", ++version));
@@ -249,13 +253,9 @@ TEST_F(FunctionCatalogTest, AKillAtAnyPointLeavesTheOldOrTheNewRevision) {
       });
       DeployOptions options;
       options.replace = true;
-      // The first entry: the copy has begun.
       options.progress = [&](uint64_t) {
         if (at == "copy") ::raise(SIGKILL);
       };
-      for (int i = 0; i < 256; ++i) {
-        WriteFileAtomically(Path(absl::StrCat("code/", i)), "x").IgnoreError();
-      }
       catalog->Deploy(Spec(), {::geteuid(), ::getegid(), {}}, options).IgnoreError();
       ::_exit(0);
     }

@@ -11,6 +11,14 @@ _rekindle_templates() {
   rekindle template ls --json 2>/dev/null | grep -o '"name": *"[^"]*"' | cut -d'"' -f4
 }
 
+_rekindle_functions() {
+  rekindle fn ls --json 2>/dev/null | grep -o '"name": *"[^"]*"' | cut -d'"' -f4
+}
+
+_rekindle_dependencies() {
+  rekindle deps ls --json 2>/dev/null | grep -o '"reference": *"[^"]*"' | cut -d'"' -f4
+}
+
 _rekindle() {
   local current previous words cword
   # Image names hold a colon, which bash would take for the end of a word.
@@ -19,7 +27,7 @@ _rekindle() {
     words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
   }
   local globals='--store --host --tls-ca --tls-cert --tls-key --no-daemon --json --verbose --help'
-  local commands='doctor run ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template sim export import version'
+  local commands='doctor run ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template fn deps sim export import version'
 
   local i command=
   for ((i = 1; i < cword; i++)); do
@@ -31,9 +39,9 @@ _rekindle() {
   done
 
   case $previous in
-    --store | --criu) compopt -o dirnames 2>/dev/null; COMPREPLY=(); return ;;
+    --store | --criu | --code | --layer) compopt -o dirnames 2>/dev/null; COMPREPLY=(); return ;;
     --generate) compopt -o dirnames 2>/dev/null; COMPREPLY=(); return ;;
-    --log | --pidfile | --tls-* | --model | --plot) compopt -o default 2>/dev/null; COMPREPLY=(); return ;;
+    --log | --pidfile | --tls-* | --model | --plot | --output) compopt -o default 2>/dev/null; COMPREPLY=(); return ;;
   esac
 
   # Of a copy in a sandbox.
@@ -86,6 +94,36 @@ _rekindle() {
         down) arguments=$(_rekindle_templates) ;;
       esac
       [[ $previous == template ]] && arguments='up down ls start'
+      ;;
+    fn)
+      case ${words[i + 1]} in
+        deploy)
+          flags='--runtime --handler --code --deps --layer --memory --timeout --env --provisioned --max-instances --cpus --net --description --replace'
+          case $previous in
+            --runtime) arguments='python nodejs provided' ;;
+            --net) arguments='host none own' ;;
+            --deps) arguments='auto none' ;;
+            *) arguments=$(_rekindle_functions) ;;
+          esac
+          ;;
+        invoke)
+          flags='--payload --client-context --async --dry-run --log-tail --output'
+          arguments=$(_rekindle_functions)
+          ;;
+        logs) flags='--follow --tail --since' arguments=$(_rekindle_functions) ;;
+        rm | stats) arguments=$(_rekindle_functions) ;;
+      esac
+      [[ $previous == fn ]] && arguments='deploy invoke ls logs rm stats'
+      ;;
+    deps)
+      case ${words[i + 1]} in
+        build)
+          flags='--runtime --rebuild'
+          [[ $previous == --runtime ]] && arguments='python nodejs'
+          ;;
+        rm) arguments=$(_rekindle_dependencies) ;;
+      esac
+      [[ $previous == deps ]] && arguments='build ls rm'
       ;;
     sim)
       flags='--trace --memory --disk --policies --model --print-model --slow-ms --plot --generate --functions --days --seed'

@@ -11,7 +11,15 @@ function __rekindle_templates
     rekindle template ls --json 2>/dev/null | string match -ra '"name": *"([^"]*)"' --groups-only
 end
 
-set -l commands doctor run ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template sim export import version
+function __rekindle_functions
+    rekindle fn ls --json 2>/dev/null | string match -ra '"name": *"([^"]*)"' --groups-only
+end
+
+function __rekindle_dependencies
+    rekindle deps ls --json 2>/dev/null | string match -ra '"reference": *"([^"]*)"' --groups-only
+end
+
+set -l commands doctor run ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template fn deps sim export import version
 complete -c rekindle -f
 complete -c rekindle -l store -x -a '(__fish_complete_directories)' -d 'Folder of the store'
 complete -c rekindle -l host -x -d 'Address of the daemon'
@@ -40,6 +48,8 @@ complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a quota -d 
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a stats -d 'Show what the store holds'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a gpu -d 'GPUs and the jobs on them'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a template -d 'Live copies from which others are forked'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a fn -d 'Deploy and invoke functions'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a deps -d 'Images of dependencies of functions'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a sim -d 'Replay invocations against policies'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a export -d 'Write a CRIU image directory'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a import -d 'Take in a CRIU image directory'
@@ -91,6 +101,35 @@ for command in restore start
     complete -c rekindle -n "__fish_seen_subcommand_from $command" -l env -x -d 'NAME=VALUE, for a copy with the hook'
     complete -c rekindle -n "__fish_seen_subcommand_from $command" -l bind -r -F -d 'HOST:PATH to be seen in it'
 end
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and not __fish_seen_subcommand_from deploy invoke ls logs rm stats' -a 'deploy invoke ls logs rm stats'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy invoke logs rm stats' -a '(__rekindle_functions)'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l runtime -x -a 'python nodejs provided' -d 'What runs it'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l handler -x -d 'module.function'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l code -x -a '(__fish_complete_directories)' -d 'Folder with its code'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l deps -x -a 'auto none' -d 'Modules to have loaded'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l layer -x -a '(__fish_complete_directories)' -d 'Folder with a layer'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l memory -x -d 'Limit of its memory'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l timeout -x -d 'Limit of an invocation'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l env -x -d 'Environment variable'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l provisioned -x -d 'Instances that are always there'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l max-instances -x -d 'Instances at the same time'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l cpus -x -d 'Limit of its CPU time'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l net -x -a 'host none own' -d 'Network of an instance'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l description -x -d 'What it is'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l replace -d 'Deploy anew'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from invoke' -l payload -x -d 'The event: JSON, @FILE or -'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from invoke' -l client-context -x -d 'For the handler, JSON'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from invoke' -l async -d 'Return once it is queued'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from invoke' -l dry-run -d 'Only check'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from invoke' -l log-tail -d 'Show the end of its log'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from invoke' -l output -r -F -d 'Write what it returns here'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from logs' -s f -l follow -d 'Go on with new lines'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from logs' -l tail -x -d 'Only the last lines'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from logs' -l since -x -d 'Only invocations since'
+complete -c rekindle -n '__fish_seen_subcommand_from deps; and not __fish_seen_subcommand_from build ls rm' -a 'build ls rm'
+complete -c rekindle -n '__fish_seen_subcommand_from deps; and __fish_seen_subcommand_from rm' -a '(__rekindle_dependencies)'
+complete -c rekindle -n '__fish_seen_subcommand_from deps; and __fish_seen_subcommand_from build' -l runtime -x -a 'python nodejs' -d 'Of the image'
+complete -c rekindle -n '__fish_seen_subcommand_from deps; and __fish_seen_subcommand_from build' -l rebuild -d 'Also where there is one'
 complete -c rekindle -n '__fish_seen_subcommand_from sim' -l trace -r -F -d 'Invocations, durations and memory'
 complete -c rekindle -n '__fish_seen_subcommand_from sim' -F
 complete -c rekindle -n '__fish_seen_subcommand_from sim' -l memory -x -d 'Memory that every policy has'
