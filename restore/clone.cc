@@ -76,6 +76,11 @@ absl::StatusOr<FileIdentities> CheckPrograms(const store::ImageReader& image) {
   return FileIdentities::Check(parsed);
 }
 
+absl::StatusOr<std::vector<TouchedFile>> ReadTouchedFiles(store::Store& store, const std::string& image) {
+  RK_ASSIGN_OR_RETURN(std::string note, store.GetNote(image, store::kTouchedFilesNote));
+  return DecodeTouchedFiles(note);
+}
+
 absl::Status CheckFilesOf(const store::ImageReader& image, PreparedImage& prepared) {
   RK_ASSIGN_OR_RETURN(prepared.programs, CheckPrograms(image));
   std::vector<std::string> warnings;
@@ -387,6 +392,7 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
   // Both mostly wait for the disk.
   absl::Status checked;
   absl::StatusOr<ImageDirectory> directory = absl::UnknownError("");
+  absl::StatusOr<std::vector<TouchedFile>> touched = absl::UnknownError("");
   Timeline of_directory;
   InParallel(2, [&](size_t part) {
     if (part == 0) {
@@ -397,6 +403,7 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
       std::atomic<uint64_t> bytes{0};
       directory =
           ImageDirectory::Make(*reader, prepared->manifest, runtime_directory_, PagesWanted::kLazy, &bytes);
+      touched = ReadTouchedFiles(store, image);
       of_directory.push_back(
           SpanSince(directory_begin, "rekindle", "prepare CRIU's images", "CRIU's images"));
     }
@@ -404,14 +411,10 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
   std::move(of_directory.begin(), of_directory.end(), std::back_inserter(*timeline));
   RK_RETURN_IF_ERROR(checked);
   RK_RETURN_IF_ERROR(directory.status());
+  // Much is read for this, so not before what all the rest waits for.
+  if (touched.ok()) prefetch->emplace(*std::move(touched));
   RK_RETURN_IF_ERROR(directory->ForgetBuildIds(prepared->programs.known()));
   prepared->directory = std::make_unique<ImageDirectory>(*std::move(directory));
-  // Much is read for this, so not before what all the rest waits for.
-  absl::StatusOr<std::string> note = store.GetNote(image, store::kTouchedFilesNote);
-  if (note.ok()) {
-    absl::StatusOr<std::vector<TouchedFile>> files = DecodeTouchedFiles(*note);
-    if (files.ok()) prefetch->emplace(*std::move(files));
-  }
   absl::MutexLock lock(&mutex_);
   if (prepared_.size() >= kMostPrepared) prepared_.erase(prepared_.begin());
   return prepared_.try_emplace(image, std::move(prepared)).first->second;

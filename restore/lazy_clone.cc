@@ -256,6 +256,18 @@ void LazyClone::AnswerLater(LazyTask& task, std::vector<uint64_t> faults) {
       });
 }
 
+bool LazyClone::PutKept(LazyTask& task, const LazyTask::Wanted& wanted, uint32_t* pages,
+                        absl::StatusOr<LazyTask::Outcome>* outcome) {
+  const std::shared_ptr<const PrefillSet> set = image_->prefill();
+  if (set == nullptr) return false;
+  const uint64_t number = task.pages().FirstNumberOf(wanted.run) + wanted.page;
+  const PrefillSet::Found found = set->Find(task.pid(), number);
+  if (found.pages == 0) return false;
+  *pages = static_cast<uint32_t>(std::min<uint64_t>(found.pages, kPagesAround));
+  *outcome = task.Put(number, *pages, found.bytes);
+  return true;
+}
+
 bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more) {
   Stopwatch watch;
   PagerRecord::Fault fault;
@@ -264,7 +276,8 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
   for (int attempt = 0; watch.seconds() < absl::ToDoubleSeconds(kLongestChange); ++attempt) {
     const LazyTask::Wanted wanted = task.WhatBelongsAt(address);
     absl::StatusOr<LazyTask::Outcome> outcome;
-    if (wanted.missing) {
+    const bool kept = wanted.missing && !recording_ && PutKept(task, wanted, &fault.pages, &outcome);
+    if (wanted.missing && !kept) {
       const store::StoredRun& run = task.pages().runs()[wanted.run];
       PagerRecord::Loaded loaded;
       auto frame = PagerRecord::GetOrLoad(pager_.cache(), image_->reader(), run.frame, &loaded);
@@ -287,7 +300,7 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
       outcome = task.Put(task.pages().FirstNumberOf(wanted.run) + first, pages,
                          frame->bytes().data() + (size_t{run.page_in_frame} + first) * kPageSize);
       fault.pages = pages;
-    } else {
+    } else if (!wanted.missing) {
       outcome = task.PutZero(address);
     }
     if (!outcome.ok()) {

@@ -87,6 +87,10 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   void AddTask(std::shared_ptr<LazyTask> task) ABSL_LOCKS_EXCLUDED(mutex_);
   // Answers one fault. False: the task has gone.
   bool Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more);
+  // Of a page that the image's set has, without its frame: CRIU touches some before the set is put in. False:
+  // it has not.
+  bool PutKept(LazyTask& task, const LazyTask::Wanted& wanted, uint32_t* pages,
+               absl::StatusOr<LazyTask::Outcome>* outcome);
   bool TakeEvents(LazyTask& task, std::vector<uint64_t>* faults);
   // On one of the pager's threads.
   void AnswerLater(LazyTask& task, std::vector<uint64_t> faults);

@@ -193,6 +193,11 @@ absl::StatusOr<bool> LazyImage::KeepPrefill(store::Store& store, const std::shar
   return true;
 }
 
+std::shared_ptr<const PrefillSet> LazyImage::prefill() const {
+  absl::MutexLock lock(&mutex_);
+  return prefill_;
+}
+
 uint64_t LazyImage::prefill_bytes() const {
   absl::MutexLock lock(&mutex_);
   return prefill_ == nullptr ? 0 : prefill_->bytes();

@@ -70,6 +70,8 @@ class LazyImage {
   absl::StatusOr<bool> KeepPrefill(store::Store& store, const std::shared_ptr<const PrefillSet>& set,
                                    const std::function<bool()>& go_on)
       ABSL_LOCKS_EXCLUDED(keep_mutex_, mutex_);
+  // The one that was made; null: none is kept in memory.
+  std::shared_ptr<const PrefillSet> prefill() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Of the one that is kept; 0: none is.
   uint64_t prefill_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
   void DropPrefill() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -122,6 +122,16 @@ absl::StatusOr<std::vector<std::string>> PrefillSet::Keep(const Sha256Digest& im
   return EncodePrefillNote(Head(image, working_set_digest), {memory_, used_}, go_on);
 }
 
+PrefillSet::Found PrefillSet::Find(pid_t pid, uint64_t number) const {
+  // Numbers ascend with addresses.
+  auto piece = std::partition_point(working_set_.begin(), working_set_.end(), [&](const Piece& p) {
+    return p.pid < pid || (p.pid == pid && p.number + p.pages <= number);
+  });
+  if (piece == working_set_.end() || piece->pid != pid || piece->number > number) return {};
+  const uint64_t before = number - piece->number;
+  return {piece->pages - before, piece->bytes + before * kPageSize};
+}
+
 PrefillSet::~PrefillSet() { ::munmap(memory_, bytes_); }
 
 }  // namespace rekindle::restore

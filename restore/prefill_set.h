@@ -63,6 +63,12 @@ class PrefillSet {
   PrefillSet& operator=(const PrefillSet&) = delete;
 
   const std::vector<Piece>& working_set() const { return working_set_; }
+  // The pages of the working set from page `number` of the task on; `pages` is 0 where it is not in it.
+  struct Found {
+    uint64_t pages = 0;
+    const std::byte* bytes = nullptr;
+  };
+  Found Find(pid_t pid, uint64_t number) const;
   const std::vector<Piece>& written() const { return written_; }
   uint64_t bytes() const { return bytes_; }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <random>
 #include <string>
 #include <utility>
@@ -76,6 +77,25 @@ TEST_F(PrefillSetTest, NeighboursAreOnePieceWhateverOrderTheyComeIn) {
     EXPECT_EQ(piece.address, kBase + expected[i].first * kPageSize);
     EXPECT_EQ(piece.pages, expected[i].second);
     EXPECT_TRUE(Has(piece)) << i;
+  }
+}
+
+TEST_F(PrefillSetTest, FindsPagesByTheirNumbers) {
+  std::vector<PrefillSource> sources;
+  for (size_t page : {4u, 5u, 6u, 130u}) sources.push_back(SourceOf(page, 7));
+  for (size_t page : {5u, 200u}) sources.push_back(SourceOf(page, 9));
+  auto set = PrefillSet::Make(*reader_, *cache_, sources, {SourceOf(150, 7)});
+  RK_ASSERT_OK(set);
+  const std::map<std::pair<pid_t, size_t>, uint64_t> pages_from = {{{7, 4}, 3},   {{7, 5}, 2}, {{7, 6}, 1},
+                                                                   {{7, 130}, 1}, {{9, 5}, 1}, {{9, 200}, 1}};
+  for (pid_t pid : {6, 7, 8, 9, 10}) {
+    for (size_t page = 0; page < kPages; ++page) {
+      const PrefillSet::Found found = (*set)->Find(pid, page);
+      auto expected = pages_from.find({pid, page});
+      ASSERT_EQ(found.pages, expected == pages_from.end() ? 0 : expected->second) << pid << " " << page;
+      if (found.pages == 0) continue;
+      EXPECT_EQ(memcmp(found.bytes, memory_.data() + page * kPageSize, found.pages * kPageSize), 0);
+    }
   }
 }
 
