@@ -140,7 +140,7 @@ void FunctionArguments::AddDeps(CLI::App& app) {
   build->add_flag("--rebuild", rebuild_, "Also where there is one: the libraries have changed");
   AddCommand(deps_, "ls", "List the images of dependencies", "  rekindle deps ls\n");
   CLI::App* rm = AddCommand(deps_, "rm", "Remove images of dependencies that no function uses",
-                            "  rekindle deps rm deps-python-numpy:1\n");
+                            "  rekindle deps rm deps/python:numpy\n");
   rm->add_option("images", names_, "The images, as 'deps ls' names them")->type_name("IMAGE")->required();
 }
 
