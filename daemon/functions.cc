@@ -116,7 +116,10 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
     old = std::exchange(scheduled_[record.name()], record.revision);
   }
   scheduler_->Put(function);
-  if (old != 0 && old != record.revision) instances_->Remove(record.name(), old);
+  if (old != 0 && old != record.revision) {
+    instances_->DropImage(record.name(), old);
+    instances_->Remove(record.name(), old);
+  }
 }
 
 absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::FunctionRecord& record) {
@@ -242,7 +245,9 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
     auto scheduled = scheduled_.find(spec.name);
     at_work = scheduled != scheduled_.end() && scheduled->second == result.record.revision;
   }
-  if (result.unchanged && at_work && !result.record.images.dependency_image.empty()) return result;
+  const bool wants_image = spec.runtime.kind != RuntimeKind::kProvided;
+  if (result.unchanged && at_work && (!wants_image || !result.record.images.dependency_image.empty()))
+    return result;
   PutToWork(
       result.record, spec.discover_dependencies, [&progress](const char* phase) { progress(phase, 0); },
       &result.warnings);

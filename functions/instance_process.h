@@ -25,9 +25,10 @@ struct InstanceEnd {
 
 struct InvocationOutcome {
   std::string request_id;
-  absl::Duration duration;  // of the handler
-  absl::Duration start;     // zero: the instance was there already
-  std::string problem;      // "Task timed out after 3.00 seconds"; empty: it answered
+  absl::Duration duration;        // of the handler
+  absl::Duration start;           // zero: the instance was there already
+  bool was_there_before = false;  // this is not its first call
+  std::string problem;            // "Task timed out after 3.00 seconds"; empty: it answered
   bool timed_out = false;
 };
 

@@ -245,7 +245,7 @@ void Core::Dispatch(const FunctionPtr& function, RequestPtr request, Later* late
   if (!function->idle.empty()) {
     InstancePtr instance = function->idle.back();
     function->idle.pop_back();
-    Assign(function, instance, std::move(request));
+    Assign(function, instance, std::move(request), later);
   } else {
     function->queue.push_back(std::move(request));
     BeginStart(function, decision.level, later);
@@ -420,7 +420,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
   if (!function->queue.empty()) {
     RequestPtr request = function->queue.front();
     function->queue.pop_front();
-    Assign(function, instance, std::move(request));
+    Assign(function, instance, std::move(request), later);
     return;
   }
   if (function->replaced) return EndInstance(instance, later);
@@ -430,7 +430,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
     ++function->counters->invocations;
     std::vector<Action> actions;
     policy_.Arrived(function->id, Now(), &actions);
-    Assign(function, instance, std::move(request));
+    Assign(function, instance, std::move(request), later);
     Apply(actions, later);
     return;
   }
@@ -439,10 +439,12 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
     return EndInstance(instance, later);
   }
   instance->state = Instance::State::kIdle;
+  if (!instance->answered) instance->was_idle = true;
   function->idle.push_back(instance);
 }
 
-void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, RequestPtr request) {
+void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, RequestPtr request,
+                  Later* later) {
   instance->state = Instance::State::kBusy;
   instance->current = request;
   request->begun = absl::Now();
@@ -460,69 +462,100 @@ void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, Requ
     auto core = weak.lock();
     if (!error && core) core->OnTimeout(instance, id);
   });
-  // In this order for whoever reads the log: its start, then what the function writes.
-  instance->process->InvocationBegins(request->call.request_id);
-  instance->api->Invoke(std::move(invocation));
+  // Without the lock, because a log may have to wait for its disk. In this order for whoever reads that.
+  later->steps.emplace_back(
+      [process = instance->process, api = instance->api, invocation = std::move(invocation)]() mutable {
+        process->InvocationBegins(invocation.request_id);
+        api->Invoke(std::move(invocation));
+      });
 }
 
 void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, Answer answer) {
-  Later later;
-  absl::MutexLock lock(&mutex_);
-  if (instance->state != Instance::State::kBusy || instance->current == nullptr ||
-      instance->current->call.request_id != request_id) {
-    return;
-  }
+  const FunctionPtr& function = instance->function;
   CallResult result;
   result.payload = std::move(answer.body);
   result.content_type = std::move(answer.content_type);
-  if (answer.failed) {
-    result.function_error = "Unhandled";
-    ++instance->function->counters->errors;
+  if (answer.failed) result.function_error = "Unhandled";
+  std::shared_ptr<InstanceProcess> process;
+  RequestPtr request;
+  InvocationOutcome outcome;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (instance->state != Instance::State::kBusy || instance->current == nullptr ||
+        instance->current->call.request_id != request_id) {
+      return;
+    }
+    if (answer.failed) ++function->counters->errors;
+    instance->state = Instance::State::kAnswering;
+    process = instance->process;
+    request = Finish(instance, &result, &outcome);
   }
-  Finish(instance, std::move(result), "", false, &later);
-  const FunctionPtr& function = instance->function;
-  if (!std::exchange(instance->answered, true)) {
-    later.steps.emplace_back([core = shared_from_this(), instance] {
-      boost::asio::post(core->makers_, [instance] { instance->process->HasAnswered(); });
+  // Before the next call can write to the same log.
+  result.log_tail = process->InvocationEnds(outcome);
+  const bool first = !outcome.was_there_before;
+  const uint64_t memory = first ? process->MemoryBytes() : 0;
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  // The caller hears of it when the instance can take his next call.
+  later.steps.emplace_back(
+      [request, result = std::move(result)]() mutable { request->done(std::move(result)); });
+  if (first) {
+    later.steps.emplace_back([core = shared_from_this(), process] {
+      boost::asio::post(core->makers_, [process] { process->HasAnswered(); });
     });
     if (!std::exchange(function->size_known, true) && !function->replaced) {
-      function->profile.instance_bytes = std::max<uint64_t>(instance->process->MemoryBytes(), 1u << 20);
+      function->profile.instance_bytes = std::max<uint64_t>(memory, 1u << 20);
       function->profile.template_bytes = function->profile.instance_bytes;
       std::vector<Action> actions;
       policy_.UpdateFunction(function->id, function->profile, Now(), &actions);
       Apply(actions, &later);
     }
   }
-  instance->state = Instance::State::kIdle;
-  if (!function->replaced) {
-    std::vector<Action> actions;
-    policy_.BecameIdle(function->id, Now(), &actions);
-    BecameFree(function, instance, &later);
-    Apply(actions, &later);
-    PlanTick();
-  } else {
-    BecameFree(function, instance, &later);
+  if (instance->state != Instance::State::kAnswering) {
+    // It has ended meanwhile.
+    if (!function->replaced) policy_.Ended(function->id);
+    return;
   }
+  instance->state = Instance::State::kIdle;
+  std::vector<Action> actions;
+  if (!function->replaced) policy_.BecameIdle(function->id, Now(), &actions);
+  BecameFree(function, instance, &later);
+  Apply(actions, &later);
+  PlanTick();
 }
 
-void Core::Finish(const InstancePtr& instance, CallResult result, std::string problem, bool timed_out,
-                  Later* later) {
+Core::RequestPtr Core::Finish(const InstancePtr& instance, CallResult* result, InvocationOutcome* outcome) {
   RequestPtr request = std::exchange(instance->current, nullptr);
   instance->timer.cancel();
-  InvocationOutcome report;
-  report.request_id = request->call.request_id;
-  report.duration = absl::Now() - request->begun;
-  if (!instance->answered) report.start = instance->start;
-  report.timed_out = timed_out;
-  report.problem = std::move(problem);
-  instance->function->counters->durations.Add(absl::ToDoubleSeconds(report.duration));
-  result.instance = instance->id;
-  result.level = instance->answered ? StartLevel::kInstance : instance->level;
-  result.duration = report.duration;
-  result.start = request->begun - request->arrived;
-  result.log_tail = instance->process->InvocationEnds(report);
-  later->steps.emplace_back(
-      [request, result = std::move(result)]() mutable { request->done(std::move(result)); });
+  const bool first = !std::exchange(instance->answered, true);
+  const bool was_there = !first || instance->was_idle;
+  outcome->request_id = request->call.request_id;
+  outcome->duration = absl::Now() - request->begun;
+  outcome->was_there_before = !first;
+  if (!was_there) outcome->start = instance->start;
+  instance->function->counters->durations.Add(absl::ToDoubleSeconds(outcome->duration));
+  result->instance = instance->id;
+  result->level = was_there ? StartLevel::kInstance : instance->level;
+  result->duration = outcome->duration;
+  result->start = request->begun - request->arrived;
+  return request;
+}
+
+void Core::FinishBadly(const InstancePtr& instance, std::string error_json, std::string problem,
+                       bool timed_out, Later* later) {
+  ++instance->function->counters->errors;
+  CallResult result;
+  result.function_error = "Unhandled";
+  result.payload = std::move(error_json);
+  InvocationOutcome outcome;
+  RequestPtr request = Finish(instance, &result, &outcome);
+  outcome.problem = std::move(problem);
+  outcome.timed_out = timed_out;
+  later->steps.emplace_back([process = instance->process, request, result = std::move(result),
+                             outcome = std::move(outcome)]() mutable {
+    result.log_tail = process->InvocationEnds(outcome);
+    request->done(std::move(result));
+  });
 }
 
 void Core::OnTimeout(const InstancePtr& instance, const std::string& request_id) {
@@ -533,12 +566,10 @@ void Core::OnTimeout(const InstancePtr& instance, const std::string& request_id)
     return;
   }
   const FunctionPtr& function = instance->function;
-  ++function->counters->errors;
   ++function->counters->timeouts;
-  CallResult result;
-  result.function_error = "Unhandled";
-  result.payload = TimedOutError(request_id, function->spec.timeout);
-  Finish(instance, std::move(result), TimedOutText(function->spec.timeout), true, &later);
+  FinishBadly(instance, TimedOutError(request_id, function->spec.timeout),
+              TimedOutText(function->spec.timeout),
+              /*timed_out=*/true, &later);
   if (!function->replaced) policy_.Ended(function->id);
   EndInstance(instance, &later);
   ServeWaiting(function, &later);
@@ -596,12 +627,9 @@ void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
       if (!function->replaced) policy_.Ended(function->id);
       break;
     case Instance::State::kBusy: {
-      ++function->counters->errors;
-      CallResult result;
-      result.function_error = "Unhandled";
       const std::string id = instance->current->call.request_id;
-      result.payload = ExitError(id, end, function->spec.memory_bytes);
-      Finish(instance, std::move(result), ExitText(end), false, &later);
+      FinishBadly(instance, ExitError(id, end, function->spec.memory_bytes), ExitText(end),
+                  /*timed_out=*/false, &later);
       if (!function->replaced) policy_.Ended(function->id);
       break;
     }
@@ -609,6 +637,7 @@ void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
       std::erase(function->idle, instance);
       if (!function->replaced) policy_.Lost({ThingKind::kInstance, function->id});
       break;
+    case Instance::State::kAnswering:
     case Instance::State::kEnding:
       break;
   }
@@ -752,10 +781,39 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
     return;
   }
   if (function) function->counters->problem = std::string(status.message());
+  if (absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status)) CanNotBeMade(thing, &later);
   Log(LogLevel::kWarning,
       absl::StrCat(thing.kind == ThingKind::kDiskImage ? "the image of function '" : "a template of '",
                    function ? function->spec.name : dependency, "' could not be made: ", status.message()));
   policy_.Lost(thing);
+}
+
+// The policy must not want again and again what never will be there: it is of no use any more.
+void Core::CanNotBeMade(const Thing& thing, Later* later) {
+  for (auto& [name, function] : functions_) {
+    FunctionProfile& profile = function->profile;
+    switch (thing.kind) {
+      case ThingKind::kDiskImage:
+        if (function->id != thing.owner) continue;
+        function->spec.may_have_image = false;
+        profile.image_ms = profile.template_ms = profile.dependency_image_ms;
+        profile.image_read_ms = 0;
+        break;
+      case ThingKind::kTemplate:
+        if (function->id != thing.owner) continue;
+        profile.template_ms = profile.image_ms;
+        break;
+      case ThingKind::kDependencyTemplate:
+        if (profile.dependency != thing.owner) continue;
+        profile.dependency_template_ms = profile.dependency_image_ms;
+        break;
+      default:
+        continue;
+    }
+    std::vector<Action> actions;
+    policy_.UpdateFunction(function->id, profile, Now(), &actions);
+    Apply(actions, later);
+  }
 }
 
 void Core::PlanTick() {

@@ -103,13 +103,17 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartFailed(const FunctionPtr& function, const InstancePtr& instance, const absl::Status& why,
                    Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Assign(const FunctionPtr& function, const InstancePtr& instance, RequestPtr request)
+  void Assign(const FunctionPtr& function, const InstancePtr& instance, RequestPtr request, Later* later)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It can take the next call.
   void BecameFree(const FunctionPtr& function, const InstancePtr& instance, Later* later)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Finish(const InstancePtr& instance, CallResult result, std::string problem, bool timed_out,
-              Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the call off the instance, and says of both what there is to say.
+  RequestPtr Finish(const InstancePtr& instance, CallResult* result, InvocationOutcome* outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FinishBadly(const InstancePtr& instance, std::string error_json, std::string problem, bool timed_out,
+                   Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CanNotBeMade(const Thing& thing, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Its end is no surprise from here on.
   void EndInstance(const InstancePtr& instance, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -33,16 +33,18 @@ class Scheduler::Core::Instance : public RuntimeApi::Observer, public std::enabl
   const FunctionPtr function;
   const std::string id;
 
-  enum class State { kStarting, kIdle, kBusy, kEnding };
+  // kAnswering: it has answered, and what belongs to that is being done.
+  enum class State { kStarting, kIdle, kBusy, kAnswering, kEnding };
   State state = State::kStarting;
   StartLevel level = StartLevel::kCold;
   absl::Time ordered;        // when its start was decided
   absl::Duration start;      // until it asked for its first invocation
+  bool was_idle = false;     // before its first call
   bool answered = false;     // at least once
   bool init_failed = false;  // and whom it was for was told
   RequestPtr current;
-  std::unique_ptr<InstanceProcess> process;  // null: not started yet
-  std::unique_ptr<RuntimeApi> api;
+  std::shared_ptr<InstanceProcess> process;  // null: not started yet, or gone
+  std::shared_ptr<RuntimeApi> api;
   std::optional<InstanceEnd> end;   // it ended before its start was through
   boost::asio::steady_timer timer;  // of its start, then of each invocation
 
