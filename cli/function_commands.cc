@@ -247,9 +247,9 @@ int BuildDependencies(Client& client, const Output& output, Interrupts& interrup
   output.Json(*built);
   const v1::DependencyImage& image = built->result();
   output.Text(absl::StrCat(
-      image.reference(), built->unchanged() ? " is there already: " : " is built: ", image.modules_loaded(),
-      " modules, ", FormatBytes(image.resident_bytes()), " of memory, ", FormatBytes(image.unique_bytes()),
-      " of its own on disk",
+      image.reference(),
+      built->unchanged() ? " is there already: " : " is built: ", FormatBytes(image.resident_bytes()),
+      " of memory, ", FormatBytes(image.unique_bytes()), " of its own on disk",
       built->unchanged() ? "" : absl::StrCat(", in ", FormatSeconds(image.build_seconds())), "\n"));
   return kDone;
 }
@@ -261,7 +261,6 @@ int ListDependencies(Client& client, const Output& output, const v1::ListDepende
   Table table({{"IMAGE"},
                {"RUNTIME"},
                {"BUILT"},
-               {"LOADED", Align::kRight},
                {"MEMORY", Align::kRight},
                {"STORED", Align::kRight},
                {"OWN", Align::kRight},
@@ -270,8 +269,8 @@ int ListDependencies(Client& client, const Output& output, const v1::ListDepende
   const int64_t now = UnixNanos();
   for (const v1::DependencyImage& image : response->images()) {
     table.AddRow({image.reference(), image.runtime(), Age(image.built_unix_ns(), now),
-                  absl::StrCat(image.modules_loaded()), FormatBytes(image.resident_bytes()),
-                  FormatBytes(image.stored_bytes()), FormatBytes(image.unique_bytes()),
+                  FormatBytes(image.resident_bytes()), FormatBytes(image.stored_bytes()),
+                  FormatBytes(image.unique_bytes()),
                   absl::StrCat(static_cast<uint32_t>(image.used_by_size()) + image.used_by_others()),
                   Shown(absl::StrJoin(image.modules(), ","), kLongestModules)});
   }

@@ -20,7 +20,6 @@ struct DependencyImage {
   store::ImageInfo info;
   functions::Runtime runtime;
   std::vector<std::string> modules;  // that were asked for, sorted
-  uint32_t modules_loaded = 0;
   uint64_t resident_bytes = 0;  // of the process that it was taken of
   double build_seconds = 0;     // until everything was loaded
 };

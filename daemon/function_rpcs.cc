@@ -206,7 +206,6 @@ void Describe(Functions& functions, const Caller& caller, const DependencyImage&
   out->set_reference(image.info.reference);
   out->set_runtime(image.runtime.Name());
   for (const std::string& module : image.modules) out->add_modules(module);
-  out->set_modules_loaded(image.modules_loaded);
   out->set_resident_bytes(image.resident_bytes);
   out->set_stored_bytes(image.info.stats.logical_bytes);
   out->set_unique_bytes(store::QuotaBytes(image.info.stats));
@@ -239,7 +238,7 @@ absl::Status BuildDependencies(Node& node, const Call& call, const v1::BuildDepe
     *event.mutable_progress() = progress;
     return send(event);
   });
-  auto built = functions->dependencies().Build(runtime, modules, request.rebuild(), [&](const char* phase) {
+  auto built = functions->BuildDependencies(runtime, modules, request.rebuild(), [&](const char* phase) {
     monitor.Report(phase, 0, 0, watch.seconds());
   });
   monitor.Stop();

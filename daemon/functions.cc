@@ -28,6 +28,7 @@ using functions::RuntimeKind;
 // Of what is free when the daemon starts: for instances, templates and what else is kept of functions.
 constexpr double kShareOfMemory = 0.6;
 constexpr absl::Duration kLongestDiscovery = absl::Minutes(2);
+constexpr absl::Duration kTrimEvery = absl::Seconds(1);
 constexpr int kAttempts = 3;
 // Between attempts at what is called asynchronously; Lambda waits one and two minutes.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
@@ -71,14 +72,45 @@ absl::Status Functions::Begin() {
     options.keep_alive.memory_bytes = static_cast<uint64_t>(static_cast<double>(available) * kShareOfMemory);
   }
   scheduler_ = std::make_unique<functions::Scheduler>(options, *instances_, *threads_);
+  trim_ = std::make_unique<boost::asio::steady_timer>(*threads_->context());
+  PlanTrim();
   for (const functions::FunctionRecord& record : catalog_->List()) {
     if (record.damage.empty()) Schedule(record);
   }
   return absl::OkStatus();
 }
 
+absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
+    const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild,
+    const std::function<void(const char* phase)>& progress) {
+  RK_ASSIGN_OR_RETURN(DependencyImages::Found found,
+                      dependencies_.Build(runtime, modules, rebuild, progress));
+  if (found.unchanged) return found;
+  const std::string& reference = found.image.info.reference;
+  instances_->DropTemplate("", 0, reference);
+  for (const functions::FunctionRecord& record : catalog_->List()) {
+    if (!record.damage.empty() || record.images.dependency_image != reference) continue;
+    // Its own image is one of the old libraries.
+    instances_->DropImage(record.name(), record.revision);
+    if (auto now = catalog_->Find(record.name()); now.ok()) Schedule(*now);
+  }
+  return found;
+}
+
+// An invocation that goes on for long writes without asking.
+void Functions::PlanTrim() {
+  trim_->expires_after(absl::ToChronoNanoseconds(kTrimEvery));
+  trim_->async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
+    auto self = weak.lock();
+    if (error || self == nullptr) return;
+    self->logs_->TrimAll();
+    self->PlanTrim();
+  });
+}
+
 Functions::~Functions() {
   if (front_) front_->Close();
+  if (trim_) trim_->cancel();
   scheduler_.reset();
   front_.reset();
 }

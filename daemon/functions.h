@@ -1,6 +1,7 @@
 // The functions of this node: deployed, invoked, kept. What the remote procedures and the HTTP front share.
 #pragma once
 
+#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <map>
 #include <memory>
@@ -50,6 +51,10 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
     return scheduler_->Numbers(name);
   }
   DependencyImages& dependencies() { return dependencies_; }
+  // As DependencyImages::Build; functions that use an image which was made anew start from the new one.
+  absl::StatusOr<DependencyImages::Found> BuildDependencies(
+      const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild,
+      const std::function<void(const char* phase)>& progress);
   functions::FunctionLogs& logs() { return *logs_; }
 
   // The HTTP front. `listener`: a listening socket, Unix or TCP of the loopback interface.
@@ -70,6 +75,7 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   absl::StatusOr<std::vector<std::string>> Discover(const functions::FunctionRecord& record);
   void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
   void TryAgain(std::shared_ptr<functions::Call> call, int attempt);
+  void PlanTrim();
 
   Node& node_;
   DependencyImages dependencies_;
@@ -79,6 +85,7 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   std::unique_ptr<FunctionInstances> instances_;
   std::unique_ptr<functions::Scheduler> scheduler_;
   std::unique_ptr<functions::InvokeApi> front_;
+  std::unique_ptr<boost::asio::steady_timer> trim_;
 
   absl::Mutex mutex_;
   std::map<std::string, uint64_t> scheduled_ ABSL_GUARDED_BY(mutex_);  // revisions, by name
