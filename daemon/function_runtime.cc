@@ -8,7 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "base/file.h"
+#include "base/status.h"
+#include "base/subprocess.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -30,6 +35,21 @@ std::string FindInterpreter(const std::string& name) {
     if (::access(path.c_str(), X_OK) == 0) return path;
   }
   return "";
+}
+
+// "20". Asked once.
+absl::StatusOr<std::string> NodeVersion(const std::string& interpreter) {
+  static absl::Mutex mutex(absl::kConstInit);
+  static std::string known;
+  absl::MutexLock lock(&mutex);
+  if (!known.empty()) return known;
+  RK_ASSIGN_OR_RETURN(CommandResult asked, RunCommand({interpreter, "--version"}, absl::Seconds(10)));
+  absl::string_view text = asked.output;
+  if (!asked.exit.ok() || !absl::ConsumePrefix(&text, "v")) {
+    return absl::InternalError(absl::StrCat("asking ", interpreter, " for its version: ", asked.output));
+  }
+  known = std::string(text.substr(0, text.find('.')));
+  return known;
 }
 
 }  // namespace
@@ -62,6 +82,14 @@ absl::StatusOr<std::vector<std::string>> RuntimeCommand(const functions::Runtime
     return absl::UnimplementedError(absl::StrCat(
         "runtime ", runtime.Name(), " needs ", name, ", which this node does not have in /usr/bin: ",
         python ? "install it, or name another version (python means python3)" : "apt-get install nodejs"));
+  }
+  if (!python && !runtime.version.empty()) {
+    RK_ASSIGN_OR_RETURN(const std::string version, NodeVersion(interpreter));
+    if (version != runtime.version) {
+      return absl::UnimplementedError(absl::StrCat("runtime ", runtime.Name(), ": this node has Node.js ",
+                                                   version, ": deploy it as nodejs", version,
+                                                   ".x, or as nodejs for whichever there is"));
+    }
   }
   auto program = FindRuntimeFile(python ? "python/bootstrap.py" : "node/bootstrap.js");
   if (!program.ok()) return program.status();
