@@ -64,7 +64,8 @@ absl::StatusOr<bool> Listens(const store::ImageReader& image) {
   return criu::HasListeningSocket(files);
 }
 
-absl::StatusOr<FileIdentities> CheckPrograms(const store::ImageReader& image) {
+absl::StatusOr<FileIdentities> CheckPrograms(const store::ImageReader& image,
+                                             const FileIdentities::Checked& checked) {
   auto read = [&image](absl::string_view name) {
     return image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, name));
   };
@@ -73,7 +74,7 @@ absl::StatusOr<FileIdentities> CheckPrograms(const store::ImageReader& image) {
   if (!remaps.ok() && !absl::IsNotFound(remaps.status())) return remaps.status();
   RK_ASSIGN_OR_RETURN(std::vector<criu::RegularFile> parsed,
                       criu::ParseRegularFiles(files, remaps.ok() ? *remaps : ""));
-  return FileIdentities::Check(parsed);
+  return FileIdentities::Check(parsed, checked);
 }
 
 absl::StatusOr<std::vector<TouchedFile>> ReadTouchedFiles(store::Store& store, const std::string& image) {
@@ -81,8 +82,9 @@ absl::StatusOr<std::vector<TouchedFile>> ReadTouchedFiles(store::Store& store, c
   return DecodeTouchedFiles(note);
 }
 
-absl::Status CheckFilesOf(const store::ImageReader& image, PreparedImage& prepared) {
-  RK_ASSIGN_OR_RETURN(prepared.programs, CheckPrograms(image));
+absl::Status CheckFilesOf(const store::ImageReader& image, const FileIdentities::Checked& checked,
+                          PreparedImage& prepared) {
+  RK_ASSIGN_OR_RETURN(prepared.programs, CheckPrograms(image, checked));
   std::vector<std::string> warnings;
   return CheckFiles(prepared.manifest, &warnings);
 }
@@ -293,9 +295,21 @@ void CloneStarter::RecordTouchedFiles(store::Store& store, const store::ImageInf
     absl::MutexLock lock(&mutex_);
     if (!files_recorded_.insert(image.digest).second) return;
   }
-  if (!absl::IsNotFound(store.GetNote(image.digest, store::kTouchedFilesNote).status())) return;
-  const std::vector<TouchedFile> files = FindTouchedFiles(ProcessTree(root));
-  if (files.empty()) return;
+  FileIdentities::Checked checked;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto prepared = prepared_.find(image.digest);
+    if (prepared != prepared_.end()) checked = prepared->second->programs.Lasting();
+  }
+  absl::StatusOr<std::vector<TouchedFile>> known = ReadTouchedFiles(store, image.digest);
+  if (!known.ok() && !absl::IsNotFound(known.status())) return;
+  const std::vector<TouchedFile> before = known.value_or(std::vector<TouchedFile>());
+  std::vector<TouchedFile> files = known.ok() ? before : FindTouchedFiles(ProcessTree(root));
+  for (TouchedFile& file : files) {
+    auto was = checked.find(file.path);
+    if (was != checked.end()) file.checked = was->second;
+  }
+  if (files == before) return;
   absl::Status kept = store.PutNote(image, store::kTouchedFilesNote, EncodeTouchedFiles(files));
   if (kept.ok() || absl::IsNotFound(kept)) return;  // it was removed meanwhile
   Log(LogLevel::kWarning,
@@ -362,8 +376,8 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
     store::Store& store, const criu::Installation& criu, const std::string& image,
     std::optional<FilePrefetch>* prefetch, Timeline* timeline) {
   int64_t begin = MonotonicNanos();
-  auto step = [&](const char* name) {
-    timeline->push_back(SpanSince(begin, "rekindle", "prepare", name));
+  auto step = [&](const char* name, std::map<std::string, int64_t> numbers = {}) {
+    timeline->push_back(SpanSince(begin, "rekindle", "prepare", name, std::move(numbers)));
     begin = MonotonicNanos();
   };
   auto prepared = std::make_shared<PreparedImage>();
@@ -396,14 +410,15 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
   Timeline of_directory;
   InParallel(2, [&](size_t part) {
     if (part == 0) {
-      checked = CheckFilesOf(*reader, *prepared);
-      step("programs and files");
+      touched = ReadTouchedFiles(store, image);
+      checked =
+          CheckFilesOf(*reader, touched.ok() ? CheckedOf(*touched) : FileIdentities::Checked(), *prepared);
+      step("programs and files", {{"opened", static_cast<int64_t>(prepared->programs.opened())}});
     } else {
       const int64_t directory_begin = MonotonicNanos();
       std::atomic<uint64_t> bytes{0};
       directory =
           ImageDirectory::Make(*reader, prepared->manifest, runtime_directory_, PagesWanted::kLazy, &bytes);
-      touched = ReadTouchedFiles(store, image);
       of_directory.push_back(
           SpanSince(directory_begin, "rekindle", "prepare CRIU's images", "CRIU's images"));
     }

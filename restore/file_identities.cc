@@ -3,11 +3,11 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <map>
-#include <tuple>
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/parallel.h"
 #include "criu/build_id.h"
@@ -19,22 +19,23 @@ constexpr size_t kThreads = 16;  // they wait for the disk, if for anything
 
 enum class Verdict { kKnown, kLeftToCriu, kAnother };
 
-bool Same(const struct stat& a, const struct stat& b) {
-  auto of = [](const struct stat& s) {
-    return std::tuple(s.st_dev, s.st_ino, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec, s.st_ctim.tv_sec,
-                      s.st_ctim.tv_nsec);
-  };
-  return of(a) == of(b);
-}
+// Of clocks that file systems stamp with, and more.
+constexpr int64_t kJustChangedNs = int64_t{2} * 1000 * 1000 * 1000;
+
+int64_t Nanos(const timespec& time) { return int64_t{time.tv_sec} * 1000 * 1000 * 1000 + time.tv_nsec; }
 
 // CRIU keeps it in whole words.
 bool IsRecorded(const std::string& id, const std::string& recorded) {
   return recorded.size() == (id.size() + 3) / 4 * 4 && recorded.compare(0, id.size(), id) == 0;
 }
 
-Verdict Look(const std::string& path, const std::string& recorded, struct stat* info) {
+// `checked`: null where nothing is known of the path.
+Verdict Look(const std::string& path, const std::string& recorded, const FileIdentity* checked,
+             struct stat* info, bool* opened) {
   // Nothing but regular files is opened: CRIU says what is wrong with others.
   if (::stat(path.c_str(), info) != 0 || !S_ISREG(info->st_mode)) return Verdict::kLeftToCriu;
+  if (checked != nullptr && FileIdentity::Of(*info) == *checked) return Verdict::kKnown;
+  *opened = true;
   absl::StatusOr<UniqueFd> file = OpenFile(path, O_RDONLY);
   if (!file.ok() || ::fstat(file->get(), info) != 0) return Verdict::kLeftToCriu;
   // A few pages are wanted, and not what lies behind them.
@@ -46,7 +47,13 @@ Verdict Look(const std::string& path, const std::string& recorded, struct stat* 
 
 }  // namespace
 
-absl::StatusOr<FileIdentities> FileIdentities::Check(const std::vector<criu::RegularFile>& files) {
+FileIdentity FileIdentity::Of(const struct stat& info) {
+  return {info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size), Nanos(info.st_mtim),
+          Nanos(info.st_ctim)};
+}
+
+absl::StatusOr<FileIdentities> FileIdentities::Check(const std::vector<criu::RegularFile>& files,
+                                                     const Checked& checked) {
   std::map<std::string, std::string> recorded;
   for (const criu::RegularFile& file : files) {
     if (!file.build_id.empty() && !file.ghost) recorded.emplace(file.path, file.build_id);
@@ -55,10 +62,21 @@ absl::StatusOr<FileIdentities> FileIdentities::Check(const std::vector<criu::Reg
   std::vector<Verdict> verdicts(paths.size());
   FileIdentities made;
   made.seen_.resize(paths.size());
+  const int64_t long_ago = UnixNanos() - kJustChangedNs;
+  std::atomic<size_t> files_opened{0};
   ForEachInParallel(paths.size(), kThreads, [&](size_t i) {
-    made.seen_[i].path = paths[i].first;
-    verdicts[i] = Look(paths[i].first, paths[i].second, &made.seen_[i].info);
+    Seen& seen = made.seen_[i];
+    seen.path = paths[i].first;
+    auto known = checked.find(seen.path);
+    struct stat info {};
+    bool opened = false;
+    verdicts[i] =
+        Look(seen.path, paths[i].second, known == checked.end() ? nullptr : &known->second, &info, &opened);
+    seen.identity = FileIdentity::Of(info);
+    seen.lasting = std::max(seen.identity.modified_ns, seen.identity.changed_ns) < long_ago;
+    if (opened) ++files_opened;
   });
+  made.opened_ = files_opened;
   std::vector<Seen> known;
   for (size_t i = 0; i < paths.size(); ++i) {
     if (verdicts[i] == Verdict::kAnother) {
@@ -79,8 +97,16 @@ absl::StatusOr<FileIdentities> FileIdentities::Check(const std::vector<criu::Reg
 bool FileIdentities::Unchanged() const {
   return std::all_of(seen_.begin(), seen_.end(), [](const Seen& seen) {
     struct stat now;
-    return ::stat(seen.path.c_str(), &now) == 0 && Same(now, seen.info);
+    return ::stat(seen.path.c_str(), &now) == 0 && FileIdentity::Of(now) == seen.identity;
   });
+}
+
+FileIdentities::Checked FileIdentities::Lasting() const {
+  Checked lasting;
+  for (const Seen& seen : seen_) {
+    if (seen.lasting) lasting.emplace(seen.path, seen.identity);
+  }
+  return lasting;
 }
 
 }  // namespace rekindle::restore

@@ -90,6 +90,39 @@ TEST_F(FileIdentitiesTest, LeavesTheRestToCriu) {
   EXPECT_THAT(checked->known(), IsEmpty());
 }
 
+TEST_F(FileIdentitiesTest, WhatWasCheckedBeforeIsNotOpenedAgain) {
+  criu::RegularFile library = file_;
+  library.path = kLibrary;  // whose last change is long ago
+  const FileIdentities first = *FileIdentities::Check({library, file_});
+  EXPECT_EQ(first.opened(), 2u);
+  // This test's own copy may change again at the same moment.
+  const FileIdentities::Checked lasting = first.Lasting();
+  ASSERT_EQ(lasting.size(), 1u);
+  ASSERT_EQ(lasting.count(kLibrary), 1u);
+  const FileIdentities second = *FileIdentities::Check({library, file_}, lasting);
+  EXPECT_EQ(second.opened(), 1u);
+  EXPECT_THAT(second.known(), ElementsAre(kLibrary, path()));
+  EXPECT_EQ(second.Lasting(), lasting);
+  // Anything else about it, and it is looked at.
+  for (int what = 0; what < 5; ++what) {
+    FileIdentities::Checked other = lasting;
+    FileIdentity& identity = other.begin()->second;
+    (what == 0 ? identity.device : what == 1 ? identity.inode : identity.size) += what < 3 ? 1 : 0;
+    (what == 3 ? identity.modified_ns : identity.changed_ns) += what < 3 ? 0 : 1;
+    const FileIdentities third = *FileIdentities::Check({library}, other);
+    EXPECT_EQ(third.opened(), 1u) << what;
+    EXPECT_THAT(third.known(), ElementsAre(kLibrary));
+  }
+  // What a file was known as does not count for one that has another build by now.
+  Copy(kOther);
+  struct stat before;
+  ASSERT_EQ(::stat(path().c_str(), &before), 0);
+  FileIdentity stale = FileIdentity::Of(before);
+  --stale.changed_ns;
+  EXPECT_EQ(FileIdentities::Check({file_}, {{path(), stale}}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_F(FileIdentitiesTest, ManyFiles) {
   std::vector<criu::RegularFile> files(200, file_);
   for (size_t i = 0; i < files.size(); ++i) {

@@ -74,12 +74,24 @@ std::vector<TouchedFile> FindTouchedFiles(const std::vector<pid_t>& pids) {
   return files;
 }
 
+FileIdentities::Checked CheckedOf(const std::vector<TouchedFile>& files) {
+  FileIdentities::Checked checked;
+  for (const TouchedFile& file : files) {
+    if (file.checked) checked.emplace(file.path, *file.checked);
+  }
+  return checked;
+}
+
 std::string EncodeTouchedFiles(const std::vector<TouchedFile>& files) {
   Json list = Json::array();
   for (const TouchedFile& file : files) {
     Json ranges = Json::array();
     for (const TouchedFile::Range& range : file.ranges) ranges.push_back({range.offset, range.length});
-    list.push_back({{"path", file.path}, {"ranges", std::move(ranges)}});
+    Json& entry = list.emplace_back(Json{{"path", file.path}, {"ranges", std::move(ranges)}});
+    if (file.checked) {
+      const FileIdentity& was = *file.checked;
+      entry["checked"] = {was.device, was.inode, was.size, was.modified_ns, was.changed_ns};
+    }
   }
   return Json{{"files", std::move(list)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -94,6 +106,10 @@ absl::StatusOr<std::vector<TouchedFile>> DecodeTouchedFiles(absl::string_view by
       for (const Json& range : entry.at("ranges")) {
         file.ranges.push_back({range.at(0).get<uint64_t>(), range.at(1).get<uint64_t>()});
       }
+      auto was = entry.find("checked");
+      if (was == entry.end()) continue;
+      file.checked = {was->at(0).get<uint64_t>(), was->at(1).get<uint64_t>(), was->at(2).get<uint64_t>(),
+                      was->at(3).get<int64_t>(), was->at(4).get<int64_t>()};
     }
   } catch (const Json::exception& e) {
     return absl::DataLossError(absl::StrCat("the list of an image's touched files is damaged: ", e.what()));

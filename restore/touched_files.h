@@ -8,12 +8,14 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "restore/file_identities.h"
 
 namespace rekindle::restore {
 
@@ -24,11 +26,15 @@ struct TouchedFile {
   };
   std::string path;           // absolute
   std::vector<Range> ranges;  // ascending, disjoint; empty: it is mapped, and nothing of it was touched
+  std::optional<FileIdentity> checked = {};  // when its build ID was found to be that of the image
   friend bool operator==(const TouchedFile& a, const TouchedFile& b) = default;
 };
 
 // Of these processes as they are now; one that has ended is left out.
 std::vector<TouchedFile> FindTouchedFiles(const std::vector<pid_t>& pids);
+
+// Of those that were: see FileIdentities::Check.
+FileIdentities::Checked CheckedOf(const std::vector<TouchedFile>& files);
 
 std::string EncodeTouchedFiles(const std::vector<TouchedFile>& files);
 // DataLoss: the bytes are no such list.

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 
 namespace rekindle::restore {
@@ -22,15 +24,18 @@ constexpr uint64_t kPage = 4096;
 
 TEST(TouchedFilesTest, ReadsWhatItHasWritten) {
   const std::vector<TouchedFile> files = {{"/lib/a", {{0, kPage}, {3 * kPage, 2 * kPage}}},
-                                          {"/lib/\"b\n", {}}};
+                                          {"/lib/\"b\n", {}},
+                                          {"/lib/c", {}, FileIdentity{1, 2, 3, -4, ~uint64_t{0} / 2}}};
   EXPECT_EQ(DecodeTouchedFiles(EncodeTouchedFiles(files)).value(), files);
   EXPECT_EQ(DecodeTouchedFiles(EncodeTouchedFiles({})).value(), std::vector<TouchedFile>());
   const std::string good = EncodeTouchedFiles(files);
   for (size_t size = 0; size < good.size(); ++size) {
     EXPECT_TRUE(absl::IsDataLoss(DecodeTouchedFiles(good.substr(0, size)).status())) << size;
   }
-  for (const char* bad : {"[]", "{\"files\":[{}]}", "{\"files\":[{\"path\":1,\"ranges\":[]}]}",
-                          "{\"files\":[{\"path\":\"/a\",\"ranges\":[[1]]}]}"}) {
+  EXPECT_EQ(CheckedOf(files), (FileIdentities::Checked{{"/lib/c", *files[2].checked}}));
+  for (const char* bad :
+       {"{\"files\":[{\"path\":\"/a\",\"ranges\":[],\"checked\":[1,2,3,4]}]}", "[]", "{\"files\":[{}]}",
+        "{\"files\":[{\"path\":1,\"ranges\":[]}]}", "{\"files\":[{\"path\":\"/a\",\"ranges\":[[1]]}]}"}) {
     EXPECT_TRUE(absl::IsDataLoss(DecodeTouchedFiles(bad).status())) << bad;
   }
 }
@@ -92,6 +97,9 @@ TEST_F(MappedFileTest, BringsThemIntoMemory) {
   }
   std::vector<bool> expected(kPages, false);
   std::fill_n(expected.begin() + 8, 4, true);
+  // They are asked for; the disk brings them.
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (InMemory() != expected && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(InMemory(), expected);
 }
 
