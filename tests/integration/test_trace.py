@@ -139,6 +139,20 @@ class CloneTraceTest(TraceTest):
         self.assertLess(again["faults"], serving["args"]["faults"], "what is there is not asked for")
         self.wait_for_no_sandbox()
 
+    def test_a_daemon_opens_no_program_that_another_has_checked(self):
+        image = self.prepare()
+        checked = "programs and files"
+        _, trace = self.traced_clone(image, "first")
+        self.assertGreater(trace.one("rekindle", checked)["args"]["opened"], 5)
+        _, trace = self.traced_clone(image, "second")
+        self.assertNotIn(checked, trace.names("rekindle"))
+        self.daemon.stop()
+        self.restart_daemon()
+        _, trace = self.traced_clone(image, "third")
+        self.assertEqual(trace.one("rekindle", checked)["args"]["opened"], 0)
+        for part in ("pager up", "sandbox pool up", "CRIU's images", "image's records"):
+            self.check_within(trace, trace.one("rekindle", part), trace.one("rekindle", "prepare"))
+
     def test_with_all_of_its_memory(self):
         # The pager lets go of it as soon as it runs, and tells all the same.
         image = self.prepare()
