@@ -780,7 +780,8 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
     }
     return;
   }
-  if (function) function->counters->problem = std::string(status.message());
+  if (function && thing.kind == ThingKind::kDiskImage)
+    function->counters->problem = std::string(status.message());
   if (absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status)) CanNotBeMade(thing, &later);
   Log(LogLevel::kWarning,
       absl::StrCat(thing.kind == ThingKind::kDiskImage ? "the image of function '" : "a template of '",

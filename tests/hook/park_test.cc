@@ -10,6 +10,8 @@
 #include <optional>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "criu/command_line.h"
 #include "criu/installation.h"
 #include "criu/restore_session.h"
@@ -167,6 +169,45 @@ TEST_P(ParkTest, WakesAsACopyAndParksAgain) {
   EXPECT_EQ(report["order"], "BACDBACD");
   channel->Send({{"type", "exit"}});
   EXPECT_EQ(program.End(), "exit status 7: ");
+}
+
+// What is meant for the hook alone: where output goes, and whose the copy is.
+TEST_P(ParkTest, WakesWithItsOutputAndItsUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give up its rights";
+  const std::string output = absl::StrCat(folder_.path(), "/output");
+  ASSERT_TRUE(WriteFileAtomically(output, "before\n").ok());
+  RunningProgram program(Command(), Held({"TAG=old"}));
+  std::optional<Channel> channel = TakePeer(program.pid());
+  ASSERT_TRUE(channel.has_value());
+  Json restored = Restored("one", "new");
+  restored["environment"]["REKINDLE_OUTPUT"] = output;
+  restored["environment"]["REKINDLE_RUN_AS"] = "65534:65533:65532,65531";
+  EXPECT_EQ(channel->Ask(restored)["type"], "up");
+  // The file is root's alone: it was opened before.
+  EXPECT_EQ(channel->Ask({{"type", "print"}}), Json::object());
+  EXPECT_EQ(ReadFile(output).value_or("none"), "before\none\n");
+  const std::string status = ReadFile(absl::StrCat("/proc/", program.pid(), "/status")).value_or("");
+  EXPECT_THAT(status, HasSubstr("Uid:\t65534\t65534\t65534\t65534\n"));
+  EXPECT_THAT(status, HasSubstr("Gid:\t65533\t65533\t65533\t65533\n"));
+  EXPECT_THAT(status, HasSubstr("Groups:\t65531 65532 \n"));
+  EXPECT_THAT(status, HasSubstr("CapEff:\t0000000000000000\n"));
+  channel->Send({{"type", "exit"}});
+  EXPECT_EQ(program.End(), "exit status 7: ");
+}
+
+TEST_P(ParkTest, DoesNotWakeAsNobodyKnowsWhom) {
+  for (const auto& [name, value] :
+       std::vector<std::pair<std::string, std::string>>{{"REKINDLE_RUN_AS", "root"},
+                                                        {"REKINDLE_RUN_AS", "65534"},
+                                                        {"REKINDLE_OUTPUT", "/nowhere/output"}}) {
+    RunningProgram program(Command(), Held());
+    std::optional<Channel> channel = TakePeer(program.pid());
+    ASSERT_TRUE(channel.has_value());
+    Json restored = Restored("one", "new");
+    restored["environment"][name] = value;
+    EXPECT_EQ(channel->Ask(restored)["type"], "(end)") << name << "=" << value;
+    EXPECT_THAT(program.End(), HasSubstr(value));
+  }
 }
 
 // One image, two copies: each gets its own channel at both descriptors, and the read that was under way when
