@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <thread>
@@ -25,6 +26,7 @@
 #include "ckpt/capture.h"
 #include "ckpt/held_job.h"
 #include "daemon/function_runtime.h"
+#include "daemon/held_copy.h"
 #include "daemon/process_info.h"
 
 namespace rekindle::daemon {
@@ -77,6 +79,19 @@ std::optional<DependencyImage> FromInfo(const store::ImageInfo& info) {
   (void)absl::SimpleAtoi(label(kResidentLabel), &image.resident_bytes);
   (void)absl::SimpleAtod(label(kSecondsLabel), &image.build_seconds);
   return image;
+}
+
+std::map<std::string, std::string> LabelsOf(const DependencyImage& image) {
+  return {{kRuntimeLabel, image.runtime.Name()},
+          {kModulesLabel, absl::StrJoin(image.modules, ",")},
+          {kResidentLabel, absl::StrCat(image.resident_bytes)},
+          {kSecondsLabel, absl::StrCat(image.build_seconds)}};
+}
+
+// For errors.
+std::string What(const functions::Runtime& runtime, const std::vector<std::string>& modules) {
+  return absl::StrCat("building a dependency image of ", runtime.Name(), modules.empty() ? "" : " with ",
+                      absl::StrJoin(modules, ", "));
 }
 
 // What a process writes, as long as it is read.
@@ -183,11 +198,64 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
     if (auto there = Find(reference); there.ok()) return Found{*std::move(there), true};
   }
   progress("load");
+  Stopwatch watch;
   RK_RETURN_IF_ERROR(node_.MakeRuntimeDirectory());
-  RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.Criu());
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kCreate));
-  const std::string what = absl::StrCat("building a dependency image of ", runtime.Name(),
-                                        modules.empty() ? "" : " with ", absl::StrJoin(modules, ", "));
+  absl::StatusOr<DependencyImage> built = absl::NotFoundError("nothing to build on");
+  // Anew means with the libraries of now.
+  if (!modules.empty() && !rebuild) built = BuildOn(*store, runtime, modules, progress);
+  // That knows what to say when a module can't be loaded.
+  if (!built.ok()) built = BuildFromNothing(*store, runtime, modules, progress);
+  RK_RETURN_IF_ERROR(built.status());
+  Log(LogLevel::kInfo, absl::StrCat("dependency image '", built->info.reference, "' of ", runtime.Name(),
+                                    " with ", modules.empty() ? "nothing more" : absl::StrJoin(modules, ", "),
+                                    " built in ", absl::StrFormat("%.1f", watch.seconds()), " s"));
+  return Found{*std::move(built), false};
+}
+
+absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
+    store::Store& store, const functions::Runtime& runtime, const std::vector<std::string>& modules,
+    const std::function<void(const char* phase)>& progress) {
+  RK_ASSIGN_OR_RETURN(std::vector<DependencyImage> images, List());
+  std::optional<DependencyImage> base;
+  for (const DependencyImage& image : images) {
+    if (!(image.runtime == runtime) || image.modules == modules ||
+        !std::includes(modules.begin(), modules.end(), image.modules.begin(), image.modules.end())) {
+      continue;
+    }
+    if (!base || image.modules.size() > base->modules.size()) base = image;
+  }
+  if (!base) {
+    RK_ASSIGN_OR_RETURN(base, BuildFromNothing(store, runtime, {}, progress));
+  }
+  progress("load");
+  restore::CloneOptions copy;
+  copy.image = base->info.digest;
+  copy.environment = {{"REKINDLE_MORE_DEPS", absl::StrJoin(modules, ",")}, {"REKINDLE_OUTPUT", "/dev/null"}};
+  ckpt::CaptureOptions capture;
+  capture.reference = ReferenceOf(runtime, modules);
+  capture.parent = base->info.digest;
+  DependencyImage built;
+  built.runtime = runtime;
+  built.modules = modules;
+  RK_ASSIGN_OR_RETURN(
+      CapturedCopy captured,
+      CaptureNextReadyPoint(node_, store, copy, std::move(capture), What(runtime, modules),
+                            [&](const CapturedCopy& copied, std::map<std::string, std::string>& labels) {
+                              built.resident_bytes = copied.resident_bytes;
+                              built.build_seconds = base->build_seconds + copied.seconds;
+                              labels = LabelsOf(built);
+                              progress("capture");
+                            }));
+  built.info = std::move(captured.image);
+  return built;
+}
+
+absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
+    store::Store& store, const functions::Runtime& runtime, const std::vector<std::string>& modules,
+    const std::function<void(const char* phase)>& progress) {
+  const std::string what = What(runtime, modules);
+  RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.Criu());
   RK_ASSIGN_OR_RETURN(auto output, Output::Make());
   LaunchOptions launch;
   RK_ASSIGN_OR_RETURN(launch.argv, RuntimeCommand(runtime, ""));
@@ -212,31 +280,24 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
   DependencyImage built;
   built.build_seconds = watch.seconds();
   built.resident_bytes = MeasureTree(pid).resident_bytes;
+  built.runtime = runtime;
+  built.modules = modules;
   progress("capture");
   ckpt::CaptureOptions options;
   options.pid = pid;
-  options.reference = reference;
-  options.no_parent = false;
+  options.reference = ReferenceOf(runtime, modules);
   options.stop = true;
   options.replace = true;
   options.runtime_directory = node_.options().runtime_directory;
   options.spill_directory = node_.options().store;
-  options.labels = {{kRuntimeLabel, runtime.Name()},
-                    {kModulesLabel, absl::StrJoin(modules, ",")},
-                    {kResidentLabel, absl::StrCat(built.resident_bytes)},
-                    {kSecondsLabel, absl::StrCat(built.build_seconds)}};
-  auto captured = ckpt::Capture(*store, criu, nullptr, options, nullptr, nullptr);
+  options.labels = LabelsOf(built);
+  auto captured = ckpt::Capture(store, criu, nullptr, options, nullptr, nullptr);
   if (!captured.ok()) {
     ::kill(pid, SIGKILL);
     return Annotate(captured.status(), what);
   }
   built.info = captured->image;
-  built.runtime = runtime;
-  built.modules = modules;
-  Log(LogLevel::kInfo, absl::StrCat("dependency image '", built.info.reference, "' of ", runtime.Name(),
-                                    " with ", modules.empty() ? "nothing more" : absl::StrJoin(modules, ", "),
-                                    " built in ", absl::StrFormat("%.1f", watch.seconds()), " s"));
-  return Found{std::move(built), false};
+  return built;
 }
 
 }  // namespace rekindle::daemon

@@ -20,8 +20,8 @@ struct DependencyImage {
   store::ImageInfo info;
   functions::Runtime runtime;
   std::vector<std::string> modules;  // that were asked for, sorted
-  uint64_t resident_bytes = 0;  // of the process that it was taken of
-  double build_seconds = 0;     // until everything was loaded
+  uint64_t resident_bytes = 0;       // of the process that it was taken of
+  double build_seconds = 0;          // until everything was loaded
 };
 
 // Thread-safe.
@@ -47,6 +47,14 @@ class DependencyImages {
   absl::StatusOr<DependencyImage> Find(const std::string& reference) const;
 
  private:
+  // From the image of some of the modules, or of none: the rest is loaded on top of that.
+  absl::StatusOr<DependencyImage> BuildOn(store::Store& store, const functions::Runtime& runtime,
+                                          const std::vector<std::string>& modules,
+                                          const std::function<void(const char* phase)>& progress);
+  absl::StatusOr<DependencyImage> BuildFromNothing(store::Store& store, const functions::Runtime& runtime,
+                                                   const std::vector<std::string>& modules,
+                                                   const std::function<void(const char* phase)>& progress);
+
   Node& node_;
   absl::Mutex building_;  // one at a time: each may need much memory
 };

@@ -18,6 +18,7 @@
 #include "daemon/function_process.h"
 #include "daemon/function_runtime.h"
 #include "daemon/function_template.h"
+#include "daemon/held_copy.h"
 #include "daemon/runtime_port.h"
 #include "restore/pager_client.h"
 
@@ -30,7 +31,6 @@ using functions::StartOrder;
 
 // As Lambda's limit of file descriptors and processes together.
 constexpr uint32_t kMostProcesses = 1024;
-constexpr absl::Duration kLongestLoad = absl::Minutes(2);
 
 std::string RunAsText(const functions::Owner& owner) {
   std::string text = absl::StrCat(owner.uid, ":", owner.gid);
@@ -336,7 +336,6 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
     taken = live->image_digest;
   }
   if (auto info = store->Find(taken); !taken.empty() && info.ok()) return store::QuotaBytes(info->stats);
-  RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.Criu());
   InstanceIdentity identity;
   identity.instance = "capture";
   // It posts its errors there; those of a function that can't be loaded its callers have been told already.
@@ -347,43 +346,19 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   restore::CloneOptions options = OptionsFor(*live, live->dependency_digest);
   options.environment.merge(InstanceEnvironment(record.spec, record.folder->code(), layers, identity));
   options.environment["REKINDLE_FUNCTION_IMAGE"] = "1";
-  RK_ASSIGN_OR_RETURN(restore::CloneResult copy, node_.clones().Start(*store, criu, options));
-  struct Ender {
-    restore::CloneResult& copy;
-    ~Ender() { restore::EndSandbox(copy.sandbox.init, copy.sandbox.directory); }
-  } ender{copy};
-  // It says that it is about to park, and has parked when the channel ends.
-  bool parks = false;
-  for (;;) {
-    auto message = restore::ReceiveMessage(copy.channel.get(), -1, kLongestLoad);
-    if (absl::IsUnavailable(message.status()) && parks) break;
-    if (absl::IsUnavailable(message.status())) {
-      return absl::FailedPreconditionError(absl::StrCat(what, ": it ended before it had loaded its handler"));
-    }
-    RK_RETURN_IF_ERROR(Annotate(message.status(), what));
-    parks |= message->find("\"ready\"") != std::string::npos;
-  }
-  if (auto pager = node_.clones().ConnectToPager(*store); pager.ok()) {
-    RK_RETURN_IF_ERROR(Annotate(pager->Fill(copy.sandbox.id).status(), what));
-  }
   ckpt::CaptureOptions capture;
-  capture.pid = copy.root;
   capture.reference = ImageReference(record);
   capture.parent = live->dependency_digest;
-  capture.stop = true;
-  capture.replace = true;
   capture.owner = record.owner.uid;
   capture.labels = {{"rekindle.function", function}, {"rekindle.function.revision", absl::StrCat(revision)}};
-  capture.runtime_directory = node_.options().runtime_directory;
-  capture.spill_directory = node_.options().store;
-  auto captured = ckpt::Capture(*store, criu, nullptr, capture, nullptr, nullptr);
-  RK_RETURN_IF_ERROR(Annotate(captured.status(), what));
+  RK_ASSIGN_OR_RETURN(CapturedCopy captured,
+                      CaptureNextReadyPoint(node_, *store, options, std::move(capture), what));
   {
     absl::MutexLock lock(&live->mutex);
-    live->image_digest = captured->image.digest;
+    live->image_digest = captured.image.digest;
   }
-  image_made_(function, revision, captured->image.reference);
-  return store::QuotaBytes(captured->image.stats);
+  image_made_(function, revision, captured.image.reference);
+  return store::QuotaBytes(captured.image.stats);
 }
 
 void FunctionInstances::DropImage(const std::string& function, uint64_t revision) {

@@ -36,6 +36,12 @@ async function run() {
   try {
     loadDependencies();
     await park('REKINDLE_DEPS');
+    while (process.env.REKINDLE_MORE_DEPS !== undefined) {
+      process.env.REKINDLE_DEPS = process.env.REKINDLE_MORE_DEPS;
+      delete process.env.REKINDLE_MORE_DEPS;
+      loadDependencies();
+      await park('REKINDLE_DEPS');
+    }
     const handler = await loadFunction();
     if (process.env.REKINDLE_FUNCTION_IMAGE === '1') await park('REKINDLE_FUNCTION_IMAGE');
     // Nothing is connected before the last restore, and the address is the copy's.

@@ -18,6 +18,10 @@ def run():
     try:
         _load_dependencies()
         _park("REKINDLE_DEPS")
+        while "REKINDLE_MORE_DEPS" in os.environ:
+            os.environ["REKINDLE_DEPS"] = os.environ.pop("REKINDLE_MORE_DEPS")
+            _load_dependencies()
+            _park("REKINDLE_DEPS")
         handler = _load_function()
         if os.environ.get("REKINDLE_FUNCTION_IMAGE") == "1":
             _park("REKINDLE_FUNCTION_IMAGE")

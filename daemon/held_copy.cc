@@ -1,0 +1,63 @@
+#include "daemon/held_copy.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "daemon/process_info.h"
+#include "restore/pager_client.h"
+
+namespace rekindle::daemon {
+namespace {
+
+constexpr absl::Duration kLongestLoad = absl::Minutes(5);
+
+// It says that it is about to park, and has parked when the channel ends.
+absl::Status WaitUntilParked(int channel, const std::string& what) {
+  bool parks = false;
+  for (;;) {
+    auto message = restore::ReceiveMessage(channel, /*cancel_fd=*/-1, kLongestLoad);
+    if (absl::IsUnavailable(message.status())) {
+      if (parks) return absl::OkStatus();
+      return absl::FailedPreconditionError(absl::StrCat(what, ": it ended before it was ready"));
+    }
+    RK_RETURN_IF_ERROR(Annotate(message.status(), what));
+    parks |= absl::StrContains(*message, "\"ready\"");
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
+    Node& node, store::Store& store, const restore::CloneOptions& copy, ckpt::CaptureOptions capture,
+    const std::string& what,
+    const std::function<void(const CapturedCopy&, std::map<std::string, std::string>& labels)>& label) {
+  RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
+  Stopwatch watch;
+  RK_ASSIGN_OR_RETURN(restore::CloneResult started, node.clones().Start(store, criu, copy));
+  struct Ender {
+    restore::CloneResult& copy;
+    ~Ender() { restore::EndSandbox(copy.sandbox.init, copy.sandbox.directory); }
+  } ender{started};
+  RK_RETURN_IF_ERROR(WaitUntilParked(started.channel.get(), what));
+  CapturedCopy captured;
+  captured.seconds = watch.seconds();
+  if (auto pager = node.clones().ConnectToPager(store); pager.ok()) {
+    RK_RETURN_IF_ERROR(Annotate(pager->Fill(started.sandbox.id).status(), what));
+  }
+  captured.resident_bytes = MeasureTree(started.root).resident_bytes;
+  if (label) label(captured, capture.labels);
+  capture.pid = started.root;
+  capture.stop = true;
+  capture.replace = true;
+  capture.runtime_directory = node.options().runtime_directory;
+  capture.spill_directory = node.options().store;
+  auto result = ckpt::Capture(store, criu, nullptr, capture, nullptr, nullptr);
+  RK_RETURN_IF_ERROR(Annotate(result.status(), what));
+  captured.image = std::move(result->image);
+  return captured;
+}
+
+}  // namespace rekindle::daemon
