@@ -38,6 +38,8 @@ constexpr uint32_t kManifestFormat = 1;
 constexpr uint64_t kGhostLimitBytes = 1ull << 30;
 // Room beyond what the job's memory was measured to be: CRIU's own images, and growth until the freeze.
 constexpr uint64_t kStagingSlackBytes = 16u << 20;
+// For a copy whose pager has put in the last page, until it has let go of the job.
+constexpr absl::Duration kMemoryMayTake = absl::Seconds(10);
 
 // The steps of one capture, in the order in which Capture() takes them.
 class CaptureRun {
@@ -53,7 +55,7 @@ class CaptureRun {
     RK_ASSIGN_OR_RETURN(machine_, ThisMachine());
     RK_ASSIGN_OR_RETURN(job_, InspectJob(options_.pid, options_.caller, options_.caller_pid));
     RK_ASSIGN_OR_RETURN(namespaces_, JobNamespaces::Of(options_.pid));
-    if (namespaces_.entered()) RK_RETURN_IF_ERROR(CheckMemoryIsThere(job_));
+    if (namespaces_.entered()) RK_RETURN_IF_ERROR(WaitUntilMemoryIsThere(job_, kMemoryMayTake));
     RK_RETURN_IF_ERROR(FindGpuUsers());
     RK_ASSIGN_OR_RETURN(dump_gate_, FindDumpGate());
     RK_RETURN_IF_ERROR(OpenImage());

@@ -23,6 +23,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/status.h"
@@ -409,16 +410,31 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
   return job;
 }
 
-absl::Status CheckMemoryIsThere(const JobInspection& job) {
+namespace {
+
+bool IsServed(pid_t pid) {
+  auto areas = ReadFile(ProcPath(pid, "smaps"));
+  if (!areas.ok()) return false;  // it has ended
+  for (absl::string_view line : absl::StrSplit(*areas, '\n')) {
+    if (absl::StartsWith(line, "VmFlags:") && absl::StrContains(line, " um ")) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::Status WaitUntilMemoryIsThere(const JobInspection& job, absl::Duration patience) {
+  constexpr absl::Duration kLookAgain = absl::Milliseconds(5);
+  const absl::Time deadline = absl::Now() + patience;
   for (const ProcessInfo& process : job.processes) {
-    auto areas = ReadFile(ProcPath(process.pid, "smaps"));
-    if (!areas.ok()) continue;  // it has ended
-    for (absl::string_view line : absl::StrSplit(*areas, '\n')) {
-      if (!absl::StartsWith(line, "VmFlags:") || !absl::StrContains(line, " um ")) continue;
-      return absl::FailedPreconditionError(
-          absl::StrCat("capturing process ", process.pid,
-                       ": it is a copy whose memory is still being brought in; start copies that are to be "
-                       "captured with --fill idle or --fill eager, and try again when it is there"));
+    // Nothing tells when the last holder of a userfaultfd has let go of it.
+    while (IsServed(process.pid)) {
+      if (absl::Now() >= deadline) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "capturing process ", process.pid,
+            ": it is a copy whose memory is still being brought in; try again when it is there"));
+      }
+      absl::SleepFor(kLookAgain);
     }
   }
   return absl::OkStatus();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace rekindle::ckpt {
 
@@ -75,8 +76,8 @@ std::string JobId(const std::string& boot_id, const ProcessInfo& root);
 //   uid without CAP_SYS_RESOURCE)
 absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_pid);
 
-// FailedPrecondition: pages of it are served by a userfaultfd and not there yet. CRIU would take them for
-// pages that were never touched.
-absl::Status CheckMemoryIsThere(const JobInspection& job);
+// Waits at most `patience` until no memory of it is served by a userfaultfd any more: CRIU would take pages
+// that are not there yet for pages that were never touched. FailedPrecondition: some still is.
+absl::Status WaitUntilMemoryIsThere(const JobInspection& job, absl::Duration patience);
 
 }  // namespace rekindle::ckpt
