@@ -100,6 +100,18 @@ class CompleteTest(CloneTest):
         juggler.wait_for_ok("sleeper", answer["job"]["pid"])
 
 
+    def test_a_copy_is_captured_whole(self):
+        juggler = Juggler(self, mode="sleep", megabytes=16)
+        juggler.go(0)
+        answer = self.clone(juggler.reference, "--name", "first", "--record-ms", "1", "--fill", "never")
+        self.assertGreater(self.missing_pages(answer["instance"]), 2000)
+        self.checkpoint(answer["job"]["pid"], "second:1", "--stop")
+        self.wait_for_end(answer["job"]["pid"])
+        again = self.clone("second:1", "--name", "again", "--record-ms", "1", "--fill", "never")
+        juggler.end()
+        juggler.wait_for_ok("again", again["job"]["pid"])
+
+
 class LongJuggleTest(JuggleTest):
     """As JuggleTest, for longer: $REKINDLE_JUGGLE_SECONDS each, else a minute."""
 
