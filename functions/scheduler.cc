@@ -81,13 +81,15 @@ void Core::Stop() {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
     tick_.cancel();
-    for (auto& [name, function] : functions_) {
-      function->replaced = true;
-      unserved.insert(unserved.end(), function->queue.begin(), function->queue.end());
-      unserved.insert(unserved.end(), function->waiting.begin(), function->waiting.end());
-      function->queue.clear();
-      function->waiting.clear();
-    }
+    auto give_up = [&unserved](Function& function) {
+      function.replaced = true;
+      for (auto* queue : {&function.queue, &function.waiting}) {
+        unserved.insert(unserved.end(), queue->begin(), queue->end());
+        queue->clear();
+      }
+    };
+    for (auto& [name, function] : functions_) give_up(*function);
+    for (const InstancePtr& instance : instances_) give_up(*instance->function);  // older revisions
     instances.assign(instances_.begin(), instances_.end());
     for (const InstancePtr& instance : instances) {
       instance->state = Instance::State::kEnding;
@@ -248,7 +250,7 @@ void Core::Dispatch(const FunctionPtr& function, RequestPtr request, Later* late
     Assign(function, instance, std::move(request), later);
   } else {
     function->queue.push_back(std::move(request));
-    BeginStart(function, decision.level, later);
+    BeginStart(function, decision.level);
   }
   Apply(actions, later);
   PlanTick();
@@ -277,7 +279,7 @@ std::vector<StartLevel> Core::LevelsFrom(const Function& function, StartLevel le
   return levels;
 }
 
-void Core::BeginStart(const FunctionPtr& function, StartLevel level, Later* later) {
+void Core::BeginStart(const FunctionPtr& function, StartLevel level) {
   auto instance = std::make_shared<Instance>(
       weak_from_this(), function,
       absl::StrCat(function->spec.name, "-", absl::ToUnixSeconds(epoch_), "-", ++started_), *context_);
@@ -286,9 +288,9 @@ void Core::BeginStart(const FunctionPtr& function, StartLevel level, Later* late
   ++function->counters->living;
   function->instances.insert(instance);
   instances_.insert(instance);
-  later->steps.emplace_back([core = shared_from_this(), function, instance, level] {
-    boost::asio::post(core->starts_,
-                      [core, function, instance, level] { core->Start(function, instance, level); });
+  // With the lock, so that Stop waits for it.
+  boost::asio::post(starts_, [core = shared_from_this(), function, instance, level] {
+    core->Start(function, instance, level);
   });
 }
 
@@ -316,37 +318,33 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
                                            NameOf(candidate), ": ", started.status().message()));
     }
   }
-  absl::StatusOr<std::unique_ptr<RuntimeApi>> api = nullptr;
-  if (!started.ok()) api = started.status();
-  if (started.ok()) {
-    RuntimeApi::Options options;
-    options.may_connect = std::move(started->may_connect);
-    api = RuntimeApi::Start(threads_, std::move(started->listener), std::move(options), instance);
-  }
   Later later;
   absl::MutexLock lock(&mutex_);
-  if (started.ok()) instance->process = std::move(started->process);
-  if (!api.ok()) {
-    if (instance->process) {
-      instance->state = Instance::State::kEnding;
-      instance->process->Kill();
-    }
-    StartFailed(function, instance, api.status(), &later);
-    return;
-  }
+  if (!started.ok()) return StartFailed(function, instance, started.status(), &later);
   instance->level = order.level;
-  instance->api = *std::move(api);
+  instance->process = std::move(started->process);
+  RuntimeApi::Options options;
+  options.may_connect = std::move(started->may_connect);
+  // With the lock: it may ask for its first call at once, and must be whole by then.
+  auto api = RuntimeApi::Start(threads_, std::move(started->listener), std::move(options), instance);
+  if (!api.ok()) {
+    instance->process->Kill();
+    instance->state = Instance::State::kEnding;
+    StartFailed(function, instance, api.status(), &later);
+  } else {
+    instance->api = *std::move(api);
+  }
   if (instance->end) {
     const InstanceEnd end = *instance->end;
     later.steps.emplace_back([core = shared_from_this(), instance, end] { core->OnEnd(instance, end); });
     return;
   }
+  if (!instance->api) return;
   if (instance->state == Instance::State::kEnding || stopping_) {
     instance->api->Close();
     instance->process->Kill();
     return;
   }
-  if (instance->state != Instance::State::kStarting) return;  // it was quick: it has asked already
   instance->timer.expires_after(Nanos(options_.longest_start));
   instance->timer.async_wait([weak = weak_from_this(), instance](const boost::system::error_code& error) {
     auto core = weak.lock();
@@ -358,12 +356,15 @@ void Core::StartFailed(const FunctionPtr& function, const InstancePtr& instance,
                        Later* later) {
   --function->starting;
   if (instance->process == nullptr) Forget(instance);
-  if (function->replaced == false) policy_.Ended(function->id);
+  if (!function->replaced) policy_.Ended(function->id);
   Log(LogLevel::kError,
       absl::StrCat("function '", function->spec.name, "' could not be started: ", why.message()));
   if (function->queue.empty()) return;
   RequestPtr request = function->queue.front();
   function->queue.pop_front();
+  if (FunctionPtr successor = Find(function->spec.name); successor != nullptr && successor != function) {
+    return Dispatch(successor, std::move(request), later);  // what it waited for was replaced
+  }
   later->steps.emplace_back([request, why] {
     request->done(absl::UnavailableError(absl::StrCat("no instance of function '", request->call.function,
                                                       "' could be started: ", why.message())));
@@ -581,7 +582,7 @@ void Core::OnStartTimeout(const InstancePtr& instance) {
   if (instance->state != Instance::State::kStarting) return;
   const FunctionPtr& function = instance->function;
   --function->starting;
-  FailOldest(function, StartTimedOutError(options_.longest_start), &later);
+  if (!instance->init_failed) FailOldest(function, StartTimedOutError(options_.longest_start), &later);
   if (!function->replaced) policy_.Ended(function->id);
   EndInstance(instance, &later);
   ServeWaiting(function, &later);
@@ -643,21 +644,17 @@ void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
   }
   if (instance->api) instance->api->Close();
   // What it leaves behind is cleared away by somebody who may wait.
-  std::shared_ptr<InstanceProcess> process = std::move(instance->process);
-  later.steps.emplace_back([core = shared_from_this(), process = std::move(process), instance]() mutable {
-    auto clear = [core, process = std::move(process), instance]() mutable {
-      process.reset();
-      absl::MutexLock ended(&core->mutex_);
-      core->Forget(instance);
-    };
-    bool here;
-    {
-      absl::MutexLock look(&core->mutex_);
-      here = core->stopping_;
-    }
-    if (here) return clear();
-    boost::asio::post(core->makers_, std::move(clear));
-  });
+  auto clear = [core = shared_from_this(), process = std::exchange(instance->process, nullptr),
+                instance]() mutable {
+    process.reset();
+    absl::MutexLock ended(&core->mutex_);
+    core->Forget(instance);
+  };
+  if (stopping_) {
+    later.steps.emplace_back(std::move(clear));
+  } else {
+    boost::asio::post(makers_, std::move(clear));  // with the lock, so that Stop waits for it
+  }
   ServeWaiting(function, &later);
 }
 
@@ -715,7 +712,7 @@ void Core::Apply(const Action& action, Later* later) {
   switch (thing.kind) {
     case ThingKind::kInstance:
       if (make) {
-        if (!function->replaced) BeginStart(function, StartLevel::kTemplate, later);
+        if (!function->replaced) BeginStart(function, StartLevel::kTemplate);
       } else if (function->idle.empty()) {
         ++function->drops_owed;
       } else {

@@ -94,8 +94,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   Micros Now() const;
   void Dispatch(const FunctionPtr& function, RequestPtr request, Later* later)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void BeginStart(const FunctionPtr& function, StartLevel level, Later* later)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginStart(const FunctionPtr& function, StartLevel level) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // On a thread of the pool.
   void Start(const FunctionPtr& function, const InstancePtr& instance, StartLevel level)
       ABSL_LOCKS_EXCLUDED(mutex_);

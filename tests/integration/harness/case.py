@@ -17,6 +17,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 # names that they or this test would choose count.
 _WATCHED_FOLDERS = ("/run/rekindle", "/dev/shm", "/tmp", "/var/tmp")
 _OURS = ("rekindle", "rk-", "rk.", "criu", "crtools")
+_TEST_FOLDERS = "rekindle-it."  # each test removes its own; others may run at the same time
 
 
 class RekindleTest(unittest.TestCase):
@@ -34,7 +35,7 @@ class RekindleTest(unittest.TestCase):
     def setUp(self):
         self._before = _machine_state()
         self.addCleanup(self._check_nothing_left)
-        self.directory = tempfile.mkdtemp(prefix="rekindle-it.", dir="/var/tmp")
+        self.directory = tempfile.mkdtemp(prefix=_TEST_FOLDERS, dir="/var/tmp")
         self.addCleanup(shutil.rmtree, self.directory)
         os.chmod(self.directory, 0o755)
         self.store = self.path("store")
@@ -153,6 +154,8 @@ def _machine_state():
     files = set()
     for folder in _WATCHED_FOLDERS:
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            if name.startswith(_TEST_FOLDERS):
+                continue
             if folder == "/run/rekindle" or name.lower().startswith(_OURS):
                 files.add(os.path.join(folder, name))
     return mounts, files

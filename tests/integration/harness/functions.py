@@ -1,0 +1,210 @@
+"""What the tests of functions share: a daemon that serves them, deploying, and calling them in every way."""
+
+import http.client
+import json
+import os
+import shutil
+import socket
+
+from harness import jobs, procfs, waiting
+from harness.clones import CloneTest, namespace_pid
+
+FROM_OWN_IMAGE = ("template", "image-memory", "image-disk")
+SECONDS = 60  # for what takes a daemon a moment
+
+
+class Answer:
+    """Of the HTTP front."""
+
+    def __init__(self, response):
+        self.status = response.status
+        self.headers = response.headers
+        self.body = response.read()
+        self.function_error = response.headers["X-Amz-Function-Error"]
+        self.error_type = response.headers["x-amzn-ErrorType"]
+
+    def json(self):
+        return json.loads(self.body)
+
+    def __str__(self):
+        return f"{self.status}\n{self.headers}\n{self.body[:2000]}"
+
+
+class FunctionsTest(CloneTest):
+    """With a daemon that serves Lambda's Invoke path on `self.url`, and on the Unix socket `self.front`."""
+
+    def setUp(self):
+        self._daemons = []  # their PIDs
+        self.port = jobs.free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        super().setUp()
+        self.addCleanup(self._end_functions)
+
+    def restart_daemon(self, *arguments, **extra):
+        self.front = self.path("front.sock")
+        self.daemon_arguments = ("--standby", "0", "--functions-http", f"127.0.0.1:{self.port}", "--functions-http",
+                                 "unix:" + self.front, *arguments)
+        super().restart_daemon(**extra)
+        self._daemons.append(self.daemon.pid)
+
+    def _end_functions(self):
+        """With the daemon everything of functions ends."""
+        self.daemon.stop()
+        self.wait_for_nothing()
+
+    def wait_for_nothing(self):
+        """No instance, and nothing that belongs to one."""
+        def left():
+            jobs.reap_orphans()
+            return [procfs.command_line(pid) for pid in self.runtimes()] + self.sockets() + self.cgroups()
+
+        try:
+            waiting.until(lambda: not left(), "instances have left nothing", SECONDS)
+        except TimeoutError:
+            self.fail(f"left behind: {left()}\n{self.records()}")
+
+    # What there is on the machine.
+
+    def runtimes(self):
+        """The processes that run a function, or a copy that becomes one."""
+        return [
+            pid for pid in procfs.descendants(os.getpid())
+            if procfs.alive(pid) and ("/bootstrap" in procfs.command_line(pid))
+        ]
+
+    def sockets(self):
+        """Of instances."""
+        folder = os.path.join(self.runtime, "f")
+        return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+    def cgroups(self):
+        """That the daemons of this test have made."""
+        found = []
+        for hierarchy in ("memory", "cpu", "pids", ""):
+            folder = os.path.join("/sys/fs/cgroup", hierarchy, "rekindle")
+            for name in os.listdir(folder) if os.path.isdir(folder) else ():
+                if name.split("-")[0] in map(str, self._daemons):
+                    found.append(os.path.join(folder, name))
+        return found
+
+    def log_files(self, name):
+        folder = os.path.join(self.path("logs"), "functions", name)
+        return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+    def process_of(self, about):
+        """The PID, seen from here, of a function that has told about itself."""
+        return next(
+            pid for pid in self.runtimes()
+            if os.readlink(f"/proc/{pid}/ns/pid") == about["space"] and namespace_pid(pid) == about["pid"])
+
+    # Deploying.
+
+    def code(self, name, files=None):
+        """A new code folder: `files` by name, or the function of the workloads."""
+        folder = self.path(name + ".code")
+        shutil.rmtree(folder, ignore_errors=True)
+        os.mkdir(folder)
+        if files is None:
+            shutil.copy(jobs.workload("function_app.py"), os.path.join(folder, "app.py"))
+        for file, text in (files or {}).items():
+            path = os.path.join(folder, file)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as out:
+                out.write(text)
+        return folder
+
+    def deploy(self, name, *options, files=None, runtime="python", handler="app.handler", code=None, cli=None):
+        return self.succeed(
+            "fn", "deploy", name, "--runtime", runtime, "--handler", handler, "--code", code or self.code(name, files),
+            *options, cli=cli)
+
+    def function(self, name):
+        """As `fn ls` has it; None when it is not there."""
+        for function in self.succeed("fn", "ls").get("functions", []):
+            if function["spec"]["name"] == name:
+                return function
+        return None
+
+    def wait_for_image(self, name):
+        return waiting.until(lambda: self.function(name)["function_image"], f"the image of {name}", SECONDS)
+
+    def wait_for_no_instance(self, name):
+        def none():
+            function = self.function(name)
+            return not (function["instances_busy"] or function["instances_idle"])
+
+        waiting.until(none, f"no instance of {name}", SECONDS)
+
+    def stats(self, name):
+        return self.succeed("fn", "stats", name)["functions"][0]
+
+    # Calling, by the command.
+
+    def invoke(self, name, event=None, *options, cli=None, seconds=180):
+        """Must work: what it returned, and how it was served (`start_level`, `instance`, …)."""
+        result = (cli or self.cli).run("fn", "invoke", name, "--payload", json.dumps(event or {}), *options,
+                                       seconds=seconds)
+        self.assertEqual(result.code, 0, str(result) + self.records())
+        self.assertEqual(result.data["function_error"], "", str(result))
+        return json.loads(result.data["payload"] or "null"), result.data
+
+    def about(self, name):
+        return self.invoke(name, {"do": "self"})[0]
+
+    def begin_invoke(self, name, event, cli=None):
+        return (cli or self.cli).start("fn", "invoke", name, "--payload", json.dumps(event))
+
+    def end_invoke(self, child):
+        result = self.cli.finish(child)
+        self.assertEqual(result.code, 0, str(result) + self.records())
+        return json.loads(result.data["payload"])
+
+    def failed(self, name, event=None):
+        """Must fail in the function: its error."""
+        result = self.cli.run("fn", "invoke", name, "--payload", json.dumps(event or {}))
+        self.assertEqual(result.code, 1, str(result))
+        self.assertEqual(result.data.get("function_error"), "Unhandled", str(result))
+        return json.loads(result.data["payload"])
+
+    # A call that goes on until it is told to end.
+
+    def begin_waiting(self, name, label="call"):
+        """In work when this returns."""
+        fifo, began = self.path(label + ".fifo"), self.path(label + ".began")
+        os.mkfifo(fifo)
+        child = self.begin_invoke(name, {"do": "wait", "fifo": fifo, "began": began})
+        waiting.until(lambda: os.path.exists(began) or child.poll() is not None, f"{label} is in work", SECONDS)
+        return child, fifo
+
+    def end_waiting(self, waiting_call, told="go"):
+        child, fifo = waiting_call
+        with open(fifo, "w", encoding="ascii") as file:
+            file.write(told)
+        return self.end_invoke(child)
+
+    # Calling, over HTTP.
+
+    def http(self, method, path, body=None, headers=None, connection=None):
+        own = connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        try:
+            own.request(method, path, body, headers or {})
+            return Answer(own.getresponse())
+        finally:
+            if connection is None:
+                own.close()
+
+    def post(self, name, event, headers=None, connection=None):
+        body = event if isinstance(event, (str, bytes)) else json.dumps(event)
+        return self.http("POST", f"/2015-03-31/functions/{name}/invocations", body, headers, connection)
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost", timeout=SECONDS)
+        self._path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(SECONDS)
+        self.sock.connect(self._path)
+

@@ -1,0 +1,289 @@
+"""Functions from their deployment to their removal."""
+
+import base64
+import json
+import os
+import shutil
+import signal
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.cli import NOT_FOUND
+from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
+
+
+class LifeTest(FunctionsTest):
+    def test_warm_then_from_its_own_image(self):
+        deployed = self.deploy("hello", "--env", "GREETING=hi", "--memory", "256M", "--timeout", "20s")
+        self.assertEqual((deployed["unchanged"], deployed["warnings"], deployed["result"]["revision"]), (False, [], 1))
+        seen, first = self.invoke("hello", {"do": "self"})
+        self.assertEqual((seen["calls"], seen["name"], seen["greeting"], seen["memory"], seen["uid"]),
+                         (1, "hello", "hi", 256, 0))
+        self.assertEqual(seen["request"], first["request_id"])
+        self.assertTrue(0 < seen["remaining"] <= 20_000, seen)
+        self.assertNotEqual(seen["folder"], self.path("hello.code"))
+        self.assertIn(first["start_level"], ("dependency-memory", "dependency-disk", "dependency-template"))
+        self.assertGreater(first["start_seconds"], 0)
+        again, second = self.invoke("hello", {"do": "self"})
+        self.assertEqual((again["calls"], again["space"], second["instance"]), (2, seen["space"], first["instance"]))
+        self.assertEqual((second["start_level"], second["start_seconds"]), ("running", 0))
+        image = self.wait_for_image("hello")
+        self.assertIn(image, self.references())
+
+        os.kill(self.process_of(again), signal.SIGKILL)
+        self.wait_for_no_instance("hello")
+        seen, third = self.invoke("hello", {"do": "self"})
+        self.assertIn(third["start_level"], FROM_OWN_IMAGE)
+        self.assertNotEqual(third["instance"], first["instance"])
+        self.assertEqual((seen["calls"], seen["greeting"]), (1, "hi"))
+        levels = {starts["level"] for starts in self.stats("hello")["starts"]}
+        self.assertEqual(levels, {first["start_level"], third["start_level"]})
+
+    def test_two_share_a_dependency_image(self):
+        code = {"app.py": "import numpy\ndef handler(event, context):\n    return int(numpy.ones(3).sum())\n"}
+        found = self.deploy("found", files=code)["result"]
+        named = self.deploy("named", "--deps", "numpy", files=code)["result"]
+        self.assertEqual((found["dependencies"], named["dependencies"]), (["numpy"], ["numpy"]))
+        self.assertEqual(found["dependency_image"], named["dependency_image"])
+        self.assertEqual([self.invoke(name)[0] for name in ("found", "named")], [3, 3])
+        images = self.succeed("deps", "ls")["images"]
+        self.assertEqual([(one["reference"], one["modules"], sorted(one["used_by"])) for one in images],
+                         [(found["dependency_image"], ["numpy"], ["found", "named"])])
+        refused = self.cli.run("deps", "rm", found["dependency_image"])
+        self.assert_refused(refused, 1, found["dependency_image"], "used by function")
+        self.succeed("fn", "rm", "found", "named")
+        self.succeed("deps", "rm", found["dependency_image"])
+        self.assertEqual(self.references(), [])
+
+    def test_dependencies_that_are_built_first(self):
+        built = self.succeed("deps", "build", "decimal", "json", "--runtime", "python")
+        self.assertEqual((built["unchanged"], built["result"]["modules"]), (False, ["decimal", "json"]))
+        self.assertTrue(self.succeed("deps", "build", "json", "decimal", "--runtime", "python")["unchanged"])
+        deployed = self.deploy("exact", "--deps", "json,decimal")
+        self.assertEqual(deployed["result"]["dependency_image"], built["result"]["reference"])
+
+    def test_layers(self):
+        for layer, text in (("below", "VALUE = 'below'\nONLY = 'here'\n"), ("above", "VALUE = 'above'\n")):
+            os.makedirs(self.path(layer + "/python"))
+            for module in ("shared", layer):
+                with open(self.path(f"{layer}/python/{module}.py"), "w", encoding="ascii") as file:
+                    file.write(text)
+        code = {"app.py": "import above, below, shared\ndef handler(event, context):\n"
+                          "    return [shared.VALUE, above.VALUE, below.ONLY]\n"}
+        deployed = self.deploy("layered", "--layer", self.path("below"), "--layer", self.path("above"), files=code)
+        self.assertEqual(deployed["warnings"], [])
+        shutil.rmtree(self.path("below"))
+        self.assertEqual(self.invoke("layered")[0], ["above", "above", "here"])
+
+    def test_provisioned_are_there_before_the_first_call(self):
+        self.deploy("ready", "--provisioned", "2")
+        waiting.until(lambda: self.function("ready")["instances_idle"] == 2, "two instances", SECONDS)
+        answer = self.invoke("ready", {"do": "self"})[1]
+        self.assertEqual((answer["start_level"], answer["start_seconds"]), ("running", 0))
+        waiting.until(lambda: self.function("ready")["instances_idle"] == 2, "it stays", SECONDS)
+
+    def test_no_call_finds_what_was_changed_in_the_code_folder(self):
+        folder = self.code("fixed")
+        self.deploy("fixed", code=folder)
+        with open(os.path.join(folder, "app.py"), "w", encoding="ascii") as file:
+            file.write("raise RuntimeError('this was not deployed')\n")
+        self.assertEqual(self.invoke("fixed", {"n": 1})[0], {"n": 1})
+        shutil.rmtree(folder)
+        seen = self.about("fixed")
+        os.kill(self.process_of(seen), signal.SIGKILL)
+        self.wait_for_no_instance("fixed")
+        self.assertEqual(self.about("fixed")["calls"], 1)
+
+
+class ReplaceTest(FunctionsTest):
+    def test_a_call_under_way_ends_on_the_code_that_it_began_with(self):
+        self.deploy("app", "--timeout", "60s")
+        under_way = self.begin_waiting("app")
+        refused = self.cli.run("fn", "deploy", "app", "--runtime", "python", "--handler", "app.handler", "--code",
+                               self.code("other", {"app.py": "def handler(event, context):\n    return 'new'\n"}))
+        self.assert_refused(refused, 1, "--replace")
+        deployed = self.deploy("app", "--replace", code=self.path("other.code"))
+        self.assertEqual(deployed["result"]["revision"], 2)
+        self.assertEqual(self.invoke("app")[0], "new")
+        self.assertEqual(self.end_waiting(under_way), {"told": "go", "calls": 1})
+        self.assertEqual(self.invoke("app")[0], "new")
+        waiting.until(lambda: len(self.runtimes()) == 1, "only an instance of the new revision is left", SECONDS)
+        own = self.wait_for_image("app")
+        # Nobody starts from an old revision's.
+        waiting.until(lambda: [one for one in self.references() if one.startswith("functions/")] == [own],
+                      "the old image is gone", SECONDS)
+
+    def test_unchanged(self):
+        for name, options in (("app", {}), ("own", custom_runtime(self))):
+            self.deploy(name, **options)
+            instance = self.invoke(name, {"n": 1})[1]["instance"]
+            self.assertTrue(self.deploy(name, "--replace", **options)["unchanged"])
+            answer = self.invoke(name, {"n": 1})[1]
+            self.assertEqual((answer["start_level"], answer["instance"]), ("running", instance), name)
+
+    def test_many_callers_meanwhile(self):
+        """None of them is told of an error."""
+        def files(number):
+            return {"app.py": f"def handler(event, context):\n    return {number}\n"}
+
+        self.deploy("app", files=files(0))
+        for number in range(1, 5):
+            calls = [self.begin_invoke("app", {}) for _ in range(6)]
+            self.deploy("app", "--replace", files=files(number))
+            for call in calls:
+                self.assertIn(self.end_invoke(call), (number - 1, number))
+            self.assertEqual(self.invoke("app")[0], number)
+
+
+class RemoveTest(FunctionsTest):
+    def test_nothing_is_left(self):
+        self.deploy("gone", "--deps", "json")
+        self.invoke("gone")
+        self.wait_for_image("gone")
+        self.assertTrue(self.log_files("gone"))
+        self.assertTrue(self.sockets())
+        self.succeed("fn", "rm", "gone")
+        self.wait_for_nothing()
+        self.wait_for_no_sandbox()
+        self.assertEqual(self.log_files("gone"), [])
+        self.assertEqual([one for one in self.references() if one.startswith("functions/")], [])
+        self.assertIsNone(self.function("gone"))
+        for command in (("invoke", "gone"), ("logs", "gone"), ("stats", "gone"), ("rm", "gone")):
+            self.assert_refused(self.cli.run("fn", *command), NOT_FOUND, "gone")
+        self.succeed("deps", "rm", self.succeed("deps", "ls")["images"][0]["reference"])
+        self.succeed("gc")
+        self.assert_store_whole([])
+
+    def test_while_its_image_is_being_taken(self):
+        for number in range(3):
+            self.deploy("brief", "--env", f"N={number}")
+            self.invoke("brief")
+            self.succeed("fn", "rm", "brief")
+        self.wait_for_nothing()
+        waiting.until(lambda: not [one for one in self.references() if one.startswith("functions/")],
+                      "no image of a function is left", SECONDS)
+
+    def test_a_call_under_way_ends(self):
+        self.deploy("app", "--timeout", "60s")
+        # From its own image, pages of which it may not have touched yet.
+        seen = self.about("app")
+        self.wait_for_image("app")
+        os.kill(self.process_of(seen), signal.SIGKILL)
+        self.wait_for_no_instance("app")
+        under_way = self.begin_waiting("app")
+        self.succeed("fn", "rm", "app")
+        self.succeed("gc")
+        answer = self.post("app", {})
+        self.assertEqual((answer.status, answer.error_type), (404, "ResourceNotFoundException"), str(answer))
+        self.assertEqual(self.end_waiting(under_way), {"told": "go", "calls": 1})
+        self.wait_for_nothing()
+
+    def test_its_name_is_free_again(self):
+        self.deploy("app", files={"app.py": "def handler(event, context):\n    return 1\n"})
+        self.assertEqual(self.invoke("app")[0], 1)
+        self.succeed("fn", "rm", "app")
+        self.deploy("app", files={"app.py": "def handler(event, context):\n    return 2\n"})
+        self.assertEqual(self.invoke("app")[0], 2)
+        self.assertEqual(self.stats("app")["invocations"], 1)
+
+
+class LogsTest(FunctionsTest):
+    def test_logs_and_stats(self):
+        self.deploy("noisy")
+        first = self.invoke("noisy", {"do": "print", "text": "printed"}, "--log-tail")[1]
+        tail = base64.b64decode(self.post("noisy", {"do": "print", "text": "ünïcode"},
+                                          {"X-Amz-Log-Type": "Tail"}).headers["X-Amz-Log-Result"]).decode()
+        self.assertRegex(tail, r"\ASTART RequestId: \S+ Version: \$LATEST\nünïcode\nto standard error\n"
+                               r"END RequestId: \S+\nREPORT RequestId: \S+\t")
+        self.assertEqual(self.failed("noisy", {"do": "raise"})["errorType"], "KeyError")
+        self.assertNotIn("X-Amz-Log-Result", self.post("noisy", {}).headers)
+        lines = [json.loads(line) for line in self.cli.run("fn", "logs", "noisy").out.splitlines()]
+        self.assertEqual({line["instance"] for line in lines}, {first["instance"]})
+        text = "\n".join(line["text"] for line in lines)
+        for words in ("START RequestId: " + first["request_id"], "printed\nto standard error\nEND RequestId: ",
+                      "Init Duration: ", "ünïcode", "[ERROR] KeyError"):
+            self.assertIn(words, text)
+        self.assertEqual(text.count("REPORT RequestId: "), 4)
+        last = self.cli.run("fn", "logs", "noisy", "--tail", "1").out.splitlines()
+        self.assertEqual([json.loads(line) for line in last], lines[-1:])
+        stats = self.stats("noisy")
+        self.assertEqual((stats["invocations"], stats["errors"], stats["timeouts"], stats["throttles"]), (4, 1, 0, 0))
+        self.assertGreater(stats["memory_bytes"], 0)
+
+    def test_follow(self):
+        self.deploy("noisy")
+        follower = self.cli.start("fn", "logs", "noisy", "--follow")
+        self.addCleanup(self.cli.finish, follower)
+        self.addCleanup(follower.send_signal, signal.SIGINT)
+        self.invoke("noisy", {"do": "print", "text": "while somebody looks"})
+        while "while somebody looks" not in json.loads(follower.stdout.readline())["text"]:
+            pass
+
+
+def custom_runtime(test):
+    """What `deploy` needs for one."""
+    folder = test.path("provided.code")
+    if not os.path.isdir(folder):
+        os.mkdir(folder)
+        shutil.copy(jobs.program("minimal_runtime"), os.path.join(folder, "bootstrap"))
+    return {"runtime": "provided", "handler": "any", "code": folder}
+
+
+class CustomRuntimeTest(FunctionsTest):
+    def test_calls(self):
+        self.deploy("own", **custom_runtime(self))
+        value, first = self.invoke("own", {"n": 1})
+        self.assertEqual((value, first["start_level"]), ({"n": 1}, "cold"))
+        for event in ({"do": "stream"}, {"do": "reconnect"}, {"x": "y" * 100_000}):
+            value, answer = self.invoke("own", event)
+            self.assertEqual((value, answer["start_level"]), (event, "running"))
+        self.assertEqual(self.failed("own", {"do": "fail"})["errorType"], "Custom.Failure")
+        self.succeed("fn", "rm", "own")
+        self.wait_for_nothing()
+
+    def test_no_bootstrap(self):
+        result = self.cli.run("fn", "deploy", "none", "--runtime", "provided", "--handler", "x", "--code",
+                              self.code("none"))
+        if result.code == 0:  # it may be put there by a layer one day; its callers are told
+            answer = self.post("none", {})
+            self.assertIn("bootstrap", answer.body.decode())
+        else:
+            self.assert_refused(result, 1, "bootstrap")
+
+
+@unittest.skipUnless(os.path.exists("/usr/bin/node"), "needs Node.js")
+class NodeTest(FunctionsTest):
+    files = {"app.js": """
+const zlib = require('zlib');
+let calls = 0;
+exports.handler = async (event, context) => {
+  if (event.exit !== undefined) process.exit(event.exit);
+  if (event.fail) throw new TypeError(event.fail);
+  console.log('called');
+  return { calls: ++calls, name: context.functionName, event, pid: process.pid,
+           space: require('fs').readlinkSync('/proc/self/ns/pid') };
+};
+"""}
+
+    def test_a_function(self):
+        deployed = self.deploy("node", runtime="nodejs", files=self.files)
+        self.assertEqual(deployed["warnings"], [])
+        seen, first = self.invoke("node", {"n": 1})
+        self.assertEqual((seen["calls"], seen["name"], seen["event"]), (1, "node", {"n": 1}))
+        self.assertTrue(first["start_level"].startswith("dependency-"), first)
+        seen, second = self.invoke("node", {"n": 2})
+        self.assertEqual((seen["calls"], second["start_level"]), (2, "running"))
+        self.assertEqual(self.failed("node", {"fail": "no such order"})["errorType"], "TypeError")
+        error = self.failed("node", {"exit": 7})
+        self.assertEqual(error["errorType"], "Runtime.ExitError")
+        self.assertIn("exit status 7", error["errorMessage"])
+        self.wait_for_image("node")
+        waiting.until(lambda: not self.runtimes(), "the process has gone", SECONDS)
+        seen, third = self.invoke("node", {"n": 3})
+        self.assertEqual(seen["calls"], 1)
+        self.assertIn(third["start_level"], FROM_OWN_IMAGE)
+        self.assertIn("called", self.cli.run("fn", "logs", "node").out)
+
+
+if __name__ == "__main__":
+    unittest.main()
