@@ -25,7 +25,7 @@ class LiveTemplate;  // function_template.h
 struct LiveFunction {
   functions::FunctionRecord record;
   std::string dependency_digest;  // empty: none
-  absl::Mutex capturing;  // before the other one
+  absl::Mutex capturing;          // before the other one
   absl::Mutex mutex;
   std::string image_digest ABSL_GUARDED_BY(mutex);  // of its own image; empty: none
   std::shared_ptr<LiveTemplate> own_template ABSL_GUARDED_BY(mutex);

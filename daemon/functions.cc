@@ -309,7 +309,7 @@ absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
   return absl::OkStatus();
 }
 
-void Functions::TryAgain(std::shared_ptr<functions::Call> call, int attempt) {
+void Functions::TryAgain(const std::shared_ptr<functions::Call>& call, int attempt) {
   scheduler_->Invoke(
       *call, [weak = weak_from_this(), call, attempt](absl::StatusOr<functions::CallResult> result) {
         if (result.ok() && result->function_error.empty()) return;

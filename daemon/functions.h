@@ -74,7 +74,7 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   void Schedule(const functions::FunctionRecord& record);
   absl::StatusOr<std::vector<std::string>> Discover(const functions::FunctionRecord& record);
   void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
-  void TryAgain(std::shared_ptr<functions::Call> call, int attempt);
+  void TryAgain(const std::shared_ptr<functions::Call>& call, int attempt);
   void PlanTrim();
 
   Node& node_;

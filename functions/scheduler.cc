@@ -247,7 +247,7 @@ void Core::Dispatch(const FunctionPtr& function, RequestPtr request, Later* late
   if (!function->idle.empty()) {
     InstancePtr instance = function->idle.back();
     function->idle.pop_back();
-    Assign(function, instance, std::move(request), later);
+    Assign(function, instance, request, later);
   } else {
     function->queue.push_back(std::move(request));
     BeginStart(function, decision.level);
@@ -421,7 +421,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
   if (!function->queue.empty()) {
     RequestPtr request = function->queue.front();
     function->queue.pop_front();
-    Assign(function, instance, std::move(request), later);
+    Assign(function, instance, request, later);
     return;
   }
   if (function->replaced) return EndInstance(instance, later);
@@ -431,7 +431,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
     ++function->counters->invocations;
     std::vector<Action> actions;
     policy_.Arrived(function->id, Now(), &actions);
-    Assign(function, instance, std::move(request), later);
+    Assign(function, instance, request, later);
     Apply(actions, later);
     return;
   }
@@ -444,7 +444,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
   function->idle.push_back(instance);
 }
 
-void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, RequestPtr request,
+void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, const RequestPtr& request,
                   Later* later) {
   instance->state = Instance::State::kBusy;
   instance->current = request;
@@ -588,7 +588,7 @@ void Core::OnStartTimeout(const InstancePtr& instance) {
   ServeWaiting(function, &later);
 }
 
-void Core::OnInitError(const InstancePtr& instance, std::string body) {
+void Core::OnInitError(const InstancePtr& instance, const std::string& body) {
   Later later;
   absl::MutexLock lock(&mutex_);
   if (instance->state != Instance::State::kStarting || std::exchange(instance->init_failed, true)) return;

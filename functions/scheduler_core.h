@@ -84,7 +84,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
 
   friend class Instance;
   void OnReady(const InstancePtr& instance) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnInitError(const InstancePtr& instance, std::string body) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnInitError(const InstancePtr& instance, const std::string& body) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnAnswer(const InstancePtr& instance, const std::string& request_id, Answer answer)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void OnEnd(const InstancePtr& instance, const InstanceEnd& end) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -102,8 +102,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartFailed(const FunctionPtr& function, const InstancePtr& instance, const absl::Status& why,
                    Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Assign(const FunctionPtr& function, const InstancePtr& instance, RequestPtr request, Later* later)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Assign(const FunctionPtr& function, const InstancePtr& instance, const RequestPtr& request,
+              Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It can take the next call.
   void BecameFree(const FunctionPtr& function, const InstancePtr& instance, Later* later)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -21,7 +21,7 @@ class Scheduler::Core::Instance : public RuntimeApi::Observer, public std::enabl
     if (auto core = core_.lock()) core->OnReady(shared_from_this());
   }
   void OnInitError(std::string, std::string body) override {
-    if (auto core = core_.lock()) core->OnInitError(shared_from_this(), std::move(body));
+    if (auto core = core_.lock()) core->OnInitError(shared_from_this(), body);
   }
   void OnRestoreError(std::string type, std::string body) override {
     OnInitError(std::move(type), std::move(body));
