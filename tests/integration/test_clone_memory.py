@@ -107,9 +107,10 @@ class CompleteTest(CloneTest):
         self.assertGreater(self.missing_pages(answer["instance"]), 2000)
         self.checkpoint(answer["job"]["pid"], "second:1", "--stop")
         self.wait_for_end(answer["job"]["pid"])
-        again = self.clone("second:1", "--name", "again", "--record-ms", "1", "--fill", "never")
+        # It asked for its host name when it woke up first.
+        again = self.clone("second:1", "--name", "first", "--record-ms", "1", "--fill", "never")
         juggler.end()
-        juggler.wait_for_ok("again", again["job"]["pid"])
+        juggler.wait_for_ok("first", again["job"]["pid"])
 
 
 class LongJuggleTest(JuggleTest):
