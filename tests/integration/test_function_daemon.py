@@ -18,9 +18,9 @@ class DaemonTest(FunctionsTest):
 
     def check_new_daemon(self, call, old):
         self.assertEqual(self.cli.finish(call).code, 1)
+        self.restart_daemon()
         for pid in old:
             waiting.until(lambda pid=pid: not procfs.alive(pid), f"{procfs.command_line(pid)} has ended", SECONDS)
-        self.restart_daemon()
         names = [function["spec"]["name"] for function in self.succeed("fn", "ls")["functions"]]
         self.assertEqual(sorted(names), ["busy", "idle"])
         self.assertEqual(self.sockets(), [])

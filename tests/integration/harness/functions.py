@@ -83,13 +83,13 @@ class FunctionsTest(CloneTest):
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
     def cgroups(self):
-        """That the daemons of this test have made, without those that a running one keeps ready."""
+        """That the daemons of this test have made. A running one keeps some ready: only those count that have a limit."""
         found = []
         for hierarchy in ("memory", "cpu", "pids", ""):
             folder = os.path.join("/sys/fs/cgroup", hierarchy, "rekindle")
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
                 path = os.path.join(folder, name)
-                if name.split("-")[0] in map(str, self._daemons) and not (self.daemon.running() and _is_unused(path)):
+                if name.split("-")[0] in map(str, self._daemons) and (not self.daemon.running() or _has_limit(path)):
                     found.append(path)
         return found
 
@@ -204,17 +204,15 @@ class FunctionsTest(CloneTest):
         return self.http("POST", f"/2015-03-31/functions/{name}/invocations", body, headers, connection)
 
 
-def _is_unused(group):
-    """It has neither processes nor, as far as memory goes, a limit."""
-    for file, unused in (("cgroup.procs", lambda text: not text), ("memory.max", lambda text: text == "max\n"),
-                         ("memory.limit_in_bytes", lambda text: int(text) > 1 << 60)):
+def _has_limit(group):
+    for file in ("memory.max", "memory.limit_in_bytes"):
         try:
             with open(os.path.join(group, file), encoding="ascii") as opened:
-                if not unused(opened.read()):
-                    return False
+                text = opened.read().strip()
+                return text != "max" and int(text) < 1 << 60
         except FileNotFoundError:
             continue
-    return True
+    return False
 
 
 class UnixConnection(http.client.HTTPConnection):
