@@ -13,6 +13,7 @@
 #include "daemon/call_monitor.h"
 #include "daemon/functions.h"
 #include "functions/function_spec.h"
+#include "functions/json_text.h"
 #include "functions/request_id.h"
 
 namespace rekindle::daemon {
@@ -87,6 +88,8 @@ absl::Status InvokeFunction(Node& node, const Call& call, const v1::InvokeFuncti
                                                    " bytes, and at most ", most, " are taken"));
   }
   functions::Call invocation = CallFrom(request);
+  RK_RETURN_IF_ERROR(
+      Annotate(functions::CheckJson(invocation.payload), "the payload of an invocation must be JSON"));
   invocation.request_id = functions::NewRequestId();
   response->set_request_id(invocation.request_id);
   response->set_executed_version("$LATEST");

@@ -10,7 +10,7 @@ from harness import jobs, procfs, waiting
 from harness.clones import CloneTest, namespace_pid
 
 FROM_OWN_IMAGE = ("template", "image-memory", "image-disk")
-SECONDS = 60  # for what takes a daemon a moment
+SECONDS = 30  # for what takes a daemon a moment
 
 
 class Answer:
@@ -66,11 +66,16 @@ class FunctionsTest(CloneTest):
     # What there is on the machine.
 
     def runtimes(self):
-        """The processes that run a function, or a copy that becomes one."""
-        return [
-            pid for pid in procfs.descendants(os.getpid())
-            if procfs.alive(pid) and ("/bootstrap" in procfs.command_line(pid))
-        ]
+        """The processes of instances: they write to a function's log. What is parked, such as a template, does not."""
+        logs = self.path("logs/functions/")
+        found = []
+        for pid in procfs.descendants(os.getpid()):
+            try:
+                if procfs.alive(pid) and os.readlink(f"/proc/{pid}/fd/1").startswith(logs):
+                    found.append(pid)
+            except OSError:
+                continue
+        return found
 
     def sockets(self):
         """Of instances."""
@@ -78,13 +83,14 @@ class FunctionsTest(CloneTest):
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
     def cgroups(self):
-        """That the daemons of this test have made."""
+        """That the daemons of this test have made. A running one keeps some ready: only those count that have a limit."""
         found = []
         for hierarchy in ("memory", "cpu", "pids", ""):
             folder = os.path.join("/sys/fs/cgroup", hierarchy, "rekindle")
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
-                if name.split("-")[0] in map(str, self._daemons):
-                    found.append(os.path.join(folder, name))
+                path = os.path.join(folder, name)
+                if name.split("-")[0] in map(str, self._daemons) and (not self.daemon.running() or _has_limit(path)):
+                    found.append(path)
         return found
 
     def log_files(self, name):
@@ -196,6 +202,17 @@ class FunctionsTest(CloneTest):
     def post(self, name, event, headers=None, connection=None):
         body = event if isinstance(event, (str, bytes)) else json.dumps(event)
         return self.http("POST", f"/2015-03-31/functions/{name}/invocations", body, headers, connection)
+
+
+def _has_limit(group):
+    for file in ("memory.max", "memory.limit_in_bytes"):
+        try:
+            with open(os.path.join(group, file), encoding="ascii") as opened:
+                text = opened.read().strip()
+                return text != "max" and int(text) < 1 << 60
+        except FileNotFoundError:
+            continue
+    return False
 
 
 class UnixConnection(http.client.HTTPConnection):

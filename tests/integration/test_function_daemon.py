@@ -1,0 +1,91 @@
+"""Functions when the daemon ends, and when many call at once."""
+
+import threading
+import unittest
+
+from harness import procfs, waiting
+from harness.functions import SECONDS, FunctionsTest
+
+
+class DaemonTest(FunctionsTest):
+    def prepare(self):
+        """Two functions, one of them at work. Returns the call under way and the processes."""
+        self.deploy("idle")
+        self.deploy("busy", "--timeout", "600s")
+        self.invoke("idle")
+        call, _ = self.begin_waiting("busy")
+        return call, self.runtimes()
+
+    def check_new_daemon(self, call, old):
+        self.assertEqual(self.cli.finish(call).code, 1)
+        self.restart_daemon()
+        for pid in old:
+            waiting.until(lambda pid=pid: not procfs.alive(pid), f"{procfs.command_line(pid)} has ended", SECONDS)
+        names = [function["spec"]["name"] for function in self.succeed("fn", "ls")["functions"]]
+        self.assertEqual(sorted(names), ["busy", "idle"])
+        self.assertEqual(self.sockets(), [])
+        for name in names:
+            seen, answer = self.invoke(name, {"do": "self"})
+            self.assertEqual(seen["calls"], 1)
+            self.assertNotEqual(answer["start_level"], "running")
+        self.assertEqual(len(self.runtimes()), 2)
+        self.succeed("fn", "rm", "busy", "idle")
+        self.wait_for_nothing()
+
+    def test_ended(self):
+        call, old = self.prepare()
+        self.daemon.stop()
+        self.assertEqual([pid for pid in old if procfs.alive(pid)], [])
+        self.assertEqual(self.sockets(), [])
+        self.check_new_daemon(call, old)
+
+    def test_killed(self):
+        call, old = self.prepare()
+        self.daemon.kill()
+        self.check_new_daemon(call, old)
+
+    def test_provisioned_come_back(self):
+        self.deploy("ready", "--provisioned", "1")
+        waiting.until(lambda: self.function("ready")["instances_idle"] == 1, "an instance", SECONDS)
+        self.daemon.kill()
+        self.restart_daemon()
+        waiting.until(lambda: self.function("ready")["instances_idle"] == 1, "an instance again", SECONDS)
+
+
+class ConcurrencyTest(FunctionsTest):
+    code = {"app.py": "import time\ndef handler(event, context):\n    time.sleep(0.2)\n    return event['n']\n"}
+
+    def call_at_once(self, count):
+        answers = [None] * count
+
+        def call(number):
+            answers[number] = self.post("slow", {"n": number})
+
+        threads = [threading.Thread(target=call, args=(number,)) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for number, answer in enumerate(answers):
+            self.assertEqual((answer.status, answer.function_error), (200, None), str(answer))
+            self.assertEqual(answer.json(), number)
+
+    def instances(self):
+        return sum(starts["count"] for starts in self.stats("slow")["starts"])
+
+    def test_several_instances(self):
+        self.deploy("slow", "--timeout", "60s", files=self.code)
+        self.call_at_once(20)
+        self.assertGreater(self.instances(), 1)
+        self.assertEqual(self.stats("slow")["invocations"], 20)
+
+    def test_no_more_than_it_may_have(self):
+        self.deploy("slow", "--timeout", "60s", "--max-instances", "2", files=self.code)
+        self.call_at_once(10)
+        self.assertIn(self.instances(), (1, 2))
+        stats = self.stats("slow")
+        self.assertEqual((stats["invocations"], stats["throttles"], stats["queued"]), (10, 0, 0))
+
+
+if __name__ == "__main__":
+    unittest.main()

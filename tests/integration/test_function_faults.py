@@ -1,0 +1,177 @@
+"""Functions that do what they should not, and what their callers are told: as AWS Lambda would."""
+
+import json
+import os
+import signal
+import unittest
+
+from harness import procfs, waiting
+from harness.cli import FAILED, NOT_FOUND, USAGE
+from harness.functions import SECONDS, FunctionsTest
+
+LARGEST_ANSWER = 6_291_556
+
+
+class FaultTest(FunctionsTest):
+    """Beside each of them a neighbour that must not notice."""
+
+    def setUp(self):
+        super().setUp()
+        self.deploy("neighbour")
+        self.neighbour = self.about("neighbour")
+
+    def tearDown(self):
+        seen = self.about("neighbour")
+        self.assertEqual((seen["space"], seen["calls"]), (self.neighbour["space"], 2))
+
+    def test_a_handler_that_does_not_load(self):
+        for name, files, handler, error in (
+            ("absent", {"app.py": "import nosuchmodule\n"}, "app.handler", "Runtime.ImportModuleError"),
+            ("nofile", {"app.py": ""}, "other.handler", "Runtime.ImportModuleError"),
+            ("nohandler", {"app.py": ""}, "app.handler", "Runtime.HandlerNotFound"),
+            ("syntax", {"app.py": "def handler(:\n"}, "app.handler", "Runtime.UserCodeSyntaxError"),
+            ("throws", {"app.py": "raise ValueError('at import')\n"}, "app.handler", "ValueError"),
+            ("exits", {"app.py": "import sys\nsys.exit(3)\n"}, "app.handler", "Runtime.ExitError"),
+        ):
+            with self.subTest(name):
+                deployed = self.deploy(name, files=files, handler=handler)
+                self.assertIn("could not be loaded", "\n".join(deployed["warnings"]))
+                for _ in range(2):
+                    self.assertEqual(self.failed(name)["errorType"], error)
+                answer = self.post(name, {})
+                self.assertEqual((answer.status, answer.function_error, answer.json()["errorType"]),
+                                 (200, "Unhandled", error))
+                self.assertEqual(self.stats(name)["errors"], 3)
+                self.succeed("fn", "rm", name)
+
+    def test_a_handler_that_fails(self):
+        self.deploy("app", "--timeout", "30s")
+        error = self.failed("app", {"do": "raise"})
+        self.assertEqual((error["errorType"], error["errorMessage"]), ("KeyError", "'no such order'"))
+        self.assertIn("raise KeyError", "".join(error["stackTrace"]))
+        self.assertEqual(self.about("app")["calls"], 2)  # it goes on
+        for event, words in (({"do": "exit", "code": 3}, "exit status 3"), ({"do": "crash"}, "segmentation fault")):
+            error = self.failed("app", event)
+            self.assertEqual(error["errorType"], "Runtime.ExitError")
+            self.assertIn(words, error["errorMessage"])
+            self.assertEqual(self.about("app")["calls"], 1)  # of another instance
+        logs = self.cli.run("fn", "logs", "app").out
+        self.assertIn("Runtime exited with error: exit status 3", logs)
+
+    def test_a_handler_that_hangs(self):
+        self.deploy("app", "--timeout", "1s")
+        error = self.failed("app", {"do": "hang"})
+        self.assertEqual(error["errorType"], "Sandbox.Timedout")
+        self.assertRegex(error["errorMessage"], r"RequestId: \S+ Error: Task timed out after 1.00 seconds")
+        answer = self.post("app", {"do": "hang"})
+        self.assertEqual((answer.status, answer.function_error), (200, "Unhandled"), str(answer))
+        self.assertEqual(self.about("app")["calls"], 1)
+        stats = self.stats("app")
+        self.assertEqual((stats["invocations"], stats["errors"], stats["timeouts"]), (3, 2, 2))
+        self.assertIn("Task timed out after 1.00 seconds", self.cli.run("fn", "logs", "app").out)
+        waiting.until(lambda: len(self.runtimes()) == 2, "what hangs has been ended", SECONDS)
+
+    def test_more_memory_than_it_may_have(self):
+        self.deploy("app", "--memory", "128M", "--timeout", "60s")
+        error = self.failed("app", {"do": "eat"})
+        self.assertEqual(error["errorType"], "Runtime.OutOfMemory")
+        self.assertIn("memory limit of 128 MB", error["errorMessage"])
+        self.assertEqual(self.about("app")["calls"], 1)
+
+    def test_an_answer_that_is_too_large(self):
+        self.deploy("app", "--timeout", "60s")
+        answer = self.post("app", {"do": "large", "bytes": LARGEST_ANSWER - 1})  # with its quotes
+        self.assertEqual((answer.status, answer.function_error, answer.json()["errorType"]),
+                         (200, "Unhandled", "Function.ResponseSizeTooLarge"), str(answer))
+        answer = self.post("app", {"do": "large", "bytes": LARGEST_ANSWER - 2})
+        self.assertEqual((len(answer.body), answer.function_error), (LARGEST_ANSWER, None))
+        self.assertEqual(self.failed("app", {"do": "large", "bytes": 10 << 20})["errorType"],
+                         "Function.ResponseSizeTooLarge")
+        out = self.path("answer")
+        self.succeed("fn", "invoke", "app", "--payload", json.dumps({"do": "large", "bytes": 1 << 20}), "--output", out)
+        self.assertEqual(os.path.getsize(out), (1 << 20) + 2)
+
+    def test_daemons_end_with_their_instance(self):
+        mark = "rekindle test " + os.path.basename(self.directory)
+
+        def daemons():
+            return [pid for pid in procfs.all_pids() if procfs.alive(pid) and mark in procfs.command_line(pid)]
+
+        self.deploy("app")
+        self.invoke("app", {"do": "daemons", "count": 3, "mark": mark})
+        waiting.until(lambda: len(daemons()) == 3, "three daemons")
+        self.failed("app", {"do": "exit"})
+        waiting.until(lambda: not daemons(), "the daemons have gone", SECONDS)
+        self.invoke("app", {"do": "daemons", "count": 2, "mark": mark})
+        waiting.until(lambda: len(daemons()) == 2, "two daemons")
+        self.succeed("fn", "rm", "app")
+        waiting.until(lambda: not daemons(), "the daemons have gone", SECONDS)
+
+    def test_killed_from_outside(self):
+        self.deploy("app", "--timeout", "60s")
+        child, _ = self.begin_waiting("app")
+        for pid in self.runtimes():
+            if pid != self.process_of(self.neighbour):
+                os.kill(pid, signal.SIGKILL)
+        result = self.cli.finish(child)
+        self.assertEqual(result.code, FAILED, str(result))
+        self.assertEqual(json.loads(result.data["payload"])["errorType"], "Runtime.ExitError")
+        self.assertEqual(self.about("app")["calls"], 1)
+
+
+class BadRequestTest(FunctionsTest):
+    def test_deploying(self):
+        code = self.code("any")
+        for name, options, code_dir, words in (
+            ("no/slash", (), code, ("name", "no/slash")),
+            ("x" * 65, (), code, ("name",)),
+            ("", (), code, ("name",)),
+            ("app", ("--runtime", "cobol"), code, ("cobol",)),
+            ("app", ("--memory", "1M"), code, ("memory",)),
+            ("app", ("--timeout", "1h"), code, ("timeout",)),
+            ("app", (), self.path("absent"), ("absent",)),
+            ("app", ("--layer", self.path("absent")), code, ("absent",)),
+            ("app", ("--deps", "os;rm"), code, ("os;rm",)),
+            ("app", ("--env", "=x"), code, ("=x",)),
+        ):
+            with self.subTest(name=name, options=options):
+                defaults = () if "--runtime" in options else ("--runtime", "python")
+                result = self.cli.run("fn", "deploy", name, *defaults, "--handler", "app.handler", "--code", code_dir,
+                                      *options)
+                self.assertIn(result.code, (FAILED, USAGE, NOT_FOUND), str(result))
+                for word in words:
+                    self.assertIn(word, str(result.message))
+        self.assertEqual(self.succeed("fn", "ls").get("functions", []), [])
+
+    def test_a_dependency_that_does_not_exist(self):
+        deployed = self.deploy("app", "--deps", "json,nosuchmodule")
+        self.assertIn("nosuchmodule", "\n".join(deployed["warnings"]))
+        self.assertEqual(self.invoke("app", {"n": 1})[1]["start_level"], "cold")
+        refused = self.cli.run("deps", "build", "nosuchmodule", "--runtime", "python")
+        self.assert_refused(refused, USAGE, "No module named 'nosuchmodule'")
+
+    def test_payloads(self):
+        self.deploy("app")
+        for payload in ("no json", "{", "{} {}", '{"a": NaN}', "\x00"):
+            answer = self.post("app", payload)
+            self.assertEqual((answer.status, answer.error_type), (400, "InvalidRequestContentException"), payload)
+        refused = self.cli.run("fn", "invoke", "app", "--payload", "no json")
+        self.assert_refused(refused, USAGE, "JSON")
+        answer = self.post("app", b'{"x": "' + b"y" * (7 << 20) + b'"}')
+        self.assertEqual((answer.status, answer.error_type), (413, "RequestTooLargeException"), str(answer))
+        self.assertEqual(self.stats("app")["invocations"], 0)
+        self.assertEqual(self.post("app", "").json(), {})
+
+    def test_names(self):
+        for path, status, error in (
+            ("/2015-03-31/functions/nosuch/invocations", 404, "ResourceNotFoundException"),
+            ("/2015-03-31/functions/no%2Fname/invocations", 400, "ValidationException"),
+            ("/2015-03-31/functions/" + "x" * 200 + "/invocations", 400, "ValidationException"),
+        ):
+            answer = self.http("POST", path, "{}")
+            self.assertEqual((answer.status, answer.error_type), (status, error), str(answer))
+        self.assert_refused(self.cli.run("fn", "invoke", "nosuch"), NOT_FOUND, "nosuch")
+
+
+if __name__ == "__main__":
+    unittest.main()
