@@ -251,6 +251,9 @@ class _Criu:
         job.reap()
         with open(os.path.join(self.images, "bench-sockets"), "w", encoding="ascii") as file:
             json.dump(sockets, file)
+        self._check_images()
+
+    def _check_images(self):
         lazy = self._lazy_share()
         if lazy < 0.5:
             raise RuntimeError(f"CRIU marked only {lazy:.0%} of the pages as ones that can come later")
@@ -301,12 +304,16 @@ class _Criu:
         os.makedirs(work, exist_ok=True)
         restore, pages = self._command_lines(self.images, work)
         try:
-            started = CriuStart(restore, pages, sockets, _ANSWER_SECONDS)
+            started = CriuStart(restore, pages, sockets, _ANSWER_SECONDS, **self._more())
         except RuntimeError as error:
             raise RuntimeError(f"{error}; {_log_of(work)}") from error
         finally:
             shutil.rmtree(work)
         return Started(started.seconds, stop=started.stop)
+
+    def _more(self):
+        """Arguments of CriuStart."""
+        return {}
 
     def close(self):
         shutil.rmtree(self.images, ignore_errors=True)
