@@ -11,6 +11,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -21,6 +23,8 @@ namespace {
 
 using functions::InstanceEnd;
 
+constexpr absl::Duration kEndsWithin = absl::Seconds(5);
+constexpr absl::Duration kLookAgain = absl::Milliseconds(2);
 constexpr char kRecordEnding[] = ".pid";
 constexpr size_t kStartTime = 19;  // in /proc/PID/stat, counted from the state
 
@@ -118,7 +122,13 @@ void EndLeftInstances(const std::string& directory) {
     for (absl::string_view line : absl::StrSplit(left.value_or(""), '\n', absl::SkipEmpty())) {
       if (absl::SimpleAtoi(line, &pid) && pid > 0) ::kill(pid, SIGKILL);
     }
+    const absl::Time deadline = absl::Now() + kEndsWithin;
+    while (!ReadFile(absl::StrCat(lines[2], "/cgroup.procs")).value_or("").empty() &&
+           absl::Now() < deadline) {
+      absl::SleepFor(kLookAgain);
+    }
   }
+  restore::Cgroup::RemoveLeftovers();
 }
 
 absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowCopy(
