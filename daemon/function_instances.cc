@@ -110,8 +110,11 @@ void FunctionInstances::Remove(const std::string& name, uint64_t revision) {
     functions_.erase(found);
   }
   std::shared_ptr<LiveTemplate> own;
-  absl::MutexLock lock(&gone->mutex);
-  own = std::move(gone->own_template);
+  {
+    absl::MutexLock lock(&gone->mutex);
+    own = std::move(gone->own_template);
+  }
+  RemoveImage(*gone);
 }
 
 absl::StatusOr<FunctionInstances::LivePtr> FunctionInstances::Find(const std::string& name,
@@ -132,6 +135,10 @@ absl::StatusOr<FunctionInstances::Place> FunctionInstances::MakePlace(const Star
   RK_ASSIGN_OR_RETURN(made.place.log, logs_.OpenStream(live.record.name(), order.instance, owner));
   made.place.memory_bytes = live.record.spec.memory_bytes;
   made.identity.log = absl::StrCat(made.place.log->path(), ".log");
+  // Others may go through the folder, and reach what is theirs.
+  RK_RETURN_IF_ERROR(MakeDirectories(directory_, 0711));
+  const std::string path = absl::StrCat(directory_, "/", next_.fetch_add(1));
+  made.place.record = absl::StrCat(path, ".pid");
   if (live.record.spec.runtime.kind == functions::RuntimeKind::kProvided) {
     RK_ASSIGN_OR_RETURN(RuntimePort port, RuntimePort::Open(owner.uid));
     made.identity.runtime_api = port.address;
@@ -139,9 +146,6 @@ absl::StatusOr<FunctionInstances::Place> FunctionInstances::MakePlace(const Star
     made.may_connect = std::move(port.may_connect);
     return made;
   }
-  // Others may go through the folder, and reach what is theirs.
-  RK_RETURN_IF_ERROR(MakeDirectories(directory_, 0711));
-  const std::string path = absl::StrCat(directory_, "/", next_.fetch_add(1));
   ::unlink(path.c_str());
   RK_ASSIGN_OR_RETURN(made.listener, ListenAt(path));
   made.place.socket = path;
@@ -357,22 +361,29 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
     absl::MutexLock lock(&live->mutex);
     live->image_digest = captured.image.digest;
   }
+  if (absl::Status there = Find(function, revision).status(); !there.ok()) {
+    RemoveImage(*live);  // it was removed meanwhile
+    return there;
+  }
   image_made_(function, revision, captured.image.reference);
   return store::QuotaBytes(captured.image.stats);
 }
 
 void FunctionInstances::DropImage(const std::string& function, uint64_t revision) {
   auto live = Find(function, revision);
-  if (!live.ok()) return;
+  if (live.ok() && RemoveImage(**live)) image_made_(function, revision, "");
+}
+
+bool FunctionInstances::RemoveImage(LiveFunction& live) {
   std::string digest;
   {
-    absl::MutexLock lock(&(*live)->mutex);
-    digest = std::exchange((*live)->image_digest, "");
+    absl::MutexLock lock(&live.mutex);
+    digest = std::exchange(live.image_digest, "");
   }
   auto store = node_.OpenStore(Node::Access::kWrite);
-  if (digest.empty() || !store.ok()) return;
+  if (digest.empty() || !store.ok()) return false;
   if (auto info = (*store)->Find(digest); info.ok()) (*store)->RemoveExactly(*info).IgnoreError();
-  image_made_(function, revision, "");
+  return true;
 }
 
 }  // namespace rekindle::daemon

@@ -44,7 +44,7 @@ class FunctionInstances : public functions::InstanceStarter {
   // A revision that may be started from now on. `dependency` may be null. Its image is looked up.
   void Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nothing of it is started any more, and its template goes.
+  // Nothing of it is started any more, and its template and image go.
   void Remove(const std::string& name, uint64_t revision) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<functions::StartedInstance> Start(const functions::StartOrder& order) override;
@@ -68,6 +68,7 @@ class FunctionInstances : public functions::InstanceStarter {
   absl::StatusOr<std::shared_ptr<LiveTemplate>> TemplateFor(const LivePtr& live, functions::StartLevel level)
       ABSL_LOCKS_EXCLUDED(mutex_);
   restore::CloneOptions OptionsFor(const LiveFunction& live, const std::string& digest) const;
+  bool RemoveImage(LiveFunction& live);  // false: there is none
   bool limits_can_be_set() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   Node& node_;

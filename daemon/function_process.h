@@ -19,10 +19,14 @@ namespace rekindle::daemon {
 // What an instance has on this node beside its process.
 struct InstancePlace {
   std::string socket;  // of its Runtime API; removed with it. Empty: none
+  std::string record;  // a file that says which process it is; removed with it
   std::shared_ptr<functions::LogStream> log;
   uint64_t memory_bytes = 0;                              // its limit
   std::shared_ptr<const functions::RevisionFolder> code;  // stays as long as it runs
 };
+
+// Ends what a daemon that died has left running; `directory` is where it had its records.
+void EndLeftInstances(const std::string& directory);
 
 // A copy of an image. `has_answered` is called once, at its first answer.
 absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowCopy(

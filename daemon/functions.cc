@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/status.h"
+#include "daemon/function_process.h"
 #include "daemon/function_runtime.h"
 #include "daemon/http_callers.h"
 #include "functions/request_id.h"
@@ -58,7 +59,9 @@ absl::Status Functions::Begin() {
   catalog.store = node_.options().store;
   RK_ASSIGN_OR_RETURN(catalog_, functions::FunctionCatalog::Open(std::move(catalog)));
   RK_ASSIGN_OR_RETURN(logs_, functions::FunctionLogs::Open(node_.options().log_directory));
-  RemoveTree(absl::StrCat(node_.options().runtime_directory, "/f")).IgnoreError();  // of a daemon that died
+  const std::string left = absl::StrCat(node_.options().runtime_directory, "/f");  // by a daemon that died
+  EndLeftInstances(left);
+  RemoveTree(left).IgnoreError();
   threads_ = std::make_unique<functions::HttpThreads>();
   instances_ = std::make_unique<FunctionInstances>(
       node_, *logs_,
@@ -148,10 +151,7 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
     old = std::exchange(scheduled_[record.name()], record.revision);
   }
   scheduler_->Put(function);
-  if (old != 0 && old != record.revision) {
-    instances_->DropImage(record.name(), old);
-    instances_->Remove(record.name(), old);
-  }
+  if (old != 0 && old != record.revision) instances_->Remove(record.name(), old);
 }
 
 absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::FunctionRecord& record) {
@@ -349,10 +349,7 @@ absl::Status Functions::Remove(const Caller& caller, const std::string& name) {
     absl::MutexLock lock(&mutex_);
     if (auto scheduled = scheduled_.extract(name)) revision = scheduled.mapped();
   }
-  if (revision != 0) {
-    instances_->DropImage(name, revision);
-    instances_->Remove(name, revision);
-  }
+  if (revision != 0) instances_->Remove(name, revision);
   RK_RETURN_IF_ERROR(catalog_->Remove(name));
   logs_->Remove(name).IgnoreError();
   return absl::OkStatus();

@@ -45,7 +45,9 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
   CapturedCopy captured;
   captured.seconds = watch.seconds();
   if (auto pager = node.clones().ConnectToPager(store); pager.ok()) {
-    RK_RETURN_IF_ERROR(Annotate(pager->Fill(started.sandbox.id).status(), what));
+    RK_ASSIGN_OR_RETURN(const bool complete, pager->Fill(started.sandbox.id));
+    // Another time it may be: this is no reason to give the image up for good.
+    if (!complete) return absl::UnavailableError(absl::StrCat(what, ": its memory could not be brought in"));
   }
   captured.resident_bytes = MeasureTree(started.root).resident_bytes;
   if (label) label(captured, capture.labels);

@@ -53,7 +53,7 @@ class DaemonTest(FunctionsTest):
 
 
 class ConcurrencyTest(FunctionsTest):
-    code = {"app.py": "import time\ndef handler(event, context):\n    time.sleep(0.2)\n    return event['n']\n"}
+    files = {"app.py": "import time\ndef handler(event, context):\n    time.sleep(0.2)\n    return event['n']\n"}
 
     def call_at_once(self, count):
         answers = [None] * count
@@ -74,13 +74,13 @@ class ConcurrencyTest(FunctionsTest):
         return sum(starts["count"] for starts in self.stats("slow")["starts"])
 
     def test_several_instances(self):
-        self.deploy("slow", "--timeout", "60s", files=self.code)
+        self.deploy("slow", "--timeout", "60s", files=self.files)
         self.call_at_once(20)
         self.assertGreater(self.instances(), 1)
         self.assertEqual(self.stats("slow")["invocations"], 20)
 
     def test_no_more_than_it_may_have(self):
-        self.deploy("slow", "--timeout", "60s", "--max-instances", "2", files=self.code)
+        self.deploy("slow", "--timeout", "60s", "--max-instances", "2", files=self.files)
         self.call_at_once(10)
         self.assertIn(self.instances(), (1, 2))
         stats = self.stats("slow")
