@@ -5,38 +5,18 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "base/status.h"
+#include "daemon/instance_record.h"
 #include "daemon/process_info.h"
 
 namespace rekindle::daemon {
 namespace {
 
 using functions::InstanceEnd;
-
-constexpr absl::Duration kEndsWithin = absl::Seconds(5);
-constexpr absl::Duration kLookAgain = absl::Milliseconds(2);
-constexpr char kRecordEnding[] = ".pid";
-constexpr size_t kStartTime = 19;  // in /proc/PID/stat, counted from the state
-
-// When it began, in the kernel's ticks; empty when there is none.
-std::string StartTimeOf(pid_t pid) {
-  auto stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
-  if (!stat.ok()) return "";
-  const size_t name_end = stat->rfind(") ");
-  if (name_end == std::string::npos) return "";
-  const std::vector<std::string> fields = absl::StrSplit(stat->substr(name_end + 2), ' ');
-  return fields.size() > kStartTime ? fields[kStartTime] : "";
-}
 
 class Process : public functions::InstanceProcess {
  public:
@@ -46,17 +26,10 @@ class Process : public functions::InstanceProcess {
         killed_by_(std::move(killed_by)),
         group_(std::move(group)),
         place_(std::move(place)),
-        has_answered_(std::move(has_answered)) {
-    const std::string text =
-        absl::StrCat(pid_, "\n", StartTimeOf(pid_), "\n", group_ ? group_->memory_folder() : "", "\n");
-    // Without it an instance would outlive a daemon that is killed, which is no reason not to run it.
-    if (absl::Status written = WriteFileAtomically(place_.record, text); !written.ok()) {
-      Log(LogLevel::kWarning, written.message());
-    }
-  }
+        has_answered_(std::move(has_answered)),
+        record_(place_.record, pid_, group_.get()) {}
   ~Process() override {
     Kill();
-    ::unlink(place_.record.c_str());
     if (!place_.socket.empty()) ::unlink(place_.socket.c_str());
   }
 
@@ -91,6 +64,7 @@ class Process : public functions::InstanceProcess {
   const std::shared_ptr<restore::Cgroup> group_;
   const InstancePlace place_;
   const std::function<void()> has_answered_;
+  const InstanceRecord record_;
   std::atomic<uint64_t> log_from_{0};  // of the invocation in work
 };
 
@@ -102,34 +76,6 @@ InstanceEnd EndOf(const ExitState& exit, const restore::Cgroup* group) {
 }
 
 }  // namespace
-
-void EndLeftInstances(const std::string& directory) {
-  auto names = ListDirectory(directory);
-  for (const std::string& name : names.value_or(std::vector<std::string>())) {
-    auto record = absl::EndsWith(name, kRecordEnding) ? ReadFile(absl::StrCat(directory, "/", name))
-                                                      : absl::StatusOr<std::string>("");
-    if (!record.ok()) continue;
-    const std::vector<std::string> lines = absl::StrSplit(*record, '\n');
-    pid_t pid = 0;
-    if (lines.size() < 3 || !absl::SimpleAtoi(lines[0], &pid) || pid <= 0) continue;
-    const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    // Looked at after it was opened, so that its number can't have become another's.
-    if (process.valid() && StartTimeOf(pid) == lines[1]) {
-      ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
-    }
-    if (lines[2].empty()) continue;
-    auto left = ReadFile(absl::StrCat(lines[2], "/cgroup.procs"));  // what it has started
-    for (absl::string_view line : absl::StrSplit(left.value_or(""), '\n', absl::SkipEmpty())) {
-      if (absl::SimpleAtoi(line, &pid) && pid > 0) ::kill(pid, SIGKILL);
-    }
-    const absl::Time deadline = absl::Now() + kEndsWithin;
-    while (!ReadFile(absl::StrCat(lines[2], "/cgroup.procs")).value_or("").empty() &&
-           absl::Now() < deadline) {
-      absl::SleepFor(kLookAgain);
-    }
-  }
-  restore::Cgroup::RemoveLeftovers();
-}
 
 absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowCopy(
     Node& node, restore::CloneResult copy, InstancePlace place, std::function<void()> has_answered,

@@ -25,9 +25,6 @@ struct InstancePlace {
   std::shared_ptr<const functions::RevisionFolder> code;  // stays as long as it runs
 };
 
-// Ends what a daemon that died has left running; `directory` is where it had its records.
-void EndLeftInstances(const std::string& directory);
-
 // A copy of an image. `has_answered` is called once, at its first answer.
 absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowCopy(
     Node& node, restore::CloneResult copy, InstancePlace place, std::function<void()> has_answered,

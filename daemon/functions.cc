@@ -19,6 +19,7 @@
 #include "daemon/function_process.h"
 #include "daemon/function_runtime.h"
 #include "daemon/http_callers.h"
+#include "daemon/instance_record.h"
 #include "functions/request_id.h"
 
 namespace rekindle::daemon {
@@ -29,7 +30,8 @@ using functions::RuntimeKind;
 // Of what is free when the daemon starts: for instances, templates and what else is kept of functions.
 constexpr double kShareOfMemory = 0.6;
 constexpr absl::Duration kLongestDiscovery = absl::Minutes(2);
-constexpr absl::Duration kTrimEvery = absl::Seconds(1);
+constexpr absl::Duration kTidyEvery = absl::Seconds(1);
+constexpr int kTidiedPerGroups = 10;
 constexpr int kAttempts = 3;
 // Between attempts at what is called asynchronously; Lambda waits one and two minutes.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
@@ -76,7 +78,7 @@ absl::Status Functions::Begin() {
   }
   scheduler_ = std::make_unique<functions::Scheduler>(options, *instances_, *threads_);
   trim_ = std::make_unique<boost::asio::steady_timer>(*threads_->context());
-  PlanTrim();
+  PlanTidying();
   for (const functions::FunctionRecord& record : catalog_->List()) {
     if (record.damage.empty()) Schedule(record);
   }
@@ -100,14 +102,16 @@ absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
   return found;
 }
 
-// An invocation that goes on for long writes without asking.
-void Functions::PlanTrim() {
-  trim_->expires_after(absl::ToChronoNanoseconds(kTrimEvery));
+// An invocation that goes on for long writes to its log without asking; and what a daemon that was killed has
+// left may have been in use when this one began.
+void Functions::PlanTidying() {
+  trim_->expires_after(absl::ToChronoNanoseconds(kTidyEvery));
   trim_->async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
     auto self = weak.lock();
     if (error || self == nullptr) return;
     self->logs_->TrimAll();
-    self->PlanTrim();
+    if (++self->tidied_ % kTidiedPerGroups == 0) restore::Cgroup::RemoveLeftovers();
+    self->PlanTidying();
   });
 }
 

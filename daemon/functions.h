@@ -75,7 +75,7 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   absl::StatusOr<std::vector<std::string>> Discover(const functions::FunctionRecord& record);
   void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
   void TryAgain(const std::shared_ptr<functions::Call>& call, int attempt);
-  void PlanTrim();
+  void PlanTidying();
 
   Node& node_;
   DependencyImages dependencies_;
@@ -86,6 +86,7 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   std::unique_ptr<functions::Scheduler> scheduler_;
   std::unique_ptr<functions::InvokeApi> front_;
   std::unique_ptr<boost::asio::steady_timer> trim_;
+  int tidied_ = 0;
 
   absl::Mutex mutex_;
   std::map<std::string, uint64_t> scheduled_ ABSL_GUARDED_BY(mutex_);  // revisions, by name

@@ -5,7 +5,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/status.h"
+#include "daemon/instance_record.h"
 #include "daemon/process_info.h"
 #include "restore/pager_client.h"
 
@@ -41,6 +43,11 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
     restore::CloneResult& copy;
     ~Ender() { restore::EndSandbox(copy.sandbox.init, copy.sandbox.directory); }
   } ender{started};
+  // Parked it would wait for ever for a daemon that was killed.
+  const std::string records = absl::StrCat(node.options().runtime_directory, "/f");
+  RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
+  const InstanceRecord record(absl::StrCat(records, "/", started.sandbox.id, ".pid"), started.root,
+                              started.group.get());
   RK_RETURN_IF_ERROR(WaitUntilParked(started.channel.get(), what));
   CapturedCopy captured;
   captured.seconds = watch.seconds();

@@ -223,7 +223,9 @@ void Core::Invoke(Call call, Done done) {
   request->call = std::move(call);
   request->done = std::move(done);
   request->arrived = absl::Now();
-  if (function->idle.empty() && !MayStart(*function)) {
+  // One that is being started for nobody any more, or ahead of time, will do.
+  const bool one_comes = function->starting > function->queue.size() + function->waiting.size();
+  if (function->idle.empty() && (one_comes || !MayStart(*function))) {
     if (function->waiting.size() + function->queue.size() >= options_.longest_queue) {
       ++function->counters->throttles;
       later.steps.emplace_back([request] {

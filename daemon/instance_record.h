@@ -1,0 +1,30 @@
+// Files that say which processes are instances of functions, so that the next daemon can end what one that
+// was killed has left running.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "restore/cgroup.h"
+
+namespace rekindle::daemon {
+
+// One process. Its file goes with this object.
+class InstanceRecord {
+ public:
+  // `path` ends in ".pid", in a folder that is there. `group`: the process's; null: none of its own. That the
+  // file can't be written is logged.
+  InstanceRecord(std::string path, pid_t pid, const restore::Cgroup* group);
+  ~InstanceRecord();
+  InstanceRecord(const InstanceRecord&) = delete;
+  InstanceRecord& operator=(const InstanceRecord&) = delete;
+
+ private:
+  const std::string path_;
+};
+
+// Ends what the records in `directory` name, with all that is in their cgroups.
+void EndLeftInstances(const std::string& directory);
+
+}  // namespace rekindle::daemon
