@@ -29,8 +29,8 @@ _SPACE_AIMS = {"10": 92, "100": 98}
 _MOST_ADDED = {"p50": 1, "p99": 3}
 
 
-def page(results, machine):
-    lines = [f"{machine}.", ""]
+def page(results, machine, note=""):
+    lines = [f"{machine}. {note}".rstrip(), ""]
     for name, part in results.items():
         loads = part.get("loads", (0, 0))
         lines.append(
@@ -71,7 +71,7 @@ def _times_cold(row):
     """{way: how many times the speed of the cold start}"""
     ways = row["ways"]
     beside = {way: COLD_AGAIN if way in MADE_ANEW else COLD for way in ways if way in OURS}
-    return {way: median(ways[cold]) / median(ways[way]) for way, cold in beside.items()}
+    return {way: median(ways[cold]) / median(ways[way]) for way, cold in beside.items() if cold in ways}
 
 
 def _loading_verdicts(found):
