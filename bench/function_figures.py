@@ -46,6 +46,7 @@ def parse(arguments):
     parser.add_argument("--work", metavar="DIR", default="/var/tmp", help="where stores and snapshots go")
     parser.add_argument("--json", metavar="FILE", help="all that was measured; parts that it has and that this run does "
                         "not measure stay")  # fmt: skip
+    parser.add_argument("--note", default="", metavar="TEXT", help="what readers of these figures must know")
     parser.add_argument("--write", metavar="PAGE", help="put the tables between the markers of this page")
     given = parser.parse_args(arguments)
     given.bin = os.path.abspath(given.bin)
@@ -100,7 +101,7 @@ def main():
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         world.remove()
-    text = "\n".join([BEGIN, "", *function_report.page(results, machine()), "", END])
+    text = "\n".join([BEGIN, "", *function_report.page(results, machine(), arguments.note), "", END])
     print(text)
     if arguments.write:
         write_into(arguments.write, text, BEGIN, END)

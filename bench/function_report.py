@@ -1,7 +1,7 @@
 """The tables of function_figures.py."""
 
-from function_ways import COLD, DEPENDENCY, DEPENDENCY_NEW, IMAGE, IMAGE_NEW, OURS, PREBAKING, SHARED, SHARED_NEW
-from function_ways import TEMPLATE, TEMPLATE_NEW
+from function_ways import COLD, COLD_AGAIN, DEPENDENCY, DEPENDENCY_NEW, IMAGE, IMAGE_NEW, MADE_ANEW, OURS, PREBAKING
+from function_ways import SHARED, SHARED_NEW, STOOD_BY, TEMPLATE, TEMPLATE_NEW
 from start_report import median, p99, table
 from start_world import MIB
 
@@ -29,8 +29,8 @@ _SPACE_AIMS = {"10": 92, "100": 98}
 _MOST_ADDED = {"p50": 1, "p99": 3}
 
 
-def page(results, machine):
-    lines = [f"{machine}.", ""]
+def page(results, machine, note=""):
+    lines = [f"{machine}. {note}".rstrip(), ""]
     for name, part in results.items():
         loads = part.get("loads", (0, 0))
         lines.append(
@@ -69,8 +69,9 @@ def _verdicts(results):
 
 def _times_cold(row):
     """{way: how many times the speed of the cold start}"""
-    cold = median(row["ways"][COLD])
-    return {way: cold / median(times) for way, times in row["ways"].items() if way in OURS}
+    ways = row["ways"]
+    beside = {way: COLD_AGAIN if way in MADE_ANEW else COLD for way in ways if way in OURS}
+    return {way: median(ways[cold]) / median(ways[way]) for way, cold in beside.items() if cold in ways}
 
 
 def _loading_verdicts(found):
@@ -97,20 +98,22 @@ def _loading(found):
     body, speeds, tails = [], [], []
     for name, row in found["functions"].items():
         ways = row["ways"]
-        body.append((name, _ms(ways, COLD), _ms(ways, PREBAKING), *(_pair(ways, pair, _ms) for pair in pairs)))
-        tails.append((name, _tail(ways, COLD), _tail(ways, PREBAKING), *(_pair(ways, pair, _tail) for pair in pairs)))
+        cold = (COLD, COLD_AGAIN)
+        body.append((name, _pair(ways, cold, _ms), _ms(ways, PREBAKING), *(_pair(ways, pair, _ms) for pair in pairs)))
+        tails.append((name, _pair(ways, cold, _tail), _tail(ways, PREBAKING), *(_pair(ways, pair, _tail) for pair in pairs)))
         times = _times_cold(row)
         if PREBAKING in ways:
             times[PREBAKING] = median(ways[COLD]) / median(ways[PREBAKING])
         speeds.append((name, "1", _speed(times, PREBAKING), *(_pair(times, pair, _speed) for pair in pairs)))
-    lines += ["Copies that stood by / made anew.", "", *table(head, body)]
+    lines += ["Daemon with copies that stand by / without; of the cold starts, those beside either.", "", *table(head, body)]
     lines += ["Times the speed of a cold start:", "", *table(head, speeds)]
     lines += ["The slowest of all rounds (p99, nearest rank), ms:", "", *table(head, tails)]
     kinds = [
-        (name, row["image"], ", ".join(row["modules"]) or "none", row.get("criu", ""), len(row["ways"][COLD]))
+        (name, row["image"], ", ".join(row["modules"]) or "none", row.get("criu", ""), len(row["ways"][COLD]), _ready(row))
         for name, row in found["functions"].items()
     ]
-    lines += table(("function", "dependency image", "its modules", "PreBaking by", "rounds"), kinds)
+    lines += table(("function", "dependency image", "its modules", "PreBaking by", "rounds", "stood by"), kinds)
+    lines += [f"Stood by: so many of the {', '.join(STOOD_BY)} were really ready when they were asked for.", ""]
     for name, row in found["functions"].items():
         for way, why in row["not_forkable"].items():
             lines += [f"{name}, {way}: not forkable: {why}", ""]
@@ -122,6 +125,10 @@ def _loading(found):
     ]
     lines += ["Until the instance was there, as the daemon says, ms.", ""]
     return lines + table(("function", "level", "starts", "median", "slowest"), rows)
+
+
+def _ready(row):
+    return ", ".join(str(len(row["phases"].get(way, {}).get("standby", ()))) for way in STOOD_BY)
 
 
 def _ms(ways, way):
@@ -188,12 +195,13 @@ def _http(found):
     lines = ["### HTTP", ""]
     lines += table(("", "through the front, ms", "the runtime alone, ms", "added, ms"), rows)
     each = [
-        (str(number), str(one["requests"]), *(f"{one[key] / 1e3:.2f}" for key in ("p50_us", "p99_us", "max_us")))
-        for number, one in enumerate(found["front"], 1)
+        (name, str(one["requests"]), *(f"{one[key] / 1e3:.2f}" for key in ("p50_us", "p99_us", "max_us")))
+        for name, rounds in (("as deployed", "front"), ("--max-instances 8", "capped"))
+        for one in found.get(rounds, ())
     ]
-    lines += table(("round", "requests", "p50, ms", "p99, ms", "slowest, ms"), each)
+    lines += table(("each round", "requests", "p50, ms", "p99, ms", "slowest, ms"), each)
     instances = found["instances"]
-    return [*lines, f"Instances at the end: {instances}. The daemon's own durations of the handler: p50 "
+    return [*lines, f"Instances as deployed, at the end: {instances}. The daemon's own durations of the handler: p50 "
             f"{found['runtime_p50_ms']:.3f} ms, p99 {found['runtime_p99_ms']:.3f} ms.", ""]  # fmt: skip
 
 

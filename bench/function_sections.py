@@ -7,13 +7,13 @@ import statistics
 import subprocess
 import time
 
-from function_ways import BOOTSTRAP, OURS, PREBAKING, PYTHON, Cold, Copy, Function, PreBaking, base_environment
-from function_ways import folder_bytes
+from function_ways import BOOTSTRAP, MADE_ANEW, PREBAKING, PYTHON, STOOD_BY, Cold, ColdAgain, Copy, Function
+from function_ways import PreBaking, base_environment, folder_bytes
 from function_world import RuntimeSocket, wait_until_idle
 from harness import cli
 
 _WARM_UP = 2
-_PAUSE = 0.1
+_PAUSE = 0.15
 _LEARNING = 3  # deployments, before any is noted
 _VARIANTS_OF = ("logistic_regression_training", "logistic_regression_serving")
 _TRIVIAL = "def handler(event, context):\n    return {}\n"
@@ -33,34 +33,48 @@ class Bench:
 
 def loading(bench):
     """The functions are deployed and learned first, so that images and working sets are the daemon's own."""
-    world, arguments = bench.world, bench.arguments
+    world = bench.world
     world.new_store("loading")
     found = bench.results["loading"] = {"functions": {}, "end_to_end": {}}
     for function in bench.functions:
         _learn(bench, function)
     for function in bench.functions:
-        row = found["functions"][function.name] = {"modules": function.modules, "image": function.dependency_image}
-        row["not_forkable"], row["ways"] = {}, {}
-        ways = _prepared(bench, function, row)
-        digest, row["answers"] = None, 0
-        for number in range(-_WARM_UP, arguments.rounds):
+        found["functions"][function.name] = {
+            "modules": function.modules,
+            "image": function.dependency_image,
+            "not_forkable": {},
+            "ways": {},
+            "phases": {},
+        }
+    _start_all(bench, (Cold, PreBaking), STOOD_BY)
+    world.end_rekindle()
+    world.start_daemon("--standby", "0")
+    _start_all(bench, (ColdAgain,), MADE_ANEW)
+
+
+def _start_all(bench, others, copies):
+    for function in bench.functions:
+        row = bench.results["loading"]["functions"][function.name]
+        ways = _prepared(bench, function, row, others, copies)
+        for number in range(-_WARM_UP, bench.arguments.rounds):
             for way in ways:
                 time.sleep(_PAUSE)  # pools fill up again, what was killed is gone
                 started = way.start()
                 if number < 0:  # each way's copies answer as the others' do
                     answer = started.runtime.call(function.event)["digest"]
-                    if digest not in (None, answer):
+                    if row.setdefault("digest", answer) != answer:
                         raise RuntimeError(f"{function.name}: {way.name} answered otherwise")
-                    digest, row["answers"] = answer, row["answers"] + 1
                 else:
                     row["ways"].setdefault(way.name, []).append(started.seconds)
+                    phases = row["phases"].setdefault(way.name, {})
+                    for phase in started.answer.get("phases", []):
+                        phases.setdefault(phase["name"], []).append(phase.get("seconds", 0))
                 started.stop()
         for way in ways:
             bench.say(f"{function.name}: {way.name}: {statistics.median(row['ways'][way.name]) * 1e3:.1f} ms")
             way.close()
-        criu = next((way for way in ways if way.name == PREBAKING), None)
-        if criu is not None:
-            row["criu"], row["criu_notes"] = criu.mode(), criu.notes
+            if way.name == PREBAKING:
+                row["criu"], row["criu_notes"] = way.mode(), way.notes
 
 
 def _learn(bench, function):
@@ -107,9 +121,10 @@ def _note(row, answer):
     row.setdefault(level, []).append(answer.get("start_seconds", 0))
 
 
-def _prepared(bench, function, row):
-    ways = [Cold(bench.world, function), PreBaking(bench.world, function, bench.criu_tools, bench.hook)]
-    ways += [Copy(bench.world, function, name) for name in OURS]
+def _prepared(bench, function, row, others, copies):
+    more = {PreBaking: (bench.criu_tools, bench.hook)}
+    ways = [way(bench.world, function, *more.get(way, ())) for way in others]
+    ways += [Copy(bench.world, function, name) for name in copies]
     ready = []
     for way in ways:
         if isinstance(way, PreBaking):
@@ -176,12 +191,15 @@ def http(bench):
             file.write(text)
     function = Function("trivial", code, bench.inputs)
     world.deploy(function.name, code, {})
-    world.invoke(function.name, {})
-    found = bench.results["http"] = {"front": [], "direct": [], "rate": 500, "connections": 8}
-    _load(world, 3)
+    world.deploy("capped", code, {}, "auto", "--max-instances", "8")
+    found = bench.results["http"] = {"front": [], "direct": [], "capped": [], "rate": 500, "connections": 8}
+    for name in (function.name, "capped"):
+        world.invoke(name, {})
+        _load(world, name, 3)
     wait_until_idle(10)
     for _ in range(arguments.http_rounds):
-        found["front"].append(_load(world, arguments.http_seconds))
+        found["front"].append(_load(world, function.name, arguments.http_seconds))
+        found["capped"].append(_load(world, "capped", arguments.http_seconds))
         found["direct"].append(_direct(world, function, arguments.http_seconds))
     stats = world.run("fn", "stats", function.name)["functions"][0]
     found["runtime_p50_ms"] = stats.get("duration_median_seconds", 0) * 1e3
@@ -190,8 +208,8 @@ def http(bench):
     bench.say(f"front {found['front'][-1]}, direct {found['direct'][-1]}, instances {found['instances']}")
 
 
-def _load(world, seconds):
-    argv = [cli.binary("http_load"), f"127.0.0.1:{world.port}", "--function", "trivial", "--rate", "500"]
+def _load(world, name, seconds):
+    argv = [cli.binary("http_load"), f"127.0.0.1:{world.port}", "--function", name, "--rate", "500"]
     argv += ["--connections", "8", "--seconds", str(seconds)]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)

@@ -15,11 +15,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BOOTSTRAP = os.path.join(ROOT, "functions/runtimes/python/bootstrap.py")
 PREBAKED_RUNTIME = os.path.join(ROOT, "bench/prebaked_runtime.py")
 COLD, PREBAKING = "cold start", "PreBaking (stock CRIU)"
+COLD_AGAIN = "cold start, beside those made anew"
 DEPENDENCY, DEPENDENCY_NEW = "dependency image", "dependency image, made anew"
 IMAGE, IMAGE_NEW = "function image", "function image, made anew"
 TEMPLATE, TEMPLATE_NEW = "template", "template, forked when asked"
 SHARED, SHARED_NEW = "dependency template", "dependency template, forked when asked"
-OURS = (DEPENDENCY, DEPENDENCY_NEW, IMAGE, IMAGE_NEW, TEMPLATE, TEMPLATE_NEW, SHARED, SHARED_NEW)
+STOOD_BY = (DEPENDENCY, IMAGE, TEMPLATE, SHARED)
+MADE_ANEW = (DEPENDENCY_NEW, IMAGE_NEW, TEMPLATE_NEW, SHARED_NEW)  # of a daemon that keeps none ready
+OURS = tuple(way for pair in zip(STOOD_BY, MADE_ANEW) for way in pair)
 _MEMORY = 2 << 30
 
 
@@ -96,6 +99,12 @@ class Cold:
         pass
 
 
+class ColdAgain(Cold):
+    """In the turns of the daemon that keeps no copies ready: what is compared is measured at the same time."""
+
+    name = COLD_AGAIN
+
+
 class PreBaking(_Criu):
     """`criu restore` of a snapshot of the function, taken once its handler was loaded, by the release and in the mode
     that were fastest in a few starts before.
@@ -157,7 +166,6 @@ class Copy:
     def __init__(self, world, function, name):
         self.world, self.function, self.name = world, function, name
         self.forks = name in (TEMPLATE, TEMPLATE_NEW, SHARED, SHARED_NEW)
-        self.anew = name in (DEPENDENCY_NEW, IMAGE_NEW, TEMPLATE_NEW, SHARED_NEW)
         own = name in (IMAGE, IMAGE_NEW, TEMPLATE, TEMPLATE_NEW)
         self.image = function.image if own else function.dependency_image
         self.template = f"{function.name.replace('_', '-')}-{'own' if own else 'shared'}"
@@ -165,9 +173,6 @@ class Copy:
     def put_up(self):
         """Why there is no template of it, or ""."""
         if not self.forks:
-            return ""
-        names = [each["name"] for each in self.world.run("template", "ls").get("templates", [])]
-        if self.template in names:
             return ""
         try:
             up = self.world.run("template", "up", self.image, "--name", self.template)
@@ -181,8 +186,6 @@ class Copy:
         runtime = RuntimeSocket(self.world.path("copy.sock"))
         environment = self.function.environment(runtime.path)
         copy = {"memoryBytes": str(_MEMORY), "maxProcesses": 1024, "environment": environment}
-        if self.anew:  # what can't be settled at the end, such as a mount, none has stood by for
-            copy["binds"] = [{"from": self.world.path("functions"), "to": "/mnt"}]
         if self.forks:
             asked = self.world.ask("template", template=self.template, clone=copy)
         else:
@@ -191,7 +194,7 @@ class Copy:
         return Started(loaded - began, runtime, lambda: end(answer["job"]["pid"]), answer)
 
     def close(self):
-        if self.forks and not self.anew:
+        if self.forks:
             self.world.run("template", "down", self.template)
 
 

@@ -80,12 +80,10 @@ class FunctionWorld(World):
 
         def made():
             function = self.function(name)
-            if function.get("problem"):
-                raise RuntimeError(f"the image of {name}: {function['problem']}{self.records()}")
             return function.get("function_image")
 
         try:
-            return waiting.until(made, f"the image of {name}", 30, 0.1)
+            return waiting.until(made, f"the image of {name}", 15, 0.1)
         except TimeoutError as error:
             raise RuntimeError(f"{error}: {self.function(name)}{self.records()}") from error
 
