@@ -224,12 +224,12 @@ class LeftoversTest(ProbeTest):
         return procfs.descriptors(self.daemon.pid), procfs.descriptors(self.pager())
 
     def descriptors_at_rest(self):
-        """When no sandbox is being made ahead of time any more."""
-        seen = []
+        """When no sandbox is being made ahead of time any more. The first ones begin a moment after the first start."""
+        looks, seen = 200, []
 
         def settled():
             seen.append(self.descriptors())
-            return len(seen) > 20 and len(set(seen[-20:])) == 1
+            return len(seen) > looks and len(set(seen[-looks:])) == 1
 
         waiting.until(settled, "as many descriptors open as before, for a while")
         return seen[-1]
