@@ -1,5 +1,6 @@
 // Real CRIU, real processes: what goes out through the capture server comes back through RunRestore.
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -235,6 +236,10 @@ TEST_F(CriuRoundtripTest, JobSurvivesCriuKilledInTheMiddleOfADump) {
     explicit KillingConsumer(std::set<pid_t> spared) : spared_(std::move(spared)) {}
     absl::Status Drain(const std::string& file_name, UniqueFd pipe) override {
       if (file_name.rfind("pages-", 0) == 0) {
+        // The first pages have come: the parasite is in the job. What is killed while it goes in, nobody
+        // mends.
+        pollfd pages{pipe.get(), POLLIN, 0};
+        EXPECT_EQ(::poll(&pages, 1, 10'000), 1);
         for (pid_t pid : OwnChildren()) {
           if (spared_.count(pid) == 0) ::kill(pid, SIGKILL);
         }
