@@ -22,12 +22,14 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/stable_hash.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
 #include "ckpt/held_job.h"
 #include "daemon/function_runtime.h"
 #include "daemon/held_copy.h"
 #include "daemon/process_info.h"
+#include "daemon/process_output.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -42,13 +44,6 @@ constexpr size_t kOutputShown = 2000;
 // An image with more than is needed is fine up to this many times the memory of a bare runtime and modules.
 constexpr uint64_t kSpareBytes = uint64_t{256} << 20;
 
-// FNV-1a: the same in all builds.
-uint64_t Fingerprint(absl::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
-
 // "deps/python3.11:numpy-torch", as far as tags allow it.
 std::string ReferenceOf(const functions::Runtime& runtime, const std::vector<std::string>& modules) {
   constexpr size_t kLongestTag = 60;
@@ -60,7 +55,7 @@ std::string ReferenceOf(const functions::Runtime& runtime, const std::vector<std
   }
   if (tag.size() > kLongestTag || tag != exact || tag.front() == '-' || tag.front() == '.') {
     tag = absl::StrCat("m", tag.substr(0, kLongestTag), "-",
-                       absl::Hex(Fingerprint(absl::StrJoin(modules, "\n"))));
+                       absl::Hex(StableHash(absl::StrJoin(modules, "\n"))));
   }
   return absl::StrCat("deps/", runtime.Name(), ":", tag);
 }
@@ -93,46 +88,6 @@ std::string What(const functions::Runtime& runtime, const std::vector<std::strin
   return absl::StrCat("building a dependency image of ", runtime.Name(), modules.empty() ? "" : " with ",
                       absl::StrJoin(modules, ", "));
 }
-
-// What a process writes, as long as it is read.
-class Output {
- public:
-  static absl::StatusOr<std::unique_ptr<Output>> Make() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "making a pipe");
-    std::unique_ptr<Output> output(new Output());
-    output->read_.Reset(ends[0]);
-    output->write_.Reset(ends[1]);
-    return output;
-  }
-  UniqueFd TakeWriteEnd() { return std::move(write_); }
-  // Ends with the last process that can write.
-  void Follow() {
-    thread_ = std::thread([this] {
-      char buffer[4096];
-      ssize_t n;
-      while ((n = ::read(read_.get(), buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR)) {
-        if (n <= 0) continue;
-        text_.append(buffer, static_cast<size_t>(n));
-        if (text_.size() > 4 * kOutputShown) text_.erase(0, text_.size() - 2 * kOutputShown);
-      }
-    });
-  }
-  // All of it; the process must be about to end.
-  std::string Text() {
-    if (thread_.joinable()) thread_.join();
-    return text_.size() > kOutputShown ? text_.substr(text_.size() - kOutputShown) : text_;
-  }
-  ~Output() {
-    if (thread_.joinable()) thread_.join();
-  }
-
- private:
-  Output() = default;
-  UniqueFd read_, write_;
-  std::string text_;
-  std::thread thread_;
-};
 
 }  // namespace
 
@@ -256,7 +211,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
     const std::function<void(const char* phase)>& progress) {
   const std::string what = What(runtime, modules);
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.Criu());
-  RK_ASSIGN_OR_RETURN(auto output, Output::Make());
+  RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kOutputShown));
   LaunchOptions launch;
   RK_ASSIGN_OR_RETURN(launch.argv, RuntimeCommand(runtime, ""));
   launch.environment = AsStrings(HeldEnvironment(modules));

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/stable_hash.h"
 #include "base/status.h"
 #include "base/unix_socket.h"
 #include "ckpt/capture.h"
@@ -59,8 +60,7 @@ std::string ImageReference(const functions::FunctionRecord& record) {
   if (name.front() == '-') name.erase(0, 1);
   if (!name.empty() && name.back() == '-') name.pop_back();
   // The exact name, in case that others look the same: as numbers.
-  uint64_t exact = 0xcbf29ce484222325;
-  for (const char c : record.name()) exact = (exact ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  const uint64_t exact = StableHash(record.name());
   return absl::StrCat("functions/", name.empty() ? "f" : name, "-",
                       absl::Hex(exact & 0xffffffff, absl::kZeroPad8), ":r", record.revision);
 }
@@ -214,10 +214,8 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
   }
   if (digest.empty()) return absl::NotFoundError("there is no such image");
   const functions::FunctionRecord& record = live->record;
-  std::vector<std::string> layers;
-  for (size_t i = 0; i < record.spec.layers.size(); ++i) layers.push_back(record.folder->layer(i));
   restore::CloneOptions options = OptionsFor(*live, digest);
-  options.environment.merge(InstanceEnvironment(record.spec, record.folder->code(), layers, place.identity));
+  options.environment.merge(InstanceEnvironment(record, place.identity));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
   absl::StatusOr<restore::CloneResult> copy = absl::NotFoundError("");
   std::function<void()> has_answered;
@@ -256,9 +254,7 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
         "' has a network of its own, which only copies of an image get, and it has none: deploy it "
         "with --network host, or with a runtime that can be captured"));
   }
-  std::vector<std::string> layers;
-  for (size_t i = 0; i < spec.layers.size(); ++i) layers.push_back(record.folder->layer(i));
-  Environment environment = InstanceEnvironment(spec, record.folder->code(), layers, place.identity);
+  Environment environment = InstanceEnvironment(record, place.identity);
   environment.erase("REKINDLE_OUTPUT");  // it has it from the start
   environment.merge(BaseEnvironment());
   LaunchOptions launch;
@@ -266,8 +262,7 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
   launch.environment = AsStrings(environment);
   launch.working_directory = record.folder->code();
   RK_ASSIGN_OR_RETURN(launch.log_file, place.place.log->OpenForInstance());
-  if (record.owner.uid != ::geteuid())
-    launch.run_as = RunAs{record.owner.uid, record.owner.gid, record.owner.groups};
+  launch.run_as = UserOf(record.owner);
   std::unique_ptr<restore::Cgroup> group;
   if (limits_can_be_set()) {
     RK_ASSIGN_OR_RETURN(group, restore::Cgroup::Make());
@@ -345,10 +340,8 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   // It posts its errors there; those of a function that can't be loaded its callers have been told already.
   identity.socket = absl::StrCat(directory_, "/none");
   identity.log = "/dev/null";
-  std::vector<std::string> layers;
-  for (size_t i = 0; i < record.spec.layers.size(); ++i) layers.push_back(record.folder->layer(i));
   restore::CloneOptions options = OptionsFor(*live, live->dependency_digest);
-  options.environment.merge(InstanceEnvironment(record.spec, record.folder->code(), layers, identity));
+  options.environment.merge(InstanceEnvironment(record, identity));
   options.environment["REKINDLE_FUNCTION_IMAGE"] = "1";
   ckpt::CaptureOptions capture;
   capture.reference = ImageReference(record);

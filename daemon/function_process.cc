@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/file.h"
+#include "base/pidfd.h"
 #include "base/status.h"
 #include "daemon/instance_record.h"
 #include "daemon/process_info.h"
@@ -34,7 +35,7 @@ class Process : public functions::InstanceProcess {
   }
 
   pid_t pid() const override { return pid_; }
-  void Kill() override { ::syscall(SYS_pidfd_send_signal, killed_by_.get(), SIGKILL, nullptr, 0); }
+  void Kill() override { SendSignal(killed_by_.get(), SIGKILL); }
   uint64_t MemoryBytes() const override {
     const uint64_t charged = group_ ? group_->MemoryInUse() : 0;
     return charged > 0 ? charged : MeasureTree(pid_).resident_bytes;

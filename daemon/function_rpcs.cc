@@ -1,6 +1,6 @@
 #include "daemon/function_rpcs.h"
 
-#include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -204,7 +204,9 @@ absl::Status FunctionStats(Node& node, const Call& call, const v1::FunctionStats
 
 namespace {
 
-void Describe(Functions& functions, const Caller& caller, const DependencyImage& image,
+// `all`: every function of the node, of which the caller is told those that `sees` says.
+void Describe(const std::vector<functions::FunctionRecord>& all,
+              const std::function<bool(const functions::FunctionRecord&)>& sees, const DependencyImage& image,
               v1::DependencyImage* out) {
   out->set_reference(image.info.reference);
   out->set_runtime(image.runtime.Name());
@@ -215,15 +217,22 @@ void Describe(Functions& functions, const Caller& caller, const DependencyImage&
   out->set_built_unix_ns(image.info.created_unix_ns);
   out->set_build_seconds(image.build_seconds);
   out->set_owner_uid(image.info.owner);
-  for (const functions::FunctionRecord& record : functions.Records(caller)) {
-    if (record.images.dependency_image == image.info.reference) out->add_used_by(record.name());
+  uint32_t others = 0;
+  for (const functions::FunctionRecord& record : all) {
+    if (record.images.dependency_image != image.info.reference) continue;
+    if (sees(record)) {
+      out->add_used_by(record.name());
+    } else {
+      ++others;
+    }
   }
-  uint32_t all = 0;
-  for (const functions::FunctionRecord& record : functions.Records(Caller())) {
-    if (record.images.dependency_image == image.info.reference) ++all;
-  }
-  out->set_used_by_others(all -
-                          static_cast<uint32_t>(std::min<int>(out->used_by_size(), static_cast<int>(all))));
+  out->set_used_by_others(others);
+}
+
+std::function<bool(const functions::FunctionRecord&)> SeenBy(const Node& node, const Caller& caller) {
+  return [admin = node.policy().IsAdmin(caller), uid = caller.uid](const functions::FunctionRecord& record) {
+    return admin || record.owner.uid == uid;
+  };
 }
 
 }  // namespace
@@ -247,7 +256,7 @@ absl::Status BuildDependencies(Node& node, const Call& call, const v1::BuildDepe
   monitor.Stop();
   RK_RETURN_IF_ERROR(built.status());
   v1::BuildDependenciesEvent event;
-  Describe(*functions, call.caller, built->image, event.mutable_result());
+  Describe(functions->Records(Caller()), SeenBy(node, call.caller), built->image, event.mutable_result());
   event.set_unchanged(built->unchanged);
   send(event);
   return absl::OkStatus();
@@ -257,8 +266,9 @@ absl::Status ListDependencies(Node& node, const Call& call, const v1::ListDepend
                               v1::ListDependenciesResponse* response) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
   RK_ASSIGN_OR_RETURN(std::vector<DependencyImage> images, functions->dependencies().List());
+  const std::vector<functions::FunctionRecord> all = functions->Records(Caller());
   for (const DependencyImage& image : images)
-    Describe(*functions, call.caller, image, response->add_images());
+    Describe(all, SeenBy(node, call.caller), image, response->add_images());
   return absl::OkStatus();
 }
 
@@ -271,7 +281,7 @@ absl::Status RemoveDependencies(Node& node, const Call& call, const v1::RemoveDe
         "dependency images are shared by all users: only an administrator removes them");
   }
   v1::DependencyImage described;
-  Describe(*functions, Caller(), image, &described);
+  Describe(functions->Records(Caller()), SeenBy(node, Caller()), image, &described);
   if (described.used_by_size() > 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "dependency image '", image.info.reference, "' is used by function '", described.used_by(0), "'",

@@ -130,8 +130,21 @@ Environment HeldEnvironment(const std::vector<std::string>& modules) {
   return environment;
 }
 
-Environment InstanceEnvironment(const functions::FunctionSpec& spec, const std::string& code,
-                                const std::vector<std::string>& layers, const InstanceIdentity& identity) {
+std::vector<std::string> LayersOf(const functions::FunctionRecord& record) {
+  std::vector<std::string> layers;
+  for (size_t i = 0; i < record.spec.layers.size(); ++i) layers.push_back(record.folder->layer(i));
+  return layers;
+}
+
+std::optional<RunAs> UserOf(const functions::Owner& owner) {
+  if (owner.uid == ::geteuid()) return std::nullopt;
+  return RunAs{owner.uid, owner.gid, owner.groups};
+}
+
+Environment InstanceEnvironment(const functions::FunctionRecord& record, const InstanceIdentity& identity) {
+  const functions::FunctionSpec& spec = record.spec;
+  const std::string code = record.folder->code();
+  const std::vector<std::string> layers = LayersOf(record);
   Environment environment(spec.environment.begin(), spec.environment.end());
   const std::string memory = absl::StrCat(spec.memory_bytes >> 20);
   environment.insert({"AWS_REGION", "us-east-1"});

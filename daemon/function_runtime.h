@@ -3,11 +3,13 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "daemon/job_launcher.h"
+#include "functions/function_catalog.h"
 #include "functions/function_spec.h"
 
 namespace rekindle::daemon {
@@ -31,10 +33,14 @@ struct InstanceIdentity {
   std::string instance, log, socket;
   std::string runtime_api;  // HOST:PORT, in place of the socket
 };
-// Of one instance: the function's own, and what Lambda and Rekindle say to it. `code` and `layers` are the
-// copies.
-Environment InstanceEnvironment(const functions::FunctionSpec& spec, const std::string& code,
-                                const std::vector<std::string>& layers, const InstanceIdentity& identity);
+// Of one instance: the function's own, and what Lambda and Rekindle say to it.
+Environment InstanceEnvironment(const functions::FunctionRecord& record, const InstanceIdentity& identity);
+
+// Folders of its layers' copies.
+std::vector<std::string> LayersOf(const functions::FunctionRecord& record);
+
+// As whom its processes run; nothing: as the daemon.
+std::optional<RunAs> UserOf(const functions::Owner& owner);
 
 std::vector<std::string> AsStrings(const Environment& environment);
 

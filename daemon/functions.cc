@@ -20,6 +20,7 @@
 #include "daemon/function_runtime.h"
 #include "daemon/http_callers.h"
 #include "daemon/instance_record.h"
+#include "daemon/process_output.h"
 #include "functions/request_id.h"
 
 namespace rekindle::daemon {
@@ -32,6 +33,8 @@ constexpr double kShareOfMemory = 0.6;
 constexpr absl::Duration kLongestDiscovery = absl::Minutes(2);
 constexpr absl::Duration kTidyEvery = absl::Seconds(1);
 constexpr int kTidiedPerGroups = 10;
+// Of what the program that finds imports says.
+constexpr size_t kMostReported = size_t{16} << 20;
 constexpr int kAttempts = 3;
 // Between attempts at what is called asynchronously; Lambda waits one and two minutes.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
@@ -167,45 +170,32 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
                  "--code",       record.folder->code(),
                  "--handler",    record.spec.handler,
                  "--time-limit", absl::StrCat(absl::ToInt64Seconds(kLongestDiscovery))};
-  std::vector<std::string> layers;
-  for (size_t i = 0; i < record.spec.layers.size(); ++i) {
-    layers.push_back(record.folder->layer(i));
-    launch.argv.push_back("--layer");
-    launch.argv.push_back(absl::StrCat(layers.back(), "/python"));
-    if (!PathExists(launch.argv.back())) launch.argv.resize(launch.argv.size() - 2);
+  for (const std::string& layer : LayersOf(record)) {
+    const std::string modules = absl::StrCat(layer, "/python");
+    if (PathExists(modules)) launch.argv.insert(launch.argv.end(), {"--layer", modules});
   }
   InstanceIdentity identity;
   identity.instance = "discovery";
-  Environment environment = InstanceEnvironment(record.spec, record.folder->code(), layers, identity);
+  Environment environment = InstanceEnvironment(record, identity);
   environment.merge(BaseEnvironment());
   launch.environment = AsStrings(environment);
   launch.working_directory = record.folder->code();
-  if (record.owner.uid != ::geteuid())
-    launch.run_as = RunAs{record.owner.uid, record.owner.gid, record.owner.groups};
+  launch.run_as = UserOf(record.owner);
   std::unique_ptr<restore::Cgroup> group;  // ends what it leaves running
   if (auto made = restore::Cgroup::Make(); made.ok() && (*made)->Set({record.spec.memory_bytes, 0, 0}).ok()) {
     group = *std::move(made);
     launch.groups = group->processes();
   }
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "making a pipe");
-  UniqueFd read(ends[0]);
-  launch.log_file.Reset(ends[1]);
+  RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kMostReported));
+  launch.log_file = output->TakeWriteEnd();
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
   launch.log_file.Reset();
+  output->Follow();
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, node_.reaper().Adopt(pid, [](const ExitState&) {}));
-  std::string text;
-  std::thread reader([&text, fd = read.get()] {
-    char buffer[4096];
-    ssize_t n;
-    while ((n = ::read(fd, buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR)) {
-      if (n > 0) text.append(buffer, static_cast<size_t>(n));
-    }
-  });
   if (!end->WaitFor(kLongestDiscovery + absl::Seconds(10))) ::kill(pid, SIGKILL);
   end->WaitFor(absl::InfiniteDuration());
   group.reset();
-  reader.join();
+  const std::string text = output->Text();
   const size_t begin = text.find('{');
   const nlohmann::json result =
       nlohmann::json::parse(begin == std::string::npos ? text : text.substr(begin), nullptr, false);

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
@@ -59,7 +60,7 @@ void EndLeftInstances(const std::string& directory) {
     const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
     // Looked at after it was opened, so that its number can't have become another's.
     if (process.valid() && StartTimeOf(pid) == lines[1]) {
-      ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
+      SendSignal(process.get(), SIGKILL);
     }
     if (lines[2].empty()) continue;
     auto left = ReadFile(absl::StrCat(lines[2], "/cgroup.procs"));  // what it has started

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/stable_hash.h"
 #include "base/status.h"
 #include "functions/csv_file.h"
 #include "functions/trace_random.h"
@@ -14,12 +15,7 @@ namespace {
 
 constexpr int kFirstMinute = 4;  // column of an invocations file
 
-// FNV-1a, mixed: the same everywhere, unlike absl::Hash.
-uint64_t HashText(absl::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return Mix(hash);
-}
+uint64_t HashText(absl::string_view text) { return Mix(StableHash(text)); }
 
 uint64_t AppHash(const CsvFile& csv) { return Mix(HashText(csv.fields()[0]), HashText(csv.fields()[1])); }
 uint64_t FunctionHash(const CsvFile& csv) { return Mix(AppHash(csv), HashText(csv.fields()[2])); }

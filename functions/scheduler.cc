@@ -20,8 +20,6 @@ constexpr uint64_t kGuessedInstanceBytes = 32u << 20;
 // Milliseconds, before anything was measured.
 constexpr double kWarmMs = 0.5, kTemplateMs = 8, kDependencyTemplateMs = 15, kImageMs = 20, kImageReadMs = 60,
                  kDependencyMs = 40;
-// Where measured starts meet older ones: a weight that follows changes within a few starts.
-constexpr double kLearn = 0.3;
 constexpr int kMakers = 2;
 
 std::chrono::nanoseconds Nanos(absl::Duration duration) { return absl::ToChronoNanoseconds(duration); }
@@ -59,7 +57,6 @@ void Scheduler::Invoke(Call call, Done done) { core_->Invoke(std::move(call), st
 absl::StatusOr<FunctionNumbers> Scheduler::Numbers(const std::string& name) const {
   return core_->Numbers(name);
 }
-void Scheduler::WaitForEnd(const std::string& name) const { core_->WaitForEnd(name); }
 
 using Core = Scheduler::Core;
 
@@ -192,7 +189,7 @@ void Core::Retire(const FunctionPtr& function, Later* later) {
   // Templates of it, say; its instances go below, all of them.
   std::erase_if(actions, [](const Action& action) { return action.thing.kind == ThingKind::kInstance; });
   Apply(actions, later);
-  for (const InstancePtr& instance : std::exchange(function->idle, {})) EndInstance(instance, later);
+  for (const InstancePtr& instance : std::exchange(function->idle, {})) EndInstance(instance);
   if (FunctionPtr successor = Find(function->spec.name); successor != nullptr && successor != function) {
     successor->waiting = std::exchange(function->waiting, {});
   }
@@ -387,38 +384,6 @@ void Core::OnReady(const InstancePtr& instance) {
   BecameFree(function, instance, &later);
 }
 
-void Core::LearnStart(const FunctionPtr& function, StartLevel level, double seconds, Later* later) {
-  function->counters->starts[static_cast<size_t>(level)].Add(seconds);
-  const double ms = seconds * 1e3;
-  FunctionProfile& profile = function->profile;
-  auto learn = [ms](double* known) { *known += kLearn * (ms - *known); };
-  switch (level) {
-    case StartLevel::kTemplate:
-      learn(&profile.template_ms);
-      break;
-    case StartLevel::kDependencyTemplate:
-      learn(&profile.dependency_template_ms);
-      break;
-    case StartLevel::kImageRam:
-    case StartLevel::kImageDisk:
-      learn(&profile.image_ms);
-      break;
-    case StartLevel::kDependencyRam:
-    case StartLevel::kDependencyDisk:
-      learn(&profile.dependency_image_ms);
-      break;
-    case StartLevel::kCold:
-      learn(&profile.cold_ms);
-      break;
-    case StartLevel::kInstance:
-      break;
-  }
-  if (function->replaced) return;
-  std::vector<Action> actions;
-  policy_.UpdateFunction(function->id, profile, Now(), &actions);
-  Apply(actions, later);
-}
-
 void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, Later* later) {
   if (!function->queue.empty()) {
     RequestPtr request = function->queue.front();
@@ -426,7 +391,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
     Assign(function, instance, request, later);
     return;
   }
-  if (function->replaced) return EndInstance(instance, later);
+  if (function->replaced) return EndInstance(instance);
   if (!function->waiting.empty()) {
     RequestPtr request = function->waiting.front();
     function->waiting.pop_front();
@@ -439,7 +404,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
   }
   if (function->drops_owed > 0) {
     --function->drops_owed;
-    return EndInstance(instance, later);
+    return EndInstance(instance);
   }
   instance->state = Instance::State::kIdle;
   if (!instance->answered) instance->was_idle = true;
@@ -574,7 +539,7 @@ void Core::OnTimeout(const InstancePtr& instance, const std::string& request_id)
               TimedOutText(function->spec.timeout),
               /*timed_out=*/true, &later);
   if (!function->replaced) policy_.Ended(function->id);
-  EndInstance(instance, &later);
+  EndInstance(instance);
   ServeWaiting(function, &later);
 }
 
@@ -586,7 +551,7 @@ void Core::OnStartTimeout(const InstancePtr& instance) {
   --function->starting;
   if (!instance->init_failed) FailOldest(function, StartTimedOutError(options_.longest_start), &later);
   if (!function->replaced) policy_.Ended(function->id);
-  EndInstance(instance, &later);
+  EndInstance(instance);
   ServeWaiting(function, &later);
 }
 
@@ -666,12 +631,11 @@ void Core::Forget(const InstancePtr& instance) {
   --instance->function->counters->living;
 }
 
-void Core::EndInstance(const InstancePtr& instance, Later* later) {
+void Core::EndInstance(const InstancePtr& instance) {
   instance->state = Instance::State::kEnding;
   instance->timer.cancel();
   if (instance->api) instance->api->Close();
   if (instance->process) instance->process->Kill();
-  (void)later;
 }
 
 void Core::ServeWaiting(const FunctionPtr& function, Later* later) {
@@ -683,161 +647,6 @@ void Core::ServeWaiting(const FunctionPtr& function, Later* later) {
     ++current->counters->invocations;
     Dispatch(current, std::move(request), later);
   }
-}
-
-void Core::Apply(std::vector<Action>& actions, Later* later) {
-  for (const Action& action : std::exchange(actions, {})) Apply(action, later);
-}
-
-void Core::Apply(const Action& action, Later* later) {
-  const Thing thing = action.thing;
-  const bool make = action.verb == Action::Verb::kMake;
-  FunctionPtr function;
-  std::string dependency;
-  switch (thing.kind) {
-    case ThingKind::kInstance:
-    case ThingKind::kTemplate:
-    case ThingKind::kRamImage:
-    case ThingKind::kDiskImage:
-      function = thing.owner < by_id_.size() ? by_id_[thing.owner].lock() : nullptr;
-      if (function == nullptr) return;
-      break;
-    case ThingKind::kDependencyTemplate:
-    case ThingKind::kDependencyRam:
-    case ThingKind::kDependencyDisk:
-      for (const Dependency& candidate : dependencies_) {
-        if (candidate.id == thing.owner) dependency = candidate.image;
-      }
-      if (dependency.empty()) return;
-      break;
-  }
-  switch (thing.kind) {
-    case ThingKind::kInstance:
-      if (make) {
-        if (!function->replaced) BeginStart(function, StartLevel::kTemplate);
-      } else if (function->idle.empty()) {
-        ++function->drops_owed;
-      } else {
-        InstancePtr oldest = function->idle.front();
-        function->idle.erase(function->idle.begin());
-        EndInstance(oldest, later);
-      }
-      return;
-    case ThingKind::kRamImage:
-    case ThingKind::kDependencyRam:
-      return;  // the pager's cache decides by itself what it keeps
-    case ThingKind::kDependencyDisk:
-      return;  // kept as long as a function is deployed that needs it
-    case ThingKind::kDiskImage:
-      if (make && (function->has_image || !function->spec.may_have_image)) return;
-      break;
-    case ThingKind::kTemplate:
-    case ThingKind::kDependencyTemplate:
-      break;
-  }
-  if (!make) {
-    if (thing.kind == ThingKind::kTemplate) function->has_template = false;
-    if (thing.kind == ThingKind::kDiskImage) function->has_image = false;
-    for (Dependency& candidate : dependencies_) {
-      if (thing.kind == ThingKind::kDependencyTemplate && candidate.id == thing.owner)
-        candidate.has_template = false;
-    }
-  }
-  later->steps.emplace_back([core = shared_from_this(), thing, make, function, dependency] {
-    boost::asio::post(core->makers_, [core, thing, make, function, dependency] {
-      const std::string name = function ? function->spec.name : "";
-      const uint64_t revision = function ? function->spec.revision : 0;
-      if (make) return core->Make(thing, function, dependency);
-      if (thing.kind == ThingKind::kDiskImage) return core->starter_.DropImage(name, revision);
-      core->starter_.DropTemplate(name, revision, dependency);
-    });
-  });
-}
-
-void Core::Make(const Thing& thing, const FunctionPtr& function, const std::string& dependency) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (stopping_ || (function && function->replaced)) return;
-  }
-  absl::Status status;
-  if (thing.kind == ThingKind::kDiskImage) {
-    status = starter_.CaptureImage(function->spec.name, function->spec.revision).status();
-  } else {
-    const bool own = thing.kind == ThingKind::kTemplate;
-    status = starter_.MakeTemplate(own ? function->spec.name : "", own ? function->spec.revision : 0,
-                                   own ? function->spec.dependency_image : dependency);
-  }
-  Later later;
-  absl::MutexLock lock(&mutex_);
-  if (function && function->replaced) return;
-  if (status.ok()) {
-    if (thing.kind == ThingKind::kDiskImage) function->has_image = true;
-    if (thing.kind == ThingKind::kTemplate) function->has_template = policy_.Keeps(thing);
-    for (Dependency& candidate : dependencies_) {
-      if (thing.kind == ThingKind::kDependencyTemplate && candidate.id == thing.owner)
-        candidate.has_template = true;
-    }
-    return;
-  }
-  if (function && thing.kind == ThingKind::kDiskImage)
-    function->counters->problem = std::string(status.message());
-  if (absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status)) CanNotBeMade(thing, &later);
-  Log(LogLevel::kWarning,
-      absl::StrCat(thing.kind == ThingKind::kDiskImage ? "the image of function '" : "a template of '",
-                   function ? function->spec.name : dependency, "' could not be made: ", status.message()));
-  policy_.Lost(thing);
-}
-
-// The policy must not want again and again what never will be there: it is of no use any more.
-void Core::CanNotBeMade(const Thing& thing, Later* later) {
-  for (auto& [name, function] : functions_) {
-    FunctionProfile& profile = function->profile;
-    switch (thing.kind) {
-      case ThingKind::kDiskImage:
-        if (function->id != thing.owner) continue;
-        function->spec.may_have_image = false;
-        profile.image_ms = profile.template_ms = profile.dependency_image_ms;
-        profile.image_read_ms = 0;
-        break;
-      case ThingKind::kTemplate:
-        if (function->id != thing.owner) continue;
-        profile.template_ms = profile.image_ms;
-        break;
-      case ThingKind::kDependencyTemplate:
-        if (profile.dependency != thing.owner) continue;
-        profile.dependency_template_ms = profile.dependency_image_ms;
-        break;
-      default:
-        continue;
-    }
-    std::vector<Action> actions;
-    policy_.UpdateFunction(function->id, profile, Now(), &actions);
-    Apply(actions, later);
-  }
-}
-
-void Core::PlanTick() {
-  const Micros next = policy_.NextTick();
-  if (stopping_ || next == tick_at_) return;
-  tick_at_ = next;
-  tick_.cancel();
-  if (next == INT64_MAX) return;
-  tick_.expires_after(Nanos(absl::Microseconds(std::max<Micros>(next - Now(), 0))));
-  tick_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
-    auto core = weak.lock();
-    if (!error && core) core->Tick();
-  });
-}
-
-void Core::Tick() {
-  Later later;
-  absl::MutexLock lock(&mutex_);
-  if (stopping_) return;
-  std::vector<Action> actions;
-  policy_.Tick(Now(), &actions);
-  Apply(actions, &later);
-  tick_at_ = INT64_MAX;
-  PlanTick();
 }
 
 absl::StatusOr<FunctionNumbers> Core::Numbers(const std::string& name) const {
@@ -867,21 +676,6 @@ absl::StatusOr<FunctionNumbers> Core::Numbers(const std::string& name) const {
   numbers.duration_p99_seconds = counters.durations.Quantile(0.99);
   numbers.problem = counters.problem;
   return numbers;
-}
-
-void Core::WaitForEnd(const std::string& name) const {
-  struct Waited {
-    const std::set<InstancePtr>* instances;
-    const std::string* name;
-  } waited{&instances_, &name};
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(
-      +[](Waited* of) {
-        return std::none_of(of->instances->begin(), of->instances->end(), [&](const InstancePtr& instance) {
-          return instance->function->spec.name == *of->name;
-        });
-      },
-      &waited));
 }
 
 }  // namespace rekindle::functions

@@ -98,9 +98,6 @@ class Scheduler {
 
   // NotFound.
   absl::StatusOr<FunctionNumbers> Numbers(const std::string& name) const;
-  // Blocks until no instance of the function is left, its old revisions' included; for removal of its files.
-  void WaitForEnd(const std::string& name) const;
-
   class Core;  // scheduler_core.h
 
  private:

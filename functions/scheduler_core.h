@@ -31,7 +31,6 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
   void Invoke(Call call, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<FunctionNumbers> Numbers(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
-  void WaitForEnd(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   // One call, from its arrival to its end.
@@ -114,7 +113,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
                    Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CanNotBeMade(const Thing& thing, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Its end is no surprise from here on.
-  void EndInstance(const InstancePtr& instance, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndInstance(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells the oldest call that an instance is being started for.
   void FailOldest(const FunctionPtr& function, const std::string& error_json, Later* later)

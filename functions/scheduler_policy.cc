@@ -1,0 +1,209 @@
+// What the keep-alive policy is told of a scheduler's starts, and how what it wants is done.
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/log.h"
+#include "functions/scheduler_core.h"
+#include "functions/scheduler_instance.h"
+
+namespace rekindle::functions {
+namespace {
+
+// Where measured starts meet older ones: a weight that follows changes within a few starts.
+constexpr double kLearn = 0.3;
+
+}  // namespace
+
+using Core = Scheduler::Core;
+
+void Core::LearnStart(const FunctionPtr& function, StartLevel level, double seconds, Later* later) {
+  function->counters->starts[static_cast<size_t>(level)].Add(seconds);
+  const double ms = seconds * 1e3;
+  FunctionProfile& profile = function->profile;
+  auto learn = [ms](double* known) { *known += kLearn * (ms - *known); };
+  switch (level) {
+    case StartLevel::kTemplate:
+      learn(&profile.template_ms);
+      break;
+    case StartLevel::kDependencyTemplate:
+      learn(&profile.dependency_template_ms);
+      break;
+    case StartLevel::kImageRam:
+    case StartLevel::kImageDisk:
+      learn(&profile.image_ms);
+      break;
+    case StartLevel::kDependencyRam:
+    case StartLevel::kDependencyDisk:
+      learn(&profile.dependency_image_ms);
+      break;
+    case StartLevel::kCold:
+      learn(&profile.cold_ms);
+      break;
+    case StartLevel::kInstance:
+      break;
+  }
+  if (function->replaced) return;
+  std::vector<Action> actions;
+  policy_.UpdateFunction(function->id, profile, Now(), &actions);
+  Apply(actions, later);
+}
+
+void Core::Apply(std::vector<Action>& actions, Later* later) {
+  for (const Action& action : std::exchange(actions, {})) Apply(action, later);
+}
+
+void Core::Apply(const Action& action, Later* later) {
+  const Thing thing = action.thing;
+  const bool make = action.verb == Action::Verb::kMake;
+  FunctionPtr function;
+  std::string dependency;
+  switch (thing.kind) {
+    case ThingKind::kInstance:
+    case ThingKind::kTemplate:
+    case ThingKind::kRamImage:
+    case ThingKind::kDiskImage:
+      function = thing.owner < by_id_.size() ? by_id_[thing.owner].lock() : nullptr;
+      if (function == nullptr) return;
+      break;
+    case ThingKind::kDependencyTemplate:
+    case ThingKind::kDependencyRam:
+    case ThingKind::kDependencyDisk:
+      for (const Dependency& candidate : dependencies_) {
+        if (candidate.id == thing.owner) dependency = candidate.image;
+      }
+      if (dependency.empty()) return;
+      break;
+  }
+  switch (thing.kind) {
+    case ThingKind::kInstance:
+      if (make) {
+        if (!function->replaced) BeginStart(function, StartLevel::kTemplate);
+      } else if (function->idle.empty()) {
+        ++function->drops_owed;
+      } else {
+        InstancePtr oldest = function->idle.front();
+        function->idle.erase(function->idle.begin());
+        EndInstance(oldest);
+      }
+      return;
+    case ThingKind::kRamImage:
+    case ThingKind::kDependencyRam:
+      return;  // the pager's cache decides by itself what it keeps
+    case ThingKind::kDependencyDisk:
+      return;  // kept as long as a function is deployed that needs it
+    case ThingKind::kDiskImage:
+      if (make && (function->has_image || !function->spec.may_have_image)) return;
+      break;
+    case ThingKind::kTemplate:
+    case ThingKind::kDependencyTemplate:
+      break;
+  }
+  if (!make) {
+    if (thing.kind == ThingKind::kTemplate) function->has_template = false;
+    if (thing.kind == ThingKind::kDiskImage) function->has_image = false;
+    for (Dependency& candidate : dependencies_) {
+      if (thing.kind == ThingKind::kDependencyTemplate && candidate.id == thing.owner)
+        candidate.has_template = false;
+    }
+  }
+  later->steps.emplace_back([core = shared_from_this(), thing, make, function, dependency] {
+    boost::asio::post(core->makers_, [core, thing, make, function, dependency] {
+      const std::string name = function ? function->spec.name : "";
+      const uint64_t revision = function ? function->spec.revision : 0;
+      if (make) return core->Make(thing, function, dependency);
+      if (thing.kind == ThingKind::kDiskImage) return core->starter_.DropImage(name, revision);
+      core->starter_.DropTemplate(name, revision, dependency);
+    });
+  });
+}
+
+void Core::Make(const Thing& thing, const FunctionPtr& function, const std::string& dependency) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stopping_ || (function && function->replaced)) return;
+  }
+  absl::Status status;
+  if (thing.kind == ThingKind::kDiskImage) {
+    status = starter_.CaptureImage(function->spec.name, function->spec.revision).status();
+  } else {
+    const bool own = thing.kind == ThingKind::kTemplate;
+    status = starter_.MakeTemplate(own ? function->spec.name : "", own ? function->spec.revision : 0,
+                                   own ? function->spec.dependency_image : dependency);
+  }
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (function && function->replaced) return;
+  if (status.ok()) {
+    if (thing.kind == ThingKind::kDiskImage) function->has_image = true;
+    if (thing.kind == ThingKind::kTemplate) function->has_template = policy_.Keeps(thing);
+    for (Dependency& candidate : dependencies_) {
+      if (thing.kind == ThingKind::kDependencyTemplate && candidate.id == thing.owner)
+        candidate.has_template = true;
+    }
+    return;
+  }
+  if (function && thing.kind == ThingKind::kDiskImage)
+    function->counters->problem = std::string(status.message());
+  if (absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status)) CanNotBeMade(thing, &later);
+  Log(LogLevel::kWarning,
+      absl::StrCat(thing.kind == ThingKind::kDiskImage ? "the image of function '" : "a template of '",
+                   function ? function->spec.name : dependency, "' could not be made: ", status.message()));
+  policy_.Lost(thing);
+}
+
+// The policy must not want again and again what never will be there: it is of no use any more.
+void Core::CanNotBeMade(const Thing& thing, Later* later) {
+  for (auto& [name, function] : functions_) {
+    FunctionProfile& profile = function->profile;
+    switch (thing.kind) {
+      case ThingKind::kDiskImage:
+        if (function->id != thing.owner) continue;
+        function->spec.may_have_image = false;
+        profile.image_ms = profile.template_ms = profile.dependency_image_ms;
+        profile.image_read_ms = 0;
+        break;
+      case ThingKind::kTemplate:
+        if (function->id != thing.owner) continue;
+        profile.template_ms = profile.image_ms;
+        break;
+      case ThingKind::kDependencyTemplate:
+        if (profile.dependency != thing.owner) continue;
+        profile.dependency_template_ms = profile.dependency_image_ms;
+        break;
+      default:
+        continue;
+    }
+    std::vector<Action> actions;
+    policy_.UpdateFunction(function->id, profile, Now(), &actions);
+    Apply(actions, later);
+  }
+}
+
+void Core::PlanTick() {
+  const Micros next = policy_.NextTick();
+  if (stopping_ || next == tick_at_) return;
+  tick_at_ = next;
+  tick_.cancel();
+  if (next == INT64_MAX) return;
+  tick_.expires_after(absl::ToChronoNanoseconds(absl::Microseconds(std::max<Micros>(next - Now(), 0))));
+  tick_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
+    auto core = weak.lock();
+    if (!error && core) core->Tick();
+  });
+}
+
+void Core::Tick() {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) return;
+  std::vector<Action> actions;
+  policy_.Tick(Now(), &actions);
+  Apply(actions, &later);
+  tick_at_ = INT64_MAX;
+  PlanTick();
+}
+
+}  // namespace rekindle::functions
