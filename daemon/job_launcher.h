@@ -28,6 +28,7 @@ struct LaunchOptions {
   // name.
   std::string log;
   UniqueFd log_file;
+  std::string standard_input;  // a file, opened as the job's user; empty: /dev/null
   std::optional<RunAs> run_as;
   std::vector<int> groups;  // open cgroup.procs files that it is put into
 };

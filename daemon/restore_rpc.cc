@@ -64,19 +64,32 @@ absl::Status WritePidfile(const Caller& caller, const std::string& path, pid_t p
   return WriteFully(file.get(), text.data(), text.size(), path);
 }
 
-}  // namespace
+// What every restore needs.
+struct Sources {
+  std::shared_ptr<store::Store> store;
+  store::ImageInfo info;
+  criu::Installation criu;
+};
 
-absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& request,
-                     const EventSink<v1::JobEvent>& send) {
-  const int64_t begin = MonotonicNanos();
+absl::StatusOr<Sources> FindSources(Node& node, const Call& call, const v1::RestoreRequest& request) {
   if (!request.name().empty()) RK_RETURN_IF_ERROR(node.jobs().CheckNameIsFree(request.name()));
   if (!request.pidfile().empty()) RK_RETURN_IF_ERROR(CheckAbsolute(request.pidfile(), "the pidfile"));
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
-  RK_ASSIGN_OR_RETURN(store::ImageInfo info,
-                      FindImageFor(node, *store, call.caller, request.image(), "restore"));
+  Sources sources;
+  RK_ASSIGN_OR_RETURN(sources.store, node.OpenStore(Node::Access::kRead));
+  RK_ASSIGN_OR_RETURN(sources.info,
+                      FindImageFor(node, *sources.store, call.caller, request.image(), "restore"));
   RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
-  RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
-  if (request.has_clone()) return RestoreClones(node, call, request, *store, info, criu, send);
+  RK_ASSIGN_OR_RETURN(sources.criu, node.Criu());
+  return sources;
+}
+
+}  // namespace
+
+absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1::RestoreRequest& request,
+                                         const EventSink<v1::JobEvent>& send) {
+  const int64_t begin = MonotonicNanos();
+  RK_ASSIGN_OR_RETURN(Sources sources, FindSources(node, call, request));
+  const auto& [store, info, criu] = sources;
   RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store->OpenImage(info.digest));
   RK_ASSIGN_OR_RETURN(v1::JobManifest manifest, restore::ReadJobManifest(*reader));
   reader.reset();
@@ -171,9 +184,18 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
     ToProto(result->timeline, followed.mutable_timeline()->mutable_spans());
     send(followed);
   }
+  return *std::move(job);
+}
+
+absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& request,
+                     const EventSink<v1::JobEvent>& send) {
+  if (request.has_clone()) {
+    RK_ASSIGN_OR_RETURN(Sources sources, FindSources(node, call, request));
+    return RestoreClones(node, call, request, *sources.store, sources.info, sources.criu, send);
+  }
+  RK_ASSIGN_OR_RETURN(RegisteredJob job, RestoreJob(node, call, request, send));
   if (request.detach()) return absl::OkStatus();
-  stdio.clear();
-  return SendJobEnd(node, call, *job->end, send);
+  return SendJobEnd(node, call, *job.end, send);
 }
 
 }  // namespace rekindle::daemon
