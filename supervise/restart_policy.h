@@ -27,8 +27,7 @@ struct Death {
   int code = 0;
   double lived_seconds = 0;  // since it was started or brought back
   bool image_taken = false;  // in this life
-  bool progressed =
-      false;  // in this life, further than in the one before (the hook's steps); false: not known
+  bool progressed = false;   // further than the life before (the hook's steps); false: or not known
 };
 
 struct RestartOptions {
