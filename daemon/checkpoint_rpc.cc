@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
@@ -12,6 +13,7 @@
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
+#include "daemon/supervisor.h"
 #include "restore/pager_client.h"
 
 namespace rekindle::daemon {
@@ -110,6 +112,10 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     absl::Status noted = node.jobs().SetImage(job, result->image.reference);
     if (!noted.ok()) Log(LogLevel::kWarning, noted.message());
   }
+  // The moment that it shows.
+  const int64_t taken_unix_ns = UnixNanos() - static_cast<int64_t>(result->commit_seconds * 1e9);
+  if (!job.name.empty() && !request.stop())
+    node.supervisor().AddPoint(job.name, job.pid, result->image.reference, taken_unix_ns);
   Log(LogLevel::kInfo, absl::StrCat("image '", result->image.reference, "' taken of process ", job.pid));
 
   v1::CheckpointEvent event;

@@ -25,6 +25,9 @@ absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& r
                       v1::ListJobsResponse* response);
 
 // supervision_rpcs.cc
+// Run, of a job that is to be supervised.
+absl::Status RunSupervised(Node& node, const Call& call, const v1::RunRequest& request,
+                           const EventSink<v1::JobEvent>& send);
 absl::Status StopJob(Node& node, const Call& call, const v1::StopJobRequest& request,
                      v1::StopJobResponse* response);
 absl::Status AttachJob(Node& node, const Call& call, const v1::AttachJobRequest& request,

@@ -43,10 +43,12 @@ class SupervisedJob {
   // As `ps` shows it. Absent: there is nothing to show.
   v1::Job Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Is this process its root?
+  bool IsNow(pid_t pid) const ABSL_LOCKS_EXCLUDED(mutex_);
   // The caller has sent it a signal that ends most programs: if it dies now, it is meant to.
   void WillEnd() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Somebody else has taken an image of it.
-  void AddPoint(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
+  // An image of it was taken.
+  void AddPoint(const std::string& image, int64_t taken_unix_ns) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends it for good: SIGTERM, after `grace` SIGKILL. Returns when it has ended.
   absl::StatusOr<v1::StopJobResponse> Stop(absl::Duration grace, bool checkpoint, const std::function<bool()>& cancelled)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -58,37 +60,56 @@ class SupervisedJob {
  private:
   SupervisedJob(Node& node, v1::SupervisedJobRecord record);
 
-  // What of its life has ended the watch over it.
+  // What has ended the watch over its life.
   enum class Turn { kDied, kStop, kLeave };
 
+  // supervised_job.cc
   void Loop();
-  Turn WatchLife();
-  supervise::Death TakeDeath();
-  // False: it has ended, for good or not brought back.
-  bool BringBack(supervise::Death death, int64_t died_unix_ns);
-  absl::Status StartAnew();
-  absl::Status RestoreFrom(const std::string& image, v1::JobRestarted* restarted);
-  void TakeImage();
-  // Until the job stands at a boundary of its own choice, if it knows any.
-  void AwaitBoundary();
-  void LookForProgress(double now);
-  void RemoveOldImages();
-  void Finish(const ExitState& exit, bool failed, const std::string& report);
-  void StopLife();
-  bool Wait(double seconds);
-
+  void LoopAfterTakingOver();
+  absl::StatusOr<RegisteredJob> StartFromBeginning(UniqueFd log);
   void BeginLife(const RegisteredJob& job);
   bool AdoptLife();
+  // Whether it has ended: not when the image that was to be its last could not be taken.
+  bool StopLife();
   void KillAll();
+  void Finish(const ExitState& exit, bool failed, const std::string& report);
+  // False: somebody wants something else.
+  bool Wait(double seconds);
   void Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetPhase(const char* phase) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OpenJobFile();
   Call OwnCall() const;
   std::string Mark() const;
   std::string JobFilePath() const;
   std::optional<RunAs> User() const;
   LaunchOptions LaunchPlan() const;
-  void OpenJobFile();
-  void SetPhase(const char* phase) ABSL_LOCKS_EXCLUDED(mutex_);
-  void SendStarted();
+  bool Wanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return leave_ || stop_; }
+  bool StopAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return record_.ended() || !stop_error_.ok(); }
+  bool ImagesAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return images_answered_ >= images_asked_ || record_.ended();
+  }
+
+  // supervised_life.cc
+  Turn WatchLife();
+  void ResetWatch();
+  void LookForProgress(double now);
+  void AddRunTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status TakeImage();
+  absl::Status CaptureImage(v1::CheckpointResult* result);
+  void PlanNextImage(double seconds);
+  // Until the job stands at a boundary of its own choice, if it knows any. Was it so?
+  bool AwaitBoundary();
+  void RemoveOldImages();
+
+  // supervised_restart.cc
+  supervise::Death TakeDeath();
+  // False: it has ended for good, or somebody else is to bring it back.
+  bool BringBack(supervise::Death death, int64_t died_unix_ns);
+  bool EndWithoutLife();
+  absl::StatusOr<RegisteredJob> RestoreFrom(const std::string& image, v1::JobRestarted* restarted);
+  void NoteDeath(const supervise::Death& death, int64_t died_unix_ns);
+  // What the store has of its images is what it can go on from.
+  void FindPoints();
 
   Node& node_;
   const std::string name_, directory_;
@@ -102,10 +123,11 @@ class SupervisedJob {
   std::shared_ptr<const JobEnd> end_;
   std::optional<JobFile> job_file_;
   bool hung_ = false;
-  double life_began_ = 0, next_sample_ = 0, last_sample_ = 0, next_image_ = 0, cpu_seconds_ = 0;
-  double cpu_rate_ = 0;  // of the job lately, in processors
-  uint64_t boundaries_ = 0;
-  uint64_t best_step_ = 0, step_of_last_life_ = 0;
+  double life_began_ = 0, next_sample_ = 0, last_run_ = 0, next_image_ = 0;
+  double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
+  uint64_t boundaries_ = 0, wanted_ = 0;
+  uint64_t best_step_ = 0, best_step_before_ = 0;
+  ExitState last_exit_;
 
   std::atomic<bool> end_unknown_{false};  // nobody saw how its life ended
   std::atomic<bool> cancel_image_{false};
@@ -114,11 +136,13 @@ class SupervisedJob {
   v1::SupervisedJobRecord record_ ABSL_GUARDED_BY(mutex_);
   const char* phase_ ABSL_GUARDED_BY(mutex_) = "running";
   int64_t next_checkpoint_unix_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  double interval_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
   bool leave_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Duration stop_grace_ ABSL_GUARDED_BY(mutex_);
   bool stop_checkpoint_ ABSL_GUARDED_BY(mutex_) = false;
   std::string stop_image_ ABSL_GUARDED_BY(mutex_);
+  absl::Status stop_error_ ABSL_GUARDED_BY(mutex_);
   absl::Time will_end_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   uint64_t images_asked_ ABSL_GUARDED_BY(mutex_) = 0, images_answered_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status last_image_ ABSL_GUARDED_BY(mutex_);

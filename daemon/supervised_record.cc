@@ -80,6 +80,7 @@ supervise::RestartState RestartStateOf(const v1::SupervisedJobRecord& record) {
   state.attempts = memory.attempts();
   state.in_a_row = memory.in_a_row();
   state.images_back = memory.images_back();
+  state.from_beginning = memory.from_beginning();
   state.has_last = memory.has_last();
   state.last.kind = memory.last_kind() <= static_cast<uint32_t>(supervise::Death::Kind::kUnknown)
                         ? static_cast<supervise::Death::Kind>(memory.last_kind())
@@ -96,6 +97,7 @@ void SetRestartState(const supervise::RestartState& state, v1::SupervisedJobReco
   memory->set_attempts(state.attempts);
   memory->set_in_a_row(state.in_a_row);
   memory->set_images_back(state.images_back);
+  memory->set_from_beginning(state.from_beginning);
   memory->set_has_last(state.has_last);
   memory->set_last_kind(static_cast<uint32_t>(state.last.kind));
   memory->set_last_code(state.last.code);

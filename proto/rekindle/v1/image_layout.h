@@ -16,6 +16,8 @@ inline constexpr char kRawPagesPrefix[] = "pages/";
 // Labels of the store's catalog.
 inline constexpr char kJobIdLabel[] = "rekindle.job-id";
 inline constexpr char kJobNameLabel[] = "rekindle.job-name";
+// When the supervised job was submitted whose image it is.
+inline constexpr char kSupervisedLabel[] = "rekindle.supervised";
 inline constexpr char kCommandLabel[] = "rekindle.command";
 
 }  // namespace rekindle::v1
