@@ -37,7 +37,15 @@ std::vector<std::string> ProgramCandidates(const LaunchOptions& options) {
   return candidates;
 }
 
-enum class Step : int { kBecomeUser, kEnterFolder, kOpenLog, kOpenInput, kDescriptors, kEnterGroup, kExecute };
+enum class Step : int {
+  kBecomeUser,
+  kEnterFolder,
+  kOpenLog,
+  kOpenInput,
+  kDescriptors,
+  kEnterGroup,
+  kExecute
+};
 
 struct Failure {
   Step step;

@@ -19,10 +19,12 @@
 namespace rekindle::daemon {
 namespace {
 
-// The path of a regular file that the caller has open, for the job to open again, now and when it is brought back.
+// The path of a regular file that the caller has open, for the job to open again, now and when it is brought
+// back.
 absl::StatusOr<std::string> InputPath(const Caller& caller, int fd) {
   if (caller.kind == Caller::Kind::kRemote || (caller.kind == Caller::Kind::kLocal && caller.pid == 0))
-    return absl::FailedPreconditionError("a job's standard input can't come from a client on another machine");
+    return absl::FailedPreconditionError(
+        "a job's standard input can't come from a client on another machine");
   const std::string link =
       absl::StrCat("/proc/", caller.kind == Caller::Kind::kSelf ? ::getpid() : caller.pid, "/fd/", fd);
   char path[4096];
@@ -32,12 +34,13 @@ absl::StatusOr<std::string> InputPath(const Caller& caller, int fd) {
     return ErrnoStatus(errno, "looking at the job's standard input");
   if (length == sizeof path || !S_ISREG(opened.st_mode)) {
     return absl::InvalidArgumentError(
-        "the job's standard input is no file: a pipe or a terminal could not be brought back; write it to a file first");
+        "the job's standard input is no file: a pipe or a terminal could not be brought back; write it to a "
+        "file first");
   }
   std::string name(path, static_cast<size_t>(length));
   if (::stat(name.c_str(), &named) != 0 || named.st_ino != opened.st_ino || named.st_dev != opened.st_dev) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the job's standard input, ", name, ", has been removed or replaced: open one that is there"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the job's standard input, ", name, ", has been removed or replaced: open one that is there"));
   }
   return name;
 }

@@ -23,7 +23,8 @@ bool WasKilledForMemory(pid_t pid, int64_t since_boot_ns) {
   char record[8192];
   for (;;) {
     const ssize_t got = ::read(log.get(), record, sizeof record);
-    if (got < 0 && (errno == EPIPE || errno == EINTR)) continue;  // EPIPE: overwritten meanwhile, the next one is next
+    if (got < 0 && (errno == EPIPE || errno == EINTR))
+      continue;  // EPIPE: overwritten meanwhile, the next one is next
     if (got <= 0) return false;
     const absl::string_view text(record, static_cast<size_t>(got));
     if (!absl::StrContains(text, wanted) || !absl::StrContains(text, "ut of memory")) continue;

@@ -67,7 +67,8 @@ void SupervisedJob::Save() {
   SetRestartState(restart_policy_.state(), &record_);
   SetIntervalState(interval_.state(), &record_);
   if (absl::Status saved = WriteSupervisedRecord(directory_, record_); !saved.ok())
-    Log(LogLevel::kWarning, absl::StrCat(saved.message(), "; a daemon that starts now would not know it as it is"));
+    Log(LogLevel::kWarning,
+        absl::StrCat(saved.message(), "; a daemon that starts now would not know it as it is"));
 }
 
 void SupervisedJob::SetPhase(const char* phase) {
@@ -83,7 +84,8 @@ void SupervisedJob::OpenJobFile() {
   }
   absl::StatusOr<JobFile> file = JobFile::Create(JobFilePath(), owner_, gid);
   if (!file.ok()) {
-    Log(LogLevel::kWarning, absl::StrCat("job '", name_, "' can't report progress: ", file.status().message()));
+    Log(LogLevel::kWarning,
+        absl::StrCat("job '", name_, "' can't report progress: ", file.status().message()));
     job_file_.reset();
     return;
   }
@@ -121,7 +123,8 @@ absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log) {
   return StartJob(node_, start);
 }
 
-absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Launch(Node& node, v1::SupervisedJobRecord record,
+absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Launch(Node& node,
+                                                                     v1::SupervisedJobRecord record,
                                                                      UniqueFd log) {
   std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record)));
   absl::StatusOr<RegisteredJob> started = job->StartFromBeginning(std::move(log));
@@ -269,7 +272,8 @@ bool SupervisedJob::StopLife() {
 }
 
 void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string& report) {
-  Log(failed ? LogLevel::kWarning : LogLevel::kInfo, absl::StrCat("job '", name_, "' ended for good: ", report));
+  Log(failed ? LogLevel::kWarning : LogLevel::kInfo,
+      absl::StrCat("job '", name_, "' ended for good: ", report));
   if (absl::Status removed = RemoveTree(JobFilePath()); !removed.ok())
     Log(LogLevel::kDebug, removed.message());
   v1::JobEvent event;
@@ -364,7 +368,8 @@ absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bo
   absl::MutexLock lock(&mutex_);
   while (!mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::StopAnswered), kLookForClient)) {
     if (node_.stopping()) return absl::UnavailableError("rekindled ends; the job runs on");
-    if (cancelled && cancelled()) return absl::CancelledError("the caller has gone; the job is being stopped");
+    if (cancelled && cancelled())
+      return absl::CancelledError("the caller has gone; the job is being stopped");
   }
   RK_RETURN_IF_ERROR(stop_error_);
   v1::StopJobResponse response;
@@ -383,7 +388,8 @@ absl::Status SupervisedJob::CheckpointNow(absl::Duration patience) {
     const absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration())
       return absl::DeadlineExceededError(absl::StrCat("job '", name_, "': the image was not ready in time"));
-    mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::ImagesAnswered), std::min(left, absl::Seconds(1)));
+    mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::ImagesAnswered),
+                            std::min(left, absl::Seconds(1)));
   }
   return last_image_;
 }

@@ -1,5 +1,5 @@
-// One supervised job: watched, checkpointed while it runs, brought back when it dies. A thread of its own does all of
-// it, one thing after the other; what the calls of others want is noted and done in its turn.
+// One supervised job: watched, checkpointed while it runs, brought back when it dies. A thread of its own
+// does all of it, one thing after the other; what the calls of others want is noted and done in its turn.
 #pragma once
 
 #include <atomic>
@@ -50,7 +50,8 @@ class SupervisedJob {
   // An image of it was taken.
   void AddPoint(const std::string& image, int64_t taken_unix_ns) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends it for good: SIGTERM, after `grace` SIGKILL. Returns when it has ended.
-  absl::StatusOr<v1::StopJobResponse> Stop(absl::Duration grace, bool checkpoint, const std::function<bool()>& cancelled)
+  absl::StatusOr<v1::StopJobResponse> Stop(absl::Duration grace, bool checkpoint,
+                                           const std::function<bool()>& cancelled)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // An image as soon as can be; returns when it was taken or could not be, after `patience` at the latest.
   absl::Status CheckpointNow(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -84,7 +85,9 @@ class SupervisedJob {
   std::optional<RunAs> User() const;
   LaunchOptions LaunchPlan() const;
   bool Wanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return leave_ || stop_; }
-  bool StopAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return record_.ended() || !stop_error_.ok(); }
+  bool StopAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return record_.ended() || !stop_error_.ok();
+  }
   bool ImagesAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return images_answered_ >= images_asked_ || record_.ended();
   }

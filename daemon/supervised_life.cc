@@ -165,7 +165,8 @@ absl::Status SupervisedJob::CaptureImage(v1::CheckpointResult* result) {
   {
     absl::MutexLock lock(&mutex_);
     const v1::Supervision& policy = record_.policy();
-    request.set_reference(absl::StrCat(policy.image_name().empty() ? name_ : policy.image_name(), ":", ImageTag()));
+    request.set_reference(
+        absl::StrCat(policy.image_name().empty() ? name_ : policy.image_name(), ":", ImageTag()));
     // Later ones find the one before by themselves.
     if (!record_.image_in_life()) request.set_parent(record_.from_image());
     (*request.mutable_labels())[v1::kSupervisedLabel] = absl::StrCat(record_.submitted_unix_ns());
@@ -276,7 +277,8 @@ void SupervisedJob::RemoveOldImages() {
     v1::RemoveImagesResponse response;
     absl::Status removed = RemoveImages(node_, OwnCall(), request, &response);
     if (!removed.ok() && !absl::IsNotFound(removed)) {
-      Log(LogLevel::kWarning, absl::StrCat("image '", image, "' of job '", name_, "' stays: ", removed.message()));
+      Log(LogLevel::kWarning,
+          absl::StrCat("image '", image, "' of job '", name_, "' stays: ", removed.message()));
       continue;
     }
     absl::MutexLock lock(&mutex_);

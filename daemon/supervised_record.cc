@@ -21,8 +21,7 @@ std::string PathOf(const std::string& directory, absl::string_view name) {
 
 absl::Status CheckNumber(double value, absl::string_view what, double most) {
   if (std::isfinite(value) && value >= 0 && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, " is ", value, ": give a number from 0 to ", most));
+  return absl::InvalidArgumentError(absl::StrCat(what, " is ", value, ": give a number from 0 to ", most));
 }
 
 }  // namespace
@@ -63,9 +62,11 @@ std::vector<v1::SupervisedJobRecord> ReadSupervisedRecords(const std::string& di
     v1::SupervisedJobRecord record;
     if (!text.ok()) {
       damaged->push_back(absl::StrCat(path, ": ", text.status().message()));
-    } else if (auto status = google::protobuf::util::JsonStringToMessage(*text, &record, options); !status.ok()) {
+    } else if (auto status = google::protobuf::util::JsonStringToMessage(*text, &record, options);
+               !status.ok()) {
       damaged->push_back(absl::StrCat(path, ": ", std::string(status.message())));
-    } else if (record.format() != kFormat || absl::StrCat(record.name(), kSuffix) != file || record.argv().empty()) {
+    } else if (record.format() != kFormat || absl::StrCat(record.name(), kSuffix) != file ||
+               record.argv().empty()) {
       damaged->push_back(absl::StrCat(path, ": it describes no job that this version knows"));
     } else {
       records.push_back(std::move(record));

@@ -1,5 +1,5 @@
-// What is remembered of supervised jobs, on disk: STORE/supervised/NAME.json, for root's eyes alone, since it holds the
-// job's environment. All functions are thread-safe.
+// What is remembered of supervised jobs, on disk: STORE/supervised/NAME.json, for root's eyes alone, since it
+// holds the job's environment. All functions are thread-safe.
 #pragma once
 
 #include <string>

@@ -82,7 +82,8 @@ void SupervisedJob::FindPoints() {
   auto store = node_.OpenStore(Node::Access::kRead);
   auto images = store.ok() ? (*store)->List() : absl::StatusOr<std::vector<store::ImageInfo>>(store.status());
   if (!images.ok()) {
-    Log(LogLevel::kWarning, absl::StrCat("job '", name_, "': its images can't be listed: ", images.status().message()));
+    Log(LogLevel::kWarning,
+        absl::StrCat("job '", name_, "': its images can't be listed: ", images.status().message()));
     return;
   }
   std::set<std::string> there;
@@ -103,15 +104,17 @@ void SupervisedJob::FindPoints() {
     record_.set_had_points(true);
   }
   auto* points = record_.mutable_points();
-  points->erase(std::remove_if(points->begin(), points->end(),
-                               [&](const v1::RestartPoint& point) { return there.count(point.image()) == 0; }),
-                points->end());
+  points->erase(
+      std::remove_if(points->begin(), points->end(),
+                     [&](const v1::RestartPoint& point) { return there.count(point.image()) == 0; }),
+      points->end());
   std::sort(points->begin(), points->end(), [](const v1::RestartPoint& a, const v1::RestartPoint& b) {
     return a.taken_unix_ns() < b.taken_unix_ns();
   });
 }
 
-absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const std::string& image, v1::JobRestarted* restarted) {
+absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const std::string& image,
+                                                         v1::JobRestarted* restarted) {
   OpenJobFile();
   if (job_file_) job_file_->MarkRestored().IgnoreError();
   v1::RestoreRequest request;
@@ -144,9 +147,10 @@ bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
     const bool well = death.kind == Death::Kind::kExited && death.code == 0;
     meant = !well && absl::Now() < will_end_until_;
     if (!meant && !well) {
-      const int64_t from = record_.points().empty() ? record_.life_began_unix_ns()
-                                                    : std::max(record_.points().rbegin()->taken_unix_ns(),
-                                                               record_.image_in_life() ? 0 : record_.life_began_unix_ns());
+      const int64_t from = record_.points().empty()
+                               ? record_.life_began_unix_ns()
+                               : std::max(record_.points().rbegin()->taken_unix_ns(),
+                                          record_.image_in_life() ? 0 : record_.life_began_unix_ns());
       record_.set_lost_seconds(record_.lost_seconds() + SecondsBetween(from, died_unix_ns));
       interval_.OnFailure();
     }
@@ -178,9 +182,10 @@ bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
     const bool anew = decision.images_back >= images;
     if (anew && had_points) {
       // It would do everything once more, over what it has left: nobody but its owner can want that.
-      Finish(last_exit_, /*failed=*/true,
-             absl::StrCat(decision.why, images == 0 ? "; its images are gone" : "; no image of it leads further",
-                          ": start it anew if it is to begin from its beginning"));
+      Finish(
+          last_exit_, /*failed=*/true,
+          absl::StrCat(decision.why, images == 0 ? "; its images are gone" : "; no image of it leads further",
+                       ": start it anew if it is to begin from its beginning"));
       return false;
     }
     if (!Wait(decision.wait_seconds)) return EndWithoutLife();
@@ -192,12 +197,14 @@ bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
       image = record_.points(static_cast<int>(images - 1 - decision.images_back)).image();
     }
     SetPhase("restarting");
-    Log(LogLevel::kInfo, absl::StrCat("job '", name_, "' goes on from ", anew ? "its beginning" : image, ": ", decision.why));
+    Log(LogLevel::kInfo,
+        absl::StrCat("job '", name_, "' goes on from ", anew ? "its beginning" : image, ": ", decision.why));
     absl::StatusOr<RegisteredJob> life = absl::InternalError("not tried");
     for (int tries = 0; tries < kTries; ++tries) {
       life = anew ? StartFromBeginning(UniqueFd()) : RestoreFrom(image, restarted);
       if (life.ok() || !MayBeOtherwiseSoon(life.status())) break;
-      Log(LogLevel::kWarning, absl::StrCat("job '", name_, "' can't be brought back yet: ", life.status().message()));
+      Log(LogLevel::kWarning,
+          absl::StrCat("job '", name_, "' can't be brought back yet: ", life.status().message()));
       if (!Wait(kBetweenTriesSeconds)) return EndWithoutLife();
       KillAll();
     }
@@ -218,8 +225,8 @@ bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
       return true;
     }
     KillAll();
-    const std::string problem = absl::StrCat("it could not be brought back from ", anew ? "its beginning" : image, ": ",
-                                             life.status().message());
+    const std::string problem = absl::StrCat("it could not be brought back from ",
+                                             anew ? "its beginning" : image, ": ", life.status().message());
     Log(LogLevel::kError, absl::StrCat("job '", name_, "': ", problem));
     {
       absl::MutexLock lock(&mutex_);

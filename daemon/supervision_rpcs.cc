@@ -106,7 +106,8 @@ absl::Status AttachJob(Node& node, const Call& call, const v1::AttachJobRequest&
   return SendEvents(node, call, *queue, send);
 }
 
-absl::Status StopJob(Node& node, const Call& call, const v1::StopJobRequest& request, v1::StopJobResponse* response) {
+absl::Status StopJob(Node& node, const Call& call, const v1::StopJobRequest& request,
+                     v1::StopJobResponse* response) {
   if (request.grace_seconds() < 0 || request.grace_seconds() > 86400)
     return absl::InvalidArgumentError("the grace must be from 0 to 86400 seconds");
   const absl::Duration grace =
@@ -116,8 +117,8 @@ absl::Status StopJob(Node& node, const Call& call, const v1::StopJobRequest& req
     RK_ASSIGN_OR_RETURN(JobRecord target, FindTarget(node, request.pid(), ""));
     name = target.name;
     if (name.empty()) {
-      return absl::NotFoundError(
-          absl::StrCat("process ", request.pid(), " is no job of Rekindle's: 'rekindle ps' lists those there are"));
+      return absl::NotFoundError(absl::StrCat(
+          "process ", request.pid(), " is no job of Rekindle's: 'rekindle ps' lists those there are"));
     }
   }
   absl::StatusOr<std::shared_ptr<SupervisedJob>> supervised = FindFor(node, call, name, "stop");

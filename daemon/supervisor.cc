@@ -32,8 +32,8 @@ absl::Status Supervisor::Begin(bool take_over) {
   RK_RETURN_IF_ERROR(MakeDirectories(directory, 0700));
   absl::StatusOr<UniqueFd> held = LockFile(absl::StrCat(directory, "/.lock"), LOCK_EX | LOCK_NB);
   if (absl::IsUnavailable(held.status())) {
-    return absl::UnavailableError(absl::StrCat(
-        "another process supervises the jobs of the store ", node_.options().store, ": ask that one, or end it"));
+    return absl::UnavailableError(absl::StrCat("another process supervises the jobs of the store ",
+                                               node_.options().store, ": ask that one, or end it"));
   }
   RK_RETURN_IF_ERROR(held.status());
   lock_ = *std::move(held);
@@ -68,12 +68,13 @@ std::vector<std::shared_ptr<SupervisedJob>> Supervisor::Jobs() const {
 absl::Status Supervisor::CheckNameIsFree(const std::string& name) const {
   const std::shared_ptr<SupervisedJob> job = Get(name);
   if (job == nullptr || job->Ended()) return absl::OkStatus();
-  return absl::AlreadyExistsError(absl::StrCat("a supervised job named '", name,
-                                               "' has not ended yet: choose another --name, or end it with 'rekindle stop ",
-                                               name, "'"));
+  return absl::AlreadyExistsError(
+      absl::StrCat("a supervised job named '", name,
+                   "' has not ended yet: choose another --name, or end it with 'rekindle stop ", name, "'"));
 }
 
-absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call, const v1::RunRequest& request,
+absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
+                                                               const v1::RunRequest& request,
                                                                v1::JobStarted* started) {
   Stopwatch stopwatch;
   RK_RETURN_IF_ERROR(Begin(/*take_over=*/false));
@@ -82,7 +83,8 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   *record.mutable_policy() = request.supervision();
   RK_RETURN_IF_ERROR(CompletePolicy(record.mutable_policy()));
   if (request.hold()) {
-    return absl::InvalidArgumentError("a job that the hook holds makes no progress to supervise: leave --hold out");
+    return absl::InvalidArgumentError(
+        "a job that the hook holds makes no progress to supervise: leave --hold out");
   }
   if (!record.policy().image_name().empty())
     RK_RETURN_IF_ERROR(store::NormalizeReference(record.policy().image_name()).status());
@@ -91,7 +93,8 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   if (record.name().empty()) {
     const std::string stem = JobNameFromCommand(start.record.command);
     record.set_name(stem);
-    for (int number = 2; !CheckNameIsFree(record.name()).ok() || !node_.jobs().CheckNameIsFree(record.name()).ok();
+    for (int number = 2;
+         !CheckNameIsFree(record.name()).ok() || !node_.jobs().CheckNameIsFree(record.name()).ok();
          ++number) {
       record.set_name(absl::StrCat(stem, "-", number));
     }
@@ -125,8 +128,9 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Find(const std::strin
     if (!job->Ended()) names.push_back(job->name());
   }
   return absl::NotFoundError(absl::StrCat("there is no supervised job named '", name, "': ",
-                                          names.empty() ? "there are none; 'rekindle run --every 5m' starts one"
-                                                        : absl::StrCat("there are ", absl::StrJoin(names, ", "))));
+                                          names.empty()
+                                              ? "there are none; 'rekindle run --every 5m' starts one"
+                                              : absl::StrCat("there are ", absl::StrJoin(names, ", "))));
 }
 
 std::vector<v1::Job> Supervisor::List() const {
@@ -141,7 +145,8 @@ void Supervisor::WillEnd(const std::string& name) {
   if (std::shared_ptr<SupervisedJob> job = Get(name)) job->WillEnd();
 }
 
-void Supervisor::AddPoint(const std::string& name, pid_t pid, const std::string& image, int64_t taken_unix_ns) {
+void Supervisor::AddPoint(const std::string& name, pid_t pid, const std::string& image,
+                          int64_t taken_unix_ns) {
   std::shared_ptr<SupervisedJob> job = Get(name);
   if (job != nullptr && job->IsNow(pid)) job->AddPoint(image, taken_unix_ns);
 }
@@ -161,9 +166,9 @@ void Supervisor::CheckpointAll(absl::Duration patience) {
 void Supervisor::CollectGarbageSoon(double seconds) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
-  collect_at_ = std::min(collect_at_, std::max(absl::Now() + absl::Seconds(seconds),
-                                               collected_at_ + (seconds > 0 ? kLeastBetweenCollections
-                                                                            : absl::ZeroDuration())));
+  collect_at_ = std::min(
+      collect_at_, std::max(absl::Now() + absl::Seconds(seconds),
+                            collected_at_ + (seconds > 0 ? kLeastBetweenCollections : absl::ZeroDuration())));
   if (!collector_.joinable()) collector_ = std::thread(&Supervisor::CollectGarbageLoop, this);
 }
 
@@ -181,7 +186,8 @@ void Supervisor::CollectGarbageLoop() {
     Call call;  // our own
     v1::CollectGarbageResponse response;
     absl::Status collected = CollectGarbage(node_, call, v1::CollectGarbageRequest(), &response);
-    if (!collected.ok()) Log(LogLevel::kWarning, absl::StrCat("garbage was not collected: ", collected.message()));
+    if (!collected.ok())
+      Log(LogLevel::kWarning, absl::StrCat("garbage was not collected: ", collected.message()));
     absl::MutexLock lock(&mutex_);
     collected_at_ = absl::Now();
   }

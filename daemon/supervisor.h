@@ -30,14 +30,16 @@ class Supervisor {
   explicit Supervisor(Node& node) : node_(node) {}
   ~Supervisor() { Leave(); }
 
-  // Takes over what an earlier daemon has left, if `take_over`. Unavailable: another process supervises this store's jobs.
+  // Takes over what an earlier daemon has left, if `take_over`. Unavailable: another process supervises this
+  // store's jobs.
   absl::Status Begin(bool take_over) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Starts one. FailedPrecondition: Begin() was refused.
   absl::StatusOr<std::shared_ptr<SupervisedJob>> Run(const Call& call, const v1::RunRequest& request,
                                                      v1::JobStarted* started) ABSL_LOCKS_EXCLUDED(mutex_);
   // NotFound names those there are.
-  absl::StatusOr<std::shared_ptr<SupervisedJob>> Find(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::shared_ptr<SupervisedJob>> Find(const std::string& name) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<v1::Job> List() const ABSL_LOCKS_EXCLUDED(mutex_);
   // AlreadyExists: a supervised job that has not ended has it, running or not at the moment.
   absl::Status CheckNameIsFree(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
