@@ -16,6 +16,7 @@
 #include "cli/durations.h"
 #include "cli/function_arguments.h"
 #include "cli/gpu_arguments.h"
+#include "cli/rollback_arguments.h"
 #include "cli/supervision_arguments.h"
 #include "cli/template_arguments.h"
 
@@ -221,6 +222,7 @@ class Parser {
   std::string ckpt_target_, ckpt_memory_, restore_gpu_map_;
   std::vector<std::string> ckpt_labels_;
   v1::RestoreRequest restore_;
+  RollbackArguments ckpt_files_, restore_files_;
   CloneArguments clone_;
   v1::RemoveImagesRequest remove_;
   CLI::App* working_set_ = nullptr;
@@ -326,11 +328,13 @@ void Parser::AddJobCommands() {
           "How long work under way on a GPU may take to end [10]")
       ->type_name("SECONDS")
       ->check(CLI::PositiveNumber);
+  ckpt_files_.AddToCheckpoint(ckpt);
 
   CLI::App* restore =
       AddCommand("restore", "Bring a job back from an image",
                  "  rekindle restore train:epoch1\n"
                  "  rekindle restore web:v1 --detach --pidfile /run/web.pid --log /var/log/web.log\n"
+                 "  rekindle restore train:epoch1 --rollback append --dry-run\n"
                  "It gets its own PIDs. Without --detach its output is shown, SIGINT and SIGTERM go\n"
                  "to it, and its exit status is returned.\n");
   Text(
@@ -357,6 +361,7 @@ void Parser::AddJobCommands() {
       ->add_option("--gpu-map", restore_gpu_map_,
                    "Onto other GPUs of the same model; UUIDs from 'nvidia-smi -L' [the same, or free ones]")
       ->type_name("OLD=NEW,...");
+  restore_files_.AddToRestore(restore);
   clone_.AddTo(restore);
   AddTimelineOptions(restore, &timeline_);
 
@@ -515,12 +520,14 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
       RK_ASSIGN_OR_RETURN(v1::Label label, ParseLabel(text, "--label"));
       (*ckpt_.mutable_labels())[label.key()] = label.value();
     }
+    RK_RETURN_IF_ERROR(ckpt_files_.Apply(working_directory_, &ckpt_));
     command_ = ckpt_;
   } else if (name == "restore") {
     if (!restore_gpu_map_.empty()) {
       RK_RETURN_IF_ERROR(ParseGpuMap(restore_gpu_map_, restore_.mutable_gpu_map()));
     }
     RK_RETURN_IF_ERROR(clone_.Apply(&restore_));
+    RK_RETURN_IF_ERROR(restore_files_.Apply(working_directory_, &restore_));
     command_ = restore_;
   } else if (name == "gpu") {
     RK_ASSIGN_OR_RETURN(command_, gpu_.Finish());

@@ -18,6 +18,7 @@
 #include "cli/commands.h"
 #include "cli/log_follower.h"
 #include "cli/progress_bar.h"
+#include "cli/rollback_table.h"
 #include "cli/table.h"
 #include "cli/timeline.h"
 
@@ -121,11 +122,18 @@ class JobSession {
       case v1::JobEvent::kTimeline:
         if (timelines_ != nullptr) timelines_->Add(event.timeline());
         break;
+      case v1::JobEvent::kRolledBack:
+        progress_.Clear();
+        OnRolledBack(event.rolled_back());
+        break;
+      case v1::JobEvent::kRestarted:
       case v1::JobEvent::EVENT_NOT_SET:
         break;
     }
   }
 
+  // Nothing is to be started: what was done with files is the result.
+  void SetDryRun() { dry_run_ = true; }
   void Follow(Timelines* timelines) { timelines_ = timelines; }
 
   int Finish(const absl::Status& status) {
@@ -143,6 +151,16 @@ class JobSession {
   const std::vector<v1::JobStarted>& all_started() const { return all_started_; }
 
  private:
+  void OnRolledBack(const v1::FilesRolledBack& files) {
+    output_.Json(files);
+    const std::string table = RollbackTable(files.files(), dry_run_);
+    if (dry_run_) {
+      output_.Text(table.empty() ? "the image knows of no files that the job writes\n" : table);
+    } else if (!table.empty() && !output_.json()) {
+      output_.Note(table);
+    }
+  }
+
   void OnStarted(const v1::JobStarted& started) {
     started_ = started;
     all_started_.push_back(started);
@@ -191,6 +209,7 @@ class JobSession {
   Interrupts& interrupts_;
   const bool detach_, follow_log_;
   std::atomic<int> pid_{0};
+  bool dry_run_ = false;
   ProgressBar progress_;
   std::optional<v1::JobStarted> started_;
   std::vector<v1::JobStarted> all_started_;
@@ -276,6 +295,7 @@ int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
   }
   JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true);
   session.Follow(&*timelines);
+  if (request.rollback().dry_run()) session.SetDryRun();
   absl::Status status = client.Restore(complete, [&](const v1::JobEvent& event) { session.OnEvent(event); });
   timelines->Use();
   const int code = session.Finish(status);

@@ -53,6 +53,9 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     return absl::InvalidArgumentError(
         "--tcp-established and --tcp-close exclude each other: give one of them");
   }
+  for (const std::string& path : request.ignore_paths()) {
+    RK_RETURN_IF_ERROR(CheckAbsolute(path, "the path to ignore"));
+  }
   RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
   RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, request.pid(), request.job()));
   RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job.owner, "checkpoint", job.pid));
@@ -80,6 +83,8 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   options.tcp_established = request.tcp_established();
   options.tcp_close = request.tcp_close();
   options.staging_budget_bytes = request.staging_budget_bytes();
+  options.file_contents = request.file_contents();
+  options.ignore_paths.assign(request.ignore_paths().begin(), request.ignore_paths().end());
   if (request.gpu_lock_timeout_seconds() > 0) {
     options.gpu_lock_timeout = absl::Seconds(request.gpu_lock_timeout_seconds());
   }

@@ -194,18 +194,28 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options) {
   return LaunchError(failure, options);
 }
 
-absl::StatusOr<UniqueFd> OpenFileAs(const std::optional<RunAs>& user, const std::string& path, int flags,
-                                    mode_t mode) {
-  if (!user) return OpenFile(path, flags, mode);
-  absl::StatusOr<UniqueFd> result = absl::InternalError("not opened");
+absl::Status DoAs(const std::optional<RunAs>& user, const std::function<void()>& work) {
+  if (!user) {
+    work();
+    return absl::OkStatus();
+  }
+  absl::Status status;
   // Credentials belong to a thread: one that ends here takes them with it.
   std::thread([&] {
     if (int error = BecomeUser(*user); error != 0) {
-      result = ErrnoStatus(error, absl::StrCat("opening ", path, " as user ", user->uid));
-      return;
+      status = ErrnoStatus(error, absl::StrCat("becoming user ", user->uid));
+    } else {
+      work();
     }
-    result = OpenFile(path, flags, mode);
   }).join();
+  return status;
+}
+
+absl::StatusOr<UniqueFd> OpenFileAs(const std::optional<RunAs>& user, const std::string& path, int flags,
+                                    mode_t mode) {
+  absl::StatusOr<UniqueFd> result = absl::InternalError("not opened");
+  absl::Status became = DoAs(user, [&] { result = OpenFile(path, flags, mode); });
+  if (!became.ok()) return Annotate(became, absl::StrCat("opening ", path));
   return result;
 }
 
