@@ -117,8 +117,6 @@ class JobSession {
       case v1::JobEvent::kRestarted:
         OnRestarted(event.restarted());
         break;
-      case v1::JobEvent::kRolledBack:
-        break;
       case v1::JobEvent::kTimeline:
         if (timelines_ != nullptr) timelines_->Add(event.timeline());
         break;
@@ -126,7 +124,6 @@ class JobSession {
         progress_.Clear();
         OnRolledBack(event.rolled_back());
         break;
-      case v1::JobEvent::kRestarted:
       case v1::JobEvent::EVENT_NOT_SET:
         break;
     }

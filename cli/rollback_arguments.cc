@@ -29,6 +29,16 @@ void RollbackArguments::AddToRestore(CLI::App* restore) {
   restore->add_flag("--dry-run", dry_run_, "Only say what --rollback would do; restore nothing");
 }
 
+void RollbackArguments::AddToRun(CLI::App* run) {
+  run->add_option(
+         "--rollback", mode_,
+         "Files that it wrote after the image from which it goes on: append (cut off what is behind their "
+         "old end), all (also put back what it rewrote), none [append]")
+      ->type_name("MODE")
+      ->check(CLI::IsMember({"none", "append", "all"}));
+  AddIgnorePath(run, "Never roll back this file, or folder; may be repeated", &ignore_paths_);
+}
+
 void RollbackArguments::AddToCheckpoint(CLI::App* ckpt) {
   ckpt->add_flag("--file-contents", contents_,
                  "Keep the content of files that the job rewrites in place, for 'restore --rollback all'");
@@ -41,13 +51,16 @@ absl::Status RollbackArguments::Apply(const std::string& working_directory,
     if (ignore_paths_.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError("--ignore-path goes with --rollback");
   }
-  v1::Rollback* rollback = request->mutable_rollback();
+  Fill(working_directory, request->mutable_rollback());
+  request->mutable_rollback()->set_dry_run(dry_run_);
+  return absl::OkStatus();
+}
+
+void RollbackArguments::Fill(const std::string& working_directory, v1::Rollback* rollback) const {
   rollback->set_mode(mode_ == "none"  ? v1::Rollback::NONE
                      : mode_ == "all" ? v1::Rollback::ALL
                                       : v1::Rollback::APPEND);
-  rollback->set_dry_run(dry_run_);
   for (const std::string& path : ignore_paths_) rollback->add_ignore_paths(Normal(path, working_directory));
-  return absl::OkStatus();
 }
 
 absl::Status RollbackArguments::Apply(const std::string& working_directory,

@@ -1,6 +1,5 @@
 #include "cli/supervision_arguments.h"
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -32,14 +31,6 @@ absl::StatusOr<double> Share(const std::string& text) {
 
 }  // namespace
 
-absl::StatusOr<v1::Rollback::Mode> ParseRollbackMode(const std::string& text) {
-  if (text == "append") return v1::Rollback::APPEND;
-  if (text == "none") return v1::Rollback::NONE;
-  if (text == "all") return v1::Rollback::ALL;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--rollback: '", text, "' is no way to roll files back: use none, append or all"));
-}
-
 const std::vector<std::string>& SupervisionArguments::OptionsWithValue() {
   static const auto* options =
       new std::vector<std::string>{"--every",       "--restarts", "--backoff",    "--hang",    "--rollback",
@@ -59,14 +50,7 @@ void SupervisionArguments::AddTo(CLI::App* run) {
       ->type_name("TIME");
   run->add_option("--hang", hang_, "Kill it and bring it back when it shows no progress for so long")
       ->type_name("TIME");
-  run->add_option("--rollback", rollback_,
-                  "Files that it has written since the image: none, append (cut them off), all (put them "
-                  "back) [append]")
-      ->type_name("MODE");
-  run->add_option("--ignore-path", ignore_paths_, "Not of this file or folder; may be repeated")
-      ->type_name("PATH")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  rollback_.AddToRun(run);
   run->add_option("--keep", keep_, "Images to keep of it [3]")->type_name("N");
   run->add_option("--image-name", image_name_, "Name of its images, without tag [its own]")
       ->type_name("NAME");
@@ -113,12 +97,7 @@ absl::Status SupervisionArguments::Apply(const std::string& working_directory,
     RK_ASSIGN_OR_RETURN(const double share, Share(overhead_));
     policy->set_overhead_budget(share);
   }
-  RK_ASSIGN_OR_RETURN(const v1::Rollback::Mode mode, ParseRollbackMode(rollback_));
-  policy->mutable_rollback()->set_mode(mode);
-  for (const std::string& path : ignore_paths_) {
-    policy->mutable_rollback()->add_ignore_paths(
-        absl::StartsWith(path, "/") ? path : absl::StrCat(working_directory, "/", path));
-  }
+  rollback_.Fill(working_directory, policy->mutable_rollback());
   policy->set_image_name(image_name_);
   policy->set_at_boot(at_boot_);
   return absl::OkStatus();

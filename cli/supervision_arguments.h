@@ -7,12 +7,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cli/rollback_arguments.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::cli {
-
-// "none", "append", "all".
-absl::StatusOr<v1::Rollback::Mode> ParseRollbackMode(const std::string& text);
 
 class SupervisionArguments {
  public:
@@ -28,8 +26,8 @@ class SupervisionArguments {
   v1::AttachJobRequest AttachRequest() const;
 
  private:
-  std::string every_, backoff_, hang_, rollback_ = "append", image_name_, overhead_;
-  std::vector<std::string> ignore_paths_;
+  std::string every_, backoff_, hang_, image_name_, overhead_;
+  RollbackArguments rollback_;
   uint32_t restarts_ = 3, keep_ = 3;
   bool at_boot_ = false;
   CLI::App* run_ = nullptr;

@@ -120,6 +120,8 @@ class GrpcServer final : public Server {
 
   void WarmUp() override { node_.WarmUp(); }
 
+  void CheckpointJobs(absl::Duration patience) override { node_.supervisor().CheckpointAll(patience); }
+
   int tcp_port() const override { return tcp_port_; }
 
  private:

@@ -50,12 +50,14 @@ _rekindle() {
   case $command in
     '') flags=$globals arguments=$commands ;;
     run)
-      flags='--name --log --detach --hold'
+      flags='--name --log --detach --hold --every --restarts --backoff --hang --rollback --ignore-path --keep --image-name --overhead --at-boot'
       if [[ $current != -* ]]; then
         COMPREPLY=($(compgen -c -- "$current"))
         return
       fi
       ;;
+    stop) flags='--checkpoint --ckpt --grace' arguments=$(_rekindle_jobs) ;;
+    attach) arguments=$(_rekindle_jobs) ;;
     ckpt)
       flags='--tag --stop --parent --no-parent --replace --tcp-established --tcp-close --label --staging-memory --gpu-lock-timeout --file-contents --ignore-path'
       [[ $previous == --parent ]] && arguments=$(_rekindle_images) || arguments="$(_rekindle_jobs) $(ps -eo pid= 2>/dev/null)"
