@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -95,6 +96,7 @@ class SupervisedJob {
   // supervised_life.cc
   Turn WatchLife();
   void ResetWatch();
+  supervise::ProgressSample Sample();
   void LookForProgress(double now);
   void AddRunTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status TakeImage();
@@ -103,6 +105,9 @@ class SupervisedJob {
   // Until the job stands at a boundary of its own choice, if it knows any. Was it so?
   bool AwaitBoundary();
   void RemoveOldImages();
+  void RemoveImagesOf(const std::vector<std::string>& images);
+  // Until then the job got on, as far as anybody can tell.
+  int64_t LastSignUnixNanos();
 
   // supervised_restart.cc
   supervise::Death TakeDeath();
@@ -113,6 +118,8 @@ class SupervisedJob {
   void NoteDeath(const supervise::Death& death, int64_t died_unix_ns);
   // What the store has of its images is what it can go on from.
   void FindPoints();
+  // Images of a job that hung already would only hang again.
+  void ForgetImagesOfHang();
 
   Node& node_;
   const std::string name_, directory_;
@@ -126,6 +133,7 @@ class SupervisedJob {
   std::shared_ptr<const JobEnd> end_;
   std::optional<JobFile> job_file_;
   bool hung_ = false;
+  int64_t hung_since_unix_ns_ = 0;
   double life_began_ = 0, next_sample_ = 0, last_run_ = 0, next_image_ = 0;
   double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
   uint64_t boundaries_ = 0, wanted_ = 0;

@@ -102,41 +102,55 @@ SupervisedJob::Turn SupervisedJob::WatchLife() {
   }
 }
 
-void SupervisedJob::LookForProgress(double now) {
-  next_sample_ = now + kSampleSeconds;
+supervise::ProgressSample SupervisedJob::Sample() {
   pid_t pid;
   std::string log;
   {
     absl::MutexLock lock(&mutex_);
-    AddRunTime();
     pid = record_.pid();
     log = record_.log();
   }
-  const JobSample sample = SampleJob(pid);
+  const JobSample used = SampleJob(pid);
+  supervise::ProgressSample sample;
+  sample.at_seconds = Now();
+  sample.cpu_seconds = used.cpu_seconds;
+  sample.io_bytes = used.io_bytes;
+  sample.output_bytes = FileSize(log);
+  if (job_file_) {
+    if (auto said = job_file_->Read(); said.ok()) {
+      sample.reported = said->job.calls;
+      best_step_ = std::max(best_step_, said->job.step);
+    }
+  }
+  return sample;
+}
+
+void SupervisedJob::LookForProgress(double now) {
+  next_sample_ = now + kSampleSeconds;
+  {
+    absl::MutexLock lock(&mutex_);
+    AddRunTime();
+  }
+  const supervise::ProgressSample sample = Sample();
   if (cpu_sampled_ > 0 && now > cpu_sampled_ && sample.cpu_seconds >= cpu_seconds_) {
     const double rate = (sample.cpu_seconds - cpu_seconds_) / (now - cpu_sampled_);
     cpu_rate_ = cpu_rate_ == 0 ? rate : 0.7 * cpu_rate_ + 0.3 * rate;
   }
   cpu_seconds_ = sample.cpu_seconds;
   cpu_sampled_ = now;
-  supervise::ProgressSample signs;
-  signs.at_seconds = now;
-  signs.cpu_seconds = sample.cpu_seconds;
-  signs.io_bytes = sample.io_bytes;
-  signs.output_bytes = FileSize(log);
-  if (job_file_) {
-    if (auto said = job_file_->Read(); said.ok()) {
-      signs.reported = said->job.calls;
-      best_step_ = std::max(best_step_, said->job.step);
-    }
-  }
-  progress_.Add(signs);
+  progress_.Add(sample);
   if (!progress_.Hangs(now)) return;
   hung_ = true;
+  hung_since_unix_ns_ = LastSignUnixNanos();
   Log(LogLevel::kWarning, absl::StrCat("job '", name_, "' has not got any further for ",
                                        static_cast<int64_t>(progress_.QuietSeconds(now)),
                                        " seconds: it is killed, to be brought back"));
   KillAll();
+}
+
+int64_t SupervisedJob::LastSignUnixNanos() {
+  // Signs are seen in samples: what was one lies up to that long before.
+  return UnixNanos() - static_cast<int64_t>((progress_.QuietSeconds(Now()) + kSampleSeconds) * 1e9);
 }
 
 bool SupervisedJob::AwaitBoundary() {
@@ -191,21 +205,22 @@ absl::Status SupervisedJob::CaptureImage(v1::CheckpointResult* result) {
 absl::Status SupervisedJob::TakeImage() {
   SetPhase("checkpointing");
   const double began = Now();
-  pid_t pid;
   uint64_t answers;
   {
     absl::MutexLock lock(&mutex_);
-    pid = record_.pid();
     answers = images_asked_;
   }
   AwaitBoundary();
-  const double cpu_before = SampleJob(pid).cpu_seconds, taking = Now();
+  const supervise::ProgressSample before = Sample();
+  progress_.Add(before);
   v1::CheckpointResult result;
   absl::Status status = CaptureImage(&result);
+  const supervise::ProgressSample after = Sample();
+  progress_.Rebase(after, after.at_seconds - before.at_seconds);
   if (job_file_) job_file_->Release(status.ok()).IgnoreError();
   if (status.ok()) {
     // What the job would have computed meanwhile, but did not: it stood still, and shared the processors.
-    const double taken = Now() - taking, used = SampleJob(pid).cpu_seconds - cpu_before;
+    const double taken = after.at_seconds - before.at_seconds, used = after.cpu_seconds - before.cpu_seconds;
     double cost = result.freeze_seconds();
     if (cpu_rate_ > 0.05 && used >= 0) cost = std::clamp(taken - used / cpu_rate_, cost, taken);
     interval_.OnImage(cost);
@@ -242,11 +257,12 @@ absl::Status SupervisedJob::TakeImage() {
   } else {
     PlanNextImage(absl::IsAborted(status) ? kBusySeconds : std::min(interval_.Seconds(), kRetrySeconds));
   }
-  progress_.Restart(Now());
+  cpu_sampled_ = 0;  // the rate is that between images
   return status;
 }
 
 void SupervisedJob::RemoveOldImages() {
+  const int64_t last_sign = LastSignUnixNanos();
   std::vector<std::string> old;
   {
     absl::MutexLock lock(&mutex_);
@@ -254,6 +270,13 @@ void SupervisedJob::RemoveOldImages() {
     int64_t from = INT64_MAX;
     for (const v1::RestartPoint& point : record_.points()) {
       if (record_.image_in_life() && point.image() == record_.from_image()) from = point.taken_unix_ns();
+    }
+    // What may hang already does not push out what does not.
+    int proven = -1;
+    if (record_.policy().hang_seconds() > 0) {
+      for (int i = 0; i < record_.points_size(); ++i) {
+        if (record_.points(i).taken_unix_ns() <= last_sign) proven = i;
+      }
     }
     size_t ours = 0;
     for (const v1::RestartPoint& point : record_.points()) {
@@ -264,14 +287,19 @@ void SupervisedJob::RemoveOldImages() {
         ++ours;
       }
     }
-    for (const v1::RestartPoint& point : record_.points()) {
-      if (ours <= record_.policy().keep_images()) break;
-      if (!point.ours() || std::find(old.begin(), old.end(), point.image()) != old.end()) continue;
+    for (int i = 0; i < record_.points_size() && ours > record_.policy().keep_images(); ++i) {
+      const v1::RestartPoint& point = record_.points(i);
+      if (i == proven || !point.ours() || std::find(old.begin(), old.end(), point.image()) != old.end())
+        continue;
       old.push_back(point.image());
       --ours;
     }
   }
-  for (const std::string& image : old) {
+  RemoveImagesOf(old);
+}
+
+void SupervisedJob::RemoveImagesOf(const std::vector<std::string>& images) {
+  for (const std::string& image : images) {
     v1::RemoveImagesRequest request;
     request.add_images(image);
     v1::RemoveImagesResponse response;
@@ -288,7 +316,7 @@ void SupervisedJob::RemoveOldImages() {
                   points->end());
     Save();
   }
-  if (!old.empty()) node_.supervisor().CollectGarbageSoon();
+  if (!images.empty()) node_.supervisor().CollectGarbageSoon();
 }
 
 }  // namespace rekindle::daemon

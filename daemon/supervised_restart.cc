@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -49,6 +51,14 @@ Death SupervisedJob::TakeDeath() {
   last_run_ = 0;
   death.lived_seconds = SecondsBetween(record_.life_began_unix_ns(), UnixNanos());
   death.image_taken = record_.image_in_life();
+  if (hung_) {
+    death.image_taken = false;
+    for (const v1::RestartPoint& point : record_.points()) {
+      if (point.taken_unix_ns() > record_.life_began_unix_ns() &&
+          point.taken_unix_ns() <= hung_since_unix_ns_)
+        death.image_taken = true;
+    }
+  }
   death.progressed = best_step_ > best_step_before_;
   best_step_before_ = std::max(best_step_, best_step_before_);
   if (hung_) {
@@ -136,9 +146,21 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const std::string& imag
   });
 }
 
+void SupervisedJob::ForgetImagesOfHang() {
+  std::vector<std::string> hanging;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const v1::RestartPoint& point : record_.points()) {
+      if (point.ours() && point.taken_unix_ns() > hung_since_unix_ns_) hanging.push_back(point.image());
+    }
+  }
+  RemoveImagesOf(hanging);
+}
+
 bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
   KillAll();
   FindPoints();
+  if (death.kind == Death::Kind::kHung) ForgetImagesOfHang();
   NoteDeath(death, died_unix_ns);
   const std::string how = supervise::Describe(death);
   bool meant;

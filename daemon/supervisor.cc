@@ -77,8 +77,9 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
                                                                const v1::RunRequest& request,
                                                                v1::JobStarted* started) {
   Stopwatch stopwatch;
-  RK_RETURN_IF_ERROR(Begin(/*take_over=*/false));
+  // The store has to be there before something is put into its folder.
   RK_RETURN_IF_ERROR(node_.OpenStore(Node::Access::kCreate).status());
+  RK_RETURN_IF_ERROR(Begin(/*take_over=*/false));
   v1::SupervisedJobRecord record;
   *record.mutable_policy() = request.supervision();
   RK_RETURN_IF_ERROR(CompletePolicy(record.mutable_policy()));

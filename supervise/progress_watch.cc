@@ -36,6 +36,16 @@ void ProgressWatch::Add(const ProgressSample& sample) {
   has_last_ = true;
 }
 
+void ProgressWatch::Rebase(const ProgressSample& sample, double excused_seconds) {
+  if (!watching_) return Restart(sample.at_seconds);
+  last_sign_seconds_ = std::min(last_sign_seconds_ + std::max(0.0, excused_seconds), sample.at_seconds);
+  // What the job said of itself meanwhile counts all the same.
+  if (sample.reported != 0 && has_last_ && sample.reported != last_.reported) Sign(sample.at_seconds);
+  speaks_ = speaks_ || sample.reported != 0;
+  last_ = sample;
+  has_last_ = true;
+}
+
 bool ProgressWatch::Hangs(double now_seconds) const {
   return hang_seconds_ > 0 && QuietSeconds(now_seconds) >= hang_seconds_;
 }

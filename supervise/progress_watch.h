@@ -27,6 +27,9 @@ class ProgressWatch {
   // Forgets what was: the job was stopped for a while on purpose, or brought back. Counts from now on.
   void Restart(double now_seconds);
   void Add(const ProgressSample& sample);
+  // What was used since the last sample, and the `excused_seconds` since then, were not the job's: an image
+  // was taken.
+  void Rebase(const ProgressSample& sample, double excused_seconds);
   bool Hangs(double now_seconds) const;
   // Since the last sign, or since it is watched. 0 before the first call of Restart() or Add().
   double QuietSeconds(double now_seconds) const;

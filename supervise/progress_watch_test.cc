@@ -7,6 +7,29 @@ namespace {
 
 constexpr double kHang = 60;
 
+TEST(ProgressWatch, AnImageIsNoSignAndNoQuietTime) {
+  ProgressWatch watch(10);
+  watch.Restart(0);
+  ProgressSample sample;
+  sample.at_seconds = 1;
+  sample.cpu_seconds = 1;
+  watch.Add(sample);  // the baseline
+  sample.at_seconds = 9;
+  sample.cpu_seconds = 3;
+  sample.io_bytes = 1000;
+  watch.Rebase(sample, 4);
+  EXPECT_DOUBLE_EQ(watch.QuietSeconds(9), 5);
+  EXPECT_FALSE(watch.Hangs(13.9));
+  EXPECT_TRUE(watch.Hangs(14));
+  sample.at_seconds = 15;
+  sample.cpu_seconds = 4;
+  watch.Add(sample);
+  EXPECT_FALSE(watch.Hangs(15));
+  sample.reported = 1;
+  watch.Rebase(sample, 0);
+  EXPECT_DOUBLE_EQ(watch.QuietSeconds(15), 0);
+}
+
 TEST(ProgressWatch, NothingIsAHangWhenItIsNotWatched) {
   ProgressWatch watch(0);
   watch.Restart(0);

@@ -42,9 +42,14 @@ class SupervisedTest(RekindleTest):
         return (cli or self.remote).start(*command, json_output=False)
 
     def job(self):
-        found = [job for job in self.succeed("ps", "--all", cli=self.remote).get("jobs", []) if job["name"] == "job"]
-        self.assertEqual(len(found), 1)
-        return found[0]
+        """As `ps` shows it, once it is there."""
+
+        def found():
+            jobs.reap_orphans()  # of a killed daemon: nobody else takes their exit status
+            listed = self.succeed("ps", "--all", cli=self.remote).get("jobs", [])
+            return [job for job in listed if job["name"] == "job" and job["supervised"]]
+
+        return waiting.until(found, "the job")[0]
 
     def state(self):
         return self.job()["supervised"]
@@ -162,8 +167,8 @@ class DaemonTest(SupervisedTest):
         self.restart_daemon()
         waiting.until(lambda: len(lines_of(self.numbers)) == 100, "its last line")
         jobs.reap_orphans()
-        waiting.until(lambda: jobs.reap_orphans() or self.state()["phase"] != "running", "its end")
-        self.assertIn("exit status 5", "".join(self.state()["deaths"]))
+        self.wait_for(lambda job: job["supervised"]["deaths"], "its end")
+        self.assertIn("exit status 5", self.state()["deaths"][0])
 
     def test_a_daemon_that_is_asked_to_end_takes_a_last_image(self):
         self.start(300, options=["--every", "1h", "--restarts", "3"])
