@@ -44,6 +44,7 @@ Overloaded(Functions...) -> Overloaded<Functions...>;
 // Do signals mean "cancel" or "tell the job" to this command, instead of ending it on the spot?
 bool HandlesSignals(const Command& command) {
   return std::holds_alternative<v1::RunRequest>(command) ||
+         std::holds_alternative<v1::AttachJobRequest>(command) ||
          std::holds_alternative<v1::CheckpointRequest>(command) ||
          std::holds_alternative<v1::RestoreRequest>(command) ||
          std::holds_alternative<v1::StartFromTemplateRequest>(command) ||
@@ -82,6 +83,10 @@ int Execute(const Invocation& invocation, const Output& output) {
           },
           [&](const v1::RestoreRequest& request) {
             return RestoreJob(client, output, *interrupts, request, invocation.timeline);
+          },
+          [&](const v1::StopJobRequest& request) { return StopJob(client, output, request); },
+          [&](const v1::AttachJobRequest& request) {
+            return AttachJob(client, output, *interrupts, request);
           },
           [&](const v1::ListJobsRequest& request) { return ListJobs(client, output, request); },
           [&](const v1::ListImagesRequest& request) { return ListImages(client, output, request); },

@@ -50,20 +50,23 @@ _rekindle() {
   case $command in
     '') flags=$globals arguments=$commands ;;
     run)
-      flags='--name --log --detach --hold'
+      flags='--name --log --detach --hold --every --restarts --backoff --hang --rollback --ignore-path --keep --image-name --overhead --at-boot'
       if [[ $current != -* ]]; then
         COMPREPLY=($(compgen -c -- "$current"))
         return
       fi
       ;;
+    stop) flags='--checkpoint --ckpt --grace' arguments=$(_rekindle_jobs) ;;
+    attach) arguments=$(_rekindle_jobs) ;;
     ckpt)
-      flags='--tag --stop --parent --no-parent --replace --tcp-established --tcp-close --label --staging-memory --gpu-lock-timeout'
+      flags='--tag --stop --parent --no-parent --replace --tcp-established --tcp-close --label --staging-memory --gpu-lock-timeout --file-contents --ignore-path'
       [[ $previous == --parent ]] && arguments=$(_rekindle_images) || arguments="$(_rekindle_jobs) $(ps -eo pid= 2>/dev/null)"
       ;;
     restore)
-      flags="--detach --pidfile --log --tcp-close --ignore-mismatch --name --gpu-map --clone --fill --record-ms --trace --explain $copy"
+      flags="--detach --pidfile --log --tcp-close --ignore-mismatch --name --gpu-map --rollback --ignore-path --dry-run --clone --fill --record-ms --trace --explain $copy"
       case $previous in
         --net) arguments='host none own' ;;
+        --rollback) arguments='none append all' ;;
         --fill) arguments='never idle eager' ;;
         *) arguments=$(_rekindle_images) ;;
       esac

@@ -19,7 +19,7 @@ function __rekindle_dependencies
     rekindle deps ls --json 2>/dev/null | string match -ra '"reference": *"([^"]*)"' --groups-only
 end
 
-set -l commands doctor run ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template fn deps sim export import version
+set -l commands doctor run stop attach ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template fn deps sim export import version
 complete -c rekindle -f
 complete -c rekindle -l store -x -a '(__fish_complete_directories)' -d 'Folder of the store'
 complete -c rekindle -l host -x -d 'Address of the daemon'
@@ -33,6 +33,8 @@ complete -c rekindle -s h -l help -d 'Help with examples'
 
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a doctor -d 'Check what Rekindle needs on this machine'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a run -d 'Start a command as a job'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a stop -d 'End a job, for good'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a attach -d 'Follow a supervised job'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a ckpt -d 'Take an image of a running job'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a restore -d 'Bring a job back from an image'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a ps -d 'List jobs'
@@ -74,12 +76,30 @@ complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l tcp-established -d
 complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l label -x -d 'Keep a label'
 complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l staging-memory -x -d 'RAM for the copy of the memory'
 complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l gpu-lock-timeout -x -d 'How long work on a GPU may take to end'
+complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l file-contents -d 'Keep the content of files rewritten in place'
+complete -c rekindle -n '__fish_seen_subcommand_from ckpt restore' -l ignore-path -r -F -d 'Leave this file or folder out'
+complete -c rekindle -n '__fish_seen_subcommand_from restore' -l rollback -x -a 'none append all' -d 'Files that it wrote after the image'
+complete -c rekindle -n '__fish_seen_subcommand_from restore' -l dry-run -d 'Only say what --rollback would do'
 complete -c rekindle -n '__fish_seen_subcommand_from restore gpu' -l gpu-map -x -d 'Onto other GPUs: OLD=NEW,...'
 complete -c rekindle -n '__fish_seen_subcommand_from gpu' -a 'ps park resume swap lease release (__rekindle_jobs)'
 complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l lock-timeout -x -d 'How long work on the GPU may take to end'
 complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l timeout -x -d 'How long to wait for a turn'
 complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l pin -d 'Do not park it for others'
 complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l hold -d 'Until this command ends'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l every -x -a 'auto 1m 5m 30m' -d 'Take images and bring it back when it dies'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l restarts -x -d 'At most so often'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l backoff -x -d 'Before the second restart in a row'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l hang -x -d 'Without progress, it is killed'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l rollback -x -a 'none append all' -d 'Files written after the image'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l ignore-path -r -F -d 'Leave it as it is'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l keep -x -d 'Images to keep'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l image-name -x -d 'Name of its images'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l overhead -x -d 'With --every auto: share of its time'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l at-boot -d 'Bring it back after a restart of the machine'
+complete -c rekindle -n '__fish_seen_subcommand_from stop attach' -a '(__rekindle_jobs)'
+complete -c rekindle -n '__fish_seen_subcommand_from stop' -l checkpoint -d 'Take a last image first'
+complete -c rekindle -n '__fish_seen_subcommand_from stop' -l ckpt -d 'Take a last image first'
+complete -c rekindle -n '__fish_seen_subcommand_from stop' -l grace -x -d 'Between SIGTERM and SIGKILL'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l hold -d 'The hook holds it at its ready()'
 complete -c rekindle -n '__fish_seen_subcommand_from restore' -l clone -d 'As a copy in a sandbox of its own'
 complete -c rekindle -n '__fish_seen_subcommand_from restore start' -l trace -r -d 'Write what was done when here'

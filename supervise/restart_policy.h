@@ -1,0 +1,80 @@
+// What to do when a supervised job has ended: nothing, because it is done; bring it back, from which image
+// and after how long; or give up. Pure: no clock, no input or output. Not thread-safe.
+//
+// A job that dies again in the same way, without an image of its new life, is taken to have its death in the
+// image: the next attempt goes one image further back, and after the oldest to the job's beginning. Where
+// somebody else may have killed it (SIGKILL, SIGTERM, nobody saw it, ...) that takes four such deaths in a
+// row, since going back costs work. An image that can't be restored is passed over at once and costs no
+// attempt; when the job's beginning can't be started either, it is given up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace rekindle::supervise {
+
+struct Death {
+  enum class Kind {
+    kExited,         // code: the exit status
+    kSignalled,      // code: the signal
+    kOutOfMemory,    // killed by the kernel's or a cgroup's OOM killer
+    kHung,           // killed by us: no progress
+    kRestoreFailed,  // it did not come to life: the image that it was to go on from can't be restored
+    kUnknown,        // nobody saw how: it ended while no daemon ran
+  };
+  Kind kind = Kind::kUnknown;
+  int code = 0;
+  double lived_seconds = 0;  // since it was started or brought back
+  bool image_taken = false;  // in this life
+  bool progressed = false;   // further than the life before (the hook's steps); false: or not known
+};
+
+struct RestartOptions {
+  uint32_t restarts = 0;       // attempts in all
+  double backoff_seconds = 1;  // before the second attempt in a row, doubled before each further one
+  double backoff_limit_seconds = 300;
+};
+
+struct RestartDecision {
+  enum class Action { kDone, kRestart, kGiveUp };
+  Action action = Action::kGiveUp;
+  size_t images_back = 0;   // 0: the newest. As many as there are images, or more: the job's beginning.
+  double wait_seconds = 0;  // before that; 0 after a first death
+  // For people: "killed by signal 9 (Killed)", "exit status 1 again after 0.4 s, without an image or
+  // progress: one image further back".
+  std::string why;
+};
+
+// Everything that the policy remembers; kept by the daemon over its own restarts.
+struct RestartState {
+  uint32_t attempts = 0;
+  uint32_t in_a_row = 0;   // deaths without an image or progress between them
+  size_t images_back = 0;  // of the last attempt
+  Death last;              // that was no kRestoreFailed
+  bool has_last = false;
+  bool from_beginning = false;  // the last attempt
+};
+
+class RestartPolicy {
+ public:
+  explicit RestartPolicy(const RestartOptions& options, RestartState state = {})
+      : options_(options), state_(state) {}
+
+  // `images` is how many there are to go on from, those included that could not be restored.
+  RestartDecision OnDeath(const Death& death, size_t images);
+  const RestartState& state() const { return state_; }
+
+ private:
+  RestartDecision OnRestoreFailed(const Death& death, size_t images);
+  bool LiesInImage(const Death& death) const;
+  double WaitSeconds() const;
+
+  const RestartOptions options_;
+  RestartState state_;
+};
+
+// "exit status 1", "killed by signal 11 (Segmentation fault)", ...
+std::string Describe(const Death& death);
+
+}  // namespace rekindle::supervise
