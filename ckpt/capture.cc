@@ -216,9 +216,10 @@ class CaptureRun {
     return options;
   }
 
-  // Files that the job writes are recorded at the end of the freeze, although some of it costs time then
-  // (tens of microseconds for a few files): CRIU's images tell which they are, how long, and where the job
-  // stands in them, but not which inode and content a name has, and once the job runs that may be another.
+  // Files that the job writes are recorded at the end of the freeze, although that costs some of it (0.1 ms
+  // for a small job, 0.7 ms of 210 ms for one with torch, most of it for reading CRIU's images): these tell
+  // which files they are, how long, and where the job stands in them, but not which inode and content a name
+  // has, and once the job runs that may be another.
   FrozenLook FilesLook() {
     if (!sees_our_files_) return nullptr;
     written_ = absl::UnavailableError("CRIU's images were not complete in time");

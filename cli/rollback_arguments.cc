@@ -20,8 +20,8 @@ void RollbackArguments::AddToRestore(CLI::App* restore) {
   restore
       ->add_option(
           "--rollback", mode_,
-          "Files that the job wrote after the image: append (cut off what is behind their old end), all "
-          "(also put back content that the image has), none [none; append with --dry-run]")
+          "Files written since the image: append (cut off what is new), all (and put back content that "
+          "the image has), none [none]")
       ->type_name("MODE")
       ->check(CLI::IsMember({"none", "append", "all"}));
   AddIgnorePath(restore, "With --rollback: leave this file, or folder, as it is; may be repeated",

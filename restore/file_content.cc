@@ -81,13 +81,16 @@ absl::StatusOr<FileContent> FileContent::Open(const store::ImageReader& image, c
   return content;
 }
 
+std::vector<store::PageRun>::const_iterator FileContent::FirstRunBehind(uint64_t offset) const {
+  return std::upper_bound(runs_.begin(), runs_.end(), offset, [](uint64_t at, const store::PageRun& run) {
+    return at < run.address + run.pages * kPage;
+  });
+}
+
 absl::Status FileContent::Read(uint64_t offset, absl::Span<std::byte> out) const {
   std::byte pages[kChunkBytes] = {};
   const uint64_t end = offset + RoundUp(out.size());
-  auto run = std::upper_bound(runs_.begin(), runs_.end(), offset, [](uint64_t at, const store::PageRun& r) {
-    return at < r.address + r.pages * kPage;
-  });
-  for (; run != runs_.end() && run->address < end; ++run) {
+  for (auto run = FirstRunBehind(offset); run != runs_.end() && run->address < end; ++run) {
     const uint64_t from = std::max(offset, run->address),
                    to = std::min(end, run->address + run->pages * kPage);
     RK_RETURN_IF_ERROR(image_->ReadPages(object_, from, {pages + (from - offset), to - from}));
@@ -96,11 +99,21 @@ absl::Status FileContent::Read(uint64_t offset, absl::Span<std::byte> out) const
   return absl::OkStatus();
 }
 
+uint64_t FileContent::NextNotZero(int fd, uint64_t offset) const {
+  uint64_t next = size_;
+  if (const auto run = FirstRunBehind(offset); run != runs_.end())
+    next = std::min(next, std::max(offset, run->address));
+  const off_t data = ::lseek(fd, static_cast<off_t>(offset), SEEK_DATA);
+  if (data < 0 && errno != ENXIO) return offset;  // the file system can't tell
+  if (data >= 0) next = std::min(next, static_cast<uint64_t>(data) / kPage * kPage);
+  return std::max(next, offset);
+}
+
 absl::StatusOr<bool> FileContent::IsIn(int fd) const {
   RK_ASSIGN_OR_RETURN(const uint64_t now, SizeOf(fd));
   if (now != size_) return false;
   std::byte wanted[kChunkBytes], found[kChunkBytes];
-  for (uint64_t at = 0; at < size_; at += kChunkBytes) {
+  for (uint64_t at = NextNotZero(fd, 0); at < size_; at = NextNotZero(fd, at + kChunkBytes)) {
     const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kChunkBytes, size_ - at));
     RK_RETURN_IF_ERROR(Read(at, {wanted, bytes}));
     RK_RETURN_IF_ERROR(ReadOrZero(fd, at, {found, bytes}));
@@ -116,7 +129,7 @@ absl::Status FileContent::WriteTo(int fd) const {
     return ErrnoStatus(errno, "setting its size");
   }
   std::byte wanted[kChunkBytes], found[kChunkBytes];
-  for (uint64_t at = 0; at < size_; at += kChunkBytes) {
+  for (uint64_t at = NextNotZero(fd, 0); at < size_; at = NextNotZero(fd, at + kChunkBytes)) {
     const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kChunkBytes, size_ - at));
     RK_RETURN_IF_ERROR(Read(at, {wanted, bytes}));
     RK_RETURN_IF_ERROR(ReadOrZero(fd, at, {found, bytes}));

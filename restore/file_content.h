@@ -30,6 +30,10 @@ class FileContent {
 
  private:
   explicit FileContent(const store::ImageReader& image) : image_(&image) {}
+  // The first that ends behind `offset`.
+  std::vector<store::PageRun>::const_iterator FirstRunBehind(uint64_t offset) const;
+  // From `offset` on, where this or the file in `fd` has something else than a hole, or the end.
+  uint64_t NextNotZero(int fd, uint64_t offset) const;
   // Up to `out.size()` bytes at `offset`, a multiple of the page size.
   absl::Status Read(uint64_t offset, absl::Span<std::byte> out) const;
 

@@ -36,7 +36,7 @@ class Planner {
  public:
   Planner(const v1::JobManifest& manifest, const store::ImageReader& image, const v1::Rollback& rollback,
           const WithRights& with_rights)
-      : manifest_(manifest), image_(image), rollback_(rollback), with_rights_(with_rights) {
+      : image_(image), rollback_(rollback), with_rights_(with_rights) {
     // A file system that has no device of its own may get another number at each boot.
     auto machine = ThisMachine();
     same_boot_ = machine.ok() && absl::StartsWith(manifest.job_id(), absl::StrCat(machine->boot_id, "/"));
@@ -254,7 +254,6 @@ class Planner {
         absl::StrCat(path.substr(0, path.size() - action.name.size()), TailName(action.name, now_)));
   }
 
-  const v1::JobManifest& manifest_;
   const store::ImageReader& image_;
   const v1::Rollback& rollback_;
   const WithRights& with_rights_;

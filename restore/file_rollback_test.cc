@@ -256,6 +256,51 @@ TEST_F(FileRollbackTest, InterruptedBetweenCopyAndCut) {
   EXPECT_EQ(Read("log") + Read("other"), "one\none\n");
 }
 
+struct Interrupted {};
+
+// Whatever was opened, made or renamed last: what was begun is done by the next.
+TEST_F(FileRollbackTest, InterruptedAnywhere) {
+  const std::string content = store::MakePages(20, 4);
+  Record("changed", content, {.in_place = true, .content = true});
+  Record("gone", content, {.in_place = true, .content = true});
+  Record("log", "one\n");
+  Record("replaced", content, {.in_place = true, .content = true});
+  rollback_.set_mode(v1::Rollback::ALL);
+  int interrupted = 0;
+  for (bool finished = false; !finished;) {
+    Rewrite("changed", 5 * kPage, "something newer");
+    (void)::unlink(Path("gone").c_str());
+    Append("log", "two\n");
+    Write("new", "another");
+    ASSERT_EQ(::rename(Path("new").c_str(), Path("replaced").c_str()), 0);
+    int left = interrupted;
+    rights_ = [&left](const std::function<void()>& work) {
+      if (left-- == 0) throw Interrupted();
+      work();
+    };
+    try {
+      Apply();
+      finished = true;
+    } catch (const Interrupted&) {
+      ++interrupted;
+    }
+    rights_ = OurRights;
+    Apply();
+    for (const char* name : {"changed", "gone", "replaced"}) {
+      EXPECT_TRUE(Read(name) == content) << name << " " << interrupted;
+    }
+    EXPECT_EQ(Read("log"), "one\n") << interrupted;
+    for (const FileAction& action : Plan()) {
+      EXPECT_EQ(action.report.action(), Report::UNCHANGED) << action.report.path() << " " << interrupted;
+    }
+    const std::vector<std::string> names = ListDirectory(files_).value();
+    for (const std::string& name : names) {
+      EXPECT_FALSE(absl::StrContains(name, "rekindle-new")) << name << " " << interrupted;
+    }
+  }
+  EXPECT_GE(interrupted, 9) << "four looks, two that ask for the folder, two made, one copied, two renamed";
+}
+
 TEST_F(FileRollbackTest, FilesThatAreRewrittenInPlaceAreOnlyCutOff) {
   Record("same", "0123456789", {.in_place = true, .content = true});
   Record("longer", "0123456789", {.in_place = true, .content = false});
@@ -478,6 +523,36 @@ TEST_F(FileRollbackTest, SparseFilesStaySparse) {
   EXPECT_EQ(ApplyOne().action(), Report::MADE_AGAIN);
   EXPECT_TRUE(Read("data") == expected);
   EXPECT_LT(Stat("data").st_blocks * 512, 1 << 20);
+}
+
+TEST_F(FileRollbackTest, HolesAreSkipped) {
+  constexpr uint64_t kSize = uint64_t{1} << 40, kMiddle = kSize / 2;
+  Write("data", "");
+  ASSERT_EQ(::truncate(Path("data").c_str(), kSize), 0);
+  manifest_.add_written_files();
+  struct stat info = Stat("data");
+  v1::WrittenFile* file = manifest_.mutable_written_files(0);
+  file->set_path(Path("data"));
+  file->set_size(kSize);
+  file->set_inode(info.st_ino);
+  file->set_device(info.st_dev);
+  file->set_in_place(true);
+  file->set_content_object("files/0");
+  stored_.objects["files/0"][kMiddle] = store::MakePages(1, 3);
+  UniqueFd fd = OpenFile(Path("data"), O_RDWR).value();
+  ASSERT_EQ(::pwrite(fd.get(), "x", 1, kSize - 1), 1);
+  ASSERT_EQ(::pwrite(fd.get(), "x", 1, 5 * kPage), 1);
+  rollback_.set_mode(v1::Rollback::ALL);
+  EXPECT_EQ(ApplyOne().action(), Report::PUT_BACK);
+  EXPECT_EQ(ApplyOne().action(), Report::UNCHANGED);
+  std::string page(kPage, '?');
+  EXPECT_EQ(::pread(fd.get(), page.data(), kPage, kMiddle), static_cast<ssize_t>(kPage));
+  EXPECT_TRUE(page == store::MakePages(1, 3));
+  for (uint64_t at : {5 * kPage, kSize - 1}) {
+    char byte = '?';
+    EXPECT_EQ(::pread(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
+    EXPECT_EQ(byte, 0);
+  }
 }
 
 TEST_F(FileRollbackTest, VanishedAndReplacedFilesAreMadeAgain) {
