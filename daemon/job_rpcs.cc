@@ -20,6 +20,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "ckpt/held_job.h"
+#include "daemon/job_file.h"
 #include "daemon/job_launcher.h"
 #include "daemon/process_info.h"
 #include "daemon/proto_conversion.h"
@@ -46,6 +47,15 @@ absl::Status WaitUntilHeld(const Call& call, const JobRecord& job, const JobEnd&
     if (call.cancelled && call.cancelled())
       return absl::CancelledError("the caller has gone; the job runs on");
   }
+}
+
+// What the job says of itself. Of an earlier job with its name, where it is not supervised, nothing.
+void AddProgress(const Node& node, const JobRecord& job, v1::Job* out) {
+  absl::StatusOr<rekindle_job_file> file =
+      JobFile::ReadAt(JobFile::PathOf(node.options().runtime_directory, job.name));
+  if (!file.ok() || file->job.unix_ns == 0) return;
+  if (!out->has_supervised() && file->job.unix_ns < job.started_unix_ns) return;
+  ToProto(file->job, UnixNanos(), out->mutable_progress());
 }
 
 }  // namespace
@@ -142,7 +152,9 @@ absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& r
   for (const JobRecord& job : jobs) {
     if (!admin && job.owner != call.caller.uid) continue;
     if (!request.all() && !JobRegistry::Lives(job)) continue;
-    ToProto(job, response->add_jobs());
+    v1::Job* out = response->add_jobs();
+    ToProto(job, out);
+    AddProgress(node, job, out);
   }
   return absl::OkStatus();
 }
