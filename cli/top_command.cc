@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -159,6 +160,14 @@ int ShowLive(Client& client, const Output& output, Interrupts& interrupts, const
   return ending.signal() != 0 ? 128 + ending.signal() : kDone;
 }
 
+// CLI11's own check of a range lets "nan" through.
+std::string CheckInterval(const std::string& text) {
+  double seconds = 0;
+  if (absl::SimpleAtod(text, &seconds) && seconds >= kLeastInterval && seconds <= kLongestInterval) return "";
+  return absl::StrCat("'", text, "' is no interval: write ", kLeastInterval, " to ", kLongestInterval,
+                      " seconds");
+}
+
 }  // namespace
 
 void TopArguments::AddTo(CLI::App& app) {
@@ -173,7 +182,7 @@ void TopArguments::AddTo(CLI::App& app) {
       "'q' ends it. Where standard output is no terminal, it shows what there is once.\n");
   top->add_option("--interval", request_.interval_seconds, "From one refresh to the next [1]")
       ->type_name("SECONDS")
-      ->check(CLI::Range(kLeastInterval, kLongestInterval));
+      ->check(CheckInterval);
   top->add_flag("--once", request_.once, "Print what there is once, as plain text");
 }
 
