@@ -126,9 +126,9 @@ class TopTest(ReportingTest):
 
     def test_resize(self):
         self.start_reporting()
+        waiting.until(lambda: self.job("train")["progress"], "progress")
         top = self.start_top("--interval", "3600", columns=160)
-        top.type(" ")
-        top.wait_for(lambda lines: self.step_of(lines) > 0, "a step")
+        self.assertGreater(self.step_of(top.screen()), 0)
         self.assertIn("MEMORY", "".join(top.screen()))
         top.resize(30, 6)
         top.wait_for(lambda lines: "MEMORY" not in "".join(lines), "a narrow frame")
@@ -165,6 +165,7 @@ class TopTest(ReportingTest):
         shell.type("fg\n")
         shell.wait_for(lambda lines: shell.raw.count("\x1b[J") > frames, "another frame")
         shell.type("q")
+        waiting.until(lambda: shell.read() or shell.raw.count(_LEAVE) == 2, "it is left again")
         shell.type("echo ended $?\n")
         shell.wait_for_raw(r"ended 0\r", "it ended well")
         self.assertEqual((shell.raw.count(_ENTER), shell.raw.count(_LEAVE)), (2, 2))
