@@ -48,17 +48,6 @@ class BoundaryTest(ReportingTest):
         self.checkpoint(pid, f"train:{due}")
         return at
 
-    def last_step(self):
-        return int(next(line for line in reversed(self.lines()) if line.startswith("step ")).split()[1])
-
-    def wait_for_event(self, event):
-        return int(waiting.until(
-            lambda: next((line for line in self.lines() if line.startswith(event)), None), event).split()[-1])
-
-    def assert_no_step_is_missing(self):
-        steps = [int(line.split()[1]) for line in self.lines() if line.startswith("step ")]
-        self.assertEqual(steps, list(range(1, len(steps) + 1)))
-
     def test_goes_on_after_its_image(self):
         pid = self.start_reporting()
         self.take_image_at_a_boundary(pid, 1)

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from harness import jobs
+from harness import jobs, waiting
 from harness.case import RekindleTest
 from harness.clones import HOOK_PYTHON, SOURCE, hook_library
 
@@ -18,19 +18,22 @@ class ReportingTest(RekindleTest):
         super().setUp()
         self.daemon = self.start_daemon("--standby", "0")
         self.cli = self.make_cli(host=self.daemon.host)
-        os.mkdir(os.path.join(self.runtime, "progress"))
+        os.makedirs(os.path.join(self.runtime, "progress"), exist_ok=True)
         self.log = self.path("steps")
 
     def start_reporting(self, name="train"):
         self.file = JobFile(os.path.join(self.runtime, "progress", name))
+        self.start_reporting_with("run", "--detach", "--name", name, env={"REKINDLE_JOB_FILE": self.file.path})
+        pid = self.job(name)["pid"]
+        self.kill_job_at_end(pid)
+        return pid
+
+    def start_reporting_with(self, *command, env=None):
         self.succeed(
-            "run", "--detach", "--name", name, "--", jobs.PYTHON, jobs.workload("training_steps.py"), self.log,
-            env={"REKINDLE_JOB_FILE": self.file.path, "PYTHONPATH": HOOK_PYTHON,
-                 "REKINDLE_HOOK_LIBRARY": hook_library(), "REKINDLE_BOUNDARY_SECONDS": "600"},
+            *command, "--", jobs.PYTHON, jobs.workload("training_steps.py"), self.log,
+            env={"PYTHONPATH": HOOK_PYTHON, "REKINDLE_HOOK_LIBRARY": hook_library(), "REKINDLE_BOUNDARY_SECONDS": "600",
+                 **(env or {})},
         )
-        job = self.job(name)
-        self.kill_job_at_end(job["pid"])
-        return job["pid"]
 
     def job(self, name):
         return next(job for job in self.succeed("ps")["jobs"] if job["name"] == name)
@@ -40,3 +43,15 @@ class ReportingTest(RekindleTest):
             return []
         with open(self.log, encoding="ascii") as file:
             return file.read().splitlines()
+
+    def last_step(self):
+        return int(next(line for line in reversed(self.lines()) if line.startswith("step ")).split()[1])
+
+    def wait_for_event(self, event, seconds=waiting.DEFAULT_SECONDS):
+        """The step at which it came."""
+        return int(waiting.until(
+            lambda: next((line for line in self.lines() if line.startswith(event)), None), event, seconds).split()[-1])
+
+    def assert_no_step_is_missing(self):
+        steps = [int(line.split()[1]) for line in self.lines() if line.startswith("step ")]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
