@@ -119,6 +119,7 @@ class Parser {
     template_.AddTo(app_, &timeline_);
     function_.AddTo(app_);
     sim_.AddTo(app_);
+    top_.AddTo(app_);
   }
 
   ParsedArguments Parse(const std::vector<std::string>& arguments,
@@ -206,6 +207,7 @@ class Parser {
   const std::string working_directory_;
   GpuArguments gpu_;
   SimArguments sim_;
+  TopArguments top_;
   TemplateArguments template_;
   FunctionArguments function_;
   CLI::App app_{"Freezes running jobs into a deduplicated image store and brings them back."};
@@ -537,6 +539,8 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     RK_ASSIGN_OR_RETURN(command_, function_.Finish(working_directory_));
   } else if (name == "sim") {
     RK_ASSIGN_OR_RETURN(command_, sim_.Finish());
+  } else if (name == "top") {
+    command_ = top_.request();
   } else if (name == "ps") {
     command_ = ps_;
   } else if (name == "ls") {

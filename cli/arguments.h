@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "cli/sim_command.h"
 #include "cli/timeline.h"
+#include "cli/top_command.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::cli {
@@ -45,7 +46,7 @@ using Command = std::variant<
     v1::ResumeGpuRequest, v1::SwapGpuRequest, v1::LeaseGpuRequest, v1::ReleaseGpuRequest, v1::HoldGpuRequest,
     v1::DeployFunctionRequest, FunctionInvocation, v1::ListFunctionsRequest, v1::FunctionLogsRequest,
     FunctionRemoval, v1::FunctionStatsRequest, v1::BuildDependenciesRequest, v1::ListDependenciesRequest,
-    DependenciesRemoval, SimRequest, v1::StopJobRequest, v1::AttachJobRequest>;
+    DependenciesRemoval, SimRequest, TopRequest, v1::StopJobRequest, v1::AttachJobRequest>;
 
 struct Invocation {
   GlobalOptions globals;

@@ -21,6 +21,7 @@
 #include "cli/rollback_table.h"
 #include "cli/table.h"
 #include "cli/timeline.h"
+#include "cli/top_frame.h"
 
 namespace rekindle::cli {
 namespace {
@@ -345,19 +346,31 @@ int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& re
   if (!response.ok()) return output.Fail(response.status());
   output.Json(*response);
   using Align = Table::Align;
-  Table table({{"PID", Align::kRight},
-               {"NAME"},
-               {"STATE"},
-               {"STARTED"},
-               {"PROCESSES", Align::kRight},
-               {"MEMORY", Align::kRight},
-               {"IMAGE"},
-               {"COMMAND"}});
+  const auto any = [&](auto has) {
+    return std::any_of(response->jobs().begin(), response->jobs().end(), has);
+  };
+  const bool steps = any([](const v1::Job& job) { return job.has_progress(); });
+  const bool restarts = any([](const v1::Job& job) { return job.has_supervised(); });
+  std::vector<Table::Column> columns = {{"PID", Align::kRight}, {"NAME"}, {"STATE"}, {"STARTED"}};
+  if (steps) columns.push_back({"STEP", Align::kRight});
+  if (restarts) columns.push_back({"RESTARTS", Align::kRight});
+  for (Table::Column column :
+       {Table::Column{"PROCESSES", Align::kRight}, Table::Column{"MEMORY", Align::kRight},
+        Table::Column{"IMAGE"}, Table::Column{"COMMAND"}}) {
+    columns.push_back(std::move(column));
+  }
+  Table table(std::move(columns));
   const int64_t now = UnixNanos();
   for (const v1::Job& job : response->jobs()) {
-    table.AddRow({absl::StrCat(job.pid()), job.name(), job.state(), Age(job.started_unix_ns(), now),
-                  absl::StrCat(job.processes()), FormatBytes(job.resident_bytes()),
-                  job.image().empty() ? "-" : job.image(), Shown(job.command(), 60)});
+    std::vector<std::string> row = {absl::StrCat(job.pid()), job.name(), job.state(),
+                                    Age(job.started_unix_ns(), now)};
+    if (steps) row.push_back(StepText(job));
+    if (restarts) row.push_back(RestartsText(job));
+    for (const std::string& cell : {absl::StrCat(job.processes()), FormatBytes(job.resident_bytes()),
+                                    job.image().empty() ? "-" : job.image(), Shown(job.command(), 60)}) {
+      row.push_back(cell);
+    }
+    table.AddRow(std::move(row));
   }
   output.Text(table.ToString());
   return kDone;

@@ -18,6 +18,7 @@
 #include "cli/function_commands.h"
 #include "cli/interrupts.h"
 #include "cli/output.h"
+#include "cli/top_command.h"
 
 extern char** environ;
 
@@ -51,7 +52,7 @@ bool HandlesSignals(const Command& command) {
          std::holds_alternative<v1::FsckRequest>(command) ||
          std::holds_alternative<v1::ExportImageRequest>(command) ||
          std::holds_alternative<v1::ImportImageRequest>(command) ||
-         std::holds_alternative<v1::HoldGpuRequest>(command) ||
+         std::holds_alternative<v1::HoldGpuRequest>(command) || std::holds_alternative<TopRequest>(command) ||
          std::holds_alternative<v1::DeployFunctionRequest>(command) ||
          std::holds_alternative<v1::BuildDependenciesRequest>(command);
 }
@@ -89,6 +90,7 @@ int Execute(const Invocation& invocation, const Output& output) {
             return AttachJob(client, output, *interrupts, request);
           },
           [&](const v1::ListJobsRequest& request) { return ListJobs(client, output, request); },
+          [&](const TopRequest& request) { return ShowTop(client, output, *interrupts, request); },
           [&](const v1::ListImagesRequest& request) { return ListImages(client, output, request); },
           [&](const v1::InspectImageRequest& request) { return InspectImage(client, output, request); },
           [&](const v1::DiffImagesRequest& request) { return DiffImages(client, output, request); },

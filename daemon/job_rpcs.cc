@@ -22,6 +22,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "ckpt/held_job.h"
+#include "daemon/job_file.h"
 #include "daemon/job_start.h"
 #include "daemon/process_info.h"
 #include "daemon/proto_conversion.h"
@@ -49,6 +50,15 @@ absl::Status WaitUntilHeld(const Call& call, const JobRecord& job, const JobEnd&
     if (call.cancelled && call.cancelled())
       return absl::CancelledError("the caller has gone; the job runs on");
   }
+}
+
+// What the job says of itself. Of an earlier job with its name, where it is not supervised, nothing.
+void AddProgress(const Node& node, v1::Job* out) {
+  absl::StatusOr<rekindle_job_file> file =
+      JobFile::ReadAt(JobFile::PathOf(node.options().runtime_directory, out->name()));
+  if (!file.ok() || file->job.unix_ns == 0) return;
+  if (!out->has_supervised() && file->job.unix_ns < out->started_unix_ns()) return;
+  ToProto(file->job, UnixNanos(), out->mutable_progress());
 }
 
 }  // namespace
@@ -106,12 +116,17 @@ absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& r
     if (!admin && job.owner_uid() != call.caller.uid) continue;
     shown.insert(job.name());
     const bool ended = job.supervised().phase() == "done" || job.supervised().phase() == "failed";
-    if (!ended || request.all()) *response->add_jobs() = job;
+    if (ended && !request.all()) continue;
+    v1::Job* out = response->add_jobs();
+    *out = job;
+    AddProgress(node, out);
   }
   for (const JobRecord& job : jobs) {
     if (!admin && job.owner != call.caller.uid) continue;
     if (shown.count(job.name) != 0 || (!request.all() && !JobRegistry::Lives(job))) continue;
-    ToProto(job, response->add_jobs());
+    v1::Job* out = response->add_jobs();
+    ToProto(job, out);
+    AddProgress(node, out);
   }
   return absl::OkStatus();
 }

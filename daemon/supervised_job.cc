@@ -43,7 +43,7 @@ SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record)
 SupervisedJob::~SupervisedJob() { Leave(); }
 
 std::string SupervisedJob::JobFilePath() const {
-  return absl::StrCat(node_.options().runtime_directory, "/progress/", name_);
+  return JobFile::PathOf(node_.options().runtime_directory, name_);
 }
 
 std::string SupervisedJob::Mark() const {

@@ -62,6 +62,15 @@ TEST(ProgressWatch, AJobThatNeverShowsAnythingHangsToo) {
   EXPECT_TRUE(watch.Hangs(70));
 }
 
+TEST(ProgressWatch, WorkOfThePastDoesNotCount) {
+  ProgressWatch watch(kHang);
+  watch.Add({.at_seconds = 0});
+  watch.Add({.at_seconds = 10, .cpu_seconds = 10});
+  for (double at = 11; at < 70; ++at) watch.Add({.at_seconds = at, .cpu_seconds = 10});
+  EXPECT_FALSE(watch.Hangs(69));
+  EXPECT_TRUE(watch.Hangs(70));
+}
+
 TEST(ProgressWatch, EveryKindOfSignCounts) {
   const ProgressSample signs[] = {
       {.cpu_seconds = 1}, {.io_bytes = 1}, {.output_bytes = 1}, {.reported = 1}, {.gpu_busy_seconds = 0.5}};

@@ -27,7 +27,7 @@ _rekindle() {
     words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
   }
   local globals='--store --host --tls-ca --tls-cert --tls-key --no-daemon --json --verbose --help'
-  local commands='doctor run ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template fn deps sim export import version'
+  local commands='doctor run ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template fn deps sim export import version'
 
   local i command=
   for ((i = 1; i < cword; i++)); do
@@ -72,6 +72,7 @@ _rekindle() {
       esac
       ;;
     ps) flags='--all' ;;
+    top) flags='--interval --once' ;;
     inspect) flags='--objects' arguments=$(_rekindle_images) ;;
     diff | rm) arguments=$(_rekindle_images) ;;
     prune)

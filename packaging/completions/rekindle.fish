@@ -19,7 +19,7 @@ function __rekindle_dependencies
     rekindle deps ls --json 2>/dev/null | string match -ra '"reference": *"([^"]*)"' --groups-only
 end
 
-set -l commands doctor run stop attach ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template fn deps sim export import version
+set -l commands doctor run stop attach ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template fn deps sim export import version
 complete -c rekindle -f
 complete -c rekindle -l store -x -a '(__fish_complete_directories)' -d 'Folder of the store'
 complete -c rekindle -l host -x -d 'Address of the daemon'
@@ -38,6 +38,7 @@ complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a attach -d
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a ckpt -d 'Take an image of a running job'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a restore -d 'Bring a job back from an image'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a ps -d 'List jobs'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a top -d 'Show what jobs do, again and again'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a ls -d 'List images'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a inspect -d 'Show one image'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a diff -d 'Compare the memory of two images'
@@ -165,6 +166,8 @@ complete -c rekindle -n '__fish_seen_subcommand_from sim' -l days -x -d 'So many
 complete -c rekindle -n '__fish_seen_subcommand_from sim' -l seed -x -d 'Of what is drawn at random'
 complete -c rekindle -n '__fish_seen_subcommand_from restore' -l ignore-mismatch -d 'Try although CPU, kernel or CRIU differ'
 complete -c rekindle -n '__fish_seen_subcommand_from ps' -s a -l all -d 'Those that have ended too'
+complete -c rekindle -n '__fish_seen_subcommand_from top' -l interval -x -d 'Seconds between two refreshes'
+complete -c rekindle -n '__fish_seen_subcommand_from top' -l once -d 'Print what there is once'
 complete -c rekindle -n '__fish_seen_subcommand_from inspect' -l objects -d 'List its objects too'
 complete -c rekindle -n '__fish_seen_subcommand_from prune' -a '(__rekindle_images | string replace -r ":.*" "" | sort -u)'
 complete -c rekindle -n '__fish_seen_subcommand_from prune' -l all -d 'Of every name'
