@@ -37,7 +37,8 @@ std::vector<pid_t> JobMembers(pid_t session, absl::string_view mark) {
     if (!stat.ok() || stat->state == 'Z' || stat->state == 'X' || stat->kernel_thread()) continue;
     parents[pid] = stat->parent;
     if (pid == ::getpid()) continue;
-    if (stat->session == session || HasMark(pid, mark)) members.insert(pid);
+    // A process whose session's leader lies outside our PID namespace has session 0.
+    if ((session > 0 && stat->session == session) || HasMark(pid, mark)) members.insert(pid);
   }
   for (bool grown = true; grown;) {
     grown = false;

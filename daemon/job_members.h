@@ -12,7 +12,8 @@
 
 namespace rekindle::daemon {
 
-// `mark`: "NAME=VALUE" of an environment variable that no other job has. Zombies left out.
+// `mark`: "NAME=VALUE" of an environment variable that no other job has. `session`: the PID of its first
+// process, if that number can't be somebody else's by now; else 0. Zombies left out.
 std::vector<pid_t> JobMembers(pid_t session, absl::string_view mark);
 
 // Kills them, and what they start meanwhile, and waits until they have gone (zombies whose parents do not

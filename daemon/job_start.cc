@@ -10,11 +10,13 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "proto/rekindle/v1/job_file.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -62,7 +64,11 @@ absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::Ru
 
   LaunchOptions& launch = start.launch;
   launch.argv.assign(request.argv().begin(), request.argv().end());
-  launch.environment.assign(request.environment().begin(), request.environment().end());
+  for (const std::string& variable : request.environment()) {
+    // That of the job which runs the command.
+    if (!absl::StartsWith(variable, absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "=")))
+      launch.environment.push_back(variable);
+  }
   if (request.hold()) launch.environment.push_back("REKINDLE_HOLD=1");
   launch.working_directory = request.working_directory();
   launch.run_as = Node::UserOf(call.caller);

@@ -169,7 +169,8 @@ void SupervisedJob::LoopAfterTakingOver() {
 
 void SupervisedJob::BeginLife(const RegisteredJob& job) {
   end_ = job.end;
-  end_unknown_.store(false);
+  end_unknown_->store(false);
+  saw_life_ = true;
   ResetWatch();
   absl::MutexLock lock(&mutex_);
   record_.set_pid(job.record.pid);
@@ -195,13 +196,14 @@ bool SupervisedJob::AdoptLife() {
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, life.pid, 0)));
   if (!pidfd.valid() || !JobRegistry::Lives(life)) return false;
   auto end = node_.reaper().Watch(
-      std::move(pidfd), [this](int ended) { return ExitOfStranger(ended, &end_unknown_); },
+      std::move(pidfd), [unknown = end_unknown_](int ended) { return ExitOfStranger(ended, unknown.get()); },
       [&node = node_, life](const ExitState& exit) { node.jobs().SetExit(life, exit).IgnoreError(); });
   if (!end.ok()) {
     Log(LogLevel::kError, absl::StrCat("job '", name_, "' can't be watched: ", end.status().message()));
     return false;
   }
   end_ = *std::move(end);
+  saw_life_ = true;
   OpenJobFile();
   ResetWatch();
   return true;
@@ -233,7 +235,7 @@ void SupervisedJob::KillAll() {
   pid_t pid;
   {
     absl::MutexLock lock(&mutex_);
-    pid = record_.boot_id() == JobRegistry::ThisBoot() ? record_.pid() : 0;
+    pid = saw_life_ ? record_.pid() : 0;
   }
   if (const size_t killed = KillJobMembers(pid, Mark()); killed > 0)
     Log(LogLevel::kInfo, absl::StrCat("job '", name_, "': ", killed, " of its processes ended with it"));

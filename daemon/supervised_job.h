@@ -139,8 +139,10 @@ class SupervisedJob {
   uint64_t boundaries_ = 0, wanted_ = 0;
   uint64_t best_step_ = 0, best_step_before_ = 0;
   ExitState last_exit_;
+  bool saw_life_ = false;  // and so its session is nobody else's
 
-  std::atomic<bool> end_unknown_{false};  // nobody saw how its life ended
+  // Nobody saw how its life ended. The reaper, which outlives us, writes it.
+  std::shared_ptr<std::atomic<bool>> end_unknown_ = std::make_shared<std::atomic<bool>>(false);
   std::atomic<bool> cancel_image_{false};
 
   mutable absl::Mutex mutex_;

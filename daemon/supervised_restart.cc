@@ -63,7 +63,7 @@ Death SupervisedJob::TakeDeath() {
   best_step_before_ = std::max(best_step_, best_step_before_);
   if (hung_) {
     death.kind = Death::Kind::kHung;
-  } else if (end_unknown_.load()) {
+  } else if (end_unknown_->load()) {
     death.kind = Death::Kind::kUnknown;
     last_exit_ = ExitState{0, SIGKILL};
   } else if (exit.signal != 0) {

@@ -73,6 +73,15 @@ absl::Status Supervisor::CheckNameIsFree(const std::string& name) const {
                    "' has not ended yet: choose another --name, or end it with 'rekindle stop ", name, "'"));
 }
 
+absl::StatusOr<std::unique_ptr<Supervisor::Reservation>> Supervisor::Reserve(const std::string& name) {
+  RK_RETURN_IF_ERROR(CheckNameIsFree(name));
+  absl::MutexLock lock(&mutex_);
+  if (!starting_.insert(name).second)
+    return absl::AlreadyExistsError(
+        absl::StrCat("a job named '", name, "' is just being started: choose another --name"));
+  return std::make_unique<Reservation>(*this, name);
+}
+
 absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
                                                                const v1::RunRequest& request,
                                                                v1::JobStarted* started) {
@@ -100,7 +109,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
       record.set_name(absl::StrCat(stem, "-", number));
     }
   }
-  RK_RETURN_IF_ERROR(CheckNameIsFree(record.name()));
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Reservation> reservation, Reserve(record.name()));
   record.set_uid(call.caller.uid);
   record.set_gid(call.caller.gid);
   record.mutable_groups()->Assign(call.caller.groups.begin(), call.caller.groups.end());

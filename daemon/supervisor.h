@@ -3,8 +3,10 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -61,7 +63,23 @@ class Supervisor {
   std::shared_ptr<SupervisedJob> Get(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   Node& node_;
+  // Nobody else takes this name until the result is dropped.
+  class Reservation {
+   public:
+    Reservation(Supervisor& supervisor, std::string name) : supervisor_(supervisor), name_(std::move(name)) {}
+    ~Reservation() {
+      absl::MutexLock lock(&supervisor_.mutex_);
+      supervisor_.starting_.erase(name_);
+    }
+
+   private:
+    Supervisor& supervisor_;
+    const std::string name_;
+  };
+  absl::StatusOr<std::unique_ptr<Reservation>> Reserve(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
+
   mutable absl::Mutex mutex_;
+  std::set<std::string> starting_ ABSL_GUARDED_BY(mutex_);
   bool GarbageIsDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || absl::Now() >= collect_at_;
   }
