@@ -85,6 +85,8 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
   struct stat log_before;
   if (::fstat(launch.log_file.get(), &log_before) != 0) return ErrnoStatus(errno, record.log);
 
+  RK_ASSIGN_OR_RETURN(restore::CgroupMembership cgroups, CgroupsForJob(call.caller, request.detach()));
+  launch.groups = cgroups.processes();
   absl::StatusOr<pid_t> pid = LaunchJob(launch);
   if (!pid.ok()) {
     if (request.log().empty()) ::unlink(launch.log.c_str());

@@ -114,6 +114,9 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
   if (log_file.valid()) options.log = absl::StrCat("/proc/", ::getpid(), "/fd/", log_file.get());
   const uint64_t log_offset = FileSize(log);
 
+  RK_ASSIGN_OR_RETURN(restore::CgroupMembership cgroups, CgroupsForJob(call.caller, request.detach()));
+  options.cgroups = &cgroups;
+
   CallMonitor monitor(call, [&](const v1::Progress& progress) {
     v1::JobEvent event;
     *event.mutable_progress() = progress;

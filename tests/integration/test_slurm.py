@@ -10,6 +10,7 @@ from harness.cli import binary
 
 EXAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/slurm")
 NOBODY = 65534
+CAP_SYS_RESOURCE = 24
 
 
 class SlurmTest(RekindleTest):
@@ -166,6 +167,51 @@ class PreemptedTest(SlurmTest):
         self.assertEqual(self.counters(), [])
         self.assert_each_number_once()
         self.assert_store_whole([])
+
+
+class DaemonTest(SlurmTest):
+    """With the daemon; as an ordinary user, where CRIU may capture the processes of one. Slurm finds the processes of a
+    job by their control group.
+    """
+
+    uid = NOBODY if procfs.has_capability(CAP_SYS_RESOURCE) else 0
+
+    def setUp(self):
+        super().setUp()
+        if slurm.cgroups_missing():
+            self.skipTest(slurm.cgroups_missing())
+        self.start_slurm(proctrack="cgroup")
+        self.daemon = self.start_daemon()
+        del self.job_environment["REKINDLE_STORE"]
+        self.job_environment["REKINDLE_HOST"] = self.daemon.host
+
+    def assert_counts_in_slurms_cgroup(self, number):
+        (pid,) = self.counters()
+        with open(f"/proc/{pid}/cgroup", encoding="ascii") as file:
+            self.assertIn(f"freezer:/slurm_{slurm.NODE}/uid_{self.uid}/job_{number}/step_batch\n", file.read())
+
+    def test_goes_on_in_slurms_cgroup(self):
+        number = self.submit_counter()
+        self.wait_for_numbers(20)
+        self.assert_counts_in_slurms_cgroup(number)
+        self.preempt(number)
+        self.wait_for_numbers(20)
+        self.assert_counts_in_slurms_cgroup(number)
+        self.end_counter(0)
+        self.slurm.wait_for_state(number, "COMPLETED")
+        self.assert_each_number_once()
+        self.assertEqual(self.references(), [])
+
+    def test_killed_with_its_job(self):
+        """What was restored ends with the job, even when the batch script can't see to it."""
+        number = self.submit_counter()
+        self.wait_for_numbers(10)
+        self.preempt(number)
+        self.wait_for_numbers(10)
+        self.slurm.run("scancel", "--full", "--signal=KILL", number)
+        self.slurm.wait_for_state(number, "CANCELLED", "FAILED", "COMPLETED")
+        self.assertEqual(self.counters(), [])
+        self.assertEqual(self.references(), [f"slurm-{number}:latest"])
 
 
 if __name__ == "__main__":
