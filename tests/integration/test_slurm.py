@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import unittest
 
 from harness import jobs, procfs, slurm, waiting
@@ -151,6 +152,26 @@ class PreemptedTest(SlurmTest):
             self.assertEqual(self.slurm.job(job)["ExitCode"], "9:0")
             self.assert_each_number_once(task)
         self.assert_store_whole(images)
+
+    def test_killed_between_two_images(self):
+        """The job has failed, its last image is there; once it is started again, it goes on from that."""
+        if "--rollback" not in self.cli.run("restore", "--help", json_output=False).out:
+            self.skipTest("this rekindle does not roll files back")
+        self.start_slurm()
+        number = self.submit_counter(wrapper_options="--every 1")
+        waiting.until(lambda: self.references() == [f"slurm-{number}:latest"], "an image", 60, 0.1)
+        self.wait_for_numbers(10)
+        (pid,) = self.counters()
+        os.kill(pid, signal.SIGKILL)
+        self.slurm.wait_for_state(number, "FAILED")
+        self.assertEqual(self.slurm.job(number)["ExitCode"], f"{128 + signal.SIGKILL}:0")
+        self.slurm.run("scontrol", "requeue", number)
+        waiting.until(self.counters, "it counts again", 60, 0.1)
+        self.wait_for_numbers(10)
+        self.end_counter(0)
+        self.slurm.wait_for_state(number, "COMPLETED")
+        self.assert_each_number_once()
+        self.assert_store_whole([])
 
     def test_signal_before_the_time_limit_and_cancelled(self):
         """Slurm sends USR1 to the batch script ahead of the time limit; `scancel` ends the job for good."""
