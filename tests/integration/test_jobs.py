@@ -163,6 +163,25 @@ class RunTest(RekindleTest):
         self.assertEqual(result.code, 23, str(result))
         self.assertIn("said", result.out)
 
+    def test_ignored_signals_stay_ignored(self):
+        """As under nohup: the job never hears of a signal that the command was started to ignore."""
+        count = self.path("count")
+        command = self.cli.start(
+            "run",
+            "--log",
+            self.path("x.log"),
+            "--",
+            jobs.workload("counter.sh"),
+            count,
+            json_output=False,
+            prefix=("env", "--ignore-signal=HUP"),
+        )
+        self.addCleanup(jobs.kill_tree, command.pid)
+        waiting.until(lambda: len(lines_of(count)) > 3, "it counts")
+        os.kill(command.pid, signal.SIGHUP)
+        os.kill(command.pid, signal.SIGTERM)
+        self.assertEqual(self.cli.finish(command, 60).code, 128 + signal.SIGTERM)
+
     def test_restore_returns_the_exit_status(self):
         """A restored job that is not detached: its output is shown, its exit status returned."""
         go = self.path("go")

@@ -7,7 +7,8 @@ import unittest
 
 from harness import jobs, procfs, slurm, waiting
 from harness.case import RekindleTest
-from harness.cli import binary
+from harness.cli import DONE, binary
+from test_torch import steps_in
 
 EXAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/slurm")
 NOBODY = 65534
@@ -132,7 +133,28 @@ class PreemptedTest(SlurmTest):
         self.end_counter(0)
         self.slurm.wait_for_state(number, "COMPLETED")
         self.assert_each_number_once()
+        self.assertEqual(self.story().count("DUE TO PREEMPTION"), 2, "what Slurm writes is left alone")
         self.assert_store_whole([])
+
+    def test_training_comes_to_the_same_tensors(self):
+        self.start_slurm()
+        training = jobs.workload("torch_training.py")
+        log, reference = self.work + "/steps", self.path("reference.steps")
+
+        def wait_for_steps(more):
+            at = len(steps_in(log)) if os.path.exists(log) else 0
+            waiting.until(lambda: os.path.exists(log) and len(steps_in(log)) >= at + more, f"{more} more steps", 90)
+
+        number = self.submit(f"{jobs.PYTHON} {training} {log}")
+        wait_for_steps(3)
+        self.preempt(number)
+        wait_for_steps(3)
+        self.slurm.run("scancel", number)
+        self.slurm.wait_for_state(number, "CANCELLED")
+        steps = steps_in(log)
+        untouched = self.start_job([jobs.PYTHON, training, reference, str(steps[-1][0])], "reference")
+        untouched.reap(120)
+        self.assertEqual(steps, steps_in(reference))
 
     def test_array_and_exit_status(self):
         """Two tasks at a time; they have images of their own, and fail as their commands do."""
@@ -159,7 +181,8 @@ class PreemptedTest(SlurmTest):
             self.skipTest("this rekindle does not roll files back")
         self.start_slurm()
         number = self.submit_counter(wrapper_options="--every 1")
-        waiting.until(lambda: self.references() == [f"slurm-{number}:latest"], "an image", 60, 0.1)
+        image = f"slurm-{number}"
+        waiting.until(lambda: self.cli.run("inspect", image).code == DONE, "an image", 60, 0.1)
         self.wait_for_numbers(10)
         (pid,) = self.counters()
         os.kill(pid, signal.SIGKILL)
