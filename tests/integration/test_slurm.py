@@ -143,7 +143,9 @@ class PreemptedTest(SlurmTest):
 
         def wait_for_steps(more):
             at = len(steps_in(log)) if os.path.exists(log) else 0
-            waiting.until(lambda: os.path.exists(log) and len(steps_in(log)) >= at + more, f"{more} more steps", 90)
+            waiting.until(
+                lambda: os.path.exists(log) and len(steps_in(log)) >= at + more, f"{more} more steps", 90
+            )
 
         number = self.submit(f"{jobs.PYTHON} {training} {log}")
         wait_for_steps(3)
@@ -214,8 +216,8 @@ class PreemptedTest(SlurmTest):
 
 
 class DaemonTest(SlurmTest):
-    """With the daemon; as an ordinary user, where CRIU may capture the processes of one. Slurm finds the processes of a
-    job by their control group.
+    """With the daemon; as an ordinary user, where CRIU may capture the processes of one. Slurm finds the
+    processes of a job by their control group.
     """
 
     uid = NOBODY if procfs.has_capability(CAP_SYS_RESOURCE) else 0

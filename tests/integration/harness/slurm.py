@@ -179,7 +179,9 @@ PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF
         return [pid for pid in procfs.all_pids() if procfs.command_line(pid).startswith("slurmstepd: [")]
 
     def _remove_cgroups(self):
-        """Slurm leaves those of the node and its users. Whoever is still in one came from the root, and goes back."""
+        """Slurm leaves those of the node and its users. Whoever is still in one came from the root, and goes
+        back.
+        """
         top = os.path.join(_FREEZER, "slurm_" + NODE)
         for folder, _, _ in os.walk(top, topdown=False):
             with open(os.path.join(folder, "cgroup.procs"), encoding="ascii") as file:
