@@ -14,16 +14,18 @@ namespace {
 sigset_t Watched() {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action;
+    if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_IGN) sigaddset(&set, signal);
+  }
   return set;
 }
 
 }  // namespace
 
-Interrupts::Interrupts() {
-  sigset_t watched = Watched();
-  ::pthread_sigmask(SIG_BLOCK, &watched, nullptr);
-  signals_.Reset(::signalfd(-1, &watched, SFD_CLOEXEC));
+Interrupts::Interrupts() : watched_(Watched()) {
+  ::pthread_sigmask(SIG_BLOCK, &watched_, nullptr);
+  signals_.Reset(::signalfd(-1, &watched_, SFD_CLOEXEC));
   stop_.Reset(::eventfd(0, EFD_CLOEXEC));
   thread_ = std::thread(&Interrupts::Loop, this);
 }
@@ -32,8 +34,7 @@ Interrupts::~Interrupts() {
   uint64_t one = 1;
   [[maybe_unused]] ssize_t n = ::write(stop_.get(), &one, sizeof one);
   thread_.join();
-  sigset_t watched = Watched();
-  ::pthread_sigmask(SIG_UNBLOCK, &watched, nullptr);
+  ::pthread_sigmask(SIG_UNBLOCK, &watched_, nullptr);
 }
 
 void Interrupts::SetAction(std::function<void(int)> action) {

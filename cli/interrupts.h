@@ -1,6 +1,8 @@
 // Signals that ask the command to end (SIGINT, SIGTERM, SIGHUP), as a call on a thread instead of sudden
-// death.
+// death. Those that it was started to ignore (nohup) stay ignored.
 #pragma once
+
+#include <signal.h>
 
 #include <functional>
 #include <thread>
@@ -24,6 +26,7 @@ class Interrupts {
  private:
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  const sigset_t watched_;
   UniqueFd signals_, stop_;
   absl::Mutex mutex_;
   std::function<void(int)> action_ ABSL_GUARDED_BY(mutex_);

@@ -69,6 +69,8 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
   Stopwatch stopwatch;
   if (!request.name().empty()) RK_RETURN_IF_ERROR(node.supervisor().CheckNameIsFree(request.name()));
   RK_ASSIGN_OR_RETURN(JobStart start, PlanJobStart(node, call, request));
+  RK_ASSIGN_OR_RETURN(const restore::CgroupMembership cgroups, CgroupsForJob(call.caller, request.detach()));
+  start.launch.groups = cgroups.processes();
   RK_ASSIGN_OR_RETURN(RegisteredJob job, StartJob(node, start));
   v1::JobEvent event;
   v1::JobStarted* started = event.mutable_started();

@@ -165,6 +165,9 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
     };
   }
 
+  RK_ASSIGN_OR_RETURN(restore::CgroupMembership cgroups, CgroupsForJob(call.caller, request.detach()));
+  options.cgroups = &cgroups;
+
   CallMonitor monitor(call, [&](const v1::Progress& progress) {
     v1::JobEvent event;
     *event.mutable_progress() = progress;

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/pidfd.h"
 #include "base/status.h"
 #include "daemon/process_info.h"
 
@@ -139,6 +140,14 @@ absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::
     taken.emplace_back(copy);
   }
   return taken;
+}
+
+absl::StatusOr<restore::CgroupMembership> CgroupsForJob(const Caller& caller, bool detached) {
+  if (detached || caller.kind != Caller::Kind::kLocal || !caller.pidfd) return restore::CgroupMembership();
+  RK_ASSIGN_OR_RETURN(restore::CgroupMembership membership, restore::CgroupMembership::Of(caller.pid));
+  // Now it is certain that they were the caller's, and not those of who has its number by now.
+  if (!SendSignal(caller.pidfd->get(), 0)) return absl::CancelledError("the caller has gone");
+  return membership;
 }
 
 absl::Status CheckAbsolute(absl::string_view path, absl::string_view what) {

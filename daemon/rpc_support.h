@@ -14,6 +14,7 @@
 #include "daemon/node.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/rekindle.pb.h"
+#include "restore/cgroup_membership.h"
 
 namespace rekindle::daemon {
 
@@ -52,6 +53,10 @@ absl::StatusOr<JobLog> MakeDefaultLog(const Node& node, const Caller& caller, ab
 // Copies of the three descriptors that the caller gives to a job. They come from the very process that
 // connected: its pidfd names it.
 absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::RestoreRequest& request);
+
+// Where a job of this caller belongs: in the caller's cgroups, and so under its limits, while the caller
+// waits for it; in ours when it is detached, or when the caller is elsewhere.
+absl::StatusOr<restore::CgroupMembership> CgroupsForJob(const Caller& caller, bool detached);
 
 absl::Status CheckAbsolute(absl::string_view path, absl::string_view what);
 

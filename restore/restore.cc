@@ -143,6 +143,11 @@ class RestoreRun : public criu::RestoreObserver {
       UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, root, 0)));
       RK_RETURN_IF_ERROR(AppendToLogs(pidfd.get(), result_.manifest));
     }
+    if (options_.cgroups) {  // before its memory comes, which is then theirs
+      for (const criu::PstreeEntry& process : directory_->tree()) {
+        RK_RETURN_IF_ERROR(options_.cgroups->Join(process.pid));
+      }
+    }
     phase_name_ = "pages";
     const uint64_t before = bytes_done_;
     absl::Status status = FillWithheld(*image_, directory_->withheld(), &bytes_done_);

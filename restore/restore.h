@@ -17,6 +17,7 @@
 #include "dedup_store/store.h"
 #include "gpu_state/job_mover.h"
 #include "rekindle/v1/job_manifest.pb.h"
+#include "restore/cgroup_membership.h"
 
 namespace rekindle::restore {
 
@@ -27,6 +28,8 @@ struct RestoreOptions {
   bool tcp_close = false;
   bool ignore_mismatch = false;
   uid_t caller = 0;
+  // Where the job goes; null: it stays in ours. Not owned.
+  const CgroupMembership* cgroups = nullptr;
   std::string runtime_directory;  // short path; the image's small files are laid out below it or in /dev/shm
   gpu::DevicePairs gpu_map;       // where the GPU state goes; empty: the same GPUs, or free ones of the model
   int cancel_fd = -1;             // readable: give up (Cancelled)

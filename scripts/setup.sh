@@ -25,11 +25,12 @@ DEMO_PACKAGES=(python3 python3-torch python3-numpy procps)
 BENCH_PACKAGES=(
   "${FUNCTION_PACKAGES[@]}"
   restic borgbackup casync fio zstd nodejs redis-server util-linux git)
+SLURM_PACKAGES=(munge slurmctld slurmd slurm-client)
 LINT_PACKAGES=(clang clang-tidy clang-format libclang-rt-dev git)
 
 usage() {
   cat <<USAGE
-Usage: scripts/setup.sh [--build] [--test] [--demo] [--criu] [--lint] [--bench] [--criu-version experimental]
+Usage: scripts/setup.sh [--build] [--test] [--demo] [--criu] [--lint] [--bench] [--slurm] [--criu-version experimental]
 
   --build   compilers and libraries to build Rekindle
   --test    the programs that the integration tests checkpoint (torch, Redis, Node.js, ...), the functions' libraries
@@ -37,6 +38,7 @@ Usage: scripts/setup.sh [--build] [--test] [--demo] [--criu] [--lint] [--bench] 
   --criu    a CRIU of $OLDEST_CRIU or newer: the system's, else a private prefix in /opt/rekindle/criu
   --lint    clang-format and clang-tidy
   --bench   what the store is measured against, and what is measured with it
+  --slurm   Slurm, for the tests that let it preempt jobs; its services are not started
   --criu-version experimental
             a second, newer CRIU in /opt/rekindle/criu-4.3, to compare against in benchmarks
 
@@ -87,10 +89,13 @@ install_packages() {
   fi
   allow_services
   rm -f "$log"
-  # The package enables its service for the next boot as well.
-  if [[ " ${missing[*]} " == *" redis-server "* ]] && command -v systemctl >/dev/null; then
-    systemctl disable redis-server >/dev/null 2>&1 || true
-  fi
+  # Packages enable their services for the next boot as well.
+  local service
+  for service in redis-server munge slurmctld slurmd; do
+    if [[ " ${missing[*]} " == *" $service "* ]] && command -v systemctl >/dev/null; then
+      systemctl disable "$service" >/dev/null 2>&1 || true
+    fi
+  done
 }
 
 setup_criu() {
@@ -118,7 +123,7 @@ setup_criu() {
   note "CRIU $version: $prefix"
 }
 
-WANT_BUILD='' WANT_TEST='' WANT_DEMO='' WANT_CRIU='' WANT_LINT='' WANT_BENCH='' CRIU_SUITE=''
+WANT_BUILD='' WANT_TEST='' WANT_DEMO='' WANT_CRIU='' WANT_LINT='' WANT_BENCH='' WANT_SLURM='' CRIU_SUITE=''
 while (($#)); do
   case $1 in
     --build) WANT_BUILD=1 ;;
@@ -127,6 +132,7 @@ while (($#)); do
     --criu) WANT_CRIU=1 ;;
     --lint) WANT_LINT=1 ;;
     --bench) WANT_BENCH=1 ;;
+    --slurm) WANT_SLURM=1 ;;
     --criu-version)
       [[ ${2:-} == experimental ]] || { usage >&2; exit 2; }
       WANT_CRIU=1 CRIU_SUITE=experimental
@@ -137,7 +143,7 @@ while (($#)); do
   esac
   shift
 done
-[[ -z $WANT_BUILD$WANT_TEST$WANT_DEMO$WANT_CRIU$WANT_LINT$WANT_BENCH ]] && WANT_BUILD=1 WANT_CRIU=1
+[[ -z $WANT_BUILD$WANT_TEST$WANT_DEMO$WANT_CRIU$WANT_LINT$WANT_BENCH$WANT_SLURM ]] && WANT_BUILD=1 WANT_CRIU=1
 
 PACKAGES=()
 [[ -n $WANT_BUILD ]] && PACKAGES+=("${BUILD_PACKAGES[@]}")
@@ -145,6 +151,7 @@ PACKAGES=()
 [[ -n $WANT_DEMO ]] && PACKAGES+=("${DEMO_PACKAGES[@]}")
 [[ -n $WANT_LINT ]] && PACKAGES+=("${LINT_PACKAGES[@]}")
 [[ -n $WANT_BENCH ]] && PACKAGES+=("${BENCH_PACKAGES[@]}")
+[[ -n $WANT_SLURM ]] && PACKAGES+=("${SLURM_PACKAGES[@]}")
 ((${#PACKAGES[@]})) && install_packages "${PACKAGES[@]}"
 [[ -n $WANT_CRIU ]] && setup_criu
 exit 0

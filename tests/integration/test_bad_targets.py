@@ -14,12 +14,6 @@ NOBODY = 65534
 CAP_SYS_RESOURCE = 24
 
 
-def have_capability(number):
-    with open("/proc/self/status", encoding="ascii") as file:
-        effective = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff"))
-    return bool(effective >> number & 1)
-
-
 class BadPidTest(RekindleTest):
     def ckpt(self, pid):
         return self.cli.run("ckpt", pid, "-t", "bad:1")
@@ -211,7 +205,7 @@ class OtherUserTest(RekindleTest):
         job = self.start_job([jobs.PYTHON, jobs.workload("ticker.py"), self.path("nobody.lines")], uid=NOBODY)
         waiting.until(lambda: os.path.exists(self.path("nobody.lines")), "it runs")
         result = self.nobody.run("ckpt", job.pid, "-t", "mine:1")
-        if have_capability(CAP_SYS_RESOURCE):
+        if procfs.has_capability(CAP_SYS_RESOURCE):
             self.assertEqual(result.code, DONE, str(result))
             self.assertEqual(self.references(cli=self.nobody), ["mine:1"])
         else:

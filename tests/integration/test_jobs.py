@@ -163,6 +163,25 @@ class RunTest(RekindleTest):
         self.assertEqual(result.code, 23, str(result))
         self.assertIn("said", result.out)
 
+    def test_ignored_signals_stay_ignored(self):
+        """As under nohup: the job never hears of a signal that the command was started to ignore."""
+        count = self.path("count")
+        command = self.cli.start(
+            "run",
+            "--log",
+            self.path("x.log"),
+            "--",
+            jobs.workload("counter.sh"),
+            count,
+            json_output=False,
+            prefix=("env", "--ignore-signal=HUP"),
+        )
+        self.addCleanup(jobs.kill_tree, command.pid)
+        waiting.until(lambda: len(lines_of(count)) > 3, "it counts")
+        os.kill(command.pid, signal.SIGHUP)
+        os.kill(command.pid, signal.SIGTERM)
+        self.assertEqual(self.cli.finish(command, 60).code, 128 + signal.SIGTERM)
+
     def test_restore_returns_the_exit_status(self):
         """A restored job that is not detached: its output is shown, its exit status returned."""
         go = self.path("go")
@@ -191,6 +210,64 @@ class RunTest(RekindleTest):
         result = self.cli.finish(restore, 60)
         self.assertEqual(result.code, 17, str(result))
         self.assertIn("finished", result.out)
+
+
+class CgroupTest(RekindleTest):
+    """Through the daemon: a job that the caller waits for is under the caller's limits, one that is detached is
+    not.
+    """
+
+    def setUp(self):
+        super().setUp()
+        tops = [top for top in ("/sys/fs/cgroup/freezer", "/sys/fs/cgroup") if os.access(top + "/cgroup.procs", os.W_OK)]
+        if not tops:
+            self.skipTest("no cgroup hierarchy that can be written to")
+        self.name = os.path.basename(self.directory)
+        self.group = os.path.join(tops[0], self.name)
+        os.mkdir(self.group)
+        self.addCleanup(os.rmdir, self.group)
+        self.daemon = self.start_daemon()
+        self.cli = self.make_cli(host=self.daemon.host)
+
+    def start(self, *arguments):
+        """The command, from within the group; returns it and the job's PID."""
+        enter = ("sh", "-c", f'echo $$ >{self.group}/cgroup.procs && exec "$@"', "sh")
+        command = self.cli.start(*arguments, prefix=enter)
+        self.addCleanup(jobs.kill_tree, command.pid)
+        waiting.until(lambda: self.succeed("ps")["jobs"] or command.poll() is not None, "the job runs")
+        running = self.succeed("ps")["jobs"]
+        self.assertEqual(len(running), 1, running or str(self.cli.finish(command, 60)))
+        (job,) = running
+        self.kill_job_at_end(job["pid"])
+        return command, job["pid"]
+
+    def in_group(self, pid):
+        with open(f"/proc/{pid}/cgroup", encoding="ascii") as file:
+            return any(line.strip().endswith("/" + self.name) for line in file)
+
+    def end(self, command, pid):
+        jobs.kill_tree(pid)
+        self.cli.finish(command, 60)
+
+    def test_where_jobs_are(self):
+        run = ("run", "--log", self.path("log"))
+        sleep = ("--", "sh", "-c", "sleep 1000 & wait")  # two processes
+        command, pid = self.start(*run, "--detach", *sleep)
+        self.assertFalse(self.in_group(pid))
+        self.end(command, pid)
+
+        command, pid = self.start(*run, *sleep)
+        self.assertTrue(self.in_group(pid))
+        (child,) = waiting.until(lambda: procfs.descendants(pid), "both processes run")
+        self.checkpoint(pid, "grouped:1", "--stop")
+        self.cli.finish(command, 60)
+        waiting.for_exit(child)
+        jobs.reap_orphans()
+
+        command, pid = self.start("restore", "grouped:1")
+        tree = [pid, *procfs.descendants(pid)]
+        self.assertEqual([self.in_group(each) for each in tree], [True, True])
+        self.end(command, pid)
 
 
 class TerminalTest(RekindleTest):

@@ -86,3 +86,12 @@ def traced_by(pid):
             if line.startswith("TracerPid:"):
                 return int(line.split()[1])
     return 0
+
+
+def has_capability(number, pid="self"):
+    """Is it in effect?"""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        for line in file:
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) >> number & 1)
+    return False

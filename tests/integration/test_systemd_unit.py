@@ -1,0 +1,96 @@
+"""The example unit: what systemd would run for it, without a systemd."""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import unittest
+
+from harness import jobs, waiting
+from harness.case import RekindleTest, shell
+from harness.cli import binary, environment
+
+UNIT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/systemd/train.service")
+
+
+class UnitTest(RekindleTest):
+    def setUp(self):
+        super().setUp()
+        with open(UNIT, encoding="utf-8") as file:
+            text = file.read()
+        counter = f"{jobs.workload('counter.py')} {self.path('end')}"
+        self.assertIn("train.py", text)
+        self.unit = self.path("train.service")
+        with open(self.unit, "w", encoding="utf-8") as file:
+            file.write(text.replace("/srv/train", self.directory).replace("train.py", counter))
+
+    def command(self, setting):
+        with open(self.unit, encoding="utf-8") as file:
+            (line,) = [line for line in file if line.startswith(setting + "=")]
+        return shlex.split(line.split("=", 1)[1])
+
+    def variables(self, more):
+        path = f"{os.path.dirname(binary('rekindle'))}:/usr/bin:/bin"
+        return environment({**self.environment, "REKINDLE_STORE": self.store, "PATH": path, **more})
+
+    def start(self):
+        child = subprocess.Popen(
+            self.command("ExecStart"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            cwd=self.directory,
+            env=self.variables({}),
+        )
+        jobs.waited_elsewhere.add(child.pid)
+        self.addCleanup(jobs.kill_tree, child.pid)
+        self.addCleanup(jobs.waited_elsewhere.discard, child.pid)
+        return child
+
+    def run_hook(self, setting, **variables):
+        done = subprocess.run(
+            self.command(setting),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self.variables(variables),
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def numbers(self):
+        if not os.path.exists(self.path("train.log")):
+            return []
+        with open(self.path("train.log"), encoding="ascii") as file:
+            return [int(line) for line in file.read().split("\n")[:-1]]
+
+    def wait_for_numbers(self, more):
+        at = len(self.numbers())
+        waiting.until(lambda: len(self.numbers()) >= at + more, f"{more} more numbers", 60, 0.02)
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "no systemd-analyze")
+    def test_systemd_understands_it(self):
+        self.assertEqual(shell("systemd-analyze", "verify", self.unit), "")
+
+    def test_goes_on_after_a_stop(self):
+        first = self.start()
+        self.wait_for_numbers(10)
+        self.run_hook("ExecStop", MAINPID=str(first.pid))
+        self.assertEqual(first.wait(60), 128 + signal.SIGKILL)
+        self.run_hook("ExecStopPost", EXIT_CODE="exited", EXIT_STATUS="137")
+        self.assertEqual(self.references(), ["train:last"])
+
+        second = self.start()
+        self.wait_for_numbers(10)
+        with open(self.path("status"), "w", encoding="ascii") as file:
+            file.write("0")
+        os.rename(self.path("status"), self.path("end"))
+        self.assertEqual(second.wait(60), 0)
+        self.run_hook("ExecStop")
+        self.run_hook("ExecStopPost", EXIT_CODE="exited", EXIT_STATUS="0")
+        self.assertEqual(self.numbers(), list(range(1, len(self.numbers()) + 1)))
+        self.assert_store_whole([])
+
+
+if __name__ == "__main__":
+    unittest.main()
