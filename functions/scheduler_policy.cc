@@ -110,6 +110,8 @@ void Core::Apply(const Action& action, Later* later) {
     }
   }
   later->steps.emplace_back([core = shared_from_this(), thing, make, function, dependency] {
+    absl::MutexLock lock(&core->mutex_);  // Stop waits for what was begun, and nothing is begun after it
+    if (core->stopping_) return;
     boost::asio::post(core->makers_, [core, thing, make, function, dependency] {
       const std::string name = function ? function->spec.name : "";
       const uint64_t revision = function ? function->spec.revision : 0;
