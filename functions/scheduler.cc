@@ -77,6 +77,7 @@ void Core::Stop() {
     refills_.clear();
     auto give_up = [&unserved](Function& function) {
       function.replaced = true;
+      function.idle.clear();  // they hold it, and it them
       for (auto* queue : {&function.queue, &function.waiting}) {
         unserved.insert(unserved.end(), queue->begin(), queue->end());
         queue->clear();
