@@ -154,6 +154,7 @@ absl::Status RemoveImages(Node& node, const Call& call, const v1::RemoveImagesRe
     }
     response->add_removed(image);
   }
+  node.clones().ForgetRemovedImages(*store);
   return absl::OkStatus();
 }
 

@@ -49,6 +49,7 @@ Scheduler::Scheduler(const SchedulerOptions& options, InstanceStarter& starter, 
 Scheduler::~Scheduler() { core_->Stop(); }
 void Scheduler::Put(const ScheduledFunction& function) { core_->Put(function); }
 void Scheduler::Remove(const std::string& name) { core_->Remove(name); }
+void Scheduler::LostTemplate(const std::string& dependency_image) { core_->LostTemplate(dependency_image); }
 void Scheduler::Invoke(Call call, Done done) { core_->Invoke(std::move(call), std::move(done)); }
 absl::StatusOr<FunctionNumbers> Scheduler::Numbers(const std::string& name) const {
   return core_->Numbers(name);

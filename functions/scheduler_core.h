@@ -29,6 +29,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
 
   void Put(const ScheduledFunction& function) ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  void LostTemplate(const std::string& dependency_image) ABSL_LOCKS_EXCLUDED(mutex_);
   void Invoke(Call call, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<FunctionNumbers> Numbers(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 

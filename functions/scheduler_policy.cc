@@ -156,6 +156,15 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
   policy_.Lost(thing);
 }
 
+void Core::LostTemplate(const std::string& dependency_image) {
+  absl::MutexLock lock(&mutex_);
+  for (Dependency& candidate : dependencies_) {
+    if (candidate.image != dependency_image) continue;
+    candidate.has_template = false;
+    policy_.Lost({ThingKind::kDependencyTemplate, candidate.id});
+  }
+}
+
 // The policy must not want again and again what never will be there: it is of no use any more.
 void Core::CanNotBeMade(const Thing& thing, Later* later) {
   for (auto& [name, function] : functions_) {
