@@ -83,13 +83,13 @@ class Soak:
         options = self.options
         # What is made once, at first use, is no leak.
         self._round("warm", _WARM_UP_FUNCTIONS, min(_WARM_UP_CALLS, options.calls))
-        before = self._settled(lambda now: not now["left"])
+        before = self._settled(lambda now: not now["left"] and not now["standing"])
         self.took.clear()
         self.say(f"before: {before['counts']}")
         began = time.monotonic()
         levels = self._round("soak", options.functions, options.calls)
         seconds = time.monotonic() - began
-        after = self._settled(lambda now: not now["left"] and not _leaks(before["counts"], now["counts"]))
+        after = self._settled(lambda now: not _leaks(before["counts"], now["counts"]) and not now["left"])
         leaks = _leaks(before["counts"], after["counts"]) + after["left"]
         self.took.sort()
         return {
@@ -200,8 +200,12 @@ class Soak:
             for pid in pids:
                 for kind, count in _descriptors(pid).items():
                     counts[f"{name}: descriptors: {kind}"] += count
-                counts[f"{name}: anonymous memory, bytes"] += procfs.memory_bytes(pid, "Anonymous")
+                counts[f"{name}: memory of its own, bytes"] += procfs.memory_bytes(pid, "Anonymous")
                 counts[f"{name}: threads"] += procfs.threads(pid)
+        standing = 0
+        for stats in world.pager_stats():  # its cache has a bound of its own
+            counts["pager: memory of its own, bytes"] -= stats["cache"]["memory_bytes"]
+            standing += stats["serving"]
         folders = {
             "STORE/functions": os.path.join(world.store, "functions"),
             "runtime folder": world.runtime,
@@ -214,7 +218,7 @@ class Soak:
         counts["images"] = len(images)
         # Of functions that are not there any more.
         left = [] if world.run("fn", "ls").get("functions") else _left(world, images)
-        return {"counts": dict(counts), "left": left}
+        return {"counts": dict(counts), "left": left, "standing": standing}
 
 
 def _problem(answer, text, number, call, values):

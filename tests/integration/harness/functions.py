@@ -134,7 +134,10 @@ class FunctionsTest(CloneTest):
         return None
 
     def wait_for_image(self, name):
-        return waiting.until(lambda: self.function(name)["function_image"], f"the image of {name}", SECONDS)
+        try:
+            return waiting.until(lambda: self.function(name)["function_image"], f"the image of {name}", SECONDS)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: {self.function(name)}{self.records()}") from error
 
     def wait_for_no_instance(self, name):
         def none():
