@@ -30,6 +30,7 @@ from start_figures import leave  # noqa: E402
 from start_report import table  # noqa: E402
 
 MIB = 1 << 20
+MEMORY = "1G"  # for instances and what is kept: less makes more starts
 _NUMPY_EVERY = 10  # of the functions, one in so many uses numpy
 _WARM_UP_FUNCTIONS, _WARM_UP_CALLS = 10, 500
 _SETTLED = 100  # seconds; copies that stand by go after a minute without use
@@ -309,7 +310,7 @@ def parse(arguments):
     parser.add_argument("--connections", type=int, default=Options.connections)
     parser.add_argument("--seed", type=int, default=Options.seed)
     parser.add_argument("--exponent", type=float, default=Options.exponent, help="of Zipf's law [1]")
-    parser.add_argument("--memory", default="1G", metavar="SIZE", help="what instances may take: less makes more starts [1G]")
+    parser.add_argument("--memory", default=MEMORY, metavar="SIZE", help=f"what instances may take [{MEMORY}]")
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/release/bin"), metavar="DIR", help="our programs")
     parser.add_argument("--work", metavar="DIR", default="/var/tmp", help="where the store goes")
     parser.add_argument("--json", metavar="FILE", help="the numbers")
