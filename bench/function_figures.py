@@ -40,7 +40,7 @@ def parse(arguments):
     parser.add_argument("--variants", type=int, default=100, help="functions of the space part [100]")
     parser.add_argument("--http-rounds", type=int, default=3)
     parser.add_argument("--http-seconds", type=float, default=10)
-    parser.add_argument("--soak-json", metavar="FILE", help="what bench/function_soak.py has written")
+    parser.add_argument("--soak-calls", type=int, default=10000, help="of 50 functions at random popularity [10000]")
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/release/bin"), metavar="DIR", help="our programs")
     parser.add_argument("--hook", metavar="FILE", help="librekindle_hook.so [beside the programs]")
     parser.add_argument("--work", metavar="DIR", default="/var/tmp", help="where stores and snapshots go")

@@ -1,5 +1,6 @@
 """The tables of function_figures.py."""
 
+import function_soak
 from function_ways import COLD, COLD_AGAIN, DEPENDENCY, DEPENDENCY_NEW, IMAGE, IMAGE_NEW, MADE_ANEW, OURS, PREBAKING
 from function_ways import SHARED, SHARED_NEW, STOOD_BY, TEMPLATE, TEMPLATE_NEW
 from start_report import median, p99, table
@@ -46,7 +47,13 @@ def page(results, machine, note=""):
     left_out = [what for part in results.values() for what in part.get("left_out", [])]
     if left_out:
         lines += ["Left out:", "", *(f"- {what}" for what in left_out), ""]
-    for name, make in (("loading", _loading), ("space", _space), ("http", _http), ("simulator", _simulator)):
+    for name, make in (
+        ("loading", _loading),
+        ("space", _space),
+        ("http", _http),
+        ("soak", _soak),
+        ("simulator", _simulator),
+    ):
         if name in results:
             lines += make(results[name])
     return lines
@@ -230,10 +237,10 @@ def _simulator(found):
 
 
 def _soak_verdicts(found):
-    rows = []
-    for key in ("errors", "leaks"):
-        if key in found:
-            count = len(found[key]) if isinstance(found[key], (list, dict)) else found[key]
-            rows.append((f"functions at random popularity: {key}", str(found[key]), "none", not count))
-    return rows
+    what = f"{found['functions']} functions at random popularity, {found['calls']:,} calls"
+    return [(f"{what}: {key}", str(len(found[key])), "none", not found[key]) for key in ("errors", "leaks")]
+
+
+def _soak(found):
+    return ["### Random popularity", "", *function_soak.report(found), ""]
 

@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import time
 
+import function_soak
 from function_ways import BOOTSTRAP, MADE_ANEW, PREBAKING, PYTHON, STOOD_BY, Cold, ColdAgain, Copy, Function
 from function_ways import PreBaking, base_environment, folder_bytes
 from function_world import RuntimeSocket, wait_until_idle
@@ -240,13 +241,11 @@ def _direct(world, function, seconds, rate=500):
 
 
 def soak(bench):
-    """As bench/function_soak.py left it."""
-    path = bench.arguments.soak_json
-    if not path or not os.path.exists(path):
-        bench.left_out.append("functions at random popularity: bench/function_soak.py has left no JSON (--soak-json)")
-        return
-    with open(path, encoding="utf-8") as file:
-        bench.results["soak"] = json.load(file)
+    """Many functions at random popularity, every answer checked, and what is left counted."""
+    bench.world.new_store("soak", "--functions-memory", function_soak.MEMORY)
+    options = function_soak.Options()
+    options.calls = bench.arguments.soak_calls
+    bench.results["soak"] = function_soak.Soak(bench.world, options, bench.say).run()
 
 
 def simulator(bench):

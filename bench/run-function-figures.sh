@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures functions, side by side with cold starts and PreBaking on stock CRIU; writes docs/function-benchmarks.md.
 #   bench/run-function-figures.sh [--only loading space http soak simulator] [--functions NAME...] [--rounds N]
-#                                 [--variants N] [--soak-json FILE] [--json OUT]
+#                                 [--variants N] [--soak-calls N] [--json OUT]
 # Needs root, 16 GiB of RAM, 15 GiB of disk, and a machine that does nothing else meanwhile.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -285,6 +285,9 @@ absl::Status FunctionInstances::MakeTemplate(const std::string& function, uint64
     RK_ASSIGN_OR_RETURN(store::ImageInfo info, store->Find(dependency_image));
     RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, info.digest));
     absl::MutexLock lock(&mutex_);
+    // With the lock: whoever removes the image takes its template down after that.
+    RK_ASSIGN_OR_RETURN(store::ImageInfo now, store->Find(dependency_image));
+    if (now.digest != info.digest) return absl::AbortedError("its dependency image was replaced meanwhile");
     dependency_templates_[dependency_image] = std::move(up);
     return absl::OkStatus();
   }
@@ -376,6 +379,7 @@ bool FunctionInstances::RemoveImage(LiveFunction& live) {
   auto store = node_.OpenStore(Node::Access::kWrite);
   if (digest.empty() || !store.ok()) return false;
   if (auto info = (*store)->Find(digest); info.ok()) (*store)->RemoveExactly(*info).IgnoreError();
+  node_.clones().ForgetRemovedImages(**store);
   return true;
 }
 

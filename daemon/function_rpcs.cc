@@ -287,8 +287,7 @@ absl::Status RemoveDependencies(Node& node, const Call& call, const v1::RemoveDe
         "dependency image '", image.info.reference, "' is used by function '", described.used_by(0), "'",
         described.used_by_size() > 1 ? " and others" : "", ": remove those first"));
   }
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kWrite));
-  return store->RemoveExactly(image.info);
+  return functions->RemoveDependencies(image.info);
 }
 
 }  // namespace rekindle::daemon

@@ -96,13 +96,26 @@ absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
   if (found.unchanged) return found;
   const std::string& reference = found.image.info.reference;
   instances_->DropTemplate("", 0, reference);
+  scheduler_->LostTemplate(reference);
   for (const functions::FunctionRecord& record : catalog_->List()) {
     if (!record.damage.empty() || record.images.dependency_image != reference) continue;
     // Its own image is one of the old libraries.
     instances_->DropImage(record.name(), record.revision);
     if (auto now = catalog_->Find(record.name()); now.ok()) Schedule(*now);
   }
+  if (auto store = node_.OpenStore(Node::Access::kRead); store.ok())
+    node_.clones().ForgetRemovedImages(**store);
   return found;
+}
+
+absl::Status Functions::RemoveDependencies(const store::ImageInfo& image) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kWrite));
+  RK_RETURN_IF_ERROR(store->RemoveExactly(image));
+  // Without the image no new one is put up.
+  instances_->DropTemplate("", 0, image.reference);
+  scheduler_->LostTemplate(image.reference);
+  node_.clones().ForgetRemovedImages(*store);
+  return absl::OkStatus();
 }
 
 // An invocation that goes on for long writes to its log without asking; and what a daemon that was killed has

@@ -55,6 +55,8 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   absl::StatusOr<DependencyImages::Found> BuildDependencies(
       const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild,
       const std::function<void(const char* phase)>& progress);
+  // With its template. That no function uses it is for the caller to see.
+  absl::Status RemoveDependencies(const store::ImageInfo& image);
   functions::FunctionLogs& logs() { return *logs_; }
 
   // The HTTP front. `listener`: a listening socket, Unix or TCP of the loopback interface.

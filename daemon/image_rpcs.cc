@@ -162,6 +162,7 @@ absl::Status RemoveImages(Node& node, const Call& call, const v1::RemoveImagesRe
     }
     response->add_removed(image);
   }
+  node.clones().ForgetRemovedImages(*store);
   return absl::OkStatus();
 }
 

@@ -194,6 +194,7 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
                                          store::QuotaBytes(decision.image.stats));
     }
   }
+  if (response->removed() > 0) node.clones().ForgetRemovedImages(*store);
   if (request.collect_garbage() && !request.dry_run()) {
     RK_ASSIGN_OR_RETURN(store::GcReport report, store->Gc({}));
     ToProto(report, response->mutable_garbage());

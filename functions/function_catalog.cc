@@ -72,6 +72,17 @@ uint64_t NextRevision(const std::string& folder, uint64_t present) {
   return next;
 }
 
+// So that it is not the first caller who finds out.
+absl::Status CheckBootstrap(const FunctionSpec& spec, const std::string& staging) {
+  if (spec.runtime.kind != RuntimeKind::kProvided) return absl::OkStatus();
+  struct stat info;
+  const bool there = ::stat(absl::StrCat(staging, "/code/bootstrap").c_str(), &info) == 0;
+  if (there && S_ISREG(info.st_mode) && (info.st_mode & 0111) != 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "runtime ", spec.runtime.Name(), " starts the program 'bootstrap' of the code folder, and in ",
+      spec.code, there ? " that is no program: make it one (chmod +x)" : " there is none: put it there"));
+}
+
 }  // namespace
 
 RevisionFolder::~RevisionFolder() {
@@ -312,6 +323,7 @@ absl::StatusOr<Deployed> FunctionCatalog::Deploy(const FunctionSpec& spec, const
   deployed.record.spec = spec;
   deployed.record.owner = owner;
   RK_RETURN_IF_ERROR(Annotate(CopyCode(spec, owner, options, staging->path(), &deployed.record), what));
+  RK_RETURN_IF_ERROR(Annotate(CheckBootstrap(spec, staging->path()), what));
 
   FunctionSpec same_places = present.spec;
   same_places.code = spec.code;

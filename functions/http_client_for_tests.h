@@ -144,6 +144,8 @@ class HttpClient {
   // Waits for the other end to close the connection; false when something came instead.
   bool ReadEnd() { return data_.empty() && !Receive() && ended_; }
   void Close() { socket_.Reset(); }
+  // From any thread: whoever reads sees the end.
+  void HangUp() const { ::shutdown(socket_.get(), SHUT_RDWR); }
   // As a process's end does that has not read everything.
   void Reset() {
     linger none{1, 0};

@@ -303,8 +303,9 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
       answer.body = std::move(request.body());
     }
     if (!answer.failed) answer.error_type.clear();
-    HttpConnection::Answer(exchange, Accepted());
+    // The process may end as soon as it has heard, and its end must not be told first.
     Finish(route.request_id, std::move(answer));
+    HttpConnection::Answer(exchange, Accepted());
   }
 
   void Finish(const std::string& request_id, Answer answer) {
@@ -322,15 +323,15 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
                                                                        : "the function has failed to start"));
     }
     failed_ = true;
-    HttpConnection::Answer(exchange, Accepted());
-    auto observer = Observing();
-    if (!observer) return;
-    std::string type(Header(request, kErrorType));
-    if (call == Call::kInitError) {
-      observer->OnInitError(std::move(type), std::move(request.body()));
-    } else {
-      observer->OnRestoreError(std::move(type), std::move(request.body()));
+    if (auto observer = Observing()) {
+      std::string type(Header(request, kErrorType));
+      if (call == Call::kInitError) {
+        observer->OnInitError(std::move(type), std::move(request.body()));
+      } else {
+        observer->OnRestoreError(std::move(type), std::move(request.body()));
+      }
     }
+    HttpConnection::Answer(exchange, Accepted());  // as with answers
   }
 
   std::shared_ptr<Observer> Observing() const { return closed_ ? nullptr : observer_.lock(); }

@@ -36,7 +36,7 @@ namespace rekindle::functions {
 class RuntimeApi {
  public:
   // Called on the HttpThreads, one call at a time for a RuntimeApi: keep it short. It may call the
-  // RuntimeApi.
+  // RuntimeApi. Errors and answers are told before the runtime hears that they were taken.
   class Observer {
    public:
     virtual ~Observer() = default;

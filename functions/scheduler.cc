@@ -1,8 +1,6 @@
 #include "functions/scheduler.h"
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,8 +19,6 @@ constexpr uint64_t kGuessedInstanceBytes = 32u << 20;
 constexpr double kWarmMs = 0.5, kTemplateMs = 8, kDependencyTemplateMs = 15, kImageMs = 20, kImageReadMs = 60,
                  kDependencyMs = 40;
 constexpr int kMakers = 2;
-
-std::chrono::nanoseconds Nanos(absl::Duration duration) { return absl::ToChronoNanoseconds(duration); }
 
 }  // namespace
 
@@ -53,6 +49,7 @@ Scheduler::Scheduler(const SchedulerOptions& options, InstanceStarter& starter, 
 Scheduler::~Scheduler() { core_->Stop(); }
 void Scheduler::Put(const ScheduledFunction& function) { core_->Put(function); }
 void Scheduler::Remove(const std::string& name) { core_->Remove(name); }
+void Scheduler::LostTemplate(const std::string& dependency_image) { core_->LostTemplate(dependency_image); }
 void Scheduler::Invoke(Call call, Done done) { core_->Invoke(std::move(call), std::move(done)); }
 absl::StatusOr<FunctionNumbers> Scheduler::Numbers(const std::string& name) const {
   return core_->Numbers(name);
@@ -78,8 +75,10 @@ void Core::Stop() {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
     tick_.cancel();
+    refills_.clear();
     auto give_up = [&unserved](Function& function) {
       function.replaced = true;
+      function.idle.clear();  // they hold it, and it them
       for (auto* queue : {&function.queue, &function.waiting}) {
         unserved.insert(unserved.end(), queue->begin(), queue->end());
         queue->clear();
@@ -133,7 +132,8 @@ void Core::Put(const ScheduledFunction& spec) {
   Later later;
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
-  if (FunctionPtr old = Find(spec.name)) Retire(old, &later);
+  FunctionPtr old = Find(spec.name);
+  if (old) Retire(old, &later);
   auto function = std::make_shared<Function>();
   function->spec = spec;
   function->has_image = spec.has_image;
@@ -159,7 +159,9 @@ void Core::Put(const ScheduledFunction& spec) {
   by_id_.resize(std::max<size_t>(by_id_.size(), function->id + 1));
   by_id_[function->id] = function;
   functions_[spec.name] = function;
+  if (old) function->waiting = std::exchange(old->waiting, {});
   Apply(actions, &later);
+  ServeWaiting(function, &later);
   PlanTick();
 }
 
@@ -170,6 +172,7 @@ void Core::Remove(const std::string& name) {
   if (function == nullptr) return;
   functions_.erase(name);
   Retire(function, &later);
+  for (size_t i = 0; i < function->queue.size(); ++i) policy_.Ended(function->id);
   for (auto* queue : {&function->queue, &function->waiting}) {
     for (const RequestPtr& request : *queue) {
       later.steps.emplace_back([request, name] {
@@ -189,10 +192,8 @@ void Core::Retire(const FunctionPtr& function, Later* later) {
   // Templates of it, say; its instances go below, all of them.
   std::erase_if(actions, [](const Action& action) { return action.thing.kind == ThingKind::kInstance; });
   Apply(actions, later);
+  refills_.erase(function->id);
   for (const InstancePtr& instance : std::exchange(function->idle, {})) EndInstance(instance);
-  if (FunctionPtr successor = Find(function->spec.name); successor != nullptr && successor != function) {
-    successor->waiting = std::exchange(function->waiting, {});
-  }
 }
 
 bool Core::MayStart(const Function& function) const {
@@ -232,8 +233,8 @@ void Core::Invoke(Call call, Done done) {
       });
       return;
     }
-    request->waited = true;
     function->waiting.push_back(std::move(request));
+    if (!one_comes && instances_.size() >= options_.most_instances) EndLongestIdle();
     return;
   }
   ++function->counters->invocations;
@@ -255,398 +256,40 @@ void Core::Dispatch(const FunctionPtr& function, RequestPtr request, Later* late
   PlanTick();
 }
 
-std::vector<StartLevel> Core::LevelsFrom(const Function& function, StartLevel level) const {
-  bool dependency_template = false;
-  for (const Dependency& dependency : dependencies_) {
-    if (dependency.image == function.spec.dependency_image) dependency_template = dependency.has_template;
-  }
-  const bool depends = !function.spec.dependency_image.empty();
-  const bool ram = level != StartLevel::kImageDisk && level != StartLevel::kDependencyDisk;
-  std::vector<StartLevel> levels;
-  auto add = [&](StartLevel candidate, bool available) {
-    if (available) levels.push_back(candidate);
-  };
-  // The decision counts where what it is about is there; what else is there is tried in the usual order.
-  add(StartLevel::kTemplate, function.has_template);
-  add(StartLevel::kDependencyTemplate,
-      level == StartLevel::kDependencyTemplate && dependency_template && depends);
-  add(ram ? StartLevel::kImageRam : StartLevel::kImageDisk, function.has_image);
-  add(StartLevel::kDependencyTemplate,
-      level != StartLevel::kDependencyTemplate && dependency_template && depends);
-  add(ram ? StartLevel::kDependencyRam : StartLevel::kDependencyDisk, depends);
-  add(StartLevel::kCold, true);
-  return levels;
-}
-
-void Core::BeginStart(const FunctionPtr& function, StartLevel level) {
-  auto instance = std::make_shared<Instance>(
-      weak_from_this(), function,
-      absl::StrCat(function->spec.name, "-", absl::ToUnixSeconds(epoch_), "-", ++started_), *context_);
-  instance->ordered = absl::Now();
-  ++function->starting;
-  ++function->counters->living;
-  function->instances.insert(instance);
-  instances_.insert(instance);
-  // With the lock, so that Stop waits for it.
-  boost::asio::post(starts_, [core = shared_from_this(), function, instance, level] {
-    core->Start(function, instance, level);
-  });
-}
-
-void Core::Start(const FunctionPtr& function, const InstancePtr& instance, StartLevel level) {
-  std::vector<StartLevel> levels;
-  {
-    absl::MutexLock lock(&mutex_);
-    levels = LevelsFrom(*function, level);
-  }
-  StartOrder order;
-  order.function = function->spec.name;
-  order.revision = function->spec.revision;
-  order.instance = instance->id;
-  order.on_end = [weak = weak_from_this(), instance](const InstanceEnd& end) {
-    if (auto core = weak.lock()) core->OnEnd(instance, end);
-  };
-  absl::StatusOr<StartedInstance> started = absl::NotFoundError("nothing to start from");
-  for (StartLevel candidate : levels) {
-    order.level = candidate;
-    started = starter_.Start(order);
-    if (started.ok()) break;
-    if (candidate == StartLevel::kCold) break;
-    if (!absl::IsNotFound(started.status())) {
-      Log(LogLevel::kWarning, absl::StrCat("function '", order.function, "' could not be started from ",
-                                           NameOf(candidate), ": ", started.status().message()));
-    }
-  }
-  Later later;
-  absl::MutexLock lock(&mutex_);
-  if (!started.ok()) return StartFailed(function, instance, started.status(), &later);
-  instance->level = order.level;
-  instance->process = std::move(started->process);
-  RuntimeApi::Options options;
-  options.may_connect = std::move(started->may_connect);
-  // With the lock: it may ask for its first call at once, and must be whole by then.
-  auto api = RuntimeApi::Start(threads_, std::move(started->listener), std::move(options), instance);
-  if (!api.ok()) {
-    instance->process->Kill();
-    instance->state = Instance::State::kEnding;
-    StartFailed(function, instance, api.status(), &later);
-  } else {
-    instance->api = *std::move(api);
-  }
-  if (instance->end) {
-    const InstanceEnd end = *instance->end;
-    later.steps.emplace_back([core = shared_from_this(), instance, end] { core->OnEnd(instance, end); });
-    return;
-  }
-  if (!instance->api) return;
-  if (instance->state == Instance::State::kEnding || stopping_) {
-    instance->api->Close();
-    instance->process->Kill();
-    return;
-  }
-  instance->timer.expires_after(Nanos(options_.longest_start));
-  instance->timer.async_wait([weak = weak_from_this(), instance](const boost::system::error_code& error) {
-    auto core = weak.lock();
-    if (!error && core) core->OnStartTimeout(instance);
-  });
-}
-
-void Core::StartFailed(const FunctionPtr& function, const InstancePtr& instance, const absl::Status& why,
-                       Later* later) {
-  --function->starting;
-  if (instance->process == nullptr) Forget(instance);
-  if (!function->replaced) policy_.Ended(function->id);
-  Log(LogLevel::kError,
-      absl::StrCat("function '", function->spec.name, "' could not be started: ", why.message()));
-  if (function->queue.empty()) return;
-  RequestPtr request = function->queue.front();
-  function->queue.pop_front();
-  if (FunctionPtr successor = Find(function->spec.name); successor != nullptr && successor != function) {
-    return Dispatch(successor, std::move(request), later);  // what it waited for was replaced
-  }
-  later->steps.emplace_back([request, why] {
-    request->done(absl::UnavailableError(absl::StrCat("no instance of function '", request->call.function,
-                                                      "' could be started: ", why.message())));
-  });
-  ServeWaiting(function, later);
-}
-
-void Core::OnReady(const InstancePtr& instance) {
-  Later later;
-  absl::MutexLock lock(&mutex_);
-  if (instance->state != Instance::State::kStarting) return;
-  instance->timer.cancel();
-  const FunctionPtr& function = instance->function;
-  --function->starting;
-  instance->start = absl::Now() - instance->ordered;
-  LearnStart(function, instance->level, absl::ToDoubleSeconds(instance->start), &later);
-  instance->state = Instance::State::kIdle;
-  BecameFree(function, instance, &later);
-}
-
-void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, Later* later) {
-  if (!function->queue.empty()) {
-    RequestPtr request = function->queue.front();
-    function->queue.pop_front();
-    Assign(function, instance, request, later);
-    return;
-  }
-  if (function->replaced) return EndInstance(instance);
-  if (!function->waiting.empty()) {
-    RequestPtr request = function->waiting.front();
-    function->waiting.pop_front();
-    ++function->counters->invocations;
-    std::vector<Action> actions;
-    policy_.Arrived(function->id, Now(), &actions);
-    Assign(function, instance, request, later);
-    Apply(actions, later);
-    return;
-  }
-  if (function->drops_owed > 0) {
-    --function->drops_owed;
-    return EndInstance(instance);
-  }
-  instance->state = Instance::State::kIdle;
-  if (!instance->answered) instance->was_idle = true;
-  function->idle.push_back(instance);
-}
-
-void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, const RequestPtr& request,
-                  Later* later) {
-  instance->state = Instance::State::kBusy;
-  instance->current = request;
-  request->begun = absl::Now();
-  const absl::Time deadline = request->begun + function->spec.timeout;
-  Invocation invocation;
-  invocation.request_id = request->call.request_id;
-  invocation.payload = std::move(request->call.payload);
-  invocation.deadline = deadline;
-  invocation.function_arn = absl::StrCat(options_.arn_prefix, function->spec.name);
-  invocation.trace_id = request->call.trace_id;
-  invocation.client_context = request->call.client_context;
-  instance->timer.expires_after(Nanos(function->spec.timeout));
-  instance->timer.async_wait([weak = weak_from_this(), instance,
-                              id = request->call.request_id](const boost::system::error_code& error) {
-    auto core = weak.lock();
-    if (!error && core) core->OnTimeout(instance, id);
-  });
-  // Without the lock, because a log may have to wait for its disk. In this order for whoever reads that.
-  later->steps.emplace_back(
-      [process = instance->process, api = instance->api, invocation = std::move(invocation)]() mutable {
-        process->InvocationBegins(invocation.request_id);
-        api->Invoke(std::move(invocation));
-      });
-}
-
-void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, Answer answer) {
-  const FunctionPtr& function = instance->function;
-  CallResult result;
-  result.payload = std::move(answer.body);
-  result.content_type = std::move(answer.content_type);
-  if (answer.failed) result.function_error = "Unhandled";
-  std::shared_ptr<InstanceProcess> process;
-  RequestPtr request;
-  InvocationOutcome outcome;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (instance->state != Instance::State::kBusy || instance->current == nullptr ||
-        instance->current->call.request_id != request_id) {
-      return;
-    }
-    if (answer.failed) ++function->counters->errors;
-    instance->state = Instance::State::kAnswering;
-    process = instance->process;
-    request = Finish(instance, &result, &outcome);
-  }
-  // Before the next call can write to the same log.
-  result.log_tail = process->InvocationEnds(outcome);
-  const bool first = !outcome.was_there_before;
-  const uint64_t memory = first ? process->MemoryBytes() : 0;
-  Later later;
-  absl::MutexLock lock(&mutex_);
-  // The caller hears of it when the instance can take his next call.
-  later.steps.emplace_back(
-      [request, result = std::move(result)]() mutable { request->done(std::move(result)); });
-  if (first) {
-    later.steps.emplace_back([core = shared_from_this(), process] {
-      boost::asio::post(core->makers_, [process] { process->HasAnswered(); });
-    });
-    if (!std::exchange(function->size_known, true) && !function->replaced) {
-      function->profile.instance_bytes = std::max<uint64_t>(memory, 1u << 20);
-      function->profile.template_bytes = function->profile.instance_bytes;
-      std::vector<Action> actions;
-      policy_.UpdateFunction(function->id, function->profile, Now(), &actions);
-      Apply(actions, &later);
-    }
-  }
-  if (instance->state != Instance::State::kAnswering) {
-    // It has ended meanwhile.
-    if (!function->replaced) policy_.Ended(function->id);
-    return;
-  }
-  instance->state = Instance::State::kIdle;
-  std::vector<Action> actions;
-  if (!function->replaced) policy_.BecameIdle(function->id, Now(), &actions);
-  BecameFree(function, instance, &later);
-  Apply(actions, &later);
-  PlanTick();
-}
-
-Core::RequestPtr Core::Finish(const InstancePtr& instance, CallResult* result, InvocationOutcome* outcome) {
-  RequestPtr request = std::exchange(instance->current, nullptr);
-  instance->timer.cancel();
-  const bool first = !std::exchange(instance->answered, true);
-  const bool was_there = !first || instance->was_idle;
-  outcome->request_id = request->call.request_id;
-  outcome->duration = absl::Now() - request->begun;
-  outcome->was_there_before = !first;
-  if (!was_there) outcome->start = instance->start;
-  instance->function->counters->durations.Add(absl::ToDoubleSeconds(outcome->duration));
-  result->instance = instance->id;
-  result->level = was_there ? StartLevel::kInstance : instance->level;
-  result->duration = outcome->duration;
-  result->start = request->begun - request->arrived;
-  return request;
-}
-
-void Core::FinishBadly(const InstancePtr& instance, std::string error_json, std::string problem,
-                       bool timed_out, Later* later) {
-  ++instance->function->counters->errors;
-  CallResult result;
-  result.function_error = "Unhandled";
-  result.payload = std::move(error_json);
-  InvocationOutcome outcome;
-  RequestPtr request = Finish(instance, &result, &outcome);
-  outcome.problem = std::move(problem);
-  outcome.timed_out = timed_out;
-  later->steps.emplace_back([process = instance->process, request, result = std::move(result),
-                             outcome = std::move(outcome)]() mutable {
-    result.log_tail = process->InvocationEnds(outcome);
-    request->done(std::move(result));
-  });
-}
-
-void Core::OnTimeout(const InstancePtr& instance, const std::string& request_id) {
-  Later later;
-  absl::MutexLock lock(&mutex_);
-  if (instance->state != Instance::State::kBusy || instance->current == nullptr ||
-      instance->current->call.request_id != request_id) {
-    return;
-  }
-  const FunctionPtr& function = instance->function;
-  ++function->counters->timeouts;
-  FinishBadly(instance, TimedOutError(request_id, function->spec.timeout),
-              TimedOutText(function->spec.timeout),
-              /*timed_out=*/true, &later);
-  if (!function->replaced) policy_.Ended(function->id);
-  EndInstance(instance);
-  ServeWaiting(function, &later);
-}
-
-void Core::OnStartTimeout(const InstancePtr& instance) {
-  Later later;
-  absl::MutexLock lock(&mutex_);
-  if (instance->state != Instance::State::kStarting) return;
-  const FunctionPtr& function = instance->function;
-  --function->starting;
-  if (!instance->init_failed) FailOldest(function, StartTimedOutError(options_.longest_start), &later);
-  if (!function->replaced) policy_.Ended(function->id);
-  EndInstance(instance);
-  ServeWaiting(function, &later);
-}
-
-void Core::OnInitError(const InstancePtr& instance, const std::string& body) {
-  Later later;
-  absl::MutexLock lock(&mutex_);
-  if (instance->state != Instance::State::kStarting || std::exchange(instance->init_failed, true)) return;
-  FailOldest(instance->function, body, &later);
-}
-
-void Core::FailOldest(const FunctionPtr& function, const std::string& error_json, Later* later) {
-  ++function->counters->errors;
-  if (function->queue.empty()) {
-    function->counters->problem = error_json;
-    return;
-  }
-  RequestPtr request = function->queue.front();
-  function->queue.pop_front();
-  CallResult result;
-  result.function_error = "Unhandled";
-  result.payload = error_json;
-  result.start = absl::Now() - request->arrived;
-  later->steps.emplace_back([request, result] { request->done(result); });
-}
-
-void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
-  Later later;
-  absl::MutexLock lock(&mutex_);
-  if (instance->process == nullptr) {
-    instance->end = end;
-    return;
-  }
-  const FunctionPtr& function = instance->function;
-  const Instance::State state = std::exchange(instance->state, Instance::State::kEnding);
-  instance->timer.cancel();
-  switch (state) {
-    case Instance::State::kStarting:
-      --function->starting;
-      if (!instance->init_failed)
-        FailOldest(function, ExitError("", end, function->spec.memory_bytes), &later);
-      if (!function->replaced) policy_.Ended(function->id);
-      break;
-    case Instance::State::kBusy: {
-      const std::string id = instance->current->call.request_id;
-      FinishBadly(instance, ExitError(id, end, function->spec.memory_bytes), ExitText(end),
-                  /*timed_out=*/false, &later);
-      if (!function->replaced) policy_.Ended(function->id);
-      break;
-    }
-    case Instance::State::kIdle:
-      std::erase(function->idle, instance);
-      if (!function->replaced) policy_.Lost({ThingKind::kInstance, function->id});
-      break;
-    case Instance::State::kAnswering:
-    case Instance::State::kEnding:
-      break;
-  }
-  if (instance->api) instance->api->Close();
-  // What it leaves behind is cleared away by somebody who may wait.
-  auto clear = [core = shared_from_this(), process = std::exchange(instance->process, nullptr),
-                instance]() mutable {
-    process.reset();
-    absl::MutexLock ended(&core->mutex_);
-    core->Forget(instance);
-  };
-  if (stopping_) {
-    later.steps.emplace_back(std::move(clear));
-  } else {
-    boost::asio::post(makers_, std::move(clear));  // with the lock, so that Stop waits for it
-  }
-  ServeWaiting(function, &later);
-}
-
-void Core::Forget(const InstancePtr& instance) {
-  if (instances_.erase(instance) == 0) return;
-  instance->function->instances.erase(instance);
-  --instance->function->counters->living;
-}
-
-void Core::EndInstance(const InstancePtr& instance) {
-  instance->state = Instance::State::kEnding;
-  instance->timer.cancel();
-  if (instance->api) instance->api->Close();
-  if (instance->process) instance->process->Kill();
-}
-
 void Core::ServeWaiting(const FunctionPtr& function, Later* later) {
   FunctionPtr current = Find(function->spec.name);
   if (current == nullptr) return;
-  while (!current->waiting.empty() && MayStart(*current)) {
+  // Some may have one that comes already.
+  while (!current->waiting.empty() && current->queue.size() + current->waiting.size() > current->starting &&
+         MayStart(*current)) {
     RequestPtr request = current->waiting.front();
     current->waiting.pop_front();
     ++current->counters->invocations;
     Dispatch(current, std::move(request), later);
   }
+}
+
+bool Core::OthersWait(const Function& function) const {
+  if (instances_.size() < options_.most_instances) return false;
+  for (const auto& [name, other] : functions_) {
+    const uint32_t most = other->spec.most_instances;
+    const bool may_have_more = most == 0 || other->counters->living < most;
+    if (other.get() != &function && !other->waiting.empty() && may_have_more) return true;
+  }
+  return false;
+}
+
+void Core::EndLongestIdle() {
+  FunctionPtr whose;
+  for (const auto& [name, function] : functions_) {
+    if (function->idle.empty() || function->instances.size() <= function->spec.provisioned) continue;
+    if (!whose || function->idle.front()->idle_since < whose->idle.front()->idle_since) whose = function;
+  }
+  if (!whose) return;
+  InstancePtr instance = whose->idle.front();
+  whose->idle.erase(whose->idle.begin());
+  policy_.Lost({ThingKind::kInstance, whose->id});
+  EndInstance(instance);
 }
 
 absl::StatusOr<FunctionNumbers> Core::Numbers(const std::string& name) const {

@@ -91,6 +91,8 @@ class Scheduler {
   void Put(const ScheduledFunction& function);
   // Calls under way end; those that wait for an instance are told NotFound.
   void Remove(const std::string& name);
+  // The template of a dependency image was taken down by somebody else.
+  void LostTemplate(const std::string& dependency_image);
 
   // Never blocks. `done` is called once, perhaps within this. NotFound, ResourceExhausted (too many at
   // once), Unavailable (an instance could not be started). A function that fails is a result.

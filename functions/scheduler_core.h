@@ -29,6 +29,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
 
   void Put(const ScheduledFunction& function) ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  void LostTemplate(const std::string& dependency_image) ABSL_LOCKS_EXCLUDED(mutex_);
   void Invoke(Call call, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<FunctionNumbers> Numbers(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -39,7 +40,6 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     Done done;
     absl::Time arrived;
     absl::Time begun;  // with an instance
-    bool waited = false;
   };
   class Instance;
   // Over all revisions.
@@ -58,8 +58,9 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     bool has_image = false, has_template = false;
     bool size_known = false;
     FunctionProfile profile;
-    uint32_t starting = 0;                         // instances, ahead of time or not
-    uint32_t drops_owed = 0;                       // the next ones that are idle go
+    uint32_t starting = 0;    // instances, ahead of time or not; at least one for each of `queue`
+    uint32_t failures = 0;    // starts that came to nothing since the last answer
+    uint32_t drops_owed = 0;  // the next ones that are idle go
     std::deque<std::shared_ptr<Request>> queue;    // an instance is being started for each
     std::deque<std::shared_ptr<Request>> waiting;  // for one that becomes free: no more may be started
     std::vector<std::shared_ptr<Instance>> idle;   // the last one used last
@@ -99,8 +100,18 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<StartLevel> LevelsFrom(const Function& function, StartLevel level) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One that was being started will not come. Returns the call that is without one now; null: it was started
+  // ahead of time.
+  RequestPtr LoseStart(const FunctionPtr& function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // There is no process, and who waits for it hears that the node has failed.
   void StartFailed(const FunctionPtr& function, const InstancePtr& instance, const absl::Status& why,
                    Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The function can't be loaded, and who waits for it hears that.
+  void FailStart(const InstancePtr& instance, const std::string& error_json, Later* later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // An instance was lost: those that are always to be there are made again.
+  void Refill(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RefillNow(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Assign(const FunctionPtr& function, const InstancePtr& instance, const RequestPtr& request,
               Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It can take the next call.
@@ -114,11 +125,13 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void CanNotBeMade(const Thing& thing, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Its end is no surprise from here on.
   void EndInstance(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Forget(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Tells the oldest call that an instance is being started for.
-  void FailOldest(const FunctionPtr& function, const std::string& error_json, Later* later)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // It has ended, and nothing of it is left.
+  void Forget(const InstancePtr& instance, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Starts instances for calls that wait, or those of its successor, as far as that may be.
   void ServeWaiting(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // All functions together have as many instances as they may, and calls of others wait for one.
+  bool OthersWait(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndLongestIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Retire(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayStart(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Apply(std::vector<Action>& actions, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -145,6 +158,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   KeepAlivePolicy policy_ ABSL_GUARDED_BY(mutex_);
   boost::asio::steady_timer tick_ ABSL_GUARDED_BY(mutex_);
   Micros tick_at_ ABSL_GUARDED_BY(mutex_) = INT64_MAX;
+  std::map<FunctionId, boost::asio::steady_timer> refills_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, FunctionPtr> functions_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<Function>> by_id_ ABSL_GUARDED_BY(mutex_);
   std::vector<Dependency> dependencies_ ABSL_GUARDED_BY(mutex_);

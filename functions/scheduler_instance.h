@@ -14,8 +14,13 @@ namespace rekindle::functions {
 // Its fields belong to the Core's mutex.
 class Scheduler::Core::Instance : public RuntimeApi::Observer, public std::enable_shared_from_this<Instance> {
  public:
-  Instance(std::weak_ptr<Core> core, FunctionPtr whose, std::string name, boost::asio::io_context& context)
-      : function(std::move(whose)), id(std::move(name)), timer(context), core_(std::move(core)) {}
+  Instance(std::weak_ptr<Core> core, FunctionPtr whose, std::string name,
+           std::shared_ptr<boost::asio::io_context> io)
+      : context(std::move(io)),
+        function(std::move(whose)),
+        id(std::move(name)),
+        timer(*context),
+        core_(std::move(core)) {}
 
   void OnReady() override {
     if (auto core = core_.lock()) core->OnReady(shared_from_this());
@@ -30,6 +35,8 @@ class Scheduler::Core::Instance : public RuntimeApi::Observer, public std::enabl
     if (auto core = core_.lock()) core->OnAnswer(shared_from_this(), request_id, std::move(answer));
   }
 
+  // Whoever tells of its end may let go of it as the last one.
+  const std::shared_ptr<boost::asio::io_context> context;
   const FunctionPtr function;
   const std::string id;
 
@@ -39,6 +46,7 @@ class Scheduler::Core::Instance : public RuntimeApi::Observer, public std::enabl
   StartLevel level = StartLevel::kCold;
   absl::Time ordered;        // when its start was decided
   absl::Duration start;      // until it asked for its first invocation
+  absl::Time idle_since;     // while it is
   bool was_idle = false;     // before its first call
   bool answered = false;     // at least once
   bool init_failed = false;  // and whom it was for was told

@@ -110,6 +110,8 @@ void Core::Apply(const Action& action, Later* later) {
     }
   }
   later->steps.emplace_back([core = shared_from_this(), thing, make, function, dependency] {
+    absl::MutexLock lock(&core->mutex_);  // Stop waits for what was begun, and nothing is begun after it
+    if (core->stopping_) return;
     boost::asio::post(core->makers_, [core, thing, make, function, dependency] {
       const std::string name = function ? function->spec.name : "";
       const uint64_t revision = function ? function->spec.revision : 0;
@@ -152,6 +154,15 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
       absl::StrCat(thing.kind == ThingKind::kDiskImage ? "the image of function '" : "a template of '",
                    function ? function->spec.name : dependency, "' could not be made: ", status.message()));
   policy_.Lost(thing);
+}
+
+void Core::LostTemplate(const std::string& dependency_image) {
+  absl::MutexLock lock(&mutex_);
+  for (Dependency& candidate : dependencies_) {
+    if (candidate.image != dependency_image) continue;
+    candidate.has_template = false;
+    policy_.Lost({ThingKind::kDependencyTemplate, candidate.id});
+  }
 }
 
 // The policy must not want again and again what never will be there: it is of no use any more.

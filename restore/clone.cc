@@ -240,6 +240,25 @@ void CloneStarter::ForgetImages() {
   forgotten.swap(prepared_);
 }
 
+void CloneStarter::ForgetRemovedImages(store::Store& store) {
+  std::vector<std::string> images;
+  StandbyPool* standby;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [image, prepared] : prepared_) images.push_back(image);
+    standby = standby_.get();
+  }
+  std::vector<std::shared_ptr<const PreparedImage>> forgotten;  // not destroyed under the lock
+  for (const std::string& image : images) {
+    if (!absl::IsNotFound(store.Find(image).status())) continue;
+    if (standby != nullptr) standby->Forget(image);
+    absl::MutexLock lock(&mutex_);
+    if (auto prepared = prepared_.extract(image)) forgotten.push_back(std::move(prepared.mapped()));
+    files_recorded_.erase(image);
+  }
+  if (auto pager = ConnectToRunningPager(store); pager.ok()) pager->ForgetRemovedImages().IgnoreError();
+}
+
 absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const store::Store& store) {
   return ConnectToPager(PagerOf(store));
 }

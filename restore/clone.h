@@ -106,6 +106,9 @@ class CloneStarter {
   void ForgetTouchedFiles(store::Store& store, const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes what is kept in memory for the next clone of an image.
   void ForgetImages() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same of images that `store` does not have any more, here and in its pager: to be called after some
+  // were removed. Copies that run keep what they need.
+  void ForgetRemovedImages(store::Store& store) ABSL_LOCKS_EXCLUDED(mutex_);
   // Keeps a connection open itself, so that the pager and what it has in memory stay.
   absl::StatusOr<PagerClient> ConnectToPager(const store::Store& store) ABSL_LOCKS_EXCLUDED(mutex_);
   // A sandbox of the kind that is asked for most, before anybody does.

@@ -88,6 +88,10 @@ class Client : public PagerSource {
       *answer = {{"dropped", dropped}};
       return absl::OkStatus();
     }
+    if (what == "tidy") {
+      pager_.ForgetRemovedImages();
+      return absl::OkStatus();
+    }
     if (what == "resize") {
       RK_RETURN_IF_ERROR(pager_.cache().SetBudget(request.at("cache_bytes")));
       *answer = {{"cache_bytes", pager_.cache().Stats().budget_bytes}};
@@ -415,6 +419,24 @@ bool Pager::ForgetWorkingSet(const std::string& image) {
     if (clone->image().reader().info().digest == image) anybody |= clone->image().ForgetWorkingSet();
   }
   return anybody;
+}
+
+void Pager::ForgetRemovedImages() {
+  std::vector<std::string> open;
+  {
+    absl::MutexLock lock(&mutex_);
+    open = image_order_;
+  }
+  std::vector<std::shared_ptr<LazyImage>> forgotten;  // not destroyed under the lock
+  for (const std::string& image : open) {
+    if (!absl::IsNotFound(store_->Find(image).status())) continue;
+    absl::MutexLock lock(&mutex_);
+    auto found = images_.find(image);
+    if (found == images_.end()) continue;
+    forgotten.push_back(std::move(found->second));
+    images_.erase(found);
+    image_order_.erase(std::find(image_order_.begin(), image_order_.end(), image));
+  }
 }
 
 void Pager::AddClone(std::shared_ptr<LazyClone> clone) {

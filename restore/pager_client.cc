@@ -166,6 +166,8 @@ absl::StatusOr<bool> PagerClient::DropWorkingSet(const std::string& image) {
   return Json::parse(answer.bytes).value("dropped", false);
 }
 
+absl::Status PagerClient::ForgetRemovedImages() { return Ask(Json{{"do", "tidy"}}.dump()).status(); }
+
 absl::StatusOr<uint64_t> PagerClient::Resize(uint64_t cache_bytes) {
   RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "resize"}, {"cache_bytes", cache_bytes}}.dump()));
   return Json::parse(answer.bytes).value("cache_bytes", uint64_t{0});

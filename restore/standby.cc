@@ -101,6 +101,14 @@ void StandbyPool::Want(const CloneOptions& options, uint64_t bytes) {
   changed_ = true;
 }
 
+void StandbyPool::Forget(const std::string& image) {
+  absl::MutexLock lock(&mutex_);
+  for (auto& [kind, demand] : wanted_) {
+    if (kind.image == image) demand.until = absl::InfinitePast();
+  }
+  changed_ = true;
+}
+
 absl::StatusOr<CloneOptions> StandbyPool::ParkUntilClaimed(Copy& copy) {
   absl::MutexLock lock(&mutex_);
   if (copy.state == State::kMaking) copy.state = State::kParked;

@@ -52,6 +52,8 @@ class StandbyPool {
   std::optional<absl::StatusOr<CloneResult>> Claim(const CloneOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
   // One of these was started: others of the kind are to stand by. `bytes`: of memory that each takes.
   void Want(const CloneOptions& options, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Nobody wants any of this image again.
+  void Forget(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   enum class State { kMaking, kParked, kClaimed, kCancelled, kEnded };

@@ -8,7 +8,7 @@ import signal
 import unittest
 
 from harness import jobs, procfs, waiting
-from harness.cli import NOT_FOUND
+from harness.cli import FAILED, NOT_FOUND
 from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
 
 
@@ -156,6 +156,25 @@ class RemoveTest(FunctionsTest):
         self.succeed("gc")
         self.assert_store_whole([])
 
+    def test_a_dependency_image_goes_with_its_template(self):
+        # Starts that a template would have made quicker add up until there is one.
+        level = ""
+        for number in range(100):
+            self.deploy("app", "--deps", "json", "--env", f"N={number}", *(("--replace",) if number else ()))
+            level = self.invoke("app")[1]["start_level"]
+            if level == "dependency-template":
+                break
+        self.assertEqual(level, "dependency-template")
+        image = self.function("app")["dependency_image"]
+        self.succeed("fn", "rm", "app")
+        self.wait_for_nothing()
+        self.assertTrue(self.sandboxes(), "the template")
+        self.succeed("deps", "rm", image)
+        self.wait_for_no_sandbox()
+        # A new one of the same name is used as any other.
+        self.deploy("again", "--deps", "json")
+        self.assertEqual(self.about("again")["calls"], 1)
+
     def test_while_its_image_is_being_taken(self):
         for number in range(3):
             self.deploy("brief", "--env", f"N={number}")
@@ -244,13 +263,13 @@ class CustomRuntimeTest(FunctionsTest):
         self.wait_for_nothing()
 
     def test_no_bootstrap(self):
-        result = self.cli.run("fn", "deploy", "none", "--runtime", "provided", "--handler", "x", "--code",
-                              self.code("none"))
-        if result.code == 0:  # it may be put there by a layer one day; its callers are told
-            answer = self.post("none", {})
-            self.assertIn("bootstrap", answer.body.decode())
-        else:
-            self.assert_refused(result, 1, "bootstrap")
+        code = self.code("none")
+        deploy = ("fn", "deploy", "none", "--runtime", "provided", "--handler", "x", "--code", code)
+        self.assert_refused(self.cli.run(*deploy), FAILED, "bootstrap", code, "put it there")
+        with open(os.path.join(code, "bootstrap"), "w", encoding="ascii") as file:
+            file.write("#!/bin/sh\n")
+        self.assert_refused(self.cli.run(*deploy), FAILED, "bootstrap", code, "chmod +x")
+        self.assertIsNone(self.function("none"))
 
 
 @unittest.skipUnless(os.path.exists("/usr/bin/node"), "needs Node.js")

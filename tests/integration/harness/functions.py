@@ -33,6 +33,8 @@ class Answer:
 class FunctionsTest(CloneTest):
     """With a daemon that serves Lambda's Invoke path on `self.url`, and on the Unix socket `self.front`."""
 
+    standby = "0"  # copies; those that stand by would count among what a test leaves behind
+
     def setUp(self):
         self._daemons = []  # their PIDs
         self.port = jobs.free_port()
@@ -42,7 +44,7 @@ class FunctionsTest(CloneTest):
 
     def restart_daemon(self, *arguments, **extra):
         self.front = self.path("front.sock")
-        self.daemon_arguments = ("--standby", "0", "--functions-http", f"127.0.0.1:{self.port}", "--functions-http",
+        self.daemon_arguments = ("--standby", self.standby, "--functions-http", f"127.0.0.1:{self.port}", "--functions-http",
                                  "unix:" + self.front, *arguments)
         super().restart_daemon(**extra)
         self._daemons.append(self.daemon.pid)
@@ -132,7 +134,10 @@ class FunctionsTest(CloneTest):
         return None
 
     def wait_for_image(self, name):
-        return waiting.until(lambda: self.function(name)["function_image"], f"the image of {name}", SECONDS)
+        try:
+            return waiting.until(lambda: self.function(name)["function_image"], f"the image of {name}", SECONDS)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: {self.function(name)}{self.records()}") from error
 
     def wait_for_no_instance(self, name):
         def none():

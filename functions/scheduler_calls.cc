@@ -1,0 +1,266 @@
+// A scheduler's calls, from the moment that an instance is there to take them.
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "functions/scheduler_core.h"
+#include "functions/scheduler_errors.h"
+#include "functions/scheduler_instance.h"
+
+namespace rekindle::functions {
+
+using Core = Scheduler::Core;
+
+void Core::OnReady(const InstancePtr& instance) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (instance->state != Instance::State::kStarting) return;
+  instance->timer.cancel();
+  const FunctionPtr& function = instance->function;
+  --function->starting;
+  instance->start = absl::Now() - instance->ordered;
+  LearnStart(function, instance->level, absl::ToDoubleSeconds(instance->start), &later);
+  instance->state = Instance::State::kIdle;
+  BecameFree(function, instance, &later);
+}
+
+void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, Later* later) {
+  if (!function->queue.empty()) {
+    RequestPtr request = function->queue.front();
+    function->queue.pop_front();
+    Assign(function, instance, request, later);
+    return;
+  }
+  if (function->replaced) return EndInstance(instance);
+  if (!function->waiting.empty()) {
+    RequestPtr request = function->waiting.front();
+    function->waiting.pop_front();
+    ++function->counters->invocations;
+    // What the policy wanted to go is another one now.
+    if (function->drops_owed > 0) --function->drops_owed;
+    std::vector<Action> actions;
+    policy_.Arrived(function->id, Now(), &actions);
+    Assign(function, instance, request, later);
+    Apply(actions, later);
+    return;
+  }
+  if (function->drops_owed > 0) {
+    --function->drops_owed;
+    return EndInstance(instance);
+  }
+  instance->state = Instance::State::kIdle;
+  instance->idle_since = absl::Now();
+  if (!instance->answered) instance->was_idle = true;
+  function->idle.push_back(instance);
+  if (OthersWait(*function)) EndLongestIdle();
+}
+
+void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, const RequestPtr& request,
+                  Later* later) {
+  instance->state = Instance::State::kBusy;
+  instance->current = request;
+  request->begun = absl::Now();
+  const absl::Time deadline = request->begun + function->spec.timeout;
+  Invocation invocation;
+  invocation.request_id = request->call.request_id;
+  invocation.payload = std::move(request->call.payload);
+  invocation.deadline = deadline;
+  invocation.function_arn = absl::StrCat(options_.arn_prefix, function->spec.name);
+  invocation.trace_id = request->call.trace_id;
+  invocation.client_context = request->call.client_context;
+  instance->timer.expires_after(absl::ToChronoNanoseconds(function->spec.timeout));
+  instance->timer.async_wait([weak = weak_from_this(), instance,
+                              id = request->call.request_id](const boost::system::error_code& error) {
+    auto core = weak.lock();
+    if (!error && core) core->OnTimeout(instance, id);
+  });
+  // Without the lock, because a log may have to wait for its disk. In this order for whoever reads that.
+  later->steps.emplace_back(
+      [process = instance->process, api = instance->api, invocation = std::move(invocation)]() mutable {
+        process->InvocationBegins(invocation.request_id);
+        api->Invoke(std::move(invocation));
+      });
+}
+
+void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, Answer answer) {
+  const FunctionPtr& function = instance->function;
+  CallResult result;
+  result.payload = std::move(answer.body);
+  result.content_type = std::move(answer.content_type);
+  if (answer.failed) result.function_error = "Unhandled";
+  std::shared_ptr<InstanceProcess> process;
+  RequestPtr request;
+  InvocationOutcome outcome;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (instance->state != Instance::State::kBusy || instance->current == nullptr ||
+        instance->current->call.request_id != request_id) {
+      return;
+    }
+    if (answer.failed) ++function->counters->errors;
+    instance->state = Instance::State::kAnswering;
+    process = instance->process;
+    request = Finish(instance, &result, &outcome);
+  }
+  // Before the next call can write to the same log.
+  result.log_tail = process->InvocationEnds(outcome);
+  const bool first = !outcome.was_there_before;
+  const uint64_t memory = first ? process->MemoryBytes() : 0;
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  // The caller hears of it when the instance can take his next call.
+  later.steps.emplace_back(
+      [request, result = std::move(result)]() mutable { request->done(std::move(result)); });
+  if (first) {
+    later.steps.emplace_back([core = shared_from_this(), process] {
+      boost::asio::post(core->makers_, [process] { process->HasAnswered(); });
+    });
+    if (!std::exchange(function->size_known, true) && !function->replaced) {
+      function->profile.instance_bytes = std::max<uint64_t>(memory, 1u << 20);
+      function->profile.template_bytes = function->profile.instance_bytes;
+      std::vector<Action> actions;
+      policy_.UpdateFunction(function->id, function->profile, Now(), &actions);
+      Apply(actions, &later);
+    }
+  }
+  if (instance->state != Instance::State::kAnswering) {
+    policy_.Ended(function->id);  // it has ended meanwhile
+    return Refill(function, &later);
+  }
+  function->failures = 0;
+  instance->state = Instance::State::kIdle;
+  std::vector<Action> actions;
+  if (function->replaced) {
+    policy_.Ended(function->id);
+  } else {
+    policy_.BecameIdle(function->id, Now(), &actions);
+  }
+  // Before it is given to somebody: the policy may have meant this one.
+  Apply(actions, &later);
+  BecameFree(function, instance, &later);
+  PlanTick();
+}
+
+Core::RequestPtr Core::Finish(const InstancePtr& instance, CallResult* result, InvocationOutcome* outcome) {
+  RequestPtr request = std::exchange(instance->current, nullptr);
+  instance->timer.cancel();
+  const bool first = !std::exchange(instance->answered, true);
+  const bool was_there = !first || instance->was_idle;
+  outcome->request_id = request->call.request_id;
+  outcome->duration = absl::Now() - request->begun;
+  outcome->was_there_before = !first;
+  if (!was_there) outcome->start = instance->start;
+  instance->function->counters->durations.Add(absl::ToDoubleSeconds(outcome->duration));
+  result->instance = instance->id;
+  result->level = was_there ? StartLevel::kInstance : instance->level;
+  result->duration = outcome->duration;
+  result->start = request->begun - request->arrived;
+  return request;
+}
+
+void Core::FinishBadly(const InstancePtr& instance, std::string error_json, std::string problem,
+                       bool timed_out, Later* later) {
+  ++instance->function->counters->errors;
+  CallResult result;
+  result.function_error = "Unhandled";
+  result.payload = std::move(error_json);
+  InvocationOutcome outcome;
+  RequestPtr request = Finish(instance, &result, &outcome);
+  outcome.problem = std::move(problem);
+  outcome.timed_out = timed_out;
+  later->steps.emplace_back([process = instance->process, request, result = std::move(result),
+                             outcome = std::move(outcome)]() mutable {
+    result.log_tail = process->InvocationEnds(outcome);
+    request->done(std::move(result));
+  });
+}
+
+void Core::OnTimeout(const InstancePtr& instance, const std::string& request_id) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (instance->state != Instance::State::kBusy || instance->current == nullptr ||
+      instance->current->call.request_id != request_id) {
+    return;
+  }
+  const FunctionPtr& function = instance->function;
+  ++function->counters->timeouts;
+  FinishBadly(instance, TimedOutError(request_id, function->spec.timeout),
+              TimedOutText(function->spec.timeout),
+              /*timed_out=*/true, &later);
+  policy_.Ended(function->id);
+  EndInstance(instance);
+  ServeWaiting(function, &later);
+  Refill(function, &later);
+}
+
+void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (instance->process == nullptr) {
+    instance->end = end;
+    return;
+  }
+  const FunctionPtr& function = instance->function;
+  const Instance::State state = std::exchange(instance->state, Instance::State::kEnding);
+  instance->timer.cancel();
+  switch (state) {
+    case Instance::State::kStarting:
+      if (!instance->init_failed)
+        FailStart(instance, ExitError("", end, function->spec.memory_bytes), &later);
+      break;
+    case Instance::State::kBusy: {
+      const std::string id = instance->current->call.request_id;
+      FinishBadly(instance, ExitError(id, end, function->spec.memory_bytes), ExitText(end),
+                  /*timed_out=*/false, &later);
+      policy_.Ended(function->id);
+      Refill(function, &later);
+      break;
+    }
+    case Instance::State::kIdle:
+      std::erase(function->idle, instance);
+      policy_.Lost({ThingKind::kInstance, function->id});
+      if (!instance->answered) ++function->failures;
+      Refill(function, &later);
+      break;
+    case Instance::State::kAnswering:
+    case Instance::State::kEnding:
+      break;
+  }
+  if (instance->api) instance->api->Close();
+  // What it leaves behind is cleared away by somebody who may wait.
+  auto clear = [core = shared_from_this(), process = std::exchange(instance->process, nullptr),
+                instance]() mutable {
+    process.reset();
+    Later then;
+    absl::MutexLock ended(&core->mutex_);
+    core->Forget(instance, &then);
+  };
+  if (stopping_) {
+    later.steps.emplace_back(std::move(clear));
+  } else {
+    boost::asio::post(makers_, std::move(clear));  // with the lock, so that Stop waits for it
+  }
+  ServeWaiting(function, &later);
+}
+
+void Core::Forget(const InstancePtr& instance, Later* later) {
+  if (instances_.erase(instance) == 0) return;
+  instance->function->instances.erase(instance);
+  --instance->function->counters->living;
+  if (stopping_) return;
+  // There is room for one more.
+  ServeWaiting(instance->function, later);
+  if (instances_.size() + 1 < options_.most_instances) return;
+  for (auto& [name, function] : functions_) ServeWaiting(function, later);
+}
+
+void Core::EndInstance(const InstancePtr& instance) {
+  instance->state = Instance::State::kEnding;
+  instance->timer.cancel();
+  if (instance->api) instance->api->Close();
+  if (instance->process) instance->process->Kill();
+}
+
+}  // namespace rekindle::functions

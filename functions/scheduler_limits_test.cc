@@ -1,0 +1,379 @@
+// Many calls at once: how many instances there are, who waits, who is refused; new revisions and removals
+// meanwhile.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "functions/http_client_for_tests.h"
+#include "functions/invoke_api.h"
+#include "functions/scheduler_for_tests.h"
+
+namespace rekindle::functions {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// Answers what it was given when the gate lets it.
+TestProgram EchoThrough(Gate& gate) {
+  return [&gate](TestRuntime& runtime) {
+    while (runtime.Next() && gate.Pass()) runtime.Answer(runtime.payload());
+    return Exits(1);
+  };
+}
+
+TEST_F(SchedulerTest, AnInstanceHasOneCallAtATime) {
+  std::atomic<int> at_once{0};
+  std::vector<std::string> order;  // of one thread: the instance's
+  starter_.Become("f", [&](TestRuntime& runtime) {
+    while (runtime.Next()) {
+      EXPECT_EQ(++at_once, 1);
+      order.push_back(runtime.payload());
+      --at_once;
+      runtime.Answer(runtime.payload());
+    }
+    return Exits(1);
+  });
+  ScheduledFunction function = Function("f");
+  function.most_instances = 1;
+  scheduler().Put(function);
+  std::vector<Told> told;
+  std::vector<std::string> sent;
+  for (int i = 0; i < 50; ++i) told.push_back(Invoke("f", sent.emplace_back(absl::StrCat(i))));
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(TextOf(std::move(told[i])), absl::StrCat("ok ", i));
+  EXPECT_THAT(starter_.started(), SizeIs(1));
+  StopScheduler();
+  EXPECT_EQ(order, sent);
+}
+
+TEST_F(SchedulerTest, CallsAtOnceGetAnInstanceEach) {
+  Gate gate;
+  starter_.Become("f", EchoThrough(gate));
+  scheduler().Put(Function("f"));
+  std::vector<Told> told;
+  for (int i = 0; i < 8; ++i) told.push_back(Invoke("f", absl::StrCat(i)));
+  ASSERT_TRUE(gate.WaitForWaiting(8));
+  EXPECT_EQ(Numbers("f").busy, 8u);
+  EXPECT_EQ(Numbers("f").queued, 0u);
+  gate.Open(8);
+  std::set<std::string> instances;
+  for (int i = 0; i < 8; ++i) {
+    absl::StatusOr<CallResult> result = ResultOf(told[i]);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->payload, absl::StrCat(i));
+    instances.insert(result->instance);
+  }
+  EXPECT_THAT(instances, SizeIs(8));
+  // They are kept for the next ones.
+  told.clear();
+  for (int i = 0; i < 8; ++i) told.push_back(Invoke("f", absl::StrCat(i)));
+  gate.Open(8);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(TextOf(std::move(told[i])), absl::StrCat("ok ", i));
+  EXPECT_THAT(starter_.started(), SizeIs(8));
+}
+
+TEST_F(SchedulerTest, BeyondItsQueueCallersAreRefused) {
+  Gate gate;
+  starter_.Become("f", EchoThrough(gate));
+  options_.longest_queue = 2;
+  ScheduledFunction function = Function("f");
+  function.most_instances = 1;
+  scheduler().Put(function);
+  scheduler().Put(Function("other"));
+  Told running = Invoke("f", "1");
+  ASSERT_TRUE(gate.WaitForWaiting(1));
+  Told second = Invoke("f", "2"), third = Invoke("f", "3");
+  EXPECT_THAT(TextOf(Invoke("f", "4")), AllOf(HasSubstr("RESOURCE_EXHAUSTED: Rate Exceeded"),
+                                              HasSubstr("function 'f'"), HasSubstr("queue is full")));
+  EXPECT_EQ(Numbers("f").throttles, 1u);
+  EXPECT_EQ(Numbers("f").queued, 2u);
+  EXPECT_EQ(TextOf(Invoke("other", "5")), "ok 5");
+  gate.Open(3);
+  EXPECT_EQ(TextOf(std::move(running)), "ok 1");
+  EXPECT_EQ(TextOf(std::move(second)), "ok 2");
+  EXPECT_EQ(TextOf(std::move(third)), "ok 3");
+  EXPECT_EQ(Numbers("f").invocations, 3u);
+}
+
+// What the daemon does between the two.
+class SchedulersInvoker : public Invoker {
+ public:
+  explicit SchedulersInvoker(Scheduler& scheduler) : scheduler_(scheduler) {}
+  void Invoke(InvokeRequest request, Done done) override {
+    Call call;
+    call.function = request.function;
+    call.request_id = request.request_id;
+    call.payload = request.payload;
+    scheduler_.Invoke(std::move(call), [done = std::move(done)](absl::StatusOr<CallResult> result) {
+      if (!result.ok()) return done(result.status());
+      InvokeResult answer;
+      answer.payload = result->payload;
+      done(std::move(answer));
+    });
+  }
+  absl::StatusOr<std::vector<ListedFunction>> List(const std::any&) override {
+    return std::vector<ListedFunction>();
+  }
+
+ private:
+  Scheduler& scheduler_;
+};
+
+TEST_F(SchedulerTest, OverHttpARefusedCallIsTooManyRequests) {
+  Gate gate;
+  starter_.Become("f", EchoThrough(gate));
+  options_.longest_queue = 0;
+  ScheduledFunction function = Function("f");
+  function.most_instances = 1;
+  scheduler().Put(function);
+  Told running = Invoke("f", "1");
+  ASSERT_TRUE(gate.WaitForWaiting(1));
+  TestAddress address(TestAddress::kTcp);
+  auto invoker = std::make_shared<SchedulersInvoker>(scheduler());
+  std::vector<UniqueFd> listeners;
+  listeners.push_back(address.TakeListener());
+  auto api = InvokeApi::Start(threads_, std::move(listeners), {}, invoker);
+  ASSERT_TRUE(api.ok()) << api.status();
+  HttpReply refused = HttpClient(address).Post("/2015-03-31/functions/f/invocations", "2");
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(refused.headers["x-amzn-errortype"], "TooManyRequestsException");
+  EXPECT_THAT(refused.body, HasSubstr("Rate Exceeded"));
+  gate.Open(2);
+  EXPECT_EQ(TextOf(std::move(running)), "ok 1");
+  HttpReply taken = HttpClient(address).Post("/2015-03-31/functions/f/invocations", "3");
+  EXPECT_EQ(taken.status, 200);
+  EXPECT_EQ(taken.body, "3");
+}
+
+TEST_F(SchedulerTest, WhoWaitsIsServedAfterItsOnlyInstanceHasDied) {
+  ScheduledFunction function = Function("f");
+  function.most_instances = 1;
+  Gate gate;
+  starter_.Become("f", [&gate](TestRuntime& runtime) {
+    while (runtime.Next() && gate.Pass()) {
+      if (runtime.payload() == "exit") return Exits(3);
+      runtime.Answer(runtime.payload());
+    }
+    return Exits(1);
+  });
+  scheduler().Put(function);
+  Told dies = Invoke("f", "exit");
+  ASSERT_TRUE(gate.WaitForWaiting(1));
+  Told waits = Invoke("f", "2");
+  gate.Open(2);
+  EXPECT_THAT(TextOf(std::move(dies)), HasSubstr("exit status 3"));
+  EXPECT_EQ(TextOf(std::move(waits)), "ok 2");
+}
+
+TEST_F(SchedulerTest, WhoWaitsIsServedAfterTheTimeOfItsOnlyInstanceIsUp) {
+  ScheduledFunction function = Function("f");
+  function.most_instances = 1;
+  function.timeout = absl::Milliseconds(500);
+  starter_.Become("f", [](TestRuntime& runtime) {
+    runtime.Next();
+    if (runtime.payload() == "hang") {
+      runtime.WaitForKill();
+      return Exits(0);
+    }
+    runtime.Answer(runtime.payload());
+    return Echo(runtime);
+  });
+  scheduler().Put(function);
+  Told hangs = Invoke("f", "hang"), waits = Invoke("f", "2");
+  EXPECT_THAT(TextOf(std::move(hangs)), HasSubstr("Task timed out"));
+  EXPECT_EQ(TextOf(std::move(waits)), "ok 2");
+}
+
+TEST_F(SchedulerTest, WhoWaitsIsServedAfterAnInstanceCouldNotBeLoaded) {
+  ScheduledFunction function = Function("f");
+  function.most_instances = 1;
+  std::atomic<int> runs{0};
+  Gate gate;
+  starter_.Become("f", [&](TestRuntime& runtime) {
+    if (++runs > 1) return Echo(runtime);
+    gate.Pass();
+    return Exits(1);
+  });
+  scheduler().Put(function);
+  Told fails = Invoke("f", "1");
+  ASSERT_TRUE(gate.WaitForWaiting(1));
+  Told waits = Invoke("f", "2");
+  gate.Open(1);
+  EXPECT_THAT(TextOf(std::move(fails)), HasSubstr("Runtime.ExitError"));
+  EXPECT_EQ(TextOf(std::move(waits)), "ok 2");
+}
+
+TEST_F(SchedulerTest, AnotherFunctionsIdleInstanceMakesRoom) {
+  options_.most_instances = 1;
+  scheduler().Put(Function("a"));
+  scheduler().Put(Function("b"));
+  EXPECT_EQ(TextOf(Invoke("a", "1")), "ok 1");
+  EXPECT_EQ(TextOf(Invoke("b", "2")), "ok 2");
+  EXPECT_EQ(TextOf(Invoke("a", "3")), "ok 3");
+  EXPECT_THAT(starter_.started(), SizeIs(3));
+}
+
+TEST_F(SchedulerTest, AnotherFunctionsBusyInstanceMakesRoomWhenItHasAnswered) {
+  options_.most_instances = 1;
+  Gate gate;
+  starter_.Become("a", EchoThrough(gate));
+  scheduler().Put(Function("a"));
+  scheduler().Put(Function("b"));
+  Told first = Invoke("a", "1");
+  ASSERT_TRUE(gate.WaitForWaiting(1));
+  Told second = Invoke("b", "2");
+  EXPECT_TRUE(Pending(second));
+  gate.Open(1);
+  EXPECT_EQ(TextOf(std::move(first)), "ok 1");
+  EXPECT_EQ(TextOf(std::move(second)), "ok 2");
+}
+
+TEST_F(SchedulerTest, ProvisionedInstancesAreThereBeforeTheFirstCall) {
+  ScheduledFunction function = Function("f");
+  function.provisioned = 2;
+  scheduler().Put(function);
+  ASSERT_TRUE(starter_.WaitForStarts(2));
+  while (Numbers("f").idle < 2) std::this_thread::yield();
+  Told told = Invoke("f", "1");
+  absl::StatusOr<CallResult> result = ResultOf(told);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->level, StartLevel::kInstance);
+  EXPECT_THAT(starter_.started(), SizeIs(2));
+}
+
+TEST_F(SchedulerTest, ProvisionedInstancesOutliveTheIdleLimit) {
+  options_.keep_alive.idle_limit_seconds = 0.05;
+  Gate gate;
+  starter_.Become("f", EchoThrough(gate));
+  ScheduledFunction function = Function("f");
+  function.provisioned = 1;
+  scheduler().Put(function);
+  while (Numbers("f").idle < 1) std::this_thread::yield();
+  Told first = Invoke("f", "1"), second = Invoke("f", "2");
+  ASSERT_TRUE(gate.WaitForWaiting(2));
+  gate.Open(2);
+  EXPECT_EQ(TextOf(std::move(first)), "ok 1");
+  EXPECT_EQ(TextOf(std::move(second)), "ok 2");
+  EXPECT_TRUE(starter_.WaitForLiving(1));  // the second one has gone
+  while (Numbers("f").idle != 1) std::this_thread::yield();
+}
+
+TEST_F(SchedulerTest, AProvisionedInstanceThatEndsIsReplaced) {
+  starter_.Become("f", [](TestRuntime& runtime) {
+    while (runtime.Next()) {
+      if (runtime.payload() == "exit") return Exits(3);
+      runtime.Answer(runtime.payload());
+    }
+    return Exits(1);
+  });
+  ScheduledFunction function = Function("f");
+  function.provisioned = 1;
+  scheduler().Put(function);
+  while (Numbers("f").idle < 1) std::this_thread::yield();
+  starter_.KillInstance(starter_.started()[0].instance);  // before its first call
+  ASSERT_TRUE(starter_.WaitForStarts(2));
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  EXPECT_THAT(TextOf(Invoke("f", "exit")), HasSubstr("exit status 3"));
+  ASSERT_TRUE(starter_.WaitForStarts(3));
+  EXPECT_EQ(TextOf(Invoke("f", "2")), "ok 2");
+  EXPECT_THAT(starter_.started(), SizeIs(3));
+}
+
+TEST_F(SchedulerTest, ACallThatWaitsForAProvisionedInstanceGetsAnotherWhenThatFails) {
+  std::atomic<int> runs{0};
+  Gate gate;
+  starter_.Become("f", [&](TestRuntime& runtime) {
+    if (++runs > 1) return Echo(runtime);
+    gate.Pass();
+    return Exits(1);
+  });
+  ScheduledFunction function = Function("f");
+  function.provisioned = 1;
+  scheduler().Put(function);
+  ASSERT_TRUE(gate.WaitForWaiting(1));
+  Told told = Invoke("f", "1");
+  EXPECT_EQ(Numbers("f").queued, 1u);
+  gate.Open(1);
+  EXPECT_EQ(TextOf(std::move(told)), "ok 1");
+  EXPECT_EQ(Numbers("f").errors, 0u);
+}
+
+TEST_F(SchedulerTest, ACallThatWaitsForAProvisionedInstanceHearsWhenNoneCanBeStarted) {
+  starter_.Refuse(StartLevel::kCold, absl::InternalError("no more processes"));
+  starter_.HoldStarts(true);
+  ScheduledFunction function = Function("f");
+  function.provisioned = 1;
+  scheduler().Put(function);
+  Told told = Invoke("f", "1");
+  starter_.HoldStarts(false);
+  EXPECT_THAT(TextOf(std::move(told)), HasSubstr("no more processes"));
+}
+
+TEST_F(SchedulerTest, ARemovedFunctionAnswersWhatItHasBegun) {
+  Gate gate;
+  starter_.Become("f", EchoThrough(gate));
+  ScheduledFunction function = Function("f");
+  function.most_instances = 1;
+  scheduler().Put(function);
+  Told running = Invoke("f", "1");
+  ASSERT_TRUE(gate.WaitForWaiting(1));
+  Told waiting = Invoke("f", "2");
+  scheduler().Remove("f");
+  EXPECT_THAT(TextOf(std::move(waiting)), HasSubstr("NOT_FOUND: function 'f' was removed meanwhile"));
+  EXPECT_THAT(TextOf(Invoke("f", "3")), HasSubstr("NOT_FOUND"));
+  EXPECT_TRUE(Pending(running));
+  gate.Open(1);
+  EXPECT_EQ(TextOf(std::move(running)), "ok 1");
+  EXPECT_TRUE(starter_.WaitForLiving(0));
+}
+
+TEST_F(SchedulerTest, AFunctionThatIsRemovedWhileItStartsEnds) {
+  starter_.HoldStarts(true);
+  scheduler().Put(Function("f"));
+  Told waiting = Invoke("f", "1");
+  scheduler().Remove("f");
+  EXPECT_THAT(TextOf(std::move(waiting)), HasSubstr("NOT_FOUND"));
+  starter_.HoldStarts(false);
+  ASSERT_TRUE(starter_.WaitForStarts(1));
+  EXPECT_TRUE(starter_.WaitForLiving(0));
+}
+
+TEST_F(SchedulerTest, ANewRevisionTakesTheCallsThatWait) {
+  Gate gate;
+  starter_.Become("f", [&gate](TestRuntime& runtime) {
+    while (runtime.Next() && gate.Pass()) runtime.Answer(absl::StrCat(runtime.order().revision));
+    return Exits(1);
+  });
+  ScheduledFunction function = Function("f");
+  function.most_instances = 1;
+  scheduler().Put(function);
+  Told running = Invoke("f");
+  ASSERT_TRUE(gate.WaitForWaiting(1));
+  Told waiting = Invoke("f");
+  function.revision = 2;
+  scheduler().Put(function);
+  Told later = Invoke("f");
+  gate.Open(3);
+  EXPECT_EQ(TextOf(std::move(running)), "ok 1");
+  EXPECT_EQ(TextOf(std::move(waiting)), "ok 2");
+  EXPECT_EQ(TextOf(std::move(later)), "ok 2");
+  EXPECT_TRUE(starter_.WaitForLiving(1));
+  EXPECT_EQ(Numbers("f").invocations, 3u);
+}
+
+TEST_F(SchedulerTest, ANewRevisionEndsTheOldOnesIdleInstances) {
+  scheduler().Put(Function("f"));
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  ScheduledFunction second = Function("f");
+  second.revision = 2;
+  scheduler().Put(second);
+  EXPECT_TRUE(starter_.WaitForLiving(0));
+  EXPECT_EQ(TextOf(Invoke("f", "2")), "ok 2");
+  EXPECT_EQ(starter_.started().back().revision, 2u);
+}
+
+}  // namespace
+}  // namespace rekindle::functions

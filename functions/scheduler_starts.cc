@@ -1,0 +1,214 @@
+// How a scheduler's instances come to be, and what happens when they do not.
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/log.h"
+#include "functions/scheduler_core.h"
+#include "functions/scheduler_errors.h"
+#include "functions/scheduler_instance.h"
+
+namespace rekindle::functions {
+namespace {
+
+// Before an instance that is always to be there is tried again, whose start has failed: doubled each time.
+constexpr absl::Duration kFirstRefill = absl::Seconds(1), kLastRefill = absl::Minutes(1);
+
+}  // namespace
+
+using Core = Scheduler::Core;
+
+std::vector<StartLevel> Core::LevelsFrom(const Function& function, StartLevel level) const {
+  bool dependency_template = false;
+  for (const Dependency& dependency : dependencies_) {
+    if (dependency.image == function.spec.dependency_image) dependency_template = dependency.has_template;
+  }
+  const bool depends = !function.spec.dependency_image.empty();
+  const bool ram = level != StartLevel::kImageDisk && level != StartLevel::kDependencyDisk;
+  std::vector<StartLevel> levels;
+  auto add = [&](StartLevel candidate, bool available) {
+    if (available) levels.push_back(candidate);
+  };
+  // The decision counts where what it is about is there; what else is there is tried in the usual order.
+  add(StartLevel::kTemplate, function.has_template);
+  add(StartLevel::kDependencyTemplate,
+      level == StartLevel::kDependencyTemplate && dependency_template && depends);
+  add(ram ? StartLevel::kImageRam : StartLevel::kImageDisk, function.has_image);
+  add(StartLevel::kDependencyTemplate,
+      level != StartLevel::kDependencyTemplate && dependency_template && depends);
+  add(ram ? StartLevel::kDependencyRam : StartLevel::kDependencyDisk, depends);
+  add(StartLevel::kCold, true);
+  return levels;
+}
+
+void Core::BeginStart(const FunctionPtr& function, StartLevel level) {
+  auto instance = std::make_shared<Instance>(
+      weak_from_this(), function,
+      absl::StrCat(function->spec.name, "-", absl::ToUnixSeconds(epoch_), "-", ++started_), context_);
+  instance->ordered = absl::Now();
+  ++function->starting;
+  ++function->counters->living;
+  function->instances.insert(instance);
+  instances_.insert(instance);
+  // With the lock, so that Stop waits for it.
+  boost::asio::post(starts_, [core = shared_from_this(), function, instance, level] {
+    core->Start(function, instance, level);
+  });
+}
+
+void Core::Start(const FunctionPtr& function, const InstancePtr& instance, StartLevel level) {
+  std::vector<StartLevel> levels;
+  {
+    absl::MutexLock lock(&mutex_);
+    levels = LevelsFrom(*function, level);
+  }
+  StartOrder order;
+  order.function = function->spec.name;
+  order.revision = function->spec.revision;
+  order.instance = instance->id;
+  order.on_end = [weak = weak_from_this(), instance](const InstanceEnd& end) {
+    if (auto core = weak.lock()) core->OnEnd(instance, end);
+  };
+  absl::StatusOr<StartedInstance> started = absl::NotFoundError("nothing to start from");
+  for (StartLevel candidate : levels) {
+    order.level = candidate;
+    started = starter_.Start(order);
+    if (started.ok()) break;
+    if (candidate == StartLevel::kCold) break;
+    if (!absl::IsNotFound(started.status())) {
+      Log(LogLevel::kWarning, absl::StrCat("function '", order.function, "' could not be started from ",
+                                           NameOf(candidate), ": ", started.status().message()));
+    }
+  }
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (!started.ok()) return StartFailed(function, instance, started.status(), &later);
+  instance->level = order.level;
+  instance->process = std::move(started->process);
+  RuntimeApi::Options options;
+  options.may_connect = std::move(started->may_connect);
+  // With the lock: it may ask for its first call at once, and must be whole by then.
+  auto api = RuntimeApi::Start(threads_, std::move(started->listener), std::move(options), instance);
+  if (!api.ok()) {
+    instance->process->Kill();
+    instance->state = Instance::State::kEnding;
+    StartFailed(function, instance, api.status(), &later);
+  } else {
+    instance->api = *std::move(api);
+  }
+  if (instance->end) {
+    const InstanceEnd end = *instance->end;
+    later.steps.emplace_back([core = shared_from_this(), instance, end] { core->OnEnd(instance, end); });
+    return;
+  }
+  if (!instance->api) return;
+  if (instance->state == Instance::State::kEnding || stopping_) {
+    instance->api->Close();
+    instance->process->Kill();
+    return;
+  }
+  instance->timer.expires_after(absl::ToChronoNanoseconds(options_.longest_start));
+  instance->timer.async_wait([weak = weak_from_this(), instance](const boost::system::error_code& error) {
+    auto core = weak.lock();
+    if (!error && core) core->OnStartTimeout(instance);
+  });
+}
+
+Core::RequestPtr Core::LoseStart(const FunctionPtr& function) {
+  --function->starting;
+  if (function->starting < function->queue.size()) {
+    RequestPtr request = function->queue.front();
+    function->queue.pop_front();
+    policy_.Ended(function->id);
+    return request;
+  }
+  if (function->drops_owed > 0) {
+    --function->drops_owed;
+  } else {
+    policy_.Lost({ThingKind::kInstance, function->id});
+  }
+  return nullptr;
+}
+
+void Core::StartFailed(const FunctionPtr& function, const InstancePtr& instance, const absl::Status& why,
+                       Later* later) {
+  RequestPtr request = LoseStart(function);
+  if (instance->process == nullptr) Forget(instance, later);
+  Log(LogLevel::kError,
+      absl::StrCat("function '", function->spec.name, "' could not be started: ", why.message()));
+  FunctionPtr successor = Find(function->spec.name);
+  if (request && successor != nullptr && successor != function) {
+    Dispatch(successor, std::move(request), later);  // what it waited for was replaced
+  } else if (request) {
+    later->steps.emplace_back([request, why] {
+      request->done(absl::UnavailableError(absl::StrCat("no instance of function '", request->call.function,
+                                                        "' could be started: ", why.message())));
+    });
+  } else {
+    function->counters->problem = std::string(why.message());
+  }
+  ServeWaiting(function, later);
+  ++function->failures;
+  Refill(function, later);
+}
+
+void Core::FailStart(const InstancePtr& instance, const std::string& error_json, Later* later) {
+  const FunctionPtr& function = instance->function;
+  if (RequestPtr request = LoseStart(function)) {
+    ++function->counters->errors;
+    CallResult result;
+    result.function_error = "Unhandled";
+    result.payload = error_json;
+    result.start = absl::Now() - request->arrived;
+    later->steps.emplace_back([request, result] { request->done(result); });
+  } else {
+    function->counters->problem = error_json;
+  }
+  ServeWaiting(function, later);
+  ++function->failures;
+  Refill(function, later);
+}
+
+void Core::OnStartTimeout(const InstancePtr& instance) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (instance->state != Instance::State::kStarting) return;
+  if (!instance->init_failed) FailStart(instance, StartTimedOutError(options_.longest_start), &later);
+  EndInstance(instance);
+}
+
+void Core::OnInitError(const InstancePtr& instance, const std::string& body) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (instance->state != Instance::State::kStarting || std::exchange(instance->init_failed, true)) return;
+  FailStart(instance, body, &later);
+}
+
+// At once where one had been of use; those that fail again and again are tried less and less often.
+void Core::Refill(const FunctionPtr& function, Later* later) {
+  if (stopping_ || function->replaced || function->spec.provisioned == 0) return;
+  if (function->failures <= 1) return RefillNow(function, later);
+  auto [timer, none_yet] = refills_.try_emplace(function->id, *context_);
+  if (!none_yet) return;
+  const uint32_t doubled = std::min(function->failures - 2, 10u);
+  timer->second.expires_after(
+      absl::ToChronoNanoseconds(std::min(kFirstRefill * (1 << doubled), kLastRefill)));
+  timer->second.async_wait([weak = weak_from_this(), function](const boost::system::error_code& error) {
+    auto core = weak.lock();
+    if (error || core == nullptr) return;
+    Later then;
+    absl::MutexLock lock(&core->mutex_);
+    core->refills_.erase(function->id);
+    if (!core->stopping_ && !function->replaced) core->RefillNow(function, &then);
+  });
+}
+
+void Core::RefillNow(const FunctionPtr& function, Later* later) {
+  std::vector<Action> actions;
+  policy_.UpdateFunction(function->id, function->profile, Now(), &actions);
+  Apply(actions, later);
+}
+
+}  // namespace rekindle::functions

@@ -1,0 +1,317 @@
+// One call after the other, and what can go wrong with each.
+#include "functions/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "functions/scheduler_for_tests.h"
+
+namespace rekindle::functions {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+TEST_F(SchedulerTest, TheFirstCallStartsAnInstanceWhichTakesTheNextOnes) {
+  scheduler().Put(Function("f"));
+  Told told = Invoke("f", R"({"n":1})");
+  absl::StatusOr<CallResult> first = ResultOf(told);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->payload, R"({"n":1})");
+  EXPECT_EQ(first->function_error, "");
+  EXPECT_EQ(first->content_type, "");
+  EXPECT_EQ(first->level, StartLevel::kCold);
+  EXPECT_GT(first->start, absl::ZeroDuration());
+  EXPECT_THAT(first->log_tail, StartsWith("START "));
+  for (int i = 2; i < 100; ++i) {
+    Told later = Invoke("f", absl::StrCat(i));
+    absl::StatusOr<CallResult> next = ResultOf(later);
+    ASSERT_TRUE(next.ok()) << next.status();
+    ASSERT_EQ(next->payload, absl::StrCat(i));
+    ASSERT_EQ(next->level, StartLevel::kInstance);
+    ASSERT_EQ(next->instance, first->instance);
+  }
+  EXPECT_THAT(starter_.started(), SizeIs(1));
+  FunctionNumbers numbers = Numbers("f");
+  EXPECT_EQ(numbers.invocations, 99u);
+  EXPECT_EQ(numbers.errors + numbers.timeouts + numbers.throttles, 0u);
+  EXPECT_EQ(numbers.idle, 1u);
+  EXPECT_EQ(numbers.busy + numbers.starting, 0u);
+  ASSERT_THAT(numbers.starts, SizeIs(1));
+  EXPECT_EQ(numbers.starts[0].level, StartLevel::kCold);
+}
+
+TEST_F(SchedulerTest, WhatIsNotThereIsNotFound) {
+  EXPECT_THAT(TextOf(Invoke("nobody")), HasSubstr("NOT_FOUND: there is no function 'nobody'"));
+  EXPECT_TRUE(absl::IsNotFound(scheduler().Numbers("nobody").status()));
+  scheduler().Remove("nobody");
+}
+
+TEST_F(SchedulerTest, ADryRunStartsNothing) {
+  scheduler().Put(Function("f"));
+  Call call;
+  call.function = "f";
+  call.dry_run = true;
+  std::promise<absl::StatusOr<CallResult>> told;
+  scheduler().Invoke(call, [&told](absl::StatusOr<CallResult> result) { told.set_value(std::move(result)); });
+  EXPECT_TRUE(told.get_future().get().ok());
+  StopScheduler();
+  EXPECT_THAT(starter_.started(), SizeIs(0));
+}
+
+TEST_F(SchedulerTest, AFunctionsErrorIsAResultAndItsInstanceGoesOn) {
+  starter_.Become("f", [](TestRuntime& runtime) {
+    while (runtime.Next()) runtime.Fail(R"({"errorType":"KeyError"})");
+    return Exits(1);
+  });
+  scheduler().Put(Function("f"));
+  EXPECT_EQ(TextOf(Invoke("f")), R"(function error {"errorType":"KeyError"})");
+  EXPECT_EQ(TextOf(Invoke("f")), R"(function error {"errorType":"KeyError"})");
+  EXPECT_THAT(starter_.started(), SizeIs(1));
+  EXPECT_EQ(Numbers("f").errors, 2u);
+}
+
+TEST_F(SchedulerTest, ACallWhoseTimeIsUpEndsItsInstance) {
+  std::atomic<int> runs{0};
+  starter_.Become("f", [&runs](TestRuntime& runtime) {
+    if (++runs > 1) return Echo(runtime);
+    runtime.Next();
+    runtime.WaitForKill();
+    return Exits(0);
+  });
+  ScheduledFunction function = Function("f");
+  function.timeout = absl::Milliseconds(50);
+  scheduler().Put(function);
+  Told told = Invoke("f");
+  absl::StatusOr<CallResult> late = ResultOf(told);
+  ASSERT_TRUE(late.ok()) << late.status();
+  EXPECT_EQ(late->function_error, "Unhandled");
+  EXPECT_THAT(late->payload,
+              AllOf(HasSubstr("Sandbox.Timedout"), HasSubstr("Task timed out after 0.05 seconds")));
+  EXPECT_THAT(late->log_tail, HasSubstr("Task timed out after 0.05 seconds"));
+  function.timeout = absl::Minutes(10);
+  function.revision = 2;
+  scheduler().Put(function);  // so that the machine's pace does not matter
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  EXPECT_THAT(starter_.started(), SizeIs(2));
+  EXPECT_EQ(Numbers("f").timeouts, 1u);
+  EXPECT_TRUE(starter_.WaitForLiving(1));
+}
+
+TEST_F(SchedulerTest, AnInstanceThatEndsInACallIsItsCallersError) {
+  starter_.Become("f", [](TestRuntime& runtime) {
+    runtime.Next();
+    if (runtime.payload() == "exit") return Exits(3);
+    if (runtime.payload() == "crash") return DiesOf(SIGSEGV);
+    if (runtime.payload() == "eat") return InstanceEnd{{0, SIGKILL}, true};
+    runtime.Answer(runtime.payload());
+    return Echo(runtime);
+  });
+  scheduler().Put(Function("f"));
+  EXPECT_THAT(TextOf(Invoke("f", "exit")),
+              AllOf(HasSubstr("Runtime.ExitError"), HasSubstr("Runtime exited with error: exit status 3")));
+  EXPECT_THAT(TextOf(Invoke("f", "crash")), HasSubstr("signal: segmentation fault"));
+  EXPECT_THAT(TextOf(Invoke("f", "eat")),
+              AllOf(HasSubstr("Runtime.OutOfMemory"), HasSubstr("limit of 128 MB")));
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  EXPECT_THAT(starter_.started(), SizeIs(4));
+  EXPECT_EQ(Numbers("f").errors, 3u);
+}
+
+TEST_F(SchedulerTest, AnIdleInstanceThatEndsIsReplacedByTheNextCall) {
+  scheduler().Put(Function("f"));
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  starter_.KillInstance(starter_.started()[0].instance);
+  WaitUntilGone("f");
+  EXPECT_EQ(TextOf(Invoke("f", "2")), "ok 2");
+  EXPECT_THAT(starter_.started(), SizeIs(2));
+}
+
+TEST_F(SchedulerTest, AFunctionThatCanNotBeLoadedSaysWhy) {
+  std::atomic<bool> broken{true};
+  starter_.Become("f", [&broken](TestRuntime& runtime) {
+    if (!broken) return Echo(runtime);
+    EXPECT_EQ(runtime.FailInit(R"({"errorType":"Runtime.ImportModuleError"})"), 202);
+    return Exits(1);
+  });
+  scheduler().Put(Function("f"));
+  EXPECT_EQ(TextOf(Invoke("f")), R"(function error {"errorType":"Runtime.ImportModuleError"})");
+  broken = false;
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  EXPECT_EQ(Numbers("f").errors, 1u);
+}
+
+TEST_F(SchedulerTest, AnInstanceThatEndsBeforeItAsksIsAnError) {
+  std::atomic<bool> broken{true};
+  starter_.Become("f", [&broken](TestRuntime& runtime) { return broken ? Exits(7) : Echo(runtime); });
+  scheduler().Put(Function("f"));
+  EXPECT_THAT(TextOf(Invoke("f")), AllOf(HasSubstr("Runtime.ExitError"), HasSubstr("exit status 7")));
+  broken = false;
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+}
+
+TEST_F(SchedulerTest, AStartThatTakesTooLongIsAnError) {
+  starter_.Become("f", [](TestRuntime& runtime) {
+    runtime.WaitForKill();
+    return Exits(0);
+  });
+  options_.longest_start = absl::Milliseconds(50);
+  scheduler().Put(Function("f"));
+  EXPECT_THAT(TextOf(Invoke("f")), AllOf(HasSubstr("Sandbox.Timedout"), HasSubstr("did not load")));
+  EXPECT_TRUE(starter_.WaitForLiving(0));
+}
+
+TEST_F(SchedulerTest, OneThatSaysItCanNotAndStaysIsEnded) {
+  starter_.Become("f", [](TestRuntime& runtime) {
+    runtime.FailInit("{}");
+    runtime.WaitForKill();
+    return Exits(0);
+  });
+  options_.longest_start = absl::Milliseconds(200);
+  scheduler().Put(Function("f"));
+  EXPECT_EQ(TextOf(Invoke("f")), "function error {}");
+  EXPECT_TRUE(starter_.WaitForLiving(0));
+}
+
+TEST_F(SchedulerTest, WhatCanNotBeStartedFromIsPassedOver) {
+  ScheduledFunction function = Function("f");
+  function.dependency_image = "deps/numpy";
+  function.has_image = function.may_have_image = true;
+  for (StartLevel level : {StartLevel::kTemplate, StartLevel::kDependencyTemplate, StartLevel::kImageRam,
+                           StartLevel::kImageDisk, StartLevel::kDependencyRam, StartLevel::kDependencyDisk}) {
+    starter_.Refuse(level, absl::NotFoundError("gone"));
+  }
+  scheduler().Put(function);
+  Told told = Invoke("f");
+  absl::StatusOr<CallResult> result = ResultOf(told);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->level, StartLevel::kCold);
+}
+
+TEST_F(SchedulerTest, WhoCanNotBeStartedAtAllIsTheNodesFault) {
+  starter_.Refuse(StartLevel::kCold, absl::InternalError("no more processes"));
+  scheduler().Put(Function("f"));
+  EXPECT_THAT(TextOf(Invoke("f")), AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("function 'f'"),
+                                         HasSubstr("could be started: no more processes")));
+  starter_.Refuse(StartLevel::kCold, absl::OkStatus());
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+}
+
+TEST_F(SchedulerTest, ItsOwnImageIsTakenAndUsed) {
+  ScheduledFunction function = Function("f");
+  function.dependency_image = "deps/numpy";
+  function.may_have_image = true;
+  std::atomic<int> runs{0};
+  starter_.Become("f", [&runs](TestRuntime& runtime) {
+    ++runs;
+    if (runtime.Next()) runtime.Answer(absl::StrCat("\"", NameOf(runtime.order().level), "\""));
+    return Exits(0);  // so that each call needs a start
+  });
+  scheduler().Put(function);
+  const TestStarter::Making image{TestStarter::Making::What::kImage, "f", ""};
+  EXPECT_THAT(TextOf(Invoke("f")), StartsWith("ok \""));
+  ASSERT_TRUE(starter_.WaitForMade(image));
+  std::string from;
+  for (int i = 0; i < 1000 && !absl::StrContains(from, "image-") && !absl::StrContains(from, "ok \"template");
+       ++i) {
+    WaitUntilGone("f");
+    from = TextOf(Invoke("f"));
+  }
+  EXPECT_THAT(from, ::testing::AnyOf(HasSubstr("image-"), HasSubstr("template")));
+}
+
+TEST_F(SchedulerTest, AnImageThatCanNotBeTakenIsNotTriedAgain) {
+  ScheduledFunction function = Function("f");
+  function.dependency_image = "deps/numpy";
+  function.may_have_image = true;
+  starter_.RefuseToCapture(absl::FailedPreconditionError("it has threads"));
+  starter_.Become("f", [](TestRuntime& runtime) {
+    if (runtime.Next()) runtime.Answer("1");
+    return Exits(0);
+  });
+  scheduler().Put(function);
+  const TestStarter::Making image{TestStarter::Making::What::kImage, "f", ""};
+  EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+  ASSERT_TRUE(starter_.WaitForMade(image));
+  while (Numbers("f").problem.empty()) std::this_thread::yield();
+  EXPECT_EQ(Numbers("f").problem, "it has threads");
+  for (int i = 0; i < 20; ++i) {
+    WaitUntilGone("f");
+    EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+  }
+  StopScheduler();
+  std::vector<TestStarter::Making> made = starter_.made();
+  EXPECT_EQ(std::count(made.begin(), made.end(), image), 1);
+}
+
+TEST_F(SchedulerTest, AnInstanceThatNobodyNeedsIsRetired) {
+  options_.keep_alive.idle_limit_seconds = 0.05;
+  scheduler().Put(Function("f"));
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  EXPECT_TRUE(starter_.WaitForLiving(0));
+  EXPECT_EQ(TextOf(Invoke("f", "2")), "ok 2");
+  EXPECT_THAT(starter_.started(), SizeIs(2));
+}
+
+TEST_F(SchedulerTest, WhenMemoryIsShortAnotherFunctionsIdleInstanceGoes) {
+  options_.keep_alive.memory_bytes = uint64_t{40} << 20;  // one instance, as guessed before it is measured
+  scheduler().Put(Function("a"));
+  scheduler().Put(Function("b"));
+  EXPECT_EQ(TextOf(Invoke("a", "1")), "ok 1");
+  EXPECT_EQ(TextOf(Invoke("b", "2")), "ok 2");
+  EXPECT_TRUE(starter_.WaitForLiving(1));
+  EXPECT_EQ(Numbers("a").idle, 0u);
+  EXPECT_EQ(TextOf(Invoke("a", "3")), "ok 3");
+}
+
+TEST_F(SchedulerTest, EndingTellsThoseWhoWaitAndEndsAllInstances) {
+  Gate gate;
+  starter_.Become("busy", [](TestRuntime& runtime) {
+    runtime.Next();
+    runtime.WaitForKill();
+    return Exits(0);
+  });
+  starter_.Become("loading", [&gate](TestRuntime& runtime) {
+    gate.Open(1);
+    runtime.WaitForKill();
+    return Exits(0);
+  });
+  ScheduledFunction one = Function("busy");
+  one.most_instances = 1;
+  scheduler().Put(one);
+  scheduler().Put(Function("loading"));
+  scheduler().Put(Function("idle"));
+  EXPECT_EQ(TextOf(Invoke("idle", "1")), "ok 1");
+  Told running = Invoke("busy"), waiting = Invoke("busy"), loading = Invoke("loading");
+  while (Numbers("busy").busy == 0) std::this_thread::yield();
+  ASSERT_TRUE(gate.Pass());
+  StopScheduler();
+  EXPECT_EQ(starter_.living(), 0u);
+  for (Told* told : {&running, &waiting, &loading}) {
+    ASSERT_FALSE(Pending(*told));
+    EXPECT_THAT(TextOf(std::move(*told)), HasSubstr("UNAVAILABLE: the daemon is ending"));
+  }
+}
+
+TEST_F(SchedulerTest, ItEndsWhileInstancesAreBeingStarted) {
+  starter_.HoldStarts(true);
+  scheduler().Put(Function("f"));
+  std::vector<Told> told;
+  for (int i = 0; i < 20; ++i) told.push_back(Invoke("f"));
+  std::thread opener([this] { starter_.HoldStarts(false); });
+  StopScheduler();
+  opener.join();
+  EXPECT_EQ(starter_.living(), 0u);
+  for (Told& one : told) {
+    ASSERT_FALSE(Pending(one));
+    EXPECT_THAT(TextOf(std::move(one)), ::testing::AnyOf(HasSubstr("UNAVAILABLE"), "ok {}"));
+  }
+}
+
+}  // namespace
+}  // namespace rekindle::functions

@@ -1,0 +1,198 @@
+#include "functions/test_instances.h"
+
+#include <signal.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+namespace rekindle::functions {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Minutes(1);
+constexpr uint64_t kImageBytes = 1 << 20;
+
+// As the scheduler holds an instance's process: what it does is done by the thread.
+class TestProcess : public InstanceProcess {
+ public:
+  explicit TestProcess(std::shared_ptr<TestRuntime> runtime) : runtime_(std::move(runtime)) {}
+  ~TestProcess() override { Kill(); }
+  pid_t pid() const override { return 0; }
+  void Kill() override { runtime_->Kill(); }
+  uint64_t MemoryBytes() const override { return 10 << 20; }
+  void HasAnswered() override {}
+  void InvocationBegins(const std::string& request_id) override {
+    absl::MutexLock lock(&mutex_);
+    log_ = absl::StrCat("START ", request_id, "\n");
+  }
+  std::string InvocationEnds(const InvocationOutcome& report) override {
+    absl::MutexLock lock(&mutex_);
+    return absl::StrCat(log_, report.problem.empty() ? "" : absl::StrCat(report.problem, "\n"), "END ",
+                        report.request_id);
+  }
+
+ private:
+  const std::shared_ptr<TestRuntime> runtime_;
+  absl::Mutex mutex_;
+  std::string log_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+bool TestRuntime::Next() {
+  HttpReply reply = http_.Get("/2018-06-01/runtime/invocation/next");
+  request_id_ = reply.headers["lambda-runtime-aws-request-id"];
+  payload_ = std::move(reply.body);
+  return reply.status == 200;
+}
+
+void TestRuntime::WaitForKill() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(&killed_));
+}
+
+bool TestRuntime::killed() const {
+  absl::MutexLock lock(&mutex_);
+  return killed_;
+}
+
+void TestRuntime::Kill() {
+  absl::MutexLock lock(&mutex_);
+  if (killed_) return;
+  killed_ = true;
+  http_.HangUp();
+}
+
+InstanceEnd Exits(int code) { return {{code, 0}, false}; }
+InstanceEnd DiesOf(int signal) { return {{0, signal}, false}; }
+
+InstanceEnd Echo(TestRuntime& runtime) {
+  while (runtime.Next()) runtime.Answer(runtime.payload());
+  return Exits(1);
+}
+
+TestStarter::~TestStarter() {
+  std::vector<std::thread> threads;
+  {
+    absl::MutexLock lock(&mutex_);
+    threads = std::move(threads_);
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void TestStarter::Become(const std::string& function, TestProgram program) {
+  absl::MutexLock lock(&mutex_);
+  programs_[function] = std::move(program);
+}
+
+void TestStarter::Refuse(StartLevel level, absl::Status why) {
+  absl::MutexLock lock(&mutex_);
+  refused_[level] = std::move(why);
+}
+
+void TestStarter::RefuseToCapture(absl::Status why) {
+  absl::MutexLock lock(&mutex_);
+  no_capture_ = std::move(why);
+}
+
+void TestStarter::HoldStarts(bool hold) {
+  absl::MutexLock lock(&mutex_);
+  held_ = hold;
+}
+
+absl::StatusOr<StartedInstance> TestStarter::Start(const StartOrder& order) {
+  auto runtime = std::make_shared<TestRuntime>(order);
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(
+      +[](bool* held) { return !*held; }, &held_));
+  if (auto refused = refused_.find(order.level); refused != refused_.end() && !refused->second.ok()) {
+    return refused->second;
+  }
+  auto program = programs_.find(order.function);
+  TestProgram run = program == programs_.end() ? Echo : program->second;
+  started_.push_back(order);
+  started_.back().on_end = nullptr;  // it holds the instance
+  living_[order.instance] = runtime;
+  StartedInstance started;
+  started.process = std::make_unique<TestProcess>(runtime);
+  started.listener = runtime->TakeListener();
+  threads_.emplace_back([this, runtime, run = std::move(run)] {
+    InstanceEnd end = run(*runtime);
+    if (runtime->killed()) end = DiesOf(SIGKILL);
+    {
+      absl::MutexLock ended(&mutex_);
+      living_.erase(runtime->order().instance);
+    }
+    runtime->HangUp();
+    runtime->order().on_end(end);
+  });
+  return started;
+}
+
+void TestStarter::Note(Making::What what, const std::string& function, const std::string& dependency) {
+  absl::MutexLock lock(&mutex_);
+  made_.push_back({what, function, dependency});
+}
+
+absl::Status TestStarter::MakeTemplate(const std::string& function, uint64_t,
+                                       const std::string& dependency_image) {
+  Note(Making::What::kTemplate, function, function.empty() ? dependency_image : "");
+  return absl::OkStatus();
+}
+
+void TestStarter::DropTemplate(const std::string& function, uint64_t, const std::string& dependency_image) {
+  Note(Making::What::kDropTemplate, function, function.empty() ? dependency_image : "");
+}
+
+absl::StatusOr<uint64_t> TestStarter::CaptureImage(const std::string& function, uint64_t) {
+  Note(Making::What::kImage, function, "");
+  absl::MutexLock lock(&mutex_);
+  if (!no_capture_.ok()) return no_capture_;
+  return kImageBytes;
+}
+
+void TestStarter::DropImage(const std::string& function, uint64_t) {
+  Note(Making::What::kDropImage, function, "");
+}
+
+std::vector<StartOrder> TestStarter::started() const {
+  absl::MutexLock lock(&mutex_);
+  return started_;
+}
+
+size_t TestStarter::living() const {
+  absl::MutexLock lock(&mutex_);
+  return living_.size();
+}
+
+std::vector<TestStarter::Making> TestStarter::made() const {
+  absl::MutexLock lock(&mutex_);
+  return made_;
+}
+
+bool TestStarter::WaitForStarts(size_t count) {
+  absl::MutexLock lock(&mutex_);
+  auto come = [&] { return started_.size() >= count; };
+  return mutex_.AwaitWithTimeout(absl::Condition(&come), kPatience);
+}
+
+bool TestStarter::WaitForLiving(size_t count) {
+  absl::MutexLock lock(&mutex_);
+  auto come = [&] { return living_.size() == count; };
+  return mutex_.AwaitWithTimeout(absl::Condition(&come), kPatience);
+}
+
+bool TestStarter::WaitForMade(const Making& making) {
+  absl::MutexLock lock(&mutex_);
+  auto come = [&] { return std::find(made_.begin(), made_.end(), making) != made_.end(); };
+  return mutex_.AwaitWithTimeout(absl::Condition(&come), kPatience);
+}
+
+void TestStarter::KillInstance(const std::string& instance) {
+  absl::MutexLock lock(&mutex_);
+  auto found = living_.find(instance);
+  if (found != living_.end()) found->second->Kill();
+}
+
+}  // namespace rekindle::functions
