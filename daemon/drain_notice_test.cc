@@ -12,13 +12,15 @@ namespace rekindle::daemon {
 namespace {
 
 class DrainNoticeTest : public testing::Test {
+ public:
+  bool HasOne() const { return notices_ == 1; }
+  bool HasTwo() const { return notices_ == 2; }
+
  protected:
   void Count() {
     absl::MutexLock lock(&mutex_);
     ++notices_;
   }
-  bool HasOne() const { return notices_ == 1; }
-  bool HasTwo() const { return notices_ == 2; }
   bool Await(bool (DrainNoticeTest::*condition)() const) {
     absl::MutexLock lock(&mutex_);
     return mutex_.AwaitWithTimeout(absl::Condition(this, condition), absl::Seconds(30));

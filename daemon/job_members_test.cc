@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/pidfd.h"
 #include "base/subprocess.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -26,11 +27,12 @@ class JobMembersTest : public testing::Test {
  protected:
   Subprocess Start(const std::string& script, const std::string& mark) {
     SubprocessOptions options;
-    options.argv = {"/bin/sh", "-c", absl::StrCat(script, " ; : > ", ready_, " ; wait")};
+    options.argv = {"/bin/sh", "-c", absl::StrCat(script, "\n: > ", ready_, "\nwait\n")};
     options.environment = {"PATH=/usr/bin:/bin", mark};
     options.new_session = true;
     Subprocess started = Subprocess::Start(options).value();
-    while (!PathExists(ready_)) ::usleep(1000);
+    while (!PathExists(ready_) && !AwaitExit(started.pidfd(), absl::Milliseconds(1))) {
+    }
     return started;
   }
   TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "members-").value();
