@@ -242,10 +242,15 @@ def _direct(world, function, seconds, rate=500):
 
 def soak(bench):
     """Many functions at random popularity, every answer checked, and what is left counted."""
-    bench.world.new_store("soak", "--functions-memory", function_soak.MEMORY)
+    world, before = bench.world, bench.world.environment
+    world.environment = {**before, **function_soak.ENVIRONMENT}
+    try:
+        world.new_store("soak", "--functions-memory", function_soak.MEMORY)
+    finally:
+        world.environment = before
     options = function_soak.Options()
     options.calls = bench.arguments.soak_calls
-    bench.results["soak"] = function_soak.Soak(bench.world, options, bench.say).run()
+    bench.results["soak"] = function_soak.Soak(world, options, bench.say).run()
 
 
 def simulator(bench):

@@ -354,11 +354,14 @@ TEST_P(InvokeApiTest, AResultMayComeWhenAllHaveGone) {
 
 TEST_P(InvokeApiTest, CallersThatLeaveDisturbNobody) {
   Start();
-  absl::Mutex mutex;
-  std::vector<Invoker::Done> open;
-  invoker_->Become([&](InvokeRequest, Invoker::Done done) {
-    absl::MutexLock lock(&mutex);
-    open.push_back(std::move(done));
+  struct Open {
+    absl::Mutex mutex;
+    std::vector<Invoker::Done> calls;
+  };
+  auto open = std::make_shared<Open>();  // some may come when the test has ended
+  invoker_->Become([open](InvokeRequest, Invoker::Done done) {
+    absl::MutexLock lock(&open->mutex);
+    open->calls.push_back(std::move(done));
   });
   for (int i = 0; i < 50; ++i) {
     HttpClient client(address_);
@@ -367,11 +370,11 @@ TEST_P(InvokeApiTest, CallersThatLeaveDisturbNobody) {
   }
   {
     // A connection that is reset before its request is read never gets so far; those that were closed do.
-    absl::MutexLock lock(&mutex);
-    auto enough = [&] { return open.size() >= 25; };
-    mutex.Await(absl::Condition(&enough));
-    for (Invoker::Done& done : open) done(InvokeResult{});
-    open.clear();
+    absl::MutexLock lock(&open->mutex);
+    auto enough = [&] { return open->calls.size() >= 25; };
+    open->mutex.Await(absl::Condition(&enough));
+    for (Invoker::Done& done : open->calls) done(InvokeResult{});
+    open->calls.clear();
   }
   invoker_->Become([](InvokeRequest, Invoker::Done done) { done(ResultOf("7")); });
   HttpClient client(address_);

@@ -2,11 +2,13 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -16,12 +18,13 @@
 namespace rekindle::restore {
 namespace {
 
-// In all, of whatever kind, and their working sets together.
-constexpr size_t kMostCopies = 8;
-constexpr uint64_t kMostBytes = uint64_t{256} << 20;
-// The machine's memory that must be free for one to be made.
-constexpr uint64_t kLeastAvailable = uint64_t{1} << 30;
-constexpr absl::Duration kUnusedFor = absl::Minutes(1);
+constexpr uint64_t kShareOfMemory = 32;
+// What one takes beside its working set: CRIU that waits, its sandbox, page tables.
+constexpr uint64_t kOwnBytes = uint64_t{6} << 20;
+// An image that was asked for once does not displace others' copies.
+constexpr uint32_t kUsesToDisplace = 2;
+// How often the machine's memory is looked at while some stand by.
+constexpr absl::Duration kLookAtMemory = absl::Seconds(10);
 constexpr absl::Duration kAfterFailure = absl::Seconds(5);
 // After a start, in which the copy that was started has the machine for itself.
 constexpr absl::Duration kQuiet = absl::Milliseconds(40);
@@ -39,7 +42,15 @@ StandbyKind KindOf(const CloneOptions& options) {
   return {options.image, options.network, options.limits.any(), options.fill};
 }
 
-StandbyPool::StandbyPool(Make make, size_t size) : make_(std::move(make)), size_(size) {
+StandbyBounds StandbyBounds::OfThisMachine() {
+  StandbyBounds bounds;
+  bounds.bytes = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                 static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) / kShareOfMemory;
+  return bounds;
+}
+
+StandbyPool::StandbyPool(Make make, size_t size, const StandbyBounds& bounds)
+    : make_(std::move(make)), size_(size), bounds_(bounds) {
   keeper_ = std::thread([this] { Keep(); });
 }
 
@@ -73,8 +84,10 @@ std::optional<absl::StatusOr<CloneResult>> StandbyPool::ClaimOne(const CloneOpti
     copy->claim = options;
     copy->state = State::kClaimed;
     quiet_until_ = absl::Now() + kQuiet;
-    if (auto demand = wanted_.find(kind); demand != wanted_.end())
-      demand->second.until = absl::Now() + kUnusedFor;
+    if (auto demand = wanted_.find(kind); demand != wanted_.end()) {
+      demand->second.last_used = absl::Now();
+      ++demand->second.uses;
+    }
   }
   const bool done = Wait(copy->done.get(), options.cancel_fd);
   if (!done) {
@@ -96,7 +109,8 @@ void StandbyPool::Want(const CloneOptions& options, uint64_t bytes) {
   absl::MutexLock lock(&mutex_);
   Demand& demand = wanted_[KindOf(options)];
   demand.bytes = bytes;
-  demand.until = absl::Now() + kUnusedFor;
+  demand.last_used = absl::Now();
+  ++demand.uses;
   quiet_until_ = absl::Now() + kQuiet;
   changed_ = true;
 }
@@ -104,7 +118,7 @@ void StandbyPool::Want(const CloneOptions& options, uint64_t bytes) {
 void StandbyPool::Forget(const std::string& image) {
   absl::MutexLock lock(&mutex_);
   for (auto& [kind, demand] : wanted_) {
-    if (kind.image == image) demand.until = absl::InfinitePast();
+    if (kind.image == image) demand.last_used = absl::InfinitePast();
   }
   changed_ = true;
 }
@@ -146,7 +160,7 @@ void StandbyPool::Cancel(Copy& copy) {
 
 void StandbyPool::DropWhatIsNotWanted(absl::Time now) {
   for (auto demand = wanted_.begin(); demand != wanted_.end();) {
-    if (!stop_ && demand->second.until > now) {
+    if (!stop_ && demand->second.last_used + bounds_.unused_for > now) {
       ++demand;
       continue;
     }
@@ -155,24 +169,61 @@ void StandbyPool::DropWhatIsNotWanted(absl::Time now) {
     }
     demand = wanted_.erase(demand);
   }
+  if (auto available = AvailableMemoryBytes(); available.ok() && *available < bounds_.least_available)
+    DropOneOlderThan(now);
+}
+
+uint64_t StandbyPool::CostOf(const StandbyKind& kind) const {
+  auto demand = wanted_.find(kind);
+  return kOwnBytes + (demand == wanted_.end() ? 0 : demand->second.bytes);
+}
+
+bool StandbyPool::DropOneOlderThan(absl::Time before) {
+  Copy* oldest = nullptr;
+  absl::Time used = before;
+  for (Copy& copy : copies_) {
+    auto demand = wanted_.find(copy.kind);
+    if (copy.state != State::kParked || demand == wanted_.end() || demand->second.last_used >= used) continue;
+    oldest = &copy;
+    used = demand->second.last_used;
+  }
+  if (oldest == nullptr) return false;
+  Cancel(*oldest);
+  // Its image gets others when it is asked for again.
+  wanted_[oldest->kind].uses = 0;
+  return true;
+}
+
+bool StandbyPool::Lacks(const StandbyKind& kind, const Demand& demand, absl::Time now) const {
+  const auto there = std::count_if(copies_.begin(), copies_.end(), [&kind](const Copy& copy) {
+    return copy.kind == kind && copy.state == State::kParked;
+  });
+  return static_cast<size_t>(there) < size_ && demand.not_before <= now && demand.uses > 0;
 }
 
 void StandbyPool::MakeOneMore(absl::Time now) {
   if (now < quiet_until_) return;
   uint64_t bytes = 0;
   for (const Copy& copy : copies_) {
-    // One after the other: those who wait for a copy of their own come first.
-    if (copy.state == State::kMaking) return;
-    if (auto demand = wanted_.find(copy.kind); demand != wanted_.end()) bytes += demand->second.bytes;
+    // One after the other: those who wait for a copy of their own come first. What goes makes room.
+    if (copy.state == State::kMaking || copy.state == State::kCancelled) return;
+    bytes += CostOf(copy.kind);
   }
-  if (copies_.size() >= kMostCopies) return;
+  std::vector<std::pair<absl::Time, StandbyKind>> lacking;
   for (const auto& [kind, demand] : wanted_) {
-    const auto there = std::count_if(copies_.begin(), copies_.end(), [&kind = kind](const Copy& copy) {
-      return copy.kind == kind && copy.state == State::kParked;
-    });
-    if (static_cast<size_t>(there) >= size_ || demand.not_before > now || bytes + demand.bytes > kMostBytes)
+    if (Lacks(kind, demand, now)) lacking.emplace_back(demand.last_used, kind);
+  }
+  std::sort(lacking.rbegin(), lacking.rend());  // what was asked for last comes first
+  for (const auto& [used, kind] : lacking) {
+    if (CostOf(kind) > bounds_.bytes) continue;
+    if (bytes + CostOf(kind) > bounds_.bytes) {
+      if (wanted_[kind].uses >= kUsesToDisplace &&
+          DropOneOlderThan(std::min(used, now - bounds_.not_displaced)))
+        return;
       continue;
-    if (auto available = AvailableMemoryBytes(); !available.ok() || *available < kLeastAvailable) return;
+    }
+    auto available = AvailableMemoryBytes();
+    if (!available.ok() || *available < bounds_.least_available) return;
     Copy& copy = copies_.emplace_back();
     copy.kind = kind;
     copy.cancel.Reset(::eventfd(0, EFD_CLOEXEC));
@@ -195,8 +246,9 @@ void StandbyPool::MakeOneMore(absl::Time now) {
 
 absl::Time StandbyPool::NextDue() const {
   absl::Time due = quiet_until_ > absl::Now() ? quiet_until_ : absl::InfiniteFuture();
+  if (!copies_.empty()) due = std::min(due, absl::Now() + kLookAtMemory);
   for (const auto& [kind, demand] : wanted_) {
-    due = std::min(due, demand.until);
+    due = std::min(due, demand.last_used + bounds_.unused_for);
     if (demand.not_before > absl::Now()) due = std::min(due, demand.not_before);
   }
   return due;

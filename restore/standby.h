@@ -2,8 +2,8 @@
 // process with hundreds of mapped libraries in tens of milliseconds; whoever takes one that stands by waits
 // only for the rest.
 //
-// What stands by has its working set, and no CPU: its processes have not run yet. Images that are not asked
-// for any more have none after a while.
+// What stands by has its working set, and no CPU: its processes have not run yet. All of them together have
+// so much memory; where that is not enough, those of images that were asked for last stay.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,18 @@ struct StandbyKind {
 };
 StandbyKind KindOf(const CloneOptions& options);
 
+// How much may stand by, and for how long.
+struct StandbyBounds {
+  uint64_t bytes = 0;                               // of memory, of all together
+  absl::Duration unused_for = absl::Minutes(15);    // since their image was last asked for
+  absl::Duration not_displaced = absl::Minutes(1);  // as long they do not make room for others
+  uint64_t least_available = uint64_t{1}
+                             << 30;  // of the machine's memory: with less, those used longest ago go
+
+  // A thirty-second of the memory of this machine.
+  static StandbyBounds OfThisMachine();
+};
+
 // Thread-safe.
 class StandbyPool {
  public:
@@ -45,7 +57,7 @@ class StandbyPool {
       std::function<absl::StatusOr<CloneResult>(const StandbyKind& kind, int cancel_fd, const Park& park)>;
 
   // `size`: of each kind that is in use.
-  StandbyPool(Make make, size_t size);
+  StandbyPool(Make make, size_t size, const StandbyBounds& bounds = StandbyBounds::OfThisMachine());
   ~StandbyPool();
 
   // Starts one that stands by. Nothing: there is none, or it could not be started; then one must be made.
@@ -68,7 +80,8 @@ class StandbyPool {
   };
   struct Demand {
     uint64_t bytes = 0;
-    absl::Time until, not_before;
+    uint32_t uses = 0;
+    absl::Time last_used, not_before;
   };
 
   // `any`: whether there was one to try.
@@ -79,11 +92,17 @@ class StandbyPool {
   absl::StatusOr<CloneOptions> ParkUntilClaimed(Copy& copy) ABSL_LOCKS_EXCLUDED(mutex_);
   void Cancel(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropWhatIsNotWanted(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t CostOf(const StandbyKind& kind) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends one of those whose image was asked for longest ago, before `before`. False: there is none.
+  bool DropOneOlderThan(absl::Time before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Lacks(const StandbyKind& kind, const Demand& demand, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MakeOneMore(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time NextDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Make make_;
   const size_t size_;
+  const StandbyBounds bounds_;
   absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;

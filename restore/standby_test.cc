@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
@@ -165,9 +166,53 @@ TEST(StandbyPoolTest, WhoGetsOneThatFailsIsToMakeHisOwn) {
   }
 }
 
-TEST(StandbyPoolTest, TooMuchMemoryIsNotSpentOnThem) {
+// Room for so many copies of images that need next to nothing themselves.
+StandbyBounds RoomFor(uint64_t copies) {
+  StandbyBounds bounds;
+  bounds.bytes = copies * (uint64_t{7} << 20);
+  bounds.least_available = 0;
+  return bounds;
+}
+
+TEST(StandbyPoolTest, ThereAreAsManyAsThereIsRoomFor) {
+  Maker maker;
+  StandbyPool pool(maker.make(), 2, RoomFor(20));
+  for (int i = 0; i < 10; ++i) pool.Want(Options(absl::StrCat(i)), 4096);
+  maker.AwaitBegun(20);
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(ClaimOne(pool, Options(absl::StrCat(i))).ok());
+}
+
+TEST(StandbyPoolTest, WhatIsUsedAgainDisplacesWhatWasUsedLongestAgo) {
+  Maker maker;
+  StandbyBounds bounds = RoomFor(2);
+  bounds.not_displaced = absl::ZeroDuration();
+  StandbyPool pool(maker.make(), 1, bounds);
+  pool.Want(Options("a"), 4096);
+  maker.AwaitBegun(1);
+  pool.Want(Options("b"), 4096);
+  maker.AwaitBegun(2);
+  pool.Want(Options("c"), 4096);
+  pool.Want(Options("c"), 4096);
+  EXPECT_TRUE(ClaimOne(pool, Options("c")).ok());
+  EXPECT_FALSE(pool.Claim(Options("a")).has_value());
+  EXPECT_TRUE(ClaimOne(pool, Options("b")).ok());
+}
+
+TEST(StandbyPoolTest, OnesOfAnImageThatIsForgottenEnd) {
   Maker maker;
   StandbyPool pool(maker.make(), 2);
+  pool.Want(Options("a"), 4096);
+  pool.Want(Options("b"), 4096);
+  maker.AwaitBegun(4);
+  pool.Forget("a");
+  maker.AwaitEnded(2);
+  EXPECT_FALSE(pool.Claim(Options("a")).has_value());
+  EXPECT_TRUE(ClaimOne(pool, Options("b")).ok());
+}
+
+TEST(StandbyPoolTest, TooMuchMemoryIsNotSpentOnThem) {
+  Maker maker;
+  StandbyPool pool(maker.make(), 2, RoomFor(10));
   pool.Want(Options("large"), uint64_t{1} << 30);
   pool.Want(Options("small"), 4096);
   EXPECT_TRUE(ClaimOne(pool, Options("small")).ok());
