@@ -113,6 +113,8 @@ class JobSession {
       case v1::JobEvent::kTimeline:
         if (timelines_ != nullptr) timelines_->Add(event.timeline());
         break;
+      case v1::JobEvent::kRestarted:
+      case v1::JobEvent::kRolledBack:
       case v1::JobEvent::EVENT_NOT_SET:
         break;
     }
