@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,9 @@ struct RestoreOptions {
   gpu::DevicePairs gpu_map;       // where the GPU state goes; empty: the same GPUs, or free ones of the model
   int cancel_fd = -1;             // readable: give up (Cancelled)
   bool timeline = false;          // keep one; it costs some milliseconds
+  // Asked when every process is there with all of its memory and none has run; they run when it returns. With
+  // a status other than OK they are killed and the restore fails with it. Empty: they run at once.
+  std::function<absl::Status()> before_running;
 };
 
 struct RestoreProgress {
