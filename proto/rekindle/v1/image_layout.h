@@ -17,5 +17,10 @@ inline constexpr char kRawPagesPrefix[] = "pages/";
 inline constexpr char kJobIdLabel[] = "rekindle.job-id";
 inline constexpr char kJobNameLabel[] = "rekindle.job-name";
 inline constexpr char kCommandLabel[] = "rekindle.command";
+// Of a group's images: the group's id and name, the member's number, and where its coordinator answers.
+inline constexpr char kGroupIdLabel[] = "rekindle.group-id";
+inline constexpr char kGroupLabel[] = "rekindle.group";
+inline constexpr char kGroupMemberLabel[] = "rekindle.group-member";
+inline constexpr char kGroupCoordinatorLabel[] = "rekindle.group-coordinator";
 
 }  // namespace rekindle::v1
