@@ -89,7 +89,7 @@ class CaptureRun {
     uint64_t expected = MemoryBytes();
     auto frozen = RunFrozenDump(
         criu_, dump, namespaces_, arena_.get(), cancel_,
-        [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); }, FilesLook());
+        [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); }, FilesLook(), options_.gate);
     if (!frozen.ok()) return KeepLogs(frozen.status());
     // At once, before anything is hashed or written. A tree that is to end stays stopped, and the driver
     // needs a running one.
@@ -116,6 +116,7 @@ class CaptureRun {
     RK_RETURN_IF_ERROR(AddToImage(frozen_.image, *writer_, &manifest));
     RK_RETURN_IF_ERROR(AddWrittenFiles(&manifest));
     RK_RETURN_IF_ERROR(writer_->AddBlob(v1::kJobManifestObject, manifest.SerializeAsString()));
+    if (options_.gate) RK_RETURN_IF_ERROR(options_.gate->BeforeCommit());
     RK_ASSIGN_OR_RETURN(result_.image, writer_->Commit([this](uint64_t done, uint64_t total) {
       Report("commit", done, total);
       return !Cancelled();
@@ -273,6 +274,7 @@ class CaptureRun {
     image.owner = options_.owner;
     image.replace = options_.replace;
     image.labels = options_.labels;
+    image.prepared_id = options_.prepared_id;
     job_id_ = JobId(machine_.boot_id, job_.processes[0]);
     image.labels[v1::kJobIdLabel] = job_id_;
     image.labels[v1::kCommandLabel] = job_.processes[0].command.substr(0, 200);
@@ -423,6 +425,7 @@ absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installat
   CaptureRun run(store, criu, gpu, options, observer, cancel);
   RK_RETURN_IF_ERROR(run.Preflight());
   RK_RETURN_IF_ERROR(run.Prepare());
+  if (options.gate) RK_RETURN_IF_ERROR(options.gate->BeforeFreeze());
   absl::Status status = run.Freeze();
   if (status.ok()) status = run.Commit();
   if (!status.ok()) {

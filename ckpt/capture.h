@@ -18,6 +18,20 @@
 
 namespace rekindle::ckpt {
 
+// Lets somebody else have a say in a capture: the coordinator of a group. Called by the capture's own
+// threads.
+class CaptureGate {
+ public:
+  virtual ~CaptureGate() = default;
+  // All is ready for the job to be frozen; it still runs. With a status other than OK the capture ends with
+  // it.
+  virtual absl::Status BeforeFreeze() = 0;
+  // The job stands still and its memory is in our hands. It goes on when this returns, so that must be soon.
+  virtual absl::Status OnFrozen() = 0;
+  // All of the image is known, nothing of it is there.
+  virtual absl::Status BeforeCommit() = 0;
+};
+
 struct CaptureOptions {
   pid_t pid = 0;          // root of the tree
   std::string reference;  // "name:tag"
@@ -38,6 +52,8 @@ struct CaptureOptions {
   std::string job_name;  // "": none
   std::string log;       // where the job's output goes, if known
   std::map<std::string, std::string> labels;
+  CaptureGate* gate = nullptr;    // null: nobody; not owned
+  std::string prepared_id;        // see store::NewImageOptions
   std::string runtime_directory;  // short path, for sockets and journals; made when absent
   std::string spill_directory;    // on a disk with room
 };

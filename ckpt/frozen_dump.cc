@@ -138,19 +138,22 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
                                     const JobNamespaces& namespaces, const std::string& filter,
                                     StagingArena* arena, const std::atomic<bool>* cancel,
                                     const std::function<void(uint64_t)>& progress, const FrozenLook& look,
-                                    bool* filter_failed) {
+                                    CaptureGate* say, bool* filter_failed) {
   ImageStaging staging(arena, kDrainThreads);
   RK_ASSIGN_OR_RETURN(auto server, criu::CaptureServer::Listen(options.images_directory, &staging));
   std::unique_ptr<DirectCopy> direct;
   if (!filter.empty()) {
     RK_ASSIGN_OR_RETURN(direct, DirectCopy::Listen(options.work_directory, namespaces, arena, kCopyThreads));
   }
-  auto ours = [&staging, &look, d = direct.get()] {
+  absl::Status said;  // by `say`; read once the gate's thread has ended
+  auto ours = [&staging, &look, &said, say, d = direct.get()] {
     absl::Status status = staging.WaitUntilPagesAreOurs();
     if (status.ok() && d) status = d->Finish();
-    if (!status.ok() || !look) return status;
     // Without the look there is an image all the same.
-    if (absl::Status seen = staging.LookAtFiles(look); !seen.ok()) Log(LogLevel::kWarning, seen.message());
+    if (status.ok() && look) {
+      if (absl::Status seen = staging.LookAtFiles(look); !seen.ok()) Log(LogLevel::kWarning, seen.message());
+    }
+    if (status.ok() && say) status = said = say->OnFrozen();
     return status;
   };
   RK_ASSIGN_OR_RETURN(auto gate, Gate::Open(options.work_directory, ours));
@@ -185,6 +188,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   RK_ASSIGN_OR_RETURN(ExitState exit, std::move(ended));
 
   if (Cancelled(cancel)) return absl::CancelledError("the capture was cancelled; the job runs on");
+  RK_RETURN_IF_ERROR(said);
   if (!exit.ok()) {
     // Our own failure made CRIU fail: it is the one to tell.
     if (!received.ok() && !absl::IsCancelled(received.status())) return received.status();
@@ -216,15 +220,16 @@ absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const c
                                          const JobNamespaces& namespaces, StagingArena* arena,
                                          const std::atomic<bool>* cancel,
                                          const std::function<void(uint64_t)>& progress,
-                                         const FrozenLook& look) {
+                                         const FrozenLook& look, CaptureGate* gate) {
   RK_ASSIGN_OR_RETURN(std::string filter, FindCompanionProgram(kPageFilter));
   bool filter_failed = false;
-  auto dump = DumpOnce(criu, options, namespaces, filter, arena, cancel, progress, look, &filter_failed);
+  auto dump =
+      DumpOnce(criu, options, namespaces, filter, arena, cancel, progress, look, gate, &filter_failed);
   if (dump.ok() || !filter_failed || Cancelled(cancel)) return dump;
   // Memory of a kind that only CRIU can read: the job runs again, and stands still a second time.
   Log(LogLevel::kWarning,
       absl::StrCat("copying memory past CRIU failed, so CRIU copies it: ", dump.status().message()));
-  return DumpOnce(criu, options, namespaces, "", arena, cancel, progress, look, &filter_failed);
+  return DumpOnce(criu, options, namespaces, "", arena, cancel, progress, look, gate, &filter_failed);
 }
 
 }  // namespace rekindle::ckpt

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "ckpt/capture.h"
 #include "ckpt/job_namespaces.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
@@ -30,12 +31,13 @@ using FrozenLook = std::function<void(const std::map<std::string, std::string>& 
 // Runs `criu dump --stream` with `options` (work and images folders must be set and exist) and receives
 // everything. When it returns the job runs again, or is stopped if the options say so; after a failure it
 // runs. `namespaces`: of the job, whose PID in the options is that in them. Setting `*cancel` (may be null)
-// makes CRIU let go of the job soon. `progress` gets the bytes received so far.
+// makes CRIU let go of the job soon. `progress` gets the bytes received so far. `gate`, when given, is asked
+// once the memory is ours; the job stands until it has answered.
 absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const criu::DumpOptions& options,
                                          const JobNamespaces& namespaces, StagingArena* arena,
                                          const std::atomic<bool>* cancel,
                                          const std::function<void(uint64_t)>& progress,
-                                         const FrozenLook& look = {});
+                                         const FrozenLook& look = {}, CaptureGate* gate = nullptr);
 
 // The program that CRIU calls at the end of a dump, beside our own executable or in ../libexec/rekindle.
 absl::StatusOr<std::string> FindDumpGate();

@@ -16,6 +16,7 @@
 #include "cli/durations.h"
 #include "cli/function_arguments.h"
 #include "cli/gpu_arguments.h"
+#include "cli/group_arguments.h"
 #include "cli/rollback_arguments.h"
 #include "cli/supervision_arguments.h"
 #include "cli/template_arguments.h"
@@ -117,6 +118,7 @@ class Parser {
     AddStoreCommands();
     gpu_.AddTo(app_);
     template_.AddTo(app_, &timeline_);
+    group_.AddTo(app_);
     function_.AddTo(app_);
     sim_.AddTo(app_);
     top_.AddTo(app_);
@@ -209,6 +211,7 @@ class Parser {
   SimArguments sim_;
   TopArguments top_;
   TemplateArguments template_;
+  GroupArguments group_;
   FunctionArguments function_;
   CLI::App app_{"Freezes running jobs into a deduplicated image store and brings them back."};
   GlobalOptions globals_;
@@ -535,6 +538,8 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     RK_ASSIGN_OR_RETURN(command_, gpu_.Finish());
   } else if (name == "template") {
     RK_ASSIGN_OR_RETURN(command_, template_.Finish());
+  } else if (name == "group") {
+    RK_ASSIGN_OR_RETURN(command_, group_.Finish(working_directory_));
   } else if (name == "fn" || name == "deps") {
     RK_ASSIGN_OR_RETURN(command_, function_.Finish(working_directory_));
   } else if (name == "sim") {

@@ -10,6 +10,7 @@
 #include "cli/sim_command.h"
 #include "cli/timeline.h"
 #include "cli/top_command.h"
+#include "rekindle/v1/group.pb.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::cli {
@@ -46,7 +47,9 @@ using Command = std::variant<
     v1::ResumeGpuRequest, v1::SwapGpuRequest, v1::LeaseGpuRequest, v1::ReleaseGpuRequest, v1::HoldGpuRequest,
     v1::DeployFunctionRequest, FunctionInvocation, v1::ListFunctionsRequest, v1::FunctionLogsRequest,
     FunctionRemoval, v1::FunctionStatsRequest, v1::BuildDependenciesRequest, v1::ListDependenciesRequest,
-    DependenciesRemoval, SimRequest, TopRequest, v1::StopJobRequest, v1::AttachJobRequest>;
+    DependenciesRemoval, v1::CheckpointGroupRequest, v1::RestoreGroupRequest, v1::ListGroupsRequest,
+    v1::RemoveGroupRequest, v1::ResolveGroupRequest, SimRequest, TopRequest, v1::StopJobRequest,
+    v1::AttachJobRequest>;
 
 struct Invocation {
   GlobalOptions globals;

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "daemon/embedded_service.h"
+#include "rekindle/v1/group.grpc.pb.h"
 #include "rekindle/v1/rekindle.grpc.pb.h"
 
 namespace rekindle::cli {
@@ -30,19 +31,23 @@ class GrpcClient final : public Client {
  public:
   GrpcClient(std::shared_ptr<grpc::Channel> channel, std::string host,
              std::unique_ptr<daemon::EmbeddedService> embedded)
-      : embedded_(std::move(embedded)), host_(std::move(host)), stub_(v1::Rekindle::NewStub(channel)) {}
+      : embedded_(std::move(embedded)),
+        host_(std::move(host)),
+        stub_(v1::Rekindle::NewStub(channel)),
+        groups_(v1::Groups::NewStub(channel)) {}
 
   // What is left of an embedded service ends with the process.
   ~GrpcClient() override { static_cast<void>(embedded_.release()); }
 
-#define RK_UNARY_TO(Name, Response)                                              \
+#define RK_UNARY_OF(stub, Name, Response)                                        \
   absl::StatusOr<v1::Response> Name(const v1::Name##Request& request) override { \
     v1::Response response;                                                       \
     grpc::ClientContext context;                                                 \
     CurrentCall current(*this, &context);                                        \
-    RK_RETURN_IF_ERROR(FromGrpc(stub_->Name(&context, request, &response)));     \
+    RK_RETURN_IF_ERROR(FromGrpc(stub->Name(&context, request, &response)));      \
     return response;                                                             \
   }
+#define RK_UNARY_TO(Name, Response) RK_UNARY_OF(stub_, Name, Response)
 #define RK_UNARY(Name) RK_UNARY_TO(Name, Name##Response)
   RK_UNARY(GetVersion)
   RK_UNARY(Doctor)
@@ -72,8 +77,12 @@ class GrpcClient final : public Client {
   RK_UNARY(FunctionStats)
   RK_UNARY(ListDependencies)
   RK_UNARY(RemoveDependencies)
+  RK_UNARY_OF(groups_, ListGroups, ListGroupsResponse)
+  RK_UNARY_OF(groups_, RemoveGroup, RemoveGroupResponse)
+  RK_UNARY_OF(groups_, ResolveGroup, ResolveGroupResponse)
 #undef RK_UNARY
 #undef RK_UNARY_TO
+#undef RK_UNARY_OF
 
   absl::Status SignalJob(const v1::SignalJobRequest& request) override {
     v1::SignalJobResponse response;
@@ -89,15 +98,16 @@ class GrpcClient final : public Client {
     return response;
   }
 
-#define RK_STREAM(Name, Event)                                                                       \
+#define RK_STREAM_OF(stub, Name, Event)                                                              \
   absl::Status Name(const v1::Name##Request& request, const OnEvent<v1::Event>& on_event) override { \
     grpc::ClientContext context;                                                                     \
     CurrentCall current(*this, &context);                                                            \
-    std::unique_ptr<grpc::ClientReader<v1::Event>> reader = stub_->Name(&context, request);          \
+    std::unique_ptr<grpc::ClientReader<v1::Event>> reader = stub->Name(&context, request);           \
     v1::Event event;                                                                                 \
     while (reader->Read(&event)) on_event(event);                                                    \
     return FromGrpc(reader->Finish());                                                               \
   }
+#define RK_STREAM(Name, Event) RK_STREAM_OF(stub_, Name, Event)
   RK_STREAM(Run, JobEvent)
   RK_STREAM(AttachJob, JobEvent)
   RK_STREAM(Restore, JobEvent)
@@ -110,7 +120,10 @@ class GrpcClient final : public Client {
   RK_STREAM(DeployFunction, DeployEvent)
   RK_STREAM(FunctionLogs, FunctionLogLine)
   RK_STREAM(BuildDependencies, BuildDependenciesEvent)
+  RK_STREAM_OF(groups_, CheckpointGroup, GroupEvent)
+  RK_STREAM_OF(groups_, RestoreGroup, GroupEvent)
 #undef RK_STREAM
+#undef RK_STREAM_OF
 
   void Cancel() override {
     if (embedded_) return embedded_->CancelCalls();
@@ -151,12 +164,18 @@ class GrpcClient final : public Client {
                                                  status.error_message(),
                                                  ": start it, or work without it by naming a --store"));
     }
+    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && host_.empty() &&
+        status.error_message().empty()) {
+      return absl::FailedPreconditionError(
+          "this needs the daemon (rekindled), which works on while the command has ended: start it");
+    }
     return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   }
 
   std::unique_ptr<daemon::EmbeddedService> embedded_;
   const std::string host_;
   std::unique_ptr<v1::Rekindle::Stub> stub_;
+  std::unique_ptr<v1::Groups::Stub> groups_;
   mutable absl::Mutex mutex_;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;

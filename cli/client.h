@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "rekindle/v1/group.pb.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::cli {
@@ -64,6 +65,9 @@ class Client {
       const v1::ListDependenciesRequest& request) = 0;
   virtual absl::StatusOr<v1::RemoveDependenciesResponse> RemoveDependencies(
       const v1::RemoveDependenciesRequest& request) = 0;
+  virtual absl::StatusOr<v1::ListGroupsResponse> ListGroups(const v1::ListGroupsRequest& request) = 0;
+  virtual absl::StatusOr<v1::RemoveGroupResponse> RemoveGroup(const v1::RemoveGroupRequest& request) = 0;
+  virtual absl::StatusOr<v1::ResolveGroupResponse> ResolveGroup(const v1::ResolveGroupRequest& request) = 0;
   // Also while another call is in work, from any thread.
   virtual absl::Status SignalJob(const v1::SignalJobRequest& request) = 0;
   virtual absl::StatusOr<v1::StopJobResponse> StopJob(const v1::StopJobRequest& request) = 0;
@@ -92,6 +96,10 @@ class Client {
                                     const OnEvent<v1::FunctionLogLine>& on_event) = 0;
   virtual absl::Status BuildDependencies(const v1::BuildDependenciesRequest& request,
                                          const OnEvent<v1::BuildDependenciesEvent>& on_event) = 0;
+  virtual absl::Status CheckpointGroup(const v1::CheckpointGroupRequest& request,
+                                       const OnEvent<v1::GroupEvent>& on_event) = 0;
+  virtual absl::Status RestoreGroup(const v1::RestoreGroupRequest& request,
+                                    const OnEvent<v1::GroupEvent>& on_event) = 0;
 
   // Ends the call in work, and any later one, with Cancelled.
   virtual void Cancel() = 0;

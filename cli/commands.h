@@ -65,4 +65,13 @@ int GetStats(Client& client, const Output& output, const v1::GetStatsRequest& re
 int Doctor(Client& client, const Output& output, const v1::DoctorRequest& request);
 int GetVersion(Client& client, const Output& output, const v1::GetVersionRequest& request);
 
+// group_commands.cc
+int CheckpointGroup(Client& client, const Output& output, Interrupts& interrupts,
+                    const v1::CheckpointGroupRequest& request);
+int RestoreGroup(Client& client, const Output& output, Interrupts& interrupts,
+                 const v1::RestoreGroupRequest& request);
+int ListGroups(Client& client, const Output& output, const v1::ListGroupsRequest& request);
+int RemoveGroup(Client& client, const Output& output, const v1::RemoveGroupRequest& request);
+int ResolveGroup(Client& client, const Output& output, const v1::ResolveGroupRequest& request);
+
 }  // namespace rekindle::cli

@@ -54,6 +54,8 @@ bool HandlesSignals(const Command& command) {
          std::holds_alternative<v1::ImportImageRequest>(command) ||
          std::holds_alternative<v1::HoldGpuRequest>(command) || std::holds_alternative<TopRequest>(command) ||
          std::holds_alternative<v1::DeployFunctionRequest>(command) ||
+         std::holds_alternative<v1::CheckpointGroupRequest>(command) ||
+         std::holds_alternative<v1::RestoreGroupRequest>(command) ||
          std::holds_alternative<v1::BuildDependenciesRequest>(command);
 }
 
@@ -114,6 +116,15 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::StartFromTemplateRequest& request) {
             return StartFromTemplate(client, output, *interrupts, request, invocation.timeline);
           },
+          [&](const v1::CheckpointGroupRequest& request) {
+            return CheckpointGroup(client, output, *interrupts, request);
+          },
+          [&](const v1::RestoreGroupRequest& request) {
+            return RestoreGroup(client, output, *interrupts, request);
+          },
+          [&](const v1::ListGroupsRequest& request) { return ListGroups(client, output, request); },
+          [&](const v1::RemoveGroupRequest& request) { return RemoveGroup(client, output, request); },
+          [&](const v1::ResolveGroupRequest& request) { return ResolveGroup(client, output, request); },
           [&](const v1::ListGpusRequest& request) { return ListGpus(client, output, request); },
           [&](const v1::ParkGpuRequest& request) { return ParkGpu(client, output, request); },
           [&](const v1::ResumeGpuRequest& request) { return ResumeGpu(client, output, request); },

@@ -152,6 +152,9 @@ class CaptureServerImpl : public CaptureServer {
       // The connection closes here, before the pool is waited for: CRIU, if it is still there, sees a broken
       // connection at its next file, gives up and closes the pipes that the consumers are reading.
     }
+    // Nor may a CRIU that comes late, after Cancel, wait for somebody to take its connection: the job stands
+    // still.
+    listener_.Reset();
     absl::Status drained = pool.Finish();
     if (cancelled_.load()) return absl::CancelledError("receiving images from CRIU: cancelled");
     if (!drained.ok()) return drained;
@@ -296,7 +299,7 @@ class CaptureServerImpl : public CaptureServer {
   }
 
   const std::string socket_path_;
-  const UniqueFd listener_;
+  UniqueFd listener_;  // until Serve has ended
   const UniqueFd cancel_event_;
   ImageFileConsumer* const consumer_;
   std::atomic<bool> cancelled_{false};

@@ -233,6 +233,17 @@ TEST_F(CaptureServerTest, CancelBeforeAnyConnection) {
   EXPECT_EQ(server_->Serve(-1).status().code(), absl::StatusCode::kCancelled);
 }
 
+// It would wait for an answer for ever, with the job frozen.
+TEST_F(CaptureServerTest, CriuThatComesAfterCancelIsTurnedAway) {
+  CriuSide waiting(folder_.path());
+  EXPECT_TRUE(waiting.connected());
+  server_->Cancel();
+  EXPECT_EQ(server_->Serve(-1).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(waiting.AwaitHangup());
+  CriuSide late(folder_.path());
+  EXPECT_FALSE(late.connected());
+}
+
 TEST_F(CaptureServerTest, DeathBeforeConnectingEndsTheWait) {
   SubprocessOptions options;
   options.argv = {"true"};

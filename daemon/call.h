@@ -2,15 +2,29 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
+#include "absl/status/status.h"
 #include "daemon/caller.h"
 
+namespace rekindle::ckpt {
+class CaptureGate;
+}
+
 namespace rekindle::daemon {
+
+// What a group adds to the checkpoint or restore of one of its members. Outlives the call.
+struct PartOfGroup {
+  ckpt::CaptureGate* gate = nullptr;             // see ckpt::CaptureOptions
+  std::string prepared_id;                       // its image is stored, and not there until this is published
+  std::function<absl::Status()> before_running;  // see restore::RestoreOptions
+};
 
 struct Call {
   Caller caller;
   // Has the client gone or cancelled? To be asked by one thread at a time.
   std::function<bool()> cancelled;
+  const PartOfGroup* part = nullptr;  // of a group's checkpoint or restore; null: of none
 };
 
 // Sends one message of a stream; false when nobody listens any more. May block while the client is slow:

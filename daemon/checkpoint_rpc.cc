@@ -93,6 +93,10 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   options.job_name = job.name;
   options.log = job.log;
   options.labels.insert(request.labels().begin(), request.labels().end());
+  if (call.part) {
+    options.gate = call.part->gate;
+    options.prepared_id = call.part->prepared_id;
+  }
   options.runtime_directory = node.options().runtime_directory;
   options.spill_directory = node.options().store;
 
@@ -113,7 +117,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     absl::Status let = ckpt::LetHeldJobGoOn(result->hook_process);
     if (!let.ok()) result->warnings.push_back(std::string(let.message()));
   }
-  if (!job.name.empty()) {
+  if (!job.name.empty() && options.prepared_id.empty()) {
     absl::Status noted = node.jobs().SetImage(job, result->image.reference);
     if (!noted.ok()) Log(LogLevel::kWarning, noted.message());
   }

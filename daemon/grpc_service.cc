@@ -3,27 +3,14 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
-#include <system_error>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "daemon/call.h"
+#include "daemon/grpc_call.h"
 #include "daemon/rpcs.h"
 #include "rekindle/v1/rekindle.grpc.pb.h"
 
 namespace rekindle::daemon {
 namespace {
-
-// A status travels in a header field, percent-encoded: a whole CRIU log would be refused by the transport.
-constexpr size_t kLongestMessage = 4096;
-
-grpc::Status ToGrpc(const absl::Status& status) {
-  if (status.ok()) return grpc::Status::OK;
-  std::string message(status.message().substr(0, kLongestMessage));
-  if (message.size() < status.message().size()) absl::StrAppend(&message, "…");
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), message);
-}
 
 class GrpcService final : public v1::Rekindle::Service {
  public:
@@ -203,39 +190,10 @@ class GrpcService final : public v1::Rekindle::Service {
   }
 
  private:
-  absl::StatusOr<Call> MakeCall(grpc::ServerContext* context) const {
-    Peer peer;
-    peer.address = context->peer();
-    std::shared_ptr<const grpc::AuthContext> auth = context->auth_context();
-    if (auth && auth->IsPeerAuthenticated()) {
-      std::vector<grpc::string_ref> names = auth->FindPropertyValues("x509_common_name");
-      if (names.size() == 1) peer.certificate_name.assign(names[0].data(), names[0].size());
-    }
-    absl::StatusOr<Caller> caller = resolve_(peer);
-    if (!caller.ok()) return caller.status();
-    node_.RecoverJobs();
-    Call call;
-    call.caller = *std::move(caller);
-    call.cancelled = [this, context] { return context->IsCancelled() || (cancelled_ && cancelled_()); };
-    return call;
-  }
-
-  // The standard library throws where the kernel makes no more threads.
-  static grpc::Status Guarded(const std::function<absl::Status()>& work) {
-    try {
-      return ToGrpc(work());
-    } catch (const std::system_error& e) {
-      return ToGrpc(absl::ResourceExhaustedError(absl::StrCat(
-          "no thread could be made for this: ", e.code().message(),
-          ". Rekindle is at a limit of processes and threads: raise that of its cgroup (TasksMax= of "
-          "rekindled's unit, pids.max), of its user (ulimit -u), or kernel.pid_max, or end some")));
-    }
-  }
-
   template <typename Procedure, typename Request, typename Response>
   grpc::Status Unary(Procedure procedure, grpc::ServerContext* context, const Request* request,
                      Response* response) {
-    absl::StatusOr<Call> call = MakeCall(context);
+    absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
     if (!call.ok()) return ToGrpc(call.status());
     return Guarded([&] { return procedure(node_, *call, *request, response); });
   }
@@ -243,7 +201,7 @@ class GrpcService final : public v1::Rekindle::Service {
   template <typename Procedure, typename Request, typename Event>
   grpc::Status Stream(Procedure procedure, grpc::ServerContext* context, const Request* request,
                       grpc::ServerWriter<Event>* writer) {
-    absl::StatusOr<Call> call = MakeCall(context);
+    absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
     if (!call.ok()) return ToGrpc(call.status());
     return Guarded([&] {
       return procedure(node_, *call, *request, [writer](const Event& event) { return writer->Write(event); });

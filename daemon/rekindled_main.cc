@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/human_units.h"
@@ -39,6 +40,12 @@ absl::StatusOr<gid_t> FindGroup(const std::string& name) {
         absl::StrCat("--group: there is no group '", name, "': add it with groupadd, or name another"));
   }
   return found->gr_gid;
+}
+
+// Does "HOST:PORT" stand for all addresses of the machine, or for a port that the kernel is to choose?
+bool ListensEverywhere(const std::string& listen) {
+  return absl::StartsWith(listen, "0.0.0.0:") || absl::StartsWith(listen, "[::]:") ||
+         absl::StartsWith(listen, ":") || absl::EndsWith(listen, ":0");
 }
 
 // SIGINT, SIGTERM and SIGUSR1, blocked in all threads made later.
@@ -116,6 +123,10 @@ int Main(int argc, char** argv) {
          "--tls-client-ca", options.tls.client_ca,
          "For --listen: certificates that vouch for clients, whose common names are 'admin' or 'uid:N'")
       ->type_name("FILE");
+  app.add_option(
+         "--advertise", options.advertise,
+         "For --listen: where other daemons reach this one, for groups [--listen, if that names an address]")
+      ->type_name("HOST:PORT");
   app.add_option("--gpu-host-memory", gpu_host_memory,
                  "Host memory that parked jobs' GPU memory may take, such as 200G [all that is free]")
       ->type_name("SIZE");
@@ -152,6 +163,8 @@ int Main(int argc, char** argv) {
   if (options.node.log_directory.empty()) options.node.log_directory = DefaultLogDirectory();
   if (options.socket.empty())
     options.socket = absl::StrCat(options.node.runtime_directory, "/rekindled.sock");
+  if (options.advertise.empty() && !ListensEverywhere(options.tls.listen))
+    options.advertise = options.tls.listen;
   absl::Status status;
   if (!group.empty()) {
     absl::StatusOr<gid_t> found = FindGroup(group);

@@ -21,6 +21,8 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/functions.h"
+#include "daemon/group_service.h"
+#include "daemon/groups.h"
 #include "daemon/grpc_service.h"
 #include "daemon/http_listener.h"
 #include "daemon/peer_credentials.h"
@@ -84,6 +86,12 @@ class GrpcServer final : public Server {
     service_ = MakeGrpcService(node_, [this](const Peer& peer) { return Resolve(peer); });
     grpc::ServerBuilder builder;
     builder.RegisterService(service_.get());
+    groups_ = std::make_unique<Groups>(node_, GroupPeers());
+    group_service_ = MakeGroupService(node_, *groups_, [this](const Peer& peer) { return Resolve(peer); });
+    builder.RegisterService(group_service_.get());
+    // Other daemons probe connections over which nothing comes.
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                               static_cast<int>(absl::ToInt64Milliseconds(kPeerProbe / 2)));
     builder.SetMaxReceiveMessageSize(kLargestRequestBytes);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kLargestMetadataBytes);
     if (!options_.tls.listen.empty()) {
@@ -100,6 +108,7 @@ class GrpcServer final : public Server {
     RK_ASSIGN_OR_RETURN(listener_,
                         UnixListener::Start(options_.socket, kSocketMode,
                                             [this](UniqueFd connection) { Take(std::move(connection)); }));
+    groups_->Start();
     return absl::OkStatus();
   }
 
@@ -115,6 +124,7 @@ class GrpcServer final : public Server {
     }
     server_.reset();
     node_.supervisor().Leave();
+    if (groups_) groups_->Stop();
     node_.NoFunctions(absl::UnavailableError("the daemon is ending"));
   }
 
@@ -125,6 +135,16 @@ class GrpcServer final : public Server {
   int tcp_port() const override { return tcp_port_; }
 
  private:
+  GroupPeerOptions GroupPeers() const {
+    GroupPeerOptions peers;
+    peers.socket = options_.socket;
+    peers.address = options_.advertise;
+    peers.certificate = options_.tls.certificate;
+    peers.key = options_.tls.key;
+    peers.ca = options_.tls.client_ca;
+    return peers;
+  }
+
   absl::Status StartFunctions() {
     std::vector<UniqueFd> listeners;
     for (const std::string& address : options_.functions_http) {
@@ -166,7 +186,8 @@ class GrpcServer final : public Server {
   const ServerOptions options_;
   Node node_;
   PeerRegistry peers_;
-  std::shared_ptr<grpc::Service> service_;
+  std::unique_ptr<Groups> groups_;
+  std::shared_ptr<grpc::Service> service_, group_service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<UnixListener> listener_;
   int tcp_port_ = 0;

@@ -20,6 +20,8 @@ struct ServerOptions {
   NodeOptions node;
   std::string socket;  // path of the Unix socket
   TlsOptions tls;
+  // "HOST:PORT" under which other daemons reach this one, for groups; empty: they can't.
+  std::string advertise;
   std::vector<std::string> functions_http;  // "HOST:PORT" or "unix:PATH": Lambda's Invoke path
 };
 

@@ -71,6 +71,16 @@ absl::StatusOr<std::optional<ImageRecord>> Catalog::Txn::FindReference(absl::str
   return FindImage(*id);
 }
 
+absl::StatusOr<std::vector<ImageRecord>> Catalog::Txn::WithReferencePrefix(absl::string_view prefix) {
+  std::vector<ImageRecord> records;
+  state_->now->references().Scan(std::string(prefix), [&](const std::string& reference, uint64_t id) {
+    if (!absl::StartsWith(reference, prefix)) return false;
+    records.push_back(*state_->now->images().Find(id)->record);
+    return true;
+  });
+  return records;
+}
+
 absl::StatusOr<std::vector<ImageRecord>> Catalog::Txn::FindDigest(absl::string_view hex_prefix) {
   const std::string first = BytesOfHex(absl::StrCat(hex_prefix, hex_prefix.size() % 2 ? "0" : ""));
   std::vector<ImageRecord> records;
@@ -89,7 +99,8 @@ absl::StatusOr<uint64_t> Catalog::Txn::NextImageId() {
 }
 
 absl::Status Catalog::Txn::PutImage(const ImageRecord& record) {
-  state_->takes_space = true;
+  // One that only changes its name must go through on a full disk too.
+  if (state_->now->images().Find(record.id) == nullptr) state_->takes_space = true;
   return state_->Change(CatalogChange::kPutImage, record.Encode());
 }
 

@@ -76,6 +76,8 @@ class Catalog {
     absl::StatusOr<std::vector<ImageRecord>> ImagesAfter(uint64_t id);
     absl::StatusOr<std::optional<ImageRecord>> FindImage(uint64_t id);
     absl::StatusOr<std::optional<ImageRecord>> FindReference(absl::string_view reference);
+    // Images whose reference begins with this.
+    absl::StatusOr<std::vector<ImageRecord>> WithReferencePrefix(absl::string_view prefix);
     // Images whose digest begins with these hex digits (without "sha256:"), oldest first.
     absl::StatusOr<std::vector<ImageRecord>> FindDigest(absl::string_view hex_prefix);
     absl::StatusOr<uint64_t> NextImageId();

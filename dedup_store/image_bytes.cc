@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "dedup_store/image_reader.h"
+#include "dedup_store/prepared.h"
 
 namespace rekindle::store {
 
@@ -92,7 +93,7 @@ class ByteFinder {
   }
 
   absl::Status CompareWith(const ImageRecord& other) {
-    const bool visible = !may_see_ || may_see_(other.info);
+    const bool visible = !IsPrepared(other.info) && (!may_see_ || may_see_(other.info));
     absl::StatusOr<Manifest> manifest = ReadManifest(*core_, other);
     if (!manifest.ok()) {
       RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());

@@ -14,6 +14,7 @@
 #include "dedup_store/page_index.h"
 #include "dedup_store/page_storer.h"
 #include "dedup_store/page_table.h"
+#include "dedup_store/prepared.h"
 #include "dedup_store/store_notes.h"
 
 namespace rekindle::store {
@@ -38,7 +39,9 @@ class Committing {
 
   absl::StatusOr<ImageInfo> Run(const PageStorer::Progress& progress) {
     ImageRecord record;
-    record.info.reference = options_.reference;
+    record.info.reference = options_.prepared_id.empty()
+                                ? options_.reference
+                                : PreparedReference(options_.prepared_id, options_.reference);
     record.info.owner = options_.owner;
     record.info.labels = options_.labels;
     record.info.created_unix_ns = UnixNanos();
@@ -76,6 +79,7 @@ class Committing {
       return status;
     }
     writer.Keep();
+    record.info.reference = options_.reference;
     return record.info;
   }
 
@@ -156,9 +160,12 @@ class Committing {
   absl::Status CommitToCatalog(ImageRecord& record, const PackWriter& writer) {
     RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("image"));
     return core_->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
-      RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> taken, txn.FindReference(record.info.reference));
+      RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> taken, txn.FindReference(options_.reference));
       if (taken && !options_.replace) return ReferenceTaken(taken->info);
-      if (taken) RK_RETURN_IF_ERROR(DeleteImageAndNotes(*core_, txn, *taken, record.info.digest));
+      RK_RETURN_IF_ERROR(NobodyPrepares(txn, options_.reference, options_.prepared_id));
+      // Until a prepared image is published what it replaces stays.
+      if (taken && options_.prepared_id.empty())
+        RK_RETURN_IF_ERROR(DeleteImageAndNotes(*core_, txn, *taken, record.info.digest));
       const uint64_t table_bytes = sizeof(PageTableHeader) + uint64_t{writer.pages()} * 8;
       RK_RETURN_IF_ERROR(guard_->MayCommit(txn, record.info.stats, writer.file_bytes() + table_bytes));
       RK_ASSIGN_OR_RETURN(record.id, txn.NextImageId());

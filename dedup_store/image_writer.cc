@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "dedup_store/image_commit.h"
 #include "dedup_store/limit_guard.h"
+#include "dedup_store/prepared.h"
 
 namespace rekindle::store {
 
@@ -85,10 +86,12 @@ absl::StatusOr<std::unique_ptr<ImageWriter>> NewImageWriter(std::shared_ptr<Stor
   RK_RETURN_IF_ERROR(core->CheckWritable());
   NewImageOptions normalized = options;
   RK_ASSIGN_OR_RETURN(normalized.reference, NormalizeReference(options.reference));
-  if (!options.replace) {
+  if (!options.prepared_id.empty()) RK_RETURN_IF_ERROR(CheckPreparedId(options.prepared_id));
+  {
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core->catalog().Read());
     RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> taken, txn.FindReference(normalized.reference));
-    if (taken) return ReferenceTaken(taken->info);
+    if (taken && !options.replace) return ReferenceTaken(taken->info);
+    RK_RETURN_IF_ERROR(NobodyPrepares(txn, normalized.reference, normalized.prepared_id));
   }
   // What can be told before anything is done: whoever waits for the image learns it while his job still runs.
   RK_RETURN_IF_ERROR(Annotate(LimitGuard::Begin(core.get(), normalized).status(),

@@ -13,6 +13,7 @@
 #include "dedup_store/limit_guard.h"
 #include "dedup_store/maintenance.h"
 #include "dedup_store/page_table.h"
+#include "dedup_store/prepared.h"
 #include "dedup_store/store_core.h"
 #include "dedup_store/store_notes.h"
 #include "dedup_store/store_use.h"
@@ -113,9 +114,19 @@ class StoreImpl : public Store {
     });
     std::vector<ImageInfo> infos;
     infos.reserve(records.size());
-    for (ImageRecord& record : records) infos.push_back(std::move(record.info));
+    for (ImageRecord& record : records) {
+      if (!IsPrepared(record.info)) infos.push_back(std::move(record.info));
+    }
     return infos;
   }
+
+  absl::StatusOr<std::vector<PreparedImage>> ListPrepared() const override {
+    return store::ListPrepared(*core_);
+  }
+  absl::StatusOr<ImageInfo> PublishPrepared(absl::string_view id) override {
+    return store::PublishPrepared(*core_, id);
+  }
+  absl::Status RemovePrepared(absl::string_view id) override { return store::RemovePrepared(*core_, id); }
 
   absl::Status Remove(absl::string_view image) override {
     RK_RETURN_IF_ERROR(core_->CheckWritable());
@@ -127,6 +138,7 @@ class StoreImpl : public Store {
         absl::string_view hex = record.info.digest;
         absl::ConsumePrefix(&hex, "sha256:");
         RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> same, txn.FindDigest(hex));
+        std::erase_if(same, [](const ImageRecord& other) { return IsPrepared(other.info); });
         if (same.size() > 1) {
           return absl::InvalidArgumentError(absl::StrCat(
               image, " is the content of ", same.size(), " images, ", same.front().info.reference, " and ",

@@ -82,6 +82,15 @@ struct NewImageOptions {
   uid_t owner = 0;
   bool replace = false;  // false: AlreadyExists when the reference is taken
   std::map<std::string, std::string> labels;
+  // Not empty: Commit makes the image whole and durable under this id (see Store::PublishPrepared) and keeps
+  // its reference for it, but nobody sees it. 1 to 128 letters, digits, '-', '_' and '.'.
+  std::string prepared_id;
+};
+
+// Stored, but not yet there: somebody else is to decide.
+struct PreparedImage {
+  std::string id;
+  ImageInfo info;  // as it will be
 };
 
 struct PageRun {
@@ -131,7 +140,8 @@ class ImageWriter {
   // made.
   virtual absl::Status AddPages(absl::string_view name, uint64_t address,
                                 absl::Span<const std::byte> pages) = 0;
-  // Hashes, deduplicates, compresses, writes, syncs, then makes the image visible in one transaction.
+  // Hashes, deduplicates, compresses, writes, syncs, then makes the image visible (or prepared) in one
+  // transaction.
   // `progress(done, total)` in bytes may be called from any thread, one call at a time; returning false
   // cancels (Cancelled). ResourceExhausted when the disk or a quota is full: nothing of the image stays.
   virtual absl::StatusOr<ImageInfo> Commit(std::function<bool(uint64_t, uint64_t)> progress = {}) = 0;
@@ -262,6 +272,13 @@ class Store {
   virtual absl::Status Remove(absl::string_view image) = 0;         // its space comes back with Gc
   // Only this very image: NotFound when its reference is another's by now.
   virtual absl::Status RemoveExactly(const ImageInfo& image) = 0;
+
+  // Of images that were committed with a prepared_id and are neither published nor removed since.
+  virtual absl::StatusOr<std::vector<PreparedImage>> ListPrepared() const = 0;
+  // Makes it visible under its reference, in the place of the image that had that, if any. NotFound: none is
+  // prepared under this id. All or nothing, and durable.
+  virtual absl::StatusOr<ImageInfo> PublishPrepared(absl::string_view id) = 0;
+  virtual absl::Status RemovePrepared(absl::string_view id) = 0;  // NotFound as above
 
   // Keeps something about an image beside it, in the place of what was kept before: one of kNoteKinds, at
   // most kMaxNoteBytes. It belongs to all images with this digest and goes with the last of them. NotFound

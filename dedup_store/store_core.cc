@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "dedup_store/catalog_rebuild.h"
 #include "dedup_store/coding.h"
+#include "dedup_store/prepared.h"
 
 namespace rekindle::store {
 
@@ -96,6 +97,7 @@ absl::StatusOr<ImageRecord> ResolveDigest(absl::string_view image, absl::string_
         absl::StrCat("'", image, "': a digest is written sha256: and 12 to 64 hexadecimal digits"));
   }
   RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> found, txn.FindDigest(absl::AsciiStrToLower(hex)));
+  std::erase_if(found, [](const ImageRecord& record) { return IsPrepared(record.info); });
   if (found.empty()) return ImageNotFound(image, txn);
   for (const ImageRecord& record : found) {
     if (record.info.digest != found.back().info.digest) {

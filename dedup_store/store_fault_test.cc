@@ -148,6 +148,34 @@ TEST_F(StoreFaultTest, ReplacingIsAllOrNothing) {
            });
 }
 
+TEST_F(StoreFaultTest, PreparingIsAllOrNothing) {
+  NewImageOptions prepared = Named("job:1");
+  prepared.prepared_id = "g1";
+  FailEach([&](Store& store) { return next_.Commit(store, prepared).status(); },
+           [&](const Left& left) {
+             EXPECT_TRUE(store_->List()->empty());
+             const bool there = !store_->ListPrepared()->empty();
+             EXPECT_TRUE(there || !left.done);
+             EXPECT_TRUE(!there || left.done || !left.certain);
+           });
+}
+
+TEST_F(StoreFaultTest, PublishingIsAllOrNothing) {
+  RK_ASSERT_OK(base_.Commit(*store_, "job:1"));
+  NewImageOptions prepared = Named("job:1");
+  prepared.prepared_id = "g1";
+  prepared.replace = true;
+  RK_ASSERT_OK(next_.Commit(*store_, prepared));
+  FailEach([&](Store& store) { return store.PublishPrepared("g1").status(); },
+           [&](const Left& left) {
+             const bool published = store_->ListPrepared()->empty();
+             EXPECT_TRUE(published || !left.done);
+             EXPECT_TRUE(!published || left.done || !left.certain);
+             (published ? next_ : base_).ExpectIn(*store_, "job:1");
+             EXPECT_EQ(store_->List()->size(), 1u);
+           });
+}
+
 TEST_F(StoreFaultTest, RemoveIsAllOrNothing) {
   RK_ASSERT_OK(base_.Commit(*store_, "job:1"));
   RK_ASSERT_OK(next_.Commit(*store_, "job:2", "job:1"));

@@ -66,6 +66,9 @@ struct TestImage {
     options.reference = reference;
     options.parent = parent;
     options.replace = replace;
+    return Commit(store, options);
+  }
+  absl::StatusOr<ImageInfo> Commit(Store& store, const NewImageOptions& options) const {
     auto writer = store.NewImage(options);
     if (!writer.ok()) return writer.status();
     for (const auto& [name, bytes] : blobs) {

@@ -7,9 +7,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 
 REKINDLE=${1:?path of rekindle} REKINDLED=${2:?path of rekindled}
 cd "$REPO_ROOT/packaging"
-COMMANDS=(doctor run stop attach ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template fn deps sim export import version)
+COMMANDS=(doctor run stop attach ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template group fn deps sim export import version)
 GPU_COMMANDS=(ps park resume swap lease release)
 TEMPLATE_COMMANDS=(up down ls start)
+GROUP_COMMANDS=(ckpt restore ls rm resolve)
 WORKING_SET_COMMANDS=(drop)
 FN_COMMANDS=(deploy invoke ls logs rm stats)
 DEPS_COMMANDS=(build ls rm)
@@ -55,6 +56,7 @@ knows_subcommands() {
 }
 knows_subcommands gpu "${GPU_COMMANDS[@]}"
 knows_subcommands template "${TEMPLATE_COMMANDS[@]}"
+knows_subcommands group "${GROUP_COMMANDS[@]}"
 knows_subcommands working-set "${WORKING_SET_COMMANDS[@]}"
 knows_subcommands fn "${FN_COMMANDS[@]}"
 knows_subcommands deps "${DEPS_COMMANDS[@]}"
@@ -64,6 +66,7 @@ mapfile -t OPTIONS < <({
   for command in "${COMMANDS[@]}"; do options_of "$REKINDLE" "$command"; done
   for command in "${GPU_COMMANDS[@]}"; do options_of "$REKINDLE" gpu "$command"; done
   for command in "${TEMPLATE_COMMANDS[@]}"; do options_of "$REKINDLE" template "$command"; done
+  for command in "${GROUP_COMMANDS[@]}"; do options_of "$REKINDLE" group "$command"; done
   for command in "${WORKING_SET_COMMANDS[@]}"; do options_of "$REKINDLE" working-set "$command"; done
   for command in "${FN_COMMANDS[@]}"; do options_of "$REKINDLE" fn "$command"; done
   for command in "${DEPS_COMMANDS[@]}"; do options_of "$REKINDLE" deps "$command"; done

@@ -154,6 +154,7 @@ class RestoreRun : public criu::RestoreObserver {
     pages_seconds_ = watch.seconds();
     AddSpan("pages", begin, {{"bytes", static_cast<int64_t>(bytes_done_ - before)}});
     phase_name_ = "criu";
+    if (status.ok() && options_.before_running) status = options_.before_running();
     return status;
   }
 

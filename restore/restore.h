@@ -37,6 +37,9 @@ struct RestoreOptions {
   // Called when all else was checked and before anything is started: makes the files that the job writes what
   // they were. They are checked after it. Null: they are left as they are.
   std::function<absl::Status(const store::ImageReader& image, const v1::JobManifest& manifest)> roll_back;
+  // Asked when every process is there with all of its memory and none has run; they run when it returns. With
+  // a status other than OK they are killed and the restore fails with it. Empty: they run at once.
+  std::function<absl::Status()> before_running;
 };
 
 struct RestoreProgress {

@@ -7,6 +7,9 @@ _rekindle_jobs() {
   rekindle ps --json 2>/dev/null | grep -o '"name": *"[^"]*"' | cut -d'"' -f4
 }
 
+_rekindle_groups() {
+  rekindle group ls --json 2>/dev/null | grep -o '"reference": *"[^"]*"' | cut -d'"' -f4 | sort -u
+}
 _rekindle_templates() {
   rekindle template ls --json 2>/dev/null | grep -o '"name": *"[^"]*"' | cut -d'"' -f4
 }
@@ -27,7 +30,7 @@ _rekindle() {
     words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
   }
   local globals='--store --host --tls-ca --tls-cert --tls-key --no-daemon --json --verbose --help'
-  local commands='doctor run ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template fn deps sim export import version'
+  local commands='doctor run stop attach ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template group fn deps sim export import version'
 
   local i command=
   for ((i = 1; i < cword; i++)); do
@@ -98,6 +101,18 @@ _rekindle() {
         down) arguments=$(_rekindle_templates) ;;
       esac
       [[ $previous == template ]] && arguments='up down ls start'
+      ;;
+    group)
+      case ${words[i + 1]} in
+        ckpt)
+          flags='--member --replace --tcp-established --tcp-close --freeze-limit --staging-memory --label'
+          [[ $previous == --member ]] && arguments="$(_rekindle_jobs)" || arguments=$(_rekindle_groups)
+          ;;
+        restore) flags='--map --tcp-close --ignore-mismatch --log-dir' arguments=$(_rekindle_groups) ;;
+        rm) arguments=$(_rekindle_groups) ;;
+        resolve) arguments='commit abort' ;;
+      esac
+      [[ $previous == group ]] && arguments='ckpt restore ls rm resolve'
       ;;
     fn)
       case ${words[i + 1]} in

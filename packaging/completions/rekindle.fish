@@ -7,6 +7,10 @@ function __rekindle_jobs
     rekindle ps --json 2>/dev/null | string match -ra '"name": *"([^"]*)"' --groups-only
 end
 
+function __rekindle_groups
+    rekindle group ls --json 2>/dev/null | string match -ra '"reference": *"([^"]*)"' --groups-only
+end
+
 function __rekindle_templates
     rekindle template ls --json 2>/dev/null | string match -ra '"name": *"([^"]*)"' --groups-only
 end
@@ -19,7 +23,7 @@ function __rekindle_dependencies
     rekindle deps ls --json 2>/dev/null | string match -ra '"reference": *"([^"]*)"' --groups-only
 end
 
-set -l commands doctor run stop attach ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template fn deps sim export import version
+set -l commands doctor run stop attach ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template group fn deps sim export import version
 complete -c rekindle -f
 complete -c rekindle -l store -x -a '(__fish_complete_directories)' -d 'Folder of the store'
 complete -c rekindle -l host -x -d 'Address of the daemon'
@@ -51,6 +55,7 @@ complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a quota -d 
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a stats -d 'Show what the store holds'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a gpu -d 'GPUs and the jobs on them'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a template -d 'Live copies from which others are forked'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a group -d 'Jobs on several nodes as one'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a fn -d 'Deploy and invoke functions'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a deps -d 'Images of dependencies of functions'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a sim -d 'Replay invocations against policies'
@@ -112,6 +117,14 @@ complete -c rekindle -n '__fish_seen_subcommand_from template; and __fish_seen_s
 complete -c rekindle -n '__fish_seen_subcommand_from template; and __fish_seen_subcommand_from down start' -a '(__rekindle_templates)'
 complete -c rekindle -n '__fish_seen_subcommand_from template; and __fish_seen_subcommand_from up start' -l name -x -d 'Name of the template or job'
 complete -c rekindle -n '__fish_seen_subcommand_from template; and __fish_seen_subcommand_from start' -s d -l detach -d 'Do not wait for the job'
+complete -c rekindle -n '__fish_seen_subcommand_from group; and not __fish_seen_subcommand_from ckpt restore ls rm resolve' -a 'ckpt restore ls rm resolve'
+complete -c rekindle -n '__fish_seen_subcommand_from group; and __fish_seen_subcommand_from restore rm' -a '(__rekindle_groups)'
+complete -c rekindle -n '__fish_seen_subcommand_from group; and __fish_seen_subcommand_from resolve' -a 'commit abort'
+complete -c rekindle -n '__fish_seen_subcommand_from group; and __fish_seen_subcommand_from ckpt' -l member -x -a '(__rekindle_jobs)' -d 'A job, with the address of its daemon'
+complete -c rekindle -n '__fish_seen_subcommand_from group; and __fish_seen_subcommand_from ckpt' -l freeze-limit -x -d 'How long a job may stand still for the others'
+complete -c rekindle -n '__fish_seen_subcommand_from group; and __fish_seen_subcommand_from restore' -l map -x -d 'Members of one daemon by another'
+complete -c rekindle -n '__fish_seen_subcommand_from group; and __fish_seen_subcommand_from restore' -l log-dir -x -a '(__fish_complete_directories)' -d 'Folder for their output'
+complete -c rekindle -n '__fish_seen_subcommand_from group; and __fish_seen_subcommand_from restore' -l ignore-mismatch -d 'Try although CPU, kernel or CRIU differ'
 # Of a copy in a sandbox.
 for command in restore start
     complete -c rekindle -n "__fish_seen_subcommand_from $command" -l count -x -d 'So many copies'

@@ -22,5 +22,10 @@ inline constexpr char kJobNameLabel[] = "rekindle.job-name";
 // When the supervised job was submitted whose image it is.
 inline constexpr char kSupervisedLabel[] = "rekindle.supervised";
 inline constexpr char kCommandLabel[] = "rekindle.command";
+// Of a group's images: the group's id and name, the member's number, and where its coordinator answers.
+inline constexpr char kGroupIdLabel[] = "rekindle.group-id";
+inline constexpr char kGroupLabel[] = "rekindle.group";
+inline constexpr char kGroupMemberLabel[] = "rekindle.group-member";
+inline constexpr char kGroupCoordinatorLabel[] = "rekindle.group-coordinator";
 
 }  // namespace rekindle::v1

@@ -98,13 +98,13 @@ class Cli:
 class Daemon:
     """rekindled on a private socket and store."""
 
-    def __init__(self, directory, store, env, arguments=()):
+    def __init__(self, directory, store, env, arguments=(), prefix=()):
         self.socket = os.path.join(directory, "d.sock")
         self.host = "unix://" + self.socket
         self.log = os.path.join(directory, "rekindled.log")
         with open(self.log, "ab") as log:
             self._child = subprocess.Popen(
-                [binary("rekindled"), "--store", store, "--socket", self.socket, *arguments],
+                [*prefix, binary("rekindled"), "--store", store, "--socket", self.socket, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,0 +1,173 @@
+#include "cli/group_arguments.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/human_units.h"
+#include "base/status.h"
+
+namespace rekindle::cli {
+namespace {
+
+// "A=B", both with something in them.
+absl::StatusOr<std::pair<std::string, std::string>> ParsePair(const std::string& text, const char* usage) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("'", text, "' can't be understood: write ", usage));
+  }
+  return std::pair(text.substr(0, equals), text.substr(equals + 1));
+}
+
+}  // namespace
+
+absl::StatusOr<v1::GroupMember> ParseGroupMember(const std::string& text) {
+  v1::GroupMember member;
+  const size_t slash = text.rfind('/');
+  if (slash != std::string::npos) member.set_host(text.substr(0, slash));
+  const std::string job = slash == std::string::npos ? text : text.substr(slash + 1);
+  int pid = 0;
+  if (job.empty() || slash == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "' names no member: write [HOST/]JOB, such as node-b:7443/train"));
+  }
+  if (job.find_first_not_of("0123456789") != std::string::npos) {
+    member.set_job(job);
+  } else if (absl::SimpleAtoi(job, &pid) && pid > 0) {
+    member.set_pid(pid);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat("'", job, "' is no PID and no name of a job"));
+  }
+  return member;
+}
+
+CLI::App* GroupArguments::AddCommand(const std::string& name, const std::string& description,
+                                     const std::string& examples) {
+  CLI::App* command = group_->add_subcommand(name, description);
+  command->fallthrough();
+  command->footer("Examples:\n" + examples);
+  return command;
+}
+
+void GroupArguments::AddTo(CLI::App& app) {
+  group_ = app.add_subcommand("group", "Capture jobs on several nodes as one, and bring them back");
+  group_->fallthrough();
+  group_->require_subcommand(1);
+  group_->footer(
+      "Examples:\n"
+      "  rekindle group ckpt train:step1 --member train-0 --member node-b:7443/train-1\n"
+      "  rekindle group restore train:step1\n"
+      "The set of images is complete or not there. The daemons of the nodes do it among themselves.\n");
+
+  CLI::App* ckpt =
+      AddCommand("ckpt", "Take images of all members at one moment",
+                 "  rekindle group ckpt train:step1 --member train-0 --member node-b:7443/train-1\n"
+                 "Member I's image is NAME/I:TAG, in the store of its node.\n");
+  ckpt->add_option("group", reference_, "The group's name")->type_name("NAME:TAG")->required();
+  ckpt->add_option(
+          "--member", members_,
+          "A job: a PID or a job's name, with the address of its daemon if that is another; repeated")
+      ->type_name("[HOST/]JOB")
+      ->allow_extra_args(false)
+      ->required();
+  ckpt->add_flag("--replace", replace_, "Take over a name that exists");
+  ckpt->add_flag("--tcp-established", tcp_established_, "Carry live TCP connections [when there are any]");
+  ckpt->add_flag("--tcp-close", tcp_close_,
+                 "Leave live TCP connections out: they are closed in the restored jobs");
+  ckpt->add_option("--freeze-limit", freeze_limit_,
+                   "How long a job may stand still for the others, before all is given up [10]")
+      ->type_name("SECONDS")
+      ->check(CLI::PositiveNumber);
+  ckpt->add_option("--staging-memory", staging_memory_,
+                   "RAM for the copy of each job's memory, such as 2G [half of what is free on its node]")
+      ->type_name("SIZE");
+  ckpt->add_option("--label", labels_, "Keep a label with the images; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+
+  CLI::App* restore = AddCommand("restore", "Bring all members back, or none",
+                                 "  rekindle group restore train:step1\n"
+                                 "  rekindle group restore train:step1 --map node-b:7443=node-c:7443\n");
+  restore->add_option("group", reference_, "The group's name")->type_name("NAME:TAG")->required();
+  restore
+      ->add_option(
+          "--map", map_,
+          "Members of one daemon are restored by another, whose store has their images; may be repeated")
+      ->type_name("HOST=HOST")
+      ->allow_extra_args(false);
+  restore->add_flag("--tcp-close", tcp_close_, "Close TCP connections of the images");
+  restore->add_flag("--ignore-mismatch", ignore_mismatch_,
+                    "Try although CPU, kernel, CRIU or the GPU's driver are not those of the images");
+  restore
+      ->add_option("--log-dir", log_directory_,
+                   "Folder, on each node, for the members' output, as I.log [where it went before]")
+      ->type_name("DIR");
+
+  AddCommand("ls", "List groups, and parts of groups that wait for their coordinator",
+             "  rekindle group ls\n");
+  CLI::App* rm = AddCommand("rm", "Remove a group and all its images", "  rekindle group rm train:step1\n");
+  rm->add_option("group", reference_, "The group's name")->type_name("NAME:TAG")->required();
+  CLI::App* resolve = AddCommand(
+      "resolve", "Decide about a group by hand, when a node is gone for good",
+      "  rekindle group resolve 0123456789abcdef0123456789abcdef abort\n"
+      "On a member whose coordinator is gone: publish or remove the images that wait for it. On the\n"
+      "coordinator, after 'rm': forget members that are gone.\n");
+  resolve->add_option("id", id_, "The group's id, from 'rekindle group ls'")->type_name("ID")->required();
+  resolve->add_option("decision", decision_, "What to do with it")
+      ->type_name("commit|abort")
+      ->required()
+      ->check(CLI::IsMember({"commit", "abort"}));
+}
+
+absl::StatusOr<Command> GroupArguments::FinishCheckpoint() const {
+  v1::CheckpointGroupRequest request;
+  request.set_reference(reference_);
+  for (const std::string& text : members_) {
+    RK_ASSIGN_OR_RETURN(*request.add_members(), ParseGroupMember(text));
+  }
+  request.set_replace(replace_);
+  request.set_tcp_established(tcp_established_);
+  request.set_tcp_close(tcp_close_);
+  request.set_freeze_limit_seconds(freeze_limit_);
+  if (!staging_memory_.empty()) {
+    RK_ASSIGN_OR_RETURN(uint64_t bytes, ParseBytes(staging_memory_));
+    request.set_staging_budget_bytes(bytes);
+  }
+  for (const std::string& text : labels_) {
+    RK_ASSIGN_OR_RETURN(auto label, ParsePair(text, "--label KEY=VALUE"));
+    (*request.mutable_labels())[label.first] = label.second;
+  }
+  return request;
+}
+
+absl::StatusOr<Command> GroupArguments::FinishRestore(const std::string& working_directory) const {
+  v1::RestoreGroupRequest request;
+  request.set_reference(reference_);
+  for (const std::string& text : map_) {
+    RK_ASSIGN_OR_RETURN(auto hosts, ParsePair(text, "--map HOST=HOST"));
+    (*request.mutable_host_map())[hosts.first] = hosts.second;
+  }
+  request.set_tcp_close(tcp_close_);
+  request.set_ignore_mismatch(ignore_mismatch_);
+  if (!log_directory_.empty()) {
+    request.set_log_directory(
+        log_directory_[0] == '/' ? log_directory_ : absl::StrCat(working_directory, "/", log_directory_));
+  }
+  return request;
+}
+
+absl::StatusOr<Command> GroupArguments::Finish(const std::string& working_directory) const {
+  const std::string name = group_->get_subcommands().front()->get_name();
+  if (name == "ckpt") return FinishCheckpoint();
+  if (name == "restore") return FinishRestore(working_directory);
+  if (name == "ls") return v1::ListGroupsRequest();
+  if (name == "rm") {
+    v1::RemoveGroupRequest request;
+    request.set_reference(reference_);
+    return request;
+  }
+  v1::ResolveGroupRequest request;
+  request.set_id(id_);
+  request.set_commit(decision_ == "commit");
+  return request;
+}
+
+}  // namespace rekindle::cli

@@ -1,0 +1,35 @@
+// The commands under `rekindle group`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cli/arguments.h"
+
+namespace rekindle::cli {
+
+// Outlives the CLI::App that it is added to.
+class GroupArguments {
+ public:
+  void AddTo(CLI::App& app);
+  // What was asked for; call it when `group` was the command.
+  absl::StatusOr<Command> Finish(const std::string& working_directory) const;
+
+ private:
+  CLI::App* AddCommand(const std::string& name, const std::string& description, const std::string& examples);
+  absl::StatusOr<Command> FinishCheckpoint() const;
+  absl::StatusOr<Command> FinishRestore(const std::string& working_directory) const;
+
+  CLI::App* group_ = nullptr;
+  std::string reference_, staging_memory_, log_directory_, id_, decision_;
+  std::vector<std::string> members_, labels_, map_;
+  bool replace_ = false, tcp_established_ = false, tcp_close_ = false, ignore_mismatch_ = false;
+  double freeze_limit_ = 0;
+};
+
+// "[HOST/]JOB": HOST is a daemon's address, JOB a PID or a job's name.
+absl::StatusOr<v1::GroupMember> ParseGroupMember(const std::string& text);
+
+}  // namespace rekindle::cli

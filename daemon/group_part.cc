@@ -1,0 +1,237 @@
+// A member's side of a group checkpoint.
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "ckpt/capture.h"
+#include "daemon/group_point.h"
+#include "daemon/groups.h"
+#include "daemon/rpcs.h"
+#include "group/member_state.h"
+#include "rekindle/v1/image_layout.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using group::MemberState;
+
+constexpr absl::Duration kFreezeLimit = absl::Seconds(10);
+// For the others to get ready, while the job runs on.
+constexpr absl::Duration kPrepareLimit = absl::Minutes(5);
+// One that waits for the decision looks so often whether somebody else has settled it.
+constexpr absl::Duration kLookEvery = absl::Seconds(1);
+// For the coordinator to end the call, once it has been told everything.
+constexpr absl::Duration kEndMayTake = absl::Seconds(5);
+
+// What the coordinator has said, and the capture's gate, which waits for it.
+class Part final : public ckpt::CaptureGate {
+ public:
+  Part(const v1::PreparePart& request, const PartCaller& coordinator)
+      : name_(absl::StrCat("group ", request.group(), ", member ", request.member())),
+        freeze_limit_(request.freeze_limit_seconds() > 0 ? absl::Seconds(request.freeze_limit_seconds())
+                                                         : kFreezeLimit),
+        coordinator_(coordinator) {}
+
+  // On a thread of its own, until there is nothing more to read.
+  void Listen() {
+    v1::PartRequest request;
+    while (coordinator_.read(&request)) {
+      absl::MutexLock lock(&mutex_);
+      switch (request.request_case()) {
+        case v1::PartRequest::kFreeze:
+          state_.OnFreeze();
+          break;
+        case v1::PartRequest::kGo:
+          state_.OnGo();
+          break;
+        case v1::PartRequest::kCommit:
+          state_.OnCommit();
+          break;
+        case v1::PartRequest::kAbort:
+          state_.OnAbort();
+          break;
+        case v1::PartRequest::kPrepare:
+        case v1::PartRequest::REQUEST_NOT_SET:
+          break;  // of a newer coordinator
+      }
+    }
+    absl::MutexLock lock(&mutex_);
+    state_.OnBroken();
+    ended_ = true;
+  }
+
+  absl::Status BeforeFreeze() override {
+    v1::PartEvent event;
+    event.mutable_prepared();
+    coordinator_.write(event);
+    PassGroupPoint(group_point::kMemberPrepared);
+    return Await(&MemberState::MayFreeze, kPrepareLimit, "the others to get ready");
+  }
+
+  absl::Status OnFrozen() override {
+    PassGroupPoint(group_point::kMemberFrozen);
+    v1::PartEvent event;
+    event.mutable_frozen();
+    coordinator_.write(event);
+    return Await(&MemberState::MayGoOn, freeze_limit_, "the others to be frozen");
+  }
+
+  absl::Status BeforeCommit() override {
+    PassGroupPoint(group_point::kMemberStoring);
+    return Await(&MemberState::MayStore, absl::ZeroDuration(), "");
+  }
+
+  bool gives_up() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return state_.gives_up();
+  }
+
+  void OnStored() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    state_.OnStored();
+  }
+  MemberState::Fate AwaitFate(absl::Duration limit) const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    auto known = [this]()
+                     ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return state_.fate() != MemberState::Fate::kWait; };
+    mutex_.AwaitWithTimeout(absl::Condition(&known), limit);
+    return state_.fate();
+  }
+  void AwaitEnd(absl::Duration limit) const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(&ended_), limit);
+  }
+
+ private:
+  absl::Status Await(MemberState::Verdict (MemberState::*may)() const, absl::Duration limit,
+                     const char* what_for) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    auto told = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return (state_.*may)() != MemberState::Verdict::kWait;
+    };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&told), limit)) {
+      state_.OnLimit();
+      return absl::DeadlineExceededError(absl::StrCat(name_, ": waiting for ", what_for, " took longer than ",
+                                                      absl::FormatDuration(limit),
+                                                      ", so the job runs on and the group is given up; see "
+                                                      "why another member was slow, or allow more with "
+                                                      "--freeze-limit"));
+    }
+    if ((state_.*may)() == MemberState::Verdict::kGoOn) return absl::OkStatus();
+    return absl::AbortedError(
+        absl::StrCat(name_, ": its coordinator gave the group up or can't be reached; the job runs on"));
+  }
+
+  const std::string name_;
+  const absl::Duration freeze_limit_;
+  const PartCaller& coordinator_;
+  mutable absl::Mutex mutex_;
+  MemberState state_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+v1::CheckpointRequest RequestFor(const v1::PreparePart& prepare) {
+  v1::CheckpointRequest request = prepare.checkpoint();
+  auto& labels = *request.mutable_labels();
+  labels[v1::kGroupIdLabel] = prepare.id();
+  labels[v1::kGroupLabel] = prepare.group();
+  labels[v1::kGroupMemberLabel] = absl::StrCat(prepare.member());
+  if (!prepare.coordinator().empty()) labels[v1::kGroupCoordinatorLabel] = prepare.coordinator();
+  return request;
+}
+
+void SendFailure(const PartCaller& coordinator, const absl::Status& status) {
+  v1::PartEvent event;
+  *event.mutable_failed() = ToProto(status);
+  coordinator.write(event);
+}
+
+}  // namespace
+
+absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
+  RK_RETURN_IF_ERROR(MayUse(call));
+  v1::PartRequest first;
+  if (!coordinator.read(&first)) return absl::CancelledError("the coordinator has gone");
+  if (!first.has_prepare()) {
+    return absl::InvalidArgumentError("a group's member is told first what to prepare");
+  }
+  const v1::PreparePart& prepare = first.prepare();
+  RK_RETURN_IF_ERROR(CheckGroupId(prepare.id()));
+  if (prepare.checkpoint().stop()) {
+    return absl::UnimplementedError("a group's jobs run on: stop them when the group is complete");
+  }
+
+  Part part(prepare, coordinator);
+  std::thread listener([&part] { part.Listen(); });
+  absl::Cleanup end = [&] {
+    part.AwaitEnd(kEndMayTake);
+    coordinator.hang_up();
+    listener.join();
+  };
+
+  PartOfGroup of_group;
+  of_group.gate = &part;
+  of_group.prepared_id = PreparedId(prepare.id(), prepare.member());
+  Call inner = call;
+  inner.part = &of_group;
+  inner.cancelled = [&part] { return part.gives_up(); };
+  std::optional<v1::CheckpointResult> result;
+  absl::Status stored = Checkpoint(node_, inner, RequestFor(prepare), [&](const v1::CheckpointEvent& event) {
+    if (event.has_result()) result = event.result();
+    return true;
+  });
+  if (!stored.ok()) {
+    SendFailure(coordinator, stored);
+    return absl::OkStatus();
+  }
+  part.OnStored();
+  PassGroupPoint(group_point::kMemberStored);
+  v1::PartEvent event;
+  *event.mutable_stored() = *std::move(result);
+  coordinator.write(event);
+  PassGroupPoint(group_point::kMemberInDoubt);
+
+  v1::SettlePartRequest settle;
+  settle.set_id(prepare.id());
+  settle.set_member(prepare.member());
+  for (;;) {
+    const MemberState::Fate fate = part.AwaitFate(kLookEvery);
+    if (fate == MemberState::Fate::kInDoubt) {
+      ResolveSoon();
+      return absl::OkStatus();
+    }
+    if (fate == MemberState::Fate::kWait) {
+      // The resolver or an operator may have settled it, where the connection is dead and nobody can tell.
+      settle.set_action(v1::SettlePartRequest::LOOK);
+      absl::StatusOr<v1::SettlePartResponse> look = Settle(settle);
+      if (look.ok() && look->state() != v1::SettlePartResponse::IN_DOUBT) return absl::OkStatus();
+      continue;
+    }
+    const bool commit = fate == MemberState::Fate::kPublish;
+    if (commit) PassGroupPoint(group_point::kMemberCommitting);
+    settle.set_action(commit ? v1::SettlePartRequest::COMMIT : v1::SettlePartRequest::ABORT);
+    absl::StatusOr<v1::SettlePartResponse> settled = Settle(settle);
+    if (!settled.ok()) {
+      // It stays in doubt: the coordinator keeps its decision until this has worked.
+      Log(LogLevel::kWarning, absl::StrCat("group ", prepare.group(), ": settling its member ",
+                                           prepare.member(), ": ", settled.status().message()));
+      SendFailure(coordinator, settled.status());
+      return absl::OkStatus();
+    }
+    if (!commit) {
+      SendFailure(coordinator, absl::AbortedError("the group was given up; the job runs on"));
+      return absl::OkStatus();
+    }
+    PassGroupPoint(group_point::kMemberCommitted);
+    v1::PartEvent done;
+    done.mutable_committed();
+    coordinator.write(done);
+    return absl::OkStatus();
+  }
+}
+
+}  // namespace rekindle::daemon

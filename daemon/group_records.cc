@@ -1,0 +1,130 @@
+#include "daemon/group_records.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "base/file.h"
+#include "base/random_bytes.h"
+#include "base/status.h"
+
+namespace rekindle::daemon {
+namespace {
+
+constexpr size_t kIdBytes = 16;
+constexpr char kEnding[] = ".json";
+
+}  // namespace
+
+absl::Status CheckGroupId(absl::string_view id) {
+  if (id.size() == 2 * kIdBytes && std::all_of(id.begin(), id.end(), [](char c) {
+        return absl::ascii_isxdigit(c) && !absl::ascii_isupper(c);
+      })) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("'", id, "' is no id of a group: it has ", 2 * kIdBytes,
+                                                 " hexadecimal digits; `rekindle group ls` shows them"));
+}
+
+std::string NewGroupId() {
+  std::string bytes(kIdBytes, '\0');
+  FillWithRandomBytes(bytes.data(), bytes.size());
+  return absl::BytesToHexString(bytes);
+}
+
+std::string GroupRecords::PathOf(const std::string& id) const {
+  return absl::StrCat(directory_, "/", id, kEnding);
+}
+
+absl::Status GroupRecords::Decide(const v1::Group& group) {
+  absl::MutexLock lock(&mutex_);
+  absl::Status written = MakeDirectories(directory_);
+  if (written.ok()) written = Write(group);
+  if (written.ok()) return written;
+  if (!PathExists(PathOf(group.id()))) return written;
+  // It has its name, perhaps not durably, and to take that back might not be durable either.
+  return absl::DataLossError(absl::StrCat("keeping the decision about group ", group.reference(),
+                                          ": nobody knows whether it is kept: ", written.message(),
+                                          "; its images stay in doubt until this daemon is started anew"));
+}
+
+absl::Status GroupRecords::Write(const v1::Group& group) {
+  std::string text;
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.preserve_proto_field_names = true;
+  auto printed = google::protobuf::util::MessageToJsonString(group, &text, options);
+  if (!printed.ok()) return absl::InternalError("a group's record can't be written as JSON");
+  return WriteFileAtomically(PathOf(group.id()), text);
+}
+
+absl::StatusOr<v1::Group> GroupRecords::Read(const std::string& id) const {
+  RK_RETURN_IF_ERROR(CheckGroupId(id));
+  absl::StatusOr<std::string> text = ReadFile(PathOf(id));
+  if (absl::IsNotFound(text.status())) {
+    return absl::NotFoundError(absl::StrCat("this daemon coordinates no group ", id));
+  }
+  RK_RETURN_IF_ERROR(text.status());
+  v1::Group group;
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  if (!google::protobuf::util::JsonStringToMessage(*text, &group, options).ok() || group.id() != id) {
+    return absl::DataLossError(absl::StrCat("the record of group ", id, " is damaged: ", PathOf(id)));
+  }
+  return group;
+}
+
+absl::Status GroupRecords::Forget(const std::string& id) {
+  RK_RETURN_IF_ERROR(CheckGroupId(id));
+  absl::MutexLock lock(&mutex_);
+  return RemoveTree(PathOf(id));
+}
+
+absl::StatusOr<v1::Group> GroupRecords::Find(const std::string& id) const {
+  absl::MutexLock lock(&mutex_);
+  return Read(id);
+}
+
+absl::StatusOr<std::vector<v1::Group>> GroupRecords::ReadAll() const {
+  std::vector<v1::Group> groups;
+  absl::StatusOr<std::vector<std::string>> names = ListDirectory(directory_);
+  if (absl::IsNotFound(names.status())) return groups;
+  RK_RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
+    absl::string_view id = name;
+    if (!absl::ConsumeSuffix(&id, kEnding) || !CheckGroupId(id).ok()) continue;
+    RK_ASSIGN_OR_RETURN(v1::Group group, Read(std::string(id)));
+    groups.push_back(std::move(group));
+  }
+  std::sort(groups.begin(), groups.end(), [](const v1::Group& a, const v1::Group& b) {
+    return std::pair(a.created_unix_ns(), a.id()) > std::pair(b.created_unix_ns(), b.id());
+  });
+  return groups;
+}
+
+absl::StatusOr<v1::Group> GroupRecords::FindByReference(absl::string_view reference) const {
+  absl::MutexLock lock(&mutex_);
+  RK_ASSIGN_OR_RETURN(std::vector<v1::Group> groups, ReadAll());
+  std::vector<std::string> names;
+  for (v1::Group& group : groups) {
+    if (group.removed()) continue;
+    if (group.reference() == reference) return std::move(group);
+    names.push_back(group.reference());
+  }
+  return absl::NotFoundError(
+      absl::StrCat("this daemon coordinates no group ", reference,
+                   names.empty() ? "; it has none" : absl::StrCat("; it has ", absl::StrJoin(names, ", "))));
+}
+
+absl::StatusOr<std::vector<v1::Group>> GroupRecords::List() const {
+  absl::MutexLock lock(&mutex_);
+  return ReadAll();
+}
+
+}  // namespace rekindle::daemon

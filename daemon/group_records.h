@@ -1,0 +1,57 @@
+// A coordinator's decisions to commit: one JSON file for each group, in STORE/groups. What is not there was
+// never decided, or aborted.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "rekindle/v1/group.pb.h"
+
+namespace rekindle::daemon {
+
+// Thread-safe. One process at a time has a store's records.
+class GroupRecords {
+ public:
+  explicit GroupRecords(std::string directory) : directory_(std::move(directory)) {}
+
+  // Durable when it returns OK. DataLoss: that is not known. After any other status there is certainly none.
+  absl::Status Decide(const v1::Group& group) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Changes a record durably. NotFound: there is none.
+  template <typename Change>
+  absl::Status Update(const std::string& id, Change change) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    absl::StatusOr<v1::Group> group = Read(id);
+    if (!group.ok()) return group.status();
+    change(*group);
+    return Write(*group);
+  }
+  absl::Status Forget(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // NotFound; DataLoss names the file.
+  absl::StatusOr<v1::Group> Find(const std::string& id) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The newest of this name that is not removed. NotFound names the groups there are.
+  absl::StatusOr<v1::Group> FindByReference(absl::string_view reference) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Newest first.
+  absl::StatusOr<std::vector<v1::Group>> List() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  std::string PathOf(const std::string& id) const;
+  absl::StatusOr<v1::Group> Read(const std::string& id) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  absl::Status Write(const v1::Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::vector<v1::Group>> ReadAll() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+
+  const std::string directory_;
+  mutable absl::Mutex mutex_;
+};
+
+// 32 hexadecimal digits. InvalidArgument otherwise.
+absl::Status CheckGroupId(absl::string_view id);
+std::string NewGroupId();
+
+}  // namespace rekindle::daemon

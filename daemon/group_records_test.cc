@@ -1,0 +1,110 @@
+#include "daemon/group_records.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "daemon/groups.h"
+
+namespace rekindle::daemon {
+namespace {
+
+class GroupRecordsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto folder = TemporaryDirectory::Make(testing::TempDir(), "rekindle_group_test.");
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    folder_ = std::make_unique<TemporaryDirectory>(*std::move(folder));
+    directory_ = folder_->path() + "/groups";
+  }
+
+  static v1::Group Made(const std::string& reference, int64_t created) {
+    v1::Group group;
+    group.set_id(NewGroupId());
+    group.set_reference(reference);
+    group.set_created_unix_ns(created);
+    for (const char* host : {"", "node-b:7443"}) {
+      v1::GroupPart* part = group.add_parts();
+      part->mutable_member()->set_host(host);
+      part->mutable_member()->set_job("train");
+      part->set_digest("sha256:00");
+    }
+    return group;
+  }
+
+  std::unique_ptr<TemporaryDirectory> folder_;
+  std::string directory_;
+};
+
+TEST_F(GroupRecordsTest, ADecisionIsThereForWhoeverStartsNext) {
+  const v1::Group group = Made("x:1", 7);
+  {
+    GroupRecords records(directory_);
+    EXPECT_TRUE(records.List()->empty());
+    EXPECT_TRUE(absl::IsNotFound(records.Find(group.id()).status()));
+    ASSERT_TRUE(records.Decide(group).ok());
+    ASSERT_TRUE(records.Update(group.id(), [](v1::Group& g) { g.mutable_parts(1)->set_settled(true); }).ok());
+  }
+  GroupRecords records(directory_);
+  auto found = records.Find(group.id());
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->reference(), "x:1");
+  EXPECT_FALSE(IsComplete(*found));
+  EXPECT_EQ(found->parts(1).member().host(), "node-b:7443");
+  ASSERT_TRUE(records.Update(group.id(), [](v1::Group& g) { g.mutable_parts(0)->set_settled(true); }).ok());
+  EXPECT_TRUE(IsComplete(*records.Find(group.id())));
+  ASSERT_TRUE(records.Forget(group.id()).ok());
+  EXPECT_TRUE(absl::IsNotFound(records.Find(group.id()).status()));
+}
+
+TEST_F(GroupRecordsTest, OfOneNameTheNewestIsMeant) {
+  GroupRecords records(directory_);
+  const v1::Group old = Made("x:1", 7), next = Made("x:1", 8), other = Made("y:1", 9);
+  for (const v1::Group& group : {old, next, other}) ASSERT_TRUE(records.Decide(group).ok());
+  EXPECT_EQ(records.FindByReference("x:1")->id(), next.id());
+  EXPECT_EQ(records.List()->front().id(), other.id());
+  ASSERT_TRUE(records.Update(next.id(), [](v1::Group& g) { g.set_removed(true); }).ok());
+  EXPECT_EQ(records.FindByReference("x:1")->id(), old.id());
+  auto none = records.FindByReference("z:1").status();
+  EXPECT_TRUE(absl::IsNotFound(none));
+  EXPECT_TRUE(absl::StrContains(none.message(), "y:1")) << none;
+}
+
+TEST_F(GroupRecordsTest, WhatCanNotBeKeptIsNotDecided) {
+  ASSERT_TRUE(WriteFileAtomically(directory_, "no folder").ok());
+  GroupRecords records(directory_);
+  absl::Status decided = records.Decide(Made("x:1", 7));
+  EXPECT_FALSE(decided.ok());
+  EXPECT_FALSE(absl::IsDataLoss(decided)) << decided;
+}
+
+TEST_F(GroupRecordsTest, ADamagedRecordIsNoAbsentOne) {
+  GroupRecords records(directory_);
+  const v1::Group group = Made("x:1", 7);
+  ASSERT_TRUE(records.Decide(group).ok());
+  const std::string path = absl::StrCat(directory_, "/", group.id(), ".json");
+  ASSERT_TRUE(WriteFileAtomically(path, "{\"id\": \"").ok());
+  auto found = records.Find(group.id()).status();
+  EXPECT_TRUE(absl::IsDataLoss(found)) << found;
+  EXPECT_TRUE(absl::StrContains(found.message(), path)) << found;
+}
+
+TEST_F(GroupRecordsTest, IdsAreIds) {
+  GroupRecords records(directory_);
+  EXPECT_TRUE(CheckGroupId(NewGroupId()).ok());
+  EXPECT_NE(NewGroupId(), NewGroupId());
+  for (const char* bad : {"", "../../etc/passwd", "0123456789ABCDEF0123456789ABCDEF", "0123"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(records.Find(bad).status())) << bad;
+  }
+}
+
+TEST(GroupNames, AreThoseOfTheMembers) {
+  EXPECT_EQ(MemberReference("train/big:step1", 3), "train/big/3:step1");
+  EXPECT_EQ(PreparedId("abc", 3), "abc.3");
+}
+
+}  // namespace
+}  // namespace rekindle::daemon

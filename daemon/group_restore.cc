@@ -1,0 +1,200 @@
+// A coordinator's side of a group's restore.
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "daemon/groups.h"
+
+namespace rekindle::daemon {
+namespace {
+
+constexpr absl::Duration kLookForCaller = absl::Milliseconds(50);
+
+// One member's restore, followed by a thread of its own.
+struct Member {
+  enum class Phase { kPreparing, kReady, kRunning, kKept, kEnded };
+  std::shared_ptr<GroupPeer> peer;
+  std::unique_ptr<RestoreStream> stream;
+  std::thread reader;
+  // Under the mutex.
+  Phase phase = Phase::kPreparing;
+  absl::Status why;  // it has ended
+  v1::JobStarted started;
+};
+
+class GroupRestore {
+ public:
+  GroupRestore(const Call& call, const EventSink<v1::GroupEvent>& send, size_t members)
+      : call_(call), send_(send), members_(members) {}
+  // What was started and is not kept is killed by its daemon.
+  ~GroupRestore() {
+    for (Member& member : members_) {
+      if (member.stream) member.stream->Cancel();
+    }
+    for (Member& member : members_) {
+      if (member.reader.joinable()) member.reader.join();
+    }
+  }
+
+  void Start(size_t index, std::shared_ptr<GroupPeer> peer, const v1::RestorePartRequest& request) {
+    Member& member = members_[index];
+    member.peer = std::move(peer);
+    member.stream = member.peer->RestorePart();
+    member.stream->Write(request);
+    member.reader = std::thread([this, &member] { Follow(member); });
+  }
+
+  absl::Status Run() {
+    v1::RestorePartRequest go, keep;
+    go.mutable_go();
+    keep.mutable_keep();
+    RK_RETURN_IF_ERROR(AwaitAll(Member::Phase::kReady, "ready"));
+    TellAll(go);
+    RK_RETURN_IF_ERROR(AwaitAll(Member::Phase::kRunning, "running"));
+    TellAll(keep);
+    return AwaitAll(Member::Phase::kKept, "");
+  }
+
+  v1::JobStarted TakeStarted(size_t index) { return std::move(members_[index].started); }
+
+ private:
+  void Follow(Member& member) ABSL_LOCKS_EXCLUDED(mutex_) {
+    v1::RestorePartEvent event;
+    while (member.stream->Read(&event)) {
+      if (event.has_kept() || event.has_failed()) member.stream->End();
+      absl::MutexLock lock(&mutex_);
+      if (event.has_ready()) member.phase = Member::Phase::kReady;
+      if (event.has_running()) {
+        member.phase = Member::Phase::kRunning;
+        member.started = event.running();
+      }
+      if (event.has_kept()) member.phase = Member::Phase::kKept;
+      if (event.has_failed()) {
+        member.phase = Member::Phase::kEnded;
+        member.why = FromProto(event.failed());
+      }
+    }
+    absl::Status status = member.stream->Finish();
+    absl::MutexLock lock(&mutex_);
+    if (member.phase == Member::Phase::kKept || member.phase == Member::Phase::kEnded) return;
+    member.phase = Member::Phase::kEnded;
+    member.why = status.ok() ? absl::AbortedError("its daemon ended the call") : status;
+  }
+
+  void TellAll(const v1::RestorePartRequest& request) {
+    for (Member& member : members_) member.stream->Write(request);
+  }
+
+  absl::Status AwaitAll(Member::Phase phase, const char* state) ABSL_LOCKS_EXCLUDED(mutex_) {
+    auto decided = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      bool all = true;
+      for (const Member& member : members_) {
+        if (member.phase == Member::Phase::kEnded) return true;
+        all = all && member.phase >= phase;
+      }
+      return all;
+    };
+    for (;;) {
+      {
+        absl::MutexLock lock(&mutex_);
+        if (mutex_.AwaitWithTimeout(absl::Condition(&decided), kLookForCaller)) {
+          for (size_t i = 0; i < members_.size(); ++i) {
+            if (members_[i].phase != Member::Phase::kEnded) continue;
+            return Annotate(members_[i].why, absl::StrCat("member ", i, ": no member is left running"));
+          }
+          break;
+        }
+      }
+      if (call_.cancelled()) {
+        return absl::CancelledError("the group's restore was given up; no member is left running");
+      }
+    }
+    if (*state == '\0') return absl::OkStatus();
+    for (size_t i = 0; i < members_.size(); ++i) {
+      v1::GroupEvent event;
+      event.mutable_member()->set_member(static_cast<uint32_t>(i));
+      event.mutable_member()->set_state(state);
+      send_(event);
+    }
+    return absl::OkStatus();
+  }
+
+  const Call& call_;
+  const EventSink<v1::GroupEvent>& send_;
+  absl::Mutex mutex_;
+  std::vector<Member> members_;
+};
+
+}  // namespace
+
+absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupRequest& request,
+                                  const EventSink<v1::GroupEvent>& send) {
+  RK_RETURN_IF_ERROR(MayUse(call));
+  Stopwatch watch;
+  RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
+  RK_ASSIGN_OR_RETURN(v1::Group group, records_.FindByReference(reference));
+  if (!IsComplete(group) && DecisionAbout(group.id()) != v1::GetGroupDecisionResponse::PENDING) {
+    RK_ASSIGN_OR_RETURN(group, TellMembers(group));
+  }
+  std::vector<std::shared_ptr<GroupPeer>> peers;
+  for (int i = 0; i < group.parts_size(); ++i) {
+    const v1::GroupPart& part = group.parts(i);
+    auto mapped = request.host_map().find(part.member().host());
+    const std::string host = mapped == request.host_map().end() ? part.member().host() : mapped->second;
+    const std::string who = absl::StrCat("restoring group ", reference, ": member ", i, " at ",
+                                         host.empty() ? "this daemon" : host);
+    if (part.lost() || !part.settled()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(who, part.lost() ? " has lost its image" : " can't be told yet that it is committed",
+                       ": the set is not complete, so nothing is restored; `rekindle group ls` shows it"));
+    }
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<GroupPeer> peer, ConnectToPeer(peers_, host));
+    v1::SettlePartRequest look;
+    look.set_id(group.id());
+    look.set_member(static_cast<uint32_t>(i));
+    absl::StatusOr<v1::SettlePartResponse> answer = peer->SettlePart(look);
+    if (!answer.ok()) return Annotate(answer.status(), who);
+    if (answer->state() != v1::SettlePartResponse::COMMITTED || answer->digest() != part.digest()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(who, " has no image ", part.image(),
+                       " of this group in its store: the set is not complete, "
+                       "so nothing is restored"));
+    }
+    peers.push_back(std::move(peer));
+  }
+
+  v1::GroupEvent event;
+  {
+    GroupRestore restore(call, send, peers.size());
+    for (int i = 0; i < group.parts_size(); ++i) {
+      const v1::GroupPart& part = group.parts(i);
+      v1::RestorePartRequest begin;
+      begin.mutable_restore()->set_id(group.id());
+      begin.mutable_restore()->set_member(static_cast<uint32_t>(i));
+      v1::RestoreRequest* one = begin.mutable_restore()->mutable_restore();
+      one->set_image(absl::StrCat(part.image().substr(0, part.image().rfind(':')), "@", part.digest()));
+      one->set_tcp_close(request.tcp_close());
+      one->set_ignore_mismatch(request.ignore_mismatch());
+      if (!request.log_directory().empty())
+        one->set_log(absl::StrCat(request.log_directory(), "/", i, ".log"));
+      restore.Start(static_cast<size_t>(i), std::move(peers[static_cast<size_t>(i)]), begin);
+    }
+    RK_RETURN_IF_ERROR(Annotate(restore.Run(), absl::StrCat("restoring group ", reference)));
+    for (int i = 0; i < group.parts_size(); ++i) {
+      *event.mutable_restored()->add_members() = restore.TakeStarted(static_cast<size_t>(i));
+    }
+  }
+  Log(LogLevel::kInfo, absl::StrCat("group ", reference, " (", group.id(), ") runs again"));
+  group.set_complete(true);
+  *event.mutable_restored()->mutable_group() = std::move(group);
+  event.mutable_restored()->set_total_seconds(watch.seconds());
+  send(event);
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,85 @@
+#include "daemon/group_service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <utility>
+
+#include "daemon/grpc_call.h"
+#include "rekindle/v1/group.grpc.pb.h"
+
+namespace rekindle::daemon {
+namespace {
+
+class GroupService final : public v1::Groups::Service {
+ public:
+  GroupService(Node& node, Groups& groups, CallerResolver resolve)
+      : node_(node), groups_(groups), resolve_(std::move(resolve)) {}
+
+#define RK_UNARY(Name)                                                                               \
+  grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,                  \
+                    v1::Name##Response* response) override {                                         \
+    return Serve(context, [&](const Call& call) { return groups_.Name(call, *request, response); }); \
+  }
+  RK_UNARY(ListGroups)
+  RK_UNARY(RemoveGroup)
+  RK_UNARY(ResolveGroup)
+  RK_UNARY(SettlePart)
+  RK_UNARY(GetGroupDecision)
+#undef RK_UNARY
+
+#define RK_STREAM(Name)                                                                            \
+  grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,                \
+                    grpc::ServerWriter<v1::GroupEvent>* writer) override {                         \
+    return Serve(context, [&](const Call& call) {                                                  \
+      return groups_.Name(call, *request,                                                          \
+                          [writer](const v1::GroupEvent& event) { return writer->Write(event); }); \
+    });                                                                                            \
+  }
+  RK_STREAM(CheckpointGroup)
+  RK_STREAM(RestoreGroup)
+#undef RK_STREAM
+
+  grpc::Status TakePart(grpc::ServerContext* context,
+                        grpc::ServerReaderWriter<v1::PartEvent, v1::PartRequest>* stream) override {
+    return Serve(context, [&](const Call& call) {
+      return groups_.TakePart(call, BothWays<PartCaller>(context, stream));
+    });
+  }
+  grpc::Status RestorePart(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::RestorePartEvent, v1::RestorePartRequest>* stream) override {
+    return Serve(context, [&](const Call& call) {
+      return groups_.RestorePart(call, BothWays<RestorePartCaller>(context, stream));
+    });
+  }
+
+ private:
+  template <typename Work>
+  grpc::Status Serve(grpc::ServerContext* context, const Work& work) {
+    static const std::function<bool()> kNever;
+    absl::StatusOr<Call> call = MakeCall(node_, resolve_, kNever, context);
+    if (!call.ok()) return ToGrpc(call.status());
+    return Guarded([&] { return work(*call); });
+  }
+
+  template <typename Caller, typename Stream>
+  static Caller BothWays(grpc::ServerContext* context, Stream* stream) {
+    Caller caller;
+    caller.read = [stream](auto* request) { return stream->Read(request); };
+    caller.write = [stream](const auto& event) { return stream->Write(event); };
+    caller.hang_up = [context] { context->TryCancel(); };
+    return caller;
+  }
+
+  Node& node_;
+  Groups& groups_;
+  const CallerResolver resolve_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::Service> MakeGroupService(Node& node, Groups& groups, CallerResolver resolve) {
+  return std::make_shared<GroupService>(node, groups, std::move(resolve));
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,15 @@
+// Groups as a gRPC service.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "daemon/groups.h"
+#include "daemon/grpc_service.h"
+
+namespace rekindle::daemon {
+
+// The result may be registered with one server; `node` and `groups` must outlive it.
+std::shared_ptr<grpc::Service> MakeGroupService(Node& node, Groups& groups, CallerResolver resolve);
+
+}  // namespace rekindle::daemon

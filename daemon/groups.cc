@@ -1,0 +1,373 @@
+#include "daemon/groups.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "rekindle/v1/image_layout.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// Between two rounds of asking and telling.
+constexpr absl::Duration kResolveEvery = absl::Seconds(2);
+
+std::string LabelOf(const store::ImageInfo& info, const char* label) {
+  auto it = info.labels.find(label);
+  return it == info.labels.end() ? std::string() : it->second;
+}
+
+bool IsPartOf(const store::ImageInfo& info, const std::string& id, uint32_t member) {
+  return LabelOf(info, v1::kGroupIdLabel) == id &&
+         LabelOf(info, v1::kGroupMemberLabel) == absl::StrCat(member);
+}
+
+void Describe(const store::ImageInfo& info, v1::SettlePartResponse::State state,
+              v1::SettlePartResponse* response) {
+  response->set_state(state);
+  response->set_image(info.reference);
+  response->set_digest(info.digest);
+}
+
+}  // namespace
+
+std::string MemberReference(const std::string& group, uint32_t member) {
+  const size_t colon = group.rfind(':');
+  return absl::StrCat(group.substr(0, colon), "/", member, group.substr(colon));
+}
+
+std::string PreparedId(const std::string& group_id, uint32_t member) {
+  return absl::StrCat(group_id, ".", member);
+}
+
+bool IsComplete(const v1::Group& group) {
+  return !group.removed() &&
+         std::all_of(group.parts().begin(), group.parts().end(),
+                     [](const v1::GroupPart& part) { return part.settled() && !part.lost(); });
+}
+
+v1::PartFailure ToProto(const absl::Status& status) {
+  v1::PartFailure failure;
+  failure.set_code(static_cast<int>(status.code()));
+  failure.set_message(std::string(status.message()));
+  return failure;
+}
+
+absl::Status FromProto(const v1::PartFailure& failure) {
+  if (failure.code() == 0) return absl::InternalError("a member failed without saying why");
+  return absl::Status(static_cast<absl::StatusCode>(failure.code()), failure.message());
+}
+
+Groups::Groups(Node& node, GroupPeerOptions peers)
+    : node_(node), peers_(std::move(peers)), records_(absl::StrCat(node.options().store, "/groups")) {}
+
+Groups::InWork::InWork(Groups& groups, std::string id) : groups_(groups), id_(std::move(id)) {
+  absl::MutexLock lock(&groups_.mutex_);
+  groups_.in_work_.insert(id_);
+}
+
+Groups::InWork::~InWork() {
+  if (forever_) return;
+  absl::MutexLock lock(&groups_.mutex_);
+  groups_.in_work_.erase(groups_.in_work_.find(id_));
+}
+
+absl::Status Groups::MayUse(const Call& call) const {
+  return node_.policy().MayAdminister(call.caller, "group checkpoints");
+}
+
+void Groups::Start() {
+  resolver_ = std::thread([this] {
+    for (;;) {
+      ResolveAll();
+      absl::MutexLock lock(&mutex_);
+      auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || soon_; };
+      mutex_.AwaitWithTimeout(absl::Condition(&wanted), kResolveEvery);
+      if (stopping_) return;
+      soon_ = false;
+    }
+  });
+}
+
+void Groups::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (resolver_.joinable()) resolver_.join();
+}
+
+void Groups::ResolveSoon() {
+  absl::MutexLock lock(&mutex_);
+  soon_ = true;
+}
+
+v1::GetGroupDecisionResponse::Decision Groups::DecisionAbout(const std::string& id) const {
+  {
+    // First: a group in work leaves this set only when its record is there, or never will be.
+    absl::MutexLock lock(&mutex_);
+    if (in_work_.contains(id)) return v1::GetGroupDecisionResponse::PENDING;
+  }
+  absl::StatusOr<v1::Group> group = records_.Find(id);
+  if (absl::IsNotFound(group.status())) return v1::GetGroupDecisionResponse::ABORT;
+  // What can't be read is not known.
+  if (!group.ok()) return v1::GetGroupDecisionResponse::PENDING;
+  return group->removed() ? v1::GetGroupDecisionResponse::ABORT : v1::GetGroupDecisionResponse::COMMIT;
+}
+
+absl::Status Groups::GetGroupDecision(const Call& call, const v1::GetGroupDecisionRequest& request,
+                                      v1::GetGroupDecisionResponse* response) {
+  RK_RETURN_IF_ERROR(MayUse(call));
+  RK_RETURN_IF_ERROR(CheckGroupId(request.id()));
+  response->set_decision(DecisionAbout(request.id()));
+  return absl::OkStatus();
+}
+
+absl::Status Groups::SettlePart(const Call& call, const v1::SettlePartRequest& request,
+                                v1::SettlePartResponse* response) {
+  RK_RETURN_IF_ERROR(MayUse(call));
+  RK_RETURN_IF_ERROR(CheckGroupId(request.id()));
+  RK_ASSIGN_OR_RETURN(*response, Settle(request));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::SettlePartResponse> Groups::Settle(const v1::SettlePartRequest& request) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kWrite));
+  const std::string prepared_id = PreparedId(request.id(), request.member());
+  const bool remove =
+      request.action() == v1::SettlePartRequest::ABORT || request.action() == v1::SettlePartRequest::REMOVE;
+  v1::SettlePartResponse response;
+  if (request.action() == v1::SettlePartRequest::COMMIT) {
+    absl::StatusOr<store::ImageInfo> published = store->PublishPrepared(prepared_id);
+    if (published.ok()) {
+      Log(LogLevel::kInfo,
+          absl::StrCat("image '", published->reference, "' of group ", request.id(), " is there"));
+      Describe(*published, v1::SettlePartResponse::COMMITTED, &response);
+      return response;
+    }
+    if (!absl::IsNotFound(published.status())) return published.status();
+  }
+  if (remove) {
+    absl::Status removed = store->RemovePrepared(prepared_id);
+    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+    if (removed.ok()) {
+      Log(LogLevel::kInfo,
+          absl::StrCat("the stored part ", request.member(), " of group ", request.id(), " was removed"));
+    }
+  } else {
+    RK_ASSIGN_OR_RETURN(std::vector<store::PreparedImage> prepared, store->ListPrepared());
+    for (const store::PreparedImage& image : prepared) {
+      if (image.id != prepared_id) continue;
+      Describe(image.info, v1::SettlePartResponse::IN_DOUBT, &response);
+      return response;
+    }
+  }
+  RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store->List());
+  for (const store::ImageInfo& info : images) {
+    if (!IsPartOf(info, request.id(), request.member())) continue;
+    if (request.action() != v1::SettlePartRequest::REMOVE) {
+      Describe(info, v1::SettlePartResponse::COMMITTED, &response);
+      return response;
+    }
+    absl::Status removed = store->RemoveExactly(info);
+    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+    response.set_image(info.reference);
+  }
+  return response;
+}
+
+absl::Status Groups::TellMember(const v1::Group& group, int index) {
+  const v1::GroupPart& part = group.parts(index);
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<GroupPeer> peer, ConnectToPeer(peers_, part.member().host()));
+  v1::SettlePartRequest request;
+  request.set_id(group.id());
+  request.set_member(static_cast<uint32_t>(index));
+  request.set_action(group.removed() ? v1::SettlePartRequest::REMOVE : v1::SettlePartRequest::COMMIT);
+  RK_ASSIGN_OR_RETURN(v1::SettlePartResponse answer, peer->SettlePart(request));
+  const bool lost = !group.removed() && answer.state() != v1::SettlePartResponse::COMMITTED;
+  if (lost) {
+    Log(LogLevel::kError,
+        absl::StrCat("group ", group.reference(), " (", group.id(), ") can't become complete: member ", index,
+                     " at ", part.member().host(), " has no image of it any more"));
+  }
+  return records_.Update(group.id(), [&](v1::Group& record) {
+    record.mutable_parts(index)->set_settled(true);
+    record.mutable_parts(index)->set_lost(lost);
+  });
+}
+
+absl::StatusOr<v1::Group> Groups::TellMembers(v1::Group group) {
+  for (int i = 0; i < group.parts_size(); ++i) {
+    if (group.parts(i).settled()) continue;
+    if (absl::Status told = TellMember(group, i); !told.ok())
+      Log(LogLevel::kDebug, absl::StrCat("group ", group.reference(), ", member ", i, ": ", told.message()));
+  }
+  RK_ASSIGN_OR_RETURN(group, records_.Find(group.id()));
+  const bool all_know = std::all_of(group.parts().begin(), group.parts().end(),
+                                    [](const v1::GroupPart& part) { return part.settled(); });
+  if (group.removed() && all_know) {
+    RK_RETURN_IF_ERROR(records_.Forget(group.id()));
+    return absl::NotFoundError(absl::StrCat("group ", group.reference(), " is removed"));
+  }
+  return group;
+}
+
+absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
+  const std::string id = LabelOf(image.info, v1::kGroupIdLabel);
+  const std::string coordinator = LabelOf(image.info, v1::kGroupCoordinatorLabel);
+  uint32_t member = 0;
+  if (id.empty() || !absl::SimpleAtoi(LabelOf(image.info, v1::kGroupMemberLabel), &member)) {
+    return absl::OkStatus();  // somebody else's
+  }
+  v1::GetGroupDecisionResponse answer;
+  if (coordinator.empty()) {
+    answer.set_decision(DecisionAbout(id));
+  } else {
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<GroupPeer> peer, ConnectToPeer(peers_, coordinator));
+    v1::GetGroupDecisionRequest request;
+    request.set_id(id);
+    RK_ASSIGN_OR_RETURN(answer, peer->GetGroupDecision(request));
+  }
+  if (answer.decision() == v1::GetGroupDecisionResponse::PENDING) return absl::OkStatus();
+  const bool commit = answer.decision() == v1::GetGroupDecisionResponse::COMMIT;
+  Log(LogLevel::kInfo, absl::StrCat("group ", LabelOf(image.info, v1::kGroupLabel), " (", id,
+                                    "): its coordinator says ", commit ? "commit" : "abort"));
+  v1::SettlePartRequest settle;
+  settle.set_id(id);
+  settle.set_member(member);
+  settle.set_action(commit ? v1::SettlePartRequest::COMMIT : v1::SettlePartRequest::ABORT);
+  return Settle(settle).status();
+}
+
+void Groups::ResolveAll() {
+  absl::StatusOr<std::shared_ptr<store::Store>> store = node_.OpenStore(Node::Access::kWrite);
+  if (!store.ok()) return;
+  if (absl::StatusOr<std::vector<store::PreparedImage>> prepared = (*store)->ListPrepared(); prepared.ok()) {
+    for (const store::PreparedImage& image : *prepared) {
+      absl::Status asked = AskCoordinator(image);
+      if (!asked.ok()) {
+        Log(LogLevel::kDebug, absl::StrCat("the image prepared as ", image.id, " for '", image.info.reference,
+                                           "' stays in doubt: ", asked.message()));
+      }
+    }
+  }
+  absl::StatusOr<std::vector<v1::Group>> groups = records_.List();
+  if (!groups.ok()) return Log(LogLevel::kError, groups.status().message());
+  std::set<std::string> names;
+  for (const v1::Group& group : *groups) {
+    // The newer of a name has taken its place, and the coordinator died before it could say so.
+    if (!group.removed() && !names.insert(group.reference()).second &&
+        DecisionAbout(group.id()) == v1::GetGroupDecisionResponse::COMMIT) {
+      records_
+          .Update(group.id(),
+                  [](v1::Group& old) {
+                    old.set_removed(true);
+                    for (v1::GroupPart& part : *old.mutable_parts()) part.set_settled(false);
+                  })
+          .IgnoreError();
+      continue;
+    }
+    const bool all_know = std::all_of(group.parts().begin(), group.parts().end(),
+                                      [](const v1::GroupPart& part) { return part.settled(); });
+    // One whose call is in work tells its members itself.
+    if (DecisionAbout(group.id()) == v1::GetGroupDecisionResponse::PENDING) continue;
+    if (!all_know || group.removed()) TellMembers(group).status().IgnoreError();
+  }
+}
+
+absl::Status Groups::ListGroups(const Call& call, const v1::ListGroupsRequest&,
+                                v1::ListGroupsResponse* response) {
+  RK_RETURN_IF_ERROR(MayUse(call));
+  RK_ASSIGN_OR_RETURN(std::vector<v1::Group> groups, records_.List());
+  for (v1::Group& group : groups) {
+    group.set_complete(IsComplete(group));
+    *response->add_groups() = std::move(group);
+  }
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
+  RK_ASSIGN_OR_RETURN(std::vector<store::PreparedImage> prepared, store->ListPrepared());
+  for (const store::PreparedImage& image : prepared) {
+    const std::string id = LabelOf(image.info, v1::kGroupIdLabel);
+    if (id.empty()) continue;
+    v1::PartInDoubt* part = response->add_in_doubt();
+    part->set_id(id);
+    part->set_reference(LabelOf(image.info, v1::kGroupLabel));
+    part->set_image(image.info.reference);
+    part->set_coordinator(LabelOf(image.info, v1::kGroupCoordinatorLabel));
+    part->set_created_unix_ns(image.info.created_unix_ns);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Groups::RemoveGroup(const Call& call, const v1::RemoveGroupRequest& request,
+                                 v1::RemoveGroupResponse* response) {
+  RK_RETURN_IF_ERROR(MayUse(call));
+  RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
+  RK_ASSIGN_OR_RETURN(v1::Group group, records_.FindByReference(reference));
+  if (DecisionAbout(group.id()) == v1::GetGroupDecisionResponse::PENDING) {
+    return absl::UnavailableError(
+        absl::StrCat("group ", reference, " is being committed: try again when its checkpoint has ended"));
+  }
+  RK_RETURN_IF_ERROR(records_.Update(group.id(), [](v1::Group& record) {
+    record.set_removed(true);
+    for (v1::GroupPart& part : *record.mutable_parts()) part.set_settled(false);
+  }));
+  RK_ASSIGN_OR_RETURN(group, records_.Find(group.id()));
+  response->set_id(group.id());
+  absl::StatusOr<v1::Group> left = TellMembers(group);
+  if (absl::IsNotFound(left.status())) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(left.status());
+  for (int i = 0; i < left->parts_size(); ++i) {
+    if (left->parts(i).settled()) continue;
+    response->add_warnings(absl::StrCat("member ", i, " at ", left->parts(i).member().host(),
+                                        " can't be reached: its image goes when it can"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Groups::ResolveGroup(const Call& call, const v1::ResolveGroupRequest& request,
+                                  v1::ResolveGroupResponse* response) {
+  RK_RETURN_IF_ERROR(MayUse(call));
+  RK_RETURN_IF_ERROR(CheckGroupId(request.id()));
+  if (DecisionAbout(request.id()) == v1::GetGroupDecisionResponse::PENDING) {
+    return absl::FailedPreconditionError(absl::StrCat("this daemon is at work on group ", request.id(),
+                                                      " itself: wait until its checkpoint has ended"));
+  }
+  absl::StatusOr<v1::Group> record = records_.Find(request.id());
+  if (!absl::IsNotFound(record.status())) {
+    RK_RETURN_IF_ERROR(record.status());
+    if (!record->removed() || request.commit()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("group ", record->reference(), " was decided here: it is ",
+                       record->removed() ? "removed" : "committed",
+                       ", and members that can't be reached follow when they can. `rekindle group rm` "
+                       "removes a group; after "
+                       "it `rekindle group resolve ",
+                       request.id(), " abort` forgets members that will never be reached"));
+    }
+    RK_RETURN_IF_ERROR(records_.Forget(request.id()));
+    response->set_forgotten(true);
+  }
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kWrite));
+  RK_ASSIGN_OR_RETURN(std::vector<store::PreparedImage> prepared, store->ListPrepared());
+  for (const store::PreparedImage& image : prepared) {
+    if (LabelOf(image.info, v1::kGroupIdLabel) != request.id()) continue;
+    RK_RETURN_IF_ERROR(request.commit() ? store->PublishPrepared(image.id).status()
+                                        : store->RemovePrepared(image.id));
+    response->add_images(image.info.reference);
+    Log(LogLevel::kWarning,
+        absl::StrCat("an operator has decided about group ", request.id(), ": '", image.info.reference,
+                     "' is ", request.commit() ? "published" : "removed"));
+  }
+  if (response->images().empty() && !response->forgotten()) {
+    return absl::NotFoundError(absl::StrCat("nothing of group ", request.id(),
+                                            " is in doubt here; `rekindle group ls` shows what is"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,115 @@
+// Group checkpoints on this node: as coordinator, and as member of others'. docs/groups.md has the protocol.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/call.h"
+#include "daemon/group_peers.h"
+#include "daemon/group_records.h"
+#include "daemon/node.h"
+#include "dedup_store/store.h"
+#include "rekindle/v1/group.pb.h"
+
+namespace rekindle::daemon {
+
+// The other end of a call with messages both ways, on the side that serves it. One thread may read while
+// others write.
+template <typename Request, typename Event>
+struct Caller2Way {
+  std::function<bool(Request*)> read;       // false: there will be no more
+  std::function<bool(const Event&)> write;  // in turn
+  std::function<void()> hang_up;            // ends all reading; what was written before may not arrive
+};
+using PartCaller = Caller2Way<v1::PartRequest, v1::PartEvent>;
+using RestorePartCaller = Caller2Way<v1::RestorePartRequest, v1::RestorePartEvent>;
+
+// Thread-safe. All calls are for administrators: PermissionDenied.
+class Groups {
+ public:
+  // `node` outlives it, and its store is there.
+  Groups(Node& node, GroupPeerOptions peers);
+  // No call may be in work any more.
+  ~Groups() { Stop(); }
+
+  // From now on parts in doubt, and members that have not done as decided, are asked and told, until Stop.
+  void Start() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // group_checkpoint.cc
+  absl::Status CheckpointGroup(const Call& call, const v1::CheckpointGroupRequest& request,
+                               const EventSink<v1::GroupEvent>& send);
+  // group_restore.cc
+  absl::Status RestoreGroup(const Call& call, const v1::RestoreGroupRequest& request,
+                            const EventSink<v1::GroupEvent>& send);
+  // group_part.cc
+  absl::Status TakePart(const Call& call, const PartCaller& coordinator);
+  // group_restore_part.cc
+  absl::Status RestorePart(const Call& call, const RestorePartCaller& coordinator);
+
+  // groups.cc
+  absl::Status ListGroups(const Call& call, const v1::ListGroupsRequest& request,
+                          v1::ListGroupsResponse* response);
+  absl::Status RemoveGroup(const Call& call, const v1::RemoveGroupRequest& request,
+                           v1::RemoveGroupResponse* response);
+  absl::Status ResolveGroup(const Call& call, const v1::ResolveGroupRequest& request,
+                            v1::ResolveGroupResponse* response);
+  absl::Status SettlePart(const Call& call, const v1::SettlePartRequest& request,
+                          v1::SettlePartResponse* response);
+  absl::Status GetGroupDecision(const Call& call, const v1::GetGroupDecisionRequest& request,
+                                v1::GetGroupDecisionResponse* response);
+
+ private:
+  // A group that is being captured: whoever asks is told to wait.
+  class InWork {
+   public:
+    InWork(Groups& groups, std::string id);
+    ~InWork();
+    // For as long as the daemon lives.
+    void Forever() { forever_ = true; }
+
+   private:
+    Groups& groups_;
+    const std::string id_;
+    bool forever_ = false;
+  };
+
+  absl::Status MayUse(const Call& call) const;
+  v1::GetGroupDecisionResponse::Decision DecisionAbout(const std::string& id) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<v1::SettlePartResponse> Settle(const v1::SettlePartRequest& request);
+  // Tells the member what was decided, and notes that it knows.
+  absl::Status TellMember(const v1::Group& group, int part);
+  // The record as it is once all members that can be reached know; NotFound: it was a removed one's.
+  absl::StatusOr<v1::Group> TellMembers(v1::Group group);
+  absl::Status AskCoordinator(const store::PreparedImage& image);
+  void ResolveAll();
+  void ResolveSoon() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Node& node_;
+  const GroupPeerOptions peers_;
+  GroupRecords records_;
+  mutable absl::Mutex mutex_;
+  std::multiset<std::string> in_work_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool soon_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread resolver_;
+};
+
+// "name/I:tag" of the group "name:tag".
+std::string MemberReference(const std::string& group, uint32_t member);
+// Under which a member's image is prepared.
+std::string PreparedId(const std::string& group_id, uint32_t member);
+bool IsComplete(const v1::Group& group);
+v1::PartFailure ToProto(const absl::Status& status);
+absl::Status FromProto(const v1::PartFailure& failure);
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,60 @@
+#include "daemon/grpc_call.h"
+
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// A status travels in a header field, percent-encoded: a whole CRIU log would be refused by the transport.
+constexpr size_t kLongestMessage = 4096;
+
+}  // namespace
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  std::string message(status.message().substr(0, kLongestMessage));
+  if (message.size() < status.message().size()) absl::StrAppend(&message, "…");
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), message);
+}
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
+                              const std::function<bool()>& cancelled, grpc::ServerContext* context) {
+  Peer peer;
+  peer.address = context->peer();
+  std::shared_ptr<const grpc::AuthContext> auth = context->auth_context();
+  if (auth && auth->IsPeerAuthenticated()) {
+    std::vector<grpc::string_ref> names = auth->FindPropertyValues("x509_common_name");
+    if (names.size() == 1) peer.certificate_name.assign(names[0].data(), names[0].size());
+  }
+  absl::StatusOr<Caller> caller = resolve(peer);
+  if (!caller.ok()) return caller.status();
+  node.RecoverJobs();
+  Call call;
+  call.caller = *std::move(caller);
+  call.cancelled = [&cancelled, context] { return context->IsCancelled() || (cancelled && cancelled()); };
+  return call;
+}
+
+grpc::Status Guarded(const std::function<absl::Status()>& work) {
+  try {
+    return ToGrpc(work());
+  } catch (const std::system_error& e) {
+    return ToGrpc(absl::ResourceExhaustedError(absl::StrCat(
+        "no thread could be made for this: ", e.code().message(),
+        ". Rekindle is at a limit of processes and threads: raise that of its cgroup (TasksMax= of "
+        "rekindled's unit, pids.max), of its user (ulimit -u), or kernel.pid_max, or end some")));
+  }
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,26 @@
+// What the gRPC services share: who calls, and statuses on the wire. For their implementations alone.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/call.h"
+#include "daemon/grpc_service.h"
+
+namespace rekindle::daemon {
+
+// Long messages are cut: they travel in a header field.
+grpc::Status ToGrpc(const absl::Status& status);
+absl::Status FromGrpc(const grpc::Status& status);
+
+// `cancelled` may be null. The result is valid for as long as `context` and `cancelled`.
+absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
+                              const std::function<bool()>& cancelled, grpc::ServerContext* context);
+
+// Runs `work`. The standard library throws where the kernel makes no more threads: ResourceExhausted.
+grpc::Status Guarded(const std::function<absl::Status()>& work);
+
+}  // namespace rekindle::daemon

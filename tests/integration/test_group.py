@@ -1,0 +1,392 @@
+"""Group checkpoints of jobs on three nodes: one set of images, complete or not there, whatever is killed or cut; and what
+the images say of each other fits.
+"""
+
+import os
+import signal
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.cli import DONE, FAILED, NOT_FOUND
+from harness.nodes import NodesTest
+
+_PORT = 9099
+
+
+class Exchange:
+    """Jobs that pass on numbers: see workloads/exchange.py."""
+
+    def __init__(self, test):
+        self.test = test
+        self.pids = {}
+
+    def start(self, node, role, medium, name):
+        status = self.test.path(name + ".status")
+        job = node.start_job(self.test, [jobs.PYTHON, jobs.workload("exchange.py"), role, medium, status], name)
+        self.pids[name] = job.pid
+        return job
+
+    def status(self, name):
+        if not os.path.exists(self.test.path(name + ".status")):
+            return ""
+        with open(self.test.path(name + ".status"), encoding="ascii") as file:
+            return file.read().strip()
+
+    def number(self, name):
+        text = self.status(name)
+        if not text.isdigit():
+            self.test.fail(f"{name}: {text}")
+        return int(text)
+
+    def wait_for_progress(self, *names):
+        """They run and are in order."""
+        before = {name: self.number(name) for name in names}
+        waiting.until(lambda: all(self.number(name) > before[name] + 5 for name in names), f"{names} go on")
+
+    def pause(self, *names):
+        for name in names:
+            with open(self.test.path(name + ".status.pause"), "w", encoding="ascii"):
+                pass
+
+    def paused_at(self, name):
+        """The number that it had in its memory when it came to the pause."""
+        path = self.test.path(name + ".status.paused")
+        waiting.until(lambda: os.path.exists(path), f"{name} paused")
+        with open(path, encoding="ascii") as file:
+            return int(file.read())
+
+    def go_on(self, *names):
+        for name in names:
+            os.unlink(self.test.path(name + ".status.pause"))
+
+
+class GroupTest(NodesTest):
+    def exchange_by_file(self):
+        """A sender on b and a receiver on c."""
+        exchange = Exchange(self)
+        channel = self.path("channel")
+        self.jobs = [
+            exchange.start(self.b, "send", f"file:{channel}", "sender"),
+            exchange.start(self.c, "receive", f"file:{channel}", "receiver"),
+        ]
+        for name in ("sender", "receiver"):
+            waiting.until(lambda name=name: exchange.status(name).isdigit(), f"{name} begins")
+        exchange.wait_for_progress("sender", "receiver")
+        return exchange, [(self.b, self.jobs[0].pid), (self.c, self.jobs[1].pid)]
+
+    def kill_jobs(self):
+        for job in self.jobs:
+            job.kill_tree()
+
+    def assert_nowhere(self, exchange):
+        self.wait_until_settled()
+        self.assertEqual([node.images() for node in self.nodes], [[], [], []])
+        self.assertEqual(self.a.groups().get("groups", []), [])
+        exchange.wait_for_progress("sender", "receiver")
+        self.assert_stores_whole()
+
+    def assert_complete(self, exchange, reference="x:1"):
+        self.wait_until_settled()
+        name, tag = reference.split(":")
+        self.assertEqual(
+            [node.images() for node in self.nodes], [[], [f"{name}/0:{tag}"], [f"{name}/1:{tag}"]], self.logs()
+        )
+        self.assertEqual([g["reference"] for g in self.a.groups()["groups"]], [reference])
+        exchange.wait_for_progress("sender", "receiver")
+        self.assert_stores_whole()
+
+    def assert_stores_whole(self):
+        for node in self.nodes:
+            report = self.succeed("fsck", "--read", cli=node.cli)
+            self.assertEqual(report.get("problems", []), [], f"{node.name}: {report}")
+
+    def logs(self):
+        return "\n".join(f"--- {node.name}\n{node.daemon.log_text()}" for node in self.nodes)
+
+
+class ConsistencyTest(GroupTest):
+    def restored_numbers(self, exchange, restore):
+        """What sender and receiver have in their memory when they come back."""
+        self.kill_jobs()
+        exchange.pause("sender", "receiver")
+        with open(self.path("channel"), "r+b") as channel:
+            channel.write(bytes(8))  # what is there now tells nothing of then
+        restore()
+        return exchange.paused_at("sender"), exchange.paused_at("receiver")
+
+    def test_by_file(self):
+        exchange, members = self.exchange_by_file()
+        for round_number in range(3):
+            reference = f"x:{round_number}"
+            result = self.checkpoint_group(reference, members)
+            self.assertTrue(result["group"]["complete"], result)
+            exchange.wait_for_progress("sender", "receiver")
+        pids = []
+        sent, received = self.restored_numbers(exchange, lambda: pids.extend(self.restore_group("x:1")))
+        self.assertEqual(pids, [pid for _, pid in members])
+        self.assertGreater(received, 0)
+        self.assertLessEqual(received, sent, "it has a number that was never sent")
+        exchange.go_on("sender", "receiver")
+        exchange.wait_for_progress("sender", "receiver")
+        self.assert_stores_whole()
+
+    def test_images_that_are_no_group_do_not_fit(self):
+        """The same question, asked of two checkpoints one after the other, has the other answer."""
+        exchange, members = self.exchange_by_file()
+        for (node, pid), reference in zip(members, ("sender:1", "receiver:1")):
+            self.succeed("ckpt", pid, "-t", reference, cli=node.cli)
+            exchange.wait_for_progress("sender", "receiver")
+
+        def restore():
+            for (node, pid), reference in zip(members, ("sender:1", "receiver:1")):
+                self.succeed("restore", reference, "--detach", cli=node.cli)
+                self.kill_job_at_end(pid)
+
+        sent, received = self.restored_numbers(exchange, restore)
+        self.assertGreater(received, sent)
+
+    def exchange_by_tcp(self):
+        exchange = Exchange(self)
+        self.jobs = [exchange.start(self.c, "receive", f"tcp:{_PORT}", "receiver")]
+        waiting.until(lambda: exchange.status("receiver") == "listening", "receiver listens")
+        self.jobs.append(exchange.start(self.b, "send", f"tcp:{self.c.address}:{_PORT}", "sender"))
+        for name in ("sender", "receiver"):
+            waiting.until(lambda name=name: exchange.status(name).isdigit(), f"{name} begins")
+        exchange.wait_for_progress("sender", "receiver")
+        return exchange, [(self.c, self.jobs[0].pid), (self.b, self.jobs[1].pid)]
+
+    def test_connections_between_members_are_carried(self):
+        """Both ends come back at the addresses that they had; no number is missing and none comes twice."""
+        exchange, members = self.exchange_by_tcp()
+        for round_number in range(2):
+            self.checkpoint_group(f"x:{round_number}", members)
+            exchange.wait_for_progress("sender", "receiver")
+        taken_at = exchange.number("receiver")
+        self.kill_jobs()
+        self.restore_group("x:1")
+        exchange.wait_for_progress("sender", "receiver")
+        waiting.until(lambda: exchange.number("receiver") > taken_at, "further than before")
+        self.assert_stores_whole()
+
+    def test_connections_can_be_left_out(self):
+        exchange, members = self.exchange_by_tcp()
+        self.checkpoint_group("x:1", members, "--tcp-close")
+        exchange.wait_for_progress("sender", "receiver")
+        self.kill_jobs()
+        self.restore_group("x:1")
+        for name in ("sender", "receiver"):
+            waiting.until(lambda name=name: exchange.status(name).startswith("error"), f"{name} lost its connection")
+
+
+class LifeTest(GroupTest):
+    """What users do with groups."""
+
+    def test_life(self):
+        exchange, members = self.exchange_by_file()
+        self.checkpoint_group("x:1", members, "--label", "step=7")
+        self.assert_complete(exchange)
+        again = self.a.cli.run(*self.group_arguments("x:1", members))
+        self.assert_refused(again, FAILED, "x:1", "exists", "--replace")
+        first = self.a.groups()["groups"][0]
+        self.checkpoint_group("x:1", members, "--replace")
+        self.assert_complete(exchange)
+        self.assertNotEqual(self.a.groups()["groups"][0]["id"], first["id"])
+
+        # It says what it is, and is no more than the sum of its parts.
+        image = self.succeed("inspect", "x/0:1", cli=self.b.cli)["image"]
+        self.assertEqual(image["labels"]["rekindle.group"], "x:1")
+        unknown = self.a.cli.run("group", "restore", "y:1")
+        self.assert_refused(unknown, NOT_FOUND, "y:1", "x:1")
+        self.succeed("rm", "x/1:1", cli=self.c.cli)
+        self.kill_jobs()
+        refused = self.a.cli.run("group", "restore", "x:1")
+        self.assert_refused(refused, FAILED, "member 1", "not complete")
+        self.assertFalse(any(procfs.alive(pid) for _, pid in members))
+
+        self.succeed("group", "rm", "x:1", cli=self.a.cli)
+        self.assertEqual(self.a.groups().get("groups", []), [])
+        self.assertEqual(self.b.images(), [])
+
+    def test_a_member_that_can_not_be_captured_spares_the_others(self):
+        exchange, members = self.exchange_by_file()
+        result = self.a.cli.run(*self.group_arguments("x:1", [*members, (self.a, 999999)]))
+        self.assert_refused(result, NOT_FOUND, "999999", "member 2")
+        self.assert_nowhere(exchange)
+        taken = self.checkpoint_group("x:1", members)
+        self.assertTrue(taken["group"]["complete"])
+
+    def test_all_are_restored_or_none(self):
+        exchange, members = self.exchange_by_file()
+        self.checkpoint_group("x:1", members)
+        # The second one's PID is taken: by itself.
+        self.jobs[0].kill_tree()
+        refused = self.a.cli.run("group", "restore", "x:1")
+        self.assert_refused(refused, FAILED, "member 1", str(members[1][1]))
+        self.assertFalse(procfs.alive(members[0][1]))
+        self.jobs[1].kill_tree()
+        self.restore_group("x:1")
+        exchange.wait_for_progress("sender", "receiver")
+
+    def test_who_may(self):
+        _, members = self.exchange_by_file()
+        for node in self.nodes:
+            os.chmod(node.directory, 0o755)
+        other = self.make_cli(host=self.a.daemon.host, uid=65534)
+        self.assert_refused(other.run(*self.group_arguments("x:1", members)), 4, "group")
+        self.assert_refused(other.run("group", "ls"), 4, "group")
+
+    def test_without_a_daemon(self):
+        self.assert_refused(self.cli.run("group", "ls"), FAILED, "rekindled")
+
+
+class KilledTest(GroupTest):
+    """A daemon is killed at each step of the protocol."""
+
+    def attempt(self, exchange, members, node, point):
+        node.restart(f"{point}=KILL")
+        result = self.a.cli.run(*self.group_arguments("x:1", members))
+        node.wait_until_dead()
+        node.restart()
+        return result
+
+    def remove(self, expected):
+        if expected:
+            self.succeed("group", "rm", "x:1", cli=self.a.cli)
+        self.wait_until_settled()
+
+    def kill_at(self, node, points):
+        exchange, members = self.exchange_by_file()
+        for point, complete, code in points:
+            with self.subTest(point=point):
+                result = self.attempt(exchange, members, node, point)
+                if code is not None:
+                    self.assertEqual(result.code, code, str(result))
+                self.wait_until_settled()
+                if complete is None:
+                    complete = bool(self.a.groups().get("groups"))
+                (self.assert_complete if complete else self.assert_nowhere)(exchange)
+                self.remove(complete)
+        # What is killed often enough still works.
+        self.checkpoint_group("x:1", members)
+        self.assert_complete(exchange)
+
+    def test_member(self):
+        self.kill_at(
+            self.b,
+            [
+                ("member-prepared", False, FAILED),
+                ("member-frozen", False, FAILED),
+                ("member-storing", False, FAILED),
+                ("member-stored", False, FAILED),
+                ("member-in-doubt", None, None),  # the other one may or may not have stored by then
+                ("member-committing", True, DONE),
+                ("member-committed", True, DONE),
+            ],
+        )
+
+    def test_coordinator(self):
+        self.kill_at(
+            self.a,
+            [
+                ("coordinator-begun", False, FAILED),
+                ("coordinator-freeze", False, FAILED),
+                ("coordinator-go", False, FAILED),
+                ("coordinator-deciding", False, FAILED),
+                ("coordinator-decided", True, FAILED),
+                ("coordinator-committed", True, FAILED),
+            ],
+        )
+
+    def test_coordinator_that_is_a_member_too(self):
+        exchange = Exchange(self)
+        channel = self.path("channel")
+        sender = exchange.start(self.a, "send", f"file:{channel}", "sender")
+        receiver = exchange.start(self.c, "receive", f"file:{channel}", "receiver")
+        for name in ("sender", "receiver"):
+            waiting.until(lambda name=name: exchange.status(name).isdigit(), f"{name} begins")
+        members = [(self.a, sender.pid), (self.c, receiver.pid)]
+        for point, complete in (("member-stored", False), ("coordinator-decided", True)):
+            with self.subTest(point=point):
+                self.attempt(exchange, members, self.a, point)
+                self.wait_until_settled()
+                expected = [["x/0:1"], [], ["x/1:1"]] if complete else [[], [], []]
+                self.assertEqual([node.images() for node in self.nodes], expected, self.logs())
+                exchange.wait_for_progress("sender", "receiver")
+        self.assert_stores_whole()
+
+    def test_caller(self):
+        """Ctrl-C while the jobs stand still."""
+        exchange, members = self.exchange_by_file()
+        self.b.restart("member-frozen=STOP")
+        command = self.a.cli.start(*self.group_arguments("x:1", members))
+        self.b.wait_until_stopped()
+        os.killpg(command.pid, signal.SIGINT)
+        self.a.cli.finish(command)
+        waiting.until(lambda: "given up" in self.a.daemon.log_text(), "the coordinator gives up")
+        self.b.go_on()
+        self.assert_nowhere(exchange)
+
+
+class CutTest(GroupTest):
+    """The network of one node is cut."""
+
+    def cut_at(self, stopped, point, *options):
+        """While the daemon of `stopped` stands at `point` node b is cut off."""
+        exchange, members = self.exchange_by_file()
+        stopped.restart(f"{point}=STOP")
+        command = self.a.cli.start(*self.group_arguments("x:1", members, *options))
+        stopped.wait_until_stopped()
+        self.b.cut()
+        stopped.go_on()
+        result = self.a.cli.finish(command)
+        return exchange, members, result
+
+    def test_while_frozen(self):
+        exchange, _, result = self.cut_at(self.b, "member-frozen", "--freeze-limit", "3")
+        self.assertEqual(result.code, FAILED, str(result))
+        # Before it is mended: the job does not wait for that.
+        exchange.wait_for_progress("sender", "receiver")
+        self.b.mend()
+        self.assert_nowhere(exchange)
+
+    def test_before_the_decision_is_known(self):
+        exchange, members, result = self.cut_at(self.a, "coordinator-decided")
+        self.assertEqual(result.code, DONE, str(result))
+        self.assertFalse(result.data["group"].get("complete", False), result)
+        self.assertEqual(len(result.data["warnings"]), 1)
+        exchange.wait_for_progress("sender", "receiver")
+        # Node b has stored its part, and nobody sees it; node c was told.
+        self.assertEqual((self.b.images(), self.c.images()), ([], ["x/1:1"]))
+        self.assertEqual([part["reference"] for part in self.b.groups()["in_doubt"]], ["x:1"])
+        self.assert_refused(self.a.cli.run("group", "restore", "x:1"), FAILED, "not complete")
+        self.assert_refused(self.b.cli.run("ckpt", members[0][1], "-t", "x/0:1"), FAILED, "decision")
+        self.b.mend()
+        self.assert_complete(exchange)
+
+    def test_an_operator_decides(self):
+        """Node b's coordinator is gone for good."""
+        exchange, _, result = self.cut_at(self.a, "coordinator-decided")
+        self.assertEqual(result.code, DONE, str(result))
+        group = result.data["group"]["id"]
+        self.a.daemon.kill()
+        self.assert_refused(self.b.cli.run("group", "resolve", "0" * 32, "commit"), NOT_FOUND, "in doubt")
+        decided = self.succeed("group", "resolve", group, "commit", cli=self.b.cli)
+        self.assertEqual(decided["images"], ["x/0:1"])
+        self.assertEqual(self.b.images(), ["x/0:1"])
+        self.b.mend()
+        self.a.restart()
+        self.assert_complete(exchange)
+
+    def test_removed_while_a_member_is_away(self):
+        exchange, members = self.exchange_by_file()
+        self.checkpoint_group("x:1", members)
+        self.b.cut()
+        removed = self.succeed("group", "rm", "x:1", cli=self.a.cli)
+        self.assertEqual(len(removed["warnings"]), 1)
+        self.assertEqual((self.b.images(), self.c.images()), (["x/0:1"], []))
+        self.b.mend()
+        self.assert_nowhere(exchange)
+
+
+if __name__ == "__main__":
+    unittest.main()
