@@ -23,11 +23,10 @@ class ManyKillsTest(TrainingTest):
         self.seed = int(os.environ.get("REKINDLE_KILLS_SEED", random.SystemRandom().randrange(1 << 32)))
         self.random = random.Random(self.seed)
 
-    def kill_all_over(self, example, steps, kills, every="1s"):
+    def kill_all_over(self, example, steps, kills, every="500ms"):
         kills = int(os.environ.get("REKINDLE_KILLS_ROUNDS", kills))
         print(f"REKINDLE_KILLS_SEED={self.seed}", file=sys.stderr)
         self.begin(example, steps, every, restarts=3 * kills)
-        self.wait_for_image()
         for step in random_steps(self.seed, steps, kills):
             self.wait_for_step(step)
             deadline = time.monotonic() + self.random.uniform(0, LONGEST_DELAY_SECONDS)
@@ -77,7 +76,7 @@ class ManyKillsTest(TrainingTest):
         self.kill_all_over(RESNET, 1500, 30)
 
     def test_distributed(self):
-        self.kill_all_over(DISTRIBUTED, 200, 6, "3s")
+        self.kill_all_over(DISTRIBUTED, 200, 6, "1s")
 
 
 if __name__ == "__main__":

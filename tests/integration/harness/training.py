@@ -78,7 +78,7 @@ class TrainingTest(RekindleTest):
         """The result of a run that nobody touches."""
         key = (example, steps)
         if key not in self._undisturbed:
-            training = Training(self.directory, "undisturbed", example, steps)
+            training = Training(self.directory, "undisturbed-" + example[0], example, steps)
             job = jobs.Started(training.argv, training.log)
             self.addCleanup(job.kill_tree)
             status = job.reap(SECONDS)
@@ -89,25 +89,27 @@ class TrainingTest(RekindleTest):
             self._undisturbed[key] = result
         return self._undisturbed[key]
 
-    def begin(self, example, steps, every="1s", restarts=60):
-        """Starts daemon and training."""
+    def begin(self, example, steps, every="500ms", restarts=60):
+        """Starts daemon and training. Returns when there is an image of it with its files open: before that it would
+        begin anew, and write all of them once more.
+        """
         self.example, self.training = example, Training(self.directory, self.NAME, example, steps)
         self.undisturbed(example, steps)
-        self.daemon = None
-        self.addCleanup(self._end_all)
         self.start_daemon_again()
         self.succeed(
             "run", "--detach", "--name", self.NAME, "--log", self.training.log, "--every", every, "--restarts", restarts,
             "--backoff", "100ms", "--rollback", "append", "--ignore-path", self.training.step_log, "--",
             *self.training.argv, cli=self.client)  # fmt: skip
+        self.wait_for_step(1)
+        self.wait_for_images(2)
 
     def start_daemon_again(self):
         self.daemon = self.start_daemon()
         self.client = self.make_cli(host=self.daemon.host)
+        self.addCleanup(self._end_all)  # before the daemon is ended in peace: it would bring the job back
 
     def _end_all(self):
-        if self.daemon is not None:
-            self.daemon.kill()  # it would bring the job back
+        self.daemon.kill()
         for pid in self.training.processes():
             jobs.kill_tree(pid)
 
@@ -131,12 +133,14 @@ class TrainingTest(RekindleTest):
             return state if condition(state) else None
 
         try:
-            return waiting.until(look, what, SECONDS, 0.02)
+            return waiting.until(look, what, SECONDS, 0.1)
         except TimeoutError:
             self.fail(f"{what}: not in time\n{self.records(self.supervised())}")
 
-    def wait_for_image(self, after=0):
-        return self.wait_for(lambda state: state["checkpoints"] > after, f"{after + 1} images of {self.NAME}")
+    def wait_for_images(self, more):
+        """So many more; the first of them may be about to be done when this begins."""
+        taken = self.supervised()["checkpoints"]
+        return self.wait_for(lambda state: state["checkpoints"] >= taken + more, f"{more} more images")
 
     def wait_for_step(self, step):
         waiting.until(lambda: self.training.furthest_step() >= step, f"step {step}", SECONDS, 0.002)
