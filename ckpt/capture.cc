@@ -27,6 +27,7 @@
 #include "ckpt/job_namespaces.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
+#include "ckpt/written_files.h"
 #include "criu/image_files.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -55,6 +56,7 @@ class CaptureRun {
     RK_ASSIGN_OR_RETURN(machine_, ThisMachine());
     RK_ASSIGN_OR_RETURN(job_, InspectJob(options_.pid, options_.caller, options_.caller_pid));
     RK_ASSIGN_OR_RETURN(namespaces_, JobNamespaces::Of(options_.pid));
+    sees_our_files_ = SeeOurFiles(job_.pids());
     if (namespaces_.entered()) RK_RETURN_IF_ERROR(WaitUntilMemoryIsThere(job_, kMemoryMayTake));
     RK_RETURN_IF_ERROR(FindGpuUsers());
     RK_ASSIGN_OR_RETURN(dump_gate_, FindDumpGate());
@@ -70,7 +72,9 @@ class CaptureRun {
     session_ = std::make_unique<CaptureSession>(std::move(session));
     RK_ASSIGN_OR_RETURN(uint64_t budget, StagingBudget());
     RK_ASSIGN_OR_RETURN(
-        arena_, StagingArena::Create(MemoryBytes() + kStagingSlackBytes, budget, options_.spill_directory));
+        arena_, StagingArena::Create(
+                    MemoryBytes() + EstimateContents(job_.pids(), FilesOptions()) + kStagingSlackBytes,
+                    budget, options_.spill_directory));
     EndPhase("prepare");
     return CheckCancelled();
   }
@@ -83,8 +87,9 @@ class CaptureRun {
     criu::DumpOptions dump = DumpOptions();
     dump_arguments_ = criu::DumpArguments(dump);
     uint64_t expected = MemoryBytes();
-    auto frozen = RunFrozenDump(criu_, dump, namespaces_, arena_.get(), cancel_,
-                                [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); });
+    auto frozen = RunFrozenDump(
+        criu_, dump, namespaces_, arena_.get(), cancel_,
+        [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); }, FilesLook());
     if (!frozen.ok()) return KeepLogs(frozen.status());
     // At once, before anything is hashed or written. A tree that is to end stays stopped, and the driver
     // needs a running one.
@@ -109,6 +114,7 @@ class CaptureRun {
     Stopwatch watch;
     v1::JobManifest manifest = Manifest();
     RK_RETURN_IF_ERROR(AddToImage(frozen_.image, *writer_, &manifest));
+    RK_RETURN_IF_ERROR(AddWrittenFiles(&manifest));
     RK_RETURN_IF_ERROR(writer_->AddBlob(v1::kJobManifestObject, manifest.SerializeAsString()));
     RK_ASSIGN_OR_RETURN(result_.image, writer_->Commit([this](uint64_t done, uint64_t total) {
       Report("commit", done, total);
@@ -199,6 +205,43 @@ class CaptureRun {
           "checkpoint"));
     }
     return absl::OkStatus();
+  }
+
+  WrittenFilesOptions FilesOptions() const {
+    WrittenFilesOptions options;
+    options.contents = options_.file_contents && sees_our_files_;
+    options.ignore_paths = options_.ignore_paths;
+    options.owner_sees_all = options_.caller == 0;
+    options.job_uid = job_.processes[0].uid;
+    return options;
+  }
+
+  // Files that the job writes are recorded at the end of the freeze, although that costs some of it (0.1 ms
+  // for a small job, 0.7 ms of 210 ms for one with torch, most of it for reading CRIU's images): these tell
+  // which files they are, how long, and where the job stands in them, but not which inode and content a name
+  // has, and once the job runs that may be another.
+  FrozenLook FilesLook() {
+    if (!sees_our_files_) return nullptr;
+    written_ = absl::UnavailableError("CRIU's images were not complete in time");
+    return [this](const std::map<std::string, std::string>& files) {
+      written_ = LookAtWrittenFiles(files, FilesOptions(), arena_.get());
+    };
+  }
+
+  absl::Status AddWrittenFiles(v1::JobManifest* manifest) {
+    if (!written_.ok()) {
+      result_.warnings.push_back(
+          absl::StrCat("files that the job writes are not recorded, so that a restore can't roll them back: ",
+                       written_.status().message()));
+      return absl::OkStatus();
+    }
+    if (options_.file_contents && !sees_our_files_) {
+      result_.warnings.push_back(
+          "the job has file systems of its own (a container or a copy in a sandbox): its files are not "
+          "recorded, and a restore does not roll them back");
+    }
+    result_.warnings.insert(result_.warnings.end(), written_->warnings.begin(), written_->warnings.end());
+    return AddToImage(*written_, *writer_, manifest);
   }
 
   uint64_t MemoryBytes() const { return job_.private_bytes() + gpu_bytes_; }
@@ -356,6 +399,8 @@ class CaptureRun {
   Machine machine_;
   JobInspection job_;
   JobNamespaces namespaces_;
+  bool sees_our_files_ = false;
+  absl::StatusOr<WrittenFiles> written_ = WrittenFiles();  // the contents lie in the arena
   std::string job_id_, dump_gate_;
   std::vector<pid_t> gpu_pids_;
   uint64_t gpu_bytes_ = 0;

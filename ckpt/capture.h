@@ -30,6 +30,8 @@ struct CaptureOptions {
   uint64_t staging_budget_bytes =
       0;  // RAM for the frozen job's memory; 0: half of what is free. Beyond it: spills
   absl::Duration gpu_lock_timeout = absl::Seconds(10);  // for work under way on a GPU to end
+  bool file_contents = false;                           // the content of files that the job rewrites in place
+  std::vector<std::string> ignore_paths;                // whose content is left out; absolute
   uid_t owner = 0;                                      // of the image
   uid_t caller = 0;                                     // 0 may capture anything, others what is theirs
   pid_t caller_pid = 0;  // the process that asked; it must not be part of the job

@@ -137,16 +137,21 @@ namespace {
 absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::DumpOptions& options,
                                     const JobNamespaces& namespaces, const std::string& filter,
                                     StagingArena* arena, const std::atomic<bool>* cancel,
-                                    const std::function<void(uint64_t)>& progress, bool* filter_failed) {
+                                    const std::function<void(uint64_t)>& progress, const FrozenLook& look,
+                                    bool* filter_failed) {
   ImageStaging staging(arena, kDrainThreads);
   RK_ASSIGN_OR_RETURN(auto server, criu::CaptureServer::Listen(options.images_directory, &staging));
   std::unique_ptr<DirectCopy> direct;
   if (!filter.empty()) {
     RK_ASSIGN_OR_RETURN(direct, DirectCopy::Listen(options.work_directory, namespaces, arena, kCopyThreads));
   }
-  auto ours = [&staging, d = direct.get()] {
+  auto ours = [&staging, &look, d = direct.get()] {
     absl::Status status = staging.WaitUntilPagesAreOurs();
-    return status.ok() && d ? d->Finish() : status;
+    if (status.ok() && d) status = d->Finish();
+    if (!status.ok() || !look) return status;
+    // Without the look there is an image all the same.
+    if (absl::Status seen = staging.LookAtFiles(look); !seen.ok()) Log(LogLevel::kWarning, seen.message());
+    return status;
   };
   RK_ASSIGN_OR_RETURN(auto gate, Gate::Open(options.work_directory, ours));
 
@@ -210,15 +215,16 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
 absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const criu::DumpOptions& options,
                                          const JobNamespaces& namespaces, StagingArena* arena,
                                          const std::atomic<bool>* cancel,
-                                         const std::function<void(uint64_t)>& progress) {
+                                         const std::function<void(uint64_t)>& progress,
+                                         const FrozenLook& look) {
   RK_ASSIGN_OR_RETURN(std::string filter, FindCompanionProgram(kPageFilter));
   bool filter_failed = false;
-  auto dump = DumpOnce(criu, options, namespaces, filter, arena, cancel, progress, &filter_failed);
+  auto dump = DumpOnce(criu, options, namespaces, filter, arena, cancel, progress, look, &filter_failed);
   if (dump.ok() || !filter_failed || Cancelled(cancel)) return dump;
   // Memory of a kind that only CRIU can read: the job runs again, and stands still a second time.
   Log(LogLevel::kWarning,
       absl::StrCat("copying memory past CRIU failed, so CRIU copies it: ", dump.status().message()));
-  return DumpOnce(criu, options, namespaces, "", arena, cancel, progress, &filter_failed);
+  return DumpOnce(criu, options, namespaces, "", arena, cancel, progress, look, &filter_failed);
 }
 
 }  // namespace rekindle::ckpt

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -22,6 +23,10 @@ struct FrozenDump {
   std::string command_line;
 };
 
+// Called while the job stands still, when its memory has been copied, with CRIU's small image files by name.
+// What it takes the job waits for. Once for each try.
+using FrozenLook = std::function<void(const std::map<std::string, std::string>& files)>;
+
 // Runs `criu dump --stream` with `options` (work and images folders must be set and exist) and receives
 // everything. When it returns the job runs again, or is stopped if the options say so; after a failure it
 // runs. `namespaces`: of the job, whose PID in the options is that in them. Setting `*cancel` (may be null)
@@ -29,7 +34,8 @@ struct FrozenDump {
 absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const criu::DumpOptions& options,
                                          const JobNamespaces& namespaces, StagingArena* arena,
                                          const std::atomic<bool>* cancel,
-                                         const std::function<void(uint64_t)>& progress);
+                                         const std::function<void(uint64_t)>& progress,
+                                         const FrozenLook& look = {});
 
 // The program that CRIU calls at the end of a dump, beside our own executable or in ../libexec/rekindle.
 absl::StatusOr<std::string> FindDumpGate();

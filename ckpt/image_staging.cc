@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
 
@@ -20,6 +21,8 @@ namespace rekindle::ckpt {
 namespace {
 
 constexpr char kLastFile[] = "inventory.img";  // the last one that a dump opens
+// They have been written when the dump ends; what remains is in pipes.
+constexpr absl::Duration kFilesMayTake = absl::Seconds(5);
 constexpr int kLargePipeBytes = 4 << 20;
 constexpr int kPipeBytesWithoutPrivilege = 1 << 20;
 
@@ -163,7 +166,7 @@ static_assert(StagingArena::kBlockBytes >= static_cast<size_t>(kLargePipeBytes),
 void ImageStaging::Announced(const std::string& file_name) {
   absl::MutexLock lock(&mutex_);
   if (file_name == kLastFile) last_announced_ = true;
-  if (IsPages(file_name)) ++pages_open_;
+  ++(IsPages(file_name) ? pages_open_ : files_open_);
 }
 
 absl::Status ImageStaging::Drain(const std::string& file_name, UniqueFd pipe) {
@@ -202,13 +205,23 @@ absl::Status ImageStaging::DrainSmall(const std::string& file_name, int pipe) {
 
 void ImageStaging::Finished(const std::string& file_name, const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
-  if (IsPages(file_name)) --pages_open_;
+  --(IsPages(file_name) ? pages_open_ : files_open_);
   if (failure_.ok()) failure_ = status;
 }
 
 absl::Status ImageStaging::WaitUntilPagesAreOurs() {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &ImageStaging::DoneOrFailed));
+  return failure_;
+}
+
+absl::Status ImageStaging::LookAtFiles(
+    const std::function<void(const std::map<std::string, std::string>&)>& look) {
+  absl::MutexLock lock(&mutex_);
+  if (!mutex_.AwaitWithTimeout(absl::Condition(this, &ImageStaging::FilesHereOrFailed), kFilesMayTake)) {
+    return absl::DeadlineExceededError("CRIU has not closed all of its image files");
+  }
+  if (failure_.ok()) look(staged_.files);
   return failure_;
 }
 

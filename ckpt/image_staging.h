@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -30,6 +31,9 @@ class ImageStaging : public criu::ImageFileConsumer {
   // on nothing that was staged refers to the job's own memory. An error when a file failed or Abandon was
   // called.
   absl::Status WaitUntilPagesAreOurs();
+  // Calls `look` with the small files by name, once CRIU has sent all of them. DeadlineExceeded: it keeps one
+  // open.
+  absl::Status LookAtFiles(const std::function<void(const std::map<std::string, std::string>&)>& look);
   // Ends the waits, and every drain of pages soon, which makes CRIU give up.
   void Abandon(absl::Status why);
 
@@ -46,6 +50,10 @@ class ImageStaging : public criu::ImageFileConsumer {
     return !failure_.ok() || (last_announced_ && pages_open_ == 0);
   }
 
+  bool FilesHereOrFailed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !failure_.ok() || (last_announced_ && files_open_ == 0);
+  }
+
   StagingArena* const arena_;
   const size_t drain_threads_;
   std::atomic<uint64_t> bytes_staged_{0};
@@ -54,7 +62,7 @@ class ImageStaging : public criu::ImageFileConsumer {
   StagedImage staged_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool last_announced_ ABSL_GUARDED_BY(mutex_) = false;
-  int pages_open_ ABSL_GUARDED_BY(mutex_) = 0;
+  int pages_open_ ABSL_GUARDED_BY(mutex_) = 0, files_open_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace rekindle::ckpt

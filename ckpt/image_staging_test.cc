@@ -218,5 +218,31 @@ TEST_F(ImageStagingTest, FilesWithoutContentAreKept) {
   EXPECT_THAT(image.pages, ElementsAre(Pair("pages-1.img", IsEmpty())));
 }
 
+TEST_F(ImageStagingTest, FilesAreLookedAtWhenAllOfThemAreThere) {
+  auto arena = Arena(kBlock);
+  ImageStaging staging(arena.get(), 1);
+  Pipe late;
+  std::thread slow;
+  staging.Announced("files.img");
+  slow = std::thread([&] { EXPECT_TRUE(staging.Drain("files.img", std::move(late.read)).ok()); });
+  staging.Announced("inventory.img");
+  EXPECT_TRUE(Send(&staging, "inventory.img", "an inventory").ok());
+  std::map<std::string, std::string> seen;
+  absl::Status looked;
+  std::thread looker([&] { looked = staging.LookAtFiles([&](const auto& files) { seen = files; }); });
+  EXPECT_TRUE(WriteFully(late.write.get(), "files", 5, "pipe").ok());
+  late.write.Reset();
+  slow.join();
+  looker.join();
+  EXPECT_TRUE(looked.ok()) << looked;
+  EXPECT_THAT(seen, ElementsAre(Pair("files.img", "files"), Pair("inventory.img", "an inventory")));
+
+  staging.Abandon(absl::CancelledError("no more"));
+  seen.clear();
+  EXPECT_EQ(staging.LookAtFiles([&](const auto& files) { seen = files; }).code(),
+            absl::StatusCode::kCancelled);
+  EXPECT_THAT(seen, IsEmpty());
+}
+
 }  // namespace
 }  // namespace rekindle::ckpt

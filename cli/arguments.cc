@@ -16,6 +16,8 @@
 #include "cli/durations.h"
 #include "cli/function_arguments.h"
 #include "cli/gpu_arguments.h"
+#include "cli/rollback_arguments.h"
+#include "cli/supervision_arguments.h"
 #include "cli/template_arguments.h"
 
 namespace rekindle::cli {
@@ -26,8 +28,10 @@ constexpr absl::string_view kOptionsWithValue[] = {"--name",   "--log",      "--
                                                    "--tls-ca", "--tls-cert", "--tls-key"};
 
 bool TakesValue(absl::string_view word) {
+  const std::vector<std::string>& supervision = SupervisionArguments::OptionsWithValue();
   return std::find(std::begin(kOptionsWithValue), std::end(kOptionsWithValue), word) !=
-         std::end(kOptionsWithValue);
+             std::end(kOptionsWithValue) ||
+         std::find(supervision.begin(), supervision.end(), word) != supervision.end();
 }
 
 // Splits "… run [options] [--] COMMAND…" in two: CLI11 must not look at the job's own options.
@@ -115,6 +119,7 @@ class Parser {
     template_.AddTo(app_, &timeline_);
     function_.AddTo(app_);
     sim_.AddTo(app_);
+    top_.AddTo(app_);
   }
 
   ParsedArguments Parse(const std::vector<std::string>& arguments,
@@ -202,6 +207,7 @@ class Parser {
   const std::string working_directory_;
   GpuArguments gpu_;
   SimArguments sim_;
+  TopArguments top_;
   TemplateArguments template_;
   FunctionArguments function_;
   CLI::App app_{"Freezes running jobs into a deduplicated image store and brings them back."};
@@ -211,12 +217,14 @@ class Parser {
   TimelineOptions timeline_;
 
   v1::RunRequest run_;
+  SupervisionArguments supervision_;
   std::string run_log_;
   std::vector<std::string> run_words_;
   v1::CheckpointRequest ckpt_;
   std::string ckpt_target_, ckpt_memory_, restore_gpu_map_;
   std::vector<std::string> ckpt_labels_;
   v1::RestoreRequest restore_;
+  RollbackArguments ckpt_files_, restore_files_;
   CloneArguments clone_;
   v1::RemoveImagesRequest remove_;
   CLI::App* working_set_ = nullptr;
@@ -251,13 +259,16 @@ CLI::Option* Flag(CLI::App* app, const std::string& names, Set set, const std::s
 }
 
 void Parser::AddJobCommands() {
-  CLI::App* run =
-      AddCommand("run", "Start a command as a job that is easy to checkpoint",
-                 "  rekindle run -- python3 train.py\n"
-                 "  rekindle run --detach --name web --log /var/log/web.log -- ./server --port 8080\n"
-                 "It gets a session of its own, /dev/null as standard input, and a log for its output.\n"
-                 "Without --detach its output is shown, SIGINT and SIGTERM go to it, and its exit status\n"
-                 "(128 + signal when one killed it) is returned.\n");
+  CLI::App* run = AddCommand(
+      "run", "Start a command as a job that is easy to checkpoint",
+      "  rekindle run -- python3 train.py\n"
+      "  rekindle run --detach --name web --log /var/log/web.log -- ./server --port 8080\n"
+      "  rekindle run --every 5m --restarts 10 --name llm -- python3 train.py\n"
+      "It gets a session of its own and a log for its output; its standard input is /dev/null, or the\n"
+      "file that the command's is. Without --detach its output is shown, SIGINT and SIGTERM go to it,\n"
+      "and its exit status (128 + signal when one killed it) is returned. With --every, --restarts or\n"
+      "--hang it is supervised: images are taken while it runs, and when it dies it goes on from the\n"
+      "last one.\n");
   // For the help alone: the job's words are split off before CLI11 sees them.
   run->add_option("command", run_words_, "The command and its arguments, best after '--'")
       ->type_name("COMMAND...");
@@ -270,6 +281,15 @@ void Parser::AddJobCommands() {
   Flag(
       run, "--hold", [this] { run_.set_hold(true); },
       "The runtime hook holds it at its ready() until an image was taken; with --detach, return then");
+  supervision_.AddTo(run);
+  supervision_.AddToStop(AddCommand("stop", "End a job, for good where it is supervised",
+                                    "  rekindle stop llm\n"
+                                    "  rekindle stop llm --checkpoint --grace 30s\n"));
+  supervision_.AddToAttach(
+      AddCommand("attach", "Follow a supervised job as 'run' does",
+                 "  rekindle attach llm\n"
+                 "Its output is shown from now on, SIGINT and SIGTERM go to it, and its exit\n"
+                 "status is returned.\n"));
 
   CLI::App* ckpt = AddCommand("ckpt", "Take an image of a running job",
                               "  rekindle ckpt 4711 -t web:v1\n"
@@ -310,11 +330,13 @@ void Parser::AddJobCommands() {
           "How long work under way on a GPU may take to end [10]")
       ->type_name("SECONDS")
       ->check(CLI::PositiveNumber);
+  ckpt_files_.AddToCheckpoint(ckpt);
 
   CLI::App* restore =
       AddCommand("restore", "Bring a job back from an image",
                  "  rekindle restore train:epoch1\n"
                  "  rekindle restore web:v1 --detach --pidfile /run/web.pid --log /var/log/web.log\n"
+                 "  rekindle restore train:epoch1 --rollback append --dry-run\n"
                  "It gets its own PIDs. Without --detach its output is shown, SIGINT and SIGTERM go\n"
                  "to it, and its exit status is returned.\n");
   Text(
@@ -341,6 +363,7 @@ void Parser::AddJobCommands() {
       ->add_option("--gpu-map", restore_gpu_map_,
                    "Onto other GPUs of the same model; UUIDs from 'nvidia-smi -L' [the same, or free ones]")
       ->type_name("OLD=NEW,...");
+  restore_files_.AddToRestore(restore);
   clone_.AddTo(restore);
   AddTimelineOptions(restore, &timeline_);
 
@@ -475,7 +498,12 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     for (const std::string& variable : environment) run_.add_environment(variable);
     run_.set_working_directory(working_directory_);
     run_.set_log(Absolute(run_log_, working_directory_));
+    RK_RETURN_IF_ERROR(supervision_.Apply(working_directory_, &run_));
     command_ = run_;
+  } else if (name == "stop") {
+    RK_ASSIGN_OR_RETURN(command_, supervision_.StopRequest());
+  } else if (name == "attach") {
+    command_ = supervision_.AttachRequest();
   } else if (name == "ckpt") {
     int pid = 0;
     if (ckpt_target_.find_first_not_of("0123456789") != std::string::npos) {
@@ -494,12 +522,14 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
       RK_ASSIGN_OR_RETURN(v1::Label label, ParseLabel(text, "--label"));
       (*ckpt_.mutable_labels())[label.key()] = label.value();
     }
+    RK_RETURN_IF_ERROR(ckpt_files_.Apply(working_directory_, &ckpt_));
     command_ = ckpt_;
   } else if (name == "restore") {
     if (!restore_gpu_map_.empty()) {
       RK_RETURN_IF_ERROR(ParseGpuMap(restore_gpu_map_, restore_.mutable_gpu_map()));
     }
     RK_RETURN_IF_ERROR(clone_.Apply(&restore_));
+    RK_RETURN_IF_ERROR(restore_files_.Apply(working_directory_, &restore_));
     command_ = restore_;
   } else if (name == "gpu") {
     RK_ASSIGN_OR_RETURN(command_, gpu_.Finish());
@@ -509,6 +539,8 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     RK_ASSIGN_OR_RETURN(command_, function_.Finish(working_directory_));
   } else if (name == "sim") {
     RK_ASSIGN_OR_RETURN(command_, sim_.Finish());
+  } else if (name == "top") {
+    command_ = top_.request();
   } else if (name == "ps") {
     command_ = ps_;
   } else if (name == "ls") {

@@ -81,6 +81,14 @@ class GrpcClient final : public Client {
     return FromGrpc(stub_->SignalJob(&context, request, &response));
   }
 
+  absl::StatusOr<v1::StopJobResponse> StopJob(const v1::StopJobRequest& request) override {
+    v1::StopJobResponse response;
+    grpc::ClientContext context;
+    absl::Status status = FromGrpc(stub_->StopJob(&context, request, &response));
+    if (!status.ok()) return status;
+    return response;
+  }
+
 #define RK_STREAM(Name, Event)                                                                       \
   absl::Status Name(const v1::Name##Request& request, const OnEvent<v1::Event>& on_event) override { \
     grpc::ClientContext context;                                                                     \
@@ -91,6 +99,7 @@ class GrpcClient final : public Client {
     return FromGrpc(reader->Finish());                                                               \
   }
   RK_STREAM(Run, JobEvent)
+  RK_STREAM(AttachJob, JobEvent)
   RK_STREAM(Restore, JobEvent)
   RK_STREAM(Checkpoint, CheckpointEvent)
   RK_STREAM(Fsck, FsckEvent)

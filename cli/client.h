@@ -66,11 +66,14 @@ class Client {
       const v1::RemoveDependenciesRequest& request) = 0;
   // Also while another call is in work, from any thread.
   virtual absl::Status SignalJob(const v1::SignalJobRequest& request) = 0;
+  virtual absl::StatusOr<v1::StopJobResponse> StopJob(const v1::StopJobRequest& request) = 0;
 
   // Each event is given to `on_event` as it comes; the status says how the call ended.
   template <typename Event>
   using OnEvent = std::function<void(const Event&)>;
   virtual absl::Status Run(const v1::RunRequest& request, const OnEvent<v1::JobEvent>& on_event) = 0;
+  virtual absl::Status AttachJob(const v1::AttachJobRequest& request,
+                                 const OnEvent<v1::JobEvent>& on_event) = 0;
   virtual absl::Status Restore(const v1::RestoreRequest& request, const OnEvent<v1::JobEvent>& on_event) = 0;
   virtual absl::Status Checkpoint(const v1::CheckpointRequest& request,
                                   const OnEvent<v1::CheckpointEvent>& on_event) = 0;

@@ -16,6 +16,9 @@ namespace rekindle::cli {
 int RunJob(Client& client, const Output& output, Interrupts& interrupts, const v1::RunRequest& request);
 int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
                const v1::RestoreRequest& request, const TimelineOptions& timeline);
+int AttachJob(Client& client, const Output& output, Interrupts& interrupts,
+              const v1::AttachJobRequest& request);
+int StopJob(Client& client, const Output& output, const v1::StopJobRequest& request);
 int Checkpoint(Client& client, const Output& output, Interrupts& interrupts,
                const v1::CheckpointRequest& request);
 int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& request);

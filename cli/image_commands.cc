@@ -182,6 +182,14 @@ int InspectImage(Client& client, const Output& output, const v1::InspectImageReq
     }
     output.Text(absl::StrCat("\n", processes.ToString()));
   }
+  if (!response->written_files().empty()) {
+    Table files({{"FILE THAT IT WROTE"}, {"SIZE", Align::kRight}, {"HOW"}, {"CONTENT"}});
+    for (const v1::FileOfImage& file : response->written_files()) {
+      files.AddRow({Shown(file.path(), 200), FormatBytes(file.size()),
+                    file.in_place() ? "in place" : "at its end", file.has_content() ? "in the image" : "-"});
+    }
+    output.Text(absl::StrCat("\n", files.ToString()));
+  }
   if (!response->objects().empty()) {
     Table objects({{"OBJECT"}, {"KIND"}, {"SIZE", Align::kRight}});
     for (const v1::ImageObject& object : response->objects()) {

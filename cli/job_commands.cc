@@ -1,7 +1,10 @@
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,8 +18,10 @@
 #include "cli/commands.h"
 #include "cli/log_follower.h"
 #include "cli/progress_bar.h"
+#include "cli/rollback_table.h"
 #include "cli/table.h"
 #include "cli/timeline.h"
+#include "cli/top_frame.h"
 
 namespace rekindle::cli {
 namespace {
@@ -110,14 +115,23 @@ class JobSession {
       case v1::JobEvent::kExited:
         exit_ = event.exited();
         break;
+      case v1::JobEvent::kRestarted:
+        OnRestarted(event.restarted());
+        break;
       case v1::JobEvent::kTimeline:
         if (timelines_ != nullptr) timelines_->Add(event.timeline());
+        break;
+      case v1::JobEvent::kRolledBack:
+        progress_.Clear();
+        OnRolledBack(event.rolled_back());
         break;
       case v1::JobEvent::EVENT_NOT_SET:
         break;
     }
   }
 
+  // Nothing is to be started: what was done with files is the result.
+  void SetDryRun() { dry_run_ = true; }
   void Follow(Timelines* timelines) { timelines_ = timelines; }
 
   int Finish(const absl::Status& status) {
@@ -126,6 +140,7 @@ class JobSession {
     if (!status.ok()) return output_.Fail(status);
     if (!exit_) return kDone;
     output_.Json(*exit_);
+    if (!exit_->report().empty()) output_.Warning(absl::StrCat("the job was given up: ", exit_->report()));
     return exit_->signal() != 0 ? kKilledBySignal + exit_->signal() : exit_->exit_code();
   }
 
@@ -134,6 +149,16 @@ class JobSession {
   const std::vector<v1::JobStarted>& all_started() const { return all_started_; }
 
  private:
+  void OnRolledBack(const v1::FilesRolledBack& files) {
+    output_.Json(files);
+    const std::string table = RollbackTable(files.files(), dry_run_);
+    if (dry_run_) {
+      output_.Text(table.empty() ? "the image knows of no files that the job writes\n" : table);
+    } else if (!table.empty() && !output_.json()) {
+      output_.Note(table);
+    }
+  }
+
   void OnStarted(const v1::JobStarted& started) {
     started_ = started;
     all_started_.push_back(started);
@@ -141,17 +166,26 @@ class JobSession {
     for (const std::string& warning : started.warnings()) output_.Warning(warning);
     output_.Json(started);
     if (detach_) return;
-    const int pid = started.job().pid();
-    interrupts_.SetAction([this, pid](int signal) {
+    pid_.store(started.job().pid());
+    const std::string supervised = started.job().has_supervised() ? started.job().name() : "";
+    interrupts_.SetAction([this, supervised](int signal) {
       v1::SignalJobRequest request;
-      request.set_pid(pid);
+      request.set_pid(pid_.load());
       request.set_signal(signal);
       request.set_group(true);
-      client_.SignalJob(request).IgnoreError();  // it may just have ended
+      absl::Status sent = client_.SignalJob(request);  // it may just have ended
+      if (sent.ok() || supervised.empty()) return;
+      // Between two lives there is nobody who could take a signal.
+      v1::StopJobRequest stop;
+      stop.set_job(supervised);
+      client_.StopJob(stop).IgnoreError();
     });
     if (!follow_log_ || output_.json() || started.job().log().empty()) return;
+    uint64_t offset = started.log_offset();
+    if (struct stat info; offset == UINT64_MAX && ::stat(started.job().log().c_str(), &info) == 0)
+      offset = static_cast<uint64_t>(info.st_size);
     absl::StatusOr<std::unique_ptr<LogFollower>> follower =
-        LogFollower::Start(started.job().log(), started.log_offset(), STDOUT_FILENO);
+        LogFollower::Start(started.job().log(), offset, STDOUT_FILENO);
     if (follower.ok()) {
       follower_ = *std::move(follower);
     } else {
@@ -159,10 +193,21 @@ class JobSession {
     }
   }
 
+  void OnRestarted(const v1::JobRestarted& restarted) {
+    pid_.store(restarted.pid());
+    output_.Json(restarted);
+    output_.Note(absl::StrCat("rekindle: the job ended (", restarted.why(), ") and goes on from ",
+                              restarted.image().empty() ? "its beginning" : restarted.image(), ": PID ",
+                              restarted.pid(), ", restart ", restarted.restart(), ", after ",
+                              FormatSeconds(restarted.seconds()), "\n"));
+  }
+
   Client& client_;
   const Output& output_;
   Interrupts& interrupts_;
   const bool detach_, follow_log_;
+  std::atomic<int> pid_{0};
+  bool dry_run_ = false;
   ProgressBar progress_;
   std::optional<v1::JobStarted> started_;
   std::vector<v1::JobStarted> all_started_;
@@ -206,12 +251,35 @@ void PrintStarted(const Output& output, const v1::JobStarted& started, absl::str
 
 int RunJob(Client& client, const Output& output, Interrupts& interrupts, const v1::RunRequest& request) {
   JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true);
-  int code = session.Finish(client.Run(request, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
+  v1::RunRequest complete = request;
+  struct stat input;
+  if (::fstat(STDIN_FILENO, &input) == 0 && S_ISREG(input.st_mode)) complete.set_stdin_fd(STDIN_FILENO);
+  int code = session.Finish(client.Run(complete, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
   if (request.detach() && session.started()) {
     const v1::Job& job = session.started()->job();
     output.Text(absl::StrCat("PID ", job.pid(), "  name ", job.name(), "  log ", job.log(), "\n"));
   }
   return code;
+}
+
+int AttachJob(Client& client, const Output& output, Interrupts& interrupts,
+              const v1::AttachJobRequest& request) {
+  JobSession session(client, output, interrupts, /*detach=*/false, /*follow_log=*/true);
+  return session.Finish(
+      client.AttachJob(request, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
+}
+
+int StopJob(Client& client, const Output& output, const v1::StopJobRequest& request) {
+  absl::StatusOr<v1::StopJobResponse> response = client.StopJob(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  const v1::JobExit& exit = response->exited();
+  output.Text(absl::StrCat(request.job().empty() ? absl::StrCat(request.pid()) : request.job(), " has ended",
+                           exit.signal() != 0 ? absl::StrCat(": killed by signal ", exit.signal())
+                                              : absl::StrCat(": exit status ", exit.exit_code()),
+                           response->image().empty() ? "" : absl::StrCat(", last image ", response->image()),
+                           "\n"));
+  return kDone;
 }
 
 int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
@@ -225,6 +293,7 @@ int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
   }
   JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true);
   session.Follow(&*timelines);
+  if (request.rollback().dry_run()) session.SetDryRun();
   absl::Status status = client.Restore(complete, [&](const v1::JobEvent& event) { session.OnEvent(event); });
   timelines->Use();
   const int code = session.Finish(status);
@@ -277,19 +346,31 @@ int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& re
   if (!response.ok()) return output.Fail(response.status());
   output.Json(*response);
   using Align = Table::Align;
-  Table table({{"PID", Align::kRight},
-               {"NAME"},
-               {"STATE"},
-               {"STARTED"},
-               {"PROCESSES", Align::kRight},
-               {"MEMORY", Align::kRight},
-               {"IMAGE"},
-               {"COMMAND"}});
+  const auto any = [&](auto has) {
+    return std::any_of(response->jobs().begin(), response->jobs().end(), has);
+  };
+  const bool steps = any([](const v1::Job& job) { return job.has_progress(); });
+  const bool restarts = any([](const v1::Job& job) { return job.has_supervised(); });
+  std::vector<Table::Column> columns = {{"PID", Align::kRight}, {"NAME"}, {"STATE"}, {"STARTED"}};
+  if (steps) columns.push_back({"STEP", Align::kRight});
+  if (restarts) columns.push_back({"RESTARTS", Align::kRight});
+  for (Table::Column column :
+       {Table::Column{"PROCESSES", Align::kRight}, Table::Column{"MEMORY", Align::kRight},
+        Table::Column{"IMAGE"}, Table::Column{"COMMAND"}}) {
+    columns.push_back(std::move(column));
+  }
+  Table table(std::move(columns));
   const int64_t now = UnixNanos();
   for (const v1::Job& job : response->jobs()) {
-    table.AddRow({absl::StrCat(job.pid()), job.name(), job.state(), Age(job.started_unix_ns(), now),
-                  absl::StrCat(job.processes()), FormatBytes(job.resident_bytes()),
-                  job.image().empty() ? "-" : job.image(), Shown(job.command(), 60)});
+    std::vector<std::string> row = {absl::StrCat(job.pid()), job.name(), job.state(),
+                                    Age(job.started_unix_ns(), now)};
+    if (steps) row.push_back(StepText(job));
+    if (restarts) row.push_back(RestartsText(job));
+    for (const std::string& cell : {absl::StrCat(job.processes()), FormatBytes(job.resident_bytes()),
+                                    job.image().empty() ? "-" : job.image(), Shown(job.command(), 60)}) {
+      row.push_back(cell);
+    }
+    table.AddRow(std::move(row));
   }
   output.Text(table.ToString());
   return kDone;

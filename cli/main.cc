@@ -18,6 +18,7 @@
 #include "cli/function_commands.h"
 #include "cli/interrupts.h"
 #include "cli/output.h"
+#include "cli/top_command.h"
 
 extern char** environ;
 
@@ -44,13 +45,14 @@ Overloaded(Functions...) -> Overloaded<Functions...>;
 // Do signals mean "cancel" or "tell the job" to this command, instead of ending it on the spot?
 bool HandlesSignals(const Command& command) {
   return std::holds_alternative<v1::RunRequest>(command) ||
+         std::holds_alternative<v1::AttachJobRequest>(command) ||
          std::holds_alternative<v1::CheckpointRequest>(command) ||
          std::holds_alternative<v1::RestoreRequest>(command) ||
          std::holds_alternative<v1::StartFromTemplateRequest>(command) ||
          std::holds_alternative<v1::FsckRequest>(command) ||
          std::holds_alternative<v1::ExportImageRequest>(command) ||
          std::holds_alternative<v1::ImportImageRequest>(command) ||
-         std::holds_alternative<v1::HoldGpuRequest>(command) ||
+         std::holds_alternative<v1::HoldGpuRequest>(command) || std::holds_alternative<TopRequest>(command) ||
          std::holds_alternative<v1::DeployFunctionRequest>(command) ||
          std::holds_alternative<v1::BuildDependenciesRequest>(command);
 }
@@ -83,7 +85,12 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::RestoreRequest& request) {
             return RestoreJob(client, output, *interrupts, request, invocation.timeline);
           },
+          [&](const v1::StopJobRequest& request) { return StopJob(client, output, request); },
+          [&](const v1::AttachJobRequest& request) {
+            return AttachJob(client, output, *interrupts, request);
+          },
           [&](const v1::ListJobsRequest& request) { return ListJobs(client, output, request); },
+          [&](const TopRequest& request) { return ShowTop(client, output, *interrupts, request); },
           [&](const v1::ListImagesRequest& request) { return ListImages(client, output, request); },
           [&](const v1::InspectImageRequest& request) { return InspectImage(client, output, request); },
           [&](const v1::DiffImagesRequest& request) { return DiffImages(client, output, request); },

@@ -7,30 +7,26 @@
 #include "absl/strings/str_cat.h"
 
 namespace rekindle::cli {
-namespace {
 
-// Columns a terminal needs for UTF-8 text, near enough: one for each character.
-size_t Width(const std::string& text) {
+size_t DisplayWidth(const std::string& text) {
   return static_cast<size_t>(std::count_if(
       text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
-
-}  // namespace
 
 void Table::AddRow(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
 
 std::string Table::ToString() const {
   std::vector<size_t> widths;
-  for (const Column& column : columns_) widths.push_back(Width(column.title));
+  for (const Column& column : columns_) widths.push_back(DisplayWidth(column.title));
   for (const auto& row : rows_) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], Width(row[i]));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], DisplayWidth(row[i]));
   }
   std::string out;
   auto add_line = [&](auto cell_of) {
     std::string line;
     for (size_t i = 0; i < columns_.size(); ++i) {
       const std::string& cell = cell_of(i);
-      std::string padding(widths[i] - Width(cell), ' ');
+      std::string padding(widths[i] - DisplayWidth(cell), ' ');
       if (i > 0) line += "  ";
       line += columns_[i].align == Align::kRight ? padding + cell : cell + padding;
     }
@@ -54,7 +50,7 @@ std::string Shown(const std::string& text, size_t longest) {
   std::string out;
   for (char c : text) {
     unsigned char u = static_cast<unsigned char>(c);
-    if (Width(out) >= longest && (u & 0xc0) != 0x80) return out + "…";
+    if (DisplayWidth(out) >= longest && (u & 0xc0) != 0x80) return out + "…";
     out += u < 0x20 || u == 0x7f ? '?' : c;
   }
   return out;

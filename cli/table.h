@@ -28,6 +28,9 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
+// Columns that UTF-8 text takes on a terminal, near enough: one for each character.
+size_t DisplayWidth(const std::string& text);
+
 // "3 min ago", "2 h ago", "5 d ago".
 std::string Age(int64_t unix_ns, int64_t now_unix_ns);
 

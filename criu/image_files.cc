@@ -36,6 +36,7 @@ constexpr uint32_t kAreaRegular = 1u << 0;
 constexpr uint32_t kAreaVsyscall = 1u << 2;
 constexpr uint32_t kAreaVdso = 1u << 3;
 constexpr uint32_t kAreaFilePrivate = 1u << 6;
+constexpr uint32_t kAreaFileShared = 1u << 7;
 constexpr uint32_t kAreaAnonymousPrivate = 1u << 9;
 constexpr uint32_t kAreaSysvIpc = 1u << 10;
 constexpr uint32_t kAreaSocket = 1u << 11;
@@ -281,6 +282,11 @@ bool Vma::private_file() const {
          (flags & (MAP_ANONYMOUS | MAP_LOCKED | MAP_HUGETLB)) == 0;
 }
 
+bool Vma::writable_file() const {
+  if ((status & kAreaFileShared) == 0) return false;
+  return (prot & PROT_WRITE) != 0 || (file_flags & O_ACCMODE) != O_RDONLY;
+}
+
 bool Vma::plain_anonymous() const {
   constexpr uint32_t kNeeded = kAreaRegular | kAreaAnonymousPrivate;
   return (status & kNeeded) == kNeeded && (status & kSpecial) == 0 && (flags & MAP_PRIVATE) != 0 &&
@@ -301,6 +307,7 @@ absl::StatusOr<std::vector<Vma>> ParseMm(absl::string_view content) {
     area.flags = record.flags();
     area.status = record.status();
     area.madv = record.advice_bits();
+    area.file_flags = record.file_flags();
     areas.push_back(area);
   }
   return areas;
@@ -350,6 +357,9 @@ absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view fil
     file.has_size = entry.regular().has_size();
     file.size = entry.regular().size();
     file.written = IsWritten(entry.regular());
+    file.append = (entry.regular().flags() & O_APPEND) != 0;
+    file.readable = (entry.regular().flags() & O_ACCMODE) != O_WRONLY;
+    file.position = entry.regular().position();
     file.ghost = remapped.count(file.id) != 0;
     for (uint32_t word : entry.regular().build_id()) {
       file.build_id.append(reinterpret_cast<const char*>(&word), sizeof word);

@@ -59,12 +59,16 @@ struct Vma {
   uint32_t prot = 0, flags = 0;  // PROT_*, MAP_*
   uint32_t status = 0;           // CRIU's VMA_* bits
   uint64_t madv = 0;             // bit N: MADV_N was applied
+  uint32_t file_flags = 0;       // O_RDONLY, O_WRONLY or O_RDWR, as the mapped file was opened
   // Private, anonymous, not locked, not huge-tlb, not a stack of the kernel's own (vdso, vvar): content may
   // be put in from outside.
   bool plain_anonymous() const;
   // A private mapping of a file, so that the pages of it that are in the image are changed copies; may be
   // written from outside.
   bool private_file() const;
+  // A shared mapping of a file (whose RegularFile::id is `shmid`) that is written, or that the process may
+  // make writable.
+  bool writable_file() const;
 };
 absl::StatusOr<std::vector<Vma>> ParseMm(absl::string_view content);
 // Has the process forbidden itself transparent huge pages (PR_SET_THP_DISABLE)? `mm_content` as above.
@@ -92,6 +96,9 @@ struct RegularFile {
   uint64_t size = 0;  // 0 when not recorded
   bool has_size = false;
   bool written = false;  // open for writing
+  bool append = false;   // with O_APPEND
+  bool readable = false;
+  uint64_t position = 0;
   bool ghost =
       false;  // its name was gone: the content is in the images or under an extra link (which is listed too)
   std::string build_id;  // of a program or library (build_id.h), zeros behind it up to a multiple of 4

@@ -282,6 +282,37 @@ TEST(ImageFilesTest, RegularFilesAndGhosts) {
   EXPECT_FALSE((*files)[1].has_size);
 }
 
+TEST(ImageFilesTest, HowRegularFilesAreOpen) {
+  pb::FileEntry appended, read;
+  for (pb::FileEntry* entry : {&appended, &read}) {
+    entry->set_type(1);
+    entry->mutable_regular()->set_path("/tmp/a");
+  }
+  appended.mutable_regular()->set_flags(O_WRONLY | O_APPEND);
+  appended.mutable_regular()->set_position(1ull << 40);
+  read.mutable_regular()->set_flags(O_RDWR);
+  auto files = ParseRegularFiles(Image(0x56303138, {Record(appended), Record(read)}));
+  ASSERT_TRUE(files.ok()) << files.status();
+  ASSERT_THAT(*files, SizeIs(2));
+  EXPECT_TRUE((*files)[0].written && (*files)[0].append && !(*files)[0].readable);
+  EXPECT_EQ((*files)[0].position, 1ull << 40);
+  EXPECT_TRUE((*files)[1].written && !(*files)[1].append && (*files)[1].readable);
+}
+
+TEST(ImageFilesTest, MappingsThatMayChangeTheirFile) {
+  Vma area;
+  area.status = 1u << 7;
+  EXPECT_FALSE(area.writable_file());
+  area.prot = PROT_READ | PROT_WRITE;
+  EXPECT_TRUE(area.writable_file());
+  area.status = 1u << 6;
+  EXPECT_FALSE(area.writable_file()) << "copies of its pages are written";
+  area.status = 1u << 7;
+  area.prot = PROT_READ;
+  area.file_flags = O_RDWR;
+  EXPECT_TRUE(area.writable_file()) << "it may be made writable";
+}
+
 pb::FileEntry TimerEntry(uint32_t id, uint64_t ticks, uint64_t value_ns, uint64_t interval_ns,
                          uint32_t flags) {
   pb::FileEntry entry;

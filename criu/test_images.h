@@ -60,6 +60,8 @@ inline std::string MakeMm(const std::vector<Vma>& areas) {
     entry->set_flags(area.flags);
     entry->set_status(area.status);
     entry->set_advice_bits(area.madv);
+    entry->set_shmid(area.shmid);
+    entry->set_file_flags(area.file_flags);
   }
   return MakeImage(0x57492820, {mm.SerializeAsString()});
 }
@@ -68,6 +70,8 @@ struct TestFile {
   uint32_t id = 0;
   std::string path;
   uint64_t size = 0;
+  uint32_t flags = 0;  // O_*
+  uint64_t position = 0;
 };
 
 inline std::string MakeFiles(const std::vector<TestFile>& files) {
@@ -79,6 +83,8 @@ inline std::string MakeFiles(const std::vector<TestFile>& files) {
     entry.mutable_regular()->set_id(file.id);
     entry.mutable_regular()->set_path(file.path);
     entry.mutable_regular()->set_size(file.size);
+    entry.mutable_regular()->set_flags(file.flags);
+    entry.mutable_regular()->set_position(file.position);
     records.push_back(entry.SerializeAsString());
   }
   return MakeImage(0x56303138, records);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
@@ -12,6 +13,7 @@
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
+#include "daemon/supervisor.h"
 #include "restore/pager_client.h"
 
 namespace rekindle::daemon {
@@ -51,6 +53,9 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     return absl::InvalidArgumentError(
         "--tcp-established and --tcp-close exclude each other: give one of them");
   }
+  for (const std::string& path : request.ignore_paths()) {
+    RK_RETURN_IF_ERROR(CheckAbsolute(path, "the path to ignore"));
+  }
   RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
   RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, request.pid(), request.job()));
   RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job.owner, "checkpoint", job.pid));
@@ -78,6 +83,8 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   options.tcp_established = request.tcp_established();
   options.tcp_close = request.tcp_close();
   options.staging_budget_bytes = request.staging_budget_bytes();
+  options.file_contents = request.file_contents();
+  options.ignore_paths.assign(request.ignore_paths().begin(), request.ignore_paths().end());
   if (request.gpu_lock_timeout_seconds() > 0) {
     options.gpu_lock_timeout = absl::Seconds(request.gpu_lock_timeout_seconds());
   }
@@ -110,6 +117,10 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     absl::Status noted = node.jobs().SetImage(job, result->image.reference);
     if (!noted.ok()) Log(LogLevel::kWarning, noted.message());
   }
+  // The moment that it shows.
+  const int64_t taken_unix_ns = UnixNanos() - static_cast<int64_t>(result->commit_seconds * 1e9);
+  if (!job.name.empty() && !request.stop())
+    node.supervisor().AddPoint(job.name, job.pid, result->image.reference, taken_unix_ns);
   Log(LogLevel::kInfo, absl::StrCat("image '", result->image.reference, "' taken of process ", job.pid));
 
   v1::CheckpointEvent event;

@@ -77,6 +77,14 @@ class GrpcService final : public v1::Rekindle::Service {
                         v1::ListJobsResponse* response) override {
     return Unary(daemon::ListJobs, context, request, response);
   }
+  grpc::Status StopJob(grpc::ServerContext* context, const v1::StopJobRequest* request,
+                       v1::StopJobResponse* response) override {
+    return Unary(daemon::StopJob, context, request, response);
+  }
+  grpc::Status AttachJob(grpc::ServerContext* context, const v1::AttachJobRequest* request,
+                         grpc::ServerWriter<v1::JobEvent>* writer) override {
+    return Stream(daemon::AttachJob, context, request, writer);
+  }
   grpc::Status ListGpus(grpc::ServerContext* context, const v1::ListGpusRequest* request,
                         v1::ListGpusResponse* response) override {
     return Unary(daemon::ListGpus, context, request, response);

@@ -132,7 +132,8 @@ absl::StatusOr<std::vector<v1::AreaDifference>> CompareImages(const store::Store
                 object.bytes_b - std::min(object.bytes_b, object.equal_bytes)};
       if (absl::StartsWith(object.name, v1::kSharedMemoryPrefix)) {
         rows.push_back(Row("", absl::StrCat("shared memory ", object.name.substr(4)), sums));
-      } else if (absl::StartsWith(object.name, v1::kRawPagesPrefix)) {
+      } else if (absl::StartsWith(object.name, v1::kRawPagesPrefix) ||
+                 absl::StartsWith(object.name, v1::kFileContentPrefix)) {
         rows.push_back(Row("", object.name, sums));
       } else {
         metadata.bytes_a += sums.bytes_a;

@@ -123,6 +123,14 @@ absl::Status InspectImage(Node& node, const Call& call, const v1::InspectImageRe
   response->set_working_directory(manifest.working_directory());
   response->set_log(manifest.log());
   if (manifest.has_gpu()) DescribeGpu(manifest.gpu(), response->mutable_gpu());
+  for (const v1::WrittenFile& file : manifest.written_files()) {
+    v1::FileOfImage* out = response->add_written_files();
+    out->set_path(file.path());
+    out->set_size(file.size());
+    out->set_in_place(file.in_place());
+    out->set_has_content(!file.content_object().empty());
+    out->set_modified_ns(file.modified_ns());
+  }
   DescribeWorkingSet(*store, info, *response);
   return absl::OkStatus();
 }

@@ -37,7 +37,15 @@ std::vector<std::string> ProgramCandidates(const LaunchOptions& options) {
   return candidates;
 }
 
-enum class Step : int { kBecomeUser, kEnterFolder, kOpenLog, kDescriptors, kEnterGroup, kExecute };
+enum class Step : int {
+  kBecomeUser,
+  kEnterFolder,
+  kOpenLog,
+  kOpenInput,
+  kDescriptors,
+  kEnterGroup,
+  kExecute
+};
 
 struct Failure {
   Step step;
@@ -61,6 +69,7 @@ struct ChildPlan {
   char* const* envp;
   const char* working_directory;
   const char* log;
+  const char* input;
   int log_fd;
   const RunAs* run_as;
   const int* groups;
@@ -93,10 +102,11 @@ struct ChildPlan {
   int log = plan.log_fd >= 0 ? ::fcntl(plan.log_fd, F_DUPFD_CLOEXEC, 3)
                              : ::open(plan.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600);
   if (log < 0) FailInChild(plan, Step::kOpenLog, errno);
-  int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  int input = ::open(plan.input, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  if (input < 0) FailInChild(plan, Step::kOpenInput, errno);
   if (log < 3) log = ::fcntl(log, F_DUPFD_CLOEXEC, 3);
-  if (null < 0 || log < 0) FailInChild(plan, Step::kDescriptors, errno);
-  if (null == 0 ? ::fcntl(0, F_SETFD, 0) != 0 : ::dup2(null, 0) != 0)
+  if (log < 0) FailInChild(plan, Step::kDescriptors, errno);
+  if (input == 0 ? ::fcntl(0, F_SETFD, 0) != 0 : ::dup2(input, 0) != 0)
     FailInChild(plan, Step::kDescriptors, errno);
   if (::dup2(log, 1) != 1 || ::dup2(log, 2) != 2) FailInChild(plan, Step::kDescriptors, errno);
   ::syscall(SYS_close_range, 3, ~0U, 4 /* CLOSE_RANGE_CLOEXEC */);
@@ -123,6 +133,9 @@ absl::Status LaunchError(const Failure& failure, const LaunchOptions& options) {
     case Step::kOpenLog:
       return ErrnoStatus(failure.error,
                          absl::StrCat("starting ", program, ": opening its log ", options.log));
+    case Step::kOpenInput:
+      return ErrnoStatus(failure.error, absl::StrCat("starting ", program, ": opening its standard input ",
+                                                     options.standard_input));
     case Step::kDescriptors:
       return ErrnoStatus(failure.error, absl::StrCat("starting ", program, ": setting up its descriptors"));
     case Step::kEnterGroup:
@@ -158,6 +171,7 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options) {
   plan.envp = environment.data();
   plan.working_directory = options.working_directory.empty() ? "/" : options.working_directory.c_str();
   plan.log = options.log.c_str();
+  plan.input = options.standard_input.empty() ? "/dev/null" : options.standard_input.c_str();
   plan.log_fd = options.log_file.get();
   plan.run_as = options.run_as ? &*options.run_as : nullptr;
   plan.groups = options.groups.data();
@@ -180,18 +194,28 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options) {
   return LaunchError(failure, options);
 }
 
-absl::StatusOr<UniqueFd> OpenFileAs(const std::optional<RunAs>& user, const std::string& path, int flags,
-                                    mode_t mode) {
-  if (!user) return OpenFile(path, flags, mode);
-  absl::StatusOr<UniqueFd> result = absl::InternalError("not opened");
+absl::Status DoAs(const std::optional<RunAs>& user, const std::function<void()>& work) {
+  if (!user) {
+    work();
+    return absl::OkStatus();
+  }
+  absl::Status status;
   // Credentials belong to a thread: one that ends here takes them with it.
   std::thread([&] {
     if (int error = BecomeUser(*user); error != 0) {
-      result = ErrnoStatus(error, absl::StrCat("opening ", path, " as user ", user->uid));
-      return;
+      status = ErrnoStatus(error, absl::StrCat("becoming user ", user->uid));
+    } else {
+      work();
     }
-    result = OpenFile(path, flags, mode);
   }).join();
+  return status;
+}
+
+absl::StatusOr<UniqueFd> OpenFileAs(const std::optional<RunAs>& user, const std::string& path, int flags,
+                                    mode_t mode) {
+  absl::StatusOr<UniqueFd> result = absl::InternalError("not opened");
+  absl::Status became = DoAs(user, [&] { result = OpenFile(path, flags, mode); });
+  if (!became.ok()) return Annotate(became, absl::StrCat("opening ", path));
   return result;
 }
 

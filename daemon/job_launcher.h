@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct LaunchOptions {
   // name.
   std::string log;
   UniqueFd log_file;
+  std::string standard_input;  // a file, opened as the job's user; empty: /dev/null
   std::optional<RunAs> run_as;
   std::vector<int> groups;  // open cgroup.procs files that it is put into
 };
@@ -35,6 +37,10 @@ struct LaunchOptions {
 // Returns the PID of the command, a child of this process: reap it. NotFound: no such program, folder or log
 // folder; PermissionDenied: the job's user may not use one of them.
 absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options);
+
+// Calls `work` with the rights of another user, in a thread of its own, and returns when it has; nullopt: at
+// once, with our own. An error of a system call: it was not called.
+absl::Status DoAs(const std::optional<RunAs>& user, const std::function<void()>& work);
 
 // Opens a file with the rights of another user; nullopt: with our own. For what a client names and the
 // service opens.

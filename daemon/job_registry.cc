@@ -26,14 +26,6 @@ using nlohmann::json;
 constexpr absl::string_view kSuffix = ".json";
 constexpr size_t kLongestName = 64;
 
-std::string BootId() {
-  static const std::string* id = [] {
-    absl::StatusOr<std::string> text = ReadFile("/proc/sys/kernel/random/boot_id");
-    return new std::string(text.ok() ? std::string(absl::StripAsciiWhitespace(*text)) : "unknown");
-  }();
-  return *id;
-}
-
 // What is not UTF-8 in a command line would make the JSON library throw.
 constexpr auto kReplaceBadText = json::error_handler_t::replace;
 
@@ -115,6 +107,14 @@ std::string JobNameFromCommand(absl::string_view command) {
   return CheckJobName(name).ok() ? name : absl::StrCat("job_", name);
 }
 
+std::string JobRegistry::ThisBoot() {
+  static const std::string* id = [] {
+    absl::StatusOr<std::string> text = ReadFile("/proc/sys/kernel/random/boot_id");
+    return new std::string(text.ok() ? std::string(absl::StripAsciiWhitespace(*text)) : "unknown");
+  }();
+  return *id;
+}
+
 std::string JobRegistry::PathOf(absl::string_view name) const {
   return absl::StrCat(directory_, "/", name, kSuffix);
 }
@@ -130,7 +130,7 @@ absl::StatusOr<UniqueFd> JobRegistry::Lock() const {
 }
 
 bool JobRegistry::Lives(const JobRecord& job) {
-  if (job.boot_id != BootId()) return false;
+  if (job.boot_id != ThisBoot()) return false;
   absl::StatusOr<ProcessInfo> info = ReadProcessInfo(job.pid);
   // What can't be looked at is not gone for that.
   if (!info.ok()) return !absl::IsNotFound(info.status());
@@ -167,7 +167,7 @@ absl::StatusOr<JobRecord> JobRegistry::Add(JobRecord record, bool unique_name) {
     unique_name = true;
   }
   RK_RETURN_IF_ERROR(CheckJobName(record.name));
-  record.boot_id = BootId();
+  record.boot_id = ThisBoot();
   absl::StatusOr<ProcessInfo> process = ReadProcessInfo(record.pid);
   if (process.ok()) {
     record.start_ticks = process->start_ticks;

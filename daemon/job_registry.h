@@ -54,6 +54,9 @@ class JobRegistry {
   absl::Status SetImage(const JobRecord& job, const std::string& image);
   absl::Status SetExit(const JobRecord& job, const ExitState& exit);
 
+  // The kernel's identity of the time since the machine was started.
+  static std::string ThisBoot();
+
   // Does the very process of the record still exist (zombies do not count)?
   static bool Lives(const JobRecord& job);
 

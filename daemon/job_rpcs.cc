@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,11 +22,13 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "ckpt/held_job.h"
-#include "daemon/job_launcher.h"
+#include "daemon/job_file.h"
+#include "daemon/job_start.h"
 #include "daemon/process_info.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
+#include "daemon/supervisor.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -48,69 +52,34 @@ absl::Status WaitUntilHeld(const Call& call, const JobRecord& job, const JobEnd&
   }
 }
 
+// What the job says of itself. Of an earlier job with its name, where it is not supervised, nothing.
+void AddProgress(const Node& node, v1::Job* out) {
+  absl::StatusOr<rekindle_job_file> file =
+      JobFile::ReadAt(JobFile::PathOf(node.options().runtime_directory, out->name()));
+  if (!file.ok() || file->job.unix_ns == 0) return;
+  if (!out->has_supervised() && file->job.unix_ns < out->started_unix_ns()) return;
+  ToProto(file->job, UnixNanos(), out->mutable_progress());
+}
+
 }  // namespace
 
 absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
                  const EventSink<v1::JobEvent>& send) {
+  if (request.has_supervision()) return RunSupervised(node, call, request, send);
   Stopwatch stopwatch;
-  if (request.argv().empty()) {
-    return absl::InvalidArgumentError("starting a job: no command was given: write it after '--'");
-  }
-  RK_RETURN_IF_ERROR(CheckAbsolute(request.working_directory(), "the working directory"));
-  RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
-  JobRecord record;
-  record.name = request.name();
-  record.command = absl::StrJoin(request.argv(), " ");
-  record.owner = call.caller.uid;
-  if (!record.name.empty()) RK_RETURN_IF_ERROR(node.jobs().CheckNameIsFree(record.name));
-
-  LaunchOptions launch;
-  launch.argv.assign(request.argv().begin(), request.argv().end());
-  launch.environment.assign(request.environment().begin(), request.environment().end());
-  if (request.hold()) launch.environment.push_back("REKINDLE_HOLD=1");
-  launch.working_directory = request.working_directory();
-  launch.run_as = Node::UserOf(call.caller);
-  if (request.log().empty()) {
-    std::string name = record.name.empty() ? JobNameFromCommand(record.command) : record.name;
-    RK_ASSIGN_OR_RETURN(JobLog log, MakeDefaultLog(node, call.caller, name));
-    launch.log = std::move(log.path);
-    launch.log_file = std::move(log.file);
-  } else {
-    RK_RETURN_IF_ERROR(CheckAbsolute(request.log(), "the log"));
-    launch.log = request.log();
-    RK_ASSIGN_OR_RETURN(launch.log_file, OpenFileAs(launch.run_as, launch.log,
-                                                    O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY, 0600));
-  }
-  record.log = launch.log;
-  struct stat log_before;
-  if (::fstat(launch.log_file.get(), &log_before) != 0) return ErrnoStatus(errno, record.log);
-
-  absl::StatusOr<pid_t> pid = LaunchJob(launch);
-  if (!pid.ok()) {
-    if (request.log().empty()) ::unlink(launch.log.c_str());
-    return pid.status();
-  }
-  record.pid = *pid;
-  record.started_unix_ns = UnixNanos();
-  absl::StatusOr<RegisteredJob> job = RegisterJob(node, std::move(record), /*unique_name=*/false);
-  if (!job.ok()) {
-    ::kill(*pid, SIGKILL);
-    while (::waitpid(*pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
-    return job.status();
-  }
-  Log(LogLevel::kInfo, absl::StrCat("job '", job->record.name, "' started: PID ", *pid));
-
+  if (!request.name().empty()) RK_RETURN_IF_ERROR(node.supervisor().CheckNameIsFree(request.name()));
+  RK_ASSIGN_OR_RETURN(JobStart start, PlanJobStart(node, call, request));
+  RK_ASSIGN_OR_RETURN(RegisteredJob job, StartJob(node, start));
   v1::JobEvent event;
   v1::JobStarted* started = event.mutable_started();
-  ToProto(job->record, started->mutable_job());
-  started->set_log_offset(static_cast<uint64_t>(log_before.st_size));
+  ToProto(job.record, started->mutable_job());
+  started->set_log_offset(start.log_offset);
   started->set_seconds(stopwatch.seconds());
   send(event);
   if (request.detach()) {
-    return request.hold() ? WaitUntilHeld(call, job->record, *job->end) : absl::OkStatus();
+    return request.hold() ? WaitUntilHeld(call, job.record, *job.end) : absl::OkStatus();
   }
-  return SendJobEnd(node, call, *job->end, send);
+  return SendJobEnd(node, call, *job.end, send);
 }
 
 absl::Status SignalJob(Node& node, const Call& call, const v1::SignalJobRequest& request) {
@@ -127,6 +96,9 @@ absl::Status SignalJob(Node& node, const Call& call, const v1::SignalJobRequest&
         absl::StrCat("sending a signal to process ", pid, ": it is no running job: see 'rekindle ps'"));
   }
   RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job->owner, "signal", pid));
+  constexpr int kEnding[] = {SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM};
+  if (std::find(std::begin(kEnding), std::end(kEnding), request.signal()) != std::end(kEnding))
+    node.supervisor().WillEnd(job->name);
   // A group of which it is not the leader may hold strangers.
   const bool group = request.group() && ::getpgid(pid) == pid;
   if (group ? ::kill(-pid, request.signal()) != 0 : !SendSignal(pidfd.get(), request.signal())) {
@@ -139,10 +111,22 @@ absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& r
                       v1::ListJobsResponse* response) {
   RK_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs, node.jobs().List());
   const bool admin = node.policy().IsAdmin(call.caller);
+  std::set<std::string> shown;
+  for (const v1::Job& job : node.supervisor().List()) {
+    if (!admin && job.owner_uid() != call.caller.uid) continue;
+    shown.insert(job.name());
+    const bool ended = job.supervised().phase() == "done" || job.supervised().phase() == "failed";
+    if (ended && !request.all()) continue;
+    v1::Job* out = response->add_jobs();
+    *out = job;
+    AddProgress(node, out);
+  }
   for (const JobRecord& job : jobs) {
     if (!admin && job.owner != call.caller.uid) continue;
-    if (!request.all() && !JobRegistry::Lives(job)) continue;
-    ToProto(job, response->add_jobs());
+    if (shown.count(job.name) != 0 || (!request.all() && !JobRegistry::Lives(job))) continue;
+    v1::Job* out = response->add_jobs();
+    ToProto(job, out);
+    AddProgress(node, out);
   }
   return absl::OkStatus();
 }

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
+#include "daemon/supervisor.h"
 #include "restore/hot_list.h"
 #include "restore/restore.h"
 
@@ -72,7 +73,10 @@ Node::Node(NodeOptions options)
               options_.daemon ? options_.standby_copies : 0),
       no_functions_(
           absl::FailedPreconditionError("functions live in the daemon: start rekindled, and name it "
-                                        "with --host if it is not at its usual socket")) {}
+                                        "with --host if it is not at its usual socket")),
+      supervisor_(std::make_unique<Supervisor>(*this)) {}
+
+Node::~Node() = default;
 
 absl::StatusOr<std::shared_ptr<Functions>> Node::functions() const {
   absl::MutexLock lock(&mutex_);

@@ -25,7 +25,8 @@
 
 namespace rekindle::daemon {
 
-class Functions;  // functions.h
+class Functions;   // functions.h
+class Supervisor;  // supervisor.h
 
 struct NodeOptions {
   std::string store;              // the store's folder
@@ -51,6 +52,7 @@ std::string DefaultLogDirectory();
 class Node {
  public:
   explicit Node(NodeOptions options);
+  ~Node();
 
   const NodeOptions& options() const { return options_; }
   const AccessPolicy& policy() const { return policy_; }
@@ -62,6 +64,7 @@ class Node {
   restore::CloneStarter& clones() { return clones_; }
   const restore::CloneStarter& clones() const { return clones_; }
   Templates& templates() { return templates_; }
+  Supervisor& supervisor() { return *supervisor_; }
   // FailedPrecondition: functions live in the daemon. It starts them up when it begins to serve.
   absl::StatusOr<std::shared_ptr<Functions>> functions() const ABSL_LOCKS_EXCLUDED(mutex_);
   void SetFunctions(std::shared_ptr<Functions> functions) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -114,6 +117,7 @@ class Node {
   std::shared_ptr<store::Store> store_ ABSL_GUARDED_BY(mutex_);
   bool store_writable_ ABSL_GUARDED_BY(mutex_) = false;
   bool recovered_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<Supervisor> supervisor_;  // goes first: it uses all the rest
 };
 
 }  // namespace rekindle::daemon

@@ -1,11 +1,20 @@
 #include "daemon/proto_conversion.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/process_info.h"
 
 namespace rekindle::daemon {
+namespace {
+
+// A job reports no more when it is silent for so long, and for so many of its steps.
+constexpr double kSilentSeconds = 10, kSilentSteps = 5;
+
+}  // namespace
 
 void ToProto(const store::ImageInfo& info, v1::Image* image) {
   image->set_reference(info.reference);
@@ -56,6 +65,18 @@ void ToProto(const JobRecord& record, v1::Job* job) {
   TreeUse use = MeasureTree(record.pid);
   job->set_processes(use.processes);
   job->set_resident_bytes(use.resident_bytes);
+}
+
+void ToProto(const rekindle_job_file_job& said, int64_t now_unix_ns, v1::JobProgress* progress) {
+  progress->set_step(said.step);
+  progress->set_total(said.total);
+  progress->set_unix_ns(said.unix_ns);
+  progress->set_boundaries(said.boundaries);
+  // The job's user may have written anything.
+  const double rate = said.steps_per_second;
+  if (!std::isfinite(rate) || rate <= 0) return;
+  const double silent = static_cast<double>(now_unix_ns) / 1e9 - static_cast<double>(said.unix_ns) / 1e9;
+  if (silent <= std::max(kSilentSeconds, kSilentSteps / rate)) progress->set_steps_per_second(rate);
 }
 
 void ToProto(const std::vector<std::pair<std::string, double>>& phases,

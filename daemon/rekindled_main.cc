@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "daemon/drain_notice.h"
 #include "daemon/server.h"
 #include "daemon/service_notify.h"
 #include "daemon/version.h"
@@ -24,6 +26,8 @@ constexpr int kFailed = 1, kBadUsage = 2;
 
 // How long calls in work may go on after SIGTERM. A capture that is cancelled lets its job go on.
 constexpr int kDefaultGraceSeconds = 20;
+constexpr absl::Duration kBetweenDrainNotices = absl::Seconds(5);
+constexpr absl::Duration kImagesMayTake = absl::Minutes(5);
 
 absl::StatusOr<gid_t> FindGroup(const std::string& name) {
   gid_t number = 0;
@@ -37,19 +41,19 @@ absl::StatusOr<gid_t> FindGroup(const std::string& name) {
   return found->gr_gid;
 }
 
-// SIGINT and SIGTERM, blocked in all threads made later.
-sigset_t BlockEndingSignals() {
+// SIGINT, SIGTERM and SIGUSR1, blocked in all threads made later.
+sigset_t BlockSignals() {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM}) sigaddset(&set, signal);
+  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&set, signal);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGHUP, SIG_IGN);
   return set;
 }
 
-absl::Status Serve(ServerOptions options, int grace_seconds) {
-  sigset_t ending = BlockEndingSignals();
+absl::Status Serve(ServerOptions options, int grace_seconds, const std::string& drain_notice) {
+  sigset_t waited_for = BlockSignals();
   const std::string socket = options.socket, store = options.node.store;
   RK_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(std::move(options)));
   Log(LogLevel::kInfo,
@@ -60,8 +64,14 @@ absl::Status Serve(ServerOptions options, int grace_seconds) {
     Log(LogLevel::kWarning, told.message());
   server->WarmUp();
 
+  std::optional<DrainNotice> notice;
+  if (!drain_notice.empty())
+    notice.emplace(drain_notice, kBetweenDrainNotices, [&] { server->CheckpointJobs(kImagesMayTake); });
   int signal = 0;
-  ::sigwait(&ending, &signal);
+  while (::sigwait(&waited_for, &signal) != 0 || signal == SIGUSR1) {
+    if (signal == SIGUSR1) server->CheckpointJobs(kImagesMayTake);
+  }
+  notice.reset();
   Log(LogLevel::kInfo, "ending: no new calls are taken; jobs run on");
   NotifyServiceManager("STOPPING=1").IgnoreError();
   server->Stop(absl::Seconds(grace_seconds));
@@ -74,7 +84,7 @@ int Main(int argc, char** argv) {
   ServerOptions options;
   options.node.daemon = true;
   options.node.store = "/var/lib/rekindle";
-  std::string group, gpu_host_memory, functions_memory, page_cache = "1G";
+  std::string drain_notice, group, gpu_host_memory, functions_memory, page_cache = "1G";
   int grace_seconds = kDefaultGraceSeconds;
   bool verbose = false;
   app.add_option("--store", options.node.store, "The store's folder")
@@ -118,6 +128,11 @@ int Main(int argc, char** argv) {
   app.add_option("--standby", options.node.standby_copies,
                  "Copies kept ready of each image that clones are started of; 0: none")
       ->capture_default_str();
+  app.add_option("--drain-notice", drain_notice,
+                 "A shell command, run every 5 seconds: when its exit status is 0 this machine is about to "
+                 "go, and an "
+                 "image is taken of every supervised job")
+      ->type_name("COMMAND");
   app.add_option("--grace", grace_seconds, "Seconds that calls in work may go on after SIGTERM")
       ->capture_default_str();
   app.add_flag("-v,--verbose", verbose, "Log more");
@@ -158,7 +173,7 @@ int Main(int argc, char** argv) {
     status = Annotate(bytes.status(), "--functions-memory");
     if (bytes.ok()) options.node.function_memory_bytes = *bytes;
   }
-  if (status.ok()) status = Serve(std::move(options), grace_seconds);
+  if (status.ok()) status = Serve(std::move(options), grace_seconds, drain_notice);
   if (status.ok()) return 0;
   Log(LogLevel::kError, status.message());
   return absl::IsInvalidArgument(status) ? kBadUsage : kFailed;

@@ -22,6 +22,7 @@
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
 #include "daemon/proto_conversion.h"
+#include "daemon/roll_back.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "restore/restore.h"
@@ -57,6 +58,17 @@ void KillAndReap(pid_t pid) {
   }
 }
 
+// With whose rights files are touched: an administrator's restore has those of the job, no more.
+std::optional<RunAs> UserForFiles(const Node& node, const Caller& caller, const v1::JobManifest& manifest) {
+  return node.policy().IsAdmin(caller) ? UserOfJob(manifest) : Node::UserOf(caller);
+}
+
+void SendRolledBack(const std::vector<v1::FileRollback>& files, const EventSink<v1::JobEvent>& send) {
+  v1::JobEvent event;
+  for (const v1::FileRollback& file : files) *event.mutable_rolled_back()->add_files() = file;
+  send(event);
+}
+
 absl::Status WritePidfile(const Caller& caller, const std::string& path, pid_t pid) {
   std::string text = absl::StrCat(pid, "\n");
   RK_ASSIGN_OR_RETURN(UniqueFd file,
@@ -64,19 +76,49 @@ absl::Status WritePidfile(const Caller& caller, const std::string& path, pid_t p
   return WriteFully(file.get(), text.data(), text.size(), path);
 }
 
-}  // namespace
+// What every restore needs.
+struct Sources {
+  std::shared_ptr<store::Store> store;
+  store::ImageInfo info;
+  criu::Installation criu;
+};
+absl::Status DryRun(const Node& node, const Call& call, const v1::RestoreRequest& request,
+                    const store::Store& store, const store::ImageInfo& info,
+                    const EventSink<v1::JobEvent>& send) {
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store.OpenImage(info.digest));
+  RK_ASSIGN_OR_RETURN(v1::JobManifest manifest, restore::ReadJobManifest(*reader));
+  RK_ASSIGN_OR_RETURN(
+      std::vector<v1::FileRollback> files,
+      RollBackFiles(*reader, manifest, request.rollback(), UserForFiles(node, call.caller, manifest)));
+  SendRolledBack(files, send);
+  return absl::OkStatus();
+}
 
-absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& request,
-                     const EventSink<v1::JobEvent>& send) {
-  const int64_t begin = MonotonicNanos();
+absl::StatusOr<Sources> FindSources(Node& node, const Call& call, const v1::RestoreRequest& request) {
   if (!request.name().empty()) RK_RETURN_IF_ERROR(node.jobs().CheckNameIsFree(request.name()));
   if (!request.pidfile().empty()) RK_RETURN_IF_ERROR(CheckAbsolute(request.pidfile(), "the pidfile"));
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
-  RK_ASSIGN_OR_RETURN(store::ImageInfo info,
-                      FindImageFor(node, *store, call.caller, request.image(), "restore"));
+  if (request.has_rollback() && request.has_clone()) {
+    return absl::InvalidArgumentError(
+        "--rollback and --clone exclude each other: copies of one job share its files, and each writes on "
+        "from where "
+        "they are");
+  }
+  Sources sources;
+  RK_ASSIGN_OR_RETURN(sources.store, node.OpenStore(Node::Access::kRead));
+  RK_ASSIGN_OR_RETURN(sources.info,
+                      FindImageFor(node, *sources.store, call.caller, request.image(), "restore"));
   RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
-  RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
-  if (request.has_clone()) return RestoreClones(node, call, request, *store, info, criu, send);
+  RK_ASSIGN_OR_RETURN(sources.criu, node.Criu());
+  return sources;
+}
+
+}  // namespace
+
+absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1::RestoreRequest& request,
+                                         const EventSink<v1::JobEvent>& send) {
+  const int64_t begin = MonotonicNanos();
+  RK_ASSIGN_OR_RETURN(Sources sources, FindSources(node, call, request));
+  const auto& [store, info, criu] = sources;
   RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store->OpenImage(info.digest));
   RK_ASSIGN_OR_RETURN(v1::JobManifest manifest, restore::ReadJobManifest(*reader));
   reader.reset();
@@ -112,7 +154,16 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
   }
   // By descriptor: what was opened with the caller's rights is what the job gets.
   if (log_file.valid()) options.log = absl::StrCat("/proc/", ::getpid(), "/fd/", log_file.get());
-  const uint64_t log_offset = FileSize(log);
+  uint64_t log_offset = FileSize(log);
+  std::vector<v1::FileRollback> rolled_back;
+  if (request.has_rollback()) {
+    options.roll_back = [&](const store::ImageReader& image, const v1::JobManifest& of) -> absl::Status {
+      RK_ASSIGN_OR_RETURN(rolled_back,
+                          RollBackFiles(image, of, request.rollback(), UserForFiles(node, call.caller, of)));
+      log_offset = FileSize(log);
+      return absl::OkStatus();
+    };
+  }
 
   CallMonitor monitor(call, [&](const v1::Progress& progress) {
     v1::JobEvent event;
@@ -125,6 +176,7 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
   absl::StatusOr<restore::RestoreResult> result =
       restore::Restore(*store, criu, &node.gpus(), options, &observer);
   monitor.Stop();
+  if (!rolled_back.empty()) SendRolledBack(rolled_back, send);
   RK_RETURN_IF_ERROR(result.status());
 
   JobRecord record;
@@ -171,9 +223,24 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
     ToProto(result->timeline, followed.mutable_timeline()->mutable_spans());
     send(followed);
   }
+  return *std::move(job);
+}
+
+absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& request,
+                     const EventSink<v1::JobEvent>& send) {
+  if (request.rollback().dry_run()) {
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
+    RK_ASSIGN_OR_RETURN(store::ImageInfo info,
+                        FindImageFor(node, *store, call.caller, request.image(), "restore"));
+    return DryRun(node, call, request, *store, info, send);
+  }
+  if (request.has_clone()) {
+    RK_ASSIGN_OR_RETURN(Sources sources, FindSources(node, call, request));
+    return RestoreClones(node, call, request, *sources.store, sources.info, sources.criu, send);
+  }
+  RK_ASSIGN_OR_RETURN(RegisteredJob job, RestoreJob(node, call, request, send));
   if (request.detach()) return absl::OkStatus();
-  stdio.clear();
-  return SendJobEnd(node, call, *job->end, send);
+  return SendJobEnd(node, call, *job.end, send);
 }
 
 }  // namespace rekindle::daemon

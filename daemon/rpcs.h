@@ -6,6 +6,7 @@
 #include "daemon/call.h"
 #include "daemon/function_rpcs.h"
 #include "daemon/node.h"
+#include "daemon/rpc_support.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::daemon {
@@ -23,6 +24,15 @@ absl::Status SignalJob(Node& node, const Call& call, const v1::SignalJobRequest&
 absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& request,
                       v1::ListJobsResponse* response);
 
+// supervision_rpcs.cc
+// Run, of a job that is to be supervised.
+absl::Status RunSupervised(Node& node, const Call& call, const v1::RunRequest& request,
+                           const EventSink<v1::JobEvent>& send);
+absl::Status StopJob(Node& node, const Call& call, const v1::StopJobRequest& request,
+                     v1::StopJobResponse* response);
+absl::Status AttachJob(Node& node, const Call& call, const v1::AttachJobRequest& request,
+                       const EventSink<v1::JobEvent>& send);
+
 // checkpoint_rpc.cc
 absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointRequest& request,
                         const EventSink<v1::CheckpointEvent>& send);
@@ -30,6 +40,10 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
 // restore_rpc.cc
 absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& request,
                      const EventSink<v1::JobEvent>& send);
+
+// What Restore does until the job runs, for one that is no clone.
+absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1::RestoreRequest& request,
+                                         const EventSink<v1::JobEvent>& send);
 
 // clone_rpc.cc: what Restore does when clones are asked for.
 absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreRequest& request,

@@ -24,6 +24,7 @@
 #include "daemon/grpc_service.h"
 #include "daemon/http_listener.h"
 #include "daemon/peer_credentials.h"
+#include "daemon/supervisor.h"
 #include "daemon/unix_listener.h"
 
 namespace rekindle::daemon {
@@ -78,6 +79,8 @@ class GrpcServer final : public Server {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     RK_RETURN_IF_ERROR(StartFunctions());
+    if (absl::Status begun = node_.supervisor().Begin(/*take_over=*/true); !begun.ok())
+      Log(LogLevel::kWarning, absl::StrCat("no jobs are supervised: ", begun.message()));
     service_ = MakeGrpcService(node_, [this](const Peer& peer) { return Resolve(peer); });
     grpc::ServerBuilder builder;
     builder.RegisterService(service_.get());
@@ -103,6 +106,7 @@ class GrpcServer final : public Server {
   void Stop(absl::Duration grace) override {
     if (listener_) listener_->Stop();
     listener_.reset();
+    if (server_ && grace > absl::ZeroDuration()) node_.supervisor().CheckpointAll(grace);
     node_.BeginStopping();
     if (server_) {
       server_->GetHealthCheckService()->SetServingStatus(false);
@@ -110,10 +114,13 @@ class GrpcServer final : public Server {
       server_->Wait();
     }
     server_.reset();
+    node_.supervisor().Leave();
     node_.NoFunctions(absl::UnavailableError("the daemon is ending"));
   }
 
   void WarmUp() override { node_.WarmUp(); }
+
+  void CheckpointJobs(absl::Duration patience) override { node_.supervisor().CheckpointAll(patience); }
 
   int tcp_port() const override { return tcp_port_; }
 

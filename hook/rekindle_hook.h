@@ -14,6 +14,7 @@
 #define REKINDLE_HOOK_REKINDLE_HOOK_H_
 
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -63,6 +64,21 @@ REKINDLE_API int rekindle_register_after_restore(rekindle_callback function, voi
  * REKINDLE_CONTINUED, REKINDLE_RESTORED (then `out`, unless null, is filled) and REKINDLE_ERROR. In a
  * template it returns in the copies alone; the template itself ends inside. */
 REKINDLE_API enum rekindle_event rekindle_ready(struct rekindle_restored* out);
+
+/* For a job that Rekindle supervises (`rekindle run --restarts ...`); elsewhere these do nothing and return
+ * at once. They fail in silence: nothing that happens to the daemon harms the job. No registered function is
+ * called and nothing is renewed: a job that is brought back goes on exactly where it was.
+ *
+ * How far it is: `total` is 0 where that is not known. To be called at each step, as often as it likes: what
+ * is said is written at most every 100 ms, and at the last step. */
+REKINDLE_API void rekindle_progress(uint64_t step, uint64_t total);
+/* A good moment for an image, such as the end of a step. Returns REKINDLE_NOT_HELD at once unless an image is
+ * due; else it waits until that is taken: REKINDLE_CONTINUED, or REKINDLE_RESTORED in the job that was
+ * brought back from it. Where no image comes within 30 seconds (REKINDLE_BOUNDARY_SECONDS in the
+ * environment), or the daemon gives it up: REKINDLE_NOT_HELD. */
+REKINDLE_API enum rekindle_event rekindle_checkpoint_here(void);
+/* The same, and asks for an image where none is due. */
+REKINDLE_API enum rekindle_event rekindle_checkpoint_now(void);
 
 /* What went wrong last, for people. Never null. */
 REKINDLE_API const char* rekindle_error(void);

@@ -86,7 +86,7 @@ class RestoreRun : public criu::RestoreObserver {
                         image_->ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "pstree.img")));
     RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
     RK_RETURN_IF_ERROR(CheckIdsAreFree(tree, options_.cancel_fd));
-    if (!HasOwnMounts()) RK_RETURN_IF_ERROR(CheckFiles(result_.manifest, &result_.warnings));
+    if (!options_.roll_back) RK_RETURN_IF_ERROR(CheckNeededFiles());
     RK_RETURN_IF_ERROR(CheckMemory(PageBytes()));
     RK_RETURN_IF_ERROR(PlanGpus());
     EndPhase("plan");
@@ -101,6 +101,18 @@ class RestoreRun : public criu::RestoreObserver {
                                              PagesWanted::kEager, &bytes_done_));
     directory_ = std::make_unique<ImageDirectory>(std::move(directory));
     EndPhase("metadata");
+    return absl::OkStatus();
+  }
+
+  // As late as can be: what is cut off a file is cut off also when the restore fails then.
+  absl::Status RollBackFiles() {
+    if (!options_.roll_back) return absl::OkStatus();
+    phase_name_ = "files";
+    if (absl::Status status = options_.roll_back(*image_, result_.manifest); !status.ok()) {
+      return Annotate(status, absl::StrCat("restoring ", options_.image));
+    }
+    RK_RETURN_IF_ERROR(CheckNeededFiles());
+    EndPhase("files");
     return absl::OkStatus();
   }
 
@@ -200,10 +212,15 @@ class RestoreRun : public criu::RestoreObserver {
     return bytes;
   }
 
+  absl::Status CheckNeededFiles() {
+    if (HasOwnMounts()) return absl::OkStatus();
+    return CheckFiles(result_.manifest, &result_.warnings);
+  }
+
   uint64_t PageBytes() const {
     uint64_t bytes = 0;
     for (const store::ObjectInfo& object : image_->objects()) {
-      if (object.paged) bytes += object.bytes;
+      if (object.paged && !absl::StartsWith(object.name, v1::kFileContentPrefix)) bytes += object.bytes;
     }
     return bytes;
   }
@@ -316,6 +333,7 @@ absl::StatusOr<RestoreResult> Restore(store::Store& store, const criu::Installat
   RestoreRun run(store, criu, gpu, options, observer);
   RK_RETURN_IF_ERROR(run.Plan());
   RK_RETURN_IF_ERROR(run.LayOutFiles());
+  RK_RETURN_IF_ERROR(run.RollBackFiles());
   RK_RETURN_IF_ERROR(run.RunCriu());
   RK_RETURN_IF_ERROR(run.RestoreGpuState());
   return run.TakeResult();

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,10 +31,13 @@ struct RestoreOptions {
   gpu::DevicePairs gpu_map;       // where the GPU state goes; empty: the same GPUs, or free ones of the model
   int cancel_fd = -1;             // readable: give up (Cancelled)
   bool timeline = false;          // keep one; it costs some milliseconds
+  // Called when all else was checked and before anything is started: makes the files that the job writes what
+  // they were. They are checked after it. Null: they are left as they are.
+  std::function<absl::Status(const store::ImageReader& image, const v1::JobManifest& manifest)> roll_back;
 };
 
 struct RestoreProgress {
-  const char* phase = "";  // "plan", "metadata", "criu", "pages", "gpu"
+  const char* phase = "";  // "plan", "metadata", "files", "criu", "pages", "gpu"
   uint64_t bytes_done = 0, bytes_total = 0;
   double elapsed_seconds = 0;
 };

@@ -11,20 +11,23 @@
 namespace rekindle::supervise {
 
 struct IntervalOptions {
-  double fixed_seconds = 0;       // not 0: always this
-  double overhead_budget = 0.01;  // images may take this share of the job's time: d / interval stays below
+  double fixed_seconds = 0;  // not 0: always this
+  // Images may take this share of the job's time: d / interval is never above, whatever `most_seconds` says.
+  // 0: no such bound.
+  double overhead_budget = 0.01;
   double assumed_mtbf_seconds = 6 * 3600;  // before any failure was seen; weighs like one failure
   double least_seconds = 5, most_seconds = 3600;
 };
 
 struct IntervalState {
-  double cost_seconds = 0;  // d: of one image to the job, a running mean
+  double cost_seconds = 0;  // d: of one image to the job, a running mean of the last few
   uint32_t images = 0;
   uint32_t failures = 0;
   double run_seconds = 0;  // observed, in all lives
 };
 
-// Young's and Daly's optimum; `mtbf_seconds` > 0.
+// Young's and Daly's optimum: how long the job runs between two images. 0 for images that cost nothing;
+// `mtbf_seconds` > 0.
 double OptimalIntervalSeconds(double cost_seconds, double mtbf_seconds);
 
 class CheckpointInterval {
@@ -36,8 +39,8 @@ class CheckpointInterval {
   void OnFailure();
   void OnRun(double seconds);  // it ran for so long since the last call
 
-  double Seconds() const;  // from one image to the next; before the first image was measured: soon
-  double MtbfSeconds() const;
+  double Seconds() const;      // from one image to the next; before the first image was measured: soon
+  double MtbfSeconds() const;  // mean time between failures
   const IntervalState& state() const { return state_; }
 
  private:

@@ -2,7 +2,7 @@
 //
 // What a job says of itself through the hook counts most: once it has, nothing else does, since a process
 // that spins in a lock uses its CPU as well. Before that, any of CPU time, bytes written or read, output and
-// work of a GPU is a sign.
+// work of a GPU is a sign; of CPU time, only more than threads use that merely wake to look for work.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct ProgressSample {
   double cpu_seconds = 0;
   uint64_t io_bytes = 0;        // read and written, by system calls
   uint64_t output_bytes = 0;    // size of its log
-  uint64_t reported = 0;        // calls of the hook's progress(), or its step; 0: it says nothing
+  uint64_t reported = 0;        // calls of the hook's progress(), or its step; 0: it says nothing (now)
   double gpu_busy_seconds = 0;  // 0: not known
 };
 
@@ -24,17 +24,26 @@ class ProgressWatch {
   // 0: nothing is ever taken for a hang.
   explicit ProgressWatch(double hang_seconds) : hang_seconds_(hang_seconds) {}
 
-  // Forgets what was: the job was stopped for a while on purpose, or brought back.
+  // Forgets what was: the job was stopped for a while on purpose, or brought back. Counts from now on.
   void Restart(double now_seconds);
   void Add(const ProgressSample& sample);
+  // What was used since the last sample, and the `excused_seconds` since then, were not the job's: an image
+  // was taken.
+  void Rebase(const ProgressSample& sample, double excused_seconds);
   bool Hangs(double now_seconds) const;
-  double QuietSeconds(double now_seconds) const;  // since the last sign
+  // Since the last sign, or since it is watched. 0 before the first call of Restart() or Add().
+  double QuietSeconds(double now_seconds) const;
 
  private:
+  void Sign(double at_seconds);
+
   const double hang_seconds_;
   ProgressSample last_;
   bool has_last_ = false;
+  bool watching_ = false;
+  bool speaks_ = false;  // it has reported
   double last_sign_seconds_ = 0;
+  double quiet_cpu_seconds_ = 0;  // used since the last sign
 };
 
 }  // namespace rekindle::supervise

@@ -2,8 +2,10 @@
 // and after how long; or give up. Pure: no clock, no input or output. Not thread-safe.
 //
 // A job that dies again in the same way, without an image of its new life, is taken to have its death in the
-// image: the next attempt goes one image further back, and after the oldest to the job's beginning. An image
-// that can't be restored is passed over at once and costs no attempt.
+// image: the next attempt goes one image further back, and after the oldest to the job's beginning. Where
+// somebody else may have killed it (SIGKILL, SIGTERM, nobody saw it, ...) that takes four such deaths in a
+// row, since going back costs work. An image that can't be restored is passed over at once and costs no
+// attempt; when the job's beginning can't be started either, it is given up.
 #pragma once
 
 #include <cstddef>
@@ -25,13 +27,12 @@ struct Death {
   int code = 0;
   double lived_seconds = 0;  // since it was started or brought back
   bool image_taken = false;  // in this life
-  bool progressed =
-      false;  // in this life, further than in the one before (the hook's steps); false: not known
+  bool progressed = false;   // further than the life before (the hook's steps); false: or not known
 };
 
 struct RestartOptions {
-  uint32_t restarts = 0;  // attempts in all
-  double backoff_seconds = 1;
+  uint32_t restarts = 0;       // attempts in all
+  double backoff_seconds = 1;  // before the second attempt in a row, doubled before each further one
   double backoff_limit_seconds = 300;
 };
 
@@ -40,8 +41,9 @@ struct RestartDecision {
   Action action = Action::kGiveUp;
   size_t images_back = 0;   // 0: the newest. As many as there are images, or more: the job's beginning.
   double wait_seconds = 0;  // before that; 0 after a first death
-  std::string
-      why;  // for people: "killed by signal 9", "the same exit status 1 again after 0.4 s from image …"
+  // For people: "killed by signal 9 (Killed)", "exit status 1 again after 0.4 s, without an image or
+  // progress: one image further back".
+  std::string why;
 };
 
 // Everything that the policy remembers; kept by the daemon over its own restarts.
@@ -49,8 +51,9 @@ struct RestartState {
   uint32_t attempts = 0;
   uint32_t in_a_row = 0;   // deaths without an image or progress between them
   size_t images_back = 0;  // of the last attempt
-  Death last;
+  Death last;              // that was no kRestoreFailed
   bool has_last = false;
+  bool from_beginning = false;  // the last attempt
 };
 
 class RestartPolicy {
@@ -58,11 +61,15 @@ class RestartPolicy {
   explicit RestartPolicy(const RestartOptions& options, RestartState state = {})
       : options_(options), state_(state) {}
 
-  // `images` is how many there are to go on from.
+  // `images` is how many there are to go on from, those included that could not be restored.
   RestartDecision OnDeath(const Death& death, size_t images);
   const RestartState& state() const { return state_; }
 
  private:
+  RestartDecision OnRestoreFailed(const Death& death, size_t images);
+  bool LiesInImage(const Death& death) const;
+  double WaitSeconds() const;
+
   const RestartOptions options_;
   RestartState state_;
 };

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <node_api.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,6 +141,28 @@ static napi_value Channel(napi_env env, napi_callback_info info) {
   return Number(env, rekindle_channel());
 }
 
+static uint64_t Count(napi_env env, napi_value value) {
+  int64_t number = 0;
+  return napi_get_value_int64(env, value, &number) == napi_ok && number > 0 ? (uint64_t)number : 0;
+}
+
+static napi_value Progress(napi_env env, napi_callback_info info) {
+  napi_value arguments[2] = {NULL, NULL};
+  size_t count = 2;
+  napi_get_cb_info(env, info, &count, arguments, NULL, NULL);
+  rekindle_progress(Count(env, arguments[0]), Count(env, arguments[1]));
+  return NULL;
+}
+
+static napi_value CheckpointHere(napi_env env, napi_callback_info info) {
+  napi_value argument = NULL;
+  size_t count = 1;
+  bool force = false;
+  napi_get_cb_info(env, info, &count, &argument, NULL, NULL);
+  napi_get_value_bool(env, argument, &force);
+  return Number(env, force ? rekindle_checkpoint_now() : rekindle_checkpoint_here());
+}
+
 static napi_value UnsafeToFork(napi_env env, napi_callback_info info) {
   (void)info;
   char why[2048];
@@ -162,6 +185,8 @@ NAPI_MODULE_INIT() {
       {"instance", Instance},
       {"send", Send},
       {"channel", Channel},
+      {"progress", Progress},
+      {"checkpointHere", CheckpointHere},
       {"unsafeToFork", UnsafeToFork},
   };
   for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); ++i) {
@@ -173,5 +198,6 @@ NAPI_MODULE_INIT() {
     }
   }
   napi_set_named_property(env, exports, "CONTINUED", Number(env, REKINDLE_CONTINUED));
+  napi_set_named_property(env, exports, "RESTORED", Number(env, REKINDLE_RESTORED));
   return exports;
 }

@@ -27,7 +27,7 @@ _rekindle() {
     words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
   }
   local globals='--store --host --tls-ca --tls-cert --tls-key --no-daemon --json --verbose --help'
-  local commands='doctor run ckpt restore ps ls inspect diff rm working-set prune gc fsck quota stats gpu template fn deps sim export import version'
+  local commands='doctor run ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template fn deps sim export import version'
 
   local i command=
   for ((i = 1; i < cword; i++)); do
@@ -50,25 +50,29 @@ _rekindle() {
   case $command in
     '') flags=$globals arguments=$commands ;;
     run)
-      flags='--name --log --detach --hold'
+      flags='--name --log --detach --hold --every --restarts --backoff --hang --rollback --ignore-path --keep --image-name --overhead --at-boot'
       if [[ $current != -* ]]; then
         COMPREPLY=($(compgen -c -- "$current"))
         return
       fi
       ;;
+    stop) flags='--checkpoint --ckpt --grace' arguments=$(_rekindle_jobs) ;;
+    attach) arguments=$(_rekindle_jobs) ;;
     ckpt)
-      flags='--tag --stop --parent --no-parent --replace --tcp-established --tcp-close --label --staging-memory --gpu-lock-timeout'
+      flags='--tag --stop --parent --no-parent --replace --tcp-established --tcp-close --label --staging-memory --gpu-lock-timeout --file-contents --ignore-path'
       [[ $previous == --parent ]] && arguments=$(_rekindle_images) || arguments="$(_rekindle_jobs) $(ps -eo pid= 2>/dev/null)"
       ;;
     restore)
-      flags="--detach --pidfile --log --tcp-close --ignore-mismatch --name --gpu-map --clone --fill --record-ms --trace --explain $copy"
+      flags="--detach --pidfile --log --tcp-close --ignore-mismatch --name --gpu-map --rollback --ignore-path --dry-run --clone --fill --record-ms --trace --explain $copy"
       case $previous in
         --net) arguments='host none own' ;;
+        --rollback) arguments='none append all' ;;
         --fill) arguments='never idle eager' ;;
         *) arguments=$(_rekindle_images) ;;
       esac
       ;;
     ps) flags='--all' ;;
+    top) flags='--interval --once' ;;
     inspect) flags='--objects' arguments=$(_rekindle_images) ;;
     diff | rm) arguments=$(_rekindle_images) ;;
     prune)

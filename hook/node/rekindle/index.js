@@ -6,8 +6,13 @@
 //   await rekindle.ready();   // without `rekindle run --hold` this returns at once
 //   serve();
 //
-// Needs rekindle_hook.node, which is looked for only when the process is really to be held: in $REKINDLE_HOOK_ADDON,
-// beside this package, and in the lib folders above it.
+// A job that `rekindle run` supervises says how far it is, and when an image is cheap; elsewhere that does nothing:
+//
+//   rekindle.progress(step, total);
+//   rekindle.checkpointHere();
+//
+// Needs rekindle_hook.node, which is looked for only when the process is really to be held or supervised: in
+// $REKINDLE_HOOK_ADDON, beside this package, and in the lib folders above it.
 'use strict';
 
 const fs = require('fs');
@@ -22,6 +27,7 @@ const ADDON = 'rekindle_hook.node';
 const beforeSnapshot = [];
 const afterRestore = [];
 let loaded;
+let supervised; // the addon, null when nobody supervises this process, undefined before the first call
 let self = null;
 
 /** Has func(...args) called before the process parks, the last registered first; promises are waited for. */
@@ -77,6 +83,44 @@ function channel() {
   return loaded === undefined ? -1 : loaded.channel();
 }
 
+/**
+ * Says how far a supervised job is: `rekindle ps` and `top` show it, and that it does not hang. To be called at each
+ * step, as often as it likes: most calls write nothing. Never throws because of the daemon.
+ */
+function progress(step, total = 0) {
+  const hook = findSupervised();
+  if (hook !== null) hook.progress(Number(step), Number(total));
+}
+
+/**
+ * A good moment for an image, such as the end of a step. Returns NOT_HELD at once unless an image is due, or `force`
+ * asks for one; else it waits, with the event loop standing still, and returns CONTINUED when the image was taken,
+ * RESTORED in the job that was brought back from it, NOT_HELD when none came in time (30 s, or
+ * $REKINDLE_BOUNDARY_SECONDS). No registered function is called.
+ */
+function checkpointHere(force = false) {
+  const hook = findSupervised();
+  if (hook === null) return NOT_HELD;
+  const event = hook.checkpointHere(Boolean(force));
+  if (event === hook.CONTINUED) return CONTINUED;
+  return event === hook.RESTORED ? RESTORED : NOT_HELD;
+}
+
+/** Without the addon a supervised job is none the worse, only less well known. */
+function findSupervised() {
+  if (supervised === undefined) {
+    supervised = null;
+    if (process.env.REKINDLE_JOB_FILE) {
+      try {
+        supervised = load();
+      } catch (error) {
+        process.emitWarning(`this job's progress is not reported: ${error.message}`);
+      }
+    }
+  }
+  return supervised;
+}
+
 /** Why this process can't be a template, or null when it can. Node.js always has threads, so it never can. */
 function unsafeToFork() {
   return load().unsafeToFork();
@@ -116,5 +160,7 @@ module.exports = {
   instance,
   send,
   channel,
+  progress,
+  checkpointHere,
   unsafeToFork,
 };

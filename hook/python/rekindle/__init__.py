@@ -10,16 +10,24 @@
     rekindle.ready()   # without `rekindle run --hold` this returns at once
     serve()
 
+A job that `rekindle run` supervises says how far it is, and when an image is cheap; elsewhere that does nothing:
+
+    for step in range(total):
+        train(step)
+        rekindle.progress(step + 1, total)
+        rekindle.checkpoint_here()
+
 Needs nothing but Python's standard library and librekindle_hook.so, which is looked for only when the process is
-really to be held: in $REKINDLE_HOOK_LIBRARY, beside this package, and in the lib folders above it.
+really to be held or supervised: in $REKINDLE_HOOK_LIBRARY, beside this package, and in the lib folders above it.
 """
 
 import os
 import sys
 
 __all__ = [
-    "CONTINUED", "NOT_HELD", "RESTORED", "Channel", "HookError", "Instance", "channel", "instance", "ready",
-    "register_after_restore", "register_before_snapshot", "unrenewed", "unsafe_to_fork",
+    "CONTINUED", "NOT_HELD", "RESTORED", "Channel", "HookError", "Instance", "channel", "checkpoint_here",
+    "instance", "progress", "ready", "register_after_restore", "register_before_snapshot", "unrenewed",
+    "unsafe_to_fork",
 ]
 
 NOT_HELD = "not held"
@@ -35,6 +43,7 @@ _CONTINUED, _RESTORED, _TEMPLATE, _FORK, _FORKED, _CLOSED, _INTERRUPTED = range(
 _before_snapshot = []
 _after_restore = []
 _bindings = None
+_supervised = None  # the library, False when nobody supervises this process, None before the first call
 
 #: Who this copy is, or None in a process that is none.
 instance = None
@@ -100,6 +109,27 @@ def channel():
         return None
     fd = _bindings.waiting.rekindle_channel()
     return Channel(fd) if fd >= 0 else None
+
+
+def progress(step, total=None):
+    """Says how far a supervised job is: `rekindle ps` and `top` show it, and that it does not hang. To be called at
+    each step, as often as it likes: most calls write nothing. Never raises because of the daemon.
+    """
+    hook = _supervised if _supervised is not None else _find_supervised()
+    if hook:
+        hook.holding.rekindle_progress(max(int(step), 0), max(int(total), 0) if total is not None else 0)
+
+
+def checkpoint_here(force=False):
+    """A good moment for an image, such as the end of a step. Returns NOT_HELD at once unless an image is due, or
+    `force` asks for one; else CONTINUED when it was taken, RESTORED in the job that was brought back from it, and
+    NOT_HELD when none came in time (30 s, or $REKINDLE_BOUNDARY_SECONDS). No registered function is called.
+    """
+    hook = _supervised if _supervised is not None else _find_supervised()
+    if not hook:
+        return NOT_HELD
+    event = hook.waiting.rekindle_checkpoint_now() if force else hook.waiting.rekindle_checkpoint_here()
+    return {_CONTINUED: CONTINUED, _RESTORED: RESTORED}.get(event, NOT_HELD)
 
 
 def unsafe_to_fork():
@@ -208,6 +238,8 @@ class _Bindings:
         self.holding = ctypes.PyDLL(path)
         self.waiting.rekindle_error.restype = ctypes.c_char_p
         self.waiting.rekindle_instance.restype = ctypes.POINTER(Restored)
+        self.holding.rekindle_progress.argtypes = (ctypes.c_uint64, ctypes.c_uint64)
+        self.holding.rekindle_progress.restype = None
 
     def error(self):
         return HookError(self._ctypes.get_errno(), os.fsdecode(self.waiting.rekindle_error()))
@@ -258,3 +290,17 @@ def _load():
             raise HookError("%s is in none of these places: %s. Set REKINDLE_HOOK_LIBRARY to its path" %
                             (_LIBRARY, ", ".join(looked_at)))
     return _bindings
+
+
+def _find_supervised():
+    """Without the library a supervised job is none the worse, only less well known."""
+    global _supervised
+    _supervised = False
+    if os.environ.get("REKINDLE_JOB_FILE"):
+        try:
+            _supervised = _load()
+        except OSError as error:
+            import warnings
+
+            warnings.warn("this job's progress is not reported: %s" % error, RuntimeWarning, stacklevel=3)
+    return _supervised

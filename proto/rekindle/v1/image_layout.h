@@ -13,9 +13,13 @@ inline constexpr char kCriuFilePrefix[] = "criu/";
 inline constexpr char kTaskMemoryPrefix[] = "mem/";
 inline constexpr char kSharedMemoryPrefix[] = "shm/";
 inline constexpr char kRawPagesPrefix[] = "pages/";
+// Prefix of paged objects: content of a file that the job rewrote in place, by offset; no page where it has a hole.
+inline constexpr char kFileContentPrefix[] = "files/";
 // Labels of the store's catalog.
 inline constexpr char kJobIdLabel[] = "rekindle.job-id";
 inline constexpr char kJobNameLabel[] = "rekindle.job-name";
+// When the supervised job was submitted whose image it is.
+inline constexpr char kSupervisedLabel[] = "rekindle.supervised";
 inline constexpr char kCommandLabel[] = "rekindle.command";
 
 }  // namespace rekindle::v1

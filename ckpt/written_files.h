@@ -1,0 +1,58 @@
+// Regular files that a frozen job has open for writing, as they are while it stands still: what a restore
+// needs to make them so again (restore/file_rollback.h).
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ckpt/staged_image.h"
+#include "ckpt/staging_arena.h"
+#include "dedup_store/store.h"
+#include "rekindle/v1/job_manifest.pb.h"
+
+namespace rekindle::ckpt {
+
+struct WrittenFilesOptions {
+  bool contents = false;  // take the content of files that are rewritten in place
+  // Whose content is not taken: files, and folders with all below them; absolute.
+  std::vector<std::string> ignore_paths;
+  // Of all contents together: they are copied while the job stands still.
+  uint64_t contents_limit_bytes = 1ull << 30;
+  // The image's owner gets to see the content. He may see all; else what the job has open for reading or
+  // owns.
+  bool owner_sees_all = false;
+  uid_t job_uid = 0;
+};
+
+struct WrittenFiles {
+  std::vector<v1::WrittenFile> files;                   // by path, each file once; `content_object` empty
+  std::map<size_t, std::vector<CopiedRange>> contents;  // of files[N], by offset, without holes; in the arena
+  std::vector<std::string> warnings;                    // content that was left out
+};
+
+// Do all of these processes see the files that we see? Those of a container or a copy in a sandbox do not,
+// and the names that they know say nothing here.
+bool SeeOurFiles(const std::vector<pid_t>& pids);
+
+// To be called while the job stands still, with CRIU's small image files, by name. Copies of contents go into
+// `arena`; when that or a file fails, a warning says so and the content is left out. DataLoss: CRIU's images
+// can't be read.
+absl::StatusOr<WrittenFiles> LookAtWrittenFiles(const std::map<std::string, std::string>& criu_files,
+                                                const WrittenFilesOptions& options, StagingArena* arena);
+
+// Records the files in `manifest`, and gives their contents to `writer`: the arena must live until that has
+// committed.
+absl::Status AddToImage(const WrittenFiles& written, store::ImageWriter& writer, v1::JobManifest* manifest);
+
+// What LookAtWrittenFiles may have to copy, by a look at the processes while they run: at most the options'
+// limit.
+uint64_t EstimateContents(const std::vector<pid_t>& pids, const WrittenFilesOptions& options);
+
+}  // namespace rekindle::ckpt

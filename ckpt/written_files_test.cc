@@ -1,0 +1,298 @@
+#include "ckpt/written_files.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/test_child.h"
+#include "criu/test_images.h"
+#include "dedup_store/store_testing.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rekindle/v1/image_layout.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+using store::StatusOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr uint64_t kPage = store::kPageSize;
+
+class WrittenFilesTest : public store::StoreTest {
+ protected:
+  void SetUp() override {
+    StoreTest::SetUp();
+    Reopen();
+    arena_ = StagingArena::Create(0, 64u << 20, folder_->path()).value();
+  }
+
+  std::string Make(const std::string& name, const std::string& content) {
+    std::string path = folder_->path() + "/" + name;
+    EXPECT_TRUE(WriteFileAtomically(path, content, 0640).ok());
+    return path;
+  }
+
+  // As CRIU records a descriptor.
+  uint32_t Open(const std::string& path, uint64_t size, int flags, uint64_t position) {
+    const uint32_t id = static_cast<uint32_t>(open_.size()) + 1;
+    open_.push_back({id, path, size, static_cast<uint32_t>(flags), position});
+    return id;
+  }
+
+  // A shared mapping of the file with this number.
+  static criu::Vma Mapping(uint32_t id, int prot, int file_flags) {
+    criu::Vma area;
+    area.start = 0x10000;
+    area.end = 0x20000;
+    area.shmid = id;
+    area.prot = static_cast<uint32_t>(prot);
+    area.flags = MAP_SHARED;
+    area.status = 1u << 0 | 1u << 7;
+    area.file_flags = static_cast<uint32_t>(file_flags);
+    return area;
+  }
+
+  WrittenFiles Look() {
+    criu_files_["files.img"] = criu::MakeFiles(open_);
+    auto written = LookAtWrittenFiles(criu_files_, options_, arena_.get());
+    EXPECT_TRUE(written.ok()) << written.status();
+    return written.ok() ? *std::move(written) : WrittenFiles();
+  }
+
+  std::vector<std::string> Paths(const WrittenFiles& written) const {
+    std::vector<std::string> paths;
+    for (const v1::WrittenFile& file : written.files)
+      paths.push_back(file.path().substr(folder_->path().size() + 1));
+    return paths;
+  }
+
+  std::vector<criu::TestFile> open_;
+  std::map<std::string, std::string> criu_files_;
+  WrittenFilesOptions options_;
+  std::unique_ptr<StagingArena> arena_;
+};
+
+TEST_F(WrittenFilesTest, WhatIsOpenForWritingIsRecordedAsItIs) {
+  std::string log = Make("log", "0123456789");
+  ASSERT_EQ(::chmod(log.c_str(), 0604), 0);
+  timespec times[2] = {{1, 0}, {1700000000, 123456789}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, log.c_str(), times, 0), 0);
+  // CRIU's size is that of the freeze.
+  Open(log, 8, O_WRONLY | O_APPEND, 3);
+  Open(Make("read", "x"), 1, O_RDONLY, 0);
+  Open("/dev/null", 0, O_RDWR, 0);
+  Open("/proc/self/oom_score_adj", 0, O_WRONLY, 0);
+  Open(folder_->path() + "/gone", 5, O_WRONLY, 5);
+  WrittenFiles written = Look();
+  ASSERT_THAT(Paths(written), ElementsAre("log"));
+  const v1::WrittenFile& file = written.files[0];
+  struct stat info;
+  ASSERT_EQ(::stat(log.c_str(), &info), 0);
+  EXPECT_EQ(file.size(), 8u);
+  EXPECT_EQ(file.inode(), info.st_ino);
+  EXPECT_EQ(file.device(), info.st_dev);
+  EXPECT_EQ(file.modified_ns(), 1700000000123456789);
+  EXPECT_EQ(file.mode(), 0604u);
+  EXPECT_EQ(file.uid(), ::geteuid());
+  EXPECT_EQ(file.gid(), ::getegid());
+  EXPECT_FALSE(file.in_place());
+  EXPECT_THAT(written.contents, IsEmpty());
+}
+
+struct PlaceCase {
+  const char* name;
+  int flags;
+  uint64_t position;
+  bool in_place;
+};
+
+class WritesInPlaceTest : public WrittenFilesTest, public testing::WithParamInterface<PlaceCase> {};
+
+TEST_P(WritesInPlaceTest, ByFlagsAndPosition) {
+  Open(Make("file", "0123456789"), 10, GetParam().flags, GetParam().position);
+  WrittenFiles written = Look();
+  ASSERT_THAT(written.files, SizeIs(1));
+  EXPECT_EQ(written.files[0].in_place(), GetParam().in_place);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, WritesInPlaceTest,
+                         testing::Values(PlaceCase{"Appending", O_WRONLY | O_APPEND, 0, false},
+                                         PlaceCase{"AppendingAndReading", O_RDWR | O_APPEND, 4, false},
+                                         PlaceCase{"AtTheEnd", O_WRONLY, 10, false},
+                                         PlaceCase{"BeforeTheEnd", O_WRONLY, 9, true},
+                                         PlaceCase{"BehindTheEnd", O_WRONLY, 11, true},
+                                         // It may have been written with pwrite.
+                                         PlaceCase{"ReadingAtTheEnd", O_RDWR, 10, true}),
+                         [](const auto& test) { return test.param.name; });
+
+TEST_F(WrittenFilesTest, OneFileByManyNamesAndDescriptorsIsRecordedOnce) {
+  std::string a = Make("b", "0123456789"), link = folder_->path() + "/a";
+  ASSERT_EQ(::link(a.c_str(), link.c_str()), 0);
+  Open(a, 10, O_WRONLY | O_APPEND, 0);
+  Open(link, 10, O_WRONLY, 10);
+  Open(a, 10, O_WRONLY, 2);  // one is enough
+  WrittenFiles written = Look();
+  ASSERT_THAT(Paths(written), ElementsAre("a"));
+  EXPECT_TRUE(written.files[0].in_place());
+}
+
+TEST_F(WrittenFilesTest, MappingsThatMayBeWrittenCount) {
+  // CRIU gives mapped files no flags of their own.
+  const uint32_t written_id = Open(Make("written", "0123456789"), 10, 0, 0);
+  const uint32_t may_id = Open(Make("may be", "0123456789"), 10, 0, 0);
+  const uint32_t read_id = Open(Make("read", "0123456789"), 10, 0, 0);
+  criu_files_["mm-70.img"] =
+      criu::MakeMm({Mapping(written_id, PROT_READ | PROT_WRITE, 0), Mapping(read_id, PROT_READ, O_RDONLY)});
+  criu_files_["mm-71.img"] = criu::MakeMm({Mapping(may_id, PROT_READ, O_RDWR)});
+  WrittenFiles written = Look();
+  ASSERT_THAT(Paths(written), ElementsAre("may be", "written"));
+  for (const v1::WrittenFile& file : written.files) {
+    EXPECT_TRUE(file.in_place());
+    EXPECT_EQ(file.modified_ns(), 0) << "a mapping may be written without the time changing";
+  }
+}
+
+TEST_F(WrittenFilesTest, DeletedFilesAndOthersInTheirPlaceAreNotTouched) {
+  Open(Make("deleted", "x"), 1, O_WRONLY, 1);
+  std::string target = Make("target", "x"), link = folder_->path() + "/link";
+  ASSERT_EQ(::symlink(target.c_str(), link.c_str()), 0);
+  Open(link, 1, O_WRONLY, 1);
+  Open(folder_->path(), 1, O_WRONLY, 1);
+  criu_files_["remap-fpath.img"] = criu::MakeRemaps({1});
+  EXPECT_THAT(Paths(Look()), IsEmpty());
+}
+
+TEST_F(WrittenFilesTest, DamagedImagesAreSaid) {
+  criu_files_["files.img"] = "no image";
+  auto written = LookAtWrittenFiles(criu_files_, options_, arena_.get());
+  EXPECT_EQ(written.status().code(), absl::StatusCode::kDataLoss) << written.status();
+  EXPECT_TRUE(LookAtWrittenFiles({}, options_, arena_.get()).ok());
+}
+
+TEST_F(WrittenFilesTest, ContentsOfFilesWrittenInPlaceGoIntoTheImage) {
+  std::string bytes = store::MakePages(3, 7).substr(0, 2 * kPage + 100);
+  Open(Make("data", bytes), bytes.size(), O_RDWR, 5);
+  Open(Make("log", "0123456789"), 10, O_WRONLY | O_APPEND, 0);
+  Open(Make("ignored", "0123456789"), 10, O_RDWR, 0);
+  // A name that only begins like an ignored one.
+  Open(Make("ignored too", "0123456789"), 10, O_RDWR, 0);
+  std::string sparse = Make("sparse", "");
+  UniqueFd fd = OpenFile(sparse, O_WRONLY).value();
+  ASSERT_EQ(::ftruncate(fd.get(), 100 << 20), 0);
+  ASSERT_EQ(::pwrite(fd.get(), "y", 1, 50 << 20), 1);
+  Open(sparse, 100 << 20, O_RDWR, 0);
+  std::string hole = Make("hole", "");
+  ASSERT_EQ(::truncate(hole.c_str(), 9000), 0);
+  Open(hole, 9000, O_RDWR, 0);
+  options_.contents = true;
+  options_.ignore_paths = {folder_->path() + "/ignored/"};
+  WrittenFiles written = Look();
+  ASSERT_THAT(Paths(written), ElementsAre("data", "hole", "ignored", "ignored too", "log", "sparse"));
+  EXPECT_THAT(written.warnings, IsEmpty());
+
+  auto writer = store_->NewImage(store::Named("job:1"));
+  RK_ASSERT_OK(writer);
+  v1::JobManifest manifest;
+  RK_ASSERT_OK(AddToImage(written, **writer, &manifest));
+  RK_ASSERT_OK((*writer)->Commit());
+  auto image = store_->OpenImage("job:1");
+  RK_ASSERT_OK(image);
+  ASSERT_EQ(manifest.written_files_size(), 6);
+  EXPECT_EQ(manifest.written_files(0).content_object(), "files/0");
+  EXPECT_EQ(manifest.written_files(1).content_object(), "files/1") << "all of it a hole, and that is known";
+  EXPECT_EQ(manifest.written_files(2).content_object(), "");
+  EXPECT_EQ(manifest.written_files(3).content_object(), "files/3");
+  EXPECT_EQ(manifest.written_files(4).content_object(), "") << "what is appended to is cut off alone";
+
+  std::string stored(3 * kPage, '?');
+  RK_ASSERT_OK(
+      (*image)->ReadPages("files/0", 0, {reinterpret_cast<std::byte*>(stored.data()), stored.size()}));
+  EXPECT_TRUE(stored == bytes + std::string(3 * kPage - bytes.size(), '\0'));
+  auto runs = (*image)->Runs("files/5");
+  RK_ASSERT_OK(runs);
+  uint64_t pages = 0;
+  for (const store::PageRun& run : *runs) pages += run.pages;
+  EXPECT_LE(pages, 16u) << "holes take no room";
+  std::string page(kPage, '?');
+  RK_ASSERT_OK((*image)->ReadPages("files/5", 50 << 20, {reinterpret_cast<std::byte*>(page.data()), kPage}));
+  EXPECT_TRUE(page == "y" + std::string(kPage - 1, '\0'));
+}
+
+TEST_F(WrittenFilesTest, TooMuchContentIsLeftOutAndSaid) {
+  Open(Make("a", std::string(3 * kPage, 'a')), 3 * kPage, O_RDWR, 0);
+  Open(Make("b", std::string(3 * kPage, 'b')), 3 * kPage, O_RDWR, 0);
+  Open(Make("c", std::string(kPage, 'c')), kPage, O_RDWR, 0);
+  options_.contents = true;
+  options_.contents_limit_bytes = 4 * kPage;
+  WrittenFiles written = Look();
+  EXPECT_THAT(Paths(written), ElementsAre("a", "b", "c"));
+  EXPECT_TRUE(written.contents.contains(0));
+  EXPECT_FALSE(written.contents.contains(1));
+  EXPECT_TRUE(written.contents.contains(2)) << "what fits still goes in";
+  EXPECT_THAT(written.warnings, ElementsAre(AllOf(HasSubstr("/b is not in the image"), HasSubstr("12.0 KiB"),
+                                                  HasSubstr("16.0 KiB"), HasSubstr("--ignore-path"))));
+}
+
+TEST_F(WrittenFilesTest, NoRoomToCopyLeavesTheContentOut) {
+  Open(Make("a", std::string(kPage, 'a')), kPage, O_RDWR, 0);
+  options_.contents = true;
+  arena_ = StagingArena::Create(0, 0, folder_->path() + "/absent").value();
+  WrittenFiles written = Look();
+  EXPECT_THAT(Paths(written), ElementsAre("a"));
+  EXPECT_THAT(written.contents, IsEmpty());
+  EXPECT_THAT(written.warnings, ElementsAre(HasSubstr("/a is not in the image")));
+}
+
+TEST_F(WrittenFilesTest, ContentThatTheJobMayNotSeeStaysOut) {
+  std::string path = Make("a", std::string(kPage, 'a'));
+  Open(path, kPage, O_WRONLY, 0);
+  options_.contents = true;
+  options_.job_uid = ::geteuid() + 1;
+  WrittenFiles written = Look();
+  EXPECT_THAT(written.warnings, ElementsAre(HasSubstr("the job can't read it")));
+  options_.owner_sees_all = true;
+  EXPECT_THAT(Look().contents, SizeIs(1));
+  options_.owner_sees_all = false;
+  options_.job_uid = ::geteuid();
+  EXPECT_THAT(Look().contents, SizeIs(1)) << "its own file";
+  options_.job_uid = ::geteuid() + 1;
+  Open(path, kPage, O_RDWR, 0);
+  EXPECT_THAT(Look().contents, SizeIs(1)) << "open for reading";
+}
+
+TEST_F(WrittenFilesTest, TheEstimateCountsEachFileOnce) {
+  std::string path = Make("a", std::string(3 * kPage, 'a'));
+  std::string read = Make("b", std::string(7 * kPage, 'b'));
+  auto open_all = [&] {
+    for (int i = 0; i < 2; ++i) {
+      if (::open(path.c_str(), O_RDWR) < 0 || ::open(read.c_str(), O_RDONLY) < 0) return false;
+    }
+    return true;
+  };
+  TestChild child(open_all), other(open_all);
+  ASSERT_TRUE(child.prepared() && other.prepared());
+  EXPECT_EQ(EstimateContents({child.pid()}, options_), 0u) << "nothing is copied";
+  options_.contents = true;
+  const uint64_t without = EstimateContents({::getpid()}, options_);  // what the children have inherited
+  EXPECT_EQ(EstimateContents({child.pid(), other.pid()}, options_), without + 3 * kPage);
+  options_.contents_limit_bytes = 10;
+  EXPECT_EQ(EstimateContents({child.pid()}, options_), 10u);
+}
+
+TEST(SeeOurFilesTest, NotInAMountNamespaceOfItsOwn) {
+  TestChild child;
+  ASSERT_TRUE(child.prepared());
+  EXPECT_TRUE(SeeOurFiles({::getpid(), child.pid()}));
+  if (::geteuid() != 0) GTEST_SKIP() << "namespaces need root";
+  TestChild other([] { return ::unshare(CLONE_NEWNS) == 0; });
+  ASSERT_TRUE(other.prepared());
+  EXPECT_FALSE(SeeOurFiles({child.pid(), other.pid()}));
+}
+
+}  // namespace
+}  // namespace rekindle::ckpt

@@ -1,0 +1,76 @@
+#include "cli/rollback_arguments.h"
+
+#include <filesystem>
+
+namespace rekindle::cli {
+namespace {
+
+// Absolute, without "." and "..": compared with paths as the kernel has them.
+std::string Normal(const std::string& path, const std::string& working_directory) {
+  return (std::filesystem::path(working_directory) / path).lexically_normal().string();
+}
+
+void AddIgnorePath(CLI::App* command, const std::string& description, std::vector<std::string>* paths) {
+  command->add_option("--ignore-path", *paths, description)->type_name("PATH")->allow_extra_args(false);
+}
+
+}  // namespace
+
+void RollbackArguments::AddToRestore(CLI::App* restore) {
+  restore
+      ->add_option(
+          "--rollback", mode_,
+          "Files written since the image: append (cut off what is new), all (and put back content that "
+          "the image has), none [none]")
+      ->type_name("MODE")
+      ->check(CLI::IsMember({"none", "append", "all"}));
+  AddIgnorePath(restore, "With --rollback: leave this file, or folder, as it is; may be repeated",
+                &ignore_paths_);
+  restore->add_flag("--dry-run", dry_run_, "Only say what --rollback would do; restore nothing");
+}
+
+void RollbackArguments::AddToRun(CLI::App* run) {
+  run->add_option(
+         "--rollback", mode_,
+         "Files that it wrote after the image from which it goes on: append (cut off what is behind their "
+         "old end), all (also put back what it rewrote), none [append]")
+      ->type_name("MODE")
+      ->check(CLI::IsMember({"none", "append", "all"}));
+  AddIgnorePath(run, "Never roll back this file, or folder; may be repeated", &ignore_paths_);
+}
+
+void RollbackArguments::AddToCheckpoint(CLI::App* ckpt) {
+  ckpt->add_flag("--file-contents", contents_,
+                 "Keep the content of files that the job rewrites in place, for 'restore --rollback all'");
+  AddIgnorePath(ckpt, "With --file-contents: not of this file, or folder; may be repeated", &ignore_paths_);
+}
+
+absl::Status RollbackArguments::Apply(const std::string& working_directory,
+                                      v1::RestoreRequest* request) const {
+  if (mode_.empty() && !dry_run_) {
+    if (ignore_paths_.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError("--ignore-path goes with --rollback");
+  }
+  Fill(working_directory, request->mutable_rollback());
+  request->mutable_rollback()->set_dry_run(dry_run_);
+  return absl::OkStatus();
+}
+
+void RollbackArguments::Fill(const std::string& working_directory, v1::Rollback* rollback) const {
+  rollback->set_mode(mode_ == "none"  ? v1::Rollback::NONE
+                     : mode_ == "all" ? v1::Rollback::ALL
+                                      : v1::Rollback::APPEND);
+  for (const std::string& path : ignore_paths_) rollback->add_ignore_paths(Normal(path, working_directory));
+}
+
+absl::Status RollbackArguments::Apply(const std::string& working_directory,
+                                      v1::CheckpointRequest* request) const {
+  if (!contents_ && !ignore_paths_.empty()) {
+    return absl::InvalidArgumentError("--ignore-path goes with --file-contents");
+  }
+  request->set_file_contents(contents_);
+  for (const std::string& path : ignore_paths_) request->add_ignore_paths(Normal(path, working_directory));
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::cli

@@ -1,0 +1,33 @@
+// The options that say what becomes of files: of `restore --rollback`, and `ckpt --file-contents`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "rekindle/v1/rekindle.pb.h"
+
+namespace rekindle::cli {
+
+class RollbackArguments {
+ public:
+  // --rollback, --ignore-path and --dry-run.
+  void AddToRestore(CLI::App* restore);
+  // --rollback and --ignore-path, of a job that is supervised.
+  void AddToRun(CLI::App* run);
+  // --file-contents and --ignore-path.
+  void AddToCheckpoint(CLI::App* ckpt);
+  // Put what was given into the request; paths are taken from `working_directory`. InvalidArgument names the
+  // option.
+  absl::Status Apply(const std::string& working_directory, v1::RestoreRequest* request) const;
+  absl::Status Apply(const std::string& working_directory, v1::CheckpointRequest* request) const;
+  void Fill(const std::string& working_directory, v1::Rollback* rollback) const;
+
+ private:
+  std::string mode_;
+  std::vector<std::string> ignore_paths_;
+  bool dry_run_ = false, contents_ = false;
+};
+
+}  // namespace rekindle::cli

@@ -1,0 +1,139 @@
+#include "cli/supervision_arguments.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status.h"
+#include "cli/durations.h"
+
+namespace rekindle::cli {
+namespace {
+
+// "5m", "1h30m" is none; in seconds.
+absl::StatusOr<double> Seconds(const std::string& text, absl::string_view option) {
+  absl::StatusOr<uint64_t> milliseconds = ParseMilliseconds(text);
+  if (milliseconds.ok()) return static_cast<double>(*milliseconds) * 1e-3;
+  absl::StatusOr<int64_t> age = ParseAge(text);
+  if (age.ok()) return static_cast<double>(*age) * 1e-9;
+  return Annotate(milliseconds.status(), option);
+}
+
+absl::StatusOr<double> Share(const std::string& text) {
+  absl::string_view number = text;
+  const bool percent = absl::ConsumeSuffix(&number, "%");
+  double value = 0;
+  if (!absl::SimpleAtod(number, &value) || !(value > 0) || value > (percent ? 100 : 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--overhead: '", text, "' is no share of the job's time: write it like 1% or 0.01"));
+  }
+  return percent ? value / 100 : value;
+}
+
+}  // namespace
+
+const std::vector<std::string>& SupervisionArguments::OptionsWithValue() {
+  static const auto* options =
+      new std::vector<std::string>{"--every",       "--restarts", "--backoff",    "--hang",    "--rollback",
+                                   "--ignore-path", "--keep",     "--image-name", "--overhead"};
+  return *options;
+}
+
+void SupervisionArguments::AddTo(CLI::App* run) {
+  run_ = run;
+  run->add_option("--every", every_,
+                  "Take an image this often and bring the job back when it dies: 5m, 30s, or 'auto'")
+      ->type_name("TIME|auto");
+  run->add_option("--restarts", restarts_,
+                  "Bring it back at most so often; alone: without images by interval [3]")
+      ->type_name("N");
+  run->add_option("--backoff", backoff_, "Wait before the second restart in a row, doubled each time [1s]")
+      ->type_name("TIME");
+  run->add_option("--hang", hang_, "Kill it and bring it back when it shows no progress for so long")
+      ->type_name("TIME");
+  rollback_.AddToRun(run);
+  run->add_option("--keep", keep_, "Images to keep of it [3]")->type_name("N");
+  run->add_option("--image-name", image_name_, "Name of its images, without tag [its own]")
+      ->type_name("NAME");
+  run->add_option("--overhead", overhead_,
+                  "With --every auto: the share of its time that images may take [1%]")
+      ->type_name("PERCENT");
+  run->add_flag("--at-boot", at_boot_,
+                "Bring it back after a restart of the machine, when the daemon starts");
+}
+
+absl::Status SupervisionArguments::Apply(const std::string& working_directory,
+                                         v1::RunRequest* request) const {
+  static constexpr const char* kOnlyWith[] = {"--backoff",    "--rollback", "--ignore-path", "--keep",
+                                              "--image-name", "--overhead", "--at-boot"};
+  if (run_->count("--every") == 0 && run_->count("--restarts") == 0 && run_->count("--hang") == 0) {
+    for (const char* option : kOnlyWith) {
+      if (run_->count(option) != 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(option, " is for jobs that are supervised: give --every, --restarts or --hang too"));
+      }
+    }
+    return absl::OkStatus();
+  }
+  v1::Supervision* policy = request->mutable_supervision();
+  if (every_ == "auto") {
+    policy->set_every_auto(true);
+  } else if (!every_.empty()) {
+    RK_ASSIGN_OR_RETURN(const double seconds, Seconds(every_, "--every"));
+    policy->set_every_seconds(seconds);
+  }
+  policy->set_restarts(restarts_);
+  if (keep_ == 0) return absl::InvalidArgumentError("--keep: at least one image is kept");
+  policy->set_keep_images(keep_);
+  if (!backoff_.empty()) {
+    RK_ASSIGN_OR_RETURN(const double seconds, Seconds(backoff_, "--backoff"));
+    policy->set_backoff_seconds(seconds);
+  }
+  if (!hang_.empty()) {
+    RK_ASSIGN_OR_RETURN(const double seconds, Seconds(hang_, "--hang"));
+    policy->set_hang_seconds(seconds);
+  }
+  if (!overhead_.empty()) {
+    if (!policy->every_auto()) return absl::InvalidArgumentError("--overhead goes with --every auto");
+    RK_ASSIGN_OR_RETURN(const double share, Share(overhead_));
+    policy->set_overhead_budget(share);
+  }
+  rollback_.Fill(working_directory, policy->mutable_rollback());
+  policy->set_image_name(image_name_);
+  policy->set_at_boot(at_boot_);
+  return absl::OkStatus();
+}
+
+void SupervisionArguments::AddToStop(CLI::App* stop) {
+  stop->add_option("job", stop_target_, "The job's name or PID")->required()->type_name("NAME|PID");
+  stop->add_option("--grace", grace_, "Time between SIGTERM and SIGKILL [10s]")->type_name("TIME");
+  stop->add_flag("--ckpt,--checkpoint", stop_checkpoint_,
+                 "Take a last image first; without it the job runs on");
+}
+
+absl::StatusOr<v1::StopJobRequest> SupervisionArguments::StopRequest() const {
+  v1::StopJobRequest request;
+  int pid = 0;
+  if (absl::SimpleAtoi(stop_target_, &pid)) {
+    request.set_pid(pid);
+  } else {
+    request.set_job(stop_target_);
+  }
+  if (!grace_.empty()) {
+    RK_ASSIGN_OR_RETURN(const double seconds, Seconds(grace_, "--grace"));
+    request.set_grace_seconds(seconds);
+  }
+  request.set_checkpoint(stop_checkpoint_);
+  return request;
+}
+
+void SupervisionArguments::AddToAttach(CLI::App* attach) {
+  attach->add_option("job", attach_target_, "The job's name")->required()->type_name("NAME");
+}
+
+v1::AttachJobRequest SupervisionArguments::AttachRequest() const {
+  v1::AttachJobRequest request;
+  request.set_job(attach_target_);
+  return request;
+}
+
+}  // namespace rekindle::cli

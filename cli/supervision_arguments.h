@@ -1,0 +1,38 @@
+// What `run` is told about supervision; `stop` and `attach`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cli/rollback_arguments.h"
+#include "rekindle/v1/rekindle.pb.h"
+
+namespace rekindle::cli {
+
+class SupervisionArguments {
+ public:
+  // Those of its options that are followed by a value.
+  static const std::vector<std::string>& OptionsWithValue();
+  void AddTo(CLI::App* run);
+  // Puts what was given into the request; nothing where nothing was. InvalidArgument names the option.
+  absl::Status Apply(const std::string& working_directory, v1::RunRequest* request) const;
+
+  void AddToStop(CLI::App* stop);
+  absl::StatusOr<v1::StopJobRequest> StopRequest() const;
+  void AddToAttach(CLI::App* attach);
+  v1::AttachJobRequest AttachRequest() const;
+
+ private:
+  std::string every_, backoff_, hang_, image_name_, overhead_;
+  RollbackArguments rollback_;
+  uint32_t restarts_ = 3, keep_ = 3;
+  bool at_boot_ = false;
+  CLI::App* run_ = nullptr;
+  std::string stop_target_, grace_, attach_target_;
+  bool stop_checkpoint_ = false;
+};
+
+}  // namespace rekindle::cli

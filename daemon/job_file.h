@@ -1,0 +1,69 @@
+// The daemon's side of the file through which a supervised job says how far it is, and waits at a step's
+// boundary for an image (proto/rekindle/v1/job_file.h has its layout, hook/job_file.c the job's side).
+//
+// To take an image at a boundary: SetDue(), WaitForChange() until Read().job.waiting is that number or the
+// patience ends, take the image, Release(). To bring the job back: Create(), MarkRestored(), restore. A job
+// that is in the middle of a call when it is frozen has the file open: it has to be there, with its size,
+// when it is restored.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/unique_fd.h"
+#include "proto/rekindle/v1/job_file.h"
+
+namespace rekindle::daemon {
+
+// Movable. Not thread-safe; several objects, in several processes, may read one file, one may write.
+// The file belongs to the job's user, who may do to it whatever he likes: what is read is only what he says.
+class JobFile {
+ public:
+  // Makes the file, with its folder, for the job's user. Where it is there already, it is kept, with what the
+  // job said; whoever waits there for an image that an earlier daemon wanted is released. One that is not
+  // ours (another owner or kind, no such content) is replaced.
+  static absl::StatusOr<JobFile> Create(const std::string& path, uid_t uid, gid_t gid);
+
+  // Of the job with this name.
+  static std::string PathOf(absl::string_view runtime_directory, absl::string_view job);
+  // No error when it is gone already.
+  static absl::Status Remove(const std::string& path);
+
+  // What is in the file. NotFound when it is gone; DataLoss when it is no such file (any more).
+  absl::StatusOr<rekindle_job_file> Read() const { return ReadAt(path_); }
+  static absl::StatusOr<rekindle_job_file> ReadAt(const std::string& path);
+
+  // An image is due: the job is to wait at its next boundary. Returns the number for which it waits then. To
+  // refuse what the job asked for (job.wanted grew), call this and Release(false).
+  absl::StatusOr<uint64_t> SetDue();
+  // The job is to go on: the image of the last SetDue() was taken, or will not be. Harmless without one.
+  absl::Status Release(bool image_taken);
+  // To be called before the job is restored: whoever waits in the image learns that he is back.
+  absl::Status MarkRestored();
+
+  // Until the file was written to, this side's writes included (at once, when that was since the last call),
+  // or `timeout`: false then. May return early where the machine has no inotify to spare.
+  bool WaitForChange(absl::Duration timeout);
+  // Readable (poll) when WaitForChange() would return true at once; -1 where there is no inotify to spare.
+  int watch_descriptor() const { return watch_.get(); }
+
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit JobFile(std::string path) : path_(std::move(path)) {}
+  absl::Status Write() const;
+  void Watch();
+
+  std::string path_;
+  UniqueFd watch_;  // inotify
+  rekindle_job_file_daemon ours_ = {};
+};
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,181 @@
+#include "daemon/job_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <string>
+#include <thread>
+
+#include "base/file.h"
+
+namespace rekindle::daemon {
+namespace {
+
+class JobFileTest : public testing::Test {
+ protected:
+  JobFileTest() : folder_(TemporaryDirectory::Make("/tmp", "job-file-").value()) {}
+
+  std::string path() const { return JobFile::PathOf(folder_.path(), "train"); }
+  JobFile Create() { return JobFile::Create(path(), ::geteuid(), ::getegid()).value(); }
+  rekindle_job_file Read() { return JobFile::ReadAt(path()).value(); }
+  // What the job's hook does.
+  void WriteJob(uint64_t step) {
+    rekindle_job_file_job job = {};
+    job.step = step;
+    UniqueFd fd = OpenFile(path(), O_RDWR).value();
+    ASSERT_EQ(::pwrite(fd.get(), &job, sizeof(job), offsetof(rekindle_job_file, job)),
+              static_cast<ssize_t>(sizeof(job)));
+  }
+  ino_t Inode() {
+    struct stat info;
+    return ::stat(path().c_str(), &info) == 0 ? info.st_ino : 0;
+  }
+
+  const TemporaryDirectory folder_;
+};
+
+TEST_F(JobFileTest, TheLayoutIsThatOfThreeLines) {
+  EXPECT_EQ(sizeof(rekindle_job_file), 192u);
+  EXPECT_EQ(offsetof(rekindle_job_file, job), 64u);
+  EXPECT_EQ(offsetof(rekindle_job_file, daemon), 128u);
+}
+
+TEST_F(JobFileTest, IsMadeForItsUserAlone) {
+  JobFile file = Create();
+  struct stat info;
+  ASSERT_EQ(::stat(path().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode, S_IFREG | 0600u);
+  EXPECT_EQ(info.st_size, 192);
+  ASSERT_EQ(::stat((folder_.path() + "/progress").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode, S_IFDIR | 0711u);
+  const rekindle_job_file content = file.Read().value();
+  EXPECT_EQ(content.job.unix_ns, 0);
+  EXPECT_EQ(content.daemon.due, 0u);
+}
+
+TEST_F(JobFileTest, BelongsToTheJobsUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root gives files away";
+  JobFile::Create(path(), 65534, 65534).value();
+  struct stat info;
+  ASSERT_EQ(::stat(path().c_str(), &info), 0);
+  EXPECT_EQ(info.st_uid, 65534u);
+  EXPECT_EQ(info.st_gid, 65534u);
+}
+
+TEST_F(JobFileTest, IsKeptWithWhatTheJobSaid) {
+  {
+    JobFile file = Create();
+    ASSERT_TRUE(file.MarkRestored().ok());
+    ASSERT_TRUE(file.SetDue().ok());
+  }
+  const ino_t inode = Inode();
+  const uint64_t restored = Read().daemon.restored;
+  WriteJob(7);
+  JobFile again = Create();
+  EXPECT_EQ(Inode(), inode);
+  const rekindle_job_file content = again.Read().value();
+  EXPECT_EQ(content.job.step, 7u);
+  EXPECT_EQ(content.daemon.restored, restored);
+  // Nobody else would release whoever waits for the image of the daemon that is gone.
+  EXPECT_EQ(content.daemon.released, content.daemon.due);
+  EXPECT_EQ(content.daemon.taken, 0u);
+  EXPECT_EQ(again.SetDue().value(), 2u);
+}
+
+TEST_F(JobFileTest, WhatIsNotOursIsReplaced) {
+  const std::string other = folder_.path() + "/other";
+  ASSERT_TRUE(WriteFileAtomically(other, std::string(192, 'x')).ok());
+  Create();
+  const auto replaced = [&](const char* what) {
+    JobFile file = Create();
+    EXPECT_TRUE(file.Read().ok()) << what;
+    struct stat info;
+    EXPECT_EQ(::lstat(path().c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode, S_IFREG | 0600u) << what;
+    EXPECT_EQ(info.st_size, 192) << what;
+    EXPECT_EQ(ReadFile(other).value(), std::string(192, 'x')) << what;
+  };
+  ASSERT_EQ(::truncate(path().c_str(), 100), 0);
+  replaced("too short");
+  ASSERT_EQ(::truncate(path().c_str(), 4096), 0);
+  replaced("too long");
+  ASSERT_EQ(::unlink(path().c_str()), 0);
+  ASSERT_EQ(::link(other.c_str(), path().c_str()), 0);
+  replaced("a second name of another file");
+  ASSERT_EQ(::unlink(path().c_str()), 0);
+  ASSERT_EQ(::symlink(other.c_str(), path().c_str()), 0);
+  replaced("a link");
+  ASSERT_EQ(::unlink(path().c_str()), 0);
+  ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
+  replaced("a pipe");
+  ASSERT_EQ(::chmod(path().c_str(), 0666), 0);
+  replaced("open for all");
+}
+
+TEST_F(JobFileTest, ReadingWhatIsNoneSaysSo) {
+  EXPECT_TRUE(absl::IsNotFound(JobFile::ReadAt(path()).status()));
+  JobFile file = Create();
+  ASSERT_EQ(::truncate(path().c_str(), 0), 0);
+  EXPECT_TRUE(absl::IsDataLoss(file.Read().status()));
+  ASSERT_TRUE(JobFile::Remove(path()).ok());
+  EXPECT_TRUE(absl::IsNotFound(file.Read().status()));
+  EXPECT_TRUE(absl::IsNotFound(file.SetDue().status()));
+  EXPECT_TRUE(JobFile::Remove(path()).ok());
+}
+
+TEST_F(JobFileTest, DueReleasedAndTaken) {
+  JobFile file = Create();
+  EXPECT_EQ(file.SetDue().value(), 1u);
+  ASSERT_TRUE(file.Release(true).ok());
+  EXPECT_EQ(file.SetDue().value(), 2u);
+  rekindle_job_file_daemon said = Read().daemon;
+  EXPECT_EQ(said.due, 2u);
+  EXPECT_EQ(said.released, 1u);
+  EXPECT_EQ(said.taken, 1u);
+  ASSERT_TRUE(file.Release(false).ok());
+  ASSERT_TRUE(file.Release(true).ok());  // there is nothing left to release
+  said = Read().daemon;
+  EXPECT_EQ(said.released, 2u);
+  EXPECT_EQ(said.taken, 1u);
+}
+
+TEST_F(JobFileTest, TheDaemonsWritesLeaveTheJobsPart) {
+  JobFile file = Create();
+  WriteJob(5);
+  ASSERT_TRUE(file.SetDue().ok());
+  ASSERT_TRUE(file.MarkRestored().ok());
+  EXPECT_EQ(Read().job.step, 5u);
+}
+
+TEST_F(JobFileTest, EveryRestoreHasALargerNumberInNewFilesToo) {
+  uint64_t last = 0;
+  for (int i = 0; i < 6; ++i) {
+    if (i % 2 == 0) {
+      ASSERT_TRUE(JobFile::Remove(path()).ok());
+    }
+    JobFile file = Create();
+    ASSERT_TRUE(file.MarkRestored().ok());
+    EXPECT_GT(Read().daemon.restored, last);
+    last = Read().daemon.restored;
+  }
+}
+
+TEST_F(JobFileTest, AChangeIsNoticed) {
+  JobFile file = Create();
+  while (file.WaitForChange(absl::ZeroDuration())) {
+  }
+  WriteJob(1);
+  EXPECT_TRUE(file.WaitForChange(absl::ZeroDuration()));
+  EXPECT_FALSE(file.WaitForChange(absl::ZeroDuration()));
+  std::thread job([&] { WriteJob(2); });
+  EXPECT_TRUE(file.WaitForChange(absl::InfiniteDuration()));
+  job.join();
+  EXPECT_EQ(Read().job.step, 2u);
+}
+
+}  // namespace
+}  // namespace rekindle::daemon

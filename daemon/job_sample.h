@@ -1,0 +1,18 @@
+// What a job has used until now, as /proc tells.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+namespace rekindle::daemon {
+
+struct JobSample {
+  double cpu_seconds = 0;
+  uint64_t io_bytes = 0;  // read and written, by system calls
+};
+
+// Of the process and its descendants that live.
+JobSample SampleJob(pid_t root);
+
+}  // namespace rekindle::daemon

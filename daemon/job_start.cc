@@ -1,0 +1,111 @@
+#include "daemon/job_start.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// The path of a regular file that the caller has open, for the job to open again, now and when it is brought
+// back.
+absl::StatusOr<std::string> InputPath(const Caller& caller, int fd) {
+  if (caller.kind == Caller::Kind::kRemote || (caller.kind == Caller::Kind::kLocal && caller.pid == 0))
+    return absl::FailedPreconditionError(
+        "a job's standard input can't come from a client on another machine");
+  const std::string link =
+      absl::StrCat("/proc/", caller.kind == Caller::Kind::kSelf ? ::getpid() : caller.pid, "/fd/", fd);
+  char path[4096];
+  const ssize_t length = ::readlink(link.c_str(), path, sizeof path);
+  struct stat opened, named;
+  if (length < 0 || ::stat(link.c_str(), &opened) != 0)
+    return ErrnoStatus(errno, "looking at the job's standard input");
+  if (length == sizeof path || !S_ISREG(opened.st_mode)) {
+    return absl::InvalidArgumentError(
+        "the job's standard input is no file: a pipe or a terminal could not be brought back; write it to a "
+        "file first");
+  }
+  std::string name(path, static_cast<size_t>(length));
+  if (::stat(name.c_str(), &named) != 0 || named.st_ino != opened.st_ino || named.st_dev != opened.st_dev) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the job's standard input, ", name, ", has been removed or replaced: open one that is there"));
+  }
+  return name;
+}
+
+}  // namespace
+
+absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::RunRequest& request) {
+  if (request.argv().empty()) {
+    return absl::InvalidArgumentError("starting a job: no command was given: write it after '--'");
+  }
+  RK_RETURN_IF_ERROR(CheckAbsolute(request.working_directory(), "the working directory"));
+  RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
+  JobStart start;
+  JobRecord& record = start.record;
+  record.name = request.name();
+  record.command = absl::StrJoin(request.argv(), " ");
+  record.owner = call.caller.uid;
+  if (!record.name.empty()) RK_RETURN_IF_ERROR(node.jobs().CheckNameIsFree(record.name));
+
+  LaunchOptions& launch = start.launch;
+  launch.argv.assign(request.argv().begin(), request.argv().end());
+  launch.environment.assign(request.environment().begin(), request.environment().end());
+  if (request.hold()) launch.environment.push_back("REKINDLE_HOLD=1");
+  launch.working_directory = request.working_directory();
+  launch.run_as = Node::UserOf(call.caller);
+  if (request.has_stdin_fd()) {
+    RK_ASSIGN_OR_RETURN(launch.standard_input, InputPath(call.caller, request.stdin_fd()));
+  }
+  if (request.log().empty()) {
+    std::string name = record.name.empty() ? JobNameFromCommand(record.command) : record.name;
+    RK_ASSIGN_OR_RETURN(JobLog log, MakeDefaultLog(node, call.caller, name));
+    launch.log = std::move(log.path);
+    launch.log_file = std::move(log.file);
+    start.log_is_new = true;
+  } else {
+    RK_RETURN_IF_ERROR(CheckAbsolute(request.log(), "the log"));
+    launch.log = request.log();
+    RK_ASSIGN_OR_RETURN(launch.log_file, OpenFileAs(launch.run_as, launch.log,
+                                                    O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY, 0600));
+  }
+  record.log = launch.log;
+  struct stat log_before;
+  if (::fstat(launch.log_file.get(), &log_before) != 0) return ErrnoStatus(errno, record.log);
+  start.log_offset = static_cast<uint64_t>(log_before.st_size);
+  return start;
+}
+
+absl::StatusOr<RegisteredJob> StartJob(Node& node, const JobStart& start) {
+  absl::StatusOr<pid_t> pid = LaunchJob(start.launch);
+  if (!pid.ok()) {
+    if (start.log_is_new) ::unlink(start.launch.log.c_str());
+    return pid.status();
+  }
+  JobRecord record = start.record;
+  record.pid = *pid;
+  record.started_unix_ns = UnixNanos();
+  absl::StatusOr<RegisteredJob> job = RegisterJob(node, std::move(record), /*unique_name=*/false);
+  if (!job.ok()) {
+    ::kill(*pid, SIGKILL);
+    while (::waitpid(*pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    return job.status();
+  }
+  Log(LogLevel::kInfo, absl::StrCat("job '", job->record.name, "' started: PID ", *pid));
+  return job;
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,28 @@
+// From a request to run a command to the job that runs.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "daemon/call.h"
+#include "daemon/job_launcher.h"
+#include "daemon/node.h"
+#include "daemon/rpc_support.h"
+#include "rekindle/v1/rekindle.pb.h"
+
+namespace rekindle::daemon {
+
+struct JobStart {
+  LaunchOptions launch;
+  JobRecord record;         // without a PID
+  uint64_t log_offset = 0;  // where its output will begin
+  bool log_is_new = false;  // made for it
+};
+
+// Checks the request and opens the job's log.
+absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::RunRequest& request);
+
+// Launches and registers it. After an error nothing of it is left, nor the log if it was made for it.
+absl::StatusOr<RegisteredJob> StartJob(Node& node, const JobStart& start);
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,55 @@
+#include "daemon/roll_back.h"
+
+#include <grp.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <functional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "base/status.h"
+#include "restore/file_rollback.h"
+
+namespace rekindle::daemon {
+namespace {
+
+constexpr gid_t kNoGroup = 65534;  // of a user that this machine does not know
+
+}  // namespace
+
+absl::StatusOr<std::vector<v1::FileRollback>> RollBackFiles(const store::ImageReader& image,
+                                                            const v1::JobManifest& manifest,
+                                                            const v1::Rollback& rollback,
+                                                            const std::optional<RunAs>& user) {
+  RK_RETURN_IF_ERROR(DoAs(user, [] {}));
+  auto with_rights = [&user](const std::function<void()>& work) { DoAs(user, work).IgnoreError(); };
+  RK_ASSIGN_OR_RETURN(std::vector<restore::FileAction> plan,
+                      restore::PlanRollback(manifest, image, rollback, with_rights));
+  if (!rollback.dry_run()) {
+    RK_RETURN_IF_ERROR(restore::CheckPlan(plan));
+    RK_RETURN_IF_ERROR(restore::ApplyRollback(image, with_rights, &plan));
+  }
+  std::vector<v1::FileRollback> files;
+  for (restore::FileAction& action : plan) files.push_back(std::move(action.report));
+  return files;
+}
+
+std::optional<RunAs> UserOfJob(const v1::JobManifest& manifest) {
+  if (::geteuid() != 0 || manifest.uid() == 0) return std::nullopt;
+  RunAs user;
+  user.uid = manifest.uid();
+  user.gid = kNoGroup;
+  passwd entry{}, *found = nullptr;
+  std::vector<char> buffer(16 << 10);
+  if (::getpwuid_r(user.uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr) {
+    user.gid = found->pw_gid;
+    int count = 64;
+    user.groups.resize(static_cast<size_t>(count));
+    if (::getgrouplist(found->pw_name, found->pw_gid, user.groups.data(), &count) < 0) count = 0;
+    user.groups.resize(static_cast<size_t>(count));
+  }
+  return user;
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,32 @@
+// Files that a job had open for writing become again what they were when its image was taken, so that what it
+// writes once more is not there twice. What is done, and what can't be: docs/files.md.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/job_launcher.h"
+#include "dedup_store/store.h"
+#include "rekindle/v1/job_manifest.pb.h"
+#include "rekindle/v1/supervision.pb.h"
+
+namespace rekindle::daemon {
+
+// To be called when no process of the job lives any more, before restore::Restore. Checks everything first,
+// and with `rollback.dry_run` does no more than that. Returns what was done with each file, by path; nothing
+// with Mode NONE. `user` has the rights with which files are opened, made and removed (UserOfJob); nullopt:
+// our own. Names that are symbolic links now, and files that are others now, are left as they are. May be
+// called again, after a success as after a failure: what is done already is not done again.
+// FailedPrecondition, with nothing changed: a file that the job needs is not there or is too short, and can't
+// be put back; the message names it. ResourceExhausted: no room for what is put back, or for the copy of a
+// discarded tail. Thread-safe, but for one job at a time.
+absl::StatusOr<std::vector<v1::FileRollback>> RollBackFiles(const store::ImageReader& image,
+                                                            const v1::JobManifest& manifest,
+                                                            const v1::Rollback& rollback,
+                                                            const std::optional<RunAs>& user);
+
+// The user that the job ran as, where the service is root and the job was not; else nothing.
+std::optional<RunAs> UserOfJob(const v1::JobManifest& manifest);
+
+}  // namespace rekindle::daemon

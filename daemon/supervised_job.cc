@@ -1,0 +1,406 @@
+#include "daemon/supervised_job.h"
+
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "daemon/exit_of_others.h"
+#include "daemon/job_members.h"
+#include "daemon/job_start.h"
+#include "daemon/proto_conversion.h"
+#include "daemon/supervised_record.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using supervise::Death;
+
+// A death within this time after a signal from the command is what the user wanted.
+constexpr absl::Duration kEndsOnPurpose = absl::Seconds(60);
+
+}  // namespace
+
+SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record)
+    : node_(node),
+      name_(record.name()),
+      directory_(SupervisedDirectory(node.options().store)),
+      owner_(record.uid()),
+      restart_policy_(RestartOptionsOf(record.policy()), RestartStateOf(record)),
+      interval_(IntervalOptionsOf(record.policy()), IntervalStateOf(record)),
+      progress_(record.policy().hang_seconds()),
+      record_(std::move(record)) {}
+
+SupervisedJob::~SupervisedJob() { Leave(); }
+
+std::string SupervisedJob::JobFilePath() const {
+  return JobFile::PathOf(node_.options().runtime_directory, name_);
+}
+
+std::string SupervisedJob::Mark() const {
+  return absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "=", JobFilePath());
+}
+
+Call SupervisedJob::OwnCall() const {
+  absl::MutexLock lock(&mutex_);
+  Call call;
+  call.caller.kind = Caller::Kind::kLocal;
+  call.caller.uid = record_.uid();
+  call.caller.gid = record_.gid();
+  call.caller.groups.assign(record_.groups().begin(), record_.groups().end());
+  call.cancelled = [this] { return cancel_image_.load(); };
+  return call;
+}
+
+std::optional<RunAs> SupervisedJob::User() const { return Node::UserOf(OwnCall().caller); }
+
+void SupervisedJob::Save() {
+  SetRestartState(restart_policy_.state(), &record_);
+  SetIntervalState(interval_.state(), &record_);
+  if (absl::Status saved = WriteSupervisedRecord(directory_, record_); !saved.ok())
+    Log(LogLevel::kWarning,
+        absl::StrCat(saved.message(), "; a daemon that starts now would not know it as it is"));
+}
+
+void SupervisedJob::SetPhase(const char* phase) {
+  absl::MutexLock lock(&mutex_);
+  phase_ = phase;
+}
+
+void SupervisedJob::OpenJobFile() {
+  gid_t gid;
+  {
+    absl::MutexLock lock(&mutex_);
+    gid = record_.gid();
+  }
+  absl::StatusOr<JobFile> file = JobFile::Create(JobFilePath(), owner_, gid);
+  if (!file.ok()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("job '", name_, "' can't report progress: ", file.status().message()));
+    job_file_.reset();
+    return;
+  }
+  job_file_.emplace(*std::move(file));
+}
+
+LaunchOptions SupervisedJob::LaunchPlan() const {
+  LaunchOptions launch;
+  launch.run_as = User();
+  absl::MutexLock lock(&mutex_);
+  launch.argv.assign(record_.argv().begin(), record_.argv().end());
+  launch.environment.assign(record_.environment().begin(), record_.environment().end());
+  launch.environment.push_back(Mark());
+  launch.working_directory = record_.working_directory();
+  launch.log = record_.log();
+  launch.standard_input = record_.standard_input();
+  return launch;
+}
+
+absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log) {
+  OpenJobFile();
+  JobStart start;
+  start.launch = LaunchPlan();
+  start.launch.log_file = std::move(log);
+  start.record.name = name_;
+  start.record.command = absl::StrJoin(start.launch.argv, " ");
+  start.record.owner = owner_;
+  start.record.log = start.launch.log;
+  {
+    absl::MutexLock lock(&mutex_);
+    record_.set_coming_to_life(true);
+    record_.clear_from_image();
+    RK_RETURN_IF_ERROR(WriteSupervisedRecord(directory_, record_));
+  }
+  return StartJob(node_, start);
+}
+
+absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Launch(Node& node,
+                                                                     v1::SupervisedJobRecord record,
+                                                                     UniqueFd log) {
+  std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record)));
+  absl::StatusOr<RegisteredJob> started = job->StartFromBeginning(std::move(log));
+  if (!started.ok()) {
+    RemoveSupervisedRecord(job->directory_, job->name_).IgnoreError();
+    return started.status();
+  }
+  job->BeginLife(*started);
+  job->thread_ = std::thread(&SupervisedJob::Loop, job.get());
+  return job;
+}
+
+std::shared_ptr<SupervisedJob> SupervisedJob::TakeOver(Node& node, v1::SupervisedJobRecord record) {
+  std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record)));
+  if (!job->Ended()) job->thread_ = std::thread(&SupervisedJob::LoopAfterTakingOver, job.get());
+  return job;
+}
+
+void SupervisedJob::LoopAfterTakingOver() {
+  FindPoints();
+  if (AdoptLife()) {
+    Log(LogLevel::kInfo, absl::StrCat("job '", name_, "' runs; it is supervised again"));
+    return Loop();
+  }
+  bool other_boot, at_boot;
+  std::string newest;
+  {
+    absl::MutexLock lock(&mutex_);
+    other_boot = record_.boot_id() != JobRegistry::ThisBoot();
+    at_boot = record_.policy().at_boot();
+    if (!record_.points().empty()) newest = record_.points().rbegin()->image();
+  }
+  if (other_boot && !at_boot) {
+    return Finish({0, SIGKILL}, /*failed=*/true,
+                  absl::StrCat("the machine was restarted, and the job was not to be resumed then",
+                               newest.empty() ? "" : absl::StrCat("; 'rekindle restore ", newest, "' does"),
+                               ": run it with --at-boot"));
+  }
+  Death death;
+  if (BringBack(death, UnixNanos())) Loop();
+}
+
+void SupervisedJob::BeginLife(const RegisteredJob& job) {
+  end_ = job.end;
+  end_unknown_.store(false);
+  ResetWatch();
+  absl::MutexLock lock(&mutex_);
+  record_.set_pid(job.record.pid);
+  record_.set_start_ticks(job.record.start_ticks);
+  record_.set_boot_id(job.record.boot_id);
+  record_.set_coming_to_life(false);
+  record_.set_image_in_life(false);
+  record_.set_life_began_unix_ns(UnixNanos());
+  phase_ = "running";
+  Save();
+}
+
+bool SupervisedJob::AdoptLife() {
+  JobRecord life;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (record_.coming_to_life() || record_.pid() <= 0) return false;
+    life.name = name_;
+    life.pid = record_.pid();
+    life.start_ticks = record_.start_ticks();
+    life.boot_id = record_.boot_id();
+  }
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, life.pid, 0)));
+  if (!pidfd.valid() || !JobRegistry::Lives(life)) return false;
+  auto end = node_.reaper().Watch(
+      std::move(pidfd), [this](int ended) { return ExitOfStranger(ended, &end_unknown_); },
+      [&node = node_, life](const ExitState& exit) { node.jobs().SetExit(life, exit).IgnoreError(); });
+  if (!end.ok()) {
+    Log(LogLevel::kError, absl::StrCat("job '", name_, "' can't be watched: ", end.status().message()));
+    return false;
+  }
+  end_ = *std::move(end);
+  OpenJobFile();
+  ResetWatch();
+  return true;
+}
+
+void SupervisedJob::Loop() {
+  for (;;) {
+    switch (WatchLife()) {
+      case Turn::kLeave:
+        return;
+      case Turn::kStop:
+        if (StopLife()) return;
+        continue;
+      case Turn::kDied:
+        break;
+    }
+    const int64_t died = UnixNanos();
+    if (!BringBack(TakeDeath(), died)) return;
+  }
+}
+
+bool SupervisedJob::Wait(double seconds) {
+  absl::MutexLock lock(&mutex_);
+  mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::Wanted), absl::Seconds(seconds));
+  return !Wanted();
+}
+
+void SupervisedJob::KillAll() {
+  pid_t pid;
+  {
+    absl::MutexLock lock(&mutex_);
+    pid = record_.boot_id() == JobRegistry::ThisBoot() ? record_.pid() : 0;
+  }
+  if (const size_t killed = KillJobMembers(pid, Mark()); killed > 0)
+    Log(LogLevel::kInfo, absl::StrCat("job '", name_, "': ", killed, " of its processes ended with it"));
+}
+
+bool SupervisedJob::StopLife() {
+  absl::Duration grace;
+  bool checkpoint;
+  pid_t pid;
+  {
+    absl::MutexLock lock(&mutex_);
+    grace = stop_grace_;
+    checkpoint = stop_checkpoint_;
+    pid = record_.pid();
+  }
+  if (checkpoint) {
+    absl::Status taken = TakeImage();
+    absl::MutexLock lock(&mutex_);
+    if (!taken.ok()) {
+      // An image was asked for, then its end: without the one it does not get the other.
+      stop_ = false;
+      stop_error_ = taken;
+      return false;
+    }
+    stop_image_ = record_.points().rbegin()->image();
+  }
+  std::optional<ExitState> exit = end_->WaitFor(absl::ZeroDuration());
+  if (!exit) {
+    ::kill(::getpgid(pid) == pid ? -pid : pid, SIGTERM);
+    exit = end_->WaitFor(grace);
+  }
+  KillAll();
+  if (!exit) exit = end_->WaitFor(absl::Seconds(10));
+  Finish(exit.value_or(ExitState{0, SIGKILL}), /*failed=*/false, "it was stopped");
+  return true;
+}
+
+void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string& report) {
+  Log(failed ? LogLevel::kWarning : LogLevel::kInfo,
+      absl::StrCat("job '", name_, "' ended for good: ", report));
+  if (absl::Status removed = RemoveTree(JobFilePath()); !removed.ok())
+    Log(LogLevel::kDebug, removed.message());
+  v1::JobEvent event;
+  event.mutable_exited()->set_exit_code(exit.code);
+  event.mutable_exited()->set_signal(exit.signal);
+  if (failed) event.mutable_exited()->set_report(report);
+  {
+    absl::MutexLock lock(&mutex_);
+    AddRunTime();
+    record_.set_ended(true);
+    record_.set_failed(failed);
+    record_.set_exit_code(exit.code);
+    record_.set_signal(exit.signal);
+    record_.set_report(report);
+    record_.set_ended_unix_ns(UnixNanos());
+    record_.set_coming_to_life(false);
+    phase_ = failed ? "failed" : "done";
+    Save();
+  }
+  events_.Send(event);
+}
+
+bool SupervisedJob::Ended() const {
+  absl::MutexLock lock(&mutex_);
+  return record_.ended();
+}
+
+v1::Job SupervisedJob::Describe() const {
+  absl::MutexLock lock(&mutex_);
+  JobRecord life;
+  life.name = name_;
+  life.pid = record_.pid();
+  life.start_ticks = record_.start_ticks();
+  life.boot_id = record_.boot_id();
+  life.command = absl::StrJoin(record_.argv(), " ");
+  life.owner = owner_;
+  life.started_unix_ns = record_.submitted_unix_ns();
+  life.log = record_.log();
+  if (!record_.points().empty()) life.image = record_.points().rbegin()->image();
+  v1::Job job;
+  ToProto(life, &job);
+  if (!record_.ended() && job.state() == "exited") job.set_state("waiting");
+  v1::SupervisedState* state = job.mutable_supervised();
+  *state->mutable_policy() = record_.policy();
+  state->set_phase(record_.ended() ? (record_.failed() ? "failed" : "done") : phase_);
+  state->set_restarts(record_.restart_count());
+  state->set_checkpoints(record_.checkpoint_count());
+  state->set_last_freeze_seconds(record_.last_freeze_seconds());
+  state->set_total_freeze_seconds(record_.total_freeze_seconds());
+  state->set_interval_seconds(interval_seconds_);
+  if (!record_.points().empty()) state->set_last_image_unix_ns(record_.points().rbegin()->taken_unix_ns());
+  state->set_next_checkpoint_unix_ns(next_checkpoint_unix_ns_);
+  state->set_last_error(record_.last_error());
+  state->set_report(record_.report());
+  state->set_lost_seconds(record_.lost_seconds());
+  state->set_run_seconds(record_.run_seconds());
+  state->set_stored_bytes(record_.stored_bytes());
+  *state->mutable_deaths() = record_.deaths();
+  return job;
+}
+
+bool SupervisedJob::IsNow(pid_t pid) const {
+  absl::MutexLock lock(&mutex_);
+  return !record_.ended() && record_.pid() == pid;
+}
+
+void SupervisedJob::WillEnd() {
+  absl::MutexLock lock(&mutex_);
+  will_end_until_ = absl::Now() + kEndsOnPurpose;
+}
+
+void SupervisedJob::AddPoint(const std::string& image, int64_t taken_unix_ns) {
+  absl::MutexLock lock(&mutex_);
+  v1::RestartPoint* point = record_.add_points();
+  point->set_image(image);
+  point->set_taken_unix_ns(taken_unix_ns);
+  record_.set_had_points(true);
+  record_.set_image_in_life(true);
+  Save();
+}
+
+absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bool checkpoint,
+                                                        const std::function<bool()>& cancelled) {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+    stop_grace_ = grace;
+    stop_checkpoint_ = checkpoint;
+    stop_error_ = absl::OkStatus();
+  }
+  constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
+  absl::MutexLock lock(&mutex_);
+  while (!mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::StopAnswered), kLookForClient)) {
+    if (node_.stopping()) return absl::UnavailableError("rekindled ends; the job runs on");
+    if (cancelled && cancelled())
+      return absl::CancelledError("the caller has gone; the job is being stopped");
+  }
+  RK_RETURN_IF_ERROR(stop_error_);
+  v1::StopJobResponse response;
+  response.mutable_exited()->set_exit_code(record_.exit_code());
+  response.mutable_exited()->set_signal(record_.signal());
+  response.set_image(stop_image_);
+  return response;
+}
+
+absl::Status SupervisedJob::CheckpointNow(absl::Duration patience) {
+  absl::MutexLock lock(&mutex_);
+  if (record_.ended()) return absl::OkStatus();
+  const uint64_t mine = ++images_asked_;
+  const absl::Time deadline = absl::Now() + patience;
+  while (images_answered_ < mine && !record_.ended()) {
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration())
+      return absl::DeadlineExceededError(absl::StrCat("job '", name_, "': the image was not ready in time"));
+    mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::ImagesAnswered),
+                            std::min(left, absl::Seconds(1)));
+  }
+  return last_image_;
+}
+
+void SupervisedJob::Leave() {
+  {
+    absl::MutexLock lock(&mutex_);
+    leave_ = true;
+  }
+  cancel_image_.store(true);
+  if (thread_.joinable() && thread_.get_id() != std::this_thread::get_id()) thread_.join();
+}
+
+}  // namespace rekindle::daemon

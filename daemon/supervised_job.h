@@ -1,0 +1,163 @@
+// One supervised job: watched, checkpointed while it runs, brought back when it dies. A thread of its own
+// does all of it, one thing after the other; what the calls of others want is noted and done in its turn.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/job_events.h"
+#include "daemon/job_file.h"
+#include "daemon/node.h"
+#include "daemon/rpc_support.h"
+#include "rekindle/v1/supervised_job.pb.h"
+#include "supervise/checkpoint_interval.h"
+#include "supervise/progress_watch.h"
+#include "supervise/restart_policy.h"
+
+namespace rekindle::daemon {
+
+// Thread-safe.
+class SupervisedJob {
+ public:
+  // Launches it. Errors: it could not be, and nothing of it is left.
+  static absl::StatusOr<std::shared_ptr<SupervisedJob>> Launch(Node& node, v1::SupervisedJobRecord record,
+                                                               UniqueFd log);
+  // Goes on supervising one that an earlier daemon had: as it runs, or brought back.
+  static std::shared_ptr<SupervisedJob> TakeOver(Node& node, v1::SupervisedJobRecord record);
+  // Leaves the job as it is.
+  ~SupervisedJob();
+
+  const std::string& name() const { return name_; }
+  uid_t owner() const { return owner_; }
+  JobEvents& events() { return events_; }
+  bool Ended() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // As `ps` shows it. Absent: there is nothing to show.
+  v1::Job Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Is this process its root?
+  bool IsNow(pid_t pid) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The caller has sent it a signal that ends most programs: if it dies now, it is meant to.
+  void WillEnd() ABSL_LOCKS_EXCLUDED(mutex_);
+  // An image of it was taken.
+  void AddPoint(const std::string& image, int64_t taken_unix_ns) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends it for good: SIGTERM, after `grace` SIGKILL. Returns when it has ended.
+  absl::StatusOr<v1::StopJobResponse> Stop(absl::Duration grace, bool checkpoint,
+                                           const std::function<bool()>& cancelled)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // An image as soon as can be; returns when it was taken or could not be, after `patience` at the latest.
+  absl::Status CheckpointNow(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The thread ends, the job runs on. An image that is being taken is given up.
+  void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  SupervisedJob(Node& node, v1::SupervisedJobRecord record);
+
+  // What has ended the watch over its life.
+  enum class Turn { kDied, kStop, kLeave };
+
+  // supervised_job.cc
+  void Loop();
+  void LoopAfterTakingOver();
+  absl::StatusOr<RegisteredJob> StartFromBeginning(UniqueFd log);
+  void BeginLife(const RegisteredJob& job);
+  bool AdoptLife();
+  // Whether it has ended: not when the image that was to be its last could not be taken.
+  bool StopLife();
+  void KillAll();
+  void Finish(const ExitState& exit, bool failed, const std::string& report);
+  // False: somebody wants something else.
+  bool Wait(double seconds);
+  void Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetPhase(const char* phase) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OpenJobFile();
+  Call OwnCall() const;
+  std::string Mark() const;
+  std::string JobFilePath() const;
+  std::optional<RunAs> User() const;
+  LaunchOptions LaunchPlan() const;
+  bool Wanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return leave_ || stop_; }
+  bool StopAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return record_.ended() || !stop_error_.ok();
+  }
+  bool ImagesAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return images_answered_ >= images_asked_ || record_.ended();
+  }
+
+  // supervised_life.cc
+  Turn WatchLife();
+  void ResetWatch();
+  supervise::ProgressSample Sample();
+  void LookForProgress(double now);
+  void AddRunTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status TakeImage();
+  absl::Status CaptureImage(v1::CheckpointResult* result);
+  void PlanNextImage(double seconds);
+  // Until the job stands at a boundary of its own choice, if it knows any. Was it so?
+  bool AwaitBoundary();
+  void RemoveOldImages();
+  void RemoveImagesOf(const std::vector<std::string>& images);
+  // Until then the job got on, as far as anybody can tell.
+  int64_t LastSignUnixNanos();
+
+  // supervised_restart.cc
+  supervise::Death TakeDeath();
+  // False: it has ended for good, or somebody else is to bring it back.
+  bool BringBack(supervise::Death death, int64_t died_unix_ns);
+  bool EndWithoutLife();
+  absl::StatusOr<RegisteredJob> RestoreFrom(const std::string& image, v1::JobRestarted* restarted);
+  void NoteDeath(const supervise::Death& death, int64_t died_unix_ns);
+  // What the store has of its images is what it can go on from.
+  void FindPoints();
+  // Images of a job that hung already would only hang again.
+  void ForgetImagesOfHang();
+
+  Node& node_;
+  const std::string name_, directory_;
+  const uid_t owner_;
+  JobEvents events_;
+  supervise::RestartPolicy restart_policy_;
+  supervise::CheckpointInterval interval_;
+  supervise::ProgressWatch progress_;
+
+  // Of the loop's thread alone.
+  std::shared_ptr<const JobEnd> end_;
+  std::optional<JobFile> job_file_;
+  bool hung_ = false;
+  int64_t hung_since_unix_ns_ = 0;
+  double life_began_ = 0, next_sample_ = 0, last_run_ = 0, next_image_ = 0;
+  double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
+  uint64_t boundaries_ = 0, wanted_ = 0;
+  uint64_t best_step_ = 0, best_step_before_ = 0;
+  ExitState last_exit_;
+
+  std::atomic<bool> end_unknown_{false};  // nobody saw how its life ended
+  std::atomic<bool> cancel_image_{false};
+
+  mutable absl::Mutex mutex_;
+  v1::SupervisedJobRecord record_ ABSL_GUARDED_BY(mutex_);
+  const char* phase_ ABSL_GUARDED_BY(mutex_) = "running";
+  int64_t next_checkpoint_unix_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  double interval_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool leave_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Duration stop_grace_ ABSL_GUARDED_BY(mutex_);
+  bool stop_checkpoint_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string stop_image_ ABSL_GUARDED_BY(mutex_);
+  absl::Status stop_error_ ABSL_GUARDED_BY(mutex_);
+  absl::Time will_end_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  uint64_t images_asked_ ABSL_GUARDED_BY(mutex_) = 0, images_answered_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status last_image_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace rekindle::daemon

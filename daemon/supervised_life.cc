@@ -1,0 +1,322 @@
+// A supervised job while it lives: looked at, and images taken of it.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "daemon/job_sample.h"
+#include "daemon/rpcs.h"
+#include "daemon/supervised_job.h"
+#include "daemon/supervised_record.h"
+#include "daemon/supervisor.h"
+#include "rekindle/v1/image_layout.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// How soon what others want is seen; a death is seen at once.
+constexpr absl::Duration kTick = absl::Milliseconds(50);
+constexpr double kSampleSeconds = 1;
+// The first image of a life is taken soon: until there is one, a failure costs what the last image is behind.
+constexpr double kFirstImageSeconds = 5;
+// After an image that could not be taken.
+constexpr double kRetrySeconds = 10;
+// While somebody else captures the job.
+constexpr double kBusySeconds = 0.5;
+// A job that knows boundaries is given so long to come to the next one.
+constexpr absl::Duration kBoundaryPatience = absl::Seconds(20);
+
+double Now() { return static_cast<double>(MonotonicNanos()) * 1e-9; }
+
+uint64_t FileSize(const std::string& path) {
+  struct stat info;
+  return ::stat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
+}
+
+std::string ImageTag() { return absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(), absl::UTCTimeZone()); }
+
+}  // namespace
+
+void SupervisedJob::ResetWatch() {
+  const double now = Now();
+  hung_ = false;
+  life_began_ = last_run_ = now;
+  next_sample_ = now;
+  cpu_seconds_ = cpu_sampled_ = cpu_rate_ = 0;
+  boundaries_ = wanted_ = 0;
+  if (job_file_) {
+    if (auto said = job_file_->Read(); said.ok()) {
+      boundaries_ = said->job.boundaries;
+      wanted_ = said->job.wanted;
+    }
+  }
+  progress_.Restart(now);
+  PlanNextImage(std::min(interval_.Seconds(), kFirstImageSeconds));
+}
+
+void SupervisedJob::PlanNextImage(double seconds) {
+  absl::MutexLock lock(&mutex_);
+  const bool by_interval = record_.policy().every_auto() || record_.policy().every_seconds() > 0;
+  next_image_ = by_interval ? Now() + seconds : std::numeric_limits<double>::infinity();
+  next_checkpoint_unix_ns_ = by_interval ? UnixNanos() + static_cast<int64_t>(seconds * 1e9) : 0;
+  interval_seconds_ = by_interval ? interval_.Seconds() : 0;
+}
+
+void SupervisedJob::AddRunTime() {
+  const double now = Now();
+  if (last_run_ <= 0) return;
+  const double ran = now - last_run_;
+  last_run_ = now;
+  interval_.OnRun(ran);
+  record_.set_run_seconds(record_.run_seconds() + ran);
+}
+
+SupervisedJob::Turn SupervisedJob::WatchLife() {
+  for (;;) {
+    if (end_->WaitFor(kTick)) return Turn::kDied;
+    bool asked;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (leave_) return Turn::kLeave;
+      if (stop_) return Turn::kStop;
+      asked = images_asked_ > images_answered_;
+    }
+    const double now = Now();
+    if (now >= next_sample_) LookForProgress(now);
+    if (hung_) continue;
+    if (job_file_ && job_file_->WaitForChange(absl::ZeroDuration())) {
+      if (auto said = job_file_->Read(); said.ok() && said->job.wanted != wanted_) {
+        wanted_ = said->job.wanted;
+        asked = true;
+      }
+    }
+    if (asked || now >= next_image_) TakeImage().IgnoreError();  // noted in the record
+  }
+}
+
+supervise::ProgressSample SupervisedJob::Sample() {
+  pid_t pid;
+  std::string log;
+  {
+    absl::MutexLock lock(&mutex_);
+    pid = record_.pid();
+    log = record_.log();
+  }
+  const JobSample used = SampleJob(pid);
+  supervise::ProgressSample sample;
+  sample.at_seconds = Now();
+  sample.cpu_seconds = used.cpu_seconds;
+  sample.io_bytes = used.io_bytes;
+  sample.output_bytes = FileSize(log);
+  if (job_file_) {
+    if (auto said = job_file_->Read(); said.ok()) {
+      sample.reported = said->job.calls;
+      best_step_ = std::max(best_step_, said->job.step);
+    }
+  }
+  return sample;
+}
+
+void SupervisedJob::LookForProgress(double now) {
+  next_sample_ = now + kSampleSeconds;
+  {
+    absl::MutexLock lock(&mutex_);
+    AddRunTime();
+  }
+  const supervise::ProgressSample sample = Sample();
+  if (cpu_sampled_ > 0 && now > cpu_sampled_ && sample.cpu_seconds >= cpu_seconds_) {
+    const double rate = (sample.cpu_seconds - cpu_seconds_) / (now - cpu_sampled_);
+    cpu_rate_ = cpu_rate_ == 0 ? rate : 0.7 * cpu_rate_ + 0.3 * rate;
+  }
+  cpu_seconds_ = sample.cpu_seconds;
+  cpu_sampled_ = now;
+  progress_.Add(sample);
+  if (!progress_.Hangs(now)) return;
+  hung_ = true;
+  hung_since_unix_ns_ = LastSignUnixNanos();
+  Log(LogLevel::kWarning, absl::StrCat("job '", name_, "' has not got any further for ",
+                                       static_cast<int64_t>(progress_.QuietSeconds(now)),
+                                       " seconds: it is killed, to be brought back"));
+  KillAll();
+}
+
+int64_t SupervisedJob::LastSignUnixNanos() {
+  // Signs are seen in samples: what was one lies up to that long before.
+  return UnixNanos() - static_cast<int64_t>((progress_.QuietSeconds(Now()) + kSampleSeconds) * 1e9);
+}
+
+bool SupervisedJob::AwaitBoundary() {
+  if (!job_file_) return false;
+  auto said = job_file_->Read();
+  // Those who have come to one in this life come to the next.
+  if (!said.ok() || said->job.boundaries == boundaries_) return false;
+  auto due = job_file_->SetDue();
+  if (!due.ok()) return false;
+  const absl::Time deadline = absl::Now() + kBoundaryPatience;
+  for (;;) {
+    said = job_file_->Read();
+    if (said.ok() && said->job.waiting == *due) return true;
+    if (!said.ok() || absl::Now() >= deadline || end_->WaitFor(absl::ZeroDuration())) return false;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (leave_) return false;
+    }
+    job_file_->WaitForChange(absl::Milliseconds(20));
+  }
+}
+
+absl::Status SupervisedJob::CaptureImage(v1::CheckpointResult* result) {
+  v1::CheckpointRequest request;
+  request.set_job(name_);
+  {
+    absl::MutexLock lock(&mutex_);
+    const v1::Supervision& policy = record_.policy();
+    request.set_reference(
+        absl::StrCat(policy.image_name().empty() ? name_ : policy.image_name(), ":", ImageTag()));
+    // Later ones find the one before by themselves.
+    if (!record_.image_in_life()) request.set_parent(record_.from_image());
+    (*request.mutable_labels())[v1::kSupervisedLabel] = absl::StrCat(record_.submitted_unix_ns());
+    if (policy.rollback().mode() == v1::Rollback::ALL) request.set_file_contents(true);
+    *request.mutable_ignore_paths() = policy.rollback().ignore_paths();
+  }
+  auto take = [&] {
+    return Checkpoint(node_, OwnCall(), request, [&](const v1::CheckpointEvent& event) {
+      if (event.has_result()) *result = event.result();
+      return true;
+    });
+  };
+  absl::Status status = take();
+  // Its parent may have been removed.
+  if (absl::IsNotFound(status) && !request.parent().empty()) {
+    request.clear_parent();
+    status = take();
+  }
+  return status;
+}
+
+absl::Status SupervisedJob::TakeImage() {
+  SetPhase("checkpointing");
+  const double began = Now();
+  uint64_t answers;
+  {
+    absl::MutexLock lock(&mutex_);
+    answers = images_asked_;
+  }
+  AwaitBoundary();
+  const supervise::ProgressSample before = Sample();
+  progress_.Add(before);
+  v1::CheckpointResult result;
+  absl::Status status = CaptureImage(&result);
+  const supervise::ProgressSample after = Sample();
+  progress_.Rebase(after, after.at_seconds - before.at_seconds);
+  if (job_file_) job_file_->Release(status.ok()).IgnoreError();
+  if (status.ok()) {
+    // What the job would have computed meanwhile, but did not: it stood still, and shared the processors.
+    const double taken = after.at_seconds - before.at_seconds, used = after.cpu_seconds - before.cpu_seconds;
+    double cost = result.freeze_seconds();
+    if (cpu_rate_ > 0.05 && used >= 0) cost = std::clamp(taken - used / cpu_rate_, cost, taken);
+    interval_.OnImage(cost);
+  } else if (!end_->WaitFor(absl::ZeroDuration())) {
+    Log(LogLevel::kWarning, absl::StrCat("no image was taken of job '", name_, "': ", status.message()));
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    phase_ = "running";
+    if (status.ok()) {
+      for (v1::RestartPoint& point : *record_.mutable_points()) {
+        if (point.image() == result.image().reference()) point.set_ours(true);
+      }
+      record_.set_checkpoint_count(record_.checkpoint_count() + 1);
+      record_.set_last_freeze_seconds(result.freeze_seconds());
+      record_.set_total_freeze_seconds(record_.total_freeze_seconds() + result.freeze_seconds());
+      record_.set_stored_bytes(record_.stored_bytes() + static_cast<int64_t>(result.image().stored_bytes()));
+      record_.clear_last_error();
+    } else if (!leave_ && !end_->WaitFor(absl::ZeroDuration())) {
+      record_.set_last_error(absl::StrCat("no image was taken: ", status.message()));
+    }
+    Save();
+    last_image_ = status;
+    images_answered_ = answers;
+  }
+  if (status.ok()) {
+    // Counted from the beginning of one to the beginning of the next.
+    PlanNextImage(std::max(0.1, interval_.Seconds() - (Now() - began)));
+    RemoveOldImages();
+  } else if (absl::IsResourceExhausted(status)) {
+    RemoveOldImages();
+    node_.supervisor().CollectGarbageSoon(0);
+    PlanNextImage(std::min(interval_.Seconds(), kRetrySeconds));
+  } else {
+    PlanNextImage(absl::IsAborted(status) ? kBusySeconds : std::min(interval_.Seconds(), kRetrySeconds));
+  }
+  cpu_sampled_ = 0;  // the rate is that between images
+  return status;
+}
+
+void SupervisedJob::RemoveOldImages() {
+  const int64_t last_sign = LastSignUnixNanos();
+  std::vector<std::string> old;
+  {
+    absl::MutexLock lock(&mutex_);
+    // Those between the image that this life went on from and its own lead to a death, or to none at all.
+    int64_t from = INT64_MAX;
+    for (const v1::RestartPoint& point : record_.points()) {
+      if (record_.image_in_life() && point.image() == record_.from_image()) from = point.taken_unix_ns();
+    }
+    // What may hang already does not push out what does not.
+    int proven = -1;
+    if (record_.policy().hang_seconds() > 0) {
+      for (int i = 0; i < record_.points_size(); ++i) {
+        if (record_.points(i).taken_unix_ns() <= last_sign) proven = i;
+      }
+    }
+    size_t ours = 0;
+    for (const v1::RestartPoint& point : record_.points()) {
+      if (!point.ours()) continue;
+      if (point.taken_unix_ns() > from && point.taken_unix_ns() < record_.life_began_unix_ns()) {
+        old.push_back(point.image());
+      } else {
+        ++ours;
+      }
+    }
+    for (int i = 0; i < record_.points_size() && ours > record_.policy().keep_images(); ++i) {
+      const v1::RestartPoint& point = record_.points(i);
+      if (i == proven || !point.ours() || std::find(old.begin(), old.end(), point.image()) != old.end())
+        continue;
+      old.push_back(point.image());
+      --ours;
+    }
+  }
+  RemoveImagesOf(old);
+}
+
+void SupervisedJob::RemoveImagesOf(const std::vector<std::string>& images) {
+  for (const std::string& image : images) {
+    v1::RemoveImagesRequest request;
+    request.add_images(image);
+    v1::RemoveImagesResponse response;
+    absl::Status removed = RemoveImages(node_, OwnCall(), request, &response);
+    if (!removed.ok() && !absl::IsNotFound(removed)) {
+      Log(LogLevel::kWarning,
+          absl::StrCat("image '", image, "' of job '", name_, "' stays: ", removed.message()));
+      continue;
+    }
+    absl::MutexLock lock(&mutex_);
+    auto* points = record_.mutable_points();
+    points->erase(std::remove_if(points->begin(), points->end(),
+                                 [&](const v1::RestartPoint& point) { return point.image() == image; }),
+                  points->end());
+    Save();
+  }
+  if (!images.empty()) node_.supervisor().CollectGarbageSoon();
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,164 @@
+#include "daemon/supervised_record.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <cmath>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status.h"
+
+namespace rekindle::daemon {
+namespace {
+
+constexpr uint32_t kFormat = 1;
+constexpr absl::string_view kSuffix = ".json";
+
+std::string PathOf(const std::string& directory, absl::string_view name) {
+  return absl::StrCat(directory, "/", name, kSuffix);
+}
+
+absl::Status CheckNumber(double value, absl::string_view what, double most) {
+  if (std::isfinite(value) && value >= 0 && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(what, " is ", value, ": give a number from 0 to ", most));
+}
+
+}  // namespace
+
+std::string SupervisedDirectory(absl::string_view store) { return absl::StrCat(store, "/supervised"); }
+
+absl::Status WriteSupervisedRecord(const std::string& directory, const v1::SupervisedJobRecord& record) {
+  RK_RETURN_IF_ERROR(MakeDirectories(directory, 0700));
+  v1::SupervisedJobRecord file = record;
+  file.set_format(kFormat);
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  if (auto status = google::protobuf::util::MessageToJsonString(file, &text, options); !status.ok()) {
+    return absl::InternalError(
+        absl::StrCat("recording job '", record.name(), "': ", std::string(status.message())));
+  }
+  return Annotate(WriteFileAtomically(PathOf(directory, record.name()), text, 0600),
+                  absl::StrCat("recording job '", record.name(), "'"));
+}
+
+absl::Status RemoveSupervisedRecord(const std::string& directory, absl::string_view name) {
+  return RemoveTree(PathOf(directory, name));
+}
+
+std::vector<v1::SupervisedJobRecord> ReadSupervisedRecords(const std::string& directory,
+                                                           std::vector<std::string>* damaged) {
+  std::vector<v1::SupervisedJobRecord> records;
+  absl::StatusOr<std::vector<std::string>> files = ListDirectory(directory);
+  if (!files.ok()) return records;
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  for (const std::string& file : *files) {
+    if (!absl::EndsWith(file, kSuffix) || file[0] == '.') continue;
+    const std::string path = absl::StrCat(directory, "/", file);
+    absl::StatusOr<std::string> text = ReadFile(path);
+    v1::SupervisedJobRecord record;
+    if (!text.ok()) {
+      damaged->push_back(absl::StrCat(path, ": ", text.status().message()));
+    } else if (auto status = google::protobuf::util::JsonStringToMessage(*text, &record, options);
+               !status.ok()) {
+      damaged->push_back(absl::StrCat(path, ": ", std::string(status.message())));
+    } else if (record.format() != kFormat || absl::StrCat(record.name(), kSuffix) != file ||
+               record.argv().empty()) {
+      damaged->push_back(absl::StrCat(path, ": it describes no job that this version knows"));
+    } else {
+      records.push_back(std::move(record));
+    }
+  }
+  return records;
+}
+
+supervise::RestartState RestartStateOf(const v1::SupervisedJobRecord& record) {
+  const v1::RestartMemory& memory = record.restarts();
+  supervise::RestartState state;
+  state.attempts = memory.attempts();
+  state.in_a_row = memory.in_a_row();
+  state.images_back = memory.images_back();
+  state.from_beginning = memory.from_beginning();
+  state.has_last = memory.has_last();
+  state.last.kind = memory.last_kind() <= static_cast<uint32_t>(supervise::Death::Kind::kUnknown)
+                        ? static_cast<supervise::Death::Kind>(memory.last_kind())
+                        : supervise::Death::Kind::kUnknown;
+  state.last.code = memory.last_code();
+  state.last.lived_seconds = memory.last_lived_seconds();
+  state.last.image_taken = memory.last_image_taken();
+  state.last.progressed = memory.last_progressed();
+  return state;
+}
+
+void SetRestartState(const supervise::RestartState& state, v1::SupervisedJobRecord* record) {
+  v1::RestartMemory* memory = record->mutable_restarts();
+  memory->set_attempts(state.attempts);
+  memory->set_in_a_row(state.in_a_row);
+  memory->set_images_back(state.images_back);
+  memory->set_from_beginning(state.from_beginning);
+  memory->set_has_last(state.has_last);
+  memory->set_last_kind(static_cast<uint32_t>(state.last.kind));
+  memory->set_last_code(state.last.code);
+  memory->set_last_lived_seconds(state.last.lived_seconds);
+  memory->set_last_image_taken(state.last.image_taken);
+  memory->set_last_progressed(state.last.progressed);
+}
+
+supervise::IntervalState IntervalStateOf(const v1::SupervisedJobRecord& record) {
+  supervise::IntervalState state;
+  state.cost_seconds = record.interval().cost_seconds();
+  state.images = record.interval().images();
+  state.failures = record.interval().failures();
+  state.run_seconds = record.interval().run_seconds();
+  return state;
+}
+
+void SetIntervalState(const supervise::IntervalState& state, v1::SupervisedJobRecord* record) {
+  v1::IntervalMemory* memory = record->mutable_interval();
+  memory->set_cost_seconds(state.cost_seconds);
+  memory->set_images(state.images);
+  memory->set_failures(state.failures);
+  memory->set_run_seconds(state.run_seconds);
+}
+
+supervise::RestartOptions RestartOptionsOf(const v1::Supervision& policy) {
+  supervise::RestartOptions options;
+  options.restarts = policy.restarts();
+  options.backoff_seconds = policy.backoff_seconds();
+  options.backoff_limit_seconds = policy.backoff_limit_seconds();
+  return options;
+}
+
+supervise::IntervalOptions IntervalOptionsOf(const v1::Supervision& policy) {
+  supervise::IntervalOptions options;
+  if (!policy.every_auto()) options.fixed_seconds = policy.every_seconds();
+  options.overhead_budget = policy.overhead_budget();
+  return options;
+}
+
+absl::Status CompletePolicy(v1::Supervision* policy) {
+  constexpr double kYear = 366.0 * 86400;
+  RK_RETURN_IF_ERROR(CheckNumber(policy->every_seconds(), "the interval", kYear));
+  RK_RETURN_IF_ERROR(CheckNumber(policy->overhead_budget(), "the overhead budget", 1));
+  RK_RETURN_IF_ERROR(CheckNumber(policy->backoff_seconds(), "the back-off", kYear));
+  RK_RETURN_IF_ERROR(CheckNumber(policy->backoff_limit_seconds(), "the longest back-off", kYear));
+  RK_RETURN_IF_ERROR(CheckNumber(policy->hang_seconds(), "the time without progress", kYear));
+  if (policy->every_auto() && policy->every_seconds() > 0)
+    return absl::InvalidArgumentError("the interval is either chosen or given: not both");
+  if (policy->rollback().dry_run())
+    return absl::InvalidArgumentError("a dry run of rolling files back is for 'rekindle restore'");
+  for (const std::string& path : policy->rollback().ignore_paths()) {
+    if (!absl::StartsWith(path, "/"))
+      return absl::InvalidArgumentError(absl::StrCat("the path to leave alone '", path, "' is not absolute"));
+  }
+  if (policy->overhead_budget() == 0) policy->set_overhead_budget(0.01);
+  if (policy->keep_images() == 0) policy->set_keep_images(3);
+  if (policy->backoff_seconds() == 0) policy->set_backoff_seconds(1);
+  if (policy->backoff_limit_seconds() == 0) policy->set_backoff_limit_seconds(300);
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::daemon

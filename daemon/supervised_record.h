@@ -1,0 +1,37 @@
+// What is remembered of supervised jobs, on disk: STORE/supervised/NAME.json, for root's eyes alone, since it
+// holds the job's environment. All functions are thread-safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "rekindle/v1/supervised_job.pb.h"
+#include "rekindle/v1/supervision.pb.h"
+#include "supervise/checkpoint_interval.h"
+#include "supervise/restart_policy.h"
+
+namespace rekindle::daemon {
+
+std::string SupervisedDirectory(absl::string_view store);
+
+// All at once: after a crash it is the old one or the new one.
+absl::Status WriteSupervisedRecord(const std::string& directory, const v1::SupervisedJobRecord& record);
+absl::Status RemoveSupervisedRecord(const std::string& directory, absl::string_view name);
+// Those that can be read; the others are named in `damaged`.
+std::vector<v1::SupervisedJobRecord> ReadSupervisedRecords(const std::string& directory,
+                                                           std::vector<std::string>* damaged);
+
+supervise::RestartState RestartStateOf(const v1::SupervisedJobRecord& record);
+void SetRestartState(const supervise::RestartState& state, v1::SupervisedJobRecord* record);
+supervise::IntervalState IntervalStateOf(const v1::SupervisedJobRecord& record);
+void SetIntervalState(const supervise::IntervalState& state, v1::SupervisedJobRecord* record);
+supervise::RestartOptions RestartOptionsOf(const v1::Supervision& policy);
+supervise::IntervalOptions IntervalOptionsOf(const v1::Supervision& policy);
+
+// InvalidArgument says which of its numbers makes no sense. Fills in what is 0.
+absl::Status CompletePolicy(v1::Supervision* policy);
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,133 @@
+// Supervised jobs: started, followed, ended.
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/log.h"
+#include "base/pidfd.h"
+#include "base/status.h"
+#include "daemon/proto_conversion.h"
+#include "daemon/rpc_support.h"
+#include "daemon/rpcs.h"
+#include "daemon/supervisor.h"
+
+namespace rekindle::daemon {
+namespace {
+
+constexpr double kDefaultGraceSeconds = 10;
+
+// Until it has ended for good, the client has gone, or the daemon is about to.
+absl::Status SendEvents(const Node& node, const Call& call, JobEventQueue& queue,
+                        const EventSink<v1::JobEvent>& send) {
+  constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
+  for (;;) {
+    if (std::optional<v1::JobEvent> event = queue.Next(kLookForClient)) {
+      send(*event);
+      if (event->has_exited()) return absl::OkStatus();
+    }
+    if (call.cancelled && call.cancelled()) return absl::OkStatus();
+    if (node.stopping()) return absl::UnavailableError("rekindled ends; the job runs on");
+  }
+}
+
+absl::StatusOr<std::shared_ptr<SupervisedJob>> FindFor(Node& node, const Call& call, const std::string& name,
+                                                       absl::string_view verb) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job, node.supervisor().Find(name));
+  RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job->owner(), verb, job->Describe().pid()));
+  return job;
+}
+
+// SIGTERM, then, if need be, SIGKILL, for a job that nobody would bring back.
+absl::Status StopUnsupervised(Node& node, const Call& call, const std::string& name, absl::Duration grace,
+                              bool checkpoint, v1::StopJobResponse* response) {
+  RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, 0, name));
+  RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job.owner, "stop", job.pid));
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, job.pid, 0)));
+  if (!pidfd.valid() || !JobRegistry::Lives(job))
+    return absl::NotFoundError(absl::StrCat("job '", name, "' has just ended"));
+  if (checkpoint) {
+    v1::CheckpointRequest request;
+    request.set_job(name);
+    request.set_reference(
+        absl::StrCat(name, ":", absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(), absl::UTCTimeZone())));
+    RK_RETURN_IF_ERROR(Checkpoint(node, call, request, [&](const v1::CheckpointEvent& event) {
+      if (event.has_result()) response->set_image(event.result().image().reference());
+      return true;
+    }));
+  }
+  ::kill(::getpgid(job.pid) == job.pid ? -job.pid : job.pid, SIGTERM);
+  if (!AwaitExit(pidfd.get(), grace)) KillAndAwaitExit(pidfd.get());
+  // Its record tells how, once whoever is its parent has looked.
+  constexpr int kLooks = 100;
+  for (int look = 0; look < kLooks; ++look) {
+    absl::StatusOr<JobRecord> ended = node.jobs().FindByName(name);
+    if (!ended.ok() || ended->pid != job.pid || ended->exit) {
+      if (ended.ok() && ended->pid == job.pid) {
+        response->mutable_exited()->set_exit_code(ended->exit->code);
+        response->mutable_exited()->set_signal(ended->exit->signal);
+      }
+      break;
+    }
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunSupervised(Node& node, const Call& call, const v1::RunRequest& request,
+                           const EventSink<v1::JobEvent>& send) {
+  if (!node.options().daemon && request.detach()) {
+    return absl::FailedPreconditionError(
+        "a supervised job needs somebody who stays: start rekindled, or leave --detach out");
+  }
+  v1::JobEvent event;
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job,
+                      node.supervisor().Run(call, request, event.mutable_started()));
+  std::shared_ptr<JobEventQueue> queue = job->events().Follow();
+  send(event);
+  if (request.detach()) return absl::OkStatus();
+  return SendEvents(node, call, *queue, send);
+}
+
+absl::Status AttachJob(Node& node, const Call& call, const v1::AttachJobRequest& request,
+                       const EventSink<v1::JobEvent>& send) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job, FindFor(node, call, request.job(), "attach to"));
+  std::shared_ptr<JobEventQueue> queue = job->events().Follow();
+  v1::JobEvent event;
+  *event.mutable_started()->mutable_job() = job->Describe();
+  event.mutable_started()->set_log_offset(UINT64_MAX);  // from now on
+  send(event);
+  return SendEvents(node, call, *queue, send);
+}
+
+absl::Status StopJob(Node& node, const Call& call, const v1::StopJobRequest& request,
+                     v1::StopJobResponse* response) {
+  if (request.grace_seconds() < 0 || request.grace_seconds() > 86400)
+    return absl::InvalidArgumentError("the grace must be from 0 to 86400 seconds");
+  const absl::Duration grace =
+      absl::Seconds(request.grace_seconds() == 0 ? kDefaultGraceSeconds : request.grace_seconds());
+  std::string name = request.job();
+  if (name.empty()) {
+    RK_ASSIGN_OR_RETURN(JobRecord target, FindTarget(node, request.pid(), ""));
+    name = target.name;
+    if (name.empty()) {
+      return absl::NotFoundError(absl::StrCat(
+          "process ", request.pid(), " is no job of Rekindle's: 'rekindle ps' lists those there are"));
+    }
+  }
+  absl::StatusOr<std::shared_ptr<SupervisedJob>> supervised = FindFor(node, call, name, "stop");
+  if (supervised.ok() && !(*supervised)->Ended()) {
+    RK_ASSIGN_OR_RETURN(*response, (*supervised)->Stop(grace, request.checkpoint(), call.cancelled));
+    return absl::OkStatus();
+  }
+  if (!supervised.ok() && !absl::IsNotFound(supervised.status())) return supervised.status();
+  return StopUnsupervised(node, call, name, grace, request.checkpoint(), response);
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,211 @@
+#include "daemon/supervisor.h"
+
+#include <sys/file.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "daemon/job_start.h"
+#include "daemon/node.h"
+#include "daemon/proto_conversion.h"
+#include "daemon/rpcs.h"
+#include "daemon/supervised_record.h"
+
+namespace rekindle::daemon {
+namespace {
+
+constexpr absl::Duration kLeastBetweenCollections = absl::Seconds(20);
+
+}  // namespace
+
+absl::Status Supervisor::Begin(bool take_over) {
+  const std::string directory = SupervisedDirectory(node_.options().store);
+  absl::MutexLock lock(&mutex_);
+  if (lock_.valid()) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(MakeDirectories(directory, 0700));
+  absl::StatusOr<UniqueFd> held = LockFile(absl::StrCat(directory, "/.lock"), LOCK_EX | LOCK_NB);
+  if (absl::IsUnavailable(held.status())) {
+    return absl::UnavailableError(absl::StrCat("another process supervises the jobs of the store ",
+                                               node_.options().store, ": ask that one, or end it"));
+  }
+  RK_RETURN_IF_ERROR(held.status());
+  lock_ = *std::move(held);
+  if (!take_over) return absl::OkStatus();
+  std::vector<std::string> damaged;
+  for (v1::SupervisedJobRecord& record : ReadSupervisedRecords(directory, &damaged)) {
+    if (record.ended() && absl::Now() - absl::FromUnixNanos(record.ended_unix_ns()) > kKeepEnded) {
+      RemoveSupervisedRecord(directory, record.name()).IgnoreError();
+      continue;
+    }
+    const std::string name = record.name();
+    jobs_[name] = SupervisedJob::TakeOver(node_, std::move(record));
+  }
+  for (const std::string& problem : damaged)
+    Log(LogLevel::kError, absl::StrCat("a supervised job is not known any more: ", problem));
+  return absl::OkStatus();
+}
+
+std::shared_ptr<SupervisedJob> Supervisor::Get(const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  auto it = jobs_.find(name);
+  return it == jobs_.end() ? nullptr : it->second;
+}
+
+std::vector<std::shared_ptr<SupervisedJob>> Supervisor::Jobs() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::shared_ptr<SupervisedJob>> jobs;
+  for (const auto& [name, job] : jobs_) jobs.push_back(job);
+  return jobs;
+}
+
+absl::Status Supervisor::CheckNameIsFree(const std::string& name) const {
+  const std::shared_ptr<SupervisedJob> job = Get(name);
+  if (job == nullptr || job->Ended()) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("a supervised job named '", name,
+                   "' has not ended yet: choose another --name, or end it with 'rekindle stop ", name, "'"));
+}
+
+absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
+                                                               const v1::RunRequest& request,
+                                                               v1::JobStarted* started) {
+  Stopwatch stopwatch;
+  // The store has to be there before something is put into its folder.
+  RK_RETURN_IF_ERROR(node_.OpenStore(Node::Access::kCreate).status());
+  RK_RETURN_IF_ERROR(Begin(/*take_over=*/false));
+  v1::SupervisedJobRecord record;
+  *record.mutable_policy() = request.supervision();
+  RK_RETURN_IF_ERROR(CompletePolicy(record.mutable_policy()));
+  if (request.hold()) {
+    return absl::InvalidArgumentError(
+        "a job that the hook holds makes no progress to supervise: leave --hold out");
+  }
+  if (!record.policy().image_name().empty())
+    RK_RETURN_IF_ERROR(store::NormalizeReference(record.policy().image_name()).status());
+  RK_ASSIGN_OR_RETURN(JobStart start, PlanJobStart(node_, call, request));
+  record.set_name(request.name());
+  if (record.name().empty()) {
+    const std::string stem = JobNameFromCommand(start.record.command);
+    record.set_name(stem);
+    for (int number = 2;
+         !CheckNameIsFree(record.name()).ok() || !node_.jobs().CheckNameIsFree(record.name()).ok();
+         ++number) {
+      record.set_name(absl::StrCat(stem, "-", number));
+    }
+  }
+  RK_RETURN_IF_ERROR(CheckNameIsFree(record.name()));
+  record.set_uid(call.caller.uid);
+  record.set_gid(call.caller.gid);
+  record.mutable_groups()->Assign(call.caller.groups.begin(), call.caller.groups.end());
+  for (const std::string& word : start.launch.argv) record.add_argv(word);
+  for (const std::string& variable : start.launch.environment) record.add_environment(variable);
+  record.set_working_directory(start.launch.working_directory);
+  record.set_log(start.launch.log);
+  record.set_log_offset(start.log_offset);
+  record.set_standard_input(start.launch.standard_input);
+  record.set_submitted_unix_ns(UnixNanos());
+  const std::string name = record.name();
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job,
+                      SupervisedJob::Launch(node_, std::move(record), std::move(start.launch.log_file)));
+  *started->mutable_job() = job->Describe();
+  started->set_log_offset(start.log_offset);
+  started->set_seconds(stopwatch.seconds());
+  absl::MutexLock lock(&mutex_);
+  jobs_[name] = job;
+  return job;
+}
+
+absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Find(const std::string& name) const {
+  if (std::shared_ptr<SupervisedJob> job = Get(name)) return job;
+  std::vector<std::string> names;
+  for (const auto& job : Jobs()) {
+    if (!job->Ended()) names.push_back(job->name());
+  }
+  return absl::NotFoundError(absl::StrCat("there is no supervised job named '", name, "': ",
+                                          names.empty()
+                                              ? "there are none; 'rekindle run --every 5m' starts one"
+                                              : absl::StrCat("there are ", absl::StrJoin(names, ", "))));
+}
+
+std::vector<v1::Job> Supervisor::List() const {
+  std::vector<v1::Job> jobs;
+  for (const auto& job : Jobs()) jobs.push_back(job->Describe());
+  std::sort(jobs.begin(), jobs.end(),
+            [](const v1::Job& a, const v1::Job& b) { return a.started_unix_ns() > b.started_unix_ns(); });
+  return jobs;
+}
+
+void Supervisor::WillEnd(const std::string& name) {
+  if (std::shared_ptr<SupervisedJob> job = Get(name)) job->WillEnd();
+}
+
+void Supervisor::AddPoint(const std::string& name, pid_t pid, const std::string& image,
+                          int64_t taken_unix_ns) {
+  std::shared_ptr<SupervisedJob> job = Get(name);
+  if (job != nullptr && job->IsNow(pid)) job->AddPoint(image, taken_unix_ns);
+}
+
+void Supervisor::CheckpointAll(absl::Duration patience) {
+  std::vector<std::thread> threads;
+  for (const auto& job : Jobs()) {
+    if (job->Ended()) continue;
+    threads.emplace_back([job, patience] {
+      if (absl::Status taken = job->CheckpointNow(patience); !taken.ok())
+        Log(LogLevel::kWarning, absl::StrCat("no last image of job '", job->name(), "': ", taken.message()));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void Supervisor::CollectGarbageSoon(double seconds) {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) return;
+  collect_at_ = std::min(
+      collect_at_, std::max(absl::Now() + absl::Seconds(seconds),
+                            collected_at_ + (seconds > 0 ? kLeastBetweenCollections : absl::ZeroDuration())));
+  if (!collector_.joinable()) collector_ = std::thread(&Supervisor::CollectGarbageLoop, this);
+}
+
+void Supervisor::CollectGarbageLoop() {
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      while (!GarbageIsDue()) {
+        mutex_.AwaitWithTimeout(absl::Condition(this, &Supervisor::GarbageIsDue),
+                                std::min(absl::Seconds(1), collect_at_ - absl::Now()));
+      }
+      if (stopping_) return;
+      collect_at_ = absl::InfiniteFuture();
+    }
+    Call call;  // our own
+    v1::CollectGarbageResponse response;
+    absl::Status collected = CollectGarbage(node_, call, v1::CollectGarbageRequest(), &response);
+    if (!collected.ok())
+      Log(LogLevel::kWarning, absl::StrCat("garbage was not collected: ", collected.message()));
+    absl::MutexLock lock(&mutex_);
+    collected_at_ = absl::Now();
+  }
+}
+
+void Supervisor::Leave() {
+  std::thread collector;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    collector = std::move(collector_);
+  }
+  if (collector.joinable()) collector.join();
+  // Side by side: each may have to wait for the end of what it is at.
+  std::vector<std::thread> threads;
+  for (const auto& job : Jobs()) threads.emplace_back([job] { job->Leave(); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace rekindle::daemon

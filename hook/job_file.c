@@ -1,0 +1,190 @@
+/* The job's side of its file (proto/rekindle/v1/job_file.h): how far it is, and waiting for an image at a
+ * step's boundary. Whatever fails here, fails in silence: a job must not die because nobody supervises it any
+ * more. */
+#include "proto/rekindle/v1/job_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "hook/rekindle_hook.h"
+
+static const int64_t kWritePause = 100 * 1000 * 1000;  /* ns between two writes of progress */
+static const long kLookPause = 1000 * 1000;            /* ns between two looks while waiting */
+static const int64_t kLongestLook = 100 * 1000 * 1000; /* ns; more than that it was frozen, or in an image */
+static const double kPatience = 30;                    /* s, for an image at a boundary */
+static const double kRateSeconds = 5;                  /* over which steps per second are smoothed */
+
+enum { kLongestPath = 4096 };
+
+static struct {
+  bool looked; /* for the path */
+  char path[kLongestPath];
+  uint64_t step, total, calls, boundaries; /* not yet written; the last two: since then */
+  int64_t written_ns;                      /* on the coarse monotonic clock */
+  uint64_t given_up;                       /* the image for which it has waited in vain */
+} mine;
+
+/* Empty: nobody supervises this process. Kept, since the environment is the program's, and looking there
+ * takes longer than all the rest of a call that writes nothing. */
+static const char* Path(void) {
+  if (!mine.looked) {
+    const char* path = getenv(REKINDLE_JOB_FILE_VARIABLE);
+    if (path != NULL && strlen(path) < sizeof(mine.path)) strcpy(mine.path, path);
+    mine.looked = true;
+  }
+  return mine.path;
+}
+
+static int64_t Now(clockid_t clock) {
+  struct timespec now = {0, 0};
+  clock_gettime(clock, &now);
+  return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* The descriptor, or -1. */
+static int Open(struct rekindle_job_file* file) {
+  int fd = open(mine.path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK);
+  if (fd < 0) return -1;
+  if (pread(fd, file, sizeof(*file), 0) == sizeof(*file) && file->head.magic == REKINDLE_JOB_FILE_MAGIC &&
+      file->head.version == REKINDLE_JOB_FILE_VERSION) {
+    return fd;
+  }
+  close(fd);
+  return -1;
+}
+
+static void Write(int fd, const struct rekindle_job_file_job* job) {
+  /* Nobody to tell. */
+  if (pwrite(fd, job, sizeof(*job), offsetof(struct rekindle_job_file, job)) < 0) return;
+}
+
+static double Rate(const struct rekindle_job_file_job* before, uint64_t step, int64_t unix_ns) {
+  const double old =
+      before->steps_per_second > 0 && before->steps_per_second < 1e15 ? before->steps_per_second : 0;
+  if (before->unix_ns == 0 || step < before->step) return 0; /* it begins, or goes on from an image */
+  if (step == before->step || unix_ns <= before->unix_ns) return old;
+  const double seconds = (double)(unix_ns - before->unix_ns) / 1e9;
+  const double now = (double)(step - before->step) / seconds;
+  return old == 0 ? now : old + (now - old) * seconds / (seconds + kRateSeconds);
+}
+
+/* Adds what has come up since the last time. */
+static void AddNews(struct rekindle_job_file_job* job) {
+  if (mine.calls > 0) {
+    const int64_t now = Now(CLOCK_REALTIME);
+    job->steps_per_second = Rate(job, mine.step, now);
+    job->step = mine.step;
+    job->total = mine.total;
+    job->unix_ns = now;
+  }
+  job->calls += mine.calls;
+  job->boundaries += mine.boundaries;
+  mine.calls = mine.boundaries = 0;
+}
+
+/* A clock that went back is another machine's, or another boot's. */
+static bool TimeToWrite(void) {
+  const int64_t now = Now(CLOCK_MONOTONIC_COARSE);
+  if (mine.written_ns != 0 && now >= mine.written_ns && now - mine.written_ns < kWritePause) return false;
+  mine.written_ns = now;
+  return true;
+}
+
+static void WriteNews(int fd, struct rekindle_job_file* file) {
+  AddNews(&file->job);
+  Write(fd, &file->job);
+}
+
+void rekindle_progress(uint64_t step, uint64_t total) {
+  if (Path()[0] == '\0') return;
+  mine.step = step;
+  mine.total = total;
+  ++mine.calls;
+  const bool last = total != 0 && step == total;
+  if (!TimeToWrite() && !last) return;
+  const int error = errno;
+  struct rekindle_job_file file;
+  const int fd = Open(&file);
+  if (fd >= 0) {
+    WriteNews(fd, &file);
+    close(fd);
+  }
+  errno = error;
+}
+
+static double Patience(void) {
+  const char* text = getenv("REKINDLE_BOUNDARY_SECONDS");
+  char* end = NULL;
+  const double seconds = text == NULL ? -1 : strtod(text, &end);
+  return text != NULL && end != text && *end == '\0' && seconds >= 0 ? seconds : kPatience;
+}
+
+/* Waits until the image `due` is taken, or for the next one after `before` if it is 0. */
+static enum rekindle_event Wait(uint64_t due, uint64_t before, uint64_t restored) {
+  const double patience = Patience();
+  double waited = 0;
+  int64_t looked = Now(CLOCK_MONOTONIC);
+  for (;;) {
+    struct rekindle_job_file file;
+    const int fd = Open(&file);
+    if (fd < 0) return REKINDLE_NOT_HELD; /* the daemon took it away */
+    enum rekindle_event event = REKINDLE_INTERRUPTED;
+    if (due == 0 && file.daemon.due > before) due = file.daemon.due;
+    if (file.daemon.restored != restored) {
+      event = REKINDLE_RESTORED;
+    } else if (due != 0 && file.daemon.released >= due) {
+      event = file.daemon.taken >= due ? REKINDLE_CONTINUED : REKINDLE_NOT_HELD;
+    } else if (waited >= patience) {
+      mine.given_up = due;
+      event = REKINDLE_NOT_HELD;
+    }
+    const uint64_t says = event == REKINDLE_INTERRUPTED ? due : 0;
+    if (file.job.waiting != says) {
+      file.job.waiting = says;
+      Write(fd, &file.job);
+    }
+    close(fd);
+    if (event != REKINDLE_INTERRUPTED) return event;
+    const struct timespec pause = {0, kLookPause};
+    nanosleep(&pause, NULL);
+    /* Not by a point in time: this may be another boot when it goes on. */
+    const int64_t now = Now(CLOCK_MONOTONIC);
+    const int64_t passed = now - looked;
+    waited += (double)(passed < 0 || passed > kLongestLook ? kLongestLook : passed) / 1e9;
+    looked = now;
+  }
+}
+
+static enum rekindle_event Boundary(bool force) {
+  struct rekindle_job_file file;
+  const int fd = Open(&file);
+  if (fd < 0) return REKINDLE_NOT_HELD;
+  ++mine.boundaries;
+  const uint64_t latest = file.daemon.due;
+  const bool open_one = latest > file.daemon.released && latest != mine.given_up;
+  const bool asks = force && !open_one;
+  if (asks) ++file.job.wanted;
+  if (TimeToWrite() || asks || open_one) WriteNews(fd, &file);
+  close(fd);
+  if (!asks && !open_one) return REKINDLE_NOT_HELD;
+  return Wait(open_one ? latest : 0, latest, file.daemon.restored);
+}
+
+static enum rekindle_event QuietBoundary(bool force) {
+  if (Path()[0] == '\0') return REKINDLE_NOT_HELD;
+  const int error = errno;
+  const enum rekindle_event event = Boundary(force);
+  errno = error;
+  return event;
+}
+
+enum rekindle_event rekindle_checkpoint_here(void) { return QuietBoundary(false); }
+
+enum rekindle_event rekindle_checkpoint_now(void) { return QuietBoundary(true); }

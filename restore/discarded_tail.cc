@@ -1,0 +1,95 @@
+#include "restore/discarded_tail.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace rekindle::restore {
+namespace {
+
+constexpr size_t kSampleBytes = 4096;
+constexpr size_t kCopyBytes = 1 << 20;
+constexpr int kNames = 100;
+
+bool MayBeInText(unsigned char c) {
+  return c >= 0x20 || (c >= '\a' && c <= '\r') || c == 0x1b;  // bell to carriage return, and colours
+}
+
+absl::Status Copy(int from, uint64_t begin, uint64_t end, int to) {
+  std::vector<char> buffer(std::min<uint64_t>(kCopyBytes, end - begin));
+  while (begin < end) {
+    const size_t wanted = static_cast<size_t>(std::min<uint64_t>(buffer.size(), end - begin));
+    const ssize_t n = ::pread(from, buffer.data(), wanted, static_cast<off_t>(begin));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, "reading what is cut off");
+    if (n == 0) break;  // it became shorter meanwhile
+    RK_RETURN_IF_ERROR(WriteFully(to, buffer.data(), static_cast<size_t>(n), "the copy"));
+    begin += static_cast<uint64_t>(n);
+  }
+  if (::fsync(to) != 0) return ErrnoStatus(errno, "syncing the copy");
+  return absl::OkStatus();
+}
+
+// Nobody gets to see more than he could before.
+void GiveTo(int fd, const struct stat& like) {
+  mode_t mode = like.st_mode & 0777;
+  if (::fchown(fd, like.st_uid, like.st_gid) != 0) mode &= 0700;
+  (void)::fchmod(fd, mode);
+}
+
+}  // namespace
+
+bool LooksLikeText(int fd, uint64_t begin, uint64_t end) {
+  if (begin >= end) return false;
+  const uint64_t length = std::min<uint64_t>(kSampleBytes, end - begin);
+  for (uint64_t at : {begin, end - length}) {
+    unsigned char sample[kSampleBytes];
+    const ssize_t n = ::pread(fd, sample, length, static_cast<off_t>(at));
+    if (n <= 0 || !std::all_of(sample, sample + n, MayBeInText)) return false;
+  }
+  return true;
+}
+
+std::string TailName(absl::string_view name, absl::Time now) {
+  const std::string suffix =
+      absl::StrCat(".rekindle-tail-", absl::FormatTime("%Y%m%dT%H%M%SZ", now, absl::UTCTimeZone()));
+  // Room for a number as well.
+  return absl::StrCat(name.substr(0, NAME_MAX - suffix.size() - 4), suffix);
+}
+
+absl::StatusOr<std::string> KeepTail(int fd, uint64_t begin, uint64_t end, int folder,
+                                     const std::string& name,
+                                     const std::function<void(const std::function<void()>&)>& with_rights) {
+  struct stat info;
+  if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, "looking at the file");
+  std::string made = name;
+  UniqueFd copy;
+  int error = EPERM;
+  for (int number = 2; number < kNames; ++number) {
+    with_rights([&] {
+      copy.Reset(::openat(folder, made.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+      error = copy.valid() ? 0 : errno;
+      if (copy.valid()) GiveTo(copy.get(), info);
+    });
+    if (error != EEXIST) break;
+    made = absl::StrCat(name, "-", number);
+  }
+  if (!copy.valid()) return ErrnoStatus(error, absl::StrCat("making ", made));
+  if (absl::Status status = Copy(fd, begin, end, copy.get()); !status.ok()) {
+    with_rights([&] { (void)::unlinkat(folder, made.c_str(), 0); });
+    return status;
+  }
+  return made;
+}
+
+}  // namespace rekindle::restore

@@ -1,0 +1,49 @@
+// Files that a job wrote after its image was taken are made what they were then, so that what the job writes
+// once more is not there twice. First a plan, which looks and decides; then it is carried out. docs/files.md
+// says what becomes of which file, and why.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/unique_fd.h"
+#include "dedup_store/store.h"
+#include "rekindle/v1/job_manifest.pb.h"
+#include "rekindle/v1/supervision.pb.h"
+
+namespace rekindle::restore {
+
+// Calls its argument at once, with the rights of the user on whose behalf files are looked up, opened, made
+// and renamed; where it can't get them, not at all. Bytes go through descriptors, outside it.
+using WithRights = std::function<void(const std::function<void()>&)>;
+
+struct FileAction {
+  v1::FileRollback report;   // what is to be done; after ApplyRollback what was done
+  v1::WrittenFile recorded;  // what the image says
+  bool blocks = false;       // LEFT so that the job can't be restored: it is not there, or too short
+  bool keep_tail = false;    // a log: what is cut off is kept beside it
+  std::string name;          // in `folder`
+  UniqueFd folder;           // where it lies, by O_PATH
+  UniqueFd file;  // the inode of the image, open for reading and writing; not valid: nothing is to be done
+};
+
+// By path; nothing with Mode NONE. Changes nothing. `rollback.dry_run` is of no importance here.
+// InvalidArgument: a path to ignore is not absolute.
+absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& manifest,
+                                                     const store::ImageReader& image,
+                                                     const v1::Rollback& rollback,
+                                                     const WithRights& with_rights);
+
+// FailedPrecondition names the files without which the job can't be restored, and what to do.
+absl::Status CheckPlan(const std::vector<FileAction>& plan);
+
+// Copies of tails and files that are made again come first, beside the old ones: when one of them fails
+// (ResourceExhausted: no room) they are removed and nothing has changed. A later failure leaves some files
+// rolled back and others not; whatever happened, a new plan does the rest.
+absl::Status ApplyRollback(const store::ImageReader& image, const WithRights& with_rights,
+                           std::vector<FileAction>* plan);
+
+}  // namespace rekindle::restore

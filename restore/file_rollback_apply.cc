@@ -1,0 +1,203 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/human_units.h"
+#include "base/status.h"
+#include "restore/discarded_tail.h"
+#include "restore/file_content.h"
+#include "restore/file_rollback.h"
+
+namespace rekindle::restore {
+namespace {
+
+using Report = v1::FileRollback;
+
+constexpr char kHalfMade[] = ".rekindle-new";
+
+absl::Status AboutFile(const absl::Status& status, const FileAction& action) {
+  if (status.ok()) return status;
+  absl::string_view cure =
+      absl::IsResourceExhausted(status) ? "; free some room, or leave it out with --ignore-path" : "";
+  return absl::Status(status.code(),
+                      absl::StrCat("rolling back ", action.recorded.path(), ": ", status.message(), cure));
+}
+
+class Applier {
+ public:
+  Applier(const store::ImageReader& image, const WithRights& with_rights, std::vector<FileAction>* plan)
+      : image_(image), with_rights_(with_rights), plan_(*plan) {}
+
+  // What leaves the job's files as they are.
+  absl::Status Prepare() {
+    RK_RETURN_IF_ERROR(CheckRoom());
+    for (FileAction& action : plan_) {
+      absl::Status status;
+      if (action.keep_tail) status = KeepTailOf(action);
+      if (status.ok() && action.report.action() == Report::MADE_AGAIN) status = MakeAgain(action);
+      if (!status.ok()) {
+        Undo();
+        return AboutFile(status, action);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Change() {
+    for (FileAction& action : plan_) {
+      if (absl::Status status = ChangeOne(action); !status.ok()) {
+        return Annotate(AboutFile(status, action),
+                        "some files may have been rolled back, others not; try again");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  struct Made {
+    const FileAction* action;
+    std::string name;
+    bool with_our_rights = false;
+  };
+
+  absl::Status CheckRoom() const {
+    std::map<uint64_t, uint64_t> room;  // by device
+    for (const FileAction& action : plan_) {
+      RK_ASSIGN_OR_RETURN(const uint64_t bytes, Needs(action));
+      if (bytes == 0) continue;
+      struct statfs file_system;
+      struct stat folder;
+      if (::fstatfs(action.folder.get(), &file_system) != 0 || ::fstat(action.folder.get(), &folder) != 0)
+        continue;
+      if (file_system.f_blocks == 0) continue;  // without a bound
+      auto left =
+          room.try_emplace(folder.st_dev, file_system.f_bavail * static_cast<uint64_t>(file_system.f_bsize))
+              .first;
+      if (bytes > left->second) {
+        return AboutFile(
+            absl::ResourceExhaustedError(absl::StrCat("it needs ", FormatBytes(bytes), " of room and ",
+                                                      FormatBytes(left->second), " is left")),
+            action);
+      }
+      left->second -= bytes;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<uint64_t> Needs(const FileAction& action) const {
+    uint64_t bytes = action.keep_tail ? action.report.discarded_bytes() : 0;
+    const Report::Action what = action.report.action();
+    if (what != Report::PUT_BACK && what != Report::MADE_AGAIN) return bytes;
+    RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, action.recorded));
+    struct stat info = {};
+    if (action.file.valid() && ::fstat(action.file.get(), &info) != 0) info = {};
+    const uint64_t allocated = static_cast<uint64_t>(info.st_blocks) * 512;
+    return bytes + (content.data_bytes() > allocated ? content.data_bytes() - allocated : 0);
+  }
+
+  absl::Status KeepTailOf(FileAction& action) {
+    const uint64_t begin = action.recorded.size(), end = begin + action.report.discarded_bytes();
+    const std::string& planned = action.report.tail_copy();
+    const std::string folder = planned.substr(0, planned.rfind('/') + 1);
+    const std::string name = planned.substr(folder.size());
+    auto kept = KeepTail(action.file.get(), begin, end, action.folder.get(), name, with_rights_);
+    const bool ours = absl::IsPermissionDenied(kept.status());
+    if (ours) {
+      // The folder of logs need not be the user's. It is the very one in which the job's file was found, so
+      // that nobody gets a file into a folder where he has none.
+      kept = KeepTail(action.file.get(), begin, end, action.folder.get(), name,
+                      [](const auto& work) { work(); });
+    }
+    RK_RETURN_IF_ERROR(kept.status());
+    made_.push_back({&action, *kept, ours});
+    action.report.set_tail_copy(folder + *kept);
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeAgain(FileAction& action) {
+    const v1::WrittenFile& file = action.recorded;
+    const std::string name = absl::StrCat(".", action.name, kHalfMade);
+    int error = EPERM;
+    bool owned = true;
+    with_rights_([&] {
+      (void)::unlinkat(action.folder.get(), name.c_str(), 0);  // of an attempt that was interrupted
+      action.file.Reset(::openat(action.folder.get(), name.c_str(),
+                                 O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+      error = action.file.valid() ? 0 : errno;
+      if (error != 0) return;
+      owned = ::fchown(action.file.get(), file.uid(), file.gid()) == 0;
+      (void)::fchmod(action.file.get(), file.mode() & (owned ? 0777 : 0700));
+    });
+    if (error != 0) return ErrnoStatus(error, "making it again");
+    made_.push_back({&action, name});
+    if (!owned) action.report.set_why(absl::StrCat("it could not be given to group ", file.gid()));
+    RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
+    RK_RETURN_IF_ERROR(content.WriteTo(action.file.get()));
+    return SetTime(action);
+  }
+
+  void Undo() {
+    for (const Made& made : made_) {
+      auto remove = [&] { (void)::unlinkat(made.action->folder.get(), made.name.c_str(), 0); };
+      made.with_our_rights ? remove() : with_rights_(remove);
+    }
+  }
+
+  absl::Status ChangeOne(FileAction& action) {
+    switch (action.report.action()) {
+      case Report::TRUNCATED:
+        if (::ftruncate(action.file.get(), static_cast<off_t>(action.recorded.size())) != 0) {
+          return ErrnoStatus(errno, "cutting it off");
+        }
+        return absl::OkStatus();
+      case Report::PUT_BACK: {
+        RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, action.recorded));
+        RK_RETURN_IF_ERROR(content.WriteTo(action.file.get()));
+        return SetTime(action);
+      }
+      case Report::MADE_AGAIN: {
+        const std::string name = absl::StrCat(".", action.name, kHalfMade);
+        int error = EPERM;
+        with_rights_([&] {
+          const int folder = action.folder.get();
+          error = ::renameat(folder, name.c_str(), folder, action.name.c_str()) == 0 ? 0 : errno;
+        });
+        return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "giving it its name");
+      }
+      default:
+        return absl::OkStatus();
+    }
+  }
+
+  // Last of all: by its time the next plan sees that the content is that of the image.
+  static absl::Status SetTime(const FileAction& action) {
+    const int64_t ns = action.recorded.modified_ns();
+    if (ns == 0) return absl::OkStatus();
+    const timespec times[2] = {{0, UTIME_OMIT}, {ns / 1'000'000'000, ns % 1'000'000'000}};
+    if (::futimens(action.file.get(), times) != 0) return ErrnoStatus(errno, "setting its time");
+    return absl::OkStatus();
+  }
+
+  const store::ImageReader& image_;
+  const WithRights& with_rights_;
+  std::vector<FileAction>& plan_;
+  std::vector<Made> made_;
+};
+
+}  // namespace
+
+absl::Status ApplyRollback(const store::ImageReader& image, const WithRights& with_rights,
+                           std::vector<FileAction>* plan) {
+  Applier applier(image, with_rights, plan);
+  RK_RETURN_IF_ERROR(applier.Prepare());
+  return applier.Change();
+}
+
+}  // namespace rekindle::restore

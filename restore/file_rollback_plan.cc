@@ -1,0 +1,317 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "base/machine.h"
+#include "base/status.h"
+#include "restore/discarded_tail.h"
+#include "restore/file_content.h"
+#include "restore/file_rollback.h"
+
+namespace rekindle::restore {
+namespace {
+
+using Report = v1::FileRollback;
+
+int64_t Nanos(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
+
+void Leave(FileAction& action, absl::string_view why, bool blocks = false) {
+  action.report.set_action(Report::LEFT);
+  action.report.set_why(std::string(why));
+  action.blocks = blocks;
+}
+
+class Planner {
+ public:
+  Planner(const v1::JobManifest& manifest, const store::ImageReader& image, const v1::Rollback& rollback,
+          const WithRights& with_rights)
+      : image_(image), rollback_(rollback), with_rights_(with_rights) {
+    // A file system that has no device of its own may get another number at each boot.
+    auto machine = ThisMachine();
+    same_boot_ = machine.ok() && absl::StartsWith(manifest.job_id(), absl::StrCat(machine->boot_id, "/"));
+    logs_.insert(manifest.log());
+    for (const v1::StdioSlot& slot : manifest.stdio()) {
+      if (slot.fd() > 0 && slot.kind() == "file") logs_.insert(slot.path());
+    }
+  }
+
+  absl::StatusOr<FileAction> Plan(const v1::WrittenFile& file) {
+    FileAction action;
+    action.recorded = file;
+    action.report.set_path(file.path());
+    if (IsIgnored(file.path())) {
+      action.report.set_action(Report::IGNORED);
+      struct stat info = {};
+      with_rights_([&] {
+        if (::lstat(file.path().c_str(), &info) != 0) info = {};
+      });
+      action.report.set_size(static_cast<uint64_t>(info.st_size));
+      return action;
+    }
+    const Look look = LookAt(action);
+    action.report.set_size(static_cast<uint64_t>(look.info.st_size));
+    if (absl::Status status = Decide(look, action); !status.ok()) {
+      return Annotate(status, absl::StrCat("planning the roll-back of ", file.path()));
+    }
+    if (action.report.discarded_bytes() > 0 && action.file.valid()) DecideTail(action);
+    if (!ToBeDone(action)) {
+      action.file.Reset();
+      action.folder.Reset();
+    }
+    return action;
+  }
+
+ private:
+  struct Look {
+    int error = EPERM;  // of the name
+    struct stat info = {};
+    int open_error = 0;  // for writing
+  };
+
+  static bool ToBeDone(const FileAction& action) {
+    const Report::Action what = action.report.action();
+    return what == Report::TRUNCATED || what == Report::PUT_BACK || what == Report::MADE_AGAIN;
+  }
+
+  bool IsIgnored(absl::string_view path) const {
+    return std::any_of(rollback_.ignore_paths().begin(), rollback_.ignore_paths().end(),
+                       [&](absl::string_view folder) {
+                         while (absl::ConsumeSuffix(&folder, "/")) {
+                         }
+                         absl::string_view rest = path;
+                         return absl::ConsumePrefix(&rest, folder) && (rest.empty() || rest[0] == '/');
+                       });
+  }
+
+  // The name first, without following a link in its place, then that very inode for writing.
+  Look LookAt(FileAction& action) {
+    Look look;
+    const std::string& path = action.recorded.path();
+    const size_t slash = path.rfind('/');
+    action.name = path.substr(slash + 1);
+    const std::string folder = slash == 0 ? "/" : path.substr(0, slash);
+    with_rights_([&] {
+      action.folder.Reset(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+      UniqueFd found(action.folder.valid()
+                         ? ::openat(action.folder.get(), action.name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)
+                         : -1);
+      if (!found.valid() || ::fstat(found.get(), &look.info) != 0) {
+        look.error = errno;
+        return;
+      }
+      look.error = 0;
+      if (!S_ISREG(look.info.st_mode)) return;
+      action.file.Reset(
+          ::open(absl::StrCat("/proc/self/fd/", found.get()).c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY));
+      if (!action.file.valid()) look.open_error = errno;
+    });
+    return look;
+  }
+
+  bool HasContent(const v1::WrittenFile& file) const {
+    return file.size() == 0 || !file.content_object().empty();
+  }
+  bool MayPutBack(const v1::WrittenFile& file) const {
+    return rollback_.mode() == v1::Rollback::ALL && HasContent(file);
+  }
+
+  // Why what could be put back only with its content is not.
+  std::string NoContent(const v1::WrittenFile& file) const {
+    if (!HasContent(file)) {
+      return file.in_place() ? "the image does not have its content (ckpt --file-contents)"
+                             : "the image has the content of files that are rewritten in place alone";
+    }
+    return "--rollback all puts back its content";
+  }
+
+  absl::Status Decide(const Look& look, FileAction& action) {
+    const v1::WrittenFile& file = action.recorded;
+    const uint64_t now = static_cast<uint64_t>(look.info.st_size);
+    if (look.error == ENOENT || look.error == ENOTDIR) return DecideGone("it is gone", action);
+    if (look.error != 0) {
+      Leave(action, ErrnoStatus(look.error, "it can't be looked up").message());
+      return absl::OkStatus();
+    }
+    if (!S_ISREG(look.info.st_mode)) {
+      Leave(action, S_ISLNK(look.info.st_mode) ? "a symbolic link has its name now"
+                                               : "something else than a regular file has its name now");
+      return absl::OkStatus();
+    }
+    const bool same_inode =
+        look.info.st_ino == file.inode() && (!same_boot_ || look.info.st_dev == file.device());
+    if (!same_inode) return DecideReplaced(now, action);
+
+    const bool rewritten = file.in_place() && file.size() > 0;
+    const bool known_unchanged =
+        now == file.size() &&
+        (!rewritten || (file.modified_ns() != 0 && Nanos(look.info.st_mtim) == file.modified_ns()));
+    if (known_unchanged) {
+      action.report.set_action(Report::UNCHANGED);
+      return absl::OkStatus();
+    }
+    if (look.open_error != 0) {
+      Leave(action, ErrnoStatus(look.open_error, "it can't be opened for writing").message(),
+            now < file.size());
+      return absl::OkStatus();
+    }
+    if (now < file.size() || rewritten) return DecideContent(now, action);
+    return Truncate(now, action);
+  }
+
+  absl::Status Truncate(uint64_t now, FileAction& action) {
+    action.report.set_action(Report::TRUNCATED);
+    action.report.set_discarded_bytes(now - action.recorded.size());
+    action.report.set_size(action.recorded.size());
+    return absl::OkStatus();
+  }
+
+  absl::Status DecideContent(uint64_t now, FileAction& action) {
+    const v1::WrittenFile& file = action.recorded;
+    if (MayPutBack(file)) {
+      RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
+      RK_ASSIGN_OR_RETURN(const bool equal, content.IsIn(action.file.get()));
+      action.report.set_action(equal ? Report::UNCHANGED : Report::PUT_BACK);
+      action.report.set_discarded_bytes(now > file.size() ? now - file.size() : 0);
+      action.report.set_size(file.size());
+      return absl::OkStatus();
+    }
+    if (now < file.size()) {
+      Leave(action,
+            absl::StrCat("it has become shorter (", now, " bytes, it had ", file.size(), "); ",
+                         NoContent(file)),
+            /*blocks=*/true);
+      return absl::OkStatus();
+    }
+    const std::string why = absl::StrCat(
+        "it is rewritten in place, and its content may be newer than the image; ", NoContent(file));
+    if (now == file.size()) {
+      Leave(action, why);
+      return absl::OkStatus();
+    }
+    action.report.set_why(why);
+    return Truncate(now, action);
+  }
+
+  absl::Status DecideGone(absl::string_view what, FileAction& action, bool blocks = true) {
+    action.file.Reset();
+    if (!MayPutBack(action.recorded)) {
+      Leave(action, absl::StrCat(what, "; ", NoContent(action.recorded)), blocks);
+      return absl::OkStatus();
+    }
+    const uid_t owner = action.recorded.uid();
+    int error = action.folder.valid() ? EPERM : ENOENT;
+    bool may_own = true;
+    with_rights_([&] {
+      if (error == ENOENT) return;
+      error = ::faccessat(action.folder.get(), ".", W_OK | X_OK, AT_EACCESS) == 0 ? 0 : errno;
+      may_own = ::geteuid() == 0 || ::geteuid() == owner;
+    });
+    if (error != 0 || !may_own) {
+      // Else he would get to see what was another's.
+      const absl::Status status = error != 0
+                                      ? ErrnoStatus(error, "its folder can't be written")
+                                      : absl::PermissionDeniedError(absl::StrCat("it was uid ", owner, "'s"));
+      Leave(action, absl::StrCat(what, "; ", status.message()), blocks);
+      return absl::OkStatus();
+    }
+    action.report.set_action(Report::MADE_AGAIN);
+    action.report.set_size(action.recorded.size());
+    return absl::OkStatus();
+  }
+
+  absl::Status DecideReplaced(uint64_t now, FileAction& action) {
+    const v1::WrittenFile& file = action.recorded;
+    if (MayPutBack(file) && action.file.valid()) {
+      RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
+      RK_ASSIGN_OR_RETURN(const bool equal, content.IsIn(action.file.get()));
+      if (equal) {  // it was made again before
+        action.report.set_action(Report::UNCHANGED);
+        return absl::OkStatus();
+      }
+    }
+    RK_RETURN_IF_ERROR(DecideGone("another file has its name", action, now < file.size()));
+    if (action.report.action() == Report::MADE_AGAIN) action.report.set_discarded_bytes(now);
+    return absl::OkStatus();
+  }
+
+  void DecideTail(FileAction& action) {
+    const uint64_t begin = action.recorded.size(), end = begin + action.report.discarded_bytes();
+    action.keep_tail = logs_.contains(action.recorded.path()) || LooksLikeText(action.file.get(), begin, end);
+    if (!action.keep_tail) return;
+    const absl::string_view path = action.recorded.path();
+    action.report.set_tail_copy(
+        absl::StrCat(path.substr(0, path.size() - action.name.size()), TailName(action.name, now_)));
+  }
+
+  const store::ImageReader& image_;
+  const v1::Rollback& rollback_;
+  const WithRights& with_rights_;
+  const absl::Time now_ = absl::Now();
+  bool same_boot_ = false;
+  std::set<std::string> logs_;
+};
+
+// Files that an image has as written, but does not describe.
+std::vector<FileAction> NotRecorded(const v1::JobManifest& manifest) {
+  std::set<std::string> paths;
+  for (const v1::NeededFile& file : manifest.files()) {
+    const bool on_disk = absl::StartsWith(file.path(), "/") && !absl::StartsWith(file.path(), "/dev/") &&
+                         !absl::StartsWith(file.path(), "/proc/");
+    if (file.written() && on_disk) paths.insert(file.path());
+  }
+  std::vector<FileAction> plan;
+  for (const std::string& path : paths) {
+    FileAction& action = plan.emplace_back();
+    action.report.set_path(path);
+    Leave(action, "the image does not describe it: it was taken in a sandbox, or by an older Rekindle");
+  }
+  return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& manifest,
+                                                     const store::ImageReader& image,
+                                                     const v1::Rollback& rollback,
+                                                     const WithRights& with_rights) {
+  for (const std::string& path : rollback.ignore_paths()) {
+    if (absl::StartsWith(path, "/")) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the path to ignore '", path, "' is not absolute: write it from / on"));
+  }
+  if (rollback.mode() == v1::Rollback::NONE) return std::vector<FileAction>();
+  if (manifest.written_files().empty()) return NotRecorded(manifest);
+  Planner planner(manifest, image, rollback, with_rights);
+  std::vector<FileAction> plan;
+  for (const v1::WrittenFile& file : manifest.written_files()) {
+    RK_ASSIGN_OR_RETURN(FileAction action, planner.Plan(file));
+    plan.push_back(std::move(action));
+  }
+  return plan;
+}
+
+absl::Status CheckPlan(const std::vector<FileAction>& plan) {
+  std::vector<std::string> problems;
+  for (const FileAction& action : plan) {
+    if (action.blocks) problems.push_back(absl::StrCat(action.report.path(), ": ", action.report.why()));
+  }
+  if (problems.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("files that the job was writing are not as it left them and can't be put back: ",
+                   absl::StrJoin(problems, "; "),
+                   ". Put them there yourself, as long as they were or longer, then restore again; or go on "
+                   "from another image"));
+}
+
+}  // namespace rekindle::restore

@@ -1,0 +1,786 @@
+#include "restore/file_rollback.h"
+
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "base/machine.h"
+#include "dedup_store/store_testing.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "restore/discarded_tail.h"
+
+namespace rekindle::restore {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr uint64_t kPage = store::kPageSize;
+constexpr uid_t kNobody = 65534;
+using Report = v1::FileRollback;
+
+void OurRights(const std::function<void()>& work) { work(); }
+
+// As the service takes them: of a thread alone.
+void RightsOfNobody(const std::function<void()>& work) {
+  std::thread([&] {
+    if (::syscall(SYS_setgroups, 0, nullptr) != 0 ||
+        ::syscall(SYS_setresgid, kNobody, kNobody, kNobody) != 0 ||
+        ::syscall(SYS_setresuid, kNobody, kNobody, kNobody) != 0) {
+      return;
+    }
+    work();
+  }).join();
+}
+
+struct Recorded {
+  bool in_place = false;
+  bool content = false;  // the image has it
+};
+
+// Files as a job had them when its image was taken.
+class FileRollbackTest : public store::StoreTest {
+ protected:
+  void SetUp() override {
+    StoreTest::SetUp();
+    Reopen();
+    rollback_.set_mode(v1::Rollback::APPEND);
+    manifest_.set_job_id(ThisMachine().value().boot_id + "/70/1");
+    files_ = folder_->path() + "/files";
+    ASSERT_EQ(::mkdir(files_.c_str(), 0755), 0);
+  }
+
+  std::string Path(const std::string& name) const { return files_ + "/" + name; }
+
+  void Write(const std::string& name, const std::string& content) {
+    UniqueFd fd = OpenFile(Path(name), O_WRONLY | O_CREAT | O_TRUNC, 0640).value();
+    ASSERT_TRUE(WriteFully(fd.get(), content.data(), content.size(), name).ok());
+  }
+  void Append(const std::string& name, const std::string& more) {
+    UniqueFd fd = OpenFile(Path(name), O_WRONLY | O_APPEND).value();
+    ASSERT_TRUE(WriteFully(fd.get(), more.data(), more.size(), name).ok());
+  }
+  std::string Read(const std::string& name) const { return ReadFile(Path(name)).value_or("(none)"); }
+  struct stat Stat(const std::string& name) const {
+    struct stat info = {};
+    EXPECT_EQ(::lstat(Path(name).c_str(), &info), 0) << name;
+    return info;
+  }
+
+  // Makes the file and has the image say that it was so.
+  void Record(const std::string& name, const std::string& content, Recorded recorded = {}) {
+    Write(name, content);
+    RecordAsItIs(name, recorded);
+  }
+  void RecordAsItIs(const std::string& name, Recorded recorded) {
+    struct stat info = Stat(name);
+    v1::WrittenFile* file = manifest_.add_written_files();
+    file->set_path(Path(name));
+    file->set_size(static_cast<uint64_t>(info.st_size));
+    file->set_device(info.st_dev);
+    file->set_inode(info.st_ino);
+    file->set_in_place(recorded.in_place);
+    file->set_modified_ns(info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec);
+    file->set_mode(info.st_mode & 0777);
+    file->set_uid(info.st_uid);
+    file->set_gid(info.st_gid);
+    if (!recorded.content) return;
+    file->set_content_object("files/" + std::to_string(manifest_.written_files_size() - 1));
+    std::string content = Read(name);
+    content.resize((content.size() + kPage - 1) / kPage * kPage);
+    for (uint64_t at = 0; at < content.size(); at += kPage) {
+      std::string page = content.substr(at, kPage);
+      if (page != std::string(kPage, '\0') || at == 0) stored_.objects[file->content_object()][at] = page;
+    }
+  }
+
+  // The time of a file may stand still for some milliseconds after it was written.
+  void Rewrite(const std::string& name, uint64_t offset, const std::string& bytes) {
+    UniqueFd fd = OpenFile(Path(name), O_WRONLY).value();
+    ASSERT_EQ(::pwrite(fd.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset)),
+              static_cast<ssize_t>(bytes.size()));
+    Touch(name);
+  }
+  void Touch(const std::string& name) {
+    timespec times[2] = {{0, UTIME_OMIT}, {Stat(name).st_mtim.tv_sec + 10, 0}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, Path(name).c_str(), times, 0), 0);
+  }
+
+  const store::ImageReader& Image() {
+    if (!image_) {
+      stored_.blobs["rekindle/job"] = manifest_.SerializeAsString();
+      EXPECT_TRUE(stored_.Commit(*store_, "job:1").ok());
+      image_ = store_->OpenImage("job:1").value();
+    }
+    return *image_;
+  }
+
+  std::vector<FileAction> Plan() {
+    auto plan = PlanRollback(manifest_, Image(), rollback_, rights_);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? *std::move(plan) : std::vector<FileAction>();
+  }
+  std::vector<Report> Apply() {
+    std::vector<FileAction> plan = Plan();
+    absl::Status status = ApplyRollback(Image(), rights_, &plan);
+    EXPECT_TRUE(status.ok()) << status;
+    std::vector<Report> reports;
+    for (const FileAction& action : plan) reports.push_back(action.report);
+    return reports;
+  }
+  // Of the only file.
+  Report ApplyOne() {
+    std::vector<Report> reports = Apply();
+    EXPECT_THAT(reports, SizeIs(1));
+    return reports.empty() ? Report() : reports[0];
+  }
+
+  std::string files_;
+  v1::JobManifest manifest_;
+  v1::Rollback rollback_;
+  WithRights rights_ = OurRights;
+  store::TestImage stored_;
+  std::unique_ptr<store::ImageReader> image_;
+};
+
+// ---- appending
+
+TEST_F(FileRollbackTest, WhatGrewIsCutOffAndALogsTailIsKept) {
+  Record("log", "one\ntwo\n");
+  ASSERT_EQ(::chmod(Path("log").c_str(), 0604), 0);
+  const ino_t inode = Stat("log").st_ino;
+  Append("log", "three\nfour\n");
+  Report report = ApplyOne();
+  EXPECT_EQ(report.action(), Report::TRUNCATED);
+  EXPECT_EQ(report.size(), 8u);
+  EXPECT_EQ(report.discarded_bytes(), 11u);
+  EXPECT_EQ(Read("log"), "one\ntwo\n");
+  EXPECT_EQ(Stat("log").st_ino, inode);
+  ASSERT_TRUE(absl::StartsWith(report.tail_copy(), Path("log.rekindle-tail-"))) << report.tail_copy();
+  std::string copy = report.tail_copy().substr(files_.size() + 1);
+  EXPECT_THAT(copy, testing::MatchesRegex("log.rekindle-tail-[0-9]{8}T[0-9]{6}Z"));
+  EXPECT_EQ(Read(copy), "three\nfour\n");
+  EXPECT_EQ(Stat(copy).st_mode & 07777, 0604u);
+}
+
+TEST_F(FileRollbackTest, BinaryTailsAreNotKeptUnlessTheFileIsTheJobsLog) {
+  const std::string binary("\x01\x00\x02", 3);
+  Record("events", "x");
+  Record("output", "x");
+  manifest_.set_log(Path("output"));
+  v1::StdioSlot* slot = manifest_.add_stdio();
+  slot->set_fd(2);
+  slot->set_kind("file");
+  slot->set_path(Path("errors"));
+  Record("errors", "x");
+  for (const char* name : {"events", "output", "errors"}) Append(name, binary);
+  std::vector<Report> reports = Apply();
+  ASSERT_THAT(reports, SizeIs(3));
+  EXPECT_EQ(reports[0].tail_copy(), "");
+  for (int i : {1, 2}) EXPECT_EQ(ReadFile(reports[i].tail_copy()).value_or("(none)"), binary) << i;
+  for (const Report& report : reports) EXPECT_EQ(report.action(), Report::TRUNCATED) << report.path();
+}
+
+TEST_F(FileRollbackTest, TwiceIsAsOnce) {
+  Record("log", "one\n");
+  Append("log", "two\n");
+  EXPECT_EQ(ApplyOne().action(), Report::TRUNCATED);
+  const std::vector<std::string> names = ListDirectory(files_).value();
+  Report report = ApplyOne();
+  EXPECT_EQ(report.action(), Report::UNCHANGED);
+  EXPECT_EQ(report.size(), 4u);
+  EXPECT_EQ(report.tail_copy(), "");
+  EXPECT_EQ(Read("log"), "one\n");
+  EXPECT_EQ(ListDirectory(files_).value(), names);
+}
+
+TEST_F(FileRollbackTest, ManyTailsOfOneSecondHaveDifferentNames) {
+  Record("log", "one\n");
+  std::set<std::string> copies;
+  for (int i = 0; i < 5; ++i) {
+    Append("log", "tail " + std::to_string(i) + "\n");
+    Report report = ApplyOne();
+    EXPECT_EQ(ReadFile(report.tail_copy()).value_or(""), "tail " + std::to_string(i) + "\n");
+    copies.insert(report.tail_copy());
+  }
+  EXPECT_THAT(copies, SizeIs(5));
+}
+
+TEST_F(FileRollbackTest, LongNamesHaveTailsToo) {
+  std::string name(255, 'n');
+  Record(name, "one\n");
+  Append(name, "two\n");
+  Report report = ApplyOne();
+  EXPECT_EQ(ReadFile(report.tail_copy()).value_or(""), "two\n");
+}
+
+TEST_F(FileRollbackTest, APlanChangesNothing) {
+  Record("log", "one\n");
+  Record("data", "0123456789", {.in_place = true, .content = true});
+  Append("log", "two\n");
+  Rewrite("data", 0, "abc");
+  rollback_.set_mode(v1::Rollback::ALL);
+  const timespec before = Stat("data").st_mtim;
+  std::vector<FileAction> plan = Plan();
+  ASSERT_THAT(plan, SizeIs(2));
+  EXPECT_EQ(plan[0].report.action(), Report::TRUNCATED);
+  EXPECT_TRUE(absl::StartsWith(plan[0].report.tail_copy(), Path("log.rekindle-tail-")));
+  EXPECT_EQ(plan[1].report.action(), Report::PUT_BACK);
+  EXPECT_EQ(Read("log"), "one\ntwo\n");
+  EXPECT_EQ(Read("data"), "abc3456789");
+  EXPECT_EQ(Stat("data").st_mtim.tv_nsec, before.tv_nsec);
+  EXPECT_THAT(ListDirectory(files_).value(), ElementsAre("data", "log"));
+}
+
+TEST_F(FileRollbackTest, InterruptedBetweenCopyAndCut) {
+  Record("log", "one\n");
+  Record("other", "one\n");
+  Append("log", "two\n");
+  Append("other", "two\n");
+  // What a roll-back that was killed there has left: copies of both tails, one of the files cut off.
+  Write("log.rekindle-tail-20260101T000000Z", "two\n");
+  Write("other.rekindle-tail-20260101T000000Z", "two\n");
+  ASSERT_EQ(::truncate(Path("log").c_str(), 4), 0);
+  std::vector<Report> reports = Apply();
+  EXPECT_EQ(reports[0].action(), Report::UNCHANGED);
+  EXPECT_EQ(reports[1].action(), Report::TRUNCATED);
+  EXPECT_EQ(Read("log") + Read("other"), "one\none\n");
+}
+
+struct Interrupted {};
+
+// Whatever was opened, made or renamed last: what was begun is done by the next.
+TEST_F(FileRollbackTest, InterruptedAnywhere) {
+  const std::string content = store::MakePages(20, 4);
+  Record("changed", content, {.in_place = true, .content = true});
+  Record("gone", content, {.in_place = true, .content = true});
+  Record("log", "one\n");
+  Record("replaced", content, {.in_place = true, .content = true});
+  rollback_.set_mode(v1::Rollback::ALL);
+  int interrupted = 0;
+  for (bool finished = false; !finished;) {
+    Rewrite("changed", 5 * kPage, "something newer");
+    (void)::unlink(Path("gone").c_str());
+    Append("log", "two\n");
+    Write("new", "another");
+    ASSERT_EQ(::rename(Path("new").c_str(), Path("replaced").c_str()), 0);
+    int left = interrupted;
+    rights_ = [&left](const std::function<void()>& work) {
+      if (left-- == 0) throw Interrupted();
+      work();
+    };
+    try {
+      Apply();
+      finished = true;
+    } catch (const Interrupted&) {
+      ++interrupted;
+    }
+    rights_ = OurRights;
+    Apply();
+    for (const char* name : {"changed", "gone", "replaced"}) {
+      EXPECT_TRUE(Read(name) == content) << name << " " << interrupted;
+    }
+    EXPECT_EQ(Read("log"), "one\n") << interrupted;
+    for (const FileAction& action : Plan()) {
+      EXPECT_EQ(action.report.action(), Report::UNCHANGED) << action.report.path() << " " << interrupted;
+    }
+    const std::vector<std::string> names = ListDirectory(files_).value();
+    for (const std::string& name : names) {
+      EXPECT_FALSE(absl::StrContains(name, "rekindle-new")) << name << " " << interrupted;
+    }
+  }
+  EXPECT_GE(interrupted, 9) << "four looks, two that ask for the folder, two made, one copied, two renamed";
+}
+
+TEST_F(FileRollbackTest, FilesThatAreRewrittenInPlaceAreOnlyCutOff) {
+  Record("same", "0123456789", {.in_place = true, .content = true});
+  Record("longer", "0123456789", {.in_place = true, .content = false});
+  Record("untouched", "0123456789", {.in_place = true});
+  Record("mapped", "0123456789", {.in_place = true});
+  manifest_.mutable_written_files(3)->set_modified_ns(0);
+  Rewrite("same", 0, "abc");
+  Rewrite("longer", 5, "abcdefgh");
+  std::vector<Report> reports = Apply();
+  EXPECT_EQ(reports[0].action(), Report::LEFT);
+  EXPECT_THAT(reports[0].why(), AllOf(HasSubstr("rewritten in place"), HasSubstr("--rollback all")));
+  EXPECT_EQ(reports[1].action(), Report::TRUNCATED);
+  EXPECT_THAT(reports[1].why(), AllOf(HasSubstr("rewritten in place"), HasSubstr("--file-contents")));
+  EXPECT_EQ(reports[2].action(), Report::UNCHANGED);
+  EXPECT_EQ(reports[2].why(), "");
+  EXPECT_EQ(reports[3].action(), Report::LEFT) << "its time says nothing";
+  EXPECT_EQ(Read("same"), "abc3456789");
+  EXPECT_EQ(Read("longer"), "01234abcde");
+  EXPECT_TRUE(CheckPlan(Plan()).ok()) << "the job can be restored";
+}
+
+TEST_F(FileRollbackTest, ShrunkAndVanishedFilesAreRefusedBeforeAnythingChanges) {
+  Record("log", "one\n");
+  Record("shrunk", "0123456789");
+  Record("gone", "0123456789", {.in_place = true, .content = true});
+  Append("log", "two\n");
+  ASSERT_EQ(::truncate(Path("shrunk").c_str(), 4), 0);
+  ASSERT_EQ(::unlink(Path("gone").c_str()), 0);
+  std::vector<FileAction> plan = Plan();
+  EXPECT_EQ(plan[0].report.action(), Report::TRUNCATED);
+  EXPECT_EQ(plan[1].report.action(), Report::LEFT);
+  EXPECT_EQ(plan[2].report.action(), Report::LEFT);
+  absl::Status status = CheckPlan(plan);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(Path("shrunk") + ": it has become shorter (4 bytes, it had 10)"),
+                    HasSubstr(Path("gone") + ": it is gone; --rollback all puts back its content"),
+                    testing::Not(HasSubstr(Path("log")))));
+  EXPECT_EQ(Read("log"), "one\ntwo\n");
+}
+
+TEST_F(FileRollbackTest, IgnoredFilesAndFoldersStayAsTheyAre) {
+  ASSERT_EQ(::mkdir(Path("folder").c_str(), 0755), 0);
+  for (const char* name : {"a", "ab", "folder/b"}) {
+    Record(name, "one\n");
+    Append(name, "two\n");
+  }
+  rollback_.add_ignore_paths(Path("a"));
+  rollback_.add_ignore_paths(Path("folder/"));
+  std::vector<Report> reports = Apply();
+  EXPECT_EQ(reports[0].action(), Report::IGNORED);
+  EXPECT_EQ(reports[0].size(), 8u);
+  EXPECT_EQ(reports[1].action(), Report::TRUNCATED) << "it only begins like an ignored one";
+  EXPECT_EQ(reports[2].action(), Report::IGNORED);
+  EXPECT_EQ(Read("a") + Read("folder/b"), "one\ntwo\none\ntwo\n");
+  rollback_.add_ignore_paths("relative");
+  EXPECT_EQ(PlanRollback(manifest_, Image(), rollback_, rights_).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(FileRollbackTest, NoneDoesNothing) {
+  Record("log", "one\n");
+  Append("log", "two\n");
+  rollback_.set_mode(v1::Rollback::NONE);
+  EXPECT_THAT(Apply(), IsEmpty());
+  EXPECT_EQ(Read("log"), "one\ntwo\n");
+}
+
+TEST_F(FileRollbackTest, ImagesThatDoNotDescribeTheirFilesSaySo) {
+  Write("log", "one\ntwo\n");
+  for (const std::string& path : {Path("log"), Path("log"), std::string("/dev/null"), Path("read")}) {
+    v1::NeededFile* file = manifest_.add_files();
+    file->set_path(path);
+    file->set_written(path != Path("read"));
+  }
+  Report report = ApplyOne();
+  EXPECT_EQ(report.path(), Path("log"));
+  EXPECT_EQ(report.action(), Report::LEFT);
+  EXPECT_THAT(report.why(), HasSubstr("does not describe"));
+  EXPECT_EQ(Read("log"), "one\ntwo\n");
+}
+
+// ---- names that mean something else now
+
+TEST_F(FileRollbackTest, LinksInTheFilesPlaceAreNotFollowed) {
+  Record("log", "one\n");
+  Write("victim", "something valuable");
+  ASSERT_EQ(::unlink(Path("log").c_str()), 0);
+  ASSERT_EQ(::symlink(Path("victim").c_str(), Path("log").c_str()), 0);
+  for (v1::Rollback::Mode mode : {v1::Rollback::APPEND, v1::Rollback::ALL}) {
+    rollback_.set_mode(mode);
+    Report report = ApplyOne();
+    EXPECT_EQ(report.action(), Report::LEFT);
+    EXPECT_THAT(report.why(), HasSubstr("symbolic link"));
+  }
+  EXPECT_EQ(Read("victim"), "something valuable");
+}
+
+TEST_F(FileRollbackTest, LinksToTheFileItselfAreNotFollowedEither) {
+  Record("log", "one\n");
+  Append("log", "two\n");
+  ASSERT_EQ(::rename(Path("log").c_str(), Path("moved").c_str()), 0);
+  ASSERT_EQ(::symlink(Path("moved").c_str(), Path("log").c_str()), 0);
+  EXPECT_EQ(ApplyOne().action(), Report::LEFT);
+  EXPECT_EQ(Read("moved"), "one\ntwo\n");
+}
+
+TEST_F(FileRollbackTest, AnotherFileOfTheNameIsLeft) {
+  Record("log", "one\n");
+  Write("new", "of another program");
+  ASSERT_EQ(::rename(Path("new").c_str(), Path("log").c_str()), 0);
+  Report report = ApplyOne();
+  EXPECT_EQ(report.action(), Report::LEFT);
+  EXPECT_THAT(report.why(), HasSubstr("another file has its name"));
+  EXPECT_EQ(report.size(), 18u);
+  EXPECT_EQ(Read("log"), "of another program");
+  EXPECT_TRUE(CheckPlan(Plan()).ok());
+}
+
+TEST_F(FileRollbackTest, FoldersAndPipesInItsPlaceAreLeft) {
+  Record("a", "one\n");
+  Record("b", "one\n");
+  for (const char* name : {"a", "b"}) ASSERT_EQ(::unlink(Path(name).c_str()), 0);
+  ASSERT_EQ(::mkdir(Path("a").c_str(), 0755), 0);
+  ASSERT_EQ(::mkfifo(Path("b").c_str(), 0644), 0);
+  for (const Report& report : Apply()) {
+    EXPECT_EQ(report.action(), Report::LEFT);
+    EXPECT_THAT(report.why(), HasSubstr("something else than a regular file"));
+  }
+}
+
+TEST_F(FileRollbackTest, ADeviceNumberSaysNothingAfterAReboot) {
+  Record("log", "one\n");
+  Append("log", "two\n");
+  manifest_.mutable_written_files(0)->set_device(manifest_.written_files(0).device() + 1);
+  EXPECT_EQ(ApplyOne().action(), Report::LEFT);
+  manifest_.set_job_id("another boot/70/1");
+  EXPECT_EQ(ApplyOne().action(), Report::TRUNCATED);
+  EXPECT_EQ(Read("log"), "one\n");
+}
+
+TEST_F(FileRollbackTest, HardLinksStayLinks) {
+  Record("data", "0123456789", {.in_place = true, .content = true});
+  ASSERT_EQ(::link(Path("data").c_str(), Path("link").c_str()), 0);
+  Rewrite("data", 2, "abcdefghijkl");
+  rollback_.set_mode(v1::Rollback::ALL);
+  EXPECT_EQ(ApplyOne().action(), Report::PUT_BACK);
+  EXPECT_EQ(Read("link"), "0123456789");
+  EXPECT_EQ(Stat("data").st_ino, Stat("link").st_ino);
+}
+
+// ---- content
+
+TEST_F(FileRollbackTest, ContentIsPutBackIntoTheSameFile) {
+  const std::string content = store::MakePages(300, 5).substr(0, 300 * kPage - 77);
+  Record("data", content, {.in_place = true, .content = true});
+  struct stat before = Stat("data");
+  UniqueFd reader = OpenFile(Path("data"), O_RDONLY).value();
+  Rewrite("data", 5, "abc");
+  Rewrite("data", 299 * kPage, std::string(3 * kPage, 'z'));
+  rollback_.set_mode(v1::Rollback::ALL);
+  Report report = ApplyOne();
+  EXPECT_EQ(report.action(), Report::PUT_BACK);
+  EXPECT_EQ(report.size(), content.size());
+  EXPECT_EQ(report.discarded_bytes(), 2 * kPage + 77);
+  EXPECT_TRUE(Read("data") == content);
+  EXPECT_EQ(Stat("data").st_ino, before.st_ino);
+  EXPECT_EQ(Stat("data").st_mtim.tv_nsec, before.st_mtim.tv_nsec);
+  char first[3];
+  EXPECT_EQ(::pread(reader.get(), first, 3, 5), 3);
+  EXPECT_EQ(std::string(first, 3), content.substr(5, 3)) << "whoever has it open sees it";
+  EXPECT_EQ(ApplyOne().action(), Report::UNCHANGED);
+}
+
+TEST_F(FileRollbackTest, ShrunkFilesGrowBack) {
+  const std::string content = store::MakePages(3, 6);
+  Record("data", content, {.in_place = true, .content = true});
+  ASSERT_EQ(::truncate(Path("data").c_str(), 100), 0);
+  Touch("data");
+  rollback_.set_mode(v1::Rollback::ALL);
+  EXPECT_EQ(ApplyOne().action(), Report::PUT_BACK);
+  EXPECT_TRUE(Read("data") == content);
+}
+
+TEST_F(FileRollbackTest, AnInterruptedPutBackIsDoneAgain) {
+  const std::string content = store::MakePages(100, 8);
+  Record("data", content, {.in_place = true, .content = true});
+  // Half of it was put back when it was interrupted.
+  Rewrite("data", 50 * kPage, std::string(60 * kPage, 'x'));
+  rollback_.set_mode(v1::Rollback::ALL);
+  EXPECT_EQ(ApplyOne().action(), Report::PUT_BACK);
+  EXPECT_TRUE(Read("data") == content);
+}
+
+TEST_F(FileRollbackTest, MappedFilesAreComparedByContent) {
+  Record("data", "0123456789", {.in_place = true, .content = true});
+  manifest_.mutable_written_files(0)->set_modified_ns(0);
+  rollback_.set_mode(v1::Rollback::ALL);
+  EXPECT_EQ(ApplyOne().action(), Report::UNCHANGED);
+  UniqueFd fd = OpenFile(Path("data"), O_WRONLY).value();
+  ASSERT_EQ(::pwrite(fd.get(), "abc", 3, 0), 3);
+  EXPECT_EQ(ApplyOne().action(), Report::PUT_BACK);
+  EXPECT_EQ(Read("data"), "0123456789");
+}
+
+TEST_F(FileRollbackTest, SparseFilesStaySparse) {
+  constexpr uint64_t kSize = 64 << 20;
+  Write("data", "");
+  ASSERT_EQ(::truncate(Path("data").c_str(), kSize), 0);
+  UniqueFd fd = OpenFile(Path("data"), O_WRONLY).value();
+  ASSERT_EQ(::pwrite(fd.get(), "y", 1, 32 << 20), 1);
+  RecordAsItIs("data", {.in_place = true, .content = true});
+  Rewrite("data", 0, std::string(8 << 20, 'x'));
+  const std::string expected = std::string(32 << 20, '\0') + "y" + std::string((32 << 20) - 1, '\0');
+  rollback_.set_mode(v1::Rollback::ALL);
+  EXPECT_EQ(ApplyOne().action(), Report::PUT_BACK);
+  EXPECT_TRUE(Read("data") == expected);
+  EXPECT_LT(Stat("data").st_blocks * 512, 1 << 20) << "what was a hole is one again";
+  ASSERT_EQ(::unlink(Path("data").c_str()), 0);
+  EXPECT_EQ(ApplyOne().action(), Report::MADE_AGAIN);
+  EXPECT_TRUE(Read("data") == expected);
+  EXPECT_LT(Stat("data").st_blocks * 512, 1 << 20);
+}
+
+TEST_F(FileRollbackTest, HolesAreSkipped) {
+  constexpr uint64_t kSize = uint64_t{1} << 40, kMiddle = kSize / 2;
+  Write("data", "");
+  ASSERT_EQ(::truncate(Path("data").c_str(), kSize), 0);
+  manifest_.add_written_files();
+  struct stat info = Stat("data");
+  v1::WrittenFile* file = manifest_.mutable_written_files(0);
+  file->set_path(Path("data"));
+  file->set_size(kSize);
+  file->set_inode(info.st_ino);
+  file->set_device(info.st_dev);
+  file->set_in_place(true);
+  file->set_content_object("files/0");
+  stored_.objects["files/0"][kMiddle] = store::MakePages(1, 3);
+  UniqueFd fd = OpenFile(Path("data"), O_RDWR).value();
+  ASSERT_EQ(::pwrite(fd.get(), "x", 1, kSize - 1), 1);
+  ASSERT_EQ(::pwrite(fd.get(), "x", 1, 5 * kPage), 1);
+  rollback_.set_mode(v1::Rollback::ALL);
+  EXPECT_EQ(ApplyOne().action(), Report::PUT_BACK);
+  EXPECT_EQ(ApplyOne().action(), Report::UNCHANGED);
+  std::string page(kPage, '?');
+  EXPECT_EQ(::pread(fd.get(), page.data(), kPage, kMiddle), static_cast<ssize_t>(kPage));
+  EXPECT_TRUE(page == store::MakePages(1, 3));
+  for (uint64_t at : {5 * kPage, kSize - 1}) {
+    char byte = '?';
+    EXPECT_EQ(::pread(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
+    EXPECT_EQ(byte, 0);
+  }
+}
+
+TEST_F(FileRollbackTest, VanishedAndReplacedFilesAreMadeAgain) {
+  Record("gone", "0123456789", {.in_place = true, .content = true});
+  Record("replaced", "0123456789", {.in_place = true, .content = true});
+  Record("log", "0123456789");
+  Record("empty", "");
+  for (const char* name : {"gone", "replaced"}) ASSERT_EQ(::chmod(Path(name).c_str(), 0604), 0);
+  for (auto& file : *manifest_.mutable_written_files()) file.set_mode(0604);
+  for (const char* name : {"gone", "log", "empty"}) ASSERT_EQ(::unlink(Path(name).c_str()), 0);
+  Write("new", "another");
+  ASSERT_EQ(::rename(Path("new").c_str(), Path("replaced").c_str()), 0);
+  rollback_.set_mode(v1::Rollback::ALL);
+  std::vector<FileAction> plan = Plan();
+  EXPECT_EQ(plan[0].report.action(), Report::MADE_AGAIN);
+  EXPECT_EQ(plan[1].report.action(), Report::MADE_AGAIN);
+  EXPECT_EQ(plan[2].report.action(), Report::LEFT) << "what was appended to has no content in the image";
+  EXPECT_EQ(plan[3].report.action(), Report::MADE_AGAIN) << "nothing is known of it but that it was empty";
+  EXPECT_THAT(std::string(CheckPlan(plan).message()), HasSubstr(Path("log") + ": it is gone"));
+  ASSERT_TRUE(ApplyRollback(Image(), rights_, &plan).ok());
+  for (const char* name : {"gone", "replaced"}) {
+    EXPECT_EQ(Read(name), "0123456789");
+    EXPECT_EQ(Stat(name).st_mode & 07777, 0604u);
+  }
+  EXPECT_EQ(Read("empty"), "");
+  EXPECT_THAT(ListDirectory(files_).value(), ElementsAre("empty", "gone", "replaced"));
+  for (const FileAction& action : Plan()) {
+    EXPECT_EQ(action.report.action(), action.report.path() == Path("log") ? Report::LEFT : Report::UNCHANGED)
+        << action.report.path();
+  }
+}
+
+TEST_F(FileRollbackTest, AFolderThatIsGoneIsSaid) {
+  ASSERT_EQ(::mkdir(Path("folder").c_str(), 0755), 0);
+  Record("folder/data", "0123456789", {.in_place = true, .content = true});
+  RemoveTree(Path("folder")).IgnoreError();
+  rollback_.set_mode(v1::Rollback::ALL);
+  std::vector<FileAction> plan = Plan();
+  EXPECT_EQ(plan[0].report.action(), Report::LEFT);
+  EXPECT_THAT(plan[0].report.why(), AllOf(HasSubstr("it is gone"), HasSubstr("its folder can't be written")));
+  EXPECT_EQ(CheckPlan(plan).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// ---- no room, no rights
+
+class SmallDiskTest : public FileRollbackTest {
+ protected:
+  void SetUp() override {
+    FileRollbackTest::SetUp();
+    if (::geteuid() != 0) GTEST_SKIP() << "mounting needs root";
+    ASSERT_EQ(::mount("none", files_.c_str(), "tmpfs", 0, "size=1m"), 0);
+    mounted_ = true;
+  }
+  void TearDown() override {
+    if (mounted_) ::umount2(files_.c_str(), MNT_DETACH);
+  }
+  void FillDisk() {
+    UniqueFd fd = OpenFile(Path("filler"), O_WRONLY | O_CREAT).value();
+    const std::string page(kPage, 'f');
+    while (::write(fd.get(), page.data(), page.size()) > 0) {
+    }
+  }
+  absl::Status Refusal() {
+    std::vector<FileAction> plan = Plan();
+    return ApplyRollback(Image(), rights_, &plan);
+  }
+
+ private:
+  bool mounted_ = false;
+};
+
+TEST_F(SmallDiskTest, NoRoomForATailChangesNothing) {
+  Record("a", "one\n");
+  Record("b", "one\n");
+  const std::string tail(400 << 10, 't');
+  Append("a", tail);
+  Append("b", tail);
+  absl::Status status = Refusal();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(Path("a")), HasSubstr("--ignore-path")));
+  EXPECT_TRUE(Read("a") == "one\n" + tail && Read("b") == "one\n" + tail);
+  EXPECT_THAT(ListDirectory(files_).value(), ElementsAre("a", "b"));
+}
+
+TEST_F(SmallDiskTest, NoRoomForContentChangesNothing) {
+  const std::string content = store::MakePages(150, 9);
+  Record("data", content, {.in_place = true, .content = true});
+  Record("log", "one\n");
+  Append("log", "two\n");
+  ASSERT_EQ(::unlink(Path("data").c_str()), 0);
+  FillDisk();
+  rollback_.set_mode(v1::Rollback::ALL);
+  absl::Status status = Refusal();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(Path("data")));
+  EXPECT_EQ(Read("log"), "one\ntwo\n");
+  EXPECT_THAT(ListDirectory(files_).value(), ElementsAre("filler", "log"));
+  ASSERT_EQ(::unlink(Path("filler").c_str()), 0);
+  Apply();
+  EXPECT_TRUE(Read("data") == content);
+  EXPECT_EQ(Read("log"), "one\n");
+}
+
+TEST_F(SmallDiskTest, AFullDiskIsNoReasonNotToCutOffWhatIsNotKept) {
+  Record("events", "x");
+  Append("events", std::string("\0\1\2", 3));
+  FillDisk();
+  EXPECT_EQ(ApplyOne().action(), Report::TRUNCATED);
+  EXPECT_EQ(Read("events"), "x");
+}
+
+class OtherUserTest : public FileRollbackTest {
+ protected:
+  void SetUp() override {
+    FileRollbackTest::SetUp();
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root to be two users";
+    rights_ = RightsOfNobody;
+    // So that it may pass through.
+    for (std::string path = folder_->path(); path.size() > 4; path = path.substr(0, path.rfind('/'))) {
+      struct stat info;
+      ASSERT_EQ(::stat(path.c_str(), &info), 0);
+      if ((info.st_mode & 0001) == 0) {
+        ASSERT_EQ(::chmod(path.c_str(), info.st_mode | 0001), 0);
+      }
+    }
+  }
+  void RecordOf(const std::string& name, uid_t owner, Recorded recorded = {}) {
+    Record(name, "0123456789", recorded);
+    ASSERT_EQ(::chown(Path(name).c_str(), owner, owner), 0);
+    v1::WrittenFile* file = manifest_.mutable_written_files(manifest_.written_files_size() - 1);
+    file->set_uid(owner);
+    file->set_gid(owner);
+  }
+};
+
+TEST_F(OtherUserTest, FilesOfOthersAreNotTouched) {
+  RecordOf("theirs", kNobody);
+  RecordOf("roots", 0);
+  for (const char* name : {"theirs", "roots"}) Append(name, std::string("\0\1", 2));
+  std::vector<Report> reports = Apply();
+  EXPECT_EQ(reports[0].action(), Report::TRUNCATED);
+  EXPECT_EQ(reports[1].action(), Report::LEFT);
+  EXPECT_THAT(reports[1].why(), HasSubstr("Permission denied"));
+  EXPECT_EQ(Stat("roots").st_size, 12);
+}
+
+TEST_F(OtherUserTest, NothingIsMadeThroughALinkedFolder) {
+  ASSERT_EQ(::mkdir(Path("folder").c_str(), 0755), 0);
+  ASSERT_EQ(::mkdir(Path("etc").c_str(), 0755), 0);
+  RecordOf("folder/data", kNobody, {.in_place = true, .content = true});
+  RemoveTree(Path("folder")).IgnoreError();
+  ASSERT_EQ(::symlink(Path("etc").c_str(), Path("folder").c_str()), 0);
+  Write("etc/data", "root's own");
+  rollback_.set_mode(v1::Rollback::ALL);
+  Report report = ApplyOne();
+  EXPECT_EQ(report.action(), Report::LEFT);
+  EXPECT_EQ(Read("etc/data"), "root's own");
+  EXPECT_THAT(ListDirectory(Path("etc")).value(), ElementsAre("data"));
+}
+
+TEST_F(OtherUserTest, TailsStayBesideTheirLogsInFoldersThatTheUserCanNotWrite) {
+  RecordOf("log", kNobody);
+  Append("log", "tail");
+  Report report = ApplyOne();
+  ASSERT_EQ(report.action(), Report::TRUNCATED);
+  std::string copy = report.tail_copy().substr(files_.size() + 1);
+  EXPECT_EQ(Read(copy), "tail");
+  EXPECT_EQ(Stat(copy).st_uid, kNobody);
+  EXPECT_EQ(Stat(copy).st_gid, kNobody);
+  EXPECT_EQ(Stat(copy).st_mode & 07777, Stat("log").st_mode & 07777);
+}
+
+TEST_F(OtherUserTest, WhatIsMadeAgainIsTheUsersAndNobodyElseSeesIt) {
+  ASSERT_EQ(::mkdir(Path("home").c_str(), 0755), 0);
+  ASSERT_EQ(::chown(Path("home").c_str(), kNobody, kNobody), 0);
+  RecordOf("home/theirs", kNobody, {.in_place = true, .content = true});
+  RecordOf("home/roots", 0, {.in_place = true, .content = true});
+  RecordOf("home/group", kNobody, {.in_place = true, .content = true});
+  for (const char* name : {"home/theirs", "home/roots", "home/group"})
+    ASSERT_EQ(::unlink(Path(name).c_str()), 0);
+  rollback_.set_mode(v1::Rollback::ALL);
+  manifest_.mutable_written_files(2)->set_gid(0);
+  std::vector<Report> reports = Apply();
+  EXPECT_EQ(reports[0].action(), Report::MADE_AGAIN);
+  EXPECT_EQ(Stat("home/theirs").st_uid, kNobody);
+  EXPECT_EQ(Stat("home/theirs").st_mode & 07777, 0640u);
+  EXPECT_EQ(reports[1].action(), Report::LEFT);
+  EXPECT_THAT(reports[1].why(), HasSubstr("it was uid 0's"));
+  EXPECT_EQ(Read("home/roots"), "(none)");
+  EXPECT_EQ(reports[2].action(), Report::MADE_AGAIN);
+  EXPECT_THAT(reports[2].why(), HasSubstr("could not be given to group 0"));
+  EXPECT_EQ(Stat("home/group").st_mode & 07777, 0600u);
+}
+
+TEST_F(OtherUserTest, ReadOnlyFoldersRefuseWhatWouldBeMadeAgain) {
+  RecordOf("data", kNobody, {.in_place = true, .content = true});
+  ASSERT_EQ(::unlink(Path("data").c_str()), 0);
+  rollback_.set_mode(v1::Rollback::ALL);
+  std::vector<FileAction> plan = Plan();
+  EXPECT_EQ(plan[0].report.action(), Report::LEFT);
+  EXPECT_THAT(plan[0].report.why(), HasSubstr("its folder can't be written"));
+  EXPECT_EQ(CheckPlan(plan).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(OtherUserTest, WithoutTheRightsNothingHappens) {
+  Record("log", "one\n");
+  Append("log", "two\n");
+  rights_ = [](const std::function<void()>&) {};
+  EXPECT_EQ(ApplyOne().action(), Report::LEFT);
+  EXPECT_EQ(Read("log"), "one\ntwo\n");
+}
+
+// ---- what is a log?
+
+TEST(LooksLikeTextTest, ByFirstAndLastPages) {
+  auto folder = TemporaryDirectory::Make("/tmp", "rk_tail_test.").value();
+  const std::string path = folder.path() + "/file";
+  auto is_text = [&](const std::string& content) {
+    EXPECT_TRUE(WriteFileAtomically(path, content).ok());
+    UniqueFd fd = OpenFile(path, O_RDONLY).value();
+    return LooksLikeText(fd.get(), 1, content.size());
+  };
+  EXPECT_TRUE(is_text("\1step 5, loss 0.25\r\n\x1b[32mgreen\x1b[0m\tGrüße\n"));
+  EXPECT_FALSE(is_text(std::string("xa\0b", 4)));
+  EXPECT_FALSE(is_text("x\x02"));
+  EXPECT_FALSE(is_text("x" + std::string(100000, 'a') + '\1'));
+  EXPECT_FALSE(is_text("x")) << "there is nothing";
+}
+
+}  // namespace
+}  // namespace rekindle::restore

@@ -1,0 +1,137 @@
+#include "supervise/restart_policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace rekindle::supervise {
+namespace {
+
+using Action = RestartDecision::Action;
+
+// Deaths in a row, by somebody else's hand as it seems, after which the image is blamed all the same.
+constexpr uint32_t kDeathsFromOutside = 4;
+
+bool SameWay(const Death& a, const Death& b) {
+  if (a.kind != b.kind) return false;
+  return (a.kind != Death::Kind::kExited && a.kind != Death::Kind::kSignalled) || a.code == b.code;
+}
+
+bool MayComeFromOutside(const Death& death) {
+  if (death.kind == Death::Kind::kUnknown) return true;
+  if (death.kind != Death::Kind::kSignalled) return false;
+  return death.code == SIGKILL || death.code == SIGTERM || death.code == SIGINT || death.code == SIGHUP;
+}
+
+std::string Lived(const Death& death) { return absl::StrFormat("after %.1f s", death.lived_seconds); }
+
+std::string Restarts(uint32_t count) {
+  return count == 1 ? "the one restart is" : absl::StrCat("all ", count, " restarts are");
+}
+
+RestartDecision GiveUp(std::string why) {
+  RestartDecision decision;
+  decision.why = std::move(why);
+  return decision;
+}
+
+}  // namespace
+
+std::string Describe(const Death& death) {
+  switch (death.kind) {
+    case Death::Kind::kExited:
+      return absl::StrCat("exit status ", death.code);
+    case Death::Kind::kSignalled: {
+      const char* name = ::sigdescr_np(death.code);
+      return name == nullptr ? absl::StrCat("killed by signal ", death.code)
+                             : absl::StrCat("killed by signal ", death.code, " (", name, ")");
+    }
+    case Death::Kind::kOutOfMemory:
+      return "killed because memory ran out";
+    case Death::Kind::kHung:
+      return "killed because it made no progress";
+    case Death::Kind::kRestoreFailed:
+      return "could not be restored";
+    case Death::Kind::kUnknown:
+      break;
+  }
+  return "ended while nobody watched";
+}
+
+RestartDecision RestartPolicy::OnDeath(const Death& death, size_t images) {
+  if (death.kind == Death::Kind::kExited && death.code == 0) {
+    RestartDecision done;
+    done.action = Action::kDone;
+    done.why = Describe(death);
+    return done;
+  }
+  if (death.kind == Death::Kind::kRestoreFailed) return OnRestoreFailed(death, images);
+
+  const bool again = state_.has_last && SameWay(death, state_.last);
+  const bool moved = death.image_taken || death.progressed;
+  state_.in_a_row = moved ? 1 : state_.in_a_row + 1;
+  if (death.image_taken) state_.images_back = 0;
+  const bool further = again && !moved && LiesInImage(death);
+  state_.last = death;
+  state_.has_last = true;
+
+  std::string why = Describe(death);
+  if (again && !moved) absl::StrAppend(&why, " again");
+  absl::StrAppend(&why, " ", Lived(death));
+  if (state_.attempts >= options_.restarts) {
+    if (options_.restarts == 0) return GiveUp(absl::StrCat(why, "; it is not to be restarted"));
+    if (state_.in_a_row > 1) {
+      absl::StrAppend(&why, ", death ", state_.in_a_row, " in a row without an image or progress");
+    }
+    return GiveUp(absl::StrCat(why, "; ", Restarts(options_.restarts), " used up"));
+  }
+
+  ++state_.attempts;
+  state_.images_back = std::min(state_.images_back + (further ? 1 : 0), images);
+  const bool was_at_beginning = state_.from_beginning && !death.image_taken;
+  state_.from_beginning = state_.images_back >= images;
+  if (further && !was_at_beginning) {
+    absl::StrAppend(&why, ", without an image or progress: ",
+                    state_.from_beginning ? "from its beginning" : "one image further back");
+  }
+  RestartDecision decision;
+  decision.action = Action::kRestart;
+  decision.images_back = state_.images_back;
+  decision.wait_seconds = WaitSeconds();
+  decision.why = std::move(why);
+  return decision;
+}
+
+RestartDecision RestartPolicy::OnRestoreFailed(const Death& death, size_t images) {
+  if (state_.from_beginning) {
+    return GiveUp(images == 0 ? "it could not be started, and there is no image of it"
+                              : absl::StrCat("it could be restored from none of its images (", images,
+                                             "), nor be started from its beginning"));
+  }
+  state_.images_back = std::min(state_.images_back + 1, images);
+  state_.from_beginning = state_.images_back >= images;
+  RestartDecision decision;
+  decision.action = Action::kRestart;
+  decision.images_back = state_.images_back;
+  decision.why = absl::StrCat(Describe(death), ": ",
+                              state_.from_beginning ? "from its beginning" : "one image further back");
+  return decision;
+}
+
+bool RestartPolicy::LiesInImage(const Death& death) const {
+  return !MayComeFromOutside(death) || state_.in_a_row >= kDeathsFromOutside;
+}
+
+double RestartPolicy::WaitSeconds() const {
+  if (state_.in_a_row <= 1) return 0;
+  const int doublings = static_cast<int>(std::min(state_.in_a_row - 2, 60u));
+  return std::max(0.0,
+                  std::min(std::ldexp(options_.backoff_seconds, doublings), options_.backoff_limit_seconds));
+}
+
+}  // namespace rekindle::supervise

@@ -1,0 +1,36 @@
+"""supervised_job.c in Python."""
+
+import os
+import sys
+import time
+
+import rekindle
+
+
+def writes():
+    with open("/proc/self/io", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("syscw:"))
+
+
+for line in sys.stdin:
+    word, *numbers = line.split()
+    numbers = [int(number) for number in numbers]
+    answer = "said"
+    if word == "progress":
+        rekindle.progress(*numbers)
+    elif word == "burst":
+        before, begin = writes(), time.monotonic()
+        for step in range(1, numbers[0] + 1):
+            rekindle.progress(step)
+        seconds = time.monotonic() - begin
+        answer = "%d %.6f" % (writes() - before, seconds)
+    elif word == "child":
+        child = os.fork()
+        if child == 0:
+            rekindle.progress(*numbers)
+            os._exit(0)
+        if os.waitpid(child, 0)[1] != 0:
+            answer = "the child failed"
+    else:
+        answer = rekindle.checkpoint_here(force=word == "now")
+    print(answer, flush=True)

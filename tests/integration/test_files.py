@@ -1,0 +1,259 @@
+"""What becomes of files that a job wrote after its image was taken."""
+
+import hashlib
+import json
+import os
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.case import RekindleTest
+from harness.cli import DONE, FAILED
+
+MORE = 20  # steps that the job makes at least, before something is done with it
+
+
+def numbers(path):
+    """The lines of a file, all of them complete."""
+    with open(path, encoding="ascii") as file:
+        text = file.read()
+    lines = text.split("\n")
+    assert lines.pop() == "", text[-100:]
+    return [int(line) for line in lines]
+
+
+class FilesTest(RekindleTest):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.path("work")
+        os.mkdir(self.folder)
+
+    def file(self, name):
+        return os.path.join(self.folder, name)
+
+    def start(self):
+        job = self.start_job([jobs.PYTHON, jobs.workload("file_writer.py"), self.folder], "writer")
+        self.log = job.log
+        self.wait_for_steps(MORE)
+        return job
+
+    def last(self):
+        try:
+            return numbers(self.file("lines"))[-1]
+        except (FileNotFoundError, IndexError):
+            return 0
+
+    def wait_for_steps(self, step):
+        waiting.until(lambda: self.last() >= step, f"step {step}", 60)
+
+    def image_then_death(self, *options):
+        """Takes an image, lets the job go on, and kills it."""
+        job = self.start()
+        self.checkpoint(job.pid, "x:1", *options)
+        self.wait_for_steps(self.last() + MORE)
+        os.kill(job.pid, 9)
+        job.reap()
+        return job
+
+    def restore_and_kill(self, *options):
+        """Returns what was done with each file, by name, after the job has made more steps."""
+        result = self.cli.run("restore", "x:1", "--detach", *options)
+        self.assertEqual(result.code, DONE, str(result))
+        pid = result.data["job"]["pid"]
+        self.kill_job_at_end(pid)
+        self.wait_for_steps(self.last() + MORE)
+        jobs.kill_tree(pid)
+        first = json.loads(result.out.splitlines()[0])
+        return {os.path.basename(file["path"]): file for file in first.get("files", [])}
+
+    def assert_once(self, path):
+        found = numbers(path)
+        self.assertEqual(found, list(range(1, len(found) + 1)), path)
+        self.assertGreater(len(found), 2 * MORE, path)
+
+    def problems(self):
+        with open(self.file("problems"), encoding="ascii") as file:
+            return file.read().splitlines()
+
+    def contents(self):
+        found = {}
+        for name in sorted(os.listdir(self.folder)):
+            with open(self.file(name), "rb") as file:
+                found[name] = (hashlib.sha256(file.read()).hexdigest(), os.lstat(self.file(name)).st_mtime_ns)
+        with open(self.log, "rb") as file:
+            found["log"] = hashlib.sha256(file.read()).hexdigest()
+        return found
+
+
+class RollbackTest(FilesTest):
+    def test_append(self):
+        self.image_then_death()
+        written = numbers(self.file("lines"))
+        done = self.restore_and_kill("--rollback", "append")
+        for path in (self.file("lines"), self.file("metrics"), self.log):
+            self.assert_once(path)
+        for name in ("lines", "metrics", os.path.basename(self.log)):
+            self.assertEqual(done[name]["action"], "truncated", done)
+            self.assertEqual(done[name]["why"], "")
+        # What was cut off is kept beside it, and is what the job had written since.
+        tail = numbers(done["lines"]["tail_copy"])
+        self.assertGreaterEqual(len(tail), MORE)
+        self.assertEqual(tail, written[-len(tail) :])
+        self.assertEqual(done["lines"]["discarded_bytes"], os.path.getsize(done["lines"]["tail_copy"]))
+        self.assertIn(".rekindle-tail-", done[os.path.basename(self.log)]["tail_copy"])
+        # Files that are rewritten in place are as new as they were, which is said, and which the job notices.
+        self.assertEqual(done["state"]["action"], "truncated")
+        self.assertEqual(done["table"]["action"], "left")
+        for name in ("state", "table"):
+            self.assertIn("rewritten in place", done[name]["why"])
+        self.assertTrue(self.problems())
+        self.assertNotIn("checkpoint", done)
+        self.assertEqual(done["problems"]["action"], "unchanged")
+
+    def test_all(self):
+        self.image_then_death("--file-contents")
+        inodes = {name: os.stat(self.file(name)).st_ino for name in ("state", "table")}
+        done = self.restore_and_kill("--rollback", "all")
+        for path in (self.file("lines"), self.file("metrics"), self.log):
+            self.assert_once(path)
+        self.assertEqual(self.problems(), [])
+        for name, inode in inodes.items():
+            self.assertEqual(done[name]["action"], "put_back", done)
+            self.assertEqual(os.stat(self.file(name)).st_ino, inode)
+        # Again and again from the same image.
+        done = self.restore_and_kill("--rollback", "all")
+        self.assertEqual(done["state"]["action"], "put_back")
+        self.assertEqual(self.problems(), [])
+        self.assert_once(self.file("lines"))
+
+    def test_none_is_the_default(self):
+        self.image_then_death()
+        for options in ((), ("--rollback", "none")):
+            self.assertEqual(self.restore_and_kill(*options), {})
+        found = numbers(self.file("lines"))
+        self.assertLess(len(set(found)), len(found), "lines that were written twice")
+
+    def test_dry_run_changes_nothing(self):
+        job = self.image_then_death("--file-contents")
+        before = self.contents()
+        for mode, action in (("append", "left"), ("all", "put_back")):
+            done = {
+                os.path.basename(file["path"]): file
+                for file in self.succeed("restore", "x:1", "--rollback", mode, "--dry-run")["files"]
+            }
+            self.assertEqual(done["table"]["action"], action)
+            self.assertEqual(done["lines"]["action"], "truncated")
+        text = self.cli.run("restore", "x:1", "--dry-run", json_output=False)
+        self.assertEqual(text.code, DONE, str(text))
+        for word in ("ROLL-BACK", self.file("lines"), "cut off", "rewritten in place"):
+            self.assertIn(word, text.out)
+        self.assertEqual(self.contents(), before)
+        self.assertFalse(procfs.alive(job.pid))
+
+    def test_a_job_that_runs_is_left_alone(self):
+        job = self.start()
+        self.checkpoint(job.pid, "x:1")
+        self.wait_for_steps(self.last() + MORE)
+        refused = self.cli.run("restore", "x:1", "--detach", "--rollback", "append")
+        self.assert_refused(refused, FAILED, str(job.pid), "in use")
+        jobs.kill_tree(job.pid)
+        self.assert_once(self.file("lines"))
+        self.assertEqual([name for name in os.listdir(self.folder) if "tail" in name], [])
+
+    def test_gone_and_short_files(self):
+        self.image_then_death("--file-contents")
+        os.unlink(self.file("table"))
+        os.truncate(self.file("state"), 1000)
+        before = self.contents()
+        refused = self.cli.run("restore", "x:1", "--detach", "--rollback", "append")
+        self.assert_refused(refused, FAILED, self.file("table"), "is gone", self.file("state"), "shorter", "--rollback all")
+        self.assertEqual(self.contents(), before)
+        done = self.restore_and_kill("--rollback", "all")
+        self.assertEqual(done["table"]["action"], "made_again")
+        self.assertEqual(done["state"]["action"], "put_back")
+        self.assertEqual(os.stat(self.file("table")).st_mode & 0o777, 0o640)
+        self.assertEqual(self.problems(), [])
+
+    def test_ignored_paths(self):
+        self.image_then_death("--file-contents", "--ignore-path", self.file("state"))
+        done = self.restore_and_kill("--rollback", "all", "--ignore-path", self.file("lines"))
+        self.assertEqual(done["lines"]["action"], "ignored")
+        self.assertIn("--file-contents", done["state"]["why"])
+        self.assertEqual(done["table"]["action"], "put_back")
+        found = numbers(self.file("lines"))
+        self.assertLess(len(set(found)), len(found))
+
+    def test_inspect_and_objects(self):
+        job = self.start()
+        self.checkpoint(job.pid, "x:0")
+        self.checkpoint(job.pid, "x:1", "--file-contents")
+        files = {os.path.basename(file["path"]): file for file in self.succeed("inspect", "x:0")["written_files"]}
+        self.assertEqual(
+            {name: file["in_place"] for name, file in files.items()},
+            {"lines": False, "metrics": False, "problems": False, "state": True, "table": True, "writer.log": False},
+        )
+        self.assertEqual([name for name, file in files.items() if file["has_content"]], [])
+        data = self.succeed("inspect", "x:1", "--objects")
+        with_content = [os.path.basename(file["path"]) for file in data["written_files"] if file["has_content"]]
+        self.assertEqual(with_content, ["state", "table"])
+        objects = [object["name"] for object in data["objects"] if object["name"].startswith("files/")]
+        self.assertEqual(len(objects), 2)
+        text = self.cli.run("inspect", "x:1", json_output=False).out
+        self.assertIn("FILE THAT IT WROTE", text)
+        # An image with contents is exported and compared like others.
+        self.assertEqual(self.cli.run("diff", "x:0", "x:1").code, DONE)
+        self.succeed("export", "x:1", "--criu", self.path("exported"))
+        self.assert_store_whole(["x:0", "x:1"])
+
+    def test_bad_usage(self):
+        for options in (
+            ("restore", "x:1", "--rollback", "some"),
+            ("restore", "x:1", "--ignore-path", "/x"),
+            ("restore", "x:1", "--rollback", "all", "--clone"),
+            ("ckpt", "1", "-t", "x:1", "--ignore-path", "/x"),
+        ):
+            self.assertEqual(self.cli.run(*options).code, 2, options)
+
+
+class RollbackByDaemonTest(FilesTest):
+    def setUp(self):
+        super().setUp()
+        self.daemon = self.start_daemon()
+        self.cli = self.make_cli(host=self.daemon.host)
+
+    def test_run_and_its_log(self):
+        """The output of a job that `rekindle run` started goes on where it was, on the terminal too."""
+        started = self.succeed(
+            "run", "--detach", "--name", "writer", "--", jobs.PYTHON, jobs.workload("file_writer.py"), self.folder
+        )
+        pid, self.log = started["job"]["pid"], started["job"]["log"]
+        self.kill_job_at_end(pid)
+        self.wait_for_steps(MORE)
+        self.checkpoint("writer", "x:1")
+        self.wait_for_steps(self.last() + MORE)
+        jobs.kill_tree(pid)
+        written = numbers(self.log)
+        child = self.cli.start("restore", "x:1", "--rollback", "append", json_output=False)
+        waiting.until(lambda: any(".rekindle-tail-" in name for name in os.listdir(os.path.dirname(self.log))), "a tail", 60)
+        self.wait_for_steps(self.last() + MORE)
+        jobs.kill_tree(pid)
+        result = self.cli.finish(child)
+        self.assertEqual(result.code, 128 + 9, str(result))
+        self.assert_once(self.log)
+        self.assert_once(self.file("lines"))
+        shown = [int(line) for line in result.out.splitlines()]
+        self.assertEqual(shown, numbers(self.log)[shown[0] - 1 :])
+        self.assertLess(shown[0], written[-1])
+        self.assertIn("was cut off", result.err)
+
+    def test_after_the_daemon_was_killed(self):
+        self.image_then_death("--file-contents")
+        self.daemon.kill()
+        self.daemon = self.start_daemon()
+        self.restore_and_kill("--rollback", "all")
+        for path in (self.file("lines"), self.log):
+            self.assert_once(path)
+        self.assertEqual(self.problems(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

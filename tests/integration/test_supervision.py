@@ -1,0 +1,270 @@
+"""`rekindle run --every … --restarts …`: the job goes on from its last image when it dies, whoever dies with it."""
+
+import json
+import os
+import signal
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.case import RekindleTest
+from harness.cli import NOT_FOUND, NOT_PERMITTED, USAGE
+
+NOBODY = 65534
+
+
+def lines_of(path):
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="ascii") as file:
+        return file.read().split("\n")[:-1]
+
+
+class SupervisedTest(RekindleTest):
+    """One daemon and one job, which counts."""
+
+    def setUp(self):
+        super().setUp()
+        self.daemon = self.start_daemon("--standby", "0")
+        self.remote = self.make_cli(host=self.daemon.host)
+        self.numbers = self.path("numbers")
+        self.addCleanup(self.end_job)
+
+    def end_job(self):
+        if not self.daemon.running():
+            self.daemon = self.start_daemon("--standby", "0")
+        self.remote.run("stop", "job", "--grace", "1s")
+
+    def start(self, count, *words, options=(), detach=True, cli=None):
+        command = ["run", "--name", "job", *options, *(["--detach"] if detach else []), "--",
+                   jobs.PYTHON, jobs.workload("counting.py"), self.numbers, str(count), *words]
+        if detach:
+            return self.succeed(*command, cli=cli or self.remote)
+        return (cli or self.remote).start(*command, json_output=False)
+
+    def job(self):
+        """As `ps` shows it, once it is there."""
+
+        def found():
+            jobs.reap_orphans()  # of a killed daemon: nobody else takes their exit status
+            listed = self.succeed("ps", "--all", cli=self.remote).get("jobs", [])
+            return [job for job in listed if job["name"] == "job" and job["supervised"]]
+
+        return waiting.until(found, "the job")[0]
+
+    def state(self):
+        return self.job()["supervised"]
+
+    def wait_for(self, condition, what, seconds=60):
+        return waiting.until(lambda: condition(self.job()), what, seconds, 0.02)
+
+    def wait_for_image(self, more_than=0):
+        return self.wait_for(lambda job: job["supervised"]["checkpoints"] > more_than and job, "an image")
+
+    def kill_job(self):
+        pid = self.job()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def wait_for_end(self, phase="done"):
+        self.wait_for(lambda job: job["supervised"]["phase"] in ("done", "failed"), "its end")
+        self.assertEqual(self.state()["phase"], phase, self.state())
+
+    def assert_counted(self, count):
+        self.assertEqual(lines_of(self.numbers), [str(number) for number in range(count)])
+
+
+class DeathTest(SupervisedTest):
+    def test_killed_jobs_go_on_with_each_line_once(self):
+        command = self.start(400, "child", options=["--every", "300ms", "--restarts", "5"], detach=False)
+        for killed in range(1, 4):
+            before = self.wait_for_image(self.job_checkpoints() if killed > 1 else 0)
+            self.kill_job()
+            self.wait_for(lambda job, n=killed: job["supervised"]["restarts"] == n, "a restart")
+            self.assertGreaterEqual(before["supervised"]["checkpoints"], 1)
+        result = self.remote.finish(command)
+        self.assertEqual(result.code, 0, str(result))
+        self.assert_counted(400)
+        self.assertEqual(result.out.split(), [str(number) for number in range(400)])
+        self.assertEqual(result.err.count("goes on from job:"), 3, result.err)
+        state = self.state()
+        self.assertEqual(state["restarts"], 3)
+        self.assertEqual(len([d for d in state["deaths"] if "signal 9" in d]), 3, state)
+        self.assertGreater(state["lost_seconds"], 0)
+
+    def job_checkpoints(self):
+        return self.state()["checkpoints"]
+
+    def test_exit_status_is_the_jobs(self):
+        command = self.start(5, "status=3", options=["--every", "1s", "--restarts", "0"], detach=False)
+        result = self.remote.finish(command)
+        self.assertEqual(result.code, 3, str(result))
+        self.assert_counted(5)
+
+    def test_the_same_death_goes_further_back_and_is_given_up(self):
+        command = self.start(200, "exit-at=60", options=["--every", "200ms", "--restarts", "4", "--backoff", "10ms"],
+                             detach=False)
+        result = self.remote.finish(command)
+        self.assertEqual(result.code, 7, str(result))
+        self.assertIn("given up", result.err)
+        state = self.state()
+        self.assertEqual(state["phase"], "failed")
+        self.assertIn("exit status 7", state["report"])
+        self.assert_counted(60)
+        self.assertLessEqual(state["restarts"], 4)
+
+    def test_a_hung_job_is_killed_and_goes_on(self):
+        self.start(60, "hang-at=40", options=["--every", "200ms", "--restarts", "2", "--hang", "2s"])
+        self.wait_for_end()
+        self.assert_counted(60)
+        self.assertIn("no progress", "".join(self.state()["deaths"]))
+
+    def test_before_the_first_image_it_begins_anew(self):
+        self.start(30, options=["--every", "1h", "--restarts", "1", "--rollback", "none"])
+        waiting.until(lambda: len(lines_of(self.numbers)) > 3, "some lines")
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.wait_for_end()
+        self.assertEqual(lines_of(self.numbers)[-30:], [str(number) for number in range(30)])
+
+
+class DaemonTest(SupervisedTest):
+    def restart_daemon(self):
+        self.daemon = self.start_daemon("--standby", "0")
+        self.remote = self.make_cli(host=self.daemon.host)
+
+    def test_a_killed_daemons_job_is_taken_over(self):
+        self.start(400, options=["--every", "300ms", "--restarts", "3"])
+        self.wait_for_image()
+        pid = self.job()["pid"]
+        self.daemon.kill()
+        self.assertTrue(procfs.alive(pid))
+        self.restart_daemon()
+        before = self.wait_for_image()["supervised"]["checkpoints"]
+        self.wait_for_image(before)
+        self.assertEqual(self.job()["pid"], pid)
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.wait_for_end()
+        self.assert_counted(400)
+
+    def test_both_killed(self):
+        self.start(300, options=["--every", "300ms", "--restarts", "3"])
+        self.wait_for_image()
+        pid = self.job()["pid"]
+        self.daemon.kill()
+        os.kill(pid, signal.SIGKILL)
+        waiting.for_exit(pid)
+        jobs.reap_orphans()
+        self.restart_daemon()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.wait_for_end()
+        self.assert_counted(300)
+
+    def test_the_end_of_a_job_taken_over_is_known(self):
+        self.start(100, "status=5", options=["--every", "300ms", "--restarts", "0"])
+        self.wait_for_image()
+        self.daemon.kill()
+        self.restart_daemon()
+        waiting.until(lambda: len(lines_of(self.numbers)) == 100, "its last line")
+        jobs.reap_orphans()
+        self.wait_for(lambda job: job["supervised"]["deaths"], "its end")
+        self.assertIn("exit status 5", self.state()["deaths"][0])
+
+    def test_a_daemon_that_is_asked_to_end_takes_a_last_image(self):
+        self.start(300, options=["--every", "1h", "--restarts", "3"])
+        waiting.until(lambda: len(lines_of(self.numbers)) > 10, "some lines")
+        before = self.state()["checkpoints"]
+        pid = self.job()["pid"]
+        self.daemon.stop()
+        self.assertTrue(procfs.alive(pid))
+        self.restart_daemon()
+        self.assertEqual(self.state()["checkpoints"], before + 1)
+        self.assertEqual(self.job()["pid"], pid)
+        self.wait_for_end()
+        self.assert_counted(300)
+
+
+class CommandTest(SupervisedTest):
+    def test_stop_ends_for_good(self):
+        self.start(1000, options=["--every", "300ms", "--restarts", "3"])
+        self.wait_for_image()
+        pid = self.job()["pid"]
+        answer = self.succeed("stop", "job", "--checkpoint", cli=self.remote)
+        self.assertFalse(procfs.alive(pid))
+        self.assertEqual(answer["exited"]["signal"], signal.SIGTERM)
+        self.assertIn(answer["image"], self.references(cli=self.remote))
+        self.assertEqual(self.state()["phase"], "done")
+
+    def test_an_interrupt_is_not_brought_back(self):
+        command = self.start(1000, options=["--every", "300ms", "--restarts", "3"], detach=False)
+        waiting.until(lambda: len(lines_of(self.numbers)) > 3, "some lines")
+        command.send_signal(signal.SIGINT)
+        result = self.remote.finish(command)
+        self.assertIn(result.code, (1, 130), str(result))  # as Python ends it
+        self.assertEqual(self.state()["phase"], "done")
+        self.assertEqual(self.state()["restarts"], 0)
+
+    def test_attach(self):
+        self.start(100, options=["--every", "1h", "--restarts", "0"])
+        waiting.until(lambda: len(lines_of(self.numbers)) > 3, "some lines")
+        result = self.remote.run("attach", "job", json_output=False)
+        self.assertEqual(result.code, 0, str(result))
+        self.assertIn("99", result.out.split())
+        self.assertNotIn("0", result.out.split())
+
+    def test_images_are_kept_to_their_number(self):
+        self.start(150, options=["--every", "100ms", "--restarts", "0", "--keep", "2"])
+        self.wait_for_image(4)
+        self.wait_for_end()
+        self.assertLessEqual(len([i for i in self.references(cli=self.remote) if i.startswith("job:")]), 2)
+        self.assert_store_whole(self.references(cli=self.remote), cli=self.remote)
+
+    def test_standard_input_is_a_file(self):
+        given = self.path("given")
+        with open(given, "w", encoding="ascii") as file:
+            file.write("from a file\n")
+        out = self.path("out")
+        for options in ([], ["--every", "1h"]):
+            argv = self.remote.argv("run", "--name", "cat", *options, "--", "cat")
+            with open(given, encoding="ascii") as source, open(out, "w", encoding="ascii") as sink:
+                import subprocess  # pylint: disable=import-outside-toplevel
+                done = subprocess.run(argv, stdin=source, stdout=sink, check=False)
+            self.assertEqual(done.returncode, 0)
+            with open(out, encoding="ascii") as file:
+                self.assertEqual(file.read(), "from a file\n")
+
+    def test_refusals(self):
+        self.start(1000, options=["--every", "1h", "--restarts", "0"])
+        refused = self.remote.run("run", "--name", "job", "--", "true")
+        self.assertIn("job", refused.message)
+        self.assertNotEqual(refused.code, 0)
+        self.assert_refused(self.remote.run("run", "--keep", "2", "--", "true"), USAGE, "--keep", "--every")
+        self.assert_refused(self.remote.run("run", "--every", "soon", "--", "true"), USAGE, "--every")
+        self.assert_refused(self.remote.run("stop", "nobody"), NOT_FOUND, "nobody")
+        self.assert_refused(self.remote.run("attach", "nobody"), NOT_FOUND, "nobody")
+        other = self.make_cli(host=self.daemon.host, uid=NOBODY)
+        self.assert_refused(other.run("stop", "job"), NOT_PERMITTED, "stop")
+        self.assert_refused(other.run("attach", "job"), NOT_PERMITTED, "attach")
+        self.assertEqual(self.job()["state"], "running")
+
+
+class WithoutDaemonTest(RekindleTest):
+    def test_the_command_itself_supervises(self):
+        numbers = self.path("numbers")
+        command = self.cli.start("run", "--every", "300ms", "--restarts", "2", "--name", "job", "--", jobs.PYTHON,
+                                 jobs.workload("counting.py"), numbers, "200", json_output=False)
+        waiting.until(lambda: len(lines_of(numbers)) > 60, "some lines")
+        with open(os.path.join(self.runtime, "jobs/job.json"), encoding="utf-8") as file:
+            os.kill(json.load(file)["pid"], signal.SIGKILL)
+        result = self.cli.finish(command)
+        self.assertEqual(result.code, 0, str(result))
+        self.assertEqual(lines_of(numbers), [str(number) for number in range(200)])
+
+    def test_nobody_would_stay(self):
+        refused = self.cli.run("run", "--every", "1s", "--detach", "--", "true")
+        self.assertIn("rekindled", refused.message)
+        self.assertNotEqual(refused.code, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,34 @@
+"""Appends the numbers from 0 on to a file, one a line, and says each; at some of them it does something else.
+
+counting.py FILE COUNT [exit-at=N] [hang-at=N] [die-once-at=N] [status=N] [pause=SECONDS] [child]
+"""
+
+import os
+import signal
+import sys
+import time
+
+
+def main():
+    path, count = sys.argv[1], int(sys.argv[2])
+    options = dict(word.partition("=")[::2] for word in sys.argv[3:])
+    pause = float(options.get("pause", "0.02"))
+    if "child" in options and os.fork() == 0:
+        # One that outlives its parent, unless somebody ends it.
+        while True:
+            time.sleep(3600)
+    with open(path, "a", encoding="ascii", buffering=1) as file:
+        for number in range(count):
+            if number == int(options.get("exit-at", "-1")):
+                sys.exit(7)
+            if number == int(options.get("hang-at", "-1")) and not os.path.exists(path + ".hung"):
+                with open(path + ".hung", "w", encoding="ascii"):
+                    pass
+                signal.pause()
+            file.write(f"{number}\n")
+            print(number, flush=True)
+            time.sleep(pause)  # the work that a step stands for
+    sys.exit(int(options.get("status", "0")))
+
+
+main()
