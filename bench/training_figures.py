@@ -50,7 +50,7 @@ def parse(arguments):
     given = parser.parse_args(arguments)
     given.bin = os.path.abspath(given.bin)
     if given.quick:
-        given.size, given.threads, given.every, given.rounds, given.intervals = "small", 1, 2, 1, 2
+        given.size, given.threads, given.every, given.rounds, given.intervals = "tiny", 1, 3, 1, 2
         given.freezes, given.restarts, given.checkpoints, given.failures = 2, 1, 3, 2
     return given
 

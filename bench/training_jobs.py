@@ -102,12 +102,13 @@ class CriuLoop(_Way):
 
     def begin(self):
         super().begin()
+        began = time.monotonic()
         self.frozen.append(self.tool.dump(self.job.pid))
-        self._thread = threading.Thread(target=self._loop)
+        self._thread = threading.Thread(target=self._loop, args=(began,))
         self._thread.start()
 
-    def _loop(self):
-        began = time.monotonic()
+    def _loop(self, began):
+        """From the beginning of one to the beginning of the next, as all ways have it."""
         try:
             while not self._end.wait(max(0.0, began + self.every - time.monotonic())):
                 began = time.monotonic()

@@ -171,8 +171,8 @@ def main():
         metrics = trainer.step()
         log.step(trainer.step_number, **metrics)
         if arguments.save_every and time.monotonic() - saved >= arguments.save_every:
-            trainer.save()
             saved = time.monotonic()
+            trainer.save()
     log.finish(trainer.model)
     return 0
 

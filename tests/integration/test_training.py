@@ -116,11 +116,10 @@ class ProcessesTest(TrainingTest):
         return kill
 
     def test_data_loader_worker(self):
-        self.begin(RESNET, 400)
-        self.wait_for_step(100)
+        self.begin(RESNET, 800)
         self.kill_and_see_it_go_on(self.kill_one_of(lambda pids, root: set(pids) - {root}, 1))
         self.assertEqual(len(self.training.processes()), 3)
-        self.wait_for_step(300)
+        self.wait_for_step(500)
         self.kill_and_see_it_go_on(self.kill_job)
         state = self.assert_ends_as_undisturbed()
         # More when an image was taken after the worker's death and before anybody noticed it.

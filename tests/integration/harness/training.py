@@ -129,8 +129,10 @@ class TrainingTest(RekindleTest):
 
         def look():
             state = self.supervised()
-            self.assertNotEqual(state["phase"], "failed", self.records(state))
-            return state if condition(state) else None
+            if condition(state):
+                return state
+            self.assertNotIn(state["phase"], ("failed", "done"), f"{what}: it is over\n{self.records(state)}")
+            return None
 
         try:
             return waiting.until(look, what, SECONDS, 0.1)
@@ -169,24 +171,33 @@ class TrainingTest(RekindleTest):
         """What had been done when the image before the one that it goes on from was taken is not done again."""
         restarts = self.supervised()["restarts"]
         times = self.image_times()
+        lines = len(self.training.steps_done())
         kill()
-        before = self.training.steps_done()
         self.wait_for(lambda state: state["restarts"] > restarts, "the training brought back")
 
-        resumed = waiting.until(lambda: self._resumed(len(before)), "steps after the restart", SECONDS, 0.01)
+        at = self._wait_for_step_again(lines)
+        before, resumed = self.training.steps_done()[:at], self.training.steps_done()[at][0]
         done_before = [time for step, time in before if step == resumed]
         if done_before and len(times) > images_back + 1:
             self.assertGreater(done_before[-1], times[-2 - images_back], f"step {resumed} was done before that image")
         lost = before[-1][0] - resumed + 1 if before else 0
         print(f"{self.NAME}: killed after step {before[-1][0]}, goes on with {resumed} ({lost} again)", file=sys.stderr)
 
-    def _resumed(self, lines_before):
-        """The step with which it went on; the life before may have written one more line."""
-        steps = [step for step, _ in self.training.steps_done()]
-        for at in range(max(lines_before, 1), len(steps)):
-            if steps[at] <= steps[at - 1]:
-                return steps[at]
-        return steps[lines_before] if len(steps) > lines_before + 3 else None
+    def _wait_for_step_again(self, lines_before):
+        """The line of the step log with which the new life begins."""
+
+        def begins():
+            steps = [step for step, _ in self.training.steps_done()]
+            for at in range(max(lines_before, 1), len(steps)):
+                if steps[at] <= steps[at - 1]:
+                    return at
+            # Nothing was lost, then; the life before may have written one more.
+            return lines_before if len(steps) > lines_before + 10 or self.finished() else None
+
+        try:
+            return waiting.until(begins, "steps after the restart", SECONDS / 2, 0.1)
+        except TimeoutError:
+            self.fail(f"no step after the restart\n{self.records(self.job())}")
 
     def finished(self):
         return self.supervised()["phase"] in ("done", "failed")
