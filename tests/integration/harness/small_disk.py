@@ -17,7 +17,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class SmallDisk:
     """Mounted at `path` until the test ends; the ballast lies beside whatever the test makes there."""
 
-    def __init__(self, test, kind, mkfs_options=()):
+    def __init__(self, test, kind, mkfs_options=(), size=None):
         if not shutil.which("mkfs." + kind):
             raise unittest.SkipTest(f"there is no mkfs.{kind}: run scripts/setup.sh --test")
         if not os.path.exists("/dev/loop-control"):
@@ -28,7 +28,7 @@ class SmallDisk:
         self.path = test.path(kind)
         self._file = test.path(kind + ".disk")
         with open(self._file, "wb") as file:
-            file.truncate(LEAST_BYTES[kind])
+            file.truncate(size or LEAST_BYTES[kind])
         shell("mkfs." + kind, *_MKFS_OPTIONS[kind], *mkfs_options, self._file)
         os.mkdir(self.path)
         shell("mount", "-o", "loop", self._file, self.path)

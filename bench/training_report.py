@@ -1,0 +1,124 @@
+"""The tables of training_figures.py."""
+
+from start_report import at_least, at_most, median, ms, table
+from start_world import MIB
+from training_jobs import CriuLoop, Saving, Supervised, Undisturbed
+from training_sections import OURS
+
+
+def page(results, machine):
+    lines = [machine, ""]
+    for name, part in results.items():
+        lines.append(
+            f"- {name}: {part['when']}, commit {part['commit']}, load average {part['loads'][0]:.2f} before and "
+            f"{part['loads'][1]:.2f} after. `{part['command']}`"
+        )
+    rows = verdicts(results)
+    lines += ["", "### What was promised", ""]
+    verdict_rows = [(*row[:3], "held" if row[3] else "**not held**") for row in rows]
+    lines += table(("figure", "measured", "aim", ""), verdict_rows)
+    lines += [f"{sum(row[3] for row in rows)} of {len(rows)} held.", ""]
+    for name, make in (
+        ("overhead", _overhead_table),
+        ("freeze", _freeze_table),
+        ("restart", _restart_table),
+        ("stored", _stored_table),
+        ("lost", _lost_table),
+    ):
+        if name in results:
+            lines += make(results[name]["measured"], results[name])
+    lines += ["### Command lines", ""]
+    for part in results.values():
+        for name, command in part["command_lines"].items():
+            lines += [f"{name}:", "", f"    {command}", ""]
+    return lines
+
+
+def verdicts(results):
+    """[(figure, measured, aim, held)]"""
+    rows = []
+    found = {name: part["measured"] for name, part in results.items()}
+    if "overhead" in found:
+        every = results["overhead"]["every"]
+        cost = median(costs(found["overhead"])[Supervised.name]) * 100
+        figure = f"images every {every:g} s: cost of the step throughput, median"
+        if cost < -1:
+            # Something else slowed the undisturbed windows down.
+            rows.append((figure, "no figure: it was faster with images", "at most 1.5 %", False))
+        else:
+            rows.append(at_most(figure, cost, 1.5, " %"))
+    if "freeze" in found:
+        medians = {name: median(values) for name, values in found["freeze"]["seconds"].items()}
+        ours = medians.pop(OURS)
+        best = min(medians, key=medians.get)
+        rows.append(at_most(f"freeze of one image, median: times that of {best}", ours / medians[best], 0.4))
+    if "restart" in found:
+        ours, other = median(found["restart"][OURS]), median(found["restart"]["torch.load"])
+        rows.append(at_most("SIGKILL to the end of the first new step, median", ours, 1.5, " s"))
+        rows.append(at_least("the same: times the speed of a restart with torch.load", other / ours, 3))
+    if "stored" in found:
+        ours, other = found["stored"][OURS], found["stored"]["restic"]
+        rows.append(at_most(f"stored bytes of {len(ours)} images: times those of restic", ours[-1] / other[-1], 1))
+    if "lost" in found:
+        rows.append(at_most("work lost, the worst failure", max(found["lost"]["seconds"]), found["lost"]["every"], " s"))
+    return rows
+
+
+def costs(found):
+    """{way: [share of the throughput that it costs, against nothing in the same round]}"""
+    alone = found[Undisturbed.name]["steps_a_second"]
+    return {
+        name: [1 - rate / without for rate, without in zip(way["steps_a_second"], alone)] for name, way in found.items()
+    }
+
+
+def _overhead_table(found, part):
+    lines = [f"### Cost of a checkpoint every {part['every']:g} s", ""]
+    rows = []
+    share = costs(found)
+    for name in (Undisturbed.name, Supervised.name, CriuLoop.name, Saving.name):
+        way = found[name]
+        rates = " ".join(f"{rate:.3f}" for rate in way["steps_a_second"])
+        cost = "" if name == Undisturbed.name else f"{median(share[name]):.2%}"
+        rounds = "" if name == Undisturbed.name else " ".join(f"{value:.2%}" for value in share[name])
+        frozen = f"{ms(median(way['frozen']))} ms" if way["frozen"] else ""
+        rows.append((name, f"{median(way['steps_a_second']):.3f}", cost, rounds, frozen, rates))
+    header = ("checkpoints by", "steps a second", "cost, median", "cost, every round", "frozen, median", "every round")
+    lines += table(header, rows)
+    resident = found[Supervised.name]["resident"]
+    return [*lines, f"Resident memory of the training: {median(resident) / MIB:.0f} MiB.", ""]
+
+
+def _freeze_table(found, _part):
+    ours = median(found["seconds"][OURS])
+    rows = [
+        (name, ms(median(values)), f"{ours / median(values):.2f}x", " ".join(ms(value) for value in values))
+        for name, values in found["seconds"].items()
+    ]
+    lines = ["### Freeze", "", *table(("tool", "median, ms", "Rekindle to it", "every one, ms"), rows)]
+    return [*lines, f"Memory in the image: {found['resident'] / MIB:.0f} MiB.", ""]
+
+
+def _restart_table(found, _part):
+    rows = [
+        (name, f"{median(values):.2f}", " ".join(f"{value:.2f}" for value in values)) for name, values in found.items()
+    ]
+    return ["### From SIGKILL to the next step", "", *table(("way", "median, s", "every one, s"), rows)]
+
+
+def _stored_table(found, _part):
+    rows = []
+    for name, values in found.items():
+        last = sum(values) if name == "criu" else values[-1]
+        title = "CRIU's folders, all together" if name == "criu" else name
+        rows.append((title, f"{last / MIB:.0f}", f"{last / found['restic'][-1]:.3f}x"))
+    title = f"### {len(found[OURS])} images of one training"
+    return [title, "", *table(("kept by", "MiB (allocated)", "to restic"), rows)]
+
+
+def _lost_table(found, _part):
+    values = found["seconds"]
+    each = " ".join(f"{value:.1f}" for value in values)
+    rows = [(len(values), f"{median(values):.1f}", f"{max(values):.1f}", each)]
+    header = ("failures", "median, s", "worst, s", "every one, s")
+    return [f"### Work lost, an image every {found['every']:g} s", "", *table(header, rows)]
