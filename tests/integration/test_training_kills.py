@@ -80,7 +80,7 @@ class ManyKillsTest(TrainingTest):
         self.kill_all_over(RESNET, 1500, 30)
 
     def test_distributed(self):
-        self.kill_all_over(DISTRIBUTED, 300, 6, "1s")
+        self.kill_all_over(DISTRIBUTED, 300, 6, "2s")
 
 
 if __name__ == "__main__":

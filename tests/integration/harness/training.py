@@ -145,7 +145,11 @@ class TrainingTest(RekindleTest):
         return self.wait_for(lambda state: state["checkpoints"] >= taken + more, f"{more} more images")
 
     def wait_for_step(self, step):
-        waiting.until(lambda: self.training.furthest_step() >= step, f"step {step}", SECONDS, 0.002)
+        def there():
+            jobs.reap_orphans()  # what has ended keeps its PID, without which the training can't be brought back
+            return self.training.furthest_step() >= step
+
+        waiting.until(there, f"step {step}", SECONDS, 0.01)
 
     def image_times(self):
         """When the pages of each image had been taken out of the job, oldest first."""
@@ -187,6 +191,7 @@ class TrainingTest(RekindleTest):
         """The line of the step log with which the new life begins."""
 
         def begins():
+            jobs.reap_orphans()
             steps = [step for step, _ in self.training.steps_done()]
             for at in range(max(lines_before, 1), len(steps)):
                 if steps[at] <= steps[at - 1]:
@@ -195,7 +200,7 @@ class TrainingTest(RekindleTest):
             return lines_before if len(steps) > lines_before + 10 or self.finished() else None
 
         try:
-            return waiting.until(begins, "steps after the restart", SECONDS / 2, 0.1)
+            return waiting.until(begins, "steps after the restart", SECONDS, 0.1)
         except TimeoutError:
             self.fail(f"no step after the restart\n{self.records(self.job())}")
 
