@@ -34,6 +34,8 @@ absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
       !absl::SimpleAtoi(f[19], &stat.start_ticks) || !absl::SimpleAtoi(f[28], &stat.pending)) {
     return unknown();
   }
+  // Kernels tell the exit status only to those who may trace the process.
+  if (f.size() > 49 && !absl::SimpleAtoi(f[49], &stat.exit_status)) return unknown();
   stat.state = f[0][0];
   stat.name = line->substr(name_begin + 1, name_end - name_begin - 1);
   return stat;

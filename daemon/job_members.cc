@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,6 +48,17 @@ std::vector<pid_t> JobMembers(pid_t session, absl::string_view mark) {
     }
   }
   return std::vector<pid_t>(members.begin(), members.end());
+}
+
+bool HasKilledChild(pid_t root) {
+  std::set<pid_t> tree;
+  for (const pid_t pid : ProcessTree(root)) tree.insert(pid);
+  for (const pid_t pid : ListProcesses()) {
+    absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+    if (stat.ok() && stat->state == 'Z' && tree.count(stat->parent) != 0 && WIFSIGNALED(stat->exit_status))
+      return true;
+  }
+  return false;
 }
 
 size_t KillJobMembers(pid_t session, absl::string_view mark) {

@@ -16,6 +16,10 @@ namespace rekindle::daemon {
 // process, if that number can't be somebody else's by now; else 0. Zombies left out.
 std::vector<pid_t> JobMembers(pid_t session, absl::string_view mark);
 
+// Has one of the descendants of `root` been killed by a signal without its parent having seen it yet? Then
+// the job is likely to be in the middle of its end.
+bool HasKilledChild(pid_t root);
+
 // Kills them, and what they start meanwhile, and waits until they have gone (zombies whose parents do not
 // reap them count as gone). Returns how many were killed.
 size_t KillJobMembers(pid_t session, absl::string_view mark);

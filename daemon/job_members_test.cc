@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/pidfd.h"
+#include "base/process_stat.h"
 #include "base/subprocess.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -63,6 +64,22 @@ TEST_F(JobMembersTest, OrphansAreFoundAndStrangersAreNot) {
   EXPECT_EQ(KillJobMembers(session, mark_), 1u);
   EXPECT_TRUE(stranger.running());
   EXPECT_EQ(KillJobMembers(session, mark_), 0u);
+}
+
+TEST_F(JobMembersTest, AKilledChildThatNobodyHasSeen) {
+  // The shell takes the exit status of what it waits for, and only then.
+  Subprocess job = Start("sleep 1000 &", mark_);
+  EXPECT_FALSE(HasKilledChild(job.pid()));
+  pid_t sleeper = 0;
+  for (const pid_t pid : JobMembers(job.pid(), mark_)) {
+    if (pid != job.pid()) sleeper = pid;
+  }
+  ASSERT_GT(sleeper, 0);
+  ASSERT_TRUE(job.Signal(SIGSTOP).ok());  // its parent looks no more
+  ASSERT_EQ(::kill(sleeper, SIGKILL), 0);
+  while (ReadProcessStat(sleeper).value().state != 'Z') ::usleep(1000);
+  EXPECT_TRUE(HasKilledChild(job.pid()));
+  KillJobMembers(job.pid(), mark_);
 }
 
 }  // namespace

@@ -62,6 +62,9 @@ class SupervisedJob {
  private:
   SupervisedJob(Node& node, v1::SupervisedJobRecord record);
 
+  // An image that the job has outlived by this does not hold the death that came after.
+  static constexpr int64_t kProvenNanos = 5'000'000'000;
+
   // What has ended the watch over its life.
   enum class Turn { kDied, kStop, kLeave };
 
@@ -102,6 +105,7 @@ class SupervisedJob {
   absl::Status TakeImage();
   absl::Status CaptureImage(v1::CheckpointResult* result);
   void PlanNextImage(double seconds);
+  bool MayBeEnding();
   // Until the job stands at a boundary of its own choice, if it knows any. Was it so?
   bool AwaitBoundary();
   void RemoveOldImages();
@@ -115,7 +119,7 @@ class SupervisedJob {
   bool BringBack(supervise::Death death, int64_t died_unix_ns);
   bool EndWithoutLife();
   absl::StatusOr<RegisteredJob> RestoreFrom(const std::string& image, v1::JobRestarted* restarted);
-  void NoteDeath(const supervise::Death& death, int64_t died_unix_ns);
+  void NoteDeath(const supervise::Death& death, int64_t died_unix_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the store has of its images is what it can go on from.
   void FindPoints();
   // Images of a job that hung already would only hang again.
@@ -134,6 +138,7 @@ class SupervisedJob {
   std::optional<JobFile> job_file_;
   bool hung_ = false;
   int64_t hung_since_unix_ns_ = 0;
+  int postponed_ = 0;
   double life_began_ = 0, next_sample_ = 0, last_run_ = 0, next_image_ = 0;
   double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
   uint64_t boundaries_ = 0, wanted_ = 0;

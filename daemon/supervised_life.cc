@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "daemon/job_members.h"
 #include "daemon/job_sample.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervised_job.h"
@@ -31,6 +32,8 @@ constexpr double kFirstImageSeconds = 5;
 constexpr double kRetrySeconds = 10;
 // While somebody else captures the job.
 constexpr double kBusySeconds = 0.5;
+// Images put off while the job may be ending.
+constexpr int kMostPostponements = 10;
 // A job that knows boundaries is given so long to come to the next one.
 constexpr absl::Duration kBoundaryPatience = absl::Seconds(20);
 
@@ -98,8 +101,26 @@ SupervisedJob::Turn SupervisedJob::WatchLife() {
         asked = true;
       }
     }
+    if (!asked && now >= next_image_ && MayBeEnding()) {
+      PlanNextImage(kSampleSeconds);
+      continue;
+    }
     if (asked || now >= next_image_) TakeImage().IgnoreError();  // noted in the record
   }
+}
+
+bool SupervisedJob::MayBeEnding() {
+  pid_t pid;
+  {
+    absl::MutexLock lock(&mutex_);
+    pid = record_.pid();
+  }
+  if (!HasKilledChild(pid)) {
+    postponed_ = 0;
+    return false;
+  }
+  // A parent that never looks after its children does not keep images away.
+  return ++postponed_ <= kMostPostponements;
 }
 
 supervise::ProgressSample SupervisedJob::Sample() {
@@ -262,21 +283,20 @@ absl::Status SupervisedJob::TakeImage() {
 }
 
 void SupervisedJob::RemoveOldImages() {
-  const int64_t last_sign = LastSignUnixNanos();
+  int64_t sound_before = UnixNanos() - kProvenNanos;
   std::vector<std::string> old;
   {
     absl::MutexLock lock(&mutex_);
+    if (record_.policy().hang_seconds() > 0) sound_before = std::min(sound_before, LastSignUnixNanos());
     // Those between the image that this life went on from and its own lead to a death, or to none at all.
     int64_t from = INT64_MAX;
     for (const v1::RestartPoint& point : record_.points()) {
       if (record_.image_in_life() && point.image() == record_.from_image()) from = point.taken_unix_ns();
     }
-    // What may hang already does not push out what does not.
+    // What may hold a death or a hang already does not push out what does not.
     int proven = -1;
-    if (record_.policy().hang_seconds() > 0) {
-      for (int i = 0; i < record_.points_size(); ++i) {
-        if (record_.points(i).taken_unix_ns() <= last_sign) proven = i;
-      }
+    for (int i = 0; i < record_.points_size(); ++i) {
+      if (record_.points(i).taken_unix_ns() <= sound_before) proven = i;
     }
     size_t ours = 0;
     for (const v1::RestartPoint& point : record_.points()) {

@@ -50,15 +50,6 @@ Death SupervisedJob::TakeDeath() {
   AddRunTime();
   last_run_ = 0;
   death.lived_seconds = SecondsBetween(record_.life_began_unix_ns(), UnixNanos());
-  death.image_taken = record_.image_in_life();
-  if (hung_) {
-    death.image_taken = false;
-    for (const v1::RestartPoint& point : record_.points()) {
-      if (point.taken_unix_ns() > record_.life_began_unix_ns() &&
-          point.taken_unix_ns() <= hung_since_unix_ns_)
-        death.image_taken = true;
-    }
-  }
   death.progressed = best_step_ > best_step_before_;
   best_step_before_ = std::max(best_step_, best_step_before_);
   if (hung_) {
@@ -75,11 +66,20 @@ Death SupervisedJob::TakeDeath() {
     death.kind = Death::Kind::kExited;
     death.code = exit.code;
   }
+  if (death.kind == Death::Kind::kExited || hung_) {
+    // Of its own doing: an image that may hold the beginning of this end is no progress.
+    const int64_t sound_before = hung_ ? hung_since_unix_ns_ : UnixNanos() - kProvenNanos;
+    for (const v1::RestartPoint& point : record_.points()) {
+      if (point.taken_unix_ns() > record_.life_began_unix_ns() && point.taken_unix_ns() <= sound_before)
+        death.image_taken = true;
+    }
+  } else {
+    death.image_taken = record_.image_in_life();
+  }
   return death;
 }
 
 void SupervisedJob::NoteDeath(const Death& death, int64_t died_unix_ns) {
-  absl::MutexLock lock(&mutex_);
   auto* deaths = record_.mutable_deaths();
   deaths->Add(absl::StrCat(
       absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixNanos(died_unix_ns), absl::LocalTimeZone()), " ",
@@ -161,12 +161,12 @@ bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
   KillAll();
   FindPoints();
   if (death.kind == Death::Kind::kHung) ForgetImagesOfHang();
-  NoteDeath(death, died_unix_ns);
   const std::string how = supervise::Describe(death);
   bool meant;
   {
     absl::MutexLock lock(&mutex_);
     const bool well = death.kind == Death::Kind::kExited && death.code == 0;
+    if (!well) NoteDeath(death, died_unix_ns);
     meant = !well && absl::Now() < will_end_until_;
     if (!meant && !well) {
       const int64_t from = record_.points().empty()
