@@ -110,8 +110,8 @@ class SupervisedJob {
   bool AwaitBoundary();
   void RemoveOldImages();
   void RemoveImagesOf(const std::vector<std::string>& images);
-  // Until then the job got on, as far as anybody can tell.
-  int64_t LastSignUnixNanos();
+  // After that moment the job got further: images from before are not of one that hangs.
+  int64_t SoundUntilUnixNanos();
 
   // supervised_restart.cc
   supervise::Death TakeDeath();

@@ -162,16 +162,15 @@ void SupervisedJob::LookForProgress(double now) {
   progress_.Add(sample);
   if (!progress_.Hangs(now)) return;
   hung_ = true;
-  hung_since_unix_ns_ = LastSignUnixNanos();
+  hung_since_unix_ns_ = SoundUntilUnixNanos();
   Log(LogLevel::kWarning, absl::StrCat("job '", name_, "' has not got any further for ",
                                        static_cast<int64_t>(progress_.QuietSeconds(now)),
                                        " seconds: it is killed, to be brought back"));
   KillAll();
 }
 
-int64_t SupervisedJob::LastSignUnixNanos() {
-  // Signs are seen in samples: what was one lies up to that long before.
-  return UnixNanos() - static_cast<int64_t>((progress_.QuietSeconds(Now()) + kSampleSeconds) * 1e9);
+int64_t SupervisedJob::SoundUntilUnixNanos() {
+  return UnixNanos() - static_cast<int64_t>((Now() - progress_.SoundUntilSeconds()) * 1e9);
 }
 
 bool SupervisedJob::AwaitBoundary() {
@@ -287,7 +286,7 @@ void SupervisedJob::RemoveOldImages() {
   std::vector<std::string> old;
   {
     absl::MutexLock lock(&mutex_);
-    if (record_.policy().hang_seconds() > 0) sound_before = std::min(sound_before, LastSignUnixNanos());
+    if (record_.policy().hang_seconds() > 0) sound_before = std::min(sound_before, SoundUntilUnixNanos());
     // Those between the image that this life went on from and its own lead to a death, or to none at all.
     int64_t from = INT64_MAX;
     for (const v1::RestartPoint& point : record_.points()) {

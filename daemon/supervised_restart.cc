@@ -153,6 +153,8 @@ void SupervisedJob::ForgetImagesOfHang() {
     for (const v1::RestartPoint& point : record_.points()) {
       if (point.ours() && point.taken_unix_ns() > hung_since_unix_ns_) hanging.push_back(point.image());
     }
+    // Better one that may hang than none.
+    if (hanging.size() == static_cast<size_t>(record_.points_size())) hanging.clear();
   }
   RemoveImagesOf(hanging);
 }

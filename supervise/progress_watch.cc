@@ -14,6 +14,7 @@ void ProgressWatch::Restart(double now_seconds) {
   has_last_ = false;
   speaks_ = false;
   watching_ = true;
+  sound_until_seconds_ = now_seconds;
   Sign(now_seconds);
 }
 
@@ -55,6 +56,7 @@ double ProgressWatch::QuietSeconds(double now_seconds) const {
 }
 
 void ProgressWatch::Sign(double at_seconds) {
+  if (has_last_) sound_until_seconds_ = last_.at_seconds;
   last_sign_seconds_ = at_seconds;
   quiet_cpu_seconds_ = 0;
 }

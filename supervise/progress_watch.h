@@ -33,6 +33,9 @@ class ProgressWatch {
   bool Hangs(double now_seconds) const;
   // Since the last sign, or since it is watched. 0 before the first call of Restart() or Add().
   double QuietSeconds(double now_seconds) const;
+  // The job got further after this moment: the last sample before the last sign. An image from before it
+  // can't be one of a job that hangs.
+  double SoundUntilSeconds() const { return sound_until_seconds_; }
 
  private:
   void Sign(double at_seconds);
@@ -43,6 +46,7 @@ class ProgressWatch {
   bool watching_ = false;
   bool speaks_ = false;  // it has reported
   double last_sign_seconds_ = 0;
+  double sound_until_seconds_ = 0;
   double quiet_cpu_seconds_ = 0;  // used since the last sign
 };
 

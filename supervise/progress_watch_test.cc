@@ -7,6 +7,28 @@ namespace {
 
 constexpr double kHang = 60;
 
+TEST(ProgressWatch, SoundUntilTheSampleBeforeTheLastSign) {
+  ProgressWatch watch(10);
+  watch.Restart(3);
+  EXPECT_DOUBLE_EQ(watch.SoundUntilSeconds(), 3);
+  ProgressSample sample;
+  for (const double at : {4.0, 5.0, 6.0}) {
+    sample.at_seconds = at;
+    sample.cpu_seconds = at;
+    watch.Add(sample);
+  }
+  EXPECT_DOUBLE_EQ(watch.SoundUntilSeconds(), 5);
+  sample.at_seconds = 6.2;  // an image was taken
+  watch.Rebase(sample, 0.2);
+  sample.at_seconds = 7;
+  watch.Add(sample);  // no sign
+  EXPECT_DOUBLE_EQ(watch.SoundUntilSeconds(), 5);
+  sample.at_seconds = 8;
+  sample.cpu_seconds = 7;
+  watch.Add(sample);
+  EXPECT_DOUBLE_EQ(watch.SoundUntilSeconds(), 7);
+}
+
 TEST(ProgressWatch, AnImageIsNoSignAndNoQuietTime) {
   ProgressWatch watch(10);
   watch.Restart(0);
