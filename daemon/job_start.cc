@@ -10,13 +10,14 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "proto/rekindle/v1/job_file.h"
+#include "daemon/job_file.h"
+#include "daemon/supervisor.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -47,6 +48,14 @@ absl::StatusOr<std::string> InputPath(const Caller& caller, int fd) {
   return name;
 }
 
+// The mark of the supervised job that runs the command: what is started is none of its processes.
+bool NamesSupervisedJob(Node& node, absl::string_view variable) {
+  if (!absl::ConsumePrefix(&variable, absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "="))) return false;
+  const std::string name(variable.substr(variable.rfind('/') + 1));
+  return variable == JobFile::PathOf(node.options().runtime_directory, name) &&
+         !node.supervisor().CheckNameIsFree(name).ok();
+}
+
 }  // namespace
 
 absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::RunRequest& request) {
@@ -65,9 +74,7 @@ absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::Ru
   LaunchOptions& launch = start.launch;
   launch.argv.assign(request.argv().begin(), request.argv().end());
   for (const std::string& variable : request.environment()) {
-    // That of the job which runs the command.
-    if (!absl::StartsWith(variable, absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "=")))
-      launch.environment.push_back(variable);
+    if (!NamesSupervisedJob(node, variable)) launch.environment.push_back(variable);
   }
   if (request.hold()) launch.environment.push_back("REKINDLE_HOLD=1");
   launch.working_directory = request.working_directory();

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -97,7 +98,10 @@ LaunchOptions SupervisedJob::LaunchPlan() const {
   launch.run_as = User();
   absl::MutexLock lock(&mutex_);
   launch.argv.assign(record_.argv().begin(), record_.argv().end());
-  launch.environment.assign(record_.environment().begin(), record_.environment().end());
+  for (const std::string& variable : record_.environment()) {
+    if (!absl::StartsWith(variable, absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "=")))
+      launch.environment.push_back(variable);
+  }
   launch.environment.push_back(Mark());
   launch.working_directory = record_.working_directory();
   launch.log = record_.log();
