@@ -7,6 +7,8 @@ namespace {
 
 // Of one CPU. Threads that only wake now and then to look for work, as those of data loaders do, use less.
 constexpr double kIdleShare = 0.001;
+// To be frozen and to wake up from it costs a process some time too, which is counted in ticks of 10 ms.
+constexpr double kWakingCpuSeconds = 0.03, kMostWakingCpuSeconds = 0.3;
 
 }  // namespace
 
@@ -39,6 +41,7 @@ void ProgressWatch::Add(const ProgressSample& sample) {
 
 void ProgressWatch::Rebase(const ProgressSample& sample, double excused_seconds) {
   if (!watching_) return Restart(sample.at_seconds);
+  quiet_cpu_seconds_ = std::max(quiet_cpu_seconds_ - kWakingCpuSeconds, -kMostWakingCpuSeconds);
   last_sign_seconds_ = std::min(last_sign_seconds_ + std::max(0.0, excused_seconds), sample.at_seconds);
   // What the job said of itself meanwhile counts all the same.
   if (sample.reported != 0 && has_last_ && sample.reported != last_.reported) Sign(sample.at_seconds);
