@@ -293,7 +293,8 @@ void SupervisedJob::RemoveOldImages() {
       if (record_.image_in_life() && point.image() == record_.from_image()) from = point.taken_unix_ns();
     }
     // What may hold a death or a hang already does not push out what does not.
-    int proven = -1;
+    // While none is old enough for that, the oldest one is the best there is.
+    int proven = 0;
     for (int i = 0; i < record_.points_size(); ++i) {
       if (record_.points(i).taken_unix_ns() <= sound_before) proven = i;
     }
