@@ -28,15 +28,18 @@ absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
   std::vector<absl::string_view> f = absl::StrSplit(absl::string_view(*line).substr(name_end + 1),
                                                     absl::ByAnyChar(" \n"), absl::SkipWhitespace());
   ProcessStat stat;
+  uint64_t user_ticks = 0, kernel_ticks = 0;
   if (f.size() < 29 || f[0].size() != 1 || !absl::SimpleAtoi(f[1], &stat.parent) ||
       !absl::SimpleAtoi(f[2], &stat.group) || !absl::SimpleAtoi(f[3], &stat.session) ||
       !absl::SimpleAtoi(f[6], &stat.flags) || !absl::SimpleAtoi(f[17], &stat.threads) ||
+      !absl::SimpleAtoi(f[11], &user_ticks) || !absl::SimpleAtoi(f[12], &kernel_ticks) ||
       !absl::SimpleAtoi(f[19], &stat.start_ticks) || !absl::SimpleAtoi(f[28], &stat.pending)) {
     return unknown();
   }
   // Kernels tell the exit status only to those who may trace the process.
   if (f.size() > 49 && !absl::SimpleAtoi(f[49], &stat.exit_status)) return unknown();
   stat.state = f[0][0];
+  stat.cpu_ticks = user_ticks + kernel_ticks;
   stat.name = line->substr(name_begin + 1, name_end - name_begin - 1);
   return stat;
 }

@@ -18,6 +18,7 @@ struct ProcessStat {
   uint64_t pending = 0;  // signals sent to this thread and not yet taken, bit N - 1 for signal N
   uint32_t threads = 0;
   int exit_status = 0;       // of a zombie, as wait() gives it; 0 also where we may not know
+  uint64_t cpu_ticks = 0;    // of all its threads, in user and kernel mode
   uint64_t start_ticks = 0;  // since boot: with the PID it names one process
   std::string name;          // of its program, at most 15 bytes
 

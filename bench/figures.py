@@ -7,6 +7,7 @@ alternate (A B C, A B C, …) and each figure is the median of the rounds.
 
 import argparse
 import ctypes
+import json
 import os
 import platform
 import shutil
@@ -294,6 +295,14 @@ def report(bench, command):
         rounds = " ".join(f"{value * 1e3:.0f}" if value > 0.1 else f"{value * 1e3:.1f}" for value in values)
         lines.append(f"| {figure} | {name} | {statistics.median(values) * 1e3:.1f} | {rounds} |")
     return "\n".join([*lines, "", END])
+
+
+def kept(path):
+    """What an earlier run has written there; nothing where there is no such file."""
+    if not path or not os.path.exists(path):
+        return {}
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
 
 
 def write_into(path, text, begin, end):

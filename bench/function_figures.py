@@ -18,7 +18,7 @@ for part in ("tests/integration", "bench"):
     sys.path.insert(0, os.path.join(ROOT, part))
 
 import function_report  # noqa: E402
-from figures import commit, machine, write_into  # noqa: E402
+from figures import commit, kept, machine, write_into  # noqa: E402
 from function_sections import PARTS, Bench  # noqa: E402
 from function_ways import Function  # noqa: E402
 from function_world import FunctionWorld  # noqa: E402
@@ -59,13 +59,6 @@ def make_functions(world, names):
     inputs = world.path("inputs")
     subprocess.run([os.path.join(FUNCTIONS, "make_inputs.py"), inputs], check=True, stdout=subprocess.DEVNULL)
     return [Function(name, world.path("functions", name), inputs) for name in names], inputs
-
-
-def kept(path):
-    if not path or not os.path.exists(path):
-        return {}
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
 
 
 def main():

@@ -18,7 +18,7 @@ for part in ("tests/integration", "bench"):
 
 import training_report  # noqa: E402
 import training_sections  # noqa: E402
-from figures import commit, machine, write_into  # noqa: E402
+from figures import commit, kept, machine, write_into  # noqa: E402
 from harness import cli  # noqa: E402
 from start_figures import criu_tools, leave  # noqa: E402
 from start_world import World  # noqa: E402
@@ -53,13 +53,6 @@ def parse(arguments):
         given.size, given.threads, given.every, given.rounds, given.intervals = "tiny", 1, 3, 1, 2
         given.freezes, given.restarts, given.checkpoints, given.failures = 2, 1, 3, 2
     return given
-
-
-def kept(path):
-    if not path or not os.path.exists(path):
-        return {}
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
 
 
 def main():

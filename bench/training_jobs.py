@@ -7,6 +7,7 @@ import time
 
 from contenders import StockCriu
 from harness import jobs, procfs, waiting
+from harness.training import read_step_log
 
 NAME = "training"
 _SECONDS = 600  # for whatever a training has to come to
@@ -26,13 +27,7 @@ class Training:
         self.argv += ["--out", self.out, "--step-log", self.step_log]
 
     def lines(self):
-        """[(step, time of day)]"""
-        try:
-            with open(self.step_log, encoding="ascii") as file:
-                lines = file.read().split("\n")[:-1]
-        except FileNotFoundError:
-            return []
-        return [(int(line.split()[0]), float(line.split()[1])) for line in lines]
+        return read_step_log(self.step_log)
 
     def wait_for_lines(self, count, pid=None):
         def there():

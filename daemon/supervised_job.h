@@ -139,7 +139,7 @@ class SupervisedJob {
   bool hung_ = false;
   int64_t hung_since_unix_ns_ = 0;
   int postponed_ = 0;
-  double life_began_ = 0, next_sample_ = 0, last_run_ = 0, next_image_ = 0;
+  double next_sample_ = 0, last_run_ = 0, next_image_ = 0;
   double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
   uint64_t boundaries_ = 0, wanted_ = 0;
   uint64_t best_step_ = 0, best_step_before_ = 0;

@@ -51,8 +51,7 @@ std::string ImageTag() { return absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(),
 void SupervisedJob::ResetWatch() {
   const double now = Now();
   hung_ = false;
-  life_began_ = last_run_ = now;
-  next_sample_ = now;
+  last_run_ = next_sample_ = now;
   cpu_seconds_ = cpu_sampled_ = cpu_rate_ = 0;
   boundaries_ = wanted_ = 0;
   if (job_file_) {

@@ -21,6 +21,16 @@ DISTRIBUTED = ("ddp_gpt.py", "--size", "tiny", "--processes", "4")
 SECONDS = 300  # for whatever a busy machine has to do
 
 
+def read_step_log(path):
+    """[(step, time of day)], those that were done again too; none while there is no log."""
+    try:
+        with open(path, encoding="ascii") as file:
+            lines = file.read().split("\n")[:-1]
+    except FileNotFoundError:
+        return []
+    return [(int(line.split()[0]), float(line.split()[1])) for line in lines]
+
+
 class Training:
     """One run. Everything that it writes has a place of its own."""
 
@@ -32,13 +42,7 @@ class Training:
         self.argv += ["--out", self.out, "--step-log", self.step_log]
 
     def steps_done(self):
-        """[(step, time of day)], those that were done again too."""
-        try:
-            with open(self.step_log, encoding="ascii") as file:
-                lines = file.read().split("\n")[:-1]
-        except FileNotFoundError:
-            return []
-        return [(int(line.split()[0]), float(line.split()[1])) for line in lines]
+        return read_step_log(self.step_log)
 
     def last_step(self):
         done = self.steps_done()
