@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kSampleBytes = 4096;
 constexpr size_t kCopyBytes = 1 << 20;
-constexpr int kNames = 100;
+constexpr int kNames = 10000;
 
 bool MayBeInText(unsigned char c) {
   return c >= 0x20 || (c >= '\a' && c <= '\r') || c == 0x1b;  // bell to carriage return, and colours
@@ -64,7 +64,7 @@ std::string TailName(absl::string_view name, absl::Time now) {
   const std::string suffix =
       absl::StrCat(".rekindle-tail-", absl::FormatTime("%Y%m%dT%H%M%SZ", now, absl::UTCTimeZone()));
   // Room for a number as well.
-  return absl::StrCat(name.substr(0, NAME_MAX - suffix.size() - 4), suffix);
+  return absl::StrCat(name.substr(0, NAME_MAX - suffix.size() - 5), suffix);
 }
 
 absl::StatusOr<std::string> KeepTail(int fd, uint64_t begin, uint64_t end, int folder,
