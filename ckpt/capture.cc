@@ -74,7 +74,7 @@ class CaptureRun {
     RK_ASSIGN_OR_RETURN(
         arena_, StagingArena::Create(
                     MemoryBytes() + EstimateContents(job_.pids(), FilesOptions()) + kStagingSlackBytes,
-                    budget, options_.spill_directory));
+                    budget, options_.spill_directory, options_.kept_staging));
     EndPhase("prepare");
     return CheckCancelled();
   }
@@ -275,6 +275,7 @@ class CaptureRun {
     image.replace = options_.replace;
     image.labels = options_.labels;
     image.prepared_id = options_.prepared_id;
+    image.sparing = options_.sparing;
     job_id_ = JobId(machine_.boot_id, job_.processes[0]);
     image.labels[v1::kJobIdLabel] = job_id_;
     image.labels[v1::kCommandLabel] = job_.processes[0].command.substr(0, 200);

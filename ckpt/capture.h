@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "ckpt/staging_arena.h"
 #include "criu/installation.h"
 #include "dedup_store/store.h"
 #include "gpu_state/job_mover.h"
@@ -56,6 +57,10 @@ struct CaptureOptions {
   std::string prepared_id;        // see store::NewImageOptions
   std::string runtime_directory;  // short path, for sockets and journals; made when absent
   std::string spill_directory;    // on a disk with room
+  // Of a job that is captured again and again: memory that one capture leaves to the next; not owned; null:
+  // none.
+  KeptStaging* kept_staging = nullptr;
+  bool sparing = false;  // see store::NewImageOptions
 };
 
 struct CaptureProgress {

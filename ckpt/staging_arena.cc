@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -37,15 +38,34 @@ void Touch(std::byte* base, uint64_t bytes) {
 
 }  // namespace
 
+void KeptStaging::Drop() {
+  if (base_) ::munmap(base_, reserved_bytes_);
+  base_ = nullptr;
+}
+
 absl::StatusOr<std::unique_ptr<StagingArena>> StagingArena::Create(uint64_t expected_bytes,
                                                                    uint64_t budget_bytes,
-                                                                   const std::string& spill_directory) {
-  std::unique_ptr<StagingArena> arena(new StagingArena(budget_bytes, spill_directory));
+                                                                   const std::string& spill_directory,
+                                                                   KeptStaging* kept) {
+  std::unique_ptr<StagingArena> arena(new StagingArena(budget_bytes, spill_directory, kept));
   RK_RETURN_IF_ERROR(arena->ReserveAndTouch(RoundUp(std::min(expected_bytes, budget_bytes), kBlockBytes)));
   return arena;
 }
 
 absl::Status StagingArena::ReserveAndTouch(uint64_t bytes) {
+  if (kept_ && !kept_->empty() && kept_->reserved_bytes_ >= bytes) {
+    base_ = std::exchange(kept_->base_, nullptr);
+    reserved_bytes_ = kept_->reserved_bytes_;
+  } else {
+    if (kept_) kept_->Drop();
+    RK_RETURN_IF_ERROR(Reserve(bytes));
+  }
+  // What was kept and is still there is not cleared again.
+  Touch(base_, bytes);
+  return absl::OkStatus();
+}
+
+absl::Status StagingArena::Reserve(uint64_t bytes) {
   // Address space for the whole budget, so that a job that grew since it was measured still goes to RAM.
   reserved_bytes_ = RoundUp(std::max(bytes, budget_bytes_), kBlockBytes);
   uint64_t mapped = reserved_bytes_ + kHugePageBytes;
@@ -63,12 +83,16 @@ absl::Status StagingArena::ReserveAndTouch(uint64_t bytes) {
   base_ = reinterpret_cast<std::byte*>(aligned);
   ::madvise(base_, reserved_bytes_, MADV_HUGEPAGE);  // where the kernel has none, small pages do
   ::madvise(base_, reserved_bytes_, MADV_DONTDUMP);
-  Touch(base_, bytes);
   return absl::OkStatus();
 }
 
 StagingArena::~StagingArena() {
-  if (base_) ::munmap(base_, reserved_bytes_);
+  if (base_ && kept_ && ::madvise(base_, reserved_bytes_, MADV_FREE) == 0) {
+    kept_->base_ = base_;
+    kept_->reserved_bytes_ = reserved_bytes_;
+  } else if (base_) {
+    ::munmap(base_, reserved_bytes_);
+  }
   for (void* block : spill_blocks_) ::munmap(block, kBlockBytes);
 }
 

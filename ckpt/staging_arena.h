@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -18,15 +19,37 @@
 
 namespace rekindle::ckpt {
 
+// What an arena leaves to the next one, for a job that is captured again and again: to clear 1 GiB of new
+// pages takes more of the processors than all else that an image of it costs. Between two captures the
+// kernel may take the pages back whenever it wants them (MADV_FREE), and they count as available. Not
+// thread-safe.
+class KeptStaging {
+ public:
+  KeptStaging() = default;
+  ~KeptStaging() { Drop(); }
+  KeptStaging(const KeptStaging&) = delete;
+  KeptStaging& operator=(const KeptStaging&) = delete;
+
+  bool empty() const { return base_ == nullptr; }
+  void Drop();
+
+ private:
+  friend class StagingArena;
+  std::byte* base_ = nullptr;
+  uint64_t reserved_bytes_ = 0;
+};
+
 // Thread-safe. Blocks live as long as the arena.
 class StagingArena {
  public:
   static constexpr size_t kBlockBytes = 4u << 20;
 
   // Prepares `expected_bytes` of room, of which at most `budget_bytes` in RAM; what comes beyond either is
-  // taken from RAM up to the budget, then from an unlinked file in `spill_directory`.
+  // taken from RAM up to the budget, then from an unlinked file in `spill_directory`. `kept` may be null,
+  // else it outlives the arena: it gives what the arena before left, and gets what this one leaves.
   static absl::StatusOr<std::unique_ptr<StagingArena>> Create(uint64_t expected_bytes, uint64_t budget_bytes,
-                                                              const std::string& spill_directory);
+                                                              const std::string& spill_directory,
+                                                              KeptStaging* kept = nullptr);
   ~StagingArena();
   StagingArena(const StagingArena&) = delete;
   StagingArena& operator=(const StagingArena&) = delete;
@@ -38,14 +61,16 @@ class StagingArena {
   uint64_t spilled_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  StagingArena(uint64_t budget_bytes, std::string spill_directory)
-      : budget_bytes_(budget_bytes), spill_directory_(std::move(spill_directory)) {}
+  StagingArena(uint64_t budget_bytes, std::string spill_directory, KeptStaging* kept)
+      : budget_bytes_(budget_bytes), spill_directory_(std::move(spill_directory)), kept_(kept) {}
 
   absl::Status ReserveAndTouch(uint64_t bytes);
+  absl::Status Reserve(uint64_t bytes);
   absl::StatusOr<absl::Span<std::byte>> NextSpillBlock() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const uint64_t budget_bytes_;
   const std::string spill_directory_;
+  KeptStaging* const kept_;
   std::byte* base_ = nullptr;
   uint64_t reserved_bytes_ = 0;  // of address space; what lies past the touched part is backed on demand
 

@@ -102,6 +102,56 @@ TEST_F(StagingArenaTest, SpillsPastTheBudgetAndLeavesNoFile) {
   EXPECT_TRUE(ListDirectory(folder_.path())->empty());
 }
 
+TEST_F(StagingArenaTest, WhatOneLeavesIsThereForTheNext) {
+  KeptStaging kept;
+  auto make = [&](uint64_t expected, uint64_t budget) {
+    return StagingArena::Create(expected, budget, folder_.path(), &kept).value();
+  };
+  auto arena = make(2 * kBlock, 4 * kBlock);
+  EXPECT_TRUE(kept.empty());
+  std::vector<std::byte*> before;
+  for (int i = 0; i < 3; ++i) before.push_back(arena->NextBlock()->data());
+  arena.reset();
+  EXPECT_FALSE(kept.empty());
+
+  // The same pages, those beyond what was expected as well, from the beginning on.
+  arena = make(3 * kBlock, 3 * kBlock);
+  EXPECT_TRUE(kept.empty());
+  for (int i = 0; i < 3; ++i) {
+    auto block = arena->NextBlock();
+    ASSERT_TRUE(block.ok()) << block.status();
+    EXPECT_EQ(block->data(), before[i]);
+    EXPECT_EQ(ResidentPages(*block), kBlock / 4096) << i;
+    std::memset(block->data(), i + 1, block->size());
+  }
+  EXPECT_EQ(arena->spilled_bytes(), 0u);
+  EXPECT_TRUE(arena->NextBlock().ok());
+  EXPECT_EQ(arena->spilled_bytes(), kBlock) << "its own budget counts";
+  arena.reset();
+
+  // A job that has outgrown it.
+  arena = make(6 * kBlock, 6 * kBlock);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(ResidentPages(*arena->NextBlock()), kBlock / 4096) << i;
+  arena.reset();
+  EXPECT_FALSE(kept.empty());
+  kept.Drop();
+  EXPECT_TRUE(kept.empty());
+}
+
+TEST_F(StagingArenaTest, WhatTheKernelTookBackIsMadeAgain) {
+  KeptStaging kept;
+  auto arena = StagingArena::Create(2 * kBlock, 2 * kBlock, folder_.path(), &kept).value();
+  Block block = *arena->NextBlock();
+  std::memset(block.data(), 7, block.size());
+  arena.reset();
+  // As under memory pressure.
+  ASSERT_EQ(::madvise(block.data(), block.size(), MADV_DONTNEED), 0);
+  arena = StagingArena::Create(2 * kBlock, 2 * kBlock, folder_.path(), &kept).value();
+  Block again = *arena->NextBlock();
+  EXPECT_EQ(again.data(), block.data());
+  EXPECT_EQ(ResidentPages(again), kBlock / 4096);
+}
+
 TEST_F(StagingArenaTest, WithoutABudgetAllOfItSpills) {
   auto arena = Make(4 * kBlock, 0);
   auto block = arena->NextBlock();

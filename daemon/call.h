@@ -9,7 +9,8 @@
 
 namespace rekindle::ckpt {
 class CaptureGate;
-}
+class KeptStaging;
+}  // namespace rekindle::ckpt
 
 namespace rekindle::daemon {
 
@@ -25,6 +26,9 @@ struct Call {
   // Has the client gone or cancelled? To be asked by one thread at a time.
   std::function<bool()> cancelled;
   const PartOfGroup* part = nullptr;  // of a group's checkpoint or restore; null: of none
+  // Of a job of which one image after the other is taken, which it should notice as little as can be; null:
+  // an image that somebody asked for.
+  ckpt::KeptStaging* kept_staging = nullptr;
 };
 
 // Sends one message of a stream; false when nobody listens any more. May block while the client is slow:

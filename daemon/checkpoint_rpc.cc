@@ -99,6 +99,8 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   }
   options.runtime_directory = node.options().runtime_directory;
   options.spill_directory = node.options().store;
+  options.kept_staging = call.kept_staging;
+  options.sparing = call.kept_staging != nullptr;
 
   RK_RETURN_IF_ERROR(BringInMemory(node, *store, job));
 

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "ckpt/staging_arena.h"
 #include "daemon/job_events.h"
 #include "daemon/job_file.h"
 #include "daemon/node.h"
@@ -136,6 +137,7 @@ class SupervisedJob {
   // Of the loop's thread alone.
   std::shared_ptr<const JobEnd> end_;
   std::optional<JobFile> job_file_;
+  ckpt::KeptStaging kept_staging_;
   bool hung_ = false;
   int64_t hung_since_unix_ns_ = 0;
   int postponed_ = 0;

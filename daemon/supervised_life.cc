@@ -206,8 +206,10 @@ absl::Status SupervisedJob::CaptureImage(v1::CheckpointResult* result) {
     if (policy.rollback().mode() == v1::Rollback::ALL) request.set_file_contents(true);
     *request.mutable_ignore_paths() = policy.rollback().ignore_paths();
   }
+  Call call = OwnCall();
+  call.kept_staging = &kept_staging_;
   auto take = [&] {
-    return Checkpoint(node_, OwnCall(), request, [&](const v1::CheckpointEvent& event) {
+    return Checkpoint(node_, call, request, [&](const v1::CheckpointEvent& event) {
       if (event.has_result()) *result = event.result();
       return true;
     });

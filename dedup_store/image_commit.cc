@@ -35,7 +35,7 @@ class Committing {
         content_(content),
         ticket_(ticket),
         packs_(kOwnPacks),
-        storer_(core.get(), parent, ticket, &packs_) {}
+        storer_(core.get(), parent, ticket, &packs_, options.sparing) {}
 
   absl::StatusOr<ImageInfo> Run(const PageStorer::Progress& progress) {
     ImageRecord record;
@@ -92,6 +92,10 @@ class Committing {
     options.created_unix_ns = created_;
     options.expected_bytes = pages * kPageSize;
     options.threads = core_->threads();
+    if (options_.sparing) {
+      options.least_gain = kLeastGainSparing;
+      options.untried = kUntriedSparing;
+    }
     options.fingerprinter = &core_->fingerprinter();
     options.may_take = [guard = guard_.get()](uint64_t bytes, uint64_t reserved) {
       return guard->MayTake(bytes, reserved);

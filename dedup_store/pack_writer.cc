@@ -19,8 +19,6 @@ constexpr size_t kBufferBytes = size_t{4} << 20;
 constexpr size_t kFrameBytes = kMaxZstdFramePages * kPageSize;
 // Disk space is taken in steps of this: a full disk shows early, and the file lies in few pieces.
 constexpr uint64_t kAllocationStep = uint64_t{64} << 20;
-// A frame that does not shrink by a twelfth stays raw: it can then be read in place, page by page.
-constexpr size_t WorthStoring(size_t bytes) { return bytes - bytes / 12; }
 // Transposing takes its time on both ways; what it saves has to be this part of what is stored.
 constexpr size_t kWorthTransposing = 16;
 constexpr size_t kSampleBytes = 8192;
@@ -112,14 +110,15 @@ PackWriter::Appender::~Appender() {
   // A buffer that was never submitted goes with the queue.
 }
 
-// Neighbours are often alike: after two that were, one is taken for the same without a trial.
+// Neighbours are often alike.
 Codec PackWriter::Appender::ChooseCodec(const std::byte* data, size_t bytes) {
-  if (two_alike_) {
-    two_alike_ = false;
+  if (two_alike_ && untried_ < writer_->options_.untried) {
+    ++untried_;
     return last_codec_;
   }
   const Codec codec = BestCodec(data, bytes);
   two_alike_ = codec == last_codec_;
+  untried_ = 0;
   last_codec_ = codec;
   return codec;
 }

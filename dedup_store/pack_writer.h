@@ -23,6 +23,9 @@ struct ZSTD_CCtx_s;
 
 namespace rekindle::store {
 
+inline constexpr size_t kLeastGain = 12, kLeastGainSparing = 4;
+inline constexpr int kUntriedSparing = 7;
+
 struct PackWriterOptions {
   std::string directory;
   StoreUuid uuid{};
@@ -30,6 +33,11 @@ struct PackWriterOptions {
   int64_t created_unix_ns = 0;
   uint64_t expected_bytes = 0;  // at most this much data will come; buffers are sized for it
   size_t threads = 1;
+  // A frame that does not shrink by this part of it (one in N) stays raw: it can then be read in place, page
+  // by page.
+  size_t least_gain = kLeastGain;
+  // After two neighbours that were alike so many are taken for the same without a trial.
+  int untried = 1;
   const Fingerprinter* fingerprinter = nullptr;
   // When set, asked before `bytes` more of the file are taken, of which `reserved` are allocated on disk
   // already: its refusal ends the writing.
@@ -87,6 +95,7 @@ class PackWriter {
     };
     Codec ChooseCodec(const std::byte* data, size_t bytes);
     Codec BestCodec(const std::byte* data, size_t bytes);
+    size_t WorthStoring(size_t bytes) const { return bytes - bytes / writer_->options_.least_gain; }
     size_t CompressInto(std::byte* target, const std::byte* data, size_t bytes, int level);
     bool Compress(const std::byte* data, size_t bytes, int level, HeldFrame& frame);
     void AddRaw(const std::byte* data, absl::Span<const NewPage> pages, HeldFrame& frame);
@@ -99,6 +108,7 @@ class PackWriter {
     size_t compressed_bytes_ = 0;
     Codec last_codec_ = Codec::kRaw;
     bool two_alike_ = false;
+    int untried_ = 0;  // since the last trial
     WriteBuffer* buffer_ = nullptr;
     size_t raw_bytes_ = 0;
     std::vector<HeldFrame> frames_;

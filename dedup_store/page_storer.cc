@@ -62,8 +62,8 @@ struct PageStorer::Worker {
 };
 
 PageStorer::PageStorer(StoreCore* core, const ImageReaderImpl* parent, PageClaims::Ticket* ticket,
-                       PackList* packs)
-    : core_(core), parent_(parent), ticket_(ticket), packs_(packs) {
+                       PackList* packs, bool sparing)
+    : core_(core), parent_(parent), ticket_(ticket), packs_(packs), sparing_(sparing) {
   if (parent_ == nullptr) return;
   for (const auto& pack : parent_->packs()) {
     parent_packs_.push_back(std::make_unique<ParentPack>());
@@ -106,7 +106,7 @@ std::vector<PageStorer::Slice> PageStorer::CutSlices(const ImageContent& content
   int level = core_->compression_level();
   bool few_blobs = content.blob_stream.size() <= kSmallBlobStream;
   cut(content.blob_object, parent_ != nullptr ? &parent_->manifest().blob_stream : nullptr,
-      level > 0 && few_blobs ? std::max(level, kBlobLevel) : level);
+      level > 0 && few_blobs && !sparing_ ? std::max(level, kBlobLevel) : level);
   for (const ContentObject& object : content.objects) {
     cut(object, parent_ != nullptr ? parent_->FindExtents(object.name) : nullptr, level);
   }

@@ -50,7 +50,8 @@ class PageStorer {
     std::shared_ptr<PageClaims::Ticket> other;
   };
 
-  PageStorer(StoreCore* core, const ImageReaderImpl* parent, PageClaims::Ticket* ticket, PackList* packs);
+  PageStorer(StoreCore* core, const ImageReaderImpl* parent, PageClaims::Ticket* ticket, PackList* packs,
+             bool sparing);
   ~PageStorer();
 
   // All pages of the content, into `writer`, whose position in the list of packs is `own`.
@@ -78,6 +79,7 @@ class PageStorer {
   const ImageReaderImpl* const parent_;
   PageClaims::Ticket* const ticket_;
   PackList* const packs_;
+  const bool sparing_;
   struct ParentPack;
   std::vector<std::unique_ptr<ParentPack>> parent_packs_;
   std::unique_ptr<PageIndex> index_;

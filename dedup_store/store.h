@@ -85,6 +85,8 @@ struct NewImageOptions {
   // Not empty: Commit makes the image whole and durable under this id (see Store::PublishPrepared) and keeps
   // its reference for it, but nobody sees it. 1 to 128 letters, digits, '-', '_' and '.'.
   std::string prepared_id;
+  // The processors have other work: only what shrinks by a quarter at least is compressed.
+  bool sparing = false;
 };
 
 // Stored, but not yet there: somebody else is to decide.

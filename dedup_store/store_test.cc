@@ -174,6 +174,35 @@ TEST_F(StoreTest, CompressesWhatShrinksOnly) {
   noise.ExpectIn(*store_, "noise");
 }
 
+TEST_F(StoreTest, SparingImagesCompressOnlyWhatShrinksMuch) {
+  Reopen();
+  // As weights are: floats of like size, whose exponents shrink and whose mantissas do not.
+  std::string weights = MakePages(500, 3);
+  for (size_t i = 3; i < weights.size(); i += 4) weights[i] = '\x3d';
+  std::string changed = weights;
+  for (size_t i = 0; i < changed.size(); i += kPageSize) changed[i] ^= 1;
+  TestImage first, sparing, text;
+  first.objects["m"][0] = weights;
+  sparing.objects["m"][0] = changed;
+  text.objects["m"][0] = MakePages(500, 1, Content::kText);
+  auto first_info = first.Commit(*store_, "first");
+  RK_ASSERT_OK(first_info);
+  EXPECT_LT(first_info->stats.stored_bytes, first_info->stats.new_bytes * 9 / 10);
+
+  NewImageOptions options;
+  options.sparing = true;
+  options.reference = "sparing";
+  auto sparing_info = sparing.Commit(*store_, options);
+  RK_ASSERT_OK(sparing_info);
+  EXPECT_EQ(sparing_info->stats.stored_bytes, sparing_info->stats.new_bytes);
+  options.reference = "text";
+  auto text_info = text.Commit(*store_, options);
+  RK_ASSERT_OK(text_info);
+  EXPECT_LT(text_info->stats.stored_bytes, text_info->stats.new_bytes / 3);
+  for (const auto& [name, image] : {std::pair("sparing:latest", &sparing), std::pair("text:latest", &text)})
+    image->ExpectIn(*store_, name);
+}
+
 TEST_F(StoreTest, TinyBlobsTakeLittleRoom) {
   Reopen();
   TestImage image;
