@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import statistics
 import threading
 import time
 
@@ -43,6 +44,12 @@ class Training:
         """Between the first and the last step that ended in this time."""
         times = [time for _, time in self.lines() if begin <= time <= end]
         return (len(times) - 1) / (times[-1] - times[0])
+
+    def share_beyond_median(self, begin, end):
+        """Of the time between these two steps, what is beyond the window's own median step, for every step."""
+        times = [time for _, time in self.lines() if begin <= time <= end]
+        steps = [after - before for before, after in zip(times, times[1:])]
+        return 1 - len(steps) * statistics.median(steps) / sum(steps)
 
     def start(self, *more):
         return jobs.Started([*self.argv, *more], self.log)

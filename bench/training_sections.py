@@ -42,8 +42,9 @@ def overhead(bench):
             window_ends = began + given.intervals * given.every
             waiting.until(lambda: time.time() >= window_ends, "the end of the window", _SECONDS, 0.05)  # noqa: B023
             rate = training.steps_a_second(began, window_ends)
-            entry = found.setdefault(way.name, {"steps_a_second": [], "frozen": [], "resident": []})
+            entry = found.setdefault(way.name, {"steps_a_second": [], "beyond": [], "frozen": [], "resident": []})
             entry["steps_a_second"].append(rate)
+            entry["beyond"].append(training.share_beyond_median(began, window_ends))
             if kind is Supervised:
                 job = way.job_now()
                 entry["frozen"].append(float(job["supervised"]["last_freeze_seconds"]))
