@@ -27,7 +27,8 @@ uint32_t FrameOfPage(absl::Span<const FrameEntry> frames, uint32_t page) {
   return static_cast<uint32_t>(it - frames.begin()) - 1;
 }
 
-Hash128 DigestOfFrame(Sha256& sha, Codec codec, absl::Span<const std::byte> stored) {
+Hash128 DigestOfFrame(Sha256& sha, FrameMac& mac, Codec codec, absl::Span<const std::byte> stored) {
+  if (codec == Codec::kRawMac) return mac.Of(stored);
   sha.Update(stored.data(), stored.size());
   return sha.Truncated(&codec, sizeof codec);
 }

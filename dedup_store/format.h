@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dedup_store/frame_mac.h"
 #include "dedup_store/hashing.h"
 #include "dedup_store/store.h"
 
@@ -40,7 +41,9 @@ enum class Codec : uint8_t {
   kRaw = 0,
   kZstd = 1,
   kZstdOfPlanes = 2,  // a zstd frame for each of 8 planes: see transposition.h
+  kRawMac = 3,        // raw, and its digest is a FrameMac
 };
+inline bool IsRaw(Codec codec) { return codec == Codec::kRaw || codec == Codec::kRawMac; }
 
 struct FrameEntry {
   uint64_t offset_and_codec;  // low 56 bits: offset in the file; high 8: Codec
@@ -53,8 +56,8 @@ struct FrameEntry {
 };
 static_assert(sizeof(FrameEntry) == 40);
 
-// SHA-256 over a frame's stored bytes and its codec, truncated.
-Hash128 DigestOfFrame(Sha256& sha, Codec codec, absl::Span<const std::byte> stored);
+// SHA-256 over a frame's stored bytes and its codec, truncated; of a kRawMac its FrameMac.
+Hash128 DigestOfFrame(Sha256& sha, FrameMac& mac, Codec codec, absl::Span<const std::byte> stored);
 
 // What a page is, wherever it is kept: its frame's content and the place in it.
 struct PageIdentity {

@@ -41,7 +41,7 @@ absl::StatusOr<absl::Span<const std::byte>> FrameLoader::Decode(const Pack& pack
                                                                 const std::byte* stored) {
   const FrameEntry& entry = pack.frame(frame);
   absl::Span<const std::byte> pages(stored, PlainBytes(pack, frame));
-  if (entry.codec() != Codec::kRaw) {
+  if (!IsRaw(entry.codec())) {
     if (plain_ == nullptr) plain_.reset(new std::byte[kMaxPlainBytes]);
     RK_RETURN_IF_ERROR(Decompress(entry, stored, {plain_.get(), pages.size()}));
     pages = {plain_.get(), pages.size()};
@@ -52,7 +52,7 @@ absl::StatusOr<absl::Span<const std::byte>> FrameLoader::Decode(const Pack& pack
 
 absl::Status FrameLoader::LoadTo(const Pack& pack, uint32_t frame, absl::Span<std::byte> out) {
   const FrameEntry& entry = pack.frame(frame);
-  if (entry.codec() != Codec::kRaw) {
+  if (!IsRaw(entry.codec())) {
     RK_ASSIGN_OR_RETURN(absl::Span<const std::byte> stored, Read(pack, frame));
     return DecodeTo(pack, frame, stored.data(), out);
   }
@@ -63,7 +63,7 @@ absl::Status FrameLoader::LoadTo(const Pack& pack, uint32_t frame, absl::Span<st
 absl::Status FrameLoader::DecodeTo(const Pack& pack, uint32_t frame, const std::byte* stored,
                                    absl::Span<std::byte> out) {
   const FrameEntry& entry = pack.frame(frame);
-  if (entry.codec() != Codec::kRaw) {
+  if (!IsRaw(entry.codec())) {
     RK_RETURN_IF_ERROR(Decompress(entry, stored, out));
   } else if (stored != out.data()) {
     memcpy(out.data(), stored, out.size());
@@ -94,7 +94,7 @@ bool PageComparer::Equal(const Pack& pack, uint32_t page, const std::byte* bytes
   const uint32_t frame = pack.FrameOfPage(page);
   const FrameEntry& entry = pack.frame(frame);
   const size_t within = size_t{page - entry.first_page} * kPageSize;
-  if (entry.codec() == Codec::kRaw) {
+  if (IsRaw(entry.codec())) {
     return pack.file().ReadAt(entry.offset() + within, {page_.get(), kPageSize}).ok() &&
            memcmp(page_.get(), bytes, kPageSize) == 0;
   }

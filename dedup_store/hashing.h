@@ -1,4 +1,4 @@
-// The three hashes of the store, each for what it is good at:
+// The hashes of the store, each for what it is good at (frame_mac.h has a fourth):
 // - fingerprint: 64-bit XXH3 keyed with the store's secret, of a page or of a frame. Runs at memory speed;
 // tells
 //   whether a page is the one at the same address in the parent, finds candidates for equal content (whose

@@ -139,7 +139,7 @@ class ByteFinder {
         (own.frames[i].shared ? bytes_.shared_stored_bytes : bytes_.unique_stored_bytes) +=
             entry.stored_bytes;
         if (own.frames[i].hidden) bytes_.hidden_stored_bytes += entry.stored_bytes;
-        if (entry.codec() == Codec::kRaw) {
+        if (IsRaw(entry.codec())) {
           bytes_.raw_bytes += entry.stored_bytes;
         } else {
           bytes_.compressed_from_bytes += pages * kPageSize;

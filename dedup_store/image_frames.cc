@@ -44,7 +44,7 @@ class ImageReaderImpl::FrameReader {
     const WantedPages& first = wanted_[read.first_wanted];
     // A raw frame that is read alone is read to where it goes.
     std::byte* stored =
-        count == 1 && pack.frame(first.frame).codec() == Codec::kRaw ? targets_[0].data() : Buffer(read);
+        count == 1 && IsRaw(pack.frame(first.frame).codec()) ? targets_[0].data() : Buffer(read);
     // What can't be read at once may be but for one frame: then each is read alone, and that one is named.
     const bool whole = pack.file().ReadAt(read.offset, {stored, read.end - read.offset}).ok();
     for (size_t i = 0; i < count; ++i) {

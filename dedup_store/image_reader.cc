@@ -55,7 +55,7 @@ class ImageReaderImpl::RangeReader {
       const FrameEntry& frame = pack.frame(piece.frame);
       if (loaded != piece.frame) {
         // What was handed to Emit before may point into the loader's buffers.
-        if (frame.codec() != Codec::kRaw) RK_RETURN_IF_ERROR(Flush());
+        if (!IsRaw(frame.codec())) RK_RETURN_IF_ERROR(Flush());
         auto decoded = loader_.Decode(pack, piece.frame, stored + (frame.offset() - read.offset));
         if (!decoded.ok()) return Damaged(piece, decoded.status().message());
         frame_pages = *decoded;
@@ -76,7 +76,7 @@ class ImageReaderImpl::RangeReader {
     for (size_t i = read.first_wanted; i < read.end_wanted; ++i) {
       const WantedPages& piece = pieces_[i];
       const FrameEntry& frame = pack.frame(piece.frame);
-      if (frame.codec() != Codec::kRaw || frame.stored_bytes != size_t{piece.pages} * kPageSize ||
+      if (!IsRaw(frame.codec()) || frame.stored_bytes != size_t{piece.pages} * kPageSize ||
           frame.offset() != offset || piece.target != address) {
         return nullptr;
       }

@@ -103,7 +103,8 @@ absl::StatusOr<uint64_t> PackWriter::TakeRoom(size_t bytes) {
   return offset;
 }
 
-PackWriter::Appender::Appender(PackWriter* writer) : writer_(writer), zstd_(ZSTD_createCCtx()) {}
+PackWriter::Appender::Appender(PackWriter* writer)
+    : writer_(writer), zstd_(ZSTD_createCCtx()), mac_(writer->options_.seed) {}
 
 PackWriter::Appender::~Appender() {
   ZSTD_freeCCtx(zstd_);
@@ -179,7 +180,7 @@ absl::Status PackWriter::Appender::Append(absl::Span<const NewPage> pages, int l
 void PackWriter::Appender::Hash(const std::byte* data, size_t bytes, absl::Span<const std::byte> stored,
                                 HeldFrame& frame) {
   frame.fingerprint = writer_->options_.fingerprinter->Of(data, bytes);
-  frame.digest = DigestOfFrame(sha_, frame.codec, stored);
+  frame.digest = DigestOfFrame(sha_, mac_, frame.codec, stored);
 }
 
 size_t PackWriter::Appender::CompressInto(std::byte* target, const std::byte* data, size_t bytes, int level) {
@@ -224,6 +225,7 @@ void PackWriter::Appender::AddRaw(const std::byte* data, absl::Span<const NewPag
     frames_.back().pages += frame.pages;
     frames_.back().stored_bytes += static_cast<uint32_t>(bytes);
   } else {
+    frame.codec = writer_->options_.raw;
     frame.stored_bytes = static_cast<uint32_t>(bytes);
     frame.offset = static_cast<uint32_t>(raw_bytes_);
     frames_.push_back(frame);
@@ -241,7 +243,7 @@ absl::Status PackWriter::Appender::Flush(std::vector<Placed>* placed) {
   size_t padded = RoundUp(used);
   memset(buffer_->data + used, 0, padded - used);
   for (HeldFrame& frame : frames_) {
-    if (frame.codec != Codec::kRaw) continue;
+    if (!IsRaw(frame.codec)) continue;
     const std::byte* pages = buffer_->data + frame.offset;
     Hash(pages, frame.stored_bytes, {pages, frame.stored_bytes}, frame);
   }
@@ -253,7 +255,7 @@ absl::Status PackWriter::Appender::Flush(std::vector<Placed>* placed) {
     RK_ASSIGN_OR_RETURN(offset, w.TakeRoom(padded));
     for (bool raw : {true, false}) {
       for (const HeldFrame& frame : frames_) {
-        if ((frame.codec == Codec::kRaw) != raw) continue;
+        if (IsRaw(frame.codec) != raw) continue;
         uint64_t at = offset + frame.offset + (raw ? 0 : raw_bytes_);
         auto page = static_cast<uint32_t>(w.fingerprints_.size());
         FrameEntry entry{

@@ -28,7 +28,10 @@ class StoreDamageTest : public StoreTest {
     second_.objects["m"][0] = MakePages(20, 3);
     third_.objects["m"][0] = MakePages(5, 4) + first_.objects["m"][0].substr(119 * kPageSize, kPageSize);
     RK_ASSERT_OK(first_.Commit(*store_, "first"));
-    RK_ASSERT_OK(second_.Commit(*store_, "second"));
+    NewImageOptions sparing;  // frames with a MAC
+    sparing.reference = "second";
+    sparing.sparing = true;
+    RK_ASSERT_OK(second_.Commit(*store_, sparing));
     RK_ASSERT_OK(third_.Commit(*store_, "third"));
   }
   void TearDown() override { SetLogLevel(LogLevel::kWarning); }

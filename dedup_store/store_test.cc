@@ -201,6 +201,7 @@ TEST_F(StoreTest, SparingImagesCompressOnlyWhatShrinksMuch) {
   EXPECT_LT(text_info->stats.stored_bytes, text_info->stats.new_bytes / 3);
   for (const auto& [name, image] : {std::pair("sparing:latest", &sparing), std::pair("text:latest", &text)})
     image->ExpectIn(*store_, name);
+  ExpectWhole();
 }
 
 TEST_F(StoreTest, TinyBlobsTakeLittleRoom) {
