@@ -7,9 +7,9 @@
 //   - it is the same process, and the page was in memory then and is now;
 //   - it has no mark;
 //   - it lies in the same frame. mremap() of 2 MiB and more moves whole page tables and puts no mark on what
-//     it brings (mm/mremap.c, move_normal_pmd(), still so after Linux 6.16), and where such memory comes to lie
-//     at an address that the last image has, marks alone would give that image's content for it. Pages that
-//     KSM merges get other frames, too.
+//     it brings (mm/mremap.c, move_normal_pmd(), still so after Linux 6.16), and where such memory comes to
+//     lie at an address that the last image has, marks alone would give that image's content for it. Pages
+//     that KSM merges get other frames, too.
 // Whatever is not known is not clean, and so is copied.
 //
 // What nobody can see is that another program takes the marks off meanwhile (criu pre-dump --track-mem,
