@@ -21,6 +21,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "ckpt/capture_session.h"
+#include "ckpt/dirty_pages.h"
 #include "ckpt/frozen_dump.h"
 #include "ckpt/gpu_record.h"
 #include "ckpt/job_inspection.h"
@@ -41,6 +42,12 @@ constexpr uint64_t kGhostLimitBytes = 1ull << 30;
 constexpr uint64_t kStagingSlackBytes = 16u << 20;
 // For a copy whose pager has put in the last page, until it has let go of the job.
 constexpr absl::Duration kMemoryMayTake = absl::Seconds(10);
+
+// Did an image find most of its memory in the one before? To track what is written costs the job a page fault
+// for each page that it writes, so a job that writes everything between two images is better off without.
+bool MostStays(const store::ImageStats& stats) {
+  return stats.parent_bytes * 2 > stats.logical_bytes - stats.zero_bytes;
+}
 
 // The steps of one capture, in the order in which Capture() takes them.
 class CaptureRun {
@@ -89,12 +96,14 @@ class CaptureRun {
     uint64_t expected = MemoryBytes();
     auto frozen = RunFrozenDump(
         criu_, dump, namespaces_, arena_.get(), cancel_,
-        [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); }, FilesLook(), options_.gate);
+        [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); }, FilesLook(), options_.gate,
+        Tracking());
     if (!frozen.ok()) return KeepLogs(frozen.status());
     // At once, before anything is hashed or written. A tree that is to end stays stopped, and the driver
     // needs a running one.
     if (held_ && !options_.stop) PutOnGpu();
     frozen_ = *std::move(frozen);
+    result_.unchanged_bytes = frozen_.unchanged_bytes;
     result_.freeze_seconds = static_cast<double>(frozen_.stats.freezing_us + frozen_.stats.frozen_us) * 1e-6;
     if (held_) result_.freeze_seconds = stands_still.seconds();
     result_.command_lines.push_back(frozen_.command_line);
@@ -121,6 +130,7 @@ class CaptureRun {
       Report("commit", done, total);
       return !Cancelled();
     }));
+    if (tracked_ != 0) options_.dirty_pages->Committed(tracked_, result_.image.digest);
     result_.commit_seconds = watch.seconds();
     EndPhase("commit");
     return absl::OkStatus();
@@ -229,6 +239,24 @@ class CaptureRun {
     };
   }
 
+  // What the kernel's marks allow to leave out. Where a device writes memory they say nothing.
+  FrozenTracking Tracking() {
+    FrozenTracking tracking;
+    if (options_.dirty_pages == nullptr || held_) return tracking;
+    tracking.unchanged = [this](pid_t task, pid_t pid, const AddressRange& range) {
+      std::vector<AddressRange> clean =
+          options_.dirty_pages->CleanRanges(pid, writer_->parent_digest(), range);
+      std::erase_if(clean, [&](const AddressRange& r) {
+        return !writer_->ParentHas(TaskMemoryObject(task), r.start, (r.end - r.start) / store::kPageSize);
+      });
+      return clean;
+    };
+    if (worth_tracking_ && !options_.stop) {
+      tracking.copied = [this](const TaskRanges& memory) { tracked_ = options_.dirty_pages->Arm(memory); };
+    }
+    return tracking;
+  }
+
   absl::Status AddWrittenFiles(v1::JobManifest* manifest) {
     if (!written_.ok()) {
       result_.warnings.push_back(
@@ -288,6 +316,10 @@ class CaptureRun {
       writer = store_.NewImage(image);
     }
     RK_ASSIGN_OR_RETURN(writer_, std::move(writer));
+    if (options_.dirty_pages && !writer_->parent_digest().empty()) {
+      absl::StatusOr<store::ImageInfo> parent = store_.Find(writer_->parent_digest());
+      worth_tracking_ = parent.ok() && MostStays(parent->stats);
+    }
     return absl::OkStatus();
   }
 
@@ -409,6 +441,8 @@ class CaptureRun {
   uint64_t gpu_bytes_ = 0;
   std::unique_ptr<gpu::HeldJob> held_;
   std::vector<std::string> dump_arguments_;
+  bool worth_tracking_ = false;
+  uint64_t tracked_ = 0;  // by dirty_pages, from the end of this freeze on; 0: not
   std::unique_ptr<StagingArena> arena_;
   FrozenDump frozen_;
   std::vector<ProcessInfo> frozen_tree_;  // root first

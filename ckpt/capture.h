@@ -19,6 +19,8 @@
 
 namespace rekindle::ckpt {
 
+class DirtyPages;  // dirty_pages.h
+
 // Lets somebody else have a say in a capture: the coordinator of a group. Called by the capture's own
 // threads.
 class CaptureGate {
@@ -53,7 +55,10 @@ struct CaptureOptions {
   std::string job_name;  // "": none
   std::string log;       // where the job's output goes, if known
   std::map<std::string, std::string> labels;
-  CaptureGate* gate = nullptr;    // null: nobody; not owned
+  CaptureGate* gate = nullptr;  // null: nobody; not owned
+  // What is not written between images is copied only once; null: always; not owned. The same one for all
+  // captures.
+  DirtyPages* dirty_pages = nullptr;
   std::string prepared_id;        // see store::NewImageOptions
   std::string runtime_directory;  // short path, for sockets and journals; made when absent
   std::string spill_directory;    // on a disk with room
@@ -80,8 +85,9 @@ struct CaptureResult {
   // How long the job stood still. CRIU's own measure, first task stopped to last task running again; for a
   // job that uses a GPU, from the lock of its CUDA calls to their unlock.
   double freeze_seconds = 0;
-  uint64_t gpu_bytes = 0;     // device memory in the image
-  double commit_seconds = 0;  // hashing, compressing, writing and syncing, while the job ran
+  uint64_t gpu_bytes = 0;        // device memory in the image
+  uint64_t unchanged_bytes = 0;  // not copied, because the kernel tracked that the parent image has them
+  double commit_seconds = 0;     // hashing, compressing, writing and syncing, while the job ran
   double total_seconds = 0;
   uint32_t processes = 0, threads = 0;
   std::vector<std::pair<std::string, double>> phases;

@@ -43,8 +43,9 @@ absl::Status CopyOut(pid_t pid, uint64_t address, absl::Span<std::byte> to) {
 
 absl::StatusOr<std::unique_ptr<DirectCopy>> DirectCopy::Listen(const std::string& work_directory,
                                                                const JobNamespaces& namespaces,
-                                                               StagingArena* arena, size_t threads) {
-  std::unique_ptr<DirectCopy> copy(new DirectCopy(namespaces, arena));
+                                                               StagingArena* arena, size_t threads,
+                                                               UnchangedMemory unchanged) {
+  std::unique_ptr<DirectCopy> copy(new DirectCopy(namespaces, arena, std::move(unchanged)));
   RK_ASSIGN_OR_RETURN(copy->listener_, ListenAt(absl::StrCat(work_directory, "/", PAGE_FILTER_SOCKET)));
   copy->wake_.Reset(::eventfd(0, EFD_CLOEXEC));
   if (!copy->wake_.valid()) return ErrnoStatus(errno, "making an event descriptor");
@@ -104,50 +105,77 @@ bool DirectCopy::ReadRanges(int connection) {
       return false;
     }
   }
-  absl::MutexLock lock(&mutex_);
   for (size_t i = 0; i < whole / sizeof ranges[0]; ++i) {
-    absl::Status status = Accept(ranges[i]);
-    if (failure_.ok()) failure_ = std::move(status);
+    if (absl::Status status = Accept(ranges[i]); !status.ok()) Fail(std::move(status));
   }
   return true;
 }
 
 absl::Status DirectCopy::Accept(const PageFilterRange& range) {
-  auto pid = static_cast<pid_t>(range.pid);
-  if (!copied_.contains(pid)) {
-    absl::StatusOr<pid_t> ours = namespaces_.Outside(pid);
-    unreadable_ |= !ours.ok();
-    RK_RETURN_IF_ERROR(ours.status());
-    numbers_[pid] = *ours;
+  const auto task = static_cast<pid_t>(range.pid);
+  pid_t pid = 0;
+  std::vector<AddressRange> unheard;
+  {
+    absl::MutexLock lock(&mutex_);
+    RK_ASSIGN_OR_RETURN(pid, Meet(task));
+    unheard = Unheard(task, {range.start, range.end});
   }
-  copied_[pid];
-  // CRIU asks about the edges of small areas more than once.
-  std::map<uint64_t, uint64_t>& known = known_[pid];
+  for (const AddressRange& part : unheard) {
+    // Without the lock: the other threads go on copying meanwhile.
+    std::vector<AddressRange> unchanged;
+    if (unchanged_) unchanged = unchanged_(task, pid, part);
+    absl::MutexLock lock(&mutex_);
+    uint64_t at = part.start;
+    for (const AddressRange& same : unchanged) {
+      RK_RETURN_IF_ERROR(Schedule(task, at, same.start));
+      copied_[task].push_back({same.start, {}, same.end - same.start});
+      at = same.end;
+    }
+    RK_RETURN_IF_ERROR(Schedule(task, at, part.end));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<pid_t> DirectCopy::Meet(pid_t task) {
+  auto known = numbers_.find(task);
+  if (known != numbers_.end()) return known->second;
+  absl::StatusOr<pid_t> ours = namespaces_.Outside(task);
+  unreadable_ |= !ours.ok();
+  RK_RETURN_IF_ERROR(ours.status());
+  copied_[task];
+  numbers_[task] = *ours;
+  return *ours;
+}
+
+// CRIU asks about the edges of small areas more than once.
+std::vector<AddressRange> DirectCopy::Unheard(pid_t task, const AddressRange& range) {
+  std::vector<AddressRange> unheard;
+  std::map<uint64_t, uint64_t>& known = known_[task];
   uint64_t at = range.start;
   auto it = known.upper_bound(at);
   if (it != known.begin() && std::prev(it)->second > at) at = std::prev(it)->second;
   while (at < range.end) {
     uint64_t until = it == known.end() ? range.end : std::min(range.end, it->first);
     if (at < until) {
-      RK_RETURN_IF_ERROR(Schedule(pid, at, until));
+      unheard.push_back({at, until});
       known[at] = until;
     }
     if (it == known.end()) break;
     at = std::max(until, it->second);
     ++it;
   }
-  return absl::OkStatus();
+  return unheard;
 }
 
-absl::Status DirectCopy::Schedule(pid_t pid, uint64_t begin, uint64_t end) {
-  std::vector<CopiedRange>& copied = copied_[pid];
+absl::Status DirectCopy::Schedule(pid_t task, uint64_t begin, uint64_t end) {
+  std::vector<CopiedRange>& copied = copied_[task];
   for (uint64_t address = begin; address < end;) {
     if (block_.empty()) {
       RK_ASSIGN_OR_RETURN(block_, arena_->NextBlock());
     }
     absl::Span<std::byte> to = block_.subspan(0, std::min<uint64_t>(kSliceBytes, end - address));
     block_.remove_prefix(to.size());
-    slices_.push_back({numbers_.at(pid), address, to});
+    slices_.push_back({numbers_.at(task), address, to});
     if (!copied.empty() && copied.back().address + copied.back().bytes.size() == address &&
         copied.back().bytes.data() + copied.back().bytes.size() == to.data()) {
       copied.back().bytes = {copied.back().bytes.data(), copied.back().bytes.size() + to.size()};
@@ -206,6 +234,23 @@ absl::Status DirectCopy::status() const {
 bool DirectCopy::unreadable() const {
   absl::MutexLock lock(&mutex_);
   return unreadable_;
+}
+
+TaskRanges DirectCopy::Memory() const {
+  absl::MutexLock lock(&mutex_);
+  TaskRanges memory;
+  for (const auto& [task, known] : known_) {
+    std::vector<AddressRange>& ranges = memory[numbers_.at(task)];
+    for (const auto& [start, end] : known) {
+      // Neighbours become one: fewer to ask about.
+      if (!ranges.empty() && ranges.back().end == start) {
+        ranges.back().end = end;
+      } else {
+        ranges.push_back({start, end});
+      }
+    }
+  }
+  return memory;
 }
 
 std::map<pid_t, std::vector<CopiedRange>> DirectCopy::Take() {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "base/unique_fd.h"
+#include "ckpt/address_range.h"
 #include "ckpt/job_namespaces.h"
 #include "ckpt/page_filter.h"
 #include "ckpt/staged_image.h"
@@ -25,14 +27,20 @@
 
 namespace rekindle::ckpt {
 
+// The parts of a frozen task's memory that need no copying, ascending: the new image takes them from its
+// parent. `task` is its PID as CRIU sees it, `pid` ours.
+using UnchangedMemory =
+    std::function<std::vector<AddressRange>(pid_t task, pid_t pid, const AddressRange& range)>;
+
 // Thread-safe.
 class DirectCopy {
  public:
   // Listens in `work_directory`, CRIU's, and copies into `arena` from `threads` threads. CRIU runs in
-  // `namespaces`; both must outlive this.
+  // `namespaces`; both must outlive this. `unchanged`, when given, is asked by one thread.
   static absl::StatusOr<std::unique_ptr<DirectCopy>> Listen(const std::string& work_directory,
                                                             const JobNamespaces& namespaces,
-                                                            StagingArena* arena, size_t threads);
+                                                            StagingArena* arena, size_t threads,
+                                                            UnchangedMemory unchanged = {});
   ~DirectCopy();
   DirectCopy(const DirectCopy&) = delete;
   DirectCopy& operator=(const DirectCopy&) = delete;
@@ -44,13 +52,15 @@ class DirectCopy {
   void Abandon(absl::Status why);
 
   uint64_t bytes_copied() const { return bytes_copied_.load(std::memory_order_relaxed); }
+  // All memory that CRIU has left to us, copied or unchanged, by our own PIDs. Call after Finish.
+  TaskRanges Memory() const;
   // What went wrong so far.
   absl::Status status() const;
   // Could memory not be read (rather than: no room, abandoned)? Then the same dump may do well without the
   // filter.
   bool unreadable() const;
 
-  // By task (its PID as CRIU sees it), ascending. Call after Finish.
+  // By task (its PID as CRIU sees it), ascending, what is unchanged included. Call after Finish.
   std::map<pid_t, std::vector<CopiedRange>> Take();
 
  private:
@@ -60,11 +70,17 @@ class DirectCopy {
     absl::Span<std::byte> to;
   };
 
-  DirectCopy(const JobNamespaces& namespaces, StagingArena* arena) : namespaces_(namespaces), arena_(arena) {}
+  DirectCopy(const JobNamespaces& namespaces, StagingArena* arena, UnchangedMemory unchanged)
+      : namespaces_(namespaces), arena_(arena), unchanged_(std::move(unchanged)) {}
   void Receive();
   bool ReadRanges(int connection);  // false at its end
-  absl::Status Accept(const PageFilterRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Schedule(pid_t pid, uint64_t begin, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Accept(const PageFilterRange& range) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Our PID of the task.
+  absl::StatusOr<pid_t> Meet(pid_t task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What of `range` is heard of for the first time.
+  std::vector<AddressRange> Unheard(pid_t task, const AddressRange& range)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Schedule(pid_t task, uint64_t begin, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Work();
   void Fail(absl::Status status);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !slices_.empty(); }
@@ -74,6 +90,7 @@ class DirectCopy {
 
   const JobNamespaces& namespaces_;
   StagingArena* const arena_;
+  const UnchangedMemory unchanged_;
   UniqueFd listener_, wake_;
   std::vector<std::thread> threads_;
   std::atomic<uint64_t> bytes_copied_{0};

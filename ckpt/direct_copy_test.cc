@@ -4,8 +4,10 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -38,13 +40,27 @@ class DirectCopyTest : public testing::Test {
     child_ = std::make_unique<TestChild>();
     ASSERT_TRUE(child_->prepared() && child_->Stop());
     std::memset(memory_, 0, kBytes);  // ours; the child keeps its own
-    auto copy = DirectCopy::Listen(folder_.path(), namespaces_, arena_.get(), 2);
+    auto copy = DirectCopy::Listen(
+        folder_.path(), namespaces_, arena_.get(), 2,
+        [this](pid_t task, pid_t pid, const AddressRange& range) { return Unchanged(task, pid, range); });
     ASSERT_TRUE(copy.ok()) << copy.status();
     copy_ = *std::move(copy);
   }
   void TearDown() override {
     copy_.reset();
     ::munmap(memory_, kBytes);
+  }
+
+  // What of the range is in unchanged_.
+  std::vector<AddressRange> Unchanged(pid_t task, pid_t pid, const AddressRange& range) const {
+    EXPECT_EQ(task, child_->pid());
+    EXPECT_EQ(pid, child_->pid());
+    std::vector<AddressRange> parts;
+    for (const AddressRange& same : unchanged_) {
+      AddressRange part{std::max(same.start, range.start), std::min(same.end, range.end)};
+      if (part.start < part.end) parts.push_back(part);
+    }
+    return parts;
   }
 
   UniqueFd Connect() const {
@@ -70,6 +86,7 @@ class DirectCopyTest : public testing::Test {
   std::unique_ptr<StagingArena> arena_;
   const JobNamespaces namespaces_;
   std::unique_ptr<TestChild> child_;
+  std::vector<AddressRange> unchanged_;
   std::unique_ptr<DirectCopy> copy_;
 };
 
@@ -118,6 +135,37 @@ TEST_F(DirectCopyTest, WhatIsNamedTwiceIsCopiedOnce) {
     next += range.bytes.size();
   }
   EXPECT_EQ(next, reinterpret_cast<uint64_t>(memory_) + 11 * kPage);
+}
+
+TEST_F(DirectCopyTest, WhatIsUnchangedIsNotCopied) {
+  const uint64_t start = reinterpret_cast<uint64_t>(memory_);
+  unchanged_ = {{start, start + 2 * kPage}, {start + 5 * kPage, start + 9 * kPage}};
+  UniqueFd filter = Connect();
+  const PageFilterRange ranges[] = {Range(kPage, 6 * kPage), Range(0, 12 * kPage),
+                                    Range(20 * kPage, 3 * kPage)};
+  Send(filter, ranges, sizeof ranges);
+  ASSERT_TRUE(copy_->Finish().ok());
+  EXPECT_EQ(copy_->bytes_copied(), 9 * kPage);
+  const TaskRanges memory = copy_->Memory();
+  EXPECT_EQ(
+      memory,
+      (TaskRanges{{child_->pid(), {{start, start + 12 * kPage}, {start + 20 * kPage, start + 23 * kPage}}}}));
+  uint64_t next = start, unchanged = 0;
+  auto copied = copy_->Take();
+  for (const CopiedRange& range : copied[child_->pid()]) {
+    if (next == start + 12 * kPage) next = start + 20 * kPage;
+    EXPECT_EQ(range.address, next);
+    const size_t offset = range.address - start;
+    EXPECT_EQ(std::memcmp(range.bytes.data(), content_.data() + offset, range.bytes.size()), 0);
+    if (range.bytes.empty()) {
+      EXPECT_EQ(Unchanged(child_->pid(), child_->pid(), {range.address, range.address + range.size()}),
+                (std::vector<AddressRange>{{range.address, range.address + range.size()}}));
+    }
+    unchanged += range.unchanged_bytes;
+    next += range.size();
+  }
+  EXPECT_EQ(next, start + 23 * kPage);
+  EXPECT_EQ(unchanged, 6 * kPage);
 }
 
 TEST_F(DirectCopyTest, NothingToCopyIsFine) {

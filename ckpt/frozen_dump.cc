@@ -22,7 +22,6 @@
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "base/unix_socket.h"
-#include "ckpt/direct_copy.h"
 #include "ckpt/image_staging.h"
 #include "criu/capture_server.h"
 #include "criu/failure.h"
@@ -138,21 +137,23 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
                                     const JobNamespaces& namespaces, const std::string& filter,
                                     StagingArena* arena, const std::atomic<bool>* cancel,
                                     const std::function<void(uint64_t)>& progress, const FrozenLook& look,
-                                    CaptureGate* say, bool* filter_failed) {
+                                    CaptureGate* say, const FrozenTracking& tracking, bool* filter_failed) {
   ImageStaging staging(arena, kDrainThreads);
   RK_ASSIGN_OR_RETURN(auto server, criu::CaptureServer::Listen(options.images_directory, &staging));
   std::unique_ptr<DirectCopy> direct;
   if (!filter.empty()) {
-    RK_ASSIGN_OR_RETURN(direct, DirectCopy::Listen(options.work_directory, namespaces, arena, kCopyThreads));
+    RK_ASSIGN_OR_RETURN(direct, DirectCopy::Listen(options.work_directory, namespaces, arena, kCopyThreads,
+                                                   tracking.unchanged));
   }
   absl::Status said;  // by `say`; read once the gate's thread has ended
-  auto ours = [&staging, &look, &said, say, d = direct.get()] {
+  auto ours = [&staging, &look, &tracking, &said, say, d = direct.get()] {
     absl::Status status = staging.WaitUntilPagesAreOurs();
     if (status.ok() && d) status = d->Finish();
     // Without the look there is an image all the same.
     if (status.ok() && look) {
       if (absl::Status seen = staging.LookAtFiles(look); !seen.ok()) Log(LogLevel::kWarning, seen.message());
     }
+    if (status.ok() && d && tracking.copied) tracking.copied(d->Memory());
     if (status.ok() && say) status = said = say->OnFrozen();
     return status;
   };
@@ -202,6 +203,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   if (direct) {
     dump.bytes_past_criu = direct->bytes_copied();
     RK_RETURN_IF_ERROR(AddCopiedMemory(direct->Take(), &dump.image));
+    dump.unchanged_bytes = dump.image.unchanged_bytes();
   }
   if (!dump.image.files.contains("inventory.img")) {
     return absl::InternalError("CRIU ended well but sent no inventory; the capture is not complete");
@@ -220,16 +222,17 @@ absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const c
                                          const JobNamespaces& namespaces, StagingArena* arena,
                                          const std::atomic<bool>* cancel,
                                          const std::function<void(uint64_t)>& progress,
-                                         const FrozenLook& look, CaptureGate* gate) {
+                                         const FrozenLook& look, CaptureGate* gate,
+                                         const FrozenTracking& tracking) {
   RK_ASSIGN_OR_RETURN(std::string filter, FindCompanionProgram(kPageFilter));
   bool filter_failed = false;
-  auto dump =
-      DumpOnce(criu, options, namespaces, filter, arena, cancel, progress, look, gate, &filter_failed);
+  auto dump = DumpOnce(criu, options, namespaces, filter, arena, cancel, progress, look, gate, tracking,
+                       &filter_failed);
   if (dump.ok() || !filter_failed || Cancelled(cancel)) return dump;
   // Memory of a kind that only CRIU can read: the job runs again, and stands still a second time.
   Log(LogLevel::kWarning,
       absl::StrCat("copying memory past CRIU failed, so CRIU copies it: ", dump.status().message()));
-  return DumpOnce(criu, options, namespaces, "", arena, cancel, progress, look, gate, &filter_failed);
+  return DumpOnce(criu, options, namespaces, "", arena, cancel, progress, look, gate, {}, &filter_failed);
 }
 
 }  // namespace rekindle::ckpt

@@ -7,7 +7,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "ckpt/address_range.h"
 #include "ckpt/capture.h"
+#include "ckpt/direct_copy.h"
 #include "ckpt/job_namespaces.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
@@ -21,6 +23,7 @@ struct FrozenDump {
   StagedImage image;  // its pages lie in the arena
   criu::DumpStats stats;
   uint64_t bytes_past_criu = 0;  // of the memory, that we copied out of the job ourselves
+  uint64_t unchanged_bytes = 0;  // that nobody copied
   std::string command_line;
 };
 
@@ -28,16 +31,26 @@ struct FrozenDump {
 // What it takes the job waits for. Once for each try.
 using FrozenLook = std::function<void(const std::map<std::string, std::string>& files)>;
 
+// Copying less than all.
+struct FrozenTracking {
+  UnchangedMemory unchanged;  // empty: all is copied
+  // When given: called while the job stands still and all memory is in our hands, with what of it CRIU has
+  // not seen, by our own PIDs.
+  std::function<void(const TaskRanges&)> copied;
+};
+
 // Runs `criu dump --stream` with `options` (work and images folders must be set and exist) and receives
 // everything. When it returns the job runs again, or is stopped if the options say so; after a failure it
 // runs. `namespaces`: of the job, whose PID in the options is that in them. Setting `*cancel` (may be null)
 // makes CRIU let go of the job soon. `progress` gets the bytes received so far. `gate`, when given, is asked
-// once the memory is ours; the job stands until it has answered.
+// once the memory is ours; the job stands until it has answered. `tracking`: see above; the image then needs
+// the parent that it speaks of.
 absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const criu::DumpOptions& options,
                                          const JobNamespaces& namespaces, StagingArena* arena,
                                          const std::atomic<bool>* cancel,
                                          const std::function<void(uint64_t)>& progress,
-                                         const FrozenLook& look = {}, CaptureGate* gate = nullptr);
+                                         const FrozenLook& look = {}, CaptureGate* gate = nullptr,
+                                         const FrozenTracking& tracking = {});
 
 // The program that CRIU calls at the end of a dump, beside our own executable or in ../libexec/rekindle.
 absl::StatusOr<std::string> FindDumpGate();

@@ -42,6 +42,12 @@ class PieceReader {
   size_t index_ = 0, offset_ = 0;
 };
 
+uint64_t Size(const std::vector<AddressRange>& ranges) {
+  uint64_t sum = 0;
+  for (const AddressRange& range : ranges) sum += range.end - range.start;
+  return sum;
+}
+
 // "pagemap-12.img" -> "mem/12", "pagemap-shmem-7.img" -> "shm/7".
 std::string ObjectName(absl::string_view pagemap_file) {
   absl::string_view id = pagemap_file;
@@ -60,14 +66,24 @@ bool Ascending(const criu::Pagemap& pagemap) {
   return true;
 }
 
-absl::Status AddByAddress(const Pieces& pieces, const criu::Pagemap& pagemap, const std::string& object,
+absl::Status AddByAddress(const Pieces& pieces, const std::vector<AddressRange>& unchanged,
+                          const criu::Pagemap& pagemap, const std::string& object,
                           store::ImageWriter& writer) {
   PieceReader reader(pieces);
+  auto same = unchanged.begin();
   for (const auto& entry : pagemap.entries) {
     if (!(entry.flags & criu::kPagePresent)) continue;
     uint64_t address = entry.address, end = entry.address + entry.pages * store::kPageSize;
     while (address < end) {
-      auto span = reader.Next(end - address);
+      while (same != unchanged.end() && same->end <= address) ++same;
+      uint64_t until = end;
+      if (same != unchanged.end()) until = std::min(end, same->start > address ? same->start : same->end);
+      if (same != unchanged.end() && same->start <= address) {
+        RK_RETURN_IF_ERROR(writer.AddParentPages(object, address, (until - address) / store::kPageSize));
+        address = until;
+        continue;
+      }
+      auto span = reader.Next(until - address);
       if (span.empty()) return absl::DataLossError(absl::StrCat(object, " ends before its pagemap does"));
       RK_RETURN_IF_ERROR(writer.AddPages(object, address, span));
       address += span.size();
@@ -94,6 +110,27 @@ uint64_t StagedImage::bytes() const {
   return sum;
 }
 
+uint64_t StagedImage::unchanged_bytes() const {
+  uint64_t sum = 0;
+  for (const auto& [name, ranges] : unchanged) sum += Size(ranges);
+  return sum;
+}
+
+CopiedRange CopiedRange::First(uint64_t count) const {
+  return {address, bytes.subspan(0, count), std::min(count, unchanged_bytes)};
+}
+
+void CopiedRange::RemoveFirst(uint64_t count) {
+  address += count;
+  if (bytes.empty()) {
+    unchanged_bytes -= count;
+  } else {
+    bytes.remove_prefix(count);
+  }
+}
+
+std::string TaskMemoryObject(pid_t task) { return absl::StrCat(v1::kTaskMemoryPrefix, task); }
+
 namespace {
 
 // What of `copied` the dump has not.
@@ -101,7 +138,7 @@ std::vector<CopiedRange> Without(const std::vector<CopiedRange>& copied, const c
   std::vector<CopiedRange> rest;
   auto entry = dumped.entries.begin();
   for (CopiedRange range : copied) {
-    while (!range.bytes.empty()) {
+    while (range.size() > 0) {
       auto end_of = [](const criu::PagemapEntry& e) { return e.address + e.pages * store::kPageSize; };
       while (entry != dumped.entries.end() &&
              (!(entry->flags & criu::kPagePresent) || end_of(*entry) <= range.address)) {
@@ -109,13 +146,11 @@ std::vector<CopiedRange> Without(const std::vector<CopiedRange>& copied, const c
       }
       const bool last = entry == dumped.entries.end();
       const uint64_t until = last ? ~uint64_t{0} : std::max(entry->address, range.address);
-      absl::Span<const std::byte> free = range.bytes.subspan(0, until - range.address);
-      if (!free.empty()) rest.push_back({range.address, free});
+      const CopiedRange free = range.First(until - range.address);
+      if (free.size() > 0) rest.push_back(free);
       uint64_t skip = free.size();
-      if (skip < range.bytes.size())
-        skip = std::min<uint64_t>(end_of(*entry) - range.address, range.bytes.size());
-      range.bytes.remove_prefix(skip);
-      range.address += skip;
+      if (skip < range.size()) skip = std::min<uint64_t>(end_of(*entry) - range.address, range.size());
+      range.RemoveFirst(skip);
     }
   }
   return rest;
@@ -148,8 +183,12 @@ absl::Status AddToTask(pid_t pid, const std::vector<CopiedRange>& all, StagedIma
   bool disjoint = true;
   auto add_copied_before = [&](uint64_t address) {
     for (; range != copied.end() && range->address < address; ++range) {
-      disjoint &= add({range->address, range->bytes.size() / store::kPageSize, criu::kPagePresent, 0});
-      pieces.push_back(range->bytes);
+      disjoint &= add({range->address, range->size() / store::kPageSize, criu::kPagePresent, 0});
+      if (range->bytes.empty()) {
+        image->unchanged[pages_name].push_back({range->address, range->address + range->size()});
+      } else {
+        pieces.push_back(range->bytes);
+      }
     }
   };
   for (const criu::PagemapEntry& entry : old.entries) {
@@ -198,8 +237,11 @@ absl::Status AddToImage(const StagedImage& staged, store::ImageWriter& writer, v
     }
     std::string file = absl::StrCat("pages-", pagemap->pages_id, ".img");
     auto found = staged.pages.find(file);
+    auto same = staged.unchanged.find(file);
+    const std::vector<AddressRange> unchanged =
+        same == staged.unchanged.end() ? std::vector<AddressRange>() : same->second;
     uint64_t expected = pagemap->present_pages() * store::kPageSize;
-    uint64_t size = found == staged.pages.end() ? 0 : Size(found->second);
+    uint64_t size = Size(unchanged) + (found == staged.pages.end() ? 0 : Size(found->second));
     if (size != expected) {
       return absl::DataLossError(absl::StrCat("reading ", name, ": it speaks of ", expected,
                                               " bytes of pages and ", file, " has ", size));
@@ -214,7 +256,7 @@ absl::Status AddToImage(const StagedImage& staged, store::ImageWriter& writer, v
     object->set_pagemap_file(name);
     if (Ascending(*pagemap)) {
       object->set_object(ObjectName(name));
-      RK_RETURN_IF_ERROR(AddByAddress(found->second, *pagemap, object->object(), writer));
+      RK_RETURN_IF_ERROR(AddByAddress(found->second, unchanged, *pagemap, object->object(), writer));
     } else {
       object->set_object(absl::StrCat(v1::kRawPagesPrefix, pagemap->pages_id));
       RK_RETURN_IF_ERROR(AddByOffset(found->second, object->object(), writer));

@@ -34,8 +34,11 @@ class StagedImageTest : public store::StoreTest {
   }
 
   // Adds `staged` to a new image; on success commits it and opens it.
-  absl::Status Add(const StagedImage& staged) {
-    auto writer = store_->NewImage(store::Named("job:1"));
+  absl::Status Add(const StagedImage& staged, const std::string& parent = "") {
+    store::NewImageOptions options = store::Named("job:1");
+    options.parent = parent;
+    options.replace = true;
+    auto writer = store_->NewImage(options);
     if (!writer.ok()) return writer.status();
     absl::Status status = AddToImage(staged, **writer, &manifest_);
     if (!status.ok()) return status;
@@ -218,6 +221,41 @@ TEST_F(StagedImageTest, OfPagesThatAreInBothTheDumpsAreTaken) {
   expected.replace(kPage, 2 * kPage, dumped, 0, 2 * kPage);
   expected.replace(5 * kPage, kPage, dumped, 2 * kPage, kPage);
   EXPECT_TRUE(ReadPages("mem/70", 0x10000, 10) == expected);
+}
+
+TEST_F(StagedImageTest, UnchangedMemoryIsTheParents) {
+  store::TestImage parent;
+  const std::string before = store::MakePages(16, 1), dumped = store::MakePages(2, 2),
+                    copied = store::MakePages(2, 3);
+  parent.objects["mem/70"][0x10000] = before;
+  RK_ASSERT_OK(parent.Commit(*store_, "parent:1"));
+  auto make = [&](uint64_t unchanged_pages) {
+    StagedImage staged;
+    staged.files["inventory.img"] = "an inventory";
+    staged.files["pagemap-70.img"] = PagemapImage(1, {{0x13000, 2, criu::kPagePresent, 0}});
+    staged.pages["pages-1.img"] = {Bytes(dumped)};
+    // The dump has two pages of the first range, too.
+    EXPECT_TRUE(
+        AddCopiedMemory(
+            {{70,
+              {{0x10000, {}, 6 * kPage}, {0x16000, Bytes(copied)}, {0x18000, {}, unchanged_pages * kPage}}}},
+            &staged)
+            .ok());
+    return staged;
+  };
+  StagedImage staged = make(8);
+  EXPECT_EQ(staged.unchanged_bytes(), 12 * kPage);
+  absl::Status status = Add(staged, "parent:1");
+  ASSERT_TRUE(status.ok()) << status;
+  std::string expected = before;
+  expected.replace(3 * kPage, 2 * kPage, dumped);
+  expected.replace(6 * kPage, 2 * kPage, copied);
+  EXPECT_TRUE(ReadPages("mem/70", 0x10000, 16) == expected);
+  // The pagemap is whole: the image stands alone.
+  EXPECT_EQ(criu::ParsePagemap(image_->ReadBlob("criu/pagemap-70.img").value())->present_pages(), 16u);
+
+  EXPECT_EQ(Add(staged).code(), absl::StatusCode::kFailedPrecondition) << "there is no parent";
+  EXPECT_EQ(Add(make(9), "parent:1").code(), absl::StatusCode::kFailedPrecondition) << "it has less";
 }
 
 TEST_F(StagedImageTest, NeededFilesAreThoseThatHadTheirNames) {

@@ -136,11 +136,13 @@ EnvironmentCheck CheckSoftDirty() {
     check.detail = absl::StrCat("/proc/self/pagemap: ", ErrorText(errno));
   } else {
     check.ok = (entry >> 55 & 1) != 0;
-    check.detail = check.ok ? "the kernel tracks written pages" : "the kernel does not track written pages";
+    check.detail = check.ok ? "the kernel tracks written pages: rekindled --track-dirty-pages can use it"
+                            : "the kernel does not track written pages";
   }
   if (!check.ok) {
     check.cure =
-        "none needed: Rekindle compares contents; CRIU's own incremental dumps want CONFIG_MEM_SOFT_DIRTY";
+        "none needed: Rekindle copies all and compares contents; rekindled --track-dirty-pages and CRIU's "
+        "own incremental dumps want CONFIG_MEM_SOFT_DIRTY";
   }
   return check;
 }

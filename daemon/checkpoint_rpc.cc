@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
@@ -97,6 +98,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     options.gate = call.part->gate;
     options.prepared_id = call.part->prepared_id;
   }
+  options.dirty_pages = node.dirty_pages();
   options.runtime_directory = node.options().runtime_directory;
   options.spill_directory = node.options().store;
   options.kept_staging = call.kept_staging;
@@ -128,6 +130,11 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   if (!job.name.empty() && !request.stop())
     node.supervisor().AddPoint(job.name, job.pid, result->image.reference, taken_unix_ns);
   Log(LogLevel::kInfo, absl::StrCat("image '", result->image.reference, "' taken of process ", job.pid));
+  if (result->unchanged_bytes > 0) {
+    Log(LogLevel::kInfo,
+        absl::StrCat(FormatBytes(result->unchanged_bytes), " of its memory had not been written since image ",
+                     result->image.parent_digest, " and was not copied"));
+  }
 
   v1::CheckpointEvent event;
   v1::CheckpointResult* out = event.mutable_result();

@@ -43,6 +43,14 @@ gpu::MoverOptions GpuOptions(const std::string& runtime_directory) {
   return options;
 }
 
+std::unique_ptr<ckpt::DirtyPages> OpenDirtyPages(bool wanted) {
+  if (!wanted) return nullptr;
+  absl::StatusOr<std::unique_ptr<ckpt::DirtyPages>> pages = ckpt::DirtyPages::Open();
+  if (pages.ok()) return *std::move(pages);
+  Log(LogLevel::kWarning, absl::StrCat("--track-dirty-pages has no effect: ", pages.status().message()));
+  return nullptr;
+}
+
 }  // namespace
 
 std::string DefaultRuntimeDirectory() {
@@ -68,6 +76,7 @@ Node::Node(NodeOptions options)
       policy_(::geteuid(), options_.admin_group),
       jobs_(absl::StrCat(options_.runtime_directory, "/jobs")),
       gpus_(GpuOptions(options_.runtime_directory)),
+      dirty_pages_(OpenDirtyPages(options_.track_dirty_pages)),
       gpu_jobs_(&gpus_, options_.gpu_host_budget),
       clones_(options_.runtime_directory, options_.page_cache_bytes, options_.daemon ? kPooledSandboxes : 0,
               options_.daemon ? options_.standby_copies : 0),

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "ckpt/dirty_pages.h"
 #include "criu/installation.h"
 #include "daemon/access_policy.h"
 #include "daemon/gpu_jobs.h"
@@ -40,7 +41,8 @@ struct NodeOptions {
   size_t standby_copies = 2;
   // Memory that instances of functions, and what is kept for them, may take; 0: a share of what is free.
   uint64_t function_memory_bytes = 0;
-  bool daemon = false;  // false: hosted in the command's own process
+  bool track_dirty_pages = false;  // see ckpt/dirty_pages.h
+  bool daemon = false;             // false: hosted in the command's own process
 };
 
 // The places used when nothing else is said: /run/rekindle and /var/log/rekindle for root, folders of their
@@ -60,6 +62,8 @@ class Node {
   JobReaper& reaper() { return reaper_; }
   // Starts nothing before a job that uses a GPU is met.
   gpu::JobMover& gpus() { return gpus_; }
+  // Null: not asked for, or the kernel can't.
+  ckpt::DirtyPages* dirty_pages() { return dirty_pages_.get(); }
   GpuJobs& gpu_jobs() { return gpu_jobs_; }
   restore::CloneStarter& clones() { return clones_; }
   const restore::CloneStarter& clones() const { return clones_; }
@@ -107,6 +111,7 @@ class Node {
   JobRegistry jobs_;
   JobReaper reaper_;
   gpu::JobMover gpus_;
+  const std::unique_ptr<ckpt::DirtyPages> dirty_pages_;
   GpuJobs gpu_jobs_;
   restore::CloneStarter clones_;
   Templates templates_;

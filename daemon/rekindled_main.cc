@@ -139,6 +139,9 @@ int Main(int argc, char** argv) {
   app.add_option("--standby", options.node.standby_copies,
                  "Copies kept ready of each image that clones are started of; 0: none")
       ->capture_default_str();
+  app.add_flag("--track-dirty-pages", options.node.track_dirty_pages,
+               "Copy only what was written since the last image, where the kernel can tell "
+               "(CONFIG_MEM_SOFT_DIRTY). Not together with other programs that use its marks");
   app.add_option("--drain-notice", drain_notice,
                  "A shell command, run every 5 seconds: when its exit status is 0 this machine is about to "
                  "go, and an "

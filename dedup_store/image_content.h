@@ -10,10 +10,10 @@
 
 namespace rekindle::store {
 
-// Consecutive pages in memory, as given to AddPages.
+// Consecutive pages, as given to AddPages or AddParentPages.
 struct ContentRange {
-  uint64_t page = 0;  // address / 4096
-  const std::byte* data = nullptr;
+  uint64_t page = 0;                // address / 4096
+  const std::byte* data = nullptr;  // null: what the parent has at these addresses
   uint64_t pages = 0;
   uint32_t first_ordinal = 0;  // number of the first page within the image
 };

@@ -188,23 +188,22 @@ absl::Status NoSuchObject(const ImageInfo& info, absl::string_view name, absl::s
   return absl::NotFoundError(absl::StrCat("image ", info.reference, " has no ", kind, " '", name, "'"));
 }
 
-// The first extent that ends behind `page`.
-std::vector<Extent>::const_iterator FirstBehind(const std::vector<Extent>& extents, uint64_t page) {
-  return std::upper_bound(extents.begin(), extents.end(), page,
-                          [](uint64_t p, const Extent& e) { return p < e.page + e.pages; });
+// The first of the pages [first, end) that is not populated; `end` or more when all are.
+uint64_t FirstMissing(const std::vector<Extent>& extents, uint64_t first, uint64_t end) {
+  for (auto it = FirstBehind(extents, first); first < end; ++it) {
+    if (it == extents.end() || it->page > first) break;
+    first = it->page + it->pages;
+  }
+  return first;
 }
 
 // OutOfRange when one of the pages [first, end) is not populated: it must not be taken for a zero page.
 absl::Status CheckPopulated(const ImageInfo& info, absl::string_view object,
                             const std::vector<Extent>& extents, uint64_t first, uint64_t end) {
-  for (auto it = FirstBehind(extents, first); first < end; ++it) {
-    if (it == extents.end() || it->page > first) {
-      return absl::OutOfRangeError(absl::StrFormat("image %s, object %s: no page at address %#x",
-                                                   info.reference, object, first * kPageSize));
-    }
-    first = it->page + it->pages;
-  }
-  return absl::OkStatus();
+  uint64_t missing = FirstMissing(extents, first, end);
+  if (missing >= end) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrFormat("image %s, object %s: no page at address %#x", info.reference,
+                                               object, missing * kPageSize));
 }
 
 // Those of the pages [from, to) of an extent as pieces of one frame each.
@@ -221,6 +220,12 @@ void SplitAtFrames(const Pack& pack, const Extent& extent, uint64_t from, uint64
 }
 
 }  // namespace
+
+bool ImageReaderImpl::HasPages(absl::string_view name, uint64_t address, uint64_t pages) const {
+  const std::vector<Extent>* extents = FindExtents(name);
+  const uint64_t first = address / kPageSize;
+  return extents != nullptr && FirstMissing(*extents, first, first + pages) >= first + pages;
+}
 
 absl::StatusOr<std::string> ImageReaderImpl::ReadBlob(absl::string_view name) const {
   for (const Blob& blob : manifest_.blobs) {

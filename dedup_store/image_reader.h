@@ -44,6 +44,8 @@ class ImageReaderImpl : public ImageReader {
   const PackPointers& packs() const { return packs_; }
   // The extents of a paged object; null when there is none of this name.
   const std::vector<Extent>* FindExtents(absl::string_view name) const;
+  // Has that object all of these pages?
+  bool HasPages(absl::string_view name, uint64_t address, uint64_t pages) const;
 
  private:
   class RangeReader;

@@ -34,18 +34,46 @@ class ImageWriterImpl : public ImageWriter {
 
   absl::Status AddPages(absl::string_view name, uint64_t address,
                         absl::Span<const std::byte> pages) override {
-    RK_RETURN_IF_ERROR(CheckName(name));
-    if (address % kPageSize != 0 || pages.size() % kPageSize != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("object '", name, "': pages are added at whole pages"));
+    if (pages.size() % kPageSize != 0) return NotWholePages(name);
+    return AddRange(name, address, pages.data(), pages.size() / kPageSize);
+  }
+
+  std::string parent_digest() const override { return parent_ ? parent_->info().digest : ""; }
+
+  bool ParentHas(absl::string_view name, uint64_t address, uint64_t pages) const override {
+    return parent_ != nullptr && parent_->HasPages(name, address, pages);
+  }
+
+  absl::Status AddParentPages(absl::string_view name, uint64_t address, uint64_t pages) override {
+    if (!ParentHas(name, address, pages)) {
+      return absl::FailedPreconditionError(absl::StrCat("object '", name, "': the parent does not have all ",
+                                                        pages, " pages at ", absl::Hex(address)));
     }
+    return AddRange(name, address, nullptr, pages);
+  }
+
+  absl::StatusOr<ImageInfo> Commit(std::function<bool(uint64_t, uint64_t)> progress) override {
+    if (committed_) return absl::FailedPreconditionError("the image was committed already");
+    committed_ = true;
+    return CommitImage(core_, options_, parent_.get(), content_, progress);
+  }
+
+ private:
+  static absl::Status NotWholePages(absl::string_view name) {
+    return absl::InvalidArgumentError(absl::StrCat("object '", name, "': pages are added at whole pages"));
+  }
+
+  absl::Status AddRange(absl::string_view name, uint64_t address, const std::byte* data, uint64_t pages) {
+    RK_RETURN_IF_ERROR(CheckName(name));
+    if (address % kPageSize != 0) return NotWholePages(name);
     if (blob_by_name_.contains(std::string(name))) {
       return absl::AlreadyExistsError(absl::StrCat("the image has a blob '", name, "' already"));
     }
     auto [it, inserted] = object_by_name_.try_emplace(std::string(name), content_.objects.size());
     if (inserted) content_.objects.push_back({std::string(name), {}});
-    if (pages.empty()) return absl::OkStatus();
+    if (pages == 0) return absl::OkStatus();
     std::vector<ContentRange>& ranges = content_.objects[it->second].ranges;
-    ContentRange range{address / kPageSize, pages.data(), pages.size() / kPageSize, 0};
+    ContentRange range{address / kPageSize, data, pages, 0};
     if (!ranges.empty() && range.page < ranges.back().page + ranges.back().pages) {
       return absl::InvalidArgumentError(absl::StrCat("object '", name, "': addresses must ascend"));
     }
@@ -56,13 +84,6 @@ class ImageWriterImpl : public ImageWriter {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<ImageInfo> Commit(std::function<bool(uint64_t, uint64_t)> progress) override {
-    if (committed_) return absl::FailedPreconditionError("the image was committed already");
-    committed_ = true;
-    return CommitImage(core_, options_, parent_.get(), content_, progress);
-  }
-
- private:
   absl::Status CheckName(absl::string_view name) const {
     if (committed_) return absl::FailedPreconditionError("the image was committed already");
     if (name.empty() || name.size() > kMaxObjectName) {

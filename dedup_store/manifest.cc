@@ -235,6 +235,11 @@ void AppendExtent(std::vector<Extent>& extents, const Extent& extent) {
   extents.push_back(extent);
 }
 
+std::vector<Extent>::const_iterator FirstBehind(const std::vector<Extent>& extents, uint64_t page) {
+  return std::upper_bound(extents.begin(), extents.end(), page,
+                          [](uint64_t p, const Extent& e) { return p < e.page + e.pages; });
+}
+
 std::string DigestText(const std::array<uint8_t, 32>& digest) {
   return absl::StrCat("sha256:", absl::BytesToHexString(absl::string_view(
                                      reinterpret_cast<const char*>(digest.data()), digest.size())));

@@ -60,6 +60,9 @@ struct Manifest {
 // Appends `pages` pages, merging with the last extent where both address and location continue.
 void AppendExtent(std::vector<Extent>& extents, const Extent& extent);
 
+// The first of these ascending extents that ends behind `page`.
+std::vector<Extent>::const_iterator FirstBehind(const std::vector<Extent>& extents, uint64_t page);
+
 // "sha256:<hex>"
 std::string DigestText(const std::array<uint8_t, 32>& digest);
 

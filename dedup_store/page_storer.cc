@@ -95,8 +95,8 @@ std::vector<PageStorer::Slice> PageStorer::CutSlices(const ImageContent& content
         uint64_t page = range.page + done;
         uint64_t n = std::min(range.pages - done, kSlicePages - page % kSlicePages);
         if (slice.pages + n > kSlicePages) close();
-        slice.ranges.push_back(
-            {page, range.data + done * kPageSize, n, range.first_ordinal + static_cast<uint32_t>(done)});
+        const std::byte* data = range.data == nullptr ? nullptr : range.data + done * kPageSize;
+        slice.ranges.push_back({page, data, n, range.first_ordinal + static_cast<uint32_t>(done)});
         slice.pages += n;
         done += n;
       }
@@ -127,16 +127,42 @@ absl::Status PageStorer::StoreNew(Worker& worker, const NewPage& page, int level
 }
 
 absl::Status PageStorer::StoreSlice(const Slice& slice, Worker& worker) {
-  for (const ContentRange& range : slice.ranges) RK_RETURN_IF_ERROR(StoreRange(slice, range, worker));
+  for (const ContentRange& range : slice.ranges) {
+    RK_RETURN_IF_ERROR(range.data == nullptr ? TakeFromParent(slice, range, worker)
+                                             : StoreRange(slice, range, worker));
+  }
   return AppendFrame(worker, slice.level);
+}
+
+absl::Status PageStorer::TakeFromParent(const Slice& slice, const ContentRange& range, Worker& worker) {
+  static const std::vector<Extent> kNone;
+  const std::vector<Extent>& extents = slice.parent_extents ? *slice.parent_extents : kNone;
+  uint64_t page = range.page;
+  const uint64_t end = range.page + range.pages;
+  for (auto extent = FirstBehind(extents, page); page < end; ++extent) {
+    if (extent == extents.end() || extent->page > page) {
+      return absl::InternalError(absl::StrCat("the parent has no page at ", absl::Hex(page * kPageSize)));
+    }
+    for (const uint64_t until = std::min(end, extent->page + extent->pages); page < until; ++page) {
+      PageLocation& location = locations_[range.first_ordinal + (page - range.page)];
+      if (extent->zero()) {
+        location = PageLocation::Zero();
+        ++worker.counts.zero;
+        continue;
+      }
+      location = PageLocation(parent_packs_[extent->pack]->position,
+                              static_cast<uint32_t>(extent->pack_page + (page - extent->page)));
+      ++worker.counts.parent;
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status PageStorer::StoreRange(const Slice& slice, const ContentRange& range, Worker& worker) {
   std::vector<Extent>::const_iterator extent, extents_end;
   if (slice.parent_extents != nullptr) {
     extents_end = slice.parent_extents->end();
-    extent = std::upper_bound(slice.parent_extents->begin(), extents_end, range.page,
-                              [](uint64_t page, const Extent& e) { return page < e.page + e.pages; });
+    extent = FirstBehind(*slice.parent_extents, range.page);
   }
   for (uint64_t i = 0; i < range.pages; ++i) {
     const std::byte* data = range.data + i * kPageSize;

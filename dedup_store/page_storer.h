@@ -70,6 +70,7 @@ class PageStorer {
   std::vector<Slice> CutSlices(const ImageContent& content) const;
   absl::Status StoreSlice(const Slice& slice, Worker& worker);
   absl::Status StoreRange(const Slice& slice, const ContentRange& range, Worker& worker);
+  absl::Status TakeFromParent(const Slice& slice, const ContentRange& range, Worker& worker);
   absl::Status StoreNew(Worker& worker, const NewPage& page, int level);
   absl::Status AppendFrame(Worker& worker, int level);
   const std::byte* DataOf(uint32_t ordinal) const;

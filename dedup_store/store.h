@@ -142,6 +142,15 @@ class ImageWriter {
   // made.
   virtual absl::Status AddPages(absl::string_view name, uint64_t address,
                                 absl::Span<const std::byte> pages) = 0;
+
+  // Of the image that NewImageOptions::parent named; empty: there is none.
+  virtual std::string parent_digest() const = 0;
+  // Has the parent's object of this name all pages from `address` on? Reads nothing; any thread, as long as
+  // nobody commits.
+  virtual bool ParentHas(absl::string_view name, uint64_t address, uint64_t pages) const = 0;
+  // As AddPages with what the parent has there, which is not read. FailedPrecondition unless ParentHas.
+  virtual absl::Status AddParentPages(absl::string_view name, uint64_t address, uint64_t pages) = 0;
+
   // Hashes, deduplicates, compresses, writes, syncs, then makes the image visible (or prepared) in one
   // transaction.
   // `progress(done, total)` in bytes may be called from any thread, one call at a time; returning false
