@@ -51,6 +51,11 @@ double Median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
+double Best(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
+
+// Whoever is first in one round is not in the next.
+size_t InTurn(size_t i, int round, size_t count) { return (i + static_cast<size_t>(round) * 5) % count; }
+
 // One way to take an image of the victim. A new one for each victim.
 class Way {
  public:
@@ -277,7 +282,8 @@ absl::Status Bench::Copies() {
                           Source::Open(By::kVmReadv, victim->pid(), victim->address(), options_.bytes()));
       RK_RETURN_IF_ERROR(CopyAll(whole, {}, reference_));
       seconds[huge].resize(copies.size());
-      for (size_t i = 0; i < copies.size(); ++i) {
+      for (size_t turn = 0; turn < copies.size(); ++turn) {
+        const size_t i = InTurn(turn, round, copies.size());
         const bool own = copies[i].by == By::kOwnMemory;
         const uint64_t address = own ? reinterpret_cast<uintptr_t>(reference_.data()) : victim->address();
         RK_ASSIGN_OR_RETURN(Source source,
@@ -294,8 +300,9 @@ absl::Status Bench::Copies() {
     }
   }
   std::printf(
-      "| read by | threads | slice | 4 KiB pages, ms | to today's | huge pages, ms | to today's |\n"
-      "| --- | --- | --- | --- | --- | --- | --- |\n");
+      "| read by | threads | slice | 4 KiB pages: to today's | median, ms | best, ms "
+      "| huge pages: to today's | median, ms | best, ms |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
   for (size_t i = 0; i < copies.size(); ++i) {
     std::printf("%s", copies[i].name.c_str());
     for (bool huge : {false, true}) {
@@ -303,7 +310,8 @@ absl::Status Bench::Copies() {
       for (size_t round = 0; round < seconds[huge][i].size(); ++round) {
         ratios.push_back(seconds[huge][i][round] / seconds[huge][0][round]);
       }
-      std::printf(" | %.1f | %.2fx", Median(seconds[huge][i]) * 1e3, Median(ratios));
+      std::printf(" | %.2fx | %.0f | %.0f", Median(ratios), Median(seconds[huge][i]) * 1e3,
+                  Best(seconds[huge][i]) * 1e3);
     }
     std::printf(" |\n");
   }
@@ -355,7 +363,8 @@ absl::Status Bench::Cuts() {
   std::map<std::string, absl::Status> not_here;
   for (int round = 0; round < options_.rounds; ++round) {
     for (const Case& one : cases) {
-      for (const NamedWay& way : Ways()) {
+      for (size_t turn = 0; turn < Ways().size(); ++turn) {
+        const NamedWay& way = Ways()[InTurn(turn, round, Ways().size())];
         if (not_here.contains(way.name)) continue;
         auto measured = Cut(way, one.first, one.second);
         // The kernel does not know what it asks for.
@@ -372,7 +381,7 @@ absl::Status Bench::Cuts() {
 
   auto table = [&](const char* title,
                    const std::function<double(const Measured&, const Measured& today)>& value,
-                   const char* format) {
+                   const char* format, bool best = false) {
     std::printf("\n%s\n\n| way", title);
     for (const Case& one : cases) std::printf(" | %s, %d %%", one.first ? "huge" : "4 KiB", one.second);
     std::printf(" |\n| ---");
@@ -385,7 +394,7 @@ absl::Status Bench::Cuts() {
         const std::vector<Measured>& rounds = all[way.name][one];
         std::vector<double> values;
         for (size_t i = 0; i < rounds.size(); ++i) values.push_back(value(rounds[i], all[kToday][one][i]));
-        std::printf(format, Median(values));
+        std::printf(format, best ? Best(values) : Median(values));
       }
       std::printf(" |\n");
     }
