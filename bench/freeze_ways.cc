@@ -381,7 +381,7 @@ absl::Status Bench::Cuts() {
 
   auto table = [&](const char* title,
                    const std::function<double(const Measured&, const Measured& today)>& value,
-                   const char* format, bool best = false) {
+                   const char* format) {
     std::printf("\n%s\n\n| way", title);
     for (const Case& one : cases) std::printf(" | %s, %d %%", one.first ? "huge" : "4 KiB", one.second);
     std::printf(" |\n| ---");
@@ -394,7 +394,7 @@ absl::Status Bench::Cuts() {
         const std::vector<Measured>& rounds = all[way.name][one];
         std::vector<double> values;
         for (size_t i = 0; i < rounds.size(); ++i) values.push_back(value(rounds[i], all[kToday][one][i]));
-        std::printf(format, best ? Best(values) : Median(values));
+        std::printf(format, Median(values));
       }
       std::printf(" |\n");
     }
