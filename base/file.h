@@ -41,6 +41,9 @@ absl::Status RemoveTree(const std::string& path);
 
 bool PathExists(const std::string& path);
 
+// In bytes; 0 when there is no such file.
+uint64_t FileSize(const std::string& path);
+
 // Opens a file, which is made when it is not there and which nobody else may open, and takes flock's
 // `operation` on it for as long as the descriptor is open. Unavailable when it must not wait (LOCK_NB) and
 // would have to.
