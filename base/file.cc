@@ -157,6 +157,16 @@ absl::StatusOr<UniqueFd> LockFile(const std::string& path, int operation) {
   return fd;
 }
 
+absl::StatusOr<UniqueFd> MakeLockedFile(const std::string& path, absl::string_view content) {
+  const std::string unlocked = absl::StrCat(path, ".new");
+  RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(unlocked, O_RDWR | O_CREAT | O_TRUNC));
+  RK_RETURN_IF_ERROR(WriteFully(fd.get(), content.data(), content.size(), unlocked));
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || ::rename(unlocked.c_str(), path.c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("locking ", unlocked));
+  }
+  return fd;
+}
+
 absl::StatusOr<TemporaryDirectory> TemporaryDirectory::Make(const std::string& parent,
                                                             absl::string_view prefix) {
   std::string path = absl::StrCat(parent, "/", prefix, "XXXXXX");

@@ -49,6 +49,10 @@ uint64_t FileSize(const std::string& path);
 // would have to.
 absl::StatusOr<UniqueFd> LockFile(const std::string& path, int operation);
 
+// Makes a file that has its name only once it is locked, which it is for as long as the descriptor is open:
+// one that nobody has locked was left by a process that died.
+absl::StatusOr<UniqueFd> MakeLockedFile(const std::string& path, absl::string_view content);
+
 // A directory that is removed with all it holds when this goes out of scope. Movable.
 class TemporaryDirectory {
  public:

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,6 +62,20 @@ TEST(FileTest, TheSizeOfWhatIsNotThereIsZero) {
   ASSERT_TRUE(WriteFileAtomically(path, "abc").ok());
   ASSERT_EQ(::symlink(path.c_str(), (dir->path() + "/link").c_str()), 0);
   EXPECT_EQ(FileSize(dir->path() + "/link"), 3u);
+}
+
+TEST(FileTest, ALockedFileHasItsNameAndItsContentAndIsLocked) {
+  auto dir = TemporaryDirectory::Make("/tmp", "rk-file-");
+  const std::string path = dir->path() + "/mark";
+  {
+    auto mark = MakeLockedFile(path, "who");
+    ASSERT_TRUE(mark.ok()) << mark.status();
+    EXPECT_EQ(*ReadFile(path), "who");
+    EXPECT_EQ(ListDirectory(dir->path())->size(), 1u);
+    EXPECT_TRUE(absl::IsUnavailable(LockFile(path, LOCK_EX | LOCK_NB).status()));
+  }
+  EXPECT_TRUE(LockFile(path, LOCK_EX | LOCK_NB).ok());
+  EXPECT_TRUE(absl::IsNotFound(MakeLockedFile(dir->path() + "/gone/mark", "").status()));
 }
 
 TEST(FileTest, ReadFullyReportsAnEarlyEnd) {
