@@ -143,11 +143,26 @@ bool PathExists(const std::string& path) {
   return ::lstat(path.c_str(), &info) == 0;
 }
 
+uint64_t FileSize(const std::string& path) {
+  struct stat info;
+  return ::stat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
+}
+
 absl::StatusOr<UniqueFd> LockFile(const std::string& path, int operation) {
   RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDWR | O_CREAT, 0600));
   while (::flock(fd.get(), operation) != 0) {
     if (errno == EWOULDBLOCK) return absl::UnavailableError(absl::StrCat(path, " is locked by another"));
     if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("locking ", path));
+  }
+  return fd;
+}
+
+absl::StatusOr<UniqueFd> MakeLockedFile(const std::string& path, absl::string_view content) {
+  const std::string unlocked = absl::StrCat(path, ".new");
+  RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(unlocked, O_RDWR | O_CREAT | O_TRUNC));
+  RK_RETURN_IF_ERROR(WriteFully(fd.get(), content.data(), content.size(), unlocked));
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || ::rename(unlocked.c_str(), path.c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("locking ", unlocked));
   }
   return fd;
 }

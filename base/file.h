@@ -41,10 +41,17 @@ absl::Status RemoveTree(const std::string& path);
 
 bool PathExists(const std::string& path);
 
+// In bytes; 0 when there is no such file.
+uint64_t FileSize(const std::string& path);
+
 // Opens a file, which is made when it is not there and which nobody else may open, and takes flock's
 // `operation` on it for as long as the descriptor is open. Unavailable when it must not wait (LOCK_NB) and
 // would have to.
 absl::StatusOr<UniqueFd> LockFile(const std::string& path, int operation);
+
+// Makes a file that has its name only once it is locked, which it is for as long as the descriptor is open:
+// one that nobody has locked was left by a process that died.
+absl::StatusOr<UniqueFd> MakeLockedFile(const std::string& path, absl::string_view content);
 
 // A directory that is removed with all it holds when this goes out of scope. Movable.
 class TemporaryDirectory {

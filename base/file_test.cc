@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 namespace rekindle {
 namespace {
@@ -50,6 +52,30 @@ TEST(FileTest, MakeDirectoriesSaysWhenAFileIsInTheWay) {
   auto dir = TemporaryDirectory::Make("/tmp", "rk-file-");
   ASSERT_TRUE(WriteFileAtomically(dir->path() + "/f", "x").ok());
   EXPECT_FALSE(MakeDirectories(dir->path() + "/f").ok());
+}
+
+TEST(FileTest, TheSizeOfWhatIsNotThereIsZero) {
+  auto dir = TemporaryDirectory::Make("/tmp", "rk-file-");
+  const std::string path = dir->path() + "/f";
+  EXPECT_EQ(FileSize(path), 0u);
+  EXPECT_EQ(FileSize(""), 0u);
+  ASSERT_TRUE(WriteFileAtomically(path, "abc").ok());
+  ASSERT_EQ(::symlink(path.c_str(), (dir->path() + "/link").c_str()), 0);
+  EXPECT_EQ(FileSize(dir->path() + "/link"), 3u);
+}
+
+TEST(FileTest, ALockedFileHasItsNameAndItsContentAndIsLocked) {
+  auto dir = TemporaryDirectory::Make("/tmp", "rk-file-");
+  const std::string path = dir->path() + "/mark";
+  {
+    auto mark = MakeLockedFile(path, "who");
+    ASSERT_TRUE(mark.ok()) << mark.status();
+    EXPECT_EQ(*ReadFile(path), "who");
+    EXPECT_EQ(ListDirectory(dir->path())->size(), 1u);
+    EXPECT_TRUE(absl::IsUnavailable(LockFile(path, LOCK_EX | LOCK_NB).status()));
+  }
+  EXPECT_TRUE(LockFile(path, LOCK_EX | LOCK_NB).ok());
+  EXPECT_TRUE(absl::IsNotFound(MakeLockedFile(dir->path() + "/gone/mark", "").status()));
 }
 
 TEST(FileTest, ReadFullyReportsAnEarlyEnd) {

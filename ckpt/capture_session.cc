@@ -19,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/kept_logs.h"
 #include "base/log.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
@@ -32,8 +33,6 @@ constexpr char kWorkPrefix[] = "capture-";
 constexpr char kBeginningLock[] = "captures.lock";
 constexpr char kLogsPrefix[] = "failed-capture-";
 constexpr char kJournal[] = "journal";
-// Logs of failed captures that are kept: enough to look back, not enough to fill /run.
-constexpr size_t kKeptLogs = 8;
 // A killed process gives its memory back before it is gone: a second for some ten GiB.
 constexpr absl::Duration kDyingMayTake = absl::Seconds(60);
 // A child that another thread has just forked has what a capture that is over had open, until it becomes its
@@ -95,20 +94,6 @@ absl::StatusOr<UniqueFd> Claim(pid_t root) {
   return fd;
 }
 
-// Makes room for one more.
-void RemoveOldLogs(const std::string& runtime_directory) {
-  auto names = ListDirectory(runtime_directory);
-  if (!names.ok()) return;
-  std::vector<std::string> logs;
-  for (const std::string& name : *names) {
-    if (absl::StartsWith(name, kLogsPrefix)) logs.push_back(name);
-  }
-  // The names begin with the time, so the oldest come first.
-  for (size_t i = 0; i + kKeptLogs <= logs.size(); ++i) {
-    RemoveTree(absl::StrCat(runtime_directory, "/", logs[i])).IgnoreError();
-  }
-}
-
 struct TreeMember {
   pid_t pid;
   char state;
@@ -151,14 +136,8 @@ absl::StatusOr<CaptureSession> CaptureSession::Begin(const std::string& runtime_
   RK_ASSIGN_OR_RETURN(UniqueFd claim, Claim(job.processes[0].pid));
   RK_ASSIGN_OR_RETURN(UniqueFd beginning, LockFile(BeginningLock(runtime_directory), LOCK_SH));
   RK_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Make(runtime_directory, kWorkPrefix));
-  // Under another name until it is locked: a journal that nobody has locked is one of the dead.
-  std::string path = absl::StrCat(directory.path(), "/", kJournal), unlocked = absl::StrCat(path, ".new");
-  RK_ASSIGN_OR_RETURN(UniqueFd journal, OpenFile(unlocked, O_RDWR | O_CREAT));
-  std::string text = SerializeJournal(job.processes);
-  RK_RETURN_IF_ERROR(WriteFully(journal.get(), text.data(), text.size(), unlocked));
-  if (::flock(journal.get(), LOCK_EX | LOCK_NB) != 0 || ::rename(unlocked.c_str(), path.c_str()) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("locking ", unlocked));
-  }
+  RK_ASSIGN_OR_RETURN(UniqueFd journal, MakeLockedFile(absl::StrCat(directory.path(), "/", kJournal),
+                                                       SerializeJournal(job.processes)));
   return CaptureSession(std::move(directory), std::move(claim), std::move(journal));
 }
 
@@ -167,10 +146,8 @@ std::string CaptureSession::KeepLogs() {
   std::string parent = work.substr(0, work.rfind('/'));
   auto beginning =
       LockFile(BeginningLock(parent), LOCK_SH);  // a folder without its journal is not yet that of a dead one
-  std::string kept = absl::StrCat(parent, "/", kLogsPrefix, absl::ToUnixSeconds(absl::Now()), "-",
-                                  work.substr(work.rfind('-') + 1));
+  std::string kept = PlaceForLogs(parent, kLogsPrefix, work);
   ::unlink(absl::StrCat(work, "/", kJournal).c_str());
-  RemoveOldLogs(parent);
   if (::rename(work.c_str(), kept.c_str()) != 0) return work;
   work_directory_.Release();
   return kept;

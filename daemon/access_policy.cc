@@ -21,20 +21,27 @@ bool AccessPolicy::IsAdmin(const Caller& caller) const {
          std::find(caller.groups.begin(), caller.groups.end(), *admin_group_) != caller.groups.end();
 }
 
+absl::Status AccessPolicy::CheckUse(const Caller& caller, uid_t owner, absl::string_view verb,
+                                    absl::string_view what) const {
+  if (MayUse(caller, owner)) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat(what, ": uid ", caller.uid, " may not ", verb, " it, it belongs to uid ", owner,
+                   ": ask its owner, or do it as root or a member of the daemon's --group"));
+}
+
 absl::Status AccessPolicy::MayUseImage(const Caller& caller, uid_t image_owner, absl::string_view verb,
                                        absl::string_view image) const {
-  if (IsAdmin(caller) || caller.uid == image_owner) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      absl::StrCat("image '", image, "': uid ", caller.uid, " may not ", verb, " it, it belongs to uid ",
-                   image_owner, ": ask its owner, or do it as root or a member of the daemon's --group"));
+  return CheckUse(caller, image_owner, verb, absl::StrCat("image '", image, "'"));
 }
 
 absl::Status AccessPolicy::MayUseJob(const Caller& caller, uid_t job_owner, absl::string_view verb,
                                      pid_t pid) const {
-  if (IsAdmin(caller) || caller.uid == job_owner) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      absl::StrCat("process ", pid, ": uid ", caller.uid, " may not ", verb, " it, it belongs to uid ",
-                   job_owner, ": do it as that user, as root or as a member of the daemon's --group"));
+  return CheckUse(caller, job_owner, verb, absl::StrCat("process ", pid));
+}
+
+absl::Status AccessPolicy::MayUseFunction(const Caller& caller, uid_t function_owner, absl::string_view verb,
+                                          absl::string_view function) const {
+  return CheckUse(caller, function_owner, verb, absl::StrCat("function '", function, "'"));
 }
 
 absl::Status AccessPolicy::MayAdminister(const Caller& caller, absl::string_view what) const {

@@ -20,15 +20,21 @@ class AccessPolicy {
   // The process itself, root, the service's own user, members of the group, and "admin" certificates.
   bool IsAdmin(const Caller& caller) const;
 
-  // Seeing, restoring, removing: the owner's and the administrators' right. PermissionDenied otherwise;
-  // `verb` and `image` are for the message: "restore", "web:1".
+  // Seeing, restoring, invoking, removing: the owner's and the administrators' right.
+  bool MayUse(const Caller& caller, uid_t owner) const { return IsAdmin(caller) || caller.uid == owner; }
+  // PermissionDenied otherwise; `verb` and `image` are for the message: "restore", "web:1".
   absl::Status MayUseImage(const Caller& caller, uid_t image_owner, absl::string_view verb,
                            absl::string_view image) const;
   absl::Status MayUseJob(const Caller& caller, uid_t job_owner, absl::string_view verb, pid_t pid) const;
+  absl::Status MayUseFunction(const Caller& caller, uid_t function_owner, absl::string_view verb,
+                              absl::string_view function) const;
   // What concerns everybody's images, or files that the service would touch with its own rights.
   absl::Status MayAdminister(const Caller& caller, absl::string_view what) const;
 
  private:
+  absl::Status CheckUse(const Caller& caller, uid_t owner, absl::string_view verb,
+                        absl::string_view what) const;
+
   const uid_t service_uid_;
   const std::optional<gid_t> admin_group_;
 };

@@ -50,6 +50,8 @@ TEST(AccessPolicy, WhoMayDoWhat) {
     SCOPED_TRACE(c.who);
     EXPECT_EQ(policy.IsAdmin(c.caller), c.admin);
     EXPECT_EQ(policy.MayAdminister(c.caller, "collect garbage").ok(), c.admin);
+    EXPECT_EQ(policy.MayUse(c.caller, kAlice), c.alices);
+    EXPECT_EQ(policy.MayUseFunction(c.caller, kAlice, "invoke", "f").ok(), c.alices);
     EXPECT_EQ(policy.MayUseImage(c.caller, kAlice, "restore", "web:1").ok(), c.alices);
     EXPECT_EQ(policy.MayUseJob(c.caller, kAlice, "checkpoint", 4711).ok(), c.alices);
   }
@@ -69,7 +71,10 @@ TEST(AccessPolicy, RefusalsNameWhoWhatAndTheCure) {
   }
   status = policy.MayUseJob(Local(kBob), kAlice, "checkpoint", 4711);
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_NE(status.message().find("4711"), absl::string_view::npos);
+  EXPECT_NE(status.message().find("process 4711"), absl::string_view::npos);
+  status = policy.MayUseFunction(Local(kBob), kAlice, "invoke", "f");
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_NE(status.message().find("function 'f': uid 1001 may not invoke it"), absl::string_view::npos);
 }
 
 }  // namespace

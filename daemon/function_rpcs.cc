@@ -1,6 +1,5 @@
 #include "daemon/function_rpcs.h"
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -204,10 +203,9 @@ absl::Status FunctionStats(Node& node, const Call& call, const v1::FunctionStats
 
 namespace {
 
-// `all`: every function of the node, of which the caller is told those that `sees` says.
-void Describe(const std::vector<functions::FunctionRecord>& all,
-              const std::function<bool(const functions::FunctionRecord&)>& sees, const DependencyImage& image,
-              v1::DependencyImage* out) {
+// `all`: every function of the node, of which the caller is told those that are for its eyes.
+void Describe(const Node& node, const Caller& caller, const std::vector<functions::FunctionRecord>& all,
+              const DependencyImage& image, v1::DependencyImage* out) {
   out->set_reference(image.info.reference);
   out->set_runtime(image.runtime.Name());
   for (const std::string& module : image.modules) out->add_modules(module);
@@ -220,19 +218,13 @@ void Describe(const std::vector<functions::FunctionRecord>& all,
   uint32_t others = 0;
   for (const functions::FunctionRecord& record : all) {
     if (record.images.dependency_image != image.info.reference) continue;
-    if (sees(record)) {
+    if (node.policy().MayUse(caller, record.owner.uid)) {
       out->add_used_by(record.name());
     } else {
       ++others;
     }
   }
   out->set_used_by_others(others);
-}
-
-std::function<bool(const functions::FunctionRecord&)> SeenBy(const Node& node, const Caller& caller) {
-  return [admin = node.policy().IsAdmin(caller), uid = caller.uid](const functions::FunctionRecord& record) {
-    return admin || record.owner.uid == uid;
-  };
 }
 
 }  // namespace
@@ -256,7 +248,7 @@ absl::Status BuildDependencies(Node& node, const Call& call, const v1::BuildDepe
   monitor.Stop();
   RK_RETURN_IF_ERROR(built.status());
   v1::BuildDependenciesEvent event;
-  Describe(functions->Records(Caller()), SeenBy(node, call.caller), built->image, event.mutable_result());
+  Describe(node, call.caller, functions->Records(Caller()), built->image, event.mutable_result());
   event.set_unchanged(built->unchanged);
   send(event);
   return absl::OkStatus();
@@ -267,8 +259,7 @@ absl::Status ListDependencies(Node& node, const Call& call, const v1::ListDepend
   RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
   RK_ASSIGN_OR_RETURN(std::vector<DependencyImage> images, functions->dependencies().List());
   const std::vector<functions::FunctionRecord> all = functions->Records(Caller());
-  for (const DependencyImage& image : images)
-    Describe(all, SeenBy(node, call.caller), image, response->add_images());
+  for (const DependencyImage& image : images) Describe(node, call.caller, all, image, response->add_images());
   return absl::OkStatus();
 }
 
@@ -281,7 +272,7 @@ absl::Status RemoveDependencies(Node& node, const Call& call, const v1::RemoveDe
         "dependency images are shared by all users: only an administrator removes them");
   }
   v1::DependencyImage described;
-  Describe(functions->Records(Caller()), SeenBy(node, Caller()), image, &described);
+  Describe(node, Caller(), functions->Records(Caller()), image, &described);
   if (described.used_by_size() > 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "dependency image '", image.info.reference, "' is used by function '", described.used_by(0), "'",

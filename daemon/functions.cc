@@ -296,10 +296,8 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
 absl::StatusOr<functions::FunctionRecord> Functions::Find(const Caller& caller, const std::string& name,
                                                           const char* verb) const {
   RK_ASSIGN_OR_RETURN(functions::FunctionRecord record, catalog_->Find(name));
-  if (record.owner.uid == caller.uid || node_.policy().IsAdmin(caller)) return record;
-  return absl::PermissionDeniedError(absl::StrCat("function '", name, "' belongs to uid ", record.owner.uid,
-                                                  " and you are uid ", caller.uid,
-                                                  ": ask its owner or root to ", verb, " it"));
+  RK_RETURN_IF_ERROR(node_.policy().MayUseFunction(caller, record.owner.uid, verb, name));
+  return record;
 }
 
 void Functions::Call(const Caller& caller, functions::Call call, functions::Scheduler::Done done) {
@@ -338,9 +336,8 @@ void Functions::TryAgain(const std::shared_ptr<functions::Call>& call, int attem
 
 std::vector<functions::FunctionRecord> Functions::Records(const Caller& caller) const {
   std::vector<functions::FunctionRecord> seen;
-  const bool admin = node_.policy().IsAdmin(caller);
   for (functions::FunctionRecord& record : catalog_->List()) {
-    if (admin || record.owner.uid == caller.uid) seen.push_back(std::move(record));
+    if (node_.policy().MayUse(caller, record.owner.uid)) seen.push_back(std::move(record));
   }
   return seen;
 }

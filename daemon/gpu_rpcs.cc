@@ -118,10 +118,9 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
     ToProto(use, job_of(use.pid, use.pid).add_uses());
   }
   const std::map<pid_t, GpuJobSnapshot> known = node.gpu_jobs().Known();
-  const bool admin = node.policy().IsAdmin(call.caller);
   for (auto& [root, job] : jobs) {
     absl::StatusOr<ProcessInfo> process = ReadProcessInfo(root);
-    if (!process.ok() || (!admin && process->uid != call.caller.uid)) continue;
+    if (!process.ok() || !node.policy().MayUse(call.caller, process->uid)) continue;
     job.set_owner_uid(process->uid);
     job.set_command(CommandLineOf(root));
     std::vector<pid_t> pids(job.pids().begin(), job.pids().end());

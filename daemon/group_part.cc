@@ -1,13 +1,12 @@
 // A member's side of a group checkpoint.
 #include <optional>
-#include <thread>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
+#include "daemon/group_member.h"
 #include "daemon/group_point.h"
 #include "daemon/groups.h"
 #include "daemon/rpcs.h"
@@ -24,8 +23,6 @@ constexpr absl::Duration kFreezeLimit = absl::Seconds(10);
 constexpr absl::Duration kPrepareLimit = absl::Minutes(5);
 // One that waits for the decision looks so often whether somebody else has settled it.
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
-// For the coordinator to end the call, once it has been told everything.
-constexpr absl::Duration kEndMayTake = absl::Seconds(5);
 
 // What the coordinator has said, and the capture's gate, which waits for it.
 class Part final : public ckpt::CaptureGate {
@@ -144,12 +141,6 @@ v1::CheckpointRequest RequestFor(const v1::PreparePart& prepare) {
   return request;
 }
 
-void SendFailure(const PartCaller& coordinator, const absl::Status& status) {
-  v1::PartEvent event;
-  *event.mutable_failed() = ToProto(status);
-  coordinator.write(event);
-}
-
 }  // namespace
 
 absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
@@ -166,12 +157,7 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
   }
 
   Part part(prepare, coordinator);
-  std::thread listener([&part] { part.Listen(); });
-  absl::Cleanup end = [&] {
-    part.AwaitEnd(kEndMayTake);
-    coordinator.hang_up();
-    listener.join();
-  };
+  const PartListener listener(part, coordinator);
 
   PartOfGroup of_group;
   of_group.gate = &part;

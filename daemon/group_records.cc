@@ -1,7 +1,5 @@
 #include "daemon/group_records.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -12,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/random_bytes.h"
+#include "base/record_file.h"
 #include "base/status.h"
 
 namespace rekindle::daemon {
@@ -55,27 +54,18 @@ absl::Status GroupRecords::Decide(const v1::Group& group) {
 }
 
 absl::Status GroupRecords::Write(const v1::Group& group) {
-  std::string text;
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = true;
-  options.preserve_proto_field_names = true;
-  auto printed = google::protobuf::util::MessageToJsonString(group, &text, options);
-  if (!printed.ok()) return absl::InternalError("a group's record can't be written as JSON");
-  return WriteFileAtomically(PathOf(group.id()), text);
+  return WriteRecordFile(PathOf(group.id()), group);
 }
 
 absl::StatusOr<v1::Group> GroupRecords::Read(const std::string& id) const {
   RK_RETURN_IF_ERROR(CheckGroupId(id));
-  absl::StatusOr<std::string> text = ReadFile(PathOf(id));
-  if (absl::IsNotFound(text.status())) {
+  const std::string path = PathOf(id);
+  absl::StatusOr<v1::Group> group = ReadRecordFile<v1::Group>(path);
+  if (absl::IsNotFound(group.status())) {
     return absl::NotFoundError(absl::StrCat("this daemon coordinates no group ", id));
   }
-  RK_RETURN_IF_ERROR(text.status());
-  v1::Group group;
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
-  if (!google::protobuf::util::JsonStringToMessage(*text, &group, options).ok() || group.id() != id) {
-    return absl::DataLossError(absl::StrCat("the record of group ", id, " is damaged: ", PathOf(id)));
+  if (group.ok() && group->id() != id) {
+    group = UnusableRecord(path, absl::StrCat("it is of the group '", group->id(), "'"));
   }
   return group;
 }

@@ -2,14 +2,13 @@
 #include <signal.h>
 
 #include <optional>
-#include <thread>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "daemon/group_member.h"
 #include "daemon/groups.h"
 #include "daemon/rpcs.h"
 
@@ -20,7 +19,6 @@ namespace {
 constexpr absl::Duration kReadyLimit = absl::Minutes(10);
 // For the others to say that they run, which they do already.
 constexpr absl::Duration kKeepLimit = absl::Minutes(1);
-constexpr absl::Duration kEndMayTake = absl::Seconds(5);
 
 class RestoredPart {
  public:
@@ -79,12 +77,6 @@ class RestoredPart {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-void SendFailure(const RestorePartCaller& coordinator, const absl::Status& status) {
-  v1::RestorePartEvent event;
-  *event.mutable_failed() = ToProto(status);
-  coordinator.write(event);
-}
-
 }  // namespace
 
 absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coordinator) {
@@ -95,12 +87,7 @@ absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coor
     return absl::InvalidArgumentError("a group's member is told first what to restore, and makes no clones");
   }
   RestoredPart part(first.restore(), coordinator);
-  std::thread listener([&part] { part.Listen(); });
-  absl::Cleanup end = [&] {
-    part.AwaitEnd(kEndMayTake);
-    coordinator.hang_up();
-    listener.join();
-  };
+  const PartListener listener(part, coordinator);
 
   PartOfGroup of_group;
   of_group.before_running = [&part] { return part.BeforeRunning(); };

@@ -23,9 +23,7 @@ constexpr size_t kSharesShown = 5;
 
 absl::Status DescribeBytes(const Node& node, const Caller& caller, const store::Store& store,
                            const store::ImageInfo& info, v1::InspectImageResponse& response) {
-  auto may_see = [&](const store::ImageInfo& other) {
-    return node.policy().MayUseImage(caller, other.owner, "see", other.reference).ok();
-  };
+  auto may_see = [&](const store::ImageInfo& other) { return node.policy().MayUse(caller, other.owner); };
   RK_ASSIGN_OR_RETURN(store::ImageBytes bytes, store.WhereBytesAre(info.reference, may_see));
   v1::ImageBytes* out = response.mutable_bytes();
   out->set_logical_bytes(bytes.logical_bytes);
@@ -77,9 +75,8 @@ absl::Status ListImages(Node& node, const Call& call, const v1::ListImagesReques
                         v1::ListImagesResponse* response) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store->List());
-  const bool admin = node.policy().IsAdmin(call.caller);
   for (const store::ImageInfo& image : images) {
-    if (!admin && image.owner != call.caller.uid) continue;
+    if (!node.policy().MayUse(call.caller, image.owner)) continue;
     if (!absl::StrContains(image.reference, request.name_contains())) continue;
     ToProto(image, response->add_images());
   }

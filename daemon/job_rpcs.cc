@@ -112,10 +112,9 @@ absl::Status SignalJob(Node& node, const Call& call, const v1::SignalJobRequest&
 absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& request,
                       v1::ListJobsResponse* response) {
   RK_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs, node.jobs().List());
-  const bool admin = node.policy().IsAdmin(call.caller);
   std::set<std::string> shown;
   for (const v1::Job& job : node.supervisor().List()) {
-    if (!admin && job.owner_uid() != call.caller.uid) continue;
+    if (!node.policy().MayUse(call.caller, job.owner_uid())) continue;
     shown.insert(job.name());
     const bool ended = job.supervised().phase() == "done" || job.supervised().phase() == "failed";
     if (ended && !request.all()) continue;
@@ -124,7 +123,7 @@ absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& r
     AddProgress(node, out);
   }
   for (const JobRecord& job : jobs) {
-    if (!admin && job.owner != call.caller.uid) continue;
+    if (!node.policy().MayUse(call.caller, job.owner)) continue;
     if (shown.count(job.name) != 0 || (!request.all() && !JobRegistry::Lives(job))) continue;
     v1::Job* out = response->add_jobs();
     ToProto(job, out);

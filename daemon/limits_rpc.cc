@@ -76,7 +76,7 @@ absl::Status DescribeQuota(const Node& node, const Caller& caller, const store::
   for (const auto& [uid, max] : limits.owner_max_bytes) owners[uid];
   if (!admin) owners[caller.uid];
   for (const auto& [uid, use] : owners) {
-    if (!admin && uid != caller.uid) continue;
+    if (!node.policy().MayUse(caller, uid)) continue;
     v1::OwnerQuota* owner = response->add_owners();
     owner->set_uid(uid);
     owner->set_name(UserName(uid));
@@ -114,8 +114,7 @@ absl::StatusOr<std::vector<store::ImageInfo>> Candidates(const Node& node, const
                                                          const store::Store& store,
                                                          const v1::PruneImagesRequest& request) {
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store.List());
-  const bool admin = node.policy().IsAdmin(caller);
-  std::erase_if(images, [&](const store::ImageInfo& i) { return !admin && i.owner != caller.uid; });
+  std::erase_if(images, [&](const store::ImageInfo& i) { return !node.policy().MayUse(caller, i.owner); });
   if (request.all()) return images;
   std::vector<std::string> names;
   for (const std::string& name : request.names()) {

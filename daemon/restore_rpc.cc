@@ -1,7 +1,6 @@
 // Restore: an image becomes a running job.
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -45,11 +44,6 @@ class Observer : public restore::RestoreObserver {
 bool NeedsStdio(const v1::JobManifest& manifest) {
   return std::any_of(manifest.stdio().begin(), manifest.stdio().end(),
                      [](const v1::StdioSlot& slot) { return slot.kind() == "tty" || slot.kind() == "pipe"; });
-}
-
-uint64_t FileSize(const std::string& path) {
-  struct stat info;
-  return !path.empty() && ::stat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
 }
 
 void KillAndReap(pid_t pid) {

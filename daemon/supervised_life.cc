@@ -1,6 +1,4 @@
 // A supervised job while it lives: looked at, and images taken of it.
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/job_members.h"
@@ -38,11 +37,6 @@ constexpr int kMostPostponements = 10;
 constexpr absl::Duration kBoundaryPatience = absl::Seconds(20);
 
 double Now() { return static_cast<double>(MonotonicNanos()) * 1e-9; }
-
-uint64_t FileSize(const std::string& path) {
-  struct stat info;
-  return ::stat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
-}
 
 std::string ImageTag() { return absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(), absl::UTCTimeZone()); }
 

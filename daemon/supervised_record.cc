@@ -1,12 +1,11 @@
 #include "daemon/supervised_record.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include <cmath>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/record_file.h"
 #include "base/status.h"
 
 namespace rekindle::daemon {
@@ -32,15 +31,7 @@ absl::Status WriteSupervisedRecord(const std::string& directory, const v1::Super
   RK_RETURN_IF_ERROR(MakeDirectories(directory, 0700));
   v1::SupervisedJobRecord file = record;
   file.set_format(kFormat);
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = true;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  if (auto status = google::protobuf::util::MessageToJsonString(file, &text, options); !status.ok()) {
-    return absl::InternalError(
-        absl::StrCat("recording job '", record.name(), "': ", std::string(status.message())));
-  }
-  return Annotate(WriteFileAtomically(PathOf(directory, record.name()), text, 0600),
+  return Annotate(WriteRecordFile(PathOf(directory, record.name()), file),
                   absl::StrCat("recording job '", record.name(), "'"));
 }
 
@@ -53,24 +44,19 @@ std::vector<v1::SupervisedJobRecord> ReadSupervisedRecords(const std::string& di
   std::vector<v1::SupervisedJobRecord> records;
   absl::StatusOr<std::vector<std::string>> files = ListDirectory(directory);
   if (!files.ok()) return records;
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
   for (const std::string& file : *files) {
     if (!absl::EndsWith(file, kSuffix) || file[0] == '.') continue;
     const std::string path = absl::StrCat(directory, "/", file);
-    absl::StatusOr<std::string> text = ReadFile(path);
-    v1::SupervisedJobRecord record;
-    if (!text.ok()) {
-      damaged->push_back(absl::StrCat(path, ": ", text.status().message()));
-    } else if (auto status = google::protobuf::util::JsonStringToMessage(*text, &record, options);
-               !status.ok()) {
-      damaged->push_back(absl::StrCat(path, ": ", std::string(status.message())));
-    } else if (record.format() != kFormat || absl::StrCat(record.name(), kSuffix) != file ||
-               record.argv().empty()) {
-      damaged->push_back(absl::StrCat(path, ": it describes no job that this version knows"));
-    } else {
-      records.push_back(std::move(record));
+    auto record = ReadRecordFile<v1::SupervisedJobRecord>(path);
+    if (record.ok() && (record->format() != kFormat || absl::StrCat(record->name(), kSuffix) != file ||
+                        record->argv().empty())) {
+      record = UnusableRecord(path, "it describes no job that this version knows");
     }
+    if (!record.ok()) {
+      damaged->emplace_back(record.status().message());
+      continue;
+    }
+    records.push_back(*std::move(record));
   }
   return records;
 }

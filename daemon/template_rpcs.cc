@@ -105,9 +105,8 @@ absl::Status TemplateDown(Node& node, const Call& call, const v1::TemplateDownRe
 absl::Status ListTemplates(Node& node, const Call& call, const v1::ListTemplatesRequest&,
                            v1::ListTemplatesResponse* response) {
   RK_RETURN_IF_ERROR(CheckDaemon(node));
-  const bool admin = node.policy().IsAdmin(call.caller);
   for (const TemplateRecord& record : node.templates().List()) {
-    if (admin || record.owner == call.caller.uid) Describe(record, response->add_templates());
+    if (node.policy().MayUse(call.caller, record.owner)) Describe(record, response->add_templates());
   }
   return absl::OkStatus();
 }

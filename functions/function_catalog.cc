@@ -193,7 +193,7 @@ absl::Status FunctionCatalog::Load() {
 
 absl::StatusOr<FunctionRecord> FunctionCatalog::LoadEntry(const std::string& name) const {
   const std::string folder = FolderOf(name);
-  RK_ASSIGN_OR_RETURN(FunctionRecord record, ReadRecordFile(absl::StrCat(folder, "/", kRecordFile)));
+  RK_ASSIGN_OR_RETURN(FunctionRecord record, ReadFunctionRecord(absl::StrCat(folder, "/", kRecordFile)));
   if (record.spec.name != name) {
     return absl::DataLossError(absl::StrCat(folder, " holds the record of ", record.spec.name));
   }
@@ -358,7 +358,7 @@ absl::Status FunctionCatalog::Commit(const std::string& staging, FunctionRecord*
   record->folder = revision;
   absl::Status status = SyncFolder(directory_);
   Step("record");
-  if (status.ok()) status = WriteRecordFile(absl::StrCat(folder, "/", kRecordFile), *record);
+  if (status.ok()) status = WriteFunctionRecord(absl::StrCat(folder, "/", kRecordFile), *record);
   if (!status.ok()) {
     revision->unwanted_ = true;
     record->folder.reset();
@@ -429,7 +429,7 @@ absl::Status FunctionCatalog::SetImages(const std::string& name, uint64_t revisi
                                            " by now: images of revision ", revision, " are of no use"));
   }
   record.images = images;
-  RK_RETURN_IF_ERROR(WriteRecordFile(absl::StrCat(FolderOf(name), "/", kRecordFile), record));
+  RK_RETURN_IF_ERROR(WriteFunctionRecord(absl::StrCat(FolderOf(name), "/", kRecordFile), record));
   absl::MutexLock lock(&mutex_);
   records_[name] = std::move(record);
   return absl::OkStatus();

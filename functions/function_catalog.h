@@ -125,7 +125,6 @@ class FunctionCatalog {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Commit(const std::string& staging, FunctionRecord* record)
       ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
-  absl::Status Write(const FunctionRecord& record) const;
   void Step(absl::string_view name) const {
     if (options_.at_step) options_.at_step(name);
   }

@@ -1,9 +1,7 @@
 #include "functions/function_record_file.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
+#include "base/record_file.h"
 #include "base/status.h"
 #include "rekindle/v1/function_record.pb.h"
 
@@ -12,13 +10,9 @@ namespace {
 
 constexpr uint32_t kFormat = 1;
 
-absl::Status Damaged(const std::string& path, absl::string_view what) {
-  return absl::DataLossError(absl::StrCat(path, ": ", what));
-}
-
 }  // namespace
 
-absl::Status WriteRecordFile(const std::string& path, const FunctionRecord& record) {
+absl::Status WriteFunctionRecord(const std::string& path, const FunctionRecord& record) {
   v1::FunctionRecord file;
   file.set_format(kFormat);
   *file.mutable_spec() = ToProto(record.spec);
@@ -32,30 +26,18 @@ absl::Status WriteRecordFile(const std::string& path, const FunctionRecord& reco
   file.set_dependency_image(record.images.dependency_image);
   file.set_function_image(record.images.function_image);
   file.mutable_dependencies()->Assign(record.images.dependencies.begin(), record.images.dependencies.end());
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = true;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  if (auto status = google::protobuf::util::MessageToJsonString(file, &text, options); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("writing ", path, ": ", std::string(status.message())));
-  }
-  return WriteFileAtomically(path, text);
+  return WriteRecordFile(path, file);
 }
 
-absl::StatusOr<FunctionRecord> ReadRecordFile(const std::string& path) {
-  RK_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
-  v1::FunctionRecord file;
-  if (auto status = google::protobuf::util::JsonStringToMessage(text, &file, options); !status.ok()) {
-    return Damaged(path, absl::StrCat("it can't be read: ", std::string(status.message())));
-  }
+absl::StatusOr<FunctionRecord> ReadFunctionRecord(const std::string& path) {
+  RK_ASSIGN_OR_RETURN(const auto file, ReadRecordFile<v1::FunctionRecord>(path));
   if (file.format() != kFormat) {
-    return Damaged(path, absl::StrCat("it has format ", file.format(), ", this version knows ", kFormat));
+    return UnusableRecord(path,
+                          absl::StrCat("it has format ", file.format(), ", this version knows ", kFormat));
   }
   absl::StatusOr<FunctionSpec> spec = FunctionSpecFrom(file.spec());
-  if (!spec.ok()) return Damaged(path, spec.status().message());
-  if (file.revision() == 0) return Damaged(path, "it names no revision");
+  if (!spec.ok()) return UnusableRecord(path, spec.status().message());
+  if (file.revision() == 0) return UnusableRecord(path, "it names no revision");
   FunctionRecord record;
   record.spec = *std::move(spec);
   record.owner.uid = file.owner_uid();

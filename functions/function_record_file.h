@@ -10,8 +10,8 @@
 namespace rekindle::functions {
 
 // All at once: after a crash it is the old file or the new one.
-absl::Status WriteRecordFile(const std::string& path, const FunctionRecord& record);
+absl::Status WriteFunctionRecord(const std::string& path, const FunctionRecord& record);
 // Without `folder`. NotFound: there is no such file; DataLoss: it makes no sense.
-absl::StatusOr<FunctionRecord> ReadRecordFile(const std::string& path);
+absl::StatusOr<FunctionRecord> ReadFunctionRecord(const std::string& path);
 
 }  // namespace rekindle::functions

@@ -1,3 +1,4 @@
+// What is invoked, answered and told to the observer.
 #include "functions/runtime_api.h"
 
 #include <gmock/gmock.h>
@@ -15,6 +16,7 @@
 #include "absl/time/time.h"
 #include "functions/http_client_for_tests.h"
 #include "functions/request_id.h"
+#include "functions/runtime_api_for_tests.h"
 
 namespace rekindle::functions {
 namespace {
@@ -22,88 +24,10 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr absl::string_view kNext = "/2018-06-01/runtime/invocation/next";
-
-std::string ResponsePath(const std::string& id) {
-  return absl::StrCat("/2018-06-01/runtime/invocation/", id, "/response");
-}
-std::string ErrorPath(const std::string& id) {
-  return absl::StrCat("/2018-06-01/runtime/invocation/", id, "/error");
-}
-std::string NextRequest() { return absl::StrCat("GET ", kNext, " HTTP/1.1\r\nHost: h\r\n\r\n"); }
-
-// Remembers what it is told, in order.
-class Recorder : public RuntimeApi::Observer {
- public:
-  void OnReady() override { Note("ready"); }
-  void OnInitError(std::string type, std::string body) override {
-    Note(absl::StrCat("init ", type, " ", body));
-  }
-  void OnRestoreError(std::string type, std::string body) override {
-    Note(absl::StrCat("restore ", type, " ", body));
-  }
-  void OnAnswer(std::string request_id, Answer answer) override {
-    absl::MutexLock lock(&mutex_);
-    ids_.push_back(std::move(request_id));
-    answers_.push_back(std::move(answer));
-  }
-
-  std::vector<std::string> WaitForNotes(size_t count) {
-    absl::MutexLock lock(&mutex_);
-    auto come = [&] { return notes_.size() >= count; };
-    mutex_.AwaitWithTimeout(absl::Condition(&come), absl::Minutes(1));
-    return notes_;
-  }
-  // The answer to the invocation that was told as the `count`th.
-  std::pair<std::string, Answer> WaitForAnswer(size_t count) {
-    absl::MutexLock lock(&mutex_);
-    auto come = [&] { return answers_.size() >= count; };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&come), absl::Minutes(1))) return {};
-    return {ids_[count - 1], answers_[count - 1]};
-  }
-  size_t answers() {
-    absl::MutexLock lock(&mutex_);
-    return answers_.size();
-  }
-
- private:
-  void Note(std::string note) {
-    absl::MutexLock lock(&mutex_);
-    notes_.push_back(std::move(note));
-  }
-
-  absl::Mutex mutex_;
-  std::vector<std::string> notes_, ids_;
-  std::vector<Answer> answers_;
-};
-
-class RuntimeApiTest : public ::testing::TestWithParam<TestAddress::Kind> {
- protected:
-  void Start(RuntimeApi::Options options = {}) {
-    auto api = RuntimeApi::Start(threads_, address_.TakeListener(), std::move(options), recorder_);
-    ASSERT_TRUE(api.ok()) << api.status();
-    api_ = *std::move(api);
-  }
-
-  std::string Invoke(std::string payload) {
-    Invocation invocation;
-    invocation.request_id = NewRequestId();
-    invocation.payload = std::move(payload);
-    invocation.function_arn = "arn:f";
-    invocation.deadline = absl::FromUnixMillis(1700000000123);
-    std::string id = invocation.request_id;
-    api_->Invoke(std::move(invocation));
-    return id;
-  }
-
-  TestAddress address_{GetParam()};
-  HttpThreads threads_;
-  std::shared_ptr<Recorder> recorder_ = std::make_shared<Recorder>();
-  std::unique_ptr<RuntimeApi> api_;
-};
+class RuntimeApiTest : public RuntimeApiFixture {};
 
 INSTANTIATE_TEST_SUITE_P(Sockets, RuntimeApiTest, ::testing::Values(TestAddress::kUnix, TestAddress::kTcp),
-                         [](const auto& kind) { return kind.param == TestAddress::kUnix ? "Unix" : "Tcp"; });
+                         NameOfSocket);
 
 TEST_P(RuntimeApiTest, AnInvocationHasItsHeadersAndItsAnswerIsTold) {
   Start();
@@ -335,27 +259,6 @@ TEST_P(RuntimeApiTest, AskingAgainGivesTheUnansweredInvocationAgain) {
   EXPECT_EQ(second.Get(kNext).body, "2");
 }
 
-TEST_P(RuntimeApiTest, AnInvocationGoesToTheConnectionThatIsStillThere) {
-  Start();
-  for (size_t i = 1; i <= 20; ++i) {
-    HttpClient gone(address_);
-    gone.Send(NextRequest());
-    EXPECT_THAT(recorder_->WaitForNotes(1), ElementsAre("ready"));
-    gone.Close();
-    HttpClient there(address_);
-    // Both wait when the invocation comes; over TCP one can't know when the end is seen, so there it comes
-    // first.
-    std::string id;
-    if (GetParam() == TestAddress::kTcp) id = Invoke("1");
-    there.Send(absl::StrCat("GET /2018-06-01/runtime/restore/next HTTP/1.1\r\n\r\n", NextRequest()));
-    EXPECT_EQ(there.Read().body, "{}");
-    if (GetParam() == TestAddress::kUnix) id = Invoke("1");
-    EXPECT_EQ(there.Read().body, "1");
-    EXPECT_EQ(there.Post(ResponsePath(id), "").status, 202);
-    EXPECT_EQ(recorder_->WaitForAnswer(i).first, id);
-  }
-}
-
 TEST_P(RuntimeApiTest, ErrorsOfTheStartAreToldOnce) {
   Start();
   HttpClient runtime(address_);
@@ -391,120 +294,6 @@ TEST_P(RuntimeApiTest, NoErrorOfTheStartAfterIt) {
   EXPECT_THAT(recorder_->WaitForNotes(1), ElementsAre("ready"));
 }
 
-TEST_P(RuntimeApiTest, WhatIsNoCallIsRefused) {
-  Start();
-  struct {
-    std::string request;
-    int status;
-  } cases[] = {
-      {"GET / HTTP/1.1\r\nHost: h\r\n\r\n", 404},
-      {"GET /2018-06-01/runtime/ HTTP/1.1\r\nHost: h\r\n\r\n", 404},
-      {"POST /2018-06-01/runtime/invocation/next HTTP/1.1\r\nContent-Length: 2\r\n\r\nab", 404},
-      {"GET /2018-06-01/runtime/invocation/x/response HTTP/1.1\r\n\r\n", 404},
-      {"POST /2018-06-01/runtime/invocation/x HTTP/1.1\r\n\r\n", 404},
-      {"POST /2018-06-01/runtime/invocation/x/response/y HTTP/1.1\r\n\r\n", 404},
-      {"DELETE /2018-06-01/runtime/invocation/next HTTP/1.1\r\n\r\n", 404},
-      {"GET /2019-01-01/runtime/invocation/next HTTP/1.1\r\n\r\n", 404},
-      {"GET /2018-06-01/runtime/invocation/next HTTP/1.1\r\nContent-Length: 5\r\n\r\nabcde", 413},
-      {"POST /2018-06-01/runtime/init/error HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", 413},
-      {"POST /2018-06-01/runtime/init/error HTTP/1.1\r\nContent-Length: 18446744073709551615\r\n\r\n", 413},
-      {"POST /2018-06-01/runtime/init/error HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400},
-      {"POST /2018-06-01/runtime/init/error HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n", 400},
-      {"POST /2018-06-01/runtime/init/error HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
-      {"POST /2018-06-01/runtime/init/error HTTP/1.1\r\nTransfer-Encoding: "
-       "chunked\r\n\r\nffffffffffffffff\r\n",
-       413},
-      {"POST /2018-06-01/runtime/init/error HTTP/1.1\r\nTransfer-Encoding: "
-       "chunked\r\n\r\nfffffffffffffffff\r\n",
-       400},
-      {"POST /2018-06-01/runtime/init/error HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabcdef\r\n",
-       400},
-      {"GET /2018-06-01/runtime/invocation/next HTTP/2.0\r\n\r\n", 400},
-      {"GET /2018-06-01/runtime/invocation/next\r\n\r\n", 400},
-      {"\r\n\r\n\r\n\r\n", 400},
-      {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400},  // TLS
-      {"GET /x HTTP/1.1\r\nA b: c\r\n\r\n", 400},
-      {"GET /x HTTP/1.1\r\n: c\r\n\r\n", 400},
-      {std::string("GET /\0 HTTP/1.1\r\n\r\n", 19), 400},
-      {absl::StrCat("GET /x HTTP/1.1\r\nA: ", std::string(200'000, 'b'), "\r\n\r\n"), 431},
-      {absl::StrCat("GET /", std::string(200'000, 'b'), " HTTP/1.1\r\n\r\n"), 431},
-      {std::string(200'000, 'b'), 431},
-  };
-  for (const auto& [request, status] : cases) {
-    HttpClient client(address_);
-    HttpReply reply = client.Ask(request);
-    EXPECT_EQ(reply.status, status) << absl::CHexEscape(request.substr(0, 100)) << "\n" << reply.body;
-    EXPECT_THAT(reply.body, HasSubstr("errorType")) << request.substr(0, 100);
-  }
-  std::string id = Invoke("1");
-  HttpClient runtime(address_);
-  EXPECT_EQ(runtime.Get(kNext).body, "1");
-  EXPECT_EQ(runtime.Post(ResponsePath(id), "").status, 202);
-  EXPECT_THAT(recorder_->WaitForNotes(1), ElementsAre("ready"));
-}
-
-TEST_P(RuntimeApiTest, ManyRequestsInOneWriteAreAnsweredInOrder) {
-  Start();
-  std::string id = Invoke("1");
-  Invoke("2");
-  HttpClient runtime(address_);
-  runtime.Send(absl::StrCat(NextRequest(), "POST ", ResponsePath(id),
-                            " HTTP/1.1\r\nContent-Length: 1\r\n\r\n7", NextRequest()));
-  EXPECT_EQ(runtime.Read().body, "1");
-  EXPECT_EQ(runtime.Read().status, 202);
-  EXPECT_EQ(runtime.Read().body, "2");
-  std::string many;
-  for (int i = 0; i < 5000; ++i) many += "GET /2018-06-01/runtime/restore/next HTTP/1.1\r\n\r\n";
-  std::thread sending([&] { runtime.Send(many); });
-  for (int i = 0; i < 5000; ++i) ASSERT_EQ(runtime.Read().status, 200);
-  sending.join();
-}
-
-TEST_P(RuntimeApiTest, WhatFollowsAWaitingRequestWaits) {
-  Start();
-  HttpClient runtime(address_);
-  runtime.Send(NextRequest());
-  recorder_->WaitForNotes(1);
-  std::string many;
-  for (int i = 0; i < 5000; ++i) many += "GET /2018-06-01/runtime/restore/next HTTP/1.1\r\n\r\n";
-  std::thread sending([&] { runtime.Send(many); });
-  Invoke("1");
-  EXPECT_EQ(runtime.Read().body, "1");
-  for (int i = 0; i < 5000; ++i) ASSERT_EQ(runtime.Read().body, "{}");
-  sending.join();
-}
-
-TEST_P(RuntimeApiTest, Http10AndClosingConnections) {
-  Start();
-  for (auto [request, kept] :
-       {std::pair("GET /2018-06-01/runtime/restore/next HTTP/1.0\r\n\r\n", false),
-        std::pair("GET /2018-06-01/runtime/restore/next HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", true),
-        std::pair("GET /2018-06-01/runtime/restore/next HTTP/1.1\r\nConnection: close\r\n\r\n", false)}) {
-    HttpClient runtime(address_);
-    HttpReply reply = runtime.Ask(request);
-    EXPECT_EQ(reply.status, 200);
-    EXPECT_EQ(reply.headers["connection"], kept ? "keep-alive" : "close");
-    if (kept) {
-      EXPECT_EQ(runtime.Ask(request).status, 200);
-    } else {
-      EXPECT_TRUE(runtime.ReadEnd());
-    }
-  }
-}
-
-TEST_P(RuntimeApiTest, ABodyThatWaitsToBeAskedForIsAskedFor) {
-  Start();
-  std::string id = Invoke("1");
-  HttpClient runtime(address_);
-  runtime.Get(kNext);
-  runtime.Send(absl::StrCat("POST ", ResponsePath(id),
-                            " HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"));
-  EXPECT_EQ(runtime.Read().status, 100);
-  runtime.Send("abc");
-  EXPECT_EQ(runtime.Read().status, 202);
-  EXPECT_EQ(recorder_->WaitForAnswer(1).second.body, "abc");
-}
-
 TEST_P(RuntimeApiTest, OneAnswerAtATimeIsReceived) {
   Start();
   std::string id = Invoke("1");
@@ -519,86 +308,6 @@ TEST_P(RuntimeApiTest, OneAnswerAtATimeIsReceived) {
   runtime.Send("abc");
   EXPECT_EQ(runtime.Read().status, 202);
   EXPECT_EQ(recorder_->WaitForAnswer(1).second.body, "abc");
-}
-
-TEST_P(RuntimeApiTest, AnUploadThatBreaksOffLeavesTheInvocationToAnother) {
-  Start();
-  std::string id = Invoke("1");
-  HttpClient runtime(address_);
-  runtime.Get(kNext);
-  runtime.Send(absl::StrCat("POST ", ResponsePath(id), " HTTP/1.1\r\nContent-Length: 300\r\n\r\na"));
-  runtime.Reset();
-  HttpReply reply;
-  do {  // until the server has seen the end
-    HttpClient again(address_);
-    EXPECT_EQ(again.Get(kNext).body, "1");
-    reply = again.Post(ResponsePath(id), "whole");
-  } while (reply.status == 403);
-  EXPECT_EQ(reply.status, 202);
-  EXPECT_EQ(recorder_->WaitForAnswer(1).second.body, "whole");
-}
-
-TEST_P(RuntimeApiTest, ConnectionsThatMayNotOrAreTooManyAreClosed) {
-  int asked = 0;
-  Start({.may_connect = [&](int connection) { return connection >= 0 && ++asked > 1; },
-         .limits = {.connections = 2}});
-  HttpClient refused(address_);
-  EXPECT_TRUE(refused.ReadEnd());
-  HttpClient first(address_), second(address_);
-  EXPECT_EQ(first.Get("/2018-06-01/runtime/restore/next").status, 200);
-  EXPECT_EQ(second.Get("/2018-06-01/runtime/restore/next").status, 200);
-  HttpClient third(address_);
-  EXPECT_TRUE(third.ReadEnd());
-  second.Close();
-  HttpReply reply;
-  do {  // until the server has seen the end
-    HttpClient another(address_);
-    reply = another.Get("/2018-06-01/runtime/restore/next");
-  } while (reply.status == 0);
-  EXPECT_EQ(reply.status, 200);
-}
-
-TEST_P(RuntimeApiTest, SlowRequestsAreGivenUp) {
-  Start({.limits = {.head_time = absl::Milliseconds(20),
-                    .body_time = absl::Milliseconds(20),
-                    .idle_time = absl::InfiniteDuration()}});
-  HttpClient idle(address_);
-  EXPECT_EQ(idle.Get("/2018-06-01/runtime/restore/next").status, 200);
-  HttpClient head(address_), body(address_);
-  head.Send("GET /2018-06-01");
-  body.Send("POST /2018-06-01/runtime/init/error HTTP/1.1\r\nContent-Length: 10\r\n\r\n12345");
-  EXPECT_TRUE(head.ReadEnd());
-  EXPECT_TRUE(body.ReadEnd());
-  EXPECT_EQ(idle.Get("/2018-06-01/runtime/restore/next").status, 200);
-}
-
-TEST_P(RuntimeApiTest, ARuntimeThatDoesNotReadIsGivenUp) {
-  Start({.limits = {.connections = 1, .write_time = absl::Milliseconds(20)}});
-  HttpClient stuck(address_);
-  stuck.Send(NextRequest());
-  recorder_->WaitForNotes(1);
-  Invoke(std::string(kLargestPayload, 'p'));
-  HttpReply reply;
-  do {  // until it is closed
-    HttpClient other(address_);
-    reply = other.Get("/2018-06-01/runtime/restore/next");
-  } while (reply.status == 0);
-  EXPECT_EQ(reply.status, 200);
-}
-
-TEST_P(RuntimeApiTest, CloseEndsWaitingConnections) {
-  Start();
-  HttpClient waiting(address_), idle(address_);
-  waiting.Send(NextRequest());
-  EXPECT_EQ(idle.Get("/2018-06-01/runtime/restore/next").status, 200);
-  recorder_->WaitForNotes(1);
-  api_->Close();
-  EXPECT_TRUE(waiting.ReadEnd());
-  EXPECT_TRUE(idle.ReadEnd());
-  Invoke("1");
-  api_->Abandon("1");
-  api_.reset();
-  EXPECT_EQ(recorder_->answers(), 0u);
 }
 
 TEST_P(RuntimeApiTest, TheObserverMayGoFirst) {
@@ -677,12 +386,6 @@ TEST_P(RuntimeApiTest, TheObserverIsNotCalledWithinItsCalls) {
   while (runtime.Read().status != 0) {
   }
   EXPECT_EQ(caller->count(), 100);
-}
-
-TEST_P(RuntimeApiTest, ASocketThatDoesNotListenIsRefused) {
-  auto api = RuntimeApi::Start(threads_, address_.Connect(), {}, recorder_);
-  EXPECT_EQ(api.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_FALSE(RuntimeApi::Start(threads_, UniqueFd(), {}, recorder_).ok());
 }
 
 TEST_P(RuntimeApiTest, ManyInstancesShareTheThreads) {

@@ -7,7 +7,6 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <map>
 
 #include "absl/strings/match.h"
@@ -15,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "base/kept_logs.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/pages_file.h"
@@ -27,7 +26,6 @@ namespace {
 constexpr char kPrefix[] = "rekindle-restore-";
 constexpr char kLock[] = "lock";
 constexpr char kBeginningLock[] = "restores.lock";
-constexpr size_t kKeptLogs = 8;
 
 bool IsTmpfs(const std::string& path) {
   struct statfs info;
@@ -121,12 +119,7 @@ absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& im
   RemoveLeftovers(runtime_directory, place);
   RK_ASSIGN_OR_RETURN(UniqueFd beginning, LockFile(BeginningLock(runtime_directory), LOCK_SH));
   RK_ASSIGN_OR_RETURN(TemporaryDirectory temporary, TemporaryDirectory::Make(place.parent, place.prefix));
-  // Under another name until it is held: a lock that nobody holds is one of the dead.
-  std::string path = absl::StrCat(temporary.path(), "/", kLock), unlocked = absl::StrCat(path, ".new");
-  RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(unlocked, O_RDWR | O_CREAT));
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 || ::rename(unlocked.c_str(), path.c_str()) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("locking ", unlocked));
-  }
+  RK_ASSIGN_OR_RETURN(UniqueFd lock, MakeLockedFile(absl::StrCat(temporary.path(), "/", kLock), ""));
   beginning = UniqueFd();
   ImageDirectory directory(std::move(temporary), std::move(lock));
   RK_RETURN_IF_ERROR(directory.LayOut(image, manifest, pages, bytes_done));
@@ -168,17 +161,7 @@ absl::Status ImageDirectory::ForgetBuildIds(const std::set<std::string>& known_f
 }
 
 std::string KeepRestoreLog(const std::string& runtime_directory, const std::string& folder) {
-  constexpr char kFailed[] = "failed-restore-";
-  auto names = ListDirectory(runtime_directory);
-  std::vector<std::string> old;
-  for (const std::string& name : names.value_or(std::vector<std::string>())) {
-    if (absl::StartsWith(name, kFailed)) old.push_back(name);
-  }
-  for (size_t i = 0; i + kKeptLogs <= old.size(); ++i) {
-    RemoveTree(absl::StrCat(runtime_directory, "/", old[i])).IgnoreError();
-  }
-  std::string kept = absl::StrCat(runtime_directory, "/", kFailed, absl::ToUnixSeconds(absl::Now()), "-",
-                                  folder.substr(folder.rfind('-') + 1));
+  std::string kept = PlaceForLogs(runtime_directory, "failed-restore-", folder);
   if (!MakeDirectories(kept).ok()) return folder;
   auto log = ReadFile(absl::StrCat(folder, "/restore.log"));
   if (log.ok()) WriteFile(absl::StrCat(kept, "/restore.log"), *log).IgnoreError();

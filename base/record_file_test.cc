@@ -1,0 +1,141 @@
+#include "base/record_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <google/protobuf/api.pb.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace rekindle {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Record = ::google::protobuf::Method;
+
+Record Made(const std::string& name) {
+  Record record;
+  record.set_name(name);
+  record.set_request_type_url("a \"quoted\" ünïcode\nline");
+  record.set_request_streaming(true);
+  record.add_options()->set_name("first");
+  record.add_options()->set_name("second");
+  return record;
+}
+
+class RecordFileTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> Files() const { return ListDirectory(folder_.path()).value(); }
+  absl::Status ReadText(const std::string& text) const {
+    UniqueFd file = OpenFile(path_, O_WRONLY | O_CREAT | O_TRUNC).value();
+    EXPECT_TRUE(WriteFully(file.get(), text.data(), text.size(), path_).ok());
+    return ReadRecordFile<Record>(path_).status();
+  }
+
+  const TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "rk-record-").value();
+  const std::string path_ = folder_.path() + "/record.json";
+};
+
+TEST_F(RecordFileTest, WhatIsWrittenIsRead) {
+  for (const Record& record : {Record(), Made("one"), Made("two")}) {
+    ASSERT_TRUE(WriteRecordFile(path_, record).ok());
+    auto read = ReadRecordFile<Record>(path_);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->SerializeAsString(), record.SerializeAsString());
+    EXPECT_THAT(Files(), ElementsAre("record.json"));
+  }
+}
+
+TEST_F(RecordFileTest, TheFileIsForPeopleToReadAndForItsOwnerAlone) {
+  ASSERT_TRUE(WriteRecordFile(path_, Made("one")).ok());
+  EXPECT_THAT(*ReadFile(path_), HasSubstr("\n \"request_streaming\": true"));
+  struct stat info;
+  ASSERT_EQ(::stat(path_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(RecordFileTest, NothingStaysOfWhatTheMessageHeld) {
+  ASSERT_TRUE(WriteRecordFile(path_, Record()).ok());
+  Record record = Made("old");
+  ASSERT_TRUE(ReadRecordFile(path_, &record).ok());
+  EXPECT_EQ(record.SerializeAsString(), "");
+}
+
+TEST_F(RecordFileTest, FieldsOfANewerVersionArePassedOver) {
+  ASSERT_TRUE(
+      WriteFileAtomically(path_, R"({"name": "n", "of_later": {"x": [1]}, "options": [{"more": 1}]})").ok());
+  auto read = ReadRecordFile<Record>(path_);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->name(), "n");
+  EXPECT_EQ(read->options_size(), 1);
+}
+
+TEST_F(RecordFileTest, DamageIsNamedInOneLine) {
+  for (const char* text : {"", "{", R"({"name": "x")", R"({"name": "x"}})", R"({"name": 1, "name")", "[]",
+                           "\"x\"", R"({"request_streaming": "perhaps"})", "\x01\x02\x03"}) {
+    const absl::Status status = ReadText(text);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << text << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path_ + " holds no usable record: "));
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+  }
+  EXPECT_THAT(std::string(ReadText("{\"name\": \"secret\"").message()), Not(HasSubstr("secret")));
+}
+
+TEST_F(RecordFileTest, EveryBeginningOfARecordIsDamaged) {
+  ASSERT_TRUE(WriteRecordFile(path_, Made("one")).ok());
+  const std::string whole = *ReadFile(path_);
+  const size_t end = whole.rfind('}');
+  for (size_t size = 0; size <= end; ++size) {
+    EXPECT_EQ(ReadText(whole.substr(0, size)).code(), absl::StatusCode::kDataLoss) << size;
+  }
+}
+
+TEST_F(RecordFileTest, AFileOrFolderThatIsMissingIsNamed) {
+  absl::Status status = ReadRecordFile<Record>(path_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path_));
+  const std::string nowhere = folder_.path() + "/gone/record.json";
+  status = WriteRecordFile(nowhere, Made("one"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(nowhere));
+  EXPECT_THAT(Files(), ElementsAre());
+}
+
+TEST_F(RecordFileTest, AFullDiskLeavesTheOldRecordAndNothingElse) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can mount";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // A place of its own, which goes with the process.
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("small", folder_.path().c_str(), "tmpfs", 0, "size=64k,mode=0700") != 0) {
+      ::_exit(77);
+    }
+    EXPECT_TRUE(WriteRecordFile(path_, Made("old")).ok());
+    // Room for the beginning of the next one alone.
+    EXPECT_TRUE(WriteFileAtomically(folder_.path() + "/filler", std::string(48 << 10, 'f')).ok());
+    const absl::Status status = WriteRecordFile(path_, Made(std::string(32 << 10, 'n')));
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path_));
+    EXPECT_THAT(Files(), ElementsAre("filler", "record.json"));
+    EXPECT_EQ(ReadRecordFile<Record>(path_).value().name(), "old");
+    ::_exit(HasFailure() ? 1 : 0);
+  }
+  int state = 0;
+  ASSERT_EQ(::waitpid(child, &state, 0), child);
+  ASSERT_TRUE(WIFEXITED(state));
+  if (WEXITSTATUS(state) == 77) GTEST_SKIP() << "no mounts here";
+  EXPECT_EQ(WEXITSTATUS(state), 0);
+}
+
+}  // namespace
+}  // namespace rekindle

@@ -1,0 +1,67 @@
+#include "daemon/supervised_record.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class SupervisedRecordTest : public ::testing::Test {
+ protected:
+  static v1::SupervisedJobRecord Made(const std::string& name) {
+    v1::SupervisedJobRecord record;
+    record.set_name(name);
+    record.add_argv("/bin/train");
+    record.add_environment("NOT_UTF8=\xff\xfe");
+    record.set_run_seconds(0.1);
+    return record;
+  }
+  std::vector<std::string> Names() {
+    damaged_.clear();
+    std::vector<std::string> names;
+    for (const v1::SupervisedJobRecord& record : ReadSupervisedRecords(directory_, &damaged_))
+      names.push_back(record.name());
+    return names;
+  }
+
+  const TemporaryDirectory folder_ =
+      TemporaryDirectory::Make(testing::TempDir(), "rekindle_supervised_test.").value();
+  const std::string directory_ = SupervisedDirectory(folder_.path());
+  std::vector<std::string> damaged_;
+};
+
+TEST_F(SupervisedRecordTest, WhatIsWrittenIsReadUntilItIsRemoved) {
+  EXPECT_THAT(Names(), IsEmpty());
+  for (const char* name : {"one", "two"}) ASSERT_TRUE(WriteSupervisedRecord(directory_, Made(name)).ok());
+  EXPECT_THAT(Names(), ElementsAre("one", "two"));
+  const v1::SupervisedJobRecord read = ReadSupervisedRecords(directory_, &damaged_)[0];
+  EXPECT_EQ(read.environment(0), "NOT_UTF8=\xff\xfe");
+  EXPECT_EQ(read.run_seconds(), 0.1);
+  ASSERT_TRUE(RemoveSupervisedRecord(directory_, "one").ok());
+  EXPECT_THAT(Names(), ElementsAre("two"));
+  EXPECT_THAT(damaged_, IsEmpty());
+}
+
+TEST_F(SupervisedRecordTest, DamagedOnesAreNamedAndHarmNoOther) {
+  for (const char* name : {"cut", "good", "other"})
+    ASSERT_TRUE(WriteSupervisedRecord(directory_, Made(name)).ok());
+  const std::string cut = directory_ + "/cut.json", renamed = directory_ + "/renamed.json",
+                    newer = directory_ + "/newer.json";
+  ASSERT_TRUE(WriteFileAtomically(cut, ReadFile(cut)->substr(0, 40)).ok());
+  ASSERT_TRUE(WriteFileAtomically(renamed, *ReadFile(directory_ + "/other.json")).ok());
+  ASSERT_TRUE(WriteFileAtomically(newer, R"({"format": 2, "name": "newer", "argv": ["eA=="]})").ok());
+  EXPECT_THAT(Names(), ElementsAre("good", "other"));
+  EXPECT_THAT(damaged_, ElementsAre(HasSubstr(cut), HasSubstr(newer), HasSubstr(renamed)));
+}
+
+}  // namespace
+}  // namespace rekindle::daemon
