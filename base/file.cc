@@ -143,6 +143,13 @@ bool PathExists(const std::string& path) {
   return ::lstat(path.c_str(), &info) == 0;
 }
 
+int64_t BornUnixNanos(int folder, const std::string& path, int flags) {
+  struct statx info;
+  if (::statx(folder, path.c_str(), flags, STATX_BTIME, &info) != 0) return 0;
+  if ((info.stx_mask & STATX_BTIME) == 0) return 0;
+  return int64_t{info.stx_btime.tv_sec} * 1'000'000'000 + info.stx_btime.tv_nsec;
+}
+
 absl::StatusOr<UniqueFd> LockFile(const std::string& path, int operation) {
   RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDWR | O_CREAT, 0600));
   while (::flock(fd.get(), operation) != 0) {

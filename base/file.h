@@ -41,6 +41,10 @@ absl::Status RemoveTree(const std::string& path);
 
 bool PathExists(const std::string& path);
 
+// When the file was made, in nanoseconds since the Unix epoch. 0: its file system does not tell, or it is not
+// there. `folder` and `flags` are those of statx(2).
+int64_t BornUnixNanos(int folder, const std::string& path, int flags);
+
 // Opens a file, which is made when it is not there and which nobody else may open, and takes flock's
 // `operation` on it for as long as the descriptor is open. Unavailable when it must not wait (LOCK_NB) and
 // would have to.

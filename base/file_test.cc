@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 namespace rekindle {
 namespace {
@@ -30,6 +31,23 @@ TEST(FileTest, ReadsFilesOfUnknownSize) {
   auto content = ReadFile("/proc/self/maps");
   ASSERT_TRUE(content.ok());
   EXPECT_GT(content->size(), 100u);
+}
+
+TEST(FileTest, AFileIsBornWhenItIsMade) {
+  auto dir = TemporaryDirectory::Make("/tmp", "rk-file-");
+  ASSERT_TRUE(dir.ok()) << dir.status();
+  const std::string path = dir->path() + "/f", link = dir->path() + "/link";
+  EXPECT_EQ(BornUnixNanos(AT_FDCWD, path, 0), 0) << "it is not there";
+  ASSERT_TRUE(WriteFileAtomically(path, "x").ok());
+  const int64_t born = BornUnixNanos(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW);
+  if (born == 0) GTEST_SKIP() << "the file system does not tell";
+  const timespec times[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  UniqueFd fd = OpenFile(path, O_PATH).value();
+  EXPECT_EQ(BornUnixNanos(fd.get(), "", AT_EMPTY_PATH), born);
+  EXPECT_GT(born, 1'000'000'000);
+  ASSERT_EQ(::symlink(path.c_str(), link.c_str()), 0);
+  EXPECT_EQ(BornUnixNanos(AT_FDCWD, link, 0), born);
 }
 
 TEST(FileTest, TemporaryDirectoryRemovesItsTreeButNotWhatLinksPointTo) {
