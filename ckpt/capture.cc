@@ -71,10 +71,9 @@ class CaptureRun {
     RK_ASSIGN_OR_RETURN(CaptureSession session, CaptureSession::Begin(options_.runtime_directory, job_));
     session_ = std::make_unique<CaptureSession>(std::move(session));
     RK_ASSIGN_OR_RETURN(uint64_t budget, StagingBudget());
-    RK_ASSIGN_OR_RETURN(
-        arena_, StagingArena::Create(
-                    MemoryBytes() + EstimateContents(job_.pids(), FilesOptions()) + kStagingSlackBytes,
-                    budget, options_.spill_directory));
+    const uint64_t contents = sees_our_files_ ? EstimateContents(job_.pids(), FilesOptions()) : 0;
+    RK_ASSIGN_OR_RETURN(arena_, StagingArena::Create(MemoryBytes() + contents + kStagingSlackBytes, budget,
+                                                     options_.spill_directory));
     EndPhase("prepare");
     return CheckCancelled();
   }
@@ -210,7 +209,7 @@ class CaptureRun {
 
   WrittenFilesOptions FilesOptions() const {
     WrittenFilesOptions options;
-    options.contents = options_.file_contents && sees_our_files_;
+    options.contents = options_.file_contents;
     options.ignore_paths = options_.ignore_paths;
     options.owner_sees_all = options_.caller == 0;
     options.job_uid = job_.processes[0].uid;

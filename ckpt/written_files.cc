@@ -1,6 +1,7 @@
 #include "ckpt/written_files.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/status.h"
@@ -27,12 +29,16 @@ namespace {
 constexpr mode_t kPermissionBits = 07777;
 
 std::string ReadLink(const std::string& path) {
-  char target[256] = {};
+  char target[PATH_MAX] = {};
   const ssize_t n = ::readlink(path.c_str(), target, sizeof target - 1);
   return n > 0 ? std::string(target, static_cast<size_t>(n)) : "";
 }
 
 int64_t Nanos(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
+
+bool IsNew(int64_t born_unix_ns, absl::Duration until_age) {
+  return born_unix_ns != 0 && absl::Nanoseconds(UnixNanos() - born_unix_ns) < until_age;
+}
 
 bool IsBelow(absl::string_view path, const std::vector<std::string>& folders) {
   for (absl::string_view folder : folders) {
@@ -81,7 +87,8 @@ bool WritesInPlace(const criu::RegularFile& file, uint64_t size) {
 }
 
 // The files by inode: one may have several names, and several descriptors for each.
-absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::string>& criu_files) {
+absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::string>& criu_files,
+                                               absl::Duration new_until_age) {
   auto content = [&](const char* name) {
     auto it = criu_files.find(name);
     return it == criu_files.end() ? absl::string_view() : absl::string_view(it->second);
@@ -114,6 +121,8 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
   }
   for (auto& [inode, found] : by_inode) {
     if (found.mapped) found.file.set_modified_ns(0);
+    found.file.set_born_ns(BornUnixNanos(AT_FDCWD, found.file.path(), AT_SYMLINK_NOFOLLOW));
+    found.file.set_is_new(IsNew(found.file.born_ns(), new_until_age));
     result.push_back(std::move(found));
   }
   std::sort(result.begin(), result.end(),
@@ -125,20 +134,25 @@ uint64_t RoundUpToPages(uint64_t bytes) {
   return (bytes + store::kPageSize - 1) / store::kPageSize * store::kPageSize;
 }
 
+// What several contents may take together.
+struct Room {
+  explicit Room(uint64_t bytes) : limit(bytes), left(RoundUpToPages(bytes)) {}
+  uint64_t limit, left;
+};
+
 // Copies files into the arena, one after the other, each from a page's beginning.
 class ContentCopier {
  public:
-  ContentCopier(const WrittenFilesOptions& options, StagingArena* arena)
-      : options_(options), arena_(arena), left_(RoundUpToPages(options.contents_limit_bytes)) {}
+  ContentCopier(const WrittenFilesOptions& options, StagingArena* arena) : options_(options), arena_(arena) {}
 
   // The message of an error says why there is no content.
-  absl::StatusOr<std::vector<CopiedRange>> Copy(const Found& found) {
+  absl::StatusOr<std::vector<CopiedRange>> Copy(const Found& found, Room* room) {
     const v1::WrittenFile& file = found.file;
     if (!options_.owner_sees_all && !found.readable && file.uid() != options_.job_uid) {
       return absl::PermissionDeniedError(
           absl::StrCat("the job can't read it, and it belongs to uid ", file.uid()));
     }
-    if (std::min(file.size(), found.allocated_bytes) > left_) return TooLarge(file);
+    if (std::min(file.size(), found.allocated_bytes) > room->left) return TooLarge(file, *room);
     RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(file.path(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
     struct stat info;
     if (::fstat(fd.get(), &info) != 0 || info.st_dev != file.device() || info.st_ino != file.inode()) {
@@ -156,34 +170,33 @@ class ContentCopier {
       }
       end = RoundUpToPages(end);
       if (begin >= end) break;
-      RK_RETURN_IF_ERROR(CopyRange(fd.get(), file, begin, end, &ranges));
+      RK_RETURN_IF_ERROR(CopyRange(fd.get(), file, begin, end, room, &ranges));
       at = end;
     }
     // That an object is there tells that the content is known.
     if (ranges.empty() && file.size() > 0) {
-      RK_RETURN_IF_ERROR(CopyRange(fd.get(), file, 0, store::kPageSize, &ranges));
+      RK_RETURN_IF_ERROR(CopyRange(fd.get(), file, 0, store::kPageSize, room, &ranges));
     }
     return ranges;
   }
 
  private:
-  absl::Status TooLarge(const v1::WrittenFile& file) const {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("it has ", FormatBytes(file.size()), ", and contents of files may take ",
-                     FormatBytes(options_.contents_limit_bytes),
-                     " in all; leave out what need not be put back with --ignore-path"));
+  static absl::Status TooLarge(const v1::WrittenFile& file, const Room& room) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "it has ", FormatBytes(file.size()), ", and contents of files may take ", FormatBytes(room.limit),
+        " in all; leave out what need not be put back with --ignore-path"));
   }
 
-  absl::Status CopyRange(int fd, const v1::WrittenFile& file, uint64_t begin, uint64_t end,
+  absl::Status CopyRange(int fd, const v1::WrittenFile& file, uint64_t begin, uint64_t end, Room* room,
                          std::vector<CopiedRange>* ranges) {
-    if (end - begin > left_) return TooLarge(file);
-    left_ -= end - begin;
+    if (end - begin > room->left) return TooLarge(file, *room);
+    room->left -= end - begin;
     while (begin < end) {
-      if (room_.empty()) {
-        RK_ASSIGN_OR_RETURN(room_, arena_->NextBlock());
+      if (block_.empty()) {
+        RK_ASSIGN_OR_RETURN(block_, arena_->NextBlock());
       }
-      absl::Span<std::byte> part = room_.subspan(0, end - begin);
-      room_.remove_prefix(part.size());
+      absl::Span<std::byte> part = block_.subspan(0, end - begin);
+      block_.remove_prefix(part.size());
       const size_t wanted = static_cast<size_t>(std::min<uint64_t>(part.size(), file.size() - begin));
       size_t done = 0;
       while (done < wanted) {
@@ -202,8 +215,49 @@ class ContentCopier {
 
   const WrittenFilesOptions& options_;
   StagingArena* const arena_;
-  uint64_t left_;
-  absl::Span<std::byte> room_;
+  absl::Span<std::byte> block_;
+};
+
+// Takes contents, first those that were asked for.
+class ContentTaker {
+ public:
+  ContentTaker(const WrittenFilesOptions& options, StagingArena* arena, WrittenFiles* written)
+      : options_(options),
+        written_(*written),
+        copier_(options, arena),
+        small_(options.small_limit_bytes),
+        large_(options.contents_limit_bytes) {}
+
+  void Take(const std::vector<Found>& files) {
+    for (const bool asked : {true, false}) {
+      for (size_t i = 0; i < files.size(); ++i) {
+        if ((options_.contents && files[i].file.in_place()) == asked) TakeOne(files[i], asked, i);
+      }
+    }
+  }
+
+ private:
+  void TakeOne(const Found& found, bool asked, size_t index) {
+    const v1::WrittenFile& file = found.file;
+    if (IsBelow(file.path(), options_.ignore_paths)) return;
+    const bool small =
+        !asked && file.size() <= options_.small_bytes && RoundUpToPages(file.size()) <= small_.left;
+    if (!asked && !small && !file.is_new()) return;
+    auto ranges = copier_.Copy(found, small ? &small_ : &large_);
+    if (ranges.ok()) {
+      written_.contents[index] = *std::move(ranges);
+      return;
+    }
+    // What nobody asked for is missed only where a checkpoint may be lost with it.
+    if (small || (!asked && absl::IsPermissionDenied(ranges.status()))) return;
+    written_.warnings.push_back(
+        absl::StrCat("the content of ", file.path(), " is not in the image: ", ranges.status().message()));
+  }
+
+  const WrittenFilesOptions& options_;
+  WrittenFiles& written_;
+  ContentCopier copier_;
+  Room small_, large_;
 };
 
 }  // namespace
@@ -218,21 +272,10 @@ bool SeeOurFiles(const std::vector<pid_t>& pids) {
 
 absl::StatusOr<WrittenFiles> LookAtWrittenFiles(const std::map<std::string, std::string>& criu_files,
                                                 const WrittenFilesOptions& options, StagingArena* arena) {
-  RK_ASSIGN_OR_RETURN(std::vector<Found> all, FindWritten(criu_files));
+  RK_ASSIGN_OR_RETURN(std::vector<Found> all, FindWritten(criu_files, options.new_until_age));
   WrittenFiles written;
-  ContentCopier copier(options, arena);
-  for (Found& found : all) {
-    v1::WrittenFile& file = found.file;
-    if (options.contents && file.in_place() && !IsBelow(file.path(), options.ignore_paths)) {
-      if (auto ranges = copier.Copy(found); ranges.ok()) {
-        written.contents[written.files.size()] = *std::move(ranges);
-      } else {
-        written.warnings.push_back(absl::StrCat("the content of ", file.path(),
-                                                " is not in the image: ", ranges.status().message()));
-      }
-    }
-    written.files.push_back(std::move(file));
-  }
+  ContentTaker(options, arena, &written).Take(all);
+  for (Found& found : all) written.files.push_back(std::move(found.file));
   return written;
 }
 
@@ -252,22 +295,28 @@ absl::Status AddToImage(const WrittenFiles& written, store::ImageWriter& writer,
 }
 
 uint64_t EstimateContents(const std::vector<pid_t>& pids, const WrittenFilesOptions& options) {
-  if (!options.contents) return 0;
-  std::map<std::pair<dev_t, ino_t>, uint64_t> bytes_of;
+  std::set<std::pair<dev_t, ino_t>> seen;
+  uint64_t small = 0, large = 0;
   for (pid_t pid : pids) {
     const std::string folder = absl::StrCat("/proc/", pid, "/fd/");
     for (const std::string& name : ListDirectory(folder).value_or(std::vector<std::string>())) {
       const std::string link = folder + name;
       struct stat info, link_info;
       if (::lstat(link.c_str(), &link_info) != 0 || (link_info.st_mode & S_IWUSR) == 0) continue;
-      if (::stat(link.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
-      bytes_of[{info.st_dev, info.st_ino}] =
-          std::min(static_cast<uint64_t>(info.st_size), static_cast<uint64_t>(info.st_blocks) * 512);
+      if (::stat(link.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink == 0) continue;
+      const std::string path = ReadLink(link);
+      if (!IsOnDisk(path) || IsBelow(path, options.ignore_paths)) continue;
+      if (!seen.insert({info.st_dev, info.st_ino}).second) continue;
+      const uint64_t size = static_cast<uint64_t>(info.st_size);
+      const uint64_t bytes = std::min(size, static_cast<uint64_t>(info.st_blocks) * 512);
+      if (size <= options.small_bytes) {
+        small += bytes;
+      } else if (options.contents || IsNew(BornUnixNanos(AT_FDCWD, link, 0), options.new_until_age)) {
+        large += bytes;  // whether it is written in place, CRIU's images will tell
+      }
     }
   }
-  uint64_t sum = 0;
-  for (const auto& [inode, bytes] : bytes_of) sum += bytes;
-  return std::min(sum, options.contents_limit_bytes);
+  return std::min(small, options.small_limit_bytes) + std::min(large, options.contents_limit_bytes);
 }
 
 }  // namespace rekindle::ckpt

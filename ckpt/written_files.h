@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
 #include "dedup_store/store.h"
@@ -19,11 +20,17 @@
 
 namespace rekindle::ckpt {
 
+// Contents are copied while the job stands still: hence the limits.
 struct WrittenFilesOptions {
   bool contents = false;  // take the content of files that are rewritten in place
+  // Content that is taken unasked, so that files which are written under one name and then get another, as
+  // checkpoints are, can be made again when their first name is gone: of small files, and of new ones.
+  uint64_t small_bytes = 1 << 20;                    // each
+  uint64_t small_limit_bytes = 16 << 20;             // of all small ones together
+  absl::Duration new_until_age = absl::Seconds(60);  // where the file system tells it
   // Whose content is not taken: files, and folders with all below them; absolute.
   std::vector<std::string> ignore_paths;
-  // Of all contents together: they are copied while the job stands still.
+  // Of all other contents together.
   uint64_t contents_limit_bytes = 1ull << 30;
   // The image's owner gets to see the content. He may see all; else what the job has open for reading or
   // owns.
@@ -34,7 +41,7 @@ struct WrittenFilesOptions {
 struct WrittenFiles {
   std::vector<v1::WrittenFile> files;                   // by path, each file once; `content_object` empty
   std::map<size_t, std::vector<CopiedRange>> contents;  // of files[N], by offset, without holes; in the arena
-  std::vector<std::string> warnings;                    // content that was left out
+  std::vector<std::string> warnings;                    // content that was left out, small files' excepted
 };
 
 // Do all of these processes see the files that we see? Those of a container or a copy in a sandbox do not,
@@ -52,7 +59,7 @@ absl::StatusOr<WrittenFiles> LookAtWrittenFiles(const std::map<std::string, std:
 absl::Status AddToImage(const WrittenFiles& written, store::ImageWriter& writer, v1::JobManifest* manifest);
 
 // What LookAtWrittenFiles may have to copy, by a look at the processes while they run: at most the options'
-// limit.
+// limits.
 uint64_t EstimateContents(const std::vector<pid_t>& pids, const WrittenFilesOptions& options);
 
 }  // namespace rekindle::ckpt

@@ -5,6 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
+
+#include "base/file.h"
 #include "base/test_child.h"
 #include "criu/test_images.h"
 #include "dedup_store/store_testing.h"
@@ -19,6 +22,7 @@ using store::StatusOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Key;
 using ::testing::SizeIs;
 
 constexpr uint64_t kPage = store::kPageSize;
@@ -29,6 +33,9 @@ class WrittenFilesTest : public store::StoreTest {
     StoreTest::SetUp();
     Reopen();
     arena_ = StagingArena::Create(0, 64u << 20, folder_->path()).value();
+    // Content only where a test wants it.
+    options_.small_bytes = 0;
+    options_.new_until_age = absl::ZeroDuration();
   }
 
   std::string Make(const std::string& name, const std::string& content) {
@@ -101,6 +108,8 @@ TEST_F(WrittenFilesTest, WhatIsOpenForWritingIsRecordedAsItIs) {
   EXPECT_EQ(file.uid(), ::geteuid());
   EXPECT_EQ(file.gid(), ::getegid());
   EXPECT_FALSE(file.in_place());
+  EXPECT_FALSE(file.is_new());
+  EXPECT_EQ(file.born_ns(), BornUnixNanos(AT_FDCWD, log, 0));
   EXPECT_THAT(written.contents, IsEmpty());
 }
 
@@ -238,6 +247,58 @@ TEST_F(WrittenFilesTest, TooMuchContentIsLeftOutAndSaid) {
                                                   HasSubstr("16.0 KiB"), HasSubstr("--ignore-path"))));
 }
 
+TEST_F(WrittenFilesTest, ContentsOfSmallFilesGoInUnaskedAsLongAsTheyFit) {
+  options_.small_bytes = 2 * kPage;
+  options_.small_limit_bytes = 3 * kPage;
+  auto open_log = [&](const std::string& name, uint64_t pages) {
+    Open(Make(name, std::string(pages * kPage, 'x')), pages * kPage, O_WRONLY | O_APPEND, 0);
+  };
+  open_log("a", 2);
+  open_log("b", 2);
+  open_log("c", 1);
+  open_log("large", 3);
+  Open(Make("database", "x"), 1, O_RDWR, 0);
+  options_.ignore_paths = {folder_->path() + "/database"};
+  WrittenFiles written = Look();
+  ASSERT_THAT(Paths(written), ElementsAre("a", "b", "c", "database", "large"));
+  EXPECT_THAT(written.contents, ElementsAre(Key(0u), Key(2u)));
+  EXPECT_THAT(written.warnings, IsEmpty());
+}
+
+TEST_F(WrittenFilesTest, ContentsOfNewFilesGoInUnasked) {
+  const std::string path = Make("checkpoint.tmp", std::string(3 * kPage, 'x'));
+  if (BornUnixNanos(AT_FDCWD, path, 0) == 0) GTEST_SKIP() << "the file system does not tell";
+  Open(path, 3 * kPage, O_WRONLY, 3 * kPage);
+  Open(Make("database", std::string(2 * kPage, 'y')), 2 * kPage, O_RDWR, 0);
+  options_.new_until_age = absl::Seconds(60);
+  WrittenFiles written = Look();
+  ASSERT_THAT(Paths(written), ElementsAre("checkpoint.tmp", "database"));
+  for (const v1::WrittenFile& file : written.files) EXPECT_TRUE(file.is_new());
+  EXPECT_THAT(written.contents, ElementsAre(Key(0u), Key(1u)));
+
+  options_.contents_limit_bytes = 2 * kPage;
+  written = Look();
+  EXPECT_THAT(written.contents, ElementsAre(Key(1u)));
+  EXPECT_THAT(written.warnings, ElementsAre(HasSubstr("/checkpoint.tmp is not in the image")));
+
+  options_.contents_limit_bytes = 4 * kPage;
+  options_.contents = true;
+  written = Look();
+  EXPECT_THAT(written.contents, ElementsAre(Key(1u))) << "what was asked for comes first";
+  EXPECT_THAT(written.warnings, ElementsAre(HasSubstr("/checkpoint.tmp is not in the image")));
+}
+
+TEST_F(WrittenFilesTest, WhatTheJobMayNotSeeIsNotMissedUnasked) {
+  Open(Make("small", "x"), 1, O_WRONLY | O_APPEND, 0);
+  Open(Make("new", std::string(3 * kPage, 'x')), 3 * kPage, O_WRONLY | O_APPEND, 0);
+  options_.small_bytes = kPage;
+  options_.new_until_age = absl::Seconds(60);
+  options_.job_uid = ::geteuid() + 1;
+  WrittenFiles written = Look();
+  EXPECT_THAT(written.contents, IsEmpty());
+  EXPECT_THAT(written.warnings, IsEmpty());
+}
+
 TEST_F(WrittenFilesTest, NoRoomToCopyLeavesTheContentOut) {
   Open(Make("a", std::string(kPage, 'a')), kPage, O_RDWR, 0);
   options_.contents = true;
@@ -282,6 +343,28 @@ TEST_F(WrittenFilesTest, TheEstimateCountsEachFileOnce) {
   EXPECT_EQ(EstimateContents({child.pid(), other.pid()}, options_), without + 3 * kPage);
   options_.contents_limit_bytes = 10;
   EXPECT_EQ(EstimateContents({child.pid()}, options_), 10u);
+}
+
+TEST_F(WrittenFilesTest, TheEstimateCountsWhatIsTakenUnasked) {
+  std::string path = Make("a", std::string(3 * kPage, 'a'));
+  TestChild child([&] { return ::open(path.c_str(), O_WRONLY | O_APPEND) >= 0; });
+  ASSERT_TRUE(child.prepared());
+  auto estimate = [&] {  // less what the child has inherited
+    return EstimateContents({child.pid()}, options_) - EstimateContents({::getpid()}, options_);
+  };
+  EXPECT_EQ(estimate(), 0u);
+  options_.small_bytes = 3 * kPage;
+  EXPECT_EQ(estimate(), 3 * kPage);
+  options_.small_bytes = 3 * kPage - 1;
+  EXPECT_EQ(estimate(), 0u);
+  if (BornUnixNanos(AT_FDCWD, path, 0) == 0) GTEST_SKIP() << "the file system does not tell";
+  options_.new_until_age = absl::Seconds(60);
+  EXPECT_EQ(estimate(), 3 * kPage);
+  options_.ignore_paths = {std::filesystem::canonical(folder_->path())};  // as the kernel has it
+  EXPECT_EQ(estimate(), 0u);
+  options_.ignore_paths.clear();
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  EXPECT_EQ(estimate(), 0u) << "CRIU takes it";
 }
 
 TEST(SeeOurFilesTest, NotInAMountNamespaceOfItsOwn) {

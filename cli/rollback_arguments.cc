@@ -42,7 +42,7 @@ void RollbackArguments::AddToRun(CLI::App* run) {
 void RollbackArguments::AddToCheckpoint(CLI::App* ckpt) {
   ckpt->add_flag("--file-contents", contents_,
                  "Keep the content of files that the job rewrites in place, for 'restore --rollback all'");
-  AddIgnorePath(ckpt, "With --file-contents: not of this file, or folder; may be repeated", &ignore_paths_);
+  AddIgnorePath(ckpt, "Keep no content of this file, or folder; may be repeated", &ignore_paths_);
 }
 
 absl::Status RollbackArguments::Apply(const std::string& working_directory,
@@ -65,9 +65,6 @@ void RollbackArguments::Fill(const std::string& working_directory, v1::Rollback*
 
 absl::Status RollbackArguments::Apply(const std::string& working_directory,
                                       v1::CheckpointRequest* request) const {
-  if (!contents_ && !ignore_paths_.empty()) {
-    return absl::InvalidArgumentError("--ignore-path goes with --file-contents");
-  }
   request->set_file_contents(contents_);
   for (const std::string& path : ignore_paths_) request->add_ignore_paths(Normal(path, working_directory));
   return absl::OkStatus();
