@@ -379,7 +379,8 @@ const KnownFailure kRestoreMisfits[] = {
      StatusCode::kFailedPrecondition,
      {"Can't open file * on restore: No such file", "Can't open file *: No such file"},
      "/$1, which the job has open or mapped, is missing.",
-     "Put it back, then restore again."},
+     "Put it back, then restore again; a file that it was writing comes back with `rekindle restore "
+     "--rollback append` if the image has its content."},
     {"port-in-use",
      kOnRestore,
      kCause,

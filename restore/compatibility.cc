@@ -174,12 +174,17 @@ absl::Status CheckFiles(const v1::JobManifest& manifest, std::vector<std::string
   if (!manifest.working_directory().empty() && ::stat(manifest.working_directory().c_str(), &info) != 0) {
     problems.push_back(absl::StrCat("its working directory ", manifest.working_directory(), " is gone"));
   }
-  std::set<std::string> seen;
+  std::set<std::string> seen, with_content;
+  for (const v1::WrittenFile& file : manifest.written_files()) {
+    if (file.size() == 0 || !file.content_object().empty()) with_content.insert(file.path());
+  }
+  bool may_be_put_back = false;
   for (const v1::NeededFile& file : manifest.files()) {
     if (file.path().empty() || file.path()[0] != '/' || absl::StartsWith(file.path(), "/proc/")) continue;
     if (!seen.insert(file.path()).second) continue;
     if (::lstat(file.path().c_str(), &info) != 0) {
       problems.push_back(absl::StrCat(file.path(), " is gone"));
+      may_be_put_back |= with_content.contains(file.path());
       continue;
     }
     uint64_t size = static_cast<uint64_t>(info.st_size);
@@ -187,6 +192,7 @@ absl::Status CheckFiles(const v1::JobManifest& manifest, std::vector<std::string
     std::string sizes = absl::StrCat(" (", size, " bytes, it had ", file.size(), ")");
     if (size < file.size()) {
       problems.push_back(absl::StrCat(file.path(), " has become shorter", sizes));
+      may_be_put_back |= with_content.contains(file.path());
     } else if (!file.written()) {
       problems.push_back(absl::StrCat(file.path(), ", which it only reads, has grown", sizes));
     } else {
@@ -199,7 +205,8 @@ absl::Status CheckFiles(const v1::JobManifest& manifest, std::vector<std::string
   if (count > 4) problems.resize(4);
   return absl::FailedPreconditionError(absl::StrCat(
       "files that the job had in use are not as it left them: ", absl::StrJoin(problems, "; "),
-      count > 4 ? absl::StrCat("; and ", count - 4, " more") : "", ". Put them back, then restore again"));
+      count > 4 ? absl::StrCat("; and ", count - 4, " more") : "", ". Put them back, then restore again",
+      may_be_put_back ? "; --rollback append does so with those whose content the image has" : ""));
 }
 
 absl::Status CheckMemory(uint64_t bytes) {

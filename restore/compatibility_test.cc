@@ -277,6 +277,25 @@ TEST_F(CheckFilesTest, MissingFile) {
   EXPECT_THAT(Refusal(), HasSubstr(folder_.path() + "/gone is gone"));
 }
 
+TEST_F(CheckFilesTest, ARollBackIsTheCureOnlyWhereTheImageHasTheContent) {
+  const std::string gone = folder_.path() + "/gone", shorter = Make("shorter", 9);
+  Need(gone, 10);
+  v1::WrittenFile* file = manifest_.add_written_files();
+  file->set_path(gone);
+  file->set_size(10);
+  EXPECT_THAT(Refusal(), Not(HasSubstr("--rollback")));
+  file->set_content_object("files/0");
+  EXPECT_THAT(Refusal(), HasSubstr("--rollback append"));
+  file->set_path(shorter);
+  EXPECT_THAT(Refusal(), Not(HasSubstr("--rollback"))) << "the one that is gone is another";
+  Need(shorter, 10);
+  EXPECT_THAT(Refusal(), HasSubstr("--rollback append"));
+  file->clear_content_object();
+  file->set_size(0);
+  file->set_path(gone);
+  EXPECT_THAT(Refusal(), HasSubstr("--rollback append")) << "nothing is all that an empty one had";
+}
+
 TEST_F(CheckFilesTest, MissingWorkingDirectory) {
   manifest_.set_working_directory(folder_.path() + "/work");
   EXPECT_THAT(Refusal(), HasSubstr("working directory " + folder_.path() + "/work is gone"));

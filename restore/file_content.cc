@@ -112,9 +112,18 @@ uint64_t FileContent::NextNotZero(int fd, uint64_t offset) const {
 absl::StatusOr<bool> FileContent::IsIn(int fd) const {
   RK_ASSIGN_OR_RETURN(const uint64_t now, SizeOf(fd));
   if (now != size_) return false;
+  return IsEqual(fd, size_);
+}
+
+absl::StatusOr<bool> FileContent::BeginsAsIn(int fd) const {
+  RK_ASSIGN_OR_RETURN(const uint64_t now, SizeOf(fd));
+  return IsEqual(fd, std::min(now, size_));
+}
+
+absl::StatusOr<bool> FileContent::IsEqual(int fd, uint64_t end) const {
   std::byte wanted[kChunkBytes], found[kChunkBytes];
-  for (uint64_t at = NextNotZero(fd, 0); at < size_; at = NextNotZero(fd, at + kChunkBytes)) {
-    const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kChunkBytes, size_ - at));
+  for (uint64_t at = NextNotZero(fd, 0); at < end; at = NextNotZero(fd, at + kChunkBytes)) {
+    const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kChunkBytes, end - at));
     RK_RETURN_IF_ERROR(Read(at, {wanted, bytes}));
     RK_RETURN_IF_ERROR(ReadOrZero(fd, at, {found, bytes}));
     if (std::memcmp(wanted, found, bytes) != 0) return false;
@@ -123,11 +132,12 @@ absl::StatusOr<bool> FileContent::IsIn(int fd) const {
 }
 
 absl::Status FileContent::WriteTo(int fd) const {
-  // First the size: pages that are put behind the end would make it grow by whole pages.
   RK_ASSIGN_OR_RETURN(const uint64_t now, SizeOf(fd));
-  if (now != size_ && ::ftruncate(fd, static_cast<off_t>(size_)) != 0) {
-    return ErrnoStatus(errno, "setting its size");
-  }
+  auto set_size = [&] {
+    return ::ftruncate(fd, static_cast<off_t>(size_)) == 0 ? absl::OkStatus()
+                                                           : ErrnoStatus(errno, "setting its size");
+  };
+  if (now > size_) RK_RETURN_IF_ERROR(set_size());
   std::byte wanted[kChunkBytes], found[kChunkBytes];
   for (uint64_t at = NextNotZero(fd, 0); at < size_; at = NextNotZero(fd, at + kChunkBytes)) {
     const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kChunkBytes, size_ - at));
@@ -139,6 +149,7 @@ absl::Status FileContent::WriteTo(int fd) const {
       RK_RETURN_IF_ERROR(ReplacePage(fd, at + page, {wanted + page, length}));
     }
   }
+  if (now < size_) RK_RETURN_IF_ERROR(set_size());
   return absl::OkStatus();
 }
 

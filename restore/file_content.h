@@ -24,8 +24,11 @@ class FileContent {
 
   // Is that what lies in `fd`, size included?
   absl::StatusOr<bool> IsIn(int fd) const;
+  // Are they the same as far as both go?
+  absl::StatusOr<bool> BeginsAsIn(int fd) const;
   // Makes the file so. Writes only what differs, and makes holes where the content is zero: may be
-  // interrupted and done again. ResourceExhausted: the disk is full.
+  // interrupted and done again; one that was shorter is so until all of it is there. ResourceExhausted: the
+  // disk is full.
   absl::Status WriteTo(int fd) const;
 
  private:
@@ -34,6 +37,7 @@ class FileContent {
   std::vector<store::PageRun>::const_iterator FirstRunBehind(uint64_t offset) const;
   // From `offset` on, where this or the file in `fd` has something else than a hole, or the end.
   uint64_t NextNotZero(int fd, uint64_t offset) const;
+  absl::StatusOr<bool> IsEqual(int fd, uint64_t end) const;
   // Up to `out.size()` bytes at `offset`, a multiple of the page size.
   absl::Status Read(uint64_t offset, absl::Span<std::byte> out) const;
 

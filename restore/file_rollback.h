@@ -21,13 +21,16 @@ namespace rekindle::restore {
 using WithRights = std::function<void(const std::function<void()>&)>;
 
 struct FileAction {
-  v1::FileRollback report;   // what is to be done; after ApplyRollback what was done
-  v1::WrittenFile recorded;  // what the image says
-  bool blocks = false;       // LEFT so that the job can't be restored: it is not there, or too short
-  bool keep_tail = false;    // a log: what is cut off is kept beside it
-  std::string name;          // in `folder`
-  UniqueFd folder;           // where it lies, by O_PATH
-  UniqueFd file;  // the inode of the image, open for reading and writing; not valid: nothing is to be done
+  v1::FileRollback report;    // what is to be done; after ApplyRollback what was done
+  v1::WrittenFile recorded;   // what the image says
+  bool blocks = false;        // LEFT so that the job can't be restored: it is not there, or too short
+  uint64_t discarded_at = 0;  // where that begins, of which the report has the length
+  bool keep_tail = false;     // a log, or another file: what is discarded is kept beside it
+  std::string name;           // in `folder`
+  UniqueFd folder;            // where it lies, by O_PATH
+  // What has its name now, open for reading and writing: the inode of the image, or one that is replaced. Not
+  // valid: nothing is there, or to be done.
+  UniqueFd file;
 };
 
 // By path; nothing with Mode NONE. Changes nothing. `rollback.dry_run` is of no importance here.

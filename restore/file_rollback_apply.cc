@@ -97,13 +97,13 @@ class Applier {
     if (what != Report::PUT_BACK && what != Report::MADE_AGAIN) return bytes;
     RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, action.recorded));
     struct stat info = {};
-    if (action.file.valid() && ::fstat(action.file.get(), &info) != 0) info = {};
+    if (what == Report::PUT_BACK && ::fstat(action.file.get(), &info) != 0) info = {};
     const uint64_t allocated = static_cast<uint64_t>(info.st_blocks) * 512;
     return bytes + (content.data_bytes() > allocated ? content.data_bytes() - allocated : 0);
   }
 
   absl::Status KeepTailOf(FileAction& action) {
-    const uint64_t begin = action.recorded.size(), end = begin + action.report.discarded_bytes();
+    const uint64_t begin = action.discarded_at, end = begin + action.report.discarded_bytes();
     const std::string& planned = action.report.tail_copy();
     const std::string folder = planned.substr(0, planned.rfind('/') + 1);
     const std::string name = planned.substr(folder.size());

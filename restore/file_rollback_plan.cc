@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/file.h"
 #include "base/machine.h"
 #include "base/status.h"
 #include "restore/discarded_tail.h"
@@ -76,6 +77,7 @@ class Planner {
   struct Look {
     int error = EPERM;  // of the name
     struct stat info = {};
+    int64_t born_ns = 0;
     int open_error = 0;  // for writing
   };
 
@@ -111,6 +113,7 @@ class Planner {
         return;
       }
       look.error = 0;
+      look.born_ns = BornUnixNanos(found.get(), "", AT_EMPTY_PATH);
       if (!S_ISREG(look.info.st_mode)) return;
       action.file.Reset(
           ::open(absl::StrCat("/proc/self/fd/", found.get()).c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY));
@@ -119,20 +122,20 @@ class Planner {
     return look;
   }
 
-  bool HasContent(const v1::WrittenFile& file) const {
+  static bool HasContent(const v1::WrittenFile& file) {
     return file.size() == 0 || !file.content_object().empty();
   }
-  bool MayPutBack(const v1::WrittenFile& file) const {
-    return rollback_.mode() == v1::Rollback::ALL && HasContent(file);
+  // File systems give the inode of a file that was removed to the next one.
+  bool IsSameFile(const Look& look, const v1::WrittenFile& file) const {
+    return look.info.st_ino == file.inode() && (!same_boot_ || look.info.st_dev == file.device()) &&
+           (look.born_ns == 0 || file.born_ns() == 0 || look.born_ns == file.born_ns());
   }
 
   // Why what could be put back only with its content is not.
-  std::string NoContent(const v1::WrittenFile& file) const {
-    if (!HasContent(file)) {
-      return file.in_place() ? "the image does not have its content (ckpt --file-contents)"
-                             : "the image has the content of files that are rewritten in place alone";
-    }
-    return "--rollback all puts back its content";
+  static std::string NoContent(const v1::WrittenFile& file) {
+    if (HasContent(file)) return "--rollback all puts back its content";
+    return "the image does not have its content: it has that of small and of new files, and with ckpt "
+           "--file-contents that of files that are rewritten in place";
   }
 
   absl::Status Decide(const Look& look, FileAction& action) {
@@ -148,15 +151,12 @@ class Planner {
                                                : "something else than a regular file has its name now");
       return absl::OkStatus();
     }
-    const bool same_inode =
-        look.info.st_ino == file.inode() && (!same_boot_ || look.info.st_dev == file.device());
-    if (!same_inode) return DecideReplaced(now, action);
+    if (!IsSameFile(look, file)) return DecideReplaced(look, action);
 
     const bool rewritten = file.in_place() && file.size() > 0;
-    const bool known_unchanged =
-        now == file.size() &&
-        (!rewritten || (file.modified_ns() != 0 && Nanos(look.info.st_mtim) == file.modified_ns()));
-    if (known_unchanged) {
+    const bool may_differ = rewritten || !file.content_object().empty();
+    const bool same_time = file.modified_ns() != 0 && Nanos(look.info.st_mtim) == file.modified_ns();
+    if (now == file.size() && (!may_differ || same_time)) {
       action.report.set_action(Report::UNCHANGED);
       return absl::OkStatus();
     }
@@ -165,34 +165,45 @@ class Planner {
             now < file.size());
       return absl::OkStatus();
     }
-    if (now < file.size() || rewritten) return DecideContent(now, action);
+    if (rewritten) return DecideRewritten(now, action);
+    if (may_differ) return DecideAppended(now, action);
+    if (now < file.size()) return LeaveShorter(now, action);
     return Truncate(now, action);
   }
 
-  absl::Status Truncate(uint64_t now, FileAction& action) {
+  static absl::Status Truncate(uint64_t now, FileAction& action) {
+    Discard(now, action.recorded.size(), action);
     action.report.set_action(Report::TRUNCATED);
-    action.report.set_discarded_bytes(now - action.recorded.size());
     action.report.set_size(action.recorded.size());
     return absl::OkStatus();
   }
 
-  absl::Status DecideContent(uint64_t now, FileAction& action) {
+  static absl::Status LeaveShorter(uint64_t now, FileAction& action) {
     const v1::WrittenFile& file = action.recorded;
-    if (MayPutBack(file)) {
+    Leave(
+        action,
+        absl::StrCat("it has become shorter (", now, " bytes, it had ", file.size(), "); ", NoContent(file)),
+        /*blocks=*/true);
+    return absl::OkStatus();
+  }
+
+  // What it has now, `now` bytes, from this place on.
+  static void Discard(uint64_t now, uint64_t from, FileAction& action) {
+    action.discarded_at = from;
+    action.report.set_discarded_bytes(now > from ? now - from : 0);
+  }
+
+  absl::Status DecideRewritten(uint64_t now, FileAction& action) {
+    const v1::WrittenFile& file = action.recorded;
+    if (HasContent(file) && (rollback_.mode() == v1::Rollback::ALL || now < file.size())) {
       RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
       RK_ASSIGN_OR_RETURN(const bool equal, content.IsIn(action.file.get()));
+      Discard(now, file.size(), action);
       action.report.set_action(equal ? Report::UNCHANGED : Report::PUT_BACK);
-      action.report.set_discarded_bytes(now > file.size() ? now - file.size() : 0);
       action.report.set_size(file.size());
       return absl::OkStatus();
     }
-    if (now < file.size()) {
-      Leave(action,
-            absl::StrCat("it has become shorter (", now, " bytes, it had ", file.size(), "); ",
-                         NoContent(file)),
-            /*blocks=*/true);
-      return absl::OkStatus();
-    }
+    if (now < file.size()) return LeaveShorter(now, action);
     const std::string why = absl::StrCat(
         "it is rewritten in place, and its content may be newer than the image; ", NoContent(file));
     if (now == file.size()) {
@@ -203,9 +214,20 @@ class Planner {
     return Truncate(now, action);
   }
 
+  // Its beginning stays. One with another beginning was written anew.
+  absl::Status DecideAppended(uint64_t now, FileAction& action) {
+    const v1::WrittenFile& file = action.recorded;
+    RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
+    RK_ASSIGN_OR_RETURN(const bool begins_so, content.BeginsAsIn(action.file.get()));
+    if (begins_so && now > file.size()) return Truncate(now, action);
+    Discard(now, begins_so ? now : 0, action);
+    action.report.set_action(begins_so && now == file.size() ? Report::UNCHANGED : Report::PUT_BACK);
+    action.report.set_size(file.size());
+    return absl::OkStatus();
+  }
+
   absl::Status DecideGone(absl::string_view what, FileAction& action, bool blocks = true) {
-    action.file.Reset();
-    if (!MayPutBack(action.recorded)) {
+    if (!HasContent(action.recorded)) {
       Leave(action, absl::StrCat(what, "; ", NoContent(action.recorded)), blocks);
       return absl::OkStatus();
     }
@@ -230,24 +252,49 @@ class Planner {
     return absl::OkStatus();
   }
 
-  absl::Status DecideReplaced(uint64_t now, FileAction& action) {
+  // It may be that of a later life: one that was in the making then and is so again, or that an earlier
+  // roll-back has made. Others are left unless all is to be put back, or the job could not go on with them.
+  absl::Status DecideReplaced(const Look& look, FileAction& action) {
+    constexpr absl::string_view kWhat = "another file has its name";
     const v1::WrittenFile& file = action.recorded;
-    if (MayPutBack(file) && action.file.valid()) {
+    const bool all = rollback_.mode() == v1::Rollback::ALL;
+    const uint64_t now = static_cast<uint64_t>(look.info.st_size);
+    const bool shorter = now < file.size();
+    bool of_later_life = shorter || file.is_new();
+    if (HasContent(file) && action.file.valid()) {
       RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
-      RK_ASSIGN_OR_RETURN(const bool equal, content.IsIn(action.file.get()));
-      if (equal) {  // it was made again before
+      RK_ASSIGN_OR_RETURN(const bool begins_so, content.BeginsAsIn(action.file.get()));
+      if (begins_so && now == file.size()) {
         action.report.set_action(Report::UNCHANGED);
         return absl::OkStatus();
       }
+      of_later_life |= begins_so && file.size() > 0;
     }
-    RK_RETURN_IF_ERROR(DecideGone("another file has its name", action, now < file.size()));
-    if (action.report.action() == Report::MADE_AGAIN) action.report.set_discarded_bytes(now);
+    if (!all && !of_later_life) {
+      Leave(action, absl::StrCat(kWhat, "; ", NoContent(file)));
+      return absl::OkStatus();
+    }
+    // A file is more than a tail: it is kept, of whatever kind. Only content that was asked for replaces it.
+    const bool keep = now > 0 && (!all || !file.in_place());
+    if (keep && HasContent(file) && !action.file.valid()) {
+      Leave(
+          action,
+          absl::StrCat(kWhat, "; ", ErrnoStatus(look.open_error, "to be kept it can't be opened").message()),
+          shorter);
+      return absl::OkStatus();
+    }
+    RK_RETURN_IF_ERROR(DecideGone(kWhat, action, shorter));
+    if (action.report.action() != Report::MADE_AGAIN) return absl::OkStatus();
+    Discard(now, 0, action);
+    action.keep_tail = keep;
+    if (!keep) action.file.Reset();
     return absl::OkStatus();
   }
 
   void DecideTail(FileAction& action) {
-    const uint64_t begin = action.recorded.size(), end = begin + action.report.discarded_bytes();
-    action.keep_tail = logs_.contains(action.recorded.path()) || LooksLikeText(action.file.get(), begin, end);
+    const uint64_t begin = action.discarded_at, end = begin + action.report.discarded_bytes();
+    action.keep_tail = action.keep_tail || logs_.contains(action.recorded.path()) ||
+                       LooksLikeText(action.file.get(), begin, end);
     if (!action.keep_tail) return;
     const absl::string_view path = action.recorded.path();
     action.report.set_tail_copy(

@@ -9,11 +9,8 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "base/machine.h"
-#include "dedup_store/store_testing.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "restore/discarded_tail.h"
+#include "restore/file_rollback_testing.h"
 
 namespace rekindle::restore {
 namespace {
@@ -22,13 +19,10 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
-constexpr uint64_t kPage = store::kPageSize;
 constexpr uid_t kNobody = 65534;
-using Report = v1::FileRollback;
-
-void OurRights(const std::function<void()>& work) { work(); }
 
 // As the service takes them: of a thread alone.
 void RightsOfNobody(const std::function<void()>& work) {
@@ -41,116 +35,6 @@ void RightsOfNobody(const std::function<void()>& work) {
     work();
   }).join();
 }
-
-struct Recorded {
-  bool in_place = false;
-  bool content = false;  // the image has it
-};
-
-// Files as a job had them when its image was taken.
-class FileRollbackTest : public store::StoreTest {
- protected:
-  void SetUp() override {
-    StoreTest::SetUp();
-    Reopen();
-    rollback_.set_mode(v1::Rollback::APPEND);
-    manifest_.set_job_id(ThisMachine().value().boot_id + "/70/1");
-    files_ = folder_->path() + "/files";
-    ASSERT_EQ(::mkdir(files_.c_str(), 0755), 0);
-  }
-
-  std::string Path(const std::string& name) const { return files_ + "/" + name; }
-
-  void Write(const std::string& name, const std::string& content) {
-    UniqueFd fd = OpenFile(Path(name), O_WRONLY | O_CREAT | O_TRUNC, 0640).value();
-    ASSERT_TRUE(WriteFully(fd.get(), content.data(), content.size(), name).ok());
-  }
-  void Append(const std::string& name, const std::string& more) {
-    UniqueFd fd = OpenFile(Path(name), O_WRONLY | O_APPEND).value();
-    ASSERT_TRUE(WriteFully(fd.get(), more.data(), more.size(), name).ok());
-  }
-  std::string Read(const std::string& name) const { return ReadFile(Path(name)).value_or("(none)"); }
-  struct stat Stat(const std::string& name) const {
-    struct stat info = {};
-    EXPECT_EQ(::lstat(Path(name).c_str(), &info), 0) << name;
-    return info;
-  }
-
-  // Makes the file and has the image say that it was so.
-  void Record(const std::string& name, const std::string& content, Recorded recorded = {}) {
-    Write(name, content);
-    RecordAsItIs(name, recorded);
-  }
-  void RecordAsItIs(const std::string& name, Recorded recorded) {
-    struct stat info = Stat(name);
-    v1::WrittenFile* file = manifest_.add_written_files();
-    file->set_path(Path(name));
-    file->set_size(static_cast<uint64_t>(info.st_size));
-    file->set_device(info.st_dev);
-    file->set_inode(info.st_ino);
-    file->set_in_place(recorded.in_place);
-    file->set_modified_ns(info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec);
-    file->set_mode(info.st_mode & 0777);
-    file->set_uid(info.st_uid);
-    file->set_gid(info.st_gid);
-    if (!recorded.content) return;
-    file->set_content_object("files/" + std::to_string(manifest_.written_files_size() - 1));
-    std::string content = Read(name);
-    content.resize((content.size() + kPage - 1) / kPage * kPage);
-    for (uint64_t at = 0; at < content.size(); at += kPage) {
-      std::string page = content.substr(at, kPage);
-      if (page != std::string(kPage, '\0') || at == 0) stored_.objects[file->content_object()][at] = page;
-    }
-  }
-
-  // The time of a file may stand still for some milliseconds after it was written.
-  void Rewrite(const std::string& name, uint64_t offset, const std::string& bytes) {
-    UniqueFd fd = OpenFile(Path(name), O_WRONLY).value();
-    ASSERT_EQ(::pwrite(fd.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset)),
-              static_cast<ssize_t>(bytes.size()));
-    Touch(name);
-  }
-  void Touch(const std::string& name) {
-    timespec times[2] = {{0, UTIME_OMIT}, {Stat(name).st_mtim.tv_sec + 10, 0}};
-    ASSERT_EQ(::utimensat(AT_FDCWD, Path(name).c_str(), times, 0), 0);
-  }
-
-  const store::ImageReader& Image() {
-    if (!image_) {
-      stored_.blobs["rekindle/job"] = manifest_.SerializeAsString();
-      EXPECT_TRUE(stored_.Commit(*store_, "job:1").ok());
-      image_ = store_->OpenImage("job:1").value();
-    }
-    return *image_;
-  }
-
-  std::vector<FileAction> Plan() {
-    auto plan = PlanRollback(manifest_, Image(), rollback_, rights_);
-    EXPECT_TRUE(plan.ok()) << plan.status();
-    return plan.ok() ? *std::move(plan) : std::vector<FileAction>();
-  }
-  std::vector<Report> Apply() {
-    std::vector<FileAction> plan = Plan();
-    absl::Status status = ApplyRollback(Image(), rights_, &plan);
-    EXPECT_TRUE(status.ok()) << status;
-    std::vector<Report> reports;
-    for (const FileAction& action : plan) reports.push_back(action.report);
-    return reports;
-  }
-  // Of the only file.
-  Report ApplyOne() {
-    std::vector<Report> reports = Apply();
-    EXPECT_THAT(reports, SizeIs(1));
-    return reports.empty() ? Report() : reports[0];
-  }
-
-  std::string files_;
-  v1::JobManifest manifest_;
-  v1::Rollback rollback_;
-  WithRights rights_ = OurRights;
-  store::TestImage stored_;
-  std::unique_ptr<store::ImageReader> image_;
-};
 
 // ---- appending
 
@@ -325,7 +209,9 @@ TEST_F(FileRollbackTest, FilesThatAreRewrittenInPlaceAreOnlyCutOff) {
 TEST_F(FileRollbackTest, ShrunkAndVanishedFilesAreRefusedBeforeAnythingChanges) {
   Record("log", "one\n");
   Record("shrunk", "0123456789");
-  Record("gone", "0123456789", {.in_place = true, .content = true});
+  Record("gone", "0123456789", {.in_place = true});
+  Record("back", "0123456789", {.content = true});
+  ASSERT_EQ(::unlink(Path("back").c_str()), 0);
   Append("log", "two\n");
   ASSERT_EQ(::truncate(Path("shrunk").c_str(), 4), 0);
   ASSERT_EQ(::unlink(Path("gone").c_str()), 0);
@@ -333,13 +219,16 @@ TEST_F(FileRollbackTest, ShrunkAndVanishedFilesAreRefusedBeforeAnythingChanges) 
   EXPECT_EQ(plan[0].report.action(), Report::TRUNCATED);
   EXPECT_EQ(plan[1].report.action(), Report::LEFT);
   EXPECT_EQ(plan[2].report.action(), Report::LEFT);
+  EXPECT_EQ(plan[3].report.action(), Report::MADE_AGAIN);
   absl::Status status = CheckPlan(plan);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr(Path("shrunk") + ": it has become shorter (4 bytes, it had 10)"),
-                    HasSubstr(Path("gone") + ": it is gone; --rollback all puts back its content"),
-                    testing::Not(HasSubstr(Path("log")))));
+  EXPECT_THAT(
+      std::string(status.message()),
+      AllOf(HasSubstr(Path("shrunk") + ": it has become shorter (4 bytes, it had 10)"),
+            HasSubstr(Path("gone") + ": it is gone; the image does not have its content"),
+            Not(HasSubstr("--rollback all")), Not(HasSubstr(Path("log"))), Not(HasSubstr(Path("back")))));
   EXPECT_EQ(Read("log"), "one\ntwo\n");
+  EXPECT_EQ(Read("back"), "(none)");
 }
 
 TEST_F(FileRollbackTest, IgnoredFilesAndFoldersStayAsTheyAre) {
@@ -755,6 +644,23 @@ TEST_F(OtherUserTest, ReadOnlyFoldersRefuseWhatWouldBeMadeAgain) {
   EXPECT_EQ(plan[0].report.action(), Report::LEFT);
   EXPECT_THAT(plan[0].report.why(), HasSubstr("its folder can't be written"));
   EXPECT_EQ(CheckPlan(plan).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(OtherUserTest, WhatCanNotBeReadToBeKeptIsNotReplaced) {
+  ASSERT_EQ(::mkdir(Path("home").c_str(), 0755), 0);
+  ASSERT_EQ(::chown(Path("home").c_str(), kNobody, kNobody), 0);
+  RecordOf("home/log", kNobody, {.content = true});
+  Replace("home/log", "root's");
+  ASSERT_EQ(::chmod(Path("home/log").c_str(), 0600), 0);
+  for (v1::Rollback::Mode mode : {v1::Rollback::APPEND, v1::Rollback::ALL}) {
+    rollback_.set_mode(mode);
+    std::vector<FileAction> plan = Plan();
+    EXPECT_EQ(plan[0].report.action(), Report::LEFT);
+    EXPECT_THAT(plan[0].report.why(),
+                AllOf(HasSubstr("another file has its name"), HasSubstr("can't be opened")));
+    EXPECT_EQ(CheckPlan(plan).code(), absl::StatusCode::kFailedPrecondition) << "it is too short";
+  }
+  EXPECT_EQ(Read("home/log"), "root's");
 }
 
 TEST_F(OtherUserTest, WithoutTheRightsNothingHappens) {
