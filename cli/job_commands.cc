@@ -196,6 +196,8 @@ class JobSession {
   void OnRestarted(const v1::JobRestarted& restarted) {
     pid_.store(restarted.pid());
     output_.Json(restarted);
+    for (const std::string& image : restarted.passed_over())
+      output_.Warning(absl::StrCat("the job could not be brought back from ", image));
     output_.Note(absl::StrCat("rekindle: the job ended (", restarted.why(), ") and goes on from ",
                               restarted.image().empty() ? "its beginning" : restarted.image(), ": PID ",
                               restarted.pid(), ", restart ", restarted.restart(), ", after ",

@@ -186,6 +186,7 @@ bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
     return false;
   }
 
+  v1::JobRestarted passed_over;
   for (;;) {
     size_t images;
     bool had_points;
@@ -235,6 +236,7 @@ bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
     if (life.ok()) {
       BeginLife(*life);
       if (job_file_) job_file_->Release(true).IgnoreError();
+      restarted->MergeFrom(passed_over);
       restarted->set_image(image);
       restarted->set_why(how);
       restarted->set_pid(life->record.pid);
@@ -251,6 +253,7 @@ bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
     KillAll();
     const std::string problem = absl::StrCat("it could not be brought back from ",
                                              anew ? "its beginning" : image, ": ", life.status().message());
+    if (!anew) passed_over.add_passed_over(absl::StrCat(image, ": ", life.status().message()));
     Log(LogLevel::kError, absl::StrCat("job '", name_, "': ", problem));
     {
       absl::MutexLock lock(&mutex_);
