@@ -45,13 +45,27 @@ class FilesTest(RekindleTest):
     def wait_for_steps(self, step):
         waiting.until(lambda: self.last() >= step, f"step {step}", 60)
 
-    def image_then_death(self, *options):
-        """Takes an image, lets the job go on, and kills it."""
+    def hold(self, place):
+        """The job stands still, with its next checkpoint half written ("writing") or none open ("written")."""
+        os.mknod(self.file("hold-" + place))
+        waiting.until(lambda: os.path.exists(self.file("held")), f"it stands still: {place}")
+
+    def go_on(self, place):
+        os.unlink(self.file("hold-" + place))
+        waiting.until(lambda: not os.path.exists(self.file("held")), f"it goes on: {place}")
+
+    def image_then_death(self, *options, place="written", last_place="written"):
+        """Takes an image, lets the job go on, and kills it, both at these places. What is restored goes on at once."""
         job = self.start()
+        self.hold(place)
         self.checkpoint(job.pid, "x:1", *options)
+        self.go_on(place)
         self.wait_for_steps(self.last() + MORE)
+        self.hold(last_place)
         os.kill(job.pid, 9)
         job.reap()
+        for name in ("held", "hold-" + last_place):
+            os.unlink(self.file(name))
         return job
 
     def restore_and_kill(self, *options):
@@ -68,7 +82,7 @@ class FilesTest(RekindleTest):
     def assert_once(self, path):
         found = numbers(path)
         self.assertEqual(found, list(range(1, len(found) + 1)), path)
-        self.assertGreater(len(found), 2 * MORE, path)
+        self.assertGreaterEqual(len(found), 2 * MORE, path)
 
     def problems(self):
         with open(self.file("problems"), encoding="ascii") as file:
@@ -107,6 +121,7 @@ class RollbackTest(FilesTest):
             self.assertIn("rewritten in place", done[name]["why"])
         self.assertTrue(self.problems())
         self.assertNotIn("checkpoint", done)
+        self.assertNotIn("checkpoint.tmp", done)
         self.assertEqual(done["problems"]["action"], "unchanged")
 
     def test_all(self):
@@ -161,18 +176,26 @@ class RollbackTest(FilesTest):
 
     def test_gone_and_short_files(self):
         self.image_then_death("--file-contents")
+        for mode in ("append", "all"):
+            os.unlink(self.file("table"))
+            os.truncate(self.file("state"), 1000)
+            done = self.restore_and_kill("--rollback", mode)
+            self.assertEqual(done["table"]["action"], "made_again")
+            self.assertEqual(done["state"]["action"], "put_back")
+            self.assertEqual(os.stat(self.file("table")).st_mode & 0o777, 0o640)
+            self.assertEqual(self.problems(), [])
+
+    def test_gone_and_short_files_without_their_content(self):
+        ignored = [word for name in ("table", "state") for word in ("--ignore-path", self.file(name))]
+        self.image_then_death(*ignored)
         os.unlink(self.file("table"))
         os.truncate(self.file("state"), 1000)
         before = self.contents()
-        refused = self.cli.run("restore", "x:1", "--detach", "--rollback", "append")
-        words = [self.file("table"), "is gone", self.file("state"), "shorter", "--rollback all"]
-        self.assert_refused(refused, FAILED, *words)
-        self.assertEqual(self.contents(), before)
-        done = self.restore_and_kill("--rollback", "all")
-        self.assertEqual(done["table"]["action"], "made_again")
-        self.assertEqual(done["state"]["action"], "put_back")
-        self.assertEqual(os.stat(self.file("table")).st_mode & 0o777, 0o640)
-        self.assertEqual(self.problems(), [])
+        for mode in ("append", "all"):
+            refused = self.cli.run("restore", "x:1", "--detach", "--rollback", mode)
+            words = [self.file("table"), "is gone", self.file("state"), "shorter", "does not have its content"]
+            self.assert_refused(refused, FAILED, *words)
+            self.assertEqual(self.contents(), before)
 
     def test_ignored_paths(self):
         self.image_then_death("--file-contents", "--ignore-path", self.file("state"))
@@ -185,7 +208,8 @@ class RollbackTest(FilesTest):
 
     def test_inspect_and_objects(self):
         job = self.start()
-        self.checkpoint(job.pid, "x:0")
+        self.hold("written")
+        self.checkpoint(job.pid, "x:0", "--ignore-path", self.directory)
         self.checkpoint(job.pid, "x:1", "--file-contents")
         files = {os.path.basename(file["path"]): file for file in self.succeed("inspect", "x:0")["written_files"]}
         self.assertEqual(
@@ -195,9 +219,10 @@ class RollbackTest(FilesTest):
         self.assertEqual([name for name, file in files.items() if file["has_content"]], [])
         data = self.succeed("inspect", "x:1", "--objects")
         with_content = [os.path.basename(file["path"]) for file in data["written_files"] if file["has_content"]]
-        self.assertEqual(with_content, ["state", "table"])
+        # Small ones unasked; of "problems" there is none.
+        self.assertEqual(with_content, ["lines", "metrics", "state", "table", "writer.log"])
         objects = [object["name"] for object in data["objects"] if object["name"].startswith("files/")]
-        self.assertEqual(len(objects), 2)
+        self.assertEqual(len(objects), 5)
         text = self.cli.run("inspect", "x:1", json_output=False).out
         self.assertIn("FILE THAT IT WROTE", text)
         # An image with contents is exported and compared like others.
@@ -210,9 +235,45 @@ class RollbackTest(FilesTest):
             ("restore", "x:1", "--rollback", "some"),
             ("restore", "x:1", "--ignore-path", "/x"),
             ("restore", "x:1", "--rollback", "all", "--clone"),
-            ("ckpt", "1", "-t", "x:1", "--ignore-path", "/x"),
         ):
             self.assertEqual(self.cli.run(*options).code, 2, options)
+
+
+class InTheMakingTest(FilesTest):
+    """An image of the moment in which a file is written that gets its name when it is complete."""
+
+    def test_it_got_its_name_later(self):
+        self.image_then_death(place="writing")
+        self.assertFalse(os.path.exists(self.file("checkpoint.tmp")))
+        refused = self.cli.run("restore", "x:1", "--detach")
+        self.assert_refused(refused, FAILED, self.file("checkpoint.tmp"), "is gone", "--rollback append")
+        done = self.restore_and_kill("--rollback", "append")
+        self.assertEqual(done["checkpoint.tmp"]["action"], "made_again", done)
+        self.assert_goes_on()
+        # Again and again from the same image.
+        done = self.restore_and_kill("--rollback", "append")
+        self.assertIn(done["checkpoint.tmp"]["action"], ("made_again", "put_back"), done)
+        self.assert_goes_on()
+
+    def test_the_next_one_was_in_the_making_when_it_died(self):
+        self.image_then_death(place="writing", last_place="writing")
+        with open(self.file("checkpoint.tmp"), encoding="ascii") as file:
+            half = file.read()
+        self.assertEqual(half, f"{self.last()}\n")
+        done = self.restore_and_kill("--rollback", "append")
+        # The next one may have got the same inode, which only some file systems tell.
+        self.assertIn(done["checkpoint.tmp"]["action"], ("made_again", "put_back"), done)
+        with open(done["checkpoint.tmp"]["tail_copy"], encoding="ascii") as file:
+            self.assertEqual(file.read(), half)
+        self.assert_goes_on()
+
+    def assert_goes_on(self):
+        self.assert_once(self.file("lines"))
+        with open(self.file("checkpoint"), encoding="ascii") as file:
+            first, second = file.read().splitlines()
+        self.assertEqual(first, second)
+        self.assertIn(int(first), numbers(self.file("lines")))
+        self.assertEqual([line for line in self.problems() if line.startswith("checkpoint")], [])
 
 
 class RollbackByDaemonTest(FilesTest):
@@ -229,7 +290,9 @@ class RollbackByDaemonTest(FilesTest):
         pid, self.log = started["job"]["pid"], started["job"]["log"]
         self.kill_job_at_end(pid)
         self.wait_for_steps(MORE)
+        self.hold("written")
         self.checkpoint("writer", "x:1")
+        self.go_on("written")
         self.wait_for_steps(self.last() + MORE)
         jobs.kill_tree(pid)
         written = numbers(self.log)

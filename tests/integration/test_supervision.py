@@ -118,6 +118,27 @@ class DeathTest(SupervisedTest):
         self.assert_counted(60)
         self.assertIn("no progress", "".join(self.state()["deaths"]))
 
+    def test_an_image_whose_file_can_not_be_put_back_is_passed_over(self):
+        command = self.start(400, options=["--restarts", "3"], detach=False)
+        for image, options in (("x:one", ()), ("x:two", ("--ignore-path", self.numbers))):
+            count = len(lines_of(self.numbers))
+            waiting.until(lambda at=count: len(lines_of(self.numbers)) > at + 10, "more lines")
+            self.checkpoint("job", image, *options, cli=self.remote)
+            if image == "x:one":
+                size = os.path.getsize(self.numbers)  # at least what it was then, and less than at the next one
+        # So that nobody brings it back before its file is too short for the newest image, which has no content of it.
+        pid = self.job()["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        waiting.until(lambda: procfs.state(pid) == "T", "it stands still")
+        os.truncate(self.numbers, size)
+        os.kill(pid, signal.SIGKILL)
+        result = self.remote.finish(command)
+        self.assertEqual(result.code, 0, str(result))
+        self.assert_counted(400)
+        for words in ("could not be brought back from x:two", self.numbers, "shorter", "goes on from x:one"):
+            self.assertIn(words, result.err)
+        self.assertEqual(self.state()["restarts"], 1)
+
     def test_before_the_first_image_it_begins_anew(self):
         self.start(30, options=["--every", "1h", "--restarts", "1", "--rollback", "none"])
         waiting.until(lambda: len(lines_of(self.numbers)) > 3, "some lines")

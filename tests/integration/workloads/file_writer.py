@@ -3,8 +3,11 @@
     file_writer.py FOLDER
 
 Every step's number goes, as a line, to FOLDER/lines (appended), FOLDER/metrics (opened anew, written at its end) and
-standard output; into FOLDER/state, in place, which also grows; into FOLDER/table through a mapping; and into
+standard output; into FOLDER/state, in place, which also grows; into FOLDER/table through a mapping; and twice into
 FOLDER/checkpoint, which is replaced as a whole. What it does not find as it left it goes to FOLDER/problems.
+
+While there is FOLDER/hold-writing it stands still with the next checkpoint half written, and while there is
+FOLDER/hold-written with none open; FOLDER/held says that it does.
 """
 
 import mmap
@@ -21,6 +24,20 @@ def make(path, size):
     os.pwrite(descriptor, bytes(range(256)) * (size // 256), 0)
     os.pwrite(descriptor, bytes(8), PLACE)
     return descriptor
+
+
+def stand_still(folder, place):
+    """Whether it did. It opens no file for it: an image would have that too."""
+    hold, held = os.path.join(folder, "hold-" + place), os.path.join(folder, "held")
+    if not os.path.exists(hold):
+        return False
+    if not os.path.exists(held):
+        os.mknod(held)
+    while os.path.exists(hold):
+        time.sleep(0.001)
+    if os.path.exists(held):
+        os.unlink(held)
+    return True
 
 
 def main():
@@ -51,8 +68,17 @@ def main():
             table[PLACE : PLACE + 8] = step.to_bytes(8, "little")
             in_table = step
             with open(checkpoint + ".tmp", "w", encoding="ascii") as file:
-                file.write(str(step))
+                file.write(f"{step}\n")
+                file.flush()
+                stood = stand_still(folder, "writing")
+                file.write(f"{step}\n")
             os.rename(checkpoint + ".tmp", checkpoint)
+            if stood:
+                with open(checkpoint, encoding="ascii") as file:
+                    found = file.read()
+                if found != f"{step}\n" * 2:
+                    os.write(problems, f"checkpoint has {found!r} of step {step}\n".encode())
+            stand_still(folder, "written")
             time.sleep(0.001)
 
 
