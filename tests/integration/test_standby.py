@@ -291,7 +291,8 @@ class FaultTest(StandbyTest):
         self.wait_until_gone(copies)
         waiting.until(lambda: not self.criu_processes(), "CRIU of what stood by ended")
         self.assertTrue(procfs.alive(running["job"]["pid"]))
-        self.assertEqual(self.inits(), [self.init_of(running["job"]["pid"])])
+        left = [self.init_of(running["job"]["pid"])]
+        waiting.until(lambda: self.inits() == left, "the sandboxes of what stood by ended")
         self.restart_daemon()
         started = self.start(image)
         self.assertTrue(self.answer_of(started)["kept"])
