@@ -156,8 +156,9 @@ TEST_F(DirectCopyTest, WhatIsUnchangedIsNotCopied) {
     if (next == start + 12 * kPage) next = start + 20 * kPage;
     EXPECT_EQ(range.address, next);
     const size_t offset = range.address - start;
-    EXPECT_EQ(std::memcmp(range.bytes.data(), content_.data() + offset, range.bytes.size()), 0);
-    if (range.bytes.empty()) {
+    if (!range.bytes.empty()) {
+      EXPECT_EQ(std::memcmp(range.bytes.data(), content_.data() + offset, range.bytes.size()), 0);
+    } else {
       EXPECT_EQ(Unchanged(child_->pid(), child_->pid(), {range.address, range.address + range.size()}),
                 (std::vector<AddressRange>{{range.address, range.address + range.size()}}));
     }

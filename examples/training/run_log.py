@@ -21,6 +21,7 @@ def options(description, sizes, default_size="small"):
     parser.add_argument("--threads", type=int, default=2, help="of torch: the sums depend on their number")
     parser.add_argument("--out", metavar="DIR", required=True, help="metrics, events and weights go there")
     parser.add_argument("--step-log", metavar="FILE", help="step and time of day of each step are appended to it")
+    parser.add_argument("--step-seconds", type=float, default=0, help="a step takes no less: for watching small models")
     parser.add_argument("--hook", action="store_true", help="tell Rekindle of each step, where its package is there")
     return parser
 
@@ -43,9 +44,13 @@ class RunLog:
         self._events = EventWriter(arguments.out)
         self._step_log = open(arguments.step_log, "a", encoding="ascii") if arguments.step_log else None
         self._hook = _hook() if arguments.hook else None
+        self._step_seconds, self._step_began = arguments.step_seconds, time.monotonic()
 
     def step(self, step, **metrics):
         """A boundary between two steps: nothing of a step is under way."""
+        left = self._step_began + self._step_seconds - time.monotonic()
+        time.sleep(max(0, min(left, self._step_seconds)))  # the clock of another machine may be far behind
+        self._step_began = time.monotonic()
         self._metrics.write(json.dumps({"step": step, **metrics}) + "\n")
         self._metrics.flush()
         for tag, value in metrics.items():

@@ -121,7 +121,7 @@ class ProcessesTest(TrainingTest):
         self.assert_images_whole()
 
     def test_worker_of_a_distributed_run(self):
-        self.begin(DISTRIBUTED, 80, every="2s")
+        self.begin(DISTRIBUTED, 150, every="2s")
         self.wait_for_step(30)
         self.kill_and_see_it_go_on(lambda: self.kill_one_of(2))
         state = self.assert_ends_as_undisturbed()

@@ -17,7 +17,8 @@ EXAMPLES = os.path.join(os.path.dirname(__file__), "../../../examples/training")
 # One thread: with more, OpenMP's threads wait for each other in vain where the machine is busy.
 GPT = ("char_gpt.py", "--size", "tiny", "--threads", "1")
 RESNET = ("resnet_cifar_like.py", "--size", "tiny", "--threads", "1")
-DISTRIBUTED = ("ddp_gpt.py", "--size", "tiny", "--processes", "4")
+# No faster than this on any machine: there have to be images of it before it is done.
+DISTRIBUTED = ("ddp_gpt.py", "--size", "tiny", "--processes", "4", "--step-seconds", "0.1")
 SECONDS = 300  # for whatever a busy machine has to do
 
 
