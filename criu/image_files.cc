@@ -28,6 +28,7 @@ constexpr uint32_t kCoreMagic = 0x55053847;
 constexpr uint32_t kFilesMagic = 0x56303138;
 constexpr uint32_t kRemapMagic = 0x59133954;
 constexpr uint32_t kStatsMagic = 0x57093306;
+constexpr uint32_t kTcpStreamMagic = 0x51465506;
 
 constexpr uint32_t kRegularFileType = 1;
 
@@ -79,6 +80,7 @@ class RecordReader {
   }
 
   bool AtEnd() const { return rest_.empty(); }
+  absl::string_view rest() const { return rest_; }
 
   absl::Status Next(google::protobuf::MessageLite* message) {
     if (rest_.size() < 4) return Damaged(kind_, "it ends within a record's length");
@@ -417,6 +419,22 @@ absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content) 
     entry.mutable_timer()->set_value_nanoseconds(timer.interval_nanoseconds());
     return true;
   });
+}
+
+absl::StatusOr<std::string> TellUnsentAsSent(absl::string_view tcp_stream_content) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader,
+                      RecordReader::Open("TCP connection", tcp_stream_content, kTcpStreamMagic));
+  pb::TcpStream stream;
+  RK_RETURN_IF_ERROR(reader.Next(&stream));
+  if (stream.unsent_length() > stream.sending_length()) {
+    return Damaged("TCP connection",
+                   absl::StrCat(stream.unsent_length(), " bytes not sent of ", stream.sending_length()));
+  }
+  if (stream.unsent_length() == 0) return std::string(tcp_stream_content);
+  stream.set_unsent_length(0);
+  RecordWriter writer(kTcpStreamMagic);
+  writer.Add(stream);
+  return absl::StrCat(writer.Take(), reader.rest());
 }
 
 absl::StatusOr<std::string> ForgetWrittenSizes(absl::string_view files_content) {

@@ -112,6 +112,12 @@ absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view fil
 // fires again. It is given a whole period instead. Unchanged, byte for byte, when there is nothing to do.
 absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content);
 
+// The same tcp-stream-*.img with all that it has to send told as sent and not acknowledged, which the kernel
+// sends again. CRIU writes what was never sent into the socket as soon as it has made it, outside TCP's
+// repair mode; the other end may not be back yet, and its machine answers with a reset (soccr.c,
+// libsoccr_restore_queue). Unchanged, byte for byte, when there is nothing to do.
+absl::StatusOr<std::string> TellUnsentAsSent(absl::string_view tcp_stream_content);
+
 // The same files.img without the sizes of files that were open for writing: CRIU insists on the recorded
 // size, and a job that ran on after its image has written on.
 absl::StatusOr<std::string> ForgetWrittenSizes(absl::string_view files_content);

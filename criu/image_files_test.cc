@@ -101,6 +101,14 @@ std::string SampleFiles() {
   return Image(0x56303138, {Record(regular), Record(socket), Record(ghost)});
 }
 
+std::string SampleTcpStream(uint32_t unsent) {
+  pb::TcpStream stream;
+  stream.set_sending_length(6);
+  stream.set_unsent_length(unsent);
+  stream.mutable_unknown_fields()->AddVarint(2, 4711);  // the receive queue's sequence number
+  return absl::StrCat(Image(0x51465506, {Record(stream)}), "received", "tosend");
+}
+
 std::string SampleRemaps() {
   pb::RemapEntry remap;
   remap.set_file_id(9);
@@ -336,6 +344,15 @@ TEST(ImageFilesTest, OnlyExpiredPeriodicTimersAreArmedAgain) {
   EXPECT_EQ(RearmExpiredTimers(untouched).value(), untouched);
   EXPECT_EQ(RearmExpiredTimers(Image(0x56303138, {Record(expired), Record(running)})).value(),
             Image(0x56303138, {Record(armed), Record(running)}));
+}
+
+TEST(ImageFilesTest, WhatWasNotSentIsToldAsSent) {
+  EXPECT_EQ(TellUnsentAsSent(SampleTcpStream(4)).value(), SampleTcpStream(0));
+  EXPECT_EQ(TellUnsentAsSent(SampleTcpStream(6)).value(), SampleTcpStream(0));
+  EXPECT_EQ(TellUnsentAsSent(SampleTcpStream(0)).value(), SampleTcpStream(0));
+  EXPECT_EQ(TellUnsentAsSent(SampleTcpStream(7)).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(TellUnsentAsSent(SampleFiles()).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(TellUnsentAsSent(SampleTcpStream(4).substr(0, 12)).status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST(ImageFilesTest, SocketsThatListenAreKnown) {

@@ -99,6 +99,9 @@ absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const 
         RK_ASSIGN_OR_RETURN(content, criu::ForgetWrittenSizes(content));
       }
     }
+    if (absl::StartsWith(name, "tcp-stream-")) {
+      RK_ASSIGN_OR_RETURN(content, criu::TellUnsentAsSent(content));
+    }
     RK_RETURN_IF_ERROR(WriteFile(absl::StrCat(directory, "/", name), content));
     ++count.files;
     count.bytes += content.size();

@@ -54,7 +54,8 @@ class ImageDirectory {
 std::string KeepRestoreLog(const std::string& runtime_directory, const std::string& folder);
 
 // Writes every small file of the image into `directory`, as it was dumped; only its expired timers are armed
-// again, and without `check_written_sizes` CRIU accepts that files which the job writes have grown.
+// again, nothing is sent before all connections are back, and without `check_written_sizes` CRIU accepts that
+// files which the job writes have grown.
 struct BlobCount {
   uint32_t files = 0;
   uint64_t bytes = 0;

@@ -16,5 +16,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)rekindle::criu::ParseRegularFiles(content);
   (void)rekindle::criu::RearmExpiredTimers(content);
   (void)rekindle::criu::ForgetWrittenSizes(content);
+  (void)rekindle::criu::TellUnsentAsSent(content);
   return 0;
 }

@@ -11,6 +11,7 @@ from harness.cli import DONE, FAILED, NOT_FOUND
 from harness.nodes import NodesTest
 
 _PORT = 9099
+_SENDTO = 44  # the system call
 
 
 class Exchange:
@@ -167,6 +168,22 @@ class ConsistencyTest(GroupTest):
         exchange.wait_for_progress("sender", "receiver")
         waiting.until(lambda: exchange.number("receiver") > taken_at, "further than before")
         self.assert_stores_whole()
+
+    def test_what_was_not_sent_yet_waits_for_the_other_end(self):
+        """The receiver's buffer is full, so the sender's holds what never left; it comes back first."""
+        exchange, members = self.exchange_by_tcp()
+        exchange.pause("receiver")
+        exchange.paused_at("receiver")
+        waiting.until(lambda: procfs.in_system_call(exchange.pids["sender"], _SENDTO), "the sender held up")
+        self.checkpoint_group("x:1", list(reversed(members)))
+        taken_at = exchange.number("sender")
+        for job in reversed(self.jobs):  # the sender first, before it could tell of a reset
+            job.kill_tree()
+        self.restore_group("x:1")
+        self.assertEqual(exchange.number("sender"), taken_at)
+        exchange.go_on("receiver")
+        exchange.wait_for_progress("sender", "receiver")
+        waiting.until(lambda: exchange.number("receiver") > taken_at, "further than before")
 
     def test_connections_can_be_left_out(self):
         exchange, members = self.exchange_by_tcp()

@@ -5,7 +5,7 @@
     exchange.py receive tcp:PORT STATUS
 
 The sender counts in its memory and passes each number on, through a file that is rewritten in place or over one TCP
-connection. The receiver keeps in its memory the last number that it got; over TCP none may be missing or come twice.
+connection whose buffers are small, so that a receiver that pauses soon holds it up. The receiver keeps in its memory the last number that it got; over TCP none may be missing or come twice.
 STATUS holds the number as text, or what went wrong. While STATUS.pause exists, both write their number to
 STATUS.paused before they do anything else, and wait.
 """
@@ -18,6 +18,7 @@ import time
 
 NUMBER = struct.Struct("<Q")
 STEP_SECONDS = 0.001
+BUFFER = 4096
 
 
 class Status:
@@ -29,10 +30,12 @@ class Status:
         os.pwrite(self._file, f"{text:<64}".encode(), 0)
 
     def pause(self, number):
+        if not os.path.exists(self._path + ".pause"):
+            return
+        with open(self._path + ".writing", "w", encoding="ascii") as file:
+            file.write(str(number))
+        os.rename(self._path + ".writing", self._path + ".paused")
         while os.path.exists(self._path + ".pause"):
-            with open(self._path + ".writing", "w", encoding="ascii") as file:
-                file.write(str(number))
-            os.rename(self._path + ".writing", self._path + ".paused")
             time.sleep(STEP_SECONDS)
 
 
@@ -61,6 +64,7 @@ def receive_by_file(path, status):
 
 def send_by_tcp(address, port, status):
     connection = socket.create_connection((address, port))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
     number = 0
     while True:
         status.pause(number)
@@ -73,6 +77,7 @@ def send_by_tcp(address, port, status):
 def receive_by_tcp(port, status):
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
     listener.bind(("", port))
     listener.listen()
     status.write("listening")
