@@ -23,6 +23,10 @@ constexpr uint64_t kShareOfMemory = 32;
 constexpr uint64_t kOwnBytes = uint64_t{6} << 20;
 // An image that was asked for once does not displace others' copies.
 constexpr uint32_t kUsesToDisplace = 2;
+// From so many uses on it is known how often an image is asked for; what was not asked for in so many times
+// as long makes room for it.
+constexpr uint32_t kUsesToKnowHowOften = 4;
+constexpr int kFarMoreOften = 8;
 // How often the machine's memory is looked at while some stand by.
 constexpr absl::Duration kLookAtMemory = absl::Seconds(10);
 constexpr absl::Duration kAfterFailure = absl::Seconds(5);
@@ -85,8 +89,7 @@ std::optional<absl::StatusOr<CloneResult>> StandbyPool::ClaimOne(const CloneOpti
     copy->state = State::kClaimed;
     quiet_until_ = absl::Now() + kQuiet;
     if (auto demand = wanted_.find(kind); demand != wanted_.end()) {
-      demand->second.last_used = absl::Now();
-      ++demand->second.uses;
+      demand->second.NoteUse(absl::Now());
     }
   }
   const bool done = Wait(copy->done.get(), options.cancel_fd);
@@ -105,12 +108,24 @@ std::optional<absl::StatusOr<CloneResult>> StandbyPool::ClaimOne(const CloneOpti
   return std::nullopt;
 }
 
+void StandbyPool::Demand::NoteUse(absl::Time now) {
+  if (uses == 1) apart = now - last_used;
+  if (uses > 1) apart = (3 * apart + (now - last_used)) / 4;
+  last_used = now;
+  ++uses;
+}
+
+absl::Duration StandbyPool::Demand::SparesOthersFor(const StandbyBounds& bounds) const {
+  if (uses < kUsesToDisplace) return absl::InfiniteDuration();
+  if (uses < kUsesToKnowHowOften) return bounds.not_displaced;
+  return std::min(bounds.not_displaced, std::max(bounds.never_displaced, kFarMoreOften * apart));
+}
+
 void StandbyPool::Want(const CloneOptions& options, uint64_t bytes) {
   absl::MutexLock lock(&mutex_);
   Demand& demand = wanted_[KindOf(options)];
   demand.bytes = bytes;
-  demand.last_used = absl::Now();
-  ++demand.uses;
+  demand.NoteUse(absl::Now());
   quiet_until_ = absl::Now() + kQuiet;
   changed_ = true;
 }
@@ -217,9 +232,7 @@ void StandbyPool::MakeOneMore(absl::Time now) {
   for (const auto& [used, kind] : lacking) {
     if (CostOf(kind) > bounds_.bytes) continue;
     if (bytes + CostOf(kind) > bounds_.bytes) {
-      if (wanted_[kind].uses >= kUsesToDisplace &&
-          DropOneOlderThan(std::min(used, now - bounds_.not_displaced)))
-        return;
+      if (DropOneOlderThan(std::min(used, now - wanted_[kind].SparesOthersFor(bounds_)))) return;
       continue;
     }
     auto available = AvailableMemoryBytes();

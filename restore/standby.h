@@ -36,9 +36,10 @@ StandbyKind KindOf(const CloneOptions& options);
 
 // How much may stand by, and for how long.
 struct StandbyBounds {
-  uint64_t bytes = 0;                               // of memory, of all together
-  absl::Duration unused_for = absl::Minutes(15);    // since their image was last asked for
-  absl::Duration not_displaced = absl::Minutes(1);  // as long they do not make room for others
+  uint64_t bytes = 0;                                 // of memory, of all together
+  absl::Duration unused_for = absl::Minutes(15);      // since their image was last asked for
+  absl::Duration not_displaced = absl::Minutes(1);    // as long they do not make room for others, …
+  absl::Duration never_displaced = absl::Seconds(5);  // … but for those asked for far more often after this
   uint64_t least_available = uint64_t{1}
                              << 30;  // of the machine's memory: with less, those used longest ago go
 
@@ -82,6 +83,11 @@ class StandbyPool {
     uint64_t bytes = 0;
     uint32_t uses = 0;
     absl::Time last_used, not_before;
+    absl::Duration apart = absl::InfiniteDuration();  // the uses, in a moving average
+
+    void NoteUse(absl::Time now);
+    // For how long what was not used stays when this one wants its room.
+    absl::Duration SparesOthersFor(const StandbyBounds& bounds) const;
   };
 
   // `any`: whether there was one to try.

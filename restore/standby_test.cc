@@ -198,6 +198,22 @@ TEST(StandbyPoolTest, WhatIsUsedAgainDisplacesWhatWasUsedLongestAgo) {
   EXPECT_TRUE(ClaimOne(pool, Options("b")).ok());
 }
 
+TEST(StandbyPoolTest, WhatIsUsedFarMoreOftenDisplacesBeforeTheTime) {
+  Maker maker;
+  StandbyBounds bounds = RoomFor(1);
+  bounds.not_displaced = absl::InfiniteDuration();
+  bounds.never_displaced = absl::ZeroDuration();
+  StandbyPool pool(maker.make(), 1, bounds);
+  pool.Want(Options("a"), 4096);
+  maker.AwaitBegun(1);
+  for (int i = 0; i < 3; ++i) pool.Want(Options("b"), 4096);
+  EXPECT_TRUE(ClaimOne(pool, Options("a")).ok());
+  maker.AwaitBegun(2);  // of a again: b was not asked for often enough
+  for (int i = 0; i < 40; ++i) pool.Want(Options("b"), 4096);
+  EXPECT_TRUE(ClaimOne(pool, Options("b")).ok());
+  EXPECT_FALSE(pool.Claim(Options("a")).has_value());
+}
+
 TEST(StandbyPoolTest, OnesOfAnImageThatIsForgottenEnd) {
   Maker maker;
   StandbyPool pool(maker.make(), 2);
