@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import re
 import select
 import socket
@@ -36,6 +37,7 @@ class FunctionWorld(World):
     def new_store(self, name, *options):
         """Begins again with nothing in it."""
         self.end_rekindle()
+        shutil.rmtree(self.path("logs", "functions"), ignore_errors=True)  # they lie outside the store
         self.store = self.path(name)
         self.start_daemon(*options)
 
