@@ -2,9 +2,9 @@
 
 import json
 import os
-import shutil
 import re
 import select
+import shutil
 import socket
 import subprocess
 import time
