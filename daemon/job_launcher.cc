@@ -6,12 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -51,6 +53,21 @@ struct Failure {
   Step step;
   int error;
 };
+
+// The next process gets a PID beyond those of a machine that has just started.
+void SkipLowPids() {
+  constexpr int64_t kEnough = 65536;
+  constexpr char kLast[] = "/proc/sys/kernel/ns_last_pid";
+  int64_t limit = 0, last = 0;
+  const std::string most = ReadFile("/proc/sys/kernel/pid_max").value_or("");
+  const std::string now = ReadFile(kLast).value_or("");
+  if (!absl::SimpleAtoi(most, &limit) || !absl::SimpleAtoi(now, &last)) return;
+  const int64_t least = std::min(kEnough, limit / 2);
+  if (last >= least) return;
+  const std::string wanted = absl::StrCat(least);
+  absl::StatusOr<UniqueFd> fd = OpenFile(kLast, O_WRONLY);
+  if (fd.ok()) WriteFully(fd->get(), wanted.data(), wanted.size(), kLast).IgnoreError();
+}
 
 // System calls as they are: they change the calling thread alone, where the C library's wrappers would change
 // (or in a forked child: signal) all threads.
@@ -178,6 +195,7 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options) {
   plan.group_count = options.groups.size();
   plan.error_fd = error_write.get();
 
+  if (options.outlives_the_machine) SkipLowPids();
   pid_t pid = ::fork();
   if (pid < 0) return ErrnoStatus(errno, absl::StrCat("starting ", options.argv[0]));
   if (pid == 0) RunChild(plan);

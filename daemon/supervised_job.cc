@@ -106,6 +106,7 @@ LaunchOptions SupervisedJob::LaunchPlan() const {
   launch.working_directory = record_.working_directory();
   launch.log = record_.log();
   launch.standard_input = record_.standard_input();
+  launch.outlives_the_machine = record_.policy().at_boot();
   return launch;
 }
 

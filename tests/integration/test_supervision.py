@@ -1,5 +1,6 @@
 """`rekindle run --every … --restarts …`: the job goes on from its last image when it dies, whoever dies with it."""
 
+import glob
 import json
 import os
 import signal
@@ -180,6 +181,42 @@ class DaemonTest(SupervisedTest):
         self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
         self.wait_for_end()
         self.assert_counted(300)
+
+    def restart_machine(self):
+        """As far as it can be done here: nothing of job and daemon is left, and they were of another boot."""
+        pid = self.job()["pid"]
+        self.daemon.kill()
+        os.kill(pid, signal.SIGKILL)
+        waiting.for_exit(pid)
+        jobs.reap_orphans()
+        (record,) = glob.glob(os.path.join(self.store, "supervised", "*.json"))
+        with open(record, "r+", encoding="utf-8") as file:
+            content = json.load(file)
+            key = "bootId" if "bootId" in content else "boot_id"
+            content[key] = "00000000-0000-4000-8000-000000000000"
+            file.seek(0)
+            file.truncate()
+            json.dump(content, file)
+        self.restart_daemon()
+
+    def test_after_a_restart_of_the_machine(self):
+        self.start(300, options=["--every", "300ms", "--restarts", "3", "--at-boot"])
+        self.wait_for_image()
+        with open("/proc/sys/kernel/pid_max", encoding="ascii") as file:
+            self.assertGreater(self.job()["pid"], min(65536, int(file.read()) // 2))
+        self.restart_machine()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.wait_for_end()
+        self.assert_counted(300)
+
+    def test_not_to_be_resumed_after_a_restart_of_the_machine(self):
+        self.start(300, options=["--every", "300ms", "--restarts", "3"])
+        self.wait_for_image()
+        self.restart_machine()
+        state = self.wait_for(lambda job: job["supervised"]["phase"] == "failed" and job, "its end")["supervised"]
+        told = json.dumps(state)
+        for words in ("the machine was restarted", "rekindle restore", "--at-boot"):
+            self.assertIn(words, told)
 
     def test_the_end_of_a_job_taken_over_is_known(self):
         self.start(100, "status=5", options=["--every", "300ms", "--restarts", "0"])
