@@ -59,10 +59,17 @@ class IndexFile {
   absl::Span<const uint64_t> pack_ids() const { return pack_ids_; }
   absl::Span<const IndexEntry> entries() const { return entries_; }
 
+  void PrefetchBucket(uint64_t fingerprint) const { __builtin_prefetch(&buckets_[BucketOf(fingerprint)]); }
+  // After that.
+  void PrefetchEntry(uint64_t fingerprint) const {
+    const uint64_t at = buckets_[BucketOf(fingerprint)];
+    if (at < entries_.size()) __builtin_prefetch(&entries_[at]);
+  }
+
   // Calls `found(entry)` until it returns true.
   template <typename F>
   bool Find(uint64_t fingerprint, F found) const {
-    uint64_t bucket = header_.bucket_bits == 0 ? 0 : fingerprint >> (64 - header_.bucket_bits);
+    const uint64_t bucket = BucketOf(fingerprint);
     uint64_t end = std::min<uint64_t>(buckets_[bucket + 1], entries_.size());
     for (uint64_t i = buckets_[bucket]; i < end && entries_[i].fingerprint <= fingerprint; ++i) {
       if (entries_[i].fingerprint == fingerprint && entries_[i].pack < pack_ids_.size() && found(entries_[i]))
@@ -73,6 +80,10 @@ class IndexFile {
 
  private:
   IndexFile() = default;
+  uint64_t BucketOf(uint64_t fingerprint) const {
+    return header_.bucket_bits == 0 ? 0 : fingerprint >> (64 - header_.bucket_bits);
+  }
+
   std::unique_ptr<FileMapping> mapping_;
   IndexHeader header_{};
   absl::Span<const uint64_t> pack_ids_;
@@ -91,6 +102,16 @@ class LoosePack {
  public:
   LoosePack(StoreCore* core, std::shared_ptr<const Pack> pack) : core_(core), pack_(std::move(pack)) {}
   const std::shared_ptr<const Pack>& pack() const { return pack_; }
+
+  void PrefetchSlot(uint64_t fingerprint) const {
+    absl::call_once(once_, [this] { Build(); });
+    __builtin_prefetch(&slots_[fingerprint & (slots_.size() - 1)]);
+  }
+  // After that.
+  void PrefetchFingerprint(uint64_t fingerprint) const {
+    const uint32_t slot = slots_[fingerprint & (slots_.size() - 1)];
+    if (slot != 0) __builtin_prefetch(&table_.fingerprints()[slot - 1]);
+  }
 
   template <typename F>
   bool Find(uint64_t fingerprint, F found) const {
@@ -183,6 +204,17 @@ class LoadedIndex : public PageIndex {
       if (hit) return result;
     }
     return std::nullopt;
+  }
+
+  void Prefetch(absl::Span<const uint64_t> fingerprints) const override {
+    for (uint64_t fingerprint : fingerprints) {
+      for (const auto& loose : loose_) loose->PrefetchSlot(fingerprint);
+      for (const File& file : files_) file.index->PrefetchBucket(fingerprint);
+    }
+    for (uint64_t fingerprint : fingerprints) {
+      for (const auto& loose : loose_) loose->PrefetchFingerprint(fingerprint);
+      for (const File& file : files_) file.index->PrefetchEntry(fingerprint);
+    }
   }
 
   size_t Count(uint64_t fingerprint) const override {

@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "dedup_store/store_core.h"
 
 namespace rekindle::store {
@@ -30,6 +31,8 @@ class PageIndex {
   // be read counts as absent: the page is then simply stored once more.
   virtual std::optional<Found> Find(uint64_t fingerprint,
                                     absl::FunctionRef<bool(const Pack&, uint32_t page)> equal) const = 0;
+  // Brings near what Find needs for these: most look-ups find nothing, and wait for memory alone.
+  virtual void Prefetch(absl::Span<const uint64_t> fingerprints) const = 0;
   // How many stored pages have this fingerprint, by the index alone: no pack is opened. For measurements.
   virtual size_t Count(uint64_t fingerprint) const = 0;
 };

@@ -17,6 +17,8 @@ namespace {
 
 // What a worker takes at a time.
 constexpr uint64_t kSlicePages = 1024;
+// What is looked up at a time. Together they stay in a core's cache.
+constexpr size_t kPagesAhead = 32;
 // Metadata files are small and compress far better with more effort.
 constexpr uint64_t kSmallBlobStream = uint64_t{1} << 20;
 constexpr int kBlobLevel = 9;
@@ -164,7 +166,13 @@ absl::Status PageStorer::StoreRange(const Slice& slice, const ContentRange& rang
     extents_end = slice.parent_extents->end();
     extent = FirstBehind(*slice.parent_extents, range.page);
   }
+  NewPage unknown[kPagesAhead];
+  size_t count = 0;
   for (uint64_t i = 0; i < range.pages; ++i) {
+    if (count == kPagesAhead) {
+      RK_RETURN_IF_ERROR(StoreUnknown({unknown, count}, slice.level, worker));
+      count = 0;
+    }
     const std::byte* data = range.data + i * kPageSize;
     auto ordinal = static_cast<uint32_t>(range.first_ordinal + i);
     PageLocation& location = locations_[ordinal];
@@ -189,23 +197,37 @@ absl::Status PageStorer::StoreRange(const Slice& slice, const ContentRange& rang
         }
       }
     }
-    auto equal = [&](const Pack& pack, uint32_t page) { return worker.comparer.Equal(pack, page, data); };
-    if (auto found = index_->Find(fingerprint, equal)) {
+    unknown[count++] = {data, fingerprint, ordinal};
+  }
+  return StoreUnknown({unknown, count}, slice.level, worker);
+}
+
+absl::Status PageStorer::StoreUnknown(absl::Span<const NewPage> pages, int level, Worker& worker) {
+  uint64_t fingerprints[kPagesAhead];
+  for (size_t i = 0; i < pages.size(); ++i) fingerprints[i] = pages[i].fingerprint;
+  index_->Prefetch({fingerprints, pages.size()});
+  for (const NewPage& page : pages) {
+    PageLocation& location = locations_[page.ordinal];
+    auto equal = [&](const Pack& pack, uint32_t number) {
+      return worker.comparer.Equal(pack, number, page.data);
+    };
+    if (auto found = index_->Find(page.fingerprint, equal)) {
       location = PageLocation(packs_->PositionOf(found->pack), found->page);
       ++worker.counts.shared;
       continue;
     }
-    PageClaims::Claimed claimed = core_->claims().Claim(*ticket_, fingerprint, ordinal);
+    PageClaims::Claimed claimed = core_->claims().Claim(*ticket_, page.fingerprint, page.ordinal);
     if (claimed.other != nullptr) {
-      worker.deferred.push_back({data, fingerprint, ordinal, std::move(claimed.other)});
+      worker.deferred.push_back({page.data, page.fingerprint, page.ordinal, std::move(claimed.other)});
       continue;
     }
-    if (claimed.first_ordinal != ordinal && memcmp(DataOf(claimed.first_ordinal), data, kPageSize) == 0) {
+    if (claimed.first_ordinal != page.ordinal &&
+        memcmp(DataOf(claimed.first_ordinal), page.data, kPageSize) == 0) {
       location = PageLocation::SameAs(claimed.first_ordinal);
       ++worker.counts.shared;
       continue;
     }
-    RK_RETURN_IF_ERROR(StoreNew(worker, {data, fingerprint, ordinal}, slice.level));
+    RK_RETURN_IF_ERROR(StoreNew(worker, page, level));
   }
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "dedup_store/image_content.h"
 #include "dedup_store/image_reader.h"
 #include "dedup_store/pack_writer.h"
@@ -70,6 +71,8 @@ class PageStorer {
   std::vector<Slice> CutSlices(const ImageContent& content) const;
   absl::Status StoreSlice(const Slice& slice, Worker& worker);
   absl::Status StoreRange(const Slice& slice, const ContentRange& range, Worker& worker);
+  // Those that are not the parent's: of another image, of this one, or new.
+  absl::Status StoreUnknown(absl::Span<const NewPage> pages, int level, Worker& worker);
   absl::Status TakeFromParent(const Slice& slice, const ContentRange& range, Worker& worker);
   absl::Status StoreNew(Worker& worker, const NewPage& page, int level);
   absl::Status AppendFrame(Worker& worker, int level);
