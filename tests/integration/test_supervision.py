@@ -154,6 +154,13 @@ class DaemonTest(SupervisedTest):
         self.daemon = self.start_daemon("--standby", "0")
         self.remote = self.make_cli(host=self.daemon.host)
 
+    def kill_both(self):
+        pid = self.job()["pid"]
+        self.daemon.kill()
+        os.kill(pid, signal.SIGKILL)
+        waiting.for_exit(pid)
+        jobs.reap_orphans()
+
     def test_a_killed_daemons_job_is_taken_over(self):
         self.start(400, options=["--every", "300ms", "--restarts", "3"])
         self.wait_for_image()
@@ -172,11 +179,7 @@ class DaemonTest(SupervisedTest):
     def test_both_killed(self):
         self.start(300, options=["--every", "300ms", "--restarts", "3"])
         self.wait_for_image()
-        pid = self.job()["pid"]
-        self.daemon.kill()
-        os.kill(pid, signal.SIGKILL)
-        waiting.for_exit(pid)
-        jobs.reap_orphans()
+        self.kill_both()
         self.restart_daemon()
         self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
         self.wait_for_end()
@@ -184,16 +187,12 @@ class DaemonTest(SupervisedTest):
 
     def restart_machine(self):
         """As far as it can be done here: nothing of job and daemon is left, and they were of another boot."""
-        pid = self.job()["pid"]
-        self.daemon.kill()
-        os.kill(pid, signal.SIGKILL)
-        waiting.for_exit(pid)
-        jobs.reap_orphans()
+        self.kill_both()
         (record,) = glob.glob(os.path.join(self.store, "supervised", "*.json"))
         with open(record, "r+", encoding="utf-8") as file:
             content = json.load(file)
-            key = "bootId" if "bootId" in content else "boot_id"
-            content[key] = "00000000-0000-4000-8000-000000000000"
+            self.assertIn("boot_id", content)
+            content["boot_id"] = "00000000-0000-4000-8000-000000000000"
             file.seek(0)
             file.truncate()
             json.dump(content, file)

@@ -5,7 +5,8 @@
     exchange.py receive tcp:PORT STATUS
 
 The sender counts in its memory and passes each number on, through a file that is rewritten in place or over one TCP
-connection whose buffers are small, so that a receiver that pauses soon holds it up. The receiver keeps in its memory the last number that it got; over TCP none may be missing or come twice.
+connection whose buffers are small, so that a receiver that pauses soon holds it up. The receiver keeps in its memory
+the last number that it got; over TCP none may be missing or come twice.
 STATUS holds the number as text, or what went wrong. While STATUS.pause exists, both write their number to
 STATUS.paused before they do anything else, and wait.
 """
