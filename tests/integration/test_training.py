@@ -102,7 +102,11 @@ class StoreFaultTest(TrainingTest):
 
 
 class ProcessesTest(TrainingTest):
-    """A job of several processes, of which one is killed."""
+    """A job of several processes, of which one is killed. The others may go on for a while, and so do the images: of
+    those from before there are still two when several that hold the death have been taken.
+    """
+
+    KEEP = 20
 
     def kill_one_of(self, seed):
         """Not the root: that has to notice it and to fail."""
@@ -110,7 +114,7 @@ class ProcessesTest(TrainingTest):
         self.kill_job(random.Random(seed).choice(sorted(others)))
 
     def test_data_loader_worker(self):
-        self.begin(RESNET, 800)
+        self.begin(RESNET, 800, keep=self.KEEP)
         self.kill_and_see_it_go_on(lambda: self.kill_one_of(1))
         self.assertEqual(len(self.training.processes()), 3)
         self.wait_for_step(500)
@@ -121,7 +125,7 @@ class ProcessesTest(TrainingTest):
         self.assert_images_whole()
 
     def test_worker_of_a_distributed_run(self):
-        self.begin(DISTRIBUTED, 150, every="2s")
+        self.begin(DISTRIBUTED, 150, every="2s", keep=self.KEEP)
         self.wait_for_step(30)
         self.kill_and_see_it_go_on(lambda: self.kill_one_of(2))
         state = self.assert_ends_as_undisturbed()

@@ -94,7 +94,7 @@ class TrainingTest(RekindleTest):
             self._undisturbed[key] = result
         return self._undisturbed[key]
 
-    def begin(self, example, steps, every="500ms", restarts=60):
+    def begin(self, example, steps, every="500ms", restarts=60, keep=3):
         """Starts daemon and training. Returns when there is an image of it with its files open: before that it would
         begin anew, and write all of them once more.
         """
@@ -102,9 +102,9 @@ class TrainingTest(RekindleTest):
         self.undisturbed(example, steps)
         self.start_daemon_again()
         self.succeed(
-            "run", "--detach", "--name", self.NAME, "--log", self.training.log, "--every", every, "--restarts", restarts,
-            "--backoff", "100ms", "--rollback", "append", "--ignore-path", self.training.step_log, "--",
-            *self.training.argv, cli=self.client)  # fmt: skip
+            "run", "--detach", "--name", self.NAME, "--log", self.training.log, "--every", every, "--keep", keep,
+            "--restarts", restarts, "--backoff", "100ms", "--rollback", "append",
+            "--ignore-path", self.training.step_log, "--", *self.training.argv, cli=self.client)  # fmt: skip
         self.wait_for_step(1)
         self.wait_for_images(2)
 
@@ -188,7 +188,8 @@ class TrainingTest(RekindleTest):
         before, resumed = self.training.steps_done()[:at], self.training.steps_done()[at][0]
         done_before = [time for step, time in before if step == resumed]
         if done_before and len(times) > images_back + 1:
-            self.assertGreater(done_before[-1], times[-2 - images_back], f"step {resumed} was done before that image")
+            told = f"step {resumed} was done before that image\n{times}\n{self.records(self.supervised())}"
+            self.assertGreater(done_before[-1], times[-2 - images_back], told)
         lost = before[-1][0] - resumed + 1 if before else 0
         print(f"{self.NAME}: killed after step {before[-1][0]}, goes on with {resumed} ({lost} again)", file=sys.stderr)
 
