@@ -20,8 +20,9 @@
 namespace rekindle::ckpt {
 namespace {
 
-// What one thread copies at once: small enough that all have work to the end.
-constexpr size_t kSliceBytes = 1u << 20;
+// What one thread copies at once: small enough that all have work to the end, and what one page table maps,
+// whose lock the kernel takes for each page.
+constexpr uint64_t kSliceBytes = 2u << 20;
 
 absl::Status CopyOut(pid_t pid, uint64_t address, absl::Span<std::byte> to) {
   while (!to.empty()) {
@@ -173,7 +174,8 @@ absl::Status DirectCopy::Schedule(pid_t task, uint64_t begin, uint64_t end) {
     if (block_.empty()) {
       RK_ASSIGN_OR_RETURN(block_, arena_->NextBlock());
     }
-    absl::Span<std::byte> to = block_.subspan(0, std::min<uint64_t>(kSliceBytes, end - address));
+    const uint64_t slice_end = std::min(end, (address / kSliceBytes + 1) * kSliceBytes);
+    absl::Span<std::byte> to = block_.subspan(0, slice_end - address);
     block_.remove_prefix(to.size());
     slices_.push_back({numbers_.at(task), address, to});
     if (!copied.empty() && copied.back().address + copied.back().bytes.size() == address &&

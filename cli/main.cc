@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/deadlock_checks.h"
 #include "base/log.h"
 #include "cli/arguments.h"
 #include "cli/client.h"
@@ -170,6 +171,7 @@ int Main(int argc, char** argv) {
 }  // namespace rekindle::cli
 
 int main(int argc, char** argv) {
+  rekindle::LeaveOutDeadlockChecks();
   int code = rekindle::cli::Main(argc, argv);
   std::fflush(nullptr);
   // What was to be closed in order is closed. gRPC's own orderly end would take longer than most commands.

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/deadlock_checks.h"
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -198,4 +199,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace rekindle::daemon
 
-int main(int argc, char** argv) { return rekindle::daemon::Main(argc, argv); }
+int main(int argc, char** argv) {
+  rekindle::LeaveOutDeadlockChecks();
+  return rekindle::daemon::Main(argc, argv);
+}

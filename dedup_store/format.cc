@@ -27,8 +27,9 @@ uint32_t FrameOfPage(absl::Span<const FrameEntry> frames, uint32_t page) {
   return static_cast<uint32_t>(it - frames.begin()) - 1;
 }
 
-Hash128 DigestOfFrame(Sha256& sha, FrameMac& mac, Codec codec, absl::Span<const std::byte> stored) {
-  if (codec == Codec::kRawMac) return mac.Of(stored);
+Hash128 DigestOfFrame(Sha256& sha, const Fingerprinter& fingerprinter, Codec codec,
+                      absl::Span<const std::byte> stored) {
+  if (codec == Codec::kRawKeyed) return fingerprinter.Wide(stored.data(), stored.size());
   sha.Update(stored.data(), stored.size());
   return sha.Truncated(&codec, sizeof codec);
 }

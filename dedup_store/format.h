@@ -8,13 +8,12 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "dedup_store/frame_mac.h"
 #include "dedup_store/hashing.h"
 #include "dedup_store/store.h"
 
 namespace rekindle::store {
 
-inline constexpr uint32_t kFormatVersion = 2;
+inline constexpr uint32_t kFormatVersion = 3;
 
 // A frame is up to this many pages, stored together: compressed as one, or raw. What is read and verified is
 // whole frames, so a longer one costs a single page's read more.
@@ -41,9 +40,9 @@ enum class Codec : uint8_t {
   kRaw = 0,
   kZstd = 1,
   kZstdOfPlanes = 2,  // a zstd frame for each of 8 planes: see transposition.h
-  kRawMac = 3,        // raw, and its digest is a FrameMac
+  kRawKeyed = 3,      // raw, with a digest that costs little and means something in this store alone
 };
-inline bool IsRaw(Codec codec) { return codec == Codec::kRaw || codec == Codec::kRawMac; }
+inline bool IsRaw(Codec codec) { return codec == Codec::kRaw || codec == Codec::kRawKeyed; }
 
 struct FrameEntry {
   uint64_t offset_and_codec;  // low 56 bits: offset in the file; high 8: Codec
@@ -56,8 +55,9 @@ struct FrameEntry {
 };
 static_assert(sizeof(FrameEntry) == 40);
 
-// SHA-256 over a frame's stored bytes and its codec, truncated; of a kRawMac its FrameMac.
-Hash128 DigestOfFrame(Sha256& sha, FrameMac& mac, Codec codec, absl::Span<const std::byte> stored);
+// SHA-256 over a frame's stored bytes and its codec, truncated; of a kRawKeyed its wide fingerprint.
+Hash128 DigestOfFrame(Sha256& sha, const Fingerprinter& fingerprinter, Codec codec,
+                      absl::Span<const std::byte> stored);
 
 // What a page is, wherever it is kept: its frame's content and the place in it.
 struct PageIdentity {

@@ -198,13 +198,12 @@ class Checker {
     absl::Mutex mutex;
     auto work = [&] {
       Sha256 sha;
-      FrameMac mac(core_->identity().seed);
       FrameLoader loader(core_->fingerprinter());
       for (uint32_t begin; (begin = next.fetch_add(kFramesAtATime)) < pack.frames();) {
         uint32_t end = std::min<uint32_t>(begin + kFramesAtATime, pack.frames());
         for (uint32_t f = begin; f < end; ++f) {
           if (pack.IsDeadFrame(f)) continue;
-          absl::Status status = ReadFrame(pack, f, sha, mac, loader);
+          absl::Status status = ReadFrame(pack, f, sha, loader);
           absl::MutexLock lock(&mutex);
           report_.bytes_read += pack.frame(f).stored_bytes;
           if (!status.ok()) {
@@ -220,15 +219,14 @@ class Checker {
     InParallel(std::max<size_t>(threads, 1), [&](size_t) { work(); });
   }
 
-  static absl::Status ReadFrame(const Pack& pack, uint32_t f, Sha256& sha, FrameMac& mac,
-                                FrameLoader& loader) {
+  absl::Status ReadFrame(const Pack& pack, uint32_t f, Sha256& sha, FrameLoader& loader) {
     const FrameEntry& frame = pack.frame(f);
     auto here = [&](const absl::Status& status) {
       return Annotate(status, absl::StrFormat("pack %s, chunk at %d", pack.path(), frame.offset()));
     };
     auto stored = loader.Read(pack, f);
     if (!stored.ok()) return here(stored.status());
-    Hash128 digest = DigestOfFrame(sha, mac, frame.codec(), *stored);
+    Hash128 digest = DigestOfFrame(sha, core_->fingerprinter(), frame.codec(), *stored);
     if (memcmp(&digest, frame.digest, sizeof frame.digest) != 0)
       return here(absl::DataLossError("the data does not fit its digest"));
     auto pages = loader.Decode(pack, f, stored->data());

@@ -22,10 +22,12 @@ Fingerprinter::Fingerprinter(const StoreSeed& seed) {
   }
   of_page_ = PageFingerprintBaseline;
   of_ = FingerprintBaseline;
+  wide_ = WideFingerprintBaseline;
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2")) {
     of_page_ = PageFingerprintAvx2;
     of_ = FingerprintAvx2;
+    wide_ = WideFingerprintAvx2;
   }
 #endif
 }

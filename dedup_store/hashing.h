@@ -1,10 +1,10 @@
-// The hashes of the store, each for what it is good at (frame_mac.h has a fourth):
+// The hashes of the store, each for what it is good at:
 // - fingerprint: 64-bit XXH3 keyed with the store's secret, of a page or of a frame. Runs at memory speed;
 // tells
 //   whether a page is the one at the same address in the parent, finds candidates for equal content (whose
 //   bytes are then compared), and guards every read against damage.
 // - frame digest: the first 16 bytes of the SHA-256 of a frame as it is stored. The identity of what an image
-// consists of.
+//   consists of. Of frames that must cost little it is the wide fingerprint.
 // - checksum: unkeyed 128-bit XXH3 of a metadata section.
 // docs/store-format.md says why each is enough. Free functions and const methods are thread-safe.
 #pragma once
@@ -43,11 +43,14 @@ class Fingerprinter {
   explicit Fingerprinter(const StoreSeed& seed);
   uint64_t OfPage(const void* page) const { return of_page_(page, secret_); }
   uint64_t Of(const void* data, size_t size) const { return of_(data, size, secret_); }
+  // 128 bits. From 241 bytes on, the low half is what Of says.
+  Hash128 Wide(const void* data, size_t size) const { return wide_(data, size, secret_); }
 
  private:
   alignas(64) uint8_t secret_[192];
   uint64_t (*of_page_)(const void* page, const uint8_t* secret);
   uint64_t (*of_)(const void* data, size_t size, const uint8_t* secret);
+  Hash128 (*wide_)(const void* data, size_t size, const uint8_t* secret);
 };
 
 // One thread's SHA-256. Not thread-safe.
@@ -92,5 +95,7 @@ uint64_t PageFingerprintAvx2(const void* page, const uint8_t* secret);
 uint64_t PageFingerprintBaseline(const void* page, const uint8_t* secret);
 uint64_t FingerprintAvx2(const void* data, size_t size, const uint8_t* secret);
 uint64_t FingerprintBaseline(const void* data, size_t size, const uint8_t* secret);
+Hash128 WideFingerprintAvx2(const void* data, size_t size, const uint8_t* secret);
+Hash128 WideFingerprintBaseline(const void* data, size_t size, const uint8_t* secret);
 
 }  // namespace rekindle::store

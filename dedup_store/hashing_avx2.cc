@@ -1,3 +1,4 @@
 #define REKINDLE_PAGE_FINGERPRINT PageFingerprintAvx2
 #define REKINDLE_FINGERPRINT FingerprintAvx2
+#define REKINDLE_WIDE_FINGERPRINT WideFingerprintAvx2
 #include "dedup_store/hashing_kernel.inc"

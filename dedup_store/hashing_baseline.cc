@@ -1,3 +1,4 @@
 #define REKINDLE_PAGE_FINGERPRINT PageFingerprintBaseline
 #define REKINDLE_FINGERPRINT FingerprintBaseline
+#define REKINDLE_WIDE_FINGERPRINT WideFingerprintBaseline
 #include "dedup_store/hashing_kernel.inc"

@@ -94,7 +94,7 @@ class Committing {
     options.threads = core_->threads();
     if (options_.sparing) {
       options.least_gain = kLeastGainSparing;
-      options.raw = Codec::kRawMac;
+      options.raw = Codec::kRawKeyed;
       options.untried = kUntriedSparing;
     }
     options.fingerprinter = &core_->fingerprinter();

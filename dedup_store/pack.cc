@@ -74,7 +74,7 @@ absl::Status Pack::LoadFrameTable() {
     const FrameEntry& f = frame_table_[i];
     uint32_t end = FirstPageAfter(i);
     if (end <= f.first_page || end - f.first_page > kMaxFramePages || (i == 0 && f.first_page != 0) ||
-        f.codec() > Codec::kRawMac || (!IsRaw(f.codec()) && end - f.first_page > kMaxZstdFramePages) ||
+        f.codec() > Codec::kRawKeyed || (!IsRaw(f.codec()) && end - f.first_page > kMaxZstdFramePages) ||
         f.offset() + f.stored_bytes > footer_.data_end ||
         (IsRaw(f.codec()) && f.stored_bytes != (end - f.first_page) * kPageSize)) {
       return absl::DataLossError("its frame table is damaged");

@@ -103,8 +103,7 @@ absl::StatusOr<uint64_t> PackWriter::TakeRoom(size_t bytes) {
   return offset;
 }
 
-PackWriter::Appender::Appender(PackWriter* writer)
-    : writer_(writer), zstd_(ZSTD_createCCtx()), mac_(writer->options_.seed) {}
+PackWriter::Appender::Appender(PackWriter* writer) : writer_(writer), zstd_(ZSTD_createCCtx()) {}
 
 PackWriter::Appender::~Appender() {
   ZSTD_freeCCtx(zstd_);
@@ -179,8 +178,9 @@ absl::Status PackWriter::Appender::Append(absl::Span<const NewPage> pages, int l
 
 void PackWriter::Appender::Hash(const std::byte* data, size_t bytes, absl::Span<const std::byte> stored,
                                 HeldFrame& frame) {
-  frame.fingerprint = writer_->options_.fingerprinter->Of(data, bytes);
-  frame.digest = DigestOfFrame(sha_, mac_, frame.codec, stored);
+  const Fingerprinter& fingerprinter = *writer_->options_.fingerprinter;
+  frame.digest = DigestOfFrame(sha_, fingerprinter, frame.codec, stored);
+  frame.fingerprint = frame.codec == Codec::kRawKeyed ? frame.digest.lo : fingerprinter.Of(data, bytes);
 }
 
 size_t PackWriter::Appender::CompressInto(std::byte* target, const std::byte* data, size_t bytes, int level) {

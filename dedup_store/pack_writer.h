@@ -24,7 +24,7 @@ struct ZSTD_CCtx_s;
 namespace rekindle::store {
 
 inline constexpr size_t kLeastGain = 12, kLeastGainSparing = 4;
-inline constexpr int kUntriedSparing = 7;
+inline constexpr int kUntriedSparing = 15;
 
 struct PackWriterOptions {
   std::string directory;
@@ -36,7 +36,7 @@ struct PackWriterOptions {
   // A frame that does not shrink by this part of it (one in N) stays raw: it can then be read in place, page
   // by page.
   size_t least_gain = kLeastGain;
-  Codec raw = Codec::kRaw;  // of these: kRaw or kRawMac
+  Codec raw = Codec::kRaw;  // of these: kRaw or kRawKeyed
   // After two neighbours that were alike so many are taken for the same without a trial.
   int untried = 1;
   const Fingerprinter* fingerprinter = nullptr;
@@ -117,7 +117,6 @@ class PackWriter {
     const std::byte* raw_end_ =
         nullptr;  // where the pages of the last frame, a raw one, end in the caller's memory
     Sha256 sha_;
-    FrameMac mac_;
   };
 
   // Valid when every Appender has been flushed.

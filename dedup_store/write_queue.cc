@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -38,6 +39,41 @@ namespace {
 // Below this a ring and pinned buffers cost more than they bring.
 constexpr size_t kMinRingBuffers = 3;
 
+// Memory of a pool that is gone, for the next large one: fresh pages have to be taken and zeroed first, which
+// costs more than it looks. The kernel may have them back in the meantime. One is kept in a process.
+class KeptMemory {
+ public:
+  static constexpr size_t kLeast = 8 << 20;
+
+  // {nullptr, 0}: there is none that is so large.
+  static std::pair<void*, size_t> Take(size_t bytes) {
+    KeptMemory& kept = The();
+    absl::MutexLock lock(&kept.mutex_);
+    if (kept.bytes_ < bytes) return {nullptr, 0};
+    return {std::exchange(kept.base_, nullptr), std::exchange(kept.bytes_, 0)};
+  }
+  static void GiveOrUnmap(void* base, size_t bytes) {
+    if (bytes >= kLeast && madvise(base, bytes, MADV_FREE) == 0) {
+      KeptMemory& kept = The();
+      absl::MutexLock lock(&kept.mutex_);
+      if (bytes > kept.bytes_) {
+        std::swap(base, kept.base_);
+        std::swap(bytes, kept.bytes_);
+      }
+    }
+    if (base != nullptr) munmap(base, bytes);
+  }
+
+ private:
+  static KeptMemory& The() {
+    static auto* kept = new KeptMemory;
+    return *kept;
+  }
+  absl::Mutex mutex_;
+  void* base_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
 // Page-aligned buffers, on huge pages where there are any: pinning and zeroing them is then cheap.
 class BufferPool {
  public:
@@ -45,7 +81,13 @@ class BufferPool {
     constexpr size_t kHuge = 2 << 20;
     size_t bytes = buffer_bytes * count;
     size_t mapped = bytes >= kHuge ? bytes + kHuge : bytes;
-    void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* base = nullptr;
+    if (mapped >= KeptMemory::kLeast) {
+      auto [kept, kept_bytes] = KeptMemory::Take(mapped);
+      if (kept != nullptr) base = kept, mapped = kept_bytes;
+    }
+    if (base == nullptr)
+      base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
       return ErrnoStatus(errno, absl::StrCat("getting ", bytes, " bytes of write buffers"));
     auto pool = std::unique_ptr<BufferPool>(new BufferPool);
@@ -61,7 +103,7 @@ class BufferPool {
     }
     return pool;
   }
-  ~BufferPool() { munmap(base_, mapped_); }
+  ~BufferPool() { KeptMemory::GiveOrUnmap(base_, mapped_); }
   std::vector<WriteBuffer>& buffers() { return buffers_; }
 
  private:

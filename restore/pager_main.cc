@@ -12,11 +12,13 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/deadlock_checks.h"
 #include "base/log.h"
 #include "restore/pager.h"
 #include "restore/pager_protocol.h"
 
 int main(int argc, char** argv) {
+  rekindle::LeaveOutDeadlockChecks();
   rekindle::restore::PagerOptions options;
   if (argc != 3 || !absl::SimpleAtoi(argv[2], &options.cache_bytes) ||
       ::fcntl(rekindle::restore::kPagerSocket, F_GETFD) < 0) {
