@@ -121,7 +121,9 @@ class CaptureRun {
     Report("commit");
     Stopwatch watch;
     v1::JobManifest manifest = Manifest();
-    RK_RETURN_IF_ERROR(AddToImage(frozen_.image, *writer_, &manifest));
+    store::ImageInMemory pages;
+    RK_RETURN_IF_ERROR(
+        AddToImage(frozen_.image, *writer_, &manifest, options_.kept_staging ? &pages : nullptr));
     RK_RETURN_IF_ERROR(AddWrittenFiles(&manifest));
     RK_RETURN_IF_ERROR(writer_->AddBlob(v1::kJobManifestObject, manifest.SerializeAsString()));
     if (options_.gate) RK_RETURN_IF_ERROR(options_.gate->BeforeCommit());
@@ -129,6 +131,8 @@ class CaptureRun {
       Report("commit", done, total);
       return !Cancelled();
     }));
+    pages.digest = result_.image.digest;
+    arena_->HoldsImage(std::move(pages));
     if (tracked_ != 0) options_.dirty_pages->Committed(tracked_, result_.image.digest);
     result_.commit_seconds = watch.seconds();
     EndPhase("commit");

@@ -67,8 +67,8 @@ bool Ascending(const criu::Pagemap& pagemap) {
 }
 
 absl::Status AddByAddress(const Pieces& pieces, const std::vector<AddressRange>& unchanged,
-                          const criu::Pagemap& pagemap, const std::string& object,
-                          store::ImageWriter& writer) {
+                          const criu::Pagemap& pagemap, const std::string& object, store::ImageWriter& writer,
+                          store::ImageInMemory* in_memory) {
   PieceReader reader(pieces);
   auto same = unchanged.begin();
   for (const auto& entry : pagemap.entries) {
@@ -86,6 +86,7 @@ absl::Status AddByAddress(const Pieces& pieces, const std::vector<AddressRange>&
       auto span = reader.Next(until - address);
       if (span.empty()) return absl::DataLossError(absl::StrCat(object, " ends before its pagemap does"));
       RK_RETURN_IF_ERROR(writer.AddPages(object, address, span));
+      if (in_memory) in_memory->objects[object].push_back({address, span});
       address += span.size();
     }
   }
@@ -220,7 +221,8 @@ absl::Status AddCopiedMemory(const std::map<pid_t, std::vector<CopiedRange>>& co
   return absl::OkStatus();
 }
 
-absl::Status AddToImage(const StagedImage& staged, store::ImageWriter& writer, v1::JobManifest* manifest) {
+absl::Status AddToImage(const StagedImage& staged, store::ImageWriter& writer, v1::JobManifest* manifest,
+                        store::ImageInMemory* pages) {
   std::set<std::string> placed;
   for (const auto& [name, content] : staged.files) {
     RK_RETURN_IF_ERROR(writer.AddBlob(absl::StrCat(v1::kCriuFilePrefix, name), content));
@@ -256,7 +258,7 @@ absl::Status AddToImage(const StagedImage& staged, store::ImageWriter& writer, v
     object->set_pagemap_file(name);
     if (Ascending(*pagemap)) {
       object->set_object(ObjectName(name));
-      RK_RETURN_IF_ERROR(AddByAddress(found->second, unchanged, *pagemap, object->object(), writer));
+      RK_RETURN_IF_ERROR(AddByAddress(found->second, unchanged, *pagemap, object->object(), writer, pages));
     } else {
       object->set_object(absl::StrCat(v1::kRawPagesPrefix, pagemap->pages_id));
       RK_RETURN_IF_ERROR(AddByOffset(found->second, object->object(), writer));

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "ckpt/address_range.h"
+#include "dedup_store/image_in_memory.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/job_manifest.pb.h"
 
@@ -53,7 +54,9 @@ absl::Status AddCopiedMemory(const std::map<pid_t, std::vector<CopiedRange>>& co
 // blobs, and records in `manifest` where the pages went. The pieces must live until the writer has committed.
 // DataLoss when a pages image and its pagemap do not fit each other. FailedPrecondition: the writer's parent
 // has not all that is unchanged.
-absl::Status AddToImage(const StagedImage& staged, store::ImageWriter& writer, v1::JobManifest* manifest);
+// `pages`, if given: what went where.
+absl::Status AddToImage(const StagedImage& staged, store::ImageWriter& writer, v1::JobManifest* manifest,
+                        store::ImageInMemory* pages = nullptr);
 
 // Lists in `manifest` the regular files that a restore must find on disk: those the job has open or mapped
 // and that still had their names. Nothing when the images do not tell.

@@ -41,6 +41,11 @@ void Touch(std::byte* base, uint64_t bytes) {
 void KeptStaging::Drop() {
   if (base_) ::munmap(base_, reserved_bytes_);
   base_ = nullptr;
+  image_ = {};
+}
+
+void KeptStaging::LetKernelHaveIt() {
+  if (base_) ::madvise(base_, reserved_bytes_, MADV_FREE);
 }
 
 absl::StatusOr<std::unique_ptr<StagingArena>> StagingArena::Create(uint64_t expected_bytes,
@@ -56,6 +61,7 @@ absl::Status StagingArena::ReserveAndTouch(uint64_t bytes) {
   if (kept_ && !kept_->empty() && kept_->reserved_bytes_ >= bytes) {
     base_ = std::exchange(kept_->base_, nullptr);
     reserved_bytes_ = kept_->reserved_bytes_;
+    kept_->image_ = {};
   } else {
     if (kept_) kept_->Drop();
     RK_RETURN_IF_ERROR(Reserve(bytes));
@@ -90,6 +96,15 @@ StagingArena::~StagingArena() {
   if (base_ && kept_ && ::madvise(base_, reserved_bytes_, MADV_FREE) == 0) {
     kept_->base_ = base_;
     kept_->reserved_bytes_ = reserved_bytes_;
+    // What was spilled goes now.
+    for (auto& [name, pages] : image_.objects) {
+      pages.erase(std::remove_if(pages.begin(), pages.end(),
+                                 [this](const store::PagesInMemory& p) {
+                                   return p.bytes.data() < base_ || p.bytes.data() >= base_ + reserved_bytes_;
+                                 }),
+                  pages.end());
+    }
+    kept_->image_ = std::move(image_);
   } else if (base_) {
     ::munmap(base_, reserved_bytes_);
   }

@@ -16,13 +16,14 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "base/unique_fd.h"
+#include "dedup_store/image_in_memory.h"
 
 namespace rekindle::ckpt {
 
 // What an arena leaves to the next one, for a job that is captured again and again: to clear 1 GiB of new
-// pages takes more of the processors than all else that an image of it costs. Between two captures the
-// kernel may take the pages back whenever it wants them (MADV_FREE), and they count as available. Not
-// thread-safe.
+// pages takes more of the processors than all else that an image of it costs. Until then it has the last
+// image's pages, for when the job is brought back before. Between two captures the kernel may take the pages
+// back whenever it wants them (MADV_FREE), and they count as available. Not thread-safe.
 class KeptStaging {
  public:
   KeptStaging() = default;
@@ -33,10 +34,16 @@ class KeptStaging {
   bool empty() const { return base_ == nullptr; }
   void Drop();
 
+  // Valid until the next arena is made.
+  const store::ImageInMemory& image() const { return image_; }
+  // Whoever has read it has kept the kernel from having it.
+  void LetKernelHaveIt();
+
  private:
   friend class StagingArena;
   std::byte* base_ = nullptr;
   uint64_t reserved_bytes_ = 0;
+  store::ImageInMemory image_;
 };
 
 // Thread-safe. Blocks live as long as the arena.
@@ -60,6 +67,9 @@ class StagingArena {
 
   uint64_t spilled_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // The blocks hold an image that is stored now. For who gets what this leaves.
+  void HoldsImage(store::ImageInMemory image) { image_ = std::move(image); }
+
  private:
   StagingArena(uint64_t budget_bytes, std::string spill_directory, KeptStaging* kept)
       : budget_bytes_(budget_bytes), spill_directory_(std::move(spill_directory)), kept_(kept) {}
@@ -72,6 +82,7 @@ class StagingArena {
   const std::string spill_directory_;
   KeptStaging* const kept_;
   std::byte* base_ = nullptr;
+  store::ImageInMemory image_;
   uint64_t reserved_bytes_ = 0;  // of address space; what lies past the touched part is backed on demand
 
   mutable absl::Mutex mutex_;

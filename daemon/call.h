@@ -12,6 +12,10 @@ class CaptureGate;
 class KeptStaging;
 }  // namespace rekindle::ckpt
 
+namespace rekindle::store {
+struct ImageInMemory;
+}
+
 namespace rekindle::daemon {
 
 // What a group adds to the checkpoint or restore of one of its members. Outlives the call.
@@ -29,6 +33,7 @@ struct Call {
   // Of a job of which one image after the other is taken, which it should notice as little as can be; null:
   // an image that somebody asked for.
   ckpt::KeptStaging* kept_staging = nullptr;
+  const store::ImageInMemory* in_memory = nullptr;  // see restore::RestoreOptions
 };
 
 // Sends one message of a stream; false when nobody listens any more. May block while the client is slow:

@@ -138,12 +138,16 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const std::string& imag
     record_.set_from_image(image);
     RK_RETURN_IF_ERROR(WriteSupervisedRecord(directory_, record_));
   }
-  return RestoreJob(node_, OwnCall(), request, [&](const v1::JobEvent& event) {
+  Call call = OwnCall();
+  call.in_memory = &kept_staging_.image();
+  auto job = RestoreJob(node_, call, request, [&](const v1::JobEvent& event) {
     if (event.has_rolled_back()) *restarted->mutable_files() = event.rolled_back().files();
     for (const std::string& warning : event.started().warnings())
       Log(LogLevel::kInfo, absl::StrCat("job '", name_, "': ", warning));
     return true;
   });
+  kept_staging_.LetKernelHaveIt();
+  return job;
 }
 
 void SupervisedJob::ForgetImagesOfHang() {

@@ -150,7 +150,7 @@ class RestoreRun : public criu::RestoreObserver {
     }
     phase_name_ = "pages";
     const uint64_t before = bytes_done_;
-    absl::Status status = FillWithheld(*image_, directory_->withheld(), &bytes_done_);
+    absl::Status status = FillWithheld(*image_, options_.in_memory, directory_->withheld(), &bytes_done_);
     pages_seconds_ = watch.seconds();
     AddSpan("pages", begin, {{"bytes", static_cast<int64_t>(bytes_done_ - before)}});
     phase_name_ = "criu";

@@ -14,6 +14,7 @@
 #include "base/timeline.h"
 #include "base/unique_fd.h"
 #include "criu/installation.h"
+#include "dedup_store/image_in_memory.h"
 #include "dedup_store/store.h"
 #include "gpu_state/job_mover.h"
 #include "rekindle/v1/job_manifest.pb.h"
@@ -34,6 +35,7 @@ struct RestoreOptions {
   gpu::DevicePairs gpu_map;       // where the GPU state goes; empty: the same GPUs, or free ones of the model
   int cancel_fd = -1;             // readable: give up (Cancelled)
   bool timeline = false;          // keep one; it costs some milliseconds
+  const store::ImageInMemory* in_memory = nullptr;  // of this image or of another; null: none; not owned
   // Called when all else was checked and before anything is started: makes the files that the job writes what
   // they were. They are checked after it. Null: they are left as they are.
   std::function<absl::Status(const store::ImageReader& image, const v1::JobManifest& manifest)> roll_back;

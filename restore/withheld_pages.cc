@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "restore/fill_from_memory.h"
 
 namespace rekindle::restore {
 namespace {
@@ -118,8 +119,9 @@ std::vector<WithheldTask> ChooseLazy(const std::vector<TaskMemory>& tasks) {
   return chosen;
 }
 
-absl::Status FillWithheld(const store::ImageReader& image, const std::vector<WithheldTask>& tasks,
-                          std::atomic<uint64_t>* bytes_done) {
+absl::Status FillWithheld(const store::ImageReader& image, const store::ImageInMemory* in_memory,
+                          const std::vector<WithheldTask>& tasks, std::atomic<uint64_t>* bytes_done) {
+  if (in_memory != nullptr && in_memory->digest != image.info().digest) in_memory = nullptr;
   const bool huge_pages = HugePagesAllowed();
   BackingCosts costs;
   for (const WithheldTask& task : tasks) {
@@ -134,7 +136,11 @@ absl::Status FillWithheld(const store::ImageReader& image, const std::vector<Wit
       bytes_done->fetch_add(pages.size(), std::memory_order_relaxed);
       return absl::OkStatus();
     };
-    RK_RETURN_IF_ERROR(image.ReadRanges(task.object, task.ranges, sink));
+    std::vector<store::PageRun> ranges = task.ranges;
+    if (in_memory != nullptr && in_memory->objects.contains(task.object)) {
+      RK_ASSIGN_OR_RETURN(ranges, FillFromMemory(in_memory->objects.at(task.object), ranges, sink));
+    }
+    RK_RETURN_IF_ERROR(image.ReadRanges(task.object, ranges, sink));
   }
   return absl::OkStatus();
 }

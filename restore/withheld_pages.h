@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "criu/image_files.h"
+#include "dedup_store/image_in_memory.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/job_manifest.pb.h"
 #include "restore/memory_filler.h"
@@ -42,8 +43,9 @@ std::vector<WithheldTask> ChooseWithheld(const std::vector<TaskMemory>& tasks);
 // such memory.
 std::vector<WithheldTask> ChooseLazy(const std::vector<TaskMemory>& tasks);
 
-// Copies the pages into the stopped tasks. `*bytes_done` counts.
-absl::Status FillWithheld(const store::ImageReader& image, const std::vector<WithheldTask>& tasks,
-                          std::atomic<uint64_t>* bytes_done);
+// Copies the pages into the stopped tasks. `*bytes_done` counts. `in_memory` may be null, or of another
+// image.
+absl::Status FillWithheld(const store::ImageReader& image, const store::ImageInMemory* in_memory,
+                          const std::vector<WithheldTask>& tasks, std::atomic<uint64_t>* bytes_done);
 
 }  // namespace rekindle::restore

@@ -178,7 +178,8 @@ TEST_F(FillWithheldTest, PagesArriveInTheProcess) {
   TestChild child;
   ASSERT_TRUE(child.prepared() && child.Stop());
   std::atomic<uint64_t> done{0};
-  absl::Status status = FillWithheld(*image_, {Task(child.pid(), {{address(), kPages, false}})}, &done);
+  absl::Status status =
+      FillWithheld(*image_, nullptr, {Task(child.pid(), {{address(), kPages, false}})}, &done);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_TRUE(MemoryOf(child.pid()) == content_);
   EXPECT_EQ(done, (kPages - 50) * kPage);
@@ -189,7 +190,7 @@ TEST_F(FillWithheldTest, OnlyTheRangesAreWritten) {
   ASSERT_TRUE(child.prepared());
   std::atomic<uint64_t> done{0};
   absl::Status status = FillWithheld(
-      *image_,
+      *image_, nullptr,
       {Task(child.pid(), {{address() + 10 * kPage, 20, false}, {address() + 600 * kPage, 1, false}})}, &done);
   ASSERT_TRUE(status.ok()) << status;
   std::string expected(kPages * kPage, 'o');
@@ -199,19 +200,50 @@ TEST_F(FillWithheldTest, OnlyTheRangesAreWritten) {
   EXPECT_EQ(done, 21 * kPage);
 }
 
+TEST_F(FillWithheldTest, WhatIsInMemoryIsNotRead) {
+  // Another content, so that it can be told where a page came from. The kernel has taken back one page, which
+  // is not the first of what is looked at together.
+  constexpr size_t kFirst = 200, kCount = 300;
+  const size_t gone = (address() / kPage + kFirst + 10) % 512 == 0 ? 11 : 10;
+  auto* memory = static_cast<std::byte*>(
+      ::mmap(nullptr, kCount * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(memory, MAP_FAILED);
+  const std::string other = store::MakePages(kCount, 8);
+  memcpy(memory, other.data(), other.size());
+  ASSERT_EQ(::madvise(memory + gone * kPage, kPage, MADV_DONTNEED), 0);
+  store::ImageInMemory in_memory;
+  in_memory.digest = image_->info().digest;
+  in_memory.objects["mem/5"] = {{address() + kFirst * kPage, {memory, kCount * kPage}}};
+  std::string mixed = content_;
+  mixed.replace(kFirst * kPage, other.size(), other);
+  mixed.replace((kFirst + gone) * kPage, kPage, content_, (kFirst + gone) * kPage, kPage);
+  for (const bool same_image : {true, false}) {
+    TestChild child;
+    ASSERT_TRUE(child.prepared() && child.Stop());
+    std::atomic<uint64_t> done{0};
+    absl::Status status =
+        FillWithheld(*image_, &in_memory, {Task(child.pid(), {{address(), kPages, false}})}, &done);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(MemoryOf(child.pid()) == (same_image ? mixed : content_));
+    EXPECT_EQ(done, (kPages - 50) * kPage);
+    in_memory.digest = "another";
+  }
+  ::munmap(memory, kCount * kPage);
+}
+
 TEST_F(FillWithheldTest, ProcessThatIsGoneOrHasNoRoomIsNamed) {
   TestChild no_room([&] { return ::munmap(room_, kPages * kPage) == 0; });
   ASSERT_TRUE(no_room.prepared());
   std::atomic<uint64_t> done{0};
   std::vector<store::PageRun> range = {{address(), 1, false}};
-  absl::Status status = FillWithheld(*image_, {Task(no_room.pid(), range)}, &done);
+  absl::Status status = FillWithheld(*image_, nullptr, {Task(no_room.pid(), range)}, &done);
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(std::string(status.message()),
               HasSubstr(absl::StrCat("process ", no_room.pid(), " at ", absl::Hex(address()))));
   pid_t gone = no_room.pid();
   no_room.Kill();
   no_room.Reap();
-  EXPECT_EQ(FillWithheld(*image_, {Task(gone, range)}, &done).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(FillWithheld(*image_, nullptr, {Task(gone, range)}, &done).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(done, 0u);
 }
 
