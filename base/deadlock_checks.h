@@ -1,6 +1,6 @@
 // Debian's Abseil is built to look for cycles at each lock of a Mutex while another is held, which costs a
-// daemon that stores an image several hundredths of its processor time. What is shipped goes without; builds
-// with assertions look.
+// daemon that stores an image processor time beside the job. What is shipped goes without; builds with
+// assertions look.
 #pragma once
 
 #include "absl/synchronization/mutex.h"

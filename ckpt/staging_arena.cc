@@ -98,11 +98,9 @@ StagingArena::~StagingArena() {
     kept_->reserved_bytes_ = reserved_bytes_;
     // What was spilled goes now.
     for (auto& [name, pages] : image_.objects) {
-      pages.erase(std::remove_if(pages.begin(), pages.end(),
-                                 [this](const store::PagesInMemory& p) {
-                                   return p.bytes.data() < base_ || p.bytes.data() >= base_ + reserved_bytes_;
-                                 }),
-                  pages.end());
+      std::erase_if(pages, [this](const store::PagesInMemory& p) {
+        return p.bytes.data() < base_ || p.bytes.data() + p.bytes.size() > base_ + reserved_bytes_;
+      });
     }
     kept_->image_ = std::move(image_);
   } else if (base_) {

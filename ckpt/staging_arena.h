@@ -82,8 +82,8 @@ class StagingArena {
   const std::string spill_directory_;
   KeptStaging* const kept_;
   std::byte* base_ = nullptr;
-  store::ImageInMemory image_;
   uint64_t reserved_bytes_ = 0;  // of address space; what lies past the touched part is backed on demand
+  store::ImageInMemory image_;   // of the thread that makes the image
 
   mutable absl::Mutex mutex_;
   uint64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -63,7 +63,7 @@ absl::Status FillPiece(const store::PagesInMemory& piece, const store::ImageRead
   }
   for (uint64_t page = 0; page < pages;) {
     const uint64_t begin = page;
-    const bool gone = zero(page);
+    const bool gone = zero(page++);
     while (page < pages && zero(page) == gone) ++page;
     const uint64_t address = piece.address + begin * store::kPageSize;
     if (gone) {

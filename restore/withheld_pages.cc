@@ -137,8 +137,10 @@ absl::Status FillWithheld(const store::ImageReader& image, const store::ImageInM
       return absl::OkStatus();
     };
     std::vector<store::PageRun> ranges = task.ranges;
-    if (in_memory != nullptr && in_memory->objects.contains(task.object)) {
-      RK_ASSIGN_OR_RETURN(ranges, FillFromMemory(in_memory->objects.at(task.object), ranges, sink));
+    if (in_memory != nullptr) {
+      if (auto pages = in_memory->objects.find(task.object); pages != in_memory->objects.end()) {
+        RK_ASSIGN_OR_RETURN(ranges, FillFromMemory(pages->second, ranges, sink));
+      }
     }
     RK_RETURN_IF_ERROR(image.ReadRanges(task.object, ranges, sink));
   }
