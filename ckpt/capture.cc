@@ -358,13 +358,16 @@ class CaptureRun {
     dump.shell_job = job_.session_outside;
     dump.tcp_close = options_.tcp_close;
     // Connections are carried unless told otherwise: at worst the peer has gone when the job comes back,
-    // which the job sees as a connection reset.
-    dump.tcp_established = !options_.tcp_close && (options_.tcp_established || job_.established_tcp > 0);
+    // which the job sees as a connection reset. That none was seen says nothing of the moment of the freeze.
+    dump.tcp_established = !options_.tcp_close;
     dump.file_locks = true;
     dump.external_unix_sockets = true;
     dump.link_remap = job_.needs_link_remap;
     dump.ghost_limit_bytes = kGhostLimitBytes;
-    dump.network_lock_skip = !dump.tcp_established;
+    // Holding back packets takes a firewall's table, which lengthens the freeze. Without it a connection that
+    // was made since the job was looked at may come back to a peer that has gone on, which resets it.
+    dump.network_lock_skip =
+        !dump.tcp_established || (job_.tcp_connections == 0 && !options_.tcp_established);
     dump.external = job_.external_ttys;
     dump.action_script = dump_gate_;
     return dump;

@@ -40,10 +40,12 @@ struct CaptureOptions {
   std::string reference;  // "name:tag"
   std::string parent;     // empty: the newest image of the same job, else of the same name
   bool no_parent = false;
-  bool stop = false;             // kill the tree once the image is committed; before that it stays, stopped
-  bool replace = false;          // take over a reference that exists
-  bool tcp_established = false;  // carry live TCP connections
-  bool tcp_close = false;        // drop them
+  bool stop = false;     // kill the tree once the image is committed; before that it stays, stopped
+  bool replace = false;  // take over a reference that exists
+  // Live TCP connections are carried, and packets held back while the job is frozen if it has any before it
+  // freezes, or if this is set.
+  bool tcp_established = false;
+  bool tcp_close = false;  // drop them
   uint64_t staging_budget_bytes =
       0;  // RAM for the frozen job's memory; 0: half of what is free. Beyond it: spills
   absl::Duration gpu_lock_timeout = absl::Seconds(10);  // for work under way on a GPU to end

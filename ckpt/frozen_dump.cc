@@ -31,7 +31,7 @@ namespace {
 
 constexpr char kGateSocket[] = "dump-gate.sock";  // dump_gate_main.cc knows the name too
 constexpr char kGateProgram[] = "rekindle-dump-gate";
-constexpr char kPageFilter[] = "rekindle-page-filter.so";
+constexpr char kPreload[] = "rekindle-criu-preload.so";
 constexpr size_t kDrainThreads = 2;
 constexpr size_t kCopyThreads = 2;
 constexpr int kPollMs = 20;
@@ -131,17 +131,17 @@ absl::StatusOr<std::string> FindDumpGate() { return FindCompanionProgram(kGatePr
 
 namespace {
 
-// With `filter` (the page filter's path) the bulk of the memory goes past CRIU; `*filter_failed` tells
-// whether that is what the dump failed at.
+// The library `preload` is loaded into CRIU. With `past_criu` its page filter finds Rekindle listening, and
+// the bulk of the memory goes past CRIU; `*filter_failed` tells whether that is what the dump failed at.
 absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::DumpOptions& options,
-                                    const JobNamespaces& namespaces, const std::string& filter,
-                                    StagingArena* arena, const std::atomic<bool>* cancel,
+                                    const JobNamespaces& namespaces, const std::string& preload,
+                                    bool past_criu, StagingArena* arena, const std::atomic<bool>* cancel,
                                     const std::function<void(uint64_t)>& progress, const FrozenLook& look,
                                     CaptureGate* say, const FrozenTracking& tracking, bool* filter_failed) {
   ImageStaging staging(arena, kDrainThreads);
   RK_ASSIGN_OR_RETURN(auto server, criu::CaptureServer::Listen(options.images_directory, &staging));
   std::unique_ptr<DirectCopy> direct;
-  if (!filter.empty()) {
+  if (past_criu) {
     RK_ASSIGN_OR_RETURN(direct, DirectCopy::Listen(options.work_directory, namespaces, arena, kCopyThreads,
                                                    tracking.unchanged));
   }
@@ -165,7 +165,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   start.working_directory = options.work_directory;
   // A terminal's Ctrl-C must reach CRIU only through us: it kills CRIU in the middle of its work on the job.
   start.new_session = true;
-  if (!filter.empty()) start.environment = EnvironmentWithPreload(filter);
+  start.environment = EnvironmentWithPreload(preload);
   dump.command_line = criu::ShellLine(start.argv);
   RK_ASSIGN_OR_RETURN(Subprocess process, namespaces.Start(start));
 
@@ -224,15 +224,16 @@ absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const c
                                          const std::function<void(uint64_t)>& progress,
                                          const FrozenLook& look, CaptureGate* gate,
                                          const FrozenTracking& tracking) {
-  RK_ASSIGN_OR_RETURN(std::string filter, FindCompanionProgram(kPageFilter));
+  RK_ASSIGN_OR_RETURN(std::string preload, FindCompanionProgram(kPreload));
   bool filter_failed = false;
-  auto dump = DumpOnce(criu, options, namespaces, filter, arena, cancel, progress, look, gate, tracking,
-                       &filter_failed);
+  auto dump = DumpOnce(criu, options, namespaces, preload, true, arena, cancel, progress, look, gate,
+                       tracking, &filter_failed);
   if (dump.ok() || !filter_failed || Cancelled(cancel)) return dump;
   // Memory of a kind that only CRIU can read: the job runs again, and stands still a second time.
   Log(LogLevel::kWarning,
       absl::StrCat("copying memory past CRIU failed, so CRIU copies it: ", dump.status().message()));
-  return DumpOnce(criu, options, namespaces, "", arena, cancel, progress, look, gate, {}, &filter_failed);
+  return DumpOnce(criu, options, namespaces, preload, false, arena, cancel, progress, look, gate, {},
+                  &filter_failed);
 }
 
 }  // namespace rekindle::ckpt

@@ -15,6 +15,7 @@
 #include <map>
 #include <set>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -138,34 +139,20 @@ absl::Status CheckNotTraced(const std::vector<ProcessInfo>& tree) {
   return absl::OkStatus();
 }
 
-struct TcpSocket {
-  std::string local, remote;
-};
-
-std::string HexAddress(absl::string_view text) {
-  std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
-  if (parts.size() != 2) return std::string(text);
-  uint64_t port = std::strtoull(std::string(parts[1]).c_str(), nullptr, 16);
-  if (parts[0].size() == 8) {
-    uint64_t address = std::strtoull(std::string(parts[0]).c_str(), nullptr, 16);
-    return absl::StrFormat("%d.%d.%d.%d:%d", address & 255, address >> 8 & 255, address >> 16 & 255,
-                           address >> 24 & 255, port);
-  }
-  return absl::StrCat("[", parts[0], "]:", port);
-}
-
-// Established TCP sockets of the process's network namespace, by inode.
-std::map<uint64_t, TcpSocket> EstablishedTcp(pid_t pid) {
-  constexpr absl::string_view kEstablished = "01";
-  std::map<uint64_t, TcpSocket> sockets;
+// The TCP sockets of the process's network namespace that have a peer or look for one, by inode.
+absl::flat_hash_set<uint64_t> TcpConnections(pid_t pid) {
+  constexpr absl::string_view kClosed = "07", kListens = "0A";
+  absl::flat_hash_set<uint64_t> sockets;
   for (const char* table : {"net/tcp", "net/tcp6"}) {
     auto content = ReadFile(ProcPath(pid, table));
     if (!content.ok()) continue;
     for (absl::string_view line : absl::StrSplit(*content, '\n')) {
       std::vector<absl::string_view> f = absl::StrSplit(line, ' ', absl::SkipWhitespace());
       uint64_t inode = 0;
-      if (f.size() < 10 || f[3] != kEstablished || !absl::SimpleAtoi(f[9], &inode)) continue;
-      sockets[inode] = {HexAddress(f[1]), HexAddress(f[2])};
+      if (f.size() >= 10 && absl::SimpleAtoi(f[9], &inode) && inode != 0 && f[3] != kClosed &&
+          f[3] != kListens) {
+        sockets.insert(inode);
+      }
     }
   }
   return sockets;
@@ -207,12 +194,7 @@ class DescriptorScan {
     }
     job.device_users.assign(device_users_.begin(), device_users_.end());
     job.needs_link_remap = needs_link_remap_;
-    for (auto& [inode, socket] : established_) {
-      ++job.established_tcp;
-      if (job.established_examples.size() < 3) {
-        job.established_examples.push_back(absl::StrCat(socket.local, " -> ", socket.remote));
-      }
-    }
+    job.tcp_connections = tcp_.size();
   }
 
  private:
@@ -267,7 +249,7 @@ class DescriptorScan {
 
   void NoteSocket(const OpenDescriptor& d) {
     if (!tcp_read_) {
-      all_established_ = EstablishedTcp(d.pid);
+      all_tcp_ = TcpConnections(d.pid);
       tcp_read_ = true;
     }
     absl::string_view inode_text = d.target;
@@ -276,8 +258,7 @@ class DescriptorScan {
         !absl::SimpleAtoi(inode_text, &inode)) {
       return;
     }
-    auto found = all_established_.find(inode);
-    if (found != all_established_.end()) established_.insert(*found);
+    if (all_tcp_.contains(inode)) tcp_.insert(inode);
   }
 
   void AddStdio(const OpenDescriptor& d) {
@@ -312,7 +293,7 @@ class DescriptorScan {
   std::map<int, std::string> slaves_;
   std::set<int> masters_;
   std::set<pid_t> device_users_;
-  std::map<uint64_t, TcpSocket> all_established_, established_;
+  absl::flat_hash_set<uint64_t> all_tcp_, tcp_;
   bool tcp_read_ = false;
   bool needs_link_remap_ = false;
 };

@@ -46,8 +46,7 @@ struct JobInspection {
   std::vector<StdioDescriptor> stdio;
   std::vector<std::string> external_ttys;  // "tty[rdev:dev]" of terminals whose other side is outside the job
   bool session_outside = false;            // the root's session leader is not in the tree: CRIU's shell job
-  uint32_t established_tcp = 0;            // connections
-  std::vector<std::string> established_examples;  // "127.0.0.1:80 -> 127.0.0.1:4000"
+  uint32_t tcp_connections = 0;            // in any state, so also ones that are being made or closed
   // CRIU's names of the two ends of the runtime hook's channel; empty: nothing is held by it. `hook_process`
   // holds it.
   std::vector<std::string> control_sockets;

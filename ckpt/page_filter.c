@@ -1,5 +1,4 @@
-// rekindle-page-filter.so: loaded into CRIU for a dump, it takes the bulk of the job's memory out of CRIU's
-// hands.
+// Part of rekindle-criu-preload.so: takes the bulk of the job's memory out of CRIU's hands.
 //
 // CRIU asks the kernel, area by area, which pages of a task are in use (PAGEMAP_SCAN) and then moves each of
 // them through pipes, alone. Here its question is answered without the pages of plain private anonymous

@@ -1,4 +1,4 @@
-/* What rekindle-page-filter.so and Rekindle say to each other. Plain C. */
+/* What the page filter, in rekindle-criu-preload.so, and Rekindle say to each other. Plain C. */
 #pragma once
 
 #include <stdint.h>

@@ -218,7 +218,7 @@ EnvironmentCheck CheckPrograms() {
   constexpr Program kPrograms[] = {{"rekindle-sandbox", false},
                                    {"rekindle-pager", false},
                                    {"rekindle-dump-gate", true},
-                                   {"rekindle-page-filter.so", true}};
+                                   {"rekindle-criu-preload.so", true}};
   std::vector<std::string> missing, found;
   for (const Program& program : kPrograms) {
     (FindCompanionProgram(program.name).ok() ? found : missing).emplace_back(program.name);
