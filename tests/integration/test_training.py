@@ -125,8 +125,8 @@ class ProcessesTest(TrainingTest):
         self.assert_images_whole()
 
     def test_worker_of_a_distributed_run(self):
-        # None while its processes look for each other: torch takes a wait that CRIU has interrupted for a failure.
-        self.begin(DISTRIBUTED, 150, every=None)
+        # Some are taken while its processes look for each other, in waits with a time-out.
+        self.begin(DISTRIBUTED, 150, every="2s", keep=self.KEEP)
         self.wait_for_step(30)
         self.kill_and_see_it_go_on(lambda: self.kill_one_of(2))
         state = self.assert_ends_as_undisturbed()
