@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/timeline.h"
@@ -199,7 +201,14 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
     ::kill(result->root, SIGKILL);  // the reaper has it
     return pidfile;
   }
-  Log(LogLevel::kInfo, absl::StrCat("image '", info.reference, "' runs again: PID ", result->root));
+  Log(LogLevel::kInfo, absl::StrCat("image '", info.reference, "' runs again: PID ", result->root, ", after ",
+                                    FormatSeconds(result->total_seconds), " (",
+                                    absl::StrJoin(result->phases, ", ",
+                                                  [](std::string* out, const auto& phase) {
+                                                    absl::StrAppend(out, phase.first, " ",
+                                                                    FormatSeconds(phase.second));
+                                                  }),
+                                    ")"));
   // Until it has answered the channel must be there; it is not used further.
   const int64_t runs = MonotonicNanos();
   if (result->channel.valid() && WaitForAnswer(result->channel.get(), monitor.cancel_fd())) {
