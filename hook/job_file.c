@@ -162,13 +162,18 @@ static enum rekindle_event Wait(uint64_t due, uint64_t before, uint64_t restored
   }
 }
 
+/* Is there an image that nobody has taken or given up? */
+static bool IsDue(const struct rekindle_job_file_daemon* daemon) {
+  return daemon->due > daemon->released && daemon->due != mine.given_up;
+}
+
 static enum rekindle_event Boundary(bool force) {
   struct rekindle_job_file file;
   const int fd = Open(&file);
   if (fd < 0) return REKINDLE_NOT_HELD;
   ++mine.boundaries;
   const uint64_t latest = file.daemon.due;
-  const bool open_one = latest > file.daemon.released && latest != mine.given_up;
+  const bool open_one = IsDue(&file.daemon);
   const bool asks = force && !open_one;
   if (asks) ++file.job.wanted;
   if (TimeToWrite() || asks || open_one) WriteNews(fd, &file);
@@ -183,6 +188,16 @@ static enum rekindle_event QuietBoundary(bool force) {
   const enum rekindle_event event = Boundary(force);
   errno = error;
   return event;
+}
+
+int rekindle_checkpoint_due(void) {
+  if (Path()[0] == '\0') return 0;
+  const int error = errno;
+  struct rekindle_job_file file;
+  const int fd = Open(&file);
+  if (fd >= 0) close(fd);
+  errno = error;
+  return fd >= 0 && IsDue(&file.daemon);
 }
 
 enum rekindle_event rekindle_checkpoint_here(void) { return QuietBoundary(false); }

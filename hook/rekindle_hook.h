@@ -77,7 +77,10 @@ REKINDLE_API void rekindle_progress(uint64_t step, uint64_t total);
  * brought back from it. Where no image comes within 30 seconds (REKINDLE_BOUNDARY_SECONDS in the
  * environment), or the daemon gives it up: REKINDLE_NOT_HELD. */
 REKINDLE_API enum rekindle_event rekindle_checkpoint_here(void);
-/* The same, and asks for an image where none is due. */
+/* 1 when rekindle_checkpoint_here() would wait now. The moment to let go of what need not be in an image,
+ * such as caches and memory that an allocator keeps for later, on a GPU above all. */
+REKINDLE_API int rekindle_checkpoint_due(void);
+/* As rekindle_checkpoint_here(), and asks for an image where none is due. */
 REKINDLE_API enum rekindle_event rekindle_checkpoint_now(void);
 
 /* What went wrong last, for people. Never null. */

@@ -163,6 +163,13 @@ static napi_value CheckpointHere(napi_env env, napi_callback_info info) {
   return Number(env, force ? rekindle_checkpoint_now() : rekindle_checkpoint_here());
 }
 
+static napi_value CheckpointDue(napi_env env, napi_callback_info info) {
+  (void)info;
+  napi_value result = NULL;
+  napi_get_boolean(env, rekindle_checkpoint_due() != 0, &result);
+  return result;
+}
+
 static napi_value UnsafeToFork(napi_env env, napi_callback_info info) {
   (void)info;
   char why[2048];
@@ -187,6 +194,7 @@ NAPI_MODULE_INIT() {
       {"channel", Channel},
       {"progress", Progress},
       {"checkpointHere", CheckpointHere},
+      {"checkpointDue", CheckpointDue},
       {"unsafeToFork", UnsafeToFork},
   };
   for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); ++i) {

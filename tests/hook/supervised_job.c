@@ -1,5 +1,6 @@
 /* A program with the hook that does what lines of its standard input say, and answers each with a line:
- * "progress STEP TOTAL", "burst CALLS", "child STEP TOTAL" (from a child of it), "here", "now". */
+ * "progress STEP TOTAL", "burst CALLS", "child STEP TOTAL" (from a child of it), "here", "now", "caches"
+ * (from now on drop them before an image), "drops" (how often it has). */
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -42,6 +43,7 @@ static double Seconds(void) {
 int main(void) {
   char line[256];
   uint64_t step, total;
+  int has_caches = 0, drops = 0;
   setvbuf(stdout, NULL, _IOLBF, 0);
   while (fgets(line, sizeof(line), stdin) != NULL) {
     line[strcspn(line, "\n")] = '\0';
@@ -63,9 +65,16 @@ int main(void) {
       int status = -1;
       waitpid(child, &status, 0);
       puts(status == 0 ? "said" : "the child failed");
+    } else if (strcmp(line, "caches") == 0) {
+      has_caches = 1;
+      puts("said");
+    } else if (strcmp(line, "drops") == 0) {
+      printf("%d\n", drops);
     } else if (strcmp(line, "here") == 0) {
+      drops += has_caches && rekindle_checkpoint_due();
       puts(Name(rekindle_checkpoint_here()));
     } else if (strcmp(line, "now") == 0) {
+      drops += has_caches;
       puts(Name(rekindle_checkpoint_now()));
     } else {
       puts("what?");

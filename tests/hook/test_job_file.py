@@ -135,6 +135,29 @@ class Supervised:
         self.assertEqual(program.ask("here"), "not held")
         self.assertEqual(self.file.job().waiting, 0)
 
+    def drop_and_take_images(self, program):
+        program.ask("here")
+        self.assertEqual(program.ask("drops"), "0")
+        for due, word in enumerate(("here", "now"), 1):
+            if word == "here":
+                self.file.write_daemon(due=due)
+                program.tell(word)
+            else:
+                program.tell(word)
+                self.until(lambda: self.file.job().wanted == 1)
+                self.file.write_daemon(due=due, released=due - 1)
+            self.wait_until_it_waits(program, due)
+            self.file.write_daemon(due=due, released=due, taken=due)
+            self.assertEqual(program.answer(), "continued")
+            self.assertEqual(program.ask("drops"), str(due))
+        program.ask("here")
+        self.assertEqual(program.ask("drops"), "2")
+
+    def test_caches_are_dropped_before_an_image_and_at_no_other_time(self):
+        program = self.start()
+        program.ask("caches")
+        self.drop_and_take_images(program)
+
     def test_boundaries_are_counted(self):
         program = self.start()
         for _ in range(3):
@@ -279,6 +302,11 @@ class PythonTest(Supervised, ForkedTests, unittest.TestCase):
         "PATH": "/usr/bin:/bin", "PYTHONPATH": os.path.join(ROOT, "hook", "python"),
         "REKINDLE_HOOK_LIBRARY": os.environ.get("REKINDLE_HOOK_LIBRARY", ""),
     }
+
+    def test_torch_gives_back_what_it_keeps_on_a_gpu(self):
+        program = self.start()
+        program.ask("torch")
+        self.drop_and_take_images(program)
 
     def test_a_library_that_is_missing_is_told_once(self):
         program = self.start(REKINDLE_HOOK_LIBRARY="/nowhere/librekindle_hook.so")

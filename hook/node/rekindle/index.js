@@ -26,6 +26,7 @@ const ADDON = 'rekindle_hook.node';
 
 const beforeSnapshot = [];
 const afterRestore = [];
+const beforeCheckpoint = [];
 let loaded;
 let supervised; // the addon, null when nobody supervises this process, undefined before the first call
 let self = null;
@@ -39,6 +40,15 @@ function registerBeforeSnapshot(func, ...args) {
 /** Has func(...args) called in each copy, the first registered first; promises are waited for. */
 function registerAfterRestore(func, ...args) {
   afterRestore.push([func, args]);
+  return func;
+}
+
+/**
+ * Has func(...args) called by checkpointHere() when an image is about to be taken, the last registered first: to let
+ * go of what need not be in it, such as caches. Promises are not waited for.
+ */
+function registerBeforeCheckpoint(func, ...args) {
+  beforeCheckpoint.push([func, args]);
   return func;
 }
 
@@ -96,11 +106,15 @@ function progress(step, total = 0) {
  * A good moment for an image, such as the end of a step. Returns NOT_HELD at once unless an image is due, or `force`
  * asks for one; else it waits, with the event loop standing still, and returns CONTINUED when the image was taken,
  * RESTORED in the job that was brought back from it, NOT_HELD when none came in time (30 s, or
- * $REKINDLE_BOUNDARY_SECONDS). No registered function is called.
+ * $REKINDLE_BOUNDARY_SECONDS). Before it waits it calls what was given to registerBeforeCheckpoint(), and no other
+ * registered function.
  */
 function checkpointHere(force = false) {
   const hook = findSupervised();
   if (hook === null) return NOT_HELD;
+  if (beforeCheckpoint.length > 0 && (force || hook.checkpointDue())) {
+    for (const [func, args] of beforeCheckpoint.slice().reverse()) func(...args);
+  }
   const event = hook.checkpointHere(Boolean(force));
   if (event === hook.CONTINUED) return CONTINUED;
   return event === hook.RESTORED ? RESTORED : NOT_HELD;
@@ -156,6 +170,7 @@ module.exports = {
   RESTORED,
   registerBeforeSnapshot,
   registerAfterRestore,
+  registerBeforeCheckpoint,
   ready,
   instance,
   send,

@@ -26,8 +26,8 @@ import sys
 
 __all__ = [
     "CONTINUED", "NOT_HELD", "RESTORED", "Channel", "HookError", "Instance", "channel", "checkpoint_here",
-    "instance", "progress", "ready", "register_after_restore", "register_before_snapshot", "unrenewed",
-    "unsafe_to_fork",
+    "instance", "progress", "ready", "register_after_restore", "register_before_checkpoint",
+    "register_before_snapshot", "unrenewed", "unsafe_to_fork",
 ]
 
 NOT_HELD = "not held"
@@ -42,6 +42,7 @@ _CONTINUED, _RESTORED, _TEMPLATE, _FORK, _FORKED, _CLOSED, _INTERRUPTED = range(
 
 _before_snapshot = []
 _after_restore = []
+_before_checkpoint = []
 _bindings = None
 _supervised = None  # the library, False when nobody supervises this process, None before the first call
 
@@ -103,6 +104,14 @@ def register_after_restore(func, *args, **kwargs):
     return func
 
 
+def register_before_checkpoint(func, *args, **kwargs):
+    """Has func(*args, **kwargs) called by checkpoint_here() when an image is about to be taken, the last registered
+    first: to let go of what need not be in it, such as caches. A decorator too.
+    """
+    _before_checkpoint.append((func, args, kwargs))
+    return func
+
+
 def channel():
     """This copy's Channel, or None in a process that has none."""
     if _bindings is None:
@@ -123,11 +132,19 @@ def progress(step, total=None):
 def checkpoint_here(force=False):
     """A good moment for an image, such as the end of a step. Returns NOT_HELD at once unless an image is due, or
     `force` asks for one; else CONTINUED when it was taken, RESTORED in the job that was brought back from it, and
-    NOT_HELD when none came in time (30 s, or $REKINDLE_BOUNDARY_SECONDS). No registered function is called.
+    NOT_HELD when none came in time (30 s, or $REKINDLE_BOUNDARY_SECONDS). Before it waits it calls what was given to
+    register_before_checkpoint(), and has torch give back the GPU memory that it keeps for later; no other registered
+    function is called.
     """
     hook = _supervised if _supervised is not None else _find_supervised()
     if not hook:
         return NOT_HELD
+    device_caches = _device_caches()
+    if (_before_checkpoint or device_caches) and (force or hook.holding.rekindle_checkpoint_due()):
+        for func, args, kwargs in reversed(_before_checkpoint):
+            func(*args, **kwargs)
+        if device_caches:
+            device_caches.empty_cache()
     event = hook.waiting.rekindle_checkpoint_now() if force else hook.waiting.rekindle_checkpoint_here()
     return {_CONTINUED: CONTINUED, _RESTORED: RESTORED}.get(event, NOT_HELD)
 
@@ -161,6 +178,9 @@ def ready():
     for func, args, kwargs in reversed(_registered(_before_snapshot, "get_before_snapshot")):
         func(*args, **kwargs)
     hook.holding.rekindle_run_before_snapshot()
+    device_caches = _device_caches()
+    if device_caches:
+        device_caches.empty_cache()
     randomness.prepare()
     if hook.waiting.rekindle_park() != 0:
         raise hook.error()
@@ -186,6 +206,14 @@ def ready():
         func(*args, **kwargs)
     hook.waiting.rekindle_up()
     return RESTORED
+
+
+def _device_caches():
+    """torch.cuda where it has a GPU's memory, else None. Its allocator keeps what was freed, and all that it keeps
+    would be in the image.
+    """
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda if cuda is not None and cuda.is_initialized() else None
 
 
 def _serve_as_template(hook):
