@@ -106,6 +106,17 @@ absl::StatusOr<GpuMoved> GpuJobs::Resume(pid_t job, const gpu::DevicePairs& want
   return GpuMoved{bytes};
 }
 
+bool GpuJobs::FitsNow(pid_t job) {
+  absl::StatusOr<Found> found = Find(job);
+  absl::StatusOr<DeviceBytes> free = FreeBytes();
+  if (!found.ok() || !free.ok()) return false;
+  const DeviceBytes needed = gpu::BytesByDevice(gpu::UsesOf(found->uses, found->parked));
+  return !needed.empty() && absl::c_all_of(needed, [&free](const auto& device) {
+    auto has = free->find(device.first);
+    return has != free->end() && has->second >= device.second;
+  });
+}
+
 absl::StatusOr<uint64_t> GpuJobs::Lease(pid_t job, const LeaseOptions& options) {
   if (!IsAsKnown(job)) {
     RK_ASSIGN_OR_RETURN(Found found, Find(job));

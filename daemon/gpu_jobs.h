@@ -36,6 +36,10 @@ class GpuJobs : private GpuMoves {
   // Parks nobody for it. `wanted`: onto which GPUs; empty: the same.
   absl::StatusOr<GpuMoved> Resume(pid_t job, const gpu::DevicePairs& wanted) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Could a parked job have its device memory at once, without anybody making room? False where that is not
+  // known.
+  bool FitsNow(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // See GpuArbiter::Lease. Gives the bytes that the job has on its GPUs.
   absl::StatusOr<uint64_t> Lease(pid_t job, const LeaseOptions& options);
   // Gives the number of leases that are left.

@@ -16,6 +16,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "daemon/gpu_swap.h"
 #include "daemon/process_info.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
@@ -43,10 +44,9 @@ absl::StatusOr<pid_t> FindGpuTarget(Node& node, const Call& call, pid_t pid, con
   return job.pid;
 }
 
-absl::StatusOr<GpuMoved> Park(Node& node, const Call& call, pid_t job, double lock_timeout) {
-  return node.gpu_jobs().Park(job, absl::Seconds(lock_timeout > 0 ? lock_timeout : kLockSeconds),
-                              absl::StrCat("parked by uid ", call.caller.uid));
-}
+absl::Duration LockTimeout(double seconds) { return absl::Seconds(seconds > 0 ? seconds : kLockSeconds); }
+
+std::string ParkedBy(const Call& call) { return absl::StrCat("parked by uid ", call.caller.uid); }
 
 // Leases mean something only where one service knows of all of them.
 absl::Status CheckIsDaemon(const Node& node) {
@@ -142,7 +142,8 @@ absl::Status ParkGpu(Node& node, const Call& call, const v1::ParkGpuRequest& req
                      v1::GpuMoveResponse* response) {
   RK_ASSIGN_OR_RETURN(pid_t job, FindGpuTarget(node, call, request.pid(), request.job(), "park"));
   Stopwatch watch;
-  RK_ASSIGN_OR_RETURN(GpuMoved moved, Park(node, call, job, request.lock_timeout_seconds()));
+  RK_ASSIGN_OR_RETURN(GpuMoved moved,
+                      node.gpu_jobs().Park(job, LockTimeout(request.lock_timeout_seconds()), ParkedBy(call)));
   response->set_bytes(moved.bytes);
   response->set_seconds(watch.seconds());
   response->set_nothing_to_do(moved.bytes == 0);
@@ -168,25 +169,14 @@ absl::Status SwapGpu(Node& node, const Call& call, const v1::SwapGpuRequest& req
   if (out == in) {
     return absl::InvalidArgumentError("swapping needs two different jobs: one to park and one to resume");
   }
-  Stopwatch watch;
-  std::vector<std::pair<std::string, double>> phases;
-  RK_ASSIGN_OR_RETURN(GpuMoved parked, Park(node, call, out, request.lock_timeout_seconds()));
-  phases.emplace_back("park", watch.seconds());
-  Stopwatch second;
-  absl::StatusOr<GpuMoved> resumed = node.gpu_jobs().Resume(in, {});
-  if (!resumed.ok()) {
-    // The one that had the GPU gets it again.
-    absl::Status back = parked.bytes > 0 ? node.gpu_jobs().Resume(out, {}).status() : absl::OkStatus();
-    return Annotate(resumed.status(),
-                    absl::StrCat("resuming process ", in,
-                                 back.ok() ? absl::StrCat(" (process ", out, " is as it was)")
-                                           : absl::StrCat(" (and putting process ", out,
-                                                          " back failed: ", back.message(), ")")));
-  }
-  phases.emplace_back("resume", second.seconds());
-  response->set_bytes(parked.bytes + resumed->bytes);
-  response->set_seconds(watch.seconds());
+  RK_ASSIGN_OR_RETURN(
+      GpuSwapped swapped,
+      SwapOnGpu(node.gpu_jobs(), out, in, LockTimeout(request.lock_timeout_seconds()), ParkedBy(call)));
+  response->set_bytes(swapped.out.bytes + swapped.in.bytes);
+  response->set_seconds(swapped.seconds);
   response->set_nothing_to_do(response->bytes() == 0);
+  const std::vector<std::pair<std::string, double>> phases = {{"park", swapped.park_seconds},
+                                                              {"resume", swapped.resume_seconds}};
   ToProto(phases, response->mutable_phases());
   return absl::OkStatus();
 }

@@ -227,6 +227,40 @@ class GpuParkTest(GpuTest):
         self.assert_runs(second)
         self.assertTrue(self.gpu_job(first.pid)["parked"])
 
+    def test_swap_moves_both_at_once_where_both_fit(self):
+        first = self.start_vector_job("first", bytes=64 * MIB)
+        self.succeed("gpu", "park", first.pid)
+        second = self.start_vector_job("second", bytes=64 * MIB)
+        for job, call in ((first, "restore"), (second, "checkpoint")):
+            self.sim.inject(call, "--delay-ms", 1500, pid=job.pid)
+        result = self.succeed("gpu", "swap", second.pid, first.pid)
+        self.sim.clear()
+        taken = sum(phase["seconds"] for phase in result["phases"])
+        self.assertLess(result["seconds"], taken - 0.5, result)
+        self.assert_runs(first)
+        self.assertTrue(self.gpu_job(second.pid)["parked"])
+        # Without room for both, one after the other.
+        self.sim.control("reserve", FIRST, 4 * GIB - 96 * MIB)
+        for job, call in ((second, "restore"), (first, "checkpoint")):
+            self.sim.inject(call, "--delay-ms", 300, pid=job.pid)
+        result = self.succeed("gpu", "swap", first.pid, second.pid)
+        taken = sum(phase["seconds"] for phase in result["phases"])
+        self.assertGreaterEqual(result["seconds"], taken - 0.01, result)
+        self.assert_runs(second)
+
+    def test_a_swap_that_fails_leaves_both_as_they_were(self):
+        first = self.start_vector_job("first", bytes=64 * MIB)
+        self.succeed("gpu", "park", first.pid)
+        second = self.start_vector_job("second", bytes=64 * MIB)
+        for job, call in ((first, "restore"), (second, "checkpoint")):
+            self.sim.inject(call, "--fail", 999, pid=job.pid)
+            self.assert_refused(self.cli.run("gpu", "swap", second.pid, first.pid), FAILED, "as it was")
+            self.sim.clear()
+            self.assert_runs(second)
+            self.assertTrue(self.gpu_job(first.pid)["parked"])
+        self.succeed("gpu", "resume", first.pid)
+        self.assert_runs(first)
+
     def test_a_parked_job_can_be_captured(self):
         job = self.start_vector_job()
         self.succeed("gpu", "park", job.pid)

@@ -1,0 +1,58 @@
+#include "daemon/gpu_swap.h"
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// What became of putting `job` back to where it was, for an error's text.
+std::string AsItWas(pid_t job, const absl::Status& back) {
+  if (back.ok()) return absl::StrCat(" (process ", job, " is as it was)");
+  return absl::StrCat(" (and putting process ", job, " back failed: ", back.message(), ")");
+}
+
+}  // namespace
+
+absl::StatusOr<GpuSwapped> SwapOnGpu(GpuJobs& jobs, pid_t out, pid_t in, absl::Duration lock_timeout,
+                                     const std::string& why) {
+  GpuSwapped swapped;
+  Stopwatch whole;
+  absl::StatusOr<GpuMoved> resumed = GpuMoved();
+  auto resume = [&] {
+    Stopwatch watch;
+    resumed = jobs.Resume(in, {});
+    swapped.resume_seconds = watch.seconds();
+  };
+  std::thread beside;
+  if (jobs.FitsNow(in)) beside = std::thread(resume);
+  Stopwatch watch;
+  absl::StatusOr<GpuMoved> parked = jobs.Park(out, lock_timeout, why);
+  swapped.park_seconds = watch.seconds();
+  const bool at_once = beside.joinable();
+  if (at_once) {
+    beside.join();
+  } else if (parked.ok()) {
+    resume();
+  }
+
+  if (!parked.ok()) {
+    const bool on_gpu = at_once && resumed.ok() && resumed->bytes > 0;
+    if (!on_gpu) return parked.status();
+    return Annotate(parked.status(), absl::StrCat("parking process ", out,
+                                                  AsItWas(in, jobs.Park(in, lock_timeout, why).status())));
+  }
+  if (!resumed.ok()) {
+    const absl::Status back = parked->bytes > 0 ? jobs.Resume(out, {}).status() : absl::OkStatus();
+    return Annotate(resumed.status(), absl::StrCat("resuming process ", in, AsItWas(out, back)));
+  }
+  swapped.out = *parked;
+  swapped.in = *resumed;
+  swapped.seconds = whole.seconds();
+  return swapped;
+}
+
+}  // namespace rekindle::daemon
