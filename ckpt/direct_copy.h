@@ -1,4 +1,4 @@
-// Copies memory straight out of a frozen job while CRIU dumps the rest: see page_filter.c.
+// Copies memory straight out of a frozen job while CRIU dumps the rest: see ckpt/page_filter.c.
 #pragma once
 
 #include <sys/types.h>
