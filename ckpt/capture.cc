@@ -360,6 +360,9 @@ class CaptureRun {
     // Connections are carried unless told otherwise: at worst the peer has gone when the job comes back,
     // which the job sees as a connection reset. That none was seen says nothing of the moment of the freeze.
     dump.tcp_established = !options_.tcp_close;
+    // A client that connects just now finds its connection reset when the job comes back, and tries again. Of
+    // connections within the job an end could wait for ever; so if one is being made, CRIU fails.
+    dump.skip_in_flight = job_.listens_on_tcp && !job_.connected_to_itself;
     dump.file_locks = true;
     dump.external_unix_sockets = true;
     dump.link_remap = job_.needs_link_remap;

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
@@ -139,20 +140,33 @@ absl::Status CheckNotTraced(const std::vector<ProcessInfo>& tree) {
   return absl::OkStatus();
 }
 
-// The TCP sockets of the process's network namespace that have a peer or look for one, by inode.
-absl::flat_hash_set<uint64_t> TcpConnections(pid_t pid) {
+struct TcpSocket {
+  std::string local, remote;  // addresses and ports, as the kernel's tables have them
+  uint64_t inode = 0;         // 0: nobody has accepted it yet
+  bool listens = false;
+};
+
+// An IPv4 address in an IPv6 socket as the other table has it.
+std::string PlainAddress(absl::string_view text) {
+  absl::ConsumePrefix(&text, "0000000000000000FFFF0000");
+  return std::string(text);
+}
+
+// Those of the process's network namespace that listen, have a peer or look for one.
+std::vector<TcpSocket> TcpSockets(pid_t pid) {
   constexpr absl::string_view kClosed = "07", kListens = "0A";
-  absl::flat_hash_set<uint64_t> sockets;
+  std::vector<TcpSocket> sockets;
   for (const char* table : {"net/tcp", "net/tcp6"}) {
     auto content = ReadFile(ProcPath(pid, table));
     if (!content.ok()) continue;
     for (absl::string_view line : absl::StrSplit(*content, '\n')) {
       std::vector<absl::string_view> f = absl::StrSplit(line, ' ', absl::SkipWhitespace());
-      uint64_t inode = 0;
-      if (f.size() >= 10 && absl::SimpleAtoi(f[9], &inode) && inode != 0 && f[3] != kClosed &&
-          f[3] != kListens) {
-        sockets.insert(inode);
-      }
+      TcpSocket socket;
+      if (f.size() < 10 || !absl::SimpleAtoi(f[9], &socket.inode) || f[3] == kClosed) continue;
+      socket.local = PlainAddress(f[1]);
+      socket.remote = PlainAddress(f[2]);
+      socket.listens = f[3] == kListens;
+      sockets.push_back(std::move(socket));
     }
   }
   return sockets;
@@ -194,7 +208,7 @@ class DescriptorScan {
     }
     job.device_users.assign(device_users_.begin(), device_users_.end());
     job.needs_link_remap = needs_link_remap_;
-    job.tcp_connections = tcp_.size();
+    SumUpTcp(job);
   }
 
  private:
@@ -249,7 +263,7 @@ class DescriptorScan {
 
   void NoteSocket(const OpenDescriptor& d) {
     if (!tcp_read_) {
-      all_tcp_ = TcpConnections(d.pid);
+      tcp_ = TcpSockets(d.pid);
       tcp_read_ = true;
     }
     absl::string_view inode_text = d.target;
@@ -258,7 +272,22 @@ class DescriptorScan {
         !absl::SimpleAtoi(inode_text, &inode)) {
       return;
     }
-    if (all_tcp_.contains(inode)) tcp_.insert(inode);
+    sockets_.insert(inode);
+  }
+
+  void SumUpTcp(JobInspection& job) const {
+    absl::flat_hash_set<std::pair<std::string, std::string>>
+        ends;  // of connections that may be the job's own
+    for (const TcpSocket& socket : tcp_) {
+      const bool ours = sockets_.contains(socket.inode);
+      if (ours && socket.listens) job.listens_on_tcp = true;
+      if (ours && !socket.listens) ++job.tcp_connections;
+      if (!socket.listens && (ours || socket.inode == 0)) ends.emplace(socket.local, socket.remote);
+    }
+    for (const TcpSocket& socket : tcp_) {
+      if (socket.listens || !sockets_.contains(socket.inode)) continue;
+      job.connected_to_itself |= ends.contains(std::make_pair(socket.remote, socket.local));
+    }
   }
 
   void AddStdio(const OpenDescriptor& d) {
@@ -293,7 +322,8 @@ class DescriptorScan {
   std::map<int, std::string> slaves_;
   std::set<int> masters_;
   std::set<pid_t> device_users_;
-  absl::flat_hash_set<uint64_t> all_tcp_, tcp_;
+  std::vector<TcpSocket> tcp_;             // of its network namespace
+  absl::flat_hash_set<uint64_t> sockets_;  // its own, of any kind
   bool tcp_read_ = false;
   bool needs_link_remap_ = false;
 };

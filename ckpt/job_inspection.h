@@ -47,6 +47,8 @@ struct JobInspection {
   std::vector<std::string> external_ttys;  // "tty[rdev:dev]" of terminals whose other side is outside the job
   bool session_outside = false;            // the root's session leader is not in the tree: CRIU's shell job
   uint32_t tcp_connections = 0;            // in any state, so also ones that are being made or closed
+  bool listens_on_tcp = false;
+  bool connected_to_itself = false;  // over TCP
   // CRIU's names of the two ends of the runtime hook's channel; empty: nothing is held by it. `hook_process`
   // holds it.
   std::vector<std::string> control_sockets;

@@ -197,18 +197,34 @@ TEST_F(JobInspectionTest, TerminalsWhoseOtherSideIsOutside) {
   EXPECT_EQ(job->stdio[0].resource, "");
 }
 
+// A loopback address to listen on, or the one that `listener` has.
+sockaddr_in Loopback(int listener = -1) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  if (listener >= 0) ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
+  return address;
+}
+
+// -1 on failure.
+int Listener() {
+  int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = Loopback();
+  if (::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return -1;
+  return ::listen(listener, 4) == 0 ? listener : -1;
+}
+
+int ConnectedTo(int listener) {
+  int client = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = Loopback(listener);
+  return ::connect(client, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 ? client : -1;
+}
+
 TEST_F(JobInspectionTest, TcpConnectionsAreCountedInEachState) {
   TestChild child([&] {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    int listener = ::socket(AF_INET, SOCK_STREAM, 0), client = ::socket(AF_INET, SOCK_STREAM, 0);
-    ::socket(AF_INET, SOCK_STREAM, 0);  // does neither
-    auto* generic = reinterpret_cast<sockaddr*>(&address);
-    if (::bind(listener, generic, length) != 0 || ::listen(listener, 1) != 0) return false;
-    if (::getsockname(listener, generic, &length) != 0 || ::connect(client, generic, length) != 0)
-      return false;
+    ::socket(AF_INET, SOCK_STREAM, 0);  // neither listens nor is connected
+    int listener = Listener(), client = ConnectedTo(listener);
     // One end waits for the other to close.
     return ::accept(listener, nullptr, nullptr) >= 0 && ::shutdown(client, SHUT_WR) == 0;
   });
@@ -216,6 +232,24 @@ TEST_F(JobInspectionTest, TcpConnectionsAreCountedInEachState) {
   auto job = InspectJob(child.pid(), 0, 0);
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->tcp_connections, 2u);  // no listening socket
+  EXPECT_TRUE(job->listens_on_tcp);
+  EXPECT_TRUE(job->connected_to_itself);
+}
+
+TEST_F(JobInspectionTest, AConnectionThatNobodyHasAcceptedYetIsTheJobsOwnIfItsOtherEndIs) {
+  for (bool inside : {true, false}) {
+    UniqueFd listener(Listener());
+    ASSERT_TRUE(listener.valid());
+    UniqueFd outside_client(inside ? -1 : ConnectedTo(listener.get()));
+    TestChild child(
+        [&] { return inside ? ConnectedTo(listener.get()) >= 0 : ::close(outside_client.Release()) == 0; });
+    ASSERT_TRUE(child.prepared());
+    auto job = InspectJob(child.pid(), 0, 0);
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_TRUE(job->listens_on_tcp);
+    EXPECT_EQ(job->tcp_connections, inside ? 1u : 0u);
+    EXPECT_EQ(job->connected_to_itself, inside);
+  }
 }
 
 TEST_F(JobInspectionTest, DeletedNamesOfFilesThatHaveOthersNeedALink) {

@@ -74,6 +74,7 @@ std::vector<std::string> DumpArguments(const DumpOptions& options) {
     // image.
     arguments.push_back(options.network_lock_skip ? "skip" : "nftables");
   }
+  if (options.skip_in_flight) arguments.push_back("--skip-in-flight");
   if (options.timeout_seconds != 0) {
     arguments.push_back("--timeout");
     arguments.push_back(absl::StrCat(options.timeout_seconds));

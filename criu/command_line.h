@@ -29,6 +29,7 @@ struct DumpOptions {
   bool link_remap = true;
   uint64_t ghost_limit_bytes = 0;  // 0: CRIU's default
   bool network_lock_skip = false;
+  bool skip_in_flight = false;        // leave out connections that were not accepted yet, rather than fail
   std::vector<std::string> external;  // --external values, such as "tty[8803:18]" or "pipe[12345]"
   int timeout_seconds = 0;            // 0: CRIU's default
   std::string action_script;          // a program; empty: none

@@ -30,18 +30,19 @@ TEST(CommandLineTest, DumpWithEverything) {
   options.stream = false;
   options.after = AfterDump::kLeaveStopped;
   options.shell_job = options.tcp_established = options.tcp_close = options.file_locks = true;
-  options.external_unix_sockets = options.network_lock_skip = true;
+  options.external_unix_sockets = options.network_lock_skip = options.skip_in_flight = true;
   options.link_remap = false;
   options.ghost_limit_bytes = 1 << 20;
   options.external = {"tty[1:2]", "pipe[3]"};
   options.timeout_seconds = 30;
   options.action_script = "/bin/true";
   std::vector<std::string> arguments = DumpArguments(options);
-  EXPECT_THAT(
-      arguments,
-      IsSupersetOf({"--work-dir", "/w", "--leave-stopped", "--shell-job", "--tcp-established", "--tcp-close",
-                    "--file-locks", "--ext-unix-sk", "--network-lock", "skip", "--ghost-limit", "1048576",
-                    "--external", "tty[1:2]", "pipe[3]", "--timeout", "30", "--action-script", "/bin/true"}));
+  EXPECT_THAT(arguments,
+              IsSupersetOf({"--work-dir",        "/w",          "--leave-stopped",  "--shell-job",
+                            "--tcp-established", "--tcp-close", "--file-locks",     "--ext-unix-sk",
+                            "--network-lock",    "skip",        "--skip-in-flight", "--ghost-limit",
+                            "1048576",           "--external",  "tty[1:2]",         "pipe[3]",
+                            "--timeout",         "30",          "--action-script",  "/bin/true"}));
   EXPECT_THAT(arguments, Not(Contains("--stream")));
   EXPECT_THAT(arguments, Not(Contains("--link-remap")));
   EXPECT_THAT(arguments, Not(Contains("--leave-running")));

@@ -49,6 +49,13 @@ const KnownFailure kHeldObjects[] = {
      "Restore with `rekindle restore --tcp-close` to have it come back closed, or take the checkpoint with "
      "`rekindle "
      "ckpt --tcp-established`."},
+    {"in-flight",
+     kOnDump,
+     kCause,
+     StatusCode::kUnavailable,
+     {"inet: In-flight connection (l) for"},
+     "The job was connecting to itself over TCP, and had not yet accepted the connection.",
+     "Try again."},
     {"network-lock",
      kOnBoth,
      kCause,

@@ -139,6 +139,7 @@ TEST(FailureTest, WordingTakenFromTheProgram) {
        "Error (criu/cr-dump.c:1): The root process 77 is not a session leader. Consider using "
        "--shell-job option",
        "shell-job"},
+      {Operation::kDump, "Error (criu/sk-inet.c:185): inet: In-flight connection (l) for 3a5f", "in-flight"},
       {Operation::kDump,
        "Error (criu/seccomp.c:1): Dumping seccomp filters not supported: Operation not permitted", "seccomp"},
       {Operation::kDump, "Error (criu/rseq.c:1): 77 has rseq but kernel lacks get_rseq_conf feature",
