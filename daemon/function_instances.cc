@@ -100,7 +100,7 @@ void FunctionInstances::Add(const functions::FunctionRecord& record, const store
   functions_[{record.name(), record.revision}] = std::move(live);
 }
 
-void FunctionInstances::Remove(const std::string& name, uint64_t revision) {
+void FunctionInstances::Remove(const std::string& name, uint64_t revision, bool await_image) {
   LivePtr gone;
   {
     absl::MutexLock lock(&mutex_);
@@ -115,6 +115,10 @@ void FunctionInstances::Remove(const std::string& name, uint64_t revision) {
     own = std::move(gone->own_template);
   }
   RemoveImage(*gone);
+  // Whoever makes an image now finds at the end that it is not wanted any more, and removes it.
+  if (await_image) {
+    absl::MutexLock made(&gone->capturing);
+  }
 }
 
 absl::StatusOr<FunctionInstances::LivePtr> FunctionInstances::Find(const std::string& name,
@@ -332,6 +336,7 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   const std::string what = absl::StrCat("taking the image of function '", function, "'");
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kCreate));
   absl::MutexLock one_at_a_time(&live->capturing);
+  RK_RETURN_IF_ERROR(Find(function, revision).status());  // it may have been removed while this waited
   std::string taken;
   {
     absl::MutexLock lock(&live->mutex);

@@ -44,8 +44,9 @@ class FunctionInstances : public functions::InstanceStarter {
   // A revision that may be started from now on. `dependency` may be null. Its image is looked up.
   void Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nothing of it is started any more, and its template and image go.
-  void Remove(const std::string& name, uint64_t revision) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Nothing of it is started any more, and its template and image go. An image that is being made goes once
+  // it is there; `await_image`: before this returns.
+  void Remove(const std::string& name, uint64_t revision, bool await_image) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<functions::StartedInstance> Start(const functions::StartOrder& order) override;
   absl::Status MakeTemplate(const std::string& function, uint64_t revision,

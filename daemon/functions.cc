@@ -171,7 +171,7 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
     old = std::exchange(scheduled_[record.name()], record.revision);
   }
   scheduler_->Put(function);
-  if (old != 0 && old != record.revision) instances_->Remove(record.name(), old);
+  if (old != 0 && old != record.revision) instances_->Remove(record.name(), old, /*await_image=*/false);
 }
 
 absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::FunctionRecord& record) {
@@ -353,7 +353,7 @@ absl::Status Functions::Remove(const Caller& caller, const std::string& name) {
     absl::MutexLock lock(&mutex_);
     if (auto scheduled = scheduled_.extract(name)) revision = scheduled.mapped();
   }
-  if (revision != 0) instances_->Remove(name, revision);
+  if (revision != 0) instances_->Remove(name, revision, /*await_image=*/true);
   RK_RETURN_IF_ERROR(catalog_->Remove(name));
   logs_->Remove(name).IgnoreError();
   return absl::OkStatus();
