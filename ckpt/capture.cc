@@ -26,6 +26,7 @@
 #include "ckpt/gpu_record.h"
 #include "ckpt/job_inspection.h"
 #include "ckpt/job_namespaces.h"
+#include "ckpt/lost_names.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
 #include "ckpt/written_files.h"
@@ -113,6 +114,7 @@ class CaptureRun {
                        "stood still; give more with --staging-memory for a shorter freeze"));
     }
     if (!held_ || options_.stop) EndPhase("freeze");
+    RK_RETURN_IF_ERROR(MendLostNames());
     return ReadFrozenTree();
   }
 
@@ -235,11 +237,28 @@ class CaptureRun {
   // which files they are, how long, and where the job stands in them, but not which inode and content a name
   // has, and once the job runs that may be another.
   FrozenLook FilesLook() {
-    if (!sees_our_files_) return nullptr;
-    written_ = absl::UnavailableError("CRIU's images were not complete in time");
+    if (sees_our_files_) written_ = absl::UnavailableError("CRIU's images were not complete in time");
     return [this](const std::map<std::string, std::string>& files) {
-      written_ = LookAtWrittenFiles(files, FilesOptions(), arena_.get());
+      lost_names_ = LookAtLostNames(files, JobsRoot(), kGhostLimitBytes);
+      if (!sees_our_files_) return;
+      if (!lost_names_.ok() || lost_names_->by_link.empty()) {
+        written_ = LookAtWrittenFiles(files, FilesOptions(), arena_.get());
+        return;
+      }
+      std::map<std::string, std::string> named = files;
+      const absl::Status status = PutIntoImages(*lost_names_, &named);
+      written_ = status.ok() ? LookAtWrittenFiles(named, FilesOptions(), arena_.get()) : status;
     };
+  }
+
+  std::string JobsRoot() const { return absl::StrCat("/proc/", options_.pid, "/root"); }
+
+  absl::Status MendLostNames() {
+    RK_RETURN_IF_ERROR(lost_names_.status());
+    if (options_.stop) RemoveExtraNames(*lost_names_, JobsRoot());
+    result_.warnings.insert(result_.warnings.end(), lost_names_->warnings.begin(),
+                            lost_names_->warnings.end());
+    return PutIntoImages(*lost_names_, &frozen_.image.files);
   }
 
   // What the kernel's marks allow to leave out. Where a device writes memory they say nothing.
@@ -365,7 +384,6 @@ class CaptureRun {
     dump.skip_in_flight = job_.listens_on_tcp && !job_.connected_to_itself;
     dump.file_locks = true;
     dump.external_unix_sockets = true;
-    dump.link_remap = job_.needs_link_remap;
     dump.ghost_limit_bytes = kGhostLimitBytes;
     // Holding back packets takes a firewall's table, which lengthens the freeze. Without it a connection that
     // was made since the job was looked at may come back to a peer that has gone on, which resets it.
@@ -444,6 +462,7 @@ class CaptureRun {
   JobInspection job_;
   JobNamespaces namespaces_;
   bool sees_our_files_ = false;
+  absl::StatusOr<LostNames> lost_names_ = LostNames();
   absl::StatusOr<WrittenFiles> written_ = WrittenFiles();  // the contents lie in the arena
   std::string job_id_, dump_gate_;
   std::vector<pid_t> gpu_pids_;

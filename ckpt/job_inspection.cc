@@ -207,7 +207,6 @@ class DescriptorScan {
       break;
     }
     job.device_users.assign(device_users_.begin(), device_users_.end());
-    job.needs_link_remap = needs_link_remap_;
     SumUpTcp(job);
   }
 
@@ -229,7 +228,6 @@ class DescriptorScan {
     if (absl::StartsWith(d.target, "/dev/nvidia")) device_users_.insert(d.pid);
     if (absl::StartsWith(d.target, "/dev/pts/") && d.target != "/dev/pts/ptmx") AddTerminal(d);
     if (d.target == "/dev/ptmx" || d.target == "/dev/pts/ptmx") AddMaster(d);
-    if (absl::EndsWith(d.target, kDeleted)) NoteDeleted(d);
     if (absl::StartsWith(d.target, "socket:[")) {
       NoteSocket(d);
       if (d.fd == v1::kControlDescriptor || d.fd == v1::kControlPeer) control_[d.pid].push_back(d.target);
@@ -253,12 +251,6 @@ class DescriptorScan {
     auto fdinfo = ReadFile(ProcPath(d.pid, absl::StrCat("fdinfo/", d.fd)));
     int index = 0;
     if (fdinfo.ok() && absl::SimpleAtoi(StatusField(*fdinfo, "tty-index"), &index)) masters_.insert(index);
-  }
-
-  void NoteDeleted(const OpenDescriptor& d) {
-    struct stat info;
-    if (::stat(ProcPath(d.pid, absl::StrCat("fd/", d.fd)).c_str(), &info) != 0) return;
-    if (S_ISREG(info.st_mode) && info.st_nlink > 0) needs_link_remap_ = true;
   }
 
   void NoteSocket(const OpenDescriptor& d) {
@@ -325,7 +317,6 @@ class DescriptorScan {
   std::vector<TcpSocket> tcp_;             // of its network namespace
   absl::flat_hash_set<uint64_t> sockets_;  // its own, of any kind
   bool tcp_read_ = false;
-  bool needs_link_remap_ = false;
 };
 
 absl::StatusOr<std::vector<ProcessInfo>> ReadTree(const ProcessInfo& root) {

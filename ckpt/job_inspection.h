@@ -53,7 +53,6 @@ struct JobInspection {
   // holds it.
   std::vector<std::string> control_sockets;
   pid_t hook_process = 0;
-  bool needs_link_remap = false;    // a deleted name of a file that has others
   std::vector<pid_t> device_users;  // processes with /dev/nvidia* open
   std::vector<std::string> warnings;
 

@@ -252,20 +252,6 @@ TEST_F(JobInspectionTest, AConnectionThatNobodyHasAcceptedYetIsTheJobsOwnIfItsOt
   }
 }
 
-TEST_F(JobInspectionTest, DeletedNamesOfFilesThatHaveOthersNeedALink) {
-  for (bool other_name : {false, true}) {
-    std::string name = Path("open"), other = Path("other");
-    TestChild child([&] {
-      return ::open(name.c_str(), O_RDWR | O_CREAT, 0600) >= 0 &&
-             (!other_name || ::link(name.c_str(), other.c_str()) == 0) && ::unlink(name.c_str()) == 0;
-    });
-    ASSERT_TRUE(child.prepared());
-    auto job = InspectJob(child.pid(), 0, 0);
-    ASSERT_TRUE(job.ok()) << job.status();
-    EXPECT_EQ(job->needs_link_remap, other_name);
-  }
-}
-
 TEST_F(JobInspectionTest, StandardDescriptorsAreSorted) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);

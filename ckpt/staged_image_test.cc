@@ -261,7 +261,7 @@ TEST_F(StagedImageTest, UnchangedMemoryIsTheParents) {
 TEST_F(StagedImageTest, NeededFilesAreThoseThatHadTheirNames) {
   StagedImage staged;
   staged.files["files.img"] = criu::MakeFiles({{1, "/opt/data", 5}, {2, "/opt/deleted", 7}});
-  staged.files["remap-fpath.img"] = criu::MakeRemaps({2});
+  staged.files["remap-fpath.img"] = criu::MakeGhosts({2});
   RecordNeededFiles(staged, &manifest_);
   ASSERT_EQ(manifest_.files_size(), 1);
   EXPECT_EQ(manifest_.files(0).path(), "/opt/data");

@@ -172,7 +172,7 @@ TEST_F(WrittenFilesTest, DeletedFilesAndOthersInTheirPlaceAreNotTouched) {
   ASSERT_EQ(::symlink(target.c_str(), link.c_str()), 0);
   Open(link, 1, O_WRONLY, 1);
   Open(folder_->path(), 1, O_WRONLY, 1);
-  criu_files_["remap-fpath.img"] = criu::MakeRemaps({1});
+  criu_files_["remap-fpath.img"] = criu::MakeGhosts({1});
   EXPECT_THAT(Paths(Look()), IsEmpty());
 }
 

@@ -11,26 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "criu/image_records.h"
 #include "criu/images.pb.h"
 
 namespace rekindle::criu {
 namespace {
-
-// Every image begins with the common magic, then its own; the inventory has only its own. Service files
-// (statistics) have another common one.
-constexpr uint32_t kCommonMagic = 0x54564319;
-constexpr uint32_t kServiceMagic = 0x55105940;
-constexpr uint32_t kInventoryMagic = 0x58313116;
-constexpr uint32_t kPstreeMagic = 0x50273030;
-constexpr uint32_t kPagemapMagic = 0x56084025;
-constexpr uint32_t kMmMagic = 0x57492820;
-constexpr uint32_t kCoreMagic = 0x55053847;
-constexpr uint32_t kFilesMagic = 0x56303138;
-constexpr uint32_t kRemapMagic = 0x59133954;
-constexpr uint32_t kStatsMagic = 0x57093306;
-constexpr uint32_t kTcpStreamMagic = 0x51465506;
-
-constexpr uint32_t kRegularFileType = 1;
 
 // CRIU's bits in Vma::status.
 constexpr uint32_t kAreaRegular = 1u << 0;
@@ -47,85 +32,6 @@ constexpr uint32_t kAreaShadowStack = 1u << 15;
 constexpr uint32_t kAreaGuard = 1u << 16;
 constexpr uint32_t kAreaUprobes = 1u << 17;
 constexpr uint32_t kAreaPlugin = 1u << 27;
-
-uint32_t ReadLittleEndian(absl::string_view bytes) {
-  uint32_t value = 0;
-  for (size_t i = 0; i < 4; ++i) value |= uint32_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
-  return value;
-}
-
-void AppendLittleEndian(uint32_t value, std::string* out) {
-  for (size_t i = 0; i < 4; ++i) out->push_back(static_cast<char>(value >> (8 * i)));
-}
-
-absl::Status Damaged(absl::string_view kind, absl::string_view what) {
-  return absl::DataLossError(absl::StrCat("reading a CRIU ", kind, " image: ", what,
-                                          "; the image is damaged or of another kind: take it again"));
-}
-
-// Walks the records of an image file held in memory.
-class RecordReader {
- public:
-  static absl::StatusOr<RecordReader> Open(absl::string_view kind, absl::string_view content, uint32_t magic,
-                                           uint32_t common = kCommonMagic) {
-    for (uint32_t expected : {common, magic}) {
-      if (expected == 0) continue;
-      if (content.size() < 4) return Damaged(kind, "it ends within its head");
-      if (uint32_t found = ReadLittleEndian(content); found != expected) {
-        return Damaged(kind, absl::StrFormat("its magic is %#x, not %#x", found, expected));
-      }
-      content.remove_prefix(4);
-    }
-    return RecordReader(kind, content);
-  }
-
-  bool AtEnd() const { return rest_.empty(); }
-  absl::string_view rest() const { return rest_; }
-
-  absl::Status Next(google::protobuf::MessageLite* message) {
-    if (rest_.size() < 4) return Damaged(kind_, "it ends within a record's length");
-    uint32_t length = ReadLittleEndian(rest_);
-    rest_.remove_prefix(4);
-    if (length > rest_.size()) {
-      return Damaged(kind_, absl::StrCat("a record of ", length, " bytes where ", rest_.size(), " are left"));
-    }
-    if (!message->ParseFromArray(rest_.data(), static_cast<int>(length))) {
-      return Damaged(kind_, "a record can't be decoded");
-    }
-    rest_.remove_prefix(length);
-    return absl::OkStatus();
-  }
-
-  // The only record of an image that must have exactly one.
-  absl::Status Only(google::protobuf::MessageLite* message) {
-    RK_RETURN_IF_ERROR(Next(message));
-    if (!AtEnd()) return Damaged(kind_, "something follows its only record");
-    return absl::OkStatus();
-  }
-
- private:
-  RecordReader(absl::string_view kind, absl::string_view rest) : kind_(kind), rest_(rest) {}
-
-  absl::string_view kind_;
-  absl::string_view rest_;
-};
-
-class RecordWriter {
- public:
-  explicit RecordWriter(uint32_t magic) {
-    AppendLittleEndian(kCommonMagic, &content_);
-    AppendLittleEndian(magic, &content_);
-  }
-  void Add(const google::protobuf::MessageLite& message) {
-    std::string record = message.SerializeAsString();
-    AppendLittleEndian(static_cast<uint32_t>(record.size()), &content_);
-    content_ += record;
-  }
-  std::string Take() { return std::move(content_); }
-
- private:
-  std::string content_;
-};
 
 bool IsPid(uint32_t value) { return value <= (1u << 22); }  // the kernel's upper limit for pid_max
 

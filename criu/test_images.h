@@ -90,17 +90,28 @@ inline std::string MakeFiles(const std::vector<TestFile>& files) {
   return MakeImage(0x56303138, records);
 }
 
-// `file_ids` had lost their names: the content of each is a ghost in the images.
-inline std::string MakeRemaps(const std::vector<uint32_t>& file_ids) {
+// A file that had lost its name: type 0: `remap` is the number of an extra name, 1: of a ghost in the images.
+struct TestRemap {
+  uint32_t file = 0, remap = 0, type = 0;
+};
+
+inline std::string MakeRemaps(const std::vector<TestRemap>& remaps) {
   std::vector<std::string> records;
-  for (uint32_t id : file_ids) {
-    pb::RemapEntry remap;
-    remap.set_file_id(id);
-    remap.set_remap_id(1);
-    remap.set_type(1);
-    records.push_back(remap.SerializeAsString());
+  for (const TestRemap& remap : remaps) {
+    pb::RemapEntry entry;
+    entry.set_file_id(remap.file);
+    entry.set_remap_id(remap.remap);
+    entry.set_type(remap.type);
+    records.push_back(entry.SerializeAsString());
   }
   return MakeImage(0x59133954, records);
+}
+
+// The contents of these files are ghosts.
+inline std::string MakeGhosts(const std::vector<uint32_t>& file_ids) {
+  std::vector<TestRemap> remaps;
+  for (uint32_t id : file_ids) remaps.push_back({id, 1, 1});
+  return MakeRemaps(remaps);
 }
 
 }  // namespace rekindle::criu

@@ -1,0 +1,108 @@
+#include "ckpt/lost_names.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/file.h"
+#include "base/human_units.h"
+#include "base/status.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+// Those of other dumps, too: they go with CRIU.
+constexpr absl::string_view kExtraNames = "link_remap.";
+
+absl::string_view Content(const std::map<std::string, std::string>& files, const char* name) {
+  auto it = files.find(name);
+  return it == files.end() ? absl::string_view() : absl::string_view(it->second);
+}
+
+std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
+
+// The first by the alphabet; empty: there is none.
+std::string OtherName(const std::string& folder, const struct stat& file) {
+  std::unique_ptr<DIR, int (*)(DIR*)> names(::opendir(folder.c_str()), ::closedir);
+  std::string found;
+  while (const dirent* entry = names ? ::readdir(names.get()) : nullptr) {
+    const absl::string_view name = entry->d_name;
+    if (entry->d_ino != file.st_ino || absl::StartsWith(name, kExtraNames)) continue;
+    struct stat info;
+    if (::fstatat(::dirfd(names.get()), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
+        info.st_ino != file.st_ino || info.st_dev != file.st_dev) {
+      continue;
+    }
+    if (found.empty() || name < found) found = std::string(name);
+  }
+  return found;
+}
+
+}  // namespace
+
+absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::string>& criu_files,
+                                          const std::string& root, uint64_t content_limit_bytes) {
+  LostNames names;
+  RK_ASSIGN_OR_RETURN(
+      std::vector<criu::ExtraLink> links,
+      criu::FindExtraLinks(Content(criu_files, "files.img"), Content(criu_files, "remap-fpath.img")));
+  uint64_t left = content_limit_bytes;
+  for (const criu::ExtraLink& link : links) {
+    const std::string path = root + link.path;
+    struct stat info;
+    if (::lstat(path.c_str(), &info) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("looking at ", link.path, ", a name that CRIU has made"));
+    }
+    criu::LinkReplacement& replacement = names.by_link[link.path];
+    if (std::string other = OtherName(root + FolderOf(link.path), info); !other.empty()) {
+      replacement.name = FolderOf(link.path) + other;
+      continue;
+    }
+    if (static_cast<uint64_t>(info.st_size) > left) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the job has ", link.lost_name, " open or mapped, whose name has been removed; its content (",
+          FormatBytes(static_cast<uint64_t>(info.st_size)), ") would have to go into the image, which takes ",
+          FormatBytes(content_limit_bytes),
+          " of such files. Give the file a name in its folder again, or let the job close it"));
+    }
+    left -= static_cast<uint64_t>(info.st_size);
+    RK_ASSIGN_OR_RETURN(replacement.content, ReadFile(path));
+    replacement.uid = info.st_uid;
+    replacement.gid = info.st_gid;
+    replacement.mode = info.st_mode;
+    if (link.written) {
+      names.warnings.push_back(absl::StrCat(
+          link.lost_name,
+          ", which the job writes, has lost that name and has none in the same folder; the restored job "
+          "gets a copy of it, apart from the file's other names"));
+    }
+  }
+  return names;
+}
+
+absl::Status PutIntoImages(const LostNames& names, std::map<std::string, std::string>* criu_files) {
+  RK_ASSIGN_OR_RETURN(
+      const std::vector<criu::ExtraLink> links,
+      criu::FindExtraLinks(Content(*criu_files, "files.img"), Content(*criu_files, "remap-fpath.img")));
+  for (const criu::ExtraLink& link : links) {
+    if (names.by_link.contains(link.path)) continue;
+    return absl::AbortedError(
+        absl::StrCat("the job has ", link.lost_name,
+                     " open or mapped, whose name has been removed, and CRIU's images did not say so in time "
+                     "to find another; take the checkpoint again"));
+  }
+  return criu::ReplaceExtraLinks(names.by_link, criu_files);
+}
+
+void RemoveExtraNames(const LostNames& names, const std::string& root) {
+  for (const auto& [link, replacement] : names.by_link) ::unlink((root + link).c_str());
+}
+
+}  // namespace rekindle::ckpt

@@ -1,0 +1,33 @@
+// Files that a frozen job has open or mapped under a name that is gone, while they have others: what its
+// images are to say of them (criu/lost_names.h tells why CRIU's own answer does not last).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "criu/lost_names.h"
+
+namespace rekindle::ckpt {
+
+struct LostNames {
+  std::map<std::string, criu::LinkReplacement> by_link;  // by the path of CRIU's extra name
+  std::vector<std::string> warnings;
+};
+
+// To be called while the job stands still, with CRIU's small image files by name. `root` leads to the job's
+// root folder ("/proc/PID/root"). A file that has another name in the same folder gets that; of others the
+// content is taken, of all together at most `content_limit_bytes`. ResourceExhausted: there is more.
+absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::string>& criu_files,
+                                          const std::string& root, uint64_t content_limit_bytes);
+
+// Makes the dump's images say so. Aborted: they have extra names that nobody has looked at.
+absl::Status PutIntoImages(const LostNames& names, std::map<std::string, std::string>* criu_files);
+
+// CRIU leaves its extra names where the job does not run on. While the job exists.
+void RemoveExtraNames(const LostNames& names, const std::string& root);
+
+}  // namespace rekindle::ckpt

@@ -1,0 +1,114 @@
+#include "ckpt/lost_names.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "base/file.h"
+#include "criu/image_files.h"
+#include "criu/test_images.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr uint64_t kLimit = 100;
+
+// A job whose root folder is a temporary one, as that of a container.
+class LostNamesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto folder = TemporaryDirectory::Make(testing::TempDir(), "lost_names_test.");
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    folder_ = std::make_unique<TemporaryDirectory>(*std::move(folder));
+    ASSERT_EQ(::mkdir(Path("/d").c_str(), 0700), 0);
+    ASSERT_EQ(::mkdir(Path("/e").c_str(), 0700), 0);
+    Make("/d/link_remap.7", "content");
+    files_["files.img"] =
+        criu::MakeFiles({{2, "/d/lost", 7, O_RDWR, 0}, {7, "/d/link_remap.7", 0, O_RDONLY, 0}});
+    files_["remap-fpath.img"] = criu::MakeRemaps({{2, 7, 0}});
+  }
+
+  std::string Path(const std::string& inside) const { return folder_->path() + inside; }
+
+  void Make(const std::string& name, const std::string& content) {
+    ASSERT_TRUE(WriteFileAtomically(Path(name), content, 0640).ok());
+  }
+  void Link(const std::string& name) {
+    ASSERT_EQ(::link(Path("/d/link_remap.7").c_str(), Path(name).c_str()), 0);
+  }
+
+  absl::StatusOr<LostNames> Look() { return LookAtLostNames(files_, folder_->path(), kLimit); }
+
+  std::vector<std::string> NamesInImages() {
+    std::vector<std::string> names;
+    auto files = criu::ParseRegularFiles(files_["files.img"], files_["remap-fpath.img"]);
+    EXPECT_TRUE(files.ok()) << files.status();
+    for (const criu::RegularFile& file : *files) names.push_back(file.path + (file.ghost ? " (ghost)" : ""));
+    return names;
+  }
+
+  std::unique_ptr<TemporaryDirectory> folder_;
+  std::map<std::string, std::string> files_;
+};
+
+TEST_F(LostNamesTest, AnotherNameInTheFolderIsTaken) {
+  Link("/d/z");
+  Link("/d/b");
+  Link("/d/link_remap.12");  // of another dump
+  Make("/d/a", "content");   // another file
+  auto names = Look();
+  ASSERT_TRUE(names.ok()) << names.status();
+  EXPECT_THAT(names->warnings, IsEmpty());
+  ASSERT_TRUE(PutIntoImages(*names, &files_).ok());
+  EXPECT_THAT(NamesInImages(), ElementsAre("/d/b"));
+
+  RemoveExtraNames(*names, folder_->path());
+  EXPECT_NE(::access(Path("/d/link_remap.7").c_str(), F_OK), 0);
+  EXPECT_EQ(::access(Path("/d/link_remap.12").c_str(), F_OK), 0);
+}
+
+TEST_F(LostNamesTest, OfAFileWithNamesElsewhereTheContentIsTaken) {
+  Link("/e/other");
+  ASSERT_EQ(::chmod(Path("/e/other").c_str(), 0604), 0);
+  auto names = Look();
+  ASSERT_TRUE(names.ok()) << names.status();
+  ASSERT_EQ(names->by_link.size(), 1u);
+  const criu::LinkReplacement& replacement = names->by_link["/d/link_remap.7"];
+  EXPECT_EQ(replacement.content, "content");
+  EXPECT_EQ(replacement.mode, S_IFREG | 0604u);
+  EXPECT_EQ(replacement.uid, ::geteuid());
+  EXPECT_THAT(names->warnings, ElementsAre(HasSubstr("/d/lost, which the job writes")));
+  ASSERT_TRUE(PutIntoImages(*names, &files_).ok());
+  EXPECT_THAT(NamesInImages(), ElementsAre("/d/lost (ghost)"));
+}
+
+TEST_F(LostNamesTest, NoMoreContentThanTheLimit) {
+  Make("/d/link_remap.7", std::string(kLimit + 1, 'x'));
+  EXPECT_EQ(Look().status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(Look().status().message()), HasSubstr("/d/lost"));
+  Make("/d/link_remap.7", std::string(kLimit, 'x'));
+  EXPECT_TRUE(Look().ok());
+}
+
+TEST_F(LostNamesTest, ExtraNamesThatNobodyLookedAtAreRefused) {
+  const auto before = files_;
+  EXPECT_EQ(PutIntoImages(LostNames(), &files_).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(files_, before);
+  ASSERT_EQ(::unlink(Path("/d/link_remap.7").c_str()), 0);
+  EXPECT_TRUE(absl::IsNotFound(Look().status()));
+
+  files_.erase("remap-fpath.img");
+  EXPECT_TRUE(PutIntoImages(LostNames(), &files_).ok());
+  EXPECT_TRUE(LookAtLostNames({}, folder_->path(), kLimit).ok()) << "a job with no files at all";
+}
+
+}  // namespace
+}  // namespace rekindle::ckpt
