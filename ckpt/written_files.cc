@@ -58,6 +58,8 @@ bool IsOnDisk(absl::string_view path) {
   return !absl::StartsWith(path, "/proc/") && !absl::StartsWith(path, "/sys/");
 }
 
+bool IsInSharedMemory(absl::string_view path) { return absl::StartsWith(path, "/dev/shm/"); }
+
 // CRIU's numbers of the files that are written through a mapping.
 absl::StatusOr<std::set<uint64_t>> MappedFiles(const std::map<std::string, std::string>& criu_files) {
   std::set<uint64_t> ids;
@@ -121,6 +123,7 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
   }
   for (auto& [inode, found] : by_inode) {
     if (found.mapped) found.file.set_modified_ns(0);
+    found.file.set_shared_memory(found.mapped && IsInSharedMemory(found.file.path()));
     found.file.set_born_ns(BornUnixNanos(AT_FDCWD, found.file.path(), AT_SYMLINK_NOFOLLOW));
     found.file.set_is_new(IsNew(found.file.born_ns(), new_until_age));
     result.push_back(std::move(found));
@@ -218,7 +221,9 @@ class ContentCopier {
   absl::Span<std::byte> block_;
 };
 
-// Takes contents, first those that were asked for.
+constexpr uint64_t kNoLimit = uint64_t{1} << 62;
+
+// Takes contents, shared memory and those that were asked for first.
 class ContentTaker {
  public:
   ContentTaker(const WrittenFilesOptions& options, StagingArena* arena, WrittenFiles* written)
@@ -226,12 +231,16 @@ class ContentTaker {
         written_(*written),
         copier_(options, arena),
         small_(options.small_limit_bytes),
-        large_(options.contents_limit_bytes) {}
+        large_(options.contents_limit_bytes),
+        shared_(kNoLimit) {}
 
   void Take(const std::vector<Found>& files) {
     for (const bool asked : {true, false}) {
       for (size_t i = 0; i < files.size(); ++i) {
-        if ((options_.contents && files[i].file.in_place()) == asked) TakeOne(files[i], asked, i);
+        const v1::WrittenFile& file = files[i].file;
+        if ((file.shared_memory() || (options_.contents && file.in_place())) == asked) {
+          TakeOne(files[i], asked, i);
+        }
       }
     }
   }
@@ -243,7 +252,8 @@ class ContentTaker {
     const bool small =
         !asked && file.size() <= options_.small_bytes && RoundUpToPages(file.size()) <= small_.left;
     if (!asked && !small && !file.is_new()) return;
-    auto ranges = copier_.Copy(found, small ? &small_ : &large_);
+    Room* const room = file.shared_memory() ? &shared_ : small ? &small_ : &large_;
+    auto ranges = copier_.Copy(found, room);
     if (ranges.ok()) {
       written_.contents[index] = *std::move(ranges);
       return;
@@ -257,7 +267,7 @@ class ContentTaker {
   const WrittenFilesOptions& options_;
   WrittenFiles& written_;
   ContentCopier copier_;
-  Room small_, large_;
+  Room small_, large_, shared_;
 };
 
 }  // namespace
@@ -296,7 +306,7 @@ absl::Status AddToImage(const WrittenFiles& written, store::ImageWriter& writer,
 
 uint64_t EstimateContents(const std::vector<pid_t>& pids, const WrittenFilesOptions& options) {
   std::set<std::pair<dev_t, ino_t>> seen;
-  uint64_t small = 0, large = 0;
+  uint64_t small = 0, large = 0, shared = 0;
   for (pid_t pid : pids) {
     const std::string folder = absl::StrCat("/proc/", pid, "/fd/");
     for (const std::string& name : ListDirectory(folder).value_or(std::vector<std::string>())) {
@@ -309,14 +319,16 @@ uint64_t EstimateContents(const std::vector<pid_t>& pids, const WrittenFilesOpti
       if (!seen.insert({info.st_dev, info.st_ino}).second) continue;
       const uint64_t size = static_cast<uint64_t>(info.st_size);
       const uint64_t bytes = std::min(size, static_cast<uint64_t>(info.st_blocks) * 512);
-      if (size <= options.small_bytes) {
+      if (IsInSharedMemory(path)) {
+        shared += bytes;
+      } else if (size <= options.small_bytes) {
         small += bytes;
       } else if (options.contents || IsNew(BornUnixNanos(AT_FDCWD, link, 0), options.new_until_age)) {
         large += bytes;  // whether it is written in place, CRIU's images will tell
       }
     }
   }
-  return std::min(small, options.small_limit_bytes) + std::min(large, options.contents_limit_bytes);
+  return shared + std::min(small, options.small_limit_bytes) + std::min(large, options.contents_limit_bytes);
 }
 
 }  // namespace rekindle::ckpt

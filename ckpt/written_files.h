@@ -20,7 +20,8 @@
 
 namespace rekindle::ckpt {
 
-// Contents are copied while the job stands still: hence the limits.
+// Contents are copied while the job stands still: hence the limits. Shared memory has none; like other memory
+// it is needed.
 struct WrittenFilesOptions {
   bool contents = false;  // take the content of files that are rewritten in place
   // Content that is taken unasked, so that files which are written under one name and then get another, as
@@ -59,7 +60,7 @@ absl::StatusOr<WrittenFiles> LookAtWrittenFiles(const std::map<std::string, std:
 absl::Status AddToImage(const WrittenFiles& written, store::ImageWriter& writer, v1::JobManifest* manifest);
 
 // What LookAtWrittenFiles may have to copy, by a look at the processes while they run: at most the options'
-// limits.
+// limits, and shared memory that they have open. (What is mapped alone counts as the processes' memory.)
 uint64_t EstimateContents(const std::vector<pid_t>& pids, const WrittenFilesOptions& options);
 
 }  // namespace rekindle::ckpt

@@ -176,6 +176,35 @@ TEST_F(WrittenFilesTest, DeletedFilesAndOthersInTheirPlaceAreNotTouched) {
   EXPECT_THAT(Paths(Look()), IsEmpty());
 }
 
+// However much it is: nothing else has the content.
+TEST_F(WrittenFilesTest, SharedMemoryIsMemory) {
+  auto shared = TemporaryDirectory::Make("/dev/shm", "written_files_test.");
+  if (!shared.ok()) GTEST_SKIP() << shared.status();
+  const std::string content = store::MakePages(3, 9);
+  auto make = [&](const std::string& name) {
+    EXPECT_TRUE(WriteFileAtomically(shared->path() + "/" + name, content, 0600).ok());
+    return shared->path() + "/" + name;
+  };
+  const uint32_t mapped = Open(make("a"), content.size(), 0, 0);
+  Open(make("b"), content.size(), O_RDWR, 0);
+  const uint32_t elsewhere = Open(Make("c", content), content.size(), 0, 0);
+  const int both = PROT_READ | PROT_WRITE;
+  criu_files_["mm-70.img"] = criu::MakeMm({Mapping(mapped, both, O_RDWR), Mapping(elsewhere, both, O_RDWR)});
+  options_.small_limit_bytes = options_.contents_limit_bytes = 0;
+  WrittenFiles written = Look();
+  ASSERT_THAT(written.files, SizeIs(3));
+  for (size_t i = 0; i < 3; ++i) {
+    const v1::WrittenFile& file = written.files[i];
+    const bool is_memory = file.path() == shared->path() + "/a";
+    EXPECT_EQ(file.shared_memory(), is_memory) << file.path();
+    EXPECT_EQ(written.contents.contains(i), is_memory) << file.path();
+  }
+  EXPECT_THAT(written.warnings, IsEmpty());
+
+  options_.ignore_paths = {shared->path()};
+  EXPECT_THAT(Look().contents, IsEmpty());
+}
+
 TEST_F(WrittenFilesTest, DamagedImagesAreSaid) {
   criu_files_["files.img"] = "no image";
   auto written = LookAtWrittenFiles(criu_files_, options_, arena_.get());

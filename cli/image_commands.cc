@@ -186,7 +186,10 @@ int InspectImage(Client& client, const Output& output, const v1::InspectImageReq
     Table files({{"FILE THAT IT WROTE"}, {"SIZE", Align::kRight}, {"HOW"}, {"CONTENT"}});
     for (const v1::FileOfImage& file : response->written_files()) {
       files.AddRow({Shown(file.path(), 200), FormatBytes(file.size()),
-                    file.in_place() ? "in place" : "at its end", file.has_content() ? "in the image" : "-"});
+                    file.shared_memory() ? "shared memory"
+                    : file.in_place()    ? "in place"
+                                         : "at its end",
+                    file.has_content() ? "in the image" : "-"});
     }
     output.Text(absl::StrCat("\n", files.ToString()));
   }

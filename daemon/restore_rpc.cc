@@ -72,6 +72,11 @@ absl::Status WritePidfile(const Caller& caller, const std::string& path, pid_t p
   return WriteFully(file.get(), text.data(), text.size(), path);
 }
 
+bool HasSharedMemory(const v1::JobManifest& manifest) {
+  return std::any_of(manifest.written_files().begin(), manifest.written_files().end(),
+                     [](const v1::WrittenFile& file) { return file.shared_memory(); });
+}
+
 // What every restore needs.
 struct Sources {
   std::shared_ptr<store::Store> store;
@@ -154,7 +159,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   if (log_file.valid()) options.log = absl::StrCat("/proc/", ::getpid(), "/fd/", log_file.get());
   uint64_t log_offset = FileSize(log);
   std::vector<v1::FileRollback> rolled_back;
-  if (request.has_rollback()) {
+  if (request.has_rollback() || HasSharedMemory(manifest)) {
     options.roll_back = [&](const store::ImageReader& image, const v1::JobManifest& of) -> absl::Status {
       RK_ASSIGN_OR_RETURN(rolled_back,
                           RollBackFiles(image, of, request.rollback(), UserForFiles(node, call.caller, of)));
@@ -177,6 +182,11 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   absl::StatusOr<restore::RestoreResult> result =
       restore::Restore(*store, criu, &node.gpus(), options, &observer);
   monitor.Stop();
+  // What nobody asked for is as silent as the rest of the memory, unless it was not done.
+  if (!request.has_rollback()) {
+    std::erase_if(rolled_back,
+                  [](const v1::FileRollback& file) { return file.action() != v1::FileRollback::LEFT; });
+  }
   if (!rolled_back.empty()) SendRolledBack(rolled_back, send);
   RK_RETURN_IF_ERROR(result.status());
 

@@ -33,8 +33,8 @@ struct FileAction {
   UniqueFd file;
 };
 
-// By path; nothing with Mode NONE. Changes nothing. `rollback.dry_run` is of no importance here.
-// InvalidArgument: a path to ignore is not absolute.
+// By path; with Mode NONE shared memory alone, which is put back with every mode. Changes nothing.
+// `rollback.dry_run` is of no importance here. InvalidArgument: a path to ignore is not absolute.
 absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& manifest,
                                                      const store::ImageReader& image,
                                                      const v1::Rollback& rollback,

@@ -15,10 +15,12 @@
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/machine.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "restore/discarded_tail.h"
 #include "restore/file_content.h"
 #include "restore/file_rollback.h"
+#include "restore/shared_memory_users.h"
 
 namespace rekindle::restore {
 namespace {
@@ -62,6 +64,13 @@ class Planner {
     }
     const Look look = LookAt(action);
     action.report.set_size(static_cast<uint64_t>(look.info.st_size));
+    if (file.shared_memory() && look.error == 0) {
+      if (const pid_t user = shared_memory_.UserOf(look.info); user != 0) {
+        Leave(action, absl::StrCat("process ", user, " (", CommandLineOf(user), ") uses this shared memory"),
+              look.info.st_size < static_cast<int64_t>(file.size()));
+        return action;
+      }
+    }
     if (absl::Status status = Decide(look, action); !status.ok()) {
       return Annotate(status, absl::StrCat("planning the roll-back of ", file.path()));
     }
@@ -120,6 +129,11 @@ class Planner {
       if (!action.file.valid()) look.open_error = errno;
     });
     return look;
+  }
+
+  // Is its content what it had, whatever it is now?
+  bool IsPutBack(const v1::WrittenFile& file) const {
+    return rollback_.mode() == v1::Rollback::ALL || file.shared_memory();
   }
 
   static bool HasContent(const v1::WrittenFile& file) {
@@ -195,7 +209,7 @@ class Planner {
 
   absl::Status DecideRewritten(uint64_t now, FileAction& action) {
     const v1::WrittenFile& file = action.recorded;
-    if (HasContent(file) && (rollback_.mode() == v1::Rollback::ALL || now < file.size())) {
+    if (HasContent(file) && (IsPutBack(file) || now < file.size())) {
       RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
       RK_ASSIGN_OR_RETURN(const bool equal, content.IsIn(action.file.get()));
       Discard(now, file.size(), action);
@@ -257,7 +271,7 @@ class Planner {
   absl::Status DecideReplaced(const Look& look, FileAction& action) {
     constexpr absl::string_view kWhat = "another file has its name";
     const v1::WrittenFile& file = action.recorded;
-    const bool all = rollback_.mode() == v1::Rollback::ALL;
+    const bool all = IsPutBack(file);
     const uint64_t now = static_cast<uint64_t>(look.info.st_size);
     const bool shorter = now < file.size();
     bool of_later_life = shorter || file.is_new();
@@ -292,6 +306,7 @@ class Planner {
   }
 
   void DecideTail(FileAction& action) {
+    if (action.recorded.shared_memory()) return;
     const uint64_t begin = action.discarded_at, end = begin + action.report.discarded_bytes();
     action.keep_tail = action.keep_tail || logs_.contains(action.recorded.path()) ||
                        LooksLikeText(action.file.get(), begin, end);
@@ -307,6 +322,7 @@ class Planner {
   const absl::Time now_ = absl::Now();
   bool same_boot_ = false;
   std::set<std::string> logs_;
+  SharedMemoryUsers shared_memory_;
 };
 
 // Files that an image has as written, but does not describe.
@@ -337,11 +353,12 @@ absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& mani
     return absl::InvalidArgumentError(
         absl::StrCat("the path to ignore '", path, "' is not absolute: write it from / on"));
   }
-  if (rollback.mode() == v1::Rollback::NONE) return std::vector<FileAction>();
-  if (manifest.written_files().empty()) return NotRecorded(manifest);
+  const bool none = rollback.mode() == v1::Rollback::NONE;
+  if (manifest.written_files().empty()) return none ? std::vector<FileAction>() : NotRecorded(manifest);
   Planner planner(manifest, image, rollback, with_rights);
   std::vector<FileAction> plan;
   for (const v1::WrittenFile& file : manifest.written_files()) {
+    if (none && !file.shared_memory()) continue;
     RK_ASSIGN_OR_RETURN(FileAction action, planner.Plan(file));
     plan.push_back(std::move(action));
   }

@@ -27,6 +27,7 @@ struct Recorded {
   bool in_place = false;
   bool content = false;  // the image has it
   bool is_new = false;
+  bool shared_memory = false;
 };
 
 class FileRollbackTest : public store::StoreTest {
@@ -76,6 +77,7 @@ class FileRollbackTest : public store::StoreTest {
     file->set_gid(info.st_gid);
     file->set_born_ns(BornUnixNanos(AT_FDCWD, Path(name), AT_SYMLINK_NOFOLLOW));
     file->set_is_new(recorded.is_new);
+    file->set_shared_memory(recorded.shared_memory);
     if (!recorded.content) return;
     file->set_content_object("files/" + std::to_string(manifest_.written_files_size() - 1));
     std::string content = Read(name);

@@ -1,0 +1,61 @@
+#include "restore/shared_memory_users.h"
+
+#include <sys/sysmacros.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/file.h"
+#include "base/process_stat.h"
+
+namespace rekindle::restore {
+namespace {
+
+bool HasSharedPages(absl::string_view status) {
+  for (absl::string_view line : absl::StrSplit(status, '\n')) {
+    // "RssShmem:      24 kB"
+    if (absl::ConsumePrefix(&line, "RssShmem:")) return absl::StripAsciiWhitespace(line) != "0 kB";
+  }
+  return false;
+}
+
+}  // namespace
+
+pid_t SharedMemoryUsers::UserOf(const struct stat& file) {
+  if (!read_) ReadAll();
+  read_ = true;
+  auto it = users_.find({file.st_dev, file.st_ino});
+  return it == users_.end() ? 0 : it->second;
+}
+
+void SharedMemoryUsers::ReadAll() {
+  for (pid_t pid : ListProcesses()) Read(pid);
+}
+
+void SharedMemoryUsers::Read(pid_t pid) {
+  // Most have none, and the maps of some are long.
+  if (!HasSharedPages(ReadFile(absl::StrCat("/proc/", pid, "/status")).value_or(""))) return;
+  const std::string maps = ReadFile(absl::StrCat("/proc/", pid, "/maps")).value_or("");
+  for (absl::string_view line : absl::StrSplit(maps, '\n')) {
+    if (!absl::StrContains(line, " /dev/shm/")) continue;
+    // START-END PERMISSIONS OFFSET MAJOR:MINOR INODE PATH
+    const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(' ', 5));
+    if (fields.size() < 6) continue;
+    const std::vector<absl::string_view> device = absl::StrSplit(fields[3], ':');
+    uint32_t major = 0, minor = 0;
+    ino_t inode = 0;
+    if (device.size() == 2 && absl::SimpleHexAtoi(device[0], &major) &&
+        absl::SimpleHexAtoi(device[1], &minor) && absl::SimpleAtoi(fields[4], &inode)) {
+      users_[{::makedev(major, minor), inode}] = pid;
+    }
+  }
+}
+
+}  // namespace rekindle::restore

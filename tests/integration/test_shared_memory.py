@@ -1,0 +1,94 @@
+"""Memory and semaphores that processes share by name are part of an image, and come back as they were in it."""
+
+import json
+import mmap
+import os
+import unittest
+
+from harness import jobs, waiting
+from harness.case import RekindleTest
+from harness.cli import DONE
+
+
+class SharedMemoryTest(RekindleTest):
+    def setUp(self):
+        super().setUp()
+        self.before = set(os.listdir("/dev/shm"))
+        self.name = f"rekindle-it-{os.getpid()}"
+        self.memory = "/dev/shm/" + self.name
+        self.steps = self.path("steps.txt")
+
+    def start(self):
+        self.addCleanup(self.remove_shared)
+        job = self.start_job(
+            [jobs.PYTHON, jobs.workload("shared_memory.py"), self.name, self.steps], "shared", cwd=self.directory
+        )
+        self.wait_for_steps(20)
+        return job
+
+    def remove_shared(self):
+        for name in set(os.listdir("/dev/shm")) - self.before:
+            if name == self.name or name.startswith("sem.mp-"):
+                os.unlink("/dev/shm/" + name)
+
+    def lines(self):
+        if not os.path.exists(self.steps):
+            return []
+        with open(self.steps, encoding="ascii") as file:
+            return file.read().splitlines()
+
+    def wait_for_steps(self, more):
+        """That many of each process, from now on."""
+        seen = len(self.lines())
+
+        def stepped():
+            new = [line.split()[0] for line in self.lines()[seen:]]
+            return min(new.count("parent"), new.count("child")) >= more
+
+        waiting.until(stepped, "both processes step", 30)
+
+    def assert_goes_on_from(self, image):
+        os.truncate(self.steps, 0)
+        self.restore(image)
+        self.wait_for_steps(20)
+        self.assertEqual([line for line in self.lines() if "torn" in line], [])
+
+    def test_comes_back_as_it_was(self):
+        job = self.start()
+        self.checkpoint(job.pid, "shared:first")
+        self.wait_for_steps(20)
+        self.checkpoint(job.pid, "shared:second", "--stop")
+        job.reap()
+        self.assertTrue(os.path.exists(self.memory))
+        self.assertEqual([name for name in os.listdir("/dev/shm") if name.startswith("link_remap")], [])
+        files = self.succeed("inspect", "shared:first")["written_files"]
+        self.assertIn(self.memory, [file["path"] for file in files if file.get("shared_memory")])
+
+        # Its memory is older than what it left behind.
+        self.assert_goes_on_from("shared:first")
+        jobs.kill_tree(job.pid)
+        # As after a reboot.
+        self.remove_shared()
+        self.assert_goes_on_from("shared:second")
+        jobs.kill_tree(job.pid)
+        self.assert_goes_on_from("shared:first")
+
+    def test_of_others_is_left(self):
+        job = self.start()
+        self.checkpoint(job.pid, "shared:first")
+        self.wait_for_steps(20)
+        job.kill_tree()
+        with open(self.memory, "r+b") as file, mmap.mmap(file.fileno(), 0) as ours:
+            there = ours[:8]
+            self.kill_job_at_end(job.pid)
+            result = self.cli.run("restore", "shared:first", "--detach")
+            self.assertEqual(result.code, DONE, str(result))
+            # What was put back is not told, like the rest of the memory.
+            (left,) = json.loads(result.out.splitlines()[0])["files"]
+            self.assertEqual((left["path"], left["action"]), (self.memory, "left"), result)
+            self.assertIn(f"process {os.getpid()} ", left["why"])
+            self.assertGreaterEqual(ours[:8], there)
+
+
+if __name__ == "__main__":
+    unittest.main()
