@@ -25,6 +25,14 @@ absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags, mode_t mod
   return UniqueFd(fd);
 }
 
+UniqueFd OpenRegularFile(const std::string& path) {
+  absl::StatusOr<UniqueFd> place = OpenFile(path, O_PATH);
+  struct stat info;
+  if (!place.ok() || ::fstat(place->get(), &info) != 0 || !S_ISREG(info.st_mode)) return {};
+  return UniqueFd(
+      ::open(absl::StrCat("/proc/self/fd/", place->get()).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+}
+
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDONLY));
   std::string content;

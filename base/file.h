@@ -18,6 +18,10 @@ namespace rekindle {
 // open(2) with O_CLOEXEC added.
 absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags, mode_t mode = 0600);
 
+// A regular file for reading, without waiting. Not valid: it can't be opened, or is something else, which is
+// not opened since that could do something (a device, a FIFO).
+UniqueFd OpenRegularFile(const std::string& path);
+
 // The whole file; for files of /proc too (whose size is not known beforehand).
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 

@@ -277,6 +277,52 @@ absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view fil
   return files;
 }
 
+absl::StatusOr<std::vector<FileLock>> ParseFileLocks(absl::string_view content) {
+  constexpr uint32_t kPosix = 1, kFlock = 2, kOfd = 4;
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("filelocks", content, kFileLocksMagic));
+  std::vector<FileLock> locks;
+  while (!reader.AtEnd()) {
+    pb::FileLock record;
+    RK_RETURN_IF_ERROR(reader.Next(&record));
+    if (record.kind() != kPosix && record.kind() != kFlock && record.kind() != kOfd) continue;
+    // A flock may be of no type that locks anything (LOCK_MAND of old kernels).
+    if (record.type() != F_RDLCK && record.type() != F_WRLCK) continue;
+    if (record.start() < 0 || record.length() < 0 || record.fd() < 0) {
+      return Damaged("filelocks", absl::StrCat("a lock of ", record.length(), " bytes at ", record.start(),
+                                               " through descriptor ", record.fd()));
+    }
+    FileLock lock;
+    if (record.kind() != kFlock) {
+      lock.kind = record.kind() == kPosix ? FileLock::Kind::kPosix : FileLock::Kind::kOfd;
+    }
+    lock.exclusive = record.type() == F_WRLCK;
+    lock.pid = record.pid();
+    lock.fd = record.fd();
+    lock.start = record.start();
+    lock.length = record.length();
+    locks.push_back(lock);
+  }
+  return locks;
+}
+
+absl::StatusOr<uint32_t> ParseDescriptorsId(absl::string_view ids_content) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("ids", ids_content, kIdsMagic));
+  pb::IdsOfTask ids;
+  RK_RETURN_IF_ERROR(reader.Only(&ids));
+  return ids.files_id();
+}
+
+absl::StatusOr<std::map<int, uint32_t>> ParseRegularDescriptors(absl::string_view fdinfo_content) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("fdinfo", fdinfo_content, kFdinfoMagic));
+  std::map<int, uint32_t> files;
+  while (!reader.AtEnd()) {
+    pb::Descriptor record;
+    RK_RETURN_IF_ERROR(reader.Next(&record));
+    if (record.type() == kRegularFileType) files[static_cast<int>(record.fd())] = record.file_id();
+  }
+  return files;
+}
+
 absl::StatusOr<bool> HasArmedTimer(absl::string_view core_content) {
   RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("core", core_content, kCoreMagic));
   pb::Core core;

@@ -107,6 +107,22 @@ struct RegularFile {
 absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view files_content,
                                                            absl::string_view remaps_content = {});
 
+// A lock of flock(2) or fcntl(2) that a process of the job has through a descriptor.
+struct FileLock {
+  enum class Kind { kFlock, kPosix, kOfd };
+  Kind kind = Kind::kFlock;
+  bool exclusive = false;
+  pid_t pid = 0;
+  int fd = -1;
+  int64_t start = 0, length = 0;  // in bytes; length 0: to the end, however long the file becomes
+};
+// `content` is filelocks.img. Leases are left out.
+absl::StatusOr<std::vector<FileLock>> ParseFileLocks(absl::string_view content);
+// The number in the name of the process's fdinfo-N.img, from ids-PID.img.
+absl::StatusOr<uint32_t> ParseDescriptorsId(absl::string_view ids_content);
+// RegularFile::id by descriptor, from fdinfo-N.img.
+absl::StatusOr<std::map<int, uint32_t>> ParseRegularDescriptors(absl::string_view fdinfo_content);
+
 // The same files.img with every periodic timerfd running. The kernel starts such a timer's next period when
 // its expiry is read; until then it says that nothing remains, which CRIU would restore as a timer that never
 // fires again. It is given a whole period instead. Unchanged, byte for byte, when there is nothing to do.

@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 
 #include <functional>
+#include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "criu/images.pb.h"
@@ -382,6 +384,73 @@ TEST(ImageFilesTest, WrongKindIsNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("magic"));
 }
 
+pb::FileLock Lock(uint32_t kind, uint32_t type, int fd, int64_t start, int64_t length) {
+  pb::FileLock lock;
+  lock.set_kind(kind);
+  lock.set_type(type);
+  lock.set_pid(100);
+  lock.set_fd(fd);
+  lock.set_start(start);
+  lock.set_length(length);
+  return lock;
+}
+
+std::string SampleLocks() {
+  return Image(0x54323616, {Record(Lock(2, F_WRLCK, 3, 0, 0)), Record(Lock(1, F_RDLCK, 4, 10, 5)),
+                            Record(Lock(8, F_RDLCK, 5, 0, 0)), Record(Lock(2, 32 | 64, 6, 0, 0)),
+                            Record(Lock(4, F_WRLCK, 7, 100, 0))});
+}
+
+std::string SampleIds() {
+  pb::IdsOfTask ids;
+  ids.set_files_id(9);
+  return Image(0x54432030, {Record(ids)});
+}
+
+std::string SampleDescriptors() {
+  std::vector<std::string> records;
+  for (auto [fd, file_id, type] : {std::tuple(0, 21, 11), {3, 22, 1}, {4, 23, 1}}) {
+    pb::Descriptor descriptor;
+    descriptor.set_fd(static_cast<uint32_t>(fd));
+    descriptor.set_file_id(static_cast<uint32_t>(file_id));
+    descriptor.set_type(static_cast<uint32_t>(type));
+    records.push_back(Record(descriptor));
+  }
+  return Image(0x56213732, records);
+}
+
+TEST(ImageFilesTest, FileLocksWithoutLeases) {
+  absl::StatusOr<std::vector<FileLock>> locks = ParseFileLocks(SampleLocks());
+  ASSERT_TRUE(locks.ok()) << locks.status();
+  ASSERT_THAT(*locks, SizeIs(3));
+  EXPECT_EQ((*locks)[0].kind, FileLock::Kind::kFlock);
+  EXPECT_TRUE((*locks)[0].exclusive);
+  EXPECT_EQ((*locks)[0].pid, 100);
+  EXPECT_EQ((*locks)[0].fd, 3);
+  EXPECT_EQ((*locks)[1].kind, FileLock::Kind::kPosix);
+  EXPECT_FALSE((*locks)[1].exclusive);
+  EXPECT_EQ((*locks)[1].start, 10);
+  EXPECT_EQ((*locks)[1].length, 5);
+  EXPECT_EQ((*locks)[2].kind, FileLock::Kind::kOfd);
+  EXPECT_EQ((*locks)[2].length, 0);
+}
+
+TEST(ImageFilesTest, LocksOfImpossibleRangesAreDamage) {
+  for (const pb::FileLock& lock :
+       {Lock(1, F_WRLCK, 3, -1, 0), Lock(1, F_WRLCK, 3, 0, -1), Lock(2, F_WRLCK, -1, 0, 0)}) {
+    EXPECT_EQ(ParseFileLocks(Image(0x54323616, {Record(lock)})).status().code(), absl::StatusCode::kDataLoss);
+  }
+}
+
+TEST(ImageFilesTest, WhichFilesDescriptorsAre) {
+  absl::StatusOr<uint32_t> id = ParseDescriptorsId(SampleIds());
+  ASSERT_TRUE(id.ok()) << id.status();
+  EXPECT_EQ(*id, 9u);
+  auto descriptors = ParseRegularDescriptors(SampleDescriptors());
+  ASSERT_TRUE(descriptors.ok()) << descriptors.status();
+  EXPECT_THAT(*descriptors, ElementsAre(std::pair(3, 22u), std::pair(4, 23u)));
+}
+
 // No byte string may crash a reader or make it allocate without bound: every truncation, every single byte
 // flip and every byte set to 0xff (lengths!) of every kind of image.
 TEST(ImageFilesTest, DamagedImagesNeverCrash) {
@@ -396,6 +465,9 @@ TEST(ImageFilesTest, DamagedImagesNeverCrash) {
       {SampleFiles(), [](absl::string_view s) { return RearmExpiredTimers(s).status(); }},
       {SampleFiles(), [](absl::string_view s) { return HasListeningSocket(s).status(); }},
       {SampleRemaps(), [](absl::string_view s) { return ParseRegularFiles(SampleFiles(), s).status(); }},
+      {SampleLocks(), [](absl::string_view s) { return ParseFileLocks(s).status(); }},
+      {SampleIds(), [](absl::string_view s) { return ParseDescriptorsId(s).status(); }},
+      {SampleDescriptors(), [](absl::string_view s) { return ParseRegularDescriptors(s).status(); }},
       {SampleStats(), [](absl::string_view s) { return ParseDumpStats(s).status(); }},
   };
   for (const auto& [sample, parse] : kinds) {

@@ -1,9 +1,11 @@
 // CRIU image files made by tests, for those that need no CRIU.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/types.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -112,6 +114,41 @@ inline std::string MakeGhosts(const std::vector<uint32_t>& file_ids) {
   std::vector<TestRemap> remaps;
   for (uint32_t id : file_ids) remaps.push_back({id, 1, 1});
   return MakeRemaps(remaps);
+}
+
+inline std::string MakeFileLocks(const std::vector<FileLock>& locks) {
+  std::vector<std::string> records;
+  for (const FileLock& lock : locks) {
+    pb::FileLock entry;
+    entry.set_kind(lock.kind == FileLock::Kind::kPosix ? 1 : lock.kind == FileLock::Kind::kFlock ? 2 : 4);
+    entry.set_type(lock.exclusive ? F_WRLCK : F_RDLCK);
+    entry.set_pid(lock.pid);
+    entry.set_fd(lock.fd);
+    entry.set_start(lock.start);
+    entry.set_length(lock.length);
+    records.push_back(entry.SerializeAsString());
+  }
+  return MakeImage(0x54323616, records);
+}
+
+// ids-PID.img of a process whose descriptors are in fdinfo-`descriptors_id`.img.
+inline std::string MakeIds(uint32_t descriptors_id) {
+  pb::IdsOfTask ids;
+  ids.set_files_id(descriptors_id);
+  return MakeImage(0x54432030, {ids.SerializeAsString()});
+}
+
+// `files`: ids of regular files, by descriptor.
+inline std::string MakeDescriptors(const std::map<int, uint32_t>& files) {
+  std::vector<std::string> records;
+  for (auto [fd, file_id] : files) {
+    pb::Descriptor entry;
+    entry.set_fd(static_cast<uint32_t>(fd));
+    entry.set_file_id(file_id);
+    entry.set_type(1);
+    records.push_back(entry.SerializeAsString());
+  }
+  return MakeImage(0x56213732, records);
 }
 
 }  // namespace rekindle::criu

@@ -19,6 +19,7 @@
 #include "daemon/supervised_record.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/image_layout.h"
+#include "restore/lock_check.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -37,7 +38,8 @@ double SecondsBetween(int64_t from_unix_ns, int64_t to_unix_ns) {
 
 bool MayBeOtherwiseSoon(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsUnavailable(status) ||
-         absl::StrContains(status.message(), "needs its own PIDs back");
+         absl::StrContains(status.message(), "needs its own PIDs back") ||
+         absl::StrContains(status.message(), restore::kLocksInUse);
 }
 
 }  // namespace

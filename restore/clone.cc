@@ -156,6 +156,9 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
 absl::StatusOr<CloneResult> CloneStarter::Make(const PreparedImage& image, const SandboxKind& kind,
                                                const criu::Installation& criu, const PagerPlace& place,
                                                const CloneOptions& options, const Park& park) {
+  // Copies have the machine's files: what one has locked another can't lock as well.
+  RK_RETURN_IF_ERROR(Annotate(CheckLocksAreFree(image.locks, options.cancel_fd),
+                              absl::StrCat("restoring a copy of ", image.info.reference)));
   const int64_t pooling = MonotonicNanos();
   RK_ASSIGN_OR_RETURN(SandboxPool * pool, Pool(criu));
   Span pooled = SpanSince(pooling, "rekindle", "restore", "sandbox pool");
@@ -417,7 +420,10 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
         "'rekindle run', or with input and output that are no terminal"));
   }
   RK_ASSIGN_OR_RETURN(prepared->listens, Listens(*reader));
+  RK_ASSIGN_OR_RETURN(prepared->locks, LocksOfJob(*reader));
   RK_ASSIGN_OR_RETURN(prepared->may_stand_by, MayStandBy(*reader, prepared->manifest));
+  // A copy that nobody has asked for must not keep others from their files.
+  prepared->may_stand_by &= prepared->locks.empty();
   step("image's records");
   RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
   RK_RETURN_IF_ERROR(CheckMachine(prepared->manifest, machine, criu.version));

@@ -26,6 +26,7 @@
 #include "restore/file_identities.h"
 #include "restore/fill.h"
 #include "restore/image_directory.h"
+#include "restore/lock_check.h"
 #include "restore/pager_client.h"
 #include "restore/sandbox.h"
 #include "restore/sandbox_pool.h"
@@ -80,6 +81,7 @@ struct PreparedImage {
   bool may_stand_by = false;
   bool listens = false;  // on TCP ports or Unix sockets
   FileIdentities programs;
+  std::vector<JobLock> locks;
   std::unique_ptr<ImageDirectory> directory;
 };
 

@@ -17,6 +17,7 @@
 #include "base/human_units.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "rekindle/v1/image_layout.h"
 
 namespace rekindle::restore {
 namespace {
@@ -207,6 +208,13 @@ absl::Status CheckFiles(const v1::JobManifest& manifest, std::vector<std::string
       "files that the job had in use are not as it left them: ", absl::StrJoin(problems, "; "),
       count > 4 ? absl::StrCat("; and ", count - 4, " more") : "", ". Put them back, then restore again",
       may_be_put_back ? "; --rollback append does so with those whose content the image has" : ""));
+}
+
+bool HasOwnMounts(const store::ImageReader& image) {
+  const std::vector<store::ObjectInfo>& objects = image.objects();
+  return std::any_of(objects.begin(), objects.end(), [](const store::ObjectInfo& object) {
+    return absl::StartsWith(object.name, absl::StrCat(v1::kCriuFilePrefix, "mountpoints-"));
+  });
 }
 
 absl::Status CheckMemory(uint64_t bytes) {

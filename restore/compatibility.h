@@ -9,6 +9,7 @@
 #include "base/machine.h"
 #include "criu/image_files.h"
 #include "criu/installation.h"
+#include "dedup_store/store.h"
 #include "rekindle/v1/job_manifest.pb.h"
 
 namespace rekindle::restore {
@@ -26,6 +27,9 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int can
 // Files that the job had open or mapped, and its working directory; what it was writing may have grown, which
 // is worth a warning. FailedPrecondition names what is missing or has another size than it had.
 absl::Status CheckFiles(const v1::JobManifest& manifest, std::vector<std::string>* warnings);
+
+// Has the job a mount namespace of its own? Its names mean other files here.
+bool HasOwnMounts(const store::ImageReader& image);
 
 // Memory for `bytes` of pages. ResourceExhausted.
 absl::Status CheckMemory(uint64_t bytes);

@@ -31,6 +31,7 @@
 #include "restore/gpu_record.h"
 #include "restore/image_directory.h"
 #include "restore/job_logs.h"
+#include "restore/lock_check.h"
 #include "restore/withheld_pages.h"
 
 namespace rekindle::restore {
@@ -87,6 +88,8 @@ class RestoreRun : public criu::RestoreObserver {
     RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
     RK_RETURN_IF_ERROR(CheckIdsAreFree(tree, options_.cancel_fd));
     if (!options_.roll_back) RK_RETURN_IF_ERROR(CheckNeededFiles());
+    RK_ASSIGN_OR_RETURN(std::vector<JobLock> locks, LocksOfJob(*image_));
+    RK_RETURN_IF_ERROR(CheckLocksAreFree(locks, options_.cancel_fd));
     RK_RETURN_IF_ERROR(CheckMemory(PageBytes()));
     RK_RETURN_IF_ERROR(PlanGpus());
     EndPhase("plan");
@@ -219,7 +222,7 @@ class RestoreRun : public criu::RestoreObserver {
   }
 
   absl::Status CheckNeededFiles() {
-    if (HasOwnMounts()) return absl::OkStatus();
+    if (HasOwnMounts(*image_)) return absl::OkStatus();
     return CheckFiles(result_.manifest, &result_.warnings);
   }
 
@@ -229,14 +232,6 @@ class RestoreRun : public criu::RestoreObserver {
       if (object.paged && !absl::StartsWith(object.name, v1::kFileContentPrefix)) bytes += object.bytes;
     }
     return bytes;
-  }
-
-  // A job of another mount namespace has other files under the same names.
-  bool HasOwnMounts() const {
-    for (const store::ObjectInfo& object : image_->objects()) {
-      if (absl::StartsWith(object.name, absl::StrCat(v1::kCriuFilePrefix, "mountpoints-"))) return true;
-    }
-    return false;
   }
 
   criu::RestoreOptions CriuOptions() const {

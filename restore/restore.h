@@ -69,9 +69,9 @@ struct RestoreResult {
 };
 
 // Blocking; several restores may run at once. On failure nothing of the tree is left.
-// FailedPrecondition before anything is started: a PID is in use, a needed file has gone or changed its size,
-// CPU features are missing, the kernel or CRIU is too old for the image, its GPUs are not there. `gpu` may be
-// null: an image with GPU state is then refused.
+// FailedPrecondition before anything is started: a PID or a file lock is in use, a needed file has gone or
+// changed its size, CPU features are missing, the kernel or CRIU is too old for the image, its GPUs are not
+// there. `gpu` may be null: an image with GPU state is then refused.
 absl::StatusOr<RestoreResult> Restore(store::Store& store, const criu::Installation& criu, gpu::JobMover* gpu,
                                       const RestoreOptions& options, RestoreObserver* observer);
 

@@ -24,17 +24,8 @@ constexpr size_t kThreads = 16;
 // Two that are nearer to each other are read at once.
 constexpr uint64_t kGap = uint64_t{16} << 10;
 
-// The descriptor of a regular file; opening a device could do something.
-UniqueFd OpenRegular(const std::string& path) {
-  auto place = OpenFile(path, O_PATH);
-  struct stat info;
-  if (!place.ok() || ::fstat(place->get(), &info) != 0 || !S_ISREG(info.st_mode)) return {};
-  return UniqueFd(
-      ::open(absl::StrCat("/proc/self/fd/", place->get()).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-}
-
 void AskFor(const TouchedFile& file) {
-  UniqueFd fd = OpenRegular(file.path);
+  UniqueFd fd = OpenRegularFile(file.path);
   if (!fd.valid()) return;
   for (const TouchedFile::Range& range : file.ranges) {
     ::posix_fadvise(fd.get(), static_cast<off_t>(range.offset), static_cast<off_t>(range.length),

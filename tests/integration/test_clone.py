@@ -5,7 +5,7 @@ import os
 import signal
 import unittest
 
-from harness import jobs, procfs, waiting
+from harness import jobs, locks, procfs, waiting
 from harness.case import RekindleTest
 from harness.cli import DONE, FAILED, NOT_FOUND, USAGE
 from harness.clones import CloneTest, namespace_pid
@@ -151,6 +151,21 @@ class SandboxTest(ProbeTest):
             self.end(pid, name)
         with open(log, encoding="ascii") as file:
             self.assertEqual(file.read(), "hello from first\nhello from second\n")
+
+    def test_only_one_copy_has_a_lock(self):
+        path = self.path("locked")
+        image = self.take_image(locks.start_holder(self, "holder", f"{path}:flock:exclusive"), "holder:1")
+        first = self.clone(image, "--name", "first")["job"]["pid"]
+        self.assertFalse(locks.flock_is_free(path))
+        refused = self.cli.run("restore", image, "--clone", "--detach", "--name", "second", seconds=20)
+        self.assert_refused(refused, FAILED, "file locks", path, f"PID {first} (")
+        self.assertEqual(len(self.sandboxes()), 1)
+        os.kill(first, signal.SIGKILL)
+        self.wait_for_end(first)
+        second = self.clone(image, "--name", "second")["job"]["pid"]
+        self.assertFalse(locks.flock_is_free(path))
+        os.kill(second, signal.SIGKILL)
+        self.wait_for_no_sandbox()
 
     def test_a_terminal_is_refused(self):
         ours, terminal = os.openpty()

@@ -4,7 +4,7 @@ import os
 import shutil
 import unittest
 
-from harness import jobs, procfs, waiting
+from harness import jobs, locks, procfs, waiting
 from harness.case import MIB, RekindleTest
 from harness.cli import DONE, FAILED
 
@@ -131,6 +131,68 @@ class RestoreRefusalTest(RekindleTest):
         self.assertEqual(self.cli.run("restore", "x:1", "--detach").code, DONE)
         self.kill_job_at_end(job.pid)
         jobs.wait_for_http(port)
+
+
+class LocksTest(RekindleTest):
+    """Locks that the job had and somebody else has now: CRIU would wait for them without end."""
+
+    SECONDS = 20  # for a refusal; far more than it takes
+
+    def restore_refused(self, *words, options=()):
+        refused = self.cli.run("restore", "x:1", "--detach", *options, seconds=self.SECONDS)
+        return self.assert_refused(refused, FAILED, "file locks", "restore again", *words)
+
+    def stopped_holder(self, *held):
+        job = locks.start_holder(self, "holder", *held)
+        self.checkpoint(job.pid, "x:1", "--stop")
+        job.reap()
+        return job
+
+    def check(self, held, others, *words):
+        """While a stranger holds `others` the job that held `held` is not restored; later it is."""
+        job = self.stopped_holder(held)
+        stranger = locks.start_holder(self, "stranger", others)
+        self.restore_refused(held.split(":")[0], f"PID {stranger.pid} (", "python3", *words)
+        self.assertFalse(procfs.alive(job.pid))
+        self.assert_store_whole(["x:1"])
+        stranger.kill_tree()
+        self.assertEqual(self.restore("x:1"), job.pid)
+
+    def test_flock(self):
+        path = self.path("locked")
+        self.check(f"{path}:flock:exclusive", f"{path}:flock:shared", "exclusive flock")
+        self.assertFalse(locks.flock_is_free(path))
+
+    def test_posix_lock(self):
+        path = self.path("locked")
+        self.check(f"{path}:posix:exclusive:10:10", f"{path}:ofd:shared:19:1", "exclusive POSIX lock of bytes 10 to 19")
+        self.assertFalse(locks.range_is_free(path, 10, 10))
+        self.assertTrue(locks.range_is_free(path, 20, 0))
+
+    def test_ofd_lock(self):
+        path = self.path("locked")
+        self.check(f"{path}:ofd:shared:10:0", f"{path}:posix:exclusive", "shared OFD lock from byte 10 on")
+        self.assertFalse(locks.range_is_free(path, 10, 0))
+        self.assertTrue(locks.range_is_free(path, 0, 10))
+
+    def test_locks_that_go_together(self):
+        flocked, ranges = self.path("flocked"), self.path("ranges")
+        job = self.stopped_holder(f"{flocked}:flock:shared", f"{ranges}:posix:exclusive:10:10")
+        locks.start_holder(self, "stranger", f"{flocked}:flock:shared", f"{ranges}:posix:exclusive:20:10")
+        self.assertEqual(self.restore("x:1"), job.pid)
+        self.assertFalse(locks.range_is_free(ranges, 10, 10))
+
+    def test_files_are_not_rolled_back_before(self):
+        path = self.path("locked")
+        self.stopped_holder(f"{path}:flock:exclusive")
+        with open(path, "w", encoding="ascii") as file:
+            file.write("after the image")
+        stranger = locks.start_holder(self, "stranger", f"{path}:flock:exclusive")
+        self.restore_refused(path, options=("--rollback", "append"))
+        self.assertEqual(os.path.getsize(path), len("after the image"))
+        stranger.kill_tree()
+        self.restore("x:1", "--rollback", "append")
+        self.assertEqual(os.path.getsize(path), 0)
 
 
 def _fork_with_pid(pid):

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 
-from harness import procfs, waiting
+from harness import locks, procfs, waiting
 from harness.cli import FAILED, NOT_FOUND
 from harness.clones import namespace_pid
 from harness.held_copies import STANDBY_COPIES, HeldCopiesTest
@@ -223,6 +223,18 @@ class MadeTest(StandbyTest):
 
     def test_a_timer_with_a_descriptor_that_is_not_armed(self):
         self.check_timer(TIMER_DESCRIPTOR.format(seconds=0), False)
+
+    def test_a_file_lock(self):
+        """One that stood by would keep everybody else from the file."""
+        path = self.path("file")
+        extra = f"import fcntl; lock = open({path!r}, 'w'); fcntl.flock(lock, fcntl.LOCK_SH)"
+        self.assertFalse(any(self.starts(self.prepare("locked", extra), expected=False)))
+        # Its turn would have come when there are all of an image that was asked for later.
+        image = self.prepare("plain")
+        self.learn(image)
+        self.end(self.start_one_that_stood_by(image))
+        self.wait_for_standbys()
+        self.assertTrue(locks.flock_is_free(path))
 
     def test_none_with_0(self):
         self.daemon.stop()

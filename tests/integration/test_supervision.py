@@ -6,7 +6,7 @@ import os
 import signal
 import unittest
 
-from harness import jobs, procfs, waiting
+from harness import jobs, locks, procfs, waiting
 from harness.case import RekindleTest
 from harness.cli import NOT_FOUND, NOT_PERMITTED, USAGE
 
@@ -139,6 +139,23 @@ class DeathTest(SupervisedTest):
         for words in ("could not be brought back from x:two", self.numbers, "shorter", "goes on from x:one"):
             self.assertIn(words, result.err)
         self.assertEqual(self.state()["restarts"], 1)
+
+    def test_a_lock_that_somebody_else_has_is_waited_for(self):
+        path = self.path("locked")
+        lock = f"{path}:flock:exclusive"
+        self.succeed("run", "--name", "job", "--every", "300ms", "--restarts", "3", "--detach", "--",
+                     *locks.command(self.path("job.ready"), lock), cli=self.remote)
+        waiting.until(lambda: os.path.exists(self.path("job.ready")), "it has its lock")
+        self.wait_for_image(self.state()["checkpoints"] + 1)  # the image of now may be one of before
+        stranger = self.start_job(locks.command(self.path("stranger.ready"), lock), "stranger")
+        waiting.until(lambda: locks.is_waiting(stranger.pid), "the next one waits for the lock")
+        self.kill_job()
+        waiting.until(lambda: "can't be brought back yet" in self.daemon.log_text(), "the first attempt")
+        self.assertIn(f"PID {stranger.pid} (", self.daemon.log_text())
+        stranger.kill_tree()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.assertFalse(locks.flock_is_free(path))
+        self.assertNotIn("could not be brought back", self.daemon.log_text())
 
     def test_before_the_first_image_it_begins_anew(self):
         self.start(30, options=["--every", "1h", "--restarts", "1", "--rollback", "none"])
