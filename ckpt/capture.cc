@@ -227,6 +227,7 @@ class CaptureRun {
     WrittenFilesOptions options;
     options.contents = options_.file_contents;
     options.ignore_paths = options_.ignore_paths;
+    if (!sees_our_files_) options.sandbox_root = JobsRoot();
     options.owner_sees_all = options_.caller == 0;
     options.job_uid = job_.processes[0].uid;
     return options;
@@ -237,10 +238,12 @@ class CaptureRun {
   // which files they are, how long, and where the job stands in them, but not which inode and content a name
   // has, and once the job runs that may be another.
   FrozenLook FilesLook() {
-    if (sees_our_files_) written_ = absl::UnavailableError("CRIU's images were not complete in time");
+    if (sees_our_files_ || namespaces_.entered())
+      written_ = absl::UnavailableError("CRIU's images were not complete in time");
     return [this](const std::map<std::string, std::string>& files) {
       lost_names_ = LookAtLostNames(files, JobsRoot(), kGhostLimitBytes);
-      if (!sees_our_files_) return;
+      // Of a job with all its namespaces CRIU has the memory file systems, too.
+      if (!sees_our_files_ && !namespaces_.entered()) return;
       if (!lost_names_.ok() || lost_names_->by_link.empty()) {
         written_ = LookAtWrittenFiles(files, FilesOptions(), arena_.get());
         return;

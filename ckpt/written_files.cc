@@ -90,7 +90,7 @@ bool WritesInPlace(const criu::RegularFile& file, uint64_t size) {
 
 // The files by inode: one may have several names, and several descriptors for each.
 absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::string>& criu_files,
-                                               absl::Duration new_until_age) {
+                                               const WrittenFilesOptions& options) {
   auto content = [&](const char* name) {
     auto it = criu_files.find(name);
     return it == criu_files.end() ? absl::string_view() : absl::string_view(it->second);
@@ -104,8 +104,9 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
   for (const criu::RegularFile& file : files) {
     const bool is_mapped = mapped.contains(file.id);
     if (file.ghost || (!file.written && !is_mapped) || !IsOnDisk(file.path)) continue;
+    if (!options.sandbox_root.empty() && !(is_mapped && IsInSharedMemory(file.path))) continue;
     struct stat info;
-    if (::lstat(file.path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    if (::lstat((options.sandbox_root + file.path).c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
     Found& found = by_inode[{info.st_dev, info.st_ino}];
     v1::WrittenFile& record = found.file;
     if (record.path().empty() || file.path < record.path()) record.set_path(file.path);
@@ -124,8 +125,9 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
   for (auto& [inode, found] : by_inode) {
     if (found.mapped) found.file.set_modified_ns(0);
     found.file.set_shared_memory(found.mapped && IsInSharedMemory(found.file.path()));
-    found.file.set_born_ns(BornUnixNanos(AT_FDCWD, found.file.path(), AT_SYMLINK_NOFOLLOW));
-    found.file.set_is_new(IsNew(found.file.born_ns(), new_until_age));
+    found.file.set_born_ns(
+        BornUnixNanos(AT_FDCWD, options.sandbox_root + found.file.path(), AT_SYMLINK_NOFOLLOW));
+    found.file.set_is_new(IsNew(found.file.born_ns(), options.new_until_age));
     result.push_back(std::move(found));
   }
   std::sort(result.begin(), result.end(),
@@ -156,7 +158,8 @@ class ContentCopier {
           absl::StrCat("the job can't read it, and it belongs to uid ", file.uid()));
     }
     if (std::min(file.size(), found.allocated_bytes) > room->left) return TooLarge(file, *room);
-    RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(file.path(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
+    RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(options_.sandbox_root + file.path(),
+                                              O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
     struct stat info;
     if (::fstat(fd.get(), &info) != 0 || info.st_dev != file.device() || info.st_ino != file.inode()) {
       return absl::AbortedError("another file has taken its place");
@@ -282,7 +285,7 @@ bool SeeOurFiles(const std::vector<pid_t>& pids) {
 
 absl::StatusOr<WrittenFiles> LookAtWrittenFiles(const std::map<std::string, std::string>& criu_files,
                                                 const WrittenFilesOptions& options, StagingArena* arena) {
-  RK_ASSIGN_OR_RETURN(std::vector<Found> all, FindWritten(criu_files, options.new_until_age));
+  RK_ASSIGN_OR_RETURN(std::vector<Found> all, FindWritten(criu_files, options));
   WrittenFiles written;
   ContentTaker(options, arena, &written).Take(all);
   for (Found& found : all) written.files.push_back(std::move(found.file));

@@ -33,6 +33,9 @@ struct WrittenFilesOptions {
   std::vector<std::string> ignore_paths;
   // Of all other contents together.
   uint64_t contents_limit_bytes = 1ull << 30;
+  // Of a job that does not see our files, a copy in a sandbox, shared memory alone is recorded, which it has
+  // for itself: what leads to its root folder ("/proc/PID/root"). Empty: all, by names as we have them.
+  std::string sandbox_root;
   // The image's owner gets to see the content. He may see all; else what the job has open for reading or
   // owns.
   bool owner_sees_all = false;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -85,8 +86,14 @@ absl::StatusOr<std::vector<TouchedFile>> ReadTouchedFiles(store::Store& store, c
 absl::Status CheckFilesOf(const store::ImageReader& image, const FileIdentities::Checked& checked,
                           PreparedImage& prepared) {
   RK_ASSIGN_OR_RETURN(prepared.programs, CheckPrograms(image, checked));
+  v1::JobManifest manifest = prepared.manifest;
+  const std::set<std::string> shared_memory = prepared.shared_memory.paths();
+  manifest.clear_files();
+  for (const v1::NeededFile& file : prepared.manifest.files()) {
+    if (!shared_memory.contains(file.path())) *manifest.add_files() = file;
+  }
   std::vector<std::string> warnings;
-  return CheckFiles(prepared.manifest, &warnings);
+  return CheckFiles(manifest, &warnings);
 }
 
 // Those that it begins with count, and nothing but a fork is ever refused for their limit.
@@ -169,6 +176,7 @@ absl::StatusOr<CloneResult> CloneStarter::Make(const PreparedImage& image, const
   RK_RETURN_IF_ERROR(run.TakeSandbox(*pool));
   absl::Status status = park ? absl::OkStatus() : run.LimitMemory();
   if (status.ok()) status = run.AttachPager();
+  if (status.ok()) status = run.MakeSharedMemory();
   if (status.ok()) status = run.RunCriu(park);
   if (!status.ok()) {
     status = run.Explain(status);
@@ -421,6 +429,7 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
   }
   RK_ASSIGN_OR_RETURN(prepared->listens, Listens(*reader));
   RK_ASSIGN_OR_RETURN(prepared->locks, LocksOfJob(*reader));
+  RK_ASSIGN_OR_RETURN(prepared->shared_memory, CloneSharedMemory::Read(*reader, prepared->manifest));
   RK_ASSIGN_OR_RETURN(prepared->may_stand_by, MayStandBy(*reader, prepared->manifest));
   // A copy that nobody has asked for must not keep others from their files.
   prepared->may_stand_by &= prepared->locks.empty();

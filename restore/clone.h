@@ -23,6 +23,7 @@
 #include "dedup_store/store.h"
 #include "rekindle/v1/job_manifest.pb.h"
 #include "restore/cgroup.h"
+#include "restore/clone_shared_memory.h"
 #include "restore/file_identities.h"
 #include "restore/fill.h"
 #include "restore/image_directory.h"
@@ -83,6 +84,7 @@ struct PreparedImage {
   FileIdentities programs;
   std::vector<JobLock> locks;
   std::unique_ptr<ImageDirectory> directory;
+  CloneSharedMemory shared_memory;
 };
 
 class StandbyPool;  // standby.h

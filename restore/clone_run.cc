@@ -103,6 +103,14 @@ absl::Status CloneRun::AttachPager() {
   return absl::OkStatus();
 }
 
+absl::Status CloneRun::MakeSharedMemory() {
+  if (image_.shared_memory.empty()) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(sandbox_.OwnSharedMemory({image_.directory->path(), sandbox_.directory()}));
+  RK_RETURN_IF_ERROR(image_.shared_memory.MakeIn(absl::StrCat("/proc/", sandbox_.init_pid(), "/root")));
+  EndPhase("shared memory");
+  return absl::OkStatus();
+}
+
 absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
   criu::CriuConnection connection;
   connection.socket = criu_process_.rpc.get();

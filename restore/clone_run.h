@@ -37,6 +37,7 @@ class CloneRun {
   // So that making it takes no more either. The other limits would only hold that up.
   absl::Status LimitMemory();
   absl::Status AttachPager();
+  absl::Status MakeSharedMemory();
   // With `park` the copy waits for its owner just before it runs; the times are his then.
   absl::Status RunCriu(const StandbyPool::Park& park);
   absl::StatusOr<CloneResult> Finish();

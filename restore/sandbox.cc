@@ -138,6 +138,10 @@ absl::Status Sandbox::Set(const std::string& host_name,
   return Ask(Json{{"do", "set"}, {"host_name", host_name}, {"binds", binds}}.dump()).status();
 }
 
+absl::Status Sandbox::OwnSharedMemory(const std::vector<std::string>& keep) {
+  return Ask(Json{{"do", "own shared memory"}, {"keep", keep}}.dump()).status();
+}
+
 absl::StatusOr<std::vector<UniqueFd>> Sandbox::OpenProcesses(const std::vector<pid_t>& pids) {
   std::vector<UniqueFd> opened;
   for (size_t i = 0; i < pids.size(); i += kMaxPacketDescriptors) {

@@ -58,6 +58,8 @@ class Sandbox {
                                  const std::vector<int>& groups);
   absl::Status Set(const std::string& host_name,
                    const std::vector<std::pair<std::string, std::string>>& binds);
+  // Gives it a /dev/shm of its own, empty but for those of these folders that lie in it.
+  absl::Status OwnSharedMemory(const std::vector<std::string>& keep);
   // Descriptors of its processes, by their PIDs in it.
   absl::StatusOr<std::vector<UniqueFd>> OpenProcesses(const std::vector<pid_t>& pids);
   // `root` (PID in it) is the job: with it the sandbox ends.

@@ -156,6 +156,8 @@ class Init {
       Answer(status, Json::object(), numbers);
     } else if (what == "set") {
       Answer(Set(request), Json::object());
+    } else if (what == "own shared memory") {
+      Answer(OwnSharedMemory(request), Json::object());
     } else if (what == "processes") {
       SendProcesses(request.at("pids").get<std::vector<pid_t>>());
     } else if (what == "watch") {
@@ -231,6 +233,26 @@ class Init {
       if (::mount(from.c_str(), to.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0) {
         return ErrnoStatus(errno, absl::StrCat("binding ", from, " to ", to,
                                                " in the sandbox (both must be there, and of one kind)"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status OwnSharedMemory(const Json& request) {
+    constexpr char kFolder[] = "/dev/shm";
+    std::vector<std::pair<std::string, UniqueFd>> kept;
+    for (const std::string& path : request.at("keep").get<std::vector<std::string>>()) {
+      if (!absl::StartsWith(path, "/dev/shm/")) continue;
+      kept.emplace_back(path, ::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    }
+    if (::mount("tmpfs", kFolder, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") != 0) {
+      return ErrnoStatus(errno, "mounting a /dev/shm of its own in a sandbox");
+    }
+    for (const auto& [path, folder] : kept) {
+      if (absl::Status made = MakeDirectories(path); !made.ok()) return made;
+      if (::mount(absl::StrCat("/proc/self/fd/", folder.get()).c_str(), path.c_str(), nullptr, MS_BIND,
+                  nullptr) != 0) {
+        return ErrnoStatus(errno, absl::StrCat("keeping ", path, " in a sandbox"));
       }
     }
     return absl::OkStatus();

@@ -5,12 +5,14 @@ import mmap
 import os
 import unittest
 
-from harness import jobs, waiting
+from harness import clones, jobs, waiting
 from harness.case import RekindleTest
 from harness.cli import DONE
 
 
-class SharedMemoryTest(RekindleTest):
+class Steps:
+    """The job, and what it writes."""
+
     def setUp(self):
         super().setUp()
         self.before = set(os.listdir("/dev/shm"))
@@ -27,9 +29,12 @@ class SharedMemoryTest(RekindleTest):
         return job
 
     def remove_shared(self):
-        for name in set(os.listdir("/dev/shm")) - self.before:
-            if name == self.name or name.startswith("sem.mp-"):
-                os.unlink("/dev/shm/" + name)
+        for name in self.shared():
+            os.unlink("/dev/shm/" + name)
+
+    def shared(self):
+        new = set(os.listdir("/dev/shm")) - self.before
+        return {name for name in new if name == self.name or name.startswith("sem.mp-")}
 
     def lines(self):
         if not os.path.exists(self.steps):
@@ -37,21 +42,26 @@ class SharedMemoryTest(RekindleTest):
         with open(self.steps, encoding="ascii") as file:
             return file.read().splitlines()
 
-    def wait_for_steps(self, more):
+    def wait_for_steps(self, more, hosts=(os.uname().nodename,)):
         """That many of each process, from now on."""
         seen = len(self.lines())
 
         def stepped():
-            new = [line.split()[0] for line in self.lines()[seen:]]
-            return min(new.count("parent"), new.count("child")) >= more
+            new = [tuple(line.split()[:2]) for line in self.lines()[seen:]]
+            return all(new.count((host, who)) >= more for host in hosts for who in ("parent", "child"))
 
-        waiting.until(stepped, "both processes step", 30)
+        waiting.until(stepped, "all processes step", 30)
 
+    def assert_whole(self):
+        self.assertEqual([line for line in self.lines() if "torn" in line], [])
+
+
+class SharedMemoryTest(Steps, RekindleTest):
     def assert_goes_on_from(self, image):
         os.truncate(self.steps, 0)
         self.restore(image)
         self.wait_for_steps(20)
-        self.assertEqual([line for line in self.lines() if "torn" in line], [])
+        self.assert_whole()
 
     def test_comes_back_as_it_was(self):
         job = self.start()
@@ -88,6 +98,24 @@ class SharedMemoryTest(RekindleTest):
             self.assertEqual((left["path"], left["action"]), (self.memory, "left"), result)
             self.assertIn(f"process {os.getpid()} ", left["why"])
             self.assertGreaterEqual(ours[:8], there)
+
+
+class CloneTest(Steps, clones.CloneTest):
+    def test_each_copy_has_its_own(self):
+        job = self.start()
+        self.checkpoint(job.pid, "shared:first", "--stop")
+        job.reap()
+        self.remove_shared()
+        os.truncate(self.steps, 0)
+        self.clones("shared:first", 2, "--name", "copy")
+        self.wait_for_steps(20, ["copy-1", "copy-2"])
+        # One that has gone on is an image in turn.
+        pid = next(job["pid"] for job in self.succeed("ps")["jobs"] if job["name"] == "copy-1")
+        self.checkpoint(pid, "shared:copy")
+        self.clone("shared:copy", "--name", "later")
+        self.wait_for_steps(20, ["copy-1", "copy-2", "later"])
+        self.assert_whole()
+        self.assertEqual(self.shared(), set())
 
 
 if __name__ == "__main__":

@@ -2,19 +2,20 @@
 
     shared_memory.py NAME LOG
 
-Each step adds one to a number in the shared memory and to one in each process's own. LOG gets a line a step, with
-"torn" where the two are not the same.
+Each step adds one to a number in the shared memory and to one in each process's own. LOG gets a line a step: host, who,
+and the number, or "torn" where the two are not the same.
 """
 
 import multiprocessing
+import os
 import sys
 import time
 from multiprocessing import shared_memory
 
 
-def count(memory, own, write):
+def count(who, memory, own, file):
     shared = int.from_bytes(memory.buf[:8], "little")
-    write("torn" if shared != own else str(own))
+    file.write(f"{os.uname().nodename} {who} {'torn' if shared != own else own}\n")
     memory.buf[:8] = (shared + 1).to_bytes(8, "little")
 
 
@@ -24,7 +25,7 @@ def work(name, turns, log):
     with open(log, "a", encoding="ascii", buffering=1) as file:
         while True:
             turns[1].acquire()
-            count(memory, own + 1, lambda line: file.write(f"child {line}\n"))
+            count("child", memory, own + 1, file)
             own += 2
             turns[0].release()
 
@@ -39,7 +40,7 @@ def main():
     with open(log, "a", encoding="ascii", buffering=1) as file:
         while True:
             turns[0].acquire()
-            count(memory, own, lambda line: file.write(f"parent {line}\n"))
+            count("parent", memory, own, file)
             own += 2
             turns[1].release()
             time.sleep(0.002)
