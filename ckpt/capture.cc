@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -238,29 +239,58 @@ class CaptureRun {
   // which files they are, how long, and where the job stands in them, but not which inode and content a name
   // has, and once the job runs that may be another.
   FrozenLook FilesLook() {
-    if (sees_our_files_ || namespaces_.entered())
-      written_ = absl::UnavailableError("CRIU's images were not complete in time");
-    return [this](const std::map<std::string, std::string>& files) {
-      lost_names_ = LookAtLostNames(files, JobsRoot(), kGhostLimitBytes);
-      // Of a job with all its namespaces CRIU has the memory file systems, too.
-      if (!sees_our_files_ && !namespaces_.entered()) return;
+    if (LooksAtWrittenFiles()) written_ = absl::UnavailableError("CRIU's images were not complete in time");
+    FrozenLook look;
+    look.takes_nameless_memory = LooksAtWrittenFiles();
+    look.at = [this](const std::map<std::string, std::string>& files) {
+      lost_names_ = LookAtLostNames(files, JobsRoot(), NameOfJob(), kGhostLimitBytes);
+      if (!LooksAtWrittenFiles()) return;
       if (!lost_names_.ok() || lost_names_->by_link.empty()) {
         written_ = LookAtWrittenFiles(files, FilesOptions(), arena_.get());
         return;
       }
       std::map<std::string, std::string> named = files;
       const absl::Status status = PutIntoImages(*lost_names_, &named);
-      written_ = status.ok() ? LookAtWrittenFiles(named, FilesOptions(), arena_.get()) : status;
+      WrittenFilesOptions options = FilesOptions();
+      options.nameless = lost_names_->nameless;
+      written_ = status.ok() ? LookAtWrittenFiles(named, options, arena_.get()) : status;
     };
+    return look;
+  }
+
+  // Of a job with all its namespaces CRIU has the memory file systems, too.
+  bool LooksAtWrittenFiles() const { return sees_our_files_ || namespaces_.entered(); }
+
+  std::string NameOfJob() const {
+    return absl::StrCat(job_.processes[0].pid, ".", job_.processes[0].start_ticks);
   }
 
   std::string JobsRoot() const { return absl::StrCat("/proc/", options_.pid, "/root"); }
+
+  // It is nowhere else.
+  absl::Status CheckNamelessMemory() const {
+    if (lost_names_->nameless.empty()) return absl::OkStatus();
+    RK_RETURN_IF_ERROR(Annotate(written_.status(), "reading the job's shared memory"));
+    size_t found = 0;
+    for (size_t i = 0; i < written_->files.size(); ++i) {
+      const v1::WrittenFile& file = written_->files[i];
+      if (!file.nameless()) continue;
+      ++found;
+      if (written_->contents.contains(i)) continue;
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the job's shared memory without a name (", FormatBytes(file.size()),
+                       ") could not be read: ", absl::StrJoin(written_->warnings, "; ")));
+    }
+    if (found == lost_names_->nameless.size()) return absl::OkStatus();
+    return absl::InternalError("shared memory of the job that has no name could not be looked at");
+  }
 
   absl::Status MendLostNames() {
     RK_RETURN_IF_ERROR(lost_names_.status());
     if (options_.stop) RemoveExtraNames(*lost_names_, JobsRoot());
     result_.warnings.insert(result_.warnings.end(), lost_names_->warnings.begin(),
                             lost_names_->warnings.end());
+    RK_RETURN_IF_ERROR(CheckNamelessMemory());
     return PutIntoImages(*lost_names_, &frozen_.image.files);
   }
 

@@ -23,6 +23,7 @@
 #include "base/subprocess.h"
 #include "base/unix_socket.h"
 #include "ckpt/image_staging.h"
+#include "ckpt/nameless_memory.h"
 #include "criu/capture_server.h"
 #include "criu/failure.h"
 
@@ -108,8 +109,9 @@ class Watcher {
   std::thread thread_;
 };
 
-std::vector<std::string> EnvironmentWithPreload(const std::string& library) {
+std::vector<std::string> EnvironmentWithPreload(const std::string& library, bool takes_nameless_memory) {
   std::vector<std::string> variables;
+  if (takes_nameless_memory) variables.push_back(absl::StrCat(TAKES_NAMELESS_MEMORY, "=1"));
   std::string preload = absl::StrCat("LD_PRELOAD=", library);
   for (char** variable = environ; variable && *variable; ++variable) {
     absl::string_view others = *variable;
@@ -150,8 +152,9 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
     absl::Status status = staging.WaitUntilPagesAreOurs();
     if (status.ok() && d) status = d->Finish();
     // Without the look there is an image all the same.
-    if (status.ok() && look) {
-      if (absl::Status seen = staging.LookAtFiles(look); !seen.ok()) Log(LogLevel::kWarning, seen.message());
+    if (status.ok() && look.at) {
+      if (absl::Status seen = staging.LookAtFiles(look.at); !seen.ok())
+        Log(LogLevel::kWarning, seen.message());
     }
     if (status.ok() && d && tracking.copied) tracking.copied(d->Memory());
     if (status.ok() && say) status = said = say->OnFrozen();
@@ -165,7 +168,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   start.working_directory = options.work_directory;
   // A terminal's Ctrl-C must reach CRIU only through us: it kills CRIU in the middle of its work on the job.
   start.new_session = true;
-  start.environment = EnvironmentWithPreload(preload);
+  start.environment = EnvironmentWithPreload(preload, look.takes_nameless_memory);
   dump.command_line = criu::ShellLine(start.argv);
   RK_ASSIGN_OR_RETURN(Subprocess process, namespaces.Start(start));
 

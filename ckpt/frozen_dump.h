@@ -27,9 +27,13 @@ struct FrozenDump {
   std::string command_line;
 };
 
-// Called while the job stands still, when its memory has been copied, with CRIU's small image files by name.
-// What it takes the job waits for. Once for each try.
-using FrozenLook = std::function<void(const std::map<std::string, std::string>& files)>;
+struct FrozenLook {
+  // Called while the job stands still, when its memory has been copied, with CRIU's small image files by
+  // name. What it takes the job waits for. Once for each try. Empty: nobody looks.
+  std::function<void(const std::map<std::string, std::string>& files)> at;
+  // It takes the content of shared memory without a name, and CRIU does not (nameless_memory.c).
+  bool takes_nameless_memory = false;
+};
 
 // Copying less than all.
 struct FrozenTracking {

@@ -6,8 +6,7 @@
 //   for what is left of the time: CRIU makes EINTR of it. A program without signal handlers does not expect
 //   that: it sleeps too short, or takes a healthy connection for a broken one.
 // - ERESTARTNOHAND and its like: CRIU has the call begin anew. The kernel does so as well, unless a signal
-// has
-//   come for which there is a handler: then the call ends with EINTR, by which the program learns of it.
+//   has come for which there is a handler: then the call ends with EINTR, by which the program learns of it.
 //
 // Here the job that runs on gets its registers as the freeze found them, in the moment in which CRIU lets go
 // of it. What is left of a time-out would be lost to a process in which CRIU's parasite ran as a daemon,

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "rekindle/v1/image_layout.h"
 
 namespace rekindle::ckpt {
 namespace {
@@ -45,10 +47,24 @@ std::string OtherName(const std::string& folder, const struct stat& file) {
   return found;
 }
 
+// Where the symbolic link leads to, and what is there.
+absl::StatusOr<std::string> SourceOf(const std::string& link, const std::string& root, struct stat* info) {
+  char target[PATH_MAX] = {};
+  if (::readlink(link.c_str(), target, sizeof target - 1) < 0) {
+    return ErrnoStatus(errno, absl::StrCat("reading ", link));
+  }
+  const std::string source = root + target;
+  if (::stat(source.c_str(), info) != 0 || !S_ISREG(info->st_mode)) {
+    return ErrnoStatus(errno, absl::StrCat("looking at shared memory without a name by ", source));
+  }
+  return source;
+}
+
 }  // namespace
 
 absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::string>& criu_files,
-                                          const std::string& root, uint64_t content_limit_bytes) {
+                                          const std::string& root, const std::string& job,
+                                          uint64_t content_limit_bytes) {
   LostNames names;
   RK_ASSIGN_OR_RETURN(
       std::vector<criu::ExtraLink> links,
@@ -61,6 +77,12 @@ absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::strin
       return ErrnoStatus(errno, absl::StrCat("looking at ", link.path, ", a name that CRIU has made"));
     }
     criu::LinkReplacement& replacement = names.by_link[link.path];
+    if (S_ISLNK(info.st_mode)) {  // by ckpt/nameless_memory.c
+      RK_ASSIGN_OR_RETURN(const std::string source, SourceOf(path, root, &info));
+      replacement.name = absl::StrCat(v1::kNamelessPrefix, job, ".", info.st_ino);
+      names.nameless[replacement.name] = source;
+      continue;
+    }
     if (std::string other = OtherName(root + FolderOf(link.path), info); !other.empty()) {
       replacement.name = FolderOf(link.path) + other;
       continue;

@@ -15,14 +15,19 @@ namespace rekindle::ckpt {
 
 struct LostNames {
   std::map<std::string, criu::LinkReplacement> by_link;  // by the path of CRIU's extra name
+  // Shared memory without any name: what the images call it, and where it can be read while the job stands
+  // still. Its content is not taken here.
+  std::map<std::string, std::string> nameless;
   std::vector<std::string> warnings;
 };
 
 // To be called while the job stands still, with CRIU's small image files by name. `root` leads to the job's
 // root folder ("/proc/PID/root"). A file that has another name in the same folder gets that; of others the
-// content is taken, of all together at most `content_limit_bytes`. ResourceExhausted: there is more.
+// content is taken, of all together at most `content_limit_bytes`. Shared memory without a name gets one that
+// begins with v1::kNamelessPrefix and `job`. ResourceExhausted: there is more.
 absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::string>& criu_files,
-                                          const std::string& root, uint64_t content_limit_bytes);
+                                          const std::string& root, const std::string& job,
+                                          uint64_t content_limit_bytes);
 
 // Makes the dump's images say so. Aborted: they have extra names that nobody has looked at.
 absl::Status PutIntoImages(const LostNames& names, std::map<std::string, std::string>* criu_files);

@@ -6,11 +6,13 @@
 
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "criu/image_files.h"
 #include "criu/test_images.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rekindle/v1/image_layout.h"
 
 namespace rekindle::ckpt {
 namespace {
@@ -18,6 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 constexpr uint64_t kLimit = 100;
 
@@ -45,7 +48,7 @@ class LostNamesTest : public testing::Test {
     ASSERT_EQ(::link(Path("/d/link_remap.7").c_str(), Path(name).c_str()), 0);
   }
 
-  absl::StatusOr<LostNames> Look() { return LookAtLostNames(files_, folder_->path(), kLimit); }
+  absl::StatusOr<LostNames> Look() { return LookAtLostNames(files_, folder_->path(), "70.1", kLimit); }
 
   std::vector<std::string> NamesInImages() {
     std::vector<std::string> names;
@@ -90,6 +93,22 @@ TEST_F(LostNamesTest, OfAFileWithNamesElsewhereTheContentIsTaken) {
   EXPECT_THAT(NamesInImages(), ElementsAre("/d/lost (ghost)"));
 }
 
+// As nameless_memory.c has it: a symbolic link to a descriptor, by a path of the job's.
+TEST_F(LostNamesTest, SharedMemoryWithoutANameGetsOneForTheRestore) {
+  ASSERT_EQ(::unlink(Path("/d/link_remap.7").c_str()), 0);
+  ASSERT_EQ(::symlink("/e/content", Path("/d/link_remap.7").c_str()), 0);
+  EXPECT_EQ(Look().status().code(), absl::StatusCode::kNotFound) << Look().status();
+  Make("/e/content", std::string(kLimit + 1, 'x'));
+  struct stat info;
+  ASSERT_EQ(::stat(Path("/e/content").c_str(), &info), 0);
+  auto names = Look();
+  ASSERT_TRUE(names.ok()) << names.status();
+  const std::string name = absl::StrCat(v1::kNamelessPrefix, "70.1.", info.st_ino);
+  EXPECT_THAT(names->nameless, ElementsAre(Pair(name, Path("/e/content"))));
+  ASSERT_TRUE(PutIntoImages(*names, &files_).ok());
+  EXPECT_THAT(NamesInImages(), ElementsAre(name));
+}
+
 TEST_F(LostNamesTest, NoMoreContentThanTheLimit) {
   Make("/d/link_remap.7", std::string(kLimit + 1, 'x'));
   EXPECT_EQ(Look().status().code(), absl::StatusCode::kResourceExhausted);
@@ -107,7 +126,7 @@ TEST_F(LostNamesTest, ExtraNamesThatNobodyLookedAtAreRefused) {
 
   files_.erase("remap-fpath.img");
   EXPECT_TRUE(PutIntoImages(LostNames(), &files_).ok());
-  EXPECT_TRUE(LookAtLostNames({}, folder_->path(), kLimit).ok()) << "a job with no files at all";
+  EXPECT_TRUE(LookAtLostNames({}, folder_->path(), "70.1", kLimit).ok()) << "a job with no files at all";
 }
 
 }  // namespace

@@ -60,6 +60,12 @@ bool IsOnDisk(absl::string_view path) {
 
 bool IsInSharedMemory(absl::string_view path) { return absl::StartsWith(path, "/dev/shm/"); }
 
+// As we see what the job knows by this path.
+std::string SourceOf(const std::string& path, const WrittenFilesOptions& options) {
+  auto nameless = options.nameless.find(path);
+  return nameless == options.nameless.end() ? options.sandbox_root + path : nameless->second;
+}
+
 // CRIU's numbers of the files that are written through a mapping.
 absl::StatusOr<std::set<uint64_t>> MappedFiles(const std::map<std::string, std::string>& criu_files) {
   std::set<uint64_t> ids;
@@ -103,10 +109,14 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
   std::map<std::pair<uint64_t, uint64_t>, Found> by_inode;
   for (const criu::RegularFile& file : files) {
     const bool is_mapped = mapped.contains(file.id);
-    if (file.ghost || (!file.written && !is_mapped) || !IsOnDisk(file.path)) continue;
-    if (!options.sandbox_root.empty() && !(is_mapped && IsInSharedMemory(file.path))) continue;
+    const bool nameless = options.nameless.contains(file.path);
+    if (!nameless) {
+      if (file.ghost || (!file.written && !is_mapped) || !IsOnDisk(file.path)) continue;
+      if (!options.sandbox_root.empty() && !(is_mapped && IsInSharedMemory(file.path))) continue;
+    }
     struct stat info;
-    if (::lstat((options.sandbox_root + file.path).c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    const std::string source = SourceOf(file.path, options);
+    if ((nameless ? ::stat : ::lstat)(source.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
     Found& found = by_inode[{info.st_dev, info.st_ino}];
     v1::WrittenFile& record = found.file;
     if (record.path().empty() || file.path < record.path()) record.set_path(file.path);
@@ -118,15 +128,19 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
     record.set_uid(info.st_uid);
     record.set_gid(info.st_gid);
     record.set_in_place(record.in_place() || is_mapped || WritesInPlace(file, record.size()));
+    record.set_nameless(nameless);
     found.mapped |= is_mapped;
     found.readable |= file.readable;
     found.allocated_bytes = static_cast<uint64_t>(info.st_blocks) * 512;
   }
   for (auto& [inode, found] : by_inode) {
     if (found.mapped) found.file.set_modified_ns(0);
-    found.file.set_shared_memory(found.mapped && IsInSharedMemory(found.file.path()));
-    found.file.set_born_ns(
-        BornUnixNanos(AT_FDCWD, options.sandbox_root + found.file.path(), AT_SYMLINK_NOFOLLOW));
+    found.file.set_shared_memory(found.file.nameless() ||
+                                 (found.mapped && IsInSharedMemory(found.file.path())));
+    if (!found.file.nameless()) {
+      found.file.set_born_ns(
+          BornUnixNanos(AT_FDCWD, SourceOf(found.file.path(), options), AT_SYMLINK_NOFOLLOW));
+    }
     found.file.set_is_new(IsNew(found.file.born_ns(), options.new_until_age));
     result.push_back(std::move(found));
   }
@@ -158,8 +172,9 @@ class ContentCopier {
           absl::StrCat("the job can't read it, and it belongs to uid ", file.uid()));
     }
     if (std::min(file.size(), found.allocated_bytes) > room->left) return TooLarge(file, *room);
-    RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(options_.sandbox_root + file.path(),
-                                              O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
+    RK_ASSIGN_OR_RETURN(UniqueFd fd,
+                        OpenFile(SourceOf(file.path(), options_),
+                                 O_RDONLY | O_NONBLOCK | O_NOCTTY | (file.nameless() ? 0 : O_NOFOLLOW)));
     struct stat info;
     if (::fstat(fd.get(), &info) != 0 || info.st_dev != file.device() || info.st_ino != file.inode()) {
       return absl::AbortedError("another file has taken its place");

@@ -36,6 +36,8 @@ struct WrittenFilesOptions {
   // Of a job that does not see our files, a copy in a sandbox, shared memory alone is recorded, which it has
   // for itself: what leads to its root folder ("/proc/PID/root"). Empty: all, by names as we have them.
   std::string sandbox_root;
+  // Shared memory without a name (LostNames::nameless): what the images call it, and where it is to be read.
+  std::map<std::string, std::string> nameless;
   // The image's owner gets to see the content. He may see all; else what the job has open for reading or
   // owns.
   bool owner_sees_all = false;

@@ -33,14 +33,24 @@ absl::StatusOr<std::vector<pb::FileEntry>> ReadFiles(absl::string_view content) 
   return files;
 }
 
-std::string GhostImage(const LinkReplacement& file) {
+std::string GhostHead(const LinkReplacement& file) {
   pb::GhostFile entry;
   entry.set_uid(file.uid);
   entry.set_gid(file.gid);
   entry.set_mode(file.mode);
   RecordWriter writer(kGhostMagic);
   writer.Add(entry);
-  return absl::StrCat(writer.Take(), file.content);
+  return writer.Take();
+}
+
+std::string GhostName(uint32_t number) { return absl::StrFormat("ghost-file-%x.img", number); }
+
+uint32_t FirstFreeGhost(const std::vector<pb::RemapEntry>& remaps) {
+  uint32_t next = 1;
+  for (const pb::RemapEntry& remap : remaps) {
+    if (remap.type() == kGhost) next = std::max(next, remap.remap_id() + 1);
+  }
+  return next;
 }
 
 }  // namespace
@@ -82,10 +92,7 @@ absl::Status ReplaceExtraLinks(const std::map<std::string, LinkReplacement>& by_
   RK_ASSIGN_OR_RETURN(std::vector<ExtraLink> links, FindExtraLinks(images[kFiles], images[kRemaps]));
   RK_ASSIGN_OR_RETURN(std::vector<pb::FileEntry> files, ReadFiles(images[kFiles]));
   RK_ASSIGN_OR_RETURN(const std::vector<pb::RemapEntry> remaps, ReadRemaps(images[kRemaps]));
-  uint32_t next_ghost = 1;
-  for (const pb::RemapEntry& remap : remaps) {
-    if (remap.type() == kGhost) next_ghost = std::max(next_ghost, remap.remap_id() + 1);
-  }
+  uint32_t next_ghost = FirstFreeGhost(remaps);
 
   std::map<uint32_t, const LinkReplacement*> by_file;
   std::map<uint32_t, uint32_t> ghosts;  // by file
@@ -98,7 +105,7 @@ absl::Status ReplaceExtraLinks(const std::map<std::string, LinkReplacement>& by_
     for (uint32_t id : link->file_ids) by_file[id] = &replacement;
     if (!replacement.name.empty()) continue;
     for (uint32_t id : link->file_ids) ghosts[id] = next_ghost;
-    contents[absl::StrFormat("ghost-file-%x.img", next_ghost++)] = GhostImage(replacement);
+    contents[GhostName(next_ghost++)] = absl::StrCat(GhostHead(replacement), replacement.content);
   }
 
   RecordWriter kept_remaps(kRemapMagic);
@@ -132,6 +139,33 @@ absl::Status ReplaceExtraLinks(const std::map<std::string, LinkReplacement>& by_
   }
   for (auto& [name, content] : contents) images[name] = std::move(content);
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Ghost>> MakeGhosts(const std::map<std::string, LinkReplacement>& by_path,
+                                              absl::string_view files_content, std::string* remaps_content) {
+  std::vector<Ghost> ghosts;
+  if (by_path.empty()) return ghosts;
+  RK_ASSIGN_OR_RETURN(const std::vector<pb::FileEntry> files, ReadFiles(files_content));
+  RK_ASSIGN_OR_RETURN(const std::vector<pb::RemapEntry> remaps, ReadRemaps(*remaps_content));
+  RecordWriter writer(kRemapMagic);
+  for (const pb::RemapEntry& remap : remaps) writer.Add(remap);
+  uint32_t next = FirstFreeGhost(remaps);
+  for (const auto& [path, file] : by_path) {
+    bool found = false;
+    for (const pb::FileEntry& entry : files) {
+      if (!entry.has_regular() || entry.regular().path() != path) continue;
+      pb::RemapEntry remap;
+      remap.set_file_id(entry.regular().id());
+      remap.set_remap_id(next);
+      remap.set_type(kGhost);
+      writer.Add(remap);
+      found = true;
+    }
+    if (!found) return absl::NotFoundError(absl::StrCat("CRIU's images know no file ", path));
+    ghosts.push_back({path, GhostName(next++), GhostHead(file)});
+  }
+  *remaps_content = writer.Take();
+  return ghosts;
 }
 
 }  // namespace rekindle::criu

@@ -45,4 +45,17 @@ struct LinkReplacement {
 absl::Status ReplaceExtraLinks(const std::map<std::string, LinkReplacement>& by_path,
                                std::map<std::string, std::string>* criu_files);
 
+// A file that comes back without a name, as CRIU's images have it.
+struct Ghost {
+  std::string path;        // where CRIU makes it for a moment
+  std::string image_file;  // the name of its image
+  std::string image_head;  // what that begins with; the content follows
+};
+
+// Makes ghosts of the files with these paths, whose owners and modes are given, in the contents of files.img
+// and remap-fpath.img (which may be empty). NotFound: there is no such file. DataLoss as above; then nothing
+// has changed.
+absl::StatusOr<std::vector<Ghost>> MakeGhosts(const std::map<std::string, LinkReplacement>& by_path,
+                                              absl::string_view files_content, std::string* remaps_content);
+
 }  // namespace rekindle::criu

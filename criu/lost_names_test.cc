@@ -11,6 +11,7 @@
 namespace rekindle::criu {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -91,6 +92,31 @@ TEST_F(LostNamesTest, NoListStaysWhereNoNameIsLost) {
   names["/tmp/link_remap.7"].name = "/tmp/other";
   ASSERT_TRUE(ReplaceExtraLinks(names, &files_).ok());
   EXPECT_FALSE(files_.contains("remap-fpath.img"));
+}
+
+TEST_F(LostNamesTest, FilesBecomeGhosts) {
+  LinkReplacement there;
+  there.uid = 3;
+  there.gid = 4;
+  there.mode = 0100640;
+  pb::GhostFile head;
+  head.set_uid(3);
+  head.set_gid(4);
+  head.set_mode(0100640);
+  const std::string before = files_["remap-fpath.img"];
+  auto ghosts = MakeGhosts({{"/tmp/there", there}}, files_["files.img"], &files_["remap-fpath.img"]);
+  ASSERT_TRUE(ghosts.ok()) << ghosts.status();
+  ASSERT_EQ(ghosts->size(), 1u);
+  EXPECT_EQ((*ghosts)[0].image_file, "ghost-file-1f.img");
+  EXPECT_EQ((*ghosts)[0].image_head, MakeImage(0x52583605, {head.SerializeAsString()}));
+  EXPECT_THAT(Paths(), Contains("/tmp/there (ghost)"));
+  EXPECT_TRUE(absl::StartsWith(files_["remap-fpath.img"], before));
+
+  std::string none;
+  ghosts = MakeGhosts({{"/tmp/lost", there}}, files_["files.img"], &none);
+  ASSERT_TRUE(ghosts.ok()) << ghosts.status();
+  EXPECT_EQ(none, MakeRemaps({{2, 1, 1}, {3, 1, 1}})) << "one content for both ways in which it was opened";
+  EXPECT_TRUE(absl::IsNotFound(MakeGhosts({{"/tmp/no", there}}, files_["files.img"], &none).status()));
 }
 
 TEST_F(LostNamesTest, WhatIsNotThereOrDamagedChangesNothing) {

@@ -26,6 +26,7 @@
 #include "daemon/roll_back.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
+#include "restore/file_rollback.h"
 #include "restore/restore.h"
 
 namespace rekindle::daemon {
@@ -159,8 +160,10 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   if (log_file.valid()) options.log = absl::StrCat("/proc/", ::getpid(), "/fd/", log_file.get());
   uint64_t log_offset = FileSize(log);
   std::vector<v1::FileRollback> rolled_back;
+  bool files_made = false;  // or half of them
   if (request.has_rollback() || HasSharedMemory(manifest)) {
     options.roll_back = [&](const store::ImageReader& image, const v1::JobManifest& of) -> absl::Status {
+      files_made = true;
       RK_ASSIGN_OR_RETURN(rolled_back,
                           RollBackFiles(image, of, request.rollback(), UserForFiles(node, call.caller, of)));
       log_offset = FileSize(log);
@@ -182,6 +185,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   absl::StatusOr<restore::RestoreResult> result =
       restore::Restore(*store, criu, &node.gpus(), options, &observer);
   monitor.Stop();
+  if (files_made) restore::RemoveNamelessMemory(manifest);
   // What nobody asked for is as silent as the rest of the memory, unless it was not done.
   if (!request.has_rollback()) {
     std::erase_if(rolled_back,

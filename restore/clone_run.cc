@@ -106,7 +106,7 @@ absl::Status CloneRun::AttachPager() {
 absl::Status CloneRun::MakeSharedMemory() {
   if (image_.shared_memory.empty()) return absl::OkStatus();
   RK_RETURN_IF_ERROR(sandbox_.OwnSharedMemory({image_.directory->path(), sandbox_.directory()}));
-  RK_RETURN_IF_ERROR(image_.shared_memory.MakeIn(absl::StrCat("/proc/", sandbox_.init_pid(), "/root")));
+  RK_RETURN_IF_ERROR(image_.shared_memory.MakeIn(Root()));
   EndPhase("shared memory");
   return absl::OkStatus();
 }
@@ -139,6 +139,7 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
         std::vector<pid_t> pids;
         for (const criu::PstreeEntry& task : image_.directory->tree()) pids.push_back(task.pid);
         RK_ASSIGN_OR_RETURN(std::vector<UniqueFd> processes, sandbox_.OpenProcesses(pids));
+        image_.shared_memory.RemoveNameless(Root());
         if (!options_.stdio.empty()) {
           absl::Status appended = AppendToLogs(processes[0].get(), image_.manifest);
           if (!appended.ok()) return appended;
@@ -208,6 +209,8 @@ void CloneRun::AddSpan(const char* name, int64_t begin_ns, std::map<std::string,
   if (!options_.timeline) return;
   result_.timeline.push_back(SpanSince(begin_ns, "rekindle", "restore", name, std::move(numbers)));
 }
+
+std::string CloneRun::Root() const { return absl::StrCat("/proc/", sandbox_.init_pid(), "/root"); }
 
 std::string CloneRun::What() const { return absl::StrCat("restoring a copy of ", image_.info.reference); }
 

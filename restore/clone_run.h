@@ -53,6 +53,7 @@ class CloneRun {
   // Waits in the channel until the job wakes up.
   absl::Status SayHello();
   std::string What() const;
+  std::string Root() const;  // of the copy, as we see it
   void EndPhase(const char* name, std::map<std::string, int64_t> numbers = {});
   void AddSpan(const char* name, int64_t begin_ns, std::map<std::string, int64_t> numbers = {});
 

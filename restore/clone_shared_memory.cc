@@ -9,8 +9,10 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "rekindle/v1/image_layout.h"
 #include "restore/file_content.h"
 
 namespace rekindle::restore {
@@ -46,6 +48,11 @@ absl::Status Copy(int from, int to, uint64_t size) {
 }
 
 }  // namespace
+
+bool IsNamelessMemory(const v1::WrittenFile& file) {
+  return file.nameless() && absl::StartsWith(file.path(), v1::kNamelessPrefix) &&
+         file.path().find('/', sizeof kFolder - 1) == std::string::npos;
+}
 
 absl::StatusOr<CloneSharedMemory> CloneSharedMemory::Read(const store::ImageReader& image,
                                                           const v1::JobManifest& manifest) {
@@ -94,6 +101,12 @@ absl::Status CloneSharedMemory::MakeIn(const std::string& root) const {
     }
   }
   return absl::OkStatus();
+}
+
+void CloneSharedMemory::RemoveNameless(const std::string& root) const {
+  for (const File& file : files_) {
+    if (IsNamelessMemory(file.record)) ::unlink((root + file.record.path()).c_str());
+  }
 }
 
 }  // namespace rekindle::restore

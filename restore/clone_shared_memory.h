@@ -14,6 +14,9 @@
 
 namespace rekindle::restore {
 
+// Has it a name for the time of a restore only? False for a path that no restore makes.
+bool IsNamelessMemory(const v1::WrittenFile& file);
+
 // Thread-safe once read.
 class CloneSharedMemory {
  public:
@@ -27,6 +30,8 @@ class CloneSharedMemory {
 
   // `root`: the copy's root folder as we see it. Its /dev/shm must be its own, with none of them.
   absl::Status MakeIn(const std::string& root) const;
+  // Once the copy has all of it open: what had no name has none again.
+  void RemoveNameless(const std::string& root) const;
 
  private:
   struct File {

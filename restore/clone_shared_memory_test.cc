@@ -1,6 +1,8 @@
 #include "restore/clone_shared_memory.h"
 
+#include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "rekindle/v1/image_layout.h"
 #include "restore/file_rollback_testing.h"
 
 namespace rekindle::restore {
@@ -50,6 +52,19 @@ TEST_F(CloneSharedMemoryTest, EachCopyGetsWhatTheImageHas) {
   Rewrite("one/dev/shm/a", 0, "CON");
   EXPECT_EQ(Read("two/dev/shm/a"), "content");
   EXPECT_EQ(memory->MakeIn(files_ + "/one").code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(CloneSharedMemoryTest, WhatHadNoNameLosesItAgain) {
+  const std::string nameless = absl::StrCat(v1::kNamelessPrefix, "70.1.2");
+  RecordShared(nameless, "content").set_nameless(true);
+  RecordShared("/dev/shm/a", "content").set_nameless(true);  // no restore makes that
+  auto memory = CloneSharedMemory::Read(Image(), manifest_);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  ASSERT_TRUE(memory->MakeIn(files_ + "/one").ok());
+  EXPECT_EQ(Read("one" + nameless), "content");
+  memory->RemoveNameless(files_ + "/one");
+  EXPECT_EQ(Read("one" + nameless), "(none)");
+  EXPECT_EQ(Read("one/dev/shm/a"), "content");
 }
 
 TEST_F(CloneSharedMemoryTest, WithoutItsContentThereIsNoCopy) {

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status.h"
 
 namespace rekindle::restore {
@@ -150,6 +151,24 @@ absl::Status FileContent::WriteTo(int fd) const {
     }
   }
   if (now < size_) RK_RETURN_IF_ERROR(set_size());
+  return absl::OkStatus();
+}
+
+absl::Status FileContent::WriteBehind(absl::string_view head, const std::string& path) const {
+  RK_ASSIGN_OR_RETURN(UniqueFd file, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL, 0600));
+  RK_RETURN_IF_ERROR(WriteFully(file.get(), head.data(), head.size(), path));
+  if (::ftruncate(file.get(), static_cast<off_t>(head.size() + size_)) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("writing ", path));
+  }
+  std::byte chunk[kChunkBytes];
+  for (const store::PageRun& run : runs_) {
+    const uint64_t end = std::min(size_, run.address + run.pages * kPage);
+    for (uint64_t at = run.address; at < end; at += kChunkBytes) {
+      const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kChunkBytes, end - at));
+      RK_RETURN_IF_ERROR(Read(at, {chunk, bytes}));
+      RK_RETURN_IF_ERROR(Annotate(WriteAt(file.get(), head.size() + at, {chunk, bytes}), path));
+    }
+  }
   return absl::OkStatus();
 }
 

@@ -49,4 +49,8 @@ absl::Status CheckPlan(const std::vector<FileAction>& plan);
 absl::Status ApplyRollback(const store::ImageReader& image, const WithRights& with_rights,
                            std::vector<FileAction>* plan);
 
+// Shared memory that had no name loses the one it was made again with: once the job has it, or can't be
+// restored.
+void RemoveNamelessMemory(const v1::JobManifest& manifest);
+
 }  // namespace rekindle::restore

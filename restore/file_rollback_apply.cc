@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "restore/clone_shared_memory.h"
 #include "restore/discarded_tail.h"
 #include "restore/file_content.h"
 #include "restore/file_rollback.h"
@@ -192,6 +193,12 @@ class Applier {
 };
 
 }  // namespace
+
+void RemoveNamelessMemory(const v1::JobManifest& manifest) {
+  for (const v1::WrittenFile& file : manifest.written_files()) {
+    if (IsNamelessMemory(file)) ::unlink(file.path().c_str());
+  }
+}
 
 absl::Status ApplyRollback(const store::ImageReader& image, const WithRights& with_rights,
                            std::vector<FileAction>* plan) {

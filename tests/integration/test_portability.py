@@ -51,6 +51,32 @@ class PortabilityTest(RekindleTest):
         self.assertTrue(procfs.alive(job.pid))
         self.assert_refused(self.cli.run("export", "out:1", "--criu", images), FAILED, images)
 
+    def test_export_of_shared_memory_without_a_name(self):
+        steps, name = self.path("steps"), f"rekindle-it-{os.getpid()}"
+        before = set(os.listdir("/dev/shm"))
+        self.addCleanup(
+            lambda: [os.unlink("/dev/shm/" + new) for new in set(os.listdir("/dev/shm")) - before]
+        )
+
+        def lines():
+            if not os.path.exists(steps):
+                return []
+            with open(steps, encoding="ascii") as file:
+                return file.read().splitlines()
+
+        job = self.start_job([jobs.PYTHON, jobs.workload("shared_memory.py"), name, steps, "unlink"])
+        waiting.until(lambda: len(lines()) > 20, "steps", 60)
+        self.checkpoint(job.pid, "out:1", "--stop")
+        job.reap()
+        images = self.path("images")
+        exported = self.succeed("export", "out:1", "--criu", images)
+        self.assertEqual(exported["files"], len(os.listdir(images)))
+        os.truncate(steps, 0)
+        self.criu("restore", "-D", images, "-d", "-o", self.path("restore.log"))
+        self.kill_job_at_end(job.pid)
+        waiting.until(lambda: len(lines()) > 20, "steps after the restore", 60)
+        self.assertEqual([line for line in lines() if "torn" in line], [])
+
     def test_stock_dump_then_import(self):
         job, memory = self.start_memory_job(32 * MIB)
         digest = memory.digest()

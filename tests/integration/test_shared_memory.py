@@ -20,11 +20,10 @@ class Steps:
         self.memory = "/dev/shm/" + self.name
         self.steps = self.path("steps.txt")
 
-    def start(self):
+    def start(self, *options):
         self.addCleanup(self.remove_shared)
-        job = self.start_job(
-            [jobs.PYTHON, jobs.workload("shared_memory.py"), self.name, self.steps], "shared", cwd=self.directory
-        )
+        argv = [jobs.PYTHON, jobs.workload("shared_memory.py"), self.name, self.steps, *options]
+        job = self.start_job(argv, "shared", cwd=self.directory)
         self.wait_for_steps(20)
         return job
 
@@ -34,7 +33,7 @@ class Steps:
 
     def shared(self):
         new = set(os.listdir("/dev/shm")) - self.before
-        return {name for name in new if name == self.name or name.startswith("sem.mp-")}
+        return {name for name in new if name.startswith((self.name, "sem.mp-", "link_remap.", "rekindle-nameless."))}
 
     def lines(self):
         if not os.path.exists(self.steps):
@@ -83,6 +82,26 @@ class SharedMemoryTest(Steps, RekindleTest):
         jobs.kill_tree(job.pid)
         self.assert_goes_on_from("shared:first")
 
+    def test_without_a_name(self):
+        job = self.start("unlink")
+        self.checkpoint(job.pid, "shared:first")
+        self.wait_for_steps(20)
+        self.checkpoint(job.pid, "shared:second", "--stop")
+        job.reap()
+        # What had no name has none: neither in the job that ran on, nor in those that come back.
+        names = {name for name in self.shared() if not name.startswith("sem.mp-")}
+        self.assertEqual(names, set())
+        self.assert_goes_on_from("shared:first")
+        jobs.kill_tree(job.pid)
+        self.assert_goes_on_from("shared:second")
+        # A job that came back is as good as the first.
+        self.checkpoint(job.pid, "shared:third", "--stop")
+        waiting.for_exit(job.pid)
+        jobs.reap_orphans()
+        self.assert_goes_on_from("shared:third")
+        names = {name for name in self.shared() if not name.startswith("sem.mp-")}
+        self.assertEqual(names, set())
+
     def test_of_others_is_left(self):
         job = self.start()
         self.checkpoint(job.pid, "shared:first")
@@ -102,7 +121,13 @@ class SharedMemoryTest(Steps, RekindleTest):
 
 class CloneTest(Steps, clones.CloneTest):
     def test_each_copy_has_its_own(self):
-        job = self.start()
+        self.check_copies()
+
+    def test_each_copy_has_its_own_without_a_name(self):
+        self.check_copies("unlink")
+
+    def check_copies(self, *options):
+        job = self.start(*options)
         self.checkpoint(job.pid, "shared:first", "--stop")
         job.reap()
         self.remove_shared()

@@ -16,6 +16,8 @@ inline constexpr char kRawPagesPrefix[] = "pages/";
 // Prefix of paged objects: content of a file that the job rewrote in place, by offset; no page where it has a
 // hole.
 inline constexpr char kFileContentPrefix[] = "files/";
+// Begins the paths that shared memory without a name has while a job is being restored.
+inline constexpr char kNamelessPrefix[] = "/dev/shm/rekindle-nameless.";
 // Labels of the store's catalog.
 inline constexpr char kJobIdLabel[] = "rekindle.job-id";
 inline constexpr char kJobNameLabel[] = "rekindle.job-name";

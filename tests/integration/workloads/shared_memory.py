@@ -1,7 +1,8 @@
 """Two processes that share memory by its name (/dev/shm/NAME), under a semaphore that has a name too.
 
-    shared_memory.py NAME LOG
+    shared_memory.py NAME LOG [unlink]
 
+"unlink": the memory loses its name as soon as both have it.
 Each step adds one to a number in the shared memory and to one in each process's own. LOG gets a line a step: host, who,
 and the number, or "torn" where the two are not the same.
 """
@@ -31,7 +32,7 @@ def work(name, turns, log):
 
 
 def main():
-    name, log = sys.argv[1:]
+    name, log = sys.argv[1:3]
     multiprocessing.set_start_method("spawn")  # whose semaphores keep their names
     memory = shared_memory.SharedMemory(name=name, create=True, size=1 << 16)
     turns = [multiprocessing.Semaphore(1), multiprocessing.Semaphore(0)]
@@ -40,6 +41,8 @@ def main():
     with open(log, "a", encoding="ascii", buffering=1) as file:
         while True:
             turns[0].acquire()
+            if own == 2 and sys.argv[3:] == ["unlink"]:
+                memory.unlink()
             count("parent", memory, own, file)
             own += 2
             turns[1].release()
