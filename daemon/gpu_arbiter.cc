@@ -588,7 +588,8 @@ absl::Status GpuArbiter::Park(pid_t pid) {
   if (job->leases > 0 || job->pinned) {
     return absl::FailedPreconditionError(
         absl::StrCat(job->name(), " is not parked: it is ",
-                     job->pinned ? "pinned; unpin it first" : "leased; release it first"));
+                     job->pinned ? "pinned; unpin it first (`rekindle gpu release --unpin`)"
+                                 : "leased; release it first"));
   }
   const uint64_t bytes = Total(job->bytes);
   if (bytes > HostRoom()) {
@@ -662,7 +663,7 @@ absl::Status GpuArbiter::CheckHope(Request& request, const DeviceBytes& shortage
     if (total == totals_.end() || pinned == 0 || needed + pinned <= total->second) continue;
     return absl::ResourceExhaustedError(
         absl::StrCat(job.name(), " can't be resumed while other jobs are pinned: ", DescribeDevices(request),
-                     ". Unpin one of them"));
+                     ". Unpin one of them (`rekindle gpu release JOB --unpin`)"));
   }
 
   uint64_t parked = 0;

@@ -237,6 +237,13 @@ absl::StatusOr<int> GpuJobs::Release(pid_t job, LeaseKind kind) {
   return LeasesOf(job);
 }
 
+absl::StatusOr<int> GpuJobs::Unpin(pid_t job) {
+  absl::MutexLock lock(&record_mutex_);
+  RK_RETURN_IF_ERROR(arbiter_.Pin(job, false));
+  WriteRecordOrWarn();
+  return LeasesOf(job);
+}
+
 int GpuJobs::LeasesOf(pid_t job) const {
   const std::map<pid_t, GpuJobSnapshot> known = Known();
   auto it = known.find(job);

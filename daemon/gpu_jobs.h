@@ -51,6 +51,8 @@ class GpuJobs : private GpuMoves {
   absl::StatusOr<uint64_t> Lease(pid_t job, const LeaseOptions& options) ABSL_LOCKS_EXCLUDED(record_mutex_);
   // Ends a lease, whether the record can be told or not. Gives the number of leases that are left.
   absl::StatusOr<int> Release(pid_t job, LeaseKind kind) ABSL_LOCKS_EXCLUDED(record_mutex_);
+  // Likewise a pin, if there is one. NotFound: it was never leased, or has ended.
+  absl::StatusOr<int> Unpin(pid_t job) ABSL_LOCKS_EXCLUDED(record_mutex_);
 
   // Those that the arbiter knows.
   std::map<pid_t, GpuJobSnapshot> Known() const;

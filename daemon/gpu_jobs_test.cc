@@ -74,6 +74,16 @@ TEST_F(GpuJobsTest, LeasesAndPinsOfTheLivingAreTakenOver) {
   EXPECT_THAT(Known(), ElementsAre(of_pinned));
 }
 
+TEST_F(GpuJobsTest, AnEndedPinIsNotTakenOver) {
+  TestChild pinned;
+  Start({{IdOf(pinned), 1, true}});
+  EXPECT_EQ(jobs_->Unpin(pinned.pid()).value_or(-1), 1);
+  EXPECT_EQ(jobs_->Unpin(pinned.pid()).value_or(-1), 1);
+  Start();
+  EXPECT_THAT(Known(), ElementsAre(GpuJobLeases{IdOf(pinned), 1, false}));
+  EXPECT_TRUE(absl::IsNotFound(jobs_->Unpin(1).status()));
+}
+
 TEST_F(GpuJobsTest, ADamagedRecordIsNamedAndGoneOnWithout) {
   TestChild leased;
   Start({{IdOf(leased), 1, false}});

@@ -216,7 +216,8 @@ absl::Status ReleaseGpu(Node& node, const Call& call, const v1::ReleaseGpuReques
                         v1::ReleaseGpuResponse* response) {
   RK_RETURN_IF_ERROR(CheckIsDaemon(node));
   RK_ASSIGN_OR_RETURN(pid_t job, FindGpuTarget(node, call, request.pid(), request.job(), "release"));
-  RK_ASSIGN_OR_RETURN(int left, node.gpu_jobs().Release(job, LeaseKind::kLasting));
+  RK_ASSIGN_OR_RETURN(int left, request.unpin() ? node.gpu_jobs().Unpin(job)
+                                                : node.gpu_jobs().Release(job, LeaseKind::kLasting));
   response->set_leases(static_cast<uint32_t>(left));
   return absl::OkStatus();
 }

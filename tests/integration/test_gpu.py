@@ -588,6 +588,19 @@ class GpuLeaseTest(GpuTest):
         self.assertEqual(self.gpu_job(first.pid)["leases"], 0)
         self.assertEqual(self.gpu_job(third.pid)["leases"], 1)
 
+    def test_unpin(self):
+        first, second, third = self.start_parked(("first", "second", "third"))
+        self.succeed("gpu", "lease", first.pid, "--pin")
+        self.succeed("gpu", "lease", second.pid)
+        self.assertEqual(self.succeed("gpu", "release", first.pid)["leases"], 0)
+        self.assertTrue(self.gpu_job(first.pid)["pinned"])
+        self.assert_refused(self.cli.run("gpu", "lease", third.pid, "--timeout", "0.5"), FAILED, "pinned")
+        self.succeed("gpu", "release", first.pid, "--unpin")
+        self.succeed("gpu", "lease", third.pid, "--timeout", "30")
+        self.assertEqual(self.parked(), {first.pid})
+        self.start_daemon_again()
+        self.assertFalse(self.gpu_job(first.pid)["pinned"])
+
     def test_a_leased_job_that_is_parked_when_the_daemon_starts(self):
         (job,) = self.start_parked(("first",))
         self.succeed("gpu", "lease", job.pid)
