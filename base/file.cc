@@ -18,6 +18,25 @@
 #include "base/status.h"
 
 namespace rekindle {
+namespace {
+
+// Through a temporary name beside it.
+absl::Status Replace(const std::string& path, absl::string_view content, mode_t mode, bool sync) {
+  std::string temporary = absl::StrCat(path, ".tmp-", ::getpid(), "-", reinterpret_cast<uintptr_t>(&content));
+  absl::Status status = [&]() -> absl::Status {
+    RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC, mode));
+    RK_RETURN_IF_ERROR(WriteFully(fd.get(), content.data(), content.size(), temporary));
+    if (sync && ::fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", temporary));
+    if (::rename(temporary.c_str(), path.c_str()) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("renaming ", temporary, " to ", path));
+    }
+    return absl::OkStatus();
+  }();
+  if (!status.ok()) ::unlink(temporary.c_str());
+  return status;
+}
+
+}  // namespace
 
 absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags, mode_t mode) {
   int fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
@@ -81,21 +100,12 @@ absl::Status WriteFully(int fd, const void* data, size_t size, absl::string_view
   return absl::OkStatus();
 }
 
+absl::Status ReplaceFile(const std::string& path, absl::string_view content, mode_t mode) {
+  return Replace(path, content, mode, /*sync=*/false);
+}
+
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content, mode_t mode) {
-  std::string temporary = absl::StrCat(path, ".tmp-", ::getpid(), "-", reinterpret_cast<uintptr_t>(&content));
-  absl::Status status = [&]() -> absl::Status {
-    RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC, mode));
-    RK_RETURN_IF_ERROR(WriteFully(fd.get(), content.data(), content.size(), temporary));
-    if (::fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", temporary));
-    if (::rename(temporary.c_str(), path.c_str()) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("renaming ", temporary, " to ", path));
-    }
-    return absl::OkStatus();
-  }();
-  if (!status.ok()) {
-    ::unlink(temporary.c_str());
-    return status;
-  }
+  RK_RETURN_IF_ERROR(Replace(path, content, mode, /*sync=*/true));
   std::string directory = std::filesystem::path(path).parent_path().string();
   RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(directory.empty() ? "." : directory, O_RDONLY | O_DIRECTORY));
   if (::fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing the folder of ", path));

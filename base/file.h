@@ -33,6 +33,9 @@ absl::Status WriteFully(int fd, const void* data, size_t size, absl::string_view
 // Writes `content` to a temporary name, syncs it, renames it to `path` and syncs the directory: after a crash
 // `path` is either the old file or the new one.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content, mode_t mode = 0600);
+// The same without syncing: it holds when this process dies, not when power is lost. For what a reboot ends
+// anyway.
+absl::Status ReplaceFile(const std::string& path, absl::string_view content, mode_t mode = 0600);
 
 // mkdir -p; directories that it makes get `mode`.
 absl::Status MakeDirectories(const std::string& path, mode_t mode = 0700);

@@ -22,6 +22,21 @@ TEST(FileTest, WriteFileAtomicallyReplacesTheWholeFileAndLeavesNoTemporary) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
+TEST(FileTest, ReplaceFileReplacesTheWholeFileAndLeavesNoTemporary) {
+  auto dir = TemporaryDirectory::Make("/tmp", "rk-file-");
+  ASSERT_TRUE(dir.ok()) << dir.status();
+  const std::string path = dir->path() + "/f";
+  ASSERT_TRUE(ReplaceFile(path, "a long first version").ok());
+  ASSERT_TRUE(ReplaceFile(path, "second").ok());
+  EXPECT_EQ(*ReadFile(path), "second");
+  // Where it can't be replaced, what was there stays.
+  ASSERT_TRUE(MakeDirectories(dir->path() + "/d/inside").ok());
+  const absl::Status refused = ReplaceFile(dir->path() + "/d", "third");
+  EXPECT_FALSE(refused.ok());
+  EXPECT_NE(refused.message().find(dir->path() + "/d"), std::string::npos) << refused;
+  EXPECT_EQ(*ListDirectory(dir->path()), (std::vector<std::string>{"d", "f"}));
+}
+
 TEST(FileTest, ErrorsNameThePathAndMapToTheirCode) {
   auto missing = ReadFile("/no/such/file");
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);

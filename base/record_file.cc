@@ -8,7 +8,8 @@
 
 namespace rekindle {
 
-absl::Status WriteRecordFile(const std::string& path, const google::protobuf::Message& record) {
+absl::Status WriteRecordFile(const std::string& path, const google::protobuf::Message& record,
+                             RecordOutlives outlives) {
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
   options.preserve_proto_field_names = true;
@@ -17,7 +18,7 @@ absl::Status WriteRecordFile(const std::string& path, const google::protobuf::Me
     return absl::InternalError(
         absl::StrCat("writing ", path, ": it can't be put as JSON: ", std::string(status.message())));
   }
-  return WriteFileAtomically(path, text);
+  return outlives == RecordOutlives::kPowerLoss ? WriteFileAtomically(path, text) : ReplaceFile(path, text);
 }
 
 absl::Status ReadRecordFile(const std::string& path, google::protobuf::Message* record) {

@@ -15,9 +15,16 @@ class Message;
 
 namespace rekindle {
 
+// What a record that was written outlives.
+enum class RecordOutlives {
+  kPowerLoss,  // synced
+  kProcess,    // for records of what a reboot ends anyway: not synced, so nobody waits for a disk
+};
+
 // Durable when it returns OK. All at once: after a crash or an error `path` holds the old record or the new
 // one. NotFound: its folder is not there; ResourceExhausted: the disk is full.
-absl::Status WriteRecordFile(const std::string& path, const google::protobuf::Message& record);
+absl::Status WriteRecordFile(const std::string& path, const google::protobuf::Message& record,
+                             RecordOutlives outlives = RecordOutlives::kPowerLoss);
 
 // Replaces what `record` holds; fields that this version does not know are passed over. NotFound: there is no
 // such file; DataLoss: it is damaged.

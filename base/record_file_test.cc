@@ -48,11 +48,13 @@ class RecordFileTest : public ::testing::Test {
 
 TEST_F(RecordFileTest, WhatIsWrittenIsRead) {
   for (const Record& record : {Record(), Made("one"), Made("two")}) {
-    ASSERT_TRUE(WriteRecordFile(path_, record).ok());
-    auto read = ReadRecordFile<Record>(path_);
-    ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(read->SerializeAsString(), record.SerializeAsString());
-    EXPECT_THAT(Files(), ElementsAre("record.json"));
+    for (RecordOutlives outlives : {RecordOutlives::kPowerLoss, RecordOutlives::kProcess}) {
+      ASSERT_TRUE(WriteRecordFile(path_, record, outlives).ok());
+      auto read = ReadRecordFile<Record>(path_);
+      ASSERT_TRUE(read.ok()) << read.status();
+      EXPECT_EQ(read->SerializeAsString(), record.SerializeAsString());
+      EXPECT_THAT(Files(), ElementsAre("record.json"));
+    }
   }
 }
 

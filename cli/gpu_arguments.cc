@@ -92,10 +92,11 @@ void GpuArguments::AddTo(CLI::App& app) {
   lease->add_flag("--pin", pin_, "Do not park it for others after its release either");
   lease->add_flag("--hold", hold_, "Keep the lease until this command ends, and no longer");
   CLI::App* release = AddCommand("release", "Give a lease back: the job may be parked for others",
-                                 "  rekindle gpu release llama\n");
+                                 "  rekindle gpu release llama\n  rekindle gpu release llama --unpin\n");
   release->add_option("job", job_, "PID of the job's root process, or a job's name")
       ->type_name(kJobType)
       ->required();
+  release->add_flag("--unpin", unpin_, "End the job's pin instead, and no lease");
   for (CLI::App* command : {park, swap}) {
     command
         ->add_option("--lock-timeout", lock_timeout_,
@@ -143,6 +144,7 @@ absl::StatusOr<Command> GpuArguments::Finish() const {
     v1::ReleaseGpuRequest request;
     request.set_pid(job.pid);
     request.set_job(job.name);
+    request.set_unpin(unpin_);
     return request;
   }
   RK_ASSIGN_OR_RETURN(JobName in, ParseJob(other_job_));

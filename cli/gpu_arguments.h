@@ -29,7 +29,7 @@ class GpuArguments {
   CLI::App* gpu_ = nullptr;
   std::string job_, other_job_, map_;
   double lock_timeout_ = 0, timeout_ = 0;
-  bool pin_ = false, hold_ = false;
+  bool pin_ = false, hold_ = false, unpin_ = false;
 };
 
 }  // namespace rekindle::cli

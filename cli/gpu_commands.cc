@@ -47,7 +47,10 @@ int ListGpus(Client& client, const Output& output, const v1::ListGpusRequest& re
   output.Text(absl::StrCat(devices.ToString(), "\n"));
   Table jobs({{"PID", Align::kRight}, {"NAME"}, {"STATE"}, {"GPU"}, {"MEMORY", Align::kRight}, {"COMMAND"}});
   for (const v1::GpuJob& job : response->jobs()) {
-    const std::string state = job.parked() ? "parked" : job.state();
+    std::string state = job.parked() ? "parked" : job.state();
+    if (job.leases() > 0)
+      absl::StrAppend(&state, ", leased ", job.leases(), job.leases() == 1 ? " time" : " times");
+    if (job.pinned()) absl::StrAppend(&state, ", pinned");
     bool first = true;
     for (const v1::GpuUse& use : job.uses()) {
       jobs.AddRow({first ? absl::StrCat(job.pid()) : "", first ? job.name() : "", first ? state : "",
@@ -109,8 +112,9 @@ int ReleaseGpu(Client& client, const Output& output, const v1::ReleaseGpuRequest
   absl::StatusOr<v1::ReleaseGpuResponse> response = client.ReleaseGpu(request);
   if (!response.ok()) return output.Fail(response.status());
   output.Json(*response);
-  output.Text(
-      absl::StrCat(JobName(request.pid(), request.job()), " has ", response->leases(), " leases left\n"));
+  output.Text(absl::StrCat(JobName(request.pid(), request.job()),
+                           request.unpin() ? " is not pinned, and has " : " has ", response->leases(),
+                           " leases left\n"));
   return kDone;
 }
 

@@ -128,7 +128,8 @@ struct GpuArbiter::Job {
   const GpuJobId id;
   DeviceBytes bytes;
   GpuJobState state = GpuJobState::kResident;
-  int leases = 0;
+  int leases = 0;  // `held` of them LeaseKind::kHeld
+  int held = 0;
   bool pinned = false;
   bool gone = false;  // no longer in jobs_
   absl::Time last_used;
@@ -202,15 +203,14 @@ void GpuArbiter::ChangeBytes(Job& job, DeviceBytes bytes) {
 
 void GpuArbiter::Remove(const JobPtr& job) {
   job->gone = true;
-  job->leases = 0;
+  job->leases = job->held = 0;
   jobs_.erase(job->id.pid);
   // Until its move has ended it may use host memory.
   if (!job->moving()) Charge(*job, 0);
   Nudge(*job);
 }
 
-void GpuArbiter::Add(const GpuJobId& id, DeviceBytes bytes, GpuJobState state) {
-  absl::MutexLock lock(&mutex_);
+GpuArbiter::JobPtr GpuArbiter::FindOrMake(const GpuJobId& id) {
   JobPtr job = Find(id.pid, 0);
   if (job != nullptr && !(job->id == id)) {
     Remove(job);
@@ -221,9 +221,22 @@ void GpuArbiter::Add(const GpuJobId& id, DeviceBytes bytes, GpuJobState state) {
     jobs_[id.pid] = job;
     Use(*job);
   }
+  return job;
+}
+
+void GpuArbiter::Add(const GpuJobId& id, DeviceBytes bytes, GpuJobState state) {
+  absl::MutexLock lock(&mutex_);
+  JobPtr job = FindOrMake(id);
   if (!job->moving())
     job->state = state == GpuJobState::kParked ? GpuJobState::kParked : GpuJobState::kResident;
   ChangeBytes(*job, std::move(bytes));
+}
+
+void GpuArbiter::Inherit(const GpuJobId& id, int leases, bool pinned) {
+  absl::MutexLock lock(&mutex_);
+  JobPtr job = FindOrMake(id);
+  job->leases += leases;
+  job->pinned |= pinned;
 }
 
 void GpuArbiter::SetBytes(const GpuJobId& id, DeviceBytes bytes) {
@@ -340,6 +353,7 @@ absl::StatusOr<GpuLease> GpuArbiter::Lease(pid_t pid, const LeaseOptions& option
   }
   ++counters_.leases;
   ++job.leases;
+  if (options.kind == LeaseKind::kHeld) ++job.held;
   job.pinned |= options.pin;
   Use(job);
   GpuLease lease;
@@ -532,18 +546,21 @@ void GpuArbiter::AskCancelled(Request& request) {
   request.cancelled = cancelled;
 }
 
-absl::Status GpuArbiter::Release(pid_t pid, uint64_t start_ticks) {
+absl::Status GpuArbiter::Release(pid_t pid, uint64_t start_ticks, LeaseKind kind) {
   absl::MutexLock lock(&mutex_);
   JobPtr job = Find(pid, start_ticks);
   if (job == nullptr) {
     return absl::NotFoundError(
         absl::StrCat("job ", pid, " has ended, and its leases with it, or is no CUDA job that is known"));
   }
-  if (job->leases == 0) {
+  if ((kind == LeaseKind::kHeld ? job->held : job->leases - job->held) == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "job ", pid, " isn't leased: release a lease once, and none from before the daemon's last start"));
+        job->name(), job->leases == 0
+                         ? " isn't leased: release a lease once"
+                         : " has no such lease: those of `rekindle gpu lease --hold` end with that command"));
   }
   --job->leases;
+  if (kind == LeaseKind::kHeld) --job->held;
   Use(*job);
   if (job->leases == 0) Nudge(*job);
   return absl::OkStatus();
@@ -571,7 +588,8 @@ absl::Status GpuArbiter::Park(pid_t pid) {
   if (job->leases > 0 || job->pinned) {
     return absl::FailedPreconditionError(
         absl::StrCat(job->name(), " is not parked: it is ",
-                     job->pinned ? "pinned; unpin it first" : "leased; release it first"));
+                     job->pinned ? "pinned; unpin it first (`rekindle gpu release --unpin`)"
+                                 : "leased; release it first"));
   }
   const uint64_t bytes = Total(job->bytes);
   if (bytes > HostRoom()) {
@@ -645,7 +663,7 @@ absl::Status GpuArbiter::CheckHope(Request& request, const DeviceBytes& shortage
     if (total == totals_.end() || pinned == 0 || needed + pinned <= total->second) continue;
     return absl::ResourceExhaustedError(
         absl::StrCat(job.name(), " can't be resumed while other jobs are pinned: ", DescribeDevices(request),
-                     ". Unpin one of them"));
+                     ". Unpin one of them (`rekindle gpu release JOB --unpin`)"));
   }
 
   uint64_t parked = 0;
@@ -762,6 +780,7 @@ std::vector<GpuJobSnapshot> GpuArbiter::Snapshot() const {
     snapshot.state = job->state;
     snapshot.bytes = job->bytes;
     snapshot.leases = job->leases;
+    snapshot.held = job->held;
     snapshot.pinned = job->pinned;
     snapshot.last_used = job->last_used;
     int position = 0;

@@ -66,7 +66,14 @@ struct GpuArbiterOptions {
   absl::Duration cancel_interval = absl::Milliseconds(100);
 };
 
+// What ends a lease, besides the end of its job.
+enum class LeaseKind {
+  kLasting,  // its release alone, by whomever: it is to outlive a restart too, see GpuArbiter::Inherit
+  kHeld,     // the end of the call that took it, and so that of this process too
+};
+
 struct LeaseOptions {
+  LeaseKind kind = LeaseKind::kLasting;
   // How long to wait: the earlier of the two. A move that has begun is ended first. With no time at all the
   // lease is had if it can be had at once.
   absl::Duration timeout = absl::InfiniteDuration();
@@ -89,7 +96,8 @@ struct GpuJobSnapshot {
   GpuJobId id;
   GpuJobState state = GpuJobState::kResident;
   DeviceBytes bytes;
-  int leases = 0;
+  int leases = 0;  // of both kinds
+  int held = 0;    // of these the ones of LeaseKind::kHeld
   bool pinned = false;
   absl::Time last_used;
   int waiters = 0;   // requests that wait for it
@@ -111,8 +119,8 @@ struct GpuArbiterCounters {
 // Thread-safe. Requests are served in the order they came in: one waits while an earlier one that shares a
 // GPU with it waits, also when its own job is on the GPU (or a busy server would never be parked), and never
 // for one that shares none. So at most one request moves jobs onto a GPU at a time. A request that ends,
-// however it does, is in nobody's way any more. Nothing is kept: after a restart jobs are added anew, without
-// leases or pins.
+// however it does, is in nobody's way any more. It keeps no files: whoever has it remembers leases and pins
+// over a restart, and gives them back with Inherit.
 class GpuArbiter {
  public:
   GpuArbiter(GpuMoves* moves, GpuArbiterOptions options);  // `moves` outlives it
@@ -121,6 +129,9 @@ class GpuArbiter {
   // Makes a job known as kResident or kParked, with what it has, or needs, on each GPU; or corrects what is
   // known of it (its state only when it isn't being moved). Another process with this PID is forgotten.
   void Add(const GpuJobId& job, DeviceBytes bytes, GpuJobState state) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Gives a job, which is added as kResident if it isn't known, leases of LeaseKind::kLasting and a pin from
+  // before a restart, on top of what it has. Not checked against anything: they were granted.
+  void Inherit(const GpuJobId& job, int leases, bool pinned) ABSL_LOCKS_EXCLUDED(mutex_);
   // A job's memory has grown or shrunk. Unknown jobs are left alone.
   void SetBytes(const GpuJobId& job, DeviceBytes bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // It has ended, or is nobody's business any more. Its leases end, who waits for it gets NotFound.
@@ -133,9 +144,10 @@ class GpuArbiter {
   // that. FailedPrecondition: one of its GPUs isn't there. Cancelled. Unavailable: after Stop. Or what Resume
   // said.
   absl::StatusOr<GpuLease> Lease(pid_t job, const LeaseOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends one lease. With `start_ticks` only of this very process. NotFound: unknown (its leases have ended);
-  // FailedPrecondition: it isn't leased.
-  absl::Status Release(pid_t job, uint64_t start_ticks = 0) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends one lease of this kind. With `start_ticks` only of this very process. NotFound: unknown (its leases
+  // have ended); FailedPrecondition: it has none of this kind.
+  absl::Status Release(pid_t job, uint64_t start_ticks = 0, LeaseKind kind = LeaseKind::kLasting)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // A pinned job isn't parked to make room. Moves nothing.
   absl::Status Pin(pid_t job, bool pinned) ABSL_LOCKS_EXCLUDED(mutex_);
   // Parks it now, within the host budget. FailedPrecondition: leased or pinned; Aborted: being moved.
@@ -158,6 +170,7 @@ class GpuArbiter {
   enum class Candidates { kNow, kIfReleased };
 
   JobPtr Find(pid_t pid, uint64_t start_ticks) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  JobPtr FindOrMake(const GpuJobId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(const JobPtr& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChangeBytes(Job& job, DeviceBytes bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Charge(Job& job, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -86,6 +86,61 @@ TEST_F(GpuArbiterTest, LeasedAndPinnedJobsAndThoseOnOtherGpusStay) {
   EXPECT_THAT(machine_->TakeCalls(), ElementsAre("park 3", "resume 1"));
 }
 
+TEST_F(GpuArbiterTest, JobsWithInheritedLeasesAndPinsStay) {
+  Make({{"A", 12}});
+  for (pid_t pid : {1, 2, 3}) AddResident(pid, {{"A", 4}});
+  AddParked(4, {{"A", 4}});
+  arbiter_->Inherit(Id(1), 2, /*pinned=*/false);
+  arbiter_->Inherit(Id(2), 0, /*pinned=*/true);
+  ASSERT_TRUE(LeaseAtOnce(3).ok());
+  ASSERT_EQ(Look(1).leases, 2);
+  ASSERT_TRUE(Look(2).pinned);
+  ASSERT_TRUE(absl::IsFailedPrecondition(arbiter_->Park(1)));
+  ASSERT_TRUE(absl::IsFailedPrecondition(arbiter_->Park(2)));
+  Asked asked(this, 4);
+  AwaitWaits(1);
+  EXPECT_TRUE(arbiter_->Release(1).ok());
+  EXPECT_THAT(machine_->TakeCalls(), IsEmpty());
+  EXPECT_TRUE(arbiter_->Release(1).ok());
+  EXPECT_TRUE(asked.Result().ok());
+  EXPECT_THAT(machine_->TakeCalls(), ElementsAre("park 1", "resume 4"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(arbiter_->Release(1)));
+}
+
+TEST_F(GpuArbiterTest, LeasesAreInheritedBeforeTheJobIsKnownAndByThisProcessAlone) {
+  Make({{"A", 12}});
+  arbiter_->Inherit(Id(1), 1, /*pinned=*/true);
+  AddParked(1, {{"A", 4}});
+  EXPECT_EQ(Look(1).leases, 1);
+  EXPECT_TRUE(Look(1).pinned);
+  EXPECT_EQ(Look(1).state, GpuJobState::kParked);
+  ASSERT_TRUE(Lease(1).ok());
+  EXPECT_EQ(Look(1).leases, 2);
+  // Another process with its PID.
+  arbiter_->Add({1, 1}, {{"A", 4 * kGiB}}, GpuJobState::kResident);
+  EXPECT_EQ(Look(1).leases, 0);
+  EXPECT_FALSE(Look(1).pinned);
+}
+
+TEST_F(GpuArbiterTest, ALeaseThatIsHeldIsEndedByItsHolderAlone) {
+  Make({{"A", 12}});
+  AddResident(1, {{"A", 4}});
+  LeaseOptions held;
+  held.kind = LeaseKind::kHeld;
+  ASSERT_TRUE(Lease(1, held).ok());
+  EXPECT_EQ(Look(1).leases, 1);
+  EXPECT_EQ(Look(1).held, 1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(arbiter_->Release(1)));
+  ASSERT_TRUE(Lease(1).ok());
+  EXPECT_EQ(Look(1).leases, 2);
+  EXPECT_EQ(Look(1).held, 1);
+  EXPECT_TRUE(arbiter_->Release(1, 0, LeaseKind::kHeld).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(arbiter_->Release(1, 0, LeaseKind::kHeld)));
+  EXPECT_EQ(Look(1).leases, 1);
+  EXPECT_TRUE(arbiter_->Release(1).ok());
+  EXPECT_EQ(Look(1).leases, 0);
+}
+
 TEST_F(GpuArbiterTest, SmallJobsAreSparedWhereALargerOneMustGoAnyway) {
   Make({{"A", 12}});
   AddResident(1, {{"A", 2}});

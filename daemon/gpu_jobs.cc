@@ -19,8 +19,42 @@ GpuArbiterOptions ArbiterOptions(uint64_t host_budget) {
 
 }  // namespace
 
-GpuJobs::GpuJobs(gpu::JobMover* mover, uint64_t host_budget)
-    : mover_(*mover), arbiter_(this, ArbiterOptions(host_budget)) {}
+GpuJobs::GpuJobs(gpu::JobMover* mover, uint64_t host_budget, std::string lease_record)
+    : mover_(*mover), arbiter_(this, ArbiterOptions(host_budget)), record_(std::move(lease_record)) {}
+
+void GpuJobs::InheritLeases() {
+  absl::MutexLock lock(&record_mutex_);
+  absl::StatusOr<std::vector<GpuJobLeases>> jobs = record_.Read();
+  if (!jobs.ok()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat(
+            "leases and pins of GPU jobs from before this start are lost, jobs that others still use "
+            "may be parked: ",
+            jobs.status().message()));
+    return;
+  }
+  for (const GpuJobLeases& kept : *jobs) {
+    if (!IsAlive(kept.job)) continue;
+    const pid_t pid = kept.job.pid;
+    arbiter_.Inherit(kept.job, kept.leases, kept.pinned);
+    absl::StatusOr<Found> found = Find(pid);
+    if (!found.ok()) {
+      // The next lease of it looks again.
+      Log(LogLevel::kWarning,
+          absl::StrCat("job ", pid, " is leased or pinned, but how much of which GPU it has ",
+                       "is not known: ", found.status().message()));
+      continue;
+    }
+    Tell(*found);
+    Log(LogLevel::kInfo, absl::StrCat("job ", pid, " has ", kept.leases, " leases from before this start",
+                                      kept.pinned ? " and is pinned" : ""));
+    if (found->parked.empty()) continue;
+    // A lease is recorded once its job is on the GPU, so its holder has been told and will release it: it
+    // stays. But whoever parked the job while no daemon ran meant it, so it isn't resumed unasked.
+    Log(LogLevel::kWarning, absl::StrCat("job ", pid, " is leased or pinned, but parked: its next lease or ",
+                                         "`rekindle gpu resume ", pid, "` brings it back"));
+  }
+}
 
 absl::StatusOr<GpuJobs::Found> GpuJobs::Find(pid_t job) {
   Found found;
@@ -122,7 +156,14 @@ absl::StatusOr<uint64_t> GpuJobs::Lease(pid_t job, const LeaseOptions& options) 
     RK_ASSIGN_OR_RETURN(Found found, Find(job));
     Tell(found);
   }
-  RK_RETURN_IF_ERROR(arbiter_.Lease(job, options).status());
+  // Pinned where a pin that can't be recorded is taken back, and nobody else's with it.
+  LeaseOptions unpinned = options;
+  unpinned.pin = false;
+  RK_ASSIGN_OR_RETURN(GpuLease lease, arbiter_.Lease(job, unpinned));
+  RK_RETURN_IF_ERROR(
+      Annotate(Remember(lease.job, options),
+               absl::StrCat("no lease of job ", job, ", since a restart of the daemon would forget it; ",
+                            "see to it that its record can be written")));
   uint64_t bytes = 0;
   const std::map<pid_t, GpuJobSnapshot> known = Known();
   if (auto it = known.find(job); it != known.end()) {
@@ -151,8 +192,59 @@ bool GpuJobs::IsAsKnown(pid_t job) {
   return true;
 }
 
-absl::StatusOr<int> GpuJobs::Release(pid_t job) {
-  RK_RETURN_IF_ERROR(arbiter_.Release(job));
+absl::Status GpuJobs::Remember(const GpuJobId& job, const LeaseOptions& options) {
+  // What ends with this process leaves nothing to remember, and needs no file.
+  if (options.kind == LeaseKind::kHeld && !options.pin) return absl::OkStatus();
+  absl::MutexLock lock(&record_mutex_);
+  bool was_pinned = true;
+  if (options.pin) {
+    const std::map<pid_t, GpuJobSnapshot> known = Known();
+    auto it = known.find(job.pid);
+    was_pinned = it != known.end() && it->second.pinned;
+    // It has ended meanwhile; whoever has the lease learns that as after any other.
+    if (!arbiter_.Pin(job.pid, true).ok()) return absl::OkStatus();
+  }
+  absl::Status written = WriteRecord();
+  if (written.ok()) return written;
+  if (!was_pinned) (void)arbiter_.Pin(job.pid, false);
+  (void)arbiter_.Release(job.pid, job.start_ticks, options.kind);
+  return written;
+}
+
+absl::Status GpuJobs::WriteRecord() {
+  std::vector<GpuJobLeases> jobs;
+  for (const GpuJobSnapshot& job : arbiter_.Snapshot()) {
+    const int lasting = job.leases - job.held;
+    if (lasting > 0 || job.pinned) jobs.push_back({job.id, lasting, job.pinned});
+  }
+  return record_.Write(jobs);
+}
+
+void GpuJobs::WriteRecordOrWarn() {
+  if (absl::Status written = WriteRecord(); !written.ok()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("after a restart of the daemon a lease or pin would be there that has ended: ",
+                     written.message()));
+  }
+}
+
+absl::StatusOr<int> GpuJobs::Release(pid_t job, LeaseKind kind) {
+  RK_RETURN_IF_ERROR(arbiter_.Release(job, 0, kind));
+  if (kind == LeaseKind::kLasting) {
+    absl::MutexLock lock(&record_mutex_);
+    WriteRecordOrWarn();
+  }
+  return LeasesOf(job);
+}
+
+absl::StatusOr<int> GpuJobs::Unpin(pid_t job) {
+  absl::MutexLock lock(&record_mutex_);
+  RK_RETURN_IF_ERROR(arbiter_.Pin(job, false));
+  WriteRecordOrWarn();
+  return LeasesOf(job);
+}
+
+int GpuJobs::LeasesOf(pid_t job) const {
   const std::map<pid_t, GpuJobSnapshot> known = Known();
   auto it = known.find(job);
   return it == known.end() ? 0 : it->second.leases;

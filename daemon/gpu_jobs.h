@@ -1,5 +1,5 @@
-// Jobs on this node's GPUs: finds their processes, parks and resumes them, and lets the arbiter do so for
-// leases.
+// Jobs on this node's GPUs: finds their processes, parks and resumes them, lets the arbiter do so for leases,
+// and remembers these over a restart.
 #pragma once
 
 #include <sys/types.h>
@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/gpu_arbiter.h"
+#include "daemon/gpu_lease_record.h"
 #include "gpu_state/job_mover.h"
 
 namespace rekindle::daemon {
@@ -28,7 +29,12 @@ struct GpuMoved {
 class GpuJobs : private GpuMoves {
  public:
   // `mover` outlives this. `host_budget`: how much device memory of parked jobs host memory may hold.
-  GpuJobs(gpu::JobMover* mover, uint64_t host_budget);
+  // `lease_record`: the file that remembers leases and pins, see gpu_lease_record.h.
+  GpuJobs(gpu::JobMover* mover, uint64_t host_budget, std::string lease_record);
+
+  // Takes over the leases and pins of jobs that live, as the record says. Once, before anything else is asked
+  // of this, and after gpu::JobMover::Recover. Logs what goes wrong.
+  void InheritLeases() ABSL_LOCKS_EXCLUDED(mutex_, record_mutex_);
 
   // Not while it is leased or pinned.
   absl::StatusOr<GpuMoved> Park(pid_t job, absl::Duration lock_timeout, const std::string& why)
@@ -40,10 +46,13 @@ class GpuJobs : private GpuMoves {
   // known.
   bool FitsNow(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // See GpuArbiter::Lease. Gives the bytes that the job has on its GPUs.
-  absl::StatusOr<uint64_t> Lease(pid_t job, const LeaseOptions& options);
-  // Gives the number of leases that are left.
-  absl::StatusOr<int> Release(pid_t job);
+  // See GpuArbiter::Lease. Gives the bytes that the job has on its GPUs. A lease or pin that the record can't
+  // remember isn't given: the error, such as ResourceExhausted for a full file system, names the file.
+  absl::StatusOr<uint64_t> Lease(pid_t job, const LeaseOptions& options) ABSL_LOCKS_EXCLUDED(record_mutex_);
+  // Ends a lease, whether the record can be told or not. Gives the number of leases that are left.
+  absl::StatusOr<int> Release(pid_t job, LeaseKind kind) ABSL_LOCKS_EXCLUDED(record_mutex_);
+  // Likewise a pin, if there is one. NotFound: it was never leased, or has ended.
+  absl::StatusOr<int> Unpin(pid_t job) ABSL_LOCKS_EXCLUDED(record_mutex_);
 
   // Those that the arbiter knows.
   std::map<pid_t, GpuJobSnapshot> Known() const;
@@ -65,8 +74,16 @@ class GpuJobs : private GpuMoves {
   absl::StatusOr<Found> Find(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   // Is what the arbiter knows of the job still so? Cheap: asks for states alone.
   bool IsAsKnown(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
+  int LeasesOf(pid_t job) const;
   // Tells the arbiter what was found.
   void Tell(const Found& found);
+
+  // Pins the job, if that is asked for, and has the record remember its lease. On failure the lease has ended
+  // and the pin is as it was.
+  absl::Status Remember(const GpuJobId& job, const LeaseOptions& options) ABSL_LOCKS_EXCLUDED(record_mutex_);
+  absl::Status WriteRecord() ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_mutex_);
+  // After a change that holds in any case.
+  void WriteRecordOrWarn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_mutex_);
 
   // GpuMoves, for the arbiter.
   absl::Status Park(const GpuJobId& job) override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -79,6 +96,10 @@ class GpuJobs : private GpuMoves {
   absl::Mutex mutex_;
   std::map<pid_t, std::vector<pid_t>> users_ ABSL_GUARDED_BY(mutex_);  // of jobs found: what uses CUDA
   std::map<pid_t, ParkOptions> asked_ ABSL_GUARDED_BY(mutex_);  // what a call that parks this job wants
+  // Held from a look at the arbiter until what was seen is written, so that the latest is written last; and
+  // whenever a pin changes. Before mutex_.
+  absl::Mutex record_mutex_;
+  GpuLeaseRecord record_ ABSL_GUARDED_BY(record_mutex_);
 };
 
 }  // namespace rekindle::daemon

@@ -111,7 +111,7 @@ TEST(GpuLeaseStress, FiftyServersOnFourGpus) {
   options.ledger_directory = folder->path() + "/ledger";
   options.room_timeout = absl::ZeroDuration();
   gpu::JobMover mover(options);
-  GpuJobs jobs(&mover, kHostBudget);
+  GpuJobs jobs(&mover, kHostBudget, folder->path() + "/leases.json");
 
   std::vector<Server> servers(kServers);
   for (int i = 0; i < kServers; ++i) {
@@ -160,7 +160,7 @@ TEST(GpuLeaseStress, FiftyServersOnFourGpus) {
                               state[0].ok() ? gpu::NameOf(*state[0]) : state[0].status().message()));
       }
       if (random() % 50 == 0 && !server.AwaitStep()) complain(server.state_file + " makes no step");
-      auto left = jobs.Release(server.process.pid());
+      auto left = jobs.Release(server.process.pid(), LeaseKind::kLasting);
       if (!left.ok()) complain(std::string(left.status().message()));
     }
   };
@@ -192,7 +192,7 @@ TEST(GpuLeaseStress, FiftyServersOnFourGpus) {
     auto got = jobs.Lease(server.process.pid(), lease);
     ASSERT_TRUE(got.ok()) << got.status();
     EXPECT_TRUE(server.AwaitStep()) << server.state_file;
-    EXPECT_TRUE(jobs.Release(server.process.pid()).ok());
+    EXPECT_TRUE(jobs.Release(server.process.pid(), LeaseKind::kLasting).ok());
   }
 }
 

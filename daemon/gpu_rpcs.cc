@@ -185,10 +185,11 @@ namespace {
 
 // Gives the PID of the job that is leased now.
 absl::StatusOr<pid_t> TakeLease(Node& node, const Call& call, const v1::LeaseGpuRequest& request,
-                                v1::LeaseGpuResponse* response) {
+                                LeaseKind kind, v1::LeaseGpuResponse* response) {
   RK_RETURN_IF_ERROR(CheckIsDaemon(node));
   RK_ASSIGN_OR_RETURN(pid_t job, FindGpuTarget(node, call, request.pid(), request.job(), "lease"));
   LeaseOptions options;
+  options.kind = kind;
   options.timeout = absl::Seconds(request.timeout_seconds() > 0 ? request.timeout_seconds() : kLeaseSeconds);
   options.pin = request.pin();
   options.cancelled = [&] { return call.cancelled() || node.stopping(); };
@@ -196,7 +197,7 @@ absl::StatusOr<pid_t> TakeLease(Node& node, const Call& call, const v1::LeaseGpu
   RK_ASSIGN_OR_RETURN(uint64_t bytes, node.gpu_jobs().Lease(job, options));
   // Nobody would ever give it back.
   if (call.cancelled()) {
-    (void)node.gpu_jobs().Release(job);
+    (void)node.gpu_jobs().Release(job, kind);
     return absl::CancelledError("the caller has gone; its lease is given back");
   }
   response->set_bytes(bytes);
@@ -208,14 +209,15 @@ absl::StatusOr<pid_t> TakeLease(Node& node, const Call& call, const v1::LeaseGpu
 
 absl::Status LeaseGpu(Node& node, const Call& call, const v1::LeaseGpuRequest& request,
                       v1::LeaseGpuResponse* response) {
-  return TakeLease(node, call, request, response).status();
+  return TakeLease(node, call, request, LeaseKind::kLasting, response).status();
 }
 
 absl::Status ReleaseGpu(Node& node, const Call& call, const v1::ReleaseGpuRequest& request,
                         v1::ReleaseGpuResponse* response) {
   RK_RETURN_IF_ERROR(CheckIsDaemon(node));
   RK_ASSIGN_OR_RETURN(pid_t job, FindGpuTarget(node, call, request.pid(), request.job(), "release"));
-  RK_ASSIGN_OR_RETURN(int left, node.gpu_jobs().Release(job));
+  RK_ASSIGN_OR_RETURN(int left, request.unpin() ? node.gpu_jobs().Unpin(job)
+                                                : node.gpu_jobs().Release(job, LeaseKind::kLasting));
   response->set_leases(static_cast<uint32_t>(left));
   return absl::OkStatus();
 }
@@ -223,14 +225,14 @@ absl::Status ReleaseGpu(Node& node, const Call& call, const v1::ReleaseGpuReques
 absl::Status HoldGpu(Node& node, const Call& call, const v1::HoldGpuRequest& request,
                      const EventSink<v1::LeaseGpuResponse>& send) {
   v1::LeaseGpuResponse response;
-  RK_ASSIGN_OR_RETURN(pid_t job, TakeLease(node, call, request.lease(), &response));
+  RK_ASSIGN_OR_RETURN(pid_t job, TakeLease(node, call, request.lease(), LeaseKind::kHeld, &response));
   UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, job, 0)));
   // How soon it is seen that the client has gone; the job's end is seen at once.
   constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
   bool alive = send(response) && process.valid();
   while (alive && !call.cancelled() && !node.stopping()) alive = !AwaitExit(process.get(), kLookForClient);
   // Of a job that has ended there is no lease any more.
-  (void)node.gpu_jobs().Release(job);
+  (void)node.gpu_jobs().Release(job, LeaseKind::kHeld);
   if (!alive) return absl::NotFoundError(absl::StrCat("process ", job, " has ended, and its lease with it"));
   return absl::OkStatus();
 }

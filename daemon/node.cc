@@ -77,7 +77,8 @@ Node::Node(NodeOptions options)
       jobs_(absl::StrCat(options_.runtime_directory, "/jobs")),
       gpus_(GpuOptions(options_.runtime_directory)),
       dirty_pages_(OpenDirtyPages(options_.track_dirty_pages)),
-      gpu_jobs_(&gpus_, options_.gpu_host_budget),
+      gpu_jobs_(&gpus_, options_.gpu_host_budget,
+                absl::StrCat(options_.runtime_directory, "/gpu/leases.json")),
       clones_(options_.runtime_directory, options_.page_cache_bytes, options_.daemon ? kPooledSandboxes : 0,
               options_.daemon ? options_.standby_copies : 0),
       no_functions_(
@@ -145,6 +146,7 @@ void Node::RecoverJobs() {
         absl::StrCat("GPU memory that an interrupted move had left in host memory is back: PID ",
                      absl::StrJoin(*freed, ", ")));
   }
+  if (options_.daemon) gpu_jobs_.InheritLeases();
   restore::RemoveDeadRestores(options_.runtime_directory);
 }
 

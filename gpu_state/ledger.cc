@@ -5,8 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
@@ -40,22 +38,6 @@ std::string Encode(const LedgerEntry& entry) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// Not synced: after a loss of power the processes are gone too.
-absl::Status Replace(const std::string& path, const std::string& content) {
-  static std::atomic<uint64_t> count{0};
-  const std::string temporary = absl::StrCat(path, ".", ::getpid(), ".", count.fetch_add(1), ".new");
-  {
-    RK_ASSIGN_OR_RETURN(UniqueFd file, OpenFile(temporary, O_WRONLY | O_CREAT | O_EXCL));
-    absl::Status written = WriteFully(file.get(), content.data(), content.size(), temporary);
-    if (!written.ok()) {
-      ::unlink(temporary.c_str());
-      return written;
-    }
-  }
-  if (::rename(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno, absl::StrCat("renaming ", temporary));
-}
-
 absl::StatusOr<LedgerEntry> Decode(const std::string& text, const std::string& path) {
   try {
     const Json json = Json::parse(text);
@@ -84,7 +66,7 @@ std::string Ledger::PathOf(pid_t pid) const { return absl::StrCat(directory_, "/
 absl::Status Ledger::Put(absl::Span<const LedgerEntry> entries) {
   RK_RETURN_IF_ERROR(MakeDirectories(directory_));
   for (const LedgerEntry& entry : entries) {
-    RK_RETURN_IF_ERROR(Replace(PathOf(entry.pid), Encode(entry)));
+    RK_RETURN_IF_ERROR(ReplaceFile(PathOf(entry.pid), Encode(entry)));
   }
   return absl::OkStatus();
 }

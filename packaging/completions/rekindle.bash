@@ -88,7 +88,7 @@ _rekindle() {
       [[ $previous == --owner ]] && arguments=$(compgen -u)
       ;;
     gpu)
-      flags='--gpu-map --lock-timeout --timeout --pin --hold'
+      flags='--gpu-map --lock-timeout --timeout --pin --hold --unpin'
       [[ $previous == gpu ]] && arguments='ps park resume swap lease release' || arguments=$(_rekindle_jobs)
       ;;
     template)

@@ -92,6 +92,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l lock-timeout -x -d 
 complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l timeout -x -d 'How long to wait for a turn'
 complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l pin -d 'Do not park it for others'
 complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l hold -d 'Until this command ends'
+complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l unpin -d 'End its pin, and no lease'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l every -x -a 'auto 1m 5m 30m' -d 'Take images and bring it back when it dies'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l restarts -x -d 'At most so often'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l backoff -x -d 'Before the second restart in a row'

@@ -556,6 +556,108 @@ class GpuLeaseTest(GpuTest):
         second.wait_for_steps()
         first.wait_for_steps()
 
+    def start_daemon_again(self):
+        self.daemon.kill()
+        self.daemon = self.start_daemon()
+
+    def test_leases_and_pins_outlive_the_daemon(self):
+        first, second, third = self.start_parked(("first", "second", "third"))
+        self.succeed("gpu", "lease", second.pid, "--pin")
+        self.succeed("gpu", "release", second.pid)
+        self.succeed("gpu", "lease", first.pid)
+        holder = self.cli.start("gpu", "lease", first.pid, "--hold")
+        holder.stdout.readline()
+        self.assertEqual(self.gpu_job(first.pid)["leases"], 2)
+        self.start_daemon_again()
+        self.assertEqual(self.cli.finish(holder).code, FAILED)
+        leased, pinned = self.gpu_job(first.pid), self.gpu_job(second.pid)
+        self.assertEqual((leased["leases"], leased["pinned"]), (1, False), "the one that was held has ended")
+        self.assertEqual((pinned["leases"], pinned["pinned"]), (0, True))
+        self.assert_refused(self.cli.run("gpu", "park", first.pid), FAILED, "leased")
+        self.assert_refused(self.cli.run("gpu", "park", second.pid), FAILED, "pinned")
+        result = self.cli.run("gpu", "lease", third.pid, "--timeout", "0.5")
+        self.assert_refused(result, FAILED, str(first.pid), str(second.pid), "pinned")
+        waiting_for_it = self.cli.start("gpu", "lease", third.pid, "--timeout", "60")
+        self.assertEqual(self.succeed("gpu", "release", first.pid)["leases"], 0)
+        self.assertEqual(self.cli.finish(waiting_for_it).code, DONE)
+        self.assertEqual(self.parked(), {first.pid})
+        third.wait_for_steps()
+        second.wait_for_steps()
+        # What has ended stays so.
+        self.start_daemon_again()
+        self.assertEqual(self.gpu_job(first.pid)["leases"], 0)
+        self.assertEqual(self.gpu_job(third.pid)["leases"], 1)
+
+    def test_unpin(self):
+        first, second, third = self.start_parked(("first", "second", "third"))
+        self.succeed("gpu", "lease", first.pid, "--pin")
+        self.succeed("gpu", "lease", second.pid)
+        self.assertEqual(self.succeed("gpu", "release", first.pid)["leases"], 0)
+        self.assertTrue(self.gpu_job(first.pid)["pinned"])
+        self.assert_refused(self.cli.run("gpu", "lease", third.pid, "--timeout", "0.5"), FAILED, "pinned")
+        self.succeed("gpu", "release", first.pid, "--unpin")
+        self.succeed("gpu", "lease", third.pid, "--timeout", "30")
+        self.assertEqual(self.parked(), {first.pid})
+        self.start_daemon_again()
+        self.assertFalse(self.gpu_job(first.pid)["pinned"])
+
+    def test_a_leased_job_that_is_parked_when_the_daemon_starts(self):
+        (job,) = self.start_parked(("first",))
+        self.succeed("gpu", "lease", job.pid)
+        self.daemon.kill()
+        self.succeed("gpu", "park", job.pid, cli=self.make_cli(store=self.store))
+        self.daemon = self.start_daemon()
+        self.assertIn(f"gpu resume {job.pid}", self.daemon.log_text())
+        entry = self.gpu_job(job.pid)
+        self.assertEqual((entry["leases"], entry["parked"]), (1, True))
+        self.succeed("gpu", "lease", job.pid)
+        job.wait_for_steps()
+        self.assertEqual(self.succeed("gpu", "release", job.pid)["leases"], 1)
+        self.assertEqual(self.succeed("gpu", "release", job.pid)["leases"], 0)
+
+    def test_leases_of_a_job_that_has_ended(self):
+        first, second, third = self.start_parked(("first", "second", "third"))
+        self.succeed("gpu", "lease", first.pid, "--pin")
+        self.succeed("gpu", "lease", second.pid)
+        self.daemon.kill()
+        self.kill(first)
+        self.daemon = self.start_daemon()
+        self.succeed("gpu", "lease", third.pid, "--timeout", "30")
+        self.assertEqual(self.parked(), set())
+        self.assertEqual(self.gpu_job(second.pid)["leases"], 1)
+
+    def test_what_can_not_be_remembered_is_no_lease(self):
+        (job,) = self.start_parked(("first",))
+        record = os.path.join(self.runtime, "gpu", "leases.json")
+        os.mkdir(record)
+        for options in ((), ("--pin",), ("--pin", "--hold")):
+            with self.subTest(options=options):
+                self.assert_refused(self.cli.run("gpu", "lease", job.pid, *options), FAILED, record, "restart")
+                entry = self.gpu_job(job.pid)
+                self.assertEqual((entry["leases"], entry["pinned"]), (0, False))
+        os.rmdir(record)
+        self.succeed("gpu", "lease", job.pid)
+        os.unlink(record)
+        os.mkdir(record)
+        self.assertEqual(self.succeed("gpu", "release", job.pid)["leases"], 0)
+        self.assertIn(record, self.daemon.log_text())
+        self.succeed("gpu", "park", job.pid)
+        os.rmdir(record)
+
+    def test_a_damaged_record_of_leases(self):
+        (job,) = self.start_parked(("first",))
+        self.succeed("gpu", "lease", job.pid)
+        self.daemon.kill()
+        record = os.path.join(self.runtime, "gpu", "leases.json")
+        with open(record, "r+", encoding="ascii") as file:
+            file.truncate(os.path.getsize(record) // 2)
+        self.daemon = self.start_daemon()
+        self.assertIn(record, self.daemon.log_text())
+        self.assertEqual(self.gpu_job(job.pid)["leases"], 0)
+        self.succeed("gpu", "lease", job.pid)
+        self.start_daemon_again()
+        self.assertEqual(self.gpu_job(job.pid)["leases"], 1)
+
     def test_many_routers(self):
         """Leases from several sides at once: each gets its turn, everything computed stays right."""
         servers = self.start_parked(("first", "second", "third", "fourth"))

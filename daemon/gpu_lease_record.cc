@@ -1,0 +1,56 @@
+#include "daemon/gpu_lease_record.h"
+
+#include <cstdint>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/record_file.h"
+#include "base/status.h"
+#include "rekindle/v1/gpu_leases.pb.h"
+
+namespace rekindle::daemon {
+namespace {
+
+constexpr uint32_t kFormat = 1;
+// More than a node ever has; a record that says so is damaged.
+constexpr uint32_t kMostLeases = 1u << 30;
+
+}  // namespace
+
+absl::StatusOr<std::vector<GpuJobLeases>> GpuLeaseRecord::Read() const {
+  absl::StatusOr<v1::GpuLeasesRecord> file = ReadRecordFile<v1::GpuLeasesRecord>(path_);
+  if (absl::IsNotFound(file.status())) return std::vector<GpuJobLeases>();
+  RK_RETURN_IF_ERROR(file.status());
+  if (file->format() != kFormat) {
+    return UnusableRecord(path_,
+                          absl::StrCat("it has format ", file->format(), ", this version knows ", kFormat));
+  }
+  std::vector<GpuJobLeases> jobs;
+  for (const v1::GpuJobLeases& job : file->jobs()) {
+    if (job.pid() <= 0 || job.leases() > kMostLeases) {
+      return UnusableRecord(path_, absl::StrCat("process ", job.pid(), " with ", job.leases(), " leases"));
+    }
+    jobs.push_back({{job.pid(), job.start_ticks()}, static_cast<int>(job.leases()), job.pinned()});
+  }
+  return jobs;
+}
+
+absl::Status GpuLeaseRecord::Write(const std::vector<GpuJobLeases>& jobs) {
+  if (written_ == jobs) return absl::OkStatus();
+  v1::GpuLeasesRecord file;
+  file.set_format(kFormat);
+  for (const GpuJobLeases& job : jobs) {
+    v1::GpuJobLeases* out = file.add_jobs();
+    out->set_pid(job.job.pid);
+    out->set_start_ticks(job.job.start_ticks);
+    out->set_leases(static_cast<uint32_t>(job.leases));
+    out->set_pinned(job.pinned);
+  }
+  RK_RETURN_IF_ERROR(MakeDirectories(std::filesystem::path(path_).parent_path().string()));
+  RK_RETURN_IF_ERROR(WriteRecordFile(path_, file, RecordOutlives::kProcess));
+  written_ = jobs;
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,40 @@
+// Which jobs are leased or pinned, in one file that a daemon leaves to the one after it:
+// RUNTIME/gpu/leases.json. It goes with a reboot, as the processes do.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/gpu_arbiter.h"
+
+namespace rekindle::daemon {
+
+struct GpuJobLeases {
+  GpuJobId job;
+  int leases = 0;
+  bool pinned = false;
+  friend bool operator==(const GpuJobLeases&, const GpuJobLeases&) = default;
+};
+
+// Thread-compatible. One process at a time has the file.
+class GpuLeaseRecord {
+ public:
+  explicit GpuLeaseRecord(std::string path) : path_(std::move(path)) {}
+
+  // What the file says, the dead included; nothing where there is no file. DataLoss: it is damaged.
+  absl::StatusOr<std::vector<GpuJobLeases>> Read() const;
+  // Makes the file, and its folder, if need be. Does nothing when the file says so already. It outlives this
+  // process, but no reboot. After an error the file is as it was, and the next call tries again.
+  // ResourceExhausted: its file system is full.
+  absl::Status Write(const std::vector<GpuJobLeases>& jobs);
+
+ private:
+  const std::string path_;
+  std::optional<std::vector<GpuJobLeases>> written_;  // nothing: not known
+};
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,87 @@
+#include "daemon/gpu_lease_record.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <string>
+
+#include "base/file.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class GpuLeaseRecordTest : public ::testing::Test {
+ protected:
+  ino_t Inode() const {
+    struct stat info {};
+    EXPECT_EQ(::stat(path_.c_str(), &info), 0);
+    return info.st_ino;
+  }
+
+  const TemporaryDirectory folder_ =
+      TemporaryDirectory::Make(testing::TempDir(), "rekindle_lease_record_test.").value();
+  const std::string path_ = folder_.path() + "/gpu/leases.json";
+  // A number of ticks that no floating-point number is.
+  const GpuJobLeases leased_{{41, (1ull << 60) + 1}, 3, false}, pinned_{{42, 7}, 0, true};
+};
+
+TEST_F(GpuLeaseRecordTest, WhatIsWrittenIsRead) {
+  GpuLeaseRecord record(path_);
+  EXPECT_THAT(*record.Read(), IsEmpty());
+  ASSERT_TRUE(record.Write({leased_, pinned_}).ok());
+  EXPECT_THAT(*GpuLeaseRecord(path_).Read(), ElementsAre(leased_, pinned_));
+  ASSERT_TRUE(record.Write({pinned_}).ok());
+  EXPECT_THAT(*GpuLeaseRecord(path_).Read(), ElementsAre(pinned_));
+  ASSERT_TRUE(record.Write({}).ok());
+  EXPECT_THAT(*GpuLeaseRecord(path_).Read(), IsEmpty());
+}
+
+TEST_F(GpuLeaseRecordTest, WhatItSaysAlreadyIsNotWrittenAgain) {
+  GpuLeaseRecord record(path_);
+  ASSERT_TRUE(record.Write({leased_}).ok());
+  // Kept open, so that no other file gets its number.
+  const UniqueFd open = OpenFile(path_, O_RDONLY).value();
+  const ino_t inode = Inode();
+  ASSERT_TRUE(record.Write({leased_}).ok());
+  EXPECT_EQ(Inode(), inode);
+  ASSERT_TRUE(record.Write({leased_, pinned_}).ok());
+  EXPECT_NE(Inode(), inode);
+}
+
+TEST_F(GpuLeaseRecordTest, ADamagedOneIsNamedAndReplaced) {
+  GpuLeaseRecord record(path_);
+  ASSERT_TRUE(record.Write({leased_}).ok());
+  const std::string whole = *ReadFile(path_);
+  for (const std::string& text :
+       {whole.substr(0, whole.size() / 2), std::string(), std::string("{}"),
+        std::string(R"({"format": 2, "jobs": []})"),
+        std::string(R"({"format": 1, "jobs": [{"pid": 0, "leases": 1}]})"),
+        std::string(R"({"format": 1, "jobs": [{"pid": 5, "leases": 4000000000}]})")}) {
+    ASSERT_TRUE(ReplaceFile(path_, text).ok());
+    const absl::Status damaged = record.Read().status();
+    EXPECT_TRUE(absl::IsDataLoss(damaged)) << text << ": " << damaged;
+    EXPECT_THAT(damaged.message(), HasSubstr(path_));
+  }
+  ASSERT_TRUE(GpuLeaseRecord(path_).Write({pinned_}).ok());
+  EXPECT_THAT(*record.Read(), ElementsAre(pinned_));
+}
+
+TEST_F(GpuLeaseRecordTest, WhatCouldNotBeWrittenIsTriedAgain) {
+  GpuLeaseRecord record(path_);
+  ASSERT_TRUE(MakeDirectories(path_ + "/in-the-way").ok());
+  const absl::Status refused = record.Write({leased_});
+  EXPECT_FALSE(refused.ok());
+  EXPECT_THAT(refused.message(), HasSubstr(path_));
+  ASSERT_TRUE(RemoveTree(path_).ok());
+  ASSERT_TRUE(record.Write({leased_}).ok());
+  EXPECT_THAT(*record.Read(), ElementsAre(leased_));
+}
+
+}  // namespace
+}  // namespace rekindle::daemon
