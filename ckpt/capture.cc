@@ -30,6 +30,7 @@
 #include "ckpt/lost_names.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
+#include "ckpt/thread_placement.h"
 #include "ckpt/written_files.h"
 #include "criu/image_files.h"
 #include "rekindle/v1/image_layout.h"
@@ -70,6 +71,7 @@ class CaptureRun {
     RK_RETURN_IF_ERROR(FindGpuUsers());
     RK_ASSIGN_OR_RETURN(dump_gate_, FindDumpGate());
     RK_RETURN_IF_ERROR(OpenImage());
+    placements_ = LookAtPlacements(job_.pids(), [this](pid_t thread) { return namespaces_.Inside(thread); });
     EndPhase("preflight");
     return CheckCancelled();
   }
@@ -448,6 +450,7 @@ class CaptureRun {
       entry->set_command(process.command);
       entry->set_threads(process.threads);
     }
+    for (const v1::ThreadPlacement& placement : placements_) *manifest.add_placements() = placement;
     for (const std::string& argument : dump_arguments_) manifest.add_dump_arguments(argument);
     for (const StdioDescriptor& slot : job_.stdio) {
       v1::StdioSlot* entry = manifest.add_stdio();
@@ -495,6 +498,7 @@ class CaptureRun {
   JobInspection job_;
   JobNamespaces namespaces_;
   bool sees_our_files_ = false;
+  std::vector<v1::ThreadPlacement> placements_;
   absl::StatusOr<LostNames> lost_names_ = LostNames();
   absl::StatusOr<WrittenFiles> written_ = WrittenFiles();  // the contents lie in the arena
   std::string job_id_, dump_gate_;

@@ -131,6 +131,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   options.ignore_mismatch = request.ignore_mismatch();
   RK_ASSIGN_OR_RETURN(options.gpu_map, FromProto(request.gpu_map()));
   options.caller = node.policy().IsAdmin(call.caller) ? 0 : call.caller.uid;
+  options.placed_like = call.caller.pid;
   options.runtime_directory = node.options().runtime_directory;
   options.in_memory = call.in_memory;
   if (call.part) options.before_running = call.part->before_running;

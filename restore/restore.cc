@@ -32,6 +32,7 @@
 #include "restore/image_directory.h"
 #include "restore/job_logs.h"
 #include "restore/lock_check.h"
+#include "restore/thread_placement.h"
 #include "restore/withheld_pages.h"
 
 namespace rekindle::restore {
@@ -150,6 +151,9 @@ class RestoreRun : public criu::RestoreObserver {
       for (const criu::PstreeEntry& process : directory_->tree()) {
         RK_RETURN_IF_ERROR(options_.cgroups->Join(process.pid));
       }
+    }
+    for (std::string& warning : PlaceThreads(result_.manifest, directory_->tree(), options_.placed_like)) {
+      result_.warnings.push_back(std::move(warning));
     }
     phase_name_ = "pages";
     const uint64_t before = bytes_done_;

@@ -29,6 +29,7 @@ struct RestoreOptions {
   bool tcp_close = false;
   bool ignore_mismatch = false;
   uid_t caller = 0;
+  pid_t placed_like = 0;  // the job gets no processors but those of this process; 0: ours
   // Where the job goes; null: it stays in ours. Not owned.
   const CgroupMembership* cgroups = nullptr;
   std::string runtime_directory;  // short path; the image's small files are laid out below it or in /dev/shm

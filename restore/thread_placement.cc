@@ -1,0 +1,44 @@
+#include "restore/thread_placement.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/processors.h"
+
+namespace rekindle::restore {
+
+std::vector<std::string> PlaceThreads(const v1::JobManifest& manifest,
+                                      const std::vector<criu::PstreeEntry>& tree, pid_t caller) {
+  std::vector<std::string> warnings;
+  const absl::StatusOr<Processors> ours = AffinityOf(0);
+  absl::StatusOr<Processors> allowed = AffinityOf(caller);
+  if (!allowed.ok()) allowed = ours;
+  if (!ours.ok() || !allowed.ok()) return warnings;
+  std::set<pid_t> placed;
+  for (const v1::ThreadPlacement& placement : manifest.placements()) {
+    const absl::StatusOr<Processors> wanted = ParseProcessors(placement.processors());
+    bool may = wanted.ok() && !wanted->empty() &&
+               std::includes(allowed->begin(), allowed->end(), wanted->begin(), wanted->end());
+    for (int i = 0; may && i < placement.threads_size(); ++i) {
+      const absl::Status status = SetAffinity(placement.threads(i), *wanted);
+      may = status.ok() || absl::IsNotFound(status);  // it may have ended before the freeze
+      if (status.ok()) placed.insert(placement.threads(i));
+    }
+    if (may) continue;
+    warnings.push_back(
+        absl::StrCat(placement.threads_size(), placement.threads_size() == 1 ? " thread" : " threads",
+                     " of the job ran on processors ", placement.processors(), " alone; they run on ",
+                     FormatProcessors(*allowed), " now, those of whoever restores it"));
+  }
+  if (*allowed == *ours) return warnings;
+  for (const criu::PstreeEntry& process : tree) {
+    for (pid_t thread : process.threads) {
+      if (!placed.contains(thread)) SetAffinity(thread, *allowed).IgnoreError();
+    }
+  }
+  return warnings;
+}
+
+}  // namespace rekindle::restore

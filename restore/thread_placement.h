@@ -1,0 +1,20 @@
+// Threads get back the processors that they were bound to (ckpt/thread_placement.h).
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "criu/image_files.h"
+#include "rekindle/v1/job_manifest.pb.h"
+
+namespace rekindle::restore {
+
+// While all threads of `tree` stand still, under the numbers of the image. The job gets no processors but
+// those that the process `caller` (0, or one that has gone: this one) may run on, as if that had started it:
+// a batch system has told it what is its own. What there is to tell the user.
+std::vector<std::string> PlaceThreads(const v1::JobManifest& manifest,
+                                      const std::vector<criu::PstreeEntry>& tree, pid_t caller);
+
+}  // namespace rekindle::restore
