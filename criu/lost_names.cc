@@ -98,7 +98,8 @@ absl::Status ReplaceExtraLinks(const std::map<std::string, LinkReplacement>& by_
   std::map<uint32_t, uint32_t> ghosts;  // by file
   std::map<std::string, std::string> contents;
   for (const auto& [path, replacement] : by_path) {
-    auto link = std::find_if(links.begin(), links.end(), [&](const ExtraLink& l) { return l.path == path; });
+    auto link = std::find_if(links.begin(), links.end(),
+                             [&wanted = path](const ExtraLink& l) { return l.path == wanted; });
     if (link == links.end()) {
       return absl::NotFoundError(absl::StrCat("CRIU's images know no extra name ", path));
     }
