@@ -13,7 +13,9 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/clock.h"
@@ -159,6 +161,32 @@ struct Room {
   uint64_t limit, left;
 };
 
+// Which files have leases (F_SETLEASE)? Looked up when first asked; by inode alone, to be sure.
+class Leases {
+ public:
+  bool Has(uint64_t inode) {
+    if (!read_) Read();
+    return inodes_.contains(inode);
+  }
+
+ private:
+  void Read() {
+    read_ = true;
+    const std::string table = ReadFile("/proc/locks").value_or("");
+    for (absl::string_view line : absl::StrSplit(table, '\n')) {
+      // "3: LEASE  ACTIVE    WRITE 1234 fe:00:5310821 0 EOF"
+      const std::vector<absl::string_view> f = absl::StrSplit(line, ' ', absl::SkipWhitespace());
+      uint64_t inode = 0;
+      if (f.size() > 5 && f[1] == "LEASE" && absl::SimpleAtoi(f[5].substr(f[5].rfind(':') + 1), &inode)) {
+        inodes_.insert(inode);
+      }
+    }
+  }
+
+  bool read_ = false;
+  std::set<uint64_t> inodes_;
+};
+
 // Copies files into the arena, one after the other, each from a page's beginning.
 class ContentCopier {
  public:
@@ -172,6 +200,8 @@ class ContentCopier {
           absl::StrCat("the job can't read it, and it belongs to uid ", file.uid()));
     }
     if (std::min(file.size(), found.allocated_bytes) > room->left) return TooLarge(file, *room);
+    // To open it would send whoever has the lease a signal, which ends a program that does not expect it.
+    if (leases_.Has(file.inode())) return absl::UnavailableError("somebody has a lease of it");
     RK_ASSIGN_OR_RETURN(UniqueFd fd,
                         OpenFile(SourceOf(file.path(), options_),
                                  O_RDONLY | O_NONBLOCK | O_NOCTTY | (file.nameless() ? 0 : O_NOFOLLOW)));
@@ -237,6 +267,7 @@ class ContentCopier {
   const WrittenFilesOptions& options_;
   StagingArena* const arena_;
   absl::Span<std::byte> block_;
+  Leases leases_;
 };
 
 constexpr uint64_t kNoLimit = uint64_t{1} << 62;

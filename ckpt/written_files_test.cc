@@ -205,6 +205,20 @@ TEST_F(WrittenFilesTest, SharedMemoryIsMemory) {
   EXPECT_THAT(Look().contents, IsEmpty());
 }
 
+// The default action of SIGIO would end the test.
+TEST_F(WrittenFilesTest, FilesWithLeasesAreNotOpened) {
+  const std::string path = Make("leased", "0123456789");
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(file.valid());
+  if (::fcntl(file.get(), F_SETLEASE, F_WRLCK) != 0) GTEST_SKIP() << "no leases on this file system";
+  Open(path, 10, O_WRONLY, 10);
+  options_.small_bytes = 100;
+  WrittenFiles written = Look();
+  EXPECT_THAT(Paths(written), ElementsAre("leased"));
+  EXPECT_THAT(written.contents, IsEmpty());
+  EXPECT_EQ(::fcntl(file.get(), F_GETLEASE), F_WRLCK);
+}
+
 TEST_F(WrittenFilesTest, DamagedImagesAreSaid) {
   criu_files_["files.img"] = "no image";
   auto written = LookAtWrittenFiles(criu_files_, options_, arena_.get());
