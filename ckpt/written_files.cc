@@ -297,7 +297,8 @@ class ContentTaker {
  private:
   void TakeOne(const Found& found, bool asked, size_t index) {
     const v1::WrittenFile& file = found.file;
-    if (IsBelow(file.path(), options_.ignore_paths)) return;
+    // What has no name is meant by no path.
+    if (!file.nameless() && IsBelow(file.path(), options_.ignore_paths)) return;
     const bool small =
         !asked && file.size() <= options_.small_bytes && RoundUpToPages(file.size()) <= small_.left;
     if (!asked && !small && !file.is_new()) return;

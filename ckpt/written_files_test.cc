@@ -203,6 +203,16 @@ TEST_F(WrittenFilesTest, SharedMemoryIsMemory) {
 
   options_.ignore_paths = {shared->path()};
   EXPECT_THAT(Look().contents, IsEmpty());
+
+  // Without a name it has one in the images alone, and no path to ignore means it.
+  options_.nameless[shared->path() + "/none"] = make("source");
+  Open(shared->path() + "/none", content.size(), O_RDONLY, 0);
+  written = Look();
+  ASSERT_THAT(written.contents, SizeIs(1));
+  const v1::WrittenFile& nameless = written.files[written.contents.begin()->first];
+  EXPECT_TRUE(nameless.nameless());
+  EXPECT_TRUE(nameless.shared_memory());
+  EXPECT_EQ(nameless.path(), shared->path() + "/none");
 }
 
 // The default action of SIGIO would end the test.

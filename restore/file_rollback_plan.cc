@@ -53,7 +53,8 @@ class Planner {
     FileAction action;
     action.recorded = file;
     action.report.set_path(file.path());
-    if (IsIgnored(file.path())) {
+    // What had no name is meant by no path.
+    if (!file.nameless() && IsIgnored(file.path())) {
       action.report.set_action(Report::IGNORED);
       struct stat info = {};
       with_rights_([&] {

@@ -83,6 +83,8 @@ TEST_F(SharedMemoryTest, PathsToIgnoreStay) {
   rollback_.add_ignore_paths(files_);
   EXPECT_EQ(ApplyOne().action(), Report::IGNORED);
   EXPECT_EQ(Read("memory"), "NOWit was");
+  manifest_.mutable_written_files(0)->set_nameless(true);
+  EXPECT_EQ(ApplyOne().action(), Report::PUT_BACK) << "what had no name is meant by no path";
 }
 
 }  // namespace
