@@ -108,7 +108,7 @@ class SharedMemoryTest(Steps, RekindleTest):
         self.wait_for_steps(20)
         job.kill_tree()
         with open(self.memory, "r+b") as file, mmap.mmap(file.fileno(), 0) as ours:
-            there = ours[:8]
+            there = int.from_bytes(ours[:8], "little")
             self.kill_job_at_end(job.pid)
             result = self.cli.run("restore", "shared:first", "--detach")
             self.assertEqual(result.code, DONE, str(result))
@@ -116,7 +116,7 @@ class SharedMemoryTest(Steps, RekindleTest):
             (left,) = json.loads(result.out.splitlines()[0])["files"]
             self.assertEqual((left["path"], left["action"]), (self.memory, "left"), result)
             self.assertIn(f"process {os.getpid()} ", left["why"])
-            self.assertGreaterEqual(ours[:8], there)
+            self.assertGreaterEqual(int.from_bytes(ours[:8], "little"), there)
 
 
 class CloneTest(Steps, clones.CloneTest):
