@@ -58,6 +58,7 @@ absl::StatusOr<LazyTask::Events> LazyTask::ReadEvents() {
         case UFFD_EVENT_FORK:
           events.children.push_back(std::unique_ptr<LazyTask>(
               new LazyTask(*this, UniqueFd(static_cast<int>(message.arg.fork.ufd)))));
+          events.children.back()->DropUnforked();
           break;
         case UFFD_EVENT_REMAP:
           missing_.Move(message.arg.remap.from, message.arg.remap.to, message.arg.remap.len);
@@ -192,6 +193,37 @@ bool LazyTask::Gone() const {
   nothing.range = {kProbedAddress, kPageSize};
   nothing.mode = UFFDIO_WRITEPROTECT_MODE_DONTWAKE;
   return ::ioctl(userfaultfd_.get(), UFFDIO_WRITEPROTECT, &nothing) != 0 && errno == ESRCH;
+}
+
+LazyTask::Memory LazyTask::Probe(uint64_t begin, uint64_t end) const {
+  // Refused for private memory, in any case, but only once the kernel has found the memory.
+  uffdio_continue nothing{};
+  nothing.range = {begin, end - begin};
+  nothing.mode = UFFDIO_CONTINUE_MODE_DONTWAKE;
+  if (::ioctl(userfaultfd_.get(), UFFDIO_CONTINUE, &nothing) == 0) return Memory::kUnknown;
+  return errno == EINVAL ? Memory::kThere : errno == ENOENT ? Memory::kNotThere : Memory::kUnknown;
+}
+
+void LazyTask::DropUnforked() {
+  if (missing_.missing() == 0) return;
+  std::vector<AddressRange> ranges = missing_.Ranges();
+  while (!ranges.empty()) {
+    const AddressRange range = ranges.back();
+    ranges.pop_back();
+    if (!missing_.AnyMissing(range.begin, range.end)) continue;
+    const Memory memory = Probe(range.begin, range.end);
+    // It has begun to change its memory, which its events tell; or it has gone.
+    if (memory == Memory::kUnknown) return;
+    if (memory == Memory::kThere) continue;
+    if (range.end - range.begin == kPageSize) {
+      missing_.Drop(range.begin, range.end);
+      continue;
+    }
+    // A part of it is not there, or the task has made several areas of it.
+    const uint64_t middle = range.begin + (range.end - range.begin) / kPageSize / 2 * kPageSize;
+    ranges.push_back({range.begin, middle});
+    ranges.push_back({middle, range.end});
+  }
 }
 
 void LazyTask::WaitForChange(int attempt) const {

@@ -68,6 +68,12 @@ class LazyTask : public std::enable_shared_from_this<LazyTask> {
 
  private:
   LazyTask(const LazyTask& parent, UniqueFd userfaultfd) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // Of a child that has just been forked, and that nobody else knows: lets go of pages where it has no memory
+  // (MADV_DONTFORK). Memory may grow into there, told by no event, and has zeros then.
+  void DropUnforked() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  enum class Memory { kThere, kNotThere, kUnknown };
+  // Is all of it memory that belongs to the userfaultfd, in one piece? Changes nothing.
+  Memory Probe(uint64_t begin, uint64_t end) const;
   // Missing pages that follow each other in number and in memory.
   struct Range {
     uint64_t address = 0, number = 0, pages = 0;

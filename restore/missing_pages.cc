@@ -1,6 +1,7 @@
 #include "restore/missing_pages.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace rekindle::restore {
 namespace {
@@ -75,8 +76,9 @@ std::vector<MissingPages::Place> MissingPages::PlacesOf(size_t number) const {
   return places;
 }
 
-void MissingPages::Drop(uint64_t begin, uint64_t end) {
-  ForEachPart(begin, end, [this](uint64_t from, uint64_t to, const Segment& part) {
+template <typename Visit>
+void MissingPages::ForEachNumbers(uint64_t begin, uint64_t end, Visit visit) const {
+  ForEachPart(begin, end, [&](uint64_t from, uint64_t to, const Segment& part) {
     if (!part.has_pages) return;
     const uint64_t image_end = part.image + (to - from);
     for (size_t i = pages_->FirstRunBehind(part.image); i < pages_->runs().size(); ++i) {
@@ -84,11 +86,49 @@ void MissingPages::Drop(uint64_t begin, uint64_t end) {
       if (run.address >= image_end) break;
       const uint64_t first = std::max(run.address, part.image);
       const uint64_t last = std::min(run.address + uint64_t{run.pages} * store::kPageSize, image_end);
-      for (uint64_t page = first; page < last; page += store::kPageSize) {
-        Take(pages_->FirstNumberOf(i) + (page - run.address) / store::kPageSize);
+      const uint64_t number = pages_->FirstNumberOf(i);
+      visit(number + (first - run.address) / store::kPageSize,
+            number + (last - run.address) / store::kPageSize);
+    }
+  });
+}
+
+void MissingPages::Drop(uint64_t begin, uint64_t end) {
+  ForEachNumbers(begin, end, [this](uint64_t first, uint64_t last) {
+    for (uint64_t number = first; number < last; ++number) Take(number);
+  });
+}
+
+bool MissingPages::AnyMissing(uint64_t begin, uint64_t end) const {
+  bool any = false;
+  ForEachNumbers(begin, end, [&](uint64_t first, uint64_t last) {
+    while (!any && first < last) {
+      if (first % 64 == 0 && bits_[first / 64].load(std::memory_order_relaxed) == 0) {
+        first += 64;
+      } else {
+        any = Missing(first++);
       }
     }
   });
+  return any;
+}
+
+std::vector<AddressRange> MissingPages::Ranges() const {
+  std::vector<AddressRange> ranges;
+  for (auto segment = segments_.begin(); segment != segments_.end(); ++segment) {
+    if (!segment->second.has_pages) continue;
+    auto next = std::next(segment);
+    const uint64_t image = segment->second.image;
+    const uint64_t image_end = next == segments_.end() ? UINT64_MAX : image + (next->first - segment->first);
+    const std::vector<AddressRange>& areas = pages_->areas();
+    auto area = std::upper_bound(areas.begin(), areas.end(), image,
+                                 [](uint64_t address, const AddressRange& a) { return address < a.end; });
+    for (; area != areas.end() && area->begin < image_end; ++area) {
+      const uint64_t begin = std::max(image, area->begin), end = std::min(image_end, area->end);
+      ranges.push_back({segment->first + (begin - image), segment->first + (end - image)});
+    }
+  }
+  return ranges;
 }
 
 MissingPages::Segments::iterator MissingPages::Split(uint64_t address) {

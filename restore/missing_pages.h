@@ -38,6 +38,10 @@ class MissingPages {
     uint64_t address = 0;
   };
   std::vector<Place> PlacesOf(size_t run) const;
+  // Where in the task's memory such pages may be, ascending: one range for each area, or part of it, that is
+  // in one piece. Most of a range's pages need not be missing.
+  std::vector<AddressRange> Ranges() const;
+  bool AnyMissing(uint64_t begin, uint64_t end) const;
 
   // The task has discarded (MADV_DONTNEED and such) or unmapped what was there: zeros, or nothing, from now
   // on.
@@ -59,6 +63,9 @@ class MissingPages {
   // begin.
   template <typename Visit>
   void ForEachPart(uint64_t begin, uint64_t end, Visit visit) const;
+  // Calls visit(first, last) for the numbers, [first, last), of the pages in [begin, end).
+  template <typename Visit>
+  void ForEachNumbers(uint64_t begin, uint64_t end, Visit visit) const;
 
   const std::shared_ptr<const TaskPages> pages_;
   std::unique_ptr<std::atomic<uint64_t>[]> bits_;

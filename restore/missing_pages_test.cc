@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <random>
 
@@ -89,7 +90,8 @@ TEST(MissingPagesTest, AgreesWithAModel) {
       if (random() % 3 != 0) layout.push_back(StoredPages(page, length));
       page += length + static_cast<uint32_t>(random() % 2);
     }
-    auto pages = Pages(layout, {{0, kSpace}});
+    const uint64_t border = 1 + random() % (kSpace - 1);
+    auto pages = Pages(layout, {{0, border}, {border, kSpace}});
     MissingPages missing(pages);
     std::vector<int> at(2 * kSpace + 8, -1);
     std::vector<bool> there(pages->pages(), false);
@@ -119,6 +121,18 @@ TEST(MissingPagesTest, AgreesWithAModel) {
       }
       for (size_t number = 0; number < there.size(); ++number)
         ASSERT_EQ(missing.Missing(number), !there[number]);
+      const auto ranges = missing.Ranges();
+      const uint64_t first = random() % at.size(), last = first + random() % 8;
+      bool any = false;
+      for (uint64_t page = 0; page < at.size(); ++page) {
+        const bool covered = std::any_of(ranges.begin(), ranges.end(), [&](const AddressRange& range) {
+          return range.begin <= page * kPage && page * kPage < range.end;
+        });
+        if (at[page] < 0) continue;
+        ASSERT_TRUE(covered) << round << " " << step << " " << page;
+        any |= page >= first && page < last && !there[static_cast<size_t>(at[page])];
+      }
+      ASSERT_EQ(missing.AnyMissing(first * kPage, last * kPage), any) << round << " " << step;
     }
     for (size_t run = 0; run < pages->runs().size(); ++run) {
       for (const auto& place : missing.PlacesOf(run)) {

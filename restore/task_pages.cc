@@ -10,7 +10,8 @@ uint64_t EndOf(const store::StoredRun& run) { return run.address + uint64_t{run.
 }  // namespace
 
 TaskPages::TaskPages(const std::vector<store::StoredRun>& layout, const std::vector<AddressRange>& areas,
-                     Zeros zeros) {
+                     Zeros zeros)
+    : areas_(areas) {
   auto area = areas.begin();
   for (const store::StoredRun& run : layout) {
     while (area != areas.end() && area->end <= run.address) ++area;

@@ -21,6 +21,7 @@ class TaskPages {
   // Pages have numbers, in the order of their addresses.
   uint64_t pages() const { return pages_; }
   const std::vector<store::StoredRun>& runs() const { return runs_; }
+  const std::vector<AddressRange>& areas() const { return areas_; }
   uint64_t FirstNumberOf(size_t run) const { return first_numbers_[run]; }
 
   // The run that holds the page at `address`; none when there is no such page.
@@ -31,6 +32,7 @@ class TaskPages {
   size_t RunOfNumber(uint64_t number) const;
 
  private:
+  std::vector<AddressRange> areas_;
   std::vector<store::StoredRun> runs_;
   std::vector<uint64_t> first_numbers_;  // of each run
   uint64_t pages_ = 0;

@@ -1,0 +1,201 @@
+// Real processes whose memory comes through a userfaultfd.
+#include "restore/lazy_task.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/packet_socket.h"
+
+namespace rekindle::restore {
+namespace {
+
+constexpr uint64_t kPage = store::kPageSize;
+constexpr uint64_t kMemory = 0x2000'0000'0000;
+constexpr uint64_t kPages = 64;
+constexpr uint64_t kFeatures =
+    UFFD_FEATURE_EVENT_FORK | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP;
+
+// What the job's statuses mean.
+constexpr int kRight = 0, kWrong = 3, kBroken = 4;
+
+uint64_t* At(uint64_t page) { return reinterpret_cast<uint64_t*>(kMemory + page * kPage); }
+
+// Is each of these pages what the image has of page `image`?
+bool Hold(uint64_t first, uint64_t pages, uint64_t image) {
+  for (uint64_t i = 0; i < pages; ++i) {
+    if (*At(first + i) != image + i + 1) return false;
+  }
+  return true;
+}
+
+bool AreZeros(uint64_t first, uint64_t pages) {
+  for (uint64_t i = 0; i < pages; ++i) {
+    if (*At(first + i) != 0) return false;
+  }
+  return true;
+}
+
+// What `child` returns, of a forked child.
+int InChild(const std::function<int()>& child) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(child());
+  int status = 0;
+  if (pid < 0 || ::waitpid(pid, &status, 0) != pid || !WIFEXITED(status)) return kBroken;
+  return WEXITSTATUS(status);
+}
+
+class LazyTaskTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const UniqueFd asked(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK)));
+    uffdio_api api{UFFD_API, kFeatures, 0};
+    if (!asked.valid() || ::ioctl(asked.get(), UFFDIO_API, &api) != 0) {
+      GTEST_SKIP() << "no userfaultfd that tells of forks: " << std::strerror(errno);
+    }
+  }
+
+  // Runs `job` in a process of its own, with `kPages` pages at kMemory that the image has; returns its
+  // status.
+  int Run(const std::function<int()>& job) {
+    auto sockets = PacketSocketPair();
+    EXPECT_TRUE(sockets.ok()) << sockets.status();
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      sockets->first.Reset();
+      ::_exit(SendUserfaultfd(sockets->second.get()) && ReceivePacket(sockets->second.get()).ok() ? job()
+                                                                                                  : kBroken);
+    }
+    sockets->second.Reset();
+    auto packet = ReceivePacket(sockets->first.get());
+    EXPECT_TRUE(packet.ok() && packet->has_value() && (*packet)->descriptors.size() == 1);
+    store::StoredRun run;
+    run.address = kMemory;
+    run.pages = kPages;
+    auto pages = std::make_shared<const TaskPages>(
+        std::vector<store::StoredRun>{run}, std::vector<AddressRange>{{kMemory, kMemory + kPages * kPage}});
+    tasks_.push_back(
+        std::make_unique<LazyTask>(pid, std::move((*packet)->descriptors.front()), std::move(pages)));
+    for (uint64_t i = 0; i < kPages; ++i) content_[i * kPage / sizeof(uint64_t)] = i + 1;
+    EXPECT_TRUE(SendPacket(sockets->first.get(), "go").ok());
+    return Serve(pid);
+  }
+
+ private:
+  static bool SendUserfaultfd(int socket) {
+    const UniqueFd userfaultfd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK)));
+    uffdio_api api{UFFD_API, kFeatures, 0};
+    uffdio_register memory{};
+    memory.range = {kMemory, kPages * kPage};
+    memory.mode = UFFDIO_REGISTER_MODE_MISSING;
+    const int fd = userfaultfd.get();
+    return ::mmap(At(0), kPages * kPage, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == At(0) &&
+           ::ioctl(fd, UFFDIO_API, &api) == 0 && ::ioctl(fd, UFFDIO_REGISTER, &memory) == 0 &&
+           SendPacket(socket, "userfaultfd", {&fd, 1}).ok();
+  }
+
+  // As the pager does, until the process has ended.
+  int Serve(pid_t pid) {
+    const UniqueFd ended(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    for (;;) {
+      std::vector<pollfd> entries{{ended.get(), POLLIN, 0}};
+      for (const auto& task : tasks_) entries.push_back({task->fd(), POLLIN, 0});
+      EXPECT_GT(::poll(entries.data(), entries.size(), -1), 0);
+      if (entries[0].revents != 0) break;
+      for (size_t i = 1; i < entries.size(); ++i) {
+        if (entries[i].revents != 0) Answer(*tasks_[i - 1]);
+      }
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : kBroken;
+  }
+
+  void Answer(LazyTask& task) {
+    std::vector<uint64_t> faults;
+    auto take_events = [&] {
+      auto events = task.ReadEvents();
+      ASSERT_TRUE(events.ok()) << events.status();
+      for (auto& child : events->children) tasks_.push_back(std::move(child));
+      faults.insert(faults.end(), events->faults.begin(), events->faults.end());
+    };
+    take_events();
+    for (size_t i = 0; i < faults.size(); ++i) {
+      for (int attempt = 0;; ++attempt) {
+        const LazyTask::Wanted wanted = task.WhatBelongsAt(faults[i]);
+        auto outcome =
+            wanted.missing
+                ? task.Put(wanted.page, 1,
+                           reinterpret_cast<const std::byte*>(content_.data()) + wanted.page * kPage)
+                : task.PutZero(faults[i]);
+        ASSERT_TRUE(outcome.ok()) << outcome.status();
+        if (*outcome != LazyTask::Outcome::kChanging) break;
+        take_events();
+        task.WaitForChange(attempt);
+      }
+    }
+  }
+
+  std::vector<std::unique_ptr<LazyTask>> tasks_;
+  std::vector<uint64_t> content_ = std::vector<uint64_t>(kPages * kPage / sizeof(uint64_t));
+};
+
+TEST_F(LazyTaskTest, ChildrenHaveWhatIsMissing) {
+  EXPECT_EQ(Run([] {
+              return InChild([] {
+                if (!Hold(3, 1, 3)) return kWrong;
+                return InChild([] { return Hold(0, kPages, 0) ? kRight : kWrong; });
+              });
+            }),
+            kRight);
+}
+
+// One area has become several, and some of it lies elsewhere.
+TEST_F(LazyTaskTest, ChildrenHaveWhatIsMissingInPiecesAndMoved) {
+  EXPECT_EQ(Run([] {
+              if (!Hold(7, 1, 7) || ::mprotect(At(20), 3 * kPage, PROT_READ) != 0 ||
+                  ::munmap(At(30), 2 * kPage) != 0 ||
+                  ::mremap(At(40), 8 * kPage, 8 * kPage, MREMAP_MAYMOVE | MREMAP_FIXED, At(kPages + 5)) ==
+                      MAP_FAILED) {
+                return kBroken;
+              }
+              return InChild([] {
+                return Hold(0, 30, 0) && Hold(32, 8, 32) && Hold(48, kPages - 48, 48) &&
+                               Hold(kPages + 5, 8, 40)
+                           ? kRight
+                           : kWrong;
+              });
+            }),
+            kRight);
+}
+
+// No event tells of memory that grows where it is, or of memory that children do not get.
+TEST_F(LazyTaskTest, WhatGrowsIntoMemoryThatTheChildDidNotGetIsZeros) {
+  EXPECT_EQ(Run([] {
+              if (::madvise(At(17), 30 * kPage, MADV_DONTFORK) != 0) return kBroken;
+              const int child = InChild([] {
+                if (::mremap(At(16), kPage, 31 * kPage, 0) != At(16)) return kBroken;
+                return AreZeros(17, 30) && Hold(0, 17, 0) && Hold(47, kPages - 47, 47) ? kRight : kWrong;
+              });
+              return child == kRight && !Hold(0, kPages, 0) ? kWrong : child;
+            }),
+            kRight);
+}
+
+}  // namespace
+}  // namespace rekindle::restore
