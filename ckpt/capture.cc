@@ -154,10 +154,15 @@ class CaptureRun {
     result_.total_seconds = total_.seconds();
   }
 
-  // After a failure in Freeze or Commit: a job that CRIU has left stopped goes on, and has its GPU again.
-  void LetGo() {
+  // After a failure in Freeze or Commit: a job that CRIU has left stopped goes on, and has its GPU again. Or
+  // `why`, and what became of that.
+  absl::Status LetGo(const absl::Status& why) {
     if (options_.stop) ResumeTree(job_.processes);
+    if (held_ == nullptr) return why;
+    const absl::Status back = held_->Back();
     held_.reset();
+    if (back.ok()) return why;
+    return absl::Status(why.code(), absl::StrCat(why.message(), "; and ", back.message()));
   }
 
   CaptureResult TakeResult() {
@@ -400,7 +405,8 @@ class CaptureRun {
   absl::StatusOr<uint64_t> StagingBudget() const {
     if (options_.staging_budget_bytes != 0) return options_.staging_budget_bytes;
     RK_ASSIGN_OR_RETURN(uint64_t available, AvailableMemoryBytes());
-    return available / 2;
+    // The job itself needs room for what comes off its GPUs.
+    return (available - std::min(available, gpu_bytes_)) / 2;
   }
 
   criu::DumpOptions DumpOptions() const {
@@ -528,10 +534,7 @@ absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installat
   if (options.gate) RK_RETURN_IF_ERROR(options.gate->BeforeFreeze());
   absl::Status status = run.Freeze();
   if (status.ok()) status = run.Commit();
-  if (!status.ok()) {
-    run.LetGo();
-    return status;
-  }
+  if (!status.ok()) return run.LetGo(status);
   run.Finish();
   return run.TakeResult();
 }

@@ -239,10 +239,15 @@ void GpuArbiter::Inherit(const GpuJobId& id, int leases, bool pinned) {
   job->pinned |= pinned;
 }
 
-void GpuArbiter::SetBytes(const GpuJobId& id, DeviceBytes bytes) {
+absl::Status GpuArbiter::SetBytes(const GpuJobId& id, DeviceBytes bytes) {
   absl::MutexLock lock(&mutex_);
   JobPtr job = Find(id.pid, id.start_ticks);
-  if (job != nullptr) ChangeBytes(*job, std::move(bytes));
+  if (job == nullptr) return absl::OkStatus();
+  ChangeBytes(*job, std::move(bytes));
+  if (job->state != GpuJobState::kParking || host_bytes_ <= options_.host_budget) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(job->name(), " is not parked: it has grown to ",
+                                                   FormatBytes(Total(job->bytes)), " of device memory. ",
+                                                   DescribeHost()));
 }
 
 void GpuArbiter::Forget(const GpuJobId& id) {

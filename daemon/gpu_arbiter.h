@@ -132,8 +132,9 @@ class GpuArbiter {
   // Gives a job, which is added as kResident if it isn't known, leases of LeaseKind::kLasting and a pin from
   // before a restart, on top of what it has. Not checked against anything: they were granted.
   void Inherit(const GpuJobId& job, int leases, bool pinned) ABSL_LOCKS_EXCLUDED(mutex_);
-  // A job's memory has grown or shrunk. Unknown jobs are left alone.
-  void SetBytes(const GpuJobId& job, DeviceBytes bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A job's memory has grown or shrunk. Unknown jobs are left alone. ResourceExhausted: it is on its way into
+  // host memory, which its growth does not fit in.
+  absl::Status SetBytes(const GpuJobId& job, DeviceBytes bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // It has ended, or is nobody's business any more. Its leases end, who waits for it gets NotFound.
   void Forget(const GpuJobId& job) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetDeviceTotals(DeviceBytes totals) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -296,7 +296,7 @@ TEST_F(GpuArbiterTest, TheHostBudgetRefusesWhereNothingElseIsUnderWay) {
   // Once a parked job is gone there is.
   machine_->Kill(Id(3));
   ASSERT_TRUE(arbiter_->Release(1).ok());
-  arbiter_->SetBytes(Id(1), {{"A", 8 * kGiB}});
+  ASSERT_TRUE(arbiter_->SetBytes(Id(1), {{"A", 8 * kGiB}}).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(Lease(2)));  // 4 + 8 are too many still
   machine_->Kill(Id(2));
   arbiter_->Forget(Id(2));

@@ -353,12 +353,24 @@ TEST_F(GpuArbiterTest, MovesMayCorrectWhatIsKnownOfAJob) {
   Make({{"A", 8}});
   AddResident(1, {{"A", 8}});
   machine_->Interfere([this](Call call, const GpuJobId& id) {
-    if (call == Call::kPark) arbiter_->SetBytes(id, {{"A", 5 * kGiB}});
-    return absl::OkStatus();
+    return call == Call::kPark ? arbiter_->SetBytes(id, {{"A", 5 * kGiB}}) : absl::OkStatus();
   });
   ASSERT_TRUE(arbiter_->Park(1).ok());
   EXPECT_EQ(arbiter_->host_bytes(), 5 * kGiB);
   EXPECT_EQ(Look(1).bytes, (DeviceBytes{{"A", 5 * kGiB}}));
+}
+
+TEST_F(GpuArbiterTest, AJobThatHasGrownBeyondTheHostBudgetIsNotParked) {
+  Make({{"A", 16}}, /*budget_gib=*/6);
+  AddResident(1, {{"A", 4}});
+  machine_->Interfere([this](Call call, const GpuJobId& id) {
+    return call == Call::kPark ? arbiter_->SetBytes(id, {{"A", 9 * kGiB}}) : absl::OkStatus();
+  });
+  const absl::Status refused = arbiter_->Park(1);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(refused.message(), AllOf(HasSubstr("grown to 9.0 GiB"), HasSubstr("6.0 GiB of host memory")));
+  EXPECT_EQ(arbiter_->host_bytes(), 0u);
+  EXPECT_EQ(Look(1).state, GpuJobState::kResident);
 }
 
 TEST_F(GpuArbiterTest, AJobThatMovesToOtherGpusWhileItIsWaitedForQueuesThere) {
@@ -376,7 +388,7 @@ TEST_F(GpuArbiterTest, AJobThatMovesToOtherGpusWhileItIsWaitedForQueuesThere) {
   // As if its state had been restored onto another GPU.
   machine_->Kill(Id(3));
   ASSERT_TRUE(machine_->Start(Id(3), {{"B", 8 * kGiB}}, false));
-  arbiter_->SetBytes(Id(3), {{"B", 8 * kGiB}});
+  ASSERT_TRUE(arbiter_->SetBytes(Id(3), {{"B", 8 * kGiB}}).ok());
   while (Look(4).position != 2) std::this_thread::yield();  // the older request comes first there too
   ASSERT_TRUE(arbiter_->Release(2).ok());
   EXPECT_TRUE(moved.Result().ok());

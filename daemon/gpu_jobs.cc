@@ -1,5 +1,6 @@
 #include "daemon/gpu_jobs.h"
 
+#include <set>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -36,9 +37,11 @@ void GpuJobs::InheritLeases() {
   for (const GpuJobLeases& kept : *jobs) {
     if (!IsAlive(kept.job)) continue;
     const pid_t pid = kept.job.pid;
-    arbiter_.Inherit(kept.job, kept.leases, kept.pinned);
+    const bool used = kept.leases > 0 || kept.pinned;
+    if (used) arbiter_.Inherit(kept.job, kept.leases, kept.pinned);
     absl::StatusOr<Found> found = Find(pid);
     if (!found.ok()) {
+      if (!used) continue;
       // The next lease of it looks again.
       Log(LogLevel::kWarning,
           absl::StrCat("job ", pid, " is leased or pinned, but how much of which GPU it has ",
@@ -46,6 +49,7 @@ void GpuJobs::InheritLeases() {
       continue;
     }
     Tell(*found);
+    if (!used) continue;
     Log(LogLevel::kInfo, absl::StrCat("job ", pid, " has ", kept.leases, " leases from before this start",
                                       kept.pinned ? " and is pinned" : ""));
     if (found->parked.empty()) continue;
@@ -53,6 +57,24 @@ void GpuJobs::InheritLeases() {
     // stays. But whoever parked the job while no daemon ran meant it, so it isn't resumed unasked.
     Log(LogLevel::kWarning, absl::StrCat("job ", pid, " is leased or pinned, but parked: its next lease or ",
                                          "`rekindle gpu resume ", pid, "` brings it back"));
+  }
+  InheritParked();
+}
+
+void GpuJobs::InheritParked() {
+  auto entries = mover_.Parked();
+  std::set<pid_t> jobs;
+  for (const gpu::LedgerEntry& entry : entries.value_or(std::vector<gpu::LedgerEntry>()))
+    jobs.insert(entry.job);
+  for (const auto& [known, job] : Known()) jobs.erase(known);
+  for (pid_t job : jobs) {
+    if (absl::StatusOr<Found> found = Find(job); found.ok()) {
+      Tell(*found);
+    } else {
+      Log(LogLevel::kWarning,
+          absl::StrCat("job ", job, " is parked, and counts for nothing in the budget of ",
+                       "host memory until it is used: ", found.status().message()));
+    }
   }
 }
 
@@ -88,20 +110,29 @@ absl::StatusOr<GpuJobs::Found> GpuJobs::Find(pid_t job) {
 }
 
 void GpuJobs::Tell(const Found& found) {
+  Tell(found, found.parked.empty() ? GpuJobState::kResident : GpuJobState::kParked);
+}
+
+void GpuJobs::Tell(const Found& found, GpuJobState state) {
   auto view = mover_.Devices();
   if (view.ok()) {
     DeviceBytes totals;
     for (const gpu::GpuDevice& device : view->devices) totals[device.uuid] = device.total_bytes;
     arbiter_.SetDeviceTotals(std::move(totals));
   }
-  arbiter_.Add(found.id, gpu::BytesByDevice(found.uses),
-               found.parked.empty() ? GpuJobState::kResident : GpuJobState::kParked);
+  arbiter_.Add(found.id, gpu::BytesByDevice(found.uses), state);
 }
 
 absl::StatusOr<GpuMoved> GpuJobs::Park(pid_t job, absl::Duration lock_timeout, const std::string& why) {
   RK_ASSIGN_OR_RETURN(Found found, Find(job));
+  // Those whose state an image takes just now are on the host too, but not to stay there.
+  RK_RETURN_IF_ERROR(mover_.CheckNotMoving(found.pids));
   if (found.parked.size() == found.pids.size()) return GpuMoved();
-  Tell(found);
+  uint64_t bytes = 0;
+  for (const gpu::GpuUse& use : found.uses) {
+    if (!absl::c_linear_search(found.parked, use.pid)) bytes += use.bytes.value_or(0);
+  }
+  Tell(found, GpuJobState::kResident);
   {
     absl::MutexLock lock(&mutex_);
     asked_[job] = {lock_timeout, why};
@@ -112,12 +143,15 @@ absl::StatusOr<GpuMoved> GpuJobs::Park(pid_t job, absl::Duration lock_timeout, c
     asked_.erase(job);
   }
   RK_RETURN_IF_ERROR(parked);
-  return GpuMoved{gpu::KnownBytes(found.uses)};
+  return GpuMoved{bytes};
 }
 
-absl::StatusOr<GpuMoved> GpuJobs::Resume(pid_t job, const gpu::DevicePairs& wanted) {
+absl::StatusOr<GpuMoved> GpuJobs::PutOn(pid_t job, const gpu::DevicePairs& wanted) {
   RK_ASSIGN_OR_RETURN(Found found, Find(job));
-  if (found.parked.empty()) return GpuMoved();
+  if (found.parked.empty()) {
+    mover_.ForgetRunning(found.pids);
+    return GpuMoved();
+  }
   gpu::GpuRecord record;
   record.pids = found.parked;
   record.uses = gpu::UsesOf(found.uses, found.parked);
@@ -125,19 +159,28 @@ absl::StatusOr<GpuMoved> GpuJobs::Resume(pid_t job, const gpu::DevicePairs& want
   if (!wanted.empty()) {
     RK_ASSIGN_OR_RETURN(gpu::DeviceView view, mover_.Devices());
     const std::map<std::string, uint64_t> had = gpu::BytesByDevice(record.uses);
-    for (const gpu::GpuDevice& device : view.devices) {
-      if (had.count(device.uuid) > 0) record.devices.push_back(device);
+    for (const auto& [uuid, bytes] : had) {
+      auto there = absl::c_find_if(view.devices,
+                                   [u = uuid](const gpu::GpuDevice& device) { return device.uuid == u; });
+      gpu::GpuDevice gone;
+      gone.uuid = uuid;
+      record.devices.push_back(there == view.devices.end() ? gone : *there);
     }
     RK_ASSIGN_OR_RETURN(pairs, mover_.PlanRestore(record, wanted, false));
   }
   RK_RETURN_IF_ERROR(mover_.PutOn(job, found.parked, record, pairs));
+  mover_.ForgetRunning(found.pids);
   Log(LogLevel::kInfo, absl::StrCat("job ", job, " has its GPU memory again"));
-  const uint64_t bytes = gpu::KnownBytes(record.uses);
-  // Where it is now may differ from where it was.
-  if (!wanted.empty()) {
+  return GpuMoved{gpu::KnownBytes(record.uses)};
+}
+
+absl::StatusOr<GpuMoved> GpuJobs::Resume(pid_t job, const gpu::DevicePairs& wanted) {
+  RK_ASSIGN_OR_RETURN(GpuMoved moved, PutOn(job, wanted));
+  // It may be parked again for others, and may be elsewhere now.
+  if (Known().count(job) > 0) {
     if (auto now = Find(job); now.ok()) Tell(*now);
   }
-  return GpuMoved{bytes};
+  return moved;
 }
 
 bool GpuJobs::FitsNow(pid_t job) {
@@ -213,10 +256,10 @@ absl::Status GpuJobs::Remember(const GpuJobId& job, const LeaseOptions& options)
 
 absl::Status GpuJobs::WriteRecord() {
   std::vector<GpuJobLeases> jobs;
-  for (const GpuJobSnapshot& job : arbiter_.Snapshot()) {
-    const int lasting = job.leases - job.held;
-    if (lasting > 0 || job.pinned) jobs.push_back({job.id, lasting, job.pinned});
-  }
+  // Those without a lease too, in the order of their use: it says who makes room first.
+  std::vector<GpuJobSnapshot> known = arbiter_.Snapshot();
+  absl::c_stable_sort(known, [](const auto& a, const auto& b) { return a.last_used < b.last_used; });
+  for (const GpuJobSnapshot& job : known) jobs.push_back({job.id, job.leases - job.held, job.pinned});
   return record_.Write(jobs);
 }
 
@@ -264,17 +307,16 @@ absl::Status GpuJobs::Park(const GpuJobId& job) {
   }
   RK_ASSIGN_OR_RETURN(std::vector<pid_t> pids, mover_.Users(ProcessTree(job.pid)));
   // It may have grown since it was found.
-  if (auto uses = mover_.UsesOf(pids); uses.ok()) arbiter_.SetBytes(job, gpu::BytesByDevice(*uses));
+  if (auto uses = mover_.UsesOf(pids); uses.ok()) {
+    RK_RETURN_IF_ERROR(arbiter_.SetBytes(job, gpu::BytesByDevice(*uses)));
+  }
   RK_ASSIGN_OR_RETURN(auto held, mover_.TakeOut(job.pid, pids, options.lock_timeout));
   RK_RETURN_IF_ERROR(held->Park(options.why));
   Log(LogLevel::kInfo, absl::StrCat("job ", job.pid, " is parked"));
   return absl::OkStatus();
 }
 
-absl::Status GpuJobs::Resume(const GpuJobId& job) {
-  absl::StatusOr<GpuMoved> moved = Resume(job.pid, gpu::DevicePairs());
-  return moved.status();
-}
+absl::Status GpuJobs::Resume(const GpuJobId& job) { return PutOn(job.pid, gpu::DevicePairs()).status(); }
 
 absl::StatusOr<DeviceBytes> GpuJobs::FreeBytes() {
   RK_ASSIGN_OR_RETURN(gpu::DeviceView view, mover_.Devices());

@@ -32,8 +32,8 @@ class GpuJobs : private GpuMoves {
   // `lease_record`: the file that remembers leases and pins, see gpu_lease_record.h.
   GpuJobs(gpu::JobMover* mover, uint64_t host_budget, std::string lease_record);
 
-  // Takes over the leases and pins of jobs that live, as the record says. Once, before anything else is asked
-  // of this, and after gpu::JobMover::Recover. Logs what goes wrong.
+  // Takes over the jobs that live, with their leases and pins, as the record says, and those that are parked.
+  // Once, before anything else is asked of this, and after gpu::JobMover::Recover. Logs what goes wrong.
   void InheritLeases() ABSL_LOCKS_EXCLUDED(mutex_, record_mutex_);
 
   // Not while it is leased or pinned.
@@ -71,12 +71,16 @@ class GpuJobs : private GpuMoves {
     std::string why = "parked to make room for another job";
   };
 
+  void InheritParked() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Found> Find(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   // Is what the arbiter knows of the job still so? Cheap: asks for states alone.
   bool IsAsKnown(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   int LeasesOf(pid_t job) const;
-  // Tells the arbiter what was found.
+  // Tells the arbiter what was found; a job that is parked in part is parked.
   void Tell(const Found& found);
+  void Tell(const Found& found, GpuJobState state);
+  // Resume without telling the arbiter.
+  absl::StatusOr<GpuMoved> PutOn(pid_t job, const gpu::DevicePairs& wanted) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Pins the job, if that is asked for, and has the record remember its lease. On failure the lease has ended
   // and the pin is as it was.

@@ -1,5 +1,5 @@
-// Which jobs are leased or pinned, in one file that a daemon leaves to the one after it:
-// RUNTIME/gpu/leases.json. It goes with a reboot, as the processes do.
+// Which jobs leases were given of, from the least recently used, in one file that a daemon leaves to the one
+// after it: RUNTIME/gpu/leases.json. It goes with a reboot, as the processes do.
 #pragma once
 
 #include <optional>

@@ -16,6 +16,7 @@
 #include "ckpt/capture.h"
 #include "daemon/supervisor.h"
 #include "restore/hot_list.h"
+#include "restore/memory_room.h"
 #include "restore/restore.h"
 
 namespace rekindle::daemon {
@@ -38,6 +39,13 @@ void SetFromEnvironment(const char* name, absl::Duration* duration) {
 gpu::MoverOptions GpuOptions(const std::string& runtime_directory) {
   gpu::MoverOptions options;
   options.ledger_directory = absl::StrCat(runtime_directory, "/gpu");
+  options.host_limits = [](pid_t pid) {
+    std::vector<gpu::HostLimit> limits;
+    for (const restore::MemoryLimit& limit : restore::MemoryLimitsOf(pid)) {
+      limits.push_back({absl::StrCat("cgroup ", limit.folder), limit.left});
+    }
+    return limits;
+  };
   SetFromEnvironment("REKINDLE_GPU_ROOM_TIMEOUT", &options.room_timeout);
   SetFromEnvironment("REKINDLE_GPU_MOVE_TIMEOUT", &options.move_timeout);
   return options;

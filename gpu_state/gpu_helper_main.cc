@@ -57,7 +57,7 @@ class Helper {
 
   // Every process that was moved and not settled runs again.
   void PutBack() {
-    std::map<pid_t, uint64_t> moved;
+    std::map<pid_t, Moved> moved;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.AwaitWithTimeout(absl::Condition(
@@ -69,14 +69,19 @@ class Helper {
     // All at once: one of several that work together may wait for another.
     for (bool restore : {true, false}) {
       std::vector<std::thread> threads;
-      for (const auto& [pid, start] : moved) {
-        threads.emplace_back([this, pid = pid, start = start, restore] { PutBack(pid, start, restore); });
+      for (const auto& entry : moved) {
+        threads.emplace_back([this, &entry, restore] { PutBack(entry.first, entry.second, restore); });
       }
       for (std::thread& thread : threads) thread.join();
     }
   }
 
  private:
+  struct Moved {
+    uint64_t start = 0;                // names the process together with the PID
+    std::vector<cuda::GpuPair> pairs;  // onto which GPUs it was to go, if not onto those it was on
+  };
+
   void Work(const HelperRequest& request) {
     HelperAnswer answer;
     answer.id = request.id;
@@ -129,7 +134,9 @@ class Helper {
     if (request.action != Action::kUnlock) {
       // Before the call: it may succeed without our hearing of it.
       absl::MutexLock lock(&mutex_);
-      moved_[request.pid] = stat.start_ticks;
+      Moved& moved = moved_[request.pid];
+      if (moved.start != stat.start_ticks) moved = {stat.start_ticks, {}};
+      if (request.action == Action::kRestore) moved.pairs = pairs;
     }
     switch (request.action) {
       case Action::kLock: {
@@ -155,12 +162,13 @@ class Helper {
     moved_.erase(pid);
   }
 
-  void PutBack(pid_t pid, uint64_t start, bool restore) {
+  void PutBack(pid_t pid, const Moved& moved, bool restore) {
     auto stat = ReadProcessStat(pid);
-    if (!stat.ok() || stat->start_ticks != start || !driver_.ok()) return;
+    if (!stat.ok() || stat->start_ticks != moved.start || !driver_.ok()) return;
     auto state = (*driver_)->State(pid);
     absl::Status status = state.status();
-    if (restore && state.ok() && *state == ProcessState::kCheckpointed) status = (*driver_)->Restore(pid, {});
+    if (restore && state.ok() && *state == ProcessState::kCheckpointed)
+      status = (*driver_)->Restore(pid, moved.pairs);
     if (!restore && state.ok() && *state == ProcessState::kLocked) status = (*driver_)->Unlock(pid);
     if (!status.ok()) {
       Log(LogLevel::kError, absl::StrCat("putting back what a dead Rekindle had moved: ", status.message()));
@@ -186,7 +194,7 @@ class Helper {
   absl::StatusOr<std::unique_ptr<DeviceInventory>> inventory_;
   absl::Mutex mutex_;
   int under_way_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<pid_t, uint64_t> moved_ ABSL_GUARDED_BY(mutex_);  // with their start times
+  std::map<pid_t, Moved> moved_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

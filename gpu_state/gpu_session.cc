@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/process_stat.h"
@@ -32,6 +33,14 @@ GpuSession::GpuSession(DriverClient& driver, std::vector<pid_t> pids, SessionOpt
 
 bool GpuSession::all_in(ProcessState state) const {
   return std::all_of(members_.begin(), members_.end(), [state](const Member& m) { return m.now == state; });
+}
+
+std::vector<pid_t> GpuSession::NotRunning() const {
+  std::vector<pid_t> pids;
+  for (const Member& member : members_) {
+    if (!member.gone && member.now != ProcessState::kRunning) pids.push_back(member.pid);
+  }
+  return pids;
 }
 
 std::vector<pid_t> GpuSession::RunningAtBegin() const {
@@ -120,22 +129,49 @@ absl::Status GpuSession::ActOn(Action action, Chosen chosen, const ActOptions& o
 }
 
 template <typename Chosen>
-absl::Status GpuSession::BringUp(Chosen chosen) {
+absl::Status GpuSession::BringUp(Chosen chosen, const ActOptions& restore) {
+  auto is_there = [&chosen](const Member& member) { return !member.gone && chosen(member); };
+  auto any_in = [&](ProcessState state) {
+    return absl::c_any_of(members_, [&](const Member& m) { return is_there(m) && m.now == state; });
+  };
   absl::Status status;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    status = ActOn(Action::kRestore, chosen);
+    status = ActOn(Action::kRestore, chosen, restore);
+    // Not some without the others: they may wait for each other. One whose state is lost helps nobody by
+    // having the others stand still.
+    if (!status.ok() && any_in(ProcessState::kCheckpointed)) continue;
     status.Update(ActOn(Action::kUnlock, chosen));
-    if (status.ok()) break;
+    absl::Status asked = AskStates();
+    if (!asked.ok() && !absl::IsNotFound(asked)) status.Update(asked);
+    if (absl::c_all_of(members_, [&](const Member& m) {
+          return !is_there(m) || m.now == ProcessState::kRunning || m.now == ProcessState::kFailed;
+        })) {
+      break;
+    }
+  }
+  if (any_in(ProcessState::kCheckpointed) || any_in(ProcessState::kLocked)) {
+    // What is on the device goes out again, so that it is in nobody's way until all of it can go back.
+    if (status.ok()) {
+      status = absl::InternalError("the NVIDIA driver reported success and did not bring all processes back");
+    }
+    (void)ActOn(Action::kLock, chosen);
+    (void)ActOn(Action::kCheckpoint, chosen);
   }
   std::vector<std::string> left;
   for (const Member& member : members_) {
-    if (member.gone || !chosen(member) || member.now == ProcessState::kRunning) continue;
-    left.push_back(absl::StrCat("process ", member.pid, " is left ", NameOf(member.now)));
+    if (!is_there(member) || member.now == ProcessState::kRunning) continue;
+    left.push_back(member.now == ProcessState::kFailed
+                       ? absl::StrCat("the driver says that the GPU state of process ", member.pid,
+                                      " is lost (failed), and only a new start of the job helps")
+                       : absl::StrCat("process ", member.pid, " is left ", NameOf(member.now)));
   }
   if (left.empty()) return absl::OkStatus();
-  return Annotate(status,
-                  absl::StrCat(absl::StrJoin(left, ", "),
-                               "; `rekindle gpu resume` tries again, and `rekindle gpu ps` lists it"));
+  if (status.ok()) status = absl::DataLossError("the driver reported no error");
+  std::string text = absl::StrJoin(left, ", ");
+  if (any_in(ProcessState::kCheckpointed) || any_in(ProcessState::kLocked)) {
+    absl::StrAppend(&text, "; `rekindle gpu resume` tries again, and `rekindle gpu ps` lists it");
+  }
+  return Annotate(status, text);
 }
 
 absl::Status GpuSession::PutBack() {
@@ -169,23 +205,9 @@ absl::Status GpuSession::MoveToHost() {
 absl::Status GpuSession::MoveToDevice(const std::vector<std::pair<std::string, std::string>>& pairs) {
   ActOptions restore;
   restore.pairs = pairs;
-  auto all = [](const Member&) { return true; };
-  absl::Status status = ActOn(Action::kRestore, all, restore);
-  if (!status.ok()) {
-    // Those that are on the device again must not run without the others, nor fill it.
-    return Both(status, ActOn(Action::kCheckpoint, all));
-  }
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    status = ActOn(Action::kUnlock, all);
-    if (status.ok()) break;
-  }
-  RK_RETURN_IF_ERROR(status);
-  RK_RETURN_IF_ERROR(AskStates());
+  RK_RETURN_IF_ERROR(BringUp([](const Member&) { return true; }, restore));
   for (const Member& member : members_) {
-    if (member.now == ProcessState::kRunning) continue;
-    return absl::InternalError(absl::StrCat("process ", member.pid,
-                                            ": the driver reported success, but the process is ",
-                                            NameOf(member.now), ": its GPU state is not back"));
+    if (member.gone) return absl::AbortedError(absl::StrCat("process ", member.pid, " died"));
   }
   return absl::OkStatus();
 }

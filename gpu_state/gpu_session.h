@@ -37,15 +37,17 @@ class GpuSession {
   absl::Status MoveToHost();
 
   // All processes to running, on the same GPUs or on others (old UUID, new UUID); their states are verified.
-  // On failure all are checkpointed: the data is safe in host memory, and the move can be tried again.
+  // On failure all are checkpointed, or locked where even that failed: the data is safe, and the move can be
+  // tried again. But of which the driver has lost the state.
   absl::Status MoveToDevice(const std::vector<std::pair<std::string, std::string>>& pairs);
 
-  // Those of Begin that were running go back to running; the others stay. For after MoveToHost.
+  // Those of Begin that were running go back to running, all or none; the others stay. For after MoveToHost.
   absl::Status PutBack();
 
   // As of the last call; no question to the driver.
   bool all_in(ProcessState state) const;
   std::vector<pid_t> RunningAtBegin() const;
+  std::vector<pid_t> NotRunning() const;  // of those that live
 
  private:
   struct Member {
@@ -59,9 +61,10 @@ class GpuSession {
   template <typename Chosen>
   absl::Status ActOn(Action action, Chosen chosen, const ActOptions& options = {});
   absl::Status AskStates();
-  // After a failure: those that `chosen` accepts to running, as far as that goes.
+  // Those that `chosen` accepts to running, all or none; verified. Those of which the driver has lost the
+  // state stay failed, are told of, and keep nobody back.
   template <typename Chosen>
-  absl::Status BringUp(Chosen chosen);
+  absl::Status BringUp(Chosen chosen, const ActOptions& restore = {});
 
   DriverClient& driver_;
   const std::vector<pid_t> pids_;

@@ -178,15 +178,58 @@ SessionOptions JobMover::OptionsWith(absl::Duration lock_timeout) const {
   return options;
 }
 
-absl::Status JobMover::CheckHostMemory(absl::Span<const GpuUse> uses) const {
-  RK_ASSIGN_OR_RETURN(uint64_t available, AvailableMemoryBytes());
+// Host memory for a move that is under way.
+class JobMover::Reservation {
+ public:
+  Reservation(JobMover& mover, uint64_t bytes) : mover_(mover), bytes_(bytes) {}
+  Reservation(Reservation&& other) noexcept : mover_(other.mover_), bytes_(std::exchange(other.bytes_, 0)) {}
+  Reservation& operator=(Reservation&&) = delete;
+  ~Reservation() {
+    if (bytes_ == 0) return;
+    absl::MutexLock lock(&mover_.mutex_);
+    mover_.reserved_bytes_ -= bytes_;
+  }
+
+ private:
+  JobMover& mover_;
+  uint64_t bytes_;
+};
+
+absl::StatusOr<JobMover::Reservation> JobMover::ReserveHostMemory(absl::Span<const GpuUse> uses) {
   const uint64_t needed = KnownBytes(uses);
-  if (needed <= available) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the job has ", FormatBytes(needed),
-                   " on its GPUs, which has to fit into host memory, and ", FormatBytes(available),
-                   " is free; nothing was moved. Free host memory, or let the job drop its "
-                   "caches first"));
+  if (options_.host_limits) {
+    std::map<std::string, std::pair<uint64_t, uint64_t>> limits;  // by name: what is left, what is needed
+    std::map<pid_t, uint64_t> of_process;
+    for (const GpuUse& use : uses) of_process[use.pid] += use.bytes.value_or(0);
+    for (const auto& [pid, bytes] : of_process) {
+      for (const HostLimit& limit : options_.host_limits(pid)) {
+        auto& [left, wanted] = limits[limit.name];
+        left = limit.left_bytes;
+        wanted += bytes;
+      }
+    }
+    for (const auto& [name, limit] : limits) {
+      if (limit.second <= limit.first) continue;
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the job has ", FormatBytes(limit.second),
+                       " on its GPUs, which becomes host memory of its own, and its limit (", name,
+                       ") leaves it ", FormatBytes(limit.first),
+                       "; nothing was moved. Give it more host memory, or let it drop its caches first"));
+    }
+  }
+  RK_ASSIGN_OR_RETURN(uint64_t available, AvailableMemoryBytes());
+  uint64_t others;
+  {
+    absl::MutexLock lock(&mutex_);
+    others = std::min(available, reserved_bytes_);
+    if (needed <= available - others) reserved_bytes_ += needed;
+  }
+  if (needed <= available - others) return Reservation(*this, needed);
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the job has ", FormatBytes(needed), " on its GPUs, which has to fit into host memory, and ",
+      FormatBytes(available - others), " is free",
+      others > 0 ? absl::StrCat(" beside ", FormatBytes(others), " for other jobs that are being moved") : "",
+      "; nothing was moved. Free host memory, or let the job drop its caches first"));
 }
 
 absl::Status JobMover::PutEntries(pid_t job, absl::Span<const pid_t> pids, absl::Span<const GpuUse> uses,
@@ -255,7 +298,7 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std:
       held->record_.devices.push_back(device);
     }
   }
-  RK_RETURN_IF_ERROR(CheckHostMemory(moving));
+  RK_ASSIGN_OR_RETURN(Reservation reserved, ReserveHostMemory(moving));
   RK_RETURN_IF_ERROR(PutEntries(job, running, moving, LedgerEntry::Goal::kRunning, "being moved"));
   const uint64_t host_before = HostBytes(running);
   absl::Status moved;
@@ -264,7 +307,7 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std:
     moved = held->session_.MoveToHost();
   }
   if (!moved.ok()) {
-    ledger_.Remove(running);
+    Settle(job, held->session_, running, held->record_.uses, std::string(moved.message()));
     return moved;
   }
   held->held_ = true;
@@ -298,13 +341,9 @@ absl::Status HeldJob::Back() {
   const std::vector<GpuUse> uses = gpu::UsesOf(record_.uses, pids);
   absl::Status status = mover_.AwaitRoom(BytesByDevice(uses), pids);
   if (status.ok()) status = session_.PutBack();
-  if (status.ok()) {
-    mover_.ledger_.Remove(pids);
-    return status;
-  }
-  status.Update(
-      mover_.PutEntries(job_, pids, uses, LedgerEntry::Goal::kParked, std::string(status.message())));
-  mover_.driver_.Settle(pids);
+  mover_.Settle(job_, session_, pids, uses, std::string(status.message()));
+  if (status.ok()) return status;
+  if (session_.NotRunning().empty() || absl::IsDataLoss(status)) return status;
   return Annotate(status,
                   absl::StrCat("putting the device memory of process ", job_,
                                " back; its data is safe in host memory, `rekindle gpu ps` lists it as "
@@ -359,15 +398,26 @@ absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const Gp
   RK_RETURN_IF_ERROR(PutEntries(job, pids, record.uses, LedgerEntry::Goal::kRunning, "being moved"));
   absl::Status status = AwaitRoom(needed, pids);
   if (status.ok()) status = session.MoveToDevice(pairs);
-  if (status.ok()) {
-    ledger_.Remove(pids);
-    return status;
-  }
-  absl::Status listed =
-      PutEntries(job, pids, record.uses, LedgerEntry::Goal::kParked, std::string(status.message()));
-  driver_.Settle(pids);
-  status.Update(listed);
+  Settle(job, session, pids, record.uses, std::string(status.message()));
   return status;
+}
+
+void JobMover::Settle(pid_t job, const GpuSession& session, absl::Span<const pid_t> pids,
+                      absl::Span<const GpuUse> uses, const std::string& why) {
+  std::vector<pid_t> left, running;
+  for (pid_t pid : session.NotRunning()) {
+    if (absl::c_linear_search(pids, pid)) left.push_back(pid);
+  }
+  for (pid_t pid : pids) {
+    if (!absl::c_linear_search(left, pid)) running.push_back(pid);
+  }
+  ledger_.Remove(running);
+  if (left.empty()) return;
+  absl::Status listed = PutEntries(job, left, uses, LedgerEntry::Goal::kParked, why);
+  if (!listed.ok()) {
+    Log(LogLevel::kError, absl::StrCat("job ", job, " is parked, and nobody will know: ", listed.message()));
+  }
+  driver_.Settle(left);
 }
 
 absl::StatusOr<DevicePairs> JobMover::PlanRestore(const GpuRecord& record, const DevicePairs& wanted,
@@ -397,6 +447,20 @@ absl::StatusOr<std::vector<LedgerEntry>> JobMover::Parked() {
                                [](const LedgerEntry& e) { return e.goal != LedgerEntry::Goal::kParked; }),
                 entries.end());
   return entries;
+}
+
+absl::Status JobMover::CheckNotMoving(absl::Span<const pid_t> pids) {
+  RK_RETURN_IF_ERROR(Claim::Make(*this, pids).status());
+  return CheckNobodyElseMoves(pids);
+}
+
+void JobMover::ForgetRunning(absl::Span<const pid_t> pids) {
+  auto claim = Claim::Make(*this, pids);
+  if (!claim.ok() || !CheckNobodyElseMoves(pids).ok()) return;
+  auto states = driver_.States(pids, kStateMayTake);
+  for (size_t i = 0; i < pids.size(); ++i) {
+    if (states[i].ok() && *states[i] == ProcessState::kRunning) ledger_.Remove({pids[i]});
+  }
 }
 
 std::vector<absl::StatusOr<ProcessState>> JobMover::States(absl::Span<const pid_t> pids) {
@@ -431,23 +495,45 @@ absl::StatusOr<std::vector<pid_t>> JobMover::Recover() {
 absl::Status JobMover::RecoverJob(pid_t job, const std::vector<LedgerEntry>& entries,
                                   std::vector<pid_t>* freed) {
   std::vector<pid_t> pids;
-  GpuRecord record;
-  for (const LedgerEntry& entry : entries) {
-    pids.push_back(entry.pid);
-    record.uses.insert(record.uses.end(), entry.uses.begin(), entry.uses.end());
-  }
+  for (const LedgerEntry& entry : entries) pids.push_back(entry.pid);
   auto states = driver_.States(pids, kStateMayTake);
-  const bool all_run =
-      std::all_of(states.begin(), states.end(), [](const absl::StatusOr<ProcessState>& state) {
-        return state.ok() && *state == ProcessState::kRunning;
-      });
-  if (all_run) {
-    ledger_.Remove(pids);
-    return absl::OkStatus();
+  std::vector<pid_t> held;
+  GpuRecord record;
+  absl::Status first;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (states[i].ok() && *states[i] == ProcessState::kRunning) {
+      ledger_.Remove({pids[i]});
+    } else if (states[i].ok() && *states[i] != ProcessState::kFailed) {
+      held.push_back(pids[i]);
+      record.uses.insert(record.uses.end(), entries[i].uses.begin(), entries[i].uses.end());
+    } else if (absl::IsNotFound(states[i].status())) {
+      ledger_.Remove({pids[i]});
+    } else {
+      const absl::Status why =
+          states[i].ok()
+              ? absl::DataLossError(absl::StrCat("the driver says that the GPU state of process ", pids[i],
+                                                 " is lost (failed), and only a new start of the "
+                                                 "job helps"))
+              : states[i].status();
+      first.Update(why);
+      first.Update(PutEntries(job, {pids[i]}, entries[i].uses, LedgerEntry::Goal::kParked,
+                              std::string(why.message())));
+    }
   }
-  RK_RETURN_IF_ERROR(PutOn(job, pids, record, {}));
-  freed->insert(freed->end(), pids.begin(), pids.end());
-  return absl::OkStatus();
+  if (held.empty()) return first;
+  if (absl::Status put = PutOn(job, held, record, {}); !put.ok()) {
+    // It says so itself, unless it ended before it began.
+    auto now = ledger_.List();
+    for (const LedgerEntry& entry : now.value_or(std::vector<LedgerEntry>())) {
+      if (entry.goal == LedgerEntry::Goal::kParked || !absl::c_linear_search(held, entry.pid)) continue;
+      first.Update(
+          PutEntries(job, {entry.pid}, entry.uses, LedgerEntry::Goal::kParked, std::string(put.message())));
+    }
+    first.Update(put);
+    return first;
+  }
+  freed->insert(freed->end(), held.begin(), held.end());
+  return first;
 }
 
 }  // namespace rekindle::gpu

@@ -26,10 +26,18 @@
 
 namespace rekindle::gpu {
 
+// How much more host memory something that limits a process (a cgroup) leaves it.
+struct HostLimit {
+  std::string name;  // the same for all processes that share it
+  uint64_t left_bytes = 0;
+};
+
 struct MoverOptions {
   std::string ledger_directory;
   absl::Duration room_timeout = absl::Seconds(30);  // how long to wait for device memory that others have
   absl::Duration move_timeout = absl::Minutes(10);  // a move of one job's memory that takes longer hangs
+  // What limits a process. Empty: nobody looks.
+  std::function<std::vector<HostLimit>(pid_t pid)> host_limits;
 };
 
 // What an image says of the GPUs of its job.
@@ -106,6 +114,10 @@ class JobMover {
 
   // Entries of living processes.
   absl::StatusOr<std::vector<LedgerEntry>> Parked();
+  // Does somebody, here or in another Rekindle, hold or move one of them just now? Aborted: names it.
+  absl::Status CheckNotMoving(absl::Span<const pid_t> pids);
+  // Of these, those that run are listed as parked no more: another tool has brought them back.
+  void ForgetRunning(absl::Span<const pid_t> pids);
   std::vector<absl::StatusOr<ProcessState>> States(absl::Span<const pid_t> pids);
 
   // What dead Rekindles have left in the middle of a move goes back to the device. What can't is listed as
@@ -115,13 +127,19 @@ class JobMover {
  private:
   friend class HeldJob;
   class Claim;
+  class Reservation;
 
   // Aborted: another Rekindle on this machine moves one of them.
   absl::Status CheckNobodyElseMoves(absl::Span<const pid_t> pids);
   SessionOptions OptionsWith(absl::Duration lock_timeout) const;
-  absl::Status CheckHostMemory(absl::Span<const GpuUse> uses) const;
+  // ResourceExhausted: there is not as much, within what limits the processes and beside what other moves
+  // under way need.
+  absl::StatusOr<Reservation> ReserveHostMemory(absl::Span<const GpuUse> uses);
   absl::Status PutEntries(pid_t job, absl::Span<const pid_t> pids, absl::Span<const GpuUse> uses,
                           LedgerEntry::Goal goal, const std::string& why);
+  // After a move: those of `pids` that run are in the ledger no more, the others are listed as parked.
+  void Settle(pid_t job, const GpuSession& session, absl::Span<const pid_t> pids,
+              absl::Span<const GpuUse> uses, const std::string& why);
   // Waits until there is room for `needed`, within limits; what `pids` have on the device is theirs already.
   absl::Status AwaitRoom(const std::map<std::string, uint64_t>& needed, absl::Span<const pid_t> pids);
   absl::Status RecoverJob(pid_t job, const std::vector<LedgerEntry>& entries, std::vector<pid_t>* freed);
@@ -131,6 +149,7 @@ class JobMover {
   DriverClient driver_;
   absl::Mutex mutex_;
   std::set<pid_t> claimed_ ABSL_GUARDED_BY(mutex_);
+  uint64_t reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace rekindle::gpu

@@ -9,9 +9,12 @@
 #include <string>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/file.h"
+#include "restore/cgroup_membership.h"
 
 namespace rekindle::restore {
 namespace {
@@ -69,6 +72,30 @@ uint64_t MemoryRoom::Left() const {
   const uint64_t kept = std::max(*limit / kKeptShare, kLeastKept);
   const uint64_t taken = *used - std::min(*used, Reclaimable(folder_.get())) + kept;
   return *limit > taken ? *limit - taken : 0;
+}
+
+std::vector<MemoryLimit> MemoryLimitsAbove(const std::string& folder) {
+  std::vector<MemoryLimit> limits;
+  for (std::string group = folder; ::access(absl::StrCat(group, "/cgroup.procs").c_str(), F_OK) == 0;
+       group.erase(group.rfind('/'))) {
+    auto opened = OpenFile(group, O_RDONLY | O_DIRECTORY);
+    if (!opened.ok()) break;
+    const uint64_t left = MemoryRoom(*std::move(opened)).Left();
+    if (left != MemoryRoom::kUnlimited) limits.push_back({group, left});
+    if (group.find('/') == std::string::npos) break;
+  }
+  return limits;
+}
+
+std::vector<MemoryLimit> MemoryLimitsOf(pid_t pid) {
+  auto groups = ReadFile(absl::StrCat("/proc/", pid, "/cgroup"));
+  auto mounts = ReadFile("/proc/self/mountinfo");
+  std::vector<MemoryLimit> limits;
+  if (!groups.ok() || !mounts.ok()) return limits;
+  for (const std::string& folder : CgroupFolders(*groups, "", *mounts)) {
+    for (MemoryLimit& limit : MemoryLimitsAbove(folder)) limits.push_back(std::move(limit));
+  }
+  return limits;
 }
 
 }  // namespace rekindle::restore

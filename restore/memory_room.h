@@ -2,8 +2,12 @@
 // error that can be dealt with: the kernel kills for it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/unique_fd.h"
 
@@ -26,5 +30,16 @@ class MemoryRoom {
  private:
   UniqueFd folder_;
 };
+
+struct MemoryLimit {
+  std::string folder;  // of the cgroup that has it
+  uint64_t left = 0;   // see MemoryRoom
+};
+
+// The limits of the cgroup with this folder and of those that it is in, innermost first; those that have
+// none are left out.
+std::vector<MemoryLimit> MemoryLimitsAbove(const std::string& folder);
+// Of all cgroups of a process; none where they can't be seen.
+std::vector<MemoryLimit> MemoryLimitsOf(pid_t pid);
 
 }  // namespace rekindle::restore

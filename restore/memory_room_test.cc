@@ -57,6 +57,25 @@ INSTANTIATE_TEST_SUITE_P(Hierarchies, WhatIsLeftTest,
                          ::testing::Values(std::pair("memory.max", "memory.current"),
                                            std::pair("memory.limit_in_bytes", "memory.usage_in_bytes")));
 
+TEST_F(MemoryRoomTest, LimitsOfGroupsAroundAGroupCountToo) {
+  const std::string outer = absl::StrCat(directory_.path(), "/outer"), inner = absl::StrCat(outer, "/inner");
+  ASSERT_TRUE(MakeDirectories(inner).ok());
+  for (const std::string group : {"outer/", "outer/inner/"}) Write(group + "cgroup.procs", "");
+  Write("outer/memory.max", absl::StrCat(64 * kMiB, "\n"));
+  Write("outer/memory.current", absl::StrCat(24 * kMiB, "\n"));
+  Write("outer/inner/memory.max", "max\n");
+  Write("outer/inner/memory.current", "4096\n");
+  auto limits = MemoryLimitsAbove(inner);
+  ASSERT_EQ(limits.size(), 1u);
+  EXPECT_EQ(limits[0].folder, outer);
+  EXPECT_EQ(limits[0].left, 36 * kMiB);
+  Write("outer/inner/memory.max", "8192\n");
+  limits = MemoryLimitsAbove(inner);
+  ASSERT_EQ(limits.size(), 2u);
+  EXPECT_EQ(limits[0].folder, inner);
+  EXPECT_EQ(limits[0].left, 0u);
+}
+
 TEST_F(MemoryRoomTest, MoreThanALimitThatWasLowered) {
   Write("memory.max", "4096\n");
   Write("memory.current", "8192\n");
