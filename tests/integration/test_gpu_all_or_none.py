@@ -8,7 +8,7 @@ import unittest
 from harness import procfs, waiting
 from harness.cli import DONE, FAILED, binary
 from harness.gpu_case import GpuTest
-from harness.gpu_sim import FIRST, MIB
+from harness.gpu_sim import FIRST, GIB, MIB
 
 
 class SeveralProcessesTest(GpuTest):
@@ -148,6 +148,46 @@ class ManualMovesTest(GpuTest):
         )
         self.assert_refused(self.cli.run("gpu", "park", job.pid), FAILED, "being moved")
         self.assertEqual(self.cli.finish(command).code, DONE)
+        self.assert_runs(job)
+
+    def test_a_job_with_less_host_memory_than_device_memory(self):
+        top = "/sys/fs/cgroup/memory"
+        if not os.access(os.path.join(top, "memory.limit_in_bytes"), os.W_OK):
+            self.skipTest("no memory cgroup (v1) that can be written to")
+        group = os.path.join(top, f"rekindle-test-{os.getpid()}")
+        os.mkdir(group)
+        self.addCleanup(os.rmdir, group)
+        job = self.start_vector_job(bytes=3 * GIB, sparse=True)
+        self.addCleanup(self.kill, job)
+        self.write(group, "memory.limit_in_bytes", GIB)
+        inner = os.path.join(group, "inner")
+        os.mkdir(inner)
+        self.addCleanup(os.rmdir, inner)
+        self.write(inner, "cgroup.procs", job.pid)
+        for command in (("gpu", "park", job.pid), ("ckpt", job.pid, "-t", "vector:1")):
+            with self.subTest(command=command):
+                self.assert_refused(self.cli.run(*command), FAILED, f"cgroup {group})", "nothing was moved")
+                self.assert_runs(job)
+        self.write(top, "cgroup.procs", job.pid)
+
+    def write(self, folder, name, value):
+        with open(os.path.join(folder, name), "w", encoding="ascii") as file:
+            file.write(str(value))
+
+    def test_no_image_and_no_way_back(self):
+        """The error says both: why there is no image, and where the job is now."""
+        job = self.start_vector_job()
+        criu = self.checkpoint(job.pid, "vector:0")["command_lines"][0].split(" dump ")[0]
+        failing = self.path("criu")
+        with open(failing, "w", encoding="ascii") as file:
+            file.write(f'#!/bin/sh\n[ "$1" = dump ] && exit 1\nexec {criu} "$@"\n')
+        os.chmod(failing, 0o755)
+        self.sim.inject("restore", "--fail", 2)
+        result = self.cli.run("ckpt", job.pid, "-t", "vector:1", env={"REKINDLE_CRIU": failing})
+        self.assert_refused(result, FAILED, "CRIU", f"gpu resume {job.pid}")
+        self.assertTrue(self.gpu_job(job.pid)["parked"])
+        self.sim.clear()
+        self.succeed("gpu", "resume", job.pid)
         self.assert_runs(job)
 
     def start_small_daemon(self, *options):
