@@ -71,7 +71,9 @@ class CaptureRun {
     RK_RETURN_IF_ERROR(FindGpuUsers());
     RK_ASSIGN_OR_RETURN(dump_gate_, FindDumpGate());
     RK_RETURN_IF_ERROR(OpenImage());
-    placements_ = LookAtPlacements(job_.pids(), [this](pid_t thread) { return namespaces_.Inside(thread); });
+    const auto number = [this](pid_t thread) { return namespaces_.Inside(thread); };
+    placements_ = LookAtPlacements(job_.pids(), number);
+    manners_ = LookAtManners(job_.pids(), number);
     EndPhase("preflight");
     return CheckCancelled();
   }
@@ -457,6 +459,7 @@ class CaptureRun {
       entry->set_threads(process.threads);
     }
     for (const v1::ThreadPlacement& placement : placements_) *manifest.add_placements() = placement;
+    for (const v1::ThreadManners& manners : manners_) *manifest.add_manners() = manners;
     for (const std::string& argument : dump_arguments_) manifest.add_dump_arguments(argument);
     for (const StdioDescriptor& slot : job_.stdio) {
       v1::StdioSlot* entry = manifest.add_stdio();
@@ -505,6 +508,7 @@ class CaptureRun {
   JobNamespaces namespaces_;
   bool sees_our_files_ = false;
   std::vector<v1::ThreadPlacement> placements_;
+  std::vector<v1::ThreadManners> manners_;
   absl::StatusOr<LostNames> lost_names_ = LostNames();
   absl::StatusOr<WrittenFiles> written_ = WrittenFiles();  // the contents lie in the arena
   std::string job_id_, dump_gate_;

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -136,6 +137,35 @@ absl::Status CheckNotTraced(const std::vector<ProcessInfo>& tree) {
     return absl::FailedPreconditionError(absl::StrCat(
         "capturing process ", process.pid, ": process ", tracer,
         " traces it (a debugger, strace, or another checkpoint of the same job); end that first"));
+  }
+  return absl::OkStatus();
+}
+
+// CRIU takes an image of a thread with any policy, and restores those of these alone.
+absl::Status CheckPolicies(const std::vector<ProcessInfo>& tree) {
+  for (const ProcessInfo& process : tree) {
+    auto threads = ListDirectory(ProcPath(process.pid, "task"));
+    if (!threads.ok()) continue;
+    for (const std::string& name : *threads) {
+      pid_t thread = 0;
+      if (!absl::SimpleAtoi(name, &thread)) continue;
+      const int policy = ::sched_getscheduler(thread);
+      if (policy < 0) continue;
+      switch (policy & ~SCHED_RESET_ON_FORK) {
+        case SCHED_OTHER:
+        case SCHED_FIFO:
+        case SCHED_RR:
+        case SCHED_BATCH:
+        case SCHED_IDLE:
+          continue;
+        default:
+          return absl::FailedPreconditionError(absl::StrCat(
+              "capturing process ", process.pid, ": its thread ", thread, " has scheduling policy ",
+              policy & ~SCHED_RESET_ON_FORK,
+              " (6: deadline, 7: ext), which CRIU can't restore; give it another first (chrt -o -p 0 ",
+              thread, ")"));
+      }
+    }
   }
   return absl::OkStatus();
 }
@@ -392,6 +422,7 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
   RK_RETURN_IF_ERROR(CheckNotOurselves(job.processes, caller_pid));
   RK_RETURN_IF_ERROR(CheckMachineCan(job.processes));
   RK_RETURN_IF_ERROR(CheckNotTraced(job.processes));
+  RK_RETURN_IF_ERROR(CheckPolicies(job.processes));
 
   std::set<pid_t> members;
   for (const ProcessInfo& process : job.processes) members.insert(process.pid);

@@ -148,6 +148,22 @@ TEST_F(JobInspectionTest, TracedProcessIsRefusedAndItsTracerNamed) {
   EXPECT_THAT(Obstacle(child), HasSubstr("process " + std::to_string(::getpid()) + " traces it"));
 }
 
+// Or an image would be taken that nothing can be restored from.
+TEST_F(JobInspectionTest, PolicyThatCriuCanNotRestoreIsRefused) {
+  struct {
+    uint32_t size = 48, policy = 6;
+    uint64_t flags = 0;
+    int32_t nice = 0;
+    uint32_t priority = 0;
+    uint64_t runtime = 10'000'000, deadline = 30'000'000, period = 30'000'000;
+  } attributes;  // struct sched_attr; 6: SCHED_DEADLINE
+  TestChild child;
+  if (::syscall(SYS_sched_setattr, child.pid(), &attributes, 0) != 0) {
+    GTEST_SKIP() << "no deadline scheduling here: " << std::strerror(errno);
+  }
+  EXPECT_THAT(Obstacle(child), HasSubstr("chrt -o -p 0 " + std::to_string(child.pid())));
+}
+
 TEST_F(JobInspectionTest, ObstacleInAChildOfTheJobIsFound) {
   TestChild child([] {
     int ready[2];

@@ -224,7 +224,7 @@ const KnownFailure kHeldObjects[] = {
      kOnDump,
      kCause,
      StatusCode::kUnimplemented,
-     {"Can't lookup mount=* for fd=* path=/secretmem"},
+     {"Can't lookup mount=* for fd=* path=/secretmem", "Unknown shit * (/secretmem"},
      "The job holds secret memory (memfd_secret), which nobody may read.",
      "Start it with secret memory off."},
     {"other-mount-namespace",

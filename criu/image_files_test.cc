@@ -1,6 +1,7 @@
 #include "criu/image_files.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <functional>
@@ -335,6 +336,20 @@ pb::FileEntry TimerEntry(uint32_t id, uint64_t ticks, uint64_t value_ns, uint64_
   entry.mutable_timer()->set_interval_seconds(0);
   entry.mutable_timer()->set_interval_nanoseconds(interval_ns);
   return entry;
+}
+
+TEST(ImageFilesTest, WhatKeepsAThreadFromBeingRestoredIsTakenOut) {
+  pb::Core core;
+  core.mutable_thread()->set_scheduling_policy(SCHED_FIFO | SCHED_RESET_ON_FORK);
+  core.mutable_thread()->set_parent_death_signal(9);
+  pb::Core without_flag = core, without_both = core;
+  without_flag.mutable_thread()->set_scheduling_policy(SCHED_FIFO);
+  without_both.mutable_thread()->set_scheduling_policy(SCHED_FIFO);
+  without_both.mutable_thread()->clear_parent_death_signal();
+  auto image = [](const pb::Core& c) { return Image(0x55053847, {Record(c)}); };
+  EXPECT_EQ(MakeThreadRestorable(image(core), false).value(), image(without_flag));
+  EXPECT_EQ(MakeThreadRestorable(image(core), true).value(), image(without_both));
+  EXPECT_EQ(MakeThreadRestorable(image(without_both), true).value(), image(without_both));
 }
 
 TEST(ImageFilesTest, OnlyExpiredPeriodicTimersAreArmedAgain) {

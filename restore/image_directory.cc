@@ -99,6 +99,9 @@ absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const 
         RK_ASSIGN_OR_RETURN(content, criu::ForgetWrittenSizes(content));
       }
     }
+    if (absl::StartsWith(name, "core-")) {
+      RK_ASSIGN_OR_RETURN(content, criu::MakeThreadRestorable(content, false));
+    }
     if (absl::StartsWith(name, "tcp-stream-")) {
       RK_ASSIGN_OR_RETURN(content, criu::TellUnsentAsSent(content));
     }
@@ -134,6 +137,8 @@ absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::J
   RK_RETURN_IF_ERROR(WriteCriuFiles(image, path(), false).status());
   RK_ASSIGN_OR_RETURN(std::string pstree, ReadCriuFile(image, "pstree.img"));
   RK_ASSIGN_OR_RETURN(tree_, criu::ParsePstree(pstree));
+  // A clone's parent is its sandbox's init, which lives as long as it.
+  if (pages_wanted == PagesWanted::kEager) RK_RETURN_IF_ERROR(ForgetParents(image));
   RK_ASSIGN_OR_RETURN(std::vector<TaskMemory> tasks, ReadTaskMemories(image, manifest));
   withheld_ = pages_wanted == PagesWanted::kLazy ? ChooseLazy(tasks) : ChooseWithheld(tasks);
 
@@ -151,6 +156,21 @@ absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::J
     RK_RETURN_IF_ERROR(WritePagesFile(image, object, task.kept, pages, bytes_done));
     RK_RETURN_IF_ERROR(
         WriteFile(absl::StrCat(path(), "/", object.pagemap_file()), criu::SerializePagemap(task.kept)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ImageDirectory::ForgetParents(const store::ImageReader& image) {
+  for (const criu::PstreeEntry& process : tree_) {
+    if (process.ppid != 0) continue;
+    for (pid_t thread : process.threads) {
+      const std::string name = absl::StrCat("core-", thread, ".img");
+      auto core = ReadCriuFile(image, name);
+      if (absl::IsNotFound(core.status())) continue;  // a zombie's threads
+      RK_RETURN_IF_ERROR(core.status());
+      RK_ASSIGN_OR_RETURN(std::string content, criu::MakeThreadRestorable(*core, true));
+      RK_RETURN_IF_ERROR(WriteFile(absl::StrCat(path(), "/", name), content));
+    }
   }
   return absl::OkStatus();
 }

@@ -42,6 +42,8 @@ class ImageDirectory {
       : directory_(std::move(directory)), lock_(std::move(lock)) {}
   absl::Status LayOut(const store::ImageReader& image, const v1::JobManifest& manifest,
                       PagesWanted pages_wanted, std::atomic<uint64_t>* bytes_done);
+  // Whoever would be signalled at the end of a parent that is outside the image is not.
+  absl::Status ForgetParents(const store::ImageReader& image);
 
   TemporaryDirectory directory_;
   UniqueFd lock_;  // locked: its restore lives

@@ -152,6 +152,9 @@ class RestoreRun : public criu::RestoreObserver {
         RK_RETURN_IF_ERROR(options_.cgroups->Join(process.pid));
       }
     }
+    for (std::string& warning : GiveManners(result_.manifest)) {
+      result_.warnings.push_back(std::move(warning));
+    }
     for (std::string& warning : PlaceThreads(result_.manifest, directory_->tree(), options_.placed_like)) {
       result_.warnings.push_back(std::move(warning));
     }

@@ -1,10 +1,16 @@
 #include "restore/thread_placement.h"
 
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <set>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/processors.h"
 
 namespace rekindle::restore {
@@ -39,6 +45,29 @@ std::vector<std::string> PlaceThreads(const v1::JobManifest& manifest,
     }
   }
   return warnings;
+}
+
+std::vector<std::string> GiveManners(const v1::JobManifest& manifest) {
+  constexpr int kOfProcess = 1;  // IOPRIO_WHO_PROCESS: of a thread, in fact
+  int refused = 0;
+  for (const v1::ThreadManners& manners : manifest.manners()) {
+    for (pid_t thread : manners.threads()) {
+      if (manners.io_priority() != 0 &&
+          ::syscall(SYS_ioprio_set, kOfProcess, thread, static_cast<int>(manners.io_priority())) != 0) {
+        if (errno != ESRCH) ++refused;
+      }
+      if (manners.timer_slack_ns() == 0) continue;
+      const std::string file = absl::StrCat("/proc/", thread, "/timerslack_ns");
+      const std::string text = absl::StrCat(manners.timer_slack_ns());
+      auto opened = OpenFile(file, O_WRONLY);
+      if (absl::IsNotFound(opened.status())) continue;  // it had ended before the freeze
+      if (!opened.ok() || !WriteFully(opened->get(), text.data(), text.size(), file).ok()) ++refused;
+    }
+  }
+  if (refused == 0) return {};
+  return {absl::StrCat(refused, refused == 1 ? " thread" : " threads",
+                       " of the job had an I/O priority or timer slack that may not be set here; they have "
+                       "the usual one now")};
 }
 
 }  // namespace rekindle::restore

@@ -1,4 +1,4 @@
-// Threads get back the processors that they were bound to (ckpt/thread_placement.h).
+// Threads get back the processors that they were bound to, and their manners (ckpt/thread_placement.h).
 #pragma once
 
 #include <sys/types.h>
@@ -16,5 +16,8 @@ namespace rekindle::restore {
 // a batch system has told it what is its own. What there is to tell the user.
 std::vector<std::string> PlaceThreads(const v1::JobManifest& manifest,
                                       const std::vector<criu::PstreeEntry>& tree, pid_t caller);
+
+// While they stand still too. What there is to tell the user.
+std::vector<std::string> GiveManners(const v1::JobManifest& manifest);
 
 }  // namespace rekindle::restore

@@ -1,9 +1,10 @@
 """Threads that were bound to processors are so when they come back."""
 
+import ctypes
 import os
 import unittest
 
-from harness import jobs, waiting
+from harness import jobs, procfs, waiting
 from harness.case import RekindleTest
 
 
@@ -46,6 +47,30 @@ class PlacementTest(RekindleTest):
         self.kill_job_at_end(self.job.pid)
         started = self.succeed("restore", "bound:1", "--detach", cli=self.make_cli(host=daemon.host))
         self.assertEqual(placements(started["job"]["pid"]), [[1], [1], [1]])
+
+
+class MannersTest(RekindleTest):
+    """What CRIU keeps not, and what it would end the job by."""
+
+    def io_priority(self, pid):
+        return ctypes.CDLL(None).syscall(252, 1, pid) >> 13  # ioprio_get on x86-64
+
+    def timer_slack(self, pid):
+        with open(f"/proc/{pid}/timerslack_ns", encoding="ascii") as file:
+            return int(file.read())
+
+    def test_come_back(self):
+        job = self.start_job([jobs.PYTHON, jobs.workload("mannered.py")], "mannered")
+        waiting.until(lambda: os.path.exists(job.log) and os.path.getsize(job.log), "the job ready")
+        self.assertEqual((self.io_priority(job.pid), self.timer_slack(job.pid)), (3, 123456))
+        self.checkpoint(job.pid, "mannered:1", "--stop")
+        job.reap()
+        pid = self.restore("mannered:1")
+        self.assertEqual((self.io_priority(pid), self.timer_slack(pid)), (3, 123456))
+        self.assertEqual(os.sched_getscheduler(pid), os.SCHED_BATCH)
+        # Its parent was CRIU, which has ended.
+        waiting.until(lambda: procfs.state(pid) == "S", "it waits")
+        self.assertTrue(procfs.alive(pid))
 
 
 if __name__ == "__main__":
