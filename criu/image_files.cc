@@ -1,7 +1,6 @@
 #include "criu/image_files.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/timerfd.h>
 
@@ -374,16 +373,12 @@ absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content) 
   });
 }
 
-absl::StatusOr<std::string> MakeThreadRestorable(absl::string_view core_content, bool forget_parent) {
+absl::StatusOr<std::string> ForgetDeathSignal(absl::string_view core_content) {
   RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("core", core_content, kCoreMagic));
   pb::Core core;
   RK_RETURN_IF_ERROR(reader.Next(&core));
-  const bool resets = (core.thread().scheduling_policy() & SCHED_RESET_ON_FORK) != 0;
-  const bool forgets = forget_parent && core.thread().parent_death_signal() != 0;
-  if (!resets && !forgets) return std::string(core_content);
-  pb::ThreadCore& thread = *core.mutable_thread();
-  if (resets) thread.set_scheduling_policy(thread.scheduling_policy() & ~uint32_t{SCHED_RESET_ON_FORK});
-  if (forgets) thread.clear_parent_death_signal();
+  if (core.thread().parent_death_signal() == 0) return std::string(core_content);
+  core.mutable_thread()->clear_parent_death_signal();
   RecordWriter writer(kCoreMagic);
   writer.Add(core);
   return absl::StrCat(writer.Take(), reader.rest());

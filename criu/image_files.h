@@ -128,11 +128,9 @@ absl::StatusOr<std::map<int, uint32_t>> ParseRegularDescriptors(absl::string_vie
 // fires again. It is given a whole period instead. Unchanged, byte for byte, when there is nothing to do.
 absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content);
 
-// The same core-TID.img without what keeps CRIU from restoring the thread: a policy that its children do not
-// inherit (SCHED_RESET_ON_FORK), which CRIU takes for an unknown one. With `forget_parent` also without the
-// signal for its parent's death (PR_SET_PDEATHSIG): the parent is CRIU then, which ends at once. Unchanged,
-// byte for byte, when there is nothing to do.
-absl::StatusOr<std::string> MakeThreadRestorable(absl::string_view core_content, bool forget_parent);
+// The same core-TID.img without the signal for its parent's death (PR_SET_PDEATHSIG). Unchanged, byte for byte,
+// when there is none.
+absl::StatusOr<std::string> ForgetDeathSignal(absl::string_view core_content);
 
 // The same tcp-stream-*.img with all that it has to send told as sent and not acknowledged, which the kernel
 // sends again. CRIU writes what was never sent into the socket as soon as it has made it, outside TCP's

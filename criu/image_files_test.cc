@@ -1,7 +1,6 @@
 #include "criu/image_files.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <functional>
@@ -338,18 +337,15 @@ pb::FileEntry TimerEntry(uint32_t id, uint64_t ticks, uint64_t value_ns, uint64_
   return entry;
 }
 
-TEST(ImageFilesTest, WhatKeepsAThreadFromBeingRestoredIsTakenOut) {
+TEST(ImageFilesTest, ASignalForTheParentsDeathIsForgotten) {
   pb::Core core;
-  core.mutable_thread()->set_scheduling_policy(SCHED_FIFO | SCHED_RESET_ON_FORK);
-  core.mutable_thread()->set_parent_death_signal(9);
-  pb::Core without_flag = core, without_both = core;
-  without_flag.mutable_thread()->set_scheduling_policy(SCHED_FIFO);
-  without_both.mutable_thread()->set_scheduling_policy(SCHED_FIFO);
-  without_both.mutable_thread()->clear_parent_death_signal();
+  core.mutable_task()->mutable_timers()->mutable_real()->set_value_seconds(1);
+  core.mutable_thread();
+  pb::Core with_signal = core;
+  with_signal.mutable_thread()->set_parent_death_signal(9);
   auto image = [](const pb::Core& c) { return Image(0x55053847, {Record(c)}); };
-  EXPECT_EQ(MakeThreadRestorable(image(core), false).value(), image(without_flag));
-  EXPECT_EQ(MakeThreadRestorable(image(core), true).value(), image(without_both));
-  EXPECT_EQ(MakeThreadRestorable(image(without_both), true).value(), image(without_both));
+  EXPECT_EQ(ForgetDeathSignal(image(with_signal)).value(), image(core));
+  EXPECT_EQ(ForgetDeathSignal(image(core)).value(), image(core));
 }
 
 TEST(ImageFilesTest, OnlyExpiredPeriodicTimersAreArmedAgain) {

@@ -99,9 +99,6 @@ absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const 
         RK_ASSIGN_OR_RETURN(content, criu::ForgetWrittenSizes(content));
       }
     }
-    if (absl::StartsWith(name, "core-")) {
-      RK_ASSIGN_OR_RETURN(content, criu::MakeThreadRestorable(content, false));
-    }
     if (absl::StartsWith(name, "tcp-stream-")) {
       RK_ASSIGN_OR_RETURN(content, criu::TellUnsentAsSent(content));
     }
@@ -168,7 +165,7 @@ absl::Status ImageDirectory::ForgetParents(const store::ImageReader& image) {
       auto core = ReadCriuFile(image, name);
       if (absl::IsNotFound(core.status())) continue;  // a zombie's threads
       RK_RETURN_IF_ERROR(core.status());
-      RK_ASSIGN_OR_RETURN(std::string content, criu::MakeThreadRestorable(*core, true));
+      RK_ASSIGN_OR_RETURN(std::string content, criu::ForgetDeathSignal(*core));
       RK_RETURN_IF_ERROR(WriteFile(absl::StrCat(path(), "/", name), content));
     }
   }

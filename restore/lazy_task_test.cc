@@ -25,15 +25,18 @@ namespace rekindle::restore {
 namespace {
 
 constexpr uint64_t kPage = store::kPageSize;
-constexpr uint64_t kMemory = 0x2000'0000'0000;
 constexpr uint64_t kPages = 64;
+constexpr uint64_t kRoomPages = 2 * kPages;  // that the job may use
 constexpr uint64_t kFeatures =
     UFFD_FEATURE_EVENT_FORK | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP;
 
 // What the job's statuses mean.
 constexpr int kRight = 0, kWrong = 3, kBroken = 4;
 
-uint64_t* At(uint64_t page) { return reinterpret_cast<uint64_t*>(kMemory + page * kPage); }
+// Where the kernel found room for it: not every address will do under a sanitizer.
+uint64_t memory_address = 0;
+
+uint64_t* At(uint64_t page) { return reinterpret_cast<uint64_t*>(memory_address + page * kPage); }
 
 // Is each of these pages what the image has of page `image`?
 bool Hold(uint64_t first, uint64_t pages, uint64_t image) {
@@ -67,9 +70,17 @@ class LazyTaskTest : public testing::Test {
     if (!asked.valid() || ::ioctl(asked.get(), UFFDIO_API, &api) != 0) {
       GTEST_SKIP() << "no userfaultfd that tells of forks: " << std::strerror(errno);
     }
+    void* room =
+        ::mmap(nullptr, kRoomPages * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    ASSERT_NE(room, MAP_FAILED);
+    memory_address = reinterpret_cast<uintptr_t>(room);
+  }
+  void TearDown() override {
+    if (memory_address != 0) ::munmap(At(0), kRoomPages * kPage);
+    memory_address = 0;
   }
 
-  // Runs `job` in a process of its own, with `kPages` pages at kMemory that the image has; returns its
+  // Runs `job` in a process of its own, with `kPages` pages at At(0) that the image has; returns its
   // status.
   int Run(const std::function<int()>& job) {
     auto sockets = PacketSocketPair();
@@ -84,10 +95,11 @@ class LazyTaskTest : public testing::Test {
     auto packet = ReceivePacket(sockets->first.get());
     EXPECT_TRUE(packet.ok() && packet->has_value() && (*packet)->descriptors.size() == 1);
     store::StoredRun run;
-    run.address = kMemory;
+    run.address = memory_address;
     run.pages = kPages;
     auto pages = std::make_shared<const TaskPages>(
-        std::vector<store::StoredRun>{run}, std::vector<AddressRange>{{kMemory, kMemory + kPages * kPage}});
+        std::vector<store::StoredRun>{run},
+        std::vector<AddressRange>{{memory_address, memory_address + kPages * kPage}});
     tasks_.push_back(
         std::make_unique<LazyTask>(pid, std::move((*packet)->descriptors.front()), std::move(pages)));
     for (uint64_t i = 0; i < kPages; ++i) content_[i * kPage / sizeof(uint64_t)] = i + 1;
@@ -100,13 +112,13 @@ class LazyTaskTest : public testing::Test {
     const UniqueFd userfaultfd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK)));
     uffdio_api api{UFFD_API, kFeatures, 0};
     uffdio_register memory{};
-    memory.range = {kMemory, kPages * kPage};
+    memory.range = {memory_address, kPages * kPage};
     memory.mode = UFFDIO_REGISTER_MODE_MISSING;
     const int fd = userfaultfd.get();
-    return ::mmap(At(0), kPages * kPage, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == At(0) &&
-           ::ioctl(fd, UFFDIO_API, &api) == 0 && ::ioctl(fd, UFFDIO_REGISTER, &memory) == 0 &&
-           SendPacket(socket, "userfaultfd", {&fd, 1}).ok();
+    return ::mmap(At(0), kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+                  0) == At(0) &&
+           ::munmap(At(kPages), (kRoomPages - kPages) * kPage) == 0 && ::ioctl(fd, UFFDIO_API, &api) == 0 &&
+           ::ioctl(fd, UFFDIO_REGISTER, &memory) == 0 && SendPacket(socket, "userfaultfd", {&fd, 1}).ok();
   }
 
   // As the pager does, until the process has ended.

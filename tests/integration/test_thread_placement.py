@@ -67,7 +67,7 @@ class MannersTest(RekindleTest):
         job.reap()
         pid = self.restore("mannered:1")
         self.assertEqual((self.io_priority(pid), self.timer_slack(pid)), (3, 123456))
-        self.assertEqual(os.sched_getscheduler(pid), os.SCHED_BATCH)
+        self.assertEqual(os.sched_getscheduler(pid), os.SCHED_BATCH | os.SCHED_RESET_ON_FORK)
         # Its parent was CRIU, which has ended.
         waiting.until(lambda: procfs.state(pid) == "S", "it waits")
         self.assertTrue(procfs.alive(pid))
