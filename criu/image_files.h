@@ -128,8 +128,8 @@ absl::StatusOr<std::map<int, uint32_t>> ParseRegularDescriptors(absl::string_vie
 // fires again. It is given a whole period instead. Unchanged, byte for byte, when there is nothing to do.
 absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content);
 
-// The same core-TID.img without the signal for its parent's death (PR_SET_PDEATHSIG). Unchanged, byte for byte,
-// when there is none.
+// The same core-TID.img without the signal for its parent's death (PR_SET_PDEATHSIG). Unchanged, byte for
+// byte, when there is none.
 absl::StatusOr<std::string> ForgetDeathSignal(absl::string_view core_content);
 
 // The same tcp-stream-*.img with all that it has to send told as sent and not acknowledged, which the kernel
