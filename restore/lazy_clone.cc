@@ -149,7 +149,8 @@ bool LazyClone::OnConnection() {
                                                 " does not have")));
           return false;
         }
-        AddTask(std::make_shared<LazyTask>(event->pid, std::move(event->userfaultfd), std::move(pages)));
+        AddTask(std::make_shared<LazyTask>(event->pid, std::move(event->userfaultfd), std::move(pages)),
+                Made::kByCriu);
         continue;
       }
       case What::kFinished: {
@@ -175,13 +176,20 @@ bool LazyClone::OnConnection() {
   }
 }
 
-void LazyClone::AddTask(std::shared_ptr<LazyTask> task) {
+void LazyClone::AddTask(std::shared_ptr<LazyTask> task, Made made) {
   const int fd = task->fd();
   ::fcntl(fd, F_SETFL, O_NONBLOCK);
+  uint64_t number;
+  {
+    // Before all else: if this process died now, the task would see zeros.
+    absl::MutexLock lock(&mutex_);
+    if (complete_ || ended_) return;  // it has all
+    number = next_number_++;
+    SendPacket(keeper_.get(), absl::StrCat("k", number), {&fd, 1}).IgnoreError();
+  }
+  if (made == Made::kByFork) task->DropUnforked();
   absl::MutexLock lock(&mutex_);
-  if (complete_ || ended_) return;  // it has all
-  const uint64_t number = next_number_++;
-  SendPacket(keeper_.get(), absl::StrCat("k", number), {&fd, 1}).IgnoreError();
+  if (ended_) return;
   tasks_.push_back({task, number, pager_.Add(std::make_shared<TaskSource>(shared_from_this(), task))});
 }
 
@@ -230,7 +238,7 @@ bool LazyClone::TakeEvents(LazyTask& task, std::vector<uint64_t>* faults) {
     Fail(events.status());
     return false;
   }
-  for (std::unique_ptr<LazyTask>& child : events->children) AddTask(std::move(child));
+  for (std::unique_ptr<LazyTask>& child : events->children) AddTask(std::move(child), Made::kByFork);
   --events_in_work_;
   faults->insert(faults->end(), events->faults.begin(), events->faults.end());
   return true;

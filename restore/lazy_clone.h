@@ -84,7 +84,8 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
 
  private:
   void Watch(std::shared_ptr<PagerSource> source) ABSL_LOCKS_EXCLUDED(mutex_);
-  void AddTask(std::shared_ptr<LazyTask> task) ABSL_LOCKS_EXCLUDED(mutex_);
+  enum class Made { kByCriu, kByFork };
+  void AddTask(std::shared_ptr<LazyTask> task, Made made) ABSL_LOCKS_EXCLUDED(mutex_);
   // Answers one fault. False: the task has gone.
   bool Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more);
   // Of a page that the image's set has, without its frame: CRIU touches some before the set is put in. False:

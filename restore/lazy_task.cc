@@ -58,7 +58,6 @@ absl::StatusOr<LazyTask::Events> LazyTask::ReadEvents() {
         case UFFD_EVENT_FORK:
           events.children.push_back(std::unique_ptr<LazyTask>(
               new LazyTask(*this, UniqueFd(static_cast<int>(message.arg.fork.ufd)))));
-          events.children.back()->DropUnforked();
           break;
         case UFFD_EVENT_REMAP:
           missing_.Move(message.arg.remap.from, message.arg.remap.to, message.arg.remap.len);
@@ -205,6 +204,7 @@ LazyTask::Memory LazyTask::Probe(uint64_t begin, uint64_t end) const {
 }
 
 void LazyTask::DropUnforked() {
+  absl::WriterMutexLock lock(&mutex_);
   if (missing_.missing() == 0) return;
   std::vector<AddressRange> ranges = missing_.Ranges();
   while (!ranges.empty()) {

@@ -39,6 +39,11 @@ class LazyTask : public std::enable_shared_from_this<LazyTask> {
   // Takes what there is; does not wait.
   absl::StatusOr<Events> ReadEvents() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Of a child that has just been forked, before it is served: lets go of pages where it has no memory
+  // (MADV_DONTFORK). Memory may grow into there, told by no event, and has zeros then. So the sooner the
+  // better; but first somebody else must have its descriptor too.
+  void DropUnforked() ABSL_LOCKS_EXCLUDED(mutex_);
+
   enum class Outcome {
     kDone,
     kChanging,  // the task changes its memory: read its events, then try again
@@ -68,9 +73,6 @@ class LazyTask : public std::enable_shared_from_this<LazyTask> {
 
  private:
   LazyTask(const LazyTask& parent, UniqueFd userfaultfd) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Of a child that has just been forked, and that nobody else knows: lets go of pages where it has no memory
-  // (MADV_DONTFORK). Memory may grow into there, told by no event, and has zeros then.
-  void DropUnforked() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   enum class Memory { kThere, kNotThere, kUnknown };
   // Is all of it memory that belongs to the userfaultfd, in one piece? Changes nothing.
   Memory Probe(uint64_t begin, uint64_t end) const;

@@ -143,7 +143,10 @@ class LazyTaskTest : public testing::Test {
     auto take_events = [&] {
       auto events = task.ReadEvents();
       ASSERT_TRUE(events.ok()) << events.status();
-      for (auto& child : events->children) tasks_.push_back(std::move(child));
+      for (auto& child : events->children) {
+        child->DropUnforked();
+        tasks_.push_back(std::move(child));
+      }
       faults.insert(faults.end(), events->faults.begin(), events->faults.end());
     };
     take_events();
