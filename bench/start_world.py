@@ -111,7 +111,8 @@ class World:
         return [pid for pid in self.processes("rekindle-sandbox") if _comm(pid) == "rekindle-init"]
 
     def pagers(self):
-        return self.processes("rekindle-pager")
+        """Without their guards, which are the same program."""
+        return [pid for pid in self.processes("rekindle-pager") if _comm(pid) == "rekindle-pager"]
 
     def pager_stats(self):
         """What each pager says, and nothing of one that has just ended."""

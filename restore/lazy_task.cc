@@ -186,12 +186,12 @@ absl::StatusOr<LazyTask::Outcome> LazyTask::PutZero(uint64_t address) {
   }
 }
 
-bool LazyTask::Gone() const {
+bool LazyTask::NobodyHasMemoryBehind(int userfaultfd) {
   // Lifts a protection that nothing has; all that matters is whether the kernel still finds the memory.
   uffdio_writeprotect nothing{};
   nothing.range = {kProbedAddress, kPageSize};
   nothing.mode = UFFDIO_WRITEPROTECT_MODE_DONTWAKE;
-  return ::ioctl(userfaultfd_.get(), UFFDIO_WRITEPROTECT, &nothing) != 0 && errno == ESRCH;
+  return ::ioctl(userfaultfd, UFFDIO_WRITEPROTECT, &nothing) != 0 && errno == ESRCH;
 }
 
 LazyTask::Memory LazyTask::Probe(uint64_t begin, uint64_t end) const {

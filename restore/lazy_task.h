@@ -67,7 +67,8 @@ class LazyTask : public std::enable_shared_from_this<LazyTask> {
   absl::StatusOr<Outcome> PutZero(uint64_t address) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Has the task ended, or does it run another program? Then nothing more comes of it.
-  bool Gone() const;
+  bool Gone() const { return NobodyHasMemoryBehind(userfaultfd_.get()); }
+  static bool NobodyHasMemoryBehind(int userfaultfd);
   // After kChanging, and without new events: until the task may be further.
   void WaitForChange(int attempt) const;
 

@@ -15,6 +15,7 @@
 #include "base/deadlock_checks.h"
 #include "base/log.h"
 #include "restore/pager.h"
+#include "restore/pager_guard.h"
 #include "restore/pager_protocol.h"
 
 int main(int argc, char** argv) {
@@ -37,6 +38,11 @@ int main(int argc, char** argv) {
   ::signal(SIGINT, SIG_IGN);
   ::signal(SIGHUP, SIG_IGN);
   ::fcntl(rekindle::restore::kPagerSocket, F_SETFD, FD_CLOEXEC);
+  // Ahead of all threads.
+  if (absl::Status guarded = rekindle::restore::StartPagerGuard(); !guarded.ok()) {
+    rekindle::Log(rekindle::LogLevel::kError, guarded.ToString());
+    return 1;
+  }
   auto pager = rekindle::restore::Pager::Make(options, rekindle::UniqueFd(rekindle::restore::kPagerSocket));
   if (!pager.ok()) {
     rekindle::Log(rekindle::LogLevel::kError, pager.status().ToString());

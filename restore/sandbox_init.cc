@@ -283,14 +283,15 @@ class Init {
       } else if (absl::StartsWith((*packet)->bytes, "x")) {
         End({0, SIGKILL, (*packet)->bytes.substr(1)});
       } else {
+        has_kept_ = true;
         for (UniqueFd& fd : (*packet)->descriptors) kept_[(*packet)->bytes.substr(1)] = std::move(fd);
       }
       return;
     }
-    setup_.keeper.Reset();
-    // Before the job runs, CRIU would wait for it for ever.
-    const bool half_made = root_ == 0 && !served_;
-    if (kept_.empty() && !half_made) return;
+    // Before the job runs, CRIU would wait for it for ever. After that a process may have been forked of
+    // which nobody has told yet: all that were known having gone means nothing.
+    if (served_ || (root_ != 0 && !has_kept_)) return setup_.keeper.Reset();
+    // Open until all processes have gone: the pager's guard waits for its end.
     End({0, SIGKILL, "the pager that served its missing memory has died"});
   }
 
@@ -344,6 +345,7 @@ class Init {
   InitSetup setup_;
   UniqueFd signals_;
   bool served_ = false;                   // all memory is there
+  bool has_kept_ = false;                 // there was memory that was not
   std::map<std::string, UniqueFd> kept_;  // userfaultfds, by the pager's numbers
   std::vector<UniqueFd> more_controls_;
   std::set<pid_t> children_;  // inits of sandboxes that were made in this one

@@ -71,7 +71,12 @@ class CloneTest(RekindleTest):
         self.cli = self.make_cli(host=self.daemon.host, env=extra)
 
     def pagers(self):
-        return [pid for pid in _processes_of("rekindle-pager", self.runtime) if procfs.alive(pid)]
+        """Without their guards, which are the same program."""
+        return [
+            pid
+            for pid in _processes_of("rekindle-pager", self.runtime)
+            if procfs.alive(pid) and self._comm(pid) == "rekindle-pager"
+        ]
 
     def pager(self):
         return waiting.until(self.pagers, "the pager")[0]
