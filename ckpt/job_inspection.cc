@@ -27,6 +27,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/cgroup_folders.h"
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/status.h"
@@ -137,6 +138,19 @@ absl::Status CheckNotTraced(const std::vector<ProcessInfo>& tree) {
     return absl::FailedPreconditionError(absl::StrCat(
         "capturing process ", process.pid, ": process ", tracer,
         " traces it (a debugger, strace, or another checkpoint of the same job); end that first"));
+  }
+  return absl::OkStatus();
+}
+
+// CRIU would wait for it as long as it lasts, and could not be told to give up.
+absl::Status CheckNotFrozen(const std::vector<ProcessInfo>& tree) {
+  for (const ProcessInfo& process : tree) {
+    const std::string frozen = FrozenCgroupOf(process.pid);
+    if (frozen.empty()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "capturing process ", process.pid, ": its cgroup ", frozen,
+        " is frozen (a paused container?), and a frozen process can't be captured; let it go on first "
+        "(docker unpause, systemctl thaw)"));
   }
   return absl::OkStatus();
 }
@@ -422,6 +436,7 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
   RK_RETURN_IF_ERROR(CheckNotOurselves(job.processes, caller_pid));
   RK_RETURN_IF_ERROR(CheckMachineCan(job.processes));
   RK_RETURN_IF_ERROR(CheckNotTraced(job.processes));
+  RK_RETURN_IF_ERROR(CheckNotFrozen(job.processes));
   RK_RETURN_IF_ERROR(CheckPolicies(job.processes));
 
   std::set<pid_t> members;

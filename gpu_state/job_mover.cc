@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
+#include "base/cgroup_folders.h"
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/log.h"
@@ -138,6 +139,12 @@ absl::StatusOr<std::vector<pid_t>> JobMover::Users(absl::Span<const pid_t> pids)
     return Annotate(info.status(), absl::StrCat("process ", candidates[0], " has loaded ", kCudaLibrary));
   }
   for (pid_t pid : candidates) {
+    if (const std::string frozen = FrozenCgroupOf(pid); !frozen.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat("process ", pid, " is frozen by its cgroup ", frozen,
+                                                        ", and the driver can be asked about its GPU memory "
+                                                        "only while it runs: let it go on first (docker ",
+                                                        "unpause, systemctl thaw)"));
+    }
     auto stat = ReadProcessStat(pid);
     if (!stat.ok() || (stat->state != 'T' && stat->state != 't')) continue;
     return absl::FailedPreconditionError(absl::StrCat(

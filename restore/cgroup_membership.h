@@ -10,15 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::restore {
-
-// The folders of the cgroups that `theirs` (/proc/PID/cgroup) names and `ours` does not, below the mounts of
-// `mountinfo`. Left out: hierarchies that are not mounted, and cgroups outside the mounted part.
-std::vector<std::string> CgroupFolders(absl::string_view theirs, absl::string_view ours,
-                                       absl::string_view mountinfo);
 
 // Movable; const members are thread-safe.
 class CgroupMembership {

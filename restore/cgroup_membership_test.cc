@@ -8,41 +8,7 @@
 namespace rekindle::restore {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-constexpr char kOldMounts[] =
-    "27 22 0:24 / /sys/fs/cgroup rw,relatime shared:4 - tmpfs tmpfs rw,mode=755\n"
-    "28 27 0:25 / /sys/fs/cgroup/cpu,cpuacct rw shared:5 - cgroup cgroup rw,cpu,cpuacct\n"
-    "29 27 0:26 / /sys/fs/cgroup/freezer rw,relatime - cgroup cgroup rw,freezer\n"
-    "30 27 0:27 / /sys/fs/cgroup/systemd rw,relatime - cgroup systemd rw,xattr,name=systemd\n"
-    "31 27 0:28 / /sys/fs/cgroup/unified rw,relatime shared:8 - cgroup2 cgroup2 rw\n";
-
-TEST(CgroupFoldersTest, OfOldHierarchiesWhatDiffers) {
-  EXPECT_THAT(CgroupFolders("9:name=systemd:/system.slice\n7:freezer:/slurm_n1/uid_7/job_12\n"
-                            "5:cpu,cpuacct:/slurm\n3:devices:/slurm\n0::/system.slice/slurmd.service\n",
-                            "9:name=systemd:/system.slice\n7:freezer:/\n5:cpu,cpuacct:/\n3:devices:/\n0::/\n",
-                            kOldMounts),
-              ElementsAre("/sys/fs/cgroup/freezer/slurm_n1/uid_7/job_12", "/sys/fs/cgroup/cpu,cpuacct/slurm",
-                          "/sys/fs/cgroup/unified/system.slice/slurmd.service"));
-}
-
-TEST(CgroupFoldersTest, OfTheUnifiedHierarchy) {
-  const char mounts[] = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
-  EXPECT_THAT(CgroupFolders("0::/system.slice/slurmstepd.scope/job_4/step_batch/user/task_0\n",
-                            "0::/system.slice/rekindled.service\n", mounts),
-              ElementsAre("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_4/step_batch/user/task_0"));
-  EXPECT_THAT(CgroupFolders("0::/a\n", "0::/a\n", mounts), IsEmpty());
-  EXPECT_THAT(CgroupFolders("0::/\n", "0::/a\n", mounts), ElementsAre("/sys/fs/cgroup"));
-}
-
-TEST(CgroupFoldersTest, OnlyThePartThatIsMounted) {
-  const char mounts[] = "30 23 0:26 /docker/one /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
-  EXPECT_THAT(CgroupFolders("0::/docker/one/job\n", "0::/docker/one\n", mounts),
-              ElementsAre("/sys/fs/cgroup/job"));
-  EXPECT_THAT(CgroupFolders("0::/docker/one\n", "0::/docker/one/x\n", mounts), ElementsAre("/sys/fs/cgroup"));
-  EXPECT_THAT(CgroupFolders("0::/docker/oneself\n", "0::/docker/one\n", mounts), IsEmpty());
-}
 
 TEST(CgroupMembershipTest, OfOurselvesThereIsNothingToJoin) {
   auto membership = CgroupMembership::Of(::getpid());

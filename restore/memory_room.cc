@@ -13,8 +13,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/cgroup_folders.h"
 #include "base/file.h"
-#include "restore/cgroup_membership.h"
 
 namespace rekindle::restore {
 namespace {

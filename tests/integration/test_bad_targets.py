@@ -6,7 +6,7 @@ import os
 import signal
 import unittest
 
-from harness import jobs, procfs, waiting
+from harness import freezer, jobs, procfs, waiting
 from harness.case import MIB, RekindleTest
 from harness.cli import DONE, FAILED, NOT_FOUND, NOT_PERMITTED, UNSUPPORTED, USAGE, Result
 
@@ -52,6 +52,15 @@ class BadPidTest(RekindleTest):
             self.assertEqual(procfs.state(pid), "Z")
         finally:
             jobs.reap(pid)
+
+    def test_frozen_by_its_cgroup(self):
+        if not freezer.hierarchies():
+            self.skipTest("no control groups that can be frozen")
+        job, memory = self.start_memory_job(MIB)
+        for hierarchy in freezer.hierarchies():
+            with freezer.frozen(job.pid, hierarchy):
+                self.assert_refused(self.ckpt(job.pid), FAILED, str(job.pid), "frozen", hierarchy[0], "unpause")
+            memory.wait_for_tick()
 
     def test_init(self):
         self.assert_refused(self.ckpt(1), USAGE, "process 1", "init", "give the PID")

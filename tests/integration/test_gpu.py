@@ -5,7 +5,7 @@ import os
 import signal
 import unittest
 
-from harness import jobs, procfs, waiting
+from harness import freezer, jobs, procfs, waiting
 from harness.cli import DONE, FAILED, NOT_FOUND, UNSUPPORTED, USAGE
 from harness.gpu_case import GpuTest
 from harness.gpu_sim import FIRST, GIB, MIB, OTHER_MODEL, SECOND, TWO_ALIKE, start_tree_job
@@ -395,6 +395,15 @@ class GpuFaultTest(GpuTest):
         self.assert_refused(self.cli.run("ckpt", job.pid, "-t", "vector:1"), FAILED, "CONT")
         os.kill(job.pid, signal.SIGCONT)
         self.checkpoint(job.pid, "vector:1")
+        self.assert_runs(job)
+
+    def test_a_job_that_its_cgroup_has_frozen(self):
+        if not freezer.hierarchies():
+            self.skipTest("no control groups that can be frozen")
+        job = self.start_vector_job()
+        with freezer.frozen(job.pid, freezer.hierarchies()[0]):
+            self.assert_refused(self.cli.run("ckpt", job.pid, "-t", "vector:1"), FAILED, "frozen", "unpause")
+            self.assert_refused(self.cli.run("gpu", "park", job.pid), FAILED, "frozen", "unpause")
         self.assert_runs(job)
 
     def test_more_than_fits_into_host_memory(self):
