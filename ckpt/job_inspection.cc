@@ -269,6 +269,11 @@ class DescriptorScan {
           "a userfaultfd",
           "if the job was restored lazily wait until all its memory is there; otherwise it can't be saved");
     }
+    // Ahead of all that would be undone again: moving a GPU's memory takes seconds.
+    if (absl::StartsWith(d.target, "/dev/infiniband/")) {
+      return refuse(absl::StrCat("an InfiniBand device (", d.target, ")"),
+                    "start the job without it (NCCL: NCCL_IB_DISABLE=1, UCX: UCX_TLS=^ib)");
+    }
     if (absl::StartsWith(d.target, "/dev/nvidia")) device_users_.insert(d.pid);
     if (absl::StartsWith(d.target, "/dev/pts/") && d.target != "/dev/pts/ptmx") AddTerminal(d);
     if (d.target == "/dev/ptmx" || d.target == "/dev/pts/ptmx") AddMaster(d);

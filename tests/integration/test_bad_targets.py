@@ -4,6 +4,7 @@ changed.
 
 import os
 import signal
+import stat
 import unittest
 
 from harness import freezer, jobs, procfs, waiting
@@ -61,6 +62,20 @@ class BadPidTest(RekindleTest):
             with freezer.frozen(job.pid, hierarchy):
                 self.assert_refused(self.ckpt(job.pid), FAILED, str(job.pid), "frozen", hierarchy[0], "unpause")
             memory.wait_for_tick()
+
+    def test_infiniband(self):
+        folder = "/dev/infiniband"
+        if os.path.exists(folder):
+            self.skipTest(f"{folder} is there: not ours to touch")
+        # Only the name counts; what is behind it does nothing.
+        os.mkdir(folder)
+        self.addCleanup(os.rmdir, folder)
+        path = os.path.join(folder, "uverbs0")
+        os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+        self.addCleanup(os.unlink, path)
+        job = self.start_job(["sh", "-c", "exec sleep 1000 9<>" + path], "uverbs")
+        waiting.until(lambda: os.path.exists(f"/proc/{job.pid}/fd/9"), "the device open")
+        self.assert_refused(self.ckpt(job.pid), FAILED, str(job.pid), path, "NCCL_IB_DISABLE=1")
 
     def test_init(self):
         self.assert_refused(self.ckpt(1), USAGE, "process 1", "init", "give the PID")
