@@ -209,6 +209,11 @@ class CaptureRun {
     if (observer_) observer_->OnProgress({phase, done, total, total_.seconds()});
   }
 
+  void ReportGpu(const gpu::MoveStep& step) {
+    if (!observer_) return;
+    observer_->OnProgress({"gpu", step.bytes_done, step.bytes_total, total_.seconds(), step.devices});
+  }
+
   void EndPhase(const char* name) {
     result_.phases.emplace_back(name, phase_.seconds());
     phase_.Restart();
@@ -343,9 +348,8 @@ class CaptureRun {
   absl::Status TakeOffGpu() {
     if (gpu_pids_.empty()) return absl::OkStatus();
     Report("gpu", 0, gpu_bytes_);
-    RK_ASSIGN_OR_RETURN(held_,
-                        gpu_->TakeOut(options_.pid, gpu_pids_, options_.gpu_lock_timeout,
-                                      [this](uint64_t done, uint64_t total) { Report("gpu", done, total); }));
+    RK_ASSIGN_OR_RETURN(held_, gpu_->TakeOut(options_.pid, gpu_pids_, options_.gpu_lock_timeout,
+                                             [this](const gpu::MoveStep& step) { ReportGpu(step); }));
     result_.gpu_bytes = held_->device_bytes();
     Report("gpu", result_.gpu_bytes, result_.gpu_bytes);
     EndPhase("gpu to host");
@@ -356,7 +360,8 @@ class CaptureRun {
     EndPhase("freeze");
     Report("gpu", 0, result_.gpu_bytes);
     // The image is good whatever becomes of this, and all the more needed.
-    if (absl::Status back = held_->Back(); !back.ok()) result_.warnings.emplace_back(back.message());
+    absl::Status back = held_->Back([this](const gpu::MoveStep& step) { ReportGpu(step); });
+    if (!back.ok()) result_.warnings.emplace_back(back.message());
     EndPhase("gpu back");
   }
 

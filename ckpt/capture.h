@@ -74,6 +74,7 @@ struct CaptureProgress {
   const char* phase = "";  // "preflight", "prepare", "gpu", "freeze", "commit"
   uint64_t bytes_done = 0, bytes_total = 0;
   double elapsed_seconds = 0;
+  std::vector<std::string> devices = {};  // of "gpu": UUIDs
 };
 
 class CaptureObserver {

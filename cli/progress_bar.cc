@@ -14,6 +14,7 @@ namespace rekindle::cli {
 namespace {
 
 constexpr size_t kBarColumns = 24;
+constexpr double kLeastSeconds = 0.05;  // a rate over less says nothing
 
 void Write(int fd, absl::string_view text) {
   [[maybe_unused]] ssize_t n = ::write(fd, text.data(), text.size());
@@ -35,9 +36,14 @@ std::string ProgressBar::Line(const v1::Progress& progress, size_t columns) {
   } else if (done > 0) {
     absl::StrAppend(&line, " ", FormatBytes(done));
   }
-  if (done > 0 && progress.elapsed_seconds() > 0.05) {
-    double rate = static_cast<double>(done) / progress.elapsed_seconds();
+  if (done > 0 && progress.phase_seconds() > kLeastSeconds) {
+    double rate = static_cast<double>(done) / progress.phase_seconds();
     absl::StrAppend(&line, ", ", FormatBytes(static_cast<uint64_t>(rate)), "/s");
+  }
+  if (progress.devices_size() == 1) {
+    absl::StrAppend(&line, "  ", progress.devices(0));
+  } else if (progress.devices_size() > 1) {
+    absl::StrAppend(&line, "  ", progress.devices_size(), " GPUs");
   }
   return line.substr(0, columns);
 }

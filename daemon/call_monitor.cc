@@ -16,13 +16,19 @@ CallMonitor::CallMonitor(const Call& call, EventSink<v1::Progress> sink)
 }
 
 void CallMonitor::Report(absl::string_view phase, uint64_t bytes_done, uint64_t bytes_total,
-                         double elapsed_seconds) {
+                         double elapsed_seconds, const std::vector<std::string>& devices) {
   absl::MutexLock lock(&mutex_);
+  if (phase_ != phase) {
+    phase_ = std::string(phase);
+    phase_began_ = elapsed_seconds;
+  }
   v1::Progress& progress = latest_.emplace();
   progress.set_phase(std::string(phase));
   progress.set_bytes_done(bytes_done);
   progress.set_bytes_total(bytes_total);
   progress.set_elapsed_seconds(elapsed_seconds);
+  progress.set_phase_seconds(elapsed_seconds - phase_began_);
+  progress.mutable_devices()->Assign(devices.begin(), devices.end());
 }
 
 void CallMonitor::Stop() {

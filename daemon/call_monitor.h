@@ -28,8 +28,8 @@ class CallMonitor {
   ~CallMonitor() { Stop(); }
 
   // Takes note and returns at once. A new phase is always sent; of one phase's reports the newest.
-  void Report(absl::string_view phase, uint64_t bytes_done, uint64_t bytes_total, double elapsed_seconds)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Report(absl::string_view phase, uint64_t bytes_done, uint64_t bytes_total, double elapsed_seconds,
+              const std::vector<std::string>& devices = {}) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Set, and readable, once the client has cancelled.
   const std::atomic<bool>& cancelled() const { return cancelled_; }
@@ -48,6 +48,8 @@ class CallMonitor {
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<v1::Progress> latest_ ABSL_GUARDED_BY(mutex_);
+  std::string phase_ ABSL_GUARDED_BY(mutex_);
+  double phase_began_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 

@@ -24,7 +24,7 @@ class Observer : public ckpt::CaptureObserver {
  public:
   explicit Observer(CallMonitor& monitor) : monitor_(monitor) {}
   void OnProgress(const ckpt::CaptureProgress& p) override {
-    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds);
+    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds, p.devices);
   }
 
  private:

@@ -36,7 +36,7 @@ class Observer : public restore::RestoreObserver {
  public:
   explicit Observer(CallMonitor& monitor) : monitor_(monitor) {}
   void OnProgress(const restore::RestoreProgress& p) override {
-    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds);
+    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds, p.devices);
   }
 
  private:

@@ -59,20 +59,25 @@ uint64_t HostBytes(absl::Span<const pid_t> pids) {
   return bytes;
 }
 
-// The driver does not tell how far it is; the growth of the processes does.
-class GrowthReporter {
+// The driver does not tell how far it is; that the processes grow, or shrink, does.
+class MoveReporter {
  public:
-  GrowthReporter(absl::Span<const pid_t> pids, uint64_t before, uint64_t total,
-                 const MoveProgress& progress) {
+  enum class Way { kToHost, kToDevice };
+
+  MoveReporter(absl::Span<const pid_t> pids, Way way, uint64_t before, MoveStep whole,
+               const MoveProgress& progress) {
     if (!progress) return;
-    thread_ = std::thread([this, pids, before, total, progress] {
+    thread_ = std::thread([this, pids, way, before, step = std::move(whole), progress]() mutable {
+      progress(step);
       while (!ended_.WaitForNotificationWithTimeout(kReportEvery)) {
         const uint64_t now = HostBytes(pids);
-        progress(std::min(total, now > before ? now - before : 0), total);
+        const auto [less, more] = way == Way::kToHost ? std::pair(before, now) : std::pair(now, before);
+        step.bytes_done = std::min(step.bytes_total, more > less ? more - less : 0);
+        progress(step);
       }
     });
   }
-  ~GrowthReporter() {
+  ~MoveReporter() {
     ended_.Notify();
     if (thread_.joinable()) thread_.join();
   }
@@ -81,6 +86,15 @@ class GrowthReporter {
   absl::Notification ended_;
   std::thread thread_;
 };
+
+MoveStep WholeMove(absl::Span<const GpuUse> uses) {
+  MoveStep step;
+  for (const auto& [uuid, bytes] : BytesByDevice(uses)) {
+    step.bytes_total += bytes;
+    step.devices.push_back(uuid);
+  }
+  return step;
+}
 
 absl::Status BeingMoved(pid_t pid) {
   return absl::AbortedError(absl::StrCat(
@@ -310,7 +324,7 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std:
   const uint64_t host_before = HostBytes(running);
   absl::Status moved;
   {
-    GrowthReporter reporter(running, host_before, KnownBytes(moving), progress);
+    MoveReporter reporter(running, MoveReporter::Way::kToHost, host_before, WholeMove(moving), progress);
     moved = held->session_.MoveToHost();
   }
   if (!moved.ok()) {
@@ -342,12 +356,15 @@ HeldJob::~HeldJob() {
   if (absl::Status status = Back(); !status.ok()) Log(LogLevel::kError, status.message());
 }
 
-absl::Status HeldJob::Back() {
+absl::Status HeldJob::Back(const MoveProgress& progress) {
   if (!std::exchange(held_, false)) return absl::OkStatus();
   const std::vector<pid_t> pids = session_.RunningAtBegin();
   const std::vector<GpuUse> uses = gpu::UsesOf(record_.uses, pids);
   absl::Status status = mover_.AwaitRoom(BytesByDevice(uses), pids);
-  if (status.ok()) status = session_.PutBack();
+  if (status.ok()) {
+    MoveReporter reporter(pids, MoveReporter::Way::kToDevice, HostBytes(pids), WholeMove(uses), progress);
+    status = session_.PutBack();
+  }
   mover_.Settle(job_, session_, pids, uses, std::string(status.message()));
   if (status.ok()) return status;
   if (session_.NotRunning().empty() || absl::IsDataLoss(status)) return status;
@@ -392,7 +409,7 @@ absl::Status JobMover::AwaitRoom(const std::map<std::string, uint64_t>& needed,
 }
 
 absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const GpuRecord& record,
-                             const DevicePairs& pairs) {
+                             const DevicePairs& pairs, const MoveProgress& progress) {
   RK_ASSIGN_OR_RETURN(Claim claim, Claim::Make(*this, pids));
   RK_RETURN_IF_ERROR(CheckNobodyElseMoves(pids));
   std::map<std::string, uint64_t> needed;
@@ -404,7 +421,15 @@ absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const Gp
   RK_RETURN_IF_ERROR(session.Begin(GpuSession::Locked::kByUs));
   RK_RETURN_IF_ERROR(PutEntries(job, pids, record.uses, LedgerEntry::Goal::kRunning, "being moved"));
   absl::Status status = AwaitRoom(needed, pids);
-  if (status.ok()) status = session.MoveToDevice(pairs);
+  if (status.ok()) {
+    MoveStep whole;
+    for (const auto& [uuid, bytes] : needed) {
+      whole.bytes_total += bytes;
+      whole.devices.push_back(uuid);
+    }
+    MoveReporter reporter(pids, MoveReporter::Way::kToDevice, HostBytes(pids), std::move(whole), progress);
+    status = session.MoveToDevice(pairs);
+  }
   Settle(job, session, pids, record.uses, std::string(status.message()));
   return status;
 }

@@ -49,8 +49,13 @@ struct GpuRecord {
   std::vector<GpuUse> uses;
 };
 
+// How far a move between device and host memory is.
+struct MoveStep {
+  uint64_t bytes_done = 0, bytes_total = 0;
+  std::vector<std::string> devices;  // UUIDs
+};
 // Called about ten times a second while device memory moves, by another thread.
-using MoveProgress = std::function<void(uint64_t bytes_done, uint64_t bytes_total)>;
+using MoveProgress = std::function<void(const MoveStep& step)>;
 
 class JobMover;
 
@@ -65,7 +70,7 @@ class HeldJob {
 
   // Those that were running before run again, on the same GPUs; their states are verified. On failure the
   // job is parked, which `rekindle gpu ps` shows, and its data is safe.
-  absl::Status Back();
+  absl::Status Back(const MoveProgress& progress = nullptr);
   // It stays in host memory, listed as parked.
   absl::Status Park(const std::string& why);
   // The processes have ended.
@@ -106,7 +111,7 @@ class JobMover {
                                                    const MoveProgress& progress = nullptr);
   // Parked or just restored processes back to the device.
   absl::Status PutOn(pid_t job, const std::vector<pid_t>& pids, const GpuRecord& record,
-                     const DevicePairs& pairs);
+                     const DevicePairs& pairs, const MoveProgress& progress = nullptr);
 
   // Before a restore starts anything: can the state go onto this machine's GPUs, and onto which?
   absl::StatusOr<DevicePairs> PlanRestore(const GpuRecord& record, const DevicePairs& wanted,

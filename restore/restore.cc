@@ -174,7 +174,13 @@ class RestoreRun : public criu::RestoreObserver {
     phase_name_ = "gpu";
     if (observer_) observer_->OnProgress({"gpu", 0, GpuBytes(), total_.seconds()});
     const gpu::GpuRecord record = FromProto(result_.manifest.gpu());
-    absl::Status status = gpu_->PutOn(result_.root, record.pids, record, gpu_pairs_);
+    gpu::MoveProgress progress;
+    if (observer_) {
+      progress = [this](const gpu::MoveStep& step) {
+        observer_->OnProgress({"gpu", step.bytes_done, step.bytes_total, total_.seconds(), step.devices});
+      };
+    }
+    absl::Status status = gpu_->PutOn(result_.root, record.pids, record, gpu_pairs_, progress);
     if (status.ok()) {
       EndPhase("gpu");
       return status;

@@ -49,6 +49,7 @@ struct RestoreProgress {
   const char* phase = "";  // "plan", "metadata", "files", "criu", "pages", "gpu"
   uint64_t bytes_done = 0, bytes_total = 0;
   double elapsed_seconds = 0;
+  std::vector<std::string> devices = {};  // of "gpu": UUIDs
 };
 
 class RestoreObserver {

@@ -9,6 +9,7 @@ from harness import freezer, jobs, procfs, waiting
 from harness.cli import DONE, FAILED, NOT_FOUND, UNSUPPORTED, USAGE
 from harness.gpu_case import GpuTest
 from harness.gpu_sim import FIRST, GIB, MIB, OTHER_MODEL, SECOND, TWO_ALIKE, start_tree_job
+from harness.terminal import shown_by
 
 
 class GpuCheckpointTest(GpuTest):
@@ -27,6 +28,21 @@ class GpuCheckpointTest(GpuTest):
         described = self.succeed("inspect", "vector:1")["gpu"]
         self.assertEqual([gpu["uuid"] for gpu in described["devices"]], [FIRST])
         self.assertGreaterEqual(described["device_bytes"], 64 * MIB)
+
+    def test_progress_names_the_gpu(self):
+        job = self.start_vector_job(bytes=64 * MIB)
+        for call in ("checkpoint", "restore"):
+            self.sim.inject(call, "--delay-ms", 300)
+        code, text = shown_by(self.cli.argv("ckpt", job.pid, "-t", "vector:1", "--stop"), self.environment)
+        self.assertEqual(code, 0, text)
+        moved = [line for line in text.split("\r") if FIRST in line]
+        self.assertTrue(moved, text)
+        self.assertRegex(moved[0], r"gpu .* of \d+\.\d MiB")
+        job.job.reap()
+        code, text = shown_by(self.cli.argv("restore", "vector:1", "--detach"), self.environment)
+        self.assertEqual(code, 0, text)
+        self.assertRegex(text, rf"gpu .* of \d+\.\d MiB.*{FIRST}")
+        jobs.kill_tree(job.pid)
 
     def test_stop(self):
         job = self.start_vector_job()
