@@ -61,7 +61,7 @@ void LookUp(World& world, absl::string_view bytes) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static World& world = *new World;
+  static World world;  // removed at the end
   std::string bytes(reinterpret_cast<const char*>(data), size);
   LookUp(world, bytes);
   if (size < sizeof(IndexHeader)) return 0;
