@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/cgroup_folders.h"
 #include "base/file.h"
 #include "base/process_stat.h"
 
@@ -33,9 +34,13 @@ uint64_t IoBytes(pid_t pid) {
 JobSample SampleJob(pid_t root) {
   const auto ticks_a_second = static_cast<double>(::sysconf(_SC_CLK_TCK));
   JobSample sample;
-  for (const pid_t pid : ProcessTree(root)) {
-    if (absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid); stat.ok())
+  sample.pids = ProcessTree(root);
+  sample.stopped = !FrozenCgroupOf(root).empty();
+  for (const pid_t pid : sample.pids) {
+    if (absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid); stat.ok()) {
       sample.cpu_seconds += static_cast<double>(stat->cpu_ticks) / ticks_a_second;
+      sample.stopped |= stat->state == 'T' || stat->state == 't';
+    }
     sample.io_bytes += IoBytes(pid);
   }
   return sample;

@@ -100,7 +100,8 @@ class SupervisedJob {
   // supervised_life.cc
   Turn WatchLife();
   void ResetWatch();
-  supervise::ProgressSample Sample();
+  // `kept_from_running`: somebody has stopped it, or its device memory is off its GPUs; may be null.
+  supervise::ProgressSample Sample(bool* kept_from_running = nullptr);
   void LookForProgress(double now);
   void AddRunTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status TakeImage();

@@ -116,7 +116,7 @@ bool SupervisedJob::MayBeEnding() {
   return ++postponed_ <= kMostPostponements;
 }
 
-supervise::ProgressSample SupervisedJob::Sample() {
+supervise::ProgressSample SupervisedJob::Sample(bool* kept_from_running) {
   pid_t pid;
   std::string log;
   {
@@ -125,6 +125,7 @@ supervise::ProgressSample SupervisedJob::Sample() {
     log = record_.log();
   }
   const JobSample used = SampleJob(pid);
+  if (kept_from_running != nullptr) *kept_from_running = used.stopped || node_.gpus().AreOut(used.pids);
   supervise::ProgressSample sample;
   sample.at_seconds = Now();
   sample.cpu_seconds = used.cpu_seconds;
@@ -145,13 +146,16 @@ void SupervisedJob::LookForProgress(double now) {
     absl::MutexLock lock(&mutex_);
     AddRunTime();
   }
-  const supervise::ProgressSample sample = Sample();
+  bool kept_from_running = false;
+  const supervise::ProgressSample sample = Sample(&kept_from_running);
   if (cpu_sampled_ > 0 && now > cpu_sampled_ && sample.cpu_seconds >= cpu_seconds_) {
     const double rate = (sample.cpu_seconds - cpu_seconds_) / (now - cpu_sampled_);
     cpu_rate_ = cpu_rate_ == 0 ? rate : 0.7 * cpu_rate_ + 0.3 * rate;
   }
   cpu_seconds_ = sample.cpu_seconds;
   cpu_sampled_ = now;
+  // To kill and restore it would undo what somebody wants of it.
+  if (kept_from_running) return progress_.Excuse(sample);
   progress_.Add(sample);
   if (!progress_.Hangs(now)) return;
   hung_ = true;

@@ -473,6 +473,13 @@ absl::StatusOr<DevicePairs> JobMover::PlanRestore(const GpuRecord& record, const
   return pairs;
 }
 
+bool JobMover::AreOut(absl::Span<const pid_t> pids) {
+  auto entries = ledger_.List();
+  return entries.ok() && absl::c_any_of(*entries, [pids](const LedgerEntry& entry) {
+           return absl::c_linear_search(pids, entry.pid);
+         });
+}
+
 absl::StatusOr<std::vector<LedgerEntry>> JobMover::Parked() {
   RK_ASSIGN_OR_RETURN(std::vector<LedgerEntry> entries, ledger_.List());
   entries.erase(std::remove_if(entries.begin(), entries.end(),

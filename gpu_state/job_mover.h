@@ -103,6 +103,9 @@ class JobMover {
   // How much device memory they have, as far as the driver tells.
   absl::StatusOr<std::vector<GpuUse>> UsesOf(absl::Span<const pid_t> pids);
 
+  // Is device memory of one of these off its GPU, or on the way? Cheap: no driver is asked.
+  bool AreOut(absl::Span<const pid_t> pids);
+
   // Moves the device memory of the job with root `job` and CUDA processes `pids` out. ResourceExhausted:
   // there is not as much free host memory; nothing has moved. DataLoss: the driver reported success, but did
   // not move what the job had; the job runs on.

@@ -50,6 +50,10 @@ void ProgressWatch::Rebase(const ProgressSample& sample, double excused_seconds)
   has_last_ = true;
 }
 
+void ProgressWatch::Excuse(const ProgressSample& sample) {
+  Rebase(sample, has_last_ ? sample.at_seconds - last_.at_seconds : 0);
+}
+
 bool ProgressWatch::Hangs(double now_seconds) const {
   return hang_seconds_ > 0 && QuietSeconds(now_seconds) >= hang_seconds_;
 }

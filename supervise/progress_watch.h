@@ -30,6 +30,8 @@ class ProgressWatch {
   // What was used since the last sample, and the `excused_seconds` since then, were not the job's: an image
   // was taken.
   void Rebase(const ProgressSample& sample, double excused_seconds);
+  // The job can't have got any further since the last sample: somebody keeps it from running.
+  void Excuse(const ProgressSample& sample);
   bool Hangs(double now_seconds) const;
   // Since the last sign, or since it is watched. 0 before the first call of Restart() or Add().
   double QuietSeconds(double now_seconds) const;

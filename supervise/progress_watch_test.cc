@@ -52,6 +52,24 @@ TEST(ProgressWatch, AnImageIsNoSignAndNoQuietTime) {
   EXPECT_DOUBLE_EQ(watch.QuietSeconds(15), 0);
 }
 
+TEST(ProgressWatch, TimeInWhichItCanNotRunDoesNotCount) {
+  ProgressWatch watch(10);
+  watch.Restart(0);
+  watch.Add({.at_seconds = 1, .cpu_seconds = 1});
+  watch.Add({.at_seconds = 4, .cpu_seconds = 1});
+  for (int i = 5; i <= 1000; ++i) {
+    watch.Excuse({.at_seconds = static_cast<double>(i), .cpu_seconds = 1});
+    EXPECT_FALSE(watch.Hangs(i));
+  }
+  EXPECT_DOUBLE_EQ(watch.QuietSeconds(1000), 4);
+  watch.Add({.at_seconds = 1005, .cpu_seconds = 1});
+  EXPECT_FALSE(watch.Hangs(1005));
+  EXPECT_TRUE(watch.Hangs(1006));
+  ProgressWatch at_once(10);
+  at_once.Excuse({.at_seconds = 50});
+  EXPECT_DOUBLE_EQ(at_once.QuietSeconds(55), 5);
+}
+
 TEST(ProgressWatch, NothingIsAHangWhenItIsNotWatched) {
   ProgressWatch watch(0);
   watch.Restart(0);
