@@ -21,6 +21,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/stable_hash.h"
 #include "base/status.h"
@@ -28,6 +29,7 @@
 #include "ckpt/held_job.h"
 #include "daemon/function_runtime.h"
 #include "daemon/held_copy.h"
+#include "daemon/instance_record.h"
 #include "daemon/process_info.h"
 #include "daemon/process_output.h"
 
@@ -71,6 +73,9 @@ std::optional<DependencyImage> FromInfo(const store::ImageInfo& info) {
   image.info = info;
   image.runtime = *runtime;
   image.modules = absl::StrSplit(label(kModulesLabel), ',', absl::SkipEmpty());
+  // Anybody can put labels on an image of his own, and functions of others would start from it.
+  if (info.owner != ::geteuid() || info.reference != ReferenceOf(*runtime, image.modules))
+    return std::nullopt;
   (void)absl::SimpleAtoi(label(kResidentLabel), &image.resident_bytes);
   (void)absl::SimpleAtod(label(kSecondsLabel), &image.build_seconds);
   return image;
@@ -220,6 +225,9 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
   launch.log_file.Reset();
   output->Follow();
+  const std::string records = absl::StrCat(node_.options().runtime_directory, "/f");
+  RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
+  const InstanceRecord record(absl::StrCat(records, "/build-", pid, ".pid"), pid, nullptr);
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, node_.reaper().Adopt(pid, [](const ExitState&) {}));
   const absl::Time deadline = absl::Now() + kLongestLoad;
   while (!ckpt::IsHeld(pid)) {

@@ -61,7 +61,7 @@ std::string ImageReference(const functions::FunctionRecord& record) {
   if (!name.empty() && name.back() == '-') name.pop_back();
   // The exact name, in case that others look the same: as numbers.
   const uint64_t exact = StableHash(record.name());
-  return absl::StrCat("functions/", name.empty() ? "f" : name, "-",
+  return absl::StrCat(kFunctionImages, name.empty() ? "f" : name, "-",
                       absl::Hex(exact & 0xffffffff, absl::kZeroPad8), ":r", record.revision);
 }
 
@@ -355,7 +355,7 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   capture.reference = ImageReference(record);
   capture.parent = live->dependency_digest;
   capture.owner = record.owner.uid;
-  capture.labels = {{"rekindle.function", function}, {"rekindle.function.revision", absl::StrCat(revision)}};
+  capture.labels = {{kFunctionLabel, function}, {"rekindle.function.revision", absl::StrCat(revision)}};
   RK_ASSIGN_OR_RETURN(CapturedCopy captured,
                       CaptureNextReadyPoint(node_, *store, options, std::move(capture), what));
   {

@@ -19,6 +19,10 @@
 
 namespace rekindle::daemon {
 
+// Of functions' own images: their label, which has the function's name, and how their names begin.
+inline constexpr char kFunctionLabel[] = "rekindle.function";
+inline constexpr char kFunctionImages[] = "functions/";
+
 class LiveTemplate;  // function_template.h
 
 // One revision of a function, as long as something of it may run.

@@ -100,7 +100,10 @@ Environment BaseEnvironment() {
   Environment environment = {{"PATH", kPath},
                              {"LANG", "C.UTF-8"},
                              {"TZ", ":UTC"},
-                             {"HOME", "/tmp"},
+                             // Interpreters load code from there. In a folder that others may write to, it
+                             // would be anybody's; this one nobody can make but root.
+                             {"HOME", "/nonexistent"},
+                             {"PYTHONNOUSERSITE", "1"},
                              // What it compiles would be compiled again in each copy of the code.
                              {"PYTHONDONTWRITEBYTECODE", "1"}};
   // Where the hook is built rather than installed.

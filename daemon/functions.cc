@@ -6,9 +6,11 @@
 
 #include <boost/asio/steady_timer.hpp>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -36,6 +38,9 @@ constexpr int kTidiedPerGroups = 10;
 // Of what the program that finds imports says.
 constexpr size_t kMostReported = size_t{16} << 20;
 constexpr int kAttempts = 3;
+// Asynchronous calls: how many may wait at once, and how long one for an instance that is free.
+constexpr int kMostWaitingEvents = 10'000;
+constexpr absl::Duration kLongestWait = absl::Hours(1);
 // Between attempts at what is called asynchronously; Lambda waits one and two minutes.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 
@@ -82,10 +87,41 @@ absl::Status Functions::Begin() {
   scheduler_ = std::make_unique<functions::Scheduler>(options, *instances_, *threads_);
   trim_ = std::make_unique<boost::asio::steady_timer>(*threads_->context());
   PlanTidying();
+  RemoveLeftImages();
   for (const functions::FunctionRecord& record : catalog_->List()) {
-    if (record.damage.empty()) Schedule(record);
+    if (!record.damage.empty()) continue;
+    if (record.images.dependency_image.empty() && record.spec.runtime.kind != RuntimeKind::kProvided) {
+      Log(LogLevel::kWarning,
+          absl::StrCat("function '", record.name(),
+                       "' has no dependency image (its deployment was interrupted, or could not build one): "
+                       "it starts from nothing until it is deployed again"));
+    }
+    absl::MutexLock lock(&scheduling_);
+    Schedule(record);
   }
   return absl::OkStatus();
+}
+
+// A daemon that was killed while a function was deployed again or removed leaves its image.
+void Functions::RemoveLeftImages() {
+  std::set<std::string> wanted;
+  for (const functions::FunctionRecord& record : catalog_->List()) {
+    if (!record.damage.empty()) return;  // nobody knows which are its
+    wanted.insert(record.images.function_image);
+  }
+  auto store = node_.OpenStore(Node::Access::kWrite);
+  if (!store.ok()) return;
+  auto images = (*store)->List();
+  if (!images.ok()) return;
+  for (const store::ImageInfo& image : *images) {
+    if (!image.labels.contains(kFunctionLabel) || !absl::StartsWith(image.reference, kFunctionImages) ||
+        wanted.contains(image.reference)) {
+      continue;
+    }
+    absl::Status removed = (*store)->RemoveExactly(image);
+    Log(LogLevel::kInfo, absl::StrCat("image ", image.reference, " of a function that is no more: ",
+                                      removed.ok() ? "removed" : std::string(removed.message())));
+  }
 }
 
 absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
@@ -101,7 +137,7 @@ absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
     if (!record.damage.empty() || record.images.dependency_image != reference) continue;
     // Its own image is one of the old libraries.
     instances_->DropImage(record.name(), record.revision);
-    if (auto now = catalog_->Find(record.name()); now.ok()) Schedule(*now);
+    if (auto now = catalog_->Find(record.name()); now.ok()) ScheduleIfPresent(*now).IgnoreError();
   }
   if (auto store = node_.OpenStore(Node::Access::kRead); store.ok())
     node_.clones().ForgetRemovedImages(**store);
@@ -254,7 +290,21 @@ void Functions::PutToWork(functions::FunctionRecord& record, bool discover,
   absl::Status noted = catalog_->SetImages(record.name(), record.revision, images);
   if (!noted.ok()) warnings->push_back(std::string(noted.message()));
   record.images = images;
-  Schedule(record);
+  if (absl::Status put = ScheduleIfPresent(record); !put.ok()) {
+    warnings->push_back(std::string(put.message()));
+  }
+}
+
+absl::Status Functions::ScheduleIfPresent(const functions::FunctionRecord& record) {
+  absl::MutexLock lock(&scheduling_);
+  auto present = catalog_->Find(record.name());
+  if (present.ok() && present->revision == record.revision) {
+    Schedule(record);
+    return absl::OkStatus();
+  }
+  return absl::AbortedError(absl::StrCat("function '", record.name(),
+                                         "' was deployed again, or removed, before this deployment had "
+                                         "ended, which has no effect"));
 }
 
 absl::StatusOr<Functions::DeployResult> Functions::Deploy(
@@ -307,31 +357,60 @@ void Functions::Call(const Caller& caller, functions::Call call, functions::Sche
   scheduler_->Invoke(std::move(call), std::move(done));
 }
 
+struct Functions::Event {
+  functions::Call call;
+  uid_t owner = 0;  // of the function that it was accepted for
+  absl::Time until;
+  int attempts = 0;                           // that the function had
+  std::shared_ptr<std::atomic<int>> waiting;  // it counts there
+
+  ~Event() {
+    if (waiting) waiting->fetch_sub(1);
+  }
+};
+
 absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
-  RK_RETURN_IF_ERROR(Find(caller, call.function, "invoke").status());
+  RK_ASSIGN_OR_RETURN(const functions::FunctionRecord record, Find(caller, call.function, "invoke"));
+  if (waiting_events_->fetch_add(1) >= kMostWaitingEvents) {
+    waiting_events_->fetch_sub(1);
+    return absl::ResourceExhaustedError(
+        absl::StrCat(kMostWaitingEvents, " asynchronous calls wait for their functions already: try again"));
+  }
   if (call.request_id.empty()) call.request_id = functions::NewRequestId();
-  TryAgain(std::make_shared<functions::Call>(std::move(call)), 1);
+  auto event = std::make_shared<Event>();
+  event->call = std::move(call);
+  event->owner = record.owner.uid;
+  event->until = absl::Now() + kLongestWait;
+  event->waiting = waiting_events_;
+  Try(event);
   return absl::OkStatus();
 }
 
-void Functions::TryAgain(const std::shared_ptr<functions::Call>& call, int attempt) {
-  scheduler_->Invoke(
-      *call, [weak = weak_from_this(), call, attempt](absl::StatusOr<functions::CallResult> result) {
-        if (result.ok() && result->function_error.empty()) return;
-        auto self = weak.lock();
-        if (self == nullptr || attempt >= kAttempts || absl::IsNotFound(result.status())) {
-          Log(LogLevel::kWarning, absl::StrCat("an asynchronous call of function '", call->function,
-                                               "' failed ", attempt, " times and is dropped: ",
-                                               result.ok() ? result->payload.substr(0, 200)
-                                                           : std::string(result.status().message())));
-          return;
-        }
-        auto timer = std::make_shared<boost::asio::steady_timer>(*self->threads_->context());
-        timer->expires_after(absl::ToChronoNanoseconds(kRetryAfter * attempt));
-        timer->async_wait([weak, call, attempt, timer](const boost::system::error_code& error) {
-          if (auto again = weak.lock(); again && !error) again->TryAgain(call, attempt + 1);
-        });
-      });
+void Functions::Try(const std::shared_ptr<Event>& event) {
+  const std::string& name = event->call.function;
+  auto drop = [&name](absl::string_view why) {
+    Log(LogLevel::kWarning, absl::StrCat("an asynchronous call of function '", name, "' is dropped: ", why));
+  };
+  const auto present = catalog_->Find(name);
+  if (!present.ok() || present->owner.uid != event->owner) return drop("the function was removed meanwhile");
+  scheduler_->Invoke(event->call, [weak = weak_from_this(), event,
+                                   drop](absl::StatusOr<functions::CallResult> result) {
+    if (result.ok() && result->function_error.empty()) return;
+    auto self = weak.lock();
+    const bool throttled = absl::IsResourceExhausted(result.status());
+    if (!throttled) ++event->attempts;
+    if (self == nullptr || event->attempts >= kAttempts || absl::IsNotFound(result.status()) ||
+        absl::Now() > event->until) {
+      return drop(absl::StrCat(
+          "it failed ", event->attempts,
+          " times: ", result.ok() ? result->payload.substr(0, 200) : std::string(result.status().message())));
+    }
+    auto timer = std::make_shared<boost::asio::steady_timer>(*self->threads_->context());
+    timer->expires_after(absl::ToChronoNanoseconds(kRetryAfter * std::max(event->attempts, 1)));
+    timer->async_wait([weak, event, timer](const boost::system::error_code& error) {
+      if (auto again = weak.lock(); again && !error) again->Try(event);
+    });
+  });
 }
 
 std::vector<functions::FunctionRecord> Functions::Records(const Caller& caller) const {
@@ -347,14 +426,16 @@ absl::Status Functions::Remove(const Caller& caller, const std::string& name) {
   // A damaged one can be removed by root alone: nobody knows whose it is.
   if (!record.ok() && !(absl::IsDataLoss(record.status()) && node_.policy().IsAdmin(caller)))
     return record.status();
-  scheduler_->Remove(name);
   uint64_t revision = 0;
   {
+    absl::MutexLock scheduling(&scheduling_);
+    // First: where this fails the function goes on.
+    RK_RETURN_IF_ERROR(catalog_->Remove(name));
+    scheduler_->Remove(name);
     absl::MutexLock lock(&mutex_);
     if (auto scheduled = scheduled_.extract(name)) revision = scheduled.mapped();
   }
   if (revision != 0) instances_->Remove(name, revision, /*await_image=*/true);
-  RK_RETURN_IF_ERROR(catalog_->Remove(name));
   logs_->Remove(name).IgnoreError();
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 // The functions of this node: deployed, invoked, kept. What the remote procedures and the HTTP front share.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <map>
@@ -73,11 +74,15 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   // started without.
   void PutToWork(functions::FunctionRecord& record, bool discover,
                  const std::function<void(const char* phase)>& progress, std::vector<std::string>* warnings);
-  void Schedule(const functions::FunctionRecord& record);
+  void Schedule(const functions::FunctionRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(scheduling_);
+  // Aborted: it is not the present revision any more.
+  absl::Status ScheduleIfPresent(const functions::FunctionRecord& record) ABSL_LOCKS_EXCLUDED(scheduling_);
   absl::StatusOr<std::vector<std::string>> Discover(const functions::FunctionRecord& record);
   void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
-  void TryAgain(const std::shared_ptr<functions::Call>& call, int attempt);
+  struct Event;  // that was accepted and is not answered to anybody
+  void Try(const std::shared_ptr<Event>& event);
   void PlanTidying();
+  void RemoveLeftImages();
 
   Node& node_;
   DependencyImages dependencies_;
@@ -90,6 +95,9 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   std::unique_ptr<boost::asio::steady_timer> trim_;
   int tidied_ = 0;
 
+  std::shared_ptr<std::atomic<int>> waiting_events_ = std::make_shared<std::atomic<int>>(0);
+  // What the catalog has and what is scheduled change together. Before mutex_.
+  absl::Mutex scheduling_;
   absl::Mutex mutex_;
   std::map<std::string, uint64_t> scheduled_ ABSL_GUARDED_BY(mutex_);  // revisions, by name
 };

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,23 @@
 
 namespace rekindle::daemon {
 namespace {
+
+bool IsMapped(const sockaddr_storage& address) {
+  return address.ss_family == AF_INET6 &&
+         IN6_IS_ADDR_V4MAPPED(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
+// An IPv4 address that an IPv6 socket sees.
+sockaddr_storage Unmapped(const sockaddr_storage& address) {
+  const auto& six = reinterpret_cast<const sockaddr_in6&>(address);
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  four.sin_port = six.sin6_port;
+  std::memcpy(&four.sin_addr, six.sin6_addr.s6_addr + 12, sizeof four.sin_addr);
+  sockaddr_storage plain{};
+  std::memcpy(&plain, &four, sizeof four);
+  return plain;
+}
 
 // As /proc/net/tcp and tcp6 write it: words of the address in the machine's order.
 std::string InTable(const sockaddr_storage& address) {
@@ -32,6 +50,28 @@ std::string InTable(const sockaddr_storage& address) {
                          ntohs(in.sin6_port));
 }
 
+// Of the socket with these addresses. Nothing: there is none. Unauthenticated: nobody has it any more; the
+// kernel says 0 then, as if it were root's.
+absl::StatusOr<std::optional<uid_t>> OwnerIn(const char* path, const std::string& local,
+                                             const std::string& remote) {
+  auto table = ReadFile(path);
+  if (absl::IsNotFound(table.status())) return std::nullopt;
+  RK_RETURN_IF_ERROR(table.status());
+  for (absl::string_view line : absl::StrSplit(*table, '\n')) {
+    const std::vector<absl::string_view> fields = absl::StrSplit(line, ' ', absl::SkipWhitespace());
+    if (fields.size() < 10 || fields[1] != local || fields[2] != remote) continue;
+    uid_t owner = 0;
+    uint64_t inode = 0;
+    if (!absl::SimpleAtoi(fields[7], &owner) || !absl::SimpleAtoi(fields[9], &inode) || inode == 0) {
+      return absl::UnauthenticatedError(
+          "whoever has connected has closed the connection, so that nobody can tell who it was: keep it open "
+          "until the answer has come");
+    }
+    return owner;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 absl::StatusOr<uid_t> OwnerOfOtherEnd(int connection) {
@@ -43,14 +83,14 @@ absl::StatusOr<uid_t> OwnerOfOtherEnd(int connection) {
   }
   const bool six = local.ss_family == AF_INET6;
   if (!six && local.ss_family != AF_INET) return absl::UnauthenticatedError("this is no TCP connection");
-  const std::string from = InTable(remote), to = InTable(local);
-  RK_ASSIGN_OR_RETURN(std::string table, ReadFile(six ? "/proc/self/net/tcp6" : "/proc/self/net/tcp"));
-  for (absl::string_view line : absl::StrSplit(table, '\n')) {
-    const std::vector<absl::string_view> fields = absl::StrSplit(line, ' ', absl::SkipWhitespace());
-    uid_t owner = 0;
-    if (fields.size() < 8 || fields[1] != from || fields[2] != to) continue;
-    if (absl::SimpleAtoi(fields[7], &owner)) return owner;
+  std::optional<uid_t> owner;
+  RK_ASSIGN_OR_RETURN(
+      owner, OwnerIn(six ? "/proc/self/net/tcp6" : "/proc/self/net/tcp", InTable(remote), InTable(local)));
+  if (!owner.has_value() && IsMapped(remote) && IsMapped(local)) {
+    RK_ASSIGN_OR_RETURN(owner,
+                        OwnerIn("/proc/self/net/tcp", InTable(Unmapped(remote)), InTable(Unmapped(local))));
   }
+  if (owner.has_value()) return *owner;
   return absl::UnauthenticatedError(
       "the connection comes from another machine or network namespace, and nobody vouches for it: connect "
       "from this "

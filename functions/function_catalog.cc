@@ -331,7 +331,12 @@ absl::StatusOr<Deployed> FunctionCatalog::Deploy(const FunctionSpec& spec, const
   if (present.folder && present.code_sha256 == deployed.record.code_sha256 && same_places == spec) {
     return Deployed{std::move(present), true};
   }
-  deployed.record.revision = NextRevision(FolderOf(spec.name), present.revision);
+  {
+    absl::MutexLock lock(&mutex_);
+    auto last = last_revisions_.find(spec.name);
+    deployed.record.revision = NextRevision(
+        FolderOf(spec.name), std::max(present.revision, last == last_revisions_.end() ? 0 : last->second));
+  }
   deployed.record.deployed_unix_ns = UnixNanos();
   RK_RETURN_IF_ERROR(Annotate(Commit(staging->path(), &deployed.record), what));
   staging->Release();
@@ -417,6 +422,8 @@ absl::Status FunctionCatalog::Remove(const std::string& name) {
   Step("clear");
   absl::MutexLock lock(&mutex_);
   records_.erase(name);
+  uint64_t& last = last_revisions_[name];
+  last = std::max(last, record.revision);
   return absl::OkStatus();
 }
 

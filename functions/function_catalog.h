@@ -138,6 +138,8 @@ class FunctionCatalog {
   mutable absl::Mutex mutex_;
   std::map<std::string, FunctionRecord, std::less<>> records_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> claimed_ ABSL_GUARDED_BY(mutex_);
+  // Of removed functions: what still belongs to one must not be taken for a later one's of the same name.
+  std::map<std::string, uint64_t, std::less<>> last_revisions_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rekindle::functions

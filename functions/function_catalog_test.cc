@@ -347,6 +347,22 @@ TEST_F(FunctionCatalogTest, ADamagedEntryIsNamedAndHarmsNoOther) {
   EXPECT_THAT(Files("functions"), ElementsAre(".lock", "garbled", "good"));
 }
 
+TEST_F(FunctionCatalogTest, ARevisionThatWasRemovedDoesNotComeAgain) {
+  auto catalog = Open();
+  auto removed = Deploy(*catalog, Spec());
+  ASSERT_TRUE(removed.ok()) << removed.status();
+  ASSERT_TRUE(catalog->Remove("fn").ok());
+  SetCode("of somebody else");
+  auto later = Deploy(*catalog, Spec());
+  ASSERT_TRUE(later.ok()) << later.status();
+  EXPECT_GT(later->record.revision, removed->record.revision);
+  FunctionImages late;
+  late.function_image = "late";
+  EXPECT_EQ(catalog->SetImages("fn", removed->record.revision, late).code(),
+            absl::StatusCode::kAborted);
+  EXPECT_TRUE(catalog->Find("fn")->images.function_image.empty());
+}
+
 TEST_F(FunctionCatalogTest, OneProcessHasTheCatalog) {
   auto catalog = Open();
   const pid_t child = ::fork();

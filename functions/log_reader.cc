@@ -42,10 +42,12 @@ struct Piece {
 
 std::vector<LogTime> TimesOf(const std::string& path) {
   std::vector<LogTime> times;
-  absl::StatusOr<std::string> content = ReadFile(path);
-  if (!content.ok()) return times;
-  times.resize(content->size() / sizeof(LogTime));
-  content->copy(reinterpret_cast<char*>(times.data()), times.size() * sizeof(LogTime));
+  auto file = OpenFile(path, O_RDONLY | O_NOFOLLOW);
+  struct stat info;
+  if (!file.ok() || ::fstat(file->get(), &info) != 0 || !S_ISREG(info.st_mode)) return times;
+  times.resize(std::min(static_cast<uint64_t>(info.st_size) / sizeof(LogTime), kMostTimes));
+  const ssize_t got = ::pread(file->get(), times.data(), times.size() * sizeof(LogTime), 0);
+  times.resize(got > 0 ? static_cast<size_t>(got) / sizeof(LogTime) : 0);
   std::stable_sort(times.begin(), times.end(),
                    [](const auto& a, const auto& b) { return a.offset < b.offset; });
   return times;

@@ -185,7 +185,8 @@ void LogStream::TrimLocked() {
 }
 
 void LogStream::ForgetTimesBefore(uint64_t offset) {
-  std::vector<LogTime> times(SizeOf(times_.get()) / sizeof(LogTime));
+  // The function's owner can make it as large as he likes.
+  std::vector<LogTime> times(std::min<uint64_t>(SizeOf(times_.get()) / sizeof(LogTime), kMostTimes));
   const ssize_t got = ::pread(times_.get(), times.data(), times.size() * sizeof(LogTime), 0);
   times.resize(got > 0 ? static_cast<size_t>(got) / sizeof(LogTime) : 0);
   auto kept =
