@@ -358,8 +358,7 @@ TEST_F(FunctionCatalogTest, ARevisionThatWasRemovedDoesNotComeAgain) {
   EXPECT_GT(later->record.revision, removed->record.revision);
   FunctionImages late;
   late.function_image = "late";
-  EXPECT_EQ(catalog->SetImages("fn", removed->record.revision, late).code(),
-            absl::StatusCode::kAborted);
+  EXPECT_EQ(catalog->SetImages("fn", removed->record.revision, late).code(), absl::StatusCode::kAborted);
   EXPECT_TRUE(catalog->Find("fn")->images.function_image.empty());
 }
 
