@@ -21,6 +21,7 @@
 #include "base/machine.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "ckpt/capture_session.h"
 #include "ckpt/dirty_pages.h"
 #include "ckpt/frozen_dump.h"
@@ -39,6 +40,7 @@ namespace rekindle::ckpt {
 namespace {
 
 constexpr uint32_t kManifestFormat = 1;
+constexpr size_t kMostShownCommand = 200;  // bytes, in a label
 // A deleted file that the job still holds goes into the image whole, up to this size.
 constexpr uint64_t kGhostLimitBytes = 1ull << 30;
 // Room beyond what the job's memory was measured to be: CRIU's own images, and growth until the freeze.
@@ -375,7 +377,7 @@ class CaptureRun {
     image.sparing = options_.sparing;
     job_id_ = JobId(machine_.boot_id, job_.processes[0]);
     image.labels[v1::kJobIdLabel] = job_id_;
-    image.labels[v1::kCommandLabel] = job_.processes[0].command.substr(0, 200);
+    image.labels[v1::kCommandLabel] = ToUtf8(job_.processes[0].command, kMostShownCommand);
     if (!options_.job_name.empty()) image.labels[v1::kJobNameLabel] = options_.job_name;
     RK_ASSIGN_OR_RETURN(image.parent, ChooseParent());
     absl::StatusOr<std::unique_ptr<store::ImageWriter>> writer = store_.NewImage(image);
@@ -448,7 +450,7 @@ class CaptureRun {
     manifest.set_format(kManifestFormat);
     manifest.set_root_pid(frozen_tree_[0].pid);
     manifest.set_uid(root.uid);
-    manifest.set_command(root.command);
+    manifest.set_command(ToUtf8(root.command));
     manifest.set_working_directory(job_.working_directory);
     manifest.set_job_name(options_.job_name);
     manifest.set_job_id(job_id_);
@@ -460,7 +462,7 @@ class CaptureRun {
       v1::JobProcess* entry = manifest.add_processes();
       entry->set_pid(process.pid);
       entry->set_parent_pid(process.parent);
-      entry->set_command(process.command);
+      entry->set_command(ToUtf8(process.command));
       entry->set_threads(process.threads);
     }
     for (const v1::ThreadPlacement& placement : placements_) *manifest.add_placements() = placement;

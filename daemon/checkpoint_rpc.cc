@@ -60,6 +60,11 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
   RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, request.pid(), request.job()));
   RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job.owner, "checkpoint", job.pid));
+  if (request.stop() && !job.name.empty() && !node.supervisor().CheckNameIsFree(job.name).ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job '", job.name, "' is supervised and would be brought back at once: use 'rekindle stop ",
+        "--ckpt ", job.name, "', or leave out --stop"));
+  }
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kCreate));
   absl::StatusOr<store::ImageInfo> taken = store->Find(reference);

@@ -16,6 +16,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "base/utf8.h"
 #include "daemon/gpu_swap.h"
 #include "daemon/process_info.h"
 #include "daemon/proto_conversion.h"
@@ -122,7 +123,7 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
     absl::StatusOr<ProcessInfo> process = ReadProcessInfo(root);
     if (!process.ok() || !node.policy().MayUse(call.caller, process->uid)) continue;
     job.set_owner_uid(process->uid);
-    job.set_command(CommandLineOf(root));
+    job.set_command(ToUtf8(CommandLineOf(root)));
     std::vector<pid_t> pids(job.pids().begin(), job.pids().end());
     std::set<std::string> states;
     for (const absl::StatusOr<gpu::ProcessState>& state : node.gpus().States(pids)) {

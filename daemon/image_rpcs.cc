@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "daemon/image_difference.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
@@ -117,12 +118,12 @@ absl::Status InspectImage(Node& node, const Call& call, const v1::InspectImageRe
   response->set_freeze_seconds(manifest.freeze_seconds());
   response->set_job_name(manifest.job_name());
   response->set_command(manifest.command());
-  response->set_working_directory(manifest.working_directory());
-  response->set_log(manifest.log());
+  response->set_working_directory(ToUtf8(manifest.working_directory()));
+  response->set_log(ToUtf8(manifest.log()));
   if (manifest.has_gpu()) DescribeGpu(manifest.gpu(), response->mutable_gpu());
   for (const v1::WrittenFile& file : manifest.written_files()) {
     v1::FileOfImage* out = response->add_written_files();
-    out->set_path(file.path());
+    out->set_path(ToUtf8(file.path()));
     out->set_size(file.size());
     out->set_in_place(file.in_place());
     out->set_has_content(!file.content_object().empty());

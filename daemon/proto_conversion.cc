@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/utf8.h"
 #include "daemon/process_info.h"
 
 namespace rekindle::daemon {
@@ -29,7 +30,7 @@ void ToProto(const store::ImageInfo& info, v1::Image* image) {
   image->set_new_bytes(info.stats.new_bytes);
   image->set_stored_bytes(info.stats.stored_bytes);
   image->set_metadata_bytes(info.stats.metadata_bytes);
-  for (const auto& [key, value] : info.labels) (*image->mutable_labels())[key] = value;
+  for (const auto& [key, value] : info.labels) (*image->mutable_labels())[key] = ToUtf8(value);
 }
 
 void ToProto(const store::GcReport& report, v1::CollectGarbageResponse* response) {
@@ -50,11 +51,11 @@ void ToProto(const store::StoreStats& stats, const store::StoreLimits& limits, v
 void ToProto(const JobRecord& record, v1::Job* job) {
   job->set_pid(record.pid);
   job->set_name(record.name);
-  job->set_command(record.command);
+  job->set_command(ToUtf8(record.command));
   job->set_owner_uid(record.owner);
   job->set_started_unix_ns(record.started_unix_ns);
   job->set_image(record.image);
-  job->set_log(record.log);
+  job->set_log(ToUtf8(record.log));
   if (!JobRegistry::Lives(record)) {
     job->set_state("exited");
     return;

@@ -26,6 +26,7 @@
 #include "daemon/roll_back.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
+#include "daemon/supervisor.h"
 #include "restore/file_rollback.h"
 #include "restore/restore.h"
 
@@ -97,7 +98,11 @@ absl::Status DryRun(const Node& node, const Call& call, const v1::RestoreRequest
 }
 
 absl::StatusOr<Sources> FindSources(Node& node, const Call& call, const v1::RestoreRequest& request) {
-  if (!request.name().empty()) RK_RETURN_IF_ERROR(node.jobs().CheckNameIsFree(request.name()));
+  if (!request.name().empty()) {
+    RK_RETURN_IF_ERROR(node.jobs().CheckNameIsFree(request.name()));
+    // Also while it waits to be brought back; unless it is the supervisor who does that.
+    if (call.in_memory == nullptr) RK_RETURN_IF_ERROR(node.supervisor().CheckNameIsFree(request.name()));
+  }
   if (!request.pidfile().empty()) RK_RETURN_IF_ERROR(CheckAbsolute(request.pidfile(), "the pidfile"));
   if (request.has_rollback() && request.has_clone()) {
     return absl::InvalidArgumentError(
@@ -162,11 +167,14 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   uint64_t log_offset = FileSize(log);
   std::vector<v1::FileRollback> rolled_back;
   bool files_made = false;  // or half of them
+  v1::Rollback rollback = request.rollback();
+  // The message's own default is APPEND, which nobody has asked for.
+  if (!request.has_rollback()) rollback.set_mode(v1::Rollback::NONE);
   if (request.has_rollback() || HasSharedMemory(manifest)) {
     options.roll_back = [&](const store::ImageReader& image, const v1::JobManifest& of) -> absl::Status {
       files_made = true;
       RK_ASSIGN_OR_RETURN(rolled_back,
-                          RollBackFiles(image, of, request.rollback(), UserForFiles(node, call.caller, of)));
+                          RollBackFiles(image, of, rollback, UserForFiles(node, call.caller, of)));
       log_offset = FileSize(log);
       return absl::OkStatus();
     };

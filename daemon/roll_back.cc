@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "restore/file_rollback.h"
 
 namespace rekindle::daemon {
@@ -31,7 +32,12 @@ absl::StatusOr<std::vector<v1::FileRollback>> RollBackFiles(const store::ImageRe
     RK_RETURN_IF_ERROR(restore::ApplyRollback(image, with_rights, &plan));
   }
   std::vector<v1::FileRollback> files;
-  for (restore::FileAction& action : plan) files.push_back(std::move(action.report));
+  for (restore::FileAction& action : plan) {
+    v1::FileRollback& report = files.emplace_back(std::move(action.report));
+    report.set_path(ToUtf8(report.path()));
+    report.set_why(ToUtf8(report.why()));
+    report.set_tail_copy(ToUtf8(report.tail_copy()));
+  }
   return files;
 }
 

@@ -19,6 +19,7 @@
 #include "base/pidfd.h"
 #include "base/status.h"
 #include "daemon/process_info.h"
+#include "daemon/supervisor.h"
 
 namespace rekindle::daemon {
 
@@ -81,10 +82,26 @@ std::function<void(const ExitState&)> AtEnd(Node& node, const JobRecord& record)
   };
 }
 
+// With a number behind it, it is a name still.
+constexpr size_t kLongestStem = 56;
+
+// A supervised job has its name also while it waits to be brought back.
+void TakeNoSupervisedName(Node& node, JobRecord* record) {
+  if (record->name.empty()) record->name = JobNameFromCommand(record->command);
+  const std::string wanted = record->name.substr(0, kLongestStem);
+  for (int number = 2; absl::IsAlreadyExists(node.supervisor().CheckNameIsFree(record->name)); ++number) {
+    record->name = absl::StrCat(wanted, "-", number);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool unique_name) {
   RegisteredJob job;
+  if (unique_name || record.name.empty()) {
+    TakeNoSupervisedName(node, &record);
+    unique_name = true;
+  }
   RK_ASSIGN_OR_RETURN(job.record, node.jobs().Add(std::move(record), unique_name));
   RK_ASSIGN_OR_RETURN(job.end, node.reaper().Adopt(job.record.pid, AtEnd(node, job.record)));
   return job;

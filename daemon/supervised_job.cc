@@ -123,6 +123,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log) {
     absl::MutexLock lock(&mutex_);
     record_.set_coming_to_life(true);
     record_.clear_from_image();
+    record_.set_boot_id(JobRegistry::ThisBoot());
     RK_RETURN_IF_ERROR(WriteSupervisedRecord(directory_, record_));
   }
   return StartJob(node_, start);
@@ -168,6 +169,8 @@ void SupervisedJob::LoopAfterTakingOver() {
                                newest.empty() ? "" : absl::StrCat("; 'rekindle restore ", newest, "' does"),
                                ": run it with --at-boot"));
   }
+  // How it ended nobody has seen; that it did well is not to be said of it.
+  last_exit_ = {0, SIGKILL};
   Death death;
   if (BringBack(death, UnixNanos())) Loop();
 }

@@ -306,7 +306,8 @@ void SupervisedJob::RemoveOldImages() {
         ++ours;
       }
     }
-    for (int i = 0; i < record_.points_size() && ours > record_.policy().keep_images(); ++i) {
+    // The newest is what all of this is for.
+    for (int i = 0; i + 1 < record_.points_size() && ours > record_.policy().keep_images(); ++i) {
       const v1::RestartPoint& point = record_.points(i);
       if (i == proven || !point.ours() || std::find(old.begin(), old.end(), point.image()) != old.end())
         continue;

@@ -17,6 +17,7 @@
 #include "daemon/rpcs.h"
 #include "daemon/supervised_job.h"
 #include "daemon/supervised_record.h"
+#include "daemon/supervisor.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/lock_check.h"
@@ -37,7 +38,7 @@ double SecondsBetween(int64_t from_unix_ns, int64_t to_unix_ns) {
 }
 
 bool MayBeOtherwiseSoon(const absl::Status& status) {
-  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status) ||
+  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status) || absl::IsAlreadyExists(status) ||
          absl::StrContains(status.message(), "needs its own PIDs back") ||
          absl::StrContains(status.message(), restore::kLocksInUse);
 }
@@ -138,7 +139,9 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const std::string& imag
     *request.mutable_rollback() = record_.policy().rollback();
     record_.set_coming_to_life(true);
     record_.set_from_image(image);
-    RK_RETURN_IF_ERROR(WriteSupervisedRecord(directory_, record_));
+    record_.set_boot_id(JobRegistry::ThisBoot());
+    // A full disk must not keep it from coming back: nothing else of this needs room there.
+    Save();
   }
   Call call = OwnCall();
   call.in_memory = &kept_staging_.image();
@@ -236,6 +239,13 @@ bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
       if (life.ok() || !MayBeOtherwiseSoon(life.status())) break;
       Log(LogLevel::kWarning,
           absl::StrCat("job '", name_, "' can't be brought back yet: ", life.status().message()));
+      if (absl::IsResourceExhausted(life.status())) node_.supervisor().CollectGarbageSoon(0);
+      // Another job has its name: no fault of the image, and over when that one ends.
+      if (absl::IsAlreadyExists(life.status())) {
+        tries = -1;
+        absl::MutexLock lock(&mutex_);
+        record_.set_last_error(std::string(life.status().message()));
+      }
       if (!Wait(kBetweenTriesSeconds)) return EndWithoutLife();
       KillAll();
     }

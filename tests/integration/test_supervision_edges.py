@@ -1,0 +1,112 @@
+"""Supervised jobs, and images of jobs, in corners: one image kept, names that others want or that are no text, files that
+nobody has asked to roll back.
+"""
+
+import os
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.case import RekindleTest
+from harness.cli import FAILED
+from test_supervision import SupervisedTest, lines_of
+
+_APPENDS = """import mmap, os, sys, time
+with open(sys.argv[1], "w+b") as memory:
+    memory.truncate(4096)
+    area = mmap.mmap(memory.fileno(), 4096)
+out = open(sys.argv[2], "ab", buffering=0)
+number = 0
+while True:
+    out.write(b"%d\\n" % number)
+    area[:8] = number.to_bytes(8, "little")
+    number += 1
+    time.sleep(0.01)
+"""
+
+
+class KeptImagesTest(SupervisedTest):
+    def images(self):
+        return [image["reference"] for image in self.succeed("ls", cli=self.remote)["images"]]
+
+    def test_of_one_kept_image_it_is_the_newest(self):
+        self.start(100000, options=["--every", "200ms", "--restarts", "3", "--keep", "1"])
+        for _ in range(4):
+            self.wait_for_image(self.state()["checkpoints"])
+        numbers = len(lines_of(self.numbers))
+        self.wait_for_image(self.state()["checkpoints"] + 1)
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1 and job["supervised"]["phase"] == "running", "a restart")
+        # What was there before its last image is there still: files are cut back to the image that it goes on from.
+        self.assertGreaterEqual(len(lines_of(self.numbers)), numbers)
+        self.assertLessEqual(len(self.images()), 2)
+        stopped = self.succeed("stop", "job", "--ckpt", cli=self.remote)
+        self.assertIn(stopped["image"], self.images())
+
+    def test_an_image_that_would_end_it_is_refused(self):
+        self.start(100000, options=["--every", "1h", "--restarts", "3"])
+        pid = self.job()["pid"]
+        refused = self.remote.run("ckpt", "job", "-t", "mine:1", "--stop")
+        self.assert_refused(refused, FAILED, "supervised", "rekindle stop --ckpt job")
+        self.assertTrue(procfs.alive(pid))
+
+
+class NamesTest(SupervisedTest):
+    def test_its_name_is_its_own_while_it_waits(self):
+        self.succeed("run", "--name", "sleep", "--detach", "--every", "1h", "--restarts", "5", "--backoff", "60s", "--",
+                     "sh", "-c", "exit 3", cli=self.remote)  # fmt: skip
+        self.addCleanup(self.remote.run, "stop", "sleep")
+
+        def waits():
+            listed = self.succeed("ps", "--all", cli=self.remote)["jobs"]
+            return any(job["name"] == "sleep" and job["supervised"]["phase"] == "waiting" for job in listed)
+
+        waiting.until(waits, "the job waiting to be brought back", 60, 0.02)
+        other = self.succeed("run", "--detach", "--", "sleep", "1000", cli=self.remote)
+        other = other.get("job", other)
+        self.addCleanup(jobs.kill_tree, other["pid"])
+        self.assertEqual(other["name"], "sleep-2")
+
+    def test_names_that_are_no_text(self):
+        path = os.fsencode(self.path("caf")) + b"\xe9.txt"
+        script = b"exec 9>>\"$1\"; i=0; while :; do echo $i >&9; i=$((i+1)); sleep 0.02; done"
+        job = self.start_job([b"sh", b"-c", script, b"\xc3", path], "bytes")
+        waiting.until(lambda: os.path.exists(path) and os.path.getsize(path) > 20, "lines", 30)
+        self.succeed("ckpt", job.pid, "-t", "bytes:1", cli=self.remote)
+        self.assertEqual([image["reference"] for image in self.succeed("ls", cli=self.remote)["images"]], ["bytes:1"])
+        self.assertIn("caf?.txt", str(self.succeed("inspect", "bytes:1", cli=self.remote)["written_files"]))
+        size = os.path.getsize(path)
+        waiting.until(lambda: os.path.getsize(path) > size, "more lines", 30)
+        job.kill_tree()
+        restored = self.succeed("restore", "bytes:1", "--detach", "--rollback", "append", cli=self.remote)
+        self.addCleanup(jobs.kill_tree, restored["job"]["pid"])
+        self.succeed("ps", cli=self.remote)
+        size = os.path.getsize(path)
+        waiting.until(lambda: os.path.getsize(path) > size, "lines of the restored job", 30)
+        with open(path, "rb") as file:
+            lines = file.read().split()
+        self.assertEqual(lines, [b"%d" % number for number in range(len(lines))])
+
+
+class FilesTest(RekindleTest):
+    def test_nothing_is_rolled_back_unasked(self):
+        """Also when the image has memory in /dev/shm, which is put back."""
+        memory = f"/dev/shm/rekindle-test-{os.getpid()}"
+        self.addCleanup(lambda: os.path.exists(memory) and os.unlink(memory))
+        written = self.path("written")
+        script = self.path("appends.py")
+        with open(script, "w", encoding="ascii") as file:
+            file.write(_APPENDS)
+        job = self.start_job([jobs.PYTHON, script, memory, written], "appends")
+        waiting.until(lambda: len(lines_of(written)) > 5, "lines", 30)
+        self.checkpoint(job.pid, "appends:1")
+        at_image = len(lines_of(written))
+        waiting.until(lambda: len(lines_of(written)) > at_image + 20, "more lines", 30)
+        job.kill_tree()
+        before = os.path.getsize(written)
+        pid = self.restore("appends:1")
+        self.addCleanup(jobs.kill_tree, pid)
+        self.assertGreaterEqual(os.path.getsize(written), before)
+
+
+if __name__ == "__main__":
+    unittest.main()
