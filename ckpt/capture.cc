@@ -245,9 +245,20 @@ class CaptureRun {
     options.contents = options_.file_contents;
     options.ignore_paths = options_.ignore_paths;
     if (!sees_our_files_) options.sandbox_root = JobsRoot();
-    options.owner_sees_all = options_.caller == 0;
-    options.job_uid = job_.processes[0].uid;
     return options;
+  }
+
+  // `tree`: CRIU's pstree.img, which knows of processes that the inspection did not see.
+  ReadableFiles FilesTheOwnerMayHave(absl::string_view tree) const {
+    if (options_.caller == 0) return {};
+    std::vector<pid_t> pids = job_.pids();
+    absl::StatusOr<std::vector<criu::PstreeEntry>> entries = criu::ParsePstree(tree);
+    if (entries.ok()) {
+      for (const criu::PstreeEntry& entry : *entries) {
+        if (auto pid = namespaces_.Outside(entry.pid); pid.ok()) pids.push_back(*pid);
+      }
+    }
+    return ReadableFiles(job_.processes[0].uid, std::move(pids));
   }
 
   // Files that the job writes are recorded at the end of the freeze, although that costs some of it (0.1 ms
@@ -259,15 +270,18 @@ class CaptureRun {
     FrozenLook look;
     look.takes_nameless_memory = LooksAtWrittenFiles();
     look.at = [this](const std::map<std::string, std::string>& files) {
-      lost_names_ = LookAtLostNames(files, JobsRoot(), NameOfJob(), kGhostLimitBytes);
+      const auto tree = files.find("pstree.img");
+      ReadableFiles readable = FilesTheOwnerMayHave(tree == files.end() ? "" : tree->second);
+      lost_names_ = LookAtLostNames(files, JobsRoot(), NameOfJob(), kGhostLimitBytes, &readable);
       if (!LooksAtWrittenFiles()) return;
+      WrittenFilesOptions options = FilesOptions();
+      options.readable = std::move(readable);
       if (!lost_names_.ok() || lost_names_->by_link.empty()) {
-        written_ = LookAtWrittenFiles(files, FilesOptions(), arena_.get());
+        written_ = LookAtWrittenFiles(files, options, arena_.get());
         return;
       }
       std::map<std::string, std::string> named = files;
       const absl::Status status = PutIntoImages(*lost_names_, &named);
-      WrittenFilesOptions options = FilesOptions();
       options.nameless = lost_names_->nameless;
       written_ = status.ok() ? LookAtWrittenFiles(named, options, arena_.get()) : status;
     };

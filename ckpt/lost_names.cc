@@ -10,10 +10,13 @@
 #include <memory>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/file.h"
 #include "base/human_units.h"
+#include "base/open_in_root.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -30,9 +33,17 @@ absl::string_view Content(const std::map<std::string, std::string>& files, const
 
 std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
 
+absl::StatusOr<UniqueFd> OpenFolder(const std::string& root, const std::string& folder) {
+  RK_ASSIGN_OR_RETURN(const UniqueFd place, OpenInRoot(root, folder));
+  return OpenFile(absl::StrCat("/proc/self/fd/", place.get()), O_RDONLY | O_DIRECTORY);
+}
+
 // The first by the alphabet; empty: there is none.
-std::string OtherName(const std::string& folder, const struct stat& file) {
-  std::unique_ptr<DIR, int (*)(DIR*)> names(::opendir(folder.c_str()), ::closedir);
+std::string OtherName(const std::string& root, const std::string& folder, const struct stat& file) {
+  absl::StatusOr<UniqueFd> opened = OpenFolder(root, folder);
+  if (!opened.ok()) return "";
+  std::unique_ptr<DIR, int (*)(DIR*)> names(::fdopendir(opened->get()), ::closedir);
+  if (names) opened->Release();
   std::string found;
   while (const dirent* entry = names ? ::readdir(names.get()) : nullptr) {
     const absl::string_view name = entry->d_name;
@@ -47,11 +58,25 @@ std::string OtherName(const std::string& folder, const struct stat& file) {
   return found;
 }
 
+// Is it "/proc/PID/fd/N"?
+bool IsDescriptor(absl::string_view target) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(target, '/');
+  uint32_t number = 0;
+  return parts.size() == 5 && parts[0].empty() && parts[1] == "proc" && absl::SimpleAtoi(parts[2], &number) &&
+         parts[3] == "fd" && absl::SimpleAtoi(parts[4], &number);
+}
+
 // Where the symbolic link leads to, and what is there.
-absl::StatusOr<std::string> SourceOf(const std::string& link, const std::string& root, struct stat* info) {
+absl::StatusOr<std::string> SourceOf(int link, const std::string& path, const std::string& root,
+                                     struct stat* info) {
   char target[PATH_MAX] = {};
-  if (::readlink(link.c_str(), target, sizeof target - 1) < 0) {
-    return ErrnoStatus(errno, absl::StrCat("reading ", link));
+  if (::readlinkat(link, "", target, sizeof target - 1) < 0) {
+    return ErrnoStatus(errno, absl::StrCat("reading ", path));
+  }
+  if (!IsDescriptor(target)) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(path, " is not the link that CRIU was given, but leads to ", target,
+                     ": somebody has put it there; take the checkpoint again"));
   }
   const std::string source = root + target;
   if (::stat(source.c_str(), info) != 0 || !S_ISREG(info->st_mode)) {
@@ -64,26 +89,25 @@ absl::StatusOr<std::string> SourceOf(const std::string& link, const std::string&
 
 absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::string>& criu_files,
                                           const std::string& root, const std::string& job,
-                                          uint64_t content_limit_bytes) {
+                                          uint64_t content_limit_bytes, ReadableFiles* readable) {
   LostNames names;
   RK_ASSIGN_OR_RETURN(
       std::vector<criu::ExtraLink> links,
       criu::FindExtraLinks(Content(criu_files, "files.img"), Content(criu_files, "remap-fpath.img")));
   uint64_t left = content_limit_bytes;
   for (const criu::ExtraLink& link : links) {
-    const std::string path = root + link.path;
+    absl::StatusOr<UniqueFd> place = OpenInRoot(root, link.path);
     struct stat info;
-    if (::lstat(path.c_str(), &info) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("looking at ", link.path, ", a name that CRIU has made"));
-    }
+    if (!place.ok()) return Annotate(place.status(), "looking at a name that CRIU has made");
+    if (::fstat(place->get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("looking at ", link.path));
     criu::LinkReplacement& replacement = names.by_link[link.path];
     if (S_ISLNK(info.st_mode)) {  // by ckpt/nameless_memory.c
-      RK_ASSIGN_OR_RETURN(const std::string source, SourceOf(path, root, &info));
+      RK_ASSIGN_OR_RETURN(const std::string source, SourceOf(place->get(), link.path, root, &info));
       replacement.name = absl::StrCat(v1::kNamelessPrefix, job, ".", info.st_ino);
       names.nameless[replacement.name] = source;
       continue;
     }
-    if (std::string other = OtherName(root + FolderOf(link.path), info); !other.empty()) {
+    if (std::string other = OtherName(root, FolderOf(link.path), info); !other.empty()) {
       replacement.name = FolderOf(link.path) + other;
       continue;
     }
@@ -95,7 +119,15 @@ absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::strin
           " of such files. Give the file a name in its folder again, or let the job close it"));
     }
     left -= static_cast<uint64_t>(info.st_size);
-    RK_ASSIGN_OR_RETURN(replacement.content, ReadFile(path));
+    if (!readable->Has(info)) {
+      return absl::PermissionDeniedError(absl::StrCat(
+          "the job has ", link.lost_name,
+          " open or mapped, whose name has been removed; its content would have to go into the "
+          "image, and neither can the job read it nor does it own it. Give the file a name in its "
+          "folder again, or take the checkpoint as root"));
+    }
+    RK_ASSIGN_OR_RETURN(const UniqueFd file, OpenFileAt(place->get()));
+    RK_ASSIGN_OR_RETURN(replacement.content, ReadFile(absl::StrCat("/proc/self/fd/", file.get())));
     replacement.uid = info.st_uid;
     replacement.gid = info.st_gid;
     replacement.mode = info.st_mode;
@@ -124,7 +156,10 @@ absl::Status PutIntoImages(const LostNames& names, std::map<std::string, std::st
 }
 
 void RemoveExtraNames(const LostNames& names, const std::string& root) {
-  for (const auto& [link, replacement] : names.by_link) ::unlink((root + link).c_str());
+  for (const auto& [link, replacement] : names.by_link) {
+    const absl::StatusOr<UniqueFd> folder = OpenInRoot(root, FolderOf(link));
+    if (folder.ok()) ::unlinkat(folder->get(), link.substr(FolderOf(link).size()).c_str(), 0);
+  }
 }
 
 }  // namespace rekindle::ckpt

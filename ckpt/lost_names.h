@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ckpt/readable_files.h"
 #include "criu/lost_names.h"
 
 namespace rekindle::ckpt {
@@ -16,7 +17,8 @@ namespace rekindle::ckpt {
 struct LostNames {
   std::map<std::string, criu::LinkReplacement> by_link;  // by the path of CRIU's extra name
   // Shared memory without any name: what the images call it, and where it can be read while the job stands
-  // still. Its content is not taken here.
+  // still: a descriptor of CRIU's, if nobody has put another link in its place. Its content is not taken
+  // here.
   std::map<std::string, std::string> nameless;
   std::vector<std::string> warnings;
 };
@@ -24,10 +26,11 @@ struct LostNames {
 // To be called while the job stands still, with CRIU's small image files by name. `root` leads to the job's
 // root folder ("/proc/PID/root"). A file that has another name in the same folder gets that; of others the
 // content is taken, of all together at most `content_limit_bytes`. Shared memory without a name gets one that
-// begins with v1::kNamelessPrefix and `job`. ResourceExhausted: there is more.
+// begins with v1::kNamelessPrefix and `job`. ResourceExhausted: there is more. PermissionDenied: content that
+// `readable` does not have; whoever may write the folder may have put it there.
 absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::string>& criu_files,
                                           const std::string& root, const std::string& job,
-                                          uint64_t content_limit_bytes);
+                                          uint64_t content_limit_bytes, ReadableFiles* readable);
 
 // Makes the dump's images say so. Aborted: they have extra names that nobody has looked at.
 absl::Status PutIntoImages(const LostNames& names, std::map<std::string, std::string>* criu_files);

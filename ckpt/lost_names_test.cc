@@ -48,7 +48,9 @@ class LostNamesTest : public testing::Test {
     ASSERT_EQ(::link(Path("/d/link_remap.7").c_str(), Path(name).c_str()), 0);
   }
 
-  absl::StatusOr<LostNames> Look() { return LookAtLostNames(files_, folder_->path(), "70.1", kLimit); }
+  absl::StatusOr<LostNames> Look(ReadableFiles readable = {}) {
+    return LookAtLostNames(files_, folder_->path(), "70.1", kLimit, &readable);
+  }
 
   std::vector<std::string> NamesInImages() {
     std::vector<std::string> names;
@@ -96,17 +98,42 @@ TEST_F(LostNamesTest, OfAFileWithNamesElsewhereTheContentIsTaken) {
 // As nameless_memory.c has it: a symbolic link to a descriptor, by a path of the job's.
 TEST_F(LostNamesTest, SharedMemoryWithoutANameGetsOneForTheRestore) {
   ASSERT_EQ(::unlink(Path("/d/link_remap.7").c_str()), 0);
-  ASSERT_EQ(::symlink("/e/content", Path("/d/link_remap.7").c_str()), 0);
+  ASSERT_EQ(::symlink("/proc/8/fd/9", Path("/d/link_remap.7").c_str()), 0);
   EXPECT_EQ(Look().status().code(), absl::StatusCode::kNotFound) << Look().status();
-  Make("/e/content", std::string(kLimit + 1, 'x'));
+  for (const char* folder : {"/proc", "/proc/8", "/proc/8/fd"}) {
+    ASSERT_EQ(::mkdir(Path(folder).c_str(), 0700), 0);
+  }
+  Make("/proc/8/fd/9", std::string(kLimit + 1, 'x'));
   struct stat info;
-  ASSERT_EQ(::stat(Path("/e/content").c_str(), &info), 0);
+  ASSERT_EQ(::stat(Path("/proc/8/fd/9").c_str(), &info), 0);
   auto names = Look();
   ASSERT_TRUE(names.ok()) << names.status();
   const std::string name = absl::StrCat(v1::kNamelessPrefix, "70.1.", info.st_ino);
-  EXPECT_THAT(names->nameless, ElementsAre(Pair(name, Path("/e/content"))));
+  EXPECT_THAT(names->nameless, ElementsAre(Pair(name, Path("/proc/8/fd/9"))));
   ASSERT_TRUE(PutIntoImages(*names, &files_).ok());
   EXPECT_THAT(NamesInImages(), ElementsAre(name));
+}
+
+// As a job's owner may do while it stands still, to have root read what he can't.
+TEST_F(LostNamesTest, WhatSomebodyPutsInThePlaceOfALinkIsNotRead) {
+  const ReadableFiles of_the_job(::geteuid() + 1, {});
+  EXPECT_EQ(Look(of_the_job).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(Look(ReadableFiles(::geteuid(), {})).ok()) << "his own file";
+  const UniqueFd file = OpenFile(Path("/d/link_remap.7"), O_RDONLY).value();
+  EXPECT_TRUE(Look(ReadableFiles(::geteuid() + 1, {::getpid()})).ok()) << "open in the job";
+
+  Make("/e/secret", "secret");
+  ASSERT_EQ(::unlink(Path("/d/link_remap.7").c_str()), 0);
+  ASSERT_EQ(::symlink("/e/secret", Path("/d/link_remap.7").c_str()), 0);
+  auto names = Look();
+  EXPECT_EQ(names.status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(names.status().message()), HasSubstr("leads to /e/secret"));
+
+  ASSERT_EQ(::unlink(Path("/d/link_remap.7").c_str()), 0);
+  ASSERT_EQ(::rmdir(Path("/d").c_str()), 0);
+  Make("/e/link_remap.7", "secret");
+  ASSERT_EQ(::symlink("e", Path("/d").c_str()), 0);
+  EXPECT_TRUE(absl::IsNotFound(Look().status())) << Look().status();
 }
 
 TEST_F(LostNamesTest, NoMoreContentThanTheLimit) {
@@ -126,7 +153,8 @@ TEST_F(LostNamesTest, ExtraNamesThatNobodyLookedAtAreRefused) {
 
   files_.erase("remap-fpath.img");
   EXPECT_TRUE(PutIntoImages(LostNames(), &files_).ok());
-  EXPECT_TRUE(LookAtLostNames({}, folder_->path(), "70.1", kLimit).ok()) << "a job with no files at all";
+  files_.clear();
+  EXPECT_TRUE(Look().ok()) << "a job with no files at all";
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
+#include "base/open_in_root.h"
 #include "base/status.h"
 #include "criu/image_files.h"
 #include "rekindle/v1/image_layout.h"
@@ -62,10 +63,11 @@ bool IsOnDisk(absl::string_view path) {
 
 bool IsInSharedMemory(absl::string_view path) { return absl::StartsWith(path, "/dev/shm/"); }
 
-// As we see what the job knows by this path.
-std::string SourceOf(const std::string& path, const WrittenFilesOptions& options) {
+// Where that is what the job knows by this path.
+absl::StatusOr<UniqueFd> PlaceOf(const std::string& path, const WrittenFilesOptions& options) {
   auto nameless = options.nameless.find(path);
-  return nameless == options.nameless.end() ? options.sandbox_root + path : nameless->second;
+  if (nameless != options.nameless.end()) return OpenFile(nameless->second, O_PATH);
+  return OpenInRoot(options.sandbox_root.empty() ? "/" : options.sandbox_root, path);
 }
 
 // CRIU's numbers of the files that are written through a mapping.
@@ -85,7 +87,6 @@ absl::StatusOr<std::set<uint64_t>> MappedFiles(const std::map<std::string, std::
 struct Found {
   v1::WrittenFile file;
   bool mapped = false;
-  bool readable = false;  // by the job, through one of them
   uint64_t allocated_bytes = 0;
 };
 
@@ -117,8 +118,8 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
       if (!options.sandbox_root.empty() && !(is_mapped && IsInSharedMemory(file.path))) continue;
     }
     struct stat info;
-    const std::string source = SourceOf(file.path, options);
-    if ((nameless ? ::stat : ::lstat)(source.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    const absl::StatusOr<UniqueFd> place = PlaceOf(file.path, options);
+    if (!place.ok() || ::fstat(place->get(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
     Found& found = by_inode[{info.st_dev, info.st_ino}];
     v1::WrittenFile& record = found.file;
     if (record.path().empty() || file.path < record.path()) record.set_path(file.path);
@@ -131,18 +132,14 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
     record.set_gid(info.st_gid);
     record.set_in_place(record.in_place() || is_mapped || WritesInPlace(file, record.size()));
     record.set_nameless(nameless);
+    if (!nameless) record.set_born_ns(BornUnixNanos(place->get(), "", AT_EMPTY_PATH));
     found.mapped |= is_mapped;
-    found.readable |= file.readable;
     found.allocated_bytes = static_cast<uint64_t>(info.st_blocks) * 512;
   }
   for (auto& [inode, found] : by_inode) {
     if (found.mapped) found.file.set_modified_ns(0);
     found.file.set_shared_memory(found.file.nameless() ||
                                  (found.mapped && IsInSharedMemory(found.file.path())));
-    if (!found.file.nameless()) {
-      found.file.set_born_ns(
-          BornUnixNanos(AT_FDCWD, SourceOf(found.file.path(), options), AT_SYMLINK_NOFOLLOW));
-    }
     found.file.set_is_new(IsNew(found.file.born_ns(), options.new_until_age));
     result.push_back(std::move(found));
   }
@@ -190,25 +187,25 @@ class Leases {
 // Copies files into the arena, one after the other, each from a page's beginning.
 class ContentCopier {
  public:
-  ContentCopier(const WrittenFilesOptions& options, StagingArena* arena) : options_(options), arena_(arena) {}
+  ContentCopier(const WrittenFilesOptions& options, StagingArena* arena)
+      : options_(options), arena_(arena), readable_(options.readable) {}
 
   // The message of an error says why there is no content.
   absl::StatusOr<std::vector<CopiedRange>> Copy(const Found& found, Room* room) {
     const v1::WrittenFile& file = found.file;
-    if (!options_.owner_sees_all && !found.readable && file.uid() != options_.job_uid) {
+    RK_ASSIGN_OR_RETURN(const UniqueFd place, PlaceOf(file.path(), options_));
+    struct stat info;
+    if (::fstat(place.get(), &info) != 0 || info.st_dev != file.device() || info.st_ino != file.inode()) {
+      return absl::AbortedError("another file has taken its place");
+    }
+    if (!readable_.Has(info)) {
       return absl::PermissionDeniedError(
           absl::StrCat("the job can't read it, and it belongs to uid ", file.uid()));
     }
     if (std::min(file.size(), found.allocated_bytes) > room->left) return TooLarge(file, *room);
     // To open it would send whoever has the lease a signal, which ends a program that does not expect it.
     if (leases_.Has(file.inode())) return absl::UnavailableError("somebody has a lease of it");
-    RK_ASSIGN_OR_RETURN(UniqueFd fd,
-                        OpenFile(SourceOf(file.path(), options_),
-                                 O_RDONLY | O_NONBLOCK | O_NOCTTY | (file.nameless() ? 0 : O_NOFOLLOW)));
-    struct stat info;
-    if (::fstat(fd.get(), &info) != 0 || info.st_dev != file.device() || info.st_ino != file.inode()) {
-      return absl::AbortedError("another file has taken its place");
-    }
+    RK_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFileAt(place.get()));
     std::vector<CopiedRange> ranges;
     for (uint64_t at = 0; at < file.size();) {
       const off_t data = ::lseek(fd.get(), static_cast<off_t>(at), SEEK_DATA);
@@ -266,6 +263,7 @@ class ContentCopier {
 
   const WrittenFilesOptions& options_;
   StagingArena* const arena_;
+  ReadableFiles readable_;
   absl::Span<std::byte> block_;
   Leases leases_;
 };

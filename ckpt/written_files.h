@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "ckpt/readable_files.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
 #include "dedup_store/store.h"
@@ -38,10 +39,8 @@ struct WrittenFilesOptions {
   std::string sandbox_root;
   // Shared memory without a name (LostNames::nameless): what the images call it, and where it is to be read.
   std::map<std::string, std::string> nameless;
-  // The image's owner gets to see the content. He may see all; else what the job has open for reading or
-  // owns.
-  bool owner_sees_all = false;
-  uid_t job_uid = 0;
+  // The image's owner gets to see the content: what of it he may see.
+  ReadableFiles readable;
 };
 
 struct WrittenFiles {

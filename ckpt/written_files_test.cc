@@ -346,7 +346,7 @@ TEST_F(WrittenFilesTest, WhatTheJobMayNotSeeIsNotMissedUnasked) {
   Open(Make("new", std::string(3 * kPage, 'x')), 3 * kPage, O_WRONLY | O_APPEND, 0);
   options_.small_bytes = kPage;
   options_.new_until_age = absl::Seconds(60);
-  options_.job_uid = ::geteuid() + 1;
+  options_.readable = ReadableFiles(::geteuid() + 1, {});
   WrittenFiles written = Look();
   EXPECT_THAT(written.contents, IsEmpty());
   EXPECT_THAT(written.warnings, IsEmpty());
@@ -366,17 +366,42 @@ TEST_F(WrittenFilesTest, ContentThatTheJobMayNotSeeStaysOut) {
   std::string path = Make("a", std::string(kPage, 'a'));
   Open(path, kPage, O_WRONLY, 0);
   options_.contents = true;
-  options_.job_uid = ::geteuid() + 1;
+  options_.readable = ReadableFiles(::geteuid() + 1, {});
   WrittenFiles written = Look();
   EXPECT_THAT(written.warnings, ElementsAre(HasSubstr("the job can't read it")));
-  options_.owner_sees_all = true;
+  options_.readable = ReadableFiles();
   EXPECT_THAT(Look().contents, SizeIs(1));
-  options_.owner_sees_all = false;
-  options_.job_uid = ::geteuid();
+  options_.readable = ReadableFiles(::geteuid(), {});
   EXPECT_THAT(Look().contents, SizeIs(1)) << "its own file";
-  options_.job_uid = ::geteuid() + 1;
-  Open(path, kPage, O_RDWR, 0);
+  const UniqueFd file = OpenFile(path, O_RDWR).value();
+  options_.readable = ReadableFiles(::geteuid() + 1, {::getpid()});
   EXPECT_THAT(Look().contents, SizeIs(1)) << "open for reading";
+}
+
+// As a job's owner may do while it stands still, to have root read what he can't.
+TEST_F(WrittenFilesTest, AnotherFileInThePlaceOfTheJobsOwnStaysOut) {
+  const std::string path = Make("d.txt", std::string(kPage, 'a'));
+  const std::string secret = Make("secret", std::string(kPage, 's'));
+  const UniqueFd open_file = OpenFile(path, O_RDWR).value();
+  Open(path, kPage, O_RDWR, 0);
+  options_.contents = true;
+  options_.readable = ReadableFiles(::geteuid() + 1, {::getpid()});
+  ASSERT_THAT(Look().contents, SizeIs(1));
+
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  ASSERT_EQ(::link(secret.c_str(), path.c_str()), 0);
+  WrittenFiles written = Look();
+  EXPECT_THAT(written.contents, IsEmpty());
+  EXPECT_THAT(written.warnings, ElementsAre(HasSubstr("the job can't read it")));
+
+  // By a folder on the way.
+  ASSERT_EQ(::mkdir((folder_->path() + "/there").c_str(), 0700), 0);
+  ASSERT_EQ(::symlink("there", (folder_->path() + "/way").c_str()), 0);
+  Make("there/file", std::string(kPage, 's'));
+  open_.clear();
+  Open(folder_->path() + "/way/file", kPage, O_RDWR, 0);
+  options_.readable = ReadableFiles();
+  EXPECT_THAT(Look().files, IsEmpty());
 }
 
 TEST_F(WrittenFilesTest, TheEstimateCountsEachFileOnce) {

@@ -35,31 +35,6 @@ std::vector<pid_t> Descendants(pid_t root) {
   return found;
 }
 
-// Kills `root` and everything below it; returns their PIDs.
-std::vector<pid_t> KillTree(pid_t root) {
-  // Stopped first and killed then: a killed parent's children would be reparented and lost from sight. Once a
-  // stop signal is pending fork() fails, so the scan that finds nobody new is the last.
-  std::map<pid_t, UniqueFd> members;
-  std::vector<pid_t> fresh = {root};
-  while (!fresh.empty()) {
-    for (pid_t pid : fresh) {
-      ::kill(pid, SIGSTOP);
-      members[pid].Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    }
-    fresh.clear();
-    for (pid_t pid : Descendants(root)) {
-      if (members.find(pid) == members.end()) fresh.push_back(pid);
-    }
-  }
-  for (const auto& [pid, pidfd] : members) ::kill(pid, SIGKILL);
-  for (const auto& [pid, pidfd] : members) AwaitExit(pidfd.get());
-  while (::waitpid(root, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  std::vector<pid_t> pids;
-  for (const auto& [pid, pidfd] : members) pids.push_back(pid);
-  return pids;
-}
-
 // Waits until processes, dying or dead, that started at `not_before_ticks` or later are reaped; those that
 // fell to us (we may be a subreaper) we reap.
 void AwaitReaped(const std::vector<pid_t>& pids, uint64_t not_before_ticks) {
@@ -94,11 +69,39 @@ TemporarySubreaper::~TemporarySubreaper() {
   if (!was_subreaper_) ::prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
+std::vector<pid_t> KillTree(pid_t root, bool reap_root) {
+  TemporarySubreaper children_fall_to_us;
+  // Stopped first and killed then: a killed parent's children would be reparented and lost from sight. Once a
+  // stop signal is pending fork() fails, so the scan that finds nobody new is the last.
+  std::map<pid_t, UniqueFd> members;
+  std::vector<pid_t> fresh = {root};
+  while (!fresh.empty()) {
+    for (pid_t pid : fresh) {
+      ::kill(pid, SIGSTOP);
+      members[pid].Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    }
+    fresh.clear();
+    for (pid_t pid : Descendants(root)) {
+      if (members.find(pid) == members.end()) fresh.push_back(pid);
+    }
+  }
+  for (const auto& [pid, pidfd] : members) ::kill(pid, SIGKILL);
+  for (const auto& [pid, pidfd] : members) AwaitExit(pidfd.get());
+  std::vector<pid_t> pids;
+  for (const auto& [pid, pidfd] : members) {
+    pids.push_back(pid);
+    if (pid == root && !reap_root) continue;
+    while (::waitpid(pid, nullptr, __WALL) < 0 && errno == EINTR) {
+    }
+  }
+  return pids;
+}
+
 void KillRestoredTree(pid_t root, const std::vector<pid_t>& image_pids, uint64_t not_before_ticks) {
   std::vector<pid_t> pids = image_pids;
   absl::StatusOr<ProcessStat> facts = ReadProcessStat(root > 1 ? root : 0);
   if (facts.ok() && facts->parent == ::getpid() && facts->start_ticks >= not_before_ticks) {
-    std::vector<pid_t> killed = KillTree(root);
+    std::vector<pid_t> killed = KillTree(root, /*reap_root=*/true);
     pids.insert(pids.end(), killed.begin(), killed.end());
   }
   AwaitReaped(pids, not_before_ticks);

@@ -1,4 +1,4 @@
-// Taking down what a failed restore may have left. Private to criu/.
+// Taking down a tree of processes that a restore has made.
 #pragma once
 
 #include <sys/types.h>
@@ -11,6 +11,11 @@ namespace rekindle::criu {
 
 // When the process started, in clock ticks since boot; nothing when there is no such process.
 std::optional<uint64_t> StartTicks(pid_t pid);
+
+// Kills `root`, a child of this process, and everything below it, also what they fork meanwhile. When it
+// returns they have ended and been reaped; `root` only if `reap_root` (else somebody else is to take its exit
+// status). Their PIDs.
+std::vector<pid_t> KillTree(pid_t root, bool reap_root);
 
 // Kills and reaps what a restore has made: `root` and all its descendants, if `root` is a child of this
 // process (living or a zombie) that started at `not_before_ticks` or later; a process that merely has the PID

@@ -1,13 +1,11 @@
 // A member's side of a group's restore: its job stands ready until all do, and is kept when all run.
-#include <signal.h>
-
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "base/process_stat.h"
 #include "base/status.h"
+#include "criu/process_tree.h"
 #include "daemon/group_member.h"
 #include "daemon/groups.h"
 #include "daemon/rpcs.h"
@@ -111,7 +109,7 @@ absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coor
   coordinator.write(running);
   absl::Status keep = part.AwaitKeep();
   if (!keep.ok()) {
-    for (pid_t pid : ProcessTree(started->job().pid())) ::kill(pid, SIGKILL);
+    criu::KillTree(started->job().pid(), /*reap_root=*/false);  // the reaper has it
     Log(LogLevel::kWarning, keep.message());
     SendFailure(coordinator, keep);
     return absl::OkStatus();

@@ -1,8 +1,6 @@
 // Restore: an image becomes a running job.
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +18,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/timeline.h"
+#include "criu/process_tree.h"
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
 #include "daemon/proto_conversion.h"
@@ -50,12 +49,6 @@ bool NeedsStdio(const v1::JobManifest& manifest) {
                      [](const v1::StdioSlot& slot) { return slot.kind() == "tty" || slot.kind() == "pipe"; });
 }
 
-void KillAndReap(pid_t pid) {
-  ::kill(pid, SIGKILL);
-  while (::waitpid(pid, nullptr, __WALL) < 0 && errno == EINTR) {
-  }
-}
-
 // With whose rights files are touched: an administrator's restore has those of the job, no more.
 std::optional<RunAs> UserForFiles(const Node& node, const Caller& caller, const v1::JobManifest& manifest) {
   return node.policy().IsAdmin(caller) ? UserOfJob(manifest) : Node::UserOf(caller);
@@ -67,11 +60,12 @@ void SendRolledBack(const std::vector<v1::FileRollback>& files, const EventSink<
   send(event);
 }
 
-absl::Status WritePidfile(const Caller& caller, const std::string& path, pid_t pid) {
-  std::string text = absl::StrCat(pid, "\n");
-  RK_ASSIGN_OR_RETURN(UniqueFd file,
-                      OpenFileAs(Node::UserOf(caller), path, O_WRONLY | O_CREAT | O_TRUNC, 0644));
-  return WriteFully(file.get(), text.data(), text.size(), path);
+absl::Status WritePidfile(int file, const std::string& path, pid_t pid) {
+  const std::string text = absl::StrCat(pid, "\n");
+  if (::ftruncate(file, 0) != 0 && errno != EINVAL) {  // a pipe or terminal has no length
+    return ErrnoStatus(errno, absl::StrCat("writing the pidfile ", path));
+  }
+  return WriteFully(file, text.data(), text.size(), path);
 }
 
 bool HasSharedMemory(const v1::JobManifest& manifest) {
@@ -162,6 +156,12 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
       log.clear();
     }
   }
+  // What can't be written is to be known before anything runs.
+  UniqueFd pidfile;
+  if (!request.pidfile().empty()) {
+    RK_ASSIGN_OR_RETURN(pidfile, OpenFileAs(Node::UserOf(call.caller), request.pidfile(),
+                                            O_WRONLY | O_CREAT | O_NOCTTY, 0644));
+  }
   // By descriptor: what was opened with the caller's rights is what the job gets.
   if (log_file.valid()) options.log = absl::StrCat("/proc/", ::getpid(), "/fd/", log_file.get());
   uint64_t log_offset = FileSize(log);
@@ -213,16 +213,16 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   record.log = log;
   absl::StatusOr<RegisteredJob> job =
       RegisterJob(node, std::move(record), /*unique_name=*/request.name().empty());
-  absl::Status pidfile;
-  if (job.ok() && !request.pidfile().empty())
-    pidfile = WritePidfile(call.caller, request.pidfile(), result->root);
   if (!job.ok()) {
-    KillAndReap(result->root);
-    return job.status();
+    criu::KillTree(result->root, /*reap_root=*/true);
+    return Annotate(job.status(), "the restored job was ended again");
   }
-  if (!pidfile.ok()) {
-    ::kill(result->root, SIGKILL);  // the reaper has it
-    return pidfile;
+  if (pidfile.valid()) {
+    if (absl::Status written = WritePidfile(pidfile.get(), request.pidfile(), result->root); !written.ok()) {
+      criu::KillTree(result->root, /*reap_root=*/false);  // the reaper has it
+      return Annotate(written, "the restored job was ended again");
+    }
+    pidfile.Reset();
   }
   Log(LogLevel::kInfo, absl::StrCat("image '", info.reference, "' runs again: PID ", result->root, ", after ",
                                     FormatSeconds(result->total_seconds), " (",

@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/file_content.h"
@@ -28,6 +29,14 @@ absl::Status MakeFolders(const std::string& root, const std::string& path) {
     if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) return ErrnoStatus(errno, "making its folder");
   }
   return absl::OkStatus();
+}
+
+bool StaysInFolder(const std::string& path) {
+  if (!absl::StartsWith(path, kFolder)) return false;
+  for (absl::string_view part : absl::StrSplit(path, '/')) {
+    if (part == "..") return false;
+  }
+  return true;
 }
 
 // Holes stay holes.
@@ -59,6 +68,10 @@ absl::StatusOr<CloneSharedMemory> CloneSharedMemory::Read(const store::ImageRead
   CloneSharedMemory memory;
   for (const v1::WrittenFile& record : manifest.written_files()) {
     if (!record.shared_memory()) continue;
+    if (!StaysInFolder(record.path())) {
+      return absl::DataLossError(absl::StrCat("the image says of ", record.path(),
+                                              " that it is shared memory, which is in ", kFolder));
+    }
     if (record.size() > 0 && record.content_object().empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the job has shared memory, ", record.path(),

@@ -74,6 +74,13 @@ TEST_F(CloneSharedMemoryTest, WithoutItsContentThereIsNoCopy) {
   EXPECT_THAT(std::string(memory.status().message()), HasSubstr("/dev/shm/a"));
 }
 
+TEST_F(CloneSharedMemoryTest, NothingIsMadeElsewhere) {
+  RecordShared("/dev/shm/../../a", "content");
+  EXPECT_TRUE(absl::IsDataLoss(CloneSharedMemory::Read(Image(), manifest_).status()));
+  manifest_.mutable_written_files(0)->set_path("/etc/a");
+  EXPECT_TRUE(absl::IsDataLoss(CloneSharedMemory::Read(Image(), manifest_).status()));
+}
+
 TEST_F(CloneSharedMemoryTest, MostJobsHaveNone) {
   Record("file", "x", {.in_place = true, .content = true});
   auto memory = CloneSharedMemory::Read(Image(), manifest_);

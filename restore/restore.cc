@@ -24,6 +24,7 @@
 #include "base/packet_socket.h"
 #include "base/status.h"
 #include "criu/command_line.h"
+#include "criu/process_tree.h"
 #include "criu/restore_log.h"
 #include "criu/restore_session.h"
 #include "rekindle/v1/image_layout.h"
@@ -186,9 +187,7 @@ class RestoreRun : public criu::RestoreObserver {
       return status;
     }
     // A job without its device state must not go on.
-    for (const criu::PstreeEntry& process : directory_->tree()) ::kill(process.pid, SIGKILL);
-    while (::waitpid(result_.root, nullptr, 0) < 0 && errno == EINTR) {
-    }
+    criu::KillTree(result_.root, /*reap_root=*/true);
     return Annotate(status,
                     absl::StrCat("restoring ", options_.image, ": its GPU state; nothing is left running"));
   }

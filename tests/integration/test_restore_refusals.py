@@ -6,7 +6,7 @@ import unittest
 
 from harness import jobs, locks, procfs, waiting
 from harness.case import MIB, RekindleTest
-from harness.cli import DONE, FAILED
+from harness.cli import DONE, FAILED, NOT_FOUND
 
 
 class RestoreRefusalTest(RekindleTest):
@@ -62,6 +62,26 @@ class RestoreRefusalTest(RekindleTest):
             os.kill(stranger, 9)
             jobs.reap(stranger)
         self.assert_nothing_started(job.pid)
+
+    def test_pidfile_that_can_not_be_written(self):
+        log = self.path("rounds")
+        job = self.start_job([jobs.PYTHON, jobs.workload("multiprocess.py"), log])
+        waiting.until(lambda: os.path.exists(log) and os.path.getsize(log) > 0, "a round", 60)
+        tree = [job.pid] + procfs.descendants(job.pid)
+        self.checkpoint(job.pid, "x:1", "--stop")
+        job.reap()
+        written = os.path.getsize(log)
+        absent = self.path("absent/pid")
+        refused = self.cli.run("restore", "x:1", "--detach", "--pidfile", absent)
+        self.assert_refused(refused, NOT_FOUND, absent)
+        self.assertEqual(os.path.getsize(log), written, "it was not started")
+        # It can be opened, so all of the job runs when the disk turns out to be full.
+        refused = self.cli.run("restore", "x:1", "--detach", "--pidfile", "/dev/full")
+        self.assert_refused(refused, FAILED, "/dev/full", "No space left", "ended again")
+        for pid in tree:
+            self.assertFalse(procfs.alive(pid))
+        self.assert_nothing_started(job.pid)
+        self.restore("x:1")
 
     def test_working_directory_gone(self):
         home = self.path("home")

@@ -1,0 +1,40 @@
+#include "base/open_in_root.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status.h"
+
+namespace rekindle {
+
+absl::StatusOr<UniqueFd> OpenInRoot(const std::string& root, const std::string& path) {
+  if (path.empty() || path[0] != '/') {
+    return absl::InvalidArgumentError(absl::StrCat("'", path, "' is not an absolute name"));
+  }
+  RK_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFile(root, O_PATH | O_DIRECTORY));
+  open_how how = {};
+  how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
+  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
+  UniqueFd place(static_cast<int>(::syscall(SYS_openat2, folder.get(), path.c_str(), &how, sizeof how)));
+  if (place.valid()) return place;
+  if (errno == ELOOP) {
+    return absl::NotFoundError(absl::StrCat("opening ", path, ": there is a symbolic link on the way"));
+  }
+  return ErrnoStatus(errno, absl::StrCat("opening ", path));
+}
+
+absl::StatusOr<UniqueFd> OpenFileAt(int place) {
+  struct stat info;
+  if (::fstat(place, &info) != 0) return ErrnoStatus(errno, "looking at a file");
+  if (!S_ISREG(info.st_mode)) return absl::FailedPreconditionError("it is no regular file");
+  return OpenFile(absl::StrCat("/proc/self/fd/", place), O_RDONLY | O_NONBLOCK | O_NOCTTY);
+}
+
+}  // namespace rekindle

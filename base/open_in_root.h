@@ -1,0 +1,21 @@
+// Names as another process knows them, looked up so that nobody who may change its folders can lead us
+// elsewhere.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/unique_fd.h"
+
+namespace rekindle {
+
+// What has the absolute name `path` where `root` is the root folder ("/" or "/proc/PID/root"): a descriptor
+// that only says where it is (O_PATH), so that nothing happens to a device or a pipe. Symbolic links are not
+// followed: what stands at the end of `path` may be one itself. NotFound: there is nothing of that name, or a
+// link on the way.
+absl::StatusOr<UniqueFd> OpenInRoot(const std::string& root, const std::string& path);
+
+// The regular file at such a place, opened for reading. FailedPrecondition: it is something else.
+absl::StatusOr<UniqueFd> OpenFileAt(int place);
+
+}  // namespace rekindle

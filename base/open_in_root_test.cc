@@ -1,0 +1,71 @@
+#include "base/open_in_root.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rekindle {
+namespace {
+
+using ::testing::HasSubstr;
+
+class OpenInRootTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto folder = TemporaryDirectory::Make(testing::TempDir(), "open_in_root_test.");
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    folder_ = std::make_unique<TemporaryDirectory>(*std::move(folder));
+    root_ = folder_->path() + "/root";
+    ASSERT_EQ(::mkdir(root_.c_str(), 0700), 0);
+    ASSERT_EQ(::mkdir((root_ + "/d").c_str(), 0700), 0);
+    ASSERT_TRUE(WriteFileAtomically(folder_->path() + "/outside", "secret").ok());
+    ASSERT_TRUE(WriteFileAtomically(root_ + "/d/file", "content").ok());
+  }
+
+  std::unique_ptr<TemporaryDirectory> folder_;
+  std::string root_;
+};
+
+TEST_F(OpenInRootTest, AFileIsFoundAndRead) {
+  auto place = OpenInRoot(root_, "/d/file");
+  ASSERT_TRUE(place.ok()) << place.status();
+  auto file = OpenFileAt(place->get());
+  ASSERT_TRUE(file.ok()) << file.status();
+  char content[8] = {};
+  ASSERT_EQ(::read(file->get(), content, sizeof content), 7);
+  EXPECT_STREQ(content, "content");
+}
+
+TEST_F(OpenInRootTest, LinksAreNotFollowed) {
+  ASSERT_EQ(::symlink("d", (root_ + "/folder").c_str()), 0);
+  ASSERT_EQ(::symlink("file", (root_ + "/d/link").c_str()), 0);
+  EXPECT_TRUE(absl::IsNotFound(OpenInRoot(root_, "/folder/file").status()));
+  auto link = OpenInRoot(root_, "/d/link");
+  ASSERT_TRUE(link.ok()) << link.status();
+  char target[16] = {};
+  EXPECT_EQ(::readlinkat(link->get(), "", target, sizeof target), 4);
+  EXPECT_STREQ(target, "file");
+  EXPECT_TRUE(absl::IsFailedPrecondition(OpenFileAt(link->get()).status()));
+}
+
+TEST_F(OpenInRootTest, NoWayLeadsOut) {
+  EXPECT_TRUE(absl::IsNotFound(OpenInRoot(root_, "/../outside").status()));
+  EXPECT_TRUE(absl::IsNotFound(OpenInRoot(root_, folder_->path() + "/outside").status()));
+  EXPECT_THAT(std::string(OpenInRoot(root_, "d/file").status().message()), HasSubstr("not an absolute name"));
+}
+
+TEST_F(OpenInRootTest, APipeIsNotWaitedFor) {
+  ASSERT_EQ(::mkfifo((root_ + "/pipe").c_str(), 0600), 0);
+  auto place = OpenInRoot(root_, "/pipe");
+  ASSERT_TRUE(place.ok()) << place.status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(OpenFileAt(place->get()).status()));
+}
+
+}  // namespace
+}  // namespace rekindle
