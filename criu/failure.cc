@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -15,6 +16,8 @@
 
 namespace rekindle::criu {
 namespace {
+
+constexpr char kDiagnosisUrl[] = "rekindle/criu-diagnosis";  // of a status's payload
 
 constexpr size_t kMaxLines = 5;
 constexpr size_t kMaxLineBytes = 300;
@@ -145,7 +148,13 @@ absl::Status FailureStatus(Operation operation, const ExitState& exit, absl::str
   std::string message = absl::StrCat(diagnosis.sentence, " ", diagnosis.cure);
   for (const std::string& line : diagnosis.lines) absl::StrAppend(&message, "\n  ", line);
   absl::StrAppend(&message, "\n  (CRIU ended with ", exit.ToString(), "; its whole log: ", log_path, ")");
-  return absl::Status(diagnosis.code, message);
+  absl::Status status(diagnosis.code, message);
+  status.SetPayload(kDiagnosisUrl, absl::Cord(diagnosis.id));
+  return status;
+}
+
+std::string DiagnosisId(const absl::Status& status) {
+  return std::string(status.GetPayload(kDiagnosisUrl).value_or(absl::Cord()));
 }
 
 }  // namespace rekindle::criu

@@ -27,4 +27,7 @@ Diagnosis Diagnose(Operation operation, absl::string_view log);
 absl::Status FailureStatus(Operation operation, const ExitState& exit, absl::string_view log,
                            absl::string_view log_path);
 
+// Diagnosis::id of a status that came from FailureStatus; "": unknown, or it did not.
+std::string DiagnosisId(const absl::Status& status);
+
 }  // namespace rekindle::criu

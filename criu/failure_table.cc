@@ -363,6 +363,13 @@ const KnownFailure kRestoreMisfits[] = {
      "PID $1, which the job must have again, is taken.",
      "End that process (the job itself, still running?) and see that its parent has reaped it; `ps -p $1` "
      "shows it."},
+    {"thread-id-in-use",
+     kOnRestore,
+     kCause,
+     StatusCode::kAlreadyExists,
+     {"Unable to create a thread: -17"},
+     "A thread's number, which the job must have again, is taken.",
+     "See that nothing of the job runs any more, then restore again."},
     {"file-changed",
      kOnRestore,
      kCause,

@@ -147,6 +147,8 @@ TEST(FailureTest, WordingTakenFromTheProgram) {
       {Operation::kRestore, "Error (criu/cpu.c:1): cpu: CPU instruction capabilities do not match run time",
        "cpu-features"},
       {Operation::kRestore, "Error (criu/cr-restore.c:1): Pid 80 do not match expected 77", "pid-in-use"},
+      {Operation::kRestore, "Error (criu/pie/restorer.c:2185): Unable to create a thread: -17",
+       "thread-id-in-use"},
       {Operation::kRestore,
        "Error (criu/namespaces.c:1): Can't unshare net-namespace: Operation not permitted", "not-permitted"},
       {Operation::kRestore, "Error (criu/cr-restore.c:1): Can't fork for 77: Operation not permitted",
@@ -217,6 +219,8 @@ TEST(FailureTest, StatusSaysAll) {
   absl::Status status =
       FailureStatus(Operation::kRestore, exit, ReadLog("restore-pid-in-use"), "/var/log/x/restore.log");
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(DiagnosisId(status), "pid-in-use");
+  EXPECT_EQ(DiagnosisId(absl::AlreadyExistsError("else")), "");
   std::string message(status.message());
   EXPECT_THAT(message, HasSubstr("is taken"));
   EXPECT_THAT(message, HasSubstr("File exists"));

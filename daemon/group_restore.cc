@@ -1,4 +1,5 @@
 // A coordinator's side of a group's restore.
+#include <algorithm>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -14,6 +15,8 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr absl::Duration kLookForCaller = absl::Milliseconds(50);
+// For a member's daemon to take down what it has begun.
+constexpr absl::Duration kEndMayTake = absl::Seconds(30);
 
 // One member's restore, followed by a thread of its own.
 struct Member {
@@ -31,8 +34,13 @@ class GroupRestore {
  public:
   GroupRestore(const Call& call, const EventSink<v1::GroupEvent>& send, size_t members)
       : call_(call), send_(send), members_(members) {}
-  // What was started and is not kept is killed by its daemon.
+  // What was started and is not kept is killed by its daemon: when this returns it has been, unless a daemon
+  // can't be reached.
   ~GroupRestore() {
+    for (Member& member : members_) {
+      if (member.stream) member.stream->End();
+    }
+    AwaitEnds();
     for (Member& member : members_) {
       if (member.stream) member.stream->Cancel();
     }
@@ -84,6 +92,17 @@ class GroupRestore {
     if (member.phase == Member::Phase::kKept || member.phase == Member::Phase::kEnded) return;
     member.phase = Member::Phase::kEnded;
     member.why = status.ok() ? absl::AbortedError("its daemon ended the call") : status;
+  }
+
+  void AwaitEnds() ABSL_LOCKS_EXCLUDED(mutex_) {
+    auto over = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return std::all_of(members_.begin(), members_.end(), [](const Member& member) {
+        return !member.stream || member.phase == Member::Phase::kKept ||
+               member.phase == Member::Phase::kEnded;
+      });
+    };
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(&over), kEndMayTake);
   }
 
   void TellAll(const v1::RestorePartRequest& request) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -91,6 +92,25 @@ absl::Status MakeFolder(const std::string& path) {
 std::string NewName() {
   static std::atomic<uint64_t> next{0};
   return absl::StrCat(::getpid(), "-", absl::ToUnixMillis(absl::Now()), "-", next.fetch_add(1));
+}
+
+// Makes the folder and locks it: RemoveLeftovers takes one that nobody has locked for left over. Its maker's
+// PID would not tell, being another in each PID namespace.
+absl::StatusOr<UniqueFd> MakeLockedFolder(const std::string& path) {
+  constexpr int kTries = 100;  // each lost to a RemoveLeftovers between the two steps
+  for (int i = 0; i < kTries; ++i) {
+    RK_RETURN_IF_ERROR(MakeFolder(path));
+    UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder.valid()) {
+      if (errno == ENOENT) continue;
+      return ErrnoStatus(errno, absl::StrCat("opening the cgroup ", path));
+    }
+    if (::flock(folder.get(), LOCK_SH | LOCK_NB) != 0) continue;
+    struct stat locked, now;
+    if (::fstat(folder.get(), &locked) == 0 && ::stat(path.c_str(), &now) == 0 && locked.st_ino == now.st_ino)
+      return folder;
+  }
+  return absl::AbortedError(absl::StrCat("making the cgroup ", path, ": it is removed again each time"));
 }
 
 void RemoveFolder(const std::string& folder) {
@@ -191,8 +211,9 @@ absl::StatusOr<std::unique_ptr<Cgroup>> Cgroup::Make() {
   for (const std::string& parent : parents) {
     const std::string folder = absl::StrCat(parent, "/", name);
     if (std::find(group->folders_.begin(), group->folders_.end(), folder) != group->folders_.end()) continue;
-    RK_RETURN_IF_ERROR(MakeFolder(folder));
+    RK_ASSIGN_OR_RETURN(UniqueFd lock, MakeLockedFolder(folder));
     group->folders_.push_back(folder);
+    group->locks_.push_back(std::move(lock));
     RK_ASSIGN_OR_RETURN(UniqueFd processes, OpenFile(absl::StrCat(folder, "/cgroup.procs"), O_WRONLY));
     group->processes_.push_back(std::move(processes));
   }
@@ -277,12 +298,10 @@ void Cgroup::RemoveLeftovers() {
   for (const std::string& parent : parents) {
     auto names = ListDirectory(parent);
     for (const std::string& name : names.value_or(std::vector<std::string>())) {
-      // Named after who made it; one that is in use can't be removed.
-      int pid = 0;
-      const std::string owner = name.substr(0, name.find('-'));
-      if (absl::SimpleAtoi(owner, &pid) && ::kill(pid, 0) != 0 && errno == ESRCH) {
-        ::rmdir(absl::StrCat(parent, "/", name).c_str());
-      }
+      const std::string path = absl::StrCat(parent, "/", name);
+      // Held until after the removal. One that still has processes can't be removed.
+      UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      if (folder.valid() && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0) ::rmdir(path.c_str());
     }
   }
 }

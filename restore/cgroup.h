@@ -59,7 +59,7 @@ class Cgroup {
   // all; PermissionDenied, FailedPrecondition: they can't be used. Each says what to do. `mounts`: of whom it
   // is asked.
   static absl::StatusOr<std::string> Examine(const std::string& mounts = "/proc/self/mounts");
-  // Removes the groups that dead Rekindles have left empty.
+  // Removes the groups that dead Rekindles have left empty, whatever PID namespace they ran in.
   static void RemoveLeftovers();
 
  private:
@@ -68,6 +68,7 @@ class Cgroup {
   bool unified_ = false;
   std::vector<std::string> folders_;  // memory, cpu, pids (v1), or the one (v2)
   std::vector<UniqueFd> processes_;
+  std::vector<UniqueFd> locks_;  // as long as they are held, nobody takes the folders for left over
 };
 
 }  // namespace rekindle::restore

@@ -1,8 +1,16 @@
 #include "restore/cgroup.h"
 
 #include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -98,6 +106,37 @@ TEST_F(ExamineTest, UnifiedHierarchyWithoutControllersIsNone) {
   Write(root + "/cgroup.controllers", "\n");
   EXPECT_EQ(Examine(absl::StrCat("cgroup2 ", root, " cgroup2 rw 0 0\n")).status().code(),
             absl::StatusCode::kUnimplemented);
+}
+
+// A Rekindle in a container that has the machine's cgroups.
+TEST(LeftoversTest, GroupsOfOtherPidNamespacesStayWhileTheirMakerLives) {
+  if (auto usable = Cgroup::Examine(); !usable.ok()) GTEST_SKIP() << usable.status();
+  int made[2];
+  ASSERT_EQ(::pipe2(made, O_CLOEXEC), 0);
+  const pid_t child =
+      static_cast<pid_t>(::syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, nullptr, nullptr, nullptr, 0));
+  ASSERT_GE(child, 0) << std::strerror(errno);
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    auto group = Cgroup::Make();
+    const std::string folder = group.ok() ? (*group)->memory_folder() : group.status().ToString();
+    [[maybe_unused]] ssize_t written = ::write(made[1], folder.data(), folder.size());
+    ::close(made[1]);
+    for (;;) ::pause();
+  }
+  ::close(made[1]);
+  char text[4096];
+  const ssize_t length = ::read(made[0], text, sizeof text);
+  ::close(made[0]);
+  const std::string folder(text, length > 0 ? static_cast<size_t>(length) : 0);
+  EXPECT_TRUE(PathExists(folder)) << folder;
+  Cgroup::RemoveLeftovers();
+  EXPECT_TRUE(PathExists(folder));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(PathExists(folder));
+  Cgroup::RemoveLeftovers();
+  EXPECT_FALSE(PathExists(folder));
 }
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include "base/packet_socket.h"
 #include "base/status.h"
 #include "criu/command_line.h"
+#include "criu/failure.h"
 #include "criu/process_tree.h"
 #include "criu/restore_log.h"
 #include "criu/restore_session.h"
@@ -67,6 +68,15 @@ class ProgressTicker {
 };
 
 // The steps of one restore, in the order in which Restore() takes them.
+// Since Linux 6.15 a process that has been reaped keeps its numbers for a moment: nobody is to be seen who
+// has them, and yet they can't be given. CRIU finds out before anything of the job runs.
+constexpr int kTriesForNumbers = 4;
+constexpr int kNumberIsFreeAfterMs = 20;
+bool IsNumberTaken(const absl::Status& status) {
+  const std::string id = criu::DiagnosisId(status);
+  return id == "pid-in-use" || id == "thread-id-in-use";
+}
+
 class RestoreRun : public criu::RestoreObserver {
  public:
   RestoreRun(store::Store& store, const criu::Installation& criu, gpu::JobMover* gpu,
@@ -128,7 +138,13 @@ class RestoreRun : public criu::RestoreObserver {
     RK_RETURN_IF_ERROR(ReplaceStdio(&options));
     result_.command_lines.push_back(
         criu::ShellLine(criu::FullCommand(criu_, criu::RestoreArguments(options))));
-    auto tree = criu::RunRestore(criu_, options, this, options_.cancel_fd);
+    absl::StatusOr<criu::RestoredTree> tree = criu::RunRestore(criu_, options, this, options_.cancel_fd);
+    for (int tries = 1; IsNumberTaken(tree.status()) && tries < kTriesForNumbers; ++tries) {
+      if (!CheckIdsAreFree(directory_->tree(), options_.cancel_fd).ok()) break;
+      pollfd cancelled{options_.cancel_fd, POLLIN, 0};
+      if (::poll(&cancelled, 1, kNumberIsFreeAfterMs) > 0) break;
+      tree = criu::RunRestore(criu_, options, this, options_.cancel_fd);
+    }
     if (!tree.ok()) return KeepLogs(tree.status());
     result_.root = tree->root;
     AddSpan("criu", phase_begin_ns_);

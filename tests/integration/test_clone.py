@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import unittest
 
 from harness import jobs, locks, procfs, waiting
@@ -106,7 +107,7 @@ class SandboxTest(ProbeTest):
             # The init, itself, and nobody else: CRIU may be about to go.
             self.assertEqual([pid for pid in report["processes"] if pid in (1, self.root)], sorted([1, self.root]))
             self.assertLessEqual(len(report["processes"]), 3)
-            self.assertEqual(report["interfaces"], sorted(os.listdir("/sys/class/net")))
+            self.assertEqual(report["interfaces"], sorted(name for _, name in socket.if_nameindex()))
             self.end(answer["job"]["pid"], name)
         self.wait_for_no_sandbox()
 
@@ -117,7 +118,7 @@ class SandboxTest(ProbeTest):
             report = self.report(network)
             self.assertEqual(report["loopback"], loopback, network)
             if network == "host":
-                self.assertEqual(report["interfaces"], sorted(os.listdir("/sys/class/net")))
+                self.assertEqual(report["interfaces"], sorted(name for _, name in socket.if_nameindex()))
             else:
                 self.assertEqual(report["interfaces"], ["lo"])
             self.end(pid, network)

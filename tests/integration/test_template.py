@@ -145,8 +145,9 @@ class TemplateStandbyTest(TemplateTest):
             self.assertTrue(self.answer_of(started)["kept"])
             if self.stood_by(started):
                 return started
-            self.end(started)
+            # While it runs: what it touched is to be learned for those that stand by.
             self.wait_for_standbys(self.templates())
+            self.end(started)
         self.fail(f"none of {_MOST_STARTS} starts had a copy that stood by\n{self.records()}")
 
     def templates(self):
@@ -201,8 +202,10 @@ class TemplateStandbyTest(TemplateTest):
     def test_one_is_killed(self):
         self.make_template()
         self.end(self.start_until_one_stood_by())
-        for _, root in self.wait_for_standbys(self.templates()):
+        copies = self.wait_for_standbys(self.templates())
+        for _, root in copies:
             os.kill(root, signal.SIGKILL)
+        self.wait_until_gone(copies)
         started = self.start("--env", "WHO=next")
         self.assertEqual(self.answer_of(started)["who"], "next")
 

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Runs a command as if on a machine of its own, so that several integration tests can run side by side: PIDs, mounts,
+# /tmp, /var/tmp, /run, /dev/shm, IPC objects and network (loopback only) are nobody else's. Cgroups and the clock are
+# the machine's. It ends with the command's status; nothing that the command started outlives it.
+#   tests/integration/own_machine.sh COMMAND [ARGUMENT...]
+set -euo pipefail
+
+if [[ ${1-} != --inside ]]; then
+  FOLDER=$(mktemp -d /var/tmp/rekindle-it.machine.XXXXXX)
+  trap 'rm -rf "$FOLDER"' EXIT
+  unshare --mount --pid --net --ipc --fork --kill-child "$0" --inside "$FOLDER" "$@"
+  exit
+fi
+
+FOLDER=$2
+shift 2
+mount -t proc proc /proc
+mkdir -m 1777 -p "$FOLDER/tmp" "$FOLDER/var/tmp"
+# What is tested may lie below those itself.
+for needed in "$(dirname "$(realpath "$0")")/../.." "${REKINDLE_BIN_DIR-}"; do
+  needed=$(realpath -m "$needed")
+  [[ $needed == /tmp/* || $needed == /var/tmp/* ]] || continue
+  mkdir -p "$FOLDER$needed"
+  mount --bind "$needed" "$FOLDER$needed"
+done
+mount --rbind "$FOLDER/tmp" /tmp
+mount --rbind "$FOLDER/var/tmp" /var/tmp
+for place in /run /dev/shm; do
+  mount -t tmpfs -o mode=1777 tmpfs "$place"
+done
+chmod 755 /run
+# Programs that look for IPv4 by what the machine's own addresses are (Slurm) find loopback alone too little.
+ip link set lo up
+ip link add outside0 type veth peer name outside1
+ip addr add 192.0.2.1/24 dev outside0
+ip link set outside0 up
+# PIDs that are no other test's either: they are part of the names of cgroups.
+echo $((RANDOM % 30000 + 1000)) >/proc/sys/kernel/ns_last_pid
+# Not exec: the first process of a PID namespace ignores signals that others die of.
+"$@" </dev/null
