@@ -9,6 +9,10 @@ elseif(NOT REKINDLE_SANITIZER STREQUAL "")
   message(FATAL_ERROR "REKINDLE_SANITIZER must be address, thread or empty, not '${REKINDLE_SANITIZER}'")
 endif()
 
+if(NOT REKINDLE_SANITIZER STREQUAL "")
+  add_compile_options(-g1)  # lines for the reports
+endif()
+
 # rk_tsan_abseil: what lets ThreadSanitizer see Abseil's locks (base/tsan_abseil.cc says why). To be linked before Abseil.
 if(REKINDLE_SANITIZER STREQUAL "thread")
   file(STRINGS /usr/include/absl/base/options.h _namespace REGEX "define ABSL_OPTION_INLINE_NAMESPACE_NAME ")

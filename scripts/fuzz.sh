@@ -19,15 +19,31 @@ cmake --build build/fuzz --target "${TARGETS[@]}" >build/fuzz/build.log 2>&1 || 
   exit 1
 }
 
-for target in "${TARGETS[@]}"; do
-  corpus=build/fuzz/corpus/$target
-  log=build/fuzz/$target.log
+# fuzz TARGET
+fuzz() {
+  local target=$1 corpus=build/fuzz/corpus/$1 log=build/fuzz/$1.log
   mkdir -p "$corpus"
   if ! build/fuzz/bin/"$target" -max_total_time="$SECONDS_EACH" -timeout=10 -rss_limit_mb=3000 -max_len=65536 \
     -print_final_stats=1 -artifact_prefix=build/fuzz/"$target"- "$corpus" >"$log" 2>&1; then
     tail -n 30 "$log"
     echo "$target: FAILED; the input is build/fuzz/$target-*"
-    exit 1
+    return 1
   fi
   note "$target: $(sed -n 's/stat::number_of_executed_units: *//p' "$log") inputs in $SECONDS_EACH s, none did harm"
+}
+
+# One for each processor at a time.
+STATUS=0 RUNNING=0
+for target in "${TARGETS[@]}"; do
+  if ((RUNNING == $(nproc))); then
+    wait -n || STATUS=1
+    ((RUNNING -= 1))
+  fi
+  fuzz "$target" &
+  ((RUNNING += 1))
 done
+while ((RUNNING > 0)); do
+  wait -n || STATUS=1
+  ((RUNNING -= 1))
+done
+exit "$STATUS"
