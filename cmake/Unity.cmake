@@ -1,6 +1,6 @@
-# For builds with -DCMAKE_UNITY_BUILD=ON, which take a fifth of the time: .ci/run makes its sanitizer builds so. Files
-# with names of their own that a neighbour has too stay out. One that is missing here fails such a build; .ci/run makes
-# that one file by file then, and says so.
+# For builds with -DCMAKE_UNITY_BUILD=ON, as scripts/build.sh makes them: a fraction of the time. Files with names of their
+# own that a neighbour has too stay out. One that is missing here fails such a build; scripts/build.sh goes on file by file
+# then, and says so.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8 CACHE STRING "Files that are compiled as one in a unity build")
 
 # rk_names_of_its_own(FOLDER FILE...)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Checks the format of every source file, and runs clang-tidy with clang's thread-safety analysis over the folders that
-# do not include gRPC. Needs a configured build folder (default build/release).
-#   scripts/lint.sh [BUILD_FOLDER]
+# do not include gRPC. How each is compiled it takes from build/lint, which it configures itself.
+#   scripts/lint.sh
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 readonly TIDY_FOLDERS=(base criu dedup_store gpu_state)
-BUILD=${1:-build/release}
+readonly BUILD=build/lint
 cd "$REPO_ROOT"
 
 sources() { git ls-files -- "$@" ':!third_party' | grep -E '\.(h|cc|c)$' || true; }
@@ -23,7 +23,8 @@ done < <(sources .)
 ((STATUS == 0)) || warn "format with: git ls-files | grep -E '\\.(h|cc|c)\$' | xargs clang-format -i"
 
 step "clang-tidy: ${TIDY_FOLDERS[*]}"
-[[ -r $BUILD/compile_commands.json ]] || die "$BUILD is not configured: run scripts/build.sh first."
+cmake -S . -B "$BUILD" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DREKINDLE_CORE_ONLY=ON >/dev/null
+cmake --build "$BUILD" --target proto_headers >/dev/null
 TIDY_LOG=$(mktemp -t rekindle-tidy.XXXXXX)
 trap 'rm -f "$TIDY_LOG"' EXIT
 # Only what the build compiles: a file without its flags would be reported for its missing includes.

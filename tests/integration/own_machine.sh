@@ -15,7 +15,8 @@ fi
 FOLDER=$2
 shift 2
 mount -t proc proc /proc
-mkdir -m 1777 -p "$FOLDER/tmp" "$FOLDER/var/tmp"
+mkdir -p "$FOLDER/tmp" "$FOLDER/var/tmp"
+chmod 1777 "$FOLDER/tmp" "$FOLDER/var/tmp"
 # What is tested may lie below those itself.
 for needed in "$(dirname "$(realpath "$0")")/../.." "${REKINDLE_BIN_DIR-}"; do
   needed=$(realpath -m "$needed")
