@@ -455,6 +455,7 @@ absl::Status Functions::ServeHttp(std::vector<UniqueFd> listeners) {
     RK_ASSIGN_OR_RETURN(Caller caller, CallerOfHttp(peer));
     return std::any(std::move(caller));
   };
+  options.share_of = ShareOfHttp;
   RK_ASSIGN_OR_RETURN(front_, functions::InvokeApi::Start(*threads_, std::move(listeners), std::move(options),
                                                           weak_from_this()));
   return absl::OkStatus();
