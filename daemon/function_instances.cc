@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -32,6 +33,8 @@ using functions::StartOrder;
 
 // As Lambda's limit of file descriptors and processes together.
 constexpr uint32_t kMostProcesses = 1024;
+// Of a copy that is to become a function's image: as long as an instance may take to start.
+constexpr absl::Duration kLongestLoad = absl::Seconds(60);
 
 std::string RunAsText(const functions::Owner& owner) {
   std::string text = absl::StrCat(owner.uid, ":", owner.gid);
@@ -113,9 +116,10 @@ void FunctionInstances::Remove(const std::string& name, uint64_t revision, bool 
   {
     absl::MutexLock lock(&gone->mutex);
     own = std::move(gone->own_template);
+    if (gone->capture) gone->capture->Cancel();
   }
   RemoveImage(*gone);
-  // Whoever makes an image now finds at the end that it is not wanted any more, and removes it.
+  // An image that is there all the same is found to be unwanted, and removed, by whoever has made it.
   if (await_image) {
     absl::MutexLock made(&gone->capturing);
   }
@@ -336,11 +340,22 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   const std::string what = absl::StrCat("taking the image of function '", function, "'");
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kCreate));
   absl::MutexLock one_at_a_time(&live->capturing);
-  RK_RETURN_IF_ERROR(Find(function, revision).status());  // it may have been removed while this waited
   std::string taken;
+  const auto cancellation = std::make_shared<Cancellation>();
   {
     absl::MutexLock lock(&live->mutex);
     taken = live->image_digest;
+    live->capture = cancellation;
+  }
+  const auto over = absl::MakeCleanup([&live = *live] {
+    absl::MutexLock lock(&live.mutex);
+    live.capture.reset();
+  });
+  // From here on whoever removes it, or stops everything, cancels this; or was before this, and is seen.
+  RK_RETURN_IF_ERROR(Find(function, revision).status());
+  {
+    absl::MutexLock lock(&mutex_);
+    if (capturing_stopped_) return absl::CancelledError(absl::StrCat(what, ": the daemon is ending"));
   }
   if (auto info = store->Find(taken); !taken.empty() && info.ok()) return store::QuotaBytes(info->stats);
   InstanceIdentity identity;
@@ -357,7 +372,8 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   capture.owner = record.owner.uid;
   capture.labels = {{kFunctionLabel, function}, {"rekindle.function.revision", absl::StrCat(revision)}};
   RK_ASSIGN_OR_RETURN(CapturedCopy captured,
-                      CaptureNextReadyPoint(node_, *store, options, std::move(capture), what));
+                      CaptureNextReadyPoint(node_, *store, std::move(options), std::move(capture),
+                                            {kLongestLoad, cancellation.get()}, what));
   {
     absl::MutexLock lock(&live->mutex);
     live->image_digest = captured.image.digest;
@@ -368,6 +384,15 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   }
   image_made_(function, revision, captured.image.reference);
   return store::QuotaBytes(captured.image.stats);
+}
+
+void FunctionInstances::StopCapturing() {
+  absl::MutexLock lock(&mutex_);
+  capturing_stopped_ = true;
+  for (auto& [_, live] : functions_) {
+    absl::MutexLock of_it(&live->mutex);
+    if (live->capture) live->capture->Cancel();
+  }
 }
 
 void FunctionInstances::DropImage(const std::string& function, uint64_t revision) {

@@ -178,6 +178,7 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
   functions::ScheduledFunction function;
   function.name = record.name();
   function.revision = record.revision;
+  function.owner = record.owner.uid;
   function.memory_bytes = record.spec.memory_bytes;
   function.timeout = absl::Milliseconds(record.spec.timeout_ms);
   function.provisioned = record.spec.provisioned;
@@ -318,6 +319,11 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
         "the node");
   }
   RK_RETURN_IF_ERROR(RuntimeCommand(spec.runtime, spec.code).status());
+  functions::ScheduledFunction wanted;
+  wanted.name = spec.name;
+  wanted.memory_bytes = spec.memory_bytes;
+  wanted.provisioned = spec.provisioned;
+  RK_RETURN_IF_ERROR(scheduler_->CheckProvisioned(wanted));
   progress("copy", 0);
   functions::DeployOptions options;
   options.replace = replace;
