@@ -3,8 +3,11 @@ meanwhile does not get into a function.
 """
 
 import http.client
+import json
 import os
 import shutil
+import subprocess
+import sys
 import unittest
 
 from harness import procfs, waiting
@@ -57,6 +60,29 @@ def handler(event, context):
     os.truncate(log[: -len(".log")] + ".times", 1 << 40)
     print("x" * (17 << 20))
     return event["n"]
+"""
+# Opens connections to a Unix socket and a port, in turns, and counts the answers.
+_HOARDS = """import collections, json, socket, sys
+
+answers, kept = collections.Counter(), []
+for number in range(70):
+    if number % 2:
+        one = socket.create_connection(("127.0.0.1", int(sys.argv[2])), 30)
+    else:
+        one = socket.socket(socket.AF_UNIX)
+        one.settimeout(30)
+        one.connect(sys.argv[1])
+    kept.append(one)
+    try:
+        one.sendall(b"GET /health HTTP/1.1\\r\\nHost: h\\r\\n\\r\\n")
+        answer = one.recv(4096)
+    except BrokenPipeError:  # it was refused before
+        answer = one.recv(4096)
+    except ConnectionResetError:  # and TCP has lost the answer
+        answer = b"HTTP/1.1 503"
+    answers[answer.split()[1].decode()] += 1
+print(json.dumps(answers), flush=True)
+sys.stdin.read()
 """
 # Says that it was called; one call waits until its file has gone.
 _COUNTS = """import os
@@ -242,6 +268,26 @@ class LogTimesTest(FunctionsTest):
             self.assertIn("REPORT RequestId", lines)
         self.assertTrue(self.daemon.running())
         self.assertLess(procfs.memory_bytes(self.daemon.pid), 1 << 30)
+
+
+class ShareTest(FunctionsTest):
+    def test_one_user_can_not_take_all_connections(self):
+        # Its connections stay open until its input ends.
+        hoarder = subprocess.Popen(
+            [sys.executable, "-c", _HOARDS, self.front, str(self.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            user=ALICE, group=ALICE, extra_groups=[], text=True)
+        try:
+            self.assertEqual(json.loads(hoarder.stdout.readline()), {"200": 64, "503": 6})
+            for _ in range(3):
+                self.assertEqual(self.http("GET", "/health").status, 200)
+        finally:
+            hoarder.communicate(timeout=SECONDS)
+
+    def test_no_user_can_provision_more_than_there_is(self):
+        command = ("fn", "deploy", "all", "--runtime", "python", "--handler", "app.handler", "--code",
+                   self.code("all", {"app.py": _QUICK}), "--deps", "none", "--memory", "10G", "--provisioned")
+        self.assert_refused(self.cli.run(*command, "1000"), FAILED, "9.8 TiB", "--functions-memory")
+        self.assertIsNone(self.function("all"))
 
 
 class PreparedByOthersTest(FunctionsTest):
