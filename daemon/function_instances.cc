@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -77,6 +76,31 @@ struct FunctionInstances::Place {
   InstanceIdentity identity;
 };
 
+// While something of a function is being made: whoever removes the function, or stops everything, ends it.
+class FunctionInstances::Making {
+ public:
+  Making(const FunctionInstances& instances, LiveFunction& live) : instances_(instances), live_(live) {
+    absl::MutexLock lock(&live_.mutex);
+    live_.making.insert(&cancellation_);
+  }
+  ~Making() {
+    absl::MutexLock lock(&live_.mutex);
+    live_.making.erase(&cancellation_);
+  }
+  // Whether nobody had done so before this could be cancelled.
+  absl::Status Check(const std::string& function, uint64_t revision) const {
+    RK_RETURN_IF_ERROR(instances_.Find(function, revision).status());
+    absl::MutexLock lock(&instances_.mutex_);
+    return instances_.making_stopped_ ? absl::CancelledError("the daemon is ending") : absl::OkStatus();
+  }
+  const Cancellation& cancellation() const { return cancellation_; }
+
+ private:
+  const FunctionInstances& instances_;
+  LiveFunction& live_;
+  Cancellation cancellation_;
+};
+
 FunctionInstances::FunctionInstances(
     Node& node, functions::FunctionLogs& logs,
     std::function<void(const std::string& name, uint64_t revision, const std::string& reference)> image_made)
@@ -116,7 +140,7 @@ void FunctionInstances::Remove(const std::string& name, uint64_t revision, bool 
   {
     absl::MutexLock lock(&gone->mutex);
     own = std::move(gone->own_template);
-    if (gone->capture) gone->capture->Cancel();
+    for (Cancellation* one : gone->making) one->Cancel();
   }
   RemoveImage(*gone);
   // An image that is there all the same is found to be unwanted, and removed, by whoever has made it.
@@ -291,7 +315,8 @@ absl::Status FunctionInstances::MakeTemplate(const std::string& function, uint64
   if (function.empty()) {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
     RK_ASSIGN_OR_RETURN(store::ImageInfo info, store->Find(dependency_image));
-    RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, info.digest));
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up,
+                        LiveTemplate::Up(node_, info.digest, /*cancel_fd=*/-1));
     absl::MutexLock lock(&mutex_);
     // With the lock: whoever removes the image takes its template down after that.
     RK_ASSIGN_OR_RETURN(store::ImageInfo now, store->Find(dependency_image));
@@ -310,7 +335,10 @@ absl::Status FunctionInstances::MakeTemplate(const std::string& function, uint64
     absl::MutexLock lock(&live->mutex);
     digest = live->image_digest;
   }
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, digest));
+  const Making making(*this, *live);
+  RK_RETURN_IF_ERROR(making.Check(function, revision));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up,
+                      LiveTemplate::Up(node_, digest, making.cancellation().fd()));
   absl::MutexLock lock(&live->mutex);
   live->own_template = std::move(up);
   return absl::OkStatus();
@@ -341,22 +369,12 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kCreate));
   absl::MutexLock one_at_a_time(&live->capturing);
   std::string taken;
-  const auto cancellation = std::make_shared<Cancellation>();
   {
     absl::MutexLock lock(&live->mutex);
     taken = live->image_digest;
-    live->capture = cancellation;
   }
-  const auto over = absl::MakeCleanup([&live = *live] {
-    absl::MutexLock lock(&live.mutex);
-    live.capture.reset();
-  });
-  // From here on whoever removes it, or stops everything, cancels this; or was before this, and is seen.
-  RK_RETURN_IF_ERROR(Find(function, revision).status());
-  {
-    absl::MutexLock lock(&mutex_);
-    if (capturing_stopped_) return absl::CancelledError(absl::StrCat(what, ": the daemon is ending"));
-  }
+  const Making making(*this, *live);
+  RK_RETURN_IF_ERROR(making.Check(function, revision));
   if (auto info = store->Find(taken); !taken.empty() && info.ok()) return store::QuotaBytes(info->stats);
   InstanceIdentity identity;
   identity.instance = "capture";
@@ -373,7 +391,7 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   capture.labels = {{kFunctionLabel, function}, {"rekindle.function.revision", absl::StrCat(revision)}};
   RK_ASSIGN_OR_RETURN(CapturedCopy captured,
                       CaptureNextReadyPoint(node_, *store, std::move(options), std::move(capture),
-                                            {kLongestLoad, cancellation.get()}, what));
+                                            {kLongestLoad, &making.cancellation()}, what));
   {
     absl::MutexLock lock(&live->mutex);
     live->image_digest = captured.image.digest;
@@ -386,12 +404,12 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   return store::QuotaBytes(captured.image.stats);
 }
 
-void FunctionInstances::StopCapturing() {
+void FunctionInstances::StopMaking() {
   absl::MutexLock lock(&mutex_);
-  capturing_stopped_ = true;
+  making_stopped_ = true;
   for (auto& [_, live] : functions_) {
     absl::MutexLock of_it(&live->mutex);
-    if (live->capture) live->capture->Cancel();
+    for (Cancellation* one : live->making) one->Cancel();
   }
 }
 

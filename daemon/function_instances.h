@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -32,8 +33,8 @@ struct LiveFunction {
   std::string dependency_digest;  // empty: none
   absl::Mutex capturing;          // before the other one
   absl::Mutex mutex;
-  std::shared_ptr<Cancellation> capture ABSL_GUARDED_BY(mutex);  // under way; null: none is
-  std::string image_digest ABSL_GUARDED_BY(mutex);               // of its own image; empty: none
+  std::set<Cancellation*> making ABSL_GUARDED_BY(mutex);  // of its image or template, as long as that is made
+  std::string image_digest ABSL_GUARDED_BY(mutex);        // of its own image; empty: none
   std::shared_ptr<LiveTemplate> own_template ABSL_GUARDED_BY(mutex);
 };
 
@@ -61,11 +62,12 @@ class FunctionInstances : public functions::InstanceStarter {
                     const std::string& dependency_image) override;
   absl::StatusOr<uint64_t> CaptureImage(const std::string& function, uint64_t revision) override;
   void DropImage(const std::string& function, uint64_t revision) override;
-  void StopCapturing() override ABSL_LOCKS_EXCLUDED(mutex_);
+  void StopMaking() override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using LivePtr = std::shared_ptr<LiveFunction>;
   struct Place;
+  class Making;
   // NotFound.
   absl::StatusOr<LivePtr> Find(const std::string& name, uint64_t revision) const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<functions::StartedInstance> StartCopy(const functions::StartOrder& order,
@@ -86,7 +88,7 @@ class FunctionInstances : public functions::InstanceStarter {
   std::atomic<uint64_t> next_{1};
 
   mutable absl::Mutex mutex_;
-  bool capturing_stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  bool making_stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::pair<std::string, uint64_t>, LivePtr> functions_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<LiveTemplate>> dependency_templates_
       ABSL_GUARDED_BY(mutex_);  // by reference

@@ -105,7 +105,7 @@ void Core::Stop() {
   for (const RequestPtr& request : unserved) {
     request->done(absl::UnavailableError("the daemon is ending"));
   }
-  starter_.StopCapturing();
+  starter_.StopMaking();
   starts_.Join();
   makers_.Join();
   clearers_.Join();

@@ -24,7 +24,7 @@ struct SchedulerOptions {
   uint32_t most_instances = 1000;                    // of all functions at once
   uint32_t longest_queue = 1000;                     // of one function; beyond it callers are refused
   absl::Duration longest_start = absl::Seconds(60);  // until an instance asks for its first invocation
-  int start_threads = 4;                             // one owner's starts take all but one
+  int start_threads = 5;                             // one owner's starts take all but one
   std::string arn_prefix = "arn:aws:lambda:us-east-1:000000000000:function:";
 };
 

@@ -101,7 +101,7 @@ void TestStarter::HangInCapture(const std::string& function) {
   hanging_.insert(function);
 }
 
-void TestStarter::StopCapturing() {
+void TestStarter::StopMaking() {
   absl::MutexLock lock(&mutex_);
   stop_capturing_ = true;
 }

@@ -99,7 +99,7 @@ class TestStarter : public InstanceStarter {
   absl::StatusOr<uint64_t> CaptureImage(const std::string& function, uint64_t revision) override
       ABSL_LOCKS_EXCLUDED(mutex_);
   void DropImage(const std::string& function, uint64_t revision) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void StopCapturing() override ABSL_LOCKS_EXCLUDED(mutex_);
+  void StopMaking() override ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Of all starts so far, in their order.
   std::vector<StartOrder> started() const ABSL_LOCKS_EXCLUDED(mutex_);
