@@ -1,5 +1,6 @@
 #include "daemon/held_copy.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -15,24 +16,27 @@
 namespace rekindle::daemon {
 namespace {
 
+// So often it is looked whether the daemon is ending.
+constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
+
 // It says that it is about to park, and has parked when the channel ends. What it says else does not give it
 // more time.
-absl::Status WaitUntilParked(int channel, const ReadyWait& wait, const std::string& what) {
+absl::Status WaitUntilParked(const Node& node, int channel, const ReadyWait& wait, const std::string& what) {
   const absl::Time deadline = absl::Now() + wait.longest;
   bool parks = false;
   for (;;) {
-    if (wait.cancel && wait.cancel->cancelled()) {
+    if (node.stopping() || (wait.cancel && wait.cancel->cancelled())) {
       return absl::CancelledError(absl::StrCat(what, ": nobody wants it any more"));
     }
-    const absl::Duration left = deadline - absl::Now();
-    auto message = left > absl::ZeroDuration()
-                       ? restore::ReceiveMessage(channel, wait.cancel ? wait.cancel->fd() : -1, left)
-                       : absl::DeadlineExceededError("");
+    const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
+    auto message =
+        restore::ReceiveMessage(channel, wait.cancel ? wait.cancel->fd() : -1, std::min(left, kLookAgain));
     if (absl::IsUnavailable(message.status())) {
       if (parks) return absl::OkStatus();
       return absl::FailedPreconditionError(absl::StrCat(what, ": it ended before it was ready"));
     }
-    if (absl::IsDeadlineExceeded(message.status())) {
+    if (absl::IsDeadlineExceeded(message.status()) && left > kLookAgain) continue;
+    if (left == absl::ZeroDuration() || absl::IsDeadlineExceeded(message.status())) {
       return absl::FailedPreconditionError(absl::StrCat(
           what, ": it was not ready within ", absl::FormatDuration(wait.longest),
           parks ? ": it said that it was, and did not stop" : ": what it loads must take less time"));
@@ -61,7 +65,7 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
   const InstanceRecord record(absl::StrCat(records, "/", started.sandbox.id, ".pid"), started.root,
                               started.group.get());
-  RK_RETURN_IF_ERROR(WaitUntilParked(started.channel.get(), wait, what));
+  RK_RETURN_IF_ERROR(WaitUntilParked(node, started.channel.get(), wait, what));
   CapturedCopy captured;
   captured.seconds = watch.seconds();
   if (auto pager = node.clones().ConnectToPager(store); pager.ok()) {

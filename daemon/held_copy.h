@@ -25,7 +25,7 @@ struct CapturedCopy {
 // Of the copy's way to its ready point: what it runs there may be anybody's.
 struct ReadyWait {
   absl::Duration longest;
-  const Cancellation* cancel = nullptr;  // ends the capture too. Null: nobody does
+  const Cancellation* cancel = nullptr;  // ends the capture too. Null: only the daemon's end does
 };
 
 // `copy` says of what and with which environment, `capture` gives reference, parent, owner and labels; the
