@@ -200,7 +200,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   built.modules = modules;
   RK_ASSIGN_OR_RETURN(
       CapturedCopy captured,
-      CaptureNextReadyPoint(node_, store, copy, std::move(capture), What(runtime, modules),
+      CaptureNextReadyPoint(node_, store, copy, std::move(capture), {kLongestLoad}, What(runtime, modules),
                             [&](const CapturedCopy& copied, std::map<std::string, std::string>& labels) {
                               built.resident_bytes = copied.resident_bytes;
                               built.build_seconds = base->build_seconds + copied.seconds;

@@ -32,6 +32,8 @@ using functions::StartOrder;
 
 // As Lambda's limit of file descriptors and processes together.
 constexpr uint32_t kMostProcesses = 1024;
+// Of a copy that is to become a function's image: as long as an instance may take to start.
+constexpr absl::Duration kLongestLoad = absl::Seconds(60);
 
 std::string RunAsText(const functions::Owner& owner) {
   std::string text = absl::StrCat(owner.uid, ":", owner.gid);
@@ -74,6 +76,31 @@ struct FunctionInstances::Place {
   InstanceIdentity identity;
 };
 
+// While something of a function is being made: whoever removes the function, or stops everything, ends it.
+class FunctionInstances::Making {
+ public:
+  Making(const FunctionInstances& instances, LiveFunction& live) : instances_(instances), live_(live) {
+    absl::MutexLock lock(&live_.mutex);
+    live_.making.insert(&cancellation_);
+  }
+  ~Making() {
+    absl::MutexLock lock(&live_.mutex);
+    live_.making.erase(&cancellation_);
+  }
+  // Whether nobody had done so before this could be cancelled.
+  absl::Status Check(const std::string& function, uint64_t revision) const {
+    RK_RETURN_IF_ERROR(instances_.Find(function, revision).status());
+    absl::MutexLock lock(&instances_.mutex_);
+    return instances_.making_stopped_ ? absl::CancelledError("the daemon is ending") : absl::OkStatus();
+  }
+  const Cancellation& cancellation() const { return cancellation_; }
+
+ private:
+  const FunctionInstances& instances_;
+  LiveFunction& live_;
+  Cancellation cancellation_;
+};
+
 FunctionInstances::FunctionInstances(
     Node& node, functions::FunctionLogs& logs,
     std::function<void(const std::string& name, uint64_t revision, const std::string& reference)> image_made)
@@ -113,9 +140,10 @@ void FunctionInstances::Remove(const std::string& name, uint64_t revision, bool 
   {
     absl::MutexLock lock(&gone->mutex);
     own = std::move(gone->own_template);
+    for (Cancellation* one : gone->making) one->Cancel();
   }
   RemoveImage(*gone);
-  // Whoever makes an image now finds at the end that it is not wanted any more, and removes it.
+  // An image that is there all the same is found to be unwanted, and removed, by whoever has made it.
   if (await_image) {
     absl::MutexLock made(&gone->capturing);
   }
@@ -287,7 +315,8 @@ absl::Status FunctionInstances::MakeTemplate(const std::string& function, uint64
   if (function.empty()) {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
     RK_ASSIGN_OR_RETURN(store::ImageInfo info, store->Find(dependency_image));
-    RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, info.digest));
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up,
+                        LiveTemplate::Up(node_, info.digest, /*cancel_fd=*/-1));
     absl::MutexLock lock(&mutex_);
     // With the lock: whoever removes the image takes its template down after that.
     RK_ASSIGN_OR_RETURN(store::ImageInfo now, store->Find(dependency_image));
@@ -306,7 +335,10 @@ absl::Status FunctionInstances::MakeTemplate(const std::string& function, uint64
     absl::MutexLock lock(&live->mutex);
     digest = live->image_digest;
   }
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, digest));
+  const Making making(*this, *live);
+  RK_RETURN_IF_ERROR(making.Check(function, revision));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up,
+                      LiveTemplate::Up(node_, digest, making.cancellation().fd()));
   absl::MutexLock lock(&live->mutex);
   live->own_template = std::move(up);
   return absl::OkStatus();
@@ -336,12 +368,13 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   const std::string what = absl::StrCat("taking the image of function '", function, "'");
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kCreate));
   absl::MutexLock one_at_a_time(&live->capturing);
-  RK_RETURN_IF_ERROR(Find(function, revision).status());  // it may have been removed while this waited
   std::string taken;
   {
     absl::MutexLock lock(&live->mutex);
     taken = live->image_digest;
   }
+  const Making making(*this, *live);
+  RK_RETURN_IF_ERROR(making.Check(function, revision));
   if (auto info = store->Find(taken); !taken.empty() && info.ok()) return store::QuotaBytes(info->stats);
   InstanceIdentity identity;
   identity.instance = "capture";
@@ -357,7 +390,8 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   capture.owner = record.owner.uid;
   capture.labels = {{kFunctionLabel, function}, {"rekindle.function.revision", absl::StrCat(revision)}};
   RK_ASSIGN_OR_RETURN(CapturedCopy captured,
-                      CaptureNextReadyPoint(node_, *store, options, std::move(capture), what));
+                      CaptureNextReadyPoint(node_, *store, std::move(options), std::move(capture),
+                                            {kLongestLoad, &making.cancellation()}, what));
   {
     absl::MutexLock lock(&live->mutex);
     live->image_digest = captured.image.digest;
@@ -368,6 +402,15 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   }
   image_made_(function, revision, captured.image.reference);
   return store::QuotaBytes(captured.image.stats);
+}
+
+void FunctionInstances::StopMaking() {
+  absl::MutexLock lock(&mutex_);
+  making_stopped_ = true;
+  for (auto& [_, live] : functions_) {
+    absl::MutexLock of_it(&live->mutex);
+    for (Cancellation* one : live->making) one->Cancel();
+  }
 }
 
 void FunctionInstances::DropImage(const std::string& function, uint64_t revision) {

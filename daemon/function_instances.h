@@ -7,11 +7,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/cancellation.h"
 #include "daemon/node.h"
 #include "functions/function_catalog.h"
 #include "functions/function_logs.h"
@@ -31,7 +33,8 @@ struct LiveFunction {
   std::string dependency_digest;  // empty: none
   absl::Mutex capturing;          // before the other one
   absl::Mutex mutex;
-  std::string image_digest ABSL_GUARDED_BY(mutex);  // of its own image; empty: none
+  std::set<Cancellation*> making ABSL_GUARDED_BY(mutex);  // of its image or template, as long as that is made
+  std::string image_digest ABSL_GUARDED_BY(mutex);        // of its own image; empty: none
   std::shared_ptr<LiveTemplate> own_template ABSL_GUARDED_BY(mutex);
 };
 
@@ -48,8 +51,8 @@ class FunctionInstances : public functions::InstanceStarter {
   // A revision that may be started from now on. `dependency` may be null. Its image is looked up.
   void Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nothing of it is started any more, and its template and image go. An image that is being made goes once
-  // it is there; `await_image`: before this returns.
+  // Nothing of it is started any more, and its template and image go. An image that is being made is given
+  // up; `await_image`: before this returns.
   void Remove(const std::string& name, uint64_t revision, bool await_image) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<functions::StartedInstance> Start(const functions::StartOrder& order) override;
@@ -59,10 +62,12 @@ class FunctionInstances : public functions::InstanceStarter {
                     const std::string& dependency_image) override;
   absl::StatusOr<uint64_t> CaptureImage(const std::string& function, uint64_t revision) override;
   void DropImage(const std::string& function, uint64_t revision) override;
+  void StopMaking() override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using LivePtr = std::shared_ptr<LiveFunction>;
   struct Place;
+  class Making;
   // NotFound.
   absl::StatusOr<LivePtr> Find(const std::string& name, uint64_t revision) const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<functions::StartedInstance> StartCopy(const functions::StartOrder& order,
@@ -83,6 +88,7 @@ class FunctionInstances : public functions::InstanceStarter {
   std::atomic<uint64_t> next_{1};
 
   mutable absl::Mutex mutex_;
+  bool making_stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::pair<std::string, uint64_t>, LivePtr> functions_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<LiveTemplate>> dependency_templates_
       ABSL_GUARDED_BY(mutex_);  // by reference

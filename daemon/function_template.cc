@@ -7,17 +7,18 @@
 
 namespace rekindle::daemon {
 
-absl::StatusOr<std::shared_ptr<LiveTemplate>> LiveTemplate::Up(Node& node, const std::string& image_digest) {
+absl::StatusOr<std::shared_ptr<LiveTemplate>> LiveTemplate::Up(Node& node, const std::string& image_digest,
+                                                               int cancel_fd) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
   restore::CloneOptions options;
   options.image = image_digest;
   options.template_instance = true;
+  options.cancel_fd = cancel_fd;
   options.fill = restore::Fill::kEager;  // its copies' faults then need no pager
   RK_ASSIGN_OR_RETURN(restore::CloneResult started, node.clones().Start(*store, criu, options));
-  auto taken =
-      restore::Template::Take(started, node.options().runtime_directory, node.options().standby_copies,
-                              /*cancel_fd=*/-1);
+  auto taken = restore::Template::Take(started, node.options().runtime_directory,
+                                       node.options().standby_copies, cancel_fd);
   absl::Status status = taken.status();
   if (taken.ok() && !(*taken)->refusal().empty()) status = absl::FailedPreconditionError((*taken)->refusal());
   if (!status.ok()) {

@@ -13,8 +13,9 @@ namespace rekindle::daemon {
 // Its end takes it down; what was forked from it goes on. Thread-safe.
 class LiveTemplate {
  public:
-  // FailedPrecondition: it can't be forked; says why.
-  static absl::StatusOr<std::shared_ptr<LiveTemplate>> Up(Node& node, const std::string& image_digest);
+  // FailedPrecondition: it can't be forked; says why. Cancelled: `cancel_fd` became readable; -1: none.
+  static absl::StatusOr<std::shared_ptr<LiveTemplate>> Up(Node& node, const std::string& image_digest,
+                                                          int cancel_fd);
 
   restore::Template& forks() { return *template_; }
 

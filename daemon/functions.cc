@@ -92,9 +92,10 @@ absl::Status Functions::Begin() {
     if (!record.damage.empty()) continue;
     if (record.images.dependency_image.empty() && record.spec.runtime.kind != RuntimeKind::kProvided) {
       Log(LogLevel::kWarning,
-          absl::StrCat("function '", record.name(),
-                       "' has no dependency image (its deployment was interrupted, or could not build one): "
-                       "it starts from nothing until it is deployed again"));
+          absl::StrCat(
+              "function '", record.name(),
+              "' has no dependency image, which could not be built when it was deployed: it starts from "
+              "nothing until it is deployed again"));
     }
     absl::MutexLock lock(&scheduling_);
     Schedule(record);
@@ -178,6 +179,7 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
   functions::ScheduledFunction function;
   function.name = record.name();
   function.revision = record.revision;
+  function.owner = record.owner.uid;
   function.memory_bytes = record.spec.memory_bytes;
   function.timeout = absl::Milliseconds(record.spec.timeout_ms);
   function.provisioned = record.spec.provisioned;
@@ -240,6 +242,9 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
   launch.log_file.Reset();
   output->Follow();
+  const std::string records = absl::StrCat(node_.options().runtime_directory, "/f");
+  RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
+  const InstanceRecord left(absl::StrCat(records, "/discovery-", pid, ".pid"), pid, group.get());
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, node_.reaper().Adopt(pid, [](const ExitState&) {}));
   if (!end->WaitFor(kLongestDiscovery + absl::Seconds(10))) ::kill(pid, SIGKILL);
   end->WaitFor(absl::InfiniteDuration());
@@ -260,12 +265,12 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   return result.value("imports", std::vector<std::string>());
 }
 
-void Functions::PutToWork(functions::FunctionRecord& record, bool discover,
-                          const std::function<void(const char* phase)>& progress,
-                          std::vector<std::string>* warnings) {
+functions::FunctionImages Functions::FindImages(const functions::FunctionRecord& record,
+                                                const std::function<void(const char* phase)>& progress,
+                                                std::vector<std::string>* warnings) {
   functions::FunctionImages images;
   images.dependencies = record.spec.dependencies;
-  if (discover) {
+  if (record.spec.discover_dependencies) {
     progress("discover");
     auto found = Discover(record);
     if (found.ok()) {
@@ -287,12 +292,7 @@ void Functions::PutToWork(functions::FunctionRecord& record, bool discover,
           absl::StrCat("it has no dependency image and starts from nothing: ", covered.status().message()));
     }
   }
-  absl::Status noted = catalog_->SetImages(record.name(), record.revision, images);
-  if (!noted.ok()) warnings->push_back(std::string(noted.message()));
-  record.images = images;
-  if (absl::Status put = ScheduleIfPresent(record); !put.ok()) {
-    warnings->push_back(std::string(put.message()));
-  }
+  return images;
 }
 
 absl::Status Functions::ScheduleIfPresent(const functions::FunctionRecord& record) {
@@ -318,28 +318,39 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
         "the node");
   }
   RK_RETURN_IF_ERROR(RuntimeCommand(spec.runtime, spec.code).status());
+  functions::ScheduledFunction wanted;
+  wanted.name = spec.name;
+  wanted.memory_bytes = spec.memory_bytes;
+  wanted.provisioned = spec.provisioned;
+  RK_RETURN_IF_ERROR(scheduler_->CheckProvisioned(wanted));
   progress("copy", 0);
   functions::DeployOptions options;
   options.replace = replace;
   options.progress = [&progress](uint64_t bytes) { progress("copy", bytes); };
   options.cancelled = cancelled;
+  DeployResult result;
+  const auto find_images = [&](const functions::FunctionRecord& record) {
+    return FindImages(
+        record, [&progress](const char* phase) { progress(phase, 0); }, &result.warnings);
+  };
+  options.prepare = [&](const functions::FunctionRecord& staged, functions::FunctionImages* images) {
+    *images = find_images(staged);
+    return absl::OkStatus();
+  };
   RK_ASSIGN_OR_RETURN(functions::Deployed deployed,
                       catalog_->Deploy(spec, {caller.uid, caller.gid, caller.groups}, options));
-  DeployResult result;
   result.record = std::move(deployed.record);
   result.unchanged = deployed.unchanged;
-  bool at_work;
-  {
-    absl::MutexLock lock(&mutex_);
-    auto scheduled = scheduled_.find(spec.name);
-    at_work = scheduled != scheduled_.end() && scheduled->second == result.record.revision;
+  if (result.unchanged) {
+    const std::string& image = result.record.images.dependency_image;
+    const bool has_image = !image.empty() && dependencies_.Find(image).ok();
+    if (spec.runtime.kind == RuntimeKind::kProvided || has_image) return result;
+    result.record.images = find_images(result.record);
+    RK_RETURN_IF_ERROR(
+        catalog_->SetImages(result.record.name(), result.record.revision, result.record.images));
   }
-  const bool wants_image = spec.runtime.kind != RuntimeKind::kProvided;
-  if (result.unchanged && at_work && (!wants_image || !result.record.images.dependency_image.empty()))
-    return result;
-  PutToWork(
-      result.record, spec.discover_dependencies, [&progress](const char* phase) { progress(phase, 0); },
-      &result.warnings);
+  if (absl::Status put = ScheduleIfPresent(result.record); !put.ok())
+    result.warnings.push_back(std::string(put.message()));
   return result;
 }
 
@@ -455,6 +466,7 @@ absl::Status Functions::ServeHttp(std::vector<UniqueFd> listeners) {
     RK_ASSIGN_OR_RETURN(Caller caller, CallerOfHttp(peer));
     return std::any(std::move(caller));
   };
+  options.share_of = ShareOfHttp;
   RK_ASSIGN_OR_RETURN(front_, functions::InvokeApi::Start(*threads_, std::move(listeners), std::move(options),
                                                           weak_from_this()));
   return absl::OkStatus();

@@ -70,10 +70,11 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
  private:
   explicit Functions(Node& node) : node_(node), dependencies_(node) {}
   absl::Status Begin();
-  // Chooses its dependency image, and has it scheduled. What goes wrong with images is a warning: it can be
-  // started without.
-  void PutToWork(functions::FunctionRecord& record, bool discover,
-                 const std::function<void(const char* phase)>& progress, std::vector<std::string>* warnings);
+  // Chooses its dependency image, which may have to be made. What goes wrong with that is a warning: it can
+  // be started without.
+  functions::FunctionImages FindImages(const functions::FunctionRecord& record,
+                                       const std::function<void(const char* phase)>& progress,
+                                       std::vector<std::string>* warnings);
   void Schedule(const functions::FunctionRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(scheduling_);
   // Aborted: it is not the present revision any more.
   absl::Status ScheduleIfPresent(const functions::FunctionRecord& record) ABSL_LOCKS_EXCLUDED(scheduling_);

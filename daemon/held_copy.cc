@@ -1,9 +1,11 @@
 #include "daemon/held_copy.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
@@ -14,16 +16,30 @@
 namespace rekindle::daemon {
 namespace {
 
-constexpr absl::Duration kLongestLoad = absl::Minutes(5);
+// So often it is looked whether the daemon is ending.
+constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 
-// It says that it is about to park, and has parked when the channel ends.
-absl::Status WaitUntilParked(int channel, const std::string& what) {
+// It says that it is about to park, and has parked when the channel ends. What it says else does not give it
+// more time.
+absl::Status WaitUntilParked(const Node& node, int channel, const ReadyWait& wait, const std::string& what) {
+  const absl::Time deadline = absl::Now() + wait.longest;
   bool parks = false;
   for (;;) {
-    auto message = restore::ReceiveMessage(channel, /*cancel_fd=*/-1, kLongestLoad);
+    if (node.stopping() || (wait.cancel && wait.cancel->cancelled())) {
+      return absl::CancelledError(absl::StrCat(what, ": nobody wants it any more"));
+    }
+    const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
+    auto message =
+        restore::ReceiveMessage(channel, wait.cancel ? wait.cancel->fd() : -1, std::min(left, kLookAgain));
     if (absl::IsUnavailable(message.status())) {
       if (parks) return absl::OkStatus();
       return absl::FailedPreconditionError(absl::StrCat(what, ": it ended before it was ready"));
+    }
+    if (absl::IsDeadlineExceeded(message.status()) && left > kLookAgain) continue;
+    if (left == absl::ZeroDuration() || absl::IsDeadlineExceeded(message.status())) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          what, ": it was not ready within ", absl::FormatDuration(wait.longest),
+          parks ? ": it said that it was, and did not stop" : ": what it loads must take less time"));
     }
     RK_RETURN_IF_ERROR(Annotate(message.status(), what));
     parks |= absl::StrContains(*message, "\"ready\"");
@@ -33,11 +49,12 @@ absl::Status WaitUntilParked(int channel, const std::string& what) {
 }  // namespace
 
 absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
-    Node& node, store::Store& store, const restore::CloneOptions& copy, ckpt::CaptureOptions capture,
-    const std::string& what,
+    Node& node, store::Store& store, restore::CloneOptions copy, ckpt::CaptureOptions capture,
+    const ReadyWait& wait, const std::string& what,
     const std::function<void(const CapturedCopy&, std::map<std::string, std::string>& labels)>& label) {
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
   Stopwatch watch;
+  if (wait.cancel) copy.cancel_fd = wait.cancel->fd();
   RK_ASSIGN_OR_RETURN(restore::CloneResult started, node.clones().Start(store, criu, copy));
   struct Ender {
     restore::CloneResult& copy;
@@ -48,7 +65,7 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
   const InstanceRecord record(absl::StrCat(records, "/", started.sandbox.id, ".pid"), started.root,
                               started.group.get());
-  RK_RETURN_IF_ERROR(WaitUntilParked(started.channel.get(), what));
+  RK_RETURN_IF_ERROR(WaitUntilParked(node, started.channel.get(), wait, what));
   CapturedCopy captured;
   captured.seconds = watch.seconds();
   if (auto pager = node.clones().ConnectToPager(store); pager.ok()) {
@@ -63,7 +80,8 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
   capture.replace = true;
   capture.runtime_directory = node.options().runtime_directory;
   capture.spill_directory = node.options().store;
-  auto result = ckpt::Capture(store, criu, nullptr, capture, nullptr, nullptr);
+  auto result = ckpt::Capture(store, criu, nullptr, capture, nullptr,
+                              wait.cancel ? &wait.cancel->cancelled() : nullptr);
   RK_RETURN_IF_ERROR(Annotate(result.status(), what));
   captured.image = std::move(result->image);
   return captured;

@@ -8,7 +8,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "ckpt/capture.h"
+#include "daemon/cancellation.h"
 #include "daemon/node.h"
 #include "restore/clone.h"
 
@@ -20,12 +22,19 @@ struct CapturedCopy {
   double seconds = 0;           // until it was at its ready point
 };
 
+// Of the copy's way to its ready point: what it runs there may be anybody's.
+struct ReadyWait {
+  absl::Duration longest;
+  const Cancellation* cancel = nullptr;  // ends the capture too. Null: only the daemon's end does
+};
+
 // `copy` says of what and with which environment, `capture` gives reference, parent, owner and labels; the
 // rest is filled in. `label`, if not null, can add labels when it is known what the copy has become. The copy
-// is gone afterwards. FailedPrecondition: it ended before its next ready point. `what` begins errors.
+// is gone afterwards. FailedPrecondition: it ended before its next ready point, or was not there in time;
+// Cancelled. `what` begins errors.
 absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
-    Node& node, store::Store& store, const restore::CloneOptions& copy, ckpt::CaptureOptions capture,
-    const std::string& what,
+    Node& node, store::Store& store, restore::CloneOptions copy, ckpt::CaptureOptions capture,
+    const ReadyWait& wait, const std::string& what,
     const std::function<void(const CapturedCopy&, std::map<std::string, std::string>& labels)>& label =
         nullptr);
 

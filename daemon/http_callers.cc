@@ -31,4 +31,13 @@ absl::StatusOr<Caller> CallerOfHttp(const functions::Peer& peer) {
   return caller;
 }
 
+std::string ShareOfHttp(const functions::Peer& peer, const absl::StatusOr<std::any>& caller) {
+  if (caller.ok()) {
+    const uid_t uid = std::any_cast<const Caller&>(*caller).uid;
+    return uid == 0 ? "" : absl::StrCat("user ", uid);
+  }
+  const std::string& address = peer.remote_address;
+  return address.empty() ? "somebody unknown" : address.substr(0, address.rfind(':'));
+}
+
 }  // namespace rekindle::daemon

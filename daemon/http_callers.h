@@ -1,6 +1,9 @@
 // Who is at the other end of an HTTP connection.
 #pragma once
 
+#include <any>
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "daemon/caller.h"
 #include "functions/invoke_api.h"
@@ -10,5 +13,9 @@ namespace rekindle::daemon {
 // By the kernel's word: of a Unix socket, or of a TCP connection of this machine with itself.
 // Unauthenticated: it comes from elsewhere, and nobody vouches for it.
 absl::StatusOr<Caller> CallerOfHttp(const functions::Peer& peer);
+
+// Whose share of the connections it takes: the local user's, or the address's that it comes from. Empty:
+// root's, who has none.
+std::string ShareOfHttp(const functions::Peer& peer, const absl::StatusOr<std::any>& caller);
 
 }  // namespace rekindle::daemon

@@ -307,9 +307,22 @@ absl::Status FunctionCatalog::CopyCode(const FunctionSpec& spec, const Owner& ow
 absl::StatusOr<Deployed> FunctionCatalog::Deploy(const FunctionSpec& spec, const Owner& owner,
                                                  const DeployOptions& options) {
   const std::string what = absl::StrCat("deploying function ", spec.name);
+  FunctionRecord present;
+  RK_ASSIGN_OR_RETURN(Deployed deployed, Stage(spec, owner, options, &present));
+  if (deployed.unchanged) return deployed;
+  if (options.prepare)
+    RK_RETURN_IF_ERROR(Annotate(options.prepare(deployed.record, &deployed.record.images), what));
+  if (options.cancelled && *options.cancelled) return absl::CancelledError(absl::StrCat(what, ": cancelled"));
+  RK_RETURN_IF_ERROR(Annotate(Commit(deployed.record, present), what));
+  return deployed;
+}
+
+absl::StatusOr<Deployed> FunctionCatalog::Stage(const FunctionSpec& spec, const Owner& owner,
+                                                const DeployOptions& options, FunctionRecord* present) {
+  const std::string what = absl::StrCat("deploying function ", spec.name);
   RK_RETURN_IF_ERROR(Annotate(CheckFunctionName(spec.name), what));
   RK_ASSIGN_OR_RETURN(Claim claim, Claim::Take(*this, spec.name));
-  RK_ASSIGN_OR_RETURN(FunctionRecord present, Present(spec, owner, options.replace));
+  RK_ASSIGN_OR_RETURN(*present, Present(spec, owner, options.replace));
   RK_RETURN_IF_ERROR(Annotate(MakeWay(), what));
   if (absl::Status status = CheckReachable(directory_, owner); !status.ok()) return Annotate(status, what);
 
@@ -325,53 +338,69 @@ absl::StatusOr<Deployed> FunctionCatalog::Deploy(const FunctionSpec& spec, const
   RK_RETURN_IF_ERROR(Annotate(CopyCode(spec, owner, options, staging->path(), &deployed.record), what));
   RK_RETURN_IF_ERROR(Annotate(CheckBootstrap(spec, staging->path()), what));
 
-  FunctionSpec same_places = present.spec;
+  FunctionSpec same_places = present->spec;
   same_places.code = spec.code;
   same_places.layers = spec.layers;
-  if (present.folder && present.code_sha256 == deployed.record.code_sha256 && same_places == spec) {
-    return Deployed{std::move(present), true};
-  }
-  {
-    absl::MutexLock lock(&mutex_);
-    auto last = last_revisions_.find(spec.name);
-    deployed.record.revision = NextRevision(
-        FolderOf(spec.name), std::max(present.revision, last == last_revisions_.end() ? 0 : last->second));
+  if (present->folder && present->code_sha256 == deployed.record.code_sha256 && same_places == spec) {
+    return Deployed{*present, true};
   }
   deployed.record.deployed_unix_ns = UnixNanos();
-  RK_RETURN_IF_ERROR(Annotate(Commit(staging->path(), &deployed.record), what));
+  RK_RETURN_IF_ERROR(Annotate(Place(staging->path(), present->revision, &deployed.record), what));
   staging->Release();
   return deployed;
 }
 
-absl::Status FunctionCatalog::Commit(const std::string& staging, FunctionRecord* record) {
+// As a revision that goes again with the last pointer to its folder, unless it is committed before.
+absl::Status FunctionCatalog::Place(const std::string& staging, uint64_t present, FunctionRecord* record) {
   const std::string folder = FolderOf(record->name());
   Step("sync");
   RK_ASSIGN_OR_RETURN(UniqueFd staged, OpenFile(staging, O_RDONLY | O_DIRECTORY));
   if (::syncfs(staged.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", staging));
 
-  std::shared_ptr<const RevisionFolder> old;  // goes after the locks have
+  // With the lock: another deployment of the function must not choose the same number.
   absl::MutexLock commit(&commit_mutex_);
+  {
+    absl::MutexLock lock(&mutex_);
+    auto last = last_revisions_.find(record->name());
+    record->revision =
+        NextRevision(folder, std::max(present, last == last_revisions_.end() ? 0 : last->second));
+  }
   Step("place");
-  auto revision = std::make_shared<RevisionFolder>(absl::StrCat(folder, "/", record->revision));
+  const std::string path = absl::StrCat(folder, "/", record->revision);
   // The folder of an old revision may take the function's with it in between, when it was the last.
   for (int left = 10;; --left) {
     RK_RETURN_IF_ERROR(MakeFolder(folder, kThroughOnly));
-    if (::rename(staging.c_str(), revision->path().c_str()) == 0) break;
-    if (errno != ENOENT || left == 0)
-      return ErrnoStatus(errno, absl::StrCat("moving the code to ", revision->path()));
+    if (::rename(staging.c_str(), path.c_str()) == 0) break;
+    if (errno != ENOENT || left == 0) return ErrnoStatus(errno, absl::StrCat("moving the code to ", path));
   }
-  record->folder = revision;
-  absl::Status status = SyncFolder(directory_);
+  auto revision = std::make_shared<RevisionFolder>(path);
+  revision->unwanted_ = true;
+  record->folder = std::move(revision);
+  return SyncFolder(directory_);
+}
+
+absl::Status FunctionCatalog::Commit(const FunctionRecord& record, const FunctionRecord& replaced) {
+  std::shared_ptr<const RevisionFolder> old;  // goes after the locks have
+  absl::MutexLock commit(&commit_mutex_);
+  {
+    absl::MutexLock lock(&mutex_);
+    auto present = records_.find(record.name());
+    // What was taken down as damaged has taken this with it.
+    if ((present == records_.end() ? 0 : present->second.revision) != replaced.revision ||
+        !PathExists(record.folder->code())) {
+      return absl::AbortedError(
+          "it was deployed again, or removed, before this deployment had ended, which has no effect");
+    }
+  }
   Step("record");
-  if (status.ok()) status = WriteFunctionRecord(absl::StrCat(folder, "/", kRecordFile), *record);
-  if (!status.ok()) {
-    revision->unwanted_ = true;
-    record->folder.reset();
-    return status;
-  }
+  // So that no start takes the new revision for what was left by an interrupted deployment, once there is a
+  // record.
+  RK_RETURN_IF_ERROR(SyncFolder(FolderOf(record.name())));
+  RK_RETURN_IF_ERROR(WriteFunctionRecord(absl::StrCat(FolderOf(record.name()), "/", kRecordFile), record));
   Step("retire");
+  record.folder->unwanted_ = false;
   absl::MutexLock lock(&mutex_);
-  old = std::exchange(records_[record->name()], *record).folder;
+  old = std::exchange(records_[record.name()], record).folder;
   if (old) old->unwanted_ = true;
   return absl::OkStatus();
 }

@@ -4,7 +4,9 @@
 // In STORE/functions, which others may enter but not list:
 //   NAME/function.json        the present revision, a v1::FunctionRecord as JSON; root's
 //   NAME/REVISION/code        its code, and layers/0, layers/1, ...: the owner's, as the whole folder
-//   REVISION is .deploying-*, .removed-*  not there yet, not there any more: removed at the next start
+// The record is written last, and makes the revision the present one. Everything else that is found at a
+// start, such as revisions of which no record tells, .deploying-* and .removed-*, is what an interrupted
+// deployment or removal has left, and goes.
 #pragma once
 
 #include <atomic>
@@ -72,7 +74,10 @@ struct FunctionRecord {
 struct DeployOptions {
   bool replace = false;                          // a function of that name and owner which is there
   std::function<void(uint64_t bytes)> progress;  // copied so far; called on any thread
-  const std::atomic<bool>* cancelled = nullptr;
+  const std::atomic<bool>* cancelled = nullptr;  // ends it with Cancelled, until the record is written
+  // Called when the code of a new revision lies in its folder, before anything makes it the present one:
+  // finds its images. May take long; other calls may deploy or remove the function meanwhile.
+  std::function<absl::Status(const FunctionRecord& staged, FunctionImages* images)> prepare;
 };
 
 struct Deployed {
@@ -94,10 +99,10 @@ class FunctionCatalog {
   // read are logged and listed as damaged. Unavailable: another process has it.
   static absl::StatusOr<std::unique_ptr<FunctionCatalog>> Open(Options options);
 
-  // Takes a copy of the code with the owner's rights, then makes it the function's present revision, all at
-  // once; if that fails at any point, what was there before stays. AlreadyExists, without `replace`;
-  // PermissionDenied: it is another owner's, or the owner may not read the code; Aborted: it is being
-  // deployed or removed by another call.
+  // Takes a copy of the code with the owner's rights, prepares it, then makes it the function's present
+  // revision, all at once; if that fails at any point, or the process ends, what was there before stays.
+  // AlreadyExists, without `replace`; PermissionDenied: it is another owner's, or the owner may not read the
+  // code; Aborted: it is being deployed or removed by another call, or was meanwhile.
   absl::StatusOr<Deployed> Deploy(const FunctionSpec& spec, const Owner& owner, const DeployOptions& options)
       ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
 
@@ -123,7 +128,11 @@ class FunctionCatalog {
                         const std::string& staging, FunctionRecord* record) const;
   absl::StatusOr<FunctionRecord> Present(const FunctionSpec& spec, const Owner& owner, bool replace) const
       ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Commit(const std::string& staging, FunctionRecord* record)
+  absl::StatusOr<Deployed> Stage(const FunctionSpec& spec, const Owner& owner, const DeployOptions& options,
+                                 FunctionRecord* present) ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
+  absl::Status Place(const std::string& staging, uint64_t present, FunctionRecord* record)
+      ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
+  absl::Status Commit(const FunctionRecord& record, const FunctionRecord& replaced)
       ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
   void Step(absl::string_view name) const {
     if (options_.at_step) options_.at_step(name);

@@ -10,7 +10,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
+#include <functional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -270,6 +272,104 @@ TEST_F(FunctionCatalogTest, AKillAtAnyPointLeavesTheOldOrTheNewRevision) {
         << step;
     if (!is_new) --version;
   }
+}
+
+// While its images are made, which takes longest.
+TEST_F(FunctionCatalogTest, AKillWhileANewRevisionIsPreparedLeavesTheOldOne) {
+  for (const bool first : {true, false}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      DeployOptions options;
+      options.replace = true;
+      options.prepare = [](const FunctionRecord& staged, FunctionImages*) {
+        if (PathExists(staged.folder->code() + "/app.py")) ::raise(SIGKILL);
+        return absl::OkStatus();
+      };
+      Open()->Deploy(Spec(), {::geteuid(), ::getegid(), {}}, options).IgnoreError();
+      ::_exit(0);
+    }
+    int state = 0;
+    ASSERT_EQ(::waitpid(child, &state, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL);
+    auto catalog = Open();
+    if (first) {
+      EXPECT_TRUE(catalog->List().empty());
+      EXPECT_THAT(Files("functions"), ElementsAre(".lock"));
+      ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
+      SetCode("version 2");
+    } else {
+      EXPECT_EQ(CodeOf(*catalog), "version 1");
+      EXPECT_THAT(Files("functions/fn"), ElementsAre("1", "function.json"));
+    }
+  }
+}
+
+TEST_F(FunctionCatalogTest, WhatCouldNotBePreparedOrWasCancelledHasNoEffect) {
+  auto catalog = Open();
+  ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
+  SetCode("version 2");
+  std::atomic<bool> cancelled{false};
+  DeployOptions options;
+  options.replace = true;
+  options.cancelled = &cancelled;
+  options.prepare = [](const FunctionRecord&, FunctionImages*) { return absl::InternalError("no image"); };
+  const Owner owner{::geteuid(), ::getegid(), {}};
+  absl::Status failed = catalog->Deploy(Spec(), owner, options).status();
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("deploying function fn: no image"));
+  options.prepare = [&](const FunctionRecord&, FunctionImages*) {
+    cancelled = true;
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(catalog->Deploy(Spec(), owner, options).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(CodeOf(*catalog), "version 1");
+  EXPECT_THAT(Files("functions/fn"), ElementsAre("1", "function.json"));
+  cancelled = false;
+  options.prepare = [](const FunctionRecord& staged, FunctionImages* images) {
+    EXPECT_EQ(*ReadFile(staged.folder->code() + "/app.py"), "version 2");
+    images->dependency_image = "dep:2";
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(catalog->Deploy(Spec(), owner, options).ok());
+  EXPECT_EQ(catalog->Find("fn")->images.dependency_image, "dep:2");
+  EXPECT_EQ(CodeOf(*catalog), "version 2");
+}
+
+// Whoever was quicker is right: the other call's copy of the code goes.
+TEST_F(FunctionCatalogTest, ADeploymentHasNoEffectWhenTheFunctionHasChangedMeanwhile) {
+  auto catalog = Open();
+  const Owner owner{::geteuid(), ::getegid(), {}};
+  DeployOptions options;
+  options.replace = true;
+  std::function<void()> meanwhile;
+  options.prepare = [&](const FunctionRecord&, FunctionImages*) {
+    meanwhile();
+    return absl::OkStatus();
+  };
+  auto deploy = [&](std::function<void()> change) {
+    meanwhile = std::move(change);
+    return catalog->Deploy(Spec(), owner, options).status();
+  };
+  // It was not there before.
+  absl::Status late = deploy([&] {
+    SetCode("quicker");
+    ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
+  });
+  EXPECT_EQ(late.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(late.message()), HasSubstr("no effect"));
+  EXPECT_EQ(CodeOf(*catalog), "quicker");
+  SetCode("late");
+  late = deploy([&] { ASSERT_TRUE(catalog->Remove("fn").ok()); });
+  EXPECT_EQ(late.code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(catalog->List().empty());
+  EXPECT_THAT(Files("functions"), ElementsAre(".lock"));
+  // A damaged one was removed, with everything in its folder.
+  ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
+  catalog.reset();
+  ASSERT_TRUE(WriteFileAtomically(Store("functions/fn/function.json"), "{").ok());
+  catalog = Open();
+  late = deploy([&] { ASSERT_TRUE(catalog->Remove("fn").ok()); });
+  EXPECT_EQ(late.code(), absl::StatusCode::kAborted) << late;
+  EXPECT_THAT(Files("functions"), ElementsAre(".lock"));
 }
 
 TEST_F(FunctionCatalogTest, AKillInTheFirstDeploymentOrTheRemovalLeavesNothing) {

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/unique_fd.h"
+#include "functions/log_stream.h"
 
 namespace rekindle::functions {
 namespace {
@@ -262,6 +263,30 @@ TEST_F(FunctionLogsTest, OldStreamsGoAndLivingOnesStay) {
   EXPECT_TRUE(PathExists(Folder() + "/ended-5.log"));
   EXPECT_TRUE(PathExists(Folder() + "/living.log"));
   EXPECT_EQ(ListDirectory(Folder())->size(), 2 * (FunctionLogs::kMostEnded + 2));
+}
+
+// They are in a file of the function's owner, who can make it any size and write anything into it.
+TEST_F(FunctionLogsTest, TimesOfAnySizeAreRead) {
+  auto stream = Open("a");
+  stream->Begin("1");
+  const std::string times = Folder() + "/a.times";
+  const LogTime garbage{UINT64_MAX, INT64_MIN};
+  UniqueFd file(::open(times.c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(file.valid());
+  ASSERT_EQ(::pwrite(file.get(), &garbage, sizeof garbage, 0), static_cast<ssize_t>(sizeof garbage));
+  ASSERT_EQ(::ftruncate(file.get(), (off_t{1} << 40) + 7), 0);
+  LogReadOptions options;
+  options.since_unix_ns = 1;
+  Read(options);
+  EXPECT_THAT(Read(), ElementsAre("a START RequestId: 1 Version: $LATEST"));
+  // What is over the limit goes, and times with it.
+  Write(*stream, std::string(LogStream::kMostBytes, 'x') + "\n");
+  stream->Begin("2");
+  struct stat info {};
+  ASSERT_EQ(::stat(times.c_str(), &info), 0);
+  EXPECT_LE(static_cast<uint64_t>(info.st_size), (kMostTimes + 2) * sizeof(LogTime));
+  options.tail_lines = 1;
+  EXPECT_THAT(Read(options), ElementsAre("a START RequestId: 2 Version: $LATEST"));
 }
 
 TEST_F(FunctionLogsTest, ALogIsItsOwners) {

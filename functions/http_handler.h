@@ -26,8 +26,9 @@ class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
 
-  // Whether a new connection is taken. `context` is kept with it.
-  virtual bool OnConnect(int socket, std::any& context) = 0;
+  // Whether a new connection is taken. `context` is kept with it. `refusal`, if one is given, is sent before
+  // a connection that is not taken is closed.
+  virtual bool OnConnect(int socket, std::any& context, std::optional<HttpAnswer>& refusal) = 0;
   // To connections beyond the limit, before they are closed.
   virtual std::optional<HttpAnswer> TooManyConnections() = 0;
 

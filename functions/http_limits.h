@@ -10,6 +10,8 @@ namespace rekindle::functions {
 struct HttpLimits {
   // Further ones are told so and closed (InvokeApi), or closed at once (RuntimeApi).
   size_t connections = 256;
+  // Of one caller, where callers are told apart (InvokeApi::Options::share_of): the others have some left.
+  size_t connections_of_one = 64;
   // Bytes of a request's line and headers. The body's limits are the server's own.
   size_t head = 64 << 10;
   // Bytes of bodies that are being read at a time, of all connections together.

@@ -27,6 +27,15 @@ constexpr int kConnectionsAtOnce = 64;
 // When the process has no descriptors left, this long until the next try.
 constexpr std::chrono::milliseconds kPauseWhenFull(100);
 
+// Before anything was read of it.
+void Refuse(const UniqueFd& connection, HttpAnswer answer) {
+  std::string text = answer.Head(1, false);
+  if (answer.body()) text += *answer.body();
+  [[maybe_unused]] ssize_t n =
+      ::send(connection.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  ::shutdown(connection.get(), SHUT_WR);
+}
+
 int SocketFamily(int socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
@@ -143,18 +152,17 @@ void HttpServer::Take(UniqueFd connection, const std::shared_ptr<HttpHandler>& h
     absl::MutexLock lock(&mutex_);
     if (closed_) return;
     if (connections_.size() >= limits_.connections) {
-      if (std::optional<HttpAnswer> answer = handler->TooManyConnections()) {
-        std::string text = answer->Head(1, false);
-        if (answer->body()) text += *answer->body();
-        [[maybe_unused]] ssize_t n =
-            ::send(connection.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-        ::shutdown(connection.get(), SHUT_WR);
-      }
+      if (std::optional<HttpAnswer> answer = handler->TooManyConnections())
+        Refuse(connection, *std::move(answer));
       return;
     }
   }
   std::any context;
-  if (!handler->OnConnect(connection.get(), context)) return;
+  std::optional<HttpAnswer> refusal;
+  if (!handler->OnConnect(connection.get(), context, refusal)) {
+    if (refusal) Refuse(connection, *std::move(refusal));
+    return;
+  }
   int family = SocketFamily(connection.get());
   if (family != AF_UNIX) {
     int one = 1;

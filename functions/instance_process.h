@@ -77,6 +77,8 @@ class InstanceStarter {
   // Takes the function's own image, of an instance that it starts for that. Returns its size on disk.
   virtual absl::StatusOr<uint64_t> CaptureImage(const std::string& function, uint64_t revision) = 0;
   virtual void DropImage(const std::string& function, uint64_t revision) = 0;
+  // What is being made of functions is given up (Cancelled), and nothing is begun any more: all ends.
+  virtual void StopMaking() = 0;
 };
 
 }  // namespace rekindle::functions

@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <optional>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "functions/function_name.h"
 #include "functions/http_handler.h"
@@ -61,6 +65,39 @@ bool IsAsync(const HttpRequestHead& head) { return Header(head, "X-Amz-Invocatio
 // Who is at the other end of a connection, or why nobody is served there.
 using Identity = absl::StatusOr<std::any>;
 
+// How many connections each caller has.
+class Shares : public std::enable_shared_from_this<Shares> {
+ public:
+  // Given back when the last pointer to it goes. Null: this caller has as many as one may.
+  std::shared_ptr<void> Take(const std::string& caller, size_t most) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    size_t& taken = taken_[caller];
+    if (taken >= most) {
+      if (taken == 0) taken_.erase(caller);
+      return nullptr;
+    }
+    ++taken;
+    return std::shared_ptr<void>(this,
+                                 [shares = shared_from_this(), caller](void*) { shares->GiveBack(caller); });
+  }
+
+ private:
+  void GiveBack(const std::string& caller) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    auto found = taken_.find(caller);
+    if (--found->second == 0) taken_.erase(found);
+  }
+
+  absl::Mutex mutex_;
+  std::map<std::string, size_t> taken_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Of each connection.
+struct Connected {
+  Identity identity = std::any();
+  std::shared_ptr<void> share;
+};
+
 absl::Status TakeClientContext(absl::string_view header, std::string& json) {
   if (header.empty()) return absl::OkStatus();
   if (header.size() > kLongestClientContext) {
@@ -91,14 +128,30 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
 
   void Close() { server_->Close(); }
 
-  bool OnConnect(int socket, std::any& context) override {
-    Identity identity = std::any();
-    if (options_.identify) identity = options_.identify(PeerOf(socket));
-    context.emplace<Identity>(std::move(identity));
+  bool OnConnect(int socket, std::any& context, std::optional<HttpAnswer>& refusal) override {
+    const Peer peer = PeerOf(socket);
+    Connected connected;
+    if (options_.identify) connected.identity = options_.identify(peer);
+    const std::string caller = options_.share_of ? options_.share_of(peer, connected.identity) : "";
+    if (!caller.empty()) {
+      connected.share = shares_->Take(caller, options_.limits.connections_of_one);
+      if (!connected.share) {
+        NoteRefused(caller);
+        refusal = InvokeError(
+            503, "ServiceUnavailableException",
+            absl::StrCat("Too many connections: ", caller, " has ", options_.limits.connections_of_one,
+                         ", which is all that one caller may have"));
+        return false;
+      }
+    }
+    context.emplace<Connected>(std::move(connected));
     return true;
   }
 
+  Refusals refusals() const { return {too_many_.load(), too_many_of_one_.load()}; }
+
   std::optional<HttpAnswer> TooManyConnections() override {
+    ++too_many_;
     return InvokeError(429, "TooManyRequestsException", "Too many connections");
   }
 
@@ -135,7 +188,7 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
           InvokeError(404, "UnknownOperationException",
                       absl::StrCat("There is no ", View(request.method_string()), " ", Path(request))));
     }
-    const Identity& identity = std::any_cast<const Identity&>(exchange.connection->context());
+    const Identity& identity = std::any_cast<const Connected&>(exchange.connection->context()).identity;
     if (!identity.ok()) return HttpConnection::Answer(exchange, InvokeErrorFrom(identity.status(), ""));
     std::shared_ptr<Invoker> invoker = invoker_.lock();
     if (!invoker)
@@ -160,6 +213,15 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
   void OnClosed(HttpConnection&, bool) override {}
 
  private:
+  // In the log less and less often.
+  void NoteRefused(const std::string& caller) {
+    const uint64_t refused = ++too_many_of_one_;
+    if ((refused & (refused - 1)) != 0) return;
+    Log(LogLevel::kWarning, absl::StrCat("a connection of ", caller, " for functions was refused, who has ",
+                                         options_.limits.connections_of_one, " already; ", refused,
+                                         " until now, of all callers"));
+  }
+
   void Invoke(const HttpExchange& exchange, Invoker& invoker, const std::any& identity, std::string function,
               std::string arn, HttpRequest& request) {
     InvokeRequest invoke;
@@ -253,6 +315,8 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
 
   const Options options_;
   const std::weak_ptr<Invoker> invoker_;
+  const std::shared_ptr<Shares> shares_ = std::make_shared<Shares>();
+  std::atomic<uint64_t> too_many_{0}, too_many_of_one_{0};
   const std::shared_ptr<HttpServer> server_;
 };
 
@@ -268,6 +332,8 @@ absl::StatusOr<std::unique_ptr<InvokeApi>> InvokeApi::Start(HttpThreads& threads
   RK_RETURN_IF_ERROR(impl->Listen(std::move(listeners)));
   return api;
 }
+
+InvokeApi::Refusals InvokeApi::refusals() const { return impl_->refusals(); }
 
 void InvokeApi::Close() { impl_->Close(); }
 

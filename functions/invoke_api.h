@@ -92,6 +92,10 @@ class InvokeApi {
     // connection's requests are refused with this error. Called on the HttpThreads. None: everybody, with an
     // empty identity.
     std::function<absl::StatusOr<std::any>(const Peer&)> identify = nullptr;
+    // Whose share of the connections one takes, for its whole life (HttpLimits::connections_of_one); further
+    // ones of the same caller are told so and closed. Empty: nobody's, it is only one of all. Called after
+    // `identify`, with what that gave. None: nobody has a share.
+    std::function<std::string(const Peer&, const absl::StatusOr<std::any>& identity)> share_of = nullptr;
     HttpLimits limits = {};
     // What the ARNs in answers begin with.
     std::string arn_prefix = "arn:aws:lambda:us-east-1:000000000000:function:";
@@ -104,6 +108,13 @@ class InvokeApi {
                                                           std::vector<UniqueFd> listeners, Options options,
                                                           std::weak_ptr<Invoker> invoker);
   ~InvokeApi();  // Close()
+
+  // Connections that were refused until now.
+  struct Refusals {
+    uint64_t too_many = 0;         // 429: there were as many as there may be
+    uint64_t too_many_of_one = 0;  // 503: of this caller
+  };
+  Refusals refusals() const;
 
   // Takes no new connections and closes those there are; invocations go on, their results are dropped.
   void Close();

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <future>
 #include <memory>
@@ -242,7 +243,7 @@ TEST_P(InvokeApiTest, PayloadsThatAreNoJson) {
     EXPECT_EQ(reply.status, 400) << payload;
     EXPECT_EQ(reply.headers["x-amzn-errortype"], "InvalidRequestContentException");
     EXPECT_THAT(std::string(json::parse(reply.body)["Message"]),
-                StartsWith("Could not parse request body into json: parse error at line 1"));
+                StartsWith("Could not parse request body into json: parse error at byte "));
   }
   for (std::string context : {std::string("%%%"), absl::Base64Escape("{"), std::string(4000, 'A')}) {
     HttpReply reply = client.Post(Path("f"), "1", absl::StrCat("X-Amz-Client-Context: ", context, "\r\n"));
@@ -484,6 +485,45 @@ TEST_P(InvokeApiTest, TooManyConnectionsAreTold) {
   EXPECT_EQ(reply.status, 429);
   EXPECT_EQ(reply.headers["x-amzn-errortype"], "TooManyRequestsException");
   EXPECT_TRUE(second.ReadEnd());
+}
+
+TEST_P(InvokeApiTest, OneCallerHasAShareOfTheConnections) {
+  std::atomic<int> connected{0};
+  // The fifth is root's, who takes nobody's share; "b" comes after that.
+  Start({.identify = [&connected](const Peer&) -> absl::StatusOr<std::any> {
+           const int number = ++connected;
+           return std::any(std::string(number == 5 ? "root" : number == 6 ? "b" : "a"));
+         },
+         .share_of =
+             [](const Peer&, const absl::StatusOr<std::any>& identity) {
+               const auto name = std::any_cast<std::string>(*identity);
+               return name == "root" ? "" : name;
+             },
+         .limits = {.connections_of_one = 2}});
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  auto connect = [&]() -> HttpClient& {
+    return *clients.emplace_back(std::make_unique<HttpClient>(address_));
+  };
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(connect().Get("/health").status, 200);
+  for (int i = 0; i < 2; ++i) {
+    HttpClient& refused = connect();
+    HttpReply reply = refused.Read();
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_EQ(reply.headers["x-amzn-errortype"], "ServiceUnavailableException");
+    EXPECT_THAT(reply.body, HasSubstr("a has 2"));
+    EXPECT_TRUE(refused.ReadEnd());
+  }
+  EXPECT_EQ(connect().Get("/health").status, 200);
+  EXPECT_EQ(connect().Get("/health").status, 200);
+  EXPECT_EQ(api_->refusals().too_many_of_one, 2u);
+  EXPECT_EQ(api_->refusals().too_many, 0u);
+  // What was closed counts no more.
+  clients[0]->Close();
+  HttpReply reply;
+  do {  // until the server has seen the end
+    reply = connect().Get("/health");
+  } while (reply.status == 503 || reply.status == 0);
+  EXPECT_EQ(reply.status, 200);
 }
 
 TEST_P(InvokeApiTest, IdleConnectionsAreClosedWorkingOnesAreNot) {

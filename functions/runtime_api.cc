@@ -138,7 +138,7 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
     server_->Close();
   }
 
-  bool OnConnect(int socket, std::any&) override {
+  bool OnConnect(int socket, std::any&, std::optional<HttpAnswer>&) override {
     return !closed_ && (!options_.may_connect || options_.may_connect(socket));
   }
 

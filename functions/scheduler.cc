@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/human_units.h"
 #include "base/log.h"
 #include "functions/scheduler_core.h"
 #include "functions/scheduler_errors.h"
@@ -18,7 +19,9 @@ constexpr uint64_t kGuessedInstanceBytes = 32u << 20;
 // Milliseconds, before anything was measured.
 constexpr double kWarmMs = 0.5, kTemplateMs = 8, kDependencyTemplateMs = 15, kImageMs = 20, kImageReadMs = 60,
                  kDependencyMs = 40;
-constexpr int kMakers = 2;
+// Threads that make images and templates, and those that clear away what has ended, which nothing that is
+// made can hold up; and how many of them one owner's functions have at most.
+constexpr int kMakers = 4, kMakersOfOne = 2, kClearers = 3, kClearersOfOne = 2;
 
 }  // namespace
 
@@ -47,6 +50,9 @@ const char* NameOf(StartLevel level) {
 Scheduler::Scheduler(const SchedulerOptions& options, InstanceStarter& starter, HttpThreads& threads)
     : core_(std::make_shared<Core>(options, starter, threads)) {}
 Scheduler::~Scheduler() { core_->Stop(); }
+absl::Status Scheduler::CheckProvisioned(const ScheduledFunction& function) const {
+  return core_->CheckProvisioned(function);
+}
 void Scheduler::Put(const ScheduledFunction& function) { core_->Put(function); }
 void Scheduler::Remove(const std::string& name) { core_->Remove(name); }
 void Scheduler::LostTemplate(const std::string& dependency_image) { core_->LostTemplate(dependency_image); }
@@ -63,8 +69,9 @@ Core::Core(const SchedulerOptions& options, InstanceStarter& starter, HttpThread
       threads_(threads),
       epoch_(absl::Now()),
       context_(threads.context()),
-      starts_(static_cast<size_t>(options.start_threads)),
-      makers_(kMakers),
+      starts_(options.start_threads, std::max(options.start_threads - 1, 1)),
+      makers_(kMakers, kMakersOfOne),
+      clearers_(kClearers, kClearersOfOne),
       policy_(options.keep_alive),
       tick_(*context_) {}
 
@@ -98,8 +105,10 @@ void Core::Stop() {
   for (const RequestPtr& request : unserved) {
     request->done(absl::UnavailableError("the daemon is ending"));
   }
-  starts_.join();
-  makers_.join();
+  starter_.StopMaking();
+  starts_.Join();
+  makers_.Join();
+  clearers_.Join();
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(
       +[](std::set<InstancePtr>* left) { return left->empty(); }, &instances_));
@@ -126,6 +135,38 @@ DependencyId Core::DependencyOf(const ScheduledFunction& function, Later* later)
   dependencies_.push_back(std::move(dependency));
   Apply(actions, later);
   return dependencies_.back().id;
+}
+
+absl::Status Core::CheckProvisioned(const ScheduledFunction& wanted) const {
+  if (wanted.provisioned == 0) return absl::OkStatus();
+  const uint64_t bytes = wanted.provisioned * wanted.memory_bytes;
+  uint64_t all = wanted.provisioned, all_bytes = bytes;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [name, other] : functions_) {
+    const ScheduledFunction& has = other->spec;
+    if (name != wanted.name) {
+      all += has.provisioned;
+      all_bytes += has.provisioned * has.memory_bytes;
+    } else if (has.provisioned >= wanted.provisioned && has.provisioned * has.memory_bytes >= bytes) {
+      return absl::OkStatus();
+    }
+  }
+  if (all > options_.most_instances) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("function '", wanted.name, "': ", wanted.provisioned, " provisioned instances make ",
+                     all, " with those of other functions, and this node has at most ",
+                     options_.most_instances, ": lower --provisioned, of this one or of others"));
+  }
+  if (all_bytes > options_.keep_alive.memory_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("function '", wanted.name, "': ", wanted.provisioned, " provisioned instances of ",
+                     FormatBytes(wanted.memory_bytes), " may come to ", FormatBytes(all_bytes),
+                     " with those of other functions, and all functions of this node have ",
+                     FormatBytes(options_.keep_alive.memory_bytes),
+                     ": lower --provisioned or --memory, of this one or of others, or give rekindled more "
+                     "(--functions-memory)"));
+  }
+  return absl::OkStatus();
 }
 
 void Core::Put(const ScheduledFunction& spec) {
@@ -269,12 +310,23 @@ void Core::ServeWaiting(const FunctionPtr& function, Later* later) {
   }
 }
 
+bool Core::LacksProvisioned(const Function& function) const {
+  return !function.replaced &&
+         policy_.Idle(function.id) + policy_.Busy(function.id) < function.spec.provisioned;
+}
+
+void Core::FillProvisioned(const FunctionPtr& function, Later* later) {
+  if (function != nullptr && LacksProvisioned(*function) && MayStart(*function)) Refill(function, later);
+}
+
 bool Core::OthersWait(const Function& function) const {
   if (instances_.size() < options_.most_instances) return false;
   for (const auto& [name, other] : functions_) {
     const uint32_t most = other->spec.most_instances;
     const bool may_have_more = most == 0 || other->counters->living < most;
-    if (other.get() != &function && !other->waiting.empty() && may_have_more) return true;
+    // One that can't be started is tried now and then, which nobody has to make room for.
+    const bool lacks = LacksProvisioned(*other) && other->failures <= 1;
+    if (other.get() != &function && (!other->waiting.empty() || lacks) && may_have_more) return true;
   }
   return false;
 }

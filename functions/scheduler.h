@@ -24,7 +24,7 @@ struct SchedulerOptions {
   uint32_t most_instances = 1000;                    // of all functions at once
   uint32_t longest_queue = 1000;                     // of one function; beyond it callers are refused
   absl::Duration longest_start = absl::Seconds(60);  // until an instance asks for its first invocation
-  int start_threads = 4;
+  int start_threads = 5;                             // one owner's starts take all but one
   std::string arn_prefix = "arn:aws:lambda:us-east-1:000000000000:function:";
 };
 
@@ -32,6 +32,7 @@ struct SchedulerOptions {
 struct ScheduledFunction {
   std::string name;
   uint64_t revision = 0;
+  uint32_t owner = 0;  // uid; none can take all threads that start and make things
   uint64_t memory_bytes = 0;
   absl::Duration timeout;
   uint32_t provisioned = 0;
@@ -86,6 +87,10 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
+  // Whether all instances that are always to be there may be, with those of the other functions: to be asked
+  // before it is deployed. ResourceExhausted: which limit is in the way. A revision that wants no more than
+  // the present one may always take its place.
+  absl::Status CheckProvisioned(const ScheduledFunction& function) const;
   // A new function, or a new revision of one: calls that come from now on get it, those under way end with
   // the instance that they have.
   void Put(const ScheduledFunction& function);

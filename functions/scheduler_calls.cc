@@ -1,6 +1,5 @@
 // A scheduler's calls, from the moment that an instance is there to take them.
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -114,9 +113,8 @@ void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, 
   later.steps.emplace_back(
       [request, result = std::move(result)]() mutable { request->done(std::move(result)); });
   if (first) {
-    later.steps.emplace_back([core = shared_from_this(), process] {
-      boost::asio::post(core->makers_, [process] { process->HasAnswered(); });
-    });
+    // Not behind what is made: until then all that it touches counts as needed for an answer.
+    clearers_.Post(function->spec.owner, [process] { process->HasAnswered(); });
     if (!std::exchange(function->size_known, true) && !function->replaced) {
       function->profile.instance_bytes = std::max<uint64_t>(memory, 1u << 20);
       function->profile.template_bytes = function->profile.instance_bytes;
@@ -240,7 +238,7 @@ void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
   if (stopping_) {
     later.steps.emplace_back(std::move(clear));
   } else {
-    boost::asio::post(makers_, std::move(clear));  // with the lock, so that Stop waits for it
+    clearers_.Post(function->spec.owner, std::move(clear));  // with the lock, so that Stop waits for it
   }
   ServeWaiting(function, &later);
 }
@@ -252,8 +250,10 @@ void Core::Forget(const InstancePtr& instance, Later* later) {
   if (stopping_) return;
   // There is room for one more.
   ServeWaiting(instance->function, later);
+  FillProvisioned(Find(instance->function->spec.name), later);
   if (instances_.size() + 1 < options_.most_instances) return;
   for (auto& [name, function] : functions_) ServeWaiting(function, later);
+  for (auto& [name, function] : functions_) FillProvisioned(function, later);
 }
 
 void Core::EndInstance(const InstancePtr& instance) {

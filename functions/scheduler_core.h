@@ -4,7 +4,6 @@
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -16,6 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "functions/fair_threads.h"
 #include "functions/latency_sample.h"
 #include "functions/runtime_api.h"
 #include "functions/scheduler.h"
@@ -27,6 +27,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   Core(const SchedulerOptions& options, InstanceStarter& starter, HttpThreads& threads);
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  absl::Status CheckProvisioned(const ScheduledFunction& function) const ABSL_LOCKS_EXCLUDED(mutex_);
   void Put(const ScheduledFunction& function) ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
   void LostTemplate(const std::string& dependency_image) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -56,6 +57,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     std::shared_ptr<Counters> counters;
     bool replaced = false;  // or removed: nothing is started for it any more
     bool has_image = false, has_template = false;
+    bool template_waits = false;  // for the image, which is being taken
     bool size_known = false;
     FunctionProfile profile;
     uint32_t starting = 0;    // instances, ahead of time or not; at least one for each of `queue`
@@ -129,14 +131,23 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void Forget(const InstancePtr& instance, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts instances for calls that wait, or those of its successor, as far as that may be.
   void ServeWaiting(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // All functions together have as many instances as they may, and calls of others wait for one.
+  // There are fewer than are always to be there.
+  bool LacksProvisioned(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FillProvisioned(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // All functions together have as many instances as they may, and others wait for one: calls, or a function
+  // for those that are always to be there.
   bool OthersWait(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLongestIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Retire(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayStart(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Apply(std::vector<Action>& actions, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Apply(const Action& action, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Its image is there, or will not be: its template, if one waits for that, is made or given up.
+  void LetTemplate(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // On threads of the pools.
   void Make(const Thing& thing, const FunctionPtr& function, const std::string& dependency)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Unmake(const Thing& thing, const FunctionPtr& function, const std::string& dependency)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void PlanTick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Tick() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -151,7 +162,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   HttpThreads& threads_;
   const absl::Time epoch_;
   const std::shared_ptr<boost::asio::io_context> context_;  // of the timers
-  boost::asio::thread_pool starts_, makers_;
+  // Each owner has a part of them: a function may take as long as it likes with what it is asked to do.
+  FairThreads starts_, makers_, clearers_;
 
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -312,6 +312,97 @@ TEST_F(SchedulerTest, ACallThatWaitsForAProvisionedInstanceHearsWhenNoneCanBeSta
   EXPECT_THAT(TextOf(std::move(told)), HasSubstr("no more processes"));
 }
 
+TEST_F(SchedulerTest, ANewRevisionsProvisionedInstancesWaitUntilTheOldOnesHaveGone) {
+  Gate end;
+  starter_.Become("f", [&end](TestRuntime& runtime) {
+    Echo(runtime);
+    end.Pass();
+    return Exits(0);
+  });
+  ScheduledFunction function = Function("f");
+  function.most_instances = function.provisioned = 2;
+  scheduler().Put(function);
+  while (Numbers("f").idle < 2) std::this_thread::yield();
+  function.revision = 2;
+  scheduler().Put(function);
+  ASSERT_TRUE(end.WaitForWaiting(2));
+  EXPECT_EQ(Numbers("f").starting, 0u);
+  EXPECT_THAT(starter_.started(), SizeIs(2));
+  end.Open(1);
+  ASSERT_TRUE(starter_.WaitForStarts(3));
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  EXPECT_THAT(starter_.started(), SizeIs(3));
+  end.Open(1);
+  ASSERT_TRUE(starter_.WaitForStarts(4));
+  while (Numbers("f").idle < 2) std::this_thread::yield();
+  EXPECT_EQ(starter_.living(), 2u);
+  end.Open(2);
+  StopScheduler();
+}
+
+TEST_F(SchedulerTest, ProvisionedInstancesKeepToTheLimitOfAll) {
+  options_.most_instances = 3;
+  ScheduledFunction one = Function("one"), other = Function("other");
+  one.provisioned = 2;
+  other.provisioned = 2;
+  EXPECT_TRUE(scheduler().CheckProvisioned(one).ok());
+  scheduler().Put(one);
+  absl::Status refused = scheduler().CheckProvisioned(other);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("function 'other'"), HasSubstr("make 4 with those of other functions"),
+                    HasSubstr("at most 3")));
+  scheduler().Put(other);
+  while (Numbers("one").idle < 2 || Numbers("other").idle < 1) std::this_thread::yield();
+  EXPECT_EQ(Numbers("other").starting, 0u);
+  EXPECT_EQ(TextOf(Invoke("other", "1")), "ok 1");
+  EXPECT_THAT(starter_.started(), SizeIs(3));
+  // With the room that the other leaves it has all.
+  scheduler().Remove("one");
+  EXPECT_TRUE(scheduler().CheckProvisioned(other).ok());
+  while (Numbers("other").idle < 2) std::this_thread::yield();
+}
+
+TEST_F(SchedulerTest, ProvisionedInstancesKeepToTheMemoryOfAll) {
+  options_.keep_alive.memory_bytes = uint64_t{1} << 30;
+  ScheduledFunction one = Function("one"), other = Function("other");
+  one.provisioned = 6;
+  other.provisioned = 3;
+  ASSERT_TRUE(scheduler().CheckProvisioned(one).ok());
+  scheduler().Put(one);
+  EXPECT_THAT(std::string(scheduler().CheckProvisioned(other).message()),
+              AllOf(HasSubstr("3 provisioned instances of 128.0 MiB"), HasSubstr("come to 1.1 GiB"),
+                    HasSubstr("have 1.0 GiB"), HasSubstr("--functions-memory")));
+  other.provisioned = 2;
+  EXPECT_TRUE(scheduler().CheckProvisioned(other).ok());
+  // Of its own present revision it takes the place.
+  one.provisioned = 8;
+  EXPECT_TRUE(scheduler().CheckProvisioned(one).ok());
+  one.memory_bytes *= 2;
+  EXPECT_FALSE(scheduler().CheckProvisioned(one).ok());
+}
+
+TEST_F(SchedulerTest, OthersInstancesMakeRoomForProvisionedOnes) {
+  options_.most_instances = 2;
+  Gate gate;
+  starter_.Become("f", EchoThrough(gate));
+  scheduler().Put(Function("f"));
+  Told idle = Invoke("f", "1"), busy = Invoke("f", "2");
+  ASSERT_TRUE(gate.WaitForWaiting(2));
+  ScheduledFunction ready = Function("ready");
+  ready.provisioned = 2;
+  scheduler().Put(ready);
+  EXPECT_THAT(starter_.started(), SizeIs(2));
+  // Once they have answered.
+  gate.Open(1);
+  ASSERT_TRUE(starter_.WaitForStarts(3));
+  gate.Open(1);
+  while (Numbers("ready").idle < 2) std::this_thread::yield();
+  EXPECT_THAT(TextOf(std::move(idle)), HasSubstr("ok "));
+  EXPECT_THAT(TextOf(std::move(busy)), HasSubstr("ok "));
+  EXPECT_EQ(Numbers("f").idle, 0u);
+}
+
 TEST_F(SchedulerTest, ARemovedFunctionAnswersWhatItHasBegun) {
   Gate gate;
   starter_.Become("f", EchoThrough(gate));

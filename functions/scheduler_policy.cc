@@ -1,6 +1,5 @@
 // What the keep-alive policy is told of a scheduler's starts, and how what it wants is done.
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +13,8 @@ namespace {
 
 // Where measured starts meet older ones: a weight that follows changes within a few starts.
 constexpr double kLearn = 0.3;
+// Whose threads templates of dependencies are made on: no user's code runs in those.
+constexpr FairThreads::Owner kNobody = UINT64_MAX;
 
 }  // namespace
 
@@ -80,7 +81,11 @@ void Core::Apply(const Action& action, Later* later) {
   switch (thing.kind) {
     case ThingKind::kInstance:
       if (make) {
-        if (!function->replaced) BeginStart(function, StartLevel::kTemplate);
+        if (function->replaced) return;
+        if (MayStart(*function)) return BeginStart(function, StartLevel::kTemplate);
+        policy_.Lost(thing);
+        // It is made when another one has ended.
+        if (LacksProvisioned(*function) && instances_.size() >= options_.most_instances) EndLongestIdle();
       } else if (function->idle.empty()) {
         ++function->drops_owed;
       } else {
@@ -98,6 +103,11 @@ void Core::Apply(const Action& action, Later* later) {
       if (make && (function->has_image || !function->spec.may_have_image)) return;
       break;
     case ThingKind::kTemplate:
+      // It would only stand and wait, on a thread of its owner's.
+      function->template_waits =
+          make && !function->has_image && policy_.Keeps({ThingKind::kDiskImage, function->id});
+      if (function->template_waits) return;
+      break;
     case ThingKind::kDependencyTemplate:
       break;
   }
@@ -112,20 +122,27 @@ void Core::Apply(const Action& action, Later* later) {
   later->steps.emplace_back([core = shared_from_this(), thing, make, function, dependency] {
     absl::MutexLock lock(&core->mutex_);  // Stop waits for what was begun, and nothing is begun after it
     if (core->stopping_) return;
-    boost::asio::post(core->makers_, [core, thing, make, function, dependency] {
-      const std::string name = function ? function->spec.name : "";
-      const uint64_t revision = function ? function->spec.revision : 0;
-      if (make) return core->Make(thing, function, dependency);
-      if (thing.kind == ThingKind::kDiskImage) return core->starter_.DropImage(name, revision);
-      core->starter_.DropTemplate(name, revision, dependency);
-    });
+    const FairThreads::Owner owner = function ? function->spec.owner : kNobody;
+    if (make) {
+      core->makers_.Post(owner,
+                         [core, thing, function, dependency] { core->Make(thing, function, dependency); });
+    } else {
+      core->clearers_.Post(
+          owner, [core, thing, function, dependency] { core->Unmake(thing, function, dependency); });
+    }
   });
 }
 
 void Core::Make(const Thing& thing, const FunctionPtr& function, const std::string& dependency) {
   {
+    Later later;
     absl::MutexLock lock(&mutex_);
     if (stopping_ || (function && function->replaced)) return;
+    // It may have been dropped while this waited for its turn.
+    if (!policy_.Keeps(thing)) {
+      if (thing.kind == ThingKind::kDiskImage) LetTemplate(function, &later);
+      return;
+    }
   }
   absl::Status status;
   if (thing.kind == ThingKind::kDiskImage) {
@@ -139,12 +156,17 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
   absl::MutexLock lock(&mutex_);
   if (function && function->replaced) return;
   if (status.ok()) {
-    if (thing.kind == ThingKind::kDiskImage) function->has_image = true;
-    if (thing.kind == ThingKind::kTemplate) function->has_template = policy_.Keeps(thing);
+    // Or while it was made, and there was nothing to take away yet.
+    const bool kept = policy_.Keeps(thing);
+    if (thing.kind == ThingKind::kDiskImage) function->has_image = kept;
+    if (thing.kind == ThingKind::kTemplate) function->has_template = kept;
     for (Dependency& candidate : dependencies_) {
       if (thing.kind == ThingKind::kDependencyTemplate && candidate.id == thing.owner)
-        candidate.has_template = true;
+        candidate.has_template = kept;
     }
+    if (thing.kind == ThingKind::kDiskImage) LetTemplate(function, &later);
+    if (!kept)
+      later.steps.emplace_back([this, thing, function, dependency] { Unmake(thing, function, dependency); });
     return;
   }
   if (function && thing.kind == ThingKind::kDiskImage)
@@ -154,6 +176,25 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
       absl::StrCat(thing.kind == ThingKind::kDiskImage ? "the image of function '" : "a template of '",
                    function ? function->spec.name : dependency, "' could not be made: ", status.message()));
   policy_.Lost(thing);
+  if (thing.kind == ThingKind::kDiskImage) LetTemplate(function, &later);
+}
+
+void Core::LetTemplate(const FunctionPtr& function, Later* later) {
+  const Thing own{ThingKind::kTemplate, function->id};
+  if (!std::exchange(function->template_waits, false) || !policy_.Keeps(own)) return;
+  if (function->has_image) return Apply(Action{Action::Verb::kMake, own}, later);
+  policy_.Lost(own);
+}
+
+void Core::Unmake(const Thing& thing, const FunctionPtr& function, const std::string& dependency) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (policy_.Keeps(thing)) return;  // it is wanted again
+  }
+  const std::string name = function ? function->spec.name : "";
+  const uint64_t revision = function ? function->spec.revision : 0;
+  if (thing.kind == ThingKind::kDiskImage) return starter_.DropImage(name, revision);
+  starter_.DropTemplate(name, revision, dependency);
 }
 
 void Core::LostTemplate(const std::string& dependency_image) {

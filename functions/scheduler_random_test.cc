@@ -63,6 +63,7 @@ TEST_F(SchedulerTest, EveryCallIsToldWhatSuitsIt) {
     made.timeout = absl::Milliseconds(300);
     made.most_instances = number == 1 ? 1 : 0;
     made.provisioned = number == 2 ? 2 : 0;
+    made.most_instances = number == 2 ? 3 : made.most_instances;
     made.dependency_image = number == 3 ? "deps" : "";
     made.may_have_image = number == 3;
     return made;

@@ -1,6 +1,5 @@
 // How a scheduler's instances come to be, and what happens when they do not.
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,7 +52,7 @@ void Core::BeginStart(const FunctionPtr& function, StartLevel level) {
   function->instances.insert(instance);
   instances_.insert(instance);
   // With the lock, so that Stop waits for it.
-  boost::asio::post(starts_, [core = shared_from_this(), function, instance, level] {
+  starts_.Post(function->spec.owner, [core = shared_from_this(), function, instance, level] {
     core->Start(function, instance, level);
   });
 }
@@ -135,6 +134,7 @@ Core::RequestPtr Core::LoseStart(const FunctionPtr& function) {
 void Core::StartFailed(const FunctionPtr& function, const InstancePtr& instance, const absl::Status& why,
                        Later* later) {
   RequestPtr request = LoseStart(function);
+  ++function->failures;
   if (instance->process == nullptr) Forget(instance, later);
   Log(LogLevel::kError,
       absl::StrCat("function '", function->spec.name, "' could not be started: ", why.message()));
@@ -150,7 +150,6 @@ void Core::StartFailed(const FunctionPtr& function, const InstancePtr& instance,
     function->counters->problem = std::string(why.message());
   }
   ServeWaiting(function, later);
-  ++function->failures;
   Refill(function, later);
 }
 

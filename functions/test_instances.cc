@@ -96,6 +96,26 @@ void TestStarter::RefuseToCapture(absl::Status why) {
   no_capture_ = std::move(why);
 }
 
+void TestStarter::HangInCapture(const std::string& function) {
+  absl::MutexLock lock(&mutex_);
+  hanging_.insert(function);
+}
+
+void TestStarter::StopMaking() {
+  absl::MutexLock lock(&mutex_);
+  stop_capturing_ = true;
+}
+
+void TestStarter::HangInStart(const std::string& function) {
+  absl::MutexLock lock(&mutex_);
+  not_starting_.insert(function);
+}
+
+void TestStarter::LetStart(const std::string& function) {
+  absl::MutexLock lock(&mutex_);
+  not_starting_.erase(function);
+}
+
 void TestStarter::HoldStarts(bool hold) {
   absl::MutexLock lock(&mutex_);
   held_ = hold;
@@ -104,8 +124,8 @@ void TestStarter::HoldStarts(bool hold) {
 absl::StatusOr<StartedInstance> TestStarter::Start(const StartOrder& order) {
   auto runtime = std::make_shared<TestRuntime>(order);
   absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(
-      +[](bool* held) { return !*held; }, &held_));
+  auto may = [&] { return !held_ && !not_starting_.contains(order.function); };
+  mutex_.Await(absl::Condition(&may));
   if (auto refused = refused_.find(order.level); refused != refused_.end() && !refused->second.ok()) {
     return refused->second;
   }
@@ -149,6 +169,10 @@ absl::StatusOr<uint64_t> TestStarter::CaptureImage(const std::string& function, 
   Note(Making::What::kImage, function, "");
   absl::MutexLock lock(&mutex_);
   if (!no_capture_.ok()) return no_capture_;
+  if (hanging_.contains(function)) {
+    mutex_.Await(absl::Condition(&stop_capturing_));
+    return absl::CancelledError("nobody wants images any more");
+  }
   return kImageBytes;
 }
 

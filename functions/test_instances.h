@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -82,6 +83,11 @@ class TestStarter : public InstanceStarter {
   // What starts at this level say from now on instead of starting, until they are told OkStatus.
   void Refuse(StartLevel level, absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
   void RefuseToCapture(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Taking an image of this function lasts until the starter is told to stop capturing.
+  void HangInCapture(const std::string& function) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Starts of this function wait until they are let.
+  void HangInStart(const std::string& function) ABSL_LOCKS_EXCLUDED(mutex_);
+  void LetStart(const std::string& function) ABSL_LOCKS_EXCLUDED(mutex_);
   // The next starts wait until it is called with false.
   void HoldStarts(bool hold) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -93,6 +99,7 @@ class TestStarter : public InstanceStarter {
   absl::StatusOr<uint64_t> CaptureImage(const std::string& function, uint64_t revision) override
       ABSL_LOCKS_EXCLUDED(mutex_);
   void DropImage(const std::string& function, uint64_t revision) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void StopMaking() override ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Of all starts so far, in their order.
   std::vector<StartOrder> started() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -113,6 +120,8 @@ class TestStarter : public InstanceStarter {
   std::map<std::string, TestProgram> programs_ ABSL_GUARDED_BY(mutex_);
   std::map<StartLevel, absl::Status> refused_ ABSL_GUARDED_BY(mutex_);
   absl::Status no_capture_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> hanging_ ABSL_GUARDED_BY(mutex_), not_starting_ ABSL_GUARDED_BY(mutex_);
+  bool stop_capturing_ ABSL_GUARDED_BY(mutex_) = false;
   bool held_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<StartOrder> started_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<TestRuntime>> living_ ABSL_GUARDED_BY(mutex_);

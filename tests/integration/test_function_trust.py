@@ -2,12 +2,17 @@
 meanwhile does not get into a function.
 """
 
+import http.client
+import json
 import os
+import shutil
+import subprocess
+import sys
 import unittest
 
-from harness import waiting
-from harness.functions import SECONDS, FunctionsTest
-from harness.cli import DONE
+from harness import procfs, waiting
+from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
+from harness.cli import DONE, FAILED, NOT_FOUND
 
 ALICE, BOB = 65533, 65534
 
@@ -15,7 +20,8 @@ ALICE, BOB = 65533, 65534
 _SLOW = """import os
 import time
 
-while os.path.exists({path!r}):
+open({loading!r}, "a").write("x")
+while os.path.exists({held!r}):
     time.sleep(0.01)
 import decimal
 
@@ -33,6 +39,62 @@ def handler(event, context):
     open({path!r}, "a").write(repr(event) + "\\n")
     raise RuntimeError("again, please")
 """
+# In a copy that is to become its image; elsewhere it loads at once.
+_HANGS_IN_CAPTURE = """import os
+import time
+
+if os.environ.get("REKINDLE_FUNCTION_IMAGE"):
+    open({path!r}, "a").write("x")
+    time.sleep(100_000)
+
+
+def handler(event, context):
+    return "answered"
+"""
+# Its log is beyond its limit after each call.
+_HUGE_TIMES = """import os
+
+
+def handler(event, context):
+    log = os.readlink("/proc/self/fd/1")
+    os.truncate(log[: -len(".log")] + ".times", 1 << 40)
+    print("x" * (17 << 20))
+    return event["n"]
+"""
+# Opens connections to a Unix socket and a port, in turns, and counts the answers.
+_HOARDS = """import collections, json, socket, sys
+
+answers, kept = collections.Counter(), []
+for number in range(70):
+    if number % 2:
+        one = socket.create_connection(("127.0.0.1", int(sys.argv[2])), 30)
+    else:
+        one = socket.socket(socket.AF_UNIX)
+        one.settimeout(30)
+        one.connect(sys.argv[1])
+    kept.append(one)
+    try:
+        one.sendall(b"GET /health HTTP/1.1\\r\\nHost: h\\r\\n\\r\\n")
+        answer = one.recv(4096)
+    except BrokenPipeError:  # it was refused before
+        answer = one.recv(4096)
+    except ConnectionResetError:  # and TCP has lost the answer
+        answer = b"HTTP/1.1 503"
+    answers[answer.split()[1].decode()] += 1
+print(json.dumps(answers), flush=True)
+sys.stdin.read()
+"""
+# Says that it was called; one call waits until its file has gone.
+_COUNTS = """import os
+import time
+
+
+def handler(event, context):
+    with open({path!r}, "a") as file:
+        file.write("x")
+    while event and os.path.exists(event["while"]):
+        time.sleep(0.01)
+"""
 _HOME = """import os
 import site
 
@@ -43,26 +105,33 @@ def handler(event, context):
 
 
 class LateDeploymentTest(FunctionsTest):
+    def setUp(self):
+        super().setUp()
+        self.held, self.loading = self.path("held"), self.path("loading")
+
     def deploy_slowly(self, cli=None, *options):
         """A deployment that goes on until `held` is removed. Returns when its code has been taken."""
-        self.held = self.path("held")
-        with open(self.held, "w", encoding="ascii"):
-            pass
-        folder = self.code("slow", {"app.py": _SLOW.format(path=self.held)})
+        for path in (self.held, self.loading):
+            with open(path, "w", encoding="ascii"):
+                pass
+            os.chmod(path, 0o666)
+        folder = self.code("slow", {"app.py": _SLOW.format(held=self.held, loading=self.loading)})
         command = (cli or self.cli).start(
             "fn", "deploy", "name", "--runtime", "python", "--handler", "app.handler", "--code", folder, *options)
-        waiting.until(lambda: self.function("name"), "its code taken", SECONDS)
+        waiting.until(lambda: os.path.getsize(self.loading) or command.poll() is not None, "its code taken", SECONDS)
         return command
 
     def let_go(self, command):
         os.unlink(self.held)
-        result = (self.cli).finish(command)
-        self.assertEqual(result.code, DONE, str(result))
-        self.assertIn("no effect", result.out + result.err)
+        self.assert_refused(self.cli.finish(command), FAILED, "no effect")
+
+    def folders(self):
+        return sorted(os.listdir(os.path.join(self.store, "functions", "name")))
 
     def test_it_does_not_replace_what_was_deployed_meanwhile(self):
         command = self.deploy_slowly()
-        self.deploy("name", "--replace", files={"app.py": _QUICK})
+        self.assertIsNone(self.function("name"))
+        self.deploy("name", files={"app.py": _QUICK})
         self.assertEqual(self.invoke("name", None)[0], "new")
         self.let_go(command)
         self.assertEqual(self.invoke("name", None)[0], "new")
@@ -72,17 +141,53 @@ class LateDeploymentTest(FunctionsTest):
     def test_nor_what_another_user_has_put_in_its_place(self):
         alice, bob = (self.make_cli(host=self.daemon.host, uid=uid) for uid in (ALICE, BOB))
         command = self.deploy_slowly(alice)
-        self.succeed("fn", "rm", "name", cli=alice)
         self.deploy("name", files={"app.py": _QUICK}, cli=bob)
         self.let_go(command)
         self.assertEqual(self.invoke("name", None, cli=bob)[0], "new")
 
     def test_what_was_removed_does_not_come_back(self):
         command = self.deploy_slowly()
+        self.assert_refused(self.cli.run("fn", "rm", "name"), NOT_FOUND, "name")
+        os.unlink(self.held)
+        self.assertEqual(self.cli.finish(command).code, DONE)
+        self.assertEqual(self.invoke("name", None)[0], "old")
+        command = self.deploy_slowly(None, "--replace", "--timeout", "7s")
         self.succeed("fn", "rm", "name")
         self.let_go(command)
         self.assertIsNone(self.function("name"))
-        self.assertNotEqual(self.cli.run("fn", "invoke", "name").code, DONE)
+        self.assert_refused(self.cli.run("fn", "invoke", "name"), NOT_FOUND, "name")
+
+    def test_a_daemon_that_is_killed_leaves_what_there_was(self):
+        self.deploy("name", files={"app.py": _QUICK})
+        command = self.deploy_slowly(None, "--replace")
+        self.assertEqual(self.folders(), ["1", "2", "function.json"])
+        self.assertEqual(self.invoke("name", None)[0], "new")
+        self.daemon.kill()
+        self.cli.finish(command)
+        os.unlink(self.held)
+        self.restart_daemon()
+        function = self.function("name")
+        self.assertEqual((function["revision"], function["dependency_image"]), (1, "deps/python:bare"))
+        self.assertEqual(self.invoke("name", None)[0], "new")
+        self.assertEqual(self.folders(), ["1", "function.json"])
+
+
+class LeftImagesTest(FunctionsTest):
+    def test_images_of_functions_that_are_no_more_go_at_the_next_start(self):
+        for name in ("left", "kept"):
+            self.deploy(name, "--deps", "none", files={"app.py": _QUICK})
+            self.invoke(name, None)
+        left, kept = (self.wait_for_image(name) for name in ("left", "kept"))
+        job, _ = self.start_memory_job(1 << 20)
+        self.succeed("ckpt", job.pid, "-t", "images/other:1", "--label", "rekindle.function=left")
+        self.daemon.kill()
+        # As by a daemon that was killed while it removed the function.
+        shutil.rmtree(os.path.join(self.store, "functions", "left"))
+        self.restart_daemon()
+        waiting.until(lambda: left not in self.references(), "the image gone", SECONDS)
+        self.assertEqual(self.references(), sorted(["deps/python:bare", kept, "images/other:1"]))
+        self.wait_for_no_instance("kept")
+        self.assertIn(self.invoke("kept", None)[1]["start_level"], FROM_OWN_IMAGE)
 
 
 class EventTest(FunctionsTest):
@@ -102,9 +207,87 @@ class EventTest(FunctionsTest):
         waiting.until(lambda: "removed meanwhile" in self.daemon_log(), "the event dropped", SECONDS)
         self.assertEqual(os.path.getsize(seen), 0)
 
+    def test_events_that_find_the_queue_full_are_not_lost(self):
+        seen, held = self.path("seen"), self.path("held")
+        for path in (seen, held):
+            with open(path, "w", encoding="ascii"):
+                pass
+        self.deploy("count", "--deps", "none", "--max-instances", "1", "--timeout", "60s",
+                    files={"app.py": _COUNTS.format(path=seen)})
+        asynchronously = {"X-Amz-Invocation-Type": "Event"}
+        self.assertEqual(self.post("count", {"while": held}, asynchronously).status, 202)
+        waiting.until(lambda: os.path.getsize(seen), "the first one in work", SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        self.addCleanup(connection.close)
+        # The queue has 1000 places.
+        for _ in range(1050):
+            self.assertEqual(self.post("count", {}, asynchronously, connection).status, 202)
+        waiting.until(lambda: self.stats("count")["throttles"] >= 50, "some refused", SECONDS)
+        os.unlink(held)
+        waiting.until(lambda: os.path.getsize(seen) >= 1051, "all called", SECONDS)
+        waiting.until(lambda: self.stats("count")["invocations"] == 1051, "once each", SECONDS)
+        self.assertEqual(os.path.getsize(seen), 1051)
+
     def daemon_log(self):
         with open(self.daemon.log, encoding="utf-8", errors="replace") as file:
             return file.read()
+
+
+class CaptureTest(FunctionsTest):
+    def test_functions_that_hang_in_their_capture_stop_no_neighbour(self):
+        alice = self.make_cli(host=self.daemon.host, uid=ALICE)
+        hanging = self.path("hanging")
+        with open(hanging, "w", encoding="ascii"):
+            pass
+        os.chmod(hanging, 0o666)
+        for name in ("first", "second"):
+            self.deploy(name, "--deps", "none", files={"app.py": _HANGS_IN_CAPTURE.format(path=hanging)}, cli=alice)
+            self.assertEqual(self.invoke(name, cli=alice)[0], "answered")
+        waiting.until(lambda: os.path.getsize(hanging) >= 2, "both captures", SECONDS)
+        # Each call needs that the instance of the one before has been cleared away.
+        self.deploy("neighbour", "--deps", "none", "--max-instances", "1")
+        for number in range(3):
+            self.assertEqual(self.failed("neighbour", {"do": "exit"})["errorType"], "Runtime.ExitError")
+            self.assertEqual(self.invoke("neighbour", {"n": number}, seconds=SECONDS)[0], {"n": number})
+        self.wait_for_image("neighbour")
+        # Its capture is given up; the other one's when the daemon ends.
+        self.assertEqual(alice.run("fn", "rm", "first", seconds=SECONDS).code, DONE)
+        self.assertEqual(self.invoke("second", cli=alice)[0], "answered")
+        self.daemon.stop()
+        self.wait_for_nothing()
+        self.wait_for_no_sandbox()
+
+
+class LogTimesTest(FunctionsTest):
+    def test_a_function_may_make_the_times_of_its_log_any_size(self):
+        alice = self.make_cli(host=self.daemon.host, uid=ALICE)
+        self.deploy("huge", "--deps", "none", files={"app.py": _HUGE_TIMES}, cli=alice)
+        for number in range(2):
+            self.assertEqual(self.invoke("huge", {"n": number}, cli=alice)[0], number)
+            lines = alice.run("fn", "logs", "huge", "--tail", "3", "--since", "1h").out
+            self.assertIn("REPORT RequestId", lines)
+        self.assertTrue(self.daemon.running())
+        self.assertLess(procfs.memory_bytes(self.daemon.pid), 1 << 30)
+
+
+class ShareTest(FunctionsTest):
+    def test_one_user_can_not_take_all_connections(self):
+        # Its connections stay open until its input ends.
+        hoarder = subprocess.Popen(
+            [sys.executable, "-c", _HOARDS, self.front, str(self.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            user=ALICE, group=ALICE, extra_groups=[], text=True)
+        try:
+            self.assertEqual(json.loads(hoarder.stdout.readline()), {"200": 64, "503": 6})
+            for _ in range(3):
+                self.assertEqual(self.http("GET", "/health").status, 200)
+        finally:
+            hoarder.communicate(timeout=SECONDS)
+
+    def test_no_user_can_provision_more_than_there_is(self):
+        command = ("fn", "deploy", "all", "--runtime", "python", "--handler", "app.handler", "--code",
+                   self.code("all", {"app.py": _QUICK}), "--deps", "none", "--memory", "10G", "--provisioned")
+        self.assert_refused(self.cli.run(*command, "1000"), FAILED, "9.8 TiB", "--functions-memory")
+        self.assertIsNone(self.function("all"))
 
 
 class PreparedByOthersTest(FunctionsTest):
