@@ -139,13 +139,13 @@ class DamagedParentTest(RekindleTest):
         self.checkpoint(self.job.pid, "hurt:1")
         self.pack = packs_of(self.store)[0]
 
-    def assert_next_image_is_whole(self):
+    def assert_next_image_is_whole(self, lost="hurt:1"):
         self.memory.touch(16)
         self.memory.wait_for_tick()
         taken = self.checkpoint(self.job.pid, "next:1")
         report = self.cli.run("fsck", "--read")
         self.assertEqual(report.code, FAILED, str(report))
-        self.assertEqual(report.data.get("lost_images"), ["hurt:1"], str(report))
+        self.assertEqual(report.data.get("lost_images"), [lost], str(report))
         self.succeed("export", "next:1", "--criu", self.path("exported"))
         digest = self.memory.digest()
         self.job.kill_tree()
@@ -165,6 +165,15 @@ class DamagedParentTest(RekindleTest):
         os.unlink(self.pack)
         taken = self.assert_next_image_is_whole()
         self.assertIn("hurt:1", str(taken["warnings"]))
+
+    def test_an_older_image_is_the_parent_then(self):
+        before = self.succeed("inspect", "hurt:1")["image"]["digest"]
+        self.memory.touch(16)
+        self.checkpoint(self.job.pid, "later:1")
+        (pack,) = set(packs_of(self.store)) - {self.pack}
+        os.unlink(pack)
+        taken = self.assert_next_image_is_whole(lost="later:1")
+        self.assertEqual(taken["image"]["parent_digest"], before)
 
     def test_flipped_bit_that_fsck_has_found(self):
         flip_bit(self.pack, 4 * MIB)
