@@ -13,21 +13,34 @@
 #include "base/status.h"
 
 namespace rekindle {
+namespace {
+
+absl::StatusOr<UniqueFd> Open(int folder, const std::string& path, uint64_t bounds) {
+  open_how how = {};
+  how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
+  how.resolve = bounds | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
+  UniqueFd place(static_cast<int>(::syscall(SYS_openat2, folder, path.c_str(), &how, sizeof how)));
+  if (place.valid()) return place;
+  if (errno == ELOOP || errno == EXDEV) {
+    return absl::NotFoundError(absl::StrCat(
+        "opening ", path,
+        errno == ELOOP ? ": there is a symbolic link on the way" : ": it leads out of the folder"));
+  }
+  return ErrnoStatus(errno, absl::StrCat("opening ", path));
+}
+
+}  // namespace
 
 absl::StatusOr<UniqueFd> OpenInRoot(const std::string& root, const std::string& path) {
   if (path.empty() || path[0] != '/') {
     return absl::InvalidArgumentError(absl::StrCat("'", path, "' is not an absolute name"));
   }
   RK_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFile(root, O_PATH | O_DIRECTORY));
-  open_how how = {};
-  how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
-  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
-  UniqueFd place(static_cast<int>(::syscall(SYS_openat2, folder.get(), path.c_str(), &how, sizeof how)));
-  if (place.valid()) return place;
-  if (errno == ELOOP) {
-    return absl::NotFoundError(absl::StrCat("opening ", path, ": there is a symbolic link on the way"));
-  }
-  return ErrnoStatus(errno, absl::StrCat("opening ", path));
+  return Open(folder.get(), path, RESOLVE_IN_ROOT);
+}
+
+absl::StatusOr<UniqueFd> OpenBeneath(int folder, const std::string& name) {
+  return Open(folder, name, RESOLVE_BENEATH);
 }
 
 absl::StatusOr<UniqueFd> OpenFileAt(int place) {

@@ -15,6 +15,10 @@ namespace rekindle {
 // link on the way.
 absl::StatusOr<UniqueFd> OpenInRoot(const std::string& root, const std::string& path);
 
+// The same for what lies directly in `folder` or below it, under a relative name. NotFound also where the
+// name would lead out of it.
+absl::StatusOr<UniqueFd> OpenBeneath(int folder, const std::string& name);
+
 // The regular file at such a place, opened for reading. FailedPrecondition: it is something else.
 absl::StatusOr<UniqueFd> OpenFileAt(int place);
 

@@ -67,5 +67,15 @@ TEST_F(OpenInRootTest, APipeIsNotWaitedFor) {
   EXPECT_TRUE(absl::IsFailedPrecondition(OpenFileAt(place->get()).status()));
 }
 
+TEST_F(OpenInRootTest, WhatLiesBeneathAFolder) {
+  const UniqueFd folder(::open(root_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  EXPECT_TRUE(OpenBeneath(folder.get(), "d/file").ok());
+  ASSERT_EQ(::symlink("d", (root_ + "/folder").c_str()), 0);
+  for (const std::string& name : {std::string("folder/file"), std::string("../outside"),
+                                  folder_->path() + "/outside", std::string("absent")}) {
+    EXPECT_TRUE(absl::IsNotFound(OpenBeneath(folder.get(), name).status())) << name;
+  }
+}
+
 }  // namespace
 }  // namespace rekindle

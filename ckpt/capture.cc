@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <utility>
@@ -45,6 +46,8 @@ constexpr size_t kMostShownCommand = 200;  // bytes, in a label
 constexpr uint64_t kGhostLimitBytes = 1ull << 30;
 // Room beyond what the job's memory was measured to be: CRIU's own images, and growth until the freeze.
 constexpr uint64_t kStagingSlackBytes = 16u << 20;
+// Each that is passed over is a warning.
+constexpr size_t kMostParentsTried = 8;
 // For a copy whose pager has put in the last page, until it has let go of the job.
 constexpr absl::Duration kMemoryMayTake = absl::Seconds(10);
 
@@ -386,6 +389,7 @@ class CaptureRun {
     image.reference = options_.reference;
     image.owner = options_.owner;
     image.replace = options_.replace;
+    image.replace_others = options_.replace_others;
     image.labels = options_.labels;
     image.prepared_id = options_.prepared_id;
     image.sparing = options_.sparing;
@@ -393,14 +397,7 @@ class CaptureRun {
     image.labels[v1::kJobIdLabel] = job_id_;
     image.labels[v1::kCommandLabel] = ToUtf8(job_.processes[0].command, kMostShownCommand);
     if (!options_.job_name.empty()) image.labels[v1::kJobNameLabel] = options_.job_name;
-    RK_ASSIGN_OR_RETURN(image.parent, ChooseParent());
-    absl::StatusOr<std::unique_ptr<store::ImageWriter>> writer = store_.NewImage(image);
-    // A parent that nobody asked for may have been removed meanwhile.
-    if (absl::IsNotFound(writer.status()) && options_.parent.empty() && !image.parent.empty()) {
-      image.parent.clear();
-      writer = store_.NewImage(image);
-    }
-    RK_ASSIGN_OR_RETURN(writer_, std::move(writer));
+    RK_ASSIGN_OR_RETURN(writer_, BeginImage(image));
     if (options_.dirty_pages && !writer_->parent_digest().empty()) {
       absl::StatusOr<store::ImageInfo> parent = store_.Find(writer_->parent_digest());
       worth_tracking_ = parent.ok() && MostStays(parent->stats);
@@ -408,21 +405,47 @@ class CaptureRun {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::string> ChooseParent() const {
-    if (!options_.parent.empty()) return options_.parent;
-    if (options_.no_parent) return std::string();
+  // With the best parent that can be used. One that is damaged costs room in the store, not the new image.
+  absl::StatusOr<std::unique_ptr<store::ImageWriter>> BeginImage(store::NewImageOptions image) {
+    RK_ASSIGN_OR_RETURN(const std::vector<store::ImageInfo> parents, PossibleParents());
+    image.parent = options_.parent;
+    if (parents.empty()) return store_.NewImage(image);
+    for (const store::ImageInfo& parent : parents) {
+      image.parent = parent.digest;
+      absl::StatusOr<std::unique_ptr<store::ImageWriter>> writer = store_.NewImage(image);
+      if (writer.ok()) return writer;
+      const absl::Status readable = store_.OpenImage(parent.digest).status();
+      if (readable.ok()) return writer.status();
+      if (absl::IsNotFound(readable)) continue;  // removed meanwhile
+      result_.warnings.push_back(absl::StrCat("image ", parent.reference,
+                                              " was passed over as the parent of the new one, because it is "
+                                              "damaged: ",
+                                              readable.message()));
+      Log(LogLevel::kWarning, result_.warnings.back());
+    }
+    image.parent.clear();
+    return store_.NewImage(image);
+  }
+
+  // Where none was named, the best first: the newest of the job, then the newest of the same name.
+  absl::StatusOr<std::vector<store::ImageInfo>> PossibleParents() const {
+    std::vector<store::ImageInfo> of_job, of_name;
+    if (!options_.parent.empty() || options_.no_parent) return of_job;
     RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(options_.reference));
     std::string name = reference.substr(0, reference.rfind(':'));
     RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store_.List());
-    std::string of_name;
-    for (const store::ImageInfo& image : images) {  // newest first
+    for (store::ImageInfo& image : images) {  // newest first
       if (image.owner != options_.owner) continue;
       auto label = image.labels.find(v1::kJobIdLabel);
-      if (label != image.labels.end() && label->second == job_id_) return image.digest;
-      if (of_name.empty() && image.reference.substr(0, image.reference.rfind(':')) == name)
-        of_name = image.digest;
+      if (label != image.labels.end() && label->second == job_id_) {
+        of_job.push_back(std::move(image));
+      } else if (image.reference.substr(0, image.reference.rfind(':')) == name) {
+        of_name.push_back(std::move(image));
+      }
     }
-    return of_name;
+    std::move(of_name.begin(), of_name.end(), std::back_inserter(of_job));
+    if (of_job.size() > kMostParentsTried) of_job.resize(kMostParentsTried);
+    return of_job;
   }
 
   absl::StatusOr<uint64_t> StagingBudget() const {

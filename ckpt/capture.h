@@ -40,8 +40,9 @@ struct CaptureOptions {
   std::string reference;  // "name:tag"
   std::string parent;     // empty: the newest image of the same job, else of the same name
   bool no_parent = false;
-  bool stop = false;     // kill the tree once the image is committed; before that it stays, stopped
-  bool replace = false;  // take over a reference that exists
+  bool stop = false;            // kill the tree once the image is committed; before that it stays, stopped
+  bool replace = false;         // take over a reference that exists
+  bool replace_others = false;  // that, too, of an image of another owner
   // Live TCP connections are carried, and packets held back while the job is frozen if it has any before it
   // freezes, or if this is set.
   bool tcp_established = false;
@@ -111,9 +112,11 @@ absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installat
 // by whatever starts next. Returns the PIDs it set free.
 absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(const std::string& runtime_directory);
 
-// Takes in a plain CRIU image directory made by `criu dump`.
+// Takes in a plain CRIU image directory made by `criu dump`. Its files are read where they lie: a link, a
+// pipe or a device among them is FailedPrecondition. `cancel` (may be null) as in Capture.
 absl::StatusOr<store::ImageInfo> ImportCriuDirectory(store::Store& store, const std::string& directory,
                                                      const std::string& reference, const std::string& parent,
-                                                     uid_t owner, CaptureObserver* observer);
+                                                     uid_t owner, CaptureObserver* observer,
+                                                     const std::atomic<bool>* cancel);
 
 }  // namespace rekindle::ckpt

@@ -3,13 +3,11 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <map>
 #include <utility>
 
@@ -31,6 +29,7 @@ namespace {
 
 constexpr char kWorkPrefix[] = "capture-";
 constexpr char kBeginningLock[] = "captures.lock";
+constexpr char kClaims[] = "captures.claims";
 constexpr char kLogsPrefix[] = "failed-capture-";
 constexpr char kJournal[] = "journal";
 // A killed process gives its memory back before it is gone: a second for some ten GiB.
@@ -68,30 +67,48 @@ std::vector<ProcessInfo> ParseJournal(const std::string& text) {
   return processes;
 }
 
-absl::StatusOr<UniqueFd> Claim(pid_t root) {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  std::string name = absl::StrCat("rekindle-capture-", root);
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  socklen_t length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  auto bound = [&] {
-    return fd.valid() && ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) == 0;
-  };
+// A lock that the kernel frees when its holder dies, on a file of the process itself: nobody can take it who
+// could not open what only the process's user and root may (a name that everybody can take would do for them
+// to keep a job from being captured). One file for all who have the same /proc, whichever runtime folder they
+// use.
+absl::StatusOr<UniqueFd> OpenClaimOf(pid_t root) {
+  auto fd = OpenFile(absl::StrCat("/proc/", root, "/personality"), O_RDONLY);
+  return fd.ok() ? std::move(fd)
+                 : absl::StatusOr<UniqueFd>(
+                       Annotate(fd.status(), absl::StrCat("claiming process ", root, " for a capture")));
+}
+
+bool LockProcess(const UniqueFd& process) { return ::flock(process.get(), LOCK_EX | LOCK_NB) == 0; }
+
+// The same for those who share the runtime folder and have mounted a /proc of their own: a byte of `lock`, by
+// the number that the process has in our namespace of PIDs.
+bool LockNumber(const UniqueFd& lock, pid_t root) {
+  struct stat space = {};
+  (void)::stat("/proc/self/ns/pid", &space);
+  constexpr int kPidBits = 22;
+  struct flock byte = {};
+  byte.l_type = F_WRLCK;
+  byte.l_whence = SEEK_SET;
+  byte.l_start =
+      static_cast<off_t>((uint64_t{space.st_ino} & 0xffffffff) << kPidBits | static_cast<uint64_t>(root));
+  byte.l_len = 1;
+  return ::fcntl(lock.get(), F_OFD_SETLK, &byte) == 0;
+}
+
+absl::Status Claim(pid_t root, const UniqueFd& process, const UniqueFd& number) {
   const absl::Time deadline = absl::Now() + kForkMayTake;
-  while (!bound()) {
-    if (errno == EADDRINUSE) {
-      if (absl::Now() < deadline) {
-        absl::SleepFor(kForkMayTake / 50);
-        continue;
-      }
+  while (!LockProcess(process) || !LockNumber(number, root)) {
+    if (errno != EWOULDBLOCK && errno != EACCES && errno != EINTR) {
+      return ErrnoStatus(errno, absl::StrCat("claiming process ", root, " for a capture"));
+    }
+    if (absl::Now() >= deadline) {
       return absl::AbortedError(
           absl::StrCat("capturing process ", root,
                        ": another checkpoint of it is under way; try again when that has ended"));
     }
-    return ErrnoStatus(errno, absl::StrCat("claiming process ", root, " for a capture"));
+    absl::SleepFor(kForkMayTake / 50);
   }
-  return fd;
+  return absl::OkStatus();
 }
 
 struct TreeMember {
@@ -133,12 +150,16 @@ std::vector<TreeMember> TreeNow(const std::vector<ProcessInfo>& recorded) {
 absl::StatusOr<CaptureSession> CaptureSession::Begin(const std::string& runtime_directory,
                                                      const JobInspection& job) {
   RK_RETURN_IF_ERROR(MakeDirectories(runtime_directory));
-  RK_ASSIGN_OR_RETURN(UniqueFd claim, Claim(job.processes[0].pid));
+  const pid_t root = job.processes[0].pid;
+  RK_ASSIGN_OR_RETURN(UniqueFd process, OpenClaimOf(root));
+  RK_ASSIGN_OR_RETURN(UniqueFd number,
+                      OpenFile(absl::StrCat(runtime_directory, "/", kClaims), O_RDWR | O_CREAT, 0600));
+  RK_RETURN_IF_ERROR(Claim(root, process, number));
   RK_ASSIGN_OR_RETURN(UniqueFd beginning, LockFile(BeginningLock(runtime_directory), LOCK_SH));
   RK_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Make(runtime_directory, kWorkPrefix));
   RK_ASSIGN_OR_RETURN(UniqueFd journal, MakeLockedFile(absl::StrCat(directory.path(), "/", kJournal),
                                                        SerializeJournal(job.processes)));
-  return CaptureSession(std::move(directory), std::move(claim), std::move(journal));
+  return CaptureSession(std::move(directory), std::move(process), std::move(number), std::move(journal));
 }
 
 std::string CaptureSession::KeepLogs() {

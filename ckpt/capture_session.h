@@ -30,12 +30,15 @@ class CaptureSession {
   std::string KeepLogs();
 
  private:
-  CaptureSession(TemporaryDirectory work_directory, UniqueFd claim, UniqueFd journal)
-      : work_directory_(std::move(work_directory)), claim_(std::move(claim)), journal_(std::move(journal)) {}
+  CaptureSession(TemporaryDirectory work_directory, UniqueFd process, UniqueFd number, UniqueFd journal)
+      : work_directory_(std::move(work_directory)),
+        process_(std::move(process)),
+        number_(std::move(number)),
+        journal_(std::move(journal)) {}
 
   TemporaryDirectory work_directory_;
-  UniqueFd claim_;    // an abstract socket: the kernel frees it when we die
-  UniqueFd journal_;  // locked: says that its capture lives
+  UniqueFd process_, number_;  // the claim: locks, which the kernel frees when we die
+  UniqueFd journal_;           // locked: says that its capture lives
 };
 
 // The recorded processes that are still the same ones, and their descendants of now: a job goes on forking

@@ -1,14 +1,19 @@
 #include "ckpt/capture_session.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstddef>
 #include <thread>
 
 #include "base/test_child.h"
@@ -50,7 +55,7 @@ class CaptureSessionTest : public testing::Test {
   // What is in it for good is left out.
   std::vector<std::string> RuntimeFolder() const {
     std::vector<std::string> names = ListDirectory(runtime()).value();
-    names.erase(std::remove(names.begin(), names.end(), "captures.lock"), names.end());
+    for (const char* lock : {"captures.lock", "captures.claims"}) std::erase(names, lock);
     return names;
   }
   std::string runtime() const { return folder_.path() + "/run"; }
@@ -75,6 +80,54 @@ TEST_F(CaptureSessionTest, OneCaptureOfAJobAtATime) {
   }
   EXPECT_THAT(RuntimeFolder(), IsEmpty());
   EXPECT_TRUE(CaptureSession::Begin(runtime(), Job(job)).ok());
+}
+
+// Anybody can bind abstract sockets.
+TEST_F(CaptureSessionTest, ANameThatAnybodyCanTakeKeepsNobodyOut) {
+  TestChild job;
+  const UniqueFd hostile(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  const std::string name = "rekindle-capture-" + std::to_string(job.pid());
+  name.copy(address.sun_path + 1, name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  ASSERT_EQ(::bind(hostile.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  auto session = CaptureSession::Begin(runtime(), Job(job));
+  EXPECT_TRUE(session.ok()) << session.status();
+}
+
+// In a container of its own with the same runtime folder.
+TEST_F(CaptureSessionTest, OneCaptureOfAJobAtATimeAlsoForAnotherMountOfProc) {
+  if (::geteuid() != 0) GTEST_SKIP() << "mounting takes root";
+  TestChild job;
+  const JobInspection inspected = Job(job);
+  auto session = CaptureSession::Begin(runtime(), inspected);
+  ASSERT_TRUE(session.ok()) << session.status();
+  const pid_t other = ::fork();
+  if (other == 0) {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("proc", "/proc", "proc", 0, nullptr) != 0) {
+      ::_exit(2);
+    }
+    ::_exit(absl::IsAborted(CaptureSession::Begin(runtime(), inspected).status()) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(other, &status, 0), other);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST_F(CaptureSessionTest, OtherUsersCannotClaimAProcess) {
+  if (::geteuid() != 0) GTEST_SKIP() << "becoming another user takes root";
+  TestChild job;
+  const pid_t other = ::fork();
+  if (other == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(2);
+    const std::string file = "/proc/" + std::to_string(job.pid()) + "/personality";
+    ::_exit(::open(file.c_str(), O_RDONLY | O_CLOEXEC) < 0 && errno == EACCES ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(other, &status, 0), other);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 TEST_F(CaptureSessionTest, RecoveryFreesWhatADeadCaptureLeftStopped) {

@@ -70,10 +70,16 @@ void DirectCopy::Receive() {
     // Edges of `wake_` are never lost: it is read only when what it stands for is acted upon.
     pollfd entries[2] = {{wake_.get(), POLLIN, 0},
                          {connection.valid() ? connection.get() : listener_.get(), POLLIN, 0}};
-    if (::poll(entries, 2, -1) < 0 && errno != EINTR) return;
+    if (::poll(entries, 2, -1) < 0) {
+      if (errno == EINTR) continue;
+      return HangUp(ErrnoStatus(errno, "waiting for CRIU's list of memory"));
+    }
     if (entries[1].revents != 0) {
       if (!connection.valid()) {
         connection.Reset(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (!connection.valid() && errno != EINTR && errno != ECONNABORTED) {
+          HangUp(ErrnoStatus(errno, "accepting CRIU's list of memory"));
+        }
       } else if (!ReadRanges(connection.get())) {
         connection.Reset();
       }
@@ -87,6 +93,13 @@ void DirectCopy::Receive() {
     // CRIU waits for us and has sent everything before: there is nothing more to come.
     if (finishing_) all_received_ = true;
   }
+}
+
+// Whoever has connected is turned away, and what CRIU left to us is lost: the dump fails, and the job goes
+// on.
+void DirectCopy::HangUp(absl::Status why) {
+  listener_.Reset();
+  Fail(std::move(why));
 }
 
 bool DirectCopy::ReadRanges(int connection) {

@@ -73,6 +73,7 @@ class DirectCopy {
   DirectCopy(const JobNamespaces& namespaces, StagingArena* arena, UnchangedMemory unchanged)
       : namespaces_(namespaces), arena_(arena), unchanged_(std::move(unchanged)) {}
   void Receive();
+  void HangUp(absl::Status why);
   bool ReadRanges(int connection);  // false at its end
   absl::Status Accept(const PageFilterRange& range) ABSL_LOCKS_EXCLUDED(mutex_);
   // Our PID of the task.

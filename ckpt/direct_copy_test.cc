@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/test_child.h"
+#include "base/test_descriptors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -188,6 +189,25 @@ TEST_F(DirectCopyTest, AbandonEndsFinishAndIsNoFailureToCopy) {
   copy_->Abandon(absl::CancelledError("enough"));
   EXPECT_EQ(copy_->Finish(), absl::CancelledError("enough"));
   EXPECT_FALSE(copy_->unreadable());
+}
+
+// It would wait for ever for somebody to read what it sends, and the job with it.
+TEST_F(DirectCopyTest, FilterThatCannotBeAcceptedIsTurnedAway) {
+  const UniqueFd filter(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  const std::string path = absl::StrCat(folder_.path(), "/", PAGE_FILTER_SOCKET);
+  std::memcpy(address.sun_path, path.data(), path.size());
+  absl::Status status;
+  {
+    FewDescriptorsLeft none;
+    ASSERT_EQ(::connect(filter.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    status = copy_->Finish();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_FALSE(copy_->unreadable());
+  char byte = 0;
+  EXPECT_LE(::recv(filter.get(), &byte, 1, 0), 0);
 }
 
 TEST_F(DirectCopyTest, FilterThatDiesWithinAnEntryFailsTheCopy) {

@@ -40,10 +40,12 @@ constexpr int kPollMs = 20;
 // Lets the job go only when its memory is in our hands: answers the dump gate.
 class Gate {
  public:
-  // `ours` waits until the memory is ours.
+  // `ours` waits until the memory is ours. `*failure` is set when CRIU can't be answered: then it is turned
+  // away, the dump fails and the job goes on. It may be read once the gate is gone.
   static absl::StatusOr<std::unique_ptr<Gate>> Open(const std::string& work_directory,
-                                                    std::function<absl::Status()> ours) {
-    std::unique_ptr<Gate> gate(new Gate(std::move(ours)));
+                                                    std::function<absl::Status()> ours,
+                                                    absl::Status* failure) {
+    std::unique_ptr<Gate> gate(new Gate(std::move(ours), failure));
     std::string path = absl::StrCat(work_directory, "/", kGateSocket);
     RK_ASSIGN_OR_RETURN(gate->listener_, ListenAt(path));
     gate->path_ = path;
@@ -61,22 +63,36 @@ class Gate {
   }
 
  private:
-  explicit Gate(std::function<absl::Status()> ours) : ours_(std::move(ours)) {}
+  Gate(std::function<absl::Status()> ours, absl::Status* failure)
+      : ours_(std::move(ours)), failure_(failure) {}
 
   void Run() {
     for (;;) {
       pollfd entries[2] = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-      if (::poll(entries, 2, -1) < 0 && errno != EINTR) return;
+      if (::poll(entries, 2, -1) < 0) {
+        if (errno == EINTR) continue;
+        return HangUp(ErrnoStatus(errno, "waiting for CRIU at the dump gate"));
+      }
       if (entries[0].revents != 0) return;
       if (entries[1].revents == 0) continue;
       UniqueFd connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!connection.valid()) continue;
+      if (!connection.valid()) {
+        if (errno == EINTR || errno == ECONNABORTED) continue;
+        return HangUp(ErrnoStatus(errno, "answering CRIU at the dump gate"));
+      }
       char verdict = ours_().ok() ? 'g' : 'n';
       ::send(connection.get(), &verdict, 1, MSG_NOSIGNAL);
     }
   }
 
+  // The gate program finds its connection reset.
+  void HangUp(absl::Status why) {
+    listener_.Reset();
+    *failure_ = std::move(why);
+  }
+
   const std::function<absl::Status()> ours_;
+  absl::Status* const failure_;
   std::string path_;  // of the socket, once it is there
   UniqueFd listener_, stop_;
   std::thread thread_;
@@ -160,7 +176,8 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
     if (status.ok() && say) status = said = say->OnFrozen();
     return status;
   };
-  RK_ASSIGN_OR_RETURN(auto gate, Gate::Open(options.work_directory, ours));
+  absl::Status unanswered;  // read like `said`
+  RK_ASSIGN_OR_RETURN(auto gate, Gate::Open(options.work_directory, ours, &unanswered));
 
   FrozenDump dump;
   SubprocessOptions start;
@@ -197,6 +214,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
     // Our own failure made CRIU fail: it is the one to tell.
     if (!received.ok() && !absl::IsCancelled(received.status())) return received.status();
     RK_RETURN_IF_ERROR(copied);
+    RK_RETURN_IF_ERROR(unanswered);
     std::string log_path = absl::StrCat(options.work_directory, "/", options.log_file);
     std::string log = ReadFile(log_path).value_or("");
     return criu::FailureStatus(criu::Operation::kDump, exit, log, log_path);

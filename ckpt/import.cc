@@ -1,9 +1,10 @@
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
-#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -12,7 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/guarded_mapping.h"
 #include "base/machine.h"
+#include "base/open_in_root.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
 #include "ckpt/staged_image.h"
@@ -22,36 +25,68 @@
 namespace rekindle::ckpt {
 namespace {
 
-// A read-only mapping of a whole file.
-class MappedFile {
+// How much of a file is read between two looks at whether the import is still wanted.
+constexpr size_t kReadBytes = 4u << 20;
+
+absl::Status Cancelled() { return absl::CancelledError("the import was cancelled; nothing of it is left"); }
+
+// The folder is whoever's, and he may change it meanwhile: what is read is a regular file that lies in it.
+class CriuFolder {
  public:
-  static absl::StatusOr<MappedFile> Map(const std::string& path) {
-    RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDONLY));
-    struct stat info;
-    if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("reading ", path));
-    MappedFile file;
-    file.size_ = static_cast<size_t>(info.st_size);
-    if (file.size_ == 0) return file;
-    file.data_ = ::mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-    if (file.data_ == MAP_FAILED) {
-      file.data_ = nullptr;
-      return ErrnoStatus(errno, absl::StrCat("mapping ", path));
+  static absl::StatusOr<CriuFolder> Open(const std::string& path, const std::atomic<bool>* cancel) {
+    CriuFolder folder(cancel);
+    RK_ASSIGN_OR_RETURN(folder.fd_, OpenFile(path, O_RDONLY | O_DIRECTORY));
+    return folder;
+  }
+
+  absl::StatusOr<std::vector<std::string>> Names() const {
+    return ListDirectory(absl::StrCat("/proc/self/fd/", fd_.get()));
+  }
+
+  absl::StatusOr<UniqueFd> OpenImage(const std::string& name) const {
+    if (cancel_ && cancel_->load()) return Cancelled();
+    RK_ASSIGN_OR_RETURN(UniqueFd place, OpenBeneath(fd_.get(), name));
+    auto file = OpenFileAt(place.get());
+    if (!absl::IsFailedPrecondition(file.status())) return file;
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " is no regular file (a link, a pipe or a device): put the file itself there"));
+  }
+
+  absl::StatusOr<std::string> Read(const std::string& name) const {
+    RK_ASSIGN_OR_RETURN(const UniqueFd file, OpenImage(name));
+    std::string content;
+    for (size_t used = 0;;) {
+      if (cancel_ && cancel_->load()) return Cancelled();
+      content.resize(used + kReadBytes);
+      const ssize_t n = ::read(file.get(), content.data() + used, kReadBytes);
+      if (n < 0 && errno != EINTR) return ErrnoStatus(errno, absl::StrCat("reading ", name));
+      used += static_cast<size_t>(std::max<ssize_t>(n, 0));
+      content.resize(used);
+      if (n == 0) return content;
     }
-    ::madvise(file.data_, file.size_, MADV_SEQUENTIAL);
-    return file;
   }
-  MappedFile(MappedFile&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-  ~MappedFile() {
-    if (data_) ::munmap(data_, size_);
+
+  absl::StatusOr<GuardedMapping> Map(const std::string& name) const {
+    RK_ASSIGN_OR_RETURN(const UniqueFd file, OpenImage(name));
+    struct stat info;
+    if (::fstat(file.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("reading ", name));
+    return GuardedMapping::Map(file.get(), 0, static_cast<uint64_t>(info.st_size), name);
   }
-  absl::Span<const std::byte> span() const { return {static_cast<const std::byte*>(data_), size_}; }
 
  private:
-  MappedFile() = default;
-  void* data_ = nullptr;
-  size_t size_ = 0;
+  explicit CriuFolder(const std::atomic<bool>* cancel) : cancel_(cancel) {}
+
+  UniqueFd fd_;
+  const std::atomic<bool>* cancel_;
 };
+
+// Of pages that could not be read there are none: they would be zeros in the image.
+absl::Status AllRead(const std::vector<GuardedMapping>& mappings) {
+  for (const GuardedMapping& mapping : mappings) {
+    if (mapping.lost()) return mapping.LostStatus();
+  }
+  return absl::OkStatus();
+}
 
 bool IsPagesImage(const std::string& name) {
   return absl::StartsWith(name, "pages-") && absl::EndsWith(name, ".img");
@@ -87,24 +122,30 @@ absl::Status DescribeFromImages(const StagedImage& staged, v1::JobManifest* mani
 
 absl::StatusOr<store::ImageInfo> ImportCriuDirectory(store::Store& store, const std::string& directory,
                                                      const std::string& reference, const std::string& parent,
-                                                     uid_t owner, CaptureObserver* observer) {
-  std::string context = absl::StrCat("importing ", directory);
+                                                     uid_t owner, CaptureObserver* observer,
+                                                     const std::atomic<bool>* cancel) {
+  const std::string context = absl::StrCat("importing ", directory);
   Stopwatch watch;
-  auto names = ListDirectory(directory);
+  auto folder = CriuFolder::Open(directory, cancel);
+  if (!folder.ok()) return Annotate(folder.status(), context);
+  auto names = folder->Names();
   if (!names.ok()) return Annotate(names.status(), context);
 
   StagedImage staged;
-  std::vector<std::unique_ptr<MappedFile>> mappings;
+  std::vector<GuardedMapping> mappings;
   for (const std::string& name : *names) {
     // Statistics and logs are no part of the state.
     if (!absl::EndsWith(name, ".img")) continue;
-    std::string path = absl::StrCat(directory, "/", name);
     if (IsPagesImage(name)) {
-      RK_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Map(path));
-      mappings.push_back(std::make_unique<MappedFile>(std::move(file)));
-      if (!mappings.back()->span().empty()) staged.pages[name] = {mappings.back()->span()};
+      auto mapping = folder->Map(name);
+      if (!mapping.ok()) return Annotate(mapping.status(), context);
+      if (mapping->bytes().empty()) continue;
+      staged.pages[name] = {mapping->bytes()};
+      mappings.push_back(*std::move(mapping));
     } else {
-      RK_ASSIGN_OR_RETURN(staged.files[name], ReadFile(path));
+      auto content = folder->Read(name);
+      if (!content.ok()) return Annotate(content.status(), context);
+      staged.files[name] = *std::move(content);
     }
   }
   if (!staged.files.contains("inventory.img")) {
@@ -130,10 +171,15 @@ absl::StatusOr<store::ImageInfo> ImportCriuDirectory(store::Store& store, const 
   if (absl::Status status = AddToImage(staged, *writer, &manifest); !status.ok())
     return Annotate(status, context);
   RK_RETURN_IF_ERROR(writer->AddBlob(v1::kJobManifestObject, manifest.SerializeAsString()));
-  return writer->Commit([&](uint64_t done, uint64_t total) {
+  auto info = writer->Commit([&](uint64_t done, uint64_t total) {
     if (observer) observer->OnProgress({"import", done, total, watch.seconds()});
-    return true;
+    return !(cancel && cancel->load()) && AllRead(mappings).ok();
   });
+  if (absl::Status read = AllRead(mappings); !read.ok()) {
+    if (info.ok()) RK_RETURN_IF_ERROR(store.RemoveExactly(*info));
+    return Annotate(read, context);
+  }
+  return info;
 }
 
 }  // namespace rekindle::ckpt

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/deadlock_checks.h"
+#include "base/descriptor_limit.h"
 #include "base/log.h"
 #include "cli/arguments.h"
 #include "cli/client.h"
@@ -69,6 +70,8 @@ int Execute(const Invocation& invocation, const Output& output) {
   surroundings.root = ::geteuid() == 0;
   absl::StatusOr<Endpoint> endpoint = ChooseEndpoint(invocation.globals, surroundings);
   if (!endpoint.ok()) return output.Fail(endpoint.status());
+  // For the service, if this process is to host it.
+  RaiseDescriptorLimit();
   // Before any thread is made, so that all leave the signals to it.
   std::unique_ptr<Interrupts> interrupts;
   if (HandlesSignals(invocation.command)) interrupts = std::make_unique<Interrupts>();

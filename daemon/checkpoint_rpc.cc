@@ -75,17 +75,18 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     }
     RK_RETURN_IF_ERROR(node.policy().MayUseImage(call.caller, taken->owner, "replace", reference));
   }
-  if (!request.parent().empty()) {
-    RK_RETURN_IF_ERROR(FindImageFor(node, *store, call.caller, request.parent(), "build on").status());
-  }
-
   ckpt::CaptureOptions options;
+  if (!request.parent().empty()) {
+    RK_ASSIGN_OR_RETURN(store::ImageInfo parent,
+                        FindImageFor(node, *store, call.caller, request.parent(), "build on"));
+    options.parent = parent.digest;  // whoever has the name by then
+  }
   options.pid = job.pid;
   options.reference = reference;
-  options.parent = request.parent();
   options.no_parent = request.no_parent();
   options.stop = request.stop();
   options.replace = request.replace();
+  options.replace_others = node.policy().IsAdmin(call.caller);
   options.tcp_established = request.tcp_established();
   options.tcp_close = request.tcp_close();
   options.staging_budget_bytes = request.staging_budget_bytes();

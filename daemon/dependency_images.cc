@@ -251,6 +251,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
   options.reference = ReferenceOf(runtime, modules);
   options.stop = true;
   options.replace = true;
+  options.replace_others = true;  // the name is ours
   options.runtime_directory = node_.options().runtime_directory;
   options.spill_directory = node_.options().store;
   options.labels = LabelsOf(built);

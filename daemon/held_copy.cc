@@ -78,6 +78,7 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
   capture.pid = started.root;
   capture.stop = true;
   capture.replace = true;
+  capture.replace_others = true;  // the name is ours
   capture.runtime_directory = node.options().runtime_directory;
   capture.spill_directory = node.options().store;
   auto result = ckpt::Capture(store, criu, nullptr, capture, nullptr,

@@ -152,7 +152,9 @@ absl::Status RemoveImages(Node& node, const Call& call, const v1::RemoveImagesRe
     RK_RETURN_IF_ERROR(FindImageFor(node, *store, call.caller, image, "remove").status());
   }
   for (const std::string& image : request.images()) {
-    absl::Status removed = store->Remove(image);
+    absl::Status removed = store->Remove(image, [&](const store::ImageInfo& info) {
+      return node.policy().MayUseImage(call.caller, info.owner, "remove", info.reference);
+    });
     if (!removed.ok()) {
       return response->removed().empty()
                  ? removed

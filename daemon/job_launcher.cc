@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/descriptor_limit.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "base/subprocess.h"
@@ -107,6 +108,7 @@ struct ChildPlan {
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::setsid();
+  RestoreDescriptorLimit();
   plan.error_fd = ::fcntl(plan.error_fd, F_DUPFD_CLOEXEC, 3);
   if (plan.error_fd < 0) ::_exit(127);
   for (size_t i = 0; i < plan.group_count; ++i) {

@@ -6,7 +6,6 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_posix.h>
 #include <pwd.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <optional>
@@ -17,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/descriptor_limit.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -37,14 +37,6 @@ constexpr mode_t kSocketMode = 0666;
 // The payload of an invocation may have 6 MB, more than gRPC takes by itself.
 constexpr int kLargestRequestBytes = 16 << 20;
 constexpr int kLargestMetadataBytes = 64 << 10;
-
-// Every connection, pidfd and captured pipe is a descriptor.
-void RaiseDescriptorLimit() {
-  rlimit limit;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const TlsOptions& tls) {
   if (tls.certificate.empty() || tls.key.empty() || tls.client_ca.empty()) {

@@ -88,11 +88,25 @@ absl::Status CollectGarbage(Node& node, const Call& call, const v1::CollectGarba
   return absl::OkStatus();
 }
 
+namespace {
+
+// What is read whole may turn out to be damaged, and new images are to know that. A store that can't be
+// written is checked all the same.
+absl::StatusOr<std::shared_ptr<store::Store>> OpenToCheck(Node& node, const v1::FsckRequest& request) {
+  if (request.repair()) return node.OpenStore(Node::Access::kRepair);
+  if (request.read_data()) {
+    auto store = node.OpenStore(Node::Access::kWrite);
+    if (!absl::IsPermissionDenied(store.status())) return store;
+  }
+  return node.OpenStore(Node::Access::kRead);
+}
+
+}  // namespace
+
 absl::Status Fsck(Node& node, const Call& call, const v1::FsckRequest& request,
                   const EventSink<v1::FsckEvent>& send) {
   RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "check the store"));
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store,
-                      node.OpenStore(request.repair() ? Node::Access::kRepair : Node::Access::kRead));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, OpenToCheck(node, request));
   CallMonitor monitor(call, [&send](const v1::Progress& progress) {
     v1::FsckEvent event;
     *event.mutable_progress() = progress;
@@ -172,8 +186,9 @@ absl::Status ImportImage(Node& node, const Call& call, const v1::ImportImageRequ
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kCreate));
   CallMonitor monitor(call, AsTransferProgress(send));
   ImportObserver observer(monitor);
-  absl::StatusOr<store::ImageInfo> info = ckpt::ImportCriuDirectory(
-      *store, request.criu_directory(), reference, request.parent(), call.caller.uid, &observer);
+  absl::StatusOr<store::ImageInfo> info =
+      ckpt::ImportCriuDirectory(*store, request.criu_directory(), reference, request.parent(),
+                                call.caller.uid, &observer, &monitor.cancelled());
   monitor.Stop();
   RK_RETURN_IF_ERROR(info.status());
   v1::TransferEvent event;

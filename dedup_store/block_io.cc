@@ -4,15 +4,16 @@
 #include <linux/fs.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/guarded_mapping.h"
 #include "base/human_units.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
@@ -50,15 +51,12 @@ namespace {
 
 class RealMapping : public FileMapping {
  public:
-  RealMapping(void* base, size_t mapped, size_t skip, size_t bytes)
-      : base_(base), mapped_(mapped), bytes_(static_cast<const std::byte*>(base) + skip, bytes) {}
-  ~RealMapping() override { munmap(base_, mapped_); }
-  absl::Span<const std::byte> bytes() const override { return bytes_; }
+  explicit RealMapping(GuardedMapping mapping) : mapping_(std::move(mapping)) {}
+  absl::Span<const std::byte> bytes() const override { return mapping_.bytes(); }
+  bool lost() const override { return mapping_.lost(); }
 
  private:
-  void* base_;
-  size_t mapped_;
-  absl::Span<const std::byte> bytes_;
+  GuardedMapping mapping_;
 };
 
 class RealFile : public BlockFile {
@@ -99,15 +97,8 @@ class RealFile : public BlockFile {
   }
 
   absl::StatusOr<std::unique_ptr<FileMapping>> Map(uint64_t offset, uint64_t bytes) const override {
-    size_t skip = offset % kDirectAlignment;
-    size_t length = skip + bytes;
-    // Touching a page of a mapping that lies behind the end of the file would kill the process.
-    RK_ASSIGN_OR_RETURN(uint64_t size, Size());
-    if (offset + bytes > size)
-      return absl::DataLossError(absl::StrCat(path_, " ends at ", size, ", too early"));
-    void* base = mmap(nullptr, length, PROT_READ, MAP_SHARED, fd_.get(), static_cast<off_t>(offset - skip));
-    if (base == MAP_FAILED) return FileError(errno, "mapping", path_, fd_.get());
-    return std::make_unique<RealMapping>(base, length, skip, bytes);
+    RK_ASSIGN_OR_RETURN(GuardedMapping mapping, GuardedMapping::Map(fd_.get(), offset, bytes, path_));
+    return std::make_unique<RealMapping>(std::move(mapping));
   }
 
   void WillNeed(uint64_t offset, uint64_t bytes) const override {

@@ -44,6 +44,8 @@ class FileMapping {
  public:
   virtual ~FileMapping() = default;
   virtual absl::Span<const std::byte> bytes() const = 0;
+  // Could some of it not be read when it was touched? All of it is zeros then: to be asked after it was used.
+  virtual bool lost() const = 0;
 };
 
 enum class LockMode { kShared, kExclusive };

@@ -90,13 +90,19 @@ absl::Status FrameLoader::Verify(const FrameEntry& entry, absl::Span<const std::
 PageComparer::PageComparer(const Fingerprinter& fingerprinter)
     : loader_(fingerprinter), page_(new std::byte[kPageSize]) {}
 
-bool PageComparer::Equal(const Pack& pack, uint32_t page, const std::byte* bytes) {
+bool PageComparer::Equal(const Pack& pack, uint32_t page, const std::byte* bytes, bool* damaged) {
+  *damaged = false;
   const uint32_t frame = pack.FrameOfPage(page);
   const FrameEntry& entry = pack.frame(frame);
   const size_t within = size_t{page - entry.first_page} * kPageSize;
   if (IsRaw(entry.codec())) {
-    return pack.file().ReadAt(entry.offset() + within, {page_.get(), kPageSize}).ok() &&
-           memcmp(page_.get(), bytes, kPageSize) == 0;
+    if (pack.file().ReadAt(entry.offset() + within, {page_.get(), kPageSize}).ok() &&
+        memcmp(page_.get(), bytes, kPageSize) == 0) {
+      return true;
+    }
+    // Equal fingerprints of unequal pages: it is not what was written, most likely.
+    *damaged = absl::IsDataLoss(loader_.Load(pack, frame).status());
+    return false;
   }
   for (Slot& slot : slots_) {
     if (slot.pack_id == pack.id() && slot.frame == frame) {
@@ -104,7 +110,10 @@ bool PageComparer::Equal(const Pack& pack, uint32_t page, const std::byte* bytes
     }
   }
   auto pages = loader_.Load(pack, frame);
-  if (!pages.ok()) return false;
+  if (!pages.ok()) {
+    *damaged = absl::IsDataLoss(pages.status());
+    return false;
+  }
   Slot& slot = slots_[next_slot_++ % kSlots];
   if (slot.pages == nullptr) slot.pages.reset(new std::byte[kMaxPlainBytes]);
   memcpy(slot.pages.get(), pages->data(), pages->size());

@@ -49,8 +49,8 @@ class FrameLoader {
 class PageComparer {
  public:
   explicit PageComparer(const Fingerprinter& fingerprinter);
-  // What can't be read is equal to nothing.
-  bool Equal(const Pack& pack, uint32_t page, const std::byte* bytes);
+  // What can't be read is equal to nothing. `*damaged`: the page's frame was found to be damaged.
+  bool Equal(const Pack& pack, uint32_t page, const std::byte* bytes, bool* damaged);
 
  private:
   struct Slot {

@@ -28,9 +28,10 @@ constexpr size_t kFramesAtATime = 16;
 
 struct PackCheck {
   PackRecord record;
-  std::shared_ptr<const Pack> pack;  // null: can't be used at all
-  std::vector<bool> bad_frames;      // frames with a page that can't be read as it was written
-  bool bad_manifest = false;         // the manifest or its record is damaged, and no image needs them
+  // Closed once it is checked: there may be more packs than descriptors. Null: can't be used at all.
+  std::unique_ptr<Pack> pack;
+  std::vector<bool> bad_frames;  // frames with a page that can't be read as it was written
+  bool bad_manifest = false;     // the manifest or its record is damaged, and no image needs them
 };
 
 class Checker {
@@ -57,13 +58,8 @@ class Checker {
     }
     for (std::string& problem : core_->catalog().Problems()) Problem(std::move(problem));
     for (const ImageRecord& record : images) homes_.insert(record.manifest_pack);
+    for (const PackRecord& record : packs) total_bytes_ += record.stored_bytes;
     for (const PackRecord& record : packs) CheckPack(record);
-    for (const auto& [id, check] : packs_) {
-      if (check.pack && options_.read_data) total_bytes_ += check.record.stored_bytes;
-    }
-    for (auto& [id, check] : packs_) {
-      if (check.pack && options_.read_data) ReadPack(check);
-    }
     for (const IndexRecord& record : indexes) CheckIndex(record);
     for (const ImageRecord& record : images) CheckImage(record);
     RK_ASSIGN_OR_RETURN(std::vector<NoteProblem> bad_notes, CheckNotes(*core_, options_.read_data, unclear_));
@@ -88,7 +84,7 @@ class Checker {
     PackCheck& check = packs_[record.id];
     check.record = record;
     // Opened anew: what another part of this process read earlier proves nothing about the file now.
-    auto open = [&]() -> absl::StatusOr<std::shared_ptr<const Pack>> {
+    auto open = [&]() -> absl::StatusOr<std::unique_ptr<Pack>> {
       RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file,
                           core_->io()->Open(core_->pack_path(record.id), false));
       RK_RETURN_IF_ERROR(file->Lock(LockMode::kShared, true).status());
@@ -105,10 +101,11 @@ class Checker {
       RK_ASSIGN_OR_RETURN(std::unique_ptr<Pack> pack,
                           Pack::Open(std::move(file), record.id, core_->identity().uuid));
       if (dead) pack->set_dead(std::move(dead->dead));
-      return std::shared_ptr<const Pack>(std::move(pack));
+      return pack;
     };
     auto pack = open();
     if (!pack.ok()) {
+      total_bytes_ -= record.stored_bytes;
       if (Vanished(record.id)) {
         packs_.erase(record.id);
         return;
@@ -130,6 +127,15 @@ class Checker {
       }
     }
     report_.chunks_checked += check.pack->frames();
+    if (options_.read_data) ReadPack(check);
+    check.pack->Close();
+  }
+
+  // Of a pack that is closed.
+  absl::StatusOr<std::string> ReadSection(const PackCheck& check, PackSection section) const {
+    RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, core_->io()->Open(check.pack->path(), false));
+    RK_RETURN_IF_ERROR(file->Lock(LockMode::kShared, true).status());
+    return check.pack->ReadSection(section, *file);
   }
 
   void CheckPageTable(const Pack& pack) {
@@ -196,6 +202,7 @@ class Checker {
     CheckUnused(pack);
     std::atomic<uint32_t> next{0};
     absl::Mutex mutex;
+    std::vector<uint32_t> damaged;
     auto work = [&] {
       Sha256 sha;
       FrameLoader loader(core_->fingerprinter());
@@ -208,6 +215,7 @@ class Checker {
           report_.bytes_read += pack.frame(f).stored_bytes;
           if (!status.ok()) {
             check.bad_frames[f] = true;
+            if (absl::IsDataLoss(status)) damaged.push_back(f);
             Note(status);
             Problem(std::string(status.message()));
           }
@@ -217,6 +225,7 @@ class Checker {
     };
     const size_t threads = std::min<size_t>(core_->threads(), pack.frames() / kFramesAtATime);
     InParallel(std::max<size_t>(threads, 1), [&](size_t) { work(); });
+    ForgetFrames(core_.get(), pack, damaged);
   }
 
   absl::Status ReadFrame(const Pack& pack, uint32_t f, Sha256& sha, FrameLoader& loader) {
@@ -251,28 +260,37 @@ class Checker {
     std::string why = DamageOf(record);
     if (why.empty()) {
       // A lost catalog is made anew from this copy of the record.
-      absl::Status copy = packs_[record.manifest_pack].pack->ReadSection(kImageRecord).status();
+      absl::Status copy = ReadSection(packs_[record.manifest_pack], kImageRecord).status();
+      if (copy.ok() || WasRemoved(record)) return;
       Note(copy);
-      if (copy.ok()) return;
       Problem(absl::StrCat(copy.message(), "; nothing is lost: the catalog has the same"));
       bad_records_.push_back(record);
       return;
     }
+    if (WasRemoved(record)) return;
     Problem(absl::StrCat("image ", record.info.reference, " is lost: ", why));
     report_.lost_images.push_back(record.info.reference);
     lost_.push_back(record);
     auto home = packs_.find(record.manifest_pack);
     if (home == packs_.end() || !home->second.pack) return;
     for (PackSection section : {kManifest, kImageRecord}) {
-      if (!home->second.pack->ReadSection(section).ok()) home->second.bad_manifest = true;
+      if (!ReadSection(home->second, section).ok()) home->second.bad_manifest = true;
     }
+  }
+
+  // Meanwhile; then gc may have taken what it needed.
+  bool WasRemoved(const ImageRecord& record) {
+    auto txn = core_->catalog().Read();
+    if (!txn.ok()) return false;
+    auto now = txn->FindImage(record.id);
+    return now.ok() && !*now;
   }
 
   std::string DamageOf(const ImageRecord& record) {
     auto home = packs_.find(record.manifest_pack);
     if (home == packs_.end() || !home->second.pack) return "the pack with its manifest can't be used";
-    auto encoded = home->second.pack->ReadSection(kManifest);
-    Note(encoded.status());
+    auto encoded = ReadSection(home->second, kManifest);
+    if (!encoded.ok() && !WasRemoved(record)) Note(encoded.status());
     if (!encoded.ok()) return std::string(encoded.status().message());
     auto manifest = Manifest::Decode(*encoded);
     if (!manifest.ok()) return std::string(manifest.status().message());
@@ -343,6 +361,8 @@ class Checker {
             std::find(check.bad_frames.begin(), check.bad_frames.end(), true) == check.bad_frames.end()) {
           continue;
         }
+        RK_ASSIGN_OR_RETURN(const std::optional<PackRecord> still, txn.FindPack(id));
+        if (!still) continue;
         // New images must not be pointed to what can't be read.
         RK_ASSIGN_OR_RETURN(std::optional<DeadRecord> dead, txn.FindDead(id));
         DeadRecord record = dead.value_or(DeadRecord());

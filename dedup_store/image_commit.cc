@@ -166,7 +166,7 @@ class Committing {
     RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("image"));
     return core_->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
       RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> taken, txn.FindReference(options_.reference));
-      if (taken && !options_.replace) return ReferenceTaken(taken->info);
+      if (taken) RK_RETURN_IF_ERROR(MayTakeReference(options_, taken->info));
       RK_RETURN_IF_ERROR(NobodyPrepares(txn, options_.reference, options_.prepared_id));
       // Until a prepared image is published what it replaces stays.
       if (taken && options_.prepared_id.empty())
@@ -193,9 +193,15 @@ class Committing {
 
 }  // namespace
 
-absl::Status ReferenceTaken(const ImageInfo& info) {
-  return absl::AlreadyExistsError(absl::StrCat("there is an image ", info.reference, " already (",
-                                               info.digest, "). Choose another name, or replace it."));
+absl::Status MayTakeReference(const NewImageOptions& options, const ImageInfo& of) {
+  if (!options.replace) {
+    return absl::AlreadyExistsError(absl::StrCat("there is an image ", of.reference, " already (", of.digest,
+                                                 "). Choose another name, or replace it."));
+  }
+  if (options.replace_others || of.owner == options.owner) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("image ", of.reference, " belongs to uid ", of.owner,
+                                                  ", and uid ", options.owner,
+                                                  " may not replace it: choose another name"));
 }
 
 absl::StatusOr<ImageInfo> CommitImage(const std::shared_ptr<StoreCore>& core, const NewImageOptions& options,

@@ -17,7 +17,8 @@ absl::StatusOr<ImageInfo> CommitImage(const std::shared_ptr<StoreCore>& core, co
                                       const ImageReaderImpl* parent, ImageContent& content,
                                       const std::function<bool(uint64_t, uint64_t)>& progress);
 
-// AlreadyExists: a new image can't have the name of this one.
-absl::Status ReferenceTaken(const ImageInfo& info);
+// May a new image with these options take the name of this one? AlreadyExists: it is not to replace it;
+// PermissionDenied: it is another owner's.
+absl::Status MayTakeReference(const NewImageOptions& options, const ImageInfo& of);
 
 }  // namespace rekindle::store

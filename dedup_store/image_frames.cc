@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "dedup_store/image_reader.h"
+#include "dedup_store/page_table.h"
 
 namespace rekindle::store {
 
@@ -103,6 +104,7 @@ absl::Status ImageReaderImpl::CheckRoom(const WantedPages& frame, size_t bytes) 
 }
 
 absl::Status ImageReaderImpl::FrameDamaged(const WantedPages& frame, const absl::Status& why) const {
+  if (absl::IsDataLoss(why)) ForgetFrames(core_.get(), *packs_[frame.pack], {frame.frame});
   return absl::Status(
       why.code(),
       absl::StrFormat(

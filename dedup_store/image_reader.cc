@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "dedup_store/page_table.h"
 
 namespace rekindle::store {
 
@@ -57,7 +58,10 @@ class ImageReaderImpl::RangeReader {
         // What was handed to Emit before may point into the loader's buffers.
         if (!IsRaw(frame.codec())) RK_RETURN_IF_ERROR(Flush());
         auto decoded = loader_.Decode(pack, piece.frame, stored + (frame.offset() - read.offset));
-        if (!decoded.ok()) return Damaged(piece, decoded.status().message());
+        if (!decoded.ok()) {
+          ForgetFrames(image_.core_.get(), pack, {piece.frame});
+          return Damaged(piece, decoded.status().message());
+        }
         frame_pages = *decoded;
         loaded = piece.frame;
       }
@@ -223,8 +227,18 @@ void SplitAtFrames(const Pack& pack, const Extent& extent, uint64_t from, uint64
 
 bool ImageReaderImpl::HasPages(absl::string_view name, uint64_t address, uint64_t pages) const {
   const std::vector<Extent>* extents = FindExtents(name);
-  const uint64_t first = address / kPageSize;
-  return extents != nullptr && FirstMissing(*extents, first, first + pages) >= first + pages;
+  const uint64_t first = address / kPageSize, end = first + pages;
+  if (extents == nullptr || FirstMissing(*extents, first, end) < end) return false;
+  if (!core_->damaged_frames().any()) return true;
+  std::vector<WantedPages> pieces;
+  for (auto it = FirstBehind(*extents, first); it != extents->end() && it->page < end; ++it) {
+    if (it->zero()) continue;
+    SplitAtFrames(*packs_[it->pack], *it, std::max(first, it->page), std::min(end, it->page + it->pages),
+                  pieces);
+  }
+  return std::none_of(pieces.begin(), pieces.end(), [this](const WantedPages& piece) {
+    return core_->damaged_frames().Has({packs_[piece.pack]->id(), piece.frame});
+  });
 }
 
 absl::StatusOr<std::string> ImageReaderImpl::ReadBlob(absl::string_view name) const {

@@ -44,7 +44,7 @@ class ImageReaderImpl : public ImageReader {
   const PackPointers& packs() const { return packs_; }
   // The extents of a paged object; null when there is none of this name.
   const std::vector<Extent>* FindExtents(absl::string_view name) const;
-  // Has that object all of these pages?
+  // Has that object all of these pages, none of them in a frame that is known to be damaged?
   bool HasPages(absl::string_view name, uint64_t address, uint64_t pages) const;
 
  private:

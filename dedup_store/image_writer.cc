@@ -111,7 +111,7 @@ absl::StatusOr<std::unique_ptr<ImageWriter>> NewImageWriter(std::shared_ptr<Stor
   {
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core->catalog().Read());
     RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> taken, txn.FindReference(normalized.reference));
-    if (taken && !options.replace) return ReferenceTaken(taken->info);
+    if (taken) RK_RETURN_IF_ERROR(MayTakeReference(options, taken->info));
     RK_RETURN_IF_ERROR(NobodyPrepares(txn, normalized.reference, normalized.prepared_id));
   }
   // What can be told before anything is done: whoever waits for the image learns it while his job still runs.

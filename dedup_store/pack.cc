@@ -22,6 +22,7 @@ absl::Span<std::byte> BytesOf(T& value) {
 absl::StatusOr<std::unique_ptr<Pack>> Pack::Open(std::unique_ptr<BlockFile> file, uint64_t id,
                                                  const StoreUuid& uuid) {
   auto pack = std::unique_ptr<Pack>(new Pack);
+  pack->path_ = file->path();
   pack->file_ = std::move(file);
   absl::Status status = pack->Load(id, uuid);
   if (!status.ok()) {
@@ -84,10 +85,10 @@ absl::Status Pack::LoadFrameTable() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> Pack::ReadSection(PackSection section) const {
+absl::StatusOr<std::string> Pack::ReadSection(PackSection section, const BlockFile& file) const {
   const SectionEntry& entry = footer_.sections[section];
   std::string bytes(entry.bytes, '\0');
-  RK_RETURN_IF_ERROR(file_->ReadAt(entry.offset, {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}));
+  RK_RETURN_IF_ERROR(file.ReadAt(entry.offset, {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}));
   if (Checksum(bytes) != entry.checksum) {
     static constexpr const char* kNames[] = {"frame table", "manifest", "image record"};
     return absl::DataLossError(absl::StrCat("the ", kNames[section], " in pack ", path(), " is damaged"));

@@ -29,7 +29,7 @@ class Pack {
                                                     const StoreUuid& uuid);
 
   uint64_t id() const { return footer_.pack_id; }
-  const std::string& path() const { return file_->path(); }
+  const std::string& path() const { return path_; }
   const BlockFile& file() const { return *file_; }
   BlockFile& mutable_file() { return *file_; }
   const PackFooter& footer() const { return footer_; }
@@ -45,8 +45,12 @@ class Pack {
   uint32_t FrameOfPage(uint32_t page) const { return store::FrameOfPage(frame_table_, page); }
   PageIdentity IdentityOf(uint32_t page) const { return IdentityOfPage(frame_table_, page); }
 
-  // A whole section, with its checksum verified.
-  absl::StatusOr<std::string> ReadSection(PackSection section) const;
+  // A whole section, with its checksum verified; from a file that was opened anew, or from our own.
+  absl::StatusOr<std::string> ReadSection(PackSection section, const BlockFile& file) const;
+  absl::StatusOr<std::string> ReadSection(PackSection section) const { return ReadSection(section, *file_); }
+
+  // Lets go of the file and of its lock. What opening has read can still be asked for, nothing else.
+  void Close() { file_.reset(); }
 
   // Set once after opening: frames that must not be referred to by new images (gc took them).
   void set_dead(std::vector<bool> dead) { dead_ = std::move(dead); }
@@ -59,6 +63,7 @@ class Pack {
   absl::Status LoadFrameTable();
 
   std::unique_ptr<BlockFile> file_;
+  std::string path_;
   PackHeader header_{};
   PackFooter footer_{};
   std::vector<FrameEntry> frame_table_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <set>
 
 #include "absl/base/call_once.h"
@@ -38,6 +39,7 @@ class IndexFile {
     };
     if (size < sizeof(IndexHeader)) return damaged();
     memcpy(&index->header_, bytes.data(), sizeof(IndexHeader));
+    if (index->lost()) return damaged();
     const IndexHeader& h = index->header_;
     if (memcmp(h.magic, kIndexMagic, sizeof h.magic) != 0 ||
         h.checksum != Checksum(&h, offsetof(IndexHeader, checksum)) || h.index_id != record.id ||
@@ -54,6 +56,8 @@ class IndexFile {
     return index;
   }
 
+  // A part of the file can't be read: none of it is to be used.
+  bool lost() const { return mapping_->lost(); }
   const IndexHeader& header() const { return header_; }
   absl::Span<const std::byte> bytes() const { return mapping_->bytes(); }
   absl::Span<const uint64_t> pack_ids() const { return pack_ids_; }
@@ -93,6 +97,8 @@ class IndexFile {
 
 // A pack that is opened when the first hit points to it.
 struct LazyPack {
+  bool covered =
+      false;  // by this index file: else it is asked elsewhere, and what is in the file is outdated
   absl::once_flag once;
   std::shared_ptr<const Pack> pack;  // null: can't be opened
 };
@@ -149,6 +155,15 @@ class LoosePack {
 class LoadedIndex : public PageIndex {
  public:
   explicit LoadedIndex(StoreCore* core) : core_(core) {}
+  ~LoadedIndex() override {
+    for (const File& file : files_) {
+      if (!file.index->lost()) continue;
+      Log(LogLevel::kWarning,
+          absl::StrCat("the index file ", core_->index_path(file.index->header().index_id),
+                       " could not be read and was left out: some equal pages are stored "
+                       "again; `rekindle fsck --repair` makes it anew"));
+    }
+  }
 
   absl::Status Load() {
     std::vector<IndexRecord> records;
@@ -158,6 +173,8 @@ class LoadedIndex : public PageIndex {
       RK_ASSIGN_OR_RETURN(records, txn.Indexes());
       RK_ASSIGN_OR_RETURN(packs, txn.Packs());
     }
+    std::map<uint64_t, uint64_t> covered_by;  // pack -> index
+    for (const PackRecord& record : packs) covered_by[record.id] = record.index_id;
     std::set<uint64_t> usable = {};
     for (const IndexRecord& record : records) {
       auto file = IndexFile::Open(core_, record);
@@ -168,7 +185,12 @@ class LoadedIndex : public PageIndex {
       }
       usable.insert(record.id);
       files_.push_back({*std::move(file), {}});
-      files_.back().packs = std::vector<LazyPack>((*files_.back().index).pack_ids().size());
+      const absl::Span<const uint64_t> ids = files_.back().index->pack_ids();
+      files_.back().packs = std::vector<LazyPack>(ids.size());
+      for (size_t i = 0; i < ids.size(); ++i) {
+        auto covered = covered_by.find(ids[i]);
+        files_.back().packs[i].covered = covered != covered_by.end() && covered->second == record.id;
+      }
     }
     for (const PackRecord& record : packs) {
       if (record.pages == 0 || usable.count(record.index_id)) continue;
@@ -182,7 +204,8 @@ class LoadedIndex : public PageIndex {
                             absl::FunctionRef<bool(const Pack&, uint32_t)> equal) const override {
     std::optional<Found> result;
     auto matches = [&](const std::shared_ptr<const Pack>& pack, uint32_t page) {
-      if (page >= pack->pages() || pack->IsDeadFrame(pack->FrameOfPage(page)) || !equal(*pack, page)) {
+      if (page >= pack->pages() || pack->IsDeadFrame(pack->FrameOfPage(page)) ||
+          core_->damaged_frames().HasPage(*pack, page) || !equal(*pack, page)) {
         return false;
       }
       result = Found{pack, page};
@@ -193,8 +216,10 @@ class LoadedIndex : public PageIndex {
         return result;
     }
     for (const File& file : files_) {
+      if (file.index->lost()) continue;
       bool hit = file.index->Find(fingerprint, [&](const IndexEntry& entry) {
         LazyPack& lazy = file.packs[entry.pack];
+        if (!lazy.covered) return false;
         absl::call_once(lazy.once, [&] {
           auto pack = core_->OpenPack(file.index->pack_ids()[entry.pack]);
           if (pack.ok()) lazy.pack = *std::move(pack);
@@ -241,7 +266,7 @@ absl::Status CollectPack(StoreCore* core, uint64_t id, uint32_t number, std::vec
   for (uint32_t frame = 0; frame < pack->frames(); ++frame) {
     if (pack->IsDeadFrame(frame)) continue;
     for (uint32_t page = pack->frame(frame).first_page; page < pack->FirstPageAfter(frame); ++page) {
-      entries.push_back({table.fingerprints()[page], number, page});
+      if (table.fingerprints()[page] != 0) entries.push_back({table.fingerprints()[page], number, page});
     }
   }
   return absl::OkStatus();
@@ -388,7 +413,7 @@ absl::Status MergeIndexes(StoreCore* core, bool all) {
 absl::Status VerifyIndexFile(StoreCore* core, const IndexRecord& record) {
   RK_ASSIGN_OR_RETURN(std::unique_ptr<IndexFile> index, IndexFile::Open(core, record));
   absl::Span<const std::byte> body = index->bytes().subspan(sizeof(IndexHeader));
-  if (Checksum(body.data(), body.size()) != index->header().body_checksum) {
+  if (Checksum(body.data(), body.size()) != index->header().body_checksum || index->lost()) {
     return absl::DataLossError(absl::StrCat("the index file ", core->index_path(record.id), " is damaged"));
   }
   return absl::OkStatus();

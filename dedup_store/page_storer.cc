@@ -6,6 +6,7 @@
 
 #include "absl/base/call_once.h"
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/parallel.h"
 #include "base/status.h"
 #include "dedup_store/frame_loader.h"
@@ -61,6 +62,8 @@ struct PageStorer::Worker {
   std::vector<PackWriter::Placed> placed;
   std::vector<Deferred> deferred;
   PageCounts counts;
+  // Met while looking for equal pages. The index keeps the packs.
+  absl::flat_hash_map<const Pack*, std::vector<uint32_t>> damaged;
 };
 
 PageStorer::PageStorer(StoreCore* core, const ImageReaderImpl* parent, PageClaims::Ticket* ticket,
@@ -115,6 +118,36 @@ std::vector<PageStorer::Slice> PageStorer::CutSlices(const ImageContent& content
   return slices;
 }
 
+const PageStorer::ParentPack& PageStorer::LoadedParent(uint32_t pack) {
+  ParentPack& parent = *parent_packs_[pack];
+  absl::call_once(parent.once, [&] { parent.table = PageTable::Load(core_, *parent_->packs()[pack]); });
+  return parent;
+}
+
+std::optional<PageIndex::Found> PageStorer::FindEqual(Worker& worker, uint64_t fingerprint,
+                                                      const std::byte* data) {
+  return index_->Find(fingerprint, [&](const Pack& pack, uint32_t page) {
+    bool damaged = false;
+    if (worker.comparer.Equal(pack, page, data, &damaged)) return true;
+    const uint32_t frame = pack.FrameOfPage(page);
+    if (damaged && core_->damaged_frames().Add({pack.id(), frame})) worker.damaged[&pack].push_back(frame);
+    return false;
+  });
+}
+
+// Once for each pack: there may be many such frames, and their table is written anew.
+void PageStorer::KeepDamage(Worker& worker) {
+  for (const auto& [pack, frames] : worker.damaged) {
+    Log(LogLevel::kWarning, absl::StrCat("pack ", pack->path(), " is damaged: ", frames.size(),
+                                         " of its chunks are not used any more; `rekindle fsck --read` tells "
+                                         "which images need them"));
+    if (absl::Status kept = KeepForgotten(core_, *pack, frames); !kept.ok()) {
+      Log(LogLevel::kWarning, kept.message());
+    }
+  }
+  worker.damaged.clear();
+}
+
 absl::Status PageStorer::AppendFrame(Worker& worker, int level) {
   if (worker.frame.empty()) return absl::OkStatus();
   RK_RETURN_IF_ERROR(worker.appender.Append(worker.frame, level, &worker.placed));
@@ -152,8 +185,15 @@ absl::Status PageStorer::TakeFromParent(const Slice& slice, const ContentRange& 
         ++worker.counts.zero;
         continue;
       }
-      location = PageLocation(parent_packs_[extent->pack]->position,
-                              static_cast<uint32_t>(extent->pack_page + (page - extent->page)));
+      auto pack_page = static_cast<uint32_t>(extent->pack_page + (page - extent->page));
+      // Somebody may have found the damage since the parent was asked.
+      const ParentPack& parent = LoadedParent(extent->pack);
+      if (core_->damaged_frames().HasPage(*parent_->packs()[extent->pack], pack_page)) {
+        return absl::DataLossError(absl::StrCat(
+            "the page at ", absl::Hex(page * kPageSize), ", which is as it was in image ",
+            parent_->info().reference, ", is damaged there; take the image again: then it is copied"));
+      }
+      location = PageLocation(parent.position, pack_page);
       ++worker.counts.parent;
     }
   }
@@ -186,11 +226,10 @@ absl::Status PageStorer::StoreRange(const Slice& slice, const ContentRange& rang
       uint64_t page = range.page + i;
       while (extent != extents_end && extent->page + extent->pages <= page) ++extent;
       if (extent != extents_end && extent->page <= page && !extent->zero()) {
-        ParentPack& parent = *parent_packs_[extent->pack];
-        absl::call_once(parent.once,
-                        [&] { parent.table = PageTable::Load(core_, *parent_->packs()[extent->pack]); });
+        const ParentPack& parent = LoadedParent(extent->pack);
         auto pack_page = static_cast<uint32_t>(extent->pack_page + (page - extent->page));
-        if (parent.table.fingerprints()[pack_page] == fingerprint) {
+        if (parent.table.fingerprints()[pack_page] == fingerprint &&
+            !core_->damaged_frames().HasPage(*parent_->packs()[extent->pack], pack_page)) {
           location = PageLocation(parent.position, pack_page);
           ++worker.counts.parent;
           continue;
@@ -208,10 +247,7 @@ absl::Status PageStorer::StoreUnknown(absl::Span<const NewPage> pages, int level
   index_->Prefetch({fingerprints, pages.size()});
   for (const NewPage& page : pages) {
     PageLocation& location = locations_[page.ordinal];
-    auto equal = [&](const Pack& pack, uint32_t number) {
-      return worker.comparer.Equal(pack, number, page.data);
-    };
-    if (auto found = index_->Find(page.fingerprint, equal)) {
+    if (auto found = FindEqual(worker, page.fingerprint, page.data)) {
       location = PageLocation(packs_->PositionOf(found->pack), found->page);
       ++worker.counts.shared;
       continue;
@@ -280,6 +316,7 @@ absl::Status PageStorer::StoreAll(const ImageContent& content, PackWriter* write
     stop = true;
   };
   InParallel(threads, [&](size_t i) { work(workers[i].get()); });
+  for (const auto& worker : workers) KeepDamage(*worker);
   RK_RETURN_IF_ERROR(error);
   for (const auto& worker : workers) {
     Place(*worker, own);
@@ -294,10 +331,7 @@ absl::Status PageStorer::StoreDeferred(PackWriter* writer, uint32_t own) {
   Worker worker(writer, core_->fingerprinter());
   absl::flat_hash_map<uint64_t, uint32_t> stored;  // what several deferred pages have in common
   for (const Deferred& page : deferred_) {
-    auto equal = [&](const Pack& pack, uint32_t number) {
-      return worker.comparer.Equal(pack, number, page.data);
-    };
-    if (auto found = index_->Find(page.fingerprint, equal)) {
+    if (auto found = FindEqual(worker, page.fingerprint, page.data)) {
       locations_[page.ordinal] = PageLocation(packs_->PositionOf(found->pack), found->page);
       ++worker.counts.shared;
       continue;
@@ -311,6 +345,7 @@ absl::Status PageStorer::StoreDeferred(PackWriter* writer, uint32_t own) {
     RK_RETURN_IF_ERROR(
         StoreNew(worker, {page.data, page.fingerprint, page.ordinal}, core_->compression_level()));
   }
+  KeepDamage(worker);
   RK_RETURN_IF_ERROR(AppendFrame(worker, core_->compression_level()));
   RK_RETURN_IF_ERROR(worker.appender.Flush(&worker.placed));
   Place(worker, own);

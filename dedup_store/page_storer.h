@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,7 @@ class PageStorer {
  private:
   struct Slice;
   struct Worker;
+  struct ParentPack;
   std::vector<Slice> CutSlices(const ImageContent& content) const;
   absl::Status StoreSlice(const Slice& slice, Worker& worker);
   absl::Status StoreRange(const Slice& slice, const ContentRange& range, Worker& worker);
@@ -76,6 +78,10 @@ class PageStorer {
   absl::Status TakeFromParent(const Slice& slice, const ContentRange& range, Worker& worker);
   absl::Status StoreNew(Worker& worker, const NewPage& page, int level);
   absl::Status AppendFrame(Worker& worker, int level);
+  std::optional<PageIndex::Found> FindEqual(Worker& worker, uint64_t fingerprint, const std::byte* data);
+  // A pack of the parent, its page table loaded.
+  const ParentPack& LoadedParent(uint32_t pack);
+  void KeepDamage(Worker& worker);
   const std::byte* DataOf(uint32_t ordinal) const;
   void Place(const Worker& worker, uint32_t own);
 
@@ -84,7 +90,6 @@ class PageStorer {
   PageClaims::Ticket* const ticket_;
   PackList* const packs_;
   const bool sparing_;
-  struct ParentPack;
   std::vector<std::unique_ptr<ParentPack>> parent_packs_;
   std::unique_ptr<PageIndex> index_;
   std::vector<PageLocation> locations_;      // each is written by one worker

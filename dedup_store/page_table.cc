@@ -1,9 +1,14 @@
 #include "dedup_store/page_table.h"
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 
+#include "absl/base/attributes.h"
+#include "absl/base/const_init.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "dedup_store/frame_loader.h"
@@ -19,7 +24,10 @@ std::vector<uint64_t> FingerprintsOf(StoreCore* core, const Pack& pack) {
   for (uint32_t frame = 0; frame < pack.frames(); ++frame) {
     if (pack.IsDeadFrame(frame)) continue;
     auto pages = loader.Load(pack, frame);
-    if (!pages.ok()) continue;
+    if (!pages.ok()) {
+      if (absl::IsDataLoss(pages.status())) core->damaged_frames().Add({pack.id(), frame});
+      continue;
+    }
     uint32_t page = pack.frame(frame).first_page;
     for (size_t at = 0; at < pages->size(); at += kPageSize) {
       fingerprints[page++] = core->fingerprinter().OfPage(pages->data() + at);
@@ -56,7 +64,13 @@ absl::StatusOr<PageTable> PageTable::LoadFile(StoreCore* core, uint64_t pack_id,
 
 PageTable PageTable::Load(StoreCore* core, const Pack& pack) {
   auto from_file = LoadFile(core, pack.id(), pack.pages());
-  if (from_file.ok()) return *std::move(from_file);
+  if (from_file.ok()) {
+    for (uint32_t frame = 0; frame < pack.frames(); ++frame) {
+      if (from_file->fingerprints_[pack.frame(frame).first_page] != 0 || pack.IsDeadFrame(frame)) continue;
+      core->damaged_frames().Add({pack.id(), frame});
+    }
+    return *std::move(from_file);
+  }
   PageTable table;
   table.fingerprints_ = FingerprintsOf(core, pack);
   if (!core->read_only()) {
@@ -90,6 +104,61 @@ absl::Status WritePageTable(StoreCore* core, uint64_t pack_id, absl::Span<const 
   absl::Status status = write();
   if (!status.ok()) (void)core->io()->Unlink(temporary);
   return status;
+}
+
+void ForgetFrames(StoreCore* core, const Pack& pack, absl::Span<const uint32_t> frames) {
+  std::vector<uint32_t> fresh;
+  for (uint32_t frame : frames) {
+    if (core->damaged_frames().Add({pack.id(), frame})) fresh.push_back(frame);
+  }
+  if (fresh.empty()) return;
+  if (absl::Status kept = KeepForgotten(core, pack, fresh); !kept.ok()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("that pack ", pack.path(), " has damaged frames is not kept: ", kept.message()));
+  }
+}
+
+namespace {
+
+ABSL_CONST_INIT absl::Mutex forgetting(absl::kConstInit);
+
+absl::Status ForgetInTable(StoreCore* core, const Pack& pack, absl::Span<const uint32_t> frames) {
+  absl::MutexLock one_at_a_time(&forgetting);
+  auto table = PageTable::LoadFile(core, pack.id(), pack.pages());
+  // It is made anew from the pack when it is wanted, without what is damaged.
+  if (!table.ok()) return absl::OkStatus();
+  const absl::Span<const uint64_t> known = table->fingerprints();
+  std::vector<uint64_t> left(known.begin(), known.end());
+  for (uint32_t frame : frames) {
+    std::fill(left.begin() + pack.frame(frame).first_page, left.begin() + pack.FirstPageAfter(frame), 0);
+  }
+  return WritePageTable(core, pack.id(), left);
+}
+
+}  // namespace
+
+absl::Status KeepForgotten(StoreCore* core, const Pack& pack, absl::Span<const uint32_t> frames) {
+  if (core->read_only()) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(ForgetInTable(core, pack, frames));
+  auto covering = [&](Catalog::Txn& txn) -> absl::StatusOr<std::optional<PackRecord>> {
+    RK_ASSIGN_OR_RETURN(std::optional<PackRecord> record, txn.FindPack(pack.id()));
+    if (record && record->index_id == 0) record.reset();
+    return record;
+  };
+  {
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core->catalog().Read());
+    RK_ASSIGN_OR_RETURN(std::optional<PackRecord> covered, covering(txn));
+    if (!covered) return absl::OkStatus();
+  }
+  // An index that covers the pack has these pages still: its own table is asked instead, until the next
+  // merge.
+  RK_RETURN_IF_ERROR(core->io()->BeforeCatalogCommit("forgetting of damaged frames"));
+  return core->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
+    RK_ASSIGN_OR_RETURN(std::optional<PackRecord> record, covering(txn));
+    if (!record) return absl::OkStatus();
+    record->index_id = 0;
+    return txn.PutPack(*record);
+  });
 }
 
 }  // namespace rekindle::store

@@ -16,7 +16,8 @@ namespace rekindle::store {
 class PageTable {
  public:
   // The pack's table. Where its file can't be used, the pack is read and the file written again (if the store
-  // may be written). Pages of dead or damaged frames then have fingerprint 0.
+  // may be written). Pages of dead or damaged frames then have fingerprint 0, and so have those of frames
+  // that were forgotten; `core` learns which these are.
   static PageTable Load(StoreCore* core, const Pack& pack);
   // Only from its file: DataLoss when that is damaged, NotFound when there is none.
   static absl::StatusOr<PageTable> LoadFile(StoreCore* core, uint64_t pack_id, uint32_t pages);
@@ -30,5 +31,11 @@ class PageTable {
 // Writes the file of a new pack, or replaces it. A power failure may take the file, never leave a damaged
 // one.
 absl::Status WritePageTable(StoreCore* core, uint64_t pack_id, absl::Span<const uint64_t> fingerprints);
+
+// These frames of the pack are damaged: from now on new images store their pages afresh. Other processes
+// learn of it, too, unless the store can't be written.
+void ForgetFrames(StoreCore* core, const Pack& pack, absl::Span<const uint32_t> frames);
+// The second half of that, for frames which core->damaged_frames() has already.
+absl::Status KeepForgotten(StoreCore* core, const Pack& pack, absl::Span<const uint32_t> frames);
 
 }  // namespace rekindle::store

@@ -75,7 +75,8 @@ absl::StatusOr<ImageInfo> PublishPrepared(StoreCore& core, absl::string_view id)
     RK_ASSIGN_OR_RETURN(ImageRecord record, FindPrepared(txn, id));
     const std::string reference(Split(record.info.reference).second);
     RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> taken, txn.FindReference(reference));
-    // It was to be replaced: else nothing could have been prepared under this name, or come to it since.
+    // It was to be replaced, and could be: else nothing would have been prepared under this name. Nothing can
+    // have come to it since.
     if (taken) RK_RETURN_IF_ERROR(DeleteImageAndNotes(core, txn, *taken, record.info.digest));
     record.info.reference = reference;
     published = record.info;

@@ -61,7 +61,8 @@ class ExtentComparer {
     const Pack& pack_a = *a_.packs()[a.pack];
     const Pack& pack_b = *b_.packs()[b.pack];
     if (pack_a.id() == pack_b.id() && page_a == page_b) return true;
-    return TableOf(pack_a).fingerprints()[page_a] == TableOf(pack_b).fingerprints()[page_b];
+    const uint64_t fingerprint = TableOf(pack_a).fingerprints()[page_a];
+    return fingerprint != 0 && fingerprint == TableOf(pack_b).fingerprints()[page_b];
   }
   const PageTable& TableOf(const Pack& pack) {
     auto [it, inserted] = tables_.try_emplace(pack.id());
@@ -128,7 +129,8 @@ class StoreImpl : public Store {
   }
   absl::Status RemovePrepared(absl::string_view id) override { return store::RemovePrepared(*core_, id); }
 
-  absl::Status Remove(absl::string_view image) override {
+  absl::Status Remove(absl::string_view image,
+                      const std::function<absl::Status(const ImageInfo&)>& may) override {
     RK_RETURN_IF_ERROR(core_->CheckWritable());
     RK_ASSIGN_OR_RETURN(ImageRecord record, core_->Resolve(image));
     const bool by_digest = absl::StartsWith(image, "sha256:");
@@ -148,6 +150,7 @@ class StoreImpl : public Store {
       RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> now, txn.FindImage(record.id));
       if (!now)
         return absl::NotFoundError(absl::StrCat("the image ", record.info.reference, " was just removed"));
+      if (may) RK_RETURN_IF_ERROR(may(now->info));
       return DeleteImageAndNotes(*core_, txn, *now);
     });
   }

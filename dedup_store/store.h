@@ -81,6 +81,9 @@ struct NewImageOptions {
   std::string parent;     // reference or digest; empty: none
   uid_t owner = 0;
   bool replace = false;  // false: AlreadyExists when the reference is taken
+  // With `replace`: also an image of another owner. False: PermissionDenied, whoever gets the reference until
+  // the very moment of the commit.
+  bool replace_others = false;
   std::map<std::string, std::string> labels;
   // Not empty: Commit makes the image whole and durable under this id (see Store::PublishPrepared) and keeps
   // its reference for it, but nobody sees it. 1 to 128 letters, digits, '-', '_' and '.'.
@@ -145,8 +148,8 @@ class ImageWriter {
 
   // Of the image that NewImageOptions::parent named; empty: there is none.
   virtual std::string parent_digest() const = 0;
-  // Has the parent's object of this name all pages from `address` on? Reads nothing; any thread, as long as
-  // nobody commits.
+  // Has the parent's object of this name all pages from `address` on, none of them known to be damaged? Reads
+  // nothing; any thread, as long as nobody commits.
   virtual bool ParentHas(absl::string_view name, uint64_t address, uint64_t pages) const = 0;
   // As AddPages with what the parent has there, which is not read. FailedPrecondition unless ParentHas.
   virtual absl::Status AddParentPages(absl::string_view name, uint64_t address, uint64_t pages) = 0;
@@ -280,7 +283,10 @@ class Store {
   virtual absl::StatusOr<std::unique_ptr<ImageReader>> OpenImage(absl::string_view image) const = 0;
   virtual absl::StatusOr<ImageInfo> Find(absl::string_view image) const = 0;
   virtual absl::StatusOr<std::vector<ImageInfo>> List() const = 0;  // newest first; reads the catalog alone
-  virtual absl::Status Remove(absl::string_view image) = 0;         // its space comes back with Gc
+  // Its space comes back with Gc. `may` is asked about the very image that is to go, and with another status
+  // than OK it stays: what was found by this name before may be another by now.
+  virtual absl::Status Remove(absl::string_view image,
+                              const std::function<absl::Status(const ImageInfo&)>& may = nullptr) = 0;
   // Only this very image: NotFound when its reference is another's by now.
   virtual absl::Status RemoveExactly(const ImageInfo& image) = 0;
 

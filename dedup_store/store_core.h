@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "dedup_store/block_io.h"
 #include "dedup_store/catalog.h"
+#include "dedup_store/damaged_frames.h"
 #include "dedup_store/format.h"
 #include "dedup_store/hashing.h"
 #include "dedup_store/pack.h"
@@ -54,6 +55,8 @@ class StoreCore {
 
   // Of the images that this process is writing.
   PageClaims& claims() { return claims_; }
+  // Those that were met so far. page_table.h has what adds to them.
+  DamagedFrames& damaged_frames() { return damaged_frames_; }
 
   // Finds an image as Store::OpenImage describes.
   absl::StatusOr<ImageRecord> Resolve(absl::string_view image) const;
@@ -71,6 +74,7 @@ class StoreCore {
   std::shared_ptr<Catalog> catalog_;
   std::string rebuilt_because_;
   PageClaims claims_;
+  DamagedFrames damaged_frames_;
   absl::Mutex mutex_;
   std::map<uint64_t, std::weak_ptr<const Pack>> packs_ ABSL_GUARDED_BY(mutex_);
 };

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/test_descriptors.h"
 #include "dedup_store/format.h"
 #include "dedup_store/manifest.h"
 #include "dedup_store/store_testing.h"
@@ -339,6 +340,17 @@ TEST(ManifestDamage, NoDamagedManifestIsAccepted) {
   for (size_t length = 0; length < good.size(); ++length) {
     EXPECT_FALSE(Manifest::Decode(absl::string_view(good).substr(0, length)).ok());
   }
+}
+
+TEST_F(StoreDamageTest, FsckKeepsNoDescriptorOfAPackThatItHasChecked) {
+  for (uint64_t i = 0; i < 20; ++i) {
+    TestImage image;
+    image.objects["m"][0] = MakePages(2, 100 + i);
+    RK_ASSERT_OK(image.Commit(*store_, absl::StrCat("many:", i)));
+  }
+  Reopen();
+  const FewDescriptorsLeft few(8);
+  ExpectWhole();
 }
 
 }  // namespace

@@ -4,7 +4,7 @@ import os
 import signal
 import unittest
 
-from harness import phases, procfs, waiting
+from harness import jobs, phases, procfs, waiting
 from harness.case import MIB, RekindleTest
 from harness.cli import FAILED, NOT_FOUND, UNSUPPORTED
 
@@ -37,6 +37,23 @@ class UnusableCriuTest(RekindleTest):
             file.write("#!/bin/sh\necho 'Version: 3.17'\n[ \"$1\" = --version ]\n")
         os.chmod(old, 0o755)
         self.assert_setup_is_the_cure(old, "3.17", "4.2")
+
+
+class RefusedConnectionTest(RekindleTest):
+    """CRIU, with the job frozen, waits for an answer on a connection that Rekindle can't take."""
+
+    def test_the_job_goes_on(self):
+        job, memory = self.start_memory_job(32 * MIB)
+        digest = memory.digest()
+        for socket in ("page-filter.sock", "dump-gate.sock"):
+            with self.subTest(socket=socket):
+                env = {"LD_PRELOAD": jobs.program("refused_accepts.so"), "REFUSE_ACCEPTS": socket}
+                refused = self.cli.run("ckpt", job.pid, "-t", "x:1", env=env, seconds=30)
+                self.assert_refused(refused, FAILED, "too many open files")
+                memory.wait_for_tick()
+                self.assertEqual(memory.digest(), digest)
+        self.assert_store_whole([])
+        self.checkpoint(job.pid, "y:1")
 
 
 class KilledCriuTest(RekindleTest):
@@ -77,8 +94,6 @@ class KilledCriuTest(RekindleTest):
         self.assertEqual(result.code, FAILED, str(result))
         jobs_left = lambda: procfs.alive(job.pid)  # noqa: E731
         waiting.until(lambda: not jobs_left(), "nothing half-made is left")
-        from harness import jobs
-
         jobs.reap_orphans()
         self.assert_store_whole(["x:1"])
         self.restore("x:1")

@@ -8,7 +8,7 @@ import unittest
 
 from harness import waiting
 from harness.case import MIB, RekindleTest, shell
-from harness.cli import FAILED, NOT_PERMITTED
+from harness.cli import DONE, FAILED, NOT_PERMITTED
 
 
 class NotAStoreTest(RekindleTest):
@@ -118,18 +118,9 @@ class DamagedStoreTest(RekindleTest):
         job, memory = self.start_memory_job(8 * MIB)
         self.checkpoint(job.pid, "hurt:1")
         memory.wait_for_tick()
-        packs = [
-            os.path.join(folder, name)
-            for folder, _, names in os.walk(self.store)
-            for name in names
-            if os.path.getsize(os.path.join(folder, name)) > 8 * MIB and name.endswith(".pack")
-        ]
+        packs = packs_of(self.store)
         self.assertEqual(len(packs), 1, packs)
-        with open(packs[0], "r+b") as pack:
-            pack.seek(4 * MIB)
-            byte = pack.read(1)
-            pack.seek(4 * MIB)
-            pack.write(bytes([byte[0] ^ 1]))
+        flip_bit(packs[0], 4 * MIB)
         report = self.cli.run("fsck", "--read")
         self.assertEqual(report.code, FAILED, str(report))
         self.assertIn("hurt:1", report.out + report.err)
@@ -137,6 +128,88 @@ class DamagedStoreTest(RekindleTest):
         refused = self.cli.run("restore", "hurt:1", "--detach")
         self.assert_refused(refused, FAILED, "hurt:1")
         waiting.until(lambda: not os.path.exists(f"/proc/{job.pid}"), "no half-made job")
+
+
+class DamagedParentTest(RekindleTest):
+    """A job's image is damaged: the next one is whole, and the job comes back from it."""
+
+    def setUp(self):
+        super().setUp()
+        self.job, self.memory = self.start_memory_job(8 * MIB)
+        self.checkpoint(self.job.pid, "hurt:1")
+        self.pack = packs_of(self.store)[0]
+
+    def assert_next_image_is_whole(self, lost="hurt:1"):
+        self.memory.touch(16)
+        self.memory.wait_for_tick()
+        taken = self.checkpoint(self.job.pid, "next:1")
+        report = self.cli.run("fsck", "--read")
+        self.assertEqual(report.code, FAILED, str(report))
+        self.assertEqual(report.data.get("lost_images"), [lost], str(report))
+        self.succeed("export", "next:1", "--criu", self.path("exported"))
+        digest = self.memory.digest()
+        self.job.kill_tree()
+        self.restore("next:1")
+        self.memory.wait_for_tick()
+        self.assertEqual(self.memory.digest(), digest)
+        return taken
+
+    def test_pack_that_cannot_be_used(self):
+        with open(self.pack, "r+b") as pack:
+            pack.seek(-100, os.SEEK_END)
+            pack.write(b"\0" * 8)
+        taken = self.assert_next_image_is_whole()
+        self.assertIn("hurt:1", str(taken["warnings"]))
+
+    def test_missing_pack(self):
+        os.unlink(self.pack)
+        taken = self.assert_next_image_is_whole()
+        self.assertIn("hurt:1", str(taken["warnings"]))
+
+    def test_an_older_image_is_the_parent_then(self):
+        before = self.succeed("inspect", "hurt:1")["image"]["digest"]
+        self.memory.touch(16)
+        self.checkpoint(self.job.pid, "later:1")
+        (pack,) = set(packs_of(self.store)) - {self.pack}
+        os.unlink(pack)
+        taken = self.assert_next_image_is_whole(lost="later:1")
+        self.assertEqual(taken["image"]["parent_digest"], before)
+
+    def test_flipped_bit_that_fsck_has_found(self):
+        flip_bit(self.pack, 4 * MIB)
+        self.assertEqual(self.cli.run("fsck", "--read").code, FAILED)
+        self.assert_next_image_is_whole()
+
+
+class ManyPacksTest(RekindleTest):
+    """A store of more packs than a process may have descriptors open by itself."""
+
+    FEW = ("prlimit", "--nofile=32:4096")
+    PACKS = 20
+
+    def test_fsck_and_the_limit_of_jobs(self):
+        job, _ = self.start_memory_job(MIB)
+        for number in range(self.PACKS):
+            self.checkpoint(job.pid, f"many:{number}")
+        report = self.cli.run("fsck", "--read", prefix=self.FEW)
+        self.assertEqual(report.code, DONE, str(report))
+        log = self.path("limit.log")
+        self.cli.run("run", "--", "sh", "-c", f"ulimit -Sn > {log}", prefix=self.FEW)
+        with open(log, encoding="ascii") as file:
+            self.assertEqual(file.read().strip(), "32")
+
+
+def packs_of(store):
+    folder = os.path.join(store, "packs")
+    return [os.path.join(folder, name) for name in os.listdir(folder)]
+
+
+def flip_bit(path, offset):
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 1]))
 
 
 class _Xxh128(ctypes.Structure):

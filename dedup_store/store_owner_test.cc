@@ -1,0 +1,88 @@
+// Names of images that somebody else takes at the last moment.
+#include "absl/strings/match.h"
+#include "dedup_store/store_testing.h"
+
+namespace rekindle::store {
+namespace {
+
+constexpr uid_t kAlice = 1001, kBob = 1002;
+
+class StoreOwnerTest : public StoreTest {
+ protected:
+  void SetUp() override {
+    StoreTest::SetUp();
+    Reopen();
+    alices_.objects["m"][0] = MakePages(4, 1);
+    bobs_.objects["m"][0] = MakePages(4, 2);
+  }
+
+  static NewImageOptions Of(uid_t owner) {
+    NewImageOptions options = Named("job:1");
+    options.owner = owner;
+    options.replace = true;
+    return options;
+  }
+  static absl::Status AddPages(ImageWriter& writer, const TestImage& image) {
+    const std::string& pages = image.objects.at("m").at(0);
+    return writer.AddPages("m", 0, {reinterpret_cast<const std::byte*>(pages.data()), pages.size()});
+  }
+
+  TestImage alices_, bobs_;
+};
+
+TEST_F(StoreOwnerTest, AnothersImageIsNotReplaced) {
+  RK_ASSERT_OK(alices_.Commit(*store_, Of(kAlice)));
+  absl::Status refused = bobs_.Commit(*store_, Of(kBob)).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "1001")) << refused;
+  alices_.ExpectIn(*store_, "job:1");
+  NewImageOptions admin = Of(kBob);
+  admin.replace_others = true;
+  RK_ASSERT_OK(bobs_.Commit(*store_, admin));
+  bobs_.ExpectIn(*store_, "job:1");
+  RK_ASSERT_OK(alices_.Commit(*store_, [&] {
+    NewImageOptions own = Of(kAlice);
+    own.reference = "job:2";
+    return own;
+  }()));
+}
+
+TEST_F(StoreOwnerTest, ANameThatWasTakenMeanwhileStaysWithItsOwner) {
+  for (const char* id : {"", "g1"}) {
+    NewImageOptions options = Of(kBob);
+    options.prepared_id = id;
+    RK_ASSERT_OK(bobs_.Commit(*store_, Of(kBob)));
+    auto writer = store_->NewImage(options);
+    RK_ASSERT_OK(writer);
+    RK_ASSERT_OK(AddPages(**writer, bobs_));
+    RK_ASSERT_OK(store_->Remove("job:1"));
+    RK_ASSERT_OK(alices_.Commit(*store_, Of(kAlice)));
+    absl::Status refused = (*writer)->Commit().status();
+    EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
+    alices_.ExpectIn(*store_, "job:1");
+    EXPECT_TRUE(store_->ListPrepared()->empty());
+    RK_ASSERT_OK(store_->Remove("job:1"));
+  }
+  ExpectWhole();
+}
+
+TEST_F(StoreOwnerTest, RemovalAsksAboutTheImageThatGoes) {
+  RK_ASSERT_OK(alices_.Commit(*store_, Of(kAlice)));
+  uid_t asked = 0;
+  auto bob_may = [&](const ImageInfo& image) {
+    asked = image.owner;
+    return image.owner == kBob ? absl::OkStatus() : absl::PermissionDeniedError("not yours");
+  };
+  for (const std::string& name : {std::string("job:1"), store_->Find("job:1")->digest}) {
+    EXPECT_TRUE(absl::IsPermissionDenied(store_->Remove(name, bob_may)));
+    EXPECT_EQ(std::exchange(asked, 0), kAlice);
+    alices_.ExpectIn(*store_, "job:1");
+  }
+  RK_ASSERT_OK(store_->Remove("job:1"));
+  RK_ASSERT_OK(bobs_.Commit(*store_, Of(kBob)));
+  RK_ASSERT_OK(store_->Remove("job:1", bob_may));
+  EXPECT_TRUE(store_->List()->empty());
+}
+
+}  // namespace
+}  // namespace rekindle::store
