@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timeline.h"
 #include "daemon/exit_of_others.h"
 #include "daemon/job_members.h"
 #include "daemon/job_start.h"
@@ -27,7 +28,7 @@ namespace {
 using supervise::Death;
 
 // A death within this time after a signal from the command is what the user wanted.
-constexpr absl::Duration kEndsOnPurpose = absl::Seconds(60);
+constexpr int64_t kEndsOnPurposeNanos = 60'000'000'000;
 
 }  // namespace
 
@@ -150,16 +151,30 @@ std::shared_ptr<SupervisedJob> SupervisedJob::TakeOver(Node& node, v1::Supervise
 }
 
 void SupervisedJob::LoopAfterTakingOver() {
-  FindPoints();
-  if (AdoptLife()) {
-    Log(LogLevel::kInfo, absl::StrCat("job '", name_, "' runs; it is supervised again"));
-    return Loop();
-  }
-  bool other_boot, at_boot;
-  std::string newest;
+  bool other_boot, at_boot, stopping;
   {
     absl::MutexLock lock(&mutex_);
     other_boot = record_.boot_id() != JobRegistry::ThisBoot();
+    if (other_boot) record_.clear_will_end_until_ns();
+    stopping = record_.stopping();
+    if (stopping) {
+      stop_ = true;
+      stop_grace_ = absl::Seconds(record_.stop_grace_seconds());
+    }
+  }
+  FindPoints();
+  if (AdoptLife()) {
+    Log(LogLevel::kInfo,
+        absl::StrCat("job '", name_, "' runs; it is ", stopping ? "stopped" : "supervised again"));
+    return Loop();
+  }
+  if (stopping) {
+    KillAll();
+    return Finish({0, SIGKILL}, /*failed=*/false, "it was stopped");
+  }
+  std::string newest;
+  {
+    absl::MutexLock lock(&mutex_);
     at_boot = record_.policy().at_boot();
     if (!record_.points().empty()) newest = record_.points().rbegin()->image();
   }
@@ -269,6 +284,7 @@ bool SupervisedJob::StopLife() {
       return false;
     }
     stop_image_ = record_.points().rbegin()->image();
+    RecordStop();
   }
   std::optional<ExitState> exit = end_->WaitFor(absl::ZeroDuration());
   if (!exit) {
@@ -279,6 +295,12 @@ bool SupervisedJob::StopLife() {
   if (!exit) exit = end_->WaitFor(absl::Seconds(10));
   Finish(exit.value_or(ExitState{0, SIGKILL}), /*failed=*/false, "it was stopped");
   return true;
+}
+
+void SupervisedJob::RecordStop() {
+  record_.set_stopping(true);
+  record_.set_stop_grace_seconds(absl::ToDoubleSeconds(stop_grace_));
+  Save();
 }
 
 void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string& report) {
@@ -300,6 +322,7 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
     record_.set_report(report);
     record_.set_ended_unix_ns(UnixNanos());
     record_.set_coming_to_life(false);
+    record_.set_stopping(false);
     phase_ = failed ? "failed" : "done";
     Save();
   }
@@ -352,7 +375,9 @@ bool SupervisedJob::IsNow(pid_t pid) const {
 
 void SupervisedJob::WillEnd() {
   absl::MutexLock lock(&mutex_);
-  will_end_until_ = absl::Now() + kEndsOnPurpose;
+  if (record_.ended()) return;
+  record_.set_will_end_until_ns(MonotonicNanos() + kEndsOnPurposeNanos);
+  Save();
 }
 
 void SupervisedJob::AddPoint(const std::string& image, int64_t taken_unix_ns) {
@@ -371,13 +396,17 @@ absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bo
     absl::MutexLock lock(&mutex_);
     stop_ = true;
     stop_grace_ = grace;
-    stop_checkpoint_ = checkpoint;
+    stop_checkpoint_ = checkpoint && !record_.stopping();
     stop_error_ = absl::OkStatus();
+    if (!checkpoint && !record_.ended()) RecordStop();
   }
   constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
   absl::MutexLock lock(&mutex_);
   while (!mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::StopAnswered), kLookForClient)) {
-    if (node_.stopping()) return absl::UnavailableError("rekindled ends; the job runs on");
+    if (node_.stopping()) {
+      return absl::UnavailableError(record_.stopping() ? "rekindled ends; the next one ends the job"
+                                                       : "rekindled ends; the job runs on");
+    }
     if (cancelled && cancelled())
       return absl::CancelledError("the caller has gone; the job is being stopped");
   }

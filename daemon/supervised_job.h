@@ -47,11 +47,12 @@ class SupervisedJob {
 
   // Is this process its root?
   bool IsNow(pid_t pid) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The caller has sent it a signal that ends most programs: if it dies now, it is meant to.
+  // The caller sends it a signal that ends most programs: if it dies now, it is meant to.
   void WillEnd() ABSL_LOCKS_EXCLUDED(mutex_);
   // An image of it was taken.
   void AddPoint(const std::string& image, int64_t taken_unix_ns) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends it for good: SIGTERM, after `grace` SIGKILL. Returns when it has ended.
+  // Ends it for good: SIGTERM, after `grace` SIGKILL. Returns when it has ended. If this process dies before
+  // that, whoever takes the job over ends it.
   absl::StatusOr<v1::StopJobResponse> Stop(absl::Duration grace, bool checkpoint,
                                            const std::function<bool()>& cancelled)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -77,6 +78,8 @@ class SupervisedJob {
   bool AdoptLife();
   // Whether it has ended: not when the image that was to be its last could not be taken.
   bool StopLife();
+  // Before the first signal: with it the stop outlives us.
+  void RecordStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void KillAll();
   void Finish(const ExitState& exit, bool failed, const std::string& report);
   // False: somebody wants something else.
@@ -164,7 +167,6 @@ class SupervisedJob {
   bool stop_checkpoint_ ABSL_GUARDED_BY(mutex_) = false;
   std::string stop_image_ ABSL_GUARDED_BY(mutex_);
   absl::Status stop_error_ ABSL_GUARDED_BY(mutex_);
-  absl::Time will_end_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   uint64_t images_asked_ ABSL_GUARDED_BY(mutex_) = 0, images_answered_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status last_image_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;

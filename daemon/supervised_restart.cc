@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timeline.h"
 #include "daemon/oom_kill.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervised_job.h"
@@ -178,7 +179,7 @@ bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
     absl::MutexLock lock(&mutex_);
     const bool well = death.kind == Death::Kind::kExited && death.code == 0;
     if (!well) NoteDeath(death, died_unix_ns);
-    meant = !well && absl::Now() < will_end_until_;
+    meant = !well && MonotonicNanos() < record_.will_end_until_ns();
     if (!meant && !well) {
       const int64_t from = record_.points().empty()
                                ? record_.life_began_unix_ns()
