@@ -32,15 +32,17 @@ constexpr int64_t kEndsOnPurposeNanos = 60'000'000'000;
 
 }  // namespace
 
-SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record)
+SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::optional<SupervisedHold> hold)
     : node_(node),
       name_(record.name()),
       directory_(SupervisedDirectory(node.options().store)),
       owner_(record.uid()),
+      submitted_unix_ns_(record.submitted_unix_ns()),
       restart_policy_(RestartOptionsOf(record.policy()), RestartStateOf(record)),
       interval_(IntervalOptionsOf(record.policy()), IntervalStateOf(record)),
       progress_(record.policy().hang_seconds()),
-      record_(std::move(record)) {}
+      record_(std::move(record)),
+      hold_(std::move(hold)) {}
 
 SupervisedJob::~SupervisedJob() { Leave(); }
 
@@ -65,12 +67,16 @@ Call SupervisedJob::OwnCall() const {
 
 std::optional<RunAs> SupervisedJob::User() const { return Node::UserOf(OwnCall().caller); }
 
-void SupervisedJob::Save() {
+bool SupervisedJob::Save() {
+  if (!hold_) return false;
   SetRestartState(restart_policy_.state(), &record_);
   SetIntervalState(interval_.state(), &record_);
-  if (absl::Status saved = WriteSupervisedRecord(directory_, record_); !saved.ok())
+  const absl::Status saved = WriteSupervisedRecord(directory_, record_);
+  if (!saved.ok()) {
     Log(LogLevel::kWarning,
         absl::StrCat(saved.message(), "; a daemon that starts now would not know it as it is"));
+  }
+  return saved.ok();
 }
 
 void SupervisedJob::SetPhase(const char* phase) {
@@ -132,8 +138,8 @@ absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log) {
 
 absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Launch(Node& node,
                                                                      v1::SupervisedJobRecord record,
-                                                                     UniqueFd log) {
-  std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record)));
+                                                                     SupervisedHold hold, UniqueFd log) {
+  std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
   absl::StatusOr<RegisteredJob> started = job->StartFromBeginning(std::move(log));
   if (!started.ok()) {
     RemoveSupervisedRecord(job->directory_, job->name_).IgnoreError();
@@ -144,10 +150,15 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Launch(Node& node,
   return job;
 }
 
-std::shared_ptr<SupervisedJob> SupervisedJob::TakeOver(Node& node, v1::SupervisedJobRecord record) {
-  std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record)));
-  if (!job->Ended()) job->thread_ = std::thread(&SupervisedJob::LoopAfterTakingOver, job.get());
+std::shared_ptr<SupervisedJob> SupervisedJob::TakeOver(Node& node, v1::SupervisedJobRecord record,
+                                                       SupervisedHold hold) {
+  std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
+  job->thread_ = std::thread(&SupervisedJob::LoopAfterTakingOver, job.get());
   return job;
+}
+
+std::shared_ptr<SupervisedJob> SupervisedJob::Remember(Node& node, v1::SupervisedJobRecord record) {
+  return std::shared_ptr<SupervisedJob>(new SupervisedJob(node, std::move(record), std::nullopt));
 }
 
 void SupervisedJob::LoopAfterTakingOver() {
@@ -324,9 +335,19 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
     record_.set_coming_to_life(false);
     record_.set_stopping(false);
     phase_ = failed ? "failed" : "done";
-    Save();
+    if (Save()) hold_.reset();
   }
   events_.Send(event);
+}
+
+void SupervisedJob::RecordEnd() {
+  absl::MutexLock lock(&mutex_);
+  if (record_.ended() && hold_ && Save()) hold_.reset();
+}
+
+void SupervisedJob::ForgetEnded() {
+  absl::MutexLock lock(&mutex_);
+  if (record_.ended()) hold_.reset();
 }
 
 bool SupervisedJob::Ended() const {

@@ -20,6 +20,7 @@
 #include "daemon/job_file.h"
 #include "daemon/node.h"
 #include "daemon/rpc_support.h"
+#include "daemon/supervised_hold.h"
 #include "rekindle/v1/supervised_job.pb.h"
 #include "supervise/checkpoint_interval.h"
 #include "supervise/progress_watch.h"
@@ -32,14 +33,18 @@ class SupervisedJob {
  public:
   // Launches it. Errors: it could not be, and nothing of it is left.
   static absl::StatusOr<std::shared_ptr<SupervisedJob>> Launch(Node& node, v1::SupervisedJobRecord record,
-                                                               UniqueFd log);
-  // Goes on supervising one that an earlier daemon had: as it runs, or brought back.
-  static std::shared_ptr<SupervisedJob> TakeOver(Node& node, v1::SupervisedJobRecord record);
+                                                               SupervisedHold hold, UniqueFd log);
+  // Goes on supervising one that another process had: as it runs, or brought back.
+  static std::shared_ptr<SupervisedJob> TakeOver(Node& node, v1::SupervisedJobRecord record,
+                                                 SupervisedHold hold);
+  // One that has ended, as it is remembered.
+  static std::shared_ptr<SupervisedJob> Remember(Node& node, v1::SupervisedJobRecord record);
   // Leaves the job as it is.
   ~SupervisedJob();
 
   const std::string& name() const { return name_; }
   uid_t owner() const { return owner_; }
+  int64_t submitted_unix_ns() const { return submitted_unix_ns_; }
   JobEvents& events() { return events_; }
   bool Ended() const ABSL_LOCKS_EXCLUDED(mutex_);
   // As `ps` shows it. Absent: there is nothing to show.
@@ -58,11 +63,15 @@ class SupervisedJob {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // An image as soon as can be; returns when it was taken or could not be, after `patience` at the latest.
   absl::Status CheckpointNow(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of one that has ended, which the disk may not have taken at first: tries that again.
+  void RecordEnd() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Its name is to be another job's: nothing is recorded of it any more.
+  void ForgetEnded() ABSL_LOCKS_EXCLUDED(mutex_);
   // The thread ends, the job runs on. An image that is being taken is given up.
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  SupervisedJob(Node& node, v1::SupervisedJobRecord record);
+  SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::optional<SupervisedHold> hold);
 
   // An image that the job has outlived by this does not hold the death that came after.
   static constexpr int64_t kProvenNanos = 5'000'000'000;
@@ -84,7 +93,8 @@ class SupervisedJob {
   void Finish(const ExitState& exit, bool failed, const std::string& report);
   // False: somebody wants something else.
   bool Wait(double seconds);
-  void Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the record is on disk now.
+  bool Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetPhase(const char* phase) ABSL_LOCKS_EXCLUDED(mutex_);
   void OpenJobFile();
   Call OwnCall() const;
@@ -133,6 +143,7 @@ class SupervisedJob {
   Node& node_;
   const std::string name_, directory_;
   const uid_t owner_;
+  const int64_t submitted_unix_ns_;
   JobEvents events_;
   supervise::RestartPolicy restart_policy_;
   supervise::CheckpointInterval interval_;
@@ -158,6 +169,8 @@ class SupervisedJob {
 
   mutable absl::Mutex mutex_;
   v1::SupervisedJobRecord record_ ABSL_GUARDED_BY(mutex_);
+  // Until it has ended: then its name, and the file of the record, may be another's.
+  std::optional<SupervisedHold> hold_ ABSL_GUARDED_BY(mutex_);
   const char* phase_ ABSL_GUARDED_BY(mutex_) = "running";
   int64_t next_checkpoint_unix_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   double interval_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
