@@ -71,7 +71,8 @@ std::string LogFollower::Read(uint64_t begin, uint64_t end) const {
 
 bool LogFollower::IsAsShown(uint64_t size) const {
   if (size < shown_until_) return false;
-  // It may have been cut off and have grown again since the last look. Output does not repeat over this length.
+  // It may have been cut off and have grown again since the last look. Output does not repeat over this
+  // length.
   const size_t length = std::min(shown_.size(), kCompared);
   return absl::EndsWith(shown_, Read(shown_until_ - length, shown_until_));
 }

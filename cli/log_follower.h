@@ -31,14 +31,15 @@ class LogFollower {
   bool CopyWhatIsThere();
   bool Show(const std::string& text);
   std::string Read(uint64_t begin, uint64_t end) const;
-  // Where the log is not what was shown of it any more; at `shown_until_` when it is. Until then the bytes that
-  // are missing at its end may come again.
+  // Where the log is not what was shown of it any more; at `shown_until_` when it is. Until then the bytes
+  // that are missing at its end may come again.
   uint64_t FirstDifference(uint64_t size) const;
   bool IsAsShown(uint64_t size) const;
 
   UniqueFd log_, changes_, stop_;
   const int output_;
-  // The log up to here has been shown; `shown_` holds the end of that, also what was there before the follower.
+  // The log up to here has been shown; `shown_` holds the end of that, also what was there before the
+  // follower.
   uint64_t shown_until_;
   std::string shown_;
   std::thread thread_;

@@ -27,8 +27,8 @@ absl::Status HeldByAnother(const std::string& path, absl::string_view name) {
   const absl::string_view holder = absl::StripAsciiWhitespace(content);
   const std::string program = ReadFile(absl::StrCat("/proc/", holder, "/comm")).value_or("");
   if (absl::StartsWith(program, "rekindled")) {
-    return absl::AlreadyExistsError(absl::StrCat("rekindled (PID ", holder, ") supervises a job named '", name,
-                                                 "': choose another --name, or end that job with its ",
+    return absl::AlreadyExistsError(absl::StrCat("rekindled (PID ", holder, ") supervises a job named '",
+                                                 name, "': choose another --name, or end that job with its ",
                                                  "'rekindle stop ", name, "'"));
   }
   return absl::AlreadyExistsError(absl::StrCat("the command with PID ", holder, " supervises a job named '",
@@ -56,7 +56,8 @@ absl::StatusOr<SupervisedHold> SupervisedHold::Take(const std::string& directory
     if (info.st_nlink == 0) continue;
     const std::string self = absl::StrCat(::getpid(), "\n");
     // For people alone: a full disk does not keep a job from being supervised.
-    if (::ftruncate(file->get(), 0) == 0) WriteFully(file->get(), self.data(), self.size(), path).IgnoreError();
+    if (::ftruncate(file->get(), 0) == 0)
+      WriteFully(file->get(), self.data(), self.size(), path).IgnoreError();
     return SupervisedHold(path, *std::move(file));
   }
 }

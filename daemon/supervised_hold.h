@@ -1,5 +1,5 @@
-// Who supervises a job: one process, for as long as it has the lock on STORE/supervised/.NAME.hold. It ends with
-// the process, however that ends: then the job may be taken over.
+// Who supervises a job: one process, for as long as it has the lock on STORE/supervised/.NAME.hold. It ends
+// with the process, however that ends: then the job may be taken over.
 #pragma once
 
 #include <string>

@@ -131,7 +131,9 @@ absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log) {
     record_.set_coming_to_life(true);
     record_.clear_from_image();
     record_.set_boot_id(JobRegistry::ThisBoot());
-    RK_RETURN_IF_ERROR(WriteSupervisedRecord(directory_, record_));
+    const absl::Status recorded = WriteSupervisedRecord(directory_, record_);
+    // A full disk must not keep one from coming back that is known already.
+    if (start.launch.log_file.valid()) RK_RETURN_IF_ERROR(recorded);
   }
   return StartJob(node_, start);
 }
@@ -166,7 +168,11 @@ void SupervisedJob::LoopAfterTakingOver() {
   {
     absl::MutexLock lock(&mutex_);
     other_boot = record_.boot_id() != JobRegistry::ThisBoot();
-    if (other_boot) record_.clear_will_end_until_ns();
+    if (other_boot) {
+      record_.clear_will_end_until_ns();
+      record_.clear_life_began_ns();
+      for (v1::RestartPoint& point : *record_.mutable_points()) point.clear_taken_ns();
+    }
     stopping = record_.stopping();
     if (stopping) {
       stop_ = true;
@@ -198,7 +204,7 @@ void SupervisedJob::LoopAfterTakingOver() {
   // How it ended nobody has seen; that it did well is not to be said of it.
   last_exit_ = {0, SIGKILL};
   Death death;
-  if (BringBack(death, UnixNanos())) Loop();
+  if (BringBack(death)) Loop();
 }
 
 void SupervisedJob::BeginLife(const RegisteredJob& job) {
@@ -213,6 +219,8 @@ void SupervisedJob::BeginLife(const RegisteredJob& job) {
   record_.set_coming_to_life(false);
   record_.set_image_in_life(false);
   record_.set_life_began_unix_ns(UnixNanos());
+  record_.set_life_began_ns(MonotonicNanos());
+  record_.set_numbers_before(record_.last_number());
   phase_ = "running";
   Save();
 }
@@ -254,15 +262,21 @@ void SupervisedJob::Loop() {
       case Turn::kDied:
         break;
     }
-    const int64_t died = UnixNanos();
-    if (!BringBack(TakeDeath(), died)) return;
+    if (!BringBack(TakeDeath())) return;
   }
 }
 
 bool SupervisedJob::Wait(double seconds) {
-  absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::Wanted), absl::Seconds(seconds));
-  return !Wanted();
+  const Stopwatch waited;
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (Wanted()) return false;
+    }
+    const double left = seconds - waited.seconds();
+    if (left <= 0) return true;
+    wakeup_.WaitFor(absl::Seconds(left));
+  }
 }
 
 void SupervisedJob::KillAll() {
@@ -401,11 +415,20 @@ void SupervisedJob::WillEnd() {
   Save();
 }
 
-void SupervisedJob::AddPoint(const std::string& image, int64_t taken_unix_ns) {
+void SupervisedJob::AddPoint(const std::string& image, int64_t taken_ns) {
   absl::MutexLock lock(&mutex_);
+  // It may have taken the name of another.
+  auto* points = record_.mutable_points();
+  points->erase(std::remove_if(points->begin(), points->end(),
+                               [&](const v1::RestartPoint& point) { return point.image() == image; }),
+                points->end());
   v1::RestartPoint* point = record_.add_points();
   point->set_image(image);
-  point->set_taken_unix_ns(taken_unix_ns);
+  point->set_taken_unix_ns(UnixNanos() - (MonotonicNanos() - taken_ns));
+  point->set_taken_ns(taken_ns);
+  if (image != taking_) record_.set_last_number(record_.last_number() + 1);
+  point->set_number(image == taking_ ? taking_number_ : record_.last_number());
+  SortPoints();
   record_.set_had_points(true);
   record_.set_image_in_life(true);
   Save();
@@ -421,6 +444,7 @@ absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bo
     stop_error_ = absl::OkStatus();
     if (!checkpoint && !record_.ended()) RecordStop();
   }
+  wakeup_.Notify();
   constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
   absl::MutexLock lock(&mutex_);
   while (!mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::StopAnswered), kLookForClient)) {
@@ -443,9 +467,9 @@ absl::Status SupervisedJob::CheckpointNow(absl::Duration patience) {
   absl::MutexLock lock(&mutex_);
   if (record_.ended()) return absl::OkStatus();
   const uint64_t mine = ++images_asked_;
-  const absl::Time deadline = absl::Now() + patience;
+  const Stopwatch waited;
   while (images_answered_ < mine && !record_.ended()) {
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = patience - absl::Seconds(waited.seconds());
     if (left <= absl::ZeroDuration())
       return absl::DeadlineExceededError(absl::StrCat("job '", name_, "': the image was not ready in time"));
     mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::ImagesAnswered),
@@ -459,6 +483,7 @@ void SupervisedJob::Leave() {
     absl::MutexLock lock(&mutex_);
     leave_ = true;
   }
+  wakeup_.Notify();
   cancel_image_.store(true);
   if (thread_.joinable() && thread_.get_id() != std::this_thread::get_id()) thread_.join();
 }

@@ -21,6 +21,7 @@
 #include "daemon/node.h"
 #include "daemon/rpc_support.h"
 #include "daemon/supervised_hold.h"
+#include "daemon/wakeup.h"
 #include "rekindle/v1/supervised_job.pb.h"
 #include "supervise/checkpoint_interval.h"
 #include "supervise/progress_watch.h"
@@ -54,8 +55,8 @@ class SupervisedJob {
   bool IsNow(pid_t pid) const ABSL_LOCKS_EXCLUDED(mutex_);
   // The caller sends it a signal that ends most programs: if it dies now, it is meant to.
   void WillEnd() ABSL_LOCKS_EXCLUDED(mutex_);
-  // An image of it was taken.
-  void AddPoint(const std::string& image, int64_t taken_unix_ns) ABSL_LOCKS_EXCLUDED(mutex_);
+  // An image of it was taken, at that time of CLOCK_MONOTONIC.
+  void AddPoint(const std::string& image, int64_t taken_ns) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends it for good: SIGTERM, after `grace` SIGKILL. Returns when it has ended. If this process dies before
   // that, whoever takes the job over ends it.
   absl::StatusOr<v1::StopJobResponse> Stop(absl::Duration grace, bool checkpoint,
@@ -126,15 +127,20 @@ class SupervisedJob {
   void RemoveOldImages();
   void RemoveImagesOf(const std::vector<std::string>& images);
   // After that moment the job got further: images from before are not of one that hangs.
-  int64_t SoundUntilUnixNanos();
+  int64_t SoundUntilNanos();
 
   // supervised_restart.cc
   supervise::Death TakeDeath();
   // False: it has ended for good, or somebody else is to bring it back.
-  bool BringBack(supervise::Death death, int64_t died_unix_ns);
+  bool BringBack(supervise::Death death);
   bool EndWithoutLife();
+  // Tries until it is back, something else is wanted (Cancelled), or there is no use in it.
+  absl::StatusOr<RegisteredJob> TryToRevive(const std::string& image, v1::JobRestarted* restarted);
   absl::StatusOr<RegisteredJob> RestoreFrom(const std::string& image, v1::JobRestarted* restarted);
-  void NoteDeath(const supervise::Death& death, int64_t died_unix_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteDeath(const supervise::Death& death) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of work, if it died just now.
+  double LostSeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SortPoints() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the store has of its images is what it can go on from.
   void FindPoints();
   // Images of a job that hung already would only hang again.
@@ -154,8 +160,9 @@ class SupervisedJob {
   std::optional<JobFile> job_file_;
   ckpt::KeptStaging kept_staging_;
   bool hung_ = false;
-  int64_t hung_since_unix_ns_ = 0;
+  int64_t hung_since_ns_ = 0;
   int postponed_ = 0;
+  double hindered_since_ = 0;  // the machine keeps it from coming back; 0: it does not
   double next_sample_ = 0, last_run_ = 0, next_image_ = 0;
   double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
   uint64_t boundaries_ = 0, wanted_ = 0;
@@ -166,11 +173,16 @@ class SupervisedJob {
   // Nobody saw how its life ended. The reaper, which outlives us, writes it.
   std::shared_ptr<std::atomic<bool>> end_unknown_ = std::make_shared<std::atomic<bool>>(false);
   std::atomic<bool> cancel_image_{false};
+  // When somebody wants something else of the thread while there is no life to watch.
+  Wakeup wakeup_;
 
   mutable absl::Mutex mutex_;
   v1::SupervisedJobRecord record_ ABSL_GUARDED_BY(mutex_);
   // Until it has ended: then its name, and the file of the record, may be another's.
   std::optional<SupervisedHold> hold_ ABSL_GUARDED_BY(mutex_);
+  // The image that is being taken: its number is given before others see it.
+  std::string taking_ ABSL_GUARDED_BY(mutex_);
+  uint64_t taking_number_ ABSL_GUARDED_BY(mutex_) = 0;
   const char* phase_ ABSL_GUARDED_BY(mutex_) = "running";
   int64_t next_checkpoint_unix_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   double interval_seconds_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -129,6 +129,7 @@ absl::Status CompletePolicy(v1::Supervision* policy) {
   RK_RETURN_IF_ERROR(CheckNumber(policy->backoff_seconds(), "the back-off", kYear));
   RK_RETURN_IF_ERROR(CheckNumber(policy->backoff_limit_seconds(), "the longest back-off", kYear));
   RK_RETURN_IF_ERROR(CheckNumber(policy->hang_seconds(), "the time without progress", kYear));
+  RK_RETURN_IF_ERROR(CheckNumber(policy->retry_seconds(), "the time to try again", kYear));
   if (policy->every_auto() && policy->every_seconds() > 0)
     return absl::InvalidArgumentError("the interval is either chosen or given: not both");
   if (policy->rollback().dry_run())
@@ -141,6 +142,7 @@ absl::Status CompletePolicy(v1::Supervision* policy) {
   if (policy->keep_images() == 0) policy->set_keep_images(3);
   if (policy->backoff_seconds() == 0) policy->set_backoff_seconds(1);
   if (policy->backoff_limit_seconds() == 0) policy->set_backoff_limit_seconds(300);
+  if (policy->retry_seconds() == 0) policy->set_retry_seconds(600);
   return absl::OkStatus();
 }
 

@@ -9,10 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timeline.h"
 #include "daemon/job_start.h"
 #include "daemon/node.h"
 #include "daemon/proto_conversion.h"
@@ -22,7 +24,7 @@
 namespace rekindle::daemon {
 namespace {
 
-constexpr absl::Duration kLeastBetweenCollections = absl::Seconds(20);
+constexpr int64_t kLeastBetweenCollectionsNanos = 20'000'000'000;
 // How soon a job is taken over whose supervisor has died.
 constexpr absl::Duration kLookAtOthers = absl::Seconds(1);
 
@@ -61,9 +63,9 @@ absl::Status Supervisor::Begin() {
 
 void Supervisor::WatchOthersLoop() {
   for (;;) {
+    watcher_wakeup_.WaitFor(kLookAtOthers);
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kLookAtOthers);
       if (stopping_) return;
     }
     if (LockJobs().ok()) TakeOverAll();
@@ -136,10 +138,10 @@ absl::StatusOr<SupervisedHold> Supervisor::Claim(const std::string& name) {
   absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), name);
   if (!record.ok() || record->ended()) return hold;
   if (before != nullptr && before->submitted_unix_ns() == record->submitted_unix_ns()) return hold;
-  return absl::AlreadyExistsError(
-      absl::StrCat("a supervised job named '", name, "' has not ended, and whoever supervised it has: "
-                   "rekindled takes it over when it is started, 'rekindle stop ", name,
-                   "' ends it; or choose another --name"));
+  return absl::AlreadyExistsError(absl::StrCat("a supervised job named '", name,
+                                               "' has not ended, and whoever supervised it has: "
+                                               "rekindled takes it over when it is started, 'rekindle stop ",
+                                               name, "' ends it; or choose another --name"));
 }
 
 std::shared_ptr<SupervisedJob> Supervisor::Get(const std::string& name) const {
@@ -199,8 +201,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   if (!record.policy().image_name().empty())
     RK_RETURN_IF_ERROR(store::NormalizeReference(record.policy().image_name()).status());
   RK_ASSIGN_OR_RETURN(JobStart start, PlanJobStart(node_, call, request));
-  const std::string stem =
-      request.name().empty() ? JobNameFromCommand(start.record.command) : request.name();
+  const std::string stem = request.name().empty() ? JobNameFromCommand(start.record.command) : request.name();
   record.set_name(stem);
   std::unique_ptr<Reservation> reservation;
   absl::StatusOr<SupervisedHold> hold = TakeName(stem, &reservation);
@@ -220,9 +221,9 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   record.set_standard_input(start.launch.standard_input);
   record.set_submitted_unix_ns(UnixNanos());
   const std::string name = record.name();
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job,
-                      SupervisedJob::Launch(node_, std::move(record), *std::move(hold),
-                                            std::move(start.launch.log_file)));
+  RK_ASSIGN_OR_RETURN(
+      std::shared_ptr<SupervisedJob> job,
+      SupervisedJob::Launch(node_, std::move(record), *std::move(hold), std::move(start.launch.log_file)));
   *started->mutable_job() = job->Describe();
   started->set_log_offset(start.log_offset);
   started->set_seconds(stopwatch.seconds());
@@ -256,10 +257,9 @@ void Supervisor::WillEnd(const std::string& name) {
   if (std::shared_ptr<SupervisedJob> job = Get(name)) job->WillEnd();
 }
 
-void Supervisor::AddPoint(const std::string& name, pid_t pid, const std::string& image,
-                          int64_t taken_unix_ns) {
+void Supervisor::AddPoint(const std::string& name, pid_t pid, const std::string& image, int64_t taken_ns) {
   std::shared_ptr<SupervisedJob> job = Get(name);
-  if (job != nullptr && job->IsNow(pid)) job->AddPoint(image, taken_unix_ns);
+  if (job != nullptr && job->IsNow(pid)) job->AddPoint(image, taken_ns);
 }
 
 void Supervisor::CheckpointAll(absl::Duration patience) {
@@ -277,22 +277,26 @@ void Supervisor::CheckpointAll(absl::Duration patience) {
 void Supervisor::CollectGarbageSoon(double seconds) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
-  collect_at_ = std::min(
-      collect_at_, std::max(absl::Now() + absl::Seconds(seconds),
-                            collected_at_ + (seconds > 0 ? kLeastBetweenCollections : absl::ZeroDuration())));
+  const int64_t wanted = MonotonicNanos() + static_cast<int64_t>(seconds * 1e9);
+  const int64_t not_before = collected_at_ns_ + (seconds > 0 ? kLeastBetweenCollectionsNanos : 0);
+  collect_at_ns_ = std::min(collect_at_ns_, std::max(wanted, not_before));
   if (!collector_.joinable()) collector_ = std::thread(&Supervisor::CollectGarbageLoop, this);
+  collector_wakeup_.Notify();
 }
 
 void Supervisor::CollectGarbageLoop() {
   for (;;) {
+    int64_t wait = 0;
     {
       absl::MutexLock lock(&mutex_);
-      while (!GarbageIsDue()) {
-        mutex_.AwaitWithTimeout(absl::Condition(this, &Supervisor::GarbageIsDue),
-                                std::min(absl::Seconds(1), collect_at_ - absl::Now()));
-      }
       if (stopping_) return;
-      collect_at_ = absl::InfiniteFuture();
+      wait = collect_at_ns_ - MonotonicNanos();
+      if (wait <= 0) collect_at_ns_ = INT64_MAX;
+    }
+    if (wait > 0) {
+      constexpr int64_t kLongestNanos = 3600'000'000'000;
+      collector_wakeup_.WaitFor(absl::Nanoseconds(std::min(wait, kLongestNanos)));
+      continue;
     }
     Call call;  // our own
     v1::CollectGarbageResponse response;
@@ -300,7 +304,7 @@ void Supervisor::CollectGarbageLoop() {
     if (!collected.ok())
       Log(LogLevel::kWarning, absl::StrCat("garbage was not collected: ", collected.message()));
     absl::MutexLock lock(&mutex_);
-    collected_at_ = absl::Now();
+    collected_at_ns_ = MonotonicNanos();
   }
 }
 
@@ -312,6 +316,8 @@ void Supervisor::Leave() {
     collector = std::move(collector_);
     watcher = std::move(watcher_);
   }
+  collector_wakeup_.Notify();
+  watcher_wakeup_.Notify();
   if (collector.joinable()) collector.join();
   if (watcher.joinable()) watcher.join();
   // Side by side: each may have to wait for the end of what it is at.

@@ -1,6 +1,7 @@
 // The supervised jobs of this process. They outlive it: the daemon takes over those that nobody supervises.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -13,10 +14,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "daemon/call.h"
 #include "daemon/supervised_job.h"
+#include "daemon/wakeup.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::daemon {
@@ -40,20 +41,20 @@ class Supervisor {
   // is a daemon, and another one supervises the jobs of this store.
   absl::StatusOr<std::shared_ptr<SupervisedJob>> Run(const Call& call, const v1::RunRequest& request,
                                                      v1::JobStarted* started) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes over the one with this name, which another process has left. NotFound: there is none; AlreadyExists:
-  // somebody supervises it.
+  // Takes over the one with this name, which another process has left. NotFound: there is none;
+  // AlreadyExists: somebody supervises it.
   absl::Status TakeOver(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
   // NotFound names those there are.
   absl::StatusOr<std::shared_ptr<SupervisedJob>> Find(const std::string& name) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<v1::Job> List() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // AlreadyExists: a supervised job that has not ended has it, running or not at the moment, whoever supervises
-  // it.
+  // AlreadyExists: a supervised job that has not ended has it, running or not at the moment, whoever
+  // supervises it.
   absl::Status CheckNameIsFree(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Nothing where there is no such supervised job.
   void WillEnd(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
-  void AddPoint(const std::string& name, pid_t pid, const std::string& image, int64_t taken_unix_ns)
+  void AddPoint(const std::string& name, pid_t pid, const std::string& image, int64_t taken_ns)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // On a thread of its own, not more often than now and then; with 0, as soon as it can.
   void CollectGarbageSoon(double seconds = 60) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -94,14 +95,13 @@ class Supervisor {
 
   mutable absl::Mutex mutex_;
   std::set<std::string> starting_ ABSL_GUARDED_BY(mutex_);
-  bool GarbageIsDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || absl::Now() >= collect_at_;
-  }
   void CollectGarbageLoop() ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time collect_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
-  absl::Time collected_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  // Of CLOCK_MONOTONIC.
+  int64_t collect_at_ns_ ABSL_GUARDED_BY(mutex_) = INT64_MAX;
+  int64_t collected_at_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  Wakeup collector_wakeup_, watcher_wakeup_;
   std::thread collector_ ABSL_GUARDED_BY(mutex_);
   UniqueFd lock_ ABSL_GUARDED_BY(mutex_);  // of the one daemon that takes jobs over
   std::thread watcher_ ABSL_GUARDED_BY(mutex_);
