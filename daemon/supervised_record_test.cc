@@ -30,7 +30,11 @@ class SupervisedRecordTest : public ::testing::Test {
     std::vector<std::string> names;
     for (const std::string& name : ListSupervisedRecords(directory_)) {
       absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory_, name);
-      record.ok() ? names.push_back(name) : damaged_.emplace_back(record.status().message());
+      if (record.ok()) {
+        names.push_back(name);
+      } else {
+        damaged_.emplace_back(record.status().message());
+      }
     }
     return names;
   }
