@@ -87,6 +87,7 @@ uint64_t LogFollower::FirstDifference(uint64_t size) const {
 
 bool LogFollower::Show(const std::string& text) {
   if (!WriteFully(output_, text.data(), text.size(), "standard output").ok()) return false;
+  within_line_ = text.back() != '\n';
   shown_ += text;
   if (shown_.size() > 2 * kRemembered) shown_.erase(0, shown_.size() - kRemembered);
   return true;
@@ -102,11 +103,11 @@ bool LogFollower::CopyWhatIsThere() {
       if (differs < shown_until_) {
         const uint64_t begin = shown_until_ - shown_.size();
         // What begins anew is shown as whole lines.
-        const bool within_line = !shown_.empty() && shown_.back() != '\n';
         shown_.resize(differs > begin ? differs - begin : 0);
         shown_.resize(shown_.rfind('\n') + 1);  // npos: all of it
         shown_until_ = differs > begin ? begin + shown_.size() : differs;
-        if (within_line && !WriteFully(output_, "\n", 1, "standard output").ok()) return false;
+        if (within_line_ && !WriteFully(output_, "\n", 1, "standard output").ok()) return false;
+        within_line_ = false;
       } else if (size < shown_until_) {
         return true;  // it is being written again
       }

@@ -42,6 +42,7 @@ class LogFollower {
   // follower.
   uint64_t shown_until_;
   std::string shown_;
+  bool within_line_ = false;  // the output is
   std::thread thread_;
 };
 

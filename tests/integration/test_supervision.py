@@ -339,21 +339,24 @@ class WithoutDaemonTest(RekindleTest):
         words = ["run", "--every", "300ms", "--restarts", "2", "--name", "job", "--", jobs.PYTHON,
                  jobs.workload("counting.py"), numbers, "100000"]  # fmt: skip
         command = self.cli.start(*words, json_output=False)
+        self.addCleanup(command.wait)
+        self.addCleanup(command.kill)
         waiting.until(lambda: self.references() if lines_of(numbers) else None, "an image", 60)
         daemon = self.start_daemon("--standby", "0")
         remote = self.make_cli(host=daemon.host)
-        self.addCleanup(remote.run, "stop", "job", "--grace", "1s")
         with open(os.path.join(self.runtime, "jobs/job.json"), encoding="utf-8") as file:
             pid = json.load(file)["pid"]
+        self.addCleanup(jobs.kill_tree, pid)  # it comes back with this one
+        self.addCleanup(remote.run, "stop", "job", "--grace", "1s")
 
         # As long as the command lives, the job is its own.
         for cli in (self.cli, remote):
-            self.assert_refused(cli.run(*words[:-1], "1"), FAILED, "job", f"PID {command.pid}")
+            self.assert_refused(cli.run(*words[:-1], "1"), FAILED, "'job'", "another --name")
         self.assert_refused(remote.run("stop", "job"), FAILED, f"kill {command.pid}")
         self.assertTrue(procfs.alive(pid))
 
         command.kill()
-        command.wait()
+        self.cli.finish(command)
 
         def supervised():
             jobs.reap_orphans()
