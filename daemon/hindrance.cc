@@ -9,10 +9,11 @@
 namespace rekindle::daemon {
 namespace {
 
-// As our own errors end, and the lines of CRIU's log. Which of our codes such an error has depends on where it
-// was met: for most it is Internal.
+// As our own errors end, and the lines of CRIU's log. Which of our codes such an error has depends on where
+// it was met: for most it is Internal.
 bool NamesTroubleOfMachine(absl::string_view message) {
-  constexpr int kTrouble[] = {EAGAIN, ENOMEM, ENOSPC, EDQUOT, EMFILE, ENFILE, EIO, ESTALE, ETIMEDOUT, EHOSTDOWN};
+  constexpr int kTrouble[] = {EAGAIN, ENOMEM, ENOSPC, EDQUOT,    EMFILE,
+                              ENFILE, EIO,    ESTALE, ETIMEDOUT, EHOSTDOWN};
   for (const int error : kTrouble) {
     if (absl::StrContains(message, ::strerrordesc_np(error))) return true;
   }

@@ -1,5 +1,5 @@
-// A wait that ends in time, also when somebody sets the machine's clock: those of absl::Mutex (before 2023) are
-// until a time of day.
+// A wait that ends in time, also when somebody sets the machine's clock: those of absl::Mutex (before 2023)
+// are until a time of day.
 #pragma once
 
 #include <condition_variable>

@@ -365,7 +365,7 @@ class WithoutDaemonTest(RekindleTest):
 
         self.assertEqual(waiting.until(supervised, "the job taken over", 30)["pid"], pid)
         os.kill(pid, signal.SIGKILL)
-        waiting.until(lambda: (supervised() or {"supervised": {"restarts": 0}})["supervised"]["restarts"], "it back", 60)
+        waiting.until(lambda: (job := supervised()) and job["supervised"]["restarts"], "it back", 60)
         at = len(lines_of(numbers))
         waiting.until(lambda: len(lines_of(numbers)) > at + 5, "more lines", 60)
         found = lines_of(numbers)
