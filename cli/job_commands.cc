@@ -198,6 +198,8 @@ class JobSession {
     output_.Json(restarted);
     for (const std::string& image : restarted.passed_over())
       output_.Warning(absl::StrCat("the job could not be brought back from ", image));
+    if (!restarted.hindered_by().empty())
+      output_.Warning(absl::StrCat("the job could not be brought back at once: ", restarted.hindered_by()));
     output_.Note(absl::StrCat("rekindle: the job ended (", restarted.why(), ") and goes on from ",
                               restarted.image().empty() ? "its beginning" : restarted.image(), ": PID ",
                               restarted.pid(), ", restart ", restarted.restart(), ", after ",

@@ -33,8 +33,8 @@ absl::StatusOr<double> Share(const std::string& text) {
 
 const std::vector<std::string>& SupervisionArguments::OptionsWithValue() {
   static const auto* options =
-      new std::vector<std::string>{"--every",       "--restarts", "--backoff",    "--hang",    "--rollback",
-                                   "--ignore-path", "--keep",     "--image-name", "--overhead"};
+      new std::vector<std::string>{"--every",    "--restarts",    "--backoff", "--retry-for",  "--hang",
+                                   "--rollback", "--ignore-path", "--keep",    "--image-name", "--overhead"};
   return *options;
 }
 
@@ -47,6 +47,9 @@ void SupervisionArguments::AddTo(CLI::App* run) {
                   "Bring it back at most so often; alone: without images by interval [3]")
       ->type_name("N");
   run->add_option("--backoff", backoff_, "Wait before the second restart in a row, doubled each time [1s]")
+      ->type_name("TIME");
+  run->add_option("--retry-for", retry_for_,
+                  "Try so long to bring it back when the machine has no room for it [10m]")
       ->type_name("TIME");
   run->add_option("--hang", hang_, "Kill it and bring it back when it shows no progress for so long")
       ->type_name("TIME");
@@ -63,8 +66,8 @@ void SupervisionArguments::AddTo(CLI::App* run) {
 
 absl::Status SupervisionArguments::Apply(const std::string& working_directory,
                                          v1::RunRequest* request) const {
-  static constexpr const char* kOnlyWith[] = {"--backoff",    "--rollback", "--ignore-path", "--keep",
-                                              "--image-name", "--overhead", "--at-boot"};
+  static constexpr const char* kOnlyWith[] = {"--backoff", "--retry-for",  "--rollback", "--ignore-path",
+                                              "--keep",    "--image-name", "--overhead", "--at-boot"};
   if (run_->count("--every") == 0 && run_->count("--restarts") == 0 && run_->count("--hang") == 0) {
     for (const char* option : kOnlyWith) {
       if (run_->count(option) != 0) {
@@ -87,6 +90,11 @@ absl::Status SupervisionArguments::Apply(const std::string& working_directory,
   if (!backoff_.empty()) {
     RK_ASSIGN_OR_RETURN(const double seconds, Seconds(backoff_, "--backoff"));
     policy->set_backoff_seconds(seconds);
+  }
+  if (!retry_for_.empty()) {
+    RK_ASSIGN_OR_RETURN(const double seconds, Seconds(retry_for_, "--retry-for"));
+    if (seconds <= 0) return absl::InvalidArgumentError("--retry-for: give more than no time");
+    policy->set_retry_seconds(seconds);
   }
   if (!hang_.empty()) {
     RK_ASSIGN_OR_RETURN(const double seconds, Seconds(hang_, "--hang"));

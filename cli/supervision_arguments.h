@@ -26,7 +26,7 @@ class SupervisionArguments {
   v1::AttachJobRequest AttachRequest() const;
 
  private:
-  std::string every_, backoff_, hang_, image_name_, overhead_;
+  std::string every_, backoff_, retry_for_, hang_, image_name_, overhead_;
   RollbackArguments rollback_;
   uint32_t restarts_ = 3, keep_ = 3;
   bool at_boot_ = false;

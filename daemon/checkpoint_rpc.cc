@@ -8,6 +8,7 @@
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timeline.h"
 #include "ckpt/capture.h"
 #include "ckpt/held_job.h"
 #include "daemon/call_monitor.h"
@@ -132,9 +133,9 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     if (!noted.ok()) Log(LogLevel::kWarning, noted.message());
   }
   // The moment that it shows.
-  const int64_t taken_unix_ns = UnixNanos() - static_cast<int64_t>(result->commit_seconds * 1e9);
+  const int64_t taken_ns = MonotonicNanos() - static_cast<int64_t>(result->commit_seconds * 1e9);
   if (!job.name.empty() && !request.stop())
-    node.supervisor().AddPoint(job.name, job.pid, result->image.reference, taken_unix_ns);
+    node.supervisor().AddPoint(job.name, job.pid, result->image.reference, taken_ns);
   Log(LogLevel::kInfo, absl::StrCat("image '", result->image.reference, "' taken of process ", job.pid));
   if (result->unchanged_bytes > 0) {
     Log(LogLevel::kInfo,

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -15,13 +16,17 @@
 namespace rekindle::daemon {
 
 void JobEnd::Set(const ExitState& exit) {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   exit_ = exit;
+  ended_.notify_all();
 }
 
 std::optional<ExitState> JobEnd::WaitFor(absl::Duration timeout) const {
-  absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithTimeout(absl::Condition(this, &JobEnd::HasEnded), timeout);
+  // By the steady clock; more than this would overflow it.
+  constexpr absl::Duration kLongest = absl::Hours(24 * 365);
+  std::unique_lock<std::mutex> lock(mutex_);
+  ended_.wait_for(lock, absl::ToChronoNanoseconds(std::min(timeout, kLongest)),
+                  [this] { return exit_.has_value(); });
   return exit_;
 }
 

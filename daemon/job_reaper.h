@@ -4,9 +4,11 @@
 
 #include <sys/types.h>
 
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -22,14 +24,14 @@ namespace rekindle::daemon {
 // The end of one job, for whoever waits for it. Thread-safe.
 class JobEnd {
  public:
-  void Set(const ExitState& exit) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nothing when the job still runs after `timeout`.
-  std::optional<ExitState> WaitFor(absl::Duration timeout) const ABSL_LOCKS_EXCLUDED(mutex_);
+  void Set(const ExitState& exit);
+  // Nothing when the job still runs after `timeout`, of which nothing changes when the clock is set.
+  std::optional<ExitState> WaitFor(absl::Duration timeout) const;
 
  private:
-  bool HasEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return exit_.has_value(); }
-  mutable absl::Mutex mutex_;
-  std::optional<ExitState> exit_ ABSL_GUARDED_BY(mutex_);
+  mutable std::mutex mutex_;
+  mutable std::condition_variable ended_;
+  std::optional<ExitState> exit_;
 };
 
 // Thread-safe. Destroying it leaves the jobs running and unreaped.

@@ -73,8 +73,8 @@ class GrpcServer final : public Server {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     RK_RETURN_IF_ERROR(StartFunctions());
-    if (absl::Status begun = node_.supervisor().Begin(/*take_over=*/true); !begun.ok())
-      Log(LogLevel::kWarning, absl::StrCat("no jobs are supervised: ", begun.message()));
+    if (absl::Status begun = node_.supervisor().Begin(); !begun.ok())
+      Log(LogLevel::kWarning, absl::StrCat("no jobs are supervised for now: ", begun.message()));
     service_ = MakeGrpcService(node_, [this](const Peer& peer) { return Resolve(peer); });
     grpc::ServerBuilder builder;
     builder.RegisterService(service_.get());

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timeline.h"
 #include "daemon/exit_of_others.h"
 #include "daemon/job_members.h"
 #include "daemon/job_start.h"
@@ -27,19 +28,21 @@ namespace {
 using supervise::Death;
 
 // A death within this time after a signal from the command is what the user wanted.
-constexpr absl::Duration kEndsOnPurpose = absl::Seconds(60);
+constexpr int64_t kEndsOnPurposeNanos = 60'000'000'000;
 
 }  // namespace
 
-SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record)
+SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::optional<SupervisedHold> hold)
     : node_(node),
       name_(record.name()),
       directory_(SupervisedDirectory(node.options().store)),
       owner_(record.uid()),
+      submitted_unix_ns_(record.submitted_unix_ns()),
       restart_policy_(RestartOptionsOf(record.policy()), RestartStateOf(record)),
       interval_(IntervalOptionsOf(record.policy()), IntervalStateOf(record)),
       progress_(record.policy().hang_seconds()),
-      record_(std::move(record)) {}
+      record_(std::move(record)),
+      hold_(std::move(hold)) {}
 
 SupervisedJob::~SupervisedJob() { Leave(); }
 
@@ -64,12 +67,16 @@ Call SupervisedJob::OwnCall() const {
 
 std::optional<RunAs> SupervisedJob::User() const { return Node::UserOf(OwnCall().caller); }
 
-void SupervisedJob::Save() {
+bool SupervisedJob::Save() {
+  if (!hold_) return false;
   SetRestartState(restart_policy_.state(), &record_);
   SetIntervalState(interval_.state(), &record_);
-  if (absl::Status saved = WriteSupervisedRecord(directory_, record_); !saved.ok())
+  const absl::Status saved = WriteSupervisedRecord(directory_, record_);
+  if (!saved.ok()) {
     Log(LogLevel::kWarning,
         absl::StrCat(saved.message(), "; a daemon that starts now would not know it as it is"));
+  }
+  return saved.ok();
 }
 
 void SupervisedJob::SetPhase(const char* phase) {
@@ -124,15 +131,17 @@ absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log) {
     record_.set_coming_to_life(true);
     record_.clear_from_image();
     record_.set_boot_id(JobRegistry::ThisBoot());
-    RK_RETURN_IF_ERROR(WriteSupervisedRecord(directory_, record_));
+    const absl::Status recorded = WriteSupervisedRecord(directory_, record_);
+    // A full disk must not keep one from coming back that is known already.
+    if (start.launch.log_file.valid()) RK_RETURN_IF_ERROR(recorded);
   }
   return StartJob(node_, start);
 }
 
 absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Launch(Node& node,
                                                                      v1::SupervisedJobRecord record,
-                                                                     UniqueFd log) {
-  std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record)));
+                                                                     SupervisedHold hold, UniqueFd log) {
+  std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
   absl::StatusOr<RegisteredJob> started = job->StartFromBeginning(std::move(log));
   if (!started.ok()) {
     RemoveSupervisedRecord(job->directory_, job->name_).IgnoreError();
@@ -143,23 +152,46 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Launch(Node& node,
   return job;
 }
 
-std::shared_ptr<SupervisedJob> SupervisedJob::TakeOver(Node& node, v1::SupervisedJobRecord record) {
-  std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record)));
-  if (!job->Ended()) job->thread_ = std::thread(&SupervisedJob::LoopAfterTakingOver, job.get());
+std::shared_ptr<SupervisedJob> SupervisedJob::TakeOver(Node& node, v1::SupervisedJobRecord record,
+                                                       SupervisedHold hold) {
+  std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
+  job->thread_ = std::thread(&SupervisedJob::LoopAfterTakingOver, job.get());
   return job;
 }
 
+std::shared_ptr<SupervisedJob> SupervisedJob::Remember(Node& node, v1::SupervisedJobRecord record) {
+  return std::shared_ptr<SupervisedJob>(new SupervisedJob(node, std::move(record), std::nullopt));
+}
+
 void SupervisedJob::LoopAfterTakingOver() {
-  FindPoints();
-  if (AdoptLife()) {
-    Log(LogLevel::kInfo, absl::StrCat("job '", name_, "' runs; it is supervised again"));
-    return Loop();
-  }
-  bool other_boot, at_boot;
-  std::string newest;
+  bool other_boot, at_boot, stopping;
   {
     absl::MutexLock lock(&mutex_);
     other_boot = record_.boot_id() != JobRegistry::ThisBoot();
+    if (other_boot) {
+      record_.clear_will_end_until_ns();
+      record_.clear_life_began_ns();
+      for (v1::RestartPoint& point : *record_.mutable_points()) point.clear_taken_ns();
+    }
+    stopping = record_.stopping();
+    if (stopping) {
+      stop_ = true;
+      stop_grace_ = absl::Seconds(record_.stop_grace_seconds());
+    }
+  }
+  FindPoints();
+  if (AdoptLife()) {
+    Log(LogLevel::kInfo,
+        absl::StrCat("job '", name_, "' runs; it is ", stopping ? "stopped" : "supervised again"));
+    return Loop();
+  }
+  if (stopping) {
+    KillAll();
+    return Finish({0, SIGKILL}, /*failed=*/false, "it was stopped");
+  }
+  std::string newest;
+  {
+    absl::MutexLock lock(&mutex_);
     at_boot = record_.policy().at_boot();
     if (!record_.points().empty()) newest = record_.points().rbegin()->image();
   }
@@ -172,7 +204,7 @@ void SupervisedJob::LoopAfterTakingOver() {
   // How it ended nobody has seen; that it did well is not to be said of it.
   last_exit_ = {0, SIGKILL};
   Death death;
-  if (BringBack(death, UnixNanos())) Loop();
+  if (BringBack(death)) Loop();
 }
 
 void SupervisedJob::BeginLife(const RegisteredJob& job) {
@@ -187,6 +219,8 @@ void SupervisedJob::BeginLife(const RegisteredJob& job) {
   record_.set_coming_to_life(false);
   record_.set_image_in_life(false);
   record_.set_life_began_unix_ns(UnixNanos());
+  record_.set_life_began_ns(MonotonicNanos());
+  record_.set_numbers_before(record_.last_number());
   phase_ = "running";
   Save();
 }
@@ -228,15 +262,21 @@ void SupervisedJob::Loop() {
       case Turn::kDied:
         break;
     }
-    const int64_t died = UnixNanos();
-    if (!BringBack(TakeDeath(), died)) return;
+    if (!BringBack(TakeDeath())) return;
   }
 }
 
 bool SupervisedJob::Wait(double seconds) {
-  absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::Wanted), absl::Seconds(seconds));
-  return !Wanted();
+  const Stopwatch waited;
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (Wanted()) return false;
+    }
+    const double left = seconds - waited.seconds();
+    if (left <= 0) return true;
+    wakeup_.WaitFor(absl::Seconds(left));
+  }
 }
 
 void SupervisedJob::KillAll() {
@@ -269,6 +309,7 @@ bool SupervisedJob::StopLife() {
       return false;
     }
     stop_image_ = record_.points().rbegin()->image();
+    RecordStop();
   }
   std::optional<ExitState> exit = end_->WaitFor(absl::ZeroDuration());
   if (!exit) {
@@ -279,6 +320,12 @@ bool SupervisedJob::StopLife() {
   if (!exit) exit = end_->WaitFor(absl::Seconds(10));
   Finish(exit.value_or(ExitState{0, SIGKILL}), /*failed=*/false, "it was stopped");
   return true;
+}
+
+void SupervisedJob::RecordStop() {
+  record_.set_stopping(true);
+  record_.set_stop_grace_seconds(absl::ToDoubleSeconds(stop_grace_));
+  Save();
 }
 
 void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string& report) {
@@ -300,10 +347,21 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
     record_.set_report(report);
     record_.set_ended_unix_ns(UnixNanos());
     record_.set_coming_to_life(false);
+    record_.set_stopping(false);
     phase_ = failed ? "failed" : "done";
-    Save();
+    if (Save()) hold_.reset();
   }
   events_.Send(event);
+}
+
+void SupervisedJob::RecordEnd() {
+  absl::MutexLock lock(&mutex_);
+  if (record_.ended() && hold_ && Save()) hold_.reset();
+}
+
+void SupervisedJob::ForgetEnded() {
+  absl::MutexLock lock(&mutex_);
+  if (record_.ended()) hold_.reset();
 }
 
 bool SupervisedJob::Ended() const {
@@ -352,14 +410,25 @@ bool SupervisedJob::IsNow(pid_t pid) const {
 
 void SupervisedJob::WillEnd() {
   absl::MutexLock lock(&mutex_);
-  will_end_until_ = absl::Now() + kEndsOnPurpose;
+  if (record_.ended()) return;
+  record_.set_will_end_until_ns(MonotonicNanos() + kEndsOnPurposeNanos);
+  Save();
 }
 
-void SupervisedJob::AddPoint(const std::string& image, int64_t taken_unix_ns) {
+void SupervisedJob::AddPoint(const std::string& image, int64_t taken_ns) {
   absl::MutexLock lock(&mutex_);
+  // It may have taken the name of another.
+  auto* points = record_.mutable_points();
+  points->erase(std::remove_if(points->begin(), points->end(),
+                               [&](const v1::RestartPoint& point) { return point.image() == image; }),
+                points->end());
   v1::RestartPoint* point = record_.add_points();
   point->set_image(image);
-  point->set_taken_unix_ns(taken_unix_ns);
+  point->set_taken_unix_ns(UnixNanos() - (MonotonicNanos() - taken_ns));
+  point->set_taken_ns(taken_ns);
+  if (image != taking_) record_.set_last_number(record_.last_number() + 1);
+  point->set_number(image == taking_ ? taking_number_ : record_.last_number());
+  SortPoints();
   record_.set_had_points(true);
   record_.set_image_in_life(true);
   Save();
@@ -371,13 +440,18 @@ absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bo
     absl::MutexLock lock(&mutex_);
     stop_ = true;
     stop_grace_ = grace;
-    stop_checkpoint_ = checkpoint;
+    stop_checkpoint_ = checkpoint && !record_.stopping();
     stop_error_ = absl::OkStatus();
+    if (!checkpoint && !record_.ended()) RecordStop();
   }
+  wakeup_.Notify();
   constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
   absl::MutexLock lock(&mutex_);
   while (!mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::StopAnswered), kLookForClient)) {
-    if (node_.stopping()) return absl::UnavailableError("rekindled ends; the job runs on");
+    if (node_.stopping()) {
+      return absl::UnavailableError(record_.stopping() ? "rekindled ends; the next one ends the job"
+                                                       : "rekindled ends; the job runs on");
+    }
     if (cancelled && cancelled())
       return absl::CancelledError("the caller has gone; the job is being stopped");
   }
@@ -393,9 +467,9 @@ absl::Status SupervisedJob::CheckpointNow(absl::Duration patience) {
   absl::MutexLock lock(&mutex_);
   if (record_.ended()) return absl::OkStatus();
   const uint64_t mine = ++images_asked_;
-  const absl::Time deadline = absl::Now() + patience;
+  const Stopwatch waited;
   while (images_answered_ < mine && !record_.ended()) {
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = patience - absl::Seconds(waited.seconds());
     if (left <= absl::ZeroDuration())
       return absl::DeadlineExceededError(absl::StrCat("job '", name_, "': the image was not ready in time"));
     mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::ImagesAnswered),
@@ -409,6 +483,7 @@ void SupervisedJob::Leave() {
     absl::MutexLock lock(&mutex_);
     leave_ = true;
   }
+  wakeup_.Notify();
   cancel_image_.store(true);
   if (thread_.joinable() && thread_.get_id() != std::this_thread::get_id()) thread_.join();
 }

@@ -20,6 +20,8 @@
 #include "daemon/job_file.h"
 #include "daemon/node.h"
 #include "daemon/rpc_support.h"
+#include "daemon/supervised_hold.h"
+#include "daemon/wakeup.h"
 #include "rekindle/v1/supervised_job.pb.h"
 #include "supervise/checkpoint_interval.h"
 #include "supervise/progress_watch.h"
@@ -32,14 +34,18 @@ class SupervisedJob {
  public:
   // Launches it. Errors: it could not be, and nothing of it is left.
   static absl::StatusOr<std::shared_ptr<SupervisedJob>> Launch(Node& node, v1::SupervisedJobRecord record,
-                                                               UniqueFd log);
-  // Goes on supervising one that an earlier daemon had: as it runs, or brought back.
-  static std::shared_ptr<SupervisedJob> TakeOver(Node& node, v1::SupervisedJobRecord record);
+                                                               SupervisedHold hold, UniqueFd log);
+  // Goes on supervising one that another process had: as it runs, or brought back.
+  static std::shared_ptr<SupervisedJob> TakeOver(Node& node, v1::SupervisedJobRecord record,
+                                                 SupervisedHold hold);
+  // One that has ended, as it is remembered.
+  static std::shared_ptr<SupervisedJob> Remember(Node& node, v1::SupervisedJobRecord record);
   // Leaves the job as it is.
   ~SupervisedJob();
 
   const std::string& name() const { return name_; }
   uid_t owner() const { return owner_; }
+  int64_t submitted_unix_ns() const { return submitted_unix_ns_; }
   JobEvents& events() { return events_; }
   bool Ended() const ABSL_LOCKS_EXCLUDED(mutex_);
   // As `ps` shows it. Absent: there is nothing to show.
@@ -47,21 +53,26 @@ class SupervisedJob {
 
   // Is this process its root?
   bool IsNow(pid_t pid) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The caller has sent it a signal that ends most programs: if it dies now, it is meant to.
+  // The caller sends it a signal that ends most programs: if it dies now, it is meant to.
   void WillEnd() ABSL_LOCKS_EXCLUDED(mutex_);
-  // An image of it was taken.
-  void AddPoint(const std::string& image, int64_t taken_unix_ns) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends it for good: SIGTERM, after `grace` SIGKILL. Returns when it has ended.
+  // An image of it was taken, at that time of CLOCK_MONOTONIC.
+  void AddPoint(const std::string& image, int64_t taken_ns) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends it for good: SIGTERM, after `grace` SIGKILL. Returns when it has ended. If this process dies before
+  // that, whoever takes the job over ends it.
   absl::StatusOr<v1::StopJobResponse> Stop(absl::Duration grace, bool checkpoint,
                                            const std::function<bool()>& cancelled)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // An image as soon as can be; returns when it was taken or could not be, after `patience` at the latest.
   absl::Status CheckpointNow(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of one that has ended, which the disk may not have taken at first: tries that again.
+  void RecordEnd() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Its name is to be another job's: nothing is recorded of it any more.
+  void ForgetEnded() ABSL_LOCKS_EXCLUDED(mutex_);
   // The thread ends, the job runs on. An image that is being taken is given up.
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  SupervisedJob(Node& node, v1::SupervisedJobRecord record);
+  SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::optional<SupervisedHold> hold);
 
   // An image that the job has outlived by this does not hold the death that came after.
   static constexpr int64_t kProvenNanos = 5'000'000'000;
@@ -77,11 +88,14 @@ class SupervisedJob {
   bool AdoptLife();
   // Whether it has ended: not when the image that was to be its last could not be taken.
   bool StopLife();
+  // Before the first signal: with it the stop outlives us.
+  void RecordStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void KillAll();
   void Finish(const ExitState& exit, bool failed, const std::string& report);
   // False: somebody wants something else.
   bool Wait(double seconds);
-  void Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the record is on disk now.
+  bool Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetPhase(const char* phase) ABSL_LOCKS_EXCLUDED(mutex_);
   void OpenJobFile();
   Call OwnCall() const;
@@ -113,15 +127,20 @@ class SupervisedJob {
   void RemoveOldImages();
   void RemoveImagesOf(const std::vector<std::string>& images);
   // After that moment the job got further: images from before are not of one that hangs.
-  int64_t SoundUntilUnixNanos();
+  int64_t SoundUntilNanos();
 
   // supervised_restart.cc
   supervise::Death TakeDeath();
   // False: it has ended for good, or somebody else is to bring it back.
-  bool BringBack(supervise::Death death, int64_t died_unix_ns);
+  bool BringBack(supervise::Death death);
   bool EndWithoutLife();
+  // Tries until it is back, something else is wanted (Cancelled), or there is no use in it.
+  absl::StatusOr<RegisteredJob> TryToRevive(const std::string& image, v1::JobRestarted* restarted);
   absl::StatusOr<RegisteredJob> RestoreFrom(const std::string& image, v1::JobRestarted* restarted);
-  void NoteDeath(const supervise::Death& death, int64_t died_unix_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteDeath(const supervise::Death& death) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of work, if it died just now.
+  double LostSeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SortPoints() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the store has of its images is what it can go on from.
   void FindPoints();
   // Images of a job that hung already would only hang again.
@@ -130,6 +149,7 @@ class SupervisedJob {
   Node& node_;
   const std::string name_, directory_;
   const uid_t owner_;
+  const int64_t submitted_unix_ns_;
   JobEvents events_;
   supervise::RestartPolicy restart_policy_;
   supervise::CheckpointInterval interval_;
@@ -140,8 +160,9 @@ class SupervisedJob {
   std::optional<JobFile> job_file_;
   ckpt::KeptStaging kept_staging_;
   bool hung_ = false;
-  int64_t hung_since_unix_ns_ = 0;
+  int64_t hung_since_ns_ = 0;
   int postponed_ = 0;
+  double hindered_since_ = 0;  // the machine keeps it from coming back; 0: it does not
   double next_sample_ = 0, last_run_ = 0, next_image_ = 0;
   double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
   uint64_t boundaries_ = 0, wanted_ = 0;
@@ -152,9 +173,16 @@ class SupervisedJob {
   // Nobody saw how its life ended. The reaper, which outlives us, writes it.
   std::shared_ptr<std::atomic<bool>> end_unknown_ = std::make_shared<std::atomic<bool>>(false);
   std::atomic<bool> cancel_image_{false};
+  // When somebody wants something else of the thread while there is no life to watch.
+  Wakeup wakeup_;
 
   mutable absl::Mutex mutex_;
   v1::SupervisedJobRecord record_ ABSL_GUARDED_BY(mutex_);
+  // Until it has ended: then its name, and the file of the record, may be another's.
+  std::optional<SupervisedHold> hold_ ABSL_GUARDED_BY(mutex_);
+  // The image that is being taken: its number is given before others see it.
+  std::string taking_ ABSL_GUARDED_BY(mutex_);
+  uint64_t taking_number_ ABSL_GUARDED_BY(mutex_) = 0;
   const char* phase_ ABSL_GUARDED_BY(mutex_) = "running";
   int64_t next_checkpoint_unix_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   double interval_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -164,7 +192,6 @@ class SupervisedJob {
   bool stop_checkpoint_ ABSL_GUARDED_BY(mutex_) = false;
   std::string stop_image_ ABSL_GUARDED_BY(mutex_);
   absl::Status stop_error_ ABSL_GUARDED_BY(mutex_);
-  absl::Time will_end_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   uint64_t images_asked_ ABSL_GUARDED_BY(mutex_) = 0, images_answered_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status last_image_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;

@@ -11,12 +11,14 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timeline.h"
 #include "daemon/job_members.h"
 #include "daemon/job_sample.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervised_job.h"
 #include "daemon/supervised_record.h"
 #include "daemon/supervisor.h"
+#include "dedup_store/store.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::daemon {
@@ -34,7 +36,7 @@ constexpr double kBusySeconds = 0.5;
 // Images put off while the job may be ending.
 constexpr int kMostPostponements = 10;
 // A job that knows boundaries is given so long to come to the next one.
-constexpr absl::Duration kBoundaryPatience = absl::Seconds(20);
+constexpr double kBoundaryPatienceSeconds = 20;
 
 double Now() { return static_cast<double>(MonotonicNanos()) * 1e-9; }
 
@@ -159,15 +161,15 @@ void SupervisedJob::LookForProgress(double now) {
   progress_.Add(sample);
   if (!progress_.Hangs(now)) return;
   hung_ = true;
-  hung_since_unix_ns_ = SoundUntilUnixNanos();
+  hung_since_ns_ = SoundUntilNanos();
   Log(LogLevel::kWarning, absl::StrCat("job '", name_, "' has not got any further for ",
                                        static_cast<int64_t>(progress_.QuietSeconds(now)),
                                        " seconds: it is killed, to be brought back"));
   KillAll();
 }
 
-int64_t SupervisedJob::SoundUntilUnixNanos() {
-  return UnixNanos() - static_cast<int64_t>((Now() - progress_.SoundUntilSeconds()) * 1e9);
+int64_t SupervisedJob::SoundUntilNanos() {
+  return MonotonicNanos() - static_cast<int64_t>((Now() - progress_.SoundUntilSeconds()) * 1e9);
 }
 
 bool SupervisedJob::AwaitBoundary() {
@@ -177,11 +179,11 @@ bool SupervisedJob::AwaitBoundary() {
   if (!said.ok() || said->job.boundaries == boundaries_) return false;
   auto due = job_file_->SetDue();
   if (!due.ok()) return false;
-  const absl::Time deadline = absl::Now() + kBoundaryPatience;
+  const double deadline = Now() + kBoundaryPatienceSeconds;
   for (;;) {
     said = job_file_->Read();
     if (said.ok() && said->job.waiting == *due) return true;
-    if (!said.ok() || absl::Now() >= deadline || end_->WaitFor(absl::ZeroDuration())) return false;
+    if (!said.ok() || Now() >= deadline || end_->WaitFor(absl::ZeroDuration())) return false;
     {
       absl::MutexLock lock(&mutex_);
       if (leave_) return false;
@@ -196,8 +198,12 @@ absl::Status SupervisedJob::CaptureImage(v1::CheckpointResult* result) {
   {
     absl::MutexLock lock(&mutex_);
     const v1::Supervision& policy = record_.policy();
-    request.set_reference(
-        absl::StrCat(policy.image_name().empty() ? name_ : policy.image_name(), ":", ImageTag()));
+    taking_ = absl::StrCat(policy.image_name().empty() ? name_ : policy.image_name(), ":", ImageTag());
+    taking_number_ = record_.last_number() + 1;
+    record_.set_last_number(taking_number_);
+    taking_ = store::NormalizeReference(taking_).value_or(taking_);
+    request.set_reference(taking_);
+    (*request.mutable_labels())[v1::kSupervisedNumberLabel] = absl::StrCat(taking_number_);
     // Later ones find the one before by themselves.
     if (!record_.image_in_life()) request.set_parent(record_.from_image());
     (*request.mutable_labels())[v1::kSupervisedLabel] = absl::StrCat(record_.submitted_unix_ns());
@@ -218,6 +224,8 @@ absl::Status SupervisedJob::CaptureImage(v1::CheckpointResult* result) {
     request.clear_parent();
     status = take();
   }
+  absl::MutexLock lock(&mutex_);
+  taking_.clear();
   return status;
 }
 
@@ -281,26 +289,26 @@ absl::Status SupervisedJob::TakeImage() {
 }
 
 void SupervisedJob::RemoveOldImages() {
-  int64_t sound_before = UnixNanos() - kProvenNanos;
+  int64_t sound_before = MonotonicNanos() - kProvenNanos;
   std::vector<std::string> old;
   {
     absl::MutexLock lock(&mutex_);
-    if (record_.policy().hang_seconds() > 0) sound_before = std::min(sound_before, SoundUntilUnixNanos());
+    if (record_.policy().hang_seconds() > 0) sound_before = std::min(sound_before, SoundUntilNanos());
     // Those between the image that this life went on from and its own lead to a death, or to none at all.
-    int64_t from = INT64_MAX;
+    uint64_t from = UINT64_MAX;
     for (const v1::RestartPoint& point : record_.points()) {
-      if (record_.image_in_life() && point.image() == record_.from_image()) from = point.taken_unix_ns();
+      if (record_.image_in_life() && point.image() == record_.from_image()) from = point.number();
     }
     // What may hold a death or a hang already does not push out what does not.
     // While none is old enough for that, the oldest one is the best there is.
     int proven = 0;
     for (int i = 0; i < record_.points_size(); ++i) {
-      if (record_.points(i).taken_unix_ns() <= sound_before) proven = i;
+      if (record_.points(i).taken_ns() <= sound_before) proven = i;
     }
     size_t ours = 0;
     for (const v1::RestartPoint& point : record_.points()) {
       if (!point.ours()) continue;
-      if (point.taken_unix_ns() > from && point.taken_unix_ns() < record_.life_began_unix_ns()) {
+      if (point.number() > from && point.number() <= record_.numbers_before()) {
         old.push_back(point.image());
       } else {
         ++ours;

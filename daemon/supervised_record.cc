@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/record_file.h"
 #include "base/status.h"
@@ -14,10 +15,6 @@ namespace {
 constexpr uint32_t kFormat = 1;
 constexpr absl::string_view kSuffix = ".json";
 
-std::string PathOf(const std::string& directory, absl::string_view name) {
-  return absl::StrCat(directory, "/", name, kSuffix);
-}
-
 absl::Status CheckNumber(double value, absl::string_view what, double most) {
   if (std::isfinite(value) && value >= 0 && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(what, " is ", value, ": give a number from 0 to ", most));
@@ -27,38 +24,38 @@ absl::Status CheckNumber(double value, absl::string_view what, double most) {
 
 std::string SupervisedDirectory(absl::string_view store) { return absl::StrCat(store, "/supervised"); }
 
+std::string SupervisedRecordPath(absl::string_view directory, absl::string_view name) {
+  return absl::StrCat(directory, "/", name, kSuffix);
+}
+
 absl::Status WriteSupervisedRecord(const std::string& directory, const v1::SupervisedJobRecord& record) {
   RK_RETURN_IF_ERROR(MakeDirectories(directory, 0700));
   v1::SupervisedJobRecord file = record;
   file.set_format(kFormat);
-  return Annotate(WriteRecordFile(PathOf(directory, record.name()), file),
+  return Annotate(WriteRecordFile(SupervisedRecordPath(directory, record.name()), file),
                   absl::StrCat("recording job '", record.name(), "'"));
 }
 
 absl::Status RemoveSupervisedRecord(const std::string& directory, absl::string_view name) {
-  return RemoveTree(PathOf(directory, name));
+  return RemoveTree(SupervisedRecordPath(directory, name));
 }
 
-std::vector<v1::SupervisedJobRecord> ReadSupervisedRecords(const std::string& directory,
-                                                           std::vector<std::string>* damaged) {
-  std::vector<v1::SupervisedJobRecord> records;
-  absl::StatusOr<std::vector<std::string>> files = ListDirectory(directory);
-  if (!files.ok()) return records;
-  for (const std::string& file : *files) {
-    if (!absl::EndsWith(file, kSuffix) || file[0] == '.') continue;
-    const std::string path = absl::StrCat(directory, "/", file);
-    auto record = ReadRecordFile<v1::SupervisedJobRecord>(path);
-    if (record.ok() && (record->format() != kFormat || absl::StrCat(record->name(), kSuffix) != file ||
-                        record->argv().empty())) {
-      record = UnusableRecord(path, "it describes no job that this version knows");
-    }
-    if (!record.ok()) {
-      damaged->emplace_back(record.status().message());
-      continue;
-    }
-    records.push_back(*std::move(record));
+absl::StatusOr<v1::SupervisedJobRecord> ReadSupervisedRecord(const std::string& directory,
+                                                             absl::string_view name) {
+  const std::string path = SupervisedRecordPath(directory, name);
+  RK_ASSIGN_OR_RETURN(auto record, ReadRecordFile<v1::SupervisedJobRecord>(path));
+  if (record.format() != kFormat || record.name() != name || record.argv().empty())
+    return UnusableRecord(path, "it describes no job that this version knows");
+  return record;
+}
+
+std::vector<std::string> ListSupervisedRecords(const std::string& directory) {
+  std::vector<std::string> names;
+  for (const std::string& file : ListDirectory(directory).value_or(std::vector<std::string>())) {
+    absl::string_view name = file;
+    if (name[0] != '.' && absl::ConsumeSuffix(&name, kSuffix)) names.emplace_back(name);
   }
-  return records;
+  return names;
 }
 
 supervise::RestartState RestartStateOf(const v1::SupervisedJobRecord& record) {
@@ -132,6 +129,7 @@ absl::Status CompletePolicy(v1::Supervision* policy) {
   RK_RETURN_IF_ERROR(CheckNumber(policy->backoff_seconds(), "the back-off", kYear));
   RK_RETURN_IF_ERROR(CheckNumber(policy->backoff_limit_seconds(), "the longest back-off", kYear));
   RK_RETURN_IF_ERROR(CheckNumber(policy->hang_seconds(), "the time without progress", kYear));
+  RK_RETURN_IF_ERROR(CheckNumber(policy->retry_seconds(), "the time to try again", kYear));
   if (policy->every_auto() && policy->every_seconds() > 0)
     return absl::InvalidArgumentError("the interval is either chosen or given: not both");
   if (policy->rollback().dry_run())
@@ -144,6 +142,7 @@ absl::Status CompletePolicy(v1::Supervision* policy) {
   if (policy->keep_images() == 0) policy->set_keep_images(3);
   if (policy->backoff_seconds() == 0) policy->set_backoff_seconds(1);
   if (policy->backoff_limit_seconds() == 0) policy->set_backoff_limit_seconds(300);
+  if (policy->retry_seconds() == 0) policy->set_retry_seconds(600);
   return absl::OkStatus();
 }
 

@@ -16,13 +16,16 @@
 namespace rekindle::daemon {
 
 std::string SupervisedDirectory(absl::string_view store);
+std::string SupervisedRecordPath(absl::string_view directory, absl::string_view name);
 
 // All at once: after a crash it is the old one or the new one.
 absl::Status WriteSupervisedRecord(const std::string& directory, const v1::SupervisedJobRecord& record);
 absl::Status RemoveSupervisedRecord(const std::string& directory, absl::string_view name);
-// Those that can be read; the others are named in `damaged`.
-std::vector<v1::SupervisedJobRecord> ReadSupervisedRecords(const std::string& directory,
-                                                           std::vector<std::string>* damaged);
+// NotFound: there is none; DataLoss: it is damaged.
+absl::StatusOr<v1::SupervisedJobRecord> ReadSupervisedRecord(const std::string& directory,
+                                                             absl::string_view name);
+// The names of those there are.
+std::vector<std::string> ListSupervisedRecords(const std::string& directory);
 
 supervise::RestartState RestartStateOf(const v1::SupervisedJobRecord& record);
 void SetRestartState(const supervise::RestartState& state, v1::SupervisedJobRecord* record);

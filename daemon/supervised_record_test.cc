@@ -28,8 +28,14 @@ class SupervisedRecordTest : public ::testing::Test {
   std::vector<std::string> Names() {
     damaged_.clear();
     std::vector<std::string> names;
-    for (const v1::SupervisedJobRecord& record : ReadSupervisedRecords(directory_, &damaged_))
-      names.push_back(record.name());
+    for (const std::string& name : ListSupervisedRecords(directory_)) {
+      absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory_, name);
+      if (record.ok()) {
+        names.push_back(name);
+      } else {
+        damaged_.emplace_back(record.status().message());
+      }
+    }
     return names;
   }
 
@@ -43,7 +49,7 @@ TEST_F(SupervisedRecordTest, WhatIsWrittenIsReadUntilItIsRemoved) {
   EXPECT_THAT(Names(), IsEmpty());
   for (const char* name : {"one", "two"}) ASSERT_TRUE(WriteSupervisedRecord(directory_, Made(name)).ok());
   EXPECT_THAT(Names(), ElementsAre("one", "two"));
-  const v1::SupervisedJobRecord read = ReadSupervisedRecords(directory_, &damaged_)[0];
+  const v1::SupervisedJobRecord read = *ReadSupervisedRecord(directory_, "one");
   EXPECT_EQ(read.environment(0), "NOT_UTF8=\xff\xfe");
   EXPECT_EQ(read.run_seconds(), 0.1);
   ASSERT_TRUE(RemoveSupervisedRecord(directory_, "one").ok());

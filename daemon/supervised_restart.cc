@@ -8,11 +8,14 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timeline.h"
+#include "daemon/hindrance.h"
 #include "daemon/oom_kill.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervised_job.h"
@@ -20,7 +23,6 @@
 #include "daemon/supervisor.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/image_layout.h"
-#include "restore/lock_check.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -29,19 +31,24 @@ using supervise::Death;
 using supervise::RestartDecision;
 
 constexpr int kDeathsKept = 10;
-// What may be different in a moment: memory that is short, PIDs of what is just ending.
-constexpr int kTries = 6;
+// For PIDs of what is just ending, say: then an older image may do.
+constexpr int kTriesForMoment = 6;
 constexpr double kBetweenTriesSeconds = 5;
+// Of records that do not say it.
+constexpr double kRetrySeconds = 600;
+// In trouble of the machine, doubled each time.
+constexpr double kFirstWaitSeconds = 1, kLongestWaitSeconds = 30;
 
-double SecondsBetween(int64_t from_unix_ns, int64_t to_unix_ns) {
-  return std::max(0.0, static_cast<double>(to_unix_ns - from_unix_ns) * 1e-9);
+double SecondsBetween(int64_t from_ns, int64_t to_ns) {
+  return std::max(0.0, static_cast<double>(to_ns - from_ns) * 1e-9);
 }
 
-bool MayBeOtherwiseSoon(const absl::Status& status) {
-  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status) || absl::IsAlreadyExists(status) ||
-         absl::StrContains(status.message(), "needs its own PIDs back") ||
-         absl::StrContains(status.message(), restore::kLocksInUse);
+// By the clock that nobody sets, if it was this boot's.
+double SecondsSince(int64_t ns, int64_t unix_ns) {
+  return ns > 0 ? SecondsBetween(ns, MonotonicNanos()) : SecondsBetween(unix_ns, UnixNanos());
 }
+
+double Now() { return static_cast<double>(MonotonicNanos()) * 1e-9; }
 
 }  // namespace
 
@@ -52,7 +59,7 @@ Death SupervisedJob::TakeDeath() {
   absl::MutexLock lock(&mutex_);
   AddRunTime();
   last_run_ = 0;
-  death.lived_seconds = SecondsBetween(record_.life_began_unix_ns(), UnixNanos());
+  death.lived_seconds = SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns());
   death.progressed = best_step_ > best_step_before_;
   best_step_before_ = std::max(best_step_, best_step_before_);
   if (hung_) {
@@ -71,9 +78,9 @@ Death SupervisedJob::TakeDeath() {
   }
   if (death.kind == Death::Kind::kExited || hung_) {
     // Of its own doing: an image that may hold the beginning of this end is no progress.
-    const int64_t sound_before = hung_ ? hung_since_unix_ns_ : UnixNanos() - kProvenNanos;
+    const int64_t sound_before = hung_ ? hung_since_ns_ : MonotonicNanos() - kProvenNanos;
     for (const v1::RestartPoint& point : record_.points()) {
-      if (point.taken_unix_ns() > record_.life_began_unix_ns() && point.taken_unix_ns() <= sound_before)
+      if (point.number() > record_.numbers_before() && point.taken_ns() <= sound_before)
         death.image_taken = true;
     }
   } else {
@@ -82,11 +89,25 @@ Death SupervisedJob::TakeDeath() {
   return death;
 }
 
-void SupervisedJob::NoteDeath(const Death& death, int64_t died_unix_ns) {
+double SupervisedJob::LostSeconds() const {
+  const double life = SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns());
+  if (record_.points().empty()) return life;
+  const v1::RestartPoint& newest = *record_.points().rbegin();
+  const double since_image = SecondsSince(newest.taken_ns(), newest.taken_unix_ns());
+  return record_.image_in_life() ? since_image : std::min(life, since_image);
+}
+
+void SupervisedJob::SortPoints() {
+  // Those of versions that gave no numbers come first, in the order that they have.
+  std::stable_sort(
+      record_.mutable_points()->begin(), record_.mutable_points()->end(),
+      [](const v1::RestartPoint& a, const v1::RestartPoint& b) { return a.number() < b.number(); });
+}
+
+void SupervisedJob::NoteDeath(const Death& death) {
   auto* deaths = record_.mutable_deaths();
-  deaths->Add(absl::StrCat(
-      absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixNanos(died_unix_ns), absl::LocalTimeZone()), " ",
-      supervise::Describe(death)));
+  deaths->Add(absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::Now(), absl::LocalTimeZone()), " ",
+                           supervise::Describe(death)));
   std::rotate(deaths->begin(), deaths->end() - 1, deaths->end());
   if (deaths->size() > kDeathsKept) deaths->DeleteSubrange(kDeathsKept, deaths->size() - kDeathsKept);
 }
@@ -113,7 +134,15 @@ void SupervisedJob::FindPoints() {
     v1::RestartPoint* point = record_.add_points();
     point->set_image(image.reference);
     point->set_taken_unix_ns(image.created_unix_ns);
+    // When is not known: as one that may hold the beginning of a death.
+    if (record_.boot_id() == JobRegistry::ThisBoot()) point->set_taken_ns(MonotonicNanos());
     point->set_ours(true);
+    uint64_t number = 0;
+    auto numbered = image.labels.find(v1::kSupervisedNumberLabel);
+    if (numbered == image.labels.end() || !absl::SimpleAtoi(numbered->second, &number))
+      number = record_.last_number() + 1;
+    point->set_number(number);
+    record_.set_last_number(std::max(record_.last_number(), number));
     record_.set_had_points(true);
   }
   auto* points = record_.mutable_points();
@@ -121,9 +150,7 @@ void SupervisedJob::FindPoints() {
       std::remove_if(points->begin(), points->end(),
                      [&](const v1::RestartPoint& point) { return there.count(point.image()) == 0; }),
       points->end());
-  std::sort(points->begin(), points->end(), [](const v1::RestartPoint& a, const v1::RestartPoint& b) {
-    return a.taken_unix_ns() < b.taken_unix_ns();
-  });
+  SortPoints();
 }
 
 absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const std::string& image,
@@ -160,7 +187,7 @@ void SupervisedJob::ForgetImagesOfHang() {
   {
     absl::MutexLock lock(&mutex_);
     for (const v1::RestartPoint& point : record_.points()) {
-      if (point.ours() && point.taken_unix_ns() > hung_since_unix_ns_) hanging.push_back(point.image());
+      if (point.ours() && point.taken_ns() > hung_since_ns_) hanging.push_back(point.image());
     }
     // Better one that may hang than none.
     if (hanging.size() == static_cast<size_t>(record_.points_size())) hanging.clear();
@@ -168,7 +195,9 @@ void SupervisedJob::ForgetImagesOfHang() {
   RemoveImagesOf(hanging);
 }
 
-bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
+bool SupervisedJob::BringBack(Death death) {
+  const Stopwatch since_death;
+  hindered_since_ = 0;
   KillAll();
   FindPoints();
   if (death.kind == Death::Kind::kHung) ForgetImagesOfHang();
@@ -177,14 +206,10 @@ bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
   {
     absl::MutexLock lock(&mutex_);
     const bool well = death.kind == Death::Kind::kExited && death.code == 0;
-    if (!well) NoteDeath(death, died_unix_ns);
-    meant = !well && absl::Now() < will_end_until_;
+    if (!well) NoteDeath(death);
+    meant = !well && MonotonicNanos() < record_.will_end_until_ns();
     if (!meant && !well) {
-      const int64_t from = record_.points().empty()
-                               ? record_.life_began_unix_ns()
-                               : std::max(record_.points().rbegin()->taken_unix_ns(),
-                                          record_.image_in_life() ? 0 : record_.life_began_unix_ns());
-      record_.set_lost_seconds(record_.lost_seconds() + SecondsBetween(from, died_unix_ns));
+      record_.set_lost_seconds(record_.lost_seconds() + LostSeconds());
       interval_.OnFailure();
     }
     phase_ = "waiting";
@@ -233,22 +258,8 @@ bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
     SetPhase("restarting");
     Log(LogLevel::kInfo,
         absl::StrCat("job '", name_, "' goes on from ", anew ? "its beginning" : image, ": ", decision.why));
-    absl::StatusOr<RegisteredJob> life = absl::InternalError("not tried");
-    for (int tries = 0; tries < kTries; ++tries) {
-      life = anew ? StartFromBeginning(UniqueFd()) : RestoreFrom(image, restarted);
-      if (life.ok() || !MayBeOtherwiseSoon(life.status())) break;
-      Log(LogLevel::kWarning,
-          absl::StrCat("job '", name_, "' can't be brought back yet: ", life.status().message()));
-      if (absl::IsResourceExhausted(life.status())) node_.supervisor().CollectGarbageSoon(0);
-      // Another job has its name: no fault of the image, and over when that one ends.
-      if (absl::IsAlreadyExists(life.status())) {
-        tries = -1;
-        absl::MutexLock lock(&mutex_);
-        record_.set_last_error(std::string(life.status().message()));
-      }
-      if (!Wait(kBetweenTriesSeconds)) return EndWithoutLife();
-      KillAll();
-    }
+    absl::StatusOr<RegisteredJob> life = TryToRevive(image, restarted);
+    if (absl::IsCancelled(life.status()) && !Wait(0)) return EndWithoutLife();
     if (life.ok()) {
       BeginLife(*life);
       if (job_file_) job_file_->Release(true).IgnoreError();
@@ -256,10 +267,11 @@ bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
       restarted->set_image(image);
       restarted->set_why(how);
       restarted->set_pid(life->record.pid);
-      restarted->set_seconds(SecondsBetween(died_unix_ns, UnixNanos()));
+      restarted->set_seconds(since_death.seconds());
       {
         absl::MutexLock lock(&mutex_);
         record_.set_restart_count(record_.restart_count() + 1);
+        if (!restarted->hindered_by().empty()) record_.clear_last_error();
         restarted->set_restart(record_.restart_count());
         Save();
       }
@@ -279,6 +291,52 @@ bool SupervisedJob::BringBack(Death death, int64_t died_unix_ns) {
     }
     death = Death();
     death.kind = Death::Kind::kRestoreFailed;
+  }
+}
+
+absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::string& image,
+                                                         v1::JobRestarted* restarted) {
+  double patience;
+  {
+    absl::MutexLock lock(&mutex_);
+    patience = record_.policy().retry_seconds();
+    if (patience == 0) patience = kRetrySeconds;
+  }
+  double next_wait = kFirstWaitSeconds;
+  for (int moments = 1;;) {
+    absl::StatusOr<RegisteredJob> life =
+        image.empty() ? StartFromBeginning(UniqueFd()) : RestoreFrom(image, restarted);
+    if (life.ok()) return life;
+    double wait = kBetweenTriesSeconds;
+    switch (HindranceOf(life.status())) {
+      case Hindrance::kImage:
+        return life;
+      case Hindrance::kMoment:
+        if (moments++ == kTriesForMoment) return life;
+        break;
+      case Hindrance::kMachine: {
+        if (hindered_since_ == 0) hindered_since_ = Now();
+        const double left = hindered_since_ + patience - Now();
+        if (left <= 0) return life;
+        wait = std::min(next_wait, left);
+        next_wait = std::min(2 * next_wait, kLongestWaitSeconds);
+        break;
+      }
+      case Hindrance::kName:  // over when that one ends
+        break;
+    }
+    const std::string problem = absl::StrCat("it can't be brought back yet: ", life.status().message());
+    Log(LogLevel::kWarning, absl::StrCat("job '", name_, "': ", problem));
+    restarted->set_hindered_by(std::string(life.status().message()));
+    {
+      absl::MutexLock lock(&mutex_);
+      record_.set_last_error(problem);
+      phase_ = "waiting";
+    }
+    if (absl::IsResourceExhausted(life.status())) node_.supervisor().CollectGarbageSoon(0);
+    if (!Wait(wait)) return absl::CancelledError("something else is wanted of it");
+    KillAll();
+    SetPhase("restarting");
   }
 }
 

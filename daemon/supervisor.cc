@@ -1,6 +1,7 @@
 #include "daemon/supervisor.h"
 
 #include <sys/file.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <thread>
@@ -8,10 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timeline.h"
 #include "daemon/job_start.h"
 #include "daemon/node.h"
 #include "daemon/proto_conversion.h"
@@ -21,35 +24,124 @@
 namespace rekindle::daemon {
 namespace {
 
-constexpr absl::Duration kLeastBetweenCollections = absl::Seconds(20);
+constexpr int64_t kLeastBetweenCollectionsNanos = 20'000'000'000;
+// How soon a job is taken over whose supervisor has died.
+constexpr absl::Duration kLookAtOthers = absl::Seconds(1);
+
+// Of a file's content: it is replaced, never changed.
+std::pair<uint64_t, int64_t> StampOf(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return {0, 0};
+  return {info.st_ino, info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec};
+}
 
 }  // namespace
 
-absl::Status Supervisor::Begin(bool take_over) {
-  const std::string directory = SupervisedDirectory(node_.options().store);
+std::string Supervisor::directory() const { return SupervisedDirectory(node_.options().store); }
+
+absl::Status Supervisor::LockJobs() {
   absl::MutexLock lock(&mutex_);
   if (lock_.valid()) return absl::OkStatus();
-  RK_RETURN_IF_ERROR(MakeDirectories(directory, 0700));
-  absl::StatusOr<UniqueFd> held = LockFile(absl::StrCat(directory, "/.lock"), LOCK_EX | LOCK_NB);
+  RK_RETURN_IF_ERROR(MakeDirectories(directory(), 0700));
+  absl::StatusOr<UniqueFd> held = LockFile(absl::StrCat(directory(), "/.lock"), LOCK_EX | LOCK_NB);
   if (absl::IsUnavailable(held.status())) {
-    return absl::UnavailableError(absl::StrCat("another process supervises the jobs of the store ",
+    return absl::UnavailableError(absl::StrCat("another daemon supervises the jobs of the store ",
                                                node_.options().store, ": ask that one, or end it"));
   }
   RK_RETURN_IF_ERROR(held.status());
   lock_ = *std::move(held);
-  if (!take_over) return absl::OkStatus();
-  std::vector<std::string> damaged;
-  for (v1::SupervisedJobRecord& record : ReadSupervisedRecords(directory, &damaged)) {
-    if (record.ended() && absl::Now() - absl::FromUnixNanos(record.ended_unix_ns()) > kKeepEnded) {
-      RemoveSupervisedRecord(directory, record.name()).IgnoreError();
+  return absl::OkStatus();
+}
+
+absl::Status Supervisor::Begin() {
+  const absl::Status locked = LockJobs();
+  if (locked.ok()) TakeOverAll();
+  absl::MutexLock lock(&mutex_);
+  if (!watcher_.joinable() && !stopping_) watcher_ = std::thread(&Supervisor::WatchOthersLoop, this);
+  return locked;
+}
+
+void Supervisor::WatchOthersLoop() {
+  for (;;) {
+    watcher_wakeup_.WaitFor(kLookAtOthers);
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) return;
+    }
+    if (LockJobs().ok()) TakeOverAll();
+    for (const auto& job : Jobs()) job->RecordEnd();
+  }
+}
+
+void Supervisor::Tell(const std::string& name, const std::string& what) {
+  absl::MutexLock lock(&mutex_);
+  std::string& told = told_[name];
+  if (told == what) return;
+  told = what;
+  Log(LogLevel::kWarning, what);
+}
+
+void Supervisor::TakeOverAll() {
+  for (const std::string& name : ListSupervisedRecords(directory())) {
+    const std::pair<uint64_t, int64_t> stamp = StampOf(SupervisedRecordPath(directory(), name));
+    {
+      absl::MutexLock lock(&mutex_);
+      auto it = jobs_.find(name);
+      if (starting_.count(name) != 0 || (it != jobs_.end() && !it->second->Ended())) continue;
+      auto settled = settled_.find(name);
+      if (settled != settled_.end() && settled->second == stamp) continue;
+    }
+    const absl::Status taken = TakeOver(name);
+    if (absl::IsAlreadyExists(taken)) {
+      Tell(name, absl::StrCat(taken.message(), "; it is taken over when that process ends"));
       continue;
     }
-    const std::string name = record.name();
-    jobs_[name] = SupervisedJob::TakeOver(node_, std::move(record));
+    if (!taken.ok()) Tell(name, absl::StrCat("a supervised job is not known any more: ", taken.message()));
+    absl::MutexLock lock(&mutex_);
+    auto it = jobs_.find(name);
+    if (it == jobs_.end() || it->second->Ended()) settled_[name] = stamp;
   }
-  for (const std::string& problem : damaged)
-    Log(LogLevel::kError, absl::StrCat("a supervised job is not known any more: ", problem));
+}
+
+absl::Status Supervisor::TakeOver(const std::string& name) {
+  RK_RETURN_IF_ERROR(CheckJobName(name));
+  if (!PathExists(SupervisedRecordPath(directory(), name)))
+    return absl::NotFoundError(absl::StrCat("there is no supervised job named '", name, "'"));
+  RK_ASSIGN_OR_RETURN(SupervisedHold hold, SupervisedHold::Take(directory(), name));
+  // Now it is what its last supervisor has left.
+  absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), name);
+  RK_RETURN_IF_ERROR(record.status());
+  std::shared_ptr<SupervisedJob> job;
+  if (!record->ended()) {
+    job = SupervisedJob::TakeOver(node_, *std::move(record), std::move(hold));
+  } else if (absl::Now() - absl::FromUnixNanos(record->ended_unix_ns()) > kKeepEnded) {
+    RemoveSupervisedRecord(directory(), name).IgnoreError();
+    hold.Remove();
+    return absl::OkStatus();
+  } else {
+    job = SupervisedJob::Remember(node_, *std::move(record));
+  }
+  std::shared_ptr<SupervisedJob> before;  // ended without the lock
+  absl::MutexLock lock(&mutex_);
+  std::shared_ptr<SupervisedJob>& known = jobs_[name];
+  // Those who follow it are told its end by the one that we had.
+  if (known != nullptr && job->Ended() && known->submitted_unix_ns() == job->submitted_unix_ns())
+    return absl::OkStatus();
+  before = std::exchange(known, std::move(job));
   return absl::OkStatus();
+}
+
+absl::StatusOr<SupervisedHold> Supervisor::Claim(const std::string& name) {
+  const std::shared_ptr<SupervisedJob> before = Get(name);
+  if (before != nullptr) before->ForgetEnded();
+  RK_ASSIGN_OR_RETURN(SupervisedHold hold, SupervisedHold::Take(directory(), name));
+  absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), name);
+  if (!record.ok() || record->ended()) return hold;
+  if (before != nullptr && before->submitted_unix_ns() == record->submitted_unix_ns()) return hold;
+  return absl::AlreadyExistsError(absl::StrCat("a supervised job named '", name,
+                                               "' has not ended, and whoever supervised it has: "
+                                               "rekindled takes it over when it is started, 'rekindle stop ",
+                                               name, "' ends it; or choose another --name"));
 }
 
 std::shared_ptr<SupervisedJob> Supervisor::Get(const std::string& name) const {
@@ -67,19 +159,25 @@ std::vector<std::shared_ptr<SupervisedJob>> Supervisor::Jobs() const {
 
 absl::Status Supervisor::CheckNameIsFree(const std::string& name) const {
   const std::shared_ptr<SupervisedJob> job = Get(name);
-  if (job == nullptr || job->Ended()) return absl::OkStatus();
+  if (job == nullptr || job->Ended()) return SupervisedHold::CheckIsFree(directory(), name);
   return absl::AlreadyExistsError(
       absl::StrCat("a supervised job named '", name,
                    "' has not ended yet: choose another --name, or end it with 'rekindle stop ", name, "'"));
 }
 
-absl::StatusOr<std::unique_ptr<Supervisor::Reservation>> Supervisor::Reserve(const std::string& name) {
+absl::StatusOr<SupervisedHold> Supervisor::TakeName(const std::string& name,
+                                                    std::unique_ptr<Reservation>* reservation) {
+  reservation->reset();
   RK_RETURN_IF_ERROR(CheckNameIsFree(name));
-  absl::MutexLock lock(&mutex_);
-  if (!starting_.insert(name).second)
-    return absl::AlreadyExistsError(
-        absl::StrCat("a job named '", name, "' is just being started: choose another --name"));
-  return std::make_unique<Reservation>(*this, name);
+  RK_RETURN_IF_ERROR(node_.jobs().CheckNameIsFree(name));
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!starting_.insert(name).second)
+      return absl::AlreadyExistsError(
+          absl::StrCat("a job named '", name, "' is just being started: choose another --name"));
+  }
+  *reservation = std::make_unique<Reservation>(*this, name);
+  return Claim(name);
 }
 
 absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
@@ -88,7 +186,11 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   Stopwatch stopwatch;
   // The store has to be there before something is put into its folder.
   RK_RETURN_IF_ERROR(node_.OpenStore(Node::Access::kCreate).status());
-  RK_RETURN_IF_ERROR(Begin(/*take_over=*/false));
+  if (node_.options().daemon) {
+    RK_RETURN_IF_ERROR(LockJobs());
+  } else {
+    RK_RETURN_IF_ERROR(MakeDirectories(directory(), 0700));
+  }
   v1::SupervisedJobRecord record;
   *record.mutable_policy() = request.supervision();
   RK_RETURN_IF_ERROR(CompletePolicy(record.mutable_policy()));
@@ -99,17 +201,15 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   if (!record.policy().image_name().empty())
     RK_RETURN_IF_ERROR(store::NormalizeReference(record.policy().image_name()).status());
   RK_ASSIGN_OR_RETURN(JobStart start, PlanJobStart(node_, call, request));
-  record.set_name(request.name());
-  if (record.name().empty()) {
-    const std::string stem = JobNameFromCommand(start.record.command);
-    record.set_name(stem);
-    for (int number = 2;
-         !CheckNameIsFree(record.name()).ok() || !node_.jobs().CheckNameIsFree(record.name()).ok();
-         ++number) {
-      record.set_name(absl::StrCat(stem, "-", number));
-    }
+  const std::string stem = request.name().empty() ? JobNameFromCommand(start.record.command) : request.name();
+  record.set_name(stem);
+  std::unique_ptr<Reservation> reservation;
+  absl::StatusOr<SupervisedHold> hold = TakeName(stem, &reservation);
+  for (int number = 2; absl::IsAlreadyExists(hold.status()) && request.name().empty(); ++number) {
+    record.set_name(absl::StrCat(stem, "-", number));
+    hold = TakeName(record.name(), &reservation);
   }
-  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Reservation> reservation, Reserve(record.name()));
+  RK_RETURN_IF_ERROR(hold.status());
   record.set_uid(call.caller.uid);
   record.set_gid(call.caller.gid);
   record.mutable_groups()->Assign(call.caller.groups.begin(), call.caller.groups.end());
@@ -121,13 +221,15 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   record.set_standard_input(start.launch.standard_input);
   record.set_submitted_unix_ns(UnixNanos());
   const std::string name = record.name();
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job,
-                      SupervisedJob::Launch(node_, std::move(record), std::move(start.launch.log_file)));
+  RK_ASSIGN_OR_RETURN(
+      std::shared_ptr<SupervisedJob> job,
+      SupervisedJob::Launch(node_, std::move(record), *std::move(hold), std::move(start.launch.log_file)));
   *started->mutable_job() = job->Describe();
   started->set_log_offset(start.log_offset);
   started->set_seconds(stopwatch.seconds());
+  std::shared_ptr<SupervisedJob> before;  // ended without the lock
   absl::MutexLock lock(&mutex_);
-  jobs_[name] = job;
+  before = std::exchange(jobs_[name], job);
   return job;
 }
 
@@ -155,10 +257,9 @@ void Supervisor::WillEnd(const std::string& name) {
   if (std::shared_ptr<SupervisedJob> job = Get(name)) job->WillEnd();
 }
 
-void Supervisor::AddPoint(const std::string& name, pid_t pid, const std::string& image,
-                          int64_t taken_unix_ns) {
+void Supervisor::AddPoint(const std::string& name, pid_t pid, const std::string& image, int64_t taken_ns) {
   std::shared_ptr<SupervisedJob> job = Get(name);
-  if (job != nullptr && job->IsNow(pid)) job->AddPoint(image, taken_unix_ns);
+  if (job != nullptr && job->IsNow(pid)) job->AddPoint(image, taken_ns);
 }
 
 void Supervisor::CheckpointAll(absl::Duration patience) {
@@ -176,22 +277,26 @@ void Supervisor::CheckpointAll(absl::Duration patience) {
 void Supervisor::CollectGarbageSoon(double seconds) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
-  collect_at_ = std::min(
-      collect_at_, std::max(absl::Now() + absl::Seconds(seconds),
-                            collected_at_ + (seconds > 0 ? kLeastBetweenCollections : absl::ZeroDuration())));
+  const int64_t wanted = MonotonicNanos() + static_cast<int64_t>(seconds * 1e9);
+  const int64_t not_before = collected_at_ns_ + (seconds > 0 ? kLeastBetweenCollectionsNanos : 0);
+  collect_at_ns_ = std::min(collect_at_ns_, std::max(wanted, not_before));
   if (!collector_.joinable()) collector_ = std::thread(&Supervisor::CollectGarbageLoop, this);
+  collector_wakeup_.Notify();
 }
 
 void Supervisor::CollectGarbageLoop() {
   for (;;) {
+    int64_t wait = 0;
     {
       absl::MutexLock lock(&mutex_);
-      while (!GarbageIsDue()) {
-        mutex_.AwaitWithTimeout(absl::Condition(this, &Supervisor::GarbageIsDue),
-                                std::min(absl::Seconds(1), collect_at_ - absl::Now()));
-      }
       if (stopping_) return;
-      collect_at_ = absl::InfiniteFuture();
+      wait = collect_at_ns_ - MonotonicNanos();
+      if (wait <= 0) collect_at_ns_ = INT64_MAX;
+    }
+    if (wait > 0) {
+      constexpr int64_t kLongestNanos = 3600'000'000'000;
+      collector_wakeup_.WaitFor(absl::Nanoseconds(std::min(wait, kLongestNanos)));
+      continue;
     }
     Call call;  // our own
     v1::CollectGarbageResponse response;
@@ -199,18 +304,22 @@ void Supervisor::CollectGarbageLoop() {
     if (!collected.ok())
       Log(LogLevel::kWarning, absl::StrCat("garbage was not collected: ", collected.message()));
     absl::MutexLock lock(&mutex_);
-    collected_at_ = absl::Now();
+    collected_at_ns_ = MonotonicNanos();
   }
 }
 
 void Supervisor::Leave() {
-  std::thread collector;
+  std::thread collector, watcher;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
     collector = std::move(collector_);
+    watcher = std::move(watcher_);
   }
+  collector_wakeup_.Notify();
+  watcher_wakeup_.Notify();
   if (collector.joinable()) collector.join();
+  if (watcher.joinable()) watcher.join();
   // Side by side: each may have to wait for the end of what it is at.
   std::vector<std::thread> threads;
   for (const auto& job : Jobs()) threads.emplace_back([job] { job->Leave(); });

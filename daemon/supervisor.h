@@ -1,6 +1,7 @@
-// The supervised jobs of this node. In the daemon they outlive it: the next one takes them over.
+// The supervised jobs of this process. They outlive it: the daemon takes over those that nobody supervises.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -13,10 +14,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "daemon/call.h"
 #include "daemon/supervised_job.h"
+#include "daemon/wakeup.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::daemon {
@@ -32,23 +33,28 @@ class Supervisor {
   explicit Supervisor(Node& node) : node_(node) {}
   ~Supervisor() { Leave(); }
 
-  // Takes over what an earlier daemon has left, if `take_over`. Unavailable: another process supervises this
-  // store's jobs.
-  absl::Status Begin(bool take_over) ABSL_LOCKS_EXCLUDED(mutex_);
+  // In the daemon: takes over the jobs of the store that others have left, and from then on those that others
+  // leave when they end. Unavailable: another daemon does that; this one does once the other has ended.
+  absl::Status Begin() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Starts one. FailedPrecondition: Begin() was refused.
+  // Starts one. AlreadyExists: its name belongs to one that somebody supervises, or should. Unavailable: this
+  // is a daemon, and another one supervises the jobs of this store.
   absl::StatusOr<std::shared_ptr<SupervisedJob>> Run(const Call& call, const v1::RunRequest& request,
                                                      v1::JobStarted* started) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes over the one with this name, which another process has left. NotFound: there is none;
+  // AlreadyExists: somebody supervises it.
+  absl::Status TakeOver(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
   // NotFound names those there are.
   absl::StatusOr<std::shared_ptr<SupervisedJob>> Find(const std::string& name) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<v1::Job> List() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // AlreadyExists: a supervised job that has not ended has it, running or not at the moment.
+  // AlreadyExists: a supervised job that has not ended has it, running or not at the moment, whoever
+  // supervises it.
   absl::Status CheckNameIsFree(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Nothing where there is no such supervised job.
   void WillEnd(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
-  void AddPoint(const std::string& name, pid_t pid, const std::string& image, int64_t taken_unix_ns)
+  void AddPoint(const std::string& name, pid_t pid, const std::string& image, int64_t taken_ns)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // On a thread of its own, not more often than now and then; with 0, as soon as it can.
   void CollectGarbageSoon(double seconds = 60) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -76,20 +82,32 @@ class Supervisor {
     Supervisor& supervisor_;
     const std::string name_;
   };
-  absl::StatusOr<std::unique_ptr<Reservation>> Reserve(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The right to supervise a new job of that name. AlreadyExists: it is another's.
+  absl::StatusOr<SupervisedHold> TakeName(const std::string& name, std::unique_ptr<Reservation>* reservation)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<SupervisedHold> Claim(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status LockJobs() ABSL_LOCKS_EXCLUDED(mutex_);
+  void TakeOverAll() ABSL_LOCKS_EXCLUDED(mutex_);
+  void WatchOthersLoop() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Once for each reason.
+  void Tell(const std::string& name, const std::string& what) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string directory() const;
 
   mutable absl::Mutex mutex_;
   std::set<std::string> starting_ ABSL_GUARDED_BY(mutex_);
-  bool GarbageIsDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || absl::Now() >= collect_at_;
-  }
   void CollectGarbageLoop() ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time collect_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
-  absl::Time collected_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  // Of CLOCK_MONOTONIC.
+  int64_t collect_at_ns_ ABSL_GUARDED_BY(mutex_) = INT64_MAX;
+  int64_t collected_at_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  Wakeup collector_wakeup_, watcher_wakeup_;
   std::thread collector_ ABSL_GUARDED_BY(mutex_);
-  UniqueFd lock_ ABSL_GUARDED_BY(mutex_);  // on the folder of the records
+  UniqueFd lock_ ABSL_GUARDED_BY(mutex_);  // of the one daemon that takes jobs over
+  std::thread watcher_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> told_ ABSL_GUARDED_BY(mutex_);
+  // Records in which there is nothing to take over, with inode and time: until they are replaced.
+  std::map<std::string, std::pair<uint64_t, int64_t>> settled_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<SupervisedJob>> jobs_ ABSL_GUARDED_BY(mutex_);
 };
 

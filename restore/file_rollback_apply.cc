@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -21,7 +22,16 @@ namespace {
 
 using Report = v1::FileRollback;
 
-constexpr char kHalfMade[] = ".rekindle-new";
+constexpr absl::string_view kHalfMade = ".rekindle-new";
+
+// What a file is called until it is whole: the same for every attempt. In a name that leaves no room for the
+// rest, a number stands for its end.
+std::string HalfMadeName(absl::string_view name) {
+  if (1 + name.size() + kHalfMade.size() <= NAME_MAX) return absl::StrCat(".", name, kHalfMade);
+  uint64_t number = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : name) number = (number ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return absl::StrCat(".", name.substr(0, NAME_MAX / 2), "-", absl::Hex(number, absl::kZeroPad16), kHalfMade);
+}
 
 absl::Status AboutFile(const absl::Status& status, const FileAction& action) {
   if (status.ok()) return status;
@@ -124,7 +134,7 @@ class Applier {
 
   absl::Status MakeAgain(FileAction& action) {
     const v1::WrittenFile& file = action.recorded;
-    const std::string name = absl::StrCat(".", action.name, kHalfMade);
+    const std::string name = HalfMadeName(action.name);
     int error = EPERM;
     bool owned = true;
     with_rights_([&] {
@@ -164,7 +174,7 @@ class Applier {
         return SetTime(action);
       }
       case Report::MADE_AGAIN: {
-        const std::string name = absl::StrCat(".", action.name, kHalfMade);
+        const std::string name = HalfMadeName(action.name);
         int error = EPERM;
         with_rights_([&] {
           const int folder = action.folder.get();

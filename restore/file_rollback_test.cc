@@ -107,6 +107,19 @@ TEST_F(FileRollbackTest, LongNamesHaveTailsToo) {
   EXPECT_EQ(ReadFile(report.tail_copy()).value_or(""), "two\n");
 }
 
+TEST_F(FileRollbackTest, LongNamesAreMadeAgain) {
+  const std::string one(255, 'n'), other = std::string(254, 'n') + "o";
+  Record(one, "one\n", {.in_place = true, .content = true});
+  Record(other, "other\n", {.in_place = true, .content = true});
+  ASSERT_EQ(::unlink(Path(one).c_str()), 0);
+  ASSERT_EQ(::unlink(Path(other).c_str()), 0);
+  rollback_.set_mode(v1::Rollback::ALL);
+  for (const Report& report : Apply()) EXPECT_EQ(report.action(), Report::MADE_AGAIN) << report.why();
+  EXPECT_EQ(Read(one), "one\n");
+  EXPECT_EQ(Read(other), "other\n");
+  EXPECT_THAT(ListDirectory(files_).value(), ElementsAre(one, other));
+}
+
 TEST_F(FileRollbackTest, APlanChangesNothing) {
   Record("log", "one\n");
   Record("data", "0123456789", {.in_place = true, .content = true});

@@ -96,6 +96,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from gpu' -l unpin -d 'End its p
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l every -x -a 'auto 1m 5m 30m' -d 'Take images and bring it back when it dies'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l restarts -x -d 'At most so often'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l backoff -x -d 'Before the second restart in a row'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l retry-for -x -d 'So long when the machine has no room for it'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l hang -x -d 'Without progress, it is killed'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l rollback -x -a 'none append all' -d 'Files written after the image'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l ignore-path -r -F -d 'Leave it as it is'

@@ -198,6 +198,22 @@ class PreemptedTest(SlurmTest):
         self.assert_each_number_once()
         self.assert_store_whole([])
 
+    def test_goes_on_twice_from_the_image_of_a_stop(self):
+        self.start_slurm()
+        number = self.submit_counter()
+        self.wait_for_numbers(10)
+        self.preempt(number)
+        self.wait_for_numbers(10)
+        (pid,) = self.counters()
+        os.kill(pid, signal.SIGKILL)
+        self.slurm.wait_for_state(number, "FAILED")
+        self.slurm.run("scontrol", "requeue", number)
+        waiting.until(self.counters, "it counts again", 60, 0.1)
+        self.wait_for_numbers(10)
+        self.end_counter(0)
+        self.slurm.wait_for_state(number, "COMPLETED")
+        self.assert_each_number_once()
+
     def test_signal_before_the_time_limit_and_cancelled(self):
         """Slurm sends USR1 to the batch script ahead of the time limit; `scancel` ends the job for good."""
         self.start_slurm()

@@ -8,7 +8,7 @@ import unittest
 
 from harness import jobs, locks, procfs, waiting
 from harness.case import RekindleTest
-from harness.cli import NOT_FOUND, NOT_PERMITTED, USAGE
+from harness.cli import FAILED, NOT_FOUND, NOT_PERMITTED, USAGE
 
 NOBODY = 65534
 
@@ -333,6 +333,43 @@ class WithoutDaemonTest(RekindleTest):
         result = self.cli.finish(command)
         self.assertEqual(result.code, 0, str(result))
         self.assertEqual(lines_of(numbers), [str(number) for number in range(200)])
+
+    def test_a_daemon_takes_over_what_a_killed_command_leaves(self):
+        numbers = self.path("numbers")
+        words = ["run", "--every", "300ms", "--restarts", "2", "--name", "job", "--", jobs.PYTHON,
+                 jobs.workload("counting.py"), numbers, "100000"]  # fmt: skip
+        command = self.cli.start(*words, json_output=False)
+        self.addCleanup(command.wait)
+        self.addCleanup(command.kill)
+        waiting.until(lambda: self.references() if lines_of(numbers) else None, "an image", 60)
+        daemon = self.start_daemon("--standby", "0")
+        remote = self.make_cli(host=daemon.host)
+        with open(os.path.join(self.runtime, "jobs/job.json"), encoding="utf-8") as file:
+            pid = json.load(file)["pid"]
+        self.addCleanup(jobs.kill_tree, pid)  # it comes back with this one
+        self.addCleanup(remote.run, "stop", "job", "--grace", "1s")
+
+        # As long as the command lives, the job is its own.
+        for cli in (self.cli, remote):
+            self.assert_refused(cli.run(*words[:-1], "1"), FAILED, "'job'", "another --name")
+        self.assert_refused(remote.run("stop", "job"), FAILED, f"kill {command.pid}")
+        self.assertTrue(procfs.alive(pid))
+
+        command.kill()
+        self.cli.finish(command)
+
+        def supervised():
+            jobs.reap_orphans()
+            listed = self.succeed("ps", cli=remote).get("jobs", [])
+            return next((job for job in listed if job["name"] == "job" and job["supervised"]), None)
+
+        self.assertEqual(waiting.until(supervised, "the job taken over", 30)["pid"], pid)
+        os.kill(pid, signal.SIGKILL)
+        waiting.until(lambda: (job := supervised()) and job["supervised"]["restarts"], "it back", 60)
+        at = len(lines_of(numbers))
+        waiting.until(lambda: len(lines_of(numbers)) > at + 5, "more lines", 60)
+        found = lines_of(numbers)
+        self.assertEqual(found, [str(number) for number in range(len(found))])
 
     def test_nobody_would_stay(self):
         refused = self.cli.run("run", "--every", "1s", "--detach", "--", "true")

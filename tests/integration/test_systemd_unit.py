@@ -80,12 +80,19 @@ class UnitTest(RekindleTest):
         self.run_hook("ExecStopPost", EXIT_CODE="exited", EXIT_STATUS="137")
         self.assertEqual(self.references(), ["train:last"])
 
+        # From the same image a second time, because it was killed.
         second = self.start()
+        self.wait_for_numbers(10)
+        (job,) = self.succeed("ps")["jobs"]
+        os.kill(job["pid"], signal.SIGKILL)
+        self.assertEqual(second.wait(60), 128 + signal.SIGKILL)
+
+        third = self.start()
         self.wait_for_numbers(10)
         with open(self.path("status"), "w", encoding="ascii") as file:
             file.write("0")
         os.rename(self.path("status"), self.path("end"))
-        self.assertEqual(second.wait(60), 0)
+        self.assertEqual(third.wait(60), 0)
         self.run_hook("ExecStop")
         self.run_hook("ExecStopPost", EXIT_CODE="exited", EXIT_STATUS="0")
         self.assertEqual(self.numbers(), list(range(1, len(self.numbers()) + 1)))

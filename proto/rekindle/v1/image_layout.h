@@ -23,6 +23,8 @@ inline constexpr char kJobIdLabel[] = "rekindle.job-id";
 inline constexpr char kJobNameLabel[] = "rekindle.job-name";
 // When the supervised job was submitted whose image it is.
 inline constexpr char kSupervisedLabel[] = "rekindle.supervised";
+// The number of that image among those of its job.
+inline constexpr char kSupervisedNumberLabel[] = "rekindle.supervised-number";
 inline constexpr char kCommandLabel[] = "rekindle.command";
 // Of a group's images: the group's id and name, the member's number, and where its coordinator answers.
 inline constexpr char kGroupIdLabel[] = "rekindle.group-id";

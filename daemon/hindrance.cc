@@ -1,0 +1,37 @@
+#include "daemon/hindrance.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "restore/lock_check.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// As our own errors end, and the lines of CRIU's log. Which of our codes such an error has depends on where
+// it was met: for most it is Internal.
+bool NamesTroubleOfMachine(absl::string_view message) {
+  constexpr int kTrouble[] = {EAGAIN, ENOMEM, ENOSPC, EDQUOT,    EMFILE,
+                              ENFILE, EIO,    ESTALE, ETIMEDOUT, EHOSTDOWN};
+  for (const int error : kTrouble) {
+    if (absl::StrContains(message, ::strerrordesc_np(error))) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Hindrance HindranceOf(const absl::Status& status) {
+  if (absl::IsAlreadyExists(status)) return Hindrance::kName;
+  if (absl::StrContains(status.message(), "needs its own PIDs back") ||
+      absl::StrContains(status.message(), restore::kLocksInUse)) {
+    return Hindrance::kMoment;
+  }
+  if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) return Hindrance::kMachine;
+  // What was read, and is wrong.
+  if (absl::IsDataLoss(status) || absl::IsInvalidArgument(status)) return Hindrance::kImage;
+  return NamesTroubleOfMachine(status.message()) ? Hindrance::kMachine : Hindrance::kImage;
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,18 @@
+// Why a job could not be brought back: is it the image, or something that may pass?
+#pragma once
+
+#include "absl/status/status.h"
+
+namespace rekindle::daemon {
+
+enum class Hindrance {
+  kImage,    // another attempt would end in the same way
+  kMoment,   // what it needs back, PIDs or file locks, is another's now; an older image may do without
+  kMachine,  // memory, processes, disk space, a file server: whichever image is taken
+  kName,     // another job has its name
+};
+
+// Of an attempt that failed.
+Hindrance HindranceOf(const absl::Status& status);
+
+}  // namespace rekindle::daemon

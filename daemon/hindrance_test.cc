@@ -1,0 +1,41 @@
+#include "daemon/hindrance.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "restore/lock_check.h"
+
+namespace rekindle::daemon {
+namespace {
+
+TEST(HindranceTest, TroubleOfTheMachineIsNoFaultOfTheImage) {
+  for (const int error : {EAGAIN, ENOMEM, ENOSPC, EDQUOT, EMFILE, EIO, ESTALE})
+    EXPECT_EQ(HindranceOf(ErrnoStatus(error, "starting criu")), Hindrance::kMachine) << error;
+  EXPECT_EQ(HindranceOf(absl::UnavailableError("the pager is gone")), Hindrance::kMachine);
+  EXPECT_EQ(HindranceOf(absl::InternalError("criu restore failed: (00.1) Error (criu/cr-restore.c:1): Can't "
+                                            "fork for 70: Resource temporarily unavailable")),
+            Hindrance::kMachine);
+}
+
+TEST(HindranceTest, WhatIsWrongWithTheImageIsNot) {
+  EXPECT_EQ(HindranceOf(absl::DataLossError("a chunk is not what it was: Input/output error")),
+            Hindrance::kImage);
+  EXPECT_EQ(HindranceOf(absl::FailedPreconditionError("/data/log is shorter than it was")),
+            Hindrance::kImage);
+  EXPECT_EQ(HindranceOf(ErrnoStatus(ENOENT, "/data/log")), Hindrance::kImage);
+}
+
+TEST(HindranceTest, WhatIsAnothersForNow) {
+  EXPECT_EQ(HindranceOf(absl::AlreadyExistsError("a job named 'job' runs")), Hindrance::kName);
+  EXPECT_EQ(HindranceOf(absl::FailedPreconditionError(absl::StrCat(restore::kLocksInUse, ": /data/lock"))),
+            Hindrance::kMoment);
+  EXPECT_EQ(HindranceOf(absl::UnavailableError("the job needs its own PIDs back, and one is taken")),
+            Hindrance::kMoment);
+}
+
+}  // namespace
+}  // namespace rekindle::daemon

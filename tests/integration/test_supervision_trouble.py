@@ -1,0 +1,174 @@
+"""Supervised jobs whose daemon, machine or clock fails them at an unlucky moment."""
+
+import contextlib
+import glob
+import json
+import os
+import resource
+import signal
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.small_disk import SmallDisk
+from test_supervision import SupervisedTest, lines_of
+
+# Says that it was asked to end, and does not.
+_STUBBORN = 'trap "echo >>$0.asked" TERM; while :; do sleep 0.05; done'
+
+
+class TroubleTest(SupervisedTest):
+    def restart_daemon(self):
+        self.daemon = self.start_daemon("--standby", "0")
+        self.remote = self.make_cli(host=self.daemon.host)
+
+    def kill_both(self):
+        pid = self.job()["pid"]
+        self.daemon.kill()
+        jobs.kill_tree(pid)
+
+    @contextlib.contextmanager
+    def record(self):
+        """What is remembered of the job, to be changed while nobody supervises it."""
+        (path,) = glob.glob(os.path.join(self.store, "supervised", "*.json"))
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+        yield content
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+
+    def wait_for_words(self, words, seconds=30):
+        """In the daemon's log, which it writes whatever else it can't do."""
+        waiting.until(lambda: words in self.daemon.log_text(), f"'{words}' in the log", seconds, 0.02)
+
+
+class StopTest(TroubleTest):
+    """The daemon is killed in the middle of `rekindle stop`."""
+
+    def stop_halfway(self, grace):
+        name = self.path("stubborn")
+        self.succeed("run", "--name", "job", "--detach", "--every", "1h", "--restarts", "3", "--",
+                     "sh", "-c", _STUBBORN, name, cli=self.remote)  # fmt: skip
+        stop = self.remote.start("stop", "job", "--grace", grace)
+        waiting.until(lambda: os.path.exists(name + ".asked"), "it was asked to end", 30, 0.005)
+        pid = self.job()["pid"]
+        self.daemon.kill()
+        self.assertNotEqual(self.remote.finish(stop).code, 0)
+        self.assertTrue(procfs.alive(pid))
+        return pid
+
+    def test_the_next_daemon_finishes_it(self):
+        pid = self.stop_halfway("1s")
+        self.restart_daemon()
+        self.wait_for_end()
+        self.assertFalse(procfs.alive(pid))
+        self.assertEqual((self.state()["restarts"], self.state()["report"]), (0, "it was stopped"))
+
+    def test_it_ends_before_the_next_daemon_is_there(self):
+        jobs.kill_tree(self.stop_halfway("60s"))
+        self.restart_daemon()
+        self.wait_for_end()
+        self.assertEqual((self.state()["restarts"], self.state()["report"]), (0, "it was stopped"))
+
+
+class KilledDaemonTest(TroubleTest):
+    def test_in_the_first_moments_of_a_job(self):
+        """It is begun anew; that there is no life in the record is not taken for one of another boot."""
+        self.start(100000, options=["--every", "1h", "--restarts", "1"])
+        pid = self.job()["pid"]
+        self.daemon.kill()
+        with self.record() as record:
+            record["coming_to_life"] = True
+            for field in ("pid", "start_ticks", "life_began_unix_ns", "life_began_ns"):
+                record.pop(field, None)
+        self.restart_daemon()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "it is begun anew")
+        self.assertFalse(procfs.alive(pid) and self.job()["pid"] != pid, "what was begun is there besides")
+        self.assertIn(self.state()["phase"], ("running", "checkpointing"))
+
+    def test_an_unseen_death_is_no_success(self):
+        self.start(100000, options=["--every", "1h", "--restarts", "0"])
+        self.kill_both()
+        self.restart_daemon()
+        self.wait_for_end("failed")
+        self.assertEqual(self.remote.run("attach", "job", json_output=False).code, 128 + signal.SIGKILL)
+
+
+class ClockTest(TroubleTest):
+    def test_the_newest_image_is_that_of_the_greatest_number(self):
+        """As if the clock had been set back between any two of them."""
+        self.start(100000, options=["--every", "200ms", "--restarts", "3"])
+        self.wait_for_image(2)
+        self.kill_both()
+        with self.record() as record:
+            points = record["points"]
+            self.assertGreaterEqual(len(points), 2)
+            numbers = [int(point["number"]) for point in points]
+            self.assertEqual(numbers, sorted(set(numbers)))
+            times = sorted(int(point["taken_unix_ns"]) for point in points)
+            for point, time in zip(points, reversed(times)):
+                point["taken_unix_ns"] = str(time)
+            points.reverse()
+            older = [point["image"] for point in points[1:]]
+        self.restart_daemon()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        log = self.daemon.log_text()
+        self.assertIn("goes on from job:", log)
+        self.assertFalse([image for image in older if f"goes on from {image}" in log], log)
+
+
+class HinderedTest(TroubleTest):
+    """The daemon may open no more files: a trouble of the machine."""
+
+    def hinder(self, options):
+        self.start(100000, options=["--every", "300ms", "--restarts", "3", *options])
+        self.wait_for_image(1)
+        pid = self.job()["pid"]
+        self.limits = resource.prlimit(self.daemon.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(self.daemon.pid, resource.RLIMIT_NOFILE, (4, self.limits[1]))
+        os.kill(pid, signal.SIGKILL)
+        self.wait_for_words("can't be brought back yet")
+        self.assertIn("Too many open files", self.daemon.log_text())
+
+    def relieve(self):
+        resource.prlimit(self.daemon.pid, resource.RLIMIT_NOFILE, self.limits)
+
+    def test_it_comes_back_from_the_same_image_when_that_is_over(self):
+        self.hinder([])
+        self.relieve()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.assertNotIn("could not be brought back from", self.daemon.log_text())
+        self.assertNotIn("brought back", self.state()["last_error"])
+        at = len(lines_of(self.numbers))
+        waiting.until(lambda: len(lines_of(self.numbers)) > at, "more lines", 30, 0.02)
+
+    def test_it_is_given_up_when_that_lasts(self):
+        self.hinder(["--retry-for", "1s"])
+        self.wait_for_words("ended for good")
+        self.relieve()
+        self.assertEqual(self.state()["phase"], "failed")
+
+
+class FullStoreTest(TroubleTest):
+    def setUp(self):
+        super().setUp()
+        self.daemon.kill()
+        self.disk = SmallDisk(self, "ext4")
+        self.store = os.path.join(self.disk.path, "store")
+        self.restart_daemon()
+
+    def test_no_room_in_the_store_keeps_no_job_from_coming_back(self):
+        self.start(100000, options=["--every", "300ms", "--restarts", "3"])
+        self.wait_for_image()
+        self.disk.fill()
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        at = len(lines_of(self.numbers))
+        waiting.until(lambda: len(lines_of(self.numbers)) > at, "more lines", 30, 0.02)
+        self.disk.give_back()
+        self.wait_for_image(self.state()["checkpoints"])
+        self.remote.run("stop", "job", "--grace", "1s")
+        self.daemon.stop()
+
+
+if __name__ == "__main__":
+    unittest.main()
