@@ -18,7 +18,7 @@ function(rk_leave_out_of_unity_builds)
     written_files_test.cc)
   rk_names_of_its_own(cli function_arguments.cc gpu_commands.cc progress_bar.cc)
   rk_names_of_its_own(daemon instance_record.cc job_file.cc peer_credentials_test.cc roll_back_test.cc)
-  rk_names_of_its_own(dedup_store manifest.cc store_bitrot_test.cc store_test.cc)
+  rk_names_of_its_own(dedup_store manifest.cc parent_pages_test.cc store_bitrot_test.cc store_test.cc)
   rk_names_of_its_own(functions
     function_catalog_test.cc function_logs.cc keep_alive_policy_test.cc log_reader.cc runtime_api.cc
     simulation_plot.cc simulator_test.cc)
