@@ -1,5 +1,5 @@
-// To be loaded into Rekindle (LD_PRELOAD): no connection to the socket whose name ends with REFUSE_ACCEPTS can be
-// accepted, as in a process that has no descriptor left.
+// To be loaded into Rekindle (LD_PRELOAD): no connection to the socket whose name ends with REFUSE_ACCEPTS
+// can be accepted, as in a process that has no descriptor left.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
