@@ -1,13 +1,10 @@
-# For builds with -DCMAKE_UNITY_BUILD=ON, as scripts/build.sh makes them: a fraction of the time. Files with names of their
-# own that a neighbour has too stay out. One that is missing here fails such a build; scripts/build.sh goes on file by file
-# then, and says so.
+# For builds with -DCMAKE_UNITY_BUILD=ON, as scripts/build.sh makes those with sanitizers (of REKINDLE_CORE_ONLY's modules): a
+# fifth of the time. Files with names of their own that a neighbour has too stay out. One that is missing here fails such a
+# build; scripts/build.sh goes on file by file then, and says so.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8 CACHE STRING "Files that are compiled as one in a unity build")
 
 # rk_names_of_its_own(FOLDER FILE...)
 function(rk_names_of_its_own folder)
-  if(NOT IS_DIRECTORY ${CMAKE_BINARY_DIR}/${folder})
-    return()  # REKINDLE_CORE_ONLY
-  endif()
   list(TRANSFORM ARGN PREPEND ${CMAKE_SOURCE_DIR}/${folder}/ OUTPUT_VARIABLE files)
   set_source_files_properties(${files} DIRECTORY ${CMAKE_SOURCE_DIR}/${folder} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
@@ -16,8 +13,6 @@ function(rk_leave_out_of_unity_builds)
   rk_names_of_its_own(ckpt
     dirty_pages_test.cc job_inspection_test.cc staged_image_test.cc staging_arena_test.cc written_files.cc
     written_files_test.cc)
-  rk_names_of_its_own(cli function_arguments.cc gpu_commands.cc progress_bar.cc)
-  rk_names_of_its_own(daemon instance_record.cc job_file.cc peer_credentials_test.cc roll_back_test.cc)
   rk_names_of_its_own(dedup_store manifest.cc parent_pages_test.cc store_bitrot_test.cc store_test.cc)
   rk_names_of_its_own(functions
     function_catalog_test.cc function_logs.cc keep_alive_policy_test.cc log_reader.cc runtime_api.cc
