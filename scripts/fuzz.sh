@@ -37,13 +37,13 @@ STATUS=0 RUNNING=0
 for target in "${TARGETS[@]}"; do
   if ((RUNNING == $(nproc))); then
     wait -n || STATUS=1
-    ((RUNNING -= 1))
+    RUNNING=$((RUNNING - 1))
   fi
   fuzz "$target" &
-  ((RUNNING += 1))
+  RUNNING=$((RUNNING + 1))
 done
 while ((RUNNING > 0)); do
   wait -n || STATUS=1
-  ((RUNNING -= 1))
+  RUNNING=$((RUNNING - 1))
 done
 exit "$STATUS"

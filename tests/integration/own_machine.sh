@@ -18,8 +18,8 @@ mount -t proc proc /proc
 mkdir -p "$FOLDER/tmp" "$FOLDER/var/tmp"
 chmod 1777 "$FOLDER/tmp" "$FOLDER/var/tmp"
 # What is tested may lie below those itself.
-for needed in "$(dirname "$(realpath "$0")")/../.." "${REKINDLE_BIN_DIR-}"; do
-  needed=$(realpath -m "$needed")
+for needed in "$(dirname "$(realpath "$0")")/../.." "${REKINDLE_BIN_DIR:-/}"; do
+  needed=$(realpath "$needed")
   [[ $needed == /tmp/* || $needed == /var/tmp/* ]] || continue
   mkdir -p "$FOLDER$needed"
   mount --bind "$needed" "$FOLDER$needed"
