@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
 # Does the tree as it is here build on Debian 13, whose libraries are newer, and do its unit tests pass there? Everything
 # happens in a chroot below /var/tmp (about 3 GB, needs root and a Debian mirror) that is removed at the end.
-#   scripts/check-debian13.sh [SUITE]     default: trixie
+#   scripts/check-debian13.sh [SUITE]                 default: trixie
+#   scripts/check-debian13.sh --bundle FILE [SUITE]   instead: does the GPU bundle (cmake target gpu_bundle) work there, with
+#                                                     nothing installed, on the simulated driver?
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+BUNDLE=''
+if [[ ${1-} == --bundle ]]; then
+  BUNDLE=$(realpath "${2:?file}")
+  shift 2
+fi
 SUITE=${1:-trixie}
 [[ $EUID -eq 0 ]] || die "a chroot can be made by root only: run this as root."
 
@@ -18,7 +25,8 @@ if [[ -z ${REKINDLE_CHROOT:-} ]]; then
   export REKINDLE_CHROOT
   trap 'rm -rf --one-file-system "$REKINDLE_CHROOT"' EXIT
   # Namespaces of its own: whatever was mounted or started inside is gone when this ends, in whichever way.
-  nice unshare --mount --propagation private --pid --fork --kill-child "$0" "$SUITE"
+  nice unshare --mount --propagation private --pid --fork --kill-child "$0" \
+    ${BUNDLE:+--bundle "$BUNDLE"} "$SUITE"
   exit
 fi
 
@@ -27,7 +35,7 @@ ROOT=$REKINDLE_CHROOT
 MIRROR=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
   awk '$3 == "main" && $2 !~ /security/ { print $1; exit }')
 step "Debian $SUITE in $ROOT"
-quietly "$ROOT.log" debootstrap --variant=minbase --include=ca-certificates "$SUITE" "$ROOT" \
+quietly "$ROOT.log" debootstrap --variant=minbase --include=ca-certificates,python3 "$SUITE" "$ROOT" \
   "${MIRROR:-http://deb.debian.org/debian}" || die "debootstrap failed (above)"
 rm -f "$ROOT.log"
 cp -L /etc/resolv.conf "$ROOT/etc/resolv.conf"
@@ -36,6 +44,19 @@ apt-config dump | grep -E '^Acquire::(http|https)' >"$ROOT/etc/apt/apt.conf.d/90
 mount --bind "$ROOT" "$ROOT"
 mount -t proc proc "$ROOT/proc"
 mount --rbind /dev "$ROOT/dev"
+
+if [[ -n $BUNDLE ]]; then
+  mount --rbind /sys "$ROOT/sys"
+  mount -t tmpfs tmpfs "$ROOT/run"
+  mkdir "$ROOT/bundle"
+  tar -xzf "$BUNDLE" -C "$ROOT/bundle"
+  chroot "$ROOT" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 bash -euc '
+    cd /bundle
+    rekindle-*/gpu_check.sh --sim --report /bundle/report.md
+  ' || die "the bundle does not work on Debian $SUITE (above)"
+  note "Debian $SUITE: the bundle works"
+  exit
+fi
 
 mkdir -p "$ROOT/src"
 (cd "$REPO_ROOT" && git ls-files -z --cached --others --exclude-standard | tar -c --null -T - --ignore-failed-read) |

@@ -77,7 +77,7 @@ while True:
     if pid == command.pid:
         sys.exit(os.waitstatus_to_exitcode(status))
 '
-if [[ -z ${GPU_CHECK_REAPED:-} ]] && command -v "$PYTHON" >/dev/null; then
+if [[ -z ${GPU_CHECK_REAPED:-} ]] && "$PYTHON" -c 'import ctypes' 2>/dev/null; then
   GPU_CHECK_REAPED=1 exec "$PYTHON" -c "$REAPER" bash "$SELF" ${ARGUMENTS[@]+"${ARGUMENTS[@]}"}
 fi
 
