@@ -3,35 +3,29 @@
 #include <cstdint>
 
 namespace rekindle {
-namespace {
-
-bool Continues(char c) { return (static_cast<uint8_t>(c) & 0xc0) == 0x80; }
-
-// The length of the character that `text` begins with; 0: it begins with none. Source: Unicode Standard,
-// table 3-7.
-size_t CharacterBytes(absl::string_view text) {
+Utf8Character FirstUtf8Character(absl::string_view text) {
   const auto first = static_cast<uint8_t>(text[0]);
-  if (first < 0x80) return 1;
-  const size_t length = first >= 0xc2 && first <= 0xdf   ? 2
-                        : first >= 0xe0 && first <= 0xef ? 3
-                        : first >= 0xf0 && first <= 0xf4 ? 4
-                                                         : 0;
-  if (length == 0 || text.size() < length) return 0;
+  if (first < 0x80) return {1, true};
+  const size_t length = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  if (length == 0) return {0, false};
   for (size_t i = 1; i < length; ++i) {
-    if (!Continues(text[i])) return 0;
+    uint8_t least = 0x80, most = 0xbf;
+    if (i == 1 && first == 0xe0) least = 0xa0;
+    if (i == 1 && first == 0xed) most = 0x9f;
+    if (i == 1 && first == 0xf0) least = 0x90;
+    if (i == 1 && first == 0xf4) most = 0x8f;
+    if (i == text.size()) return {i, false};
+    const auto byte = static_cast<uint8_t>(text[i]);
+    if (byte < least || byte > most) return {i, false};
   }
-  const auto second = static_cast<uint8_t>(text[1]);
-  const bool wrong = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
-                     (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
-  return wrong ? 0 : length;
+  return {length, true};
 }
-
-}  // namespace
 
 std::string ToUtf8(absl::string_view bytes, size_t most) {
   std::string text;
   while (!bytes.empty()) {
-    const size_t length = CharacterBytes(bytes);
+    const Utf8Character character = FirstUtf8Character(bytes);
+    const size_t length = character.whole ? character.bytes : 0;
     const size_t taken = length == 0 ? 1 : length;
     if (taken > most - text.size()) break;
     if (length == 0) {

@@ -1,6 +1,7 @@
 // What people and protocols are shown of names that may be any bytes: command lines, paths.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -10,5 +11,15 @@ namespace rekindle {
 // `bytes` as UTF-8, at most so many bytes of it, with a "?" for each byte that is no part of a character; no
 // character is cut in two. Thread-safe.
 std::string ToUtf8(absl::string_view bytes, size_t most = absl::string_view::npos);
+
+// A character as far as it is one: so many bytes may begin it, and are all of it.
+struct Utf8Character {
+  size_t bytes = 0;
+  bool whole = false;
+};
+
+// The one that `text` begins with, which is not empty. In its shortest form, no surrogate, at most U+10FFFF.
+// Source: Unicode Standard, table 3-7; RFC 3629. Thread-safe.
+Utf8Character FirstUtf8Character(absl::string_view text);
 
 }  // namespace rekindle

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/utf8.h"
 
 namespace rekindle::functions {
 namespace {
@@ -174,21 +175,11 @@ class Checker {
     return true;
   }
 
-  // Of more than one byte, in its shortest form; no surrogates, nothing beyond U+10FFFF (RFC 3629).
+  // Of more than one byte.
   bool Character() {
-    const unsigned char first = Byte();
-    const size_t more = first < 0xc2 ? 0 : first < 0xe0 ? 1 : first < 0xf0 ? 2 : first < 0xf5 ? 3 : 0;
-    if (more == 0) return false;
-    ++at_;
-    for (size_t i = 0; i < more; ++i, ++at_) {
-      unsigned char least = 0x80, most = 0xbf;
-      if (i == 0 && first == 0xe0) least = 0xa0;
-      if (i == 0 && first == 0xed) most = 0x9f;
-      if (i == 0 && first == 0xf0) least = 0x90;
-      if (i == 0 && first == 0xf4) most = 0x8f;
-      if (AtEnd() || Byte() < least || Byte() > most) return false;
-    }
-    return true;
+    const Utf8Character character = FirstUtf8Character(text_.substr(at_));
+    at_ += character.bytes;
+    return character.whole;
   }
 
   // Always false.

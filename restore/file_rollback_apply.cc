@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/human_units.h"
+#include "base/stable_hash.h"
 #include "base/status.h"
 #include "restore/clone_shared_memory.h"
 #include "restore/discarded_tail.h"
@@ -28,9 +29,8 @@ constexpr absl::string_view kHalfMade = ".rekindle-new";
 // rest, a number stands for its end.
 std::string HalfMadeName(absl::string_view name) {
   if (1 + name.size() + kHalfMade.size() <= NAME_MAX) return absl::StrCat(".", name, kHalfMade);
-  uint64_t number = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : name) number = (number ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return absl::StrCat(".", name.substr(0, NAME_MAX / 2), "-", absl::Hex(number, absl::kZeroPad16), kHalfMade);
+  return absl::StrCat(".", name.substr(0, NAME_MAX / 2), "-", absl::Hex(StableHash(name), absl::kZeroPad16),
+                      kHalfMade);
 }
 
 absl::Status AboutFile(const absl::Status& status, const FileAction& action) {

@@ -89,6 +89,14 @@ class SlurmTest(RekindleTest):
         with open(self.output(task), encoding="utf-8", errors="replace") as file:
             return file.read()
 
+    def requeue_and_complete(self, number):
+        self.slurm.run("scontrol", "requeue", number)
+        waiting.until(self.counters, "it counts again", 60, 0.1)
+        self.wait_for_numbers(10)
+        self.end_counter(0)
+        self.slurm.wait_for_state(number, "COMPLETED")
+        self.assert_each_number_once()
+
     def assert_each_number_once(self, task=""):
         numbers = self.numbers(task)
         self.assertEqual(numbers, list(range(1, len(numbers) + 1)), self.story(task))
@@ -190,12 +198,7 @@ class PreemptedTest(SlurmTest):
         os.kill(pid, signal.SIGKILL)
         self.slurm.wait_for_state(number, "FAILED")
         self.assertEqual(self.slurm.job(number)["ExitCode"], f"{128 + signal.SIGKILL}:0")
-        self.slurm.run("scontrol", "requeue", number)
-        waiting.until(self.counters, "it counts again", 60, 0.1)
-        self.wait_for_numbers(10)
-        self.end_counter(0)
-        self.slurm.wait_for_state(number, "COMPLETED")
-        self.assert_each_number_once()
+        self.requeue_and_complete(number)
         self.assert_store_whole([])
 
     def test_goes_on_twice_from_the_image_of_a_stop(self):
@@ -207,12 +210,7 @@ class PreemptedTest(SlurmTest):
         (pid,) = self.counters()
         os.kill(pid, signal.SIGKILL)
         self.slurm.wait_for_state(number, "FAILED")
-        self.slurm.run("scontrol", "requeue", number)
-        waiting.until(self.counters, "it counts again", 60, 0.1)
-        self.wait_for_numbers(10)
-        self.end_counter(0)
-        self.slurm.wait_for_state(number, "COMPLETED")
-        self.assert_each_number_once()
+        self.requeue_and_complete(number)
 
     def test_signal_before_the_time_limit_and_cancelled(self):
         """Slurm sends USR1 to the batch script ahead of the time limit; `scancel` ends the job for good."""

@@ -25,10 +25,13 @@ class SupervisedTest(RekindleTest):
 
     def setUp(self):
         super().setUp()
-        self.daemon = self.start_daemon("--standby", "0")
-        self.remote = self.make_cli(host=self.daemon.host)
+        self.restart_daemon()
         self.numbers = self.path("numbers")
         self.addCleanup(self.end_job)
+
+    def restart_daemon(self):
+        self.daemon = self.start_daemon("--standby", "0")
+        self.remote = self.make_cli(host=self.daemon.host)
 
     def end_job(self):
         if not self.daemon.running():
@@ -167,10 +170,6 @@ class DeathTest(SupervisedTest):
 
 
 class DaemonTest(SupervisedTest):
-    def restart_daemon(self):
-        self.daemon = self.start_daemon("--standby", "0")
-        self.remote = self.make_cli(host=self.daemon.host)
-
     def kill_both(self):
         pid = self.job()["pid"]
         self.daemon.kill()

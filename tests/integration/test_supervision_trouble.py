@@ -17,10 +17,6 @@ _STUBBORN = 'trap "echo >>$0.asked" TERM; while :; do sleep 0.05; done'
 
 
 class TroubleTest(SupervisedTest):
-    def restart_daemon(self):
-        self.daemon = self.start_daemon("--standby", "0")
-        self.remote = self.make_cli(host=self.daemon.host)
-
     def kill_both(self):
         pid = self.job()["pid"]
         self.daemon.kill()
