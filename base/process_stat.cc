@@ -29,11 +29,12 @@ absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
                                                     absl::ByAnyChar(" \n"), absl::SkipWhitespace());
   ProcessStat stat;
   uint64_t user_ticks = 0, kernel_ticks = 0;
-  if (f.size() < 29 || f[0].size() != 1 || !absl::SimpleAtoi(f[1], &stat.parent) ||
+  if (f.size() < 37 || f[0].size() != 1 || !absl::SimpleAtoi(f[1], &stat.parent) ||
       !absl::SimpleAtoi(f[2], &stat.group) || !absl::SimpleAtoi(f[3], &stat.session) ||
       !absl::SimpleAtoi(f[6], &stat.flags) || !absl::SimpleAtoi(f[17], &stat.threads) ||
       !absl::SimpleAtoi(f[11], &user_ticks) || !absl::SimpleAtoi(f[12], &kernel_ticks) ||
-      !absl::SimpleAtoi(f[19], &stat.start_ticks) || !absl::SimpleAtoi(f[28], &stat.pending)) {
+      !absl::SimpleAtoi(f[19], &stat.start_ticks) || !absl::SimpleAtoi(f[28], &stat.pending) ||
+      !absl::SimpleAtoi(f[36], &stat.processor)) {
     return unknown();
   }
   // Kernels tell the exit status only to those who may trace the process.

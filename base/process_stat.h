@@ -20,6 +20,7 @@ struct ProcessStat {
   int exit_status = 0;       // of a zombie, as wait() gives it; 0 also where we may not know
   uint64_t cpu_ticks = 0;    // of all its threads, in user and kernel mode
   uint64_t start_ticks = 0;  // since boot: with the PID it names one process
+  int processor = 0;         // on which it, a thread, runs or last ran
   std::string name;          // of its program, at most 15 bytes
 
   bool kernel_thread() const { return (flags & 0x00200000) != 0; }

@@ -20,6 +20,7 @@
 #include "cli/rollback_arguments.h"
 #include "cli/supervision_arguments.h"
 #include "cli/template_arguments.h"
+#include "cli/transfer_arguments.h"
 
 namespace rekindle::cli {
 namespace {
@@ -246,8 +247,7 @@ class Parser {
   v1::CollectGarbageRequest gc_;
   v1::FsckRequest fsck_;
   v1::GetStatsRequest stats_;
-  v1::ExportImageRequest export_;
-  v1::ImportImageRequest import_;
+  TransferArguments transfer_;
 };
 
 // CLI11 writes to variables; protobuf fields are set through functions.
@@ -435,31 +435,24 @@ void Parser::AddImageCommands() {
   Flag(
       prune, "--gc", [this] { prune_.set_collect_garbage(true); }, "Free their space afterwards");
 
-  CLI::App* out = AddCommand("export", "Write an image as a CRIU image directory",
-                             "  rekindle export web:v1 --criu /tmp/web && criu restore -d -D /tmp/web\n");
-  Text(
-      out, "image", [this](const std::string& v) { export_.set_image(v); }, "The image", "IMAGE")
-      ->required();
-  Text(
-      out, "--criu",
-      [this](const std::string& v) { export_.set_criu_directory(Absolute(v, working_directory_)); },
-      "The folder to write: absent or empty", "DIR")
-      ->required();
-
-  CLI::App* in =
-      AddCommand("import", "Take in a CRIU image directory", "  rekindle import --criu /tmp/web -t web:v1\n");
-  Text(
-      in, "--criu",
-      [this](const std::string& v) { import_.set_criu_directory(Absolute(v, working_directory_)); },
-      "The folder that 'criu dump' made", "DIR")
-      ->required();
-  Text(
-      in, "-t,--tag", [this](const std::string& v) { import_.set_reference(v); }, "The image's name",
-      "NAME:TAG")
-      ->required();
-  Text(
-      in, "--parent", [this](const std::string& v) { import_.set_parent(v); },
-      "Deduplicate against this image", "IMAGE");
+  transfer_.AddToExport(AddCommand(
+      "export", "Write an image to a file, or as a CRIU image directory",
+      "  rekindle export train:7 --file /backup/train-7.rekindle\n"
+      "  rekindle export train:8 --since train:7 --file - | aws s3 cp - s3://bucket/train-8\n"
+      "  rekindle export web:v1 --criu /tmp/web && criu restore -d -D /tmp/web\n"));
+  transfer_.AddToImport(AddCommand(
+      "import", "Take in what 'export' wrote, or a CRIU image directory",
+      "  rekindle import --file /backup/train-7.rekindle\n"
+      "  ssh node1 rekindle export web:v1 --file - | rekindle import --file - -t web:v1\n"
+      "  rekindle import --criu /tmp/web -t web:v1\n"
+      "Whoever writes an image decides what runs when it is restored: take in only what you trust.\n"));
+  transfer_.AddToCopy(AddCommand(
+      "copy", "Copy an image to another store; only what is not there is sent",
+      "  rekindle copy train:7 --to /mnt/shared/rekindle\n"
+      "  rekindle copy train:7 --to node2:7443 --tls-ca ca.pem --tls-cert me.pem --tls-key me.key\n"
+      "  rekindle copy train --follow --keep 2 --to /mnt/shared/rekindle\n"
+      "With --follow the newest image of that name is copied, and each newer one as it comes: when the\n"
+      "machine is lost, its jobs go on from there.\n"));
 }
 
 void Parser::AddStoreCommands() {
@@ -563,10 +556,8 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     return FinishPrune();
   } else if (name == "quota") {
     return FinishQuota();
-  } else if (name == "export") {
-    command_ = export_;
-  } else if (name == "import") {
-    command_ = import_;
+  } else if (name == "export" || name == "import" || name == "copy") {
+    RK_ASSIGN_OR_RETURN(command_, transfer_.Finish(name, working_directory_));
   } else if (name == "gc") {
     command_ = gc_;
   } else if (name == "fsck") {

@@ -10,6 +10,7 @@
 #include "cli/sim_command.h"
 #include "cli/timeline.h"
 #include "cli/top_command.h"
+#include "cli/transfer_commands.h"
 #include "rekindle/v1/group.pb.h"
 #include "rekindle/v1/rekindle.pb.h"
 
@@ -49,7 +50,7 @@ using Command = std::variant<
     FunctionRemoval, v1::FunctionStatsRequest, v1::BuildDependenciesRequest, v1::ListDependenciesRequest,
     DependenciesRemoval, v1::CheckpointGroupRequest, v1::RestoreGroupRequest, v1::ListGroupsRequest,
     v1::RemoveGroupRequest, v1::ResolveGroupRequest, SimRequest, TopRequest, v1::StopJobRequest,
-    v1::AttachJobRequest>;
+    v1::AttachJobRequest, ExportToFile, ImportFromFile, CopyImage>;
 
 struct Invocation {
   GlobalOptions globals;

@@ -6,6 +6,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <optional>
+#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -125,9 +127,28 @@ class GrpcClient final : public Client {
 #undef RK_STREAM
 #undef RK_STREAM_OF
 
+  absl::Status SendImage(const v1::SendImageRequest& request,
+                         const std::function<bool(const v1::SendImageEvent&)>& on_event) override {
+    grpc::ClientContext context;
+    CurrentCall current(*this, &context);
+    std::unique_ptr<grpc::ClientReader<v1::SendImageEvent>> reader = stub_->SendImage(&context, request);
+    for (v1::SendImageEvent event; reader->Read(&event);) {
+      if (on_event(event)) continue;
+      context.TryCancel();
+      break;
+    }
+    return FromGrpc(reader->Finish());
+  }
+
+  std::unique_ptr<ImageReceiver> ReceiveImage(const v1::ReceiveImageBegin& begin,
+                                              OnEvent<v1::Progress> on_progress) override {
+    return std::make_unique<Receiver>(*this, begin, std::move(on_progress));
+  }
+
   void Cancel() override {
-    if (embedded_) return embedded_->CancelCalls();
+    if (embedded_) embedded_->CancelCalls();
     absl::MutexLock lock(&mutex_);
+    if (embedded_ && !receiving_) return;
     cancelled_ = true;
     if (context_) context_->TryCancel();
   }
@@ -148,6 +169,65 @@ class GrpcClient final : public Client {
 
    private:
     GrpcClient& client_;
+  };
+
+  // One that is waited for must be told that nothing more comes: an embedded service, too.
+  class Receiver final : public ImageReceiver {
+   public:
+    Receiver(GrpcClient& client, const v1::ReceiveImageBegin& begin, OnEvent<v1::Progress> on_progress)
+        : client_(client), current_(client, &context_), stream_(client.stub_->ReceiveImage(&context_)) {
+      {
+        absl::MutexLock lock(&client_.mutex_);
+        client_.receiving_ = true;
+      }
+      v1::ReceiveImageRequest request;
+      *request.mutable_begin() = begin;
+      stream_->Write(request);
+      events_ = std::thread([this, on_progress = std::move(on_progress)] {
+        for (v1::ReceiveImageEvent event; stream_->Read(&event);) {
+          if (event.has_progress()) on_progress(event.progress());
+          if (event.has_result()) result_ = std::move(*event.mutable_result());
+        }
+      });
+    }
+    ~Receiver() override {
+      if (!events_.joinable()) return;
+      context_.TryCancel();
+      End().IgnoreError();
+    }
+
+    bool Write(std::string data) override {
+      v1::ReceiveImageRequest request;
+      request.set_data(std::move(data));
+      return stream_->Write(request);
+    }
+
+    absl::StatusOr<v1::ReceiveImageResult> Finish() override {
+      stream_->WritesDone();
+      RK_RETURN_IF_ERROR(End());
+      if (!result_) return absl::InternalError("the service ended the transfer without a result");
+      return *std::move(result_);
+    }
+
+   private:
+    absl::Status End() {
+      events_.join();
+      const grpc::Status status = stream_->Finish();
+      {
+        absl::MutexLock lock(&client_.mutex_);
+        client_.receiving_ = false;
+        if (client_.cancelled_ && !status.ok())
+          return absl::CancelledError("interrupted; nothing of it is left");
+      }
+      return client_.FromGrpc(status);
+    }
+
+    GrpcClient& client_;
+    grpc::ClientContext context_;
+    CurrentCall current_;
+    const std::unique_ptr<grpc::ClientReaderWriter<v1::ReceiveImageRequest, v1::ReceiveImageEvent>> stream_;
+    std::optional<v1::ReceiveImageResult> result_;
+    std::thread events_;
   };
 
   absl::Status FromGrpc(const grpc::Status& status) const ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -179,6 +259,7 @@ class GrpcClient final : public Client {
   mutable absl::Mutex mutex_;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Endpoint& endpoint) {

@@ -21,6 +21,16 @@ struct Endpoint {
   std::string tls_ca, tls_certificate, tls_key;  // files, for "name:port"
 };
 
+// An image on its way to a service. Not thread-safe.
+class ImageReceiver {
+ public:
+  virtual ~ImageReceiver() = default;
+  // Blocks while the service is busy. False: it wants no more; Finish says why.
+  virtual bool Write(std::string data) = 0;
+  // Of all that was written, or as much as was wanted. Cancelled: Client::Cancel was called.
+  virtual absl::StatusOr<v1::ReceiveImageResult> Finish() = 0;
+};
+
 // One call at a time; Cancel may come from any thread.
 class Client {
  public:
@@ -86,6 +96,12 @@ class Client {
                                    const OnEvent<v1::TransferEvent>& on_event) = 0;
   virtual absl::Status ImportImage(const v1::ImportImageRequest& request,
                                    const OnEvent<v1::TransferEvent>& on_event) = 0;
+  // `on_event` returns false to get no more: then the call ends, with Cancelled.
+  virtual absl::Status SendImage(const v1::SendImageRequest& request,
+                                 const std::function<bool(const v1::SendImageEvent&)>& on_event) = 0;
+  // `on_progress` is called on a thread of the receiver's, which must not outlive the client.
+  virtual std::unique_ptr<ImageReceiver> ReceiveImage(const v1::ReceiveImageBegin& begin,
+                                                      OnEvent<v1::Progress> on_progress) = 0;
   virtual absl::Status StartFromTemplate(const v1::StartFromTemplateRequest& request,
                                          const OnEvent<v1::JobEvent>& on_event) = 0;
   virtual absl::Status HoldGpu(const v1::HoldGpuRequest& request,

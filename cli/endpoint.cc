@@ -1,5 +1,6 @@
 #include "cli/endpoint.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -48,6 +49,15 @@ absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surr
     if (!bytes.ok()) return Annotate(bytes.status(), "$REKINDLE_PAGE_CACHE");
     endpoint.page_cache_bytes = *bytes;
   }
+  return endpoint;
+}
+
+Endpoint OtherEndpoint(const GlobalOptions& options, const std::string& where) {
+  Endpoint endpoint;
+  endpoint.tls_ca = options.tls_ca;
+  endpoint.tls_certificate = options.tls_certificate;
+  endpoint.tls_key = options.tls_key;
+  (absl::StartsWith(where, "/") ? endpoint.store : endpoint.host) = where;
   return endpoint;
 }
 

@@ -54,6 +54,8 @@ bool HandlesSignals(const Command& command) {
          std::holds_alternative<v1::FsckRequest>(command) ||
          std::holds_alternative<v1::ExportImageRequest>(command) ||
          std::holds_alternative<v1::ImportImageRequest>(command) ||
+         std::holds_alternative<ExportToFile>(command) || std::holds_alternative<ImportFromFile>(command) ||
+         std::holds_alternative<CopyImage>(command) ||
          std::holds_alternative<v1::HoldGpuRequest>(command) || std::holds_alternative<TopRequest>(command) ||
          std::holds_alternative<v1::DeployFunctionRequest>(command) ||
          std::holds_alternative<v1::CheckpointGroupRequest>(command) ||
@@ -113,6 +115,14 @@ int Execute(const Invocation& invocation, const Output& output) {
           },
           [&](const v1::ImportImageRequest& request) {
             return ImportImage(client, output, *interrupts, request);
+          },
+          [&](const ExportToFile& what) { return ExportImageToFile(client, output, *interrupts, what); },
+          [&](const ImportFromFile& what) { return ImportImageFromFile(client, output, *interrupts, what); },
+          [&](const CopyImage& what) -> int {
+            absl::StatusOr<std::unique_ptr<Client>> there =
+                Client::Open(OtherEndpoint(invocation.globals, what.to));
+            if (!there.ok()) return output.Fail(there.status());
+            return CopyImageTo(client, **there, output, *interrupts, what);
           },
           [&](const v1::TemplateUpRequest& request) { return TemplateUp(client, output, request); },
           [&](const v1::TemplateDownRequest& request) { return TemplateDown(client, output, request); },

@@ -152,6 +152,21 @@ class GrpcService final : public v1::Rekindle::Service {
                            grpc::ServerWriter<v1::TransferEvent>* writer) override {
     return Stream(daemon::ImportImage, context, request, writer);
   }
+  grpc::Status SendImage(grpc::ServerContext* context, const v1::SendImageRequest* request,
+                         grpc::ServerWriter<v1::SendImageEvent>* writer) override {
+    return Stream(daemon::SendImage, context, request, writer);
+  }
+  grpc::Status ReceiveImage(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::ReceiveImageEvent, v1::ReceiveImageRequest>* stream) override {
+    absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
+    if (!call.ok()) return ToGrpc(call.status());
+    return Guarded([&] {
+      return daemon::ReceiveImage(
+          node_, *call, [stream](v1::ReceiveImageRequest* request) { return stream->Read(request); },
+          [stream](const v1::ReceiveImageEvent& event) { return stream->Write(event); });
+    });
+  }
   grpc::Status DeployFunction(grpc::ServerContext* context, const v1::DeployFunctionRequest* request,
                               grpc::ServerWriter<v1::DeployEvent>* writer) override {
     return Stream(daemon::DeployFunction, context, request, writer);

@@ -147,6 +147,9 @@ class RestoreRun : public criu::RestoreObserver {
     }
     if (!tree.ok()) return KeepLogs(tree.status());
     result_.root = tree->root;
+    std::vector<pid_t> processes;
+    for (const criu::PstreeEntry& process : directory_->tree()) processes.push_back(process.pid);
+    SpreadThreads(processes);
     AddSpan("criu", phase_begin_ns_);
     std::move(tree->timeline.begin(), tree->timeline.end(), std::back_inserter(result_.timeline));
     result_.phases.emplace_back("criu", phase_.seconds() - pages_seconds_);

@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <set>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/process_stat.h"
 #include "base/processors.h"
 
 namespace rekindle::restore {
@@ -45,6 +48,38 @@ std::vector<std::string> PlaceThreads(const v1::JobManifest& manifest,
     }
   }
   return warnings;
+}
+
+void SpreadThreads(const std::vector<pid_t>& processes) {
+  std::map<int, std::vector<pid_t>> at_work;  // threads by processor
+  for (pid_t process : processes) {
+    const auto names = ListDirectory(absl::StrCat("/proc/", process, "/task"));
+    if (!names.ok()) continue;
+    for (const std::string& name : *names) {
+      pid_t thread = 0;
+      if (!absl::SimpleAtoi(name, &thread)) continue;
+      const auto stat = ReadProcessStat(thread);
+      if (stat.ok() && stat->state == 'R') at_work[stat->processor].push_back(thread);
+    }
+  }
+  std::set<int> taken;
+  for (const auto& [processor, threads] : at_work) taken.insert(processor);
+  for (const auto& [processor, threads] : at_work) {
+    for (size_t i = 1; i < threads.size(); ++i) {
+      const auto allowed = AffinityOf(threads[i]);
+      if (!allowed.ok()) continue;
+      // Neighbours by number mostly share caches and memory.
+      auto free = std::find_if(allowed->upper_bound(processor), allowed->end(),
+                               [&](int other) { return !taken.contains(other); });
+      if (free == allowed->end())
+        free = std::find_if(allowed->begin(), allowed->end(), [&](int other) { return !taken.contains(other); });
+      if (free == allowed->end()) continue;
+      // The kernel moves what is at work at once, and leaves it there.
+      if (!SetAffinity(threads[i], {*free}).ok()) continue;
+      SetAffinity(threads[i], *allowed).IgnoreError();
+      taken.insert(*free);
+    }
+  }
 }
 
 std::vector<std::string> GiveManners(const v1::JobManifest& manifest) {

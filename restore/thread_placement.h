@@ -17,6 +17,12 @@ namespace rekindle::restore {
 std::vector<std::string> PlaceThreads(const v1::JobManifest& manifest,
                                       const std::vector<criu::PstreeEntry>& tree, pid_t caller);
 
+// Once they run. CRIU makes all threads of a process on one processor and wakes them there, and the kernel may
+// leave them there for seconds (seen: two for two): threads that wait for each other actively, as OpenMP's do,
+// then get nearly nothing done. Of threads that share a processor and are at work all but one are moved to
+// processors that no other of these has. Each thread keeps the set of processors that it may run on.
+void SpreadThreads(const std::vector<pid_t>& processes);
+
 // While they stand still too. What there is to tell the user.
 std::vector<std::string> GiveManners(const v1::JobManifest& manifest);
 

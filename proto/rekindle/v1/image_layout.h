@@ -26,6 +26,8 @@ inline constexpr char kSupervisedLabel[] = "rekindle.supervised";
 // The number of that image among those of its job.
 inline constexpr char kSupervisedNumberLabel[] = "rekindle.supervised-number";
 inline constexpr char kCommandLabel[] = "rekindle.command";
+// Of an image that came from another store: its digest where it was taken.
+inline constexpr char kOriginLabel[] = "rekindle.origin";
 // Of a group's images: the group's id and name, the member's number, and where its coordinator answers.
 inline constexpr char kGroupIdLabel[] = "rekindle.group-id";
 inline constexpr char kGroupLabel[] = "rekindle.group";

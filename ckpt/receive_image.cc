@@ -1,0 +1,204 @@
+#include "ckpt/receive_image.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/machine.h"
+#include "base/status.h"
+#include "ckpt/staging_arena.h"
+#include "rekindle/v1/image_layout.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+using v1::ImageStreamPages;
+
+constexpr uint64_t kMaxBlobBytes = uint64_t{1} << 30;
+
+absl::Status Impossible(absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("the image stream makes no sense (", what, ")"));
+}
+
+class Receiving {
+ public:
+  Receiving(store::Store& store, const ReceiveOptions& options, store::ImageStreamReader::Source source)
+      : store_(store), options_(options), stream_(std::move(source)) {}
+
+  absl::StatusOr<ReceivedImage> Run() {
+    RK_ASSIGN_OR_RETURN(header_, stream_.ReadHeader());
+    RK_ASSIGN_OR_RETURN(reference_, store::NormalizeReference(
+                                        options_.reference.empty() ? header_.reference() : options_.reference));
+    RK_ASSIGN_OR_RETURN(const std::vector<store::ImageInfo> images, store_.List());
+    for (const store::ImageInfo& image : images) {
+      if (image.reference == reference_ && IsOurs(image, header_.origin())) return ReceivedImage{image, true};
+    }
+    RK_RETURN_IF_ERROR(FindBase(images));
+    RK_RETURN_IF_ERROR(MakeRoom());
+    RK_RETURN_IF_ERROR(Begin());
+    for (bool end = false; !end;) {
+      if (options_.cancel && options_.cancel->load()) {
+        return absl::CancelledError("taking the image in was cancelled; nothing of it is left");
+      }
+      RK_ASSIGN_OR_RETURN(const v1::ImageStreamRecord record, stream_.Next());
+      RK_RETURN_IF_ERROR(Take(record));
+      end = record.has_end();
+    }
+    if (!is_job_) return Impossible("it is no image of a job");
+    ReceivedImage received;
+    RK_ASSIGN_OR_RETURN(received.image, writer_->Commit([this](uint64_t done, uint64_t total) {
+      Report("commit", done, total);
+      return !(options_.cancel && options_.cancel->load());
+    }));
+    return received;
+  }
+
+ private:
+  bool IsOurs(const store::ImageInfo& image, const std::string& origin) const {
+    return image.owner == options_.owner && store::OriginOf(image) == origin;
+  }
+
+  absl::Status FindBase(const std::vector<store::ImageInfo>& images) {
+    if (header_.base().empty()) return absl::OkStatus();
+    for (const store::ImageInfo& image : images) {
+      if (IsOurs(image, header_.base())) base_ = image.digest;
+    }
+    if (!base_.empty()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("taking in ", header_.reference(), ": it is what has changed since ",
+                     header_.base_reference(), " (", header_.base(),
+                     "), which is not in this store: take that one in first, or send this one whole"));
+  }
+
+  absl::Status MakeRoom() {
+    uint64_t budget = options_.staging_budget_bytes;
+    if (budget == 0) {
+      RK_ASSIGN_OR_RETURN(budget, AvailableMemoryBytes());
+      budget /= 2;
+    }
+    // No more than that is believed of what it says of itself.
+    RK_ASSIGN_OR_RETURN(arena_, StagingArena::Create(std::min(header_.page_bytes(), budget), budget,
+                                                     options_.spill_directory));
+    return absl::OkStatus();
+  }
+
+  absl::Status Begin() {
+    store::NewImageOptions image;
+    image.reference = reference_;
+    image.parent = base_;
+    image.owner = options_.owner;
+    image.replace = options_.replace;
+    image.labels.insert(header_.labels().begin(), header_.labels().end());
+    image.labels[v1::kOriginLabel] = header_.origin();
+    RK_ASSIGN_OR_RETURN(writer_, store_.NewImage(image));
+    return absl::OkStatus();
+  }
+
+  absl::Status Take(const v1::ImageStreamRecord& record) {
+    switch (record.record_case()) {
+      case v1::ImageStreamRecord::kObject:
+        object_ = record.object().name();
+        break;
+      case v1::ImageStreamRecord::kPages:
+        return TakePages(record.pages());
+      case v1::ImageStreamRecord::kBlob:
+        return TakeBlob(record.blob());
+      case v1::ImageStreamRecord::kEnd:
+        return blob_.empty() ? absl::OkStatus() : Impossible("a blob has no end");
+      default:
+        return Impossible("a record of unknown kind");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeBlob(const v1::ImageStreamBlob& piece) {
+    if (blob_name_ != piece.name() && !blob_.empty()) return Impossible("a blob has no end");
+    blob_name_ = piece.name();
+    RK_ASSIGN_OR_RETURN(const std::string data, stream_.ReadData());
+    if (blob_.size() + data.size() > kMaxBlobBytes) return Impossible("a blob is larger than any can be");
+    blob_ += data;
+    if (!piece.last()) return absl::OkStatus();
+    is_job_ = is_job_ || blob_name_ == v1::kJobManifestObject;
+    RK_RETURN_IF_ERROR(writer_->AddBlob(blob_name_, blob_));
+    blob_.clear();
+    return absl::OkStatus();
+  }
+
+  absl::Status TakePages(const ImageStreamPages& pages) {
+    if (pages.address() % store::kPageSize != 0 || pages.pages() == 0 ||
+        pages.pages() > (UINT64_MAX - pages.address()) / store::kPageSize) {
+      return Impossible("pages at no possible address");
+    }
+    switch (pages.kind()) {
+      case ImageStreamPages::ZERO:
+        return TakeZeros(pages);
+      case ImageStreamPages::BASE:
+        if (base_.empty()) return Impossible("it leaves pages out and names no base");
+        if (!writer_->ParentHas(object_, pages.address(), pages.pages())) {
+          return absl::DataLossError(
+              absl::StrCat("taking in ", header_.reference(), ": pages that ", header_.base_reference(),
+                           " should have are not in this store, or are damaged: send it whole"));
+        }
+        return writer_->AddParentPages(object_, pages.address(), pages.pages());
+      case ImageStreamPages::DATA:
+        break;
+      default:
+        return Impossible("pages of unknown kind");
+    }
+    if (pages.pages() > store::kMaxStreamData / store::kPageSize) return Impossible("too many pages at once");
+    const size_t bytes = pages.pages() * store::kPageSize;
+    if (room_.size() < bytes) {
+      RK_ASSIGN_OR_RETURN(room_, arena_->NextBlock());
+    }
+    const absl::Span<std::byte> place = room_.subspan(0, bytes);
+    room_.remove_prefix(bytes);
+    RK_RETURN_IF_ERROR(stream_.ReadData(place));
+    staged_ += bytes;
+    Report("receive", staged_, header_.page_bytes());
+    return writer_->AddPages(object_, pages.address(), place);
+  }
+
+  // Many at once, of the same few bytes.
+  absl::Status TakeZeros(const ImageStreamPages& pages) {
+    alignas(store::kPageSize) static const std::byte kZeros[store::kMaxStreamData] = {};
+    const uint64_t bytes = pages.pages() * store::kPageSize;
+    for (uint64_t done = 0; done < bytes;) {
+      if (options_.cancel && options_.cancel->load()) return absl::CancelledError("cancelled");
+      const uint64_t n = std::min<uint64_t>(bytes - done, sizeof kZeros);
+      RK_RETURN_IF_ERROR(writer_->AddPages(object_, pages.address() + done,
+                                           absl::MakeConstSpan(kZeros, n)));
+      done += n;
+    }
+    return absl::OkStatus();
+  }
+
+  void Report(const char* phase, uint64_t done, uint64_t total) {
+    if (options_.observer) options_.observer->OnProgress({phase, done, total, watch_.seconds()});
+  }
+
+  store::Store& store_;
+  const ReceiveOptions& options_;
+  store::ImageStreamReader stream_;
+  Stopwatch watch_;
+  v1::ImageStreamHeader header_;
+  std::string reference_, base_;
+  std::unique_ptr<StagingArena> arena_;        // outlives the writer, which refers to it
+  std::unique_ptr<store::ImageWriter> writer_;
+  absl::Span<std::byte> room_;                 // of the arena's last block, not used yet
+  std::string object_, blob_name_, blob_;
+  bool is_job_ = false;
+  uint64_t staged_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<ReceivedImage> ReceiveImage(store::Store& store, const ReceiveOptions& options,
+                                           store::ImageStreamReader::Source source) {
+  return Receiving(store, options, std::move(source)).Run();
+}
+
+}  // namespace rekindle::ckpt

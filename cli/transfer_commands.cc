@@ -1,0 +1,364 @@
+#include "cli/transfer_commands.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/human_units.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "cli/exit_code.h"
+#include "cli/progress_bar.h"
+#include "rekindle/v1/image_layout.h"
+
+namespace rekindle::cli {
+namespace {
+
+constexpr size_t kReadBytes = 1u << 20;
+constexpr absl::Duration kLookEvery = absl::Seconds(1);
+// Without an answer of the other store.
+constexpr absl::Duration kTryAgainAfter = absl::Seconds(10);
+
+const std::string& OriginOf(const v1::Image& image) {
+  auto label = image.labels().find(v1::kOriginLabel);
+  return label == image.labels().end() ? image.digest() : label->second;
+}
+
+std::string NameOf(const std::string& reference) { return reference.substr(0, reference.rfind(':')); }
+
+// What is written goes where `file` says; a file is there once it is complete.
+class ExportedFile {
+ public:
+  explicit ExportedFile(std::string file) : path_(std::move(file)) {}
+  ~ExportedFile() {
+    if (!partial_.empty()) ::unlink(partial_.c_str());
+  }
+
+  absl::Status Open() {
+    if (path_ == "-") {
+      if (::isatty(STDOUT_FILENO)) {
+        return absl::InvalidArgumentError(
+            "an image is nothing to look at: send it into a pipe or a file, or name a --file");
+      }
+      fd_ = STDOUT_FILENO;
+      return absl::OkStatus();
+    }
+    struct stat there;
+    if (::stat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {  // a named pipe, a device
+      RK_ASSIGN_OR_RETURN(owned_, OpenFile(path_, O_WRONLY));
+    } else {
+      partial_ = absl::StrCat(path_, ".partial-", ::getpid());
+      RK_ASSIGN_OR_RETURN(owned_, OpenFile(partial_, O_WRONLY | O_CREAT | O_EXCL, 0600));
+    }
+    fd_ = owned_.get();
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(const std::string& data) { return WriteFully(fd_, data.data(), data.size(), path_); }
+
+  absl::Status Complete() {
+    if (partial_.empty()) return absl::OkStatus();
+    if (::fsync(fd_) != 0) return ErrnoStatus(errno, absl::StrCat("writing ", path_));
+    if (::rename(partial_.c_str(), path_.c_str()) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("naming ", path_));
+    }
+    partial_.clear();
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::string path_;
+  std::string partial_;  // its name until it is complete; empty: it has none
+  UniqueFd owned_;
+  int fd_ = -1;
+};
+
+std::string SentText(const v1::TransferResult& sent, absl::string_view where) {
+  return absl::StrCat(sent.image().reference(), " ", where, ": ", FormatBytes(sent.bytes()), " for ",
+                      FormatBytes(sent.image().logical_bytes()), " of memory\n");
+}
+
+// What `fd` gives goes into `receiver`, for as long as it wants any.
+absl::Status Feed(int fd, ImageReceiver& receiver) {
+  for (;;) {
+    std::string data(kReadBytes, '\0');
+    const ssize_t n = ::read(fd, data.data(), data.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, "reading the image");
+    if (n == 0) return absl::OkStatus();
+    data.resize(static_cast<size_t>(n));
+    if (!receiver.Write(std::move(data))) return absl::OkStatus();
+  }
+}
+
+// Whoever writes into the pipe shall not find it closed for an image that was here already.
+void Drain(int fd) {
+  struct stat info;
+  if (::fstat(fd, &info) != 0 || !S_ISFIFO(info.st_mode)) return;
+  std::string data(kReadBytes, '\0');
+  for (ssize_t n; (n = ::read(fd, data.data(), data.size())) != 0;) {
+    if (n < 0 && errno != EINTR) return;
+  }
+}
+
+// One image from `here` to `there`, as often as is asked.
+class Copying {
+ public:
+  Copying(Client& here, Client& there, const Output& output, const CopyImage& what)
+      : here_(here), there_(there), output_(output), what_(what) {}
+
+  // Prints what was done.
+  absl::Status Copy(const v1::Image& image) {
+    absl::StatusOr<v1::ListImagesResponse> known = there_.ListImages({});
+    if (absl::IsNotFound(known.status())) known = v1::ListImagesResponse();  // the store is made by what comes
+    RK_RETURN_IF_ERROR(known.status());
+    const std::string reference =
+        what_.begin.reference().empty() ? image.reference() : what_.begin.reference();
+    std::set<std::string> origins;
+    for (const v1::Image& one : known->images()) {
+      origins.insert(OriginOf(one));
+      if (one.reference() == reference && OriginOf(one) == OriginOf(image)) {
+        if (!what_.follow) Tell(one, true, 0);
+        return absl::OkStatus();
+      }
+    }
+    v1::SendImageRequest request;
+    request.set_image(image.digest());
+    if (!what_.whole) {
+      RK_ASSIGN_OR_RETURN(*request.mutable_since(), Base(image, origins));
+    }
+    absl::Status status = Transfer(request);
+    // Another owner's, or damaged there.
+    if (!request.since().empty() && (absl::IsFailedPrecondition(status) || absl::IsDataLoss(status))) {
+      request.clear_since();
+      status = Transfer(request);
+    }
+    return status;
+  }
+
+  // The newest image of this name.
+  absl::StatusOr<v1::Image> Newest(const std::string& name) {
+    v1::ListImagesRequest request;
+    request.set_name_contains(name);
+    RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse images, here_.ListImages(request));
+    const v1::Image* newest = nullptr;
+    for (const v1::Image& image : images.images()) {
+      if (NameOf(image.reference()) != name) continue;
+      if (newest == nullptr || image.created_unix_ns() > newest->created_unix_ns()) newest = &image;
+    }
+    if (newest == nullptr) return absl::NotFoundError(absl::StrCat("there is no image of ", name, " yet"));
+    return *newest;
+  }
+
+  // Of the copies of this name that are older than the newest ones.
+  absl::Status Prune(const std::string& name) {
+    if (what_.keep == 0) return absl::OkStatus();
+    v1::ListImagesRequest request;
+    request.set_name_contains(name);
+    RK_ASSIGN_OR_RETURN(v1::ListImagesResponse images, there_.ListImages(request));
+    std::vector<v1::Image> copies;
+    for (v1::Image& image : *images.mutable_images()) {
+      if (NameOf(image.reference()) == name && image.labels().contains(v1::kOriginLabel))
+        copies.push_back(std::move(image));
+    }
+    std::sort(copies.begin(), copies.end(), [](const v1::Image& a, const v1::Image& b) {
+      return a.created_unix_ns() > b.created_unix_ns();
+    });
+    if (copies.size() <= what_.keep) return absl::OkStatus();
+    v1::RemoveImagesRequest old;
+    for (size_t i = what_.keep; i < copies.size(); ++i) old.add_images(copies[i].reference());
+    return there_.RemoveImages(old).status();
+  }
+
+ private:
+  absl::StatusOr<std::string> Base(const v1::Image& image, const std::set<std::string>& origins) {
+    v1::ListImagesRequest request;
+    request.set_name_contains(NameOf(image.reference()));
+    RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse images, here_.ListImages(request));
+    const v1::Image* best = nullptr;
+    for (const v1::Image& one : images.images()) {
+      if (one.digest() == image.digest() || OriginOf(one) == OriginOf(image)) continue;
+      if (NameOf(one.reference()) != NameOf(image.reference()) || !origins.contains(OriginOf(one))) continue;
+      if (best == nullptr || one.created_unix_ns() > best->created_unix_ns()) best = &one;
+    }
+    return best == nullptr ? std::string() : best->digest();
+  }
+
+  absl::Status Transfer(const v1::SendImageRequest& request) {
+    ProgressBar progress(STDERR_FILENO, !output_.json());
+    absl::Mutex mutex;
+    auto show = [&](const v1::Progress& now) {
+      absl::MutexLock lock(&mutex);
+      progress.Update(now);
+    };
+    std::unique_ptr<ImageReceiver> receiver = there_.ReceiveImage(what_.begin, [&](const v1::Progress& now) {
+      if (now.phase() == "commit") show(now);
+    });
+    bool wanted = true;
+    v1::TransferResult sent;
+    const absl::Status sending = here_.SendImage(request, [&](const v1::SendImageEvent& event) {
+      if (event.has_progress()) show(event.progress());
+      if (event.has_result()) sent = event.result();
+      wanted = event.data().empty() || receiver->Write(event.data());
+      return wanted;
+    });
+    // Without all of it the other end can't be content, and what it says is not the reason.
+    if (!sending.ok() && wanted) {
+      receiver.reset();
+      progress.Clear();
+      return sending;
+    }
+    absl::StatusOr<v1::ReceiveImageResult> received = receiver->Finish();
+    receiver.reset();
+    progress.Clear();
+    RK_RETURN_IF_ERROR(received.status());
+    Tell(received->image(), received->was_there(), sent.bytes());
+    return absl::OkStatus();
+  }
+
+  void Tell(const v1::Image& image, bool was_there, uint64_t bytes) {
+    v1::TransferResult result;
+    *result.mutable_image() = image;
+    result.set_bytes(bytes);
+    output_.Json(result);
+    if (was_there) {
+      output_.Text(absl::StrCat(image.reference(), " is at ", what_.to, " already\n"));
+    } else {
+      output_.Text(SentText(result, absl::StrCat("copied to ", what_.to)));
+    }
+  }
+
+  Client& here_;
+  Client& there_;
+  const Output& output_;
+  const CopyImage& what_;
+};
+
+}  // namespace
+
+int ExportImageToFile(Client& client, const Output& output, Interrupts& interrupts,
+                      const ExportToFile& what) {
+  ExportedFile file(what.file);
+  if (absl::Status status = file.Open(); !status.ok()) return output.Fail(status);
+  interrupts.SetAction([&client](int) { client.Cancel(); });
+  ProgressBar progress(STDERR_FILENO, !output.json());
+  v1::TransferResult result;
+  absl::Status written;
+  absl::Status status = client.SendImage(what.request, [&](const v1::SendImageEvent& event) {
+    if (event.has_progress()) progress.Update(event.progress());
+    if (event.has_result()) result = event.result();
+    if (!event.data().empty()) written = file.Write(event.data());
+    return written.ok();
+  });
+  interrupts.SetAction(nullptr);
+  progress.Clear();
+  if (!written.ok()) return output.Fail(written);
+  if (status.ok()) status = file.Complete();
+  if (!status.ok()) return output.Fail(status);
+  const std::string text = SentText(result, absl::StrCat("written to ", what.file));
+  if (what.file == "-") {
+    if (!output.json()) output.Note(text);
+    return kDone;
+  }
+  output.Json(result);
+  output.Text(text);
+  return kDone;
+}
+
+int ImportImageFromFile(Client& client, const Output& output, Interrupts& interrupts,
+                        const ImportFromFile& what) {
+  UniqueFd owned;
+  int fd = STDIN_FILENO;
+  if (what.file != "-") {
+    absl::StatusOr<UniqueFd> opened = OpenFile(what.file, O_RDONLY);
+    if (!opened.ok()) return output.Fail(opened.status());
+    owned = *std::move(opened);
+    fd = owned.get();
+  } else if (::isatty(STDIN_FILENO)) {
+    return output.Fail(absl::InvalidArgumentError("standard input is a terminal: name a --file, or use a pipe"));
+  }
+  interrupts.SetAction([&client](int) { client.Cancel(); });
+  ProgressBar progress(STDERR_FILENO, !output.json());
+  std::unique_ptr<ImageReceiver> receiver =
+      client.ReceiveImage(what.begin, [&](const v1::Progress& now) { progress.Update(now); });
+  absl::StatusOr<v1::ReceiveImageResult> result = absl::UnknownError("nothing was read");
+  if (absl::Status fed = Feed(fd, *receiver); fed.ok()) {
+    result = receiver->Finish();
+  } else {
+    result = fed;
+  }
+  receiver.reset();
+  interrupts.SetAction(nullptr);
+  progress.Clear();
+  if (!result.ok()) {
+    return output.Fail(Annotate(result.status(), absl::StrCat("importing ", what.file == "-" ? "standard input"
+                                                                                           : what.file)));
+  }
+  if (result->was_there()) Drain(fd);
+  output.Json(*result);
+  output.Text(result->was_there()
+                  ? absl::StrCat(result->image().reference(), " is here already\n")
+                  : absl::StrCat(result->image().reference(), " taken in from ",
+                                 what.file == "-" ? "standard input" : what.file, ": ",
+                                 FormatBytes(result->image().logical_bytes()), ", stored as ",
+                                 FormatBytes(result->image().stored_bytes()), "\n"));
+  return kDone;
+}
+
+int CopyImageTo(Client& client, Client& there, const Output& output, Interrupts& interrupts,
+                const CopyImage& what) {
+  absl::Mutex mutex;
+  bool interrupted = false;
+  interrupts.SetAction([&](int) {
+    {
+      absl::MutexLock lock(&mutex);
+      interrupted = true;
+    }
+    client.Cancel();
+    there.Cancel();
+  });
+  Copying copying(client, there, output, what);
+  int code = kDone;
+  if (!what.follow) {
+    v1::InspectImageRequest request;
+    request.set_image(what.image);
+    absl::StatusOr<v1::InspectImageResponse> image = client.InspectImage(request);
+    const absl::Status status = image.ok() ? copying.Copy(image->image()) : image.status();
+    if (!status.ok()) code = output.Fail(status);
+  }
+  std::string copied;
+  while (what.follow) {
+    absl::Duration wait = kLookEvery;
+    absl::StatusOr<v1::Image> newest = copying.Newest(what.image);
+    absl::Status status = newest.status();
+    if (newest.ok() && newest->digest() != copied) {
+      status = copying.Copy(*newest);
+      if (status.ok()) status = copying.Prune(what.image);
+      if (status.ok()) copied = newest->digest();
+    }
+    absl::MutexLock lock(&mutex);
+    if (interrupted) break;
+    if (!status.ok() && !absl::IsNotFound(status)) {
+      // What is wrong may pass: the next image is another chance, and the job must not be left without one.
+      output.Warning(absl::StrCat(status.message(), "; trying again"));
+      wait = kTryAgainAfter;
+    }
+    if (mutex.AwaitWithTimeout(absl::Condition(&interrupted), wait)) break;
+  }
+  interrupts.SetAction(nullptr);
+  return code;
+}
+
+}  // namespace rekindle::cli

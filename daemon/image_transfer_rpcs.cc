@@ -1,0 +1,156 @@
+// Images on their way to other stores, and from there.
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "ckpt/receive_image.h"
+#include "daemon/call_monitor.h"
+#include "daemon/proto_conversion.h"
+#include "daemon/rpc_support.h"
+#include "daemon/rpcs.h"
+#include "daemon/version.h"
+#include "restore/send_image.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// gRPC's own limit for a message is 4 MiB.
+constexpr size_t kMessageBytes = 1u << 20;
+constexpr double kProgressSeconds = 0.1;
+
+absl::Status NobodyListens() {
+  return absl::CancelledError("whoever was to get the image has gone, or wants it no more");
+}
+
+// Makes messages of a fit size of whatever pieces come.
+class Messages {
+ public:
+  Messages(const Call& call, const EventSink<v1::SendImageEvent>& send) : call_(call), send_(send) {}
+
+  absl::Status Add(absl::string_view bytes) {
+    while (!bytes.empty()) {
+      std::string* data = event_.mutable_data();
+      const absl::string_view piece = bytes.substr(0, kMessageBytes - data->size());
+      data->append(piece.data(), piece.size());
+      bytes.remove_prefix(piece.size());
+      if (data->size() == kMessageBytes) RK_RETURN_IF_ERROR(Flush());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Flush() {
+    if (event_.data().empty()) return absl::OkStatus();
+    if (call_.cancelled() || !send_(event_)) return NobodyListens();
+    event_.mutable_data()->clear();
+    return absl::OkStatus();
+  }
+
+ private:
+  const Call& call_;
+  const EventSink<v1::SendImageEvent>& send_;
+  v1::SendImageEvent event_;
+};
+
+class ReceiveObserver : public ckpt::CaptureObserver {
+ public:
+  explicit ReceiveObserver(CallMonitor& monitor) : monitor_(monitor) {}
+  void OnProgress(const ckpt::CaptureProgress& p) override {
+    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds);
+  }
+
+ private:
+  CallMonitor& monitor_;
+};
+
+}  // namespace
+
+// It gives what restore gives, the memory of a job that was the owner's own.
+absl::Status SendImage(Node& node, const Call& call, const v1::SendImageRequest& request,
+                       const EventSink<v1::SendImageEvent>& send) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
+  RK_ASSIGN_OR_RETURN(store::ImageInfo info,
+                      FindImageFor(node, *store, call.caller, request.image(), "send"));
+  restore::SendOptions options;
+  options.image = info.digest;
+  options.made_by = kVersion;
+  if (!request.since().empty()) {
+    RK_ASSIGN_OR_RETURN(store::ImageInfo base,
+                        FindImageFor(node, *store, call.caller, request.since(), "compare with"));
+    options.base = base.digest;
+  }
+  Stopwatch watch, since_progress;
+  options.progress = [&](uint64_t done, uint64_t total) {
+    if (done < total && since_progress.seconds() < kProgressSeconds) return true;
+    since_progress.Restart();
+    v1::SendImageEvent event;
+    v1::Progress* progress = event.mutable_progress();
+    progress->set_phase("send");
+    progress->set_bytes_done(done);
+    progress->set_bytes_total(total);
+    progress->set_elapsed_seconds(watch.seconds());
+    return send(event);
+  };
+  Messages messages(call, send);
+  RK_ASSIGN_OR_RETURN(const restore::SentImage sent,
+                      restore::SendImage(*store, options,
+                                         [&](absl::string_view bytes) { return messages.Add(bytes); }));
+  RK_RETURN_IF_ERROR(messages.Flush());
+  v1::SendImageEvent event;
+  ToProto(info, event.mutable_result()->mutable_image());
+  event.mutable_result()->set_bytes(sent.bytes);
+  if (!send(event)) return NobodyListens();
+  return absl::OkStatus();
+}
+
+absl::Status ReceiveImage(Node& node, const Call& call,
+                          const std::function<bool(v1::ReceiveImageRequest*)>& read,
+                          const EventSink<v1::ReceiveImageEvent>& send) {
+  RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "take in images"));
+  v1::ReceiveImageRequest message;
+  if (!read(&message) || !message.has_begin()) {
+    return absl::InvalidArgumentError("what is to be done with the image comes first");
+  }
+  ckpt::ReceiveOptions options;
+  options.reference = message.begin().reference();
+  options.replace = message.begin().replace();
+  options.owner = call.caller.uid;
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kCreate));
+  options.spill_directory = store->path();
+  CallMonitor monitor(call, [&send](const v1::Progress& progress) {
+    v1::ReceiveImageEvent event;
+    *event.mutable_progress() = progress;
+    return send(event);
+  });
+  ReceiveObserver observer(monitor);
+  options.observer = &observer;
+  options.cancel = &monitor.cancelled();
+  absl::string_view left;
+  auto source = [&](absl::Span<std::byte> out) -> absl::StatusOr<size_t> {
+    while (left.empty()) {
+      if (!read(&message)) return 0;
+      left = message.data();
+    }
+    const size_t n = std::min(left.size(), out.size());
+    std::memcpy(out.data(), left.data(), n);
+    left.remove_prefix(n);
+    return n;
+  };
+  absl::StatusOr<ckpt::ReceivedImage> received = ckpt::ReceiveImage(*store, options, source);
+  monitor.Stop();
+  if (!received.ok() && monitor.cancelled()) {
+    return absl::CancelledError("taking the image in was cancelled; nothing of it is left");
+  }
+  RK_RETURN_IF_ERROR(received.status());
+  v1::ReceiveImageEvent event;
+  ToProto(received->image, event.mutable_result()->mutable_image());
+  event.mutable_result()->set_was_there(received->was_there);
+  send(event);
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::daemon

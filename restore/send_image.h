@@ -1,0 +1,34 @@
+// An image on its way out, whole or as what has changed since another: dedup_store/image_stream.h.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dedup_store/image_stream.h"
+#include "dedup_store/store.h"
+
+namespace rekindle::restore {
+
+struct SendOptions {
+  std::string image;
+  std::string base;     // pages that it has at the same address are left out; empty: none are
+  std::string made_by;  // Rekindle's version
+  // In bytes of memory; false ends the sending (Cancelled). Called on the calling thread.
+  std::function<bool(uint64_t done, uint64_t total)> progress;
+};
+
+struct SentImage {
+  store::ImageInfo image;
+  uint64_t bytes = 0;       // of the stream
+  uint64_t base_bytes = 0;  // of memory that was left out
+};
+
+// Reads and compresses ahead of `sink`, with a few tens of MiB of memory. NotFound: no such image. DataLoss:
+// it is damaged, or its base is; the stream is then not complete, which whoever reads it notices.
+absl::StatusOr<SentImage> SendImage(const store::Store& store, const SendOptions& options,
+                                    store::ImageStreamWriter::Sink sink);
+
+}  // namespace rekindle::restore
