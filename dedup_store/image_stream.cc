@@ -159,10 +159,19 @@ absl::Status ImageStreamReader::ReadData(absl::Span<std::byte> out) {
 }
 
 absl::StatusOr<std::string> ImageStreamReader::ReadData() {
-  if (zstd_) return Damaged("data is compressed that never is");
-  std::string data(data_bytes_, '\0');
-  RK_RETURN_IF_ERROR(
-      ReadData(absl::MakeSpan(reinterpret_cast<std::byte*>(data.data()), data.size())));
+  if (!zstd_) {
+    std::string data(data_bytes_, '\0');
+    RK_RETURN_IF_ERROR(ReadData(absl::MakeSpan(reinterpret_cast<std::byte*>(data.data()), data.size())));
+    return data;
+  }
+  compressed_.resize(std::exchange(data_bytes_, 0));
+  RK_RETURN_IF_ERROR(Fill(compressed_.data(), compressed_.size()));
+  hash_.Update(compressed_.data(), compressed_.size());
+  const unsigned long long bytes = ZSTD_getFrameContentSize(compressed_.data(), compressed_.size());
+  if (bytes > kMaxStreamData) return Damaged("a record's data can't be decompressed");
+  std::string data(bytes, '\0');
+  const size_t n = ZSTD_decompress(data.data(), data.size(), compressed_.data(), compressed_.size());
+  if (ZSTD_isError(n) || n != data.size()) return Damaged("a record's data can't be decompressed");
   return data;
 }
 

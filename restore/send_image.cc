@@ -30,7 +30,7 @@ struct Segment {
   ImageStreamPages::Kind kind = ImageStreamPages::DATA;
   uint64_t address = 0, pages = 0;
   size_t at = 0;           // of DATA: where its pages lie in the batch
-  std::string compressed;  // empty: better as it is
+  std::string compressed;  // see Compressed
 
   uint64_t bytes() const { return pages * store::kPageSize; }
 };
@@ -46,16 +46,16 @@ uint64_t EndOf(const store::PageRun& run) { return run.address + run.pages * sto
 
 bool Shrinks(size_t to, size_t from) { return !ZSTD_isError(to) && to < from / 8 * 7; }
 
-void Compress(const std::byte* data, Segment& segment) {
-  const size_t bytes = segment.bytes();
+// Empty: better as it is.
+std::string Compressed(const void* data, size_t bytes) {
   std::string out(ZSTD_compressBound(bytes), '\0');
   if (bytes > 2 * kSampleBytes &&
       !Shrinks(ZSTD_compress(out.data(), out.size(), data, kSampleBytes, kLevel), kSampleBytes))
-    return;
+    return "";
   const size_t n = ZSTD_compress(out.data(), out.size(), data, bytes, kLevel);
-  if (!Shrinks(n, bytes)) return;
+  if (!Shrinks(n, bytes)) return "";
   out.resize(n);
-  segment.compressed = std::move(out);
+  return out;
 }
 
 // Cuts one object into segments, in the order of their addresses.
@@ -190,7 +190,9 @@ class Sending {
       v1::ImageStreamRecord record;
       record.mutable_blob()->set_name(name);
       record.mutable_blob()->set_last(left.empty());
-      RK_RETURN_IF_ERROR(stream_.Put(std::move(record), piece));
+      const std::string compressed = Compressed(piece.data(), piece.size());
+      record.set_zstd(!compressed.empty());
+      RK_RETURN_IF_ERROR(stream_.Put(record, record.zstd() ? absl::string_view(compressed) : piece));
     } while (!left.empty());
     return absl::OkStatus();
   }
@@ -247,7 +249,10 @@ class Sending {
     batch->status = image_->ReadRanges(name, ranges, sink);
     if (!batch->status.ok()) return;
     ForEachInParallel(with_data.size(), std::max(1u, std::thread::hardware_concurrency()),
-                      [&](size_t i) { Compress(batch->data.data() + with_data[i]->at, *with_data[i]); });
+                      [&](size_t i) {
+                        Segment& segment = *with_data[i];
+                        segment.compressed = Compressed(batch->data.data() + segment.at, segment.bytes());
+                      });
   }
 
   absl::Status SendBatch(Batch& batch) {
@@ -265,7 +270,7 @@ class Sending {
                    : absl::string_view(reinterpret_cast<const char*>(batch.data.data()) + segment.at,
                                        segment.bytes());
       }
-      RK_RETURN_IF_ERROR(stream_.Put(std::move(record), data));
+      RK_RETURN_IF_ERROR(stream_.Put(record, data));
       done_ += segment.bytes();
     }
     if (options_.progress && !options_.progress(done_, total_)) {

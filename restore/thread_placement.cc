@@ -62,22 +62,24 @@ void SpreadThreads(const std::vector<pid_t>& processes) {
       if (stat.ok() && stat->state == 'R') at_work[stat->processor].push_back(thread);
     }
   }
-  std::set<int> taken;
-  for (const auto& [processor, threads] : at_work) taken.insert(processor);
+  std::map<int, size_t> load;
+  for (const auto& [processor, threads] : at_work) load[processor] = threads.size();
   for (const auto& [processor, threads] : at_work) {
-    for (size_t i = 1; i < threads.size(); ++i) {
-      const auto allowed = AffinityOf(threads[i]);
+    for (pid_t thread : threads) {
+      const auto allowed = AffinityOf(thread);
       if (!allowed.ok()) continue;
-      // Neighbours by number mostly share caches and memory.
-      auto free = std::find_if(allowed->upper_bound(processor), allowed->end(),
-                               [&](int other) { return !taken.contains(other); });
-      if (free == allowed->end())
-        free = std::find_if(allowed->begin(), allowed->end(), [&](int other) { return !taken.contains(other); });
-      if (free == allowed->end()) continue;
+      int best = processor;
+      // Neighbours by number mostly share caches and memory: the next one up goes first.
+      auto consider = [&, from = processor](int other) {
+        if (load[other] + 1 < load[from] && (best == from || load[other] < load[best])) best = other;
+      };
+      std::for_each(allowed->upper_bound(processor), allowed->end(), consider);
+      std::for_each(allowed->begin(), allowed->upper_bound(processor), consider);
       // The kernel moves what is at work at once, and leaves it there.
-      if (!SetAffinity(threads[i], {*free}).ok()) continue;
-      SetAffinity(threads[i], *allowed).IgnoreError();
-      taken.insert(*free);
+      if (best == processor || !SetAffinity(thread, {best}).ok()) continue;
+      SetAffinity(thread, *allowed).IgnoreError();
+      --load[processor];
+      ++load[best];
     }
   }
 }

@@ -1,0 +1,179 @@
+// An image from one store to another: restore/send_image.h and ckpt/receive_image.h.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ckpt/receive_image.h"
+#include "dedup_store/store_testing.h"
+#include "rekindle/v1/image_layout.h"
+#include "restore/send_image.h"
+
+namespace rekindle::store {
+namespace {
+
+constexpr char kObject[] = "mem/1";
+constexpr uid_t kOwner = 7;
+
+class ImageTransferTest : public StoreTest {
+ protected:
+  void SetUp() override {
+    StoreTest::SetUp();
+    Reopen();
+    auto folder = TemporaryDirectory::Make(testing::TempDir(), "rekindle_other_store.");
+    RK_ASSERT_OK(folder);
+    other_folder_ = std::make_unique<TemporaryDirectory>(*std::move(folder));
+    StoreOptions options;
+    options.path = other_folder_->path() + "/store";
+    auto other = Store::Open(options);
+    RK_ASSERT_OK(other);
+    other_ = *std::move(other);
+
+    memory_ = MakePages(700, 1) + MakePages(100, 2, Content::kZero) + MakePages(200, 3, Content::kText);
+    first_.objects[kObject][0] = memory_;
+    first_.objects[kObject][kFar] = MakePages(3, 4);
+    first_.blobs[v1::kJobManifestObject] = "the job";
+    first_.blobs["large"] = std::string(9u << 20, 'b');
+    first_.blobs["empty"] = "";
+    RK_ASSERT_OK(first_.Commit(*store_, "job:1"));
+    second_ = first_;
+    second_.objects[kObject][0].replace(50 * kPageSize, 3 * kPageSize, MakePages(3, 9));
+    second_.objects[kObject][0].replace(750 * kPageSize, kPageSize, MakePages(1, 10));
+    second_.objects[kObject][0].replace(10 * kPageSize, kPageSize, std::string(kPageSize, '\0'));
+    second_.objects["mem/2"][0] = MakePages(5, 11);
+    RK_ASSERT_OK(second_.Commit(*store_, "job:2"));
+  }
+
+  absl::StatusOr<std::string> Sent(const std::string& image, const std::string& base = "") {
+    return SentBy(*store_, image, base);
+  }
+  static absl::StatusOr<std::string> SentBy(const Store& store, const std::string& image,
+                                            const std::string& base) {
+    std::string bytes;
+    restore::SendOptions options;
+    options.image = image;
+    options.base = base;
+    auto sent = restore::SendImage(store, options, [&](absl::string_view piece) {
+      bytes.append(piece.data(), piece.size());
+      return absl::OkStatus();
+    });
+    if (!sent.ok()) return sent.status();
+    EXPECT_EQ(sent->bytes, bytes.size());
+    return bytes;
+  }
+
+  absl::StatusOr<ckpt::ReceivedImage> Receive(const std::string& bytes, const std::string& name = "",
+                                              uid_t owner = kOwner) {
+    return ReceiveInto(*other_, bytes, name, owner);
+  }
+  absl::StatusOr<ckpt::ReceivedImage> ReceiveInto(Store& store, const std::string& bytes,
+                                                  const std::string& name, uid_t owner) const {
+    ckpt::ReceiveOptions options;
+    options.reference = name;
+    options.owner = owner;
+    options.staging_budget_bytes = 8u << 20;  // so that some of it goes through the file
+    options.spill_directory = other_folder_->path();
+    size_t at = 0;
+    return ckpt::ReceiveImage(store, options, [&](absl::Span<std::byte> out) -> absl::StatusOr<size_t> {
+      const size_t n = std::min({out.size(), bytes.size() - at, size_t{100'000}});
+      std::memcpy(out.data(), bytes.data() + at, n);
+      at += n;
+      return n;
+    });
+  }
+
+  static constexpr uint64_t kFar = 5000 * kPageSize;
+  std::string memory_;
+  TestImage first_, second_;
+  std::unique_ptr<TemporaryDirectory> other_folder_;
+  std::unique_ptr<Store> other_;
+};
+
+TEST_F(ImageTransferTest, ArrivesWhole) {
+  auto bytes = Sent("job:1");
+  RK_ASSERT_OK(bytes);
+  auto received = Receive(*bytes);
+  RK_ASSERT_OK(received);
+  EXPECT_FALSE(received->was_there);
+  EXPECT_EQ(received->image.reference, "job:1");
+  EXPECT_EQ(received->image.owner, kOwner);
+  EXPECT_EQ(OriginOf(received->image), store_->Find("job:1")->digest);
+  first_.ExpectIn(*other_, "job:1");
+}
+
+TEST_F(ImageTransferTest, OnlyWhatHasChangedIsSentAndTheRestIsAsItWas) {
+  auto whole = Sent("job:1"), changed = Sent("job:2", "job:1");
+  RK_ASSERT_OK(whole);
+  RK_ASSERT_OK(changed);
+  EXPECT_LT(changed->size(), (10u << 20) / 2);
+  RK_ASSERT_OK(Receive(*whole, "copy:a"));  // under another name, which does not matter
+  auto received = Receive(*changed);
+  RK_ASSERT_OK(received);
+  EXPECT_GT(received->image.stats.parent_bytes, 800 * kPageSize);
+  second_.ExpectIn(*other_, "job:2");
+}
+
+TEST_F(ImageTransferTest, WithoutItsBaseItIsRefusedByName) {
+  auto changed = Sent("job:2", "job:1");
+  RK_ASSERT_OK(changed);
+  auto refused = Receive(*changed);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused.status())) << refused.status();
+  EXPECT_NE(refused.status().message().find("job:1"), std::string::npos);
+  // What another user has called so may hold anything.
+  auto whole = Sent("job:1");
+  RK_ASSERT_OK(Receive(*whole, "", kOwner + 1));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Receive(*changed).status()));
+  EXPECT_TRUE(Receive(*changed, "", kOwner + 1).ok());
+}
+
+TEST_F(ImageTransferTest, AgainItIsThereAndBackHomeToo) {
+  auto bytes = Sent("job:1");
+  RK_ASSERT_OK(bytes);
+  RK_ASSERT_OK(Receive(*bytes));
+  auto again = Receive(*bytes);
+  RK_ASSERT_OK(again);
+  EXPECT_TRUE(again->was_there);
+
+  // What was taken from the copy goes back as what has changed since the image that it is a copy of.
+  RK_ASSERT_OK(second_.Commit(*other_, "job:3"));
+  auto back = SentBy(*other_, "job:3", "job:1");
+  RK_ASSERT_OK(back);
+  EXPECT_LT(back->size(), bytes->size() / 4);
+  RK_ASSERT_OK(ReceiveInto(*store_, *back, "", 0));
+  second_.ExpectIn(*store_, "job:3");
+}
+
+TEST_F(ImageTransferTest, CutOffAnywhereItLeavesNothing) {
+  auto bytes = Sent("job:1");
+  RK_ASSERT_OK(bytes);
+  for (size_t part = 0; part < 40; ++part) {
+    auto cut = Receive(bytes->substr(0, bytes->size() * part / 40));
+    EXPECT_FALSE(cut.ok()) << part;
+  }
+  EXPECT_TRUE(other_->List()->empty());
+  RK_ASSERT_OK(Receive(*bytes));
+  first_.ExpectIn(*other_, "job:1");
+}
+
+TEST_F(ImageTransferTest, FlippedBitsAreFound) {
+  auto bytes = Sent("job:1");
+  RK_ASSERT_OK(bytes);
+  for (size_t part = 1; part < 60; ++part) {
+    std::string flipped = *bytes;
+    char& byte = flipped[bytes->size() / 60 * part + part % 7];
+    byte = static_cast<char>(byte ^ 1 << part % 8);
+    EXPECT_FALSE(Receive(flipped).ok()) << part;
+  }
+  EXPECT_TRUE(other_->List()->empty());
+}
+
+TEST_F(ImageTransferTest, AnImageIsNotSentAgainstItself) {
+  EXPECT_TRUE(absl::IsInvalidArgument(Sent("job:1", "job:1").status()));
+  EXPECT_TRUE(absl::IsNotFound(Sent("nobody:1").status()));
+}
+
+}  // namespace
+}  // namespace rekindle::store
