@@ -161,6 +161,7 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
     RK_ASSIGN_OR_RETURN(group, TellMembers(group));
   }
   std::vector<std::shared_ptr<GroupPeer>> peers;
+  std::vector<std::string> images;  // where they are, which may be copies
   for (int i = 0; i < group.parts_size(); ++i) {
     const v1::GroupPart& part = group.parts(i);
     auto mapped = request.host_map().find(part.member().host());
@@ -178,12 +179,15 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
     look.set_member(static_cast<uint32_t>(i));
     absl::StatusOr<v1::SettlePartResponse> answer = peer->SettlePart(look);
     if (!answer.ok()) return Annotate(answer.status(), who);
-    if (answer->state() != v1::SettlePartResponse::COMMITTED || answer->digest() != part.digest()) {
+    if (answer->state() != v1::SettlePartResponse::COMMITTED ||
+        (answer->digest() != part.digest() && answer->origin() != part.digest())) {
       return absl::FailedPreconditionError(
           absl::StrCat(who, " has no image ", part.image(),
                        " of this group in its store: the set is not complete, "
                        "so nothing is restored"));
     }
+    const std::string name = answer->image().substr(0, answer->image().rfind(':'));
+    images.push_back(absl::StrCat(name, "@", answer->digest()));
     peers.push_back(std::move(peer));
   }
 
@@ -191,12 +195,11 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
   {
     GroupRestore restore(call, send, peers.size());
     for (int i = 0; i < group.parts_size(); ++i) {
-      const v1::GroupPart& part = group.parts(i);
       v1::RestorePartRequest begin;
       begin.mutable_restore()->set_id(group.id());
       begin.mutable_restore()->set_member(static_cast<uint32_t>(i));
       v1::RestoreRequest* one = begin.mutable_restore()->mutable_restore();
-      one->set_image(absl::StrCat(part.image().substr(0, part.image().rfind(':')), "@", part.digest()));
+      one->set_image(images[static_cast<size_t>(i)]);
       one->set_tcp_close(request.tcp_close());
       one->set_ignore_mismatch(request.ignore_mismatch());
       if (!request.log_directory().empty())

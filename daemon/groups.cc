@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "dedup_store/image_stream.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::daemon {
@@ -32,6 +33,7 @@ void Describe(const store::ImageInfo& info, v1::SettlePartResponse::State state,
   response->set_state(state);
   response->set_image(info.reference);
   response->set_digest(info.digest);
+  response->set_origin(store::OriginOf(info));
 }
 
 }  // namespace

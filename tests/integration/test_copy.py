@@ -1,0 +1,222 @@
+"""Images go from one store to another, through files, pipes and networks, and jobs go on from there."""
+
+import os
+import signal
+import subprocess
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.case import MIB, RekindleTest
+from harness.cli import DONE, FAILED, NOT_FOUND, NOT_PERMITTED, USAGE, binary, environment
+from harness.nodes import NodesTest
+from test_group import Exchange
+
+_SIZE = 48 * MIB
+
+
+class FileTest(RekindleTest):
+    def setUp(self):
+        super().setUp()
+        self.there = self.make_cli(store=self.path("other/store"))
+        os.mkdir(self.path("other"))
+
+    def images_there(self):
+        return sorted(image["reference"] for image in self.succeed("ls", cli=self.there).get("images", []))
+
+    def test_job_goes_on_from_what_was_sent(self):
+        job, memory = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1")
+        memory.touch(50)
+        digest = memory.digest()
+        self.checkpoint(job.pid, "job:2", "--stop")
+        job.reap()
+        whole, changed = self.path("one"), self.path("two")
+        first = self.succeed("export", "job:1", "--file", whole)
+        second = self.succeed("export", "job:2", "--since", "job:1", "--file", changed)
+        self.assertEqual(first["bytes"], os.path.getsize(whole))
+        self.assertEqual(second["bytes"], os.path.getsize(changed))
+        self.assertGreater(first["bytes"], _SIZE)  # noise
+        self.assertLess(second["bytes"], _SIZE / 20)
+        self.assertEqual(os.stat(whole).st_mode & 0o777, 0o600)
+
+        early = self.there.run("import", "--file", changed)
+        self.assert_refused(early, FAILED, "job:1", "whole")
+        self.succeed("import", "--file", whole, cli=self.there)
+        self.succeed("import", "--file", changed, cli=self.there)
+        again = self.succeed("import", "--file", changed, cli=self.there)
+        self.assertTrue(again["was_there"])
+        taken = self.there.run("import", "--file", whole, "-t", "job:2")
+        self.assert_refused(taken, FAILED, "job:2")
+        self.succeed("fsck", "--read", cli=self.there)
+
+        pid = self.restore("job:2", cli=self.there)
+        self.assertEqual(pid, job.pid)
+        self.assertEqual(memory.digest(), digest)
+
+    def test_through_a_pipe(self):
+        job, memory = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1", "--stop")
+        job.reap()
+        line = (
+            f"'{binary('rekindle')}' --store '{self.store}' export job:1 --file - | "
+            f"'{binary('rekindle')}' --store '{self.path('other/store')}' import --file - -t copy:1"
+        )
+
+        def run():
+            done = subprocess.run(
+                ["bash", "-o", "pipefail", "-c", line],
+                env=environment(self.environment),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return done.stdout
+
+        self.assertIn("copy:1 taken in", run())
+        # What is there already is read to its end: the other side's pipe must not break.
+        self.assertIn("is here already", run())
+        self.restore("copy:1", cli=self.there)
+        memory.wait_for_tick()
+
+    def test_what_is_cut_off_or_no_image_leaves_nothing(self):
+        job, _ = self.start_memory_job(8 * MIB)
+        self.checkpoint(job.pid, "job:1", "--stop")
+        job.reap()
+        whole, cut = self.path("whole"), self.path("cut")
+        self.succeed("export", "job:1", "--file", whole)
+        with open(whole, "rb") as source, open(cut, "wb") as target:
+            target.write(source.read()[:-1000])
+        self.assert_refused(self.there.run("import", "--file", cut), FAILED, "ends before")
+        self.assert_refused(self.there.run("import", "--file", binary("rekindle")), USAGE, "no image of Rekindle's")
+        self.assert_refused(self.there.run("import", "--file", self.path("nothing")), NOT_FOUND, "nothing")
+        self.assert_refused(self.cli.run("export", "job:1", "--file", "/dev/full"), FAILED, "No space left")
+        self.assert_refused(self.cli.run("export", "job:1", "--file", self.path("no/such")), NOT_FOUND, "no/such")
+        self.assertEqual(self.images_there(), [])
+
+    def test_interrupted_import(self):
+        """Somebody who never sends the rest."""
+        fifo = self.path("fifo")
+        os.mkfifo(fifo)
+        child = self.there.start("import", "--file", fifo)
+        with open(fifo, "wb", buffering=0) as pipe:
+            pipe.write(b"rekindle-image1\n")
+            os.kill(child.pid, signal.SIGINT)
+            result = self.there.finish(child)
+        self.assertEqual(result.code, FAILED, str(result))
+        self.assertIn("interrupted", result.message)
+
+
+class OwnersTest(RekindleTest):
+    def test_users_may_take_their_images_away_and_bring_none(self):
+        daemon = self.start_daemon()
+        root = self.make_cli(host=daemon.host)
+        user = self.make_cli(host=daemon.host, uid=1000)
+        job, _ = self.start_memory_job(8 * MIB)
+        self.checkpoint(job.pid, "job:1", "--stop", cli=root)
+        job.reap()
+        exported = self.path("exported")
+        self.succeed("export", "job:1", "--file", exported, cli=root)
+        os.chmod(exported, 0o644)
+        os.chmod(self.directory, 0o777)
+        self.assert_refused(user.run("export", "job:1", "--file", self.path("stolen")), NOT_PERMITTED, "job:1")
+        self.assertFalse(os.path.exists(self.path("stolen")))
+        self.assert_refused(user.run("import", "--file", exported, "-t", "mine:1"), NOT_PERMITTED, "uid 1000")
+
+
+class FollowTest(RekindleTest):
+    def test_supervised_job_outlives_its_node(self):
+        """Node and store are lost; a copy of one of its last images is elsewhere."""
+        daemon = self.start_daemon()
+        cli = self.make_cli(host=daemon.host)
+        status = self.path("status")
+        self.succeed(
+            "run", "--detach", "--name", "job", "--log", self.path("job.log"), "--every", "1s", "--keep", "8", "--",
+            jobs.program("memory_job"), str(8 * MIB), status, cli=cli,
+        )  # fmt: skip
+        pid = next(job["pid"] for job in self.succeed("ps", cli=cli)["jobs"] if job["name"] == "job")
+        self.kill_job_at_end(pid)
+        self.addCleanup(daemon.kill)  # first: it would bring the job back
+        other = self.path("other")
+        there = self.make_cli(store=other)
+        child = cli.start("copy", "job", "--to", other, "--follow", "--keep", "2", json_output=False)
+
+        def copies():
+            listed = there.run("ls")
+            return [image["reference"] for image in listed.data.get("images", [])] if listed.code == DONE else []
+
+        waiting.until(lambda: copies(), "the first copy", 60, 0.2)
+        first = copies()[-1]
+        waiting.until(lambda: copies() and first not in copies(), "that one is removed for newer ones", 90, 0.2)
+        os.kill(child.pid, signal.SIGINT)
+        result = cli.finish(child)
+        self.assertEqual(result.code, DONE, str(result))
+        self.assertLessEqual(len(copies()), 2)
+        # All but the first were sent as what had changed.
+        sent = [line for line in result.out.splitlines() if "copied to" in line]
+        self.assertGreaterEqual(len(sent), 3, result.out)
+        self.assertTrue(all("KiB for" in line or ": 0 B" in line for line in sent[1:]), result.out)
+
+        daemon.kill()
+        jobs.kill_tree(pid)
+        self.succeed("fsck", "--read", cli=there)
+        self.assertEqual(self.restore(copies()[0], cli=there), pid)
+
+    def test_nothing_to_copy_yet_and_a_store_that_is_no_store(self):
+        wrong = self.path("wrong")
+        os.mkdir(wrong)
+        with open(os.path.join(wrong, "file"), "w", encoding="ascii"):
+            pass
+        job, _ = self.start_memory_job(8 * MIB)
+        self.checkpoint(job.pid, "job:1", "--stop")
+        job.reap()
+        self.assert_refused(self.cli.run("copy", "job:1", "--to", wrong), FAILED, wrong)
+        self.assert_refused(self.cli.run("copy", "job:9", "--to", self.path("there")), NOT_FOUND, "job:9")
+
+
+class NodesCopyTest(NodesTest):
+    def copy(self, source, image, target):
+        """By a command on the source's node, with the node's own certificate."""
+        file = self.certificates.file
+        result = source.cli.run(
+            "copy", image, "--to", target.host, "--tls-ca", file("ca.pem"),
+            "--tls-cert", file(source.name + ".pem"), "--tls-key", file(source.name + ".key"),
+            prefix=source.namespace.prefix(),
+        )  # fmt: skip
+        self.assertEqual(result.code, DONE, str(result))
+        return result.data
+
+    def test_group_goes_on_where_its_images_were_copied_to(self):
+        """Nodes b and c are gone for good."""
+        exchange = Exchange(self)
+        channel = self.path("channel")
+        started = [
+            exchange.start(self.b, "send", f"file:{channel}", "sender"),
+            exchange.start(self.c, "receive", f"file:{channel}", "receiver"),
+        ]
+        for name in ("sender", "receiver"):
+            waiting.until(lambda name=name: exchange.status(name).isdigit(), f"{name} begins")
+        exchange.wait_for_progress("sender", "receiver")
+        members = [(self.b, started[0].pid), (self.c, started[1].pid)]
+        self.checkpoint_group("x:1", members)
+        self.wait_until_settled()
+        self.copy(self.b, "x/0:1", self.a)
+        self.copy(self.c, "x/1:1", self.a)
+        for job in started:
+            job.kill_tree()
+        self.b.stop()
+        self.c.stop()
+        data = self.succeed(
+            "group", "restore", "x:1", "--map", f"{self.b.host}={self.a.host}", "--map", f"{self.c.host}={self.a.host}",
+            cli=self.a.cli,
+        )  # fmt: skip
+        for member in data["members"]:
+            self.kill_job_at_end(member["job"]["pid"])
+        self.assertEqual([member["job"]["pid"] for member in data["members"]], [pid for _, pid in members])
+        exchange.wait_for_progress("sender", "receiver")
+        self.assertTrue(all(procfs.alive(pid) for _, pid in members))
+
+
+if __name__ == "__main__":
+    unittest.main()
