@@ -31,8 +31,9 @@ class Receiving {
 
   absl::StatusOr<ReceivedImage> Run() {
     RK_ASSIGN_OR_RETURN(header_, stream_.ReadHeader());
-    RK_ASSIGN_OR_RETURN(reference_, store::NormalizeReference(
-                                        options_.reference.empty() ? header_.reference() : options_.reference));
+    RK_ASSIGN_OR_RETURN(
+        reference_,
+        store::NormalizeReference(options_.reference.empty() ? header_.reference() : options_.reference));
     RK_ASSIGN_OR_RETURN(const std::vector<store::ImageInfo> images, store_.List());
     for (const store::ImageInfo& image : images) {
       if (image.reference == reference_ && IsOurs(image, header_.origin())) return ReceivedImage{image, true};
@@ -68,10 +69,9 @@ class Receiving {
       if (IsOurs(image, header_.base())) base_ = image.digest;
     }
     if (!base_.empty()) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        absl::StrCat("taking in ", header_.reference(), ": it is what has changed since ",
-                     header_.base_reference(), " (", header_.base(),
-                     "), which is not in this store: take that one in first, or send this one whole"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "taking in ", header_.reference(), ": it is what has changed since ", header_.base_reference(), " (",
+        header_.base(), "), which is not in this store: take that one in first, or send this one whole"));
   }
 
   absl::Status MakeRoom() {
@@ -169,8 +169,7 @@ class Receiving {
     for (uint64_t done = 0; done < bytes;) {
       if (options_.cancel && options_.cancel->load()) return absl::CancelledError("cancelled");
       const uint64_t n = std::min<uint64_t>(bytes - done, sizeof kZeros);
-      RK_RETURN_IF_ERROR(writer_->AddPages(object_, pages.address() + done,
-                                           absl::MakeConstSpan(kZeros, n)));
+      RK_RETURN_IF_ERROR(writer_->AddPages(object_, pages.address() + done, absl::MakeConstSpan(kZeros, n)));
       done += n;
     }
     return absl::OkStatus();
@@ -186,9 +185,9 @@ class Receiving {
   Stopwatch watch_;
   v1::ImageStreamHeader header_;
   std::string reference_, base_;
-  std::unique_ptr<StagingArena> arena_;        // outlives the writer, which refers to it
+  std::unique_ptr<StagingArena> arena_;  // outlives the writer, which refers to it
   std::unique_ptr<store::ImageWriter> writer_;
-  absl::Span<std::byte> room_;                 // of the arena's last block, not used yet
+  absl::Span<std::byte> room_;  // of the arena's last block, not used yet
   std::string object_, blob_name_, blob_;
   bool is_job_ = false;
   uint64_t staged_ = 0;

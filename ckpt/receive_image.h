@@ -31,8 +31,8 @@ struct ReceivedImage {
 
 // What comes is kept in RAM, or in a file without a name, until all of it is there: an image that is not
 // complete leaves no trace. A job can be made of it as of any image, so whoever sends one can run what he
-// likes here: for administrators. FailedPrecondition: the base that it builds upon is not here (of this owner:
-// another's could hold anything); the message names it. AlreadyExists: the name is another image's.
+// likes here: for administrators. FailedPrecondition: the base that it builds upon is not here (of this
+// owner: another's could hold anything); the message names it. AlreadyExists: the name is another image's.
 absl::StatusOr<ReceivedImage> ReceiveImage(store::Store& store, const ReceiveOptions& options,
                                            store::ImageStreamReader::Source source);
 

@@ -435,11 +435,11 @@ void Parser::AddImageCommands() {
   Flag(
       prune, "--gc", [this] { prune_.set_collect_garbage(true); }, "Free their space afterwards");
 
-  transfer_.AddToExport(AddCommand(
-      "export", "Write an image to a file, or as a CRIU image directory",
-      "  rekindle export train:7 --file /backup/train-7.rekindle\n"
-      "  rekindle export train:8 --since train:7 --file - | aws s3 cp - s3://bucket/train-8\n"
-      "  rekindle export web:v1 --criu /tmp/web && criu restore -d -D /tmp/web\n"));
+  transfer_.AddToExport(
+      AddCommand("export", "Write an image to a file, or as a CRIU image directory",
+                 "  rekindle export train:7 --file /backup/train-7.rekindle\n"
+                 "  rekindle export train:8 --since train:7 --file - | aws s3 cp - s3://bucket/train-8\n"
+                 "  rekindle export web:v1 --criu /tmp/web && criu restore -d -D /tmp/web\n"));
   transfer_.AddToImport(AddCommand(
       "import", "Take in what 'export' wrote, or a CRIU image directory",
       "  rekindle import --file /backup/train-7.rekindle\n"

@@ -26,8 +26,8 @@ struct Surroundings {
 // contradicting options.
 absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surroundings& surroundings);
 
-// Of a second service that a command names as --host or --store would: what begins with '/' is a store's folder.
-// With the TLS files of the first one.
+// Of a second service that a command names as --host or --store would: what begins with '/' is a store's
+// folder. With the TLS files of the first one.
 Endpoint OtherEndpoint(const GlobalOptions& options, const std::string& where);
 
 // The path in "unix:///path" or "unix:path"; empty for other addresses.

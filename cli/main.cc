@@ -55,8 +55,8 @@ bool HandlesSignals(const Command& command) {
          std::holds_alternative<v1::ExportImageRequest>(command) ||
          std::holds_alternative<v1::ImportImageRequest>(command) ||
          std::holds_alternative<ExportToFile>(command) || std::holds_alternative<ImportFromFile>(command) ||
-         std::holds_alternative<CopyImage>(command) ||
-         std::holds_alternative<v1::HoldGpuRequest>(command) || std::holds_alternative<TopRequest>(command) ||
+         std::holds_alternative<CopyImage>(command) || std::holds_alternative<v1::HoldGpuRequest>(command) ||
+         std::holds_alternative<TopRequest>(command) ||
          std::holds_alternative<v1::DeployFunctionRequest>(command) ||
          std::holds_alternative<v1::CheckpointGroupRequest>(command) ||
          std::holds_alternative<v1::RestoreGroupRequest>(command) ||

@@ -37,22 +37,18 @@ void TransferArguments::AddToImport(CLI::App* command) {
   command->add_option("-t,--tag", reference_, "The image's name [the one that it had]")
       ->type_name("NAME:TAG");
   command->add_flag("--replace", replace_, "Take over a name that exists")->needs(file);
-  command->add_option("--parent", parent_, "Deduplicate against this image")
-      ->type_name("IMAGE")
-      ->needs(criu);
+  command->add_option("--parent", parent_, "Deduplicate against this image")->type_name("IMAGE")->needs(criu);
 }
 
 void TransferArguments::AddToCopy(CLI::App* command) {
   command->add_option("image", image_, "The image; with --follow a name without a tag")
       ->type_name("IMAGE")
       ->required();
-  command
-      ->add_option("--to", to_, "Another daemon, as --host names it, or the folder of a store")
+  command->add_option("--to", to_, "Another daemon, as --host names it, or the folder of a store")
       ->type_name("HOST|DIR")
       ->required();
-  CLI::Option* tag =
-      command->add_option("-t,--tag", reference_, "Its name there [the one that it has here]")
-          ->type_name("NAME:TAG");
+  CLI::Option* tag = command->add_option("-t,--tag", reference_, "Its name there [the one that it has here]")
+                         ->type_name("NAME:TAG");
   command->add_flag("--replace", replace_, "Take over a name that exists there");
   command->add_flag("--whole", whole_, "Send all of it, also what an image there has of it");
   CLI::Option* follow =
@@ -108,7 +104,8 @@ absl::StatusOr<Command> TransferArguments::Import(const std::string& working_dir
 
 absl::StatusOr<Command> TransferArguments::Copy(const std::string& working_directory) const {
   if (follow_ && absl::StrContains(image_, ":")) {
-    return absl::InvalidArgumentError("--follow goes from one image of a name to the next: leave the tag out");
+    return absl::InvalidArgumentError(
+        "--follow goes from one image of a name to the next: leave the tag out");
   }
   CopyImage what;
   what.image = image_;

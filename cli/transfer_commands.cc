@@ -122,7 +122,8 @@ class Copying {
   // Prints what was done.
   absl::Status Copy(const v1::Image& image) {
     absl::StatusOr<v1::ListImagesResponse> known = there_.ListImages({});
-    if (absl::IsNotFound(known.status())) known = v1::ListImagesResponse();  // the store is made by what comes
+    if (absl::IsNotFound(known.status()))
+      known = v1::ListImagesResponse();  // the store is made by what comes
     RK_RETURN_IF_ERROR(known.status());
     const std::string reference =
         what_.begin.reference().empty() ? image.reference() : what_.begin.reference();
@@ -287,7 +288,8 @@ int ImportImageFromFile(Client& client, const Output& output, Interrupts& interr
     owned = *std::move(opened);
     fd = owned.get();
   } else if (::isatty(STDIN_FILENO)) {
-    return output.Fail(absl::InvalidArgumentError("standard input is a terminal: name a --file, or use a pipe"));
+    return output.Fail(
+        absl::InvalidArgumentError("standard input is a terminal: name a --file, or use a pipe"));
   }
   interrupts.SetAction([&client](int) { client.Cancel(); });
   ProgressBar progress(STDERR_FILENO, !output.json());
@@ -303,17 +305,16 @@ int ImportImageFromFile(Client& client, const Output& output, Interrupts& interr
   interrupts.SetAction(nullptr);
   progress.Clear();
   if (!result.ok()) {
-    return output.Fail(Annotate(result.status(), absl::StrCat("importing ", what.file == "-" ? "standard input"
-                                                                                           : what.file)));
+    return output.Fail(Annotate(result.status(),
+                                absl::StrCat("importing ", what.file == "-" ? "standard input" : what.file)));
   }
   if (result->was_there()) Drain(fd);
   output.Json(*result);
-  output.Text(result->was_there()
-                  ? absl::StrCat(result->image().reference(), " is here already\n")
-                  : absl::StrCat(result->image().reference(), " taken in from ",
-                                 what.file == "-" ? "standard input" : what.file, ": ",
-                                 FormatBytes(result->image().logical_bytes()), ", stored as ",
-                                 FormatBytes(result->image().stored_bytes()), "\n"));
+  output.Text(result->was_there() ? absl::StrCat(result->image().reference(), " is here already\n")
+                                  : absl::StrCat(result->image().reference(), " taken in from ",
+                                                 what.file == "-" ? "standard input" : what.file, ": ",
+                                                 FormatBytes(result->image().logical_bytes()), ", stored as ",
+                                                 FormatBytes(result->image().stored_bytes()), "\n"));
   return kDone;
 }
 

@@ -96,9 +96,9 @@ absl::Status SendImage(Node& node, const Call& call, const v1::SendImageRequest&
     return send(event);
   };
   Messages messages(call, send);
-  RK_ASSIGN_OR_RETURN(const restore::SentImage sent,
-                      restore::SendImage(*store, options,
-                                         [&](absl::string_view bytes) { return messages.Add(bytes); }));
+  RK_ASSIGN_OR_RETURN(
+      const restore::SentImage sent,
+      restore::SendImage(*store, options, [&](absl::string_view bytes) { return messages.Add(bytes); }));
   RK_RETURN_IF_ERROR(messages.Flush());
   v1::SendImageEvent event;
   ToProto(info, event.mutable_result()->mutable_image());

@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 
 REKINDLE=${1:?path of rekindle} REKINDLED=${2:?path of rekindled}
 cd "$REPO_ROOT/packaging"
-COMMANDS=(doctor run stop attach ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template group fn deps sim export import version)
+COMMANDS=(doctor run stop attach ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template group fn deps sim copy export import version)
 GPU_COMMANDS=(ps park resume swap lease release)
 TEMPLATE_COMMANDS=(up down ls start)
 GROUP_COMMANDS=(ckpt restore ls rm resolve)

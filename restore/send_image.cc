@@ -248,11 +248,10 @@ class Sending {
     };
     batch->status = image_->ReadRanges(name, ranges, sink);
     if (!batch->status.ok()) return;
-    ForEachInParallel(with_data.size(), std::max(1u, std::thread::hardware_concurrency()),
-                      [&](size_t i) {
-                        Segment& segment = *with_data[i];
-                        segment.compressed = Compressed(batch->data.data() + segment.at, segment.bytes());
-                      });
+    ForEachInParallel(with_data.size(), std::max(1u, std::thread::hardware_concurrency()), [&](size_t i) {
+      Segment& segment = *with_data[i];
+      segment.compressed = Compressed(batch->data.data() + segment.at, segment.bytes());
+    });
   }
 
   absl::Status SendBatch(Batch& batch) {

@@ -17,10 +17,10 @@ namespace rekindle::restore {
 std::vector<std::string> PlaceThreads(const v1::JobManifest& manifest,
                                       const std::vector<criu::PstreeEntry>& tree, pid_t caller);
 
-// Once they run. CRIU makes all threads of a process on one processor and wakes them there, and the kernel may
-// leave them there for seconds (seen: two for two): threads that wait for each other actively, as OpenMP's do,
-// then get nearly nothing done. Those that are at work are shared out among the processors that they may run on;
-// which these are stays as it is.
+// Once they run. CRIU makes all threads of a process on one processor and wakes them there, and the kernel
+// may leave them there for seconds (seen: two for two): threads that wait for each other actively, as
+// OpenMP's do, then get nearly nothing done. Those that are at work are shared out among the processors that
+// they may run on; which these are stays as it is.
 void SpreadThreads(const std::vector<pid_t>& processes);
 
 // While they stand still too. What there is to tell the user.

@@ -43,7 +43,8 @@ class SpreadThreadsTest : public testing::Test {
     }
     while (threads_.size() < 2) {
       threads_.clear();
-      for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(process_) + "/task"))
+      for (const auto& entry :
+           std::filesystem::directory_iterator("/proc/" + std::to_string(process_) + "/task"))
         threads_.push_back(std::stoi(entry.path().filename()));
     }
   }

@@ -10,7 +10,7 @@ source scripts/common.sh
 SECONDS_EACH=${1:-60}
 shift || true
 TARGETS=("$@")
-((${#TARGETS[@]})) || TARGETS=(manifest_fuzz pack_fuzz index_fuzz catalog_record_fuzz criu_images_fuzz)
+((${#TARGETS[@]})) || TARGETS=(manifest_fuzz pack_fuzz index_fuzz catalog_record_fuzz image_stream_fuzz criu_images_fuzz)
 
 CC=clang CXX=clang++ cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DREKINDLE_CORE_ONLY=ON \
   -DREKINDLE_FUZZ=ON -DBUILD_TESTING=OFF >/dev/null

@@ -30,7 +30,7 @@ _rekindle() {
     words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
   }
   local globals='--store --host --tls-ca --tls-cert --tls-key --no-daemon --json --verbose --help'
-  local commands='doctor run stop attach ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template group fn deps sim export import version'
+  local commands='doctor run stop attach ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template group fn deps sim copy export import version'
 
   local i command=
   for ((i = 1; i < cword; i++)); do
@@ -150,8 +150,18 @@ _rekindle() {
       ;;
     working-set) [[ $previous == working-set ]] && arguments='drop' || arguments=$(_rekindle_images) ;;
     fsck) flags='--read --read-data --repair' ;;
-    export) flags='--criu' arguments=$(_rekindle_images) ;;
-    import) flags='--criu --tag --parent' ;;
+    copy)
+      flags='--to --tag --replace --whole --follow --keep'
+      [[ $previous == --to ]] && arguments=$(compgen -f -- "$current") || arguments=$(_rekindle_images)
+      ;;
+    export)
+      flags='--file --since --criu'
+      [[ $previous == --file ]] && arguments=$(compgen -f -- "$current") || arguments=$(_rekindle_images)
+      ;;
+    import)
+      flags='--file --criu --tag --parent --replace'
+      arguments=$(compgen -f -- "$current")
+      ;;
   esac
   if [[ $current == -* ]]; then
     COMPREPLY=($(compgen -W "$flags $globals" -- "$current"))

@@ -23,7 +23,7 @@ function __rekindle_dependencies
     rekindle deps ls --json 2>/dev/null | string match -ra '"reference": *"([^"]*)"' --groups-only
 end
 
-set -l commands doctor run stop attach ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template group fn deps sim export import version
+set -l commands doctor run stop attach ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template group fn deps sim copy export import version
 complete -c rekindle -f
 complete -c rekindle -l store -x -a '(__fish_complete_directories)' -d 'Folder of the store'
 complete -c rekindle -l host -x -d 'Address of the daemon'
@@ -59,11 +59,12 @@ complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a group -d 
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a fn -d 'Deploy and invoke functions'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a deps -d 'Images of dependencies of functions'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a sim -d 'Replay invocations against policies'
-complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a export -d 'Write a CRIU image directory'
-complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a import -d 'Take in a CRIU image directory'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a copy -d 'Copy an image to another store'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a export -d 'Write an image to a file'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a import -d 'Take in an image from a file'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a version -d 'Show versions'
 
-complete -c rekindle -n '__fish_seen_subcommand_from restore inspect diff rm export' -a '(__rekindle_images)'
+complete -c rekindle -n '__fish_seen_subcommand_from restore inspect diff rm export copy' -a '(__rekindle_images)'
 complete -c rekindle -n '__fish_seen_subcommand_from working-set; and not __fish_seen_subcommand_from drop' -a 'drop'
 complete -c rekindle -n '__fish_seen_subcommand_from working-set; and __fish_seen_subcommand_from drop' -a '(__rekindle_images)'
 complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -a '(__rekindle_jobs) (__fish_complete_pids)'
@@ -198,4 +199,11 @@ complete -c rekindle -n '__fish_seen_subcommand_from quota' -l high-water -x -d 
 complete -c rekindle -n '__fish_seen_subcommand_from fsck' -l read -d 'Verify every stored byte'
 complete -c rekindle -n '__fish_seen_subcommand_from fsck' -l read-data -d 'Verify every stored byte'
 complete -c rekindle -n '__fish_seen_subcommand_from fsck' -l repair -d 'Mend what can be mended'
+complete -c rekindle -n '__fish_seen_subcommand_from copy' -l to -r -d 'Another daemon, or the folder of a store'
+complete -c rekindle -n '__fish_seen_subcommand_from copy' -l whole -d 'Also what is there'
+complete -c rekindle -n '__fish_seen_subcommand_from copy' -l follow -d 'Go on with newer images'
+complete -c rekindle -n '__fish_seen_subcommand_from copy' -l keep -x -d 'So many copies stay'
+complete -c rekindle -n '__fish_seen_subcommand_from copy import' -l replace -d 'Take over a name that exists'
+complete -c rekindle -n '__fish_seen_subcommand_from export import' -l file -r -d 'File, or -'
+complete -c rekindle -n '__fish_seen_subcommand_from export' -l since -x -a '(__rekindle_images)' -d 'Leave out what is in'
 complete -c rekindle -n '__fish_seen_subcommand_from export import' -l criu -x -a '(__fish_complete_directories)' -d 'CRIU image directory'
