@@ -489,7 +489,8 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
                             const std::vector<std::string>& environment) {
   const std::string name = app_.get_subcommands().front()->get_name();
   if (name == "run") {
-    if (job.empty()) return absl::InvalidArgumentError("no command was given: write it after '--'");
+    if (job.empty() && !supervision_.GoesOnFromImage())
+      return absl::InvalidArgumentError("no command was given: write it after '--'");
     for (const std::string& word : job) run_.add_argv(word);
     for (const std::string& variable : environment) run_.add_environment(variable);
     run_.set_working_directory(working_directory_);

@@ -32,9 +32,9 @@ absl::StatusOr<double> Share(const std::string& text) {
 }  // namespace
 
 const std::vector<std::string>& SupervisionArguments::OptionsWithValue() {
-  static const auto* options =
-      new std::vector<std::string>{"--every",    "--restarts",    "--backoff", "--retry-for",  "--hang",
-                                   "--rollback", "--ignore-path", "--keep",    "--image-name", "--overhead"};
+  static const auto* options = new std::vector<std::string>{
+      "--every",       "--restarts", "--backoff",    "--retry-for", "--hang", "--rollback",
+      "--ignore-path", "--keep",     "--image-name", "--overhead",  "--from"};
   return *options;
 }
 
@@ -53,6 +53,9 @@ void SupervisionArguments::AddTo(CLI::App* run) {
       ->type_name("TIME");
   run->add_option("--hang", hang_, "Kill it and bring it back when it shows no progress for so long")
       ->type_name("TIME");
+  run->add_option("--from", from_,
+                  "In the place of a command: an image that it goes on from, with what was its own")
+      ->type_name("IMAGE");
   rollback_.AddToRun(run);
   run->add_option("--keep", keep_, "Images to keep of it [3]")->type_name("N");
   run->add_option("--image-name", image_name_, "Name of its images, without tag [its own]")
@@ -66,8 +69,9 @@ void SupervisionArguments::AddTo(CLI::App* run) {
 
 absl::Status SupervisionArguments::Apply(const std::string& working_directory,
                                          v1::RunRequest* request) const {
-  static constexpr const char* kOnlyWith[] = {"--backoff", "--retry-for",  "--rollback", "--ignore-path",
-                                              "--keep",    "--image-name", "--overhead", "--at-boot"};
+  static constexpr const char* kOnlyWith[] = {"--backoff",     "--retry-for", "--rollback",
+                                              "--ignore-path", "--keep",      "--image-name",
+                                              "--overhead",    "--at-boot",   "--from"};
   if (run_->count("--every") == 0 && run_->count("--restarts") == 0 && run_->count("--hang") == 0) {
     for (const char* option : kOnlyWith) {
       if (run_->count(option) != 0) {
@@ -107,6 +111,7 @@ absl::Status SupervisionArguments::Apply(const std::string& working_directory,
   }
   rollback_.Fill(working_directory, policy->mutable_rollback());
   policy->set_image_name(image_name_);
+  request->set_from_image(from_);
   policy->set_at_boot(at_boot_);
   return absl::OkStatus();
 }

@@ -19,6 +19,7 @@ class SupervisionArguments {
   void AddTo(CLI::App* run);
   // Puts what was given into the request; nothing where nothing was. InvalidArgument names the option.
   absl::Status Apply(const std::string& working_directory, v1::RunRequest* request) const;
+  bool GoesOnFromImage() const { return !from_.empty(); }
 
   void AddToStop(CLI::App* stop);
   absl::StatusOr<v1::StopJobRequest> StopRequest() const;
@@ -26,7 +27,7 @@ class SupervisionArguments {
   v1::AttachJobRequest AttachRequest() const;
 
  private:
-  std::string every_, backoff_, retry_for_, hang_, image_name_, overhead_;
+  std::string every_, backoff_, retry_for_, hang_, image_name_, overhead_, from_;
   RollbackArguments rollback_;
   uint32_t restarts_ = 3, keep_ = 3;
   bool at_boot_ = false;

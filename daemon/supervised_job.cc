@@ -152,6 +152,27 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Launch(Node& node,
   return job;
 }
 
+absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::LaunchFromImage(Node& node,
+                                                                              v1::SupervisedJobRecord record,
+                                                                              SupervisedHold hold,
+                                                                              const std::string& log,
+                                                                              v1::JobRestarted* restarted) {
+  const std::string image = record.points(0).image();
+  std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
+  absl::StatusOr<RegisteredJob> started = job->RestoreFrom(image, restarted, log);
+  if (!started.ok()) {
+    RemoveSupervisedRecord(job->directory_, job->name_).IgnoreError();
+    return started.status();
+  }
+  {
+    absl::MutexLock lock(&job->mutex_);
+    job->record_.set_log(started->record.log);
+  }
+  job->BeginLife(*started);
+  job->thread_ = std::thread(&SupervisedJob::Loop, job.get());
+  return job;
+}
+
 std::shared_ptr<SupervisedJob> SupervisedJob::TakeOver(Node& node, v1::SupervisedJobRecord record,
                                                        SupervisedHold hold) {
   std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));

@@ -35,6 +35,13 @@ class SupervisedJob {
   // Launches it. Errors: it could not be, and nothing of it is left.
   static absl::StatusOr<std::shared_ptr<SupervisedJob>> Launch(Node& node, v1::SupervisedJobRecord record,
                                                                SupervisedHold hold, UniqueFd log);
+  // The same with one that goes on from the image that its record has. `log`: a file for its output; empty:
+  // the one that it had. `restarted` says what became of its files.
+  static absl::StatusOr<std::shared_ptr<SupervisedJob>> LaunchFromImage(Node& node,
+                                                                        v1::SupervisedJobRecord record,
+                                                                        SupervisedHold hold,
+                                                                        const std::string& log,
+                                                                        v1::JobRestarted* restarted);
   // Goes on supervising one that another process had: as it runs, or brought back.
   static std::shared_ptr<SupervisedJob> TakeOver(Node& node, v1::SupervisedJobRecord record,
                                                  SupervisedHold hold);
@@ -136,7 +143,9 @@ class SupervisedJob {
   bool EndWithoutLife();
   // Tries until it is back, something else is wanted (Cancelled), or there is no use in it.
   absl::StatusOr<RegisteredJob> TryToRevive(const std::string& image, v1::JobRestarted* restarted);
-  absl::StatusOr<RegisteredJob> RestoreFrom(const std::string& image, v1::JobRestarted* restarted);
+  // `log` as for LaunchFromImage.
+  absl::StatusOr<RegisteredJob> RestoreFrom(const std::string& image, v1::JobRestarted* restarted,
+                                            const std::string& log = "");
   void NoteDeath(const supervise::Death& death) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of work, if it died just now.
   double LostSeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -154,12 +154,14 @@ void SupervisedJob::FindPoints() {
 }
 
 absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const std::string& image,
-                                                         v1::JobRestarted* restarted) {
+                                                         v1::JobRestarted* restarted,
+                                                         const std::string& log) {
   OpenJobFile();
   if (job_file_) job_file_->MarkRestored().IgnoreError();
   v1::RestoreRequest request;
   request.set_image(image);
   request.set_name(name_);
+  request.set_log(log);
   request.set_detach(true);
   {
     absl::MutexLock lock(&mutex_);

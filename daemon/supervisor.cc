@@ -18,8 +18,10 @@
 #include "daemon/job_start.h"
 #include "daemon/node.h"
 #include "daemon/proto_conversion.h"
+#include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervised_record.h"
+#include "restore/restore.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -180,6 +182,52 @@ absl::StatusOr<SupervisedHold> Supervisor::TakeName(const std::string& name,
   return Claim(name);
 }
 
+namespace {
+
+// What there is to know of a job that goes on from an image, which becomes what it can go on from.
+absl::StatusOr<JobStart> PlanFromImage(Node& node, const Call& call, const v1::RunRequest& request,
+                                       v1::SupervisedJobRecord* record) {
+  if (request.argv_size() != 0) {
+    return absl::InvalidArgumentError(
+        "a job that goes on from an image has its command: give one of the two");
+  }
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
+  RK_ASSIGN_OR_RETURN(const store::ImageInfo info,
+                      FindImageFor(node, *store, call.caller, request.from_image(), "restore"));
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<store::ImageReader> image, store->OpenImage(info.digest));
+  RK_ASSIGN_OR_RETURN(const v1::JobManifest manifest, restore::ReadJobManifest(*image));
+  JobStart start;
+  start.record.command = manifest.command();
+  start.launch.argv = {manifest.command()};
+  start.launch.working_directory = manifest.working_directory();
+  start.launch.log = request.log().empty() ? manifest.log() : request.log();
+  start.log_offset = FileSize(start.launch.log);
+  v1::RestartPoint* point = record->add_points();
+  point->set_image(info.reference);
+  point->set_taken_unix_ns(info.created_unix_ns);
+  point->set_number(1);
+  record->set_last_number(1);
+  record->set_had_points(true);
+  if (record->name().empty()) record->set_name(manifest.job_name());
+  return start;
+}
+
+void WarnOfFiles(const v1::JobRestarted& restarted, v1::JobStarted* started) {
+  int changed = 0;
+  for (const v1::FileRollback& file : restarted.files()) {
+    if (file.action() == v1::FileRollback::LEFT) {
+      started->add_warnings(absl::StrCat(file.path(), " could not be put back: ", file.why()));
+    } else if (file.action() != v1::FileRollback::UNCHANGED && file.action() != v1::FileRollback::IGNORED) {
+      ++changed;
+    }
+  }
+  if (changed == 0) return;
+  started->add_warnings(
+      absl::StrCat(changed, changed == 1 ? " file is" : " files are", " again as when the image was taken"));
+}
+
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
                                                                const v1::RunRequest& request,
                                                                v1::JobStarted* started) {
@@ -200,8 +248,11 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   }
   if (!record.policy().image_name().empty())
     RK_RETURN_IF_ERROR(store::NormalizeReference(record.policy().image_name()).status());
-  RK_ASSIGN_OR_RETURN(JobStart start, PlanJobStart(node_, call, request));
-  const std::string stem = request.name().empty() ? JobNameFromCommand(start.record.command) : request.name();
+  record.set_name(request.name());
+  RK_ASSIGN_OR_RETURN(JobStart start, request.from_image().empty()
+                                          ? PlanJobStart(node_, call, request)
+                                          : PlanFromImage(node_, call, request, &record));
+  const std::string stem = record.name().empty() ? JobNameFromCommand(start.record.command) : record.name();
   record.set_name(stem);
   std::unique_ptr<Reservation> reservation;
   absl::StatusOr<SupervisedHold> hold = TakeName(stem, &reservation);
@@ -221,9 +272,14 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   record.set_standard_input(start.launch.standard_input);
   record.set_submitted_unix_ns(UnixNanos());
   const std::string name = record.name();
-  RK_ASSIGN_OR_RETURN(
-      std::shared_ptr<SupervisedJob> job,
-      SupervisedJob::Launch(node_, std::move(record), *std::move(hold), std::move(start.launch.log_file)));
+  v1::JobRestarted restarted;
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job,
+                      request.from_image().empty()
+                          ? SupervisedJob::Launch(node_, std::move(record), *std::move(hold),
+                                                  std::move(start.launch.log_file))
+                          : SupervisedJob::LaunchFromImage(node_, std::move(record), *std::move(hold),
+                                                           request.log(), &restarted));
+  WarnOfFiles(restarted, started);
   *started->mutable_job() = job->Describe();
   started->set_log_offset(start.log_offset);
   started->set_seconds(stopwatch.seconds());

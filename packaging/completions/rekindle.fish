@@ -103,6 +103,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from run' -l rollback -x -a 'non
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l ignore-path -r -F -d 'Leave it as it is'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l keep -x -d 'Images to keep'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l image-name -x -d 'Name of its images'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l from -x -a '(__rekindle_images)' -d 'Go on from this image'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l overhead -x -d 'With --every auto: share of its time'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l at-boot -d 'Bring it back after a restart of the machine'
 complete -c rekindle -n '__fish_seen_subcommand_from stop attach' -a '(__rekindle_jobs)'

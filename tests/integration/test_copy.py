@@ -7,7 +7,7 @@ import unittest
 
 from harness import jobs, procfs, waiting
 from harness.case import MIB, RekindleTest
-from harness.cli import DONE, FAILED, NOT_FOUND, NOT_PERMITTED, USAGE, binary, environment
+from harness.cli import DONE, FAILED, NOT_FOUND, NOT_PERMITTED, USAGE, Cli, Daemon, binary, environment
 from harness.nodes import NodesTest
 from test_group import Exchange
 
@@ -161,7 +161,31 @@ class FollowTest(RekindleTest):
         daemon.kill()
         jobs.kill_tree(pid)
         self.succeed("fsck", "--read", cli=there)
-        self.assertEqual(self.restore(copies()[0], cli=there), pid)
+        self.goes_on_supervised(other, copies()[0], pid)
+
+    def goes_on_supervised(self, store, image, pid):
+        environment_there = {"REKINDLE_RUNTIME_DIR": self.path("run-there"), "REKINDLE_LOG_DIR": self.path("logs-there")}
+        folder = self.path("there")
+        os.mkdir(folder)
+        daemon = Daemon(folder, store, environment_there, ["--standby", "0"])
+        self.addCleanup(daemon.stop)
+        cli = Cli(host=daemon.host, env=environment_there)
+        both = cli.run("run", "--from", image, "--every", "1s", "--", "true")
+        self.assert_refused(both, USAGE, "image")
+        self.assert_refused(cli.run("run", "--from", image), USAGE, "--every")
+        self.assert_refused(cli.run("run", "--from", "none:1", "--every", "1s", "--detach"), NOT_FOUND, "none:1")
+        self.assertEqual(self.succeed("ps", "--all", cli=cli)["jobs"], [])
+        started = self.succeed("run", "--from", image, "--every", "1s", "--restarts", "3", "--detach", cli=cli)
+        self.assertEqual((started["job"]["name"], started["job"]["pid"]), ("job", pid))
+        self.addCleanup(daemon.kill)
+
+        def supervised():
+            return next(job for job in self.succeed("ps", "--all", cli=cli)["jobs"] if job["name"] == "job")["supervised"]
+
+        waiting.until(lambda: supervised()["checkpoints"] >= 2, "images of its new life", 60, 0.2)
+        os.kill(pid, signal.SIGKILL)
+        waiting.until(lambda: supervised()["restarts"] == 1, "it is brought back", 60, 0.2)
+        self.succeed("stop", "job", cli=cli)
 
     def test_nothing_to_copy_yet_and_a_store_that_is_no_store(self):
         wrong = self.path("wrong")
