@@ -26,6 +26,7 @@ namespace rekindle::cli {
 namespace {
 
 constexpr int kNoLimit = -1;
+constexpr int kProbeMs = 20'000;
 // The longest error message with its log lines, percent-encoded.
 constexpr int kLargestMetadataBytes = 64 << 10;
 
@@ -297,6 +298,12 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Endpoint& endpoint) {
   // A daemon is there or it isn't: no proxy and no second try behind the user's back.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  if (!absl::StartsWith(endpoint.host, "unix:")) {
+    // A machine that has gone says nothing of it. Daemons allow a probe each 3 seconds.
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kProbeMs);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kProbeMs);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  }
   std::string target = endpoint.host;
   std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(target, credentials, arguments);
   return std::make_unique<GrpcClient>(std::move(channel), endpoint.host, nullptr);

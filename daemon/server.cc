@@ -25,6 +25,7 @@
 #include "daemon/groups.h"
 #include "daemon/grpc_service.h"
 #include "daemon/http_listener.h"
+#include "daemon/lost_clients.h"
 #include "daemon/peer_credentials.h"
 #include "daemon/supervisor.h"
 #include "daemon/unix_listener.h"
@@ -96,6 +97,10 @@ class GrpcServer final : public Server {
           absl::StrCat("listening on ", options_.tls.listen,
                        ": the address can't be used, or the certificates don't fit: choose "
                        "another --listen, or check the --tls files"));
+    }
+    if (tcp_port_ != 0) {
+      if (absl::Status noticed = NoticeLostClients(tcp_port_); !noticed.ok())
+        Log(LogLevel::kWarning, absl::StrCat("lost clients are not noticed: ", noticed.message()));
     }
     RK_ASSIGN_OR_RETURN(listener_,
                         UnixListener::Start(options_.socket, kSocketMode,
