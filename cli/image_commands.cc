@@ -124,6 +124,13 @@ int ListImages(Client& client, const Output& output, const v1::ListImagesRequest
                   FormatBytes(image.logical_bytes()), parent, FormatBytes(image.stored_bytes())});
   }
   output.Text(table.ToString());
+  for (const v1::Image& image : response->images()) {
+    if (!image.damaged()) continue;
+    output.Warning(
+        absl::StrCat(image.reference(),
+                     " can't be restored whole: the disk has damaged what it needs ('rekindle stats' "
+                     "tells where)"));
+  }
   return kDone;
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "base/human_units.h"
 #include "cli/commands.h"
 #include "cli/progress_bar.h"
@@ -74,6 +75,31 @@ std::string MemoryTierText(const v1::GetStatsResponse& response) {
   return text;
 }
 
+std::string ScrubText(const v1::StoreScrub& scrub) {
+  std::string text = "scrub     not all of it was read again yet";
+  if (scrub.last_ended_unix_ns() != 0) {
+    text = absl::StrCat("scrub     all of it was read again by ",
+                        absl::FormatTime("%Y-%m-%d %H:%M", absl::FromUnixNanos(scrub.last_ended_unix_ns()),
+                                         absl::LocalTimeZone()),
+                        ", ", FormatBytes(scrub.last_bytes()));
+  }
+  if (scrub.pass_began_unix_ns() != 0) {
+    const uint64_t all = scrub.pass_bytes() + scrub.pass_bytes_left();
+    absl::StrAppendFormat(
+        &text, "; %.0f %% of a pass that is under way",
+        all == 0 ? 100.0 : 100.0 * static_cast<double>(scrub.pass_bytes()) / static_cast<double>(all));
+  }
+  if (scrub.damaged_places() == 0) return text + "; no damage is known\n";
+  absl::StrAppend(&text, "\ndamage    ", scrub.damaged_places(), " places, can't be restored whole: ",
+                  scrub.damaged_images().empty() ? "no image" : absl::StrJoin(scrub.damaged_images(), ", "),
+                  "\n");
+  for (const v1::ScrubDamage& damage : scrub.damage()) {
+    absl::StrAppend(&text, "          pack ", damage.pack(), ", offset ", damage.offset(), ": ",
+                    Shown(damage.why(), 200), "\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 int GetStats(Client& client, const Output& output, const v1::GetStatsRequest& request) {
@@ -90,6 +116,7 @@ int GetStats(Client& client, const Output& output, const v1::GetStatsRequest& re
       response->chunks(), " chunks (", ratio, ")\nmetadata  ", FormatBytes(response->metadata_bytes()),
       "\nfree      ", FormatBytes(response->free_bytes()), "\n"));
   if (response->has_quota()) output.Text(StoreQuotaText(response->quota()));
+  if (response->has_scrub()) output.Text(ScrubText(response->scrub()));
   output.Text(MemoryTierText(*response));
   for (const std::string& warning : response->warnings()) output.Warning(warning);
   return kDone;

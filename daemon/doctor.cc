@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/status.h"
@@ -60,6 +61,30 @@ v1::Check CheckStore(const std::string& path) {
                      "free some: 'rekindle rm' and 'rekindle gc', or move the store to a larger disk");
   }
   return MakeCheck("store", v1::Check::OK, detail);
+}
+
+// Whose images are hit is not for everybody; `rekindle stats` names them.
+v1::Check CheckScrub(const absl::StatusOr<store::ScrubStatus>& status, absl::Time now) {
+  constexpr char kName[] = "store_scrub";
+  if (!status.ok()) {
+    return MakeCheck(kName, v1::Check::WARNING, std::string(status.status().message()),
+                     "rekindle fsck --read");
+  }
+  const store::ScrubState& state = status->state;
+  std::string detail = "not all of it was read again yet";
+  if (state.last_ended_unix_ns != 0) {
+    const absl::Duration ago = now - absl::FromUnixNanos(state.last_ended_unix_ns);
+    detail = absl::StrCat("all of it was read again ",
+                          FormatSeconds(std::max(0.0, absl::ToDoubleSeconds(ago))), " ago");
+  }
+  if (state.damage.empty()) {
+    return MakeCheck(kName, v1::Check::OK, absl::StrCat(detail, ", no damage is known"));
+  }
+  return MakeCheck(
+      kName, v1::Check::WARNING,
+      absl::StrCat("the disk has damaged ", state.damage.size(),
+                   " places; images that can't be restored whole: ", status->damaged_images.size()),
+      "look at the disk; `rekindle stats` names them, `rekindle fsck --read --repair` drops them");
 }
 
 v1::Check CheckWritableFolder(const std::string& name, const std::string& path) {
@@ -132,6 +157,8 @@ std::vector<v1::Check> ExamineMachine(Node& node) {
     checks.push_back(MakeCheck(check.name, result, check.detail, check.ok ? "" : check.cure));
   }
   checks.push_back(CheckStore(node.options().store));
+  if (auto store = node.OpenStore(Node::Access::kRead); store.ok())
+    checks.push_back(CheckScrub(store::ReadScrubStatus(**store), absl::Now()));
   checks.push_back(CheckWritableFolder("runtime_directory", node.options().runtime_directory));
   checks.push_back(CheckWritableFolder("log_directory", node.options().log_directory));
   checks.push_back(CheckHugePages("/sys/kernel/mm/transparent_hugepage/enabled"));

@@ -4,7 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "daemon/node.h"
+#include "dedup_store/scrub.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::daemon {
@@ -15,6 +18,8 @@ std::vector<v1::Check> ExamineMachine(Node& node);
 
 // Single checks, for tests and for whoever wants to know one thing.
 v1::Check CheckStore(const std::string& path);
+// What is known of damage in it. `now`: to say how long ago it was read again.
+v1::Check CheckScrub(const absl::StatusOr<store::ScrubStatus>& status, absl::Time now);
 v1::Check CheckWritableFolder(const std::string& name, const std::string& path);
 v1::Check CheckHugePages(const std::string& setting_file);
 // Can GPU state be captured? `proc_folder`: the kernel driver's.

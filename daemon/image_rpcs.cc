@@ -1,4 +1,5 @@
 // Images: listed, looked into, compared, removed.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "daemon/working_set.h"
+#include "dedup_store/scrub.h"
 #include "proto/rekindle/v1/image_layout.h"
 #include "restore/restore.h"
 
@@ -76,10 +78,15 @@ absl::Status ListImages(Node& node, const Call& call, const v1::ListImagesReques
                         v1::ListImagesResponse* response) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store->List());
+  // The list is worth more than this.
+  const std::vector<std::string> damaged =
+      store::ReadScrubStatus(*store).value_or(store::ScrubStatus()).damaged_images;
   for (const store::ImageInfo& image : images) {
     if (!node.policy().MayUse(call.caller, image.owner)) continue;
     if (!absl::StrContains(image.reference, request.name_contains())) continue;
-    ToProto(image, response->add_images());
+    v1::Image* out = response->add_images();
+    ToProto(image, out);
+    out->set_damaged(std::binary_search(damaged.begin(), damaged.end(), image.reference));
   }
   return absl::OkStatus();
 }

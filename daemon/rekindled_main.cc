@@ -28,6 +28,7 @@ constexpr int kFailed = 1, kBadUsage = 2;
 
 // How long calls in work may go on after SIGTERM. A capture that is cancelled lets its job go on.
 constexpr int kDefaultGraceSeconds = 20;
+constexpr double kDefaultScrubDays = 14, kMostScrubDays = 3650;
 constexpr absl::Duration kBetweenDrainNotices = absl::Seconds(5);
 constexpr absl::Duration kImagesMayTake = absl::Minutes(5);
 
@@ -94,6 +95,7 @@ int Main(int argc, char** argv) {
   options.node.store = "/var/lib/rekindle";
   std::string drain_notice, group, gpu_host_memory, functions_memory, page_cache = "1G";
   int grace_seconds = kDefaultGraceSeconds;
+  double scrub_days = kDefaultScrubDays;
   bool verbose = false;
   app.add_option("--store", options.node.store, "The store's folder")
       ->envname("REKINDLE_STORE")
@@ -148,6 +150,12 @@ int Main(int argc, char** argv) {
                  "go, and an "
                  "image is taken of every supervised job")
       ->type_name("COMMAND");
+  app.add_option("--scrub-days", scrub_days,
+                 "Read each byte of the store once in so many days, in the background, to find what the disk "
+                 "has damaged; 0: never")
+      ->type_name("N")
+      ->check(CLI::Range(0.0, kMostScrubDays))
+      ->capture_default_str();
   app.add_option("--grace", grace_seconds, "Seconds that calls in work may go on after SIGTERM")
       ->capture_default_str();
   app.add_flag("-v,--verbose", verbose, "Log more");
@@ -169,6 +177,7 @@ int Main(int argc, char** argv) {
     options.socket = absl::StrCat(options.node.runtime_directory, "/rekindled.sock");
   if (options.advertise.empty() && !ListensEverywhere(options.tls.listen))
     options.advertise = options.tls.listen;
+  options.scrub_period = absl::Hours(24) * scrub_days;
   absl::Status status;
   if (!group.empty()) {
     absl::StatusOr<gid_t> found = FindGroup(group);

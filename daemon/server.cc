@@ -20,6 +20,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "daemon/background_scrub.h"
 #include "daemon/functions.h"
 #include "daemon/group_service.h"
 #include "daemon/groups.h"
@@ -106,6 +107,9 @@ class GrpcServer final : public Server {
                         UnixListener::Start(options_.socket, kSocketMode,
                                             [this](UniqueFd connection) { Take(std::move(connection)); }));
     groups_->Start();
+    if (options_.scrub_period <= absl::ZeroDuration()) return absl::OkStatus();
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kWrite));
+    scrub_ = std::make_unique<BackgroundScrub>(std::move(store), options_.scrub_period);
     return absl::OkStatus();
   }
 
@@ -120,6 +124,7 @@ class GrpcServer final : public Server {
       server_->Wait();
     }
     server_.reset();
+    scrub_.reset();  // not before: it may be waiting for a gc that somebody has called
     node_.supervisor().Leave();
     if (groups_) groups_->Stop();
     node_.NoFunctions(absl::UnavailableError("the daemon is ending"));
@@ -187,6 +192,7 @@ class GrpcServer final : public Server {
   std::shared_ptr<grpc::Service> service_, group_service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<UnixListener> listener_;
+  std::unique_ptr<BackgroundScrub> scrub_;
   int tcp_port_ = 0;
 };
 

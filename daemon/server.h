@@ -23,6 +23,8 @@ struct ServerOptions {
   // "HOST:PORT" under which other daemons reach this one, for groups; empty: they can't.
   std::string advertise;
   std::vector<std::string> functions_http;  // "HOST:PORT" or "unix:PATH": Lambda's Invoke path
+  // In which each byte of the store is read again, to find what the disk has damaged; zero: it is not.
+  absl::Duration scrub_period = absl::ZeroDuration();
 };
 
 // Thread-compatible.

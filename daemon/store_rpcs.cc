@@ -6,11 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "ckpt/capture.h"
 #include "daemon/call_monitor.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
+#include "dedup_store/scrub.h"
 #include "restore/restore.h"
 
 namespace rekindle::daemon {
@@ -72,6 +74,30 @@ absl::Status DescribeMemory(const Node& node, const store::Store& store, v1::Get
   memory->set_missing_pages(numbers.missing_pages);
   memory->set_clones_served(numbers.clones_served);
   memory->set_images(static_cast<uint32_t>(numbers.images));
+  return absl::OkStatus();
+}
+
+constexpr size_t kDamageShown = 20;
+
+absl::Status DescribeScrub(const store::Store& store, v1::StoreScrub* scrub) {
+  RK_ASSIGN_OR_RETURN(const store::ScrubStatus status, store::ReadScrubStatus(store));
+  const store::ScrubState& state = status.state;
+  scrub->set_last_began_unix_ns(state.last_began_unix_ns);
+  scrub->set_last_ended_unix_ns(state.last_ended_unix_ns);
+  scrub->set_last_bytes(state.last_bytes);
+  scrub->set_pass_began_unix_ns(state.pass_began_unix_ns);
+  scrub->set_pass_bytes(state.pass_bytes);
+  scrub->set_pass_bytes_left(status.pass_bytes_left);
+  scrub->set_damaged_places(state.damage.size());
+  ToProto(status.damaged_images, scrub->mutable_damaged_images());
+  for (size_t i = 0; i < state.damage.size() && i < kDamageShown; ++i) {
+    const store::ScrubDamage& damage = state.damage[i];
+    v1::ScrubDamage* entry = scrub->add_damage();
+    entry->set_pack(absl::StrCat(absl::Hex(damage.pack, absl::kZeroPad16)));
+    entry->set_offset(damage.offset);
+    entry->set_why(ToUtf8(damage.why));
+    entry->set_found_unix_ns(damage.found_unix_ns);
+  }
   return absl::OkStatus();
 }
 
@@ -150,8 +176,10 @@ absl::Status GetStats(Node& node, const Call& call, const v1::GetStatsRequest&,
   } else {
     response->add_warnings(std::string(limits.status().message()));
   }
-  absl::Status told = DescribeMemory(node, *store, response);
-  if (!told.ok()) response->add_warnings(std::string(told.message()));
+  for (const absl::Status& told :
+       {DescribeMemory(node, *store, response), DescribeScrub(*store, response->mutable_scrub())}) {
+    if (!told.ok()) response->add_warnings(std::string(told.message()));
+  }
   return absl::OkStatus();
 }
 

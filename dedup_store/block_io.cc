@@ -8,7 +8,10 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -155,6 +158,41 @@ class RealFile : public BlockFile {
   std::string path_;
 };
 
+struct FreeAligned {
+  void operator()(std::byte* memory) const {
+    ::operator delete[](memory, std::align_val_t{kDirectAlignment});
+  }
+};
+
+// Opened with O_DIRECT.
+class UncachedFile : public RealFile {
+ public:
+  using RealFile::RealFile;
+
+  absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> out) const override {
+    auto aligned = [](uint64_t number) { return number % kDirectAlignment == 0; };
+    if (aligned(offset) && aligned(out.size()) && aligned(reinterpret_cast<uintptr_t>(out.data()))) {
+      return RealFile::ReadAt(offset, out);
+    }
+    const uint64_t begin = offset / kDirectAlignment * kDirectAlignment;
+    const uint64_t end = (offset + out.size() + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
+    const size_t most = std::min<uint64_t>(end - begin, kMostAtATime);
+    std::unique_ptr<std::byte[], FreeAligned> buffer(
+        static_cast<std::byte*>(::operator new[](most, std::align_val_t{kDirectAlignment})));
+    for (uint64_t at = begin; at < end;) {
+      const size_t bytes = std::min<uint64_t>(most, end - at);
+      RK_RETURN_IF_ERROR(RealFile::ReadAt(at, {buffer.get(), bytes}));
+      const uint64_t from = std::max(at, offset), to = std::min(at + bytes, offset + out.size());
+      memcpy(out.data() + (from - offset), buffer.get() + (from - at), to - from);
+      at += bytes;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr uint64_t kMostAtATime = uint64_t{1} << 20;
+};
+
 // btrfs writes a block that has data elsewhere, which takes room that a full disk does not have: what was
 // allocated behind the end of a file would be no reserve for the bytes in its last block. Other file systems
 // refuse the flag and need none. Only an empty file takes it.
@@ -188,6 +226,12 @@ class RealIo : public BlockIo {
     int fd = ::open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
     if (fd < 0) return FileError(errno, "opening", path, -1);
     return std::make_unique<RealFile>(UniqueFd(fd), path);
+  }
+  absl::StatusOr<std::unique_ptr<BlockFile>> OpenUncached(const std::string& path) override {
+    int fd = ::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+    if (fd < 0 && errno == EINVAL) return Open(path, false);
+    if (fd < 0) return FileError(errno, "opening", path, -1);
+    return std::make_unique<UncachedFile>(UniqueFd(fd), path);
   }
   absl::Status Rename(const std::string& from, const std::string& to) override {
     if (::rename(from.c_str(), to.c_str()) != 0) return FileError(errno, "renaming", from, -1);

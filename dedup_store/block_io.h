@@ -84,6 +84,9 @@ class BlockIo {
   // For small files that are written with WriteAt; an existing one is an error here too.
   virtual absl::StatusOr<std::unique_ptr<BlockFile>> CreateBuffered(const std::string& path) = 0;
   virtual absl::StatusOr<std::unique_ptr<BlockFile>> Open(const std::string& path, bool writable) = 0;
+  // For reading what the disk has, past the page cache, which stays as it is. Only of files whose size is a
+  // multiple of kDirectAlignment. Where the file system can't do that it is as Open.
+  virtual absl::StatusOr<std::unique_ptr<BlockFile>> OpenUncached(const std::string& path) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Unlink(const std::string& path) = 0;
   virtual absl::Status SyncDirectory(const std::string& path) = 0;

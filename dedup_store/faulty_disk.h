@@ -63,6 +63,9 @@ class FaultyDisk : public BlockIo {
   absl::StatusOr<std::unique_ptr<BlockFile>> Create(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<BlockFile>> CreateBuffered(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<BlockFile>> Open(const std::string& path, bool writable) override;
+  absl::StatusOr<std::unique_ptr<BlockFile>> OpenUncached(const std::string& path) override {
+    return Open(path, false);
+  }
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status Unlink(const std::string& path) override;
   absl::Status SyncDirectory(const std::string& path) override;

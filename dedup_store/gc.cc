@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -49,7 +50,10 @@ class Collector {
     RK_RETURN_IF_ERROR(MarkNewImages());
     // Whole packs first: a file system may need room to punch a hole (btrfs does), but none to remove a file.
     std::stable_partition(packs.begin(), packs.end(), [&](const PackRecord& p) { return !use_.count(p.id); });
-    for (const PackRecord& pack : packs) RK_RETURN_IF_ERROR(Sweep(pack));
+    {
+      absl::MutexLock no_scrub(&core_->pack_turns());
+      for (const PackRecord& pack : packs) RK_RETURN_IF_ERROR(Sweep(pack));
+    }
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->packs_folder()));
     RK_RETURN_IF_ERROR(RemoveOrphanedTables());
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->index_folder()));

@@ -14,6 +14,8 @@
 #include "dedup_store/maintenance.h"
 #include "dedup_store/page_table.h"
 #include "dedup_store/prepared.h"
+#include "dedup_store/scrub.h"
+#include "dedup_store/scrub_state.h"
 #include "dedup_store/store_core.h"
 #include "dedup_store/store_notes.h"
 #include "dedup_store/store_use.h"
@@ -90,6 +92,8 @@ class ExtentComparer {
 class StoreImpl : public Store {
  public:
   explicit StoreImpl(std::shared_ptr<StoreCore> core) : core_(std::move(core)) {}
+
+  const std::shared_ptr<StoreCore>& core() const { return core_; }
 
   const std::string& path() const override { return core_->path(); }
 
@@ -271,6 +275,14 @@ class StoreImpl : public Store {
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<StoreCore> core, StoreCore::Open(options));
   return std::make_unique<StoreImpl>(std::move(core));
+}
+
+// There is no other kind of store.
+absl::StatusOr<std::unique_ptr<Scrub>> NewScrub(Store& store) {
+  return OpenScrub(static_cast<StoreImpl&>(store).core());
+}
+absl::StatusOr<ScrubStatus> ReadScrubStatus(const Store& store) {
+  return FindScrubStatus(*static_cast<const StoreImpl&>(store).core());
 }
 
 }  // namespace rekindle::store

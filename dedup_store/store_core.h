@@ -58,6 +58,10 @@ class StoreCore {
   // Those that were met so far. page_table.h has what adds to them.
   DamagedFrames& damaged_frames() { return damaged_frames_; }
 
+  // Held by the scrub while it has a pack locked, and by gc while it looks for packs that nobody has locked:
+  // it would leave one to the next gc otherwise. Before any lock of a pack.
+  absl::Mutex& pack_turns() { return pack_turns_; }
+
   // Finds an image as Store::OpenImage describes.
   absl::StatusOr<ImageRecord> Resolve(absl::string_view image) const;
 
@@ -75,6 +79,7 @@ class StoreCore {
   std::string rebuilt_because_;
   PageClaims claims_;
   DamagedFrames damaged_frames_;
+  absl::Mutex pack_turns_;
   absl::Mutex mutex_;
   std::map<uint64_t, std::weak_ptr<const Pack>> packs_ ABSL_GUARDED_BY(mutex_);
 };

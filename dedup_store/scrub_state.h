@@ -1,0 +1,35 @@
+// What is known of a store's scrub, on disk and about its images.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/unique_fd.h"
+#include "dedup_store/scrub.h"
+#include "dedup_store/store_core.h"
+
+namespace rekindle::store {
+
+// What is damaged or was never written is an empty state: a pass begins anew then.
+absl::StatusOr<ScrubState> ReadScrubState(const std::string& store_path);
+// `durable`: it outlives a loss of power, too.
+absl::Status WriteScrubState(const std::string& store_path, const ScrubState& state, bool durable);
+// The lock of the one who scrubs, for as long as the descriptor is open. Unavailable: somebody has it.
+absl::StatusOr<UniqueFd> LockScrub(const std::string& store_path);
+
+// Takes out what is not there any more: the pack went, or the frame is dead, so that nobody reads it.
+absl::Status DropDamageThatIsGone(const StoreCore& core, std::vector<ScrubDamage>& damage);
+// See Scrub::ImagesWith.
+absl::StatusOr<std::vector<std::string>> FindDamagedImages(StoreCore& core,
+                                                           absl::Span<const ScrubDamage> damage);
+// Stored bytes of what a pass has still to read, near enough: as if all frames of a pack had the same size.
+absl::StatusOr<uint64_t> ScrubBytesLeft(const StoreCore& core, const ScrubState& state);
+absl::StatusOr<ScrubStatus> FindScrubStatus(StoreCore& core);
+absl::StatusOr<std::unique_ptr<Scrub>> OpenScrub(const std::shared_ptr<StoreCore>& core);
+
+}  // namespace rekindle::store
