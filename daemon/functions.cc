@@ -322,7 +322,8 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
   wanted.name = spec.name;
   wanted.memory_bytes = spec.memory_bytes;
   wanted.provisioned = spec.provisioned;
-  RK_RETURN_IF_ERROR(scheduler_->CheckProvisioned(wanted));
+  // Until it is scheduled: another deployment must not count on the same room.
+  RK_ASSIGN_OR_RETURN(const functions::Scheduler::Reservation room, scheduler_->ReserveProvisioned(wanted));
   progress("copy", 0);
   functions::DeployOptions options;
   options.replace = replace;
