@@ -242,9 +242,9 @@ absl::Status BuildDependencies(Node& node, const Call& call, const v1::BuildDepe
     *event.mutable_progress() = progress;
     return send(event);
   });
-  auto built = functions->BuildDependencies(runtime, modules, request.rebuild(), [&](const char* phase) {
-    monitor.Report(phase, 0, 0, watch.seconds());
-  });
+  auto built =
+      functions->BuildDependencies(runtime, modules, request.rebuild(), call.caller.uid,
+                                   [&](const char* phase) { monitor.Report(phase, 0, 0, watch.seconds()); });
   monitor.Stop();
   RK_RETURN_IF_ERROR(built.status());
   v1::BuildDependenciesEvent event;

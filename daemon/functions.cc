@@ -126,10 +126,10 @@ void Functions::RemoveLeftImages() {
 }
 
 absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
-    const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild,
+    const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild, uid_t user,
     const std::function<void(const char* phase)>& progress) {
   RK_ASSIGN_OR_RETURN(DependencyImages::Found found,
-                      dependencies_.Build(runtime, modules, rebuild, progress));
+                      dependencies_.Build(runtime, modules, rebuild, user, progress));
   if (found.unchanged) return found;
   const std::string& reference = found.image.info.reference;
   instances_->DropTemplate("", 0, reference);
@@ -284,7 +284,7 @@ functions::FunctionImages Functions::FindImages(const functions::FunctionRecord&
     }
   }
   if (record.spec.runtime.kind != RuntimeKind::kProvided) {
-    auto covered = dependencies_.Cover(record.spec.runtime, images.dependencies, progress);
+    auto covered = dependencies_.Cover(record.spec.runtime, images.dependencies, record.owner.uid, progress);
     if (covered.ok()) {
       images.dependency_image = covered->image.info.reference;
     } else {

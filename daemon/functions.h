@@ -54,7 +54,7 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   DependencyImages& dependencies() { return dependencies_; }
   // As DependencyImages::Build; functions that use an image which was made anew start from the new one.
   absl::StatusOr<DependencyImages::Found> BuildDependencies(
-      const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild,
+      const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild, uid_t user,
       const std::function<void(const char* phase)>& progress);
   // With its template. That no function uses it is for the caller to see.
   absl::Status RemoveDependencies(const store::ImageInfo& image);
