@@ -164,6 +164,15 @@ absl::Status FunctionStats(Node& node, const Call& call, const v1::FunctionStats
   std::vector<functions::FunctionRecord> records;
   if (request.name().empty()) {
     records = functions->Records(call.caller);
+    const Functions::Refusals refused = functions->refusals();
+    v1::FunctionRefusals* out = response->mutable_refused();
+    out->set_connections(refused.http.connections);
+    out->set_connections_of_one(refused.http.connections_of_one);
+    out->set_bodies(refused.http.bodies);
+    out->set_bodies_of_one(refused.http.bodies_of_one);
+    out->set_too_large(refused.http.too_large);
+    out->set_events(refused.events);
+    out->set_events_of_one(refused.events_of_one);
   } else {
     RK_ASSIGN_OR_RETURN(functions::FunctionRecord record,
                         functions->Find(call.caller, request.name(), "see the numbers of"));
