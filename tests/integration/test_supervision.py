@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import signal
+import subprocess
 import unittest
 
 from harness import jobs, locks, procfs, waiting
@@ -300,11 +301,30 @@ class CommandTest(SupervisedTest):
         for options in ([], ["--every", "1h"]):
             argv = self.remote.argv("run", "--name", "cat", *options, "--", "cat")
             with open(given, encoding="ascii") as source, open(out, "w", encoding="ascii") as sink:
-                import subprocess  # pylint: disable=import-outside-toplevel
                 done = subprocess.run(argv, stdin=source, stdout=sink, check=False)
             self.assertEqual(done.returncode, 0)
             with open(out, encoding="ascii") as file:
                 self.assertEqual(file.read(), "from a file\n")
+
+    def test_standard_input_is_no_pipe(self):
+        touched = self.path("touched")
+        argv = self.remote.argv("run", "--name", "piped", "--every", "1h", "--", "touch", touched)
+        for given in (b"data\n", None):
+            with self.subTest(given=given):
+                with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.PIPE) as command:
+                    if given:
+                        command.stdin.write(given)
+                        command.stdin.close()
+                    # Or nothing yet: it is not known whether something comes.
+                    self.assertEqual(command.wait(60), USAGE)
+                    self.assertIn(b"< FILE", command.stderr.read())
+                self.assertFalse(os.path.exists(touched))
+        with subprocess.Popen(["true"], stdout=subprocess.PIPE) as ended:
+            ended.wait(60)
+            done = subprocess.run(argv, stdin=ended.stdout, stdout=subprocess.DEVNULL, check=False)
+        self.assertEqual(done.returncode, 0)
+        self.assertTrue(os.path.exists(touched))
 
     def test_refusals(self):
         self.start(1000, options=["--every", "1h", "--restarts", "0"])
