@@ -286,6 +286,25 @@ class CommandTest(SupervisedTest):
         self.assertIn("99", result.out.split())
         self.assertNotIn("0", result.out.split())
 
+    def test_attach_follows_a_log_that_is_rotated(self):
+        self.start(150, options=["--every", "1h", "--restarts", "0"])
+        waiting.until(lambda: len(lines_of(self.numbers)) > 3, "some lines")
+        command = self.remote.start("attach", "job", json_output=False)
+        first = b""
+        while not first.endswith(b"\n"):  # it follows
+            first += os.read(command.stdout.fileno(), 1)
+        log = self.job()["log"]
+        os.rename(log, log + ".1")
+        with open(log, "w", encoding="ascii") as file:
+            file.write("of the new one\n")
+        result = self.remote.finish(command)
+        self.assertEqual(result.code, 0, str(result))
+        shown = result.out.split("\n")
+        self.assertEqual(shown.count("of the new one"), 1, shown)
+        # The job knows nothing of the new one.
+        numbers = [int(line) for line in shown if line.isdigit()]
+        self.assertEqual(numbers, list(range(int(first) + 1, 150)), shown)
+
     def test_images_are_kept_to_their_number(self):
         self.start(150, options=["--every", "100ms", "--restarts", "0", "--keep", "2"])
         self.wait_for_image(4)
