@@ -84,6 +84,21 @@ for number in range(70):
 print(json.dumps(answers), flush=True)
 sys.stdin.read()
 """
+# Begins requests with the largest bodies there may be, and counts the answers.
+_UPLOADS = """import collections, json, socket, sys
+
+answers, kept = collections.Counter(), []
+for _ in range(int(sys.argv[2])):
+    one = socket.socket(socket.AF_UNIX)
+    one.settimeout(30)
+    one.connect(sys.argv[1])
+    kept.append(one)
+    one.sendall(b"POST /2015-03-31/functions/any/invocations HTTP/1.1\\r\\nHost: h\\r\\n"
+                b"Expect: 100-continue\\r\\nContent-Length: 6291456\\r\\n\\r\\n")
+    answers[one.recv(4096).split()[1].decode()] += 1
+print(json.dumps(answers), flush=True)
+sys.stdin.read()
+"""
 # Calls a function asynchronously, over and over on one connection, and counts the answers.
 _SENDS = """import collections, http.client, json, sys
 
@@ -295,6 +310,23 @@ class ShareTest(FunctionsTest):
             self.assertEqual((refused["connections_of_one"], refused["connections"]), (6, 0))
             for _ in range(3):
                 self.assertEqual(self.http("GET", "/health").status, 200)
+        finally:
+            hoarder.communicate(timeout=SECONDS)
+
+    def test_one_user_can_not_take_all_memory_for_requests(self):
+        hoarder = subprocess.Popen(
+            [sys.executable, "-c", _UPLOADS, self.front, "12"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            user=ALICE, group=ALICE, extra_groups=[], text=True)
+        try:
+            # 64 MiB are ten of them.
+            self.assertEqual(json.loads(hoarder.stdout.readline()), {"100": 10, "429": 2})
+            for uid, expected in ((BOB, {"100": 10, "429": 1}), (0, {"100": 20})):
+                done = subprocess.run(
+                    [sys.executable, "-c", _UPLOADS, self.front, str(sum(expected.values()))], user=uid, group=uid,
+                    extra_groups=[], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60)
+                self.assertEqual(json.loads(done.stdout), expected)
+            refused = self.succeed("fn", "stats")["refused"]
+            self.assertEqual((refused["bodies_of_one"], refused["bodies"]), (3, 0))
         finally:
             hoarder.communicate(timeout=SECONDS)
 
