@@ -83,6 +83,16 @@ class GroupTest(NodesTest):
         exchange.wait_for_progress("sender", "receiver")
         return exchange, [(self.b, self.jobs[0].pid), (self.c, self.jobs[1].pid)]
 
+    def exchange_by_tcp(self):
+        exchange = Exchange(self)
+        self.jobs = [exchange.start(self.c, "receive", f"tcp:{_PORT}", "receiver")]
+        waiting.until(lambda: exchange.status("receiver") == "listening", "receiver listens")
+        self.jobs.append(exchange.start(self.b, "send", f"tcp:{self.c.address}:{_PORT}", "sender"))
+        for name in ("sender", "receiver"):
+            waiting.until(lambda name=name: exchange.status(name).isdigit(), f"{name} begins")
+        exchange.wait_for_progress("sender", "receiver")
+        return exchange, [(self.c, self.jobs[0].pid), (self.b, self.jobs[1].pid)]
+
     def kill_jobs(self):
         for job in self.jobs:
             job.kill_tree()
@@ -153,16 +163,6 @@ class ConsistencyTest(GroupTest):
 
         sent, received = self.restored_numbers(exchange, restore)
         self.assertGreater(received, sent)
-
-    def exchange_by_tcp(self):
-        exchange = Exchange(self)
-        self.jobs = [exchange.start(self.c, "receive", f"tcp:{_PORT}", "receiver")]
-        waiting.until(lambda: exchange.status("receiver") == "listening", "receiver listens")
-        self.jobs.append(exchange.start(self.b, "send", f"tcp:{self.c.address}:{_PORT}", "sender"))
-        for name in ("sender", "receiver"):
-            waiting.until(lambda name=name: exchange.status(name).isdigit(), f"{name} begins")
-        exchange.wait_for_progress("sender", "receiver")
-        return exchange, [(self.c, self.jobs[0].pid), (self.b, self.jobs[1].pid)]
 
     def test_connections_between_members_are_carried(self):
         """Both ends come back at the addresses that they had; no number is missing and none comes twice."""
@@ -290,6 +290,16 @@ class StopTest(GroupTest):
         self.assertLessEqual(exchange.paused_at("receiver"), exchange.paused_at("sender"))
         exchange.go_on("sender", "receiver")
         exchange.wait_for_progress("sender", "receiver")
+
+    def test_connections_are_carried_whether_they_end_or_not(self):
+        exchange, members = self.exchange_by_tcp()
+        # A sender that was given up after its freeze has its connection as before.
+        self.attempt(members, self.c, "member-storing", "--stop")
+        self.wait_until_settled()
+        exchange.wait_for_progress("sender", "receiver")
+        self.checkpoint_group("x:1", members, "--stop")
+        self.assertFalse(any(procfs.alive(pid) for _, pid in members))
+        self.come_back(exchange)
 
     def test_one_that_fails_spares_all(self):
         exchange, members = self.exchange_by_file()
