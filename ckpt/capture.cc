@@ -32,6 +32,7 @@
 #include "ckpt/lost_names.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
+#include "ckpt/standing_job.h"
 #include "ckpt/thread_placement.h"
 #include "ckpt/written_files.h"
 #include "criu/image_files.h"
@@ -56,6 +57,25 @@ constexpr absl::Duration kMemoryMayTake = absl::Seconds(10);
 bool MostStays(const store::ImageStats& stats) {
   return stats.parent_bytes * 2 > stats.logical_bytes - stats.zero_bytes;
 }
+
+// The job stops as soon as CRIU lets it go. What CRIU does itself (--leave-stopped) is for a job that will
+// not go on: it leaves its TCP connections locked.
+class StopAtTheEnd : public CaptureGate {
+ public:
+  StopAtTheEnd(CaptureGate* also, const std::vector<ProcessInfo>& processes)
+      : also_(also), processes_(processes) {}
+  absl::Status BeforeFreeze() override { return also_ ? also_->BeforeFreeze() : absl::OkStatus(); }
+  absl::Status OnFrozen() override {
+    if (also_) RK_RETURN_IF_ERROR(also_->OnFrozen());
+    StopTree(processes_);
+    return absl::OkStatus();
+  }
+  absl::Status BeforeCommit() override { return also_ ? also_->BeforeCommit() : absl::OkStatus(); }
+
+ private:
+  CaptureGate* const also_;
+  const std::vector<ProcessInfo>& processes_;
+};
 
 // The steps of one capture, in the order in which Capture() takes them.
 class CaptureRun {
@@ -104,14 +124,15 @@ class CaptureRun {
     criu::DumpOptions dump = DumpOptions();
     dump_arguments_ = criu::DumpArguments(dump);
     uint64_t expected = MemoryBytes();
+    StopAtTheEnd stop_at_the_end(options_.gate, job_.processes);
     auto frozen = RunFrozenDump(
         criu_, dump, namespaces_, arena_.get(), cancel_,
-        [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); }, FilesLook(), options_.gate,
-        Tracking());
+        [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); }, FilesLook(),
+        options_.stand_still ? &stop_at_the_end : options_.gate, Tracking());
     if (!frozen.ok()) return KeepLogs(frozen.status());
     // At once, before anything is hashed or written. A tree that is to end stays stopped, and the driver
     // needs a running one.
-    if (held_ && !options_.stop) PutOnGpu();
+    if (held_ && !StaysStopped()) PutOnGpu();
     frozen_ = *std::move(frozen);
     result_.unchanged_bytes = frozen_.unchanged_bytes;
     result_.freeze_seconds = static_cast<double>(frozen_.stats.freezing_us + frozen_.stats.frozen_us) * 1e-6;
@@ -123,7 +144,7 @@ class CaptureRun {
                        " did not fit the memory budget and went through a file while the job "
                        "stood still; give more with --staging-memory for a shorter freeze"));
     }
-    if (!held_ || options_.stop) EndPhase("freeze");
+    if (!held_ || StaysStopped()) EndPhase("freeze");
     RK_RETURN_IF_ERROR(MendLostNames());
     return ReadFrozenTree();
   }
@@ -155,6 +176,9 @@ class CaptureRun {
   void Finish() {
     if (options_.stop) KillTree(job_.processes);
     if (options_.stop && held_) held_->JobEnded();
+    if (options_.stand_still) {
+      result_.standing = std::make_unique<StandingJob>(job_.processes, std::move(held_), std::move(session_));
+    }
     result_.processes = static_cast<uint32_t>(frozen_tree_.size());
     for (const ProcessInfo& process : frozen_tree_) result_.threads += process.threads;
     result_.warnings.insert(result_.warnings.end(), job_.warnings.begin(), job_.warnings.end());
@@ -164,7 +188,7 @@ class CaptureRun {
   // After a failure in Freeze or Commit: a job that CRIU has left stopped goes on, and has its GPU again. Or
   // `why`, and what became of that.
   absl::Status LetGo(const absl::Status& why) {
-    if (options_.stop) ResumeTree(job_.processes);
+    if (StaysStopped()) ResumeTree(job_.processes);
     if (held_ == nullptr) return why;
     const absl::Status back = held_->Back();
     held_.reset();
@@ -204,6 +228,7 @@ class CaptureRun {
   }
 
   bool Cancelled() const { return cancel_ && cancel_->load(); }
+  bool StaysStopped() const { return options_.stop || options_.stand_still; }
 
   absl::Status CheckCancelled() const {
     if (Cancelled()) return absl::CancelledError("the capture was cancelled; the job runs on");
@@ -339,7 +364,7 @@ class CaptureRun {
       });
       return clean;
     };
-    if (worth_tracking_ && !options_.stop) {
+    if (worth_tracking_ && !StaysStopped()) {
       tracking.copied = [this](const TaskRanges& memory) { tracked_ = options_.dirty_pages->Arm(memory); };
     }
     return tracking;

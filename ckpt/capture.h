@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "ckpt/staging_arena.h"
+#include "ckpt/standing_job.h"
 #include "criu/installation.h"
 #include "dedup_store/store.h"
 #include "gpu_state/job_mover.h"
@@ -40,8 +42,10 @@ struct CaptureOptions {
   std::string reference;  // "name:tag"
   std::string parent;     // empty: the newest image of the same job, else of the same name
   bool no_parent = false;
-  bool stop = false;            // kill the tree once the image is committed; before that it stays, stopped
-  bool replace = false;         // take over a reference that exists
+  bool stop = false;  // kill the tree once the image is committed; before that it stays, stopped
+  bool stand_still =
+      false;             // it stays stopped, also after that: see CaptureResult::standing; not with `stop`
+  bool replace = false;  // take over a reference that exists
   bool replace_others = false;  // that, too, of an image of another owner
   // Live TCP connections are carried, and packets held back while the job is frozen if it has any before it
   // freezes, or if this is set.
@@ -96,7 +100,8 @@ struct CaptureResult {
   uint32_t processes = 0, threads = 0;
   std::vector<std::pair<std::string, double>> phases;
   std::vector<std::string> warnings;
-  pid_t hook_process = 0;  // which the runtime hook holds; 0: none
+  pid_t hook_process = 0;                 // which the runtime hook holds; 0: none
+  std::unique_ptr<StandingJob> standing;  // with CaptureOptions::stand_still
   std::vector<std::string> command_lines;
 };
 

@@ -184,6 +184,10 @@ std::vector<pid_t> ResumeTree(const std::vector<ProcessInfo>& recorded) {
   return resumed;
 }
 
+void StopTree(const std::vector<ProcessInfo>& recorded) {
+  for (const TreeMember& member : TreeNow(recorded)) member.Signal(SIGSTOP);
+}
+
 void KillTree(const std::vector<ProcessInfo>& recorded) {
   std::vector<TreeMember> members = TreeNow(recorded);
   for (const TreeMember& member : members) member.Signal(SIGKILL);

@@ -46,6 +46,8 @@ class CaptureSession {
 
 // Lets those run that were stopped since; gives their PIDs.
 std::vector<pid_t> ResumeTree(const std::vector<ProcessInfo>& recorded);
+// Those that run stop, at once where they are frozen as soon as they are not.
+void StopTree(const std::vector<ProcessInfo>& recorded);
 // Returns when they are gone, after a minute at the latest.
 void KillTree(const std::vector<ProcessInfo>& recorded);
 

@@ -70,6 +70,27 @@ int FailedFunction(const Output& output, const FunctionInvocation& invocation,
   return kFailed;
 }
 
+// Empty where nothing was refused.
+std::string RefusalsTable(const v1::FunctionRefusals& refused) {
+  const std::pair<const char*, uint64_t> rows[] = {
+      {"connections: too many", refused.connections()},
+      {"connections: too many of one user", refused.connections_of_one()},
+      {"requests: too much at once", refused.bodies()},
+      {"requests: too much of one user at once", refused.bodies_of_one()},
+      {"requests: too large", refused.too_large()},
+      {"asynchronous calls: too many wait", refused.events()},
+      {"asynchronous calls: too many of one user wait", refused.events_of_one()},
+  };
+  Table table({{"REFUSED BEFORE ANY FUNCTION"}, {"COUNT", Align::kRight}});
+  bool any = false;
+  for (const auto& [why, count] : rows) {
+    if (count == 0) continue;
+    any = true;
+    table.AddRow({why, absl::StrCat(count)});
+  }
+  return any ? table.ToString() : std::string();
+}
+
 }  // namespace
 
 std::string FunctionErrorText(const std::string& payload) {
@@ -235,6 +256,9 @@ int ShowFunctionStats(Client& client, const Output& output, const v1::FunctionSt
   }
   output.Text(functions.ToString());
   if (any_starts) output.Text(absl::StrCat("\n", starts.ToString()));
+  if (const std::string refused = RefusalsTable(response->refused()); !refused.empty()) {
+    output.Text(absl::StrCat("\n", refused));
+  }
   return kDone;
 }
 

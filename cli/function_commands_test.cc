@@ -50,6 +50,7 @@ class CannedService final : public v1::Rekindle::Service {
     starts->set_level("dependency-memory");
     starts->set_count(3);
     starts->set_median_seconds(0.0123);
+    response->mutable_refused()->set_bodies_of_one(7);
     return grpc::Status::OK;
   }
   grpc::Status ListFunctions(grpc::ServerContext*, const v1::ListFunctionsRequest*,
@@ -191,6 +192,8 @@ TEST_F(FunctionCommandsTest, TablesAndLines) {
   EXPECT_THAT(out_, HasSubstr("3.00 s"));
   EXPECT_EQ(Run([](auto& client, auto& output) { return ShowFunctionStats(client, output, {}); }), kDone);
   EXPECT_THAT(out_, HasSubstr("hello  dependency-memory       3  12.3 ms"));
+  EXPECT_THAT(out_, HasSubstr("requests: too much of one user at once      7"));
+  EXPECT_THAT(out_, Not(HasSubstr("too many of one user")));
   EXPECT_EQ(Run([](auto& client, auto& output) { return ShowFunctionLogs(client, output, {}); }), kDone);
   EXPECT_EQ(out_, "i-1  hello \xff\n");
   EXPECT_EQ(Run([](auto& client, auto& output) { return ShowFunctionLogs(client, output, {}); }, true),

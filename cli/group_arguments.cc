@@ -60,6 +60,7 @@ void GroupArguments::AddTo(CLI::App& app) {
   CLI::App* ckpt =
       AddCommand("ckpt", "Take images of all members at one moment",
                  "  rekindle group ckpt train:step1 --member train-0 --member node-b:7443/train-1\n"
+                 "  rekindle group ckpt train:drained --stop --member train-0 --member node-b:7443/train-1\n"
                  "Member I's image is NAME/I:TAG, in the store of its node.\n");
   ckpt->add_option("group", reference_, "The group's name")->type_name("NAME:TAG")->required();
   ckpt->add_option(
@@ -68,6 +69,7 @@ void GroupArguments::AddTo(CLI::App& app) {
       ->type_name("[HOST/]JOB")
       ->allow_extra_args(false)
       ->required();
+  ckpt->add_flag("--stop", stop_, "End the jobs once all images are safe; if any is not, all run on");
   ckpt->add_flag("--replace", replace_, "Take over a name that exists");
   ckpt->add_flag("--tcp-established", tcp_established_, "Carry live TCP connections [when there are any]");
   ckpt->add_flag("--tcp-close", tcp_close_,
@@ -124,6 +126,7 @@ absl::StatusOr<Command> GroupArguments::FinishCheckpoint() const {
     RK_ASSIGN_OR_RETURN(*request.add_members(), ParseGroupMember(text));
   }
   request.set_replace(replace_);
+  request.set_stop(stop_);
   request.set_tcp_established(tcp_established_);
   request.set_tcp_close(tcp_close_);
   request.set_freeze_limit_seconds(freeze_limit_);

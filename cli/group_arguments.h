@@ -25,7 +25,8 @@ class GroupArguments {
   CLI::App* group_ = nullptr;
   std::string reference_, staging_memory_, log_directory_, id_, decision_;
   std::vector<std::string> members_, labels_, map_;
-  bool replace_ = false, tcp_established_ = false, tcp_close_ = false, ignore_mismatch_ = false;
+  bool stop_ = false, replace_ = false, tcp_established_ = false, tcp_close_ = false,
+       ignore_mismatch_ = false;
   double freeze_limit_ = 0;
 };
 

@@ -27,7 +27,7 @@ TEST(GroupArguments, MembersAreJobsOfDaemons) {
 
 TEST(GroupArguments, Checkpoint) {
   ParsedArguments parsed = Parse({"group", "ckpt", "train:1", "--member", "a", "--member", "b:1/7",
-                                  "--tcp-close", "--freeze-limit", "2.5", "--label", "x=y"});
+                                  "--tcp-close", "--stop", "--freeze-limit", "2.5", "--label", "x=y"});
   ASSERT_TRUE(parsed.status.ok()) << parsed.status;
   const auto& request = std::get<v1::CheckpointGroupRequest>(parsed.invocation.command);
   EXPECT_EQ(request.reference(), "train:1");
@@ -35,6 +35,7 @@ TEST(GroupArguments, Checkpoint) {
   EXPECT_EQ(request.members(0).job(), "a");
   EXPECT_EQ(request.members(1).host(), "b:1");
   EXPECT_TRUE(request.tcp_close());
+  EXPECT_TRUE(request.stop());
   EXPECT_EQ(request.freeze_limit_seconds(), 2.5);
   EXPECT_EQ(request.labels().at("x"), "y");
   EXPECT_FALSE(Parse({"group", "ckpt", "train:1"}).status.ok());

@@ -52,8 +52,11 @@ int CheckpointGroup(Client& client, const Output& output, Interrupts& interrupts
                   FormatBytes(member.image().stored_bytes())});
   }
   output.Text(absl::StrCat("group ", result->group().reference(), " (", result->group().id(), ") is ",
-                           result->group().complete() ? "complete" : "committed", ", in ",
-                           FormatSeconds(result->total_seconds()), "\n", table.ToString()));
+                           result->group().complete() ? "complete" : "committed",
+                           !request.stop()              ? ""
+                           : result->group().complete() ? ", and its jobs have ended"
+                                                        : ", and its jobs end",
+                           ", in ", FormatSeconds(result->total_seconds()), "\n", table.ToString()));
   return kDone;
 }
 

@@ -1,3 +1,5 @@
+#include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -251,13 +253,41 @@ void PrintStarted(const Output& output, const v1::JobStarted& started, absl::str
       job.log().empty() ? "" : absl::StrCat(", log ", job.log()), "\n"));
 }
 
+// What comes, or may still come, from a pipe or a socket.
+enum class PipedInput { kNone, kMayCome, kIsThere };
+PipedInput LookAtPipe(int fd, const struct stat& info) {
+  if (!S_ISFIFO(info.st_mode) && !S_ISSOCK(info.st_mode)) return PipedInput::kNone;
+  pollfd entry{fd, POLLIN, 0};
+  if (::poll(&entry, 1, 0) <= 0) return PipedInput::kMayCome;
+  int bytes = 0;
+  if (::ioctl(fd, FIONREAD, &bytes) != 0) return PipedInput::kMayCome;
+  if (bytes > 0) return PipedInput::kIsThere;
+  const bool open = S_ISFIFO(info.st_mode) && (entry.revents & (POLLHUP | POLLERR)) == 0;
+  return open ? PipedInput::kMayCome : PipedInput::kNone;
+}
+
 }  // namespace
 
 int RunJob(Client& client, const Output& output, Interrupts& interrupts, const v1::RunRequest& request) {
   JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true);
   v1::RunRequest complete = request;
   struct stat input;
-  if (::fstat(STDIN_FILENO, &input) == 0 && S_ISREG(input.st_mode)) complete.set_stdin_fd(STDIN_FILENO);
+  const bool has_input = ::fstat(STDIN_FILENO, &input) == 0;
+  if (has_input && S_ISREG(input.st_mode)) complete.set_stdin_fd(STDIN_FILENO);
+  const bool supervised = has_input && request.has_supervision();
+  switch (supervised ? LookAtPipe(STDIN_FILENO, input) : PipedInput::kNone) {
+    case PipedInput::kIsThere:
+      return session.Finish(absl::InvalidArgumentError(
+          "something comes from the pipe that is the standard input, and what a supervised job has read from "
+          "one would not come again when it is brought back: write it to a file and give it that (< FILE), "
+          "or "
+          "nothing (< /dev/null)"));
+    case PipedInput::kMayCome:  // as in a shell over ssh, where mostly nothing does
+      output.Warning("the standard input is a pipe, which a supervised job can't have: it reads /dev/null");
+      break;
+    case PipedInput::kNone:
+      break;
+  }
   int code = session.Finish(client.Run(complete, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
   if (request.detach() && session.started()) {
     const v1::Job& job = session.started()->job();

@@ -9,10 +9,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/file.h"
 #include "base/status.h"
 
@@ -22,30 +25,79 @@ namespace {
 constexpr size_t kRemembered = 1 << 20;
 constexpr size_t kCompared = 4096;
 constexpr size_t kCopyBytes = 64 << 10;
+// The log, and what had its name before.
+constexpr size_t kFiles = 4;
+// Where the folder can't be watched.
+constexpr int kLookAgainMs = 1000;
+
+std::string Read(int fd, uint64_t begin, uint64_t end) {
+  std::string content(end - begin, '\0');
+  size_t got = 0;
+  while (got < content.size()) {
+    const ssize_t n =
+        ::pread(fd, content.data() + got, content.size() - got, static_cast<off_t>(begin + got));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    got += static_cast<size_t>(n);
+  }
+  content.resize(got);
+  return content;
+}
+
+bool IsSameFile(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+// What `shown` holds is the content up to `until`.
+bool IsAsShown(int fd, uint64_t size, uint64_t until, const std::string& shown) {
+  if (size < until) return false;
+  // It may have been cut off and have grown again since the last look. Output does not repeat over this
+  // length.
+  const size_t length = std::min(shown.size(), kCompared);
+  return absl::EndsWith(shown, Read(fd, until - length, until));
+}
+
+// Where the log is not what was shown of it any more; at `until` when it is. Until then the bytes that are
+// missing at its end may come again.
+uint64_t FirstDifference(int fd, uint64_t size, uint64_t until, const std::string& shown) {
+  const uint64_t begin = until - shown.size();
+  if (size < begin) return size;  // so far back that nothing is known of it
+  const std::string now = Read(fd, begin, std::min(size, until));
+  const auto [there, was] = std::mismatch(now.begin(), now.end(), shown.begin());
+  return there == now.end() ? until : begin + static_cast<uint64_t>(was - shown.begin());
+}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LogFollower>> LogFollower::Start(const std::string& path, uint64_t offset,
                                                                 int output) {
-  RK_ASSIGN_OR_RETURN(UniqueFd log, OpenFile(path, O_RDONLY | O_NOCTTY));
   UniqueFd changes(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)), stop(::eventfd(0, EFD_CLOEXEC));
-  if (!changes.valid() || !stop.valid() || ::inotify_add_watch(changes.get(), path.c_str(), IN_MODIFY) < 0) {
-    return ErrnoStatus(errno, absl::StrCat("following ", path));
-  }
-  return std::unique_ptr<LogFollower>(
-      new LogFollower(std::move(log), std::move(changes), std::move(stop), offset, output));
+  if (!changes.valid() || !stop.valid()) return ErrnoStatus(errno, absl::StrCat("following ", path));
+  RK_ASSIGN_OR_RETURN(UniqueFd log, OpenFile(path, O_RDONLY | O_NOCTTY));
+  std::unique_ptr<LogFollower> follower(
+      new LogFollower(path, std::move(log), std::move(changes), std::move(stop), offset, output));
+  if (follower->files_.back()->watch < 0) return ErrnoStatus(errno, absl::StrCat("following ", path));
+  follower->thread_ = std::thread(&LogFollower::Loop, follower.get());
+  return follower;
 }
 
-LogFollower::LogFollower(UniqueFd log, UniqueFd changes, UniqueFd stop, uint64_t offset, int output)
-    : log_(std::move(log)),
+LogFollower::LogFollower(const std::string& path, UniqueFd log, UniqueFd changes, UniqueFd stop,
+                         uint64_t offset, int output)
+    : path_(path),
+      folder_(std::filesystem::absolute(path).parent_path()),
+      name_(std::filesystem::path(path).filename()),
       changes_(std::move(changes)),
       stop_(std::move(stop)),
-      output_(output),
-      shown_until_(offset) {
-  shown_ = Read(offset - std::min<uint64_t>(offset, kRemembered), offset);
+      output_(output) {
+  watches_folder_ = ::inotify_add_watch(changes_.get(), folder_.c_str(),
+                                        IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_ONLYDIR) >= 0;
+  File& file = *files_.emplace_back(std::make_unique<File>());
+  file.fd = std::move(log);
+  const uint64_t begin = offset - std::min<uint64_t>(offset, kRemembered);
+  file.shown = Read(file.fd.get(), begin, offset);
   // It may just be cut off.
-  shown_until_ = std::min<uint64_t>(offset, offset - std::min<uint64_t>(offset, kRemembered) + shown_.size());
-  thread_ = std::thread(&LogFollower::Loop, this);
+  file.shown_until = std::min<uint64_t>(offset, begin + file.shown.size());
+  Watch(file);
 }
 
 void LogFollower::Finish() {
@@ -55,82 +107,140 @@ void LogFollower::Finish() {
   thread_.join();
 }
 
-std::string LogFollower::Read(uint64_t begin, uint64_t end) const {
-  std::string content(end - begin, '\0');
-  size_t got = 0;
-  while (got < content.size()) {
-    const ssize_t n =
-        ::pread(log_.get(), content.data() + got, content.size() - got, static_cast<off_t>(begin + got));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    got += static_cast<size_t>(n);
+void LogFollower::Watch(File& file) {
+  // By its descriptor: the name may mean another file by now.
+  file.watch = ::inotify_add_watch(changes_.get(), absl::StrCat("/proc/self/fd/", file.fd.get()).c_str(),
+                                   IN_MODIFY | IN_MOVE_SELF | IN_ATTRIB);
+}
+
+void LogFollower::Unwatch(const File& file) {
+  if (file.watch >= 0) ::inotify_rm_watch(changes_.get(), file.watch);
+}
+
+void LogFollower::TakeEvents() {
+  alignas(inotify_event) char events[4096];
+  for (ssize_t n; (n = ::read(changes_.get(), events, sizeof events)) > 0;) {
+    for (ssize_t at = 0; at < n;) {
+      inotify_event event;
+      std::memcpy(&event, events + at, sizeof event);
+      const absl::string_view name = event.len > 0 ? events + at + sizeof event : "";
+      at += static_cast<ssize_t>(sizeof event + event.len);
+      // docs/files.md: what is cut off, and what is made again.
+      if (absl::StartsWith(name, absl::StrCat(name_, ".rekindle-tail-")) ||
+          name == absl::StrCat(".", name_, ".rekindle-new")) {
+        rolled_back_ = true;
+        was_cut_ = false;
+      }
+    }
   }
-  content.resize(got);
-  return content;
 }
 
-bool LogFollower::IsAsShown(uint64_t size) const {
-  if (size < shown_until_) return false;
-  // It may have been cut off and have grown again since the last look. Output does not repeat over this
-  // length.
-  const size_t length = std::min(shown_.size(), kCompared);
-  return absl::EndsWith(shown_, Read(shown_until_ - length, shown_until_));
-}
-
-uint64_t LogFollower::FirstDifference(uint64_t size) const {
-  const uint64_t begin = shown_until_ - shown_.size();
-  if (size < begin) return size;  // so far back that nothing is known of it
-  const std::string now = Read(begin, std::min(size, shown_until_));
-  const auto [there, was] = std::mismatch(now.begin(), now.end(), shown_.begin());
-  return there == now.end() ? shown_until_ : begin + static_cast<uint64_t>(was - shown_.begin());
-}
-
-bool LogFollower::Show(const std::string& text) {
-  if (!WriteFully(output_, text.data(), text.size(), "standard output").ok()) return false;
-  within_line_ = text.back() != '\n';
-  shown_ += text;
-  if (shown_.size() > 2 * kRemembered) shown_.erase(0, shown_.size() - kRemembered);
+bool LogFollower::FollowName() {
+  File& last = *files_.back();
+  struct stat named, known;
+  if (::stat(path_.c_str(), &named) != 0 || ::fstat(last.fd.get(), &known) != 0) return false;
+  if (IsSameFile(named, known) || !S_ISREG(named.st_mode)) return false;
+  absl::StatusOr<UniqueFd> opened = OpenFile(path_, O_RDONLY | O_NOCTTY);
+  if (!opened.ok() || ::fstat(opened->get(), &named) != 0 || IsSameFile(named, known)) return false;
+  // It may have its old name again.
+  const auto before = std::find_if(files_.begin(), files_.end(), [&](const std::unique_ptr<File>& file) {
+    struct stat info;
+    return ::fstat(file->fd.get(), &info) == 0 && IsSameFile(info, named);
+  });
+  if (before != files_.end()) {
+    std::rotate(before, before + 1, files_.end());
+    return true;
+  }
+  TakeEvents();
+  if (rolled_back_) {
+    // The same log, made again.
+    Unwatch(last);
+    last.fd = *std::move(opened);
+    Watch(last);
+    was_cut_ = true;
+    return true;
+  }
+  File& file = *files_.emplace_back(std::make_unique<File>());
+  file.fd = *std::move(opened);
+  Watch(file);
+  if (files_.size() > kFiles) {
+    Unwatch(*files_.front());
+    if (within_line_ == files_.front().get()) within_line_ = &file;
+    files_.erase(files_.begin());
+  }
   return true;
 }
 
-bool LogFollower::CopyWhatIsThere() {
+bool LogFollower::Show(File& file, const std::string& text) {
+  if (within_line_ != nullptr && within_line_ != &file &&
+      !WriteFully(output_, "\n", 1, "standard output").ok())
+    return false;
+  if (!WriteFully(output_, text.data(), text.size(), "standard output").ok()) return false;
+  within_line_ = text.back() == '\n' ? nullptr : &file;
+  file.shown += text;
+  if (file.shown.size() > 2 * kRemembered) file.shown.erase(0, file.shown.size() - kRemembered);
+  return true;
+}
+
+bool LogFollower::BeginAnew(File& file, uint64_t size) {
+  // What tells of a roll-back was there before the cut.
+  TakeEvents();
+  uint64_t differs = 0;
+  if (rolled_back_ || !watches_folder_) {
+    differs = FirstDifference(file.fd.get(), size, file.shown_until, file.shown);
+    was_cut_ = true;
+  }
+  if (differs >= file.shown_until) return true;
+  rolled_back_ = was_cut_ = false;
+  const uint64_t begin = file.shown_until - file.shown.size();
+  // What begins anew is shown as whole lines.
+  file.shown.resize(differs > begin ? differs - begin : 0);
+  file.shown.resize(file.shown.rfind('\n') + 1);  // npos: all of it
+  file.shown_until = differs > begin ? begin + file.shown.size() : differs;
+  if (within_line_ == &file) {
+    if (!WriteFully(output_, "\n", 1, "standard output").ok()) return false;
+    within_line_ = nullptr;
+  }
+  return true;
+}
+
+bool LogFollower::Copy(File& file) {
   for (;;) {
     struct stat info;
-    if (::fstat(log_.get(), &info) != 0) return true;
+    if (::fstat(file.fd.get(), &info) != 0) return true;
     const uint64_t size = static_cast<uint64_t>(info.st_size);
-    if (!IsAsShown(size)) {
-      const uint64_t differs = FirstDifference(size);
-      if (differs < shown_until_) {
-        const uint64_t begin = shown_until_ - shown_.size();
-        // What begins anew is shown as whole lines.
-        shown_.resize(differs > begin ? differs - begin : 0);
-        shown_.resize(shown_.rfind('\n') + 1);  // npos: all of it
-        shown_until_ = differs > begin ? begin + shown_.size() : differs;
-        if (within_line_ && !WriteFully(output_, "\n", 1, "standard output").ok()) return false;
-        within_line_ = false;
-      } else if (size < shown_until_) {
-        return true;  // it is being written again
-      }
+    if (!IsAsShown(file.fd.get(), size, file.shown_until, file.shown)) {
+      if (!BeginAnew(file, size)) return false;
+    } else if (was_cut_ && &file == files_.back().get()) {
+      rolled_back_ = was_cut_ = false;  // all of it is there again
     }
-    if (size <= shown_until_) return true;
-    const std::string text = Read(shown_until_, std::min<uint64_t>(size, shown_until_ + kCopyBytes));
+    if (size <= file.shown_until) return true;  // or it is being written again
+    const std::string text =
+        Read(file.fd.get(), file.shown_until, std::min<uint64_t>(size, file.shown_until + kCopyBytes));
     if (text.empty()) return true;
-    if (!Show(text)) return false;
-    shown_until_ += text.size();
+    if (!Show(file, text)) return false;
+    file.shown_until += text.size();
   }
 }
 
+bool LogFollower::CopyWhatIsThere() {
+  TakeEvents();
+  do {
+    for (const std::unique_ptr<File>& file : files_) {
+      if (!Copy(*file)) return false;
+    }
+  } while (FollowName());
+  return true;
+}
+
 void LogFollower::Loop() {
-  // The watch is older than the first copy: nothing appended in between is missed.
+  // The watches are older than the first copy: nothing appended in between is missed.
   while (CopyWhatIsThere()) {
     pollfd entries[] = {{changes_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-    if (::poll(entries, 2, -1) < 0 && errno != EINTR) return;
+    if (::poll(entries, 2, watches_folder_ ? -1 : kLookAgainMs) < 0 && errno != EINTR) return;
     if (entries[1].revents != 0) {
       CopyWhatIsThere();
       return;
-    }
-    char events[4096];
-    while (::read(changes_.get(), events, sizeof events) > 0) {
     }
   }
 }

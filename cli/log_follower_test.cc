@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <fstream>
 #include <memory>
 #include <string>
 
@@ -17,7 +19,7 @@ namespace {
 class LogFollowerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    log_.Reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    Open();
     int ends[2];
     ASSERT_TRUE(log_.valid() && ::pipe2(ends, O_CLOEXEC) == 0);
     shown_.Reset(ends[0]);
@@ -27,8 +29,19 @@ class LogFollowerTest : public ::testing::Test {
   void Write(const std::string& text) {
     ASSERT_TRUE(WriteFully(log_.get(), text.data(), text.size(), path_).ok());
   }
-  // As a job that goes on from an image does it.
-  void CutTo(size_t size) { ASSERT_EQ(::ftruncate(log_.get(), static_cast<off_t>(size)), 0); }
+  void Open() { log_.Reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)); }
+  // As a roll-back does it, for a job that goes on from an image: what is cut off is kept.
+  void CutTo(size_t size) {
+    const std::string tail = path_ + ".rekindle-tail-" + std::to_string(++tails_);
+    ASSERT_TRUE(UniqueFd(::open(tail.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)).valid());
+    ASSERT_EQ(::ftruncate(log_.get(), static_cast<off_t>(size)), 0);
+  }
+  void Make(const std::string& name, const std::string& content) {
+    ASSERT_TRUE(std::ofstream(folder_.path() + "/" + name) << content);
+  }
+  void Rename(const std::string& from, const std::string& to) {
+    ASSERT_EQ(::rename((folder_.path() + "/" + from).c_str(), (folder_.path() + "/" + to).c_str()), 0);
+  }
   void Follow(uint64_t offset) {
     auto follower = LogFollower::Start(path_, offset, output_.get());
     ASSERT_TRUE(follower.ok()) << follower.status();
@@ -63,6 +76,7 @@ class LogFollowerTest : public ::testing::Test {
       TemporaryDirectory::Make(testing::TempDir(), "rekindle_log_test.").value();
   const std::string path_ = folder_.path() + "/log";
   UniqueFd log_, shown_, output_;
+  int tails_ = 0;
   std::unique_ptr<LogFollower> follower_;
 };
 
@@ -118,6 +132,68 @@ TEST_F(LogFollowerTest, ALineOfWhichOnlyTheBeginningWasShown) {
   CutTo(14);
   Write("other\n");
   EXPECT_EQ(Rest(), "\nother\n");
+}
+
+TEST_F(LogFollowerTest, ALogThatSomebodyElseCutsOffIsShownFromItsBeginning) {
+  Follow(0);
+  for (int i = 0; i < 3; ++i) {
+    Write("tick\n");
+    EXPECT_EQ(Next(5), "tick\n");
+    Write("tick\n");
+    EXPECT_EQ(Next(5), "tick\n");
+    // As logrotate's copytruncate: the lines that come are no others, and new.
+    ASSERT_EQ(::ftruncate(log_.get(), 0), 0);
+  }
+  Write("tick\n");
+  EXPECT_EQ(Rest(), "tick\n");
+}
+
+TEST_F(LogFollowerTest, AnotherFileOfItsNameIsShownFromItsBeginning) {
+  Write("before\n");
+  Follow(7);
+  Write("1\n");
+  EXPECT_EQ(Next(2), "1\n");
+  Rename("log", "log.1");
+  Write("2\n");  // whoever has it open does not know of that
+  EXPECT_EQ(Next(2), "2\n");
+  const UniqueFd old = std::move(log_);
+  Open();
+  Write("3\n");
+  EXPECT_EQ(Next(2), "3\n");
+  ASSERT_TRUE(WriteFully(old.get(), "4\n", 2, path_).ok());
+  EXPECT_EQ(Next(2), "4\n");
+  Write("5\nhal");
+  EXPECT_EQ(Next(5), "5\nhal");
+  // Once more, with another way of making the new one, and what is in it is not less than what there was.
+  Make("new", "6\n7\n8\n9\n");
+  Rename("log", "log.2");
+  Rename("new", "log");
+  EXPECT_EQ(Rest(), "\n6\n7\n8\n9\n");
+}
+
+TEST_F(LogFollowerTest, ALogThatHasItsNameBackIsNotShownAgain) {
+  Follow(0);
+  Write("1\n");
+  EXPECT_EQ(Next(2), "1\n");
+  Rename("log", "aside");
+  const UniqueFd first = std::move(log_);
+  Open();
+  Write("2\n");
+  EXPECT_EQ(Next(2), "2\n");
+  Rename("aside", "log");
+  ASSERT_TRUE(WriteFully(first.get(), "3\n", 2, path_).ok());
+  EXPECT_EQ(Rest(), "3\n");
+}
+
+TEST_F(LogFollowerTest, ALogThatARollBackHasMadeAgainIsNotShownAgain) {
+  Follow(0);
+  Write("1\n2\n3\n");
+  EXPECT_EQ(Next(6), "1\n2\n3\n");
+  Make(".log.rekindle-new", "1\n");
+  Rename(".log.rekindle-new", "log");
+  Open();
+  Write("2\n3\n4\n");
+  EXPECT_EQ(Rest(), "4\n");
 }
 
 TEST_F(LogFollowerTest, ContinuesAtACutOfWhichItKnowsNothing) {

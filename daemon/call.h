@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -10,6 +11,7 @@
 namespace rekindle::ckpt {
 class CaptureGate;
 class KeptStaging;
+class StandingJob;
 }  // namespace rekindle::ckpt
 
 namespace rekindle::store {
@@ -23,6 +25,8 @@ struct PartOfGroup {
   ckpt::CaptureGate* gate = nullptr;             // see ckpt::CaptureOptions
   std::string prepared_id;                       // its image is stored, and not there until this is published
   std::function<absl::Status()> before_running;  // see restore::RestoreOptions
+  // Where the job goes that is to end (CheckpointRequest::stop): whether it may is known later.
+  std::unique_ptr<ckpt::StandingJob>* standing = nullptr;
 };
 
 struct Call {

@@ -11,6 +11,7 @@
 #include "base/timeline.h"
 #include "ckpt/capture.h"
 #include "ckpt/held_job.h"
+#include "ckpt/standing_job.h"
 #include "daemon/call_monitor.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
@@ -85,7 +86,8 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   options.pid = job.pid;
   options.reference = reference;
   options.no_parent = request.no_parent();
-  options.stop = request.stop();
+  options.stand_still = request.stop() && call.part != nullptr;
+  options.stop = request.stop() && !options.stand_still;
   options.replace = request.replace();
   options.replace_others = node.policy().IsAdmin(call.caller);
   options.tcp_established = request.tcp_established();
@@ -123,6 +125,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
       ckpt::Capture(*store, criu, &node.gpus(), options, &observer, &monitor.cancelled());
   monitor.Stop();
   RK_RETURN_IF_ERROR(result.status());
+  if (result->standing) *call.part->standing = std::move(result->standing);
   // One that the hook held until an image was taken of it goes on.
   if (!request.stop() && result->hook_process != 0) {
     absl::Status let = ckpt::LetHeldJobGoOn(result->hook_process);

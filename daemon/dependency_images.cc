@@ -117,7 +117,7 @@ absl::StatusOr<DependencyImage> DependencyImages::Find(const std::string& refere
 }
 
 absl::StatusOr<DependencyImages::Found> DependencyImages::Cover(
-    const functions::Runtime& runtime, const std::vector<std::string>& modules,
+    const functions::Runtime& runtime, const std::vector<std::string>& modules, uid_t user,
     const std::function<void(const char* phase)>& progress) {
   const std::set<std::string> needed(modules.begin(), modules.end());
   RK_ASSIGN_OR_RETURN(std::vector<DependencyImage> images, List());
@@ -139,11 +139,31 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Cover(
       best->resident_bytes <= (least == UINT64_MAX ? kSpareBytes : least + kSpareBytes)) {
     return Found{*best, true};
   }
-  return Build(runtime, modules, /*rebuild=*/false, progress);
+  return Build(runtime, modules, /*rebuild=*/false, user, progress);
 }
 
+class DependencyImages::InWork {
+ public:
+  InWork(DependencyImages& images, const std::string& reference) : images_(images), reference_(reference) {
+    absl::MutexLock lock(&images_.mutex_);
+    auto free = [&]() ABSL_SHARED_LOCKS_REQUIRED(images_.mutex_) {
+      return !images_.in_work_.contains(reference);
+    };
+    images_.mutex_.Await(absl::Condition(&free));
+    images_.in_work_.insert(reference);
+  }
+  ~InWork() {
+    absl::MutexLock lock(&images_.mutex_);
+    images_.in_work_.erase(reference_);
+  }
+
+ private:
+  DependencyImages& images_;
+  const std::string reference_;
+};
+
 absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
-    const functions::Runtime& runtime, const std::vector<std::string>& asked, bool rebuild,
+    const functions::Runtime& runtime, const std::vector<std::string>& asked, bool rebuild, uid_t user,
     const std::function<void(const char* phase)>& progress) {
   if (runtime.kind == functions::RuntimeKind::kProvided) {
     return absl::InvalidArgumentError(
@@ -153,7 +173,16 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
   std::sort(modules.begin(), modules.end());
   modules.erase(std::unique(modules.begin(), modules.end()), modules.end());
   const std::string reference = ReferenceOf(runtime, modules);
-  absl::MutexLock lock(&building_);
+  if (!rebuild) {
+    if (auto there = Find(reference); there.ok()) return Found{*std::move(there), true};
+    // In a turn of its own: nobody who has one waits for another. Without it all is built from nothing.
+    if (!modules.empty() && absl::IsNotFound(BaseFor(runtime, modules).status()))
+      Build(runtime, {}, /*rebuild=*/false, user, progress).status().IgnoreError();
+  }
+  progress("wait");
+  const functions::FairTurns::Turn turn = turns_.Take(user);
+  // Within a turn: who has the name is at work on it.
+  const InWork in_work(*this, reference);
   if (!rebuild) {
     if (auto there = Find(reference); there.ok()) return Found{*std::move(there), true};
   }
@@ -173,9 +202,8 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
   return Found{*std::move(built), false};
 }
 
-absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
-    store::Store& store, const functions::Runtime& runtime, const std::vector<std::string>& modules,
-    const std::function<void(const char* phase)>& progress) {
+absl::StatusOr<DependencyImage> DependencyImages::BaseFor(const functions::Runtime& runtime,
+                                                          const std::vector<std::string>& modules) const {
   RK_ASSIGN_OR_RETURN(std::vector<DependencyImage> images, List());
   std::optional<DependencyImage> base;
   for (const DependencyImage& image : images) {
@@ -185,16 +213,20 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
     }
     if (!base || image.modules.size() > base->modules.size()) base = image;
   }
-  if (!base) {
-    RK_ASSIGN_OR_RETURN(base, BuildFromNothing(store, runtime, {}, progress));
-  }
-  progress("load");
+  if (!base) return absl::NotFoundError("there is no image of fewer modules");
+  return *std::move(base);
+}
+
+absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
+    store::Store& store, const functions::Runtime& runtime, const std::vector<std::string>& modules,
+    const std::function<void(const char* phase)>& progress) {
+  RK_ASSIGN_OR_RETURN(const DependencyImage base, BaseFor(runtime, modules));
   restore::CloneOptions copy;
-  copy.image = base->info.digest;
+  copy.image = base.info.digest;
   copy.environment = {{"REKINDLE_MORE_DEPS", absl::StrJoin(modules, ",")}, {"REKINDLE_OUTPUT", "/dev/null"}};
   ckpt::CaptureOptions capture;
   capture.reference = ReferenceOf(runtime, modules);
-  capture.parent = base->info.digest;
+  capture.parent = base.info.digest;
   DependencyImage built;
   built.runtime = runtime;
   built.modules = modules;
@@ -203,7 +235,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
       CaptureNextReadyPoint(node_, store, copy, std::move(capture), {kLongestLoad}, What(runtime, modules),
                             [&](const CapturedCopy& copied, std::map<std::string, std::string>& labels) {
                               built.resident_bytes = copied.resident_bytes;
-                              built.build_seconds = base->build_seconds + copied.seconds;
+                              built.build_seconds = base.build_seconds + copied.seconds;
                               labels = LabelsOf(built);
                               progress("capture");
                             }));

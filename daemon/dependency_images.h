@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/node.h"
+#include "functions/fair_turns.h"
 #include "functions/function_spec.h"
 
 namespace rekindle::daemon {
@@ -27,27 +29,38 @@ struct DependencyImage {
 // Thread-safe.
 class DependencyImages {
  public:
-  explicit DependencyImages(Node& node) : node_(node) {}
+  explicit DependencyImages(Node& node) : node_(node), turns_(kBuilds, kBuildsOfOne) {}
 
   struct Found {
     DependencyImage image;
     bool unchanged = false;  // it was there
   };
   // An image of exactly these modules (a set), which is made if there is none yet; with `rebuild` in any
-  // case. InvalidArgument: a module can't be loaded; the message ends with what the runtime said.
+  // case. `user`: for whom; a few are made side by side, one for each user. InvalidArgument: a module can't
+  // be loaded; the message ends with what the runtime said.
   absl::StatusOr<Found> Build(const functions::Runtime& runtime, const std::vector<std::string>& modules,
-                              bool rebuild, const std::function<void(const char* phase)>& progress)
-      ABSL_LOCKS_EXCLUDED(building_);
+                              bool rebuild, uid_t user,
+                              const std::function<void(const char* phase)>& progress)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // The best for a function that needs these: exactly them; else the smallest that has them all and no more
   // than a few times as much memory as it must; else one that is made.
   absl::StatusOr<Found> Cover(const functions::Runtime& runtime, const std::vector<std::string>& modules,
-                              const std::function<void(const char* phase)>& progress);
+                              uid_t user, const std::function<void(const char* phase)>& progress);
   absl::StatusOr<std::vector<DependencyImage>> List() const;
   // NotFound: it is none.
   absl::StatusOr<DependencyImage> Find(const std::string& reference) const;
 
  private:
-  // From the image of some of the modules, or of none: the rest is loaded on top of that.
+  // Each may need much memory, and its libraries all cores.
+  static constexpr int kBuilds = 2, kBuildsOfOne = 1;
+
+  // As long as an image is being made: nobody else makes one of its name.
+  class InWork;
+  // The image of the most of these modules, but not all, that there is.
+  absl::StatusOr<DependencyImage> BaseFor(const functions::Runtime& runtime,
+                                          const std::vector<std::string>& modules) const;
+  // From the image of some of the modules, or of none: the rest is loaded on top of that. NotFound: there is
+  // no such image.
   absl::StatusOr<DependencyImage> BuildOn(store::Store& store, const functions::Runtime& runtime,
                                           const std::vector<std::string>& modules,
                                           const std::function<void(const char* phase)>& progress);
@@ -56,7 +69,9 @@ class DependencyImages {
                                                    const std::function<void(const char* phase)>& progress);
 
   Node& node_;
-  absl::Mutex building_;  // one at a time: each may need much memory
+  absl::Mutex mutex_;
+  std::set<std::string> in_work_ ABSL_GUARDED_BY(mutex_);  // references
+  functions::FairTurns turns_;                             // taken before a reference
 };
 
 }  // namespace rekindle::daemon

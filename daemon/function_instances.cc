@@ -237,6 +237,25 @@ absl::StatusOr<std::shared_ptr<LiveTemplate>> FunctionInstances::TemplateFor(con
   return found;
 }
 
+absl::Status FunctionInstances::DropLostTemplate(const LivePtr& live, StartLevel level,
+                                                 const std::shared_ptr<LiveTemplate>& lost,
+                                                 const absl::Status& why) {
+  std::shared_ptr<LiveTemplate> gone;  // ended outside of the locks
+  if (level == StartLevel::kTemplate) {
+    absl::MutexLock lock(&live->mutex);
+    if (live->own_template == lost) gone = std::move(live->own_template);
+  } else {
+    absl::MutexLock lock(&mutex_);
+    auto found = dependency_templates_.find(live->record.images.dependency_image);
+    if (found != dependency_templates_.end() && found->second == lost) {
+      gone = std::move(found->second);
+      dependency_templates_.erase(found);
+    }
+  }
+  if (gone == nullptr) return absl::NotFoundError("its template has gone meanwhile");
+  return absl::UnavailableError(why.message());
+}
+
 absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& order, const LivePtr& live,
                                                              Place place) {
   std::string digest = live->dependency_digest;
@@ -254,6 +273,7 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
   if (order.level == StartLevel::kTemplate || order.level == StartLevel::kDependencyTemplate) {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> from, TemplateFor(live, order.level));
     copy = from->forks().Fork(options);
+    if (!copy.ok() && from->forks().lost()) return DropLostTemplate(live, order.level, from, copy.status());
     if (!copy.ok()) return copy.status();
     auto root = std::make_shared<UniqueFd>(std::move(copy->root_pidfd));
     has_answered = [from, root, options] { from->forks().HasAnswered(*root, options); };

@@ -77,6 +77,10 @@ class FunctionInstances : public functions::InstanceStarter {
   absl::StatusOr<Place> MakePlace(const functions::StartOrder& order, const LiveFunction& live);
   absl::StatusOr<std::shared_ptr<LiveTemplate>> TemplateFor(const LivePtr& live, functions::StartLevel level)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Unavailable: it was the present one, and is no more; NotFound: another has taken its place.
+  absl::Status DropLostTemplate(const LivePtr& live, functions::StartLevel level,
+                                const std::shared_ptr<LiveTemplate>& lost, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   restore::CloneOptions OptionsFor(const LiveFunction& live, const std::string& digest) const;
   bool RemoveImage(LiveFunction& live);  // false: there is none
   bool limits_can_be_set() const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -164,6 +164,15 @@ absl::Status FunctionStats(Node& node, const Call& call, const v1::FunctionStats
   std::vector<functions::FunctionRecord> records;
   if (request.name().empty()) {
     records = functions->Records(call.caller);
+    const Functions::Refusals refused = functions->refusals();
+    v1::FunctionRefusals* out = response->mutable_refused();
+    out->set_connections(refused.http.connections);
+    out->set_connections_of_one(refused.http.connections_of_one);
+    out->set_bodies(refused.http.bodies);
+    out->set_bodies_of_one(refused.http.bodies_of_one);
+    out->set_too_large(refused.http.too_large);
+    out->set_events(refused.events);
+    out->set_events_of_one(refused.events_of_one);
   } else {
     RK_ASSIGN_OR_RETURN(functions::FunctionRecord record,
                         functions->Find(call.caller, request.name(), "see the numbers of"));
@@ -242,9 +251,9 @@ absl::Status BuildDependencies(Node& node, const Call& call, const v1::BuildDepe
     *event.mutable_progress() = progress;
     return send(event);
   });
-  auto built = functions->BuildDependencies(runtime, modules, request.rebuild(), [&](const char* phase) {
-    monitor.Report(phase, 0, 0, watch.seconds());
-  });
+  auto built =
+      functions->BuildDependencies(runtime, modules, request.rebuild(), call.caller.uid,
+                                   [&](const char* phase) { monitor.Report(phase, 0, 0, watch.seconds()); });
   monitor.Stop();
   RK_RETURN_IF_ERROR(built.status());
   v1::BuildDependenciesEvent event;

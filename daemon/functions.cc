@@ -40,6 +40,7 @@ constexpr size_t kMostReported = size_t{16} << 20;
 constexpr int kAttempts = 3;
 // Asynchronous calls: how many may wait at once, and how long one for an instance that is free.
 constexpr int kMostWaitingEvents = 10'000;
+constexpr int kMostWaitingEventsOfOne = 2500;  // of functions of one user, root excepted
 constexpr absl::Duration kLongestWait = absl::Hours(1);
 // Between attempts at what is called asynchronously; Lambda waits one and two minutes.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
@@ -126,10 +127,10 @@ void Functions::RemoveLeftImages() {
 }
 
 absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
-    const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild,
+    const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild, uid_t user,
     const std::function<void(const char* phase)>& progress) {
   RK_ASSIGN_OR_RETURN(DependencyImages::Found found,
-                      dependencies_.Build(runtime, modules, rebuild, progress));
+                      dependencies_.Build(runtime, modules, rebuild, user, progress));
   if (found.unchanged) return found;
   const std::string& reference = found.image.info.reference;
   instances_->DropTemplate("", 0, reference);
@@ -284,7 +285,7 @@ functions::FunctionImages Functions::FindImages(const functions::FunctionRecord&
     }
   }
   if (record.spec.runtime.kind != RuntimeKind::kProvided) {
-    auto covered = dependencies_.Cover(record.spec.runtime, images.dependencies, progress);
+    auto covered = dependencies_.Cover(record.spec.runtime, images.dependencies, record.owner.uid, progress);
     if (covered.ok()) {
       images.dependency_image = covered->image.info.reference;
     } else {
@@ -322,7 +323,8 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
   wanted.name = spec.name;
   wanted.memory_bytes = spec.memory_bytes;
   wanted.provisioned = spec.provisioned;
-  RK_RETURN_IF_ERROR(scheduler_->CheckProvisioned(wanted));
+  // Until it is scheduled: another deployment must not count on the same room.
+  RK_ASSIGN_OR_RETURN(const functions::Scheduler::Reservation room, scheduler_->ReserveProvisioned(wanted));
   progress("copy", 0);
   functions::DeployOptions options;
   options.replace = replace;
@@ -368,25 +370,62 @@ void Functions::Call(const Caller& caller, functions::Call call, functions::Sche
   scheduler_->Invoke(std::move(call), std::move(done));
 }
 
+class Functions::WaitingEvents {
+ public:
+  absl::Status Add(uid_t owner) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (all_ >= kMostWaitingEvents) {
+      ++refused_;
+      return absl::ResourceExhaustedError(absl::StrCat(
+          kMostWaitingEvents, " asynchronous calls wait for their functions already: try again"));
+    }
+    int& of_one = of_each_[owner];
+    if (owner != 0 && of_one >= kMostWaitingEventsOfOne) {
+      ++refused_of_one_;
+      return absl::ResourceExhaustedError(
+          absl::StrCat(kMostWaitingEventsOfOne, " asynchronous calls wait for functions of user ", owner,
+                       " already, which is all that may of one user: try again"));
+    }
+    ++all_;
+    ++of_one;
+    return absl::OkStatus();
+  }
+  void Remove(uid_t owner) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    --all_;
+    if (auto found = of_each_.find(owner); --found->second == 0) of_each_.erase(found);
+  }
+  void Count(Refusals* refused) const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    refused->events = refused_;
+    refused->events_of_one = refused_of_one_;
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  int all_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uid_t, int> of_each_ ABSL_GUARDED_BY(mutex_);  // owner of their functions
+  uint64_t refused_ ABSL_GUARDED_BY(mutex_) = 0, refused_of_one_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
 struct Functions::Event {
   functions::Call call;
   uid_t owner = 0;  // of the function that it was accepted for
   absl::Time until;
-  int attempts = 0;                           // that the function had
-  std::shared_ptr<std::atomic<int>> waiting;  // it counts there
+  int attempts = 0;                        // that the function had
+  std::shared_ptr<WaitingEvents> waiting;  // it counts there
 
   ~Event() {
-    if (waiting) waiting->fetch_sub(1);
+    if (waiting) waiting->Remove(owner);
   }
 };
 
+Functions::Functions(Node& node)
+    : node_(node), dependencies_(node), waiting_events_(std::make_shared<WaitingEvents>()) {}
+
 absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
   RK_ASSIGN_OR_RETURN(const functions::FunctionRecord record, Find(caller, call.function, "invoke"));
-  if (waiting_events_->fetch_add(1) >= kMostWaitingEvents) {
-    waiting_events_->fetch_sub(1);
-    return absl::ResourceExhaustedError(
-        absl::StrCat(kMostWaitingEvents, " asynchronous calls wait for their functions already: try again"));
-  }
+  RK_RETURN_IF_ERROR(waiting_events_->Add(record.owner.uid));
   if (call.request_id.empty()) call.request_id = functions::NewRequestId();
   auto event = std::make_shared<Event>();
   event->call = std::move(call);
@@ -422,6 +461,13 @@ void Functions::Try(const std::shared_ptr<Event>& event) {
       if (auto again = weak.lock(); again && !error) again->Try(event);
     });
   });
+}
+
+Functions::Refusals Functions::refusals() const {
+  Refusals refused;
+  if (const functions::InvokeApi* front = serving_.load()) refused.http = front->refusals();
+  waiting_events_->Count(&refused);
+  return refused;
 }
 
 std::vector<functions::FunctionRecord> Functions::Records(const Caller& caller) const {
@@ -469,6 +515,7 @@ absl::Status Functions::ServeHttp(std::vector<UniqueFd> listeners) {
   options.share_of = ShareOfHttp;
   RK_ASSIGN_OR_RETURN(front_, functions::InvokeApi::Start(*threads_, std::move(listeners), std::move(options),
                                                           weak_from_this()));
+  serving_ = front_.get();
   return absl::OkStatus();
 }
 

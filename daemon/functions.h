@@ -51,10 +51,16 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   absl::StatusOr<functions::FunctionNumbers> Numbers(const std::string& name) const {
     return scheduler_->Numbers(name);
   }
+  // What came to no function because a limit was reached, over all callers.
+  struct Refusals {
+    functions::InvokeApi::Refusals http;
+    uint64_t events = 0, events_of_one = 0;
+  };
+  Refusals refusals() const;
   DependencyImages& dependencies() { return dependencies_; }
   // As DependencyImages::Build; functions that use an image which was made anew start from the new one.
   absl::StatusOr<DependencyImages::Found> BuildDependencies(
-      const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild,
+      const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild, uid_t user,
       const std::function<void(const char* phase)>& progress);
   // With its template. That no function uses it is for the caller to see.
   absl::Status RemoveDependencies(const store::ImageInfo& image);
@@ -68,7 +74,7 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   absl::StatusOr<std::vector<functions::ListedFunction>> List(const std::any& identity) override;
 
  private:
-  explicit Functions(Node& node) : node_(node), dependencies_(node) {}
+  explicit Functions(Node& node);
   absl::Status Begin();
   // Chooses its dependency image, which may have to be made. What goes wrong with that is a warning: it can
   // be started without.
@@ -80,7 +86,8 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   absl::Status ScheduleIfPresent(const functions::FunctionRecord& record) ABSL_LOCKS_EXCLUDED(scheduling_);
   absl::StatusOr<std::vector<std::string>> Discover(const functions::FunctionRecord& record);
   void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
-  struct Event;  // that was accepted and is not answered to anybody
+  struct Event;         // that was accepted and is not answered to anybody
+  class WaitingEvents;  // how many there are
   void Try(const std::shared_ptr<Event>& event);
   void PlanTidying();
   void RemoveLeftImages();
@@ -93,10 +100,11 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   std::unique_ptr<FunctionInstances> instances_;
   std::unique_ptr<functions::Scheduler> scheduler_;
   std::unique_ptr<functions::InvokeApi> front_;
+  std::atomic<const functions::InvokeApi*> serving_{nullptr};  // `front_`, as soon as it is there
   std::unique_ptr<boost::asio::steady_timer> trim_;
   int tidied_ = 0;
 
-  std::shared_ptr<std::atomic<int>> waiting_events_ = std::make_shared<std::atomic<int>>(0);
+  const std::shared_ptr<WaitingEvents> waiting_events_;
   // What the catalog has and what is scheduled change together. Before mutex_.
   absl::Mutex scheduling_;
   absl::Mutex mutex_;

@@ -169,8 +169,9 @@ class Coordination {
       if (!settled) {
         result.add_warnings(
             absl::StrCat("member ", i, " (", NameOf(group_.parts(i).member()),
-                         ") was lost after it had stored its image, which appears when it can "
-                         "be told; `rekindle group ls` shows when the group is complete"));
+                         ") was lost after it had stored its image, which appears ",
+                         request_.stop() ? "(and its job, which may run until then, ends) " : "",
+                         "when it can be told; `rekindle group ls` shows when the group is complete"));
       }
       *result.add_members() = std::move(results_[static_cast<size_t>(i)]);
     }
@@ -195,6 +196,7 @@ class Coordination {
     checkpoint->set_job(part.member().job());
     checkpoint->set_reference(part.image());
     checkpoint->set_replace(request_.replace());
+    checkpoint->set_stop(request_.stop());
     checkpoint->set_tcp_established(request_.tcp_established());
     checkpoint->set_tcp_close(request_.tcp_close());
     checkpoint->set_staging_budget_bytes(request_.staging_budget_bytes());

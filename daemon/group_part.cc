@@ -1,4 +1,5 @@
 // A member's side of a group checkpoint.
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -6,6 +7,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
+#include "ckpt/standing_job.h"
 #include "daemon/group_member.h"
 #include "daemon/group_point.h"
 #include "daemon/groups.h"
@@ -138,6 +140,8 @@ v1::CheckpointRequest RequestFor(const v1::PreparePart& prepare) {
   labels[v1::kGroupLabel] = prepare.group();
   labels[v1::kGroupMemberLabel] = absl::StrCat(prepare.member());
   if (!prepare.coordinator().empty()) labels[v1::kGroupCoordinatorLabel] = prepare.coordinator();
+  labels.erase(v1::kGroupEndsJobLabel);
+  if (request.stop()) labels[v1::kGroupEndsJobLabel] = "yes";
   return request;
 }
 
@@ -152,9 +156,6 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
   }
   const v1::PreparePart& prepare = first.prepare();
   RK_RETURN_IF_ERROR(CheckGroupId(prepare.id()));
-  if (prepare.checkpoint().stop()) {
-    return absl::UnimplementedError("a group's jobs run on: stop them when the group is complete");
-  }
 
   Part part(prepare, coordinator);
   const PartListener listener(part, coordinator);
@@ -162,6 +163,9 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
   PartOfGroup of_group;
   of_group.gate = &part;
   of_group.prepared_id = PreparedId(prepare.id(), prepare.member());
+  // One that is to end goes on after all when this returns without knowing: Settle ends it when it is known.
+  std::unique_ptr<ckpt::StandingJob> standing;
+  of_group.standing = &standing;
   Call inner = call;
   inner.part = &of_group;
   inner.cancelled = [&part] { return part.gives_up(); };
@@ -194,10 +198,14 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
       // The resolver or an operator may have settled it, where the connection is dead and nobody can tell.
       settle.set_action(v1::SettlePartRequest::LOOK);
       absl::StatusOr<v1::SettlePartResponse> look = Settle(settle);
-      if (look.ok() && look->state() != v1::SettlePartResponse::IN_DOUBT) return absl::OkStatus();
+      if (look.ok() && look->state() != v1::SettlePartResponse::IN_DOUBT) {
+        if (standing && look->state() == v1::SettlePartResponse::COMMITTED) standing->End();
+        return absl::OkStatus();
+      }
       continue;
     }
     const bool commit = fate == MemberState::Fate::kPublish;
+    if (!commit) standing.reset();
     if (commit) PassGroupPoint(group_point::kMemberCommitting);
     settle.set_action(commit ? v1::SettlePartRequest::COMMIT : v1::SettlePartRequest::ABORT);
     absl::StatusOr<v1::SettlePartResponse> settled = Settle(settle);
@@ -212,6 +220,7 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
       SendFailure(coordinator, absl::AbortedError("the group was given up; the job runs on"));
       return absl::OkStatus();
     }
+    if (standing) standing->End();
     PassGroupPoint(group_point::kMemberCommitted);
     v1::PartEvent done;
     done.mutable_committed();

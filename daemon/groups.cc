@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "ckpt/standing_job.h"
 #include "dedup_store/image_stream.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -34,6 +35,17 @@ void Describe(const store::ImageInfo& info, v1::SettlePartResponse::State state,
   response->set_image(info.reference);
   response->set_digest(info.digest);
   response->set_origin(store::OriginOf(info));
+}
+
+// The job of a part that is decided, if it is to end with that.
+absl::Status EndJobOf(const store::Store& store, const std::string& prepared_id) {
+  RK_ASSIGN_OR_RETURN(std::vector<store::PreparedImage> prepared, store.ListPrepared());
+  for (const store::PreparedImage& image : prepared) {
+    if (image.id != prepared_id || !image.info.labels.contains(v1::kGroupEndsJobLabel)) continue;
+    return Annotate(ckpt::EndJob(LabelOf(image.info, v1::kJobIdLabel)),
+                    absl::StrCat("ending the job of '", image.info.reference, "'"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -145,6 +157,8 @@ absl::StatusOr<v1::SettlePartResponse> Groups::Settle(const v1::SettlePartReques
       request.action() == v1::SettlePartRequest::ABORT || request.action() == v1::SettlePartRequest::REMOVE;
   v1::SettlePartResponse response;
   if (request.action() == v1::SettlePartRequest::COMMIT) {
+    // Before it is published: if this fails, or is interrupted, it is done again.
+    RK_RETURN_IF_ERROR(EndJobOf(*store, prepared_id));
     absl::StatusOr<store::ImageInfo> published = store->PublishPrepared(prepared_id);
     if (published.ok()) {
       Log(LogLevel::kInfo,

@@ -133,7 +133,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     absl::StatusOr<restore::CloneResult> copy = record.instance->Fork(options);
     const bool forked = copy.ok();
     v1::JobEvent event;
-    if (absl::IsFailedPrecondition(copy.status())) {
+    if (absl::IsFailedPrecondition(copy.status()) || absl::IsDeadlineExceeded(copy.status())) {
       event.mutable_started()->add_warnings(
           absl::StrCat("a clone was made: ", std::string(copy.status().message())));
       RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));

@@ -160,6 +160,10 @@ bool HttpConnection::OnHead() {
     return false;
   }
   size_t bytes = length.has_value() ? static_cast<size_t>(*length) : largest_body_;
+  if (std::optional<HttpAnswer> refusal = handler_->OnBody(shared_from_this(), bytes, body_room_)) {
+    Refuse(*std::move(refusal));
+    return false;
+  }
   if (!server_->ReserveBody(bytes)) {
     Refuse(handler_->OnNoMemory(shared_from_this()));
     return false;
@@ -245,7 +249,10 @@ void HttpConnection::CloseNow() {
   handler_->OnClosed(*this, unanswered);
 }
 
-void HttpConnection::ReleaseBody() { server_->ReleaseBody(std::exchange(reserved_body_, 0)); }
+void HttpConnection::ReleaseBody() {
+  server_->ReleaseBody(std::exchange(reserved_body_, 0));
+  body_room_.reset();
+}
 
 void HttpConnection::SetDeadline(absl::Duration time) {
   SetDeadline(time == absl::InfiniteDuration() ? Clock::time_point::max()

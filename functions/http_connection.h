@@ -103,6 +103,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool body_timed_ = false;
   size_t largest_body_ = 0;
   size_t reserved_body_ = 0;
+  std::shared_ptr<void> body_room_;  // the handler's
   unsigned minor_ = 1;
   bool keep_alive_ = true;
   bool without_body_ = false;  // HEAD

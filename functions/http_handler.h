@@ -39,6 +39,12 @@ class HttpHandler {
   // The body is larger than it may be.
   virtual HttpAnswer OnTooLarge(const std::shared_ptr<HttpConnection>& connection,
                                 const HttpRequestHead& head, size_t largest_body) = 0;
+  // A body of up to `bytes` is about to be read. An answer refuses it; otherwise `room` is kept until it has
+  // been read, or will not be.
+  virtual std::optional<HttpAnswer> OnBody(const std::shared_ptr<HttpConnection>& /*connection*/,
+                                           size_t /*bytes*/, std::shared_ptr<void>& /*room*/) {
+    return std::nullopt;
+  }
   // All that clients send at present would take too much memory.
   virtual HttpAnswer OnNoMemory(const std::shared_ptr<HttpConnection>& connection) = 0;
   // What came is not HTTP, or more than a head may be (431).

@@ -16,6 +16,8 @@ struct HttpLimits {
   size_t head = 64 << 10;
   // Bytes of bodies that are being read at a time, of all connections together.
   size_t bodies = 256 << 20;
+  // And of those of one caller, as with connections.
+  size_t bodies_of_one = 64 << 20;
   // From a request's first byte to the end of its headers, and from there to the end of its body.
   absl::Duration head_time = absl::Seconds(10);
   absl::Duration body_time = absl::Seconds(60);

@@ -66,7 +66,8 @@ struct StartedInstance {
 class InstanceStarter {
  public:
   virtual ~InstanceStarter() = default;
-  // NotFound: there is nothing to start from at this level.
+  // NotFound: there is nothing to start from at this level. Unavailable: the template that there was is gone,
+  // and another one may be made.
   virtual absl::StatusOr<StartedInstance> Start(const StartOrder& order) = 0;
   // A live parked copy from which instances are forked; of the function, or (`function` empty) of a
   // dependency image. FailedPrecondition: it can't be forked.

@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
+#include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "functions/function_name.h"
@@ -65,27 +66,26 @@ bool IsAsync(const HttpRequestHead& head) { return Header(head, "X-Amz-Invocatio
 // Who is at the other end of a connection, or why nobody is served there.
 using Identity = absl::StatusOr<std::any>;
 
-// How many connections each caller has.
+// How much of something each caller has.
 class Shares : public std::enable_shared_from_this<Shares> {
  public:
-  // Given back when the last pointer to it goes. Null: this caller has as many as one may.
-  std::shared_ptr<void> Take(const std::string& caller, size_t most) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // Given back when the last pointer to it goes. Null: this caller would have more than `most`.
+  std::shared_ptr<void> Take(const std::string& caller, size_t amount, size_t most)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    size_t& taken = taken_[caller];
-    if (taken >= most) {
-      if (taken == 0) taken_.erase(caller);
-      return nullptr;
-    }
-    ++taken;
-    return std::shared_ptr<void>(this,
-                                 [shares = shared_from_this(), caller](void*) { shares->GiveBack(caller); });
+    auto found = taken_.find(caller);
+    const size_t taken = found == taken_.end() ? 0 : found->second;
+    if (amount > most || taken > most - amount) return nullptr;
+    taken_[caller] = taken + amount;
+    return std::shared_ptr<void>(
+        this, [shares = shared_from_this(), caller, amount](void*) { shares->GiveBack(caller, amount); });
   }
 
  private:
-  void GiveBack(const std::string& caller) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void GiveBack(const std::string& caller, size_t amount) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     auto found = taken_.find(caller);
-    if (--found->second == 0) taken_.erase(found);
+    if ((found->second -= amount) == 0) taken_.erase(found);
   }
 
   absl::Mutex mutex_;
@@ -95,6 +95,7 @@ class Shares : public std::enable_shared_from_this<Shares> {
 // Of each connection.
 struct Connected {
   Identity identity = std::any();
+  std::string caller;  // whose shares count; empty: nobody's
   std::shared_ptr<void> share;
 };
 
@@ -132,15 +133,17 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
     const Peer peer = PeerOf(socket);
     Connected connected;
     if (options_.identify) connected.identity = options_.identify(peer);
-    const std::string caller = options_.share_of ? options_.share_of(peer, connected.identity) : "";
+    if (options_.share_of) connected.caller = options_.share_of(peer, connected.identity);
+    const std::string& caller = connected.caller;
     if (!caller.empty()) {
-      connected.share = shares_->Take(caller, options_.limits.connections_of_one);
+      const size_t most = options_.limits.connections_of_one;
+      connected.share = connections_of_->Take(caller, 1, most);
       if (!connected.share) {
-        NoteRefused(caller);
-        refusal = InvokeError(
-            503, "ServiceUnavailableException",
-            absl::StrCat("Too many connections: ", caller, " has ", options_.limits.connections_of_one,
-                         ", which is all that one caller may have"));
+        Refused(connections_of_one_,
+                absl::StrCat("a connection of ", caller, ", who has ", most, " already, was refused"));
+        refusal = InvokeError(429, "TooManyRequestsException",
+                              absl::StrCat("Too many connections: ", caller, " has ", most,
+                                           ", which is all that one caller may have"));
         return false;
       }
     }
@@ -148,11 +151,14 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
     return true;
   }
 
-  Refusals refusals() const { return {too_many_.load(), too_many_of_one_.load()}; }
+  Refusals refusals() const {
+    return {connections_.load(), connections_of_one_.load(), bodies_.load(), bodies_of_one_.load(),
+            too_large_.load()};
+  }
 
   std::optional<HttpAnswer> TooManyConnections() override {
-    ++too_many_;
-    return InvokeError(429, "TooManyRequestsException", "Too many connections");
+    Refused(connections_, absl::StrCat("a connection was refused: there are ", options_.limits.connections));
+    return InvokeError(503, "ServiceUnavailableException", "Too many connections, of all callers together");
   }
 
   std::optional<HttpAnswer> OnHead(const std::shared_ptr<HttpConnection>&, const HttpRequestHead& head,
@@ -164,17 +170,38 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
 
   HttpAnswer OnTooLarge(const std::shared_ptr<HttpConnection>&, const HttpRequestHead&,
                         size_t largest_body) override {
+    ++too_large_;
     return InvokeError(413, "RequestTooLargeException",
                        absl::StrCat("Request must be smaller than ", largest_body,
                                     " bytes for the InvokeFunction operation"));
   }
 
+  std::optional<HttpAnswer> OnBody(const std::shared_ptr<HttpConnection>& connection, size_t bytes,
+                                   std::shared_ptr<void>& room) override {
+    const std::string& caller = std::any_cast<const Connected&>(connection->context()).caller;
+    if (caller.empty()) return std::nullopt;
+    const size_t most = options_.limits.bodies_of_one;
+    room = bodies_of_->Take(caller, bytes, most);
+    if (room) return std::nullopt;
+    Refused(bodies_of_one_,
+            absl::StrCat("a request of ", caller, ", whose requests that are being read have ",
+                         FormatBytes(most), " already, was refused"));
+    return InvokeError(
+        429, "TooManyRequestsException",
+        absl::StrCat("Too many large requests at a time: those of ", caller, " that are being read may have ",
+                     FormatBytes(most), " together. Send fewer at once"));
+  }
+
   HttpAnswer OnNoMemory(const std::shared_ptr<HttpConnection>&) override {
-    return InvokeError(429, "TooManyRequestsException", "Too many large requests at a time");
+    Refused(bodies_, absl::StrCat("a request was refused: those that are being read have ",
+                                  FormatBytes(options_.limits.bodies)));
+    return InvokeError(503, "ServiceUnavailableException",
+                       "Too many large requests at a time, of all callers together");
   }
 
   HttpAnswer OnBadRequest(const std::shared_ptr<HttpConnection>&, int status,
                           const std::string& why) override {
+    if (status == 431) ++too_large_;
     return InvokeError(status, "InvalidRequestException", absl::StrCat("Not a request of HTTP/1.1: ", why));
   }
 
@@ -214,12 +241,11 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
 
  private:
   // In the log less and less often.
-  void NoteRefused(const std::string& caller) {
-    const uint64_t refused = ++too_many_of_one_;
+  static void Refused(std::atomic<uint64_t>& count, const std::string& what) {
+    const uint64_t refused = ++count;
     if ((refused & (refused - 1)) != 0) return;
-    Log(LogLevel::kWarning, absl::StrCat("a connection of ", caller, " for functions was refused, who has ",
-                                         options_.limits.connections_of_one, " already; ", refused,
-                                         " until now, of all callers"));
+    Log(LogLevel::kWarning,
+        absl::StrCat("HTTP for functions: ", what, "; ", refused, " until now, of all callers"));
   }
 
   void Invoke(const HttpExchange& exchange, Invoker& invoker, const std::any& identity, std::string function,
@@ -315,8 +341,9 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
 
   const Options options_;
   const std::weak_ptr<Invoker> invoker_;
-  const std::shared_ptr<Shares> shares_ = std::make_shared<Shares>();
-  std::atomic<uint64_t> too_many_{0}, too_many_of_one_{0};
+  const std::shared_ptr<Shares> connections_of_ = std::make_shared<Shares>();
+  const std::shared_ptr<Shares> bodies_of_ = std::make_shared<Shares>();
+  std::atomic<uint64_t> connections_{0}, connections_of_one_{0}, bodies_{0}, bodies_of_one_{0}, too_large_{0};
   const std::shared_ptr<HttpServer> server_;
 };
 

@@ -92,9 +92,10 @@ class InvokeApi {
     // connection's requests are refused with this error. Called on the HttpThreads. None: everybody, with an
     // empty identity.
     std::function<absl::StatusOr<std::any>(const Peer&)> identify = nullptr;
-    // Whose share of the connections one takes, for its whole life (HttpLimits::connections_of_one); further
-    // ones of the same caller are told so and closed. Empty: nobody's, it is only one of all. Called after
-    // `identify`, with what that gave. None: nobody has a share.
+    // Whose share of the connections one takes, for its whole life, and of the memory for bodies, as long as
+    // one is read (HttpLimits::connections_of_one, bodies_of_one); what goes beyond it is refused, and told
+    // so. Empty: nobody's, it is only one of all. Called after `identify`, with what that gave. None: nobody
+    // has a share.
     std::function<std::string(const Peer&, const absl::StatusOr<std::any>& identity)> share_of = nullptr;
     HttpLimits limits = {};
     // What the ARNs in answers begin with.
@@ -109,10 +110,13 @@ class InvokeApi {
                                                           std::weak_ptr<Invoker> invoker);
   ~InvokeApi();  // Close()
 
-  // Connections that were refused until now.
+  // What was refused until now because a limit was reached.
   struct Refusals {
-    uint64_t too_many = 0;         // 429: there were as many as there may be
-    uint64_t too_many_of_one = 0;  // 503: of this caller
+    uint64_t connections = 0;         // 503: there were as many as there may be
+    uint64_t connections_of_one = 0;  // 429: their caller had as many as one may
+    uint64_t bodies = 0;              // 503: bodies that were being read had all memory for them
+    uint64_t bodies_of_one = 0;       // 429: their caller's had as much of it as one's may
+    uint64_t too_large = 0;           // 413, 431: a body or a head
   };
   Refusals refusals() const;
 

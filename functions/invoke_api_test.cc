@@ -269,6 +269,7 @@ TEST_P(InvokeApiTest, PayloadsMayBeAsLargeAsOnLambdaAndNoLarger) {
               absl::StrCat("Request must be smaller than ", most, " bytes for the InvokeFunction operation"));
     EXPECT_TRUE(client.ReadEnd());
   }
+  EXPECT_EQ(api_->refusals().too_large, 2u);
 }
 
 TEST_P(InvokeApiTest, WhatIsReadAtATimeIsLimited) {
@@ -278,12 +279,54 @@ TEST_P(InvokeApiTest, WhatIsReadAtATimeIsLimited) {
       absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 600\r\n\r\n"));
   EXPECT_EQ(first.Read().status, 100);
   HttpReply reply = second.Post(Path("f"), std::string(600, '1'));
-  EXPECT_EQ(reply.status, 429);
-  EXPECT_EQ(reply.headers["x-amzn-errortype"], "TooManyRequestsException");
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_EQ(reply.headers["x-amzn-errortype"], "ServiceUnavailableException");
+  EXPECT_EQ(api_->refusals().bodies, 1u);
   first.Send(std::string(600, '1'));
   EXPECT_EQ(first.Read().status, 200);
   HttpClient third(address_);
   EXPECT_EQ(third.Post(Path("f"), std::string(600, '1')).status, 200);
+}
+
+TEST_P(InvokeApiTest, OneCallerHasAShareOfWhatIsReadAtATime) {
+  std::atomic<const char*> caller{
+      "a"};  // of the next connection; the empty one is root's, who takes no share
+  Start({.identify = [&caller](const Peer&) -> absl::StatusOr<std::any> {
+           return std::any(std::string(caller.load()));
+         },
+         .share_of =
+             [](const Peer&, const absl::StatusOr<std::any>& identity) {
+               return std::any_cast<std::string>(*identity);
+             },
+         .limits = {.bodies = 10'000, .bodies_of_one = 1000}});
+  const std::string head = absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\n");
+  const std::string announced = absl::StrCat(head, "Expect: 100-continue\r\nContent-Length: 600\r\n\r\n");
+  const std::string body(600, '1');
+  HttpClient first(address_);
+  EXPECT_EQ(first.Ask(announced).status, 100);
+  HttpClient second(address_);
+  HttpReply reply = second.Ask(announced);
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_EQ(reply.headers["x-amzn-errortype"], "TooManyRequestsException");
+  EXPECT_THAT(reply.body, HasSubstr("those of a that are being read may have 1000 B"));
+  EXPECT_TRUE(second.ReadEnd());
+  // What comes in pieces may become as large as any, which is more than a share here.
+  EXPECT_EQ(HttpClient(address_).Ask(absl::StrCat(head, "Transfer-Encoding: chunked\r\n\r\n")).status, 429);
+  caller = "b";
+  EXPECT_EQ(HttpClient(address_).Post(Path("f"), body).status, 200);
+  caller = "";
+  EXPECT_EQ(HttpClient(address_).Post(Path("f"), std::string(2000, '1')).status, 200);
+  EXPECT_EQ(api_->refusals().bodies_of_one, 2u);
+  EXPECT_EQ(api_->refusals().bodies, 0u);
+  // What has been read counts no more, nor what will not be.
+  caller = "a";
+  EXPECT_EQ(first.Ask(body).status, 200);
+  EXPECT_EQ(first.Ask(announced).status, 100);
+  first.Close();
+  do {  // until the server has seen the end
+    reply = HttpClient(address_).Ask(absl::StrCat(announced, body));
+  } while (reply.status == 429);
+  EXPECT_EQ(reply.status, 200);
 }
 
 TEST_P(InvokeApiTest, ResultsFromOtherThreadsInAnyOrder) {
@@ -482,9 +525,10 @@ TEST_P(InvokeApiTest, TooManyConnectionsAreTold) {
   EXPECT_EQ(first.Get("/health").status, 200);
   HttpClient second(address_);
   HttpReply reply = second.Read();
-  EXPECT_EQ(reply.status, 429);
-  EXPECT_EQ(reply.headers["x-amzn-errortype"], "TooManyRequestsException");
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_EQ(reply.headers["x-amzn-errortype"], "ServiceUnavailableException");
   EXPECT_TRUE(second.ReadEnd());
+  EXPECT_EQ(api_->refusals().connections, 1u);
 }
 
 TEST_P(InvokeApiTest, OneCallerHasAShareOfTheConnections) {
@@ -508,21 +552,21 @@ TEST_P(InvokeApiTest, OneCallerHasAShareOfTheConnections) {
   for (int i = 0; i < 2; ++i) {
     HttpClient& refused = connect();
     HttpReply reply = refused.Read();
-    EXPECT_EQ(reply.status, 503);
-    EXPECT_EQ(reply.headers["x-amzn-errortype"], "ServiceUnavailableException");
+    EXPECT_EQ(reply.status, 429);
+    EXPECT_EQ(reply.headers["x-amzn-errortype"], "TooManyRequestsException");
     EXPECT_THAT(reply.body, HasSubstr("a has 2"));
     EXPECT_TRUE(refused.ReadEnd());
   }
   EXPECT_EQ(connect().Get("/health").status, 200);
   EXPECT_EQ(connect().Get("/health").status, 200);
-  EXPECT_EQ(api_->refusals().too_many_of_one, 2u);
-  EXPECT_EQ(api_->refusals().too_many, 0u);
+  EXPECT_EQ(api_->refusals().connections_of_one, 2u);
+  EXPECT_EQ(api_->refusals().connections, 0u);
   // What was closed counts no more.
   clients[0]->Close();
   HttpReply reply;
   do {  // until the server has seen the end
     reply = connect().Get("/health");
-  } while (reply.status == 503 || reply.status == 0);
+  } while (reply.status == 429 || reply.status == 0);
   EXPECT_EQ(reply.status, 200);
 }
 

@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "base/human_units.h"
 #include "base/log.h"
+#include "base/status.h"
 #include "functions/scheduler_core.h"
 #include "functions/scheduler_errors.h"
 #include "functions/scheduler_instance.h"
@@ -50,8 +51,8 @@ const char* NameOf(StartLevel level) {
 Scheduler::Scheduler(const SchedulerOptions& options, InstanceStarter& starter, HttpThreads& threads)
     : core_(std::make_shared<Core>(options, starter, threads)) {}
 Scheduler::~Scheduler() { core_->Stop(); }
-absl::Status Scheduler::CheckProvisioned(const ScheduledFunction& function) const {
-  return core_->CheckProvisioned(function);
+absl::StatusOr<Scheduler::Reservation> Scheduler::ReserveProvisioned(const ScheduledFunction& function) {
+  return core_->ReserveProvisioned(function);
 }
 void Scheduler::Put(const ScheduledFunction& function) { core_->Put(function); }
 void Scheduler::Remove(const std::string& name) { core_->Remove(name); }
@@ -137,19 +138,49 @@ DependencyId Core::DependencyOf(const ScheduledFunction& function, Later* later)
   return dependencies_.back().id;
 }
 
+void Core::Provisioned::RaiseTo(const ScheduledFunction& function) {
+  instances = std::max<uint64_t>(instances, function.provisioned);
+  bytes = std::max(bytes, function.provisioned * function.memory_bytes);
+}
+
+absl::StatusOr<Scheduler::Reservation> Core::ReserveProvisioned(const ScheduledFunction& wanted) {
+  absl::MutexLock lock(&mutex_);
+  RK_RETURN_IF_ERROR(CheckProvisioned(wanted));
+  Reservation reservation;
+  reservation.core_ = weak_from_this();
+  reservation.number_ = ++last_reservation_;
+  reserved_[reservation.number_] = wanted;
+  return reservation;
+}
+
+void Core::GiveBack(uint64_t reservation) {
+  absl::MutexLock lock(&mutex_);
+  reserved_.erase(reservation);
+}
+
+Scheduler::Reservation::~Reservation() {
+  if (auto core = core_.lock()) core->GiveBack(number_);
+}
+
 absl::Status Core::CheckProvisioned(const ScheduledFunction& wanted) const {
   if (wanted.provisioned == 0) return absl::OkStatus();
   const uint64_t bytes = wanted.provisioned * wanted.memory_bytes;
-  uint64_t all = wanted.provisioned, all_bytes = bytes;
-  absl::MutexLock lock(&mutex_);
+  if (FunctionPtr present = Find(wanted.name);
+      present && present->spec.provisioned >= wanted.provisioned &&
+      present->spec.provisioned * present->spec.memory_bytes >= bytes) {
+    return absl::OkStatus();
+  }
+  // Of each function the most that any of its revisions may have, the present one and those to come.
+  std::map<std::string, Provisioned> of_each;
   for (const auto& [name, other] : functions_) {
-    const ScheduledFunction& has = other->spec;
-    if (name != wanted.name) {
-      all += has.provisioned;
-      all_bytes += has.provisioned * has.memory_bytes;
-    } else if (has.provisioned >= wanted.provisioned && has.provisioned * has.memory_bytes >= bytes) {
-      return absl::OkStatus();
-    }
+    if (name != wanted.name) of_each[name].RaiseTo(other->spec);
+  }
+  for (const auto& [number, other] : reserved_) of_each[other.name].RaiseTo(other);
+  of_each[wanted.name].RaiseTo(wanted);
+  uint64_t all = 0, all_bytes = 0;
+  for (const auto& [name, provisioned] : of_each) {
+    all += provisioned.instances;
+    all_bytes += provisioned.bytes;
   }
   if (all > options_.most_instances) {
     return absl::ResourceExhaustedError(

@@ -80,6 +80,21 @@ class Scheduler {
  public:
   using Done = std::function<void(absl::StatusOr<CallResult>)>;
 
+  class Core;  // scheduler_core.h
+  // Given back when it goes; it may outlive the Scheduler. Thread-compatible.
+  class Reservation {
+   public:
+    Reservation() = default;
+    Reservation(Reservation&&) = default;
+    Reservation& operator=(Reservation&&) = delete;
+    ~Reservation();
+
+   private:
+    friend class Core;
+    std::weak_ptr<Core> core_;
+    uint64_t number_ = 0;
+  };
+
   // Both must outlive it.
   Scheduler(const SchedulerOptions& options, InstanceStarter& starter, HttpThreads& threads);
   // Ends all instances. Callers that wait are told Unavailable.
@@ -87,10 +102,11 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Whether all instances that are always to be there may be, with those of the other functions: to be asked
-  // before it is deployed. ResourceExhausted: which limit is in the way. A revision that wants no more than
-  // the present one may always take its place.
-  absl::Status CheckProvisioned(const ScheduledFunction& function) const;
+  // Room for the instances of a function that are always to be there, with those of the other functions and
+  // those that room is kept for: to be had before it is deployed, and kept until it is put in, or will not
+  // be. ResourceExhausted: which limit is in the way. A revision that wants no more than the present one may
+  // always take its place.
+  absl::StatusOr<Reservation> ReserveProvisioned(const ScheduledFunction& function);
   // A new function, or a new revision of one: calls that come from now on get it, those under way end with
   // the instance that they have.
   void Put(const ScheduledFunction& function);
@@ -105,7 +121,6 @@ class Scheduler {
 
   // NotFound.
   absl::StatusOr<FunctionNumbers> Numbers(const std::string& name) const;
-  class Core;  // scheduler_core.h
 
  private:
   std::shared_ptr<Core> core_;

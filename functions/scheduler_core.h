@@ -27,7 +27,9 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   Core(const SchedulerOptions& options, InstanceStarter& starter, HttpThreads& threads);
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  absl::Status CheckProvisioned(const ScheduledFunction& function) const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Reservation> ReserveProvisioned(const ScheduledFunction& function)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void GiveBack(uint64_t reservation) ABSL_LOCKS_EXCLUDED(mutex_);
   void Put(const ScheduledFunction& function) ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
   void LostTemplate(const std::string& dependency_image) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -73,6 +75,11 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     DependencyId id = 0;
     bool has_template = false;
   };
+  // What instances that are always to be there may take.
+  struct Provisioned {
+    uint64_t instances = 0, bytes = 0;
+    void RaiseTo(const ScheduledFunction& function);
+  };
   // To be done without the lock.
   struct Later {
     std::vector<std::function<void()>> steps;
@@ -93,6 +100,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void OnTimeout(const InstancePtr& instance, const std::string& request_id) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnStartTimeout(const InstancePtr& instance) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  absl::Status CheckProvisioned(const ScheduledFunction& function) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Micros Now() const;
   void Dispatch(const FunctionPtr& function, RequestPtr request, Later* later)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -125,6 +134,9 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void FinishBadly(const InstancePtr& instance, std::string error_json, std::string problem, bool timed_out,
                    Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CanNotBeMade(const Thing& thing, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The template of this level was found dead: as soon as it is worth it another one is made.
+  void TemplateIsGone(const FunctionPtr& function, StartLevel level) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DependencyTemplateIsGone(const std::string& image) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Its end is no surprise from here on.
   void EndInstance(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It has ended, and nothing of it is left.
@@ -172,6 +184,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   Micros tick_at_ ABSL_GUARDED_BY(mutex_) = INT64_MAX;
   std::map<FunctionId, boost::asio::steady_timer> refills_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, FunctionPtr> functions_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, ScheduledFunction> reserved_ ABSL_GUARDED_BY(mutex_);  // to be put in, perhaps
+  uint64_t last_reservation_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::weak_ptr<Function>> by_id_ ABSL_GUARDED_BY(mutex_);
   std::vector<Dependency> dependencies_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<Counters>> counters_ ABSL_GUARDED_BY(mutex_);

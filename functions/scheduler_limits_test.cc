@@ -2,8 +2,10 @@
 // meanwhile.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <atomic>
 #include <set>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "functions/http_client_for_tests.h"
@@ -345,9 +347,9 @@ TEST_F(SchedulerTest, ProvisionedInstancesKeepToTheLimitOfAll) {
   ScheduledFunction one = Function("one"), other = Function("other");
   one.provisioned = 2;
   other.provisioned = 2;
-  EXPECT_TRUE(scheduler().CheckProvisioned(one).ok());
+  EXPECT_TRUE(scheduler().ReserveProvisioned(one).ok());
   scheduler().Put(one);
-  absl::Status refused = scheduler().CheckProvisioned(other);
+  absl::Status refused = scheduler().ReserveProvisioned(other).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()),
               AllOf(HasSubstr("function 'other'"), HasSubstr("make 4 with those of other functions"),
@@ -359,7 +361,7 @@ TEST_F(SchedulerTest, ProvisionedInstancesKeepToTheLimitOfAll) {
   EXPECT_THAT(starter_.started(), SizeIs(3));
   // With the room that the other leaves it has all.
   scheduler().Remove("one");
-  EXPECT_TRUE(scheduler().CheckProvisioned(other).ok());
+  EXPECT_TRUE(scheduler().ReserveProvisioned(other).ok());
   while (Numbers("other").idle < 2) std::this_thread::yield();
 }
 
@@ -368,18 +370,59 @@ TEST_F(SchedulerTest, ProvisionedInstancesKeepToTheMemoryOfAll) {
   ScheduledFunction one = Function("one"), other = Function("other");
   one.provisioned = 6;
   other.provisioned = 3;
-  ASSERT_TRUE(scheduler().CheckProvisioned(one).ok());
+  ASSERT_TRUE(scheduler().ReserveProvisioned(one).ok());
   scheduler().Put(one);
-  EXPECT_THAT(std::string(scheduler().CheckProvisioned(other).message()),
+  EXPECT_THAT(std::string(scheduler().ReserveProvisioned(other).status().message()),
               AllOf(HasSubstr("3 provisioned instances of 128.0 MiB"), HasSubstr("come to 1.1 GiB"),
                     HasSubstr("have 1.0 GiB"), HasSubstr("--functions-memory")));
   other.provisioned = 2;
-  EXPECT_TRUE(scheduler().CheckProvisioned(other).ok());
+  EXPECT_TRUE(scheduler().ReserveProvisioned(other).ok());
   // Of its own present revision it takes the place.
   one.provisioned = 8;
-  EXPECT_TRUE(scheduler().CheckProvisioned(one).ok());
+  EXPECT_TRUE(scheduler().ReserveProvisioned(one).ok());
   one.memory_bytes *= 2;
-  EXPECT_FALSE(scheduler().CheckProvisioned(one).ok());
+  EXPECT_FALSE(scheduler().ReserveProvisioned(one).ok());
+}
+
+TEST_F(SchedulerTest, ProvisionedInstancesCountFromTheCheckOn) {
+  options_.keep_alive.memory_bytes = uint64_t{1} << 30;  // eight instances
+  ScheduledFunction one = Function("one"), other = Function("other");
+  one.provisioned = 6;
+  other.provisioned = 3;
+  {
+    const auto room = scheduler().ReserveProvisioned(one);
+    ASSERT_TRUE(room.ok()) << room.status();
+    EXPECT_EQ(scheduler().ReserveProvisioned(other).status().code(), absl::StatusCode::kResourceExhausted);
+    // Two deployments of one function take one another's place.
+    EXPECT_TRUE(scheduler().ReserveProvisioned(one).ok());
+  }
+  // The first one was not put in, and then is the other.
+  auto room = scheduler().ReserveProvisioned(other);
+  ASSERT_TRUE(room.ok()) << room.status();
+  scheduler().Put(other);
+  ScheduledFunction third = Function("third");
+  third.provisioned = 5;  // not counted twice, as long as the room is kept
+  EXPECT_TRUE(scheduler().ReserveProvisioned(third).ok());
+  EXPECT_FALSE(scheduler().ReserveProvisioned(one).ok());
+}
+
+TEST_F(SchedulerTest, OneOfManyWhoAskForTheSameRoomAtOnceGetsIt) {
+  options_.most_instances = 5;
+  scheduler();
+  std::vector<absl::StatusOr<Scheduler::Reservation>> rooms;
+  absl::Mutex mutex;
+  std::vector<std::thread> askers;
+  for (int i = 0; i < 8; ++i) {
+    askers.emplace_back([&, i] {
+      ScheduledFunction function = Function(absl::StrCat("f", i));
+      function.provisioned = 3;
+      auto room = scheduler().ReserveProvisioned(function);
+      absl::MutexLock lock(&mutex);
+      rooms.push_back(std::move(room));
+    });
+  }
+  for (std::thread& asker : askers) asker.join();
+  EXPECT_EQ(std::count_if(rooms.begin(), rooms.end(), [](const auto& room) { return room.ok(); }), 1);
 }
 
 TEST_F(SchedulerTest, OthersInstancesMakeRoomForProvisionedOnes) {

@@ -199,10 +199,22 @@ void Core::Unmake(const Thing& thing, const FunctionPtr& function, const std::st
 
 void Core::LostTemplate(const std::string& dependency_image) {
   absl::MutexLock lock(&mutex_);
+  DependencyTemplateIsGone(dependency_image);
+}
+
+void Core::DependencyTemplateIsGone(const std::string& image) {
   for (Dependency& candidate : dependencies_) {
-    if (candidate.image != dependency_image) continue;
+    if (candidate.image != image) continue;
     candidate.has_template = false;
     policy_.Lost({ThingKind::kDependencyTemplate, candidate.id});
+  }
+}
+
+void Core::TemplateIsGone(const FunctionPtr& function, StartLevel level) {
+  if (level == StartLevel::kDependencyTemplate) {
+    DependencyTemplateIsGone(function->spec.dependency_image);
+  } else if (!function->replaced && std::exchange(function->has_template, false)) {
+    policy_.Lost({ThingKind::kTemplate, function->id});
   }
 }
 

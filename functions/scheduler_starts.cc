@@ -71,11 +71,15 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
     if (auto core = weak.lock()) core->OnEnd(instance, end);
   };
   absl::StatusOr<StartedInstance> started = absl::NotFoundError("nothing to start from");
+  std::vector<StartLevel> gone;  // templates
   for (StartLevel candidate : levels) {
     order.level = candidate;
     started = starter_.Start(order);
     if (started.ok()) break;
     if (candidate == StartLevel::kCold) break;
+    const bool template_level =
+        candidate == StartLevel::kTemplate || candidate == StartLevel::kDependencyTemplate;
+    if (template_level && absl::IsUnavailable(started.status())) gone.push_back(candidate);
     if (!absl::IsNotFound(started.status())) {
       Log(LogLevel::kWarning, absl::StrCat("function '", order.function, "' could not be started from ",
                                            NameOf(candidate), ": ", started.status().message()));
@@ -83,6 +87,7 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
   }
   Later later;
   absl::MutexLock lock(&mutex_);
+  for (StartLevel level_of_it : gone) TemplateIsGone(function, level_of_it);
   if (!started.ok()) return StartFailed(function, instance, started.status(), &later);
   instance->level = order.level;
   instance->process = std::move(started->process);

@@ -225,6 +225,40 @@ TEST_F(SchedulerTest, ItsOwnImageIsTakenAndUsed) {
   EXPECT_THAT(from, ::testing::AnyOf(HasSubstr("image-"), HasSubstr("template")));
 }
 
+TEST_F(SchedulerTest, ATemplateThatIsGoneIsPassedOverAndMadeAgain) {
+  ScheduledFunction function = Function("f");
+  function.dependency_image = "deps/numpy";
+  function.may_have_image = true;
+  starter_.Become("f", [](TestRuntime& runtime) {
+    if (runtime.Next()) runtime.Answer(absl::StrCat("\"", NameOf(runtime.order().level), "\""));
+    return Exits(0);  // so that each call needs a start
+  });
+  scheduler().Put(function);
+  const TestStarter::Making made{TestStarter::Making::What::kTemplate, "f", ""};
+  auto templates = [&] {
+    const std::vector<TestStarter::Making> all = starter_.made();
+    return std::count(all.begin(), all.end(), made);
+  };
+  // Calls until a start is from a template.
+  auto call_until_forked = [&] {
+    std::string from;
+    while (from != "ok \"template\"") {
+      WaitUntilGone("f");
+      from = TextOf(Invoke("f"));
+      ASSERT_THAT(from, StartsWith("ok \""));
+    }
+  };
+  call_until_forked();
+  EXPECT_EQ(templates(), 1);
+  starter_.Refuse(StartLevel::kTemplate, absl::UnavailableError("the template has ended"));
+  WaitUntilGone("f");
+  EXPECT_THAT(TextOf(Invoke("f")),
+              ::testing::AllOf(StartsWith("ok \""), ::testing::Not(HasSubstr("\"template"))));
+  starter_.Refuse(StartLevel::kTemplate, absl::OkStatus());
+  call_until_forked();
+  EXPECT_EQ(templates(), 2);
+}
+
 TEST_F(SchedulerTest, AnImageThatCanNotBeTakenIsNotTriedAgain) {
   ScheduledFunction function = Function("f");
   function.dependency_image = "deps/numpy";

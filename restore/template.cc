@@ -1,6 +1,7 @@
 #include "restore/template.h"
 
 #include <fcntl.h>
+#include <signal.h>
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/packet_socket.h"
+#include "base/pidfd.h"
 #include "base/status.h"
 
 namespace rekindle::restore {
@@ -21,6 +23,7 @@ using Json = nlohmann::json;
 // Sandboxes made ahead of time: as many as start at the same moment without waiting for one.
 constexpr size_t kReady = 6;
 constexpr absl::Duration kAnswerTimeout = absl::Seconds(30);
+constexpr char kHasEnded[] = "the template has ended: put up a new one";
 // The one that forks takes the number before the copy's.
 constexpr pid_t kForkers = 1;
 // A copy that has come to write more than this until it answers is left to do so itself.
@@ -51,6 +54,7 @@ absl::StatusOr<std::unique_ptr<Template>> Template::Take(CloneResult& started,
     return absl::InternalError(absl::StrCat("the template's first message is '", type, "'"));
   }
   made->pid_ = started.root_inside;
+  made->process_.Reset(::fcntl(started.root_pidfd.get(), F_DUPFD_CLOEXEC, 0));
   made->directory_ = absl::StrCat(runtime_directory, "/s");
   {
     absl::MutexLock lock(&made->control_mutex_);
@@ -187,16 +191,42 @@ absl::Status Template::AskToFork(const CloneOptions& options, const Sandbox& san
   }
   if (touch_list != nullptr) descriptors.push_back(touch_list->get());
   absl::MutexLock lock(&channel_mutex_);
+  // While this waited for its turn.
+  if (given_up_) return absl::UnavailableError(kHasEnded);
   absl::Status sent =
       SendPacket(channel_.get(), request.dump(-1, ' ', false, Json::error_handler_t::replace), descriptors);
   if (!sent.ok()) return Annotate(sent, "asking the template for a copy");
-  RK_ASSIGN_OR_RETURN(std::string text, ReceiveMessage(channel_.get(), -1, kAnswerTimeout));
-  const Json answer = Json::parse(text, nullptr, false);
+  return AwaitForked();
+}
+
+absl::Status Template::AwaitForked() {
+  const absl::Duration limit = patience_.Limit();
+  Stopwatch watch;
+  absl::StatusOr<std::string> text = ReceiveMessage(channel_.get(), -1, limit);
+  if (absl::IsDeadlineExceeded(text.status())) {
+    // An answer that still came would be taken for that to the next question. And as long as it stands
+    // there, everybody would wait for it in turn.
+    given_up_ = true;
+    SendSignal(process_.get(), SIGKILL);
+    const absl::Duration usual = patience_.usual();
+    return absl::DeadlineExceededError(
+        absl::StrCat("the template has not answered for ", absl::FormatDuration(limit),
+                     usual > absl::ZeroDuration()
+                         ? absl::StrCat(", and usually does within ",
+                                        absl::FormatDuration(absl::Trunc(usual, absl::Microseconds(1))))
+                         : std::string(),
+                     ": it was given up and killed; what was forked from it goes on"));
+  }
+  RK_RETURN_IF_ERROR(text.status());
+  patience_.Answered(absl::Seconds(watch.seconds()));
+  const Json answer = Json::parse(*text, nullptr, false);
   if (TypeOf(answer) == "forked") return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("the template can't be forked: ",
-                   answer.is_object() ? answer.value("why", std::string("it does not say why")) : text));
+                   answer.is_object() ? answer.value("why", std::string("it does not say why")) : *text));
 }
+
+bool Template::lost() const { return given_up_ || AwaitExit(process_.get(), absl::ZeroDuration()); }
 
 absl::Status Template::Personalize(const CloneOptions& options, Sandbox& sandbox, Cgroup* group) {
   if (group != nullptr) RK_RETURN_IF_ERROR(group->Set(options.limits));
@@ -264,6 +294,7 @@ absl::StatusOr<CloneResult> Template::Fork(const CloneOptions& options) {
   if (!refusal_.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("the template can't be forked: ", refusal_));
   }
+  if (given_up_) return absl::UnavailableError(kHasEnded);
   absl::StatusOr<CloneResult> result;
   std::optional<absl::StatusOr<CloneResult>> waiting;
   // Who wants a timeline wants to see it made.

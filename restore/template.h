@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "restore/answer_patience.h"
 #include "restore/clone.h"
 #include "restore/standby.h"
 #include "restore/touched_pages.h"
@@ -37,8 +39,11 @@ class Template {
 
   // A copy of the template as it is, in a sandbox inside of the template's: it answers on its own channel. Of
   // the options it takes name, environment, network, limits, binds. FailedPrecondition: the template can't be
-  // forked as it is now. Unavailable: it has ended.
+  // forked as it is now. DeadlineExceeded: it does not answer, for several times as long as it usually takes,
+  // and was killed; what was forked from it goes on. Unavailable: it has ended.
   absl::StatusOr<CloneResult> Fork(const CloneOptions& options) ABSL_LOCKS_EXCLUDED(mutex_, channel_mutex_);
+  // It has ended: nothing will be forked from it any more.
+  bool lost() const;
 
   // A copy that was forked with these options has answered: what it has touched until now is what the next
   // ones get at once. Of no effect once that is known. Does not wait.
@@ -60,17 +65,22 @@ class Template {
   absl::StatusOr<Sandbox> MakeSandbox(Network network) ABSL_LOCKS_EXCLUDED(control_mutex_);
   void Refill() ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // On the channel, whose turn it is.
+  absl::Status AwaitForked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(channel_mutex_);
   absl::Status AskToFork(const CloneOptions& options, const Sandbox& sandbox, int channel,
                          const Cgroup* group, bool wait) ABSL_LOCKS_EXCLUDED(mutex_, channel_mutex_);
 
   std::string refusal_, directory_;
-  pid_t pid_ = 0;               // of the template within its sandbox, and so of each copy in its own
+  pid_t pid_ = 0;     // of the template within its sandbox, and so of each copy in its own
+  UniqueFd process_;  // its pidfd
+  std::atomic<bool> given_up_{false};
   bool knows_waiting_ = false;  // its hook is new enough for copies that wait, and lists of pages
 
   absl::Mutex control_mutex_;  // one request at a time
   UniqueFd control_ ABSL_GUARDED_BY(control_mutex_);
   absl::Mutex channel_mutex_;
   UniqueFd channel_ ABSL_GUARDED_BY(channel_mutex_);
+  AnswerPatience patience_ ABSL_GUARDED_BY(channel_mutex_);
 
   absl::Mutex mutex_;
   std::deque<Sandbox> ready_ ABSL_GUARDED_BY(mutex_);  // with the service's network

@@ -119,6 +119,41 @@ class FaultTest(FunctionsTest):
         self.assertEqual(self.about("app")["calls"], 1)
 
 
+class TemplateTest(FunctionsTest):
+    def start_from(self, levels):
+        """Starts it until it comes from one of these, without its last instance; all that it came from."""
+        seen = []
+        while not seen or seen[-1] not in levels:
+            self.assertLess(len(seen), 50, seen)
+            for pid in self.runtimes():
+                os.kill(pid, signal.SIGKILL)
+            self.wait_for_no_instance("app")
+            seen.append(self.invoke("app", {"do": "self"})[1]["start_level"])
+        return seen
+
+    def templates(self):
+        instances = self.runtimes()
+        return [pid for pid in procfs.descendants(os.getpid())
+                if procfs.alive(pid) and pid not in instances and "bootstrap.py" in procfs.command_line(pid)]
+
+    def test_one_that_does_not_answer_is_replaced(self):
+        self.deploy("app")
+        self.wait_for_no_instance("app")
+        self.start_from(["template"])
+        stopped = self.templates()
+        self.assertTrue(stopped)
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        seen = self.start_from(["template"])
+        # What was asked of it went on from what there was.
+        self.assertIn(seen[0], ("image-memory", "image-disk"))
+        self.assertFalse(set(stopped) & set(pid for pid in self.templates() if procfs.state(pid) != "T"))
+        self.assertIn("it was given up and killed", self.daemon.log_text())
+        for pid in stopped:  # of dependencies, that nobody has asked
+            if procfs.alive(pid):
+                os.kill(pid, signal.SIGCONT)
+
+
 class BadRequestTest(FunctionsTest):
     def test_deploying(self):
         code = self.code("any")

@@ -112,6 +112,23 @@ class RightsTest(OwnersTest):
                     self.assertNotEqual(done.returncode, 0, os.path.join(path, name))
 
 
+class BuildTest(OwnersTest):
+    def test_images_for_several_users_at_once(self):
+        orders = [(self.alice, "decimal"), (self.bob, "decimal"), (self.bob, "json"), (self.alice, "sqlite3"),
+                  (self.cli, "decimal")]  # fmt: skip
+        began = [(cli, module, cli.start("deps", "build", module, "--runtime", "python")) for cli, module in orders]
+        built = []
+        for cli, module, child in began:
+            result = cli.finish(child)
+            self.assertEqual(result.code, 0, str(result))
+            if not result.data.get("unchanged"):
+                built.append(module)
+        # Each once, and what they lie on.
+        self.assertEqual(sorted(built), ["decimal", "json", "sqlite3"])
+        listed = [image["modules"] for image in self.succeed("deps", "ls")["images"]]
+        self.assertEqual(sorted(listed), [[], ["decimal"], ["json"], ["sqlite3"]])
+
+
 class MemoryTest(OwnersTest):
     """Bob's instances have nothing of Alice's memory, however they are started."""
 

@@ -79,10 +79,38 @@ for number in range(70):
     except BrokenPipeError:  # it was refused before
         answer = one.recv(4096)
     except ConnectionResetError:  # and TCP has lost the answer
-        answer = b"HTTP/1.1 503"
+        answer = b"HTTP/1.1 429"
     answers[answer.split()[1].decode()] += 1
 print(json.dumps(answers), flush=True)
 sys.stdin.read()
+"""
+# Begins requests with the largest bodies there may be, and counts the answers.
+_UPLOADS = """import collections, json, socket, sys
+
+answers, kept = collections.Counter(), []
+for _ in range(int(sys.argv[2])):
+    one = socket.socket(socket.AF_UNIX)
+    one.settimeout(30)
+    one.connect(sys.argv[1])
+    kept.append(one)
+    one.sendall(b"POST /2015-03-31/functions/any/invocations HTTP/1.1\\r\\nHost: h\\r\\n"
+                b"Expect: 100-continue\\r\\nContent-Length: 6291456\\r\\n\\r\\n")
+    answers[one.recv(4096).split()[1].decode()] += 1
+print(json.dumps(answers), flush=True)
+sys.stdin.read()
+"""
+# Calls a function asynchronously, over and over on one connection, and counts the answers.
+_SENDS = """import collections, http.client, json, sys
+
+connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=60)
+answers = collections.Counter()
+for _ in range(int(sys.argv[3])):
+    connection.request("POST", f"/2015-03-31/functions/{sys.argv[2]}/invocations", sys.argv[4],
+                       {"X-Amz-Invocation-Type": "Event"})
+    response = connection.getresponse()
+    response.read()
+    answers[response.status] += 1
+print(json.dumps(answers))
 """
 # Says that it was called; one call waits until its file has gone.
 _COUNTS = """import os
@@ -277,11 +305,53 @@ class ShareTest(FunctionsTest):
             [sys.executable, "-c", _HOARDS, self.front, str(self.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             user=ALICE, group=ALICE, extra_groups=[], text=True)
         try:
-            self.assertEqual(json.loads(hoarder.stdout.readline()), {"200": 64, "503": 6})
+            self.assertEqual(json.loads(hoarder.stdout.readline()), {"200": 64, "429": 6})
+            refused = self.succeed("fn", "stats")["refused"]
+            self.assertEqual((refused["connections_of_one"], refused["connections"]), (6, 0))
             for _ in range(3):
                 self.assertEqual(self.http("GET", "/health").status, 200)
         finally:
             hoarder.communicate(timeout=SECONDS)
+
+    def test_one_user_can_not_take_all_memory_for_requests(self):
+        hoarder = subprocess.Popen(
+            [sys.executable, "-c", _UPLOADS, self.front, "12"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            user=ALICE, group=ALICE, extra_groups=[], text=True)
+        try:
+            # 64 MiB are ten of them.
+            self.assertEqual(json.loads(hoarder.stdout.readline()), {"100": 10, "429": 2})
+            for uid, expected in ((BOB, {"100": 10, "429": 1}), (0, {"100": 20})):
+                done = subprocess.run(
+                    [sys.executable, "-c", _UPLOADS, self.front, str(sum(expected.values()))], user=uid, group=uid,
+                    extra_groups=[], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60)
+                self.assertEqual(json.loads(done.stdout), expected)
+            refused = self.succeed("fn", "stats")["refused"]
+            self.assertEqual((refused["bodies_of_one"], refused["bodies"]), (3, 0))
+        finally:
+            hoarder.communicate(timeout=SECONDS)
+
+    def send(self, uid, name, count, event):
+        done = subprocess.run(
+            [sys.executable, "-c", _SENDS, str(self.port), name, str(count), json.dumps(event)], user=uid, group=uid,
+            extra_groups=[], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60)
+        return json.loads(done.stdout)
+
+    def test_one_user_can_not_take_all_places_of_asynchronous_calls(self):
+        seen, held = self.path("seen"), self.path("held")
+        for path in (seen, held):
+            with open(path, "w", encoding="ascii"):
+                pass
+        os.chmod(seen, 0o666)
+        for name, uid in (("alices", ALICE), ("bobs", BOB)):
+            self.deploy(name, "--deps", "none", "--max-instances", "1", "--timeout", "60s",
+                        files={"app.py": _COUNTS.format(path=seen)}, cli=self.make_cli(host=self.daemon.host, uid=uid))
+        # All of them wait, one of them for its file.
+        self.assertEqual(self.send(ALICE, "alices", 2510, {"while": held}), {"202": 2500, "429": 10})
+        self.assertEqual(self.send(BOB, "bobs", 1, {}), {"202": 1})
+        refused = self.succeed("fn", "stats")["refused"]
+        self.assertEqual((refused["events"], refused["events_of_one"]), (0, 10))
+        self.succeed("fn", "rm", "alices")
+        os.unlink(held)
 
     def test_no_user_can_provision_more_than_there_is(self):
         command = ("fn", "deploy", "all", "--runtime", "python", "--handler", "app.handler", "--code",

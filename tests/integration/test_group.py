@@ -62,6 +62,14 @@ class Exchange:
 
 
 class GroupTest(NodesTest):
+    def attempt(self, members, node, point, *options):
+        """A group checkpoint in which a daemon is killed, and comes back."""
+        node.restart(f"{point}=KILL")
+        result = self.a.cli.run(*self.group_arguments("x:1", members, *options))
+        node.wait_until_dead()
+        node.restart()
+        return result
+
     def exchange_by_file(self):
         """A sender on b and a receiver on c."""
         exchange = Exchange(self)
@@ -74,6 +82,16 @@ class GroupTest(NodesTest):
             waiting.until(lambda name=name: exchange.status(name).isdigit(), f"{name} begins")
         exchange.wait_for_progress("sender", "receiver")
         return exchange, [(self.b, self.jobs[0].pid), (self.c, self.jobs[1].pid)]
+
+    def exchange_by_tcp(self):
+        exchange = Exchange(self)
+        self.jobs = [exchange.start(self.c, "receive", f"tcp:{_PORT}", "receiver")]
+        waiting.until(lambda: exchange.status("receiver") == "listening", "receiver listens")
+        self.jobs.append(exchange.start(self.b, "send", f"tcp:{self.c.address}:{_PORT}", "sender"))
+        for name in ("sender", "receiver"):
+            waiting.until(lambda name=name: exchange.status(name).isdigit(), f"{name} begins")
+        exchange.wait_for_progress("sender", "receiver")
+        return exchange, [(self.c, self.jobs[0].pid), (self.b, self.jobs[1].pid)]
 
     def kill_jobs(self):
         for job in self.jobs:
@@ -145,16 +163,6 @@ class ConsistencyTest(GroupTest):
 
         sent, received = self.restored_numbers(exchange, restore)
         self.assertGreater(received, sent)
-
-    def exchange_by_tcp(self):
-        exchange = Exchange(self)
-        self.jobs = [exchange.start(self.c, "receive", f"tcp:{_PORT}", "receiver")]
-        waiting.until(lambda: exchange.status("receiver") == "listening", "receiver listens")
-        self.jobs.append(exchange.start(self.b, "send", f"tcp:{self.c.address}:{_PORT}", "sender"))
-        for name in ("sender", "receiver"):
-            waiting.until(lambda name=name: exchange.status(name).isdigit(), f"{name} begins")
-        exchange.wait_for_progress("sender", "receiver")
-        return exchange, [(self.c, self.jobs[0].pid), (self.b, self.jobs[1].pid)]
 
     def test_connections_between_members_are_carried(self):
         """Both ends come back at the addresses that they had; no number is missing and none comes twice."""
@@ -256,15 +264,70 @@ class LifeTest(GroupTest):
         self.assert_refused(self.cli.run("group", "ls"), FAILED, "rekindled")
 
 
+class StopTest(GroupTest):
+    """The jobs end with `--stop` if all images are there, and only then."""
+
+    def wait_for_end(self, members):
+        waiting.until(lambda: not any(procfs.alive(pid) for _, pid in members), "the jobs end")
+
+    def come_back(self, exchange):
+        self.kill_jobs()  # they are reaped, and their PIDs are free
+        jobs.reap_orphans()
+        self.restore_group("x:1")
+        exchange.wait_for_progress("sender", "receiver")
+
+    def test_all_end_and_come_back(self):
+        exchange, members = self.exchange_by_file()
+        result = self.checkpoint_group("x:1", members, "--stop")
+        self.assertTrue(result["group"]["complete"])
+        self.assertFalse(any(procfs.alive(pid) for _, pid in members))
+        # Nothing was passed on that their images do not know.
+        last = exchange.number("sender"), exchange.number("receiver")
+        exchange.pause("sender", "receiver")
+        self.kill_jobs()
+        self.restore_group("x:1")
+        self.assertIn(exchange.paused_at("sender") - last[0], (0, 1))
+        self.assertLessEqual(exchange.paused_at("receiver"), exchange.paused_at("sender"))
+        exchange.go_on("sender", "receiver")
+        exchange.wait_for_progress("sender", "receiver")
+
+    def test_connections_are_carried_whether_they_end_or_not(self):
+        exchange, members = self.exchange_by_tcp()
+        # A sender that was given up after its freeze has its connection as before.
+        self.attempt(members, self.c, "member-storing", "--stop")
+        self.wait_until_settled()
+        exchange.wait_for_progress("sender", "receiver")
+        self.checkpoint_group("x:1", members, "--stop")
+        self.assertFalse(any(procfs.alive(pid) for _, pid in members))
+        self.come_back(exchange)
+
+    def test_one_that_fails_spares_all(self):
+        exchange, members = self.exchange_by_file()
+        result = self.a.cli.run(*self.group_arguments("x:1", [*members, (self.a, 999999)], "--stop"))
+        self.assert_refused(result, NOT_FOUND, "999999", "member 2")
+        self.assert_nowhere(exchange)
+
+    def test_whoever_is_killed(self):
+        exchange, members = self.exchange_by_file()
+        for node, point, committed in (
+            (self.b, "member-storing", False),
+            (self.a, "coordinator-deciding", False),
+            (self.b, "member-committing", True),
+            (self.a, "coordinator-decided", True),
+        ):
+            with self.subTest(point=point):
+                self.attempt(members, node, point, "--stop")
+                self.wait_until_settled()
+                if not committed:
+                    self.assert_nowhere(exchange)
+                    continue
+                self.wait_for_end(members)
+                self.come_back(exchange)
+                self.succeed("group", "rm", "x:1", cli=self.a.cli)
+
+
 class KilledTest(GroupTest):
     """A daemon is killed at each step of the protocol."""
-
-    def attempt(self, exchange, members, node, point):
-        node.restart(f"{point}=KILL")
-        result = self.a.cli.run(*self.group_arguments("x:1", members))
-        node.wait_until_dead()
-        node.restart()
-        return result
 
     def remove(self, expected):
         if expected:
@@ -275,7 +338,7 @@ class KilledTest(GroupTest):
         exchange, members = self.exchange_by_file()
         for point, complete, code in points:
             with self.subTest(point=point):
-                result = self.attempt(exchange, members, node, point)
+                result = self.attempt(members, node, point)
                 if code is not None:
                     self.assertEqual(result.code, code, str(result))
                 self.wait_until_settled()
@@ -324,7 +387,7 @@ class KilledTest(GroupTest):
         members = [(self.a, sender.pid), (self.c, receiver.pid)]
         for point, complete in (("member-stored", False), ("coordinator-decided", True)):
             with self.subTest(point=point):
-                self.attempt(exchange, members, self.a, point)
+                self.attempt(members, self.a, point)
                 self.wait_until_settled()
                 expected = [["x/0:1"], [], ["x/1:1"]] if complete else [[], [], []]
                 self.assertEqual([node.images() for node in self.nodes], expected, self.logs())

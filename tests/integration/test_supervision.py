@@ -4,11 +4,12 @@ import glob
 import json
 import os
 import signal
+import subprocess
 import unittest
 
 from harness import jobs, locks, procfs, waiting
 from harness.case import RekindleTest
-from harness.cli import FAILED, NOT_FOUND, NOT_PERMITTED, USAGE
+from harness.cli import DONE, FAILED, NOT_FOUND, NOT_PERMITTED, USAGE
 
 NOBODY = 65534
 
@@ -285,6 +286,25 @@ class CommandTest(SupervisedTest):
         self.assertIn("99", result.out.split())
         self.assertNotIn("0", result.out.split())
 
+    def test_attach_follows_a_log_that_is_rotated(self):
+        self.start(150, options=["--every", "1h", "--restarts", "0"])
+        waiting.until(lambda: len(lines_of(self.numbers)) > 3, "some lines")
+        command = self.remote.start("attach", "job", json_output=False)
+        first = b""
+        while not first.endswith(b"\n"):  # it follows
+            first += os.read(command.stdout.fileno(), 1)
+        log = self.job()["log"]
+        os.rename(log, log + ".1")
+        with open(log, "w", encoding="ascii") as file:
+            file.write("of the new one\n")
+        result = self.remote.finish(command)
+        self.assertEqual(result.code, 0, str(result))
+        shown = result.out.split("\n")
+        self.assertEqual(shown.count("of the new one"), 1, shown)
+        # The job knows nothing of the new one.
+        numbers = [int(line) for line in shown if line.isdigit()]
+        self.assertEqual(numbers, list(range(int(first) + 1, 150)), shown)
+
     def test_images_are_kept_to_their_number(self):
         self.start(150, options=["--every", "100ms", "--restarts", "0", "--keep", "2"])
         self.wait_for_image(4)
@@ -300,11 +320,41 @@ class CommandTest(SupervisedTest):
         for options in ([], ["--every", "1h"]):
             argv = self.remote.argv("run", "--name", "cat", *options, "--", "cat")
             with open(given, encoding="ascii") as source, open(out, "w", encoding="ascii") as sink:
-                import subprocess  # pylint: disable=import-outside-toplevel
                 done = subprocess.run(argv, stdin=source, stdout=sink, check=False)
             self.assertEqual(done.returncode, 0)
             with open(out, encoding="ascii") as file:
                 self.assertEqual(file.read(), "from a file\n")
+
+    def test_standard_input_is_no_pipe(self):
+        touched = self.path("touched")
+        argv = self.remote.argv("run", "--name", "piped", "--every", "1h", "--", "touch", touched)
+
+        def run(write):
+            """Its exit status, and what it says."""
+            reader, writer = os.pipe()
+            if write:
+                os.write(writer, b"data")
+            with subprocess.Popen(argv, stdin=reader, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as command:
+                os.close(reader)
+                code, said = command.wait(60), command.stderr.read()
+            os.close(writer)
+            return code, said
+
+        code, said = run(write=True)
+        self.assertEqual(code, USAGE)
+        self.assertIn(b"< FILE", said)
+        self.assertFalse(os.path.exists(touched))
+        # As over ssh: most often nothing comes.
+        code, said = run(write=False)
+        self.assertEqual(code, DONE)
+        self.assertIn(b"reads /dev/null", said)
+        self.assertTrue(os.path.exists(touched))
+        os.unlink(touched)
+        with subprocess.Popen(["true"], stdout=subprocess.PIPE) as ended:
+            ended.wait(60)
+            done = subprocess.run(argv, stdin=ended.stdout, stdout=subprocess.DEVNULL, check=False)
+        self.assertEqual(done.returncode, 0)
+        self.assertTrue(os.path.exists(touched))
 
     def test_refusals(self):
         self.start(1000, options=["--every", "1h", "--restarts", "0"])

@@ -33,5 +33,7 @@ inline constexpr char kGroupIdLabel[] = "rekindle.group-id";
 inline constexpr char kGroupLabel[] = "rekindle.group";
 inline constexpr char kGroupMemberLabel[] = "rekindle.group-member";
 inline constexpr char kGroupCoordinatorLabel[] = "rekindle.group-coordinator";
+// With any value: its job (kJobIdLabel) ends when it is published.
+inline constexpr char kGroupEndsJobLabel[] = "rekindle.group-ends-job";
 
 }  // namespace rekindle::v1
