@@ -18,29 +18,29 @@ namespace {
 
 constexpr int kWaiting = 512;
 
-absl::StatusOr<UniqueFd> ListenOnPath(const std::string& path) {
+absl::StatusOr<UniqueFd> ListenOnPath(const std::string& path, absl::string_view option) {
   struct stat info;
   if (::lstat(path.c_str(), &info) == 0) {
     if (!S_ISSOCK(info.st_mode)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--functions-http: ", path, " is there and no socket: name another path"));
+          absl::StrCat(option, ": ", path, " is there and no socket: name another path"));
     }
     ::unlink(path.c_str());
   }
   RK_ASSIGN_OR_RETURN(UniqueFd listener, ListenAt(path));
-  if (::chmod(path.c_str(), 0666) != 0) return ErrnoStatus(errno, absl::StrCat("--functions-http: ", path));
+  if (::chmod(path.c_str(), 0666) != 0) return ErrnoStatus(errno, absl::StrCat(option, ": ", path));
   return listener;
 }
 
 }  // namespace
 
-absl::StatusOr<UniqueFd> ListenForHttp(const std::string& address) {
+absl::StatusOr<UniqueFd> ListenForHttp(const std::string& address, absl::string_view option) {
   absl::string_view path = address;
-  if (absl::ConsumePrefix(&path, "unix:")) return ListenOnPath(std::string(path));
+  if (absl::ConsumePrefix(&path, "unix:")) return ListenOnPath(std::string(path), option);
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--functions-http: '", address, "' is neither HOST:PORT nor unix:PATH"));
+        absl::StrCat(option, ": '", address, "' is neither HOST:PORT nor unix:PATH"));
   }
   std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
@@ -50,8 +50,7 @@ absl::StatusOr<UniqueFd> ListenForHttp(const std::string& address) {
   const int error =
       ::getaddrinfo(host.empty() ? nullptr : host.c_str(), address.c_str() + colon + 1, &hints, &found);
   if (error != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--functions-http: ", address, ": ", ::gai_strerror(error)));
+    return absl::InvalidArgumentError(absl::StrCat(option, ": ", address, ": ", ::gai_strerror(error)));
   }
   UniqueFd listener(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
@@ -61,7 +60,7 @@ absl::StatusOr<UniqueFd> ListenForHttp(const std::string& address) {
                        ::listen(listener.get(), kWaiting) == 0;
   const int failure = errno;
   ::freeaddrinfo(found);
-  if (!listens) return ErrnoStatus(failure, absl::StrCat("--functions-http: listening on ", address));
+  if (!listens) return ErrnoStatus(failure, absl::StrCat(option, ": listening on ", address));
   return listener;
 }
 

@@ -150,6 +150,9 @@ int Main(int argc, char** argv) {
                  "go, and an "
                  "image is taken of every supervised job")
       ->type_name("COMMAND");
+  app.add_option("--metrics", options.metrics,
+                 "Answer Prometheus' GET /metrics there: HOST:PORT or unix:PATH. Whoever reaches it may read")
+      ->type_name("ADDRESS");
   app.add_option("--scrub-days", scrub_days,
                  "Read each byte of the store once in so many days, in the background, to find what the disk "
                  "has damaged; 0: never")

@@ -27,6 +27,8 @@
 #include "daemon/grpc_service.h"
 #include "daemon/http_listener.h"
 #include "daemon/lost_clients.h"
+#include "daemon/metrics.h"
+#include "daemon/metrics_http.h"
 #include "daemon/peer_credentials.h"
 #include "daemon/supervisor.h"
 #include "daemon/unix_listener.h"
@@ -107,6 +109,11 @@ class GrpcServer final : public Server {
                         UnixListener::Start(options_.socket, kSocketMode,
                                             [this](UniqueFd connection) { Take(std::move(connection)); }));
     groups_->Start();
+    if (!options_.metrics.empty()) {
+      RK_ASSIGN_OR_RETURN(UniqueFd listener, ListenForHttp(options_.metrics, "--metrics"));
+      RK_ASSIGN_OR_RETURN(metrics_,
+                          MetricsHttp::Start(std::move(listener), [this] { return MetricsText(node_); }));
+    }
     if (options_.scrub_period <= absl::ZeroDuration()) return absl::OkStatus();
     RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kWrite));
     scrub_ = std::make_unique<BackgroundScrub>(std::move(store), options_.scrub_period);
@@ -114,6 +121,7 @@ class GrpcServer final : public Server {
   }
 
   void Stop(absl::Duration grace) override {
+    metrics_.reset();
     if (listener_) listener_->Stop();
     listener_.reset();
     if (server_ && grace > absl::ZeroDuration()) node_.supervisor().CheckpointAll(grace);
@@ -150,7 +158,7 @@ class GrpcServer final : public Server {
   absl::Status StartFunctions() {
     std::vector<UniqueFd> listeners;
     for (const std::string& address : options_.functions_http) {
-      RK_ASSIGN_OR_RETURN(UniqueFd listener, ListenForHttp(address));
+      RK_ASSIGN_OR_RETURN(UniqueFd listener, ListenForHttp(address, "--functions-http"));
       listeners.push_back(std::move(listener));
     }
     auto functions = Functions::Start(node_);
@@ -193,6 +201,7 @@ class GrpcServer final : public Server {
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<UnixListener> listener_;
   std::unique_ptr<BackgroundScrub> scrub_;
+  std::unique_ptr<MetricsHttp> metrics_;
   int tcp_port_ = 0;
 };
 

@@ -22,6 +22,7 @@ struct ServerOptions {
   TlsOptions tls;
   // "HOST:PORT" under which other daemons reach this one, for groups; empty: they can't.
   std::string advertise;
+  std::string metrics;                      // where Prometheus finds GET /metrics; empty: nowhere
   std::vector<std::string> functions_http;  // "HOST:PORT" or "unix:PATH": Lambda's Invoke path
   // In which each byte of the store is read again, to find what the disk has damaged; zero: it is not.
   absl::Duration scrub_period = absl::ZeroDuration();

@@ -1,0 +1,191 @@
+#include "daemon/metrics.h"
+
+#include <initializer_list>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "daemon/function_rpcs.h"
+#include "daemon/rpcs.h"
+#include "daemon/version.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using Labels = std::vector<std::pair<absl::string_view, std::string>>;
+
+// Samples of one metric must follow one another, and they come job by job.
+class Families {
+ public:
+  enum class Type { kGauge, kCounter };
+
+  void Add(absl::string_view name, Type type, absl::string_view help, double value,
+           const Labels& labels = {}) {
+    auto [family, is_new] = by_name_.try_emplace(std::string(name));
+    if (is_new) {
+      family->second = absl::StrCat("# HELP rekindle_", name, " ", help, "\n# TYPE rekindle_", name,
+                                    type == Type::kCounter ? " counter\n" : " gauge\n");
+    }
+    absl::StrAppend(&family->second, "rekindle_", name);
+    for (size_t i = 0; i < labels.size(); ++i) {
+      const std::string text =
+          absl::StrReplaceAll(labels[i].second, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}});
+      absl::StrAppend(&family->second, i == 0 ? "{" : ",", labels[i].first, "=\"", text, "\"");
+    }
+    absl::StrAppend(&family->second, labels.empty() ? " " : "} ");
+    // All digits that a double has: bytes and nanoseconds are exact.
+    absl::StrAppendFormat(&family->second, "%.17g\n", value);
+  }
+  void Gauge(absl::string_view name, absl::string_view help, double value, const Labels& labels = {}) {
+    Add(name, Type::kGauge, help, value, labels);
+  }
+  void Counter(absl::string_view name, absl::string_view help, double value, const Labels& labels = {}) {
+    Add(name, Type::kCounter, help, value, labels);
+  }
+
+  std::string Text() const {
+    std::string text;
+    for (const auto& [name, family] : by_name_) text += family;
+    return text;
+  }
+
+ private:
+  std::map<std::string, std::string> by_name_;
+};
+
+double Seconds(int64_t unix_ns) { return static_cast<double>(unix_ns) * 1e-9; }
+template <typename Integer>
+double Number(Integer value) {
+  return static_cast<double>(value);
+}
+
+void AddStore(const v1::GetStatsResponse& stats, Families& out) {
+  out.Gauge("store_images", "Images in the store.", Number(stats.images()));
+  out.Gauge("store_logical_bytes", "Memory in all images.", Number(stats.logical_bytes()));
+  out.Gauge("store_pack_bytes", "What images take on disk.", Number(stats.pack_bytes()));
+  out.Gauge("store_metadata_bytes", "Catalog, index, manifests and notes on disk.",
+            Number(stats.metadata_bytes()));
+  out.Gauge("store_free_bytes", "Free on the store's file system.", Number(stats.free_bytes()));
+  if (stats.has_scrub()) {
+    const v1::StoreScrub& scrub = stats.scrub();
+    out.Gauge("store_scrub_last_end_timestamp_seconds",
+              "When all stored bytes had last been read and verified; 0: not yet.",
+              Seconds(scrub.last_ended_unix_ns()));
+    out.Gauge("store_damaged_places", "Parts of the store that are not as they were written.",
+              Number(scrub.damaged_places()));
+    out.Gauge("store_damaged_images", "Images that can't be restored whole.",
+              Number(scrub.damaged_images_size()));
+  }
+  if (!stats.has_memory()) return;
+  const v1::MemoryTier& memory = stats.memory();
+  out.Gauge("pager_cache_bytes", "Pages of images that the pager has in memory.", Number(memory.bytes()));
+  out.Counter("pager_cache_hits_total", "Pages that were asked for and in memory.", Number(memory.hits()));
+  out.Counter("pager_cache_misses_total", "Pages that were read from the store.", Number(memory.misses()));
+  out.Gauge("pager_clones", "Clones whose memory still comes.", Number(memory.clones()));
+  out.Counter("pager_clones_served_total", "Clones that had their memory.", Number(memory.clones_served()));
+}
+
+void AddSupervised(const v1::Job& job, const Labels& labels, Families& out) {
+  const v1::SupervisedState& state = job.supervised();
+  out.Counter("job_checkpoints_total", "Images taken of a supervised job.", Number(state.checkpoints()),
+              labels);
+  out.Counter("job_restarts_total", "Times that it was brought back.", Number(state.restarts()), labels);
+  out.Counter("job_frozen_seconds_total", "Time that it stood still for images.",
+              state.total_freeze_seconds(), labels);
+  out.Gauge("job_last_freeze_seconds", "Time that it stood still for the last one.",
+            state.last_freeze_seconds(), labels);
+  out.Counter("job_run_seconds_total", "Time that it ran.", state.run_seconds(), labels);
+  out.Counter("job_lost_seconds_total", "Work lost by failures.", state.lost_seconds(), labels);
+  out.Gauge("job_interval_seconds", "Between two images; 0: none are taken by interval.",
+            state.interval_seconds(), labels);
+  out.Gauge("job_last_image_timestamp_seconds", "When its last image was taken; 0: there is none.",
+            Seconds(state.last_image_unix_ns()), labels);
+  out.Gauge("job_troubled", "1: its last image or restart has failed.", state.last_error().empty() ? 0 : 1,
+            labels);
+  out.Gauge("job_given_up", "1: it is not brought back any more.", state.phase() == "failed" ? 1 : 0, labels);
+}
+
+void AddJobs(const v1::ListJobsResponse& jobs, Families& out) {
+  std::map<std::string, int> by_state = {{"running", 0}, {"stopped", 0}, {"waiting", 0}};
+  for (const v1::Job& job : jobs.jobs()) {
+    ++by_state[job.state()];
+    const Labels labels = {{"job", job.name()}};
+    if (job.has_supervised()) AddSupervised(job, labels, out);
+    if (job.state() == "exited") continue;
+    // Others' names need not be unique.
+    const Labels process = {{"job", job.name()}, {"pid", absl::StrCat(job.pid())}};
+    out.Gauge("job_resident_bytes", "Memory of a job.", Number(job.resident_bytes()), process);
+    if (job.has_progress()) {
+      out.Gauge("job_step", "The step that it says it has done.", Number(job.progress().step()), process);
+    }
+  }
+  for (const auto& [state, count] : by_state)
+    out.Gauge("jobs", "Jobs that Rekindle has started or restored.", count, {{"state", state}});
+}
+
+void AddFunctions(const v1::FunctionStatsResponse& stats, Families& out) {
+  for (const v1::FunctionStats& function : stats.functions()) {
+    const Labels labels = {{"function", function.name()}};
+    auto with = [&](absl::string_view name, absl::string_view value) {
+      Labels more = labels;
+      more.emplace_back(name, std::string(value));
+      return more;
+    };
+    out.Counter("function_invocations_total", "Invocations of a function.", Number(function.invocations()),
+                labels);
+    out.Counter("function_errors_total", "Invocations that failed, time-outs too.", Number(function.errors()),
+                labels);
+    out.Counter("function_timeouts_total", "Invocations that took too long.", Number(function.timeouts()),
+                labels);
+    out.Counter("function_throttles_total", "Invocations refused: too many at once.",
+                Number(function.throttles()), labels);
+    out.Gauge("function_instances", "Its instances.", function.instances_busy(), with("state", "busy"));
+    out.Gauge("function_instances", "Its instances.", function.instances_idle(), with("state", "idle"));
+    out.Gauge("function_memory_bytes", "Memory of its instances.", Number(function.memory_bytes()), labels);
+    out.Gauge("function_queued", "Invocations that wait.", Number(function.queued()), labels);
+    out.Gauge("function_duration_seconds", "Of its handler, lately.", function.duration_median_seconds(),
+              with("quantile", "0.5"));
+    out.Gauge("function_duration_seconds", "Of its handler, lately.", function.duration_p99_seconds(),
+              with("quantile", "0.99"));
+    for (const v1::FunctionStarts& starts : function.starts()) {
+      out.Counter("function_starts_total", "Starts of instances, by what they were made of.",
+                  Number(starts.count()), with("level", starts.level()));
+    }
+  }
+  const v1::FunctionRefusals& refused = stats.refused();
+  const std::initializer_list<std::pair<const char*, uint64_t>> reasons = {
+      {"connections", refused.connections()},
+      {"connections_of_one", refused.connections_of_one()},
+      {"bodies", refused.bodies()},
+      {"bodies_of_one", refused.bodies_of_one()},
+      {"too_large", refused.too_large()},
+      {"events", refused.events()},
+      {"events_of_one", refused.events_of_one()}};
+  for (const auto& [reason, count] : reasons) {
+    out.Counter("function_refusals_total", "Calls refused before they came to a function.", Number(count),
+                {{"reason", reason}});
+  }
+}
+
+}  // namespace
+
+std::string MetricsText(Node& node) {
+  Families out;
+  out.Gauge("build_info", "Its version.", 1, {{"version", kVersion}});
+  const Call call;  // our own
+  v1::GetStatsResponse stats;
+  if (GetStats(node, call, {}, &stats).ok()) AddStore(stats, out);
+  v1::ListJobsRequest all;
+  all.set_all(true);
+  v1::ListJobsResponse jobs;
+  if (ListJobs(node, call, all, &jobs).ok()) AddJobs(jobs, out);
+  v1::FunctionStatsResponse functions;
+  if (FunctionStats(node, call, {}, &functions).ok()) AddFunctions(functions, out);
+  return out.Text();
+}
+
+}  // namespace rekindle::daemon
