@@ -28,7 +28,7 @@ class VectorBlock {
 
   void BeginStep(uint64_t step);    // queues it
   uint64_t EndStep(uint64_t step);  // waits, checks, and returns the sum; ends the process if it is wrong
-  void Call(FirstCall call);  // in the current context
+  void Call(FirstCall call);        // in the current context
   void Spin(uint64_t milliseconds);
 
   DeviceAddress memory() const { return numbers_; }

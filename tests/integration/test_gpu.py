@@ -264,6 +264,39 @@ class GpuParkTest(GpuTest):
         self.assert_refused(self.cli.run("gpu", "resume", job.pid), FAILED, "no CUDA")
 
 
+@unittest.skipIf(os.stat("/proc/self/ns/pid").st_ino == 0xEFFFFFFC, "not in a PID namespace of its own")
+class GpuContainerTest(GpuTest):
+    """In a container the management library names processes by their PIDs outside, which are nobody's here."""
+
+    def start_sim(self, **options):
+        return super().start_sim(pids_from_outside=1, **options)
+
+    def test_park_and_resume(self):
+        job = self.start_vector_job(bytes=64 * MIB)
+        self.assert_runs(job)
+        moved = self.succeed("gpu", "park", job.pid)
+        self.assertFalse(moved.get("nothing_to_do"), moved)
+        self.assertGreaterEqual(moved["bytes"], 64 * MIB)
+        self.assertEqual(self.used_bytes(), 0)
+        self.assertTrue(self.gpu_job(job.pid)["parked"])
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+
+    def test_an_image_knows_what_the_job_had(self):
+        job = self.start_vector_job(bytes=64 * MIB)
+        taken = self.checkpoint(job.pid, "vector:1", "--stop")
+        self.assertGreaterEqual(taken["gpu_bytes"], 64 * MIB)
+        job.job.reap()
+        described = self.succeed("inspect", "vector:1")["gpu"]
+        self.assertEqual([gpu["uuid"] for gpu in described["devices"]], [FIRST])
+        self.assertGreaterEqual(described["device_bytes"], 64 * MIB)
+        self.sim.control("reserve", FIRST, 4 * GIB - 32 * MIB)
+        self.assert_refused(self.cli.run("restore", "vector:1", "--detach"), FAILED, "free")
+        self.sim.control("reserve", FIRST, 0)
+        self.come_back("vector:1", job)
+        self.assert_runs(job)
+
+
 class GpuDriverTest(GpuTest):
     def test_doctor(self):
         def gpus():
@@ -317,6 +350,15 @@ class GpuDriverTest(GpuTest):
 
 class GpuFaultTest(GpuTest):
     """After each of these the job runs on unlocked, or is gone with nothing left of it."""
+
+    def test_room_that_the_driver_misses_after_all(self):
+        """The first failure tells why, though the driver answers each further try with another error."""
+        job = self.start_vector_job(bytes=64 * MIB)
+        self.succeed("gpu", "park", job.pid)
+        self.sim.control("set", "context-bytes", 5 * GIB)
+        result = self.cli.run("gpu", "resume", job.pid)
+        self.assert_refused(result, FAILED, "OUT_OF_MEMORY", "only a new start of the job helps")
+        self.assertTrue(self.gpu_job(job.pid)["parked"])
 
     def test_work_that_does_not_end(self):
         job = self.start_vector_job(spin_ms=3000)
