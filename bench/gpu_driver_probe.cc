@@ -518,6 +518,18 @@ void ProbeFirstCalls(const std::string& folder) {
   }
 }
 
+void ProbeManaged(const std::string& folder) {
+  Job job(folder, "managed", {"--bytes", "16777216", "--step-ms", "20", "--managed"});
+  Row("a job with managed memory has", Devices(job.pid(), AreasOf(job.pid())));
+  Row("lock of it", Do("lock", job.pid()).text);
+  const Answer out = Do("checkpoint", job.pid());
+  Row("checkpoint of it", out.text);
+  if (out.success) Row("restore of it", Do("restore", job.pid()).text);
+  Row("state afterwards", StateText(Do("state", job.pid())));
+  Row("unlock of it", Do("unlock", job.pid()).text);
+  Row("the job", job.Fate());
+}
+
 int Probe(const std::string& folder) {
   // A job that the driver crashes need not leave a core file of its memory.
   const rlimit none = {0, 0};
@@ -528,6 +540,7 @@ int Probe(const std::string& folder) {
   ProbeBusyLock(folder);
   ProbeStopped(folder);
   ProbeFirstCalls(folder);
+  ProbeManaged(folder);
   return 0;
 }
 

@@ -147,7 +147,8 @@ class ManualMovesTest(GpuTest):
             "the checkpoint under way",
         )
         self.assert_refused(self.cli.run("gpu", "park", job.pid), FAILED, "being moved")
-        self.assertEqual(self.cli.finish(command).code, DONE)
+        taken = self.cli.finish(command)
+        self.assertEqual(taken.code, DONE, str(taken))
         self.assert_runs(job)
 
     def test_a_job_with_less_host_memory_than_device_memory(self):
