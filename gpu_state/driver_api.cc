@@ -14,6 +14,9 @@ namespace rekindle::gpu {
 namespace {
 
 constexpr char kLibrary[] = "libcuda.so.1";
+// Functions are asked for as they were in this version at the latest: later ones may take other structures
+// than those of cuda_abi.h.
+constexpr int kNewestVersionAsked = cuda::kFirstVersionWithGpuPairs;
 // For a move that somebody else began to end: a large one takes a minute.
 constexpr absl::Duration kMoveUnderWayMayTake = absl::Seconds(30);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(10);
@@ -138,7 +141,8 @@ class DriverApi : public CheckpointDriver {
   template <typename Function>
   bool Find(const char* name, Function* function) const {
     void* found = nullptr;
-    if (get_address_(name, &found, version_, 0) != cuda::kSuccess || found == nullptr) return false;
+    const int version = std::min(version_, kNewestVersionAsked);
+    if (get_address_(name, &found, version, 0) != cuda::kSuccess || found == nullptr) return false;
     *function = reinterpret_cast<Function>(found);
     return true;
   }

@@ -258,6 +258,15 @@ class GpuParkTest(GpuTest):
         self.succeed("gpu", "resume", job.pid)
         self.assert_runs(job)
 
+    def test_a_job_that_the_driver_crashes_while_it_is_parked(self):
+        """By a call that others know to crash; nothing of the job is left listed."""
+        job = self.start_vector_job(first_call="stream", step_ms=300)
+        self.succeed("gpu", "park", job.pid)
+        waiting.until(lambda: not procfs.alive(job.pid), "the job crashed")
+        job.job.reap()
+        self.assertIsNone(self.gpu_job(job.pid))
+        self.assert_refused(self.cli.run("gpu", "resume", job.pid), NOT_FOUND, str(job.pid))
+
     def test_what_uses_no_gpu(self):
         job, _ = self.start_memory_job(8 * MIB)
         self.assert_refused(self.cli.run("gpu", "park", job.pid), FAILED, "no CUDA")
@@ -324,6 +333,14 @@ class GpuDriverTest(GpuTest):
         result = self.cli.run("ckpt", job.pid, "-t", "vector:1", env=env)
         self.assert_refused(result, UNSUPPORTED, "570")
         job.wait_for_steps()
+
+    def test_a_driver_that_has_newer_forms_of_the_functions(self):
+        self.sim.stop()
+        self.sim = self.start_sim(driver_version=13040, driver_text="615.10")
+        job = self.start_vector_job()
+        self.succeed("gpu", "park", job.pid)
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
 
     def test_the_utility_where_the_driver_has_no_functions(self):
         self.sim.stop()
