@@ -64,12 +64,18 @@ absl::Status CheckAnswers(pid_t pid) {
       "let it go on first (kill -CONT ", pid, ")"));
 }
 
-// Those of `pids` of which `uses` does not tell, in a PID namespace of whose processes nothing may be told.
+// Those of `pids` of which `uses` does not tell what they have: it names them without bytes, or not at all in
+// a PID namespace of whose processes nothing may be told.
 std::vector<pid_t> HiddenIn(absl::Span<const GpuUse> uses, absl::Span<const pid_t> pids) {
   std::vector<pid_t> hidden;
-  if (InFirstPidNamespace()) return hidden;
   for (pid_t pid : pids) {
-    if (absl::c_none_of(uses, [pid](const GpuUse& use) { return use.pid == pid; })) hidden.push_back(pid);
+    bool named = false, known = false;
+    for (const GpuUse& use : uses) {
+      if (use.pid != pid) continue;
+      named = true;
+      known |= use.bytes.has_value();
+    }
+    if (!known && (named || !InFirstPidNamespace())) hidden.push_back(pid);
   }
   return hidden;
 }

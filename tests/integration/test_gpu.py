@@ -334,6 +334,15 @@ class GpuDriverTest(GpuTest):
         self.assert_refused(result, UNSUPPORTED, "570")
         job.wait_for_steps()
 
+    def test_a_driver_that_does_not_tell_what_a_job_has(self):
+        self.sim.stop()
+        self.sim = self.start_sim(bytes_untold=1)
+        job = self.start_vector_job(bytes=64 * MIB)
+        self.assertGreaterEqual(self.succeed("gpu", "park", job.pid)["bytes"], 64 * MIB)
+        self.succeed("gpu", "resume", job.pid)
+        self.assertGreaterEqual(self.checkpoint(job.pid, "vector:1")["gpu_bytes"], 64 * MIB)
+        self.assert_runs(job)
+
     def test_a_driver_that_has_newer_forms_of_the_functions(self):
         self.sim.stop()
         self.sim = self.start_sim(driver_version=13040, driver_text="615.10")
