@@ -129,6 +129,10 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
     job.set_command(ToUtf8(CommandLineOf(root)));
     std::vector<pid_t> pids(job.pids().begin(), job.pids().end());
     std::set<std::string> states;
+    for (pid_t moved : node.gpus().BeingMoved(pids)) {
+      states.insert("being moved");
+      std::erase(pids, moved);
+    }
     for (const absl::StatusOr<gpu::ProcessState>& state : node.gpus().States(pids)) {
       states.insert(state.ok() ? std::string(gpu::NameOf(*state)) : "unknown");
     }

@@ -167,7 +167,7 @@ MoveStep WholeMove(absl::Span<const GpuUse> uses) {
   return step;
 }
 
-absl::Status BeingMoved(pid_t pid) {
+absl::Status IsBeingMovedError(pid_t pid) {
   return absl::AbortedError(absl::StrCat(
       "process ", pid, ": its GPU memory is being moved just now; try again when that has ended"));
 }
@@ -181,7 +181,7 @@ class JobMover::Claim {
     absl::MutexLock lock(&mover.mutex_);
     for (pid_t pid : pids) {
       if (mover.claimed_.count(pid) == 0) continue;
-      return BeingMoved(pid);
+      return IsBeingMovedError(pid);
     }
     mover.claimed_.insert(pids.begin(), pids.end());
     return Claim(mover, {pids.begin(), pids.end()});
@@ -262,6 +262,8 @@ std::vector<pid_t> JobMover::UsersMissingIn(const DeviceView& view) {
     auto stat = ReadProcessStat(pid);
     if (stat.ok() && stat->name != kHelperName && MapsCuda(pid)) candidates.push_back(pid);
   }
+  users = BeingMoved(candidates);
+  std::erase_if(candidates, [&users](pid_t pid) { return absl::c_linear_search(users, pid); });
   const std::vector<absl::StatusOr<ProcessState>> states = States(candidates);
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (states[i].ok()) users.push_back(candidates[i]);
@@ -369,7 +371,7 @@ absl::Status JobMover::CheckNobodyElseMoves(absl::Span<const pid_t> pids) {
   RK_ASSIGN_OR_RETURN(std::vector<LedgerEntry> entries, ledger_.List());
   for (const LedgerEntry& entry : entries) {
     if (!absl::c_linear_search(pids, entry.pid)) continue;
-    if (entry.mover != we.path && ledger_.IsBeingMoved(entry)) return BeingMoved(entry.pid);
+    if (entry.mover != we.path && ledger_.IsBeingMoved(entry)) return IsBeingMovedError(entry.pid);
   }
   return absl::OkStatus();
 }
@@ -595,6 +597,15 @@ bool JobMover::AreOut(absl::Span<const pid_t> pids) {
   return entries.ok() && absl::c_any_of(*entries, [pids](const LedgerEntry& entry) {
            return absl::c_linear_search(pids, entry.pid);
          });
+}
+
+std::vector<pid_t> JobMover::BeingMoved(absl::Span<const pid_t> pids) {
+  std::vector<pid_t> moved;
+  auto entries = ledger_.List();
+  for (const LedgerEntry& entry : entries.value_or(std::vector<LedgerEntry>())) {
+    if (absl::c_linear_search(pids, entry.pid) && ledger_.IsBeingMoved(entry)) moved.push_back(entry.pid);
+  }
+  return moved;
 }
 
 absl::StatusOr<std::vector<LedgerEntry>> JobMover::Parked() {

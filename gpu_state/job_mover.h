@@ -113,6 +113,10 @@ class JobMover {
 
   // Is device memory of one of these off its GPU, or on the way? Cheap: no driver is asked.
   bool AreOut(absl::Span<const pid_t> pids);
+  // Those of `pids` that somebody, here or in another Rekindle, moves just now or holds for an image. Cheap
+  // as well. Whoever only wants to look leaves them alone: a question that meets a frozen process is part of
+  // its image.
+  std::vector<pid_t> BeingMoved(absl::Span<const pid_t> pids);
 
   // Moves the device memory of the job with root `job` and CUDA processes `pids` out. ResourceExhausted:
   // there is not as much free host memory; nothing has moved. DataLoss: the driver reported success, but did
