@@ -254,7 +254,7 @@ class CaptureRun {
       RK_ASSIGN_OR_RETURN(gpu_pids_, gpu_->Users(job_.pids()));
       if (!gpu_pids_.empty()) {
         // Where the driver does not tell, the arena grows.
-        gpu_bytes_ = gpu::KnownBytes(gpu_->UsesOf(gpu_pids_).value_or(std::vector<gpu::GpuUse>()));
+        gpu_bytes_ = gpu_->EstimateBytes(gpu_pids_);
       }
     }
     for (pid_t pid : job_.device_users) {
@@ -560,6 +560,15 @@ class CaptureRun {
 
   absl::Status KeepLogs(absl::Status status) {
     if (absl::IsCancelled(status)) return status;
+    if (held_) {
+      const std::string left = OnNvidiaDevices(gpu_pids_);
+      if (!left.empty()) {
+        status =
+            Annotate(status, absl::StrCat("the NVIDIA driver has moved the job's device memory to the host, "
+                                          "and left behind: ",
+                                          left));
+      }
+    }
     std::string work = session_->work_directory();
     std::string kept = session_->KeepLogs();
     return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{work, kept}}));

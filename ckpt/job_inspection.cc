@@ -463,6 +463,36 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
   return job;
 }
 
+std::string OnNvidiaDevices(const std::vector<pid_t>& pids) {
+  constexpr absl::string_view kDevices = "/dev/nvidia";
+  std::vector<std::string> found;
+  for (pid_t pid : pids) {
+    std::vector<std::string> of_process;
+    auto descriptors = ListDirectory(ProcPath(pid, "fd"));
+    if (descriptors.ok()) {
+      for (const std::string& number : *descriptors) {
+        const std::string target = ReadLink(ProcPath(pid, absl::StrCat("fd/", number)));
+        if (!absl::StartsWith(target, kDevices)) continue;
+        of_process.push_back(absl::StrCat("descriptor ", number, " ", target));
+      }
+    }
+    std::map<std::string, int> mapped;
+    auto areas = ReadFile(ProcPath(pid, "maps"));
+    if (areas.ok()) {
+      for (absl::string_view line : absl::StrSplit(*areas, '\n')) {
+        const size_t name = line.find(kDevices);
+        if (name != absl::string_view::npos) ++mapped[std::string(line.substr(name))];
+      }
+    }
+    for (const auto& [device, times] : mapped) {
+      of_process.push_back(absl::StrCat(times, times == 1 ? " mapping of " : " mappings of ", device));
+    }
+    if (of_process.empty()) continue;
+    found.push_back(absl::StrCat("process ", pid, ": ", absl::StrJoin(of_process, ", ")));
+  }
+  return absl::StrJoin(found, "; ");
+}
+
 namespace {
 
 bool IsServed(pid_t pid) {

@@ -78,6 +78,10 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
 
 // Waits at most `patience` until no memory of it is served by a userfaultfd any more: CRIU would take pages
 // that are not there yet for pages that were never touched. FailedPrecondition: some still is.
+// What the processes have of /dev/nvidia*, "process 12: descriptor 5 /dev/nvidiactl, 2 mappings of
+// /dev/nvidia0"; empty: nothing.
+std::string OnNvidiaDevices(const std::vector<pid_t>& pids);
+
 absl::Status WaitUntilMemoryIsThere(const JobInspection& job, absl::Duration patience);
 
 }  // namespace rekindle::ckpt

@@ -24,6 +24,8 @@ void AddCommon(const Options& options, std::vector<std::string>* arguments) {
   arguments->push_back("-v2");
   // What an administrator wrote for CRIU's own users (lazy pages, a page server, …) would break a capture.
   arguments->push_back("--no-default-config");
+  arguments->push_back("--libdir");
+  arguments->push_back(kNoPlugins);
   arguments->push_back("--manage-cgroups=ignore");
   if (options.shell_job) arguments->push_back("--shell-job");
   if (options.tcp_established) arguments->push_back("--tcp-established");
@@ -102,6 +104,10 @@ std::vector<std::string> RestoreArguments(const RestoreOptions& options) {
   }
   arguments.insert(arguments.end(), options.extra.begin(), options.extra.end());
   return arguments;
+}
+
+std::vector<std::string> SwrkArguments(int socket) {
+  return {"--no-default-config", "--libdir", kNoPlugins, "swrk", absl::StrCat(socket)};
 }
 
 std::vector<std::string> FullCommand(const Installation& criu, const std::vector<std::string>& arguments) {

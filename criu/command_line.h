@@ -54,10 +54,17 @@ struct RestoreOptions {
   std::vector<std::string> extra;
 };
 
+// A folder for CRIU's --libdir that is always there and holds no plugin. The default one may be that of
+// another CRIU on the machine; NVIDIA's plugin would make the calls that gpu_state makes a second time, and
+// takes a failed restore of GPU state for a success.
+inline constexpr char kNoPlugins[] = "/proc/self/ns";
+
 // Arguments after Installation::command, beginning with "dump" / "restore". Both leave cgroups alone, log
 // with -v4.
 std::vector<std::string> DumpArguments(const DumpOptions& options);
 std::vector<std::string> RestoreArguments(const RestoreOptions& options);
+// Of a CRIU that takes its request from the socket with this number.
+std::vector<std::string> SwrkArguments(int socket);
 
 // command + arguments.
 std::vector<std::string> FullCommand(const Installation& criu, const std::vector<std::string>& arguments);

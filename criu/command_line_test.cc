@@ -1,5 +1,6 @@
 #include "criu/command_line.h"
 
+#include "base/file.h"
 #include "base/subprocess.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -8,7 +9,9 @@ namespace rekindle::criu {
 namespace {
 
 using ::testing::Contains;
+using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
 
@@ -18,8 +21,8 @@ TEST(CommandLineTest, PlainDump) {
   options.images_directory = "/run/x";
   EXPECT_THAT(DumpArguments(options),
               ElementsAre("dump", "--tree", "4711", "--images-dir", "/run/x", "--log-file", "dump.log", "-v2",
-                          "--no-default-config", "--manage-cgroups=ignore", "--stream", "--leave-running",
-                          "--link-remap"));
+                          "--no-default-config", "--libdir", kNoPlugins, "--manage-cgroups=ignore",
+                          "--stream", "--leave-running", "--link-remap"));
 }
 
 TEST(CommandLineTest, DumpWithEverything) {
@@ -56,7 +59,7 @@ TEST(CommandLineTest, Restore) {
   options.detach = false;
   EXPECT_THAT(RestoreArguments(options),
               ElementsAre("restore", "--images-dir", "/i", "--log-file", "restore.log", "-v2",
-                          "--no-default-config", "--manage-cgroups=ignore"));
+                          "--no-default-config", "--libdir", kNoPlugins, "--manage-cgroups=ignore"));
   options.detach = options.leave_stopped = true;
   options.pidfile = "/p";
   options.inherit_fd = {{5, "tty[1:2]"}};
@@ -64,6 +67,11 @@ TEST(CommandLineTest, Restore) {
   EXPECT_THAT(RestoreArguments(options),
               IsSupersetOf({"--restore-detached", "--leave-stopped", "--pidfile", "/p", "--inherit-fd",
                             "fd[5]:tty[1:2]", "--lazy-pages"}));
+}
+
+TEST(CommandLineTest, NoPluginsForRequestsEither) {
+  EXPECT_THAT(SwrkArguments(7), ElementsAre("--no-default-config", "--libdir", kNoPlugins, "swrk", "7"));
+  EXPECT_THAT(ListDirectory(kNoPlugins).value(), Each(Not(EndsWith(".so"))));
 }
 
 TEST(CommandLineTest, FullCommandPutsTheProgramFirst) {

@@ -108,7 +108,7 @@ class RestoreSession {
     }
 
     SubprocessOptions process;
-    process.argv = FullCommand(installation, {"--no-default-config", "swrk", absl::StrCat(kSocketInCriu)});
+    process.argv = FullCommand(installation, SwrkArguments(kSocketInCriu));
     process.descriptors.emplace_back(theirs.get(), kSocketInCriu);
     int next = kFirstInheritedInCriu;
     for (const auto& [descriptor, resource] : options_.inherit_fd) {

@@ -128,10 +128,6 @@ absl::StatusOr<GpuMoved> GpuJobs::Park(pid_t job, absl::Duration lock_timeout, c
   // Those whose state an image takes just now are on the host too, but not to stay there.
   RK_RETURN_IF_ERROR(mover_.CheckNotMoving(found.pids));
   if (found.parked.size() == found.pids.size()) return GpuMoved();
-  uint64_t bytes = 0;
-  for (const gpu::GpuUse& use : found.uses) {
-    if (!absl::c_linear_search(found.parked, use.pid)) bytes += use.bytes.value_or(0);
-  }
   Tell(found, GpuJobState::kResident);
   {
     absl::MutexLock lock(&mutex_);
@@ -143,7 +139,14 @@ absl::StatusOr<GpuMoved> GpuJobs::Park(pid_t job, absl::Duration lock_timeout, c
     asked_.erase(job);
   }
   RK_RETURN_IF_ERROR(parked);
-  return GpuMoved{bytes};
+  // What it had may have come to light by its leaving.
+  uint64_t bytes = 0;
+  auto entries = mover_.Parked();
+  for (const gpu::LedgerEntry& entry : entries.value_or(std::vector<gpu::LedgerEntry>())) {
+    const bool ours = absl::c_linear_search(found.pids, entry.pid);
+    if (ours && !absl::c_linear_search(found.parked, entry.pid)) bytes += gpu::KnownBytes(entry.uses);
+  }
+  return GpuMoved{bytes, true};
 }
 
 absl::StatusOr<GpuMoved> GpuJobs::PutOn(pid_t job, const gpu::DevicePairs& wanted) {
@@ -171,7 +174,7 @@ absl::StatusOr<GpuMoved> GpuJobs::PutOn(pid_t job, const gpu::DevicePairs& wante
   RK_RETURN_IF_ERROR(mover_.PutOn(job, found.parked, record, pairs));
   mover_.ForgetRunning(found.pids);
   Log(LogLevel::kInfo, absl::StrCat("job ", job, " has its GPU memory again"));
-  return GpuMoved{gpu::KnownBytes(record.uses)};
+  return GpuMoved{gpu::KnownBytes(record.uses), true};
 }
 
 absl::StatusOr<GpuMoved> GpuJobs::Resume(pid_t job, const gpu::DevicePairs& wanted) {

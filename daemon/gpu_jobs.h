@@ -22,7 +22,8 @@
 namespace rekindle::daemon {
 
 struct GpuMoved {
-  uint64_t bytes = 0;  // 0: it was so already
+  uint64_t bytes = 0;  // as far as they are known
+  bool moved = false;  // else it was so already
 };
 
 // Thread-safe. A job is named by the PID of its root process. FailedPrecondition: it uses no CUDA.

@@ -118,6 +118,9 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
     if (listed.count(use.pid) > 0 || !ReadProcessStat(use.pid).ok()) continue;
     ToProto(use, job_of(use.pid, use.pid).add_uses());
   }
+  for (pid_t pid : node.gpus().UsersMissingIn(view)) {
+    if (listed.count(pid) == 0) job_of(pid, pid);
+  }
   const std::map<pid_t, GpuJobSnapshot> known = node.gpu_jobs().Known();
   for (auto& [root, job] : jobs) {
     absl::StatusOr<ProcessInfo> process = ReadProcessInfo(root);
@@ -126,6 +129,10 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
     job.set_command(ToUtf8(CommandLineOf(root)));
     std::vector<pid_t> pids(job.pids().begin(), job.pids().end());
     std::set<std::string> states;
+    for (pid_t moved : node.gpus().BeingMoved(pids)) {
+      states.insert("being moved");
+      std::erase(pids, moved);
+    }
     for (const absl::StatusOr<gpu::ProcessState>& state : node.gpus().States(pids)) {
       states.insert(state.ok() ? std::string(gpu::NameOf(*state)) : "unknown");
     }
@@ -147,7 +154,7 @@ absl::Status ParkGpu(Node& node, const Call& call, const v1::ParkGpuRequest& req
                       node.gpu_jobs().Park(job, LockTimeout(request.lock_timeout_seconds()), ParkedBy(call)));
   response->set_bytes(moved.bytes);
   response->set_seconds(watch.seconds());
-  response->set_nothing_to_do(moved.bytes == 0);
+  response->set_nothing_to_do(!moved.moved);
   return absl::OkStatus();
 }
 
@@ -159,7 +166,7 @@ absl::Status ResumeGpu(Node& node, const Call& call, const v1::ResumeGpuRequest&
   RK_ASSIGN_OR_RETURN(GpuMoved moved, node.gpu_jobs().Resume(job, wanted));
   response->set_bytes(moved.bytes);
   response->set_seconds(watch.seconds());
-  response->set_nothing_to_do(moved.bytes == 0);
+  response->set_nothing_to_do(!moved.moved);
   return absl::OkStatus();
 }
 
@@ -175,7 +182,7 @@ absl::Status SwapGpu(Node& node, const Call& call, const v1::SwapGpuRequest& req
       SwapOnGpu(node.gpu_jobs(), out, in, LockTimeout(request.lock_timeout_seconds()), ParkedBy(call)));
   response->set_bytes(swapped.out.bytes + swapped.in.bytes);
   response->set_seconds(swapped.seconds);
-  response->set_nothing_to_do(response->bytes() == 0);
+  response->set_nothing_to_do(!swapped.out.moved && !swapped.in.moved);
   const std::vector<std::pair<std::string, double>> phases = {{"park", swapped.park_seconds},
                                                               {"resume", swapped.resume_seconds}};
   ToProto(phases, response->mutable_phases());

@@ -40,13 +40,13 @@ absl::StatusOr<GpuSwapped> SwapOnGpu(GpuJobs& jobs, pid_t out, pid_t in, absl::D
   }
 
   if (!parked.ok()) {
-    const bool on_gpu = at_once && resumed.ok() && resumed->bytes > 0;
+    const bool on_gpu = at_once && resumed.ok() && resumed->moved;
     if (!on_gpu) return parked.status();
     return Annotate(parked.status(), absl::StrCat("parking process ", out,
                                                   AsItWas(in, jobs.Park(in, lock_timeout, why).status())));
   }
   if (!resumed.ok()) {
-    const absl::Status back = parked->bytes > 0 ? jobs.Resume(out, {}).status() : absl::OkStatus();
+    const absl::Status back = parked->moved ? jobs.Resume(out, {}).status() : absl::OkStatus();
     return Annotate(resumed.status(), absl::StrCat("resuming process ", in, AsItWas(out, back)));
   }
   swapped.out = *parked;

@@ -43,6 +43,9 @@ enum class ProcessState : int {
   kCheckpointed = 2,  // its device memory is host memory of its own; it holds no device
   kFailed = 3,        // lost, says the driver
 };
+// What drivers newer than CUDA 13.0 say besides, while a move is under way.
+inline constexpr int kStateCheckpointing = 4;
+inline constexpr int kStateRestoring = 5;
 
 // All argument structures are 64 bytes; what is not named must be zero. Newer drivers give meaning to more of
 // these bytes, so they are declared by us at the size that all versions share.

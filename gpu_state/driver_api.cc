@@ -1,9 +1,12 @@
 // The driver's checkpoint functions, through dlopen: one binary serves machines with and without a GPU.
 #include <dlfcn.h>
+#include <signal.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/status.h"
 #include "gpu_state/checkpoint_driver.h"
 
@@ -11,13 +14,16 @@ namespace rekindle::gpu {
 namespace {
 
 constexpr char kLibrary[] = "libcuda.so.1";
+// Functions are asked for as they were in this version at the latest: later ones may take other structures
+// than those of cuda_abi.h.
+constexpr int kNewestVersionAsked = cuda::kFirstVersionWithGpuPairs;
+// For a move that somebody else began to end: a large one takes a minute.
+constexpr absl::Duration kMoveUnderWayMayTake = absl::Seconds(30);
+constexpr absl::Duration kLookAgain = absl::Milliseconds(10);
 
 absl::StatusCode CodeFor(cuda::Result result) {
   switch (result) {
-    case cuda::kInvalidValue:
-      return absl::StatusCode::kNotFound;
     case cuda::kOutOfMemory:
-    case cuda::kOperatingSystem:
       return absl::StatusCode::kResourceExhausted;
     case cuda::kIllegalState:
       return absl::StatusCode::kFailedPrecondition;
@@ -71,16 +77,25 @@ class DriverApi : public CheckpointDriver {
   std::string means() const override { return kLibrary; }
 
   absl::StatusOr<ProcessState> State(pid_t pid) override {
-    ProcessState state = ProcessState::kFailed;
-    const cuda::Result result = get_state_(pid, &state);
-    absl::Status status = CheckOf(pid, result, "asking for the CUDA state");
-    // We are initialised: it is the process that is not.
-    if (result == cuda::kNotInitialized || result == cuda::kDeinitialized ||
-        result == cuda::kInvalidContext) {
-      return absl::NotFoundError(status.message());
+    const absl::Time deadline = absl::Now() + kMoveUnderWayMayTake;
+    for (;;) {
+      ProcessState state = ProcessState::kFailed;
+      const cuda::Result result = get_state_(pid, &state);
+      if (result != cuda::kSuccess) return NoState(pid, result);
+      const int number = static_cast<int>(state);
+      // Older drivers answer once the move has ended; newer ones at once, with what it is.
+      if (number == cuda::kStateCheckpointing || number == cuda::kStateRestoring) {
+        if (absl::Now() < deadline) {
+          absl::SleepFor(kLookAgain);
+          continue;
+        }
+        return absl::UnavailableError(absl::StrCat(
+            "process ", pid, ": its device memory is being moved by somebody else, and that does not end"));
+      }
+      if (number >= 0 && number <= static_cast<int>(ProcessState::kFailed)) return state;
+      return absl::InternalError(absl::StrCat("process ", pid, ": the NVIDIA driver says that its state is ",
+                                              number, ", which this version of Rekindle does not know"));
     }
-    if (!status.ok()) return status;
-    return state;
   }
 
   absl::Status Lock(pid_t pid, absl::Duration timeout) override {
@@ -107,10 +122,14 @@ class DriverApi : public CheckpointDriver {
       args.pairs = pairs.data();
       args.pair_count = static_cast<uint32_t>(pairs.size());
     }
-    absl::Status status = CheckOf(pid, restore_(pid, &args), "moving host memory back to the device");
-    // The process is known to use CUDA here, so what is invalid is the pairs.
-    if (absl::IsNotFound(status) && !pairs.empty()) return absl::InvalidArgumentError(status.message());
-    return status;
+    const cuda::Result result = restore_(pid, &args);
+    absl::Status status = CheckOf(pid, result, "moving host memory back to the device");
+    if (result == cuda::kInvalidValue && !pairs.empty()) return absl::InvalidArgumentError(status.message());
+    if (result != cuda::kOperatingSystem) return status;
+    // Seen with 580 and 595, whatever is free by then.
+    return Annotate(status,
+                    "a process whose device memory once did not fit when it was to come back can't be "
+                    "brought back by some drivers any more: then only a new start of the job helps");
   }
 
   absl::Status Unlock(pid_t pid) override {
@@ -122,7 +141,8 @@ class DriverApi : public CheckpointDriver {
   template <typename Function>
   bool Find(const char* name, Function* function) const {
     void* found = nullptr;
-    if (get_address_(name, &found, version_, 0) != cuda::kSuccess || found == nullptr) return false;
+    const int version = std::min(version_, kNewestVersionAsked);
+    if (get_address_(name, &found, version, 0) != cuda::kSuccess || found == nullptr) return false;
     *function = reinterpret_cast<Function>(found);
     return true;
   }
@@ -132,6 +152,24 @@ class DriverApi : public CheckpointDriver {
     if (error_name_) error_name_(result, &name);
     if (error_string_) error_string_(result, &text);
     return absl::StrCat(name ? name : "CUDA error", " (", result, ")", text ? ": " : "", text ? text : "");
+  }
+
+  // Why a process has no state. We are initialised: where somebody is not, it is the process.
+  absl::Status NoState(pid_t pid, cuda::Result result) const {
+    absl::Status status = CheckOf(pid, result, "asking for the CUDA state");
+    switch (result) {
+      case cuda::kNotInitialized:
+      case cuda::kDeinitialized:
+      case cuda::kInvalidContext:
+      case cuda::kInvalidValue:
+        return absl::NotFoundError(status.message());
+      case cuda::kOperatingSystem:
+        // As said of a PID that is nobody's.
+        if (::kill(pid, 0) != 0 && errno == ESRCH) return absl::NotFoundError(status.message());
+        return Annotate(status, "the driver can't get at it");
+      default:
+        return status;
+    }
   }
 
   absl::Status Check(cuda::Result result, absl::string_view what) const {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
@@ -203,7 +204,9 @@ class Helper {
 int main() {
   // We end when our master does, after putting things back, and at nobody else's wish.
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
-  ::prctl(PR_SET_NAME, "rekindle-gpu");
+  ::prctl(PR_SET_NAME, rekindle::gpu::kHelperName);
+  // The GPUs of all jobs are its business, and no profiler's library has any in it.
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "CUDA_INJECTION64_PATH"}) ::unsetenv(name);
   auto* helper = new rekindle::gpu::Helper();
   helper->Serve();
   helper->PutBack();

@@ -136,7 +136,10 @@ absl::Status GpuSession::BringUp(Chosen chosen, const ActOptions& restore) {
   };
   absl::Status status;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    status = ActOn(Action::kRestore, chosen, restore);
+    absl::Status restored = ActOn(Action::kRestore, chosen, restore);
+    // The first failure tells why; a driver may answer all further tries with another one.
+    if (!restored.ok() && !status.ok()) restored = Both(status, restored);
+    status = std::move(restored);
     // Not some without the others: they may wait for each other. One whose state is lost helps nobody by
     // having the others stand still.
     if (!status.ok() && any_in(ProcessState::kCheckpointed)) continue;
@@ -194,10 +197,12 @@ absl::Status GpuSession::MoveToHost() {
   }
   if (status.ok()) return status;
   if (absl::IsUnimplemented(status)) {
-    status = absl::UnimplementedError(absl::StrCat(
-        status.message(),
-        " (the driver's checkpoints do not cover managed (unified) memory before driver 595, CUDA IPC "
-        "memory before 610, MIG, or graphics interop)"));
+    status = absl::UnimplementedError(absl::StrCat(status.message(),
+                                                   " (the driver's checkpoints do not cover managed "
+                                                   "(unified) memory, CUDA IPC memory before 610, MIG, or "
+                                                   "graphics interop; driver 595 was seen to break a job "
+                                                   "with managed memory as it refused: see whether it "
+                                                   "still works)"));
   }
   return Both(status, PutBack());
 }

@@ -17,7 +17,8 @@
 
 namespace rekindle::gpu {
 
-inline constexpr int kHelperSocket = 3;  // the helper's descriptor
+inline constexpr int kHelperSocket = 3;                // the helper's descriptor
+inline constexpr char kHelperName[] = "rekindle-gpu";  // its process's, which uses CUDA like a job's
 inline constexpr size_t kMaxPacketBytes = size_t{128} << 10;
 
 struct HelperRequest {

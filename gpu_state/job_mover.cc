@@ -1,5 +1,7 @@
 #include "gpu_state/job_mover.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -38,6 +40,75 @@ constexpr uint64_t kPlausibleShare = 8;
 bool MapsCuda(pid_t pid) {
   auto maps = ReadFile(absl::StrCat("/proc/", pid, "/maps"));
   return maps.ok() && absl::StrContains(*maps, kCudaLibrary);
+}
+
+// The one whose PIDs NVIDIA's management library tells.
+bool InFirstPidNamespace() {
+  constexpr ino_t kFirst = 0xEFFFFFFC;  // PROC_PID_INIT_INO
+  struct stat own;
+  return ::stat("/proc/self/ns/pid", &own) == 0 && own.st_ino == kFirst;
+}
+
+// The driver's calls are served by a thread of the process: a stopped one never answers.
+absl::Status CheckAnswers(pid_t pid) {
+  if (const std::string frozen = FrozenCgroupOf(pid); !frozen.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("process ", pid, " is frozen by its cgroup ", frozen,
+                                                      ", and the driver can be asked about its GPU memory "
+                                                      "only while it runs: let it go on first (docker "
+                                                      "unpause, systemctl thaw)"));
+  }
+  auto stat = ReadProcessStat(pid);
+  if (!stat.ok() || (stat->state != 'T' && stat->state != 't')) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "process ", pid, " is stopped, and the driver can be asked about its GPU memory only while it runs: ",
+      "let it go on first (kill -CONT ", pid, ")"));
+}
+
+// Those of `pids` of which `uses` does not tell what they have: it names them without bytes, or not at all in
+// a PID namespace of whose processes nothing may be told.
+std::vector<pid_t> HiddenIn(absl::Span<const GpuUse> uses, absl::Span<const pid_t> pids) {
+  std::vector<pid_t> hidden;
+  for (pid_t pid : pids) {
+    bool named = false, known = false;
+    for (const GpuUse& use : uses) {
+      if (use.pid != pid) continue;
+      named = true;
+      known |= use.bytes.has_value();
+    }
+    if (!known && (named || !InFirstPidNamespace())) hidden.push_back(pid);
+  }
+  return hidden;
+}
+
+// The most that they can have: what is used and nobody's who is known.
+std::vector<GpuUse> MostOfHidden(const DeviceView& view, absl::Span<const pid_t> hidden) {
+  std::vector<GpuUse> most;
+  if (hidden.empty()) return most;
+  const std::map<std::string, uint64_t> known = BytesByDevice(view.uses);
+  for (const GpuDevice& device : view.devices) {
+    auto of_others = known.find(device.uuid);
+    const uint64_t unused = device.free_bytes + (of_others == known.end() ? 0 : of_others->second);
+    if (unused < device.total_bytes) most.push_back({hidden[0], device.uuid, device.total_bytes - unused});
+  }
+  return most;
+}
+
+// What the processes `hidden`, of which nothing is known, had on the GPUs: as much as is free since they left
+// beside what is known of others that left. As if all of it was the first one's, which serves for sums.
+std::vector<GpuUse> UsesByWhatIsFree(const DeviceView& before, const DeviceView& after,
+                                     absl::Span<const GpuUse> known, absl::Span<const pid_t> hidden) {
+  std::vector<GpuUse> uses;
+  if (hidden.empty()) return uses;
+  const std::map<std::string, uint64_t> left = BytesByDevice(known);
+  for (const GpuDevice& device : after.devices) {
+    auto was = absl::c_find_if(before.devices, [&](const GpuDevice& d) { return d.uuid == device.uuid; });
+    if (was == before.devices.end()) continue;
+    auto others = left.find(device.uuid);
+    const uint64_t free_before = was->free_bytes + (others == left.end() ? 0 : others->second);
+    if (device.free_bytes <= free_before) continue;
+    uses.push_back({hidden[0], device.uuid, device.free_bytes - free_before});
+  }
+  return uses;
 }
 
 // Memory that is the process's own, in bytes: what device memory becomes.
@@ -96,7 +167,7 @@ MoveStep WholeMove(absl::Span<const GpuUse> uses) {
   return step;
 }
 
-absl::Status BeingMoved(pid_t pid) {
+absl::Status IsBeingMovedError(pid_t pid) {
   return absl::AbortedError(absl::StrCat(
       "process ", pid, ": its GPU memory is being moved just now; try again when that has ended"));
 }
@@ -110,7 +181,7 @@ class JobMover::Claim {
     absl::MutexLock lock(&mover.mutex_);
     for (pid_t pid : pids) {
       if (mover.claimed_.count(pid) == 0) continue;
-      return BeingMoved(pid);
+      return IsBeingMovedError(pid);
     }
     mover.claimed_.insert(pids.begin(), pids.end());
     return Claim(mover, {pids.begin(), pids.end()});
@@ -152,19 +223,7 @@ absl::StatusOr<std::vector<pid_t>> JobMover::Users(absl::Span<const pid_t> pids)
   if (!info.ok()) {
     return Annotate(info.status(), absl::StrCat("process ", candidates[0], " has loaded ", kCudaLibrary));
   }
-  for (pid_t pid : candidates) {
-    if (const std::string frozen = FrozenCgroupOf(pid); !frozen.empty()) {
-      return absl::FailedPreconditionError(absl::StrCat("process ", pid, " is frozen by its cgroup ", frozen,
-                                                        ", and the driver can be asked about its GPU memory "
-                                                        "only while it runs: let it go on first (docker ",
-                                                        "unpause, systemctl thaw)"));
-    }
-    auto stat = ReadProcessStat(pid);
-    if (!stat.ok() || (stat->state != 'T' && stat->state != 't')) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "process ", pid, " is stopped, and the driver can be asked about its GPU memory only while it runs: ",
-        "let it go on first (kill -CONT ", pid, ")"));
-  }
+  for (pid_t pid : candidates) RK_RETURN_IF_ERROR(CheckAnswers(pid));
   std::vector<pid_t> users;
   auto states = driver_.States(candidates, kStateMayTake);
   for (size_t i = 0; i < states.size(); ++i) {
@@ -175,7 +234,7 @@ absl::StatusOr<std::vector<pid_t>> JobMover::Users(absl::Span<const pid_t> pids)
     }
   }
   // The driver denies knowing it and yet has its memory: a capture would lose that.
-  auto view = driver_.Devices();
+  auto view = Devices();
   if (!view.ok()) return users;
   for (const GpuUse& use : view->uses) {
     if (!absl::c_linear_search(candidates, use.pid) || absl::c_linear_search(users, use.pid)) continue;
@@ -187,9 +246,43 @@ absl::StatusOr<std::vector<pid_t>> JobMover::Users(absl::Span<const pid_t> pids)
   return users;
 }
 
-absl::StatusOr<std::vector<GpuUse>> JobMover::UsesOf(absl::Span<const pid_t> pids) {
+absl::StatusOr<DeviceView> JobMover::Devices() {
   RK_ASSIGN_OR_RETURN(DeviceView view, driver_.Devices());
+  if (InFirstPidNamespace()) return view;
+  // A PID from outside may be somebody else's here.
+  std::erase_if(view.uses, [](const GpuUse& use) { return !MapsCuda(use.pid); });
+  return view;
+}
+
+std::vector<pid_t> JobMover::UsersMissingIn(const DeviceView& view) {
+  std::vector<pid_t> candidates, users;
+  // Where it names one process of ours, it names all.
+  if (InFirstPidNamespace() || !view.uses.empty()) return users;
+  for (pid_t pid : ListProcesses()) {
+    auto stat = ReadProcessStat(pid);
+    if (stat.ok() && stat->name != kHelperName && MapsCuda(pid)) candidates.push_back(pid);
+  }
+  users = BeingMoved(candidates);
+  std::erase_if(candidates, [&users](pid_t pid) { return absl::c_linear_search(users, pid); });
+  const std::vector<absl::StatusOr<ProcessState>> states = States(candidates);
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (states[i].ok()) users.push_back(candidates[i]);
+  }
+  return users;
+}
+
+absl::StatusOr<std::vector<GpuUse>> JobMover::UsesOf(absl::Span<const pid_t> pids) {
+  RK_ASSIGN_OR_RETURN(DeviceView view, Devices());
   return gpu::UsesOf(view.uses, pids);
+}
+
+uint64_t JobMover::EstimateBytes(absl::Span<const pid_t> pids) {
+  auto view = Devices();
+  if (!view.ok()) return 0;
+  const uint64_t known = KnownBytes(gpu::UsesOf(view->uses, pids));
+  const uint64_t most = KnownBytes(MostOfHidden(*view, HiddenIn(view->uses, pids)));
+  // More than that is hardly this job's alone.
+  return most <= AvailableMemoryBytes().value_or(0) / 2 ? known + most : known;
 }
 
 SessionOptions JobMover::OptionsWith(absl::Duration lock_timeout) const {
@@ -232,7 +325,7 @@ absl::StatusOr<JobMover::Reservation> JobMover::ReserveHostMemory(absl::Span<con
     for (const auto& [name, limit] : limits) {
       if (limit.second <= limit.first) continue;
       return absl::ResourceExhaustedError(
-          absl::StrCat("the job has ", FormatBytes(limit.second),
+          absl::StrCat("the job has up to ", FormatBytes(limit.second),
                        " on its GPUs, which becomes host memory of its own, and its limit (", name,
                        ") leaves it ", FormatBytes(limit.first),
                        "; nothing was moved. Give it more host memory, or let it drop its caches first"));
@@ -247,7 +340,7 @@ absl::StatusOr<JobMover::Reservation> JobMover::ReserveHostMemory(absl::Span<con
   }
   if (needed <= available - others) return Reservation(*this, needed);
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the job has ", FormatBytes(needed), " on its GPUs, which has to fit into host memory, and ",
+      "the job has up to ", FormatBytes(needed), " on its GPUs, which has to fit into host memory, and ",
       FormatBytes(available - others), " is free",
       others > 0 ? absl::StrCat(" beside ", FormatBytes(others), " for other jobs that are being moved") : "",
       "; nothing was moved. Free host memory, or let the job drop its caches first"));
@@ -278,7 +371,7 @@ absl::Status JobMover::CheckNobodyElseMoves(absl::Span<const pid_t> pids) {
   RK_ASSIGN_OR_RETURN(std::vector<LedgerEntry> entries, ledger_.List());
   for (const LedgerEntry& entry : entries) {
     if (!absl::c_linear_search(pids, entry.pid)) continue;
-    if (entry.mover != we.path && ledger_.IsBeingMoved(entry)) return BeingMoved(entry.pid);
+    if (entry.mover != we.path && ledger_.IsBeingMoved(entry)) return IsBeingMovedError(entry.pid);
   }
   return absl::OkStatus();
 }
@@ -304,22 +397,20 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std:
     if (!absl::c_linear_search(pids, entry.pid) || absl::c_linear_search(running, entry.pid)) continue;
     held->record_.uses.insert(held->record_.uses.end(), entry.uses.begin(), entry.uses.end());
   }
-  auto view = driver_.Devices();
+  const auto view = Devices();
   std::vector<GpuUse> moving;
   if (view.ok()) {
     moving = gpu::UsesOf(view->uses, running);
     held->record_.uses.insert(held->record_.uses.end(), moving.begin(), moving.end());
-    const std::map<std::string, uint64_t> had = BytesByDevice(held->record_.uses);
-    for (const GpuDevice& device : view->devices) {
-      if (had.count(device.uuid) == 0) continue;
-      if (device.mig) {
-        return absl::UnimplementedError(absl::StrCat(
-            "GPU ", device.uuid, " is split into MIG instances, of which the driver can't take checkpoints"));
-      }
-      held->record_.devices.push_back(device);
-    }
+    RK_RETURN_IF_ERROR(RecordDevices(*view, &held->record_));
   }
-  RK_ASSIGN_OR_RETURN(Reservation reserved, ReserveHostMemory(moving));
+  // A limit that is exceeded in the middle costs the job its life: what may be its counts as its.
+  std::vector<GpuUse> expected = moving;
+  if (view.ok()) {
+    const std::vector<GpuUse> most = MostOfHidden(*view, HiddenIn(moving, running));
+    expected.insert(expected.end(), most.begin(), most.end());
+  }
+  RK_ASSIGN_OR_RETURN(Reservation reserved, ReserveHostMemory(expected));
   RK_RETURN_IF_ERROR(PutEntries(job, running, moving, LedgerEntry::Goal::kRunning, "being moved"));
   const uint64_t host_before = HostBytes(running);
   absl::Status moved;
@@ -332,6 +423,7 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std:
     return moved;
   }
   held->held_ = true;
+  if (view.ok()) NoteWhatWasHidden(*view, running, &moving, held.get());
 
   // Other tools have reported success where nothing had moved.
   const uint64_t device_bytes = KnownBytes(moving);
@@ -347,6 +439,33 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std:
                      back.ok() ? "" : back.message()));
   }
   return held;
+}
+
+absl::Status JobMover::RecordDevices(const DeviceView& view, GpuRecord* record) {
+  const std::map<std::string, uint64_t> had = BytesByDevice(record->uses);
+  record->devices.clear();
+  for (const GpuDevice& device : view.devices) {
+    if (had.count(device.uuid) == 0) continue;
+    if (device.mig) {
+      return absl::UnimplementedError(absl::StrCat(
+          "GPU ", device.uuid, " is split into MIG instances, of which the driver can't take checkpoints"));
+    }
+    record->devices.push_back(device);
+  }
+  return absl::OkStatus();
+}
+
+void JobMover::NoteWhatWasHidden(const DeviceView& before, absl::Span<const pid_t> running,
+                                 std::vector<GpuUse>* moved, HeldJob* job) {
+  const std::vector<pid_t> hidden = HiddenIn(*moved, running);
+  if (hidden.empty()) return;
+  auto after = Devices();
+  if (!after.ok()) return;
+  const std::vector<GpuUse> found = UsesByWhatIsFree(before, *after, *moved, hidden);
+  moved->insert(moved->end(), found.begin(), found.end());
+  job->record_.uses.insert(job->record_.uses.end(), found.begin(), found.end());
+  // A GPU in MIG mode would have refused the move.
+  (void)RecordDevices(before, &job->record_);
 }
 
 uint64_t HeldJob::device_bytes() const { return KnownBytes(record_.uses); }
@@ -394,7 +513,7 @@ absl::Status JobMover::AwaitRoom(const std::map<std::string, uint64_t>& needed,
                                  absl::Span<const pid_t> pids) {
   const absl::Time deadline = absl::Now() + options_.room_timeout;
   for (;;) {
-    auto view = driver_.Devices();
+    auto view = Devices();
     // Without the management library the driver itself has to find out.
     if (!view.ok()) return absl::OkStatus();
     std::map<std::string, uint64_t> missing = needed;
@@ -460,7 +579,7 @@ absl::StatusOr<DevicePairs> JobMover::PlanRestore(const GpuRecord& record, const
         "the image was taken with NVIDIA driver ", record.driver, " and this machine has ", info.driver,
         ": the job has the old one's library in its memory; use a machine with the same driver"));
   }
-  auto view = driver_.Devices();
+  auto view = Devices();
   if (!view.ok()) return wanted;
   RK_ASSIGN_OR_RETURN(DevicePairs pairs,
                       PlanDevices(record.devices, record.uses, view->devices, view->uses, wanted));
@@ -480,6 +599,15 @@ bool JobMover::AreOut(absl::Span<const pid_t> pids) {
          });
 }
 
+std::vector<pid_t> JobMover::BeingMoved(absl::Span<const pid_t> pids) {
+  std::vector<pid_t> moved;
+  auto entries = ledger_.List();
+  for (const LedgerEntry& entry : entries.value_or(std::vector<LedgerEntry>())) {
+    if (absl::c_linear_search(pids, entry.pid) && ledger_.IsBeingMoved(entry)) moved.push_back(entry.pid);
+  }
+  return moved;
+}
+
 absl::StatusOr<std::vector<LedgerEntry>> JobMover::Parked() {
   RK_ASSIGN_OR_RETURN(std::vector<LedgerEntry> entries, ledger_.List());
   entries.erase(std::remove_if(entries.begin(), entries.end(),
@@ -496,14 +624,29 @@ absl::Status JobMover::CheckNotMoving(absl::Span<const pid_t> pids) {
 void JobMover::ForgetRunning(absl::Span<const pid_t> pids) {
   auto claim = Claim::Make(*this, pids);
   if (!claim.ok() || !CheckNobodyElseMoves(pids).ok()) return;
-  auto states = driver_.States(pids, kStateMayTake);
+  const auto states = States(pids);
   for (size_t i = 0; i < pids.size(); ++i) {
     if (states[i].ok() && *states[i] == ProcessState::kRunning) ledger_.Remove({pids[i]});
   }
 }
 
 std::vector<absl::StatusOr<ProcessState>> JobMover::States(absl::Span<const pid_t> pids) {
-  return driver_.States(pids, kStateMayTake);
+  std::vector<absl::StatusOr<ProcessState>> states;
+  std::vector<pid_t> asked;
+  std::vector<size_t> places;
+  for (pid_t pid : pids) {
+    if (absl::Status answers = CheckAnswers(pid); !answers.ok()) {
+      states.push_back(answers);
+      continue;
+    }
+    asked.push_back(pid);
+    places.push_back(states.size());
+    states.push_back(ProcessState::kRunning);  // until it is asked
+  }
+  if (asked.empty()) return states;
+  auto answers = driver_.States(asked, kStateMayTake);
+  for (size_t i = 0; i < answers.size(); ++i) states[places[i]] = std::move(answers[i]);
+  return states;
 }
 
 absl::StatusOr<std::vector<pid_t>> JobMover::Recover() {
@@ -535,7 +678,7 @@ absl::Status JobMover::RecoverJob(pid_t job, const std::vector<LedgerEntry>& ent
                                   std::vector<pid_t>* freed) {
   std::vector<pid_t> pids;
   for (const LedgerEntry& entry : entries) pids.push_back(entry.pid);
-  auto states = driver_.States(pids, kStateMayTake);
+  const auto states = States(pids);
   std::vector<pid_t> held;
   GpuRecord record;
   absl::Status first;

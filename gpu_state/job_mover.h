@@ -96,15 +96,27 @@ class JobMover {
   ~JobMover();
 
   absl::StatusOr<DriverInfo> Info() { return driver_.Info(); }
-  absl::StatusOr<DeviceView> Devices() { return driver_.Devices(); }
+  // With the uses of processes that this PID namespace has.
+  absl::StatusOr<DeviceView> Devices();
 
   // Those of `pids` that use CUDA. The driver is asked only when one has its library mapped.
   absl::StatusOr<std::vector<pid_t>> Users(absl::Span<const pid_t> pids);
+  // Processes that use CUDA and of which `view` says nothing, where it may be that the management library
+  // does not know them: in a container it names processes by their PIDs outside. Empty elsewhere.
+  std::vector<pid_t> UsersMissingIn(const DeviceView& view);
   // How much device memory they have, as far as the driver tells.
   absl::StatusOr<std::vector<GpuUse>> UsesOf(absl::Span<const pid_t> pids);
 
+  // How much device memory they may have, to have room for it; where the driver does not tell, no more than
+  // is used at all, or 0.
+  uint64_t EstimateBytes(absl::Span<const pid_t> pids);
+
   // Is device memory of one of these off its GPU, or on the way? Cheap: no driver is asked.
   bool AreOut(absl::Span<const pid_t> pids);
+  // Those of `pids` that somebody, here or in another Rekindle, moves just now or holds for an image. Cheap
+  // as well. Whoever only wants to look leaves them alone: a question that meets a frozen process is part of
+  // its image.
+  std::vector<pid_t> BeingMoved(absl::Span<const pid_t> pids);
 
   // Moves the device memory of the job with root `job` and CUDA processes `pids` out. ResourceExhausted:
   // there is not as much free host memory; nothing has moved. DataLoss: the driver reported success, but did
@@ -126,6 +138,7 @@ class JobMover {
   absl::Status CheckNotMoving(absl::Span<const pid_t> pids);
   // Of these, those that run are listed as parked no more: another tool has brought them back.
   void ForgetRunning(absl::Span<const pid_t> pids);
+  // FailedPrecondition for one that is stopped or frozen, of which the driver would not answer.
   std::vector<absl::StatusOr<ProcessState>> States(absl::Span<const pid_t> pids);
 
   // What dead Rekindles have left in the middle of a move goes back to the device. What can't is listed as
@@ -145,6 +158,12 @@ class JobMover {
   absl::StatusOr<Reservation> ReserveHostMemory(absl::Span<const GpuUse> uses);
   absl::Status PutEntries(pid_t job, absl::Span<const pid_t> pids, absl::Span<const GpuUse> uses,
                           LedgerEntry::Goal goal, const std::string& why);
+  // The GPUs that the uses of `record` are on. Unimplemented: one is in MIG mode.
+  static absl::Status RecordDevices(const DeviceView& view, GpuRecord* record);
+  // After a move out of `running`, of which `moved` was known: what the GPUs tell of the others, into `moved`
+  // and the job's record.
+  void NoteWhatWasHidden(const DeviceView& before, absl::Span<const pid_t> running,
+                         std::vector<GpuUse>* moved, HeldJob* job);
   // After a move: those of `pids` that run are in the ledger no more, the others are listed as parked.
   void Settle(pid_t job, const GpuSession& session, absl::Span<const pid_t> pids,
               absl::Span<const GpuUse> uses, const std::string& why);

@@ -30,11 +30,15 @@ LIBEXEC=$ROOT/libexec/rekindle
 mkdir -p "$ROOT"/{bin,lib,share/doc} "$LIBEXEC"
 
 need_built() { [[ -x $BUILD/bin/$1 ]] || die "$BUILD/bin/$1 is missing: build it first (scripts/build.sh)."; }
-# need_only_libc FILE: it runs on any machine whose libc is not older than this one's.
+# need_only_libc FILE: it runs on any machine whose libc is not older than this, Ubuntu 22.04's.
+OLDEST_LIBC=2.35
 need_only_libc() {
-  local extra
+  local extra newest
   extra=$(ldd "$1" | grep -vE '^[[:space:]]*(linux-vdso\.so\.1|lib(c|m)\.so\.6|/lib64/ld-linux-x86-64\.so\.2)[ =]' || true)
   [[ -z $extra ]] || die "$1 needs more than libc, so it would not run on other machines: $extra"
+  newest=$(objdump -p "$1" | grep -oE 'GLIBC_[0-9.]+' | cut -d_ -f2 | sort -V | tail -n 1)
+  [[ $(printf '%s\n' "$newest" "$OLDEST_LIBC" | sort -V | tail -n 1) == "$OLDEST_LIBC" ]] ||
+    die "$1 needs libc $newest, so it would not run on machines with $OLDEST_LIBC: see base/older_libc.cc"
 }
 PROGRAMS=()
 for program in rekindle rekindled; do
@@ -106,7 +110,7 @@ install -m 644 "$REPO_ROOT/hook/rekindle_hook.h" "$ROOT/include/"
 if [[ -n $GPU_TESTS ]]; then
   [[ -x $LIBEXEC/rekindle-gpu-helper ]] || die "$BUILD/bin/rekindle-gpu-helper is missing: build it first (scripts/build.sh)."
   mkdir -p "$ROOT/gpu-tests/gpu_sim"
-  for program in gpu_vector_job gpu_tree_job gpu_bare_calls \
+  for program in gpu_vector_job gpu_tree_job gpu_bare_calls gpu_driver_probe \
     gpu_sim/{gpu_sim_server,gpu_sim_ctl,cuda-checkpoint,libcuda.so.1,libnvidia-ml.so.1}; do
     need_built "$program"
     need_only_libc "$BUILD/bin/$program"

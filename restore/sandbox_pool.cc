@@ -57,9 +57,8 @@ absl::StatusOr<ReadySandbox> SandboxPool::MakeWith(const SandboxKind& kind,
   for (int i = 0; i < kNullsInCriu; ++i) all.emplace_back(null_.get(), kNullInCriu + i);
   all.insert(all.end(), descriptors.begin(), descriptors.end());
   RK_ASSIGN_OR_RETURN(
-      made.criu, made.sandbox.StartCriu(
-                     criu::FullCommand(criu_, {"--no-default-config", "swrk", absl::StrCat(kSocketInCriu)}),
-                     all, groups));
+      made.criu,
+      made.sandbox.StartCriu(criu::FullCommand(criu_, criu::SwrkArguments(kSocketInCriu)), all, groups));
   return made;
 }
 

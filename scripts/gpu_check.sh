@@ -7,7 +7,7 @@
 # bundle that this script lies in.
 #   --report FILE      (gpu-check.md)
 #   --work FOLDER      all else that it writes lies below (/var/tmp); room for the largest figure's image twice is best
-#   --minutes N        starts nothing any more that would end later (8)
+#   --minutes N        starts nothing any more that would end later, and gives up what does, a minute after that (8)
 #   --quick            correctness and the smallest figure only
 #   --figures SIZES    no correctness, and the figures for these sizes in GB ("1 8 40")
 #   --python PROGRAM   that has torch (python3)
@@ -90,7 +90,7 @@ if [[ -x $FOLDER/bin/rekindle ]]; then
 else
   BIN=$FOLDER TESTS=$FOLDER PYTHON_JOBS=$HERE/../tests/gpu_jobs CRIU_PREFIX=${REKINDLE_CRIU_PREFIX:-/opt/rekindle/criu}
 fi
-for program in "$BIN/rekindle" "$BIN/rekindled" "$TESTS"/gpu_{vector_job,tree_job,bare_calls}; do
+for program in "$BIN/rekindle" "$BIN/rekindled" "$TESTS"/gpu_{vector_job,tree_job,bare_calls,driver_probe}; do
   [[ -x $program ]] || die "$program is missing: make the bundle with --gpu-tests, or build everything."
 done
 STOCK_CRIU=("$CRIU_PREFIX/lib64/ld-linux-x86-64.so.2" --library-path "$CRIU_PREFIX/usr/lib/x86_64-linux-gnu"
@@ -134,13 +134,14 @@ cleanup() {
   cd / && rm -rf --one-file-system "$WORK"
 }
 trap cleanup EXIT
-trap 'say "cut off after $((SECONDS - BEGAN)) s"; report "" "Cut off here."; exit 130' INT TERM HUP
+trap 'say "cut off after $((SECONDS - BEGAN)) s"; report "" "Cut off here."; report_doctor; exit 130' INT TERM HUP
 
 say() { printf '%s\n' "$*"; }
 report() { printf '%s\n' "$@" >>"$REPORT"; }
 now() { echo "${EPOCHREALTIME/[.,]/}"; }  # microseconds
 since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.3f", (b - a) / 1e6 }'; }
 time_left() { echo $((MINUTES * 60 - (SECONDS - BEGAN))); }
+report_doctor() { [[ -z ${DOCTOR:-} ]] || report "" "## Doctor" "" '```' "$DOCTOR" '```'; }
 calculate() { awk "BEGIN { printf \"%.3f\", $1 }"; }
 smaller() { calculate "$1 < $2 ? $1 : $2"; }
 mebibytes() { echo $(($1 << 20)); }
@@ -149,8 +150,10 @@ mebibytes() { echo $(($1 << 20)); }
 # Both leave OUT, what it printed, and on failure DETAIL, the reason.
 # bounded SECONDS COMMAND...
 bounded() {
-  local limit=$1 status
+  local limit=$1 status left=$(($(time_left) + 60))
   shift
+  # Whatever hangs, the report is to be there in time.
+  if ((limit > left)); then limit=$((left > 5 ? left : 5)); fi
   # Not in the foreground: a signal to us would have to wait for its end.
   timeout -k 10 "$limit" "$@" >"$WORK/out" 2>&1 </dev/null &
   wait $!
@@ -211,8 +214,15 @@ spawn() {
 }
 alive() { [[ -e /proc/$1/stat ]] && ! grep -q '^State:[[:space:]]*[ZX]' "/proc/$1/status" 2>/dev/null; }
 reaped() { [[ ! -e /proc/$1 ]]; }
+# Ending a restored job while it is on the GPU has taken machines down with it (driver 595, open kernel module).
+CAREFUL=''
+if [[ -z $SIM && $(head -n 1 /proc/driver/nvidia/version 2>/dev/null) =~ Open\ Kernel\ Module.*\ ([0-9]+)\.[0-9] ]]; then
+  ((BASH_REMATCH[1] < 590)) || CAREFUL=1
+fi
+off_the_gpu() { [[ -z $CAREFUL ]] || timeout -k 5 30 "$TESTS/gpu_bare_calls" out "$1" >/dev/null 2>&1 || true; }
 # end_job PID: with its whole session.
 end_job() {
+  off_the_gpu "$1"
   kill -9 -- "-$1" 2>/dev/null || kill -9 "$1" 2>/dev/null
   wait_until 20 reaped "$1"
 }
@@ -266,14 +276,16 @@ device_state_is() {
   DETAIL="gpu ps does not say that process $JOB is $1: ${OUT:0:400}"
   return 1
 }
-# park_and_resume FREE: `FREE` bytes of device memory were free before the job began.
+# Of a job with at least SMALL bytes of its own.
 park_and_resume() {
-  local free_without=$1
+  local before
+  free_device_bytes || return 1
+  before=$FREE
   rk 60 gpu park "$JOB" || return 1
   PARKED="$(field bytes) bytes in $(field seconds) s"
   device_state_is checkpointed && free_device_bytes || return 1
-  if ((FREE < free_without - SMALL / 2)); then
-    DETAIL="parked, but of $free_without bytes that were free before it began only $FREE are"
+  if ((FREE < before + SMALL * 3 / 4)); then
+    DETAIL="parked, but of device memory $FREE bytes are free, and $before were with the job"
     return 1
   fi
   rk 60 gpu resume "$JOB" && device_state_is running
@@ -309,10 +321,13 @@ check() {
   DETAIL=''
   JOB=''
   began=$(now)
+  LIMIT=''
   if "$@"; then
     PASSED=$((PASSED + 1))
     say "ok      $name ($(since "$began") s)${DETAIL:+: $DETAIL}"
     report "| $name | ok | $(cell "$DETAIL") |"
+  elif [[ -n $LIMIT ]]; then
+    left_out "$name" "$(cell "$LIMIT")"
   else
     FAILED=$((FAILED + 1))
     say "FAILED  $name ($(since "$began") s): $DETAIL"
@@ -330,11 +345,25 @@ end_all_jobs() {
   local pid
   for pid in $(ours); do
     case $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") in
-      *gpu_vector_job* | *gpu_tree_job* | *torch_*.py*) kill -9 "$pid" 2>/dev/null && wait_until 20 reaped "$pid" ;;
+      *gpu_vector_job* | *gpu_tree_job* | *torch_*.py* | *gpu_driver_probe*)
+        off_the_gpu "$pid"
+        kill -9 "$pid" 2>/dev/null && wait_until 20 reaped "$pid"
+        ;;
     esac
   done
 }
 
+# What is seen of the driver, as far as it comes: nothing of it is right or wrong.
+probe_driver() {
+  report "" "## What this driver does" "" "A job of 256 MiB, and others of 16 MiB; each call is made by a process that only makes calls." \
+    "" "| | |" "| --- | --- |"
+  local ended=1
+  bounded 120 "$TESTS/gpu_driver_probe" "$WORK" || ended=''
+  grep '^| ' "$WORK/out" >>"$REPORT"
+  [[ -n $ended ]] || report "| it did not go on | $(cell "$(grep -v '^| ' "$WORK/out" | tail -n 2)") |"
+  say "probed  $(grep -c '^| ' "$WORK/out") things that the driver does"
+  end_all_jobs
+}
 doctor_is_content() {
   local status=0
   bounded 60 "$BIN/rekindle" "${CONNECTION[@]}" doctor || status=1
@@ -360,7 +389,7 @@ vector_capture() {
 vector_park() {
   local name=$1
   shift
-  free_device_bytes && start_vector "$name" "$@" && park_and_resume "$FREE" && steps && digest_is_right || return 1
+  start_vector "$name" "$@" && park_and_resume && steps && digest_is_right || return 1
   DETAIL="parked $PARKED"
 }
 parked_capture() {
@@ -370,12 +399,11 @@ parked_capture() {
 }
 tree_capture() {
   local children=2 i root
-  free_device_bytes || return 1
   STATE=$WORK/tree.state
   spawn tree "$TESTS/gpu_tree_job" --children "$children" --state-file "$STATE" --bytes "$SMALL"
   root=$JOB
   steps && rk 120 ckpt "$JOB" -t tree:1 && steps && rk 120 ckpt "$JOB" -t tree:2 --stop &&
-    back_from_image tree:2 && steps && park_and_resume "$FREE" && steps || return 1
+    back_from_image tree:2 && steps && park_and_resume && steps || return 1
   end_job "$root"
   VECTOR_OPTIONS=(--bytes "$SMALL")
   for ((i = 0; i < children; i++)); do
@@ -404,7 +432,12 @@ limited_memory() {
     DETAIL="the driver saves and restores it"
   else
     said=$DETAIL
-    device_state_is running && steps && digest_is_right || return 1
+    # Some drivers break the job as they refuse it, which nobody can prevent.
+    if ! steps; then
+      LIMIT="the driver refused it, and the job does not go on: $said; $DETAIL"
+      return 1
+    fi
+    device_state_is running && digest_is_right || return 1
     DETAIL="refused, and the job runs on: $said"
   fi
 }
@@ -423,8 +456,7 @@ training() {
     options+=(--layers 2 --width 64 --batch 4)
   fi
   rm -f "$curve" "$reference"
-  [[ $DEVICE == cpu ]] || free_device_bytes || return 1
-  local free_without=${FREE:-0} expected
+  local expected
   spawn reference "$PYTHON" -B "$PYTHON_JOBS/torch_training.py" --curve-file "$reference" --steps "$steps" "${options[@]}"
   expected=$JOB
   spawn training "$PYTHON" -B "$PYTHON_JOBS/torch_training.py" --curve-file "$curve" --steps 100000 --step-ms 40 \
@@ -435,7 +467,7 @@ training() {
   back_from_image "training-$1:2" && further 5 curve_length "$curve" 30 || return 1
   wait_until 90 reaped "$expected" || { DETAIL="the run without interruption does not end" && return 1; }
   if [[ $DEVICE == cuda ]]; then
-    park_and_resume "$free_without" && further 3 curve_length "$curve" 30 || return 1
+    park_and_resume && further 3 curve_length "$curve" 30 || return 1
   fi
   end_job "$JOB"
   lengths=$(smaller "$(curve_length "$curve")" "$(curve_length "$reference")")
@@ -477,15 +509,13 @@ first_answers() {
 }
 server() {
   local second
-  [[ $DEVICE == cpu ]] || free_device_bytes || return 1
-  local free_without=${FREE:-0}
   start_server server "$SERVER_SMALL"
   first_answers || { DETAIL+="; $(tail -n 2 "$JOB_LOG" | tr '\n' ' ')" && return 1; }
   rk 120 ckpt "$JOB" -t server:1 && same_answers && rk 120 ckpt "$JOB" -t server:2 --stop || return 1
   second=$(calculate "100 * $(field stored_bytes) / $(field logical_bytes)")
   back_from_image server:2 && same_answers || return 1
   if [[ $DEVICE == cuda ]]; then
-    park_and_resume "$free_without" && same_answers || return 1
+    park_and_resume && same_answers || return 1
   fi
   DETAIL="the second checkpoint adds $second % of the job's bytes"
 }
@@ -589,7 +619,8 @@ first_step() {
   rm -f "$STATE"
   drop_caches
   t=$(now)
-  bounded 240 "${STOCK_CRIU[@]}" restore --restore-detached --ext-unix-sk --images-dir "$WORK/export" || return 1
+  bounded 240 "${STOCK_CRIU[@]}" restore --restore-detached --ext-unix-sk --libdir "$WORK/export" \
+    --images-dir "$WORK/export" || return 1
   bounded 120 "$TESTS/gpu_bare_calls" back "$JOB" || return 1
   wait_until 60 first_step_is_there || { job_ended "the job that stock CRIU restored" || return; }
   criu_seconds=$(since "$t")
@@ -704,10 +735,16 @@ report "" "| | |" "| --- | --- |" "| when | $(date -u '+%Y-%m-%d %H:%M UTC') |" 
 if [[ -z $SIM ]]; then
   bounded 60 nvidia-smi --query-gpu=name,memory.total,driver_version,pcie.link.gen.current,pcie.link.width.current \
     --format=csv,noheader || OUT="nvidia-smi does not run"
-  report "| GPU | $(cell "$OUT") |"
+  report "| GPU | $(cell "$OUT") |" \
+    "| kernel module | $(cell "$(head -n 1 /proc/driver/nvidia/version 2>&1)") |" \
+    "| libcuda | $(cell "$(ldconfig -p 2>/dev/null | grep -F 'libcuda.so.1 ' | head -n 3; echo "${LD_LIBRARY_PATH:-}")") |" \
+    "| devices | $(cell "$(echo /dev/nvidia*)") |"
 fi
+report "| PID namespace | $([[ $(readlink /proc/self/ns/pid) == 'pid:[4026531836]' ]] && echo "the machine's" || echo "of its own, as in a container") |" \
+  "| memory limit, locked memory | $(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo none seen), $(ulimit -l) KiB |"
 
 if [[ -z $FIGURES ]]; then
+  probe_driver
   report "" "## Correctness" "" "| check | result | |" "| --- | --- | --- |"
   check "doctor" doctor_is_content
   check "vector: park, resume" vector_park vector-park --bytes "$SMALL"
@@ -759,7 +796,7 @@ else
   report "" "Restore to first step: $CACHES. Warm start: the page cache holds all that either needs."
 fi
 
-[[ -z ${DOCTOR:-} ]] || report "" "## Doctor" "" '```' "$DOCTOR" '```'
+report_doctor
 SUMMARY="$PASSED passed, $FAILED failed, $LEFT_OUT left out, in $((SECONDS - BEGAN)) s"
 report "" "$SUMMARY."
 say "$SUMMARY; $REPORT"

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,7 @@ constexpr char kUsage[] =
     "  --spin-ms M     each step also runs a kernel that takes so long; meanwhile the state file's line "
     "ends\n"
     "                  in \"spinning\"\n"
+    "  --first-call C  that a step begins with: context (its synchronize), stream, event, copy\n"
     "  --sparse        uses but 1 MiB of each stream's part; the rest is allocated and never touched\n"
     "  --managed       unified memory\n"
     "  --ipc           shares memory with other processes: its handle lies in FILE.ipc\n"
@@ -40,8 +42,15 @@ constexpr char kUsage[] =
 
 constexpr uint64_t kSparseBytes = 1 << 20;
 
+constexpr std::pair<const char*, FirstCall> kFirstCalls[] = {{"", FirstCall::kNone},
+                                                             {"context", FirstCall::kContextSynchronize},
+                                                             {"stream", FirstCall::kStreamSynchronize},
+                                                             {"event", FirstCall::kEventSynchronize},
+                                                             {"copy", FirstCall::kCopy}};
+
 struct Options {
-  std::string state_file, ipc_open;
+  std::string state_file, ipc_open, first_call_name;
+  FirstCall first_call = FirstCall::kNone;
   uint64_t bytes = 16 << 20, gpus = 1, first_gpu = 0, contexts = 1, streams = 1, steps = 0, step_ms = 10,
            seed = 1, spin_ms = 0;
   bool sparse = false, managed = false, ipc = false, init_only = false, load_only = false, print_ptx = false;
@@ -54,8 +63,10 @@ bool Parse(int argc, char** argv, Options* options) {
       {"--streams", &options->streams},     {"--steps", &options->steps},
       {"--step-ms", &options->step_ms},     {"--seed", &options->seed},
       {"--spin-ms", &options->spin_ms}};
-  const std::vector<std::pair<const char*, std::string*>> texts = {{"--state-file", &options->state_file},
-                                                                   {"--ipc-open", &options->ipc_open}};
+  const std::vector<std::pair<const char*, std::string*>> texts = {
+      {"--state-file", &options->state_file},
+      {"--ipc-open", &options->ipc_open},
+      {"--first-call", &options->first_call_name}};
   const std::vector<std::pair<const char*, bool*>> flags = {{"--sparse", &options->sparse},
                                                             {"--managed", &options->managed},
                                                             {"--ipc", &options->ipc},
@@ -81,6 +92,10 @@ bool Parse(int argc, char** argv, Options* options) {
     if (!known) return false;
   }
   if (options->print_ptx) return true;
+  const auto* named = std::find_if(std::begin(kFirstCalls), std::end(kFirstCalls),
+                                   [&](const auto& each) { return options->first_call_name == each.first; });
+  if (named == std::end(kFirstCalls)) return false;
+  options->first_call = named->second;
   const uint64_t blocks = options->contexts * options->streams;
   return !options->state_file.empty() && options->gpus > 0 && blocks > 0 && options->bytes / blocks >= 64;
 }
@@ -169,6 +184,7 @@ void VectorJob::Run() {
       blocks_[0]->Spin(options_.spin_ms);
       WriteState(options_.state_file, step - 1, digest, " spinning");
     }
+    blocks_[0]->Call(options_.first_call);
     for (auto& block : blocks_) block->BeginStep(step);
     digest = 0;
     for (auto& block : blocks_) digest = digest * 31 + block->EndStep(step);

@@ -14,6 +14,9 @@ struct Kernels {
   Function *step_u64, *step_f32, *fill, *checksum, *spin;
 };
 
+// A call that a step begins with, before anything else.
+enum class FirstCall { kNone, kContextSynchronize, kStreamSynchronize, kEventSynchronize, kCopy };
+
 // Most of the block are 64-bit numbers, each stepped by x = a x + b. Their weighted sum modulo 2^64 steps the
 // same way (S = a S + b W with W the sum of weights), so the host can tell it at any step, however large the
 // block is. The rest are floats, of which the host keeps a copy.
@@ -25,6 +28,7 @@ class VectorBlock {
 
   void BeginStep(uint64_t step);    // queues it
   uint64_t EndStep(uint64_t step);  // waits, checks, and returns the sum; ends the process if it is wrong
+  void Call(FirstCall call);        // in the current context
   void Spin(uint64_t milliseconds);
 
   DeviceAddress memory() const { return numbers_; }

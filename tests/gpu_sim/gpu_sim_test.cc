@@ -308,20 +308,21 @@ TEST_F(GpuSimTest, EachCallInEachState) {
 TEST_F(GpuSimTest, NotACudaProcess) {
   auto none = Start();
   EXPECT_THAT(none->Do("version"), StartsWith("0 "));  // the library is loaded, cuInit was not called
-  EXPECT_THAT(Call("state", *none), StartsWith(Code(cuda::kInvalidValue)));
-  EXPECT_THAT(Call("thread", *none), StartsWith(Code(cuda::kInvalidValue)));
-  EXPECT_EQ(Call("lock", *none, " 0"), Code(cuda::kInvalidValue));
+  EXPECT_THAT(Call("state", *none), StartsWith(Code(cuda::kNotInitialized)));
+  EXPECT_THAT(Call("thread", *none), StartsWith(Code(cuda::kNotInitialized)));
+  EXPECT_EQ(Call("lock", *none, " 0"), Code(cuda::kNotInitialized));
   EXPECT_THAT(none->Do("state " + caller_->id()), StartsWith(Code(cuda::kNotInitialized)));
   const std::string gone = none->id();
   none->Kill();
-  EXPECT_THAT(caller_->Do("state " + gone), StartsWith(Code(cuda::kInvalidValue)));
+  EXPECT_THAT(caller_->Do("state " + gone), StartsWith(Code(cuda::kOperatingSystem)));
+  EXPECT_THAT(caller_->Do("state 0"), StartsWith(Code(cuda::kInvalidValue)));
 }
 
 TEST_F(GpuSimTest, AForkedChildIsNotACudaProcess) {
   auto target = StartTarget();
   const std::string answer = target->Do("fork");
   ASSERT_THAT(answer, StartsWith("0 "));
-  EXPECT_THAT(caller_->Do("state " + answer.substr(2)), StartsWith(Code(cuda::kInvalidValue)));
+  EXPECT_THAT(caller_->Do("state " + answer.substr(2)), StartsWith(Code(cuda::kNotInitialized)));
   Checkpoint(*target);
   ExpectUsed({0});
   Resume(*target);
@@ -379,6 +380,7 @@ TEST_F(GpuSimTest, RestoreOntoAnotherGpu) {
   for (const std::string& pairs : wrong) {
     EXPECT_EQ(Call("restore", *target, pairs), Code(cuda::kInvalidValue)) << pairs;
   }
+  Control("set missing-room-is-final 0");
   EXPECT_EQ(Call("restore", *target, pair(kGpu0, kSmallGpu)), Code(cuda::kOutOfMemory));
   Control("set driver-version 12080");
   EXPECT_EQ(Call("restore", *target, pair(kGpu0, kGpu1)), Code(cuda::kInvalidValue));
@@ -395,7 +397,19 @@ TEST_F(GpuSimTest, RestoreOntoAnotherGpu) {
   EXPECT_EQ(target->Do("device 0"), std::string("0 ") + kGpu1 + " SimA");
 }
 
-TEST_F(GpuSimTest, RestoreWithoutRoomCanBeTriedAgain) {
+TEST_F(GpuSimTest, RestoreWithoutRoomIsTheLastOne) {
+  auto target = StartTarget();
+  Checkpoint(*target);
+  Control("reserve " + std::string(kGpu0) + " " + std::to_string(kGpuBytes - kContextBytes));
+  EXPECT_EQ(Call("restore", *target), Code(cuda::kOutOfMemory));
+  Control("reserve " + std::string(kGpu0) + " 0");
+  EXPECT_EQ(Call("restore", *target), Code(cuda::kOperatingSystem));
+  ExpectState(*target, cuda::ProcessState::kCheckpointed);
+  EXPECT_EQ(Call("unlock", *target), Code(cuda::kIllegalState));
+}
+
+TEST_F(GpuSimTest, RestoreWithoutRoomCanBeTriedAgainWhereTheDriverCan) {
+  Control("set missing-room-is-final 0");
   auto target = StartTarget();
   Checkpoint(*target);
   Control("reserve " + std::string(kGpu0) + " " + std::to_string(kGpuBytes - kContextBytes));
@@ -597,6 +611,32 @@ TEST_F(GpuSimTest, ManagementLibrarySeesWhatTheServerCounts) {
   EXPECT_THAT(answer, Not(HasSubstr(" " + caller_->id() + " ")));
   Checkpoint(*target);
   EXPECT_THAT(caller_->Do("nvml"), Not(HasSubstr(" " + target->id() + " ")));
+}
+
+TEST_F(GpuSimTest, ManagementLibraryKnowsNoContainers) {
+  auto target = StartTarget();
+  Control("set pids-from-outside 1");
+  EXPECT_THAT(caller_->Do("nvml"),
+              HasSubstr(" " + std::to_string(4'000'000 + std::stoi(target->id())) + " "));
+  EXPECT_THAT(caller_->Do("nvml"), Not(HasSubstr(" " + target->id() + " ")));
+}
+
+TEST_F(GpuSimTest, SynchronizeDoesNotWaitAndCrashesWhileTheMemoryIsOut) {
+  auto target = StartTarget();
+  EXPECT_EQ(Call("lock", *target, " 0"), "0");
+  EXPECT_EQ(target->Do("sync"), "0");
+  EXPECT_EQ(Call("checkpoint", *target), "0");
+  target->Send("sync");
+  EXPECT_EQ(target->Wait(), SIGSEGV);
+  ExpectUsed({0, 0, 0, 0});
+
+  Control("set sync-crashes 0");
+  auto other = StartTarget();
+  Checkpoint(*other);
+  other->Send("sync");
+  EXPECT_FALSE(other->Answered(100));
+  Resume(*other);
+  EXPECT_EQ(other->Read(), "0");
 }
 
 TEST_F(GpuSimTest, VisibleDevices) {

@@ -25,6 +25,8 @@ bool Gpus(std::vector<Gpu>* gpus, Settings* settings) {
   return true;
 }
 
+constexpr unsigned kFirstPidOutside = 4'000'000;
+
 // A device's handle is its number plus one.
 nvml::Return Find(nvml::Device device, Gpu* gpu, Settings* settings) {
   if (initialized == 0) return nvml::kUninitialized;
@@ -158,7 +160,9 @@ GPU_SIM_NVML nvmlDeviceGetComputeRunningProcesses_v3(nvml::Device device, unsign
   *count = static_cast<unsigned>(uses.size());
   if (uses.size() > room) return nvml::kInsufficientSize;
   for (size_t i = 0; i < uses.size(); ++i) {
-    processes[i] = {static_cast<unsigned>(uses[i].pid), uses[i].bytes, ~0u, ~0u};
+    const unsigned outside = settings.pids_from_outside == 0 ? 0 : kFirstPidOutside;
+    processes[i] = {outside + static_cast<unsigned>(uses[i].pid),
+                    settings.bytes_untold == 0 ? uses[i].bytes : nvml::kUnknownBytes, ~0u, ~0u};
   }
   return nvml::kSuccess;
 }

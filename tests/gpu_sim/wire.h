@@ -67,6 +67,10 @@ struct Settings {
   uint32_t managed_can_be_checkpointed = 0;
   uint32_t pairs_name_visible_gpus = 0;  // a restore with pairs must name each GPU the process sees
   uint32_t mig = 0;
+  uint32_t pids_from_outside = 0;  // the management library names processes as if they were in a container
+  uint32_t bytes_untold = 0;       // nor does it tell what each has
+  uint32_t missing_room_is_final = 1;  // a restore that did not fit can't be repeated
+  uint32_t sync_crashes = 1;           // a stream's or context's synchronize while checkpointed
   char driver_text[32] = {};
 };
 

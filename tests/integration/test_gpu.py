@@ -258,10 +258,52 @@ class GpuParkTest(GpuTest):
         self.succeed("gpu", "resume", job.pid)
         self.assert_runs(job)
 
+    def test_a_job_that_the_driver_crashes_while_it_is_parked(self):
+        """By a call that others know to crash; nothing of the job is left listed."""
+        job = self.start_vector_job(first_call="stream", step_ms=300)
+        self.succeed("gpu", "park", job.pid)
+        waiting.until(lambda: not procfs.alive(job.pid), "the job crashed")
+        job.job.reap()
+        self.assertIsNone(self.gpu_job(job.pid))
+        self.assert_refused(self.cli.run("gpu", "resume", job.pid), NOT_FOUND, str(job.pid))
+
     def test_what_uses_no_gpu(self):
         job, _ = self.start_memory_job(8 * MIB)
         self.assert_refused(self.cli.run("gpu", "park", job.pid), FAILED, "no CUDA")
         self.assert_refused(self.cli.run("gpu", "resume", job.pid), FAILED, "no CUDA")
+
+
+@unittest.skipIf(os.stat("/proc/self/ns/pid").st_ino == 0xEFFFFFFC, "not in a PID namespace of its own")
+class GpuContainerTest(GpuTest):
+    """In a container the management library names processes by their PIDs outside, which are nobody's here."""
+
+    def start_sim(self, **options):
+        return super().start_sim(pids_from_outside=1, **options)
+
+    def test_park_and_resume(self):
+        job = self.start_vector_job(bytes=64 * MIB)
+        self.assert_runs(job)
+        moved = self.succeed("gpu", "park", job.pid)
+        self.assertFalse(moved.get("nothing_to_do"), moved)
+        self.assertGreaterEqual(moved["bytes"], 64 * MIB)
+        self.assertEqual(self.used_bytes(), 0)
+        self.assertTrue(self.gpu_job(job.pid)["parked"])
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+
+    def test_an_image_knows_what_the_job_had(self):
+        job = self.start_vector_job(bytes=64 * MIB)
+        taken = self.checkpoint(job.pid, "vector:1", "--stop")
+        self.assertGreaterEqual(taken["gpu_bytes"], 64 * MIB)
+        job.job.reap()
+        described = self.succeed("inspect", "vector:1")["gpu"]
+        self.assertEqual([gpu["uuid"] for gpu in described["devices"]], [FIRST])
+        self.assertGreaterEqual(described["device_bytes"], 64 * MIB)
+        self.sim.control("reserve", FIRST, 4 * GIB - 32 * MIB)
+        self.assert_refused(self.cli.run("restore", "vector:1", "--detach"), FAILED, "free")
+        self.sim.control("reserve", FIRST, 0)
+        self.come_back("vector:1", job)
+        self.assert_runs(job)
 
 
 class GpuDriverTest(GpuTest):
@@ -292,6 +334,23 @@ class GpuDriverTest(GpuTest):
         self.assert_refused(result, UNSUPPORTED, "570")
         job.wait_for_steps()
 
+    def test_a_driver_that_does_not_tell_what_a_job_has(self):
+        self.sim.stop()
+        self.sim = self.start_sim(bytes_untold=1)
+        job = self.start_vector_job(bytes=64 * MIB)
+        self.assertGreaterEqual(self.succeed("gpu", "park", job.pid)["bytes"], 64 * MIB)
+        self.succeed("gpu", "resume", job.pid)
+        self.assertGreaterEqual(self.checkpoint(job.pid, "vector:1")["gpu_bytes"], 64 * MIB)
+        self.assert_runs(job)
+
+    def test_a_driver_that_has_newer_forms_of_the_functions(self):
+        self.sim.stop()
+        self.sim = self.start_sim(driver_version=13040, driver_text="615.10")
+        job = self.start_vector_job()
+        self.succeed("gpu", "park", job.pid)
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+
     def test_the_utility_where_the_driver_has_no_functions(self):
         self.sim.stop()
         self.sim = self.start_sim(driver_version=12050, driver_text="555.42.02")
@@ -317,6 +376,15 @@ class GpuDriverTest(GpuTest):
 
 class GpuFaultTest(GpuTest):
     """After each of these the job runs on unlocked, or is gone with nothing left of it."""
+
+    def test_room_that_the_driver_misses_after_all(self):
+        """The first failure tells why, though the driver answers each further try with another error."""
+        job = self.start_vector_job(bytes=64 * MIB)
+        self.succeed("gpu", "park", job.pid)
+        self.sim.control("set", "context-bytes", 5 * GIB)
+        result = self.cli.run("gpu", "resume", job.pid)
+        self.assert_refused(result, FAILED, "OUT_OF_MEMORY", "only a new start of the job helps")
+        self.assertTrue(self.gpu_job(job.pid)["parked"])
 
     def test_work_that_does_not_end(self):
         job = self.start_vector_job(spin_ms=3000)

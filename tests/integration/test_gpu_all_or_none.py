@@ -147,7 +147,22 @@ class ManualMovesTest(GpuTest):
             "the checkpoint under way",
         )
         self.assert_refused(self.cli.run("gpu", "park", job.pid), FAILED, "being moved")
-        self.assertEqual(self.cli.finish(command).code, DONE)
+        taken = self.cli.finish(command)
+        self.assertEqual(taken.code, DONE, str(taken))
+        self.assert_runs(job)
+
+    def test_looking_while_an_image_is_taken(self):
+        """Asks the job nothing: what a frozen process is asked would be in its image."""
+        job = self.start_vector_job()
+        self.sim.inject("checkpoint", "--delay-ms", 1500, nth=1)
+        command = self.cli.start("ckpt", job.pid, "-t", "vector:1")
+        waiting.until(
+            lambda: any(entry["call"] == "checkpoint" and entry["result"] is None for entry in self.sim.calls()),
+            "the checkpoint under way",
+        )
+        self.assertEqual(self.gpu_job(job.pid)["state"], "being moved")
+        taken = self.cli.finish(command)
+        self.assertEqual(taken.code, DONE, str(taken))
         self.assert_runs(job)
 
     def test_a_job_with_less_host_memory_than_device_memory(self):

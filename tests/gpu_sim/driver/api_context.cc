@@ -118,7 +118,7 @@ GPU_SIM_API cuCtxGetDevice(int* device) {
 }
 
 GPU_SIM_API cuCtxSynchronize() {
-  return Process::Get().InCall([&](Process& process) -> cuda::Result {
+  return Process::Get().InSynchronize([&](Process& process) -> cuda::Result {
     const std::shared_ptr<Context> context = CurrentContext(process);
     if (context == nullptr) return cuda::kInvalidContext;
     for (const auto& stream : process.streams().All()) {
@@ -149,7 +149,7 @@ GPU_SIM_API cuStreamDestroy_v2(Stream* stream) {
 }
 
 GPU_SIM_API cuStreamSynchronize(Stream* stream) {
-  return Process::Get().InCall([&](Process& process) -> cuda::Result {
+  return Process::Get().InSynchronize([&](Process& process) -> cuda::Result {
     const std::shared_ptr<Context> context = CurrentContext(process);
     if (context == nullptr) return cuda::kInvalidContext;
     const std::shared_ptr<Stream> found = StreamOf(process, context, stream);

@@ -65,6 +65,7 @@ int OuterEndOf(pid_t pid, Result* why) {
   *why = gpu::cuda::kInvalidValue;
   if (pid <= 0) return -1;
   const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  *why = process < 0 ? gpu::cuda::kOperatingSystem : gpu::cuda::kNotInitialized;
   if (process < 0) return -1;
   DoorPage page = {};
   iovec here{&page, sizeof(page)}, there{OwnPage(), sizeof(page)};

@@ -41,6 +41,7 @@ Result Process::Init() {
     link_.Close();
     return result;
   }
+  Heed(settings_);
   devices_.clear();
   for (const Gpu& gpu : gpus) devices_.push_back({.gpu = gpu});
   KeepVisibleDevices();
@@ -56,6 +57,8 @@ Result Process::Init() {
   initialized_ = true;
   return gpu::cuda::kSuccess;
 }
+
+void Process::Heed(const Settings& settings) { sync_crashes_ = settings.sync_crashes != 0; }
 
 // CUDA_VISIBLE_DEVICES: numbers or UUIDs (or their beginnings); the first that does not exist ends the list.
 void Process::KeepVisibleDevices() {

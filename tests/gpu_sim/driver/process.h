@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <csignal>
 #include <mutex>
 #include <vector>
 
@@ -37,6 +38,17 @@ class Process {
     return result;
   }
 
+  // A stream's or context's synchronize: does not wait while the job is locked, and does not survive that its
+  // memory is off the device. As seen with drivers 580 and 595.
+  template <typename Body>
+  gpu::cuda::Result InSynchronize(Body body) {
+    if (!sync_crashes_) return InCall(body);
+    const gpu::cuda::Result usable = Usable();
+    if (usable != gpu::cuda::kSuccess) return usable;
+    if (state_ == gpu::cuda::ProcessState::kCheckpointed) raise(SIGSEGV);
+    return body(*this);
+  }
+
   // What the fault table says of a call of the job itself: kSuccess to go on. Delays and hangs happen here.
   gpu::cuda::Result Injected(Call call);
 
@@ -63,6 +75,7 @@ class Process {
   gpu::cuda::Result Checkpoint(const DoorRequest& request, int caller);
   gpu::cuda::Result Restore(const DoorRequest& request, int caller);
   gpu::cuda::Result Unlock(const DoorRequest& request, int caller);
+  void Heed(const Settings& settings);
   gpu::cuda::Result MapDevices(const DoorRequest& request, const std::vector<Gpu>& gpus,
                                const Settings& settings, std::vector<Gpu>* chosen);
   bool UsesDevice(size_t device) const;
@@ -80,7 +93,9 @@ class Process {
   Registry<Stream> streams_;
   Registry<Event> events_;
   Registry<Module> modules_;
-  gpu::cuda::ProcessState state_ = gpu::cuda::ProcessState::kRunning;  // the restore thread's
+  std::atomic<gpu::cuda::ProcessState> state_{gpu::cuda::ProcessState::kRunning};  // the restore thread's
+  std::atomic<bool> sync_crashes_{false};
+  bool room_was_missing_ = false;  // the restore thread's
 };
 
 }  // namespace rekindle::gpu_sim

@@ -45,12 +45,12 @@ bool IsWrongSuccess(const DoorRequest& request) { return request.fault.kind == F
 
 DoorReply Process::Handle(const DoorRequest& request, int caller) {
   if (request.fault.kind == FaultKind::kNoEffect) {
-    return {gpu::cuda::kSuccess, static_cast<int>(state_)};
+    return {gpu::cuda::kSuccess, static_cast<int>(state_.load())};
   }
   DoorReply reply{gpu::cuda::kInvalidValue, 0};
   switch (request.call) {
     case Call::kState:
-      reply = {Midway(request, caller), static_cast<int>(state_)};
+      reply = {Midway(request, caller), static_cast<int>(state_.load())};
       break;
     case Call::kRestoreThread:
       reply = {Midway(request, caller), gettid()};
@@ -156,6 +156,7 @@ Result Process::Restore(const DoorRequest& request, int caller) {
     state_ = ProcessState::kLocked;
     return gpu::cuda::kSuccess;
   }
+  if (room_was_missing_) return gpu::cuda::kOperatingSystem;
   ServerLink link;
   std::vector<Gpu> gpus, chosen;
   Settings settings;
@@ -165,6 +166,7 @@ Result Process::Restore(const DoorRequest& request, int caller) {
     if (devices_[i].contexts > 0) result = link.UseContext(chosen[i].uuid);
   }
   if (result == gpu::cuda::kSuccess) result = memory_.LoadToDevices(&link, chosen);
+  room_was_missing_ = result == gpu::cuda::kOutOfMemory && settings.missing_room_is_final != 0;
   if (result == gpu::cuda::kSuccess) result = Midway(request, caller);
   if (result != gpu::cuda::kSuccess) {
     memory_.DiscardLoaded();
@@ -173,6 +175,7 @@ Result Process::Restore(const DoorRequest& request, int caller) {
   memory_.SwitchToDevices();
   link_.TakeOver(&link);
   settings_ = settings;
+  Heed(settings);
   for (size_t i = 0; i < chosen.size(); ++i) devices_[i].gpu = chosen[i];
   state_ = ProcessState::kLocked;
   return gpu::cuda::kSuccess;

@@ -92,6 +92,14 @@ bool ChangeSetting(const std::string& name, const std::string& value, DevicePool
     settings->managed_can_be_checkpointed = number != 0;
   } else if (name == "pairs-name-visible-gpus") {
     settings->pairs_name_visible_gpus = number != 0;
+  } else if (name == "pids-from-outside") {
+    settings->pids_from_outside = number != 0;
+  } else if (name == "bytes-untold") {
+    settings->bytes_untold = number != 0;
+  } else if (name == "missing-room-is-final") {
+    settings->missing_room_is_final = number != 0;
+  } else if (name == "sync-crashes") {
+    settings->sync_crashes = number != 0;
   } else if (name == "mig") {
     settings->mig = number != 0;
   } else {

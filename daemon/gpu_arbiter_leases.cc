@@ -1,0 +1,265 @@
+// A request for a lease from its begin to its end, and the moves that it asks for.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/human_units.h"
+#include "base/status.h"
+#include "daemon/gpu_arbiter.h"
+#include "daemon/gpu_arbiter_parts.h"
+
+namespace rekindle::daemon {
+
+absl::StatusOr<GpuLease> GpuArbiter::Lease(pid_t pid, const LeaseOptions& options) {
+  Request request(options);
+  absl::MutexLock lock(&mutex_);
+  request.job = Find(pid, 0);
+  if (request.job == nullptr) {
+    ++counters_.refused;
+    return UnknownJob(pid);
+  }
+  Job& job = *request.job;
+  // So that nobody is sent to a server that has just died.
+  RemoveIfDead(request.job);
+  request.alive = true;
+
+  absl::Status served;
+  if (stopped_ || job.gone) {
+    served = CheckWanted(request);
+  } else if (job.state != GpuJobState::kResident || AnyoneWaitsFor(job)) {
+    request.devices = DevicesOf(job.bytes);
+    queue_.push_back(&request);
+    Reorder();
+    served = Serve(request);
+    queue_.remove(&request);
+    Reorder();
+    for (Request* other : queue_) other->nudged |= other->host_short;
+  }
+  if (!served.ok()) {
+    ++(absl::IsDeadlineExceeded(served) ? counters_.timeouts
+       : absl::IsCancelled(served)      ? counters_.cancelled
+                                        : counters_.refused);
+    return served;
+  }
+  ++counters_.leases;
+  ++job.leases;
+  if (options.kind == LeaseKind::kHeld) ++job.held;
+  job.pinned |= options.pin;
+  Use(job);
+  GpuLease lease;
+  lease.job = job.id;
+  lease.resumed = request.resumed;
+  lease.parked = std::move(request.parked);
+  lease.seconds = request.since.seconds();
+  return lease;
+}
+
+absl::Status GpuArbiter::Serve(Request& request) {
+  Job& job = *request.job;
+  absl::Status served = CheckFits(job);
+  for (bool first = true; served.ok(); first = false) {
+    request.nudged = false;
+    request.host_short = request.host_stuck = false;
+    if (!request.alive) RemoveIfDead(request.job);
+    request.alive = true;
+    AskCancelled(request);
+    absl::Status wanted = CheckWanted(request);
+    if (!wanted.ok() && !(first && absl::IsDeadlineExceeded(wanted))) return wanted;
+    if (request.devices != DevicesOf(job.bytes)) {
+      request.devices = DevicesOf(job.bytes);
+      Reorder();
+    }
+    if (!request.turn || job.moving()) {
+      AwaitChange(request, absl::InfiniteDuration());
+    } else if (job.state == GpuJobState::kResident) {
+      return absl::OkStatus();
+    } else {
+      RK_RETURN_IF_ERROR(wanted);
+      request.busy = true;
+      served = Advance(request);
+      request.busy = false;
+      Reorder();
+    }
+  }
+  return served;
+}
+
+// One step towards having the job on its GPUs, or a wait.
+absl::Status GpuArbiter::Advance(Request& request) {
+  Job& job = *request.job;
+  RK_RETURN_IF_ERROR(CheckFits(job));
+  if (const auto now = SteadyClock::now(); now >= request.reread_at) {
+    request.failed.clear();
+    request.swept = false;
+    request.reread_at = now + absl::ToChronoNanoseconds(options_.reread_interval);
+  }
+  mutex_.Unlock();
+  absl::StatusOr<DeviceBytes> free = moves_.FreeBytes();
+  mutex_.Lock();
+  if (!free.ok()) {
+    ++counters_.failures;
+    return Annotate(free.status(),
+                    absl::StrCat("can't tell whether there is device memory for ", job.name()));
+  }
+  AskCancelled(request);
+  if (job.state != GpuJobState::kParked || !CheckWanted(request).ok()) return absl::OkStatus();
+  request.free = *std::move(free);
+
+  DeviceBytes shortage;
+  for (const auto& [uuid, needed] : job.bytes) {
+    auto it = request.free.find(uuid);
+    if (it == request.free.end()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(job.name(), " can't go back to ", uuid,
+                       ": this machine has no such GPU now; look at `nvidia-smi -L` and the kernel's log"));
+    }
+    if (it->second < needed) shortage[uuid] = needed - it->second;
+  }
+  std::vector<JobPtr> victims;
+  if (!shortage.empty()) {
+    victims = ChooseVictims(request, shortage, HostRoom(), Candidates::kNow);
+  } else if (!request.squeeze) {
+    return ResumeJob(request);
+  } else {
+    for (const std::string& uuid : request.devices) {
+      if (victims.empty()) victims = ChooseVictims(request, {{uuid, 1}}, HostRoom(), Candidates::kNow);
+    }
+  }
+  if (!victims.empty()) {
+    request.squeeze = false;
+    ParkVictims(request, victims);
+    return absl::OkStatus();
+  }
+  if (!request.swept) {
+    request.swept = true;
+    RemoveDead();
+    return absl::OkStatus();
+  }
+  if (!shortage.empty()) RK_RETURN_IF_ERROR(CheckHope(request, shortage));
+  AwaitChange(request, options_.reread_interval);
+  request.squeeze = false;
+  return absl::OkStatus();
+}
+
+absl::Status GpuArbiter::ResumeJob(Request& request) {
+  const JobPtr& job = request.job;
+  job->state = GpuJobState::kResuming;
+  mutex_.Unlock();
+  absl::Status resumed = moves_.Resume(job->id);
+  mutex_.Lock();
+  job->state = resumed.ok() ? GpuJobState::kResident : GpuJobState::kParked;
+  if (resumed.ok() || job->gone) Charge(*job, 0);
+  if (resumed.ok()) {
+    ++counters_.resumes;
+    Use(*job);
+    request.resumed = true;
+    Nudge(*job);
+    return absl::OkStatus();
+  }
+  // Others aren't nudged: there is nothing more for them than before.
+  ++counters_.failures;
+  request.last_error = resumed;
+  RemoveIfDead(job);
+  if (job->gone) return absl::OkStatus();
+  if (absl::IsResourceExhausted(resumed)) {
+    request.squeeze = true;
+  } else if (absl::IsAborted(resumed) || absl::IsUnavailable(resumed)) {
+    AwaitChange(request, options_.reread_interval);
+  } else {
+    return Annotate(resumed, absl::StrCat(job->name(), " could not be resumed and is still parked"));
+  }
+  return absl::OkStatus();
+}
+
+void GpuArbiter::ParkVictims(Request& request, const std::vector<JobPtr>& victims) {
+  // All at once: who had host memory for some of them only could wait for ever for one that has the rest.
+  for (const JobPtr& victim : victims) {
+    victim->state = GpuJobState::kParking;
+    Charge(*victim, Total(victim->bytes));
+  }
+  bool go_on = true;
+  for (const JobPtr& victim : victims) {
+    AskCancelled(request);
+    if (!go_on || victim->gone || !CheckWanted(request).ok()) {
+      victim->state = GpuJobState::kResident;
+      Charge(*victim, 0);
+      Nudge(*victim);
+      continue;
+    }
+    absl::Status parked = ParkOne(victim);
+    if (parked.ok()) {
+      ++counters_.evictions;
+      request.parked.push_back(victim->id.pid);
+    } else {
+      // Others may do in its place, and without the rest.
+      go_on = false;
+      request.failed[victim] = parked;
+    }
+  }
+}
+
+// A job that is kParking, and charged for.
+absl::Status GpuArbiter::ParkOne(const JobPtr& job) {
+  mutex_.Unlock();
+  absl::Status parked = moves_.Park(job->id);
+  mutex_.Lock();
+  job->state = parked.ok() ? GpuJobState::kParked : GpuJobState::kResident;
+  if (!parked.ok() || job->gone) Charge(*job, 0);
+  Nudge(*job);
+  if (parked.ok()) return parked;
+  ++counters_.failures;
+  RemoveIfDead(job);
+  return parked;
+}
+
+void GpuArbiter::AwaitChange(Request& request, absl::Duration at_most) {
+  if (!request.waited) ++counters_.waits;
+  request.waited = true;
+  request.alive = false;
+  request.busy = false;
+  Reorder();
+  const Stopwatch waited;
+  for (;;) {
+    absl::Duration left = std::min(request.Left(), at_most - absl::Seconds(waited.seconds()));
+    if (request.nudged || request.cancelled || left <= absl::ZeroDuration()) return;
+    if (request.options.cancelled) left = std::min(left, options_.cancel_interval);
+    mutex_.AwaitWithTimeout(absl::Condition(&request.nudged), left);
+    AskCancelled(request);
+  }
+}
+
+void GpuArbiter::AskCancelled(Request& request) {
+  if (!request.options.cancelled || request.cancelled) return;
+  mutex_.Unlock();
+  const bool cancelled = request.options.cancelled();
+  mutex_.Lock();
+  request.cancelled = cancelled;
+}
+
+absl::Status GpuArbiter::Park(pid_t pid) {
+  absl::MutexLock lock(&mutex_);
+  JobPtr job = Find(pid, 0);
+  if (job == nullptr) {
+    return UnknownJob(pid);
+  }
+  if (job->state == GpuJobState::kParked) return absl::OkStatus();
+  if (job->moving()) return absl::AbortedError(absl::StrCat(job->name(), " is being moved: try again"));
+  if (job->leases > 0 || job->pinned) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(job->name(), " is not parked: it is ",
+                     job->pinned ? "pinned; unpin it first (`rekindle gpu release --unpin`)"
+                                 : "leased; release it first"));
+  }
+  const uint64_t bytes = Total(job->bytes);
+  if (bytes > HostRoom()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        job->name(), " is not parked: it has ", FormatBytes(bytes), " of device memory. ", DescribeHost()));
+  }
+  job->state = GpuJobState::kParking;
+  Charge(*job, bytes);
+  return ParkOne(job);
+}
+
+}  // namespace rekindle::daemon
