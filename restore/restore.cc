@@ -28,6 +28,7 @@
 #include "criu/process_tree.h"
 #include "criu/restore_log.h"
 #include "criu/restore_session.h"
+#include "criu/terminal_files.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/compatibility.h"
 #include "restore/gpu_record.h"
@@ -280,6 +281,7 @@ class RestoreRun : public criu::RestoreObserver {
   // descriptors, a log, or /dev/null.
   absl::Status ReplaceStdio(criu::RestoreOptions* options) {
     std::set<std::string> replaced;
+    RK_RETURN_IF_ERROR(ReplaceTerminals(options, &replaced));
     for (const v1::StdioSlot& slot : result_.manifest.stdio()) {
       bool redirect_file =
           !options_.log.empty() && slot.fd() > 0 && slot.kind() == "file" && slot.path().size() > 1;
@@ -294,6 +296,36 @@ class RestoreRun : public criu::RestoreObserver {
       options->inherit_fd.emplace_back(fd, external.resource());
     }
     return WakeHeldJob(options);
+  }
+
+  // A job that had a terminal and gets none: its input and its output come from elsewhere, and go elsewhere.
+  absl::Status ReplaceTerminals(criu::RestoreOptions* options, std::set<std::string>* replaced) {
+    v1::StdioSlot input, output;
+    output.set_fd(1);
+    output.set_kind("tty");
+    const v1::StdioSlot* first = result_.manifest.externals_size() > 0 ? &output : nullptr;
+    for (const v1::StdioSlot& slot : result_.manifest.stdio()) {
+      if (slot.kind() != "tty" || slot.resource().empty()) continue;
+      first = &slot;
+      break;
+    }
+    if (first == nullptr) return absl::OkStatus();
+    if (options_.log.empty() && options_.stdio.size() == 3 &&
+        ::isatty(options_.stdio[static_cast<size_t>(first->fd())]) == 1) {
+      return absl::OkStatus();
+    }
+    RK_RETURN_IF_ERROR(directory_->ReplaceTerminals());
+    RK_ASSIGN_OR_RETURN(const int from, Substitute(input));
+    RK_ASSIGN_OR_RETURN(const int to, Substitute(output));
+    options->inherit_fd.emplace_back(from, criu::kInsteadOfTerminalInput);
+    options->inherit_fd.emplace_back(to, criu::kInsteadOfTerminalOutput);
+    for (const v1::StdioSlot& slot : result_.manifest.stdio()) {
+      if (slot.kind() == "tty") replaced->insert(slot.resource());
+    }
+    for (const v1::ExternalResource& external : result_.manifest.externals()) {
+      replaced->insert(external.resource());
+    }
+    return absl::OkStatus();
   }
 
   // One that the runtime hook held when its image was taken finds this in its channel, and goes on.
