@@ -176,6 +176,19 @@ class BadNameTest(RekindleTest):
                 self.assertEqual(result.code, USAGE, str(result))
                 self.assertIn("--help", result.err + result.out)
 
+    def test_words_of_other_programs(self):
+        for word, ours in (("checkpoint", "ckpt"), ("dump", "ckpt"), ("list", "ls"), ("resto", "restore")):
+            with self.subTest(word=word):
+                self.assert_refused(self.cli.run(word, "1"), USAGE, f"no command '{word}'", f"'{ours}'")
+        self.assert_refused(self.cli.run("frobnicate"), USAGE, "no command 'frobnicate'")
+        self.assertIn("--tag", self.succeed_in_words("help", "ckpt"))
+        self.assertIn("rekindle", self.succeed_in_words("--version"))
+
+    def succeed_in_words(self, *arguments):
+        result = self.cli.run(*arguments, json_output=False)
+        self.assertEqual(result.code, DONE, str(result))
+        return result.out
+
     def test_name_of_a_running_job_is_taken(self):
         options = ("--detach", "--name", "it-twice", "--log", self.path("twice.log"))
         self.succeed("run", *options, "--", jobs.workload("counter.sh"), self.path("count"))
