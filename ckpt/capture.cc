@@ -108,7 +108,7 @@ class CaptureRun {
         criu_, dump, namespaces_, arena_.get(), cancel_,
         [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); }, FilesLook(), options_.gate,
         Tracking());
-    if (!frozen.ok()) return KeepLogs(frozen.status());
+    if (!frozen.ok()) return KeepLogs(OrEnded(frozen.status()));
     // At once, before anything is hashed or written. A tree that is to end stays stopped, and the driver
     // needs a running one.
     if (held_ && !options_.stop) PutOnGpu();
@@ -531,6 +531,16 @@ class CaptureRun {
     if (held_) *manifest.mutable_gpu() = ToProto(held_->record());
     RecordNeededFiles(frozen_.image, &manifest);
     return manifest;
+  }
+
+  // CRIU has many words for a process that is not there any more.
+  absl::Status OrEnded(absl::Status status) const {
+    const ProcessInfo& root = job_.processes[0];
+    const absl::StatusOr<ProcessStat> now = ReadProcessStat(root.pid);
+    const bool there = now.ok() && now->start_ticks == root.start_ticks && !now->ending();
+    if (there || absl::IsCancelled(status) || absl::IsInternal(now.status())) return status;
+    return absl::NotFoundError(absl::StrCat("capturing process ", root.pid, " (", root.command.substr(0, 60),
+                                            "): it ended while it was being captured; there is no image"));
   }
 
   absl::Status KeepLogs(absl::Status status) {
