@@ -226,6 +226,12 @@ TEST(FailureTest, UnknownErrorsAreShownAsTheyAre) {
               ::testing::ElementsAre("Error (criu/b.c:2): something new", "Error (criu/c.c:3): and more"));
 }
 
+TEST(FailureTest, WhatCriuKillsItselfIsNotTheCause) {
+  Diagnosis diagnosis = Diagnose(Operation::kRestore, ReadLog("restore-epoll-file"));
+  EXPECT_EQ(diagnosis.id, "");
+  EXPECT_THAT(diagnosis.lines.front(), HasSubstr("epoll: Can't add event"));
+}
+
 TEST(FailureTest, EmptyAndEndlessLogs) {
   EXPECT_EQ(Diagnose(Operation::kDump, "").id, "");
   EXPECT_FALSE(Diagnose(Operation::kRestore, "(00.1) fine\n").sentence.empty());

@@ -300,7 +300,7 @@ class RestoreRun : public criu::RestoreObserver {
 
   // A job that had a terminal and gets none: its input and its output come from elsewhere, and go elsewhere.
   absl::Status ReplaceTerminals(criu::RestoreOptions* options, std::set<std::string>* replaced) {
-    v1::StdioSlot input, output;
+    v1::StdioSlot output;
     output.set_fd(1);
     output.set_kind("tty");
     const v1::StdioSlot* first = result_.manifest.externals_size() > 0 ? &output : nullptr;
@@ -315,7 +315,12 @@ class RestoreRun : public criu::RestoreObserver {
       return absl::OkStatus();
     }
     RK_RETURN_IF_ERROR(directory_->ReplaceTerminals());
-    RK_ASSIGN_OR_RETURN(const int from, Substitute(input));
+    int from = -1;
+    if (options_.stdio.size() == 3) {
+      from = options_.stdio[0];
+    } else {
+      RK_ASSIGN_OR_RETURN(from, EndedInput());
+    }
     RK_ASSIGN_OR_RETURN(const int to, Substitute(output));
     options->inherit_fd.emplace_back(from, criu::kInsteadOfTerminalInput);
     options->inherit_fd.emplace_back(to, criu::kInsteadOfTerminalOutput);
@@ -326,6 +331,15 @@ class RestoreRun : public criu::RestoreObserver {
       replaced->insert(external.resource());
     }
     return absl::OkStatus();
+  }
+
+  // Unlike /dev/null it can be in an epoll set, where a terminal was.
+  absl::StatusOr<int> EndedInput() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "making a pipe");
+    ended_input_ = UniqueFd(ends[0]);
+    ::close(ends[1]);
+    return ended_input_.get();
   }
 
   // One that the runtime hook held when its image was taken finds this in its channel, and goes on.
@@ -381,7 +395,7 @@ class RestoreRun : public criu::RestoreObserver {
   std::atomic<const char*> phase_name_{"plan"};
   double pages_seconds_ = 0;
   gpu::DevicePairs gpu_pairs_;
-  UniqueFd log_, null_, job_channel_;
+  UniqueFd log_, null_, ended_input_, job_channel_;
   RestoreResult result_;
   Stopwatch total_, phase_;
   int64_t phase_begin_ns_ = MonotonicNanos();
