@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
@@ -57,6 +58,15 @@ bool MostStays(const store::ImageStats& stats) {
   return stats.parent_bytes * 2 > stats.logical_bytes - stats.zero_bytes;
 }
 
+// PID 1 of a PID namespace below ours.
+bool IsInitOfItsNamespace(pid_t pid) {
+  const std::string status = ReadFile(absl::StrCat("/proc/", pid, "/status")).value_or("");
+  for (absl::string_view line : absl::StrSplit(status, '\n')) {
+    if (absl::StartsWith(line, "NSpid:")) return absl::EndsWith(line, "\t1");
+  }
+  return false;
+}
+
 // The steps of one capture, in the order in which Capture() takes them.
 class CaptureRun {
  public:
@@ -71,6 +81,7 @@ class CaptureRun {
     RK_ASSIGN_OR_RETURN(machine_, ThisMachine());
     RK_ASSIGN_OR_RETURN(job_, InspectJob(options_.pid, options_.caller, options_.caller_pid));
     RK_ASSIGN_OR_RETURN(namespaces_, JobNamespaces::Of(options_.pid));
+    RK_RETURN_IF_ERROR(CheckCanComeBack());
     sees_our_files_ = SeeOurFiles(job_.pids());
     if (namespaces_.entered()) RK_RETURN_IF_ERROR(WaitUntilMemoryIsThere(job_, kMemoryMayTake));
     RK_RETURN_IF_ERROR(FindGpuUsers());
@@ -200,6 +211,21 @@ class CaptureRun {
       process.threads = static_cast<uint32_t>(entry.threads.size());
       frozen_tree_.push_back(std::move(process));
     }
+    return absl::OkStatus();
+  }
+
+  // CRIU takes the whole namespace with it, and what is done to a job while it is restored goes by our
+  // numbers.
+  absl::Status CheckCanComeBack() {
+    if (!IsInitOfItsNamespace(options_.pid)) return absl::OkStatus();
+    constexpr absl::string_view kWhy =
+        "it is the first of a PID namespace (a container's, of `unshare --pid`), and `rekindle restore` "
+        "can't "
+        "bring such a job back, only CRIU itself can, after `rekindle export`";
+    const std::string what = absl::StrCat("process ", options_.pid, ": ", kWhy);
+    if (options_.stop)
+      return absl::FailedPreconditionError(absl::StrCat("capturing ", what, "; leave --stop out"));
+    result_.warnings.push_back(what);
     return absl::OkStatus();
   }
 

@@ -326,7 +326,7 @@ const KnownFailure kSurroundings[] = {
      StatusCode::kUnimplemented,
      {"Can't dump nested pid namespace"},
      "A process of the job is in a PID namespace below the job's own, which CRIU can't dump.",
-     "Checkpoint the namespace's first process instead: it is the job."},
+     "Start it without one (`unshare --pid` makes one); copies get one each (`rekindle restore --clone`)."},
     {"other-user",
      kOnDump,
      kCause,

@@ -99,6 +99,13 @@ class RestoreRun : public criu::RestoreObserver {
     RK_ASSIGN_OR_RETURN(std::string pstree,
                         image_->ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "pstree.img")));
     RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
+    if (!tree.empty() && tree[0].pid == 1) {
+      return absl::UnimplementedError(absl::StrCat(
+          "restoring ", options_.image,
+          ": it is an image of the first process of a PID namespace (a container's), which only CRIU itself "
+          "can restore: `rekindle export ",
+          options_.image, " --criu DIR`, then `criu restore --images-dir DIR`"));
+    }
     RK_RETURN_IF_ERROR(CheckIdsAreFree(tree, options_.cancel_fd));
     if (!options_.roll_back) RK_RETURN_IF_ERROR(CheckNeededFiles());
     RK_ASSIGN_OR_RETURN(std::vector<JobLock> locks, LocksOfJob(*image_));

@@ -54,6 +54,14 @@ class BadPidTest(RekindleTest):
         finally:
             jobs.reap(pid)
 
+    def test_first_of_a_pid_namespace(self):
+        """It could not be brought back, so it is not ended."""
+        job = self.start_job(["unshare", "--pid", "--fork", "--kill-child", "sleep", "1000"])
+        (first,) = waiting.until(lambda: procfs.descendants(job.pid), "the namespace's first process")
+        refused = self.cli.run("ckpt", first, "-t", "bad:1", "--stop")
+        self.assert_refused(refused, FAILED, str(first), "PID namespace", "--stop")
+        self.assertTrue(procfs.alive(first))
+
     def test_frozen_by_its_cgroup(self):
         if not freezer.hierarchies():
             self.skipTest("no control groups that can be frozen")
