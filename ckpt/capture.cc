@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
@@ -77,6 +78,15 @@ class StopAtTheEnd : public CaptureGate {
   const std::vector<ProcessInfo>& processes_;
 };
 
+// PID 1 of a PID namespace below ours.
+bool IsInitOfItsNamespace(pid_t pid) {
+  const std::string status = ReadFile(absl::StrCat("/proc/", pid, "/status")).value_or("");
+  for (absl::string_view line : absl::StrSplit(status, '\n')) {
+    if (absl::StartsWith(line, "NSpid:")) return absl::EndsWith(line, "\t1");
+  }
+  return false;
+}
+
 // The steps of one capture, in the order in which Capture() takes them.
 class CaptureRun {
  public:
@@ -91,6 +101,7 @@ class CaptureRun {
     RK_ASSIGN_OR_RETURN(machine_, ThisMachine());
     RK_ASSIGN_OR_RETURN(job_, InspectJob(options_.pid, options_.caller, options_.caller_pid));
     RK_ASSIGN_OR_RETURN(namespaces_, JobNamespaces::Of(options_.pid));
+    RK_RETURN_IF_ERROR(CheckCanComeBack());
     sees_our_files_ = SeeOurFiles(job_.pids());
     if (namespaces_.entered()) RK_RETURN_IF_ERROR(WaitUntilMemoryIsThere(job_, kMemoryMayTake));
     RK_RETURN_IF_ERROR(FindGpuUsers());
@@ -129,7 +140,7 @@ class CaptureRun {
         criu_, dump, namespaces_, arena_.get(), cancel_,
         [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); }, FilesLook(),
         options_.stand_still ? &stop_at_the_end : options_.gate, Tracking());
-    if (!frozen.ok()) return KeepLogs(frozen.status());
+    if (!frozen.ok()) return KeepLogs(OrEnded(frozen.status()));
     // At once, before anything is hashed or written. A tree that is to end stays stopped, and the driver
     // needs a running one.
     if (held_ && !StaysStopped()) PutOnGpu();
@@ -224,6 +235,21 @@ class CaptureRun {
       process.threads = static_cast<uint32_t>(entry.threads.size());
       frozen_tree_.push_back(std::move(process));
     }
+    return absl::OkStatus();
+  }
+
+  // CRIU takes the whole namespace with it, and what is done to a job while it is restored goes by our
+  // numbers.
+  absl::Status CheckCanComeBack() {
+    if (!IsInitOfItsNamespace(options_.pid)) return absl::OkStatus();
+    constexpr absl::string_view kWhy =
+        "it is the first of a PID namespace (a container's, of `unshare --pid`), and `rekindle restore` "
+        "can't "
+        "bring such a job back, only CRIU itself can, after `rekindle export`";
+    const std::string what = absl::StrCat("process ", options_.pid, ": ", kWhy);
+    if (StaysStopped())
+      return absl::FailedPreconditionError(absl::StrCat("capturing ", what, "; leave --stop out"));
+    result_.warnings.push_back(what);
     return absl::OkStatus();
   }
 
@@ -556,6 +582,16 @@ class CaptureRun {
     if (held_) *manifest.mutable_gpu() = ToProto(held_->record());
     RecordNeededFiles(frozen_.image, &manifest);
     return manifest;
+  }
+
+  // CRIU has many words for a process that is not there any more.
+  absl::Status OrEnded(absl::Status status) const {
+    const ProcessInfo& root = job_.processes[0];
+    const absl::StatusOr<ProcessStat> now = ReadProcessStat(root.pid);
+    const bool there = now.ok() && now->start_ticks == root.start_ticks && !now->ending();
+    if (there || absl::IsCancelled(status) || absl::IsInternal(now.status())) return status;
+    return absl::NotFoundError(absl::StrCat("capturing process ", root.pid, " (", root.command.substr(0, 60),
+                                            "): it ended while it was being captured; there is no image"));
   }
 
   absl::Status KeepLogs(absl::Status status) {

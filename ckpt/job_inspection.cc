@@ -117,14 +117,30 @@ absl::Status CheckNotOurselves(const std::vector<ProcessInfo>& tree, pid_t calle
   return absl::OkStatus();
 }
 
+// Its four user or group IDs are the one that we have.
+bool AreOurs(absl::string_view ids, uint32_t ours) {
+  for (absl::string_view word : absl::StrSplit(ids, absl::ByAnyChar(" \t"), absl::SkipWhitespace())) {
+    uint32_t id = 0;
+    if (!absl::SimpleAtoi(word, &id) || id != ours) return false;
+  }
+  return true;
+}
+
+// As prlimit() wants it, by which CRIU reads a process's limits.
 absl::Status CheckMachineCan(const std::vector<ProcessInfo>& tree) {
   if (HaveCapability(CAP_SYS_RESOURCE)) return absl::OkStatus();
   for (const ProcessInfo& process : tree) {
-    if (process.uid == ::geteuid()) continue;
+    auto status = ReadFile(ProcPath(process.pid, "status"));
+    if (!status.ok()) continue;
+    const bool our_user = process.uid == ::geteuid() && AreOurs(StatusField(*status, "Uid"), ::geteuid());
+    if (our_user && AreOurs(StatusField(*status, "Gid"), ::getegid())) continue;
+    const std::string gid = absl::StrCat(" in gid ", LeadingNumber(StatusField(*status, "Gid")));
     return absl::UnimplementedError(absl::StrCat(
-        "capturing process ", process.pid, ": it runs as uid ", process.uid,
-        " and CRIU needs the capability CAP_SYS_RESOURCE to capture another uid's process, which this "
-        "machine does not grant; run Rekindle where root has it (outside this container or sandbox)"));
+        "capturing process ", process.pid, ": it runs as uid ", process.uid, our_user ? gid : "",
+        " and CRIU needs the capability CAP_SYS_RESOURCE to capture another ", our_user ? "gid" : "uid",
+        "'s process, which this machine does not grant; run Rekindle where root has it (outside this "
+        "container "
+        "or sandbox)"));
   }
   return absl::OkStatus();
 }
@@ -182,6 +198,15 @@ absl::Status CheckPolicies(const std::vector<ProcessInfo>& tree) {
     }
   }
   return absl::OkStatus();
+}
+
+// CRIU takes an image of it that it can't restore.
+absl::Status CheckProgram(pid_t pid) {
+  const std::string program = ReadLink(ProcPath(pid, "exe"));
+  if (!absl::StartsWith(program, "/memfd:")) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "capturing process ", pid, ": the program that it runs is in memory alone (",
+      absl::StripSuffix(program, kDeleted), "), which CRIU can't restore; start it from a file"));
 }
 
 struct TcpSocket {
@@ -262,7 +287,9 @@ class DescriptorScan {
                                                         cure));
     };
     if (d.target == "anon_inode:[io_uring]") {
-      return refuse("an io_uring", "start the job without io_uring (Node.js: UV_USE_IO_URING=0)");
+      return refuse("an io_uring",
+                    "start the job without io_uring (Node.js: UV_USE_IO_URING=0; MariaDB: "
+                    "innodb_use_native_aio=0)");
     }
     if (d.target == "anon_inode:[userfaultfd]") {
       return refuse(
@@ -457,6 +484,7 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
           absl::StripSuffix(directory, kDeleted),
           " has been removed, so it could not come back there; start the job in a folder that stays"));
     }
+    RK_RETURN_IF_ERROR(CheckProgram(process.pid));
     RK_RETURN_IF_ERROR(scan.Add(process, process.pid == pid));
   }
   scan.Finish(job);

@@ -10,11 +10,14 @@
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <thread>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/test_child.h"
@@ -118,6 +121,39 @@ TEST_F(JobInspectionTest, AnotherUidNeedsACapability) {
   } else {
     EXPECT_EQ(Refusal(child.pid()).code(), absl::StatusCode::kUnimplemented);
   }
+}
+
+TEST_F(JobInspectionTest, AnotherGidNeedsItToo) {
+  TestChild child([] { return ::setresgid(65534, 65534, 65534) == 0; });
+  ASSERT_TRUE(child.prepared());
+  if (InspectJob(child.pid(), 0, 0).ok()) GTEST_SKIP() << "CAP_SYS_RESOURCE is here";
+  EXPECT_THAT(std::string(Refusal(child.pid()).message()),
+              AllOf(HasSubstr("gid 65534"), HasSubstr("CAP_SYS_RESOURCE")));
+}
+
+TEST_F(JobInspectionTest, ProgramInMemoryAloneIsRefused) {
+  const int program = ::memfd_create("program", 0);  // not closed by exec: the child has it on
+  ASSERT_GE(program, 0);
+  const std::string sleep = ReadFile("/bin/sleep").value();
+  ASSERT_TRUE(WriteFully(program, sleep.data(), sleep.size(), "the program").ok());
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    char name[] = "sleep", seconds[] = "1000";
+    char* argv[] = {name, seconds, nullptr};
+    ::fexecve(program, argv, environ);
+    ::_exit(1);
+  }
+  const std::string exe = absl::StrCat("/proc/", pid, "/exe");
+  char target[256] = {};
+  while (!absl::StartsWith(target, "/memfd:")) {  // until it is in its program
+    ASSERT_GT(::readlink(exe.c_str(), target, sizeof target - 1), 0);
+    ASSERT_EQ(::waitpid(pid, nullptr, WNOHANG), 0);
+  }
+  EXPECT_THAT(std::string(Refusal(pid).message()),
+              AllOf(HasSubstr("/memfd:program"), HasSubstr("from a file")));
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  ::close(program);
 }
 
 TEST_F(JobInspectionTest, IoUringIsRefused) {

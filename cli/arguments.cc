@@ -97,6 +97,41 @@ constexpr char kExitCodes[] =
     "Exit status: 0 done, 1 failed, 2 bad usage, 3 not found, 4 not permitted, 5 unsupported on this "
     "machine.";
 
+// What other programs call it.
+std::vector<std::string> InOurWords(std::vector<std::string> arguments) {
+  size_t at = 0;
+  while (at < arguments.size() && absl::StartsWith(arguments[at], "-")) {
+    if (arguments[at] == "--version") arguments[at] = "version";
+    if (arguments[at] == "version" || arguments[at] == "--") return arguments;
+    at += TakesValue(arguments[at]) ? 2 : 1;
+  }
+  if (at < arguments.size() && arguments[at] == "help") {
+    arguments.erase(arguments.begin() + static_cast<ptrdiff_t>(at));
+    arguments.push_back("--help");
+  }
+  return arguments;
+}
+
+// Of `commands` what somebody may have meant who wrote `word`; empty: who knows.
+std::string MeantCommand(absl::string_view word, const std::vector<std::string>& commands) {
+  static constexpr std::pair<absl::string_view, const char*> kOtherWords[] = {
+      {"checkpoint", "ckpt"}, {"dump", "ckpt"},    {"save", "ckpt"},          {"snapshot", "ckpt"},
+      {"resume", "restore"},  {"list", "ls"},      {"images", "ls"},          {"jobs", "ps"},
+      {"kill", "stop"},       {"end", "stop"},     {"logs", "attach"},        {"follow", "attach"},
+      {"start", "run"},       {"exec", "run"},     {"delete", "rm"},          {"remove", "rm"},
+      {"show", "inspect"},    {"info", "inspect"}, {"check", "doctor"},       {"du", "stats"},
+      {"function", "fn"},     {"functions", "fn"}, {"templates", "template"}, {"groups", "group"},
+  };
+  for (const auto& [other, ours] : kOtherWords) {
+    if (word == other) return ours;
+  }
+  for (const std::string& command : commands) {
+    if (absl::StartsWith(command, word) || (command.size() > 2 && absl::StartsWith(word, command)))
+      return command;
+  }
+  return "";
+}
+
 // The whole command line, as CLI11 fills it in.
 class Parser {
  public:
@@ -128,7 +163,8 @@ class Parser {
   ParsedArguments Parse(const std::vector<std::string>& arguments,
                         const std::vector<std::string>& environment) {
     ParsedArguments parsed;
-    auto [ours, job] = SplitJobCommand(arguments);
+    auto [ours, job] = SplitJobCommand(InOurWords(arguments));
+    const std::vector<std::string> words = ours;
     std::reverse(ours.begin(), ours.end());  // as CLI11 wants it
     try {
       app_.parse(ours);
@@ -136,7 +172,7 @@ class Parser {
       parsed.help = Help();
       return parsed;
     } catch (const CLI::ParseError& error) {
-      parsed.status = Usage(error.what());
+      parsed.status = Usage(app_.get_subcommands().empty() ? NoCommand(words, error.what()) : error.what());
     }
     // Known even if the rest is wrong: how the error is to be printed.
     if (!store_.empty()) globals_.store = Absolute(store_, working_directory_);
@@ -173,6 +209,18 @@ class Parser {
       return command->help("rekindle");
     }
     return app_.help();
+  }
+
+  // `message`, or that the first word beside the options is no command.
+  std::string NoCommand(const std::vector<std::string>& words, const std::string& message) const {
+    size_t at = 0;
+    while (at < words.size() && absl::StartsWith(words[at], "-")) at += TakesValue(words[at]) ? 2 : 1;
+    if (at >= words.size()) return message;
+    std::vector<std::string> commands;
+    for (const CLI::App* command : app_.get_subcommands({})) commands.push_back(command->get_name());
+    const std::string meant = MeantCommand(words[at], commands);
+    return absl::StrCat("there is no command '", words[at], "'",
+                        meant.empty() ? "" : absl::StrCat(": did you mean '", meant, "'?"));
   }
 
   absl::Status Usage(absl::string_view message) const {

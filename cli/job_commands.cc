@@ -308,11 +308,15 @@ int StopJob(Client& client, const Output& output, const v1::StopJobRequest& requ
   if (!response.ok()) return output.Fail(response.status());
   output.Json(*response);
   const v1::JobExit& exit = response->exited();
-  output.Text(absl::StrCat(request.job().empty() ? absl::StrCat(request.pid()) : request.job(), " has ended",
-                           exit.signal() != 0 ? absl::StrCat(": killed by signal ", exit.signal())
-                                              : absl::StrCat(": exit status ", exit.exit_code()),
-                           response->image().empty() ? "" : absl::StrCat(", last image ", response->image()),
-                           "\n"));
+  std::string how;  // not known where nobody waited for it
+  if (exit.signal() != 0) {
+    how = absl::StrCat(": killed by signal ", exit.signal());
+  } else if (response->has_exited()) {
+    how = absl::StrCat(": exit status ", exit.exit_code());
+  }
+  output.Text(
+      absl::StrCat(request.job().empty() ? absl::StrCat(request.pid()) : request.job(), " has ended", how,
+                   response->image().empty() ? "" : absl::StrCat(", last image ", response->image()), "\n"));
   return kDone;
 }
 

@@ -89,6 +89,7 @@ std::optional<Hit> FindHit(Operation operation, const std::vector<absl::string_v
   const uint8_t bit = operation == Operation::kDump ? kOnDump : kOnRestore;
   std::optional<Hit> consequence;
   for (size_t i = 0; i < lines.size(); ++i) {
+    if (absl::StrContains(lines[i], "Restoring FAILED.")) break;  // what comes is CRIU's own doing
     for (const KnownFailure& failure : KnownFailures()) {
       if ((failure.operations & bit) == 0) continue;
       if (failure.strength == Strength::kConsequence && consequence.has_value()) continue;

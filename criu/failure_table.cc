@@ -17,6 +17,14 @@ const KnownFailure kHeldObjects[] = {
      "Checkpoint that leader (the shell) instead, or start the job with `rekindle run` or setsid, in a "
      "session of its "
      "own."},
+    {"session-outside",
+     kOnDump,
+     kCause,
+     StatusCode::kFailedPrecondition,
+     {"A session leader of * is outside of its pid namespace"},
+     "The job belongs to a session that began outside of this PID namespace (a container's, of `unshare "
+     "--pid`).",
+     "Start the job with `rekindle run` or setsid, in a session of its own."},
     {"tty",
      kOnBoth,
      kCause,
@@ -69,11 +77,19 @@ const KnownFailure kHeldObjects[] = {
      kCause,
      StatusCode::kFailedPrecondition,
      {"unix: External socket is used", "unix: External socket found in image",
-      "unix: Can't dump name-less external"},
+      "unix: Can't dump name-less external", "unix: Can't dump half of stream unix connection"},
      "The job is connected through a Unix socket to a process that is not part of it.",
      "Checkpoint the common parent of both, or let the job close the connection first (`rekindle run` starts "
      "jobs "
      "without inherited sockets)."},
+    {"unix-in-flight",
+     kOnDump,
+     kCause,
+     StatusCode::kUnavailable,
+     {"unix: Non-empty write queue on an in-flight socket"},
+     "The job has sent something over a Unix socket whose other end, in the job too, has not accepted the "
+     "connection yet.",
+     "Try again: it is usually accepted within moments."},
     {"unix-peer-gone",
      kOnRestore,
      kCause,
@@ -101,7 +117,9 @@ const KnownFailure kHeldObjects[] = {
      StatusCode::kUnimplemented,
      {"anon_inode:[io_uring]", "send_fds failed (-22)"},
      "The job holds an io_uring descriptor, which CRIU can't dump.",
-     "Start it with io_uring off (UV_USE_IO_URING=0 for Node.js; for others see their settings)."},
+     "Start it with io_uring off (Node.js: UV_USE_IO_URING=0; MariaDB: innodb_use_native_aio=0; for others "
+     "see "
+     "their settings)."},
     {"userfaultfd",
      kOnDump,
      kCause,
@@ -206,6 +224,15 @@ const KnownFailure kHeldObjects[] = {
      {"The packetized mode for pipes is not supported"},
      "The job has a pipe in packet mode (O_DIRECT) with data in it, which CRIU can't dump.",
      "Let it read the pipe empty first."},
+    {"epoll-closed-file",
+     kOnDump,
+     kCause,
+     StatusCode::kUnimplemented,
+     {"Dump eventpoll (pid: *) failed"},
+     "Process $1 watches a file by epoll whose descriptor it has closed, and which another process still has "
+     "open; CRIU can't dump that.",
+     "Let the program take files out of the set (EPOLL_CTL_DEL) before it closes them, or start its children "
+     "without them (O_CLOEXEC)."},
     {"pidfd-outside",
      kOnDump,
      kCause,
@@ -227,14 +254,30 @@ const KnownFailure kHeldObjects[] = {
      {"Can't lookup mount=* for fd=* path=/secretmem", "Unknown shit * (/secretmem"},
      "The job holds secret memory (memfd_secret), which nobody may read.",
      "Start it with secret memory off."},
+    {"mapped-elsewhere",
+     kOnDump,
+     kCause,
+     StatusCode::kUnimplemented,
+     {"for fd=-* path=*"},
+     "The job runs or has mapped $2, by a mount that its mount namespace does not have: it went into that "
+     "namespace after it was started.",
+     "Let the program be started within the namespace (`unshare --mount PROGRAM`)."},
     {"other-mount-namespace",
      kOnDump,
      kCause,
      StatusCode::kUnimplemented,
      {"Can't lookup mount=* for fd=* path=*"},
      "The job's descriptor $2 is a file of a mount that its mount namespace does not have.",
-     "It was inherited from another mount namespace or is a POSIX message queue: start the job with only the "
-     "descriptors it needs (`rekindle run` does), inside the namespace."},
+     "It is a POSIX message queue, of a file system that was unmounted meanwhile (umount -l), or inherited "
+     "from another mount namespace: have the job open all its files, input and output included, inside the "
+     "namespace (`unshare --mount sh -c 'exec JOB </dev/null >log 2>&1'`)."},
+    {"hidden-by-mount",
+     kOnDump,
+     kCause,
+     StatusCode::kFailedPrecondition,
+     {"Can't link remap to *: Invalid cross-device link"},
+     "The job has $1 open or mapped, and something was mounted over it or a folder above it since.",
+     "Unmount that, or let the job close the file."},
 };
 
 // What is wrong around the process: its rights, its namespaces, the kernel.
@@ -254,13 +297,36 @@ const KnownFailure kSurroundings[] = {
       "mnt: The root task has another root than mntns"},
      "The job's mount namespace holds a mount that CRIU can't save.",
      "The log line below names it; unmount it there, or run the job without a mount namespace of its own."},
+    {"user-namespace",
+     kOnDump,
+     kCause,
+     StatusCode::kUnimplemented,
+     {"One or more namespaces doesn't belong to the target user namespace"},
+     "The job has a user namespace of its own, and shares other namespaces with processes outside it, which "
+     "CRIU can't dump.",
+     "Start it without a user namespace (bwrap, unshare -U and rootless containers make one)."},
+    {"time-namespace",
+     kOnDump,
+     kCause,
+     StatusCode::kUnimplemented,
+     {"Can't dump nested time namespace"},
+     "A process of the job has a time namespace of its own, or made one for its children.",
+     "Start the job without it (`unshare --time` makes one)."},
+    {"shared-memory-space",
+     kOnDump,
+     kCause,
+     StatusCode::kUnavailable,
+     {"Can't make VM id for *"},
+     "Process $1 shares all its memory with another process of the job, as one does that was just started by "
+     "vfork() or posix_spawn(), until it runs its program.",
+     "Try again; if it stays so (clone() with CLONE_VM), CRIU can't dump it."},
     {"nested-pid-namespace",
      kOnDump,
      kCause,
      StatusCode::kUnimplemented,
      {"Can't dump nested pid namespace"},
      "A process of the job is in a PID namespace below the job's own, which CRIU can't dump.",
-     "Checkpoint the namespace's first process instead: it is the job."},
+     "Start it without one (`unshare --pid` makes one); copies get one each (`rekindle restore --clone`)."},
     {"other-user",
      kOnDump,
      kCause,
@@ -310,6 +376,14 @@ const KnownFailure kSurroundings[] = {
      "The kernel lacks something that CRIU needs.",
      "The log line below names it; see `rekindle doctor`, and use a newer kernel or one with that option "
      "on."},
+    {"path-too-long",
+     kOnDump,
+     kCause,
+     StatusCode::kUnimplemented,
+     {"Can't read link of fd *: File name too long"},
+     "The job has a file open, or works in a folder, whose whole path is longer than 4,095 bytes, which CRIU "
+     "can't dump.",
+     "Let it work in a folder that is less deep."},
     {"seccomp",
      kOnBoth,
      kCause,
@@ -348,9 +422,10 @@ const KnownFailure kSurroundings[] = {
      kOnBoth,
      kCause,
      StatusCode::kResourceExhausted,
-     {"Cannot allocate memory"},
+     {"Cannot allocate memory", "mapping with 0xfffffffffffffff4"},  // ENOMEM
      "There is not enough memory.",
-     "Free some, or raise the cgroup's limit."},
+     "Free some, raise the cgroup's limit, or, for a job that has huge pages, reserve as many again "
+     "(vm.nr_hugepages)."},
 };
 
 // What does not fit between an image and the machine it should be restored on.
@@ -380,6 +455,32 @@ const KnownFailure kRestoreMisfits[] = {
      "Put the old one back (the log line below tells in what it differs); a program or library that was "
      "upgraded "
      "means that a new checkpoint is needed."},
+    {"terminal-in-use",
+     kOnRestore,
+     kCause,
+     StatusCode::kAlreadyExists,
+     {"tty: Unable to open * with specified index *"},
+     "The job had a terminal of its own, /dev/pts/$2, and that number is taken by another program now.",
+     "Close that one (`ps -t pts/$2` shows who has it), then restore again."},
+    {"epoll-file",
+     kOnRestore,
+     kCause,
+     StatusCode::kFailedPrecondition,
+     {"epoll: Can't add event on *: Operation not permitted"},
+     "The job waits by epoll for a terminal, and was given a file instead.",
+     "Restore it in a terminal, without --detach and --log."},
+    {"no-descriptors-left",
+     kOnRestore,
+     kCause,
+     StatusCode::kResourceExhausted,
+     {"sfd: Can't chose service_fd_base: * *"},
+     "The job has descriptors with numbers so high that CRIU finds none above them for itself, below the "
+     "limit "
+     "for open "
+     "files ($1).",
+     "Raise it (`ulimit -n`; LimitNOFILE= of rekindled's unit), or give Rekindle CAP_SYS_RESOURCE, with "
+     "which "
+     "CRIU does so itself; then restore again."},
     {"cwd-missing",
      kOnRestore,
      kCause,

@@ -29,17 +29,22 @@ std::string ReadLog(const std::string& name) {
 // be taken for.
 const std::map<std::string, std::string> kDumpLogs = {
     {"dump-bpf-prog", "bpf"},
+    {"dump-clone-vm", "shared-memory-space"},
+    {"dump-deep-path", "path-too-long"},
     {"dump-deleted-map-big", "ghost-too-large"},
     {"dump-device-fuse", "device"},
     {"dump-device-net-tun", "tun-device"},
+    {"dump-epoll-closed", "epoll-closed-file"},
     {"dump-file-locks", "file-locks"},
     {"dump-freeze-timeout", "freeze-timeout"},
     {"dump-ghost-large", "ghost-too-large"},
+    {"dump-hidden-by-mount", "hidden-by-mount"},
     {"dump-inotify-proc", "inotify-path"},
     {"dump-io-uring", "io-uring"},
     {"dump-io-uring-mapped", "io-uring"},
     {"dump-landlock", "anonymous-object"},
     {"dump-link-remap", "link-remap"},
+    {"dump-mapped-elsewhere", "mapped-elsewhere"},
     {"dump-memfd-secret", "secret-memory"},
     {"dump-mqueue", "other-mount-namespace"},
     {"dump-nested-pidns", "nested-pid-namespace"},
@@ -59,11 +64,15 @@ const std::map<std::string, std::string> kDumpLogs = {
     {"dump-sysv-shm", "sysv-shm"},
     {"dump-tcp-established", "tcp-established"},
     {"dump-tcp-lock", "network-lock"},
+    {"dump-time-namespace", "time-namespace"},
     {"dump-traced", "not-traceable"},
     {"dump-track-mem", "soft-dirty"},
     {"dump-tty-session", "tty"},
     {"dump-unix-dgram", "unix-external"},
+    {"dump-unix-half", "unix-external"},
+    {"dump-unix-in-flight", "unix-in-flight"},
     {"dump-unix-pair", "unix-external"},
+    {"dump-user-namespace", "user-namespace"},
     {"dump-userfaultfd", "userfaultfd"},
     {"dump-zombie", "not-traceable"},
 };
@@ -74,6 +83,8 @@ const std::map<std::string, std::string> kRestoreLogs = {
     {"restore-core-truncated", "image-damaged"},
     {"restore-cpu-features", "cpu-features"},
     {"restore-cwd-gone", "cwd-missing"},
+    {"restore-descriptors-high", "no-descriptors-left"},
+    {"restore-epoll-file", "epoll-file"},
     {"restore-exe-build-id", "file-changed"},
     {"restore-exe-missing", "file-missing"},
     {"restore-file-missing", "file-missing"},
@@ -86,6 +97,7 @@ const std::map<std::string, std::string> kRestoreLogs = {
     {"restore-parent-missing", "file-missing"},
     {"restore-pid-in-use", "pid-in-use"},
     {"restore-port-in-use", "port-in-use"},
+    {"restore-pty-taken", "terminal-in-use"},
     {"restore-tcp-no-option", "tcp-established"},
     {"restore-tty-missing", "tty-missing"},
     {"restore-tty-no-option", "tty"},
@@ -156,6 +168,12 @@ TEST(FailureTest, WordingTakenFromTheProgram) {
       {Operation::kRestore,
        "Error (criu/lsm.c:1): apparmor LSM specified but apparmor not supported by kernel", "lsm"},
       {Operation::kRestore, "Error (criu/mem.c:1): Unable to map: Cannot allocate memory", "out-of-memory"},
+      {Operation::kRestore,
+       "Error (criu/pie/restorer.c:1883): Can't restore 0x7f04c2200000 mapping with 0xfffffffffffffff4",
+       "out-of-memory"},
+      {Operation::kDump,
+       "Error (criu/cr-dump.c:1528): A session leader of 9233(9233) is outside of its pid namespace",
+       "session-outside"},
       {Operation::kRestore, "Error (criu/util.c:1): fork: Resource temporarily unavailable",
        "out-of-processes"},
       {Operation::kRestore,
@@ -171,6 +189,10 @@ TEST(FailureTest, WordingTakenFromTheProgram) {
 TEST(FailureTest, DetailsReachTheSentence) {
   Diagnosis diagnosis = Diagnose(Operation::kDump, ReadLog("dump-ghost-large"));
   EXPECT_THAT(diagnosis.sentence, HasSubstr("/tmp/job/g"));
+  diagnosis = Diagnose(Operation::kDump, ReadLog("dump-mapped-elsewhere"));
+  EXPECT_THAT(diagnosis.sentence, HasSubstr("/usr/bin/python3.11, by"));
+  diagnosis = Diagnose(Operation::kRestore, ReadLog("restore-pty-taken"));
+  EXPECT_THAT(diagnosis.sentence, HasSubstr("/dev/pts/0,"));
   diagnosis = Diagnose(Operation::kRestore, ReadLog("restore-file-size"));
   EXPECT_THAT(diagnosis.sentence, HasSubstr("/tmp/job/rf"));
   EXPECT_THAT(diagnosis.lines.front(), HasSubstr("bad size 3 (expect 5)"));
@@ -203,6 +225,14 @@ TEST(FailureTest, UnknownErrorsAreShownAsTheyAre) {
   EXPECT_EQ(diagnosis.code, absl::StatusCode::kInternal);
   EXPECT_THAT(diagnosis.lines,
               ::testing::ElementsAre("Error (criu/b.c:2): something new", "Error (criu/c.c:3): and more"));
+}
+
+TEST(FailureTest, WhatCriuKillsItselfIsNotTheCause) {
+  Diagnosis diagnosis = Diagnose(Operation::kRestore,
+                                 "Error (criu/a.c:1): something new\nError (criu/cr-restore.c:1): Restoring "
+                                 "FAILED.\nError (criu/cr-restore.c:2): 10128 killed by signal 9: Killed\n");
+  EXPECT_EQ(diagnosis.id, "");
+  EXPECT_THAT(diagnosis.lines.front(), HasSubstr("something new"));
 }
 
 TEST(FailureTest, EmptyAndEndlessLogs) {

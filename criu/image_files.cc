@@ -384,6 +384,28 @@ absl::StatusOr<std::string> ForgetDeathSignal(absl::string_view core_content) {
   return absl::StrCat(writer.Take(), reader.rest());
 }
 
+absl::StatusOr<std::string> ForgetForeignSessions(absl::string_view tty_info_content,
+                                                  const std::vector<PstreeEntry>& tree) {
+  std::set<uint32_t> sessions = {0};
+  for (const PstreeEntry& process : tree) {
+    if (process.pid == process.sid) sessions.insert(static_cast<uint32_t>(process.sid));
+  }
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("terminal", tty_info_content, kTtyInfoMagic));
+  RecordWriter writer(kTtyInfoMagic);
+  bool changed = false;
+  while (!reader.AtEnd()) {
+    pb::TtyInfo terminal;
+    RK_RETURN_IF_ERROR(reader.Next(&terminal));
+    if (!sessions.contains(terminal.session())) {
+      terminal.set_session(0);  // CRIU requires them
+      terminal.set_foreground_group(0);
+      changed = true;
+    }
+    writer.Add(terminal);
+  }
+  return changed ? writer.Take() : std::string(tty_info_content);
+}
+
 absl::StatusOr<std::string> TellUnsentAsSent(absl::string_view tcp_stream_content) {
   RK_ASSIGN_OR_RETURN(RecordReader reader,
                       RecordReader::Open("TCP connection", tcp_stream_content, kTcpStreamMagic));

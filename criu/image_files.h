@@ -132,6 +132,12 @@ absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content);
 // byte, when there is none.
 absl::StatusOr<std::string> ForgetDeathSignal(absl::string_view core_content);
 
+// The same tty-info.img without the sessions of terminals whose leader is not in `tree`, and with them of
+// whom each is the controlling terminal. CRIU looks for the leader to give the terminal to, and fails where
+// there is none. Unchanged, byte for byte, when there is nothing to do.
+absl::StatusOr<std::string> ForgetForeignSessions(absl::string_view tty_info_content,
+                                                  const std::vector<PstreeEntry>& tree);
+
 // The same tcp-stream-*.img with all that it has to send told as sent and not acknowledged, which the kernel
 // sends again. CRIU writes what was never sent into the socket as soon as it has made it, outside TCP's
 // repair mode; the other end may not be back yet, and its machine answers with a reset (soccr.c,

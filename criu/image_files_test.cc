@@ -348,6 +348,27 @@ TEST(ImageFilesTest, ASignalForTheParentsDeathIsForgotten) {
   EXPECT_EQ(ForgetDeathSignal(image(core)).value(), image(core));
 }
 
+TEST(ImageFilesTest, TerminalsOfSessionsOutsideAreNobodysOwn) {
+  auto terminal = [](uint32_t session, uint32_t group) {
+    pb::TtyInfo info;
+    info.set_session(session);
+    info.set_foreground_group(group);
+    return Record(info);
+  };
+  constexpr uint32_t kMagic = 0x59453036;
+  PstreeEntry leader, member;
+  leader.pid = leader.sid = 10;
+  member.pid = 11;
+  member.sid = 7;  // whose leader is not there
+  const std::string of_leader = Image(kMagic, {terminal(10, 11)}),
+                    of_outsider = Image(kMagic, {terminal(7, 11)}),
+                    of_nobody = Image(kMagic, {terminal(0, 0)});
+  EXPECT_EQ(ForgetForeignSessions(of_leader, {leader, member}).value(), of_leader);
+  EXPECT_EQ(ForgetForeignSessions(of_nobody, {member}).value(), of_nobody);
+  EXPECT_EQ(ForgetForeignSessions(of_outsider, {leader, member}).value(), of_nobody);
+  EXPECT_EQ(ForgetForeignSessions(SampleFiles(), {leader}).status().code(), absl::StatusCode::kDataLoss);
+}
+
 TEST(ImageFilesTest, OnlyExpiredPeriodicTimersAreArmedAgain) {
   const pb::FileEntry running = TimerEntry(1, 1, 300, 500, 0), one_shot = TimerEntry(2, 1, 0, 0, 0),
                       disarmed = TimerEntry(3, 0, 0, 500, 0), absolute = TimerEntry(4, 1, 0, 500, 1),

@@ -110,6 +110,9 @@ class RestoreSession {
     SubprocessOptions process;
     process.argv = FullCommand(installation, SwrkArguments(kSocketInCriu));
     process.descriptors.emplace_back(theirs.get(), kSocketInCriu);
+    // CRIU puts a job without its session's leader into CRIU's own session. In ours, a terminal that it gets
+    // would be its controlling one: to read would stop it, since it is in the background there.
+    process.new_session = options_.shell_job;
     int next = kFirstInheritedInCriu;
     for (const auto& [descriptor, resource] : options_.inherit_fd) {
       process.descriptors.emplace_back(descriptor, next);

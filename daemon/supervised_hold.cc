@@ -28,12 +28,12 @@ absl::Status HeldByAnother(const std::string& path, absl::string_view name) {
   const std::string program = ReadFile(absl::StrCat("/proc/", holder, "/comm")).value_or("");
   if (absl::StartsWith(program, "rekindled")) {
     return absl::AlreadyExistsError(absl::StrCat("rekindled (PID ", holder, ") supervises a job named '",
-                                                 name, "': choose another --name, or end that job with its ",
-                                                 "'rekindle stop ", name, "'"));
+                                                 name, "': end that job with its 'rekindle stop ", name,
+                                                 "', or choose another --name"));
   }
   return absl::AlreadyExistsError(absl::StrCat("the command with PID ", holder, " supervises a job named '",
-                                               name, "': choose another --name, or end that job with 'kill ",
-                                               holder, "'"));
+                                               name, "': end that job with 'kill ", holder,
+                                               "', or choose another --name"));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "base/kept_logs.h"
 #include "base/status.h"
+#include "criu/terminal_files.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/pages_file.h"
 #include "restore/restore.h"
@@ -136,6 +137,7 @@ absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::J
   RK_ASSIGN_OR_RETURN(tree_, criu::ParsePstree(pstree));
   // A clone's parent is its sandbox's init, which lives as long as it.
   if (pages_wanted == PagesWanted::kEager) RK_RETURN_IF_ERROR(ForgetParents(image));
+  RK_RETURN_IF_ERROR(ForgetForeignSessions(image));
   RK_ASSIGN_OR_RETURN(std::vector<TaskMemory> tasks, ReadTaskMemories(image, manifest));
   withheld_ = pages_wanted == PagesWanted::kLazy ? ChooseLazy(tasks) : ChooseWithheld(tasks);
 
@@ -168,6 +170,28 @@ absl::Status ImageDirectory::ForgetParents(const store::ImageReader& image) {
       RK_ASSIGN_OR_RETURN(std::string content, criu::ForgetDeathSignal(*core));
       RK_RETURN_IF_ERROR(WriteFile(absl::StrCat(path(), "/", name), content));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ImageDirectory::ForgetForeignSessions(const store::ImageReader& image) {
+  auto terminals = ReadCriuFile(image, "tty-info.img");
+  if (absl::IsNotFound(terminals.status())) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(terminals.status());
+  RK_ASSIGN_OR_RETURN(std::string content, criu::ForgetForeignSessions(*terminals, tree_));
+  return WriteFile(absl::StrCat(path(), "/tty-info.img"), content);
+}
+
+absl::Status ImageDirectory::ReplaceTerminals() {
+  std::map<std::string, std::string> images;
+  RK_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(path()));
+  for (const std::string& name : names) {
+    if (name != "files.img" && name != "tty-info.img" && !absl::StartsWith(name, "fdinfo-")) continue;
+    RK_ASSIGN_OR_RETURN(images[name], ReadFile(absl::StrCat(path(), "/", name)));
+  }
+  RK_ASSIGN_OR_RETURN(const auto changed, criu::WithoutTerminals(images));
+  for (const auto& [name, content] : changed) {
+    RK_RETURN_IF_ERROR(WriteFile(absl::StrCat(path(), "/", name), content));
   }
   return absl::OkStatus();
 }

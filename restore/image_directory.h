@@ -29,6 +29,8 @@ class ImageDirectory {
   static absl::StatusOr<ImageDirectory> Make(const store::ImageReader& image, const v1::JobManifest& manifest,
                                              const std::string& runtime_directory, PagesWanted pages,
                                              std::atomic<uint64_t>* bytes_done);
+  // For a job that had terminals of others and is to get none (criu/terminal_files.h).
+  absl::Status ReplaceTerminals();
   // CRIU need not compare these programs and libraries with those of the image (file_identities.h). Before it
   // begins.
   absl::Status ForgetBuildIds(const std::set<std::string>& known_files);
@@ -44,6 +46,8 @@ class ImageDirectory {
                       PagesWanted pages_wanted, std::atomic<uint64_t>* bytes_done);
   // Whoever would be signalled at the end of a parent that is outside the image is not.
   absl::Status ForgetParents(const store::ImageReader& image);
+  // The shell in whose terminal the job ran, and which was no part of it.
+  absl::Status ForgetForeignSessions(const store::ImageReader& image);
 
   TemporaryDirectory directory_;
   UniqueFd lock_;  // locked: its restore lives

@@ -28,6 +28,7 @@
 #include "criu/process_tree.h"
 #include "criu/restore_log.h"
 #include "criu/restore_session.h"
+#include "criu/terminal_files.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/compatibility.h"
 #include "restore/gpu_record.h"
@@ -98,6 +99,13 @@ class RestoreRun : public criu::RestoreObserver {
     RK_ASSIGN_OR_RETURN(std::string pstree,
                         image_->ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "pstree.img")));
     RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
+    if (!tree.empty() && tree[0].pid == 1) {
+      return absl::UnimplementedError(absl::StrCat(
+          "restoring ", options_.image,
+          ": it is an image of the first process of a PID namespace (a container's), which only CRIU itself "
+          "can restore: `rekindle export ",
+          options_.image, " --criu DIR`, then `criu restore --images-dir DIR`"));
+    }
     RK_RETURN_IF_ERROR(CheckIdsAreFree(tree, options_.cancel_fd));
     if (!options_.roll_back) RK_RETURN_IF_ERROR(CheckNeededFiles());
     RK_ASSIGN_OR_RETURN(std::vector<JobLock> locks, LocksOfJob(*image_));
@@ -283,6 +291,7 @@ class RestoreRun : public criu::RestoreObserver {
   // descriptors, a log, or /dev/null.
   absl::Status ReplaceStdio(criu::RestoreOptions* options) {
     std::set<std::string> replaced;
+    RK_RETURN_IF_ERROR(ReplaceTerminals(options, &replaced));
     for (const v1::StdioSlot& slot : result_.manifest.stdio()) {
       bool redirect_file =
           !options_.log.empty() && slot.fd() > 0 && slot.kind() == "file" && slot.path().size() > 1;
@@ -297,6 +306,50 @@ class RestoreRun : public criu::RestoreObserver {
       options->inherit_fd.emplace_back(fd, external.resource());
     }
     return WakeHeldJob(options);
+  }
+
+  // A job that had a terminal and gets none: its input and its output come from elsewhere, and go elsewhere.
+  absl::Status ReplaceTerminals(criu::RestoreOptions* options, std::set<std::string>* replaced) {
+    v1::StdioSlot output;
+    output.set_fd(1);
+    output.set_kind("tty");
+    const v1::StdioSlot* first = result_.manifest.externals_size() > 0 ? &output : nullptr;
+    for (const v1::StdioSlot& slot : result_.manifest.stdio()) {
+      if (slot.kind() != "tty" || slot.resource().empty()) continue;
+      first = &slot;
+      break;
+    }
+    if (first == nullptr) return absl::OkStatus();
+    if (options_.log.empty() && options_.stdio.size() == 3 &&
+        ::isatty(options_.stdio[static_cast<size_t>(first->fd())]) == 1) {
+      return absl::OkStatus();
+    }
+    RK_RETURN_IF_ERROR(directory_->ReplaceTerminals());
+    int from = -1;
+    if (options_.stdio.size() == 3) {
+      from = options_.stdio[0];
+    } else {
+      RK_ASSIGN_OR_RETURN(from, EndedInput());
+    }
+    RK_ASSIGN_OR_RETURN(const int to, Substitute(output));
+    options->inherit_fd.emplace_back(from, criu::kInsteadOfTerminalInput);
+    options->inherit_fd.emplace_back(to, criu::kInsteadOfTerminalOutput);
+    for (const v1::StdioSlot& slot : result_.manifest.stdio()) {
+      if (slot.kind() == "tty") replaced->insert(slot.resource());
+    }
+    for (const v1::ExternalResource& external : result_.manifest.externals()) {
+      replaced->insert(external.resource());
+    }
+    return absl::OkStatus();
+  }
+
+  // Unlike /dev/null it can be in an epoll set, where a terminal was.
+  absl::StatusOr<int> EndedInput() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "making a pipe");
+    ended_input_ = UniqueFd(ends[0]);
+    ::close(ends[1]);
+    return ended_input_.get();
   }
 
   // One that the runtime hook held when its image was taken finds this in its channel, and goes on.
@@ -352,7 +405,7 @@ class RestoreRun : public criu::RestoreObserver {
   std::atomic<const char*> phase_name_{"plan"};
   double pages_seconds_ = 0;
   gpu::DevicePairs gpu_pairs_;
-  UniqueFd log_, null_, job_channel_;
+  UniqueFd log_, null_, ended_input_, job_channel_;
   RestoreResult result_;
   Stopwatch total_, phase_;
   int64_t phase_begin_ns_ = MonotonicNanos();

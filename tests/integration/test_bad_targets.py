@@ -54,6 +54,14 @@ class BadPidTest(RekindleTest):
         finally:
             jobs.reap(pid)
 
+    def test_first_of_a_pid_namespace(self):
+        """It could not be brought back, so it is not ended."""
+        job = self.start_job(["unshare", "--pid", "--fork", "--kill-child", "sleep", "1000"])
+        (first,) = waiting.until(lambda: procfs.descendants(job.pid), "the namespace's first process")
+        refused = self.cli.run("ckpt", first, "-t", "bad:1", "--stop")
+        self.assert_refused(refused, FAILED, str(first), "PID namespace", "--stop")
+        self.assertTrue(procfs.alive(first))
+
     def test_frozen_by_its_cgroup(self):
         if not freezer.hierarchies():
             self.skipTest("no control groups that can be frozen")
@@ -175,6 +183,19 @@ class BadNameTest(RekindleTest):
                 result = self.cli.run(*arguments, json_output=False)
                 self.assertEqual(result.code, USAGE, str(result))
                 self.assertIn("--help", result.err + result.out)
+
+    def test_words_of_other_programs(self):
+        for word, ours in (("checkpoint", "ckpt"), ("dump", "ckpt"), ("list", "ls"), ("resto", "restore")):
+            with self.subTest(word=word):
+                self.assert_refused(self.cli.run(word, "1"), USAGE, f"no command '{word}'", f"'{ours}'")
+        self.assert_refused(self.cli.run("frobnicate"), USAGE, "no command 'frobnicate'")
+        self.assertIn("--tag", self.succeed_in_words("help", "ckpt"))
+        self.assertIn("rekindle", self.succeed_in_words("--version"))
+
+    def succeed_in_words(self, *arguments):
+        result = self.cli.run(*arguments, json_output=False)
+        self.assertEqual(result.code, DONE, str(result))
+        return result.out
 
     def test_name_of_a_running_job_is_taken(self):
         options = ("--detach", "--name", "it-twice", "--log", self.path("twice.log"))

@@ -307,6 +307,51 @@ class TerminalTest(RekindleTest):
         os.kill(job.pid, signal.SIGTERM)
         command.reap()
 
+    def test_in_the_foreground_of_a_shell(self):
+        """The shell, whose session and terminal it has, is no part of the job."""
+        terminal = self.open_terminal()
+        count = self.path("count")
+        shell = self.start_job(["bash", "--norc", "-i"], "shell", terminal=terminal.slave)
+        terminal.type(f"{jobs.workload('counter.sh')} {count}")
+        waiting.until(lambda: len(lines_of(count)) > 2, "it counts")
+        (pid,) = procfs.children_by_parent()[shell.pid]
+        self.checkpoint(pid, "foreground:1", "--stop")
+
+        def collected():  # by the shell, and the program that it was just running by us
+            jobs.reap_orphans()
+            return not any(int(f[2]) == pid for f in map(procfs.stat_fields, procfs.all_pids()) if f)
+
+        waiting.until(collected, "the job's process group is gone")
+        at = len(lines_of(count))
+        self.assertEqual(self.restore("foreground:1", "--log", self.path("again.log")), pid)
+        waiting.until(lambda: len(lines_of(count)) > at + 3, "it counts on")
+
+    def test_terminal_becomes_a_log(self):
+        terminal = self.open_terminal()
+        count_to_terminal = "n=0; while :; do n=$((n + 1)); echo $n; sleep 0.02; done"
+        job = self.start_job(["sh", "-c", count_to_terminal], "shell", terminal=terminal.slave)
+        terminal.wait_for("3\r\n")
+        self.checkpoint(job.pid, "typed:1", "--stop")
+        job.reap()
+        log = self.path("again.log")
+        self.assertEqual(self.restore("typed:1", "--log", log), job.pid)
+        waiting.until(lambda: len(lines_of(log)) > 3, "it counts on, into the log")
+        numbers = [int(line) for line in lines_of(log)]
+        self.assertGreater(numbers[0], 3)
+        self.assertEqual(numbers, list(range(numbers[0], numbers[0] + len(numbers))))
+
+    def test_with_terminals_of_its_own(self):
+        """As tmux, ssh and mpirun have them: both sides are in the job."""
+        count = self.path("count")
+        command = f"{jobs.workload('counter.sh')} {count}"
+        job = self.start_job(["script", "-qfc", command, self.path("typescript")], "script")
+        waiting.until(lambda: len(lines_of(count)) > 2, "it counts")
+        self.checkpoint(job.pid, "own:1", "--stop")
+        job.reap()
+        at = len(lines_of(count))
+        self.assertEqual(self.restore("own:1"), job.pid)
+        waiting.until(lambda: len(lines_of(count)) > at + 3, "it counts on")
+
     def test_run_in_a_terminal(self):
         """`rekindle run` typed into a terminal: the job does not hold it."""
         terminal = self.open_terminal()

@@ -1,0 +1,94 @@
+#include "criu/terminal_files.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "criu/image_records.h"
+#include "criu/images.pb.h"
+
+namespace rekindle::criu {
+namespace {
+
+constexpr uint32_t kExternalTerminal = 5;  // TtyInfo::type
+
+absl::StatusOr<std::set<uint32_t>> ExternalTerminals(const std::string& content) {
+  std::set<uint32_t> ids;
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("terminal", content, kTtyInfoMagic));
+  while (!reader.AtEnd()) {
+    pb::TtyInfo terminal;
+    RK_RETURN_IF_ERROR(reader.Next(&terminal));
+    if (terminal.type() == kExternalTerminal) ids.insert(terminal.id());
+  }
+  return ids;
+}
+
+pb::FileEntry PlainFile(uint32_t id, const pb::TtyFile& terminal, uint32_t flags, const char* name) {
+  pb::FileEntry entry;
+  entry.set_type(kRegularFileType);
+  entry.set_id(id);
+  pb::RegularFile* file = entry.mutable_regular();
+  file->set_id(id);
+  file->set_flags(flags);
+  file->set_position(0);
+  file->set_owner(terminal.owner());
+  file->set_path(absl::StrCat("/", name));  // a path of CRIU's, which names the resource without it
+  return entry;
+}
+
+}  // namespace
+
+absl::StatusOr<std::map<std::string, std::string>> WithoutTerminals(
+    const std::map<std::string, std::string>& images) {
+  std::map<std::string, std::string> changed;
+  const auto terminals = images.find("tty-info.img"), files = images.find("files.img");
+  if (terminals == images.end() || files == images.end()) return changed;
+  RK_ASSIGN_OR_RETURN(const std::set<uint32_t> external, ExternalTerminals(terminals->second));
+  if (external.empty()) return changed;
+
+  std::vector<pb::FileEntry> entries;
+  uint32_t last = 0;
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("files", files->second, kFilesMagic));
+  while (!reader.AtEnd()) {
+    RK_RETURN_IF_ERROR(reader.Next(&entries.emplace_back()));
+    last = std::max(last, entries.back().id());
+  }
+  std::map<uint32_t, uint32_t> inputs;  // by the number of the terminal's file, which the output gets
+  RecordWriter new_files(kFilesMagic);
+  for (const pb::FileEntry& entry : entries) {
+    if (!entry.has_terminal() || !external.contains(entry.terminal().terminal_id())) {
+      new_files.Add(entry);
+      continue;
+    }
+    inputs[entry.id()] = ++last;
+    new_files.Add(PlainFile(entry.id(), entry.terminal(), O_WRONLY | O_APPEND, kInsteadOfTerminalOutput));
+    new_files.Add(PlainFile(last, entry.terminal(), O_RDONLY, kInsteadOfTerminalInput));
+  }
+  if (inputs.empty()) return changed;
+  changed["files.img"] = new_files.Take();
+
+  for (const auto& [name, content] : images) {
+    if (!absl::StartsWith(name, "fdinfo-")) continue;
+    RK_ASSIGN_OR_RETURN(RecordReader descriptors, RecordReader::Open("fdinfo", content, kFdinfoMagic));
+    RecordWriter new_descriptors(kFdinfoMagic);
+    while (!descriptors.AtEnd()) {
+      pb::Descriptor descriptor;
+      RK_RETURN_IF_ERROR(descriptors.Next(&descriptor));
+      if (auto input = inputs.find(descriptor.file_id()); input != inputs.end()) {
+        descriptor.set_type(kRegularFileType);
+        if (descriptor.fd() == 0) descriptor.set_file_id(input->second);
+      }
+      new_descriptors.Add(descriptor);
+    }
+    changed[name] = new_descriptors.Take();
+  }
+  return changed;
+}
+
+}  // namespace rekindle::criu
