@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-constexpr uint32_t kTtyInfo = 0x59453036, kFiles = 0x56303138, kFdinfo = 0x56213732;
+constexpr uint32_t kTerminalsMagic = 0x59453036, kFileTableMagic = 0x56303138, kDescriptorsMagic = 0x56213732;
 constexpr uint32_t kPty = 1, kExternal = 5, kTtyFile = 11;
 
 std::string Terminal(uint32_t id, uint32_t type) {
@@ -43,10 +43,10 @@ std::string OpenAs(uint32_t descriptor, uint32_t file, uint32_t type) {
 
 TEST(TerminalFilesTest, OutsideTerminalsBecomeAnInputAndAnOutput) {
   const std::map<std::string, std::string> images = {
-      {"tty-info.img", MakeImage(kTtyInfo, {Terminal(70, kExternal), Terminal(71, kPty)})},
-      {"files.img", MakeImage(kFiles, {TerminalFile(3, 70), TerminalFile(4, 71)})},
-      {"fdinfo-2.img",
-       MakeImage(kFdinfo, {OpenAs(0, 3, kTtyFile), OpenAs(1, 3, kTtyFile), OpenAs(9, 4, kTtyFile)})}};
+      {"tty-info.img", MakeImage(kTerminalsMagic, {Terminal(70, kExternal), Terminal(71, kPty)})},
+      {"files.img", MakeImage(kFileTableMagic, {TerminalFile(3, 70), TerminalFile(4, 71)})},
+      {"fdinfo-2.img", MakeImage(kDescriptorsMagic,
+                                 {OpenAs(0, 3, kTtyFile), OpenAs(1, 3, kTtyFile), OpenAs(9, 4, kTtyFile)})}};
   auto changed = WithoutTerminals(images);
   ASSERT_TRUE(changed.ok()) << changed.status();
   auto files = ParseRegularFiles(changed->at("files.img"));
@@ -62,8 +62,9 @@ TEST(TerminalFilesTest, OutsideTerminalsBecomeAnInputAndAnOutput) {
 }
 
 TEST(TerminalFilesTest, NothingElseChanges) {
-  std::map<std::string, std::string> images = {{"tty-info.img", MakeImage(kTtyInfo, {Terminal(71, kPty)})},
-                                               {"files.img", MakeImage(kFiles, {TerminalFile(4, 71)})}};
+  std::map<std::string, std::string> images = {
+      {"tty-info.img", MakeImage(kTerminalsMagic, {Terminal(71, kPty)})},
+      {"files.img", MakeImage(kFileTableMagic, {TerminalFile(4, 71)})}};
   EXPECT_THAT(WithoutTerminals(images).value(), IsEmpty());
   images.erase("tty-info.img");
   EXPECT_THAT(WithoutTerminals(images).value(), IsEmpty());
