@@ -1,4 +1,4 @@
-// Images on their way to other stores, and from there.
+// Images that leave the store or come in: as CRIU's folders, and as streams for other stores.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -8,12 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "ckpt/capture.h"
 #include "ckpt/receive_image.h"
 #include "daemon/call_monitor.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "daemon/version.h"
+#include "restore/restore.h"
 #include "restore/send_image.h"
 
 namespace rekindle::daemon {
@@ -56,9 +58,20 @@ class Messages {
   v1::SendImageEvent event_;
 };
 
-class ReceiveObserver : public ckpt::CaptureObserver {
+class ExportObserver : public restore::RestoreObserver {
  public:
-  explicit ReceiveObserver(CallMonitor& monitor) : monitor_(monitor) {}
+  explicit ExportObserver(CallMonitor& monitor) : monitor_(monitor) {}
+  void OnProgress(const restore::RestoreProgress& p) override {
+    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds);
+  }
+
+ private:
+  CallMonitor& monitor_;
+};
+
+class TakeInObserver : public ckpt::CaptureObserver {
+ public:
+  explicit TakeInObserver(CallMonitor& monitor) : monitor_(monitor) {}
   void OnProgress(const ckpt::CaptureProgress& p) override {
     monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds);
   }
@@ -66,6 +79,14 @@ class ReceiveObserver : public ckpt::CaptureObserver {
  private:
   CallMonitor& monitor_;
 };
+
+EventSink<v1::Progress> AsTransferProgress(const EventSink<v1::TransferEvent>& send) {
+  return [&send](const v1::Progress& progress) {
+    v1::TransferEvent event;
+    *event.mutable_progress() = progress;
+    return send(event);
+  };
+}
 
 }  // namespace
 
@@ -126,7 +147,7 @@ absl::Status ReceiveImage(Node& node, const Call& call,
     *event.mutable_progress() = progress;
     return send(event);
   });
-  ReceiveObserver observer(monitor);
+  TakeInObserver observer(monitor);
   options.observer = &observer;
   options.cancel = &monitor.cancelled();
   absl::string_view left;
@@ -149,6 +170,49 @@ absl::Status ReceiveImage(Node& node, const Call& call,
   v1::ReceiveImageEvent event;
   ToProto(received->image, event.mutable_result()->mutable_image());
   event.mutable_result()->set_was_there(received->was_there);
+  send(event);
+  return absl::OkStatus();
+}
+
+// Both read and write folders that the client names with the service's rights, so they are for
+// administrators.
+absl::Status ExportImage(Node& node, const Call& call, const v1::ExportImageRequest& request,
+                         const EventSink<v1::TransferEvent>& send) {
+  RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "export images"));
+  RK_RETURN_IF_ERROR(CheckAbsolute(request.criu_directory(), "the folder"));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
+  RK_ASSIGN_OR_RETURN(store::ImageInfo info,
+                      FindImageFor(node, *store, call.caller, request.image(), "export"));
+  CallMonitor monitor(call, AsTransferProgress(send));
+  ExportObserver observer(monitor);
+  absl::StatusOr<restore::ExportResult> result =
+      restore::ExportCriuDirectory(*store, info.digest, request.criu_directory(), &observer);
+  monitor.Stop();
+  RK_RETURN_IF_ERROR(result.status());
+  v1::TransferEvent event;
+  ToProto(info, event.mutable_result()->mutable_image());
+  event.mutable_result()->set_files(result->files);
+  event.mutable_result()->set_bytes(result->bytes);
+  send(event);
+  return absl::OkStatus();
+}
+
+absl::Status ImportImage(Node& node, const Call& call, const v1::ImportImageRequest& request,
+                         const EventSink<v1::TransferEvent>& send) {
+  RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "import images"));
+  RK_RETURN_IF_ERROR(CheckAbsolute(request.criu_directory(), "the folder"));
+  RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kCreate));
+  CallMonitor monitor(call, AsTransferProgress(send));
+  TakeInObserver observer(monitor);
+  absl::StatusOr<store::ImageInfo> info =
+      ckpt::ImportCriuDirectory(*store, request.criu_directory(), reference, request.parent(),
+                                call.caller.uid, &observer, &monitor.cancelled());
+  monitor.Stop();
+  RK_RETURN_IF_ERROR(info.status());
+  v1::TransferEvent event;
+  ToProto(*info, event.mutable_result()->mutable_image());
+  event.mutable_result()->set_bytes(info->stats.logical_bytes);
   send(event);
   return absl::OkStatus();
 }

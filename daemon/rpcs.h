@@ -105,13 +105,15 @@ absl::Status Fsck(Node& node, const Call& call, const v1::FsckRequest& request,
                   const EventSink<v1::FsckEvent>& send);
 absl::Status GetStats(Node& node, const Call& call, const v1::GetStatsRequest& request,
                       v1::GetStatsResponse* response);
+
+// image_transfer_rpcs.cc
 absl::Status ExportImage(Node& node, const Call& call, const v1::ExportImageRequest& request,
                          const EventSink<v1::TransferEvent>& send);
 absl::Status ImportImage(Node& node, const Call& call, const v1::ImportImageRequest& request,
                          const EventSink<v1::TransferEvent>& send);
-// image_transfer_rpcs.cc. `read` waits for the next message; false: none comes any more.
 absl::Status SendImage(Node& node, const Call& call, const v1::SendImageRequest& request,
                        const EventSink<v1::SendImageEvent>& send);
+// `read` waits for the next message; false: none comes any more.
 absl::Status ReceiveImage(Node& node, const Call& call,
                           const std::function<bool(v1::ReceiveImageRequest*)>& read,
                           const EventSink<v1::ReceiveImageEvent>& send);

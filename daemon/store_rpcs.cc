@@ -1,4 +1,4 @@
-// The store as a whole, and images that leave it or come in.
+// The store as a whole.
 #include <memory>
 #include <string>
 #include <utility>
@@ -7,46 +7,15 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/utf8.h"
-#include "ckpt/capture.h"
 #include "daemon/call_monitor.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "dedup_store/scrub.h"
-#include "restore/restore.h"
+#include "restore/pager_client.h"
 
 namespace rekindle::daemon {
 namespace {
-
-class ExportObserver : public restore::RestoreObserver {
- public:
-  explicit ExportObserver(CallMonitor& monitor) : monitor_(monitor) {}
-  void OnProgress(const restore::RestoreProgress& p) override {
-    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds);
-  }
-
- private:
-  CallMonitor& monitor_;
-};
-
-class ImportObserver : public ckpt::CaptureObserver {
- public:
-  explicit ImportObserver(CallMonitor& monitor) : monitor_(monitor) {}
-  void OnProgress(const ckpt::CaptureProgress& p) override {
-    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds);
-  }
-
- private:
-  CallMonitor& monitor_;
-};
-
-EventSink<v1::Progress> AsTransferProgress(const EventSink<v1::TransferEvent>& send) {
-  return [&send](const v1::Progress& progress) {
-    v1::TransferEvent event;
-    *event.mutable_progress() = progress;
-    return send(event);
-  };
-}
 
 // Starts no pager for it.
 absl::Status DescribeMemory(const Node& node, const store::Store& store, v1::GetStatsResponse* response) {
@@ -180,49 +149,6 @@ absl::Status GetStats(Node& node, const Call& call, const v1::GetStatsRequest&,
        {DescribeMemory(node, *store, response), DescribeScrub(*store, response->mutable_scrub())}) {
     if (!told.ok()) response->add_warnings(std::string(told.message()));
   }
-  return absl::OkStatus();
-}
-
-// Both read and write folders that the client names with the service's rights, so they are for
-// administrators.
-absl::Status ExportImage(Node& node, const Call& call, const v1::ExportImageRequest& request,
-                         const EventSink<v1::TransferEvent>& send) {
-  RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "export images"));
-  RK_RETURN_IF_ERROR(CheckAbsolute(request.criu_directory(), "the folder"));
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
-  RK_ASSIGN_OR_RETURN(store::ImageInfo info,
-                      FindImageFor(node, *store, call.caller, request.image(), "export"));
-  CallMonitor monitor(call, AsTransferProgress(send));
-  ExportObserver observer(monitor);
-  absl::StatusOr<restore::ExportResult> result =
-      restore::ExportCriuDirectory(*store, info.digest, request.criu_directory(), &observer);
-  monitor.Stop();
-  RK_RETURN_IF_ERROR(result.status());
-  v1::TransferEvent event;
-  ToProto(info, event.mutable_result()->mutable_image());
-  event.mutable_result()->set_files(result->files);
-  event.mutable_result()->set_bytes(result->bytes);
-  send(event);
-  return absl::OkStatus();
-}
-
-absl::Status ImportImage(Node& node, const Call& call, const v1::ImportImageRequest& request,
-                         const EventSink<v1::TransferEvent>& send) {
-  RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "import images"));
-  RK_RETURN_IF_ERROR(CheckAbsolute(request.criu_directory(), "the folder"));
-  RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kCreate));
-  CallMonitor monitor(call, AsTransferProgress(send));
-  ImportObserver observer(monitor);
-  absl::StatusOr<store::ImageInfo> info =
-      ckpt::ImportCriuDirectory(*store, request.criu_directory(), reference, request.parent(),
-                                call.caller.uid, &observer, &monitor.cancelled());
-  monitor.Stop();
-  RK_RETURN_IF_ERROR(info.status());
-  v1::TransferEvent event;
-  ToProto(*info, event.mutable_result()->mutable_image());
-  event.mutable_result()->set_bytes(info->stats.logical_bytes);
-  send(event);
   return absl::OkStatus();
 }
 
