@@ -3,8 +3,10 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -30,7 +32,7 @@ struct Segment {
   ImageStreamPages::Kind kind = ImageStreamPages::DATA;
   uint64_t address = 0, pages = 0;
   size_t at = 0;           // of DATA: where its pages lie in the batch
-  std::string compressed;  // see Compressed
+  std::string compressed;  // empty: better as it is
 
   uint64_t bytes() const { return pages * store::kPageSize; }
 };
@@ -46,17 +48,34 @@ uint64_t EndOf(const store::PageRun& run) { return run.address + run.pages * sto
 
 bool Shrinks(size_t to, size_t from) { return !ZSTD_isError(to) && to < from / 8 * 7; }
 
-// Empty: better as it is.
-std::string Compressed(const void* data, size_t bytes) {
-  std::string out(ZSTD_compressBound(bytes), '\0');
-  if (bytes > 2 * kSampleBytes &&
-      !Shrinks(ZSTD_compress(out.data(), out.size(), data, kSampleBytes, kLevel), kSampleBytes))
-    return "";
-  const size_t n = ZSTD_compress(out.data(), out.size(), data, bytes, kLevel);
-  if (!Shrinks(n, bytes)) return "";
-  out.resize(n);
-  return out;
-}
+// Of one thread.
+class Compressor {
+ public:
+  Compressor() : context_(ZSTD_createCCtx()) {}
+  ~Compressor() { ZSTD_freeCCtx(context_); }
+  Compressor(const Compressor&) = delete;
+  Compressor& operator=(const Compressor&) = delete;
+
+  // Empty: better as it is.
+  std::string Compressed(const void* data, size_t bytes) {
+    if (bytes > 2 * kSampleBytes && !Shrinks(Try(data, kSampleBytes), kSampleBytes)) return "";
+    const size_t n = Try(data, bytes);
+    return Shrinks(n, bytes) ? std::string(out_.get(), n) : "";
+  }
+
+ private:
+  size_t Try(const void* data, size_t bytes) {
+    if (const size_t bound = ZSTD_compressBound(bytes); bound > room_) {
+      out_.reset(new char[bound]);  // not cleared
+      room_ = bound;
+    }
+    return ZSTD_compressCCtx(context_, out_.get(), room_, data, bytes, kLevel);
+  }
+
+  ZSTD_CCtx* const context_;
+  std::unique_ptr<char[]> out_;
+  size_t room_ = 0;
+};
 
 // Cuts one object into segments, in the order of their addresses.
 class Segmenter {
@@ -184,13 +203,14 @@ class Sending {
   absl::Status SendBlob(const std::string& name) {
     RK_ASSIGN_OR_RETURN(const std::string content, image_->ReadBlob(name));
     absl::string_view left = content;
+    Compressor compressor;
     do {
       const absl::string_view piece = left.substr(0, store::kMaxStreamData);
       left.remove_prefix(piece.size());
       v1::ImageStreamRecord record;
       record.mutable_blob()->set_name(name);
       record.mutable_blob()->set_last(left.empty());
-      const std::string compressed = Compressed(piece.data(), piece.size());
+      const std::string compressed = compressor.Compressed(piece.data(), piece.size());
       record.set_zstd(!compressed.empty());
       RK_RETURN_IF_ERROR(stream_.Put(record, record.zstd() ? absl::string_view(compressed) : piece));
     } while (!left.empty());
@@ -248,9 +268,15 @@ class Sending {
     };
     batch->status = image_->ReadRanges(name, ranges, sink);
     if (!batch->status.ok()) return;
-    ForEachInParallel(with_data.size(), std::max(1u, std::thread::hardware_concurrency()), [&](size_t i) {
-      Segment& segment = *with_data[i];
-      segment.compressed = Compressed(batch->data.data() + segment.at, segment.bytes());
+    std::atomic<size_t> next{0};
+    const size_t threads =
+        std::min<size_t>(std::max(1u, std::thread::hardware_concurrency()), with_data.size());
+    InParallel(threads, [&](size_t) {
+      Compressor compressor;
+      for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < with_data.size();) {
+        Segment& segment = *with_data[i];
+        segment.compressed = compressor.Compressed(batch->data.data() + segment.at, segment.bytes());
+      }
     });
   }
 
