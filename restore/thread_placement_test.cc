@@ -7,9 +7,7 @@
 #include <unistd.h>
 
 #include <climits>
-#include <filesystem>
 #include <set>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -19,7 +17,7 @@
 namespace rekindle::restore {
 namespace {
 
-// A process with two threads that never wait.
+// Two processes that never wait, of a program without threads of its own.
 class SpreadThreadsTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -28,44 +26,38 @@ class SpreadThreadsTest : public testing::Test {
     allowed_ = *allowed;
     if (allowed_.size() < 2) GTEST_SKIP() << "there is one processor";
     const pid_t parent = ::getpid();
-    process_ = ::fork();
-    ASSERT_GE(process_, 0);
-    if (process_ == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (::getppid() != parent) ::_exit(1);
-      auto spin = [] {
-        for (volatile bool go = true; go;) {
-        }
-      };
-      std::thread other(spin);
-      spin();
-      ::_exit(0);
+    for (int i = 0; i < 2; ++i) {
+      const pid_t pid = ::fork();
+      ASSERT_GE(pid, 0);
+      if (pid == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (::getppid() == parent) ::execl("/bin/sh", "sh", "-c", "while :; do :; done", nullptr);
+        ::_exit(1);
+      }
+      processes_.push_back(pid);
     }
-    while (threads_.size() < 2) {
-      threads_.clear();
-      for (const auto& entry :
-           std::filesystem::directory_iterator("/proc/" + std::to_string(process_) + "/task"))
-        threads_.push_back(std::stoi(entry.path().filename()));
+    for (pid_t pid : processes_) {
+      while (ReadProcessStat(pid)->name != "sh") std::this_thread::yield();
     }
   }
   void TearDown() override {
-    if (process_ <= 0) return;
-    ::kill(process_, SIGKILL);
-    ::waitpid(process_, nullptr, 0);
+    for (pid_t pid : processes_) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
   }
 
   void Put(const Processors& processors) {
-    for (pid_t thread : threads_) ASSERT_TRUE(SetAffinity(thread, processors).ok());
+    for (pid_t thread : processes_) ASSERT_TRUE(SetAffinity(thread, processors).ok());
   }
   std::set<int> Taken() const {
     std::set<int> taken;
-    for (pid_t thread : threads_) taken.insert(ReadProcessStat(thread)->processor);
+    for (pid_t thread : processes_) taken.insert(ReadProcessStat(thread)->processor);
     return taken;
   }
 
   Processors allowed_;
-  pid_t process_ = -1;
-  std::vector<pid_t> threads_;
+  std::vector<pid_t> processes_;
 };
 
 TEST_F(SpreadThreadsTest, ThreadsAtWorkOnOneProcessorGetOneEach) {
@@ -75,22 +67,22 @@ TEST_F(SpreadThreadsTest, ThreadsAtWorkOnOneProcessorGetOneEach) {
     Put({*allowed_.begin()});
     Put(allowed_);
     if (Taken().size() != 1) continue;
-    SpreadThreads({process_});
+    SpreadThreads(processes_);
     apart = Taken().size() == 2;
   }
   EXPECT_TRUE(apart);
-  for (pid_t thread : threads_) EXPECT_EQ(*AffinityOf(thread), allowed_);
+  for (pid_t thread : processes_) EXPECT_EQ(*AffinityOf(thread), allowed_);
 }
 
 TEST_F(SpreadThreadsTest, WhatIsBoundStaysWhereItIs) {
   const Processors one = {*allowed_.begin()};
   Put(one);
-  SpreadThreads({process_});
-  for (pid_t thread : threads_) EXPECT_EQ(*AffinityOf(thread), one);
+  SpreadThreads(processes_);
+  for (pid_t thread : processes_) EXPECT_EQ(*AffinityOf(thread), one);
   EXPECT_EQ(Taken(), std::set<int>{*allowed_.begin()});
 }
 
-TEST_F(SpreadThreadsTest, WhatHasEndedDoesNoHarm) { SpreadThreads({INT_MAX - 1, process_}); }
+TEST_F(SpreadThreadsTest, WhatHasEndedDoesNoHarm) { SpreadThreads({INT_MAX - 1, processes_[0]}); }
 
 }  // namespace
 }  // namespace rekindle::restore
