@@ -128,6 +128,8 @@ class SupervisedJob {
   absl::Status TakeImage();
   absl::Status CaptureImage(v1::CheckpointResult* result);
   void PlanNextImage(double seconds);
+  // Of a job that has just come back: see restore::SpreadThreads.
+  void SpreadThreads();
   bool MayBeEnding();
   // Until the job stands at a boundary of its own choice, if it knows any. Was it so?
   bool AwaitBoundary();
@@ -172,7 +174,7 @@ class SupervisedJob {
   int64_t hung_since_ns_ = 0;
   int postponed_ = 0;
   double hindered_since_ = 0;  // the machine keeps it from coming back; 0: it does not
-  double next_sample_ = 0, last_run_ = 0, next_image_ = 0;
+  double next_sample_ = 0, last_run_ = 0, next_image_ = 0, spread_until_ = 0;
   double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
   uint64_t boundaries_ = 0, wanted_ = 0;
   uint64_t best_step_ = 0, best_step_before_ = 0;

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "base/timeline.h"
 #include "daemon/job_members.h"
@@ -20,12 +21,15 @@
 #include "daemon/supervisor.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/image_layout.h"
+#include "restore/thread_placement.h"
 
 namespace rekindle::daemon {
 namespace {
 
 // How soon what others want is seen; a death is seen at once.
 constexpr absl::Duration kTick = absl::Milliseconds(50);
+// Threads that waited when their job came back begin to work a little later.
+constexpr double kSpreadSeconds = 1;
 constexpr double kSampleSeconds = 1;
 // The first image of a life is taken soon: until there is one, a failure costs what the last image is behind.
 constexpr double kFirstImageSeconds = 5;
@@ -57,6 +61,7 @@ void SupervisedJob::ResetWatch() {
     }
   }
   progress_.Restart(now);
+  spread_until_ = now + kSpreadSeconds;
   PlanNextImage(std::min(interval_.Seconds(), kFirstImageSeconds));
 }
 
@@ -88,6 +93,7 @@ SupervisedJob::Turn SupervisedJob::WatchLife() {
       asked = images_asked_ > images_answered_;
     }
     const double now = Now();
+    if (now < spread_until_) SpreadThreads();
     if (now >= next_sample_) LookForProgress(now);
     if (hung_) continue;
     if (job_file_ && job_file_->WaitForChange(absl::ZeroDuration())) {
@@ -102,6 +108,16 @@ SupervisedJob::Turn SupervisedJob::WatchLife() {
     }
     if (asked || now >= next_image_) TakeImage().IgnoreError();  // noted in the record
   }
+}
+
+void SupervisedJob::SpreadThreads() {
+  pid_t pid;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (record_.from_image().empty()) return;
+    pid = record_.pid();
+  }
+  restore::SpreadThreads(ProcessTree(pid));
 }
 
 bool SupervisedJob::MayBeEnding() {
