@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +19,7 @@
 #include "base/human_units.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "dedup_store/direct_buffer.h"
 #include "dedup_store/write_queue.h"
 
 namespace rekindle::store {
@@ -158,27 +158,19 @@ class RealFile : public BlockFile {
   std::string path_;
 };
 
-struct FreeAligned {
-  void operator()(std::byte* memory) const {
-    ::operator delete[](memory, std::align_val_t{kDirectAlignment});
-  }
-};
-
 // Opened with O_DIRECT.
 class UncachedFile : public RealFile {
  public:
   using RealFile::RealFile;
 
   absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> out) const override {
-    auto aligned = [](uint64_t number) { return number % kDirectAlignment == 0; };
+    auto aligned = [](uint64_t number) { return number == DirectFloor(number); };
     if (aligned(offset) && aligned(out.size()) && aligned(reinterpret_cast<uintptr_t>(out.data()))) {
       return RealFile::ReadAt(offset, out);
     }
-    const uint64_t begin = offset / kDirectAlignment * kDirectAlignment;
-    const uint64_t end = (offset + out.size() + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
+    const uint64_t begin = DirectFloor(offset), end = DirectCeiling(offset + out.size());
     const size_t most = std::min<uint64_t>(end - begin, kMostAtATime);
-    std::unique_ptr<std::byte[], FreeAligned> buffer(
-        static_cast<std::byte*>(::operator new[](most, std::align_val_t{kDirectAlignment})));
+    const DirectBuffer buffer = MakeDirectBuffer(most);
     for (uint64_t at = begin; at < end;) {
       const size_t bytes = std::min<uint64_t>(most, end - at);
       RK_RETURN_IF_ERROR(RealFile::ReadAt(at, {buffer.get(), bytes}));

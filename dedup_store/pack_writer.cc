@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "dedup_store/direct_buffer.h"
 #include "dedup_store/locked_file.h"
 #include "dedup_store/transposition.h"
 
@@ -42,8 +43,6 @@ bool LooksRandom(const std::byte* data, size_t bytes) {
   return sum < kExpected + kExpected / 16;
 }
 
-size_t RoundUp(size_t n) { return (n + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment; }
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PackWriter>> PackWriter::Create(BlockIo* io,
@@ -59,7 +58,7 @@ absl::Status PackWriter::Begin() {
                         return path_ = absl::StrCat(options_.directory, "/", PackFileName(id_));
                       }));
   size_t buffer_bytes =
-      std::clamp(RoundUp(options_.expected_bytes + kFrameBytes), 2 * kFrameBytes, kBufferBytes);
+      std::clamp(DirectCeiling(options_.expected_bytes + kFrameBytes), 2 * kFrameBytes, kBufferBytes);
   // Zeroing and pinning them takes time too: only what is large has use for many.
   size_t wanted = options_.expected_bytes / (8 * buffer_bytes) + 1;
   size_t buffers = std::clamp(wanted, options_.threads + 1, options_.threads + 6);
@@ -146,7 +145,7 @@ Codec PackWriter::Appender::BestCodec(const std::byte* data, size_t bytes) {
 absl::Status PackWriter::Appender::Append(absl::Span<const NewPage> pages, int level,
                                           std::vector<Placed>* placed) {
   const size_t bytes = pages.size() * kPageSize;
-  if (buffer_ != nullptr && RoundUp(raw_bytes_ + compressed_bytes_ + bytes) > buffer_->capacity) {
+  if (buffer_ != nullptr && DirectCeiling(raw_bytes_ + compressed_bytes_ + bytes) > buffer_->capacity) {
     RK_RETURN_IF_ERROR(Flush(placed));
   }
   if (buffer_ == nullptr) {
@@ -240,7 +239,7 @@ absl::Status PackWriter::Appender::Flush(std::vector<Placed>* placed) {
   // Raw frames first, at whole pages; the compressed ones close-packed behind them.
   if (compressed_bytes_ > 0) memcpy(buffer_->data + raw_bytes_, compressed_.data(), compressed_bytes_);
   size_t used = raw_bytes_ + compressed_bytes_;
-  size_t padded = RoundUp(used);
+  size_t padded = DirectCeiling(used);
   memset(buffer_->data + used, 0, padded - used);
   for (HeldFrame& frame : frames_) {
     if (!IsRaw(frame.codec)) continue;
@@ -331,8 +330,8 @@ class PackWriter::SectionStream {
 };
 
 uint64_t PackWriter::MetadataBytes(size_t manifest_bytes) const {
-  uint64_t end = RoundUp(next_offset_.load() + frames_.size() * sizeof(FrameEntry) + manifest_bytes +
-                         sizeof(PackFooter));
+  uint64_t end = DirectCeiling(next_offset_.load() + frames_.size() * sizeof(FrameEntry) + manifest_bytes +
+                               sizeof(PackFooter));
   return end - stored_bytes_ + sizeof(PageTableHeader) + pages() * sizeof(uint64_t);
 }
 
@@ -359,7 +358,7 @@ absl::Status PackWriter::Seal(absl::string_view manifest, absl::string_view imag
     RK_RETURN_IF_ERROR(stream.Add(data, bytes));
   }
   footer.checksum = Checksum(&footer, offsetof(PackFooter, checksum));
-  uint64_t file_bytes = RoundUp(stream.position() + sizeof footer);
+  uint64_t file_bytes = DirectCeiling(stream.position() + sizeof footer);
   RK_RETURN_IF_ERROR(stream.PadTo(file_bytes - sizeof footer));
   RK_RETURN_IF_ERROR(stream.Add(&footer, sizeof footer));
   RK_RETURN_IF_ERROR(stream.WriteOut());

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "dedup_store/direct_buffer.h"
 #include "dedup_store/locked_file.h"
 #include "dedup_store/page_table.h"
 
@@ -314,7 +315,7 @@ absl::StatusOr<NewIndexFile> WriteIndexFile(StoreCore* core, const std::vector<u
     for (size_t at = 0; at < bytes.size(); at += kBuffer) {
       RK_ASSIGN_OR_RETURN(WriteBuffer * buffer, queue->Acquire());
       size_t n = std::min(kBuffer, bytes.size() - at);
-      size_t padded = (n + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
+      size_t padded = DirectCeiling(n);
       memcpy(buffer->data, bytes.data() + at, n);
       memset(buffer->data + n, 0, padded - n);
       RK_RETURN_IF_ERROR(queue->Submit(buffer, padded, at));

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <new>
 #include <optional>
 #include <utility>
 
@@ -20,6 +19,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "dedup_store/block_io.h"
+#include "dedup_store/direct_buffer.h"
 #include "dedup_store/frame_loader.h"
 #include "dedup_store/page_table.h"
 #include "dedup_store/scrub_state.h"
@@ -38,9 +38,6 @@ constexpr uint64_t kBytesBetweenSaves = 64 * kMebibyte;
 // Of a pass's time. The rest is for nights in which the machine is off, and for images that come meanwhile.
 constexpr double kShareOfPeriod = 0.8;
 constexpr uint64_t kSlowest = kMebibyte, kFastest = 128 * kMebibyte;
-
-uint64_t Floor(uint64_t offset) { return offset / kDirectAlignment * kDirectAlignment; }
-uint64_t Ceiling(uint64_t offset) { return Floor(offset + kDirectAlignment - 1); }
 
 // The calling thread comes after all others while this lives: what it reads is for nobody who waits.
 class InBackground {
@@ -73,7 +70,7 @@ class Scrubber : public Scrub {
         lock_(std::move(lock)),
         state_(std::move(state)),
         loader_(core_->fingerprinter()),
-        buffer_(static_cast<std::byte*>(::operator new[](kBufferBytes, std::align_val_t{kDirectAlignment}))) {
+        buffer_(MakeDirectBuffer(kBufferBytes)) {
     // Captures are to know at once what was found before.
     for (const ScrubDamage& known : state_.damage) {
       if (known.part == Part::kChunk) core_->damaged_frames().Add({known.pack, known.frame});
@@ -108,11 +105,6 @@ class Scrubber : public Scrub {
   }
 
  private:
-  struct FreeAligned {
-    void operator()(std::byte* memory) const {
-      ::operator delete[](memory, std::align_val_t{kDirectAlignment});
-    }
-  };
   // A step begins and ends within blocks of the disk.
   static constexpr size_t kBufferBytes = kStepBytes + 2 * kDirectAlignment;
 
@@ -209,10 +201,10 @@ class Scrubber : public Scrub {
     RK_ASSIGN_OR_RETURN(std::unique_ptr<Pack> pack, Pack::Open(std::move(file), id, core_->identity().uuid));
     pack->set_dead(std::move(dead));
     const SectionEntry* sections = pack->footer().sections;
-    step.bytes += kPackHeaderBytes + kDirectAlignment + Ceiling(sections[kFrames].bytes);
+    step.bytes += kPackHeaderBytes + kDirectAlignment + DirectCeiling(sections[kFrames].bytes);
     for (PackSection section : {kManifest, kImageRecord}) {
       if (pack->IsDeadFrame(pack->frames())) continue;
-      step.bytes += Ceiling(sections[section].bytes);
+      step.bytes += DirectCeiling(sections[section].bytes);
       const absl::Status status = pack->ReadSection(section).status();
       if (!status.ok() && !absl::IsDataLoss(status)) return status;
       if (status.ok()) continue;
@@ -270,7 +262,7 @@ class Scrubber : public Scrub {
   absl::Status Verify(const BlockFile& file, uint32_t begin, uint32_t end, ScrubStep& step,
                       std::vector<ScrubDamage>& damaged) {
     if (begin == end) return absl::OkStatus();
-    const uint64_t from = Floor(pack_->frame(begin).offset()), to = Ceiling(EndOf(end - 1));
+    const uint64_t from = DirectFloor(pack_->frame(begin).offset()), to = DirectCeiling(EndOf(end - 1));
     step.bytes += to - from;
     const absl::Status together = file.ReadAt(from, {buffer_.get(), to - from});
     if (!together.ok() && !absl::IsDataLoss(together)) return together;
@@ -350,7 +342,7 @@ class Scrubber : public Scrub {
   uint64_t unsaved_bytes_ = 0;
   Sha256 sha_;
   FrameLoader loader_;
-  const std::unique_ptr<std::byte[], FreeAligned> buffer_;
+  const DirectBuffer buffer_;
 };
 
 }  // namespace

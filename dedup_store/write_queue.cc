@@ -19,6 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "dedup_store/direct_buffer.h"
 
 namespace rekindle::store {
 
@@ -282,7 +283,7 @@ class RingQueue : public WriteQueue {
     size_t done = result < 0 ? 0 : static_cast<size_t>(result);
     if (done == job.bytes) return;
     // A short write is nearly always a full disk; the retry gets the reason.
-    done = done / kDirectAlignment * kDirectAlignment;
+    done = DirectFloor(done);
     status_.Update(WriteAll(fd_, path_, job.buffer->data + done, job.bytes - done, job.offset + done));
   }
 
