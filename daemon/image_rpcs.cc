@@ -80,7 +80,7 @@ absl::Status ListImages(Node& node, const Call& call, const v1::ListImagesReques
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store->List());
   // The list is worth more than this.
   const std::vector<std::string> damaged =
-      store::ReadScrubStatus(*store).value_or(store::ScrubStatus()).damaged_images;
+      store::ReadDamagedImages(*store).value_or(std::vector<std::string>());
   for (const store::ImageInfo& image : images) {
     if (!node.policy().MayUse(call.caller, image.owner)) continue;
     if (!absl::StrContains(image.reference, request.name_contains())) continue;

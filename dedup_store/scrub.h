@@ -88,6 +88,8 @@ class Scrub {
 absl::StatusOr<std::unique_ptr<Scrub>> NewScrub(Store& store);
 // What is known, whoever scrubs. Reads the manifests of all images where there is damage.
 absl::StatusOr<ScrubStatus> ReadScrubStatus(const Store& store);
+// ScrubStatus::damaged_images alone, for who asks often: a small file is read where there is no damage.
+absl::StatusOr<std::vector<std::string>> ReadDamagedImages(const Store& store);
 
 // How fast to read, in bytes a second, for all to be read in time: never so slowly that a small store takes
 // days, and never as fast as most disks can.

@@ -248,10 +248,24 @@ absl::StatusOr<uint64_t> ScrubBytesLeft(const StoreCore& core, const ScrubState&
   return left;
 }
 
+namespace {
+
+absl::StatusOr<ScrubState> ReadPresentState(const StoreCore& core) {
+  RK_ASSIGN_OR_RETURN(ScrubState state, ReadScrubState(core.path()));
+  RK_RETURN_IF_ERROR(DropDamageThatIsGone(core, state.damage));
+  return state;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> FindKnownDamagedImages(StoreCore& core) {
+  RK_ASSIGN_OR_RETURN(const ScrubState state, ReadPresentState(core));
+  return FindDamagedImages(core, state.damage);
+}
+
 absl::StatusOr<ScrubStatus> FindScrubStatus(StoreCore& core) {
   ScrubStatus status;
-  RK_ASSIGN_OR_RETURN(status.state, ReadScrubState(core.path()));
-  RK_RETURN_IF_ERROR(DropDamageThatIsGone(core, status.state.damage));
+  RK_ASSIGN_OR_RETURN(status.state, ReadPresentState(core));
   if (status.state.pass_began_unix_ns != 0) {
     RK_ASSIGN_OR_RETURN(status.pass_bytes_left, ScrubBytesLeft(core, status.state));
   }

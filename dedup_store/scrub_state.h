@@ -30,6 +30,7 @@ absl::StatusOr<std::vector<std::string>> FindDamagedImages(StoreCore& core,
 // Stored bytes of what a pass has still to read, near enough: as if all frames of a pack had the same size.
 absl::StatusOr<uint64_t> ScrubBytesLeft(const StoreCore& core, const ScrubState& state);
 absl::StatusOr<ScrubStatus> FindScrubStatus(StoreCore& core);
+absl::StatusOr<std::vector<std::string>> FindKnownDamagedImages(StoreCore& core);
 absl::StatusOr<std::unique_ptr<Scrub>> OpenScrub(const std::shared_ptr<StoreCore>& core);
 
 }  // namespace rekindle::store

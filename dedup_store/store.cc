@@ -284,5 +284,8 @@ absl::StatusOr<std::unique_ptr<Scrub>> NewScrub(Store& store) {
 absl::StatusOr<ScrubStatus> ReadScrubStatus(const Store& store) {
   return FindScrubStatus(*static_cast<const StoreImpl&>(store).core());
 }
+absl::StatusOr<std::vector<std::string>> ReadDamagedImages(const Store& store) {
+  return FindKnownDamagedImages(*static_cast<const StoreImpl&>(store).core());
+}
 
 }  // namespace rekindle::store
