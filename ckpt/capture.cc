@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
@@ -77,15 +76,6 @@ class StopAtTheEnd : public CaptureGate {
   CaptureGate* const also_;
   const std::vector<ProcessInfo>& processes_;
 };
-
-// PID 1 of a PID namespace below ours.
-bool IsInitOfItsNamespace(pid_t pid) {
-  const std::string status = ReadFile(absl::StrCat("/proc/", pid, "/status")).value_or("");
-  for (absl::string_view line : absl::StrSplit(status, '\n')) {
-    if (absl::StartsWith(line, "NSpid:")) return absl::EndsWith(line, "\t1");
-  }
-  return false;
-}
 
 // The steps of one capture, in the order in which Capture() takes them.
 class CaptureRun {
@@ -241,7 +231,7 @@ class CaptureRun {
   // CRIU takes the whole namespace with it, and what is done to a job while it is restored goes by our
   // numbers.
   absl::Status CheckCanComeBack() {
-    if (!IsInitOfItsNamespace(options_.pid)) return absl::OkStatus();
+    if (!IsInitOfItsPidNamespace(options_.pid)) return absl::OkStatus();
     constexpr absl::string_view kWhy =
         "it is the first of a PID namespace (a container's, of `unshare --pid`), and `rekindle restore` "
         "can't "

@@ -43,9 +43,9 @@ struct CaptureOptions {
   std::string parent;     // empty: the newest image of the same job, else of the same name
   bool no_parent = false;
   bool stop = false;  // kill the tree once the image is committed; before that it stays, stopped
-  bool stand_still =
-      false;             // it stays stopped, also after that: see CaptureResult::standing; not with `stop`
-  bool replace = false;  // take over a reference that exists
+  // It stays stopped, also after that: see CaptureResult::standing. Not with `stop`.
+  bool stand_still = false;
+  bool replace = false;         // take over a reference that exists
   bool replace_others = false;  // that, too, of an image of another owner
   // Live TCP connections are carried, and packets held back while the job is frozen if it has any before it
   // freezes, or if this is set.

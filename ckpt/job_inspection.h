@@ -76,12 +76,12 @@ std::string JobId(const std::string& boot_id, const ProcessInfo& root);
 //   uid without CAP_SYS_RESOURCE)
 absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_pid);
 
-// Waits at most `patience` until no memory of it is served by a userfaultfd any more: CRIU would take pages
-// that are not there yet for pages that were never touched. FailedPrecondition: some still is.
 // What the processes have of /dev/nvidia*, "process 12: descriptor 5 /dev/nvidiactl, 2 mappings of
 // /dev/nvidia0"; empty: nothing.
 std::string OnNvidiaDevices(const std::vector<pid_t>& pids);
 
+// Waits at most `patience` until no memory of it is served by a userfaultfd any more: CRIU would take pages
+// that are not there yet for pages that were never touched. FailedPrecondition: some still is.
 absl::Status WaitUntilMemoryIsThere(const JobInspection& job, absl::Duration patience);
 
 }  // namespace rekindle::ckpt

@@ -53,6 +53,11 @@ std::vector<pid_t> Numbers(pid_t pid) {
 
 }  // namespace
 
+bool IsInitOfItsPidNamespace(pid_t pid) {
+  const std::vector<pid_t> numbers = Numbers(pid);
+  return !numbers.empty() && numbers.back() == 1;
+}
+
 absl::StatusOr<JobNamespaces> JobNamespaces::Of(pid_t root) {
   JobNamespaces job;
   job.pid_ = root;

@@ -12,6 +12,9 @@
 
 namespace rekindle::ckpt {
 
+// Is it number 1 of the innermost PID namespace that it lives in? False when it has gone.
+bool IsInitOfItsPidNamespace(pid_t pid);
+
 // Thread-safe.
 class JobNamespaces {
  public:
