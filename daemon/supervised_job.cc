@@ -142,14 +142,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Launch(Node& node,
                                                                      v1::SupervisedJobRecord record,
                                                                      SupervisedHold hold, UniqueFd log) {
   std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
-  absl::StatusOr<RegisteredJob> started = job->StartFromBeginning(std::move(log));
-  if (!started.ok()) {
-    RemoveSupervisedRecord(job->directory_, job->name_).IgnoreError();
-    return started.status();
-  }
-  job->BeginLife(*started);
-  job->thread_ = std::thread(&SupervisedJob::Loop, job.get());
-  return job;
+  return Supervise(job, job->StartFromBeginning(std::move(log)));
 }
 
 absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::LaunchFromImage(Node& node,
@@ -160,15 +153,20 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::LaunchFromImage(No
   const std::string image = record.points(0).image();
   std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
   absl::StatusOr<RegisteredJob> started = job->RestoreFrom(image, restarted, log);
-  if (!started.ok()) {
-    RemoveSupervisedRecord(job->directory_, job->name_).IgnoreError();
-    return started.status();
-  }
-  {
+  if (started.ok()) {
     absl::MutexLock lock(&job->mutex_);
     job->record_.set_log(started->record.log);
   }
-  job->BeginLife(*started);
+  return Supervise(std::move(job), std::move(started));
+}
+
+absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Supervise(
+    std::shared_ptr<SupervisedJob> job, absl::StatusOr<RegisteredJob> first_life) {
+  if (!first_life.ok()) {
+    RemoveSupervisedRecord(job->directory_, job->name_).IgnoreError();
+    return first_life.status();
+  }
+  job->BeginLife(*first_life);
   job->thread_ = std::thread(&SupervisedJob::Loop, job.get());
   return job;
 }

@@ -88,6 +88,9 @@ class SupervisedJob {
   enum class Turn { kDied, kStop, kLeave };
 
   // supervised_job.cc
+  // Of a new one: follows its first life, or leaves nothing of it if that could not begin.
+  static absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervise(std::shared_ptr<SupervisedJob> job,
+                                                                  absl::StatusOr<RegisteredJob> first_life);
   void Loop();
   void LoopAfterTakingOver();
   absl::StatusOr<RegisteredJob> StartFromBeginning(UniqueFd log);
