@@ -142,36 +142,45 @@ absl::Status ImageStreamReader::CheckEnd(const v1::ImageStreamEnd& end) {
   return absl::OkStatus();
 }
 
-absl::Status ImageStreamReader::ReadData(absl::Span<std::byte> out) {
-  if (!zstd_) {
-    if (data_bytes_ != out.size()) return Damaged("a record has not as much data as it says");
-    data_bytes_ = 0;
-    RK_RETURN_IF_ERROR(Fill(out.data(), out.size()));
-    hash_.Update(out.data(), out.size());
-    return absl::OkStatus();
-  }
-  compressed_.resize(std::exchange(data_bytes_, 0));
-  RK_RETURN_IF_ERROR(Fill(compressed_.data(), compressed_.size()));
-  hash_.Update(compressed_.data(), compressed_.size());
-  const size_t n = ZSTD_decompress(out.data(), out.size(), compressed_.data(), compressed_.size());
-  if (ZSTD_isError(n) || n != out.size()) return Damaged("a record's data can't be decompressed");
+absl::Status ImageStreamReader::ReadAsItIs(void* out, size_t size) {
+  data_bytes_ = 0;
+  RK_RETURN_IF_ERROR(Fill(out, size));
+  hash_.Update(out, size);
   return absl::OkStatus();
 }
 
+absl::Status ImageStreamReader::ReadCompressed() {
+  compressed_.resize(data_bytes_);
+  return ReadAsItIs(compressed_.data(), compressed_.size());
+}
+
+absl::Status ImageStreamReader::Decompress(void* out, size_t size) const {
+  const size_t n = ZSTD_decompress(out, size, compressed_.data(), compressed_.size());
+  if (ZSTD_isError(n) || n != size) return Damaged("a record's data can't be decompressed");
+  return absl::OkStatus();
+}
+
+absl::Status ImageStreamReader::ReadData(absl::Span<std::byte> out) {
+  if (zstd_) {
+    RK_RETURN_IF_ERROR(ReadCompressed());
+    return Decompress(out.data(), out.size());
+  }
+  if (data_bytes_ != out.size()) return Damaged("a record has not as much data as it says");
+  return ReadAsItIs(out.data(), out.size());
+}
+
 absl::StatusOr<std::string> ImageStreamReader::ReadData() {
+  std::string data;
   if (!zstd_) {
-    std::string data(data_bytes_, '\0');
-    RK_RETURN_IF_ERROR(ReadData(absl::MakeSpan(reinterpret_cast<std::byte*>(data.data()), data.size())));
+    data.resize(data_bytes_);
+    RK_RETURN_IF_ERROR(ReadAsItIs(data.data(), data.size()));
     return data;
   }
-  compressed_.resize(std::exchange(data_bytes_, 0));
-  RK_RETURN_IF_ERROR(Fill(compressed_.data(), compressed_.size()));
-  hash_.Update(compressed_.data(), compressed_.size());
+  RK_RETURN_IF_ERROR(ReadCompressed());
   const unsigned long long bytes = ZSTD_getFrameContentSize(compressed_.data(), compressed_.size());
   if (bytes > kMaxStreamData) return Damaged("a record's data can't be decompressed");
-  std::string data(bytes, '\0');
-  const size_t n = ZSTD_decompress(data.data(), data.size(), compressed_.data(), compressed_.size());
-  if (ZSTD_isError(n) || n != data.size()) return Damaged("a record's data can't be decompressed");
+  data.resize(bytes);
+  RK_RETURN_IF_ERROR(Decompress(data.data(), data.size()));
   return data;
 }
 

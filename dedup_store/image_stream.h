@@ -68,6 +68,10 @@ class ImageStreamReader {
   absl::Status Fill(void* out, size_t size);
   absl::StatusOr<v1::ImageStreamRecord> ReadRecord();
   absl::Status CheckEnd(const v1::ImageStreamEnd& end);
+  // Of the last record's data, which they take.
+  absl::Status ReadAsItIs(void* out, size_t size);
+  absl::Status ReadCompressed();
+  absl::Status Decompress(void* out, size_t size) const;
 
   const Source source_;
   Sha256 hash_;
