@@ -17,6 +17,7 @@
 #include "cli/function_arguments.h"
 #include "cli/gpu_arguments.h"
 #include "cli/group_arguments.h"
+#include "cli/paths.h"
 #include "cli/rollback_arguments.h"
 #include "cli/supervision_arguments.h"
 #include "cli/template_arguments.h"
@@ -54,11 +55,6 @@ std::pair<std::vector<std::string>, std::vector<std::string>> SplitJobCommand(
   std::vector<std::string> ours(arguments.begin(), middle);
   if (middle != arguments.end() && *middle == "--") ++middle;
   return {ours, {middle, arguments.end()}};
-}
-
-std::string Absolute(const std::string& path, const std::string& working_directory) {
-  if (path.empty() || path[0] == '/') return path;
-  return absl::StrCat(working_directory, "/", path);
 }
 
 absl::StatusOr<v1::Label> ParseLabel(const std::string& text, absl::string_view option) {

@@ -8,14 +8,10 @@
 #include "base/human_units.h"
 #include "base/status.h"
 #include "cli/durations.h"
+#include "cli/paths.h"
 
 namespace rekindle::cli {
 namespace {
-
-std::string Absolute(const std::string& path, const std::string& working_directory) {
-  if (path.empty() || path[0] == '/') return path;
-  return absl::StrCat(working_directory, "/", path);
-}
 
 std::vector<std::string> Modules(const std::string& list) {
   return absl::StrSplit(list, ',', absl::SkipEmpty());

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "cli/paths.h"
 
 namespace rekindle::cli {
 namespace {
@@ -150,10 +151,7 @@ absl::StatusOr<Command> GroupArguments::FinishRestore(const std::string& working
   }
   request.set_tcp_close(tcp_close_);
   request.set_ignore_mismatch(ignore_mismatch_);
-  if (!log_directory_.empty()) {
-    request.set_log_directory(
-        log_directory_[0] == '/' ? log_directory_ : absl::StrCat(working_directory, "/", log_directory_));
-  }
+  request.set_log_directory(Absolute(log_directory_, working_directory));
   return request;
 }
 

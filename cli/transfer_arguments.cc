@@ -1,17 +1,10 @@
 #include "cli/transfer_arguments.h"
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
+#include "cli/paths.h"
 #include "cli/transfer_commands.h"
 
 namespace rekindle::cli {
-namespace {
-
-std::string Absolute(const std::string& path, const std::string& working_directory) {
-  return absl::StartsWith(path, "/") ? path : absl::StrCat(working_directory, "/", path);
-}
-
-}  // namespace
 
 void TransferArguments::AddToExport(CLI::App* command) {
   command->add_option("image", image_, "The image")->type_name("IMAGE")->required();
@@ -112,7 +105,7 @@ absl::StatusOr<Command> TransferArguments::Copy(const std::string& working_direc
   // "unix:…" or "name:port"; a folder with a colon begins with '/' or '.'.
   const bool is_folder =
       absl::StartsWith(to_, "/") || absl::StartsWith(to_, ".") || !absl::StrContains(to_, ":");
-  what.to = is_folder ? Absolute(to_, working_directory) : to_;
+  what.to = is_folder ? Absolute(to_.empty() ? "." : to_, working_directory) : to_;
   what.begin.set_reference(reference_);
   what.begin.set_replace(replace_);
   what.whole = whole_;

@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -151,16 +153,10 @@ class Copying {
 
   // The newest image of this name.
   absl::StatusOr<v1::Image> Newest(const std::string& name) {
-    v1::ListImagesRequest request;
-    request.set_name_contains(name);
-    RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse images, here_.ListImages(request));
-    const v1::Image* newest = nullptr;
-    for (const v1::Image& image : images.images()) {
-      if (NameOf(image.reference()) != name) continue;
-      if (newest == nullptr || image.created_unix_ns() > newest->created_unix_ns()) newest = &image;
-    }
-    if (newest == nullptr) return absl::NotFoundError(absl::StrCat("there is no image of ", name, " yet"));
-    return *newest;
+    RK_ASSIGN_OR_RETURN(std::optional<v1::Image> newest,
+                        NewestOf(name, [](const v1::Image&) { return true; }));
+    if (!newest) return absl::NotFoundError(absl::StrCat("there is no image of ", name, " yet"));
+    return *std::move(newest);
   }
 
   // Of the copies of this name that are older than the newest ones.
@@ -184,17 +180,29 @@ class Copying {
   }
 
  private:
+  // What both stores have an image of, the newest; empty: nothing.
   absl::StatusOr<std::string> Base(const v1::Image& image, const std::set<std::string>& origins) {
+    RK_ASSIGN_OR_RETURN(const std::optional<v1::Image> base,
+                        NewestOf(NameOf(image.reference()), [&](const v1::Image& one) {
+                          return one.digest() != image.digest() && OriginOf(one) != OriginOf(image) &&
+                                 origins.contains(OriginOf(one));
+                        }));
+    return base ? base->digest() : std::string();
+  }
+
+  // The newest one here that has this name and is `eligible`.
+  absl::StatusOr<std::optional<v1::Image>> NewestOf(const std::string& name,
+                                                    absl::FunctionRef<bool(const v1::Image&)> eligible) {
     v1::ListImagesRequest request;
-    request.set_name_contains(NameOf(image.reference()));
-    RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse images, here_.ListImages(request));
-    const v1::Image* best = nullptr;
-    for (const v1::Image& one : images.images()) {
-      if (one.digest() == image.digest() || OriginOf(one) == OriginOf(image)) continue;
-      if (NameOf(one.reference()) != NameOf(image.reference()) || !origins.contains(OriginOf(one))) continue;
-      if (best == nullptr || one.created_unix_ns() > best->created_unix_ns()) best = &one;
+    request.set_name_contains(name);
+    RK_ASSIGN_OR_RETURN(v1::ListImagesResponse images, here_.ListImages(request));
+    v1::Image* newest = nullptr;
+    for (v1::Image& image : *images.mutable_images()) {
+      if (NameOf(image.reference()) != name || !eligible(image)) continue;
+      if (newest == nullptr || image.created_unix_ns() > newest->created_unix_ns()) newest = &image;
     }
-    return best == nullptr ? std::string() : best->digest();
+    if (newest == nullptr) return std::nullopt;
+    return std::move(*newest);
   }
 
   absl::Status Transfer(const v1::SendImageRequest& request) {
