@@ -76,8 +76,9 @@ absl::Status Functions::Begin() {
   threads_ = std::make_unique<functions::HttpThreads>();
   instances_ = std::make_unique<FunctionInstances>(
       node_, *logs_,
-      [weak = weak_from_this()](const std::string& name, uint64_t revision, const std::string& image) {
-        if (auto self = weak.lock()) self->ImageMade(name, revision, image);
+      // On the scheduler's threads, which end before this.
+      [this](const std::string& name, uint64_t revision, const std::string& image) {
+        ImageMade(name, revision, image);
       });
   functions::SchedulerOptions options;
   options.keep_alive.memory_bytes = node_.options().function_memory_bytes;
@@ -160,9 +161,9 @@ absl::Status Functions::RemoveDependencies(const store::ImageInfo& image) {
 // left may have been in use when this one began.
 void Functions::PlanTidying() {
   trim_->expires_after(absl::ToChronoNanoseconds(kTidyEvery));
-  trim_->async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
-    auto self = weak.lock();
-    if (error || self == nullptr) return;
+  trim_->async_wait([end = lifeline_.end()](const boost::system::error_code& error) {
+    auto self = end.Hold();
+    if (error || !self) return;
     self->logs_->TrimAll();
     if (++self->tidied_ % kTidiedPerGroups == 0) restore::Cgroup::RemoveLeftovers();
     self->PlanTidying();
@@ -170,8 +171,13 @@ void Functions::PlanTidying() {
 }
 
 Functions::~Functions() {
+  lifeline_.Cut();
   if (front_) front_->Close();
   if (trim_) trim_->cancel();
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& timer : retries_) timer->cancel();
+  }
   scheduler_.reset();
   front_.reset();
 }
@@ -443,23 +449,35 @@ void Functions::Try(const std::shared_ptr<Event>& event) {
   };
   const auto present = catalog_->Find(name);
   if (!present.ok() || present->owner.uid != event->owner) return drop("the function was removed meanwhile");
-  scheduler_->Invoke(event->call, [weak = weak_from_this(), event,
+  scheduler_->Invoke(event->call, [end = lifeline_.end(), event,
                                    drop](absl::StatusOr<functions::CallResult> result) {
     if (result.ok() && result->function_error.empty()) return;
-    auto self = weak.lock();
+    auto self = end.Hold();
     const bool throttled = absl::IsResourceExhausted(result.status());
     if (!throttled) ++event->attempts;
-    if (self == nullptr || event->attempts >= kAttempts || absl::IsNotFound(result.status()) ||
+    if (!self || event->attempts >= kAttempts || absl::IsNotFound(result.status()) ||
         absl::Now() > event->until) {
       return drop(absl::StrCat(
           "it failed ", event->attempts,
           " times: ", result.ok() ? result->payload.substr(0, 200) : std::string(result.status().message())));
     }
-    auto timer = std::make_shared<boost::asio::steady_timer>(*self->threads_->context());
-    timer->expires_after(absl::ToChronoNanoseconds(kRetryAfter * std::max(event->attempts, 1)));
-    timer->async_wait([weak, event, timer](const boost::system::error_code& error) {
-      if (auto again = weak.lock(); again && !error) again->Try(event);
-    });
+    self->TryLater(event);
+  });
+}
+
+void Functions::TryLater(const std::shared_ptr<Event>& event) {
+  auto timer = std::make_shared<boost::asio::steady_timer>(*threads_->context());
+  timer->expires_after(absl::ToChronoNanoseconds(kRetryAfter * std::max(event->attempts, 1)));
+  absl::MutexLock lock(&mutex_);
+  retries_.insert(timer);
+  timer->async_wait([end = lifeline_.end(), event, timer](const boost::system::error_code& error) {
+    auto self = end.Hold();
+    if (!self) return;
+    {
+      absl::MutexLock done(&self->mutex_);
+      self->retries_.erase(timer);
+    }
+    if (!error) self->Try(event);
   });
 }
 
@@ -506,6 +524,59 @@ void Functions::ImageMade(const std::string& name, uint64_t revision, const std:
   if (!noted.ok() && !absl::IsAborted(noted)) Log(LogLevel::kWarning, noted.message());
 }
 
+// What the HTTP front calls: identities are Callers.
+class Functions::Front : public functions::Invoker {
+ public:
+  explicit Front(const Functions& functions) : functions_(functions.lifeline_.end()) {}
+
+  void Invoke(functions::InvokeRequest request, Done done) override {
+    auto functions = functions_.Hold();
+    if (!functions) return done(Ending());
+    const Caller& caller = *std::any_cast<Caller>(&request.identity);
+    functions::Call call;
+    call.function = std::move(request.function);
+    call.request_id = std::move(request.request_id);
+    call.payload = std::move(request.payload);
+    call.client_context = std::move(request.client_context);
+    call.trace_id = std::move(request.trace_id);
+    call.dry_run = request.dry_run;
+    if (request.async && !request.dry_run) {
+      absl::Status accepted = functions->CallLater(caller, std::move(call));
+      if (!accepted.ok()) return done(accepted);
+      return done(functions::InvokeResult());
+    }
+    functions->Call(caller, std::move(call),
+                    [done = std::move(done)](absl::StatusOr<functions::CallResult> result) {
+                      if (!result.ok()) return done(result.status());
+                      done(ToResult(*result));
+                    });
+  }
+
+  absl::StatusOr<std::vector<functions::ListedFunction>> List(const std::any& identity) override {
+    auto functions = functions_.Hold();
+    if (!functions) return Ending();
+    std::vector<functions::ListedFunction> listed;
+    for (const functions::FunctionRecord& record : functions->Records(*std::any_cast<Caller>(&identity))) {
+      functions::ListedFunction entry;
+      entry.name = record.name();
+      entry.runtime = record.spec.runtime.Name();
+      entry.handler = record.spec.handler;
+      entry.description = record.spec.description;
+      entry.code_size = record.code_bytes;
+      entry.memory_mib = record.spec.memory_bytes >> 20;
+      entry.timeout = absl::Milliseconds(record.spec.timeout_ms);
+      entry.last_modified = absl::FromUnixNanos(record.deployed_unix_ns);
+      listed.push_back(std::move(entry));
+    }
+    return listed;
+  }
+
+ private:
+  static absl::Status Ending() { return absl::UnavailableError("the daemon is ending"); }
+
+  const Lifeline<Functions>::End functions_;
+};
+
 absl::Status Functions::ServeHttp(std::vector<UniqueFd> listeners) {
   functions::InvokeApi::Options options;
   options.identify = [](const functions::Peer& peer) -> absl::StatusOr<std::any> {
@@ -513,47 +584,11 @@ absl::Status Functions::ServeHttp(std::vector<UniqueFd> listeners) {
     return std::any(std::move(caller));
   };
   options.share_of = ShareOfHttp;
-  RK_ASSIGN_OR_RETURN(front_, functions::InvokeApi::Start(*threads_, std::move(listeners), std::move(options),
-                                                          weak_from_this()));
+  invoker_ = std::make_shared<Front>(*this);
+  RK_ASSIGN_OR_RETURN(
+      front_, functions::InvokeApi::Start(*threads_, std::move(listeners), std::move(options), invoker_));
   serving_ = front_.get();
   return absl::OkStatus();
-}
-
-void Functions::Invoke(functions::InvokeRequest request, Done done) {
-  const Caller& caller = *std::any_cast<Caller>(&request.identity);
-  functions::Call call;
-  call.function = std::move(request.function);
-  call.request_id = std::move(request.request_id);
-  call.payload = std::move(request.payload);
-  call.client_context = std::move(request.client_context);
-  call.trace_id = std::move(request.trace_id);
-  call.dry_run = request.dry_run;
-  if (request.async && !request.dry_run) {
-    absl::Status accepted = CallLater(caller, std::move(call));
-    if (!accepted.ok()) return done(accepted);
-    return done(functions::InvokeResult());
-  }
-  Call(caller, std::move(call), [done = std::move(done)](absl::StatusOr<functions::CallResult> result) {
-    if (!result.ok()) return done(result.status());
-    done(ToResult(*result));
-  });
-}
-
-absl::StatusOr<std::vector<functions::ListedFunction>> Functions::List(const std::any& identity) {
-  std::vector<functions::ListedFunction> listed;
-  for (const functions::FunctionRecord& record : Records(*std::any_cast<Caller>(&identity))) {
-    functions::ListedFunction entry;
-    entry.name = record.name();
-    entry.runtime = record.spec.runtime.Name();
-    entry.handler = record.spec.handler;
-    entry.description = record.spec.description;
-    entry.code_size = record.code_bytes;
-    entry.memory_mib = record.spec.memory_bytes >> 20;
-    entry.timeout = absl::Milliseconds(record.spec.timeout_ms);
-    entry.last_modified = absl::FromUnixNanos(record.deployed_unix_ns);
-    listed.push_back(std::move(entry));
-  }
-  return listed;
 }
 
 }  // namespace rekindle::daemon

@@ -6,12 +6,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/lifeline.h"
 #include "daemon/caller.h"
 #include "daemon/dependency_images.h"
 #include "daemon/function_instances.h"
@@ -24,12 +26,12 @@
 namespace rekindle::daemon {
 
 // Thread-safe.
-class Functions : public functions::Invoker, public std::enable_shared_from_this<Functions> {
+class Functions {
  public:
   // Puts what is deployed to work. Unavailable: another daemon has this store's functions.
   static absl::StatusOr<std::shared_ptr<Functions>> Start(Node& node);
-  // Ends all instances.
-  ~Functions() override;
+  // Ends all instances, and the threads that callbacks run on: those never own it.
+  ~Functions();
 
   struct DeployResult {
     functions::FunctionRecord record;
@@ -69,10 +71,6 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   // The HTTP front. `listener`: a listening socket, Unix or TCP of the loopback interface.
   absl::Status ServeHttp(std::vector<UniqueFd> listeners);
 
-  // functions::Invoker, for the HTTP front: identities are Callers.
-  void Invoke(functions::InvokeRequest request, Done done) override;
-  absl::StatusOr<std::vector<functions::ListedFunction>> List(const std::any& identity) override;
-
  private:
   explicit Functions(Node& node);
   absl::Status Begin();
@@ -88,7 +86,9 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
   struct Event;         // that was accepted and is not answered to anybody
   class WaitingEvents;  // how many there are
+  class Front;
   void Try(const std::shared_ptr<Event>& event);
+  void TryLater(const std::shared_ptr<Event>& event) ABSL_LOCKS_EXCLUDED(mutex_);
   void PlanTidying();
   void RemoveLeftImages();
 
@@ -99,6 +99,7 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   std::unique_ptr<functions::HttpThreads> threads_;  // outlives what is served on it
   std::unique_ptr<FunctionInstances> instances_;
   std::unique_ptr<functions::Scheduler> scheduler_;
+  std::shared_ptr<Front> invoker_;
   std::unique_ptr<functions::InvokeApi> front_;
   std::atomic<const functions::InvokeApi*> serving_{nullptr};  // `front_`, as soon as it is there
   std::unique_ptr<boost::asio::steady_timer> trim_;
@@ -109,6 +110,8 @@ class Functions : public functions::Invoker, public std::enable_shared_from_this
   absl::Mutex scheduling_;
   absl::Mutex mutex_;
   std::map<std::string, uint64_t> scheduled_ ABSL_GUARDED_BY(mutex_);  // revisions, by name
+  std::set<std::shared_ptr<boost::asio::steady_timer>> retries_ ABSL_GUARDED_BY(mutex_);
+  Lifeline<Functions> lifeline_{this};
 };
 
 }  // namespace rekindle::daemon
