@@ -2,8 +2,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <spawn.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +21,20 @@
 
 namespace rekindle {
 namespace {
+
+// By a process with descriptors of its own: here none is left to look into folders.
+absl::Status RemoveTreeElsewhere(const std::string& path) {
+  const char* argv[] = {"rm", "-rf", "--", path.c_str(), nullptr};
+  pid_t pid = -1;
+  const int failed = ::posix_spawn(&pid, "/bin/rm", nullptr, nullptr, const_cast<char**>(argv), environ);
+  if (failed != 0) return ErrnoStatus(failed, "starting rm");
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) return ErrnoStatus(errno, "waiting for rm");
+  }
+  if (status != 0) return absl::InternalError("rm could not remove all");
+  return absl::OkStatus();
+}
 
 // Through a temporary name beside it.
 absl::Status Replace(const std::string& path, absl::string_view content, mode_t mode, bool sync) {
@@ -152,6 +168,7 @@ absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path) 
 absl::Status RemoveTree(const std::string& path) {
   std::error_code error;
   std::filesystem::remove_all(path, error);
+  if (error.value() == EMFILE && RemoveTreeElsewhere(path).ok()) return absl::OkStatus();
   if (error) return ErrnoStatus(error.value(), absl::StrCat("removing ", path));
   return absl::OkStatus();
 }

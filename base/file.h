@@ -43,7 +43,8 @@ absl::Status MakeDirectories(const std::string& path, mode_t mode = 0700);
 // The names in a directory, sorted, without "." and "..".
 absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path);
 
-// Removes a file or a whole tree; a path that is not there is no error. Does not follow symbolic links.
+// Removes a file or a whole tree; a path that is not there is no error. Does not follow symbolic links. Works
+// with no descriptor left, too.
 absl::Status RemoveTree(const std::string& path);
 
 bool PathExists(const std::string& path);

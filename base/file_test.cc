@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/test_descriptors.h"
+
 namespace rekindle {
 namespace {
 
@@ -78,6 +80,22 @@ TEST(FileTest, TemporaryDirectoryRemovesItsTreeButNotWhatLinksPointTo) {
   }
   EXPECT_FALSE(PathExists(path));
   EXPECT_TRUE(PathExists(outside->path() + "/keep"));
+}
+
+TEST(FileTest, TreesAreRemovedWithoutADescriptorLeft) {
+  auto directory = TemporaryDirectory::Make("/tmp", "rekindle-file-");
+  ASSERT_TRUE(directory.ok());
+  const std::string tree = directory->path() + "/-rf tree";
+  ASSERT_TRUE(MakeDirectories(tree + "/in/it").ok());
+  ASSERT_TRUE(WriteFileAtomically(tree + "/in/file", "content").ok());
+  UniqueFd others[8];  // of which another process has none
+  for (UniqueFd& other : others) other = OpenFile(tree, O_PATH).value();
+  {
+    FewDescriptorsLeft none;
+    EXPECT_EQ(RemoveTree(tree), absl::OkStatus());
+    EXPECT_EQ(RemoveTree(tree), absl::OkStatus());
+  }
+  EXPECT_FALSE(PathExists(tree));
 }
 
 TEST(FileTest, MakeDirectoriesSaysWhenAFileIsInTheWay) {
