@@ -17,13 +17,47 @@ shift 2
 mount -t proc proc /proc
 mkdir -p "$FOLDER/tmp" "$FOLDER/var/tmp"
 chmod 1777 "$FOLDER/tmp" "$FOLDER/var/tmp"
-# What is tested may lie below those itself.
-for needed in "$(dirname "$(realpath "$0")")/../.." "${REKINDLE_BIN_DIR:-/}"; do
-  needed=$(realpath "$needed")
-  [[ $needed == /tmp/* || $needed == /var/tmp/* ]] || continue
-  mkdir -p "$FOLDER$needed"
-  mount --bind "$needed" "$FOLDER$needed"
+# What is tested: it may lie below those itself, or in a folder that only its owner may enter, such as /root, and some
+# tests are other users.
+REPO=$(realpath "$(dirname "$0")/../..")
+BIN=$(realpath "${REKINDLE_BIN_DIR:-$REPO/build/release/bin}")
+others_may_enter() { [[ $(stat -c %A "$1") == *[xt] ]]; }
+# The topmost folder on the way to this one that they may not enter.
+closed_on_way() {
+  local way='' name
+  IFS=/ read -ra names <<<"${1#/}"
+  for name in "${names[@]}"; do
+    way+=/$name
+    others_may_enter "$way" || { printf %s "$way" && return; }
+  done
+}
+open_way() {
+  local needed=$1 closed entry
+  closed=$(closed_on_way "$needed")
+  [[ -n $closed ]] || return 0
+  mkdir -p "$FOLDER/needed"
+  mount --bind "$needed" "$FOLDER/needed"
+  mount -t tmpfs -o mode=755 tmpfs "$closed"
+  mkdir -p "$needed"
+  if others_may_enter "$FOLDER/needed"; then
+    mount --bind "$FOLDER/needed" "$needed"
+  else
+    for entry in "$FOLDER/needed"/* "$FOLDER/needed"/.[!.]*; do
+      if [[ -d $entry ]]; then mkdir "$needed/${entry##*/}"; else touch "$needed/${entry##*/}"; fi
+      mount --bind "$entry" "$needed/${entry##*/}"
+    done
+  fi
+  umount "$FOLDER/needed"
+}
+for needed in "$REPO" "$BIN"; do
+  if [[ $needed == /tmp/* || $needed == /var/tmp/* ]]; then
+    mkdir -p "$FOLDER$needed"
+    mount --bind "$needed" "$FOLDER$needed"
+  else
+    open_way "$needed"
+  fi
 done
+cd "$PWD"  # it may have been covered
 mount --rbind "$FOLDER/tmp" /tmp
 mount --rbind "$FOLDER/var/tmp" /var/tmp
 for place in /run /dev/shm; do
