@@ -16,21 +16,22 @@ constexpr int kMostFailuresInARow = 8;
 
 }  // namespace
 
-void BackingCosts::Average::Add(double sample) {
-  value = known ? value + kWeightOfNew * (sample - value) : sample;
-  known = true;
+void BackingCosts::Average::Add(double seconds_a_block, double part) {
+  const double weight = kWeightOfNew * part;
+  sum_ += weight * (seconds_a_block - sum_);
+  weight_ += weight * (1 - weight_);
 }
 
-double BackingCosts::HugeCost() const {
-  return making_.value + huge_copy_.value * static_cast<double>(kHugePageBytes);
-}
+bool BackingCosts::Average::known() const { return weight_ >= kWeightOfNew / 2; }
 
-double BackingCosts::SmallCost() const { return small_copy_.value * static_cast<double>(kHugePageBytes); }
+double BackingCosts::HugeCost() const { return making_.value() + huge_copy_.value(); }
+
+double BackingCosts::SmallCost() const { return small_copy_.value(); }
 
 Backing BackingCosts::Next() {
   absl::MutexLock lock(&mutex_);
   if (failures_in_a_row_ >= kMostFailuresInARow) return Backing::kSmall;
-  if (blocks_++ < kFirstBlocks || !small_copy_.known || !making_.known || !huge_copy_.known) {
+  if (blocks_++ < kFirstBlocks || !small_copy_.known() || !making_.known() || !huge_copy_.known()) {
     return blocks_ % 2 == 1 ? Backing::kHuge : Backing::kSmall;
   }
   double huge = HugeCost(), small = SmallCost();
@@ -44,7 +45,7 @@ Backing BackingCosts::Next() {
 
 void BackingCosts::Made(double seconds) {
   absl::MutexLock lock(&mutex_);
-  making_.Add(seconds);
+  making_.Add(seconds, 1);
   failures_in_a_row_ = 0;
 }
 
@@ -55,7 +56,8 @@ void BackingCosts::NotMade() {
 
 void BackingCosts::Copied(Backing backing, size_t bytes, double seconds) {
   absl::MutexLock lock(&mutex_);
-  (backing == Backing::kHuge ? huge_copy_ : small_copy_).Add(seconds / static_cast<double>(bytes));
+  const double part = static_cast<double>(bytes) / static_cast<double>(kHugePageBytes);
+  (backing == Backing::kHuge ? huge_copy_ : small_copy_).Add(seconds / part, part);
 }
 
 }  // namespace rekindle::restore

@@ -31,18 +31,23 @@ class BackingCosts {
 
  private:
   // A moving average that a change of the machine's mind moves within a few blocks.
-  struct Average {
-    double value = 0;
-    bool known = false;
-    void Add(double sample);
+  class Average {
+   public:
+    // `part`: of a block. What a part of one took says less than what a whole one did: the moments in which
+    // its thread had to wait for a processor look as if each part had taken so much longer.
+    void Add(double seconds_a_block, double part);
+    double value() const { return sum_ / weight_; }
+    bool known() const;
+
+   private:
+    double sum_ = 0, weight_ = 0;
   };
   double HugeCost() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   double SmallCost() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Mutex mutex_;
-  Average making_ ABSL_GUARDED_BY(mutex_);      // seconds a huge page
-  Average huge_copy_ ABSL_GUARDED_BY(mutex_);   // seconds a byte
-  Average small_copy_ ABSL_GUARDED_BY(mutex_);  // seconds a byte
+  Average making_ ABSL_GUARDED_BY(mutex_), huge_copy_ ABSL_GUARDED_BY(mutex_),
+      small_copy_ ABSL_GUARDED_BY(mutex_);
   uint64_t blocks_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t since_trial_ ABSL_GUARDED_BY(mutex_) = 0;
   int failures_in_a_row_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -92,6 +92,16 @@ TEST(BackingCostsTest, AChangeIsNoticed) {
   EXPECT_LT(ShareOfHuge(costs, 1000, 3000e-6, 150e-6, 900e-6), 0.1);
 }
 
+TEST(BackingCostsTest, AThreadThatWaitedForAProcessorDecidesNothing) {
+  constexpr double kWaited = 4e-3;
+  constexpr size_t kSmallPiece = 4096;
+  BackingCosts costs;
+  costs.Copied(Backing::kSmall, kSmallPiece, kWaited);  // the very first one
+  EXPECT_LT(ShareOfHuge(costs, 200, 4000e-6, 150e-6, 900e-6), 0.1);
+  costs.Copied(Backing::kSmall, kSmallPiece, kWaited);
+  EXPECT_LT(ShareOfHuge(costs, 200, 4000e-6, 150e-6, 900e-6), 0.1);
+}
+
 TEST(BackingCostsTest, WhatIsNotToBeHadIsGivenUp) {
   BackingCosts costs;
   for (int i = 0; i < 100; ++i) {
