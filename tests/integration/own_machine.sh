@@ -31,31 +31,31 @@ closed_on_way() {
     others_may_enter "$way" || { printf %s "$way" && return; }
   done
 }
-open_way() {
-  local needed=$1 closed entry
-  closed=$(closed_on_way "$needed")
-  [[ -n $closed ]] || return 0
-  mkdir -p "$FOLDER/needed"
-  mount --bind "$needed" "$FOLDER/needed"
-  mount -t tmpfs -o mode=755 tmpfs "$closed"
-  mkdir -p "$needed"
-  if others_may_enter "$FOLDER/needed"; then
-    mount --bind "$FOLDER/needed" "$needed"
-  else
-    for entry in "$FOLDER/needed"/* "$FOLDER/needed"/.[!.]*; do
-      if [[ -d $entry ]]; then mkdir "$needed/${entry##*/}"; else touch "$needed/${entry##*/}"; fi
-      mount --bind "$entry" "$needed/${entry##*/}"
-    done
+# What lies in a folder, at a place where others may enter.
+show_at() {
+  local folder=$1 place=$2 entry
+  mkdir -p "$place"
+  if others_may_enter "$folder"; then
+    mount --bind "$folder" "$place"
+    return
   fi
-  umount "$FOLDER/needed"
+  for entry in "$folder"/* "$folder"/.[!.]*; do
+    if [[ -d $entry ]]; then mkdir "$place/${entry##*/}"; else touch "$place/${entry##*/}"; fi
+    mount --bind "$entry" "$place/${entry##*/}"
+  done
 }
 for needed in "$REPO" "$BIN"; do
   if [[ $needed == /tmp/* || $needed == /var/tmp/* ]]; then
-    mkdir -p "$FOLDER$needed"
-    mount --bind "$needed" "$FOLDER$needed"
-  else
-    open_way "$needed"
+    show_at "$needed" "$FOLDER$needed"
+    continue
   fi
+  closed=$(closed_on_way "$needed")
+  [[ -n $closed ]] || continue
+  mkdir -p "$FOLDER/needed"
+  mount --bind "$needed" "$FOLDER/needed"
+  mount -t tmpfs -o mode=755 tmpfs "$closed"
+  show_at "$FOLDER/needed" "$needed"
+  umount "$FOLDER/needed"
 done
 cd "$PWD"  # it may have been covered
 mount --rbind "$FOLDER/tmp" /tmp
