@@ -12,12 +12,20 @@
 namespace rekindle {
 
 void RealLock(absl::Mutex* mutex) asm("__real_" REKINDLE_ABSL "5Mutex4LockEv");
+void RealLockWhen(absl::Mutex* mutex, const absl::Condition& condition) asm("__real_" REKINDLE_ABSL
+                                                                            "5Mutex8LockWhenERKNS0_9ConditionE");
+bool RealLockWhenWithTimeout(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration timeout) asm(
+    "__real_" REKINDLE_ABSL "5Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE");
+bool RealLockWhenWithDeadline(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) asm(
+    "__real_" REKINDLE_ABSL "5Mutex20LockWhenWithDeadlineERKNS0_9ConditionENS0_4TimeE");
 void RealUnlock(absl::Mutex* mutex) asm("__real_" REKINDLE_ABSL "5Mutex6UnlockEv");
 void RealDestroy(absl::Mutex* mutex) asm("__real_" REKINDLE_ABSL "5MutexD1Ev");
 void RealAwait(absl::Mutex* mutex, const absl::Condition& condition) asm("__real_" REKINDLE_ABSL
                                                                          "5Mutex5AwaitERKNS0_9ConditionE");
 bool RealAwaitWithTimeout(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration timeout) asm(
     "__real_" REKINDLE_ABSL "5Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE");
+bool RealAwaitWithDeadline(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) asm(
+    "__real_" REKINDLE_ABSL "5Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE");
 uint32_t RealSpinLockWait(void* word, int count, const void* transitions, int mode) asm(
     "__real_" REKINDLE_ABSL
     "13base_internal12SpinLockWaitEPSt6atomicIjEiPKNS1_22SpinLockWaitTransitionENS1_14SchedulingModeE");
@@ -26,22 +34,48 @@ namespace {
 
 // Between the two calls of a pair memory accesses are not looked at: a thread that unlocks evaluates the
 // conditions that others wait for, with the lock held on their behalf.
+template <typename Lock>
+void Locked(absl::Mutex* mutex, const Lock& lock) {
+  __tsan_mutex_pre_lock(mutex, 0);
+  lock();
+  __tsan_mutex_post_lock(mutex, 0, 1);
+}
+
 template <typename Wait>
 void WhileReleased(absl::Mutex* mutex, const Wait& wait) {
   __tsan_mutex_pre_unlock(mutex, 0);
   __tsan_mutex_post_unlock(mutex, 0);
-  __tsan_mutex_pre_lock(mutex, 0);
-  wait();
-  __tsan_mutex_post_lock(mutex, 0, 1);
+  Locked(mutex, wait);
 }
 
 }  // namespace
 
 void WrapLock(absl::Mutex* mutex) asm("__wrap_" REKINDLE_ABSL "5Mutex4LockEv");
 void WrapLock(absl::Mutex* mutex) {
-  __tsan_mutex_pre_lock(mutex, 0);
-  RealLock(mutex);
-  __tsan_mutex_post_lock(mutex, 0, 1);
+  Locked(mutex, [&] { RealLock(mutex); });
+}
+
+// Abseil's notifications, too, come by these.
+void WrapLockWhen(absl::Mutex* mutex, const absl::Condition& condition) asm("__wrap_" REKINDLE_ABSL
+                                                                            "5Mutex8LockWhenERKNS0_9ConditionE");
+void WrapLockWhen(absl::Mutex* mutex, const absl::Condition& condition) {
+  Locked(mutex, [&] { RealLockWhen(mutex, condition); });
+}
+
+bool WrapLockWhenWithTimeout(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration timeout) asm(
+    "__wrap_" REKINDLE_ABSL "5Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE");
+bool WrapLockWhenWithTimeout(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration timeout) {
+  bool met = false;
+  Locked(mutex, [&] { met = RealLockWhenWithTimeout(mutex, condition, timeout); });
+  return met;
+}
+
+bool WrapLockWhenWithDeadline(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) asm(
+    "__wrap_" REKINDLE_ABSL "5Mutex20LockWhenWithDeadlineERKNS0_9ConditionENS0_4TimeE");
+bool WrapLockWhenWithDeadline(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) {
+  bool met = false;
+  Locked(mutex, [&] { met = RealLockWhenWithDeadline(mutex, condition, deadline); });
+  return met;
 }
 
 void WrapUnlock(absl::Mutex* mutex) asm("__wrap_" REKINDLE_ABSL "5Mutex6UnlockEv");
@@ -68,6 +102,14 @@ bool WrapAwaitWithTimeout(absl::Mutex* mutex, const absl::Condition& condition, 
 bool WrapAwaitWithTimeout(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration timeout) {
   bool met = false;
   WhileReleased(mutex, [&] { met = RealAwaitWithTimeout(mutex, condition, timeout); });
+  return met;
+}
+
+bool WrapAwaitWithDeadline(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) asm(
+    "__wrap_" REKINDLE_ABSL "5Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE");
+bool WrapAwaitWithDeadline(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) {
+  bool met = false;
+  WhileReleased(mutex, [&] { met = RealAwaitWithDeadline(mutex, condition, deadline); });
   return met;
 }
 

@@ -23,10 +23,14 @@ if(REKINDLE_SANITIZER STREQUAL "thread")
   target_compile_definitions(rk_tsan_abseil PRIVATE REKINDLE_ABSL="${_absl}")
   foreach(_function
       5Mutex4LockEv
+      5Mutex8LockWhenERKNS0_9ConditionE
+      5Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE
+      5Mutex20LockWhenWithDeadlineERKNS0_9ConditionENS0_4TimeE
       5Mutex6UnlockEv
       5MutexD1Ev
       5Mutex5AwaitERKNS0_9ConditionE
       5Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE
+      5Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE
       13base_internal12SpinLockWaitEPSt6atomicIjEiPKNS1_22SpinLockWaitTransitionENS1_14SchedulingModeE)
     target_link_options(rk_tsan_abseil INTERFACE -Wl,--wrap=${_absl}${_function})
   endforeach()
