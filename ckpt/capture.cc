@@ -30,6 +30,7 @@
 #include "ckpt/job_inspection.h"
 #include "ckpt/job_namespaces.h"
 #include "ckpt/lost_names.h"
+#include "ckpt/read_files.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
 #include "ckpt/standing_job.h"
@@ -317,6 +318,7 @@ class CaptureRun {
       const auto tree = files.find("pstree.img");
       ReadableFiles readable = FilesTheOwnerMayHave(tree == files.end() ? "" : tree->second);
       lost_names_ = LookAtLostNames(files, JobsRoot(), NameOfJob(), kGhostLimitBytes, &readable);
+      if (sees_our_files_) read_files_ = ReadFiles::Open(files, &readable);
       if (!LooksAtWrittenFiles()) return;
       WrittenFilesOptions options = FilesOptions();
       options.readable = std::move(readable);
@@ -571,6 +573,7 @@ class CaptureRun {
     manifest.set_log(options_.log);
     if (held_) *manifest.mutable_gpu() = ToProto(held_->record());
     RecordNeededFiles(frozen_.image, &manifest);
+    read_files_.AddTo(&manifest);
     return manifest;
   }
 
@@ -614,6 +617,7 @@ class CaptureRun {
   std::vector<v1::ThreadPlacement> placements_;
   std::vector<v1::ThreadManners> manners_;
   absl::StatusOr<LostNames> lost_names_ = LostNames();
+  ReadFiles read_files_;
   absl::StatusOr<WrittenFiles> written_ = WrittenFiles();  // the contents lie in the arena
   std::string job_id_, dump_gate_;
   std::vector<pid_t> gpu_pids_;

@@ -335,7 +335,7 @@ TEST_F(CriuRoundtripTest, RewrittenImagesRestore) {
   ASSERT_TRUE(job.GoesOn());
   ASSERT_NO_FATAL_FAILURE(DumpToFolder(&job));
   job.Kill();
-  absl::StatusOr<std::string> forgotten = ForgetWrittenSizes(files_["files.img"]);
+  absl::StatusOr<std::string> forgotten = ForgetSizes(files_["files.img"], {});
   ASSERT_TRUE(forgotten.ok()) << forgotten.status();
   files_["files.img"] = *forgotten;
   ASSERT_NO_FATAL_FAILURE(WriteFiles(job.folder()));

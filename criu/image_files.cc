@@ -422,9 +422,10 @@ absl::StatusOr<std::string> TellUnsentAsSent(absl::string_view tcp_stream_conten
   return absl::StrCat(writer.Take(), reader.rest());
 }
 
-absl::StatusOr<std::string> ForgetWrittenSizes(absl::string_view files_content) {
-  return RewriteFiles(files_content, [](pb::FileEntry& entry) {
-    if (!entry.has_regular() || !entry.regular().has_size() || !IsWritten(entry.regular())) return false;
+absl::StatusOr<std::string> ForgetSizes(absl::string_view files_content, const std::set<std::string>& paths) {
+  return RewriteFiles(files_content, [&paths](pb::FileEntry& entry) {
+    if (!entry.has_regular() || !entry.regular().has_size()) return false;
+    if (!IsWritten(entry.regular()) && !paths.contains(entry.regular().path())) return false;
     entry.mutable_regular()->clear_size();
     return true;
   });

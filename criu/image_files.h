@@ -144,9 +144,9 @@ absl::StatusOr<std::string> ForgetForeignSessions(absl::string_view tty_info_con
 // libsoccr_restore_queue). Unchanged, byte for byte, when there is nothing to do.
 absl::StatusOr<std::string> TellUnsentAsSent(absl::string_view tcp_stream_content);
 
-// The same files.img without the sizes of files that were open for writing: CRIU insists on the recorded
-// size, and a job that ran on after its image has written on.
-absl::StatusOr<std::string> ForgetWrittenSizes(absl::string_view files_content);
+// The same files.img without the sizes of files that were open for writing, and of those of these paths: CRIU
+// insists on the recorded size, and a job that ran on after its image has written on.
+absl::StatusOr<std::string> ForgetSizes(absl::string_view files_content, const std::set<std::string>& paths);
 
 // The same files.img without the build IDs of these files, which were compared already.
 absl::StatusOr<std::string> ForgetBuildIds(absl::string_view files_content,

@@ -217,7 +217,7 @@ TEST(ImageFilesTest, Mm) {
   EXPECT_TRUE(HugePagesDisabled(Image(0x57492820, {Record(mm)})).value());
 }
 
-TEST(ImageFilesTest, SizesOfWrittenFilesCanBeForgotten) {
+TEST(ImageFilesTest, SizesOfWrittenAndOfNamedFilesCanBeForgotten) {
   pb::FileEntry read_only, written;
   for (pb::FileEntry* entry : {&read_only, &written}) {
     entry->set_type(1);
@@ -226,7 +226,7 @@ TEST(ImageFilesTest, SizesOfWrittenFilesCanBeForgotten) {
   }
   read_only.mutable_regular()->set_flags(O_RDONLY | O_CLOEXEC);
   written.mutable_regular()->set_flags(O_WRONLY);
-  auto forgotten = ForgetWrittenSizes(Image(0x56303138, {Record(read_only), Record(written)}));
+  auto forgotten = ForgetSizes(Image(0x56303138, {Record(read_only), Record(written)}), {});
   ASSERT_TRUE(forgotten.ok()) << forgotten.status();
   auto files = ParseRegularFiles(*forgotten);
   ASSERT_TRUE(files.ok()) << files.status();
@@ -235,6 +235,9 @@ TEST(ImageFilesTest, SizesOfWrittenFilesCanBeForgotten) {
   EXPECT_FALSE((*files)[0].written);
   EXPECT_FALSE((*files)[1].has_size);
   EXPECT_TRUE((*files)[1].written);
+  forgotten = ForgetSizes(Image(0x56303138, {Record(read_only), Record(written)}), {"/tmp/a", "/tmp/b"});
+  ASSERT_TRUE(forgotten.ok()) << forgotten.status();
+  EXPECT_FALSE((*ParseRegularFiles(*forgotten))[0].has_size);
 }
 
 TEST(ImageFilesTest, BuildIdsOfSomeFilesAreForgotten) {

@@ -13,7 +13,7 @@
 namespace rekindle::store {
 namespace {
 
-constexpr absl::string_view kMagic = "rekindle-image1\n";
+constexpr absl::string_view kStreamMagic = "rekindle-image1\n";
 constexpr uint32_t kMaxRecordBytes = 1u << 20;
 
 std::array<char, 4> LittleEndian(uint32_t value) {
@@ -56,7 +56,7 @@ absl::Status ImageStreamWriter::SendRecord(const v1::ImageStreamRecord& record) 
 
 absl::Status ImageStreamWriter::Put(v1::ImageStreamRecord record, absl::string_view data) {
   if (data.size() > kMaxStreamData) return absl::InternalError("too much data for one record");
-  if (bytes_ == 0) RK_RETURN_IF_ERROR(Send(kMagic));
+  if (bytes_ == 0) RK_RETURN_IF_ERROR(Send(kStreamMagic));
   record.set_data_bytes(static_cast<uint32_t>(data.size()));
   RK_RETURN_IF_ERROR(SendRecord(record));
   return Send(data);
@@ -87,10 +87,10 @@ absl::Status ImageStreamReader::Fill(void* out, size_t size) {
 }
 
 absl::StatusOr<v1::ImageStreamHeader> ImageStreamReader::ReadHeader() {
-  std::array<char, kMagic.size()> magic;
+  std::array<char, kStreamMagic.size()> magic;
   absl::Status read = Fill(magic.data(), magic.size());
   if (empty_) return read;
-  if (absl::IsDataLoss(read) || (read.ok() && absl::string_view(magic.data(), magic.size()) != kMagic)) {
+  if (absl::IsDataLoss(read) || (read.ok() && absl::string_view(magic.data(), magic.size()) != kStreamMagic)) {
     return absl::InvalidArgumentError(
         "it is no image of Rekindle's: give what 'rekindle export --file' wrote");
   }

@@ -14,7 +14,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/file.h"
+#include "base/file_beginning.h"
 #include "base/human_units.h"
+#include "base/open_in_root.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
@@ -169,6 +171,17 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int can
           : ". If that is the job itself, it still runs; otherwise end what holds them, then restore again"));
 }
 
+// Has it only been appended to?
+bool BeginsAsBefore(const v1::NeededFile& file) {
+  if (file.beginning() == 0) return false;
+  const auto place = OpenInRoot("/", file.path());
+  if (!place.ok()) return false;
+  const auto fd = OpenFileAt(place->get());
+  if (!fd.ok()) return false;
+  const auto beginning = FileBeginning(fd->get(), file.size());
+  return beginning.ok() && *beginning == file.beginning();
+}
+
 absl::Status CheckFiles(const v1::JobManifest& manifest, std::vector<std::string>* warnings) {
   std::vector<std::string> problems;
   struct stat info;
@@ -195,8 +208,13 @@ absl::Status CheckFiles(const v1::JobManifest& manifest, std::vector<std::string
     if (size < file.size()) {
       problems.push_back(absl::StrCat(file.path(), " has become shorter", sizes));
       may_be_put_back |= with_content.contains(file.path());
+    } else if (!file.written() && BeginsAsBefore(file)) {
+      warnings->push_back(absl::StrCat(file.path(),
+                                       ", which others append to, has grown since the image was taken", sizes,
+                                       ": the job reads on from where it was"));
     } else if (!file.written()) {
-      problems.push_back(absl::StrCat(file.path(), ", which it only reads, has grown", sizes));
+      problems.push_back(absl::StrCat(file.path(), ", which it only reads, ",
+                                      file.beginning() == 0 ? "has grown" : "was edited", sizes));
     } else {
       warnings->push_back(absl::StrCat(file.path(), " has grown since the image was taken", sizes,
                                        ": the job writes on from where it was"));

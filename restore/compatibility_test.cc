@@ -1,5 +1,6 @@
 #include "restore/compatibility.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/file_beginning.h"
 #include "base/test_child.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -321,6 +323,21 @@ TEST_F(CheckFilesTest, WhatTheJobWritesMayHaveGrownButNotShrunk) {
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_THAT(warnings[0], HasSubstr(log + " has grown since the image was taken (20 bytes, it had 10)"));
   ASSERT_EQ(::truncate(log.c_str(), 9), 0);
+  EXPECT_THAT(Refusal(), HasSubstr("has become shorter"));
+}
+
+TEST_F(CheckFilesTest, WhatTheJobReadsMayHaveBeenAppendedToButNotEdited) {
+  const std::string log = Make("log", 10);
+  Need(log, 10);
+  manifest_.mutable_files(0)->set_beginning(FileBeginning(OpenFile(log, O_RDONLY)->get(), 10).value());
+  Make("log", 20);
+  std::vector<std::string> warnings;
+  EXPECT_TRUE(CheckFiles(manifest_, &warnings).ok()) << CheckFiles(manifest_, &warnings);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr(log + ", which others append to, has grown"));
+  EXPECT_TRUE(WriteFileAtomically(log, "y" + std::string(10, 'x')).ok());
+  EXPECT_THAT(Refusal(), HasSubstr(log + ", which it only reads, was edited (11 bytes, it had 10)"));
+  Make("log", 9);
   EXPECT_THAT(Refusal(), HasSubstr("has become shorter"));
 }
 

@@ -53,7 +53,7 @@ absl::StatusOr<ExportResult> WriteAll(const store::ImageReader& image, const std
                                       RestoreObserver* observer) {
   Stopwatch watch;
   RK_ASSIGN_OR_RETURN(v1::JobManifest manifest, ReadJobManifest(image));
-  RK_ASSIGN_OR_RETURN(BlobCount blobs, WriteCriuFiles(image, directory, true));
+  RK_ASSIGN_OR_RETURN(BlobCount blobs, WriteCriuFiles(image, directory, nullptr));
   RK_ASSIGN_OR_RETURN(const uint32_t ghosts, WriteNamelessMemory(image, manifest, directory));
   ExportResult result{blobs.files + ghosts, blobs.bytes};
   uint64_t total = image.info().stats.logical_bytes;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <map>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -84,7 +85,7 @@ absl::StatusOr<std::string> ReadCriuFile(const store::ImageReader& image, absl::
 }  // namespace
 
 absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const std::string& directory,
-                                         bool check_written_sizes) {
+                                         const v1::JobManifest* sizes_checked_by) {
   BlobCount count;
   for (const store::ObjectInfo& object : image.objects()) {
     absl::string_view name = object.name;
@@ -96,8 +97,12 @@ absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const 
     RK_ASSIGN_OR_RETURN(std::string content, image.ReadBlob(object.name));
     if (name == "files.img") {
       RK_ASSIGN_OR_RETURN(content, criu::RearmExpiredTimers(content));
-      if (!check_written_sizes) {
-        RK_ASSIGN_OR_RETURN(content, criu::ForgetWrittenSizes(content));
+      if (sizes_checked_by != nullptr) {
+        std::set<std::string> may_grow;
+        for (const v1::NeededFile& file : sizes_checked_by->files()) {
+          if (file.beginning() != 0) may_grow.insert(file.path());
+        }
+        RK_ASSIGN_OR_RETURN(content, criu::ForgetSizes(content, may_grow));
       }
     }
     if (absl::StartsWith(name, "tcp-stream-")) {
@@ -132,7 +137,7 @@ absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& im
 
 absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::JobManifest& manifest,
                                     PagesWanted pages_wanted, std::atomic<uint64_t>* bytes_done) {
-  RK_RETURN_IF_ERROR(WriteCriuFiles(image, path(), false).status());
+  RK_RETURN_IF_ERROR(WriteCriuFiles(image, path(), &manifest).status());
   RK_ASSIGN_OR_RETURN(std::string pstree, ReadCriuFile(image, "pstree.img"));
   RK_ASSIGN_OR_RETURN(tree_, criu::ParsePstree(pstree));
   // A clone's parent is its sandbox's init, which lives as long as it.

@@ -60,13 +60,13 @@ class ImageDirectory {
 std::string KeepRestoreLog(const std::string& runtime_directory, const std::string& folder);
 
 // Writes every small file of the image into `directory`, as it was dumped; only its expired timers are armed
-// again, nothing is sent before all connections are back, and without `check_written_sizes` CRIU accepts that
-// files which the job writes have grown.
+// again, nothing is sent before all connections are back, and CRIU accepts other sizes of files that the job
+// writes, and of those whose beginning `sizes_checked_by` has (null: of none).
 struct BlobCount {
   uint32_t files = 0;
   uint64_t bytes = 0;
 };
 absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const std::string& directory,
-                                         bool check_written_sizes);
+                                         const v1::JobManifest* sizes_checked_by);
 
 }  // namespace rekindle::restore

@@ -170,7 +170,7 @@ TEST_F(ImageDirectoryTest, FileNameThatLeavesTheFolderIsRefused) {
   RK_ASSERT_OK(reader);
   std::string directory = folder_->path() + "/out";
   RK_ASSERT_OK(MakeDirectories(directory));
-  EXPECT_EQ(WriteCriuFiles(**reader, directory, true).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(WriteCriuFiles(**reader, directory, nullptr).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_FALSE(PathExists(folder_->path() + "/escaped"));
 }
 

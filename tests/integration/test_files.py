@@ -320,5 +320,51 @@ class RollbackByDaemonTest(FilesTest):
         self.assertEqual(self.problems(), [])
 
 
+class ReadFilesTest(RekindleTest):
+    """Files that the job only reads: others may append to them while there is only its image."""
+
+    def follow(self):
+        self.read = self.path("read")
+        self.append(range(1, 101))
+        job = self.start_job(["/usr/bin/tail", "-n", "+1", "-f", self.read], "tail")
+        self.wait_until_all_is_read(job)
+        self.checkpoint(job.pid, "x:1", "--stop")
+        job.reap()
+        return job
+
+    def append(self, lines):
+        with open(self.read, "a", encoding="ascii") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+
+    def wait_until_all_is_read(self, job):
+        def all_is_read():
+            return os.path.exists(job.log) and os.path.getsize(job.log) == os.path.getsize(self.read)
+
+        waiting.until(all_is_read, "it has read all", 60)
+
+    def test_one_that_has_grown(self):
+        job = self.follow()
+        for last in (200, 300):
+            self.append(range(last - 99, last))
+            result = self.cli.run("restore", "x:1", "--detach", "--rollback", "append")
+            self.assertEqual(result.code, DONE, str(result))
+            self.kill_job_at_end(result.data["job"]["pid"])
+            self.assertIn(f"{self.read}, which others append to, has grown", str(result))
+            self.append([last])  # without one more tail is told of nothing
+            self.wait_until_all_is_read(job)
+            self.assertEqual(numbers(job.log), list(range(1, last + 1)))
+            jobs.kill_tree(result.data["job"]["pid"])
+
+    def test_one_that_was_edited(self):
+        self.follow()
+        with open(self.read, "r+", encoding="ascii") as file:
+            text = file.read()
+            file.seek(0)
+            file.write("0\n" + text)
+        refused = self.cli.run("restore", "x:1", "--detach")
+        self.assert_refused(refused, FAILED, f"{self.read}, which it only reads, was edited (294 bytes, it had 292)")
+        self.assert_store_whole(["x:1"])
+
+
 if __name__ == "__main__":
     unittest.main()

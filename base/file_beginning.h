@@ -1,0 +1,16 @@
+// Tells a file that was appended to from one that was edited: by what it begins with.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+
+namespace rekindle {
+
+// A fingerprint of a file's first `bytes` bytes: of all of them if they are few, else of the first and the
+// last ones, so that its cost does not grow with the file. Never 0. The same on all machines; anybody can
+// make two files of one fingerprint. OutOfRange: the file is shorter. `fd` has to be open for reading; its
+// position stays as it is.
+absl::StatusOr<uint64_t> FileBeginning(int fd, uint64_t bytes);
+
+}  // namespace rekindle

@@ -1,0 +1,97 @@
+#include "ckpt/read_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/file_beginning.h"
+#include "criu/test_images.h"
+#include "gtest/gtest.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+class ReadFilesTest : public testing::Test {
+ protected:
+  std::string Make(const std::string& name, const std::string& content) {
+    std::string path = folder_.path() + "/" + name;
+    EXPECT_TRUE(WriteFileAtomically(path, content).ok());
+    return path;
+  }
+  void Has(const std::string& path, uint64_t size, uint32_t flags = O_RDONLY) {
+    files_.push_back({static_cast<uint32_t>(files_.size() + 1), path, size, flags});
+    v1::NeededFile* needed = manifest_.add_files();
+    needed->set_path(path);
+    needed->set_size(size);
+    needed->set_has_size(true);
+    needed->set_written(flags != O_RDONLY);
+  }
+  ReadFiles Open(ReadableFiles readable = {}) {
+    return ReadFiles::Open({{"files.img", criu::MakeFiles(files_)}}, &readable);
+  }
+  uint64_t BeginningOf(const std::string& path, uint64_t bytes) {
+    return FileBeginning(OpenFile(path, O_RDONLY)->get(), bytes).value();
+  }
+
+  TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "rk_read_files_test.").value();
+  std::vector<criu::TestFile> files_;
+  v1::JobManifest manifest_;
+};
+
+TEST_F(ReadFilesTest, WhatTheyBeginWithIsTakenAsTheFreezeHadThem) {
+  const std::string log = Make("log", "one\n"), empty = Make("empty", "");
+  Has(log, 4);
+  Has(log, 4);  // open twice
+  Has(empty, 0);
+  const ReadFiles open = Open();
+  const UniqueFd writer = OpenFile(log, O_WRONLY | O_APPEND).value();
+  ASSERT_EQ(::write(writer.get(), "two\n", 4), 4);
+  ASSERT_EQ(::rename(empty.c_str(), (empty + ".old").c_str()), 0);
+  open.AddTo(&manifest_);
+  EXPECT_EQ(manifest_.files(0).beginning(), BeginningOf(log, 4));
+  EXPECT_EQ(manifest_.files(1).beginning(), BeginningOf(log, 4));
+  EXPECT_EQ(manifest_.files(2).beginning(), BeginningOf(empty + ".old", 0));
+}
+
+TEST_F(ReadFilesTest, OthersHaveNone) {
+  const std::string cut = Make("cut", "12345");
+  ASSERT_EQ(::mkfifo((folder_.path() + "/pipe").c_str(), 0600), 0);
+  Has(Make("written", "12345"), 5, O_WRONLY);
+  Has(cut, 5);
+  Has(folder_.path() + "/gone", 5);
+  Has(folder_.path() + "/pipe", 0);
+  Has("/proc/self/status", 0);
+  const ReadFiles open = Open();
+  ASSERT_EQ(::truncate(cut.c_str(), 4), 0);
+  open.AddTo(&manifest_);
+  for (const v1::NeededFile& file : manifest_.files()) EXPECT_EQ(file.beginning(), 0u) << file.path();
+}
+
+TEST_F(ReadFilesTest, NotOfFilesThatTheOwnerMayNotRead) {
+  Has(Make("secret", "12345"), 5);
+  Open(ReadableFiles(::geteuid() + 1, {})).AddTo(&manifest_);
+  EXPECT_EQ(manifest_.files(0).beginning(), 0u);
+}
+
+TEST_F(ReadFilesTest, ManyTakeAFewDescriptorsOnly) {
+  for (int i = 0; i < 100; ++i) Has(Make(std::to_string(i), "12345"), 5);
+  Open().AddTo(&manifest_);
+  int known = 0;
+  for (const v1::NeededFile& file : manifest_.files()) known += file.beginning() != 0 ? 1 : 0;
+  EXPECT_EQ(known, 64);
+}
+
+TEST_F(ReadFilesTest, ImagesThatCanNotBeReadHaveNone) {
+  Has(Make("log", "12345"), 5);
+  ReadableFiles all;
+  ReadFiles::Open({}, &all).AddTo(&manifest_);
+  ReadFiles::Open({{"files.img", "damaged"}}, &all).AddTo(&manifest_);
+  EXPECT_EQ(manifest_.files(0).beginning(), 0u);
+}
+
+}  // namespace
+}  // namespace rekindle::ckpt
