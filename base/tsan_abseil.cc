@@ -12,10 +12,13 @@
 namespace rekindle {
 
 void RealLock(absl::Mutex* mutex) asm("__real_" REKINDLE_ABSL "5Mutex4LockEv");
-void RealLockWhen(absl::Mutex* mutex, const absl::Condition& condition) asm("__real_" REKINDLE_ABSL
-                                                                            "5Mutex8LockWhenERKNS0_9ConditionE");
-bool RealLockWhenWithTimeout(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration timeout) asm(
-    "__real_" REKINDLE_ABSL "5Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE");
+void RealLockWhen(absl::Mutex* mutex,
+                  const absl::Condition& condition) asm("__real_" REKINDLE_ABSL
+                                                        "5Mutex8LockWhenERKNS0_9ConditionE");
+bool RealLockWhenWithTimeout(
+    absl::Mutex* mutex, const absl::Condition& condition,
+    absl::Duration timeout) asm("__real_" REKINDLE_ABSL
+                                "5Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE");
 bool RealLockWhenWithDeadline(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) asm(
     "__real_" REKINDLE_ABSL "5Mutex20LockWhenWithDeadlineERKNS0_9ConditionENS0_4TimeE");
 void RealUnlock(absl::Mutex* mutex) asm("__real_" REKINDLE_ABSL "5Mutex6UnlockEv");
@@ -24,8 +27,9 @@ void RealAwait(absl::Mutex* mutex, const absl::Condition& condition) asm("__real
                                                                          "5Mutex5AwaitERKNS0_9ConditionE");
 bool RealAwaitWithTimeout(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration timeout) asm(
     "__real_" REKINDLE_ABSL "5Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE");
-bool RealAwaitWithDeadline(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) asm(
-    "__real_" REKINDLE_ABSL "5Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE");
+bool RealAwaitWithDeadline(absl::Mutex* mutex, const absl::Condition& condition,
+                           absl::Time deadline) asm("__real_" REKINDLE_ABSL
+                                                    "5Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE");
 uint32_t RealSpinLockWait(void* word, int count, const void* transitions, int mode) asm(
     "__real_" REKINDLE_ABSL
     "13base_internal12SpinLockWaitEPSt6atomicIjEiPKNS1_22SpinLockWaitTransitionENS1_14SchedulingModeE");
@@ -56,14 +60,17 @@ void WrapLock(absl::Mutex* mutex) {
 }
 
 // Abseil's notifications, too, come by these.
-void WrapLockWhen(absl::Mutex* mutex, const absl::Condition& condition) asm("__wrap_" REKINDLE_ABSL
-                                                                            "5Mutex8LockWhenERKNS0_9ConditionE");
+void WrapLockWhen(absl::Mutex* mutex,
+                  const absl::Condition& condition) asm("__wrap_" REKINDLE_ABSL
+                                                        "5Mutex8LockWhenERKNS0_9ConditionE");
 void WrapLockWhen(absl::Mutex* mutex, const absl::Condition& condition) {
   Locked(mutex, [&] { RealLockWhen(mutex, condition); });
 }
 
-bool WrapLockWhenWithTimeout(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration timeout) asm(
-    "__wrap_" REKINDLE_ABSL "5Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE");
+bool WrapLockWhenWithTimeout(
+    absl::Mutex* mutex, const absl::Condition& condition,
+    absl::Duration timeout) asm("__wrap_" REKINDLE_ABSL
+                                "5Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE");
 bool WrapLockWhenWithTimeout(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration timeout) {
   bool met = false;
   Locked(mutex, [&] { met = RealLockWhenWithTimeout(mutex, condition, timeout); });
@@ -105,8 +112,9 @@ bool WrapAwaitWithTimeout(absl::Mutex* mutex, const absl::Condition& condition, 
   return met;
 }
 
-bool WrapAwaitWithDeadline(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) asm(
-    "__wrap_" REKINDLE_ABSL "5Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE");
+bool WrapAwaitWithDeadline(absl::Mutex* mutex, const absl::Condition& condition,
+                           absl::Time deadline) asm("__wrap_" REKINDLE_ABSL
+                                                    "5Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE");
 bool WrapAwaitWithDeadline(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) {
   bool met = false;
   WhileReleased(mutex, [&] { met = RealAwaitWithDeadline(mutex, condition, deadline); });

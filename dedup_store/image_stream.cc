@@ -90,7 +90,8 @@ absl::StatusOr<v1::ImageStreamHeader> ImageStreamReader::ReadHeader() {
   std::array<char, kStreamMagic.size()> magic;
   absl::Status read = Fill(magic.data(), magic.size());
   if (empty_) return read;
-  if (absl::IsDataLoss(read) || (read.ok() && absl::string_view(magic.data(), magic.size()) != kStreamMagic)) {
+  if (absl::IsDataLoss(read) ||
+      (read.ok() && absl::string_view(magic.data(), magic.size()) != kStreamMagic)) {
     return absl::InvalidArgumentError(
         "it is no image of Rekindle's: give what 'rekindle export --file' wrote");
   }
