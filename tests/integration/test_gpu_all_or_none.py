@@ -138,15 +138,24 @@ class ManualMovesTest(GpuTest):
 
     SIZE = 64 * MIB
 
-    def test_parking_while_an_image_is_taken(self):
-        job = self.start_vector_job()
-        self.sim.inject("checkpoint", "--delay-ms", 1500, nth=1)
+    def start_image(self, job):
+        """A `ckpt` that stands still in the middle, and what makes it go on."""
+        self.sim.inject("checkpoint", "--delay-ms", 500, nth=1)
         command = self.cli.start("ckpt", job.pid, "-t", "vector:1")
         waiting.until(
             lambda: any(entry["call"] == "checkpoint" and entry["result"] is None for entry in self.sim.calls()),
             "the checkpoint under way",
         )
+        # Without it nobody hears that the call has returned.
+        (helper,) = [pid for pid in procfs.descendants(command.pid) if "gpu-helper" in procfs.command_line(pid)]
+        os.kill(helper, signal.SIGSTOP)
+        return command, lambda: os.kill(helper, signal.SIGCONT)
+
+    def test_parking_while_an_image_is_taken(self):
+        job = self.start_vector_job()
+        command, let_go = self.start_image(job)
         self.assert_refused(self.cli.run("gpu", "park", job.pid), FAILED, "being moved")
+        let_go()
         taken = self.cli.finish(command)
         self.assertEqual(taken.code, DONE, str(taken))
         self.assert_runs(job)
@@ -154,13 +163,9 @@ class ManualMovesTest(GpuTest):
     def test_looking_while_an_image_is_taken(self):
         """Asks the job nothing: what a frozen process is asked would be in its image."""
         job = self.start_vector_job()
-        self.sim.inject("checkpoint", "--delay-ms", 1500, nth=1)
-        command = self.cli.start("ckpt", job.pid, "-t", "vector:1")
-        waiting.until(
-            lambda: any(entry["call"] == "checkpoint" and entry["result"] is None for entry in self.sim.calls()),
-            "the checkpoint under way",
-        )
+        command, let_go = self.start_image(job)
         self.assertEqual(self.gpu_job(job.pid)["state"], "being moved")
+        let_go()
         taken = self.cli.finish(command)
         self.assertEqual(taken.code, DONE, str(taken))
         self.assert_runs(job)
