@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/parallel.h"
 #include "base/status.h"
 
 namespace rekindle::ckpt {
@@ -49,10 +49,7 @@ class PagesDrain {
 
   absl::Status Run(size_t threads) {
     size_t pipe_bytes = Enlarge(pipe_);
-    std::vector<std::thread> others;
-    for (size_t i = 1; i < threads; ++i) others.emplace_back([this, pipe_bytes] { Work(pipe_bytes); });
-    Work(pipe_bytes);
-    for (std::thread& other : others) other.join();
+    InParallel(threads, [&](size_t) { Work(pipe_bytes); });
     absl::MutexLock lock(&mutex_);
     return failure_;
   }

@@ -2,11 +2,11 @@
 
 #include <memory>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/parallel.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -46,15 +46,6 @@ absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
   return call;
 }
 
-grpc::Status Guarded(const std::function<absl::Status()>& work) {
-  try {
-    return ToGrpc(work());
-  } catch (const std::system_error& e) {
-    return ToGrpc(absl::ResourceExhaustedError(absl::StrCat(
-        "no thread could be made for this: ", e.code().message(),
-        ". Rekindle is at a limit of processes and threads: raise that of its cgroup (TasksMax= of "
-        "rekindled's unit, pids.max), of its user (ulimit -u), or kernel.pid_max, or end some")));
-  }
-}
+grpc::Status Guarded(const std::function<absl::Status()>& work) { return ToGrpc(CatchNoMoreThreads(work)); }
 
 }  // namespace rekindle::daemon

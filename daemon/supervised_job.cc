@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "base/timeline.h"
 #include "daemon/exit_of_others.h"
@@ -167,7 +168,14 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Supervise(
     return first_life.status();
   }
   job->BeginLife(*first_life);
-  job->thread_ = std::thread(&SupervisedJob::Loop, job.get());
+  try {
+    job->thread_ = std::thread(&SupervisedJob::Loop, job.get());
+  } catch (const std::system_error& error) {
+    // Who is told that it was not started must not find it running.
+    job->KillAll();
+    RemoveSupervisedRecord(job->directory_, job->name_).IgnoreError();
+    return NoMoreThreads(error);
+  }
   return job;
 }
 

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "base/timeline.h"
@@ -229,9 +230,11 @@ absl::Status SupervisedJob::CaptureImage(v1::CheckpointResult* result) {
   Call call = OwnCall();
   call.kept_staging = &kept_staging_;
   auto take = [&] {
-    return Checkpoint(node_, call, request, [&](const v1::CheckpointEvent& event) {
-      if (event.has_result()) *result = event.result();
-      return true;
+    return CatchNoMoreThreads([&] {
+      return Checkpoint(node_, call, request, [&](const v1::CheckpointEvent& event) {
+        if (event.has_result()) *result = event.result();
+        return true;
+      });
     });
   };
   absl::Status status = take();

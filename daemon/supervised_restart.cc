@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "base/timeline.h"
 #include "daemon/hindrance.h"
@@ -174,11 +175,13 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const std::string& imag
   }
   Call call = OwnCall();
   call.in_memory = &kept_staging_.image();
-  auto job = RestoreJob(node_, call, request, [&](const v1::JobEvent& event) {
-    if (event.has_rolled_back()) *restarted->mutable_files() = event.rolled_back().files();
-    for (const std::string& warning : event.started().warnings())
-      Log(LogLevel::kInfo, absl::StrCat("job '", name_, "': ", warning));
-    return true;
+  auto job = CatchNoMoreThreads([&] {
+    return RestoreJob(node_, call, request, [&](const v1::JobEvent& event) {
+      if (event.has_rolled_back()) *restarted->mutable_files() = event.rolled_back().files();
+      for (const std::string& warning : event.started().warnings())
+        Log(LogLevel::kInfo, absl::StrCat("job '", name_, "': ", warning));
+      return true;
+    });
   });
   kept_staging_.LetKernelHaveIt();
   return job;

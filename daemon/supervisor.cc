@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "base/timeline.h"
 #include "daemon/job_start.h"
@@ -98,6 +99,10 @@ void Supervisor::TakeOverAll() {
       Tell(name, absl::StrCat(taken.message(), "; it is taken over when that process ends"));
       continue;
     }
+    if (absl::IsResourceExhausted(taken)) {
+      Tell(name, absl::StrCat("supervised job '", name, "' is taken over later: ", taken.message()));
+      continue;
+    }
     if (!taken.ok()) Tell(name, absl::StrCat("a supervised job is not known any more: ", taken.message()));
     absl::MutexLock lock(&mutex_);
     auto it = jobs_.find(name);
@@ -115,7 +120,9 @@ absl::Status Supervisor::TakeOver(const std::string& name) {
   RK_RETURN_IF_ERROR(record.status());
   std::shared_ptr<SupervisedJob> job;
   if (!record->ended()) {
-    job = SupervisedJob::TakeOver(node_, *std::move(record), std::move(hold));
+    RK_ASSIGN_OR_RETURN(job, CatchNoMoreThreads([&]() -> absl::StatusOr<std::shared_ptr<SupervisedJob>> {
+                          return SupervisedJob::TakeOver(node_, *std::move(record), std::move(hold));
+                        }));
   } else if (absl::Now() - absl::FromUnixNanos(record->ended_unix_ns()) > kKeepEnded) {
     RemoveSupervisedRecord(directory(), name).IgnoreError();
     hold.Remove();
@@ -319,15 +326,13 @@ void Supervisor::AddPoint(const std::string& name, pid_t pid, const std::string&
 }
 
 void Supervisor::CheckpointAll(absl::Duration patience) {
-  std::vector<std::thread> threads;
-  for (const auto& job : Jobs()) {
-    if (job->Ended()) continue;
-    threads.emplace_back([job, patience] {
-      if (absl::Status taken = job->CheckpointNow(patience); !taken.ok())
-        Log(LogLevel::kWarning, absl::StrCat("no last image of job '", job->name(), "': ", taken.message()));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const auto jobs = Jobs();
+  InParallel(jobs.size(), [&](size_t i) {
+    if (jobs[i]->Ended()) return;
+    if (absl::Status taken = jobs[i]->CheckpointNow(patience); !taken.ok())
+      Log(LogLevel::kWarning,
+          absl::StrCat("no last image of job '", jobs[i]->name(), "': ", taken.message()));
+  });
 }
 
 void Supervisor::CollectGarbageSoon(double seconds) {
@@ -377,9 +382,8 @@ void Supervisor::Leave() {
   if (collector.joinable()) collector.join();
   if (watcher.joinable()) watcher.join();
   // Side by side: each may have to wait for the end of what it is at.
-  std::vector<std::thread> threads;
-  for (const auto& job : Jobs()) threads.emplace_back([job] { job->Leave(); });
-  for (std::thread& thread : threads) thread.join();
+  const auto jobs = Jobs();
+  InParallel(jobs.size(), [&](size_t i) { jobs[i]->Leave(); });
 }
 
 }  // namespace rekindle::daemon

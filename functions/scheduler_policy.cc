@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "functions/scheduler_core.h"
 #include "functions/scheduler_instance.h"
 
@@ -144,14 +145,13 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
       return;
     }
   }
-  absl::Status status;
-  if (thing.kind == ThingKind::kDiskImage) {
-    status = starter_.CaptureImage(function->spec.name, function->spec.revision).status();
-  } else {
+  const absl::Status status = CatchNoMoreThreads([&] {
+    if (thing.kind == ThingKind::kDiskImage)
+      return starter_.CaptureImage(function->spec.name, function->spec.revision).status();
     const bool own = thing.kind == ThingKind::kTemplate;
-    status = starter_.MakeTemplate(own ? function->spec.name : "", own ? function->spec.revision : 0,
-                                   own ? function->spec.dependency_image : dependency);
-  }
+    return starter_.MakeTemplate(own ? function->spec.name : "", own ? function->spec.revision : 0,
+                                 own ? function->spec.dependency_image : dependency);
+  });
   Later later;
   absl::MutexLock lock(&mutex_);
   if (function && function->replaced) return;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "functions/scheduler_core.h"
 #include "functions/scheduler_errors.h"
 #include "functions/scheduler_instance.h"
@@ -74,7 +75,7 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
   std::vector<StartLevel> gone;  // templates
   for (StartLevel candidate : levels) {
     order.level = candidate;
-    started = starter_.Start(order);
+    started = CatchNoMoreThreads([&] { return starter_.Start(order); });
     if (started.ok()) break;
     if (candidate == StartLevel::kCold) break;
     const bool template_level =

@@ -7,13 +7,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -21,6 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "gpu_state/checkpoint_driver.h"
@@ -69,11 +71,10 @@ class Helper {
     ::alarm(kPuttingBackMayTakeSeconds);
     // All at once: one of several that work together may wait for another.
     for (bool restore : {true, false}) {
-      std::vector<std::thread> threads;
-      for (const auto& entry : moved) {
-        threads.emplace_back([this, &entry, restore] { PutBack(entry.first, entry.second, restore); });
-      }
-      for (std::thread& thread : threads) thread.join();
+      InParallel(moved.size(), [&](size_t i) {
+        const auto& [pid, how] = *std::next(moved.begin(), static_cast<std::ptrdiff_t>(i));
+        PutBack(pid, how, restore);
+      });
     }
   }
 

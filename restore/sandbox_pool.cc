@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/packet_socket.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "base/unix_socket.h"
 #include "criu/command_line.h"
@@ -27,7 +28,12 @@ absl::StatusOr<std::unique_ptr<SandboxPool>> SandboxPool::Start(const std::strin
   std::unique_ptr<SandboxPool> pool(new SandboxPool(directory, criu, size));
   RK_ASSIGN_OR_RETURN(pool->factory_, SandboxFactory::Start(directory, criu.command));
   RK_ASSIGN_OR_RETURN(pool->null_, OpenFile("/dev/null", O_RDWR));
-  if (size > 0) pool->thread_ = std::thread([raw = pool.get()] { raw->Refill(); });
+  if (size > 0) {
+    RK_RETURN_IF_ERROR(CatchNoMoreThreads([&] {
+      pool->thread_ = std::thread([raw = pool.get()] { raw->Refill(); });
+      return absl::OkStatus();
+    }));
+  }
   return pool;
 }
 

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/parallel.h"
 
 namespace rekindle::restore {
 namespace {
@@ -149,8 +150,8 @@ absl::StatusOr<CloneOptions> StandbyPool::ParkUntilClaimed(Copy& copy) {
 }
 
 void StandbyPool::Run(Copy& copy) {
-  absl::StatusOr<CloneResult> result =
-      make_(copy.kind, copy.cancel.get(), [&] { return ParkUntilClaimed(copy); });
+  absl::StatusOr<CloneResult> result = CatchNoMoreThreads(
+      [&] { return make_(copy.kind, copy.cancel.get(), [&] { return ParkUntilClaimed(copy); }); });
   absl::MutexLock lock(&mutex_);
   if (copy.state != State::kClaimed) copy.collected = true;
   if (copy.state == State::kMaking || copy.state == State::kParked) {
