@@ -2,7 +2,6 @@
 
 #include <iterator>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +10,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/proto_conversion.h"
+#include "restore/hook_message.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -49,8 +49,7 @@ bool WaitForAnswer(int channel, int cancel_fd) {
   for (;;) {
     auto text = restore::ReceiveMessage(channel, cancel_fd, kAnswerTimeout);
     if (!text.ok()) return false;
-    const nlohmann::json message = nlohmann::json::parse(*text, nullptr, false);
-    if (message.is_object() && message.value("type", "") == "up") return true;
+    if (restore::TextOf(restore::ParseMessage(*text), "type") == "up") return true;
   }
 }
 

@@ -24,6 +24,7 @@
 #include "daemon/instance_record.h"
 #include "daemon/process_output.h"
 #include "functions/request_id.h"
+#include "restore/hook_message.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -264,12 +265,13 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
     return absl::InternalError(
         absl::StrCat("finding out what function '", record.name(), "' imports: ", text.substr(0, 300)));
   }
-  if (!result.value("ok", false)) {
-    const nlohmann::json error = result.value("error", nlohmann::json::object());
-    return absl::FailedPreconditionError(
-        absl::StrCat(error.value("errorType", "Runtime.Unknown"), ": ", error.value("errorMessage", "")));
+  if (!restore::FlagOf(result, "ok")) {
+    const auto error = result.find("error");
+    if (error == result.end()) return absl::FailedPreconditionError("Runtime.Unknown");
+    return absl::FailedPreconditionError(absl::StrCat(restore::TextOf(*error, "errorType", "Runtime.Unknown"),
+                                                      ": ", restore::TextOf(*error, "errorMessage")));
   }
-  return result.value("imports", std::vector<std::string>());
+  return restore::TextsOf(result, "imports");
 }
 
 functions::FunctionImages Functions::FindImages(const functions::FunctionRecord& record,

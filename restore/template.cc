@@ -14,6 +14,7 @@
 #include "base/packet_socket.h"
 #include "base/pidfd.h"
 #include "base/status.h"
+#include "restore/hook_message.h"
 
 namespace rekindle::restore {
 namespace {
@@ -28,8 +29,7 @@ constexpr char kHasEnded[] = "the template has ended: put up a new one";
 constexpr pid_t kForkers = 1;
 // A copy that has come to write more than this until it answers is left to do so itself.
 constexpr uint64_t kMostTouchedBytes = uint64_t{128} << 20;
-
-std::string TypeOf(const Json& message) { return message.is_object() ? message.value("type", "") : ""; }
+constexpr char kNotSaid[] = "it does not say why";
 
 }  // namespace
 
@@ -43,13 +43,12 @@ absl::StatusOr<std::unique_ptr<Template>> Template::Take(CloneResult& started,
         "with 'rekindle run --hold' and let it call ready() (docs/hook.md)");
   }
   RK_ASSIGN_OR_RETURN(std::string text, ReceiveMessage(started.channel.get(), cancel_fd, kAnswerTimeout));
-  const Json message = Json::parse(text, nullptr, false);
-  if (!message.is_object()) return absl::InternalError("the template's first message makes no sense");
+  const Json message = ParseMessage(text);
   std::unique_ptr<Template> made(new Template());
-  const std::string type = TypeOf(message);
-  made->knows_waiting_ = message.value("version", 1) >= 2;
+  const std::string type = TextOf(message, "type");
+  made->knows_waiting_ = NumberOf(message, "version", 1) >= 2;
   if (type == "refused") {
-    made->refusal_ = message.value("why", std::string("it does not say why"));
+    made->refusal_ = TextOf(message, "why", kNotSaid);
   } else if (type != "up") {
     return absl::InternalError(absl::StrCat("the template's first message is '", type, "'"));
   }
@@ -219,11 +218,10 @@ absl::Status Template::AwaitForked() {
   }
   RK_RETURN_IF_ERROR(text.status());
   patience_.Answered(absl::Seconds(watch.seconds()));
-  const Json answer = Json::parse(*text, nullptr, false);
-  if (TypeOf(answer) == "forked") return absl::OkStatus();
+  const Json answer = ParseMessage(*text);
+  if (TextOf(answer, "type") == "forked") return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("the template can't be forked: ",
-                   answer.is_object() ? answer.value("why", std::string("it does not say why")) : *text));
+      absl::StrCat("the template can't be forked: ", TextOf(answer, "why", kNotSaid)));
 }
 
 bool Template::lost() const { return given_up_ || AwaitExit(process_.get(), absl::ZeroDuration()); }
@@ -266,7 +264,7 @@ absl::StatusOr<CloneResult> Template::MakeCopy(const CloneOptions& options, bool
   if (park) {
     RK_ASSIGN_OR_RETURN(std::string text,
                         ReceiveMessage(channel.first.get(), options.cancel_fd, kAnswerTimeout));
-    if (TypeOf(Json::parse(text, nullptr, false)) != "waiting") {
+    if (TextOf(ParseMessage(text), "type") != "waiting") {
       return absl::InternalError(absl::StrCat("a copy that was to wait says ", text));
     }
     RK_ASSIGN_OR_RETURN(const CloneOptions wanted, park());

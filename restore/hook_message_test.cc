@@ -1,0 +1,35 @@
+#include "restore/hook_message.h"
+
+#include "gtest/gtest.h"
+
+namespace rekindle::restore {
+namespace {
+
+TEST(HookMessageTest, FieldsOfTheirKind) {
+  const auto message = ParseMessage(R"({"type":"up","version":2,"ok":true,"imports":["json","re"]})");
+  EXPECT_EQ(TextOf(message, "type"), "up");
+  EXPECT_EQ(NumberOf(message, "version", 1), 2);
+  EXPECT_TRUE(FlagOf(message, "ok"));
+  EXPECT_EQ(TextsOf(message, "imports"), std::vector<std::string>({"json", "re"}));
+}
+
+TEST(HookMessageTest, AnythingElseIsLikeNothing) {
+  for (const char* text : {R"({"type":{"a":1},"version":"2","ok":"yes","imports":{"0":"re"}})",
+                           R"({"type":7,"imports":[7,null]})", R"({"type":null,"version":2.5,"ok":1})",
+                           R"(["type"])", "7", "null", "", "{", "\xff"}) {
+    const auto message = ParseMessage(text);
+    EXPECT_EQ(TextOf(message, "type"), "") << text;
+    EXPECT_EQ(TextOf(message, "type", "none"), "none") << text;
+    EXPECT_EQ(NumberOf(message, "version", 1), 1) << text;
+    EXPECT_FALSE(FlagOf(message, "ok")) << text;
+    EXPECT_TRUE(TextsOf(message, "imports").empty()) << text;
+  }
+}
+
+TEST(HookMessageTest, DeepOnesEnd) {
+  const std::string deep(60'000, '[');
+  EXPECT_TRUE(ParseMessage("{\"type\":" + deep + "}").empty());
+}
+
+}  // namespace
+}  // namespace rekindle::restore
