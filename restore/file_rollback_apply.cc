@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/file.h"
 #include "base/human_units.h"
 #include "base/stable_hash.h"
 #include "base/status.h"
@@ -151,6 +152,7 @@ class Applier {
     if (!owned) action.report.set_why(absl::StrCat("it could not be given to group ", file.gid()));
     RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
     RK_RETURN_IF_ERROR(content.WriteTo(action.file.get()));
+    RK_RETURN_IF_ERROR(ToDisk(action));
     return SetTime(action);
   }
 
@@ -171,6 +173,7 @@ class Applier {
       case Report::PUT_BACK: {
         RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, action.recorded));
         RK_RETURN_IF_ERROR(content.WriteTo(action.file.get()));
+        RK_RETURN_IF_ERROR(ToDisk(action));
         return SetTime(action);
       }
       case Report::MADE_AGAIN: {
@@ -180,11 +183,28 @@ class Applier {
           const int folder = action.folder.get();
           error = ::renameat(folder, name.c_str(), folder, action.name.c_str()) == 0 ? 0 : errno;
         });
-        return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "giving it its name");
+        if (error != 0) return ErrnoStatus(error, "giving it its name");
+        return FolderToDisk(action);
       }
       default:
         return absl::OkStatus();
     }
+  }
+
+  // What the job writes from now on must not stand on what a crash of the machine would undo; and a time that
+  // says the content is there must not be there without it. Memory has no disk.
+  static absl::Status ToDisk(const FileAction& action) {
+    if (::fdatasync(action.file.get()) == 0 || errno == EINVAL) return absl::OkStatus();
+    return ErrnoStatus(errno, "writing it to its disk");
+  }
+
+  static absl::Status FolderToDisk(const FileAction& action) {
+    // `folder` only says where it is. One that the service may not read, on a network file system say, is
+    // left to the kernel.
+    absl::StatusOr<UniqueFd> folder =
+        OpenFile(absl::StrCat("/proc/self/fd/", action.folder.get()), O_RDONLY | O_DIRECTORY);
+    if (!folder.ok() || ::fsync(folder->get()) == 0 || errno == EINVAL) return absl::OkStatus();
+    return ErrnoStatus(errno, "writing its name to its disk");
   }
 
   // Last of all: by its time the next plan sees that the content is that of the image.
