@@ -35,7 +35,7 @@ constexpr uint32_t kMostProcesses = 1024;
 // Of a copy that is to become a function's image: as long as an instance may take to start.
 constexpr absl::Duration kLongestLoad = absl::Seconds(60);
 
-std::string RunAsText(const functions::Owner& owner) {
+std::string RunAsText(const Owner& owner) {
   std::string text = absl::StrCat(owner.uid, ":", owner.gid);
   for (const gid_t group : owner.groups) absl::StrAppend(&text, ":", group);
   return text;
@@ -163,7 +163,7 @@ absl::StatusOr<FunctionInstances::Place> FunctionInstances::MakePlace(const Star
   Place made;
   made.identity.instance = order.instance;
   made.place.code = live.record.folder;
-  const functions::Owner& owner = live.record.owner;
+  const Owner& owner = live.record.owner;
   RK_ASSIGN_OR_RETURN(made.place.log, logs_.OpenStream(live.record.name(), order.instance, owner));
   made.place.memory_bytes = live.record.spec.memory_bytes;
   made.identity.log = absl::StrCat(made.place.log->path(), ".log");

@@ -139,7 +139,7 @@ std::vector<std::string> LayersOf(const functions::FunctionRecord& record) {
   return layers;
 }
 
-std::optional<RunAs> UserOf(const functions::Owner& owner) {
+std::optional<RunAs> UserOf(const Owner& owner) {
   if (owner.uid == ::geteuid()) return std::nullopt;
   return RunAs{owner.uid, owner.gid, owner.groups};
 }

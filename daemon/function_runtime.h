@@ -40,7 +40,7 @@ Environment InstanceEnvironment(const functions::FunctionRecord& record, const I
 std::vector<std::string> LayersOf(const functions::FunctionRecord& record);
 
 // As whom its processes run; nothing: as the daemon.
-std::optional<RunAs> UserOf(const functions::Owner& owner);
+std::optional<RunAs> UserOf(const Owner& owner);
 
 std::vector<std::string> AsStrings(const Environment& environment);
 

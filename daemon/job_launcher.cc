@@ -1,6 +1,8 @@
 #include "daemon/job_launcher.h"
 
 #include <fcntl.h>
+#include <linux/openat2.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -9,7 +11,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -17,6 +18,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/descriptor_limit.h"
 #include "base/file.h"
 #include "base/status.h"
@@ -141,6 +144,18 @@ struct ChildPlan {
   FailInChild(plan, Step::kExecute, error);
 }
 
+// Or closed at its other end.
+bool AwaitReadable(int fd, absl::Duration limit) {
+  const absl::Time deadline = absl::Now() + limit;
+  for (;;) {
+    pollfd entry = {fd, POLLIN, 0};
+    const int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
+    const int n = ::poll(&entry, 1, static_cast<int>(std::max<int64_t>(left_ms, 0)));
+    if (n > 0) return true;
+    if (n == 0 || errno != EINTR) return false;
+  }
+}
+
 absl::Status LaunchError(const Failure& failure, const LaunchOptions& options) {
   const std::string& program = options.argv[0];
   switch (failure.step) {
@@ -203,6 +218,14 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options) {
   if (pid == 0) RunChild(plan);
   error_write.Reset();
   Failure failure{};
+  if (!AwaitReadable(error_read.get(), options.longest_start)) {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    return absl::DeadlineExceededError(absl::StrCat(
+        "starting ", options.argv[0], ": it is not running after ",
+        absl::FormatDuration(options.longest_start),
+        ": its standard input is a FIFO that nobody writes to, or a file system does not answer"));
+  }
   ssize_t got;
   do {
     got = ::read(error_read.get(), &failure, sizeof failure);
@@ -215,28 +238,41 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options) {
 }
 
 absl::Status DoAs(const std::optional<RunAs>& user, const std::function<void()>& work) {
-  if (!user) {
+  const auto run = [&work] {
     work();
     return absl::OkStatus();
-  }
-  absl::Status status;
-  // Credentials belong to a thread: one that ends here takes them with it.
-  std::thread([&] {
-    if (int error = BecomeUser(*user); error != 0) {
-      status = ErrnoStatus(error, absl::StrCat("becoming user ", user->uid));
-    } else {
-      work();
-    }
-  }).join();
-  return status;
+  };
+  return user ? WithFileRightsOf(*user, run) : run();
 }
 
 absl::StatusOr<UniqueFd> OpenFileAs(const std::optional<RunAs>& user, const std::string& path, int flags,
                                     mode_t mode) {
-  absl::StatusOr<UniqueFd> result = absl::InternalError("not opened");
-  absl::Status became = DoAs(user, [&] { result = OpenFile(path, flags, mode); });
+  open_how how = {};
+  how.flags = static_cast<uint64_t>(flags) | O_CLOEXEC | O_NONBLOCK;
+  how.mode = (flags & O_CREAT) != 0 ? mode : 0;
+  // /proc shows this process, whose open files are not theirs to open again.
+  how.resolve = user ? RESOLVE_NO_MAGICLINKS : 0;
+  UniqueFd opened;
+  int error = 0;
+  absl::Status became = DoAs(user, [&] {
+    opened.Reset(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, path.c_str(), &how, sizeof how)));
+    if (!opened.valid()) error = errno;
+  });
   if (!became.ok()) return Annotate(became, absl::StrCat("opening ", path));
-  return result;
+  if (error == ENXIO) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "opening ", path, ": it is a FIFO that nobody reads: open it for reading first, or name a file"));
+  }
+  if (error == ELOOP && user) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("opening ", path,
+                     ": it leads to what a process has open (/proc), or in circles: name the file itself"));
+  }
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("opening ", path));
+  const int now = ::fcntl(opened.get(), F_GETFL);
+  if (now < 0 || ::fcntl(opened.get(), F_SETFL, now & ~O_NONBLOCK) != 0)
+    return ErrnoStatus(errno, absl::StrCat("opening ", path));
+  return opened;
 }
 
 }  // namespace rekindle::daemon

@@ -10,16 +10,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/file_rights.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::daemon {
 
 // The user a job runs as, when it is not the service's own.
-struct RunAs {
-  uid_t uid = 0;
-  gid_t gid = 0;
-  std::vector<gid_t> groups;
-};
+using RunAs = Owner;
 
 struct LaunchOptions {
   std::vector<std::string> argv;  // argv[0] is looked up in the environment's PATH when it has no slash
@@ -35,18 +33,21 @@ struct LaunchOptions {
   // Its PIDs are none of the low ones, which a machine gives out while it starts: an image of the job needs
   // them back after that. As far as we may choose (CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN).
   bool outlives_the_machine = false;
+  // Until it runs: opening what is named, and exec. Files that lie far away take a while.
+  absl::Duration longest_start = absl::Seconds(30);
 };
 
 // Returns the PID of the command, a child of this process: reap it. NotFound: no such program, folder or log
-// folder; PermissionDenied: the job's user may not use one of them.
+// folder; PermissionDenied: the job's user may not use one of them; DeadlineExceeded: its input is a FIFO
+// that nobody writes to.
 absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options);
 
-// Calls `work` with the rights of another user, in a thread of its own, and returns when it has; nullopt: at
-// once, with our own. An error of a system call: it was not called.
+// Calls `work` with the rights over files of another user, as WithFileRightsOf; nullopt: at once, with our
+// own. An error: it was not called.
 absl::Status DoAs(const std::optional<RunAs>& user, const std::function<void()>& work);
 
 // Opens a file with the rights of another user; nullopt: with our own. For what a client names and the
-// service opens.
+// service opens: it never waits. FailedPrecondition: a FIFO that nobody reads.
 absl::StatusOr<UniqueFd> OpenFileAs(const std::optional<RunAs>& user, const std::string& path, int flags,
                                     mode_t mode);
 

@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -113,6 +116,68 @@ TEST_F(JobLauncherTest, AUserCanNotWriteWhatIsNotTheirs) {
   EXPECT_EQ(opened.status().code(), absl::StatusCode::kPermissionDenied);
   EXPECT_TRUE(OpenFileAs(std::nullopt, Path("other"), O_WRONLY | O_CREAT, 0600).ok());
   EXPECT_EQ(::geteuid(), 0u) << "this thread keeps its rights";
+}
+
+TEST_F(JobLauncherTest, AUserWhoseRightsAThreadHasCanNotSignalIt) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  int to_user[2];
+  ASSERT_EQ(::pipe2(to_user, O_CLOEXEC), 0);
+  const pid_t user = ::fork();
+  if (user == 0) {
+    pid_t thread = 0;
+    if (::setresuid(kNobody, kNobody, kNobody) != 0 ||
+        ::read(to_user[0], &thread, sizeof thread) != sizeof thread)
+      ::_exit(2);
+    ::_exit(::syscall(SYS_tgkill, ::getppid(), thread, 0) == 0 ? 1 : 0);
+  }
+  int answer = -1;
+  ASSERT_TRUE(DoAs(RunAs{kNobody, kNobody, {}}, [&] {
+                const pid_t thread = ::gettid();
+                if (::write(to_user[1], &thread, sizeof thread) == sizeof thread) ::waitpid(user, &answer, 0);
+              }).ok());
+  ::close(to_user[0]);
+  ::close(to_user[1]);
+  EXPECT_EQ(answer, 0) << "1: the user may kill the whole service";
+}
+
+TEST_F(JobLauncherTest, WhatTheServiceHasOpenIsNotTheUsers) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  // He may read it where he finds it; but not find it.
+  ASSERT_TRUE(WriteFileAtomically(Path("hidden"), "text", 0666).ok());
+  ASSERT_EQ(::chmod(Path("hidden").c_str(), 0666), 0);
+  ASSERT_EQ(::chmod(directory_->path().c_str(), 0700), 0);
+  auto held = OpenFile(Path("hidden"), O_RDONLY);
+  ASSERT_TRUE(held.ok());
+  const RunAs nobody{kNobody, kNobody, {}};
+  for (const char* form : {"/proc/self/fd/%d", "/proc/thread-self/fd/%d", "/dev/fd/%d"}) {
+    char path[64];
+    std::snprintf(path, sizeof path, form, held->get());
+    EXPECT_FALSE(OpenFileAs(nobody, path, O_WRONLY | O_APPEND, 0600).ok()) << path;
+    EXPECT_TRUE(OpenFileAs(std::nullopt, path, O_WRONLY | O_APPEND, 0600).ok()) << path;
+  }
+  for (const char* path : {"/proc/self/mem", "/proc/thread-self/mem"})
+    EXPECT_FALSE(OpenFileAs(nobody, path, O_RDWR, 0600).ok()) << path;
+}
+
+TEST_F(JobLauncherTest, NobodyWaitsForTheOtherEndOfAFifo) {
+  ASSERT_EQ(::mkfifo(Path("fifo").c_str(), 0666), 0);
+  auto refused = OpenFileAs(std::nullopt, Path("fifo"), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("nobody reads"));
+
+  UniqueFd reader(::open(Path("fifo").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(reader.valid());
+  auto opened = OpenFileAs(std::nullopt, Path("fifo"), O_WRONLY | O_APPEND, 0600);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_EQ(::fcntl(opened->get(), F_GETFL) & O_NONBLOCK, 0) << "what the job gets waits as ever";
+
+  ASSERT_EQ(::mkfifo(Path("input").c_str(), 0666), 0);
+  LaunchOptions options = Shell("true");
+  options.standard_input = Path("input");
+  options.longest_start = absl::Milliseconds(100);
+  auto late = LaunchJob(options);
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(late.status().message()), HasSubstr("nobody writes to"));
 }
 
 TEST_F(JobLauncherTest, WhatCanNotBeStarted) {

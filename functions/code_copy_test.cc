@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
-#include "functions/file_rights.h"
+#include "base/file_rights.h"
 
 namespace rekindle::functions {
 namespace {

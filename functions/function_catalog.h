@@ -23,8 +23,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "base/file_rights.h"
 #include "base/unique_fd.h"
-#include "functions/file_rights.h"
 #include "functions/function_spec.h"
 
 namespace rekindle::functions {

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "functions/file_rights.h"
+#include "base/file_rights.h"
 #include "functions/log_reader.h"
 #include "functions/log_stream.h"
 

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -252,7 +253,9 @@ class Planner {
     with_rights_([&] {
       if (error == ENOENT) return;
       error = ::faccessat(action.folder.get(), ".", W_OK | X_OK, AT_EACCESS) == 0 ? 0 : errno;
-      may_own = ::geteuid() == 0 || ::geteuid() == owner;
+      const auto user =
+          static_cast<uid_t>(::setfsuid(static_cast<uid_t>(-1)));  // an impossible one: tells the present
+      may_own = user == 0 || user == owner;
     });
     if (error != 0 || !may_own) {
       // Else he would get to see what was another's.

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 
-namespace rekindle::functions {
+namespace rekindle {
 
 struct Owner {
   uid_t uid = 0;
@@ -26,4 +26,4 @@ struct Owner {
 // RESOLVE_NO_MAGICLINKS what the user names.
 absl::Status WithFileRightsOf(const Owner& owner, const std::function<absl::Status()>& work);
 
-}  // namespace rekindle::functions
+}  // namespace rekindle

@@ -1,4 +1,4 @@
-#include "functions/file_rights.h"
+#include "base/file_rights.h"
 
 #include <linux/capability.h>
 #include <sys/fsuid.h>
@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 
-namespace rekindle::functions {
+namespace rekindle {
 namespace {
 
 // System calls as they are: they change the calling thread alone, where the C library's wrappers would change
@@ -57,4 +57,4 @@ absl::Status WithFileRightsOf(const Owner& owner, const std::function<absl::Stat
   return status;
 }
 
-}  // namespace rekindle::functions
+}  // namespace rekindle
