@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -20,6 +21,7 @@
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/opened_files.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "base/utf8.h"
@@ -294,8 +296,7 @@ class CaptureRun {
   }
 
   // `tree`: CRIU's pstree.img, which knows of processes that the inspection did not see.
-  ReadableFiles FilesTheOwnerMayHave(absl::string_view tree) const {
-    if (options_.caller == 0) return {};
+  std::vector<pid_t> FrozenProcesses(absl::string_view tree) const {
     std::vector<pid_t> pids = job_.pids();
     absl::StatusOr<std::vector<criu::PstreeEntry>> entries = criu::ParsePstree(tree);
     if (entries.ok()) {
@@ -303,7 +304,24 @@ class CaptureRun {
         if (auto pid = namespaces_.Outside(entry.pid); pid.ok()) pids.push_back(*pid);
       }
     }
+    return pids;
+  }
+
+  ReadableFiles FilesTheOwnerMayHave(std::vector<pid_t> pids) const {
+    if (options_.caller == 0) return {};
     return ReadableFiles(job_.processes[0].uid, std::move(pids));
+  }
+
+  // What of it can't be looked at, a restore asks the job's rights for.
+  void NoteOpenedFiles(const std::vector<pid_t>& pids) {
+    if (job_.processes[0].uid == 0) return;
+    for (const pid_t pid : pids) {
+      const auto files = FilesOpenedBy(pid, OpenedFilesOf::kDescriptorsAndFolders);
+      if (!files.ok()) continue;
+      for (const OpenedFile& file : *files) {
+        if (file.identity.born_ns != 0) opened_.insert(file.identity);
+      }
+    }
   }
 
   // Files that the job writes are recorded at the end of the freeze, although that costs some of it (0.1 ms
@@ -316,7 +334,9 @@ class CaptureRun {
     look.takes_nameless_memory = LooksAtWrittenFiles();
     look.at = [this](const std::map<std::string, std::string>& files) {
       const auto tree = files.find("pstree.img");
-      ReadableFiles readable = FilesTheOwnerMayHave(tree == files.end() ? "" : tree->second);
+      std::vector<pid_t> pids = FrozenProcesses(tree == files.end() ? "" : tree->second);
+      NoteOpenedFiles(pids);
+      ReadableFiles readable = FilesTheOwnerMayHave(std::move(pids));
       lost_names_ = LookAtLostNames(files, JobsRoot(), NameOfJob(), kGhostLimitBytes, &readable);
       if (sees_our_files_) read_files_ = ReadFiles::Open(files, &readable);
       if (!LooksAtWrittenFiles()) return;
@@ -574,6 +594,12 @@ class CaptureRun {
     if (held_) *manifest.mutable_gpu() = ToProto(held_->record());
     RecordNeededFiles(frozen_.image, &manifest);
     read_files_.AddTo(&manifest);
+    for (const InodeIdentity& file : opened_) {
+      v1::OpenedInode* opened = manifest.add_opened();
+      opened->set_device(file.device);
+      opened->set_inode(file.inode);
+      opened->set_born_ns(file.born_ns);
+    }
     return manifest;
   }
 
@@ -618,6 +644,7 @@ class CaptureRun {
   std::vector<v1::ThreadManners> manners_;
   absl::StatusOr<LostNames> lost_names_ = LostNames();
   ReadFiles read_files_;
+  std::set<InodeIdentity> opened_;
   absl::StatusOr<WrittenFiles> written_ = WrittenFiles();  // the contents lie in the arena
   std::string job_id_, dump_gate_;
   std::vector<pid_t> gpu_pids_;

@@ -125,6 +125,13 @@ TEST_F(FrozenDumpTest, MemoryOfTheJobReachesTheStoreAtItsAddresses) {
                                   "core-" + pid + ".img", "mm-" + pid + ".img", "pagemap-" + pid + ".img"}) {
     EXPECT_THAT(dump->image.files, Contains(Key(name)));
   }
+  auto credentials = criu::ParseCredentials(dump->image.files.at("core-" + pid + ".img"));
+  RK_ASSERT_OK(credentials);
+  EXPECT_EQ(credentials->user, ::getuid());
+  EXPECT_EQ(credentials->group, ::getgid());
+  std::vector<gid_t> groups(64);
+  groups.resize(static_cast<size_t>(::getgroups(64, groups.data())));
+  EXPECT_EQ(credentials->groups, groups);
   ExpectPatternInStore(job, std::move(dump->image));
 }
 

@@ -77,6 +77,14 @@ absl::StatusOr<bool> HugePagesDisabled(absl::string_view mm_content);
 // Does a timer run that will send this process a signal (setitimer, timer_create)? `core_content`: of
 // core-PID.img.
 absl::StatusOr<bool> HasArmedTimer(absl::string_view core_content);
+// Who a process is: its real user and group, and the further groups. `core_content`: of core-PID.img.
+struct Credentials {
+  uid_t user = 0;
+  gid_t group = 0;
+  std::vector<gid_t> groups;
+};
+absl::StatusOr<Credentials> ParseCredentials(absl::string_view core_content);
+
 // Is one of the timers that are descriptors (timerfd_create) running?
 absl::StatusOr<bool> HasArmedTimerFile(absl::string_view files_content);
 // Does the job wait for connections, over TCP or on a Unix socket?

@@ -25,6 +25,7 @@
 #include "rekindle/v1/image_layout.h"
 #include "restore/clone_run.h"
 #include "restore/compatibility.h"
+#include "restore/opened_files_check.h"
 #include "restore/restore.h"
 #include "restore/standby.h"
 
@@ -427,6 +428,7 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
         ": the job had a terminal, which its copies can't share; take an image of it started with "
         "'rekindle run', or with input and output that are no terminal"));
   }
+  RK_ASSIGN_OR_RETURN(prepared->user, UserWithBounds(*reader, prepared->manifest));
   RK_ASSIGN_OR_RETURN(prepared->listens, Listens(*reader));
   RK_ASSIGN_OR_RETURN(prepared->locks, LocksOfJob(*reader));
   RK_ASSIGN_OR_RETURN(prepared->shared_memory, CloneSharedMemory::Read(*reader, prepared->manifest));

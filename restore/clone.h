@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/file_rights.h"
 #include "base/timeline.h"
 #include "criu/installation.h"
 #include "dedup_store/store.h"
@@ -82,6 +83,7 @@ struct PreparedImage {
   bool may_stand_by = false;
   bool listens = false;  // on TCP ports or Unix sockets
   FileIdentities programs;
+  std::optional<Owner> user;  // see UserWithBounds
   std::vector<JobLock> locks;
   std::unique_ptr<ImageDirectory> directory;
   CloneSharedMemory shared_memory;

@@ -16,6 +16,7 @@
 #include "criu/restore_log.h"
 #include "criu/restore_session.h"
 #include "restore/job_logs.h"
+#include "restore/opened_files_check.h"
 #include "restore/sandbox_protocol.h"
 
 namespace rekindle::restore {
@@ -130,6 +131,7 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
   double prefill_seconds = 0;
   criu::RestoredTree tree;
   in_our_hands_ = false;
+  criu_began_unix_ns_ = UnixNanos();
   RK_RETURN_IF_ERROR(criu::RunRestoreOver(
       connection, options,
       [&](pid_t) -> absl::Status {
@@ -139,6 +141,7 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
         std::vector<pid_t> pids;
         for (const criu::PstreeEntry& task : image_.directory->tree()) pids.push_back(task.pid);
         RK_ASSIGN_OR_RETURN(std::vector<UniqueFd> processes, sandbox_.OpenProcesses(pids));
+        if (absl::Status opened = CheckOpened(processes); !opened.ok()) return opened;
         image_.shared_memory.RemoveNameless(Root());
         if (!options_.stdio.empty()) {
           absl::Status appended = AppendToLogs(processes[0].get(), image_.manifest);
@@ -172,6 +175,16 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
   phase_.Restart();
   phase_begin_ns_ = MonotonicNanos();
   return absl::OkStatus();
+}
+
+absl::Status CloneRun::CheckOpened(const std::vector<UniqueFd>& processes) const {
+  if (!image_.user) return absl::OkStatus();
+  OpenedFilesCheck check{image_.manifest, *image_.user, {}, Root(), options_.stdio, criu_began_unix_ns_};
+  for (const UniqueFd& process : processes) {
+    RK_ASSIGN_OR_RETURN(const pid_t pid, PidOf(process.get()));
+    check.processes.push_back(pid);
+  }
+  return Annotate(CheckOpenedFiles(check), What());
 }
 
 absl::StatusOr<CloneResult> CloneRun::Finish() {

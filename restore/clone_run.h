@@ -53,6 +53,7 @@ class CloneRun {
   // Waits in the channel until the job wakes up.
   absl::Status SayHello();
   std::string What() const;
+  absl::Status CheckOpened(const std::vector<UniqueFd>& processes) const;
   std::string Root() const;  // of the copy, as we see it
   void EndPhase(const char* name, std::map<std::string, int64_t> numbers = {});
   void AddSpan(const char* name, int64_t begin_ns, std::map<std::string, int64_t> numbers = {});
@@ -70,7 +71,7 @@ class CloneRun {
   bool in_our_hands_ = true;  // and not in CRIU's
   CloneResult result_;
   Stopwatch total_, phase_;
-  int64_t phase_begin_ns_ = MonotonicNanos();
+  int64_t phase_begin_ns_ = MonotonicNanos(), criu_began_unix_ns_ = 0;
 };
 
 }  // namespace rekindle::restore

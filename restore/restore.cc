@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -35,6 +36,7 @@
 #include "restore/image_directory.h"
 #include "restore/job_logs.h"
 #include "restore/lock_check.h"
+#include "restore/opened_files_check.h"
 #include "restore/thread_placement.h"
 #include "restore/withheld_pages.h"
 
@@ -94,6 +96,9 @@ class RestoreRun : public criu::RestoreObserver {
                                                       options_.caller));
     }
     RK_ASSIGN_OR_RETURN(result_.manifest, ReadJobManifest(*image_));
+    RK_ASSIGN_OR_RETURN(user_, UserWithBounds(*image_, result_.manifest));
+    // Of what root has given to another user's job, on another machine say, an administrator knows.
+    if (options_.ignore_mismatch && options_.caller == 0) user_.reset();
     RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
     if (!options_.ignore_mismatch) RK_RETURN_IF_ERROR(CheckMachine(result_.manifest, machine, criu_.version));
     RK_ASSIGN_OR_RETURN(std::string pstree,
@@ -146,6 +151,7 @@ class RestoreRun : public criu::RestoreObserver {
     RK_RETURN_IF_ERROR(ReplaceStdio(&options));
     result_.command_lines.push_back(
         criu::ShellLine(criu::FullCommand(criu_, criu::RestoreArguments(options))));
+    criu_began_unix_ns_ = UnixNanos();
     absl::StatusOr<criu::RestoredTree> tree = criu::RunRestore(criu_, options, this, options_.cancel_fd);
     for (int tries = 1; IsNumberTaken(tree.status()) && tries < kTriesForNumbers; ++tries) {
       if (!CheckIdsAreFree(directory_->tree(), options_.cancel_fd).ok()) break;
@@ -171,6 +177,7 @@ class RestoreRun : public criu::RestoreObserver {
   absl::Status TasksReady(pid_t root) override {
     Stopwatch watch;
     const int64_t begin = MonotonicNanos();
+    RK_RETURN_IF_ERROR(CheckOpened(root));
     if (!options_.log.empty()) {
       UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, root, 0)));
       RK_RETURN_IF_ERROR(AppendToLogs(pidfd.get(), result_.manifest));
@@ -258,6 +265,15 @@ class RestoreRun : public criu::RestoreObserver {
     uint64_t bytes = 0;
     for (const v1::GpuUseOfImage& use : result_.manifest.gpu().uses()) bytes += use.bytes();
     return bytes;
+  }
+
+  absl::Status CheckOpened(pid_t root) const {
+    if (!user_) return absl::OkStatus();
+    OpenedFilesCheck check{result_.manifest, *user_, {}, "/", options_.stdio, criu_began_unix_ns_};
+    for (const criu::PstreeEntry& process : directory_->tree()) check.processes.push_back(process.pid);
+    if (HasOwnMounts(*image_)) check.root = absl::StrCat("/proc/", root, "/root");
+    if (log_.valid()) check.given.push_back(log_.get());
+    return Annotate(CheckOpenedFiles(check), absl::StrCat("restoring ", options_.image));
   }
 
   absl::Status CheckNeededFiles() {
@@ -405,10 +421,11 @@ class RestoreRun : public criu::RestoreObserver {
   std::atomic<const char*> phase_name_{"plan"};
   double pages_seconds_ = 0;
   gpu::DevicePairs gpu_pairs_;
+  std::optional<Owner> user_;  // whose rights bound what files the job gets; nothing: none do
   UniqueFd log_, null_, ended_input_, job_channel_;
   RestoreResult result_;
   Stopwatch total_, phase_;
-  int64_t phase_begin_ns_ = MonotonicNanos();
+  int64_t phase_begin_ns_ = MonotonicNanos(), criu_began_unix_ns_ = 0;
 };
 
 }  // namespace

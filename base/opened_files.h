@@ -1,0 +1,44 @@
+// The files that a process has: by descriptor, as its folders and its program, and mapped.
+#pragma once
+
+#include <sys/types.h>
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace rekindle {
+
+// A file, whatever its name; a number that is used again has another birth. `born_ns` 0: the file system does
+// not tell.
+struct InodeIdentity {
+  uint64_t device = 0, inode = 0;
+  int64_t born_ns = 0;
+  friend auto operator<=>(const InodeIdentity&, const InodeIdentity&) = default;
+};
+
+struct OpenedFile {
+  std::string link;  // "/proc/12/fd/3": leads to the very file, whatever its name leads to now
+  std::string name;  // as the kernel tells it: absolute, with " (deleted)" behind one that is gone
+  InodeIdentity identity;
+  mode_t mode = 0;
+  nlink_t links = 0;
+  uid_t owner = 0;
+  // For what it was needed: R_OK, W_OK or both; X_OK of folders and programs, libraries among them, which the
+  // right to read gives too; 0: nothing, it only says where something is.
+  int access = 0;
+};
+
+enum class OpenedFilesOf { kDescriptorsAndFolders, kMappingsToo };
+
+// Regular files, folders and FIFOs that have or had a name; a file that is mapped several times once for each
+// kind of access. An error: a process or one of these can't be looked at, it may have ended. Thread-safe.
+absl::StatusOr<std::vector<OpenedFile>> FilesOpenedBy(pid_t pid, OpenedFilesOf which);
+
+// What a descriptor of ours is.
+absl::StatusOr<InodeIdentity> IdentityOf(int fd);
+
+}  // namespace rekindle
