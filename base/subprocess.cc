@@ -10,9 +10,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
@@ -88,6 +90,24 @@ struct ChildPlan {
 }
 
 }  // namespace
+
+std::vector<std::string> EnvironmentWith(const std::vector<std::string>& variables) {
+  constexpr absl::string_view kPreload = "LD_PRELOAD=";
+  std::vector<std::string> environment = variables;
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    const absl::string_view own = *variable;
+    const absl::string_view name = own.substr(0, own.find('=') + 1);
+    const auto given =
+        std::find_if(environment.begin(), environment.begin() + static_cast<ptrdiff_t>(variables.size()),
+                     [name](const std::string& other) { return absl::StartsWith(other, name); });
+    if (name.empty() || given == environment.begin() + static_cast<ptrdiff_t>(variables.size())) {
+      environment.emplace_back(own);
+    } else if (name == kPreload) {
+      absl::StrAppend(&*given, ":", own.substr(kPreload.size()));
+    }
+  }
+  return environment;
+}
 
 std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   std::vector<char*> pointers;

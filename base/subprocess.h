@@ -25,6 +25,10 @@ struct SubprocessOptions {
   bool die_with_parent_thread = false;   // SIGKILL when the thread that started it ends
 };
 
+// Our own environment with these "K=V" in place of those of the same name. What is to be preloaded
+// (LD_PRELOAD) comes before what is already.
+std::vector<std::string> EnvironmentWith(const std::vector<std::string>& variables);
+
 // How a child ended.
 struct ExitState {
   int code = 0;    // exit status when signal is 0

@@ -4,6 +4,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
 namespace rekindle {
 namespace {
 
@@ -15,6 +20,20 @@ TEST(SubprocessTest, ReportsExitStatusAndSignal) {
   auto b = RunCommand({"sh", "-c", "kill -9 $$"}, absl::Seconds(10));
   ASSERT_TRUE(b.ok());
   EXPECT_EQ(b->exit.signal, 9);
+}
+
+TEST(SubprocessTest, AnEnvironmentWithSomeOtherVariables) {
+  ::setenv("LD_PRELOAD", "their.so", 1);
+  ::setenv("COLOUR", "red", 1);
+  ::setenv("COLOURS", "two", 1);
+  const std::vector<std::string> environment =
+      EnvironmentWith({"LD_PRELOAD=ours.so", "COLOUR=blue", "NEW=1"});
+  ::unsetenv("LD_PRELOAD");
+  std::map<std::string, int> counts;
+  for (const std::string& variable : environment) ++counts[variable];
+  for (const char* once : {"LD_PRELOAD=ours.so:their.so", "COLOUR=blue", "COLOURS=two", "NEW=1"})
+    EXPECT_EQ(counts[once], 1) << once;
+  EXPECT_EQ(counts["COLOUR=red"], 0);
 }
 
 TEST(SubprocessTest, AMissingProgramIsAnErrorOfStart) {

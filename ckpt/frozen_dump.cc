@@ -14,7 +14,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/companion_program.h"
 #include "base/file.h"
@@ -126,19 +125,9 @@ class Watcher {
 };
 
 std::vector<std::string> EnvironmentWithPreload(const std::string& library, bool takes_nameless_memory) {
-  std::vector<std::string> variables;
+  std::vector<std::string> variables = {absl::StrCat("LD_PRELOAD=", library)};
   if (takes_nameless_memory) variables.push_back(absl::StrCat(TAKES_NAMELESS_MEMORY, "=1"));
-  std::string preload = absl::StrCat("LD_PRELOAD=", library);
-  for (char** variable = environ; variable && *variable; ++variable) {
-    absl::string_view others = *variable;
-    if (absl::ConsumePrefix(&others, "LD_PRELOAD=")) {
-      absl::StrAppend(&preload, ":", others);
-    } else {
-      variables.push_back(*variable);
-    }
-  }
-  variables.push_back(preload);
-  return variables;
+  return EnvironmentWith(variables);
 }
 
 bool Cancelled(const std::atomic<bool>* cancel) { return cancel && cancel->load(); }

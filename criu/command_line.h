@@ -4,10 +4,12 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/file_rights.h"
 #include "criu/installation.h"
 
 namespace rekindle::criu {
@@ -52,6 +54,9 @@ struct RestoreOptions {
   std::vector<std::string> external;
   std::vector<std::pair<int, std::string>> inherit_fd;  // (descriptor in CRIU, resource)
   std::vector<std::string> extra;
+  // Whose rights bound what CRIU does by name (restore_bounds.h); nothing: root's job. RunRestore alone heeds
+  // it.
+  std::optional<Owner> user;
 };
 
 // A folder for CRIU's --libdir that is always there and holds no plugin. The default one may be that of

@@ -496,6 +496,23 @@ const KnownFailure kRestoreMisfits[] = {
      "/$1, which the job has open or mapped, is missing.",
      "Put it back, then restore again; a file that it was writing comes back with `rekindle restore "
      "--rollback append` if the image has its content."},
+    // What CRIU does by name for a job that isn't root's it does with that user's rights (user_bounds.c).
+    {"not-the-users",
+     kOnRestore,
+     kCause,
+     StatusCode::kPermissionDenied,
+     {"unix: Can't bind id * addr *: Permission denied",
+      "unix: Can't bind id * addr *: Operation not permitted",
+      "Can't unlink socket * (name *: Permission denied",
+      "Unable to change * ownership *: Operation not permitted",
+      "Unable to set perms *: Operation not permitted", "Can't create node for ghost *: Permission denied",
+      "Can't create ghost *: Permission denied", "Can't make ghost dir: Permission denied",
+      "Can't create dir: *: Permission denied", "Couldn't unlink remap *: Permission denied",
+      "ghost: Can't * id *: Permission denied"},
+     "The job's user may not make, remove or give away what the job had under a name, a socket or a file.",
+     "A folder on the way may have been closed to the user, moved, or replaced by a link: put it back (the "
+     "log names it), "
+     "then restore again."},
     {"port-in-use",
      kOnRestore,
      kCause,

@@ -19,6 +19,7 @@
 #include "criu/failure.h"
 #include "criu/image_files.h"
 #include "criu/process_tree.h"
+#include "criu/restore_bounds.h"
 #include "criu/restore_conversation.h"
 
 namespace rekindle::criu {
@@ -113,6 +114,12 @@ class RestoreSession {
     // CRIU puts a job without its session's leader into CRIU's own session. In ours, a terminal that it gets
     // would be its controlling one: to read would stop it, since it is in the background there.
     process.new_session = options_.shell_job;
+    if (options_.user) {
+      const std::string bounds = absl::StrCat(work_directory(), "/", kBoundsFile);
+      RK_RETURN_IF_ERROR(WriteBounds(bounds, *options_.user));
+      RK_ASSIGN_OR_RETURN(const std::vector<std::string> variables, BoundsVariables(bounds));
+      process.environment = EnvironmentWith(variables);
+    }
     int next = kFirstInheritedInCriu;
     for (const auto& [descriptor, resource] : options_.inherit_fd) {
       process.descriptors.emplace_back(descriptor, next);

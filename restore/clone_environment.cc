@@ -214,9 +214,10 @@ EnvironmentCheck CheckPrograms() {
     const char* name;
     bool required;
   };
-  // Without the latter two there is no checkpoint, without the others no clone.
+  // Without the last two there is no checkpoint, without the others no clone.
   constexpr Program kPrograms[] = {{"rekindle-sandbox", false},
                                    {"rekindle-pager", false},
+                                   {"rekindle-criu-bounds.so", false},
                                    {"rekindle-dump-gate", true},
                                    {"rekindle-criu-preload.so", true}};
   std::vector<std::string> missing, found;

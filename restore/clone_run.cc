@@ -13,6 +13,7 @@
 #include "base/packet_socket.h"
 #include "base/status.h"
 #include "criu/image_files.h"
+#include "criu/restore_bounds.h"
 #include "criu/restore_log.h"
 #include "criu/restore_session.h"
 #include "restore/job_logs.h"
@@ -130,6 +131,10 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
   if (options_.timeline) options.log_level = criu::kLogLevelWithStages;
   double prefill_seconds = 0;
   criu::RestoredTree tree;
+  if (image_.user) {
+    RK_RETURN_IF_ERROR(
+        criu::WriteBounds(absl::StrCat(sandbox_.directory(), "/", criu::kBoundsFile), *image_.user));
+  }
   in_our_hands_ = false;
   criu_began_unix_ns_ = UnixNanos();
   RK_RETURN_IF_ERROR(criu::RunRestoreOver(

@@ -299,6 +299,7 @@ class RestoreRun : public criu::RestoreObserver {
     options.tcp_established = manifest.tcp_established() && !options.tcp_close;
     options.file_locks = manifest.file_locks();
     options.external_unix_sockets = manifest.external_unix_sockets();
+    options.user = user_;
     if (options_.timeline) options.log_level = criu::kLogLevelWithStages;
     return options;
   }

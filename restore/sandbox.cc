@@ -26,6 +26,7 @@
 #include "base/machine.h"
 #include "base/pidfd.h"
 #include "base/status.h"
+#include "criu/restore_bounds.h"
 #include "restore/sandbox_protocol.h"
 
 namespace rekindle::restore {
@@ -127,7 +128,13 @@ absl::StatusOr<Sandbox::Criu> Sandbox::StartCriu(const std::vector<std::string>&
     numbers.push_back(number);
   }
   ours.insert(ours.end(), groups.begin(), groups.end());
-  const Json request = {{"do", "criu"}, {"argv", argv}, {"descriptors", numbers}, {"groups", groups.size()}};
+  RK_ASSIGN_OR_RETURN(const std::vector<std::string> variables,
+                      criu::BoundsVariables(absl::StrCat(directory_, "/", criu::kBoundsFile)));
+  const Json request = {{"do", "criu"},
+                        {"argv", argv},
+                        {"descriptors", numbers},
+                        {"groups", groups.size()},
+                        {"environment", variables}};
   RK_ASSIGN_OR_RETURN(Packet answer, Ask(request.dump(), ours));
   if (answer.descriptors.size() != 2) return absl::InternalError("a sandbox started CRIU without its socket");
   return Criu{std::move(answer.descriptors[0]), std::move(answer.descriptors[1])};

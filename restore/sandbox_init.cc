@@ -196,6 +196,8 @@ class Init {
     }
     RK_ASSIGN_OR_RETURN(auto sockets, PacketSocketPair());
     std::vector<char*> arguments = Pointers(argv);
+    std::vector<std::string> variables = EnvironmentWith(request.at("environment"));
+    std::vector<char*> environment = Pointers(variables);
     const pid_t pid = ::fork();
     if (pid < 0) return ErrnoStatus(errno, "starting CRIU in a sandbox");
     if (pid == 0) {
@@ -213,7 +215,7 @@ class Init {
       sigset_t none;
       sigemptyset(&none);
       ::sigprocmask(SIG_SETMASK, &none, nullptr);
-      ::execve(arguments[0], arguments.data(), environ);
+      ::execve(arguments[0], arguments.data(), environment.data());
       ::_exit(127);
     }
     UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));

@@ -7,7 +7,8 @@
 //        -> {pid} + [pidfd of the init]
 //   learn {criu: argv, path}: lets CRIU probe the kernel, and keeps its answer in a file
 // To an init (control socket):
-//   criu {argv, descriptors: numbers in CRIU, groups: how many} + [descriptors…, cgroup.procs files…]
+//   criu {argv, environment: what is to be different in it, descriptors: numbers in CRIU, groups: how many} +
+//   [descriptors…, cgroup.procs files…]
 //        -> + [CRIU's RPC socket, pidfd of CRIU]
 //   set {host_name, binds: [[from, to]…]}
 //   own shared memory {keep: folders}: a /dev/shm of its own, empty but for those of these that lie in it

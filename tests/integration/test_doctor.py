@@ -54,7 +54,8 @@ class DoctorTest(RekindleTest):
         ):
             folder = self.path("bin-" + missing[0])
             os.mkdir(folder)
-            for name in ("rekindle-sandbox", "rekindle-pager", "rekindle-dump-gate", "rekindle-criu-preload.so"):
+            programs = ("rekindle-sandbox", "rekindle-pager", "rekindle-dump-gate")
+            for name in (*programs, "rekindle-criu-preload.so", "rekindle-criu-bounds.so"):
                 if name not in missing:
                     shutil.copy(os.path.join(BINARIES, name), folder)
             # Beside itself it looks for them.

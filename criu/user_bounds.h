@@ -1,0 +1,9 @@
+/* What Rekindle tells rekindle-criu-bounds.so. Plain C. */
+#ifndef REKINDLE_CRIU_USER_BOUNDS_H_
+#define REKINDLE_CRIU_USER_BOUNDS_H_
+
+/* In CRIU's environment: the path of a file "UID GID GROUP…\n" that is there before CRIU is told what to
+ * restore. No file: the job is root's. */
+#define USER_BOUNDS_VARIABLE "REKINDLE_USER_BOUNDS"
+
+#endif
