@@ -94,7 +94,7 @@ absl::Status CheckFilesOf(const store::ImageReader& image, const FileIdentities:
     if (!shared_memory.contains(file.path())) *manifest.add_files() = file;
   }
   std::vector<std::string> warnings;
-  return CheckFiles(manifest, &warnings);
+  return CheckFiles(manifest, prepared.user, &warnings);
 }
 
 // Those that it begins with count, and nothing but a fork is ever refused for their limit.

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <iterator>
 #include <set>
@@ -171,6 +172,8 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int can
           : ". If that is the job itself, it still runs; otherwise end what holds them, then restore again"));
 }
 
+namespace {
+
 // Has it only been appended to?
 bool BeginsAsBefore(const v1::NeededFile& file) {
   if (file.beginning() == 0) return false;
@@ -182,10 +185,11 @@ bool BeginsAsBefore(const v1::NeededFile& file) {
   return beginning.ok() && *beginning == file.beginning();
 }
 
-absl::Status CheckFiles(const v1::JobManifest& manifest, std::vector<std::string>* warnings) {
+absl::Status CheckFilesNow(const v1::JobManifest& manifest, std::vector<std::string>* warnings) {
   std::vector<std::string> problems;
   struct stat info;
-  if (!manifest.working_directory().empty() && ::stat(manifest.working_directory().c_str(), &info) != 0) {
+  if (!manifest.working_directory().empty() && ::stat(manifest.working_directory().c_str(), &info) != 0 &&
+      errno != EACCES) {
     problems.push_back(absl::StrCat("its working directory ", manifest.working_directory(), " is gone"));
   }
   std::set<std::string> seen, with_content;
@@ -198,6 +202,7 @@ absl::Status CheckFiles(const v1::JobManifest& manifest, std::vector<std::string
     if (absl::StartsWith(file.path(), "/dev/pts/")) continue;  // a terminal of its own comes back with it
     if (!seen.insert(file.path()).second) continue;
     if (::lstat(file.path().c_str(), &info) != 0) {
+      if (errno == EACCES) continue;
       problems.push_back(absl::StrCat(file.path(), " is gone"));
       may_be_put_back |= with_content.contains(file.path());
       continue;
@@ -227,6 +232,14 @@ absl::Status CheckFiles(const v1::JobManifest& manifest, std::vector<std::string
       "files that the job had in use are not as it left them: ", absl::StrJoin(problems, "; "),
       count > 4 ? absl::StrCat("; and ", count - 4, " more") : "", ". Put them back, then restore again",
       may_be_put_back ? "; --rollback append does so with those whose content the image has" : ""));
+}
+
+}  // namespace
+
+absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
+                        std::vector<std::string>* warnings) {
+  const auto check = [&] { return CheckFilesNow(manifest, warnings); };
+  return user ? WithFileRightsOf(*user, check) : check();
 }
 
 bool HasOwnMounts(const store::ImageReader& image) {

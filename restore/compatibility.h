@@ -1,11 +1,13 @@
 // May this image run here? Everything that can be known before anything is started.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/file_rights.h"
 #include "base/machine.h"
 #include "criu/image_files.h"
 #include "criu/installation.h"
@@ -25,8 +27,10 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int can
                              absl::Duration patience = absl::Seconds(5));
 
 // Files that the job had open or mapped, and its working directory; what it was writing may have grown, which
-// is worth a warning. FailedPrecondition names what is missing or has another size than it had.
-absl::Status CheckFiles(const v1::JobManifest& manifest, std::vector<std::string>* warnings);
+// is worth a warning. FailedPrecondition names what is missing or has another size than it had. Looked up
+// with the rights of `user`, nothing: our own; what lies where the user may not look is left out.
+absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
+                        std::vector<std::string>* warnings);
 
 // Has the job a mount namespace of its own? Its names mean other files here.
 bool HasOwnMounts(const store::ImageReader& image);

@@ -254,7 +254,7 @@ class CheckFilesTest : public testing::Test {
     file->set_size(size.value_or(0));
   }
   std::string Refusal() {
-    absl::Status status = CheckFiles(manifest_, &ignored_);
+    absl::Status status = CheckFiles(manifest_, std::nullopt, &ignored_);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     return std::string(status.message());
   }
@@ -271,7 +271,8 @@ TEST_F(CheckFilesTest, UnchangedFilesAreFine) {
   Need(folder_.path(), 1);   // a directory's size says nothing
   Need("/proc/1/gone", 10);  // the kernel makes these
   Need("an image's strange entry", 10);
-  EXPECT_TRUE(CheckFiles(manifest_, &ignored_).ok()) << CheckFiles(manifest_, &ignored_);
+  EXPECT_TRUE(CheckFiles(manifest_, std::nullopt, &ignored_).ok())
+      << CheckFiles(manifest_, std::nullopt, &ignored_);
 }
 
 TEST_F(CheckFilesTest, MissingFile) {
@@ -314,12 +315,26 @@ TEST_F(CheckFilesTest, ChangedSizes) {
   EXPECT_EQ(refusal.find(" has grown"), refusal.rfind(" has grown"));
 }
 
+TEST_F(CheckFilesTest, NothingIsToldOfWhatTheUserMayNotSee) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to be two users";
+  constexpr uid_t kNobody = 65534;
+  ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
+  ASSERT_EQ(::mkdir((folder_.path() + "/closed").c_str(), 0700), 0);
+  const std::string open = Make("open", 9);
+  Need(open, 10);
+  Need(Make("closed/shorter", 9), 10);
+  Need(folder_.path() + "/closed/none", 10);
+  const absl::Status told = CheckFiles(manifest_, Owner{kNobody, kNobody, {}}, &ignored_);
+  EXPECT_THAT(std::string(told.message()), HasSubstr(open + " has become shorter"));
+  EXPECT_THAT(std::string(told.message()), Not(HasSubstr("closed")));
+}
+
 TEST_F(CheckFilesTest, WhatTheJobWritesMayHaveGrownButNotShrunk) {
   std::string log = Make("log", 20);
   Need(log, 10);
   manifest_.mutable_files(manifest_.files_size() - 1)->set_written(true);
   std::vector<std::string> warnings;
-  EXPECT_TRUE(CheckFiles(manifest_, &warnings).ok());
+  EXPECT_TRUE(CheckFiles(manifest_, std::nullopt, &warnings).ok());
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_THAT(warnings[0], HasSubstr(log + " has grown since the image was taken (20 bytes, it had 10)"));
   ASSERT_EQ(::truncate(log.c_str(), 9), 0);
@@ -332,7 +347,8 @@ TEST_F(CheckFilesTest, WhatTheJobReadsMayHaveBeenAppendedToButNotEdited) {
   manifest_.mutable_files(0)->set_beginning(FileBeginning(OpenFile(log, O_RDONLY)->get(), 10).value());
   Make("log", 20);
   std::vector<std::string> warnings;
-  EXPECT_TRUE(CheckFiles(manifest_, &warnings).ok()) << CheckFiles(manifest_, &warnings);
+  EXPECT_TRUE(CheckFiles(manifest_, std::nullopt, &warnings).ok())
+      << CheckFiles(manifest_, std::nullopt, &warnings);
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_THAT(warnings[0], HasSubstr(log + ", which others append to, has grown"));
   EXPECT_TRUE(WriteFileAtomically(log, "y" + std::string(10, 'x')).ok());

@@ -36,11 +36,11 @@ Verdict Look(const std::string& path, const std::string& recorded, const FileIde
   if (::stat(path.c_str(), info) != 0 || !S_ISREG(info->st_mode)) return Verdict::kLeftToCriu;
   if (checked != nullptr && FileIdentity::Of(*info) == *checked) return Verdict::kKnown;
   *opened = true;
-  absl::StatusOr<UniqueFd> file = OpenFile(path, O_RDONLY);
-  if (!file.ok() || ::fstat(file->get(), info) != 0) return Verdict::kLeftToCriu;
+  const UniqueFd file = OpenRegularFile(path);
+  if (!file.valid() || ::fstat(file.get(), info) != 0) return Verdict::kLeftToCriu;
   // A few pages are wanted, and not what lies behind them.
-  ::posix_fadvise(file->get(), 0, 0, POSIX_FADV_RANDOM);
-  absl::StatusOr<std::string> id = criu::ReadBuildId(file->get());
+  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_RANDOM);
+  absl::StatusOr<std::string> id = criu::ReadBuildId(file.get());
   if (!id.ok()) return Verdict::kLeftToCriu;
   return IsRecorded(*id, recorded) ? Verdict::kKnown : Verdict::kAnother;
 }

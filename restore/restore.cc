@@ -278,7 +278,7 @@ class RestoreRun : public criu::RestoreObserver {
 
   absl::Status CheckNeededFiles() {
     if (HasOwnMounts(*image_)) return absl::OkStatus();
-    return CheckFiles(result_.manifest, &result_.warnings);
+    return CheckFiles(result_.manifest, user_, &result_.warnings);
   }
 
   uint64_t PageBytes() const {
