@@ -97,6 +97,13 @@ class Client : public PagerSource {
       *answer = {{"cache_bytes", pager_.cache().Stats().budget_bytes}};
       return absl::OkStatus();
     }
+    if (what == "processes") {
+      const std::vector<pid_t> pids = request.at("pids");
+      if (pids.size() != descriptors.size())
+        return absl::InvalidArgumentError("each process needs its pidfd");
+      for (size_t i = 0; i < pids.size(); ++i) processes_[pids[i]] = std::move(descriptors[i]);
+      return absl::OkStatus();
+    }
     if (what == "timeline") {
       if (!followed_) return absl::FailedPreconditionError("no timeline was asked for");
       *answer = Json::parse(followed_->EncodeTimeline());
@@ -105,12 +112,7 @@ class Client : public PagerSource {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyClone> clone, pager_.FindClone(request.at("clone")));
     if (what == "prefill") {
       Stopwatch watch;
-      const std::vector<pid_t> pids = request.at("pids");
-      if (pids.size() != descriptors.size())
-        return absl::InvalidArgumentError("each process needs its pidfd");
-      std::map<pid_t, UniqueFd> processes;
-      for (size_t i = 0; i < pids.size(); ++i) processes[pids[i]] = std::move(descriptors[i]);
-      absl::StatusOr<uint64_t> prefilled = clone->Prefill(processes);
+      absl::StatusOr<uint64_t> prefilled = clone->Prefill(std::exchange(processes_, {}));
       clone->PrefillDone();
       pager_.NoteStart();
       RK_ASSIGN_OR_RETURN(uint64_t pages, std::move(prefilled));
@@ -164,6 +166,7 @@ class Client : public PagerSource {
 
   Pager& pager_;
   const UniqueFd socket_;
+  std::map<pid_t, UniqueFd> processes_;  // that were named, by their PIDs in the image
   std::shared_ptr<LazyClone> followed_;  // its timeline may be asked for when it needs the pager no more
 };
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -112,10 +113,15 @@ absl::Status PagerClient::Expect(const std::string& image) {
 absl::StatusOr<PagerClient::Prefilled> PagerClient::Prefill(const std::string& clone,
                                                             const std::vector<pid_t>& pids,
                                                             const std::vector<UniqueFd>& processes) {
-  std::vector<int> descriptors;
-  for (const UniqueFd& process : processes) descriptors.push_back(process.get());
-  RK_ASSIGN_OR_RETURN(Packet answer,
-                      Ask(Json{{"do", "prefill"}, {"clone", clone}, {"pids", pids}}.dump(), descriptors));
+  for (size_t begin = 0; begin < processes.size(); begin += kMaxPacketDescriptors) {
+    const size_t end = std::min(processes.size(), begin + kMaxPacketDescriptors);
+    std::vector<int> descriptors;
+    for (size_t i = begin; i < end; ++i) descriptors.push_back(processes[i].get());
+    const std::vector<pid_t> some(pids.begin() + static_cast<ptrdiff_t>(begin),
+                                  pids.begin() + static_cast<ptrdiff_t>(end));
+    RK_RETURN_IF_ERROR(Ask(Json{{"do", "processes"}, {"pids", some}}.dump(), descriptors).status());
+  }
+  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "prefill"}, {"clone", clone}}.dump()));
   const Json json = Json::parse(answer.bytes);
   return Prefilled{json.value("pages", uint64_t{0}), json.value("settled_bytes", uint64_t{0}),
                    json.value("seconds", 0.0)};

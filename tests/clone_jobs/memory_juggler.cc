@@ -3,6 +3,7 @@
 // children, then checks every page against what it must hold.
 //
 //   memory_juggler --directory DIR [--megabytes N] [--seed S] [--threads T] [--park file|hook] [--mode MODE]
+//                  [--crowd N]
 //   memory_juggler --verify FILE --megabytes N --seed S
 //
 // Parked with `file` it waits for DIR/go, whose content is for how many milliseconds it shall juggle; with
@@ -12,6 +13,7 @@
 //   spin     reads page after page, and writes a line with what it read of each to DIR/pages.HOST, for ever
 //   sleep    touches nothing; ends once DIR/end is there, then checks all
 //   forks    starts children that end at once, for so many milliseconds
+// With a crowd it parks with so many children, which check some of its memory when it is woken.
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -28,6 +30,7 @@
 #include <cstring>
 #include <ctime>
 #include <string>
+#include <vector>
 
 #include "hook/rekindle_hook.h"
 #include "tests/clone_jobs/arena.h"
@@ -50,7 +53,7 @@ constexpr size_t kResultBytes = 512;
 
 struct Options {
   std::string directory, park = "file", mode = "juggle", verify;
-  size_t megabytes = 64, threads = 3;
+  size_t megabytes = 64, threads = 3, crowd = 0;
   uint64_t seed = 1;
 };
 
@@ -284,6 +287,43 @@ void Prepare() {
   for (size_t i = 0; i < kWipedPages; ++i) Fill(wiped + i * kPageWords, i + 1);
 }
 
+// Children that wait for the other end of a pipe to be closed.
+class Crowd {
+ public:
+  explicit Crowd(size_t size) {
+    if (::pipe2(pipe_, O_CLOEXEC) != 0) Die("no pipe: %s", std::strerror(errno));
+    for (size_t i = 0; i < size; ++i) {
+      const pid_t pid = ::fork();
+      if (pid < 0) Die("no child: %s", std::strerror(errno));
+      if (pid == 0) RunMember(i);
+      members_.push_back(pid);
+    }
+  }
+  // All find what they must.
+  void Check() {
+    ::close(pipe_[1]);
+    for (const pid_t pid : members_) {
+      int status = 0;
+      if (::waitpid(pid, &status, 0) != pid || status != 0) {
+        Wrong("a child ended with status " + std::to_string(status));
+      }
+    }
+  }
+
+ private:
+  [[noreturn]] void RunMember(size_t number) {
+    ::close(pipe_[1]);
+    char byte;
+    while (::read(pipe_[0], &byte, 1) < 0 && errno == EINTR) {
+    }
+    Random random(number);
+    ::_exit(constant.CheckSome(random, "one of the crowd").empty() ? 0 : kWrong);
+  }
+
+  int pipe_[2];
+  std::vector<pid_t> members_;
+};
+
 uint64_t ParkUntilWoken() {
   gpu_jobs::WriteState(options.directory + "/ready", 1, 0, "");
   if (options.park == "hook") {
@@ -310,6 +350,7 @@ int Run() {
   crash.sa_sigaction = OnCrash;
   crash.sa_flags = SA_SIGINFO;
   for (int signal : {SIGSEGV, SIGBUS}) ::sigaction(signal, &crash, nullptr);
+  Crowd crowd(options.crowd);
   const uint64_t milliseconds = ParkUntilWoken();
   utsname machine;
   ::uname(&machine);
@@ -323,6 +364,7 @@ int Run() {
   } else {
     JuggleAll();
   }
+  crowd.Check();
   CheckEverything();
   return 0;
 }
@@ -334,6 +376,7 @@ Options Parse(int argc, char** argv) {
     if (name == "--directory") parsed.directory = value;
     if (name == "--megabytes") parsed.megabytes = std::stoul(value);
     if (name == "--seed") parsed.seed = std::stoull(value);
+    if (name == "--crowd") parsed.crowd = std::stoul(value);
     if (name == "--threads") parsed.threads = std::stoul(value);
     if (name == "--park") parsed.park = value;
     if (name == "--mode") parsed.mode = value;

@@ -10,6 +10,7 @@ from harness import jobs, locks, procfs, waiting
 from harness.case import RekindleTest
 from harness.cli import DONE, FAILED, NOT_FOUND, USAGE
 from harness.clones import CloneTest, namespace_pid
+from harness.juggler import Juggler
 
 
 class ProbeTest(CloneTest):
@@ -308,6 +309,16 @@ class TreeTest(CloneTest):
         for line in self.rounds(log):
             number, digest = line.split()
             self.assertEqual(digest, workload.expected_digest(int(number)), line)
+
+    def test_more_processes_than_a_packet_has_room_for(self):
+        """Their descriptors go to the pager in packets, each of which takes 250."""
+        crowd = 300
+        juggler = Juggler(self, mode="sleep", megabytes=1, threads=1, crowd=crowd)
+        juggler.go(0)
+        answer = self.clone(juggler.reference, "--name", "crowd", "--record-ms", "1")
+        self.assertEqual(len(procfs.descendants(answer["job"]["pid"])), crowd)
+        juggler.end()
+        juggler.wait_for_ok("crowd", answer["job"]["pid"])
 
     @staticmethod
     def rounds(log):
