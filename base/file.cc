@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/children.h"
 #include "base/status.h"
 
 namespace rekindle {
@@ -26,7 +27,12 @@ namespace {
 bool RemoveTreeElsewhere(const std::string& path) {
   const char* argv[] = {"rm", "-rf", "--", path.c_str(), nullptr};
   pid_t pid = -1;
-  if (::posix_spawn(&pid, "/bin/rm", nullptr, nullptr, const_cast<char**>(argv), environ) != 0) return false;
+  {
+    MakingChild making;
+    if (::posix_spawn(&pid, "/bin/rm", nullptr, nullptr, const_cast<char**>(argv), environ) != 0)
+      return false;
+    NoteChild(pid);
+  }
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0) {
     if (errno != EINTR) return false;

@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/children.h"
 #include "base/status.h"
 
 extern char** environ;
@@ -149,12 +150,15 @@ absl::StatusOr<Subprocess> Subprocess::Start(const SubprocessOptions& options) {
   plan.parent = ::getpid();
   plan.error_fd = error_write.get();
 
-  pid_t pid = ::fork();
-  if (pid < 0) return ErrnoStatus(errno, absl::StrCat("starting ", program));
-  if (pid == 0) RunChild(plan);
-
   Subprocess child;
-  child.pid_ = pid;
+  {
+    MakingChild making;
+    child.pid_ = ::fork();
+    if (child.pid_ < 0) return ErrnoStatus(errno, absl::StrCat("starting ", program));
+    if (child.pid_ == 0) RunChild(plan);
+    NoteChild(child.pid_);
+  }
+  const pid_t pid = child.pid_;
   child.pidfd_.Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   error_write.Reset();
   int error = 0;

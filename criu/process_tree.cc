@@ -12,7 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "base/children.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/unique_fd.h"
@@ -44,11 +47,26 @@ void AwaitReaped(const std::vector<pid_t>& pids, uint64_t not_before_ticks) {
     for (;; ++round) {
       absl::StatusOr<ProcessStat> facts = ReadProcessStat(pid);
       if (!facts.ok() || facts->start_ticks < not_before_ticks) break;
-      if (facts->parent == ::getpid() && ::waitpid(pid, nullptr, WNOHANG) == pid) break;
+      if (facts->parent == ::getpid()) {
+        if (IsNotedChild(pid)) break;  // it has got the PID since
+        if (::waitpid(pid, nullptr, WNOHANG) == pid) break;
+      }
       if (round >= kRounds) return;
       ::usleep(1000);  // nothing tells when somebody else's zombie is reaped
     }
   }
+}
+
+struct Subreaping {
+  absl::Mutex mutex;
+  int users ABSL_GUARDED_BY(mutex) = 0;
+  bool ours ABSL_GUARDED_BY(mutex) = false;  // else this process was a subreaper before, and reaps
+  ProcessStarts children_before ABSL_GUARDED_BY(mutex);
+};
+
+Subreaping& AllSubreaping() {
+  static auto& subreaping = *new Subreaping();
+  return subreaping;
 }
 
 }  // namespace
@@ -60,13 +78,22 @@ std::optional<uint64_t> StartTicks(pid_t pid) {
 }
 
 TemporarySubreaper::TemporarySubreaper() {
+  Subreaping& subreaping = AllSubreaping();
+  absl::MutexLock lock(&subreaping.mutex);
+  if (subreaping.users++ > 0) return;
   int value = 0;
-  was_subreaper_ = ::prctl(PR_GET_CHILD_SUBREAPER, &value) == 0 && value != 0;
-  if (!was_subreaper_) ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  subreaping.ours = ::prctl(PR_GET_CHILD_SUBREAPER, &value) != 0 || value == 0;
+  if (!subreaping.ours) return;
+  subreaping.children_before = ListChildren();
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
 TemporarySubreaper::~TemporarySubreaper() {
-  if (!was_subreaper_) ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  Subreaping& subreaping = AllSubreaping();
+  absl::MutexLock lock(&subreaping.mutex);
+  if (--subreaping.users > 0 || !subreaping.ours) return;
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  ReapStrays(std::exchange(subreaping.children_before, {}));
 }
 
 std::vector<pid_t> KillTree(pid_t root, bool reap_root) {

@@ -24,17 +24,15 @@ std::vector<pid_t> KillTree(pid_t root, bool reap_root);
 // from the next restore.
 void KillRestoredTree(pid_t root, const std::vector<pid_t>& image_pids, uint64_t not_before_ticks);
 
-// While it exists orphaned descendants of this process become its children (unless they did before), so that
-// what a failed restore leaves can be reaped here at once. Process-wide: keep it short.
+// While one exists orphaned descendants of this process become its children (unless they did before), so that
+// what a failed restore leaves can be reaped here at once. Process-wide, so that orphans of other jobs come
+// too: those are reaped when they end. Keep it short.
 class TemporarySubreaper {
  public:
   TemporarySubreaper();
   ~TemporarySubreaper();
   TemporarySubreaper(const TemporarySubreaper&) = delete;
   TemporarySubreaper& operator=(const TemporarySubreaper&) = delete;
-
- private:
-  bool was_subreaper_;
 };
 
 }  // namespace rekindle::criu

@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/children.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "base/subprocess.h"
@@ -75,6 +76,7 @@ class RestoreSession {
     if (outcome.status.ok()) {
       // It has nothing more to do than to exit.
       criu_.Wait().IgnoreError();
+      NoteChild(outcome.root);
       return RestoredTree{outcome.root, ReadStages(options_, log_path(), requested_ns, outcome)};
     }
     return CleanUp(outcome);
@@ -173,6 +175,7 @@ class RestoreSession {
     return pids;
   }
 
+  const MakingChild making_;  // CRIU makes the tree's root beside itself
   const RestoreOptions& options_;
   RestoreObserver* const observer_;
   const int cancel_fd_;

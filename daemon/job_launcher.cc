@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/children.h"
 #include "base/descriptor_limit.h"
 #include "base/file.h"
 #include "base/status.h"
@@ -213,9 +214,14 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options) {
   plan.error_fd = error_write.get();
 
   if (options.outlives_the_machine) SkipLowPids();
-  pid_t pid = ::fork();
-  if (pid < 0) return ErrnoStatus(errno, absl::StrCat("starting ", options.argv[0]));
-  if (pid == 0) RunChild(plan);
+  pid_t pid;
+  {
+    MakingChild making;
+    pid = ::fork();
+    if (pid < 0) return ErrnoStatus(errno, absl::StrCat("starting ", options.argv[0]));
+    if (pid == 0) RunChild(plan);
+    NoteChild(pid);
+  }
   error_write.Reset();
   Failure failure{};
   if (!AwaitReadable(error_read.get(), options.longest_start)) {
