@@ -64,7 +64,8 @@ absl::StatusOr<LazyPagesConnection::Event> LazyPagesConnection::Next() {
   message.msg_control = control;
   message.msg_controllen = sizeof control;
   ssize_t n;
-  while ((n = ::recvmsg(connection_.get(), &message, MSG_CMSG_CLOEXEC)) < 0) {
+  // A message that is taken and has no room here is lost with its descriptor.
+  while ((n = ::recvmsg(connection_.get(), &message, MSG_CMSG_CLOEXEC | MSG_PEEK)) < 0) {
     if (errno == EINTR) continue;
     if (errno == EAGAIN) return event;
     if (errno != ECONNRESET) return ErrnoStatus(errno, "taking a userfaultfd from CRIU");
@@ -82,10 +83,13 @@ absl::StatusOr<LazyPagesConnection::Event> LazyPagesConnection::Next() {
   }
   int fd;
   memcpy(&fd, CMSG_DATA(header), sizeof fd);
+  event.userfaultfd.Reset(fd);
+  while ((n = ::recv(connection_.get(), &byte, sizeof byte, 0)) < 0 && errno == EINTR) {
+  }
+  if (n != 1) return ErrnoStatus(n < 0 ? errno : EIO, "taking a userfaultfd from CRIU");
   awaits_descriptor_ = false;
   event.what = Event::What::kTask;
   event.pid = word_;
-  event.userfaultfd.Reset(fd);
   return event;
 }
 

@@ -34,7 +34,8 @@ class LazyPagesConnection {
     pid_t pid = 0;  // in the image
     UniqueFd userfaultfd;
   };
-  // DataLoss when CRIU says something that is not in its protocol.
+  // DataLoss when CRIU says something that is not in its protocol. ResourceExhausted: there is no descriptor
+  // for a userfaultfd; it is still to be had.
   absl::StatusOr<Event> Next();
 
  private:

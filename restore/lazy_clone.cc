@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/packet_socket.h"
 #include "base/status.h"
+#include "restore/descriptor_share.h"
 #include "restore/sandbox.h"
 
 namespace rekindle::restore {
@@ -33,12 +34,15 @@ constexpr absl::Duration kLongestChange = absl::Minutes(2);
 constexpr absl::Duration kLookAtTasks = absl::Milliseconds(100);
 // Who may be asked at any time, and is recorded no more, has the machine for so long before the fill begins.
 constexpr absl::Duration kQuietStart = absl::Seconds(1);
+// For a descriptor, while others have them all: somebody waits for the restore, and may try again; a job that
+// runs would be lost.
+constexpr absl::Duration kCriuWaits = absl::Seconds(1), kForkWaits = absl::Seconds(10);
 
 class Listener : public PagerSource {
  public:
   Listener(std::shared_ptr<LazyClone> clone, int fd) : clone_(std::move(clone)), fd_(fd) {}
   int fd() const override { return fd_; }
-  bool OnReady() override { return clone_->OnListener(); }
+  Next OnReady() override { return clone_->OnListener(); }
 
  private:
   const std::shared_ptr<LazyClone> clone_;
@@ -49,7 +53,7 @@ class Connection : public PagerSource {
  public:
   Connection(std::shared_ptr<LazyClone> clone, int fd) : clone_(std::move(clone)), fd_(fd) {}
   int fd() const override { return fd_; }
-  bool OnReady() override { return clone_->OnConnection(); }
+  Next OnReady() override { return clone_->OnConnection(); }
 
  private:
   const std::shared_ptr<LazyClone> clone_;
@@ -60,7 +64,7 @@ class Keeper : public PagerSource {
  public:
   Keeper(std::shared_ptr<LazyClone> clone, int fd) : clone_(std::move(clone)), fd_(fd) {}
   int fd() const override { return fd_; }
-  bool OnReady() override { return clone_->OnKeeper(); }
+  Next OnReady() override { return AgainIf(clone_->OnKeeper()); }
 
  private:
   const std::shared_ptr<LazyClone> clone_;
@@ -72,7 +76,7 @@ class Sockets : public PagerSource {
   Sockets(std::shared_ptr<LazyClone> clone, std::unique_ptr<FirstAnswer> answer)
       : clone_(std::move(clone)), answer_(std::move(answer)) {}
   int fd() const override { return answer_->fd(); }
-  bool OnReady() override { return clone_->OnSockets(*answer_); }
+  Next OnReady() override { return AgainIf(clone_->OnSockets(*answer_)); }
 
  private:
   const std::shared_ptr<LazyClone> clone_;
@@ -84,7 +88,7 @@ class TaskSource : public PagerSource {
   TaskSource(std::shared_ptr<LazyClone> clone, std::shared_ptr<LazyTask> task)
       : clone_(std::move(clone)), task_(std::move(task)) {}
   int fd() const override { return task_->fd(); }
-  bool OnReady() override { return clone_->OnTask(task_); }
+  Next OnReady() override { return clone_->OnTask(task_); }
 
  private:
   const std::shared_ptr<LazyClone> clone_;
@@ -113,32 +117,43 @@ void LazyClone::Watch(std::shared_ptr<PagerSource> source) {
   if (!ended_) sources_.push_back(pager_.Add(std::move(source)));
 }
 
-bool LazyClone::OnListener() {
-  UniqueFd accepted(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!accepted.valid()) {
-    if (errno == EINTR || errno == EAGAIN) return true;
-    // CRIU would wait for ever.
-    Fail(errno == EMFILE || errno == ENFILE ? absl::ResourceExhaustedError(kNoDescriptors)
-                                            : ErrnoStatus(errno, "taking CRIU's connection"));
-    return false;
-  }
-  connection_.emplace(std::move(accepted));
-  Watch(std::make_shared<Connection>(shared_from_this(), connection_->fd()));
-  return false;  // CRIU connects once
+bool LazyClone::CriuMayWait() {
+  if (!criu_waits_.has_value()) criu_waits_.emplace();
+  if (criu_waits_->seconds() < absl::ToDoubleSeconds(kCriuWaits)) return true;
+  Fail(absl::ResourceExhaustedError(kNoDescriptors));
+  return false;
 }
 
-bool LazyClone::OnConnection() {
+PagerSource::Next LazyClone::OnListener() {
+  using Next = PagerSource::Next;
+  UniqueFd accepted(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!accepted.valid()) {
+    if (errno == EINTR || errno == EAGAIN) return Next::kAgain;
+    if (errno == EMFILE || errno == ENFILE) return CriuMayWait() ? Next::kLater : Next::kDone;
+    // CRIU would wait for ever.
+    Fail(ErrnoStatus(errno, "taking CRIU's connection"));
+    return Next::kDone;
+  }
+  criu_waits_.reset();
+  connection_.emplace(std::move(accepted));
+  Watch(std::make_shared<Connection>(shared_from_this(), connection_->fd()));
+  return Next::kDone;  // CRIU connects once
+}
+
+PagerSource::Next LazyClone::OnConnection() {
+  using Next = PagerSource::Next;
   for (;;) {
     auto event = connection_->Next();
+    if (absl::IsResourceExhausted(event.status())) return CriuMayWait() ? Next::kLater : Next::kDone;
     if (!event.ok()) {
-      Fail(absl::IsResourceExhausted(event.status()) ? absl::ResourceExhaustedError(kNoDescriptors)
-                                                     : event.status());
-      return false;
+      Fail(event.status());
+      return Next::kDone;
     }
+    criu_waits_.reset();
     using What = criu::LazyPagesConnection::Event::What;
     switch (event->what) {
       case What::kNothing:
-        return true;
+        return Next::kAgain;
       case What::kZombie:
         continue;
       case What::kTask: {
@@ -147,7 +162,7 @@ bool LazyClone::OnConnection() {
           Fail(absl::InternalError(absl::StrCat("CRIU wants memory served for process ", event->pid,
                                                 ", which image ", image_->reader().info().reference,
                                                 " does not have")));
-          return false;
+          return Next::kDone;
         }
         AddTask(std::make_shared<LazyTask>(event->pid, std::move(event->userfaultfd), std::move(pages)),
                 Made::kByCriu);
@@ -170,7 +185,7 @@ bool LazyClone::OnConnection() {
       }
       case What::kClosed:
         // Before the end of the restore: its sandbox goes too, and with it all this.
-        return false;
+        return Next::kDone;
     }
     pager_.WakeFiller();
   }
@@ -179,6 +194,7 @@ bool LazyClone::OnConnection() {
 void LazyClone::AddTask(std::shared_ptr<LazyTask> task, Made made) {
   const int fd = task->fd();
   ::fcntl(fd, F_SETFL, O_NONBLOCK);
+  const uint64_t share = pager_.ShareOfAClone();
   uint64_t number;
   {
     // Before all else: if this process died now, the task would see zeros.
@@ -188,9 +204,38 @@ void LazyClone::AddTask(std::shared_ptr<LazyTask> task, Made made) {
     SendPacket(keeper_.get(), absl::StrCat("k", number), {&fd, 1}).IgnoreError();
   }
   if (made == Made::kByFork) task->DropUnforked();
-  absl::MutexLock lock(&mutex_);
-  if (ended_) return;
-  tasks_.push_back({task, number, pager_.Add(std::make_shared<TaskSource>(shared_from_this(), task))});
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ended_) return;
+    tasks_.push_back({task, number, pager_.Add(std::make_shared<TaskSource>(shared_from_this(), task))});
+  }
+  KeepToShare(made, share);
+}
+
+void LazyClone::KeepToShare(Made made, uint64_t share) {
+  bool look;
+  {
+    absl::MutexLock lock(&mutex_);
+    const uint64_t processes = tasks_.size();
+    // Those that have ended do not count. To look for them at each fork would take longer than the fork.
+    look = running_ && (processes > share || (IsCrowded(processes, share) && processes >= count_tasks_at_));
+  }
+  if (look) LetGoOfTasks();
+  uint64_t processes;
+  {
+    absl::MutexLock lock(&mutex_);
+    processes = tasks_.size();
+    if (look) count_tasks_at_ = processes + processes / 4;
+    if (look && made == Made::kByFork && IsCrowded(processes, share) && !crowded_.exchange(true)) {
+      record_until_ = fill_from_ = absl::Now();
+    }
+  }
+  if (processes <= share) return;
+  Fail(absl::ResourceExhaustedError(absl::StrCat(
+      "it has ", processes,
+      " processes whose memory is missing, more than its share of the descriptors that the pager has for "
+      "all clones: let its memory come in before it forks so often (--fill idle, --fill eager), or raise "
+      "the limit (LimitNOFILE=, ulimit -n)")));
 }
 
 void LazyClone::LetGoOfTasks() {
@@ -198,7 +243,8 @@ void LazyClone::LetGoOfTasks() {
   {
     absl::MutexLock lock(&mutex_);
     for (size_t i = 0; i < tasks_.size();) {
-      if (!tasks_[i].task->Gone()) {
+      const bool is_let_go = tasks_[i].task->Gone() || (crowded_ && tasks_[i].task->missing() == 0);
+      if (!is_let_go) {
         ++i;
         continue;
       }
@@ -230,7 +276,7 @@ void LazyClone::EndIfAllGone() {
   End();
 }
 
-bool LazyClone::TakeEvents(LazyTask& task, std::vector<uint64_t>* faults) {
+bool LazyClone::TakeEvents(LazyTask& task, std::vector<uint64_t>* faults, bool* forked) {
   ++events_in_work_;
   auto events = task.ReadEvents();
   if (!events.ok()) {
@@ -241,27 +287,45 @@ bool LazyClone::TakeEvents(LazyTask& task, std::vector<uint64_t>* faults) {
   for (std::unique_ptr<LazyTask>& child : events->children) AddTask(std::move(child), Made::kByFork);
   --events_in_work_;
   faults->insert(faults->end(), events->faults.begin(), events->faults.end());
-  return true;
+  if (forked != nullptr) *forked = !events->children.empty();
+  if (task.starved() < kForkWaits) return true;
+  Fail(absl::ResourceExhaustedError(kNoDescriptors));
+  return false;
 }
 
-bool LazyClone::OnTask(const std::shared_ptr<LazyTask>& task) {
-  if (ended_) return false;
+bool LazyClone::MayForkAtOnce() {
+  if (!crowded_ || options_.fill == Fill::kNever) return true;
+  const uint64_t share = pager_.ShareOfAClone();
+  absl::MutexLock lock(&mutex_);
+  return tasks_.size() <= share / 2;
+}
+
+PagerSource::Next LazyClone::OnTask(const std::shared_ptr<LazyTask>& task) {
+  using Next = PagerSource::Next;
+  if (ended_) return Next::kDone;
   std::vector<uint64_t> faults;
-  if (!TakeEvents(*task, &faults)) return false;
+  bool forked = false;
+  if (!TakeEvents(*task, &faults, &forked)) return Next::kDone;
   for (size_t i = 0; i < faults.size(); ++i) {
-    if (!Answer(*task, faults[i], &faults)) return false;
+    if (!Answer(*task, faults[i], &faults)) return Next::kDone;
   }
-  return !ended_;
+  if (ended_) return Next::kDone;
+  return task->starved() > absl::ZeroDuration() || (forked && !MayForkAtOnce()) ? Next::kLater : Next::kAgain;
 }
 
 void LazyClone::AnswerLater(LazyTask& task, std::vector<uint64_t> faults) {
-  pager_.Defer(
-      [clone = shared_from_this(), task = task.shared_from_this(), faults = std::move(faults)]() mutable {
-        if (clone->ended_) return;
-        for (size_t i = 0; i < faults.size(); ++i) {
-          if (!clone->Answer(*task, faults[i], &faults)) return;
-        }
-      });
+  auto answer = [clone = shared_from_this(), task = task.shared_from_this(),
+                 faults = std::move(faults)]() mutable {
+    if (clone->ended_) return;
+    for (size_t i = 0; i < faults.size(); ++i) {
+      if (!clone->Answer(*task, faults[i], &faults)) return;
+    }
+  };
+  if (task.starved() > absl::ZeroDuration()) {
+    pager_.DeferToTick(std::move(answer));
+  } else {
+    pager_.Defer(std::move(answer));
+  }
 }
 
 bool LazyClone::PutKept(LazyTask& task, const LazyTask::Wanted& wanted, uint32_t* pages,
@@ -328,6 +392,10 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
         return false;
       case LazyTask::Outcome::kChanging:
         if (!TakeEvents(task, more)) return false;
+        if (task.starved() > absl::ZeroDuration()) {
+          AnswerLater(task, {address});
+          return true;
+        }
         task.WaitForChange(attempt);
         break;
     }
@@ -425,7 +493,7 @@ void LazyClone::Tick() {
 }
 
 void LazyClone::Fail(const absl::Status& why) {
-  if (ended_) return;
+  if (ended_ || failed_.exchange(true)) return;
   Log(LogLevel::kError, absl::StrCat("the job of sandbox ", options_.id, " is ended: ", why.message()));
   SendPacket(keeper_.get(), absl::StrCat("x", std::string(why.message()))).IgnoreError();
   // The sandbox still holds its descriptors until all its processes have gone; then the keeper's end tells

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/unique_fd.h"
 #include "criu/lazy_pages.h"
 #include "restore/fill.h"
@@ -76,24 +77,31 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   std::string EncodeTimeline() const ABSL_LOCKS_EXCLUDED(mutex_);  // see PagerRecord
 
   // The parts of OnReady (lazy_clone.cc).
-  bool OnListener();
-  bool OnConnection();
+  PagerSource::Next OnListener();
+  PagerSource::Next OnConnection();
   bool OnKeeper();
-  bool OnTask(const std::shared_ptr<LazyTask>& task);
+  PagerSource::Next OnTask(const std::shared_ptr<LazyTask>& task);
   bool OnSockets(FirstAnswer& answer);
 
  private:
   void Watch(std::shared_ptr<PagerSource> source) ABSL_LOCKS_EXCLUDED(mutex_);
   enum class Made { kByCriu, kByFork };
   void AddTask(std::shared_ptr<LazyTask> task, Made made) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After a task was added: what it takes of the pager's descriptors is to stay within `share`.
+  void KeepToShare(Made made, uint64_t share) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Not when so much of its share is taken that the fill has to get ahead of it first.
+  bool MayForkAtOnce() ABSL_LOCKS_EXCLUDED(mutex_);
+  // To be called when there was no descriptor for what CRIU has: false when it has gone on for too long.
+  bool CriuMayWait();
   // Answers one fault. False: the task has gone.
   bool Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more);
   // Of a page that the image's set has, without its frame: CRIU touches some before the set is put in. False:
   // it has not.
   bool PutKept(LazyTask& task, const LazyTask::Wanted& wanted, uint32_t* pages,
                absl::StatusOr<LazyTask::Outcome>* outcome);
-  bool TakeEvents(LazyTask& task, std::vector<uint64_t>* faults);
-  // On one of the pager's threads.
+  // False: the clone has failed.
+  bool TakeEvents(LazyTask& task, std::vector<uint64_t>* faults, bool* forked = nullptr);
+  // On one of the pager's threads; at its next tick if there is no descriptor for what the task has forked.
   void AnswerLater(LazyTask& task, std::vector<uint64_t> faults);
   // Ends the job: its memory can't be had.
   void Fail(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -101,7 +109,8 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   void CompleteIfDone() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndRecording(RecordingEnd how) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndIfAllGone() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Those that have ended or run another program.
+  // Those that have ended or run another program. Of a crowded clone also those that lack nothing: they are
+  // processes like any other, and so is what they fork.
   void LetGoOfTasks() ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<std::shared_ptr<LazyTask>> Tasks() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -149,6 +158,9 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   std::atomic<uint64_t> loaded_by_faults_{0};  // bytes
   std::atomic<bool> recording_;
   std::atomic<bool> prefill_done_{false};
+  std::atomic<bool> failed_{false};
+  std::atomic<bool> crowded_{false};     // it has many processes for its share of the pager's descriptors
+  std::optional<Stopwatch> criu_waits_;  // for a descriptor; by OnListener, then OnConnection
   std::atomic<bool> ended_{false};
   std::atomic<bool> sandbox_ended_{false};
   std::atomic<int> events_in_work_{0};  // children that were read of may not be in tasks_ yet
@@ -162,6 +174,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   };
   std::vector<Served> tasks_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
+  uint64_t count_tasks_at_ ABSL_GUARDED_BY(mutex_) = 0;    // how many to look again for those that have ended
   std::vector<uint64_t> sources_ ABSL_GUARDED_BY(mutex_);  // without those of tasks
   absl::Time look_at_tasks_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
@@ -173,6 +186,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   std::unique_ptr<FirstAnswer> answer_ ABSL_GUARDED_BY(mutex_);      // until it runs
   size_t fill_task_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t fill_next_ ABSL_GUARDED_BY(mutex_) = 0;  // run
+  std::atomic<bool> fill_again_{false};             // something was left out, and will be taken by then
 };
 
 }  // namespace rekindle::restore

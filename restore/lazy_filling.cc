@@ -15,6 +15,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
@@ -37,6 +38,8 @@ constexpr size_t kThreads = 2;
 constexpr size_t kPiecesAtOnce = 32;
 // Fewer pages are put in sooner than another thread begins.
 constexpr uint64_t kPagesWorthAThread = 512;
+constexpr double kLongestFillOfCrowded = 5;  // seconds
+constexpr absl::Duration kBetweenFills = absl::Milliseconds(10);
 
 absl::Status WriteMemory(int memory, pid_t pid, uint64_t address, absl::Span<const std::byte> bytes) {
   // Through this file read-only memory can be written too, as a debugger does.
@@ -99,9 +102,19 @@ absl::Status LazyClone::PutPages(LazyTask& task, uint64_t number, uint64_t pages
       return absl::ResourceExhaustedError("no memory for pages that nobody waits for");
     }
     if (outcome != LazyTask::Outcome::kChanging) break;
+    // Who reads that it has forked lets it fork again: of a crowded clone, OnTask alone does.
+    if (crowded_) {
+      fill_again_ = true;
+      break;
+    }
     if (!TakeEvents(task, &faults)) break;
     // Not by this thread, on which the frames may wait that these are about.
     if (!faults.empty()) AnswerLater(task, std::exchange(faults, {}));
+    // Others wait for this thread too.
+    if (task.starved() > absl::ZeroDuration()) {
+      fill_again_ = true;
+      break;
+    }
     task.WaitForChange(attempt);
   }
   return absl::OkStatus();
@@ -374,16 +387,21 @@ absl::Status LazyClone::PutWorkingSet() {
 absl::StatusOr<uint64_t> LazyClone::FillAll() {
   RK_RETURN_IF_ERROR(CheckRoomForAll());
   const uint64_t before = filled_;
-  for (const std::shared_ptr<LazyTask>& task : Tasks()) {
-    std::vector<Piece> pieces;
-    for (size_t run = 0; run < task->pages().runs().size(); ++run) {
-      pieces.push_back({task.get(), run, 0, task->pages().runs()[run].pages});
+  for (Stopwatch watch;;) {
+    for (const std::shared_ptr<LazyTask>& task : Tasks()) {
+      std::vector<Piece> pieces;
+      for (size_t run = 0; run < task->pages().runs().size(); ++run) {
+        pieces.push_back({task.get(), run, 0, task->pages().runs()[run].pages});
+      }
+      absl::Status status = PutPieces(pieces, kThreads, &filled_);
+      if (!status.ok() && !absl::IsResourceExhausted(status)) Fail(status);
+      RK_RETURN_IF_ERROR(status);
     }
-    absl::Status status = PutPieces(pieces, kThreads, &filled_);
-    if (!status.ok() && !absl::IsResourceExhausted(status)) Fail(status);
-    RK_RETURN_IF_ERROR(status);
+    CompleteIfDone();
+    // Of a crowded one, what forks just then was left out.
+    if (!crowded_ || complete() || ended_ || watch.seconds() > kLongestFillOfCrowded) break;
+    absl::SleepFor(kBetweenFills);
   }
-  CompleteIfDone();
   return filled_ - before;
 }
 
@@ -395,7 +413,11 @@ bool LazyClone::FillSome() {
     if (!running_ || complete_ || ended_ || fill_paused_ || options_.fill == Fill::kNever) return false;
     // Until it is ready it is left alone: what it touches by itself is what counts, and it has the machine.
     if (options_.fill == Fill::kIdle && (recording_ || absl::Now() < fill_from_)) return false;
-    if (fill_task_ >= tasks_.size()) return false;
+    if (fill_task_ >= tasks_.size()) {
+      // Not at once: what stood in the way may still be there.
+      if (fill_again_.exchange(false)) fill_task_ = fill_next_ = 0;
+      return false;
+    }
     task = tasks_[fill_task_].task;
     size_t frames = 0;
     store::FrameId last;
@@ -425,6 +447,7 @@ bool LazyClone::FillSome() {
       return false;
     }
   }
+  if (crowded_) LetGoOfTasks();
   CompleteIfDone();
   return true;
 }

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "base/timeline.h"
 
 namespace rekindle::restore {
 namespace {
@@ -21,18 +22,23 @@ constexpr size_t kEventsAtOnce = 64;
 // Any that the kernel accepts.
 constexpr uint64_t kProbedAddress = uint64_t{1} << 30;
 constexpr int kYields = 64;
+constexpr int64_t kStarvedAtLeastEachNs = 1'000'000'000;  // far more than between two tries
 
 }  // namespace
 
 LazyTask::LazyTask(pid_t pid, UniqueFd userfaultfd, std::shared_ptr<const TaskPages> pages)
-    : pid_(pid), userfaultfd_(std::move(userfaultfd)), pages_(std::move(pages)), missing_(pages_) {}
+    : pid_(pid), userfaultfd_(std::move(userfaultfd)), pages_(std::move(pages)), missing_(pages_) {
+  ++count_;
+}
 
 LazyTask::LazyTask(const LazyTask& parent, UniqueFd userfaultfd)
     : pid_(parent.pid_),
       userfaultfd_(std::move(userfaultfd)),
       pages_(parent.pages_),
       forked_(true),
-      missing_(parent.missing_) {}
+      missing_(parent.missing_) {
+  ++count_;
+}
 
 uint64_t LazyTask::missing() const {
   absl::ReaderMutexLock lock(&mutex_);
@@ -46,7 +52,19 @@ absl::StatusOr<LazyTask::Events> LazyTask::ReadEvents() {
   for (;;) {
     const ssize_t n = ::read(userfaultfd_.get(), messages, sizeof messages);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) return events;
+    if (n < 0 && errno == EAGAIN) {
+      starved_since_ns_ = 0;
+      return events;
+    }
+    if (n < 0 && (errno == EMFILE || errno == ENFILE)) {
+      const int64_t now = MonotonicNanos();
+      const bool begins = starved() == absl::ZeroDuration();
+      // In this order: others look without the lock.
+      if (begins) starved_since_ns_ = 0;
+      starved_at_ns_ = now;
+      if (begins) starved_since_ns_ = now;
+      return events;
+    }
     if (n <= 0)
       return ErrnoStatus(n < 0 ? errno : EIO, absl::StrFormat("serving the memory of process %d", pid_));
     for (size_t i = 0; i < static_cast<size_t>(n) / sizeof messages[0]; ++i) {
@@ -56,6 +74,7 @@ absl::StatusOr<LazyTask::Events> LazyTask::ReadEvents() {
           events.faults.push_back(message.arg.pagefault.address / kPageSize * kPageSize);
           break;
         case UFFD_EVENT_FORK:
+          starved_since_ns_ = 0;
           events.children.push_back(std::unique_ptr<LazyTask>(
               new LazyTask(*this, UniqueFd(static_cast<int>(message.arg.fork.ufd)))));
           break;
@@ -72,7 +91,16 @@ absl::StatusOr<LazyTask::Events> LazyTask::ReadEvents() {
                               static_cast<int>(message.event)));
       }
     }
+    // It runs again and may fork as fast as this reads.
+    if (!events.children.empty()) return events;
   }
+}
+
+absl::Duration LazyTask::starved() const {
+  const int64_t since = starved_since_ns_, now = MonotonicNanos();
+  // Who forked may have been killed, of which nothing tells.
+  if (since == 0 || now - starved_at_ns_ > kStarvedAtLeastEachNs) return absl::ZeroDuration();
+  return absl::Nanoseconds(now - since + 1);
 }
 
 LazyTask::Wanted LazyTask::WhatBelongsAt(uint64_t address) const {

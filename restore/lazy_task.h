@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/unique_fd.h"
 #include "restore/missing_pages.h"
@@ -25,6 +26,7 @@ class LazyTask : public std::enable_shared_from_this<LazyTask> {
  public:
   // `pid` in the image; of a forked child that of its ancestor there.
   LazyTask(pid_t pid, UniqueFd userfaultfd, std::shared_ptr<const TaskPages> pages);
+  ~LazyTask() { --count_; }
 
   pid_t pid() const { return pid_; }
   int fd() const { return userfaultfd_.get(); }  // readable: call ReadEvents
@@ -36,8 +38,12 @@ class LazyTask : public std::enable_shared_from_this<LazyTask> {
         faults;  // page addresses that the task waits for; each needs an answer by Put or PutZero
     std::vector<std::unique_ptr<LazyTask>> children;  // forked; serve them too
   };
-  // Takes what there is; does not wait.
+  // Takes what there is, up to a fork; does not wait. A fork that there is no descriptor for (EMFILE) stays,
+  // and who forks waits: see starved().
   absl::StatusOr<Events> ReadEvents() ABSL_LOCKS_EXCLUDED(mutex_);
+  // It has forked, and there has been no descriptor for its child for so long; zero: it has not. Until
+  // there is one it takes no pages: it is kChanging. Who wants to know reads its events now and then.
+  absl::Duration starved() const;
 
   // Of a child that has just been forked, before it is served: lets go of pages where it has no memory
   // (MADV_DONTFORK). Memory may grow into there, told by no event, and has zeros then. So the sooner the
@@ -69,6 +75,8 @@ class LazyTask : public std::enable_shared_from_this<LazyTask> {
   // Has the task ended, or does it run another program? Then nothing more comes of it.
   bool Gone() const { return NobodyHasMemoryBehind(userfaultfd_.get()); }
   static bool NobodyHasMemoryBehind(int userfaultfd);
+  // How many there are in this process, of which each has a descriptor.
+  static uint64_t count() { return count_; }
   // After kChanging, and without new events: until the task may be further.
   void WaitForChange(int attempt) const;
 
@@ -83,10 +91,12 @@ class LazyTask : public std::enable_shared_from_this<LazyTask> {
   };
   absl::StatusOr<Outcome> CopyRange(Range range, const std::byte* bytes) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
+  static inline std::atomic<uint64_t> count_{0};
   const pid_t pid_;
   const UniqueFd userfaultfd_;
   const std::shared_ptr<const TaskPages> pages_;
   const bool forked_ = false;
+  std::atomic<int64_t> starved_since_ns_{0}, starved_at_ns_{0};
   mutable absl::Mutex mutex_;  // shared to put pages in, exclusive to read events
   MissingPages missing_ ABSL_GUARDED_BY(mutex_);
 };

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/packet_socket.h"
+#include "base/test_descriptors.h"
 
 namespace rekindle::restore {
 namespace {
@@ -107,6 +108,9 @@ class LazyTaskTest : public testing::Test {
     return Serve(pid);
   }
 
+  bool scarce_ = false;  // there are no descriptors until a fork has found none
+  std::vector<std::unique_ptr<LazyTask>> tasks_;
+
  private:
   static bool SendUserfaultfd(int socket) {
     const UniqueFd userfaultfd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK)));
@@ -138,10 +142,18 @@ class LazyTaskTest : public testing::Test {
     return WIFEXITED(status) ? WEXITSTATUS(status) : kBroken;
   }
 
+  absl::StatusOr<LazyTask::Events> Read(LazyTask& task) {
+    if (!scarce_) return task.ReadEvents();
+    FewDescriptorsLeft none(0);
+    auto events = task.ReadEvents();
+    if (task.starved() > absl::ZeroDuration()) scarce_ = false;
+    return events;
+  }
+
   void Answer(LazyTask& task) {
     std::vector<uint64_t> faults;
     auto take_events = [&] {
-      auto events = task.ReadEvents();
+      auto events = Read(task);
       ASSERT_TRUE(events.ok()) << events.status();
       for (auto& child : events->children) {
         child->DropUnforked();
@@ -166,7 +178,6 @@ class LazyTaskTest : public testing::Test {
     }
   }
 
-  std::vector<std::unique_ptr<LazyTask>> tasks_;
   std::vector<uint64_t> content_ = std::vector<uint64_t>(kPages * kPage / sizeof(uint64_t));
 };
 
@@ -197,6 +208,16 @@ TEST_F(LazyTaskTest, ChildrenHaveWhatIsMissingInPiecesAndMoved) {
               });
             }),
             kRight);
+}
+
+TEST_F(LazyTaskTest, AForkWithoutADescriptorWaits) {
+  scarce_ = true;
+  EXPECT_EQ(LazyTask::count(), 0u);
+  EXPECT_EQ(Run([] { return InChild([] { return Hold(0, kPages, 0) ? kRight : kWrong; }); }), kRight);
+  EXPECT_FALSE(scarce_);
+  ASSERT_EQ(tasks_.size(), 2u);
+  EXPECT_EQ(LazyTask::count(), 2u);
+  for (const auto& task : tasks_) EXPECT_EQ(task->starved(), absl::ZeroDuration());
 }
 
 // No event tells of memory that grows where it is, or of memory that children do not get.

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/packet_socket.h"
 #include "base/status.h"
+#include "restore/descriptor_share.h"
 #include "restore/lazy_clone.h"
 #include "restore/pager_protocol.h"
 
@@ -46,10 +47,10 @@ class Client : public PagerSource {
   ~Client() override { pager_.ClientsChanged(-1); }
   int fd() const override { return socket_.get(); }
 
-  bool OnReady() override {
+  Next OnReady() override {
     auto packet = ReceivePacket(socket_.get(), MSG_DONTWAIT);
-    if (absl::IsUnavailable(packet.status())) return true;
-    if (packet.ok() && !packet->has_value()) return false;
+    if (absl::IsUnavailable(packet.status())) return Next::kAgain;
+    if (packet.ok() && !packet->has_value()) return Next::kDone;
     Json answer = Json::object();
     absl::Status status = packet.status();
     if (status.ok()) {
@@ -68,7 +69,8 @@ class Client : public PagerSource {
     if (!status.ok()) {
       answer = {{"error", std::string(status.message())}, {"code", static_cast<int>(status.code())}};
     }
-    return SendPacket(socket_.get(), answer.dump(-1, ' ', false, Json::error_handler_t::replace)).ok();
+    return AgainIf(
+        SendPacket(socket_.get(), answer.dump(-1, ' ', false, Json::error_handler_t::replace)).ok());
   }
 
  private:
@@ -174,13 +176,13 @@ class ClientListener : public PagerSource {
  public:
   ClientListener(Pager& pager, UniqueFd socket) : pager_(pager), socket_(std::move(socket)) {}
   int fd() const override { return socket_.get(); }
-  bool OnReady() override {
+  Next OnReady() override {
     UniqueFd accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!accepted.valid() && (errno == EMFILE || errno == ENFILE)) Refuse();
     if (accepted.valid() && IsOurs(accepted.get())) {
       pager_.Add(std::make_shared<Client>(pager_, std::move(accepted)));
     }
-    return true;
+    return Next::kAgain;
   }
 
  private:
@@ -221,9 +223,9 @@ class DeferredWork : public PagerSource {
  public:
   DeferredWork() : count_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE)) {}
   int fd() const override { return count_.get(); }
-  bool OnReady() override {
+  Next OnReady() override {
     eventfd_t one;
-    if (::eventfd_read(count_.get(), &one) != 0) return true;
+    if (::eventfd_read(count_.get(), &one) != 0) return Next::kAgain;
     std::function<void()> work;
     {
       absl::MutexLock lock(&mutex_);
@@ -231,7 +233,7 @@ class DeferredWork : public PagerSource {
       work_.pop_front();
     }
     work();
-    return true;
+    return Next::kAgain;
   }
   void Add(std::function<void()> work) {
     {
@@ -313,15 +315,42 @@ void Pager::Work() {
       if (found == sources_.end()) continue;
       source = found->second;
     }
-    if (!source->OnReady()) {
-      Remove(event.data.u64);
-      continue;
+    switch (source->OnReady()) {
+      case PagerSource::Next::kDone:
+        Remove(event.data.u64);
+        break;
+      case PagerSource::Next::kAgain:
+        WaitAgainFor(event.data.u64, *source);
+        break;
+      case PagerSource::Next::kLater: {
+        absl::MutexLock lock(&mutex_);
+        later_sources_.push_back(event.data.u64);
+        break;
+      }
     }
-    epoll_event again{};
-    again.events = EPOLLIN | EPOLLONESHOT;
-    again.data.u64 = event.data.u64;
-    ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, source->fd(), &again);
   }
+}
+
+void Pager::WaitAgainFor(uint64_t id, const PagerSource& source) {
+  epoll_event again{};
+  again.events = EPOLLIN | EPOLLONESHOT;
+  again.data.u64 = id;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, source.fd(), &again);
+}
+
+void Pager::OnTick() {
+  std::vector<std::pair<uint64_t, std::shared_ptr<PagerSource>>> sources;
+  std::vector<std::function<void()>> work;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (uint64_t id : later_sources_) {
+      if (auto found = sources_.find(id); found != sources_.end()) sources.emplace_back(id, found->second);
+    }
+    later_sources_.clear();
+    work.swap(later_work_);
+  }
+  for (const auto& [id, source] : sources) WaitAgainFor(id, *source);
+  for (std::function<void()>& some : work) Defer(std::move(some));
 }
 
 void Pager::Run() {
@@ -334,6 +363,7 @@ void Pager::Run() {
   absl::Time used = absl::Now(), saved = used;
   for (;;) {
     absl::SleepFor(kTick);
+    OnTick();
     bool busy = clients_ > 0;
     {
       absl::MutexLock lock(&mutex_);
@@ -465,6 +495,18 @@ absl::StatusOr<std::shared_ptr<LazyClone>> Pager::FindClone(const std::string& i
 }
 
 void Pager::Defer(std::function<void()> work) { deferred_->Add(std::move(work)); }
+
+void Pager::DeferToTick(std::function<void()> work) {
+  absl::MutexLock lock(&mutex_);
+  later_work_.push_back(std::move(work));
+}
+
+uint64_t Pager::ShareOfAClone() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  absl::MutexLock lock(&mutex_);
+  return ShareOfDescriptors(limit.rlim_cur, LazyTask::count(), clones_.size());
+}
 
 void Pager::WakeFiller() {
   absl::MutexLock lock(&mutex_);

@@ -34,8 +34,7 @@ namespace rekindle::restore {
 // What helps where the pager has none.
 inline constexpr char kNoDescriptors[] =
     "the pager has no descriptors left (it holds some for each process whose memory is missing): raise the "
-    "limit "
-    "(LimitNOFILE=, ulimit -n), or run fewer clones";
+    "limit (LimitNOFILE=, ulimit -n), or run fewer clones";
 
 // Of threads whose work nobody waits for.
 inline constexpr int kBackgroundNice = 19;
@@ -55,8 +54,14 @@ class PagerSource {
  public:
   virtual ~PagerSource() = default;
   virtual int fd() const = 0;
-  // On one thread at a time. False: it is done for, and destroyed.
-  virtual bool OnReady() = 0;
+  enum class Next {
+    kDone,   // it is done for, and destroyed
+    kAgain,  // whenever it is readable
+    kLater,  // not before the pager's next tick, readable though it may be
+  };
+  static Next AgainIf(bool again) { return again ? Next::kAgain : Next::kDone; }
+  // On one thread at a time.
+  virtual Next OnReady() = 0;
 };
 
 class Pager {
@@ -79,6 +84,10 @@ class Pager {
   void WakeFiller() ABSL_LOCKS_EXCLUDED(mutex_);
   // Has `work` done by one of the threads that serve faults, soon.
   void Defer(std::function<void()> work);
+  // The same from the next tick on.
+  void DeferToTick(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
+  // How many processes with missing memory one clone may have at the moment.
+  uint64_t ShareOfAClone() ABSL_LOCKS_EXCLUDED(mutex_);
   // Loads its working set into the cache, while CRIU makes its processes.
   void PrefetchFor(std::shared_ptr<LazyClone> clone) ABSL_LOCKS_EXCLUDED(mutex_);
   // A copy of the image with this digest will be attached soon: the same ahead of that.
@@ -102,6 +111,8 @@ class Pager {
 
   Pager() = default;
   void Work();
+  void OnTick() ABSL_LOCKS_EXCLUDED(mutex_);
+  void WaitAgainFor(uint64_t id, const PagerSource& source);
   void FillInBackground();
   void PrefetchInBackground();
   void WarmInBackground();
@@ -133,6 +144,9 @@ class Pager {
   absl::Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<PagerSource>> sources_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_source_ ABSL_GUARDED_BY(mutex_) = 1;
+  // For the next tick.
+  std::vector<uint64_t> later_sources_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> later_work_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<LazyClone>> clones_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<LazyImage>> images_ ABSL_GUARDED_BY(mutex_);  // by digest
   std::vector<std::string> image_order_ ABSL_GUARDED_BY(mutex_);  // least recently used first

@@ -276,6 +276,12 @@ class Init {
   void OnKeeper() {
     auto packet = ReceivePacket(setup_.keeper.get(), MSG_DONTWAIT);
     if (absl::IsUnavailable(packet.status())) return;
+    if (absl::IsResourceExhausted(packet.status())) {
+      End({0, SIGKILL,
+           "its sandbox has no descriptors left (it holds one for each process whose memory is missing): "
+           "raise "
+           "the limit (LimitNOFILE=, ulimit -n)"});
+    }
     if (packet.ok() && packet->has_value()) {
       if ((*packet)->bytes == "d") {
         kept_.clear();

@@ -3,7 +3,7 @@
 // children, then checks every page against what it must hold.
 //
 //   memory_juggler --directory DIR [--megabytes N] [--seed S] [--threads T] [--park file|hook] [--mode MODE]
-//                  [--crowd N]
+//                  [--crowd N] [--hoard N]
 //   memory_juggler --verify FILE --megabytes N --seed S
 //
 // Parked with `file` it waits for DIR/go, whose content is for how many milliseconds it shall juggle; with
@@ -13,6 +13,7 @@
 //   spin     reads page after page, and writes a line with what it read of each to DIR/pages.HOST, for ever
 //   sleep    touches nothing; ends once DIR/end is there, then checks all
 //   forks    starts children that end at once, for so many milliseconds
+//   hoard    starts so many children that stay until all are there, and then do as a crowd does
 // With a crowd it parks with so many children, which check some of its memory when it is woken.
 #include <fcntl.h>
 #include <pthread.h>
@@ -53,7 +54,7 @@ constexpr size_t kResultBytes = 512;
 
 struct Options {
   std::string directory, park = "file", mode = "juggle", verify;
-  size_t megabytes = 64, threads = 3, crowd = 0;
+  size_t megabytes = 64, threads = 3, crowd = 0, hoard = 0;
   uint64_t seed = 1;
 };
 
@@ -294,7 +295,7 @@ class Crowd {
     if (::pipe2(pipe_, O_CLOEXEC) != 0) Die("no pipe: %s", std::strerror(errno));
     for (size_t i = 0; i < size; ++i) {
       const pid_t pid = ::fork();
-      if (pid < 0) Die("no child: %s", std::strerror(errno));
+      if (pid < 0) Wrong(std::string("fork: ") + std::strerror(errno));
       if (pid == 0) RunMember(i);
       members_.push_back(pid);
     }
@@ -361,6 +362,8 @@ int Run() {
     while (::access((options.directory + "/end").c_str(), F_OK) != 0) Pause(2);
   } else if (options.mode == "forks") {
     ManyForks();
+  } else if (options.mode == "hoard") {
+    Crowd(options.hoard).Check();
   } else {
     JuggleAll();
   }
@@ -377,6 +380,7 @@ Options Parse(int argc, char** argv) {
     if (name == "--megabytes") parsed.megabytes = std::stoul(value);
     if (name == "--seed") parsed.seed = std::stoull(value);
     if (name == "--crowd") parsed.crowd = std::stoul(value);
+    if (name == "--hoard") parsed.hoard = std::stoul(value);
     if (name == "--threads") parsed.threads = std::stoul(value);
     if (name == "--park") parsed.park = value;
     if (name == "--mode") parsed.mode = value;

@@ -303,6 +303,66 @@ class StoreTest(FaultTest):
         self.assertEqual(gone.code, 3, str(gone))
 
 
+class ForksTest(FaultTest):
+    """Each fork while memory is missing takes one of the descriptors of the pager, which all clones share."""
+
+    def forker(self, mode, name, *options, **more):
+        """A clone that forks once it is told to go."""
+        juggler = Juggler(self, mode=mode, threads=1, megabytes=8, name=name, reference=f"{name}:1", **more)
+        return juggler, self.clone(juggler.reference, "--name", name, *options)
+
+    def limit_pager(self, limit):
+        pager = self.pager()
+        hard = resource.prlimit(pager, resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(pager, resource.RLIMIT_NOFILE, (min(limit, hard), hard))
+
+    def wait_for_record(self, answer, *words):
+        def told():
+            lines = self.daemon.log_text().splitlines()
+            return any("was ended:" in line and all(w in line for w in (answer["instance"], *words)) for line in lines)
+
+        waiting.until(told, f"a record with {words}")
+
+    @staticmethod
+    def waits_in_fork(pid):
+        with open(f"/proc/{pid}/wchan", encoding="ascii") as file:
+            return "userfaultfd_event_wait" in file.read()
+
+    def test_who_forks_without_end_is_ended_and_nobody_else(self):
+        other, neighbour = self.forker("forks", "neighbour", "--fill", "never", "--record-ms", "1")
+        bomb, answer = self.forker("hoard", "bomb", "--fill", "never", "--record-ms", "1", hoard=100000)
+        self.limit_pager(procfs.descriptors(self.pager()) + 400)
+        other.go(5000)
+        bomb.go(0)
+        self.wait_for_end(answer["job"]["pid"])
+        self.wait_for_record(answer, "processes whose memory is missing", "--fill idle", "LimitNOFILE")
+        self.assertIsNone(bomb.result("bomb"))
+        other.wait_for_ok("neighbour", neighbour["job"]["pid"])
+
+    def test_who_forks_much_gets_its_memory(self):
+        """Recording its working set comes second. Its children then are nothing to the pager."""
+        juggler, answer = self.forker("hoard", "many", "--record-ms", "600000", hoard=700)
+        self.limit_pager(procfs.descriptors(self.pager()) + 400)
+        juggler.go(0)
+        juggler.wait_for_ok("many", answer["job"]["pid"])
+
+    def test_forks_wait_for_descriptors(self):
+        juggler, answer = self.forker("forks", "forker", "--fill", "never", "--record-ms", "1")
+        self.limit_pager(3)
+        juggler.go(2000)
+        waiting.until(lambda: self.waits_in_fork(answer["job"]["pid"]), "a fork that waits")
+        self.limit_pager(1 << 20)
+        result = juggler.wait_for_ok("forker", answer["job"]["pid"])
+        self.assertGreater(int(result.split()[-1]), 0, result)
+
+    def test_forks_do_not_wait_for_ever(self):
+        juggler, answer = self.forker("forks", "forker", "--fill", "never", "--record-ms", "1")
+        self.limit_pager(3)
+        juggler.go(600000)
+        self.wait_for_end(answer["job"]["pid"])
+        self.wait_for_record(answer, "no descriptors left", "LimitNOFILE")
+
+
 class LimitsTest(FaultTest):
     """Whoever can't be started is told so, those that run do not notice, and later ones start again."""
 
