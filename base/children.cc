@@ -32,6 +32,10 @@ struct Children {
   ProcessStarts noted ABSL_GUARDED_BY(mutex);
   size_t most_notes ABSL_GUARDED_BY(mutex) = kFewNotes;  // then those of children that are no more go
   ProcessStarts strays ABSL_GUARDED_BY(mutex);           // that a thread waits for
+
+  bool Noted(const std::pair<pid_t, uint64_t>& child) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return noted.count(child) > 0 || noted.count({child.first, kAnyStart}) > 0;
+  }
 };
 
 Children& All() {
@@ -46,18 +50,15 @@ bool IsOurs(const std::pair<pid_t, uint64_t>& child) {
   return facts->parent == ::getpid() && (child.second == kAnyStart || child.second == facts->start_ticks);
 }
 
-bool Noted(const std::pair<pid_t, uint64_t>& child) ABSL_EXCLUSIVE_LOCKS_REQUIRED(All().mutex) {
-  return All().noted.count(child) > 0 || All().noted.count({child.first, kAnyStart}) > 0;
-}
-
 struct Stray {
   std::pair<pid_t, uint64_t> process;
   UniqueFd pidfd;
 };
 
 void LetGoOf(const Stray& stray) {
-  absl::MutexLock lock(&All().mutex);
-  All().strays.erase(stray.process);
+  Children& all = All();
+  absl::MutexLock lock(&all.mutex);
+  all.strays.erase(stray.process);
 }
 
 // `making`: the first that can't have made any of them.
@@ -88,14 +89,16 @@ void ReapAll(std::vector<Stray> suspects, uint64_t making) {
 }  // namespace
 
 MakingChild::MakingChild() {
-  absl::MutexLock lock(&All().mutex);
-  number_ = All().next_making++;
-  All().making.insert(number_);
+  Children& all = All();
+  absl::MutexLock lock(&all.mutex);
+  number_ = all.next_making++;
+  all.making.insert(number_);
 }
 
 MakingChild::~MakingChild() {
-  absl::MutexLock lock(&All().mutex);
-  All().making.erase(number_);
+  Children& all = All();
+  absl::MutexLock lock(&all.mutex);
+  all.making.erase(number_);
 }
 
 void NoteChild(pid_t pid) {
@@ -110,8 +113,9 @@ void NoteChild(pid_t pid) {
 
 bool IsNotedChild(pid_t pid) {
   absl::StatusOr<ProcessStat> facts = ReadProcessStat(pid);
-  absl::MutexLock lock(&All().mutex);
-  return Noted({pid, facts.ok() ? facts->start_ticks : kAnyStart});
+  Children& all = All();
+  absl::MutexLock lock(&all.mutex);
+  return all.Noted({pid, facts.ok() ? facts->start_ticks : kAnyStart});
 }
 
 ProcessStarts ListChildren() {
@@ -132,7 +136,7 @@ void ReapStrays(const ProcessStarts& before) {
     absl::MutexLock lock(&all.mutex);
     making = all.next_making;
     for (const auto& child : children) {
-      if (before.count(child) > 0 || Noted(child)) continue;
+      if (before.count(child) > 0 || all.Noted(child)) continue;
       if (all.strays.insert(child).second) suspects.push_back({child, UniqueFd()});
     }
   }

@@ -346,6 +346,13 @@ class ForksTest(FaultTest):
         juggler.go(0)
         juggler.wait_for_ok("many", answer["job"]["pid"])
 
+    def test_who_is_filled_for_its_forks_sees_right_pages(self):
+        juggler = Juggler(self, threads=4, megabytes=48)
+        answer = self.clone(juggler.reference, "--name", "clone", "--record-ms", "600000")
+        self.limit_pager(procfs.descriptors(self.pager()) + 80)
+        juggler.go(4000)
+        juggler.wait_for_ok("clone", answer["job"]["pid"])
+
     def test_forks_wait_for_descriptors(self):
         juggler, answer = self.forker("forks", "forker", "--fill", "never", "--record-ms", "1")
         self.limit_pager(3)
