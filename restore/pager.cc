@@ -99,13 +99,7 @@ class Client : public PagerSource {
       *answer = {{"cache_bytes", pager_.cache().Stats().budget_bytes}};
       return absl::OkStatus();
     }
-    if (what == "processes") {
-      const std::vector<pid_t> pids = request.at("pids");
-      if (pids.size() != descriptors.size())
-        return absl::InvalidArgumentError("each process needs its pidfd");
-      for (size_t i = 0; i < pids.size(); ++i) processes_[pids[i]] = std::move(descriptors[i]);
-      return absl::OkStatus();
-    }
+    if (what == "processes") return TakeProcesses(request, descriptors);
     if (what == "timeline") {
       if (!followed_) return absl::FailedPreconditionError("no timeline was asked for");
       *answer = Json::parse(followed_->EncodeTimeline());
@@ -114,6 +108,7 @@ class Client : public PagerSource {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyClone> clone, pager_.FindClone(request.at("clone")));
     if (what == "prefill") {
       Stopwatch watch;
+      RK_RETURN_IF_ERROR(TakeProcesses(request, descriptors));
       absl::StatusOr<uint64_t> prefilled = clone->Prefill(std::exchange(processes_, {}));
       clone->PrefillDone();
       pager_.NoteStart();
@@ -130,6 +125,13 @@ class Client : public PagerSource {
     } else {
       return absl::UnimplementedError(absl::StrCat("the pager does not know '", what, "'"));
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeProcesses(const Json& request, std::vector<UniqueFd>& descriptors) {
+    const std::vector<pid_t> pids = request.at("pids");
+    if (pids.size() != descriptors.size()) return absl::InvalidArgumentError("each process needs its pidfd");
+    for (size_t i = 0; i < pids.size(); ++i) processes_[pids[i]] = std::move(descriptors[i]);
     return absl::OkStatus();
   }
 

@@ -113,15 +113,21 @@ absl::Status PagerClient::Expect(const std::string& image) {
 absl::StatusOr<PagerClient::Prefilled> PagerClient::Prefill(const std::string& clone,
                                                             const std::vector<pid_t>& pids,
                                                             const std::vector<UniqueFd>& processes) {
-  for (size_t begin = 0; begin < processes.size(); begin += kMaxPacketDescriptors) {
+  std::vector<int> descriptors;
+  Json request;
+  for (size_t begin = 0; begin == 0 || begin < processes.size(); begin += kMaxPacketDescriptors) {
     const size_t end = std::min(processes.size(), begin + kMaxPacketDescriptors);
-    std::vector<int> descriptors;
+    descriptors.clear();
     for (size_t i = begin; i < end; ++i) descriptors.push_back(processes[i].get());
-    const std::vector<pid_t> some(pids.begin() + static_cast<ptrdiff_t>(begin),
-                                  pids.begin() + static_cast<ptrdiff_t>(end));
-    RK_RETURN_IF_ERROR(Ask(Json{{"do", "processes"}, {"pids", some}}.dump(), descriptors).status());
+    request = {{"do", "processes"},
+               {"pids", std::vector<pid_t>(pids.begin() + static_cast<ptrdiff_t>(begin),
+                                           pids.begin() + static_cast<ptrdiff_t>(end))}};
+    if (end < processes.size()) RK_RETURN_IF_ERROR(Ask(request.dump(), descriptors).status());
   }
-  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "prefill"}, {"clone", clone}}.dump()));
+  // The last go with it, most often all: so a pager of an older version understands it too.
+  request["do"] = "prefill";
+  request["clone"] = clone;
+  RK_ASSIGN_OR_RETURN(Packet answer, Ask(request.dump(), descriptors));
   const Json json = Json::parse(answer.bytes);
   return Prefilled{json.value("pages", uint64_t{0}), json.value("settled_bytes", uint64_t{0}),
                    json.value("seconds", 0.0)};

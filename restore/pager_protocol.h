@@ -5,11 +5,11 @@
 //          [a listening lazy-pages socket, the sandbox's keeper socket; where its memory may be limited, the
 //          cgroup's folder]
 //          -> {pages}
-//   processes {pids: in the image} + [a pidfd each]: of the clone that is prefilled next. As often as it
-//   takes:
-//          a packet has no room for those of many
-//   prefill {clone}: all its tasks stand still, their areas are registered and "processes" has named them;
-//          writes what must be there, and puts in the recorded working set
+//   processes {pids: in the image} + [a pidfd each]: of the clone that is prefilled next; before that, as
+//   often
+//          as it takes, where one packet has no room for all
+//   prefill {clone, pids} + [a pidfd each]: the rest of them. All its tasks stand still and their areas are
+//          registered; writes what must be there, and puts in the recorded working set
 //          -> {pages, seconds, settled_bytes: that each copy of the image gets, 0: not for good yet}
 //   ready {clone}: the job has answered; what it touched up to now is its working set
 //   fill {clone}: all that is missing, now -> {complete: nothing of it is served any more}
