@@ -47,21 +47,25 @@ InodeIdentity IdentityIn(const struct statx& info) {
   return identity;
 }
 
+int AccessIn(uint64_t flags) {
+  if ((flags & O_PATH) != 0) return 0;
+  switch (flags & O_ACCMODE) {
+    case O_RDONLY:
+      return R_OK;
+    case O_WRONLY:
+      return W_OK;
+    default:
+      return R_OK | W_OK;
+  }
+}
+
 // "pos:\t0\nflags:\t0100002\n…", the flags being octal.
-absl::StatusOr<int> AccessOf(const std::string& fdinfo) {
+absl::StatusOr<int> AccessToldBy(const std::string& fdinfo) {
   RK_ASSIGN_OR_RETURN(const std::string text, ReadFile(fdinfo));
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     if (!absl::ConsumePrefix(&line, "flags:")) continue;
     const uint64_t flags = std::strtoull(std::string(line).c_str(), nullptr, 8);
-    if ((flags & O_PATH) != 0) return 0;
-    switch (flags & O_ACCMODE) {
-      case O_RDONLY:
-        return R_OK;
-      case O_WRONLY:
-        return W_OK;
-      default:
-        return R_OK | W_OK;
-    }
+    return AccessIn(flags);
   }
   return absl::InternalError(absl::StrCat(fdinfo, " does not tell how the file is open"));
 }
@@ -77,7 +81,7 @@ class Collector {
       RK_ASSIGN_OR_RETURN(std::string name, ReadLink(link));
       // Sockets, pipes and the like have none.
       if (!absl::StartsWith(name, "/")) continue;
-      RK_ASSIGN_OR_RETURN(const int access, AccessOf(absl::StrCat(process_, "/fdinfo/", number)));
+      RK_ASSIGN_OR_RETURN(const int access, AccessToldBy(absl::StrCat(process_, "/fdinfo/", number)));
       RK_RETURN_IF_ERROR(Add(link, std::move(name), access));
     }
     return absl::OkStatus();
@@ -144,6 +148,12 @@ absl::StatusOr<std::vector<OpenedFile>> FilesOpenedBy(pid_t pid, OpenedFilesOf w
 absl::StatusOr<InodeIdentity> IdentityOf(int fd) {
   RK_ASSIGN_OR_RETURN(const struct statx info, Look(fd, "", AT_EMPTY_PATH, "an open file"));
   return IdentityIn(info);
+}
+
+absl::StatusOr<int> AccessOf(int fd) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0) return ErrnoStatus(errno, "looking at an open file");
+  return AccessIn(static_cast<uint64_t>(flags));
 }
 
 }  // namespace rekindle

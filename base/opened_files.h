@@ -38,7 +38,8 @@ enum class OpenedFilesOf { kDescriptorsAndFolders, kMappingsToo };
 // kind of access. An error: a process or one of these can't be looked at, it may have ended. Thread-safe.
 absl::StatusOr<std::vector<OpenedFile>> FilesOpenedBy(pid_t pid, OpenedFilesOf which);
 
-// What a descriptor of ours is.
+// What a descriptor of ours is, and for what it is open.
 absl::StatusOr<InodeIdentity> IdentityOf(int fd);
+absl::StatusOr<int> AccessOf(int fd);
 
 }  // namespace rekindle

@@ -9,7 +9,6 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -319,7 +318,7 @@ class CaptureRun {
       const auto files = FilesOpenedBy(pid, OpenedFilesOf::kDescriptorsAndFolders);
       if (!files.ok()) continue;
       for (const OpenedFile& file : *files) {
-        if (file.identity.born_ns != 0) opened_.insert(file.identity);
+        if (file.identity.born_ns != 0) opened_[file.identity] |= file.access;
       }
     }
   }
@@ -594,11 +593,12 @@ class CaptureRun {
     if (held_) *manifest.mutable_gpu() = ToProto(held_->record());
     RecordNeededFiles(frozen_.image, &manifest);
     read_files_.AddTo(&manifest);
-    for (const InodeIdentity& file : opened_) {
+    for (const auto& [file, access] : opened_) {
       v1::OpenedInode* opened = manifest.add_opened();
       opened->set_device(file.device);
       opened->set_inode(file.inode);
       opened->set_born_ns(file.born_ns);
+      opened->set_access(static_cast<uint32_t>(access));
     }
     return manifest;
   }
@@ -644,7 +644,7 @@ class CaptureRun {
   std::vector<v1::ThreadManners> manners_;
   absl::StatusOr<LostNames> lost_names_ = LostNames();
   ReadFiles read_files_;
-  std::set<InodeIdentity> opened_;
+  std::map<InodeIdentity, int> opened_;                    // with R_OK, W_OK, X_OK
   absl::StatusOr<WrittenFiles> written_ = WrittenFiles();  // the contents lie in the arena
   std::string job_id_, dump_gate_;
   std::vector<pid_t> gpu_pids_;

@@ -25,16 +25,24 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr uid_t kNobody = 65534;
-// Listens, says so, and answers whoever comes. Its own folder it leaves.
+// Listens, says so, and answers whoever comes with what is in a file that has lost its name. Its own folder
+// it leaves.
 constexpr char kServer[] = R"(
 import os, socket, sys
 os.chdir("/")
+gone = open(sys.argv[1] + ".gone", "w+")
+os.chown(gone.name, 65534, 65534)
+gone.write("x")
+gone.flush()
+os.unlink(gone.name)
 server = socket.socket(socket.AF_UNIX)
 server.bind(sys.argv[1])
 server.listen()
 os.close(1)
 while True:
-    server.accept()[0].send(b"x")
+    peer = server.accept()[0]
+    gone.seek(0)
+    peer.send(gone.read().encode())
 )";
 
 class BoundedRestoreTest : public ::testing::Test {
@@ -121,7 +129,7 @@ class BoundedRestoreTest : public ::testing::Test {
   pid_t pid_ = -1;
 };
 
-TEST_F(BoundedRestoreTest, ASocketComesBackInItsUsersFolder) {
+TEST_F(BoundedRestoreTest, ASocketAndAFileWithoutANameComeBackInTheirUsersFolder) {
   ASSERT_NO_FATAL_FAILURE(TakeImage());
   auto tree = Restore();
   ASSERT_TRUE(tree.ok()) << tree.status();

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <map>
 #include <set>
 #include <utility>
 
@@ -50,13 +51,15 @@ class Checker {
   Checker(const OpenedFilesCheck& check, int root)
       : user_(check.user), root_(root), began_unix_ns_(check.began_unix_ns) {
     for (const v1::OpenedInode& file : check.manifest.opened()) {
-      if (file.born_ns() != 0) accepted_.insert({file.device(), file.inode(), file.born_ns()});
+      if (file.born_ns() != 0)
+        accepted_[{file.device(), file.inode(), file.born_ns()}] |= static_cast<int>(file.access());
     }
   }
 
   absl::Status Accept(int fd) {
     RK_ASSIGN_OR_RETURN(const InodeIdentity identity, IdentityOf(fd));
-    accepted_.insert(identity);
+    RK_ASSIGN_OR_RETURN(const int access, AccessOf(fd));
+    accepted_[identity] |= access;
     return absl::OkStatus();
   }
 
@@ -65,7 +68,7 @@ class Checker {
     const std::string own = absl::StrCat("/proc/", process, "/");
     RK_ASSIGN_OR_RETURN(std::vector<OpenedFile> files, FilesOpenedBy(process, OpenedFilesOf::kMappingsToo));
     for (OpenedFile& file : files) {
-      if (accepted_.contains(file.identity) || memory_.contains(file.identity.device)) continue;
+      if (IsAccepted(file) || memory_.contains(file.identity.device)) continue;
       if (!seen_.insert({file.identity, file.access}).second) continue;
       // The process itself, as it sees itself.
       if (absl::StartsWith(file.name, own) && LiesInProc(file)) continue;
@@ -93,6 +96,14 @@ class Checker {
     OpenedFile file;
     UniqueFd nameless;  // the file itself, where no name leads to it
   };
+
+  // For so much as the job had it: what it only read, it must not get for writing under another name.
+  bool IsAccepted(const OpenedFile& file) const {
+    const auto had = accepted_.find(file.identity);
+    if (had == accepted_.end()) return false;
+    const bool runs = file.access == X_OK && !S_ISDIR(file.mode);
+    return runs ? (had->second & (R_OK | X_OK)) != 0 : (file.access & ~had->second) == 0;
+  }
 
   static bool LiesInProc(const OpenedFile& file) {
     struct statfs info;
@@ -133,7 +144,7 @@ class Checker {
   const int root_;
   const int64_t began_unix_ns_;
   const std::set<uint64_t> memory_ = MemoryDevices();
-  std::set<InodeIdentity> accepted_;
+  std::map<InodeIdentity, int> accepted_;  // with R_OK, W_OK, X_OK
   std::set<std::pair<InodeIdentity, int>> seen_;
   std::vector<Question> asked_;
 };

@@ -32,8 +32,9 @@ struct OpenedFilesCheck {
       0;  // when CRIU was told to restore it: files without a name born later are its doing
 };
 
-// Each descriptor, folder, program and mapping of them must be a file that the image says the job had, or one
-// that its user may open so, under the name that it has now. PermissionDenied: one is neither. Thread-safe.
+// Each descriptor, folder, program and mapping of them must be a file that the image says the job had for as
+// much, or one that its user may open so, under the name that it has now. PermissionDenied: one is neither.
+// Thread-safe.
 absl::Status CheckOpenedFiles(const OpenedFilesCheck& check);
 
 }  // namespace rekindle::restore

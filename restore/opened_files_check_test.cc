@@ -45,7 +45,7 @@ class OpenedFilesCheckTest : public ::testing::Test {
     TestChild like_the_others;
     auto own = FilesOpenedBy(like_the_others.pid(), OpenedFilesOf::kMappingsToo);
     ASSERT_TRUE(own.ok()) << own.status();
-    for (const OpenedFile& file : *own) Record(file.identity);
+    for (const OpenedFile& file : *own) Record(file.identity, file.access);
   }
   void TearDown() override {
     if (!folder_.empty()) RemoveTree(folder_).IgnoreError();
@@ -59,16 +59,17 @@ class OpenedFilesCheckTest : public ::testing::Test {
     ASSERT_EQ(::chmod(Path(name).c_str(), mode), 0);
   }
 
-  void Record(const InodeIdentity& identity) {
+  void Record(const InodeIdentity& identity, int access) {
     v1::OpenedInode* file = manifest_.add_opened();
     file->set_device(identity.device);
     file->set_inode(identity.inode);
     file->set_born_ns(identity.born_ns);
+    file->set_access(static_cast<uint32_t>(access));
   }
-  void RecordFile(const std::string& name) {
+  void RecordFile(const std::string& name, int access) {
     auto fd = OpenFile(Path(name), O_PATH);
     ASSERT_TRUE(fd.ok());
-    Record(IdentityOf(fd->get()).value());
+    Record(IdentityOf(fd->get()).value(), access);
   }
 
   absl::Status Check(const std::function<bool()>& prepare) {
@@ -133,7 +134,7 @@ TEST_F(OpenedFilesCheckTest, WhatIsMapped) {
 }
 
 TEST_F(OpenedFilesCheckTest, WhatTheJobHadBefore) {
-  RecordFile("secret");
+  RecordFile("secret", R_OK | W_OK);
   EXPECT_EQ(CheckOpen("secret", O_RDWR), absl::OkStatus());
   // Another one has its name, and may have its number.
   ASSERT_EQ(::unlink(Path("secret").c_str()), 0);
@@ -141,11 +142,23 @@ TEST_F(OpenedFilesCheckTest, WhatTheJobHadBefore) {
   EXPECT_TRUE(absl::IsPermissionDenied(CheckOpen("secret", O_RDWR)));
 }
 
+TEST_F(OpenedFilesCheckTest, WhatTheJobOnlyReadItDoesNotGetForWriting) {
+  // It had "secret" and another file, in whose place there is a link to it now.
+  RecordFile("secret", R_OK);
+  EXPECT_EQ(CheckOpen("secret", O_RDONLY), absl::OkStatus());
+  EXPECT_TRUE(absl::IsPermissionDenied(CheckOpen("secret", O_RDWR)));
+  EXPECT_TRUE(absl::IsPermissionDenied(CheckOpen("secret", O_WRONLY)));
+  RecordFile("closed", X_OK);
+  EXPECT_EQ(Check([&] { return ::chdir(Path("closed").c_str()) == 0; }), absl::OkStatus());
+  EXPECT_TRUE(absl::IsPermissionDenied(CheckOpen("closed", O_RDONLY | O_DIRECTORY)));
+}
+
 TEST_F(OpenedFilesCheckTest, WhatItWasGiven) {
   auto log = OpenFile(Path("secret"), O_WRONLY | O_APPEND);
   ASSERT_TRUE(log.ok());
   given_ = {log->get()};
   EXPECT_EQ(Check([&] { return ::dup(log->get()) >= 0; }), absl::OkStatus());
+  EXPECT_TRUE(absl::IsPermissionDenied(CheckOpen("secret", O_RDONLY))) << "it was given for writing";
 }
 
 TEST_F(OpenedFilesCheckTest, WhatHasNoNameAnyMore) {
