@@ -355,13 +355,13 @@ static int Open(int at, const char* path, int flags, mode_t mode) {
   return (int)result;
 }
 
-#define MODE_ARGUMENT(flags)                    \
-  mode_t mode = 0;                              \
-  if (((flags) & (O_CREAT | O_TMPFILE)) != 0) { \
-    va_list rest;                               \
-    va_start(rest, flags);                      \
-    mode = va_arg(rest, mode_t);                \
-    va_end(rest);                               \
+#define MODE_ARGUMENT(flags)                                        \
+  mode_t mode = 0;                                                  \
+  if (((flags)&O_CREAT) != 0 || ((flags)&O_TMPFILE) == O_TMPFILE) { \
+    va_list rest;                                                   \
+    va_start(rest, flags);                                          \
+    mode = va_arg(rest, mode_t);                                    \
+    va_end(rest);                                                   \
   }
 
 int open(const char* path, int flags, ...) {
