@@ -2,6 +2,7 @@
 
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -189,6 +190,7 @@ class GrpcClient final : public Client {
           if (event.has_progress()) on_progress(event.progress());
           if (event.has_result()) result_ = std::move(*event.mutable_result());
         }
+        ::eventfd_write(ended_.get(), 1);
       });
     }
     ~Receiver() override {
@@ -202,6 +204,8 @@ class GrpcClient final : public Client {
       request.set_data(std::move(data));
       return stream_->Write(request);
     }
+
+    int ended_fd() const override { return ended_.get(); }
 
     absl::StatusOr<v1::ReceiveImageResult> Finish() override {
       stream_->WritesDone();
@@ -228,6 +232,7 @@ class GrpcClient final : public Client {
     CurrentCall current_;
     const std::unique_ptr<grpc::ClientReaderWriter<v1::ReceiveImageRequest, v1::ReceiveImageEvent>> stream_;
     std::optional<v1::ReceiveImageResult> result_;
+    const UniqueFd ended_{::eventfd(0, EFD_CLOEXEC)};
     std::thread events_;
   };
 

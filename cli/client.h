@@ -27,6 +27,8 @@ class ImageReceiver {
   virtual ~ImageReceiver() = default;
   // Blocks while the service is busy. False: it wants no more; Finish says why.
   virtual bool Write(std::string data) = 0;
+  // Readable when it wants no more: whoever waits for what to write next looks at this, too.
+  virtual int ended_fd() const = 0;
   // Of all that was written, or as much as was wanted. Cancelled: Client::Cancel was called.
   virtual absl::StatusOr<v1::ReceiveImageResult> Finish() = 0;
 };

@@ -1,6 +1,8 @@
 #include "cli/transfer_commands.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -92,9 +94,20 @@ std::string SentText(const v1::TransferResult& sent, absl::string_view where) {
                       FormatBytes(sent.image().logical_bytes()), " of memory\n");
 }
 
+// Until `fd` has something, or has ended. False: until `stop` is readable.
+bool AwaitInput(int fd, int stop) {
+  for (;;) {
+    pollfd entries[] = {{fd, POLLIN, 0}, {stop, POLLIN, 0}};
+    if (::poll(entries, 2, -1) < 0) continue;
+    if (entries[1].revents != 0) return false;
+    if (entries[0].revents != 0) return true;
+  }
+}
+
 // What `fd` gives goes into `receiver`, for as long as it wants any.
 absl::Status Feed(int fd, ImageReceiver& receiver) {
   for (;;) {
+    if (!AwaitInput(fd, receiver.ended_fd())) return absl::OkStatus();
     std::string data(kReadBytes, '\0');
     const ssize_t n = ::read(fd, data.data(), data.size());
     if (n < 0 && errno == EINTR) continue;
@@ -105,13 +118,15 @@ absl::Status Feed(int fd, ImageReceiver& receiver) {
   }
 }
 
-// Whoever writes into the pipe shall not find it closed for an image that was here already.
-void Drain(int fd) {
+// Whoever writes into the pipe shall not find it closed for an image that was here already. Until `stop` is
+// readable.
+void Drain(int fd, int stop) {
   struct stat info;
   if (::fstat(fd, &info) != 0 || !S_ISFIFO(info.st_mode)) return;
   std::string data(kReadBytes, '\0');
-  for (ssize_t n; (n = ::read(fd, data.data(), data.size())) != 0;) {
-    if (n < 0 && errno != EINTR) return;
+  while (AwaitInput(fd, stop)) {
+    const ssize_t n = ::read(fd, data.data(), data.size());
+    if (n == 0 || (n < 0 && errno != EINTR)) return;
   }
 }
 
@@ -310,13 +325,15 @@ int ImportImageFromFile(Client& client, const Output& output, Interrupts& interr
     result = fed;
   }
   receiver.reset();
-  interrupts.SetAction(nullptr);
   progress.Clear();
+  const UniqueFd interrupted(::eventfd(0, EFD_CLOEXEC));
+  interrupts.SetAction([&interrupted](int) { ::eventfd_write(interrupted.get(), 1); });
+  if (result.ok() && result->was_there()) Drain(fd, interrupted.get());
+  interrupts.SetAction(nullptr);
   if (!result.ok()) {
     return output.Fail(Annotate(result.status(),
                                 absl::StrCat("importing ", what.file == "-" ? "standard input" : what.file)));
   }
-  if (result->was_there()) Drain(fd);
   output.Json(*result);
   output.Text(result->was_there() ? absl::StrCat(result->image().reference(), " is here already\n")
                                   : absl::StrCat(result->image().reference(), " taken in from ",

@@ -1,8 +1,11 @@
 """Images go from one store to another, through files, pipes and networks, and jobs go on from there."""
 
+import array
+import fcntl
 import os
 import signal
 import subprocess
+import termios
 import unittest
 
 from harness import jobs, procfs, waiting
@@ -102,14 +105,32 @@ class FileTest(RekindleTest):
         child = self.there.start("import", "--file", fifo)
         with open(fifo, "wb", buffering=0) as pipe:
             pipe.write(b"rekindle-image1\n")
-            # A shell that starts the tests in the background has them ignore SIGINT, and so does the command then.
-            os.kill(child.pid, signal.SIGTERM)
-            result = self.there.finish(child)
+            waiting.until(lambda: bytes_in(pipe) == 0, "that it waits for more")
+            os.kill(child.pid, signal.SIGINT)
+            result = self.there.finish(child, 60)
         self.assertEqual(result.code, FAILED, str(result))
         self.assertIn("interrupted", result.message)
 
 
+def bytes_in(pipe):
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
+
+
 class OwnersTest(RekindleTest):
+    def test_a_refusal_before_anything_was_sent(self):
+        daemon = self.start_daemon()
+        user = self.make_cli(host=daemon.host, uid=1000)
+        os.chmod(self.directory, 0o777)
+        fifo = self.path("fifo")
+        os.mkfifo(fifo)
+        os.chmod(fifo, 0o644)
+        child = user.start("import", "--file", fifo)
+        with open(fifo, "wb"):
+            result = user.finish(child, 60)
+        self.assert_refused(result, NOT_PERMITTED, "uid 1000")
+
     def test_users_may_take_their_images_away_and_bring_none(self):
         daemon = self.start_daemon()
         root = self.make_cli(host=daemon.host)
