@@ -71,8 +71,8 @@ class GrpcServer final : public Server {
     RK_RETURN_IF_ERROR(node_.OpenStore(Node::Access::kCreate).status());
     node_.RecoverJobs();
 
-    // Else the end of the last server would be that of the library, which waits for up to 10 s for a thread of its
-    // own that polls on behalf of a connection whose bytes nobody takes any more.
+    // Else the end of the last server would be that of the library, which waits for up to 10 s for a thread
+    // of its own that polls on behalf of a connection whose bytes nobody takes any more.
     grpc_init();
     gpr_set_log_function([](gpr_log_func_args* entry) {
       if (entry->severity == GPR_LOG_SEVERITY_ERROR)
