@@ -13,14 +13,14 @@
 namespace rekindle::restore {
 namespace {
 
-constexpr uint64_t kPage = store::kPageSize;
-constexpr uint64_t kBase = 0x7000'0000'0000 + 3 * kPage;  // at no border of pieces
+constexpr uint64_t kOnePage = store::kPageSize;
+constexpr uint64_t kBase = 0x7000'0000'0000 + 3 * kOnePage;  // at no border of pieces
 constexpr uint64_t kPages = 2000;
 
 // Random parts of it are wanted, random parts are there, and of these random pages are gone.
 TEST(FillFromMemoryTest, EachPageOnceFromMemoryOrLeft) {
   auto* memory = static_cast<std::byte*>(
-      ::mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+      ::mmap(nullptr, kPages * kOnePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(memory, MAP_FAILED);
   for (uint32_t seed = 0; seed < 30; ++seed) {
     SCOPED_TRACE(seed);
@@ -37,15 +37,15 @@ TEST(FillFromMemoryTest, EachPageOnceFromMemoryOrLeft) {
       }
     };
     cut([&](uint64_t at, uint64_t count) {
-      ranges.push_back({kBase + at * kPage, count, false});
+      ranges.push_back({kBase + at * kOnePage, count, false});
       for (uint64_t i = at; i < at + count; ++i) expected[i] = kElsewhere;
     });
-    ASSERT_EQ(::madvise(memory, kPages * kPage, MADV_DONTNEED), 0);
+    ASSERT_EQ(::madvise(memory, kPages * kOnePage, MADV_DONTNEED), 0);
     cut([&](uint64_t at, uint64_t count) {
-      pages.push_back({kBase + at * kPage, {memory + at * kPage, count * kPage}});
+      pages.push_back({kBase + at * kOnePage, {memory + at * kOnePage, count * kOnePage}});
       for (uint64_t i = at; i < at + count; ++i) {
         const bool gone = random() % 8 == 0;
-        if (!gone) memset(memory + i * kPage, static_cast<int>(1 + i % 255), kPage);
+        if (!gone) memset(memory + i * kOnePage, static_cast<int>(1 + i % 255), kOnePage);
         if (expected[i] != kUnwanted) expected[i] = gone ? kGone : kThere;
       }
     });
@@ -53,8 +53,8 @@ TEST(FillFromMemoryTest, EachPageOnceFromMemoryOrLeft) {
     std::vector<int> got(kPages), left(kPages);
     auto rest = FillFromMemory(pages, ranges, [&](uint64_t address, absl::Span<const std::byte> bytes) {
       absl::MutexLock lock(&mutex);
-      for (uint64_t at = 0; at < bytes.size(); at += kPage) {
-        const uint64_t page = (address + at - kBase) / kPage;
+      for (uint64_t at = 0; at < bytes.size(); at += kOnePage) {
+        const uint64_t page = (address + at - kBase) / kOnePage;
         EXPECT_EQ(bytes[at + 5], std::byte(1 + page % 255));
         ++got[page];
       }
@@ -64,8 +64,8 @@ TEST(FillFromMemoryTest, EachPageOnceFromMemoryOrLeft) {
     uint64_t end = 0;
     for (const store::PageRun& run : *rest) {
       EXPECT_GE(run.address, end);
-      end = run.address + run.pages * kPage;
-      for (uint64_t i = 0; i < run.pages; ++i) ++left[(run.address - kBase) / kPage + i];
+      end = run.address + run.pages * kOnePage;
+      for (uint64_t i = 0; i < run.pages; ++i) ++left[(run.address - kBase) / kOnePage + i];
     }
     for (uint64_t i = 0; i < kPages; ++i) {
       EXPECT_EQ(got[i] + left[i], expected[i] == kUnwanted ? 0 : 1) << i;
@@ -74,12 +74,12 @@ TEST(FillFromMemoryTest, EachPageOnceFromMemoryOrLeft) {
       }
     }
   }
-  ::munmap(memory, kPages * kPage);
+  ::munmap(memory, kPages * kOnePage);
 }
 
 TEST(FillFromMemoryTest, ErrorOfTheSinkIsTheResult) {
   const std::string bytes = store::MakePages(2, 1);
-  alignas(4096) static std::byte memory[2 * kPage];
+  alignas(4096) static std::byte memory[2 * kOnePage];
   memcpy(memory, bytes.data(), sizeof memory);
   auto rest =
       FillFromMemory({{kBase, {memory, sizeof memory}}}, {{kBase, 2, false}},
