@@ -7,6 +7,7 @@ import signal
 import unittest
 
 from harness import jobs, procfs, waiting
+from harness.cli import DONE
 from harness.gpu_case import GpuTest
 from harness.gpu_sim import FIRST, MIB
 
@@ -140,11 +141,23 @@ class ParkedTest(SupervisedGpuTest):
         self.assert_goes_on()
         self.assertEqual(self.supervised()["restarts"], 0, self.supervised())
 
+    def park_between_images(self, pid):
+        """While one is taken it is refused: its memory is being moved."""
+
+        def park():
+            result = self.cli.run("gpu", "park", pid)
+            if result.code == DONE:
+                return True
+            self.assertIn("being moved", result.message, str(result))
+            return False
+
+        waiting.until(park, "the job parked", 60, 0.05)
+
     def test_images_of_a_parked_job(self):
         self.start("--every", "300ms", "--restarts", "2")
         self.wait_for_images(1)
         pid = self.pid()
-        self.succeed("gpu", "park", pid)
+        self.park_between_images(pid)
         self.wait_for_images(2)
         self.assertTrue(self.gpu_job(pid)["parked"])
         steps = self.step()
