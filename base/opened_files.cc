@@ -59,17 +59,6 @@ int AccessIn(uint64_t flags) {
   }
 }
 
-// "pos:\t0\nflags:\t0100002\n…", the flags being octal.
-absl::StatusOr<int> AccessToldBy(const std::string& fdinfo) {
-  RK_ASSIGN_OR_RETURN(const std::string text, ReadFile(fdinfo));
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (!absl::ConsumePrefix(&line, "flags:")) continue;
-    const uint64_t flags = std::strtoull(std::string(line).c_str(), nullptr, 8);
-    return AccessIn(flags);
-  }
-  return absl::InternalError(absl::StrCat(fdinfo, " does not tell how the file is open"));
-}
-
 class Collector {
  public:
   explicit Collector(pid_t pid) : process_(absl::StrCat("/proc/", pid)) {}
@@ -143,6 +132,16 @@ absl::StatusOr<std::vector<OpenedFile>> FilesOpenedBy(pid_t pid, OpenedFilesOf w
   RK_RETURN_IF_ERROR(collector.AddFolders());
   if (which == OpenedFilesOf::kMappingsToo) RK_RETURN_IF_ERROR(collector.AddMappings());
   return collector.Take();
+}
+
+// "pos:\t0\nflags:\t0100002\n…", the flags being octal.
+absl::StatusOr<int> AccessToldBy(const std::string& fdinfo) {
+  RK_ASSIGN_OR_RETURN(const std::string text, ReadFile(fdinfo));
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (!absl::ConsumePrefix(&line, "flags:")) continue;
+    return AccessIn(std::strtoull(std::string(line).c_str(), nullptr, 8));
+  }
+  return absl::InternalError(absl::StrCat(fdinfo, " does not tell how the file is open"));
 }
 
 absl::StatusOr<InodeIdentity> IdentityOf(int fd) {

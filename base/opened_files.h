@@ -41,5 +41,7 @@ absl::StatusOr<std::vector<OpenedFile>> FilesOpenedBy(pid_t pid, OpenedFilesOf w
 // What a descriptor of ours is, and for what it is open.
 absl::StatusOr<InodeIdentity> IdentityOf(int fd);
 absl::StatusOr<int> AccessOf(int fd);
+// For what a descriptor of another process is open: `fdinfo` is its file "/proc/PID/fdinfo/N".
+absl::StatusOr<int> AccessToldBy(const std::string& fdinfo);
 
 }  // namespace rekindle

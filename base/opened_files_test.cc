@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 
 #include "base/file.h"
@@ -19,19 +18,15 @@ namespace {
 class OpenedFilesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    char pattern[] = "/tmp/rekindle-opened.XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern), nullptr);
-    folder_ = pattern;
     for (const char* name : {"read", "written", "both", "place", "mapped", "shared", "gone"})
       ASSERT_TRUE(WriteFileAtomically(Path(name), std::string(8192, 'x')).ok());
     ASSERT_EQ(::mkfifo(Path("fifo").c_str(), 0600), 0);
     ASSERT_EQ(::mkdir(Path("there").c_str(), 0700), 0);
   }
-  void TearDown() override { RemoveTree(folder_).IgnoreError(); }
 
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
 
-  std::string folder_;
+  const TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "rekindle-opened.").value();
 };
 
 // Of all entries with that name.

@@ -125,13 +125,13 @@ TEST_F(FrozenDumpTest, MemoryOfTheJobReachesTheStoreAtItsAddresses) {
                                   "core-" + pid + ".img", "mm-" + pid + ".img", "pagemap-" + pid + ".img"}) {
     EXPECT_THAT(dump->image.files, Contains(Key(name)));
   }
-  auto credentials = criu::ParseCredentials(dump->image.files.at("core-" + pid + ".img"));
-  RK_ASSERT_OK(credentials);
-  EXPECT_EQ(credentials->user, ::getuid());
-  EXPECT_EQ(credentials->group, ::getgid());
+  auto owner = criu::ParseOwner(dump->image.files.at("core-" + pid + ".img"));
+  RK_ASSERT_OK(owner);
+  EXPECT_EQ(owner->uid, ::getuid());
+  EXPECT_EQ(owner->gid, ::getgid());
   std::vector<gid_t> groups(64);
   groups.resize(static_cast<size_t>(::getgroups(64, groups.data())));
-  EXPECT_EQ(credentials->groups, groups);
+  EXPECT_EQ(owner->groups, groups);
   ExpectPatternInStore(job, std::move(dump->image));
 }
 

@@ -1,31 +1,19 @@
 #include "ckpt/readable_files.h"
 
-#include <fcntl.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <string>
 
-#include "absl/strings/match.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/file.h"
+#include "base/opened_files.h"
 
 namespace rekindle::ckpt {
-namespace {
-
-// "pos:\t0\nflags:\t0100002\n…", the flags being octal.
-bool OpenForReading(const std::string& fdinfo) {
-  for (absl::string_view line : absl::StrSplit(ReadFile(fdinfo).value_or(""), '\n')) {
-    if (!absl::StartsWith(line, "flags:")) continue;
-    const uint64_t flags = std::strtoull(std::string(line.substr(6)).c_str(), nullptr, 8);
-    return (flags & O_ACCMODE) != O_WRONLY && (flags & O_PATH) == 0;
-  }
-  return false;
-}
-
-}  // namespace
 
 bool ReadableFiles::Has(const struct stat& file) {
   if (all_ || file.st_uid == uid_) return true;
@@ -42,7 +30,8 @@ void ReadableFiles::LookAtProcesses() {
       if (::stat(link.c_str(), &info) == 0) open_.insert({info.st_dev, info.st_ino});
     };
     for (const std::string& fd : ListDirectory(process + "/fd").value_or(std::vector<std::string>())) {
-      if (OpenForReading(absl::StrCat(process, "/fdinfo/", fd))) add(absl::StrCat(process, "/fd/", fd));
+      const absl::StatusOr<int> access = AccessToldBy(absl::StrCat(process, "/fdinfo/", fd));
+      if (access.ok() && (*access & R_OK) != 0) add(absl::StrCat(process, "/fd/", fd));
     }
     // "7f00-8000 rw-s 00000000 00:1b 7  /dev/shm/x". A program's own text need not be readable to be run, and
     // is mapped privately.

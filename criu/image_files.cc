@@ -338,17 +338,13 @@ absl::StatusOr<bool> HasArmedTimer(absl::string_view core_content) {
   return false;
 }
 
-absl::StatusOr<Credentials> ParseCredentials(absl::string_view core_content) {
+absl::StatusOr<Owner> ParseOwner(absl::string_view core_content) {
   RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("core", core_content, kCoreMagic));
   pb::Core core;
   RK_RETURN_IF_ERROR(reader.Next(&core));
   if (!core.thread().has_credentials()) return Damaged("core", "it does not say whose process it is");
   const pb::Credentials& found = core.thread().credentials();
-  Credentials credentials;
-  credentials.user = found.user();
-  credentials.group = found.group();
-  credentials.groups.assign(found.groups().begin(), found.groups().end());
-  return credentials;
+  return Owner{found.user(), found.group(), {found.groups().begin(), found.groups().end()}};
 }
 
 absl::StatusOr<bool> HasArmedTimerFile(absl::string_view files_content) {

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/file_rights.h"
 
 namespace rekindle::criu {
 
@@ -77,13 +78,8 @@ absl::StatusOr<bool> HugePagesDisabled(absl::string_view mm_content);
 // Does a timer run that will send this process a signal (setitimer, timer_create)? `core_content`: of
 // core-PID.img.
 absl::StatusOr<bool> HasArmedTimer(absl::string_view core_content);
-// Who a process is: its real user and group, and the further groups. `core_content`: of core-PID.img.
-struct Credentials {
-  uid_t user = 0;
-  gid_t group = 0;
-  std::vector<gid_t> groups;
-};
-absl::StatusOr<Credentials> ParseCredentials(absl::string_view core_content);
+// Whose a process is: its real user and group, and the further groups. `core_content`: of core-PID.img.
+absl::StatusOr<Owner> ParseOwner(absl::string_view core_content);
 
 // Is one of the timers that are descriptors (timerfd_create) running?
 absl::StatusOr<bool> HasArmedTimerFile(absl::string_view files_content);

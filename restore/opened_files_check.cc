@@ -160,12 +160,9 @@ absl::StatusOr<std::optional<Owner>> UserWithBounds(const store::ImageReader& im
   if (tree.empty()) return absl::DataLossError("the image has no process");
   RK_ASSIGN_OR_RETURN(const std::string core,
                       image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "core-", tree[0].pid, ".img")));
-  RK_ASSIGN_OR_RETURN(criu::Credentials credentials, criu::ParseCredentials(core));
-  if (credentials.user == 0 && manifest.uid() == 0) return std::nullopt;
-  Owner user;
-  user.uid = credentials.user != 0 ? credentials.user : manifest.uid();
-  user.gid = credentials.group;
-  user.groups = std::move(credentials.groups);
+  RK_ASSIGN_OR_RETURN(Owner user, criu::ParseOwner(core));
+  if (user.uid == 0 && manifest.uid() == 0) return std::nullopt;
+  if (user.uid == 0) user.uid = manifest.uid();
   return user;
 }
 

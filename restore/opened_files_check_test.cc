@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <string>
 
@@ -30,10 +29,7 @@ class OpenedFilesCheckTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "needs root to be two users";
-    char pattern[] = "/tmp/rekindle-opened.XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern), nullptr);
-    folder_ = pattern;
-    ASSERT_EQ(::chmod(folder_.c_str(), 0755), 0);
+    ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
     for (const char* name : {"theirs", "closed"}) ASSERT_EQ(::mkdir(Path(name).c_str(), 0755), 0);
     Write("theirs/log", 0600, kNobody);
     Write("closed/log", 0666, 0);  // may be written by everybody who gets there
@@ -47,11 +43,8 @@ class OpenedFilesCheckTest : public ::testing::Test {
     ASSERT_TRUE(own.ok()) << own.status();
     for (const OpenedFile& file : *own) Record(file.identity, file.access);
   }
-  void TearDown() override {
-    if (!folder_.empty()) RemoveTree(folder_).IgnoreError();
-  }
 
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
 
   void Write(const std::string& name, mode_t mode, uid_t owner) {
     ASSERT_TRUE(WriteFileAtomically(Path(name), "text").ok());
@@ -81,7 +74,7 @@ class OpenedFilesCheckTest : public ::testing::Test {
     return Check([&] { return ::open(Path(name).c_str(), flags) >= 0; });
   }
 
-  std::string folder_;
+  const TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "rekindle-opened.").value();
   v1::JobManifest manifest_;
   Owner user_{kNobody, kNobody, {}};
   std::vector<int> given_;

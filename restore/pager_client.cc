@@ -124,7 +124,7 @@ absl::StatusOr<PagerClient::Prefilled> PagerClient::Prefill(const std::string& c
                                            pids.begin() + static_cast<ptrdiff_t>(end))}};
     if (end < processes.size()) RK_RETURN_IF_ERROR(Ask(request.dump(), descriptors).status());
   }
-  // The last go with it, most often all: so a pager of an older version understands it too.
+  // The last go with it, most often all: one request.
   request["do"] = "prefill";
   request["clone"] = clone;
   RK_ASSIGN_OR_RETURN(Packet answer, Ask(request.dump(), descriptors));
