@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
@@ -23,8 +24,9 @@ absl::StatusOr<std::string> FindCompanionProgram(absl::string_view name) {
   if (const char* bundle = std::getenv("REKINDLE_BUNDLE")) {
     candidates.push_back(absl::StrCat(bundle, "/libexec/rekindle/", name));
   }
+  const int access = absl::EndsWith(name, ".so") ? R_OK : X_OK;
   for (const std::string& candidate : candidates) {
-    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+    if (::access(candidate.c_str(), access) == 0) return candidate;
   }
   return absl::NotFoundError(
       absl::StrCat("finding ", name, ": it is neither in ", directory,

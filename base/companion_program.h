@@ -1,4 +1,4 @@
-// Programs of Rekindle's own that it starts.
+// Programs of Rekindle's own that it starts, and libraries that it has CRIU load.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 namespace rekindle {
 
 // The path of the program `name`: beside our own executable (a build folder), in ../libexec/rekindle (an
-// installation) or in the relocatable bundle. NotFound. Thread-safe.
+// installation) or in the relocatable bundle. A name that ends in ".so" is a library's, which need not be
+// executable: Debian's CMake installs none so. NotFound. Thread-safe.
 absl::StatusOr<std::string> FindCompanionProgram(absl::string_view name);
 
 }  // namespace rekindle

@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 #include <thread>
 
+#include "base/parallel.h"
 #include "base/status.h"
 
 namespace rekindle {
@@ -43,18 +43,15 @@ absl::Status WithFileRightsOf(const Owner& owner, const std::function<absl::Stat
     return absl::PermissionDeniedError(absl::StrCat("working on files of user ", owner.uid, " as user ",
                                                     ::geteuid(), ": only a service that runs as root can"));
   }
-  absl::Status status;
-  try {
+  return CatchNoMoreThreads([&] {
+    absl::Status status;
     // Rights belong to a thread: one that ends here takes them with it.
     std::thread([&] {
       status = TakeRights(owner);
       if (status.ok()) status = work();
     }).join();
-  } catch (const std::system_error& e) {
-    return absl::ResourceExhaustedError(absl::StrCat("working on files of user ", owner.uid,
-                                                     ": no thread could be made: ", e.code().message()));
-  }
-  return status;
+    return status;
+  });
 }
 
 }  // namespace rekindle

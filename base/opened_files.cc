@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -61,7 +60,7 @@ int AccessIn(uint64_t flags) {
 
 class Collector {
  public:
-  explicit Collector(pid_t pid) : process_(absl::StrCat("/proc/", pid)) {}
+  explicit Collector(pid_t pid) : pid_(pid), process_(absl::StrCat("/proc/", pid)) {}
 
   absl::Status AddDescriptors() {
     RK_ASSIGN_OR_RETURN(const std::vector<std::string> numbers, ListDirectory(process_ + "/fd"));
@@ -85,25 +84,13 @@ class Collector {
     return Add(process_ + "/exe", std::move(program), X_OK);
   }
 
-  // "7f00-8000 rw-s 00000000 00:1b 7      /dev/shm/x"
   absl::Status AddMappings() {
-    RK_ASSIGN_OR_RETURN(const std::string text, ReadFile(process_ + "/maps"));
-    std::set<std::tuple<absl::string_view, absl::string_view, int>> seen;  // device, inode, access
-    for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-      const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(' ', 5));
-      if (fields.size() < 6 || fields[1].size() < 4 || fields[4] == "0") continue;
-      const std::vector<absl::string_view> range = absl::StrSplit(fields[0], '-');
-      uint64_t start = 0, end = 0;
-      if (range.size() != 2 || !absl::SimpleHexAtoi(range[0], &start) || !absl::SimpleHexAtoi(range[1], &end))
-        return absl::InternalError(absl::StrCat(process_, "/maps can't be read: ", line));
-      // A program need not be readable to be run; what is private is not written to.
-      const bool shared = fields[1][3] == 's', written = fields[1][1] == 'w';
-      const int access = !shared ? X_OK : written ? R_OK | W_OK : R_OK;
-      if (!seen.emplace(fields[3], fields[4], access).second) continue;
-      // The kernel pads the numbers in the list, but not in the links' names.
-      const std::string link = absl::StrCat(process_, "/map_files/", absl::Hex(start), "-", absl::Hex(end));
-      RK_ASSIGN_OR_RETURN(std::string name, ReadLink(link));
-      RK_RETURN_IF_ERROR(Add(link, std::move(name), access));
+    RK_ASSIGN_OR_RETURN(const std::vector<FileMapping> mappings, FileMappingsOf(pid_));
+    std::set<std::pair<absl::string_view, int>> seen;
+    for (const FileMapping& mapping : mappings) {
+      if (!seen.emplace(mapping.device_and_inode, mapping.access).second) continue;
+      RK_ASSIGN_OR_RETURN(std::string name, ReadLink(mapping.link));
+      RK_RETURN_IF_ERROR(Add(mapping.link, std::move(name), mapping.access));
     }
     return absl::OkStatus();
   }
@@ -120,6 +107,7 @@ class Collector {
     return absl::OkStatus();
   }
 
+  const pid_t pid_;
   const std::string process_;
   std::vector<OpenedFile> files_;
 };
@@ -132,6 +120,28 @@ absl::StatusOr<std::vector<OpenedFile>> FilesOpenedBy(pid_t pid, OpenedFilesOf w
   RK_RETURN_IF_ERROR(collector.AddFolders());
   if (which == OpenedFilesOf::kMappingsToo) RK_RETURN_IF_ERROR(collector.AddMappings());
   return collector.Take();
+}
+
+// "7f00-8000 rw-s 00000000 00:1b 7      /dev/shm/x"
+absl::StatusOr<std::vector<FileMapping>> FileMappingsOf(pid_t pid) {
+  const std::string process = absl::StrCat("/proc/", pid);
+  RK_ASSIGN_OR_RETURN(const std::string text, ReadFile(process + "/maps"));
+  std::vector<FileMapping> mappings;
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(' ', 5));
+    if (fields.size() < 6 || fields[1].size() < 4 || fields[4] == "0") continue;
+    const std::vector<absl::string_view> range = absl::StrSplit(fields[0], '-');
+    uint64_t start = 0, end = 0;
+    if (range.size() != 2 || !absl::SimpleHexAtoi(range[0], &start) || !absl::SimpleHexAtoi(range[1], &end))
+      return absl::InternalError(absl::StrCat(process, "/maps can't be read: ", line));
+    // A program need not be readable to be run; what is private is not written to.
+    const bool shared = fields[1][3] == 's', written = fields[1][1] == 'w';
+    const int access = !shared ? X_OK : written ? R_OK | W_OK : R_OK;
+    // The kernel pads the numbers in the list, but not in the links' names.
+    mappings.push_back({absl::StrCat(process, "/map_files/", absl::Hex(start), "-", absl::Hex(end)),
+                        absl::StrCat(fields[3], " ", fields[4]), shared, access});
+  }
+  return mappings;
 }
 
 // "pos:\t0\nflags:\t0100002\n…", the flags being octal.

@@ -38,6 +38,16 @@ enum class OpenedFilesOf { kDescriptorsAndFolders, kMappingsToo };
 // kind of access. An error: a process or one of these can't be looked at, it may have ended. Thread-safe.
 absl::StatusOr<std::vector<OpenedFile>> FilesOpenedBy(pid_t pid, OpenedFilesOf which);
 
+// A mapping of a file, `link` being "/proc/12/map_files/7f00-8000"; the access is as of an OpenedFile.
+struct FileMapping {
+  std::string link;
+  std::string device_and_inode;  // as the kernel tells them; of files in layers not those that stat tells
+  bool shared = false;
+  int access = 0;
+};
+
+absl::StatusOr<std::vector<FileMapping>> FileMappingsOf(pid_t pid);
+
 // What a descriptor of ours is, and for what it is open.
 absl::StatusOr<InodeIdentity> IdentityOf(int fd);
 absl::StatusOr<int> AccessOf(int fd);

@@ -2,14 +2,11 @@
 
 #include <unistd.h>
 
-#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "base/file.h"
 #include "base/opened_files.h"
 
@@ -33,20 +30,9 @@ void ReadableFiles::LookAtProcesses() {
       const absl::StatusOr<int> access = AccessToldBy(absl::StrCat(process, "/fdinfo/", fd));
       if (access.ok() && (*access & R_OK) != 0) add(absl::StrCat(process, "/fd/", fd));
     }
-    // "7f00-8000 rw-s 00000000 00:1b 7  /dev/shm/x". A program's own text need not be readable to be run, and
-    // is mapped privately.
-    for (absl::string_view line : absl::StrSplit(ReadFile(process + "/maps").value_or(""), '\n')) {
-      const std::pair<absl::string_view, absl::string_view> range_and_rest =
-          absl::StrSplit(line, absl::MaxSplits(' ', 1));
-      if (range_and_rest.second.size() < 4 || range_and_rest.second[3] != 's') continue;
-      // The kernel pads the numbers here, but not in the links' names.
-      const std::vector<absl::string_view> range = absl::StrSplit(range_and_rest.first, '-');
-      uint64_t start = 0, end = 0;
-      if (range.size() != 2 || !absl::SimpleHexAtoi(range[0], &start) ||
-          !absl::SimpleHexAtoi(range[1], &end)) {
-        continue;
-      }
-      add(absl::StrCat(process, "/map_files/", absl::Hex(start), "-", absl::Hex(end)));
+    // A program's own text need not be readable to be run, and is mapped privately.
+    for (const FileMapping& mapping : FileMappingsOf(pid).value_or(std::vector<FileMapping>())) {
+      if (mapping.shared) add(mapping.link);
     }
   }
 }

@@ -39,10 +39,12 @@ class Exchange:
             self.test.fail(f"{name}: {text}")
         return int(text)
 
-    def wait_for_progress(self, *names):
+    def wait_for_progress(self, *names, seconds=waiting.DEFAULT_SECONDS):
         """They run and are in order."""
         before = {name: self.number(name) for name in names}
-        waiting.until(lambda: all(self.number(name) > before[name] + 5 for name in names), f"{names} go on")
+        waiting.until(
+            lambda: all(self.number(name) > before[name] + 5 for name in names), f"{names} go on", seconds
+        )
 
     def pause(self, *names):
         for name in names:
@@ -296,7 +298,8 @@ class StopTest(GroupTest):
         # A sender that was given up after its freeze has its connection as before.
         self.attempt(members, self.c, "member-storing", "--stop")
         self.wait_until_settled()
-        exchange.wait_for_progress("sender", "receiver")
+        # TCP sends again after twice the time of before, so after up to the time that the network was locked.
+        exchange.wait_for_progress("sender", "receiver", seconds=120)
         self.checkpoint_group("x:1", members, "--stop")
         self.assertFalse(any(procfs.alive(pid) for _, pid in members))
         self.come_back(exchange)
