@@ -83,6 +83,7 @@ TEST_F(OpenedFilesTest, AnIdentityIsThatOfTheFileAndNotOfItsName) {
   ASSERT_TRUE(file.ok());
   TestChild child([&] { return ::open(Path("read").c_str(), O_RDONLY) >= 0; });
   ASSERT_TRUE(child.prepared());
+  ASSERT_TRUE(child.Stop());
   ASSERT_EQ(::rename(Path("read").c_str(), Path("moved").c_str()), 0);
   ASSERT_TRUE(WriteFileAtomically(Path("read"), "another").ok());
   auto files = FilesOpenedBy(child.pid(), OpenedFilesOf::kDescriptorsAndFolders);

@@ -188,12 +188,15 @@ class CaptureRun {
     result_.total_seconds = total_.seconds();
   }
 
-  // After a failure in Freeze or Commit: a job that CRIU has left stopped goes on, and has its GPU again. Or
-  // `why`, and what became of that.
+  // After a failure in Freeze or Commit: a job that CRIU has left stopped goes on, and has its connections
+  // and its GPU again. `why`, and what became of that.
   absl::Status LetGo(const absl::Status& why) {
+    absl::Status back;
+    // Of a CRIU that was killed, or that was to leave the job stopped.
+    if (session_ && !DumpOptions().network_lock_skip)
+      back = UnlockConnectionsOfTree(session_->run(), job_.processes);
     if (StaysStopped()) ResumeTree(job_.processes);
-    if (held_ == nullptr) return why;
-    const absl::Status back = held_->Back();
+    if (held_) back.Update(held_->Back());
     held_.reset();
     if (back.ok()) return why;
     return absl::Status(why.code(), absl::StrCat(why.message(), "; and ", back.message()));
@@ -540,6 +543,7 @@ class CaptureRun {
         !dump.tcp_established || (job_.tcp_connections == 0 && !options_.tcp_established);
     dump.external = job_.external_ttys;
     dump.action_script = dump_gate_;
+    dump.run = session_->run();
     return dump;
   }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/kept_logs.h"
@@ -23,6 +24,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
+#include "criu/connection_lock.h"
 
 namespace rekindle::ckpt {
 namespace {
@@ -32,6 +34,7 @@ constexpr char kBeginningLock[] = "captures.lock";
 constexpr char kClaims[] = "captures.claims";
 constexpr char kLogsPrefix[] = "failed-capture-";
 constexpr char kJournal[] = "journal";
+constexpr char kRunLine[] = "run ";
 // A killed process gives its memory back before it is gone: a second for some ten GiB.
 constexpr absl::Duration kDyingMayTake = absl::Seconds(60);
 // A child that another thread has just forked has what a capture that is over had open, until it becomes its
@@ -42,9 +45,10 @@ std::string BeginningLock(const std::string& runtime_directory) {
   return absl::StrCat(runtime_directory, "/", kBeginningLock);
 }
 
-// One line a process: PID, start time, and whether it was stopped before the capture came.
-std::string SerializeJournal(const std::vector<ProcessInfo>& processes) {
-  std::string text = "rekindle capture journal 1\n";
+// The name of CRIU's run, and one line a process: PID, start time, and whether it was stopped before the
+// capture came.
+std::string SerializeJournal(const std::string& run, const std::vector<ProcessInfo>& processes) {
+  std::string text = absl::StrCat("rekindle capture journal 1\n", kRunLine, run, "\n");
   for (const ProcessInfo& process : processes) {
     absl::StrAppend(&text, process.pid, " ", process.start_ticks, " ", process.state == 'T' ? 1 : 0, "\n");
   }
@@ -111,6 +115,13 @@ absl::Status Claim(pid_t root, const UniqueFd& process, const UniqueFd& number) 
   return absl::OkStatus();
 }
 
+std::string RunInJournal(const std::string& text) {
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (absl::ConsumePrefix(&line, kRunLine)) return std::string(line);
+  }
+  return "";
+}
+
 struct TreeMember {
   pid_t pid;
   char state;
@@ -157,9 +168,11 @@ absl::StatusOr<CaptureSession> CaptureSession::Begin(const std::string& runtime_
   RK_RETURN_IF_ERROR(Claim(root, process, number));
   RK_ASSIGN_OR_RETURN(UniqueFd beginning, LockFile(BeginningLock(runtime_directory), LOCK_SH));
   RK_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Make(runtime_directory, kWorkPrefix));
+  std::string run = criu::NewRunName();
   RK_ASSIGN_OR_RETURN(UniqueFd journal, MakeLockedFile(absl::StrCat(directory.path(), "/", kJournal),
-                                                       SerializeJournal(job.processes)));
-  return CaptureSession(std::move(directory), std::move(process), std::move(number), std::move(journal));
+                                                       SerializeJournal(run, job.processes)));
+  return CaptureSession(std::move(run), std::move(directory), std::move(process), std::move(number),
+                        std::move(journal));
 }
 
 std::string CaptureSession::KeepLogs() {
@@ -172,6 +185,12 @@ std::string CaptureSession::KeepLogs() {
   if (::rename(work.c_str(), kept.c_str()) != 0) return work;
   work_directory_.Release();
   return kept;
+}
+
+absl::Status UnlockConnectionsOfTree(const std::string& run, const std::vector<ProcessInfo>& recorded) {
+  std::vector<pid_t> pids;
+  for (const TreeMember& member : TreeNow(recorded)) pids.push_back(member.pid);
+  return criu::UnlockConnections(run, pids);
 }
 
 std::vector<pid_t> ResumeTree(const std::vector<ProcessInfo>& recorded) {
@@ -212,7 +231,10 @@ absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(const std::string&
     if (journal.ok() && ::flock(journal->get(), LOCK_EX | LOCK_NB) != 0) continue;  // its capture lives
     auto text = ReadFile(absl::StrCat(directory, "/", kJournal));
     if (text.ok()) {
-      std::vector<pid_t> resumed = ResumeTree(ParseJournal(*text));
+      const std::vector<ProcessInfo> processes = ParseJournal(*text);
+      const absl::Status unlocked = UnlockConnectionsOfTree(RunInJournal(*text), processes);
+      if (!unlocked.ok()) Log(LogLevel::kError, unlocked.message());
+      std::vector<pid_t> resumed = ResumeTree(processes);
       freed.insert(freed.end(), resumed.begin(), resumed.end());
     }
     RemoveTree(directory).IgnoreError();

@@ -25,17 +25,22 @@ class CaptureSession {
   CaptureSession& operator=(CaptureSession&&) = default;
 
   const std::string& work_directory() const { return work_directory_.path(); }
+  // For criu::DumpOptions; the journal has it too.
+  const std::string& run() const { return run_; }
 
   // The folder and the CRIU log in it outlive this object (after a failure).
   std::string KeepLogs();
 
  private:
-  CaptureSession(TemporaryDirectory work_directory, UniqueFd process, UniqueFd number, UniqueFd journal)
-      : work_directory_(std::move(work_directory)),
+  CaptureSession(std::string run, TemporaryDirectory work_directory, UniqueFd process, UniqueFd number,
+                 UniqueFd journal)
+      : run_(std::move(run)),
+        work_directory_(std::move(work_directory)),
         process_(std::move(process)),
         number_(std::move(number)),
         journal_(std::move(journal)) {}
 
+  std::string run_;
   TemporaryDirectory work_directory_;
   UniqueFd process_, number_;  // the claim: locks, which the kernel frees when we die
   UniqueFd journal_;           // locked: says that its capture lives
@@ -44,6 +49,9 @@ class CaptureSession {
 // The recorded processes that are still the same ones, and their descendants of now: a job goes on forking
 // between the look at it and the freeze.
 
+// Their TCP connections work again that the CRIU of the capture `run` has left locked
+// (criu::UnlockConnections).
+absl::Status UnlockConnectionsOfTree(const std::string& run, const std::vector<ProcessInfo>& recorded);
 // Lets those run that were stopped since; gives their PIDs.
 std::vector<pid_t> ResumeTree(const std::vector<ProcessInfo>& recorded);
 // Those that run stop, at once where they are frozen as soon as they are not.

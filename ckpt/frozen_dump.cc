@@ -25,6 +25,7 @@
 #include "ckpt/nameless_memory.h"
 #include "criu/capture_server.h"
 #include "criu/failure.h"
+#include "criu/run_name.h"
 
 namespace rekindle::ckpt {
 namespace {
@@ -124,9 +125,11 @@ class Watcher {
   std::thread thread_;
 };
 
-std::vector<std::string> EnvironmentWithPreload(const std::string& library, bool takes_nameless_memory) {
+std::vector<std::string> EnvironmentWithPreload(const std::string& library, bool takes_nameless_memory,
+                                                const std::string& run) {
   std::vector<std::string> variables = {absl::StrCat("LD_PRELOAD=", library)};
   if (takes_nameless_memory) variables.push_back(absl::StrCat(TAKES_NAMELESS_MEMORY, "=1"));
+  if (!run.empty()) variables.push_back(absl::StrCat(CRIU_RUN, "=", run));
   return EnvironmentWith(variables);
 }
 
@@ -174,7 +177,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   start.working_directory = options.work_directory;
   // A terminal's Ctrl-C must reach CRIU only through us: it kills CRIU in the middle of its work on the job.
   start.new_session = true;
-  start.environment = EnvironmentWithPreload(preload, look.takes_nameless_memory);
+  start.environment = EnvironmentWithPreload(preload, look.takes_nameless_memory, options.run);
   dump.command_line = criu::ShellLine(start.argv);
   RK_ASSIGN_OR_RETURN(Subprocess process, namespaces.Start(start));
 

@@ -35,6 +35,7 @@ struct DumpOptions {
   std::vector<std::string> external;  // --external values, such as "tty[8803:18]" or "pipe[12345]"
   int timeout_seconds = 0;            // 0: CRIU's default
   std::string action_script;          // a program; empty: none
+  std::string run;                    // connection_lock.h; empty: CRIU makes a name of its own
 };
 
 struct RestoreOptions {

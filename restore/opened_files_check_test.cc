@@ -39,6 +39,7 @@ class OpenedFilesCheckTest : public ::testing::Test {
     ASSERT_EQ(::chown(Path("theirs").c_str(), kNobody, kNobody), 0);
     // The test's own program and libraries lie who knows where, and its output goes there too.
     TestChild like_the_others;
+    ASSERT_TRUE(like_the_others.Stop());
     auto own = FilesOpenedBy(like_the_others.pid(), OpenedFilesOf::kMappingsToo);
     ASSERT_TRUE(own.ok()) << own.status();
     for (const OpenedFile& file : *own) Record(file.identity, file.access);

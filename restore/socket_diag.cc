@@ -1,6 +1,5 @@
 #include "restore/socket_diag.h"
 
-#include <fcntl.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
@@ -8,19 +7,16 @@
 #include <linux/tcp.h>
 #include <linux/unix_diag.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <sys/socket.h>
 
 #include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
+#include "base/network_namespace.h"
 #include "base/status.h"
 
 namespace rekindle::restore {
@@ -124,17 +120,10 @@ absl::StatusOr<SocketDiag> SocketDiag::Open(pid_t process) {
   if (process == 0) {
     made = MakeSockets();
   } else {
-    RK_ASSIGN_OR_RETURN(UniqueFd network, OpenFile(absl::StrCat("/proc/", process, "/ns/net"), O_RDONLY));
-    // By a thread that ends with it: one that could not come back would be in a wrong place for ever.
-    try {
-      std::thread([&] {
-        made = ::setns(network.get(), CLONE_NEWNET) == 0
-                   ? MakeSockets()
-                   : ErrnoStatus(errno, absl::StrCat("entering the network namespace of process ", process));
-      }).join();
-    } catch (const std::system_error& e) {
-      return absl::ResourceExhaustedError(absl::StrCat("no thread more can be started: ", e.what()));
-    }
+    RK_RETURN_IF_ERROR(InNetworkOf(process, [&made] {
+      made = MakeSockets();
+      return absl::OkStatus();
+    }));
   }
   RK_RETURN_IF_ERROR(made.status());
   return SocketDiag(std::move(made->first), std::move(made->second));

@@ -1,13 +1,37 @@
 """TCP connections at the moment of a checkpoint: accepted, waiting to be accepted, a job's own."""
 
+import ctypes
 import os
 import signal
 import socket
 import unittest
 
-from harness import jobs, waiting
-from harness.case import RekindleTest
+from harness import jobs, phases, waiting
+from harness.case import RekindleTest, shell
 from harness.cli import FAILED
+
+
+_PIDFD_GETFD = 438
+_TCP_REPAIR = 19
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def in_repair(pid):
+    """Is one of the process's TCP sockets as CRIU has them while it dumps?"""
+    pidfd = os.pidfd_open(pid)
+    try:
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            if not os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:"):
+                continue
+            taken = _libc.syscall(_PIDFD_GETFD, pidfd, int(number), 0)
+            if taken < 0:
+                continue
+            with socket.socket(fileno=taken) as ours:
+                if ours.type == socket.SOCK_STREAM and ours.getsockopt(socket.IPPROTO_TCP, _TCP_REPAIR) == 1:
+                    return True
+        return False
+    finally:
+        os.close(pidfd)
 
 
 class ConnectionsTest(RekindleTest):
@@ -45,6 +69,53 @@ class ConnectionsTest(RekindleTest):
         self.restore("server:second")
         client.sendall(b"while\n")
         self.assertEqual(client.makefile("rb").readline(), b"meanwhile\n")
+
+    def test_an_image_that_can_not_be_kept(self):
+        """With --stop CRIU leaves the job stopped, and its connections locked."""
+        job = self.start()
+        client = self.connect()
+        os.kill(job.pid, signal.SIGUSR1)
+        self.assert_answers(client, b"before\n")
+        os.mkdir(self.store)
+        shell("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", self.store)
+        self.addCleanup(lambda: shell("umount", self.store))
+        self.assert_refused(self.cli.run("ckpt", job.pid, "-t", "server:lost", "--stop"), FAILED, "space")
+        self.assert_answers(client, b"after\n")
+
+    def kill_when_locked(self, job, and_the_command=False):
+        """CRIU, when it has locked the job's connections."""
+        command = self.cli.start("ckpt", job.pid, "-t", "server:lost")
+
+        def locked():
+            self.assertIsNone(command.poll(), "ended before its connections were seen locked")
+            return phases.criu_processes(command.pid, "dump") and in_repair(job.pid)
+
+        waiting.until(locked, "connections locked", 60, 0.0002)
+        processes = phases.criu_processes(command.pid, "dump")
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+        self.assertTrue(in_repair(job.pid), "the test was too slow")
+        if and_the_command:
+            command.kill()
+        for pid in processes:
+            os.kill(pid, signal.SIGKILL)
+        return self.cli.finish(command)
+
+    def test_criu_killed(self):
+        job = self.start("polls")
+        client = self.connect()
+        os.kill(job.pid, signal.SIGUSR1)
+        self.assert_answers(client, b"before\n")
+        self.assert_refused(self.kill_when_locked(job), FAILED, "criu")
+        self.assert_answers(client, b"after\n")
+        self.kill_when_locked(job, and_the_command=True)
+        # Whatever comes next puts things right.
+        self.checkpoint(job.pid, "server:first")
+        self.assert_answers(client, b"again\n")
+        self.checkpoint(job.pid, "server:second", "--stop")
+        job.reap()
+        self.restore("server:second")
+        self.assert_answers(client, b"restored\n")
 
     def test_not_accepted_yet(self):
         job = self.start()
