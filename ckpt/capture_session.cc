@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "base/kept_logs.h"
 #include "base/log.h"
+#include "base/number_claim.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/status.h"
@@ -84,24 +85,10 @@ absl::StatusOr<UniqueFd> OpenClaimOf(pid_t root) {
 
 bool LockProcess(const UniqueFd& process) { return ::flock(process.get(), LOCK_EX | LOCK_NB) == 0; }
 
-// The same for those who share the runtime folder and have mounted a /proc of their own: a byte of `lock`, by
-// the number that the process has in our namespace of PIDs.
-bool LockNumber(const UniqueFd& lock, pid_t root) {
-  struct stat space = {};
-  (void)::stat("/proc/self/ns/pid", &space);
-  constexpr int kPidBits = 22;
-  struct flock byte = {};
-  byte.l_type = F_WRLCK;
-  byte.l_whence = SEEK_SET;
-  byte.l_start =
-      static_cast<off_t>((uint64_t{space.st_ino} & 0xffffffff) << kPidBits | static_cast<uint64_t>(root));
-  byte.l_len = 1;
-  return ::fcntl(lock.get(), F_OFD_SETLK, &byte) == 0;
-}
-
 absl::Status Claim(pid_t root, const UniqueFd& process, const UniqueFd& number) {
   const absl::Time deadline = absl::Now() + kForkMayTake;
-  while (!LockProcess(process) || !LockNumber(number, root)) {
+  // The number for those who share the runtime folder and have mounted a /proc of their own.
+  while (!LockProcess(process) || !ClaimNumber(number, root)) {
     if (errno != EWOULDBLOCK && errno != EACCES && errno != EINTR) {
       return ErrnoStatus(errno, absl::StrCat("claiming process ", root, " for a capture"));
     }

@@ -194,7 +194,8 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   absl::Status copied;
   if (direct) {
     copied = direct->status();
-    *filter_failed = direct->unreadable();
+    // After a CRIU that was killed the job runs while it is read: that says nothing of its memory.
+    *filter_failed = direct->unreadable() && ended.ok() && ended->signal == 0;
     direct->Abandon(absl::AbortedError("CRIU has ended"));
   }
   gate.reset();

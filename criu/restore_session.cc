@@ -156,7 +156,9 @@ class RestoreSession {
     // CRIU kills its tasks when it fails, but a root made our child is left for us to reap, and a CRIU that
     // was killed itself leaves everything.
     std::vector<pid_t> image_pids = ImagePids();
-    pid_t root = outcome.root > 0 || image_pids.empty() ? outcome.root : image_pids.front();
+    pid_t root = outcome.root;
+    // A noted one is not of this restore: it had the root's PID before.
+    if (root <= 0 && !image_pids.empty() && !IsNotedChild(image_pids.front())) root = image_pids.front();
     KillRestoredTree(root, image_pids, criu_start_ticks_);
     if (wrote_pidfile_) ::unlink(options_.pidfile.c_str());
     if (!outcome.criu_failed) return outcome.status;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/match.h"
+#include "restore/compatibility.h"
 #include "restore/lock_check.h"
 
 namespace rekindle::daemon {
@@ -24,7 +25,7 @@ bool NamesTroubleOfMachine(absl::string_view message) {
 
 Hindrance HindranceOf(const absl::Status& status) {
   if (absl::IsAlreadyExists(status)) return Hindrance::kName;
-  if (absl::StrContains(status.message(), "needs its own PIDs back") ||
+  if (absl::StrContains(status.message(), restore::kIdsInUse) ||
       absl::StrContains(status.message(), restore::kLocksInUse)) {
     return Hindrance::kMoment;
   }

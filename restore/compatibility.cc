@@ -163,7 +163,7 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int can
   bool all_zombies =
       std::all_of(holders.begin(), holders.end(), [](const Holder& holder) { return holder.zombie; });
   return absl::FailedPreconditionError(absl::StrCat(
-      "the job needs its own PIDs back, and ", count == 1 ? "one is" : absl::StrCat(count, " are"),
+      kIdsInUse, ", and ", count == 1 ? "one is" : absl::StrCat(count, " are"),
       " in use: ", absl::StrJoin(taken, ", "), count > 3 ? ", …" : "",
       all_zombies
           ? ". What has ended keeps its PID until its parent takes the exit status: make the parent do so or "

@@ -26,6 +26,9 @@ absl::Status CheckMachine(const v1::JobManifest& manifest, const Machine& machin
 absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int cancel_fd = -1,
                              absl::Duration patience = absl::Seconds(5));
 
+// In the message of a restore that was refused for PIDs: later they may be free.
+inline constexpr char kIdsInUse[] = "the job needs its own PIDs back";
+
 // Files that the job had open or mapped, and its working directory; what it was writing may have grown, which
 // is worth a warning. FailedPrecondition names what is missing or has another size than it had. Looked up
 // with the rights of `user`, nothing: our own; what lies where the user may not look is left out.

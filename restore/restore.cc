@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/machine.h"
+#include "base/number_claim.h"
 #include "base/packet_socket.h"
 #include "base/status.h"
 #include "criu/command_line.h"
@@ -45,6 +46,7 @@ namespace {
 
 constexpr uint32_t kNewestManifestFormat = 1;
 constexpr int kProgressMs = 100;
+constexpr char kClaims[] = "restores.claims";
 
 // Reports the bytes that other threads move while the main thread waits.
 class ProgressTicker {
@@ -111,6 +113,7 @@ class RestoreRun : public criu::RestoreObserver {
           "can restore: `rekindle export ",
           options_.image, " --criu DIR`, then `criu restore --images-dir DIR`"));
     }
+    RK_RETURN_IF_ERROR(ClaimNumbers(tree));
     RK_RETURN_IF_ERROR(CheckIdsAreFree(tree, options_.cancel_fd));
     if (!options_.roll_back) RK_RETURN_IF_ERROR(CheckNeededFiles());
     RK_ASSIGN_OR_RETURN(std::vector<JobLock> locks, LocksOfJob(*image_));
@@ -136,6 +139,8 @@ class RestoreRun : public criu::RestoreObserver {
   absl::Status RollBackFiles() {
     if (!options_.roll_back) return absl::OkStatus();
     phase_name_ = "files";
+    // Not under a job that has come to life meanwhile.
+    RK_RETURN_IF_ERROR(CheckIdsAreFree(directory_->tree(), options_.cancel_fd));
     if (absl::Status status = options_.roll_back(*image_, result_.manifest); !status.ok()) {
       return Annotate(status, absl::StrCat("restoring ", options_.image));
     }
@@ -232,6 +237,24 @@ class RestoreRun : public criu::RestoreObserver {
   }
 
  private:
+  // Of two restores of one image at the same time the second would find the job of the first in its place
+  // only when its files are rolled back, or when CRIU has begun.
+  absl::Status ClaimNumbers(const std::vector<criu::PstreeEntry>& tree) {
+    RK_RETURN_IF_ERROR(MakeDirectories(options_.runtime_directory));
+    RK_ASSIGN_OR_RETURN(
+        claims_, OpenFile(absl::StrCat(options_.runtime_directory, "/", kClaims), O_RDWR | O_CREAT, 0600));
+    for (const criu::PstreeEntry& process : tree) {
+      if (ClaimNumber(claims_, process.pid)) continue;
+      if (errno != EAGAIN && errno != EACCES)
+        return ErrnoStatus(errno, absl::StrCat("claiming process ", process.pid, " for a restore"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(kIdsInUse, ", and ", process.pid,
+                       " is being given to a process by another restore that is under way; if that is of the "
+                       "same job, it comes back by it"));
+    }
+    return absl::OkStatus();
+  }
+
   void EndPhase(const char* name) {
     result_.phases.emplace_back(name, phase_.seconds());
     AddSpan(name, phase_begin_ns_);
@@ -423,6 +446,7 @@ class RestoreRun : public criu::RestoreObserver {
   double pages_seconds_ = 0;
   gpu::DevicePairs gpu_pairs_;
   std::optional<Owner> user_;  // whose rights bound what files the job gets; nothing: none do
+  UniqueFd claims_;            // on the PIDs of the job, until it has come back
   UniqueFd log_, null_, ended_input_, job_channel_;
   RestoreResult result_;
   Stopwatch total_, phase_;

@@ -37,6 +37,25 @@ class RestoreRefusalTest(RekindleTest):
         self.assertEqual(self.restore("x:1"), job.pid)
         memory.wait_for_tick()
 
+    def test_several_at_once(self):
+        """One brings the job back, and the others do it no harm."""
+        job, memory = self.start_memory_job(64 * MIB)
+        digest = memory.digest()
+        self.checkpoint(job.pid, "x:1", "--stop")
+        job.reap()
+        daemon = self.start_daemon()
+        for cli in (self.make_cli(host=daemon.host), self.cli):
+            commands = [cli.start("restore", "x:1", "--detach", "--rollback", "append") for _ in range(4)]
+            results = [cli.finish(command) for command in commands]
+            self.kill_job_at_end(job.pid)
+            self.assertEqual([result.code for result in results].count(DONE), 1, [str(r) for r in results])
+            for result in results:
+                if result.code != DONE:
+                    self.assert_refused(result, FAILED, "PIDs")
+            memory.wait_for_tick()
+            self.assertEqual(memory.digest(), digest)
+            jobs.kill_tree(job.pid)
+
     def test_pid_in_use_by_a_zombie(self):
         job, _ = self.start_memory_job(8 * MIB)
         self.checkpoint(job.pid, "x:1")

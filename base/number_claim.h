@@ -1,0 +1,15 @@
+// Claims on process numbers, for what several processes of Rekindle could begin at once with the same job.
+#pragma once
+
+#include <sys/types.h>
+
+#include "base/unique_fd.h"
+
+namespace rekindle {
+
+// Claims `number` of our own namespace of PIDs in `file`, an open file that all who claim such numbers open
+// anew. False: somebody else has it (errno EAGAIN or EACCES), or it can't be claimed. It is given up when
+// `file` and its copies are closed, at the latest by the kernel, when who has it dies. Thread-safe.
+bool ClaimNumber(const UniqueFd& file, pid_t number);
+
+}  // namespace rekindle
