@@ -274,16 +274,23 @@ int RunJob(Client& client, const Output& output, Interrupts& interrupts, const v
   struct stat input;
   const bool has_input = ::fstat(STDIN_FILENO, &input) == 0;
   if (has_input && S_ISREG(input.st_mode)) complete.set_stdin_fd(STDIN_FILENO);
-  const bool supervised = has_input && request.has_supervision();
-  switch (supervised ? LookAtPipe(STDIN_FILENO, input) : PipedInput::kNone) {
+  const bool supervised = request.has_supervision();
+  switch (has_input ? LookAtPipe(STDIN_FILENO, input) : PipedInput::kNone) {
     case PipedInput::kIsThere:
+      if (!supervised) {
+        output.Warning(
+            "something comes from the pipe that is the standard input, and a job does not get it: it reads "
+            "/dev/null. Give it a file (< FILE)");
+        break;
+      }
       return session.Finish(absl::InvalidArgumentError(
           "something comes from the pipe that is the standard input, and what a supervised job has read from "
           "one would not come again when it is brought back: write it to a file and give it that (< FILE), "
           "or "
           "nothing (< /dev/null)"));
     case PipedInput::kMayCome:  // as in a shell over ssh, where mostly nothing does
-      output.Warning("the standard input is a pipe, which a supervised job can't have: it reads /dev/null");
+      if (supervised)
+        output.Warning("the standard input is a pipe, which a supervised job can't have: it reads /dev/null");
       break;
     case PipedInput::kNone:
       break;

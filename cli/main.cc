@@ -1,15 +1,19 @@
 // The command `rekindle`.
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/deadlock_checks.h"
 #include "base/descriptor_limit.h"
 #include "base/log.h"
@@ -32,9 +36,11 @@ std::string FromEnvironment(const char* name) {
   return value ? value : "";
 }
 
-std::string WorkingDirectory() {
+// Nothing: it has been removed, or can't be reached from our root.
+std::optional<std::string> WorkingDirectory() {
   std::unique_ptr<char, decltype(&std::free)> path(::getcwd(nullptr, 0), &std::free);
-  return path && path.get()[0] == '/' ? path.get() : "/";
+  if (path == nullptr || path.get()[0] != '/') return std::nullopt;
+  return path.get();
 }
 
 template <typename... Functions>
@@ -168,7 +174,10 @@ int Execute(const Invocation& invocation, const Output& output) {
 int Main(int argc, char** argv) {
   std::vector<std::string> environment;
   for (char** variable = environ; variable && *variable; ++variable) environment.push_back(*variable);
-  ParsedArguments parsed = ParseArguments({argv + 1, argv + argc}, WorkingDirectory(), environment);
+  const std::optional<std::string> folder = WorkingDirectory();
+  // What is named relative to a folder that is gone is found nowhere, and not in another folder.
+  ParsedArguments parsed = ParseArguments(
+      {argv + 1, argv + argc}, folder.value_or(absl::StrCat("/proc/", ::getpid(), "/cwd")), environment);
   const GlobalOptions& globals = parsed.invocation.globals;
   Output output(globals.json, globals.verbose);
   if (globals.verbose) SetLogLevel(LogLevel::kDebug);
@@ -176,6 +185,11 @@ int Main(int argc, char** argv) {
   if (!parsed.help.empty()) {
     std::fputs(parsed.help.c_str(), stdout);
     return kDone;
+  }
+  if (!folder && std::holds_alternative<v1::RunRequest>(parsed.invocation.command)) {
+    return output.Fail(absl::FailedPreconditionError(
+        "the folder that you are in has been removed, or made anew, since you went there, and the command "
+        "would run in another one: cd to one that is there (`cd \"$PWD\"` goes to one that was made anew)"));
   }
   return Execute(parsed.invocation, output);
 }
@@ -186,7 +200,11 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   rekindle::LeaveOutDeadlockChecks();
   int code = rekindle::cli::Main(argc, argv);
-  std::fflush(nullptr);
+  // What reads a cut answer must not take it for a whole one.
+  if ((std::fflush(nullptr) != 0 || std::ferror(stdout) != 0) && code == rekindle::cli::kDone) {
+    std::fprintf(stderr, "rekindle: error: writing standard output: %s\n", std::strerror(errno));
+    code = rekindle::cli::kFailed;
+  }
   // What was to be closed in order is closed. gRPC's own orderly end would take longer than most commands.
   ::_exit(code);
 }

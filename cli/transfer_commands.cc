@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -42,6 +43,29 @@ const std::string& OriginOf(const v1::Image& image) {
 
 std::string NameOf(const std::string& reference) { return reference.substr(0, reference.rfind(':')); }
 
+// The other end of a named pipe may never come: the user can end the wait for it.
+absl::StatusOr<UniqueFd> OpenInterruptibly(const std::string& path, int access, Interrupts& interrupts) {
+  constexpr int kLookAgainMs = 50;  // nothing tells that a reader has come
+  const UniqueFd interrupted(::eventfd(0, EFD_CLOEXEC));
+  interrupts.SetAction([&interrupted](int) { ::eventfd_write(interrupted.get(), 1); });
+  const absl::Cleanup no_action = [&interrupts] { interrupts.SetAction(nullptr); };
+  pollfd ends[2] = {{interrupted.get(), POLLIN, 0}, {-1, POLLIN, 0}};
+  for (;;) {
+    UniqueFd fd(::open(path.c_str(), access | O_NONBLOCK | O_CLOEXEC));
+    if (!fd.valid() && (errno != ENXIO || access != O_WRONLY))
+      return ErrnoStatus(errno, absl::StrCat("opening ", path));
+    if (fd.valid() && access == O_RDONLY) ends[1].fd = fd.get();
+    if (!fd.valid() || access == O_RDONLY) ::poll(ends, 2, fd.valid() ? -1 : kLookAgainMs);
+    if (ends[0].revents != 0)
+      return absl::CancelledError(absl::StrCat("waiting for the other end of ", path, " was interrupted"));
+    if (!fd.valid()) continue;
+    const int flags = ::fcntl(fd.get(), F_GETFL);
+    if (flags < 0 || ::fcntl(fd.get(), F_SETFL, flags & ~O_NONBLOCK) != 0)
+      return ErrnoStatus(errno, absl::StrCat("opening ", path));
+    return fd;
+  }
+}
+
 // What is written goes where `file` says; a file is there once it is complete.
 class ExportedFile {
  public:
@@ -50,7 +74,7 @@ class ExportedFile {
     if (!partial_.empty()) ::unlink(partial_.c_str());
   }
 
-  absl::Status Open() {
+  absl::Status Open(Interrupts& interrupts) {
     if (path_ == "-") {
       if (::isatty(STDOUT_FILENO)) {
         return absl::InvalidArgumentError(
@@ -61,7 +85,7 @@ class ExportedFile {
     }
     struct stat there;
     if (::stat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {  // a named pipe, a device
-      RK_ASSIGN_OR_RETURN(owned_, OpenFile(path_, O_WRONLY));
+      RK_ASSIGN_OR_RETURN(owned_, OpenInterruptibly(path_, O_WRONLY, interrupts));
     } else {
       partial_ = absl::StrCat(path_, ".partial-", ::getpid());
       RK_ASSIGN_OR_RETURN(owned_, OpenFile(partial_, O_WRONLY | O_CREAT | O_EXCL, 0600));
@@ -275,7 +299,7 @@ class Copying {
 int ExportImageToFile(Client& client, const Output& output, Interrupts& interrupts,
                       const ExportToFile& what) {
   ExportedFile file(what.file);
-  if (absl::Status status = file.Open(); !status.ok()) return output.Fail(status);
+  if (absl::Status status = file.Open(interrupts); !status.ok()) return output.Fail(status);
   interrupts.SetAction([&client](int) { client.Cancel(); });
   ProgressBar progress(STDERR_FILENO, !output.json());
   v1::TransferResult result;
@@ -306,7 +330,7 @@ int ImportImageFromFile(Client& client, const Output& output, Interrupts& interr
   UniqueFd owned;
   int fd = STDIN_FILENO;
   if (what.file != "-") {
-    absl::StatusOr<UniqueFd> opened = OpenFile(what.file, O_RDONLY);
+    absl::StatusOr<UniqueFd> opened = OpenInterruptibly(what.file, O_RDONLY, interrupts);
     if (!opened.ok()) return output.Fail(opened.status());
     owned = *std::move(opened);
     fd = owned.get();

@@ -11,6 +11,7 @@ from harness import jobs, phases, procfs, waiting
 from harness.case import MIB, RekindleTest
 from harness.cli import DONE, FAILED, binary, environment
 
+POLL = 7
 SIZE = 768 * MIB  # every phase lasts long enough to be seen
 
 
@@ -70,6 +71,23 @@ class CtrlCTest(InterruptedTest):
 
                 self.interrupt(command, wait)
                 self.assert_untouched(job, memory, digest)
+
+    def test_a_pipe_without_another_end(self):
+        job, memory, digest = self.prepare()
+        self.checkpoint(job.pid, "x:1")
+        pipe = self.path("pipe")
+        os.mkfifo(pipe)
+        for arguments in (("import", "--file", pipe, "-t", "y:1"), ("export", "x:1", "--file", pipe)):
+            with self.subTest(arguments):
+                command = self.cli.start(*arguments)
+                result = self.interrupt(
+                    command,
+                    lambda ended, pid=command.pid: waiting.until(
+                        lambda: ended() or procfs.in_system_call(pid, POLL), "it waits for the pipe"
+                    ),
+                )
+                self.assertIn(pipe, result.message)
+        self.assert_untouched(job, memory, digest, ["x:1"])
 
     def test_restore(self):
         job, memory, digest = self.prepare()

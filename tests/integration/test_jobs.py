@@ -12,7 +12,7 @@ import unittest
 
 from harness import jobs, procfs, waiting
 from harness.case import RekindleTest
-from harness.cli import environment
+from harness.cli import DONE, FAILED, environment
 
 sys.path.insert(0, jobs.WORKLOADS)
 import multiprocess  # noqa: E402  pylint: disable=wrong-import-position
@@ -162,6 +162,26 @@ class RunTest(RekindleTest):
         )
         self.assertEqual(result.code, 23, str(result))
         self.assertIn("said", result.out)
+
+    def test_a_folder_that_is_gone(self):
+        """The command must not run in another one."""
+        gone = ("sh", "-c", 'mkdir "$0" && cd "$0" && rmdir "$0" && exec "$@"', self.path("gone"))
+        refused = self.cli.run("run", "--log", self.path("x.log"), "--", "pwd", prefix=gone)
+        self.assert_refused(refused, FAILED, "removed", "cd to one")
+        self.succeed("ps", prefix=gone)
+
+    def test_input_from_a_pipe(self):
+        log = self.path("x.log")
+        piped = ("sh", "-c", 'echo something | "$0" "$@"')
+        result = self.cli.run("run", "--log", log, "--", "cat", prefix=piped)
+        self.assertEqual(result.code, DONE, str(result))
+        self.assertIn("< FILE", result.err)
+        self.assertEqual(lines_of(log), [])
+
+    def test_an_answer_that_can_not_be_written(self):
+        result = self.cli.run("doctor", prefix=("sh", "-c", 'exec "$0" "$@" >/dev/full'))
+        self.assertEqual(result.code, FAILED, str(result))
+        self.assertIn("writing standard output", result.err)
 
     def test_ignored_signals_stay_ignored(self):
         """As under nohup: the job never hears of a signal that the command was started to ignore."""
