@@ -1,5 +1,6 @@
 #include "ckpt/direct_copy.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -24,6 +25,20 @@ namespace {
 // whose lock the kernel takes for each page.
 constexpr uint64_t kSliceBytes = 2u << 20;
 
+// Memory that its own process may not read; slower.
+bool ReadAnyway(pid_t pid, uint64_t address, absl::Span<std::byte> to) {
+  const auto memory = OpenFile(absl::StrCat("/proc/", pid, "/mem"), O_RDONLY);
+  if (!memory.ok()) return false;
+  while (!to.empty()) {
+    const ssize_t n = ::pread(memory->get(), to.data(), to.size(), static_cast<off_t>(address));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    to.remove_prefix(static_cast<size_t>(n));
+    address += static_cast<uint64_t>(n);
+  }
+  return true;
+}
+
 absl::Status CopyOut(pid_t pid, uint64_t address, absl::Span<std::byte> to) {
   while (!to.empty()) {
     iovec local{to.data(), to.size()};
@@ -31,7 +46,9 @@ absl::Status CopyOut(pid_t pid, uint64_t address, absl::Span<std::byte> to) {
     ssize_t n = ::process_vm_readv(pid, &local, 1, &remote, 1, 0);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      return ErrnoStatus(n < 0 ? errno : EFAULT,
+      const int error = n < 0 ? errno : EFAULT;
+      if (error == EFAULT && ReadAnyway(pid, address, to)) return absl::OkStatus();
+      return ErrnoStatus(error,
                          absl::StrCat("copying the memory of process ", pid, " at ", absl::Hex(address)));
     }
     to.remove_prefix(static_cast<size_t>(n));

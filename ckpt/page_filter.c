@@ -33,6 +33,7 @@ struct ScanArguments {
 #define IS_PRESENT (1u << 3)
 #define IS_SWAPPED (1u << 4)
 #define IS_ZERO (1u << 5)
+#define IS_GUARD (1u << 8)  // from 6.15 on; it counts as swapped, and is no page
 
 // Smaller areas are not worth a second look.
 #define LEAST_AREA_BYTES (64u << 10)
@@ -174,17 +175,19 @@ static int SendAll(const void* data, size_t bytes) {
   return 1;
 }
 
+// The question that CRIU asks before it dumps pages; others are none of our business.
+static int IsAboutPages(const struct ScanArguments* scan) {
+  const uint64_t pages_without_content = IS_ZERO | IS_FILE;
+  return scan->category_inverted == pages_without_content && scan->category_mask == pages_without_content &&
+         scan->category_anyof_mask == (IS_PRESENT | IS_SWAPPED);
+}
+
 // Splits the kernel's answer into what CRIU is told and what Rekindle copies. Returns the number of regions
 // left.
 static long Hide(int fd, struct ScanArguments* scan, long count) {
   static struct PageRegion kept[MOST_REGIONS];
   static struct PageFilterRange taken[MOST_REGIONS];
-  const uint64_t pages_with_content = IS_ZERO | IS_FILE;
-  // The question that CRIU asks before it dumps pages; others are none of our business.
-  if (count > MOST_REGIONS || scan->category_inverted != pages_with_content ||
-      scan->category_mask != pages_with_content || scan->category_anyof_mask != (IS_PRESENT | IS_SWAPPED)) {
-    return count;
-  }
+  if (count > MOST_REGIONS || !IsAboutPages(scan)) return count;
   uint64_t pid = PidOfPagemap(fd);
   if (pid == 0 || !Connect() || !ReadAreas(pid) || area_count == 0) return count;
 
@@ -192,6 +195,11 @@ static long Hide(int fd, struct ScanArguments* scan, long count) {
   size_t kept_count = 0, taken_count = 0, low = 0;
   for (long i = 0; i < count; ++i) {
     uint64_t at = regions[i].start, end = regions[i].end;
+    if ((regions[i].categories & IS_GUARD) != 0) {  // CRIU passes over it
+      if (kept_count == MOST_REGIONS) return count;
+      kept[kept_count++] = regions[i];
+      continue;
+    }
     while (low < area_count && areas[low].end <= at) ++low;
     for (size_t a = low; at < end; ++a) {
       uint64_t inside = a < area_count && areas[a].start < end ? areas[a].start : end;

@@ -17,12 +17,26 @@ namespace {
 
 constexpr uint64_t kMemoryBytes = 8 << 20;
 constexpr int kBadMemory = 99;
+constexpr uint64_t kOddBytes = 1 << 20;
+constexpr int kInstallGuard = 102;  // MADV_GUARD_INSTALL, Linux 6.13
 
 using Word = std::atomic<uint32_t>;
 
 void Rest(Word* command) {
   timespec at_most{0, 2'000'000};
   ::syscall(SYS_futex, command, FUTEX_WAIT, 0, &at_most, nullptr, 0);
+}
+
+// Memory that can't simply be copied: a page in it is a guard, which is no page (thread stacks have some),
+// and the other area may not be read.
+bool HaveOddMemory() {
+  constexpr int kReadWrite = PROT_READ | PROT_WRITE, kPlain = MAP_PRIVATE | MAP_ANONYMOUS;
+  auto* guarded = static_cast<char*>(::mmap(nullptr, kOddBytes, kReadWrite, kPlain, -1, 0));
+  auto* closed = static_cast<char*>(::mmap(nullptr, kOddBytes, kReadWrite, kPlain, -1, 0));
+  if (guarded == MAP_FAILED || closed == MAP_FAILED) return false;
+  for (uint64_t i = 0; i < kOddBytes; ++i) guarded[i] = closed[i] = static_cast<char>(i % 251 + 1);
+  (void)::madvise(guarded + kOddBytes / 2, 4096, kInstallGuard);  // where the kernel knows it
+  return ::mprotect(closed, kOddBytes, PROT_NONE) == 0;
 }
 
 }  // namespace
@@ -45,6 +59,7 @@ int main(int argc, char** argv) {
       ::mmap(nullptr, kMemoryBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   constexpr uint64_t kWords = kMemoryBytes / sizeof(uint64_t);
   for (uint64_t i = 0; i < kWords; ++i) memory[i] = i * 0x9e3779b97f4a7c15u + 1;
+  if (!HaveOddMemory()) return 4;
   for (;;) {
     for (uint64_t i = 0; i < kWords; i += 512) {
       if (memory[i] != i * 0x9e3779b97f4a7c15u + 1) return kBadMemory;
