@@ -15,6 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/synchronization/mutex.h"
+#include "base/cgroup_memory.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
@@ -111,6 +113,9 @@ class CaptureRun {
     Report("prepare");
     RK_ASSIGN_OR_RETURN(CaptureSession session, CaptureSession::Begin(options_.runtime_directory, job_));
     session_ = std::make_unique<CaptureSession>(std::move(session));
+    // Others may look at what is free only when this one has touched what it takes.
+    static absl::Mutex& one_at_a_time = *new absl::Mutex();
+    absl::MutexLock lock(&one_at_a_time);
     RK_ASSIGN_OR_RETURN(uint64_t budget, StagingBudget());
     const uint64_t contents = sees_our_files_ ? EstimateContents(job_.pids(), FilesOptions()) : 0;
     RK_ASSIGN_OR_RETURN(arena_, StagingArena::Create(MemoryBytes() + contents + kStagingSlackBytes, budget,
@@ -515,7 +520,7 @@ class CaptureRun {
 
   absl::StatusOr<uint64_t> StagingBudget() const {
     if (options_.staging_budget_bytes != 0) return options_.staging_budget_bytes;
-    RK_ASSIGN_OR_RETURN(uint64_t available, AvailableMemoryBytes());
+    RK_ASSIGN_OR_RETURN(uint64_t available, OwnAvailableMemoryBytes());
     // The job itself needs room for what comes off its GPUs.
     return (available - std::min(available, gpu_bytes_)) / 2;
   }

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/cgroup_memory.h"
 #include "base/clock.h"
-#include "base/machine.h"
 #include "base/status.h"
 #include "ckpt/staging_arena.h"
 #include "rekindle/v1/image_layout.h"
@@ -77,7 +77,7 @@ class Receiving {
   absl::Status MakeRoom() {
     uint64_t budget = options_.staging_budget_bytes;
     if (budget == 0) {
-      RK_ASSIGN_OR_RETURN(budget, AvailableMemoryBytes());
+      RK_ASSIGN_OR_RETURN(budget, OwnAvailableMemoryBytes());
       budget /= 2;
     }
     // No more than that is believed of what it says of itself.

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/cgroup_memory.h"
 #include "base/file.h"
 #include "base/file_beginning.h"
 #include "base/human_units.h"
@@ -249,12 +250,13 @@ bool HasOwnMounts(const store::ImageReader& image) {
   });
 }
 
-absl::Status CheckMemory(uint64_t bytes) {
-  auto available = AvailableMemoryBytes();
+absl::Status CheckMemory(uint64_t bytes, bool in_our_cgroups) {
+  const auto available = in_our_cgroups ? OwnAvailableMemoryBytes() : AvailableMemoryBytes();
   if (!available.ok() || bytes <= *available) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("the job needs ", FormatBytes(bytes), " of memory and ", FormatBytes(*available),
-                   " is free; end something else, or restore it on a larger machine"));
+                   " is free", in_our_cgroups ? " here (the limits of cgroups count)" : "",
+                   "; end something else, or restore it where there is more"));
 }
 
 }  // namespace rekindle::restore

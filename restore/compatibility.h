@@ -38,7 +38,8 @@ absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Own
 // Has the job a mount namespace of its own? Its names mean other files here.
 bool HasOwnMounts(const store::ImageReader& image);
 
-// Memory for `bytes` of pages. ResourceExhausted.
-absl::Status CheckMemory(uint64_t bytes);
+// Memory for `bytes` of pages, within the limits of our own cgroups if the job comes back `in_our_cgroups`.
+// ResourceExhausted.
+absl::Status CheckMemory(uint64_t bytes, bool in_our_cgroups);
 
 }  // namespace rekindle::restore

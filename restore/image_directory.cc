@@ -3,12 +3,16 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -149,18 +153,44 @@ absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::J
   std::map<std::string, const WithheldTask*> by_object;
   for (const WithheldTask& task : withheld_) by_object[task.object] = &task;
   for (const v1::PagesObject& object : manifest.pages()) {
-    std::string pages = absl::StrCat(path(), "/pages-", object.pages_id(), ".img");
     auto found = by_object.find(object.object());
+    criu::Pagemap whole;
     if (found == by_object.end()) {
-      RK_ASSIGN_OR_RETURN(criu::Pagemap whole, ReadPagemap(image, object));
-      RK_RETURN_IF_ERROR(WritePagesFile(image, object, whole, pages, bytes_done));
-      continue;
+      RK_ASSIGN_OR_RETURN(whole, ReadPagemap(image, object));
     }
+    const criu::Pagemap& kept = found == by_object.end() ? whole : found->second->kept;
+    const std::string pages = absl::StrCat(path(), "/pages-", object.pages_id(), ".img");
+    if (pages_wanted == PagesWanted::kEager) {
+      RK_RETURN_IF_ERROR(PutElsewhereIfTooLarge(kept.present_pages() * store::kPageSize, pages));
+    }
+    const absl::Status written = WritePagesFile(image, object, kept, pages, bytes_done);
+    if (written.message().find(::strerrordesc_np(ENOSPC)) != std::string::npos) {
+      return Annotate(written, absl::StrCat(path(),
+                                            " is in memory and has too little room (`mount -o "
+                                            "remount,size=SIZE` of that file system gives it more)"));
+    }
+    RK_RETURN_IF_ERROR(written);
+    if (found == by_object.end()) continue;
     const WithheldTask& task = *found->second;
-    RK_RETURN_IF_ERROR(WritePagesFile(image, object, task.kept, pages, bytes_done));
     RK_RETURN_IF_ERROR(
         WriteFile(absl::StrCat(path(), "/", object.pagemap_file()), criu::SerializePagemap(task.kept)));
   }
+  return absl::OkStatus();
+}
+
+absl::Status ImageDirectory::PutElsewhereIfTooLarge(uint64_t bytes, const std::string& file) {
+  constexpr uint64_t kLeftBytes = 16u << 20;  // for CRIU's log, and for others
+  struct statfs place;
+  if (::statfs(path().c_str(), &place) != 0) return ErrnoStatus(errno, absl::StrCat("looking at ", path()));
+  if (place.f_blocks == 0) return absl::OkStatus();  // it has no limit
+  const uint64_t free = static_cast<uint64_t>(place.f_bavail) * static_cast<uint64_t>(place.f_bsize);
+  if (bytes + kLeftBytes <= free) return absl::OkStatus();
+  UniqueFd memory(::memfd_create("rekindle-restore", MFD_CLOEXEC));
+  if (!memory.valid()) return ErrnoStatus(errno, absl::StrCat("making room for ", file));
+  // CRIU is a process of our own namespace of PIDs: the job gets its numbers there.
+  const std::string link = absl::StrCat("/proc/", ::getpid(), "/fd/", memory.get());
+  if (::symlink(link.c_str(), file.c_str()) != 0) return ErrnoStatus(errno, absl::StrCat("making ", file));
+  elsewhere_.push_back(std::move(memory));
   return absl::OkStatus();
 }
 

@@ -25,7 +25,8 @@ enum class PagesWanted { kEager, kLazy };
 class ImageDirectory {
  public:
   // Lays out the image's small files and the pages that CRIU must have. `runtime_directory` is used when it
-  // is a tmpfs, else /dev/shm. Folders of restores that died are removed on the way.
+  // is a tmpfs, else /dev/shm; what does not fit there is in memory all the same, but for a lazy one. Folders
+  // of restores that died are removed on the way.
   static absl::StatusOr<ImageDirectory> Make(const store::ImageReader& image, const v1::JobManifest& manifest,
                                              const std::string& runtime_directory, PagesWanted pages,
                                              std::atomic<uint64_t>* bytes_done);
@@ -44,6 +45,8 @@ class ImageDirectory {
       : directory_(std::move(directory)), lock_(std::move(lock)) {}
   absl::Status LayOut(const store::ImageReader& image, const v1::JobManifest& manifest,
                       PagesWanted pages_wanted, std::atomic<uint64_t>* bytes_done);
+  // `file` becomes a link to memory without a name where its folder has too little room for `bytes`.
+  absl::Status PutElsewhereIfTooLarge(uint64_t bytes, const std::string& file);
   // Whoever would be signalled at the end of a parent that is outside the image is not.
   absl::Status ForgetParents(const store::ImageReader& image);
   // The shell in whose terminal the job ran, and which was no part of it.
@@ -51,6 +54,7 @@ class ImageDirectory {
 
   TemporaryDirectory directory_;
   UniqueFd lock_;  // locked: its restore lives
+  std::vector<UniqueFd> elsewhere_;
   std::vector<criu::PstreeEntry> tree_;
   std::vector<WithheldTask> withheld_;
 };

@@ -118,7 +118,7 @@ class RestoreRun : public criu::RestoreObserver {
     if (!options_.roll_back) RK_RETURN_IF_ERROR(CheckNeededFiles());
     RK_ASSIGN_OR_RETURN(std::vector<JobLock> locks, LocksOfJob(*image_));
     RK_RETURN_IF_ERROR(CheckLocksAreFree(locks, options_.cancel_fd));
-    RK_RETURN_IF_ERROR(CheckMemory(PageBytes()));
+    RK_RETURN_IF_ERROR(CheckMemory(PageBytes(), options_.cgroups == nullptr));
     RK_RETURN_IF_ERROR(PlanGpus());
     EndPhase("plan");
     return absl::OkStatus();

@@ -11,8 +11,9 @@ import sys
 import unittest
 
 from harness import jobs, procfs, waiting
-from harness.case import RekindleTest
+from harness.case import MIB, RekindleTest, shell
 from harness.cli import DONE, FAILED, environment
+from harness.memory_job import MemoryJob
 
 sys.path.insert(0, jobs.WORKLOADS)
 import multiprocess  # noqa: E402  pylint: disable=wrong-import-position
@@ -66,6 +67,36 @@ class MultiprocessingTest(RekindleTest):
         for number, line in enumerate(lines_of(log), 1):
             self.assertEqual(line, f"{number} {multiprocess.expected_digest(number)}")
         self.assert_store_whole(["mp:1"])
+
+
+    def test_with_little_room_in_run(self):
+        """What several processes have at one address CRIU gets as files."""
+        log = self.path("digests")
+        program = (
+            "import hashlib, os, sys, time\n"
+            "memory = os.urandom(24 << 20)\n"
+            "for _ in range(2):\n"
+            "    if os.fork() == 0:\n"
+            "        memory = os.urandom(24 << 20)\n"
+            "        break\n"
+            "while True:\n"
+            "    with open(sys.argv[1], 'a') as log:\n"
+            "        log.write(f'{os.getpid()} {hashlib.sha256(memory).hexdigest()}\\n')\n"
+            "    time.sleep(0.02)\n"
+        )
+        runtime = self.environment["REKINDLE_RUNTIME_DIR"]
+        os.makedirs(runtime, exist_ok=True)
+        shell("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", runtime)
+        self.addCleanup(lambda: shell("umount", runtime))
+        job = self.start_job([jobs.PYTHON, "-c", program, log], "forks")
+        waiting.until(lambda: len(set(lines_of(log))) == 3, "three processes")
+        digests = set(lines_of(log))
+        self.checkpoint(job.pid, "forks:1", "--stop")
+        job.reap()
+        at_stop = len(lines_of(log))
+        self.restore("forks:1")
+        waiting.until(lambda: set(lines_of(log)[at_stop:]) == digests, "all three go on")
+        self.assertEqual(set(lines_of(log)), digests)
 
 
 class SetsidTest(RekindleTest):
@@ -288,6 +319,40 @@ class CgroupTest(RekindleTest):
         tree = [pid, *procfs.descendants(pid)]
         self.assertEqual([self.in_group(each) for each in tree], [True, True])
         self.end(command, pid)
+
+
+class MemoryLimitTest(RekindleTest):
+    """Job and command under one limit, as in a container."""
+
+    LIMIT = 320 * MIB
+
+    def make_group(self):
+        for top, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+            group = os.path.join(top, os.path.basename(self.directory))
+            try:
+                os.mkdir(group)
+            except OSError:
+                continue
+            self.addCleanup(os.rmdir, group)
+            if os.access(os.path.join(group, limit), os.W_OK):
+                with open(os.path.join(group, limit), "w", encoding="ascii") as file:
+                    file.write(str(self.LIMIT))
+                return group
+        return self.skipTest("no memory limits can be set here")
+
+    def test_nobody_is_killed(self):
+        group = self.make_group()
+        enter = ("sh", "-c", f'echo $$ >{group}/cgroup.procs && exec "$@"', "sh")
+        status = self.path("status")
+        job = self.start_job([*enter, jobs.program("memory_job"), str(self.LIMIT // 2), status])
+        memory = MemoryJob(status)
+        self.addCleanup(memory.close)
+        digest = memory.digest()
+        done = self.succeed("ckpt", job.pid, "-t", "x:1", prefix=enter)
+        self.assertIn("memory budget", str(done["warnings"]))
+        memory.wait_for_tick()
+        self.assertEqual(memory.digest(), digest)
+        job.kill_tree()
 
 
 class TerminalTest(RekindleTest):
