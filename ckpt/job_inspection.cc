@@ -91,6 +91,12 @@ absl::Status CheckMayBeCaptured(const ProcessInfo& root, uid_t caller) {
         "capturing process ", pid, " ", root.command,
         ": it is a thread of the kernel and has no memory of its own; give the PID of a program"));
   }
+  if (root.state == 'Z' && root.threads > 1) {
+    return absl::UnimplementedError(absl::StrCat(
+        "capturing process ", pid,
+        ": its main thread has ended while others go on (pthread_exit() in main), and CRIU can't "
+        "capture such a process; have the main thread wait for the others (pthread_join())"));
+  }
   if (root.state == 'Z' || root.state == 'X') {
     return absl::FailedPreconditionError(
         absl::StrCat("capturing process ", pid,
@@ -145,15 +151,24 @@ absl::Status CheckMachineCan(const std::vector<ProcessInfo>& tree) {
   return absl::OkStatus();
 }
 
+bool IsCriuDump(pid_t pid) {
+  const std::string line = CommandLineOf(pid);
+  return absl::StrContains(line, "criu") && absl::StrContains(line, " dump ");
+}
+
 absl::Status CheckNotTraced(const std::vector<ProcessInfo>& tree) {
   for (const ProcessInfo& process : tree) {
     auto status = ReadFile(ProcPath(process.pid, "status"));
     if (!status.ok()) continue;
     uint64_t tracer = LeadingNumber(StatusField(*status, "TracerPid"));
     if (tracer == 0) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "capturing process ", process.pid, ": process ", tracer,
-        " traces it (a debugger, strace, or another checkpoint of the same job); end that first"));
+    if (IsCriuDump(static_cast<pid_t>(tracer))) {
+      return absl::AbortedError(absl::StrCat("capturing process ", process.pid,
+                                             ": another checkpoint of it is under way; try again when that "
+                                             "has ended"));
+    }
+    return absl::FailedPreconditionError(absl::StrCat("capturing process ", process.pid, ": process ", tracer,
+                                                      " traces it (a debugger, strace); end that first"));
   }
   return absl::OkStatus();
 }

@@ -1,9 +1,12 @@
 #include "criu/image_files.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/timerfd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <utility>
@@ -366,6 +369,39 @@ absl::StatusOr<bool> HasListeningSocket(absl::string_view files_content) {
     if (entry.internet_socket().state() == kListens || entry.unix_socket().state() == kListens) return true;
   }
   return false;
+}
+
+std::string Describe(const TcpConnection& connection) {
+  const auto end = [&](const std::array<uint32_t, 4>& address, uint16_t port) {
+    char text[INET6_ADDRSTRLEN] = "?";
+    ::inet_ntop(connection.family, address.data(), text, sizeof text);
+    return connection.family == AF_INET6 ? absl::StrCat("[", text, "]:", port)
+                                         : absl::StrCat(text, ":", port);
+  };
+  return absl::StrCat(end(connection.local, connection.local_port), " to ",
+                      end(connection.remote, connection.remote_port));
+}
+
+absl::StatusOr<std::vector<TcpConnection>> TcpConnections(absl::string_view files_content) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("files", files_content, kFilesMagic));
+  std::vector<TcpConnection> connections;
+  while (!reader.AtEnd()) {
+    pb::FileEntry entry;
+    RK_RETURN_IF_ERROR(reader.Next(&entry));
+    const pb::InternetSocket& socket = entry.internet_socket();
+    if (socket.type() != SOCK_STREAM || socket.remote_port() == 0) continue;
+    TcpConnection connection{static_cast<int>(socket.family()),
+                             {},
+                             {},
+                             static_cast<uint16_t>(socket.local_port()),
+                             static_cast<uint16_t>(socket.remote_port())};
+    for (int i = 0; i < std::min(socket.local_address_size(), 4); ++i)
+      connection.local[static_cast<size_t>(i)] = socket.local_address(i);
+    for (int i = 0; i < std::min(socket.remote_address_size(), 4); ++i)
+      connection.remote[static_cast<size_t>(i)] = socket.remote_address(i);
+    connections.push_back(connection);
+  }
+  return connections;
 }
 
 absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content) {

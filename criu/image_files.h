@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -85,6 +86,18 @@ absl::StatusOr<Owner> ParseOwner(absl::string_view core_content);
 absl::StatusOr<bool> HasArmedTimerFile(absl::string_view files_content);
 // Does the job wait for connections, over TCP or on a Unix socket?
 absl::StatusOr<bool> HasListeningSocket(absl::string_view files_content);
+
+// One end of a TCP connection; addresses in the order of the network, the first number alone of IPv4.
+struct TcpConnection {
+  int family = 0;  // AF_*
+  std::array<uint32_t, 4> local = {}, remote = {};
+  uint16_t local_port = 0, remote_port = 0;
+  friend bool operator==(const TcpConnection&, const TcpConnection&) = default;
+};
+// "192.0.2.1:80 to 192.0.2.7:4711"
+std::string Describe(const TcpConnection& connection);
+// The connections that the job has.
+absl::StatusOr<std::vector<TcpConnection>> TcpConnections(absl::string_view files_content);
 
 // Statistics that CRIU leaves beside the log (stats-dump).
 struct DumpStats {

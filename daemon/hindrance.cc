@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "restore/compatibility.h"
+#include "restore/left_connections.h"
 #include "restore/lock_check.h"
 
 namespace rekindle::daemon {
@@ -26,7 +27,8 @@ bool NamesTroubleOfMachine(absl::string_view message) {
 Hindrance HindranceOf(const absl::Status& status) {
   if (absl::IsAlreadyExists(status)) return Hindrance::kName;
   if (absl::StrContains(status.message(), restore::kIdsInUse) ||
-      absl::StrContains(status.message(), restore::kLocksInUse)) {
+      absl::StrContains(status.message(), restore::kLocksInUse) ||
+      absl::StrContains(status.message(), restore::kConnectionsInUse)) {
     return Hindrance::kMoment;
   }
   if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) return Hindrance::kMachine;

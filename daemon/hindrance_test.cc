@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "restore/left_connections.h"
 #include "restore/lock_check.h"
 
 namespace rekindle::daemon {
@@ -32,6 +33,9 @@ TEST(HindranceTest, WhatIsWrongWithTheImageIsNot) {
 TEST(HindranceTest, WhatIsAnothersForNow) {
   EXPECT_EQ(HindranceOf(absl::AlreadyExistsError("a job named 'job' runs")), Hindrance::kName);
   EXPECT_EQ(HindranceOf(absl::FailedPreconditionError(absl::StrCat(restore::kLocksInUse, ": /data/lock"))),
+            Hindrance::kMoment);
+  EXPECT_EQ(HindranceOf(absl::FailedPreconditionError(absl::StrCat(
+                "As it is now, ", restore::kConnectionsInUse, ", and the place of one is taken."))),
             Hindrance::kMoment);
   EXPECT_EQ(HindranceOf(absl::UnavailableError("the job needs its own PIDs back, and one is taken")),
             Hindrance::kMoment);

@@ -36,6 +36,7 @@
 #include "restore/gpu_record.h"
 #include "restore/image_directory.h"
 #include "restore/job_logs.h"
+#include "restore/left_connections.h"
 #include "restore/lock_check.h"
 #include "restore/opened_files_check.h"
 #include "restore/thread_placement.h"
@@ -118,6 +119,7 @@ class RestoreRun : public criu::RestoreObserver {
     if (!options_.roll_back) RK_RETURN_IF_ERROR(CheckNeededFiles());
     RK_ASSIGN_OR_RETURN(std::vector<JobLock> locks, LocksOfJob(*image_));
     RK_RETURN_IF_ERROR(CheckLocksAreFree(locks, options_.cancel_fd));
+    if (!options_.tcp_close && !result_.manifest.tcp_close()) RK_RETURN_IF_ERROR(EndLeftConnections(*image_));
     RK_RETURN_IF_ERROR(CheckMemory(PageBytes(), options_.cgroups == nullptr));
     RK_RETURN_IF_ERROR(PlanGpus());
     EndPhase("plan");

@@ -61,6 +61,11 @@ bool ParseTcp(absl::string_view bytes, TcpSocket* out) {
   out->inode = message.idiag_inode;
   out->port = ntohs(message.id.idiag_sport);
   out->listens = message.idiag_state == kListens;
+  out->ends.family = message.idiag_family;
+  std::copy_n(message.id.idiag_src, out->ends.local.size(), out->ends.local.begin());
+  std::copy_n(message.id.idiag_dst, out->ends.remote.size(), out->ends.remote.begin());
+  out->ends.local_port = out->port;
+  out->ends.remote_port = ntohs(message.id.idiag_dport);
   // What it has in the place of a listening one means something else.
   if (out->listens) return true;
   bytes.remove_prefix(NLMSG_ALIGN(sizeof message));
@@ -129,18 +134,55 @@ absl::StatusOr<SocketDiag> SocketDiag::Open(pid_t process) {
   return SocketDiag(std::move(made->first), std::move(made->second));
 }
 
-absl::Status SocketDiag::Dump(absl::string_view request,
-                              absl::FunctionRef<void(absl::string_view message)> each) {
-  const char* const what = "asking the kernel for sockets";
+absl::Status SocketDiag::Send(uint16_t type, uint16_t flags, absl::string_view request) {
   nlmsghdr header{};
   header.nlmsg_len = static_cast<uint32_t>(sizeof header + request.size());
-  header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-  header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+  header.nlmsg_type = type;
+  header.nlmsg_flags = static_cast<uint16_t>(NLM_F_REQUEST | flags);
   iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(request.data()), request.size()}};
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = 2;
-  if (::sendmsg(requests_.get(), &message, 0) < 0) return ErrnoStatus(errno, what);
+  if (::sendmsg(requests_.get(), &message, 0) < 0) return ErrnoStatus(errno, "asking the kernel for sockets");
+  return absl::OkStatus();
+}
+
+absl::Status SocketDiag::Destroy(const TcpSocket& socket) {
+  inet_diag_req_v2 request{};
+  request.sdiag_family = static_cast<uint8_t>(socket.ends.family);
+  request.sdiag_protocol = IPPROTO_TCP;
+  request.idiag_states = kAllStates;
+  std::copy_n(socket.ends.local.begin(), socket.ends.local.size(), request.id.idiag_src);
+  std::copy_n(socket.ends.remote.begin(), socket.ends.remote.size(), request.id.idiag_dst);
+  request.id.idiag_sport = htons(socket.ends.local_port);
+  request.id.idiag_dport = htons(socket.ends.remote_port);
+  request.id.idiag_cookie[0] = static_cast<uint32_t>(socket.cookie);
+  request.id.idiag_cookie[1] = static_cast<uint32_t>(socket.cookie >> 32);
+  RK_RETURN_IF_ERROR(
+      Send(SOCK_DESTROY, NLM_F_ACK, {reinterpret_cast<const char*>(&request), sizeof request}));
+  alignas(nlmsghdr) std::array<char, 1024> answer;
+  const ssize_t n = ::recv(requests_.get(), answer.data(), answer.size(), 0);
+  nlmsghdr header;
+  nlmsgerr error;
+  const absl::string_view bytes(answer.data(), n < 0 ? 0 : static_cast<size_t>(n));
+  if (!TakeMessage(bytes, &header) || header.nlmsg_type != NLMSG_ERROR ||
+      !TakeMessage(bytes.substr(sizeof header), &error)) {
+    return ErrnoStatus(n < 0 ? errno : EPROTO, "ending a connection");
+  }
+  // Gone by itself is as well.
+  if (error.error == 0 || error.error == -ENOENT) return absl::OkStatus();
+  if (error.error == -EOPNOTSUPP) {
+    return absl::UnimplementedError(
+        "ending a connection: the kernel can't (it is built without INET_DIAG_DESTROY)");
+  }
+  return ErrnoStatus(-error.error, "ending a connection");
+}
+
+absl::Status SocketDiag::Dump(absl::string_view request,
+                              absl::FunctionRef<void(absl::string_view message)> each) {
+  const char* const what = "asking the kernel for sockets";
+  RK_RETURN_IF_ERROR(Send(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, request));
+  nlmsghdr header;
   alignas(nlmsghdr) static thread_local std::array<char, kBufferBytes> buffer;
   for (;;) {
     const ssize_t n = ::recv(requests_.get(), buffer.data(), buffer.size(), 0);

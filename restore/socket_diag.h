@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/unique_fd.h"
+#include "criu/image_files.h"
 
 namespace rekindle::restore {
 
@@ -22,6 +23,7 @@ struct TcpSocket {
   uint16_t port = 0;    // the local one
   bool listens = false;
   uint64_t bytes_sent = 0;  // of content, acknowledged or not
+  criu::TcpConnection ends;
 };
 
 // Of type SOCK_STREAM or SOCK_SEQPACKET, and with a name.
@@ -46,6 +48,8 @@ class SocketDiag {
   // kernel has no such list of is left out.
   absl::StatusOr<std::vector<TcpSocket>> Tcp(uint16_t first_port, uint16_t last_port);
   absl::StatusOr<std::vector<UnixSocket>> Unix();
+  // Ends a connection; its other end is told by a reset. Unimplemented: this kernel can't.
+  absl::Status Destroy(const TcpSocket& socket);
 
   // Readable when a TCP socket of the namespace has been destroyed. -1: that is not told to who lacks
   // CAP_NET_ADMIN.
@@ -60,6 +64,7 @@ class SocketDiag {
   // `message`: what follows the netlink header of each answer. NotFound: the kernel tells nothing of such
   // sockets (IPv6, tcp_diag, unix_diag).
   absl::Status Dump(absl::string_view request, absl::FunctionRef<void(absl::string_view message)> each);
+  absl::Status Send(uint16_t type, uint16_t flags, absl::string_view request);
 
   UniqueFd requests_, destroyed_;
 };

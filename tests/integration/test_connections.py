@@ -82,6 +82,32 @@ class ConnectionsTest(RekindleTest):
         self.assert_refused(self.cli.run("ckpt", job.pid, "-t", "server:lost", "--stop"), FAILED, "space")
         self.assert_answers(client, b"after\n")
 
+    def test_killed_with_something_to_send(self):
+        """The kernel goes on sending, for as long as the client does not read."""
+        job = self.start()
+        client = self.connect()
+        os.kill(job.pid, signal.SIGUSR1)
+        self.assert_answers(client, b"before\n")
+        self.checkpoint(job.pid, "server:first")
+        client.setblocking(False)
+        line = b"x" * 65535 + b"\n"
+
+        def full():
+            try:
+                client.send(line)
+                return False
+            except BlockingIOError:
+                return True  # the server does not read on before it has sent
+
+        waiting.until(full, "neither side reads")
+        job.kill_tree()
+        self.restore("server:first")
+        self.assert_answers(self.connect(), b"new\n")
+        client.setblocking(True)
+        with self.assertRaises(ConnectionError):
+            while client.recv(1 << 20):
+                pass
+
     def kill_when_locked(self, job, and_the_command=False):
         """CRIU, when it has locked the job's connections."""
         command = self.cli.start("ckpt", job.pid, "-t", "server:lost")
