@@ -50,6 +50,29 @@ absl::Status FileError(int error_number, absl::string_view what, const std::stri
                    ". Free some space, or remove images (`rekindle rm`) and run `rekindle gc`."));
 }
 
+absl::Status ReadError(int error_number, const std::string& path, uint64_t offset) {
+  const auto lost = [&](absl::string_view who_reports_what) {
+    return absl::DataLossError(absl::StrCat("reading ", path, " at ", offset, ": ", who_reports_what));
+  };
+  // A buffered read gets EIO for whatever the disk says; one past the page cache gets what the kernel's block
+  // layer makes of it.
+  switch (error_number) {
+    case EIO:
+      return lost("the disk reports an input/output error");
+    case ENODATA:
+      return lost("the disk reports that it can't read this place (a medium error)");
+    case EILSEQ:
+      return lost("the disk reports that its own check of this place fails (a protection error)");
+    case EREMOTEIO:
+      return lost("the disk reports an error of its own (a target error)");
+    case EUCLEAN:
+    case EBADMSG:
+      return lost("the file system reports that its own data is damaged");
+    default:
+      return FileError(error_number, "reading", path, -1);
+  }
+}
+
 namespace {
 
 class RealMapping : public FileMapping {
@@ -72,11 +95,7 @@ class RealFile : public BlockFile {
     while (done < out.size()) {
       ssize_t n = pread(fd_.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0 && errno == EIO) {
-        return absl::DataLossError(absl::StrCat("reading ", path_, " at ", offset + done,
-                                                ": the disk reports an input/output error"));
-      }
-      if (n < 0) return FileError(errno, "reading", path_, fd_.get());
+      if (n < 0) return ReadError(errno, path_, offset + done);
       if (n == 0) return absl::DataLossError(absl::StrCat(path_, " ends at ", offset + done, ", too early"));
       done += static_cast<size_t>(n);
     }

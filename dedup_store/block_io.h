@@ -54,7 +54,7 @@ class BlockFile {
  public:
   virtual ~BlockFile() = default;
   virtual const std::string& path() const = 0;
-  // Exactly out.size() bytes; DataLoss when the file ends before.
+  // Exactly out.size() bytes; DataLoss when the file ends before, and see ReadError.
   virtual absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> out) const = 0;
   virtual absl::StatusOr<uint64_t> Size() const = 0;
   virtual absl::StatusOr<uint64_t> AllocatedBytes() const = 0;  // on disk, holes left out
@@ -93,6 +93,10 @@ class BlockIo {
   // Called before the catalog's transaction `what` is committed, so that a test can fail there.
   virtual absl::Status BeforeCatalogCommit(absl::string_view what) = 0;
 };
+
+// The status for a read that the kernel refused. DataLoss where that tells that what was written can't be had
+// from the disk, whichever of its words the kernel uses for that.
+absl::Status ReadError(int error_number, const std::string& path, uint64_t offset);
 
 // The one that does real I/O; lives for ever.
 BlockIo* RealBlockIo();

@@ -1,0 +1,158 @@
+// Places of the disk that can't be read, as Linux tells of them.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include "absl/strings/match.h"
+#include "base/log.h"
+#include "dedup_store/format.h"
+#include "dedup_store/hooked_disk.h"
+#include "dedup_store/scrub.h"
+#include "dedup_store/store.h"
+#include "dedup_store/store_testing.h"
+
+namespace rekindle::store {
+namespace {
+
+constexpr char kObject[] = "mem/1";
+
+class BadPlacesTest : public StoreTest {
+ protected:
+  // That of one pack; what a reader past the page cache is told there, and what any other is.
+  struct BadPlace {
+    std::string path;
+    uint64_t from = 0, end = 0;
+    int uncached = 0, buffered = 0;
+  };
+
+  void SetUp() override {
+    StoreTest::SetUp();
+    SetLogLevel(LogLevel::kError);
+    options_.io = &disk_;
+    Reopen();
+    image_.objects[kObject][0] = MakePages(1000, 1) + MakePages(300, 2, Content::kText);
+    RK_ASSERT_OK(image_.Commit(*store_, "job:1"));
+    for (uint64_t i = 0; i < 4; ++i) {
+      TestImage other;
+      other.objects["o"][0] = MakePages(5, 10 + i);
+      RK_ASSERT_OK(other.Commit(*store_, absl::StrCat("other:", i)));
+    }
+    const std::string folder = options_.path + "/packs";
+    const std::vector<std::string> names = ListDirectory(folder).value();
+    for (const std::string& name : names) {
+      if (FileSize(folder + "/" + name) > 1000 * kPageSize) pack_ = folder + "/" + name;
+    }
+    ASSERT_NE(pack_, "");
+  }
+  void TearDown() override {
+    store_.reset();
+    SetLogLevel(LogLevel::kWarning);
+  }
+
+  // The last page of a frame of raw pages, the first one's.
+  BadPlace InAFrame(int uncached, int buffered) const {
+    const std::string bytes = ReadFile(pack_).value();
+    PackFooter footer;
+    memcpy(&footer, bytes.data() + bytes.size() - sizeof footer, sizeof footer);
+    FrameEntry frame;
+    memcpy(&frame, bytes.data() + footer.sections[kFrames].offset, sizeof frame);
+    const uint64_t end = frame.offset() + frame.stored_bytes;
+    return {pack_, end - kPageSize, end, uncached, buffered};
+  }
+
+  struct Pass {
+    std::vector<ScrubDamage> found;
+    int errors = 0;
+    bool ended = false;
+  };
+  static Pass RunPass(Scrub& scrub, int most_errors) {
+    Pass pass;
+    while (!pass.ended && pass.errors <= most_errors) {
+      auto step = scrub.Next();
+      pass.errors += step.ok() ? 0 : 1;
+      if (!step.ok()) continue;
+      pass.found.insert(pass.found.end(), step->found.begin(), step->found.end());
+      pass.ended = step->pass_ended;
+    }
+    return pass;
+  }
+
+  absl::Status Hook(const HookedDisk::Operation& operation) const {
+    if (!bad_ || operation.path != bad_->path) return absl::OkStatus();
+    int error = 0;
+    if (operation.call == HookedDisk::Call::kRead) error = bad_->buffered;
+    if (operation.call == HookedDisk::Call::kReadUncached) error = bad_->uncached;
+    const bool hit = operation.offset < bad_->end && operation.offset + operation.bytes > bad_->from;
+    return error != 0 && hit ? ReadError(error, operation.path, bad_->from) : absl::OkStatus();
+  }
+
+  HookedDisk disk_{[this](const HookedDisk::Operation& operation) { return Hook(operation); }};
+  std::optional<BadPlace> bad_;
+  TestImage image_;
+  std::string pack_;
+};
+
+TEST_F(BadPlacesTest, TheScrubFindsThemByWhateverNameTheDiskGivesThem) {
+  for (int error : {EIO, ENODATA, EILSEQ, EREMOTEIO, EUCLEAN, EBADMSG}) {
+    SCOPED_TRACE(strerror(error));
+    auto scrub = NewScrub(*store_);
+    RK_ASSERT_OK(scrub);
+    bad_ = InAFrame(error, EIO);
+    const Pass pass = RunPass(**scrub, 0);
+    EXPECT_TRUE(pass.ended);
+    EXPECT_EQ(pass.errors, 0);
+    ASSERT_EQ(pass.found.size(), 1u);
+    EXPECT_EQ(pass.found[0].part, ScrubDamage::Part::kChunk);
+    EXPECT_TRUE(absl::StrContains(pass.found[0].why, "reports")) << pass.found[0].why;
+    EXPECT_EQ((*scrub)->ImagesWith(pass.found).value(), std::vector<std::string>{"job:1"});
+    bad_.reset();
+    EXPECT_TRUE(RunPass(**scrub, 0).ended);
+    EXPECT_TRUE((*scrub)->state().damage.empty());
+  }
+}
+
+TEST_F(BadPlacesTest, NewImagesAreNotBuiltUponWhatTheScrubFound) {
+  bad_ = InAFrame(ENODATA, EIO);
+  {
+    auto scrub = NewScrub(*store_);
+    RK_ASSERT_OK(scrub);
+    EXPECT_EQ(RunPass(**scrub, 0).found.size(), 1u);
+  }
+  RK_ASSERT_OK(image_.Commit(*store_, "job:2", "job:1"));
+  image_.ExpectIn(*store_, "job:2");
+}
+
+// One that tells nothing of the data.
+TEST_F(BadPlacesTest, AnErrorAtOnePlaceDoesNotKeepTheScrubFromTheRest) {
+  const BadPlace in_header{pack_, 0, 1, ETIMEDOUT, 0};
+  for (const BadPlace& place : {InAFrame(ETIMEDOUT, 0), in_header}) {
+    SCOPED_TRACE(place.from);
+    bad_ = place;
+    auto scrub = NewScrub(*store_);
+    RK_ASSERT_OK(scrub);
+    const Pass pass = RunPass(**scrub, 5);
+    EXPECT_TRUE(pass.ended);
+    EXPECT_GT(pass.errors, 0) << "it is tried again first";
+    ASSERT_EQ(pass.found.size(), 1u);
+    EXPECT_TRUE(absl::StrContains(pass.found[0].why, strerror(ETIMEDOUT))) << pass.found[0].why;
+    bad_.reset();
+    EXPECT_TRUE(RunPass(**scrub, 0).ended);
+    EXPECT_TRUE((*scrub)->state().damage.empty()) << "a later pass can read it";
+  }
+}
+
+TEST_F(BadPlacesTest, AMachineWithoutMemoryIsNoBadPlace) {
+  bad_ = InAFrame(ENOMEM, 0);
+  auto scrub = NewScrub(*store_);
+  RK_ASSERT_OK(scrub);
+  const Pass pass = RunPass(**scrub, 20);
+  EXPECT_FALSE(pass.ended);
+  EXPECT_TRUE(pass.found.empty());
+  bad_.reset();
+  EXPECT_TRUE(RunPass(**scrub, 0).ended);
+}
+
+}  // namespace
+}  // namespace rekindle::store
