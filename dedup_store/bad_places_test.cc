@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "dedup_store/format.h"
 #include "dedup_store/hooked_disk.h"
@@ -17,6 +18,8 @@ namespace rekindle::store {
 namespace {
 
 constexpr char kObject[] = "mem/1";
+
+constexpr uint32_t kFrame = 3;  // the one that is hit
 
 class BadPlacesTest : public StoreTest {
  protected:
@@ -51,13 +54,13 @@ class BadPlacesTest : public StoreTest {
     SetLogLevel(LogLevel::kWarning);
   }
 
-  // The last page of a frame of raw pages, the first one's.
+  // The last page of a frame, which is not the pack's first.
   BadPlace InAFrame(int uncached, int buffered) const {
     const std::string bytes = ReadFile(pack_).value();
     PackFooter footer;
     memcpy(&footer, bytes.data() + bytes.size() - sizeof footer, sizeof footer);
     FrameEntry frame;
-    memcpy(&frame, bytes.data() + footer.sections[kFrames].offset, sizeof frame);
+    memcpy(&frame, bytes.data() + footer.sections[kFrames].offset + kFrame * sizeof frame, sizeof frame);
     const uint64_t end = frame.offset() + frame.stored_bytes;
     return {pack_, end - kPageSize, end, uncached, buffered};
   }
@@ -85,11 +88,13 @@ class BadPlacesTest : public StoreTest {
     if (operation.call == HookedDisk::Call::kRead) error = bad_->buffered;
     if (operation.call == HookedDisk::Call::kReadUncached) error = bad_->uncached;
     const bool hit = operation.offset < bad_->end && operation.offset + operation.bytes > bad_->from;
+    if (operation.bytes <= largest_) return absl::OkStatus();
     return error != 0 && hit ? ReadError(error, operation.path, bad_->from) : absl::OkStatus();
   }
 
   HookedDisk disk_{[this](const HookedDisk::Operation& operation) { return Hook(operation); }};
   std::optional<BadPlace> bad_;
+  uint64_t largest_ = 0;  // read that is never hit
   TestImage image_;
   std::string pack_;
 };
@@ -122,6 +127,36 @@ TEST_F(BadPlacesTest, NewImagesAreNotBuiltUponWhatTheScrubFound) {
   }
   RK_ASSERT_OK(image_.Commit(*store_, "job:2", "job:1"));
   image_.ExpectIn(*store_, "job:2");
+}
+
+TEST_F(BadPlacesTest, NewImagesAreNotBuiltUponWhatAReaderMet) {
+  bad_ = InAFrame(ENODATA, EIO);
+  {
+    auto reader = store_->OpenImage("job:1");
+    RK_ASSERT_OK(reader);
+    std::string address;
+    const std::vector<StoredRun> layout = (*reader)->Layout(kObject).value();
+    for (const StoredRun& run : layout) {
+      if (run.frame.frame == kFrame) address = absl::StrFormat("address %#x:", run.address);
+    }
+    ASSERT_NE(address, "");
+    auto sink = [](uint64_t, absl::Span<const std::byte>) { return absl::OkStatus(); };
+    const std::vector<PageRun> all = (*reader)->Runs(kObject).value();
+    const absl::Status status = (*reader)->ReadRanges(kObject, all, sink);
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), address)) << status << " should name " << address;
+  }
+  auto next = image_.Commit(*store_, "job:2", "job:1");
+  RK_ASSERT_OK(next);
+  EXPECT_GT(next->stats.parent_bytes, next->stats.new_bytes) << "what can be read is not stored again";
+  image_.ExpectIn(*store_, "job:2");
+}
+
+// As when it came for a moment only.
+TEST_F(BadPlacesTest, WhatCanBeReadInSmallerPiecesIsNotLost) {
+  bad_ = InAFrame(0, EIO);
+  largest_ = 64 * kPageSize;
+  image_.ExpectIn(*store_, "job:1");
 }
 
 // One that tells nothing of the data.
