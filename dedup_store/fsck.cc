@@ -10,8 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "base/log.h"
 #include "base/parallel.h"
 #include "base/status.h"
+#include "dedup_store/catalog_rebuild.h"
 #include "dedup_store/frame_loader.h"
 #include "dedup_store/image_reader.h"
 #include "dedup_store/limit_guard.h"
@@ -40,6 +42,7 @@ class Checker {
       : core_(core), options_(options) {}
 
   absl::StatusOr<FsckReport> Run() {
+    if (options_.repair) RK_RETURN_IF_ERROR(MakeCatalogReadable());
     std::vector<ImageRecord> images;
     std::vector<PackRecord> packs;
     std::vector<IndexRecord> indexes;
@@ -78,6 +81,21 @@ class Checker {
   // A repair drops what is damaged; that must not be what an error kept from being read this time.
   void Note(const absl::Status& status) {
     if (!status.ok() && !IsDamage(status)) unclear_.Update(status);
+  }
+
+  // It may have been lost since the store was opened; nobody can commit then. Frames that gc has given back
+  // read as zeros, which is no damage, and a catalog that was made again does not know them.
+  absl::Status MakeCatalogReadable() {
+    const absl::Status read = core_->catalog().Read().status();
+    if (absl::IsDataLoss(read)) {
+      RK_RETURN_IF_ERROR(RebuildCatalog(core_->path(), core_->io(), core_->identity().uuid));
+      Problem(absl::StrCat(read.message(), "; it was made again from the packs"));
+    } else if (core_->rebuilt_because().empty()) {
+      return absl::OkStatus();
+    }
+    if (absl::Status marked = RecordDeadFrames(core_); !marked.ok())
+      Log(LogLevel::kWarning, absl::StrCat("which pages are needed is not known: ", marked.message()));
+    return absl::OkStatus();
   }
 
   void CheckPack(const PackRecord& record) {

@@ -42,11 +42,7 @@ class Collector {
   Collector(const std::shared_ptr<StoreCore>& core, bool dry_run) : core_(core), dry_run_(dry_run) {}
 
   absl::StatusOr<GcReport> Run() {
-    std::vector<PackRecord> packs;
-    {
-      RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
-      RK_ASSIGN_OR_RETURN(packs, txn.Packs());
-    }
+    RK_ASSIGN_OR_RETURN(std::vector<PackRecord> packs, Packs());
     RK_RETURN_IF_ERROR(MarkNewImages());
     // Whole packs first: a file system may need room to punch a hole (btrfs does), but none to remove a file.
     std::stable_partition(packs.begin(), packs.end(), [&](const PackRecord& p) { return !use_.count(p.id); });
@@ -63,7 +59,35 @@ class Collector {
     return report_;
   }
 
+  absl::Status RecordDead() {
+    RK_ASSIGN_OR_RETURN(const std::vector<PackRecord> packs, Packs());
+    RK_RETURN_IF_ERROR(MarkNewImages());
+    for (const PackRecord& record : packs) {
+      auto file = core_->io()->Open(core_->pack_path(record.id), true);
+      if (!file.ok()) continue;  // fsck tells of it
+      RK_ASSIGN_OR_RETURN(const bool locked, (*file)->Lock(LockMode::kExclusive, false));
+      if (!locked) continue;
+      RK_RETURN_IF_ERROR(MarkNewImages());
+      auto pack = Pack::Open(*std::move(file), record.id, core_->identity().uuid);
+      if (!pack.ok()) continue;
+      RK_ASSIGN_OR_RETURN(const std::optional<DeadRecord> known, KnownDead(record.id));
+      bool news = false;
+      const DeadRecord dead = FindDead(**pack, use_[record.id], known, &news);
+      if (news) RK_RETURN_IF_ERROR(SetDead(record.id, dead));
+    }
+    return absl::OkStatus();
+  }
+
  private:
+  absl::StatusOr<std::vector<PackRecord>> Packs() const {
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+    return txn.Packs();
+  }
+  absl::StatusOr<std::optional<DeadRecord>> KnownDead(uint64_t pack) const {
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+    return txn.FindDead(pack);
+  }
+
   // Marks what the images reach that were committed since the last call.
   absl::Status MarkNewImages() {
     std::vector<ImageRecord> images;
@@ -143,7 +167,9 @@ class Collector {
     return core_->io()->Unlink(core_->pack_path(id));
   }
 
-  absl::Status PunchDead(Pack& pack, const PackUse& use, const std::optional<DeadRecord>& known) {
+  // What is not reached, and what was found so before. `*news`: some of it was not.
+  static DeadRecord FindDead(const Pack& pack, const PackUse& use, const std::optional<DeadRecord>& known,
+                             bool* news) {
     const uint32_t frames = pack.frames();
     std::vector<bool> live(frames + 1, false);
     live[frames] = use.manifest;
@@ -156,12 +182,19 @@ class Collector {
     }
     DeadRecord dead;
     dead.dead.resize(frames + 1);
-    bool news = false;
+    *news = false;
     for (uint32_t f = 0; f <= frames; ++f) {
       bool before = known && f < known->dead.size() && known->dead[f];
       dead.dead[f] = before || !live[f];
-      news |= dead.dead[f] != before;
+      *news |= dead.dead[f] != before;
     }
+    return dead;
+  }
+
+  absl::Status PunchDead(Pack& pack, const PackUse& use, const std::optional<DeadRecord>& known) {
+    const uint32_t frames = pack.frames();
+    bool news = false;
+    DeadRecord dead = FindDead(pack, use, known, &news);
     if (!news && (!known || known->given_back)) return absl::OkStatus();
 
     std::vector<std::pair<uint64_t, uint64_t>> holes;
@@ -278,6 +311,11 @@ class Collector {
 absl::StatusOr<GcReport> CollectGarbage(const std::shared_ptr<StoreCore>& core, const GcOptions& options) {
   if (!options.dry_run) RK_RETURN_IF_ERROR(core->CheckWritable());
   return Collector(core, options.dry_run).Run();
+}
+
+absl::Status RecordDeadFrames(const std::shared_ptr<StoreCore>& core) {
+  RK_RETURN_IF_ERROR(core->CheckWritable());
+  return Collector(core, /*dry_run=*/false).RecordDead();
 }
 
 }  // namespace rekindle::store
