@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -56,6 +57,7 @@ class Collector {
     RK_RETURN_IF_ERROR(RemoveOrphanedNotes());
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->path() + "/tmp"));
     if (report_.bytes_freed == 0) RK_RETURN_IF_ERROR(no_room_);
+    if (!failed_.ok()) return Annotate(failed_, "gc did all else, but");
     return report_;
   }
 
@@ -126,7 +128,7 @@ class Collector {
     // Most packs have nothing to give; they are not locked for that.
     auto file = core_->io()->Open(core_->pack_path(record.id), !dry_run_);
     if (absl::IsNotFound(file.status())) return absl::OkStatus();
-    RK_RETURN_IF_ERROR(file.status());
+    if (!file.ok()) return PassOver(file.status(), failed_);
     if (!dry_run_) {
       RK_ASSIGN_OR_RETURN(bool locked, (*file)->Lock(LockMode::kExclusive, false));
       if (!locked) return absl::OkStatus();
@@ -148,11 +150,16 @@ class Collector {
           absl::StrCat(opened.status().message(), "; gc leaves it, `rekindle fsck` tells more"));
       return absl::OkStatus();
     }
-    absl::Status punched = PunchDead(**opened, use->second, known);
-    if (!absl::IsResourceExhausted(punched)) return punched;
-    // What is marked dead stays so, and the next gc tries again. Others may give back room enough for that.
-    Log(LogLevel::kWarning, absl::StrCat(punched.message(), "; gc goes on with other packs"));
-    no_room_.Update(punched);
+    const absl::Status punched = PunchDead(**opened, use->second, known);
+    // Others may give back room enough for that.
+    return absl::IsResourceExhausted(punched) ? PassOver(punched, no_room_) : punched;
+  }
+
+  // After an error of one pack's file, which must not keep gc from the others. What is marked dead stays so,
+  // and the next gc tries again.
+  static absl::Status PassOver(const absl::Status& status, absl::Status& first) {
+    Log(LogLevel::kWarning, absl::StrCat(status.message(), "; gc goes on with other packs"));
+    first.Update(status);
     return absl::OkStatus();
   }
 
@@ -215,22 +222,39 @@ class Collector {
       add_hole(manifest.offset, manifest.offset + manifest.bytes);
       add_hole(record.offset, record.offset + record.bytes);
     }
-    ++report_.packs_rewritten;
     if (dry_run_) {
+      ++report_.packs_rewritten;
       for (const auto& [begin, end] : holes) report_.bytes_freed += WholeBlocks(begin, end);
       return absl::OkStatus();
     }
-    RK_ASSIGN_OR_RETURN(uint64_t before, pack.file().AllocatedBytes());
-    RK_RETURN_IF_ERROR(SetDead(pack.id(), dead));
-    for (const auto& [begin, end] : holes) {
-      if (begin < end) RK_RETURN_IF_ERROR(pack.mutable_file().PunchHole(begin, end - begin));
+    if (news) RK_RETURN_IF_ERROR(SetDead(pack.id(), dead));
+    const absl::StatusOr<uint64_t> freed = Punch(pack.mutable_file(), holes);
+    if (absl::IsUnimplemented(freed.status())) {
+      // Nothing is wrong with that, and nobody can do anything about it: a pack goes once all of it is dead.
+      if (!std::exchange(cannot_punch_, true)) {
+        Log(LogLevel::kWarning, absl::StrCat("the file system of ", core_->packs_folder(),
+                                             " can't free parts of a file: what images no longer need comes "
+                                             "back only once nothing of its pack is needed"));
+      }
+      return absl::OkStatus();
     }
-    RK_RETURN_IF_ERROR(pack.mutable_file().Sync());
+    if (absl::IsResourceExhausted(freed.status())) return freed.status();
+    if (!freed.ok()) return PassOver(freed.status(), failed_);
+    ++report_.packs_rewritten;
+    report_.bytes_freed += *freed;
     dead.given_back = true;
-    RK_RETURN_IF_ERROR(SetDead(pack.id(), dead));
-    RK_ASSIGN_OR_RETURN(uint64_t after, pack.file().AllocatedBytes());
-    report_.bytes_freed += before > after ? before - after : 0;
-    return absl::OkStatus();
+    return SetDead(pack.id(), dead);
+  }
+
+  absl::StatusOr<uint64_t> Punch(BlockFile& file,
+                                 const std::vector<std::pair<uint64_t, uint64_t>>& holes) const {
+    RK_ASSIGN_OR_RETURN(const uint64_t before, file.AllocatedBytes());
+    for (const auto& [begin, end] : holes) {
+      if (begin < end) RK_RETURN_IF_ERROR(file.PunchHole(begin, end - begin));
+    }
+    RK_RETURN_IF_ERROR(file.Sync());
+    RK_ASSIGN_OR_RETURN(const uint64_t after, file.AllocatedBytes());
+    return before > after ? before - after : 0;
   }
 
   absl::Status SetDead(uint64_t pack_id, const DeadRecord& dead) {
@@ -303,6 +327,8 @@ class Collector {
   uint64_t last_image_ = 0;
   std::map<uint64_t, PackUse> use_;
   absl::Status no_room_;  // the first hole that could not be made
+  absl::Status failed_;   // the first error of a pack's file
+  bool cannot_punch_ = false;
   GcReport report_;
 };
 
