@@ -364,11 +364,11 @@ int CopyImageTo(Client& client, Client& there, const Output& output, Interrupts&
     const absl::Status status = image.ok() ? copying.Copy(image->image()) : image.status();
     if (!status.ok()) code = output.Fail(status);
   }
-  std::string copied;
+  std::string copied, waiting_for;
   while (what.follow) {
     absl::Duration wait = kLookEvery;
     absl::StatusOr<v1::Image> newest = copying.Newest(what.image);
-    absl::Status status = newest.status();
+    absl::Status status;
     if (newest.ok() && newest->digest() != copied) {
       status = copying.Copy(*newest);
       if (status.ok()) status = copying.Prune(what.image);
@@ -376,7 +376,16 @@ int CopyImageTo(Client& client, Client& there, const Output& output, Interrupts&
     }
     absl::MutexLock lock(&mutex);
     if (interrupted) break;
-    if (!status.ok() && !absl::IsNotFound(status)) {
+    if (absl::IsNotFound(newest.status())) {
+      // It may come yet; who has mistyped the name, or the store's, is to know.
+      const std::string reason(newest.status().message());
+      if (std::exchange(waiting_for, reason) != reason)
+        output.Warning(absl::StrCat(reason, "; it is copied as soon as it is there"));
+    } else {
+      waiting_for.clear();
+      status.Update(newest.status());
+    }
+    if (!status.ok()) {
       // What is wrong may pass: the next image is another chance, and the job must not be left without one.
       output.Warning(absl::StrCat(status.message(), "; trying again"));
       wait = kTryAgainAfter;
