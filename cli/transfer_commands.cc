@@ -195,12 +195,13 @@ class Copying {
   }
 
  private:
-  // What both stores have an image of, the newest; empty: nothing.
+  // What both stores have an image of, the newest of the same owner's: names belong to nobody, and the copy
+  // is to depend on nobody else. Empty: nothing.
   absl::StatusOr<std::string> Base(const v1::Image& image, const std::set<std::string>& origins) {
     RK_ASSIGN_OR_RETURN(const std::optional<v1::Image> base,
                         NewestOf(NameOf(image.reference()), [&](const v1::Image& one) {
-                          return one.digest() != image.digest() && OriginOf(one) != OriginOf(image) &&
-                                 origins.contains(OriginOf(one));
+                          return one.owner_uid() == image.owner_uid() && one.digest() != image.digest() &&
+                                 OriginOf(one) != OriginOf(image) && origins.contains(OriginOf(one));
                         }));
     return base ? base->digest() : std::string();
   }

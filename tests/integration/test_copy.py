@@ -234,6 +234,12 @@ class FollowTest(RekindleTest):
         job.reap()
         self.assertIn("there is no image of aa yet", told())
 
+    def test_nobody_gives_an_image_anothers_origin(self):
+        job, _ = self.start_memory_job(8 * MIB)
+        digest = self.checkpoint(job.pid, "job:1")["image"]["digest"]
+        forged = self.cli.run("ckpt", job.pid, "-t", "job:2", "--label", f"rekindle.origin={digest}")
+        self.assert_refused(forged, USAGE, "rekindle.origin", "choose another")
+
 
 class NodesCopyTest(NodesTest):
     def copy(self, source, image, target):
