@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <optional>
 
@@ -88,13 +89,16 @@ class BadPlacesTest : public StoreTest {
     if (operation.call == HookedDisk::Call::kRead) error = bad_->buffered;
     if (operation.call == HookedDisk::Call::kReadUncached) error = bad_->uncached;
     const bool hit = operation.offset < bad_->end && operation.offset + operation.bytes > bad_->from;
-    if (operation.bytes <= largest_) return absl::OkStatus();
-    return error != 0 && hit ? ReadError(error, operation.path, bad_->from) : absl::OkStatus();
+    if (operation.bytes <= largest_ || error == 0 || !hit) return absl::OkStatus();
+    if (times_ == 0) return absl::OkStatus();
+    if (times_ > 0) --times_;
+    return ReadError(error, operation.path, bad_->from);
   }
 
   HookedDisk disk_{[this](const HookedDisk::Operation& operation) { return Hook(operation); }};
   std::optional<BadPlace> bad_;
-  uint64_t largest_ = 0;  // read that is never hit
+  uint64_t largest_ = 0;    // read that is never hit
+  mutable int times_ = -1;  // that a read is hit; less: each
   TestImage image_;
   std::string pack_;
 };
@@ -187,6 +191,50 @@ TEST_F(BadPlacesTest, AMachineWithoutMemoryIsNoBadPlace) {
   EXPECT_TRUE(pass.found.empty());
   bad_.reset();
   EXPECT_TRUE(RunPass(**scrub, 0).ended);
+}
+
+// What a file server does not give now it may give in a second.
+TEST_F(BadPlacesTest, ARepairReadsAgainBeforeItDropsAnImage) {
+  bad_ = BadPlace{pack_, 0, 1, EIO, EIO};
+  times_ = 1;
+  FsckOptions options;
+  options.repair = true;
+  auto report = store_->Fsck(options);
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(times_, 0) << "it was hit";
+  EXPECT_TRUE(report->lost_images.empty());
+  EXPECT_TRUE(report->problems.empty());
+  bad_.reset();
+  RK_ASSERT_OK(store_->Gc({}));
+  image_.ExpectIn(*store_, "job:1");
+}
+
+TEST_F(BadPlacesTest, OnlyWhoHasAllReadDropsWhatTheDiskRefuses) {
+  bad_ = BadPlace{pack_, 0, 1, EIO, EIO};
+  FsckOptions options;
+  options.repair = true;
+  const absl::Status refused = store_->Fsck(options).status();
+  ASSERT_FALSE(refused.ok());
+  EXPECT_TRUE(absl::StrContains(refused.message(), "nothing was repaired")) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "fsck --read --repair")) << refused;
+  options.read_data = true;
+  auto report = store_->Fsck(options);
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->lost_images, std::vector<std::string>{"job:1"});
+  bad_.reset();
+  ExpectWhole();
+}
+
+TEST_F(BadPlacesTest, PacksThatAreNotMountedAreNotLost) {
+  const std::string packs = options_.path + "/packs", elsewhere = folder_->path() + "/elsewhere";
+  ASSERT_EQ(::rename(packs.c_str(), elsewhere.c_str()), 0);
+  RK_ASSERT_OK(MakeDirectories(packs, 0700));
+  const absl::Status refused = Repair();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "mounted")) << refused;
+  ASSERT_EQ(::rename(elsewhere.c_str(), packs.c_str()), 0);
+  ExpectWhole();
+  image_.ExpectIn(*store_, "job:1");
 }
 
 }  // namespace

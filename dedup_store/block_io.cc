@@ -13,6 +13,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/guarded_mapping.h"
@@ -27,6 +28,7 @@ namespace rekindle::store {
 namespace {
 
 constexpr uint64_t kRoomForInodes = 1 << 20;
+constexpr absl::string_view kRefusedByDisk = "rekindle/refused-by-disk";
 
 }  // namespace
 
@@ -52,7 +54,10 @@ absl::Status FileError(int error_number, absl::string_view what, const std::stri
 
 absl::Status ReadError(int error_number, const std::string& path, uint64_t offset) {
   const auto lost = [&](absl::string_view who_reports_what) {
-    return absl::DataLossError(absl::StrCat("reading ", path, " at ", offset, ": ", who_reports_what));
+    absl::Status status =
+        absl::DataLossError(absl::StrCat("reading ", path, " at ", offset, ": ", who_reports_what));
+    status.SetPayload(kRefusedByDisk, absl::Cord());
+    return status;
   };
   // A buffered read gets EIO for whatever the disk says; one past the page cache gets what the kernel's block
   // layer makes of it.
@@ -72,6 +77,8 @@ absl::Status ReadError(int error_number, const std::string& path, uint64_t offse
       return FileError(error_number, "reading", path, -1);
   }
 }
+
+bool IsRefusedByDisk(const absl::Status& status) { return status.GetPayload(kRefusedByDisk).has_value(); }
 
 namespace {
 

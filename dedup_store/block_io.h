@@ -97,6 +97,9 @@ class BlockIo {
 // The status for a read that the kernel refused. DataLoss where that tells that what was written can't be had
 // from the disk, whichever of its words the kernel uses for that.
 absl::Status ReadError(int error_number, const std::string& path, uint64_t offset);
+// Whether a DataLoss is one that the disk reported, which it may not do the next time, and not one that was
+// seen in what it gave.
+bool IsRefusedByDisk(const absl::Status& status);
 
 // The one that does real I/O; lives for ever.
 BlockIo* RealBlockIo();
