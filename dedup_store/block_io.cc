@@ -120,9 +120,18 @@ class RealFile : public BlockFile {
     return static_cast<uint64_t>(st.st_blocks) * 512;
   }
   absl::StatusOr<bool> IsLinked() const override {
-    struct stat st;
-    if (fstat(fd_.get(), &st) != 0) return FileError(errno, "looking at", path_, fd_.get());
-    return st.st_nlink > 0;
+    struct stat opened, named;
+    if (fstat(fd_.get(), &opened) != 0) {
+      if (errno == ESTALE) return false;  // another node's NFS client removed it
+      return FileError(errno, "looking at", path_, fd_.get());
+    }
+    if (opened.st_nlink == 0) return false;
+    // A client of NFS gives a file another name that is removed while it is open.
+    if (stat(path_.c_str(), &named) != 0) {
+      if (errno == ENOENT || errno == ESTALE) return false;
+      return FileError(errno, "looking at", path_, fd_.get());
+    }
+    return named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
   }
 
   absl::StatusOr<std::unique_ptr<FileMapping>> Map(uint64_t offset, uint64_t bytes) const override {

@@ -63,7 +63,7 @@ class BlockFile {
   // False when `wait` is false and somebody else holds a lock that conflicts. Released when the file is
   // closed.
   virtual absl::StatusOr<bool> Lock(LockMode mode, bool wait) = 0;
-  // False when the file's name was removed meanwhile.
+  // False when the file's name was removed meanwhile, or is another file's by now.
   virtual absl::StatusOr<bool> IsLinked() const = 0;
 
   virtual absl::StatusOr<std::unique_ptr<WriteQueue>> NewWriteQueue(size_t buffer_bytes, size_t buffers) = 0;

@@ -273,10 +273,12 @@ class Collector {
       RK_ASSIGN_OR_RETURN(bool known, InCatalog(pack_id, index_id));
       if (known && !temporary) continue;
       const std::string path = absl::StrCat(folder, "/", name);
-      auto file = core_->io()->Open(path, false);
+      // NFS gives an exclusive lock only to who may write the file.
+      auto file = core_->io()->Open(path, !dry_run_);
       if (absl::IsNotFound(file.status())) continue;
       RK_RETURN_IF_ERROR(file.status());
-      RK_ASSIGN_OR_RETURN(bool locked, (*file)->Lock(LockMode::kExclusive, false));
+      const LockMode mode = dry_run_ ? LockMode::kShared : LockMode::kExclusive;
+      RK_ASSIGN_OR_RETURN(bool locked, (*file)->Lock(mode, false));
       if (!locked) continue;
       // Its writer may have committed it just before.
       RK_ASSIGN_OR_RETURN(known, InCatalog(pack_id, index_id));

@@ -21,7 +21,8 @@ class HookedDisk : public BlockIo {
     Call call;
     const std::string& path;
     uint64_t offset = 0, bytes = 0;
-    bool writable = false;  // the file was opened, or is to be opened, for writing
+    bool writable = false;   // the file was opened, or is to be opened, for writing
+    bool exclusive = false;  // of a lock
   };
   // Another status than OK is the operation's result, and nothing of it happens.
   using Hook = std::function<absl::Status(const Operation&)>;
@@ -67,7 +68,8 @@ class HookedDisk : public BlockIo {
     }
     void WillNeed(uint64_t offset, uint64_t bytes) const override { real_->WillNeed(offset, bytes); }
     absl::StatusOr<bool> Lock(LockMode mode, bool wait) override {
-      RK_RETURN_IF_ERROR(Ask(Call::kLock, 0, 0));
+      RK_RETURN_IF_ERROR(
+          disk_->hook_({Call::kLock, real_->path(), 0, 0, writable_, mode == LockMode::kExclusive}));
       return real_->Lock(mode, wait);
     }
     absl::StatusOr<bool> IsLinked() const override {
