@@ -13,7 +13,8 @@ namespace rekindle::store {
 
 namespace {
 
-constexpr uint64_t kComing = std::numeric_limits<uint64_t>::max();  // the id of an image that has none yet
+// Stands for the pack of an image that is coming.
+constexpr uint64_t kComing = std::numeric_limits<uint64_t>::max();
 
 template <typename Map, typename Keys>
 void KeepOnly(Map& map, const Keys& keys) {
@@ -62,11 +63,11 @@ absl::StatusOr<std::vector<uint64_t>> InheritedFrames::FindOrphans(StoreCore& co
 
 const InheritedFrames::PackIds& InheritedFrames::PacksOf(StoreCore& core, const ImageRecord& image) {
   static const auto* const kNone = new PackIds;
-  auto known = packs_of_.find(image.id);
+  auto known = packs_of_.find(image.manifest_pack);
   if (known != packs_of_.end()) return known->second;
   auto manifest = ReadManifest(core, image);
   if (!manifest.ok()) return *kNone;
-  return packs_of_.emplace(image.id, std::move(manifest->packs)).first->second;
+  return packs_of_.emplace(image.manifest_pack, std::move(manifest->packs)).first->second;
 }
 
 absl::StatusOr<std::map<uid_t, uint64_t>> InheritedFrames::Measure(StoreCore& core,
@@ -84,15 +85,19 @@ absl::StatusOr<std::map<uid_t, uint64_t>> InheritedFrames::Measure(StoreCore& co
       if (auto orphan = needed_by.find(pack); orphan != needed_by.end()) orphan->second.push_back(image);
     }
   };
-  std::set<uint64_t> ids;
+  std::set<uint64_t> homes;
   for (const ImageRecord& image : images) {
-    ids.insert(image.id);
-    note(image.id, PacksOf(core, image));
+    homes.insert(image.manifest_pack);
+    note(image.manifest_pack, PacksOf(core, image));
   }
-  KeepOnly(packs_of_, ids);
+  KeepOnly(packs_of_, homes);
   if (coming != nullptr) note(kComing, coming->manifest->packs);
 
-  std::map<uint64_t, std::vector<bool>> taken;  // frames of the packs of which it must be looked for again
+  struct Search {
+    KnownPack* pack = nullptr;
+    std::vector<bool> taken;  // of its frames
+  };
+  std::map<uint64_t, Search> searches;  // in the packs of which it is not known
   std::set<uint64_t> to_read;
   for (const auto& [pack, needing] : needed_by) {
     KnownPack& known = packs_.at(pack);
@@ -100,23 +105,24 @@ absl::StatusOr<std::map<uid_t, uint64_t>> InheritedFrames::Measure(StoreCore& co
     if (known.needed_by == needing && !of_coming) continue;
     known.needed_by = needing;
     known.bytes_of.clear();
-    taken[pack].resize(known.frames.size());
+    searches[pack] = {&known, std::vector<bool>(known.frames.size())};
     to_read.insert(needing.begin(), needing.end());
   }
   auto take = [&](uint64_t image, const Manifest& manifest) {
     auto all_of = [&](const std::vector<Extent>& extents) {
       for (const Extent& extent : extents) {
         if (extent.zero()) continue;
-        auto of_pack = taken.find(manifest.packs[extent.pack]);
-        if (of_pack == taken.end()) continue;
-        KnownPack& known = packs_.at(of_pack->first);
+        auto search = searches.find(manifest.packs[extent.pack]);
+        if (search == searches.end()) continue;
+        KnownPack& known = *search->second.pack;
+        std::vector<bool>& taken = search->second.taken;
         auto frame = std::upper_bound(known.frames.begin(), known.frames.end(), extent.pack_page,
                                       [](uint32_t page, const auto& f) { return page < f.first; });
         if (frame != known.frames.begin()) --frame;
         for (; frame != known.frames.end() && frame->first < extent.pack_page + extent.pages; ++frame) {
           const auto index = static_cast<size_t>(frame - known.frames.begin());
-          if (of_pack->second[index]) continue;
-          of_pack->second[index] = true;
+          if (taken[index]) continue;
+          taken[index] = true;
           known.bytes_of[image] += frame->second;
         }
       }
@@ -126,9 +132,9 @@ absl::StatusOr<std::map<uid_t, uint64_t>> InheritedFrames::Measure(StoreCore& co
   };
   std::map<uint64_t, uid_t> owners;
   for (const ImageRecord& image : images) {
-    owners[image.id] = image.info.owner;
-    if (to_read.count(image.id) == 0) continue;
-    if (auto manifest = ReadManifest(core, image); manifest.ok()) take(image.id, *manifest);
+    owners[image.manifest_pack] = image.info.owner;
+    if (to_read.count(image.manifest_pack) == 0) continue;
+    if (auto manifest = ReadManifest(core, image); manifest.ok()) take(image.manifest_pack, *manifest);
   }
   if (coming != nullptr) {
     owners[kComing] = coming->owner;

@@ -43,7 +43,8 @@ class InheritedFrames {
   struct KnownPack {
     int64_t created_unix_ns = 0;
     std::vector<std::pair<uint32_t, uint32_t>> frames;  // first page and stored bytes
-    // The images that have pages in it, and what of it counts for which, when that was looked for.
+    // The images that have pages in it, by the packs of their manifests, and what of it counts for which,
+    // when that was looked for. (A catalog that is made again gives other ids.)
     std::vector<uint64_t> needed_by;
     std::map<uint64_t, uint64_t> bytes_of;
   };
@@ -58,7 +59,7 @@ class InheritedFrames {
 
   absl::Mutex mutex_;
   std::map<uint64_t, KnownPack> packs_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint64_t, PackIds> packs_of_ ABSL_GUARDED_BY(mutex_);  // images by id
+  std::map<uint64_t, PackIds> packs_of_ ABSL_GUARDED_BY(mutex_);  // by the pack of the image's manifest
 };
 
 }  // namespace rekindle::store
