@@ -79,6 +79,11 @@ class ExportedFile {
       return ErrnoStatus(errno, absl::StrCat("naming ", path_));
     }
     partial_.clear();
+    const size_t slash = path_.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
+    RK_ASSIGN_OR_RETURN(const UniqueFd named_in, OpenFile(folder, O_RDONLY | O_DIRECTORY));
+    if (::fsync(named_in.get()) != 0)
+      return ErrnoStatus(errno, absl::StrCat("syncing the folder of ", path_));
     return absl::OkStatus();
   }
 
