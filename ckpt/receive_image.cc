@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,9 +36,7 @@ class Receiving {
         reference_,
         store::NormalizeReference(options_.reference.empty() ? header_.reference() : options_.reference));
     RK_ASSIGN_OR_RETURN(const std::vector<store::ImageInfo> images, store_.List());
-    for (const store::ImageInfo& image : images) {
-      if (image.reference == reference_ && IsOurs(image, header_.origin())) return ReceivedImage{image, true};
-    }
+    if (const std::optional<store::ImageInfo> there = WhatIsThere(images)) return ReceivedImage{*there, true};
     RK_RETURN_IF_ERROR(FindBase(images));
     RK_RETURN_IF_ERROR(MakeRoom());
     RK_RETURN_IF_ERROR(Begin());
@@ -50,17 +49,30 @@ class Receiving {
       end = record.has_end();
     }
     if (!is_job_) return Impossible("it is no image of a job");
-    ReceivedImage received;
-    RK_ASSIGN_OR_RETURN(received.image, writer_->Commit([this](uint64_t done, uint64_t total) {
+    absl::StatusOr<store::ImageInfo> committed = writer_->Commit([this](uint64_t done, uint64_t total) {
       Report("commit", done, total);
       return !(options_.cancel && options_.cancel->load());
-    }));
-    return received;
+    });
+    if (absl::IsAlreadyExists(committed.status())) {
+      // Perhaps somebody else has taken the same one in meanwhile.
+      RK_ASSIGN_OR_RETURN(const std::vector<store::ImageInfo> now, store_.List());
+      if (const std::optional<store::ImageInfo> there = WhatIsThere(now)) return ReceivedImage{*there, true};
+    }
+    RK_RETURN_IF_ERROR(committed.status());
+    return ReceivedImage{*std::move(committed), false};
   }
 
  private:
   bool IsOurs(const store::ImageInfo& image, const std::string& origin) const {
     return image.owner == options_.owner && store::OriginOf(image) == origin;
+  }
+
+  // The image that is to be taken in, where the store has it under the name that it is to get.
+  std::optional<store::ImageInfo> WhatIsThere(const std::vector<store::ImageInfo>& images) const {
+    for (const store::ImageInfo& image : images) {
+      if (image.reference == reference_ && IsOurs(image, header_.origin())) return image;
+    }
+    return std::nullopt;
   }
 
   absl::Status FindBase(const std::vector<store::ImageInfo>& images) {

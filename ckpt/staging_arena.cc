@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -34,6 +36,17 @@ void Touch(std::byte* base, uint64_t bytes) {
   std::thread other(populate, half, bytes);
   populate(0, half);
   other.join();
+}
+
+// A file that is gone once it is closed.
+absl::StatusOr<UniqueFd> OpenUnnamed(const std::string& directory) {
+  absl::StatusOr<UniqueFd> file = OpenFile(directory, O_TMPFILE | O_RDWR);
+  if (!absl::IsUnimplemented(file.status())) return file;
+  // NFS knows only files with names.
+  std::string path = absl::StrCat(directory, "/staging.XXXXXX");
+  UniqueFd named(::mkostemp(path.data(), O_CLOEXEC));
+  if (!named.valid() || ::unlink(path.c_str()) != 0) return ErrnoStatus(errno, path);
+  return named;
 }
 
 }  // namespace
@@ -123,7 +136,7 @@ absl::StatusOr<absl::Span<std::byte>> StagingArena::NextSpillBlock() {
   std::string what = absl::StrCat("staging beyond the memory budget of ", FormatBytes(budget_bytes_), " in ",
                                   spill_directory_);
   if (!spill_file_.valid()) {
-    auto file = OpenFile(spill_directory_, O_TMPFILE | O_RDWR);
+    auto file = OpenUnnamed(spill_directory_);
     if (!file.ok()) return Annotate(file.status(), what);
     spill_file_ = *std::move(file);
   }

@@ -103,6 +103,11 @@ class ExportedFile {
       return ErrnoStatus(errno, absl::StrCat("naming ", path_));
     }
     partial_.clear();
+    const size_t slash = path_.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
+    RK_ASSIGN_OR_RETURN(const UniqueFd named_in, OpenFile(folder, O_RDONLY | O_DIRECTORY));
+    if (::fsync(named_in.get()) != 0)
+      return ErrnoStatus(errno, absl::StrCat("syncing the folder of ", path_));
     return absl::OkStatus();
   }
 
@@ -219,12 +224,13 @@ class Copying {
   }
 
  private:
-  // What both stores have an image of, the newest; empty: nothing.
+  // What both stores have an image of, the newest of the same owner's: names belong to nobody, and the copy
+  // is to depend on nobody else. Empty: nothing.
   absl::StatusOr<std::string> Base(const v1::Image& image, const std::set<std::string>& origins) {
     RK_ASSIGN_OR_RETURN(const std::optional<v1::Image> base,
                         NewestOf(NameOf(image.reference()), [&](const v1::Image& one) {
-                          return one.digest() != image.digest() && OriginOf(one) != OriginOf(image) &&
-                                 origins.contains(OriginOf(one));
+                          return one.owner_uid() == image.owner_uid() && one.digest() != image.digest() &&
+                                 OriginOf(one) != OriginOf(image) && origins.contains(OriginOf(one));
                         }));
     return base ? base->digest() : std::string();
   }
@@ -388,11 +394,11 @@ int CopyImageTo(Client& client, Client& there, const Output& output, Interrupts&
     const absl::Status status = image.ok() ? copying.Copy(image->image()) : image.status();
     if (!status.ok()) code = output.Fail(status);
   }
-  std::string copied;
+  std::string copied, waiting_for;
   while (what.follow) {
     absl::Duration wait = kLookEvery;
     absl::StatusOr<v1::Image> newest = copying.Newest(what.image);
-    absl::Status status = newest.status();
+    absl::Status status;
     if (newest.ok() && newest->digest() != copied) {
       status = copying.Copy(*newest);
       if (status.ok()) status = copying.Prune(what.image);
@@ -400,7 +406,16 @@ int CopyImageTo(Client& client, Client& there, const Output& output, Interrupts&
     }
     absl::MutexLock lock(&mutex);
     if (interrupted) break;
-    if (!status.ok() && !absl::IsNotFound(status)) {
+    if (absl::IsNotFound(newest.status())) {
+      // It may come yet; who has mistyped the name, or the store's, is to know.
+      const std::string reason(newest.status().message());
+      if (std::exchange(waiting_for, reason) != reason)
+        output.Warning(absl::StrCat(reason, "; it is copied as soon as it is there"));
+    } else {
+      waiting_for.clear();
+      status.Update(newest.status());
+    }
+    if (!status.ok()) {
       // What is wrong may pass: the next image is another chance, and the job must not be left without one.
       output.Warning(absl::StrCat(status.message(), "; trying again"));
       wait = kTryAgainAfter;

@@ -29,8 +29,12 @@ constexpr size_t kImagesShown = 20;
 class Reporter {
  public:
   void Take(const store::Scrub& scrub, const store::ScrubStep& step) {
-    for (const std::string& problem : step.catalog_problems)
-      Log(LogLevel::kWarning, absl::StrCat(problem, "; both copies of the catalog are whole again"));
+    for (const std::string& problem : step.catalog_problems) {
+      Log(LogLevel::kWarning,
+          absl::StrCat(problem, step.catalog_mended.ok()
+                                    ? "; both copies of the catalog are whole again"
+                                    : absl::StrCat("; it can't be mended: ", step.catalog_mended.message())));
+    }
     pending_.insert(pending_.end(), step.found.begin(), step.found.end());
     const absl::Time now = absl::Now();
     if (!pending_.empty() && (step.pass_ended || now - last_ >= kBetweenReports)) {

@@ -17,6 +17,7 @@
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervisor.h"
+#include "rekindle/v1/image_layout.h"
 #include "restore/pager_client.h"
 
 namespace rekindle::daemon {
@@ -58,6 +59,13 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   }
   for (const std::string& path : request.ignore_paths()) {
     RK_RETURN_IF_ERROR(CheckAbsolute(path, "the path to ignore"));
+  }
+  // Copies are put together by it: whoever could set it could have other images' pages in them.
+  if (request.labels().contains(v1::kOriginLabel)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the label ", v1::kOriginLabel,
+                     " is what copies of an image are known by, and only an import "
+                     "sets it: choose another"));
   }
   RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
   RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, request.pid(), request.job()));

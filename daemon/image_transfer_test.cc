@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "ckpt/receive_image.h"
 #include "dedup_store/store_testing.h"
 #include "rekindle/v1/image_layout.h"
@@ -127,6 +128,28 @@ TEST_F(ImageTransferTest, WithoutItsBaseItIsRefusedByName) {
   RK_ASSERT_OK(Receive(*whole, "", kOwner + 1));
   EXPECT_TRUE(absl::IsFailedPrecondition(Receive(*changed).status()));
   EXPECT_TRUE(Receive(*changed, "", kOwner + 1).ok());
+}
+
+TEST_F(ImageTransferTest, TwiceAtTheSameTimeItIsThereForTheSecond) {
+  auto bytes = Sent("job:1");
+  RK_ASSERT_OK(bytes);
+  ckpt::ReceiveOptions options;
+  options.owner = kOwner;
+  options.spill_directory = other_folder_->path();
+  size_t at = 0;
+  auto second =
+      ckpt::ReceiveImage(*other_, options, [&](absl::Span<std::byte> out) -> absl::StatusOr<size_t> {
+        const bool half = at < bytes->size() / 2;
+        const size_t n = std::min({out.size(), bytes->size() - at, size_t{100'000}});
+        std::memcpy(out.data(), bytes->data() + at, n);
+        at += n;
+        if (half && at >= bytes->size() / 2) RK_RETURN_IF_ERROR(Receive(*bytes).status());
+        return n;
+      });
+  RK_ASSERT_OK(second);
+  EXPECT_TRUE(second->was_there);
+  EXPECT_EQ(second->image.digest, other_->Find("job:1")->digest);
+  first_.ExpectIn(*other_, "job:1");
 }
 
 TEST_F(ImageTransferTest, AgainItIsThereAndBackHomeToo) {

@@ -21,6 +21,7 @@
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
+#include "dedup_store/owner_use.h"
 #include "dedup_store/retention.h"
 
 namespace rekindle::daemon {
@@ -64,15 +65,7 @@ absl::StatusOr<uid_t> UserOfText(const std::string& text) {
 absl::Status DescribeQuota(const Node& node, const Caller& caller, const store::Store& store,
                            const store::StoreLimits& limits, v1::GetQuotaResponse* response) {
   const bool admin = node.policy().IsAdmin(caller);
-  struct Use {
-    uint64_t images = 0, bytes = 0;
-  };
-  std::map<uid_t, Use> owners;
-  RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store.List());
-  for (const store::ImageInfo& image : images) {
-    ++owners[image.owner].images;
-    owners[image.owner].bytes += store::QuotaBytes(image.stats);
-  }
+  RK_ASSIGN_OR_RETURN(auto owners, store::MeasureOwners(store));
   for (const auto& [uid, max] : limits.owner_max_bytes) owners[uid];
   if (!admin) owners[caller.uid];
   for (const auto& [uid, use] : owners) {

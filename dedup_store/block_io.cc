@@ -13,6 +13,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/guarded_mapping.h"
@@ -27,6 +28,7 @@ namespace rekindle::store {
 namespace {
 
 constexpr uint64_t kRoomForInodes = 1 << 20;
+constexpr absl::string_view kRefusedByDisk = "rekindle/refused-by-disk";
 
 }  // namespace
 
@@ -50,6 +52,34 @@ absl::Status FileError(int error_number, absl::string_view what, const std::stri
                    ". Free some space, or remove images (`rekindle rm`) and run `rekindle gc`."));
 }
 
+absl::Status ReadError(int error_number, const std::string& path, uint64_t offset) {
+  const auto lost = [&](absl::string_view who_reports_what) {
+    absl::Status status =
+        absl::DataLossError(absl::StrCat("reading ", path, " at ", offset, ": ", who_reports_what));
+    status.SetPayload(kRefusedByDisk, absl::Cord());
+    return status;
+  };
+  // A buffered read gets EIO for whatever the disk says; one past the page cache gets what the kernel's block
+  // layer makes of it.
+  switch (error_number) {
+    case EIO:
+      return lost("the disk reports an input/output error");
+    case ENODATA:
+      return lost("the disk reports that it can't read this place (a medium error)");
+    case EILSEQ:
+      return lost("the disk reports that its own check of this place fails (a protection error)");
+    case EREMOTEIO:
+      return lost("the disk reports an error of its own (a target error)");
+    case EUCLEAN:
+    case EBADMSG:
+      return lost("the file system reports that its own data is damaged");
+    default:
+      return FileError(error_number, "reading", path, -1);
+  }
+}
+
+bool IsRefusedByDisk(const absl::Status& status) { return status.GetPayload(kRefusedByDisk).has_value(); }
+
 namespace {
 
 class RealMapping : public FileMapping {
@@ -72,11 +102,7 @@ class RealFile : public BlockFile {
     while (done < out.size()) {
       ssize_t n = pread(fd_.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0 && errno == EIO) {
-        return absl::DataLossError(absl::StrCat("reading ", path_, " at ", offset + done,
-                                                ": the disk reports an input/output error"));
-      }
-      if (n < 0) return FileError(errno, "reading", path_, fd_.get());
+      if (n < 0) return ReadError(errno, path_, offset + done);
       if (n == 0) return absl::DataLossError(absl::StrCat(path_, " ends at ", offset + done, ", too early"));
       done += static_cast<size_t>(n);
     }
@@ -94,9 +120,18 @@ class RealFile : public BlockFile {
     return static_cast<uint64_t>(st.st_blocks) * 512;
   }
   absl::StatusOr<bool> IsLinked() const override {
-    struct stat st;
-    if (fstat(fd_.get(), &st) != 0) return FileError(errno, "looking at", path_, fd_.get());
-    return st.st_nlink > 0;
+    struct stat opened, named;
+    if (fstat(fd_.get(), &opened) != 0) {
+      if (errno == ESTALE) return false;  // another node's NFS client removed it
+      return FileError(errno, "looking at", path_, fd_.get());
+    }
+    if (opened.st_nlink == 0) return false;
+    // A client of NFS gives a file another name that is removed while it is open.
+    if (stat(path_.c_str(), &named) != 0) {
+      if (errno == ENOENT || errno == ESTALE) return false;
+      return FileError(errno, "looking at", path_, fd_.get());
+    }
+    return named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
   }
 
   absl::StatusOr<std::unique_ptr<FileMapping>> Map(uint64_t offset, uint64_t bytes) const override {

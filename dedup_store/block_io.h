@@ -54,7 +54,7 @@ class BlockFile {
  public:
   virtual ~BlockFile() = default;
   virtual const std::string& path() const = 0;
-  // Exactly out.size() bytes; DataLoss when the file ends before.
+  // Exactly out.size() bytes; DataLoss when the file ends before, and see ReadError.
   virtual absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> out) const = 0;
   virtual absl::StatusOr<uint64_t> Size() const = 0;
   virtual absl::StatusOr<uint64_t> AllocatedBytes() const = 0;  // on disk, holes left out
@@ -63,7 +63,7 @@ class BlockFile {
   // False when `wait` is false and somebody else holds a lock that conflicts. Released when the file is
   // closed.
   virtual absl::StatusOr<bool> Lock(LockMode mode, bool wait) = 0;
-  // False when the file's name was removed meanwhile.
+  // False when the file's name was removed meanwhile, or is another file's by now.
   virtual absl::StatusOr<bool> IsLinked() const = 0;
 
   virtual absl::StatusOr<std::unique_ptr<WriteQueue>> NewWriteQueue(size_t buffer_bytes, size_t buffers) = 0;
@@ -93,6 +93,13 @@ class BlockIo {
   // Called before the catalog's transaction `what` is committed, so that a test can fail there.
   virtual absl::Status BeforeCatalogCommit(absl::string_view what) = 0;
 };
+
+// The status for a read that the kernel refused. DataLoss where that tells that what was written can't be had
+// from the disk, whichever of its words the kernel uses for that.
+absl::Status ReadError(int error_number, const std::string& path, uint64_t offset);
+// Whether a DataLoss is one that the disk reported, which it may not do the next time, and not one that was
+// seen in what it gave.
+bool IsRefusedByDisk(const absl::Status& status);
 
 // The one that does real I/O; lives for ever.
 BlockIo* RealBlockIo();

@@ -326,7 +326,10 @@ class LogCatalog : public Catalog {
       // An heir that was made but not yet used must not be passed by.
       if (sight.ok() && *sight == Sight::kCurrent && !files_.HasNewer(log_)) return files_.MakeWritable(log_);
     }
-    RK_ASSIGN_OR_RETURN(LoadedLog loaded, files_.Load(true, true));
+    absl::StatusOr<LoadedLog> read = files_.Load(true, true);
+    if (absl::IsDataLoss(read.status()) && KnowsAll()) return WriteWhatIsKnown(read.status());
+    RK_RETURN_IF_ERROR(read.status());
+    LoadedLog loaded = *std::move(read);
     RK_RETURN_IF_ERROR(Adopt(loaded));
     if (unsettled_) RK_RETURN_IF_ERROR(files_.RemoveOthers(log_.generation));
     unsettled_ = true;  // until all of this is done
@@ -347,6 +350,25 @@ class LogCatalog : public Catalog {
     RK_RETURN_IF_ERROR(files_.Mend(loaded));
     log_ = loaded.log;
     unsettled_ = false;
+    return absl::OkStatus();
+  }
+
+  // For a writer: whether all that was ever committed is in memory, whatever became of the files since.
+  bool KnowsAll() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (state_ == nullptr || files_.HasNewer(log_)) return false;
+    auto sight = CatchUp(true);
+    return sight.ok() && *sight == Sight::kCurrent;
+  }
+  // Both copies are damaged at one place, which was whole when it was read.
+  absl::Status WriteWhatIsKnown(const absl::Status& damage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    unsettled_ = true;
+    bool replaced = false;
+    RK_ASSIGN_OR_RETURN(log_, Rewrite(*state_, log_.generation + 1, &replaced));
+    damaged_ = degraded_ = unsettled_ = false;
+    Log(LogLevel::kWarning,
+        absl::StrCat(damage.message(),
+                     " This process had all of it in memory and has written both copies anew: "
+                     "nothing is lost."));
     return absl::OkStatus();
   }
 

@@ -124,7 +124,7 @@ class Catalog {
 
   // Reads both copies again, every byte of them: one plain sentence for each thing that is wrong.
   virtual std::vector<std::string> Problems() const = 0;
-  // Makes two whole copies of what at least one has, as the next Update would.
+  // Makes two whole copies of what at least one has, or this object, as the next Update would.
   virtual absl::Status Heal() = 0;
 };
 

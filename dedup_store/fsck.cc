@@ -10,8 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/log.h"
 #include "base/parallel.h"
 #include "base/status.h"
+#include "dedup_store/catalog_rebuild.h"
 #include "dedup_store/frame_loader.h"
 #include "dedup_store/image_reader.h"
 #include "dedup_store/limit_guard.h"
@@ -25,6 +30,16 @@ namespace rekindle::store {
 namespace {
 
 constexpr size_t kFramesAtATime = 16;
+// A file server that does not answer, a path to the disk that is switched: what the disk refuses it may give
+// in a while. A disk that refuses much is not waited for at each place.
+constexpr int kTries = 3, kMostPauses = 10;
+constexpr absl::Duration kPause = absl::Seconds(1);
+
+const absl::Status& StatusOf(const absl::Status& status) { return status; }
+template <typename T>
+const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
+  return result.status();
+}
 
 struct PackCheck {
   PackRecord record;
@@ -40,6 +55,7 @@ class Checker {
       : core_(core), options_(options) {}
 
   absl::StatusOr<FsckReport> Run() {
+    if (options_.repair) RK_RETURN_IF_ERROR(MakeCatalogReadable());
     std::vector<ImageRecord> images;
     std::vector<PackRecord> packs;
     std::vector<IndexRecord> indexes;
@@ -59,6 +75,7 @@ class Checker {
     for (std::string& problem : core_->catalog().Problems()) Problem(std::move(problem));
     for (const ImageRecord& record : images) homes_.insert(record.manifest_pack);
     for (const PackRecord& record : packs) total_bytes_ += record.stored_bytes;
+    if (options_.repair) RK_RETURN_IF_ERROR(CheckThatPacksAreThere(packs));
     for (const PackRecord& record : packs) CheckPack(record);
     for (const IndexRecord& record : indexes) CheckIndex(record);
     for (const ImageRecord& record : images) CheckImage(record);
@@ -77,7 +94,59 @@ class Checker {
   void Problem(std::string sentence) { report_.problems.push_back(std::move(sentence)); }
   // A repair drops what is damaged; that must not be what an error kept from being read this time.
   void Note(const absl::Status& status) {
-    if (!status.ok() && !IsDamage(status)) unclear_.Update(status);
+    if (status.ok()) return;
+    if (IsRefusedByDisk(status) && !options_.read_data) {
+      // Nobody asked for the data to be judged.
+      unclear_.Update(absl::Status(status.code(),
+                                   absl::StrCat(status.message(),
+                                                "; if the disk never gives it again, `rekindle fsck --read "
+                                                "--repair` drops the images that need it")));
+    } else if (!IsDamage(status)) {
+      unclear_.Update(status);
+    }
+  }
+
+  // Before something is dropped because the disk refuses it.
+  template <typename Read>
+  auto ReadAgain(const Read& read) const {
+    for (int tries = 1;; ++tries) {
+      auto result = read();
+      if (!options_.repair || !IsRefusedByDisk(StatusOf(result)) || tries == kTries ||
+          pauses_left_.fetch_sub(1) <= 0) {
+        return result;
+      }
+      absl::SleepFor(kPause);
+    }
+  }
+
+  // It may have been lost since the store was opened; nobody can commit then. Frames that gc has given back
+  // read as zeros, which is no damage, and a catalog that was made again does not know them.
+  absl::Status MakeCatalogReadable() {
+    const absl::Status read = core_->catalog().Read().status();
+    if (absl::IsDataLoss(read)) {
+      RK_RETURN_IF_ERROR(RebuildCatalog(core_->path(), core_->io(), core_->identity().uuid));
+      Problem(absl::StrCat(read.message(), "; it was made again from the packs"));
+    } else if (core_->rebuilt_because().empty()) {
+      return absl::OkStatus();
+    }
+    if (absl::Status marked = RecordDeadFrames(core_); !marked.ok())
+      Log(LogLevel::kWarning, absl::StrCat("which pages are needed is not known: ", marked.message()));
+    return absl::OkStatus();
+  }
+
+  // What is not mounted is not lost.
+  absl::Status CheckThatPacksAreThere(const std::vector<PackRecord>& packs) const {
+    const bool none = std::none_of(packs.begin(), packs.end(), [&](const PackRecord& record) {
+      return PathExists(core_->pack_path(record.id));
+    });
+    if (packs.empty() || !none) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat("nothing was repaired: none of the ", packs.size(),
+                                                      " packs of the store is in ", core_->packs_folder(),
+                                                      ". Is its file system mounted? Where they are gone for "
+                                                      "good nothing is left of the images: remove the "
+                                                      "folder ",
+                                                      core_->path(),
+                                                      ", and the next image makes a new store"));
   }
 
   void CheckPack(const PackRecord& record) {
@@ -103,7 +172,7 @@ class Checker {
       if (dead) pack->set_dead(std::move(dead->dead));
       return pack;
     };
-    auto pack = open();
+    auto pack = ReadAgain(open);
     if (!pack.ok()) {
       total_bytes_ -= record.stored_bytes;
       if (Vanished(record.id)) {
@@ -119,7 +188,7 @@ class Checker {
     CheckPageTable(*check.pack);
     if (!homes_.count(record.id) && !check.pack->IsDeadFrame(check.pack->frames())) {
       for (PackSection section : {kManifest, kImageRecord}) {
-        absl::Status status = check.pack->ReadSection(section).status();
+        absl::Status status = ReadAgain([&] { return check.pack->ReadSection(section); }).status();
         Note(status);
         if (status.ok()) continue;
         Problem(absl::StrCat(status.message(), "; no image needs it any more"));
@@ -133,9 +202,11 @@ class Checker {
 
   // Of a pack that is closed.
   absl::StatusOr<std::string> ReadSection(const PackCheck& check, PackSection section) const {
-    RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, core_->io()->Open(check.pack->path(), false));
-    RK_RETURN_IF_ERROR(file->Lock(LockMode::kShared, true).status());
-    return check.pack->ReadSection(section, *file);
+    return ReadAgain([&]() -> absl::StatusOr<std::string> {
+      RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, core_->io()->Open(check.pack->path(), false));
+      RK_RETURN_IF_ERROR(file->Lock(LockMode::kShared, true).status());
+      return check.pack->ReadSection(section, *file);
+    });
   }
 
   void CheckPageTable(const Pack& pack) {
@@ -210,7 +281,7 @@ class Checker {
         uint32_t end = std::min<uint32_t>(begin + kFramesAtATime, pack.frames());
         for (uint32_t f = begin; f < end; ++f) {
           if (pack.IsDeadFrame(f)) continue;
-          absl::Status status = ReadFrame(pack, f, sha, loader);
+          absl::Status status = ReadAgain([&] { return ReadFrame(pack, f, sha, loader); });
           absl::MutexLock lock(&mutex);
           report_.bytes_read += pack.frame(f).stored_bytes;
           if (!status.ok()) {
@@ -418,6 +489,7 @@ class Checker {
   std::vector<ImageRecord> lost_;
   std::vector<ImageRecord> bad_records_;  // images whose packs have a damaged copy of the record
   uint64_t total_bytes_ = 0;
+  mutable std::atomic<int> pauses_left_{kMostPauses};
   absl::Status unclear_;  // the first error that tells nothing of the store
   FsckReport report_;
 };

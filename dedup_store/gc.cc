@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -42,11 +43,7 @@ class Collector {
   Collector(const std::shared_ptr<StoreCore>& core, bool dry_run) : core_(core), dry_run_(dry_run) {}
 
   absl::StatusOr<GcReport> Run() {
-    std::vector<PackRecord> packs;
-    {
-      RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
-      RK_ASSIGN_OR_RETURN(packs, txn.Packs());
-    }
+    RK_ASSIGN_OR_RETURN(std::vector<PackRecord> packs, Packs());
     RK_RETURN_IF_ERROR(MarkNewImages());
     // Whole packs first: a file system may need room to punch a hole (btrfs does), but none to remove a file.
     std::stable_partition(packs.begin(), packs.end(), [&](const PackRecord& p) { return !use_.count(p.id); });
@@ -60,10 +57,39 @@ class Collector {
     RK_RETURN_IF_ERROR(RemoveOrphanedNotes());
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->path() + "/tmp"));
     if (report_.bytes_freed == 0) RK_RETURN_IF_ERROR(no_room_);
+    if (!failed_.ok()) return Annotate(failed_, "gc did all else, but");
     return report_;
   }
 
+  absl::Status RecordDead() {
+    RK_ASSIGN_OR_RETURN(const std::vector<PackRecord> packs, Packs());
+    RK_RETURN_IF_ERROR(MarkNewImages());
+    for (const PackRecord& record : packs) {
+      auto file = core_->io()->Open(core_->pack_path(record.id), true);
+      if (!file.ok()) continue;  // fsck tells of it
+      RK_ASSIGN_OR_RETURN(const bool locked, (*file)->Lock(LockMode::kExclusive, false));
+      if (!locked) continue;
+      RK_RETURN_IF_ERROR(MarkNewImages());
+      auto pack = Pack::Open(*std::move(file), record.id, core_->identity().uuid);
+      if (!pack.ok()) continue;
+      RK_ASSIGN_OR_RETURN(const std::optional<DeadRecord> known, KnownDead(record.id));
+      bool news = false;
+      const DeadRecord dead = FindDead(**pack, use_[record.id], known, &news);
+      if (news) RK_RETURN_IF_ERROR(SetDead(record.id, dead));
+    }
+    return absl::OkStatus();
+  }
+
  private:
+  absl::StatusOr<std::vector<PackRecord>> Packs() const {
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+    return txn.Packs();
+  }
+  absl::StatusOr<std::optional<DeadRecord>> KnownDead(uint64_t pack) const {
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+    return txn.FindDead(pack);
+  }
+
   // Marks what the images reach that were committed since the last call.
   absl::Status MarkNewImages() {
     std::vector<ImageRecord> images;
@@ -102,7 +128,7 @@ class Collector {
     // Most packs have nothing to give; they are not locked for that.
     auto file = core_->io()->Open(core_->pack_path(record.id), !dry_run_);
     if (absl::IsNotFound(file.status())) return absl::OkStatus();
-    RK_RETURN_IF_ERROR(file.status());
+    if (!file.ok()) return PassOver(file.status(), failed_);
     if (!dry_run_) {
       RK_ASSIGN_OR_RETURN(bool locked, (*file)->Lock(LockMode::kExclusive, false));
       if (!locked) return absl::OkStatus();
@@ -124,11 +150,16 @@ class Collector {
           absl::StrCat(opened.status().message(), "; gc leaves it, `rekindle fsck` tells more"));
       return absl::OkStatus();
     }
-    absl::Status punched = PunchDead(**opened, use->second, known);
-    if (!absl::IsResourceExhausted(punched)) return punched;
-    // What is marked dead stays so, and the next gc tries again. Others may give back room enough for that.
-    Log(LogLevel::kWarning, absl::StrCat(punched.message(), "; gc goes on with other packs"));
-    no_room_.Update(punched);
+    const absl::Status punched = PunchDead(**opened, use->second, known);
+    // Others may give back room enough for that.
+    return absl::IsResourceExhausted(punched) ? PassOver(punched, no_room_) : punched;
+  }
+
+  // After an error of one pack's file, which must not keep gc from the others. What is marked dead stays so,
+  // and the next gc tries again.
+  static absl::Status PassOver(const absl::Status& status, absl::Status& first) {
+    Log(LogLevel::kWarning, absl::StrCat(status.message(), "; gc goes on with other packs"));
+    first.Update(status);
     return absl::OkStatus();
   }
 
@@ -143,7 +174,9 @@ class Collector {
     return core_->io()->Unlink(core_->pack_path(id));
   }
 
-  absl::Status PunchDead(Pack& pack, const PackUse& use, const std::optional<DeadRecord>& known) {
+  // What is not reached, and what was found so before. `*news`: some of it was not.
+  static DeadRecord FindDead(const Pack& pack, const PackUse& use, const std::optional<DeadRecord>& known,
+                             bool* news) {
     const uint32_t frames = pack.frames();
     std::vector<bool> live(frames + 1, false);
     live[frames] = use.manifest;
@@ -156,12 +189,19 @@ class Collector {
     }
     DeadRecord dead;
     dead.dead.resize(frames + 1);
-    bool news = false;
+    *news = false;
     for (uint32_t f = 0; f <= frames; ++f) {
       bool before = known && f < known->dead.size() && known->dead[f];
       dead.dead[f] = before || !live[f];
-      news |= dead.dead[f] != before;
+      *news |= dead.dead[f] != before;
     }
+    return dead;
+  }
+
+  absl::Status PunchDead(Pack& pack, const PackUse& use, const std::optional<DeadRecord>& known) {
+    const uint32_t frames = pack.frames();
+    bool news = false;
+    DeadRecord dead = FindDead(pack, use, known, &news);
     if (!news && (!known || known->given_back)) return absl::OkStatus();
 
     std::vector<std::pair<uint64_t, uint64_t>> holes;
@@ -182,22 +222,39 @@ class Collector {
       add_hole(manifest.offset, manifest.offset + manifest.bytes);
       add_hole(record.offset, record.offset + record.bytes);
     }
-    ++report_.packs_rewritten;
     if (dry_run_) {
+      ++report_.packs_rewritten;
       for (const auto& [begin, end] : holes) report_.bytes_freed += WholeBlocks(begin, end);
       return absl::OkStatus();
     }
-    RK_ASSIGN_OR_RETURN(uint64_t before, pack.file().AllocatedBytes());
-    RK_RETURN_IF_ERROR(SetDead(pack.id(), dead));
-    for (const auto& [begin, end] : holes) {
-      if (begin < end) RK_RETURN_IF_ERROR(pack.mutable_file().PunchHole(begin, end - begin));
+    if (news) RK_RETURN_IF_ERROR(SetDead(pack.id(), dead));
+    const absl::StatusOr<uint64_t> freed = Punch(pack.mutable_file(), holes);
+    if (absl::IsUnimplemented(freed.status())) {
+      // Nothing is wrong with that, and nobody can do anything about it: a pack goes once all of it is dead.
+      if (!std::exchange(cannot_punch_, true)) {
+        Log(LogLevel::kWarning, absl::StrCat("the file system of ", core_->packs_folder(),
+                                             " can't free parts of a file: what images no longer need comes "
+                                             "back only once nothing of its pack is needed"));
+      }
+      return absl::OkStatus();
     }
-    RK_RETURN_IF_ERROR(pack.mutable_file().Sync());
+    if (absl::IsResourceExhausted(freed.status())) return freed.status();
+    if (!freed.ok()) return PassOver(freed.status(), failed_);
+    ++report_.packs_rewritten;
+    report_.bytes_freed += *freed;
     dead.given_back = true;
-    RK_RETURN_IF_ERROR(SetDead(pack.id(), dead));
-    RK_ASSIGN_OR_RETURN(uint64_t after, pack.file().AllocatedBytes());
-    report_.bytes_freed += before > after ? before - after : 0;
-    return absl::OkStatus();
+    return SetDead(pack.id(), dead);
+  }
+
+  absl::StatusOr<uint64_t> Punch(BlockFile& file,
+                                 const std::vector<std::pair<uint64_t, uint64_t>>& holes) const {
+    RK_ASSIGN_OR_RETURN(const uint64_t before, file.AllocatedBytes());
+    for (const auto& [begin, end] : holes) {
+      if (begin < end) RK_RETURN_IF_ERROR(file.PunchHole(begin, end - begin));
+    }
+    RK_RETURN_IF_ERROR(file.Sync());
+    RK_ASSIGN_OR_RETURN(const uint64_t after, file.AllocatedBytes());
+    return before > after ? before - after : 0;
   }
 
   absl::Status SetDead(uint64_t pack_id, const DeadRecord& dead) {
@@ -216,10 +273,12 @@ class Collector {
       RK_ASSIGN_OR_RETURN(bool known, InCatalog(pack_id, index_id));
       if (known && !temporary) continue;
       const std::string path = absl::StrCat(folder, "/", name);
-      auto file = core_->io()->Open(path, false);
+      // NFS gives an exclusive lock only to who may write the file.
+      auto file = core_->io()->Open(path, !dry_run_);
       if (absl::IsNotFound(file.status())) continue;
       RK_RETURN_IF_ERROR(file.status());
-      RK_ASSIGN_OR_RETURN(bool locked, (*file)->Lock(LockMode::kExclusive, false));
+      const LockMode mode = dry_run_ ? LockMode::kShared : LockMode::kExclusive;
+      RK_ASSIGN_OR_RETURN(bool locked, (*file)->Lock(mode, false));
       if (!locked) continue;
       // Its writer may have committed it just before.
       RK_ASSIGN_OR_RETURN(known, InCatalog(pack_id, index_id));
@@ -270,6 +329,8 @@ class Collector {
   uint64_t last_image_ = 0;
   std::map<uint64_t, PackUse> use_;
   absl::Status no_room_;  // the first hole that could not be made
+  absl::Status failed_;   // the first error of a pack's file
+  bool cannot_punch_ = false;
   GcReport report_;
 };
 
@@ -278,6 +339,11 @@ class Collector {
 absl::StatusOr<GcReport> CollectGarbage(const std::shared_ptr<StoreCore>& core, const GcOptions& options) {
   if (!options.dry_run) RK_RETURN_IF_ERROR(core->CheckWritable());
   return Collector(core, options.dry_run).Run();
+}
+
+absl::Status RecordDeadFrames(const std::shared_ptr<StoreCore>& core) {
+  RK_RETURN_IF_ERROR(core->CheckWritable());
+  return Collector(core, /*dry_run=*/false).RecordDead();
 }
 
 }  // namespace rekindle::store

@@ -73,7 +73,7 @@ class Committing {
 
     WriteTable(writer);
     absl::Status status = writer.Seal(encoded, record.Encode());
-    if (status.ok()) status = CommitToCatalog(record, writer);
+    if (status.ok()) status = CommitToCatalog(record, manifest, writer);
     if (!status.ok()) {
       KeepIfListed(writer);
       return status;
@@ -162,7 +162,8 @@ class Committing {
     return absl::OkStatus();
   }
 
-  absl::Status CommitToCatalog(ImageRecord& record, const PackWriter& writer) {
+  absl::Status CommitToCatalog(ImageRecord& record, const Manifest& manifest, const PackWriter& writer) {
+    RK_RETURN_IF_ERROR(guard_->BeforeCommit(options_, manifest, created_));
     RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("image"));
     return core_->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
       RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> taken, txn.FindReference(options_.reference));

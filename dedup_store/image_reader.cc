@@ -46,8 +46,9 @@ class ImageReaderImpl::RangeReader {
       }
       stored = buffer_.get();
     }
-    absl::Status status = pack.file().ReadAt(read.offset, {stored, bytes});
-    if (!status.ok()) return Damaged(pieces_[read.first_wanted], status.message(), status.code());
+    if (!pack.file().ReadAt(read.offset, {stored, bytes}).ok()) {
+      RK_RETURN_IF_ERROR(ReadOneByOne(read, pack, stored));
+    }
 
     uint32_t loaded = ~uint32_t{0};
     absl::Span<const std::byte> frame_pages;
@@ -74,6 +75,23 @@ class ImageReaderImpl::RangeReader {
   }
 
  private:
+  // What can't be read at once may be but for one frame: that one is named, and forgotten.
+  absl::Status ReadOneByOne(const PackRead& read, const Pack& pack, std::byte* stored) const {
+    absl::Status first_error;
+    std::vector<uint32_t> lost;
+    for (size_t i = read.first_wanted; i < read.end_wanted; ++i) {
+      const WantedPages& piece = pieces_[i];
+      if (i > read.first_wanted && piece.frame == pieces_[i - 1].frame) continue;
+      const FrameEntry& frame = pack.frame(piece.frame);
+      const absl::Status status =
+          pack.file().ReadAt(frame.offset(), {stored + (frame.offset() - read.offset), frame.stored_bytes});
+      if (absl::IsDataLoss(status)) lost.push_back(piece.frame);
+      if (!status.ok()) first_error.Update(Damaged(piece, status.message(), status.code()));
+    }
+    ForgetFrames(image_.core_.get(), pack, lost);
+    return first_error;
+  }
+
   std::byte* DirectTarget(const PackRead& read, const Pack& pack) const {
     if (target_.memory.empty()) return nullptr;
     uint64_t offset = read.offset, address = pieces_[read.first_wanted].target;

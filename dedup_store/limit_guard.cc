@@ -34,6 +34,15 @@ absl::StatusOr<StoreLimits> ReadFileOfLimits(const std::string& store_path) {
   return StoreLimits::Decode(*text);
 }
 
+// All that will be there beside the new image.
+absl::StatusOr<std::vector<ImageRecord>> Others(Catalog::Txn& txn, const NewImageOptions& image) {
+  RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, txn.Images());
+  if (image.replace) {
+    std::erase_if(images, [&](const ImageRecord& other) { return other.info.reference == image.reference; });
+  }
+  return images;
+}
+
 }  // namespace
 
 absl::StatusOr<StoreLimits> ReadLimits(const std::string& store_path) {
@@ -94,12 +103,14 @@ absl::Status LimitGuard::Measure(const NewImageOptions& image) {
   if (!checks_.owner_is_limited() && !checks_.store_is_limited()) return absl::OkStatus();
   RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
   if (checks_.owner_is_limited()) {
-    RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, txn.Images());
+    RK_ASSIGN_OR_RETURN(const std::vector<ImageRecord> images, Others(txn, image));
     for (const ImageRecord& other : images) {
-      if (other.info.owner != owner_ || (image.replace && other.info.reference == image.reference)) continue;
+      if (other.info.owner != owner_) continue;
       ++owner_images_;
       owner_bytes_ += QuotaBytes(other.info.stats);
     }
+    RK_ASSIGN_OR_RETURN(const uint64_t inherited, MeasureInherited(images, nullptr));
+    owner_bytes_ += inherited;
     RK_RETURN_IF_ERROR(checks_.Owner(Stage::kBegin, owner_bytes_, owner_images_, 0));
   }
   if (checks_.store_is_limited()) {
@@ -107,6 +118,25 @@ absl::Status LimitGuard::Measure(const NewImageOptions& image) {
     store_bytes_ = bytes.total();
     RK_RETURN_IF_ERROR(checks_.Store(Stage::kBegin, store_bytes_, 0));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> LimitGuard::MeasureInherited(const std::vector<ImageRecord>& images,
+                                                      const InheritedFrames::Coming* coming) {
+  RK_ASSIGN_OR_RETURN(auto by_owner, core_->inherited_frames().Measure(*core_, images, coming));
+  return by_owner[owner_];
+}
+
+absl::Status LimitGuard::BeforeCommit(const NewImageOptions& image, const Manifest& manifest,
+                                      int64_t created_unix_ns) {
+  if (!checks_.owner_is_limited()) return absl::OkStatus();
+  std::vector<ImageRecord> images;
+  {
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+    RK_ASSIGN_OR_RETURN(images, Others(txn, image));
+  }
+  const InheritedFrames::Coming coming{&manifest, owner_, created_unix_ns};
+  RK_ASSIGN_OR_RETURN(inherited_bytes_, MeasureInherited(images, &coming));
   return absl::OkStatus();
 }
 
@@ -129,7 +159,7 @@ absl::Status LimitGuard::MayTake(uint64_t bytes, uint64_t reserved) {
 
 absl::Status LimitGuard::MayCommit(Catalog::Txn& txn, const ImageStats& stats, uint64_t pack_bytes) {
   if (checks_.owner_is_limited()) {
-    uint64_t used = 0, count = 0;
+    uint64_t used = inherited_bytes_, count = 0;
     RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, txn.Images());
     for (const ImageRecord& other : images) {
       if (other.info.owner != owner_) continue;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -33,18 +34,26 @@ class LimitGuard {
   // disk already. Thread-safe.
   absl::Status MayTake(uint64_t bytes, uint64_t reserved) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // To be called once it is known where all pages of the image are, before the transaction that commits it.
+  absl::Status BeforeCommit(const NewImageOptions& image, const Manifest& manifest, int64_t created_unix_ns);
+
   // In the transaction that commits the image, after what it replaces was deleted and before it and its last
-  // pack, which takes `pack_bytes`, are put in: no other image can come in between.
+  // pack, which takes `pack_bytes`, are put in: no other image can come in between. (What images inherit that
+  // are removed at that very moment the next image is held against.)
   absl::Status MayCommit(Catalog::Txn& txn, const ImageStats& stats, uint64_t pack_bytes);
 
  private:
   LimitGuard(StoreCore* core, LimitChecks checks) : core_(core), checks_(std::move(checks)) {}
   absl::Status Measure(const NewImageOptions& image);
+  // What the owner's images need of those that are gone, or go with this one.
+  absl::StatusOr<uint64_t> MeasureInherited(const std::vector<ImageRecord>& images,
+                                            const InheritedFrames::Coming* coming);
 
   StoreCore* const core_;
   const LimitChecks checks_;
   // As found at the beginning.
   uint64_t owner_bytes_ = 0, owner_images_ = 0, store_bytes_ = 0;
+  uint64_t inherited_bytes_ = 0;  // as found last
   FileSystemUse file_system_;
   MeasuredPacks packs_;
   uid_t owner_ = 0;

@@ -53,7 +53,8 @@ absl::Status Pack::Load(uint64_t id, const StoreUuid& uuid) {
     return absl::DataLossError("it belongs to another store or has another pack's name");
   }
   for (const SectionEntry& section : footer_.sections) {
-    if (section.bytes > kMaxSectionBytes || section.offset > size || section.bytes > size - section.offset) {
+    if (section.bytes > kMaxSectionBytes || section.offset > size || section.bytes > size - section.offset ||
+        section.offset < footer_.data_end) {
       return absl::DataLossError("its footer is damaged");
     }
   }
@@ -71,15 +72,22 @@ absl::Status Pack::LoadFrameTable() {
   if (Checksum(bytes.data(), bytes.size()) != section.checksum) {
     return absl::DataLossError("its frame table is damaged");
   }
+  // Whoever may write the store can make checksums that fit: what is here is how much others read into
+  // buffers that hold the largest frame there can be.
+  uint64_t free_from = kPackHeaderBytes;
   for (uint32_t i = 0; i < footer_.frames; ++i) {
     const FrameEntry& f = frame_table_[i];
-    uint32_t end = FirstPageAfter(i);
-    if (end <= f.first_page || end - f.first_page > kMaxFramePages || (i == 0 && f.first_page != 0) ||
-        f.codec() > Codec::kRawKeyed || (!IsRaw(f.codec()) && end - f.first_page > kMaxZstdFramePages) ||
-        f.offset() + f.stored_bytes > footer_.data_end ||
-        (IsRaw(f.codec()) && f.stored_bytes != (end - f.first_page) * kPageSize)) {
-      return absl::DataLossError("its frame table is damaged");
-    }
+    const uint32_t end = FirstPageAfter(i);
+    bool fits = end > f.first_page && end - f.first_page <= kMaxFramePages && (i > 0 || f.first_page == 0) &&
+                f.codec() <= Codec::kRawKeyed && f.offset() >= free_from &&
+                f.offset() + f.stored_bytes <= footer_.data_end;
+    const uint64_t plain = uint64_t{end - f.first_page} * kPageSize;
+    // What does not shrink is not compressed.
+    fits = fits && (IsRaw(f.codec()) ? f.stored_bytes == plain
+                                     : f.stored_bytes > 0 && f.stored_bytes < plain &&
+                                           end - f.first_page <= kMaxZstdFramePages);
+    if (!fits) return absl::DataLossError("its frame table is damaged");
+    free_from = f.offset() + f.stored_bytes;
   }
   if (footer_.frames == 0 && footer_.pages != 0) return absl::DataLossError("its frame table is damaged");
   return absl::OkStatus();

@@ -35,6 +35,8 @@ constexpr uint64_t kMebibyte = uint64_t{1} << 20;
 constexpr uint64_t kStepBytes = kMebibyte;
 // How much is read again after the death of a process.
 constexpr uint64_t kBytesBetweenSaves = 64 * kMebibyte;
+// How often a place is tried of which an error tells nothing, before the pass goes on without it.
+constexpr int kTriesOfAPlace = 3;
 // Of a pass's time. The rest is for nights in which the machine is off, and for images that come meanwhile.
 constexpr double kShareOfPeriod = 0.8;
 constexpr uint64_t kSlowest = kMebibyte, kFastest = 128 * kMebibyte;
@@ -149,6 +151,19 @@ class Scrubber : public Scrub {
     state_.frame = 0;
   }
 
+  // After an error that tells nothing of the data: whether it came so often that the pass goes on without the
+  // place at which it is. What can't be read then counts as damage until a later pass can.
+  bool PassesOver(const absl::Status& status) {
+    // Of the machine, not of the place: too many open files, no memory.
+    if (absl::IsResourceExhausted(status) || !core_->catalog().Read().ok()) return false;
+    const std::pair<uint64_t, uint32_t> place{state_.pack, state_.frame};
+    if (std::exchange(failed_at_, place) != place) failures_ = 0;
+    return ++failures_ >= kTriesOfAPlace;
+  }
+  static std::string WhyUnread(const absl::Status& status) {
+    return absl::StrCat("it could not be read ", kTriesOfAPlace, " times, ", status.message());
+  }
+
   // Reads all of the next pack but its frames.
   absl::Status OpenNext(ScrubStep& step) {
     RK_ASSIGN_OR_RETURN(const std::optional<uint64_t> id, NextPackId());
@@ -173,7 +188,7 @@ class Scrubber : public Scrub {
       Advance();
       return absl::OkStatus();
     }
-    RK_RETURN_IF_ERROR(held.status());
+    if (!held.ok()) return FailPack(step, held.status());
     step.busy = *held == Held::kBusy;
     if (*held == Held::kGone) Advance();
     if (*held != Held::kYes) return absl::OkStatus();
@@ -216,6 +231,13 @@ class Scrubber : public Scrub {
     return Held::kYes;
   }
 
+  absl::Status FailPack(ScrubStep& step, const absl::Status& status) {
+    if (!PassesOver(status)) return status;
+    Add(step, {Part::kPack, state_.pack, 0, 0, 0, 0, 0, WhyUnread(status)});
+    Advance();
+    return absl::OkStatus();
+  }
+
   // Frames from state_.frame on, which lie close together.
   absl::Status ReadFrames(ScrubStep& step) {
     std::vector<ScrubDamage> damaged;
@@ -226,17 +248,25 @@ class Scrubber : public Scrub {
       std::unique_ptr<BlockFile> file;
       PackRecord record;
       std::vector<bool> dead;
-      RK_ASSIGN_OR_RETURN(const Held held, Hold(pack_->id(), file, record, dead));
-      step.busy = held == Held::kBusy;
-      if (held == Held::kGone) Advance();
-      if (held != Held::kYes) return absl::OkStatus();
+      const absl::StatusOr<Held> held = Hold(pack_->id(), file, record, dead);
+      if (!held.ok()) return FailPack(step, held.status());
+      step.busy = *held == Held::kBusy;
+      if (*held == Held::kGone) Advance();
+      if (*held != Held::kYes) return absl::OkStatus();
       pack_->set_dead(std::move(dead));
       while (begin < pack_->frames() && pack_->IsDeadFrame(begin)) ++begin;
       for (end = begin; end < pack_->frames() && !pack_->IsDeadFrame(end); ++end) {
         const uint64_t bytes = EndOf(end) - pack_->frame(begin).offset();
         if (end > begin && bytes > kStepBytes) break;
       }
-      RK_RETURN_IF_ERROR(Verify(*file, begin, end, step, damaged));
+      absl::Status verified = Verify(*file, begin, end, /*passes_over=*/false, damaged);
+      if (!verified.ok() && PassesOver(verified)) {
+        damaged.clear();
+        verified = Verify(*file, begin, end, /*passes_over=*/true, damaged);
+      }
+      RK_RETURN_IF_ERROR(verified);
+      if (begin < end)
+        step.bytes += DirectCeiling(EndOf(end - 1)) - DirectFloor(pack_->frame(begin).offset());
     }
     std::erase_if(state_.damage, [&](const ScrubDamage& known) {
       const bool still = std::any_of(damaged.begin(), damaged.end(),
@@ -259,23 +289,24 @@ class Scrubber : public Scrub {
     return pack_->frame(frame).offset() + pack_->frame(frame).stored_bytes;
   }
 
-  absl::Status Verify(const BlockFile& file, uint32_t begin, uint32_t end, ScrubStep& step,
+  // `passes_over`: a frame that can't be read for whatever reason is among the damaged ones.
+  absl::Status Verify(const BlockFile& file, uint32_t begin, uint32_t end, bool passes_over,
                       std::vector<ScrubDamage>& damaged) {
     if (begin == end) return absl::OkStatus();
     const uint64_t from = DirectFloor(pack_->frame(begin).offset()), to = DirectCeiling(EndOf(end - 1));
-    step.bytes += to - from;
     const absl::Status together = file.ReadAt(from, {buffer_.get(), to - from});
-    if (!together.ok() && !absl::IsDataLoss(together)) return together;
+    if (!together.ok() && !absl::IsDataLoss(together) && !passes_over) return together;
     for (uint32_t f = begin; f < end; ++f) {
       absl::Status status = together;
       if (status.ok()) status = VerifyFrame(f, buffer_.get() + (pack_->frame(f).offset() - from));
       // Once more by itself: the disk may not give its neighbour, and a wrong bit may have come on the way.
-      if (absl::IsDataLoss(status)) status = ReadAndVerify(file, f);
+      if (!status.ok()) status = ReadAndVerify(file, f);
       if (status.ok()) continue;
-      if (!absl::IsDataLoss(status)) return status;
+      if (!absl::IsDataLoss(status) && !passes_over) return status;
       const FrameEntry& frame = pack_->frame(f);
       damaged.push_back({Part::kChunk, pack_->id(), frame.offset(), f, frame.first_page,
-                         pack_->FirstPageAfter(f) - frame.first_page, 0, std::string(status.message())});
+                         pack_->FirstPageAfter(f) - frame.first_page, 0,
+                         absl::IsDataLoss(status) ? std::string(status.message()) : WhyUnread(status)});
     }
     return absl::OkStatus();
   }
@@ -317,7 +348,7 @@ class Scrubber : public Scrub {
 
   absl::Status EndPass(ScrubStep& step) {
     step.catalog_problems = core_->catalog().Problems();
-    if (!step.catalog_problems.empty()) RK_RETURN_IF_ERROR(core_->catalog().Heal());
+    if (!step.catalog_problems.empty()) step.catalog_mended = core_->catalog().Heal();
     RK_RETURN_IF_ERROR(DropDamageThatIsGone(*core_, state_.damage));
     state_.last_began_unix_ns = std::exchange(state_.pass_began_unix_ns, 0);
     state_.last_ended_unix_ns = UnixNanos();
@@ -337,8 +368,10 @@ class Scrubber : public Scrub {
   const std::shared_ptr<StoreCore> core_;
   const UniqueFd lock_;
   ScrubState state_;
-  std::vector<uint64_t> queue_;  // packs, the next one last; those that were read are taken off
-  std::unique_ptr<Pack> pack_;   // that is being read; closed
+  std::vector<uint64_t> queue_;              // packs, the next one last; those that were read are taken off
+  std::unique_ptr<Pack> pack_;               // that is being read; closed
+  std::pair<uint64_t, uint32_t> failed_at_;  // pack and frame, and how often
+  int failures_ = 0;
   uint64_t unsaved_bytes_ = 0;
   Sha256 sha_;
   FrameLoader loader_;

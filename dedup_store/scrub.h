@@ -58,7 +58,8 @@ struct ScrubStep {
   bool pass_ended = false;         // with this step
   bool busy = false;               // gc is at work on the pack: nothing was read, try again in a while
   std::vector<ScrubDamage> found;  // that was not known
-  std::vector<std::string> catalog_problems;  // sentences; they were mended
+  std::vector<std::string> catalog_problems;  // sentences
+  absl::Status catalog_mended;                // whether both copies are whole again
 };
 
 // What a reader of the store's state learns.
@@ -75,7 +76,8 @@ class Scrub {
   virtual ~Scrub() = default;  // keeps where it was
   // Reads and verifies the next piece, about a mebibyte, and begins a pass when none is under way. Reads with
   // the lowest priority that there is, for the processor and the disk. Damage is noted and forgotten by the
-  // index when this returns. An error tells nothing of the data; the next call tries the same again.
+  // index when this returns. An error tells nothing of the data; the next calls try the same again, a few
+  // times: then the place counts as damage until a later pass can read it, and the pass goes on.
   virtual absl::StatusOr<ScrubStep> Next() = 0;
   virtual const ScrubState& state() const = 0;
   // Stored bytes that a pass has still to read.

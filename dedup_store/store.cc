@@ -12,6 +12,7 @@
 #include "dedup_store/image_writer.h"
 #include "dedup_store/limit_guard.h"
 #include "dedup_store/maintenance.h"
+#include "dedup_store/owner_use.h"
 #include "dedup_store/page_table.h"
 #include "dedup_store/prepared.h"
 #include "dedup_store/scrub.h"
@@ -286,6 +287,24 @@ absl::StatusOr<ScrubStatus> ReadScrubStatus(const Store& store) {
 }
 absl::StatusOr<std::vector<std::string>> ReadDamagedImages(const Store& store) {
   return FindKnownDamagedImages(*static_cast<const StoreImpl&>(store).core());
+}
+
+absl::StatusOr<std::map<uid_t, OwnerUse>> MeasureOwners(const Store& store) {
+  const std::shared_ptr<StoreCore>& core = static_cast<const StoreImpl&>(store).core();
+  std::vector<ImageRecord> images;
+  {
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core->catalog().Read());
+    RK_ASSIGN_OR_RETURN(images, txn.Images());
+  }
+  std::map<uid_t, OwnerUse> owners;
+  for (const ImageRecord& image : images) {
+    OwnerUse& owner = owners[image.info.owner];
+    owner.images += IsPrepared(image.info) ? 0 : 1;
+    owner.bytes += QuotaBytes(image.info.stats);
+  }
+  RK_ASSIGN_OR_RETURN(auto inherited, core->inherited_frames().Measure(*core, images));
+  for (const auto& [owner, bytes] : inherited) owners[owner].bytes += bytes;
+  return owners;
 }
 
 }  // namespace rekindle::store

@@ -63,7 +63,7 @@ struct ImageStats {
   uint64_t metadata_bytes = 0;  // manifest and index records that this image added
 };
 
-// What counts against its owner's quota: what the image brought.
+// What the image brought, which counts against its owner's quota while it is there. owner_use.h has the rest.
 inline uint64_t QuotaBytes(const ImageStats& stats) { return stats.stored_bytes + stats.metadata_bytes; }
 
 struct ImageInfo {

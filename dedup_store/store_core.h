@@ -15,6 +15,7 @@
 #include "dedup_store/damaged_frames.h"
 #include "dedup_store/format.h"
 #include "dedup_store/hashing.h"
+#include "dedup_store/inherited_frames.h"
 #include "dedup_store/pack.h"
 #include "dedup_store/page_claims.h"
 #include "dedup_store/store.h"
@@ -58,6 +59,8 @@ class StoreCore {
   // Those that were met so far. page_table.h has what adds to them.
   DamagedFrames& damaged_frames() { return damaged_frames_; }
 
+  InheritedFrames& inherited_frames() { return inherited_frames_; }
+
   // Held by the scrub while it has a pack locked, and by gc while it looks for packs that nobody has locked:
   // it would leave one to the next gc otherwise. Before any lock of a pack.
   absl::Mutex& pack_turns() { return pack_turns_; }
@@ -79,6 +82,7 @@ class StoreCore {
   std::string rebuilt_because_;
   PageClaims claims_;
   DamagedFrames damaged_frames_;
+  InheritedFrames inherited_frames_;
   absl::Mutex pack_turns_;
   absl::Mutex mutex_;
   std::map<uint64_t, std::weak_ptr<const Pack>> packs_ ABSL_GUARDED_BY(mutex_);

@@ -220,6 +220,26 @@ class FollowTest(RekindleTest):
         self.assert_refused(self.cli.run("copy", "job:1", "--to", wrong), FAILED, wrong)
         self.assert_refused(self.cli.run("copy", "job:9", "--to", self.path("there")), NOT_FOUND, "job:9")
 
+    def test_who_follows_a_name_that_is_not_there_is_told(self):
+        def told():
+            child = self.cli.start("copy", "aa", "--to", self.path("there"), "--follow", json_output=False)
+            line = child.stderr.readline()
+            os.kill(child.pid, signal.SIGINT)
+            self.assertEqual(self.cli.finish(child).code, DONE)
+            return line
+
+        self.assertIn(f"there is no store at {self.store}", told())
+        job, _ = self.start_memory_job(8 * MIB)
+        self.checkpoint(job.pid, "a:1", "--stop")
+        job.reap()
+        self.assertIn("there is no image of aa yet", told())
+
+    def test_nobody_gives_an_image_anothers_origin(self):
+        job, _ = self.start_memory_job(8 * MIB)
+        digest = self.checkpoint(job.pid, "job:1")["image"]["digest"]
+        forged = self.cli.run("ckpt", job.pid, "-t", "job:2", "--label", f"rekindle.origin={digest}")
+        self.assert_refused(forged, USAGE, "rekindle.origin", "choose another")
+
 
 class NodesCopyTest(NodesTest):
     def copy(self, source, image, target):

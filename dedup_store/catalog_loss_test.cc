@@ -1,0 +1,116 @@
+// Both copies of the catalog are damaged at one place while a process has the store open.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "absl/strings/match.h"
+#include "base/log.h"
+#include "dedup_store/hooked_disk.h"
+#include "dedup_store/store_testing.h"
+
+namespace rekindle::store {
+namespace {
+
+constexpr char kObject[] = "mem/1";
+
+class CatalogLossTest : public StoreTest {
+ protected:
+  void SetUp() override {
+    StoreTest::SetUp();
+    SetLogLevel(LogLevel::kError);
+    Reopen();
+    image_.objects[kObject][0] = MakePages(300, 1);
+    RK_ASSERT_OK(image_.Commit(*store_, "job:1"));
+    image_.objects[kObject][0].replace(0, 100 * kPageSize, MakePages(100, 2));
+    RK_ASSERT_OK(image_.Commit(*store_, "job:2", "job:1"));
+    RK_ASSERT_OK(store_->Remove("job:1"));
+    // Frames of the first pack are punched out; only the catalog says so.
+    EXPECT_GT(store_->Gc({})->packs_rewritten, 0u);
+  }
+  void TearDown() override {
+    store_.reset();
+    SetLogLevel(LogLevel::kWarning);
+  }
+
+  void DamageBothCopies(uint64_t from_end = 0) const {
+    const std::string folder = options_.path + "/catalog/";
+    const std::vector<std::string> names = ListDirectory(folder).value();
+    int damaged = 0;
+    for (const std::string& name : names) {
+      if (!absl::EndsWith(name, ".a") && !absl::EndsWith(name, ".b")) continue;
+      const off_t offset = from_end == 0 ? 86 : static_cast<off_t>(FileSize(folder + name) - from_end);
+      const int fd = ::open((folder + name).c_str(), O_RDWR | O_CLOEXEC);
+      char byte = 0;
+      ASSERT_EQ(::pread(fd, &byte, 1, offset), 1);
+      byte = static_cast<char>(byte ^ 0x10);
+      ASSERT_EQ(::pwrite(fd, &byte, 1, offset), 1);
+      ::close(fd);
+      ++damaged;
+    }
+    ASSERT_EQ(damaged, 2);
+  }
+  FsckReport Check(bool repair) {
+    FsckOptions options;
+    options.read_data = true;
+    options.repair = repair;
+    auto report = store_->Fsck(options);
+    EXPECT_TRUE(report.ok()) << report.status();
+    return report.value_or(FsckReport());
+  }
+
+  TestImage image_;
+};
+
+TEST_F(CatalogLossTest, WhoHasItInMemoryWritesItAnew) {
+  DamageBothCopies();
+  EXPECT_EQ(Check(false).problems.size(), 1u);
+  RK_ASSERT_OK(image_.Commit(*store_, "job:3", "job:2"));
+  const FsckReport report = Check(true);
+  EXPECT_EQ(report.problems.size(), 1u);
+  EXPECT_TRUE(report.lost_images.empty());
+  RK_ASSERT_OK(image_.Commit(*store_, "job:4", "job:3"));
+  Reopen();
+  ExpectWhole();
+  EXPECT_EQ(store_->List()->size(), 3u);
+  for (const char* name : {"job:2", "job:3", "job:4"}) image_.ExpectIn(*store_, name);
+}
+
+// It is not all in memory: another process has added to it.
+TEST_F(CatalogLossTest, WhoDoesNotHaveItMakesItAgainFromThePacks) {
+  HookedDisk disk([](const HookedDisk::Operation&) { return absl::OkStatus(); });
+  {
+    StoreOptions options = options_;
+    options.io = &disk;  // and so a catalog of its own in memory
+    auto other = Store::Open(options);
+    RK_ASSERT_OK(other);
+    RK_ASSERT_OK(image_.Commit(**other, "job:3", "job:2"));
+  }
+  DamageBothCopies(/*from_end=*/30);
+  EXPECT_TRUE(absl::IsDataLoss(store_->List().status()));
+  const FsckReport report = Check(true);
+  EXPECT_TRUE(report.lost_images.empty());
+  ASSERT_EQ(report.problems.size(), 1u) << report.problems.back() << ": what gc gave back is no damage";
+  for (const char* name : {"job:2", "job:3"}) image_.ExpectIn(*store_, name);
+  RK_ASSERT_OK(image_.Commit(*store_, "job:4", "job:3"));
+  Reopen();
+  ExpectWhole();
+}
+
+TEST_F(CatalogLossTest, WhatGcGaveBackIsNoDamageOfACatalogThatWasMadeAgain) {
+  store_.reset();
+  DamageBothCopies();
+  options_.rebuild_catalog = true;
+  Reopen();
+  const FsckReport report = Check(true);
+  ASSERT_EQ(report.problems.size(), 1u) << report.problems.back();
+  EXPECT_TRUE(report.lost_images.empty());
+  options_.rebuild_catalog = false;
+  Reopen();
+  ExpectWhole();
+  image_.ExpectIn(*store_, "job:2");
+  RK_ASSERT_OK(store_->Gc({}));
+  ExpectWhole();
+}
+
+}  // namespace
+}  // namespace rekindle::store

@@ -1,0 +1,102 @@
+// Packs that gc can't work on, or not fully, do not keep it from the rest.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <functional>
+
+#include "absl/strings/match.h"
+#include "base/log.h"
+#include "dedup_store/format.h"
+#include "dedup_store/hooked_disk.h"
+#include "dedup_store/store_testing.h"
+
+namespace rekindle::store {
+namespace {
+
+using Call = HookedDisk::Call;
+
+class GcTroubleTest : public StoreTest {
+ protected:
+  void SetUp() override {
+    StoreTest::SetUp();
+    SetLogLevel(LogLevel::kError);
+    options_.io = &disk_;
+    Reopen();
+    // Of each pair the second image needs half of the first one's pack.
+    for (uint64_t i = 0; i < 3; ++i) {
+      TestImage image;
+      image.objects["o"][0] = MakePages(128, 10 + i);
+      RK_ASSERT_OK(image.Commit(*store_, absl::StrCat("whole:", i)));
+      image.objects["o"][0].resize(64 * kPageSize);
+      RK_ASSERT_OK(image.Commit(*store_, absl::StrCat("half:", i)));
+      RK_ASSERT_OK(store_->Remove(absl::StrCat("whole:", i)));
+    }
+    leftover_ = options_.path + "/packs/00000000deadbeef.pack";
+    RK_ASSERT_OK(WriteFileAtomically(leftover_, "of a writer that died"));
+  }
+  void TearDown() override {
+    store_.reset();
+    SetLogLevel(LogLevel::kWarning);
+  }
+  static bool OfAPack(const HookedDisk::Operation& operation) {
+    return absl::EndsWith(operation.path, ".pack");
+  }
+
+  std::function<absl::Status(const HookedDisk::Operation&)> hook_ = [](const HookedDisk::Operation&) {
+    return absl::OkStatus();
+  };
+  HookedDisk disk_{[this](const HookedDisk::Operation& operation) { return hook_(operation); }};
+  std::string leftover_;
+};
+
+TEST_F(GcTroubleTest, AFileSystemThatCannotFreePartsOfAFile) {
+  hook_ = [](const HookedDisk::Operation& operation) {
+    return operation.call == Call::kPunchHole ? ErrnoStatus(EOPNOTSUPP, "giving back space")
+                                              : absl::OkStatus();
+  };
+  auto report = store_->Gc({});
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->packs_rewritten, 0u);
+  EXPECT_EQ(report->leftovers_removed, 1u);
+  RK_ASSERT_OK(store_->Gc({}));
+  ExpectWhole();
+  for (int i = 0; i < 3; ++i) RK_ASSERT_OK(store_->Remove(absl::StrCat("half:", i)));
+  report = store_->Gc({});
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->packs_removed, 6u);
+  EXPECT_TRUE(ListDirectory(options_.path + "/packs")->empty());
+}
+
+TEST_F(GcTroubleTest, APackThatFailsIsNamedOnceAllElseIsDone) {
+  for (const Call call : {Call::kOpen, Call::kPunchHole, Call::kSync}) {
+    SCOPED_TRACE(static_cast<int>(call));
+    std::string failing;
+    hook_ = [&](const HookedDisk::Operation& operation) {
+      if (!OfAPack(operation) || operation.call != call || !operation.writable) return absl::OkStatus();
+      if (failing.empty()) failing = operation.path;
+      return operation.path == failing ? ErrnoStatus(EIO, operation.path) : absl::OkStatus();
+    };
+    const auto failed = store_->Gc({});
+    EXPECT_FALSE(failed.ok());
+    EXPECT_NE(failing, "");
+    EXPECT_TRUE(absl::StrContains(failed.status().message(), failing)) << failed.status();
+    EXPECT_FALSE(PathExists(leftover_));
+    hook_ = [](const HookedDisk::Operation&) { return absl::OkStatus(); };
+    auto rest = store_->Gc({});
+    RK_ASSERT_OK(rest);
+    EXPECT_LE(rest->packs_rewritten, 1u) << "the other packs were done";
+    ExpectWhole();
+    // Something for the next round.
+    for (int i = 0; i < 3; ++i) {
+      TestImage image;
+      image.objects["o"][0] = MakePages(128, static_cast<uint64_t>(100 * static_cast<int>(call) + i));
+      RK_ASSERT_OK(image.Commit(*store_, "whole:1"));
+      image.objects["o"][0].resize(64 * kPageSize);
+      RK_ASSERT_OK(image.Commit(*store_, absl::StrCat("half", static_cast<int>(call), ":", i)));
+      RK_ASSERT_OK(store_->Remove("whole:1"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rekindle::store

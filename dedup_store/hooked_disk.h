@@ -1,0 +1,116 @@
+// A disk on which a test says what fails: a BlockIo over real files that asks a function before what it does.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "base/status.h"
+#include "dedup_store/block_io.h"
+
+namespace rekindle::store {
+
+// Thread-safe when the hook is.
+class HookedDisk : public BlockIo {
+ public:
+  enum class Call { kOpen, kRead, kReadUncached, kLock, kIsLinked, kPunchHole, kSync };
+  struct Operation {
+    Call call;
+    const std::string& path;
+    uint64_t offset = 0, bytes = 0;
+    bool writable = false;   // the file was opened, or is to be opened, for writing
+    bool exclusive = false;  // of a lock
+  };
+  // Another status than OK is the operation's result, and nothing of it happens.
+  using Hook = std::function<absl::Status(const Operation&)>;
+
+  explicit HookedDisk(Hook hook) : hook_(std::move(hook)) {}
+
+  absl::StatusOr<std::unique_ptr<BlockFile>> Create(const std::string& path) override {
+    return Wrap(RealBlockIo()->Create(path), Call::kRead, true);
+  }
+  absl::StatusOr<std::unique_ptr<BlockFile>> CreateBuffered(const std::string& path) override {
+    return Wrap(RealBlockIo()->CreateBuffered(path), Call::kRead, true);
+  }
+  absl::StatusOr<std::unique_ptr<BlockFile>> Open(const std::string& path, bool writable) override {
+    RK_RETURN_IF_ERROR(hook_({Call::kOpen, path, 0, 0, writable}));
+    return Wrap(RealBlockIo()->Open(path, writable), Call::kRead, writable);
+  }
+  absl::StatusOr<std::unique_ptr<BlockFile>> OpenUncached(const std::string& path) override {
+    RK_RETURN_IF_ERROR(hook_({Call::kOpen, path, 0, 0, false}));
+    return Wrap(RealBlockIo()->OpenUncached(path), Call::kReadUncached, false);
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return RealBlockIo()->Rename(from, to);
+  }
+  absl::Status Unlink(const std::string& path) override { return RealBlockIo()->Unlink(path); }
+  absl::Status SyncDirectory(const std::string& path) override { return RealBlockIo()->SyncDirectory(path); }
+  absl::Status BeforeCatalogCommit(absl::string_view) override { return absl::OkStatus(); }
+
+ private:
+  class File : public BlockFile {
+   public:
+    File(const HookedDisk* disk, std::unique_ptr<BlockFile> real, Call read, bool writable)
+        : disk_(disk), real_(std::move(real)), read_(read), writable_(writable) {}
+
+    const std::string& path() const override { return real_->path(); }
+    absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> out) const override {
+      RK_RETURN_IF_ERROR(Ask(read_, offset, out.size()));
+      return real_->ReadAt(offset, out);
+    }
+    absl::StatusOr<uint64_t> Size() const override { return real_->Size(); }
+    absl::StatusOr<uint64_t> AllocatedBytes() const override { return real_->AllocatedBytes(); }
+    absl::StatusOr<std::unique_ptr<FileMapping>> Map(uint64_t offset, uint64_t bytes) const override {
+      return real_->Map(offset, bytes);
+    }
+    void WillNeed(uint64_t offset, uint64_t bytes) const override { real_->WillNeed(offset, bytes); }
+    absl::StatusOr<bool> Lock(LockMode mode, bool wait) override {
+      RK_RETURN_IF_ERROR(
+          disk_->hook_({Call::kLock, real_->path(), 0, 0, writable_, mode == LockMode::kExclusive}));
+      return real_->Lock(mode, wait);
+    }
+    absl::StatusOr<bool> IsLinked() const override {
+      RK_RETURN_IF_ERROR(Ask(Call::kIsLinked, 0, 0));
+      return real_->IsLinked();
+    }
+    absl::StatusOr<std::unique_ptr<WriteQueue>> NewWriteQueue(size_t buffer_bytes, size_t buffers) override {
+      return real_->NewWriteQueue(buffer_bytes, buffers);
+    }
+    absl::Status WriteAt(uint64_t offset, absl::Span<const std::byte> bytes) override {
+      return real_->WriteAt(offset, bytes);
+    }
+    absl::Status Allocate(uint64_t offset, uint64_t bytes) override { return real_->Allocate(offset, bytes); }
+    absl::Status Truncate(uint64_t size) override { return real_->Truncate(size); }
+    absl::Status PunchHole(uint64_t offset, uint64_t bytes) override {
+      RK_RETURN_IF_ERROR(Ask(Call::kPunchHole, offset, bytes));
+      return real_->PunchHole(offset, bytes);
+    }
+    absl::Status Sync() override {
+      RK_RETURN_IF_ERROR(Ask(Call::kSync, 0, 0));
+      return real_->Sync();
+    }
+
+   private:
+    absl::Status Ask(Call call, uint64_t offset, uint64_t bytes) const {
+      return disk_->hook_({call, real_->path(), offset, bytes, writable_});
+    }
+
+    const HookedDisk* const disk_;
+    const std::unique_ptr<BlockFile> real_;
+    const Call read_;
+    const bool writable_;
+  };
+
+  absl::StatusOr<std::unique_ptr<BlockFile>> Wrap(absl::StatusOr<std::unique_ptr<BlockFile>> real, Call read,
+                                                  bool writable) const {
+    RK_RETURN_IF_ERROR(real.status());
+    return std::make_unique<File>(this, *std::move(real), read, writable);
+  }
+
+  const Hook hook_;
+};
+
+}  // namespace rekindle::store
