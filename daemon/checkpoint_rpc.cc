@@ -17,6 +17,7 @@
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervisor.h"
+#include "rekindle/v1/image_layout.h"
 #include "restore/pager_client.h"
 
 namespace rekindle::daemon {
@@ -103,6 +104,8 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   options.job_name = job.name;
   options.log = job.log;
   options.labels.insert(request.labels().begin(), request.labels().end());
+  options.labels.erase(v1::kJobMarkLabel);
+  if (!job.mark.empty()) options.labels[v1::kJobMarkLabel] = job.mark;
   if (call.part) {
     options.gate = call.part->gate;
     options.prepared_id = call.part->prepared_id;

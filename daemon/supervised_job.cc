@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "base/timeline.h"
 #include "daemon/exit_of_others.h"
+#include "daemon/job_mark.h"
 #include "daemon/job_members.h"
 #include "daemon/job_start.h"
 #include "daemon/proto_conversion.h"
@@ -36,6 +37,7 @@ constexpr int64_t kEndsOnPurposeNanos = 60'000'000'000;
 SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::optional<SupervisedHold> hold)
     : node_(node),
       name_(record.name()),
+      mark_(record.mark().empty() ? record.name() : record.mark()),
       directory_(SupervisedDirectory(node.options().store)),
       owner_(record.uid()),
       submitted_unix_ns_(record.submitted_unix_ns()),
@@ -48,10 +50,10 @@ SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::op
 SupervisedJob::~SupervisedJob() { Leave(); }
 
 std::string SupervisedJob::JobFilePath() const {
-  return JobFile::PathOf(node_.options().runtime_directory, name_);
+  return JobFile::PathOf(node_.options().runtime_directory, mark_);
 }
 
-std::string SupervisedJob::Mark() const {
+std::string SupervisedJob::MarkVariable() const {
   return absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "=", JobFilePath());
 }
 
@@ -101,6 +103,15 @@ void SupervisedJob::OpenJobFile() {
   job_file_.emplace(*std::move(file));
 }
 
+void SupervisedJob::RemoveJobFile() {
+  // One that runs from an image of it reports there too.
+  for (const JobRecord& job : OtherJobs().value_or(std::vector<JobRecord>())) {
+    if (job.mark == mark_ && job.instance.empty()) return;
+  }
+  if (absl::Status removed = RemoveTree(JobFilePath()); !removed.ok())
+    Log(LogLevel::kDebug, removed.message());
+}
+
 LaunchOptions SupervisedJob::LaunchPlan() const {
   LaunchOptions launch;
   launch.run_as = User();
@@ -110,7 +121,7 @@ LaunchOptions SupervisedJob::LaunchPlan() const {
     if (!absl::StartsWith(variable, absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "=")))
       launch.environment.push_back(variable);
   }
-  launch.environment.push_back(Mark());
+  launch.environment.push_back(MarkVariable());
   launch.working_directory = record_.working_directory();
   launch.log = record_.log();
   launch.standard_input = record_.standard_input();
@@ -127,6 +138,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log) {
   start.record.command = absl::StrJoin(start.launch.argv, " ");
   start.record.owner = owner_;
   start.record.log = start.launch.log;
+  start.record.mark = mark_;
   {
     absl::MutexLock lock(&mutex_);
     record_.set_coming_to_life(true);
@@ -164,6 +176,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::LaunchFromImage(No
 absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Supervise(
     std::shared_ptr<SupervisedJob> job, absl::StatusOr<RegisteredJob> first_life) {
   if (!first_life.ok()) {
+    job->RemoveJobFile();
     RemoveSupervisedRecord(job->directory_, job->name_).IgnoreError();
     return first_life.status();
   }
@@ -173,6 +186,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Supervise(
   } catch (const std::system_error& error) {
     // Who is told that it was not started must not find it running.
     job->KillAll();
+    job->RemoveJobFile();
     RemoveSupervisedRecord(job->directory_, job->name_).IgnoreError();
     return NoMoreThreads(error);
   }
@@ -306,13 +320,32 @@ bool SupervisedJob::Wait(double seconds) {
   }
 }
 
+absl::StatusOr<std::vector<JobRecord>> SupervisedJob::OtherJobs() const {
+  RK_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs, node_.jobs().List());
+  std::erase_if(jobs, [&](const JobRecord& job) { return job.name == name_ || !JobRegistry::Lives(job); });
+  return jobs;
+}
+
 void SupervisedJob::KillAll() {
-  pid_t pid;
+  JobTraits traits;
   {
     absl::MutexLock lock(&mutex_);
-    pid = saw_life_ ? record_.pid() : 0;
+    traits.session = saw_life_ ? record_.pid() : 0;
   }
-  if (const size_t killed = KillJobMembers(pid, Mark()); killed > 0)
+  // An administrator's job may have been given to any user, in its image or by itself.
+  const Caller owner = OwnCall().caller;
+  if (!node_.policy().IsAdmin(owner)) traits.user = owner.uid;
+  const MarkUses::Use ends = node_.mark_uses().End(mark_, name_);
+  const absl::StatusOr<std::vector<JobRecord>> others = OtherJobs();
+  if (others.ok()) {
+    for (const JobRecord& job : *others) traits.others.push_back(job.pid);
+    if (ends) traits.mark = MarkVariable();
+  } else {
+    Log(LogLevel::kWarning,
+        absl::StrCat("job '", name_, "': only its session is ended, since other jobs can't be told from it: ",
+                     others.status().message()));
+  }
+  if (const size_t killed = KillJobMembers(traits); killed > 0)
     Log(LogLevel::kInfo, absl::StrCat("job '", name_, "': ", killed, " of its processes ended with it"));
 }
 
@@ -358,8 +391,7 @@ void SupervisedJob::RecordStop() {
 void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string& report) {
   Log(failed ? LogLevel::kWarning : LogLevel::kInfo,
       absl::StrCat("job '", name_, "' ended for good: ", report));
-  if (absl::Status removed = RemoveTree(JobFilePath()); !removed.ok())
-    Log(LogLevel::kDebug, removed.message());
+  RemoveJobFile();
   v1::JobEvent event;
   event.mutable_exited()->set_exit_code(exit.code);
   event.mutable_exited()->set_signal(exit.signal);

@@ -101,6 +101,8 @@ class SupervisedJob {
   // Before the first signal: with it the stop outlives us.
   void RecordStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void KillAll();
+  // Those that live and may have its mark from an image.
+  absl::StatusOr<std::vector<JobRecord>> OtherJobs() const;
   void Finish(const ExitState& exit, bool failed, const std::string& report);
   // False: somebody wants something else.
   bool Wait(double seconds);
@@ -108,8 +110,9 @@ class SupervisedJob {
   bool Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetPhase(const char* phase) ABSL_LOCKS_EXCLUDED(mutex_);
   void OpenJobFile();
+  void RemoveJobFile();
   Call OwnCall() const;
-  std::string Mark() const;
+  std::string MarkVariable() const;
   std::string JobFilePath() const;
   std::optional<RunAs> User() const;
   LaunchOptions LaunchPlan() const;
@@ -161,7 +164,7 @@ class SupervisedJob {
   void ForgetImagesOfHang();
 
   Node& node_;
-  const std::string name_, directory_;
+  const std::string name_, mark_, directory_;
   const uid_t owner_;
   const int64_t submitted_unix_ns_;
   JobEvents events_;

@@ -16,6 +16,7 @@
 #include "base/parallel.h"
 #include "base/status.h"
 #include "base/timeline.h"
+#include "daemon/job_mark.h"
 #include "daemon/job_start.h"
 #include "daemon/node.h"
 #include "daemon/proto_conversion.h"
@@ -216,6 +217,7 @@ absl::StatusOr<JobStart> PlanFromImage(Node& node, const Call& call, const v1::R
   record->set_last_number(1);
   record->set_had_points(true);
   if (record->name().empty()) record->set_name(manifest.job_name());
+  record->set_mark(MarkOfImage(info.labels));
   return start;
 }
 
@@ -278,6 +280,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   record.set_log_offset(start.log_offset);
   record.set_standard_input(start.launch.standard_input);
   record.set_submitted_unix_ns(UnixNanos());
+  if (record.mark().empty()) record.set_mark(NewJobMark(record.name()));
   const std::string name = record.name();
   v1::JobRestarted restarted;
   RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job,
