@@ -126,14 +126,15 @@ absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& r
     v1::Job* out = response->add_jobs();
     *out = job;
     auto record = known.find(job.name());
-    AddProgress(node, record == known.end() ? JobRecord() : *record->second, out);
+    if (!ended) AddProgress(node, record == known.end() ? JobRecord() : *record->second, out);
   }
   for (const JobRecord& job : jobs) {
     if (!node.policy().MayUse(call.caller, job.owner)) continue;
     if (shown.count(job.name) != 0 || (!request.all() && !JobRegistry::Lives(job))) continue;
     v1::Job* out = response->add_jobs();
     ToProto(job, out);
-    AddProgress(node, job, out);
+    // One that has ended may have left its file to another.
+    if (job.mark.empty() || JobRegistry::Lives(job)) AddProgress(node, job, out);
   }
   return absl::OkStatus();
 }
