@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "base/timeline.h"
 #include "daemon/exit_of_others.h"
@@ -31,6 +32,12 @@ using supervise::Death;
 
 // A death within this time after a signal from the command is what the user wanted.
 constexpr int64_t kEndsOnPurposeNanos = 60'000'000'000;
+
+// Not when another process has it by now: as long as there is anything of a session, nobody gets its number.
+bool IsStillItsNumber(pid_t pid, uint64_t start_ticks) {
+  const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+  return !stat.ok() || stat->start_ticks == start_ticks;
+}
 
 }  // namespace
 
@@ -330,8 +337,9 @@ void SupervisedJob::KillAll() {
   JobTraits traits;
   {
     absl::MutexLock lock(&mutex_);
-    traits.session = saw_life_ ? record_.pid() : 0;
+    if (saw_life_ && IsStillItsNumber(record_.pid(), record_.start_ticks())) traits.session = record_.pid();
   }
+  const bool over = end_ != nullptr && end_->WaitFor(absl::ZeroDuration());
   // An administrator's job may have been given to any user, in its image or by itself.
   const Caller owner = OwnCall().caller;
   if (!node_.policy().IsAdmin(owner)) traits.user = owner.uid;
@@ -347,6 +355,7 @@ void SupervisedJob::KillAll() {
   }
   if (const size_t killed = KillJobMembers(traits); killed > 0)
     Log(LogLevel::kInfo, absl::StrCat("job '", name_, "': ", killed, " of its processes ended with it"));
+  if (over) saw_life_ = false;
 }
 
 bool SupervisedJob::StopLife() {

@@ -185,7 +185,9 @@ class SupervisedJob {
   uint64_t boundaries_ = 0, wanted_ = 0;
   uint64_t best_step_ = 0, best_step_before_ = 0;
   ExitState last_exit_;
-  bool saw_life_ = false;  // and so its session is nobody else's
+  // And so its session is nobody else's. Only until what was left of a life has been ended: then its number
+  // is free for others.
+  bool saw_life_ = false;
 
   // Nobody saw how its life ended. The reaper, which outlives us, writes it.
   std::shared_ptr<std::atomic<bool>> end_unknown_ = std::make_shared<std::atomic<bool>>(false);
