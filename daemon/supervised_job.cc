@@ -401,6 +401,9 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
   Log(failed ? LogLevel::kWarning : LogLevel::kInfo,
       absl::StrCat("job '", name_, "' ended for good: ", report));
   RemoveJobFile();
+  // It is remembered for a day.
+  job_file_.reset();
+  kept_staging_.Drop();
   v1::JobEvent event;
   event.mutable_exited()->set_exit_code(exit.code);
   event.mutable_exited()->set_signal(exit.signal);
@@ -422,9 +425,16 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
   events_.Send(event);
 }
 
-void SupervisedJob::RecordEnd() {
+void SupervisedJob::TidyUpEnd() {
+  if (!Ended()) return;
+  if (thread_.joinable()) thread_.join();
   absl::MutexLock lock(&mutex_);
-  if (record_.ended() && hold_ && Save()) hold_.reset();
+  if (hold_ && Save()) hold_.reset();
+}
+
+bool SupervisedJob::EndedBefore(absl::Time time) const {
+  absl::MutexLock lock(&mutex_);
+  return record_.ended() && !hold_ && absl::FromUnixNanos(record_.ended_unix_ns()) < time;
 }
 
 void SupervisedJob::ForgetEnded() {

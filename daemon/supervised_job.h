@@ -71,8 +71,11 @@ class SupervisedJob {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // An image as soon as can be; returns when it was taken or could not be, after `patience` at the latest.
   absl::Status CheckpointNow(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of one that has ended, which the disk may not have taken at first: tries that again.
-  void RecordEnd() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of one that has ended: takes its thread back, and records the end, which the disk may not have taken at
+  // first. For one thread.
+  void TidyUpEnd() ABSL_LOCKS_EXCLUDED(mutex_);
+  // And its end is recorded.
+  bool EndedBefore(absl::Time time) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Its name is to be another job's: nothing is recorded of it any more.
   void ForgetEnded() ABSL_LOCKS_EXCLUDED(mutex_);
   // The thread ends, the job runs on. An image that is being taken is given up.

@@ -73,7 +73,28 @@ void Supervisor::WatchOthersLoop() {
       if (stopping_) return;
     }
     if (LockJobs().ok()) TakeOverAll();
-    for (const auto& job : Jobs()) job->RecordEnd();
+    for (const auto& job : Jobs()) job->TidyUpEnd();
+    ForgetLongEnded();
+  }
+}
+
+void Supervisor::ForgetLongEnded() {
+  for (const auto& job : Jobs()) {
+    if (!job->EndedBefore(absl::Now() - kKeepEnded)) continue;
+    // Somebody may just be about to give its name to another job.
+    absl::StatusOr<SupervisedHold> hold = SupervisedHold::Take(directory(), job->name());
+    if (!hold.ok()) continue;
+    absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), job->name());
+    const bool its =
+        record.ok() && record->ended() && record->submitted_unix_ns() == job->submitted_unix_ns();
+    if (its) {
+      RemoveSupervisedRecord(directory(), job->name()).IgnoreError();
+      hold->Remove();
+    }
+    absl::MutexLock lock(&mutex_);
+    auto it = jobs_.find(job->name());
+    if (it != jobs_.end() && it->second == job) jobs_.erase(it);
+    if (its) told_.erase(job->name()), settled_.erase(job->name());
   }
 }
 

@@ -89,6 +89,8 @@ class Supervisor {
   absl::Status LockJobs() ABSL_LOCKS_EXCLUDED(mutex_);
   void TakeOverAll() ABSL_LOCKS_EXCLUDED(mutex_);
   void WatchOthersLoop() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Jobs that ended more than kKeepEnded ago.
+  void ForgetLongEnded() ABSL_LOCKS_EXCLUDED(mutex_);
   // Once for each reason.
   void Tell(const std::string& name, const std::string& what) ABSL_LOCKS_EXCLUDED(mutex_);
   std::string directory() const;
