@@ -170,7 +170,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::LaunchFromImage(No
                                                                               SupervisedHold hold,
                                                                               const std::string& log,
                                                                               v1::JobRestarted* restarted) {
-  const std::string image = record.points(0).image();
+  const v1::RestartPoint image = record.points(0);
   std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
   absl::StatusOr<RegisteredJob> started = job->RestoreFrom(image, restarted, log);
   if (started.ok()) {
@@ -493,23 +493,31 @@ void SupervisedJob::WillEnd() {
   Save();
 }
 
-void SupervisedJob::AddPoint(const std::string& image, int64_t taken_ns) {
+void SupervisedJob::AddPoint(v1::RestartPoint point) {
   absl::MutexLock lock(&mutex_);
   // It may have taken the name of another.
   auto* points = record_.mutable_points();
   points->erase(std::remove_if(points->begin(), points->end(),
-                               [&](const v1::RestartPoint& point) { return point.image() == image; }),
+                               [&](const v1::RestartPoint& other) { return other.image() == point.image(); }),
                 points->end());
-  v1::RestartPoint* point = record_.add_points();
-  point->set_image(image);
-  point->set_taken_unix_ns(UnixNanos() - (MonotonicNanos() - taken_ns));
-  point->set_taken_ns(taken_ns);
-  if (image != taking_) record_.set_last_number(record_.last_number() + 1);
-  point->set_number(image == taking_ ? taking_number_ : record_.last_number());
-  SortPoints();
+  point.set_taken_unix_ns(UnixNanos() - (MonotonicNanos() - point.taken_ns()));
+  if (point.image() == taking_) {
+    point.set_number(taking_number_);
+  } else if (point.number() == 0) {
+    record_.set_last_number(record_.last_number() + 1);
+    point.set_number(record_.last_number());
+  }
   record_.set_had_points(true);
-  record_.set_image_in_life(true);
+  if (point.number() > record_.numbers_before()) record_.set_image_in_life(true);
+  *record_.add_points() = std::move(point);
+  SortPoints();
   Save();
+}
+
+uint64_t SupervisedJob::TakeNumber() {
+  absl::MutexLock lock(&mutex_);
+  record_.set_last_number(record_.last_number() + 1);
+  return record_.last_number();
 }
 
 absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bool checkpoint,

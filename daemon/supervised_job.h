@@ -62,8 +62,9 @@ class SupervisedJob {
   bool IsNow(pid_t pid) const ABSL_LOCKS_EXCLUDED(mutex_);
   // The caller sends it a signal that ends most programs: if it dies now, it is meant to.
   void WillEnd() ABSL_LOCKS_EXCLUDED(mutex_);
-  // An image of it was taken, at that time of CLOCK_MONOTONIC.
-  void AddPoint(const std::string& image, int64_t taken_ns) ABSL_LOCKS_EXCLUDED(mutex_);
+  // See Supervisor.
+  void AddPoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
+  uint64_t TakeNumber() ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends it for good: SIGTERM, after `grace` SIGKILL. Returns when it has ended. If this process dies before
   // that, whoever takes the job over ends it.
   absl::StatusOr<v1::StopJobResponse> Stop(absl::Duration grace, bool checkpoint,
@@ -143,7 +144,8 @@ class SupervisedJob {
   // Until the job stands at a boundary of its own choice, if it knows any. Was it so?
   bool AwaitBoundary();
   void RemoveOldImages();
-  void RemoveImagesOf(const std::vector<std::string>& images);
+  void RemoveImagesOf(const std::vector<v1::RestartPoint>& images);
+  absl::Status RemoveImageOf(const v1::RestartPoint& image);
   // After that moment the job got further: images from before are not of one that hangs.
   int64_t SoundUntilNanos();
 
@@ -152,10 +154,12 @@ class SupervisedJob {
   // False: it has ended for good, or somebody else is to bring it back.
   bool BringBack(supervise::Death death);
   bool EndWithoutLife();
-  // Tries until it is back, something else is wanted (Cancelled), or there is no use in it.
-  absl::StatusOr<RegisteredJob> TryToRevive(const std::string& image, v1::JobRestarted* restarted);
+  // Tries until it is back, something else is wanted (Cancelled), or there is no use in it. Without a point:
+  // from its beginning.
+  absl::StatusOr<RegisteredJob> TryToRevive(const std::optional<v1::RestartPoint>& point,
+                                            v1::JobRestarted* restarted);
   // `log` as for LaunchFromImage.
-  absl::StatusOr<RegisteredJob> RestoreFrom(const std::string& image, v1::JobRestarted* restarted,
+  absl::StatusOr<RegisteredJob> RestoreFrom(const v1::RestartPoint& point, v1::JobRestarted* restarted,
                                             const std::string& log = "");
   void NoteDeath(const supervise::Death& death) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of work, if it died just now.

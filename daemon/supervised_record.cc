@@ -58,6 +58,11 @@ std::vector<std::string> ListSupervisedRecords(const std::string& directory) {
   return names;
 }
 
+std::string ExactNameOf(const v1::RestartPoint& point) {
+  if (point.digest().empty()) return point.image();
+  return absl::StrCat(point.image().substr(0, point.image().rfind(':')), "@", point.digest());
+}
+
 supervise::RestartState RestartStateOf(const v1::SupervisedJobRecord& record) {
   const v1::RestartMemory& memory = record.restarts();
   supervise::RestartState state;

@@ -233,6 +233,7 @@ absl::StatusOr<JobStart> PlanFromImage(Node& node, const Call& call, const v1::R
   start.log_offset = FileSize(start.launch.log);
   v1::RestartPoint* point = record->add_points();
   point->set_image(info.reference);
+  point->set_digest(info.digest);
   point->set_taken_unix_ns(info.created_unix_ns);
   point->set_number(1);
   record->set_last_number(1);
@@ -344,9 +345,14 @@ void Supervisor::WillEnd(const std::string& name) {
   if (std::shared_ptr<SupervisedJob> job = Get(name)) job->WillEnd();
 }
 
-void Supervisor::AddPoint(const std::string& name, pid_t pid, const std::string& image, int64_t taken_ns) {
+void Supervisor::AddPoint(const std::string& name, pid_t pid, v1::RestartPoint point) {
   std::shared_ptr<SupervisedJob> job = Get(name);
-  if (job != nullptr && job->IsNow(pid)) job->AddPoint(image, taken_ns);
+  if (job != nullptr && job->IsNow(pid)) job->AddPoint(std::move(point));
+}
+
+uint64_t Supervisor::TakeNumber(const std::string& name, pid_t pid) {
+  std::shared_ptr<SupervisedJob> job = Get(name);
+  return job != nullptr && job->IsNow(pid) ? job->TakeNumber() : 0;
 }
 
 void Supervisor::CheckpointAll(absl::Duration patience) {
