@@ -549,12 +549,22 @@ absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bo
   return response;
 }
 
+bool SupervisedJob::HasLife() const {
+  const absl::string_view phase = phase_;
+  return phase != "waiting" && phase != "restarting";
+}
+
 absl::Status SupervisedJob::CheckpointNow(absl::Duration patience) {
   absl::MutexLock lock(&mutex_);
   if (record_.ended()) return absl::OkStatus();
   const uint64_t mine = ++images_asked_;
   const Stopwatch waited;
   while (images_answered_ < mine && !record_.ended()) {
+    if (!HasLife()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("job '", name_, "' waits to be brought back: it goes on from the image that it has"));
+    }
+    if (node_.stopping()) return absl::UnavailableError("rekindled ends");
     const absl::Duration left = patience - absl::Seconds(waited.seconds());
     if (left <= absl::ZeroDuration())
       return absl::DeadlineExceededError(absl::StrCat("job '", name_, "': the image was not ready in time"));

@@ -71,6 +71,7 @@ class SupervisedJob {
                                            const std::function<bool()>& cancelled)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // An image as soon as can be; returns when it was taken or could not be, after `patience` at the latest.
+  // FailedPrecondition: it waits to be brought back, and has nothing to take one of.
   absl::Status CheckpointNow(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of one that has ended: takes its thread back, and records the end, which the disk may not have taken at
   // first. For one thread.
@@ -124,8 +125,9 @@ class SupervisedJob {
   bool StopAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return record_.ended() || !stop_error_.ok();
   }
+  bool HasLife() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ImagesAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return images_answered_ >= images_asked_ || record_.ended();
+    return images_answered_ >= images_asked_ || record_.ended() || !HasLife();
   }
 
   // supervised_life.cc
