@@ -364,21 +364,28 @@ bool SupervisedJob::StopLife() {
   pid_t pid;
   {
     absl::MutexLock lock(&mutex_);
-    grace = stop_grace_;
     checkpoint = stop_checkpoint_;
     pid = record_.pid();
   }
-  if (checkpoint) {
-    absl::Status taken = TakeImage();
+  absl::Status taken;
+  if (checkpoint) taken = TakeImage();
+  {
     absl::MutexLock lock(&mutex_);
     if (!taken.ok()) {
-      // An image was asked for, then its end: without the one it does not get the other.
-      stop_ = false;
-      stop_error_ = taken;
-      return false;
+      // An image was asked for, then its end: without the one it does not get the other, unless somebody has
+      // asked for its end alone meanwhile.
+      if (!record_.stopping()) {
+        stop_ = false;
+        stop_error_ = taken;
+        return false;
+      }
+      no_stop_image_ = taken;
     }
-    stop_image_ = record_.points().rbegin()->image();
-    RecordStop();
+    if (checkpoint && taken.ok()) {
+      stop_image_ = record_.points().rbegin()->image();
+      RecordStop();
+    }
+    grace = stop_grace_;
   }
   std::optional<ExitState> exit = end_->WaitFor(absl::ZeroDuration());
   if (!exit) {
@@ -542,6 +549,8 @@ absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bo
       return absl::CancelledError("the caller has gone; the job is being stopped");
   }
   RK_RETURN_IF_ERROR(stop_error_);
+  if (checkpoint)
+    RK_RETURN_IF_ERROR(Annotate(no_stop_image_, "another call stopped the job, without an image"));
   v1::StopJobResponse response;
   response.mutable_exited()->set_exit_code(record_.exit_code());
   response.mutable_exited()->set_signal(record_.signal());

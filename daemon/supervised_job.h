@@ -220,6 +220,8 @@ class SupervisedJob {
   bool stop_checkpoint_ ABSL_GUARDED_BY(mutex_) = false;
   std::string stop_image_ ABSL_GUARDED_BY(mutex_);
   absl::Status stop_error_ ABSL_GUARDED_BY(mutex_);
+  // Why there is no last image of one that is stopped all the same.
+  absl::Status no_stop_image_ ABSL_GUARDED_BY(mutex_);
   uint64_t images_asked_ ABSL_GUARDED_BY(mutex_) = 0, images_answered_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status last_image_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
