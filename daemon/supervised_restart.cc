@@ -151,7 +151,8 @@ void SupervisedJob::FindPoints() {
     point->set_taken_unix_ns(image.created_unix_ns);
     // When is not known: as one that may hold the beginning of a death.
     if (record_.boot_id() == JobRegistry::ThisBoot()) point->set_taken_ns(MonotonicNanos());
-    point->set_ours(true);
+    // What came back from elsewhere somebody has named.
+    point->set_ours(!image.labels.contains(v1::kOriginLabel));
     uint64_t number = 0;
     auto numbered = image.labels.find(v1::kSupervisedNumberLabel);
     if (numbered == image.labels.end() || !absl::SimpleAtoi(numbered->second, &number))
