@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/message_text.h"
 #include "base/record_file.h"
 #include "base/status.h"
 
@@ -32,6 +33,7 @@ absl::Status WriteSupervisedRecord(const std::string& directory, const v1::Super
   RK_RETURN_IF_ERROR(MakeDirectories(directory, 0700));
   v1::SupervisedJobRecord file = record;
   file.set_format(kFormat);
+  MakeText(&file);
   return Annotate(WriteRecordFile(SupervisedRecordPath(directory, record.name()), file),
                   absl::StrCat("recording job '", record.name(), "'"));
 }
