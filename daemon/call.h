@@ -27,6 +27,8 @@ struct PartOfGroup {
   std::function<absl::Status()> before_running;  // see restore::RestoreOptions
   // Where the job goes that is to end (CheckpointRequest::stop): whether it may is known later.
   std::unique_ptr<ckpt::StandingJob>* standing = nullptr;
+  // What is to be done once its image is there, if that is soon.
+  std::function<void()>* when_published = nullptr;
 };
 
 struct Call {

@@ -111,6 +111,8 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   options.job_name = job.name;
   options.log = job.log;
   options.labels.insert(request.labels().begin(), request.labels().end());
+  options.labels.erase(v1::kJobMarkLabel);
+  if (!job.mark.empty()) options.labels[v1::kJobMarkLabel] = job.mark;
   if (call.part) {
     options.gate = call.part->gate;
     options.prepared_id = call.part->prepared_id;
@@ -123,6 +125,9 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
 
   RK_RETURN_IF_ERROR(BringInMemory(node, *store, job));
 
+  // Before it is taken: later images have greater ones. The supervisor's own have theirs.
+  const uint64_t number =
+      job.name.empty() || call.kept_staging != nullptr ? 0 : node.supervisor().TakeNumber(job.name, job.pid);
   CallMonitor monitor(call, [&](const v1::Progress& progress) {
     v1::CheckpointEvent event;
     *event.mutable_progress() = progress;
@@ -145,8 +150,20 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   }
   // The moment that it shows.
   const int64_t taken_ns = MonotonicNanos() - static_cast<int64_t>(result->commit_seconds * 1e9);
-  if (!job.name.empty() && !request.stop())
-    node.supervisor().AddPoint(job.name, job.pid, result->image.reference, taken_ns);
+  if (!job.name.empty() && !request.stop()) {
+    v1::RestartPoint point;
+    point.set_image(result->image.reference);
+    point.set_digest(result->image.digest);
+    point.set_taken_ns(taken_ns);
+    point.set_number(number);
+    if (options.prepared_id.empty()) {
+      node.supervisor().AddPoint(job.name, job.pid, std::move(point));
+    } else {
+      *call.part->when_published = [&node, job, point = std::move(point)] {
+        node.supervisor().AddPoint(job.name, job.pid, point);
+      };
+    }
+  }
   Log(LogLevel::kInfo, absl::StrCat("image '", result->image.reference, "' taken of process ", job.pid));
   if (result->unchanged_bytes > 0) {
     Log(LogLevel::kInfo,

@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
+#include "daemon/job_mark.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -97,6 +98,7 @@ class CloneCall {
     details.name = options.name;
     details.image = info_.reference;
     details.log = log;
+    details.mark = MarkOfImage(info_.labels);
     details.kind = "clone";
     v1::JobEvent event;
     RK_ASSIGN_OR_RETURN(RegisteredJob job, RegisterCopy(node_, call_.caller, std::move(clone), details, watch,

@@ -114,6 +114,7 @@ absl::StatusOr<RegisteredJob> RegisterCopy(Node& node, const Caller& caller, res
   record.started_unix_ns = UnixNanos();
   record.image = details.image;
   record.log = details.log;
+  record.mark = details.mark;
   record.instance = running->instance;
   absl::StatusOr<RegisteredJob> job =
       RegisterJob(node, std::move(record), /*unique_name=*/true, std::move(copy.sandbox.control),

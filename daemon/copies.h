@@ -18,6 +18,7 @@ namespace rekindle::daemon {
 struct CopyDetails {
   std::string name;  // empty: made from the image's
   std::string image, log;
+  std::string mark;  // as JobRecord's
   std::string kind;  // "clone", "template"
   bool wait_for_answer = true;
 };

@@ -1,4 +1,5 @@
 // A member's side of a group checkpoint.
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -166,6 +167,8 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
   // One that is to end goes on after all when this returns without knowing: Settle ends it when it is known.
   std::unique_ptr<ckpt::StandingJob> standing;
   of_group.standing = &standing;
+  std::function<void()> when_published;
+  of_group.when_published = &when_published;
   Call inner = call;
   inner.part = &of_group;
   inner.cancelled = [&part] { return part.gives_up(); };
@@ -199,7 +202,10 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
       settle.set_action(v1::SettlePartRequest::LOOK);
       absl::StatusOr<v1::SettlePartResponse> look = Settle(settle);
       if (look.ok() && look->state() != v1::SettlePartResponse::IN_DOUBT) {
-        if (standing && look->state() == v1::SettlePartResponse::COMMITTED) standing->End();
+        if (look->state() == v1::SettlePartResponse::COMMITTED) {
+          if (standing) standing->End();
+          if (when_published) when_published();
+        }
         return absl::OkStatus();
       }
       continue;
@@ -221,6 +227,7 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
       return absl::OkStatus();
     }
     if (standing) standing->End();
+    if (when_published) when_published();
     PassGroupPoint(group_point::kMemberCommitted);
     v1::PartEvent done;
     done.mutable_committed();

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/message_text.h"
 #include "daemon/grpc_call.h"
 #include "rekindle/v1/group.grpc.pb.h"
 
@@ -15,10 +16,13 @@ class GroupService final : public v1::Groups::Service {
   GroupService(Node& node, Groups& groups, CallerResolver resolve)
       : node_(node), groups_(groups), resolve_(std::move(resolve)) {}
 
-#define RK_UNARY(Name)                                                                               \
-  grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,                  \
-                    v1::Name##Response* response) override {                                         \
-    return Serve(context, [&](const Call& call) { return groups_.Name(call, *request, response); }); \
+#define RK_UNARY(Name)                                                                            \
+  grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,               \
+                    v1::Name##Response* response) override {                                      \
+    const grpc::Status status =                                                                   \
+        Serve(context, [&](const Call& call) { return groups_.Name(call, *request, response); }); \
+    MakeText(response);                                                                           \
+    return status;                                                                                \
   }
   RK_UNARY(ListGroups)
   RK_UNARY(RemoveGroup)
@@ -27,13 +31,13 @@ class GroupService final : public v1::Groups::Service {
   RK_UNARY(GetGroupDecision)
 #undef RK_UNARY
 
-#define RK_STREAM(Name)                                                                            \
-  grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,                \
-                    grpc::ServerWriter<v1::GroupEvent>* writer) override {                         \
-    return Serve(context, [&](const Call& call) {                                                  \
-      return groups_.Name(call, *request,                                                          \
-                          [writer](const v1::GroupEvent& event) { return writer->Write(event); }); \
-    });                                                                                            \
+#define RK_STREAM(Name)                                                                                \
+  grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,                    \
+                    grpc::ServerWriter<v1::GroupEvent>* writer) override {                             \
+    return Serve(context, [&](const Call& call) {                                                      \
+      return groups_.Name(call, *request,                                                              \
+                          [writer](const v1::GroupEvent& event) { return WriteText(event, writer); }); \
+    });                                                                                                \
   }
   RK_STREAM(CheckpointGroup)
   RK_STREAM(RestoreGroup)
@@ -66,7 +70,7 @@ class GroupService final : public v1::Groups::Service {
   static Caller BothWays(grpc::ServerContext* context, Stream* stream) {
     Caller caller;
     caller.read = [stream](auto* request) { return stream->Read(request); };
-    caller.write = [stream](const auto& event) { return stream->Write(event); };
+    caller.write = [stream](const auto& event) { return WriteText(event, stream); };
     caller.hang_up = [context] { context->TryCancel(); };
     return caller;
   }

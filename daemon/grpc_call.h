@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/message_text.h"
 #include "daemon/call.h"
 #include "daemon/grpc_service.h"
 
@@ -19,6 +20,15 @@ absl::Status FromGrpc(const grpc::Status& status);
 // `cancelled` may be null. The result is valid for as long as `context` and `cancelled`.
 absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
                               const std::function<bool()>& cancelled, grpc::ServerContext* context);
+
+// False when nobody listens any more.
+template <typename Event, typename Writer>
+bool WriteText(const Event& event, Writer* writer) {
+  if (IsText(event)) return writer->Write(event);
+  Event text = event;
+  MakeText(&text);
+  return writer->Write(text);
+}
 
 // Runs `work`. The standard library throws where the kernel makes no more threads: ResourceExhausted.
 grpc::Status Guarded(const std::function<absl::Status()>& work);

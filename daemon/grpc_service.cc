@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "base/message_text.h"
 #include "daemon/grpc_call.h"
 #include "daemon/rpcs.h"
 #include "rekindle/v1/rekindle.grpc.pb.h"
@@ -164,7 +165,7 @@ class GrpcService final : public v1::Rekindle::Service {
     return Guarded([&] {
       return daemon::ReceiveImage(
           node_, *call, [stream](v1::ReceiveImageRequest* request) { return stream->Read(request); },
-          [stream](const v1::ReceiveImageEvent& event) { return stream->Write(event); });
+          [stream](const v1::ReceiveImageEvent& event) { return WriteText(event, stream); });
     });
   }
   grpc::Status DeployFunction(grpc::ServerContext* context, const v1::DeployFunctionRequest* request,
@@ -210,7 +211,9 @@ class GrpcService final : public v1::Rekindle::Service {
                      Response* response) {
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
     if (!call.ok()) return ToGrpc(call.status());
-    return Guarded([&] { return procedure(node_, *call, *request, response); });
+    const grpc::Status status = Guarded([&] { return procedure(node_, *call, *request, response); });
+    MakeText(response);
+    return status;
   }
 
   template <typename Procedure, typename Request, typename Event>
@@ -219,7 +222,8 @@ class GrpcService final : public v1::Rekindle::Service {
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
     if (!call.ok()) return ToGrpc(call.status());
     return Guarded([&] {
-      return procedure(node_, *call, *request, [writer](const Event& event) { return writer->Write(event); });
+      return procedure(node_, *call, *request,
+                       [writer](const Event& event) { return WriteText(event, writer); });
     });
   }
 

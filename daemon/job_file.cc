@@ -104,8 +104,8 @@ absl::StatusOr<JobFile> JobFile::Create(const std::string& path, uid_t uid, gid_
   return job_file;
 }
 
-std::string JobFile::PathOf(absl::string_view runtime_directory, absl::string_view job) {
-  return absl::StrCat(runtime_directory, "/progress/", job);
+std::string JobFile::PathOf(absl::string_view runtime_directory, absl::string_view mark) {
+  return absl::StrCat(runtime_directory, "/progress/", mark);
 }
 
 absl::Status JobFile::Remove(const std::string& path) {

@@ -31,8 +31,8 @@ class JobFile {
   // ours (another owner or kind, no such content) is replaced.
   static absl::StatusOr<JobFile> Create(const std::string& path, uid_t uid, gid_t gid);
 
-  // Of the job with this name.
-  static std::string PathOf(absl::string_view runtime_directory, absl::string_view job);
+  // Of the job with this mark (job_mark.h); of earlier versions it was its name.
+  static std::string PathOf(absl::string_view runtime_directory, absl::string_view mark);
   // No error when it is gone already.
   static absl::Status Remove(const std::string& path);
 

@@ -1,6 +1,7 @@
 #include "daemon/job_members.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,33 +21,65 @@
 namespace rekindle::daemon {
 namespace {
 
-bool HasMark(pid_t pid, absl::string_view mark) {
+// By its real user: a set-uid program is still his who started it.
+bool IsOfUser(pid_t pid, uid_t user) {
+  absl::StatusOr<std::string> status = ReadFile(absl::StrCat("/proc/", pid, "/status"));
+  if (!status.ok()) return false;
+  const std::string wanted = absl::StrCat("\nUid:\t", user, "\t");
+  return absl::StrContains(*status, wanted);
+}
+
+bool IsInOurPidNamespace(pid_t pid) {
+  struct stat ours, its;
+  return ::stat("/proc/self/ns/pid", &ours) == 0 &&
+         ::stat(absl::StrCat("/proc/", pid, "/ns/pid").c_str(), &its) == 0 && its.st_ino == ours.st_ino;
+}
+
+bool CarriesMark(pid_t pid, const JobTraits& job) {
+  if (job.mark.empty()) return false;
   absl::StatusOr<std::string> environment = ReadFile(absl::StrCat("/proc/", pid, "/environ"));
   if (!environment.ok()) return false;
   const std::string between = absl::StrCat(std::string(1, '\0'), *environment);
-  const std::string wanted = absl::StrCat(std::string(1, '\0'), mark, std::string(1, '\0'));
-  return absl::StrContains(between, wanted);
+  const std::string wanted = absl::StrCat(std::string(1, '\0'), job.mark, std::string(1, '\0'));
+  return absl::StrContains(between, wanted) && (!job.user || IsOfUser(pid, *job.user)) &&
+         IsInOurPidNamespace(pid);
+}
+
+void AddDescendants(const std::map<pid_t, pid_t>& parents, std::set<pid_t>* pids) {
+  for (bool grown = true; grown;) {
+    grown = false;
+    for (const auto& [pid, parent] : parents) {
+      if (pids->count(parent) != 0 && pids->insert(pid).second) grown = true;
+    }
+  }
 }
 
 }  // namespace
 
-std::vector<pid_t> JobMembers(pid_t session, absl::string_view mark) {
+std::vector<pid_t> JobMembers(const JobTraits& job) {
   std::map<pid_t, pid_t> parents;
-  std::set<pid_t> members;
+  std::set<pid_t> members, marked;
+  const std::set<pid_t> others(job.others.begin(), job.others.end());
+  std::set<pid_t> theirs = others;
   for (const pid_t pid : ListProcesses()) {
     absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
     if (!stat.ok() || stat->state == 'Z' || stat->state == 'X' || stat->kernel_thread()) continue;
     parents[pid] = stat->parent;
     if (pid == ::getpid()) continue;
     // A process whose session's leader lies outside our PID namespace has session 0.
-    if ((session > 0 && stat->session == session) || HasMark(pid, mark)) members.insert(pid);
-  }
-  for (bool grown = true; grown;) {
-    grown = false;
-    for (const auto& [pid, parent] : parents) {
-      if (members.count(parent) != 0 && members.insert(pid).second) grown = true;
+    if (job.session > 0 && stat->session == job.session) {
+      members.insert(pid);
+    } else if (others.count(stat->session) != 0) {
+      theirs.insert(pid);
+    } else if (CarriesMark(pid, job)) {
+      marked.insert(pid);
     }
   }
+  AddDescendants(parents, &theirs);
+  for (const pid_t pid : marked) {
+    if (theirs.count(pid) == 0) members.insert(pid);
+  }
+  AddDescendants(parents, &members);
   return std::vector<pid_t>(members.begin(), members.end());
 }
 
@@ -61,13 +94,13 @@ bool HasKilledChild(pid_t root) {
   return false;
 }
 
-size_t KillJobMembers(pid_t session, absl::string_view mark) {
+size_t KillJobMembers(const JobTraits& job) {
   constexpr int kRounds = 20;  // each ends what the one before has seen
   constexpr absl::Duration kPatience = absl::Seconds(10);
   size_t killed = 0;
   for (int round = 0; round < kRounds; ++round) {
     std::vector<UniqueFd> ending;
-    for (const pid_t pid : JobMembers(session, mark)) {
+    for (const pid_t pid : JobMembers(job)) {
       UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
       if (pidfd.valid() && SendSignal(pidfd.get(), SIGKILL)) ending.push_back(std::move(pidfd));
     }

@@ -1,20 +1,32 @@
 // The processes that belong to a job that was started as a session of its own, also when its first process
 // has died: those of its session, those that carry its mark in their environment, and their descendants. What
-// left the session and cleaned its environment and whose parents are all gone is not found.
+// left the session and cleaned its environment and whose parents are all gone is not found. Neither is what
+// carries the mark from an image: a copy in a sandbox, another job.
 #pragma once
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
-
 namespace rekindle::daemon {
 
-// `mark`: "NAME=VALUE" of an environment variable that no other job has. `session`: the PID of its first
-// process, if that number can't be somebody else's by now; else 0. Zombies left out.
-std::vector<pid_t> JobMembers(pid_t session, absl::string_view mark);
+struct JobTraits {
+  // The PID of its first process, if that number can't be somebody else's by now; else 0.
+  pid_t session = 0;
+  // "NAME=VALUE" of an environment variable; empty: nothing is found by it. Counts in our PID namespace
+  // alone: copies have one of their own.
+  std::string mark;
+  // Whose processes the mark makes the job's; absent: anybody's.
+  std::optional<uid_t> user;
+  // The first processes of other jobs: what descends from them or is in their session is theirs, whatever
+  // mark it carries.
+  std::vector<pid_t> others;
+};
+
+// Zombies left out.
+std::vector<pid_t> JobMembers(const JobTraits& job);
 
 // Has one of the descendants of `root` been killed by a signal without its parent having seen it yet? Then
 // the job is likely to be in the middle of its end.
@@ -22,6 +34,6 @@ bool HasKilledChild(pid_t root);
 
 // Kills them, and what they start meanwhile, and waits until they have gone (zombies whose parents do not
 // reap them count as gone). Returns how many were killed.
-size_t KillJobMembers(pid_t session, absl::string_view mark);
+size_t KillJobMembers(const JobTraits& job);
 
 }  // namespace rekindle::daemon

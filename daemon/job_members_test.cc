@@ -36,6 +36,12 @@ class JobMembersTest : public testing::Test {
     }
     return started;
   }
+  JobTraits Traits(pid_t session) const {
+    JobTraits traits;
+    traits.session = session;
+    traits.mark = mark_;
+    return traits;
+  }
   TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "members-").value();
   const std::string ready_ = absl::StrCat(folder_.path(), "/ready");
   const std::string mark_ = absl::StrCat("REKINDLE_JOB_FILE=", folder_.path(), "/mine");
@@ -44,13 +50,17 @@ class JobMembersTest : public testing::Test {
 TEST_F(JobMembersTest, SessionAndMarkAndTheirDescendants) {
   // One that left the session, one that cleaned its environment.
   Subprocess job = Start("setsid sleep 1000 & env -i /bin/sleep 1000 & sleep 1000 &", mark_);
-  EXPECT_EQ(JobMembers(job.pid(), mark_).size(), 4u);
-  EXPECT_THAT(JobMembers(0, mark_), Contains(job.pid()));
-  EXPECT_THAT(JobMembers(0, absl::StrCat(mark_, "x")), IsEmpty());
-  EXPECT_THAT(JobMembers(0, mark_.substr(0, mark_.size() - 1)), IsEmpty());
-  EXPECT_EQ(KillJobMembers(job.pid(), mark_), 4u);
+  EXPECT_EQ(JobMembers(Traits(job.pid())).size(), 4u);
+  EXPECT_THAT(JobMembers(Traits(0)), Contains(job.pid()));
+  for (const std::string& other :
+       {absl::StrCat(mark_, "x"), mark_.substr(0, mark_.size() - 1), std::string()}) {
+    JobTraits traits = Traits(0);
+    traits.mark = other;
+    EXPECT_THAT(JobMembers(traits), IsEmpty()) << other;
+  }
+  EXPECT_EQ(KillJobMembers(Traits(job.pid())), 4u);
   EXPECT_EQ(job.Wait().value().signal, SIGKILL);
-  EXPECT_THAT(JobMembers(job.pid(), mark_), IsEmpty());
+  EXPECT_THAT(JobMembers(Traits(job.pid())), IsEmpty());
 }
 
 TEST_F(JobMembersTest, OrphansAreFoundAndStrangersAreNot) {
@@ -60,10 +70,48 @@ TEST_F(JobMembersTest, OrphansAreFoundAndStrangersAreNot) {
   ASSERT_TRUE(job.Signal(SIGKILL).ok());
   const pid_t session = job.pid();
   ASSERT_TRUE(job.Wait().ok());
-  EXPECT_THAT(JobMembers(session, mark_), AllOf(testing::SizeIs(1), Not(Contains(::getpid()))));
-  EXPECT_EQ(KillJobMembers(session, mark_), 1u);
+  EXPECT_THAT(JobMembers(Traits(session)), AllOf(testing::SizeIs(1), Not(Contains(::getpid()))));
+  EXPECT_EQ(KillJobMembers(Traits(session)), 1u);
   EXPECT_TRUE(stranger.running());
-  EXPECT_EQ(KillJobMembers(session, mark_), 0u);
+  EXPECT_EQ(KillJobMembers(Traits(session)), 0u);
+}
+
+// Restored from one image, two jobs carry the same mark.
+TEST_F(JobMembersTest, WhatIsAnothersCarriesTheMarkInVain) {
+  Subprocess other = Start("sleep 1000 & setsid sleep 1000 &", mark_);
+  ASSERT_TRUE(RemoveTree(ready_).ok());
+  Subprocess job = Start("setsid sleep 1000 &", mark_);
+  EXPECT_EQ(JobMembers(Traits(job.pid())).size(), 5u);
+  JobTraits traits = Traits(job.pid());
+  traits.others = {other.pid()};
+  EXPECT_EQ(JobMembers(traits).size(), 2u);
+  traits.session = 0;
+  EXPECT_EQ(KillJobMembers(traits), 2u);
+  EXPECT_TRUE(other.running());
+  traits.others.clear();
+  EXPECT_EQ(KillJobMembers(traits), 3u);
+}
+
+TEST_F(JobMembersTest, WhatIsAnotherUsersCarriesTheMarkInVain) {
+  Subprocess job = Start("sleep 1000 &", mark_);
+  JobTraits traits = Traits(0);
+  traits.user = ::getuid() + 1;
+  EXPECT_EQ(KillJobMembers(traits), 0u);
+  traits.session = job.pid();
+  EXPECT_EQ(JobMembers(traits).size(), 2u);
+  traits = Traits(0);
+  traits.user = ::getuid();
+  EXPECT_EQ(KillJobMembers(traits), 2u);
+}
+
+TEST_F(JobMembersTest, ACopyInASandboxCarriesTheMarkInVain) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root makes PID namespaces";
+  Subprocess copy = Start("exec env -u REKINDLE_JOB_FILE unshare --pid --fork --kill-child env '" + mark_ +
+                              "' sh -c ': > " + ready_ + "; sleep 1000'",
+                          "NONE=1");
+  EXPECT_THAT(JobMembers(Traits(0)), IsEmpty());
+  EXPECT_TRUE(copy.running());
+  KillJobMembers({copy.pid(), "", std::nullopt, {}});
 }
 
 TEST_F(JobMembersTest, AKilledChildThatNobodyHasSeen) {
@@ -71,7 +119,7 @@ TEST_F(JobMembersTest, AKilledChildThatNobodyHasSeen) {
   Subprocess job = Start("sleep 1000 &", mark_);
   EXPECT_FALSE(HasKilledChild(job.pid()));
   pid_t sleeper = 0;
-  for (const pid_t pid : JobMembers(job.pid(), mark_)) {
+  for (const pid_t pid : JobMembers(Traits(job.pid()))) {
     if (pid != job.pid()) sleeper = pid;
   }
   ASSERT_GT(sleeper, 0);
@@ -79,7 +127,7 @@ TEST_F(JobMembersTest, AKilledChildThatNobodyHasSeen) {
   ASSERT_EQ(::kill(sleeper, SIGKILL), 0);
   while (ReadProcessStat(sleeper).value().state != 'Z') ::usleep(1000);
   EXPECT_TRUE(HasKilledChild(job.pid()));
-  KillJobMembers(job.pid(), mark_);
+  KillJobMembers(Traits(job.pid()));
 }
 
 }  // namespace

@@ -40,7 +40,8 @@ std::string Serialize(const JobRecord& record) {
                    {"started_unix_ns", record.started_unix_ns},
                    {"image", record.image},
                    {"log", record.log},
-                   {"instance", record.instance}};
+                   {"instance", record.instance},
+                   {"mark", record.mark}};
   if (record.exit) {
     document["exit_code"] = record.exit->code;
     document["signal"] = record.exit->signal;
@@ -71,6 +72,7 @@ std::optional<JobRecord> Parse(const std::string& text) {
   record.image = string_of("image");
   record.log = string_of("log");
   record.instance = string_of("instance");
+  record.mark = string_of("mark");
   if (document.contains("exit_code")) {
     record.exit = ExitState{static_cast<int>(number_of("exit_code")), static_cast<int>(number_of("signal"))};
     record.exited_unix_ns = number_of("exited_unix_ns");

@@ -27,6 +27,7 @@ struct JobRecord {
   std::string image;  // it was restored from, or the last one taken of it
   std::string log;
   std::string instance;           // its sandbox; empty: it has none
+  std::string mark;               // of its processes (job_mark.h); empty: none that is known
   std::optional<ExitState> exit;  // absent: runs, or nobody saw how it ended
   int64_t exited_unix_ns = 0;
 };

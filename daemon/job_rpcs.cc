@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -53,9 +54,11 @@ absl::Status WaitUntilHeld(const Call& call, const JobRecord& job, const JobEnd&
 }
 
 // What the job says of itself. Of an earlier job with its name, where it is not supervised, nothing.
-void AddProgress(const Node& node, v1::Job* out) {
-  absl::StatusOr<rekindle_job_file> file =
-      JobFile::ReadAt(JobFile::PathOf(node.options().runtime_directory, out->name()));
+void AddProgress(const Node& node, const JobRecord& job, v1::Job* out) {
+  // A copy's file is the one of the job that its image was taken of.
+  if (!job.instance.empty()) return;
+  absl::StatusOr<rekindle_job_file> file = JobFile::ReadAt(
+      JobFile::PathOf(node.options().runtime_directory, job.mark.empty() ? out->name() : job.mark));
   if (!file.ok() || file->job.unix_ns == 0) return;
   if (!out->has_supervised() && file->job.unix_ns < out->started_unix_ns()) return;
   ToProto(file->job, UnixNanos(), out->mutable_progress());
@@ -112,6 +115,8 @@ absl::Status SignalJob(Node& node, const Call& call, const v1::SignalJobRequest&
 absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& request,
                       v1::ListJobsResponse* response) {
   RK_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs, node.jobs().List());
+  std::map<std::string, const JobRecord*> known;
+  for (const JobRecord& job : jobs) known[job.name] = &job;
   std::set<std::string> shown;
   for (const v1::Job& job : node.supervisor().List()) {
     if (!node.policy().MayUse(call.caller, job.owner_uid())) continue;
@@ -120,14 +125,16 @@ absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& r
     if (ended && !request.all()) continue;
     v1::Job* out = response->add_jobs();
     *out = job;
-    AddProgress(node, out);
+    auto record = known.find(job.name());
+    if (!ended) AddProgress(node, record == known.end() ? JobRecord() : *record->second, out);
   }
   for (const JobRecord& job : jobs) {
     if (!node.policy().MayUse(call.caller, job.owner)) continue;
     if (shown.count(job.name) != 0 || (!request.all() && !JobRegistry::Lives(job))) continue;
     v1::Job* out = response->add_jobs();
     ToProto(job, out);
-    AddProgress(node, out);
+    // One that has ended may have left its file to another.
+    if (job.mark.empty() || JobRegistry::Lives(job)) AddProgress(node, job, out);
   }
   return absl::OkStatus();
 }

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/job_file.h"
+#include "daemon/job_mark.h"
 #include "daemon/supervisor.h"
 
 namespace rekindle::daemon {
@@ -53,7 +54,7 @@ bool NamesSupervisedJob(Node& node, absl::string_view variable) {
   if (!absl::ConsumePrefix(&variable, absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "="))) return false;
   const std::string name(variable.substr(variable.rfind('/') + 1));
   return variable == JobFile::PathOf(node.options().runtime_directory, name) &&
-         !node.supervisor().CheckNameIsFree(name).ok();
+         (IsJobMark(name) || !node.supervisor().CheckNameIsFree(name).ok());
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "daemon/access_policy.h"
 #include "daemon/gpu_jobs.h"
 #include "daemon/job_launcher.h"
+#include "daemon/job_mark.h"
 #include "daemon/job_reaper.h"
 #include "daemon/job_registry.h"
 #include "daemon/templates.h"
@@ -60,6 +61,7 @@ class Node {
   const AccessPolicy& policy() const { return policy_; }
   JobRegistry& jobs() { return jobs_; }
   JobReaper& reaper() { return reaper_; }
+  MarkUses& mark_uses() { return mark_uses_; }
   // Starts nothing before a job that uses a GPU is met.
   gpu::JobMover& gpus() { return gpus_; }
   // Null: not asked for, or the kernel can't.
@@ -110,6 +112,7 @@ class Node {
   const AccessPolicy policy_;
   JobRegistry jobs_;
   JobReaper reaper_;
+  MarkUses mark_uses_;
   gpu::JobMover gpus_;
   const std::unique_ptr<ckpt::DirtyPages> dirty_pages_;
   GpuJobs gpu_jobs_;

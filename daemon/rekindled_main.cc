@@ -3,14 +3,18 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "base/deadlock_checks.h"
 #include "base/human_units.h"
 #include "base/log.h"
@@ -61,6 +65,46 @@ sigset_t BlockSignals() {
   return set;
 }
 
+// Takes images on a thread of its own, so that a signal to end is seen meanwhile.
+class ImagesOnRequest {
+ public:
+  explicit ImagesOnRequest(std::function<void()> take)
+      : take_(std::move(take)), thread_(&ImagesOnRequest::Loop, this) {}
+  // Waits until they are taken, which the end of the server cuts short.
+  ~ImagesOnRequest() {
+    {
+      absl::MutexLock lock(&mutex_);
+      ending_ = true;
+    }
+    thread_.join();
+  }
+  // Once more, if it is at it.
+  void Request() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    requested_ = true;
+  }
+
+ private:
+  void Loop() ABSL_LOCKS_EXCLUDED(mutex_) {
+    for (;;) {
+      {
+        absl::MutexLock lock(&mutex_);
+        auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return requested_ || ending_; };
+        mutex_.Await(absl::Condition(&wanted));
+        if (ending_) return;
+        requested_ = false;
+      }
+      take_();
+    }
+  }
+
+  const std::function<void()> take_;
+  absl::Mutex mutex_;
+  bool requested_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
 absl::Status Serve(ServerOptions options, int grace_seconds, const std::string& drain_notice) {
   sigset_t waited_for = BlockSignals();
   const std::string socket = options.socket, store = options.node.store;
@@ -76,11 +120,11 @@ absl::Status Serve(ServerOptions options, int grace_seconds, const std::string& 
   std::optional<DrainNotice> notice;
   if (!drain_notice.empty())
     notice.emplace(drain_notice, kBetweenDrainNotices, [&] { server->CheckpointJobs(kImagesMayTake); });
+  ImagesOnRequest images([&] { server->CheckpointJobs(kImagesMayTake); });
   int signal = 0;
   while (::sigwait(&waited_for, &signal) != 0 || signal == SIGUSR1) {
-    if (signal == SIGUSR1) server->CheckpointJobs(kImagesMayTake);
+    if (signal == SIGUSR1) images.Request();
   }
-  notice.reset();
   Log(LogLevel::kInfo, "ending: no new calls are taken; jobs run on");
   NotifyServiceManager("STOPPING=1").IgnoreError();
   server->Stop(absl::Seconds(grace_seconds));

@@ -21,6 +21,7 @@
 #include "criu/process_tree.h"
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
+#include "daemon/job_mark.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/roll_back.h"
 #include "daemon/rpc_support.h"
@@ -124,6 +125,10 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   RK_ASSIGN_OR_RETURN(v1::JobManifest manifest, restore::ReadJobManifest(*reader));
   reader.reset();
 
+  const std::string mark = MarkOfImage(info.labels);
+  const MarkUses::Use in_work =
+      node.mark_uses().Restore(mark.empty() ? manifest.job_name() : mark, request.name());
+
   restore::RestoreOptions options;
   options.image = info.digest;
   options.tcp_close = request.tcp_close();
@@ -211,6 +216,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   record.started_unix_ns = UnixNanos();
   record.image = info.reference;
   record.log = log;
+  record.mark = mark;
   absl::StatusOr<RegisteredJob> job =
       RegisterJob(node, std::move(record), /*unique_name=*/request.name().empty());
   if (!job.ok()) {

@@ -128,11 +128,13 @@ class GrpcServer final : public Server {
     metrics_.reset();
     if (listener_) listener_->Stop();
     listener_.reset();
+    // Last images and calls in work have it together.
+    const absl::Time deadline = absl::Now() + grace;
     if (server_ && grace > absl::ZeroDuration()) node_.supervisor().CheckpointAll(grace);
     node_.BeginStopping();
     if (server_) {
       server_->GetHealthCheckService()->SetServingStatus(false);
-      server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+      server_->Shutdown(absl::ToChronoTime(deadline));
       server_->Wait();
     }
     server_.reset();

@@ -15,9 +15,11 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "base/timeline.h"
 #include "daemon/exit_of_others.h"
+#include "daemon/job_mark.h"
 #include "daemon/job_members.h"
 #include "daemon/job_start.h"
 #include "daemon/proto_conversion.h"
@@ -31,11 +33,18 @@ using supervise::Death;
 // A death within this time after a signal from the command is what the user wanted.
 constexpr int64_t kEndsOnPurposeNanos = 60'000'000'000;
 
+// Not when another process has it by now: as long as there is anything of a session, nobody gets its number.
+bool IsStillItsNumber(pid_t pid, uint64_t start_ticks) {
+  const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+  return !stat.ok() || stat->start_ticks == start_ticks;
+}
+
 }  // namespace
 
 SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::optional<SupervisedHold> hold)
     : node_(node),
       name_(record.name()),
+      mark_(record.mark().empty() ? record.name() : record.mark()),
       directory_(SupervisedDirectory(node.options().store)),
       owner_(record.uid()),
       submitted_unix_ns_(record.submitted_unix_ns()),
@@ -48,10 +57,10 @@ SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::op
 SupervisedJob::~SupervisedJob() { Leave(); }
 
 std::string SupervisedJob::JobFilePath() const {
-  return JobFile::PathOf(node_.options().runtime_directory, name_);
+  return JobFile::PathOf(node_.options().runtime_directory, mark_);
 }
 
-std::string SupervisedJob::Mark() const {
+std::string SupervisedJob::MarkVariable() const {
   return absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "=", JobFilePath());
 }
 
@@ -101,6 +110,15 @@ void SupervisedJob::OpenJobFile() {
   job_file_.emplace(*std::move(file));
 }
 
+void SupervisedJob::RemoveJobFile() {
+  // One that runs from an image of it reports there too.
+  for (const JobRecord& job : OtherJobs().value_or(std::vector<JobRecord>())) {
+    if (job.mark == mark_ && job.instance.empty()) return;
+  }
+  if (absl::Status removed = RemoveTree(JobFilePath()); !removed.ok())
+    Log(LogLevel::kDebug, removed.message());
+}
+
 LaunchOptions SupervisedJob::LaunchPlan() const {
   LaunchOptions launch;
   launch.run_as = User();
@@ -110,7 +128,7 @@ LaunchOptions SupervisedJob::LaunchPlan() const {
     if (!absl::StartsWith(variable, absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "=")))
       launch.environment.push_back(variable);
   }
-  launch.environment.push_back(Mark());
+  launch.environment.push_back(MarkVariable());
   launch.working_directory = record_.working_directory();
   launch.log = record_.log();
   launch.standard_input = record_.standard_input();
@@ -127,6 +145,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log) {
   start.record.command = absl::StrJoin(start.launch.argv, " ");
   start.record.owner = owner_;
   start.record.log = start.launch.log;
+  start.record.mark = mark_;
   {
     absl::MutexLock lock(&mutex_);
     record_.set_coming_to_life(true);
@@ -151,7 +170,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::LaunchFromImage(No
                                                                               SupervisedHold hold,
                                                                               const std::string& log,
                                                                               v1::JobRestarted* restarted) {
-  const std::string image = record.points(0).image();
+  const v1::RestartPoint image = record.points(0);
   std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
   absl::StatusOr<RegisteredJob> started = job->RestoreFrom(image, restarted, log);
   if (started.ok()) {
@@ -164,6 +183,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::LaunchFromImage(No
 absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Supervise(
     std::shared_ptr<SupervisedJob> job, absl::StatusOr<RegisteredJob> first_life) {
   if (!first_life.ok()) {
+    job->RemoveJobFile();
     RemoveSupervisedRecord(job->directory_, job->name_).IgnoreError();
     return first_life.status();
   }
@@ -173,6 +193,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Supervise(
   } catch (const std::system_error& error) {
     // Who is told that it was not started must not find it running.
     job->KillAll();
+    job->RemoveJobFile();
     RemoveSupervisedRecord(job->directory_, job->name_).IgnoreError();
     return NoMoreThreads(error);
   }
@@ -306,14 +327,35 @@ bool SupervisedJob::Wait(double seconds) {
   }
 }
 
+absl::StatusOr<std::vector<JobRecord>> SupervisedJob::OtherJobs() const {
+  RK_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs, node_.jobs().List());
+  std::erase_if(jobs, [&](const JobRecord& job) { return job.name == name_ || !JobRegistry::Lives(job); });
+  return jobs;
+}
+
 void SupervisedJob::KillAll() {
-  pid_t pid;
+  JobTraits traits;
   {
     absl::MutexLock lock(&mutex_);
-    pid = saw_life_ ? record_.pid() : 0;
+    if (saw_life_ && IsStillItsNumber(record_.pid(), record_.start_ticks())) traits.session = record_.pid();
   }
-  if (const size_t killed = KillJobMembers(pid, Mark()); killed > 0)
+  const bool over = end_ != nullptr && end_->WaitFor(absl::ZeroDuration());
+  // An administrator's job may have been given to any user, in its image or by itself.
+  const Caller owner = OwnCall().caller;
+  if (!node_.policy().IsAdmin(owner)) traits.user = owner.uid;
+  const MarkUses::Use ends = node_.mark_uses().End(mark_, name_);
+  const absl::StatusOr<std::vector<JobRecord>> others = OtherJobs();
+  if (others.ok()) {
+    for (const JobRecord& job : *others) traits.others.push_back(job.pid);
+    if (ends) traits.mark = MarkVariable();
+  } else {
+    Log(LogLevel::kWarning,
+        absl::StrCat("job '", name_, "': only its session is ended, since other jobs can't be told from it: ",
+                     others.status().message()));
+  }
+  if (const size_t killed = KillJobMembers(traits); killed > 0)
     Log(LogLevel::kInfo, absl::StrCat("job '", name_, "': ", killed, " of its processes ended with it"));
+  if (over) saw_life_ = false;
 }
 
 bool SupervisedJob::StopLife() {
@@ -322,21 +364,28 @@ bool SupervisedJob::StopLife() {
   pid_t pid;
   {
     absl::MutexLock lock(&mutex_);
-    grace = stop_grace_;
     checkpoint = stop_checkpoint_;
     pid = record_.pid();
   }
-  if (checkpoint) {
-    absl::Status taken = TakeImage();
+  absl::Status taken;
+  if (checkpoint) taken = TakeImage();
+  {
     absl::MutexLock lock(&mutex_);
     if (!taken.ok()) {
-      // An image was asked for, then its end: without the one it does not get the other.
-      stop_ = false;
-      stop_error_ = taken;
-      return false;
+      // An image was asked for, then its end: without the one it does not get the other, unless somebody has
+      // asked for its end alone meanwhile.
+      if (!record_.stopping()) {
+        stop_ = false;
+        stop_error_ = taken;
+        return false;
+      }
+      no_stop_image_ = taken;
     }
-    stop_image_ = record_.points().rbegin()->image();
-    RecordStop();
+    if (checkpoint && taken.ok()) {
+      stop_image_ = record_.points().rbegin()->image();
+      RecordStop();
+    }
+    grace = stop_grace_;
   }
   std::optional<ExitState> exit = end_->WaitFor(absl::ZeroDuration());
   if (!exit) {
@@ -358,8 +407,10 @@ void SupervisedJob::RecordStop() {
 void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string& report) {
   Log(failed ? LogLevel::kWarning : LogLevel::kInfo,
       absl::StrCat("job '", name_, "' ended for good: ", report));
-  if (absl::Status removed = RemoveTree(JobFilePath()); !removed.ok())
-    Log(LogLevel::kDebug, removed.message());
+  RemoveJobFile();
+  // It is remembered for a day.
+  job_file_.reset();
+  kept_staging_.Drop();
   v1::JobEvent event;
   event.mutable_exited()->set_exit_code(exit.code);
   event.mutable_exited()->set_signal(exit.signal);
@@ -381,9 +432,16 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
   events_.Send(event);
 }
 
-void SupervisedJob::RecordEnd() {
+void SupervisedJob::TidyUpEnd() {
+  if (!Ended()) return;
+  if (thread_.joinable()) thread_.join();
   absl::MutexLock lock(&mutex_);
-  if (record_.ended() && hold_ && Save()) hold_.reset();
+  if (hold_ && Save()) hold_.reset();
+}
+
+bool SupervisedJob::EndedBefore(absl::Time time) const {
+  absl::MutexLock lock(&mutex_);
+  return record_.ended() && !hold_ && absl::FromUnixNanos(record_.ended_unix_ns()) < time;
 }
 
 void SupervisedJob::ForgetEnded() {
@@ -442,23 +500,31 @@ void SupervisedJob::WillEnd() {
   Save();
 }
 
-void SupervisedJob::AddPoint(const std::string& image, int64_t taken_ns) {
+void SupervisedJob::AddPoint(v1::RestartPoint point) {
   absl::MutexLock lock(&mutex_);
   // It may have taken the name of another.
   auto* points = record_.mutable_points();
   points->erase(std::remove_if(points->begin(), points->end(),
-                               [&](const v1::RestartPoint& point) { return point.image() == image; }),
+                               [&](const v1::RestartPoint& other) { return other.image() == point.image(); }),
                 points->end());
-  v1::RestartPoint* point = record_.add_points();
-  point->set_image(image);
-  point->set_taken_unix_ns(UnixNanos() - (MonotonicNanos() - taken_ns));
-  point->set_taken_ns(taken_ns);
-  if (image != taking_) record_.set_last_number(record_.last_number() + 1);
-  point->set_number(image == taking_ ? taking_number_ : record_.last_number());
-  SortPoints();
+  point.set_taken_unix_ns(UnixNanos() - (MonotonicNanos() - point.taken_ns()));
+  if (point.image() == taking_) {
+    point.set_number(taking_number_);
+  } else if (point.number() == 0) {
+    record_.set_last_number(record_.last_number() + 1);
+    point.set_number(record_.last_number());
+  }
   record_.set_had_points(true);
-  record_.set_image_in_life(true);
+  if (point.number() > record_.numbers_before()) record_.set_image_in_life(true);
+  *record_.add_points() = std::move(point);
+  SortPoints();
   Save();
+}
+
+uint64_t SupervisedJob::TakeNumber() {
+  absl::MutexLock lock(&mutex_);
+  record_.set_last_number(record_.last_number() + 1);
+  return record_.last_number();
 }
 
 absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bool checkpoint,
@@ -483,11 +549,18 @@ absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bo
       return absl::CancelledError("the caller has gone; the job is being stopped");
   }
   RK_RETURN_IF_ERROR(stop_error_);
+  if (checkpoint)
+    RK_RETURN_IF_ERROR(Annotate(no_stop_image_, "another call stopped the job, without an image"));
   v1::StopJobResponse response;
   response.mutable_exited()->set_exit_code(record_.exit_code());
   response.mutable_exited()->set_signal(record_.signal());
   response.set_image(stop_image_);
   return response;
+}
+
+bool SupervisedJob::HasLife() const {
+  const absl::string_view phase = phase_;
+  return phase != "waiting" && phase != "restarting";
 }
 
 absl::Status SupervisedJob::CheckpointNow(absl::Duration patience) {
@@ -496,6 +569,11 @@ absl::Status SupervisedJob::CheckpointNow(absl::Duration patience) {
   const uint64_t mine = ++images_asked_;
   const Stopwatch waited;
   while (images_answered_ < mine && !record_.ended()) {
+    if (!HasLife()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("job '", name_, "' waits to be brought back: it goes on from the image that it has"));
+    }
+    if (node_.stopping()) return absl::UnavailableError("rekindled ends");
     const absl::Duration left = patience - absl::Seconds(waited.seconds());
     if (left <= absl::ZeroDuration())
       return absl::DeadlineExceededError(absl::StrCat("job '", name_, "': the image was not ready in time"));

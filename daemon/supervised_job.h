@@ -62,17 +62,22 @@ class SupervisedJob {
   bool IsNow(pid_t pid) const ABSL_LOCKS_EXCLUDED(mutex_);
   // The caller sends it a signal that ends most programs: if it dies now, it is meant to.
   void WillEnd() ABSL_LOCKS_EXCLUDED(mutex_);
-  // An image of it was taken, at that time of CLOCK_MONOTONIC.
-  void AddPoint(const std::string& image, int64_t taken_ns) ABSL_LOCKS_EXCLUDED(mutex_);
+  // See Supervisor.
+  void AddPoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
+  uint64_t TakeNumber() ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends it for good: SIGTERM, after `grace` SIGKILL. Returns when it has ended. If this process dies before
   // that, whoever takes the job over ends it.
   absl::StatusOr<v1::StopJobResponse> Stop(absl::Duration grace, bool checkpoint,
                                            const std::function<bool()>& cancelled)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // An image as soon as can be; returns when it was taken or could not be, after `patience` at the latest.
+  // FailedPrecondition: it waits to be brought back, and has nothing to take one of.
   absl::Status CheckpointNow(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of one that has ended, which the disk may not have taken at first: tries that again.
-  void RecordEnd() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of one that has ended: takes its thread back, and records the end, which the disk may not have taken at
+  // first. For one thread.
+  void TidyUpEnd() ABSL_LOCKS_EXCLUDED(mutex_);
+  // And its end is recorded.
+  bool EndedBefore(absl::Time time) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Its name is to be another job's: nothing is recorded of it any more.
   void ForgetEnded() ABSL_LOCKS_EXCLUDED(mutex_);
   // The thread ends, the job runs on. An image that is being taken is given up.
@@ -101,6 +106,8 @@ class SupervisedJob {
   // Before the first signal: with it the stop outlives us.
   void RecordStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void KillAll();
+  // Those that live and may have its mark from an image.
+  absl::StatusOr<std::vector<JobRecord>> OtherJobs() const;
   void Finish(const ExitState& exit, bool failed, const std::string& report);
   // False: somebody wants something else.
   bool Wait(double seconds);
@@ -108,8 +115,9 @@ class SupervisedJob {
   bool Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetPhase(const char* phase) ABSL_LOCKS_EXCLUDED(mutex_);
   void OpenJobFile();
+  void RemoveJobFile();
   Call OwnCall() const;
-  std::string Mark() const;
+  std::string MarkVariable() const;
   std::string JobFilePath() const;
   std::optional<RunAs> User() const;
   LaunchOptions LaunchPlan() const;
@@ -117,8 +125,9 @@ class SupervisedJob {
   bool StopAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return record_.ended() || !stop_error_.ok();
   }
+  bool HasLife() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ImagesAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return images_answered_ >= images_asked_ || record_.ended();
+    return images_answered_ >= images_asked_ || record_.ended() || !HasLife();
   }
 
   // supervised_life.cc
@@ -137,7 +146,8 @@ class SupervisedJob {
   // Until the job stands at a boundary of its own choice, if it knows any. Was it so?
   bool AwaitBoundary();
   void RemoveOldImages();
-  void RemoveImagesOf(const std::vector<std::string>& images);
+  void RemoveImagesOf(const std::vector<v1::RestartPoint>& images);
+  absl::Status RemoveImageOf(const v1::RestartPoint& image);
   // After that moment the job got further: images from before are not of one that hangs.
   int64_t SoundUntilNanos();
 
@@ -146,10 +156,12 @@ class SupervisedJob {
   // False: it has ended for good, or somebody else is to bring it back.
   bool BringBack(supervise::Death death);
   bool EndWithoutLife();
-  // Tries until it is back, something else is wanted (Cancelled), or there is no use in it.
-  absl::StatusOr<RegisteredJob> TryToRevive(const std::string& image, v1::JobRestarted* restarted);
+  // Tries until it is back, something else is wanted (Cancelled), or there is no use in it. Without a point:
+  // from its beginning.
+  absl::StatusOr<RegisteredJob> TryToRevive(const std::optional<v1::RestartPoint>& point,
+                                            v1::JobRestarted* restarted);
   // `log` as for LaunchFromImage.
-  absl::StatusOr<RegisteredJob> RestoreFrom(const std::string& image, v1::JobRestarted* restarted,
+  absl::StatusOr<RegisteredJob> RestoreFrom(const v1::RestartPoint& point, v1::JobRestarted* restarted,
                                             const std::string& log = "");
   void NoteDeath(const supervise::Death& death) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of work, if it died just now.
@@ -161,7 +173,7 @@ class SupervisedJob {
   void ForgetImagesOfHang();
 
   Node& node_;
-  const std::string name_, directory_;
+  const std::string name_, mark_, directory_;
   const uid_t owner_;
   const int64_t submitted_unix_ns_;
   JobEvents events_;
@@ -182,7 +194,9 @@ class SupervisedJob {
   uint64_t boundaries_ = 0, wanted_ = 0;
   uint64_t best_step_ = 0, best_step_before_ = 0;
   ExitState last_exit_;
-  bool saw_life_ = false;  // and so its session is nobody else's
+  // And so its session is nobody else's. Only until what was left of a life has been ended: then its number
+  // is free for others.
+  bool saw_life_ = false;
 
   // Nobody saw how its life ended. The reaper, which outlives us, writes it.
   std::shared_ptr<std::atomic<bool>> end_unknown_ = std::make_shared<std::atomic<bool>>(false);
@@ -206,6 +220,8 @@ class SupervisedJob {
   bool stop_checkpoint_ ABSL_GUARDED_BY(mutex_) = false;
   std::string stop_image_ ABSL_GUARDED_BY(mutex_);
   absl::Status stop_error_ ABSL_GUARDED_BY(mutex_);
+  // Why there is no last image of one that is stopped all the same.
+  absl::Status no_stop_image_ ABSL_GUARDED_BY(mutex_);
   uint64_t images_asked_ ABSL_GUARDED_BY(mutex_) = 0, images_answered_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status last_image_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;

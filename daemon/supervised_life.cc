@@ -222,7 +222,10 @@ absl::Status SupervisedJob::CaptureImage(v1::CheckpointResult* result) {
     request.set_reference(taking_);
     (*request.mutable_labels())[v1::kSupervisedNumberLabel] = absl::StrCat(taking_number_);
     // Later ones find the one before by themselves.
-    if (!record_.image_in_life()) request.set_parent(record_.from_image());
+    for (const v1::RestartPoint& point : record_.points()) {
+      if (!record_.image_in_life() && point.image() == record_.from_image())
+        request.set_parent(ExactNameOf(point));
+    }
     (*request.mutable_labels())[v1::kSupervisedLabel] = absl::StrCat(record_.submitted_unix_ns());
     if (policy.rollback().mode() == v1::Rollback::ALL) request.set_file_contents(true);
     *request.mutable_ignore_paths() = policy.rollback().ignore_paths();
@@ -309,7 +312,7 @@ absl::Status SupervisedJob::TakeImage() {
 
 void SupervisedJob::RemoveOldImages() {
   int64_t sound_before = MonotonicNanos() - kProvenNanos;
-  std::vector<std::string> old;
+  std::vector<v1::RestartPoint> old;
   {
     absl::MutexLock lock(&mutex_);
     if (record_.policy().hang_seconds() > 0) sound_before = std::min(sound_before, SoundUntilNanos());
@@ -328,7 +331,7 @@ void SupervisedJob::RemoveOldImages() {
     for (const v1::RestartPoint& point : record_.points()) {
       if (!point.ours()) continue;
       if (point.number() > from && point.number() <= record_.numbers_before()) {
-        old.push_back(point.image());
+        old.push_back(point);
       } else {
         ++ours;
       }
@@ -336,34 +339,46 @@ void SupervisedJob::RemoveOldImages() {
     // The newest is what all of this is for.
     for (int i = 0; i + 1 < record_.points_size() && ours > record_.policy().keep_images(); ++i) {
       const v1::RestartPoint& point = record_.points(i);
-      if (i == proven || !point.ours() || std::find(old.begin(), old.end(), point.image()) != old.end())
-        continue;
-      old.push_back(point.image());
+      const bool goes = std::any_of(old.begin(), old.end(), [&](const v1::RestartPoint& other) {
+        return other.image() == point.image();
+      });
+      if (i == proven || !point.ours() || goes) continue;
+      old.push_back(point);
       --ours;
     }
   }
   RemoveImagesOf(old);
 }
 
-void SupervisedJob::RemoveImagesOf(const std::vector<std::string>& images) {
-  for (const std::string& image : images) {
-    v1::RemoveImagesRequest request;
-    request.add_images(image);
-    v1::RemoveImagesResponse response;
-    absl::Status removed = RemoveImages(node_, OwnCall(), request, &response);
+absl::Status SupervisedJob::RemoveImageOf(const v1::RestartPoint& image) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kWrite));
+  RK_ASSIGN_OR_RETURN(const store::ImageInfo info,
+                      FindImageFor(node_, *store, OwnCall().caller, image.image(), "remove"));
+  // Its name is another's by now.
+  if (!image.digest().empty() && info.digest != image.digest()) return absl::OkStatus();
+  return store->RemoveExactly(info);
+}
+
+void SupervisedJob::RemoveImagesOf(const std::vector<v1::RestartPoint>& images) {
+  for (const v1::RestartPoint& image : images) {
+    absl::Status removed = RemoveImageOf(image);
     if (!removed.ok() && !absl::IsNotFound(removed)) {
       Log(LogLevel::kWarning,
-          absl::StrCat("image '", image, "' of job '", name_, "' stays: ", removed.message()));
+          absl::StrCat("image '", image.image(), "' of job '", name_, "' stays: ", removed.message()));
       continue;
     }
     absl::MutexLock lock(&mutex_);
     auto* points = record_.mutable_points();
-    points->erase(std::remove_if(points->begin(), points->end(),
-                                 [&](const v1::RestartPoint& point) { return point.image() == image; }),
-                  points->end());
+    points->erase(
+        std::remove_if(points->begin(), points->end(),
+                       [&](const v1::RestartPoint& point) { return point.image() == image.image(); }),
+        points->end());
     Save();
   }
-  if (!images.empty()) node_.supervisor().CollectGarbageSoon();
+  if (images.empty()) return;
+  if (auto store = node_.OpenStore(Node::Access::kRead); store.ok())
+    node_.clones().ForgetRemovedImages(**store);
+  node_.supervisor().CollectGarbageSoon();
 }
 
 }  // namespace rekindle::daemon

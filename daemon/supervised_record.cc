@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/message_text.h"
 #include "base/record_file.h"
 #include "base/status.h"
 
@@ -32,6 +33,7 @@ absl::Status WriteSupervisedRecord(const std::string& directory, const v1::Super
   RK_RETURN_IF_ERROR(MakeDirectories(directory, 0700));
   v1::SupervisedJobRecord file = record;
   file.set_format(kFormat);
+  MakeText(&file);
   return Annotate(WriteRecordFile(SupervisedRecordPath(directory, record.name()), file),
                   absl::StrCat("recording job '", record.name(), "'"));
 }
@@ -56,6 +58,11 @@ std::vector<std::string> ListSupervisedRecords(const std::string& directory) {
     if (name[0] != '.' && absl::ConsumeSuffix(&name, kSuffix)) names.emplace_back(name);
   }
   return names;
+}
+
+std::string ExactNameOf(const v1::RestartPoint& point) {
+  if (point.digest().empty()) return point.image();
+  return absl::StrCat(point.image().substr(0, point.image().rfind(':')), "@", point.digest());
 }
 
 supervise::RestartState RestartStateOf(const v1::SupervisedJobRecord& record) {

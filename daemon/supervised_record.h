@@ -27,6 +27,9 @@ absl::StatusOr<v1::SupervisedJobRecord> ReadSupervisedRecord(const std::string& 
 // The names of those there are.
 std::vector<std::string> ListSupervisedRecords(const std::string& directory);
 
+// As the store finds this very image, whoever has its tag by now.
+std::string ExactNameOf(const v1::RestartPoint& point);
+
 supervise::RestartState RestartStateOf(const v1::SupervisedJobRecord& record);
 void SetRestartState(const supervise::RestartState& state, v1::SupervisedJobRecord* record);
 supervise::IntervalState IntervalStateOf(const v1::SupervisedJobRecord& record);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/message_text.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -55,6 +56,31 @@ TEST_F(SupervisedRecordTest, WhatIsWrittenIsReadUntilItIsRemoved) {
   ASSERT_TRUE(RemoveSupervisedRecord(directory_, "one").ok());
   EXPECT_THAT(Names(), ElementsAre("two"));
   EXPECT_THAT(damaged_, IsEmpty());
+}
+
+TEST_F(SupervisedRecordTest, AnErrorMayQuoteAPathThatIsNoText) {
+  v1::SupervisedJobRecord record = Made("one");
+  record.set_last_error("/data/caf\xe9: it is gone");
+  record.add_deaths("whole");
+  record.add_deaths("caf\xe9");
+  record.add_points()->set_image("\xe9");
+  EXPECT_FALSE(IsText(record));
+  ASSERT_TRUE(WriteSupervisedRecord(directory_, record).ok());
+  const absl::StatusOr<v1::SupervisedJobRecord> read = ReadSupervisedRecord(directory_, "one");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(IsText(*read));
+  EXPECT_EQ(read->last_error(), "/data/caf?: it is gone");
+  EXPECT_THAT(read->deaths(), ElementsAre("whole", "caf?"));
+  EXPECT_EQ(read->points(0).image(), "?");
+  EXPECT_EQ(read->environment(0), "NOT_UTF8=\xff\xfe");
+}
+
+TEST_F(SupervisedRecordTest, AnImageIsNamedByItsDigest) {
+  v1::RestartPoint point;
+  point.set_image("grp/0:step1");
+  EXPECT_EQ(ExactNameOf(point), "grp/0:step1");
+  point.set_digest("sha256:12");
+  EXPECT_EQ(ExactNameOf(point), "grp/0@sha256:12");
 }
 
 TEST_F(SupervisedRecordTest, DamagedOnesAreNamedAndHarmNoOther) {

@@ -2,6 +2,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -121,23 +123,36 @@ void SupervisedJob::FindPoints() {
         absl::StrCat("job '", name_, "': its images can't be listed: ", images.status().message()));
     return;
   }
-  std::set<std::string> there;
+  std::map<std::string, std::string> there;  // digests by name
+  for (const store::ImageInfo& image : *images) there[image.reference] = image.digest;
   absl::MutexLock lock(&mutex_);
+  auto* points = record_.mutable_points();
+  points->erase(std::remove_if(points->begin(), points->end(),
+                               [&](const v1::RestartPoint& point) {
+                                 auto it = there.find(point.image());
+                                 return it == there.end() ||
+                                        (!point.digest().empty() && point.digest() != it->second);
+                               }),
+                points->end());
   const std::string label = absl::StrCat(record_.submitted_unix_ns());
   std::set<std::string> known;
-  for (const v1::RestartPoint& point : record_.points()) known.insert(point.image());
+  for (v1::RestartPoint& point : *points) {
+    known.insert(point.image());
+    point.set_digest(there[point.image()]);
+  }
   for (const store::ImageInfo& image : *images) {
-    there.insert(image.reference);
     // The daemon may have died between the image and the record.
     auto it = image.labels.find(v1::kSupervisedLabel);
     if (it == image.labels.end() || it->second != label || image.owner != owner_) continue;
     if (known.count(image.reference) != 0) continue;
     v1::RestartPoint* point = record_.add_points();
     point->set_image(image.reference);
+    point->set_digest(image.digest);
     point->set_taken_unix_ns(image.created_unix_ns);
     // When is not known: as one that may hold the beginning of a death.
     if (record_.boot_id() == JobRegistry::ThisBoot()) point->set_taken_ns(MonotonicNanos());
-    point->set_ours(true);
+    // What came back from elsewhere somebody has named.
+    point->set_ours(!image.labels.contains(v1::kOriginLabel));
     uint64_t number = 0;
     auto numbered = image.labels.find(v1::kSupervisedNumberLabel);
     if (numbered == image.labels.end() || !absl::SimpleAtoi(numbered->second, &number))
@@ -146,21 +161,16 @@ void SupervisedJob::FindPoints() {
     record_.set_last_number(std::max(record_.last_number(), number));
     record_.set_had_points(true);
   }
-  auto* points = record_.mutable_points();
-  points->erase(
-      std::remove_if(points->begin(), points->end(),
-                     [&](const v1::RestartPoint& point) { return there.count(point.image()) == 0; }),
-      points->end());
   SortPoints();
 }
 
-absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const std::string& image,
+absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint& point,
                                                          v1::JobRestarted* restarted,
                                                          const std::string& log) {
   OpenJobFile();
   if (job_file_) job_file_->MarkRestored().IgnoreError();
   v1::RestoreRequest request;
-  request.set_image(image);
+  request.set_image(ExactNameOf(point));
   request.set_name(name_);
   request.set_log(log);
   request.set_detach(true);
@@ -168,7 +178,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const std::string& imag
     absl::MutexLock lock(&mutex_);
     *request.mutable_rollback() = record_.policy().rollback();
     record_.set_coming_to_life(true);
-    record_.set_from_image(image);
+    record_.set_from_image(point.image());
     record_.set_boot_id(JobRegistry::ThisBoot());
     // A full disk must not keep it from coming back: nothing else of this needs room there.
     Save();
@@ -188,11 +198,11 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const std::string& imag
 }
 
 void SupervisedJob::ForgetImagesOfHang() {
-  std::vector<std::string> hanging;
+  std::vector<v1::RestartPoint> hanging;
   {
     absl::MutexLock lock(&mutex_);
     for (const v1::RestartPoint& point : record_.points()) {
-      if (point.ours() && point.taken_ns() > hung_since_ns_) hanging.push_back(point.image());
+      if (point.ours() && point.taken_ns() > hung_since_ns_) hanging.push_back(point);
     }
     // Better one that may hang than none.
     if (hanging.size() == static_cast<size_t>(record_.points_size())) hanging.clear();
@@ -255,15 +265,16 @@ bool SupervisedJob::BringBack(Death death) {
     if (!Wait(decision.wait_seconds)) return EndWithoutLife();
     v1::JobEvent event;
     v1::JobRestarted* restarted = event.mutable_restarted();
-    std::string image;
+    std::optional<v1::RestartPoint> point;
     if (!anew) {
       absl::MutexLock lock(&mutex_);
-      image = record_.points(static_cast<int>(images - 1 - decision.images_back)).image();
+      point = record_.points(static_cast<int>(images - 1 - decision.images_back));
     }
+    const std::string image = point ? point->image() : "";
     SetPhase("restarting");
     Log(LogLevel::kInfo,
         absl::StrCat("job '", name_, "' goes on from ", anew ? "its beginning" : image, ": ", decision.why));
-    absl::StatusOr<RegisteredJob> life = TryToRevive(image, restarted);
+    absl::StatusOr<RegisteredJob> life = TryToRevive(point, restarted);
     if (absl::IsCancelled(life.status()) && !Wait(0)) return EndWithoutLife();
     if (life.ok()) {
       BeginLife(*life);
@@ -299,7 +310,7 @@ bool SupervisedJob::BringBack(Death death) {
   }
 }
 
-absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::string& image,
+absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1::RestartPoint>& point,
                                                          v1::JobRestarted* restarted) {
   double patience;
   {
@@ -310,7 +321,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::string& imag
   double next_wait = kFirstWaitSeconds;
   for (int moments = 1;;) {
     absl::StatusOr<RegisteredJob> life =
-        image.empty() ? StartFromBeginning(UniqueFd()) : RestoreFrom(image, restarted);
+        point ? RestoreFrom(*point, restarted) : StartFromBeginning(UniqueFd());
     if (life.ok()) return life;
     double wait = kBetweenTriesSeconds;
     switch (HindranceOf(life.status())) {

@@ -16,6 +16,7 @@
 #include "base/parallel.h"
 #include "base/status.h"
 #include "base/timeline.h"
+#include "daemon/job_mark.h"
 #include "daemon/job_start.h"
 #include "daemon/node.h"
 #include "daemon/proto_conversion.h"
@@ -72,7 +73,28 @@ void Supervisor::WatchOthersLoop() {
       if (stopping_) return;
     }
     if (LockJobs().ok()) TakeOverAll();
-    for (const auto& job : Jobs()) job->RecordEnd();
+    for (const auto& job : Jobs()) job->TidyUpEnd();
+    ForgetLongEnded();
+  }
+}
+
+void Supervisor::ForgetLongEnded() {
+  for (const auto& job : Jobs()) {
+    if (!job->EndedBefore(absl::Now() - kKeepEnded)) continue;
+    // Somebody may just be about to give its name to another job.
+    absl::StatusOr<SupervisedHold> hold = SupervisedHold::Take(directory(), job->name());
+    if (!hold.ok()) continue;
+    absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), job->name());
+    const bool its =
+        record.ok() && record->ended() && record->submitted_unix_ns() == job->submitted_unix_ns();
+    if (its) {
+      RemoveSupervisedRecord(directory(), job->name()).IgnoreError();
+      hold->Remove();
+    }
+    absl::MutexLock lock(&mutex_);
+    auto it = jobs_.find(job->name());
+    if (it != jobs_.end() && it->second == job) jobs_.erase(it);
+    if (its) told_.erase(job->name()), settled_.erase(job->name());
   }
 }
 
@@ -211,11 +233,13 @@ absl::StatusOr<JobStart> PlanFromImage(Node& node, const Call& call, const v1::R
   start.log_offset = FileSize(start.launch.log);
   v1::RestartPoint* point = record->add_points();
   point->set_image(info.reference);
+  point->set_digest(info.digest);
   point->set_taken_unix_ns(info.created_unix_ns);
   point->set_number(1);
   record->set_last_number(1);
   record->set_had_points(true);
   if (record->name().empty()) record->set_name(manifest.job_name());
+  record->set_mark(MarkOfImage(info.labels));
   return start;
 }
 
@@ -278,6 +302,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   record.set_log_offset(start.log_offset);
   record.set_standard_input(start.launch.standard_input);
   record.set_submitted_unix_ns(UnixNanos());
+  if (record.mark().empty()) record.set_mark(NewJobMark(record.name()));
   const std::string name = record.name();
   v1::JobRestarted restarted;
   RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job,
@@ -320,9 +345,14 @@ void Supervisor::WillEnd(const std::string& name) {
   if (std::shared_ptr<SupervisedJob> job = Get(name)) job->WillEnd();
 }
 
-void Supervisor::AddPoint(const std::string& name, pid_t pid, const std::string& image, int64_t taken_ns) {
+void Supervisor::AddPoint(const std::string& name, pid_t pid, v1::RestartPoint point) {
   std::shared_ptr<SupervisedJob> job = Get(name);
-  if (job != nullptr && job->IsNow(pid)) job->AddPoint(image, taken_ns);
+  if (job != nullptr && job->IsNow(pid)) job->AddPoint(std::move(point));
+}
+
+uint64_t Supervisor::TakeNumber(const std::string& name, pid_t pid) {
+  std::shared_ptr<SupervisedJob> job = Get(name);
+  return job != nullptr && job->IsNow(pid) ? job->TakeNumber() : 0;
 }
 
 void Supervisor::CheckpointAll(absl::Duration patience) {

@@ -54,8 +54,10 @@ class Supervisor {
 
   // Nothing where there is no such supervised job.
   void WillEnd(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
-  void AddPoint(const std::string& name, pid_t pid, const std::string& image, int64_t taken_ns)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of an image of it: image, digest, when it was taken, and its number (0: the next one).
+  void AddPoint(const std::string& name, pid_t pid, v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
+  // For an image that is taken now, but may become one of its points later; 0: no such job.
+  uint64_t TakeNumber(const std::string& name, pid_t pid) ABSL_LOCKS_EXCLUDED(mutex_);
   // On a thread of its own, not more often than now and then; with 0, as soon as it can.
   void CollectGarbageSoon(double seconds = 60) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -89,6 +91,8 @@ class Supervisor {
   absl::Status LockJobs() ABSL_LOCKS_EXCLUDED(mutex_);
   void TakeOverAll() ABSL_LOCKS_EXCLUDED(mutex_);
   void WatchOthersLoop() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Jobs that ended more than kKeepEnded ago.
+  void ForgetLongEnded() ABSL_LOCKS_EXCLUDED(mutex_);
   // Once for each reason.
   void Tell(const std::string& name, const std::string& what) ABSL_LOCKS_EXCLUDED(mutex_);
   std::string directory() const;

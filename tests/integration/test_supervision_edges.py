@@ -3,6 +3,7 @@ nobody has asked to roll back.
 """
 
 import os
+import signal
 import unittest
 
 from harness import jobs, procfs, waiting
@@ -65,6 +66,21 @@ class NamesTest(SupervisedTest):
         other = other.get("job", other)
         self.addCleanup(jobs.kill_tree, other["pid"])
         self.assertEqual(other["name"], "sleep-2")
+
+    def test_an_error_that_quotes_a_name_that_is_no_text(self):
+        folder = self.path(os.fsdecode(b"d\xe9"))
+        os.mkdir(folder)
+        lines = os.path.join(folder, "lines")
+        run = self.remote.start("run", "--name", "job", "--restarts", "5", "--", "sh", "-c",
+                                'exec 9>>"$1"; while :; do sleep 0.02; done', "sh", lines, json_output=False)  # fmt: skip
+        waiting.until(lambda: os.path.exists(lines), "the job runs", 30)
+        self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)
+        os.unlink(lines)
+        os.rmdir(folder)
+        self.kill_job()
+        self.wait_for_end("failed")
+        self.assertIn("d?/lines", self.state()["last_error"])
+        self.assertEqual(self.remote.finish(run).code, 128 + signal.SIGKILL)
 
     def test_names_that_are_no_text(self):
         path = os.fsencode(self.path("caf")) + b"\xe9.txt"

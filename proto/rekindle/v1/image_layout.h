@@ -21,6 +21,9 @@ inline constexpr char kNamelessPrefix[] = "/dev/shm/rekindle-nameless.";
 // Labels of the store's catalog.
 inline constexpr char kJobIdLabel[] = "rekindle.job-id";
 inline constexpr char kJobNameLabel[] = "rekindle.job-name";
+// The mark that its processes carry, if it is of a supervised job or of what was restored from one's image
+// (daemon/job_mark.h). The daemon's word alone.
+inline constexpr char kJobMarkLabel[] = "rekindle.job-mark";
 // When the supervised job was submitted whose image it is.
 inline constexpr char kSupervisedLabel[] = "rekindle.supervised";
 // The number of that image among those of its job.

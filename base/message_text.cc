@@ -1,0 +1,67 @@
+#include "base/message_text.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/utf8.h"
+
+namespace rekindle {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+std::vector<const FieldDescriptor*> FieldsOf(const Message& message) {
+  std::vector<const FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);
+  return fields;
+}
+
+}  // namespace
+
+bool IsText(const Message& message) {
+  const Reflection* reflection = message.GetReflection();
+  std::string scratch;
+  for (const FieldDescriptor* field : FieldsOf(message)) {
+    const int count = field->is_repeated() ? reflection->FieldSize(message, field) : 1;
+    for (int i = 0; i < count; ++i) {
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        if (!IsText(field->is_repeated() ? reflection->GetRepeatedMessage(message, field, i)
+                                         : reflection->GetMessage(message, field)))
+          return false;
+      } else if (field->type() == FieldDescriptor::TYPE_STRING) {
+        const std::string& text = field->is_repeated()
+                                      ? reflection->GetRepeatedStringReference(message, field, i, &scratch)
+                                      : reflection->GetStringReference(message, field, &scratch);
+        if (ToUtf8(text) != text) return false;
+      }
+    }
+  }
+  return true;
+}
+
+void MakeText(Message* message) {
+  if (IsText(*message)) return;
+  const Reflection* reflection = message->GetReflection();
+  for (const FieldDescriptor* field : FieldsOf(*message)) {
+    const int count = field->is_repeated() ? reflection->FieldSize(*message, field) : 1;
+    for (int i = 0; i < count; ++i) {
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        MakeText(field->is_repeated() ? reflection->MutableRepeatedMessage(message, field, i)
+                                      : reflection->MutableMessage(message, field));
+      } else if (field->type() == FieldDescriptor::TYPE_STRING && field->is_repeated()) {
+        std::string text = ToUtf8(reflection->GetRepeatedString(*message, field, i));
+        reflection->SetRepeatedString(message, field, i, std::move(text));
+      } else if (field->type() == FieldDescriptor::TYPE_STRING) {
+        reflection->SetString(message, field, ToUtf8(reflection->GetString(*message, field)));
+      }
+    }
+  }
+}
+
+}  // namespace rekindle
