@@ -329,6 +329,7 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
   RK_RETURN_IF_ERROR(RuntimeCommand(spec.runtime, spec.code).status());
   functions::ScheduledFunction wanted;
   wanted.name = spec.name;
+  wanted.owner = caller.uid;
   wanted.memory_bytes = spec.memory_bytes;
   wanted.provisioned = spec.provisioned;
   // Until it is scheduled: another deployment must not count on the same room.
