@@ -46,6 +46,8 @@ constexpr absl::Duration kLongestWait = absl::Hours(1);
 // Between attempts at what is called asynchronously; Lambda waits one and two minutes.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 
+absl::Status Ending() { return absl::UnavailableError("the daemon is ending"); }
+
 functions::InvokeResult ToResult(const functions::CallResult& result) {
   functions::InvokeResult out;
   out.payload = result.payload;
@@ -173,14 +175,23 @@ void Functions::PlanTidying() {
 
 Functions::~Functions() {
   lifeline_.Cut();
-  if (front_) front_->Close();
   if (trim_) trim_->cancel();
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& timer : retries_) timer->cancel();
   }
-  scheduler_.reset();
+  scheduler_.reset();  // before the front: callers hear of it
   front_.reset();
+}
+
+void Functions::TakeNoMore() {
+  if (front_) front_->TakeNoMore();
+  in_work_->TakeNoMore();
+}
+
+void Functions::AwaitCalls(absl::Time deadline) {
+  in_work_->Await(deadline);
+  if (front_) front_->AwaitAnswers(deadline);
 }
 
 void Functions::Schedule(const functions::FunctionRecord& record) {
@@ -375,8 +386,12 @@ absl::StatusOr<functions::FunctionRecord> Functions::Find(const Caller& caller, 
 void Functions::Call(const Caller& caller, functions::Call call, functions::Scheduler::Done done) {
   auto record = Find(caller, call.function, "invoke");
   if (!record.ok()) return done(record.status());
+  std::shared_ptr<void> work = in_work_->Begin();
+  if (!work) return done(Ending());
   if (call.request_id.empty()) call.request_id = functions::NewRequestId();
-  scheduler_->Invoke(std::move(call), std::move(done));
+  scheduler_->Invoke(std::move(call),
+                     [work = std::move(work), done = std::move(done)](
+                         absl::StatusOr<functions::CallResult> result) { done(std::move(result)); });
 }
 
 class Functions::WaitingEvents {
@@ -423,6 +438,7 @@ struct Functions::Event {
   absl::Time until;
   int attempts = 0;                        // that the function had
   std::shared_ptr<WaitingEvents> waiting;  // it counts there
+  std::shared_ptr<void> work;
 
   ~Event() {
     if (waiting) waiting->Remove(owner);
@@ -434,6 +450,8 @@ Functions::Functions(Node& node)
 
 absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
   RK_ASSIGN_OR_RETURN(const functions::FunctionRecord record, Find(caller, call.function, "invoke"));
+  std::shared_ptr<void> work = in_work_->Begin();
+  if (!work) return Ending();
   RK_RETURN_IF_ERROR(waiting_events_->Add(record.owner.uid));
   if (call.request_id.empty()) call.request_id = functions::NewRequestId();
   auto event = std::make_shared<Event>();
@@ -441,6 +459,7 @@ absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
   event->owner = record.owner.uid;
   event->until = absl::Now() + kLongestWait;
   event->waiting = waiting_events_;
+  event->work = std::move(work);
   Try(event);
   return absl::OkStatus();
 }
@@ -575,8 +594,6 @@ class Functions::Front : public functions::Invoker {
   }
 
  private:
-  static absl::Status Ending() { return absl::UnavailableError("the daemon is ending"); }
-
   const Lifeline<Functions>::End functions_;
 };
 

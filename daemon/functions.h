@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/lifeline.h"
 #include "daemon/caller.h"
+#include "daemon/calls_in_work.h"
 #include "daemon/dependency_images.h"
 #include "daemon/function_instances.h"
 #include "daemon/node.h"
@@ -32,6 +33,13 @@ class Functions {
   static absl::StatusOr<std::shared_ptr<Functions>> Start(Node& node);
   // Ends all instances, and the threads that callbacks run on: those never own it.
   ~Functions();
+
+  // The daemon is about to end. Invocations and events that come from now on are Unavailable (503); those
+  // that were accepted go on.
+  void TakeNoMore();
+  // After TakeNoMore: returns when nothing of these is in work and all callers have their answers, or at
+  // `deadline`.
+  void AwaitCalls(absl::Time deadline);
 
   struct DeployResult {
     functions::FunctionRecord record;
@@ -106,6 +114,7 @@ class Functions {
   int tidied_ = 0;
 
   const std::shared_ptr<WaitingEvents> waiting_events_;
+  const std::shared_ptr<CallsInWork> in_work_ = std::make_shared<CallsInWork>();
   // What the catalog has and what is scheduled change together. Before mutex_.
   absl::Mutex scheduling_;
   absl::Mutex mutex_;

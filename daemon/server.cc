@@ -128,13 +128,16 @@ class GrpcServer final : public Server {
     metrics_.reset();
     if (listener_) listener_->Stop();
     listener_.reset();
+    if (auto functions = node_.functions(); functions.ok()) (*functions)->TakeNoMore();
     if (server_ && grace > absl::ZeroDuration()) node_.supervisor().CheckpointAll(grace);
     node_.BeginStopping();
+    const absl::Time deadline = absl::Now() + grace;
     if (server_) {
       server_->GetHealthCheckService()->SetServingStatus(false);
-      server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+      server_->Shutdown(absl::ToChronoTime(deadline));
       server_->Wait();
     }
+    if (auto functions = node_.functions(); functions.ok()) (*functions)->AwaitCalls(deadline);
     server_.reset();
     scrub_.reset();  // not before: it may be waiting for a gc that somebody has called
     node_.supervisor().Leave();

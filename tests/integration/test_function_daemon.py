@@ -1,5 +1,7 @@
 """Functions when the daemon ends, and when many call at once."""
 
+import os
+import signal
 import threading
 import unittest
 
@@ -50,6 +52,40 @@ class DaemonTest(FunctionsTest):
         self.daemon.kill()
         self.restart_daemon()
         waiting.until(lambda: self.function("ready")["instances_idle"] == 1, "an instance again", SECONDS)
+
+
+class GraceTest(FunctionsTest):
+    """The daemon's end gives what is in work some time, however it was called."""
+    files = {
+        "app.py": "import os, time\n"
+                  "def handler(event, context):\n"
+                  "    open(event['begun'], 'x').close()\n"
+                  "    while not os.path.exists(event['go']):\n"
+                  "        time.sleep(0.01)\n"
+                  "    open(event['begun'] + '.done', 'x').close()\n"
+                  "    return 'through'\n"
+    }
+
+    def event(self, name):
+        return {"begun": self.path(name), "go": self.path("go")}
+
+    def test_calls_and_events_go_on(self):
+        self.deploy("held", "--timeout", "600s", files=self.files)
+        answers = []
+        caller = threading.Thread(target=lambda: answers.append(self.post("held", self.event("call"))))
+        caller.start()
+        self.assertEqual(self.post("held", self.event("event"), {"X-Amz-Invocation-Type": "Event"}).status, 202)
+        for name in ("call", "event"):
+            waiting.until(lambda name=name: os.path.exists(self.path(name)), f"the {name} has begun", SECONDS)
+        os.kill(self.daemon.pid, signal.SIGTERM)
+        waiting.until(lambda: self.post("held", self.event("late")).status == 503, "new ones are refused", SECONDS)
+        self.assertTrue(self.daemon.running())
+        open(self.path("go"), "x", encoding="ascii").close()
+        caller.join()
+        self.assertEqual((answers[0].status, answers[0].json()), (200, "through"))
+        self.daemon.stop()
+        for name in ("call.done", "event.done"):
+            self.assertTrue(os.path.exists(self.path(name)), name)
 
 
 class ConcurrencyTest(FunctionsTest):
