@@ -34,6 +34,7 @@ using functions::RuntimeKind;
 // Of what is free when the daemon starts: for instances, templates and what else is kept of functions.
 constexpr double kShareOfMemory = 0.6;
 constexpr absl::Duration kLongestDiscovery = absl::Minutes(2);
+constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 constexpr absl::Duration kTidyEvery = absl::Seconds(1);
 constexpr int kTidiedPerGroups = 10;
 // Of what the program that finds imports says.
@@ -231,7 +232,8 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
   if (old != 0 && old != record.revision) instances_->Remove(record.name(), old, /*await_image=*/false);
 }
 
-absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::FunctionRecord& record) {
+absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::FunctionRecord& record,
+                                                             const std::atomic<bool>* cancelled) {
   if (record.spec.runtime.kind != RuntimeKind::kPython) return std::vector<std::string>();
   RK_ASSIGN_OR_RETURN(std::vector<std::string> command, RuntimeCommand(record.spec.runtime, ""));
   RK_ASSIGN_OR_RETURN(std::string program, FindRuntimeFile("python/discover_imports.py"));
@@ -252,7 +254,8 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   launch.working_directory = record.folder->code();
   launch.run_as = UserOf(record.owner);
   std::unique_ptr<restore::Cgroup> group;  // ends what it leaves running
-  if (auto made = restore::Cgroup::Make(); made.ok() && (*made)->Set({record.spec.memory_bytes, 0, 0}).ok()) {
+  if (auto made = restore::Cgroup::Make();
+      made.ok() && (*made)->Set(FunctionInstances::LimitsOf(record.spec)).ok()) {
     group = *std::move(made);
     launch.groups = group->processes();
   }
@@ -265,9 +268,20 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
   const InstanceRecord left(absl::StrCat(records, "/discovery-", pid, ".pid"), pid, group.get());
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, node_.reaper().Adopt(pid, [](const ExitState&) {}));
-  if (!end->WaitFor(kLongestDiscovery + absl::Seconds(10))) ::kill(pid, SIGKILL);
+  const absl::Time deadline = absl::Now() + kLongestDiscovery + absl::Seconds(10);
+  bool unwanted = false;
+  while (!end->WaitFor(kLookAgain)) {
+    unwanted = node_.stopping() || (cancelled != nullptr && *cancelled);
+    if (!unwanted && absl::Now() < deadline) continue;
+    ::kill(pid, SIGKILL);
+    break;
+  }
   end->WaitFor(absl::InfiniteDuration());
   group.reset();
+  if (unwanted) {
+    return absl::CancelledError(absl::StrCat("finding out what function '", record.name(), "' imports: ",
+                                             node_.stopping() ? "the daemon is ending" : "cancelled"));
+  }
   const std::string text = output->Text();
   const size_t begin = text.find('{');
   const nlohmann::json result =
@@ -285,14 +299,15 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   return restore::TextsOf(result, "imports");
 }
 
-functions::FunctionImages Functions::FindImages(const functions::FunctionRecord& record,
-                                                const std::function<void(const char* phase)>& progress,
-                                                std::vector<std::string>* warnings) {
+absl::StatusOr<functions::FunctionImages> Functions::FindImages(
+    const functions::FunctionRecord& record, const std::function<void(const char* phase)>& progress,
+    const std::atomic<bool>* cancelled, std::vector<std::string>* warnings) {
   functions::FunctionImages images;
   images.dependencies = record.spec.dependencies;
   if (record.spec.discover_dependencies) {
     progress("discover");
-    auto found = Discover(record);
+    auto found = Discover(record, cancelled);
+    if (absl::IsCancelled(found.status())) return found.status();
     if (found.ok()) {
       images.dependencies.insert(images.dependencies.end(), found->begin(), found->end());
       std::sort(images.dependencies.begin(), images.dependencies.end());
@@ -353,10 +368,10 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
   DeployResult result;
   const auto find_images = [&](const functions::FunctionRecord& record) {
     return FindImages(
-        record, [&progress](const char* phase) { progress(phase, 0); }, &result.warnings);
+        record, [&progress](const char* phase) { progress(phase, 0); }, cancelled, &result.warnings);
   };
   options.prepare = [&](const functions::FunctionRecord& staged, functions::FunctionImages* images) {
-    *images = find_images(staged);
+    RK_ASSIGN_OR_RETURN(*images, find_images(staged));
     return absl::OkStatus();
   };
   RK_ASSIGN_OR_RETURN(functions::Deployed deployed,
@@ -367,7 +382,7 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
     const std::string& image = result.record.images.dependency_image;
     const bool has_image = !image.empty() && dependencies_.Find(image).ok();
     if (spec.runtime.kind == RuntimeKind::kProvided || has_image) return result;
-    result.record.images = find_images(result.record);
+    RK_ASSIGN_OR_RETURN(result.record.images, find_images(result.record));
     RK_RETURN_IF_ERROR(
         catalog_->SetImages(result.record.name(), result.record.revision, result.record.images));
   }

@@ -83,14 +83,16 @@ class Functions {
   explicit Functions(Node& node);
   absl::Status Begin();
   // Chooses its dependency image, which may have to be made. What goes wrong with that is a warning: it can
-  // be started without.
-  functions::FunctionImages FindImages(const functions::FunctionRecord& record,
-                                       const std::function<void(const char* phase)>& progress,
-                                       std::vector<std::string>* warnings);
+  // be started without. Cancelled: so it was, or the daemon is ending.
+  absl::StatusOr<functions::FunctionImages> FindImages(const functions::FunctionRecord& record,
+                                                       const std::function<void(const char* phase)>& progress,
+                                                       const std::atomic<bool>* cancelled,
+                                                       std::vector<std::string>* warnings);
   void Schedule(const functions::FunctionRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(scheduling_);
   // Aborted: it is not the present revision any more.
   absl::Status ScheduleIfPresent(const functions::FunctionRecord& record) ABSL_LOCKS_EXCLUDED(scheduling_);
-  absl::StatusOr<std::vector<std::string>> Discover(const functions::FunctionRecord& record);
+  absl::StatusOr<std::vector<std::string>> Discover(const functions::FunctionRecord& record,
+                                                    const std::atomic<bool>* cancelled);
   void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
   struct Event;         // that was accepted and is not answered to anybody
   class WaitingEvents;  // how many there are

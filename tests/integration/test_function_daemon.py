@@ -88,6 +88,53 @@ class GraceTest(FunctionsTest):
             self.assertTrue(os.path.exists(self.path(name)), name)
 
 
+class ImportTest(FunctionsTest):
+    """While a deployment imports its handler."""
+    endless = ("import os, time\n"
+               "with open({path!r} + '.new', 'w') as file:\n"
+               "    file.write(str(os.getpid()))\n"
+               "os.rename({path!r} + '.new', {path!r})\n"
+               "while True:\n"
+               "    time.sleep(1)\n")
+
+    def begin(self):
+        """A deployment whose import does not end. Returns the command and the importing process."""
+        path = self.path("importing")
+        folder = self.code("endless", {"app.py": self.endless.format(path=path)})
+        command = self.cli.start(
+            "fn", "deploy", "endless", "--runtime", "python", "--handler", "app.handler", "--code", folder)
+        waiting.until(lambda: os.path.exists(path) or command.poll() is not None, "it imports", SECONDS)
+        with open(path, encoding="ascii") as file:
+            return command, int(file.read())
+
+    def assert_ends(self, pid):
+        waiting.until(lambda: not procfs.alive(pid), "the import has ended", SECONDS)
+
+    def test_the_daemons_end_ends_it(self):
+        command, pid = self.begin()
+        self.daemon.stop()  # which has a minute
+        self.assert_ends(pid)
+        self.assertEqual(self.cli.finish(command).code, 1)
+
+    def test_with_who_deploys_it_ends(self):
+        command, pid = self.begin()
+        command.send_signal(signal.SIGINT)
+        self.assert_ends(pid)
+        self.cli.finish(command)
+        self.assertIsNone(self.function("endless"))
+
+    def test_it_may_have_as_many_processes_as_an_instance(self):
+        command, pid = self.begin()
+        with open(f"/proc/{pid}/cgroup", encoding="ascii") as file:
+            groups = [line.strip().split(":") for line in file]
+        path = next(path for _, controllers, path in sorted(groups, reverse=True) if controllers in ("pids", ""))
+        hierarchy = "/pids" if any(controllers == "pids" for _, controllers, _ in groups) else ""
+        with open(f"/sys/fs/cgroup{hierarchy}{path}/pids.max", encoding="ascii") as file:
+            self.assertEqual(file.read().strip(), "1024")
+        command.send_signal(signal.SIGINT)
+        self.cli.finish(command)
+
+
 class ConcurrencyTest(FunctionsTest):
     files = {"app.py": "import time\ndef handler(event, context):\n    time.sleep(0.2)\n    return event['n']\n"}
 
