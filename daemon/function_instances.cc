@@ -313,6 +313,10 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
   Environment environment = InstanceEnvironment(record, place.identity);
   environment.erase("REKINDLE_OUTPUT");  // it has it from the start
   environment.merge(BaseEnvironment());
+  if (!LimitsUsable().ok()) {
+    environment[kInstanceMark] = place.identity.instance;
+    place.place.mark = absl::StrCat(kInstanceMark, "=", place.identity.instance);
+  }
   LaunchOptions launch;
   RK_ASSIGN_OR_RETURN(launch.argv, RuntimeCommand(spec.runtime, record.folder->code()));
   launch.environment = AsStrings(environment);

@@ -22,6 +22,7 @@
 #include "daemon/function_runtime.h"
 #include "daemon/http_callers.h"
 #include "daemon/instance_record.h"
+#include "daemon/job_members.h"
 #include "daemon/process_output.h"
 #include "functions/request_id.h"
 #include "restore/hook_message.h"
@@ -46,6 +47,10 @@ constexpr int kMostWaitingEventsOfOne = 2500;  // of functions of one user, root
 constexpr absl::Duration kLongestWait = absl::Hours(1);
 // Between attempts at what is called asynchronously; Lambda waits one and two minutes.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
+
+std::string NoLimits(absl::string_view who, const absl::Status& why) {
+  return absl::StrCat(who, " no limits of memory, CPU and processes on this machine: ", why.message());
+}
 
 absl::Status Ending() { return absl::UnavailableError("the daemon is ending"); }
 
@@ -90,6 +95,8 @@ absl::Status Functions::Begin() {
     RK_ASSIGN_OR_RETURN(const uint64_t available, AvailableMemoryBytes());
     options.keep_alive.memory_bytes = static_cast<uint64_t>(static_cast<double>(available) * kShareOfMemory);
   }
+  if (const absl::Status& usable = FunctionInstances::LimitsUsable(); !usable.ok())
+    Log(LogLevel::kWarning, NoLimits("functions have", usable));
   scheduler_ = std::make_unique<functions::Scheduler>(options, *instances_, *threads_);
   trim_ = std::make_unique<boost::asio::steady_timer>(*threads_->context());
   PlanTidying();
@@ -250,6 +257,11 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   identity.instance = "discovery";
   Environment environment = InstanceEnvironment(record, identity);
   environment.merge(BaseEnvironment());
+  std::string mark;
+  if (!FunctionInstances::LimitsUsable().ok()) {
+    environment[kInstanceMark] = absl::StrCat("discovery-", functions::NewRequestId());
+    mark = absl::StrCat(kInstanceMark, "=", environment[kInstanceMark]);
+  }
   launch.environment = AsStrings(environment);
   launch.working_directory = record.folder->code();
   launch.run_as = UserOf(record.owner);
@@ -266,8 +278,13 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   output->Follow();
   const std::string records = absl::StrCat(node_.options().runtime_directory, "/f");
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
-  const InstanceRecord left(absl::StrCat(records, "/discovery-", pid, ".pid"), pid, group.get());
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, node_.reaper().Adopt(pid, [](const ExitState&) {}));
+  const InstanceRecord left(absl::StrCat(records, "/discovery-", pid, ".pid"), pid, group.get(), mark);
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, node_.reaper().Adopt(
+                                                             pid, [](const ExitState&) {},
+                                                             [pid, mark] {
+                                                               if (!mark.empty())
+                                                                 SendKillToJobMembers(pid, mark);
+                                                             }));
   const absl::Time deadline = absl::Now() + kLongestDiscovery + absl::Seconds(10);
   bool unwanted = false;
   while (!end->WaitFor(kLookAgain)) {
@@ -278,6 +295,7 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   }
   end->WaitFor(absl::InfiniteDuration());
   group.reset();
+  if (!mark.empty()) KillJobMembers(0, mark);
   if (unwanted) {
     return absl::CancelledError(absl::StrCat("finding out what function '", record.name(), "' imports: ",
                                              node_.stopping() ? "the daemon is ending" : "cancelled"));
@@ -360,12 +378,14 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
   wanted.provisioned = spec.provisioned;
   // Until it is scheduled: another deployment must not count on the same room.
   RK_ASSIGN_OR_RETURN(const functions::Scheduler::Reservation room, scheduler_->ReserveProvisioned(wanted));
+  DeployResult result;
+  if (const absl::Status& usable = FunctionInstances::LimitsUsable(); !usable.ok())
+    result.warnings.push_back(NoLimits("it has", usable));
   progress("copy", 0);
   functions::DeployOptions options;
   options.replace = replace;
   options.progress = [&progress](uint64_t bytes) { progress("copy", bytes); };
   options.cancelled = cancelled;
-  DeployResult result;
   const auto find_images = [&](const functions::FunctionRecord& record) {
     return FindImages(
         record, [&progress](const char* phase) { progress(phase, 0); }, cancelled, &result.warnings);

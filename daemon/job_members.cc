@@ -15,7 +15,6 @@
 #include "base/file.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
-#include "base/unique_fd.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -61,16 +60,21 @@ bool HasKilledChild(pid_t root) {
   return false;
 }
 
+std::vector<UniqueFd> SendKillToJobMembers(pid_t session, absl::string_view mark) {
+  std::vector<UniqueFd> ending;
+  for (const pid_t pid : JobMembers(session, mark)) {
+    UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    if (pidfd.valid() && SendSignal(pidfd.get(), SIGKILL)) ending.push_back(std::move(pidfd));
+  }
+  return ending;
+}
+
 size_t KillJobMembers(pid_t session, absl::string_view mark) {
   constexpr int kRounds = 20;  // each ends what the one before has seen
   constexpr absl::Duration kPatience = absl::Seconds(10);
   size_t killed = 0;
   for (int round = 0; round < kRounds; ++round) {
-    std::vector<UniqueFd> ending;
-    for (const pid_t pid : JobMembers(session, mark)) {
-      UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-      if (pidfd.valid() && SendSignal(pidfd.get(), SIGKILL)) ending.push_back(std::move(pidfd));
-    }
+    const std::vector<UniqueFd> ending = SendKillToJobMembers(session, mark);
     if (ending.empty()) break;
     killed += ending.size();
     for (const UniqueFd& pidfd : ending) AwaitExit(pidfd.get(), kPatience);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/unique_fd.h"
 
 namespace rekindle::daemon {
 
@@ -19,6 +20,9 @@ std::vector<pid_t> JobMembers(pid_t session, absl::string_view mark);
 // Has one of the descendants of `root` been killed by a signal without its parent having seen it yet? Then
 // the job is likely to be in the middle of its end.
 bool HasKilledChild(pid_t root);
+
+// Sends each of them SIGKILL, and returns descriptors of them.
+std::vector<UniqueFd> SendKillToJobMembers(pid_t session, absl::string_view mark);
 
 // Kills them, and what they start meanwhile, and waits until they have gone (zombies whose parents do not
 // reap them count as gone). Returns how many were killed.

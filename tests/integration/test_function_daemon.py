@@ -1,11 +1,13 @@
 """Functions when the daemon ends, and when many call at once."""
 
 import os
+import shutil
 import signal
 import threading
 import unittest
 
-from harness import procfs, waiting
+from harness import jobs, procfs, waiting
+from harness.cli import FAILED, NOT_PERMITTED, UNSUPPORTED
 from harness.functions import SECONDS, FunctionsTest
 
 
@@ -133,6 +135,62 @@ class ImportTest(FunctionsTest):
             self.assertEqual(file.read().strip(), "1024")
         command.send_signal(signal.SIGINT)
         self.cli.finish(command)
+
+
+_STARTS_OTHERS = """#!/bin/sh
+sleep 1000 &
+echo $! >> {started}
+setsid sleep 1000 &
+echo $! >> {started}
+env -i /bin/sleep 1000 &
+echo $! >> {started}
+exec "$LAMBDA_TASK_ROOT/runtime"
+"""
+
+
+class WithoutGroupsTest(FunctionsTest):
+    """A daemon that sees no control groups, as in a container."""
+    daemon_prefix = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"', "sh")
+
+    def test_limits_are_not_promised(self):
+        self.assertIn("functions have no limits of memory, CPU and processes", self.daemon.log_text())
+        self.assertIn("it has no limits of memory, CPU and processes", self.deploy("free")["warnings"][0])
+        self.assertEqual(self.invoke("free", {"do": "self"})[0]["calls"], 1)
+        for limit in (("--memory", "256M"), ("--cpus", "1")):
+            refused = self.cli.run("fn", "deploy", "held", "--runtime", "python", "--handler", "app.handler", "--code",
+                                   self.code("held"), *limit)
+            # By what is in the way on this machine, which doctor tells too.
+            self.assertIn(refused.code, (FAILED, NOT_PERMITTED, UNSUPPORTED), str(refused))
+            self.assert_refused(refused, refused.code, "function 'held'", "can't be limited here", "without --memory")
+        self.assertIsNone(self.function("held"))
+
+    def start_others(self):
+        """Deploys and calls a runtime that starts three processes. Returns these."""
+        started = self.path("started")
+        code = self.code("starts", {"bootstrap": _STARTS_OTHERS.format(started=started)})
+        os.chmod(os.path.join(code, "bootstrap"), 0o755)
+        shutil.copy(jobs.program("minimal_runtime"), os.path.join(code, "runtime"))
+        self.deploy("starts", runtime="provided", code=code)
+        self.assertEqual(self.invoke("starts", {"n": 1})[0], {"n": 1})
+        with open(started, encoding="ascii") as file:
+            pids = [int(line) for line in file]
+        self.assertEqual([procfs.alive(pid) for pid in pids], [True] * 3)
+        return pids
+
+    def assert_end(self, pids):
+        for pid in pids:
+            waiting.until(lambda pid=pid: not procfs.alive(pid), f"{procfs.command_line(pid)} has ended", SECONDS)
+
+    def test_what_an_instance_has_started_ends_with_it(self):
+        pids = self.start_others()
+        self.succeed("fn", "rm", "starts")
+        self.assert_end(pids)
+
+    def test_and_after_a_daemon_that_was_killed(self):
+        pids = self.start_others()
+        self.daemon.kill()
+        self.restart_daemon()
+        self.assert_end(pids)
 
 
 class ConcurrencyTest(FunctionsTest):
