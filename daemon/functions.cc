@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/status.h"
+#include "daemon/code_room.h"
 #include "daemon/function_process.h"
 #include "daemon/function_runtime.h"
 #include "daemon/http_callers.h"
@@ -385,6 +386,12 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
   functions::DeployOptions options;
   options.replace = replace;
   options.progress = [&progress](uint64_t bytes) { progress("copy", bytes); };
+  RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
+  const auto code_room = [&] {
+    return CodeRoom::Of(*store, node_.options().store, catalog_->List(), spec.name, caller.uid);
+  };
+  RK_ASSIGN_OR_RETURN(const CodeRoom room_now, code_room());
+  options.may_take = [&room_now](uint64_t bytes, bool all) { return room_now.Check(bytes, all); };
   options.cancelled = cancelled;
   const auto find_images = [&](const functions::FunctionRecord& record) {
     return FindImages(
@@ -392,7 +399,9 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
   };
   options.prepare = [&](const functions::FunctionRecord& staged, functions::FunctionImages* images) {
     RK_ASSIGN_OR_RETURN(*images, find_images(staged));
-    return absl::OkStatus();
+    // Others may have been deployed meanwhile.
+    RK_ASSIGN_OR_RETURN(const CodeRoom left, code_room());
+    return left.Check(staged.code_bytes, /*all=*/true);
   };
   RK_ASSIGN_OR_RETURN(functions::Deployed deployed,
                       catalog_->Deploy(spec, {caller.uid, caller.gid, caller.groups}, options));
