@@ -189,9 +189,13 @@ absl::StatusOr<FunctionInstances::Place> FunctionInstances::MakePlace(const Star
   return made;
 }
 
-bool FunctionInstances::limits_can_be_set() const {
-  static const bool can = restore::Cgroup::Examine().ok();
-  return can;
+restore::CgroupLimits FunctionInstances::LimitsOf(const functions::FunctionSpec& spec) {
+  return {spec.memory_bytes, spec.cpus, kMostProcesses};
+}
+
+const absl::Status& FunctionInstances::LimitsUsable() {
+  static const absl::Status usable = restore::Cgroup::Examine().status();
+  return usable;
 }
 
 restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live,
@@ -201,7 +205,7 @@ restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live,
   options.image = digest;
   options.name = spec.name;
   options.network = NetworkOf(spec.network);
-  if (limits_can_be_set()) options.limits = {spec.memory_bytes, spec.cpus, kMostProcesses};
+  if (LimitsUsable().ok()) options.limits = LimitsOf(spec);
   if (live.record.owner.uid != ::geteuid())
     options.environment["REKINDLE_RUN_AS"] = RunAsText(live.record.owner);
   return options;
@@ -309,6 +313,10 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
   Environment environment = InstanceEnvironment(record, place.identity);
   environment.erase("REKINDLE_OUTPUT");  // it has it from the start
   environment.merge(BaseEnvironment());
+  if (!LimitsUsable().ok()) {
+    environment[kInstanceMark] = place.identity.instance;
+    place.place.mark = absl::StrCat(kInstanceMark, "=", place.identity.instance);
+  }
   LaunchOptions launch;
   RK_ASSIGN_OR_RETURN(launch.argv, RuntimeCommand(spec.runtime, record.folder->code()));
   launch.environment = AsStrings(environment);
@@ -316,9 +324,9 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
   RK_ASSIGN_OR_RETURN(launch.log_file, place.place.log->OpenForInstance());
   launch.run_as = UserOf(record.owner);
   std::unique_ptr<restore::Cgroup> group;
-  if (limits_can_be_set()) {
+  if (LimitsUsable().ok()) {
     RK_ASSIGN_OR_RETURN(group, restore::Cgroup::Make());
-    RK_RETURN_IF_ERROR(group->Set({spec.memory_bytes, spec.cpus, kMostProcesses}));
+    RK_RETURN_IF_ERROR(group->Set(LimitsOf(spec)));
     launch.groups = group->processes();
   }
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));

@@ -48,6 +48,11 @@ class FunctionInstances : public functions::InstanceStarter {
           image_made);
   ~FunctionInstances() override;
 
+  // Why instances run without limits on this machine; ok: they have them.
+  static const absl::Status& LimitsUsable();
+  // Of an instance, and of what is run of its code before there is one.
+  static restore::CgroupLimits LimitsOf(const functions::FunctionSpec& spec);
+
   // A revision that may be started from now on. `dependency` may be null. Its image is looked up.
   void Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -83,7 +88,6 @@ class FunctionInstances : public functions::InstanceStarter {
       ABSL_LOCKS_EXCLUDED(mutex_);
   restore::CloneOptions OptionsFor(const LiveFunction& live, const std::string& digest) const;
   bool RemoveImage(LiveFunction& live);  // false: there is none
-  bool limits_can_be_set() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   Node& node_;
   functions::FunctionLogs& logs_;

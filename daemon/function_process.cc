@@ -12,6 +12,7 @@
 #include "base/pidfd.h"
 #include "base/status.h"
 #include "daemon/instance_record.h"
+#include "daemon/job_members.h"
 #include "daemon/process_info.h"
 
 namespace rekindle::daemon {
@@ -28,9 +29,10 @@ class Process : public functions::InstanceProcess {
         group_(std::move(group)),
         place_(std::move(place)),
         has_answered_(std::move(has_answered)),
-        record_(place_.record, pid_, group_.get()) {}
+        record_(place_.record, pid_, group_.get(), place_.mark) {}
   ~Process() override {
     Kill();
+    if (!place_.mark.empty()) KillJobMembers({0, place_.mark, std::nullopt, {}});
     if (!place_.socket.empty()) ::unlink(place_.socket.c_str());
   }
 
@@ -109,11 +111,19 @@ absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowChild(
     Node& node, pid_t pid, std::unique_ptr<restore::Cgroup> group, InstancePlace place,
     std::function<void(const InstanceEnd&)> on_end) {
   std::shared_ptr<restore::Cgroup> shared = std::move(group);
+  std::function<void()> end_session;
+  if (!place.mark.empty()) {
+    end_session = [pid, mark = place.mark] { SendKillToJobMembers({pid, mark, std::nullopt, {}}); };
+  }
   auto process = std::make_unique<Process>(pid, UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))),
                                            shared, std::move(place), nullptr);
   RK_RETURN_IF_ERROR(node.reaper()
-                         .Adopt(pid, [shared, on_end = std::move(on_end)](
-                                         const ExitState& exit) { on_end(EndOf(exit, shared.get())); })
+                         .Adopt(
+                             pid,
+                             [shared, on_end = std::move(on_end)](const ExitState& exit) {
+                               on_end(EndOf(exit, shared.get()));
+                             },
+                             std::move(end_session))
                          .status());
   return process;
 }

@@ -21,7 +21,9 @@ struct InstancePlace {
   std::string socket;  // of its Runtime API; removed with it. Empty: none
   std::string record;  // a file that says which process it is; removed with it
   std::shared_ptr<functions::LogStream> log;
-  uint64_t memory_bytes = 0;                              // its limit
+  uint64_t memory_bytes = 0;  // its limit
+  // Where it has no control group: in its environment, so that what it has started is found (job_members.h).
+  std::string mark;
   std::shared_ptr<const functions::RevisionFolder> code;  // stays as long as it runs
 };
 
@@ -30,7 +32,8 @@ absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowCopy(
     Node& node, restore::CloneResult copy, InstancePlace place, std::function<void()> has_answered,
     std::function<void(const functions::InstanceEnd&)> on_end);
 
-// `pid`, a child of this process; with it ends all that is in `group` (null: none).
+// `pid`, a child of this process and the first of its session; with it ends all that is in `group`, or, where
+// that is null, what is of its session or has its mark.
 absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowChild(
     Node& node, pid_t pid, std::unique_ptr<restore::Cgroup> group, InstancePlace place,
     std::function<void(const functions::InstanceEnd&)> on_end);

@@ -57,6 +57,13 @@ absl::Status DeployFunction(Node& node, const Call& call, const v1::DeployFuncti
                             const EventSink<v1::DeployEvent>& send) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
   RK_ASSIGN_OR_RETURN(functions::FunctionSpec spec, functions::FunctionSpecFrom(request.spec()));
+  // What a default would be it may be without, not what somebody relies on.
+  if (request.spec().memory_bytes() != 0 || request.spec().cpus() != 0) {
+    RK_RETURN_IF_ERROR(Annotate(FunctionInstances::LimitsUsable(),
+                                absl::StrCat("function '", spec.name,
+                                             "': its memory and CPUs can't be limited here "
+                                             "(without --memory and --cpus it is deployed without limits)")));
+  }
   Stopwatch watch;
   CallMonitor monitor(call, [&](const v1::Progress& progress) {
     v1::DeployEvent event;

@@ -29,6 +29,9 @@ Environment BaseEnvironment();
 // The same for one that is to be held: libraries that start threads could not be forked.
 Environment HeldEnvironment(const std::vector<std::string>& modules);
 
+// Where there are no control groups, a variable by which all that a process has started is found.
+inline constexpr char kInstanceMark[] = "REKINDLE_INSTANCE";
+
 struct InstanceIdentity {
   std::string instance, log, socket;
   std::string runtime_api;  // HOST:PORT, in place of the socket

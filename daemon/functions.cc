@@ -18,10 +18,12 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/status.h"
+#include "daemon/code_room.h"
 #include "daemon/function_process.h"
 #include "daemon/function_runtime.h"
 #include "daemon/http_callers.h"
 #include "daemon/instance_record.h"
+#include "daemon/job_members.h"
 #include "daemon/process_output.h"
 #include "functions/request_id.h"
 #include "restore/hook_message.h"
@@ -34,6 +36,7 @@ using functions::RuntimeKind;
 // Of what is free when the daemon starts: for instances, templates and what else is kept of functions.
 constexpr double kShareOfMemory = 0.6;
 constexpr absl::Duration kLongestDiscovery = absl::Minutes(2);
+constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 constexpr absl::Duration kTidyEvery = absl::Seconds(1);
 constexpr int kTidiedPerGroups = 10;
 // Of what the program that finds imports says.
@@ -45,6 +48,12 @@ constexpr int kMostWaitingEventsOfOne = 2500;  // of functions of one user, root
 constexpr absl::Duration kLongestWait = absl::Hours(1);
 // Between attempts at what is called asynchronously; Lambda waits one and two minutes.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
+
+std::string NoLimits(absl::string_view who, const absl::Status& why) {
+  return absl::StrCat(who, " no limits of memory, CPU and processes on this machine: ", why.message());
+}
+
+absl::Status Ending() { return absl::UnavailableError("the daemon is ending"); }
 
 functions::InvokeResult ToResult(const functions::CallResult& result) {
   functions::InvokeResult out;
@@ -87,6 +96,8 @@ absl::Status Functions::Begin() {
     RK_ASSIGN_OR_RETURN(const uint64_t available, AvailableMemoryBytes());
     options.keep_alive.memory_bytes = static_cast<uint64_t>(static_cast<double>(available) * kShareOfMemory);
   }
+  if (const absl::Status& usable = FunctionInstances::LimitsUsable(); !usable.ok())
+    Log(LogLevel::kWarning, NoLimits("functions have", usable));
   scheduler_ = std::make_unique<functions::Scheduler>(options, *instances_, *threads_);
   trim_ = std::make_unique<boost::asio::steady_timer>(*threads_->context());
   PlanTidying();
@@ -173,14 +184,23 @@ void Functions::PlanTidying() {
 
 Functions::~Functions() {
   lifeline_.Cut();
-  if (front_) front_->Close();
   if (trim_) trim_->cancel();
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& timer : retries_) timer->cancel();
   }
-  scheduler_.reset();
+  scheduler_.reset();  // before the front: callers hear of it
   front_.reset();
+}
+
+void Functions::TakeNoMore() {
+  if (front_) front_->TakeNoMore();
+  in_work_->TakeNoMore();
+}
+
+void Functions::AwaitCalls(absl::Time deadline) {
+  in_work_->Await(deadline);
+  if (front_) front_->AwaitAnswers(deadline);
 }
 
 void Functions::Schedule(const functions::FunctionRecord& record) {
@@ -220,7 +240,8 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
   if (old != 0 && old != record.revision) instances_->Remove(record.name(), old, /*await_image=*/false);
 }
 
-absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::FunctionRecord& record) {
+absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::FunctionRecord& record,
+                                                             const std::atomic<bool>* cancelled) {
   if (record.spec.runtime.kind != RuntimeKind::kPython) return std::vector<std::string>();
   RK_ASSIGN_OR_RETURN(std::vector<std::string> command, RuntimeCommand(record.spec.runtime, ""));
   RK_ASSIGN_OR_RETURN(std::string program, FindRuntimeFile("python/discover_imports.py"));
@@ -237,11 +258,17 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   identity.instance = "discovery";
   Environment environment = InstanceEnvironment(record, identity);
   environment.merge(BaseEnvironment());
+  std::string mark;
+  if (!FunctionInstances::LimitsUsable().ok()) {
+    environment[kInstanceMark] = absl::StrCat("discovery-", functions::NewRequestId());
+    mark = absl::StrCat(kInstanceMark, "=", environment[kInstanceMark]);
+  }
   launch.environment = AsStrings(environment);
   launch.working_directory = record.folder->code();
   launch.run_as = UserOf(record.owner);
   std::unique_ptr<restore::Cgroup> group;  // ends what it leaves running
-  if (auto made = restore::Cgroup::Make(); made.ok() && (*made)->Set({record.spec.memory_bytes, 0, 0}).ok()) {
+  if (auto made = restore::Cgroup::Make();
+      made.ok() && (*made)->Set(FunctionInstances::LimitsOf(record.spec)).ok()) {
     group = *std::move(made);
     launch.groups = group->processes();
   }
@@ -252,11 +279,28 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   output->Follow();
   const std::string records = absl::StrCat(node_.options().runtime_directory, "/f");
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
-  const InstanceRecord left(absl::StrCat(records, "/discovery-", pid, ".pid"), pid, group.get());
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, node_.reaper().Adopt(pid, [](const ExitState&) {}));
-  if (!end->WaitFor(kLongestDiscovery + absl::Seconds(10))) ::kill(pid, SIGKILL);
+  const InstanceRecord left(absl::StrCat(records, "/discovery-", pid, ".pid"), pid, group.get(), mark);
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end,
+                      node_.reaper().Adopt(
+                          pid, [](const ExitState&) {},
+                          [pid, mark] {
+                            if (!mark.empty()) SendKillToJobMembers({pid, mark, std::nullopt, {}});
+                          }));
+  const absl::Time deadline = absl::Now() + kLongestDiscovery + absl::Seconds(10);
+  bool unwanted = false;
+  while (!end->WaitFor(kLookAgain)) {
+    unwanted = node_.stopping() || (cancelled != nullptr && *cancelled);
+    if (!unwanted && absl::Now() < deadline) continue;
+    ::kill(pid, SIGKILL);
+    break;
+  }
   end->WaitFor(absl::InfiniteDuration());
   group.reset();
+  if (!mark.empty()) KillJobMembers({0, mark, std::nullopt, {}});
+  if (unwanted) {
+    return absl::CancelledError(absl::StrCat("finding out what function '", record.name(), "' imports: ",
+                                             node_.stopping() ? "the daemon is ending" : "cancelled"));
+  }
   const std::string text = output->Text();
   const size_t begin = text.find('{');
   const nlohmann::json result =
@@ -274,14 +318,15 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   return restore::TextsOf(result, "imports");
 }
 
-functions::FunctionImages Functions::FindImages(const functions::FunctionRecord& record,
-                                                const std::function<void(const char* phase)>& progress,
-                                                std::vector<std::string>* warnings) {
+absl::StatusOr<functions::FunctionImages> Functions::FindImages(
+    const functions::FunctionRecord& record, const std::function<void(const char* phase)>& progress,
+    const std::atomic<bool>* cancelled, std::vector<std::string>* warnings) {
   functions::FunctionImages images;
   images.dependencies = record.spec.dependencies;
   if (record.spec.discover_dependencies) {
     progress("discover");
-    auto found = Discover(record);
+    auto found = Discover(record, cancelled);
+    if (absl::IsCancelled(found.status())) return found.status();
     if (found.ok()) {
       images.dependencies.insert(images.dependencies.end(), found->begin(), found->end());
       std::sort(images.dependencies.begin(), images.dependencies.end());
@@ -329,23 +374,34 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
   RK_RETURN_IF_ERROR(RuntimeCommand(spec.runtime, spec.code).status());
   functions::ScheduledFunction wanted;
   wanted.name = spec.name;
+  wanted.owner = caller.uid;
   wanted.memory_bytes = spec.memory_bytes;
   wanted.provisioned = spec.provisioned;
   // Until it is scheduled: another deployment must not count on the same room.
   RK_ASSIGN_OR_RETURN(const functions::Scheduler::Reservation room, scheduler_->ReserveProvisioned(wanted));
+  DeployResult result;
+  if (const absl::Status& usable = FunctionInstances::LimitsUsable(); !usable.ok())
+    result.warnings.push_back(NoLimits("it has", usable));
   progress("copy", 0);
   functions::DeployOptions options;
   options.replace = replace;
   options.progress = [&progress](uint64_t bytes) { progress("copy", bytes); };
+  RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
+  const auto code_room = [&] {
+    return CodeRoom::Of(*store, node_.options().store, catalog_->List(), spec.name, caller.uid);
+  };
+  RK_ASSIGN_OR_RETURN(const CodeRoom room_now, code_room());
+  options.may_take = [&room_now](uint64_t bytes, bool all) { return room_now.Check(bytes, all); };
   options.cancelled = cancelled;
-  DeployResult result;
   const auto find_images = [&](const functions::FunctionRecord& record) {
     return FindImages(
-        record, [&progress](const char* phase) { progress(phase, 0); }, &result.warnings);
+        record, [&progress](const char* phase) { progress(phase, 0); }, cancelled, &result.warnings);
   };
   options.prepare = [&](const functions::FunctionRecord& staged, functions::FunctionImages* images) {
-    *images = find_images(staged);
-    return absl::OkStatus();
+    RK_ASSIGN_OR_RETURN(*images, find_images(staged));
+    // Others may have been deployed meanwhile.
+    RK_ASSIGN_OR_RETURN(const CodeRoom left, code_room());
+    return left.Check(staged.code_bytes, /*all=*/true);
   };
   RK_ASSIGN_OR_RETURN(functions::Deployed deployed,
                       catalog_->Deploy(spec, {caller.uid, caller.gid, caller.groups}, options));
@@ -355,7 +411,7 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
     const std::string& image = result.record.images.dependency_image;
     const bool has_image = !image.empty() && dependencies_.Find(image).ok();
     if (spec.runtime.kind == RuntimeKind::kProvided || has_image) return result;
-    result.record.images = find_images(result.record);
+    RK_ASSIGN_OR_RETURN(result.record.images, find_images(result.record));
     RK_RETURN_IF_ERROR(
         catalog_->SetImages(result.record.name(), result.record.revision, result.record.images));
   }
@@ -374,8 +430,12 @@ absl::StatusOr<functions::FunctionRecord> Functions::Find(const Caller& caller, 
 void Functions::Call(const Caller& caller, functions::Call call, functions::Scheduler::Done done) {
   auto record = Find(caller, call.function, "invoke");
   if (!record.ok()) return done(record.status());
+  std::shared_ptr<void> work = in_work_->Begin();
+  if (!work) return done(Ending());
   if (call.request_id.empty()) call.request_id = functions::NewRequestId();
-  scheduler_->Invoke(std::move(call), std::move(done));
+  scheduler_->Invoke(std::move(call),
+                     [work = std::move(work), done = std::move(done)](
+                         absl::StatusOr<functions::CallResult> result) { done(std::move(result)); });
 }
 
 class Functions::WaitingEvents {
@@ -422,6 +482,7 @@ struct Functions::Event {
   absl::Time until;
   int attempts = 0;                        // that the function had
   std::shared_ptr<WaitingEvents> waiting;  // it counts there
+  std::shared_ptr<void> work;
 
   ~Event() {
     if (waiting) waiting->Remove(owner);
@@ -433,6 +494,8 @@ Functions::Functions(Node& node)
 
 absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
   RK_ASSIGN_OR_RETURN(const functions::FunctionRecord record, Find(caller, call.function, "invoke"));
+  std::shared_ptr<void> work = in_work_->Begin();
+  if (!work) return Ending();
   RK_RETURN_IF_ERROR(waiting_events_->Add(record.owner.uid));
   if (call.request_id.empty()) call.request_id = functions::NewRequestId();
   auto event = std::make_shared<Event>();
@@ -440,6 +503,7 @@ absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
   event->owner = record.owner.uid;
   event->until = absl::Now() + kLongestWait;
   event->waiting = waiting_events_;
+  event->work = std::move(work);
   Try(event);
   return absl::OkStatus();
 }
@@ -574,8 +638,6 @@ class Functions::Front : public functions::Invoker {
   }
 
  private:
-  static absl::Status Ending() { return absl::UnavailableError("the daemon is ending"); }
-
   const Lifeline<Functions>::End functions_;
 };
 

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/lifeline.h"
 #include "daemon/caller.h"
+#include "daemon/calls_in_work.h"
 #include "daemon/dependency_images.h"
 #include "daemon/function_instances.h"
 #include "daemon/node.h"
@@ -32,6 +33,13 @@ class Functions {
   static absl::StatusOr<std::shared_ptr<Functions>> Start(Node& node);
   // Ends all instances, and the threads that callbacks run on: those never own it.
   ~Functions();
+
+  // The daemon is about to end. Invocations and events that come from now on are Unavailable (503); those
+  // that were accepted go on.
+  void TakeNoMore();
+  // After TakeNoMore: returns when nothing of these is in work and all callers have their answers, or at
+  // `deadline`.
+  void AwaitCalls(absl::Time deadline);
 
   struct DeployResult {
     functions::FunctionRecord record;
@@ -75,14 +83,16 @@ class Functions {
   explicit Functions(Node& node);
   absl::Status Begin();
   // Chooses its dependency image, which may have to be made. What goes wrong with that is a warning: it can
-  // be started without.
-  functions::FunctionImages FindImages(const functions::FunctionRecord& record,
-                                       const std::function<void(const char* phase)>& progress,
-                                       std::vector<std::string>* warnings);
+  // be started without. Cancelled: so it was, or the daemon is ending.
+  absl::StatusOr<functions::FunctionImages> FindImages(const functions::FunctionRecord& record,
+                                                       const std::function<void(const char* phase)>& progress,
+                                                       const std::atomic<bool>* cancelled,
+                                                       std::vector<std::string>* warnings);
   void Schedule(const functions::FunctionRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(scheduling_);
   // Aborted: it is not the present revision any more.
   absl::Status ScheduleIfPresent(const functions::FunctionRecord& record) ABSL_LOCKS_EXCLUDED(scheduling_);
-  absl::StatusOr<std::vector<std::string>> Discover(const functions::FunctionRecord& record);
+  absl::StatusOr<std::vector<std::string>> Discover(const functions::FunctionRecord& record,
+                                                    const std::atomic<bool>* cancelled);
   void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
   struct Event;         // that was accepted and is not answered to anybody
   class WaitingEvents;  // how many there are
@@ -106,6 +116,7 @@ class Functions {
   int tidied_ = 0;
 
   const std::shared_ptr<WaitingEvents> waiting_events_;
+  const std::shared_ptr<CallsInWork> in_work_ = std::make_shared<CallsInWork>();
   // What the catalog has and what is scheduled change together. Before mutex_.
   absl::Mutex scheduling_;
   absl::Mutex mutex_;

@@ -20,6 +20,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "daemon/job_members.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -36,10 +37,11 @@ std::string StartTimeOf(pid_t pid) {
 
 }  // namespace
 
-InstanceRecord::InstanceRecord(std::string path, pid_t pid, const restore::Cgroup* group)
+InstanceRecord::InstanceRecord(std::string path, pid_t pid, const restore::Cgroup* group,
+                               const std::string& mark)
     : path_(std::move(path)) {
-  const std::string text =
-      absl::StrCat(pid, "\n", StartTimeOf(pid), "\n", group != nullptr ? group->memory_folder() : "", "\n");
+  const std::string text = absl::StrCat(pid, "\n", StartTimeOf(pid), "\n",
+                                        group != nullptr ? group->memory_folder() : "", "\n", mark, "\n");
   // Not forced to the disk: after a crash of the machine there is no instance either.
   auto file = OpenFile(path_, O_WRONLY | O_CREAT | O_TRUNC);
   absl::Status written = file.ok() ? WriteFully(file->get(), text.data(), text.size(), path_) : file.status();
@@ -59,9 +61,10 @@ void EndLeftInstances(const std::string& directory) {
     if (lines.size() < 3 || !absl::SimpleAtoi(lines[0], &pid) || pid <= 0) continue;
     const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
     // Looked at after it was opened, so that its number can't have become another's.
-    if (process.valid() && StartTimeOf(pid) == lines[1]) {
-      SendSignal(process.get(), SIGKILL);
-    }
+    const bool there = process.valid() && StartTimeOf(pid) == lines[1];
+    // Its session has its number only as long as it is there itself.
+    if (lines.size() > 3 && !lines[3].empty()) KillJobMembers({there ? pid : 0, lines[3], std::nullopt, {}});
+    if (there) SendSignal(process.get(), SIGKILL);
     if (lines[2].empty()) continue;
     auto left = ReadFile(absl::StrCat(lines[2], "/cgroup.procs"));  // what it has started
     for (absl::string_view line : absl::StrSplit(left.value_or(""), '\n', absl::SkipEmpty())) {

@@ -13,9 +13,9 @@ namespace rekindle::daemon {
 // One process. Its file goes with this object.
 class InstanceRecord {
  public:
-  // `path` ends in ".pid", in a folder that is there. `group`: the process's; null: none of its own. That the
-  // file can't be written is logged.
-  InstanceRecord(std::string path, pid_t pid, const restore::Cgroup* group);
+  // `path` ends in ".pid", in a folder that is there. `group`: the process's; null: none of its own. `mark`:
+  // by which what it has started is found then (job_members.h). That the file can't be written is logged.
+  InstanceRecord(std::string path, pid_t pid, const restore::Cgroup* group, const std::string& mark = "");
   ~InstanceRecord();
   InstanceRecord(const InstanceRecord&) = delete;
   InstanceRecord& operator=(const InstanceRecord&) = delete;
@@ -24,7 +24,7 @@ class InstanceRecord {
   const std::string path_;
 };
 
-// Ends what the records in `directory` name, with all that is in their cgroups.
+// Ends what the records in `directory` name, with all that is in their cgroups or has their marks.
 void EndLeftInstances(const std::string& directory);
 
 }  // namespace rekindle::daemon

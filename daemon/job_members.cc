@@ -16,7 +16,6 @@
 #include "base/file.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
-#include "base/unique_fd.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -94,16 +93,21 @@ bool HasKilledChild(pid_t root) {
   return false;
 }
 
+std::vector<UniqueFd> SendKillToJobMembers(const JobTraits& job) {
+  std::vector<UniqueFd> ending;
+  for (const pid_t pid : JobMembers(job)) {
+    UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    if (pidfd.valid() && SendSignal(pidfd.get(), SIGKILL)) ending.push_back(std::move(pidfd));
+  }
+  return ending;
+}
+
 size_t KillJobMembers(const JobTraits& job) {
   constexpr int kRounds = 20;  // each ends what the one before has seen
   constexpr absl::Duration kPatience = absl::Seconds(10);
   size_t killed = 0;
   for (int round = 0; round < kRounds; ++round) {
-    std::vector<UniqueFd> ending;
-    for (const pid_t pid : JobMembers(job)) {
-      UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-      if (pidfd.valid() && SendSignal(pidfd.get(), SIGKILL)) ending.push_back(std::move(pidfd));
-    }
+    const std::vector<UniqueFd> ending = SendKillToJobMembers(job);
     if (ending.empty()) break;
     killed += ending.size();
     for (const UniqueFd& pidfd : ending) AwaitExit(pidfd.get(), kPatience);

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
+
 namespace rekindle::daemon {
 
 struct JobTraits {
@@ -31,6 +33,9 @@ std::vector<pid_t> JobMembers(const JobTraits& job);
 // Has one of the descendants of `root` been killed by a signal without its parent having seen it yet? Then
 // the job is likely to be in the middle of its end.
 bool HasKilledChild(pid_t root);
+
+// Sends each of them SIGKILL, and returns descriptors of them.
+std::vector<UniqueFd> SendKillToJobMembers(const JobTraits& job);
 
 // Kills them, and what they start meanwhile, and waits until they have gone (zombies whose parents do not
 // reap them count as gone). Returns how many were killed.

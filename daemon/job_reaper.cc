@@ -62,11 +62,17 @@ ExitState ReapChild(pid_t pid) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const JobEnd>> JobReaper::Adopt(pid_t pid,
-                                                               std::function<void(const ExitState&)> on_end) {
+                                                               std::function<void(const ExitState&)> on_end,
+                                                               std::function<void()> before_reaping) {
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd.valid()) return ErrnoStatus(errno, absl::StrCat("watching process ", pid));
   return Watch(
-      std::move(pidfd), [pid](int) { return ReapChild(pid); }, std::move(on_end));
+      std::move(pidfd),
+      [pid, before_reaping = std::move(before_reaping)](int) {
+        if (before_reaping) before_reaping();
+        return ReapChild(pid);
+      },
+      std::move(on_end));
 }
 
 absl::StatusOr<std::shared_ptr<const JobEnd>> JobReaper::Watch(UniqueFd ended,

@@ -41,8 +41,10 @@ class JobReaper {
   ~JobReaper();
 
   // Takes over `pid`, a child of this process, and reaps it when it ends; then `on_end` is called on the
-  // reaper's thread, before the returned JobEnd tells.
-  absl::StatusOr<std::shared_ptr<const JobEnd>> Adopt(pid_t pid, std::function<void(const ExitState&)> on_end)
+  // reaper's thread, before the returned JobEnd tells. `before_reaping`, if any, is called there when it has
+  // ended and its PID can't be another's yet.
+  absl::StatusOr<std::shared_ptr<const JobEnd>> Adopt(pid_t pid, std::function<void(const ExitState&)> on_end,
+                                                      std::function<void()> before_reaping = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // A job that is somebody else's child: `ended` becomes readable when it has ended, and `how` tells how it
   // did.

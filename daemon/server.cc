@@ -128,6 +128,7 @@ class GrpcServer final : public Server {
     metrics_.reset();
     if (listener_) listener_->Stop();
     listener_.reset();
+    if (auto functions = node_.functions(); functions.ok()) (*functions)->TakeNoMore();
     // Last images and calls in work have it together.
     const absl::Time deadline = absl::Now() + grace;
     if (server_ && grace > absl::ZeroDuration()) node_.supervisor().CheckpointAll(grace);
@@ -137,6 +138,7 @@ class GrpcServer final : public Server {
       server_->Shutdown(absl::ToChronoTime(deadline));
       server_->Wait();
     }
+    if (auto functions = node_.functions(); functions.ok()) (*functions)->AwaitCalls(deadline);
     server_.reset();
     scrub_.reset();  // not before: it may be waiting for a gc that somebody has called
     node_.supervisor().Leave();

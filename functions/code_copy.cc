@@ -188,8 +188,9 @@ absl::Status CodeCopier::Count(uint64_t bytes, const std::string& path) {
         absl::StrCat("copying ", folder_, ": code and layers have over ", options_.most_entries,
                      " files, the limit: leave out what the function does not need"));
   }
-  if (options_.progress && (before / kProgressBytes != bytes_ / kProgressBytes || entries_ % 256 == 0)) {
-    options_.progress(bytes_);
+  if (before / kProgressBytes != bytes_ / kProgressBytes || entries_ % 256 == 0) {
+    if (options_.may_take) RK_RETURN_IF_ERROR(options_.may_take(bytes_));
+    if (options_.progress) options_.progress(bytes_);
   }
   return absl::OkStatus();
 }

@@ -18,6 +18,8 @@ struct CodeCopyOptions {
   uint64_t most_bytes = uint64_t{10} << 30;  // of all folders together
   uint64_t most_entries = 1'000'000;
   std::function<void(uint64_t bytes)> progress;  // all that was copied so far; called now and then
+  // Asked with it; an error ends the copy.
+  std::function<absl::Status(uint64_t bytes)> may_take;
   const std::atomic<bool>* cancelled = nullptr;
 };
 

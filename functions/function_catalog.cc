@@ -276,6 +276,10 @@ absl::Status FunctionCatalog::CopyCode(const FunctionSpec& spec, const Owner& ow
     CodeCopyOptions limits;
     limits.most_bytes = options_.most_code_bytes;
     limits.progress = options.progress;
+    if (options.may_take) {
+      RK_RETURN_IF_ERROR(options.may_take(0, /*all=*/false));
+      limits.may_take = [&options](uint64_t bytes) { return options.may_take(bytes, /*all=*/false); };
+    }
     limits.cancelled = options.cancelled;
     CodeCopier copier(std::move(limits));
     RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(staging, O_RDONLY | O_DIRECTORY));
@@ -298,6 +302,7 @@ absl::Status FunctionCatalog::CopyCode(const FunctionSpec& spec, const Owner& ow
         RK_RETURN_IF_ERROR(copy(spec.layers[i], layers.get(), absl::StrCat(i)));
       }
     }
+    if (options.may_take) RK_RETURN_IF_ERROR(options.may_take(copier.bytes(), /*all=*/true));
     record->code_bytes = copier.bytes();
     record->code_sha256 = copier.Digest();
     return absl::OkStatus();

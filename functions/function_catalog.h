@@ -74,6 +74,9 @@ struct FunctionRecord {
 struct DeployOptions {
   bool replace = false;                          // a function of that name and owner which is there
   std::function<void(uint64_t bytes)> progress;  // copied so far; called on any thread
+  // Whether there is room for so much code, or more than that (`all` false: it is being copied). Asked first
+  // of all, now and then, and when all is there; with the owner's rights over files.
+  std::function<absl::Status(uint64_t bytes, bool all)> may_take;
   const std::atomic<bool>* cancelled = nullptr;  // ends it with Cancelled, until the record is written
   // Called when the code of a new revision lies in its folder, before anything makes it the present one:
   // finds its images. May take long; other calls may deploy or remove the function meanwhile.

@@ -304,6 +304,34 @@ TEST_F(FunctionCatalogTest, AKillWhileANewRevisionIsPreparedLeavesTheOldOne) {
   }
 }
 
+TEST_F(FunctionCatalogTest, WhatThereIsNoRoomForIsNotDeployed) {
+  auto catalog = Open();
+  ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
+  SetCode(std::string(40 << 20, 'x'));
+  DeployOptions options;
+  options.replace = true;
+  const Owner owner{::geteuid(), ::getegid(), {}};
+  std::vector<std::pair<uint64_t, bool>> asked;
+  uint64_t room = 41 << 20;
+  options.may_take = [&](uint64_t bytes, bool all) {
+    asked.emplace_back(bytes, all);
+    return bytes <= room ? absl::OkStatus() : absl::ResourceExhaustedError("no room");
+  };
+  for (const uint64_t limit : {uint64_t{20} << 20, (uint64_t{40} << 20) - 1}) {
+    room = limit;
+    asked.clear();
+    absl::Status refused = catalog->Deploy(Spec(), owner, options).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(asked.front(), std::make_pair(uint64_t{0}, false));
+    EXPECT_GT(asked.back().first, limit);
+    EXPECT_EQ(CodeOf(*catalog), "version 1");
+    EXPECT_THAT(Files("functions/fn"), ElementsAre("1", "function.json"));
+  }
+  room = uint64_t{41} << 20;
+  ASSERT_TRUE(catalog->Deploy(Spec(), owner, options).ok());
+  EXPECT_TRUE(asked.back().second);
+}
+
 TEST_F(FunctionCatalogTest, WhatCouldNotBePreparedOrWasCancelledHasNoEffect) {
   auto catalog = Open();
   ASSERT_TRUE(Deploy(*catalog, Spec()).ok());

@@ -50,6 +50,13 @@ void HttpConnection::Close() {
   asio::post(strand_, [self = shared_from_this()] { self->CloseNow(); });
 }
 
+void HttpConnection::FinishUp() {
+  asio::post(strand_, [self = shared_from_this()] {
+    if (self->state_ == State::kHead) return self->CloseNow();
+    self->keep_alive_ = false;
+  });
+}
+
 void HttpConnection::Answer(const std::weak_ptr<HttpConnection>& connection, uint64_t number,
                             HttpAnswer answer) {
   std::shared_ptr<HttpConnection> self = connection.lock();
@@ -230,6 +237,7 @@ void HttpConnection::OnWritten() {
 
 void HttpConnection::Linger() {
   state_ = State::kLingering;
+  server_->HasFinished(this);
   parser_.reset();
   error_code ignored;
   socket_.shutdown(Socket::shutdown_send, ignored);

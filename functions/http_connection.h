@@ -45,8 +45,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   static void Answer(const HttpExchange& exchange, HttpAnswer answer) {
     Answer(exchange.connection, exchange.number, std::move(answer));
   }
-  // Thread-safe; at the strand's next turn.
+  // Thread-safe, both; at the strand's next turn.
   void Close();
+  // Takes no further request: closes when what it is at has been answered.
+  void FinishUp();
 
   const std::any& context() const { return context_; }
 

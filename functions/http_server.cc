@@ -101,6 +101,29 @@ void HttpServer::Close() {
   for (const auto& connection : connections) connection->Close();
 }
 
+void HttpServer::FinishUp() {
+  std::vector<std::shared_ptr<HttpConnection>> connections;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [known, connection] : connections_) {
+      finishing_.insert(known);
+      connections.push_back(connection);
+    }
+  }
+  for (const auto& connection : connections) connection->FinishUp();
+}
+
+void HttpServer::AwaitFinished(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  auto all = +[](std::unordered_set<const HttpConnection*>* finishing) { return finishing->empty(); };
+  mutex_.AwaitWithDeadline(absl::Condition(all, &finishing_), deadline);
+}
+
+void HttpServer::HasFinished(const HttpConnection* connection) {
+  absl::MutexLock lock(&mutex_);
+  finishing_.erase(connection);
+}
+
 bool HttpServer::ReserveBody(size_t bytes) {
   if (bodies_.fetch_add(bytes) + bytes <= limits_.bodies) return true;
   bodies_ -= bytes;
@@ -110,6 +133,7 @@ bool HttpServer::ReserveBody(size_t bytes) {
 void HttpServer::Forget(const HttpConnection* connection) {
   std::shared_ptr<HttpConnection> kept;  // it may be the last reference: destroyed without the lock
   absl::MutexLock lock(&mutex_);
+  finishing_.erase(connection);
   auto known = connections_.find(connection);
   if (known == connections_.end()) return;
   kept = std::move(known->second);

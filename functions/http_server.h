@@ -4,11 +4,13 @@
 #include <atomic>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "base/unique_fd.h"
 #include "functions/http_connection.h"
 #include "functions/http_handler.h"
@@ -26,14 +28,20 @@ class HttpServer : public std::enable_shared_from_this<HttpServer> {
   // Listens on a socket until Close.
   absl::Status Listen(UniqueFd listener, std::weak_ptr<HttpHandler> handler);
   void Close();
+  // Connections that there are now take no further requests and close once they have answered the one that
+  // they are at; new ones are taken as ever.
+  void FinishUp() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns when they have sent their last answers, or at `deadline`.
+  void AwaitFinished(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const HttpLimits& limits() const { return limits_; }
   const HttpStrand& strand() const { return strand_; }
   const std::shared_ptr<boost::asio::io_context>& io() const { return io_; }
 
-  // For HttpConnection: memory for a body that is about to be read, and a connection's end.
+  // For HttpConnection: memory for a body that is about to be read, its last answer, and its end.
   bool ReserveBody(size_t bytes);
   void ReleaseBody(size_t bytes) { bodies_ -= bytes; }
+  void HasFinished(const HttpConnection* connection) ABSL_LOCKS_EXCLUDED(mutex_);
   void Forget(const HttpConnection* connection) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -55,6 +63,7 @@ class HttpServer : public std::enable_shared_from_this<HttpServer> {
   // Open ones; each leaves when it closes.
   std::unordered_map<const HttpConnection*, std::shared_ptr<HttpConnection>> connections_
       ABSL_GUARDED_BY(mutex_);
+  std::unordered_set<const HttpConnection*> finishing_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rekindle::functions

@@ -127,6 +127,11 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
     return absl::OkStatus();
   }
 
+  void TakeNoMore() {
+    *ending_ = true;
+    server_->FinishUp();
+  }
+  void AwaitAnswers(absl::Time deadline) { server_->AwaitFinished(deadline); }
   void Close() { server_->Close(); }
 
   bool OnConnect(int socket, std::any& context, std::optional<HttpAnswer>& refusal) override {
@@ -163,6 +168,7 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
 
   std::optional<HttpAnswer> OnHead(const std::shared_ptr<HttpConnection>&, const HttpRequestHead& head,
                                    size_t& largest_body) override {
+    if (*ending_) return Ending();
     if (RouteOf(head).call == Call::kInvoke)
       largest_body = IsAsync(head) ? kLargestAsyncPayload : kLargestPayload;
     return std::nullopt;
@@ -206,6 +212,7 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
   }
 
   void OnRequest(HttpExchange exchange, HttpRequest request) override {
+    if (*ending_) return HttpConnection::Answer(exchange, Ending());  // its body has come meanwhile
     Route route = RouteOf(request);
     if (route.call == Call::kHealth)
       return HttpConnection::Answer(exchange, HttpAnswer(200, R"({"status":"ok"})"));
@@ -240,6 +247,12 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
   void OnClosed(HttpConnection&, bool) override {}
 
  private:
+  static HttpAnswer Ending() {
+    return std::move(InvokeError(503, "ServiceUnavailableException",
+                                 "The daemon is ending. Try again when it has been started anew")
+                         .Close());
+  }
+
   // In the log less and less often.
   static void Refused(std::atomic<uint64_t>& count, const std::string& what) {
     const uint64_t refused = ++count;
@@ -283,12 +296,14 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
     // Weakly: a caller that has gone needs no answer.
     auto done = [connection = std::weak_ptr<HttpConnection>(exchange.connection), number = exchange.number,
                  arn = std::move(arn), async = invoke.async, dry_run = invoke.dry_run,
-                 tail_log = invoke.tail_log, request_id = invoke.request_id,
-                 trace_id = invoke.trace_id](absl::StatusOr<InvokeResult> result) {
-      HttpAnswer answer = !result.ok() ? InvokeErrorFrom(result.status(), arn)
-                          : async      ? HttpAnswer(202)
-                          : dry_run    ? HttpAnswer(204)
-                                       : Result(*std::move(result), tail_log);
+                 tail_log = invoke.tail_log, request_id = invoke.request_id, trace_id = invoke.trace_id,
+                 ending = ending_](absl::StatusOr<InvokeResult> result) {
+      const bool ended = *ending && absl::IsUnavailable(result.status());
+      HttpAnswer answer = ended          ? Ending()
+                          : !result.ok() ? InvokeErrorFrom(result.status(), arn)
+                          : async        ? HttpAnswer(202)
+                          : dry_run      ? HttpAnswer(204)
+                                         : Result(*std::move(result), tail_log);
       answer.Add("x-amzn-RequestId", request_id);
       if (!trace_id.empty()) answer.Add("X-Amzn-Trace-Id", trace_id);
       HttpConnection::Answer(connection, number, std::move(answer));
@@ -343,6 +358,8 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
   const std::weak_ptr<Invoker> invoker_;
   const std::shared_ptr<Shares> connections_of_ = std::make_shared<Shares>();
   const std::shared_ptr<Shares> bodies_of_ = std::make_shared<Shares>();
+  // Also for invocations that outlive this.
+  const std::shared_ptr<std::atomic<bool>> ending_ = std::make_shared<std::atomic<bool>>(false);
   std::atomic<uint64_t> connections_{0}, connections_of_one_{0}, bodies_{0}, bodies_of_one_{0}, too_large_{0};
   const std::shared_ptr<HttpServer> server_;
 };
@@ -361,6 +378,10 @@ absl::StatusOr<std::unique_ptr<InvokeApi>> InvokeApi::Start(HttpThreads& threads
 }
 
 InvokeApi::Refusals InvokeApi::refusals() const { return impl_->refusals(); }
+
+void InvokeApi::TakeNoMore() { impl_->TakeNoMore(); }
+
+void InvokeApi::AwaitAnswers(absl::Time deadline) { impl_->AwaitAnswers(deadline); }
 
 void InvokeApi::Close() { impl_->Close(); }
 

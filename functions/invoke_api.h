@@ -120,6 +120,11 @@ class InvokeApi {
   };
   Refusals refusals() const;
 
+  // From now on requests are answered with 503, invocations in work when they are through; their connections
+  // close after it.
+  void TakeNoMore();
+  // After TakeNoMore: returns when all of these have been answered, or at `deadline`.
+  void AwaitAnswers(absl::Time deadline);
   // Takes no new connections and closes those there are; invocations go on, their results are dropped.
   void Close();
 

@@ -15,6 +15,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "functions/http_client_for_tests.h"
 #include "nlohmann/json.hpp"
 
@@ -589,6 +590,50 @@ TEST_P(InvokeApiTest, TheInvokerMayGoFirst) {
   HttpReply reply = client.Post(Path("f"), "1");
   EXPECT_EQ(reply.status, 500);
   EXPECT_EQ(reply.headers["x-amzn-errortype"], "ServiceException");
+}
+
+TEST_P(InvokeApiTest, OneThatEndsAnswersWhatIsInWorkAndTakesNoMore) {
+  Start();
+  std::promise<Invoker::Done> begun[3];
+  std::atomic<int> calls{0};
+  invoker_->Become([&](InvokeRequest, Invoker::Done done) { begun[calls++].set_value(std::move(done)); });
+  HttpClient in_work(address_), cut_off(address_), idle(address_), sending(address_);
+  EXPECT_EQ(idle.Get("/health").status, 200);
+  ASSERT_TRUE(
+      in_work.Send(absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}")));
+  Invoker::Done answers = begun[0].get_future().get();
+  ASSERT_TRUE(
+      cut_off.Send(absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}")));
+  Invoker::Done gives_up = begun[1].get_future().get();
+  EXPECT_EQ(
+      sending
+          .Ask(absl::StrCat("POST ", Path("f"),
+                            " HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"))
+          .status,
+      100);
+  api_->TakeNoMore();
+  EXPECT_TRUE(idle.ReadEnd());
+  for (HttpReply reply :
+       {HttpClient(address_).Post(Path("f"), "{}"), HttpClient(address_).Get("/health"), sending.Ask("{}")}) {
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_EQ(reply.headers["x-amzn-errortype"], "ServiceUnavailableException");
+    EXPECT_EQ(reply.headers["connection"], "close");
+  }
+  EXPECT_EQ(calls, 2);
+  std::atomic<bool> through{false};
+  std::thread waits([&] {
+    api_->AwaitAnswers(absl::Now() + absl::Minutes(1));
+    through = true;
+  });
+  answers(ResultOf("1"));
+  HttpReply reply = in_work.Read();
+  EXPECT_EQ(reply.body, "1");
+  EXPECT_EQ(reply.headers["connection"], "close");
+  EXPECT_TRUE(in_work.ReadEnd());
+  EXPECT_FALSE(through);
+  gives_up(absl::UnavailableError("the daemon is ending"));
+  EXPECT_EQ(cut_off.Read().status, 503);
+  waits.join();  // although neither client has closed its end
 }
 
 TEST_P(InvokeApiTest, CloseEndsConnections) {

@@ -141,6 +141,7 @@ DependencyId Core::DependencyOf(const ScheduledFunction& function, Later* later)
 void Core::Provisioned::RaiseTo(const ScheduledFunction& function) {
   instances = std::max<uint64_t>(instances, function.provisioned);
   bytes = std::max(bytes, function.provisioned * function.memory_bytes);
+  owner = function.owner;
 }
 
 absl::StatusOr<Scheduler::Reservation> Core::ReserveProvisioned(const ScheduledFunction& wanted) {
@@ -177,15 +178,23 @@ absl::Status Core::CheckProvisioned(const ScheduledFunction& wanted) const {
   }
   for (const auto& [number, other] : reserved_) of_each[other.name].RaiseTo(other);
   of_each[wanted.name].RaiseTo(wanted);
-  uint64_t all = 0, all_bytes = 0;
+  uint64_t all = 0, all_bytes = 0, of_owner = 0;
   for (const auto& [name, provisioned] : of_each) {
     all += provisioned.instances;
     all_bytes += provisioned.bytes;
+    if (provisioned.owner == wanted.owner) of_owner += provisioned.instances;
   }
   if (all > options_.most_instances) {
     return absl::ResourceExhaustedError(
         absl::StrCat("function '", wanted.name, "': ", wanted.provisioned, " provisioned instances make ",
                      all, " with those of other functions, and this node has at most ",
+                     options_.most_instances, ": lower --provisioned, of this one or of others"));
+  }
+  if (of_owner > MostInstancesOf(wanted.owner)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("function '", wanted.name, "': ", wanted.provisioned, " provisioned instances make ",
+                     of_owner, " with those of other functions of user ", wanted.owner,
+                     ", and one user has at most ", MostInstancesOf(wanted.owner), " of this node's ",
                      options_.most_instances, ": lower --provisioned, of this one or of others"));
   }
   if (all_bytes > options_.keep_alive.memory_bytes) {
@@ -268,11 +277,6 @@ void Core::Retire(const FunctionPtr& function, Later* later) {
   for (const InstancePtr& instance : std::exchange(function->idle, {})) EndInstance(instance);
 }
 
-bool Core::MayStart(const Function& function) const {
-  const uint32_t most = function.spec.most_instances;
-  return (most == 0 || function.counters->living < most) && instances_.size() < options_.most_instances;
-}
-
 void Core::Invoke(Call call, Done done) {
   Later later;
   absl::MutexLock lock(&mutex_);
@@ -306,7 +310,7 @@ void Core::Invoke(Call call, Done done) {
       return;
     }
     function->waiting.push_back(std::move(request));
-    if (!one_comes && instances_.size() >= options_.most_instances) EndLongestIdle();
+    if (!one_comes) MakeRoomFor(*function);
     return;
   }
   ++function->counters->invocations;
@@ -328,51 +332,21 @@ void Core::Dispatch(const FunctionPtr& function, RequestPtr request, Later* late
   PlanTick();
 }
 
+void Core::ServeFirst(const FunctionPtr& function, Later* later) {
+  RequestPtr request = function->waiting.front();
+  function->waiting.pop_front();
+  ++function->counters->invocations;
+  Dispatch(function, std::move(request), later);
+}
+
 void Core::ServeWaiting(const FunctionPtr& function, Later* later) {
   FunctionPtr current = Find(function->spec.name);
   if (current == nullptr) return;
-  // Some may have one that comes already.
-  while (!current->waiting.empty() && current->queue.size() + current->waiting.size() > current->starting &&
-         MayStart(*current)) {
-    RequestPtr request = current->waiting.front();
-    current->waiting.pop_front();
-    ++current->counters->invocations;
-    Dispatch(current, std::move(request), later);
-  }
-}
-
-bool Core::LacksProvisioned(const Function& function) const {
-  return !function.replaced &&
-         policy_.Idle(function.id) + policy_.Busy(function.id) < function.spec.provisioned;
+  while (CallsWithoutInstance(*current) > 0 && MayStart(*current)) ServeFirst(current, later);
 }
 
 void Core::FillProvisioned(const FunctionPtr& function, Later* later) {
   if (function != nullptr && LacksProvisioned(*function) && MayStart(*function)) Refill(function, later);
-}
-
-bool Core::OthersWait(const Function& function) const {
-  if (instances_.size() < options_.most_instances) return false;
-  for (const auto& [name, other] : functions_) {
-    const uint32_t most = other->spec.most_instances;
-    const bool may_have_more = most == 0 || other->counters->living < most;
-    // One that can't be started is tried now and then, which nobody has to make room for.
-    const bool lacks = LacksProvisioned(*other) && other->failures <= 1;
-    if (other.get() != &function && (!other->waiting.empty() || lacks) && may_have_more) return true;
-  }
-  return false;
-}
-
-void Core::EndLongestIdle() {
-  FunctionPtr whose;
-  for (const auto& [name, function] : functions_) {
-    if (function->idle.empty() || function->instances.size() <= function->spec.provisioned) continue;
-    if (!whose || function->idle.front()->idle_since < whose->idle.front()->idle_since) whose = function;
-  }
-  if (!whose) return;
-  InstancePtr instance = whose->idle.front();
-  whose->idle.erase(whose->idle.begin());
-  policy_.Lost({ThingKind::kInstance, whose->id});
-  EndInstance(instance);
 }
 
 absl::StatusOr<FunctionNumbers> Core::Numbers(const std::string& name) const {

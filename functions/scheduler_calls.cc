@@ -33,6 +33,15 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
     return;
   }
   if (function->replaced) return EndInstance(instance);
+  if (!function->waiting.empty() && OwesAnInstance(*function)) {
+    // Its next call waits until one of its others has answered, or it is its turn again.
+    if (function->drops_owed > 0) {
+      --function->drops_owed;
+    } else {
+      policy_.Lost({ThingKind::kInstance, function->id});
+    }
+    return EndInstance(instance);
+  }
   if (!function->waiting.empty()) {
     RequestPtr request = function->waiting.front();
     function->waiting.pop_front();
@@ -53,7 +62,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
   instance->idle_since = absl::Now();
   if (!instance->answered) instance->was_idle = true;
   function->idle.push_back(instance);
-  if (OthersWait(*function)) EndLongestIdle();
+  if (FunctionPtr other = NextInTurn(function.get(), {})) MakeRoomFor(*other);
 }
 
 void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, const RequestPtr& request,
@@ -244,20 +253,22 @@ void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
 }
 
 void Core::Forget(const InstancePtr& instance, Later* later) {
+  const uint32_t owner = instance->function->spec.owner;
+  const bool all_waited = instances_.size() >= options_.most_instances || !OwnerMayHaveMore(owner);
   if (instances_.erase(instance) == 0) return;
   instance->function->instances.erase(instance);
   --instance->function->counters->living;
+  if (--living_of_[owner] == 0) living_of_.erase(owner);
   if (stopping_) return;
   // There is room for one more.
+  if (all_waited) return ServeInTurn(later);
   ServeWaiting(instance->function, later);
   FillProvisioned(Find(instance->function->spec.name), later);
-  if (instances_.size() + 1 < options_.most_instances) return;
-  for (auto& [name, function] : functions_) ServeWaiting(function, later);
-  for (auto& [name, function] : functions_) FillProvisioned(function, later);
 }
 
 void Core::EndInstance(const InstancePtr& instance) {
   instance->state = Instance::State::kEnding;
+  instance->ending_since = absl::Now();
   instance->timer.cancel();
   if (instance->api) instance->api->Close();
   if (instance->process) instance->process->Kill();

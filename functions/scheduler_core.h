@@ -78,6 +78,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   // What instances that are always to be there may take.
   struct Provisioned {
     uint64_t instances = 0, bytes = 0;
+    uint32_t owner = 0;
     void RaiseTo(const ScheduledFunction& function);
   };
   // To be done without the lock.
@@ -143,13 +144,36 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void Forget(const InstancePtr& instance, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts instances for calls that wait, or those of its successor, as far as that may be.
   void ServeWaiting(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Starts one for the first call that waits: there is one, and room.
+  void ServeFirst(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // There are fewer than are always to be there.
   bool LacksProvisioned(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FillProvisioned(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // All functions together have as many instances as they may, and others wait for one: calls, or a function
-  // for those that are always to be there.
-  bool OthersWait(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndLongestIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // scheduler_shares.cc: how many instances the functions of an owner may have together, and have. Some are
+  // left to others by everybody but root.
+  uint64_t MostInstancesOf(uint32_t owner) const;
+  uint32_t LivingOf(uint32_t owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool OwnerMayHaveMore(uint32_t owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayHaveMore(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of those that wait, how many have none that comes.
+  uint64_t CallsWithoutInstance(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // How many instances it waits for: for calls, or else for what is always to be there.
+  uint64_t Wants(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // An instance of `giver` is in the way of one of `function`, because all, or their owner, have as many as
+  // they may.
+  bool MayHaveThatOf(const Function& giver, const Function& function) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Who gets the next instance that may be started, or the place of one of `giver`; null: nobody waits for
+  // one.
+  FunctionPtr NextInTurn(const Function* giver, const std::set<const Function*>& without) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ServeInTurn(Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // All functions together have as many instances as they may, and another owner's, who has fewer than its
+  // own, waits for one: this one's next instance that has answered goes.
+  bool OwesAnInstance(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends an idle instance, if none can be started for it before one has gone.
+  void MakeRoomFor(const Function& asking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Retire(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayStart(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Apply(std::vector<Action>& actions, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -189,8 +213,9 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   std::vector<std::weak_ptr<Function>> by_id_ ABSL_GUARDED_BY(mutex_);
   std::vector<Dependency> dependencies_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<Counters>> counters_ ABSL_GUARDED_BY(mutex_);
-  std::set<InstancePtr> instances_ ABSL_GUARDED_BY(mutex_);  // whose end has not been told yet
-  uint32_t started_ ABSL_GUARDED_BY(mutex_) = 0;             // instances, ever
+  std::set<InstancePtr> instances_ ABSL_GUARDED_BY(mutex_);         // whose end has not been told yet
+  std::map<uint32_t, uint32_t> living_of_ ABSL_GUARDED_BY(mutex_);  // how many of these each owner has
+  uint32_t started_ ABSL_GUARDED_BY(mutex_) = 0;                    // instances, ever
 };
 
 }  // namespace rekindle::functions

@@ -47,6 +47,7 @@ class Scheduler::Core::Instance : public RuntimeApi::Observer, public std::enabl
   absl::Time ordered;        // when its start was decided
   absl::Duration start;      // until it asked for its first invocation
   absl::Time idle_since;     // while it is
+  absl::Time ending_since;   // when it was told to end; the past: it ended by itself
   bool was_idle = false;     // before its first call
   bool answered = false;     // at least once
   bool init_failed = false;  // and whom it was for was told

@@ -2,6 +2,8 @@
 // not.
 #include <gmock/gmock.h>
 
+#include <thread>
+
 #include "absl/strings/str_cat.h"
 #include "functions/scheduler_for_tests.h"
 
@@ -57,6 +59,122 @@ TEST_F(SchedulerTest, AnOwnerWhoseFunctionsDoNotStartLeavesAThreadToOthers) {
   for (const Told& one : told) EXPECT_TRUE(Pending(one));
   starter_.LetStart("hangs");
   for (Told& one : told) EXPECT_EQ(TextOf(std::move(one)), "ok 1");
+}
+
+// Answers "1" as often as the gate lets it.
+TestProgram AnswersThrough(Gate& gate) {
+  return [&gate](TestRuntime& runtime) {
+    while (runtime.Next() && gate.Pass()) runtime.Answer("1");
+    return Exits(1);
+  };
+}
+
+TEST_F(SchedulerTest, ANeighboursFirstCallWaitsForOneAnswerOfWhoHasAllInstances) {
+  options_.most_instances = 4;
+  Gate gate;
+  starter_.Become("hog", AnswersThrough(gate));
+  ScheduledFunction hog = Function("hog"), neighbour = Function("neighbour");
+  hog.owner = 1;
+  neighbour.owner = 2;
+  scheduler().Put(hog);
+  scheduler().Put(neighbour);
+  std::vector<Told> told;
+  for (int i = 0; i < 40; ++i) told.push_back(Invoke("hog"));
+  ASSERT_TRUE(gate.WaitForWaiting(4));
+  Told first = Invoke("neighbour", "2"), second = Invoke("neighbour", "3");
+  gate.Open(1);
+  EXPECT_EQ(TextOf(std::move(first)), "ok 2");
+  EXPECT_EQ(TextOf(std::move(second)), "ok 3");
+  gate.Open(1000);
+  for (Told& one : told) EXPECT_EQ(TextOf(std::move(one)), "ok 1");
+}
+
+TEST_F(SchedulerTest, OwnersWhoAllWantMoreHaveAboutAsManyInstances) {
+  options_.most_instances = 6;
+  Gate gates[3];
+  std::vector<Told> told;
+  for (uint32_t i = 0; i < 3; ++i) {
+    const std::string name = absl::StrCat("f", i);
+    starter_.Become(name, AnswersThrough(gates[i]));
+    ScheduledFunction function = Function(name);
+    function.owner = i;  // root too
+    scheduler().Put(function);
+  }
+  for (const char* name : {"f0", "f1", "f2"}) {
+    for (int i = 0; i < 20; ++i) told.push_back(Invoke(name));
+  }
+  ASSERT_TRUE(gates[0].WaitForWaiting(6));
+  // Each answer of the first gives one away, until it has no more than the others.
+  for (int given = 1; given <= 4; ++given) {
+    gates[0].Open(1);
+    ASSERT_TRUE(gates[0].WaitForWaiting(6 - given));
+    while (Numbers("f1").busy + Numbers("f2").busy < static_cast<uint32_t>(given)) std::this_thread::yield();
+  }
+  EXPECT_EQ(Numbers("f1").busy, 2u);
+  EXPECT_EQ(Numbers("f2").busy, 2u);
+  // From here on each keeps what it has.
+  const size_t started = starter_.started().size();
+  for (int i = 0; i < 6; ++i) {
+    Gate& gate = gates[i % 3];
+    gate.Open(1);
+    ASSERT_TRUE(gate.WaitForWaiting(2));
+  }
+  EXPECT_EQ(starter_.started().size(), started);
+  for (Gate& gate : gates) gate.Open(1000);
+  for (Told& one : told) EXPECT_EQ(TextOf(std::move(one)), "ok 1");
+}
+
+TEST_F(SchedulerTest, WhoSharesOneInstanceWithOthersHasItInTurn) {
+  options_.most_instances = 1;
+  std::vector<Told> told;
+  for (uint32_t i = 1; i <= 3; ++i) {
+    ScheduledFunction function = Function(absl::StrCat("f", i));
+    function.owner = i;
+    scheduler().Put(function);
+  }
+  for (int call = 0; call < 5; ++call) {
+    for (const char* name : {"f1", "f2", "f3"}) told.push_back(Invoke(name, "1"));
+  }
+  for (Told& one : told) EXPECT_EQ(TextOf(std::move(one)), "ok 1");
+}
+
+TEST_F(SchedulerTest, OneUsersFunctionsLeaveAFewInstancesToOthers) {
+  options_.most_instances = 10;
+  Gate gate;
+  starter_.Become("hog", AnswersThrough(gate));
+  starter_.Become("another", AnswersThrough(gate));
+  ScheduledFunction hog = Function("hog"), another = Function("another"), neighbour = Function("neighbour");
+  hog.owner = another.owner = 1;
+  neighbour.owner = 2;
+  scheduler().Put(hog);
+  scheduler().Put(another);
+  scheduler().Put(neighbour);
+  std::vector<Told> told;
+  for (int i = 0; i < 12; ++i) told.push_back(Invoke(i < 6 ? "hog" : "another"));
+  ASSERT_TRUE(gate.WaitForWaiting(9));
+  EXPECT_EQ(Numbers("another").queued, 3u);
+  EXPECT_EQ(TextOf(Invoke("neighbour", "2")), "ok 2");  // without any answer
+  // What one of his functions does not need any more another one has.
+  gate.Open(12);
+  for (Told& one : told) EXPECT_EQ(TextOf(std::move(one)), "ok 1");
+  told.clear();
+  for (int i = 0; i < 9; ++i) told.push_back(Invoke("hog"));
+  ASSERT_TRUE(gate.WaitForWaiting(9));
+  Told waits = Invoke("another");
+  EXPECT_EQ(Numbers("another").queued, 1u);
+  gate.Open(1);
+  while (Numbers("another").busy == 0) std::this_thread::yield();
+  gate.Open(9);
+  EXPECT_EQ(TextOf(std::move(waits)), "ok 1");
+  for (Told& one : told) EXPECT_EQ(TextOf(std::move(one)), "ok 1");
+  // And so it is with those that are always to be there.
+  hog.provisioned = 9;
+  EXPECT_TRUE(scheduler().ReserveProvisioned(hog).ok());
+  hog.provisioned = 10;
+  EXPECT_THAT(std::string(scheduler().ReserveProvisioned(hog).status().message()),
+              testing::HasSubstr("one user has at most 9 of this node's 10"));
+  hog.owner = 0;
+  EXPECT_TRUE(scheduler().ReserveProvisioned(hog).ok());
 }
 
 }  // namespace

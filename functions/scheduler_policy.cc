@@ -86,7 +86,7 @@ void Core::Apply(const Action& action, Later* later) {
         if (MayStart(*function)) return BeginStart(function, StartLevel::kTemplate);
         policy_.Lost(thing);
         // It is made when another one has ended.
-        if (LacksProvisioned(*function) && instances_.size() >= options_.most_instances) EndLongestIdle();
+        if (LacksProvisioned(*function)) MakeRoomFor(*function);
       } else if (function->idle.empty()) {
         ++function->drops_owed;
       } else {

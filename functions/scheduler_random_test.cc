@@ -60,6 +60,7 @@ TEST_F(SchedulerTest, EveryCallIsToldWhatSuitsIt) {
   auto function = [](int number, uint64_t revision) {
     ScheduledFunction made = Function(NameOf(number));
     made.revision = revision;
+    made.owner = static_cast<uint32_t>(number);
     made.timeout = absl::Milliseconds(300);
     made.most_instances = number == 1 ? 1 : 0;
     made.provisioned = number == 2 ? 2 : 0;

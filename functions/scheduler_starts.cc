@@ -50,6 +50,7 @@ void Core::BeginStart(const FunctionPtr& function, StartLevel level) {
   instance->ordered = absl::Now();
   ++function->starting;
   ++function->counters->living;
+  ++living_of_[function->spec.owner];
   function->instances.insert(instance);
   instances_.insert(instance);
   // With the lock, so that Stop waits for it.

@@ -1,9 +1,13 @@
 """Functions when the daemon ends, and when many call at once."""
 
+import os
+import shutil
+import signal
 import threading
 import unittest
 
-from harness import procfs, waiting
+from harness import jobs, procfs, waiting
+from harness.cli import FAILED, NOT_PERMITTED, UNSUPPORTED
 from harness.functions import SECONDS, FunctionsTest
 
 
@@ -50,6 +54,143 @@ class DaemonTest(FunctionsTest):
         self.daemon.kill()
         self.restart_daemon()
         waiting.until(lambda: self.function("ready")["instances_idle"] == 1, "an instance again", SECONDS)
+
+
+class GraceTest(FunctionsTest):
+    """The daemon's end gives what is in work some time, however it was called."""
+    files = {
+        "app.py": "import os, time\n"
+                  "def handler(event, context):\n"
+                  "    open(event['begun'], 'x').close()\n"
+                  "    while not os.path.exists(event['go']):\n"
+                  "        time.sleep(0.01)\n"
+                  "    open(event['begun'] + '.done', 'x').close()\n"
+                  "    return 'through'\n"
+    }
+
+    def event(self, name):
+        return {"begun": self.path(name), "go": self.path("go")}
+
+    def test_calls_and_events_go_on(self):
+        self.deploy("held", "--timeout", "600s", files=self.files)
+        answers = []
+        caller = threading.Thread(target=lambda: answers.append(self.post("held", self.event("call"))))
+        caller.start()
+        self.assertEqual(self.post("held", self.event("event"), {"X-Amz-Invocation-Type": "Event"}).status, 202)
+        for name in ("call", "event"):
+            waiting.until(lambda name=name: os.path.exists(self.path(name)), f"the {name} has begun", SECONDS)
+        os.kill(self.daemon.pid, signal.SIGTERM)
+        waiting.until(lambda: self.post("held", self.event("late")).status == 503, "new ones are refused", SECONDS)
+        self.assertTrue(self.daemon.running())
+        open(self.path("go"), "x", encoding="ascii").close()
+        caller.join()
+        self.assertEqual((answers[0].status, answers[0].json()), (200, "through"))
+        self.daemon.stop()
+        for name in ("call.done", "event.done"):
+            self.assertTrue(os.path.exists(self.path(name)), name)
+
+
+class ImportTest(FunctionsTest):
+    """While a deployment imports its handler."""
+    endless = ("import os, time\n"
+               "with open({path!r} + '.new', 'w') as file:\n"
+               "    file.write(str(os.getpid()))\n"
+               "os.rename({path!r} + '.new', {path!r})\n"
+               "while True:\n"
+               "    time.sleep(1)\n")
+
+    def begin(self):
+        """A deployment whose import does not end. Returns the command and the importing process."""
+        path = self.path("importing")
+        folder = self.code("endless", {"app.py": self.endless.format(path=path)})
+        command = self.cli.start(
+            "fn", "deploy", "endless", "--runtime", "python", "--handler", "app.handler", "--code", folder)
+        waiting.until(lambda: os.path.exists(path) or command.poll() is not None, "it imports", SECONDS)
+        with open(path, encoding="ascii") as file:
+            return command, int(file.read())
+
+    def assert_ends(self, pid):
+        waiting.until(lambda: not procfs.alive(pid), "the import has ended", SECONDS)
+
+    def test_the_daemons_end_ends_it(self):
+        command, pid = self.begin()
+        self.daemon.stop()  # which has a minute
+        self.assert_ends(pid)
+        self.assertEqual(self.cli.finish(command).code, 1)
+
+    def test_with_who_deploys_it_ends(self):
+        command, pid = self.begin()
+        command.send_signal(signal.SIGINT)
+        self.assert_ends(pid)
+        self.cli.finish(command)
+        self.assertIsNone(self.function("endless"))
+
+    def test_it_may_have_as_many_processes_as_an_instance(self):
+        command, pid = self.begin()
+        with open(f"/proc/{pid}/cgroup", encoding="ascii") as file:
+            groups = [line.strip().split(":") for line in file]
+        path = next(path for _, controllers, path in sorted(groups, reverse=True) if controllers in ("pids", ""))
+        hierarchy = "/pids" if any(controllers == "pids" for _, controllers, _ in groups) else ""
+        with open(f"/sys/fs/cgroup{hierarchy}{path}/pids.max", encoding="ascii") as file:
+            self.assertEqual(file.read().strip(), "1024")
+        command.send_signal(signal.SIGINT)
+        self.cli.finish(command)
+
+
+_STARTS_OTHERS = """#!/bin/sh
+sleep 1000 &
+echo $! >> {started}
+setsid sleep 1000 &
+echo $! >> {started}
+env -i /bin/sleep 1000 &
+echo $! >> {started}
+exec "$LAMBDA_TASK_ROOT/runtime"
+"""
+
+
+class WithoutGroupsTest(FunctionsTest):
+    """A daemon that sees no control groups, as in a container."""
+    daemon_prefix = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"', "sh")
+
+    def test_limits_are_not_promised(self):
+        self.assertIn("functions have no limits of memory, CPU and processes", self.daemon.log_text())
+        self.assertIn("it has no limits of memory, CPU and processes", self.deploy("free")["warnings"][0])
+        self.assertEqual(self.invoke("free", {"do": "self"})[0]["calls"], 1)
+        for limit in (("--memory", "256M"), ("--cpus", "1")):
+            refused = self.cli.run("fn", "deploy", "held", "--runtime", "python", "--handler", "app.handler", "--code",
+                                   self.code("held"), *limit)
+            # By what is in the way on this machine, which doctor tells too.
+            self.assertIn(refused.code, (FAILED, NOT_PERMITTED, UNSUPPORTED), str(refused))
+            self.assert_refused(refused, refused.code, "function 'held'", "can't be limited here", "without --memory")
+        self.assertIsNone(self.function("held"))
+
+    def start_others(self):
+        """Deploys and calls a runtime that starts three processes. Returns these."""
+        started = self.path("started")
+        code = self.code("starts", {"bootstrap": _STARTS_OTHERS.format(started=started)})
+        os.chmod(os.path.join(code, "bootstrap"), 0o755)
+        shutil.copy(jobs.program("minimal_runtime"), os.path.join(code, "runtime"))
+        self.deploy("starts", runtime="provided", code=code)
+        self.assertEqual(self.invoke("starts", {"n": 1})[0], {"n": 1})
+        with open(started, encoding="ascii") as file:
+            pids = [int(line) for line in file]
+        self.assertEqual([procfs.alive(pid) for pid in pids], [True] * 3)
+        return pids
+
+    def assert_end(self, pids):
+        for pid in pids:
+            waiting.until(lambda pid=pid: not procfs.alive(pid), f"{procfs.command_line(pid)} has ended", SECONDS)
+
+    def test_what_an_instance_has_started_ends_with_it(self):
+        pids = self.start_others()
+        self.succeed("fn", "rm", "starts")
+        self.assert_end(pids)
+
+    def test_and_after_a_daemon_that_was_killed(self):
+        pids = self.start_others()
+        self.daemon.kill()
+        self.restart_daemon()
+        self.assert_end(pids)
 
 
 class ConcurrencyTest(FunctionsTest):

@@ -132,6 +132,37 @@ def handler(event, context):
 """
 
 
+class RoomTest(FunctionsTest):
+    """Code keeps to the limits of the store."""
+
+    def deployment(self, name, megabytes, *options):
+        code = self.code(name, {"bootstrap": "#!/bin/sh\n", "data": "x" * int(megabytes * (1 << 20))})
+        os.chmod(os.path.join(code, "bootstrap"), 0o755)
+        return ("fn", "deploy", name, "--runtime", "provided", "--handler", "x", "--code", code, *options)
+
+    def test_the_owners_quota(self):
+        alice, bob = (self.make_cli(host=self.daemon.host, uid=uid) for uid in (ALICE, BOB))
+        self.succeed("quota", "--owner", ALICE, "--max", "3M")
+        refused = alice.run(*self.deployment("large", 40))
+        self.assert_refused(refused, FAILED, "'large' has more than 16", f"quota of uid {ALICE}", "3.0 MiB", "fn rm")
+        self.succeed(*self.deployment("one", 1.5), cli=alice)
+        self.assert_refused(alice.run(*self.deployment("two", 2)), FAILED, "code of their functions 1.5 MiB", "fn rm")
+        self.succeed(*self.deployment("one", 2, "--replace"), cli=alice)
+        self.succeed(*self.deployment("other", 40), cli=bob)
+        # Nothing of what was refused.
+        self.assertEqual(sorted(os.listdir(os.path.join(self.store, "functions"))), [".lock", "one", "other"])
+
+    def test_the_stores_limit_and_its_file_systems(self):
+        self.succeed("quota", "--store-max", "20M")
+        refused = self.cli.run(*self.deployment("large", 40))
+        self.assert_refused(refused, FAILED, "the store", "20.0 MiB", "--store-max")
+        self.succeed("quota", "--store-max", "none", "--high-water", "1")
+        refused = self.cli.run(*self.deployment("small", 0.1))
+        self.assert_refused(refused, FAILED, "high-water mark", "--high-water")
+        self.succeed("quota", "--high-water", "none")
+        self.succeed(*self.deployment("small", 0.1))
+
+
 class LateDeploymentTest(FunctionsTest):
     def setUp(self):
         super().setUp()

@@ -24,6 +24,7 @@ class RekindleTest(unittest.TestCase):
     """Tests run as root. Everything a test makes lies under `self.directory`."""
 
     maxDiff = None
+    daemon_prefix = ()  # a command that the daemon is run by
 
     @classmethod
     def setUpClass(cls):
@@ -89,7 +90,7 @@ class RekindleTest(unittest.TestCase):
         self.addCleanup(jobs.kill_tree, pid)
 
     def start_daemon(self, *arguments):
-        daemon = Daemon(self.directory, self.store, self.environment, arguments)
+        daemon = Daemon(self.directory, self.store, self.environment, arguments, self.daemon_prefix)
         self.addCleanup(daemon.stop)
         return daemon
 

@@ -1,0 +1,156 @@
+// Who gets an instance when there are fewer than callers want: owners take turns by how many each has.
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "absl/time/clock.h"
+#include "functions/scheduler_core.h"
+#include "functions/scheduler_instance.h"
+
+namespace rekindle::functions {
+namespace {
+
+// One that has been told to end makes room within this; later it is not reckoned with.
+constexpr absl::Duration kSoonGone = absl::Seconds(1);
+constexpr uint32_t kRoot = 0;
+
+}  // namespace
+
+using Core = Scheduler::Core;
+
+uint64_t Core::MostInstancesOf(uint32_t owner) const {
+  return owner == kRoot ? options_.most_instances : options_.most_instances - options_.most_instances / 10;
+}
+
+uint32_t Core::LivingOf(uint32_t owner) const {
+  auto found = living_of_.find(owner);
+  return found == living_of_.end() ? 0 : found->second;
+}
+
+bool Core::MayHaveMore(const Function& function) const {
+  const uint32_t most = function.spec.most_instances;
+  return most == 0 || function.counters->living < most;
+}
+
+bool Core::OwnerMayHaveMore(uint32_t owner) const {
+  return owner == kRoot || LivingOf(owner) < MostInstancesOf(owner);
+}
+
+bool Core::MayStart(const Function& function) const {
+  return MayHaveMore(function) && OwnerMayHaveMore(function.spec.owner) &&
+         instances_.size() < options_.most_instances;
+}
+
+bool Core::LacksProvisioned(const Function& function) const {
+  return !function.replaced &&
+         policy_.Idle(function.id) + policy_.Busy(function.id) < function.spec.provisioned;
+}
+
+uint64_t Core::CallsWithoutInstance(const Function& function) const {
+  // Some may have one that comes already.
+  const uint64_t calls = function.queue.size() + function.waiting.size();
+  return std::min<uint64_t>(calls - std::min<uint64_t>(calls, function.starting), function.waiting.size());
+}
+
+uint64_t Core::Wants(const Function& function) const {
+  if (!MayHaveMore(function)) return 0;
+  if (const uint64_t calls = CallsWithoutInstance(function); calls > 0) return calls;
+  // One that can't be started is tried now and then, which nobody has to make room for.
+  return LacksProvisioned(function) && function.failures <= 1 ? 1 : 0;
+}
+
+bool Core::MayHaveThatOf(const Function& giver, const Function& function) const {
+  const uint32_t owner = function.spec.owner;
+  const bool all = instances_.size() >= options_.most_instances, more = OwnerMayHaveMore(owner);
+  if (owner != giver.spec.owner) return all && more;
+  return &function != &giver && (all || !more);
+}
+
+Core::FunctionPtr Core::NextInTurn(const Function* giver, const std::set<const Function*>& without) const {
+  const bool all = instances_.size() >= options_.most_instances;
+  if (giver && !all && OwnerMayHaveMore(giver->spec.owner)) return nullptr;  // it is in nobody's way
+  FunctionPtr next;
+  // The owner with the fewest instances; calls before what is to be there for some; who has waited longest.
+  using Turn = std::tuple<uint32_t, bool, absl::Time>;
+  Turn first;
+  for (const auto& [name, function] : functions_) {
+    if (without.contains(function.get()) || Wants(*function) == 0) continue;
+    if (giver ? !MayHaveThatOf(*giver, *function) : !OwnerMayHaveMore(function->spec.owner)) continue;
+    const bool calls = CallsWithoutInstance(*function) > 0;
+    const Turn turn(LivingOf(function->spec.owner), !calls,
+                    calls ? function->waiting.front()->arrived : absl::InfinitePast());
+    if (next && !(turn < first)) continue;
+    next = function;
+    first = turn;
+  }
+  return next;
+}
+
+void Core::ServeInTurn(Later* later) {
+  std::set<const Function*> filled;
+  while (instances_.size() < options_.most_instances) {
+    FunctionPtr next = NextInTurn(nullptr, filled);
+    if (next == nullptr) return;
+    if (CallsWithoutInstance(*next) > 0) {
+      ServeFirst(next, later);
+    } else {
+      filled.insert(next.get());
+      FillProvisioned(next, later);
+    }
+  }
+}
+
+bool Core::OwesAnInstance(const Function& function) const {
+  if (instances_.size() < options_.most_instances || function.instances.size() <= function.spec.provisioned) {
+    return false;
+  }
+  uint64_t wanted = 0;
+  uint32_t fewest = UINT32_MAX;
+  const uint32_t owner = function.spec.owner, own = LivingOf(owner);
+  for (const auto& [name, other] : functions_) {
+    const uint32_t living = LivingOf(other->spec.owner);
+    // So that two who have about as many don't hand one to and fro.
+    if (other->spec.owner == owner || (living > 0 && living + 1 >= own)) continue;
+    const uint64_t wants = Wants(*other);
+    if (wants == 0) continue;
+    wanted += wants;
+    fewest = std::min(fewest, living);
+  }
+  if (wanted == 0) return false;
+  // What goes anyhow is room for others too.
+  const absl::Time recent = absl::Now() - kSoonGone;
+  uint32_t going = 0, own_going = 0;
+  for (const InstancePtr& instance : instances_) {
+    if (instance->state != Instance::State::kEnding || instance->ending_since < recent) continue;
+    ++going;
+    if (instance->function->spec.owner == owner) ++own_going;
+  }
+  if (going == 0) return true;
+  return going < wanted && fewest + going + 1 < own - own_going;
+}
+
+void Core::MakeRoomFor(const Function& asking) {
+  if (!MayHaveMore(asking)) return;
+  const uint32_t owner = asking.spec.owner;
+  const bool of_its_own = !OwnerMayHaveMore(owner);
+  if (!of_its_own && instances_.size() < options_.most_instances) return;
+  // Of those who have as many as the one who asks, if there are any; the one that was idle longest.
+  using Rank = std::pair<bool, absl::Time>;
+  FunctionPtr whose;
+  Rank first;
+  for (const auto& [name, function] : functions_) {
+    if (function->idle.empty() || function->instances.size() <= function->spec.provisioned) continue;
+    if (of_its_own && function->spec.owner != owner) continue;
+    const Rank rank(LivingOf(function->spec.owner) < LivingOf(owner), function->idle.front()->idle_since);
+    if (whose && !(rank < first)) continue;
+    whose = function;
+    first = rank;
+  }
+  if (!whose) return;
+  InstancePtr instance = whose->idle.front();
+  whose->idle.erase(whose->idle.begin());
+  policy_.Lost({ThingKind::kInstance, whose->id});
+  EndInstance(instance);
+}
+
+}  // namespace rekindle::functions
