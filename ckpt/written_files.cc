@@ -71,6 +71,17 @@ absl::StatusOr<UniqueFd> PlaceOf(const std::string& path, const WrittenFilesOpti
 }
 
 // CRIU's numbers of the files that are written through a mapping.
+void RecordFolder(const WrittenFilesOptions& options, v1::WrittenFile* file) {
+  const std::string folder = file->path().substr(0, file->path().rfind('/'));
+  const absl::StatusOr<UniqueFd> place = PlaceOf(folder.empty() ? "/" : folder, options);
+  struct stat info;
+  if (!place.ok() || ::fstat(place->get(), &info) != 0) return;
+  file->mutable_folder()->set_device(info.st_dev);
+  file->mutable_folder()->set_mode(info.st_mode & kPermissionBits);
+  file->mutable_folder()->set_uid(info.st_uid);
+  file->mutable_folder()->set_gid(info.st_gid);
+}
+
 absl::StatusOr<std::set<uint64_t>> MappedFiles(const std::map<std::string, std::string>& criu_files) {
   std::set<uint64_t> ids;
   for (auto it = criu_files.lower_bound("mm-"); it != criu_files.end() && absl::StartsWith(it->first, "mm-");
@@ -139,6 +150,7 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
   for (auto& [inode, found] : by_inode) {
     if (found.mapped) found.file.set_modified_ns(0);
     found.file.set_shared_memory(found.file.nameless() ||
+    if (!found.file.nameless()) RecordFolder(options, &found.file);
                                  (found.mapped && IsInSharedMemory(found.file.path())));
     found.file.set_is_new(IsNew(found.file.born_ns(), options.new_until_age));
     result.push_back(std::move(found));

@@ -341,6 +341,18 @@ TEST_F(WrittenFilesTest, ContentsOfNewFilesGoInUnasked) {
   EXPECT_THAT(written.warnings, ElementsAre(HasSubstr("/checkpoint.tmp is not in the image")));
 }
 
+TEST_F(WrittenFilesTest, FoldersAreRecordedAsTheyAre) {
+  ASSERT_EQ(::mkdir((folder_->path() + "/folder").c_str(), 0700), 0);
+  ASSERT_EQ(::chmod((folder_->path() + "/folder").c_str(), 01751), 0);
+  Open(Make("folder/log", "x"), 1, O_WRONLY, 0);
+  WrittenFiles written = Look();
+  ASSERT_THAT(written.files, SizeIs(1));
+  const v1::FolderOfFile& folder = written.files[0].folder();
+  EXPECT_EQ(folder.mode(), 01751u);
+  EXPECT_EQ(folder.device(), written.files[0].device());
+  EXPECT_EQ(folder.uid(), ::geteuid());
+}
+
 TEST_F(WrittenFilesTest, WhatTheJobMayNotSeeIsNotMissedUnasked) {
   Open(Make("small", "x"), 1, O_WRONLY | O_APPEND, 0);
   Open(Make("new", std::string(3 * kPage, 'x')), 3 * kPage, O_WRONLY | O_APPEND, 0);

@@ -3,7 +3,9 @@
 // says what becomes of which file, and why.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,8 @@ struct FileAction {
   bool keep_tail = false;     // a log, or another file: what is discarded is kept beside it
   std::string name;           // in `folder`
   UniqueFd folder;            // where it lies, by O_PATH
+  // Below `folder`, from the top: of its folders those that are gone, to be made with it.
+  std::vector<std::string> missing_folders;
   // What has its name now, open for reading and writing: the inode of the image, or one that is replaced. Not
   // valid: nothing is there, or to be done.
   UniqueFd file;

@@ -18,6 +18,7 @@
 #include "base/machine.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "restore/compatibility.h"
 #include "restore/discarded_tail.h"
 #include "restore/file_content.h"
 #include "restore/file_rollback.h"
@@ -115,10 +116,11 @@ class Planner {
     action.name = path.substr(slash + 1);
     const std::string folder = slash == 0 ? "/" : path.substr(0, slash);
     with_rights_([&] {
-      action.folder.Reset(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-      UniqueFd found(action.folder.valid()
-                         ? ::openat(action.folder.get(), action.name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)
-                         : -1);
+      if (const int error = OpenFolder(folder, action); error != 0) {
+        look.error = error;
+        return;
+      }
+      UniqueFd found(::openat(action.folder.get(), action.name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
       if (!found.valid() || ::fstat(found.get(), &look.info) != 0) {
         look.error = errno;
         return;
@@ -131,6 +133,18 @@ class Planner {
       if (!action.file.valid()) look.open_error = errno;
     });
     return look;
+  }
+
+  // Of what is gone, down to where nothing is.
+  static int OpenFolder(std::string folder, FileAction& action) {
+    for (;;) {
+      action.folder.Reset(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+      if (action.folder.valid()) return action.missing_folders.empty() ? 0 : ENOENT;
+      if ((errno != ENOENT && errno != ENOTDIR) || folder == "/") return errno;
+      const size_t slash = folder.rfind('/');
+      action.missing_folders.insert(action.missing_folders.begin(), folder.substr(slash + 1));
+      folder = slash == 0 ? "/" : folder.substr(0, slash);
+    }
   }
 
   // Is its content what it had, whatever it is now?
@@ -242,7 +256,32 @@ class Planner {
     return absl::OkStatus();
   }
 
-  absl::Status DecideGone(absl::string_view what, FileAction& action, bool blocks = true) {
+  // To be called with the user's rights. What should lie on a file system that is not mounted now must not
+  // get another place: only this boot's devices tell; after that, only a folder where all may have theirs
+  // (/tmp) is one that is empty then.
+  bool MayMakeFolders(const FileAction& action) const {
+    const v1::WrittenFile& file = action.recorded;
+    struct stat above, info;
+    if (::fstat(action.folder.get(), &above) != 0) return false;
+    // A link that leads nowhere, a file.
+    if (::fstatat(action.folder.get(), action.missing_folders[0].c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0)
+      return false;
+    if (!same_boot_) return (above.st_mode & S_ISVTX) != 0;
+    return above.st_dev == (file.has_folder() ? file.folder().device() : file.device());
+  }
+
+  absl::Status DecideGone(std::string what, FileAction& action, bool blocks = true) {
+    if (!action.missing_folders.empty()) {
+      bool may_make = false;
+      with_rights_([&] { may_make = HasContent(action.recorded) && MayMakeFolders(action); });
+      const std::string& path = action.recorded.path();
+      absl::StrAppend(&what, ", with its folder ", path.substr(0, path.rfind('/')));
+      if (!may_make && MayComeBack(action.folder.get())) absl::StrAppend(&what, ": ", kMakeFolder);
+      if (!may_make && HasContent(action.recorded)) {
+        Leave(action, what, blocks);
+        return absl::OkStatus();
+      }
+    }
     if (!HasContent(action.recorded)) {
       Leave(action, absl::StrCat(what, "; ", NoContent(action.recorded)), blocks);
       return absl::OkStatus();
@@ -273,7 +312,7 @@ class Planner {
   // It may be that of a later life: one that was in the making then and is so again, or that an earlier
   // roll-back has made. Others are left unless all is to be put back, or the job could not go on with them.
   absl::Status DecideReplaced(const Look& look, FileAction& action) {
-    constexpr absl::string_view kWhat = "another file has its name";
+    constexpr char kWhat[] = "another file has its name";
     const v1::WrittenFile& file = action.recorded;
     const bool all = IsPutBack(file);
     const uint64_t now = static_cast<uint64_t>(look.info.st_size);
