@@ -14,11 +14,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/database_files.h"
 #include "base/file.h"
 #include "base/machine.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "restore/compatibility.h"
+#include "restore/database_rollback.h"
 #include "restore/discarded_tail.h"
 #include "restore/file_content.h"
 #include "restore/file_rollback.h"
@@ -49,6 +51,10 @@ class Planner {
     for (const v1::StdioSlot& slot : manifest.stdio()) {
       if (slot.fd() > 0 && slot.kind() == "file") logs_.insert(slot.path());
     }
+    for (const v1::WrittenFile& file : manifest.written_files()) {
+      if (absl::string_view database = DatabaseBeside(file.path()); !database.empty())
+        have_files_beside_.emplace(database);
+    }
   }
 
   absl::StatusOr<FileAction> Plan(const v1::WrittenFile& file) {
@@ -63,10 +69,13 @@ class Planner {
         if (::lstat(file.path().c_str(), &info) != 0) info = {};
       });
       action.report.set_size(static_cast<uint64_t>(info.st_size));
+      action.database = DatabaseOf(action);
       return action;
     }
     const Look look = LookAt(action);
     action.report.set_size(static_cast<uint64_t>(look.info.st_size));
+    if (look.error == 0 && S_ISREG(look.info.st_mode)) action.present_bytes = action.report.size();
+    action.database = DatabaseOf(action);
     if (file.shared_memory() && look.error == 0) {
       if (const pid_t user = shared_memory_.UserOf(look.info); user != 0) {
         Leave(action, absl::StrCat("process ", user, " (", CommandLineOf(user), ") uses this shared memory"),
@@ -147,9 +156,28 @@ class Planner {
     }
   }
 
-  // Is its content what it had, whatever it is now?
-  bool IsPutBack(const v1::WrittenFile& file) const {
+  // What the files beside a database are is said by its own, which comes before them. That is known by what
+  // it begins with, if anything is there.
+  std::string DatabaseOf(const FileAction& action) {
+    const std::string& path = action.recorded.path();
+    if (std::string database(DatabaseBeside(path)); !database.empty())
+      return databases_.contains(database) ? database : "";
+    const bool is_database = action.file.valid() && action.present_bytes.value_or(0) > 0
+                                 ? action.recorded.in_place() && BeginsAsDatabase(action.file.get())
+                                 : have_files_beside_.contains(path);
+    if (!is_database) return "";
+    databases_.insert(path);
+    return path;
+  }
+
+  // Was its content asked for, whatever it is now?
+  bool IsAskedFor(const v1::WrittenFile& file) const {
     return rollback_.mode() == v1::Rollback::ALL || file.shared_memory();
+  }
+  // A database that has nothing beside it was between two transactions: its job can go on with what it is
+  // now.
+  bool IsPutBack(const FileAction& action) const {
+    return IsAskedFor(action.recorded) || have_files_beside_.contains(action.database);
   }
 
   static bool HasContent(const v1::WrittenFile& file) {
@@ -225,7 +253,7 @@ class Planner {
 
   absl::Status DecideRewritten(uint64_t now, FileAction& action) {
     const v1::WrittenFile& file = action.recorded;
-    if (HasContent(file) && (IsPutBack(file) || now < file.size())) {
+    if (HasContent(file) && (IsPutBack(action) || now < file.size())) {
       RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
       RK_ASSIGN_OR_RETURN(const bool equal, content.IsIn(action.file.get()));
       Discard(now, file.size(), action);
@@ -314,7 +342,7 @@ class Planner {
   absl::Status DecideReplaced(const Look& look, FileAction& action) {
     constexpr char kWhat[] = "another file has its name";
     const v1::WrittenFile& file = action.recorded;
-    const bool all = IsPutBack(file);
+    const bool all = IsPutBack(action);
     const uint64_t now = static_cast<uint64_t>(look.info.st_size);
     const bool shorter = now < file.size();
     bool of_later_life = shorter || file.is_new();
@@ -332,7 +360,7 @@ class Planner {
       return absl::OkStatus();
     }
     // A file is more than a tail: it is kept, of whatever kind. Only content that was asked for replaces it.
-    const bool keep = now > 0 && (!all || !file.in_place());
+    const bool keep = now > 0 && (!IsAskedFor(file) || !file.in_place());
     if (keep && HasContent(file) && !action.file.valid()) {
       Leave(
           action,
@@ -365,6 +393,7 @@ class Planner {
   const absl::Time now_ = absl::Now();
   bool same_boot_ = false;
   std::set<std::string> logs_;
+  std::set<std::string> have_files_beside_, databases_;  // paths of SQLite's, by their names and as they are
   SharedMemoryUsers shared_memory_;
 };
 
@@ -405,6 +434,7 @@ absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& mani
     RK_ASSIGN_OR_RETURN(FileAction action, planner.Plan(file));
     plan.push_back(std::move(action));
   }
+  KeepDatabasesWhole(&plan);
   return plan;
 }
 
