@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/clock.h"
+#include "base/database_files.h"
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/open_in_root.h"
@@ -68,6 +69,17 @@ absl::StatusOr<UniqueFd> PlaceOf(const std::string& path, const WrittenFilesOpti
   auto nameless = options.nameless.find(path);
   if (nameless != options.nameless.end()) return OpenFile(nameless->second, O_PATH);
   return OpenInRoot(options.sandbox_root.empty() ? "/" : options.sandbox_root, path);
+}
+
+void RecordFolder(const WrittenFilesOptions& options, v1::WrittenFile* file) {
+  const std::string folder = file->path().substr(0, file->path().rfind('/'));
+  const absl::StatusOr<UniqueFd> place = PlaceOf(folder.empty() ? "/" : folder, options);
+  struct stat info;
+  if (!place.ok() || ::fstat(place->get(), &info) != 0) return;
+  file->mutable_folder()->set_device(info.st_dev);
+  file->mutable_folder()->set_mode(info.st_mode & kPermissionBits);
+  file->mutable_folder()->set_uid(info.st_uid);
+  file->mutable_folder()->set_gid(info.st_gid);
 }
 
 // CRIU's numbers of the files that are written through a mapping.
@@ -138,6 +150,7 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
   }
   for (auto& [inode, found] : by_inode) {
     if (found.mapped) found.file.set_modified_ns(0);
+    if (!found.file.nameless()) RecordFolder(options, &found.file);
     found.file.set_shared_memory(found.file.nameless() ||
                                  (found.mapped && IsInSharedMemory(found.file.path())));
     found.file.set_is_new(IsNew(found.file.born_ns(), options.new_until_age));
@@ -270,7 +283,32 @@ class ContentCopier {
 
 constexpr uint64_t kNoLimit = uint64_t{1} << 62;
 
-// Takes contents, shared memory and those that were asked for first.
+// Does a path belong to a database with files beside it?
+class Databases {
+ public:
+  explicit Databases(std::set<std::string> paths) : paths_(std::move(paths)) {
+    for (const std::string& path : paths_) {
+      const std::string database(DatabaseBeside(path));
+      if (!database.empty() && paths_.contains(database)) databases_.insert(database);
+    }
+  }
+  bool IsOne(const std::string& path) const { return databases_.contains(path); }
+  bool IsBesideOne(const std::string& path) const {
+    return databases_.contains(std::string(DatabaseBeside(path)));
+  }
+
+ private:
+  std::set<std::string> paths_, databases_;
+};
+
+std::set<std::string> PathsOf(const std::vector<Found>& files) {
+  std::set<std::string> paths;
+  for (const Found& found : files) paths.insert(found.file.path());
+  return paths;
+}
+
+// Takes contents: shared memory and those that were asked for first; then what lies beside databases, which
+// is of use also without theirs, where that has not changed.
 class ContentTaker {
  public:
   ContentTaker(const WrittenFilesOptions& options, StagingArena* arena, WrittenFiles* written)
@@ -278,36 +316,48 @@ class ContentTaker {
         written_(*written),
         copier_(options, arena),
         small_(options.small_limit_bytes),
+        of_databases_(options.databases_limit_bytes),
         large_(options.contents_limit_bytes),
         shared_(kNoLimit) {}
 
   void Take(const std::vector<Found>& files) {
-    for (const bool asked : {true, false}) {
+    const Databases databases(PathsOf(files));
+    const auto why = [&](const v1::WrittenFile& file) {
+      if (file.shared_memory() || (options_.contents && file.in_place())) return Why::kAsked;
+      if (databases.IsBesideOne(file.path())) return Why::kBesideDatabase;
+      return databases.IsOne(file.path()) ? Why::kDatabase : Why::kUnasked;
+    };
+    for (const Why round : {Why::kAsked, Why::kBesideDatabase, Why::kDatabase, Why::kUnasked}) {
       for (size_t i = 0; i < files.size(); ++i) {
-        const v1::WrittenFile& file = files[i].file;
-        if ((file.shared_memory() || (options_.contents && file.in_place())) == asked) {
-          TakeOne(files[i], asked, i);
-        }
+        if (why(files[i].file) == round) TakeOne(files[i], round, i);
       }
     }
   }
 
  private:
-  void TakeOne(const Found& found, bool asked, size_t index) {
+  enum class Why { kAsked, kBesideDatabase, kDatabase, kUnasked };
+
+  void TakeOne(const Found& found, Why why, size_t index) {
     const v1::WrittenFile& file = found.file;
     // What has no name is meant by no path.
     if (!file.nameless() && IsBelow(file.path(), options_.ignore_paths)) return;
-    const bool small =
-        !asked && file.size() <= options_.small_bytes && RoundUpToPages(file.size()) <= small_.left;
-    if (!asked && !small && !file.is_new()) return;
-    Room* const room = file.shared_memory() ? &shared_ : small ? &small_ : &large_;
+    const bool asked = why == Why::kAsked;
+    const bool of_database =
+        !asked && why != Why::kUnasked && RoundUpToPages(file.size()) <= of_databases_.left;
+    const bool small = !asked && !of_database && file.size() <= options_.small_bytes &&
+                       RoundUpToPages(file.size()) <= small_.left;
+    if (!asked && !of_database && !small && !file.is_new()) return;
+    Room* const room = file.shared_memory() ? &shared_
+                       : of_database        ? &of_databases_
+                       : small              ? &small_
+                                            : &large_;
     auto ranges = copier_.Copy(found, room);
     if (ranges.ok()) {
       written_.contents[index] = *std::move(ranges);
       return;
     }
     // What nobody asked for is missed only where a checkpoint may be lost with it.
-    if (small || (!asked && absl::IsPermissionDenied(ranges.status()))) return;
+    if (small || of_database || (!asked && absl::IsPermissionDenied(ranges.status()))) return;
     written_.warnings.push_back(
         absl::StrCat("the content of ", file.path(), " is not in the image: ", ranges.status().message()));
   }
@@ -315,7 +365,7 @@ class ContentTaker {
   const WrittenFilesOptions& options_;
   WrittenFiles& written_;
   ContentCopier copier_;
-  Room small_, large_, shared_;
+  Room small_, of_databases_, large_, shared_;
 };
 
 }  // namespace
@@ -354,7 +404,14 @@ absl::Status AddToImage(const WrittenFiles& written, store::ImageWriter& writer,
 
 uint64_t EstimateContents(const std::vector<pid_t>& pids, const WrittenFilesOptions& options) {
   std::set<std::pair<dev_t, ino_t>> seen;
-  uint64_t small = 0, large = 0, shared = 0;
+  uint64_t small = 0, of_databases = 0, large = 0, shared = 0;
+  std::set<std::string> paths;
+  struct Large {
+    std::string path;
+    uint64_t bytes;
+    bool taken;  // also where it is of no database
+  };
+  std::vector<Large> not_small;
   for (pid_t pid : pids) {
     const std::string folder = absl::StrCat("/proc/", pid, "/fd/");
     for (const std::string& name : ListDirectory(folder).value_or(std::vector<std::string>())) {
@@ -367,16 +424,29 @@ uint64_t EstimateContents(const std::vector<pid_t>& pids, const WrittenFilesOpti
       if (!seen.insert({info.st_dev, info.st_ino}).second) continue;
       const uint64_t size = static_cast<uint64_t>(info.st_size);
       const uint64_t bytes = std::min(size, static_cast<uint64_t>(info.st_blocks) * 512);
+      paths.insert(path);
       if (IsInSharedMemory(path)) {
         shared += bytes;
       } else if (size <= options.small_bytes) {
         small += bytes;
-      } else if (options.contents || IsNew(BornUnixNanos(AT_FDCWD, link, 0), options.new_until_age)) {
-        large += bytes;  // whether it is written in place, CRIU's images will tell
+      } else {  // whether it is written in place, CRIU's images will tell
+        not_small.push_back(
+            {path, bytes,
+             options.contents || IsNew(BornUnixNanos(AT_FDCWD, link, 0), options.new_until_age)});
       }
     }
   }
-  return shared + std::min(small, options.small_limit_bytes) + std::min(large, options.contents_limit_bytes);
+  const Databases databases(std::move(paths));
+  for (const Large& file : not_small) {
+    if (file.taken) {
+      large += file.bytes;
+    } else if (databases.IsOne(file.path) || databases.IsBesideOne(file.path)) {
+      of_databases += file.bytes;
+    }
+  }
+  return shared + std::min(small, options.small_limit_bytes) +
+         std::min(of_databases, options.databases_limit_bytes) +
+         std::min(large, options.contents_limit_bytes);
 }
 
 }  // namespace rekindle::ckpt

@@ -29,6 +29,8 @@ struct WrittenFilesOptions {
   // checkpoints are, can be made again when their first name is gone: of small files, and of new ones.
   uint64_t small_bytes = 1 << 20;                    // each
   uint64_t small_limit_bytes = 16 << 20;             // of all small ones together
+  // And of SQLite's databases with a log or journal beside them, of which a part is of no use: together.
+  uint64_t databases_limit_bytes = 64 << 20;
   absl::Duration new_until_age = absl::Seconds(60);  // where the file system tells it
   // Whose content is not taken: files, and folders with all below them; absolute.
   std::vector<std::string> ignore_paths;

@@ -341,6 +341,39 @@ TEST_F(WrittenFilesTest, ContentsOfNewFilesGoInUnasked) {
   EXPECT_THAT(written.warnings, ElementsAre(HasSubstr("/checkpoint.tmp is not in the image")));
 }
 
+TEST_F(WrittenFilesTest, DatabasesGoInUnaskedAndTheirLogsFirst) {
+  const auto open_in_place = [&](const std::string& name, uint64_t pages) {
+    Open(Make(name, std::string(pages * kPage, 'x')), pages * kPage, O_RDWR, 0);
+  };
+  for (const char* name : {"a", "a-journal", "b", "b-shm", "b-wal", "c", "d-wal"}) open_in_place(name, 2);
+  options_.databases_limit_bytes = 10 * kPage;
+  const auto contents = [&] {
+    WrittenFiles written = Look();
+    EXPECT_THAT(written.warnings, IsEmpty());
+    const std::vector<std::string> paths = Paths(written);
+    std::vector<std::string> names;
+    for (const auto& [index, content] : written.contents) names.push_back(paths[index]);
+    return names;
+  };
+  EXPECT_THAT(contents(), ElementsAre("a", "a-journal", "b", "b-shm", "b-wal"));
+  options_.databases_limit_bytes = 8 * kPage;
+  EXPECT_THAT(contents(), ElementsAre("a", "a-journal", "b-shm", "b-wal"));
+  options_.small_bytes = 2 * kPage;
+  EXPECT_THAT(contents(), ElementsAre("a", "a-journal", "b", "b-shm", "b-wal", "c", "d-wal"));
+}
+
+TEST_F(WrittenFilesTest, FoldersAreRecordedAsTheyAre) {
+  ASSERT_EQ(::mkdir((folder_->path() + "/folder").c_str(), 0700), 0);
+  ASSERT_EQ(::chmod((folder_->path() + "/folder").c_str(), 01751), 0);
+  Open(Make("folder/log", "x"), 1, O_WRONLY, 0);
+  WrittenFiles written = Look();
+  ASSERT_THAT(written.files, SizeIs(1));
+  const v1::FolderOfFile& folder = written.files[0].folder();
+  EXPECT_EQ(folder.mode(), 01751u);
+  EXPECT_EQ(folder.device(), written.files[0].device());
+  EXPECT_EQ(folder.uid(), ::geteuid());
+}
+
 TEST_F(WrittenFilesTest, WhatTheJobMayNotSeeIsNotMissedUnasked) {
   Open(Make("small", "x"), 1, O_WRONLY | O_APPEND, 0);
   Open(Make("new", std::string(3 * kPage, 'x')), 3 * kPage, O_WRONLY | O_APPEND, 0);

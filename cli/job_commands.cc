@@ -29,6 +29,7 @@ namespace rekindle::cli {
 namespace {
 
 constexpr int kKilledBySignal = 128;  // as shells say it
+constexpr size_t kLongestRemark = 1000;
 
 std::string Percent(uint64_t part, uint64_t whole) {
   return whole == 0
@@ -406,8 +407,14 @@ int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& re
   }
   Table table(std::move(columns));
   const int64_t now = UnixNanos();
+  std::string failures;
   for (const v1::Job& job : response->jobs()) {
-    std::vector<std::string> row = {absl::StrCat(job.pid()), job.name(), job.state(),
+    const std::vector<std::string> failure = FailureLines(job);
+    for (const std::string& line : failure) {
+      absl::StrAppend(&failures, Shown(line, kLongestRemark), "\n");
+    }
+    std::vector<std::string> row = {absl::StrCat(job.pid()), job.name(),
+                                    failure.empty() ? job.state() : job.supervised().phase(),
                                     Age(job.started_unix_ns(), now)};
     if (steps) row.push_back(StepText(job));
     if (restarts) row.push_back(RestartsText(job));
@@ -417,7 +424,7 @@ int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& re
     }
     table.AddRow(std::move(row));
   }
-  output.Text(table.ToString());
+  output.Text(absl::StrCat(table.ToString(), failures.empty() ? "" : "\n", failures));
   return kDone;
 }
 

@@ -15,8 +15,9 @@ namespace {
 using Style = TopLine::Style;
 
 constexpr char kNothing[] = "-";
-constexpr size_t kGap = 2;         // columns between two of the table
-constexpr size_t kLeastName = 12;  // columns for a job's name, before others are left out for it
+constexpr char kFailed[] = "failed";  // a phase
+constexpr size_t kGap = 2;            // columns between two of the table
+constexpr size_t kLeastName = 12;     // columns for a job's name, before others are left out for it
 constexpr size_t kMostTroubles = 2, kMostDeaths = 3, kMostDeathsWithoutLimit = 10;
 
 std::string Clip(const std::string& text, size_t columns) {
@@ -178,13 +179,19 @@ std::string Images(const TopFigures& figures) {
   return text;
 }
 
+std::vector<std::string> TroublesOf(const v1::Job& job) {
+  std::vector<std::string> troubles;
+  const v1::SupervisedState& state = job.supervised();
+  for (const std::string& what : {state.report(), state.last_error()}) {
+    if (!what.empty()) troubles.push_back(absl::StrCat(job.name(), ": ", what));
+  }
+  return troubles;
+}
+
 std::vector<std::string> Troubles(const TopFigures& figures) {
   std::vector<std::string> troubles;
   for (const v1::Job& job : figures.jobs.jobs()) {
-    const v1::SupervisedState& state = job.supervised();
-    for (const std::string& what : {state.report(), state.last_error()}) {
-      if (!what.empty()) troubles.push_back(absl::StrCat(job.name(), ": ", what));
-    }
+    for (std::string& trouble : TroublesOf(job)) troubles.push_back(std::move(trouble));
   }
   return troubles;
 }
@@ -214,6 +221,19 @@ std::string StepText(const v1::Job& job) {
 std::string RestartsText(const v1::Job& job) {
   if (!job.has_supervised()) return kNothing;
   return absl::StrCat(job.supervised().restarts(), "/", job.supervised().policy().restarts());
+}
+
+std::vector<std::string> FailureLines(const v1::Job& job) {
+  const v1::SupervisedState& state = job.supervised();
+  if (state.phase() != kFailed) return {};
+  std::vector<std::string> lines = TroublesOf(job);
+  const int deaths = std::min(state.deaths_size(), static_cast<int>(kMostDeaths));
+  for (int i = 0; i < deaths; ++i) lines.push_back(absl::StrCat(job.name(), ": ", state.deaths(i)));
+  if (state.lost_seconds() > 0) {
+    lines.push_back(
+        absl::StrCat(job.name(), ": ", FormatSeconds(state.lost_seconds()), " of its work were lost"));
+  }
+  return lines;
 }
 
 std::vector<TopLine> LayOutTop(const TopFigures& figures, const TopSize& size) {

@@ -40,4 +40,8 @@ std::string StepText(const v1::Job& job);
 // Restarts, and how many are allowed: "2/10"; "-" of a job that is not supervised.
 std::string RestartsText(const v1::Job& job);
 
+// Of a supervised job that has failed: why it was given up, what it could not be brought back from, its last
+// deaths, newest first, and what was lost. Empty of any other.
+std::vector<std::string> FailureLines(const v1::Job& job);
+
 }  // namespace rekindle::cli

@@ -199,5 +199,24 @@ TEST(StepText, WithAndWithoutATotal) {
   EXPECT_EQ(StepText(job), "5/9");
 }
 
+TEST(FailureLines, SayWhyAJobWasGivenUp) {
+  v1::Job job = Training("llm");
+  v1::SupervisedState* state = job.mutable_supervised();
+  state->set_report("exit status 3 again");
+  state->set_last_error("it could not be brought back from llm:1: /data/log is gone");
+  for (int i = 5; i > 0; --i) state->add_deaths(absl::StrCat("2026-11-22 12:00:0", i, " exit status 3"));
+  state->set_lost_seconds(90);
+  EXPECT_THAT(FailureLines(job), testing::IsEmpty()) << "it may go on";
+  state->set_phase("failed");
+  EXPECT_THAT(
+      FailureLines(job),
+      testing::ElementsAre("llm: exit status 3 again",
+                           "llm: it could not be brought back from llm:1: /data/log is gone",
+                           "llm: 2026-11-22 12:00:05 exit status 3", "llm: 2026-11-22 12:00:04 exit status 3",
+                           "llm: 2026-11-22 12:00:03 exit status 3",
+                           testing::AllOf(HasSubstr("llm: "), HasSubstr(" of its work were lost"))));
+  EXPECT_THAT(FailureLines(Plain("web")), testing::IsEmpty());
+}
+
 }  // namespace
 }  // namespace rekindle::cli

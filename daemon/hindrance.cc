@@ -34,6 +34,7 @@ Hindrance HindranceOf(const absl::Status& status) {
   if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) return Hindrance::kMachine;
   // What was read, and is wrong.
   if (absl::IsDataLoss(status) || absl::IsInvalidArgument(status)) return Hindrance::kImage;
+  if (absl::StrContains(status.message(), restore::kMakeFolder)) return Hindrance::kMachine;
   return NamesTroubleOfMachine(status.message()) ? Hindrance::kMachine : Hindrance::kImage;
 }
 

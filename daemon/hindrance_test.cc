@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "restore/compatibility.h"
 #include "restore/left_connections.h"
 #include "restore/lock_check.h"
 
@@ -19,6 +20,9 @@ TEST(HindranceTest, TroubleOfTheMachineIsNoFaultOfTheImage) {
   EXPECT_EQ(HindranceOf(absl::UnavailableError("the pager is gone")), Hindrance::kMachine);
   EXPECT_EQ(HindranceOf(absl::InternalError("criu restore failed: (00.1) Error (criu/cr-restore.c:1): Can't "
                                             "fork for 70: Resource temporarily unavailable")),
+            Hindrance::kMachine);
+  EXPECT_EQ(HindranceOf(absl::FailedPreconditionError(
+                absl::StrCat("/data/log: it is gone, with its folder /data: ", restore::kMakeFolder))),
             Hindrance::kMachine);
 }
 

@@ -1,5 +1,6 @@
 #include "restore/compatibility.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 
@@ -175,6 +176,18 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int can
 
 namespace {
 
+// What is to be said of a folder on the way to `path` that is gone; empty: none is.
+std::string MissingFolder(const std::string& path) {
+  std::string folder = path;
+  for (bool missing = false;; missing = true) {
+    const size_t slash = folder.rfind('/');
+    folder = slash == 0 || slash == std::string::npos ? "/" : folder.substr(0, slash);
+    const UniqueFd found(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (found.valid()) return missing && MayComeBack(found.get()) ? kMakeFolder : "";
+    if ((errno != ENOENT && errno != ENOTDIR) || folder == "/") return "";
+  }
+}
+
 // Has it only been appended to?
 bool BeginsAsBefore(const v1::NeededFile& file) {
   if (file.beginning() == 0) return false;
@@ -191,7 +204,9 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, std::vector<std::str
   struct stat info;
   if (!manifest.working_directory().empty() && ::stat(manifest.working_directory().c_str(), &info) != 0 &&
       errno != EACCES) {
-    problems.push_back(absl::StrCat("its working directory ", manifest.working_directory(), " is gone"));
+    const std::string cure = MissingFolder(manifest.working_directory() + "/");
+    problems.push_back(absl::StrCat("its working directory ", manifest.working_directory(), " is gone",
+                                    cure.empty() ? "" : ": ", cure));
   }
   std::set<std::string> seen, with_content;
   for (const v1::WrittenFile& file : manifest.written_files()) {
@@ -204,7 +219,9 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, std::vector<std::str
     if (!seen.insert(file.path()).second) continue;
     if (::lstat(file.path().c_str(), &info) != 0) {
       if (errno == EACCES) continue;
-      problems.push_back(absl::StrCat(file.path(), " is gone"));
+      const std::string cure = MissingFolder(file.path());
+      problems.push_back(
+          absl::StrCat(file.path(), " is gone", cure.empty() ? "" : ", with its folder: ", cure));
       may_be_put_back |= with_content.contains(file.path());
       continue;
     }
@@ -241,6 +258,11 @@ absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Own
                         std::vector<std::string>* warnings) {
   const auto check = [&] { return CheckFilesNow(manifest, warnings); };
   return user ? WithFileRightsOf(*user, check) : check();
+}
+
+bool MayComeBack(int above) {
+  struct stat info;
+  return ::fstat(above, &info) == 0 && (info.st_mode & S_ISVTX) == 0;
 }
 
 bool HasOwnMounts(const store::ImageReader& image) {

@@ -35,6 +35,14 @@ inline constexpr char kIdsInUse[] = "the job needs its own PIDs back";
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
                         std::vector<std::string>* warnings);
 
+// In the message of a restore that was refused because a folder is gone that may come back: its file system
+// may not be mounted now.
+inline constexpr char kMakeFolder[] = "make that folder, or mount what it lies on";
+
+// `above` is the last folder on the way to one that is gone. What was below one in which everybody may have
+// something (/tmp) was for a while, and no place where file systems are mounted.
+bool MayComeBack(int above);
+
 // Has the job a mount namespace of its own? Its names mean other files here.
 bool HasOwnMounts(const store::ImageReader& image);
 

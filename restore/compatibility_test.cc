@@ -277,7 +277,9 @@ TEST_F(CheckFilesTest, UnchangedFilesAreFine) {
 
 TEST_F(CheckFilesTest, MissingFile) {
   Need(folder_.path() + "/gone", 10);
-  EXPECT_THAT(Refusal(), HasSubstr(folder_.path() + "/gone is gone"));
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr(folder_.path() + "/gone is gone"), Not(HasSubstr(kMakeFolder))));
+  Need(folder_.path() + "/no/gone", 10);
+  EXPECT_THAT(Refusal(), HasSubstr(absl::StrCat("/no/gone is gone, with its folder: ", kMakeFolder)));
 }
 
 TEST_F(CheckFilesTest, ARollBackIsTheCureOnlyWhereTheImageHasTheContent) {
@@ -301,7 +303,8 @@ TEST_F(CheckFilesTest, ARollBackIsTheCureOnlyWhereTheImageHasTheContent) {
 
 TEST_F(CheckFilesTest, MissingWorkingDirectory) {
   manifest_.set_working_directory(folder_.path() + "/work");
-  EXPECT_THAT(Refusal(), HasSubstr("working directory " + folder_.path() + "/work is gone"));
+  EXPECT_THAT(Refusal(),
+              HasSubstr("working directory " + folder_.path() + "/work is gone: make that folder"));
 }
 
 TEST_F(CheckFilesTest, ChangedSizes) {

@@ -3,7 +3,9 @@
 // says what becomes of which file, and why.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,12 @@ struct FileAction {
   bool keep_tail = false;     // a log, or another file: what is discarded is kept beside it
   std::string name;           // in `folder`
   UniqueFd folder;            // where it lies, by O_PATH
+  // Below `folder`, from the top: of its folders those that are gone, to be made with it.
+  std::vector<std::string> missing_folders;
+  std::optional<uint64_t> present_bytes;  // of the regular file that has its name now
+  // The path of SQLite's database that it belongs to: its files are put back together, or not at all. Empty:
+  // of none.
+  std::string database;
   // What has its name now, open for reading and writing: the inode of the image, or one that is replaced. Not
   // valid: nothing is there, or to be done.
   UniqueFd file;

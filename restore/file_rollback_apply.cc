@@ -138,7 +138,10 @@ class Applier {
     const std::string name = HalfMadeName(action.name);
     int error = EPERM;
     bool owned = true;
+    const bool with_folder = !action.missing_folders.empty();
     with_rights_([&] {
+      error = MakeFolders(action);
+      if (error != 0) return;
       (void)::unlinkat(action.folder.get(), name.c_str(), 0);  // of an attempt that was interrupted
       action.file.Reset(::openat(action.folder.get(), name.c_str(),
                                  O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -149,11 +152,39 @@ class Applier {
     });
     if (error != 0) return ErrnoStatus(error, "making it again");
     made_.push_back({&action, name});
-    if (!owned) action.report.set_why(absl::StrCat("it could not be given to group ", file.gid()));
+    std::string why = with_folder ? "its folder was made again, too" : "";
+    if (!owned) {
+      absl::StrAppend(&why, why.empty() ? "" : "; ", "it could not be given to group ", file.gid());
+    }
+    action.report.set_why(why);
     RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
     RK_RETURN_IF_ERROR(content.WriteTo(action.file.get()));
     RK_RETURN_IF_ERROR(ToDisk(action));
     return SetTime(action);
+  }
+
+  // With the user's rights. Another file may have had them made since the plan. The error.
+  int MakeFolders(FileAction& action) {
+    const v1::WrittenFile& file = action.recorded;
+    for (const std::string& name : action.missing_folders) {
+      const bool made = ::mkdirat(action.folder.get(), name.c_str(), 0700) == 0;
+      if (!made && errno != EEXIST) return errno;
+      UniqueFd folder(::openat(action.folder.get(), name.c_str(),
+                               (made ? O_RDONLY : O_PATH) | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+      const int error = folder.valid() ? 0 : errno;
+      if (made) {
+        folders_.emplace_back(std::move(action.folder), name);
+        // Those above it are nowhere recorded.
+        const bool owned = ::fchown(folder.get(), file.has_folder() ? file.folder().uid() : file.uid(),
+                                    file.has_folder() ? file.folder().gid() : file.gid()) == 0;
+        const mode_t mode = file.has_folder() ? file.folder().mode() : 0700;
+        (void)::fchmod(folder.get(), mode & (owned ? 03777 : 0700));
+      }
+      action.folder = std::move(folder);
+      if (error != 0) return error;
+    }
+    action.missing_folders.clear();
+    return 0;
   }
 
   void Undo() {
@@ -161,6 +192,12 @@ class Applier {
       auto remove = [&] { (void)::unlinkat(made.action->folder.get(), made.name.c_str(), 0); };
       made.with_our_rights ? remove() : with_rights_(remove);
     }
+    if (folders_.empty()) return;
+    with_rights_([&] {
+      for (auto it = folders_.rbegin(); it != folders_.rend(); ++it) {
+        (void)::unlinkat(it->first.get(), it->second.c_str(), AT_REMOVEDIR);
+      }
+    });
   }
 
   absl::Status ChangeOne(FileAction& action) {
@@ -220,6 +257,7 @@ class Applier {
   const WithRights& with_rights_;
   std::vector<FileAction>& plan_;
   std::vector<Made> made_;
+  std::vector<std::pair<UniqueFd, std::string>> folders_;  // where each was made, and its name
 };
 
 }  // namespace

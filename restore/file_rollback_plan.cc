@@ -14,10 +14,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/database_files.h"
 #include "base/file.h"
 #include "base/machine.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "restore/compatibility.h"
+#include "restore/database_rollback.h"
 #include "restore/discarded_tail.h"
 #include "restore/file_content.h"
 #include "restore/file_rollback.h"
@@ -48,6 +51,10 @@ class Planner {
     for (const v1::StdioSlot& slot : manifest.stdio()) {
       if (slot.fd() > 0 && slot.kind() == "file") logs_.insert(slot.path());
     }
+    for (const v1::WrittenFile& file : manifest.written_files()) {
+      if (absl::string_view database = DatabaseBeside(file.path()); !database.empty())
+        have_files_beside_.emplace(database);
+    }
   }
 
   absl::StatusOr<FileAction> Plan(const v1::WrittenFile& file) {
@@ -62,10 +69,13 @@ class Planner {
         if (::lstat(file.path().c_str(), &info) != 0) info = {};
       });
       action.report.set_size(static_cast<uint64_t>(info.st_size));
+      action.database = DatabaseOf(action);
       return action;
     }
     const Look look = LookAt(action);
     action.report.set_size(static_cast<uint64_t>(look.info.st_size));
+    if (look.error == 0 && S_ISREG(look.info.st_mode)) action.present_bytes = action.report.size();
+    action.database = DatabaseOf(action);
     if (file.shared_memory() && look.error == 0) {
       if (const pid_t user = shared_memory_.UserOf(look.info); user != 0) {
         Leave(action, absl::StrCat("process ", user, " (", CommandLineOf(user), ") uses this shared memory"),
@@ -115,10 +125,11 @@ class Planner {
     action.name = path.substr(slash + 1);
     const std::string folder = slash == 0 ? "/" : path.substr(0, slash);
     with_rights_([&] {
-      action.folder.Reset(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-      UniqueFd found(action.folder.valid()
-                         ? ::openat(action.folder.get(), action.name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)
-                         : -1);
+      if (const int error = OpenFolder(folder, action); error != 0) {
+        look.error = error;
+        return;
+      }
+      UniqueFd found(::openat(action.folder.get(), action.name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
       if (!found.valid() || ::fstat(found.get(), &look.info) != 0) {
         look.error = errno;
         return;
@@ -133,9 +144,40 @@ class Planner {
     return look;
   }
 
-  // Is its content what it had, whatever it is now?
-  bool IsPutBack(const v1::WrittenFile& file) const {
+  // Of what is gone, down to where nothing is.
+  static int OpenFolder(std::string folder, FileAction& action) {
+    for (;;) {
+      action.folder.Reset(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+      if (action.folder.valid()) return action.missing_folders.empty() ? 0 : ENOENT;
+      if ((errno != ENOENT && errno != ENOTDIR) || folder == "/") return errno;
+      const size_t slash = folder.rfind('/');
+      action.missing_folders.insert(action.missing_folders.begin(), folder.substr(slash + 1));
+      folder = slash == 0 ? "/" : folder.substr(0, slash);
+    }
+  }
+
+  // What the files beside a database are is said by its own, which comes before them. That is known by what
+  // it begins with, if anything is there.
+  std::string DatabaseOf(const FileAction& action) {
+    const std::string& path = action.recorded.path();
+    if (std::string database(DatabaseBeside(path)); !database.empty())
+      return databases_.contains(database) ? database : "";
+    const bool is_database = action.file.valid() && action.present_bytes.value_or(0) > 0
+                                 ? action.recorded.in_place() && BeginsAsDatabase(action.file.get())
+                                 : have_files_beside_.contains(path);
+    if (!is_database) return "";
+    databases_.insert(path);
+    return path;
+  }
+
+  // Was its content asked for, whatever it is now?
+  bool IsAskedFor(const v1::WrittenFile& file) const {
     return rollback_.mode() == v1::Rollback::ALL || file.shared_memory();
+  }
+  // A database that has nothing beside it was between two transactions: its job can go on with what it is
+  // now.
+  bool IsPutBack(const FileAction& action) const {
+    return IsAskedFor(action.recorded) || have_files_beside_.contains(action.database);
   }
 
   static bool HasContent(const v1::WrittenFile& file) {
@@ -211,7 +253,7 @@ class Planner {
 
   absl::Status DecideRewritten(uint64_t now, FileAction& action) {
     const v1::WrittenFile& file = action.recorded;
-    if (HasContent(file) && (IsPutBack(file) || now < file.size())) {
+    if (HasContent(file) && (IsPutBack(action) || now < file.size())) {
       RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
       RK_ASSIGN_OR_RETURN(const bool equal, content.IsIn(action.file.get()));
       Discard(now, file.size(), action);
@@ -242,7 +284,32 @@ class Planner {
     return absl::OkStatus();
   }
 
-  absl::Status DecideGone(absl::string_view what, FileAction& action, bool blocks = true) {
+  // To be called with the user's rights. What should lie on a file system that is not mounted now must not
+  // get another place: only this boot's devices tell; after that, only a folder where all may have theirs
+  // (/tmp) is one that is empty then.
+  bool MayMakeFolders(const FileAction& action) const {
+    const v1::WrittenFile& file = action.recorded;
+    struct stat above, info;
+    if (::fstat(action.folder.get(), &above) != 0) return false;
+    // A link that leads nowhere, a file.
+    if (::fstatat(action.folder.get(), action.missing_folders[0].c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0)
+      return false;
+    if (!same_boot_) return (above.st_mode & S_ISVTX) != 0;
+    return above.st_dev == (file.has_folder() ? file.folder().device() : file.device());
+  }
+
+  absl::Status DecideGone(std::string what, FileAction& action, bool blocks = true) {
+    if (!action.missing_folders.empty()) {
+      bool may_make = false;
+      with_rights_([&] { may_make = HasContent(action.recorded) && MayMakeFolders(action); });
+      const std::string& path = action.recorded.path();
+      absl::StrAppend(&what, ", with its folder ", path.substr(0, path.rfind('/')));
+      if (!may_make && MayComeBack(action.folder.get())) absl::StrAppend(&what, ": ", kMakeFolder);
+      if (!may_make && HasContent(action.recorded)) {
+        Leave(action, what, blocks);
+        return absl::OkStatus();
+      }
+    }
     if (!HasContent(action.recorded)) {
       Leave(action, absl::StrCat(what, "; ", NoContent(action.recorded)), blocks);
       return absl::OkStatus();
@@ -273,9 +340,9 @@ class Planner {
   // It may be that of a later life: one that was in the making then and is so again, or that an earlier
   // roll-back has made. Others are left unless all is to be put back, or the job could not go on with them.
   absl::Status DecideReplaced(const Look& look, FileAction& action) {
-    constexpr absl::string_view kWhat = "another file has its name";
+    constexpr char kWhat[] = "another file has its name";
     const v1::WrittenFile& file = action.recorded;
-    const bool all = IsPutBack(file);
+    const bool all = IsPutBack(action);
     const uint64_t now = static_cast<uint64_t>(look.info.st_size);
     const bool shorter = now < file.size();
     bool of_later_life = shorter || file.is_new();
@@ -293,7 +360,7 @@ class Planner {
       return absl::OkStatus();
     }
     // A file is more than a tail: it is kept, of whatever kind. Only content that was asked for replaces it.
-    const bool keep = now > 0 && (!all || !file.in_place());
+    const bool keep = now > 0 && (!IsAskedFor(file) || !file.in_place());
     if (keep && HasContent(file) && !action.file.valid()) {
       Leave(
           action,
@@ -326,6 +393,7 @@ class Planner {
   const absl::Time now_ = absl::Now();
   bool same_boot_ = false;
   std::set<std::string> logs_;
+  std::set<std::string> have_files_beside_, databases_;  // paths of SQLite's, by their names and as they are
   SharedMemoryUsers shared_memory_;
 };
 
@@ -366,6 +434,7 @@ absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& mani
     RK_ASSIGN_OR_RETURN(FileAction action, planner.Plan(file));
     plan.push_back(std::move(action));
   }
+  KeepDatabasesWhole(&plan);
   return plan;
 }
 

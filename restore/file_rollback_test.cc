@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "restore/compatibility.h"
 #include "restore/discarded_tail.h"
 #include "restore/file_rollback_testing.h"
 
@@ -487,15 +488,55 @@ TEST_F(FileRollbackTest, VanishedAndReplacedFilesAreMadeAgain) {
   }
 }
 
-TEST_F(FileRollbackTest, AFolderThatIsGoneIsSaid) {
+TEST_F(FileRollbackTest, AFolderThatIsGoneIsMadeAgain) {
+  ASSERT_EQ(::mkdir(Path("folder").c_str(), 0755), 0);
+  ASSERT_EQ(::mkdir(Path("folder/below").c_str(), 0755), 0);
+  Record("folder/below/data", "0123456789", {.in_place = true, .content = true});
+  Record("folder/below/empty", "");
+  v1::FolderOfFile* folder = manifest_.mutable_written_files(0)->mutable_folder();
+  folder->set_device(Stat("folder/below").st_dev);
+  folder->set_mode(0751);
+  folder->set_uid(::geteuid());
+  folder->set_gid(::getegid());
+  RemoveTree(Path("folder")).IgnoreError();
+  ASSERT_TRUE(CheckPlan(Plan()).ok()) << CheckPlan(Plan());
+  EXPECT_THAT(ListDirectory(files_).value(), IsEmpty()) << "a plan makes nothing";
+  std::vector<Report> reports = Apply();
+  EXPECT_EQ(reports[0].action(), Report::MADE_AGAIN);
+  EXPECT_THAT(reports[0].why(), HasSubstr("its folder was made again, too"));
+  EXPECT_EQ(Read("folder/below/data"), "0123456789");
+  EXPECT_EQ(Stat("folder/below").st_mode & 07777, 0751u);
+  EXPECT_EQ(Stat("folder").st_mode & 07777, 0751u);
+  EXPECT_THAT(ListDirectory(Path("folder/below")).value(), ElementsAre("data", "empty"));
+}
+
+TEST_F(FileRollbackTest, AFolderThatMayComeBackIsSaid) {
   ASSERT_EQ(::mkdir(Path("folder").c_str(), 0755), 0);
   Record("folder/data", "0123456789", {.in_place = true, .content = true});
+  Record("folder/large", "0123456789");
   RemoveTree(Path("folder")).IgnoreError();
-  rollback_.set_mode(v1::Rollback::ALL);
-  std::vector<FileAction> plan = Plan();
-  EXPECT_EQ(plan[0].report.action(), Report::LEFT);
-  EXPECT_THAT(plan[0].report.why(), AllOf(HasSubstr("it is gone"), HasSubstr("its folder can't be written")));
-  EXPECT_EQ(CheckPlan(plan).code(), absl::StatusCode::kFailedPrecondition);
+  const auto why = [&](size_t file) {
+    std::vector<FileAction> plan = Plan();
+    EXPECT_EQ(CheckPlan(plan).code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(plan[file].report.action(), Report::LEFT);
+    return plan[file].report.why();
+  };
+  const auto may_come_back =
+      AllOf(HasSubstr("it is gone, with its folder " + Path("folder")), HasSubstr(kMakeFolder));
+  EXPECT_THAT(why(1), AllOf(may_come_back, HasSubstr("the image does not have its content")));
+  // It lay on another file system, which is not mounted now.
+  v1::WrittenFile* data = manifest_.mutable_written_files(0);
+  data->set_device(data->device() + 1);
+  EXPECT_THAT(why(0), may_come_back);
+  data->set_device(data->device() - 1);
+  manifest_.set_job_id("another boot/70/1");
+  EXPECT_THAT(why(0), may_come_back) << "nothing tells of which it was";
+  // As after a reboot, which empties such a folder.
+  ASSERT_EQ(::chmod(files_.c_str(), 01777), 0);
+  EXPECT_THAT(why(1), Not(HasSubstr(kMakeFolder))) << "it was for a while";
+  EXPECT_EQ(Plan()[0].report.action(), Report::MADE_AGAIN);
+  ASSERT_EQ(::symlink("nowhere", Path("folder").c_str()), 0);
+  EXPECT_EQ(Plan()[0].report.action(), Report::LEFT) << "a link to what is not mounted, say";
 }
 
 // ---- no room, no rights
@@ -556,6 +597,17 @@ TEST_F(SmallDiskTest, NoRoomForContentChangesNothing) {
   Apply();
   EXPECT_TRUE(Read("data") == content);
   EXPECT_EQ(Read("log"), "one\n");
+}
+
+TEST_F(FileRollbackTest, FoldersThatWereMadeInVainAreRemoved) {
+  ASSERT_EQ(::mkdir(Path("folder").c_str(), 0755), 0);
+  Record("folder/a", "0123456789", {.in_place = true, .content = true});
+  Record("folder/long", "0123456789", {.in_place = true, .content = true});
+  RemoveTree(Path("folder")).IgnoreError();
+  std::vector<FileAction> plan = Plan();
+  plan[1].name = "no/such";
+  EXPECT_FALSE(ApplyRollback(Image(), rights_, &plan).ok());
+  EXPECT_THAT(ListDirectory(files_).value(), IsEmpty());
 }
 
 TEST_F(SmallDiskTest, AFullDiskIsNoReasonNotToCutOffWhatIsNotKept) {
@@ -647,6 +699,22 @@ TEST_F(OtherUserTest, WhatIsMadeAgainIsTheUsersAndNobodyElseSeesIt) {
   EXPECT_EQ(reports[2].action(), Report::MADE_AGAIN);
   EXPECT_THAT(reports[2].why(), HasSubstr("could not be given to group 0"));
   EXPECT_EQ(Stat("home/group").st_mode & 07777, 0600u);
+}
+
+TEST_F(OtherUserTest, FoldersAreMadeWhereTheUserMay) {
+  ASSERT_EQ(::mkdir(Path("home").c_str(), 0755), 0);
+  ASSERT_EQ(::chown(Path("home").c_str(), kNobody, kNobody), 0);
+  for (const char* name : {"home/folder", "folder"}) {
+    ASSERT_EQ(::mkdir(Path(name).c_str(), 0755), 0);
+    RecordOf(std::string(name) + "/data", kNobody, {.in_place = true, .content = true});
+    RemoveTree(Path(name)).IgnoreError();
+  }
+  std::vector<Report> reports = Apply();
+  EXPECT_EQ(reports[0].action(), Report::MADE_AGAIN);
+  EXPECT_EQ(Stat("home/folder").st_uid, kNobody);
+  EXPECT_EQ(Stat("home/folder").st_mode & 07777, 0700u) << "nothing is known of it";
+  EXPECT_EQ(reports[1].action(), Report::LEFT);
+  EXPECT_THAT(reports[1].why(), HasSubstr("its folder can't be written"));
 }
 
 TEST_F(OtherUserTest, ReadOnlyFoldersRefuseWhatWouldBeMadeAgain) {

@@ -114,6 +114,10 @@ class DeathTest(SupervisedTest):
         state = self.state()
         self.assertEqual(state["phase"], "failed")
         self.assertIn("exit status 7", state["report"])
+        listed = self.remote.run("ps", "--all", json_output=False).out
+        self.assertRegex(listed, r"\bjob +failed\b")
+        for words in (f"job: {state['report']}", f"job: {state['deaths'][0]}", "of its work were lost"):
+            self.assertIn(words, listed)
         self.assert_counted(60)
         self.assertLessEqual(state["restarts"], 4)
 

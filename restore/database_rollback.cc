@@ -1,0 +1,105 @@
+#include "restore/database_rollback.h"
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "base/file.h"
+#include "base/process_stat.h"
+
+namespace rekindle::restore {
+namespace {
+
+using Report = v1::FileRollback;
+
+bool CanBeAsItWas(const FileAction& action) {
+  switch (action.report.action()) {
+    case Report::UNCHANGED:
+    case Report::PUT_BACK:
+    case Report::MADE_AGAIN:
+      return true;
+    case Report::TRUNCATED:  // what lies before its end may have changed, too
+      return action.recorded.size() == 0 ||
+             (!action.recorded.in_place() && !action.recorded.content_object().empty());
+    default:
+      return false;
+  }
+}
+
+// Any process that has one of these files mapped, by name; 0: none. File systems give other numbers of their
+// devices here than to those who ask for a file.
+pid_t MapperOf(const std::vector<FileAction*>& files) {
+  for (const pid_t pid : ListProcesses()) {
+    const std::string maps = ReadFile(absl::StrCat("/proc/", pid, "/maps")).value_or("");
+    for (const FileAction* file : files) {
+      if (absl::StrContains(maps, absl::StrCat(" ", file->recorded.path(), "\n"))) return pid;
+    }
+  }
+  return 0;
+}
+
+void Leave(FileAction& action, const std::string& why) {
+  action.report.set_action(Report::LEFT);
+  action.report.set_why(why);
+  action.report.set_size(action.present_bytes.value_or(0));
+  action.report.clear_discarded_bytes();
+  action.report.clear_tail_copy();
+  action.blocks = !action.present_bytes || *action.present_bytes < action.recorded.size();
+  action.keep_tail = false;
+  action.file.Reset();
+  action.folder.Reset();
+  action.missing_folders.clear();
+}
+
+void KeepWhole(const std::string& database, const std::vector<FileAction*>& files) {
+  const auto hindrance =
+      std::find_if(files.begin(), files.end(), [](const FileAction* file) { return !CanBeAsItWas(*file); });
+  std::string why;
+  if (hindrance != files.end()) {
+    const Report& report = (*hindrance)->report;
+    why = absl::StrCat(report.path(), ": ",
+                       report.action() == Report::IGNORED ? "it is to be ignored" : report.why());
+  } else {
+    const bool unchanged = std::all_of(files.begin(), files.end(), [](const FileAction* file) {
+      return file->report.action() == Report::UNCHANGED;
+    });
+    const pid_t user = unchanged ? 0 : MapperOf(files);
+    if (user == 0) return;
+    why = absl::StrCat("process ", user, " (", CommandLineOf(user), ") uses it");
+  }
+  for (FileAction* file : files) {
+    const Report::Action action = file->report.action();
+    if (action == Report::UNCHANGED || action == Report::LEFT || action == Report::IGNORED) continue;
+    // Of that one itself what was to be said of it is.
+    const bool itself = hindrance != files.end() && file == *hindrance;
+    Leave(*file, itself ? file->report.why()
+                        : absl::StrCat("it belongs to the database ", database,
+                                       ", all of which is put back or nothing; ", why));
+  }
+}
+
+}  // namespace
+
+bool BeginsAsDatabase(int fd) {
+  constexpr absl::string_view kMagic("SQLite format 3", 16);  // with the zero behind it
+  char beginning[kMagic.size()];
+  return ::pread(fd, beginning, sizeof beginning, 0) == static_cast<ssize_t>(sizeof beginning) &&
+         absl::string_view(beginning, sizeof beginning) == kMagic;
+}
+
+void KeepDatabasesWhole(std::vector<FileAction>* plan) {
+  std::map<std::string, std::vector<FileAction*>> databases;
+  for (FileAction& action : *plan) {
+    if (!action.database.empty()) databases[action.database].push_back(&action);
+  }
+  for (const auto& [database, files] : databases) KeepWhole(database, files);
+}
+
+}  // namespace rekindle::restore
