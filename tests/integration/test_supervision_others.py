@@ -221,7 +221,7 @@ class PointsTest(OthersTest):
         self.environment["REKINDLE_GROUP_POINT"] = "coordinator-deciding=KILL"
         self.restart_daemon()
         self.assertEqual(self.group("--replace").code, FAILED)
-        waiting.until(lambda: not self.daemon.running(), "the coordinator is dead")
+        waiting.for_exit(self.daemon.pid)
         del self.environment["REKINDLE_GROUP_POINT"]
         self.restart_daemon()
         self.wait_for_words("of group", 1)
@@ -285,7 +285,7 @@ class RequestTest(OthersTest):
         os.kill(self.daemon.pid, signal.SIGUSR1)
         self.wait_for_words("no last image of job 'job': job 'job' waits to be brought back")
         os.kill(self.daemon.pid, signal.SIGTERM)
-        waiting.until(lambda: not self.daemon.running(), "its end", 15)
+        waiting.for_exit(self.daemon.pid, 15)
 
 
 if __name__ == "__main__":
