@@ -27,8 +27,8 @@ struct WrittenFilesOptions {
   bool contents = false;  // take the content of files that are rewritten in place
   // Content that is taken unasked, so that files which are written under one name and then get another, as
   // checkpoints are, can be made again when their first name is gone: of small files, and of new ones.
-  uint64_t small_bytes = 1 << 20;                    // each
-  uint64_t small_limit_bytes = 16 << 20;             // of all small ones together
+  uint64_t small_bytes = 1 << 20;         // each
+  uint64_t small_limit_bytes = 16 << 20;  // of all small ones together
   // And of SQLite's databases with a log or journal beside them, of which a part is of no use: together.
   uint64_t databases_limit_bytes = 64 << 20;
   absl::Duration new_until_age = absl::Seconds(60);  // where the file system tells it

@@ -25,10 +25,9 @@ class DatabaseTest(SupervisedTest):
         self.database = self.path("rows.db")
         self.succeed("run", "--name", "job", "--detach", "--every", "300ms", "--restarts", "5", *options, "--",
                      jobs.PYTHON, jobs.workload("database_writer.py"), self.database, str(count),
-                     cli=self.remote)  # fmt: skip
+                     self.numbers, cli=self.remote)  # fmt: skip
 
     def ask(self, question):
-        """As another program that has it open for a moment."""
         connection = sqlite3.connect(self.database, timeout=30)
         try:
             return [row[0] for row in connection.execute(question)]
@@ -37,8 +36,8 @@ class DatabaseTest(SupervisedTest):
 
     def kill_after_an_image(self, restart):
         self.wait_for_image(self.state()["checkpoints"])
-        rows = self.ask("select count(*) from numbers")[0]
-        waiting.until(lambda: self.ask("select count(*) from numbers")[0] > rows + 50, "more rows", 60)
+        rows = len(lines_of(self.numbers))
+        waiting.until(lambda: len(lines_of(self.numbers)) > rows + 50, "more rows", 60)
         self.kill_job()
         self.wait_for(lambda job: job["supervised"]["restarts"] == restart, "a restart")
 
@@ -80,7 +79,7 @@ class FolderTest(SupervisedTest):
 
     def test_one_of_a_mapped_file_is_made_again(self):
         """As a JVM has one, /tmp/hsperfdata_USER/PID."""
-        self.start_with("mmap.mmap(open(sys.argv[2], 'r+b').fileno(), 0)")
+        self.start_with("(lambda file: mmap.mmap(file.fileno(), 0))(open(sys.argv[2], 'r+b'))")
         shutil.rmtree(self.folder)
         self.kill_job()
         self.assert_goes_on()
