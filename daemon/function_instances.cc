@@ -20,6 +20,7 @@
 #include "daemon/function_runtime.h"
 #include "daemon/function_template.h"
 #include "daemon/held_copy.h"
+#include "daemon/loaded_function.h"
 #include "daemon/runtime_port.h"
 #include "restore/pager_client.h"
 
@@ -408,10 +409,17 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   capture.reference = ImageReference(record);
   capture.parent = live->dependency_digest;
   capture.owner = record.owner.uid;
+  const auto check = [this, &record](pid_t root, bool has_after_restore) {
+    absl::Status may = CheckLoadedFunction(root, has_after_restore);
+    // Who has written the function looks there.
+    auto log = may.ok() ? nullptr : logs_.OpenStream(record.name(), "image", record.owner).value_or(nullptr);
+    if (log != nullptr) log->Note(absl::StrCat("rekindle: ", may.message()));
+    return may;
+  };
   capture.labels = {{kFunctionLabel, function}, {"rekindle.function.revision", absl::StrCat(revision)}};
   RK_ASSIGN_OR_RETURN(CapturedCopy captured,
                       CaptureNextReadyPoint(node_, *store, std::move(options), std::move(capture),
-                                            {kLongestLoad, &making.cancellation()}, what));
+                                            {kLongestLoad, &making.cancellation(), check}, what));
   {
     absl::MutexLock lock(&live->mutex);
     live->image_digest = captured.image.digest;
