@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -33,6 +34,8 @@ using functions::StartOrder;
 
 // As Lambda's limit of file descriptors and processes together.
 constexpr uint32_t kMostProcesses = 1024;
+// What an instance may have in its /tmp, as Lambda's usually may. It is of the instance's memory.
+constexpr uint64_t kMostTemporary = uint64_t{512} << 20;
 // Of a copy that is to become a function's image: as long as an instance may take to start.
 constexpr absl::Duration kLongestLoad = absl::Seconds(60);
 
@@ -195,6 +198,18 @@ bool FunctionInstances::limits_can_be_set() const {
   return can;
 }
 
+restore::OwnTemporary FunctionInstances::TemporaryOf(const functions::FunctionRecord& record) const {
+  restore::OwnTemporary temporary;
+  temporary.bytes = std::min(kMostTemporary, record.spec.memory_bytes / 2);
+  // What an instance needs of ours, should it lie there.
+  temporary.keep = OwnFolders();
+  for (const std::string& folder :
+       {node_.options().runtime_directory, node_.options().log_directory, record.folder->path()}) {
+    temporary.keep.push_back(folder);
+  }
+  return temporary;
+}
+
 restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live,
                                                     const std::string& digest) const {
   const functions::FunctionSpec& spec = live.record.spec;
@@ -203,6 +218,7 @@ restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live,
   options.name = spec.name;
   options.network = NetworkOf(spec.network);
   if (limits_can_be_set()) options.limits = {spec.memory_bytes, spec.cpus, kMostProcesses};
+  options.temporary = TemporaryOf(live.record);
   if (live.record.owner.uid != ::geteuid())
     options.environment["REKINDLE_RUN_AS"] = RunAsText(live.record.owner);
   return options;
@@ -316,6 +332,7 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
   launch.working_directory = record.folder->code();
   RK_ASSIGN_OR_RETURN(launch.log_file, place.place.log->OpenForInstance());
   launch.run_as = UserOf(record.owner);
+  RK_ASSIGN_OR_RETURN(launch.mounts, restore::MountsWithOwnTemporary(TemporaryOf(record)));
   std::unique_ptr<restore::Cgroup> group;
   if (limits_can_be_set()) {
     RK_ASSIGN_OR_RETURN(group, restore::Cgroup::Make());
@@ -410,7 +427,9 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   capture.parent = live->dependency_digest;
   capture.owner = record.owner.uid;
   const auto check = [this, &record](pid_t root, bool has_after_restore) {
-    absl::Status may = CheckLoadedFunction(root, has_after_restore);
+    const restore::OwnTemporary temporary = TemporaryOf(record);
+    absl::Status may = CheckLoadedFunction(root, has_after_restore, temporary);
+    if (may.ok()) restore::UnmountOwnTemporary(root, temporary);
     // Who has written the function looks there.
     auto log = may.ok() ? nullptr : logs_.OpenStream(record.name(), "image", record.owner).value_or(nullptr);
     if (log != nullptr) log->Note(absl::StrCat("rekindle: ", may.message()));

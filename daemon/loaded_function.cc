@@ -98,7 +98,14 @@ std::optional<std::string> ConnectionToOthers(const std::vector<pid_t>& processe
   return std::nullopt;
 }
 
-absl::Status CheckLoadedFunction(pid_t root, bool has_after_restore) {
+absl::Status CheckLoadedFunction(pid_t root, bool has_after_restore, const restore::OwnTemporary& temporary) {
+  if (const auto files = restore::LyingInOwnTemporary(root, temporary);
+      temporary.bytes > 0 && !files.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "once loaded it has /tmp/", absl::CHexEscape(files.front()),
+        ", which no copy would have, so it has no image of its own: make it in the handler, or remove it in "
+        "what is registered with register_before_snapshot (docs/functions.md)"));
+  }
   if (has_after_restore) return absl::OkStatus();
   const std::optional<std::string> connection = ConnectionToOthers(ProcessTree(root));
   if (!connection) return absl::OkStatus();

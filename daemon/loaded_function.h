@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "restore/own_temporary.h"
 
 namespace rekindle::daemon {
 
@@ -16,8 +17,8 @@ namespace rekindle::daemon {
 // sockets again. Thread-safe.
 std::optional<std::string> ConnectionToOthers(const std::vector<pid_t>& processes);
 
-// FailedPrecondition: copies would not have a connection that it has, and nothing is called in each copy
-// (`has_after_restore`) to make it anew; names the cure. Thread-safe.
-absl::Status CheckLoadedFunction(pid_t root, bool has_after_restore);
+// FailedPrecondition: copies would not have something that it has, files in its /tmp, or a connection, where
+// nothing is called in each copy (`has_after_restore`) to make it anew; names the cure. Thread-safe.
+absl::Status CheckLoadedFunction(pid_t root, bool has_after_restore, const restore::OwnTemporary& temporary);
 
 }  // namespace rekindle::daemon

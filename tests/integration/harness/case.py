@@ -24,6 +24,7 @@ class RekindleTest(unittest.TestCase):
     """Tests run as root. Everything a test makes lies under `self.directory`."""
 
     maxDiff = None
+    place = "/var/tmp"  # where its folder is made
 
     @classmethod
     def setUpClass(cls):
@@ -35,7 +36,7 @@ class RekindleTest(unittest.TestCase):
     def setUp(self):
         self._before = _machine_state()
         self.addCleanup(self._check_nothing_left)
-        self.directory = tempfile.mkdtemp(prefix=_TEST_FOLDERS, dir="/var/tmp")
+        self.directory = tempfile.mkdtemp(prefix=_TEST_FOLDERS, dir=self.place)
         self.addCleanup(shutil.rmtree, self.directory)
         os.chmod(self.directory, 0o755)
         self.store = self.path("store")
