@@ -43,7 +43,8 @@ def parse(arguments):
     parser.add_argument("--soak-calls", type=int, default=10000, help="of 50 functions at random popularity [10000]")
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/release/bin"), metavar="DIR", help="our programs")
     parser.add_argument("--hook", metavar="FILE", help="librekindle_hook.so [beside the programs]")
-    parser.add_argument("--work", metavar="DIR", default="/var/tmp", help="where stores and snapshots go")
+    parser.add_argument("--work", metavar="DIR", default="/srv",
+                        help="where stores and snapshots go; functions have a /tmp and a /var/tmp of their own")
     parser.add_argument("--json", metavar="FILE", help="all that was measured; parts that it has and that this run does "
                         "not measure stay")  # fmt: skip
     parser.add_argument("--note", default="", metavar="TEXT", help="what readers of these figures must know")

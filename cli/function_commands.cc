@@ -25,7 +25,7 @@ namespace {
 using Align = Table::Align;
 
 constexpr size_t kLongestModules = 48;
-constexpr size_t kLongestProblem = 60;
+constexpr size_t kLongestProblem = 200;
 
 std::string OrDash(const std::string& text) { return text.empty() ? "-" : text; }
 

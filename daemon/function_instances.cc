@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -20,6 +21,7 @@
 #include "daemon/function_runtime.h"
 #include "daemon/function_template.h"
 #include "daemon/held_copy.h"
+#include "daemon/loaded_function.h"
 #include "daemon/runtime_port.h"
 #include "restore/pager_client.h"
 
@@ -32,6 +34,8 @@ using functions::StartOrder;
 
 // As Lambda's limit of file descriptors and processes together.
 constexpr uint32_t kMostProcesses = 1024;
+// What an instance may have in its /tmp, as Lambda's usually may. It is of the instance's memory.
+constexpr uint64_t kMostTemporary = uint64_t{512} << 20;
 // Of a copy that is to become a function's image: as long as an instance may take to start.
 constexpr absl::Duration kLongestLoad = absl::Seconds(60);
 
@@ -198,6 +202,18 @@ const absl::Status& FunctionInstances::LimitsUsable() {
   return usable;
 }
 
+restore::OwnTemporary FunctionInstances::TemporaryOf(const functions::FunctionRecord& record) const {
+  restore::OwnTemporary temporary;
+  temporary.bytes = std::min(kMostTemporary, record.spec.memory_bytes / 2);
+  // What an instance needs of ours, should it lie there.
+  temporary.keep = OwnFolders();
+  for (const std::string& folder :
+       {node_.options().runtime_directory, node_.options().log_directory, record.folder->path()}) {
+    temporary.keep.push_back(folder);
+  }
+  return temporary;
+}
+
 restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live,
                                                     const std::string& digest) const {
   const functions::FunctionSpec& spec = live.record.spec;
@@ -206,6 +222,7 @@ restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live,
   options.name = spec.name;
   options.network = NetworkOf(spec.network);
   if (LimitsUsable().ok()) options.limits = LimitsOf(spec);
+  options.temporary = TemporaryOf(live.record);
   if (live.record.owner.uid != ::geteuid())
     options.environment["REKINDLE_RUN_AS"] = RunAsText(live.record.owner);
   return options;
@@ -323,6 +340,7 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
   launch.working_directory = record.folder->code();
   RK_ASSIGN_OR_RETURN(launch.log_file, place.place.log->OpenForInstance());
   launch.run_as = UserOf(record.owner);
+  RK_ASSIGN_OR_RETURN(launch.mounts, restore::MountsWithOwnTemporary(TemporaryOf(record)));
   std::unique_ptr<restore::Cgroup> group;
   if (LimitsUsable().ok()) {
     RK_ASSIGN_OR_RETURN(group, restore::Cgroup::Make());
@@ -416,10 +434,19 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   capture.reference = ImageReference(record);
   capture.parent = live->dependency_digest;
   capture.owner = record.owner.uid;
+  const auto check = [this, &record](pid_t root, bool has_after_restore) {
+    const restore::OwnTemporary temporary = TemporaryOf(record);
+    absl::Status may = CheckLoadedFunction(root, has_after_restore, temporary);
+    if (may.ok()) restore::UnmountOwnTemporary(root, temporary);
+    // Who has written the function looks there.
+    auto log = may.ok() ? nullptr : logs_.OpenStream(record.name(), "image", record.owner).value_or(nullptr);
+    if (log != nullptr) log->Note(absl::StrCat("rekindle: ", may.message()));
+    return may;
+  };
   capture.labels = {{kFunctionLabel, function}, {"rekindle.function.revision", absl::StrCat(revision)}};
   RK_ASSIGN_OR_RETURN(CapturedCopy captured,
                       CaptureNextReadyPoint(node_, *store, std::move(options), std::move(capture),
-                                            {kLongestLoad, &making.cancellation()}, what));
+                                            {kLongestLoad, &making.cancellation(), check}, what));
   {
     absl::MutexLock lock(&live->mutex);
     live->image_digest = captured.image.digest;

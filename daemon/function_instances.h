@@ -86,6 +86,7 @@ class FunctionInstances : public functions::InstanceStarter {
   absl::Status DropLostTemplate(const LivePtr& live, functions::StartLevel level,
                                 const std::shared_ptr<LiveTemplate>& lost, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  restore::OwnTemporary TemporaryOf(const functions::FunctionRecord& record) const;
   restore::CloneOptions OptionsFor(const LiveFunction& live, const std::string& digest) const;
   bool RemoveImage(LiveFunction& live);  // false: there is none
 

@@ -69,6 +69,13 @@ absl::StatusOr<std::string> FindRuntimeFile(const std::string& name) {
                    "; install Rekindle again (cmake --install), or set REKINDLE_RUNTIMES"));
 }
 
+std::vector<std::string> OwnFolders() {
+  const std::string programs = OwnFolder();
+  std::vector<std::string> folders = {programs.substr(0, programs.rfind('/'))};
+  if (auto runtimes = FindRuntimeFile(""); runtimes.ok()) folders.push_back(*std::move(runtimes));
+  return folders;
+}
+
 absl::StatusOr<std::vector<std::string>> RuntimeCommand(const functions::Runtime& runtime,
                                                         const std::string& code) {
   if (runtime.kind == RuntimeKind::kProvided)

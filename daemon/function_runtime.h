@@ -24,6 +24,10 @@ absl::StatusOr<std::vector<std::string>> RuntimeCommand(const functions::Runtime
 // Rekindle's own programs in the functions' languages, such as "python/discover_imports.py".
 absl::StatusOr<std::string> FindRuntimeFile(const std::string& name);
 
+// The folders of Rekindle's own that a process of a function needs something of: the installation, or the
+// build folder, and the runtimes.
+std::vector<std::string> OwnFolders();
+
 // What every process of a function begins with, before anything of a function is known.
 Environment BaseEnvironment();
 // The same for one that is to be held: libraries that start threads could not be forked.

@@ -19,6 +19,7 @@
 #include "base/machine.h"
 #include "base/status.h"
 #include "daemon/code_room.h"
+#include "daemon/early_variables.h"
 #include "daemon/function_process.h"
 #include "daemon/function_runtime.h"
 #include "daemon/http_callers.h"
@@ -341,6 +342,8 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
     auto covered = dependencies_.Cover(record.spec.runtime, images.dependencies, record.owner.uid, progress);
     if (covered.ok()) {
       images.dependency_image = covered->image.info.reference;
+      for (std::string& warning : WarnOfEarlyVariables(record.spec, images.dependencies))
+        warnings->push_back(std::move(warning));
     } else {
       warnings->push_back(
           absl::StrCat("it has no dependency image and starts from nothing: ", covered.status().message()));

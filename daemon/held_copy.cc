@@ -1,9 +1,9 @@
 #include "daemon/held_copy.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "daemon/instance_record.h"
 #include "daemon/process_info.h"
+#include "restore/hook_message.h"
 #include "restore/pager_client.h"
 
 namespace rekindle::daemon {
@@ -20,10 +21,11 @@ namespace {
 constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 
 // It says that it is about to park, and has parked when the channel ends. What it says else does not give it
-// more time.
-absl::Status WaitUntilParked(const Node& node, int channel, const ReadyWait& wait, const std::string& what) {
+// more time. Returns whether it has after-restore callbacks; an older hook does not say.
+absl::StatusOr<bool> WaitUntilParked(const Node& node, int channel, const ReadyWait& wait,
+                                     const std::string& what) {
   const absl::Time deadline = absl::Now() + wait.longest;
-  bool parks = false;
+  bool parks = false, has_after_restore = true;
   for (;;) {
     if (node.stopping() || (wait.cancel && wait.cancel->cancelled())) {
       return absl::CancelledError(absl::StrCat(what, ": nobody wants it any more"));
@@ -32,7 +34,7 @@ absl::Status WaitUntilParked(const Node& node, int channel, const ReadyWait& wai
     auto message =
         restore::ReceiveMessage(channel, wait.cancel ? wait.cancel->fd() : -1, std::min(left, kLookAgain));
     if (absl::IsUnavailable(message.status())) {
-      if (parks) return absl::OkStatus();
+      if (parks) return has_after_restore;
       return absl::FailedPreconditionError(absl::StrCat(what, ": it ended before it was ready"));
     }
     if (absl::IsDeadlineExceeded(message.status()) && left > kLookAgain) continue;
@@ -42,7 +44,10 @@ absl::Status WaitUntilParked(const Node& node, int channel, const ReadyWait& wai
           parks ? ": it said that it was, and did not stop" : ": what it loads must take less time"));
     }
     RK_RETURN_IF_ERROR(Annotate(message.status(), what));
-    parks |= absl::StrContains(*message, "\"ready\"");
+    const nlohmann::json said = restore::ParseMessage(*message);
+    if (restore::TextOf(said, "type") != "ready") continue;
+    parks = true;
+    has_after_restore = restore::NumberOf(said, "after_restore", 1) != 0;
   }
 }
 
@@ -65,7 +70,8 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
   const InstanceRecord record(absl::StrCat(records, "/", started.sandbox.id, ".pid"), started.root,
                               started.group.get());
-  RK_RETURN_IF_ERROR(WaitUntilParked(node, started.channel.get(), wait, what));
+  RK_ASSIGN_OR_RETURN(const bool has_after_restore, WaitUntilParked(node, started.channel.get(), wait, what));
+  if (wait.check) RK_RETURN_IF_ERROR(wait.check(started.root, has_after_restore));
   CapturedCopy captured;
   captured.seconds = watch.seconds();
   if (auto pager = node.clones().ConnectToPager(store); pager.ok()) {

@@ -26,6 +26,9 @@ struct CapturedCopy {
 struct ReadyWait {
   absl::Duration longest;
   const Cancellation* cancel = nullptr;  // ends the capture too. Null: only the daemon's end does
+  // Whether an image may be taken of it there; `has_after_restore`: it has callbacks for its copies, or an
+  // older hook that does not say. Its error is the result. Null: it may.
+  std::function<absl::Status(pid_t root, bool has_after_restore)> check = nullptr;
 };
 
 // `copy` says of what and with which environment, `capture` gives reference, parent, owner and labels; the

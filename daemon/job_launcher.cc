@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -51,6 +52,7 @@ enum class Step : int {
   kOpenInput,
   kDescriptors,
   kEnterGroup,
+  kEnterMounts,
   kExecute
 };
 
@@ -96,6 +98,7 @@ struct ChildPlan {
   const RunAs* run_as;
   const int* groups;
   size_t group_count;
+  int mounts;
   int error_fd;
 };
 
@@ -118,6 +121,8 @@ struct ChildPlan {
   for (size_t i = 0; i < plan.group_count; ++i) {
     if (::write(plan.groups[i], "0", 1) != 1) FailInChild(plan, Step::kEnterGroup, errno);
   }
+  if (plan.mounts >= 0 && ::setns(plan.mounts, CLONE_NEWNS) != 0)
+    FailInChild(plan, Step::kEnterMounts, errno);
   if (plan.run_as) {
     if (int error = BecomeUser(*plan.run_as); error != 0) FailInChild(plan, Step::kBecomeUser, error);
   }
@@ -175,6 +180,8 @@ absl::Status LaunchError(const Failure& failure, const LaunchOptions& options) {
       return ErrnoStatus(failure.error, absl::StrCat("starting ", program, ": setting up its descriptors"));
     case Step::kEnterGroup:
       return ErrnoStatus(failure.error, absl::StrCat("starting ", program, ": entering its cgroup"));
+    case Step::kEnterMounts:
+      return ErrnoStatus(failure.error, absl::StrCat("starting ", program, ": entering its mounts"));
     case Step::kExecute:
       break;
   }
@@ -211,6 +218,7 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options) {
   plan.run_as = options.run_as ? &*options.run_as : nullptr;
   plan.groups = options.groups.data();
   plan.group_count = options.groups.size();
+  plan.mounts = options.mounts.get();
   plan.error_fd = error_write.get();
 
   if (options.outlives_the_machine) SkipLowPids();

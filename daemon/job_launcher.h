@@ -30,6 +30,7 @@ struct LaunchOptions {
   std::string standard_input;  // a file, opened as the job's user; empty: /dev/null
   std::optional<RunAs> run_as;
   std::vector<int> groups;  // open cgroup.procs files that it is put into
+  UniqueFd mounts;          // a mount namespace that it runs in; none: the service's own
   // Its PIDs are none of the low ones, which a machine gives out while it starts: an image of the job needs
   // them back after that. As far as we may choose (CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN).
   bool outlives_the_machine = false;

@@ -44,8 +44,9 @@ struct identity {
 
 static struct {
   struct callbacks before_snapshot, after_restore;
-  bool parked;       /* both descriptors are ours */
-  bool channel_open; /* the first one leads to somebody else */
+  bool parked;           /* both descriptors are ours */
+  bool channel_open;     /* the first one leads to somebody else */
+  bool renews_elsewhere; /* rekindle_has_after_restore() */
   bool is_copy;
   bool announced; /* the template has said whether it is one */
   bool safe;      /* it is one */
@@ -87,6 +88,8 @@ int rekindle_register_before_snapshot(rekindle_callback function, void* argument
 int rekindle_register_after_restore(rekindle_callback function, void* argument) {
   return Register(&state.after_restore, function, argument);
 }
+
+void rekindle_has_after_restore(int has) { state.renews_elsewhere = has != 0; }
 
 void rekindle_run_before_snapshot(void) {
   for (size_t i = state.before_snapshot.count; i-- > 0;) {
@@ -277,10 +280,12 @@ int rekindle_park(void) {
   if (state.packet == NULL) return Fail(ENOMEM, "out of memory");
   int old_channel = -1;
   if (state.channel_open) {
-    char text[32];
+    char text[64];
     struct rekindle_json_writer writer;
     rekindle_json_begin(&writer, text, sizeof(text));
     rekindle_json_add_string(&writer, "type", "ready");
+    rekindle_json_add_number(&writer, "after_restore",
+                             state.after_restore.count > 0 || state.renews_elsewhere);
     Tell(&writer);
     /* Its end tells the other side that the process is parked, so it has to come last. */
     old_channel = fcntl(REKINDLE_CONTROL_FD, F_DUPFD_CLOEXEC, REKINDLE_PEER_FD + 1);

@@ -116,8 +116,11 @@ REKINDLE_API int rekindle_unsafe_to_fork(char* why, size_t size);
  *   } */
 REKINDLE_API int rekindle_held(void);
 REKINDLE_API void rekindle_run_before_snapshot(void);
-/* 0 or -1. When this copy has a channel, {"type":"ready"} is sent on it and it is closed once the process is
- * parked again. */
+/* Whether that runtime has functions of its own to call in each copy, which the library knows nothing of. To
+ * be said before each rekindle_park(). */
+REKINDLE_API void rekindle_has_after_restore(int has);
+/* 0 or -1. When this copy has a channel, {"type":"ready","after_restore":N} is sent on it and it is closed
+ * once the process is parked again. N: 1 when there are functions to be called in each copy, else 0. */
 REKINDLE_API int rekindle_park(void);
 /* REKINDLE_CONTINUED, _RESTORED, _TEMPLATE, _INTERRUPTED or _ERROR (then the process is no longer parked). */
 REKINDLE_API enum rekindle_event rekindle_wait(void);

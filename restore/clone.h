@@ -29,6 +29,7 @@
 #include "restore/fill.h"
 #include "restore/image_directory.h"
 #include "restore/lock_check.h"
+#include "restore/own_temporary.h"
 #include "restore/pager_client.h"
 #include "restore/sandbox.h"
 #include "restore/sandbox_pool.h"
@@ -41,6 +42,7 @@ struct CloneOptions {
   std::string name;   // host name, and told to the job
   Network network = Network::kHost;
   std::vector<std::pair<std::string, std::string>> binds;
+  OwnTemporary temporary;
   CgroupLimits limits;
   std::map<std::string, std::string> environment;  // told to a job that has the hook
   Fill fill = Fill::kIdle;

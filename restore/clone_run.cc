@@ -79,8 +79,8 @@ absl::Status CloneRun::Explain(absl::Status failure) {
 absl::Status CloneRun::Personalize() {
   if (result_.channel.valid()) RK_RETURN_IF_ERROR(SayHello());
   if (options_.limits.any()) RK_RETURN_IF_ERROR(Annotate(group_->Set(options_.limits), What()));
-  if (!options_.name.empty() || !options_.binds.empty()) {
-    RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds));
+  if (!options_.name.empty() || !options_.binds.empty() || options_.temporary.bytes > 0) {
+    RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds, options_.temporary));
   }
   return absl::OkStatus();
 }

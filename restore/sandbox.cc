@@ -141,8 +141,15 @@ absl::StatusOr<Sandbox::Criu> Sandbox::StartCriu(const std::vector<std::string>&
 }
 
 absl::Status Sandbox::Set(const std::string& host_name,
-                          const std::vector<std::pair<std::string, std::string>>& binds) {
-  return Ask(Json{{"do", "set"}, {"host_name", host_name}, {"binds", binds}}.dump()).status();
+                          const std::vector<std::pair<std::string, std::string>>& binds,
+                          const OwnTemporary& temporary) {
+  return Ask(Json{{"do", "set"},
+                  {"host_name", host_name},
+                  {"binds", binds},
+                  {"temporary", temporary.bytes},
+                  {"keep", temporary.keep}}
+                 .dump())
+      .status();
 }
 
 absl::Status Sandbox::OwnSharedMemory(const std::vector<std::string>& keep) {

@@ -19,6 +19,7 @@
 #include "base/packet_socket.h"
 #include "base/subprocess.h"
 #include "base/unique_fd.h"
+#include "restore/own_temporary.h"
 
 namespace rekindle::restore {
 
@@ -57,7 +58,8 @@ class Sandbox {
                                  const std::vector<std::pair<int, int>>& descriptors,
                                  const std::vector<int>& groups);
   absl::Status Set(const std::string& host_name,
-                   const std::vector<std::pair<std::string, std::string>>& binds);
+                   const std::vector<std::pair<std::string, std::string>>& binds,
+                   const OwnTemporary& temporary);
   // Gives it a /dev/shm of its own, empty but for those of these folders that lie in it.
   absl::Status OwnSharedMemory(const std::vector<std::string>& keep);
   // Descriptors of its processes, by their PIDs in it.

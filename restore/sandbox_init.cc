@@ -30,6 +30,7 @@
 #include "base/packet_socket.h"
 #include "base/status.h"
 #include "base/subprocess.h"
+#include "restore/own_temporary.h"
 #include "restore/sandbox_making.h"
 #include "restore/sandbox_protocol.h"
 
@@ -230,6 +231,9 @@ class Init {
     if (!host_name.empty() && ::sethostname(host_name.c_str(), host_name.size()) != 0) {
       return ErrnoStatus(errno, absl::StrCat("naming the sandbox's host '", host_name, "'"));
     }
+    const OwnTemporary temporary{request.value("temporary", uint64_t{0}),
+                                 request.value("keep", std::vector<std::string>())};
+    if (temporary.bytes > 0) RK_RETURN_IF_ERROR(MountOwnTemporary(temporary));
     for (const auto& [from, to] :
          request.value("binds", std::vector<std::pair<std::string, std::string>>())) {
       if (::mount(from.c_str(), to.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0) {

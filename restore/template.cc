@@ -228,8 +228,8 @@ bool Template::lost() const { return given_up_ || AwaitExit(process_.get(), absl
 
 absl::Status Template::Personalize(const CloneOptions& options, Sandbox& sandbox, Cgroup* group) {
   if (group != nullptr) RK_RETURN_IF_ERROR(group->Set(options.limits));
-  if (options.name.empty() && options.binds.empty()) return absl::OkStatus();
-  return sandbox.Set(options.name, options.binds);
+  if (options.name.empty() && options.binds.empty() && options.temporary.bytes == 0) return absl::OkStatus();
+  return sandbox.Set(options.name, options.binds, options.temporary);
 }
 
 absl::StatusOr<CloneResult> Template::MakeCopy(const CloneOptions& options, bool grouped,

@@ -45,10 +45,15 @@ static napi_value RunBeforeSnapshot(napi_env env, napi_callback_info info) {
   return NULL;
 }
 
-/* Parks until the process is woken; REKINDLE_CONTINUED or REKINDLE_RESTORED. Signals with handlers of the
- * program's are taken note of, and handled afterwards. */
+/* park(hasAfterRestore): until the process is woken; REKINDLE_CONTINUED or REKINDLE_RESTORED. Signals with
+ * handlers of the program's are taken note of, and handled afterwards. */
 static napi_value Park(napi_env env, napi_callback_info info) {
-  (void)info;
+  napi_value argument = NULL;
+  size_t count = 1;
+  bool has_after_restore = false;
+  napi_get_cb_info(env, info, &count, &argument, NULL, NULL);
+  if (count > 0) napi_get_value_bool(env, argument, &has_after_restore);
+  rekindle_has_after_restore(has_after_restore);
   if (rekindle_park() < 0) return Throw(env);
   enum rekindle_event event;
   do {

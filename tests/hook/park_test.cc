@@ -158,7 +158,7 @@ TEST_P(ParkTest, WakesAsACopyAndParksAgain) {
     EXPECT_EQ(report["next"], "1001");
   }
   // The old channel ends when the process is parked again, with a new one.
-  EXPECT_EQ(channel->Ask({{"type", "again"}}), (Json{{"type", "ready"}}));
+  EXPECT_EQ(channel->Ask({{"type", "again"}}), (Json{{"type", "ready"}, {"after_restore", 1}}));
   EXPECT_EQ(channel->Receive()["type"], "(end)");
   channel = TakePeer(program.pid());
   ASSERT_TRUE(channel.has_value());

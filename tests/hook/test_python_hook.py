@@ -154,6 +154,38 @@ class RandomnessTest(unittest.TestCase):
             """)
         self.assertEqual(address, 5, "a hardware address stays")
 
+    def test_the_key_of_multiprocessing(self):
+        self.changed("import multiprocessing.process as mp; mp.current_process().authkey = bytes(32)",
+                     "bytes(mp.current_process().authkey)")
+
+    def test_a_key_of_multiprocessing_that_others_know_stays(self):
+        for key, children in (("b'secret'", "set()"), ("bytes(32)", "{'a child'}")):
+            self.assertEqual(run("""
+                import json
+                import multiprocessing.process as mp
+                mp.current_process().authkey = %s
+                mp._children = %s
+                import rekindle
+                rekindle.ready()
+                print(json.dumps(bytes(mp.current_process().authkey) == %s))
+                """ % (key, children, key)), True)
+
+    def test_a_key_that_was_set_after_the_first_image_stays(self):
+        # As a function's in an image of its dependencies, in which it was drawn.
+        self.assertEqual(run("""
+            import json
+            import multiprocessing.process as mp
+            import rekindle
+            from rekindle import randomness
+            rekindle.ready()
+            drawn = bytes(mp.current_process().authkey)
+            randomness.renew()
+            again = bytes(mp.current_process().authkey)
+            mp.current_process().authkey = bytes(32)
+            randomness.renew()
+            print(json.dumps([drawn == again, again == bytes(32), bytes(mp.current_process().authkey) == bytes(32)]))
+            """), [False, False, True])
+
     def test_nothing_is_loaded_for_it(self):
         self.assertEqual(run("""
             import sys

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a command as if on a machine of its own, so that several integration tests can run side by side: PIDs, mounts,
-# /tmp, /var/tmp, /run, /dev/shm, IPC objects and network (loopback only) are nobody else's. Cgroups and the clock are
-# the machine's. It ends with the command's status; nothing that the command started outlives it.
+# /tmp, /var/tmp, /srv, /run, /dev/shm, IPC objects and network (loopback only) are nobody else's. Cgroups and the
+# clock are the machine's. It ends with the command's status; nothing that the command started outlives it.
 #   tests/integration/own_machine.sh COMMAND [ARGUMENT...]
 set -euo pipefail
 
@@ -15,7 +15,7 @@ fi
 FOLDER=$2
 shift 2
 mount -t proc proc /proc
-mkdir -p "$FOLDER/tmp" "$FOLDER/var/tmp"
+mkdir -p "$FOLDER/tmp" "$FOLDER/var/tmp" "$FOLDER/srv" /srv
 chmod 1777 "$FOLDER/tmp" "$FOLDER/var/tmp"
 # What is tested: it may lie below those itself, or in a folder that only its owner may enter, such as /root, and some
 # tests are other users.
@@ -58,6 +58,7 @@ for needed in "$REPO" "$BIN"; do
   umount "$FOLDER/needed"
 done
 cd "$PWD"  # it may have been covered
+mount --rbind "$FOLDER/srv" /srv
 mount --rbind "$FOLDER/tmp" /tmp
 mount --rbind "$FOLDER/var/tmp" /var/tmp
 for place in /run /dev/shm; do

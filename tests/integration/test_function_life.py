@@ -63,6 +63,16 @@ class LifeTest(FunctionsTest):
         deployed = self.deploy("exact", "--deps", "json,decimal")
         self.assertEqual(deployed["result"]["dependency_image"], built["result"]["reference"])
 
+    def test_variables_that_come_too_late(self):
+        code = {"app.py": "import decimal\nimport os\ndef handler(event, context):\n"
+                          "    return os.environ['OMP_NUM_THREADS']\n"}
+        deployed = self.deploy("early", "--deps", "decimal", "--env", "OMP_NUM_THREADS=2", files=code)
+        self.assertIn("OMP_NUM_THREADS", "\n".join(deployed["warnings"]))
+        self.assertIn("decimal", "\n".join(deployed["warnings"]))
+        self.assertEqual(self.invoke("early")[0], "2")
+        deployed = self.deploy("early", "--replace", "--env", "OMP_NUM_THREADS=2", "--deps", "none", files=code)
+        self.assertEqual(deployed["warnings"], [])
+
     def test_layers(self):
         for layer, text in (("below", "VALUE = 'below'\nONLY = 'here'\n"), ("above", "VALUE = 'above'\n")):
             os.makedirs(self.path(layer + "/python"))

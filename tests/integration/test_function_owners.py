@@ -37,6 +37,15 @@ def handler(event, context):
 """
 
 
+_KEY = """import hashlib
+from multiprocessing import process
+
+
+def handler(event, context):
+    return hashlib.sha256(process.current_process().authkey).hexdigest()
+"""
+
+
 class OwnersTest(FunctionsTest):
     def setUp(self):
         super().setUp()
@@ -68,6 +77,14 @@ class RightsTest(OwnersTest):
         for name in self.log_files("theirs"):
             about = os.stat(self.path(f"logs/functions/theirs/{name}"))
             self.assertEqual((about.st_uid, about.st_mode & 0o777), (BOB, 0o600), name)
+
+    def test_the_password_of_multiprocessing_is_each_instances_own(self):
+        keys = set()
+        for name, cli in (("one", self.alice), ("two", self.bob)):
+            deployed = self.deploy(name, "--deps", "multiprocessing.process", files={"app.py": _KEY}, cli=cli)
+            self.assertEqual(deployed["result"]["dependencies"], ["multiprocessing.process"])
+            keys.add(self.invoke(name, cli=cli)[0])
+        self.assertEqual(len(keys), 2)
 
     def test_others_can_not_touch_it(self):
         before = self.invoke("theirs", {"do": "self"}, cli=self.bob)[0]

@@ -65,7 +65,7 @@ async function ready() {
   for (const [func, args] of beforeSnapshot.slice().reverse()) await func(...args);
   hook.runBeforeSnapshot();
   const renewRandomness = randomness.prepare();
-  if (hook.park() === hook.CONTINUED) return CONTINUED;
+  if (hook.park(afterRestore.length > 0) === hook.CONTINUED) return CONTINUED;
   self = hook.instance();
   // The hook has set the environment that process.env reads; only Node.js's idea of the time zone is a copy.
   if ('TZ' in self.environment) process.env.TZ = self.environment.TZ;

@@ -182,6 +182,7 @@ def ready():
     if device_caches:
         device_caches.empty_cache()
     randomness.prepare()
+    hook.holding.rekindle_has_after_restore(1 if _registered(_after_restore, "get_after_restore") else 0)
     if hook.waiting.rekindle_park() != 0:
         raise hook.error()
     try:

@@ -3,7 +3,10 @@
 A copy starts here, so nothing is imported that the program has not loaded itself.
 """
 
+import os
 import sys
+
+_drawn_key = None  # by _renew_multiprocessing()
 
 
 def prepare():
@@ -27,6 +30,8 @@ def renew():
         modules["tempfile"]._name_sequence = None
     if "uuid" in modules:
         _renew_uuid(modules["uuid"])
+    if "multiprocessing.process" in modules:
+        _renew_multiprocessing(modules["multiprocessing.process"])
     if "numpy.random" in modules:
         _renew_numpy(modules["numpy.random"])
     if "torch" in modules:
@@ -38,6 +43,19 @@ def _renew_uuid(uuid):
     node = getattr(uuid, "_node", None)
     if node is not None and node >> 40 & 1:
         uuid._node = None
+
+
+def _renew_multiprocessing(process):
+    """The password of its Managers and Listeners, who unpickle what those say who know it. What the program has set
+    stays: what is drawn has 32 bytes. So does what is shared with processes that were made before the image.
+    """
+    global _drawn_key
+    current = process.current_process()
+    drawn = len(current.authkey) == 32 if _drawn_key is None else current.authkey == _drawn_key
+    if not drawn or process._children or process.parent_process() is not None:
+        return
+    _drawn_key = os.urandom(32)
+    current.authkey = _drawn_key
 
 
 def _renew_numpy(numpy_random):

@@ -25,6 +25,7 @@ class RekindleTest(unittest.TestCase):
 
     maxDiff = None
     daemon_prefix = ()  # a command that the daemon is run by
+    place = "/var/tmp"  # where its folder is made
 
     @classmethod
     def setUpClass(cls):
@@ -36,7 +37,7 @@ class RekindleTest(unittest.TestCase):
     def setUp(self):
         self._before = _machine_state()
         self.addCleanup(self._check_nothing_left)
-        self.directory = tempfile.mkdtemp(prefix=_TEST_FOLDERS, dir="/var/tmp")
+        self.directory = tempfile.mkdtemp(prefix=_TEST_FOLDERS, dir=self.place)
         self.addCleanup(shutil.rmtree, self.directory)
         os.chmod(self.directory, 0o755)
         self.store = self.path("store")

@@ -33,6 +33,7 @@ class Answer:
 class FunctionsTest(CloneTest):
     """With a daemon that serves Lambda's Invoke path on `self.url`, and on the Unix socket `self.front`."""
 
+    place = "/srv"  # an instance has a /tmp and a /var/tmp of its own
     standby = "0"  # copies; those that stand by would count among what a test leaves behind
 
     def setUp(self):

@@ -1,0 +1,118 @@
+#include "daemon/loaded_function.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/process_stat.h"
+#include "base/unique_fd.h"
+
+namespace rekindle::daemon {
+namespace {
+
+int Option(int socket, int option) {
+  int value = 0;
+  socklen_t size = sizeof value;
+  return ::getsockopt(socket, SOL_SOCKET, option, &value, &size) == 0 ? value : -1;
+}
+
+std::string AddressText(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  if (address.ss_family == AF_INET) {
+    const auto& four = reinterpret_cast<const sockaddr_in&>(address);
+    ::inet_ntop(AF_INET, &four.sin_addr, text, sizeof text);
+    return absl::StrCat(text, ":", ntohs(four.sin_port));
+  }
+  const auto& six = reinterpret_cast<const sockaddr_in6&>(address);
+  ::inet_ntop(AF_INET6, &six.sin6_addr, text, sizeof text);
+  return absl::StrCat("[", text, "]:", ntohs(six.sin6_port));
+}
+
+// `has_peer`: `peer` is set.
+std::optional<std::string> InternetPeer(int socket, bool has_peer, const sockaddr_storage& peer) {
+  if (has_peer) return AddressText(peer);
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (Option(socket, SO_TYPE) != SOCK_STREAM ||
+      ::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_state != TCP_SYN_SENT) {
+    return std::nullopt;
+  }
+  return "an address that does not answer yet";
+}
+
+std::optional<std::string> UnixPeer(int socket, const sockaddr_storage& peer, socklen_t size,
+                                    const std::vector<pid_t>& processes) {
+  if (Option(socket, SO_TYPE) == SOCK_DGRAM) return std::nullopt;
+  ucred who{};
+  socklen_t who_size = sizeof who;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &who_size) != 0) return std::nullopt;
+  if (std::find(processes.begin(), processes.end(), who.pid) != processes.end()) return std::nullopt;
+  const auto& name = reinterpret_cast<const sockaddr_un&>(peer);
+  if (size <= offsetof(sockaddr_un, sun_path) || name.sun_path[0] == '\0') return "a Unix socket";
+  return absl::StrCat("the Unix socket ", absl::CHexEscape(name.sun_path));
+}
+
+}  // namespace
+
+std::optional<std::string> ConnectionToOthers(const std::vector<pid_t>& processes) {
+  for (const pid_t pid : processes) {
+    const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    const std::string folder = absl::StrCat("/proc/", pid, "/fd");
+    const auto names = ListDirectory(folder);
+    if (!process.valid() || !names.ok()) continue;
+    for (const std::string& name : *names) {
+      int number = -1;
+      char target[64] = "";
+      if (!absl::SimpleAtoi(name, &number) ||
+          ::readlink(absl::StrCat(folder, "/", name).c_str(), target, sizeof target - 1) < 0 ||
+          !absl::StartsWith(target, "socket:")) {
+        continue;
+      }
+      const UniqueFd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), number, 0)));
+      sockaddr_storage peer{};
+      socklen_t size = sizeof peer - 1;  // a Unix socket's name may fill it
+      const bool has_peer =
+          socket.valid() && ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &size) == 0;
+      const int domain = Option(socket.get(), SO_DOMAIN);
+      std::optional<std::string> found;
+      if (domain == AF_INET || domain == AF_INET6) {
+        found = InternetPeer(socket.get(), has_peer, peer);
+      } else if (domain == AF_UNIX && has_peer) {
+        found = UnixPeer(socket.get(), peer, size, processes);
+      }
+      if (found) return found;
+    }
+  }
+  return std::nullopt;
+}
+
+absl::Status CheckLoadedFunction(pid_t root, bool has_after_restore, const restore::OwnTemporary& temporary) {
+  if (const auto files = restore::LyingInOwnTemporary(root, temporary);
+      temporary.bytes > 0 && !files.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "once loaded it has /tmp/", absl::CHexEscape(files.front()),
+        ", which no copy would have, so it has no image of its own: make it in the handler, or remove it in "
+        "what is registered with register_before_snapshot (docs/functions.md)"));
+  }
+  if (has_after_restore) return absl::OkStatus();
+  const std::optional<std::string> connection = ConnectionToOthers(ProcessTree(root));
+  if (!connection) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "once loaded it is connected to ", *connection,
+      ", which no copy would be, so it has no image of its own: connect in the handler, or again in what is "
+      "registered with register_after_restore (docs/functions.md)"));
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,130 @@
+#include "restore/own_temporary.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/file.h"
+#include "base/parallel.h"
+#include "base/status.h"
+
+namespace rekindle::restore {
+namespace {
+
+constexpr char kFirst[] = "/tmp", kSecond[] = "/var/tmp";
+
+bool LiesInThem(const std::string& path) {
+  return absl::StartsWith(path, absl::StrCat(kFirst, "/")) ||
+         absl::StartsWith(path, absl::StrCat(kSecond, "/"));
+}
+
+// As our mounts make them, or a link does.
+bool AreOne() {
+  struct stat first, second;
+  return ::stat(kFirst, &first) == 0 && ::stat(kSecond, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+absl::Status Bind(const std::string& from, const std::string& to) {
+  if (::mount(from.c_str(), to.c_str(), nullptr, MS_BIND | MS_REC, nullptr) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("binding ", from, " to ", to));
+}
+
+// Others may enter them, whatever the umask says: what is kept says for itself who may.
+absl::Status MakeWayTo(const std::string& path) {
+  for (size_t at = path.find('/', 1); at != std::string::npos;) {
+    at = path.find('/', at + 1);
+    const std::string part = path.substr(0, at);
+    const bool made = ::mkdir(part.c_str(), 0755) == 0;
+    if ((!made && errno != EEXIST) || (made && ::chmod(part.c_str(), 0755) != 0))
+      return ErrnoStatus(errno, absl::StrCat("making ", part));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status MountOwnTemporary(const OwnTemporary& temporary) {
+  std::vector<std::pair<std::string, UniqueFd>> kept;
+  for (const std::string& path : temporary.keep) {
+    if (!LiesInThem(path)) continue;
+    UniqueFd folder(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (folder.valid()) kept.emplace_back(path, std::move(folder));
+  }
+  if (!PathExists(kFirst)) return absl::OkStatus();
+  const std::string options = absl::StrCat("mode=1777,size=", temporary.bytes);
+  if (::mount("tmpfs", kFirst, "tmpfs", MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("mounting a ", kFirst, " of its own"));
+  }
+  if (PathExists(kSecond) && !AreOne()) RK_RETURN_IF_ERROR(Bind(kFirst, kSecond));
+  for (const auto& [path, folder] : kept) {
+    RK_RETURN_IF_ERROR(MakeWayTo(path));
+    RK_RETURN_IF_ERROR(Bind(absl::StrCat("/proc/thread-self/fd/", folder.get()), path));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<UniqueFd> MountsWithOwnTemporary(const OwnTemporary& temporary) {
+  absl::Status status;
+  UniqueFd mounts;
+  const auto make = [&] {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) {
+      status = ErrnoStatus(errno, "making a process mounts of its own, which needs CAP_SYS_ADMIN");
+      return;
+    }
+    status = MountOwnTemporary(temporary);
+    mounts.Reset(::open("/proc/thread-self/ns/mnt", O_RDONLY | O_CLOEXEC));
+    if (status.ok() && !mounts.valid()) status = ErrnoStatus(errno, "opening /proc/thread-self/ns/mnt");
+  };
+  RK_RETURN_IF_ERROR(CatchNoMoreThreads([&] {
+    std::thread(make).join();
+    return absl::OkStatus();
+  }));
+  RK_RETURN_IF_ERROR(status);
+  return mounts;
+}
+
+void UnmountOwnTemporary(pid_t process, const OwnTemporary& temporary) {
+  const UniqueFd mounts(::open(absl::StrCat("/proc/", process, "/ns/mnt").c_str(), O_RDONLY | O_CLOEXEC));
+  const auto unmount = [&] {
+    if (::unshare(CLONE_FS) != 0 || ::setns(mounts.get(), CLONE_NEWNS) != 0) return;
+    for (auto path = temporary.keep.rbegin(); path != temporary.keep.rend(); ++path) {
+      if (LiesInThem(*path)) ::umount2(path->c_str(), 0);
+    }
+    if (AreOne()) ::umount2(kSecond, UMOUNT_NOFOLLOW);
+    ::umount2(kFirst, 0);
+  };
+  CatchNoMoreThreads([&] {
+    std::thread(unmount).join();
+    return absl::OkStatus();
+  }).IgnoreError();
+}
+
+std::vector<std::string> LyingInOwnTemporary(pid_t process, const OwnTemporary& temporary) {
+  // Of what was kept, the names of the topmost folders: they lie in both.
+  std::set<std::string> kept;
+  for (absl::string_view path : temporary.keep) {
+    if (!absl::ConsumePrefix(&path, kFirst) && !absl::ConsumePrefix(&path, kSecond)) continue;
+    if (absl::ConsumePrefix(&path, "/")) kept.emplace(path.substr(0, path.find('/')));
+  }
+  std::vector<std::string> lying;
+  auto names = ListDirectory(absl::StrCat("/proc/", process, "/root", kFirst));
+  if (!names.ok()) return lying;
+  for (std::string& name : *names) {
+    if (!kept.contains(name)) lying.push_back(std::move(name));
+  }
+  return lying;
+}
+
+}  // namespace rekindle::restore

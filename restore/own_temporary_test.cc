@@ -1,0 +1,80 @@
+#include "restore/own_temporary.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+#include "base/file.h"
+
+namespace rekindle::restore {
+namespace {
+
+constexpr char kOwn[] = "/tmp/rk-own-temporary", kOwnSeenToo[] = "/var/tmp/rk-own-temporary";
+
+TEST(OwnTemporary, OfAProcess) {
+  if (::geteuid() != 0) GTEST_SKIP() << "mounts can't be made";
+  auto kept = TemporaryDirectory::Make("/var/tmp", "rk-kept-");
+  auto hidden = TemporaryDirectory::Make("/tmp", "rk-hidden-");
+  ASSERT_TRUE(kept.ok() && hidden.ok());
+  const std::string inner = kept->path() + "/inner/folder", other = kept->path() + "/other";
+  ASSERT_TRUE(MakeDirectories(inner).ok() && MakeDirectories(other).ok());
+  const OwnTemporary temporary{uint64_t{1} << 20, {inner, "/tmp/rk-there-is-none", "/usr"}};
+  auto mounts = MountsWithOwnTemporary(temporary);
+  if (mounts.status().code() == absl::StatusCode::kPermissionDenied) GTEST_SKIP() << mounts.status();
+  ASSERT_TRUE(mounts.ok()) << mounts.status();
+  int told[2];
+  ASSERT_EQ(::pipe(told), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto check = [&]() -> char {
+      if (::setns(mounts->get(), CLONE_NEWNS) != 0) return 'n';
+      if (::access(hidden->path().c_str(), F_OK) == 0 || ::access(other.c_str(), F_OK) == 0) return 'h';
+      if (::access(inner.c_str(), F_OK) != 0 || ::access("/usr/bin", F_OK) != 0) return 'k';
+      const int file = ::open(kOwn, O_RDWR | O_CREAT | O_EXCL, 0600);
+      if (file < 0 || ::access(kOwnSeenToo, F_OK) != 0) return 'f';
+      const std::string much(2 << 20, 'x');
+      ssize_t written = 1;
+      while (written > 0) written = ::write(file, much.data(), much.size());
+      return errno == ENOSPC ? 'g' : 'b';
+    };
+    const char said = check();
+    if (::write(told[1], &said, 1) != 1) ::_exit(1);
+    for (;;) ::pause();
+  }
+  char said = '?';
+  EXPECT_EQ(::read(told[0], &said, 1), 1);
+  EXPECT_EQ(said, 'g');
+  EXPECT_EQ(LyingInOwnTemporary(child, temporary), std::vector<std::string>{"rk-own-temporary"});
+  UnmountOwnTemporary(child, temporary);  // it has a file open there
+  EXPECT_EQ(LyingInOwnTemporary(child, temporary), std::vector<std::string>{"rk-own-temporary"});
+  EXPECT_FALSE(PathExists(kOwn));
+  EXPECT_FALSE(PathExists(kOwnSeenToo));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  const pid_t idle = ::fork();
+  if (idle == 0) {
+    const char entered = ::setns(mounts->get(), CLONE_NEWNS) == 0 ? 'e' : 'n';
+    if (::write(told[1], &entered, 1) != 1) ::_exit(1);
+    for (;;) ::pause();
+  }
+  EXPECT_EQ(::read(told[0], &said, 1), 1);
+  EXPECT_EQ(said, 'e');
+  const std::string seen = "/proc/" + std::to_string(idle) + "/root";
+  EXPECT_FALSE(PathExists(seen + hidden->path()));
+  UnmountOwnTemporary(idle, temporary);
+  EXPECT_TRUE(PathExists(seen + hidden->path()));
+  EXPECT_TRUE(PathExists(seen + other));
+  ::kill(idle, SIGKILL);
+  ::waitpid(idle, nullptr, 0);
+  ::close(told[0]);
+  ::close(told[1]);
+}
+
+}  // namespace
+}  // namespace rekindle::restore

@@ -1,0 +1,229 @@
+"""What each instance of a function has of its own, however it was started."""
+
+import os
+import signal
+import socket
+import threading
+import unittest
+
+from harness import waiting
+from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
+
+_CONNECTS = """import socket
+
+{callback}connection = socket.create_connection(("127.0.0.1", {port}))
+
+
+def handler(event, context):
+    connection.sendall(b"x")
+    return connection.recv(1).decode()
+"""
+_CALLBACK = """from snapshot_restore_py import register_after_restore
+
+
+@register_after_restore
+def connect():
+    global connection
+    connection = socket.create_connection(("127.0.0.1", {port}))
+
+
+"""
+# Not awaited, Node.js would connect in each copy, after the image.
+_CONNECTS_JS = """
+import net from 'node:net';
+
+const connection = net.connect({port}, '127.0.0.1');
+await new Promise((resolve) => connection.once('connect', resolve));
+
+export const handler = (event) => new Promise((resolve) => {{
+  connection.once('data', (data) => resolve(String(data)));
+  connection.write('x');
+}});
+"""
+
+
+# Writes what it was called with, and reads it when it is told to.
+_WRITES = """import os
+
+{module}
+def handler(event, context):
+    if "open" in event:
+        with open(event["open"]) as file:
+            return file.read()
+    for folder in ("/tmp", "/var/tmp"):
+        with open(folder + "/output", "w") as file:
+            file.write(event["n"])
+        if event.get("began"):
+            open(event["began"], "w").close()
+            open(event["fifo"]).read()
+        with open(folder + "/output") as file:
+            read = file.read()
+        if read != event["n"]:
+            return "somebody else's: " + read
+    return sorted(os.listdir("/tmp"))
+"""
+# The same as a runtime of its own: it answers what it finds in /tmp, and leaves a file there.
+_BOOTSTRAP = """#!/usr/bin/python3
+import json, os, urllib.request
+
+base = "http://" + os.environ["AWS_LAMBDA_RUNTIME_API"] + "/2018-06-01/runtime/invocation/"
+while True:
+    with urllib.request.urlopen(base + "next") as answer:
+        request = answer.headers["Lambda-Runtime-Aws-Request-Id"]
+    found = sorted(os.listdir("/tmp"))
+    open("/tmp/output", "a").close()
+    urllib.request.urlopen(base + request + "/response", json.dumps(found).encode()).close()
+"""
+_FILL = """def handler(event, context):
+    try:
+        with open("/tmp/much", "wb") as file:
+            for _ in range(event["mib"]):
+                file.write(bytes(1 << 20))
+    except OSError as error:
+        return error.strerror
+"""
+
+
+class TemporaryTest(FunctionsTest):
+    """Each instance has a /tmp and a /var/tmp of its own."""
+
+    def check_own(self, name, count=3):
+        """So many instances at a time, each in the middle of writing its file."""
+        calls = []
+        for number in range(count):
+            fifo, began = self.path(f"{name}.{number}.fifo"), self.path(f"{name}.{number}.began")
+            os.mkfifo(fifo)
+            calls.append((self.begin_invoke(name, {"n": str(number), "began": began, "fifo": fifo}), fifo))
+            waiting.until(lambda path=began: os.path.exists(path), "in work", SECONDS)
+        for _ in ("/tmp", "/var/tmp"):
+            for number, (_, fifo) in enumerate(calls):
+                began = self.path(f"{name}.{number}.began")
+                waiting.until(lambda path=began: os.path.exists(path), "in work", SECONDS)
+                os.unlink(began)
+                with open(fifo, "w", encoding="ascii"):
+                    pass
+        for call, fifo in calls:
+            self.assertEqual(self.end_invoke(call), ["output"])
+            os.unlink(fifo)
+
+    def end_instances(self, name):
+        for pid in self.runtimes():
+            os.kill(pid, signal.SIGKILL)
+        self.wait_for_no_instance(name)
+
+    def check_nothing_on_the_machine(self):
+        for folder in ("/tmp", "/var/tmp"):
+            self.assertFalse(os.path.exists(folder + "/output"))
+
+    def test_copies_of_images(self):
+        self.deploy("writes", "--deps", "none", "--timeout", "60s", files={"app.py": _WRITES.format(module="")})
+        self.check_own("writes")  # of its dependencies
+        self.wait_for_image("writes")
+        self.end_instances("writes")
+        self.check_own("writes")  # of its own
+        self.assertIn(self.invoke("writes", {"n": "last"})[1]["start_level"], ("running", *FROM_OWN_IMAGE))
+        self.check_nothing_on_the_machine()
+
+    def test_copies_of_templates(self):
+        self.deploy("writes", "--deps", "none", "--timeout", "60s", files={"app.py": _WRITES.format(module="")})
+        level, starts = "", 0
+        while level != "template":
+            self.assertLess(starts, 50, level)
+            found, how = self.invoke("writes", {"n": str(starts)})
+            self.assertEqual(found, ["output"], how)
+            level, starts = how["start_level"], starts + 1
+            self.end_instances("writes")
+        self.check_own("writes")
+        self.check_nothing_on_the_machine()
+
+    def test_cold_starts(self):
+        folder = self.code("own", {"bootstrap": _BOOTSTRAP})
+        os.chmod(os.path.join(folder, "bootstrap"), 0o755)
+        self.deploy("own", runtime="provided", handler="any", code=folder)
+        self.assertEqual([self.invoke("own")[0] for _ in range(2)], [[], ["output"]])
+        self.end_instances("own")
+        self.assertEqual(self.invoke("own")[0], [])
+        self.check_nothing_on_the_machine()
+
+    def test_it_is_bounded(self):
+        self.deploy("fills", "--deps", "none", "--memory", "256M", "--timeout", "60s", files={"app.py": _FILL})
+        self.assertEqual(self.invoke("fills", {"mib": 127})[0], None)
+        self.assertEqual(self.invoke("fills", {"mib": 129})[0], "No space left on device")
+
+    def test_what_is_left_there_on_loading_is_in_each(self):
+        module = "open('/tmp/cache', 'w').write('loaded')"
+        self.deploy("caches", "--deps", "none", files={"app.py": _WRITES.format(module=module)})
+        read = {"open": "/tmp/cache"}
+        self.assertEqual(self.invoke("caches", read)[0], "loaded")
+        problem = waiting.until(lambda: self.function("caches").get("problem"), "its image refused", SECONDS)
+        self.assertIn("/tmp/cache", problem)
+        self.end_instances("caches")
+        self.assertEqual(self.invoke("caches", read)[0], "loaded")
+
+
+class ConnectedTest(FunctionsTest):
+    """Functions that connect when they are loaded."""
+
+    def setUp(self):
+        super().setUp()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        # Shut down, its accept ends.
+        self.addCleanup(listener.close)
+        self.addCleanup(listener.shutdown, socket.SHUT_RDWR)
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def _accept(self, listener):
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._echo, args=(connection,), daemon=True).start()
+
+    @staticmethod
+    def _echo(connection):
+        with connection:
+            while data := connection.recv(64):
+                connection.sendall(data)
+
+    def end_instances(self, name):
+        for pid in self.runtimes():
+            os.kill(pid, signal.SIGKILL)
+        self.wait_for_no_instance(name)
+
+    def check_works_without_image(self, name):
+        self.assertEqual(self.invoke(name)[0], "x")
+        problem = waiting.until(lambda: self.function(name).get("problem"), "its image refused", SECONDS)
+        self.assertIn(f"127.0.0.1:{self.port}", problem)
+        self.assertIn("register_after_restore", problem)
+        for _ in range(2):
+            self.end_instances(name)
+            answer, how = self.invoke(name)
+            self.assertEqual(answer, "x")
+            self.assertTrue(how["start_level"].startswith("dependency-"), how)
+        self.assertFalse(self.function(name).get("function_image"))
+        self.assertEqual(self.cli.run("fn", "logs", name).out.count("register_after_restore"), 1)
+
+    def test_it_starts_from_its_dependencies(self):
+        self.deploy("connects", "--deps", "none", files={"app.py": _CONNECTS.format(port=self.port, callback="")})
+        self.check_works_without_image("connects")
+
+    def test_node(self):
+        files = {"app.mjs": _CONNECTS_JS.format(port=self.port)}
+        self.deploy("connects", "--deps", "none", runtime="nodejs", files=files)
+        self.check_works_without_image("connects")
+
+    def test_who_connects_again_has_an_image(self):
+        callback = _CALLBACK.format(port=self.port)
+        self.deploy("again", "--deps", "none", files={"app.py": _CONNECTS.format(port=self.port, callback=callback)})
+        self.assertEqual(self.invoke("again")[0], "x")
+        self.wait_for_image("again")
+        self.end_instances("again")
+        answer, how = self.invoke("again")
+        self.assertEqual(answer, "x")
+        self.assertIn(how["start_level"], FROM_OWN_IMAGE)
+
+
+if __name__ == "__main__":
+    unittest.main()
