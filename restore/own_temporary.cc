@@ -97,6 +97,12 @@ absl::StatusOr<UniqueFd> MountsWithOwnTemporary(const OwnTemporary& temporary) {
 
 void UnmountOwnTemporary(pid_t process, const OwnTemporary& temporary) {
   const UniqueFd mounts(::open(absl::StrCat("/proc/", process, "/ns/mnt").c_str(), O_RDONLY | O_CLOEXEC));
+  // What is mounted for everybody must not be unmounted.
+  struct stat theirs, ours;
+  if (!mounts.valid() || ::fstat(mounts.get(), &theirs) != 0 || ::stat("/proc/self/ns/mnt", &ours) != 0 ||
+      (theirs.st_dev == ours.st_dev && theirs.st_ino == ours.st_ino)) {
+    return;
+  }
   const auto unmount = [&] {
     if (::unshare(CLONE_FS) != 0 || ::setns(mounts.get(), CLONE_NEWNS) != 0) return;
     for (auto path = temporary.keep.rbegin(); path != temporary.keep.rend(); ++path) {
