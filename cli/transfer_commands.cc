@@ -43,22 +43,22 @@ const std::string& OriginOf(const v1::Image& image) {
 
 std::string NameOf(const std::string& reference) { return reference.substr(0, reference.rfind(':')); }
 
-// The other end of a named pipe may never come: the user can end the wait for it.
+// The other end of a named pipe may never come: the user can end the wait for a reader. A writer is waited
+// for when something is to be read.
 absl::StatusOr<UniqueFd> OpenInterruptibly(const std::string& path, int access, Interrupts& interrupts) {
   constexpr int kLookAgainMs = 50;  // nothing tells that a reader has come
   const UniqueFd interrupted(::eventfd(0, EFD_CLOEXEC));
   interrupts.SetAction([&interrupted](int) { ::eventfd_write(interrupted.get(), 1); });
   const absl::Cleanup no_action = [&interrupts] { interrupts.SetAction(nullptr); };
-  pollfd ends[2] = {{interrupted.get(), POLLIN, 0}, {-1, POLLIN, 0}};
   for (;;) {
     UniqueFd fd(::open(path.c_str(), access | O_NONBLOCK | O_CLOEXEC));
     if (!fd.valid() && (errno != ENXIO || access != O_WRONLY))
       return ErrnoStatus(errno, absl::StrCat("opening ", path));
-    if (fd.valid() && access == O_RDONLY) ends[1].fd = fd.get();
-    if (!fd.valid() || access == O_RDONLY) ::poll(ends, 2, fd.valid() ? -1 : kLookAgainMs);
-    if (ends[0].revents != 0)
-      return absl::CancelledError(absl::StrCat("waiting for the other end of ", path, " was interrupted"));
-    if (!fd.valid()) continue;
+    if (!fd.valid()) {
+      pollfd end{interrupted.get(), POLLIN, 0};
+      if (::poll(&end, 1, kLookAgainMs) <= 0) continue;
+      return absl::CancelledError(absl::StrCat("waiting for a reader of ", path, " was interrupted"));
+    }
     const int flags = ::fcntl(fd.get(), F_GETFL);
     if (flags < 0 || ::fcntl(fd.get(), F_SETFL, flags & ~O_NONBLOCK) != 0)
       return ErrnoStatus(errno, absl::StrCat("opening ", path));

@@ -30,10 +30,11 @@ void Rest(Word* command) {
 // Memory that can't simply be copied: a page in it is a guard, which is no page (thread stacks have some),
 // and the other area may not be read.
 bool HaveOddMemory() {
-  constexpr int kReadWrite = PROT_READ | PROT_WRITE, kPlain = MAP_PRIVATE | MAP_ANONYMOUS;
-  auto* guarded = static_cast<char*>(::mmap(nullptr, kOddBytes, kReadWrite, kPlain, -1, 0));
-  auto* closed = static_cast<char*>(::mmap(nullptr, kOddBytes, kReadWrite, kPlain, -1, 0));
-  if (guarded == MAP_FAILED || closed == MAP_FAILED) return false;
+  constexpr int kPlain = MAP_PRIVATE | MAP_ANONYMOUS;
+  // What lies beside it is of another kind, or the kernel would take both for one area.
+  auto* closed = static_cast<char*>(::mmap(nullptr, 3 * kOddBytes, PROT_NONE, kPlain, -1, 0));
+  if (closed == MAP_FAILED || ::mprotect(closed, 2 * kOddBytes, PROT_READ | PROT_WRITE) != 0) return false;
+  char* guarded = closed + kOddBytes;
   for (uint64_t i = 0; i < kOddBytes; ++i) guarded[i] = closed[i] = static_cast<char>(i % 251 + 1);
   (void)::madvise(guarded + kOddBytes / 2, 4096, kInstallGuard);  // where the kernel knows it
   return ::mprotect(closed, kOddBytes, PROT_NONE) == 0;

@@ -239,9 +239,11 @@ bool SupervisedJob::BringBack(Death death) {
   for (;;) {
     size_t images;
     bool had_points;
+    std::string newest;
     {
       absl::MutexLock lock(&mutex_);
       images = static_cast<size_t>(record_.points_size());
+      if (images > 0) newest = record_.points(static_cast<int>(images) - 1).image();
       had_points = record_.had_points();
     }
     const RestartDecision decision = restart_policy_.OnDeath(death, images);
@@ -259,7 +261,11 @@ bool SupervisedJob::BringBack(Death death) {
       Finish(
           last_exit_, /*failed=*/true,
           absl::StrCat(decision.why, images == 0 ? "; its images are gone" : "; no image of it leads further",
-                       ": start it anew if it is to begin from its beginning"));
+                       ": start it anew if it is to begin from its beginning",
+                       images == 0
+                           ? ""
+                           : absl::StrCat(", or, when what hinders it is mended, with `rekindle run --from ",
+                                          newest, " …`")));
       return false;
     }
     if (!Wait(decision.wait_seconds)) return EndWithoutLife();

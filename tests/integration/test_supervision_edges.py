@@ -76,7 +76,7 @@ class NamesTest(SupervisedTest):
         waiting.until(lambda: os.path.exists(lines), "the job runs", 30)
         self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)
         os.unlink(lines)
-        os.rmdir(folder)
+        os.mkdir(lines)
         self.kill_job()
         self.wait_for_end("failed")
         self.assertIn("d?/lines", self.state()["last_error"])

@@ -256,7 +256,7 @@ class SnapshotTests:
         runtime = self.start_held(REKINDLE_DEPS=self.dependency, AWS_LAMBDA_RUNTIME_API="127.0.0.1:1")
         first = self.wake(runtime, **self.function(REKINDLE_FUNCTION_IMAGE="1", AWS_LAMBDA_RUNTIME_API="127.0.0.1:2"))
         self.assertEqual(parked.receive(first)["type"], "up")
-        self.assertEqual(parked.receive(first), {"type": "ready"})
+        self.assertEqual(parked.receive(first), {"type": "ready", "after_restore": 1})
         self.assertIsNone(parked.receive(first), "parked again")
         second = self.wake(runtime, **self.function(AWS_LAMBDA_FUNCTION_NAME="second"))
         self.assertEqual(parked.receive(second)["type"], "up")
