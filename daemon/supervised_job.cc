@@ -251,8 +251,7 @@ void SupervisedJob::LoopAfterTakingOver() {
   }
   // How it ended nobody has seen; that it did well is not to be said of it.
   last_exit_ = {0, SIGKILL};
-  Death death;
-  if (BringBack(death)) Loop();
+  if (BringBack(DeathWithoutWitness(other_boot))) Loop();
 }
 
 void SupervisedJob::BeginLife(const RegisteredJob& job) {

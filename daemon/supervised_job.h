@@ -153,6 +153,8 @@ class SupervisedJob {
 
   // supervised_restart.cc
   supervise::Death TakeDeath();
+  // Of a life that ended while no daemon ran, or with the machine.
+  supervise::Death DeathWithoutWitness(bool other_boot) ABSL_LOCKS_EXCLUDED(mutex_);
   // False: it has ended for good, or somebody else is to bring it back.
   bool BringBack(supervise::Death death);
   bool EndWithoutLife();

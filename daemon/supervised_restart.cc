@@ -92,6 +92,19 @@ Death SupervisedJob::TakeDeath() {
   return death;
 }
 
+Death SupervisedJob::DeathWithoutWitness(bool other_boot) {
+  absl::MutexLock lock(&mutex_);
+  Death death;
+  if (record_.coming_to_life()) return death;
+  death.lived_seconds = SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns());
+  // What ended the whole machine does not lie in the image.
+  death.image_taken = other_boot || record_.image_in_life();
+  for (const v1::RestartPoint& point : record_.points()) {
+    if (point.number() > record_.numbers_before()) death.image_taken = true;
+  }
+  return death;
+}
+
 double SupervisedJob::LostSeconds() const {
   const double life = SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns());
   if (record_.points().empty()) return life;

@@ -81,6 +81,17 @@ class KilledDaemonTest(TroubleTest):
         self.assertFalse(procfs.alive(pid) and self.job()["pid"] != pid, "what was begun is there besides")
         self.assertIn(self.state()["phase"], ("running", "checkpointing"))
 
+    def test_dying_together_often(self):
+        """A job that takes images is not to blame for the end of its node."""
+        self.start(100000, options=["--every", "200ms", "--restarts", "10"])
+        for restarts in range(1, 7):
+            self.wait_for_image(self.job()["supervised"]["checkpoints"])
+            self.kill_both()
+            self.restart_daemon()
+            self.wait_for(lambda job, n=restarts: job["supervised"]["restarts"] == n, f"restart {restarts}")
+            self.wait_for(lambda job: job["supervised"]["phase"] in ("running", "checkpointing"), "it runs")
+        self.assertNotIn("further back", self.daemon.log_text())
+
     def test_an_unseen_death_is_no_success(self):
         self.start(100000, options=["--every", "1h", "--restarts", "0"])
         self.kill_both()
