@@ -17,6 +17,11 @@ namespace {
 
 constexpr char kOwn[] = "/tmp/rk-own-temporary", kOwnSeenToo[] = "/var/tmp/rk-own-temporary";
 
+// Under ThreadSanitizer a child has a second thread, with which it shares its root folder.
+bool Enter(const UniqueFd& mounts) {
+  return ::unshare(CLONE_FS) == 0 && ::setns(mounts.get(), CLONE_NEWNS) == 0;
+}
+
 TEST(OwnTemporary, OfAProcess) {
   if (::geteuid() != 0) GTEST_SKIP() << "mounts can't be made";
   auto kept = TemporaryDirectory::Make("/var/tmp", "rk-kept-");
@@ -33,7 +38,7 @@ TEST(OwnTemporary, OfAProcess) {
   const pid_t child = ::fork();
   if (child == 0) {
     const auto check = [&]() -> char {
-      if (::setns(mounts->get(), CLONE_NEWNS) != 0) return 'n';
+      if (!Enter(*mounts)) return 'n';
       if (::access(hidden->path().c_str(), F_OK) == 0 || ::access(other.c_str(), F_OK) == 0) return 'h';
       if (::access(inner.c_str(), F_OK) != 0 || ::access("/usr/bin", F_OK) != 0) return 'k';
       const int file = ::open(kOwn, O_RDWR | O_CREAT | O_EXCL, 0600);
@@ -59,7 +64,7 @@ TEST(OwnTemporary, OfAProcess) {
   ::waitpid(child, nullptr, 0);
   const pid_t idle = ::fork();
   if (idle == 0) {
-    const char entered = ::setns(mounts->get(), CLONE_NEWNS) == 0 ? 'e' : 'n';
+    const char entered = Enter(*mounts) ? 'e' : 'n';
     if (::write(told[1], &entered, 1) != 1) ::_exit(1);
     for (;;) ::pause();
   }
