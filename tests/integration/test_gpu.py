@@ -260,7 +260,7 @@ class GpuParkTest(GpuTest):
 
     def test_a_job_that_the_driver_crashes_while_it_is_parked(self):
         """By a call that others know to crash; nothing of the job is left listed."""
-        job = self.start_vector_job(first_call="stream", step_ms=300)
+        job = self.start_vector_job(first_call="stream", step_ms=3000)
         self.succeed("gpu", "park", job.pid)
         waiting.until(lambda: not procfs.alive(job.pid), "the job crashed")
         job.job.reap()
