@@ -24,6 +24,7 @@
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "base/uuid.h"
 #include "ckpt/capture.h"
 #include "criu/connection_lock.h"
 
@@ -155,7 +156,7 @@ absl::StatusOr<CaptureSession> CaptureSession::Begin(const std::string& runtime_
   RK_RETURN_IF_ERROR(Claim(root, process, number));
   RK_ASSIGN_OR_RETURN(UniqueFd beginning, LockFile(BeginningLock(runtime_directory), LOCK_SH));
   RK_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Make(runtime_directory, kWorkPrefix));
-  std::string run = criu::NewRunName();
+  std::string run = NewUuid();
   RK_ASSIGN_OR_RETURN(UniqueFd journal, MakeLockedFile(absl::StrCat(directory.path(), "/", kJournal),
                                                        SerializeJournal(run, job.processes)));
   return CaptureSession(std::move(run), std::move(directory), std::move(process), std::move(number),

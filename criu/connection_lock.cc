@@ -22,7 +22,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/network_namespace.h"
-#include "base/random_bytes.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 
@@ -122,19 +121,6 @@ absl::Status TakeOutOfRepair(pid_t process) {
 }
 
 }  // namespace
-
-std::string NewRunName() {
-  unsigned char bytes[16];
-  FillWithRandomBytes(bytes, sizeof bytes);
-  bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
-  bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
-  std::string name;
-  for (size_t i = 0; i < sizeof bytes; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) name += '-';
-    absl::StrAppend(&name, absl::Hex(bytes[i], absl::kZeroPad2));
-  }
-  return name;
-}
 
 absl::Status UnlockConnections(const std::string& run, const std::vector<pid_t>& processes) {
   absl::Status status;

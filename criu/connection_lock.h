@@ -13,12 +13,10 @@
 
 namespace rekindle::criu {
 
-// A UUID: the name of one dump, by which its table is called (CRIU_RUN in run_name.h). Thread-safe.
-std::string NewRunName();
-
 // Undoes it for the sockets of `processes`, which are by then nobody's but their own, and for the table that
-// the dump `run` left in their network namespaces. Ok as well where there is nothing to undo, or where the
-// processes have ended. An error names what is left and how to undo it. Thread-safe.
+// the dump `run` left in their network namespaces: a UUID, by which it is called (CRIU_RUN in run_name.h). Ok
+// as well where there is nothing to undo, or where the processes have ended. An error names what is left and
+// how to undo it. Thread-safe.
 absl::Status UnlockConnections(const std::string& run, const std::vector<pid_t>& processes);
 
 }  // namespace rekindle::criu
