@@ -83,7 +83,7 @@ absl::Status FirstAnswer::Begin() {
     if (!socket.listens) {
       before_.insert({0, socket.cookie});
     } else if (open.contains(socket.inode)) {
-      ports_.insert(socket.port);
+      ports_.insert(socket.ends.local_port);
       listeners_.insert(socket.inode);
     }
   }
@@ -127,7 +127,8 @@ bool FirstAnswer::TimeIsUp() const {
 }
 
 bool FirstAnswer::MayBeOurs(const TcpSocket& connection) const {
-  return !connection.listens && ports_.contains(connection.port) && !before_.contains({0, connection.cookie});
+  return !connection.listens && ports_.contains(connection.ends.local_port) &&
+         !before_.contains({0, connection.cookie});
 }
 
 absl::StatusOr<bool> FirstAnswer::Look() {
@@ -135,7 +136,8 @@ absl::StatusOr<bool> FirstAnswer::Look() {
   std::vector<TcpSocket> destroyed;
   for (const TcpSocket& socket : networks_.front().DestroyedTcp()) {
     const bool known = tcp_.contains({0, socket.cookie});
-    if (socket.bytes_sent > 0 && MayBeOurs(socket) && (known || !shared_ports_.contains(socket.port))) {
+    if (socket.bytes_sent > 0 && MayBeOurs(socket) &&
+        (known || !shared_ports_.contains(socket.ends.local_port))) {
       destroyed.push_back(socket);
     }
   }
@@ -157,12 +159,12 @@ absl::StatusOr<bool> FirstAnswer::AnsweredOverTcp(const std::vector<TcpSocket>& 
                       networks_.front().Tcp(*ports_.begin(), *ports_.rbegin()));
   shared_ports_.clear();
   for (const TcpSocket& socket : sockets) {
-    if (socket.listens && !listeners_.contains(socket.inode)) shared_ports_.insert(socket.port);
+    if (socket.listens && !listeners_.contains(socket.inode)) shared_ports_.insert(socket.ends.local_port);
   }
   std::optional<std::set<uint32_t>> open;
   for (const TcpSocket& socket : sockets) {
     if (!MayBeOurs(socket)) continue;
-    if (shared_ports_.contains(socket.port) && !tcp_.contains({0, socket.cookie})) {
+    if (shared_ports_.contains(socket.ends.local_port) && !tcp_.contains({0, socket.cookie})) {
       if (!open) open = SocketInodes();
       if (!open->contains(socket.inode)) continue;
     }
@@ -170,7 +172,7 @@ absl::StatusOr<bool> FirstAnswer::AnsweredOverTcp(const std::vector<TcpSocket>& 
     tcp_.insert({0, socket.cookie});
   }
   return std::any_of(destroyed.begin(), destroyed.end(), [&](const TcpSocket& socket) {
-    return tcp_.contains({0, socket.cookie}) || !shared_ports_.contains(socket.port);
+    return tcp_.contains({0, socket.cookie}) || !shared_ports_.contains(socket.ends.local_port);
   });
 }
 

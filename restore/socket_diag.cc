@@ -59,12 +59,11 @@ bool ParseTcp(absl::string_view bytes, TcpSocket* out) {
   if (!TakeMessage(bytes, &message)) return false;
   out->cookie = Cookie(message.id.idiag_cookie);
   out->inode = message.idiag_inode;
-  out->port = ntohs(message.id.idiag_sport);
   out->listens = message.idiag_state == kListens;
   out->ends.family = message.idiag_family;
   std::copy_n(message.id.idiag_src, out->ends.local.size(), out->ends.local.begin());
   std::copy_n(message.id.idiag_dst, out->ends.remote.size(), out->ends.remote.begin());
-  out->ends.local_port = out->port;
+  out->ends.local_port = ntohs(message.id.idiag_sport);
   out->ends.remote_port = ntohs(message.id.idiag_dport);
   // What it has in the place of a listening one means something else.
   if (out->listens) return true;

@@ -20,10 +20,9 @@ namespace rekindle::restore {
 struct TcpSocket {
   uint64_t cookie = 0;  // its name for as long as the machine runs; no other socket gets it
   uint32_t inode = 0;   // as in /proc/PID/fd; 0: nobody has it open
-  uint16_t port = 0;    // the local one
   bool listens = false;
-  uint64_t bytes_sent = 0;  // of content, acknowledged or not
-  criu::TcpConnection ends;
+  uint64_t bytes_sent = 0;   // of content, acknowledged or not
+  criu::TcpConnection ends;  // of one that listens the local one alone counts
 };
 
 // Of type SOCK_STREAM or SOCK_SEQPACKET, and with a name.
