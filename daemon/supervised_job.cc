@@ -51,8 +51,10 @@ SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::op
       restart_policy_(RestartOptionsOf(record.policy()), RestartStateOf(record)),
       interval_(IntervalOptionsOf(record.policy()), IntervalStateOf(record)),
       progress_(record.policy().hang_seconds()),
+      hold_(std::move(hold)),
       record_(std::move(record)),
-      hold_(std::move(hold)) {}
+      end_told_(record_.ended()),
+      settled_(!hold_.has_value()) {}
 
 SupervisedJob::~SupervisedJob() { Leave(); }
 
@@ -77,16 +79,30 @@ Call SupervisedJob::OwnCall() const {
 
 std::optional<RunAs> SupervisedJob::User() const { return Node::UserOf(OwnCall().caller); }
 
-bool SupervisedJob::Save() {
-  if (!hold_) return false;
-  SetRestartState(restart_policy_.state(), &record_);
-  SetIntervalState(interval_.state(), &record_);
-  const absl::Status saved = WriteSupervisedRecord(directory_, record_);
-  if (!saved.ok()) {
+absl::Status SupervisedJob::WriteRecord() {
+  absl::MutexLock writing(&writing_);
+  if (!hold_) return absl::OkStatus();
+  v1::SupervisedJobRecord record;
+  {
+    absl::MutexLock lock(&mutex_);
+    SetRestartState(restart_policy_.state(), &record_);
+    SetIntervalState(interval_.state(), &record_);
+    record = record_;
+  }
+  RK_RETURN_IF_ERROR(WriteSupervisedRecord(directory_, record));
+  if (record.ended()) {
+    hold_.reset();
+    absl::MutexLock lock(&mutex_);
+    settled_ = true;
+  }
+  return absl::OkStatus();
+}
+
+void SupervisedJob::Save() {
+  if (absl::Status saved = WriteRecord(); !saved.ok()) {
     Log(LogLevel::kWarning,
         absl::StrCat(saved.message(), "; a daemon that starts now would not know it as it is"));
   }
-  return saved.ok();
 }
 
 void SupervisedJob::SetPhase(const char* phase) {
@@ -151,10 +167,10 @@ absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log) {
     record_.set_coming_to_life(true);
     record_.clear_from_image();
     record_.set_boot_id(JobRegistry::ThisBoot());
-    const absl::Status recorded = WriteSupervisedRecord(directory_, record_);
-    // A full disk must not keep one from coming back that is known already.
-    if (start.launch.log_file.valid()) RK_RETURN_IF_ERROR(recorded);
   }
+  const absl::Status recorded = WriteRecord();
+  // A full disk must not keep one from coming back that is known already.
+  if (start.launch.log_file.valid()) RK_RETURN_IF_ERROR(recorded);
   return StartJob(node_, start);
 }
 
@@ -259,16 +275,18 @@ void SupervisedJob::BeginLife(const RegisteredJob& job) {
   end_unknown_->store(false);
   saw_life_ = true;
   ResetWatch();
-  absl::MutexLock lock(&mutex_);
-  record_.set_pid(job.record.pid);
-  record_.set_start_ticks(job.record.start_ticks);
-  record_.set_boot_id(job.record.boot_id);
-  record_.set_coming_to_life(false);
-  record_.set_image_in_life(false);
-  record_.set_life_began_unix_ns(UnixNanos());
-  record_.set_life_began_ns(MonotonicNanos());
-  record_.set_numbers_before(record_.last_number());
-  phase_ = "running";
+  {
+    absl::MutexLock lock(&mutex_);
+    record_.set_pid(job.record.pid);
+    record_.set_start_ticks(job.record.start_ticks);
+    record_.set_boot_id(job.record.boot_id);
+    record_.set_coming_to_life(false);
+    record_.set_image_in_life(false);
+    record_.set_life_began_unix_ns(UnixNanos());
+    record_.set_life_began_ns(MonotonicNanos());
+    record_.set_numbers_before(record_.last_number());
+    phase_ = "running";
+  }
   Save();
 }
 
@@ -382,10 +400,12 @@ bool SupervisedJob::StopLife() {
     }
     if (checkpoint && taken.ok()) {
       stop_image_ = record_.points().rbegin()->image();
-      RecordStop();
+      NoteStop();
     }
     grace = stop_grace_;
   }
+  // Before the first signal: with it the stop outlives us.
+  Save();
   std::optional<ExitState> exit = end_->WaitFor(absl::ZeroDuration());
   if (!exit) {
     ::kill(::getpgid(pid) == pid ? -pid : pid, SIGTERM);
@@ -397,15 +417,12 @@ bool SupervisedJob::StopLife() {
   return true;
 }
 
-void SupervisedJob::RecordStop() {
+void SupervisedJob::NoteStop() {
   record_.set_stopping(true);
   record_.set_stop_grace_seconds(absl::ToDoubleSeconds(stop_grace_));
-  Save();
 }
 
 void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string& report) {
-  Log(failed ? LogLevel::kWarning : LogLevel::kInfo,
-      absl::StrCat("job '", name_, "' ended for good: ", report));
   RemoveJobFile();
   // It is remembered for a day.
   job_file_.reset();
@@ -425,32 +442,40 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
     record_.set_ended_unix_ns(UnixNanos());
     record_.set_coming_to_life(false);
     record_.set_stopping(false);
-    phase_ = failed ? "failed" : "done";
-    if (Save()) hold_.reset();
+    phase_ = "ending";
   }
+  Save();
+  {
+    absl::MutexLock lock(&mutex_);
+    end_told_ = true;
+  }
+  Log(failed ? LogLevel::kWarning : LogLevel::kInfo,
+      absl::StrCat("job '", name_, "' ended for good: ", report));
   events_.Send(event);
 }
 
 void SupervisedJob::TidyUpEnd() {
   if (!Ended()) return;
   if (thread_.joinable()) thread_.join();
-  absl::MutexLock lock(&mutex_);
-  if (hold_ && Save()) hold_.reset();
+  Save();
 }
 
 bool SupervisedJob::EndedBefore(absl::Time time) const {
   absl::MutexLock lock(&mutex_);
-  return record_.ended() && !hold_ && absl::FromUnixNanos(record_.ended_unix_ns()) < time;
+  return end_told_ && settled_ && absl::FromUnixNanos(record_.ended_unix_ns()) < time;
 }
 
 void SupervisedJob::ForgetEnded() {
+  if (!Ended()) return;
+  absl::MutexLock writing(&writing_);
+  hold_.reset();
   absl::MutexLock lock(&mutex_);
-  if (record_.ended()) hold_.reset();
+  settled_ = true;
 }
 
 bool SupervisedJob::Ended() const {
   absl::MutexLock lock(&mutex_);
-  return record_.ended();
+  return end_told_;
 }
 
 v1::Job SupervisedJob::Describe() const {
@@ -470,7 +495,7 @@ v1::Job SupervisedJob::Describe() const {
   if (!record_.ended() && job.state() == "exited") job.set_state("waiting");
   v1::SupervisedState* state = job.mutable_supervised();
   *state->mutable_policy() = record_.policy();
-  state->set_phase(record_.ended() ? (record_.failed() ? "failed" : "done") : phase_);
+  state->set_phase(end_told_ ? (record_.failed() ? "failed" : "done") : phase_);
   state->set_restarts(record_.restart_count());
   state->set_checkpoints(record_.checkpoint_count());
   state->set_last_freeze_seconds(record_.last_freeze_seconds());
@@ -493,13 +518,20 @@ bool SupervisedJob::IsNow(pid_t pid) const {
 }
 
 void SupervisedJob::WillEnd() {
-  absl::MutexLock lock(&mutex_);
-  if (record_.ended()) return;
-  record_.set_will_end_until_ns(MonotonicNanos() + kEndsOnPurposeNanos);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (record_.ended()) return;
+    record_.set_will_end_until_ns(MonotonicNanos() + kEndsOnPurposeNanos);
+  }
   Save();
 }
 
 void SupervisedJob::AddPoint(v1::RestartPoint point) {
+  NotePoint(std::move(point));
+  Save();
+}
+
+void SupervisedJob::NotePoint(v1::RestartPoint point) {
   absl::MutexLock lock(&mutex_);
   // It may have taken the name of another.
   auto* points = record_.mutable_points();
@@ -517,7 +549,6 @@ void SupervisedJob::AddPoint(v1::RestartPoint point) {
   if (point.number() > record_.numbers_before()) record_.set_image_in_life(true);
   *record_.add_points() = std::move(point);
   SortPoints();
-  Save();
 }
 
 uint64_t SupervisedJob::TakeNumber() {
@@ -534,9 +565,11 @@ absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bo
     stop_grace_ = grace;
     stop_checkpoint_ = checkpoint && !record_.stopping();
     stop_error_ = absl::OkStatus();
-    if (!checkpoint && !record_.ended()) RecordStop();
+    if (!checkpoint && !record_.ended()) NoteStop();
   }
   wakeup_.Notify();
+  // It may be long until the thread comes to it.
+  if (!checkpoint) Save();
   constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
   absl::MutexLock lock(&mutex_);
   while (!mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::StopAnswered), kLookForClient)) {

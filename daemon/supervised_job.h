@@ -75,11 +75,11 @@ class SupervisedJob {
   absl::Status CheckpointNow(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of one that has ended: takes its thread back, and records the end, which the disk may not have taken at
   // first. For one thread.
-  void TidyUpEnd() ABSL_LOCKS_EXCLUDED(mutex_);
+  void TidyUpEnd() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
   // And its end is recorded.
   bool EndedBefore(absl::Time time) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Its name is to be another job's: nothing is recorded of it any more.
-  void ForgetEnded() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Its name is to be another job's: nothing is recorded of it any more, not even what was being recorded.
+  void ForgetEnded() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
   // The thread ends, the job runs on. An image that is being taken is given up.
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -103,16 +103,19 @@ class SupervisedJob {
   bool AdoptLife();
   // Whether it has ended: not when the image that was to be its last could not be taken.
   bool StopLife();
-  // Before the first signal: with it the stop outlives us.
-  void RecordStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NotePoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
+  void NoteStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void KillAll();
   // Those that live and may have its mark from an image.
   absl::StatusOr<std::vector<JobRecord>> OtherJobs() const;
   void Finish(const ExitState& exit, bool failed, const std::string& report);
   // False: somebody wants something else.
   bool Wait(double seconds);
-  // Whether the record is on disk now.
-  bool Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Puts the record on disk as it is when its turn comes: a later state is never replaced by an earlier one.
+  // The disk may take its time, or hang: nobody who only looks at the job waits for it.
+  absl::Status WriteRecord() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
+  // The same, where a failure is only logged.
+  void Save() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
   void SetPhase(const char* phase) ABSL_LOCKS_EXCLUDED(mutex_);
   void OpenJobFile();
   void RemoveJobFile();
@@ -122,9 +125,7 @@ class SupervisedJob {
   std::optional<RunAs> User() const;
   LaunchOptions LaunchPlan() const;
   bool Wanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return leave_ || stop_; }
-  bool StopAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return record_.ended() || !stop_error_.ok();
-  }
+  bool StopAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return end_told_ || !stop_error_.ok(); }
   bool HasLife() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ImagesAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return images_answered_ >= images_asked_ || record_.ended() || !HasLife();
@@ -157,6 +158,8 @@ class SupervisedJob {
   supervise::Death DeathWithoutWitness(bool other_boot) ABSL_LOCKS_EXCLUDED(mutex_);
   // False: it has ended for good, or somebody else is to bring it back.
   bool BringBack(supervise::Death death);
+  supervise::RestartDecision DecideAfter(const supervise::Death& death, size_t images)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   bool EndWithoutLife();
   // Tries until it is back, something else is wanted (Cancelled), or there is no use in it. Without a point:
   // from its beginning.
@@ -179,6 +182,7 @@ class SupervisedJob {
   const uid_t owner_;
   const int64_t submitted_unix_ns_;
   JobEvents events_;
+  // Changed by the loop's thread alone, with the mutex: whoever saves the record has what they remember.
   supervise::RestartPolicy restart_policy_;
   supervise::CheckpointInterval interval_;
   supervise::ProgressWatch progress_;
@@ -206,10 +210,18 @@ class SupervisedJob {
   // When somebody wants something else of the thread while there is no life to watch.
   Wakeup wakeup_;
 
+  // Whose turn it is to write the record. Held while the disk works, and so never together with mutex_ for
+  // longer than copying takes.
+  absl::Mutex writing_ ABSL_ACQUIRED_BEFORE(mutex_);
+  // Until its end is recorded: then its name, and the file of the record, may be another's.
+  std::optional<SupervisedHold> hold_ ABSL_GUARDED_BY(writing_);
+
   mutable absl::Mutex mutex_;
   v1::SupervisedJobRecord record_ ABSL_GUARDED_BY(mutex_);
-  // Until it has ended: then its name, and the file of the record, may be another's.
-  std::optional<SupervisedHold> hold_ ABSL_GUARDED_BY(mutex_);
+  // The disk was told its end, whether it took it or not.
+  bool end_told_ ABSL_GUARDED_BY(mutex_);
+  // Nothing is to be recorded any more.
+  bool settled_ ABSL_GUARDED_BY(mutex_);
   // The image that is being taken: its number is given before others see it.
   std::string taking_ ABSL_GUARDED_BY(mutex_);
   uint64_t taking_number_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -272,6 +272,7 @@ absl::Status SupervisedJob::TakeImage() {
     const double taken = after.at_seconds - before.at_seconds, used = after.cpu_seconds - before.cpu_seconds;
     double cost = result.freeze_seconds();
     if (cpu_rate_ > 0.05 && used >= 0) cost = std::clamp(taken - used / cpu_rate_, cost, taken);
+    absl::MutexLock lock(&mutex_);
     interval_.OnImage(cost);
   } else if (!end_->WaitFor(absl::ZeroDuration())) {
     Log(LogLevel::kWarning, absl::StrCat("no image was taken of job '", name_, "': ", status.message()));
@@ -291,7 +292,10 @@ absl::Status SupervisedJob::TakeImage() {
     } else if (!leave_ && !end_->WaitFor(absl::ZeroDuration())) {
       record_.set_last_error(absl::StrCat("no image was taken: ", status.message()));
     }
-    Save();
+  }
+  Save();
+  {
+    absl::MutexLock lock(&mutex_);
     last_image_ = status;
     images_answered_ = answers;
   }
@@ -367,12 +371,14 @@ void SupervisedJob::RemoveImagesOf(const std::vector<v1::RestartPoint>& images) 
           absl::StrCat("image '", image.image(), "' of job '", name_, "' stays: ", removed.message()));
       continue;
     }
-    absl::MutexLock lock(&mutex_);
-    auto* points = record_.mutable_points();
-    points->erase(
-        std::remove_if(points->begin(), points->end(),
-                       [&](const v1::RestartPoint& point) { return point.image() == image.image(); }),
-        points->end());
+    {
+      absl::MutexLock lock(&mutex_);
+      auto* points = record_.mutable_points();
+      points->erase(
+          std::remove_if(points->begin(), points->end(),
+                         [&](const v1::RestartPoint& point) { return point.image() == image.image(); }),
+          points->end());
+    }
     Save();
   }
   if (images.empty()) return;

@@ -193,9 +193,9 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
     record_.set_coming_to_life(true);
     record_.set_from_image(point.image());
     record_.set_boot_id(JobRegistry::ThisBoot());
-    // A full disk must not keep it from coming back: nothing else of this needs room there.
-    Save();
   }
+  // A full disk must not keep it from coming back: nothing else of this needs room there.
+  Save();
   Call call = OwnCall();
   call.in_memory = &kept_staging_.image();
   auto job = CatchNoMoreThreads([&] {
@@ -223,6 +223,11 @@ void SupervisedJob::ForgetImagesOfHang() {
   RemoveImagesOf(hanging);
 }
 
+RestartDecision SupervisedJob::DecideAfter(const Death& death, size_t images) {
+  absl::MutexLock lock(&mutex_);
+  return restart_policy_.OnDeath(death, images);
+}
+
 bool SupervisedJob::BringBack(Death death) {
   const Stopwatch since_death;
   hindered_since_ = 0;
@@ -241,8 +246,8 @@ bool SupervisedJob::BringBack(Death death) {
       interval_.OnFailure();
     }
     phase_ = "waiting";
-    Save();
   }
+  Save();
   if (meant) {
     Finish(last_exit_, /*failed=*/false, absl::StrCat(how, ", as was asked for"));
     return false;
@@ -259,7 +264,7 @@ bool SupervisedJob::BringBack(Death death) {
       if (images > 0) newest = record_.points(static_cast<int>(images) - 1).image();
       had_points = record_.had_points();
     }
-    const RestartDecision decision = restart_policy_.OnDeath(death, images);
+    const RestartDecision decision = DecideAfter(death, images);
     if (decision.action == RestartDecision::Action::kDone) {
       Finish(last_exit_, /*failed=*/false, how);
       return false;
@@ -308,8 +313,8 @@ bool SupervisedJob::BringBack(Death death) {
         record_.set_restart_count(record_.restart_count() + 1);
         if (!restarted->hindered_by().empty()) record_.clear_last_error();
         restarted->set_restart(record_.restart_count());
-        Save();
       }
+      Save();
       events_.Send(event);
       return true;
     }
@@ -322,8 +327,8 @@ bool SupervisedJob::BringBack(Death death) {
       absl::MutexLock lock(&mutex_);
       if (leave_) return false;
       record_.set_last_error(problem);
-      Save();
     }
+    Save();
     death = Death();
     death.kind = Death::Kind::kRestoreFailed;
   }

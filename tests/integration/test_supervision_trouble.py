@@ -9,6 +9,7 @@ import signal
 import unittest
 
 from harness import jobs, procfs, waiting
+from harness.case import shell
 from harness.small_disk import SmallDisk
 from test_supervision import SupervisedTest, lines_of
 
@@ -175,6 +176,66 @@ class FullStoreTest(TroubleTest):
         self.wait_for_image(self.state()["checkpoints"])
         self.remote.run("stop", "job", "--grace", "1s")
         self.daemon.stop()
+
+
+class HangingDiskTest(TroubleTest):
+    """The disk with the records takes nothing for a while, as an NFS server does that has gone."""
+
+    def setUp(self):
+        super().setUp()
+        self.disk = SmallDisk(self, "ext4")
+        records = os.path.join(self.store, "supervised")
+        os.makedirs(records, exist_ok=True)
+        shell("mount", "--bind", self.disk.path, records)
+        self.addCleanup(shell, "umount", records)
+        self.daemon.kill()  # it has the lock of the folder below
+        self.restart_daemon()
+        self.start(100000, options=["--every", "1h", "--restarts", "3"])
+        shell("fsfreeze", "--freeze", self.disk.path)
+        self.frozen = True
+        self.addCleanup(self.thaw)
+
+    def thaw(self):
+        if self.frozen:
+            shell("fsfreeze", "--unfreeze", self.disk.path)
+        self.frozen = False
+
+    def waits_for_disk(self):
+        """Threads of the daemon that do."""
+        tasks = [int(task) for task in os.listdir(f"/proc/{self.daemon.pid}/task")]
+        return [task for task in tasks if procfs.state(task) == "D"]
+
+    def seen(self):
+        """As `ps` shows it, which must not wait for the disk."""
+        (job,) = self.succeed("ps", "--all", cli=self.remote, seconds=10)["jobs"]
+        return job
+
+    def written(self):
+        (path,) = glob.glob(os.path.join(self.store, "supervised", "*.json"))
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+
+    def test_a_dead_job_is_shown_and_comes_back_when_the_disk_does(self):
+        os.kill(self.seen()["pid"], signal.SIGKILL)
+        waiting.until(self.waits_for_disk, "the death is being recorded", 30, 0.02)
+        self.assertEqual(self.seen()["supervised"]["phase"], "waiting")
+        self.thaw()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        waiting.until(lambda: self.written().get("restart_count") == 1, "the restart is recorded", 30, 0.02)
+
+    def test_an_end_is_shown_as_one_when_it_is_recorded(self):
+        pid = self.seen()["pid"]
+        stop = self.remote.start("stop", "job", "--grace", "30s")
+        waiting.until(lambda: len(self.waits_for_disk()) >= 1, "the stop is being recorded", 30, 0.02)
+        # The next daemon would not know that it is to end.
+        self.assertTrue(procfs.alive(pid))
+        self.assertEqual(self.seen()["supervised"]["phase"], "running")
+        self.assertIsNone(stop.poll())
+        self.thaw()
+        self.assertEqual(self.remote.finish(stop).code, 0)
+        self.assertFalse(procfs.alive(pid))
+        self.assertEqual(self.seen()["supervised"]["phase"], "done")
+        self.assertTrue(self.written()["ended"])
 
 
 if __name__ == "__main__":
