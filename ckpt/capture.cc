@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -36,6 +37,7 @@
 #include "ckpt/read_files.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
+#include "ckpt/stand_still.h"
 #include "ckpt/standing_job.h"
 #include "ckpt/thread_placement.h"
 #include "ckpt/written_files.h"
@@ -126,6 +128,7 @@ class CaptureRun {
 
   // From here to the return of CRIU the job stands still.
   absl::Status Freeze() {
+    stands_still_.emplace();
     Stopwatch stands_still;
     RK_RETURN_IF_ERROR(TakeOffGpu());
     Report("freeze");
@@ -141,6 +144,7 @@ class CaptureRun {
     // At once, before anything is hashed or written. A tree that is to end stays stopped, and the driver
     // needs a running one.
     if (held_ && !StaysStopped()) PutOnGpu();
+    if (!StaysStopped()) stands_still_.reset();
     frozen_ = *std::move(frozen);
     result_.unchanged_bytes = frozen_.unchanged_bytes;
     result_.freeze_seconds = static_cast<double>(frozen_.stats.freezing_us + frozen_.stats.frozen_us) * 1e-6;
@@ -661,7 +665,8 @@ class CaptureRun {
   std::unique_ptr<gpu::HeldJob> held_;
   std::vector<std::string> dump_arguments_;
   bool worth_tracking_ = false;
-  uint64_t tracked_ = 0;  // by dirty_pages, from the end of this freeze on; 0: not
+  uint64_t tracked_ = 0;                    // by dirty_pages, from the end of this freeze on; 0: not
+  std::optional<StandStill> stands_still_;  // what fails, or stays stopped, until it has been let go
   std::unique_ptr<StagingArena> arena_;
   FrozenDump frozen_;
   std::vector<ProcessInfo> frozen_tree_;  // root first

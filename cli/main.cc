@@ -24,6 +24,7 @@
 #include "cli/function_commands.h"
 #include "cli/interrupts.h"
 #include "cli/output.h"
+#include "cli/terminal_stops.h"
 #include "cli/top_command.h"
 
 extern char** environ;
@@ -69,6 +70,13 @@ bool HandlesSignals(const Command& command) {
          std::holds_alternative<v1::BuildDependenciesRequest>(command);
 }
 
+// May it take an image, where this process hosts the service?
+bool MayTakeImages(const Command& command) {
+  return std::holds_alternative<v1::CheckpointRequest>(command) ||
+         std::holds_alternative<v1::RunRequest>(command) ||
+         std::holds_alternative<v1::StopJobRequest>(command);
+}
+
 int Execute(const Invocation& invocation, const Output& output) {
   if (const auto* sim = std::get_if<SimRequest>(&invocation.command)) return RunSimulation(output, *sim);
   Surroundings surroundings;
@@ -80,7 +88,10 @@ int Execute(const Invocation& invocation, const Output& output) {
   if (!endpoint.ok()) return output.Fail(endpoint.status());
   // For the service, if this process is to host it.
   RaiseDescriptorLimit();
-  // Before any thread is made, so that all leave the signals to it.
+  // Before any other thread is made, so that all leave the signals to these.
+  std::unique_ptr<TerminalStops> terminal_stops;
+  if (endpoint->host.empty() && MayTakeImages(invocation.command))
+    terminal_stops = std::make_unique<TerminalStops>();
   std::unique_ptr<Interrupts> interrupts;
   if (HandlesSignals(invocation.command)) interrupts = std::make_unique<Interrupts>();
   absl::StatusOr<std::unique_ptr<Client>> opened = Client::Open(*endpoint);

@@ -16,6 +16,12 @@ namespace {
 constexpr size_t kBarColumns = 24;
 constexpr double kLeastSeconds = 0.05;  // a rate over less says nothing
 
+// Of the terminal, which others write to meanwhile.
+bool InBackground(int fd) {
+  const pid_t foreground = ::tcgetpgrp(fd);  // -1: not our controlling terminal
+  return foreground > 0 && foreground != ::getpgrp();
+}
+
 void Write(int fd, absl::string_view text) {
   [[maybe_unused]] ssize_t n = ::write(fd, text.data(), text.size());
 }
@@ -49,7 +55,7 @@ std::string ProgressBar::Line(const v1::Progress& progress, size_t columns) {
 }
 
 void ProgressBar::Update(const v1::Progress& progress) {
-  if (!shown_) return;
+  if (!shown_ || InBackground(fd_)) return;
   winsize size{};
   size_t columns = ::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79u;
   Write(fd_, absl::StrCat("\r\x1b[K", Line(progress, columns)));

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <utility>
 
+#include "ckpt/stand_still.h"
 #include "daemon/grpc_service.h"
 #include "daemon/node.h"
 
@@ -66,5 +67,7 @@ std::unique_ptr<EmbeddedService> StartEmbedded(const EmbeddedOptions& options) {
   if (!service->Start()) return nullptr;
   return service;
 }
+
+void StopWhenNoJobStandsStill(const std::function<void()>& stop) { ckpt::StopWhenNoneStandsStill(stop); }
 
 }  // namespace rekindle::daemon

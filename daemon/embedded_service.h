@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,5 +33,9 @@ class EmbeddedService {
 // Quick: neither opens the store nor looks for CRIU; the calls that need them do. The caller of every call is
 // this process. Null when gRPC can't start a server, for which it logs why.
 std::unique_ptr<EmbeddedService> StartEmbedded(const EmbeddedOptions& options);
+
+// Calls `stop`, which stops this process and returns when it goes on, as soon as no job stands still because
+// the service takes an image of it; none begins to meanwhile. Any thread.
+void StopWhenNoJobStandsStill(const std::function<void()>& stop);
 
 }  // namespace rekindle::daemon

@@ -3,6 +3,7 @@ runs on or nothing of it is there, and the store is whole.
 """
 
 import os
+import shlex
 import signal
 import subprocess
 import unittest
@@ -10,6 +11,7 @@ import unittest
 from harness import jobs, phases, procfs, waiting
 from harness.case import MIB, RekindleTest
 from harness.cli import DONE, FAILED, binary, environment
+from harness.terminal import Shell
 
 POLL = 7
 SIZE = 768 * MIB  # every phase lasts long enough to be seen
@@ -103,6 +105,39 @@ class CtrlCTest(InterruptedTest):
                 jobs.reap_orphans()
                 self.assert_store_whole(["x:1"])
         self.restore("x:1")
+        self.assert_untouched(job, memory, digest, ["x:1"])
+
+
+class CtrlZTest(InterruptedTest):
+    """A shell stops a command that works without a daemon: never with a job that stands still."""
+
+    def start_shell(self):
+        shell = Shell(self.environment)
+        self.addCleanup(shell.close)
+        shell.wait_for(r"\$ ")
+        return shell
+
+    def test_the_command_stops_when_the_job_runs_on(self):
+        job, memory, digest = self.prepare()
+        shell = self.start_shell()
+        shell.type(shlex.join(self.cli.argv("ckpt", job.pid, "-t", "x:1")) + "\n")
+        waiting.until(lambda: phases.frozen(job.pid), "phase freeze", 60, 0.0005)
+        shell.type("\x1a")
+        shell.wait_for("Stopped")
+        self.assertFalse(phases.frozen(job.pid))
+        memory.wait_for_tick()
+        self.assertEqual(procfs.state(shell.command()), "T")
+        shell.type("fg\n")
+        shell.wait_for("  committed ")
+        self.assert_untouched(job, memory, digest, ["x:1"])
+
+    def test_from_the_background_of_a_terminal_that_stops_who_writes(self):
+        job, memory, digest = self.prepare()
+        shell = self.start_shell()
+        shell.type("stty tostop\n")
+        shell.type(shlex.join(self.cli.argv("ckpt", job.pid, "-t", "x:1")) + " &\n")
+        shell.wait_for("  committed ")
+        self.assertNotIn("100 %", shell.shown())  # no bar over what is typed meanwhile
         self.assert_untouched(job, memory, digest, ["x:1"])
 
 
