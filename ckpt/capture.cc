@@ -40,6 +40,7 @@
 #include "ckpt/stand_still.h"
 #include "ckpt/standing_job.h"
 #include "ckpt/thread_placement.h"
+#include "ckpt/uninterruptible_waits.h"
 #include "ckpt/written_files.h"
 #include "criu/image_files.h"
 #include "rekindle/v1/image_layout.h"
@@ -63,6 +64,10 @@ constexpr absl::Duration kMemoryMayTake = absl::Seconds(10);
 bool MostStays(const store::ImageStats& stats) {
   return stats.parent_bytes * 2 > stats.logical_bytes - stats.zero_bytes;
 }
+
+// For threads that nothing can stop just now: before the freeze, while the job runs, and in it.
+constexpr absl::Duration kUninterruptibleMayTake = absl::Seconds(10);
+constexpr int kStoppingMayTakeSeconds = 5;
 
 // The job stops as soon as CRIU lets it go. What CRIU does itself (--leave-stopped) is for a job that will
 // not go on: it leaves its TCP connections locked.
@@ -123,6 +128,7 @@ class CaptureRun {
     RK_ASSIGN_OR_RETURN(arena_, StagingArena::Create(MemoryBytes() + contents + kStagingSlackBytes, budget,
                                                      options_.spill_directory, options_.kept_staging));
     EndPhase("prepare");
+    RK_RETURN_IF_ERROR(AwaitInterruptible(options_.pid, kUninterruptibleMayTake, cancel_));
     return CheckCancelled();
   }
 
@@ -140,7 +146,7 @@ class CaptureRun {
         criu_, dump, namespaces_, arena_.get(), cancel_,
         [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); }, FilesLook(),
         options_.stand_still ? &stop_at_the_end : options_.gate, Tracking());
-    if (!frozen.ok()) return KeepLogs(OrEnded(frozen.status()));
+    if (!frozen.ok()) return KeepLogs(OrEnded(OrUninterruptible(frozen.status())));
     // At once, before anything is hashed or written. A tree that is to end stays stopped, and the driver
     // needs a running one.
     if (held_ && !StaysStopped()) PutOnGpu();
@@ -550,6 +556,7 @@ class CaptureRun {
     // was made since the job was looked at may come back to a peer that has gone on, which resets it.
     dump.network_lock_skip =
         !dump.tcp_established || (job_.tcp_connections == 0 && !options_.tcp_established);
+    dump.timeout_seconds = kStoppingMayTakeSeconds;
     dump.external = job_.external_ttys;
     dump.action_script = dump_gate_;
     dump.run = session_->run();
@@ -624,6 +631,14 @@ class CaptureRun {
     if (there || absl::IsCancelled(status) || absl::IsInternal(now.status())) return status;
     return absl::NotFoundError(absl::StrCat("capturing process ", root.pid, " (", root.command.substr(0, 60),
                                             "): it ended while it was being captured; there is no image"));
+  }
+
+  // CRIU could not stop all threads in time.
+  absl::Status OrUninterruptible(const absl::Status& status) const {
+    if (!absl::IsDeadlineExceeded(status)) return status;
+    const std::string wait = DescribeUninterruptibleWait(options_.pid);
+    return wait.empty() ? status
+                        : absl::Status(status.code(), absl::StrCat(status.message(), "\nNow, ", wait, "."));
   }
 
   absl::Status KeepLogs(absl::Status status) {

@@ -2,14 +2,17 @@
 changed.
 """
 
+import ctypes
 import os
 import signal
 import stat
+import struct
 import unittest
 
 from harness import freezer, jobs, procfs, waiting
 from harness.case import MIB, RekindleTest
 from harness.cli import DONE, FAILED, NOT_FOUND, NOT_PERMITTED, UNSUPPORTED, USAGE, Result
+from harness.memory_job import MemoryJob
 
 NOBODY = 65534
 CAP_SYS_RESOURCE = 24
@@ -116,8 +119,6 @@ class BadPidTest(RekindleTest):
     def test_job_under_a_debugger(self):
         """Something else traces it: here a child of ours that attached, as gdb does."""
         job = self.start_job([jobs.program("memory_job"), str(MIB), self.path("status")])
-        import ctypes
-
         ready, release = os.pipe(), os.pipe()
         tracer = os.fork()
         if tracer == 0:
@@ -134,6 +135,93 @@ class BadPidTest(RekindleTest):
             for fd in (*ready, *release):
                 os.close(fd)
         self.assertTrue(procfs.alive(job.pid))
+
+
+# Its vfork() child waits for somebody who writes to the pipe, before it begins its program.
+_VFORK = """
+import os, signal, sys
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
+signal.pause()
+"""
+
+
+class UninterruptibleTest(RekindleTest):
+    """A thread of the job is in state D: CRIU could not stop it, and would wait while the rest stands still."""
+
+    def setUp(self):
+        super().setUp()
+        self.pipe = self.path("pipe")
+        os.mkfifo(self.pipe)
+        script = self.path("vfork.py")
+        with open(script, "w", encoding="ascii") as file:
+            file.write(_VFORK)
+        status = self.path("status")
+        line = f"{jobs.program('memory_job')} {8 * MIB} {status} & exec {jobs.PYTHON} {script} {self.pipe}"
+        self.job = self.start_job(["sh", "-c", line])
+        self.memory = MemoryJob(status)
+        self.addCleanup(self.memory.close)
+        waiting.until(lambda: procfs.state(self.job.pid) == "D", "it waits for its child")
+        self.addCleanup(self.let_go)
+
+    def let_go(self):
+        if os.path.exists(self.pipe):
+            with open(self.pipe, "wb"):
+                os.unlink(self.pipe)
+
+    def test_is_refused_while_the_job_runs(self):
+        self.memory.wait_for_tick()
+        self.memory.reset_gap()
+        refused = self.cli.run("ckpt", self.job.pid, "-t", "bad:1")
+        self.assert_refused(refused, FAILED, str(self.job.pid), "state D", "vfork", "the job runs on")
+        self.memory.wait_for_tick()
+        self.assertLess(self.memory.largest_gap_seconds(), 1)
+        self.assert_store_whole([])
+
+    def test_is_waited_for(self):
+        self.memory.wait_for_tick()
+        command = self.cli.start("ckpt", self.job.pid, "-t", "good:1")
+        waiting.until(lambda: os.path.isdir(self.runtime) and any(
+            name.startswith("capture-") for name in os.listdir(self.runtime)), "it has begun")  # fmt: skip
+        self.let_go()
+        result = self.cli.finish(command)
+        self.assertEqual(result.code, DONE, str(result))
+        self.assert_store_whole(["good:1"])
+
+
+class SilentServerTest(RekindleTest):
+    """A FUSE file system whose server answers nothing: that its reader can't be stopped shows in the freeze."""
+
+    def mount(self):
+        if not os.path.exists("/dev/fuse"):
+            self.skipTest("this machine has no FUSE")
+        folder = self.path("silent")
+        os.mkdir(folder)
+        server = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        libc = ctypes.CDLL(None, use_errno=True)
+        options = f"fd={server},rootmode=40000,user_id=0,group_id=0"
+        if libc.mount(b"silent", folder.encode(), b"fuse", 0, options.encode()) != 0:
+            os.close(server)
+            raise OSError(ctypes.get_errno(), "mounting a FUSE file system")
+        self.addCleanup(libc.umount2, folder.encode(), 2)  # MNT_DETACH
+        unique = struct.unpack_from("QQ", os.read(server, 1 << 16))[1]
+        hello = struct.pack("IIIIHHIIHHII24x", 7, 31, 0, 0, 0, 0, 4096, 1, 0, 0, 0, 0)
+        os.write(server, struct.pack("IiQ", 16 + len(hello), 0, unique) + hello)
+        return server, os.path.join(folder, "file")
+
+    def test_the_freeze_is_bounded_and_the_thread_is_named(self):
+        server, path = self.mount()
+        status = self.path("status")
+        job = self.start_job(["sh", "-c", f"{jobs.program('memory_job')} {MIB} {status} & exec cat {path}"])
+        self.addCleanup(os.close, server)  # first of all: what waits for the server can't be killed either
+        memory = MemoryJob(status)
+        self.addCleanup(memory.close)
+        os.read(server, 1 << 16)  # it has asked
+        memory.wait_for_tick()
+        memory.reset_gap()
+        refused = self.cli.run("ckpt", job.pid, "-t", "bad:1")
+        self.assert_refused(refused, FAILED, "in time", f"thread {job.pid} (cat)", "openat()")
+        memory.wait_for_tick()
+        self.assertLess(memory.largest_gap_seconds(), 7)  # CRIU's own bound is 10
 
 
 class BadNameTest(RekindleTest):
