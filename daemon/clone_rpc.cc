@@ -115,7 +115,9 @@ class CloneCall {
       if (followed) send_(*followed);
     }
     if (event.started().ready_seconds() > 0) {
-      node_.clones().RecordTouchedFiles(store_, info_, root);
+      // Without a daemon ours is open for reading alone.
+      node_.clones().RecordTouchedFiles(store_, info_, root,
+                                        [this] { return node_.OpenStore(Node::Access::kWrite); });
     }
     return job;
   }

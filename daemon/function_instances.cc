@@ -306,7 +306,10 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
     has_answered = [this, store, digest, sandbox = copy->sandbox.id, root = copy->root] {
       auto pager = node_.clones().ConnectToPager(*store);
       if (pager.ok()) pager->Ready(sandbox).IgnoreError();
-      if (auto info = store->Find(digest); info.ok()) node_.clones().RecordTouchedFiles(*store, *info, root);
+      auto info = store->Find(digest);
+      if (!info.ok()) return;
+      node_.clones().RecordTouchedFiles(*store, *info, root,
+                                        [this] { return node_.OpenStore(Node::Access::kWrite); });
     };
   }
   StartedInstance started;

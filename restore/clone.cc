@@ -321,7 +321,8 @@ absl::StatusOr<SandboxPool*> CloneStarter::Pool(const criu::Installation& criu) 
   return pool_.get();
 }
 
-void CloneStarter::RecordTouchedFiles(store::Store& store, const store::ImageInfo& image, pid_t root) {
+void CloneStarter::RecordTouchedFiles(store::Store& store, const store::ImageInfo& image, pid_t root,
+                                      const OpenStore& writable) {
   {
     absl::MutexLock lock(&mutex_);
     if (!files_recorded_.insert(image.digest).second) return;
@@ -341,7 +342,9 @@ void CloneStarter::RecordTouchedFiles(store::Store& store, const store::ImageInf
     if (was != checked.end()) file.checked = was->second;
   }
   if (files == before) return;
-  absl::Status kept = store.PutNote(image, store::kTouchedFilesNote, EncodeTouchedFiles(files));
+  const absl::StatusOr<std::shared_ptr<store::Store>> keeper = writable();
+  if (!keeper.ok()) return Log(LogLevel::kDebug, keeper.status().message());
+  absl::Status kept = (*keeper)->PutNote(image, store::kTouchedFilesNote, EncodeTouchedFiles(files));
   if (kept.ok() || absl::IsNotFound(kept)) return;  // it was removed meanwhile
   Log(LogLevel::kWarning,
       absl::StrCat("keeping the list of files that ", image.reference, " touches: ", kept.message()));

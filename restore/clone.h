@@ -93,6 +93,8 @@ struct PreparedImage {
 
 class StandbyPool;  // standby.h
 
+using OpenStore = std::function<absl::StatusOr<std::shared_ptr<store::Store>>()>;
+
 // Thread-safe.
 class CloneStarter {
  public:
@@ -108,9 +110,10 @@ class CloneStarter {
   absl::StatusOr<CloneResult> Start(store::Store& store, const criu::Installation& criu,
                                     const CloneOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
   // A copy has answered, the first one that anybody knows of perhaps: what of its files it needed until then
-  // is kept with the image, and asked for before the next one that finds nothing of it in memory.
-  void RecordTouchedFiles(store::Store& store, const store::ImageInfo& image, pid_t root)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // is kept with the image, and asked for before the next one that finds nothing of it in memory. `writable`
+  // gives the store where there is something to keep; where it can't (a read-only file system) nothing is.
+  void RecordTouchedFiles(store::Store& store, const store::ImageInfo& image, pid_t root,
+                          const OpenStore& writable) ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetTouchedFiles(store::Store& store, const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes what is kept in memory for the next clone of an image.
   void ForgetImages() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -334,6 +334,16 @@ class EmbeddedTest(ProbeTest):
 
     embedded = True
 
+    def test_what_the_first_needed_of_its_files_is_kept_without_a_word(self):
+        image = self.prepare()
+        for name in ("first", "second"):
+            result = self.cli.run("restore", image, "--clone", "--detach", "--name", name)
+            self.assertEqual((result.code, result.err), (DONE, ""), str(result))
+            notes = sorted(note for _, _, notes in os.walk(self.store) for note in notes if "touched-files" in note)
+            self.assertEqual(len(notes), 1, notes)
+            self.report(name)
+            self.end(result.data["job"]["pid"], name)
+
     def test_attached(self):
         image = self.prepare()
         self.tell("exit.three", "3")
