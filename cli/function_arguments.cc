@@ -70,11 +70,14 @@ void FunctionArguments::AddDeploy() {
       ->required();
   deploy->add_option("--handler", handler_, "module.function, as the runtime has it")->type_name("HANDLER");
   deploy->add_option("--code", code_, "Folder with its code")->type_name("DIR")->required();
-  deploy
-      ->add_option(
-          "--deps", dependencies_,
-          "Modules to have loaded before its code: names, auto (what it imports), both, or none [auto]")
-      ->type_name("MODULE,...");
+  CLI::Option* dependencies =
+      deploy
+          ->add_option(
+              "--deps", dependencies_,
+              "Modules to have loaded before its code: names, auto (what it imports), both, or none [auto]")
+          ->type_name("MODULE,...");
+  deploy->add_flag("--no-image", no_image_, "Start each instance from nothing, and make no image of it")
+      ->excludes(dependencies);
   deploy
       ->add_option("--layer", layers_,
                    "Folder with what a layer has in /opt; repeatable, later ones hide earlier ones")
@@ -180,7 +183,8 @@ absl::StatusOr<Command> FunctionArguments::FinishDeploy(const std::string& worki
   spec.set_runtime(runtime_);
   spec.set_handler(handler_);
   spec.set_code(Absolute(code_, working_directory));
-  if (dependencies_ != "none") {
+  spec.set_no_image(no_image_);
+  if (dependencies_ != "none" && !no_image_) {
     for (const std::string& module : Modules(dependencies_)) {
       if (module == "auto") {
         spec.set_discover_dependencies(true);

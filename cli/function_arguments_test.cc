@@ -72,6 +72,9 @@ TEST(FunctionArgumentsTest, DependenciesAreFoundOutUnlessNamed) {
   EXPECT_THAT(deploy({"--deps", "numpy,auto"}).dependencies(), ElementsAre("numpy"));
   EXPECT_FALSE(deploy({"--deps", "none"}).discover_dependencies());
   EXPECT_EQ(deploy({"--deps", "none"}).dependencies_size(), 0);
+  EXPECT_FALSE(deploy({}).no_image());
+  EXPECT_TRUE(deploy({"--no-image"}).no_image());
+  EXPECT_FALSE(deploy({"--no-image"}).discover_dependencies());
 }
 
 TEST(FunctionArgumentsTest, AnInvocationKnowsWhereItsPayloadComesFrom) {

@@ -105,7 +105,7 @@ absl::Status Functions::Begin() {
   RemoveLeftImages();
   for (const functions::FunctionRecord& record : catalog_->List()) {
     if (!record.damage.empty()) continue;
-    if (record.images.dependency_image.empty() && record.spec.runtime.kind != RuntimeKind::kProvided) {
+    if (record.images.dependency_image.empty() && record.spec.starts_from_images()) {
       Log(LogLevel::kWarning,
           absl::StrCat(
               "function '", record.name(),
@@ -338,7 +338,7 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
                                        found.status().message()));
     }
   }
-  if (record.spec.runtime.kind != RuntimeKind::kProvided) {
+  if (record.spec.starts_from_images()) {
     auto covered = dependencies_.Cover(record.spec.runtime, images.dependencies, record.owner.uid, progress);
     if (covered.ok()) {
       images.dependency_image = covered->image.info.reference;
@@ -413,7 +413,7 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
   if (result.unchanged) {
     const std::string& image = result.record.images.dependency_image;
     const bool has_image = !image.empty() && dependencies_.Find(image).ok();
-    if (spec.runtime.kind == RuntimeKind::kProvided || has_image) return result;
+    if (!spec.starts_from_images() || has_image) return result;
     RK_ASSIGN_OR_RETURN(result.record.images, find_images(result.record));
     RK_RETURN_IF_ERROR(
         catalog_->SetImages(result.record.name(), result.record.revision, result.record.images));

@@ -241,6 +241,10 @@ absl::StatusOr<FunctionSpec> FunctionSpecFrom(const v1::FunctionSpec& from) {
                  ": name a module that imports the others");
   }
   spec.discover_dependencies = from.discover_dependencies() && spec.runtime.kind != RuntimeKind::kProvided;
+  spec.no_image = from.no_image() && spec.runtime.kind != RuntimeKind::kProvided;
+  if (spec.no_image && (spec.discover_dependencies || !spec.dependencies.empty())) {
+    return Wrong("no_image", "its dependencies would be loaded in an image: name none, or have one");
+  }
   if (from.layers_size() > static_cast<int>(kMostLayers)) {
     return Wrong("layers", "there are ", from.layers_size(), ", the limit is ", kMostLayers,
                  ": put the contents of some into one folder");
@@ -287,6 +291,7 @@ v1::FunctionSpec ToProto(const FunctionSpec& spec) {
   to.set_cpus(spec.cpus);
   to.set_description(spec.description);
   to.set_max_instances(spec.max_instances);
+  to.set_no_image(spec.no_image);
   return to;
 }
 

@@ -65,7 +65,10 @@ struct FunctionSpec {
   double cpus = 0;  // 0: no limit
   std::string description;
   uint32_t max_instances = 0;  // 0: no limit of its own
+  bool no_image = false;       // though the runtime could have one; never with kProvided
 
+  // Are its instances started from images, where there are any?
+  bool starts_from_images() const { return runtime.kind != RuntimeKind::kProvided && !no_image; }
   friend bool operator==(const FunctionSpec&, const FunctionSpec&) = default;
 };
 

@@ -65,6 +65,23 @@ TEST(FunctionSpecTest, ComesBackFromItsMessage) {
   EXPECT_EQ(*again, *spec);
 }
 
+TEST(FunctionSpecTest, WithoutAnImageThereIsNothingToLoadDependenciesIn) {
+  v1::FunctionSpec message = Valid();
+  message.set_no_image(true);
+  auto spec = FunctionSpecFrom(message);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_FALSE(spec->starts_from_images());
+  EXPECT_EQ(*FunctionSpecFrom(ToProto(*spec)), *spec);
+  message.set_discover_dependencies(true);
+  ExpectRefused(message, "no_image", "name none");
+  message.set_discover_dependencies(false);
+  message.add_dependencies("json");
+  ExpectRefused(message, "no_image", "name none");
+  message.set_runtime("provided");
+  message.clear_dependencies();
+  EXPECT_FALSE(FunctionSpecFrom(message)->no_image);  // it never has one
+}
+
 TEST(FunctionSpecTest, NamesAreThoseOfLambda) {
   for (const std::string& name : {std::string("a"), std::string("A-b_9"), std::string(64, 'x')}) {
     EXPECT_TRUE(CheckFunctionName(name).ok()) << name;

@@ -145,6 +145,23 @@ class TemporaryTest(FunctionsTest):
         self.assertEqual(self.invoke("own")[0], [])
         self.check_nothing_on_the_machine()
 
+    def test_without_an_image(self):
+        files = {"app.py": "import os\n\n\ndef handler(event, context):\n    return os.getpid()\n"}
+        deployed = self.deploy("plain", "--no-image", files=files)
+        self.assertFalse(deployed.get("warnings"), deployed)
+        pids = set()
+        for _ in range(3):  # an image is made after the first calls
+            value, answer = self.invoke("plain")
+            self.assertEqual(answer["start_level"], "cold")
+            pids.add(value)
+            self.end_instances("plain")
+        self.assertEqual(len(pids), 3)
+        about = self.function("plain")
+        self.assertEqual((about["state"], about.get("problem", "")), ("ready", ""))
+        self.assertEqual((about.get("dependency_image", ""), about.get("function_image", "")), ("", ""))
+        self.assertEqual(self.references(), [])
+        self.assertTrue(self.deploy("plain", "--no-image", "--replace", files=files)["unchanged"])
+
     def test_it_is_bounded(self):
         self.deploy("fills", "--deps", "none", "--memory", "256M", "--timeout", "60s", files={"app.py": _FILL})
         self.assertEqual(self.invoke("fills", {"mib": 127})[0], None)
