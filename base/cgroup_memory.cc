@@ -1,6 +1,10 @@
 #include "base/cgroup_memory.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 
 #include "absl/strings/ascii.h"
@@ -16,63 +20,124 @@
 namespace rekindle {
 namespace {
 
-// The files of one version, and the line of memory.stat with what can be dropped.
+// Of the limit, and at least.
+constexpr uint64_t kKeptShare = 16;
+constexpr uint64_t kLeastKept = uint64_t{1} << 20;
+// The old hierarchy's way of saying that there is none is a little less than twice this.
+constexpr uint64_t kNoLimit = uint64_t{1} << 62;
+
+// The files of one version, and the lines of memory.stat with the files that are in memory and need not be.
+// Of an old hierarchy those of the groups within are in the total alone, as they are in what is used.
 struct Names {
-  const char *limit, *usage, *droppable;
+  const char *limit, *used, *inactive, *active;
 };
 constexpr Names kVersions[] = {
-    {"/memory.max", "/memory.current", "inactive_file"},
-    {"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file"},
+    {"memory.max", "memory.current", "inactive_file", "active_file"},
+    {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"},
 };
 
+std::optional<std::string> ReadIn(int folder, const char* name) {
+  UniqueFd file(::openat(folder, name, O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return std::nullopt;
+  std::string text;
+  char buffer[4096];
+  ssize_t n;
+  while ((n = ::read(file.get(), buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR)) {
+    if (n > 0) text.append(buffer, static_cast<size_t>(n));
+  }
+  if (n < 0) return std::nullopt;
+  return text;
+}
+
 // Nothing: there is none, or it says "max".
-std::optional<uint64_t> NumberIn(const std::string& file) {
-  const auto text = ReadFile(file);
+std::optional<uint64_t> NumberIn(int folder, const char* name) {
+  const std::optional<std::string> text = ReadIn(folder, name);
   uint64_t number = 0;
-  if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &number)) return std::nullopt;
+  if (!text || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &number)) return std::nullopt;
   return number;
 }
 
-uint64_t LineIn(const std::string& file, absl::string_view name) {
-  const auto text = ReadFile(file);
-  if (!text.ok()) return 0;
-  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
+uint64_t Reclaimable(int folder, const Names& names) {
+  const std::optional<std::string> text = ReadIn(folder, "memory.stat");
+  uint64_t bytes = 0;
+  for (absl::string_view line : absl::StrSplit(text.value_or(""), '\n')) {
     const std::pair<absl::string_view, absl::string_view> words =
         absl::StrSplit(line, absl::MaxSplits(' ', 1));
     uint64_t number = 0;
-    if (words.first == name && absl::SimpleAtoi(words.second, &number)) return number;
+    if ((words.first == names.inactive || words.first == names.active) &&
+        absl::SimpleAtoi(words.second, &number)) {
+      bytes += number;
+    }
   }
-  return 0;
+  return bytes;
 }
 
-uint64_t RoomIn(const std::string& folder) {
+struct Usage {
+  uint64_t limit, needed;  // bytes
+};
+
+// Nothing: there is no limit.
+std::optional<Usage> UsageIn(int folder) {
   for (const Names& names : kVersions) {
-    const std::optional<uint64_t> limit = NumberIn(folder + names.limit);
-    const std::optional<uint64_t> usage = NumberIn(folder + names.usage);
-    if (!limit || !usage) continue;
-    const uint64_t droppable = LineIn(folder + "/memory.stat", names.droppable);
-    const uint64_t needed = *usage - std::min(*usage, droppable);
-    return *limit - std::min(*limit, needed);
+    const std::optional<uint64_t> limit = NumberIn(folder, names.limit);
+    const std::optional<uint64_t> used = NumberIn(folder, names.used);
+    if (!limit || !used || *limit >= kNoLimit) continue;
+    return Usage{*limit, *used - std::min(*used, Reclaimable(folder, names))};
   }
-  return UINT64_MAX;
+  return std::nullopt;
+}
+
+uint64_t FreeOf(const Usage& usage) { return usage.limit - std::min(usage.limit, usage.needed); }
+
+uint64_t LeftOf(const Usage& usage) {
+  const uint64_t free = FreeOf(usage);
+  return free - std::min(free, std::max(usage.limit / kKeptShare, kLeastKept));
+}
+
+// `groups`: the file that says them.
+std::vector<MemoryLimit> LimitsIn(const std::string& groups) {
+  const auto theirs = ReadFile(groups), mounts = ReadFile("/proc/self/mountinfo");
+  std::vector<MemoryLimit> limits;
+  if (!theirs.ok() || !mounts.ok()) return limits;
+  for (const std::string& folder : CgroupFolders(*theirs, "", *mounts)) {
+    for (MemoryLimit& limit : MemoryLimitsAbove(folder)) limits.push_back(std::move(limit));
+  }
+  return limits;
 }
 
 }  // namespace
 
-uint64_t RoomInCgroups(const std::vector<std::string>& folders) {
-  uint64_t room = UINT64_MAX;
-  for (std::string folder : folders) {
-    // Above the mount there is nothing that has a limit.
-    for (; folder.size() > 1; folder.resize(folder.rfind('/'))) room = std::min(room, RoomIn(folder));
+uint64_t MemoryRoom::Free() const {
+  const std::optional<Usage> usage = UsageIn(folder_.get());
+  return usage ? FreeOf(*usage) : kUnlimited;
+}
+
+uint64_t MemoryRoom::Left() const {
+  const std::optional<Usage> usage = UsageIn(folder_.get());
+  return usage ? LeftOf(*usage) : kUnlimited;
+}
+
+std::vector<MemoryLimit> MemoryLimitsAbove(const std::string& folder) {
+  std::vector<MemoryLimit> limits;
+  for (std::string group = folder; ::access(absl::StrCat(group, "/cgroup.procs").c_str(), F_OK) == 0;
+       group.erase(group.rfind('/'))) {
+    const auto opened = OpenFile(group, O_RDONLY | O_DIRECTORY);
+    if (!opened.ok()) break;
+    if (const std::optional<Usage> usage = UsageIn(opened->get()))
+      limits.push_back({group, FreeOf(*usage), LeftOf(*usage)});
+    if (group.find('/') == std::string::npos) break;
   }
-  return room;
+  return limits;
+}
+
+std::vector<MemoryLimit> MemoryLimitsOf(pid_t pid) {
+  return LimitsIn(absl::StrCat("/proc/", pid, "/cgroup"));
 }
 
 absl::StatusOr<uint64_t> OwnAvailableMemoryBytes() {
-  RK_ASSIGN_OR_RETURN(const uint64_t available, AvailableMemoryBytes());
-  const auto cgroups = ReadFile("/proc/self/cgroup"), mounts = ReadFile("/proc/self/mountinfo");
-  if (!cgroups.ok() || !mounts.ok()) return available;
-  return std::min(available, RoomInCgroups(CgroupFolders(*cgroups, "", *mounts)));
+  RK_ASSIGN_OR_RETURN(uint64_t available, AvailableMemoryBytes());
+  for (const MemoryLimit& limit : LimitsIn("/proc/self/cgroup")) available = std::min(available, limit.free);
+  return available;
 }
 
 }  // namespace rekindle

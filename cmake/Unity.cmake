@@ -21,7 +21,7 @@ function(rk_leave_out_of_unity_builds)
   rk_names_of_its_own(group member_state_test.cc)
   rk_names_of_its_own(restore
     clone_shared_memory.cc file_rollback_plan.cc frame_cache_test.cc image_directory_test.cc lazy_filling.cc
-    lazy_task_test.cc lock_check.cc lock_check_test.cc memory_filler_test.cc memory_room_test.cc
+    lazy_task_test.cc lock_check.cc lock_check_test.cc memory_filler_test.cc
     missing_pages_test.cc pager_guard_test.cc pages_file.cc prefill_note.cc prefill_set.cc sandbox.cc
     slab_pool_test.cc touched_files.cc touched_files_test.cc touched_pages.cc touched_pages_test.cc
     withheld_pages_test.cc working_set.cc)

@@ -10,13 +10,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/cgroup_memory.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
 #include "daemon/supervisor.h"
 #include "restore/hot_list.h"
-#include "restore/memory_room.h"
 #include "restore/restore.h"
 
 namespace rekindle::daemon {
@@ -41,7 +41,7 @@ gpu::MoverOptions GpuOptions(const std::string& runtime_directory) {
   options.ledger_directory = absl::StrCat(runtime_directory, "/gpu");
   options.host_limits = [](pid_t pid) {
     std::vector<gpu::HostLimit> limits;
-    for (const restore::MemoryLimit& limit : restore::MemoryLimitsOf(pid)) {
+    for (const MemoryLimit& limit : MemoryLimitsOf(pid)) {
       limits.push_back({absl::StrCat("cgroup ", limit.folder), limit.left});
     }
     return limits;

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/cgroup_memory.h"
 #include "base/clock.h"
 #include "base/unique_fd.h"
 #include "criu/lazy_pages.h"
@@ -22,7 +23,6 @@
 #include "restore/frame_cache.h"
 #include "restore/lazy_image.h"
 #include "restore/lazy_task.h"
-#include "restore/memory_room.h"
 #include "restore/pager.h"
 #include "restore/pager_record.h"
 
