@@ -87,15 +87,12 @@ bool IsWritten(const pb::RegularFile& file) { return (file.flags() & O_ACCMODE) 
 // files.img with `change` applied to each entry; the very same bytes when it never returns true.
 absl::StatusOr<std::string> RewriteFiles(absl::string_view content,
                                          const std::function<bool(pb::FileEntry&)>& change) {
-  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("files", content, kFilesMagic));
   RecordWriter writer(kFilesMagic);
   bool changed = false;
-  while (!reader.AtEnd()) {
-    pb::FileEntry entry;
-    RK_RETURN_IF_ERROR(reader.Next(&entry));
+  RK_RETURN_IF_ERROR(ForEachFile(content, [&](pb::FileEntry& entry) {
     changed |= change(entry);
     writer.Add(entry);
-  }
+  }));
   return changed ? writer.Take() : std::string(content);
 }
 
@@ -248,20 +245,11 @@ absl::StatusOr<DumpStats> ParseDumpStats(absl::string_view content) {
 absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view files_content,
                                                            absl::string_view remaps_content) {
   std::set<uint32_t> remapped;
-  if (!remaps_content.empty()) {
-    RK_ASSIGN_OR_RETURN(RecordReader remaps, RecordReader::Open("remap-fpath", remaps_content, kRemapMagic));
-    while (!remaps.AtEnd()) {
-      pb::RemapEntry entry;
-      RK_RETURN_IF_ERROR(remaps.Next(&entry));
-      remapped.insert(entry.file_id());
-    }
-  }
-  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("files", files_content, kFilesMagic));
+  RK_RETURN_IF_ERROR(
+      ForEachRemap(remaps_content, [&](const pb::RemapEntry& entry) { remapped.insert(entry.file_id()); }));
   std::vector<RegularFile> files;
-  while (!reader.AtEnd()) {
-    pb::FileEntry entry;
-    RK_RETURN_IF_ERROR(reader.Next(&entry));
-    if (entry.type() != kRegularFileType || !entry.has_regular() || entry.regular().external()) continue;
+  RK_RETURN_IF_ERROR(ForEachFile(files_content, [&](const pb::FileEntry& entry) {
+    if (entry.type() != kRegularFileType || !entry.has_regular() || entry.regular().external()) return;
     RegularFile file;
     file.id = entry.regular().id();
     file.path = entry.regular().path();
@@ -276,7 +264,7 @@ absl::StatusOr<std::vector<RegularFile>> ParseRegularFiles(absl::string_view fil
       file.build_id.append(reinterpret_cast<const char*>(&word), sizeof word);
     }
     files.push_back(std::move(file));
-  }
+  }));
   return files;
 }
 
@@ -316,13 +304,11 @@ absl::StatusOr<uint32_t> ParseDescriptorsId(absl::string_view ids_content) {
 }
 
 absl::StatusOr<std::map<int, uint32_t>> ParseRegularDescriptors(absl::string_view fdinfo_content) {
-  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("fdinfo", fdinfo_content, kFdinfoMagic));
   std::map<int, uint32_t> files;
-  while (!reader.AtEnd()) {
-    pb::Descriptor record;
-    RK_RETURN_IF_ERROR(reader.Next(&record));
-    if (record.type() == kRegularFileType) files[static_cast<int>(record.fd())] = record.file_id();
-  }
+  RK_RETURN_IF_ERROR(ForEachRecord<pb::Descriptor>(
+      "fdinfo", fdinfo_content, kFdinfoMagic, [&](const pb::Descriptor& record) {
+        if (record.type() == kRegularFileType) files[static_cast<int>(record.fd())] = record.file_id();
+      }));
   return files;
 }
 
@@ -351,24 +337,20 @@ absl::StatusOr<Owner> ParseOwner(absl::string_view core_content) {
 }
 
 absl::StatusOr<bool> HasArmedTimerFile(absl::string_view files_content) {
-  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("files", files_content, kFilesMagic));
-  while (!reader.AtEnd()) {
-    pb::FileEntry entry;
-    RK_RETURN_IF_ERROR(reader.Next(&entry));
-    if (entry.timer().value_seconds() != 0 || entry.timer().value_nanoseconds() != 0) return true;
-  }
-  return false;
+  bool armed = false;
+  RK_RETURN_IF_ERROR(ForEachFile(files_content, [&](const pb::FileEntry& entry) {
+    armed |= entry.timer().value_seconds() != 0 || entry.timer().value_nanoseconds() != 0;
+  }));
+  return armed;
 }
 
 absl::StatusOr<bool> HasListeningSocket(absl::string_view files_content) {
   constexpr uint32_t kListens = 10;  // TCP_LISTEN, of Unix sockets too
-  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("files", files_content, kFilesMagic));
-  while (!reader.AtEnd()) {
-    pb::FileEntry entry;
-    RK_RETURN_IF_ERROR(reader.Next(&entry));
-    if (entry.internet_socket().state() == kListens || entry.unix_socket().state() == kListens) return true;
-  }
-  return false;
+  bool listens = false;
+  RK_RETURN_IF_ERROR(ForEachFile(files_content, [&](const pb::FileEntry& entry) {
+    listens |= entry.internet_socket().state() == kListens || entry.unix_socket().state() == kListens;
+  }));
+  return listens;
 }
 
 std::string Describe(const TcpConnection& connection) {
@@ -383,13 +365,10 @@ std::string Describe(const TcpConnection& connection) {
 }
 
 absl::StatusOr<std::vector<TcpConnection>> TcpConnections(absl::string_view files_content) {
-  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("files", files_content, kFilesMagic));
   std::vector<TcpConnection> connections;
-  while (!reader.AtEnd()) {
-    pb::FileEntry entry;
-    RK_RETURN_IF_ERROR(reader.Next(&entry));
+  RK_RETURN_IF_ERROR(ForEachFile(files_content, [&](const pb::FileEntry& entry) {
     const pb::InternetSocket& socket = entry.internet_socket();
-    if (socket.type() != SOCK_STREAM || socket.remote_port() == 0) continue;
+    if (socket.type() != SOCK_STREAM || socket.remote_port() == 0) return;
     TcpConnection connection{static_cast<int>(socket.family()),
                              {},
                              {},
@@ -400,7 +379,7 @@ absl::StatusOr<std::vector<TcpConnection>> TcpConnections(absl::string_view file
     for (int i = 0; i < std::min(socket.remote_address_size(), 4); ++i)
       connection.remote[static_cast<size_t>(i)] = socket.remote_address(i);
     connections.push_back(connection);
-  }
+  }));
   return connections;
 }
 
@@ -435,19 +414,17 @@ absl::StatusOr<std::string> ForgetForeignSessions(absl::string_view tty_info_con
   for (const PstreeEntry& process : tree) {
     if (process.pid == process.sid) sessions.insert(static_cast<uint32_t>(process.sid));
   }
-  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("terminal", tty_info_content, kTtyInfoMagic));
   RecordWriter writer(kTtyInfoMagic);
   bool changed = false;
-  while (!reader.AtEnd()) {
-    pb::TtyInfo terminal;
-    RK_RETURN_IF_ERROR(reader.Next(&terminal));
-    if (!sessions.contains(terminal.session())) {
-      terminal.set_session(0);  // CRIU requires them
-      terminal.set_foreground_group(0);
-      changed = true;
-    }
-    writer.Add(terminal);
-  }
+  RK_RETURN_IF_ERROR(
+      ForEachRecord<pb::TtyInfo>("terminal", tty_info_content, kTtyInfoMagic, [&](pb::TtyInfo& terminal) {
+        if (!sessions.contains(terminal.session())) {
+          terminal.set_session(0);  // CRIU requires them
+          terminal.set_foreground_group(0);
+          changed = true;
+        }
+        writer.Add(terminal);
+      }));
   return changed ? writer.Take() : std::string(tty_info_content);
 }
 

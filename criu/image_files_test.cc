@@ -499,6 +499,8 @@ TEST(ImageFilesTest, DamagedImagesNeverCrash) {
       {SampleFiles(), [](absl::string_view s) { return ParseRegularFiles(s).status(); }},
       {SampleFiles(), [](absl::string_view s) { return RearmExpiredTimers(s).status(); }},
       {SampleFiles(), [](absl::string_view s) { return HasListeningSocket(s).status(); }},
+      {SampleFiles(), [](absl::string_view s) { return HasArmedTimerFile(s).status(); }},
+      {SampleFiles(), [](absl::string_view s) { return TcpConnections(s).status(); }},
       {SampleRemaps(), [](absl::string_view s) { return ParseRegularFiles(SampleFiles(), s).status(); }},
       {SampleLocks(), [](absl::string_view s) { return ParseFileLocks(s).status(); }},
       {SampleIds(), [](absl::string_view s) { return ParseDescriptorsId(s).status(); }},

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/status.h"
+#include "criu/images.pb.h"
 #include "google/protobuf/message_lite.h"
 
 namespace rekindle::criu {
@@ -98,6 +99,33 @@ class RecordReader {
   absl::string_view kind_;
   absl::string_view rest_;
 };
+
+// Gives each record of an image, of which all are a `Record`, to `visit`. One after the other: of a damaged
+// image all together could be many times its size.
+template <class Record, class Visit>
+absl::Status ForEachRecord(absl::string_view kind, absl::string_view content, uint32_t magic,
+                           const Visit& visit) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open(kind, content, magic));
+  while (!reader.AtEnd()) {
+    Record record;
+    RK_RETURN_IF_ERROR(reader.Next(&record));
+    visit(record);
+  }
+  return absl::OkStatus();
+}
+
+// Of a files.img.
+template <class Visit>
+absl::Status ForEachFile(absl::string_view content, const Visit& visit) {
+  return ForEachRecord<pb::FileEntry>("files", content, kFilesMagic, visit);
+}
+
+// Of a remap-fpath.img; of an empty one, as a dump without has it, none.
+template <class Visit>
+absl::Status ForEachRemap(absl::string_view content, const Visit& visit) {
+  if (content.empty()) return absl::OkStatus();
+  return ForEachRecord<pb::RemapEntry>("remap-fpath", content, kRemapMagic, visit);
+}
 
 class RecordWriter {
  public:

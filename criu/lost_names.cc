@@ -20,16 +20,14 @@ constexpr char kFiles[] = "files.img", kRemaps[] = "remap-fpath.img";
 
 absl::StatusOr<std::vector<pb::RemapEntry>> ReadRemaps(absl::string_view content) {
   std::vector<pb::RemapEntry> remaps;
-  if (content.empty()) return remaps;
-  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("remap-fpath", content, kRemapMagic));
-  while (!reader.AtEnd()) RK_RETURN_IF_ERROR(reader.Next(&remaps.emplace_back()));
+  RK_RETURN_IF_ERROR(
+      ForEachRemap(content, [&](pb::RemapEntry& entry) { remaps.push_back(std::move(entry)); }));
   return remaps;
 }
 
 absl::StatusOr<std::vector<pb::FileEntry>> ReadFiles(absl::string_view content) {
   std::vector<pb::FileEntry> files;
-  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("files", content, kFilesMagic));
-  while (!reader.AtEnd()) RK_RETURN_IF_ERROR(reader.Next(&files.emplace_back()));
+  RK_RETURN_IF_ERROR(ForEachFile(content, [&](pb::FileEntry& entry) { files.push_back(std::move(entry)); }));
   return files;
 }
 

@@ -20,12 +20,10 @@ constexpr uint32_t kExternalTerminal = 5;  // TtyInfo::type
 
 absl::StatusOr<std::set<uint32_t>> ExternalTerminals(const std::string& content) {
   std::set<uint32_t> ids;
-  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("terminal", content, kTtyInfoMagic));
-  while (!reader.AtEnd()) {
-    pb::TtyInfo terminal;
-    RK_RETURN_IF_ERROR(reader.Next(&terminal));
-    if (terminal.type() == kExternalTerminal) ids.insert(terminal.id());
-  }
+  RK_RETURN_IF_ERROR(
+      ForEachRecord<pb::TtyInfo>("terminal", content, kTtyInfoMagic, [&](const pb::TtyInfo& terminal) {
+        if (terminal.type() == kExternalTerminal) ids.insert(terminal.id());
+      }));
   return ids;
 }
 
@@ -54,11 +52,10 @@ absl::StatusOr<std::map<std::string, std::string>> WithoutTerminals(
 
   std::vector<pb::FileEntry> entries;
   uint32_t last = 0;
-  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("files", files->second, kFilesMagic));
-  while (!reader.AtEnd()) {
-    RK_RETURN_IF_ERROR(reader.Next(&entries.emplace_back()));
-    last = std::max(last, entries.back().id());
-  }
+  RK_RETURN_IF_ERROR(ForEachFile(files->second, [&](pb::FileEntry& entry) {
+    last = std::max(last, entry.id());
+    entries.push_back(std::move(entry));
+  }));
   std::map<uint32_t, uint32_t> inputs;  // by the number of the terminal's file, which the output gets
   RecordWriter new_files(kFilesMagic);
   for (const pb::FileEntry& entry : entries) {
@@ -75,17 +72,15 @@ absl::StatusOr<std::map<std::string, std::string>> WithoutTerminals(
 
   for (const auto& [name, content] : images) {
     if (!absl::StartsWith(name, "fdinfo-")) continue;
-    RK_ASSIGN_OR_RETURN(RecordReader descriptors, RecordReader::Open("fdinfo", content, kFdinfoMagic));
     RecordWriter new_descriptors(kFdinfoMagic);
-    while (!descriptors.AtEnd()) {
-      pb::Descriptor descriptor;
-      RK_RETURN_IF_ERROR(descriptors.Next(&descriptor));
-      if (auto input = inputs.find(descriptor.file_id()); input != inputs.end()) {
-        descriptor.set_type(kRegularFileType);
-        if (descriptor.fd() == 0) descriptor.set_file_id(input->second);
-      }
-      new_descriptors.Add(descriptor);
-    }
+    RK_RETURN_IF_ERROR(
+        ForEachRecord<pb::Descriptor>("fdinfo", content, kFdinfoMagic, [&](pb::Descriptor& descriptor) {
+          if (auto input = inputs.find(descriptor.file_id()); input != inputs.end()) {
+            descriptor.set_type(kRegularFileType);
+            if (descriptor.fd() == 0) descriptor.set_file_id(input->second);
+          }
+          new_descriptors.Add(descriptor);
+        }));
     changed[name] = new_descriptors.Take();
   }
   return changed;
