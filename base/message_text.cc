@@ -45,15 +45,16 @@ bool IsText(const Message& message) {
   return true;
 }
 
-void MakeText(Message* message) {
-  if (IsText(*message)) return;
+namespace {
+
+void Mend(Message* message) {
   const Reflection* reflection = message->GetReflection();
   for (const FieldDescriptor* field : FieldsOf(*message)) {
     const int count = field->is_repeated() ? reflection->FieldSize(*message, field) : 1;
     for (int i = 0; i < count; ++i) {
       if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-        MakeText(field->is_repeated() ? reflection->MutableRepeatedMessage(message, field, i)
-                                      : reflection->MutableMessage(message, field));
+        Mend(field->is_repeated() ? reflection->MutableRepeatedMessage(message, field, i)
+                                  : reflection->MutableMessage(message, field));
       } else if (field->type() == FieldDescriptor::TYPE_STRING && field->is_repeated()) {
         std::string text = ToUtf8(reflection->GetRepeatedString(*message, field, i));
         reflection->SetRepeatedString(message, field, i, std::move(text));
@@ -62,6 +63,13 @@ void MakeText(Message* message) {
       }
     }
   }
+}
+
+}  // namespace
+
+void MakeText(Message* message) {
+  // Most are, and a map that is touched is built anew.
+  if (!IsText(*message)) Mend(message);
 }
 
 }  // namespace rekindle
