@@ -8,12 +8,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
-#include "base/log.h"
 #include "dedup_store/format.h"
-#include "dedup_store/hooked_disk.h"
+#include "dedup_store/hooked_store_testing.h"
 #include "dedup_store/scrub.h"
 #include "dedup_store/store.h"
-#include "dedup_store/store_testing.h"
 
 namespace rekindle::store {
 namespace {
@@ -22,7 +20,7 @@ constexpr char kObject[] = "mem/1";
 
 constexpr uint32_t kFrame = 3;  // the one that is hit
 
-class BadPlacesTest : public StoreTest {
+class BadPlacesTest : public HookedStoreTest {
  protected:
   // That of one pack; what a reader past the page cache is told there, and what any other is.
   struct BadPlace {
@@ -32,10 +30,8 @@ class BadPlacesTest : public StoreTest {
   };
 
   void SetUp() override {
-    StoreTest::SetUp();
-    SetLogLevel(LogLevel::kError);
-    options_.io = &disk_;
-    Reopen();
+    hook_ = [this](const HookedDisk::Operation& operation) { return Hook(operation); };
+    HookedStoreTest::SetUp();
     image_.objects[kObject][0] = MakePages(1000, 1) + MakePages(300, 2, Content::kText);
     RK_ASSERT_OK(image_.Commit(*store_, "job:1"));
     for (uint64_t i = 0; i < 4; ++i) {
@@ -49,10 +45,6 @@ class BadPlacesTest : public StoreTest {
       if (FileSize(folder + "/" + name) > 1000 * kPageSize) pack_ = folder + "/" + name;
     }
     ASSERT_NE(pack_, "");
-  }
-  void TearDown() override {
-    store_.reset();
-    SetLogLevel(LogLevel::kWarning);
   }
 
   // The last page of a frame, which is not the pack's first.
@@ -95,7 +87,6 @@ class BadPlacesTest : public StoreTest {
     return ReadError(error, operation.path, bad_->from);
   }
 
-  HookedDisk disk_{[this](const HookedDisk::Operation& operation) { return Hook(operation); }};
   std::optional<BadPlace> bad_;
   uint64_t largest_ = 0;    // read that is never hit
   mutable int times_ = -1;  // that a read is hit; less: each

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "absl/strings/match.h"
-#include "base/log.h"
 #include "dedup_store/hooked_disk.h"
 #include "dedup_store/store_testing.h"
 
@@ -13,12 +12,10 @@ namespace {
 
 constexpr char kObject[] = "mem/1";
 
-class CatalogLossTest : public StoreTest {
+class CatalogLossTest : public TroubledStoreTest {
  protected:
   void SetUp() override {
-    StoreTest::SetUp();
-    SetLogLevel(LogLevel::kError);
-    Reopen();
+    TroubledStoreTest::SetUp();
     image_.objects[kObject][0] = MakePages(300, 1);
     RK_ASSERT_OK(image_.Commit(*store_, "job:1"));
     image_.objects[kObject][0].replace(0, 100 * kPageSize, MakePages(100, 2));
@@ -26,10 +23,6 @@ class CatalogLossTest : public StoreTest {
     RK_ASSERT_OK(store_->Remove("job:1"));
     // Frames of the first pack are punched out; only the catalog says so.
     EXPECT_GT(store_->Gc({})->packs_rewritten, 0u);
-  }
-  void TearDown() override {
-    store_.reset();
-    SetLogLevel(LogLevel::kWarning);
   }
 
   void DamageBothCopies(uint64_t from_end = 0) const {

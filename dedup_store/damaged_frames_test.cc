@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "absl/strings/match.h"
-#include "base/log.h"
 #include "dedup_store/format.h"
 #include "dedup_store/store.h"
 #include "dedup_store/store_testing.h"
@@ -17,12 +16,10 @@ namespace {
 constexpr char kObject[] = "mem/1";
 constexpr uint64_t kRandomPages = 200, kTextPages = 100;
 
-class DamagedFramesTest : public StoreTest {
+class DamagedFramesTest : public TroubledStoreTest {
  protected:
   void SetUp() override {
-    StoreTest::SetUp();
-    SetLogLevel(LogLevel::kError);
-    Reopen();
+    TroubledStoreTest::SetUp();
     image_.objects[kObject][0] = MakePages(kRandomPages, 1) + MakePages(kTextPages, 2, Content::kText);
     RK_ASSERT_OK(image_.Commit(*store_, "job:1"));
     auto packs = ListDirectory(options_.path + "/packs");
@@ -30,7 +27,6 @@ class DamagedFramesTest : public StoreTest {
     ASSERT_EQ(packs->size(), 1u);
     pack_ = options_.path + "/packs/" + packs->front();
   }
-  void TearDown() override { SetLogLevel(LogLevel::kWarning); }
 
   // One frame of raw pages and one of compressed ones.
   void Damage() {

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <functional>
 
-#include "base/log.h"
 #include "dedup_store/format.h"
 #include "dedup_store/hashing.h"
 #include "dedup_store/scrub.h"
@@ -13,12 +12,10 @@
 namespace rekindle::store {
 namespace {
 
-class ForgedPackTest : public StoreTest {
+class ForgedPackTest : public TroubledStoreTest {
  protected:
   void SetUp() override {
-    StoreTest::SetUp();
-    SetLogLevel(LogLevel::kError);
-    Reopen();
+    TroubledStoreTest::SetUp();
     image_.objects["m"][0] = MakePages(600, 1) + MakePages(200, 2, Content::kText);
     RK_ASSERT_OK(image_.Commit(*store_, "job:1"));
     const std::vector<std::string> names = ListDirectory(options_.path + "/packs").value();
@@ -26,7 +23,6 @@ class ForgedPackTest : public StoreTest {
     path_ = options_.path + "/packs/" + names.front();
     good_ = ReadFile(path_).value();
   }
-  void TearDown() override { SetLogLevel(LogLevel::kWarning); }
 
   using Change = std::function<void(PackFooter& footer, std::vector<FrameEntry>& frames)>;
   void Forge(const Change& change) {

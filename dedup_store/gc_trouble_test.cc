@@ -2,26 +2,20 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
-#include <functional>
 
 #include "absl/strings/match.h"
-#include "base/log.h"
 #include "dedup_store/format.h"
-#include "dedup_store/hooked_disk.h"
-#include "dedup_store/store_testing.h"
+#include "dedup_store/hooked_store_testing.h"
 
 namespace rekindle::store {
 namespace {
 
 using Call = HookedDisk::Call;
 
-class GcTroubleTest : public StoreTest {
+class GcTroubleTest : public HookedStoreTest {
  protected:
   void SetUp() override {
-    StoreTest::SetUp();
-    SetLogLevel(LogLevel::kError);
-    options_.io = &disk_;
-    Reopen();
+    HookedStoreTest::SetUp();
     // Of each pair the second image needs half of the first one's pack.
     for (uint64_t i = 0; i < 3; ++i) {
       TestImage image;
@@ -34,18 +28,10 @@ class GcTroubleTest : public StoreTest {
     leftover_ = options_.path + "/packs/00000000deadbeef.pack";
     RK_ASSERT_OK(WriteFileAtomically(leftover_, "of a writer that died"));
   }
-  void TearDown() override {
-    store_.reset();
-    SetLogLevel(LogLevel::kWarning);
-  }
   static bool OfAPack(const HookedDisk::Operation& operation) {
     return absl::EndsWith(operation.path, ".pack");
   }
 
-  std::function<absl::Status(const HookedDisk::Operation&)> hook_ = [](const HookedDisk::Operation&) {
-    return absl::OkStatus();
-  };
-  HookedDisk disk_{[this](const HookedDisk::Operation& operation) { return hook_(operation); }};
   std::string leftover_;
 };
 

@@ -6,7 +6,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
 #include "dedup_store/page_index.h"
 #include "dedup_store/store_core.h"
 #include "dedup_store/store_testing.h"
@@ -14,12 +13,10 @@
 namespace rekindle::store {
 namespace {
 
-class IndexLossTest : public StoreTest {
+class IndexLossTest : public TroubledStoreTest {
  protected:
   void SetUp() override {
-    StoreTest::SetUp();
-    SetLogLevel(LogLevel::kError);
-    Reopen();
+    TroubledStoreTest::SetUp();
     for (uint64_t i = 0; i < 10; ++i) {
       TestImage image;
       image.objects["m"][0] = MakePages(200, i);
@@ -35,7 +32,6 @@ class IndexLossTest : public StoreTest {
     ASSERT_EQ(indexes->size(), 1u);
     record_ = indexes->front();
   }
-  void TearDown() override { SetLogLevel(LogLevel::kWarning); }
 
   // As a disk does that can't read the rest.
   void Shorten() const { ASSERT_EQ(::truncate(core_->index_path(record_.id).c_str(), 4096), 0); }

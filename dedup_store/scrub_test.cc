@@ -13,7 +13,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
-#include "base/log.h"
 #include "base/unique_fd.h"
 #include "dedup_store/format.h"
 #include "dedup_store/store.h"
@@ -27,16 +26,13 @@ using Part = ScrubDamage::Part;
 constexpr char kObject[] = "mem/1";
 constexpr uint64_t kRandomPages = 1000, kTextPages = 300;
 
-class ScrubTest : public StoreTest {
+class ScrubTest : public TroubledStoreTest {
  protected:
   void SetUp() override {
-    StoreTest::SetUp();
-    SetLogLevel(LogLevel::kError);
-    Reopen();
+    TroubledStoreTest::SetUp();
     image_.objects[kObject][0] = MakePages(kRandomPages, 1) + MakePages(kTextPages, 2, Content::kText);
     image_.blobs["files"] = "a small one";
   }
-  void TearDown() override { SetLogLevel(LogLevel::kWarning); }
 
   // job:1 in a pack of its own.
   void CommitImage() {

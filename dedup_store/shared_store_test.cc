@@ -6,9 +6,7 @@
 #include <cerrno>
 
 #include "absl/strings/match.h"
-#include "base/log.h"
-#include "dedup_store/hooked_disk.h"
-#include "dedup_store/store_testing.h"
+#include "dedup_store/hooked_store_testing.h"
 
 namespace rekindle::store {
 namespace {
@@ -20,22 +18,15 @@ absl::Status AsNfs(const HookedDisk::Operation& operation) {
   return refused ? ErrnoStatus(EBADF, "locking " + operation.path) : absl::OkStatus();
 }
 
-class SharedStoreTest : public StoreTest {
+class SharedStoreTest : public HookedStoreTest {
  protected:
   void SetUp() override {
-    StoreTest::SetUp();
-    SetLogLevel(LogLevel::kError);
-    options_.io = &disk_;
-    Reopen();
+    hook_ = AsNfs;
+    HookedStoreTest::SetUp();
     image_.objects["m"][0] = MakePages(100, 1);
     RK_ASSERT_OK(image_.Commit(*store_, "job:1"));
   }
-  void TearDown() override {
-    store_.reset();
-    SetLogLevel(LogLevel::kWarning);
-  }
 
-  HookedDisk disk_{AsNfs};
   TestImage image_;
 };
 

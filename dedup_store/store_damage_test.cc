@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
 #include "base/test_descriptors.h"
 #include "dedup_store/format.h"
 #include "dedup_store/manifest.h"
@@ -18,12 +17,10 @@
 namespace rekindle::store {
 namespace {
 
-class StoreDamageTest : public StoreTest {
+class StoreDamageTest : public TroubledStoreTest {
  protected:
   void SetUp() override {
-    StoreTest::SetUp();
-    SetLogLevel(LogLevel::kError);
-    Reopen();
+    TroubledStoreTest::SetUp();
     first_.objects["m"][0] = MakePages(60, 1) + MakePages(60, 2, Content::kText);
     first_.blobs["b"] = std::string(5000, 'b') + "first";
     second_.objects["m"][0] = MakePages(20, 3);
@@ -35,7 +32,6 @@ class StoreDamageTest : public StoreTest {
     RK_ASSERT_OK(second_.Commit(*store_, sparing));
     RK_ASSERT_OK(third_.Commit(*store_, "third"));
   }
-  void TearDown() override { SetLogLevel(LogLevel::kWarning); }
 
   std::vector<std::string> Files(const std::string& folder) {
     auto names = ListDirectory(options_.path + "/" + folder);

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "dedup_store/store.h"
 
 namespace rekindle::store {
@@ -172,6 +173,20 @@ class StoreTest : public testing::Test {
   std::unique_ptr<TemporaryDirectory> folder_;
   StoreOptions options_;
   std::unique_ptr<Store> store_;
+};
+
+// With a store that is open, and shows nothing of the trouble that it gets into and warns of.
+class TroubledStoreTest : public StoreTest {
+ protected:
+  void SetUp() override {
+    StoreTest::SetUp();
+    SetLogLevel(LogLevel::kError);
+    Reopen();
+  }
+  void TearDown() override {
+    store_.reset();  // what it uses may be of the test's own
+    SetLogLevel(LogLevel::kWarning);
+  }
 };
 
 // Runs `body` in a child process; what it returns is what went wrong. No thread may run in the caller.
