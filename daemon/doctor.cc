@@ -42,7 +42,8 @@ std::string NearestExisting(std::string path) {
 
 }  // namespace
 
-v1::Check CheckStore(const std::string& path) {
+// `opened`: what came of opening it.
+v1::Check CheckStore(const std::string& path, const absl::Status& opened) {
   std::string there = NearestExisting(path);
   struct statvfs space;
   if (::statvfs(there.c_str(), &space) != 0) {
@@ -53,9 +54,13 @@ v1::Check CheckStore(const std::string& path) {
     return MakeCheck("store", v1::Check::MISSING, absl::StrCat(there, " can't be written"),
                      "run as root, or name another folder with --store");
   }
+  if (!opened.ok() && !absl::IsNotFound(opened)) {
+    return MakeCheck("store", v1::Check::MISSING, std::string(opened.message()),
+                     "name another folder with --store, or mend it: 'rekindle fsck --repair'");
+  }
   uint64_t free_bytes = static_cast<uint64_t>(space.f_bavail) * space.f_frsize;
   std::string detail =
-      absl::StrCat(path, there == path ? "" : " (not made yet)", ", ", FormatBytes(free_bytes), " free");
+      absl::StrCat(path, opened.ok() ? "" : " (not made yet)", ", ", FormatBytes(free_bytes), " free");
   if (free_bytes < kLittleSpaceBytes) {
     return MakeCheck("store", v1::Check::WARNING, detail,
                      "free some: 'rekindle rm' and 'rekindle gc', or move the store to a larger disk");
@@ -156,9 +161,9 @@ std::vector<v1::Check> ExamineMachine(Node& node) {
                                                 : v1::Check::WARNING;
     checks.push_back(MakeCheck(check.name, result, check.detail, check.ok ? "" : check.cure));
   }
-  checks.push_back(CheckStore(node.options().store));
-  if (auto store = node.OpenStore(Node::Access::kRead); store.ok())
-    checks.push_back(CheckScrub(store::ReadScrubStatus(**store), absl::Now()));
+  const auto store = node.OpenStore(Node::Access::kRead);
+  checks.push_back(CheckStore(node.options().store, store.status()));
+  if (store.ok()) checks.push_back(CheckScrub(store::ReadScrubStatus(**store), absl::Now()));
   checks.push_back(CheckWritableFolder("runtime_directory", node.options().runtime_directory));
   checks.push_back(CheckWritableFolder("log_directory", node.options().log_directory));
   checks.push_back(CheckHugePages("/sys/kernel/mm/transparent_hugepage/enabled"));

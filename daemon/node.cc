@@ -117,11 +117,6 @@ void Node::NoFunctions(absl::Status why) {
 absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
   absl::MutexLock lock(&mutex_);
   if (store_ && (store_writable_ || access == Access::kRead)) return store_;
-  if (access != Access::kCreate && !PathExists(options_.store)) {
-    return absl::NotFoundError(
-        absl::StrCat("there is no store at ", options_.store,
-                     ": the first 'rekindle ckpt' makes it, or name another with --store"));
-  }
   store::StoreOptions options;
   options.path = options_.store;
   options.create = access == Access::kCreate;

@@ -271,8 +271,9 @@ struct ImageBytes {
 // Thread-safe.
 class Store {
  public:
-  // FailedPrecondition: the folder holds something else, or a store of a newer format (the message says
-  // which). PermissionDenied: it can't be written and read_only was not asked for.
+  // NotFound: the folder is absent or empty, and no store is to be made there. FailedPrecondition: it holds
+  // something else, or a store of a newer format (the message says which). PermissionDenied: it can't be
+  // written and read_only was not asked for.
   static absl::StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options);
   virtual ~Store() = default;
 

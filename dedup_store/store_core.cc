@@ -26,7 +26,8 @@ namespace {
 constexpr const char* kFolders[] = {"packs", "index", "catalog", "notes", "tmp"};
 constexpr size_t kMinDigestPrefix = 12;
 
-// The folder may hold what an interrupted creation left.
+// Whether a store may be made in the folder. It may hold what an interrupted creation left, and what a new
+// file system has.
 absl::StatusOr<bool> IsFresh(const std::string& path) {
   RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(path));
   for (const std::string& name : names) {
@@ -123,11 +124,14 @@ StoreCore::StoreCore(const StoreOptions& options, const StoreIdentity& identity)
 
 absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& options) {
   const std::string& path = options.path;
-  if (!PathExists(path) && (options.read_only || !options.create)) {
-    return absl::NotFoundError(absl::StrCat("there is no store at ", path));
-  }
-  if (!PathExists(FormatPath(path)) && !options.read_only && options.create) {
-    RK_ASSIGN_OR_RETURN(bool fresh, PathExists(path) ? IsFresh(path) : true);
+  if (!PathExists(FormatPath(path))) {
+    const bool there = PathExists(path);
+    RK_ASSIGN_OR_RETURN(const bool fresh, there ? IsFresh(path) : true);
+    if (fresh && (options.read_only || !options.create)) {
+      return absl::NotFoundError(absl::StrCat(
+          "there is no store at ", path, there ? " yet, the folder is empty" : "",
+          ": the first 'rekindle ckpt' makes it, or name another with --store or REKINDLE_STORE"));
+    }
     if (fresh) RK_RETURN_IF_ERROR(Create(path, options.io != nullptr ? options.io : RealBlockIo()));
   }
   RK_ASSIGN_OR_RETURN(StoreIdentity identity, ReadIdentity(path));

@@ -311,6 +311,31 @@ TEST_F(StoreDamageTest, RefusesWhatIsNoStoreOrANewerOne) {
   EXPECT_FALSE(PathExists(other.path));
 }
 
+// As who has made the folder beforehand, or has mounted a new file system there, expects.
+TEST_F(StoreDamageTest, AnEmptyFolderIsAStoreThatIsNotMadeYet) {
+  StoreOptions other = options_;
+  other.path = folder_->path() + "/new";
+  RK_ASSERT_OK(MakeDirectories(other.path + "/lost+found"));
+  for (const bool read_only : {true, false}) {
+    other.create = other.read_only = read_only;
+    const absl::Status status = Store::Open(other).status();
+    EXPECT_TRUE(absl::IsNotFound(status)) << status;
+    EXPECT_NE(status.message().find("empty"), absl::string_view::npos) << status;
+    EXPECT_EQ(ListDirectory(other.path)->size(), 1u);
+  }
+  // So far came who made it, and died.
+  RK_ASSERT_OK(MakeDirectories(other.path + "/packs"));
+  RK_ASSERT_OK(MakeDirectories(other.path + "/catalog"));
+  EXPECT_TRUE(absl::IsNotFound(Store::Open(other).status()));
+  other.create = true;
+  auto made = Store::Open(other);
+  RK_ASSERT_OK(made);
+  RK_ASSERT_OK(third_.Commit(**made, "third"));
+  EXPECT_TRUE(PathExists(other.path + "/lost+found"));
+  other.create = false;
+  RK_ASSERT_OK(Store::Open(other));
+}
+
 TEST(ManifestDamage, NoDamagedManifestIsAccepted) {
   Manifest manifest;
   manifest.packs = {1, 2};

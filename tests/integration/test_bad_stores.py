@@ -8,7 +8,7 @@ import unittest
 
 from harness import waiting
 from harness.case import MIB, RekindleTest, shell
-from harness.cli import DONE, FAILED, NOT_PERMITTED
+from harness.cli import DONE, FAILED, NOT_FOUND, NOT_PERMITTED, UNSUPPORTED
 
 
 class NotAStoreTest(RekindleTest):
@@ -27,7 +27,38 @@ class NotAStoreTest(RekindleTest):
             with self.subTest(command=command):
                 self.assert_refused(self.cli.run(*command), FAILED, self.store)
         self.assertEqual(os.listdir(self.store), ["thesis.txt"])
+        self.assertIn(self.store, self.examine(UNSUPPORTED)["detail"])
         memory.wait_for_tick()
+
+    def examine(self, code):
+        """What the doctor says of the store."""
+        result = self.cli.run("doctor")
+        self.assertEqual(result.code, code, str(result))
+        return next(check for check in result.data["checks"] if check["name"] == "store")
+
+    def test_new_file_system(self):
+        """A folder made beforehand is a store that is not made yet, and the first image makes it."""
+        os.makedirs(os.path.join(self.store, "lost+found"))
+        for command in (
+            ["ls"],
+            ["inspect", "x:1"],
+            ["stats"],
+            ["gc"],
+            ["fsck"],
+            ["fsck", "--repair"],
+            ["rm", "x:1"],
+            ["restore", "x:1", "--detach"],
+        ):
+            with self.subTest(command=command):
+                refused = self.cli.run(*command)
+                self.assert_refused(refused, NOT_FOUND, self.store, "empty", "ckpt", "--store")
+        self.assertIn("not made yet", self.examine(DONE)["detail"])
+        self.assertEqual(os.listdir(self.store), ["lost+found"])
+        job, _ = self.start_memory_job(4 * MIB)
+        self.checkpoint(job.pid, "x:1")
+        self.assert_store_whole(["x:1"])
+        self.assertNotIn("not made yet", self.examine(DONE)["detail"])
+        self.assertIn("lost+found", os.listdir(self.store))
 
     def test_a_file(self):
         with open(self.store, "w", encoding="ascii") as file:
