@@ -13,16 +13,16 @@ function(rk_leave_out_of_unity_builds)
   rk_names_of_its_own(ckpt
     dirty_pages_test.cc job_inspection_test.cc staged_image_test.cc staging_arena_test.cc written_files.cc
     written_files_test.cc)
-  rk_names_of_its_own(dedup_store manifest.cc parent_pages_test.cc store_bitrot_test.cc store_test.cc)
+  rk_names_of_its_own(dedup_store image_stream_test.cc manifest.cc parent_pages_test.cc store_bitrot_test.cc store_test.cc)
   rk_names_of_its_own(functions
     function_catalog_test.cc function_logs.cc keep_alive_policy_test.cc log_reader.cc runtime_api.cc
     simulation_plot.cc simulator_test.cc)
   rk_names_of_its_own(gpu_state driver_api.cc)
   rk_names_of_its_own(group member_state_test.cc)
   rk_names_of_its_own(restore
-    clone_shared_memory.cc file_rollback_plan.cc frame_cache_test.cc image_directory_test.cc lazy_filling.cc
-    lazy_task_test.cc lock_check.cc lock_check_test.cc memory_filler_test.cc
-    missing_pages_test.cc pager_guard_test.cc pages_file.cc prefill_note.cc prefill_set.cc sandbox.cc
-    slab_pool_test.cc touched_files.cc touched_files_test.cc touched_pages.cc touched_pages_test.cc
-    withheld_pages_test.cc working_set.cc)
+    clone_shared_memory.cc file_rollback_plan.cc frame_cache_test.cc image_directory_test.cc
+    lazy_filling.cc lazy_task_test.cc lock_check.cc lock_check_test.cc memory_filler_test.cc
+    missing_pages_test.cc opened_files_check_test.cc pager_guard_test.cc pages_file.cc prefill_note.cc
+    prefill_set.cc sandbox.cc slab_pool_test.cc touched_files.cc touched_files_test.cc touched_pages.cc
+    touched_pages_test.cc withheld_pages_test.cc working_set.cc)
 endfunction()

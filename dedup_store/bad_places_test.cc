@@ -16,8 +16,6 @@
 namespace rekindle::store {
 namespace {
 
-constexpr char kObject[] = "mem/1";
-
 constexpr uint32_t kFrame = 3;  // the one that is hit
 
 class BadPlacesTest : public HookedStoreTest {

@@ -10,8 +10,6 @@
 namespace rekindle::store {
 namespace {
 
-constexpr char kObject[] = "mem/1";
-
 class CatalogLossTest : public TroubledStoreTest {
  protected:
   void SetUp() override {

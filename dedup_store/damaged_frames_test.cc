@@ -13,7 +13,6 @@
 namespace rekindle::store {
 namespace {
 
-constexpr char kObject[] = "mem/1";
 constexpr uint64_t kRandomPages = 200, kTextPages = 100;
 
 class DamagedFramesTest : public TroubledStoreTest {

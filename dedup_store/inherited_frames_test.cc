@@ -8,7 +8,6 @@
 namespace rekindle::store {
 namespace {
 
-constexpr char kObject[] = "mem/1";
 constexpr uid_t kAnna = 1000, kBert = 1001;
 constexpr uint64_t kPages = 512, kBytes = kPages * kPageSize;
 

@@ -24,8 +24,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr uint64_t kMiB = 1 << 20;
-
 StoreLimits SomeLimits() {
   StoreLimits limits;
   limits.owner_max_bytes = {{0, 5}, {1000, 50 * kMiB}};

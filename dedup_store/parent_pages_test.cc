@@ -5,7 +5,6 @@
 namespace rekindle::store {
 namespace {
 
-constexpr char kObject[] = "mem/1";
 constexpr uint64_t kPages = 600;  // more than a frame, and of all kinds
 
 absl::Span<const std::byte> Bytes(absl::string_view text) {

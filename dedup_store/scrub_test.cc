@@ -23,7 +23,6 @@ namespace {
 
 using Part = ScrubDamage::Part;
 
-constexpr char kObject[] = "mem/1";
 constexpr uint64_t kRandomPages = 1000, kTextPages = 300;
 
 class ScrubTest : public TroubledStoreTest {
@@ -477,7 +476,7 @@ TEST_F(ScrubTest, ThePageCacheStaysAsItIs) {
 }
 
 TEST(ScrubPaceTest, TheRateFollowsFromWhatIsLeft) {
-  constexpr uint64_t kTiB = uint64_t{1} << 40, kMiB = uint64_t{1} << 20;
+  constexpr uint64_t kTiB = uint64_t{1} << 40;
   const absl::Duration day = absl::Hours(24);
   EXPECT_EQ(ScrubRate(10 * kTiB, day), 10 * kTiB / (24 * 3600));
   EXPECT_EQ(ScrubRate(10, day), kMiB) << "the least";

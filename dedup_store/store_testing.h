@@ -35,6 +35,9 @@ std::string StatusOf(const absl::StatusOr<T>& status) {
   return status.status().ToString();
 }
 
+inline constexpr uint64_t kMiB = uint64_t{1} << 20;
+inline constexpr char kObject[] = "mem/1";  // a paged object, as one of a job's memory is named
+
 enum class Content { kRandom, kText, kZero };
 
 // `pages` pages that depend on nothing but `seed`.
