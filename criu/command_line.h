@@ -55,8 +55,8 @@ struct RestoreOptions {
   std::vector<std::string> external;
   std::vector<std::pair<int, std::string>> inherit_fd;  // (descriptor in CRIU, resource)
   std::vector<std::string> extra;
-  // Whose rights bound what CRIU does by name (restore_bounds.h); nothing: root's job. RunRestore alone heeds
-  // it.
+  // Whose rights bound what CRIU does by name (restore_preload.h); nothing: root's job. RunRestore alone
+  // heeds it.
   std::optional<Owner> user;
 };
 

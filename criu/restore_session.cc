@@ -20,8 +20,8 @@
 #include "criu/failure.h"
 #include "criu/image_files.h"
 #include "criu/process_tree.h"
-#include "criu/restore_bounds.h"
 #include "criu/restore_conversation.h"
+#include "criu/restore_preload.h"
 
 namespace rekindle::criu {
 namespace {
@@ -116,12 +116,13 @@ class RestoreSession {
     // CRIU puts a job without its session's leader into CRIU's own session. In ours, a terminal that it gets
     // would be its controlling one: to read would stop it, since it is in the background there.
     process.new_session = options_.shell_job;
+    std::string bounds;
     if (options_.user) {
-      const std::string bounds = absl::StrCat(work_directory(), "/", kBoundsFile);
+      bounds = absl::StrCat(work_directory(), "/", kBoundsFile);
       RK_RETURN_IF_ERROR(WriteBounds(bounds, *options_.user));
-      RK_ASSIGN_OR_RETURN(const std::vector<std::string> variables, BoundsVariables(bounds));
-      process.environment = EnvironmentWith(variables);
     }
+    RK_ASSIGN_OR_RETURN(const std::vector<std::string> variables, RestoreVariables(bounds));
+    process.environment = EnvironmentWith(variables);
     int next = kFirstInheritedInCriu;
     for (const auto& [descriptor, resource] : options_.inherit_fd) {
       process.descriptors.emplace_back(descriptor, next);

@@ -1,5 +1,5 @@
-// rekindle-criu-bounds.so: what CRIU makes, removes, links and gives away by name for a job that isn't
-// root's, it does with the rights of the job's user.
+// Part of rekindle-criu-restore.so: what CRIU makes, removes, links and gives away by name for a job that
+// isn't root's, it does with the rights of the job's user.
 //
 // CRIU restores as root. It binds sockets to the names that they had, gives them to their owner, makes files
 // again whose names were gone, links and removes them, all by name. Whoever may change a folder on the way

@@ -1,4 +1,4 @@
-/* What Rekindle tells rekindle-criu-bounds.so. Plain C. */
+/* What Rekindle tells rekindle-criu-restore.so. Plain C. */
 #ifndef REKINDLE_CRIU_USER_BOUNDS_H_
 #define REKINDLE_CRIU_USER_BOUNDS_H_
 

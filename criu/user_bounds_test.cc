@@ -22,7 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/unique_fd.h"
-#include "criu/restore_bounds.h"
+#include "criu/restore_preload.h"
 
 namespace rekindle::criu {
 namespace {

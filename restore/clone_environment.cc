@@ -217,7 +217,7 @@ EnvironmentCheck CheckPrograms() {
   // Without the last two there is no checkpoint, without the others no clone.
   constexpr Program kPrograms[] = {{"rekindle-sandbox", false},
                                    {"rekindle-pager", false},
-                                   {"rekindle-criu-bounds.so", false},
+                                   {"rekindle-criu-restore.so", false},
                                    {"rekindle-dump-gate", true},
                                    {"rekindle-criu-preload.so", true}};
   std::vector<std::string> missing, found;

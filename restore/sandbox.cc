@@ -26,7 +26,7 @@
 #include "base/machine.h"
 #include "base/pidfd.h"
 #include "base/status.h"
-#include "criu/restore_bounds.h"
+#include "criu/restore_preload.h"
 #include "restore/sandbox_protocol.h"
 
 namespace rekindle::restore {
@@ -129,7 +129,7 @@ absl::StatusOr<Sandbox::Criu> Sandbox::StartCriu(const std::vector<std::string>&
   }
   ours.insert(ours.end(), groups.begin(), groups.end());
   RK_ASSIGN_OR_RETURN(const std::vector<std::string> variables,
-                      criu::BoundsVariables(absl::StrCat(directory_, "/", criu::kBoundsFile)));
+                      criu::RestoreVariables(absl::StrCat(directory_, "/", criu::kBoundsFile)));
   const Json request = {{"do", "criu"},
                         {"argv", argv},
                         {"descriptors", numbers},

@@ -55,7 +55,7 @@ class DoctorTest(RekindleTest):
             folder = self.path("bin-" + missing[0])
             os.mkdir(folder)
             programs = ("rekindle-sandbox", "rekindle-pager", "rekindle-dump-gate")
-            for name in (*programs, "rekindle-criu-preload.so", "rekindle-criu-bounds.so"):
+            for name in (*programs, "rekindle-criu-preload.so", "rekindle-criu-restore.so"):
                 if name not in missing:
                     shutil.copy(os.path.join(BINARIES, name), folder)
             # Beside itself it looks for them.

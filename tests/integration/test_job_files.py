@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import unittest
 
-from harness import jobs, waiting
+from harness import jobs, locks, waiting
 from test_supervision import SupervisedTest, lines_of
 
 # Writes the numbers from 0 on; {file} is a Python expression of what it has open besides.
@@ -18,6 +18,9 @@ with open(sys.argv[1], "a", buffering=1) as numbers:
         numbers.write(str(number) + "\\n")
         time.sleep(0.02)
 """
+
+# The byte of X-shm which whoever uses the log has locked (UNIX_SHM_DMS of SQLite's os_unix.c).
+_IN_USE = 128
 
 
 class DatabaseTest(SupervisedTest):
@@ -45,6 +48,9 @@ class DatabaseTest(SupervisedTest):
         self.start_writer(2000)
         for restart in (1, 2, 3):
             self.kill_after_an_image(restart)
+            # It has its lock on the index, without which whoever opens the database would begin with an empty one.
+            self.assertFalse(locks.range_is_free(self.database + "-shm", _IN_USE, 1))
+            self.ask("select count(*) from numbers")
         self.wait_for_end()
         self.assertEqual(self.state()["restarts"], 3, self.state())
         self.assertEqual(self.ask("pragma integrity_check"), ["ok"])

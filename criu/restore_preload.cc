@@ -1,4 +1,4 @@
-#include "criu/restore_bounds.h"
+#include "criu/restore_preload.h"
 
 #include "absl/strings/str_cat.h"
 #include "base/companion_program.h"
@@ -9,14 +9,15 @@
 namespace rekindle::criu {
 namespace {
 
-constexpr char kLibrary[] = "rekindle-criu-bounds.so";
+constexpr char kLibrary[] = "rekindle-criu-restore.so";
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> BoundsVariables(const std::string& bounds_file) {
+absl::StatusOr<std::vector<std::string>> RestoreVariables(const std::string& bounds_file) {
   RK_ASSIGN_OR_RETURN(const std::string library, FindCompanionProgram(kLibrary));
-  return std::vector<std::string>{absl::StrCat("LD_PRELOAD=", library),
-                                  absl::StrCat(USER_BOUNDS_VARIABLE, "=", bounds_file)};
+  std::vector<std::string> variables = {absl::StrCat("LD_PRELOAD=", library)};
+  if (!bounds_file.empty()) variables.push_back(absl::StrCat(USER_BOUNDS_VARIABLE, "=", bounds_file));
+  return variables;
 }
 
 absl::Status WriteBounds(const std::string& bounds_file, const Owner& user) {
