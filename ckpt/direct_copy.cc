@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -10,13 +11,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "base/unix_socket.h"
+#include "ckpt/pagemap_scan.h"
 
 namespace rekindle::ckpt {
 namespace {
@@ -55,6 +56,43 @@ absl::Status CopyOut(pid_t pid, uint64_t address, absl::Span<std::byte> to) {
     address += static_cast<uint64_t>(n);
   }
   return absl::OkStatus();
+}
+
+uint64_t Bytes(const std::vector<AddressRange>& ranges) {
+  uint64_t bytes = 0;
+  for (const AddressRange& range : ranges) bytes += range.end - range.start;
+  return bytes;
+}
+
+// The answer that CRIU will get for this area, as far as the page filter will leave its pages to us. Nothing
+// where the kernel can't be asked.
+std::vector<AddressRange> PagesWithContent(int pagemap, uint64_t start, uint64_t end) {
+  std::vector<AddressRange> found;
+  std::vector<PageRegion> regions(1024);
+  uint64_t told = PAGES_WITH_CONTENT | IS_GUARD;
+  while (start < end) {
+    ScanArguments scan = {};
+    scan.size = sizeof scan;
+    scan.start = start;
+    scan.end = end;
+    scan.vec = reinterpret_cast<uint64_t>(regions.data());
+    scan.vec_len = regions.size();
+    scan.category_inverted = scan.category_mask = PAGES_WITHOUT_CONTENT;
+    scan.category_anyof_mask = PAGES_WITH_CONTENT;
+    scan.return_mask = told;
+    const int count = ::ioctl(pagemap, PAGEMAP_SCAN_REQUEST, &scan);
+    if (count < 0 && errno == EINVAL && (told & IS_GUARD) != 0) {  // an older kernel, which knows no guards
+      told = PAGES_WITH_CONTENT;
+      continue;
+    }
+    if (count < 0 || scan.walk_end <= start) return found;
+    for (int i = 0; i < count; ++i) {
+      const PageRegion& region = regions[static_cast<size_t>(i)];
+      if ((region.categories & IS_GUARD) == 0) found.push_back({region.start, region.end});
+    }
+    start = scan.walk_end;
+  }
+  return found;
 }
 
 }  // namespace
@@ -108,7 +146,9 @@ void DirectCopy::Receive() {
     absl::MutexLock lock(&mutex_);
     if (stopping_) return;
     // CRIU waits for us and has sent everything before: there is nothing more to come.
-    if (finishing_) all_received_ = true;
+    if (!finishing_) continue;
+    all_received_ = true;
+    DropWhatWasNotLeft();
   }
 }
 
@@ -143,13 +183,44 @@ bool DirectCopy::ReadRanges(int connection) {
 }
 
 absl::Status DirectCopy::Accept(const PageFilterRange& range) {
+  if (range.ahead != 0) return CopyAhead(range);
   const auto task = static_cast<pid_t>(range.pid);
+  const AddressRange left{range.start, range.end};
+  RK_ASSIGN_OR_RETURN(const uint64_t begun, Begin(task, left));
+  absl::MutexLock lock(&mutex_);
+  bytes_ahead_ += Bytes(tasks_.at(task).left.Add(left)) - begun;
+  return absl::OkStatus();
+}
+
+absl::Status DirectCopy::CopyAhead(const PageFilterRange& area) {
+  const auto task = static_cast<pid_t>(area.pid);
+  int pagemap = -1;
+  {
+    absl::MutexLock lock(&mutex_);
+    RK_ASSIGN_OR_RETURN(Task* const met, Meet(task));
+    if (!met->pagemap.valid()) {
+      auto opened = OpenFile(absl::StrCat("/proc/", met->pid, "/pagemap"), O_RDONLY);
+      // CRIU, which sees the same, comes to a verdict.
+      if (!opened.ok()) return absl::OkStatus();
+      met->pagemap = *std::move(opened);
+    }
+    pagemap = met->pagemap.get();
+  }
+  for (const AddressRange& pages : PagesWithContent(pagemap, area.start, area.end)) {
+    RK_RETURN_IF_ERROR(Begin(task, pages).status());
+  }
+  return absl::OkStatus();
+}
+
+// CRIU asks about the edges of small areas more than once, and about what was begun ahead.
+absl::StatusOr<uint64_t> DirectCopy::Begin(pid_t task, const AddressRange& range) {
   pid_t pid = 0;
   std::vector<AddressRange> unheard;
   {
     absl::MutexLock lock(&mutex_);
-    RK_ASSIGN_OR_RETURN(pid, Meet(task));
-    unheard = Unheard(task, {range.start, range.end});
+    RK_ASSIGN_OR_RETURN(Task* const met, Meet(task));
+    pid = met->pid;
+    unheard = met->begun.Add(range);
   }
   for (const AddressRange& part : unheard) {
     // Without the lock: the other threads go on copying meanwhile.
@@ -159,47 +230,28 @@ absl::Status DirectCopy::Accept(const PageFilterRange& range) {
     uint64_t at = part.start;
     for (const AddressRange& same : unchanged) {
       RK_RETURN_IF_ERROR(Schedule(task, at, same.start));
-      copied_[task].push_back({same.start, {}, same.end - same.start});
+      tasks_.at(task).copied.push_back({same.start, {}, same.end - same.start});
       at = same.end;
     }
     RK_RETURN_IF_ERROR(Schedule(task, at, part.end));
   }
-  return absl::OkStatus();
+  return Bytes(unheard);
 }
 
-absl::StatusOr<pid_t> DirectCopy::Meet(pid_t task) {
-  auto known = numbers_.find(task);
-  if (known != numbers_.end()) return known->second;
+absl::StatusOr<DirectCopy::Task*> DirectCopy::Meet(pid_t task) {
+  auto known = tasks_.find(task);
+  if (known != tasks_.end()) return &known->second;
   absl::StatusOr<pid_t> ours = namespaces_.Outside(task);
   unreadable_ |= !ours.ok();
   RK_RETURN_IF_ERROR(ours.status());
-  copied_[task];
-  numbers_[task] = *ours;
-  return *ours;
-}
-
-// CRIU asks about the edges of small areas more than once.
-std::vector<AddressRange> DirectCopy::Unheard(pid_t task, const AddressRange& range) {
-  std::vector<AddressRange> unheard;
-  std::map<uint64_t, uint64_t>& known = known_[task];
-  uint64_t at = range.start;
-  auto it = known.upper_bound(at);
-  if (it != known.begin() && std::prev(it)->second > at) at = std::prev(it)->second;
-  while (at < range.end) {
-    uint64_t until = it == known.end() ? range.end : std::min(range.end, it->first);
-    if (at < until) {
-      unheard.push_back({at, until});
-      known[at] = until;
-    }
-    if (it == known.end()) break;
-    at = std::max(until, it->second);
-    ++it;
-  }
-  return unheard;
+  Task& met = tasks_[task];
+  met.pid = *ours;
+  return &met;
 }
 
 absl::Status DirectCopy::Schedule(pid_t task, uint64_t begin, uint64_t end) {
-  std::vector<CopiedRange>& copied = copied_[task];
+  Task& met = tasks_.at(task);
+  std::vector<CopiedRange>& copied = met.copied;
   for (uint64_t address = begin; address < end;) {
     if (block_.empty()) {
       RK_ASSIGN_OR_RETURN(block_, arena_->NextBlock());
@@ -207,7 +259,7 @@ absl::Status DirectCopy::Schedule(pid_t task, uint64_t begin, uint64_t end) {
     const uint64_t slice_end = std::min(end, (address / kSliceBytes + 1) * kSliceBytes);
     absl::Span<std::byte> to = block_.subspan(0, slice_end - address);
     block_.remove_prefix(to.size());
-    slices_.push_back({numbers_.at(task), address, to});
+    slices_.push_back({task, met.pid, address, to});
     if (!copied.empty() && copied.back().address + copied.back().bytes.size() == address &&
         copied.back().bytes.data() + copied.back().bytes.size() == to.data()) {
       copied.back().bytes = {copied.back().bytes.data(), copied.back().bytes.size() + to.size()};
@@ -217,6 +269,13 @@ absl::Status DirectCopy::Schedule(pid_t task, uint64_t begin, uint64_t end) {
     address += to.size();
   }
   return absl::OkStatus();
+}
+
+// Of what was begun ahead.
+void DirectCopy::DropWhatWasNotLeft() {
+  std::erase_if(slices_, [this](const Slice& slice) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return tasks_.at(slice.task).left.Within(slice.range()).empty();
+  });
 }
 
 void DirectCopy::Work() {
@@ -234,9 +293,7 @@ void DirectCopy::Work() {
     bytes_copied_.fetch_add(slice.to.size(), std::memory_order_relaxed);
     absl::MutexLock lock(&mutex_);
     --copying_;
-    if (status.ok()) continue;
-    unreadable_ = true;
-    if (failure_.ok()) failure_ = std::move(status);
+    if (!status.ok()) unread_.push_back({slice.task, slice.range(), std::move(status)});
   }
 }
 
@@ -253,6 +310,11 @@ absl::Status DirectCopy::Finish() {
   ::eventfd_write(wake_.get(), 1);
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &DirectCopy::Finished));
+  for (const Unread& unread : unread_) {
+    if (!failure_.ok() || tasks_.at(unread.task).left.Within(unread.range).empty()) continue;
+    unreadable_ = true;
+    failure_ = unread.why;
+  }
   return failure_;
 }
 
@@ -263,6 +325,11 @@ absl::Status DirectCopy::status() const {
   return failure_;
 }
 
+uint64_t DirectCopy::bytes_ahead() const {
+  absl::MutexLock lock(&mutex_);
+  return bytes_ahead_;
+}
+
 bool DirectCopy::unreadable() const {
   absl::MutexLock lock(&mutex_);
   return unreadable_;
@@ -271,27 +338,31 @@ bool DirectCopy::unreadable() const {
 TaskRanges DirectCopy::Memory() const {
   absl::MutexLock lock(&mutex_);
   TaskRanges memory;
-  for (const auto& [task, known] : known_) {
-    std::vector<AddressRange>& ranges = memory[numbers_.at(task)];
-    for (const auto& [start, end] : known) {
-      // Neighbours become one: fewer to ask about.
-      if (!ranges.empty() && ranges.back().end == start) {
-        ranges.back().end = end;
-      } else {
-        ranges.push_back({start, end});
-      }
-    }
+  // Neighbours are one: fewer to ask about.
+  for (const auto& [number, task] : tasks_) {
+    std::vector<AddressRange> left = task.left.Ranges();
+    if (!left.empty()) memory[task.pid] = std::move(left);
   }
   return memory;
 }
 
 std::map<pid_t, std::vector<CopiedRange>> DirectCopy::Take() {
   absl::MutexLock lock(&mutex_);
-  for (auto& [pid, ranges] : copied_) {
+  std::map<pid_t, std::vector<CopiedRange>> taken;
+  for (const auto& [number, task] : tasks_) {
+    if (task.left.Ranges().empty()) continue;
+    std::vector<CopiedRange>& ranges = taken[number];
+    for (const CopiedRange& copied : task.copied) {
+      for (const AddressRange& part : task.left.Within({copied.address, copied.address + copied.size()})) {
+        CopiedRange kept = copied;
+        kept.RemoveFirst(part.start - copied.address);
+        ranges.push_back(kept.First(part.end - part.start));
+      }
+    }
     std::sort(ranges.begin(), ranges.end(),
               [](const CopiedRange& a, const CopiedRange& b) { return a.address < b.address; });
   }
-  return std::move(copied_);
+  return taken;
 }
 
 }  // namespace rekindle::ckpt

@@ -1,4 +1,5 @@
-// Copies memory straight out of a frozen job while CRIU dumps the rest: see ckpt/page_filter.c.
+// Copies memory straight out of a frozen job while CRIU dumps the rest: see ckpt/page_filter.c. It begins
+// with what CRIU will leave to us, and in the end keeps what CRIU has left to us.
 #pragma once
 
 #include <sys/types.h>
@@ -22,6 +23,7 @@
 #include "ckpt/address_range.h"
 #include "ckpt/job_namespaces.h"
 #include "ckpt/page_filter.h"
+#include "ckpt/range_set.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
 
@@ -52,6 +54,8 @@ class DirectCopy {
   void Abandon(absl::Status why);
 
   uint64_t bytes_copied() const { return bytes_copied_.load(std::memory_order_relaxed); }
+  // Of what CRIU has left to us, what was begun before. Call after Finish.
+  uint64_t bytes_ahead() const;
   // All memory that CRIU has left to us, copied or unchanged, by our own PIDs. Call after Finish.
   TaskRanges Memory() const;
   // What went wrong so far.
@@ -65,9 +69,23 @@ class DirectCopy {
 
  private:
   struct Slice {
-    pid_t pid;  // ours
+    pid_t task, pid;  // as CRIU sees it, ours
     uint64_t address;
     absl::Span<std::byte> to;
+
+    AddressRange range() const { return {address, address + to.size()}; }
+  };
+  struct Unread {
+    pid_t task;
+    AddressRange range;
+    absl::Status why;
+  };
+  struct Task {
+    pid_t pid = 0;     // ours
+    UniqueFd pagemap;  // once it is needed
+    RangeSet begun;    // copied, to be copied, or unchanged
+    RangeSet left;     // what CRIU has left to us: all of it is in `begun`
+    std::vector<CopiedRange> copied;
   };
 
   DirectCopy(const JobNamespaces& namespaces, StagingArena* arena, UnchangedMemory unchanged)
@@ -76,12 +94,13 @@ class DirectCopy {
   void HangUp(absl::Status why);
   bool ReadRanges(int connection);  // false at its end
   absl::Status Accept(const PageFilterRange& range) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Our PID of the task.
-  absl::StatusOr<pid_t> Meet(pid_t task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What of `range` is heard of for the first time.
-  std::vector<AddressRange> Unheard(pid_t task, const AddressRange& range)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Begins with what has content in an area.
+  absl::Status CopyAhead(const PageFilterRange& area) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns how many bytes of it are new.
+  absl::StatusOr<uint64_t> Begin(pid_t task, const AddressRange& range) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Task*> Meet(pid_t task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Schedule(pid_t task, uint64_t begin, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropWhatWasNotLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Work();
   void Fail(absl::Status status);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !slices_.empty(); }
@@ -98,11 +117,11 @@ class DirectCopy {
 
   mutable absl::Mutex mutex_;
   std::deque<Slice> slices_ ABSL_GUARDED_BY(mutex_);
-  std::map<pid_t, std::vector<CopiedRange>> copied_ ABSL_GUARDED_BY(mutex_);
-  std::map<pid_t, pid_t> numbers_ ABSL_GUARDED_BY(mutex_);                       // CRIU's to ours
-  std::map<pid_t, std::map<uint64_t, uint64_t>> known_ ABSL_GUARDED_BY(mutex_);  // start to end
+  std::map<pid_t, Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Unread> unread_ ABSL_GUARDED_BY(mutex_);
   absl::Span<std::byte> block_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  uint64_t bytes_ahead_ ABSL_GUARDED_BY(mutex_) = 0;
   int copying_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   bool all_received_ ABSL_GUARDED_BY(mutex_) = false;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -75,7 +76,12 @@ class DirectCopyTest : public testing::Test {
   }
   PageFilterRange Range(size_t offset, size_t bytes) const {
     uint64_t start = reinterpret_cast<uint64_t>(memory_) + offset;
-    return {static_cast<uint64_t>(child_->pid()), start, start + bytes};
+    return {static_cast<uint64_t>(child_->pid()), start, start + bytes, 0};
+  }
+  PageFilterRange Area(size_t offset, size_t bytes) const {
+    PageFilterRange area = Range(offset, bytes);
+    area.ahead = 1;
+    return area;
   }
   static void Send(const UniqueFd& fd, const void* data, size_t bytes) {
     EXPECT_EQ(::send(fd.get(), data, bytes, MSG_NOSIGNAL), static_cast<ssize_t>(bytes));
@@ -170,6 +176,48 @@ TEST_F(DirectCopyTest, WhatIsUnchangedIsNotCopied) {
   EXPECT_EQ(unchanged, 6 * kPage);
 }
 
+TEST_F(DirectCopyTest, WhatIsCopiedAheadIsCopiedOnceAndOnlyKeptWhereItIsLeftToUs) {
+  const uint64_t start = reinterpret_cast<uint64_t>(memory_);
+  unchanged_ = {{start + 3 * kPage, start + 5 * kPage}};
+  UniqueFd filter = Connect();
+  const PageFilterRange area = Area(0, kBytes);
+  Send(filter, &area, sizeof area);
+  const PageFilterRange left[] = {Range(kPage, 5 * kPage), Range(4u << 20, 3u << 20),
+                                  Range(8 * kPage, kPage)};
+  Send(filter, left, sizeof left);
+  ASSERT_TRUE(copy_->Finish().ok());
+  EXPECT_LE(copy_->bytes_copied(), kBytes - 2 * kPage);
+  EXPECT_EQ(copy_->Memory(), (TaskRanges{{child_->pid(),
+                                          {{start + kPage, start + 6 * kPage},
+                                           {start + 8 * kPage, start + 9 * kPage},
+                                           {start + (4u << 20), start + (7u << 20)}}}}));
+  uint64_t bytes = 0, unchanged = 0, next = start;
+  auto copied = copy_->Take();
+  for (const CopiedRange& range : copied[child_->pid()]) {
+    EXPECT_GE(range.address, next);
+    next = range.address + range.size();
+    if (!range.bytes.empty()) {
+      EXPECT_EQ(
+          std::memcmp(range.bytes.data(), content_.data() + (range.address - start), range.bytes.size()), 0);
+    }
+    bytes += range.bytes.size();
+    unchanged += range.unchanged_bytes;
+  }
+  EXPECT_EQ(bytes, (3u << 20) + 4 * kPage);
+  EXPECT_EQ(copy_->bytes_ahead(), (3u << 20) + 6 * kPage);
+  EXPECT_EQ(unchanged, 2 * kPage);
+}
+
+TEST_F(DirectCopyTest, CopyingBeginsBeforeAnythingIsLeftToUs) {
+  UniqueFd filter = Connect();
+  const PageFilterRange area = Area(0, kBytes);
+  Send(filter, &area, sizeof area);
+  while (copy_->bytes_copied() < kBytes) std::this_thread::yield();
+  ASSERT_TRUE(copy_->Finish().ok());
+  EXPECT_TRUE(copy_->Take().empty());
+  EXPECT_TRUE(copy_->Memory().empty());
+}
+
 TEST_F(DirectCopyTest, NothingToCopyIsFine) {
   EXPECT_TRUE(copy_->Finish().ok());
   EXPECT_TRUE(copy_->Take().empty());
@@ -177,12 +225,25 @@ TEST_F(DirectCopyTest, NothingToCopyIsFine) {
 
 TEST_F(DirectCopyTest, MemoryThatCannotBeReadIsNamed) {
   UniqueFd filter = Connect();
-  PageFilterRange nowhere = {static_cast<uint64_t>(child_->pid()), kPage, 3 * kPage};
+  PageFilterRange nowhere = {static_cast<uint64_t>(child_->pid()), kPage, 3 * kPage, 0};
   Send(filter, &nowhere, sizeof nowhere);
   absl::Status status = copy_->Finish();
   EXPECT_FALSE(status.ok());
   EXPECT_TRUE(copy_->unreadable());
   EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("process ", child_->pid(), " at 1000")));
+}
+
+TEST_F(DirectCopyTest, ATaskThatIsGoneIsAFailureOnceItsMemoryIsLeftToUs) {
+  UniqueFd filter = Connect();
+  const PageFilterRange area = Area(0, kBytes), left = Range(0, kPage);
+  child_->Kill();
+  ASSERT_TRUE(child_->AwaitEnd());
+  Send(filter, &area, sizeof area);
+  Send(filter, &area, sizeof area);
+  EXPECT_TRUE(copy_->status().ok());
+  Send(filter, &left, sizeof left);
+  EXPECT_FALSE(copy_->Finish().ok());
+  EXPECT_TRUE(copy_->unreadable());
 }
 
 TEST_F(DirectCopyTest, AbandonEndsFinishAndIsNoFailureToCopy) {

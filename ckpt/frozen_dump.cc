@@ -18,6 +18,7 @@
 #include "base/companion_program.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/processors.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "base/unix_socket.h"
@@ -34,7 +35,8 @@ constexpr char kGateSocket[] = "dump-gate.sock";  // dump_gate_main.cc knows the
 constexpr char kGateProgram[] = "rekindle-dump-gate";
 constexpr char kPreload[] = "rekindle-criu-preload.so";
 constexpr size_t kDrainThreads = 2;
-constexpr size_t kCopyThreads = 2;
+// More than a few are of use where each has its own way to memory, as on machines with many processors.
+constexpr size_t kLeastCopyThreads = 2, kMostCopyThreads = 16;
 constexpr int kPollMs = 20;
 
 // Lets the job go only when its memory is in our hands: answers the dump gate.
@@ -133,6 +135,12 @@ std::vector<std::string> EnvironmentWithPreload(const std::string& library, bool
   return EnvironmentWith(variables);
 }
 
+// Meanwhile the job needs no processor.
+size_t CopyThreads() {
+  const absl::StatusOr<Processors> ours = AffinityOf(0);
+  return std::clamp(ours.ok() ? ours->size() : 0, kLeastCopyThreads, kMostCopyThreads);
+}
+
 bool Cancelled(const std::atomic<bool>* cancel) { return cancel && cancel->load(); }
 
 }  // namespace
@@ -152,7 +160,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   RK_ASSIGN_OR_RETURN(auto server, criu::CaptureServer::Listen(options.images_directory, &staging));
   std::unique_ptr<DirectCopy> direct;
   if (past_criu) {
-    RK_ASSIGN_OR_RETURN(direct, DirectCopy::Listen(options.work_directory, namespaces, arena, kCopyThreads,
+    RK_ASSIGN_OR_RETURN(direct, DirectCopy::Listen(options.work_directory, namespaces, arena, CopyThreads(),
                                                    tracking.unchanged));
   }
   absl::Status said;  // by `say`; read once the gate's thread has ended
@@ -216,6 +224,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   dump.image = staging.Take();
   if (direct) {
     dump.bytes_past_criu = direct->bytes_copied();
+    dump.bytes_ahead = direct->bytes_ahead();
     RK_RETURN_IF_ERROR(AddCopiedMemory(direct->Take(), &dump.image));
     dump.unchanged_bytes = dump.image.unchanged_bytes();
   }

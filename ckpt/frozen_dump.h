@@ -23,6 +23,7 @@ struct FrozenDump {
   StagedImage image;  // its pages lie in the arena
   criu::DumpStats stats;
   uint64_t bytes_past_criu = 0;  // of the memory, that we copied out of the job ourselves
+  uint64_t bytes_ahead = 0;      // of these, that we had begun with before CRIU came to them
   uint64_t unchanged_bytes = 0;  // that nobody copied
   std::string command_line;
 };

@@ -117,6 +117,8 @@ TEST_F(FrozenDumpTest, MemoryOfTheJobReachesTheStoreAtItsAddresses) {
   EXPECT_GT(dump->stats.frozen_us, 0u);
   if (KernelHasPagemapScan()) {
     EXPECT_GE(dump->bytes_past_criu, kPatternBytes);
+    // All of it, and nothing for which CRIU had no question.
+    EXPECT_EQ(dump->bytes_ahead, dump->bytes_past_criu);
     EXPECT_LT(dump->stats.pages_written * kPage, kPatternBytes);
   }
   EXPECT_THAT(dump->command_line, AllOf(HasSubstr("dump"), HasSubstr(std::to_string(job.pid()))));

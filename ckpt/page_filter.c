@@ -8,6 +8,7 @@
 //
 // Whatever is unusual is left to CRIU: then the pages come through its pipes. No part of the C library is
 // linked, so that it fits the library CRIU runs with, whichever that is.
+#define _GNU_SOURCE
 #include "ckpt/page_filter.h"
 
 #include <errno.h>
@@ -20,20 +21,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-// Of <linux/fs.h>, from Linux 6.7 on.
-struct PageRegion {
-  uint64_t start, end, categories;
-};
-struct ScanArguments {
-  uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
-  uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
-};
-#define PAGEMAP_SCAN_REQUEST 0xc0606610ul
-#define IS_FILE (1u << 2)
-#define IS_PRESENT (1u << 3)
-#define IS_SWAPPED (1u << 4)
-#define IS_ZERO (1u << 5)
-#define IS_GUARD (1u << 8)  // from 6.15 on; it counts as swapped, and is no page
+#include "ckpt/pagemap_scan.h"
 
 // Smaller areas are not worth a second look.
 #define LEAST_AREA_BYTES (64u << 10)
@@ -47,6 +35,7 @@ struct Area {
 static struct Area areas[MOST_AREAS];  // of the task `areas_pid`, ascending
 static size_t area_count;
 static uint64_t areas_pid;
+static int has_requests;  // for the kernel to read or write while it stands still
 static int rekindle = -1;
 static int refused;
 
@@ -97,8 +86,8 @@ static char* AppendNumber(char* to, uint64_t value) {
   return to;
 }
 
-// Whose pagemap is this? 0 when it is none.
-static uint64_t PidOfPagemap(int fd) {
+// Whose `file` in /proc is this ("/pagemap"; "": the process's folder)? 0 when it is none.
+static uint64_t PidOfProcFile(int fd, const char* file) {
   char path[64], target[64];
   AppendNumber(Append(path, "/proc/self/fd/"), (uint64_t)fd);
   ssize_t n = readlink(path, target, sizeof target - 1);
@@ -109,7 +98,7 @@ static uint64_t PidOfPagemap(int fd) {
     if (*at != *prefix) return 0;
   }
   uint64_t pid = Number(&at, 10);
-  for (const char* rest = "/pagemap"; *rest; ++rest, ++at) {
+  for (const char* rest = file; *rest; ++rest, ++at) {
     if (*at != *rest) return 0;
   }
   return *at == 0 ? pid : 0;
@@ -123,13 +112,16 @@ static void TakeLine(const char* line) {
   area.start = Number(&line, 16);
   if (*line++ != '-') return;
   area.end = Number(&line, 16);
-  if (*line++ != ' ' || line[0] != 'r' || line[2] != '-' || line[3] != 'p') return;
+  if (*line++ != ' ') return;
+  const int plain = line[0] == 'r' && line[2] == '-' && line[3] == 'p';
   for (int field = 0; field < 3; ++field) {  // permissions, offset, device
     while (*line && *line != ' ') ++line;
     while (*line == ' ') ++line;
   }
-  if (Number(&line, 10) != 0) return;
+  const uint64_t inode = Number(&line, 10);
   while (*line == ' ') ++line;
+  if (memcmp(line, "/[aio]", 6) == 0) has_requests = 1;
+  if (!plain || inode != 0) return;
   if (*line && memcmp(line, "[heap]", 7) != 0 && memcmp(line, "[anon:", 6) != 0) return;
   if (area.end - area.start < LEAST_AREA_BYTES || area_count == MOST_AREAS) return;
   areas[area_count++] = area;
@@ -142,6 +134,7 @@ static int ReadAreas(uint64_t pid) {
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;
   area_count = 0;
+  has_requests = 0;
   static char buffer[65536];
   static char line[512];
   size_t length = 0;
@@ -175,11 +168,17 @@ static int SendAll(const void* data, size_t bytes) {
   return 1;
 }
 
+static void HangUp(void) {
+  // Rekindle has gone: CRIU will notice at its own socket.
+  close(rekindle);
+  rekindle = -1;
+  refused = 1;
+}
+
 // The question that CRIU asks before it dumps pages; others are none of our business.
 static int IsAboutPages(const struct ScanArguments* scan) {
-  const uint64_t pages_without_content = IS_ZERO | IS_FILE;
-  return scan->category_inverted == pages_without_content && scan->category_mask == pages_without_content &&
-         scan->category_anyof_mask == (IS_PRESENT | IS_SWAPPED);
+  return scan->category_inverted == PAGES_WITHOUT_CONTENT && scan->category_mask == PAGES_WITHOUT_CONTENT &&
+         scan->category_anyof_mask == PAGES_WITH_CONTENT;
 }
 
 // Splits the kernel's answer into what CRIU is told and what Rekindle copies. Returns the number of regions
@@ -188,7 +187,7 @@ static long Hide(int fd, struct ScanArguments* scan, long count) {
   static struct PageRegion kept[MOST_REGIONS];
   static struct PageFilterRange taken[MOST_REGIONS];
   if (count > MOST_REGIONS || !IsAboutPages(scan)) return count;
-  uint64_t pid = PidOfPagemap(fd);
+  uint64_t pid = PidOfProcFile(fd, "/pagemap");
   if (pid == 0 || !Connect() || !ReadAreas(pid) || area_count == 0) return count;
 
   struct PageRegion* regions = (struct PageRegion*)(uintptr_t)scan->vec;
@@ -224,14 +223,53 @@ static long Hide(int fd, struct ScanArguments* scan, long count) {
   // "No regions" would mean that the walk is over.
   if (kept_count == 0 && scan->walk_end < scan->end) return count;
   if (!SendAll(taken, taken_count * sizeof taken[0])) {
-    // Rekindle has gone: CRIU will notice at its own socket.
-    close(rekindle);
-    rekindle = -1;
-    refused = 1;
+    HangUp();
     return count;
   }
   memcpy(regions, kept, kept_count * sizeof kept[0]);
   return (long)kept_count;
+}
+
+static void TellAreas(uint64_t pid) {
+  static struct PageFilterRange told[MOST_AREAS];
+  if (pid == 0 || !Connect() || !ReadAreas(pid) || has_requests) return;
+  for (size_t i = 0; i < area_count; ++i) {
+    told[i].pid = pid;
+    told[i].start = areas[i].start;
+    told[i].end = areas[i].end;
+    told[i].ahead = 1;
+  }
+  if (!SendAll(told, area_count * sizeof told[0])) HangUp();
+}
+
+static int Open(int at, const char* path, int flags, mode_t mode) {
+  // By this name CRIU opens it in the folder of a task, and once all tasks stand still.
+  static const char kAreas[] = "smaps";
+  if (at >= 0 && strcmp(path, kAreas) == 0) {
+    const int error = errno;
+    TellAreas(PidOfProcFile(at, ""));
+    errno = error;
+  }
+  return (int)syscall(SYS_openat, at, path, flags, mode);
+}
+
+#define MODE_ARGUMENT(flags)                                        \
+  mode_t mode = 0;                                                  \
+  if (((flags)&O_CREAT) != 0 || ((flags)&O_TMPFILE) == O_TMPFILE) { \
+    va_list rest;                                                   \
+    va_start(rest, flags);                                          \
+    mode = va_arg(rest, mode_t);                                    \
+    va_end(rest);                                                   \
+  }
+
+int openat(int at, const char* path, int flags, ...) {
+  MODE_ARGUMENT(flags)
+  return Open(at, path, flags, mode);
+}
+
+int openat64(int at, const char* path, int flags, ...) {
+  MODE_ARGUMENT(flags)
+  return Open(at, path, flags | O_LARGEFILE, mode);
 }
 
 int ioctl(int fd, unsigned long request, ...) {
