@@ -27,7 +27,7 @@ using ::testing::Contains;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr size_t kBytes = 1u << 20;
+constexpr size_t kAreaBytes = 1u << 20;
 
 class PageFilterTest : public ::testing::Test {
  protected:
@@ -50,10 +50,10 @@ class PageFilterTest : public ::testing::Test {
   static AddressAndBytes Map(int protection, int kind) {
     // A page that can't be read on each side, or the kernel joins it with its neighbours.
     char* at = static_cast<char*>(
-        ::mmap(nullptr, kBytes + 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+        ::mmap(nullptr, kAreaBytes + 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     EXPECT_NE(at, MAP_FAILED);
-    EXPECT_EQ(::mmap(at + 4096, kBytes, protection, kind | MAP_ANONYMOUS | MAP_FIXED, -1, 0), at + 4096);
-    return {reinterpret_cast<uint64_t>(at) + 4096, kBytes};
+    EXPECT_EQ(::mmap(at + 4096, kAreaBytes, protection, kind | MAP_ANONYMOUS | MAP_FIXED, -1, 0), at + 4096);
+    return {reinterpret_cast<uint64_t>(at) + 4096, kAreaBytes};
   }
 
   // As the library tells them in a CRIU that opens `name` in the task's folder.

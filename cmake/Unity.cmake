@@ -1,7 +1,9 @@
-# For builds with -DCMAKE_UNITY_BUILD=ON, as scripts/build.sh makes those with sanitizers (of REKINDLE_CORE_ONLY's modules): a
-# fifth of the time. Files with names of their own that a neighbour has too stay out. One that is missing here fails such a
-# build; scripts/build.sh goes on file by file then, and says so.
+# For builds with -DCMAKE_UNITY_BUILD=ON, as scripts/build.sh makes them: several files compiled as one. Files with names of
+# their own that a neighbour has too stay out. One that is missing here fails such a build; scripts/build.sh builds its target
+# file by file then, and says so.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8 CACHE STRING "Files that are compiled as one in a unity build")
+
+set(REKINDLE_FILE_BY_FILE "" CACHE STRING "Targets whose files are compiled one by one all the same")
 
 # rk_names_of_its_own(FOLDER FILE...)
 function(rk_names_of_its_own folder)
@@ -25,4 +27,7 @@ function(rk_leave_out_of_unity_builds)
     missing_pages_test.cc opened_files_check_test.cc pager_guard_test.cc pages_file.cc prefill_note.cc
     prefill_set.cc sandbox.cc slab_pool_test.cc touched_files.cc touched_files_test.cc touched_pages.cc
     touched_pages_test.cc withheld_pages_test.cc working_set.cc)
+  foreach(target IN LISTS REKINDLE_FILE_BY_FILE)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+  endforeach()
 endfunction()

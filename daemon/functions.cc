@@ -16,7 +16,6 @@
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/machine.h"
 #include "base/status.h"
 #include "daemon/code_room.h"
 #include "daemon/early_variables.h"
@@ -27,6 +26,7 @@
 #include "daemon/job_members.h"
 #include "daemon/process_output.h"
 #include "functions/request_id.h"
+#include "restore/cgroup.h"
 #include "restore/hook_message.h"
 
 namespace rekindle::daemon {
@@ -94,7 +94,7 @@ absl::Status Functions::Begin() {
   functions::SchedulerOptions options;
   options.keep_alive.memory_bytes = node_.options().function_memory_bytes;
   if (options.keep_alive.memory_bytes == 0) {
-    RK_ASSIGN_OR_RETURN(const uint64_t available, AvailableMemoryBytes());
+    RK_ASSIGN_OR_RETURN(const uint64_t available, restore::Cgroup::AvailableMemory());
     options.keep_alive.memory_bytes = static_cast<uint64_t>(static_cast<double>(available) * kShareOfMemory);
   }
   if (const absl::Status& usable = FunctionInstances::LimitsUsable(); !usable.ok())

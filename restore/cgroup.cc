@@ -23,8 +23,10 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/cgroup_memory.h"
 #include "base/file.h"
 #include "base/human_units.h"
+#include "base/machine.h"
 #include "base/status.h"
 
 namespace rekindle::restore {
@@ -144,6 +146,19 @@ absl::Status ExplainLimits(const absl::Status& failure, absl::string_view what, 
   if (reasons.empty()) return failure;
   return absl::ResourceExhaustedError(
       absl::StrCat(what, ": ", absl::StrJoin(reasons, "; "), ". What came of it: ", failure.message()));
+}
+
+absl::StatusOr<uint64_t> Cgroup::AvailableMemory(const std::string& mounts) {
+  RK_ASSIGN_OR_RETURN(const Hierarchies hierarchies, FindHierarchies(mounts));
+  const auto old = hierarchies.old.find("memory");
+  // Without controllers they stay in our own groups.
+  if (hierarchies.unified.empty() && old == hierarchies.old.end()) return OwnAvailableMemoryBytes();
+  RK_ASSIGN_OR_RETURN(uint64_t available, AvailableMemoryBytes());
+  for (const MemoryLimit& limit :
+       MemoryLimitsAbove(hierarchies.unified.empty() ? old->second : hierarchies.unified)) {
+    available = std::min(available, limit.free);
+  }
+  return available;
 }
 
 absl::StatusOr<std::string> Cgroup::Examine(const std::string& mounts) {

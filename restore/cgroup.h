@@ -59,6 +59,9 @@ class Cgroup {
   // all; PermissionDenied, FailedPrecondition: they can't be used. Each says what to do. `mounts`: of whom it
   // is asked.
   static absl::StatusOr<std::string> Examine(const std::string& mounts = "/proc/self/mounts");
+  // Bytes that all sandboxes together may still take: what the machine has available, or what the groups
+  // around theirs leave free where that is less, as in a container. An error: the machine doesn't tell.
+  static absl::StatusOr<uint64_t> AvailableMemory(const std::string& mounts = "/proc/self/mounts");
   // Removes the groups that dead Rekindles have left empty, whatever PID namespace they ran in.
   static void RemoveLeftovers();
 

@@ -101,6 +101,25 @@ TEST_F(ExamineTest, UnifiedHierarchyThatHandsControllersDown) {
   EXPECT_TRUE(Examine(mounts).ok());
 }
 
+// As a container sees it, whose own group is the root.
+TEST_F(ExamineTest, WhatSandboxesMayTakeIsWhatTheGroupsAroundThemLeave) {
+  const std::string root = Folder("unified"), file = directory_.path() + "/mounts";
+  Write(root + "/cgroup.controllers", "cpu memory pids\n");
+  Write(root + "/cgroup.procs", "1\n");
+  Write(file, absl::StrCat("cgroup2 ", root, " cgroup2 rw 0 0\n"));
+  const uint64_t machine = *Cgroup::AvailableMemory(file);
+  EXPECT_GT(machine, 5000u);
+  Write(root + "/memory.max", "9000\n");
+  Write(root + "/memory.current", "4000\n");
+  EXPECT_EQ(*Cgroup::AvailableMemory(file), 5000u);
+  const std::string memory = Folder("memory");
+  Write(memory + "/cgroup.procs", "1\n");
+  Write(memory + "/memory.limit_in_bytes", "8000\n");
+  Write(memory + "/memory.usage_in_bytes", "2000\n");
+  Write(file, absl::StrCat("cgroup ", memory, " cgroup rw,memory 0 0\n"));
+  EXPECT_EQ(*Cgroup::AvailableMemory(file), 6000u);
+}
+
 TEST_F(ExamineTest, UnifiedHierarchyWithoutControllersIsNone) {
   const std::string root = Folder("unified");
   Write(root + "/cgroup.controllers", "\n");

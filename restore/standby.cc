@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
-#include "base/machine.h"
 #include "base/parallel.h"
+#include "restore/cgroup.h"
 
 namespace rekindle::restore {
 namespace {
@@ -185,7 +185,7 @@ void StandbyPool::DropWhatIsNotWanted(absl::Time now) {
     }
     demand = wanted_.erase(demand);
   }
-  if (auto available = AvailableMemoryBytes(); available.ok() && *available < bounds_.least_available)
+  if (auto available = Cgroup::AvailableMemory(); available.ok() && *available < bounds_.least_available)
     DropOneOlderThan(now);
 }
 
@@ -236,7 +236,7 @@ void StandbyPool::MakeOneMore(absl::Time now) {
       if (DropOneOlderThan(std::min(used, now - wanted_[kind].SparesOthersFor(bounds_)))) return;
       continue;
     }
-    auto available = AvailableMemoryBytes();
+    auto available = Cgroup::AvailableMemory();
     if (!available.ok() || *available < bounds_.least_available) return;
     Copy& copy = copies_.emplace_back();
     copy.kind = kind;
