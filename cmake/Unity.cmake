@@ -12,6 +12,11 @@ function(rk_names_of_its_own folder)
 endfunction()
 
 function(rk_leave_out_of_unity_builds)
+  if(NOT REKINDLE_CORE_ONLY)
+    rk_names_of_its_own(bench freeze_victim.cc)
+    rk_names_of_its_own(cli gpu_commands.cc progress_bar.cc top_frame.cc)
+    rk_names_of_its_own(daemon job_file.cc roll_back_test.cc supervised_restart.cc)
+  endif()
   rk_names_of_its_own(ckpt
     dirty_pages_test.cc job_inspection_test.cc staged_image_test.cc staging_arena_test.cc written_files.cc
     written_files_test.cc)
