@@ -14,7 +14,7 @@ endfunction()
 function(rk_leave_out_of_unity_builds)
   if(NOT REKINDLE_CORE_ONLY)
     rk_names_of_its_own(bench freeze_victim.cc)
-    rk_names_of_its_own(cli gpu_commands.cc progress_bar.cc top_frame.cc)
+    rk_names_of_its_own(cli gpu_commands.cc progress_bar.cc top_frame.cc trace_file.cc)
     rk_names_of_its_own(daemon job_file.cc roll_back_test.cc supervised_restart.cc)
   endif()
   rk_names_of_its_own(ckpt
