@@ -2,7 +2,7 @@
 # Sets up what a build needs, configures and builds. The programs are then in build/PRESET/bin.
 #   scripts/build.sh [release|debug|asan|tsan] [--programs|--unit-tests] [CMAKE OPTIONS]
 # --programs: only what users run, no tests and benchmarks.
-# A new build folder, and each with a sanitizer, compiles several files as one, in a third of the time;
+# A new build folder, and each with a sanitizer, compiles several files as one, which is faster;
 # -DCMAKE_UNITY_BUILD=OFF leaves that out.
 set -euo pipefail
 # shellcheck source=scripts/common.sh

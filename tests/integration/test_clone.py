@@ -169,6 +169,16 @@ class SandboxTest(ProbeTest):
         os.kill(second, signal.SIGKILL)
         self.wait_for_no_sandbox()
 
+    def test_a_copy_has_the_lock_of_a_file_that_it_has_mapped(self):
+        path = self.path("locked")
+        image = self.take_image(locks.start_holder(self, "holder", f"{path}:mapped:exclusive"), "holder:1")
+        self.assertTrue(locks.range_is_free(path, 0, 0))
+        copy = self.clone(image, "--name", "copy")["job"]["pid"]
+        self.assertFalse(locks.range_is_free(path, 0, 0))
+        os.kill(copy, signal.SIGKILL)
+        self.wait_for_no_sandbox()
+        self.assertTrue(locks.range_is_free(path, 0, 0))
+
     def test_a_terminal_is_refused(self):
         ours, terminal = os.openpty()
         self.addCleanup(os.close, ours)

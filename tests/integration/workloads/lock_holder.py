@@ -2,11 +2,12 @@
 
     lock_holder.py READY LOCK...
 
-Takes each LOCK, FILE:KIND:MODE[:START:LENGTH] with KIND flock, posix or ofd and MODE shared or exclusive, as soon as it
-can; then it makes READY and waits to be ended.
+Takes each LOCK, FILE:KIND:MODE[:START:LENGTH] with KIND flock, posix, mapped (posix, of a file that it has mapped too) or
+ofd and MODE shared or exclusive, as soon as it can; then it makes READY and waits to be ended.
 """
 
 import fcntl
+import mmap
 import os
 import signal
 import struct
@@ -14,9 +15,14 @@ import sys
 
 _OFD_SETLKW = 38
 
+mappings = []
+
 
 def take(path, kind, mode, start="0", length="0"):
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    if kind == "mapped":
+        os.ftruncate(descriptor, mmap.PAGESIZE)
+        mappings.append(mmap.mmap(descriptor, mmap.PAGESIZE))
     shared = mode == "shared"
     if kind == "flock":
         fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
