@@ -23,7 +23,7 @@ from harness import cli  # noqa: E402
 from start_figures import criu_tools, leave  # noqa: E402
 from start_world import World  # noqa: E402
 
-SECTIONS = ("overhead", "freeze", "restart", "stored", "lost")
+SECTIONS = ("overhead", "freeze", "pages", "restart", "stored", "lost")
 BEGIN, END = "<!-- figures: written by bench/run-training-figures.sh -->", "<!-- end of figures -->"
 
 
@@ -33,7 +33,7 @@ def parse(arguments):
     parser.add_argument("--size", default="large", help="of char_gpt.py; large is 1 GiB [large]")
     parser.add_argument("--threads", type=int, default=2, help="of the training [2]")
     parser.add_argument("--every", type=float, default=30, metavar="SECONDS", help="between two checkpoints [30]")
-    parser.add_argument("--rounds", type=int, default=5, help="windows of each way, overhead section [5]")
+    parser.add_argument("--rounds", type=int, default=5, help="windows of each way, overhead and pages sections [5]")
     parser.add_argument("--intervals", type=int, default=3, help="in each window [3]")
     parser.add_argument("--freezes", type=int, default=10, help="of each tool [10]")
     parser.add_argument("--restarts", type=int, default=5, help="by each way [5]")

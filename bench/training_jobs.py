@@ -51,8 +51,8 @@ class Training:
         steps = [after - before for before, after in zip(times, times[1:])]
         return 1 - len(steps) * statistics.median(steps) / sum(steps)
 
-    def start(self, *more):
-        return jobs.Started([*self.argv, *more], self.log)
+    def start(self, *more, env=None):
+        return jobs.Started([*self.argv, *more], self.log, env=env)
 
 
 class _Way:

@@ -21,6 +21,7 @@ def page(results, machine):
     for name, make in (
         ("overhead", _overhead_table),
         ("freeze", _freeze_table),
+        ("pages", _pages_table),
         ("restart", _restart_table),
         ("stored", _stored_table),
         ("lost", _lost_table),
@@ -90,6 +91,19 @@ def _freeze_table(found, _part):
     ]
     lines = ["### Freeze", "", *table(("tool", "median, ms", "Rekindle to it", "every one, ms"), rows)]
     return [*lines, f"Memory in the image: {found['resident'] / MIB:.0f} MiB.", ""]
+
+
+def _pages_table(found, _part):
+    rows = []
+    plain = median(found["4 KiB pages"]["seconds"]), median(found["4 KiB pages"]["steps_a_second"])
+    for name, way in found.items():
+        frozen, rate = median(way["seconds"]), median(way["steps_a_second"])
+        each = " ".join(ms(value) for value in way["seconds"])
+        to_plain = f"{frozen / plain[0]:.2f}x", f"{rate / plain[1]:.2f}x"
+        huge = f"{median(way['huge']) / MIB:.0f}"
+        rows.append((name, huge, ms(frozen), to_plain[0], f"{rate:.3f}", to_plain[1], each))
+    header = ("the training in", "huge, MiB", "freeze, median, ms", "to 4 KiB", "steps a second", "to 4 KiB", "every freeze, ms")
+    return ["### Freeze and page size", "", *table(header, rows)]
 
 
 def _restart_table(found, _part):

@@ -11,7 +11,9 @@ from store_contenders import Restic, disk_use
 from training_jobs import NAME, CriuLoop, Saving, Supervised, Training, Undisturbed, stock_tools
 
 OURS = "rekindle"
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 _SECONDS = 600
+_PAGES_WINDOW = 15  # seconds
 
 
 class Bench:
@@ -80,6 +82,41 @@ def freeze(bench):
     finally:
         job.kill_tree()
     return {"seconds": found, "resident": _forget_images(bench)}
+
+
+def pages(bench):
+    """The same training in 4 KiB pages and in transparent huge pages, in turn: its speed, and the freeze."""
+    given, found = bench.arguments, {}
+    for number in range(given.rounds):
+        for name, environment in (("4 KiB pages", {}), ("huge pages", HUGE_PAGES)):
+            training = bench.training()
+            job = training.start(env=environment)
+            try:
+                training.wait_for_lines(3, job.pid)
+                begin = time.time()
+                end = begin + _PAGES_WINDOW
+                waiting.until(lambda: time.time() >= end, "the end of the window", _SECONDS, 0.05)  # noqa: B023
+                entry = found.setdefault(name, {"steps_a_second": [], "seconds": [], "huge": []})
+                entry["steps_a_second"].append(training.steps_a_second(begin, end))
+                entry["huge"].append(_huge_bytes(job.pid))
+                for image in range(3):
+                    os.sync()
+                    training.wait_for_lines(len(training.lines()) + 2, job.pid)
+                    taken = bench.world.run("ckpt", job.pid, "-t", f"pages:{number}-{image}-{len(environment)}")
+                    entry["seconds"].append(float(taken["freeze_seconds"]))
+            finally:
+                job.kill_tree()
+            freezes = " ".join(f"{value:.3f}" for value in entry["seconds"][-3:])
+            bench.say(f"round {number + 1}, {name}: {entry['steps_a_second'][-1]:.3f} steps/s, freezes {freezes} s")
+    _forget_images(bench)
+    setting = " ".join(f"{key}={value}" for key, value in HUGE_PAGES.items())
+    bench.command_lines["huge pages"] = f"{setting} {' '.join(training.argv)}"
+    return found
+
+
+def _huge_bytes(pid):
+    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("AnonHugePages:"))
 
 
 def _forget_images(bench):

@@ -117,7 +117,7 @@ _rekindle() {
     fn)
       case ${words[i + 1]} in
         deploy)
-          flags='--runtime --handler --code --deps --layer --memory --timeout --env --provisioned --max-instances --cpus --net --description --replace'
+          flags='--runtime --handler --code --deps --no-image --layer --memory --timeout --env --provisioned --max-instances --cpus --net --description --replace'
           case $previous in
             --runtime) arguments='python nodejs provided' ;;
             --net) arguments='host none own' ;;

@@ -145,6 +145,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcomm
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l handler -x -d 'module.function'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l code -x -a '(__fish_complete_directories)' -d 'Folder with its code'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l deps -x -a 'auto none' -d 'Modules to have loaded'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l no-image -d 'Start each instance from nothing'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l layer -x -a '(__fish_complete_directories)' -d 'Folder with a layer'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l memory -x -d 'Limit of its memory'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l timeout -x -d 'Limit of an invocation'

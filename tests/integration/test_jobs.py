@@ -203,7 +203,8 @@ class RunTest(RekindleTest):
 
     def test_input_from_a_pipe(self):
         log = self.path("x.log")
-        piped = ("sh", "-c", 'echo something | "$0" "$@"')
+        # What dash gives so is in the pipe before the command begins.
+        piped = ("sh", "-c", '"$0" "$@" <<END\nsomething\nEND')
         result = self.cli.run("run", "--log", log, "--", "cat", prefix=piped)
         self.assertEqual(result.code, DONE, str(result))
         self.assertIn("< FILE", result.err)
