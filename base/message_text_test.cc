@@ -13,10 +13,19 @@ using google::protobuf::ListValue;
 using google::protobuf::Struct;
 using google::protobuf::Value;
 
+// protobuf's own messages are made in its library, whose maps look otherwise than those of a build with
+// ThreadSanitizer.
+#ifdef __SANITIZE_THREAD__
+#define SKIP_WHERE_MAPS_DIFFER() GTEST_SKIP() << "a sanitizer"
+#else
+#define SKIP_WHERE_MAPS_DIFFER() static_cast<void>(0)
+#endif
+
 constexpr char kNoText[] = "a\xff.ckpt";
 constexpr char kMadeText[] = "a?.ckpt";
 
 TEST(MessageTextTest, WhatIsTextStaysAsItIs) {
+  SKIP_WHERE_MAPS_DIFFER();
   Struct message;
   (*message.mutable_fields())["größe"].set_string_value("日本");
   message.mutable_fields()->insert({"nothing", Value()});
@@ -49,6 +58,7 @@ TEST(MessageTextTest, OfAMessageBesideOneThatIsText) {
 }
 
 TEST(MessageTextTest, KeysAndValuesOfAMap) {
+  SKIP_WHERE_MAPS_DIFFER();
   Struct message;
   (*message.mutable_fields())[kNoText].set_string_value(kNoText);
   (*message.mutable_fields())["b"].set_string_value("c");
