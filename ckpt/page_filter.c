@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "ckpt/pagemap_scan.h"
+#include "criu/open_mode.h"
 
 // Smaller areas are not worth a second look.
 #define LEAST_AREA_BYTES (64u << 10)
@@ -252,15 +253,6 @@ static int Open(int at, const char* path, int flags, mode_t mode) {
   }
   return (int)syscall(SYS_openat, at, path, flags, mode);
 }
-
-#define MODE_ARGUMENT(flags)                                        \
-  mode_t mode = 0;                                                  \
-  if (((flags)&O_CREAT) != 0 || ((flags)&O_TMPFILE) == O_TMPFILE) { \
-    va_list rest;                                                   \
-    va_start(rest, flags);                                          \
-    mode = va_arg(rest, mode_t);                                    \
-    va_end(rest);                                                   \
-  }
 
 int openat(int at, const char* path, int flags, ...) {
   MODE_ARGUMENT(flags)

@@ -30,6 +30,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "criu/open_mode.h"
+
 #ifndef SYS_fchmodat2
 #define SYS_fchmodat2 452
 #endif
@@ -354,15 +356,6 @@ static int Open(int at, const char* path, int flags, mode_t mode) {
   DO_BOUNDED(result, at, path, syscall(SYS_openat, at, path, flags, mode));
   return (int)result;
 }
-
-#define MODE_ARGUMENT(flags)                                        \
-  mode_t mode = 0;                                                  \
-  if (((flags)&O_CREAT) != 0 || ((flags)&O_TMPFILE) == O_TMPFILE) { \
-    va_list rest;                                                   \
-    va_start(rest, flags);                                          \
-    mode = va_arg(rest, mode_t);                                    \
-    va_end(rest);                                                   \
-  }
 
 int open(const char* path, int flags, ...) {
   MODE_ARGUMENT(flags)
