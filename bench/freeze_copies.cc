@@ -24,21 +24,13 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "base/status.h"
+#include "ckpt/pagemap_scan.h"
 
 namespace rekindle::bench {
 namespace {
 
 constexpr uint64_t kHugePageBytes = 2u << 20;
 
-// Of <linux/fs.h>, from Linux 6.7 on.
-struct PageRegion {
-  uint64_t start, end, categories;
-};
-struct ScanArguments {
-  uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
-  uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
-};
-constexpr unsigned long kPagemapScan = 0xc0606610;
 constexpr uint64_t kIsWritten = 1 << 1;
 constexpr uint64_t kProtectAgain = 1 << 0, kOnlyIfTracked = 1 << 1;
 
@@ -203,7 +195,7 @@ absl::StatusOr<std::vector<Range>> TakeWritten(const Source& of) {
   scan.category_mask = scan.return_mask = kIsWritten;
   scan.end = of.address() + of.bytes();
   for (scan.start = of.address(); scan.start < scan.end; scan.start = scan.walk_end) {
-    const int n = ::ioctl(pagemap.get(), kPagemapScan, &scan);
+    const int n = ::ioctl(pagemap.get(), PAGEMAP_SCAN_REQUEST, &scan);
     if (n < 0) return ErrnoStatus(errno, absl::StrCat("asking for the written pages of process ", of.pid()));
     for (int i = 0; i < n; ++i) {
       const PageRegion& region = regions[static_cast<size_t>(i)];

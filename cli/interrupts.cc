@@ -1,10 +1,6 @@
 #include "cli/interrupts.h"
 
-#include <poll.h>
 #include <signal.h>
-#include <sys/eventfd.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 
 #include <utility>
 
@@ -23,19 +19,7 @@ sigset_t Watched() {
 
 }  // namespace
 
-Interrupts::Interrupts() : watched_(Watched()) {
-  ::pthread_sigmask(SIG_BLOCK, &watched_, nullptr);
-  signals_.Reset(::signalfd(-1, &watched_, SFD_CLOEXEC));
-  stop_.Reset(::eventfd(0, EFD_CLOEXEC));
-  thread_ = std::thread(&Interrupts::Loop, this);
-}
-
-Interrupts::~Interrupts() {
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t n = ::write(stop_.get(), &one, sizeof one);
-  thread_.join();
-  ::pthread_sigmask(SIG_UNBLOCK, &watched_, nullptr);
-}
+Interrupts::Interrupts() : watch_(Watched(), [this](int signal) { Take(signal); }) {}
 
 void Interrupts::SetAction(std::function<void(int)> action) {
   absl::MutexLock lock(&mutex_);
@@ -43,19 +27,12 @@ void Interrupts::SetAction(std::function<void(int)> action) {
   if (action_ && pending_ != 0) action_(std::exchange(pending_, 0));
 }
 
-void Interrupts::Loop() {
-  for (;;) {
-    pollfd entries[] = {{signals_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-    if (::poll(entries, 2, -1) < 0) continue;
-    if (entries[1].revents != 0) return;
-    signalfd_siginfo info;
-    if (::read(signals_.get(), &info, sizeof info) != static_cast<ssize_t>(sizeof info)) continue;
-    absl::MutexLock lock(&mutex_);
-    if (action_) {
-      action_(static_cast<int>(info.ssi_signo));
-    } else {
-      pending_ = static_cast<int>(info.ssi_signo);
-    }
+void Interrupts::Take(int signal) {
+  absl::MutexLock lock(&mutex_);
+  if (action_) {
+    action_(signal);
+  } else {
+    pending_ = signal;
   }
 }
 

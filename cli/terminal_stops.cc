@@ -1,8 +1,6 @@
 #include "cli/terminal_stops.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/signalfd.h>
+#include <signal.h>
 
 #include <initializer_list>
 
@@ -35,37 +33,15 @@ void StopThisProcess() {
 
 }  // namespace
 
-TerminalStops::TerminalStops() : watched_(Watched()) {
+TerminalStops::TerminalStops()
+    : watch_(Watched(), [](int) { daemon::StopWhenNoJobStandsStill(StopThisProcess); }) {
   const sigset_t output = SetOf({SIGTTOU});
   ::pthread_sigmask(SIG_BLOCK, &output, nullptr);
-  ::pthread_sigmask(SIG_BLOCK, &watched_, nullptr);
-  signals_.Reset(::signalfd(-1, &watched_, SFD_CLOEXEC));
-  stop_.Reset(::eventfd(0, EFD_CLOEXEC));
-  // Other signals are not for this thread: those who wait for them block them later.
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread(&TerminalStops::Loop, this);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 TerminalStops::~TerminalStops() {
-  ::eventfd_write(stop_.get(), 1);
-  thread_.join();
   const sigset_t output = SetOf({SIGTTOU});
-  ::pthread_sigmask(SIG_UNBLOCK, &watched_, nullptr);
   ::pthread_sigmask(SIG_UNBLOCK, &output, nullptr);
-}
-
-void TerminalStops::Loop() {
-  for (;;) {
-    pollfd entries[] = {{signals_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-    if (::poll(entries, 2, -1) < 0) continue;
-    if (entries[1].revents != 0) return;
-    signalfd_siginfo info;
-    if (::read(signals_.get(), &info, sizeof info) != static_cast<ssize_t>(sizeof info)) continue;
-    daemon::StopWhenNoJobStandsStill(StopThisProcess);
-  }
 }
 
 }  // namespace rekindle::cli

@@ -2,11 +2,7 @@
 // command that may take images itself: stopped in the middle of that it would leave the job frozen.
 #pragma once
 
-#include <signal.h>
-
-#include <thread>
-
-#include "base/unique_fd.h"
+#include "cli/signal_watch.h"
 
 namespace rekindle::cli {
 
@@ -19,11 +15,7 @@ class TerminalStops {
   ~TerminalStops();
 
  private:
-  void Loop();
-
-  const sigset_t watched_;
-  UniqueFd signals_, stop_;
-  std::thread thread_;
+  SignalWatch watch_;
 };
 
 }  // namespace rekindle::cli
