@@ -1,6 +1,7 @@
 #include "base/subprocess.h"
 
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -55,6 +56,15 @@ struct ChildPlan {
   int error = errno;
   [[maybe_unused]] ssize_t n = ::write(plan.error_fd, &error, sizeof error);
   ::_exit(127);
+}
+
+// fork() with the child's number in its PID namespace.
+pid_t ForkAs(pid_t number) {
+  clone_args arguments{};
+  arguments.exit_signal = SIGCHLD;
+  arguments.set_tid = reinterpret_cast<uint64_t>(&number);
+  arguments.set_tid_size = 1;
+  return static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof arguments));
 }
 
 [[noreturn]] void RunChild(ChildPlan& plan) {
@@ -153,7 +163,7 @@ absl::StatusOr<Subprocess> Subprocess::Start(const SubprocessOptions& options) {
   Subprocess child;
   {
     MakingChild making;
-    child.pid_ = ::fork();
+    child.pid_ = options.number == 0 ? ::fork() : ForkAs(options.number);
     if (child.pid_ < 0) return ErrnoStatus(errno, absl::StrCat("starting ", program));
     if (child.pid_ == 0) RunChild(plan);
     NoteChild(child.pid_);

@@ -23,6 +23,7 @@ struct SubprocessOptions {
   std::string working_directory;         // empty: inherit ours
   bool new_session = false;              // setsid() in the child
   bool die_with_parent_thread = false;   // SIGKILL when the thread that started it ends
+  pid_t number = 0;  // of the child in the PID namespace in which it is born; 0: what the kernel gives
 };
 
 // Our own environment with these "K=V" in place of those of the same name. What is to be preloaded
@@ -39,7 +40,8 @@ struct ExitState {
 
 class Subprocess {
  public:
-  // Starts the program. NotFound when it does not exist, PermissionDenied when it can't be run.
+  // Starts the program. NotFound when it does not exist, PermissionDenied when it can't be run, AlreadyExists
+  // when its `number` is taken.
   static absl::StatusOr<Subprocess> Start(const SubprocessOptions& options);
   Subprocess() = default;
   Subprocess(Subprocess&& other) noexcept;

@@ -32,7 +32,6 @@
 #include "ckpt/frozen_dump.h"
 #include "ckpt/gpu_record.h"
 #include "ckpt/job_inspection.h"
-#include "ckpt/job_namespaces.h"
 #include "ckpt/lost_names.h"
 #include "ckpt/read_files.h"
 #include "ckpt/staged_image.h"
@@ -43,6 +42,7 @@
 #include "ckpt/uninterruptible_waits.h"
 #include "ckpt/written_files.h"
 #include "criu/image_files.h"
+#include "criu/job_namespaces.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::ckpt {
@@ -101,7 +101,7 @@ class CaptureRun {
     RK_RETURN_IF_ERROR(RecoverInterruptedCaptures(options_.runtime_directory).status());
     RK_ASSIGN_OR_RETURN(machine_, ThisMachine());
     RK_ASSIGN_OR_RETURN(job_, InspectJob(options_.pid, options_.caller, options_.caller_pid));
-    RK_ASSIGN_OR_RETURN(namespaces_, JobNamespaces::Of(options_.pid));
+    RK_ASSIGN_OR_RETURN(namespaces_, criu::JobNamespaces::Of(options_.pid));
     RK_RETURN_IF_ERROR(CheckCanComeBack());
     sees_our_files_ = SeeOurFiles(job_.pids());
     if (namespaces_.entered()) RK_RETURN_IF_ERROR(WaitUntilMemoryIsThere(job_, kMemoryMayTake));
@@ -251,7 +251,7 @@ class CaptureRun {
   // CRIU takes the whole namespace with it, and what is done to a job while it is restored goes by our
   // numbers.
   absl::Status CheckCanComeBack() {
-    if (!IsInitOfItsPidNamespace(options_.pid)) return absl::OkStatus();
+    if (!criu::IsInitOfItsPidNamespace(options_.pid)) return absl::OkStatus();
     constexpr absl::string_view kWhy =
         "it is the first of a PID namespace (a container's, of `unshare --pid`), and `rekindle restore` "
         "can't "
@@ -666,7 +666,7 @@ class CaptureRun {
 
   Machine machine_;
   JobInspection job_;
-  JobNamespaces namespaces_;
+  criu::JobNamespaces namespaces_;
   bool sees_our_files_ = false;
   std::vector<v1::ThreadPlacement> placements_;
   std::vector<v1::ThreadManners> manners_;

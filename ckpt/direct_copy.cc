@@ -98,7 +98,7 @@ std::vector<AddressRange> PagesWithContent(int pagemap, uint64_t start, uint64_t
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DirectCopy>> DirectCopy::Listen(const std::string& work_directory,
-                                                               const JobNamespaces& namespaces,
+                                                               const criu::JobNamespaces& namespaces,
                                                                StagingArena* arena, size_t threads,
                                                                UnchangedMemory unchanged) {
   std::unique_ptr<DirectCopy> copy(new DirectCopy(namespaces, arena, std::move(unchanged)));

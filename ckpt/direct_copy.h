@@ -21,11 +21,11 @@
 #include "absl/types/span.h"
 #include "base/unique_fd.h"
 #include "ckpt/address_range.h"
-#include "ckpt/job_namespaces.h"
 #include "ckpt/page_filter.h"
 #include "ckpt/range_set.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
+#include "criu/job_namespaces.h"
 
 namespace rekindle::ckpt {
 
@@ -40,7 +40,7 @@ class DirectCopy {
   // Listens in `work_directory`, CRIU's, and copies into `arena` from `threads` threads. CRIU runs in
   // `namespaces`; both must outlive this. `unchanged`, when given, is asked by one thread.
   static absl::StatusOr<std::unique_ptr<DirectCopy>> Listen(const std::string& work_directory,
-                                                            const JobNamespaces& namespaces,
+                                                            const criu::JobNamespaces& namespaces,
                                                             StagingArena* arena, size_t threads,
                                                             UnchangedMemory unchanged = {});
   ~DirectCopy();
@@ -88,7 +88,7 @@ class DirectCopy {
     std::vector<CopiedRange> copied;
   };
 
-  DirectCopy(const JobNamespaces& namespaces, StagingArena* arena, UnchangedMemory unchanged)
+  DirectCopy(const criu::JobNamespaces& namespaces, StagingArena* arena, UnchangedMemory unchanged)
       : namespaces_(namespaces), arena_(arena), unchanged_(std::move(unchanged)) {}
   void Receive();
   void HangUp(absl::Status why);
@@ -108,7 +108,7 @@ class DirectCopy {
     return !failure_.ok() || (all_received_ && slices_.empty() && copying_ == 0);
   }
 
-  const JobNamespaces& namespaces_;
+  const criu::JobNamespaces& namespaces_;
   StagingArena* const arena_;
   const UnchangedMemory unchanged_;
   UniqueFd listener_, wake_;

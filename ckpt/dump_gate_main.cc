@@ -1,24 +1,4 @@
-// rekindle-dump-gate: CRIU runs it as its action script. At the stage "post-dump" the images are complete and
-// the job still stands; it then waits for one byte from Rekindle on the socket "dump-gate.sock" in the
-// working directory: 'g' lets the job go on and the dump succeed, anything else, or a Rekindle that has died,
-// lets the job go on and the dump fail. Needed because CRIU puts the job's own pages into the streaming
-// pipes: those not yet read when the job runs again could still change.
-//
-// Nothing but system calls: it runs while the job is frozen.
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
+// rekindle-dump-gate.
+#include "ckpt/dump_gate.h"
 
-int main() {
-  const char* stage = getenv("CRTOOLS_SCRIPT_ACTION");
-  if (!stage || strcmp(stage, "post-dump") != 0) return 0;
-  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  strcpy(address.sun_path, "dump-gate.sock");
-  if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return 1;
-  char verdict = 0;
-  return read(fd, &verdict, 1) == 1 && verdict == 'g' ? 0 : 1;
-}
+int main() { return PassDumpGate(); }

@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "base/unix_socket.h"
+#include "ckpt/dump_gate.h"
 #include "ckpt/image_staging.h"
 #include "ckpt/nameless_memory.h"
 #include "criu/capture_server.h"
@@ -31,8 +32,6 @@
 namespace rekindle::ckpt {
 namespace {
 
-constexpr char kGateSocket[] = "dump-gate.sock";  // dump_gate_main.cc knows the name too
-constexpr char kGateProgram[] = "rekindle-dump-gate";
 constexpr char kPreload[] = "rekindle-criu-preload.so";
 constexpr size_t kDrainThreads = 2;
 // More than a few are of use where each has its own way to memory, as on machines with many processors.
@@ -48,7 +47,7 @@ class Gate {
                                                     std::function<absl::Status()> ours,
                                                     absl::Status* failure) {
     std::unique_ptr<Gate> gate(new Gate(std::move(ours), failure));
-    std::string path = absl::StrCat(work_directory, "/", kGateSocket);
+    std::string path = absl::StrCat(work_directory, "/", DUMP_GATE_SOCKET);
     RK_ASSIGN_OR_RETURN(gate->listener_, ListenAt(path));
     gate->path_ = path;
     gate->stop_.Reset(::eventfd(0, EFD_CLOEXEC));
@@ -135,6 +134,12 @@ std::vector<std::string> EnvironmentWithPreload(const std::string& library, bool
   return EnvironmentWith(variables);
 }
 
+// Within the job's mounts our folder has no name.
+criu::DumpOptions AsCriuSees(criu::DumpOptions options, const criu::JobNamespaces& namespaces) {
+  if (namespaces.enters_mounts()) options.images_directory = options.work_directory = ".";
+  return options;
+}
+
 // Meanwhile the job needs no processor.
 size_t CopyThreads() {
   const absl::StatusOr<Processors> ours = AffinityOf(0);
@@ -145,14 +150,14 @@ bool Cancelled(const std::atomic<bool>* cancel) { return cancel && cancel->load(
 
 }  // namespace
 
-absl::StatusOr<std::string> FindDumpGate() { return FindCompanionProgram(kGateProgram); }
+absl::StatusOr<std::string> FindDumpGate() { return FindCompanionProgram(DUMP_GATE_PROGRAM); }
 
 namespace {
 
 // The library `preload` is loaded into CRIU. With `past_criu` its page filter finds Rekindle listening, and
 // the bulk of the memory goes past CRIU; `*filter_failed` tells whether that is what the dump failed at.
 absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::DumpOptions& options,
-                                    const JobNamespaces& namespaces, const std::string& preload,
+                                    const criu::JobNamespaces& namespaces, const std::string& preload,
                                     bool past_criu, StagingArena* arena, const std::atomic<bool>* cancel,
                                     const std::function<void(uint64_t)>& progress, const FrozenLook& look,
                                     CaptureGate* say, const FrozenTracking& tracking, bool* filter_failed) {
@@ -181,7 +186,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
 
   FrozenDump dump;
   SubprocessOptions start;
-  start.argv = criu::FullCommand(criu, criu::DumpArguments(options));
+  start.argv = criu::FullCommand(criu, criu::DumpArguments(AsCriuSees(options, namespaces)));
   start.working_directory = options.work_directory;
   // A terminal's Ctrl-C must reach CRIU only through us: it kills CRIU in the middle of its work on the job.
   start.new_session = true;
@@ -242,7 +247,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
 }  // namespace
 
 absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const criu::DumpOptions& options,
-                                         const JobNamespaces& namespaces, StagingArena* arena,
+                                         const criu::JobNamespaces& namespaces, StagingArena* arena,
                                          const std::atomic<bool>* cancel,
                                          const std::function<void(uint64_t)>& progress,
                                          const FrozenLook& look, CaptureGate* gate,

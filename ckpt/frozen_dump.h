@@ -10,12 +10,12 @@
 #include "ckpt/address_range.h"
 #include "ckpt/capture.h"
 #include "ckpt/direct_copy.h"
-#include "ckpt/job_namespaces.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
 #include "criu/command_line.h"
 #include "criu/image_files.h"
 #include "criu/installation.h"
+#include "criu/job_namespaces.h"
 
 namespace rekindle::ckpt {
 
@@ -51,7 +51,7 @@ struct FrozenTracking {
 // once the memory is ours; the job stands until it has answered. `tracking`: see above; the image then needs
 // the parent that it speaks of.
 absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const criu::DumpOptions& options,
-                                         const JobNamespaces& namespaces, StagingArena* arena,
+                                         const criu::JobNamespaces& namespaces, StagingArena* arena,
                                          const std::atomic<bool>* cancel,
                                          const std::function<void(uint64_t)>& progress,
                                          const FrozenLook& look = {}, CaptureGate* gate = nullptr,

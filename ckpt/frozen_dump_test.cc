@@ -65,7 +65,7 @@ class FrozenDumpTest : public store::StoreTest {
     auto gate = FindDumpGate();
     if (!gate.ok()) return gate.status();
     options.action_script = *gate;
-    return RunFrozenDump(criu_, options, JobNamespaces(), arena, cancel, progress);
+    return RunFrozenDump(criu_, options, criu::JobNamespaces(), arena, cancel, progress);
   }
 
   // The pattern never changes, so the living process still has what was dumped.

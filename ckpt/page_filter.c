@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "ckpt/pagemap_scan.h"
+#include "criu/enter_mounts.h"
 #include "criu/open_mode.h"
 
 // Smaller areas are not worth a second look.
@@ -244,6 +245,8 @@ static void TellAreas(uint64_t pid) {
 }
 
 static int Open(int at, const char* path, int flags, mode_t mode) {
+  int outside;
+  if (OpenedOutside(path, flags, &outside)) return outside;
   // By this name CRIU opens it in the folder of a task, and once all tasks stand still.
   static const char kAreas[] = "smaps";
   if (at >= 0 && strcmp(path, kAreas) == 0) {
@@ -252,6 +255,16 @@ static int Open(int at, const char* path, int flags, mode_t mode) {
     errno = error;
   }
   return (int)syscall(SYS_openat, at, path, flags, mode);
+}
+
+int open(const char* path, int flags, ...) {
+  MODE_ARGUMENT(flags)
+  return Open(AT_FDCWD, path, flags, mode);
+}
+
+int open64(const char* path, int flags, ...) {
+  MODE_ARGUMENT(flags)
+  return Open(AT_FDCWD, path, flags | O_LARGEFILE, mode);
 }
 
 int openat(int at, const char* path, int flags, ...) {

@@ -410,6 +410,12 @@ void Parser::AddJobCommands() {
       ->add_option("--gpu-map", restore_gpu_map_,
                    "Onto other GPUs of the same model; UUIDs from 'nvidia-smi -L' [the same, or free ones]")
       ->type_name("OLD=NEW,...");
+  restore
+      ->add_option_function<int32_t>(
+          "--into", [this](int32_t pid) { restore_.set_into(pid); },
+          "Into the container of this process, with its output and its limits")
+      ->type_name("PID")
+      ->check(CLI::PositiveNumber);
   restore_files_.AddToRestore(restore);
   clone_.AddTo(restore);
   AddTimelineOptions(restore, &timeline_);

@@ -102,7 +102,7 @@ class BoundedRestoreTest : public ::testing::Test {
     RestoreOptions options;
     options.images_directory = images_;
     options.user = Owner{kNobody, kNobody, {kNobody}};
-    auto tree = RunRestore(criu_, options, nullptr, -1);
+    auto tree = RunRestore(criu_, options, JobNamespaces(), nullptr, -1);
     if (tree.ok()) pid_ = tree->root;
     return tree;
   }

@@ -71,7 +71,7 @@ class CriuRoundtripTest : public ::testing::Test {
                                        int cancel_fd = -1) {
     RestoreOptions options;
     options.images_directory = job.folder();
-    return RunRestore(criu_, options, observer, cancel_fd);
+    return RunRestore(criu_, options, JobNamespaces(), observer, cancel_fd);
   }
 
   Installation criu_;
@@ -355,20 +355,22 @@ TEST_F(CriuRoundtripTest, ExtraOptionsReachCriuAndBadOnesFail) {
   options.images_directory = job.folder();
   options.extra = {"--file-validation", "filesize"};
   options.pidfile = job.folder() + "/pid";
-  absl::StatusOr<RestoredTree> tree = RunRestore(criu_, options, nullptr, -1);
+  absl::StatusOr<RestoredTree> tree = RunRestore(criu_, options, JobNamespaces(), nullptr, -1);
   ASSERT_TRUE(tree.ok()) << tree.status();
   EXPECT_EQ(*ReadFile(options.pidfile), std::to_string(job.pid()) + "\n");
   job.Kill();
 
   options.extra = {"--no-such-option"};
-  tree = RunRestore(criu_, options, nullptr, -1);
+  tree = RunRestore(criu_, options, JobNamespaces(), nullptr, -1);
   EXPECT_FALSE(tree.ok());
   options.extra.clear();
   options.log_file = "a/b";
-  EXPECT_EQ(RunRestore(criu_, options, nullptr, -1).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(RunRestore(criu_, options, JobNamespaces(), nullptr, -1).status().code(),
+            absl::StatusCode::kInvalidArgument);
   options.log_file = "restore.log";
   options.images_directory = job.folder() + "/none";
-  EXPECT_EQ(RunRestore(criu_, options, nullptr, -1).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(RunRestore(criu_, options, JobNamespaces(), nullptr, -1).status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 }  // namespace

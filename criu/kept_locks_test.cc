@@ -116,7 +116,7 @@ class KeptLocksTest : public ::testing::Test {
     RestoreOptions options;
     options.images_directory = images_;
     options.file_locks = true;
-    auto tree = RunRestore(criu_, options, observer, -1);
+    auto tree = RunRestore(criu_, options, JobNamespaces(), observer, -1);
     if (tree.ok()) root_ = tree->root;
     return tree.status();
   }

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -53,8 +54,9 @@ Timeline ReadStages(const RestoreOptions& options, const std::string& path, int6
 
 class RestoreSession {
  public:
-  RestoreSession(const RestoreOptions& options, RestoreObserver* observer, int cancel_fd)
-      : options_(options), observer_(observer), cancel_fd_(cancel_fd) {}
+  RestoreSession(const RestoreOptions& options, const JobNamespaces& namespaces, RestoreObserver* observer,
+                 int cancel_fd)
+      : options_(options), namespaces_(namespaces), observer_(observer), cancel_fd_(cancel_fd) {}
 
   absl::StatusOr<RestoredTree> Run(const Installation& installation) {
     if (options_.log_file.empty() || absl::StrContains(options_.log_file, '/')) {
@@ -67,8 +69,8 @@ class RestoreSession {
     RestoreConversation conversation(socket_.get(), criu_.pidfd(), cancel_fd_);
     const int64_t requested_ns = MonotonicNanos();
     RK_RETURN_IF_ERROR(conversation.Send(request_));
-    RestoreOutcome outcome = conversation.Run([this](pid_t root) {
-      absl::Status status = TasksReady(root);
+    RestoreOutcome outcome = conversation.Run([this](pid_t inside) {
+      absl::Status status = TasksReady(inside);
       // CRIU kills the tree at our word: its orphans must come to us.
       if (!status.ok()) subreaper_.emplace();
       return status;
@@ -76,8 +78,8 @@ class RestoreSession {
     if (outcome.status.ok()) {
       // It has nothing more to do than to exit.
       criu_.Wait().IgnoreError();
-      NoteChild(outcome.root);
-      return RestoredTree{outcome.root, ReadStages(options_, log_path(), requested_ns, outcome)};
+      NoteChild(root_);
+      return RestoredTree{root_, ReadStages(options_, log_path(), requested_ns, outcome)};
     }
     return CleanUp(outcome);
   }
@@ -103,8 +105,14 @@ class RestoreSession {
     UniqueFd theirs(pair[1]);
 
     request_ = RestoreRequest(options_);
-    request_.mutable_options()->set_images_directory_fd(images_fd_.get());
-    request_.mutable_options()->set_work_directory_fd(work_fd_.get());
+    if (namespaces_.entered()) {
+      // It can't look into a process that it does not see, and our folder has no name there.
+      request_.mutable_options()->set_images_directory_fd(-1);
+      request_.mutable_options()->set_images_directory(".");
+    } else {
+      request_.mutable_options()->set_images_directory_fd(images_fd_.get());
+      request_.mutable_options()->set_work_directory_fd(work_fd_.get());
+    }
     if (!options_.extra.empty()) {
       RK_ASSIGN_OR_RETURN(config_, MakeConfigFile(options_.extra));
       request_.mutable_options()->set_config_file(absl::StrCat("/proc/", ::getpid(), "/fd/", config_.get()));
@@ -116,12 +124,12 @@ class RestoreSession {
     // CRIU puts a job without its session's leader into CRIU's own session. In ours, a terminal that it gets
     // would be its controlling one: to read would stop it, since it is in the background there.
     process.new_session = options_.shell_job;
-    std::string bounds;
+    process.working_directory = work_directory();
     if (options_.user) {
-      bounds = absl::StrCat(work_directory(), "/", kBoundsFile);
-      RK_RETURN_IF_ERROR(WriteBounds(bounds, *options_.user));
+      RK_RETURN_IF_ERROR(WriteBounds(absl::StrCat(work_directory(), "/", kBoundsFile), *options_.user));
     }
-    RK_ASSIGN_OR_RETURN(const std::vector<std::string> variables, RestoreVariables(bounds));
+    RK_ASSIGN_OR_RETURN(const std::vector<std::string> variables,
+                        RestoreVariables(options_.user ? kBoundsFile : ""));
     process.environment = EnvironmentWith(variables);
     int next = kFirstInheritedInCriu;
     for (const auto& [descriptor, resource] : options_.inherit_fd) {
@@ -132,17 +140,23 @@ class RestoreSession {
     }
     // CRIU is not tied to our life by a signal: killed in the middle it would leave half-made tasks behind.
     // It sees the socket close instead and takes the tree down itself.
-    RK_ASSIGN_OR_RETURN(criu_, Subprocess::Start(process));
+    // Within a container it takes one of the numbers there.
+    if (namespaces_.entered()) process.number = NumberForCriu();
+    RK_ASSIGN_OR_RETURN(criu_, namespaces_.Start(process));
     criu_start_ticks_ = StartTicks(criu_.pid()).value_or(0);
     return absl::OkStatus();
   }
 
-  absl::Status TasksReady(pid_t root) {
+  absl::Status TasksReady(pid_t inside) {
+    root_ = inside;
+    if (namespaces_.entered()) {
+      RK_ASSIGN_OR_RETURN(root_, namespaces_.Outside(inside));
+    }
     if (!options_.pidfile.empty()) {
-      RK_RETURN_IF_ERROR(WriteFileAtomically(options_.pidfile, absl::StrCat(root, "\n"), 0644));
+      RK_RETURN_IF_ERROR(WriteFileAtomically(options_.pidfile, absl::StrCat(root_, "\n"), 0644));
       wrote_pidfile_ = true;
     }
-    return observer_ != nullptr ? observer_->TasksReady(root) : absl::OkStatus();
+    return observer_ != nullptr ? observer_->TasksReady(root_) : absl::OkStatus();
   }
 
   // Leaves nothing of the tree and says what went wrong.
@@ -157,7 +171,8 @@ class RestoreSession {
     // CRIU kills its tasks when it fails, but a root made our child is left for us to reap, and a CRIU that
     // was killed itself leaves everything.
     std::vector<pid_t> image_pids = ImagePids();
-    pid_t root = outcome.root;
+    pid_t root = root_;
+    if (root <= 0 && !namespaces_.entered()) root = outcome.root;
     // A noted one is not of this restore: it had the root's PID before.
     if (root <= 0 && !image_pids.empty() && !IsNotedChild(image_pids.front())) root = image_pids.front();
     KillRestoredTree(root, image_pids, criu_start_ticks_);
@@ -167,25 +182,49 @@ class RestoreSession {
     return FailureStatus(Operation::kRestore, exit, log.ok() ? *log : "", log_path());
   }
 
-  // The PIDs in the image, the root's first.
+  // One that neither the image nor the container has.
+  pid_t NumberForCriu() const {
+    constexpr pid_t kFirst = 300;  // the kernel gives lower ones out once
+    std::set<pid_t> taken;
+    for (const auto& [theirs, ours] : namespaces_.AllNumbers()) taken.insert(theirs);
+    for (const PstreeEntry& entry : Tree()) {
+      taken.insert({entry.pid, entry.pgid, entry.sid});
+      taken.insert(entry.threads.begin(), entry.threads.end());
+    }
+    pid_t number = kFirst;
+    while (taken.contains(number)) ++number;
+    return number;
+  }
+
+  std::vector<PstreeEntry> Tree() const {
+    absl::StatusOr<std::string> content = ReadFile(absl::StrCat(options_.images_directory, "/pstree.img"));
+    if (!content.ok()) return {};
+    return ParsePstree(*content).value_or(std::vector<PstreeEntry>());
+  }
+
+  // The PIDs in the image, the root's first, of those processes that are there.
   std::vector<pid_t> ImagePids() const {
     std::vector<pid_t> pids;
-    absl::StatusOr<std::string> content = ReadFile(absl::StrCat(options_.images_directory, "/pstree.img"));
-    if (!content.ok()) return pids;
-    absl::StatusOr<std::vector<PstreeEntry>> tree = ParsePstree(*content);
-    if (!tree.ok()) return pids;
-    for (const PstreeEntry& entry : *tree) pids.push_back(entry.pid);
+    for (const PstreeEntry& entry : Tree()) {
+      if (!namespaces_.entered()) {
+        pids.push_back(entry.pid);
+      } else if (auto pid = namespaces_.Outside(entry.pid); pid.ok()) {
+        pids.push_back(*pid);
+      }
+    }
     return pids;
   }
 
   const MakingChild making_;  // CRIU makes the tree's root beside itself
   const RestoreOptions& options_;
+  const JobNamespaces& namespaces_;
   RestoreObserver* const observer_;
   const int cancel_fd_;
   pb::RpcRequest request_;
   UniqueFd images_fd_, work_fd_, config_, socket_;
   Subprocess criu_;
   uint64_t criu_start_ticks_ = 0;
+  pid_t root_ = 0;  // once all tasks are there
   bool wrote_pidfile_ = false;
   std::optional<TemporarySubreaper> subreaper_;  // once it has failed
 };
@@ -218,8 +257,9 @@ absl::Status RunRestoreOver(const CriuConnection& criu, const RestoreOptions& op
 }
 
 absl::StatusOr<RestoredTree> RunRestore(const Installation& criu, const RestoreOptions& options,
-                                        RestoreObserver* observer, int cancel_fd) {
-  return RestoreSession(options, observer, cancel_fd).Run(criu);
+                                        const JobNamespaces& namespaces, RestoreObserver* observer,
+                                        int cancel_fd) {
+  return RestoreSession(options, namespaces, observer, cancel_fd).Run(criu);
 }
 
 }  // namespace rekindle::criu

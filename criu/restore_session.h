@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/timeline.h"
 #include "criu/command_line.h"
+#include "criu/job_namespaces.h"
 
 namespace rekindle::criu {
 
@@ -30,9 +31,11 @@ struct RestoredTree {
 
 // Runs the restore to its end. RestoreOptions::detach is implied; `inherit_fd` numbers are descriptors of
 // this process. On failure nothing of the tree is left and the status is that of FailureStatus(). `observer`
-// may be null. `cancel_fd` (-1: none) becoming readable kills the restore (Cancelled).
+// may be null. `cancel_fd` (-1: none) becoming readable kills the restore (Cancelled). The job comes back in
+// `namespaces`, which may be ours; all PIDs are in our numbers.
 absl::StatusOr<RestoredTree> RunRestore(const Installation& criu, const RestoreOptions& options,
-                                        RestoreObserver* observer, int cancel_fd);
+                                        const JobNamespaces& namespaces, RestoreObserver* observer,
+                                        int cancel_fd);
 
 // A `criu swrk` that somebody else has started, and will clean up after.
 struct CriuConnection {

@@ -30,6 +30,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "criu/enter_mounts.h"
 #include "criu/open_mode.h"
 
 #ifndef SYS_fchmodat2
@@ -346,6 +347,8 @@ int bind(int fd, const struct sockaddr* address, socklen_t length) {
 }
 
 static int Open(int at, const char* path, int flags, mode_t mode) {
+  int outside;
+  if (OpenedOutside(path, flags, &outside)) return outside;
   // The first of the image's files: what the job is is known by now, and the file that tells can be seen
   // still.
   static const char kFirst[] = "pstree.img";

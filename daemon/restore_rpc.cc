@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/timeline.h"
+#include "criu/job_namespaces.h"
 #include "criu/process_tree.h"
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
@@ -74,6 +75,22 @@ bool HasSharedMemory(const v1::JobManifest& manifest) {
                      [](const v1::WrittenFile& file) { return file.shared_memory(); });
 }
 
+// Where the job's files are.
+void RemoveNamelessMemory(pid_t into, const v1::JobManifest& manifest) {
+  criu::JobNamespaces namespaces;
+  if (into != 0) {
+    absl::StatusOr<criu::JobNamespaces> container = criu::JobNamespaces::Around(into);
+    if (!container.ok()) return;  // it has gone, with its memory
+    namespaces = *std::move(container);
+  }
+  namespaces
+      .Within([&manifest] {
+        restore::RemoveNamelessMemory(manifest);
+        return absl::OkStatus();
+      })
+      .IgnoreError();
+}
+
 // What every restore needs.
 struct Sources {
   std::shared_ptr<store::Store> store;
@@ -92,6 +109,19 @@ absl::Status DryRun(const Node& node, const Call& call, const v1::RestoreRequest
   return absl::OkStatus();
 }
 
+absl::Status CheckInto(const Node& node, const Caller& caller, const v1::RestoreRequest& request) {
+  if (!node.policy().IsAdmin(caller)) {
+    return absl::PermissionDeniedError("only administrators may restore a job into a container (--into)");
+  }
+  if (request.into() < 0 || request.has_clone() || request.has_rollback() || !request.log().empty()) {
+    return absl::InvalidArgumentError(
+        "--into takes the PID of a container's process, and does not go with --clone, --log and --rollback: "
+        "the "
+        "job has the container's files as they are, and its output");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Sources> FindSources(Node& node, const Call& call, const v1::RestoreRequest& request) {
   if (!request.name().empty()) {
     RK_RETURN_IF_ERROR(node.jobs().CheckNameIsFree(request.name()));
@@ -105,6 +135,7 @@ absl::StatusOr<Sources> FindSources(Node& node, const Call& call, const v1::Rest
         "from where "
         "they are");
   }
+  if (request.into() != 0) RK_RETURN_IF_ERROR(CheckInto(node, call.caller, request));
   Sources sources;
   RK_ASSIGN_OR_RETURN(sources.store, node.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(sources.info,
@@ -135,7 +166,8 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   options.ignore_mismatch = request.ignore_mismatch();
   RK_ASSIGN_OR_RETURN(options.gpu_map, FromProto(request.gpu_map()));
   options.caller = node.policy().IsAdmin(call.caller) ? 0 : call.caller.uid;
-  options.placed_like = call.caller.pid;
+  options.into = request.into();
+  options.placed_like = request.into() != 0 ? request.into() : call.caller.pid;
   options.runtime_directory = node.options().runtime_directory;
   options.in_memory = call.in_memory;
   if (call.part) options.before_running = call.part->before_running;
@@ -143,7 +175,11 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   std::string log = manifest.log();
   UniqueFd log_file;
   std::vector<UniqueFd> stdio;
-  if (!request.log().empty()) {
+  if (request.into() != 0) {
+    RK_ASSIGN_OR_RETURN(stdio, StdioOf(request.into()));
+    for (const UniqueFd& fd : stdio) options.stdio.push_back(fd.get());
+    log.clear();
+  } else if (!request.log().empty()) {
     RK_RETURN_IF_ERROR(CheckAbsolute(request.log(), "the log"));
     log = request.log();
     RK_ASSIGN_OR_RETURN(
@@ -185,7 +221,9 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
     };
   }
 
-  RK_ASSIGN_OR_RETURN(restore::CgroupMembership cgroups, CgroupsForJob(call.caller, request.detach()));
+  RK_ASSIGN_OR_RETURN(restore::CgroupMembership cgroups, request.into() != 0
+                                                             ? restore::CgroupMembership::Of(request.into())
+                                                             : CgroupsForJob(call.caller, request.detach()));
   options.cgroups = &cgroups;
 
   CallMonitor monitor(call, [&](const v1::Progress& progress) {
@@ -199,7 +237,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   absl::StatusOr<restore::RestoreResult> result =
       restore::Restore(*store, criu, &node.gpus(), options, &observer);
   monitor.Stop();
-  if (files_made) restore::RemoveNamelessMemory(manifest);
+  if (files_made) RemoveNamelessMemory(request.into(), manifest);
   // What nobody asked for is as silent as the rest of the memory, unless it was not done.
   if (!request.has_rollback()) {
     std::erase_if(rolled_back,

@@ -159,6 +159,19 @@ absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::
   return taken;
 }
 
+absl::StatusOr<std::vector<UniqueFd>> StdioOf(pid_t pid) {
+  const std::string what = absl::StrCat("taking the output of process ", pid);
+  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!pidfd.valid()) return ErrnoStatus(errno, what);
+  std::vector<UniqueFd> taken;
+  for (int number = 0; number < 3; ++number) {
+    // As it has it: opened once more, it could be more than that process may do with it.
+    taken.emplace_back(static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd.get(), number, 0)));
+    if (!taken.back().valid()) return ErrnoStatus(errno, absl::StrCat(what, ", its descriptor ", number));
+  }
+  return taken;
+}
+
 absl::StatusOr<restore::CgroupMembership> CgroupsForJob(const Caller& caller, bool detached) {
   if (detached || caller.kind != Caller::Kind::kLocal || !caller.pidfd) return restore::CgroupMembership();
   RK_ASSIGN_OR_RETURN(restore::CgroupMembership membership, restore::CgroupMembership::Of(caller.pid));

@@ -53,6 +53,9 @@ absl::StatusOr<JobLog> MakeDefaultLog(const Node& node, const Caller& caller, ab
 // Copies of the three descriptors that the caller gives to a job. They come from the very process that
 // connected: its pidfd names it.
 absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::RestoreRequest& request);
+// Descriptors 0, 1 and 2 of the process `pid`, shared with it. NotFound: it has ended, or has none of that
+// number.
+absl::StatusOr<std::vector<UniqueFd>> StdioOf(pid_t pid);
 
 // Where a job of this caller belongs: in the caller's cgroups, and so under its limits, while the caller
 // waits for it; in ours when it is detached, or when the caller is elsewhere.

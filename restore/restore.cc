@@ -39,6 +39,7 @@
 #include "restore/left_connections.h"
 #include "restore/lock_check.h"
 #include "restore/opened_files_check.h"
+#include "restore/our_numbers.h"
 #include "restore/thread_placement.h"
 #include "restore/withheld_pages.h"
 
@@ -102,6 +103,9 @@ class RestoreRun : public criu::RestoreObserver {
     RK_ASSIGN_OR_RETURN(user_, UserWithBounds(*image_, result_.manifest));
     // Of what root has given to another user's job, on another machine say, an administrator knows.
     if (options_.ignore_mismatch && options_.caller == 0) user_.reset();
+    if (options_.into != 0) {
+      RK_ASSIGN_OR_RETURN(namespaces_, criu::JobNamespaces::Around(options_.into));
+    }
     RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
     if (!options_.ignore_mismatch) RK_RETURN_IF_ERROR(CheckMachine(result_.manifest, machine, criu_.version));
     RK_ASSIGN_OR_RETURN(std::string pstree,
@@ -115,11 +119,16 @@ class RestoreRun : public criu::RestoreObserver {
           options_.image, " --criu DIR`, then `criu restore --images-dir DIR`"));
     }
     RK_RETURN_IF_ERROR(ClaimNumbers(tree));
-    RK_RETURN_IF_ERROR(CheckIdsAreFree(tree, options_.cancel_fd));
+    RK_RETURN_IF_ERROR(CheckIds(tree));
     if (!options_.roll_back) RK_RETURN_IF_ERROR(CheckNeededFiles());
     RK_ASSIGN_OR_RETURN(std::vector<JobLock> locks, LocksOfJob(*image_));
-    RK_RETURN_IF_ERROR(CheckLocksAreFree(locks, options_.cancel_fd));
-    if (!options_.tcp_close && !result_.manifest.tcp_close()) RK_RETURN_IF_ERROR(EndLeftConnections(*image_));
+    const bool carries_connections = !options_.tcp_close && !result_.manifest.tcp_close();
+    const absl::Status free = namespaces_.Within([&] {
+      absl::Status status = CheckLocksAreFree(locks, options_.cancel_fd);
+      if (status.ok() && carries_connections) status = EndLeftConnections(*image_);
+      return status;
+    });
+    RK_RETURN_IF_ERROR(free);
     RK_RETURN_IF_ERROR(CheckMemory(PageBytes(), options_.cgroups == nullptr));
     RK_RETURN_IF_ERROR(PlanGpus());
     EndPhase("plan");
@@ -142,10 +151,10 @@ class RestoreRun : public criu::RestoreObserver {
     if (!options_.roll_back) return absl::OkStatus();
     phase_name_ = "files";
     // Not under a job that has come to life meanwhile.
-    RK_RETURN_IF_ERROR(CheckIdsAreFree(directory_->tree(), options_.cancel_fd));
-    if (absl::Status status = options_.roll_back(*image_, result_.manifest); !status.ok()) {
-      return Annotate(status, absl::StrCat("restoring ", options_.image));
-    }
+    RK_RETURN_IF_ERROR(CheckIds(directory_->tree()));
+    const absl::Status status =
+        namespaces_.Within([&] { return options_.roll_back(*image_, result_.manifest); });
+    if (!status.ok()) return Annotate(status, absl::StrCat("restoring ", options_.image));
     RK_RETURN_IF_ERROR(CheckNeededFiles());
     EndPhase("files");
     return absl::OkStatus();
@@ -159,18 +168,17 @@ class RestoreRun : public criu::RestoreObserver {
     result_.command_lines.push_back(
         criu::ShellLine(criu::FullCommand(criu_, criu::RestoreArguments(options))));
     criu_began_unix_ns_ = UnixNanos();
-    absl::StatusOr<criu::RestoredTree> tree = criu::RunRestore(criu_, options, this, options_.cancel_fd);
+    absl::StatusOr<criu::RestoredTree> tree =
+        criu::RunRestore(criu_, options, namespaces_, this, options_.cancel_fd);
     for (int tries = 1; IsNumberTaken(tree.status()) && tries < kTriesForNumbers; ++tries) {
-      if (!CheckIdsAreFree(directory_->tree(), options_.cancel_fd).ok()) break;
+      if (!CheckIds(directory_->tree()).ok()) break;
       pollfd cancelled{options_.cancel_fd, POLLIN, 0};
       if (::poll(&cancelled, 1, kNumberIsFreeAfterMs) > 0) break;
-      tree = criu::RunRestore(criu_, options, this, options_.cancel_fd);
+      tree = criu::RunRestore(criu_, options, namespaces_, this, options_.cancel_fd);
     }
     if (!tree.ok()) return KeepLogs(tree.status());
     result_.root = tree->root;
-    std::vector<pid_t> processes;
-    for (const criu::PstreeEntry& process : directory_->tree()) processes.push_back(process.pid);
-    SpreadThreads(processes);
+    SpreadThreads(Processes());
     AddSpan("criu", phase_begin_ns_);
     std::move(tree->timeline.begin(), tree->timeline.end(), std::back_inserter(result_.timeline));
     result_.phases.emplace_back("criu", phase_.seconds() - pages_seconds_);
@@ -184,25 +192,27 @@ class RestoreRun : public criu::RestoreObserver {
   absl::Status TasksReady(pid_t root) override {
     Stopwatch watch;
     const int64_t begin = MonotonicNanos();
+    if (namespaces_.entered()) numbers_ = OurNumbers(namespaces_.AllNumbers());
     RK_RETURN_IF_ERROR(CheckOpened(root));
     if (!options_.log.empty()) {
       UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, root, 0)));
       RK_RETURN_IF_ERROR(AppendToLogs(pidfd.get(), result_.manifest));
     }
     if (options_.cgroups) {  // before its memory comes, which is then theirs
-      for (const criu::PstreeEntry& process : directory_->tree()) {
-        RK_RETURN_IF_ERROR(options_.cgroups->Join(process.pid));
-      }
+      for (const pid_t process : Processes()) RK_RETURN_IF_ERROR(options_.cgroups->Join(process));
     }
-    for (std::string& warning : GiveManners(result_.manifest)) {
-      result_.warnings.push_back(std::move(warning));
-    }
-    for (std::string& warning : PlaceThreads(result_.manifest, directory_->tree(), options_.placed_like)) {
+    const v1::JobManifest threads = InOurNumbers(result_.manifest, numbers_);
+    for (std::string& warning : GiveManners(threads)) result_.warnings.push_back(std::move(warning));
+    for (std::string& warning :
+         PlaceThreads(threads, InOurNumbers(directory_->tree(), numbers_), options_.placed_like)) {
       result_.warnings.push_back(std::move(warning));
     }
     phase_name_ = "pages";
     const uint64_t before = bytes_done_;
-    absl::Status status = FillWithheld(*image_, options_.in_memory, directory_->withheld(), &bytes_done_);
+    const std::vector<WithheldTask>* withheld = &directory_->withheld();
+    std::vector<WithheldTask> elsewhere;
+    if (namespaces_.entered()) withheld = &(elsewhere = InOurNumbers(*withheld, numbers_));
+    absl::Status status = FillWithheld(*image_, options_.in_memory, *withheld, &bytes_done_);
     pages_seconds_ = watch.seconds();
     AddSpan("pages", begin, {{"bytes", static_cast<int64_t>(bytes_done_ - before)}});
     phase_name_ = "criu";
@@ -222,7 +232,9 @@ class RestoreRun : public criu::RestoreObserver {
         observer_->OnProgress({"gpu", step.bytes_done, step.bytes_total, total_.seconds(), step.devices});
       };
     }
-    absl::Status status = gpu_->PutOn(result_.root, record.pids, record, gpu_pairs_, progress);
+    std::vector<pid_t> users = record.pids;
+    for (pid_t& user : users) user = numbers_.Of(user);
+    absl::Status status = gpu_->PutOn(result_.root, users, record, gpu_pairs_, progress);
     if (status.ok()) {
       EndPhase("gpu");
       return status;
@@ -245,6 +257,7 @@ class RestoreRun : public criu::RestoreObserver {
     RK_RETURN_IF_ERROR(MakeDirectories(options_.runtime_directory));
     RK_ASSIGN_OR_RETURN(
         claims_, OpenFile(absl::StrCat(options_.runtime_directory, "/", kClaims), O_RDWR | O_CREAT, 0600));
+    if (namespaces_.entered()) return absl::OkStatus();  // these are the numbers of another PID namespace
     for (const criu::PstreeEntry& process : tree) {
       if (ClaimNumber(claims_, process.pid)) continue;
       if (errno != EAGAIN && errno != EACCES)
@@ -295,15 +308,31 @@ class RestoreRun : public criu::RestoreObserver {
   absl::Status CheckOpened(pid_t root) const {
     if (!user_) return absl::OkStatus();
     OpenedFilesCheck check{result_.manifest, *user_, {}, "/", options_.stdio, criu_began_unix_ns_};
-    for (const criu::PstreeEntry& process : directory_->tree()) check.processes.push_back(process.pid);
-    if (HasOwnMounts(*image_)) check.root = absl::StrCat("/proc/", root, "/root");
+    check.processes = Processes();
+    if (HasOwnMounts(*image_) || namespaces_.enters_mounts()) {
+      check.root = absl::StrCat("/proc/", root, "/root");
+    }
     if (log_.valid()) check.given.push_back(log_.get());
     return Annotate(CheckOpenedFiles(check), absl::StrCat("restoring ", options_.image));
   }
 
   absl::Status CheckNeededFiles() {
     if (HasOwnMounts(*image_)) return absl::OkStatus();
-    return CheckFiles(result_.manifest, user_, &result_.warnings);
+    return namespaces_.Within([&] { return CheckFiles(result_.manifest, user_, &result_.warnings); });
+  }
+
+  // The processes of the job that are there.
+  std::vector<pid_t> Processes() const {
+    std::vector<pid_t> processes;
+    for (const criu::PstreeEntry& process : directory_->tree()) {
+      processes.push_back(numbers_.Of(process.pid));
+    }
+    return processes;
+  }
+
+  absl::Status CheckIds(const std::vector<criu::PstreeEntry>& tree) const {
+    if (!namespaces_.entered()) return CheckIdsAreFree(tree, options_.cancel_fd);
+    return CheckIdsAreFreeIn(namespaces_, tree);
   }
 
   uint64_t PageBytes() const {
@@ -424,7 +453,12 @@ class RestoreRun : public criu::RestoreObserver {
 
   absl::StatusOr<int> NullDevice() {
     if (!null_.valid()) {
-      RK_ASSIGN_OR_RETURN(null_, OpenFile("/dev/null", O_RDWR));
+      const absl::Status opened = namespaces_.Within([this] {
+        absl::StatusOr<UniqueFd> null = OpenFile("/dev/null", O_RDWR);
+        if (null.ok()) null_ = *std::move(null);
+        return null.status();
+      });
+      RK_RETURN_IF_ERROR(opened);
     }
     return null_.get();
   }
@@ -443,6 +477,8 @@ class RestoreRun : public criu::RestoreObserver {
 
   std::unique_ptr<store::ImageReader> image_;
   std::unique_ptr<ImageDirectory> directory_;
+  criu::JobNamespaces namespaces_;
+  OurNumbers numbers_;  // once its tasks are there, where its namespaces are not ours
   std::atomic<uint64_t> bytes_done_{0};
   std::atomic<const char*> phase_name_{"plan"};
   double pages_seconds_ = 0;

@@ -29,6 +29,7 @@ struct RestoreOptions {
   bool tcp_close = false;
   bool ignore_mismatch = false;
   uid_t caller = 0;
+  pid_t into = 0;         // the job comes back in the container of this process; 0: where we are
   pid_t placed_like = 0;  // the job gets no processors but those of this process; 0: ours
   // Where the job goes; null: it stays in ours. Not owned.
   const CgroupMembership* cgroups = nullptr;
@@ -38,7 +39,8 @@ struct RestoreOptions {
   bool timeline = false;          // keep one; it costs some milliseconds
   const store::ImageInMemory* in_memory = nullptr;  // of this image or of another; null: none; not owned
   // Called when all else was checked and before anything is started: makes the files that the job writes what
-  // they were. They are checked after it. Null: they are left as they are.
+  // they were, on a thread that sees the files as the job will. They are checked after it. Null: they are
+  // left as they are.
   std::function<absl::Status(const store::ImageReader& image, const v1::JobManifest& manifest)> roll_back;
   // Asked when every process is there with all of its memory and none has run; they run when it returns. With
   // a status other than OK they are killed and the restore fails with it. Empty: they run at once.
@@ -59,7 +61,7 @@ class RestoreObserver {
 };
 
 struct RestoreResult {
-  pid_t root = 0;    // a child of the calling process: reap it
+  pid_t root = 0;    // our number of it; a child of the calling process: reap it
   UniqueFd channel;  // the control channel of a job with the runtime hook; not valid: it has none
   store::ImageInfo image;
   v1::JobManifest manifest;

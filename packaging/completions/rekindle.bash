@@ -66,10 +66,11 @@ _rekindle() {
       [[ $previous == --parent ]] && arguments=$(_rekindle_images) || arguments="$(_rekindle_jobs) $(ps -eo pid= 2>/dev/null)"
       ;;
     restore)
-      flags="--detach --pidfile --log --tcp-close --ignore-mismatch --name --gpu-map --rollback --ignore-path --dry-run --clone --fill --record-ms --trace --explain $copy"
+      flags="--detach --pidfile --log --tcp-close --ignore-mismatch --name --gpu-map --into --rollback --ignore-path --dry-run --clone --fill --record-ms --trace --explain $copy"
       case $previous in
         --net) arguments='host none own' ;;
         --rollback) arguments='none append all' ;;
+        --into) arguments=$(ps -eo pid= 2>/dev/null) ;;
         --fill) arguments='never idle eager' ;;
         *) arguments=$(_rekindle_images) ;;
       esac

@@ -73,6 +73,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from run restore' -l name -x -d 
 complete -c rekindle -n '__fish_seen_subcommand_from run restore' -l log -r -F -d 'File for its output'
 complete -c rekindle -n '__fish_seen_subcommand_from run restore' -s d -l detach -d 'Do not wait for the job'
 complete -c rekindle -n '__fish_seen_subcommand_from restore' -l pidfile -r -F -d 'Write the PID here'
+complete -c rekindle -n '__fish_seen_subcommand_from restore' -l into -x -a '(__fish_complete_pids)' -d 'Into the container of this process'
 complete -c rekindle -n '__fish_seen_subcommand_from ckpt restore' -l tcp-close -d 'Close live TCP connections'
 complete -c rekindle -n '__fish_seen_subcommand_from ckpt import' -s t -l tag -x -d 'Name of the image'
 complete -c rekindle -n '__fish_seen_subcommand_from ckpt' -l stop -d 'Kill the job once the image is safe'

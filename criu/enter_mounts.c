@@ -1,0 +1,75 @@
+// Part of rekindle-criu-preload.so and rekindle-criu-restore.so: CRIU works in the mounts of a container.
+//
+// It must be there, or it would take the container's mounts for some that the job has brought along. But
+// whoever owns a container's files must not get code of his into CRIU, which has more rights than he: no
+// loader's list (/etc/ld.so.preload), library or program of his. So CRIU is started outside, and goes inside
+// when it is loaded with all of its libraries; its working directory stays the one outside. What it would run
+// from then on is not run.
+//
+// Linked against no part of the C library, so that it fits the library CRIU runs with, whichever that is.
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "criu/enter_mounts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define KNOWN_FOLDER "/run/"
+#define KNOWN_NAME "criu.kdat"
+
+RunInside run_inside;
+
+static int entered;
+// What CRIU knows of the kernel. It closes all descriptors when it begins.
+static char known[1 << 16];
+static ssize_t known_bytes;
+
+static int Open(int at, const char* path, int flags) { return (int)syscall(SYS_openat, at, path, flags, 0); }
+
+__attribute__((constructor)) static void Enter(void) {
+  const char* number = getenv(ENTERED_MOUNTS);
+  if (number == NULL) return;
+  const int mounts = atoi(number);
+  const int folder = Open(AT_FDCWD, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+  const int file = Open(AT_FDCWD, KNOWN_FOLDER KNOWN_NAME, O_RDONLY | O_CLOEXEC);
+  if (file >= 0) {
+    known_bytes = read(file, known, sizeof known);
+    close(file);
+  }
+  // Outside it would do its work on other files.
+  if (folder < 0 || setns(mounts, CLONE_NEWNS) != 0 || fchdir(folder) != 0) _exit(127);
+  close(folder);
+  close(mounts);
+  entered = 1;
+}
+
+// It believes that file's every word: not one of the container's.
+int OpenedOutside(const char* path, int flags, int* fd) {
+  static const char kFolder[] = KNOWN_FOLDER, kName[] = KNOWN_NAME;
+  if (!entered || strncmp(path, kFolder, sizeof kFolder - 1) != 0) return 0;
+  const char* name = path + sizeof kFolder - 1;
+  if (strncmp(name + (*name == '.'), kName, sizeof kName - 1) != 0) return 0;
+  *fd = -1;
+  errno = (flags & O_ACCMODE) != O_RDONLY ? EROFS : ENOENT;
+  if (errno == EROFS || known_bytes <= 0) return 1;
+  *fd = (int)syscall(SYS_memfd_create, kName, 0);
+  if (*fd >= 0 && syscall(SYS_pwrite64, *fd, known, known_bytes, 0) != known_bytes) {
+    close(*fd);
+    *fd = -1;
+  }
+  return 1;
+}
+
+int execvp(const char* file, char* const arguments[]) {
+  if (!entered) return execvpe(file, arguments, environ);
+  const int status = run_inside != NULL ? run_inside(file) : -1;
+  if (status >= 0) _exit(status);
+  errno = EACCES;
+  return -1;
+}

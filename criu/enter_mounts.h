@@ -1,0 +1,21 @@
+// Between Rekindle's libraries that are loaded into CRIU (enter_mounts.c) and Rekindle. C.
+#pragma once
+
+// In CRIU's environment: the number of its descriptor of the mount namespace that it goes into.
+#define ENTERED_MOUNTS "REKINDLE_ENTERED_MOUNTS"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Is `path` one that CRIU must not open inside? Then `*fd` is what open() gives, with errno.
+__attribute__((visibility("hidden"))) int OpenedOutside(const char* path, int flags, int* fd);
+
+// What a process of CRIU's does in place of the program `file`: its exit status, or -1: nothing, it fails.
+typedef int (*RunInside)(const char* file);
+// May be set before main().
+__attribute__((visibility("hidden"))) extern RunInside run_inside;
+
+#ifdef __cplusplus
+}
+#endif

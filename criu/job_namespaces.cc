@@ -1,0 +1,192 @@
+#include "criu/job_namespaces.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "base/process_stat.h"
+#include "base/status.h"
+#include "criu/enter_mounts.h"
+
+namespace rekindle::criu {
+namespace {
+
+struct NamespaceKind {
+  const char* name;
+  int flag;
+};
+constexpr NamespaceKind kKinds[] = {{"pid", CLONE_NEWPID}, {"mnt", CLONE_NEWNS},
+                                    {"net", CLONE_NEWNET}, {"ipc", CLONE_NEWIPC},
+                                    {"uts", CLONE_NEWUTS}, {"cgroup", CLONE_NEWCGROUP}};
+
+// Empty: the process has gone.
+std::string NamespaceOf(const std::string& process, const char* kind) {
+  char target[64] = {};
+  const ssize_t n =
+      ::readlink(absl::StrCat("/proc/", process, "/ns/", kind).c_str(), target, sizeof target - 1);
+  return n > 0 ? std::string(target, static_cast<size_t>(n)) : "";
+}
+
+// Its numbers in all its PID namespaces, ours first. `task`: "PID" or "PID/task/THREAD".
+std::vector<pid_t> Numbers(const std::string& task) {
+  std::vector<pid_t> numbers;
+  auto status = ReadFile(absl::StrCat("/proc/", task, "/status"));
+  if (!status.ok()) return numbers;
+  for (absl::string_view line : absl::StrSplit(*status, '\n')) {
+    if (!absl::StartsWith(line, "NSpid:")) continue;
+    for (absl::string_view word : absl::StrSplit(line.substr(6), absl::ByAnyChar("\t "), absl::SkipEmpty())) {
+      pid_t number = 0;
+      if (absl::SimpleAtoi(word, &number)) numbers.push_back(number);
+    }
+  }
+  return numbers;
+}
+std::vector<pid_t> Numbers(pid_t pid) { return Numbers(absl::StrCat(pid)); }
+
+absl::Status Rootless(absl::string_view what) {
+  return absl::UnimplementedError(absl::StrCat(
+      what,
+      ": it has a user namespace of its own (a rootless container), which CRIU can't work in from "
+      "outside: run the container without one"));
+}
+
+}  // namespace
+
+bool IsInitOfItsPidNamespace(pid_t pid) {
+  const std::vector<pid_t> numbers = Numbers(pid);
+  return !numbers.empty() && numbers.back() == 1;
+}
+
+absl::Status JobNamespaces::Find(pid_t process) {
+  pid_ = process;
+  pid_namespace_ = NamespaceOf(absl::StrCat(process), "pid");
+  for (const NamespaceKind& kind : kKinds) {
+    if (NamespaceOf(absl::StrCat(process), kind.name) != NamespaceOf("self", kind.name)) flags_ |= kind.flag;
+  }
+  root_.Reset(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+  if (root_.valid()) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("looking at the namespaces of process ", process));
+}
+
+absl::StatusOr<JobNamespaces> JobNamespaces::Of(pid_t root) {
+  JobNamespaces job;
+  job.pid_ = root;
+  job.pid_namespace_ = NamespaceOf(absl::StrCat(root), "pid");
+  if (job.pid_namespace_.empty() || job.pid_namespace_ == NamespaceOf("self", "pid")) return job;
+  const std::vector<pid_t> numbers = Numbers(root);
+  if (numbers.empty() || numbers.back() == 1) return job;
+  if (NamespaceOf(absl::StrCat(root), "user") != NamespaceOf("self", "user")) {
+    return Rootless(absl::StrCat("capturing process ", root));
+  }
+  RK_RETURN_IF_ERROR(job.Find(root));
+  return job;
+}
+
+absl::StatusOr<JobNamespaces> JobNamespaces::Around(pid_t process) {
+  const std::string pid_namespace = NamespaceOf(absl::StrCat(process), "pid");
+  if (pid_namespace.empty()) return absl::NotFoundError(absl::StrCat("there is no process ", process));
+  if (pid_namespace == NamespaceOf("self", "pid")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("process ", process, " is in no container: it has no PID namespace of its own"));
+  }
+  if (NamespaceOf(absl::StrCat(process), "user") != NamespaceOf("self", "user")) {
+    return Rootless(absl::StrCat("going into the container of process ", process));
+  }
+  JobNamespaces container;
+  RK_RETURN_IF_ERROR(container.Find(process));
+  return container;
+}
+
+bool JobNamespaces::enters_mounts() const { return (flags_ & CLONE_NEWNS) != 0; }
+
+pid_t JobNamespaces::Inside(pid_t pid) const {
+  if (!entered()) return pid;
+  const std::vector<pid_t> numbers = Numbers(pid);
+  return numbers.empty() ? 0 : numbers.back();
+}
+
+absl::StatusOr<pid_t> JobNamespaces::Outside(pid_t inside) const {
+  if (!entered()) {
+    if (NamespaceOf(absl::StrCat(inside), "pid") == NamespaceOf("self", "pid")) return inside;
+    return absl::NotFoundError(
+        absl::StrCat("process ", inside, " has another number in its own PID namespace"));
+  }
+  for (pid_t pid : ListProcesses()) {
+    if (NamespaceOf(absl::StrCat(pid), "pid") == pid_namespace_ && Inside(pid) == inside) return pid;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no process has the number ", inside, " in the PID namespace of process ", pid_));
+}
+
+std::vector<std::pair<pid_t, pid_t>> JobNamespaces::AllNumbers() const {
+  std::vector<std::pair<pid_t, pid_t>> all;
+  for (pid_t pid : ListProcesses()) {
+    if (NamespaceOf(absl::StrCat(pid), "pid") != pid_namespace_) continue;
+    const auto threads = ListDirectory(absl::StrCat("/proc/", pid, "/task"));
+    if (!threads.ok()) continue;  // it has gone
+    for (const std::string& thread : *threads) {
+      const std::vector<pid_t> numbers = Numbers(absl::StrCat(pid, "/task/", thread));
+      if (!numbers.empty()) all.emplace_back(numbers.back(), numbers.front());
+    }
+  }
+  return all;
+}
+
+absl::Status JobNamespaces::Enter(int flags) const {
+  if (::unshare(CLONE_FS) == 0 && (flags == 0 || ::setns(root_.get(), flags) == 0)) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("entering the namespaces of process ", pid_));
+}
+
+absl::StatusOr<Subprocess> JobNamespaces::Start(SubprocessOptions options) const {
+  if (!entered()) return Subprocess::Start(options);
+  UniqueFd mounts;
+  if (enters_mounts()) {
+    mounts.Reset(::open(absl::StrCat("/proc/", pid_, "/ns/mnt").c_str(), O_RDONLY | O_CLOEXEC));
+    // Not those of who has its number by now.
+    if (!mounts.valid() || ::syscall(SYS_pidfd_send_signal, root_.get(), 0, nullptr, 0) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("opening the mounts of process ", pid_));
+    }
+    int number = 3;
+    for (const auto& [from, to] : options.descriptors) number = std::max(number, to + 1);
+    options.descriptors.emplace_back(mounts.get(), number);
+    if (options.environment.empty()) options.environment = EnvironmentWith({});
+    options.environment.push_back(absl::StrCat(ENTERED_MOUNTS, "=", number));
+  }
+  absl::StatusOr<Subprocess> started = absl::InternalError("not started");
+  // A thread can enter them alone, and what it starts is born there.
+  std::thread inside([&] {
+    if (absl::Status status = Enter(flags_ & ~CLONE_NEWNS); !status.ok()) {
+      started = std::move(status);
+    } else {
+      started = Subprocess::Start(options);
+    }
+  });
+  inside.join();
+  return started;
+}
+
+absl::Status JobNamespaces::Within(absl::FunctionRef<absl::Status()> work) const {
+  if (!entered()) return work();
+  absl::Status result;
+  // The PID namespace would be that of its children alone.
+  std::thread inside([&] {
+    result = Enter(flags_ & ~CLONE_NEWPID);
+    if (result.ok()) result = work();
+  });
+  inside.join();
+  return result;
+}
+
+}  // namespace rekindle::criu

@@ -1,0 +1,63 @@
+// A job that lives in a PID namespace of its own: a copy in its sandbox, a process of a container. CRIU must
+// dump it from inside, because it refuses a tree without the namespace's init, and restores it there.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/subprocess.h"
+#include "base/unique_fd.h"
+
+namespace rekindle::criu {
+
+// Is it number 1 of the innermost PID namespace that it lives in? False when it has gone.
+bool IsInitOfItsPidNamespace(pid_t pid);
+
+// Thread-safe.
+class JobNamespaces {
+ public:
+  // Of the tree below `root`. Unimplemented: it has a user namespace of its own.
+  static absl::StatusOr<JobNamespaces> Of(pid_t root);
+  // Those that `process`, a container's first or another, lives in: for a job that is to come back beside it.
+  // Unimplemented: it has a user namespace of its own. NotFound: there is no such process.
+  static absl::StatusOr<JobNamespaces> Around(pid_t process);
+
+  // Must CRIU be started inside? Not for a tree whose root is the init of its namespace: that one CRIU dumps
+  // with all its namespaces, from outside.
+  bool entered() const { return root_.valid(); }
+  // Has it file systems of its own, too?
+  bool enters_mounts() const;
+
+  // A process's number in its own PID namespace; the same as ours where that is not entered. 0: it has gone.
+  pid_t Inside(pid_t pid) const;
+  // Our number of a process of the job. NotFound: there is none, or it lives in another namespace still.
+  absl::StatusOr<pid_t> Outside(pid_t inside) const;
+  // The numbers of all processes and threads that live there: theirs, ours.
+  std::vector<std::pair<pid_t, pid_t>> AllNumbers() const;
+
+  // Starts CRIU, with one of Rekindle's libraries loaded, as the job sees the machine: its processes, files
+  // and network. The program, its libraries and `options.working_directory` are looked up here, and CRIU goes
+  // into the job's mounts only when all of them are loaded (enter_mounts.c): what lies in a container is not
+  // run with root's rights. What is named in its arguments it looks up there, or, without a leading slash, in
+  // the working directory.
+  absl::StatusOr<Subprocess> Start(SubprocessOptions options) const;
+
+  // What `work` returns, called on a thread that sees the files and the network as the job does.
+  absl::Status Within(absl::FunctionRef<absl::Status()> work) const;
+
+ private:
+  absl::Status Find(pid_t process);
+  absl::Status Enter(int flags) const;
+
+  pid_t pid_ = 0;
+  std::string pid_namespace_;  // what /proc/PID/ns/pid points to
+  UniqueFd root_;              // pidfd; not valid: nothing is entered
+  int flags_ = 0;              // CLONE_NEW*, of those that differ from ours
+};
+
+}  // namespace rekindle::criu
