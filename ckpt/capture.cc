@@ -255,7 +255,9 @@ class CaptureRun {
     constexpr absl::string_view kWhy =
         "it is the first of a PID namespace (a container's, of `unshare --pid`), and `rekindle restore` "
         "can't "
-        "bring such a job back, only CRIU itself can, after `rekindle export`";
+        "bring such a job back, only CRIU itself can, after `rekindle export`. Give the container an init "
+        "(`docker run --init`; in a pod of Kubernetes `shareProcessNamespace: true`), and the PID of the job "
+        "below it";
     const std::string what = absl::StrCat("process ", options_.pid, ": ", kWhy);
     if (StaysStopped())
       return absl::FailedPreconditionError(absl::StrCat("capturing ", what, "; leave --stop out"));
@@ -558,6 +560,9 @@ class CaptureRun {
         !dump.tcp_established || (job_.tcp_connections == 0 && !options_.tcp_established);
     dump.timeout_seconds = kStoppingMayTakeSeconds;
     dump.external = job_.external_ttys;
+    for (const StdioDescriptor& slot : job_.stdio) {
+      if (slot.outside) dump.external.push_back(slot.resource);
+    }
     dump.action_script = dump_gate_;
     dump.run = session_->run();
     return dump;

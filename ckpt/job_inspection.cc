@@ -397,7 +397,19 @@ class DescriptorScan {
     } else {
       slot.kind = "other";
     }
+    if (slot.resource.empty() && absl::StartsWith(d.target, "/")) LookWhetherOutside(d, info.st_ino, &slot);
     stdio_.push_back(std::move(slot));
+  }
+
+  static void LookWhetherOutside(const OpenDescriptor& d, ino_t inode, StdioDescriptor* slot) {
+    const auto fdinfo = ReadFile(ProcPath(d.pid, absl::StrCat("fdinfo/", d.fd)));
+    const auto mounts = ReadFile(ProcPath(d.pid, "mountinfo"));
+    uint32_t mount = 0;
+    if (!fdinfo.ok() || !mounts.ok() || !absl::SimpleAtoi(StatusField(*fdinfo, "mnt_id"), &mount)) return;
+    const std::string line = absl::StrCat(mount, " ");
+    if (absl::StartsWith(*mounts, line) || absl::StrContains(*mounts, "\n" + line)) return;
+    slot->outside = true;
+    slot->resource = absl::StrCat("file[", absl::Hex(mount), ":", absl::Hex(inode), "]");
   }
 
   std::vector<StdioDescriptor> stdio_;

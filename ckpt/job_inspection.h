@@ -36,6 +36,7 @@ struct StdioDescriptor {
   int fd = -1;
   std::string kind;      // "tty", "pipe", "file", "socket", "null", "other"
   std::string resource;  // CRIU's name where it can be replaced at restore
+  bool outside = false;  // of a mount that the job's mount namespace does not have: a container's log
   std::string path;
   bool writable = false;
 };

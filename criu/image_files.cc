@@ -453,6 +453,17 @@ absl::StatusOr<std::string> ForgetSizes(absl::string_view files_content, const s
   });
 }
 
+absl::StatusOr<std::string> ForgetFilesOutside(absl::string_view files_content) {
+  constexpr uint64_t kStay = UINT64_MAX;  // to CRIU
+  return RewriteFiles(files_content, [](pb::FileEntry& entry) {
+    if (!entry.regular().external()) return false;
+    entry.mutable_regular()->set_position(kStay);
+    entry.mutable_regular()->clear_size();
+    entry.mutable_regular()->clear_mode();
+    return true;
+  });
+}
+
 absl::StatusOr<std::string> ForgetBuildIds(absl::string_view files_content,
                                            const std::set<std::string>& paths) {
   return RewriteFiles(files_content, [&paths](pb::FileEntry& entry) {

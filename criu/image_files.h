@@ -165,6 +165,10 @@ absl::StatusOr<std::string> TellUnsentAsSent(absl::string_view tcp_stream_conten
 // insists on the recorded size, and a job that ran on after its image has written on.
 absl::StatusOr<std::string> ForgetSizes(absl::string_view files_content, const std::set<std::string>& paths);
 
+// The same files.img in which anything may take the place of files that are given from outside (`--external
+// file[…]`), a pipe too, or what others write to: it is left where it is.
+absl::StatusOr<std::string> ForgetFilesOutside(absl::string_view files_content);
+
 // The same files.img without the build IDs of these files, which were compared already.
 absl::StatusOr<std::string> ForgetBuildIds(absl::string_view files_content,
                                            const std::set<std::string>& paths);

@@ -240,6 +240,25 @@ TEST(ImageFilesTest, SizesOfWrittenAndOfNamedFilesCanBeForgotten) {
   EXPECT_FALSE((*ParseRegularFiles(*forgotten))[0].has_size);
 }
 
+TEST(ImageFilesTest, AnythingMayTakeThePlaceOfFilesFromOutside) {
+  pb::FileEntry inside, outside;
+  for (pb::FileEntry* entry : {&inside, &outside}) {
+    entry->set_type(1);
+    entry->set_id(entry == &inside ? 1 : 2);
+    entry->mutable_regular()->set_path("/log");
+    entry->mutable_regular()->set_position(70);
+    entry->mutable_regular()->set_size(80);
+    entry->mutable_regular()->set_mode(0100644);
+  }
+  outside.mutable_regular()->set_external(true);
+  const auto changed = ForgetFilesOutside(Image(0x56303138, {Record(inside), Record(outside)}));
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  outside.mutable_regular()->set_position(UINT64_MAX);
+  outside.mutable_regular()->clear_size();
+  outside.mutable_regular()->clear_mode();
+  EXPECT_EQ(*changed, Image(0x56303138, {Record(inside), Record(outside)}));
+}
+
 TEST(ImageFilesTest, BuildIdsOfSomeFilesAreForgotten) {
   pb::FileEntry known, other;
   uint32_t id = 0;

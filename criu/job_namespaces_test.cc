@@ -17,7 +17,10 @@
 namespace rekindle::criu {
 namespace {
 
-using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+absl::Status AsStatus(bool ok) { return ok ? absl::OkStatus() : absl::InternalError("it failed"); }
 
 // A process with a number and a host name of its own, below the init of its PID namespace.
 class JobNamespacesTest : public testing::Test {
@@ -101,6 +104,33 @@ TEST_F(JobNamespacesTest, ProgramsStartInside) {
   char space[64] = {};
   ASSERT_GT(::readlink(absl::StrCat("/proc/", job_, "/ns/pid").c_str(), space, sizeof space - 1), 0);
   EXPECT_EQ(*seen, absl::StrCat(space, " inside\n"));
+}
+
+TEST_F(JobNamespacesTest, AroundAnyProcessOfAContainer) {
+  for (const pid_t process : {init_, job_}) {
+    auto namespaces = JobNamespaces::Around(process);
+    ASSERT_TRUE(namespaces.ok()) << namespaces.status();
+    EXPECT_TRUE(namespaces->entered());
+    EXPECT_FALSE(namespaces->enters_mounts());
+    EXPECT_THAT(namespaces->AllNumbers(), UnorderedElementsAre(Pair(1, init_), Pair(inside_, job_)));
+    char name[16] = {};
+    EXPECT_TRUE(namespaces->Within([&] { return AsStatus(::gethostname(name, sizeof name) == 0); }).ok());
+    EXPECT_EQ(std::string(name) == "inside", process == job_);
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(JobNamespaces::Around(::getpid()).status()));
+}
+
+TEST_F(JobNamespacesTest, AChildHasTheNumberThatItIsToHave) {
+  auto namespaces = JobNamespaces::Around(job_);
+  ASSERT_TRUE(namespaces.ok()) << namespaces.status();
+  SubprocessOptions options;
+  options.argv = {"/bin/sh", "-c", "exit $(($$ - 700))"};
+  options.number = 742;
+  auto started = namespaces->Start(options);
+  ASSERT_TRUE(started.ok()) << started.status();
+  EXPECT_EQ(started->Wait().value().code, 42);
+  options.number = inside_;
+  EXPECT_TRUE(absl::IsAlreadyExists(namespaces->Start(options).status()));
 }
 
 TEST_F(JobNamespacesTest, TheInitOfANamespaceIsDumpedFromOutside) {

@@ -47,8 +47,9 @@ class Observer : public restore::RestoreObserver {
 
 // Was any of the job's descriptors 0, 1 and 2 something that is not there any more, such as a terminal?
 bool NeedsStdio(const v1::JobManifest& manifest) {
-  return std::any_of(manifest.stdio().begin(), manifest.stdio().end(),
-                     [](const v1::StdioSlot& slot) { return slot.kind() == "tty" || slot.kind() == "pipe"; });
+  return std::any_of(manifest.stdio().begin(), manifest.stdio().end(), [](const v1::StdioSlot& slot) {
+    return slot.kind() == "tty" || !slot.resource().empty();
+  });
 }
 
 // With whose rights files are touched: an administrator's restore has those of the job, no more.

@@ -107,6 +107,7 @@ absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const 
           if (file.beginning() != 0) may_grow.insert(file.path());
         }
         RK_ASSIGN_OR_RETURN(content, criu::ForgetSizes(content, may_grow));
+        RK_ASSIGN_OR_RETURN(content, criu::ForgetFilesOutside(content));
       }
     }
     if (absl::StartsWith(name, "tcp-stream-")) {

@@ -358,14 +358,14 @@ class RestoreRun : public criu::RestoreObserver {
     return options;
   }
 
-  // What the job had as terminal or pipe belongs to whoever started it then; now it gets the caller's
-  // descriptors, a log, or /dev/null.
+  // What the job had as terminal, as pipe or as a file outside its container belongs to whoever started it
+  // then; now it gets the caller's descriptors, a log, or /dev/null.
   absl::Status ReplaceStdio(criu::RestoreOptions* options) {
     std::set<std::string> replaced;
     RK_RETURN_IF_ERROR(ReplaceTerminals(options, &replaced));
     for (const v1::StdioSlot& slot : result_.manifest.stdio()) {
-      bool redirect_file =
-          !options_.log.empty() && slot.fd() > 0 && slot.kind() == "file" && slot.path().size() > 1;
+      const bool redirect_file = !options_.log.empty() && slot.fd() > 0 && slot.kind() == "file" &&
+                                 slot.resource().empty() && slot.path().size() > 1;
       std::string resource = redirect_file ? slot.path().substr(1) : slot.resource();
       if (resource.empty() || !replaced.insert(resource).second) continue;
       RK_ASSIGN_OR_RETURN(int fd, Substitute(slot));

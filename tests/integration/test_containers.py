@@ -1,0 +1,240 @@
+"""Jobs in containers: captured from the node, and restored into other containers."""
+
+import os
+import subprocess
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.case import RekindleTest, shell
+from harness.cli import FAILED, NOT_FOUND, NOT_PERMITTED, UNSUPPORTED, USAGE
+from harness.containers import Container, number_inside
+
+SERVICE = "/programs/container_service.py"
+NOBODY = 65534
+PLACEHOLDER = ["/bin-of-rekindle/rekindle-init"]
+BELOW_INIT = [*PLACEHOLDER, "/usr/bin/python3", "-B", SERVICE]
+
+
+class ContainersCase(RekindleTest):
+    def setUp(self):
+        super().setUp()
+        self.data = self.path("data")
+        os.mkdir(self.data)
+
+    def make(self, name, argv, output=None):
+        os.mkdir(self.path(name))
+        if output is None:
+            output = open(self.path(name + ".out"), "ab")  # pylint: disable=consider-using-with
+            self.addCleanup(output.close)
+        container = Container(self.path(name), self.data, argv, output)
+        self.addCleanup(container.end)
+        return container
+
+    def start(self, name, argv, output=None):
+        container = self.make(name, argv, output)
+        container.start()
+        return container
+
+    def output(self, name):
+        """Its steps. When it is ended one of its processes is first, and the other one says what it died of."""
+        with open(self.path(name + ".out"), encoding="ascii") as file:
+            return [line.split(maxsplit=4) for line in file.read().splitlines() if line[:1].isdigit()]
+
+    def steps(self):
+        path = os.path.join(self.data, "steps")
+        if not os.path.exists(path):
+            return []
+        with open(path, encoding="ascii") as file:
+            return [line.split(maxsplit=4) for line in file.read().splitlines()]
+
+    def wait_for_steps(self, more=5):
+        target = len(self.steps()) + more
+        waiting.until(lambda: len(self.steps()) >= target, "steps of the job")
+
+    def start_service(self, name="one"):
+        container = self.start(name, BELOW_INIT)
+        self.wait_for_steps()
+        return container, self.find_job(container)
+
+    def find_job(self, container):
+        """Of its two processes the older is the root."""
+        pids = [pid for pid in container.pids() if procfs.command_line(pid).startswith("/usr/bin/python3")]
+        return min(pids, key=number_inside)
+
+    def assert_went_on(self, lines, pid):
+        """From the image's step, with its numbers, memory and connection."""
+        self.assertEqual({line[1] for line in lines}, {str(pid)})
+        self.assertEqual(len({line[2] for line in lines}), 1, lines)
+        self.assertEqual({line[3] for line in lines}, {"True"})
+        self.assertEqual({line[4] for line in lines}, {"['rekindle-it-container']"})
+
+
+class ContainerTest(ContainersCase):
+    def test_into_another_container(self):
+        before = os.listdir("/dev/shm")
+        one, job = self.start_service()
+        number = number_inside(job)
+        self.checkpoint(job, "box:1")
+        self.wait_for_steps()
+        went_before = self.output("one")
+        one.end()
+        two = self.start("two", PLACEHOLDER)
+        restored = self.restore("box:1", "--into", two.first())
+        self.assertEqual(number_inside(restored), number)
+        self.wait_for_steps()
+        came_back = self.output("two")
+        self.assert_went_on(went_before + came_back, number)
+        self.assertLessEqual(int(came_back[0][0]), int(went_before[-1][0]))
+        # It belongs to the container in all that is counted, and ends with it.
+        with open(f"/proc/{restored}/cgroup", encoding="ascii") as file:
+            groups = file.read()
+        self.assertIn(two.name, groups)
+        self.assertNotIn(one.name, groups)
+        self.assertIn(restored, two.pids())
+        # And once more, out of that one.
+        self.checkpoint(restored, "box:2", "--stop")
+        waiting.for_exit(restored)
+        two.end()
+        three = self.start("three", PLACEHOLDER)
+        again = self.restore("box:2", "--into", three.first())
+        self.wait_for_steps()
+        self.assert_went_on(went_before + came_back + self.output("three"), number)
+        three.end()
+        waiting.until(lambda: not procfs.alive(again), "it ends with its container")
+        self.assertEqual(os.listdir("/dev/shm"), before)
+        self.assert_store_whole(["box:1", "box:2"])
+
+    def test_by_a_daemon(self):
+        daemon = self.start_daemon()
+        root, nobody = self.make_cli(host=daemon.host), self.make_cli(host=daemon.host, uid=NOBODY)
+        one, job = self.start_service()
+        number = number_inside(job)
+        self.checkpoint(job, "box:1", "--stop", cli=root)
+        one.end()
+        two = self.start("two", PLACEHOLDER)
+        refused = nobody.run("restore", "box:1", "--into", two.first(), "--detach")
+        self.assert_refused(refused, NOT_PERMITTED, "administrators", "--into")
+        restored = self.restore("box:1", "--into", two.first(), "--name", "boxed", cli=root)
+        self.wait_for_steps()
+        self.assert_went_on(self.output("one") + self.output("two"), number)
+        listed = self.succeed("ps", cli=root)["jobs"]
+        self.assertEqual([(entry["pid"], entry["name"]) for entry in listed], [(restored, "boxed")])
+        two.end()
+        waiting.until(lambda: not self.succeed("ps", cli=root)["jobs"], "the job's end is noticed")
+
+    def test_output_into_a_pipe(self):
+        ours, theirs = os.pipe()
+        self.addCleanup(os.close, ours)
+        one, job = self.start_service()
+        self.checkpoint(job, "box:1", "--stop")
+        one.end()
+        with os.fdopen(theirs, "wb") as pipe:
+            two = self.start("two", PLACEHOLDER, pipe)
+        self.restore("box:1", "--into", two.first())
+        self.wait_for_steps()
+        line = os.read(ours, 4096).decode("ascii").splitlines()[0].split(maxsplit=4)
+        self.assert_went_on([*self.output("one"), line], int(line[1]))
+
+
+class RefusedTest(ContainersCase):
+    def test_the_first_process(self):
+        one = self.start("one", ["/usr/bin/python3", "-B", SERVICE])
+        self.wait_for_steps()
+        refused = self.cli.run("ckpt", one.first(), "-t", "box:1", "--stop")
+        self.assert_refused(refused, FAILED, "first of a PID namespace", "--init", "shareProcessNamespace")
+        self.wait_for_steps()
+
+    def test_places_that_are_none(self):
+        one, job = self.start_service()
+        self.checkpoint(job, "box:1")
+        # Where it still runs.
+        refused = self.cli.run("restore", "box:1", "--into", one.first(), "--detach")
+        self.assert_refused(refused, FAILED, "its own PIDs", str(number_inside(job)), "in the container")
+        refused = self.cli.run("restore", "box:1", "--into", os.getpid(), "--detach")
+        self.assert_refused(refused, USAGE, "no container")
+        ended = jobs.Started(["/bin/true"], self.path("true.log"))
+        ended.reap()
+        refused = self.cli.run("restore", "box:1", "--into", ended.pid, "--detach")
+        self.assert_refused(refused, NOT_FOUND, str(ended.pid))
+        for option in (["--clone"], ["--log", self.path("log")], ["--rollback", "append"]):
+            refused = self.cli.run("restore", "box:1", "--into", one.first(), "--detach", *option)
+            self.assert_refused(refused, USAGE, "--into", "--clone, --log and --rollback")
+        self.wait_for_steps()
+
+    def test_a_container_without_its_files(self):
+        one, job = self.start_service()
+        self.checkpoint(job, "box:1", "--stop")
+        one.end()
+        os.rename(os.path.join(self.data, "steps"), os.path.join(self.data, "moved"))
+        two = self.start("two", PLACEHOLDER)
+        refused = self.cli.run("restore", "box:1", "--into", two.first(), "--detach")
+        self.assert_refused(refused, FAILED, "/data/steps is gone")
+        self.assertEqual(two.pids(), [two.first()])
+        os.rename(os.path.join(self.data, "moved"), os.path.join(self.data, "steps"))
+        self.restore("box:1", "--into", two.first())
+        self.wait_for_steps()
+
+    def test_a_user_namespace(self):
+        subprocess.run(["unshare", "--user", "true"], check=True)
+        with subprocess.Popen(
+            ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "sleep", "infinity"]
+        ) as parent:
+            jobs.waited_elsewhere.add(parent.pid)
+            self.addCleanup(parent.wait)
+            self.addCleanup(parent.kill)
+            child = waiting.until(lambda: procfs.descendants(parent.pid), "a process in it")[0]
+            job, _ = self.start_memory_job(1 << 20)
+            self.checkpoint(job.pid, "x:1", "--stop")
+            refused = self.cli.run("restore", "x:1", "--into", child, "--detach")
+            self.assert_refused(refused, UNSUPPORTED, "user namespace")
+            parent.kill()
+
+
+class HostileContainerTest(ContainersCase):
+    """Whoever has a container's files gets none of his code into a CRIU that has the node's rights."""
+
+    def lay_traps(self, container):
+        """What is run with more capabilities than containers have makes /data/caught."""
+        source = self.path("trap.c")
+        with open(source, "w", encoding="ascii") as file:
+            file.write(
+                '#include <fcntl.h>\n#include <sys/prctl.h>\n#include <linux/capability.h>\n'
+                "__attribute__((constructor)) static void Look(void) {\n"
+                "  if (prctl(PR_CAPBSET_READ, CAP_SYS_ADMIN) == 1) open(\"/data/caught\", O_CREAT | O_WRONLY, 0600);\n}\n"
+            )
+        library = os.path.join(container.root, "trap.so")
+        shell("gcc", "-shared", "-fPIC", "-o", library, source)
+        os.makedirs(os.path.join(container.root, "etc/criu"))
+        for path, content in (
+            ("etc/ld.so.preload", "/trap.so\n"),
+            ("etc/criu/default.conf", "action-script /trap.sh\n"),
+            ("trap.sh", "#!/bin/sh\nexec true\n"),
+            ("run/criu.kdat", "nonsense" * 1000),
+        ):
+            with open(os.path.join(container.root, path), "w", encoding="ascii") as file:
+                file.write(content)
+        os.chmod(os.path.join(container.root, "trap.sh"), 0o755)
+
+    def test_nothing_of_it_is_run(self):
+        one = self.make("one", BELOW_INIT)
+        self.lay_traps(one)
+        one.start()
+        self.wait_for_steps()
+        job = self.find_job(one)
+        with open(f"/proc/{job}/maps", encoding="utf-8") as file:
+            self.assertIn("/trap.so", file.read())  # the container's own programs have it
+        self.checkpoint(job, "box:1", "--stop")
+        one.end()
+        two = self.make("two", PLACEHOLDER)
+        self.lay_traps(two)
+        two.start()
+        self.restore("box:1", "--into", two.first())
+        self.wait_for_steps()
+        self.assertNotIn("caught", os.listdir(self.data))
+        # The trap is one: nsenter has the node's capabilities.
+        shell("nsenter", "--target", str(two.first()), "--mount", "/usr/bin/true")
+        self.assertIn("caught", os.listdir(self.data))
+
+
+if __name__ == "__main__":
+    unittest.main()
