@@ -415,7 +415,7 @@ void Parser::AddJobCommands() {
           "--into", [this](int32_t pid) { restore_.set_into(pid); },
           "Into the container of this process, with its output and its limits")
       ->type_name("PID")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 22));  // the kernel's own limit
   restore_files_.AddToRestore(restore);
   clone_.AddTo(restore);
   AddTimelineOptions(restore, &timeline_);
