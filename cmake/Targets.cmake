@@ -26,7 +26,7 @@ function(rk_test name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main rk_warnings)
   # What a test does itself need not be fast, only built fast.
   if(REKINDLE_SANITIZER STREQUAL "")
-    target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+    target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0>)
   endif()
   if(ARG_LABEL STREQUAL "integration")
     add_test(NAME ${name} COMMAND ${CMAKE_SOURCE_DIR}/tests/integration/own_machine.sh $<TARGET_FILE:${name}>)

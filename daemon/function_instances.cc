@@ -37,7 +37,7 @@ constexpr uint32_t kMostProcesses = 1024;
 // What an instance may have in its /tmp, as Lambda's usually may. It is of the instance's memory.
 constexpr uint64_t kMostTemporary = uint64_t{512} << 20;
 // Of a copy that is to become a function's image: as long as an instance may take to start.
-constexpr absl::Duration kLongestLoad = absl::Seconds(60);
+constexpr absl::Duration kLongestToReadyPoint = absl::Seconds(60);
 
 std::string RunAsText(const Owner& owner) {
   std::string text = absl::StrCat(owner.uid, ":", owner.gid);
@@ -449,7 +449,7 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   capture.labels = {{kFunctionLabel, function}, {"rekindle.function.revision", absl::StrCat(revision)}};
   RK_ASSIGN_OR_RETURN(CapturedCopy captured,
                       CaptureNextReadyPoint(node_, *store, std::move(options), std::move(capture),
-                                            {kLongestLoad, &making.cancellation(), check}, what));
+                                            {kLongestToReadyPoint, &making.cancellation(), check}, what));
   {
     absl::MutexLock lock(&live->mutex);
     live->image_digest = captured.image.digest;

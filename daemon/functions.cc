@@ -37,7 +37,7 @@ using functions::RuntimeKind;
 // Of what is free when the daemon starts: for instances, templates and what else is kept of functions.
 constexpr double kShareOfMemory = 0.6;
 constexpr absl::Duration kLongestDiscovery = absl::Minutes(2);
-constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
+constexpr absl::Duration kLookForEnd = absl::Milliseconds(100);
 constexpr absl::Duration kTidyEvery = absl::Seconds(1);
 constexpr int kTidiedPerGroups = 10;
 // Of what the program that finds imports says.
@@ -289,7 +289,7 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
                           }));
   const absl::Time deadline = absl::Now() + kLongestDiscovery + absl::Seconds(10);
   bool unwanted = false;
-  while (!end->WaitFor(kLookAgain)) {
+  while (!end->WaitFor(kLookForEnd)) {
     unwanted = node_.stopping() || (cancelled != nullptr && *cancelled);
     if (!unwanted && absl::Now() < deadline) continue;
     ::kill(pid, SIGKILL);

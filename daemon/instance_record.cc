@@ -26,7 +26,7 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr absl::Duration kEndsWithin = absl::Seconds(5);
-constexpr absl::Duration kLookAgain = absl::Milliseconds(2);
+constexpr absl::Duration kLookIfEmpty = absl::Milliseconds(2);
 constexpr char kRecordEnding[] = ".pid";
 
 // With the PID it names one process; empty when there is none.
@@ -73,7 +73,7 @@ void EndLeftInstances(const std::string& directory) {
     const absl::Time deadline = absl::Now() + kEndsWithin;
     while (!ReadFile(absl::StrCat(lines[2], "/cgroup.procs")).value_or("").empty() &&
            absl::Now() < deadline) {
-      absl::SleepFor(kLookAgain);
+      absl::SleepFor(kLookIfEmpty);
     }
   }
   restore::Cgroup::RemoveLeftovers();

@@ -13,7 +13,7 @@ namespace rekindle::daemon {
 namespace {
 
 // A job reports no more when it is silent for so long, and for so many of its steps.
-constexpr double kSilentSeconds = 10, kSilentSteps = 5;
+constexpr double kFallenSilentSeconds = 10, kFallenSilentSteps = 5;
 
 }  // namespace
 
@@ -77,7 +77,8 @@ void ToProto(const rekindle_job_file_job& said, int64_t now_unix_ns, v1::JobProg
   const double rate = said.steps_per_second;
   if (!std::isfinite(rate) || rate <= 0) return;
   const double silent = static_cast<double>(now_unix_ns) / 1e9 - static_cast<double>(said.unix_ns) / 1e9;
-  if (silent <= std::max(kSilentSeconds, kSilentSteps / rate)) progress->set_steps_per_second(rate);
+  if (silent <= std::max(kFallenSilentSeconds, kFallenSilentSteps / rate))
+    progress->set_steps_per_second(rate);
 }
 
 void ToProto(const std::vector<std::pair<std::string, double>>& phases,

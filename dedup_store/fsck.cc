@@ -32,7 +32,7 @@ namespace {
 constexpr size_t kFramesAtATime = 16;
 // A file server that does not answer, a path to the disk that is switched: what the disk refuses it may give
 // in a while. A disk that refuses much is not waited for at each place.
-constexpr int kTries = 3, kMostPauses = 10;
+constexpr int kMostReads = 3, kMostPauses = 10;
 constexpr absl::Duration kPause = absl::Seconds(1);
 
 const absl::Status& StatusOf(const absl::Status& status) { return status; }
@@ -111,7 +111,7 @@ class Checker {
   auto ReadAgain(const Read& read) const {
     for (int tries = 1;; ++tries) {
       auto result = read();
-      if (!options_.repair || !IsRefusedByDisk(StatusOf(result)) || tries == kTries ||
+      if (!options_.repair || !IsRefusedByDisk(StatusOf(result)) || tries == kMostReads ||
           pauses_left_.fetch_sub(1) <= 0) {
         return result;
       }
