@@ -257,25 +257,7 @@ static int Open(int at, const char* path, int flags, mode_t mode) {
   return (int)syscall(SYS_openat, at, path, flags, mode);
 }
 
-int open(const char* path, int flags, ...) {
-  MODE_ARGUMENT(flags)
-  return Open(AT_FDCWD, path, flags, mode);
-}
-
-int open64(const char* path, int flags, ...) {
-  MODE_ARGUMENT(flags)
-  return Open(AT_FDCWD, path, flags | O_LARGEFILE, mode);
-}
-
-int openat(int at, const char* path, int flags, ...) {
-  MODE_ARGUMENT(flags)
-  return Open(at, path, flags, mode);
-}
-
-int openat64(int at, const char* path, int flags, ...) {
-  MODE_ARGUMENT(flags)
-  return Open(at, path, flags | O_LARGEFILE, mode);
-}
+OPENS_BY(Open)
 
 int ioctl(int fd, unsigned long request, ...) {
   va_list rest;

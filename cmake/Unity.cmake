@@ -11,7 +11,7 @@ function(rk_names_of_its_own folder)
   set_source_files_properties(${files} DIRECTORY ${CMAKE_SOURCE_DIR}/${folder} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-# By default the compiler spends a tenth of its time on garbage, of which there is more in several files.
+# The compiler spends part of its time on its own garbage, of which there is more in several files: let it wait.
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(--param=ggc-min-heapsize=500000)
 endif()

@@ -30,6 +30,19 @@ static int entered;
 static char known[1 << 16];
 static ssize_t known_bytes;
 
+// Of glibc, where CRIU runs with that.
+__attribute__((weak)) int __nss_configure_lookup(const char* database, const char* services);
+
+// Else a name of a port or a protocol, as nftables looks for, has the container say which libraries to load.
+static void LookNamesUpInFiles(void) {
+  static const char* const kDatabases[] = {"passwd",   "group",     "initgroups", "shadow", "gshadow",
+                                           "hosts",    "networks",  "protocols",  "rpc",    "services",
+                                           "netgroup", "publickey", "aliases",    "ethers"};
+  if (__nss_configure_lookup == NULL) return;
+  for (size_t i = 0; i < sizeof kDatabases / sizeof *kDatabases; ++i)
+    __nss_configure_lookup(kDatabases[i], "files");
+}
+
 static int Open(int at, const char* path, int flags) { return (int)syscall(SYS_openat, at, path, flags, 0); }
 
 __attribute__((constructor)) static void Enter(void) {
@@ -42,6 +55,7 @@ __attribute__((constructor)) static void Enter(void) {
     known_bytes = read(file, known, sizeof known);
     close(file);
   }
+  LookNamesUpInFiles();
   // Outside it would do its work on other files.
   if (folder < 0 || setns(mounts, CLONE_NEWNS) != 0 || fchdir(folder) != 0) _exit(127);
   close(folder);

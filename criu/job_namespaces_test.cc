@@ -115,7 +115,7 @@ TEST_F(JobNamespacesTest, AroundAnyProcessOfAContainer) {
     EXPECT_THAT(namespaces->AllNumbers(), UnorderedElementsAre(Pair(1, init_), Pair(inside_, job_)));
     char name[16] = {};
     EXPECT_TRUE(namespaces->Within([&] { return AsStatus(::gethostname(name, sizeof name) == 0); }).ok());
-    EXPECT_EQ(std::string(name) == "inside", process == job_);
+    EXPECT_STREQ(name, "inside");
   }
   EXPECT_TRUE(absl::IsInvalidArgument(JobNamespaces::Around(::getpid()).status()));
 }

@@ -16,4 +16,23 @@
     va_end(rest);                                                   \
   }
 
+/* Defines all of them by Open(at, path, flags, mode). */
+#define OPENS_BY(Open)                                      \
+  int open(const char* path, int flags, ...) {              \
+    MODE_ARGUMENT(flags)                                    \
+    return Open(AT_FDCWD, path, flags, mode);               \
+  }                                                         \
+  int open64(const char* path, int flags, ...) {            \
+    MODE_ARGUMENT(flags)                                    \
+    return Open(AT_FDCWD, path, flags | O_LARGEFILE, mode); \
+  }                                                         \
+  int openat(int at, const char* path, int flags, ...) {    \
+    MODE_ARGUMENT(flags)                                    \
+    return Open(at, path, flags, mode);                     \
+  }                                                         \
+  int openat64(int at, const char* path, int flags, ...) {  \
+    MODE_ARGUMENT(flags)                                    \
+    return Open(at, path, flags | O_LARGEFILE, mode);       \
+  }
+
 #endif

@@ -272,12 +272,15 @@ bool HasOwnMounts(const store::ImageReader& image) {
   });
 }
 
-absl::Status CheckMemory(uint64_t bytes, bool in_our_cgroups) {
-  const auto available = in_our_cgroups ? OwnAvailableMemoryBytes() : AvailableMemoryBytes();
+absl::Status CheckMemory(uint64_t bytes, pid_t process) {
+  absl::StatusOr<uint64_t> available = AvailableMemoryBytes();
+  if (process != 0 && available.ok()) {
+    for (const MemoryLimit& limit : MemoryLimitsOf(process)) available = std::min(*available, limit.free);
+  }
   if (!available.ok() || bytes <= *available) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("the job needs ", FormatBytes(bytes), " of memory and ", FormatBytes(*available),
-                   " is free", in_our_cgroups ? " here (the limits of cgroups count)" : "",
+                   " is free", process != 0 ? " here (the limits of cgroups count)" : "",
                    "; end something else, or restore it where there is more"));
 }
 

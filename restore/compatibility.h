@@ -1,6 +1,8 @@
 // May this image run here? Everything that can be known before anything is started.
 #pragma once
 
+#include <sys/types.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,8 +48,8 @@ bool MayComeBack(int above);
 // Has the job a mount namespace of its own? Its names mean other files here.
 bool HasOwnMounts(const store::ImageReader& image);
 
-// Memory for `bytes` of pages, within the limits of our own cgroups if the job comes back `in_our_cgroups`.
-// ResourceExhausted.
-absl::Status CheckMemory(uint64_t bytes, bool in_our_cgroups);
+// Memory for `bytes` of pages, within the limits of the cgroups of `process` (0: of none), in which the job
+// comes back. ResourceExhausted.
+absl::Status CheckMemory(uint64_t bytes, pid_t process);
 
 }  // namespace rekindle::restore

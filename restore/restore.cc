@@ -129,7 +129,7 @@ class RestoreRun : public criu::RestoreObserver {
       return status;
     });
     RK_RETURN_IF_ERROR(free);
-    RK_RETURN_IF_ERROR(CheckMemory(PageBytes(), options_.cgroups == nullptr));
+    RK_RETURN_IF_ERROR(CheckMemory(PageBytes(), MemoryCountsFor()));
     RK_RETURN_IF_ERROR(PlanGpus());
     EndPhase("plan");
     return absl::OkStatus();
@@ -314,6 +314,12 @@ class RestoreRun : public criu::RestoreObserver {
     }
     if (log_.valid()) check.given.push_back(log_.get());
     return Annotate(CheckOpenedFiles(check), absl::StrCat("restoring ", options_.image));
+  }
+
+  // Whose cgroups its memory will be in; 0: not known.
+  pid_t MemoryCountsFor() const {
+    if (options_.into != 0) return options_.into;
+    return options_.cgroups == nullptr ? ::getpid() : 0;
   }
 
   absl::Status CheckNeededFiles() {

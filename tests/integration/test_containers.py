@@ -5,7 +5,7 @@ import subprocess
 import unittest
 
 from harness import jobs, procfs, waiting
-from harness.case import RekindleTest, shell
+from harness.case import MIB, RekindleTest, shell
 from harness.cli import FAILED, NOT_FOUND, NOT_PERMITTED, UNSUPPORTED, USAGE
 from harness.containers import Container, number_inside
 
@@ -21,17 +21,17 @@ class ContainersCase(RekindleTest):
         self.data = self.path("data")
         os.mkdir(self.data)
 
-    def make(self, name, argv, output=None):
+    def make(self, name, argv, output=None, memory=None):
         os.mkdir(self.path(name))
         if output is None:
             output = open(self.path(name + ".out"), "ab")  # pylint: disable=consider-using-with
             self.addCleanup(output.close)
-        container = Container(self.path(name), self.data, argv, output)
+        container = Container(self.path(name), self.data, argv, output, memory)
         self.addCleanup(container.end)
         return container
 
-    def start(self, name, argv, output=None):
-        container = self.make(name, argv, output)
+    def start(self, name, argv, output=None, memory=None):
+        container = self.make(name, argv, output, memory)
         container.start()
         return container
 
@@ -174,6 +174,19 @@ class RefusedTest(ContainersCase):
         self.restore("box:1", "--into", two.first())
         self.wait_for_steps()
 
+    def test_a_container_that_is_too_small(self):
+        one, job = self.start_service()
+        self.checkpoint(job, "box:1", "--stop")
+        one.end()
+        two = self.start("two", PLACEHOLDER, memory=16 * MIB)
+        refused = self.cli.run("restore", "box:1", "--into", two.first(), "--detach")
+        self.assert_refused(refused, FAILED, "of memory", "limits of cgroups")
+        self.assertEqual(two.pids(), [two.first()])
+        two.end()
+        three = self.start("three", PLACEHOLDER, memory=256 * MIB)
+        self.restore("box:1", "--into", three.first())
+        self.wait_for_steps()
+
     def test_a_user_namespace(self):
         subprocess.run(["unshare", "--user", "true"], check=True)
         with subprocess.Popen(
@@ -183,7 +196,7 @@ class RefusedTest(ContainersCase):
             self.addCleanup(parent.wait)
             self.addCleanup(parent.kill)
             child = waiting.until(lambda: procfs.descendants(parent.pid), "a process in it")[0]
-            job, _ = self.start_memory_job(1 << 20)
+            job, _ = self.start_memory_job(MIB)
             self.checkpoint(job.pid, "x:1", "--stop")
             refused = self.cli.run("restore", "x:1", "--into", child, "--detach")
             self.assert_refused(refused, UNSUPPORTED, "user namespace")
@@ -202,14 +215,15 @@ class HostileContainerTest(ContainersCase):
                 "__attribute__((constructor)) static void Look(void) {\n"
                 "  if (prctl(PR_CAPBSET_READ, CAP_SYS_ADMIN) == 1) open(\"/data/caught\", O_CREAT | O_WRONLY, 0600);\n}\n"
             )
-        library = os.path.join(container.root, "trap.so")
+        library = os.path.join(container.root, "etc/libnss_trap.so.2")
         shell("gcc", "-shared", "-fPIC", "-o", library, source)
         os.makedirs(os.path.join(container.root, "etc/criu"))
         for path, content in (
-            ("etc/ld.so.preload", "/trap.so\n"),
+            ("etc/ld.so.preload", "/etc/libnss_trap.so.2\n"),
             ("etc/criu/default.conf", "action-script /trap.sh\n"),
             ("trap.sh", "#!/bin/sh\nexec true\n"),
             ("run/criu.kdat", "nonsense" * 1000),
+            ("etc/nsswitch.conf", "".join(f"{name}: trap\n" for name in ("passwd", "services", "protocols", "hosts"))),
         ):
             with open(os.path.join(container.root, path), "w", encoding="ascii") as file:
                 file.write(content)
@@ -222,7 +236,7 @@ class HostileContainerTest(ContainersCase):
         self.wait_for_steps()
         job = self.find_job(one)
         with open(f"/proc/{job}/maps", encoding="utf-8") as file:
-            self.assertIn("/trap.so", file.read())  # the container's own programs have it
+            self.assertIn("libnss_trap.so", file.read())  # the container's own programs have it
         self.checkpoint(job, "box:1", "--stop")
         one.end()
         two = self.make("two", PLACEHOLDER)

@@ -15,10 +15,10 @@ _LINKS = ("bin", "lib", "lib64", "sbin")
 
 class Container:
     """`folder` keeps the bundle; `data` (a folder) is /data in it, the tests' workloads are /programs. Its first
-    process is `argv`; `output` is its standard output and error.
+    process is `argv`; `output` is its standard output and error, `memory` its limit in bytes.
     """
 
-    def __init__(self, folder, data, argv, output):
+    def __init__(self, folder, data, argv, output, memory=None):
         self.name = f"rekindle-it-{os.getpid()}-{os.path.basename(folder)}"
         self.root = os.path.join(folder, "rootfs")
         self._folder, self._state = folder, os.path.join(folder, "state")
@@ -40,6 +40,8 @@ class Container:
         ):
             mount = {"destination": destination, "type": "bind", "source": source, "options": ["rbind", mode]}
             config["mounts"].append(mount)
+        if memory is not None:
+            config["linux"]["resources"]["memory"] = {"limit": memory}
         with open(self._config, "w", encoding="ascii") as file:
             json.dump(config, file)
         self._output = output
