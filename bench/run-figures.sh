@@ -4,6 +4,7 @@
 # Needs root, about 6 GiB of RAM, 20 GiB of disk, and a machine that does nothing else meanwhile.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+[[ ${1-} == -h || ${1-} == --help ]] && PYTHONDONTWRITEBYTECODE=1 exec /usr/bin/python3 bench/figures.py --help
 
 scripts/setup.sh --build --test --criu
 # The newest CRIU there is, with all its modes, is what the figures are held against.

@@ -4,6 +4,7 @@
 # Needs root, about 8 GiB of RAM, 30 GiB of disk, and a machine that does nothing else meanwhile.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+[[ ${1-} == -h || ${1-} == --help ]] && PYTHONDONTWRITEBYTECODE=1 exec /usr/bin/python3 bench/store_figures.py --help
 
 scripts/setup.sh --build --test --criu --bench
 scripts/build.sh release

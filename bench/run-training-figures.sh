@@ -6,6 +6,7 @@
 # Needs root, 16 GiB of RAM, 60 GiB of disk, and a machine that does nothing else meanwhile.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+[[ ${1-} == -h || ${1-} == --help ]] && PYTHONDONTWRITEBYTECODE=1 exec /usr/bin/python3 bench/training_figures.py --help
 
 scripts/setup.sh --build --test --criu --bench
 scripts/setup.sh --criu-version experimental

@@ -5,6 +5,7 @@
 # Needs root, 8 GiB of RAM, 15 GiB of disk, and a machine that does nothing else meanwhile.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+[[ ${1-} == -h || ${1-} == --help ]] && PYTHONDONTWRITEBYTECODE=1 exec /usr/bin/python3 bench/transfer_figures.py --help
 
 scripts/setup.sh --build --test --criu
 scripts/build.sh release
