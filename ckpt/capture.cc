@@ -290,6 +290,7 @@ class CaptureRun {
   absl::Status FindGpuUsers() {
     if (gpu_) {
       RK_ASSIGN_OR_RETURN(gpu_pids_, gpu_->Users(job_.pids()));
+      for (const pid_t pid : gpu_pids_) gpu_numbers_[pid] = namespaces_.Inside(pid);
       if (!gpu_pids_.empty()) {
         // Where the driver does not tell, the arena grows.
         gpu_bytes_ = gpu_->EstimateBytes(gpu_pids_);
@@ -441,6 +442,12 @@ class CaptureRun {
     }
     result_.warnings.insert(result_.warnings.end(), written_->warnings.begin(), written_->warnings.end());
     return AddToImage(*written_, *writer_, manifest);
+  }
+
+  // Of a process that uses a GPU; some may have ended by now.
+  pid_t NumberInImage(pid_t pid) const {
+    const auto known = gpu_numbers_.find(pid);
+    return known == gpu_numbers_.end() ? namespaces_.Inside(pid) : known->second;
   }
 
   uint64_t MemoryBytes() const { return job_.private_bytes() + gpu_bytes_; }
@@ -615,7 +622,12 @@ class CaptureRun {
     manifest.set_freeze_seconds(result_.freeze_seconds);
     manifest.set_captured_unix_ns(UnixNanos());
     manifest.set_log(options_.log);
-    if (held_) *manifest.mutable_gpu() = ToProto(held_->record());
+    if (held_) {
+      gpu::GpuRecord record = held_->record();
+      for (pid_t& pid : record.pids) pid = NumberInImage(pid);
+      for (gpu::GpuUse& use : record.uses) use.pid = NumberInImage(use.pid);
+      *manifest.mutable_gpu() = ToProto(record);
+    }
     RecordNeededFiles(frozen_.image, &manifest);
     read_files_.AddTo(&manifest);
     for (const auto& [file, access] : opened_) {
@@ -681,6 +693,7 @@ class CaptureRun {
   absl::StatusOr<WrittenFiles> written_ = WrittenFiles();  // the contents lie in the arena
   std::string job_id_, dump_gate_;
   std::vector<pid_t> gpu_pids_;
+  std::map<pid_t, pid_t> gpu_numbers_;  // of these, to those in the image
   uint64_t gpu_bytes_ = 0;
   std::unique_ptr<gpu::HeldJob> held_;
   std::vector<std::string> dump_arguments_;

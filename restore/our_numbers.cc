@@ -33,6 +33,12 @@ std::vector<criu::PstreeEntry> InOurNumbers(std::vector<criu::PstreeEntry> tree,
   return tree;
 }
 
+gpu::GpuRecord InOurNumbers(gpu::GpuRecord record, const OurNumbers& numbers) {
+  for (pid_t& pid : record.pids) pid = numbers.Of(pid);
+  for (gpu::GpuUse& use : record.uses) use.pid = numbers.Of(use.pid);
+  return record;
+}
+
 std::vector<WithheldTask> InOurNumbers(std::vector<WithheldTask> tasks, const OurNumbers& numbers) {
   for (WithheldTask& task : tasks) task.pid = numbers.Of(task.pid);
   return tasks;

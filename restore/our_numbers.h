@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "criu/image_files.h"
 #include "criu/job_namespaces.h"
+#include "gpu_state/job_mover.h"
 #include "rekindle/v1/job_manifest.pb.h"
 #include "restore/withheld_pages.h"
 
@@ -33,6 +34,7 @@ class OurNumbers {
 // The threads' numbers in it (`placements`, `manners`).
 v1::JobManifest InOurNumbers(v1::JobManifest manifest, const OurNumbers& numbers);
 std::vector<criu::PstreeEntry> InOurNumbers(std::vector<criu::PstreeEntry> tree, const OurNumbers& numbers);
+gpu::GpuRecord InOurNumbers(gpu::GpuRecord record, const OurNumbers& numbers);
 std::vector<WithheldTask> InOurNumbers(std::vector<WithheldTask> tasks, const OurNumbers& numbers);
 
 // CheckIdsAreFree (compatibility.h) in a container. Nobody is waited for.

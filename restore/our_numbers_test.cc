@@ -32,6 +32,14 @@ TEST(OurNumbersTest, OfProcessesAndThreads) {
   EXPECT_EQ(tasks[0].pid, 5002);
   EXPECT_EQ(tasks[0].object, "mem/300");
 
+  gpu::GpuRecord record;
+  record.pids = {300};
+  record.uses.resize(1);
+  record.uses[0].pid = 301;
+  record = InOurNumbers(record, Container());
+  EXPECT_THAT(record.pids, ElementsAre(5002));
+  EXPECT_EQ(record.uses[0].pid, 5003);
+
   v1::JobManifest manifest;
   manifest.add_placements()->add_threads(301);
   manifest.add_manners()->add_threads(300);

@@ -225,16 +225,14 @@ class RestoreRun : public criu::RestoreObserver {
     if (!result_.manifest.has_gpu()) return absl::OkStatus();
     phase_name_ = "gpu";
     if (observer_) observer_->OnProgress({"gpu", 0, GpuBytes(), total_.seconds()});
-    const gpu::GpuRecord record = FromProto(result_.manifest.gpu());
+    const gpu::GpuRecord record = InOurNumbers(FromProto(result_.manifest.gpu()), numbers_);
     gpu::MoveProgress progress;
     if (observer_) {
       progress = [this](const gpu::MoveStep& step) {
         observer_->OnProgress({"gpu", step.bytes_done, step.bytes_total, total_.seconds(), step.devices});
       };
     }
-    std::vector<pid_t> users = record.pids;
-    for (pid_t& user : users) user = numbers_.Of(user);
-    absl::Status status = gpu_->PutOn(result_.root, users, record, gpu_pairs_, progress);
+    absl::Status status = gpu_->PutOn(result_.root, record.pids, record, gpu_pairs_, progress);
     if (status.ok()) {
       EndPhase("gpu");
       return status;

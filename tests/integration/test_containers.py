@@ -8,6 +8,7 @@ from harness import jobs, procfs, waiting
 from harness.case import MIB, RekindleTest, shell
 from harness.cli import FAILED, NOT_FOUND, NOT_PERMITTED, UNSUPPORTED, USAGE
 from harness.containers import Container, number_inside
+from harness.gpu_sim import GpuSim
 
 SERVICE = "/programs/container_service.py"
 NOBODY = 65534
@@ -134,6 +135,47 @@ class ContainerTest(ContainersCase):
         self.wait_for_steps()
         line = os.read(ours, 4096).decode("ascii").splitlines()[0].split(maxsplit=4)
         self.assert_went_on([*self.output("one"), line], int(line[1]))
+
+
+class GpuTest(ContainersCase):
+    """A job that uses a (simulated) GPU, in a container without Rekindle's helper, or any right to a driver's API."""
+
+    BYTES = 32 * MIB
+
+    def setUp(self):
+        super().setUp()
+        self.sim = GpuSim(self.data, name="gpu")
+        self.addCleanup(self.sim.stop)
+        self.environment.update(self.sim.environment)
+        self.cli = self.make_cli(store=self.store)
+
+    def step(self):
+        """So many steps it has made and found right."""
+        try:
+            with open(os.path.join(self.data, "state"), encoding="ascii") as file:
+                return int(file.read().split()[0])
+        except (FileNotFoundError, IndexError):
+            return 0
+
+    def wait_for_steps(self, more=3):
+        target = self.step() + more
+        waiting.until(lambda: self.step() >= target, "steps of the job")
+
+    def test_into_another_container(self):
+        variables = ["REKINDLE_GPU_SIM=/data/gpu.sock", "LD_LIBRARY_PATH=/bin-of-rekindle/gpu_sim"]
+        program = ["/bin-of-rekindle/gpu_vector_job", "--state-file", "/data/state", "--bytes", str(self.BYTES), "--step-ms", "2"]
+        one = self.start("one", [*PLACEHOLDER, "/usr/bin/env", *variables, *program])
+        self.wait_for_steps()
+        job = max(one.pids(), key=number_inside)
+        taken = self.checkpoint(job, "gpu:1", "--stop")
+        self.assertGreaterEqual(taken["gpu_bytes"], self.BYTES)
+        one.end()
+        two = self.start("two", PLACEHOLDER)
+        restored = self.restore("gpu:1", "--into", two.first())
+        self.assertEqual(number_inside(restored), 300)
+        self.wait_for_steps()
+        listed = self.succeed("gpu", "ps")["jobs"]
+        self.assertEqual([(entry["pid"], entry["state"]) for entry in listed], [(restored, "running")])
 
 
 class RefusedTest(ContainersCase):
