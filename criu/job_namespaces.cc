@@ -69,7 +69,8 @@ bool IsInitOfItsPidNamespace(pid_t pid) {
   return !numbers.empty() && numbers.back() == 1;
 }
 
-absl::Status JobNamespaces::Find(pid_t process) {
+absl::Status JobNamespaces::Find(pid_t process, absl::string_view what) {
+  if (NamespaceOf(absl::StrCat(process), "user") != NamespaceOf("self", "user")) return Rootless(what);
   pid_ = process;
   pid_namespace_ = NamespaceOf(absl::StrCat(process), "pid");
   for (const NamespaceKind& kind : kKinds) {
@@ -82,15 +83,11 @@ absl::Status JobNamespaces::Find(pid_t process) {
 
 absl::StatusOr<JobNamespaces> JobNamespaces::Of(pid_t root) {
   JobNamespaces job;
-  job.pid_ = root;
-  job.pid_namespace_ = NamespaceOf(absl::StrCat(root), "pid");
-  if (job.pid_namespace_.empty() || job.pid_namespace_ == NamespaceOf("self", "pid")) return job;
+  const std::string pid_namespace = NamespaceOf(absl::StrCat(root), "pid");
+  if (pid_namespace.empty() || pid_namespace == NamespaceOf("self", "pid")) return job;
   const std::vector<pid_t> numbers = Numbers(root);
   if (numbers.empty() || numbers.back() == 1) return job;
-  if (NamespaceOf(absl::StrCat(root), "user") != NamespaceOf("self", "user")) {
-    return Rootless(absl::StrCat("capturing process ", root));
-  }
-  RK_RETURN_IF_ERROR(job.Find(root));
+  RK_RETURN_IF_ERROR(job.Find(root, absl::StrCat("capturing process ", root)));
   return job;
 }
 
@@ -101,11 +98,8 @@ absl::StatusOr<JobNamespaces> JobNamespaces::Around(pid_t process) {
     return absl::InvalidArgumentError(
         absl::StrCat("process ", process, " is in no container: it has no PID namespace of its own"));
   }
-  if (NamespaceOf(absl::StrCat(process), "user") != NamespaceOf("self", "user")) {
-    return Rootless(absl::StrCat("going into the container of process ", process));
-  }
   JobNamespaces container;
-  RK_RETURN_IF_ERROR(container.Find(process));
+  RK_RETURN_IF_ERROR(container.Find(process, absl::StrCat("going into the container of process ", process)));
   return container;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/subprocess.h"
 #include "base/unique_fd.h"
 
@@ -51,7 +52,7 @@ class JobNamespaces {
   absl::Status Within(absl::FunctionRef<absl::Status()> work) const;
 
  private:
-  absl::Status Find(pid_t process);
+  absl::Status Find(pid_t process, absl::string_view what);
   absl::Status Enter(int flags) const;
 
   pid_t pid_ = 0;

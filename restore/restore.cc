@@ -201,18 +201,19 @@ class RestoreRun : public criu::RestoreObserver {
     if (options_.cgroups) {  // before its memory comes, which is then theirs
       for (const pid_t process : Processes()) RK_RETURN_IF_ERROR(options_.cgroups->Join(process));
     }
-    const v1::JobManifest threads = InOurNumbers(result_.manifest, numbers_);
-    for (std::string& warning : GiveManners(threads)) result_.warnings.push_back(std::move(warning));
+    v1::JobManifest manifest_elsewhere;
+    std::vector<criu::PstreeEntry> tree_elsewhere;
+    std::vector<WithheldTask> withheld_elsewhere;
+    const v1::JobManifest& manifest = InOurs(result_.manifest, &manifest_elsewhere);
+    for (std::string& warning : GiveManners(manifest)) result_.warnings.push_back(std::move(warning));
     for (std::string& warning :
-         PlaceThreads(threads, InOurNumbers(directory_->tree(), numbers_), options_.placed_like)) {
+         PlaceThreads(manifest, InOurs(directory_->tree(), &tree_elsewhere), options_.placed_like)) {
       result_.warnings.push_back(std::move(warning));
     }
     phase_name_ = "pages";
     const uint64_t before = bytes_done_;
-    const std::vector<WithheldTask>* withheld = &directory_->withheld();
-    std::vector<WithheldTask> elsewhere;
-    if (namespaces_.entered()) withheld = &(elsewhere = InOurNumbers(*withheld, numbers_));
-    absl::Status status = FillWithheld(*image_, options_.in_memory, *withheld, &bytes_done_);
+    absl::Status status = FillWithheld(*image_, options_.in_memory,
+                                       InOurs(directory_->withheld(), &withheld_elsewhere), &bytes_done_);
     pages_seconds_ = watch.seconds();
     AddSpan("pages", begin, {{"bytes", static_cast<int64_t>(bytes_done_ - before)}});
     phase_name_ = "criu";
@@ -252,10 +253,10 @@ class RestoreRun : public criu::RestoreObserver {
   // Of two restores of one image at the same time the second would find the job of the first in its place
   // only when its files are rolled back, or when CRIU has begun.
   absl::Status ClaimNumbers(const std::vector<criu::PstreeEntry>& tree) {
+    if (namespaces_.entered()) return absl::OkStatus();  // these are the numbers of another PID namespace
     RK_RETURN_IF_ERROR(MakeDirectories(options_.runtime_directory));
     RK_ASSIGN_OR_RETURN(
         claims_, OpenFile(absl::StrCat(options_.runtime_directory, "/", kClaims), O_RDWR | O_CREAT, 0600));
-    if (namespaces_.entered()) return absl::OkStatus();  // these are the numbers of another PID namespace
     for (const criu::PstreeEntry& process : tree) {
       if (ClaimNumber(claims_, process.pid)) continue;
       if (errno != EAGAIN && errno != EACCES)
@@ -332,6 +333,13 @@ class RestoreRun : public criu::RestoreObserver {
       processes.push_back(numbers_.Of(process.pid));
     }
     return processes;
+  }
+
+  // What the image has; in a container a copy of it in our numbers, which is kept in `*elsewhere`.
+  template <typename T>
+  const T& InOurs(const T& of_image, T* elsewhere) const {
+    if (!namespaces_.entered()) return of_image;
+    return *elsewhere = InOurNumbers(of_image, numbers_);
   }
 
   absl::Status CheckIds(const std::vector<criu::PstreeEntry>& tree) const {

@@ -9,7 +9,7 @@ import unittest
 from harness import jobs, locks, procfs, waiting
 from harness.case import RekindleTest
 from harness.cli import DONE, FAILED, NOT_FOUND, USAGE
-from harness.clones import CloneTest, namespace_pid
+from harness.clones import CloneTest
 from harness.juggler import Juggler
 
 
@@ -64,7 +64,7 @@ class HookTest(ProbeTest):
         report = self.report("one")
         pid = answer["job"]["pid"]
         self.assertEqual(report["pid"], self.root)
-        self.assertEqual(namespace_pid(pid), self.root)
+        self.assertEqual(procfs.namespace_pid(pid), self.root)
         self.assertEqual((report["host"], report["name"], report["tag"]), ("one", "one", "first"))
         self.assertEqual(report["instance"], answer["instance"])
         self.assertEqual(report["digest"], sum(range(200_000)))

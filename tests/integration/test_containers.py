@@ -7,8 +7,8 @@ import unittest
 from harness import jobs, procfs, waiting
 from harness.case import MIB, RekindleTest, shell
 from harness.cli import FAILED, NOT_FOUND, NOT_PERMITTED, UNSUPPORTED, USAGE
-from harness.containers import Container, number_inside
-from harness.gpu_sim import GpuSim
+from harness.containers import Container
+from harness.gpu_sim import GpuSim, step_in
 
 SERVICE = "/programs/container_service.py"
 NOBODY = 65534
@@ -60,7 +60,7 @@ class ContainersCase(RekindleTest):
     def find_job(self, container):
         """Of its two processes the older is the root."""
         pids = [pid for pid in container.pids() if procfs.command_line(pid).startswith("/usr/bin/python3")]
-        return min(pids, key=number_inside)
+        return min(pids, key=procfs.namespace_pid)
 
     def assert_went_on(self, lines, pid):
         """From the image's step, with its numbers, memory and connection."""
@@ -74,14 +74,14 @@ class ContainerTest(ContainersCase):
     def test_into_another_container(self):
         before = os.listdir("/dev/shm")
         one, job = self.start_service()
-        number = number_inside(job)
+        number = procfs.namespace_pid(job)
         self.checkpoint(job, "box:1")
         self.wait_for_steps()
         went_before = self.output("one")
         one.end()
         two = self.start("two", PLACEHOLDER)
         restored = self.restore("box:1", "--into", two.first())
-        self.assertEqual(number_inside(restored), number)
+        self.assertEqual(procfs.namespace_pid(restored), number)
         self.wait_for_steps()
         came_back = self.output("two")
         self.assert_went_on(went_before + came_back, number)
@@ -109,7 +109,7 @@ class ContainerTest(ContainersCase):
         daemon = self.start_daemon()
         root, nobody = self.make_cli(host=daemon.host), self.make_cli(host=daemon.host, uid=NOBODY)
         one, job = self.start_service()
-        number = number_inside(job)
+        number = procfs.namespace_pid(job)
         self.checkpoint(job, "box:1", "--stop", cli=root)
         one.end()
         two = self.start("two", PLACEHOLDER)
@@ -150,12 +150,7 @@ class GpuTest(ContainersCase):
         self.cli = self.make_cli(store=self.store)
 
     def step(self):
-        """So many steps it has made and found right."""
-        try:
-            with open(os.path.join(self.data, "state"), encoding="ascii") as file:
-                return int(file.read().split()[0])
-        except (FileNotFoundError, IndexError):
-            return 0
+        return step_in(os.path.join(self.data, "state"))
 
     def wait_for_steps(self, more=3):
         target = self.step() + more
@@ -166,13 +161,13 @@ class GpuTest(ContainersCase):
         program = ["/bin-of-rekindle/gpu_vector_job", "--state-file", "/data/state", "--bytes", str(self.BYTES), "--step-ms", "2"]
         one = self.start("one", [*PLACEHOLDER, "/usr/bin/env", *variables, *program])
         self.wait_for_steps()
-        job = max(one.pids(), key=number_inside)
+        job = max(one.pids(), key=procfs.namespace_pid)
         taken = self.checkpoint(job, "gpu:1", "--stop")
         self.assertGreaterEqual(taken["gpu_bytes"], self.BYTES)
         one.end()
         two = self.start("two", PLACEHOLDER)
         restored = self.restore("gpu:1", "--into", two.first())
-        self.assertEqual(number_inside(restored), 300)
+        self.assertEqual(procfs.namespace_pid(restored), 300)
         self.wait_for_steps()
         listed = self.succeed("gpu", "ps")["jobs"]
         self.assertEqual([(entry["pid"], entry["state"]) for entry in listed], [(restored, "running")])
@@ -191,7 +186,7 @@ class RefusedTest(ContainersCase):
         self.checkpoint(job, "box:1")
         # Where it still runs.
         refused = self.cli.run("restore", "box:1", "--into", one.first(), "--detach")
-        self.assert_refused(refused, FAILED, "its own PIDs", str(number_inside(job)), "in the container")
+        self.assert_refused(refused, FAILED, "its own PIDs", str(procfs.namespace_pid(job)), "in the container")
         refused = self.cli.run("restore", "box:1", "--into", os.getpid(), "--detach")
         self.assert_refused(refused, USAGE, "no container")
         ended = jobs.Started(["/bin/true"], self.path("true.log"))

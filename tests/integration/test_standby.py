@@ -6,7 +6,6 @@ import signal
 
 from harness import locks, procfs, waiting
 from harness.cli import FAILED, NOT_FOUND
-from harness.clones import namespace_pid
 from harness.held_copies import STANDBY_COPIES, HeldCopiesTest
 
 # Python has no function for it before 3.13.
@@ -71,7 +70,7 @@ class TakenTest(StandbyTest):
         for number, (one, answer) in enumerate(zip(started, answers)):
             name = f"copy-{number}"
             self.assertEqual((answer["pid"], answer["parent"]), (self.root, 1))
-            self.assertEqual(namespace_pid(one["job"]["pid"]), self.root)
+            self.assertEqual(procfs.namespace_pid(one["job"]["pid"]), self.root)
             self.assertEqual((answer["name"], answer["host"], answer["who"]), (name, name, str(number)))
             self.assertTrue(answer["kept"])
             self.assertEqual(one["job"]["name"], name)

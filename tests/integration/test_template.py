@@ -5,7 +5,7 @@ import signal
 
 from harness import procfs, waiting
 from harness.cli import FAILED
-from harness.clones import CloneTest, namespace_pid
+from harness.clones import CloneTest
 from harness.held_copies import STANDBY_COPIES, HeldCopiesTest
 
 _MOST_STARTS = 12
@@ -40,7 +40,7 @@ class ForkTest(TemplateTest):
         for number, (one, answer) in enumerate(zip(started, answers)):
             self.assertTrue(one["forked"], one)
             self.assertEqual(answer["pid"], self.root)
-            self.assertEqual(namespace_pid(one["job"]["pid"]), self.root)
+            self.assertEqual(procfs.namespace_pid(one["job"]["pid"]), self.root)
             # The one that forked it has the number before it, and may not have been collected yet.
             self.assertEqual([pid for pid in answer["seen"] if pid != self.root - 1], [1, self.root])
             self.assertTrue(answer["kept"])
@@ -78,7 +78,7 @@ class ForkTest(TemplateTest):
         for pid in procfs.all_pids():
             try:
                 if os.readlink(f"/proc/{pid}/ns/pid") == space:
-                    inside.append(namespace_pid(pid))
+                    inside.append(procfs.namespace_pid(pid))
             except OSError:
                 continue
         return inside

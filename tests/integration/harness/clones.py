@@ -197,12 +197,3 @@ def _kill(pid):
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
-
-
-def namespace_pid(pid):
-    """The PID that the process has in its own namespace."""
-    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-        for line in file:
-            if line.startswith("NSpid:"):
-                return int(line.split()[-1])
-    return pid

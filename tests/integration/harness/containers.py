@@ -83,12 +83,6 @@ class Container:
         if os.path.isdir(os.path.join(self._state, self.name)):
             # What was restored is a child of who did it, or of ours: a namespace ends when all are reaped.
             jobs.reap_orphans()
-            for pid in sorted(self.pids(), key=number_inside, reverse=True):
+            for pid in sorted(self.pids(), key=procfs.namespace_pid, reverse=True):
                 jobs.kill_tree(pid)
             self._runc("delete", "--force", self.name)
-
-
-def number_inside(pid):
-    """Of a process, in its own PID namespace."""
-    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-        return int(next(line for line in file if line.startswith("NSpid:")).split()[-1])

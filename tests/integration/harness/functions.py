@@ -7,7 +7,7 @@ import shutil
 import socket
 
 from harness import jobs, procfs, waiting
-from harness.clones import CloneTest, namespace_pid
+from harness.clones import CloneTest
 
 FROM_OWN_IMAGE = ("template", "image-memory", "image-disk")
 SECONDS = 30  # for what takes a daemon a moment
@@ -104,7 +104,7 @@ class FunctionsTest(CloneTest):
         """The PID, seen from here, of a function that has told about itself."""
         return next(
             pid for pid in self.runtimes()
-            if os.readlink(f"/proc/{pid}/ns/pid") == about["space"] and namespace_pid(pid) == about["pid"])
+            if os.readlink(f"/proc/{pid}/ns/pid") == about["space"] and procfs.namespace_pid(pid) == about["pid"])
 
     # Deploying.
 

@@ -77,6 +77,15 @@ class GpuSim:
         return json.loads(self.control("calls"))
 
 
+def step_in(state_file):
+    """What a test job tells there: GpuJob.step()."""
+    try:
+        with open(state_file, encoding="ascii") as file:
+            return int(file.read().split()[0])
+    except (FileNotFoundError, IndexError):
+        return -1
+
+
 class GpuJob:
     """A test job that checks its device memory after every step, and tells in a file how far it is."""
 
@@ -89,11 +98,7 @@ class GpuJob:
 
     def step(self):
         """How many steps all of its processes have made and found right; -1 before the first."""
-        try:
-            with open(self.state_file, encoding="ascii") as file:
-                return int(file.read().split()[0])
-        except (FileNotFoundError, IndexError):
-            return -1
+        return step_in(self.state_file)
 
     def wait_for_steps(self, more=3):
         """Until it has made so many steps from now on."""

@@ -5,7 +5,7 @@ import os
 import signal
 
 from harness import procfs, waiting
-from harness.clones import CloneTest, namespace_pid
+from harness.clones import CloneTest
 
 PROGRAM = """
 import hashlib, json, os, random, signal, sys
@@ -94,7 +94,7 @@ class HeldCopiesTest(CloneTest):
         roots = {}
         for pid in procfs.all_pids():
             try:
-                if namespace_pid(pid) == self.root:
+                if procfs.namespace_pid(pid) == self.root:
                     roots[self.space(pid)] = pid
             except OSError:
                 continue

@@ -104,3 +104,12 @@ def has_capability(number, pid="self"):
             if line.startswith("CapEff:"):
                 return bool(int(line.split()[1], 16) >> number & 1)
     return False
+
+
+def namespace_pid(pid):
+    """The PID that the process has in its own namespace."""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        for line in file:
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    return pid
