@@ -6,6 +6,7 @@
 # FOLDER: an unpacked bundle made with --gpu-tests (packaging/make-bundle.sh), or the bin folder of a build; left out, the
 # bundle that this script lies in.
 #   --report FILE      (gpu-check.md)
+#   --logs FILE.tar.gz keeps the jobs' output and the logs of Rekindle and CRIU, of failures
 #   --work FOLDER      all else that it writes lies below (/var/tmp); room for the largest figure's image twice is best
 #   --minutes N        starts nothing any more that would end later, and gives up what does, a minute after that (8)
 #   --quick            correctness and the smallest figure only
@@ -19,8 +20,8 @@ set -uo pipefail
 
 SELF=$(realpath "${BASH_SOURCE[0]}")
 HERE=$(dirname "$SELF")
-FOLDER='' REPORT=gpu-check.md BASE=/var/tmp MINUTES=8 QUICK='' FIGURES='' PYTHON=python3 SIM='' REHEARSE='' ON_CPU=''
-help() { sed -n '5,18s/^# \{0,1\}//p' "$SELF"; }
+FOLDER='' REPORT=gpu-check.md KEPT='' BASE=/var/tmp MINUTES=8 QUICK='' FIGURES='' PYTHON=python3 SIM='' REHEARSE='' ON_CPU=''
+help() { sed -n '5,19s/^# \{0,1\}//p' "$SELF"; }
 usage() {
   help >&2
   exit 2
@@ -28,10 +29,11 @@ usage() {
 ARGUMENTS=("$@")
 while (($#)); do
   case $1 in
-    --report | --work | --python | --minutes | --figures)
+    --report | --logs | --work | --python | --minutes | --figures)
       (($# > 1)) || usage
       case $1 in
         --report) REPORT=$2 ;;
+        --logs) KEPT=$2 ;;
         --work) BASE=$2 ;;
         --python) PYTHON=$2 ;;
         --minutes) MINUTES=$2 ;;
@@ -99,6 +101,7 @@ STOCK_CRIU=("$CRIU_PREFIX/lib64/ld-linux-x86-64.so.2" --library-path "$CRIU_PREF
 # ---- where ----
 mkdir -p "$BASE" "$(dirname "$REPORT")" || exit 1
 REPORT=$(realpath "$REPORT")
+[[ -z $KEPT ]] || KEPT=$(realpath "$KEPT") || exit 1
 WORK=$(mktemp -d "$(realpath "$BASE")/gpu-check.XXXXXX") || exit 1  # short: sockets lie in it
 LOGS=$WORK/logs
 mkdir "$LOGS"
@@ -131,7 +134,13 @@ cleanup() {
     done
     sleep 0.1
   done
+  [[ -z $KEPT ]] || keep_logs
   cd / && rm -rf --one-file-system "$WORK"
+}
+# No images: they are large.
+# shellcheck disable=SC2317  # called by the trap
+keep_logs() {
+  (cd "$WORK" && find . -path ./store -prune -o -type f -size -4M -print0 | tar --null -T - -czf "$KEPT")
 }
 trap cleanup EXIT
 trap 'say "cut off after $((SECONDS - BEGAN)) s"; report "" "Cut off here."; report_doctor; exit 130' INT TERM HUP
