@@ -1,4 +1,4 @@
-// Unix stream sockets with a name in the file system.
+// Unix sockets with a name in the file system.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace rekindle {
 
-// A socket that listens at `path`, which must not exist; the caller removes it. `flags`: SOCK_NONBLOCK or 0.
+// A socket that listens at `path`, which must not exist; the caller removes it. A stream's; `flags`: SOCK_NONBLOCK, SOCK_SEQPACKET.
 // InvalidArgument when the path is longer than a socket's may be.
 absl::StatusOr<UniqueFd> ListenAt(const std::string& path, int flags = 0);
 

@@ -2,14 +2,17 @@
 // test jobs (gpu_vector_job, beside this program) and prints what it saw as rows of a Markdown table, "| what
 // | seen |". Asserts nothing. Needs nothing but libc; on the simulated driver (tests/gpu_sim) it tells of
 // that.
-//   gpu_driver_probe FOLDER    for the jobs' state files
+//   gpu_driver_probe FOLDER                  for the jobs' state files
+//   gpu_driver_probe --trace FOLDER BYTES    what the driver asks the kernel for, with a job of that size
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/user.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -173,6 +176,11 @@ class Worker {
     answer.text = answer.success ? Format("success in %.3f s", answer.seconds)
                                  : Format("%s (%d) in %.3f s", name, result, answer.seconds);
     return answer;
+  }
+
+  bool HasAnswer() const {
+    pollfd readable{output_, POLLIN, 0};
+    return pid_ == 0 || poll(&readable, 1, 0) != 0;
   }
 
   // Seconds that the driver's start took.
@@ -518,6 +526,47 @@ void ProbeFirstCalls(const std::string& folder) {
   }
 }
 
+// A thread that dies of a call while its memory is out, held in that moment: does it live when it goes on only
+// when the memory is back?
+void ProbeHeldFault(const std::string& folder) {
+  Job job(folder, "held", {"--bytes", "16777216", "--step-ms", "1200", "--first-call", "context"});
+  const std::string what = "a synchronize while checkpointed, the thread held at its fault";
+  if (!job.Alive()) return Row(what, job.Fate());
+  if (ptrace(PTRACE_SEIZE, job.pid(), 0, 0) != 0) return Row(what, std::string("not traced: ") + strerror(errno));
+  for (const uint64_t step = job.Step(); job.Step() == step;) Pause(5);
+  const std::vector<Area> running = AreasOf(job.pid());
+  const Answer locked = Do("lock", job.pid());
+  const Answer out = locked.success ? Do("checkpoint", job.pid()) : locked;
+  if (!out.success) return Row(what, out.text);
+  int status = 0;
+  const double end = Seconds() + 5;
+  while (waitpid(job.pid(), &status, __WALL | WNOHANG) == 0 && Seconds() < end) Pause(5);
+  if (!WIFSTOPPED(status) || WSTOPSIG(status) != SIGSEGV) return Row(what, Format("no fault, status %x", status));
+  siginfo_t info = {};
+  ptrace(PTRACE_GETSIGINFO, job.pid(), 0, &info);
+  user_regs_struct registers = {};
+  ptrace(PTRACE_GETREGS, job.pid(), 0, &registers);
+  const auto fault = reinterpret_cast<uint64_t>(info.si_addr);
+  std::string at = "nothing", before = "nothing", code = "?";
+  for (const Area& area : AreasOf(job.pid())) {
+    if (area.start <= fault && fault < area.end)
+      at = area.protection + " " + (area.name.empty() ? "anonymous" : area.name);
+    if (area.start <= registers.rip && registers.rip < area.end)
+      code = Format("%s+%llx", area.name.c_str(), static_cast<unsigned long long>(registers.rip - area.start));
+  }
+  for (const Area& area : running) {
+    if (area.start <= fault && fault < area.end)
+      before = area.protection + " " + (area.name.empty() ? "anonymous" : area.name);
+  }
+  Row(what, Format("at %llx (%s; while it ran %s), code in %s, si_code %d",
+                   static_cast<unsigned long long>(fault), at.c_str(), before.c_str(), code.c_str(),
+                   info.si_code));
+  const Answer back = Do("restore", job.pid());
+  const Answer unlocked = back.success ? Do("unlock", job.pid()) : back;
+  ptrace(PTRACE_DETACH, job.pid(), 0, 0);
+  Row("that thread, let go when the memory was back", unlocked.text + "; the job " + job.Fate());
+}
+
 void ProbeManaged(const std::string& folder) {
   Job job(folder, "managed", {"--bytes", "16777216", "--step-ms", "20", "--managed"});
   Row("a job with managed memory has", Devices(job.pid(), AreasOf(job.pid())));
@@ -530,6 +579,163 @@ void ProbeManaged(const std::string& folder) {
   Row("the job", job.Fate());
 }
 
+// What the driver's own thread in the process asks the kernel for during one call.
+struct KernelCall {
+  uint64_t number = 0, arguments[4] = {};
+  int64_t result = 0;
+  double begin = 0, end = 0;
+};
+
+std::vector<KernelCall> TracedCall(const std::string& call, pid_t pid, pid_t thread, Answer* answer) {
+  std::vector<KernelCall> calls;
+  Worker worker;
+  worker.Start();
+  if (ptrace(PTRACE_SEIZE, thread, 0, PTRACE_O_TRACESYSGOOD) != 0) {
+    answer->text = strerror(errno);
+    return calls;
+  }
+  ptrace(PTRACE_INTERRUPT, thread, 0, 0);
+  const double begun = Seconds();
+  worker.Ask(call, pid);
+  bool inside = false, over = false;
+  for (;;) {
+    int status = 0;
+    const pid_t stopped = waitpid(thread, &status, __WALL | WNOHANG);
+    if (stopped == 0) {
+      if (!over && worker.HasAnswer()) {
+        over = true;
+        ptrace(PTRACE_INTERRUPT, thread, 0, 0);
+      }
+      usleep(20);
+      continue;
+    }
+    if (stopped < 0 || !WIFSTOPPED(status)) break;
+    if (status >> 16 == PTRACE_EVENT_STOP && over) {
+      ptrace(PTRACE_DETACH, thread, 0, 0);
+      break;
+    }
+    if (WSTOPSIG(status) == (SIGTRAP | 0x80)) {
+      user_regs_struct registers = {};
+      ptrace(PTRACE_GETREGS, thread, 0, &registers);
+      if (!inside) {
+        KernelCall next;
+        next.number = registers.orig_rax;
+        next.arguments[0] = registers.rdi;
+        next.arguments[1] = registers.rsi;
+        next.arguments[2] = registers.rdx;
+        next.arguments[3] = registers.r10;
+        next.begin = next.end = Seconds() - begun;
+        calls.push_back(next);
+      } else if (!calls.empty()) {
+        calls.back().result = static_cast<int64_t>(registers.rax);
+        calls.back().end = Seconds() - begun;
+      }
+      inside = !inside;
+    }
+    if (over) ptrace(PTRACE_INTERRUPT, thread, 0, 0);
+    ptrace(PTRACE_SYSCALL, thread, 0, 0);
+  }
+  *answer = worker.Wait();
+  return calls;
+}
+
+void TraceRows(const std::string& what, const std::vector<KernelCall>& calls) {
+  std::map<uint64_t, std::pair<int, double>> by_number;
+  for (const KernelCall& call : calls) {
+    ++by_number[call.number].first;
+    by_number[call.number].second += call.end - call.begin;
+  }
+  std::string text;
+  for (const auto& [number, count] : by_number)
+    text += Format("%s%llu x %d (%.3f s)", text.empty() ? "" : ", ", static_cast<unsigned long long>(number),
+                   count.first, count.second);
+  Row(what + ": system calls by number", text);
+  // mmap, mprotect, munmap, brk, mremap, madvise: the large ones, and how many of each size there are.
+  std::map<std::string, int> sizes;
+  std::string large;
+  int listed = 0;
+  for (const KernelCall& call : calls) {
+    if (call.number != 9 && call.number != 10 && call.number != 11 && call.number != 25 && call.number != 28) continue;
+    ++sizes[Format("%llu(%llu KiB, %llx, %llx)", static_cast<unsigned long long>(call.number),
+                   static_cast<unsigned long long>(call.arguments[1] >> 10),
+                   static_cast<unsigned long long>(call.arguments[2]),
+                   static_cast<unsigned long long>(call.number == 9 ? call.arguments[3] : 0))];
+    if (call.arguments[1] >= (4u << 20) && ++listed <= 40)
+      large += Format(" [%.3f-%.3f: %llu(%llx, %llu MiB, %llx, %llx) = %llx]", call.begin, call.end,
+                      static_cast<unsigned long long>(call.number),
+                      static_cast<unsigned long long>(call.arguments[0]),
+                      static_cast<unsigned long long>(call.arguments[1] >> 20),
+                      static_cast<unsigned long long>(call.arguments[2]),
+                      static_cast<unsigned long long>(call.arguments[3]),
+                      static_cast<unsigned long long>(call.result));
+  }
+  std::string counted;
+  for (const auto& [size, count] : sizes) {
+    if (counted.size() < 1500) counted += Format(" %s x %d", size.c_str(), count);
+  }
+  Row(what + ": of memory", counted);
+  Row(what + ": large ones", large);
+}
+
+// Page faults and processor seconds, in programs and in the kernel, of a process so far.
+struct Spent {
+  unsigned long long faults = 0;
+  double user = 0, system = 0;
+};
+Spent SpentBy(pid_t pid) {
+  const std::string stat = ReadAll(Proc(pid, "stat"));
+  Spent spent;
+  unsigned long long user = 0, system = 0;
+  std::sscanf(stat.c_str() + stat.rfind(')') + 1, " %*c %*d %*d %*d %*d %*d %*u %llu %*u %*u %*u %llu %llu",
+              &spent.faults, &user, &system);
+  const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
+  spent.user = static_cast<double>(user) / ticks;
+  spent.system = static_cast<double>(system) / ticks;
+  return spent;
+}
+std::string SpentSince(const Spent& before, pid_t pid) {
+  const Spent now = SpentBy(pid);
+  return Format("; %llu page faults, %.2f s in programs, %.2f s in the kernel", now.faults - before.faults,
+                now.user - before.user, now.system - before.system);
+}
+
+// `bytes` of a job's device memory out and back, `times`, traced the last time.
+int Trace(const std::string& folder, const char* bytes) {
+  Job job(folder, "traced", {"--bytes", bytes, "--step-ms", "20"});
+  if (!job.Alive()) {
+    Row("the test job", job.Fate());
+    return 1;
+  }
+  const Answer thread = Do("thread", job.pid());
+  for (int i = 0; i < 3; ++i) {
+    const std::vector<Area> running = AreasOf(job.pid());
+    Do("lock", job.pid());
+    Answer out, back;
+    std::vector<KernelCall> on_the_way_out, on_the_way_back;
+    const Spent before = SpentBy(job.pid());
+    if (i < 2) {
+      out = Do("checkpoint", job.pid());
+    } else {
+      on_the_way_out = TracedCall("checkpoint", job.pid(), thread.value, &out);
+    }
+    Row("checkpoint", out.text + SpentSince(before, job.pid()));
+    const Spent half = SpentBy(job.pid());
+    if (i == 1) Row("areas that have grown", Grown(running, AreasOf(job.pid())));
+    if (i < 2) {
+      back = Do("restore", job.pid());
+    } else {
+      on_the_way_back = TracedCall("restore", job.pid(), thread.value, &back);
+    }
+    Row("restore", back.text + SpentSince(half, job.pid()));
+    Do("unlock", job.pid());
+    if (i < 2) continue;
+    TraceRows("checkpoint", on_the_way_out);
+    TraceRows("restore", on_the_way_back);
+  }
+  Row("the job", job.Fate());
+  return 0;
+}
+
 int Probe(const std::string& folder) {
   // A job that the driver crashes need not leave a core file of its memory.
   const rlimit none = {0, 0};
@@ -540,6 +746,7 @@ int Probe(const std::string& folder) {
   ProbeBusyLock(folder);
   ProbeStopped(folder);
   ProbeFirstCalls(folder);
+  ProbeHeldFault(folder);
   ProbeManaged(folder);
   return 0;
 }
@@ -550,7 +757,8 @@ int Probe(const std::string& folder) {
 int main(int argc, char** argv) {
   using namespace rekindle::gpu_jobs;
   if (argc == 2 && std::strcmp(argv[1], "--serve-calls") == 0) return ServeCalls();
+  if (argc == 4 && std::strcmp(argv[1], "--trace") == 0) return Trace(argv[2], argv[3]);
   if (argc == 2) return Probe(argv[1]);
-  std::fputs("usage: gpu_driver_probe FOLDER\n", stderr);
+  std::fputs("usage: gpu_driver_probe FOLDER\n       gpu_driver_probe --trace FOLDER BYTES\n", stderr);
   return 2;
 }

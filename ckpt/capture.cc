@@ -30,6 +30,7 @@
 #include "ckpt/capture_session.h"
 #include "ckpt/dirty_pages.h"
 #include "ckpt/frozen_dump.h"
+#include "ckpt/gpu_move.h"
 #include "ckpt/gpu_record.h"
 #include "ckpt/job_inspection.h"
 #include "ckpt/lost_names.h"
@@ -135,8 +136,7 @@ class CaptureRun {
   // From here to the return of CRIU the job stands still.
   absl::Status Freeze() {
     stands_still_.emplace();
-    Stopwatch stands_still;
-    RK_RETURN_IF_ERROR(TakeOffGpu());
+    std::unique_ptr<GpuMove> gpu = MoveOfGpu();
     Report("freeze");
     criu::DumpOptions dump = DumpOptions();
     dump_arguments_ = criu::DumpArguments(dump);
@@ -145,16 +145,14 @@ class CaptureRun {
     auto frozen = RunFrozenDump(
         criu_, dump, namespaces_, arena_.get(), cancel_,
         [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); }, FilesLook(),
-        options_.stand_still ? &stop_at_the_end : options_.gate, Tracking());
+        options_.stand_still ? &stop_at_the_end : options_.gate, Tracking(), gpu.get());
+    if (gpu) TakeWhatMoved(*gpu);
     if (!frozen.ok()) return KeepLogs(OrEnded(OrUninterruptible(frozen.status())));
-    // At once, before anything is hashed or written. A tree that is to end stays stopped, and the driver
-    // needs a running one.
-    if (held_ && !StaysStopped()) PutOnGpu();
     if (!StaysStopped()) stands_still_.reset();
     frozen_ = *std::move(frozen);
     result_.unchanged_bytes = frozen_.unchanged_bytes;
     result_.freeze_seconds = static_cast<double>(frozen_.stats.freezing_us + frozen_.stats.frozen_us) * 1e-6;
-    if (held_) result_.freeze_seconds = stands_still.seconds();
+    if (gpu) result_.freeze_seconds = gpu->stood_still_seconds();
     result_.command_lines.push_back(frozen_.command_line);
     if (arena_->spilled_bytes() > 0) {
       result_.warnings.push_back(
@@ -162,7 +160,7 @@ class CaptureRun {
                        " did not fit the memory budget and went through a file while the job "
                        "stood still; give more with --staging-memory for a shorter freeze"));
     }
-    if (!held_ || StaysStopped()) EndPhase("freeze");
+    if (!gpu || StaysStopped()) EndPhase("freeze");
     RK_RETURN_IF_ERROR(MendLostNames());
     return ReadFrozenTree();
   }
@@ -413,7 +411,7 @@ class CaptureRun {
   // What the kernel's marks allow to leave out. Where a device writes memory they say nothing.
   FrozenTracking Tracking() {
     FrozenTracking tracking;
-    if (options_.dirty_pages == nullptr || held_) return tracking;
+    if (options_.dirty_pages == nullptr || !gpu_pids_.empty()) return tracking;
     tracking.unchanged = [this](pid_t task, pid_t pid, const AddressRange& range) {
       std::vector<AddressRange> clean =
           options_.dirty_pages->CleanRanges(pid, writer_->parent_digest(), range);
@@ -452,25 +450,31 @@ class CaptureRun {
 
   uint64_t MemoryBytes() const { return job_.private_bytes() + gpu_bytes_; }
 
-  // Device memory becomes host memory of the job.
-  absl::Status TakeOffGpu() {
-    if (gpu_pids_.empty()) return absl::OkStatus();
+  // Device memory becomes host memory of the job while it stands still, and goes back at once, before
+  // anything is hashed or written. That of a tree that is to end, or stay stopped, stays there: the driver
+  // needs a running one.
+  std::unique_ptr<GpuMove> MoveOfGpu() {
+    if (gpu_pids_.empty()) return nullptr;
     Report("gpu", 0, gpu_bytes_);
-    RK_ASSIGN_OR_RETURN(held_, gpu_->TakeOut(options_.pid, gpu_pids_, options_.gpu_lock_timeout,
-                                             [this](const gpu::MoveStep& step) { ReportGpu(step); }));
-    result_.gpu_bytes = held_->device_bytes();
-    Report("gpu", result_.gpu_bytes, result_.gpu_bytes);
-    EndPhase("gpu to host");
-    return absl::OkStatus();
+    GpuMove::Options move;
+    move.job = options_.pid;
+    move.pids = gpu_pids_;
+    move.lock_timeout = options_.gpu_lock_timeout;
+    move.within_dump = !namespaces_.entered();
+    move.stays_out = StaysStopped();
+    move.left_behind = [this] { return OnNvidiaDevices(gpu_pids_); };
+    move.progress = [this](const gpu::MoveStep& step) { ReportGpu(step); };
+    move.ended = [this](const char* phase) { EndPhase(phase); };
+    return std::make_unique<GpuMove>(*gpu_, std::move(move));
   }
 
-  void PutOnGpu() {
-    EndPhase("freeze");
-    Report("gpu", 0, result_.gpu_bytes);
+  void TakeWhatMoved(GpuMove& move) {
+    held_ = move.Take();
+    gpu_record_ = move.record();
+    left_on_devices_ = move.left_behind();
+    result_.gpu_bytes = move.device_bytes();
     // The image is good whatever becomes of this, and all the more needed.
-    absl::Status back = held_->Back([this](const gpu::MoveStep& step) { ReportGpu(step); });
-    if (!back.ok()) result_.warnings.emplace_back(back.message());
-    EndPhase("gpu back");
+    if (!move.back().ok()) result_.warnings.emplace_back(move.back().message());
   }
 
   absl::Status OpenImage() {
@@ -622,8 +626,8 @@ class CaptureRun {
     manifest.set_freeze_seconds(result_.freeze_seconds);
     manifest.set_captured_unix_ns(UnixNanos());
     manifest.set_log(options_.log);
-    if (held_) {
-      gpu::GpuRecord record = held_->record();
+    if (!gpu_pids_.empty()) {
+      gpu::GpuRecord record = gpu_record_;
       for (pid_t& pid : record.pids) pid = NumberInImage(pid);
       for (gpu::GpuUse& use : record.uses) use.pid = NumberInImage(use.pid);
       *manifest.mutable_gpu() = ToProto(record);
@@ -660,14 +664,11 @@ class CaptureRun {
 
   absl::Status KeepLogs(absl::Status status) {
     if (absl::IsCancelled(status)) return status;
-    if (held_) {
-      const std::string left = OnNvidiaDevices(gpu_pids_);
-      if (!left.empty()) {
-        status =
-            Annotate(status, absl::StrCat("the NVIDIA driver has moved the job's device memory to the host, "
-                                          "and left behind: ",
-                                          left));
-      }
+    if (!left_on_devices_.empty()) {
+      status =
+          Annotate(status, absl::StrCat("the NVIDIA driver has moved the job's device memory to the host, "
+                                        "and left behind: ",
+                                        left_on_devices_));
     }
     std::string work = session_->work_directory();
     std::string kept = session_->KeepLogs();
@@ -695,7 +696,9 @@ class CaptureRun {
   std::vector<pid_t> gpu_pids_;
   std::map<pid_t, pid_t> gpu_numbers_;  // of these, to those in the image
   uint64_t gpu_bytes_ = 0;
-  std::unique_ptr<gpu::HeldJob> held_;
+  std::unique_ptr<gpu::HeldJob> held_;  // where its memory stays out
+  gpu::GpuRecord gpu_record_;
+  std::string left_on_devices_;  // by the driver, where the dump failed
   std::vector<std::string> dump_arguments_;
   bool worth_tracking_ = false;
   uint64_t tracked_ = 0;                    // by dirty_pages, from the end of this freeze on; 0: not

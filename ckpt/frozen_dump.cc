@@ -23,6 +23,7 @@
 #include "base/subprocess.h"
 #include "base/unix_socket.h"
 #include "ckpt/dump_gate.h"
+#include "ckpt/gpu_move.h"
 #include "ckpt/image_staging.h"
 #include "ckpt/nameless_memory.h"
 #include "criu/capture_server.h"
@@ -127,10 +128,11 @@ class Watcher {
 };
 
 std::vector<std::string> EnvironmentWithPreload(const std::string& library, bool takes_nameless_memory,
-                                                const std::string& run) {
+                                                const std::string& run, GpuMove* gpu) {
   std::vector<std::string> variables = {absl::StrCat("LD_PRELOAD=", library)};
   if (takes_nameless_memory) variables.push_back(absl::StrCat(TAKES_NAMELESS_MEMORY, "=1"));
   if (!run.empty()) variables.push_back(absl::StrCat(CRIU_RUN, "=", run));
+  if (gpu != nullptr && !gpu->variable().empty()) variables.push_back(gpu->variable());
   return EnvironmentWith(variables);
 }
 
@@ -160,7 +162,8 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
                                     const criu::JobNamespaces& namespaces, const std::string& preload,
                                     bool past_criu, StagingArena* arena, const std::atomic<bool>* cancel,
                                     const std::function<void(uint64_t)>& progress, const FrozenLook& look,
-                                    CaptureGate* say, const FrozenTracking& tracking, bool* filter_failed) {
+                                    CaptureGate* say, const FrozenTracking& tracking, GpuMove* gpu,
+                                    bool* filter_failed) {
   ImageStaging staging(arena, kDrainThreads);
   RK_ASSIGN_OR_RETURN(auto server, criu::CaptureServer::Listen(options.images_directory, &staging));
   std::unique_ptr<DirectCopy> direct;
@@ -190,7 +193,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   start.working_directory = options.work_directory;
   // A terminal's Ctrl-C must reach CRIU only through us: it kills CRIU in the middle of its work on the job.
   start.new_session = true;
-  start.environment = EnvironmentWithPreload(preload, look.takes_nameless_memory, options.run);
+  start.environment = EnvironmentWithPreload(preload, look.takes_nameless_memory, options.run, gpu);
   dump.command_line = criu::ShellLine(start.argv);
   RK_ASSIGN_OR_RETURN(Subprocess process, namespaces.Start(start));
 
@@ -244,6 +247,21 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   return dump;
 }
 
+// With the job's device memory out while it is dumped.
+absl::StatusOr<FrozenDump> DumpWithGpu(const criu::DumpOptions& options, GpuMove* gpu,
+                                       absl::FunctionRef<absl::StatusOr<FrozenDump>(const criu::DumpOptions&)> dump) {
+  if (gpu == nullptr) return dump(options);
+  RK_RETURN_IF_ERROR(gpu->Begin(options.work_directory));
+  criu::DumpOptions with_plugin = options;
+  with_plugin.plugins = gpu->plugins();
+  absl::StatusOr<FrozenDump> dumped = dump(with_plugin);
+  // Why the memory could not be moved is why CRIU failed.
+  RK_RETURN_IF_ERROR(gpu->End(dumped.ok()));
+  if (dumped.ok() || gpu->back().ok()) return dumped;
+  return absl::Status(dumped.status().code(),
+                      absl::StrCat(dumped.status().message(), "; and ", gpu->back().message()));
+}
+
 }  // namespace
 
 absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const criu::DumpOptions& options,
@@ -251,17 +269,21 @@ absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const c
                                          const std::atomic<bool>* cancel,
                                          const std::function<void(uint64_t)>& progress,
                                          const FrozenLook& look, CaptureGate* gate,
-                                         const FrozenTracking& tracking) {
+                                         const FrozenTracking& tracking, GpuMove* gpu) {
   RK_ASSIGN_OR_RETURN(std::string preload, FindCompanionProgram(kPreload));
   bool filter_failed = false;
-  auto dump = DumpOnce(criu, options, namespaces, preload, true, arena, cancel, progress, look, gate,
-                       tracking, &filter_failed);
+  auto dump = DumpWithGpu(options, gpu, [&](const criu::DumpOptions& with) {
+    return DumpOnce(criu, with, namespaces, preload, true, arena, cancel, progress, look, gate, tracking, gpu,
+                    &filter_failed);
+  });
   if (dump.ok() || !filter_failed || Cancelled(cancel)) return dump;
   // Memory of a kind that only CRIU can read: the job runs again, and stands still a second time.
   Log(LogLevel::kWarning,
       absl::StrCat("copying memory past CRIU failed, so CRIU copies it: ", dump.status().message()));
-  return DumpOnce(criu, options, namespaces, preload, false, arena, cancel, progress, look, gate, {},
-                  &filter_failed);
+  return DumpWithGpu(options, gpu, [&](const criu::DumpOptions& with) {
+    return DumpOnce(criu, with, namespaces, preload, false, arena, cancel, progress, look, gate, {}, gpu,
+                    &filter_failed);
+  });
 }
 
 }  // namespace rekindle::ckpt

@@ -36,6 +36,8 @@ struct FrozenLook {
   bool takes_nameless_memory = false;
 };
 
+class GpuMove;
+
 // Copying less than all.
 struct FrozenTracking {
   UnchangedMemory unchanged;  // empty: all is copied
@@ -49,13 +51,13 @@ struct FrozenTracking {
 // runs. `namespaces`: of the job, whose PID in the options is that in them. Setting `*cancel` (may be null)
 // makes CRIU let go of the job soon. `progress` gets the bytes received so far. `gate`, when given, is asked
 // once the memory is ours; the job stands until it has answered. `tracking`: see above; the image then needs
-// the parent that it speaks of.
+// the parent that it speaks of. `gpu`, when given, moves the job's device memory out for the dump.
 absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const criu::DumpOptions& options,
                                          const criu::JobNamespaces& namespaces, StagingArena* arena,
                                          const std::atomic<bool>* cancel,
                                          const std::function<void(uint64_t)>& progress,
                                          const FrozenLook& look = {}, CaptureGate* gate = nullptr,
-                                         const FrozenTracking& tracking = {});
+                                         const FrozenTracking& tracking = {}, GpuMove* gpu = nullptr);
 
 // The program that CRIU calls at the end of a dump, beside our own executable or in ../libexec/rekindle.
 absl::StatusOr<std::string> FindDumpGate();

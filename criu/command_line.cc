@@ -25,7 +25,7 @@ void AddCommon(const Options& options, std::vector<std::string>* arguments) {
   // What an administrator wrote for CRIU's own users (lazy pages, a page server, …) would break a capture.
   arguments->push_back("--no-default-config");
   arguments->push_back("--libdir");
-  arguments->push_back(kNoPlugins);
+  arguments->push_back(options.plugins.empty() ? kNoPlugins : options.plugins);
   arguments->push_back("--manage-cgroups=ignore");
   if (options.shell_job) arguments->push_back("--shell-job");
   if (options.tcp_established) arguments->push_back("--tcp-established");
@@ -106,8 +106,8 @@ std::vector<std::string> RestoreArguments(const RestoreOptions& options) {
   return arguments;
 }
 
-std::vector<std::string> SwrkArguments(int socket) {
-  return {"--no-default-config", "--libdir", kNoPlugins, "swrk", absl::StrCat(socket)};
+std::vector<std::string> SwrkArguments(int socket, const std::string& plugins) {
+  return {"--no-default-config", "--libdir", plugins.empty() ? kNoPlugins : plugins, "swrk", absl::StrCat(socket)};
 }
 
 std::vector<std::string> FullCommand(const Installation& criu, const std::vector<std::string>& arguments) {

@@ -35,6 +35,7 @@ struct DumpOptions {
   std::vector<std::string> external;  // --external values, such as "tty[8803:18]" or "pipe[12345]"
   int timeout_seconds = 0;            // 0: CRIU's default
   std::string action_script;          // a program; empty: none
+  std::string plugins;                // a folder with all that CRIU is to load; empty: none
   std::string run;                    // connection_lock.h; empty: CRIU makes a name of its own
 };
 
@@ -55,6 +56,8 @@ struct RestoreOptions {
   std::vector<std::string> external;
   std::vector<std::pair<int, std::string>> inherit_fd;  // (descriptor in CRIU, resource)
   std::vector<std::string> extra;
+  std::string plugins;                   // a folder with all that CRIU is to load; empty: none
+  std::vector<std::string> environment;  // "K=V", for CRIU. RunRestore alone heeds it
   // Whose rights bound what CRIU does by name (restore_preload.h); nothing: root's job. RunRestore alone
   // heeds it.
   std::optional<Owner> user;
@@ -70,7 +73,7 @@ inline constexpr char kNoPlugins[] = "/proc/self/ns";
 std::vector<std::string> DumpArguments(const DumpOptions& options);
 std::vector<std::string> RestoreArguments(const RestoreOptions& options);
 // Of a CRIU that takes its request from the socket with this number.
-std::vector<std::string> SwrkArguments(int socket);
+std::vector<std::string> SwrkArguments(int socket, const std::string& plugins = "");
 
 // command + arguments.
 std::vector<std::string> FullCommand(const Installation& criu, const std::vector<std::string>& arguments);

@@ -119,7 +119,7 @@ class RestoreSession {
     }
 
     SubprocessOptions process;
-    process.argv = FullCommand(installation, SwrkArguments(kSocketInCriu));
+    process.argv = FullCommand(installation, SwrkArguments(kSocketInCriu, options_.plugins));
     process.descriptors.emplace_back(theirs.get(), kSocketInCriu);
     // CRIU puts a job without its session's leader into CRIU's own session. In ours, a terminal that it gets
     // would be its controlling one: to read would stop it, since it is in the background there.
@@ -128,8 +128,9 @@ class RestoreSession {
     if (options_.user) {
       RK_RETURN_IF_ERROR(WriteBounds(absl::StrCat(work_directory(), "/", kBoundsFile), *options_.user));
     }
-    RK_ASSIGN_OR_RETURN(const std::vector<std::string> variables,
+    RK_ASSIGN_OR_RETURN(std::vector<std::string> variables,
                         RestoreVariables(options_.user ? kBoundsFile : ""));
+    variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());
     process.environment = EnvironmentWith(variables);
     int next = kFirstInheritedInCriu;
     for (const auto& [descriptor, resource] : options_.inherit_fd) {

@@ -27,6 +27,8 @@ class CheckpointDriver {
   virtual std::string means() const = 0;  // "libcuda.so.1", "/usr/bin/cuda-checkpoint"
 
   virtual absl::StatusOr<ProcessState> State(pid_t pid) = 0;
+  // The thread of the process in which the driver does its part, as the process names it.
+  virtual absl::StatusOr<pid_t> RestoreThread(pid_t pid) = 0;
   virtual absl::Status Lock(pid_t pid, absl::Duration timeout) = 0;
   virtual absl::Status Checkpoint(pid_t pid) = 0;
   // `pairs` empty: onto the same GPUs.

@@ -1,6 +1,7 @@
 // NVIDIA's cuda-checkpoint, for drivers 555 to 565, whose library has no checkpoint functions.
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
@@ -42,6 +43,15 @@ class CheckpointUtility : public CheckpointDriver {
     if (state) return *state;
     return absl::InternalError(
         absl::StrCat("process ", pid, ": cuda-checkpoint gave the unknown state '", word, "'"));
+  }
+
+  absl::StatusOr<pid_t> RestoreThread(pid_t pid) override {
+    RK_ASSIGN_OR_RETURN(CommandResult result, RunCommand({kProgram, "--get-restore-tid", "--pid", absl::StrCat(pid)},
+                                                         kQueryMayTake));
+    int thread = 0;
+    if (!result.exit.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(result.output), &thread))
+      return absl::UnimplementedError(Failed(pid, "--get-restore-tid", result));
+    return thread;
   }
 
   absl::Status Lock(pid_t pid, absl::Duration timeout) override {

@@ -68,6 +68,7 @@ class DriverApi : public CheckpointDriver {
           absl::StrCat("the NVIDIA driver (CUDA ", version_ / 1000, ".", version_ % 1000 / 10,
                        ") has no checkpoint functions: driver 570 (CUDA 12.8) brought them"));
     }
+    (void)Find("cuCheckpointProcessGetRestoreThreadId", &restore_thread_);
     const cuda::Result result = init_(0);
     absl::Status status = Check(result, "initialising the NVIDIA driver");
     return result == cuda::kNoDevice ? absl::NotFoundError(status.message()) : status;
@@ -96,6 +97,14 @@ class DriverApi : public CheckpointDriver {
       return absl::InternalError(absl::StrCat("process ", pid, ": the NVIDIA driver says that its state is ",
                                               number, ", which this version of Rekindle does not know"));
     }
+  }
+
+  absl::StatusOr<pid_t> RestoreThread(pid_t pid) override {
+    if (restore_thread_ == nullptr)
+      return absl::UnimplementedError("the NVIDIA driver does not tell in which thread it works");
+    int thread = 0;
+    RK_RETURN_IF_ERROR(CheckOf(pid, restore_thread_(pid, &thread), "asking for the driver's thread"));
+    return thread;
   }
 
   absl::Status Lock(pid_t pid, absl::Duration timeout) override {
@@ -187,6 +196,7 @@ class DriverApi : public CheckpointDriver {
   cuda::GetProcAddressFunction get_address_ = nullptr;
   cuda::GetErrorTextFunction error_name_ = nullptr, error_string_ = nullptr;
   cuda::GetStateFunction get_state_ = nullptr;
+  cuda::GetRestoreThreadIdFunction restore_thread_ = nullptr;
   cuda::LockFunction lock_ = nullptr;
   cuda::CheckpointFunction checkpoint_ = nullptr;
   cuda::RestoreFunction restore_ = nullptr;

@@ -219,6 +219,21 @@ std::vector<absl::StatusOr<ProcessState>> DriverClient::States(absl::Span<const 
   return states;
 }
 
+absl::StatusOr<std::vector<RestoreThread>> DriverClient::RestoreThreads(absl::Span<const pid_t> pids,
+                                                                        absl::Duration timeout) {
+  std::vector<HelperRequest> requests(pids.size());
+  for (size_t i = 0; i < pids.size(); ++i) {
+    requests[i].what = HelperRequest::What::kThread;
+    requests[i].pid = pids[i];
+  }
+  std::vector<RestoreThread> threads;
+  for (const absl::StatusOr<HelperAnswer>& answer : Call(std::move(requests), timeout)) {
+    RK_RETURN_IF_ERROR(answer.status());
+    threads.push_back({pids[threads.size()], answer->thread});
+  }
+  return threads;
+}
+
 std::vector<absl::Status> DriverClient::Act(Action action, absl::Span<const pid_t> pids,
                                             const ActOptions& options, absl::Duration timeout) {
   std::vector<HelperRequest> requests(pids.size());

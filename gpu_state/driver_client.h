@@ -20,6 +20,7 @@
 #include "absl/types/span.h"
 #include "gpu_state/gpu_device.h"
 #include "gpu_state/helper_protocol.h"
+#include "gpu_state/keeper_client.h"
 #include "gpu_state/process_state.h"
 
 namespace rekindle::gpu {
@@ -60,6 +61,9 @@ class DriverClient {
   // Of several processes at once, for one of several that work together may wait for another. One result for
   // each, in their order.
   std::vector<absl::StatusOr<ProcessState>> States(absl::Span<const pid_t> pids, absl::Duration timeout);
+  // The threads in which the driver works in them. Does not need them to run.
+  absl::StatusOr<std::vector<RestoreThread>> RestoreThreads(absl::Span<const pid_t> pids,
+                                                            absl::Duration timeout);
   std::vector<absl::Status> Act(Action action, absl::Span<const pid_t> pids, const ActOptions& options,
                                 absl::Duration timeout);
 

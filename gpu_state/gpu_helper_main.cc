@@ -18,9 +18,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/process_stat.h"
@@ -35,6 +39,28 @@ namespace {
 // After our master's death: how long calls under way may still take, and then putting things back.
 constexpr absl::Duration kUnderWayMayTake = absl::Minutes(5);
 constexpr unsigned kPuttingBackMayTakeSeconds = 300;
+
+// The driver may name a thread as its own process sees it, which can be in another PID namespace.
+absl::StatusOr<pid_t> ThreadNamed(pid_t pid, pid_t theirs) {
+  const std::string tasks = absl::StrCat("/proc/", pid, "/task");
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(tasks));
+  pid_t inside = 0;
+  for (const std::string& name : names) {
+    pid_t thread = 0;
+    if (!absl::SimpleAtoi(name, &thread)) continue;
+    if (thread == theirs) return thread;
+    auto status = ReadFile(absl::StrCat(tasks, "/", name, "/status"));
+    if (!status.ok()) continue;
+    for (absl::string_view line : absl::StrSplit(*status, '\n')) {
+      if (!absl::ConsumePrefix(&line, "NSpid:")) continue;
+      const std::vector<absl::string_view> numbers = absl::StrSplit(line, '\t', absl::SkipWhitespace());
+      if (!numbers.empty() && numbers.back() == absl::StrCat(theirs)) inside = thread;
+    }
+  }
+  if (inside != 0) return inside;
+  return absl::NotFoundError(absl::StrCat("process ", pid, " has no thread ", theirs,
+                                          ", in which the NVIDIA driver says that it works"));
+}
 
 class Helper {
  public:
@@ -105,6 +131,11 @@ class Helper {
         return absl::OkStatus();
       case HelperRequest::What::kState: {
         RK_ASSIGN_OR_RETURN(answer->state, driver->State(request.pid));
+        return absl::OkStatus();
+      }
+      case HelperRequest::What::kThread: {
+        RK_ASSIGN_OR_RETURN(const pid_t theirs, driver->RestoreThread(request.pid));
+        RK_ASSIGN_OR_RETURN(answer->thread, ThreadNamed(request.pid, theirs));
         return absl::OkStatus();
       }
       case HelperRequest::What::kAct:

@@ -5,6 +5,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/log.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 
@@ -91,6 +92,34 @@ absl::Status GpuSession::Begin(Locked locked) {
   return absl::OkStatus();
 }
 
+absl::Status GpuSession::FindThreads() {
+  RK_ASSIGN_OR_RETURN(threads_, driver_.RestoreThreads(pids_, options_.query_timeout));
+  return absl::OkStatus();
+}
+
+absl::Status GpuSession::LetRun(ThreadKeeper& keeper, bool for_device_memory) {
+  RK_RETURN_IF_ERROR(keeper.Run(threads_, for_device_memory));
+  keeper_ = &keeper;
+  return absl::OkStatus();
+}
+
+absl::Status GpuSession::LetStand() {
+  return keeper_ == nullptr ? absl::OkStatus() : std::exchange(keeper_, nullptr)->Pause();
+}
+
+std::unique_ptr<ThreadKeeper> GpuSession::HoldOthers(Action action, absl::Span<const pid_t> pids) {
+  if (keeper_ != nullptr || (action != Action::kCheckpoint && action != Action::kRestore)) return nullptr;
+  auto threads = driver_.RestoreThreads(pids, options_.query_timeout);
+  if (!threads.ok()) return nullptr;
+  auto keeper = ThreadKeeper::Hold(pids);
+  if (!keeper.ok() || !(*keeper)->Run(*threads, action == Action::kCheckpoint).ok()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("a job's threads run while its device memory moves: ", keeper.status().message()));
+    return nullptr;
+  }
+  return *std::move(keeper);
+}
+
 template <typename Chosen>
 absl::Status GpuSession::ActOn(Action action, Chosen chosen, const ActOptions& options) {
   std::vector<pid_t> pids;
@@ -104,7 +133,12 @@ absl::Status GpuSession::ActOn(Action action, Chosen chosen, const ActOptions& o
   const absl::Duration timeout = action == Action::kLock     ? options.lock_timeout + kGrace
                                  : action == Action::kUnlock ? options_.query_timeout
                                                              : options_.move_timeout;
-  std::vector<absl::Status> results = driver_.Act(action, pids, options, timeout);
+  std::vector<absl::Status> results;
+  {
+    const std::unique_ptr<ThreadKeeper> others_stand = HoldOthers(action, pids);
+    results = driver_.Act(action, pids, options, timeout);
+    if (others_stand) (void)others_stand->Pause();
+  }
   absl::Status first;
   bool unsure = false;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -181,7 +215,7 @@ absl::Status GpuSession::PutBack() {
   return BringUp([](const Member& member) { return member.before == ProcessState::kRunning; });
 }
 
-absl::Status GpuSession::MoveToHost() {
+absl::Status GpuSession::Lock() {
   ActOptions lock;
   lock.lock_timeout = options_.lock_timeout;
   auto all = [](const Member&) { return true; };
@@ -191,7 +225,12 @@ absl::Status GpuSession::MoveToHost() {
         status.message(), ": work on the GPU did not end within ",
         absl::FormatDuration(options_.lock_timeout), "; try again, or with a longer --gpu-lock-timeout"));
   }
-  if (status.ok()) status = ActOn(Action::kCheckpoint, all);
+  return status.ok() ? status : Both(status, PutBack());
+}
+
+absl::Status GpuSession::MoveToHost() {
+  RK_RETURN_IF_ERROR(Lock());
+  absl::Status status = ActOn(Action::kCheckpoint, [](const Member&) { return true; });
   if (status.ok() && !all_in(ProcessState::kCheckpointed)) {
     status = absl::InternalError("the NVIDIA driver reported success and did not move all processes");
   }

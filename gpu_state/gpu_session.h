@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "gpu_state/driver_client.h"
+#include "gpu_state/keeper_client.h"
 #include "gpu_state/process_state.h"
 
 namespace rekindle::gpu {
@@ -31,9 +33,19 @@ class GpuSession {
   enum class Locked { kByOthers, kByUs };
   absl::Status Begin(Locked locked = Locked::kByOthers);
 
+  // The threads in which the driver works are known from here on. Error: it does not tell.
+  absl::Status FindThreads();
+  // CRIU has all threads stand still, and lets these run from here to LetStand(): the calls below are made
+  // between the two. Otherwise a keeper of ours has them stand still for each move of memory.
+  absl::Status LetRun(ThreadKeeper& keeper, bool for_device_memory);
+  absl::Status LetStand();
+
+  // The CUDA calls of all wait. DeadlineExceeded: work on the GPU did not end within the lock's time-out. On
+  // failure all are as they were at Begin.
+  absl::Status Lock();
   // All processes to checkpointed: their device memory is host memory of theirs, their CUDA calls wait. On
   // failure all are as they were at Begin; where even that failed, the message says which and what to do.
-  // DeadlineExceeded: work on the GPU did not end within the lock's time-out.
+  // Locks those that are not yet.
   absl::Status MoveToHost();
 
   // All processes to running, on the same GPUs or on others (old UUID, new UUID); their states are verified.
@@ -61,6 +73,9 @@ class GpuSession {
   template <typename Chosen>
   absl::Status ActOn(Action action, Chosen chosen, const ActOptions& options = {});
   absl::Status AskStates();
+  // All threads of `pids` but the driver's own stand still until this goes; null where that can't be had, and
+  // for actions that do not move memory.
+  std::unique_ptr<ThreadKeeper> HoldOthers(Action action, absl::Span<const pid_t> pids);
   // Those that `chosen` accepts to running, all or none; verified. Those of which the driver has lost the
   // state stay failed, are told of, and keep nobody back.
   template <typename Chosen>
@@ -70,6 +85,8 @@ class GpuSession {
   const std::vector<pid_t> pids_;
   const SessionOptions options_;
   std::vector<Member> members_;
+  std::vector<RestoreThread> threads_;
+  ThreadKeeper* keeper_ = nullptr;  // CRIU, between LetRun and LetStand
 };
 
 }  // namespace rekindle::gpu

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array kWhats = {"hello", "state", "act", "settle", "devices"};
+constexpr std::array kWhats = {"hello", "state", "thread", "act", "settle", "devices"};
 
 absl::Status Malformed(absl::string_view why) {
   return absl::InternalError(
@@ -60,6 +60,7 @@ std::string HelperAnswer::Encode() const {
     json["driver"] = driver;
     json["means"] = means;
   }
+  if (thread != 0) json["thread"] = thread;
   if (state) json["state"] = static_cast<int>(*state);
   for (const GpuDevice& d : devices) {
     json["devices"].push_back({{"uuid", d.uuid},
@@ -87,6 +88,7 @@ absl::StatusOr<HelperAnswer> HelperAnswer::Decode(absl::string_view packet) {
     answer.driver_version = json.value("driver_version", 0);
     answer.driver = json.value("driver", "");
     answer.means = json.value("means", "");
+    answer.thread = json.value("thread", 0);
     if (json.contains("state")) answer.state = static_cast<ProcessState>(json["state"].get<int>());
     for (const Json& d : json.value("devices", Json::array())) {
       answer.devices.push_back({d.at("uuid"), d.at("model"), d.at("total"), d.at("free"), d.at("mig")});

@@ -25,6 +25,7 @@ struct HelperRequest {
   enum class What {
     kHello,    // initialises the driver
     kState,    // of `pid`
+    kThread,   // its restore thread
     kAct,      // `action` on `pid`
     kSettle,   // `pid` stays as it is when we die
     kDevices,  // and who uses them
@@ -46,6 +47,7 @@ struct HelperAnswer {
   int driver_version = 0;             // kHello
   std::string driver, means;          // kHello: "580.95.05" or empty; "libcuda.so.1"
   std::optional<ProcessState> state;  // kState
+  pid_t thread = 0;                   // kThread
   std::vector<GpuDevice> devices;     // kDevices
   std::vector<GpuUse> uses;           // kDevices
 

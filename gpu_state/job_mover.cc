@@ -217,6 +217,9 @@ absl::StatusOr<std::vector<pid_t>> JobMover::Users(absl::Span<const pid_t> pids)
     if (MapsCuda(pid)) candidates.push_back(pid);
   }
   if (candidates.empty()) return candidates;
+  // It stands still, and is only seen to be stopped.
+  const std::vector<pid_t> moved = BeingMoved(candidates);
+  if (!moved.empty() && !CheckAnswers(moved[0]).ok()) return IsBeingMovedError(moved[0]);
   auto info = driver_.Info();
   // Many programs load the library to look for a GPU. Where there is none, nothing can be on it.
   if (absl::IsNotFound(info.status())) return std::vector<pid_t>();
@@ -379,6 +382,13 @@ absl::Status JobMover::CheckNobodyElseMoves(absl::Span<const pid_t> pids) {
 absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std::vector<pid_t>& pids,
                                                            absl::Duration lock_timeout,
                                                            const MoveProgress& progress) {
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<HeldJob> held, Lock(job, pids, lock_timeout));
+  RK_RETURN_IF_ERROR(held->MoveOut(nullptr, progress));
+  return held;
+}
+
+absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::Lock(pid_t job, const std::vector<pid_t>& pids,
+                                                        absl::Duration lock_timeout) {
   RK_ASSIGN_OR_RETURN(Claim claim, Claim::Make(*this, pids));
   RK_RETURN_IF_ERROR(CheckNobodyElseMoves(pids));
   std::unique_ptr<HeldJob> held(
@@ -397,8 +407,9 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std:
     if (!absl::c_linear_search(pids, entry.pid) || absl::c_linear_search(running, entry.pid)) continue;
     held->record_.uses.insert(held->record_.uses.end(), entry.uses.begin(), entry.uses.end());
   }
-  const auto view = Devices();
-  std::vector<GpuUse> moving;
+  held->view_ = Devices();
+  const absl::StatusOr<DeviceView>& view = held->view_;
+  std::vector<GpuUse>& moving = held->moving_;
   if (view.ok()) {
     moving = gpu::UsesOf(view->uses, running);
     held->record_.uses.insert(held->record_.uses.end(), moving.begin(), moving.end());
@@ -411,34 +422,51 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std:
     expected.insert(expected.end(), most.begin(), most.end());
   }
   RK_ASSIGN_OR_RETURN(Reservation reserved, ReserveHostMemory(expected));
+  held->reserved_ = std::make_shared<Reservation>(std::move(reserved));
+  held->can_be_kept_ = held->session_.FindThreads().ok();
   RK_RETURN_IF_ERROR(PutEntries(job, running, moving, LedgerEntry::Goal::kRunning, "being moved"));
+  if (absl::Status locked = held->session_.Lock(); !locked.ok()) {
+    Settle(job, held->session_, running, held->record_.uses, std::string(locked.message()));
+    return locked;
+  }
+  held->held_ = true;
+  return held;
+}
+
+absl::Status HeldJob::MoveOut(ThreadKeeper* keeper, const MoveProgress& progress) {
+  const std::vector<pid_t> running = session_.RunningAtBegin();
   const uint64_t host_before = HostBytes(running);
   absl::Status moved;
   {
-    MoveReporter reporter(running, MoveReporter::Way::kToHost, host_before, WholeMove(moving), progress);
-    moved = held->session_.MoveToHost();
+    MoveReporter reporter(running, MoveReporter::Way::kToHost, host_before, WholeMove(moving_), progress);
+    if (keeper != nullptr) RK_RETURN_IF_ERROR(session_.LetRun(*keeper, /*for_device_memory=*/true));
+    moved = session_.MoveToHost();
   }
+  reserved_.reset();
+  const absl::Status stand = session_.LetStand();
   if (!moved.ok()) {
-    Settle(job, held->session_, running, held->record_.uses, std::string(moved.message()));
+    held_ = false;
+    mover_.Settle(job_, session_, running, record_.uses, std::string(moved.message()));
     return moved;
   }
-  held->held_ = true;
-  if (view.ok()) NoteWhatWasHidden(*view, running, &moving, held.get());
+  is_out_ = true;
+  if (!stand.ok()) return stand;
+  if (view_.ok()) mover_.NoteWhatWasHidden(*view_, running, &moving_, this);
 
   // Other tools have reported success where nothing had moved.
-  const uint64_t device_bytes = KnownBytes(moving);
-  const uint64_t context_bytes = kContextBytes * moving.size();
+  const uint64_t device_bytes = KnownBytes(moving_);
+  const uint64_t context_bytes = kContextBytes * moving_.size();
   const uint64_t host_after = HostBytes(running);
   const uint64_t grown = host_after > host_before ? host_after - host_before : 0;
   if (device_bytes > context_bytes && grown < (device_bytes - context_bytes) / kPlausibleShare) {
-    const absl::Status back = held->Back();
+    const absl::Status back = Back(nullptr, keeper);
     return absl::DataLossError(
-        absl::StrCat("the NVIDIA driver reported that it moved the device memory of process ", job, ", ",
+        absl::StrCat("the NVIDIA driver reported that it moved the device memory of process ", job_, ", ",
                      FormatBytes(device_bytes), ", to host memory, which has grown by ", FormatBytes(grown),
                      " only: an image of that would be worthless", back.ok() ? "; the job runs on" : "; and ",
                      back.ok() ? "" : back.message()));
   }
-  return held;
+  return absl::OkStatus();
 }
 
 absl::Status JobMover::RecordDevices(const DeviceView& view, GpuRecord* record) {
@@ -475,14 +503,17 @@ HeldJob::~HeldJob() {
   if (absl::Status status = Back(); !status.ok()) Log(LogLevel::kError, status.message());
 }
 
-absl::Status HeldJob::Back(const MoveProgress& progress) {
+absl::Status HeldJob::Back(const MoveProgress& progress, ThreadKeeper* keeper) {
   if (!std::exchange(held_, false)) return absl::OkStatus();
   const std::vector<pid_t> pids = session_.RunningAtBegin();
   const std::vector<GpuUse> uses = gpu::UsesOf(record_.uses, pids);
   absl::Status status = mover_.AwaitRoom(BytesByDevice(uses), pids);
   if (status.ok()) {
     MoveReporter reporter(pids, MoveReporter::Way::kToDevice, HostBytes(pids), WholeMove(uses), progress);
+    // Without the keeper nobody has the threads stand still, or we find somebody who does.
+    if (keeper != nullptr) session_.LetRun(*keeper, /*for_device_memory=*/false).IgnoreError();
     status = session_.PutBack();
+    session_.LetStand().IgnoreError();
   }
   mover_.Settle(job_, session_, pids, uses, std::string(status.message()));
   if (status.ok()) return status;
@@ -528,7 +559,8 @@ absl::Status JobMover::AwaitRoom(const std::map<std::string, uint64_t>& needed,
 }
 
 absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const GpuRecord& record,
-                             const DevicePairs& pairs, const MoveProgress& progress) {
+                             const DevicePairs& pairs, const MoveProgress& progress,
+                             ThreadKeeper* keeper) {
   RK_ASSIGN_OR_RETURN(Claim claim, Claim::Make(*this, pids));
   RK_RETURN_IF_ERROR(CheckNobodyElseMoves(pids));
   std::map<std::string, uint64_t> needed;
@@ -537,6 +569,10 @@ absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const Gp
     needed[pair == pairs.end() ? uuid : pair->second] += bytes;
   }
   GpuSession session(driver_, pids, OptionsWith(absl::ZeroDuration()));
+  if (keeper != nullptr) {
+    RK_RETURN_IF_ERROR(session.FindThreads());
+    RK_RETURN_IF_ERROR(session.LetRun(*keeper, /*for_device_memory=*/false));
+  }
   RK_RETURN_IF_ERROR(session.Begin(GpuSession::Locked::kByUs));
   RK_RETURN_IF_ERROR(PutEntries(job, pids, record.uses, LedgerEntry::Goal::kRunning, "being moved"));
   absl::Status status = AwaitRoom(needed, pids);
@@ -549,6 +585,7 @@ absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const Gp
     MoveReporter reporter(pids, MoveReporter::Way::kToDevice, HostBytes(pids), std::move(whole), progress);
     status = session.MoveToDevice(pairs);
   }
+  session.LetStand().IgnoreError();
   Settle(job, session, pids, record.uses, std::string(status.message()));
   return status;
 }

@@ -59,18 +59,27 @@ using MoveProgress = std::function<void(const MoveStep& step)>;
 
 class JobMover;
 
-// A job whose device memory is in host memory. Goes back to the device when this goes, unless told otherwise.
-// Thread-compatible.
+// A job whose CUDA calls wait, and whose device memory is in host memory or is to go there. Goes back to the
+// device when this goes, unless told otherwise. Thread-compatible.
 class HeldJob {
  public:
   ~HeldJob();
+
+  // Can CRIU be the keeper? Else the driver does not tell in which threads it works.
+  bool can_be_kept() const { return can_be_kept_; }
+  // After JobMover::Lock: moves the device memory out. Errors are those of TakeOut, and the job runs on. With
+  // `keeper` all its threads stand still and CRIU traces them; without, a keeper of ours has them stand still
+  // as long as memory moves.
+  absl::Status MoveOut(ThreadKeeper* keeper, const MoveProgress& progress = nullptr);
+  bool is_out() const { return held_ && is_out_; }
+  bool is_held() const { return held_; }  // it has not gone back yet
 
   const GpuRecord& record() const { return record_; }
   uint64_t device_bytes() const;  // of the whole job
 
   // Those that were running before run again, on the same GPUs; their states are verified. On failure the
   // job is parked, which `rekindle gpu ps` shows, and its data is safe.
-  absl::Status Back(const MoveProgress& progress = nullptr);
+  absl::Status Back(const MoveProgress& progress = nullptr, ThreadKeeper* keeper = nullptr);
   // It stays in host memory, listed as parked.
   absl::Status Park(const std::string& why);
   // The processes have ended.
@@ -85,8 +94,11 @@ class HeldJob {
   GpuSession session_;
   const pid_t job_;
   GpuRecord record_;
-  bool held_ = false;
-  std::shared_ptr<void> claim_;  // nobody else moves these processes while this is
+  bool held_ = false, is_out_ = false, can_be_kept_ = false;
+  std::shared_ptr<void> claim_;     // nobody else moves these processes while this is
+  std::shared_ptr<void> reserved_;  // host memory, until the move out
+  absl::StatusOr<DeviceView> view_;  // before that
+  std::vector<GpuUse> moving_;
 };
 
 // Thread-safe. The processes of one job are moved by one call at a time: another gets Aborted.
@@ -124,9 +136,13 @@ class JobMover {
   absl::StatusOr<std::unique_ptr<HeldJob>> TakeOut(pid_t job, const std::vector<pid_t>& pids,
                                                    absl::Duration lock_timeout,
                                                    const MoveProgress& progress = nullptr);
-  // Parked or just restored processes back to the device.
+  // The first half of that: the CUDA calls of the job wait.
+  absl::StatusOr<std::unique_ptr<HeldJob>> Lock(pid_t job, const std::vector<pid_t>& pids,
+                                                absl::Duration lock_timeout);
+  // Parked or just restored processes back to the device. `keeper`: as HeldJob::MoveOut's.
   absl::Status PutOn(pid_t job, const std::vector<pid_t>& pids, const GpuRecord& record,
-                     const DevicePairs& pairs, const MoveProgress& progress = nullptr);
+                     const DevicePairs& pairs, const MoveProgress& progress = nullptr,
+                     ThreadKeeper* keeper = nullptr);
 
   // Before a restore starts anything: can the state go onto this machine's GPUs, and onto which?
   absl::StatusOr<DevicePairs> PlanRestore(const GpuRecord& record, const DevicePairs& wanted,

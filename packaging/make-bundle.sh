@@ -73,6 +73,11 @@ for helper in "$BUILD"/bin/rekindle-*; do
   install -m 755 -s "$helper" "$LIBEXEC/"
 done
 
+# What CRIU is to load when it has to do with a GPU.
+[[ -r $BUILD/bin/criu-plugins/rekindle-gpu.so ]] || die "$BUILD/bin/criu-plugins is missing: build it first (scripts/build.sh)."
+mkdir "$LIBEXEC/criu-plugins"
+install -m 755 -s "$BUILD/bin/criu-plugins/rekindle-gpu.so" "$LIBEXEC/criu-plugins/"
+
 # ldd prints "name => path (address)" and, for the loader, "path (address)".
 LIBRARIES=$(ldd "${PROGRAMS[@]}")
 ! grep 'not found' <<<"$LIBRARIES" || die "libraries of our own programs are missing (above)"

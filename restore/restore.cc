@@ -48,6 +48,7 @@ namespace {
 
 constexpr uint32_t kNewestManifestFormat = 1;
 constexpr int kProgressMs = 100;
+constexpr char kGpuSocket[] = "gpu-keeper.sock";
 constexpr char kClaims[] = "restores.claims";
 
 // Reports the bytes that other threads move while the main thread waits.
@@ -165,6 +166,7 @@ class RestoreRun : public criu::RestoreObserver {
     ProgressTicker ticker(observer_, &bytes_done_, PageBytes(), &total_, &phase_name_);
     criu::RestoreOptions options = CriuOptions();
     RK_RETURN_IF_ERROR(ReplaceStdio(&options));
+    RK_RETURN_IF_ERROR(WaitForGpuMoment(&options));
     result_.command_lines.push_back(
         criu::ShellLine(criu::FullCommand(criu_, criu::RestoreArguments(options))));
     criu_began_unix_ns_ = UnixNanos();
@@ -176,12 +178,13 @@ class RestoreRun : public criu::RestoreObserver {
       if (::poll(&cancelled, 1, kNumberIsFreeAfterMs) > 0) break;
       tree = criu::RunRestore(criu_, options, namespaces_, this, options_.cancel_fd);
     }
+    gpu_listener_.reset();
     if (!tree.ok()) return KeepLogs(tree.status());
     result_.root = tree->root;
     SpreadThreads(Processes());
     AddSpan("criu", phase_begin_ns_);
     std::move(tree->timeline.begin(), tree->timeline.end(), std::back_inserter(result_.timeline));
-    result_.phases.emplace_back("criu", phase_.seconds() - pages_seconds_);
+    result_.phases.emplace_back("criu", phase_.seconds() - pages_seconds_ - gpu_seconds_);
     result_.phases.emplace_back("pages", pages_seconds_);
     phase_.Restart();
     phase_begin_ns_ = MonotonicNanos();
@@ -192,6 +195,7 @@ class RestoreRun : public criu::RestoreObserver {
   absl::Status TasksReady(pid_t root) override {
     Stopwatch watch;
     const int64_t begin = MonotonicNanos();
+    ready_root_ = root;
     if (namespaces_.entered()) numbers_ = OurNumbers(namespaces_.AllNumbers());
     RK_RETURN_IF_ERROR(CheckOpened(root));
     if (!options_.log.empty()) {
@@ -224,20 +228,10 @@ class RestoreRun : public criu::RestoreObserver {
   // The tree runs; its CUDA calls wait until its device memory is where it was.
   absl::Status RestoreGpuState() {
     if (!result_.manifest.has_gpu()) return absl::OkStatus();
-    phase_name_ = "gpu";
-    if (observer_) observer_->OnProgress({"gpu", 0, GpuBytes(), total_.seconds()});
-    const gpu::GpuRecord record = InOurNumbers(FromProto(result_.manifest.gpu()), numbers_);
-    gpu::MoveProgress progress;
-    if (observer_) {
-      progress = [this](const gpu::MoveStep& step) {
-        observer_->OnProgress({"gpu", step.bytes_done, step.bytes_total, total_.seconds(), step.devices});
-      };
-    }
-    absl::Status status = gpu_->PutOn(result_.root, record.pids, record, gpu_pairs_, progress);
-    if (status.ok()) {
-      EndPhase("gpu");
-      return status;
-    }
+    if (!gpu_status_) PutOnGpu(result_.root, nullptr);
+    absl::Status status = *gpu_status_;
+    result_.phases.emplace_back("gpu", gpu_seconds_);
+    if (status.ok()) return status;
     // A job without its device state must not go on.
     criu::KillTree(result_.root, /*reap_root=*/true);
     return Annotate(status,
@@ -250,6 +244,39 @@ class RestoreRun : public criu::RestoreObserver {
   }
 
  private:
+  // With `keeper`: CRIU has all threads stand still.
+  void PutOnGpu(pid_t root, gpu::ThreadKeeper* keeper) {
+    phase_name_ = "gpu";
+    Stopwatch watch;
+    const int64_t begin = MonotonicNanos();
+    if (observer_) observer_->OnProgress({"gpu", 0, GpuBytes(), total_.seconds()});
+    const gpu::GpuRecord record = InOurNumbers(FromProto(result_.manifest.gpu()), numbers_);
+    gpu::MoveProgress progress;
+    if (observer_) {
+      progress = [this](const gpu::MoveStep& step) {
+        observer_->OnProgress({"gpu", step.bytes_done, step.bytes_total, total_.seconds(), step.devices});
+      };
+    }
+    gpu_status_ = gpu_->PutOn(root, record.pids, record, gpu_pairs_, progress, keeper);
+    gpu_seconds_ = watch.seconds();
+    AddSpan("gpu", begin);
+  }
+
+  // The device memory comes back before the job runs: a thread that needs it can die without. In a container
+  // CRIU can't load our plugin, and it comes at once after.
+  absl::Status WaitForGpuMoment(criu::RestoreOptions* options) {
+    if (!result_.manifest.has_gpu() || namespaces_.entered()) return absl::OkStatus();
+    RK_ASSIGN_OR_RETURN(options->plugins, gpu::PluginFolder());
+    RK_ASSIGN_OR_RETURN(gpu_listener_, gpu::KeeperListener::Listen(
+                                           absl::StrCat(directory_->path(), "/", kGpuSocket),
+                                           [this](KeeperMoment, bool, gpu::ThreadKeeper& keeper) {
+                                             PutOnGpu(ready_root_, &keeper);
+                                             return *gpu_status_;
+                                           }));
+    options->environment.push_back(gpu_listener_->variable());
+    return absl::OkStatus();
+  }
+
   // Of two restores of one image at the same time the second would find the job of the first in its place
   // only when its files are rolled back, or when CRIU has begun.
   absl::Status ClaimNumbers(const std::vector<criu::PstreeEntry>& tree) {
@@ -495,6 +522,11 @@ class RestoreRun : public criu::RestoreObserver {
   std::atomic<const char*> phase_name_{"plan"};
   double pages_seconds_ = 0;
   gpu::DevicePairs gpu_pairs_;
+  std::unique_ptr<gpu::KeeperListener> gpu_listener_;
+  pid_t ready_root_ = 0;
+  // What became of its device memory; written by the listener's thread until that has ended.
+  std::optional<absl::Status> gpu_status_;
+  double gpu_seconds_ = 0;
   std::optional<Owner> user_;  // whose rights bound what files the job gets; nothing: none do
   UniqueFd claims_;            // on the PIDs of the job, until it has come back
   UniqueFd log_, null_, ended_input_, job_channel_;

@@ -552,10 +552,11 @@ disk_free() { df --output=avail -B1 "$WORK" | tail -n 1; }
 
 # movement LABEL BYTES: park and resume of the running job against copies and bare calls.
 movement() {
-  local label=$1 bytes=$2 i to_host to_device out='' in='' park='' resume='' wall='' t base
+  local label=$1 bytes=$2 i to_host to_device out='' in='' park='' resume='' wall='' t base repeats='1 2'
+  ((bytes < 20000000000)) || repeats=1
   bounded 120 "$TESTS/gpu_bare_calls" memcpy "$bytes" || return 1
   to_host=$(field to_host_seconds) to_device=$(field to_device_seconds)
-  for i in 1 2; do
+  for i in $repeats; do
     bounded 120 "$TESTS/gpu_bare_calls" cycle "$JOB" || return 1
     t=$(calculate "$(field lock_seconds) + $(field checkpoint_seconds)")
     out=$(smaller "$t" "${out:-1e9}")
@@ -565,7 +566,7 @@ movement() {
     BARE_BACK=$in
     steps || return 1
   done
-  for i in 1 2; do
+  for i in $repeats; do
     t=$(now)
     rk 120 gpu park "$JOB" || return 1
     wall=$(since "$t")
@@ -620,7 +621,7 @@ first_step() {
     figure_note "restore to first step $label" "$ours_seconds s; no disk space to export the image for stock CRIU"
     return 0
   fi
-  if (($(time_left) < 30 + 5 * bytes / 1000000000)); then
+  if (($(time_left) < 20 + 3 * bytes / 1000000000)); then
     figure_note "restore to first step $label" "$ours_seconds s; no time left for stock CRIU"
     return 0
   fi
@@ -653,11 +654,11 @@ size_figures() {
   start_vector "$name" --bytes "$bytes" && movement "$label" "$bytes" || return 1
   if (($(disk_free) < bytes + (2 << 30) && ${#REHEARSE} == 0)); then
     figure_note "freeze $label" "left out: not enough disk space for the image"
-  elif (($(time_left) < 20 + 3 * bytes / 1000000000)); then
+  elif (($(time_left) < 15 + 3 * bytes / 2000000000)); then
     figure_note "freeze $label" "left out: no time left"
   else
     freeze "$label" "$bytes" "$name:1" || return 1
-    if (($(time_left) < 20 + 3 * bytes / 1000000000)); then
+    if (($(time_left) < 15 + 3 * bytes / 2000000000)); then
       figure_note "restore to first step $label" "left out: no time left"
       return 0
     fi
@@ -793,9 +794,9 @@ else
   if start_daemon; then
     # The largest last, for want of time.
     for size in "${SIZES[@]}"; do
-      ((size > 8)) || figures "$size GB" $((40 + 8 * size)) size_figures "$size"
+      ((size > 8)) || figures "$size GB" $((25 + 4 * size)) size_figures "$size"
     done
-    [[ -z ${TORCH:-} || -n $QUICK ]] || figures "warm start" 100 warm_start
+    [[ -z ${TORCH:-} || -n $QUICK ]] || figures "warm start" 60 warm_start
     for size in "${SIZES[@]}"; do
       ((size <= 8)) || figures "$size GB" 60 size_figures "$size"
     done

@@ -61,7 +61,7 @@ int ThreadAsSeenHere(pid_t pid, int thread) {
 }
 
 // A copy of the target's outer end, or -1 and why not.
-int OuterEndOf(pid_t pid, Result* why) {
+int OuterEndOf(pid_t pid, Result* why, int* thread) {
   *why = gpu::cuda::kInvalidValue;
   if (pid <= 0) return -1;
   const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
@@ -74,6 +74,7 @@ int OuterEndOf(pid_t pid, Result* why) {
   int end = -1;
   if (got == sizeof(page) && page.magic == kMagic &&
       page.pid == OwnId("/proc/" + std::to_string(pid) + "/status")) {
+    *thread = page.thread;
     end = static_cast<int>(syscall(SYS_pidfd_getfd, process, page.outer_end, 0));
     if (end < 0 && errno == EPERM) *why = gpu::cuda::kNotPermitted;
   }
@@ -114,8 +115,15 @@ void ForgetDoor() {
 
 Result KnockAt(pid_t pid, const DoorRequest& request, DoorReply* reply) {
   Result why;
-  const int door = OuterEndOf(pid, &why);
+  int thread = 0;
+  const int door = OuterEndOf(pid, &why, &thread);
   if (door < 0) return why;
+  if (request.call == Call::kRestoreThread && request.fault.time != FaultTime::kDuring) {
+    // As with the real driver, a process that stands still is no obstacle.
+    close(door);
+    *reply = {gpu::cuda::kSuccess, ThreadAsSeenHere(pid, thread)};
+    return reply->result;
+  }
   int own[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, own) != 0) {
     close(door);

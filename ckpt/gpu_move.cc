@@ -1,0 +1,105 @@
+#include "ckpt/gpu_move.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+constexpr char kSocket[] = "gpu-keeper.sock";
+
+}  // namespace
+
+absl::Status GpuMove::Begin(const std::string& folder) {
+  moved_ = back_ = absl::OkStatus();
+  record_ = {};
+  stood_still_seconds_ = 0;
+  auto plugins = gpu::PluginFolder();
+  if (!options_.within_dump || !plugins.ok()) {
+    RK_RETURN_IF_ERROR(Lock());
+    return MoveOut(nullptr);
+  }
+  RK_ASSIGN_OR_RETURN(
+      listener_, gpu::KeeperListener::Listen(
+                     absl::StrCat(folder, "/", kSocket),
+                     [this](KeeperMoment moment, bool failed, gpu::ThreadKeeper& keeper) {
+                       return At(moment, failed, keeper);
+                     }));
+  plugins_ = *std::move(plugins);
+  return absl::OkStatus();
+}
+
+absl::Status GpuMove::Lock() {
+  stands_still_.Restart();
+  RK_ASSIGN_OR_RETURN(held_, mover_.Lock(options_.job, options_.pids, options_.lock_timeout));
+  return absl::OkStatus();
+}
+
+absl::Status GpuMove::At(KeeperMoment moment, bool failed, gpu::ThreadKeeper& keeper) {
+  if (moment == KeeperMoment::kKeeperBegins) {
+    Ended("start");
+    moved_ = Lock();
+    if (moved_.ok() && !held_->can_be_kept()) moved_ = MoveOut(nullptr);
+    return moved_;
+  }
+  if (moment == KeeperMoment::kKeeperFrozen) {
+    if (!held_ || held_->is_out()) return moved_;
+    Ended("gpu lock");
+    return moved_ = MoveOut(&keeper);
+  }
+  if (moment != KeeperMoment::kKeeperDumped || !held_ || (options_.stays_out && !failed)) {
+    return absl::OkStatus();
+  }
+  NoteEnd(!failed);
+  Back(&keeper);
+  return absl::OkStatus();
+}
+
+absl::Status GpuMove::MoveOut(gpu::ThreadKeeper* keeper) {
+  absl::Status status = held_->MoveOut(keeper, options_.progress);
+  if (!status.ok()) {
+    if (!held_->is_held()) held_.reset();
+    return status;
+  }
+  record_ = held_->record();
+  device_bytes_ = held_->device_bytes();
+  Ended("gpu to host");
+  return status;
+}
+
+void GpuMove::Back(gpu::ThreadKeeper* keeper) {
+  back_ = held_->Back(options_.progress, keeper);
+  held_.reset();
+  stood_still_seconds_ = stands_still_.seconds();
+  Ended("gpu back");
+}
+
+absl::Status GpuMove::End(bool good) {
+  listener_.reset();
+  RK_RETURN_IF_ERROR(moved_);
+  stood_still_seconds_ = stood_still_seconds_ > 0 ? stood_still_seconds_ : stands_still_.seconds();
+  if (good && record_.pids.empty()) {
+    return absl::InternalError(
+        "CRIU has dumped the job without asking for its device memory: the image would lack it; this CRIU "
+        "does not load Rekindle's plugin");
+  }
+  if (!held_) return absl::OkStatus();
+  if (good && options_.stays_out) return absl::OkStatus();
+  NoteEnd(good);
+  Back(nullptr);
+  return absl::OkStatus();
+}
+
+void GpuMove::NoteEnd(bool good) {
+  if (good) {
+    Ended("freeze");
+  } else if (options_.left_behind && held_->is_out()) {
+    left_behind_ = options_.left_behind();
+  }
+}
+
+void GpuMove::Ended(const char* phase) const {
+  if (options_.ended) options_.ended(phase);
+}
+
+}  // namespace rekindle::ckpt

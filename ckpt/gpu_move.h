@@ -1,0 +1,77 @@
+// The device memory of a job that is captured: out when all its threads stand still, back before they go on.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "gpu_state/job_mover.h"
+#include "gpu_state/keeper_client.h"
+
+namespace rekindle::ckpt {
+
+// Thread-compatible; the callbacks come from a thread of its own, while CRIU runs.
+class GpuMove {
+ public:
+  struct Options {
+    pid_t job = 0;
+    std::vector<pid_t> pids;  // that use CUDA
+    absl::Duration lock_timeout;
+    // CRIU can't load our plugin where it goes into the mounts of the job: then the memory moves before CRIU
+    // comes and after it has gone, and the job's threads run for a moment without it.
+    bool within_dump = true;
+    bool stays_out = false;  // after a good dump: the job ends, or goes on later
+    std::function<std::string()> left_behind;  // what of the devices is open still; for failures
+    gpu::MoveProgress progress;
+    std::function<void(const char* phase)> ended;  // "gpu lock", "gpu to host", "freeze", "gpu back"
+  };
+  GpuMove(gpu::JobMover& mover, Options options) : mover_(mover), options_(std::move(options)) {}
+
+  // Before each dump: we wait for CRIU in `folder`, to lock the job's CUDA calls just before it has all
+  // threads stand still; where CRIU can't ask, they are locked and the memory moves now.
+  absl::Status Begin(const std::string& folder);
+  // For CRIU: its --libdir, and "K=V"; empty where it does not ask.
+  const std::string& plugins() const { return plugins_; }
+  std::string variable() const { return listener_ ? listener_->variable() : ""; }
+  // After each dump, `good` or not: the memory is back, unless it stays out. The first error of a move out.
+  absl::Status End(bool good);
+
+  // What happened on the way back: the job may be parked, and the image is good.
+  const absl::Status& back() const { return back_; }
+  // Of which the memory is out still, or null.
+  std::unique_ptr<gpu::HeldJob> Take() { return std::move(held_); }
+  const std::string& left_behind() const { return left_behind_; }
+  // From the lock on until the memory was back, or to now.
+  double stood_still_seconds() const { return stood_still_seconds_; }
+  const gpu::GpuRecord& record() const { return record_; }
+  uint64_t device_bytes() const { return device_bytes_; }
+
+ private:
+  absl::Status Lock();
+  absl::Status At(KeeperMoment moment, bool failed, gpu::ThreadKeeper& keeper);
+  absl::Status MoveOut(gpu::ThreadKeeper* keeper);
+  void Back(gpu::ThreadKeeper* keeper);
+  void NoteEnd(bool good);
+  void Ended(const char* phase) const;
+
+  gpu::JobMover& mover_;
+  const Options options_;
+  std::string plugins_;
+  std::unique_ptr<gpu::KeeperListener> listener_;
+  // Written by the listener's thread until it has ended.
+  std::unique_ptr<gpu::HeldJob> held_;
+  gpu::GpuRecord record_;
+  uint64_t device_bytes_ = 0;
+  absl::Status moved_, back_;
+  Stopwatch stands_still_;
+  double stood_still_seconds_ = 0;
+  std::string left_behind_;
+};
+
+}  // namespace rekindle::ckpt

@@ -1,0 +1,101 @@
+// rekindle-gpu.so, a plugin of CRIU's: when all threads of a job stand still, and again before they go on,
+// Rekindle moves the job's device memory, and CRIU, which traces them, lets the driver's own threads run
+// meanwhile (gpu_state/thread_keeper.h). Without it a job would have moments of running without its device
+// memory, and could die of one. After CRIU's plugins/cuda/cuda_plugin.c, which does the same with
+// cuda-checkpoint.
+//
+// Linked against no part of the C library, as ckpt/page_filter.c.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "gpu_state/thread_keeper.h"
+
+#ifndef PTRACE_O_SUSPEND_SECCOMP
+#define PTRACE_O_SUSPEND_SECCOMP (1 << 21)
+#endif
+
+// CRIU's plugin interface, 0.2.0 (criu/include/criu-plugin.h): that of 4.x.
+enum { kStageDump, kStagePreDump, kStageRestore };
+enum { kResumeDevicesLate = 9, kPauseDevices = 10, kCheckpointDevices = 11, kHooks = 12 };
+#define PLUGIN_VERSION ((0 << 16) + (2 << 8) + 0)
+struct PluginDescription {
+  const char* name;
+  int (*init)(int stage);
+  void (*exit)(int stage, int result);
+  unsigned int version, max_hooks;
+  void* hooks[kHooks];
+};
+
+static int stage = -1;
+static int began, asked;  // once for each tree, at its first process
+
+// 0: done.
+static int Ask(enum KeeperMoment moment, int failed) {
+  const char* path = getenv(KEEPER_PATH);
+  if (!path || !*path) return 0;
+  struct sockaddr_un address;
+  memset(&address, 0, sizeof address);
+  address.sun_family = AF_UNIX;
+  if (strlen(path) >= sizeof address.sun_path) return -1;
+  memcpy(address.sun_path, path, strlen(path));
+  const int socket_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  int result = -1;
+  if (socket_ >= 0 && connect(socket_, (struct sockaddr*)&address, sizeof address) == 0) {
+    struct KeeperMessage message;
+    memset(&message, 0, sizeof message);
+    message.what = kKeeperStands;
+    message.address = moment;
+    message.bytes = (uint64_t)(failed != 0);
+    if (send(socket_, &message, sizeof message, MSG_NOSIGNAL) == (ssize_t)sizeof message)
+      result = ServeKeeper(socket_, PTRACE_O_SUSPEND_SECCOMP | PTRACE_O_TRACESYSGOOD, 0);
+  }
+  if (socket_ >= 0) close(socket_);
+  return result == 0 ? 0 : -1;
+}
+
+static int Init(int now) {
+  stage = now;
+  return 0;
+}
+
+static void Exit(int at, int result) {
+  if (at == kStageDump && began) Ask(kKeeperDumped, result);
+}
+
+static int OnBegin(int pid) {
+  (void)pid;
+  if (stage != kStageDump || began) return 0;
+  began = 1;
+  return Ask(kKeeperBegins, 0);
+}
+
+static int OnFrozen(int pid) {
+  (void)pid;
+  if (stage != kStageDump || asked) return 0;
+  asked = 1;
+  return Ask(kKeeperFrozen, 0);
+}
+
+static int OnRestored(int pid) {
+  (void)pid;
+  if (stage != kStageRestore || asked) return 0;
+  asked = 1;
+  return Ask(kKeeperRestored, 0);
+}
+
+__attribute__((visibility("default"))) struct PluginDescription CR_PLUGIN_DESC = {
+    "rekindle_gpu",
+    Init,
+    Exit,
+    PLUGIN_VERSION,
+    kHooks,
+    {[kResumeDevicesLate] = (void*)OnRestored,
+     [kPauseDevices] = (void*)OnBegin,
+     [kCheckpointDevices] = (void*)OnFrozen},
+};

@@ -1,0 +1,195 @@
+#include "gpu_state/keeper_client.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "base/companion_program.h"
+#include "base/parallel.h"
+#include "base/status.h"
+#include "base/unix_socket.h"
+
+namespace rekindle::gpu {
+namespace {
+
+constexpr char kPluginFolder[] = "criu-plugins";
+constexpr char kPlugin[] = "rekindle-gpu.so";
+// Smaller ones are hardly device memory.
+constexpr uint64_t kLeastDeviceMapping = 2 << 20;
+constexpr uint64_t kHugePage = 2 << 20;
+constexpr uint64_t kPagesAtOnce = 256;
+constexpr size_t kMostThreads = 16;
+
+// Fresh memory of a thread that stands still, touched by several threads of ours: each page is made and
+// cleared at its first touch, and the driver, which has but one thread, would wait for each. Where none can
+// be made nothing is lost. Writes what is there: zeros.
+void Touch(pid_t pid, uint64_t address, uint64_t bytes) {
+  const uint64_t first = (address + kHugePage - 1) / kHugePage, end = (address + bytes) / kHugePage;
+  if (end <= first) return;
+  std::atomic<uint64_t> next{first};
+  const auto count = static_cast<size_t>((end - first + kPagesAtOnce - 1) / kPagesAtOnce);
+  const size_t threads = std::min({count, kMostThreads, static_cast<size_t>(std::thread::hardware_concurrency())});
+  InParallel(std::max<size_t>(threads, 1), [&](size_t) {
+    char zeros[kPagesAtOnce] = {};
+    iovec there[kPagesAtOnce];
+    for (uint64_t page; (page = next.fetch_add(kPagesAtOnce)) < end;) {
+      const uint64_t pages = std::min(kPagesAtOnce, end - page);
+      for (uint64_t i = 0; i < pages; ++i) there[i] = {reinterpret_cast<void*>((page + i) * kHugePage), 1};
+      const iovec here = {zeros, pages};
+      if (::process_vm_writev(pid, &here, 1, there, pages, 0) < 0) return;
+    }
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ThreadKeeper>> ThreadKeeper::Hold(absl::Span<const pid_t> pids) {
+  RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(KEEPER_PROGRAM));
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoStatus(errno, "making a socket for the thread keeper");
+  }
+  auto keeper = std::make_unique<ThreadKeeper>(UniqueFd(ends[0]));
+  UniqueFd theirs(ends[1]);
+  SubprocessOptions start;
+  start.argv = {program};
+  start.descriptors = {{theirs.get(), KEEPER_SOCKET}, {STDERR_FILENO, STDERR_FILENO}};
+  start.new_session = true;
+  RK_ASSIGN_OR_RETURN(keeper->program_, Subprocess::Start(start));
+  theirs.Reset();
+  for (pid_t pid : pids) {
+    RK_RETURN_IF_ERROR(keeper->Send(kKeeperHold, pid));
+    absl::Status stands = keeper->Await(kKeeperStands);
+    if (!stands.ok())
+      return Annotate(stands, absl::StrCat("having the threads of process ", pid, " stand still"));
+  }
+  return keeper;
+}
+
+ThreadKeeper::ThreadKeeper(UniqueFd socket) : socket_(std::move(socket)), reader_([this] { Read(); }) {}
+
+ThreadKeeper::~ThreadKeeper() {
+  End(false);
+  ::shutdown(socket_.get(), SHUT_WR);  // it sees that, and hangs up
+  reader_.join();
+  if (program_.running()) program_.Wait().IgnoreError();
+}
+
+absl::Status ThreadKeeper::Run(absl::Span<const RestoreThread> threads, bool for_device_memory) {
+  for (const RestoreThread& thread : threads) {
+    {
+      absl::MutexLock lock(&mutex_);
+      processes_[thread.thread] = thread.pid;
+    }
+    RK_RETURN_IF_ERROR(Send(kKeeperRun, thread.thread, for_device_memory ? kLeastDeviceMapping : 0));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ThreadKeeper::Pause() {
+  RK_RETURN_IF_ERROR(Send(kKeeperPause, 0));
+  return Await(kKeeperPaused);
+}
+
+void ThreadKeeper::End(bool well) {
+  if (std::exchange(ended_, true)) return;
+  (void)Send(kKeeperEnd, well ? 0 : 1);
+}
+
+absl::Status ThreadKeeper::Send(KeeperWord what, int32_t id, uint64_t bytes) {
+  KeeperMessage message = {};
+  message.what = what;
+  message.id = id;
+  message.bytes = bytes;
+  ssize_t n;
+  while ((n = ::send(socket_.get(), &message, sizeof message, MSG_NOSIGNAL)) < 0 && errno == EINTR) {
+  }
+  return n < 0 ? ErrnoStatus(errno, "talking to the thread keeper") : absl::OkStatus();
+}
+
+absl::Status ThreadKeeper::Await(KeeperWord what) {
+  absl::MutexLock lock(&mutex_);
+  auto said = [this, what]()
+                  ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return gone_ || words_.count(what) > 0; };
+  mutex_.Await(absl::Condition(&said));
+  const auto word = words_.find(what);
+  if (word == words_.end()) return absl::UnavailableError("the thread keeper has ended");
+  const int32_t error = word->second;
+  words_.erase(word);
+  if (error == 0) return absl::OkStatus();
+  if (error == EPERM) return absl::FailedPreconditionError("somebody else traces it, a debugger or CRIU");
+  return ErrnoStatus(error, "it can't be traced");
+}
+
+void ThreadKeeper::Read() {
+  for (;;) {
+    KeeperMessage message = {};
+    const ssize_t n = ::recv(socket_.get(), &message, sizeof message, 0);
+    if (n < 0 && errno == EINTR) continue;
+    pid_t process = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (n != sizeof message) {
+        gone_ = true;
+        return;
+      }
+      if (message.what != kKeeperMapped) {
+        words_[message.what] = message.id;
+        continue;
+      }
+      process = processes_[message.id];
+    }
+    if (process != 0) Touch(process, message.address, message.bytes);
+    (void)Send(kKeeperGoOn, message.id);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<KeeperListener>> KeeperListener::Listen(const std::string& path,
+                                                                       Handler handler) {
+  std::unique_ptr<KeeperListener> listener(new KeeperListener(path, std::move(handler)));
+  RK_ASSIGN_OR_RETURN(listener->listener_, ListenAt(path, SOCK_SEQPACKET));
+  listener->stop_.Reset(::eventfd(0, EFD_CLOEXEC));
+  if (!listener->stop_.valid()) return ErrnoStatus(errno, "making an event descriptor");
+  listener->thread_ = std::thread([l = listener.get()] { l->Serve(); });
+  return listener;
+}
+
+KeeperListener::~KeeperListener() {
+  if (!thread_.joinable()) return;
+  ::eventfd_write(stop_.get(), 1);
+  thread_.join();
+  ::unlink(path_.c_str());
+}
+
+std::string KeeperListener::variable() const { return absl::StrCat(KEEPER_PATH, "=", path_); }
+
+void KeeperListener::Serve() {
+  for (;;) {
+    pollfd entries[2] = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    if (::poll(entries, 2, -1) < 0 && errno != EINTR) return;
+    if (entries[0].revents != 0) return;
+    if (entries[1].revents == 0) continue;
+    UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket.valid()) continue;
+    KeeperMessage first = {};
+    ssize_t n;
+    while ((n = ::recv(socket.get(), &first, sizeof first, 0)) < 0 && errno == EINTR) {
+    }
+    if (n != sizeof first || first.what != kKeeperStands) continue;
+    ThreadKeeper keeper(std::move(socket));
+    keeper.End(handler_(static_cast<KeeperMoment>(first.address), first.bytes != 0, keeper).ok());
+  }
+}
+
+absl::StatusOr<std::string> PluginFolder() {
+  RK_ASSIGN_OR_RETURN(std::string plugin, FindCompanionProgram(absl::StrCat(kPluginFolder, "/", kPlugin)));
+  return plugin.substr(0, plugin.rfind('/'));
+}
+
+}  // namespace rekindle::gpu

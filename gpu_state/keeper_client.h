@@ -1,0 +1,91 @@
+// Rekindle's side of a thread keeper (thread_keeper.h): the threads of a job stand still while its device
+// memory moves, and the driver's own run.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "base/subprocess.h"
+#include "base/unique_fd.h"
+#include "gpu_state/thread_keeper.h"
+
+namespace rekindle::gpu {
+
+// The thread in which the driver works in a process.
+struct RestoreThread {
+  pid_t pid = 0, thread = 0;
+};
+
+// Thread-compatible.
+class ThreadKeeper {
+ public:
+  // A program of ours is the keeper: all threads of `pids` stand still until this goes. FailedPrecondition:
+  // somebody else traces one (a debugger, CRIU).
+  static absl::StatusOr<std::unique_ptr<ThreadKeeper>> Hold(absl::Span<const pid_t> pids);
+  // CRIU is, at the other end of `socket`.
+  explicit ThreadKeeper(UniqueFd socket);
+  ~ThreadKeeper();
+
+  // These run, until Pause(). With `for_device_memory` what they map, for that is device memory to be, is of
+  // huge pages, which are there when they go on.
+  absl::Status Run(absl::Span<const RestoreThread> threads, bool for_device_memory);
+  // They stand still again.
+  absl::Status Pause();
+  // The work is done, or has failed.
+  void End(bool well);
+
+ private:
+  void Read();
+  absl::Status Send(KeeperWord what, int32_t id, uint64_t bytes = 0);
+  // The next word of that kind; Unavailable: the keeper has gone.
+  absl::Status Await(KeeperWord what) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  UniqueFd socket_;
+  Subprocess program_;
+  absl::Mutex mutex_;
+  std::map<pid_t, pid_t> processes_ ABSL_GUARDED_BY(mutex_);  // of threads that were told to run
+  std::map<uint32_t, int32_t> words_ ABSL_GUARDED_BY(mutex_);
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ = false;
+  std::thread reader_;
+};
+
+// Waits for the CRIU that has our plugin, and has `handler` do what there is to do at each of its moments,
+// in a thread of its own.
+class KeeperListener {
+ public:
+  using Handler = std::function<absl::Status(KeeperMoment moment, bool failed, ThreadKeeper& keeper)>;
+  static absl::StatusOr<std::unique_ptr<KeeperListener>> Listen(const std::string& path, Handler handler);
+  // After CRIU's end.
+  ~KeeperListener();
+
+  // "K=V", for CRIU.
+  std::string variable() const;
+
+ private:
+  KeeperListener(std::string path, Handler handler) : path_(std::move(path)), handler_(std::move(handler)) {}
+  void Serve();
+
+  const std::string path_;
+  const Handler handler_;
+  UniqueFd listener_, stop_;
+  std::thread thread_;
+};
+
+// The folder with our plugin, for CRIU's --libdir.
+absl::StatusOr<std::string> PluginFolder();
+
+}  // namespace rekindle::gpu

@@ -1,0 +1,58 @@
+// While a process's device memory is out or on the way, its threads must stand still: one that synchronizes
+// then touches what is not there and dies of it (seen with driver 580: cuStreamSynchronize,
+// cuCtxSynchronize, cuEventSynchronize). Only the driver's own thread in the process (its "restore thread",
+// cuCheckpointProcessGetRestoreThreadId) has work to do. The keeper is whoever traces the process: the
+// program rekindle-gpu-keeper, or CRIU with our plugin in it. It runs these threads as Rekindle tells it to,
+// and on the way has the memory that they map for device state made of huge pages, without which the driver
+// spends most of a checkpoint in page faults.
+//
+// This is what both say to each other, over a SOCK_SEQPACKET socket: one struct a packet. C, and without
+// the C library's state: it runs within CRIU.
+#pragma once
+
+#include <stdint.h>
+
+enum KeeperWord {
+  // To the keeper.
+  kKeeperHold = 1,  // the process `id`: all its threads stand still. The program's only
+  kKeeperRun,       // its thread `id`; mappings of at least `bytes` are to be of huge pages, 0: none
+  kKeeperGoOn,      // after kKeeperMapped: the thread `id`
+  kKeeperPause,     // the threads that run stand still again
+  kKeeperEnd,       // `id` 0: well. Whoever stands still is let go by the program, and by CRIU in its time
+  // From the keeper.
+  kKeeperStands,  // `id`: 0, or errno. After kKeeperHold; of CRIU, at once: a KeeperMoment, and has it failed
+  kKeeperMapped,  // the thread `id` has mapped `bytes` at `address` and waits
+  kKeeperPaused,  // `id`: 0, or errno
+};
+
+// When CRIU asks.
+enum KeeperMoment {
+  kKeeperBegins = 1,  // a dump has the threads stand still next; so far they run
+  kKeeperFrozen,      // it has all threads stand still, and has looked at nothing else yet
+  kKeeperDumped,      // they go on, or end, next
+  kKeeperRestored,    // they go on next
+};
+
+struct KeeperMessage {
+  uint32_t what;
+  int32_t id;
+  uint64_t address, bytes;
+};
+
+// The keeper program's descriptor of the socket, and what CRIU finds in its environment: the socket's path.
+#define KEEPER_PROGRAM "rekindle-gpu-keeper"
+#define KEEPER_SOCKET 3
+#define KEEPER_PATH "REKINDLE_GPU_KEEPER"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Until kKeeperEnd, whose `id` it returns, or the end of the connection: -1. Threads named by kKeeperRun are
+// traced by the calling thread, with PTRACE_SEIZE, and stand still; `options` are theirs again when they do.
+// `hold` carries out kKeeperHold: 0 or errno.
+int ServeKeeper(int socket, unsigned long options, int (*hold)(int pid));
+
+#ifdef __cplusplus
+}
+#endif
