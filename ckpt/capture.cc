@@ -144,7 +144,10 @@ class CaptureRun {
     StopAtTheEnd stop_at_the_end(options_.gate, job_.processes);
     auto frozen = RunFrozenDump(
         criu_, dump, namespaces_, arena_.get(), cancel_,
-        [this, expected](uint64_t bytes) { Report("freeze", bytes, expected); }, FilesLook(),
+        [this, expected](uint64_t bytes) {
+          if (!gpu_moves_) Report("freeze", bytes, expected);
+        },
+        FilesLook(),
         options_.stand_still ? &stop_at_the_end : options_.gate, Tracking(), gpu.get());
     if (gpu) TakeWhatMoved(*gpu);
     if (!frozen.ok()) return KeepLogs(OrEnded(OrUninterruptible(frozen.status())));
@@ -464,11 +467,16 @@ class CaptureRun {
     move.stays_out = StaysStopped();
     move.left_behind = [this] { return OnNvidiaDevices(gpu_pids_); };
     move.progress = [this](const gpu::MoveStep& step) { ReportGpu(step); };
-    move.ended = [this](const char* phase) { EndPhase(phase); };
+    gpu_moves_ = true;
+    move.ended = [this](const char* phase) {
+      EndPhase(phase);
+      gpu_moves_ = absl::string_view(phase) != "gpu to host";
+    };
     return std::make_unique<GpuMove>(*gpu_, std::move(move));
   }
 
   void TakeWhatMoved(GpuMove& move) {
+    gpu_moves_ = false;
     held_ = move.Take();
     gpu_record_ = move.record();
     left_on_devices_ = move.left_behind();
@@ -649,7 +657,9 @@ class CaptureRun {
     const ProcessInfo& root = job_.processes[0];
     const absl::StatusOr<ProcessStat> now = ReadProcessStat(root.pid);
     const bool there = now.ok() && now->start_ticks == root.start_ticks && !now->ending();
-    if (there || absl::IsCancelled(status) || absl::IsInternal(now.status())) return status;
+    // Of a job that has lost data it is told why it ended.
+    if (there || absl::IsCancelled(status) || absl::IsDataLoss(status) || absl::IsInternal(now.status()))
+      return status;
     return absl::NotFoundError(absl::StrCat("capturing process ", root.pid, " (", root.command.substr(0, 60),
                                             "): it ended while it was being captured; there is no image"));
   }
@@ -697,6 +707,7 @@ class CaptureRun {
   std::map<pid_t, pid_t> gpu_numbers_;  // of these, to those in the image
   uint64_t gpu_bytes_ = 0;
   std::unique_ptr<gpu::HeldJob> held_;  // where its memory stays out
+  std::atomic<bool> gpu_moves_ = false;  // just now
   gpu::GpuRecord gpu_record_;
   std::string left_on_devices_;  // by the driver, where the dump failed
   std::vector<std::string> dump_arguments_;

@@ -61,6 +61,9 @@ absl::Status GpuMove::MoveOut(gpu::ThreadKeeper* keeper) {
     if (!held_->is_held()) held_.reset();
     return status;
   }
+  // CRIU comes next, and wants to trace them.
+  if (keeper == nullptr) held_->LetThreadsGo();
+  was_parked_ = held_->was_parked();
   record_ = held_->record();
   device_bytes_ = held_->device_bytes();
   Ended("gpu to host");
@@ -76,6 +79,13 @@ void GpuMove::Back(gpu::ThreadKeeper* keeper) {
 
 absl::Status GpuMove::End(bool good) {
   listener_.reset();
+  const absl::Status ended = Settle(good);
+  // What is parked was parked before, or has no room on its GPU.
+  if (!held_ && (was_parked_ || !back_.ok())) mover_.WatchParked(options_.pids);
+  return ended;
+}
+
+absl::Status GpuMove::Settle(bool good) {
   RK_RETURN_IF_ERROR(moved_);
   stood_still_seconds_ = stood_still_seconds_ > 0 ? stood_still_seconds_ : stands_still_.seconds();
   if (good && record_.pids.empty()) {

@@ -58,6 +58,7 @@ class GpuMove {
   absl::Status MoveOut(gpu::ThreadKeeper* keeper);
   void Back(gpu::ThreadKeeper* keeper);
   void NoteEnd(bool good);
+  absl::Status Settle(bool good);
   void Ended(const char* phase) const;
 
   gpu::JobMover& mover_;
@@ -72,6 +73,7 @@ class GpuMove {
   Stopwatch stands_still_;
   double stood_still_seconds_ = 0;
   std::string left_behind_;
+  bool was_parked_ = false;
 };
 
 }  // namespace rekindle::ckpt

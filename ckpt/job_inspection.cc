@@ -31,6 +31,7 @@
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "gpu_state/keeper_client.h"
 #include "rekindle/v1/control_channel.h"
 
 namespace rekindle::ckpt {
@@ -161,7 +162,8 @@ absl::Status CheckNotTraced(const std::vector<ProcessInfo>& tree) {
     auto status = ReadFile(ProcPath(process.pid, "status"));
     if (!status.ok()) continue;
     uint64_t tracer = LeadingNumber(StatusField(*status, "TracerPid"));
-    if (tracer == 0) continue;
+    // The watch over a parked GPU job lets go for us.
+    if (tracer == 0 || gpu::ThreadKeeper::IsWatched(process.pid)) continue;
     if (IsCriuDump(static_cast<pid_t>(tracer))) {
       return absl::AbortedError(absl::StrCat("capturing process ", process.pid,
                                              ": another checkpoint of it is under way; try again when that "

@@ -107,17 +107,62 @@ absl::Status GpuSession::LetStand() {
   return keeper_ == nullptr ? absl::OkStatus() : std::exchange(keeper_, nullptr)->Pause();
 }
 
-std::unique_ptr<ThreadKeeper> GpuSession::HoldOthers(Action action, absl::Span<const pid_t> pids) {
-  if (keeper_ != nullptr || (action != Action::kCheckpoint && action != Action::kRestore)) return nullptr;
-  auto threads = driver_.RestoreThreads(pids, options_.query_timeout);
-  if (!threads.ok()) return nullptr;
-  auto keeper = ThreadKeeper::Hold(pids);
-  if (!keeper.ok() || !(*keeper)->Run(*threads, action == Action::kCheckpoint).ok()) {
-    Log(LogLevel::kWarning,
-        absl::StrCat("a job's threads run while its device memory moves: ", keeper.status().message()));
-    return nullptr;
+void GpuSession::HoldOthers(Action action) {
+  if (keeper_ != nullptr || own_keeper_ != nullptr) return;
+  std::vector<pid_t> pids;
+  for (const Member& member : members_) {
+    if (!member.gone && member.now != ProcessState::kRunning) pids.push_back(member.pid);
   }
-  return *std::move(keeper);
+  auto threads = driver_.RestoreThreads(pids, options_.query_timeout);
+  if (!threads.ok()) return;  // an older driver
+  auto keeper = ThreadKeeper::Hold(pids);
+  absl::Status held = keeper.status();
+  if (held.ok()) held = (*keeper)->Run(*threads, action == Action::kCheckpoint);
+  if (!held.ok()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("the threads of a job run while its device memory is out: ", held.message()));
+    return;
+  }
+  own_keeper_ = *std::move(keeper);
+  held_ = std::move(pids);
+}
+
+void GpuSession::LetGo() { own_keeper_.reset(); }
+
+absl::Status GpuSession::EndWatch() {
+  for (const Member& member : members_) {
+    if (member.gone || member.now != ProcessState::kCheckpointed) continue;
+    RK_RETURN_IF_ERROR(ThreadKeeper::Hold({member.pid}).status());
+    if (!ThreadKeeper::WaitsForMemory(member.pid)) continue;
+    Watch();
+    return absl::FailedPreconditionError(
+        absl::StrCat("a thread of process ", member.pid,
+                     " stands still until its device memory is back: let it go on first (`rekindle gpu resume ",
+                     member.pid, "`)"));
+  }
+  return absl::OkStatus();
+}
+
+void GpuSession::Watch() {
+  std::vector<pid_t> parked;
+  for (const Member& member : members_) {
+    if (!member.gone && member.now == ProcessState::kCheckpointed) parked.push_back(member.pid);
+  }
+  if (parked != held_) LetGo();
+  if (parked.empty()) return;
+  absl::Status watched;
+  if (own_keeper_ == nullptr) {
+    auto keeper = ThreadKeeper::Hold(parked);
+    watched = keeper.status();
+    if (keeper.ok()) own_keeper_ = *std::move(keeper);
+  }
+  if (own_keeper_ != nullptr) watched = own_keeper_->Watch();
+  own_keeper_.reset();
+  if (!watched.ok()) {
+    Log(LogLevel::kWarning, absl::StrCat("a parked job that waits for a stream, an event or a context before it "
+                                         "is resumed can die of that: ",
+                                         watched.message()));
+  }
 }
 
 template <typename Chosen>
@@ -135,9 +180,8 @@ absl::Status GpuSession::ActOn(Action action, Chosen chosen, const ActOptions& o
                                                              : options_.move_timeout;
   std::vector<absl::Status> results;
   {
-    const std::unique_ptr<ThreadKeeper> others_stand = HoldOthers(action, pids);
+    if (action == Action::kCheckpoint || action == Action::kRestore) HoldOthers(action);
     results = driver_.Act(action, pids, options, timeout);
-    if (others_stand) (void)others_stand->Pause();
   }
   absl::Status first;
   bool unsure = false;
@@ -194,6 +238,8 @@ absl::Status GpuSession::BringUp(Chosen chosen, const ActOptions& restore) {
     (void)ActOn(Action::kLock, chosen);
     (void)ActOn(Action::kCheckpoint, chosen);
   }
+  // Those that another one keeps are watched when it has let go of them.
+  if (keeper_ == nullptr) Watch();
   std::vector<std::string> left;
   for (const Member& member : members_) {
     if (!is_there(member) || member.now == ProcessState::kRunning) continue;

@@ -48,6 +48,14 @@ class GpuSession {
   // Locks those that are not yet.
   absl::Status MoveToHost();
 
+  // After MoveToHost without CRIU as the keeper, the threads stand still, until they are let go, or run on and
+  // are watched (thread_watch.h): those of a process that stays where it is. On the way back they stand, too.
+  void LetGo();
+  void Watch();
+  // Before CRIU comes to trace those that are parked. FailedPrecondition: a thread of one stands where it needs
+  // its device memory.
+  absl::Status EndWatch();
+
   // All processes to running, on the same GPUs or on others (old UUID, new UUID); their states are verified.
   // On failure all are checkpointed, or locked where even that failed: the data is safe, and the move can be
   // tried again. But of which the driver has lost the state.
@@ -73,9 +81,8 @@ class GpuSession {
   template <typename Chosen>
   absl::Status ActOn(Action action, Chosen chosen, const ActOptions& options = {});
   absl::Status AskStates();
-  // All threads of `pids` but the driver's own stand still until this goes; null where that can't be had, and
-  // for actions that do not move memory.
-  std::unique_ptr<ThreadKeeper> HoldOthers(Action action, absl::Span<const pid_t> pids);
+  // All threads but the driver's own stand still, where that can be had, from now until LetGo() or Watch().
+  void HoldOthers(Action action);
   // Those that `chosen` accepts to running, all or none; verified. Those of which the driver has lost the
   // state stay failed, are told of, and keep nobody back.
   template <typename Chosen>
@@ -85,6 +92,8 @@ class GpuSession {
   const std::vector<pid_t> pids_;
   const SessionOptions options_;
   std::vector<Member> members_;
+  std::unique_ptr<ThreadKeeper> own_keeper_;
+  std::vector<pid_t> held_;  // by that
   std::vector<RestoreThread> threads_;
   ThreadKeeper* keeper_ = nullptr;  // CRIU, between LetRun and LetStand
 };

@@ -49,6 +49,15 @@ bool InFirstPidNamespace() {
   return ::stat("/proc/self/ns/pid", &own) == 0 && own.st_ino == kFirst;
 }
 
+bool AThreadRuns(pid_t pid) {
+  const std::string tasks = absl::StrCat("/proc/", pid, "/task");
+  const auto threads = ListDirectory(tasks);
+  return threads.ok() && absl::c_any_of(*threads, [&tasks](const std::string& thread) {
+           const auto status = ReadFile(absl::StrCat(tasks, "/", thread, "/status"));
+           return status.ok() && !absl::StrContains(*status, "\nState:\tt");
+         });
+}
+
 // The driver's calls are served by a thread of the process: a stopped one never answers.
 absl::Status CheckAnswers(pid_t pid) {
   if (const std::string frozen = FrozenCgroupOf(pid); !frozen.empty()) {
@@ -59,6 +68,8 @@ absl::Status CheckAnswers(pid_t pid) {
   }
   auto stat = ReadProcessStat(pid);
   if (!stat.ok() || (stat->state != 'T' && stat->state != 't')) return absl::OkStatus();
+  // Of a parked one a thread may stand alone; the driver's own does not.
+  if (stat->state == 't' && ThreadKeeper::IsWatched(pid) && AThreadRuns(pid)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "process ", pid, " is stopped, and the driver can be asked about its GPU memory only while it runs: ",
       "let it go on first (kill -CONT ", pid, ")"));
@@ -424,6 +435,8 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::Lock(pid_t job, const std::ve
   RK_ASSIGN_OR_RETURN(Reservation reserved, ReserveHostMemory(expected));
   held->reserved_ = std::make_shared<Reservation>(std::move(reserved));
   held->can_be_kept_ = held->session_.FindThreads().ok();
+  held->was_parked_ = running.size() < pids.size();
+  RK_RETURN_IF_ERROR(held->session_.EndWatch());
   RK_RETURN_IF_ERROR(PutEntries(job, running, moving, LedgerEntry::Goal::kRunning, "being moved"));
   if (absl::Status locked = held->session_.Lock(); !locked.ok()) {
     Settle(job, held->session_, running, held->record_.uses, std::string(locked.message()));
@@ -529,6 +542,7 @@ absl::Status HeldJob::Park(const std::string& why) {
   const std::vector<pid_t> pids = session_.RunningAtBegin();
   RK_RETURN_IF_ERROR(mover_.PutEntries(job_, pids, record_.uses, LedgerEntry::Goal::kParked, why));
   held_ = false;
+  session_.Watch();
   mover_.driver_.Settle(pids);
   return absl::OkStatus();
 }
@@ -606,6 +620,11 @@ void JobMover::Settle(pid_t job, const GpuSession& session, absl::Span<const pid
     Log(LogLevel::kError, absl::StrCat("job ", job, " is parked, and nobody will know: ", listed.message()));
   }
   driver_.Settle(left);
+}
+
+void JobMover::WatchParked(const std::vector<pid_t>& pids) {
+  GpuSession session(driver_, pids, OptionsWith(absl::ZeroDuration()));
+  if (session.Begin(GpuSession::Locked::kByUs).ok()) session.Watch();
 }
 
 absl::StatusOr<DevicePairs> JobMover::PlanRestore(const GpuRecord& record, const DevicePairs& wanted,

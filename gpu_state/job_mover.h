@@ -72,6 +72,9 @@ class HeldJob {
   // as long as memory moves.
   absl::Status MoveOut(ThreadKeeper* keeper, const MoveProgress& progress = nullptr);
   bool is_out() const { return held_ && is_out_; }
+  bool was_parked() const { return was_parked_; }  // one of its processes, and is again
+  // Without a keeper: CRIU is to trace the threads.
+  void LetThreadsGo() { session_.LetGo(); }
   bool is_held() const { return held_; }  // it has not gone back yet
 
   const GpuRecord& record() const { return record_; }
@@ -94,7 +97,7 @@ class HeldJob {
   GpuSession session_;
   const pid_t job_;
   GpuRecord record_;
-  bool held_ = false, is_out_ = false, can_be_kept_ = false;
+  bool held_ = false, is_out_ = false, can_be_kept_ = false, was_parked_ = false;
   std::shared_ptr<void> claim_;     // nobody else moves these processes while this is
   std::shared_ptr<void> reserved_;  // host memory, until the move out
   absl::StatusOr<DeviceView> view_;  // before that
@@ -143,6 +146,9 @@ class JobMover {
   absl::Status PutOn(pid_t job, const std::vector<pid_t>& pids, const GpuRecord& record,
                      const DevicePairs& pairs, const MoveProgress& progress = nullptr,
                      ThreadKeeper* keeper = nullptr);
+
+  // After CRIU has had them: the parked ones of these are watched again (GpuSession::Watch).
+  void WatchParked(const std::vector<pid_t>& pids);
 
   // Before a restore starts anything: can the state go onto this machine's GPUs, and onto which?
   absl::StatusOr<DevicePairs> PlanRestore(const GpuRecord& record, const DevicePairs& wanted,

@@ -9,11 +9,18 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/companion_program.h"
+#include "base/file.h"
 #include "base/parallel.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "base/unix_socket.h"
+#include "gpu_state/thread_watch.h"
 
 namespace rekindle::gpu {
 namespace {
@@ -47,7 +54,32 @@ void Touch(pid_t pid, uint64_t address, uint64_t bytes) {
   });
 }
 
+// Does a process of this name trace the thread?
+bool IsTracedBy(absl::string_view name, pid_t pid, pid_t thread) {
+  auto status = ReadFile(absl::StrCat("/proc/", pid, "/task/", thread, "/status"));
+  if (!status.ok()) return false;
+  for (absl::string_view line : absl::StrSplit(*status, '\n')) {
+    if (!absl::ConsumePrefix(&line, "TracerPid:")) continue;
+    auto comm = ReadFile(absl::StrCat("/proc/", absl::StripAsciiWhitespace(line), "/comm"));
+    return comm.ok() && absl::StripAsciiWhitespace(*comm) == name;
+  }
+  return false;
+}
+
 }  // namespace
+
+bool ThreadKeeper::IsWatched(pid_t pid) {
+  return IsTracedBy(WATCH_NAME, pid, pid) || IsTracedBy(FAULT_WATCH_NAME, pid, pid);
+}
+
+bool ThreadKeeper::WaitsForMemory(pid_t pid) {
+  auto threads = ListDirectory(absl::StrCat("/proc/", pid, "/task"));
+  if (!threads.ok()) return false;
+  return std::any_of(threads->begin(), threads->end(), [pid](const std::string& name) {
+    pid_t thread = 0;
+    return absl::SimpleAtoi(name, &thread) && IsTracedBy(FAULT_WATCH_NAME, pid, thread);
+  });
+}
 
 absl::StatusOr<std::unique_ptr<ThreadKeeper>> ThreadKeeper::Hold(absl::Span<const pid_t> pids) {
   RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(KEEPER_PROGRAM));
@@ -59,10 +91,13 @@ absl::StatusOr<std::unique_ptr<ThreadKeeper>> ThreadKeeper::Hold(absl::Span<cons
   UniqueFd theirs(ends[1]);
   SubprocessOptions start;
   start.argv = {program};
-  start.descriptors = {{theirs.get(), KEEPER_SOCKET}, {STDERR_FILENO, STDERR_FILENO}};
+  // Nothing of ours that somebody may wait for the end of: it may live on.
+  start.descriptors = {{theirs.get(), KEEPER_SOCKET}};
+  start.working_directory.assign(1, '/');
   start.new_session = true;
-  RK_ASSIGN_OR_RETURN(keeper->program_, Subprocess::Start(start));
+  RK_ASSIGN_OR_RETURN(Subprocess program_start, Subprocess::Start(start));
   theirs.Reset();
+  RK_RETURN_IF_ERROR(program_start.Wait().status());  // it goes on as nobody's child
   for (pid_t pid : pids) {
     RK_RETURN_IF_ERROR(keeper->Send(kKeeperHold, pid));
     absl::Status stands = keeper->Await(kKeeperStands);
@@ -78,7 +113,6 @@ ThreadKeeper::~ThreadKeeper() {
   End(false);
   ::shutdown(socket_.get(), SHUT_WR);  // it sees that, and hangs up
   reader_.join();
-  if (program_.running()) program_.Wait().IgnoreError();
 }
 
 absl::Status ThreadKeeper::Run(absl::Span<const RestoreThread> threads, bool for_device_memory) {
@@ -95,6 +129,11 @@ absl::Status ThreadKeeper::Run(absl::Span<const RestoreThread> threads, bool for
 absl::Status ThreadKeeper::Pause() {
   RK_RETURN_IF_ERROR(Send(kKeeperPause, 0));
   return Await(kKeeperPaused);
+}
+
+absl::Status ThreadKeeper::Watch() {
+  ended_ = true;
+  return Send(kKeeperWatch, 0);
 }
 
 void ThreadKeeper::End(bool well) {

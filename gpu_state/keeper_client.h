@@ -18,7 +18,6 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "base/subprocess.h"
 #include "base/unique_fd.h"
 #include "gpu_state/thread_keeper.h"
 
@@ -32,11 +31,16 @@ struct RestoreThread {
 // Thread-compatible.
 class ThreadKeeper {
  public:
-  // A program of ours is the keeper: all threads of `pids` stand still until this goes. FailedPrecondition:
+  // A program of ours is the keeper: all threads of `pids` stand still until this goes; whoever watches them
+  // lets go. FailedPrecondition:
   // somebody else traces one (a debugger, CRIU).
   static absl::StatusOr<std::unique_ptr<ThreadKeeper>> Hold(absl::Span<const pid_t> pids);
   // CRIU is, at the other end of `socket`.
   explicit ThreadKeeper(UniqueFd socket);
+  // A thread of a parked process stands where it needs its device memory (thread_watch.h), after a Hold().
+  static bool WaitsForMemory(pid_t pid);
+  // Is it parked and watched?
+  static bool IsWatched(pid_t pid);
   ~ThreadKeeper();
 
   // These run, until Pause(). With `for_device_memory` what they map, for that is device memory to be, is of
@@ -44,6 +48,8 @@ class ThreadKeeper {
   absl::Status Run(absl::Span<const RestoreThread> threads, bool for_device_memory);
   // They stand still again.
   absl::Status Pause();
+  // All run on, watched by the program, which lives as long as they do, or until somebody else's Hold().
+  absl::Status Watch();
   // The work is done, or has failed.
   void End(bool well);
 
@@ -54,7 +60,6 @@ class ThreadKeeper {
   absl::Status Await(KeeperWord what) ABSL_LOCKS_EXCLUDED(mutex_);
 
   UniqueFd socket_;
-  Subprocess program_;
   absl::Mutex mutex_;
   std::map<pid_t, pid_t> processes_ ABSL_GUARDED_BY(mutex_);  // of threads that were told to run
   std::map<uint32_t, int32_t> words_ ABSL_GUARDED_BY(mutex_);

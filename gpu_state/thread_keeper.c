@@ -257,6 +257,8 @@ static int Talk(struct Keeper* keeper, int stopped, int (*hold)(int pid)) {
       case kKeeperPause:
         Pause(keeper);
         break;
+      case kKeeperWatch:
+        return kKeeperWatch;
       case kKeeperEnd:
         return message.id;
       default:

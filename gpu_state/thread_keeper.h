@@ -18,6 +18,7 @@ enum KeeperWord {
   kKeeperRun,       // its thread `id`; mappings of at least `bytes` are to be of huge pages, 0: none
   kKeeperGoOn,      // after kKeeperMapped: the thread `id`
   kKeeperPause,     // the threads that run stand still again
+  kKeeperWatch,     // all run on, and are watched (thread_watch.h); it hangs up. The program's only
   kKeeperEnd,       // `id` 0: well. Whoever stands still is let go by the program, and by CRIU in its time
   // From the keeper.
   kKeeperStands,  // `id`: 0, or errno. After kKeeperHold; of CRIU, at once: a KeeperMoment, and has it failed
@@ -48,7 +49,8 @@ struct KeeperMessage {
 extern "C" {
 #endif
 
-// Until kKeeperEnd, whose `id` it returns, or the end of the connection: -1. Threads named by kKeeperRun are
+// Until kKeeperEnd, whose `id` it returns (0 or 1), kKeeperWatch, which it returns, or the end of the
+// connection: -1. Threads named by kKeeperRun are
 // traced by the calling thread, with PTRACE_SEIZE, and stand still; `options` are theirs again when they do.
 // `hold` carries out kKeeperHold: 0 or errno.
 int ServeKeeper(int socket, unsigned long options, int (*hold)(int pid));

@@ -1,6 +1,6 @@
 // rekindle-gpu-keeper: has the threads of processes stand still, and runs those that Rekindle names, at the
-// other end of descriptor 3 (gpu_state/thread_keeper.h). When it ends, for whatever reason, all go on. One
-// thread and no more than system calls: it traces others.
+// other end of descriptor 3 (gpu_state/thread_keeper.h), or watches them (thread_watch.h). When it ends, for
+// whatever reason, all go on. One thread: it traces others.
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <dirent.h>
@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ptrace.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -16,10 +17,12 @@
 #include <unistd.h>
 
 #include "gpu_state/thread_keeper.h"
+#include "gpu_state/thread_watch.h"
 
 // For a thread to come out of the kernel.
 #define MAY_TAKE_MS 2000
 #define LOOK_AGAIN_MS 1
+#define MOST_PROCESSES 4096
 
 static long long Milliseconds(void) {
   struct timespec now;
@@ -27,21 +30,21 @@ static long long Milliseconds(void) {
   return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
 }
 
-// -1: gone.
-static int TracerOf(int pid, int id) {
-  char path[96], line[128];
-  snprintf(path, sizeof path, "/proc/%d/task/%d/status", pid, id);
+static pid_t held[MOST_PROCESSES];
+static int held_count;
+
+static void NameOf(pid_t pid, char* name, size_t size) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/comm", pid);
+  *name = 0;
   FILE* file = fopen(path, "re");
-  if (!file) return -1;
-  int tracer = -1;
-  while (fgets(line, sizeof line, file)) {
-    if (sscanf(line, "TracerPid: %d", &tracer) == 1) break;
-  }
+  if (!file) return;
+  if (!fgets(name, (int)size, file)) *name = 0;
+  name[strcspn(name, "\n")] = 0;
   fclose(file);
-  return tracer;
 }
 
-// Seizes what is not seized yet; how many these are, or -1 and errno.
+// Seizes what is not seized yet; how many these are, or -1 and errno. EAGAIN: a watch has been told to let go.
 static int SeizeNew(int pid) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/task", pid);
@@ -58,9 +61,20 @@ static int SeizeNew(int pid) {
     }
     if (errno == ESRCH) continue;
     // Ours already answer EPERM, and so do somebody else's.
-    if (TracerOf(pid, id) != getpid()) error = EPERM;
+    const pid_t tracer = TracerOf(pid, id);
+    if (tracer <= 0 || tracer == getpid()) continue;
+    char name[32];
+    NameOf(tracer, name, sizeof name);
+    if (strcmp(name, FAULT_WATCH_NAME) == 0) continue;  // it stands
+    if (strcmp(name, WATCH_NAME) != 0) {
+      error = EPERM;
+    } else {
+      kill(tracer, SIGUSR1);
+      if (error == 0) error = EAGAIN;
+    }
   }
   closedir(tasks);
+  if (error == EAGAIN && seized > 0) return seized;
   errno = error;
   return error ? -1 : seized;
 }
@@ -70,8 +84,12 @@ static int Hold(int pid) {
   for (;;) {
     // Threads that run may make others.
     int waiting = SeizeNew(pid);
-    if (waiting < 0) return errno;
-    if (waiting == 0) return 0;
+    if (waiting < 0 && errno != EAGAIN) return errno;
+    if (waiting == 0) break;
+    if (waiting < 0) {
+      if (Milliseconds() > end) return EPERM;
+      poll(0, 0, LOOK_AGAIN_MS);
+    }
     while (waiting > 0) {
       int status = 0;
       const pid_t id = waitpid(-1, &status, __WALL | WNOHANG);
@@ -86,12 +104,23 @@ static int Hold(int pid) {
       }
     }
   }
+  if (held_count == MOST_PROCESSES) return EMFILE;
+  held[held_count++] = pid;
+  return 0;
 }
 
 int main(void) {
   // Rekindle tells when it is over; a terminal's Ctrl-C does not.
   for (int number = 1; number < 32; ++number) {
-    if (number != SIGCHLD && number != SIGSEGV && number != SIGBUS) signal(number, SIG_IGN);
+    if (number != SIGCHLD && number != SIGUSR1 && number != SIGSEGV && number != SIGBUS) signal(number, SIG_IGN);
   }
-  return ServeKeeper(KEEPER_SOCKET, PTRACE_O_TRACESYSGOOD, Hold) == 0 ? 0 : 1;
+  // Nobody's child: a watch may outlive whoever began it.
+  const pid_t child = fork();
+  if (child != 0) return child < 0 ? 1 : 0;
+  const int end = ServeKeeper(KEEPER_SOCKET, PTRACE_O_TRACESYSGOOD, Hold);
+  if (end == kKeeperWatch) {
+    close(KEEPER_SOCKET);
+    WatchThreads(held, held_count);
+  }
+  return end == 0 || end == kKeeperWatch ? 0 : 1;
 }

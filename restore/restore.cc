@@ -61,7 +61,9 @@ class ProgressTicker {
     thread_ = std::thread([this, observer, done, total, watch, phase] {
       pollfd entry{stop_.get(), POLLIN, 0};
       while (::poll(&entry, 1, kProgressMs) <= 0) {
-        observer->OnProgress({phase->load(), done->load(), total, watch->seconds()});
+        const char* name = phase->load();
+        // Null: another one tells of its own.
+        if (name != nullptr) observer->OnProgress({name, done->load(), total, watch->seconds()});
       }
     });
   }
@@ -246,7 +248,7 @@ class RestoreRun : public criu::RestoreObserver {
  private:
   // With `keeper`: CRIU has all threads stand still.
   void PutOnGpu(pid_t root, gpu::ThreadKeeper* keeper) {
-    phase_name_ = "gpu";
+    phase_name_ = nullptr;
     Stopwatch watch;
     const int64_t begin = MonotonicNanos();
     if (observer_) observer_->OnProgress({"gpu", 0, GpuBytes(), total_.seconds()});

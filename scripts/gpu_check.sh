@@ -10,6 +10,7 @@
 #   --work FOLDER      all else that it writes lies below (/var/tmp); room for the largest figure's image twice is best
 #   --minutes N        starts nothing any more that would end later, and gives up what does, a minute after that (8)
 #   --quick            correctness and the smallest figure only
+#   --brief            without what takes longest: the look at the driver, and training with torch
 #   --figures SIZES    no correctness, and the figures for these sizes in GB ("1 8 40")
 #   --python PROGRAM   that has torch (python3)
 #   --sim              on the simulated driver, without torch and figures: control flow only
@@ -20,8 +21,8 @@ set -uo pipefail
 
 SELF=$(realpath "${BASH_SOURCE[0]}")
 HERE=$(dirname "$SELF")
-FOLDER='' REPORT=gpu-check.md KEPT='' BASE=/var/tmp MINUTES=8 QUICK='' FIGURES='' PYTHON=python3 SIM='' REHEARSE='' ON_CPU=''
-help() { sed -n '5,19s/^# \{0,1\}//p' "$SELF"; }
+FOLDER='' REPORT=gpu-check.md KEPT='' BASE=/var/tmp MINUTES=8 QUICK='' BRIEF='' FIGURES='' PYTHON=python3 SIM='' REHEARSE='' ON_CPU=''
+help() { sed -n '5,20s/^# \{0,1\}//p' "$SELF"; }
 usage() {
   help >&2
   exit 2
@@ -42,6 +43,7 @@ while (($#)); do
       shift
       ;;
     --quick) QUICK=1 ;;
+    --brief) BRIEF=1 ;;
     --sim) SIM=1 ;;
     --rehearse) REHEARSE=1 ;;
     --torch-on-cpu) ON_CPU=1 ;;
@@ -406,6 +408,18 @@ parked_capture() {
     device_state_is checkpointed && rk 60 gpu resume "$JOB" && steps && digest_is_right &&
     rk 120 restore parked:1 --detach && device_state_is running && steps && digest_is_right
 }
+# A job that all the time waits for a context: of a wait that meets its memory away it would die.
+waiting_capture() {
+  start_vector waiting --bytes "$SMALL" --first-call context && rk 120 ckpt "$JOB" -t waiting:1 && steps &&
+    rk 120 ckpt "$JOB" -t waiting:2 --stop && back_from_image waiting:2 && steps && digest_is_right
+}
+waiting_park() {
+  start_vector waiting-park --bytes "$SMALL" --first-call context && rk 60 gpu park "$JOB" || return 1
+  # By then it waits.
+  wait_until 10 in_trace_stop "$JOB" || { DETAIL="it does not stand at its wait" && return 1; }
+  rk 60 gpu resume "$JOB" && device_state_is running && steps && digest_is_right
+}
+in_trace_stop() { grep -q '^State:[[:space:]]*t' "/proc/$1/status" 2>/dev/null; }
 tree_capture() {
   local children=2 i root
   STATE=$WORK/tree.state
@@ -754,7 +768,7 @@ report "| PID namespace | $([[ $(readlink /proc/self/ns/pid) == 'pid:[4026531836
   "| memory limit, locked memory | $(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo none seen), $(ulimit -l) KiB |"
 
 if [[ -z $FIGURES ]]; then
-  probe_driver
+  [[ -n $BRIEF ]] || probe_driver
   report "" "## Correctness" "" "| check | result | |" "| --- | --- | --- |"
   check "doctor" doctor_is_content
   check "vector: park, resume" vector_park vector-park --bytes "$SMALL"
@@ -765,14 +779,16 @@ if [[ -z $FIGURES ]]; then
   check "vector: several streams and contexts, park, resume" vector_park contexts-park "${several[@]}"
   check "vector: captured while parked" parked_capture
   check "tree of processes" tree_capture
+  check "a job that waits for its context all the time, captured" waiting_capture
+  check "a job that waits for its context while it is parked" waiting_park
   if [[ -n $SIM && -z $ON_CPU ]]; then
     left_out "torch" "it can not run on the simulated driver"
   else
     check "torch is there" torch_is_there
     if [[ -n ${TORCH:-} ]]; then
-      check "torch training" training eager
-      [[ $DEVICE == cpu ]] || check "torch training with CUDA graphs" training graphs
       check "torch model server" server
+      [[ -n $BRIEF ]] || check "torch training" training eager
+      [[ -n $BRIEF || $DEVICE == cpu ]] || check "torch training with CUDA graphs" training graphs
     fi
   fi
   # Last: should the driver not get over them, the rest is done.

@@ -258,15 +258,6 @@ class GpuParkTest(GpuTest):
         self.succeed("gpu", "resume", job.pid)
         self.assert_runs(job)
 
-    def test_a_job_that_the_driver_crashes_while_it_is_parked(self):
-        """By a call that others know to crash; nothing of the job is left listed."""
-        job = self.start_vector_job(first_call="stream", step_ms=3000)
-        self.succeed("gpu", "park", job.pid)
-        waiting.until(lambda: not procfs.alive(job.pid), "the job crashed")
-        job.job.reap()
-        self.assertIsNone(self.gpu_job(job.pid))
-        self.assert_refused(self.cli.run("gpu", "resume", job.pid), NOT_FOUND, str(job.pid))
-
     def test_what_uses_no_gpu(self):
         job, _ = self.start_memory_job(8 * MIB)
         self.assert_refused(self.cli.run("gpu", "park", job.pid), FAILED, "no CUDA")

@@ -190,6 +190,13 @@ class ManualMovesTest(GpuTest):
                 self.assert_runs(job)
         self.write(top, "cgroup.procs", job.pid)
 
+    def write_program(self, name, line):
+        path = self.path(name)
+        with open(path, "w", encoding="ascii") as file:
+            file.write(f"#!/bin/sh\n{line}\n")
+        os.chmod(path, 0o755)
+        return path
+
     def write(self, folder, name, value):
         with open(os.path.join(folder, name), "w", encoding="ascii") as file:
             file.write(str(value))
@@ -198,10 +205,11 @@ class ManualMovesTest(GpuTest):
         """The error says both: why there is no image, and where the job is now."""
         job = self.start_vector_job()
         criu = self.checkpoint(job.pid, "vector:0")["command_lines"][0].split(" dump ")[0]
-        failing = self.path("criu")
-        with open(failing, "w", encoding="ascii") as file:
-            file.write(f'#!/bin/sh\n[ "$1" = dump ] && exit 1\nexec {criu} "$@"\n')
-        os.chmod(failing, 0o755)
+        # It fails when the memory is out.
+        at_the_end = self.write_program("at-the-end", '[ "$CRTOOLS_SCRIPT_ACTION" != post-dump ]')
+        failing = self.write_program(
+            "criu", f'[ "$1" = dump ] && exec {criu} "$@" --action-script {at_the_end}; exec {criu} "$@"'
+        )
         self.sim.inject("restore", "--fail", 2)
         result = self.cli.run("ckpt", job.pid, "-t", "vector:1", env={"REKINDLE_CRIU": failing})
         self.assert_refused(result, FAILED, "CRIU", f"gpu resume {job.pid}")

@@ -218,7 +218,7 @@ GPU_SIM_API cuEventQuery(Event* event) {
 }
 
 GPU_SIM_API cuEventSynchronize(Event* event) {
-  return Process::Get().InCall([&](Process& process) {
+  return Process::Get().InSynchronize([&](Process& process) {
     const std::shared_ptr<Event> found = process.events().Find(event);
     if (found == nullptr) return cuda::kInvalidHandle;
     if (found->stream != nullptr) found->stream->queue.WaitFor(found->number);

@@ -141,6 +141,15 @@ bool DeviceMemory::HasManaged() const {
   return false;
 }
 
+void DeviceMemory::TouchOne() const {
+  const volatile char* byte = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!allocations_.empty()) byte = static_cast<const char*>(Pointer(allocations_.begin()->first));
+  }
+  if (byte != nullptr) (void)*byte;
+}
+
 bool DeviceMemory::HasShared() const {
   const std::lock_guard lock(mutex_);
   for (const auto& [address, allocation] : allocations_) {

@@ -19,6 +19,8 @@ enum class MemoryKind { kDevice, kManaged, kImported };
 // Thread-safe.
 class DeviceMemory {
  public:
+  // A byte of it, wherever it is: nothing but dying comes of that while it is out.
+  void TouchOne() const;
   gpu::cuda::Result Allocate(ServerLink* link, const Gpu& gpu, int device, const void* context,
                              MemoryKind kind, uint64_t bytes, DeviceAddress* address);
   gpu::cuda::Result Free(ServerLink* link, DeviceAddress address);

@@ -38,14 +38,14 @@ class Process {
     return result;
   }
 
-  // A stream's or context's synchronize: does not wait while the job is locked, and does not survive that its
+  // A stream's, event's or context's synchronize: does not wait while the job is locked, and does not survive that its
   // memory is off the device. As seen with drivers 580 and 595.
   template <typename Body>
   gpu::cuda::Result InSynchronize(Body body) {
     if (!sync_crashes_) return InCall(body);
     const gpu::cuda::Result usable = Usable();
     if (usable != gpu::cuda::kSuccess) return usable;
-    if (state_ == gpu::cuda::ProcessState::kCheckpointed) raise(SIGSEGV);
+    if (state_ == gpu::cuda::ProcessState::kCheckpointed) memory_.TouchOne();
     return body(*this);
   }
 

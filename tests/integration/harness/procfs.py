@@ -89,6 +89,18 @@ def memory_bytes(pid, field="Rss"):
     return 0
 
 
+def huge_page_advised_bytes(pid):
+    """In memory, of areas that are to be of huge pages."""
+    total = resident = 0
+    with open(f"/proc/{pid}/smaps", encoding="ascii", errors="replace") as file:
+        for line in file:
+            if line.startswith("Rss:"):
+                resident = int(line.split()[1]) * 1024
+            elif line.startswith("VmFlags:") and "hg" in line.split():
+                total += resident
+    return total
+
+
 def traced_by(pid):
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
         for line in file:

@@ -1,0 +1,180 @@
+#define _GNU_SOURCE
+#include "gpu_state/thread_watch.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+// How soon one goes on once the memory is there.
+#define LOOK_AGAIN_MS 20
+#define MOST_FAULTS 4096
+
+struct Fault {
+  pid_t id;
+  uint64_t address;
+};
+static struct Fault faults[MOST_FAULTS];
+static int fault_count;
+
+pid_t TracerOf(pid_t pid, pid_t id) {
+  char path[96], line[128];
+  snprintf(path, sizeof path, "/proc/%d/task/%d/status", pid, id);
+  FILE* file = fopen(path, "re");
+  if (!file) return -1;
+  pid_t tracer = -1;
+  while (fgets(line, sizeof line, file)) {
+    if (sscanf(line, "TracerPid: %d", &tracer) == 1) break;
+  }
+  fclose(file);
+  return tracer;
+}
+
+// Is there memory at `address` that may not be touched? -1: nothing is known of it.
+static int IsForbidden(pid_t id, uint64_t address) {
+  char path[64], line[512];
+  snprintf(path, sizeof path, "/proc/%d/maps", id);
+  FILE* file = fopen(path, "re");
+  if (!file) return -1;
+  int forbidden = -1;
+  while (fgets(line, sizeof line, file)) {
+    unsigned long long start, end;
+    char rights[8];
+    if (sscanf(line, "%llx-%llx %7s", &start, &end, rights) != 3 || address < start || address >= end) continue;
+    forbidden = strncmp(rights, "---", 3) == 0;
+    break;
+  }
+  fclose(file);
+  return forbidden;
+}
+
+static struct Fault* FaultOf(pid_t id) {
+  for (int i = 0; i < fault_count; ++i) {
+    if (faults[i].id == id) return &faults[i];
+  }
+  return 0;
+}
+
+static void Forget(struct Fault* fault) { *fault = faults[--fault_count]; }
+
+// One has stopped at a signal that it is about to get.
+static int StandsAtMissingMemory(pid_t id, int number) {
+  siginfo_t info;
+  if (number != SIGSEGV || fault_count == MOST_FAULTS || ptrace(PTRACE_GETSIGINFO, id, 0, &info) != 0) return 0;
+  if (info.si_code != SEGV_ACCERR) return 0;
+  const uint64_t address = (uint64_t)(uintptr_t)info.si_addr;
+  if (IsForbidden(id, address) != 1) return 0;
+  faults[fault_count].id = id;
+  faults[fault_count++].address = address;
+  return 1;
+}
+
+static void Look(pid_t id, int status, int letting_go) {
+  if (!WIFSTOPPED(status)) {
+    struct Fault* fault = FaultOf(id);
+    if (fault) Forget(fault);
+    return;
+  }
+  const int event = status >> 16, number = WSTOPSIG(status);
+  if (event == 0 && StandsAtMissingMemory(id, number)) return;
+  const int given = event == 0 ? number : 0;
+  if (letting_go) {
+    ptrace(PTRACE_DETACH, id, 0, given);
+  } else if (event == PTRACE_EVENT_STOP && number != SIGTRAP) {
+    ptrace(PTRACE_LISTEN, id, 0, 0);  // the whole process has been stopped
+  } else {
+    ptrace(PTRACE_CONT, id, 0, given);
+  }
+}
+
+// Threads of ours that run; they are asked to stop.
+static int InterruptAll(const pid_t* pids, int count) {
+  int interrupted = 0;
+  for (int i = 0; i < count; ++i) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", pids[i]);
+    DIR* tasks = opendir(path);
+    if (!tasks) continue;
+    for (struct dirent* entry; (entry = readdir(tasks));) {
+      if (!isdigit((unsigned char)entry->d_name[0])) continue;
+      const pid_t id = atoi(entry->d_name);
+      if (FaultOf(id) || TracerOf(pids[i], id) != getpid()) continue;
+      if (ptrace(PTRACE_INTERRUPT, id, 0, 0) == 0) ++interrupted;
+    }
+    closedir(tasks);
+  }
+  return interrupted;
+}
+
+static void LetGo(const pid_t* pids, int count) {
+  // Any stop before the one that was asked for takes its place.
+  while (InterruptAll(pids, count) > 0) {
+    int status = 0;
+    pid_t id = waitpid(-1, &status, __WALL);
+    for (; id > 0; id = waitpid(-1, &status, __WALL | WNOHANG)) Look(id, status, 1);
+  }
+}
+
+// Those for which the memory is there again repeat their instruction.
+static void LookAtFaults(int letting_go) {
+  for (int i = fault_count - 1; i >= 0; --i) {
+    const struct Fault fault = faults[i];
+    if (IsForbidden(fault.id, fault.address) == 1) continue;
+    Forget(&faults[i]);
+    ptrace(letting_go ? PTRACE_DETACH : PTRACE_CONT, fault.id, 0, 0);
+  }
+}
+
+void WatchThreads(const pid_t* pids, int count) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGCHLD);
+  sigaddset(&signals, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &signals, 0);
+  const int arrived = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
+  if (arrived < 0) return;
+  prctl(PR_SET_NAME, WATCH_NAME);  // from now on SIGUSR1 is heeded
+  for (int i = 0; i < count; ++i) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", pids[i]);
+    DIR* tasks = opendir(path);
+    if (!tasks) continue;
+    for (struct dirent* entry; (entry = readdir(tasks));) {
+      if (!isdigit((unsigned char)entry->d_name[0])) continue;
+      const pid_t id = atoi(entry->d_name);
+      if (TracerOf(pids[i], id) != getpid()) continue;
+      ptrace(PTRACE_SETOPTIONS, id, 0, PTRACE_O_TRACECLONE);
+      ptrace(PTRACE_CONT, id, 0, 0);
+    }
+    closedir(tasks);
+  }
+  int letting_go = 0;
+  for (;;) {
+    int status = 0;
+    pid_t id;
+    while ((id = waitpid(-1, &status, __WALL | WNOHANG)) > 0) Look(id, status, letting_go);
+    if (id < 0 && errno == ECHILD) return;
+    LookAtFaults(letting_go);
+    if (letting_go && fault_count == 0) return;
+    struct pollfd one = {arrived, POLLIN, 0};
+    poll(&one, 1, fault_count > 0 ? LOOK_AGAIN_MS : -1);
+    struct signalfd_siginfo info;
+    while (read(arrived, &info, sizeof info) > 0) {
+      if (info.ssi_signo == SIGUSR1 && !letting_go) {
+        LetGo(pids, count);
+        letting_go = 1;
+        if (fault_count > 0) prctl(PR_SET_NAME, FAULT_WATCH_NAME);
+      }
+    }
+  }
+}

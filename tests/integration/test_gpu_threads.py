@@ -1,0 +1,91 @@
+"""A GPU job's threads while its device memory is away: they stand still, or are watched, and live on."""
+
+import os
+import signal
+import unittest
+
+from harness import procfs, waiting
+from harness.cli import FAILED, binary
+from harness.gpu_case import GpuTest
+from harness.gpu_sim import MIB
+
+
+class WatchTest(GpuTest):
+    def start_synchronizing_job(self):
+        return self.start_vector_job(first_call="stream", step_ms=300)
+
+    def park_until_it_stands(self, job):
+        """In a call that the driver would crash."""
+        self.succeed("gpu", "park", job.pid)
+        waiting.until(lambda: procfs.state(job.pid) == "t", "the job stands at its synchronize")
+
+    def test_a_job_that_synchronizes_while_it_is_parked(self):
+        job = self.start_synchronizing_job()
+        self.park_until_it_stands(job)
+        self.assertTrue(self.gpu_job(job.pid)["parked"])
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+        self.assertEqual(procfs.traced_by(job.pid), 0)
+
+    def test_an_image_of_a_job_that_waits_for_its_memory(self):
+        job = self.start_synchronizing_job()
+        self.park_until_it_stands(job)
+        refused = self.cli.run("ckpt", job.pid, "-t", "vector:1")
+        self.assert_refused(refused, FAILED, "device memory", f"gpu resume {job.pid}")
+        self.assertTrue(self.gpu_job(job.pid)["parked"])
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+        self.checkpoint(job.pid, "vector:1")
+        self.assert_runs(job)
+
+    def test_a_watched_job_that_ends(self):
+        job = self.start_vector_job()
+        self.succeed("gpu", "park", job.pid)
+        watch = procfs.traced_by(job.pid)
+        self.assertEqual(procfs.command_line(watch), binary("rekindle-gpu-keeper"))
+        os.kill(job.pid, signal.SIGTERM)
+        job.job.reap()
+        waiting.until(lambda: not procfs.alive(watch), "the watch ends with its job")
+        self.assertIsNone(self.gpu_job(job.pid))
+
+    def test_a_watch_that_is_killed(self):
+        job = self.start_vector_job()
+        self.succeed("gpu", "park", job.pid)
+        os.kill(procfs.traced_by(job.pid), signal.SIGKILL)
+        waiting.until(lambda: procfs.traced_by(job.pid) == 0, "nobody traces the job")
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+
+    def test_a_parked_job_that_is_stopped_and_goes_on(self):
+        job = self.start_vector_job()
+        self.succeed("gpu", "park", job.pid)
+        os.kill(job.pid, signal.SIGSTOP)
+        self.assert_refused(self.cli.run("gpu", "resume", job.pid), FAILED, "stopped")
+        os.kill(job.pid, signal.SIGCONT)
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+
+    def test_device_memory_in_host_memory_is_of_huge_pages(self):
+        job = self.start_vector_job(bytes=64 * MIB)
+        self.succeed("gpu", "park", job.pid)
+        self.assertGreaterEqual(procfs.huge_page_advised_bytes(job.pid), 63 * MIB)
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+
+
+class StandStillTest(GpuTest):
+    def test_images_of_a_job_that_synchronizes_all_the_time(self):
+        """It would die of a synchronize that meets its memory away: its threads stand still."""
+        job = self.start_vector_job(first_call="stream", step_ms=1)
+        for call in ("checkpoint", "restore"):
+            self.sim.inject(call, "--delay-ms", 300)
+        self.checkpoint(job.pid, "vector:1")
+        self.assert_runs(job)
+        self.checkpoint(job.pid, "vector:2", "--stop")
+        job.job.reap()
+        self.come_back("vector:2", job)
+        self.assert_runs(job)
+
+
+if __name__ == "__main__":
+    unittest.main()
