@@ -20,7 +20,8 @@ absl::StatusOr<UniqueFd> ListenAt(const std::string& path, int flags) {
         " bytes a socket may have; use a folder with a shorter name"));
   }
   path.copy(address.sun_path, sizeof address.sun_path - 1);
-  UniqueFd listener(::socket(AF_UNIX, SOCK_CLOEXEC | flags | ((flags & SOCK_SEQPACKET) == 0 ? SOCK_STREAM : 0), 0));
+  UniqueFd listener(
+      ::socket(AF_UNIX, SOCK_CLOEXEC | flags | ((flags & SOCK_SEQPACKET) == 0 ? SOCK_STREAM : 0), 0));
   if (!listener.valid()) return ErrnoStatus(errno, absl::StrCat("making the socket ", path));
   if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     int error = errno == EADDRINUSE ? EEXIST : errno;

@@ -8,8 +8,8 @@
 
 namespace rekindle {
 
-// A socket that listens at `path`, which must not exist; the caller removes it. A stream's; `flags`: SOCK_NONBLOCK, SOCK_SEQPACKET.
-// InvalidArgument when the path is longer than a socket's may be.
+// A socket that listens at `path`, which must not exist; the caller removes it. A stream's; `flags`:
+// SOCK_NONBLOCK, SOCK_SEQPACKET. InvalidArgument when the path is longer than a socket's may be.
 absl::StatusOr<UniqueFd> ListenAt(const std::string& path, int flags = 0);
 
 }  // namespace rekindle

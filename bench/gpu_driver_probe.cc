@@ -526,13 +526,14 @@ void ProbeFirstCalls(const std::string& folder) {
   }
 }
 
-// A thread that dies of a call while its memory is out, held in that moment: does it live when it goes on only
-// when the memory is back?
+// A thread that dies of a call while its memory is out, held in that moment: does it live when it goes on
+// only when the memory is back?
 void ProbeHeldFault(const std::string& folder) {
   Job job(folder, "held", {"--bytes", "16777216", "--step-ms", "1200", "--first-call", "context"});
   const std::string what = "a synchronize while checkpointed, the thread held at its fault";
   if (!job.Alive()) return Row(what, job.Fate());
-  if (ptrace(PTRACE_SEIZE, job.pid(), 0, 0) != 0) return Row(what, std::string("not traced: ") + strerror(errno));
+  if (ptrace(PTRACE_SEIZE, job.pid(), 0, 0) != 0)
+    return Row(what, std::string("not traced: ") + strerror(errno));
   for (const uint64_t step = job.Step(); job.Step() == step;) Pause(5);
   const std::vector<Area> running = AreasOf(job.pid());
   const Answer locked = Do("lock", job.pid());
@@ -541,7 +542,8 @@ void ProbeHeldFault(const std::string& folder) {
   int status = 0;
   const double end = Seconds() + 5;
   while (waitpid(job.pid(), &status, __WALL | WNOHANG) == 0 && Seconds() < end) Pause(5);
-  if (!WIFSTOPPED(status) || WSTOPSIG(status) != SIGSEGV) return Row(what, Format("no fault, status %x", status));
+  if (!WIFSTOPPED(status) || WSTOPSIG(status) != SIGSEGV)
+    return Row(what, Format("no fault, status %x", status));
   siginfo_t info = {};
   ptrace(PTRACE_GETSIGINFO, job.pid(), 0, &info);
   user_regs_struct registers = {};
@@ -552,15 +554,16 @@ void ProbeHeldFault(const std::string& folder) {
     if (area.start <= fault && fault < area.end)
       at = area.protection + " " + (area.name.empty() ? "anonymous" : area.name);
     if (area.start <= registers.rip && registers.rip < area.end)
-      code = Format("%s+%llx", area.name.c_str(), static_cast<unsigned long long>(registers.rip - area.start));
+      code =
+          Format("%s+%llx", area.name.c_str(), static_cast<unsigned long long>(registers.rip - area.start));
   }
   for (const Area& area : running) {
     if (area.start <= fault && fault < area.end)
       before = area.protection + " " + (area.name.empty() ? "anonymous" : area.name);
   }
-  Row(what, Format("at %llx (%s; while it ran %s), code in %s, si_code %d",
-                   static_cast<unsigned long long>(fault), at.c_str(), before.c_str(), code.c_str(),
-                   info.si_code));
+  Row(what,
+      Format("at %llx (%s; while it ran %s), code in %s, si_code %d", static_cast<unsigned long long>(fault),
+             at.c_str(), before.c_str(), code.c_str(), info.si_code));
   const Answer back = Do("restore", job.pid());
   const Answer unlocked = back.success ? Do("unlock", job.pid()) : back;
   ptrace(PTRACE_DETACH, job.pid(), 0, 0);
@@ -655,19 +658,19 @@ void TraceRows(const std::string& what, const std::vector<KernelCall>& calls) {
   std::string large;
   int listed = 0;
   for (const KernelCall& call : calls) {
-    if (call.number != 9 && call.number != 10 && call.number != 11 && call.number != 25 && call.number != 28) continue;
+    if (call.number != 9 && call.number != 10 && call.number != 11 && call.number != 25 && call.number != 28)
+      continue;
     ++sizes[Format("%llu(%llu KiB, %llx, %llx)", static_cast<unsigned long long>(call.number),
                    static_cast<unsigned long long>(call.arguments[1] >> 10),
                    static_cast<unsigned long long>(call.arguments[2]),
                    static_cast<unsigned long long>(call.number == 9 ? call.arguments[3] : 0))];
     if (call.arguments[1] >= (4u << 20) && ++listed <= 40)
-      large += Format(" [%.3f-%.3f: %llu(%llx, %llu MiB, %llx, %llx) = %llx]", call.begin, call.end,
-                      static_cast<unsigned long long>(call.number),
-                      static_cast<unsigned long long>(call.arguments[0]),
-                      static_cast<unsigned long long>(call.arguments[1] >> 20),
-                      static_cast<unsigned long long>(call.arguments[2]),
-                      static_cast<unsigned long long>(call.arguments[3]),
-                      static_cast<unsigned long long>(call.result));
+      large += Format(
+          " [%.3f-%.3f: %llu(%llx, %llu MiB, %llx, %llx) = %llx]", call.begin, call.end,
+          static_cast<unsigned long long>(call.number), static_cast<unsigned long long>(call.arguments[0]),
+          static_cast<unsigned long long>(call.arguments[1] >> 20),
+          static_cast<unsigned long long>(call.arguments[2]),
+          static_cast<unsigned long long>(call.arguments[3]), static_cast<unsigned long long>(call.result));
   }
   std::string counted;
   for (const auto& [size, count] : sizes) {

@@ -147,8 +147,7 @@ class CaptureRun {
         [this, expected](uint64_t bytes) {
           if (!gpu_moves_) Report("freeze", bytes, expected);
         },
-        FilesLook(),
-        options_.stand_still ? &stop_at_the_end : options_.gate, Tracking(), gpu.get());
+        FilesLook(), options_.stand_still ? &stop_at_the_end : options_.gate, Tracking(), gpu.get());
     if (gpu) TakeWhatMoved(*gpu);
     if (!frozen.ok()) return KeepLogs(OrEnded(OrUninterruptible(frozen.status())));
     if (!StaysStopped()) stands_still_.reset();
@@ -706,7 +705,7 @@ class CaptureRun {
   std::vector<pid_t> gpu_pids_;
   std::map<pid_t, pid_t> gpu_numbers_;  // of these, to those in the image
   uint64_t gpu_bytes_ = 0;
-  std::unique_ptr<gpu::HeldJob> held_;  // where its memory stays out
+  std::unique_ptr<gpu::HeldJob> held_;   // where its memory stays out
   std::atomic<bool> gpu_moves_ = false;  // just now
   gpu::GpuRecord gpu_record_;
   std::string left_on_devices_;  // by the driver, where the dump failed

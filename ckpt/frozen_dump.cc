@@ -248,8 +248,9 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
 }
 
 // With the job's device memory out while it is dumped.
-absl::StatusOr<FrozenDump> DumpWithGpu(const criu::DumpOptions& options, GpuMove* gpu,
-                                       absl::FunctionRef<absl::StatusOr<FrozenDump>(const criu::DumpOptions&)> dump) {
+absl::StatusOr<FrozenDump> DumpWithGpu(
+    const criu::DumpOptions& options, GpuMove* gpu,
+    absl::FunctionRef<absl::StatusOr<FrozenDump>(const criu::DumpOptions&)> dump) {
   if (gpu == nullptr) return dump(options);
   RK_RETURN_IF_ERROR(gpu->Begin(options.work_directory));
   criu::DumpOptions with_plugin = options;

@@ -19,12 +19,11 @@ absl::Status GpuMove::Begin(const std::string& folder) {
     RK_RETURN_IF_ERROR(Lock());
     return MoveOut(nullptr);
   }
-  RK_ASSIGN_OR_RETURN(
-      listener_, gpu::KeeperListener::Listen(
-                     absl::StrCat(folder, "/", kSocket),
-                     [this](KeeperMoment moment, bool failed, gpu::ThreadKeeper& keeper) {
-                       return At(moment, failed, keeper);
-                     }));
+  RK_ASSIGN_OR_RETURN(listener_, gpu::KeeperListener::Listen(
+                                     absl::StrCat(folder, "/", kSocket),
+                                     [this](KeeperMoment moment, bool failed, gpu::ThreadKeeper& keeper) {
+                                       return At(moment, failed, keeper);
+                                     }));
   plugins_ = *std::move(plugins);
   return absl::OkStatus();
 }

@@ -26,7 +26,7 @@ class GpuMove {
     // CRIU can't load our plugin where it goes into the mounts of the job: then the memory moves before CRIU
     // comes and after it has gone, and the job's threads run for a moment without it.
     bool within_dump = true;
-    bool stays_out = false;  // after a good dump: the job ends, or goes on later
+    bool stays_out = false;                    // after a good dump: the job ends, or goes on later
     std::function<std::string()> left_behind;  // what of the devices is open still; for failures
     gpu::MoveProgress progress;
     std::function<void(const char* phase)> ended;  // "gpu lock", "gpu to host", "freeze", "gpu back"

@@ -107,7 +107,8 @@ std::vector<std::string> RestoreArguments(const RestoreOptions& options) {
 }
 
 std::vector<std::string> SwrkArguments(int socket, const std::string& plugins) {
-  return {"--no-default-config", "--libdir", plugins.empty() ? kNoPlugins : plugins, "swrk", absl::StrCat(socket)};
+  return {"--no-default-config", "--libdir", plugins.empty() ? kNoPlugins : plugins, "swrk",
+          absl::StrCat(socket)};
 }
 
 std::vector<std::string> FullCommand(const Installation& criu, const std::vector<std::string>& arguments) {

@@ -46,8 +46,9 @@ class CheckpointUtility : public CheckpointDriver {
   }
 
   absl::StatusOr<pid_t> RestoreThread(pid_t pid) override {
-    RK_ASSIGN_OR_RETURN(CommandResult result, RunCommand({kProgram, "--get-restore-tid", "--pid", absl::StrCat(pid)},
-                                                         kQueryMayTake));
+    RK_ASSIGN_OR_RETURN(
+        CommandResult result,
+        RunCommand({kProgram, "--get-restore-tid", "--pid", absl::StrCat(pid)}, kQueryMayTake));
     int thread = 0;
     if (!result.exit.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(result.output), &thread))
       return absl::UnimplementedError(Failed(pid, "--get-restore-tid", result));

@@ -135,10 +135,10 @@ absl::Status GpuSession::EndWatch() {
     RK_RETURN_IF_ERROR(ThreadKeeper::Hold({member.pid}).status());
     if (!ThreadKeeper::WaitsForMemory(member.pid)) continue;
     Watch();
-    return absl::FailedPreconditionError(
-        absl::StrCat("a thread of process ", member.pid,
-                     " stands still until its device memory is back: let it go on first (`rekindle gpu resume ",
-                     member.pid, "`)"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a thread of process ", member.pid,
+        " stands still until its device memory is back: let it go on first (`rekindle gpu resume ",
+        member.pid, "`)"));
   }
   return absl::OkStatus();
 }
@@ -159,9 +159,10 @@ void GpuSession::Watch() {
   if (own_keeper_ != nullptr) watched = own_keeper_->Watch();
   own_keeper_.reset();
   if (!watched.ok()) {
-    Log(LogLevel::kWarning, absl::StrCat("a parked job that waits for a stream, an event or a context before it "
-                                         "is resumed can die of that: ",
-                                         watched.message()));
+    Log(LogLevel::kWarning,
+        absl::StrCat("a parked job that waits for a stream, an event or a context before it "
+                     "is resumed can die of that: ",
+                     watched.message()));
   }
 }
 

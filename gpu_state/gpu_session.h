@@ -48,12 +48,13 @@ class GpuSession {
   // Locks those that are not yet.
   absl::Status MoveToHost();
 
-  // After MoveToHost without CRIU as the keeper, the threads stand still, until they are let go, or run on and
-  // are watched (thread_watch.h): those of a process that stays where it is. On the way back they stand, too.
+  // After MoveToHost without CRIU as the keeper, the threads stand still, until they are let go, or run on
+  // and are watched (thread_watch.h): those of a process that stays where it is. On the way back they stand,
+  // too.
   void LetGo();
   void Watch();
-  // Before CRIU comes to trace those that are parked. FailedPrecondition: a thread of one stands where it needs
-  // its device memory.
+  // Before CRIU comes to trace those that are parked. FailedPrecondition: a thread of one stands where it
+  // needs its device memory.
   absl::Status EndWatch();
 
   // All processes to running, on the same GPUs or on others (old UUID, new UUID); their states are verified.

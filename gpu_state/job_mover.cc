@@ -573,8 +573,7 @@ absl::Status JobMover::AwaitRoom(const std::map<std::string, uint64_t>& needed,
 }
 
 absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const GpuRecord& record,
-                             const DevicePairs& pairs, const MoveProgress& progress,
-                             ThreadKeeper* keeper) {
+                             const DevicePairs& pairs, const MoveProgress& progress, ThreadKeeper* keeper) {
   RK_ASSIGN_OR_RETURN(Claim claim, Claim::Make(*this, pids));
   RK_RETURN_IF_ERROR(CheckNobodyElseMoves(pids));
   std::map<std::string, uint64_t> needed;

@@ -98,8 +98,8 @@ class HeldJob {
   const pid_t job_;
   GpuRecord record_;
   bool held_ = false, is_out_ = false, can_be_kept_ = false, was_parked_ = false;
-  std::shared_ptr<void> claim_;     // nobody else moves these processes while this is
-  std::shared_ptr<void> reserved_;  // host memory, until the move out
+  std::shared_ptr<void> claim_;      // nobody else moves these processes while this is
+  std::shared_ptr<void> reserved_;   // host memory, until the move out
   absl::StatusOr<DeviceView> view_;  // before that
   std::vector<GpuUse> moving_;
 };

@@ -41,7 +41,8 @@ void Touch(pid_t pid, uint64_t address, uint64_t bytes) {
   if (end <= first) return;
   std::atomic<uint64_t> next{first};
   const auto count = static_cast<size_t>((end - first + kPagesAtOnce - 1) / kPagesAtOnce);
-  const size_t threads = std::min({count, kMostThreads, static_cast<size_t>(std::thread::hardware_concurrency())});
+  const size_t threads =
+      std::min({count, kMostThreads, static_cast<size_t>(std::thread::hardware_concurrency())});
   InParallel(std::max<size_t>(threads, 1), [&](size_t) {
     char zeros[kPagesAtOnce] = {};
     iovec there[kPagesAtOnce];

@@ -21,8 +21,8 @@
 enum RunState {
   kStands,
   kRuns,
-  kHasMapped,       // until it may go on
-  kEntersAdvice,    // into a madvise of ours, in place of its next instruction
+  kHasMapped,     // until it may go on
+  kEntersAdvice,  // into a madvise of ours, in place of its next instruction
   kReturnsFromAdvice,
 };
 

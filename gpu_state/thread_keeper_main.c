@@ -44,7 +44,8 @@ static void NameOf(pid_t pid, char* name, size_t size) {
   fclose(file);
 }
 
-// Seizes what is not seized yet; how many these are, or -1 and errno. EAGAIN: a watch has been told to let go.
+// Seizes what is not seized yet; how many these are, or -1 and errno. EAGAIN: a watch has been told to let
+// go.
 static int SeizeNew(int pid) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/task", pid);
@@ -112,7 +113,8 @@ static int Hold(int pid) {
 int main(void) {
   // Rekindle tells when it is over; a terminal's Ctrl-C does not.
   for (int number = 1; number < 32; ++number) {
-    if (number != SIGCHLD && number != SIGUSR1 && number != SIGSEGV && number != SIGBUS) signal(number, SIG_IGN);
+    if (number != SIGCHLD && number != SIGUSR1 && number != SIGSEGV && number != SIGBUS)
+      signal(number, SIG_IGN);
   }
   // Nobody's child: a watch may outlive whoever began it.
   const pid_t child = fork();

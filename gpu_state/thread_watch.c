@@ -50,7 +50,8 @@ static int IsForbidden(pid_t id, uint64_t address) {
   while (fgets(line, sizeof line, file)) {
     unsigned long long start, end;
     char rights[8];
-    if (sscanf(line, "%llx-%llx %7s", &start, &end, rights) != 3 || address < start || address >= end) continue;
+    if (sscanf(line, "%llx-%llx %7s", &start, &end, rights) != 3 || address < start || address >= end)
+      continue;
     forbidden = strncmp(rights, "---", 3) == 0;
     break;
   }
@@ -70,7 +71,8 @@ static void Forget(struct Fault* fault) { *fault = faults[--fault_count]; }
 // One has stopped at a signal that it is about to get.
 static int StandsAtMissingMemory(pid_t id, int number) {
   siginfo_t info;
-  if (number != SIGSEGV || fault_count == MOST_FAULTS || ptrace(PTRACE_GETSIGINFO, id, 0, &info) != 0) return 0;
+  if (number != SIGSEGV || fault_count == MOST_FAULTS || ptrace(PTRACE_GETSIGINFO, id, 0, &info) != 0)
+    return 0;
   if (info.si_code != SEGV_ACCERR) return 0;
   const uint64_t address = (uint64_t)(uintptr_t)info.si_addr;
   if (IsForbidden(id, address) != 1) return 0;

@@ -6,8 +6,8 @@
 
 #include <sys/types.h>
 
-// The names of a watching process: by them Rekindle knows who traces a parked process. SIGUSR1 makes it let go
-// of all threads but those that stand at such an instruction, and take the second name.
+// The names of a watching process: by them Rekindle knows who traces a parked process. SIGUSR1 makes it let
+// go of all threads but those that stand at such an instruction, and take the second name.
 #define WATCH_NAME "rk-gpu-watch"
 #define FAULT_WATCH_NAME "rk-gpu-fault"
 

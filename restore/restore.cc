@@ -269,12 +269,12 @@ class RestoreRun : public criu::RestoreObserver {
   absl::Status WaitForGpuMoment(criu::RestoreOptions* options) {
     if (!result_.manifest.has_gpu() || namespaces_.entered()) return absl::OkStatus();
     RK_ASSIGN_OR_RETURN(options->plugins, gpu::PluginFolder());
-    RK_ASSIGN_OR_RETURN(gpu_listener_, gpu::KeeperListener::Listen(
-                                           absl::StrCat(directory_->path(), "/", kGpuSocket),
-                                           [this](KeeperMoment, bool, gpu::ThreadKeeper& keeper) {
-                                             PutOnGpu(ready_root_, &keeper);
-                                             return *gpu_status_;
-                                           }));
+    RK_ASSIGN_OR_RETURN(gpu_listener_,
+                        gpu::KeeperListener::Listen(absl::StrCat(directory_->path(), "/", kGpuSocket),
+                                                    [this](KeeperMoment, bool, gpu::ThreadKeeper& keeper) {
+                                                      PutOnGpu(ready_root_, &keeper);
+                                                      return *gpu_status_;
+                                                    }));
     options->environment.push_back(gpu_listener_->variable());
     return absl::OkStatus();
   }

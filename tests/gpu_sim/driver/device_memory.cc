@@ -163,8 +163,9 @@ Result DeviceMemory::SaveToHost(ServerLink* link) {
   for (auto& [address, allocation] : allocations_) {
     if (!allocation.mapped) continue;
     // Driver 580 has them all in one such mapping.
-    void* copy = mmap(nullptr, allocation.bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | (allocation.bytes > kMostPopulated ? 0 : MAP_POPULATE), -1, 0);
+    void* copy =
+        mmap(nullptr, allocation.bytes, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | (allocation.bytes > kMostPopulated ? 0 : MAP_POPULATE), -1, 0);
     if (copy == MAP_FAILED) {
       lock.unlock();
       DiscardSaved();

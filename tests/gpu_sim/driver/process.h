@@ -38,8 +38,8 @@ class Process {
     return result;
   }
 
-  // A stream's, event's or context's synchronize: does not wait while the job is locked, and does not survive that its
-  // memory is off the device. As seen with drivers 580 and 595.
+  // A stream's, event's or context's synchronize: does not wait while the job is locked, and does not survive
+  // that its memory is off the device. As seen with drivers 580 and 595.
   template <typename Body>
   gpu::cuda::Result InSynchronize(Body body) {
     if (!sync_crashes_) return InCall(body);
