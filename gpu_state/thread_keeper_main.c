@@ -110,6 +110,22 @@ static int Hold(int pid) {
   return 0;
 }
 
+// Before the other end sees us end, which the kernel tells it first.
+static void LetGo(void) {
+  for (int i = 0; i < held_count; ++i) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", held[i]);
+    DIR* tasks = opendir(path);
+    if (!tasks) continue;
+    for (struct dirent* entry; (entry = readdir(tasks));) {
+      if (!isdigit((unsigned char)entry->d_name[0])) continue;
+      const pid_t id = atoi(entry->d_name);
+      if (TracerOf(held[i], id) == getpid()) ptrace(PTRACE_DETACH, id, 0, 0);
+    }
+    closedir(tasks);
+  }
+}
+
 int main(void) {
   // Rekindle tells when it is over; a terminal's Ctrl-C does not.
   for (int number = 1; number < 32; ++number) {
@@ -121,8 +137,9 @@ int main(void) {
   if (child != 0) return child < 0 ? 1 : 0;
   const int end = ServeKeeper(KEEPER_SOCKET, PTRACE_O_TRACESYSGOOD, Hold);
   if (end == kKeeperWatch) {
-    close(KEEPER_SOCKET);
-    WatchThreads(held, held_count);
+    WatchThreads(held, held_count, KEEPER_SOCKET);
+  } else {
+    LetGo();
   }
   return end == 0 || end == kKeeperWatch ? 0 : 1;
 }

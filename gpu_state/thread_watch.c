@@ -137,7 +137,7 @@ static void LookAtFaults(int letting_go) {
   }
 }
 
-void WatchThreads(const pid_t* pids, int count) {
+void WatchThreads(const pid_t* pids, int count, int begun) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGCHLD);
@@ -160,6 +160,7 @@ void WatchThreads(const pid_t* pids, int count) {
     }
     closedir(tasks);
   }
+  close(begun);
   int letting_go = 0;
   for (;;) {
     int status = 0;

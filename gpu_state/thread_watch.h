@@ -15,5 +15,6 @@
 pid_t TracerOf(pid_t pid, pid_t id);
 
 // All threads of these processes are traced by the calling thread, with PTRACE_SEIZE, and stand still: they
-// go on, and are watched until they have ended, or SIGUSR1 has come and none stands at an instruction.
-void WatchThreads(const pid_t* pids, int count);
+// go on, and are watched until they have ended, or SIGUSR1 has come and none stands at an instruction. The
+// descriptor `begun` is closed when they are.
+void WatchThreads(const pid_t* pids, int count, int begun);
