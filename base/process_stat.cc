@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -54,6 +56,27 @@ std::vector<pid_t> ListProcesses() {
     if (absl::SimpleAtoi(name, &pid)) pids.push_back(pid);
   }
   return pids;
+}
+
+std::string StatusField(absl::string_view status, absl::string_view key) {
+  for (absl::string_view line : absl::StrSplit(status, '\n')) {
+    if (absl::StartsWith(line, key) && line.size() > key.size() && line[key.size()] == ':') {
+      return std::string(absl::StripAsciiWhitespace(line.substr(key.size() + 1)));
+    }
+  }
+  return "";
+}
+
+std::vector<pid_t> NamespaceNumbers(const std::string& task) {
+  std::vector<pid_t> numbers;
+  auto status = ReadFile(absl::StrCat("/proc/", task, "/status"));
+  if (!status.ok()) return numbers;
+  const std::string words = StatusField(*status, "NSpid");
+  for (absl::string_view word : absl::StrSplit(words, absl::ByAnyChar("\t "), absl::SkipEmpty())) {
+    pid_t number = 0;
+    if (absl::SimpleAtoi(word, &number)) numbers.push_back(number);
+  }
+  return numbers;
 }
 
 std::vector<pid_t> ProcessTree(pid_t root) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace rekindle {
 
@@ -33,6 +34,13 @@ struct ProcessStat {
 
 // Of a process or a thread. NotFound when there is none; other errors say nothing of that.
 absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid);
+
+// The value of "KEY:" in a text like that of /proc/PID/status; empty when it has none.
+std::string StatusField(absl::string_view status, absl::string_view key);
+
+// The numbers that a process or thread has in all its PID namespaces, ours first. `task`: "PID" or
+// "PID/task/THREAD". Empty when there is none.
+std::vector<pid_t> NamespaceNumbers(const std::string& task);
 
 // All there are at the moment, threads not included.
 std::vector<pid_t> ListProcesses();

@@ -12,6 +12,7 @@
 #include <spawn.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/user.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -653,17 +654,18 @@ void TraceRows(const std::string& what, const std::vector<KernelCall>& calls) {
     text += Format("%s%llu x %d (%.3f s)", text.empty() ? "" : ", ", static_cast<unsigned long long>(number),
                    count.first, count.second);
   Row(what + ": system calls by number", text);
-  // mmap, mprotect, munmap, brk, mremap, madvise: the large ones, and how many of each size there are.
+  // The large ones, and how many of each size there are.
   std::map<std::string, int> sizes;
   std::string large;
   int listed = 0;
   for (const KernelCall& call : calls) {
-    if (call.number != 9 && call.number != 10 && call.number != 11 && call.number != 25 && call.number != 28)
+    if (call.number != SYS_mmap && call.number != SYS_mprotect && call.number != SYS_munmap &&
+        call.number != SYS_mremap && call.number != SYS_madvise)
       continue;
     ++sizes[Format("%llu(%llu KiB, %llx, %llx)", static_cast<unsigned long long>(call.number),
                    static_cast<unsigned long long>(call.arguments[1] >> 10),
                    static_cast<unsigned long long>(call.arguments[2]),
-                   static_cast<unsigned long long>(call.number == 9 ? call.arguments[3] : 0))];
+                   static_cast<unsigned long long>(call.number == SYS_mmap ? call.arguments[3] : 0))];
     if (call.arguments[1] >= (4u << 20) && ++listed <= 40)
       large += Format(
           " [%.3f-%.3f: %llu(%llx, %llu MiB, %llx, %llx) = %llx]", call.begin, call.end,
@@ -702,7 +704,7 @@ std::string SpentSince(const Spent& before, pid_t pid) {
                 now.user - before.user, now.system - before.system);
 }
 
-// `bytes` of a job's device memory out and back, `times`, traced the last time.
+// `bytes` of a job's device memory out and back, three times, traced the last time.
 int Trace(const std::string& folder, const char* bytes) {
   Job job(folder, "traced", {"--bytes", bytes, "--step-ms", "20"});
   if (!job.Alive()) {

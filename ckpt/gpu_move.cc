@@ -1,15 +1,8 @@
 #include "ckpt/gpu_move.h"
 
-#include "absl/strings/str_cat.h"
 #include "base/status.h"
 
 namespace rekindle::ckpt {
-namespace {
-
-constexpr char kSocket[] = "gpu-keeper.sock";
-
-}  // namespace
-
 absl::Status GpuMove::Begin(const std::string& folder) {
   moved_ = back_ = absl::OkStatus();
   record_ = {};
@@ -19,11 +12,10 @@ absl::Status GpuMove::Begin(const std::string& folder) {
     RK_RETURN_IF_ERROR(Lock());
     return MoveOut(nullptr);
   }
-  RK_ASSIGN_OR_RETURN(listener_, gpu::KeeperListener::Listen(
-                                     absl::StrCat(folder, "/", kSocket),
-                                     [this](KeeperMoment moment, bool failed, gpu::ThreadKeeper& keeper) {
-                                       return At(moment, failed, keeper);
-                                     }));
+  RK_ASSIGN_OR_RETURN(listener_, gpu::KeeperListener::Listen(folder, [this](KeeperMoment moment, bool failed,
+                                                                            gpu::ThreadKeeper& keeper) {
+                        return At(moment, failed, keeper);
+                      }));
   plugins_ = *std::move(plugins);
   return absl::OkStatus();
 }

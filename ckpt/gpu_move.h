@@ -29,7 +29,7 @@ class GpuMove {
     bool stays_out = false;                    // after a good dump: the job ends, or goes on later
     std::function<std::string()> left_behind;  // what of the devices is open still; for failures
     gpu::MoveProgress progress;
-    std::function<void(const char* phase)> ended;  // "gpu lock", "gpu to host", "freeze", "gpu back"
+    std::function<void(const char* phase)> ended;  // "start", "gpu lock", "gpu to host", "freeze", "gpu back"
   };
   GpuMove(gpu::JobMover& mover, Options options) : mover_(mover), options_(std::move(options)) {}
 

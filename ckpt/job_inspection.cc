@@ -48,16 +48,6 @@ std::string ReadLink(const std::string& path) {
   return target;
 }
 
-// The value of "KEY:" in a status-like file, or "".
-std::string StatusField(absl::string_view status, absl::string_view key) {
-  for (absl::string_view line : absl::StrSplit(status, '\n')) {
-    if (absl::StartsWith(line, key) && line.size() > key.size() && line[key.size()] == ':') {
-      return std::string(absl::StripAsciiWhitespace(line.substr(key.size() + 1)));
-    }
-  }
-  return "";
-}
-
 uint64_t LeadingNumber(absl::string_view text) {
   uint64_t value = 0;
   std::vector<absl::string_view> words = absl::StrSplit(text, absl::ByAnyChar(" \t"), absl::SkipWhitespace());

@@ -39,21 +39,7 @@ std::string NamespaceOf(const std::string& process, const char* kind) {
   return n > 0 ? std::string(target, static_cast<size_t>(n)) : "";
 }
 
-// Its numbers in all its PID namespaces, ours first. `task`: "PID" or "PID/task/THREAD".
-std::vector<pid_t> Numbers(const std::string& task) {
-  std::vector<pid_t> numbers;
-  auto status = ReadFile(absl::StrCat("/proc/", task, "/status"));
-  if (!status.ok()) return numbers;
-  for (absl::string_view line : absl::StrSplit(*status, '\n')) {
-    if (!absl::StartsWith(line, "NSpid:")) continue;
-    for (absl::string_view word : absl::StrSplit(line.substr(6), absl::ByAnyChar("\t "), absl::SkipEmpty())) {
-      pid_t number = 0;
-      if (absl::SimpleAtoi(word, &number)) numbers.push_back(number);
-    }
-  }
-  return numbers;
-}
-std::vector<pid_t> Numbers(pid_t pid) { return Numbers(absl::StrCat(pid)); }
+std::vector<pid_t> Numbers(pid_t pid) { return NamespaceNumbers(absl::StrCat(pid)); }
 
 absl::Status Rootless(absl::string_view what) {
   return absl::UnimplementedError(absl::StrCat(
@@ -131,7 +117,7 @@ std::vector<std::pair<pid_t, pid_t>> JobNamespaces::AllNumbers() const {
     const auto threads = ListDirectory(absl::StrCat("/proc/", pid, "/task"));
     if (!threads.ok()) continue;  // it has gone
     for (const std::string& thread : *threads) {
-      const std::vector<pid_t> numbers = Numbers(absl::StrCat(pid, "/task/", thread));
+      const std::vector<pid_t> numbers = NamespaceNumbers(absl::StrCat(pid, "/task/", thread));
       if (!numbers.empty()) all.emplace_back(numbers.back(), numbers.front());
     }
   }

@@ -6,7 +6,6 @@
 //
 // Linked against no part of the C library, as ckpt/page_filter.c.
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>

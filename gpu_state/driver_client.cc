@@ -23,6 +23,15 @@ constexpr absl::Duration kHelloMayTake = absl::Minutes(2);
 constexpr absl::Duration kDevicesMayTake = absl::Seconds(30);
 constexpr int kLockDescriptor = 4;  // the helper's
 
+std::vector<HelperRequest> RequestsFor(HelperRequest::What what, absl::Span<const pid_t> pids) {
+  std::vector<HelperRequest> requests(pids.size());
+  for (size_t i = 0; i < pids.size(); ++i) {
+    requests[i].what = what;
+    requests[i].pid = pids[i];
+  }
+  return requests;
+}
+
 }  // namespace
 
 // One helper process and what it has been asked.
@@ -201,13 +210,8 @@ absl::StatusOr<DeviceView> DriverClient::Devices() {
 
 std::vector<absl::StatusOr<ProcessState>> DriverClient::States(absl::Span<const pid_t> pids,
                                                                absl::Duration timeout) {
-  std::vector<HelperRequest> requests(pids.size());
-  for (size_t i = 0; i < pids.size(); ++i) {
-    requests[i].what = HelperRequest::What::kState;
-    requests[i].pid = pids[i];
-  }
   std::vector<absl::StatusOr<ProcessState>> states;
-  for (absl::StatusOr<HelperAnswer>& answer : Call(std::move(requests), timeout)) {
+  for (absl::StatusOr<HelperAnswer>& answer : Call(RequestsFor(HelperRequest::What::kState, pids), timeout)) {
     if (!answer.ok()) {
       states.push_back(answer.status());
     } else if (!answer->state) {
@@ -221,13 +225,9 @@ std::vector<absl::StatusOr<ProcessState>> DriverClient::States(absl::Span<const 
 
 absl::StatusOr<std::vector<RestoreThread>> DriverClient::RestoreThreads(absl::Span<const pid_t> pids,
                                                                         absl::Duration timeout) {
-  std::vector<HelperRequest> requests(pids.size());
-  for (size_t i = 0; i < pids.size(); ++i) {
-    requests[i].what = HelperRequest::What::kThread;
-    requests[i].pid = pids[i];
-  }
   std::vector<RestoreThread> threads;
-  for (const absl::StatusOr<HelperAnswer>& answer : Call(std::move(requests), timeout)) {
+  for (const absl::StatusOr<HelperAnswer>& answer :
+       Call(RequestsFor(HelperRequest::What::kThread, pids), timeout)) {
     RK_RETURN_IF_ERROR(answer.status());
     threads.push_back({pids[threads.size()], answer->thread});
   }
@@ -236,13 +236,11 @@ absl::StatusOr<std::vector<RestoreThread>> DriverClient::RestoreThreads(absl::Sp
 
 std::vector<absl::Status> DriverClient::Act(Action action, absl::Span<const pid_t> pids,
                                             const ActOptions& options, absl::Duration timeout) {
-  std::vector<HelperRequest> requests(pids.size());
-  for (size_t i = 0; i < pids.size(); ++i) {
-    requests[i].what = HelperRequest::What::kAct;
-    requests[i].pid = pids[i];
-    requests[i].action = action;
-    if (action == Action::kLock) requests[i].timeout_ms = absl::ToInt64Milliseconds(options.lock_timeout);
-    if (action == Action::kRestore) requests[i].pairs = options.pairs;
+  std::vector<HelperRequest> requests = RequestsFor(HelperRequest::What::kAct, pids);
+  for (HelperRequest& request : requests) {
+    request.action = action;
+    if (action == Action::kLock) request.timeout_ms = absl::ToInt64Milliseconds(options.lock_timeout);
+    if (action == Action::kRestore) request.pairs = options.pairs;
   }
   std::vector<absl::Status> results;
   for (const absl::StatusOr<HelperAnswer>& answer : Call(std::move(requests), timeout)) {
@@ -252,12 +250,7 @@ std::vector<absl::Status> DriverClient::Act(Action action, absl::Span<const pid_
 }
 
 void DriverClient::Settle(absl::Span<const pid_t> pids) {
-  std::vector<HelperRequest> requests(pids.size());
-  for (size_t i = 0; i < pids.size(); ++i) {
-    requests[i].what = HelperRequest::What::kSettle;
-    requests[i].pid = pids[i];
-  }
-  (void)Call(std::move(requests), kDevicesMayTake);
+  (void)Call(RequestsFor(HelperRequest::What::kSettle, pids), kDevicesMayTake);
 }
 
 }  // namespace rekindle::gpu

@@ -20,8 +20,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/file.h"
@@ -42,20 +40,14 @@ constexpr unsigned kPuttingBackMayTakeSeconds = 300;
 
 // The driver may name a thread as its own process sees it, which can be in another PID namespace.
 absl::StatusOr<pid_t> ThreadNamed(pid_t pid, pid_t theirs) {
-  const std::string tasks = absl::StrCat("/proc/", pid, "/task");
-  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(tasks));
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(absl::StrCat("/proc/", pid, "/task")));
   pid_t inside = 0;
   for (const std::string& name : names) {
     pid_t thread = 0;
     if (!absl::SimpleAtoi(name, &thread)) continue;
     if (thread == theirs) return thread;
-    auto status = ReadFile(absl::StrCat(tasks, "/", name, "/status"));
-    if (!status.ok()) continue;
-    for (absl::string_view line : absl::StrSplit(*status, '\n')) {
-      if (!absl::ConsumePrefix(&line, "NSpid:")) continue;
-      const std::vector<absl::string_view> numbers = absl::StrSplit(line, '\t', absl::SkipWhitespace());
-      if (!numbers.empty() && numbers.back() == absl::StrCat(theirs)) inside = thread;
-    }
+    const std::vector<pid_t> numbers = NamespaceNumbers(absl::StrCat(pid, "/task/", thread));
+    if (!numbers.empty() && numbers.back() == theirs) inside = thread;
   }
   if (inside != 0) return inside;
   return absl::NotFoundError(absl::StrCat("process ", pid, " has no thread ", theirs,

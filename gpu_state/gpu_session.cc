@@ -1,6 +1,7 @@
 #include "gpu_state/gpu_session.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -113,11 +114,17 @@ void GpuSession::HoldOthers(Action action) {
   for (const Member& member : members_) {
     if (!member.gone && member.now != ProcessState::kRunning) pids.push_back(member.pid);
   }
-  auto threads = driver_.RestoreThreads(pids, options_.query_timeout);
-  if (!threads.ok()) return;  // an older driver
+  std::vector<RestoreThread> threads;
+  absl::c_copy_if(threads_, std::back_inserter(threads),
+                  [&pids](const RestoreThread& thread) { return absl::c_linear_search(pids, thread.pid); });
+  if (threads.size() < pids.size()) {
+    auto asked = driver_.RestoreThreads(pids, options_.query_timeout);
+    if (!asked.ok()) return;  // an older driver
+    threads = *std::move(asked);
+  }
   auto keeper = ThreadKeeper::Hold(pids);
   absl::Status held = keeper.status();
-  if (held.ok()) held = (*keeper)->Run(*threads, action == Action::kCheckpoint);
+  if (held.ok()) held = (*keeper)->Run(threads, action == Action::kCheckpoint);
   if (!held.ok()) {
     Log(LogLevel::kWarning,
         absl::StrCat("the threads of a job run while its device memory is out: ", held.message()));
@@ -179,11 +186,8 @@ absl::Status GpuSession::ActOn(Action action, Chosen chosen, const ActOptions& o
   const absl::Duration timeout = action == Action::kLock     ? options.lock_timeout + kGrace
                                  : action == Action::kUnlock ? options_.query_timeout
                                                              : options_.move_timeout;
-  std::vector<absl::Status> results;
-  {
-    if (action == Action::kCheckpoint || action == Action::kRestore) HoldOthers(action);
-    results = driver_.Act(action, pids, options, timeout);
-  }
+  if (action == Action::kCheckpoint || action == Action::kRestore) HoldOthers(action);
+  std::vector<absl::Status> results = driver_.Act(action, pids, options, timeout);
   absl::Status first;
   bool unsure = false;
   for (size_t i = 0; i < results.size(); ++i) {

@@ -50,11 +50,12 @@ bool InFirstPidNamespace() {
 }
 
 bool AThreadRuns(pid_t pid) {
-  const std::string tasks = absl::StrCat("/proc/", pid, "/task");
-  const auto threads = ListDirectory(tasks);
-  return threads.ok() && absl::c_any_of(*threads, [&tasks](const std::string& thread) {
-           const auto status = ReadFile(absl::StrCat(tasks, "/", thread, "/status"));
-           return status.ok() && !absl::StrContains(*status, "\nState:\tt");
+  const auto threads = ListDirectory(absl::StrCat("/proc/", pid, "/task"));
+  return threads.ok() && absl::c_any_of(*threads, [](const std::string& name) {
+           pid_t thread = 0;
+           if (!absl::SimpleAtoi(name, &thread)) return false;
+           const auto stat = ReadProcessStat(thread);
+           return stat.ok() && stat->state != 't';
          });
 }
 

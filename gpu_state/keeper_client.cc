@@ -7,16 +7,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "base/companion_program.h"
 #include "base/file.h"
 #include "base/parallel.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "base/unix_socket.h"
@@ -27,6 +26,7 @@ namespace {
 
 constexpr char kPluginFolder[] = "criu-plugins";
 constexpr char kPlugin[] = "rekindle-gpu.so";
+constexpr char kSocket[] = "gpu-keeper.sock";
 // Smaller ones are hardly device memory.
 constexpr uint64_t kLeastDeviceMapping = 2 << 20;
 constexpr uint64_t kHugePage = 2 << 20;
@@ -55,22 +55,20 @@ void Touch(pid_t pid, uint64_t address, uint64_t bytes) {
   });
 }
 
-// Does a process of this name trace the thread?
-bool IsTracedBy(absl::string_view name, pid_t pid, pid_t thread) {
+// The name of the process that traces the thread, or "".
+std::string TracerOf(pid_t pid, pid_t thread) {
   auto status = ReadFile(absl::StrCat("/proc/", pid, "/task/", thread, "/status"));
-  if (!status.ok()) return false;
-  for (absl::string_view line : absl::StrSplit(*status, '\n')) {
-    if (!absl::ConsumePrefix(&line, "TracerPid:")) continue;
-    auto comm = ReadFile(absl::StrCat("/proc/", absl::StripAsciiWhitespace(line), "/comm"));
-    return comm.ok() && absl::StripAsciiWhitespace(*comm) == name;
-  }
-  return false;
+  pid_t tracer = 0;
+  if (!status.ok() || !absl::SimpleAtoi(StatusField(*status, "TracerPid"), &tracer) || tracer == 0) return "";
+  auto stat = ReadProcessStat(tracer);
+  return stat.ok() ? stat->name : "";
 }
 
 }  // namespace
 
 bool ThreadKeeper::IsWatched(pid_t pid) {
-  return IsTracedBy(WATCH_NAME, pid, pid) || IsTracedBy(FAULT_WATCH_NAME, pid, pid);
+  const std::string tracer = TracerOf(pid, pid);
+  return tracer == WATCH_NAME || tracer == FAULT_WATCH_NAME;
 }
 
 bool ThreadKeeper::WaitsForMemory(pid_t pid) {
@@ -78,7 +76,7 @@ bool ThreadKeeper::WaitsForMemory(pid_t pid) {
   if (!threads.ok()) return false;
   return std::any_of(threads->begin(), threads->end(), [pid](const std::string& name) {
     pid_t thread = 0;
-    return absl::SimpleAtoi(name, &thread) && IsTracedBy(FAULT_WATCH_NAME, pid, thread);
+    return absl::SimpleAtoi(name, &thread) && TracerOf(pid, thread) == FAULT_WATCH_NAME;
   });
 }
 
@@ -190,10 +188,11 @@ void ThreadKeeper::Read() {
   }
 }
 
-absl::StatusOr<std::unique_ptr<KeeperListener>> KeeperListener::Listen(const std::string& path,
+absl::StatusOr<std::unique_ptr<KeeperListener>> KeeperListener::Listen(const std::string& folder,
                                                                        Handler handler) {
-  std::unique_ptr<KeeperListener> listener(new KeeperListener(path, std::move(handler)));
-  RK_ASSIGN_OR_RETURN(listener->listener_, ListenAt(path, SOCK_SEQPACKET));
+  std::unique_ptr<KeeperListener> listener(
+      new KeeperListener(absl::StrCat(folder, "/", kSocket), std::move(handler)));
+  RK_ASSIGN_OR_RETURN(listener->listener_, ListenAt(listener->path_, SOCK_SEQPACKET));
   listener->stop_.Reset(::eventfd(0, EFD_CLOEXEC));
   if (!listener->stop_.valid()) return ErrnoStatus(errno, "making an event descriptor");
   listener->thread_ = std::thread([l = listener.get()] { l->Serve(); });

@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,8 +31,7 @@ struct RestoreThread {
 class ThreadKeeper {
  public:
   // A program of ours is the keeper: all threads of `pids` stand still until this goes; whoever watches them
-  // lets go. FailedPrecondition:
-  // somebody else traces one (a debugger, CRIU).
+  // lets go. FailedPrecondition: somebody else traces one (a debugger, CRIU).
   static absl::StatusOr<std::unique_ptr<ThreadKeeper>> Hold(absl::Span<const pid_t> pids);
   // CRIU is, at the other end of `socket`.
   explicit ThreadKeeper(UniqueFd socket);
@@ -68,12 +66,12 @@ class ThreadKeeper {
   std::thread reader_;
 };
 
-// Waits for the CRIU that has our plugin, and has `handler` do what there is to do at each of its moments,
-// in a thread of its own.
+// Waits in a folder for the CRIU that has our plugin, and has `handler` do what there is to do at each of its
+// moments, in a thread of its own.
 class KeeperListener {
  public:
   using Handler = std::function<absl::Status(KeeperMoment moment, bool failed, ThreadKeeper& keeper)>;
-  static absl::StatusOr<std::unique_ptr<KeeperListener>> Listen(const std::string& path, Handler handler);
+  static absl::StatusOr<std::unique_ptr<KeeperListener>> Listen(const std::string& folder, Handler handler);
   // After CRIU's end.
   ~KeeperListener();
 

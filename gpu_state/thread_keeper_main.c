@@ -110,21 +110,7 @@ static int Hold(int pid) {
   return 0;
 }
 
-// Before the other end sees us end, which the kernel tells it first.
-static void LetGo(void) {
-  for (int i = 0; i < held_count; ++i) {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/task", held[i]);
-    DIR* tasks = opendir(path);
-    if (!tasks) continue;
-    for (struct dirent* entry; (entry = readdir(tasks));) {
-      if (!isdigit((unsigned char)entry->d_name[0])) continue;
-      const pid_t id = atoi(entry->d_name);
-      if (TracerOf(held[i], id) == getpid()) ptrace(PTRACE_DETACH, id, 0, 0);
-    }
-    closedir(tasks);
-  }
-}
+static int LetGo(pid_t id) { return ptrace(PTRACE_DETACH, id, 0, 0) == 0; }
 
 int main(void) {
   // Rekindle tells when it is over; a terminal's Ctrl-C does not.
@@ -139,7 +125,8 @@ int main(void) {
   if (end == kKeeperWatch) {
     WatchThreads(held, held_count, KEEPER_SOCKET);
   } else {
-    LetGo();
+    // Before the other end sees us end, which the kernel tells it first.
+    ForEachTraced(held, held_count, LetGo);
   }
   return end == 0 || end == kKeeperWatch ? 0 : 1;
 }

@@ -99,9 +99,8 @@ static void Look(pid_t id, int status, int letting_go) {
   }
 }
 
-// Threads of ours that run; they are asked to stop.
-static int InterruptAll(const pid_t* pids, int count) {
-  int interrupted = 0;
+int ForEachTraced(const pid_t* pids, int count, int (*act)(pid_t id)) {
+  int done = 0;
   for (int i = 0; i < count; ++i) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/task", pids[i]);
@@ -110,17 +109,24 @@ static int InterruptAll(const pid_t* pids, int count) {
     for (struct dirent* entry; (entry = readdir(tasks));) {
       if (!isdigit((unsigned char)entry->d_name[0])) continue;
       const pid_t id = atoi(entry->d_name);
-      if (FaultOf(id) || TracerOf(pids[i], id) != getpid()) continue;
-      if (ptrace(PTRACE_INTERRUPT, id, 0, 0) == 0) ++interrupted;
+      if (TracerOf(pids[i], id) == getpid()) done += act(id);
     }
     closedir(tasks);
   }
-  return interrupted;
+  return done;
+}
+
+// One that runs is asked to stop.
+static int Interrupt(pid_t id) { return !FaultOf(id) && ptrace(PTRACE_INTERRUPT, id, 0, 0) == 0; }
+
+static int GoOn(pid_t id) {
+  ptrace(PTRACE_SETOPTIONS, id, 0, PTRACE_O_TRACECLONE);
+  return ptrace(PTRACE_CONT, id, 0, 0) == 0;
 }
 
 static void LetGo(const pid_t* pids, int count) {
   // Any stop before the one that was asked for takes its place.
-  while (InterruptAll(pids, count) > 0) {
+  while (ForEachTraced(pids, count, Interrupt) > 0) {
     int status = 0;
     pid_t id = waitpid(-1, &status, __WALL);
     for (; id > 0; id = waitpid(-1, &status, __WALL | WNOHANG)) Look(id, status, 1);
@@ -146,20 +152,7 @@ void WatchThreads(const pid_t* pids, int count, int begun) {
   const int arrived = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
   if (arrived < 0) return;
   prctl(PR_SET_NAME, WATCH_NAME);  // from now on SIGUSR1 is heeded
-  for (int i = 0; i < count; ++i) {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/task", pids[i]);
-    DIR* tasks = opendir(path);
-    if (!tasks) continue;
-    for (struct dirent* entry; (entry = readdir(tasks));) {
-      if (!isdigit((unsigned char)entry->d_name[0])) continue;
-      const pid_t id = atoi(entry->d_name);
-      if (TracerOf(pids[i], id) != getpid()) continue;
-      ptrace(PTRACE_SETOPTIONS, id, 0, PTRACE_O_TRACECLONE);
-      ptrace(PTRACE_CONT, id, 0, 0);
-    }
-    closedir(tasks);
-  }
+  ForEachTraced(pids, count, GoOn);
   close(begun);
   int letting_go = 0;
   for (;;) {

@@ -14,6 +14,9 @@
 // The thread that traces `id` of the process `pid`; 0: nobody; -1: gone.
 pid_t TracerOf(pid_t pid, pid_t id);
 
+// Calls `act` with each thread of these processes that the calling thread traces; how often it gave 1.
+int ForEachTraced(const pid_t* pids, int count, int (*act)(pid_t id));
+
 // All threads of these processes are traced by the calling thread, with PTRACE_SEIZE, and stand still: they
 // go on, and are watched until they have ended, or SIGUSR1 has come and none stands at an instruction. The
 // descriptor `begun` is closed when they are.

@@ -48,7 +48,6 @@ namespace {
 
 constexpr uint32_t kNewestManifestFormat = 1;
 constexpr int kProgressMs = 100;
-constexpr char kGpuSocket[] = "gpu-keeper.sock";
 constexpr char kClaims[] = "restores.claims";
 
 // Reports the bytes that other threads move while the main thread waits.
@@ -270,7 +269,7 @@ class RestoreRun : public criu::RestoreObserver {
     if (!result_.manifest.has_gpu() || namespaces_.entered()) return absl::OkStatus();
     RK_ASSIGN_OR_RETURN(options->plugins, gpu::PluginFolder());
     RK_ASSIGN_OR_RETURN(gpu_listener_,
-                        gpu::KeeperListener::Listen(absl::StrCat(directory_->path(), "/", kGpuSocket),
+                        gpu::KeeperListener::Listen(directory_->path(),
                                                     [this](KeeperMoment, bool, gpu::ThreadKeeper& keeper) {
                                                       PutOnGpu(ready_root_, &keeper);
                                                       return *gpu_status_;
