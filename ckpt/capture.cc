@@ -462,7 +462,6 @@ class CaptureRun {
     move.job = options_.pid;
     move.pids = gpu_pids_;
     move.lock_timeout = options_.gpu_lock_timeout;
-    move.within_dump = !namespaces_.entered();
     move.stays_out = StaysStopped();
     move.left_behind = [this] { return OnNvidiaDevices(gpu_pids_); };
     move.progress = [this](const gpu::MoveStep& step) { ReportGpu(step); };
@@ -471,7 +470,7 @@ class CaptureRun {
       EndPhase(phase);
       gpu_moves_ = absl::string_view(phase) != "gpu to host";
     };
-    return std::make_unique<GpuMove>(*gpu_, std::move(move));
+    return std::make_unique<GpuMove>(*gpu_, namespaces_, std::move(move));
   }
 
   void TakeWhatMoved(GpuMove& move) {

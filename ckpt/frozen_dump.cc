@@ -132,7 +132,9 @@ std::vector<std::string> EnvironmentWithPreload(const std::string& library, bool
   std::vector<std::string> variables = {absl::StrCat("LD_PRELOAD=", library)};
   if (takes_nameless_memory) variables.push_back(absl::StrCat(TAKES_NAMELESS_MEMORY, "=1"));
   if (!run.empty()) variables.push_back(absl::StrCat(CRIU_RUN, "=", run));
-  if (gpu != nullptr && !gpu->variable().empty()) variables.push_back(gpu->variable());
+  if (gpu != nullptr) {
+    variables.insert(variables.end(), gpu->variables().begin(), gpu->variables().end());
+  }
   return EnvironmentWith(variables);
 }
 

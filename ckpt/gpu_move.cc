@@ -7,16 +7,21 @@ absl::Status GpuMove::Begin(const std::string& folder) {
   moved_ = back_ = absl::OkStatus();
   record_ = {};
   stood_still_seconds_ = 0;
-  auto plugins = gpu::PluginFolder();
-  if (!options_.within_dump || !plugins.ok()) {
+  auto plugin = gpu::PluginPath();
+  if (!plugin.ok()) {
     RK_RETURN_IF_ERROR(Lock());
     return MoveOut(nullptr);
   }
-  RK_ASSIGN_OR_RETURN(listener_, gpu::KeeperListener::Listen(folder, [this](KeeperMoment moment, bool failed,
-                                                                            gpu::ThreadKeeper& keeper) {
-                        return At(moment, failed, keeper);
-                      }));
-  plugins_ = *std::move(plugins);
+  gpu::KeeperListener::Elsewhere criu;
+  criu.mounts = namespaces_.enters_mounts();
+  if (namespaces_.entered()) criu.number_there = [this](pid_t thread) { return namespaces_.Inside(thread); };
+  RK_ASSIGN_OR_RETURN(listener_, gpu::KeeperListener::Listen(
+                                     folder, std::move(criu),
+                                     [this](KeeperMoment moment, bool failed, gpu::ThreadKeeper& keeper) {
+                                       return At(moment, failed, keeper);
+                                     }));
+  variables_ = {listener_->variable()};
+  RK_ASSIGN_OR_RETURN(plugins_, namespaces_.PluginFolder(*plugin, folder, &variables_));
   return absl::OkStatus();
 }
 

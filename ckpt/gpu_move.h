@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "criu/job_namespaces.h"
 #include "gpu_state/job_mover.h"
 #include "gpu_state/keeper_client.h"
 
@@ -23,22 +24,22 @@ class GpuMove {
     pid_t job = 0;
     std::vector<pid_t> pids;  // that use CUDA
     absl::Duration lock_timeout;
-    // CRIU can't load our plugin where it goes into the mounts of the job: then the memory moves before CRIU
-    // comes and after it has gone, and the job's threads run for a moment without it.
-    bool within_dump = true;
     bool stays_out = false;                    // after a good dump: the job ends, or goes on later
     std::function<std::string()> left_behind;  // what of the devices is open still; for failures
     gpu::MoveProgress progress;
     std::function<void(const char* phase)> ended;  // "start", "gpu lock", "gpu to host", "freeze", "gpu back"
   };
-  GpuMove(gpu::JobMover& mover, Options options) : mover_(mover), options_(std::move(options)) {}
+  // `namespaces`, the job's, outlives this.
+  GpuMove(gpu::JobMover& mover, const criu::JobNamespaces& namespaces, Options options)
+      : mover_(mover), namespaces_(namespaces), options_(std::move(options)) {}
 
-  // Before each dump: we wait for CRIU in `folder`, to lock the job's CUDA calls just before it has all
-  // threads stand still; where CRIU can't ask, they are locked and the memory moves now.
+  // Before each dump: we wait for CRIU in `folder`, its working directory, to lock the job's CUDA calls just
+  // before it has all threads stand still. Where our plugin is missing they are locked and the memory moves
+  // now, and the job's threads run for a moment without it.
   absl::Status Begin(const std::string& folder);
   // For CRIU: its --libdir, and "K=V"; empty where it does not ask.
   const std::string& plugins() const { return plugins_; }
-  std::string variable() const { return listener_ ? listener_->variable() : ""; }
+  const std::vector<std::string>& variables() const { return variables_; }
   // After each dump, `good` or not: the memory is back, unless it stays out. The first error of a move out.
   absl::Status End(bool good);
 
@@ -62,8 +63,10 @@ class GpuMove {
   void Ended(const char* phase) const;
 
   gpu::JobMover& mover_;
+  const criu::JobNamespaces& namespaces_;
   const Options options_;
   std::string plugins_;
+  std::vector<std::string> variables_;
   std::unique_ptr<gpu::KeeperListener> listener_;
   // Written by the listener's thread until it has ended.
   std::unique_ptr<gpu::HeldJob> held_;

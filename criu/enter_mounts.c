@@ -12,6 +12,7 @@
 #endif
 #include "criu/enter_mounts.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -29,6 +30,8 @@ static int entered;
 // What CRIU knows of the kernel. It closes all descriptors when it begins.
 static char known[1 << 16];
 static ssize_t known_bytes;
+static void* plugin;
+static char plugin_name[256];
 
 // Of glibc, where CRIU runs with that.
 __attribute__((weak)) int __nss_configure_lookup(const char* database, const char* services);
@@ -41,6 +44,16 @@ static void LookNamesUpInFiles(void) {
   if (__nss_configure_lookup == NULL) return;
   for (size_t i = 0; i < sizeof kDatabases / sizeof *kDatabases; ++i)
     __nss_configure_lookup(kDatabases[i], "files");
+}
+
+static void* LoadOutside(const char* file, int mode) {
+  void* (*const load)(const char*, int) = (void* (*)(const char*, int))dlsym(RTLD_NEXT, "dlopen");
+  return load != NULL ? load(file, mode) : NULL;
+}
+
+static const char* NameIn(const char* path) {
+  const char* slash = strrchr(path, '/');
+  return slash != NULL ? slash + 1 : path;
 }
 
 static int Open(int at, const char* path, int flags) { return (int)syscall(SYS_openat, at, path, flags, 0); }
@@ -56,6 +69,11 @@ __attribute__((constructor)) static void Enter(void) {
     close(file);
   }
   LookNamesUpInFiles();
+  const char* path = getenv(ENTERED_PLUGIN);
+  if (path != NULL) {
+    plugin = LoadOutside(path, RTLD_NOW);
+    strncpy(plugin_name, NameIn(path), sizeof plugin_name - 1);  // CRIU writes over its environment
+  }
   // Outside it would do its work on other files.
   if (folder < 0 || setns(mounts, CLONE_NEWNS) != 0 || fchdir(folder) != 0) _exit(127);
   close(folder);
@@ -78,6 +96,12 @@ int OpenedOutside(const char* path, int flags, int* fd) {
     *fd = -1;
   }
   return 1;
+}
+
+// No library of the container's.
+void* dlopen(const char* file, int mode) {
+  if (!entered) return LoadOutside(file, mode);
+  return plugin != NULL && file != NULL && strcmp(NameIn(file), plugin_name) == 0 ? plugin : NULL;
 }
 
 int execvp(const char* file, char* const arguments[]) {

@@ -157,6 +157,18 @@ absl::StatusOr<Subprocess> JobNamespaces::Start(SubprocessOptions options) const
   return started;
 }
 
+absl::StatusOr<std::string> JobNamespaces::PluginFolder(const std::string& plugin,
+                                                        const std::string& working_directory,
+                                                        std::vector<std::string>* environment) const {
+  const size_t slash = plugin.rfind('/');
+  if (!enters_mounts()) return plugin.substr(0, slash);
+  // CRIU looks for names in a folder first.
+  RK_RETURN_IF_ERROR(
+      WriteFileAtomically(absl::StrCat(working_directory, "/", plugin.substr(slash + 1)), "", 0600));
+  environment->push_back(absl::StrCat(ENTERED_PLUGIN, "=", plugin));
+  return std::string(".");
+}
+
 absl::Status JobNamespaces::Within(absl::FunctionRef<absl::Status()> work) const {
   if (!entered()) return work();
   absl::Status result;

@@ -48,6 +48,11 @@ class JobNamespaces {
   // the working directory.
   absl::StatusOr<Subprocess> Start(SubprocessOptions options) const;
 
+  // CRIU's --libdir for `plugin`, which is alone in its folder. What is added to `environment`, for Start(),
+  // has CRIU load it before it goes into the job's mounts, where that folder has no name.
+  absl::StatusOr<std::string> PluginFolder(const std::string& plugin, const std::string& working_directory,
+                                           std::vector<std::string>* environment) const;
+
   // What `work` returns, called on a thread that sees the files and the network as the job does.
   absl::Status Within(absl::FunctionRef<absl::Status()> work) const;
 

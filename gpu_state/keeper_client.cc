@@ -106,7 +106,8 @@ absl::StatusOr<std::unique_ptr<ThreadKeeper>> ThreadKeeper::Hold(absl::Span<cons
   return keeper;
 }
 
-ThreadKeeper::ThreadKeeper(UniqueFd socket) : socket_(std::move(socket)), reader_([this] { Read(); }) {}
+ThreadKeeper::ThreadKeeper(UniqueFd socket, ThreadNumber number_there)
+    : socket_(std::move(socket)), number_there_(std::move(number_there)), reader_([this] { Read(); }) {}
 
 ThreadKeeper::~ThreadKeeper() {
   End(false);
@@ -116,11 +117,13 @@ ThreadKeeper::~ThreadKeeper() {
 
 absl::Status ThreadKeeper::Run(absl::Span<const RestoreThread> threads, bool for_device_memory) {
   for (const RestoreThread& thread : threads) {
+    const pid_t there = number_there_ ? number_there_(thread.thread) : thread.thread;
+    if (there == 0) return absl::NotFoundError(absl::StrCat("process ", thread.pid, " has ended"));
     {
       absl::MutexLock lock(&mutex_);
-      processes_[thread.thread] = thread.pid;
+      processes_[there] = thread.pid;
     }
-    RK_RETURN_IF_ERROR(Send(kKeeperRun, thread.thread, for_device_memory ? kLeastDeviceMapping : 0));
+    RK_RETURN_IF_ERROR(Send(kKeeperRun, there, for_device_memory ? kLeastDeviceMapping : 0));
   }
   return absl::OkStatus();
 }
@@ -189,9 +192,9 @@ void ThreadKeeper::Read() {
 }
 
 absl::StatusOr<std::unique_ptr<KeeperListener>> KeeperListener::Listen(const std::string& folder,
-                                                                       Handler handler) {
+                                                                       Elsewhere criu, Handler handler) {
   std::unique_ptr<KeeperListener> listener(
-      new KeeperListener(absl::StrCat(folder, "/", kSocket), std::move(handler)));
+      new KeeperListener(absl::StrCat(folder, "/", kSocket), std::move(criu), std::move(handler)));
   RK_ASSIGN_OR_RETURN(listener->listener_, ListenAt(listener->path_, SOCK_SEQPACKET));
   listener->stop_.Reset(::eventfd(0, EFD_CLOEXEC));
   if (!listener->stop_.valid()) return ErrnoStatus(errno, "making an event descriptor");
@@ -206,7 +209,9 @@ KeeperListener::~KeeperListener() {
   ::unlink(path_.c_str());
 }
 
-std::string KeeperListener::variable() const { return absl::StrCat(KEEPER_PATH, "=", path_); }
+std::string KeeperListener::variable() const {
+  return absl::StrCat(KEEPER_PATH, "=", criu_.mounts ? kSocket : path_);
+}
 
 void KeeperListener::Serve() {
   for (;;) {
@@ -221,14 +226,13 @@ void KeeperListener::Serve() {
     while ((n = ::recv(socket.get(), &first, sizeof first, 0)) < 0 && errno == EINTR) {
     }
     if (n != sizeof first || first.what != kKeeperStands) continue;
-    ThreadKeeper keeper(std::move(socket));
+    ThreadKeeper keeper(std::move(socket), criu_.number_there);
     keeper.End(handler_(static_cast<KeeperMoment>(first.address), first.bytes != 0, keeper).ok());
   }
 }
 
-absl::StatusOr<std::string> PluginFolder() {
-  RK_ASSIGN_OR_RETURN(std::string plugin, FindCompanionProgram(absl::StrCat(kPluginFolder, "/", kPlugin)));
-  return plugin.substr(0, plugin.rfind('/'));
+absl::StatusOr<std::string> PluginPath() {
+  return FindCompanionProgram(absl::StrCat(kPluginFolder, "/", kPlugin));
 }
 
 }  // namespace rekindle::gpu

@@ -27,14 +27,17 @@ struct RestoreThread {
   pid_t pid = 0, thread = 0;
 };
 
+// Of our number of a thread: the one in another PID namespace, 0: it has gone. Empty: the same.
+using ThreadNumber = std::function<pid_t(pid_t)>;
+
 // Thread-compatible.
 class ThreadKeeper {
  public:
   // A program of ours is the keeper: all threads of `pids` stand still until this goes; whoever watches them
   // lets go. FailedPrecondition: somebody else traces one (a debugger, CRIU).
   static absl::StatusOr<std::unique_ptr<ThreadKeeper>> Hold(absl::Span<const pid_t> pids);
-  // CRIU is, at the other end of `socket`.
-  explicit ThreadKeeper(UniqueFd socket);
+  // CRIU is, at the other end of `socket`, and knows threads by other numbers.
+  explicit ThreadKeeper(UniqueFd socket, ThreadNumber number_there = nullptr);
   // A thread of a parked process stands where it needs its device memory (thread_watch.h), after a Hold().
   static bool WaitsForMemory(pid_t pid);
   // Is it parked and watched?
@@ -58,6 +61,7 @@ class ThreadKeeper {
   absl::Status Await(KeeperWord what) ABSL_LOCKS_EXCLUDED(mutex_);
 
   UniqueFd socket_;
+  const ThreadNumber number_there_;
   absl::Mutex mutex_;
   std::map<pid_t, pid_t> processes_ ABSL_GUARDED_BY(mutex_);  // of threads that were told to run
   std::map<uint32_t, int32_t> words_ ABSL_GUARDED_BY(mutex_);
@@ -71,7 +75,13 @@ class ThreadKeeper {
 class KeeperListener {
  public:
   using Handler = std::function<absl::Status(KeeperMoment moment, bool failed, ThreadKeeper& keeper)>;
-  static absl::StatusOr<std::unique_ptr<KeeperListener>> Listen(const std::string& folder, Handler handler);
+  // Where CRIU is in a container: how it sees us.
+  struct Elsewhere {
+    bool mounts = false;        // it finds the folder only as its working directory
+    ThreadNumber number_there;  // it is in another PID namespace
+  };
+  static absl::StatusOr<std::unique_ptr<KeeperListener>> Listen(const std::string& folder, Elsewhere criu,
+                                                                Handler handler);
   // After CRIU's end.
   ~KeeperListener();
 
@@ -79,16 +89,18 @@ class KeeperListener {
   std::string variable() const;
 
  private:
-  KeeperListener(std::string path, Handler handler) : path_(std::move(path)), handler_(std::move(handler)) {}
+  KeeperListener(std::string path, Elsewhere criu, Handler handler)
+      : path_(std::move(path)), criu_(std::move(criu)), handler_(std::move(handler)) {}
   void Serve();
 
   const std::string path_;
+  const Elsewhere criu_;
   const Handler handler_;
   UniqueFd listener_, stop_;
   std::thread thread_;
 };
 
-// The folder with our plugin, for CRIU's --libdir.
-absl::StatusOr<std::string> PluginFolder();
+// Our plugin for CRIU, alone in its folder.
+absl::StatusOr<std::string> PluginPath();
 
 }  // namespace rekindle::gpu

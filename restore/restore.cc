@@ -263,13 +263,19 @@ class RestoreRun : public criu::RestoreObserver {
     AddSpan("gpu", begin);
   }
 
-  // The device memory comes back before the job runs: a thread that needs it can die without. In a container
-  // CRIU can't load our plugin, and it comes at once after.
+  // The device memory comes back before the job runs: a thread that needs it can die without.
   absl::Status WaitForGpuMoment(criu::RestoreOptions* options) {
-    if (!result_.manifest.has_gpu() || namespaces_.entered()) return absl::OkStatus();
-    RK_ASSIGN_OR_RETURN(options->plugins, gpu::PluginFolder());
+    if (!result_.manifest.has_gpu()) return absl::OkStatus();
+    RK_ASSIGN_OR_RETURN(const std::string plugin, gpu::PluginPath());
+    RK_ASSIGN_OR_RETURN(options->plugins,
+                        namespaces_.PluginFolder(plugin, options->work_directory, &options->environment));
+    gpu::KeeperListener::Elsewhere criu;
+    criu.mounts = namespaces_.enters_mounts();
+    if (namespaces_.entered()) {
+      criu.number_there = [this](pid_t thread) { return namespaces_.Inside(thread); };
+    }
     RK_ASSIGN_OR_RETURN(gpu_listener_,
-                        gpu::KeeperListener::Listen(directory_->path(),
+                        gpu::KeeperListener::Listen(options->work_directory, std::move(criu),
                                                     [this](KeeperMoment, bool, gpu::ThreadKeeper& keeper) {
                                                       PutOnGpu(ready_root_, &keeper);
                                                       return *gpu_status_;

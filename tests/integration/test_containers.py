@@ -156,21 +156,38 @@ class GpuTest(ContainersCase):
         target = self.step() + more
         waiting.until(lambda: self.step() >= target, "steps of the job")
 
-    def test_into_another_container(self):
+    def start_job(self, name, *options):
         variables = ["REKINDLE_GPU_SIM=/data/gpu.sock", "LD_LIBRARY_PATH=/bin-of-rekindle/gpu_sim"]
-        program = ["/bin-of-rekindle/gpu_vector_job", "--state-file", "/data/state", "--bytes", str(self.BYTES), "--step-ms", "2"]
-        one = self.start("one", [*PLACEHOLDER, "/usr/bin/env", *variables, *program])
+        program = ["/bin-of-rekindle/gpu_vector_job", "--state-file", "/data/state", "--bytes", str(self.BYTES), *options]
+        container = self.start(name, [*PLACEHOLDER, "/usr/bin/env", *variables, *program])
         self.wait_for_steps()
-        job = max(one.pids(), key=procfs.namespace_pid)
-        taken = self.checkpoint(job, "gpu:1", "--stop")
-        self.assertGreaterEqual(taken["gpu_bytes"], self.BYTES)
-        one.end()
-        two = self.start("two", PLACEHOLDER)
-        restored = self.restore("gpu:1", "--into", two.first())
+        return container, max(container.pids(), key=procfs.namespace_pid)
+
+    def assert_back(self, restored):
         self.assertEqual(procfs.namespace_pid(restored), 300)
         self.wait_for_steps()
         listed = self.succeed("gpu", "ps")["jobs"]
         self.assertEqual([(entry["pid"], entry["state"]) for entry in listed], [(restored, "running")])
+
+    def test_into_another_container(self):
+        one, job = self.start_job("one", "--step-ms", "2")
+        taken = self.checkpoint(job, "gpu:1", "--stop")
+        self.assertGreaterEqual(taken["gpu_bytes"], self.BYTES)
+        one.end()
+        two = self.start("two", PLACEHOLDER)
+        self.assert_back(self.restore("gpu:1", "--into", two.first()))
+
+    def test_its_threads_stand_still_while_its_memory_moves(self):
+        """It would die of a synchronize that meets its memory away."""
+        one, job = self.start_job("one", "--step-ms", "50", "--first-call", "stream")
+        for call in ("checkpoint", "restore"):
+            self.sim.inject(call, "--delay-ms", 300)
+        self.checkpoint(job, "gpu:1")
+        self.wait_for_steps()
+        self.checkpoint(job, "gpu:2", "--stop")
+        one.end()
+        two = self.start("two", PLACEHOLDER)
+        self.assert_back(self.restore("gpu:2", "--into", two.first()))
 
 
 class RefusedTest(ContainersCase):

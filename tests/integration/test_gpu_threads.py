@@ -76,7 +76,7 @@ class WatchTest(GpuTest):
 class StandStillTest(GpuTest):
     def test_images_of_a_job_that_synchronizes_all_the_time(self):
         """It would die of a synchronize that meets its memory away: its threads stand still."""
-        job = self.start_vector_job(first_call="stream", step_ms=1)
+        job = self.start_vector_job(first_call="stream", step_ms=50)
         for call in ("checkpoint", "restore"):
             self.sim.inject(call, "--delay-ms", 300)
         self.checkpoint(job.pid, "vector:1")
