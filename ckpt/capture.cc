@@ -210,7 +210,11 @@ class CaptureRun {
     // Of a CRIU that was killed, or that was to leave the job stopped.
     if (session_ && !DumpOptions().network_lock_skip)
       back = UnlockConnectionsOfTree(session_->run(), job_.processes);
-    if (StaysStopped()) ResumeTree(job_.processes);
+    if (StaysStopped()) {
+      ResumeTree(job_.processes, [this] {
+        if (held_) held_->HoldThreads();
+      });
+    }
     if (held_) back.Update(held_->Back());
     held_.reset();
     if (back.ok()) return why;

@@ -181,9 +181,11 @@ absl::Status UnlockConnectionsOfTree(const std::string& run, const std::vector<P
   return criu::UnlockConnections(run, pids);
 }
 
-std::vector<pid_t> ResumeTree(const std::vector<ProcessInfo>& recorded) {
+std::vector<pid_t> ResumeTree(const std::vector<ProcessInfo>& recorded, absl::FunctionRef<void()> before) {
   std::vector<pid_t> resumed;
-  for (const TreeMember& member : TreeNow(recorded)) {
+  const std::vector<TreeMember> members = TreeNow(recorded);
+  before();
+  for (const TreeMember& member : members) {
     if (member.state != 'T' || member.was_stopped) continue;
     member.Signal(SIGCONT);
     resumed.push_back(member.pid);

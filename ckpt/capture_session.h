@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/file.h"
@@ -52,8 +53,9 @@ class CaptureSession {
 // Their TCP connections work again that the CRIU of the capture `run` has left locked
 // (criu::UnlockConnections).
 absl::Status UnlockConnectionsOfTree(const std::string& run, const std::vector<ProcessInfo>& recorded);
-// Lets those run that were stopped since; gives their PIDs.
-std::vector<pid_t> ResumeTree(const std::vector<ProcessInfo>& recorded);
+// Lets those run that were stopped since; gives their PIDs. `before` is called when it is known which.
+std::vector<pid_t> ResumeTree(
+    const std::vector<ProcessInfo>& recorded, absl::FunctionRef<void()> before = [] {});
 // Those that run stop, at once where they are frozen as soon as they are not.
 void StopTree(const std::vector<ProcessInfo>& recorded);
 // Returns when they are gone, after a minute at the latest.

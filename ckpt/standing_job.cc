@@ -29,7 +29,9 @@ void StandingJob::End() {
 
 absl::Status StandingJob::GoOn() {
   if (session_ == nullptr) return absl::OkStatus();
-  ResumeTree(processes_);
+  ResumeTree(processes_, [this] {
+    if (gpu_ != nullptr) gpu_->HoldThreads();
+  });
   const absl::Status back = gpu_ == nullptr ? absl::OkStatus() : gpu_->Back();
   gpu_.reset();
   session_.reset();

@@ -138,7 +138,9 @@ void GpuSession::LetGo() { own_keeper_.reset(); }
 
 absl::Status GpuSession::EndWatch() {
   for (const Member& member : members_) {
-    if (member.gone || member.now != ProcessState::kCheckpointed) continue;
+    if (member.gone) continue;
+    // A running one can be watched still where whoever had brought it back was killed.
+    if (member.now != ProcessState::kCheckpointed && !ThreadKeeper::IsWatched(member.pid)) continue;
     RK_RETURN_IF_ERROR(ThreadKeeper::Hold({member.pid}).status());
     if (!ThreadKeeper::WaitsForMemory(member.pid)) continue;
     Watch();

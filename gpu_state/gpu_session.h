@@ -50,8 +50,9 @@ class GpuSession {
 
   // After MoveToHost without CRIU as the keeper, the threads stand still, until they are let go, or run on
   // and are watched (thread_watch.h): those of a process that stays where it is. On the way back they stand,
-  // too.
+  // too, or before where somebody has them stopped who is to let them go on.
   void LetGo();
+  void HoldForRestore() { HoldOthers(Action::kRestore); }
   void Watch();
   // Before CRIU comes to trace those that are parked. FailedPrecondition: a thread of one stands where it
   // needs its device memory.

@@ -528,6 +528,8 @@ absl::Status HeldJob::Back(const MoveProgress& progress, ThreadKeeper* keeper) {
     if (keeper != nullptr) session_.LetRun(*keeper, /*for_device_memory=*/false).IgnoreError();
     status = session_.PutBack();
     session_.LetStand().IgnoreError();
+  } else if (keeper == nullptr) {
+    session_.Watch();
   }
   mover_.Settle(job_, session_, pids, uses, std::string(status.message()));
   if (status.ok()) return status;
@@ -740,6 +742,7 @@ absl::Status JobMover::RecoverJob(pid_t job, const std::vector<LedgerEntry>& ent
   absl::Status first;
   for (size_t i = 0; i < entries.size(); ++i) {
     if (states[i].ok() && *states[i] == ProcessState::kRunning) {
+      if (ThreadKeeper::IsWatched(pids[i])) ThreadKeeper::Hold({pids[i]}).IgnoreError();
       ledger_.Remove({pids[i]});
     } else if (states[i].ok() && *states[i] != ProcessState::kFailed) {
       held.push_back(pids[i]);

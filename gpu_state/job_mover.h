@@ -75,6 +75,8 @@ class HeldJob {
   bool was_parked() const { return was_parked_; }  // one of its processes, and is again
   // Without a keeper: CRIU is to trace the threads.
   void LetThreadsGo() { session_.LetGo(); }
+  // Before whoever has it stopped lets it go on: its threads stand still until its memory is back.
+  void HoldThreads() { session_.HoldForRestore(); }
   bool is_held() const { return held_; }  // it has not gone back yet
 
   const GpuRecord& record() const { return record_; }

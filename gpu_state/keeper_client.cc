@@ -3,6 +3,8 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -10,6 +12,7 @@
 #include <atomic>
 #include <cerrno>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/companion_program.h"
@@ -32,6 +35,8 @@ constexpr uint64_t kLeastDeviceMapping = 2 << 20;
 constexpr uint64_t kHugePage = 2 << 20;
 constexpr uint64_t kPagesAtOnce = 256;
 constexpr size_t kMostThreads = 16;
+// For threads to stop, beyond the keeper's own time-out.
+constexpr absl::Duration kMayTake = absl::Seconds(60);
 
 // Fresh memory of a thread that stands still, touched by several threads of ours: each page is made and
 // cleared at its first touch, and the driver, which has but one thread, would wait for each. Where none can
@@ -55,39 +60,58 @@ void Touch(pid_t pid, uint64_t address, uint64_t bytes) {
   });
 }
 
-// The name of the process that traces the thread, or "".
-std::string TracerOf(pid_t pid, pid_t thread) {
+struct Watcher {
+  pid_t pid = 0;  // 0: none
+  bool has_fault = false;
+};
+
+// The process that traces the thread, if that is a watch.
+Watcher WatcherOf(pid_t pid, pid_t thread) {
   auto status = ReadFile(absl::StrCat("/proc/", pid, "/task/", thread, "/status"));
   pid_t tracer = 0;
-  if (!status.ok() || !absl::SimpleAtoi(StatusField(*status, "TracerPid"), &tracer) || tracer == 0) return "";
-  auto stat = ReadProcessStat(tracer);
-  return stat.ok() ? stat->name : "";
+  if (!status.ok() || !absl::SimpleAtoi(StatusField(*status, "TracerPid"), &tracer) || tracer == 0) return {};
+  const auto stat = ReadProcessStat(tracer);
+  if (!stat.ok() || (stat->name != WATCH_NAME && stat->name != FAULT_WATCH_NAME)) return {};
+  return {tracer, stat->name == FAULT_WATCH_NAME};
 }
 
-}  // namespace
-
-bool ThreadKeeper::IsWatched(pid_t pid) {
-  const std::string tracer = TracerOf(pid, pid);
-  return tracer == WATCH_NAME || tracer == FAULT_WATCH_NAME;
-}
-
-bool ThreadKeeper::WaitsForMemory(pid_t pid) {
-  auto threads = ListDirectory(absl::StrCat("/proc/", pid, "/task"));
-  if (!threads.ok()) return false;
-  return std::any_of(threads->begin(), threads->end(), [pid](const std::string& name) {
+// The watches over threads of a process.
+std::vector<Watcher> WatchersOf(pid_t pid) {
+  std::vector<Watcher> watchers;
+  const auto threads = ListDirectory(absl::StrCat("/proc/", pid, "/task"));
+  for (const std::string& name : threads.value_or(std::vector<std::string>())) {
     pid_t thread = 0;
-    return absl::SimpleAtoi(name, &thread) && TracerOf(pid, thread) == FAULT_WATCH_NAME;
-  });
+    if (!absl::SimpleAtoi(name, &thread)) continue;
+    if (const Watcher watcher = WatcherOf(pid, thread); watcher.pid != 0) watchers.push_back(watcher);
+  }
+  return watchers;
 }
 
-absl::StatusOr<std::unique_ptr<ThreadKeeper>> ThreadKeeper::Hold(absl::Span<const pid_t> pids) {
+// What to say to the watch over one of these processes, to have it be their keeper; not valid: there is none,
+// or we may not.
+UniqueFd SocketOfWatch(absl::Span<const pid_t> pids) {
+  for (pid_t pid : pids) {
+    for (const Watcher& watcher : WatchersOf(pid)) {
+      struct stat owner;
+      if (::stat(absl::StrCat("/proc/", watcher.pid).c_str(), &owner) != 0 || owner.st_uid != ::geteuid())
+        continue;
+      const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, watcher.pid, 0)));
+      UniqueFd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd.get(), WATCH_PEER, 0)));
+      if (socket.valid()) return socket;
+    }
+  }
+  return UniqueFd();
+}
+
+// A program of ours, at the other end of the socket.
+absl::StatusOr<UniqueFd> StartProgram() {
   RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(KEEPER_PROGRAM));
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return ErrnoStatus(errno, "making a socket for the thread keeper");
   }
-  auto keeper = std::make_unique<ThreadKeeper>(UniqueFd(ends[0]));
-  UniqueFd theirs(ends[1]);
+  UniqueFd ours(ends[0]);
+  const UniqueFd theirs(ends[1]);
   SubprocessOptions start;
   start.argv = {program};
   // Nothing of ours that somebody may wait for the end of: it may live on.
@@ -95,8 +119,24 @@ absl::StatusOr<std::unique_ptr<ThreadKeeper>> ThreadKeeper::Hold(absl::Span<cons
   start.working_directory.assign(1, '/');
   start.new_session = true;
   RK_ASSIGN_OR_RETURN(Subprocess program_start, Subprocess::Start(start));
-  theirs.Reset();
   RK_RETURN_IF_ERROR(program_start.Wait().status());  // it goes on as nobody's child
+  return ours;
+}
+
+}  // namespace
+
+bool ThreadKeeper::IsWatched(pid_t pid) { return WatcherOf(pid, pid).pid != 0; }
+
+bool ThreadKeeper::WaitsForMemory(pid_t pid) {
+  return absl::c_any_of(WatchersOf(pid), [](const Watcher& watcher) { return watcher.has_fault; });
+}
+
+absl::StatusOr<std::unique_ptr<ThreadKeeper>> ThreadKeeper::Hold(absl::Span<const pid_t> pids) {
+  UniqueFd socket = SocketOfWatch(pids);
+  if (!socket.valid()) {
+    RK_ASSIGN_OR_RETURN(socket, StartProgram());
+  }
+  auto keeper = std::make_unique<ThreadKeeper>(std::move(socket));
   for (pid_t pid : pids) {
     RK_RETURN_IF_ERROR(keeper->Send(kKeeperHold, pid));
     absl::Status stands = keeper->Await(kKeeperStands);
@@ -112,6 +152,11 @@ ThreadKeeper::ThreadKeeper(UniqueFd socket, ThreadNumber number_there)
 ThreadKeeper::~ThreadKeeper() {
   End(false);
   ::shutdown(socket_.get(), SHUT_WR);  // it sees that, and hangs up
+  {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(&gone_), kMayTake);
+  }
+  ::shutdown(socket_.get(), SHUT_RDWR);
   reader_.join();
 }
 
@@ -124,6 +169,8 @@ absl::Status ThreadKeeper::Run(absl::Span<const RestoreThread> threads, bool for
       processes_[there] = thread.pid;
     }
     RK_RETURN_IF_ERROR(Send(kKeeperRun, there, for_device_memory ? kLeastDeviceMapping : 0));
+    RK_RETURN_IF_ERROR(
+        Annotate(Await(kKeeperRuns), absl::StrCat("running the driver's thread in process ", thread.pid)));
   }
   return absl::OkStatus();
 }
@@ -158,8 +205,9 @@ absl::Status ThreadKeeper::Await(KeeperWord what) {
   absl::MutexLock lock(&mutex_);
   auto said = [this, what]()
                   ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return gone_ || words_.count(what) > 0; };
-  mutex_.Await(absl::Condition(&said));
+  const bool in_time = mutex_.AwaitWithTimeout(absl::Condition(&said), kMayTake);
   const auto word = words_.find(what);
+  if (!in_time) return absl::DeadlineExceededError("a thread does not come out of the kernel");
   if (word == words_.end()) return absl::UnavailableError("the thread keeper has ended");
   const int32_t error = word->second;
   words_.erase(word);

@@ -33,8 +33,9 @@ using ThreadNumber = std::function<pid_t(pid_t)>;
 // Thread-compatible.
 class ThreadKeeper {
  public:
-  // A program of ours is the keeper: all threads of `pids` stand still until this goes; whoever watches them
-  // lets go. FailedPrecondition: somebody else traces one (a debugger, CRIU).
+  // A program of ours is the keeper: all threads of `pids` stand still until this goes; where that is the one
+  // that watches them, they do not run in between. FailedPrecondition: somebody else traces one (a debugger,
+  // CRIU).
   static absl::StatusOr<std::unique_ptr<ThreadKeeper>> Hold(absl::Span<const pid_t> pids);
   // CRIU is, at the other end of `socket`, and knows threads by other numbers.
   explicit ThreadKeeper(UniqueFd socket, ThreadNumber number_there = nullptr);
@@ -57,7 +58,7 @@ class ThreadKeeper {
  private:
   void Read();
   absl::Status Send(KeeperWord what, int32_t id, uint64_t bytes = 0);
-  // The next word of that kind; Unavailable: the keeper has gone.
+  // The next word of that kind. Unavailable: the keeper has gone. DeadlineExceeded: it says nothing.
   absl::Status Await(KeeperWord what) ABSL_LOCKS_EXCLUDED(mutex_);
 
   UniqueFd socket_;

@@ -62,17 +62,15 @@ static void LetRun(const struct Keeper* keeper, struct Thread* thread, long sign
   ptrace(thread->least ? PTRACE_SYSCALL : PTRACE_CONT, thread->id, 0, signal);
 }
 
-static void Run(struct Keeper* keeper, pid_t id, uint64_t least) {
+// 0, or errno.
+static int Run(struct Keeper* keeper, pid_t id, uint64_t least) {
   struct Thread* thread = 0;
   for (int i = 0; i < keeper->count; ++i) {
     if (keeper->threads[i].id == id) thread = &keeper->threads[i];
   }
   if (!thread) {
-    if (keeper->count == MOST_THREADS) {
-      keeper->error = EMFILE;
-      return;
-    }
-    thread = &keeper->threads[keeper->count++];
+    if (keeper->count == MOST_THREADS) return EMFILE;
+    thread = &keeper->threads[keeper->count];
     memset(thread, 0, sizeof *thread);
     thread->id = id;
   }
@@ -87,11 +85,12 @@ static void Run(struct Keeper* keeper, pid_t id, uint64_t least) {
   if (ptrace(PTRACE_GETSIGMASK, id, sizeof thread->mask, &thread->mask) != 0 ||
       ptrace(PTRACE_SETSIGMASK, id, sizeof all, &all) != 0 ||
       ptrace(PTRACE_SETOPTIONS, id, 0, PTRACE_O_TRACESYSGOOD) != 0) {
-    keeper->error = errno;
-    return;
+    return errno;
   }
+  if (thread == &keeper->threads[keeper->count]) ++keeper->count;
   thread->state = kRuns;
   LetRun(keeper, thread, 0);
+  return 0;
 }
 
 static void Stands(struct Keeper* keeper, struct Thread* thread) {
@@ -243,7 +242,7 @@ static int Talk(struct Keeper* keeper, int stopped, int (*hold)(int pid)) {
         Say(keeper, kKeeperStands, hold ? hold(message.id) : ENOSYS, 0, 0);
         break;
       case kKeeperRun:
-        Run(keeper, message.id, message.bytes);
+        Say(keeper, kKeeperRuns, Run(keeper, message.id, message.bytes), 0, 0);
         break;
       case kKeeperGoOn:
         for (int i = 0; i < keeper->count; ++i) {

@@ -24,6 +24,7 @@ enum KeeperWord {
   kKeeperStands,  // `id`: 0, or errno. After kKeeperHold; of CRIU, at once: a KeeperMoment, and has it failed
   kKeeperMapped,  // the thread `id` has mapped `bytes` at `address` and waits
   kKeeperPaused,  // `id`: 0, or errno
+  kKeeperRuns,    // `id`: 0, or errno. After kKeeperRun
 };
 
 // When CRIU asks.

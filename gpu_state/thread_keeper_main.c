@@ -30,8 +30,24 @@ static long long Milliseconds(void) {
   return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
 }
 
-static pid_t held[MOST_PROCESSES];
+struct Process {
+  pid_t id;
+  int now;  // since somebody has begun to speak to us
+};
+static struct Process held[MOST_PROCESSES];
 static int held_count;
+
+static int NoteHeld(pid_t id) {
+  for (int i = 0; i < held_count; ++i) {
+    if (held[i].id != id) continue;
+    held[i].now = 1;
+    return 0;
+  }
+  if (held_count == MOST_PROCESSES) return EMFILE;
+  held[held_count].id = id;
+  held[held_count++].now = 1;
+  return 0;
+}
 
 static void NameOf(pid_t pid, char* name, size_t size) {
   char path[64];
@@ -105,12 +121,27 @@ static int Hold(int pid) {
       }
     }
   }
-  if (held_count == MOST_PROCESSES) return EMFILE;
-  held[held_count++] = pid;
-  return 0;
+  return NoteHeld(pid);
 }
 
-static int LetGo(pid_t id) { return ptrace(PTRACE_DETACH, id, 0, 0) == 0; }
+static pid_t watched[MOST_PROCESSES];
+
+// Those that were held now go on; threads that need missing memory are watched still, as are processes that
+// were watched before. 0: none of either is left.
+static int LetGo(int* count) {
+  pid_t let_go[MOST_PROCESSES];
+  int let_go_count = 0, left = 0;
+  for (int i = 0; i < held_count; ++i) {
+    if (held[i].now) {
+      let_go[let_go_count++] = held[i].id;
+    } else {
+      held[left++] = held[i];
+    }
+  }
+  held_count = *count = left;
+  const int faults = LetGoOf(let_go, let_go_count);
+  return faults + left;
+}
 
 int main(void) {
   // Rekindle tells when it is over; a terminal's Ctrl-C does not.
@@ -121,12 +152,16 @@ int main(void) {
   // Nobody's child: a watch may outlive whoever began it.
   const pid_t child = fork();
   if (child != 0) return child < 0 ? 1 : 0;
-  const int end = ServeKeeper(KEEPER_SOCKET, PTRACE_O_TRACESYSGOOD, Hold);
-  if (end == kKeeperWatch) {
-    WatchThreads(held, held_count, KEEPER_SOCKET);
-  } else {
-    // Before the other end sees us end, which the kernel tells it first.
-    ForEachTraced(held, held_count, LetGo);
+  for (;;) {
+    const int end = ServeKeeper(KEEPER_SOCKET, PTRACE_O_TRACESYSGOOD, Hold);
+    int count = held_count;
+    // Before the other end sees us end, which the kernel tells it first. Where that is gone itself, nobody
+    // knows where the device memory is.
+    if ((end == 0 || end == 1) && LetGo(&count) == 0) return 0;
+    for (int i = 0; i < held_count; ++i) {
+      watched[i] = held[i].id;
+      held[i].now = 0;
+    }
+    if (!WatchThreads(watched, count)) return 0;
   }
-  return end == 0 || end == kKeeperWatch ? 0 : 1;
 }

@@ -13,16 +13,21 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "gpu_state/thread_keeper.h"
 
 // How soon one goes on once the memory is there.
 #define LOOK_AGAIN_MS 20
 #define MOST_FAULTS 4096
+#define MOST_STANDING 65536
 
 struct Fault {
   pid_t id;
   uint64_t address;
+  int alone;  // the others of its process are watched no more
 };
 static struct Fault faults[MOST_FAULTS];
 static int fault_count;
@@ -33,7 +38,10 @@ pid_t TracerOf(pid_t pid, pid_t id) {
   FILE* file = fopen(path, "re");
   if (!file) return -1;
   pid_t tracer = -1;
+  char state = 0;
   while (fgets(line, sizeof line, file)) {
+    sscanf(line, "State: %c", &state);
+    if (state == 'Z' || state == 'X') break;  // a first thread stays so as long as there are others
     if (sscanf(line, "TracerPid: %d", &tracer) == 1) break;
   }
   fclose(file);
@@ -76,12 +84,25 @@ static int StandsAtMissingMemory(pid_t id, int number) {
   if (info.si_code != SEGV_ACCERR) return 0;
   const uint64_t address = (uint64_t)(uintptr_t)info.si_addr;
   if (IsForbidden(id, address) != 1) return 0;
-  faults[fault_count].id = id;
-  faults[fault_count++].address = address;
+  faults[fault_count++] = (struct Fault){id, address, 0};
   return 1;
 }
 
-static void Look(pid_t id, int status, int letting_go) {
+// What becomes of one that has stopped.
+enum Then { kGoesOn, kIsLetGo, kStandsStill };
+
+// Of those that are to stand still.
+static pid_t standing[MOST_STANDING];
+static int standing_count;
+
+static int Stands(pid_t id) {
+  for (int i = 0; i < standing_count; ++i) {
+    if (standing[i] == id) return 1;
+  }
+  return 0;
+}
+
+static void Look(pid_t id, int status, enum Then then) {
   if (!WIFSTOPPED(status)) {
     struct Fault* fault = FaultOf(id);
     if (fault) Forget(fault);
@@ -90,8 +111,10 @@ static void Look(pid_t id, int status, int letting_go) {
   const int event = status >> 16, number = WSTOPSIG(status);
   if (event == 0 && StandsAtMissingMemory(id, number)) return;
   const int given = event == 0 ? number : 0;
-  if (letting_go) {
+  if (then == kIsLetGo) {
     ptrace(PTRACE_DETACH, id, 0, given);
+  } else if (then == kStandsStill && event == PTRACE_EVENT_STOP && standing_count < MOST_STANDING) {
+    if (!Stands(id)) standing[standing_count++] = id;
   } else if (event == PTRACE_EVENT_STOP && number != SIGTRAP) {
     ptrace(PTRACE_LISTEN, id, 0, 0);  // the whole process has been stopped
   } else {
@@ -99,7 +122,8 @@ static void Look(pid_t id, int status, int letting_go) {
   }
 }
 
-int ForEachTraced(const pid_t* pids, int count, int (*act)(pid_t id)) {
+// Calls `act` with each thread of these processes that the calling thread traces; how often it gave 1.
+static int ForEachTraced(const pid_t* pids, int count, int (*act)(pid_t id)) {
   int done = 0;
   for (int i = 0; i < count; ++i) {
     char path[64];
@@ -117,19 +141,29 @@ int ForEachTraced(const pid_t* pids, int count, int (*act)(pid_t id)) {
 }
 
 // One that runs is asked to stop.
-static int Interrupt(pid_t id) { return !FaultOf(id) && ptrace(PTRACE_INTERRUPT, id, 0, 0) == 0; }
+static int Interrupt(pid_t id) {
+  return !FaultOf(id) && !Stands(id) && ptrace(PTRACE_INTERRUPT, id, 0, 0) == 0;
+}
 
 static int GoOn(pid_t id) {
+  if (FaultOf(id)) return 0;
   ptrace(PTRACE_SETOPTIONS, id, 0, PTRACE_O_TRACECLONE);
   return ptrace(PTRACE_CONT, id, 0, 0) == 0;
 }
 
-static void LetGo(const pid_t* pids, int count) {
+static int LetGo(pid_t id) {
+  struct Fault* fault = FaultOf(id);
+  if (fault) return fault->alone = 1;
+  return ptrace(PTRACE_DETACH, id, 0, 0) == 0;
+}
+
+static void StopAll(const pid_t* pids, int count, enum Then then) {
+  standing_count = 0;
   // Any stop before the one that was asked for takes its place.
   while (ForEachTraced(pids, count, Interrupt) > 0) {
     int status = 0;
     pid_t id = waitpid(-1, &status, __WALL);
-    for (; id > 0; id = waitpid(-1, &status, __WALL | WNOHANG)) Look(id, status, 1);
+    for (; id > 0; id = waitpid(-1, &status, __WALL | WNOHANG)) Look(id, status, then);
   }
 }
 
@@ -139,35 +173,69 @@ static void LookAtFaults(int letting_go) {
     const struct Fault fault = faults[i];
     if (IsForbidden(fault.id, fault.address) == 1) continue;
     Forget(&faults[i]);
-    ptrace(letting_go ? PTRACE_DETACH : PTRACE_CONT, fault.id, 0, 0);
+    ptrace(letting_go || fault.alone ? PTRACE_DETACH : PTRACE_CONT, fault.id, 0, 0);
   }
 }
 
-void WatchThreads(const pid_t* pids, int count, int begun) {
+int LetGoOf(const pid_t* pids, int count) {
+  ForEachTraced(pids, count, LetGo);
+  LookAtFaults(0);
+  return fault_count;
+}
+
+// A new socket, of which both ends are ours until somebody has taken the other.
+static int OpenSocket(void) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    close(KEEPER_SOCKET);
+    return 0;
+  }
+  const int open = dup2(ends[1], WATCH_PEER) >= 0;
+  dup2(ends[0], KEEPER_SOCKET);
+  close(ends[0]);
+  close(ends[1]);
+  return open;
+}
+
+static int ArrivedSignals(void) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGCHLD);
   sigaddset(&signals, SIGUSR1);
   sigprocmask(SIG_BLOCK, &signals, 0);
-  const int arrived = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
-  if (arrived < 0) return;
-  prctl(PR_SET_NAME, WATCH_NAME);  // from now on SIGUSR1 is heeded
+  static int arrived = -1;
+  if (arrived < 0) arrived = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
+  return arrived;
+}
+
+int WatchThreads(const pid_t* pids, int count) {
+  const int arrived = ArrivedSignals();
+  if (arrived < 0) return 0;
+  prctl(PR_SET_NAME, count > 0 ? WATCH_NAME : FAULT_WATCH_NAME);  // from now on SIGUSR1 is heeded
   ForEachTraced(pids, count, GoOn);
-  close(begun);
-  int letting_go = 0;
+  const int socket_ = OpenSocket() ? KEEPER_SOCKET : -1;
+  int letting_go = count == 0;
   for (;;) {
     int status = 0;
     pid_t id;
-    while ((id = waitpid(-1, &status, __WALL | WNOHANG)) > 0) Look(id, status, letting_go);
-    if (id < 0 && errno == ECHILD) return;
+    while ((id = waitpid(-1, &status, __WALL | WNOHANG)) > 0) {
+      Look(id, status, letting_go ? kIsLetGo : kGoesOn);
+    }
+    if (id < 0 && errno == ECHILD) return 0;
     LookAtFaults(letting_go);
-    if (letting_go && fault_count == 0) return;
-    struct pollfd one = {arrived, POLLIN, 0};
-    poll(&one, 1, fault_count > 0 ? LOOK_AGAIN_MS : -1);
+    if (letting_go && fault_count == 0) return 0;
+    struct pollfd both[2] = {{arrived, POLLIN, 0}, {socket_, POLLIN, 0}};
+    poll(both, 2, fault_count > 0 ? LOOK_AGAIN_MS : -1);
+    if (both[1].revents & POLLIN) {
+      close(WATCH_PEER);  // the end of who took the other is to be seen
+      StopAll(pids, count, kStandsStill);
+      prctl(PR_SET_NAME, KEEPER_PROGRAM);
+      return 1;
+    }
     struct signalfd_siginfo info;
     while (read(arrived, &info, sizeof info) > 0) {
       if (info.ssi_signo == SIGUSR1 && !letting_go) {
-        LetGo(pids, count);
+        StopAll(pids, count, kIsLetGo);
         letting_go = 1;
         if (fault_count > 0) prctl(PR_SET_NAME, FAULT_WATCH_NAME);
       }

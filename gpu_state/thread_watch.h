@@ -10,14 +10,20 @@
 // go of all threads but those that stand at such an instruction, and take the second name.
 #define WATCH_NAME "rk-gpu-watch"
 #define FAULT_WATCH_NAME "rk-gpu-fault"
+// Its descriptor of the other end of a keeper's socket (KEEPER_SOCKET). Whoever may take that from it
+// (pidfd_getfd) and says something there has it stop all threads and be their keeper again: they do not run
+// in between.
+#define WATCH_PEER 60
 
-// The thread that traces `id` of the process `pid`; 0: nobody; -1: gone.
+// The thread that traces `id` of the process `pid`; 0: nobody; -1: it has ended.
 pid_t TracerOf(pid_t pid, pid_t id);
 
-// Calls `act` with each thread of these processes that the calling thread traces; how often it gave 1.
-int ForEachTraced(const pid_t* pids, int count, int (*act)(pid_t id));
+// Lets go of all threads of these processes, which the calling thread traces and which stand still, but not
+// of those that stand where they need what is missing; how many of these there are in all.
+int LetGoOf(const pid_t* pids, int count);
 
 // All threads of these processes are traced by the calling thread, with PTRACE_SEIZE, and stand still: they
-// go on, and are watched until they have ended, or SIGUSR1 has come and none stands at an instruction. The
-// descriptor `begun` is closed when they are.
-void WatchThreads(const pid_t* pids, int count, int begun);
+// go on, and are watched until they have ended, or SIGUSR1 has come and none stands at such an instruction:
+// 0; or until somebody has spoken to KEEPER_SOCKET, and all stand: 1. The socket that is there is closed when
+// they are watched.
+int WatchThreads(const pid_t* pids, int count);

@@ -1,6 +1,7 @@
 """A GPU job's threads while its device memory is away: they stand still, or are watched, and live on."""
 
 import os
+import shutil
 import signal
 import unittest
 
@@ -85,6 +86,20 @@ class StandStillTest(GpuTest):
         job.job.reap()
         self.come_back("vector:2", job)
         self.assert_runs(job)
+
+    def test_a_job_that_was_to_stop_and_has_no_image(self):
+        """CRIU has left it stopped, and its memory goes back when the image could not be written."""
+        job = self.start_vector_job(first_call="stream", step_ms=50)
+        self.checkpoint(job.pid, "vector:1")
+        packs = os.path.join(self.store, "packs")
+        shutil.rmtree(packs)
+        with open(packs, "wb"):
+            pass  # where a folder should be
+        self.sim.inject("restore", "--delay-ms", 300)
+        failed = self.cli.run("ckpt", job.pid, "-t", "vector:2", "--stop")
+        self.assert_refused(failed, FAILED, "packs")
+        self.assert_runs(job)
+        self.assertEqual(procfs.traced_by(job.pid), 0)
 
 
 if __name__ == "__main__":

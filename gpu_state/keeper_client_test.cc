@@ -1,0 +1,320 @@
+// With the real keeper program, on real threads.
+#include "gpu_state/keeper_client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/file.h"
+#include "base/process_stat.h"
+
+namespace rekindle::gpu {
+namespace {
+
+constexpr size_t kThreads = 3;
+constexpr size_t kPage = 4096, kHugePage = 2 << 20;
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+bool Until(const std::function<bool()>& there) {
+  const absl::Time end = absl::Now() + kPatience;
+  while (!there()) {
+    if (absl::Now() > end) return false;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return true;
+}
+
+bool Ended(pid_t pid) {
+  const auto stat = ReadProcessStat(pid);
+  return !stat.ok() || stat->ending();
+}
+
+// What the threads of the process do and have done.
+struct Shared {
+  struct Of {
+    std::atomic<pid_t> id;
+    std::atomic<uint64_t> rounds;
+    std::atomic<bool> touches, maps, leaves;  // what it is to do in its next round
+    std::atomic<char*> mapped;
+  };
+  Of threads[kThreads];
+  std::atomic<int> signals;
+  std::atomic<char*> forbidden;
+  std::atomic<bool> allow;
+};
+Shared* shared = nullptr;
+
+void* Rounds(void* of) {
+  auto& mine = *static_cast<Shared::Of*>(of);
+  mine.id = static_cast<pid_t>(::syscall(SYS_gettid));
+  for (;;) {
+    ++mine.rounds;
+    if (mine.touches.exchange(false)) *static_cast<volatile char*>(shared->forbidden) = 1;
+    if (mine.maps.exchange(false)) {
+      mine.mapped = static_cast<char*>(::mmap(nullptr, 8 * kHugePage, PROT_READ | PROT_WRITE,
+                                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
+    }
+    if (mine.leaves.exchange(false)) ::syscall(SYS_exit, 0);
+    if (shared->allow.exchange(false)) ::mprotect(shared->forbidden, kPage, PROT_READ | PROT_WRITE);
+    ::sched_yield();
+  }
+}
+
+class KeeperClientTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    shared = new (memory) Shared();
+    pid_ = ::fork();
+    ASSERT_GE(pid_, 0);
+    if (pid_ == 0) Live();
+    for (Shared::Of& thread : shared->threads) {
+      ASSERT_TRUE(Until([&] { return thread.rounds > 0; }));
+    }
+  }
+
+  void TearDown() override {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    ::munmap(shared, sizeof(Shared));
+  }
+
+  [[noreturn]] static void Live() {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::signal(SIGUSR2, [](int) { ++shared->signals; });
+    // Not one of the allocator's, which a sanitizer would say something of.
+    shared->forbidden =
+        static_cast<char*>(::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    for (size_t i = 1; i < kThreads; ++i) {
+      pthread_t thread;
+      if (::pthread_create(&thread, nullptr, Rounds, &shared->threads[i]) != 0) ::_exit(1);
+    }
+    Rounds(&shared->threads[0]);
+    ::_exit(0);
+  }
+
+  static pid_t Thread(size_t i) { return shared->threads[i].id; }
+
+  std::string Status(size_t i) const {
+    return ReadFile(absl::StrCat("/proc/", pid_, "/task/", Thread(i), "/status")).value_or("");
+  }
+  pid_t Tracer(size_t i) const {
+    pid_t tracer = -1;
+    return absl::SimpleAtoi(StatusField(Status(i), "TracerPid"), &tracer) ? tracer : -1;
+  }
+  bool Stands(size_t i) const { return absl::StartsWith(StatusField(Status(i), "State"), "t"); }
+  bool AllStand() const {
+    for (size_t i = 0; i < kThreads; ++i) {
+      if (!Stands(i)) return false;
+    }
+    return true;
+  }
+  static bool GoesOn(size_t i) {
+    const uint64_t rounds = shared->threads[i].rounds;
+    return Until([&] { return shared->threads[i].rounds > rounds; });
+  }
+  // All of them, and nobody traces them.
+  bool AreFree() const {
+    for (size_t i = 0; i < kThreads; ++i) {
+      if (!GoesOn(i) || Tracer(i) != 0) return false;
+    }
+    return true;
+  }
+
+  std::unique_ptr<ThreadKeeper> Held() const {
+    auto keeper = ThreadKeeper::Hold({pid_});
+    EXPECT_TRUE(keeper.ok()) << keeper.status();
+    return keeper.ok() ? *std::move(keeper) : nullptr;
+  }
+  // The process that watches it from now on.
+  pid_t Watched() const {
+    EXPECT_TRUE(Held()->Watch().ok());
+    EXPECT_TRUE(Until([&] { return ThreadKeeper::IsWatched(pid_); }));
+    return Tracer(0);
+  }
+
+  pid_t pid_ = 0;
+};
+
+TEST_F(KeeperClientTest, AllThreadsStandStillUntilItGoes) {
+  {
+    auto keeper = Held();
+    EXPECT_TRUE(AllStand());
+    EXPECT_FALSE(ThreadKeeper::IsWatched(pid_));
+  }
+  EXPECT_TRUE(AreFree());
+}
+
+TEST_F(KeeperClientTest, ANamedThreadRunsAlone) {
+  auto keeper = Held();
+  ASSERT_TRUE(keeper->Run({{pid_, Thread(1)}}, false).ok());
+  EXPECT_TRUE(GoesOn(1));
+  EXPECT_TRUE(Stands(0));
+  EXPECT_TRUE(Stands(2));
+  ASSERT_TRUE(keeper->Pause().ok());
+  EXPECT_TRUE(AllStand());
+  // Once more, and it need not be paused before the end.
+  ASSERT_TRUE(keeper->Run({{pid_, Thread(1)}}, false).ok());
+  EXPECT_TRUE(GoesOn(1));
+  keeper.reset();
+  EXPECT_TRUE(AreFree());
+}
+
+TEST_F(KeeperClientTest, AThreadThatIsNotHeldIsNotRun) {
+  auto keeper = Held();
+  const absl::Status status = keeper->Run({{::getpid(), ::getpid()}}, false);
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  // That harms nobody.
+  ASSERT_TRUE(keeper->Run({{pid_, Thread(1)}}, false).ok());
+  ASSERT_TRUE(keeper->Pause().ok());
+}
+
+TEST_F(KeeperClientTest, SignalsAreHeldBackAndNotLost) {
+  {
+    auto keeper = Held();
+    ::syscall(SYS_tgkill, pid_, Thread(1), SIGUSR2);
+    ASSERT_TRUE(keeper->Run({{pid_, Thread(1)}}, false).ok());
+    EXPECT_TRUE(GoesOn(1));
+    EXPECT_EQ(shared->signals, 0);
+    ASSERT_TRUE(keeper->Pause().ok());
+  }
+  EXPECT_TRUE(Until([] { return shared->signals == 1; }));
+}
+
+TEST_F(KeeperClientTest, MemoryForDeviceStateIsOfHugePages) {
+  auto keeper = Held();
+  shared->threads[1].maps = true;
+  ASSERT_TRUE(keeper->Run({{pid_, Thread(1)}}, true).ok());
+  ASSERT_TRUE(Until([] { return shared->threads[1].mapped != nullptr; }));
+  ASSERT_TRUE(keeper->Pause().ok());
+  const std::string maps = ReadFile(absl::StrCat("/proc/", pid_, "/smaps")).value();
+  const size_t area =
+      maps.find(absl::StrCat(absl::Hex(reinterpret_cast<uintptr_t>(shared->threads[1].mapped.load())), "-"));
+  ASSERT_NE(area, std::string::npos);
+  const size_t flags = maps.find("VmFlags:", area);
+  EXPECT_TRUE(absl::StrContains(maps.substr(flags, maps.find('\n', flags) - flags), " hg"))
+      << maps.substr(area, 1000);
+}
+
+TEST_F(KeeperClientTest, WhoWatchesHoldsAgainWithoutLettingGo) {
+  const pid_t watch = Watched();
+  for (size_t i = 0; i < kThreads; ++i) EXPECT_TRUE(GoesOn(i));
+  for (int times = 0; times < 3; ++times) {
+    auto keeper = Held();
+    EXPECT_TRUE(AllStand());
+    EXPECT_EQ(Tracer(0), watch);
+    EXPECT_FALSE(ThreadKeeper::IsWatched(pid_));
+    ASSERT_TRUE(keeper->Run({{pid_, Thread(1)}}, false).ok());
+    EXPECT_TRUE(GoesOn(1));
+    ASSERT_TRUE(keeper->Pause().ok());
+    ASSERT_TRUE(keeper->Watch().ok());
+    keeper.reset();
+    EXPECT_TRUE(ThreadKeeper::IsWatched(pid_));
+    for (size_t i = 0; i < kThreads; ++i) EXPECT_TRUE(GoesOn(i));
+  }
+  Held();
+  EXPECT_TRUE(AreFree());
+  EXPECT_TRUE(Until([&] { return Ended(watch); }));
+}
+
+TEST_F(KeeperClientTest, OfTwoWatchedProcessesOneCanBeLetGo) {
+  const pid_t first = pid_;
+  Shared* const of_first = shared;
+  SetUp();
+  EXPECT_TRUE((*ThreadKeeper::Hold({first, pid_}))->Watch().ok());
+  EXPECT_TRUE(ThreadKeeper::IsWatched(first));
+  EXPECT_TRUE(ThreadKeeper::IsWatched(pid_));
+  Held();
+  EXPECT_TRUE(AreFree());
+  EXPECT_TRUE(ThreadKeeper::IsWatched(first));
+  const uint64_t rounds = of_first->threads[0].rounds;
+  EXPECT_TRUE(Until([&] { return of_first->threads[0].rounds > rounds; }));
+  TearDown();
+  pid_ = first;
+  shared = of_first;
+}
+
+TEST_F(KeeperClientTest, AThreadThatNeedsMissingMemoryStandsUntilItIsThere) {
+  Watched();
+  shared->threads[1].touches = true;
+  ASSERT_TRUE(Until([&] { return Stands(1); }));
+  EXPECT_TRUE(GoesOn(0));
+  // Held and watched again: it stands all the time.
+  EXPECT_TRUE(Held()->Watch().ok());
+  EXPECT_TRUE(Stands(1));
+  // Let go, with the others.
+  Held();
+  EXPECT_TRUE(ThreadKeeper::WaitsForMemory(pid_));
+  EXPECT_TRUE(Stands(1));
+  EXPECT_TRUE(GoesOn(0));
+  EXPECT_EQ(Tracer(0), 0);
+  // Held again, by whoever has that one.
+  Held();
+  EXPECT_TRUE(Stands(1));
+  EXPECT_TRUE(GoesOn(2));
+  shared->allow = true;
+  EXPECT_TRUE(AreFree());
+}
+
+TEST_F(KeeperClientTest, SegmentationFaultsOfAnotherKindEndIt) {
+  shared->forbidden = nullptr;
+  Watched();
+  shared->threads[1].touches = true;
+  EXPECT_TRUE(Until([&] { return Ended(pid_); }));
+}
+
+TEST_F(KeeperClientTest, AProcessWhoseFirstThreadHasEnded) {
+  Watched();
+  shared->threads[0].leaves = true;
+  ASSERT_TRUE(Until([&] { return absl::StartsWith(StatusField(Status(0), "State"), "Z"); }));
+  {
+    auto keeper = Held();
+    ASSERT_NE(keeper, nullptr);
+    EXPECT_TRUE(Stands(1));
+    EXPECT_TRUE(Stands(2));
+  }
+  EXPECT_TRUE(GoesOn(1));
+  EXPECT_EQ(Tracer(1), 0);
+}
+
+TEST_F(KeeperClientTest, WithoutWhoHoldsThemTheyAreWatched) {
+  const pid_t holder = ::fork();
+  if (holder == 0) {
+    auto keeper = ThreadKeeper::Hold({pid_});
+    ::_exit(keeper.ok() ? 0 : 1);  // as if it were killed
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(holder, &status, 0), holder);
+  ASSERT_EQ(status, 0);
+  EXPECT_TRUE(Until([&] { return ThreadKeeper::IsWatched(pid_); }));
+  for (size_t i = 0; i < kThreads; ++i) EXPECT_TRUE(GoesOn(i));
+  Held();
+  EXPECT_TRUE(AreFree());
+}
+
+TEST_F(KeeperClientTest, WhomSomebodyElseTracesIsRefused) {
+  ASSERT_EQ(::ptrace(PTRACE_SEIZE, pid_, nullptr, nullptr), 0);
+  auto keeper = ThreadKeeper::Hold({pid_});
+  EXPECT_TRUE(absl::IsFailedPrecondition(keeper.status())) << keeper.status();
+  EXPECT_THAT(std::string(keeper.status().message()), testing::HasSubstr("debugger"));
+  EXPECT_TRUE(GoesOn(1));
+}
+
+}  // namespace
+}  // namespace rekindle::gpu
