@@ -19,6 +19,12 @@ absl::StatusOr<UniqueFd> OpenInRoot(const std::string& root, const std::string& 
 // name would lead out of it.
 absl::StatusOr<UniqueFd> OpenBeneath(int folder, const std::string& name);
 
+// What a descriptor stands for, such a place among others, opened anew: not valid, and errno. Thread-safe. On
+// a thread that sees another /proc, a container's, that works if the process has called
+// RememberOwnDescriptors() before.
+UniqueFd Reopen(int fd, int flags);
+void RememberOwnDescriptors();
+
 // The regular file at such a place, opened for reading. FailedPrecondition: it is something else.
 absl::StatusOr<UniqueFd> OpenFileAt(int place);
 

@@ -1,12 +1,17 @@
 #include "base/open_in_root.h"
 
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <memory>
+#include <thread>
 
 #include "base/file.h"
+#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -75,6 +80,24 @@ TEST_F(OpenInRootTest, WhatLiesBeneathAFolder) {
                                   folder_->path() + "/outside", std::string("absent")}) {
     EXPECT_TRUE(absl::IsNotFound(OpenBeneath(folder.get(), name).status())) << name;
   }
+}
+
+// As in a container, whose /proc does not have us.
+TEST_F(OpenInRootTest, AFileIsOpenedWithoutOurProc) {
+  auto place = OpenInRoot(root_, "/d/file");
+  ASSERT_TRUE(place.ok()) << place.status();
+  RememberOwnDescriptors();
+  bool entered = false;
+  absl::Status opened;
+  std::thread elsewhere([&] {
+    entered = ::unshare(CLONE_FS | CLONE_NEWNS) == 0 &&
+              ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+              ::mount("none", "/proc", "tmpfs", 0, nullptr) == 0;
+    if (entered) opened = OpenFileAt(place->get()).status();
+  });
+  elsewhere.join();
+  if (!entered) GTEST_SKIP() << "mounts need root: " << ErrnoStatus(errno, "mounting").message();
+  EXPECT_TRUE(opened.ok()) << opened;
 }
 
 }  // namespace

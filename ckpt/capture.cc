@@ -125,7 +125,7 @@ class CaptureRun {
     static absl::Mutex& one_at_a_time = *new absl::Mutex();
     absl::MutexLock lock(&one_at_a_time);
     RK_ASSIGN_OR_RETURN(uint64_t budget, StagingBudget());
-    const uint64_t contents = sees_our_files_ ? EstimateContents(job_.pids(), FilesOptions()) : 0;
+    const uint64_t contents = LooksAtWrittenFiles() ? EstimateContents(job_.pids(), FilesOptions()) : 0;
     RK_ASSIGN_OR_RETURN(arena_, StagingArena::Create(MemoryBytes() + contents + kStagingSlackBytes, budget,
                                                      options_.spill_directory, options_.kept_staging));
     EndPhase("prepare");
@@ -439,10 +439,11 @@ class CaptureRun {
                        written_.status().message()));
       return absl::OkStatus();
     }
-    if (options_.file_contents && !sees_our_files_) {
+    if (options_.file_contents && !LooksAtWrittenFiles()) {
       result_.warnings.push_back(
-          "the job has file systems of its own (a container or a copy in a sandbox): its files are not "
-          "recorded, and a restore does not roll them back");
+          "the job has all its namespaces for itself: its files are not recorded, and a restore does not "
+          "roll "
+          "them back");
     }
     result_.warnings.insert(result_.warnings.end(), written_->warnings.begin(), written_->warnings.end());
     return AddToImage(*written_, *writer_, manifest);

@@ -127,7 +127,6 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
     const bool nameless = options.nameless.contains(file.path);
     if (!nameless) {
       if (file.ghost || (!file.written && !is_mapped) || !IsOnDisk(file.path)) continue;
-      if (!options.sandbox_root.empty() && !(is_mapped && IsInSharedMemory(file.path))) continue;
     }
     struct stat info;
     const absl::StatusOr<UniqueFd> place = PlaceOf(file.path, options);
@@ -144,6 +143,7 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
     record.set_gid(info.st_gid);
     record.set_in_place(record.in_place() || is_mapped || WritesInPlace(file, record.size()));
     record.set_nameless(nameless);
+    record.set_in_own_mounts(!options.sandbox_root.empty());
     if (!nameless) record.set_born_ns(BornUnixNanos(place->get(), "", AT_EMPTY_PATH));
     found.mapped |= is_mapped;
     found.allocated_bytes = static_cast<uint64_t>(info.st_blocks) * 512;

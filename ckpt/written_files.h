@@ -36,8 +36,8 @@ struct WrittenFilesOptions {
   std::vector<std::string> ignore_paths;
   // Of all other contents together.
   uint64_t contents_limit_bytes = 1ull << 30;
-  // Of a job that does not see our files, a copy in a sandbox, shared memory alone is recorded, which it has
-  // for itself: what leads to its root folder ("/proc/PID/root"). Empty: all, by names as we have them.
+  // Of a job that does not see our files, in a container or a sandbox: what leads to its root folder
+  // ("/proc/PID/root"). Empty: names are as we have them.
   std::string sandbox_root;
   // Shared memory without a name (LostNames::nameless): what the images call it, and where it is to be read.
   std::map<std::string, std::string> nameless;

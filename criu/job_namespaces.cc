@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
+#include "base/open_in_root.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "criu/enter_mounts.h"
@@ -171,6 +172,7 @@ absl::StatusOr<std::string> JobNamespaces::PluginFolder(const std::string& plugi
 
 absl::Status JobNamespaces::Within(absl::FunctionRef<absl::Status()> work) const {
   if (!entered()) return work();
+  RememberOwnDescriptors();
   absl::Status result;
   // The PID namespace would be that of its children alone.
   std::thread inside([&] {

@@ -98,28 +98,39 @@ struct Sources {
   store::ImageInfo info;
   criu::Installation criu;
 };
+absl::Status CheckInto(const Node& node, const Caller& caller, const v1::RestoreRequest& request) {
+  if (!node.policy().IsAdmin(caller)) {
+    return absl::PermissionDeniedError("only administrators may restore a job into a container (--into)");
+  }
+  if (request.into() < 0 || request.has_clone() || !request.log().empty()) {
+    return absl::InvalidArgumentError(
+        "--into takes the PID of a container's process, and does not go with --clone and --log: the job has "
+        "the container's output");
+  }
+  return absl::OkStatus();
+}
+
+restore::SeenFrom PlaceOf(const v1::RestoreRequest& request) {
+  return request.into() != 0 ? restore::SeenFrom::kContainer : restore::SeenFrom::kMachine;
+}
+
 absl::Status DryRun(const Node& node, const Call& call, const v1::RestoreRequest& request,
                     const store::Store& store, const store::ImageInfo& info,
                     const EventSink<v1::JobEvent>& send) {
   RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store.OpenImage(info.digest));
   RK_ASSIGN_OR_RETURN(v1::JobManifest manifest, restore::ReadJobManifest(*reader));
-  RK_ASSIGN_OR_RETURN(
-      std::vector<v1::FileRollback> files,
-      RollBackFiles(*reader, manifest, request.rollback(), UserForFiles(node, call.caller, manifest)));
+  const std::optional<RunAs> user = UserForFiles(node, call.caller, manifest);
+  criu::JobNamespaces namespaces;
+  if (request.into() != 0) {
+    RK_RETURN_IF_ERROR(CheckInto(node, call.caller, request));
+    RK_ASSIGN_OR_RETURN(namespaces, criu::JobNamespaces::Around(request.into()));
+  }
+  std::vector<v1::FileRollback> files;
+  RK_RETURN_IF_ERROR(namespaces.Within([&]() -> absl::Status {
+    RK_ASSIGN_OR_RETURN(files, RollBackFiles(*reader, manifest, request.rollback(), user, PlaceOf(request)));
+    return absl::OkStatus();
+  }));
   SendRolledBack(files, send);
-  return absl::OkStatus();
-}
-
-absl::Status CheckInto(const Node& node, const Caller& caller, const v1::RestoreRequest& request) {
-  if (!node.policy().IsAdmin(caller)) {
-    return absl::PermissionDeniedError("only administrators may restore a job into a container (--into)");
-  }
-  if (request.into() < 0 || request.has_clone() || request.has_rollback() || !request.log().empty()) {
-    return absl::InvalidArgumentError(
-        "--into takes the PID of a container's process, and does not go with --clone, --log and --rollback: "
-        "the "
-        "job has the container's files as they are, and its output");
-  }
   return absl::OkStatus();
 }
 
@@ -213,10 +224,11 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   // The message's own default is APPEND, which nobody has asked for.
   if (!request.has_rollback()) rollback.set_mode(v1::Rollback::NONE);
   if (request.has_rollback() || HasSharedMemory(manifest)) {
-    options.roll_back = [&](const store::ImageReader& image, const v1::JobManifest& of) -> absl::Status {
+    // Looked up here: it may be called where a container says who is who.
+    options.roll_back = [&, user = UserForFiles(node, call.caller, manifest)](
+                            const store::ImageReader& image, const v1::JobManifest& of) -> absl::Status {
       files_made = true;
-      RK_ASSIGN_OR_RETURN(rolled_back,
-                          RollBackFiles(image, of, rollback, UserForFiles(node, call.caller, of)));
+      RK_ASSIGN_OR_RETURN(rolled_back, RollBackFiles(image, of, rollback, user, PlaceOf(request)));
       log_offset = FileSize(log);
       return absl::OkStatus();
     };

@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "base/status.h"
 #include "base/utf8.h"
-#include "restore/file_rollback.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -22,11 +21,12 @@ constexpr gid_t kNoGroup = 65534;  // of a user that this machine does not know
 absl::StatusOr<std::vector<v1::FileRollback>> RollBackFiles(const store::ImageReader& image,
                                                             const v1::JobManifest& manifest,
                                                             const v1::Rollback& rollback,
-                                                            const std::optional<RunAs>& user) {
+                                                            const std::optional<RunAs>& user,
+                                                            restore::SeenFrom place) {
   RK_RETURN_IF_ERROR(DoAs(user, [] {}));
   auto with_rights = [&user](const std::function<void()>& work) { DoAs(user, work).IgnoreError(); };
   RK_ASSIGN_OR_RETURN(std::vector<restore::FileAction> plan,
-                      restore::PlanRollback(manifest, image, rollback, with_rights));
+                      restore::PlanRollback(manifest, image, rollback, with_rights, place));
   if (!rollback.dry_run()) {
     RK_RETURN_IF_ERROR(restore::CheckPlan(plan));
     RK_RETURN_IF_ERROR(restore::ApplyRollback(image, with_rights, &plan));

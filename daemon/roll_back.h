@@ -10,6 +10,7 @@
 #include "dedup_store/store.h"
 #include "rekindle/v1/job_manifest.pb.h"
 #include "rekindle/v1/supervision.pb.h"
+#include "restore/file_rollback.h"
 
 namespace rekindle::daemon {
 
@@ -21,10 +22,9 @@ namespace rekindle::daemon {
 // FailedPrecondition, with nothing changed: a file that the job needs is not there or is too short, and can't
 // be put back; the message names it. ResourceExhausted: no room for what is put back, or for the copy of a
 // discarded tail. Thread-safe, but for one job at a time.
-absl::StatusOr<std::vector<v1::FileRollback>> RollBackFiles(const store::ImageReader& image,
-                                                            const v1::JobManifest& manifest,
-                                                            const v1::Rollback& rollback,
-                                                            const std::optional<RunAs>& user);
+absl::StatusOr<std::vector<v1::FileRollback>> RollBackFiles(
+    const store::ImageReader& image, const v1::JobManifest& manifest, const v1::Rollback& rollback,
+    const std::optional<RunAs>& user, restore::SeenFrom place = restore::SeenFrom::kMachine);
 
 // The user that the job ran as, where the service is root and the job was not; else nothing.
 std::optional<RunAs> UserOfJob(const v1::JobManifest& manifest);

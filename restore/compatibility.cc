@@ -199,7 +199,8 @@ bool BeginsAsBefore(const v1::NeededFile& file) {
   return beginning.ok() && *beginning == file.beginning();
 }
 
-absl::Status CheckFilesNow(const v1::JobManifest& manifest, std::vector<std::string>* warnings) {
+absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place,
+                           std::vector<std::string>* warnings) {
   std::vector<std::string> problems;
   struct stat info;
   if (!manifest.working_directory().empty() && ::stat(manifest.working_directory().c_str(), &info) != 0 &&
@@ -210,6 +211,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, std::vector<std::str
   }
   std::set<std::string> seen, with_content;
   for (const v1::WrittenFile& file : manifest.written_files()) {
+    if (file.in_own_mounts() && place == SeenFrom::kMachine) continue;
     if (file.size() == 0 || !file.content_object().empty()) with_content.insert(file.path());
   }
   bool may_be_put_back = false;
@@ -255,8 +257,8 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, std::vector<std::str
 }  // namespace
 
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
-                        std::vector<std::string>* warnings) {
-  const auto check = [&] { return CheckFilesNow(manifest, warnings); };
+                        std::vector<std::string>* warnings, SeenFrom place) {
+  const auto check = [&] { return CheckFilesNow(manifest, place, warnings); };
   return user ? WithFileRightsOf(*user, check) : check();
 }
 

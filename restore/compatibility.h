@@ -31,11 +31,15 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int can
 // In the message of a restore that was refused for PIDs: later they may be free.
 inline constexpr char kIdsInUse[] = "the job needs its own PIDs back";
 
+// Whose files the calling thread sees: the machine's, or as the job will those of the container that it goes
+// into.
+enum class SeenFrom { kMachine, kContainer };
+
 // Files that the job had open or mapped, and its working directory; what it was writing may have grown, which
 // is worth a warning. FailedPrecondition names what is missing or has another size than it had. Looked up
 // with the rights of `user`, nothing: our own; what lies where the user may not look is left out.
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
-                        std::vector<std::string>* warnings);
+                        std::vector<std::string>* warnings, SeenFrom place = SeenFrom::kMachine);
 
 // In the message of a restore that was refused because a folder is gone that may come back: its file system
 // may not be mounted now.

@@ -15,6 +15,7 @@
 #include "dedup_store/store.h"
 #include "rekindle/v1/job_manifest.pb.h"
 #include "rekindle/v1/supervision.pb.h"
+#include "restore/compatibility.h"
 
 namespace rekindle::restore {
 
@@ -46,7 +47,8 @@ struct FileAction {
 absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& manifest,
                                                      const store::ImageReader& image,
                                                      const v1::Rollback& rollback,
-                                                     const WithRights& with_rights);
+                                                     const WithRights& with_rights,
+                                                     SeenFrom place = SeenFrom::kMachine);
 
 // FailedPrecondition names the files without which the job can't be restored, and what to do.
 absl::Status CheckPlan(const std::vector<FileAction>& plan);

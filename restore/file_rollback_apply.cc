@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "base/file.h"
 #include "base/human_units.h"
+#include "base/open_in_root.h"
 #include "base/stable_hash.h"
 #include "base/status.h"
 #include "restore/clone_shared_memory.h"
@@ -238,9 +239,8 @@ class Applier {
   static absl::Status FolderToDisk(const FileAction& action) {
     // `folder` only says where it is. One that the service may not read, on a network file system say, is
     // left to the kernel.
-    absl::StatusOr<UniqueFd> folder =
-        OpenFile(absl::StrCat("/proc/self/fd/", action.folder.get()), O_RDONLY | O_DIRECTORY);
-    if (!folder.ok() || ::fsync(folder->get()) == 0 || errno == EINVAL) return absl::OkStatus();
+    const UniqueFd folder = Reopen(action.folder.get(), O_RDONLY | O_DIRECTORY);
+    if (!folder.valid() || ::fsync(folder.get()) == 0 || errno == EINVAL) return absl::OkStatus();
     return ErrnoStatus(errno, "writing its name to its disk");
   }
 

@@ -17,6 +17,7 @@
 #include "base/database_files.h"
 #include "base/file.h"
 #include "base/machine.h"
+#include "base/open_in_root.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "restore/compatibility.h"
@@ -42,8 +43,8 @@ void Leave(FileAction& action, absl::string_view why, bool blocks = false) {
 class Planner {
  public:
   Planner(const v1::JobManifest& manifest, const store::ImageReader& image, const v1::Rollback& rollback,
-          const WithRights& with_rights)
-      : image_(image), rollback_(rollback), with_rights_(with_rights) {
+          const WithRights& with_rights, SeenFrom place)
+      : image_(image), rollback_(rollback), with_rights_(with_rights), place_(place) {
     // A file system that has no device of its own may get another number at each boot.
     auto machine = ThisMachine();
     same_boot_ = machine.ok() && absl::StartsWith(manifest.job_id(), absl::StrCat(machine->boot_id, "/"));
@@ -70,6 +71,14 @@ class Planner {
       });
       action.report.set_size(static_cast<uint64_t>(info.st_size));
       action.database = DatabaseOf(action);
+      return action;
+    }
+    // Shared memory it gets for itself, wherever it is.
+    if (file.in_own_mounts() && !file.shared_memory() && place_ == SeenFrom::kMachine) {
+      Leave(
+          action,
+          "it lies in the job's own file systems, those of a container or of a copy: it is rolled back when "
+          "the job goes into a container (restore --into)");
       return action;
     }
     const Look look = LookAt(action);
@@ -137,8 +146,7 @@ class Planner {
       look.error = 0;
       look.born_ns = BornUnixNanos(found.get(), "", AT_EMPTY_PATH);
       if (!S_ISREG(look.info.st_mode)) return;
-      action.file.Reset(
-          ::open(absl::StrCat("/proc/self/fd/", found.get()).c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY));
+      action.file = Reopen(found.get(), O_RDWR | O_NOCTTY);
       if (!action.file.valid()) look.open_error = errno;
     });
     return look;
@@ -390,6 +398,7 @@ class Planner {
   const store::ImageReader& image_;
   const v1::Rollback& rollback_;
   const WithRights& with_rights_;
+  const SeenFrom place_;
   const absl::Time now_ = absl::Now();
   bool same_boot_ = false;
   std::set<std::string> logs_;
@@ -419,7 +428,7 @@ std::vector<FileAction> NotRecorded(const v1::JobManifest& manifest) {
 absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& manifest,
                                                      const store::ImageReader& image,
                                                      const v1::Rollback& rollback,
-                                                     const WithRights& with_rights) {
+                                                     const WithRights& with_rights, SeenFrom place) {
   for (const std::string& path : rollback.ignore_paths()) {
     if (absl::StartsWith(path, "/")) continue;
     return absl::InvalidArgumentError(
@@ -427,7 +436,7 @@ absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& mani
   }
   const bool none = rollback.mode() == v1::Rollback::NONE;
   if (manifest.written_files().empty()) return none ? std::vector<FileAction>() : NotRecorded(manifest);
-  Planner planner(manifest, image, rollback, with_rights);
+  Planner planner(manifest, image, rollback, with_rights, place);
   std::vector<FileAction> plan;
   for (const v1::WrittenFile& file : manifest.written_files()) {
     if (none && !file.shared_memory()) continue;

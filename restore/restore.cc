@@ -357,7 +357,8 @@ class RestoreRun : public criu::RestoreObserver {
 
   absl::Status CheckNeededFiles() {
     if (HasOwnMounts(*image_)) return absl::OkStatus();
-    return namespaces_.Within([&] { return CheckFiles(result_.manifest, user_, &result_.warnings); });
+    const SeenFrom place = namespaces_.entered() ? SeenFrom::kContainer : SeenFrom::kMachine;
+    return namespaces_.Within([&] { return CheckFiles(result_.manifest, user_, &result_.warnings, place); });
   }
 
   // The processes of the job that are there.

@@ -5,69 +5,12 @@ import subprocess
 import unittest
 
 from harness import jobs, procfs, waiting
-from harness.case import MIB, RekindleTest, shell
+from harness.case import MIB, shell
 from harness.cli import FAILED, NOT_FOUND, NOT_PERMITTED, UNSUPPORTED, USAGE
-from harness.containers import Container
+from harness.containers_case import BELOW_INIT, PLACEHOLDER, SERVICE, ContainersCase
 from harness.gpu_sim import GpuSim, step_in
 
-SERVICE = "/programs/container_service.py"
 NOBODY = 65534
-PLACEHOLDER = ["/bin-of-rekindle/rekindle-init"]
-BELOW_INIT = [*PLACEHOLDER, "/usr/bin/python3", "-B", SERVICE]
-
-
-class ContainersCase(RekindleTest):
-    def setUp(self):
-        super().setUp()
-        self.data = self.path("data")
-        os.mkdir(self.data)
-
-    def make(self, name, argv, output=None, memory=None):
-        os.mkdir(self.path(name))
-        if output is None:
-            output = open(self.path(name + ".out"), "ab")  # pylint: disable=consider-using-with
-            self.addCleanup(output.close)
-        container = Container(self.path(name), self.data, argv, output, memory)
-        self.addCleanup(container.end)
-        return container
-
-    def start(self, name, argv, output=None, memory=None):
-        container = self.make(name, argv, output, memory)
-        container.start()
-        return container
-
-    def output(self, name):
-        """Its steps. When it is ended one of its processes is first, and the other one says what it died of."""
-        with open(self.path(name + ".out"), encoding="ascii") as file:
-            return [line.split(maxsplit=4) for line in file.read().splitlines() if line[:1].isdigit()]
-
-    def steps(self):
-        path = os.path.join(self.data, "steps")
-        if not os.path.exists(path):
-            return []
-        with open(path, encoding="ascii") as file:
-            return [line.split(maxsplit=4) for line in file.read().splitlines()]
-
-    def wait_for_steps(self, more=5):
-        target = len(self.steps()) + more
-        waiting.until(lambda: len(self.steps()) >= target, "steps of the job")
-
-    def start_service(self, name="one"):
-        container = self.start(name, BELOW_INIT)
-        self.wait_for_steps()
-        return container, self.find_job(container)
-
-    def find_job(self, container):
-        """Of its two processes the older is the root."""
-        pids = [pid for pid in container.pids() if procfs.command_line(pid).startswith("/usr/bin/python3")]
-        return min(pids, key=procfs.namespace_pid)
-
-    def assert_went_on(self, lines, pid):
-        """From the image's step, with its numbers, memory and connection."""
-        self.assertEqual({line[1] for line in lines}, {str(pid)})
-        self.assertEqual(len({line[2] for line in lines}), 1, lines)
-        self.assertEqual({line[3] for line in lines}, {"True"})
-        self.assertEqual({line[4] for line in lines}, {"['rekindle-it-container']"})
 
 
 class ContainerTest(ContainersCase):
@@ -190,6 +133,52 @@ class GpuTest(ContainersCase):
         self.assert_back(self.restore("gpu:2", "--into", two.first()))
 
 
+class RollbackTest(ContainersCase):
+    """What the job wrote after the image it does not find when it comes back."""
+
+    def number_of(self, line):
+        return int(line[0])
+
+    def dry_run(self, *options):
+        files = self.succeed("restore", "box:1", "--rollback", "append", "--dry-run", *options)["files"]
+        return {file["path"]: file for file in files}
+
+    def test_a_file_on_a_volume(self):
+        one, job = self.start_service()
+        self.checkpoint(job, "box:1")
+        self.wait_for_steps()
+        one.end()
+        written = self.steps()
+        left = self.dry_run()["/data/steps"]  # on the machine, where that is another file
+        self.assertEqual(left["action"], "left")
+        self.assertIn("--into", left["why"])
+        two = self.start("two", PLACEHOLDER)
+        planned = self.dry_run("--into", two.first())["/data/steps"]
+        self.assertEqual(planned["action"], "truncated", planned)
+        self.assertEqual(self.steps(), written)
+        self.restore("box:1", "--into", two.first(), "--rollback", "append")
+        self.wait_for_steps(len(written))
+        self.assertEqual([self.number_of(line) for line in self.steps()], list(range(len(self.steps()))))
+        self.assertEqual({line[3] for line in self.steps()}, {"True"})
+
+    def test_a_file_of_the_containers_own(self):
+        inside = "/var/tmp/steps"
+        one = self.start("one", [*BELOW_INIT, inside])
+        path = os.path.join(one.root, inside[1:])
+        waiting.until(lambda: len(self.steps(path)) >= 5, "steps of the job")
+        self.checkpoint(self.find_job(one), "box:1", "--stop")
+        written = self.steps(path)
+        one.end()
+        two = self.start("two", PLACEHOLDER)
+        refused = self.cli.run("restore", "box:1", "--into", two.first(), "--detach")
+        self.assert_refused(refused, FAILED, inside, "--rollback append")
+        self.restore("box:1", "--into", two.first(), "--rollback", "append")
+        path = os.path.join(two.root, inside[1:])
+        waiting.until(lambda: len(self.steps(path)) >= len(written) + 5, "steps of the job")
+        self.assertEqual(self.steps(path)[: len(written)], written)
+        self.assertEqual([self.number_of(line) for line in self.steps(path)], list(range(len(self.steps(path)))))
+
+
 class RefusedTest(ContainersCase):
     def test_the_first_process(self):
         one = self.start("one", ["/usr/bin/python3", "-B", SERVICE])
@@ -210,9 +199,9 @@ class RefusedTest(ContainersCase):
         ended.reap()
         refused = self.cli.run("restore", "box:1", "--into", ended.pid, "--detach")
         self.assert_refused(refused, NOT_FOUND, str(ended.pid))
-        for option in (["--clone"], ["--log", self.path("log")], ["--rollback", "append"]):
+        for option in (["--clone"], ["--log", self.path("log")]):
             refused = self.cli.run("restore", "box:1", "--into", one.first(), "--detach", *option)
-            self.assert_refused(refused, USAGE, "--into", "--clone, --log and --rollback")
+            self.assert_refused(refused, USAGE, "--into", "--clone and --log")
         self.wait_for_steps()
 
     def test_a_container_without_its_files(self):
