@@ -99,7 +99,9 @@ class CaptureRun {
   // Looks at everything that can be known before the job is touched.
   absl::Status Preflight() {
     Report("preflight");
-    RK_RETURN_IF_ERROR(RecoverInterruptedCaptures(options_.runtime_directory).status());
+    RK_RETURN_IF_ERROR(RecoverInterruptedCaptures(options_.runtime_directory, [this](const auto& tree) {
+                         if (gpu_ != nullptr) gpu_->WatchOut(tree);
+                       }).status());
     RK_ASSIGN_OR_RETURN(machine_, ThisMachine());
     RK_ASSIGN_OR_RETURN(job_, InspectJob(options_.pid, options_.caller, options_.caller_pid));
     RK_ASSIGN_OR_RETURN(namespaces_, criu::JobNamespaces::Of(options_.pid));
@@ -211,7 +213,7 @@ class CaptureRun {
     if (session_ && !DumpOptions().network_lock_skip)
       back = UnlockConnectionsOfTree(session_->run(), job_.processes);
     if (StaysStopped()) {
-      ResumeTree(job_.processes, [this] {
+      ResumeTree(job_.processes, [this](const std::vector<pid_t>&) {
         if (held_) held_->HoldThreads();
       });
     }

@@ -114,8 +114,11 @@ absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installat
                                       const std::atomic<bool>* cancel);
 
 // Lets jobs go on that a capture of a dead Rekindle process left stopped. Quick when there are none; called
-// by whatever starts next. Returns the PIDs it set free.
-absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(const std::string& runtime_directory);
+// by whatever starts next. Returns the PIDs it set free. `before`, if any, is called with each job's
+// processes.
+absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(
+    const std::string& runtime_directory,
+    const std::function<void(const std::vector<pid_t>& tree)>& before = nullptr);
 
 // Takes in a plain CRIU image directory made by `criu dump`. Its files are read where they lie: a link, a
 // pipe or a device among them is FailedPrecondition. `cancel` (may be null) as in Capture.

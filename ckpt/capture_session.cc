@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -181,10 +182,12 @@ absl::Status UnlockConnectionsOfTree(const std::string& run, const std::vector<P
   return criu::UnlockConnections(run, pids);
 }
 
-std::vector<pid_t> ResumeTree(const std::vector<ProcessInfo>& recorded, absl::FunctionRef<void()> before) {
+std::vector<pid_t> ResumeTree(const std::vector<ProcessInfo>& recorded, BeforeResume before) {
   std::vector<pid_t> resumed;
   const std::vector<TreeMember> members = TreeNow(recorded);
-  before();
+  std::vector<pid_t> pids;
+  for (const TreeMember& member : members) pids.push_back(member.pid);
+  before(pids);
   for (const TreeMember& member : members) {
     if (member.state != 'T' || member.was_stopped) continue;
     member.Signal(SIGCONT);
@@ -204,7 +207,8 @@ void KillTree(const std::vector<ProcessInfo>& recorded) {
   for (const TreeMember& member : members) AwaitExit(member.pidfd.get(), deadline - absl::Now());
 }
 
-absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(const std::string& runtime_directory) {
+absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(
+    const std::string& runtime_directory, const std::function<void(const std::vector<pid_t>& tree)>& before) {
   std::vector<pid_t> freed;
   // Nobody has this lock while a capture begins: a folder without a journal is one of the dead then.
   auto nobody_begins = LockFile(BeginningLock(runtime_directory), LOCK_EX | LOCK_NB);
@@ -224,7 +228,9 @@ absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(const std::string&
       const std::vector<ProcessInfo> processes = ParseJournal(*text);
       const absl::Status unlocked = UnlockConnectionsOfTree(RunInJournal(*text), processes);
       if (!unlocked.ok()) Log(LogLevel::kError, unlocked.message());
-      std::vector<pid_t> resumed = ResumeTree(processes);
+      std::vector<pid_t> resumed = ResumeTree(processes, [&before](const std::vector<pid_t>& tree) {
+        if (before) before(tree);
+      });
       freed.insert(freed.end(), resumed.begin(), resumed.end());
     }
     RemoveTree(directory).IgnoreError();

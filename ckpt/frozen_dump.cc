@@ -174,7 +174,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
                                                    tracking.unchanged));
   }
   absl::Status said;  // by `say`; read once the gate's thread has ended
-  auto ours = [&staging, &look, &tracking, &said, say, d = direct.get()] {
+  auto ours = [&staging, &look, &tracking, &said, say, gpu, d = direct.get()] {
     absl::Status status = staging.WaitUntilPagesAreOurs();
     if (status.ok() && d) status = d->Finish();
     // Without the look there is an image all the same.
@@ -184,6 +184,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
     }
     if (status.ok() && d && tracking.copied) tracking.copied(d->Memory());
     if (status.ok() && say) status = said = say->OnFrozen();
+    if (status.ok() && gpu) gpu->MayGoOn();
     return status;
   };
   absl::Status unanswered;  // read like `said`

@@ -6,6 +6,7 @@ namespace rekindle::ckpt {
 absl::Status GpuMove::Begin(const std::string& folder) {
   moved_ = back_ = absl::OkStatus();
   record_ = {};
+  may_go_on_ = false;
   stood_still_seconds_ = 0;
   auto plugin = gpu::PluginPath();
   if (!plugin.ok()) {
@@ -28,6 +29,7 @@ absl::Status GpuMove::Begin(const std::string& folder) {
 absl::Status GpuMove::Lock() {
   stands_still_.Restart();
   RK_ASSIGN_OR_RETURN(held_, mover_.Lock(options_.job, options_.pids, options_.lock_timeout));
+  was_parked_ = held_->was_parked();
   return absl::OkStatus();
 }
 
@@ -43,10 +45,12 @@ absl::Status GpuMove::At(KeeperMoment moment, bool failed, gpu::ThreadKeeper& ke
     Ended("gpu lock");
     return moved_ = MoveOut(&keeper);
   }
-  if (moment != KeeperMoment::kKeeperDumped || !held_ || (options_.stays_out && !failed)) {
+  // CRIU calls it no failure when it was told not to go on.
+  const bool good = !failed && may_go_on_;
+  if (moment != KeeperMoment::kKeeperDumped || !held_ || (options_.stays_out && good)) {
     return absl::OkStatus();
   }
-  NoteEnd(!failed);
+  NoteEnd(good);
   Back(&keeper);
   return absl::OkStatus();
 }
@@ -59,7 +63,6 @@ absl::Status GpuMove::MoveOut(gpu::ThreadKeeper* keeper) {
   }
   // CRIU comes next, and wants to trace them.
   if (keeper == nullptr) held_->LetThreadsGo();
-  was_parked_ = held_->was_parked();
   record_ = held_->record();
   device_bytes_ = held_->device_bytes();
   Ended("gpu to host");
@@ -68,6 +71,8 @@ absl::Status GpuMove::MoveOut(gpu::ThreadKeeper* keeper) {
 
 void GpuMove::Back(gpu::ThreadKeeper* keeper) {
   back_ = held_->Back(options_.progress, keeper);
+  // CRIU could not run the driver's threads: once more when it has gone.
+  if (held_->is_held()) return;
   held_.reset();
   stood_still_seconds_ = stands_still_.seconds();
   Ended("gpu back");

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -40,6 +41,9 @@ class GpuMove {
   // For CRIU: its --libdir, and "K=V"; empty where it does not ask.
   const std::string& plugins() const { return plugins_; }
   const std::vector<std::string>& variables() const { return variables_; }
+  // What comes before the job's threads go on has been done: else the memory comes back, also where it was to
+  // stay out. From any thread.
+  void MayGoOn() { may_go_on_ = true; }
   // After each dump, `good` or not: the memory is back, unless it stays out. The first error of a move out.
   absl::Status End(bool good);
 
@@ -77,6 +81,7 @@ class GpuMove {
   double stood_still_seconds_ = 0;
   std::string left_behind_;
   bool was_parked_ = false;
+  std::atomic<bool> may_go_on_{false};
 };
 
 }  // namespace rekindle::ckpt

@@ -29,7 +29,7 @@ void StandingJob::End() {
 
 absl::Status StandingJob::GoOn() {
   if (session_ == nullptr) return absl::OkStatus();
-  ResumeTree(processes_, [this] {
+  ResumeTree(processes_, [this](const std::vector<pid_t>&) {
     if (gpu_ != nullptr) gpu_->HoldThreads();
   });
   const absl::Status back = gpu_ == nullptr ? absl::OkStatus() : gpu_->Back();

@@ -130,7 +130,8 @@ absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
 void Node::RecoverJobs() {
   absl::MutexLock lock(&mutex_);
   if (std::exchange(recovered_, true) || !PathExists(options_.runtime_directory)) return;
-  absl::StatusOr<std::vector<pid_t>> freed = ckpt::RecoverInterruptedCaptures(options_.runtime_directory);
+  absl::StatusOr<std::vector<pid_t>> freed = ckpt::RecoverInterruptedCaptures(
+      options_.runtime_directory, [this](const std::vector<pid_t>& tree) { gpus_.WatchOut(tree); });
   if (!freed.ok()) {
     Log(LogLevel::kWarning,
         absl::StrCat("letting jobs of interrupted captures go on: ", freed.status().message()));

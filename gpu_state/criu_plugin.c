@@ -6,6 +6,7 @@
 //
 // Linked against no part of the C library, as ckpt/page_filter.c.
 #define _GNU_SOURCE
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
@@ -32,7 +33,7 @@ struct PluginDescription {
 };
 
 static int stage = -1;
-static int began, asked;  // once for each tree, at its first process
+static int began, asked, refused;  // once for each tree, at its first process
 
 // 0: done.
 static int Ask(enum KeeperMoment moment, int failed) {
@@ -71,7 +72,11 @@ static int OnBegin(int pid) {
   (void)pid;
   if (stage != kStageDump || began) return 0;
   began = 1;
-  return Ask(kKeeperBegins, 0);
+  // CRIU's clock for the threads to stop runs already, and work on the GPU has another one to end.
+  const unsigned left = alarm(0);
+  const int result = Ask(kKeeperBegins, 0);
+  if (left != 0) alarm(left);
+  return result;
 }
 
 static int OnFrozen(int pid) {
@@ -82,10 +87,14 @@ static int OnFrozen(int pid) {
 }
 
 static int OnRestored(int pid) {
-  (void)pid;
-  if (stage != kStageRestore || asked) return 0;
-  asked = 1;
-  return Ask(kKeeperRestored, 0);
+  if (stage != kStageRestore) return 0;
+  if (!asked) {
+    asked = 1;
+    refused = Ask(kKeeperRestored, 0) != 0;
+  }
+  // CRIU heeds no error here, and would let it run without its device memory.
+  if (refused) kill(pid, SIGKILL);
+  return refused ? -1 : 0;
 }
 
 __attribute__((visibility("default"))) struct PluginDescription CR_PLUGIN_DESC = {

@@ -21,6 +21,7 @@ constexpr char kProgram[] = "rekindle-gpu-helper";
 // Initialising the driver takes seconds where there are many GPUs and nothing keeps them awake.
 constexpr absl::Duration kHelloMayTake = absl::Minutes(2);
 constexpr absl::Duration kDevicesMayTake = absl::Seconds(30);
+constexpr absl::Duration kDyingMayTake = absl::Seconds(10);
 constexpr int kLockDescriptor = 4;  // the helper's
 
 std::vector<HelperRequest> RequestsFor(HelperRequest::What what, absl::Span<const pid_t> pids) {
@@ -55,9 +56,18 @@ class DriverClient::Helper {
 
   ~Helper() {
     // It sees the end of the stream, puts things back and ends; a hung one was killed before.
-    ::shutdown(socket_.get(), SHUT_WR);
+    bool hung;
+    {
+      absl::MutexLock lock(&mutex_);
+      hung = retired_;
+    }
+    ::shutdown(socket_.get(), hung ? SHUT_RDWR : SHUT_WR);
     reader_.join();
-    (void)process_.Wait();
+    if (!hung) {
+      (void)process_.Wait();
+    } else if (!process_.WaitFor(kDyingMayTake).ok()) {
+      process_.Release();  // in a call of the driver that nothing ends
+    }
   }
 
   // Numbers and sends a request. False: the helper is gone.

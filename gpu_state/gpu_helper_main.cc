@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
@@ -15,12 +16,14 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -30,12 +33,15 @@
 #include "gpu_state/checkpoint_driver.h"
 #include "gpu_state/device_inventory.h"
 #include "gpu_state/helper_protocol.h"
+#include "gpu_state/keeper_client.h"
 
 namespace rekindle::gpu {
 namespace {
 
 // After our master's death: how long calls under way may still take, and then putting things back.
 constexpr absl::Duration kUnderWayMayTake = absl::Minutes(5);
+constexpr absl::Duration kLettingGoMayTake = absl::Seconds(10);
+constexpr absl::Duration kTryAgainEvery = absl::Milliseconds(50);
 constexpr unsigned kPuttingBackMayTakeSeconds = 300;
 
 // The driver may name a thread as its own process sees it, which can be in another PID namespace.
@@ -87,6 +93,7 @@ class Helper {
       moved = moved_;
     }
     ::alarm(kPuttingBackMayTakeSeconds);
+    const std::unique_ptr<ThreadKeeper> keeper = HoldThreads(moved);
     // All at once: one of several that work together may wait for another.
     for (bool restore : {true, false}) {
       InParallel(moved.size(), [&](size_t i) {
@@ -94,6 +101,12 @@ class Helper {
         PutBack(pid, how, restore);
       });
     }
+    if (keeper == nullptr) return;
+    const bool back = std::all_of(moved.begin(), moved.end(), [this](const auto& one) {
+      const auto state = driver_.ok() ? (*driver_)->State(one.first) : driver_.status();
+      return !state.ok() || *state == ProcessState::kRunning;
+    });
+    keeper->End(back);
   }
 
  private:
@@ -128,6 +141,8 @@ class Helper {
       case HelperRequest::What::kThread: {
         RK_ASSIGN_OR_RETURN(const pid_t theirs, driver->RestoreThread(request.pid));
         RK_ASSIGN_OR_RETURN(answer->thread, ThreadNamed(request.pid, theirs));
+        absl::MutexLock lock(&mutex_);
+        threads_[request.pid] = answer->thread;
         return absl::OkStatus();
       }
       case HelperRequest::What::kAct:
@@ -187,6 +202,38 @@ class Helper {
     moved_.erase(pid);
   }
 
+  // A thread that needs its device memory before that is back can die of it. Those that have ended, and those
+  // of which nobody has asked for the driver's thread, are left out.
+  std::unique_ptr<ThreadKeeper> HoldThreads(const std::map<pid_t, Moved>& moved) {
+    std::vector<pid_t> pids;
+    std::vector<RestoreThread> threads;
+    {
+      absl::MutexLock lock(&mutex_);
+      for (const auto& [pid, how] : moved) {
+        const auto stat = ReadProcessStat(pid);
+        const auto thread = threads_.find(pid);
+        if (thread == threads_.end() || !stat.ok() || stat->start_ticks != how.start) continue;
+        pids.push_back(pid);
+        threads.push_back({pid, thread->second});
+      }
+    }
+    if (pids.empty()) return nullptr;
+    // CRIU, which our master's end stops, lets go of them first.
+    const absl::Time deadline = absl::Now() + kLettingGoMayTake;
+    for (;;) {
+      auto keeper = ThreadKeeper::Hold(pids);
+      absl::Status status = keeper.status();
+      if (status.ok()) status = (*keeper)->Run(threads, /*for_device_memory=*/false);
+      if (status.ok()) return *std::move(keeper);
+      if (absl::Now() > deadline) {
+        Log(LogLevel::kWarning,
+            absl::StrCat("the threads of a job run while its device memory is out: ", status.message()));
+        return nullptr;
+      }
+      absl::SleepFor(kTryAgainEvery);
+    }
+  }
+
   void PutBack(pid_t pid, const Moved& moved, bool restore) {
     auto stat = ReadProcessStat(pid);
     if (!stat.ok() || stat->start_ticks != moved.start || !driver_.ok()) return;
@@ -220,6 +267,7 @@ class Helper {
   absl::Mutex mutex_;
   int under_way_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<pid_t, Moved> moved_ ABSL_GUARDED_BY(mutex_);
+  std::map<pid_t, pid_t> threads_ ABSL_GUARDED_BY(mutex_);  // in which the driver works, as it last told
 };
 
 }  // namespace

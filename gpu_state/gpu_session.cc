@@ -134,15 +134,27 @@ void GpuSession::HoldOthers(Action action) {
   held_ = std::move(pids);
 }
 
-void GpuSession::LetGo() { own_keeper_.reset(); }
+void GpuSession::LetGo() {
+  const bool there =
+      absl::c_all_of(members_, [](const Member& m) { return m.gone || m.now == ProcessState::kRunning; });
+  if (own_keeper_ != nullptr) own_keeper_->End(there);
+  own_keeper_.reset();
+}
 
 absl::Status GpuSession::EndWatch() {
+  std::vector<pid_t> watched;
   for (const Member& member : members_) {
     if (member.gone) continue;
     // A running one can be watched still where whoever had brought it back was killed.
-    if (member.now != ProcessState::kCheckpointed && !ThreadKeeper::IsWatched(member.pid)) continue;
-    RK_RETURN_IF_ERROR(ThreadKeeper::Hold({member.pid}).status());
-    if (!ThreadKeeper::WaitsForMemory(member.pid)) continue;
+    if (member.now == ProcessState::kCheckpointed || ThreadKeeper::IsWatched(member.pid)) {
+      watched.push_back(member.pid);
+    }
+  }
+  if (watched.empty()) return absl::OkStatus();
+  // All at once: one watch may be over several.
+  RK_RETURN_IF_ERROR(ThreadKeeper::Hold(watched).status());
+  for (const Member& member : members_) {
+    if (member.gone || !ThreadKeeper::WaitsForMemory(member.pid)) continue;
     Watch();
     return absl::FailedPreconditionError(absl::StrCat(
         "a thread of process ", member.pid,

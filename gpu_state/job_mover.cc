@@ -25,6 +25,7 @@ namespace rekindle::gpu {
 namespace {
 
 constexpr char kCudaLibrary[] = "libcuda.so";
+constexpr char kMachine[] = "";  // among what limits host memory
 constexpr absl::Duration kStateMayTake = absl::Seconds(60);
 constexpr absl::Duration kReportEvery = absl::Milliseconds(100);
 constexpr absl::Duration kLookForRoomEvery = absl::Milliseconds(200);
@@ -47,6 +48,12 @@ bool InFirstPidNamespace() {
   constexpr ino_t kFirst = 0xEFFFFFFC;  // PROC_PID_INIT_INO
   struct stat own;
   return ::stat("/proc/self/ns/pid", &own) == 0 && own.st_ino == kFirst;
+}
+
+// Of one whose device memory is back.
+void EndWatchOf(pid_t pid) {
+  if (!ThreadKeeper::IsWatched(pid)) return;
+  if (auto keeper = ThreadKeeper::Hold({pid}); keeper.ok()) (*keeper)->End(/*well=*/true);
 }
 
 bool AThreadRuns(pid_t pid) {
@@ -186,31 +193,22 @@ absl::Status IsBeingMovedError(pid_t pid) {
 
 }  // namespace
 
-// One job's processes are moved by one caller at a time.
+// A process is moved by one caller at a time, of this Rekindle and of others.
 class JobMover::Claim {
  public:
   static absl::StatusOr<Claim> Make(JobMover& mover, absl::Span<const pid_t> pids) {
-    absl::MutexLock lock(&mover.mutex_);
+    Claim claim;
     for (pid_t pid : pids) {
-      if (mover.claimed_.count(pid) == 0) continue;
-      return IsBeingMovedError(pid);
+      auto turn = mover.ledger_.TakeTurn(absl::StrCat("process-", pid));
+      if (absl::IsUnavailable(turn.status())) return IsBeingMovedError(pid);
+      RK_RETURN_IF_ERROR(turn.status());
+      claim.turns_.push_back(*std::move(turn));
     }
-    mover.claimed_.insert(pids.begin(), pids.end());
-    return Claim(mover, {pids.begin(), pids.end()});
-  }
-  Claim(Claim&& other) noexcept : mover_(other.mover_), pids_(std::exchange(other.pids_, {})) {}
-  Claim& operator=(Claim&&) = delete;
-  ~Claim() {
-    if (pids_.empty()) return;
-    absl::MutexLock lock(&mover_.mutex_);
-    for (pid_t pid : pids_) mover_.claimed_.erase(pid);
+    return claim;
   }
 
  private:
-  Claim(JobMover& mover, std::vector<pid_t> pids) : mover_(mover), pids_(std::move(pids)) {}
-
-  JobMover& mover_;
-  std::vector<pid_t> pids_;
+  std::vector<Ledger::Turn> turns_;
 };
 
 JobMover::JobMover(MoverOptions options)
@@ -310,55 +308,61 @@ SessionOptions JobMover::OptionsWith(absl::Duration lock_timeout) const {
 // Host memory for a move that is under way.
 class JobMover::Reservation {
  public:
-  Reservation(JobMover& mover, uint64_t bytes) : mover_(mover), bytes_(bytes) {}
-  Reservation(Reservation&& other) noexcept : mover_(other.mover_), bytes_(std::exchange(other.bytes_, 0)) {}
+  Reservation(JobMover& mover, std::map<std::string, uint64_t> bytes)
+      : mover_(mover), bytes_(std::move(bytes)) {}
+  Reservation(Reservation&& other) noexcept : mover_(other.mover_), bytes_(std::exchange(other.bytes_, {})) {}
   Reservation& operator=(Reservation&&) = delete;
   ~Reservation() {
-    if (bytes_ == 0) return;
+    if (bytes_.empty()) return;  // moved from, perhaps with the mutex held
     absl::MutexLock lock(&mover_.mutex_);
-    mover_.reserved_bytes_ -= bytes_;
+    for (const auto& [limit, bytes] : bytes_) mover_.reserved_bytes_[limit] -= bytes;
   }
 
  private:
   JobMover& mover_;
-  uint64_t bytes_;
+  std::map<std::string, uint64_t> bytes_;
 };
 
 absl::StatusOr<JobMover::Reservation> JobMover::ReserveHostMemory(absl::Span<const GpuUse> uses) {
-  const uint64_t needed = KnownBytes(uses);
+  struct Limit {
+    uint64_t left = 0, wanted = 0;
+  };
+  std::map<std::string, Limit> limits;
   if (options_.host_limits) {
-    std::map<std::string, std::pair<uint64_t, uint64_t>> limits;  // by name: what is left, what is needed
     std::map<pid_t, uint64_t> of_process;
     for (const GpuUse& use : uses) of_process[use.pid] += use.bytes.value_or(0);
     for (const auto& [pid, bytes] : of_process) {
       for (const HostLimit& limit : options_.host_limits(pid)) {
-        auto& [left, wanted] = limits[limit.name];
-        left = limit.left_bytes;
-        wanted += bytes;
+        limits[limit.name].left = limit.left_bytes;
+        limits[limit.name].wanted += bytes;
       }
     }
-    for (const auto& [name, limit] : limits) {
-      if (limit.second <= limit.first) continue;
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the job has up to ", FormatBytes(limit.second),
-                       " on its GPUs, which becomes host memory of its own, and its limit (", name,
-                       ") leaves it ", FormatBytes(limit.first),
-                       "; nothing was moved. Give it more host memory, or let it drop its caches first"));
+  }
+  RK_ASSIGN_OR_RETURN(const uint64_t available, AvailableMemoryBytes());
+  limits[kMachine] = {available, KnownBytes(uses)};
+  std::map<std::string, uint64_t> wanted;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [name, limit] : limits) {
+    const uint64_t others = std::min(limit.left, reserved_bytes_[name]);
+    wanted[name] = limit.wanted;
+    if (limit.wanted <= limit.left - others) continue;
+    const std::string beside =
+        others > 0 ? absl::StrCat(" beside ", FormatBytes(others), " for other jobs that are being moved")
+                   : "";
+    if (name == kMachine) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the job has up to ", FormatBytes(limit.wanted),
+          " on its GPUs, which has to fit into host memory, and ", FormatBytes(limit.left - others),
+          " is free", beside, "; nothing was moved. Free host memory, or let the job drop its caches first"));
     }
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the job has up to ", FormatBytes(limit.wanted),
+                     " on its GPUs, which becomes host memory of its own, and its limit (", name,
+                     ") leaves it ", FormatBytes(limit.left - others), beside,
+                     "; nothing was moved. Give it more host memory, or let it drop its caches first"));
   }
-  RK_ASSIGN_OR_RETURN(uint64_t available, AvailableMemoryBytes());
-  uint64_t others;
-  {
-    absl::MutexLock lock(&mutex_);
-    others = std::min(available, reserved_bytes_);
-    if (needed <= available - others) reserved_bytes_ += needed;
-  }
-  if (needed <= available - others) return Reservation(*this, needed);
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the job has up to ", FormatBytes(needed), " on its GPUs, which has to fit into host memory, and ",
-      FormatBytes(available - others), " is free",
-      others > 0 ? absl::StrCat(" beside ", FormatBytes(others), " for other jobs that are being moved") : "",
-      "; nothing was moved. Free host memory, or let the job drop its caches first"));
+  for (const auto& [name, bytes] : wanted) reserved_bytes_[name] += bytes;
+  return Reservation(*this, std::move(wanted));
 }
 
 absl::Status JobMover::PutEntries(pid_t job, absl::Span<const pid_t> pids, absl::Span<const GpuUse> uses,
@@ -438,9 +442,13 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::Lock(pid_t job, const std::ve
   held->can_be_kept_ = held->session_.FindThreads().ok();
   held->was_parked_ = running.size() < pids.size();
   RK_RETURN_IF_ERROR(held->session_.EndWatch());
-  RK_RETURN_IF_ERROR(PutEntries(job, running, moving, LedgerEntry::Goal::kRunning, "being moved"));
-  if (absl::Status locked = held->session_.Lock(); !locked.ok()) {
-    Settle(job, held->session_, running, held->record_.uses, std::string(locked.message()));
+  absl::Status locked = PutEntries(job, running, moving, LedgerEntry::Goal::kRunning, "being moved");
+  if (locked.ok()) {
+    locked = held->session_.Lock();
+    if (!locked.ok()) Settle(job, held->session_, running, held->record_.uses, std::string(locked.message()));
+  }
+  if (!locked.ok()) {
+    held->session_.Watch();
     return locked;
   }
   held->held_ = true;
@@ -521,11 +529,16 @@ absl::Status HeldJob::Back(const MoveProgress& progress, ThreadKeeper* keeper) {
   if (!std::exchange(held_, false)) return absl::OkStatus();
   const std::vector<pid_t> pids = session_.RunningAtBegin();
   const std::vector<GpuUse> uses = gpu::UsesOf(record_.uses, pids);
-  absl::Status status = mover_.AwaitRoom(BytesByDevice(uses), pids);
+  const auto room = mover_.AwaitRoom(BytesByDevice(uses), pids);
+  absl::Status status = room.status();
   if (status.ok()) {
     MoveReporter reporter(pids, MoveReporter::Way::kToDevice, HostBytes(pids), WholeMove(uses), progress);
-    // Without the keeper nobody has the threads stand still, or we find somebody who does.
-    if (keeper != nullptr) session_.LetRun(*keeper, /*for_device_memory=*/false).IgnoreError();
+    // The driver would wait for a thread that stands still.
+    if (keeper != nullptr) status = session_.LetRun(*keeper, /*for_device_memory=*/false);
+    if (!status.ok()) {
+      held_ = true;
+      return status;
+    }
     status = session_.PutBack();
     session_.LetStand().IgnoreError();
   } else if (keeper == nullptr) {
@@ -557,21 +570,41 @@ void HeldJob::JobEnded() {
   mover_.driver_.Settle(pids);
 }
 
-absl::Status JobMover::AwaitRoom(const std::map<std::string, uint64_t>& needed,
-                                 absl::Span<const pid_t> pids) {
-  const absl::Time deadline = absl::Now() + options_.room_timeout;
+absl::StatusOr<std::vector<Ledger::Turn>> JobMover::AwaitRoom(const std::map<std::string, uint64_t>& needed,
+                                                              absl::Span<const pid_t> pids) {
+  // A move of somebody else's is waited for as long as it may take.
+  const absl::Time begin = absl::Now();
+  absl::Duration without_room;
   for (;;) {
-    auto view = Devices();
-    // Without the management library the driver itself has to find out.
-    if (!view.ok()) return absl::OkStatus();
-    std::map<std::string, uint64_t> missing = needed;
-    for (const auto& [uuid, bytes] : BytesByDevice(gpu::UsesOf(view->uses, pids))) {
-      auto it = missing.find(uuid);
-      if (it != missing.end()) it->second -= std::min(it->second, bytes);
+    std::vector<Ledger::Turn> turns;
+    absl::Status room;
+    for (const auto& [uuid, bytes] : needed) {
+      auto turn = ledger_.TakeTurn(uuid);
+      room = turn.status();
+      if (!room.ok()) break;
+      turns.push_back(*std::move(turn));
     }
-    absl::Status room = CheckRoom(missing, view->devices, view->uses);
-    if (!absl::IsResourceExhausted(room) || absl::Now() >= deadline) return room;
-    absl::SleepFor(kLookForRoomEvery);
+    const bool is_our_turn = !absl::IsUnavailable(room);
+    RK_RETURN_IF_ERROR(is_our_turn ? room : absl::OkStatus());
+    if (is_our_turn) {
+      auto view = Devices();
+      // Without the management library the driver itself has to find out.
+      if (!view.ok()) return turns;
+      std::map<std::string, uint64_t> missing = needed;
+      for (const auto& [uuid, bytes] : BytesByDevice(gpu::UsesOf(view->uses, pids))) {
+        auto it = missing.find(uuid);
+        if (it != missing.end()) it->second -= std::min(it->second, bytes);
+      }
+      room = CheckRoom(missing, view->devices, view->uses);
+      if (room.ok()) return turns;
+      if (!absl::IsResourceExhausted(room) || without_room >= options_.room_timeout) return room;
+      without_room += kLookForRoomEvery;
+    } else if (absl::Now() - begin >= options_.move_timeout + options_.room_timeout) {
+      return absl::DeadlineExceededError(
+          "another job is being moved onto the same GPU, and that does not end");
+    }
+    turns.clear();
+    absl::SleepFor(is_our_turn ? kLookForRoomEvery : kLookForOthersEvery);
   }
 }
 
@@ -591,7 +624,8 @@ absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const Gp
   }
   RK_RETURN_IF_ERROR(session.Begin(GpuSession::Locked::kByUs));
   RK_RETURN_IF_ERROR(PutEntries(job, pids, record.uses, LedgerEntry::Goal::kRunning, "being moved"));
-  absl::Status status = AwaitRoom(needed, pids);
+  const auto room = AwaitRoom(needed, pids);
+  absl::Status status = room.status();
   if (status.ok()) {
     MoveStep whole;
     for (const auto& [uuid, bytes] : needed) {
@@ -625,8 +659,27 @@ void JobMover::Settle(pid_t job, const GpuSession& session, absl::Span<const pid
 }
 
 void JobMover::WatchParked(const std::vector<pid_t>& pids) {
+  // Somebody may be bringing it back by now.
+  const auto claim = Claim::Make(*this, pids);
+  if (!claim.ok() || !CheckNobodyElseMoves(pids).ok()) return;
   GpuSession session(driver_, pids, OptionsWith(absl::ZeroDuration()));
   if (session.Begin(GpuSession::Locked::kByUs).ok()) session.Watch();
+}
+
+void JobMover::WatchOut(absl::Span<const pid_t> pids) {
+  auto entries = ledger_.List();
+  if (!entries.ok()) return;
+  std::map<pid_t, std::vector<pid_t>> jobs;
+  for (const LedgerEntry& entry : *entries) {
+    if (absl::c_linear_search(pids, entry.pid)) jobs[entry.job].push_back(entry.pid);
+  }
+  for (const auto& [job, of_job] : jobs) {
+    auto keeper = ThreadKeeper::Hold(of_job);
+    const absl::Status watched = keeper.ok() ? (*keeper)->Watch() : keeper.status();
+    if (!watched.ok())
+      Log(LogLevel::kWarning,
+          absl::StrCat("job ", job, " goes on without its GPU memory, unwatched: ", watched.message()));
+  }
 }
 
 absl::StatusOr<DevicePairs> JobMover::PlanRestore(const GpuRecord& record, const DevicePairs& wanted,
@@ -684,7 +737,9 @@ void JobMover::ForgetRunning(absl::Span<const pid_t> pids) {
   if (!claim.ok() || !CheckNobodyElseMoves(pids).ok()) return;
   const auto states = States(pids);
   for (size_t i = 0; i < pids.size(); ++i) {
-    if (states[i].ok() && *states[i] == ProcessState::kRunning) ledger_.Remove({pids[i]});
+    if (!states[i].ok() || *states[i] != ProcessState::kRunning) continue;
+    EndWatchOf(pids[i]);
+    ledger_.Remove({pids[i]});
   }
 }
 
@@ -742,7 +797,7 @@ absl::Status JobMover::RecoverJob(pid_t job, const std::vector<LedgerEntry>& ent
   absl::Status first;
   for (size_t i = 0; i < entries.size(); ++i) {
     if (states[i].ok() && *states[i] == ProcessState::kRunning) {
-      if (ThreadKeeper::IsWatched(pids[i])) ThreadKeeper::Hold({pids[i]}).IgnoreError();
+      EndWatchOf(pids[i]);
       ledger_.Remove({pids[i]});
     } else if (states[i].ok() && *states[i] != ProcessState::kFailed) {
       held.push_back(pids[i]);

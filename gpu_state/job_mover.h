@@ -7,8 +7,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -83,7 +83,8 @@ class HeldJob {
   uint64_t device_bytes() const;  // of the whole job
 
   // Those that were running before run again, on the same GPUs; their states are verified. On failure the
-  // job is parked, which `rekindle gpu ps` shows, and its data is safe.
+  // job is parked, which `rekindle gpu ps` shows, and its data is safe. It is held still where `keeper` could
+  // not run the driver's threads.
   absl::Status Back(const MoveProgress& progress = nullptr, ThreadKeeper* keeper = nullptr);
   // It stays in host memory, listed as parked.
   absl::Status Park(const std::string& why);
@@ -152,6 +153,10 @@ class JobMover {
   // After CRIU has had them: the parked ones of these are watched again (GpuSession::Watch).
   void WatchParked(const std::vector<pid_t>& pids);
 
+  // Before what an interrupted capture has left stopped goes on: those of these processes that the ledger has
+  // are watched until Recover() has their memory back.
+  void WatchOut(absl::Span<const pid_t> pids);
+
   // Before a restore starts anything: can the state go onto this machine's GPUs, and onto which?
   absl::StatusOr<DevicePairs> PlanRestore(const GpuRecord& record, const DevicePairs& wanted,
                                           bool ignore_mismatch);
@@ -192,15 +197,18 @@ class JobMover {
   void Settle(pid_t job, const GpuSession& session, absl::Span<const pid_t> pids,
               absl::Span<const GpuUse> uses, const std::string& why);
   // Waits until there is room for `needed`, within limits; what `pids` have on the device is theirs already.
-  absl::Status AwaitRoom(const std::map<std::string, uint64_t>& needed, absl::Span<const pid_t> pids);
+  // As long as what this gives lives nobody else moves anything onto these GPUs: two that see the same room
+  // would not both fit, and a job that does not may be lost.
+  absl::StatusOr<std::vector<Ledger::Turn>> AwaitRoom(const std::map<std::string, uint64_t>& needed,
+                                                      absl::Span<const pid_t> pids);
   absl::Status RecoverJob(pid_t job, const std::vector<LedgerEntry>& entries, std::vector<pid_t>* freed);
 
   const MoverOptions options_;
   Ledger ledger_;
   DriverClient driver_;
   absl::Mutex mutex_;
-  std::set<pid_t> claimed_ ABSL_GUARDED_BY(mutex_);
-  uint64_t reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // For moves under way, by what limits them; "": the machine.
+  std::map<std::string, uint64_t> reserved_bytes_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rekindle::gpu

@@ -161,18 +161,24 @@ ThreadKeeper::~ThreadKeeper() {
 }
 
 absl::Status ThreadKeeper::Run(absl::Span<const RestoreThread> threads, bool for_device_memory) {
+  absl::Status first;
   for (const RestoreThread& thread : threads) {
-    const pid_t there = number_there_ ? number_there_(thread.thread) : thread.thread;
-    if (there == 0) return absl::NotFoundError(absl::StrCat("process ", thread.pid, " has ended"));
-    {
-      absl::MutexLock lock(&mutex_);
-      processes_[there] = thread.pid;
-    }
-    RK_RETURN_IF_ERROR(Send(kKeeperRun, there, for_device_memory ? kLeastDeviceMapping : 0));
-    RK_RETURN_IF_ERROR(
-        Annotate(Await(kKeeperRuns), absl::StrCat("running the driver's thread in process ", thread.pid)));
+    const absl::Status status = RunOne(thread, for_device_memory);
+    const auto stat = ReadProcessStat(thread.pid);
+    if (stat.ok() && !stat->ending()) first.Update(status);
   }
-  return absl::OkStatus();
+  return first;
+}
+
+absl::Status ThreadKeeper::RunOne(const RestoreThread& thread, bool for_device_memory) {
+  const pid_t there = number_there_ ? number_there_(thread.thread) : thread.thread;
+  if (there == 0) return absl::NotFoundError(absl::StrCat("process ", thread.pid, " has ended"));
+  {
+    absl::MutexLock lock(&mutex_);
+    processes_[there] = thread.pid;
+  }
+  RK_RETURN_IF_ERROR(Send(kKeeperRun, there, for_device_memory ? kLeastDeviceMapping : 0));
+  return Annotate(Await(kKeeperRuns), absl::StrCat("running the driver's thread in process ", thread.pid));
 }
 
 absl::Status ThreadKeeper::Pause() {
@@ -212,7 +218,9 @@ absl::Status ThreadKeeper::Await(KeeperWord what) {
   const int32_t error = word->second;
   words_.erase(word);
   if (error == 0) return absl::OkStatus();
-  if (error == EPERM) return absl::FailedPreconditionError("somebody else traces it, a debugger or CRIU");
+  if (error == EPERM)
+    return absl::FailedPreconditionError(
+        "somebody else traces it, a debugger or CRIU, or we may not (kernel.yama.ptrace_scope)");
   return ErrnoStatus(error, "it can't be traced");
 }
 

@@ -45,18 +45,20 @@ class ThreadKeeper {
   static bool IsWatched(pid_t pid);
   ~ThreadKeeper();
 
-  // These run, until Pause(). With `for_device_memory` what they map, for that is device memory to be, is of
-  // huge pages, which are there when they go on.
+  // These run, until Pause(); those of processes that have ended are passed over. With `for_device_memory`
+  // what they map, for that is device memory to be, is of huge pages, which are there when they go on.
   absl::Status Run(absl::Span<const RestoreThread> threads, bool for_device_memory);
   // They stand still again.
   absl::Status Pause();
   // All run on, watched by the program, which lives as long as they do, or until somebody else's Hold().
   absl::Status Watch();
-  // The work is done, or has failed.
+  // All go on; `well`: the device memory is there, else threads that need it stand still (thread_watch.h). Of
+  // CRIU: the work is done, or has failed.
   void End(bool well);
 
  private:
   void Read();
+  absl::Status RunOne(const RestoreThread& thread, bool for_device_memory);
   absl::Status Send(KeeperWord what, int32_t id, uint64_t bytes = 0);
   // The next word of that kind. Unavailable: the keeper has gone. DeadlineExceeded: it says nothing.
   absl::Status Await(KeeperWord what) ABSL_LOCKS_EXCLUDED(mutex_);

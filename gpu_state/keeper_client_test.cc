@@ -1,6 +1,7 @@
 // With the real keeper program, on real threads.
 #include "gpu_state/keeper_client.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -49,12 +50,13 @@ struct Shared {
   struct Of {
     std::atomic<pid_t> id;
     std::atomic<uint64_t> rounds;
-    std::atomic<bool> touches, maps, leaves;  // what it is to do in its next round
+    std::atomic<bool> touches, polls, maps, leaves;  // what it is to do in its next round
     std::atomic<char*> mapped;
   };
   Of threads[kThreads];
   std::atomic<int> signals;
-  std::atomic<char*> forbidden;
+  std::atomic<char*> forbidden;  // of a device
+  std::atomic<char*> safepoint;  // the program's own
   std::atomic<bool> allow;
 };
 Shared* shared = nullptr;
@@ -65,6 +67,7 @@ void* Rounds(void* of) {
   for (;;) {
     ++mine.rounds;
     if (mine.touches.exchange(false)) *static_cast<volatile char*>(shared->forbidden) = 1;
+    if (mine.polls.exchange(false)) *static_cast<volatile char*>(shared->safepoint) = 1;
     if (mine.maps.exchange(false)) {
       mine.mapped = static_cast<char*>(::mmap(nullptr, 8 * kHugePage, PROT_READ | PROT_WRITE,
                                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
@@ -81,6 +84,8 @@ class KeeperClientTest : public testing::Test {
     void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(memory, MAP_FAILED);
     shared = new (memory) Shared();
+    ASSERT_TRUE(MakeDirectories(folder_.path() + "/dev").ok());
+    ASSERT_TRUE(WriteFileAtomically(device_, std::string(kPage, '\0')).ok());
     pid_ = ::fork();
     ASSERT_GE(pid_, 0);
     if (pid_ == 0) Live();
@@ -95,12 +100,22 @@ class KeeperClientTest : public testing::Test {
     ::munmap(shared, sizeof(Shared));
   }
 
-  [[noreturn]] static void Live() {
+  [[noreturn]] void Live() const {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::signal(SIGUSR2, [](int) { ++shared->signals; });
-    // Not one of the allocator's, which a sanitizer would say something of.
-    shared->forbidden =
+    // A runtime that stops its threads by a page that can't be touched.
+    struct sigaction action = {};
+    action.sa_sigaction = [](int, siginfo_t* info, void*) {
+      if (info->si_addr != shared->safepoint) ::_exit(1);
+      ::mprotect(shared->safepoint, kPage, PROT_READ | PROT_WRITE);
+      ++shared->signals;
+    };
+    action.sa_flags = SA_SIGINFO;
+    ::sigaction(SIGSEGV, &action, nullptr);
+    shared->safepoint =
         static_cast<char*>(::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    const UniqueFd device = OpenFile(device_, O_RDWR).value();
+    shared->forbidden = static_cast<char*>(::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE, device.get(), 0));
     for (size_t i = 1; i < kThreads; ++i) {
       pthread_t thread;
       if (::pthread_create(&thread, nullptr, Rounds, &shared->threads[i]) != 0) ::_exit(1);
@@ -149,6 +164,8 @@ class KeeperClientTest : public testing::Test {
     return Tracer(0);
   }
 
+  TemporaryDirectory folder_ = *TemporaryDirectory::Make("/tmp", "keeper-test-");
+  const std::string device_ = folder_.path() + "/dev/nvidia0";
   pid_t pid_ = 0;
 };
 
@@ -272,11 +289,62 @@ TEST_F(KeeperClientTest, AThreadThatNeedsMissingMemoryStandsUntilItIsThere) {
   EXPECT_TRUE(AreFree());
 }
 
+TEST_F(KeeperClientTest, WithTheMemoryBackAThreadGetsTheSignalOfWhatIsMissingStill) {
+  Watched();
+  shared->threads[1].touches = true;
+  ASSERT_TRUE(Until([&] { return Stands(1); }));
+  Held()->End(/*well=*/true);
+  EXPECT_TRUE(Until([&] { return Ended(pid_); }));
+}
+
+TEST_F(KeeperClientTest, ARuntimesOwnPagesAreItsOwnBusiness) {
+  Watched();
+  shared->threads[1].polls = true;
+  EXPECT_TRUE(Until([] { return shared->signals == 1; }));
+  EXPECT_TRUE(GoesOn(1));
+}
+
 TEST_F(KeeperClientTest, SegmentationFaultsOfAnotherKindEndIt) {
   shared->forbidden = nullptr;
   Watched();
   shared->threads[1].touches = true;
   EXPECT_TRUE(Until([&] { return Ended(pid_); }));
+}
+
+TEST_F(KeeperClientTest, AStoppedProcessStaysSo) {
+  const pid_t first = pid_;
+  Shared* const of_first = shared;
+  SetUp();
+  EXPECT_TRUE((*ThreadKeeper::Hold({first, pid_}))->Watch().ok());
+  ASSERT_EQ(::kill(pid_, SIGSTOP), 0);
+  ASSERT_TRUE(Until([&] { return Stands(0) && Stands(1) && Stands(2); }));
+  const uint64_t rounds = shared->threads[0].rounds;
+  // The other one is held, and let go.
+  EXPECT_TRUE(ThreadKeeper::Hold({first}).ok());
+  const uint64_t of_other = of_first->threads[0].rounds;
+  EXPECT_TRUE(Until([&] { return of_first->threads[0].rounds > of_other + 100; }));
+  EXPECT_EQ(shared->threads[0].rounds, rounds);
+  ASSERT_EQ(::kill(pid_, SIGCONT), 0);
+  EXPECT_TRUE(GoesOn(0));
+  TearDown();
+  pid_ = first;
+  shared = of_first;
+}
+
+TEST_F(KeeperClientTest, ADeadProcessKeepsNobodyFromRunning) {
+  const pid_t first = pid_, thread = Thread(1);
+  Shared* const of_first = shared;
+  SetUp();
+  auto keeper = ThreadKeeper::Hold({first, pid_});
+  ASSERT_TRUE(keeper.ok()) << keeper.status();
+  ASSERT_EQ(::kill(first, SIGKILL), 0);
+  ASSERT_TRUE(Until([&] { return Ended(first); }));
+  EXPECT_TRUE((*keeper)->Run({{first, thread}, {pid_, Thread(1)}}, false).ok());
+  EXPECT_TRUE(GoesOn(1));
+  keeper->reset();
+  TearDown();
+  pid_ = first;
+  shared = of_first;
 }
 
 TEST_F(KeeperClientTest, AProcessWhoseFirstThreadHasEnded) {

@@ -21,6 +21,19 @@ using Json = nlohmann::json;
 
 constexpr char kEntryPrefix[] = "process-";
 constexpr char kLockPrefix[] = "mover-";
+constexpr char kTurnPrefix[] = "turn-";
+
+// Whoever has such a file removes it: once more where that happened before it was locked.
+absl::StatusOr<UniqueFd> LockFileThatIsThere(const std::string& path, int operation) {
+  for (;;) {
+    RK_ASSIGN_OR_RETURN(UniqueFd lock, LockFile(path, operation));
+    struct stat by_path, by_descriptor;
+    if (::stat(path.c_str(), &by_path) == 0 && ::fstat(lock.get(), &by_descriptor) == 0 &&
+        by_path.st_ino == by_descriptor.st_ino) {
+      return lock;
+    }
+  }
+}
 
 std::string Encode(const LedgerEntry& entry) {
   Json json = {{"pid", entry.pid},
@@ -103,19 +116,27 @@ absl::StatusOr<Ledger::Mover> Ledger::Enlist() {
     RK_RETURN_IF_ERROR(MakeDirectories(directory_));
     RemoveFreeLocks();  // a command that ends leaves its own
     mover_path_ = absl::StrCat(directory_, "/", kLockPrefix, ::getpid(), "-", UnixNanos());
-    struct stat by_path, by_descriptor;
-    do {  // until nobody has removed it, as the file of a dead one, before it was locked
-      RK_ASSIGN_OR_RETURN(mover_, LockFile(mover_path_, LOCK_EX));
-    } while (::stat(mover_path_.c_str(), &by_path) != 0 || ::fstat(mover_.get(), &by_descriptor) != 0 ||
-             by_path.st_ino != by_descriptor.st_ino);
+    RK_ASSIGN_OR_RETURN(mover_, LockFileThatIsThere(mover_path_, LOCK_EX));
   }
   return Mover{mover_path_, mover_.get()};
 }
 
+absl::StatusOr<Ledger::Turn> Ledger::TakeTurn(const std::string& name) {
+  RK_RETURN_IF_ERROR(MakeDirectories(directory_));
+  std::string path = absl::StrCat(directory_, "/", kTurnPrefix, name);
+  RK_ASSIGN_OR_RETURN(UniqueFd lock, LockFileThatIsThere(path, LOCK_EX | LOCK_NB));
+  return Turn(std::move(path), std::move(lock));
+}
+
+Ledger::Turn::~Turn() {
+  if (lock_.valid()) ::unlink(path_.c_str());
+}
+
 bool Ledger::IsBeingMoved(const LedgerEntry& entry) const {
   if (entry.mover.empty()) return false;
+  // Shared: who else asks is no mover.
   auto file = OpenFile(entry.mover, O_RDWR);
-  return file.ok() && ::flock(file->get(), LOCK_EX | LOCK_NB) != 0;
+  return file.ok() && ::flock(file->get(), LOCK_SH | LOCK_NB) != 0;
 }
 
 void Ledger::RemoveFreeLocks() {

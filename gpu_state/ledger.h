@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -53,6 +54,22 @@ class Ledger {
     int descriptor = -1;  // owned by the ledger
   };
   absl::StatusOr<Mover> Enlist() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Nobody else, here or elsewhere, gets the same name as long as what this gives lives. Unavailable:
+  // somebody has it.
+  class Turn {
+   public:
+    Turn(Turn&& other) noexcept : path_(std::exchange(other.path_, "")), lock_(std::move(other.lock_)) {}
+    Turn& operator=(Turn&&) = delete;
+    ~Turn();
+
+   private:
+    friend class Ledger;
+    Turn(std::string path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+    std::string path_;
+    UniqueFd lock_;
+  };
+  absl::StatusOr<Turn> TakeTurn(const std::string& name);
+
   // Somebody, who lives, moves it.
   bool IsBeingMoved(const LedgerEntry& entry) const;
   // Removes the lock files of the dead.

@@ -111,5 +111,20 @@ TEST_F(LedgerTest, NamesADamagedEntry) {
   EXPECT_NE(entries.status().message().find(path), absl::string_view::npos) << entries.status();
 }
 
+TEST_F(LedgerTest, OneHasATurnAtATime) {
+  Ledger other(ledger_.directory());
+  {
+    auto ours = ledger_.TakeTurn("a");
+    ASSERT_TRUE(ours.ok()) << ours.status();
+    EXPECT_TRUE(absl::IsUnavailable(other.TakeTurn("a").status()));
+    EXPECT_TRUE(other.TakeTurn("b").ok());
+    const Ledger::Turn moved = *std::move(ours);
+    EXPECT_TRUE(absl::IsUnavailable(other.TakeTurn("a").status()));
+  }
+  EXPECT_TRUE(other.TakeTurn("a").ok());
+  // Nothing of it is left.
+  EXPECT_TRUE(ListDirectory(ledger_.directory())->empty());
+}
+
 }  // namespace
 }  // namespace rekindle::gpu

@@ -15,6 +15,9 @@
 #include <unistd.h>
 
 #define MOST_THREADS 256
+// For a thread to come out of a call of the driver, when nobody gives orders any more.
+#define MAY_TAKE_MS 30000
+#define LOOK_AGAIN_MS 100
 #define SYSCALL_STOP (SIGTRAP | 0x80)
 
 enum RunState {
@@ -276,19 +279,20 @@ int ServeKeeper(int socket, unsigned long options, int (*hold)(int pid)) {
   // Blocked, so that none is lost between a look and the wait.
   sigprocmask(SIG_BLOCK, &child, &before);
   const int stopped = signalfd(-1, &child, SFD_NONBLOCK | SFD_CLOEXEC);
-  const int result = stopped < 0 ? -1 : Talk(&keeper, stopped, hold);
+  int result = stopped < 0 ? -1 : Talk(&keeper, stopped, hold);
   if (!AllStand(&keeper)) {
     // Whoever gave the orders is gone: none stays in a call of ours.
     Pause(&keeper);
-    while (!AllStand(&keeper)) {
+    for (int tries = 0; tries < MAY_TAKE_MS / LOOK_AGAIN_MS; ++tries) {
       LookAtAll(&keeper);
       struct pollfd one = {stopped, POLLIN, 0};
       if (AllStand(&keeper) || stopped < 0) break;
-      poll(&one, 1, -1);
+      poll(&one, 1, LOOK_AGAIN_MS);
       struct signalfd_siginfo info;
       while (read(stopped, &info, sizeof info) > 0) {
       }
     }
+    if (!AllStand(&keeper)) result = kKeeperHangs;
   }
   if (stopped >= 0) close(stopped);
   sigprocmask(SIG_SETMASK, &before, 0);

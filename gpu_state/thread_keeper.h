@@ -19,7 +19,8 @@ enum KeeperWord {
   kKeeperGoOn,      // after kKeeperMapped: the thread `id`
   kKeeperPause,     // the threads that run stand still again
   kKeeperWatch,     // all run on, and are watched (thread_watch.h); it hangs up. The program's only
-  kKeeperEnd,       // `id` 0: well. Whoever stands still is let go by the program, and by CRIU in its time
+  kKeeperEnd,       // `id` 0: well, the device memory is there; the program then lets go of all that stand
+                    // still. 1: it is not, or nobody knows. CRIU lets go of them in its time
   // From the keeper.
   kKeeperStands,  // `id`: 0, or errno. After kKeeperHold; of CRIU, at once: a KeeperMoment, and has it failed
   kKeeperMapped,  // the thread `id` has mapped `bytes` at `address` and waits
@@ -46,13 +47,15 @@ struct KeeperMessage {
 #define KEEPER_SOCKET 3
 #define KEEPER_PATH "REKINDLE_GPU_KEEPER"
 
+enum { kKeeperHangs = -2 };
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 // Until kKeeperEnd, whose `id` it returns (0 or 1), kKeeperWatch, which it returns, or the end of the
-// connection: -1. Threads named by kKeeperRun are
-// traced by the calling thread, with PTRACE_SEIZE, and stand still; `options` are theirs again when they do.
+// connection: -1. Threads named by kKeeperRun are traced by the calling thread, with PTRACE_SEIZE, and stand
+// still; `options` are theirs again when they do. kKeeperHangs: one of them does not.
 // `hold` carries out kKeeperHold: 0 or errno.
 int ServeKeeper(int socket, unsigned long options, int (*hold)(int pid));
 

@@ -22,6 +22,8 @@
 // For a thread to come out of the kernel.
 #define MAY_TAKE_MS 2000
 #define LOOK_AGAIN_MS 1
+// For one that nobody traces: whoever did has just let go of it, or it is not ours to trace.
+#define MAY_NOT_MS 200
 #define MOST_PROCESSES 4096
 
 static long long Milliseconds(void) {
@@ -60,6 +62,8 @@ static void NameOf(pid_t pid, char* name, size_t size) {
   fclose(file);
 }
 
+static int may_not;  // nobody traces one, and we can't
+
 // Seizes what is not seized yet; how many these are, or -1 and errno. EAGAIN: a watch has been told to let
 // go.
 static int SeizeNew(int pid) {
@@ -68,6 +72,7 @@ static int SeizeNew(int pid) {
   DIR* tasks = opendir(path);
   if (!tasks) return -1;
   int seized = 0, error = 0;
+  may_not = 0;
   for (struct dirent* entry; (entry = readdir(tasks));) {
     if (!isdigit((unsigned char)entry->d_name[0])) continue;
     const pid_t id = atoi(entry->d_name);
@@ -77,9 +82,14 @@ static int SeizeNew(int pid) {
       continue;
     }
     if (errno == ESRCH) continue;
-    // Ours already answer EPERM, and so do somebody else's.
+    // Ours already answer EPERM, and so do somebody else's, and those that we may not trace.
     const pid_t tracer = TracerOf(pid, id);
-    if (tracer <= 0 || tracer == getpid()) continue;
+    if (tracer < 0 || tracer == getpid()) continue;
+    if (tracer == 0) {
+      may_not = 1;
+      if (error == 0) error = EAGAIN;
+      continue;
+    }
     char name[32];
     NameOf(tracer, name, sizeof name);
     if (strcmp(name, FAULT_WATCH_NAME) == 0) continue;  // it stands
@@ -97,14 +107,14 @@ static int SeizeNew(int pid) {
 }
 
 static int Hold(int pid) {
-  const long long end = Milliseconds() + MAY_TAKE_MS;
+  const long long begin = Milliseconds(), end = begin + MAY_TAKE_MS;
   for (;;) {
     // Threads that run may make others.
     int waiting = SeizeNew(pid);
     if (waiting < 0 && errno != EAGAIN) return errno;
     if (waiting == 0) break;
     if (waiting < 0) {
-      if (Milliseconds() > end) return EPERM;
+      if (Milliseconds() > (may_not ? begin + MAY_NOT_MS : end)) return EPERM;
       poll(0, 0, LOOK_AGAIN_MS);
     }
     while (waiting > 0) {
@@ -121,6 +131,7 @@ static int Hold(int pid) {
       }
     }
   }
+  NoteDeviceMemory(pid);
   return NoteHeld(pid);
 }
 
@@ -128,7 +139,7 @@ static pid_t watched[MOST_PROCESSES];
 
 // Those that were held now go on; threads that need missing memory are watched still, as are processes that
 // were watched before. 0: none of either is left.
-static int LetGo(int* count) {
+static int LetGo(int well, int* count) {
   pid_t let_go[MOST_PROCESSES];
   int let_go_count = 0, left = 0;
   for (int i = 0; i < held_count; ++i) {
@@ -139,7 +150,7 @@ static int LetGo(int* count) {
     }
   }
   held_count = *count = left;
-  const int faults = LetGoOf(let_go, let_go_count);
+  const int faults = LetGoOf(let_go, let_go_count, well);
   return faults + left;
 }
 
@@ -157,7 +168,8 @@ int main(void) {
     int count = held_count;
     // Before the other end sees us end, which the kernel tells it first. Where that is gone itself, nobody
     // knows where the device memory is.
-    if ((end == 0 || end == 1) && LetGo(&count) == 0) return 0;
+    if (end == kKeeperHangs) return 1;  // the kernel lets go of all that it can
+    if ((end == 0 || end == 1) && LetGo(end == 0, &count) == 0) return 0;
     for (int i = 0; i < held_count; ++i) {
       watched[i] = held[i].id;
       held[i].now = 0;

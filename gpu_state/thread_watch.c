@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <elf.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -14,6 +15,8 @@
 #include <sys/ptrace.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/user.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +26,9 @@
 #define LOOK_AGAIN_MS 20
 #define MOST_FAULTS 4096
 #define MOST_STANDING 65536
+#define MOST_AREAS 65536
+#define DEVICE_FILES "/dev/nvidia"
+#define DRIVER_LIBRARY "libcuda.so"
 
 struct Fault {
   pid_t id;
@@ -46,6 +52,77 @@ pid_t TracerOf(pid_t pid, pid_t id) {
   }
   fclose(file);
   return tracer;
+}
+
+struct Area {
+  pid_t pid;
+  uint64_t start, end;
+};
+static struct Area device_areas[MOST_AREAS];
+static int device_area_count;
+
+void NoteDeviceMemory(pid_t pid) {
+  char path[64], line[512];
+  snprintf(path, sizeof path, "/proc/%d/maps", pid);
+  FILE* file = fopen(path, "re");
+  if (!file) return;
+  int known = 0;
+  while (fgets(line, sizeof line, file) && device_area_count < MOST_AREAS) {
+    unsigned long long start, end;
+    if (!strstr(line, DEVICE_FILES) || sscanf(line, "%llx-%llx", &start, &end) != 2) continue;
+    // Where all of it is out already, what was known before holds.
+    for (int i = device_area_count - 1; i >= 0 && !known; --i) {
+      if (device_areas[i].pid == pid) device_areas[i] = device_areas[--device_area_count];
+    }
+    known = 1;
+    device_areas[device_area_count++] = (struct Area){pid, start, end};
+  }
+  fclose(file);
+}
+
+static pid_t ProcessOf(pid_t id) {
+  char path[64], line[128];
+  snprintf(path, sizeof path, "/proc/%d/status", id);
+  FILE* file = fopen(path, "re");
+  if (!file) return -1;
+  pid_t pid = -1;
+  while (fgets(line, sizeof line, file)) {
+    if (sscanf(line, "Tgid: %d", &pid) == 1) break;
+  }
+  fclose(file);
+  return pid;
+}
+
+// Was that memory of the device, or is the driver's own code about to use it?
+static int IsTheDrivers(pid_t id, uint64_t address) {
+  const pid_t pid = ProcessOf(id);
+  for (int i = 0; i < device_area_count; ++i) {
+    const struct Area* area = &device_areas[i];
+    if (area->pid == pid && address >= area->start && address < area->end) return 1;
+  }
+  struct iovec all;
+  struct user_regs_struct registers;
+  all.iov_base = &registers;
+  all.iov_len = sizeof registers;
+  if (ptrace(PTRACE_GETREGSET, id, NT_PRSTATUS, &all) != 0) return 0;
+#ifdef __x86_64__
+  const uint64_t code = registers.rip;
+#else
+  const uint64_t code = registers.pc;
+#endif
+  char path[64], line[512];
+  snprintf(path, sizeof path, "/proc/%d/maps", id);
+  FILE* file = fopen(path, "re");
+  if (!file) return 0;
+  int drivers = 0;
+  while (fgets(line, sizeof line, file)) {
+    unsigned long long start, end;
+    if (sscanf(line, "%llx-%llx", &start, &end) != 2 || code < start || code >= end) continue;
+    drivers = strstr(line, DRIVER_LIBRARY) != 0;
+    break;
+  }
+  fclose(file);
+  return drivers;
 }
 
 // Is there memory at `address` that may not be touched? -1: nothing is known of it.
@@ -83,7 +160,7 @@ static int StandsAtMissingMemory(pid_t id, int number) {
     return 0;
   if (info.si_code != SEGV_ACCERR) return 0;
   const uint64_t address = (uint64_t)(uintptr_t)info.si_addr;
-  if (IsForbidden(id, address) != 1) return 0;
+  if (IsForbidden(id, address) != 1 || !IsTheDrivers(id, address)) return 0;
   faults[fault_count++] = (struct Fault){id, address, 0};
   return 1;
 }
@@ -92,12 +169,16 @@ static int StandsAtMissingMemory(pid_t id, int number) {
 enum Then { kGoesOn, kIsLetGo, kStandsStill };
 
 // Of those that are to stand still.
-static pid_t standing[MOST_STANDING];
+struct Standing {
+  pid_t id;
+  int was_stopped;  // with its whole process
+};
+static struct Standing standing[MOST_STANDING];
 static int standing_count;
 
-static int Stands(pid_t id) {
+static struct Standing* Stands(pid_t id) {
   for (int i = 0; i < standing_count; ++i) {
-    if (standing[i] == id) return 1;
+    if (standing[i].id == id) return &standing[i];
   }
   return 0;
 }
@@ -114,7 +195,7 @@ static void Look(pid_t id, int status, enum Then then) {
   if (then == kIsLetGo) {
     ptrace(PTRACE_DETACH, id, 0, given);
   } else if (then == kStandsStill && event == PTRACE_EVENT_STOP && standing_count < MOST_STANDING) {
-    if (!Stands(id)) standing[standing_count++] = id;
+    if (!Stands(id)) standing[standing_count++] = (struct Standing){id, number != SIGTRAP};
   } else if (event == PTRACE_EVENT_STOP && number != SIGTRAP) {
     ptrace(PTRACE_LISTEN, id, 0, 0);  // the whole process has been stopped
   } else {
@@ -148,7 +229,8 @@ static int Interrupt(pid_t id) {
 static int GoOn(pid_t id) {
   if (FaultOf(id)) return 0;
   ptrace(PTRACE_SETOPTIONS, id, 0, PTRACE_O_TRACECLONE);
-  return ptrace(PTRACE_CONT, id, 0, 0) == 0;
+  const struct Standing* stands = Stands(id);
+  return ptrace(stands && stands->was_stopped ? PTRACE_LISTEN : PTRACE_CONT, id, 0, 0) == 0;
 }
 
 static int LetGo(pid_t id) {
@@ -177,8 +259,15 @@ static void LookAtFaults(int letting_go) {
   }
 }
 
-int LetGoOf(const pid_t* pids, int count) {
+int LetGoOf(const pid_t* pids, int count, int there) {
   ForEachTraced(pids, count, LetGo);
+  for (int i = fault_count - 1; i >= 0 && there; --i) {
+    const pid_t id = faults[i].id;
+    if (!faults[i].alone) continue;
+    Forget(&faults[i]);
+    // What is inaccessible still is so on purpose: it repeats its instruction, and gets the signal.
+    ptrace(PTRACE_DETACH, id, 0, 0);
+  }
   LookAtFaults(0);
   return fault_count;
 }

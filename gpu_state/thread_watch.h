@@ -1,7 +1,8 @@
 // The watch over a parked process. Its threads run, and one that touches memory of the device that is out, as
 // cuStreamSynchronize, cuCtxSynchronize and cuEventSynchronize do with driver 580, would die of SIGSEGV: the
 // driver has put inaccessible memory in its place. Here it stands still at its instruction instead, and
-// repeats that when the memory is there again. Seen to work on an H200 (docs/gpu-results.md). C.
+// repeats that when the memory is there again. Seen to work on an H200 (docs/gpu-results.md). Other
+// inaccessible memory is the program's own business: runtimes stop their threads with it (Julia, the JVM). C.
 #pragma once
 
 #include <sys/types.h>
@@ -18,9 +19,12 @@
 // The thread that traces `id` of the process `pid`; 0: nobody; -1: it has ended.
 pid_t TracerOf(pid_t pid, pid_t id);
 
-// Lets go of all threads of these processes, which the calling thread traces and which stand still, but not
-// of those that stand where they need what is missing; how many of these there are in all.
-int LetGoOf(const pid_t* pids, int count);
+// Before a process's device memory goes out: remembers where that is.
+void NoteDeviceMemory(pid_t pid);
+
+// Lets go of all threads of these processes, which the calling thread traces and which stand still. Those
+// that stand where they need what is missing go on only if it is `there`; how many others there are in all.
+int LetGoOf(const pid_t* pids, int count, int there);
 
 // All threads of these processes are traced by the calling thread, with PTRACE_SEIZE, and stand still: they
 // go on, and are watched until they have ended, or SIGUSR1 has come and none stands at such an instruction:

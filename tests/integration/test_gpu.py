@@ -258,6 +258,28 @@ class GpuParkTest(GpuTest):
         self.succeed("gpu", "resume", job.pid)
         self.assert_runs(job)
 
+    def test_two_at_once_where_one_has_room(self):
+        """Both see the same room; the driver would lose the one that comes second."""
+        jobs = []
+        for name in ("a", "b"):
+            jobs.append(self.start_vector_job(name, bytes=256 * MIB))
+            self.succeed("gpu", "park", jobs[-1].pid)
+        self.sim.control("reserve", FIRST, 4 * GIB - 448 * MIB)
+        self.sim.inject("restore", "--delay-ms", 500)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            environment = {"REKINDLE_GPU_ROOM_TIMEOUT": "1"}
+            results = list(pool.map(lambda job: self.cli.run("gpu", "resume", job.pid, env=environment), jobs))
+        self.assertEqual(sorted(result.code for result in results), [DONE, FAILED], results)
+        for job, result in zip(jobs, results):
+            if result.code == DONE:
+                self.assert_runs(job)
+                self.kill(job)
+        for job, result in zip(jobs, results):
+            if result.code == FAILED:
+                self.assert_refused(result, FAILED, "free")
+                self.succeed("gpu", "resume", job.pid)
+                self.assert_runs(job)
+
     def test_what_uses_no_gpu(self):
         job, _ = self.start_memory_job(8 * MIB)
         self.assert_refused(self.cli.run("gpu", "park", job.pid), FAILED, "no CUDA")

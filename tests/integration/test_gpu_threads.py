@@ -39,6 +39,19 @@ class WatchTest(GpuTest):
         self.checkpoint(job.pid, "vector:1")
         self.assert_runs(job)
 
+    def test_an_image_of_processes_of_which_one_waits(self):
+        job = self.start_tree_job(2, first_call="stream", step_ms=300)
+        self.succeed("gpu", "park", job.pid)
+        children = procfs.descendants(job.pid)
+        waiting.until(lambda: any(procfs.state(pid) == "t" for pid in children), "one stands at its synchronize")
+        refused = self.cli.run("ckpt", job.pid, "-t", "tree:1")
+        self.assert_refused(refused, FAILED, "device memory", "gpu resume")
+        # They are watched as before.
+        waiting.until(lambda: all(procfs.state(pid) == "t" for pid in children), "all stand at their synchronize")
+        self.succeed("gpu", "resume", job.pid)
+        job.wait_for_steps()
+        self.assertEqual({procfs.traced_by(pid) for pid in children}, {0})
+
     def test_a_watched_job_that_ends(self):
         job = self.start_vector_job()
         self.succeed("gpu", "park", job.pid)
@@ -86,6 +99,13 @@ class StandStillTest(GpuTest):
         job.job.reap()
         self.come_back("vector:2", job)
         self.assert_runs(job)
+
+    def test_work_on_the_gpu_that_takes_long_to_end(self):
+        """Longer than CRIU gives threads to stop."""
+        job = self.start_tree_job(2)
+        self.sim.inject("lock", "--delay-ms", 6000)
+        self.checkpoint(job.pid, "tree:1", "--gpu-lock-timeout", "30")
+        job.wait_for_steps()
 
     def test_a_job_that_was_to_stop_and_has_no_image(self):
         """CRIU has left it stopped, and its memory goes back when the image could not be written."""
