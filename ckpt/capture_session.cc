@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -40,6 +41,9 @@ constexpr char kJournal[] = "journal";
 constexpr char kRunLine[] = "run ";
 // A killed process gives its memory back before it is gone: a second for some ten GiB.
 constexpr absl::Duration kDyingMayTake = absl::Seconds(60);
+// It waits for a thread in a call of the GPU's driver, but not for ever.
+constexpr absl::Duration kLettingGoMayTake = absl::Seconds(45);
+constexpr absl::Duration kLookAgainEvery = absl::Milliseconds(5);
 // A child that another thread has just forked has what a capture that is over had open, until it becomes its
 // program.
 constexpr absl::Duration kForkMayTake = absl::Milliseconds(500);
@@ -207,6 +211,32 @@ void KillTree(const std::vector<ProcessInfo>& recorded) {
   for (const TreeMember& member : members) AwaitExit(member.pidfd.get(), deadline - absl::Now());
 }
 
+namespace {
+
+bool IsTracedByCriu(pid_t pid) {
+  const std::string status = ReadFile(absl::StrCat("/proc/", pid, "/status")).value_or("");
+  pid_t tracer = 0;
+  return absl::SimpleAtoi(StatusField(status, "TracerPid"), &tracer) && tracer != 0 &&
+         absl::StrContains(CommandLineOf(tracer), "criu");
+}
+
+// The CRIU of a dead capture ends by itself: those that it still had. Nothing: it does not end.
+std::optional<std::vector<TreeMember>> AwaitEndOfCriu(const std::vector<ProcessInfo>& recorded) {
+  const absl::Time deadline = absl::Now() + kLettingGoMayTake;
+  std::vector<TreeMember> traced;
+  for (TreeMember& member : TreeNow(recorded)) {
+    if (!IsTracedByCriu(member.pid)) continue;
+    while (IsTracedByCriu(member.pid)) {
+      if (absl::Now() > deadline) return std::nullopt;
+      absl::SleepFor(kLookAgainEvery);
+    }
+    traced.push_back(std::move(member));
+  }
+  return traced;
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(
     const std::string& runtime_directory, const std::function<void(const std::vector<pid_t>& tree)>& before) {
   std::vector<pid_t> freed;
@@ -226,11 +256,17 @@ absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(
     auto text = ReadFile(absl::StrCat(directory, "/", kJournal));
     if (text.ok()) {
       const std::vector<ProcessInfo> processes = ParseJournal(*text);
+      const auto traced = AwaitEndOfCriu(processes);
+      if (!traced) continue;  // for who comes next
       const absl::Status unlocked = UnlockConnectionsOfTree(RunInJournal(*text), processes);
       if (!unlocked.ok()) Log(LogLevel::kError, unlocked.message());
       std::vector<pid_t> resumed = ResumeTree(processes, [&before](const std::vector<pid_t>& tree) {
         if (before) before(tree);
       });
+      // It may have been told to stop as it was let go, and not have done so yet.
+      for (const TreeMember& member : *traced) {
+        if (!member.was_stopped) member.Signal(SIGCONT);
+      }
       freed.insert(freed.end(), resumed.begin(), resumed.end());
     }
     RemoveTree(directory).IgnoreError();

@@ -7,6 +7,7 @@
 // Linked against no part of the C library, as ckpt/page_filter.c.
 #define _GNU_SOURCE
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
@@ -19,6 +20,8 @@
 #ifndef PTRACE_O_SUSPEND_SECCOMP
 #define PTRACE_O_SUSPEND_SECCOMP (1 << 21)
 #endif
+
+#define MOST_TASKS 4096
 
 // CRIU's plugin interface, 0.2.0 (criu/include/criu-plugin.h): that of 4.x.
 enum { kStageDump, kStagePreDump, kStageRestore };
@@ -33,9 +36,30 @@ struct PluginDescription {
 };
 
 static int stage = -1;
-static int began, asked, refused;  // once for each tree, at its first process
+static int began, asked, is_out, refused;  // once for each tree, at its first process
 
-// 0: done.
+static int tasks[MOST_TASKS], task_count;
+
+static int UsesCuda(int pid) {
+  char path[64], line[512];
+  snprintf(path, sizeof path, "/proc/%d/maps", pid);
+  FILE* file = fopen(path, "re");
+  if (!file) return 0;
+  int uses = 0;
+  while (!uses && fgets(line, sizeof line, file)) uses = strstr(line, "libcuda.so") != 0;
+  fclose(file);
+  return uses;
+}
+
+// Whoever moved the memory has gone in the middle: its helper, or whatever of Rekindle starts next, brings it
+// back and lets them go on.
+static void StopUsersOfGpus(void) {
+  for (int i = 0; i < task_count; ++i) {
+    if (UsesCuda(tasks[i])) kill(tasks[i], SIGSTOP);
+  }
+}
+
+// 0: done. 1: refused. Else nobody answers any more.
 static int Ask(enum KeeperMoment moment, int failed) {
   const char* path = getenv(KEEPER_PATH);
   if (!path || !*path) return 0;
@@ -56,7 +80,7 @@ static int Ask(enum KeeperMoment moment, int failed) {
       result = ServeKeeper(socket_, PTRACE_O_SUSPEND_SECCOMP | PTRACE_O_TRACESYSGOOD, 0);
   }
   if (socket_ >= 0) close(socket_);
-  return result == 0 ? 0 : -1;
+  return result;
 }
 
 static int Init(int now) {
@@ -65,25 +89,30 @@ static int Init(int now) {
 }
 
 static void Exit(int at, int result) {
-  if (at == kStageDump && began) Ask(kKeeperDumped, result);
+  if (at != kStageDump || !began) return;
+  if (Ask(kKeeperDumped, result) < 0 && is_out) StopUsersOfGpus();
 }
 
 static int OnBegin(int pid) {
-  (void)pid;
-  if (stage != kStageDump || began) return 0;
+  if (stage != kStageDump) return 0;
+  if (task_count < MOST_TASKS) tasks[task_count++] = pid;
+  if (began) return 0;
   began = 1;
   // CRIU's clock for the threads to stop runs already, and work on the GPU has another one to end.
   const unsigned left = alarm(0);
   const int result = Ask(kKeeperBegins, 0);
   if (left != 0) alarm(left);
-  return result;
+  return result == 0 ? 0 : -1;
 }
 
 static int OnFrozen(int pid) {
   (void)pid;
   if (stage != kStageDump || asked) return 0;
   asked = 1;
-  return Ask(kKeeperFrozen, 0);
+  const int result = Ask(kKeeperFrozen, 0);
+  is_out = result == 0;
+  if (result < 0) StopUsersOfGpus();
+  return result == 0 ? 0 : -1;
 }
 
 static int OnRestored(int pid) {

@@ -40,8 +40,8 @@ namespace {
 
 // After our master's death: how long calls under way may still take, and then putting things back.
 constexpr absl::Duration kUnderWayMayTake = absl::Minutes(5);
-constexpr absl::Duration kLettingGoMayTake = absl::Seconds(10);
-constexpr absl::Duration kTryAgainEvery = absl::Milliseconds(50);
+constexpr absl::Duration kLettingGoMayTake = absl::Seconds(40);
+constexpr absl::Duration kTryAgainEvery = absl::Milliseconds(20);
 constexpr unsigned kPuttingBackMayTakeSeconds = 300;
 
 // The driver may name a thread as its own process sees it, which can be in another PID namespace.
@@ -84,6 +84,9 @@ class Helper {
 
   // Every process that was moved and not settled runs again.
   void PutBack() {
+    // First: a call under way waits for the driver's thread, which CRIU or a keeper has left standing.
+    std::map<pid_t, uint64_t> held;
+    const std::unique_ptr<ThreadKeeper> keeper = HoldThreads(&held);
     std::map<pid_t, Moved> moved;
     {
       absl::MutexLock lock(&mutex_);
@@ -93,7 +96,6 @@ class Helper {
       moved = moved_;
     }
     ::alarm(kPuttingBackMayTakeSeconds);
-    const std::unique_ptr<ThreadKeeper> keeper = HoldThreads(moved);
     // All at once: one of several that work together may wait for another.
     for (bool restore : {true, false}) {
       InParallel(moved.size(), [&](size_t i) {
@@ -102,10 +104,15 @@ class Helper {
       });
     }
     if (keeper == nullptr) return;
-    const bool back = std::all_of(moved.begin(), moved.end(), [this](const auto& one) {
-      const auto state = driver_.ok() ? (*driver_)->State(one.first) : driver_.status();
+    const bool back = std::all_of(held.begin(), held.end(), [this](const auto& process) {
+      const auto state = driver_.ok() ? (*driver_)->State(process.first) : driver_.status();
       return !state.ok() || *state == ProcessState::kRunning;
     });
+    // CRIU's plugin has stopped them, or the capture that is no more.
+    for (const auto& [pid, start] : held) {
+      const auto stat = ReadProcessStat(pid);
+      if (back && stat.ok() && stat->start_ticks == start) ::kill(pid, SIGCONT);
+    }
     keeper->End(back);
   }
 
@@ -203,18 +210,19 @@ class Helper {
   }
 
   // A thread that needs its device memory before that is back can die of it. Those that have ended, and those
-  // of which nobody has asked for the driver's thread, are left out.
-  std::unique_ptr<ThreadKeeper> HoldThreads(const std::map<pid_t, Moved>& moved) {
+  // of which nobody has asked for the driver's thread, are left out. `held`: with their start times.
+  std::unique_ptr<ThreadKeeper> HoldThreads(std::map<pid_t, uint64_t>* held) {
     std::vector<pid_t> pids;
     std::vector<RestoreThread> threads;
     {
       absl::MutexLock lock(&mutex_);
-      for (const auto& [pid, how] : moved) {
+      for (const auto& [pid, how] : moved_) {
         const auto stat = ReadProcessStat(pid);
         const auto thread = threads_.find(pid);
         if (thread == threads_.end() || !stat.ok() || stat->start_ticks != how.start) continue;
         pids.push_back(pid);
         threads.push_back({pid, thread->second});
+        (*held)[pid] = how.start;
       }
     }
     if (pids.empty()) return nullptr;

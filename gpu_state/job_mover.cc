@@ -1,5 +1,6 @@
 #include "gpu_state/job_mover.h"
 
+#include <signal.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -31,6 +32,7 @@ constexpr absl::Duration kReportEvery = absl::Milliseconds(100);
 constexpr absl::Duration kLookForRoomEvery = absl::Milliseconds(200);
 // How long the helper of a dead Rekindle may go on putting things back before we do it.
 constexpr absl::Duration kOthersMayTake = absl::Seconds(60);
+constexpr absl::Duration kGoingOnMayTake = absl::Seconds(2);
 constexpr absl::Duration kLookForOthersEvery = absl::Milliseconds(50);
 // A context has code, stacks and reserves on the device that a checkpoint need not keep.
 constexpr uint64_t kContextBytes = uint64_t{1} << 30;
@@ -676,9 +678,12 @@ void JobMover::WatchOut(absl::Span<const pid_t> pids) {
   for (const auto& [job, of_job] : jobs) {
     auto keeper = ThreadKeeper::Hold(of_job);
     const absl::Status watched = keeper.ok() ? (*keeper)->Watch() : keeper.status();
-    if (!watched.ok())
+    if (!watched.ok()) {
       Log(LogLevel::kWarning,
           absl::StrCat("job ", job, " goes on without its GPU memory, unwatched: ", watched.message()));
+    }
+    // It may have been told to stop and not have done so yet.
+    for (pid_t pid : of_job) ::kill(pid, SIGCONT);
   }
 }
 
@@ -791,6 +796,11 @@ absl::Status JobMover::RecoverJob(pid_t job, const std::vector<LedgerEntry>& ent
                                   std::vector<pid_t>* freed) {
   std::vector<pid_t> pids;
   for (const LedgerEntry& entry : entries) pids.push_back(entry.pid);
+  // One that was stopped is on its way.
+  const absl::Time deadline = absl::Now() + kGoingOnMayTake;
+  while (!absl::c_all_of(pids, [](pid_t pid) { return CheckAnswers(pid).ok(); }) && absl::Now() < deadline) {
+    absl::SleepFor(kLookForOthersEvery);
+  }
   const auto states = States(pids);
   std::vector<pid_t> held;
   GpuRecord record;

@@ -154,7 +154,7 @@ class JobMover {
   void WatchParked(const std::vector<pid_t>& pids);
 
   // Before what an interrupted capture has left stopped goes on: those of these processes that the ledger has
-  // are watched until Recover() has their memory back.
+  // are watched until Recover() has their memory back, and go on.
   void WatchOut(absl::Span<const pid_t> pids);
 
   // Before a restore starts anything: can the state go onto this machine's GPUs, and onto which?

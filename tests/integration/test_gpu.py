@@ -751,9 +751,15 @@ class GpuDaemonKilledTest(GpuTest):
     """kill -9 of the daemon in each state of a move; what starts next puts things right."""
 
     def test_in_each_state(self):
-        job = self.start_vector_job(bytes=32 * MIB)
+        self.kill_in_each_state(self.start_vector_job(bytes=32 * MIB), (False, True))
+
+    def test_of_a_job_that_synchronizes_all_the_time(self):
+        """It would die of that without its memory: it stands until that has been put back."""
+        self.kill_in_each_state(self.start_vector_job(bytes=32 * MIB, first_call="stream", step_ms=20), (False, True))
+
+    def kill_in_each_state(self, job, helper_too):
         for call in ("lock", "checkpoint", "restore", "unlock"):
-            for both in (False, True):
+            for both in helper_too:
                 with self.subTest(call=call, helper_too=both):
                     daemon = self.start_daemon()
                     cli = self.make_cli(host=daemon.host)
