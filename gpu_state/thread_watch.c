@@ -27,6 +27,7 @@
 #define MOST_FAULTS 4096
 #define MOST_STANDING 65536
 #define MOST_AREAS 65536
+#define LONGEST_LINE 512
 #define DEVICE_FILES "/dev/nvidia"
 #define DRIVER_LIBRARY "libcuda.so"
 
@@ -93,6 +94,21 @@ static pid_t ProcessOf(pid_t id) {
   return pid;
 }
 
+// What /proc/ID/maps says of an address; 0: nothing.
+static int LineOf(pid_t id, uint64_t address, char line[LONGEST_LINE]) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/maps", id);
+  FILE* file = fopen(path, "re");
+  if (!file) return 0;
+  int found = 0;
+  while (!found && fgets(line, LONGEST_LINE, file)) {
+    unsigned long long start, end;
+    found = sscanf(line, "%llx-%llx", &start, &end) == 2 && address >= start && address < end;
+  }
+  fclose(file);
+  return found;
+}
+
 // Was that memory of the device, or is the driver's own code about to use it?
 static int IsTheDrivers(pid_t id, uint64_t address) {
   const pid_t pid = ProcessOf(id);
@@ -110,38 +126,15 @@ static int IsTheDrivers(pid_t id, uint64_t address) {
 #else
   const uint64_t code = registers.pc;
 #endif
-  char path[64], line[512];
-  snprintf(path, sizeof path, "/proc/%d/maps", id);
-  FILE* file = fopen(path, "re");
-  if (!file) return 0;
-  int drivers = 0;
-  while (fgets(line, sizeof line, file)) {
-    unsigned long long start, end;
-    if (sscanf(line, "%llx-%llx", &start, &end) != 2 || code < start || code >= end) continue;
-    drivers = strstr(line, DRIVER_LIBRARY) != 0;
-    break;
-  }
-  fclose(file);
-  return drivers;
+  char line[LONGEST_LINE];
+  return LineOf(id, code, line) && strstr(line, DRIVER_LIBRARY) != 0;
 }
 
 // Is there memory at `address` that may not be touched? -1: nothing is known of it.
 static int IsForbidden(pid_t id, uint64_t address) {
-  char path[64], line[512];
-  snprintf(path, sizeof path, "/proc/%d/maps", id);
-  FILE* file = fopen(path, "re");
-  if (!file) return -1;
-  int forbidden = -1;
-  while (fgets(line, sizeof line, file)) {
-    unsigned long long start, end;
-    char rights[8];
-    if (sscanf(line, "%llx-%llx %7s", &start, &end, rights) != 3 || address < start || address >= end)
-      continue;
-    forbidden = strncmp(rights, "---", 3) == 0;
-    break;
-  }
-  fclose(file);
-  return forbidden;
+  char line[LONGEST_LINE], rights[8];
+  if (!LineOf(id, address, line) || sscanf(line, "%*s %7s", rights) != 1) return -1;
+  return strncmp(rights, "---", 3) == 0;
 }
 
 static struct Fault* FaultOf(pid_t id) {

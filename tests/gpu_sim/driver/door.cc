@@ -136,6 +136,10 @@ Result KnockAt(pid_t pid, const DoorRequest& request, DoorReply* reply) {
     raise(SIGKILL);
   }
   const bool answered = sent && ReceiveAll(own[0], reply, sizeof(*reply));
+  // Until the target has closed its end: it may be dumped next, and that is a socket of our network.
+  char more = 0;
+  while (answered && ReceiveAll(own[0], &more, sizeof(more))) {
+  }
   close(own[0]);
   if (!answered) return gpu::cuda::kOperatingSystem;
   if (request.call == Call::kRestoreThread) reply->value = ThreadAsSeenHere(pid, reply->value);
