@@ -106,7 +106,7 @@ static int SeizeNew(int pid) {
   return error ? -1 : seized;
 }
 
-static int Hold(int pid) {
+static int StandStill(int pid) {
   const long long begin = Milliseconds(), end = begin + MAY_TAKE_MS;
   for (;;) {
     // Threads that run may make others.
@@ -131,8 +131,15 @@ static int Hold(int pid) {
       }
     }
   }
-  NoteDeviceMemory(pid);
-  return NoteHeld(pid);
+  return 0;
+}
+
+static int Hold(int pid) {
+  // First: those of its threads that do stand are let go as well, should another not.
+  int error = NoteHeld(pid);
+  if (error == 0) error = StandStill(pid);
+  if (error == 0) NoteDeviceMemory(pid);
+  return error;
 }
 
 static pid_t watched[MOST_PROCESSES];
