@@ -6,7 +6,7 @@ import signal
 import unittest
 
 from harness import procfs, waiting
-from harness.cli import FAILED, binary
+from harness.cli import DONE, FAILED, binary
 from harness.gpu_case import GpuTest
 from harness.gpu_sim import MIB
 
@@ -106,6 +106,23 @@ class StandStillTest(GpuTest):
         self.sim.inject("lock", "--delay-ms", 6000)
         self.checkpoint(job.pid, "tree:1", "--gpu-lock-timeout", "30")
         job.wait_for_steps()
+
+    def test_a_capture_that_is_cancelled_while_its_memory_moves(self):
+        job = self.start_vector_job(first_call="stream", step_ms=50)
+        for options in ((), ("--stop",)):
+            with self.subTest(options=options):
+                self.sim.inject("checkpoint", "--delay-ms", 1000, nth=1)
+                self.sim.inject("restore", "--delay-ms", 300)
+                command = self.cli.start("ckpt", job.pid, "-t", "vector:1", *options)
+                waiting.until(
+                    lambda: any(entry["call"] == "checkpoint" and entry["result"] is None for entry in self.sim.calls()),
+                    "its memory moves",
+                )
+                command.send_signal(signal.SIGINT)
+                self.assertNotEqual(self.cli.finish(command).code, DONE)
+                self.sim.clear()
+                self.assert_runs(job)
+        self.assertEqual(self.references(), [])
 
     def test_a_job_that_was_to_stop_and_has_no_image(self):
         """CRIU has left it stopped, and its memory goes back when the image could not be written."""
