@@ -87,16 +87,18 @@ TEST_F(OpenInRootTest, AFileIsOpenedWithoutOurProc) {
   auto place = OpenInRoot(root_, "/d/file");
   ASSERT_TRUE(place.ok()) << place.status();
   RememberOwnDescriptors();
-  bool entered = false;
-  absl::Status opened;
+  absl::Status entered, opened;
   std::thread elsewhere([&] {
-    entered = ::unshare(CLONE_FS | CLONE_NEWNS) == 0 &&
-              ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-              ::mount("none", "/proc", "tmpfs", 0, nullptr) == 0;
-    if (entered) opened = OpenFileAt(place->get()).status();
+    if (::unshare(CLONE_FS | CLONE_NEWNS) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("none", "/proc", "tmpfs", 0, nullptr) != 0) {
+      entered = ErrnoStatus(errno, "mounting");
+      return;
+    }
+    opened = OpenFileAt(place->get()).status();
   });
   elsewhere.join();
-  if (!entered) GTEST_SKIP() << "mounts need root: " << ErrnoStatus(errno, "mounting").message();
+  if (!entered.ok()) GTEST_SKIP() << "mounts need root: " << entered.message();
   EXPECT_TRUE(opened.ok()) << opened;
 }
 

@@ -164,6 +164,19 @@ class KeeperClientTest : public testing::Test {
     return Tracer(0);
   }
 
+  // Another process in the place of the fixture's, which stays `first`, until this goes.
+  struct Second {
+    explicit Second(KeeperClientTest& in) : test(in) { test.SetUp(); }
+    ~Second() {
+      test.TearDown();
+      test.pid_ = first;
+      shared = of_first;
+    }
+    KeeperClientTest& test;
+    const pid_t first = test.pid_;
+    Shared* const of_first = shared;
+  };
+
   TemporaryDirectory folder_ = *TemporaryDirectory::Make("/tmp", "keeper-test-");
   const std::string device_ = folder_.path() + "/dev/nvidia0";
   pid_t pid_ = 0;
@@ -251,20 +264,15 @@ TEST_F(KeeperClientTest, WhoWatchesHoldsAgainWithoutLettingGo) {
 }
 
 TEST_F(KeeperClientTest, OfTwoWatchedProcessesOneCanBeLetGo) {
-  const pid_t first = pid_;
-  Shared* const of_first = shared;
-  SetUp();
-  EXPECT_TRUE((*ThreadKeeper::Hold({first, pid_}))->Watch().ok());
-  EXPECT_TRUE(ThreadKeeper::IsWatched(first));
+  Second second(*this);
+  EXPECT_TRUE((*ThreadKeeper::Hold({second.first, pid_}))->Watch().ok());
+  EXPECT_TRUE(ThreadKeeper::IsWatched(second.first));
   EXPECT_TRUE(ThreadKeeper::IsWatched(pid_));
   Held();
   EXPECT_TRUE(AreFree());
-  EXPECT_TRUE(ThreadKeeper::IsWatched(first));
-  const uint64_t rounds = of_first->threads[0].rounds;
-  EXPECT_TRUE(Until([&] { return of_first->threads[0].rounds > rounds; }));
-  TearDown();
-  pid_ = first;
-  shared = of_first;
+  EXPECT_TRUE(ThreadKeeper::IsWatched(second.first));
+  const uint64_t rounds = second.of_first->threads[0].rounds;
+  EXPECT_TRUE(Until([&] { return second.of_first->threads[0].rounds > rounds; }));
 }
 
 TEST_F(KeeperClientTest, AThreadThatNeedsMissingMemoryStandsUntilItIsThere) {
@@ -312,39 +320,30 @@ TEST_F(KeeperClientTest, SegmentationFaultsOfAnotherKindEndIt) {
 }
 
 TEST_F(KeeperClientTest, AStoppedProcessStaysSo) {
-  const pid_t first = pid_;
-  Shared* const of_first = shared;
-  SetUp();
-  EXPECT_TRUE((*ThreadKeeper::Hold({first, pid_}))->Watch().ok());
+  Second second(*this);
+  EXPECT_TRUE((*ThreadKeeper::Hold({second.first, pid_}))->Watch().ok());
   ASSERT_EQ(::kill(pid_, SIGSTOP), 0);
   ASSERT_TRUE(Until([&] { return Stands(0) && Stands(1) && Stands(2); }));
   const uint64_t rounds = shared->threads[0].rounds;
   // The other one is held, and let go.
-  EXPECT_TRUE(ThreadKeeper::Hold({first}).ok());
-  const uint64_t of_other = of_first->threads[0].rounds;
-  EXPECT_TRUE(Until([&] { return of_first->threads[0].rounds > of_other + 100; }));
+  EXPECT_TRUE(ThreadKeeper::Hold({second.first}).ok());
+  const uint64_t of_other = second.of_first->threads[0].rounds;
+  EXPECT_TRUE(Until([&] { return second.of_first->threads[0].rounds > of_other + 100; }));
   EXPECT_EQ(shared->threads[0].rounds, rounds);
   ASSERT_EQ(::kill(pid_, SIGCONT), 0);
   EXPECT_TRUE(GoesOn(0));
-  TearDown();
-  pid_ = first;
-  shared = of_first;
 }
 
 TEST_F(KeeperClientTest, ADeadProcessKeepsNobodyFromRunning) {
-  const pid_t first = pid_, thread = Thread(1);
-  Shared* const of_first = shared;
-  SetUp();
-  auto keeper = ThreadKeeper::Hold({first, pid_});
+  const pid_t thread = Thread(1);
+  Second second(*this);
+  auto keeper = ThreadKeeper::Hold({second.first, pid_});
   ASSERT_TRUE(keeper.ok()) << keeper.status();
-  ASSERT_EQ(::kill(first, SIGKILL), 0);
-  ASSERT_TRUE(Until([&] { return Ended(first); }));
-  EXPECT_TRUE((*keeper)->Run({{first, thread}, {pid_, Thread(1)}}, false).ok());
+  ASSERT_EQ(::kill(second.first, SIGKILL), 0);
+  ASSERT_TRUE(Until([&] { return Ended(second.first); }));
+  EXPECT_TRUE((*keeper)->Run({{second.first, thread}, {pid_, Thread(1)}}, false).ok());
   EXPECT_TRUE(GoesOn(1));
   keeper->reset();
-  TearDown();
-  pid_ = first;
-  shared = of_first;
 }
 
 TEST_F(KeeperClientTest, AProcessWhoseFirstThreadHasEnded) {

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/open_in_root.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/file_content.h"
@@ -105,8 +106,7 @@ absl::Status CloneSharedMemory::MakeIn(const std::string& root) const {
         ::open((root + record.path()).c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!made.valid()) return ErrnoStatus(errno, what);
     // Copies are made at the same time, and a descriptor has one place in its file.
-    UniqueFd content(
-        ::open(absl::StrCat("/proc/self/fd/", file.content.get()).c_str(), O_RDONLY | O_CLOEXEC));
+    const UniqueFd content = Reopen(file.content.get(), O_RDONLY);
     if (!content.valid()) return ErrnoStatus(errno, what);
     RK_RETURN_IF_ERROR(Annotate(Copy(content.get(), made.get(), record.size()), what));
     if (::fchown(made.get(), record.uid(), record.gid()) != 0 || ::fchmod(made.get(), record.mode()) != 0) {
