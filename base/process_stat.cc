@@ -79,6 +79,12 @@ std::vector<pid_t> NamespaceNumbers(const std::string& task) {
   return numbers;
 }
 
+pid_t TracerOf(const std::string& task) {
+  const auto status = ReadFile(absl::StrCat("/proc/", task, "/status"));
+  pid_t tracer = 0;
+  return status.ok() && absl::SimpleAtoi(StatusField(*status, "TracerPid"), &tracer) ? tracer : 0;
+}
+
 std::vector<pid_t> ProcessTree(pid_t root) {
   std::multimap<pid_t, pid_t> children;
   std::vector<pid_t> tree;

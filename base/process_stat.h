@@ -42,6 +42,9 @@ std::string StatusField(absl::string_view status, absl::string_view key);
 // "PID/task/THREAD". Empty when there is none.
 std::vector<pid_t> NamespaceNumbers(const std::string& task);
 
+// The process that traces it, in our numbers. `task`: as above. 0: nobody, or it has gone.
+pid_t TracerOf(const std::string& task);
+
 // All there are at the moment, threads not included.
 std::vector<pid_t> ListProcesses();
 

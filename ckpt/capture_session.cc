@@ -214,10 +214,8 @@ void KillTree(const std::vector<ProcessInfo>& recorded) {
 namespace {
 
 bool IsTracedByCriu(pid_t pid) {
-  const std::string status = ReadFile(absl::StrCat("/proc/", pid, "/status")).value_or("");
-  pid_t tracer = 0;
-  return absl::SimpleAtoi(StatusField(status, "TracerPid"), &tracer) && tracer != 0 &&
-         absl::StrContains(CommandLineOf(tracer), "criu");
+  const pid_t tracer = TracerOf(absl::StrCat(pid));
+  return tracer != 0 && IsCriuDump(tracer);
 }
 
 // The CRIU of a dead capture ends by itself: those that it still had. Nothing: it does not end.

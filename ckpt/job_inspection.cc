@@ -142,19 +142,12 @@ absl::Status CheckMachineCan(const std::vector<ProcessInfo>& tree) {
   return absl::OkStatus();
 }
 
-bool IsCriuDump(pid_t pid) {
-  const std::string line = CommandLineOf(pid);
-  return absl::StrContains(line, "criu") && absl::StrContains(line, " dump ");
-}
-
 absl::Status CheckNotTraced(const std::vector<ProcessInfo>& tree) {
   for (const ProcessInfo& process : tree) {
-    auto status = ReadFile(ProcPath(process.pid, "status"));
-    if (!status.ok()) continue;
-    uint64_t tracer = LeadingNumber(StatusField(*status, "TracerPid"));
+    const pid_t tracer = TracerOf(absl::StrCat(process.pid));
     // The watch over a parked GPU job lets go for us.
     if (tracer == 0 || gpu::ThreadKeeper::IsWatched(process.pid)) continue;
-    if (IsCriuDump(static_cast<pid_t>(tracer))) {
+    if (IsCriuDump(tracer)) {
       return absl::AbortedError(absl::StrCat("capturing process ", process.pid,
                                              ": another checkpoint of it is under way; try again when that "
                                              "has ended"));
@@ -427,6 +420,11 @@ absl::StatusOr<std::vector<ProcessInfo>> ReadTree(const ProcessInfo& root) {
 }
 
 }  // namespace
+
+bool IsCriuDump(pid_t pid) {
+  const std::string line = CommandLineOf(pid);
+  return absl::StrContains(line, "criu") && absl::StrContains(line, " dump ");
+}
 
 absl::StatusOr<ProcessInfo> ReadProcess(pid_t pid) {
   auto missing = [&] {

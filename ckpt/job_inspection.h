@@ -65,6 +65,9 @@ struct JobInspection {
 // One process. NotFound when there is none.
 absl::StatusOr<ProcessInfo> ReadProcess(pid_t pid);
 
+// Is it a CRIU that dumps somebody?
+bool IsCriuDump(pid_t pid);
+
 // "boot id/pid/start": the same for as long as the process lives.
 std::string JobId(const std::string& boot_id, const ProcessInfo& root);
 

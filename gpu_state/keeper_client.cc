@@ -67,9 +67,8 @@ struct Watcher {
 
 // The process that traces the thread, if that is a watch.
 Watcher WatcherOf(pid_t pid, pid_t thread) {
-  auto status = ReadFile(absl::StrCat("/proc/", pid, "/task/", thread, "/status"));
-  pid_t tracer = 0;
-  if (!status.ok() || !absl::SimpleAtoi(StatusField(*status, "TracerPid"), &tracer) || tracer == 0) return {};
+  const pid_t tracer = TracerOf(absl::StrCat(pid, "/task/", thread));
+  if (tracer == 0) return {};
   const auto stat = ReadProcessStat(tracer);
   if (!stat.ok() || (stat->name != WATCH_NAME && stat->name != FAULT_WATCH_NAME)) return {};
   return {tracer, stat->name == FAULT_WATCH_NAME};
