@@ -34,7 +34,7 @@ Slot table[kMostMappings];
 std::atomic<size_t> slots_used{0};  // those behind were never used
 ABSL_CONST_INIT absl::Mutex table_mutex(absl::kConstInit);
 absl::once_flag installed;
-struct sigaction before;  // what SIGBUS did, set before the handler is
+struct sigaction former_action;  // what SIGBUS did, set before the handler is
 
 // Only system calls and atomics.
 void OnBusError(int signal, siginfo_t* info, void* context) {
@@ -54,13 +54,13 @@ void OnBusError(int signal, siginfo_t* info, void* context) {
     return;
   }
   errno = saved;
-  if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) {
-    before.sa_sigaction(signal, info, context);
-  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
-    before.sa_handler(signal);
+  if ((former_action.sa_flags & SA_SIGINFO) != 0 && former_action.sa_sigaction != nullptr) {
+    former_action.sa_sigaction(signal, info, context);
+  } else if (former_action.sa_handler != SIG_DFL && former_action.sa_handler != SIG_IGN) {
+    former_action.sa_handler(signal);
   } else {
     // It happens again when this returns, and then ends the process as it would have.
-    ::sigaction(signal, &before, nullptr);
+    ::sigaction(signal, &former_action, nullptr);
   }
 }
 
@@ -69,7 +69,7 @@ void Install() {
   action.sa_sigaction = OnBusError;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
-  ::sigaction(SIGBUS, nullptr, &before);
+  ::sigaction(SIGBUS, nullptr, &former_action);
   ::sigaction(SIGBUS, &action, nullptr);
 }
 

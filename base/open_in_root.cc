@@ -61,11 +61,11 @@ int OwnDescriptors() {
 }  // namespace
 
 void RememberOwnDescriptors() {
-  int64_t before = own_descriptors;
+  int64_t known = own_descriptors;
   if (OwnDescriptors() >= 0) return;
   const int folder = ::open("/proc/self/fd", O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) return;
-  if (!own_descriptors.compare_exchange_strong(before, Pack(folder))) ::close(folder);  // another thread has
+  if (!own_descriptors.compare_exchange_strong(known, Pack(folder))) ::close(folder);  // another thread has
 }
 
 UniqueFd Reopen(int fd, int flags) {

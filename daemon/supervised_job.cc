@@ -166,6 +166,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log) {
     absl::MutexLock lock(&mutex_);
     record_.set_coming_to_life(true);
     record_.clear_from_image();
+    record_.clear_from_number();
     record_.set_boot_id(JobRegistry::ThisBoot());
   }
   const absl::Status recorded = WriteRecord();

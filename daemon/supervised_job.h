@@ -158,6 +158,8 @@ class SupervisedJob {
   supervise::Death DeathWithoutWitness(bool other_boot) ABSL_LOCKS_EXCLUDED(mutex_);
   // False: it has ended for good, or somebody else is to bring it back.
   bool BringBack(supervise::Death death);
+  // Of the image that the last life went on from; nullopt: from none, or it is not known.
+  std::optional<size_t> ImagesBackOfLife() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   supervise::RestartDecision DecideAfter(const supervise::Death& death, size_t images)
       ABSL_LOCKS_EXCLUDED(mutex_);
   bool EndWithoutLife();

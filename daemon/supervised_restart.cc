@@ -192,6 +192,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
     *request.mutable_rollback() = record_.policy().rollback();
     record_.set_coming_to_life(true);
     record_.set_from_image(point.image());
+    record_.set_from_number(point.number());
     record_.set_boot_id(JobRegistry::ThisBoot());
   }
   // A full disk must not keep it from coming back: nothing else of this needs room there.
@@ -223,9 +224,21 @@ void SupervisedJob::ForgetImagesOfHang() {
   RemoveImagesOf(hanging);
 }
 
+std::optional<size_t> SupervisedJob::ImagesBackOfLife() const {
+  if (record_.from_image().empty()) return std::nullopt;
+  size_t newer = 0;
+  for (auto point = record_.points().rbegin(); point != record_.points().rend(); ++point, ++newer) {
+    if (point->image() == record_.from_image() && point->number() >= record_.from_number()) return newer;
+    if (point->number() < record_.from_number()) break;
+  }
+  // It is gone: it would stand behind all that are newer.
+  if (newer == 0 || record_.from_number() == 0) return std::nullopt;
+  return newer - 1;
+}
+
 RestartDecision SupervisedJob::DecideAfter(const Death& death, size_t images) {
   absl::MutexLock lock(&mutex_);
-  return restart_policy_.OnDeath(death, images);
+  return restart_policy_.OnDeath(death, images, ImagesBackOfLife());
 }
 
 bool SupervisedJob::BringBack(Death death) {

@@ -26,7 +26,7 @@ done < <(sources .)
 ((STATUS == 0)) || warn "format with: git ls-files | grep -E '\\.(h|cc|c)\$' | xargs clang-format -i"
 
 step "clang-tidy: ${TIDY_FOLDERS[*]}"
-cmake -S . -B "$BUILD" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DREKINDLE_CORE_ONLY=ON \
+cmake --fresh -S . -B "$BUILD" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DREKINDLE_CORE_ONLY=ON \
   -DCMAKE_UNITY_BUILD=ON -DREKINDLE_FILE_BY_FILE="$WITH_TESTS" >/dev/null
 cmake --build "$BUILD" --target proto_headers >/dev/null
 TIDY_LOG=$(mktemp -t rekindle-tidy.XXXXXX)

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -63,7 +64,7 @@ std::string Describe(const Death& death) {
   return "ended while nobody watched";
 }
 
-RestartDecision RestartPolicy::OnDeath(const Death& death, size_t images) {
+RestartDecision RestartPolicy::OnDeath(const Death& death, size_t images, std::optional<size_t> tried) {
   if (death.kind == Death::Kind::kExited && death.code == 0) {
     RestartDecision done;
     done.action = Action::kDone;
@@ -92,6 +93,7 @@ RestartDecision RestartPolicy::OnDeath(const Death& death, size_t images) {
   }
 
   ++state_.attempts;
+  if (tried && (further || state_.images_back > 0)) state_.images_back = *tried;
   state_.images_back = std::min(state_.images_back + (further ? 1 : 0), images);
   const bool was_at_beginning = state_.from_beginning && !death.image_taken;
   state_.from_beginning = state_.images_back >= images;

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace rekindle::supervise {
@@ -61,8 +62,10 @@ class RestartPolicy {
   explicit RestartPolicy(const RestartOptions& options, RestartState state = {})
       : options_(options), state_(state) {}
 
-  // `images` is how many there are to go on from, those included that could not be restored.
-  RestartDecision OnDeath(const Death& death, size_t images);
+  // `images` is how many there are to go on from, those included that could not be restored. `tried` is how
+  // far back among them that one stands which the ended life went on from: there may be newer ones by now,
+  // and others gone. Without it, where it stood.
+  RestartDecision OnDeath(const Death& death, size_t images, std::optional<size_t> tried = std::nullopt);
   const RestartState& state() const { return state_; }
 
  private:

@@ -81,6 +81,25 @@ TEST(RestartPolicy, AnotherWayOfDyingStaysAtTheSameImage) {
   EXPECT_EQ(policy.OnDeath(Exited(1), 3).images_back, 1u);
 }
 
+// Two lives have taken an image each, too late to be trusted, for which what lay between was removed.
+TEST(RestartPolicy, FurtherBackIsCountedFromTheImageThatWasTried) {
+  RestartPolicy policy({.restarts = 10});
+  policy.OnDeath(Exited(1), 6);
+  EXPECT_EQ(policy.OnDeath(Exited(1), 6, 0).images_back, 1u);
+  EXPECT_EQ(policy.OnDeath(Exited(1), 6, 1).images_back, 2u);
+  EXPECT_EQ(policy.OnDeath(Exited(1), 5, 1).images_back, 2u);
+  EXPECT_EQ(policy.OnDeath(Exited(2), 5, 3).images_back, 3u);
+  EXPECT_EQ(policy.OnDeath(AfterImage(Exited(2)), 5, 3).images_back, 0u);
+}
+
+TEST(RestartPolicy, WhileNoImageIsBlamedTheNewestIsTried) {
+  RestartPolicy policy({.restarts = 10});
+  policy.OnDeath(Exited(1), 3);
+  EXPECT_EQ(policy.OnDeath(Exited(2), 4, 1).images_back, 0u);
+  // Now the one that the life went on from is, and what it took itself with it.
+  EXPECT_EQ(policy.OnDeath(Exited(2), 5, 1).images_back, 2u);
+}
+
 TEST(RestartPolicy, AnImageOfTheNewLifeStartsOver) {
   RestartPolicy policy({.restarts = 10, .backoff_seconds = 2});
   policy.OnDeath(Exited(1), 3);
