@@ -6,14 +6,12 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <thread>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/synchronization/notification.h"
 #include "base/cgroup_folders.h"
 #include "base/file.h"
 #include "base/human_units.h"
@@ -26,9 +24,7 @@ namespace rekindle::gpu {
 namespace {
 
 constexpr char kCudaLibrary[] = "libcuda.so";
-constexpr char kMachine[] = "";  // among what limits host memory
 constexpr absl::Duration kStateMayTake = absl::Seconds(60);
-constexpr absl::Duration kReportEvery = absl::Milliseconds(100);
 constexpr absl::Duration kLookForRoomEvery = absl::Milliseconds(200);
 // How long the helper of a dead Rekindle may go on putting things back before we do it.
 constexpr absl::Duration kOthersMayTake = absl::Seconds(60);
@@ -132,62 +128,6 @@ std::vector<GpuUse> UsesByWhatIsFree(const DeviceView& before, const DeviceView&
   return uses;
 }
 
-// Memory that is the process's own, in bytes: what device memory becomes.
-uint64_t HostBytes(absl::Span<const pid_t> pids) {
-  uint64_t bytes = 0;
-  for (pid_t pid : pids) {
-    auto status = ReadFile(absl::StrCat("/proc/", pid, "/status"));
-    if (!status.ok()) continue;
-    for (absl::string_view line : absl::StrSplit(*status, '\n')) {
-      for (absl::string_view key : {"RssAnon:", "RssShmem:", "VmSwap:"}) {
-        if (!absl::StartsWith(line, key)) continue;
-        std::vector<absl::string_view> words =
-            absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipWhitespace());
-        uint64_t kib = 0;
-        if (words.size() >= 2 && absl::SimpleAtoi(words[1], &kib)) bytes += kib << 10;
-      }
-    }
-  }
-  return bytes;
-}
-
-// The driver does not tell how far it is; that the processes grow, or shrink, does.
-class MoveReporter {
- public:
-  enum class Way { kToHost, kToDevice };
-
-  MoveReporter(absl::Span<const pid_t> pids, Way way, uint64_t before, MoveStep whole,
-               const MoveProgress& progress) {
-    if (!progress) return;
-    thread_ = std::thread([this, pids, way, before, step = std::move(whole), progress]() mutable {
-      progress(step);
-      while (!ended_.WaitForNotificationWithTimeout(kReportEvery)) {
-        const uint64_t now = HostBytes(pids);
-        const auto [less, more] = way == Way::kToHost ? std::pair(before, now) : std::pair(now, before);
-        step.bytes_done = std::min(step.bytes_total, more > less ? more - less : 0);
-        progress(step);
-      }
-    });
-  }
-  ~MoveReporter() {
-    ended_.Notify();
-    if (thread_.joinable()) thread_.join();
-  }
-
- private:
-  absl::Notification ended_;
-  std::thread thread_;
-};
-
-MoveStep WholeMove(absl::Span<const GpuUse> uses) {
-  MoveStep step;
-  for (const auto& [uuid, bytes] : BytesByDevice(uses)) {
-    step.bytes_total += bytes;
-    step.devices.push_back(uuid);
-  }
-  return step;
-}
-
 absl::Status IsBeingMovedError(pid_t pid) {
   return absl::AbortedError(absl::StrCat(
       "process ", pid, ": its GPU memory is being moved just now; try again when that has ended"));
@@ -216,6 +156,7 @@ class JobMover::Claim {
 JobMover::JobMover(MoverOptions options)
     : options_(std::move(options)),
       ledger_(options_.ledger_directory),
+      host_memory_(options_.host_limits),
       driver_({"", [this]() -> absl::StatusOr<int> {
                  RK_ASSIGN_OR_RETURN(Ledger::Mover mover, ledger_.Enlist());
                  return mover.descriptor;
@@ -307,66 +248,6 @@ SessionOptions JobMover::OptionsWith(absl::Duration lock_timeout) const {
   return options;
 }
 
-// Host memory for a move that is under way.
-class JobMover::Reservation {
- public:
-  Reservation(JobMover& mover, std::map<std::string, uint64_t> bytes)
-      : mover_(mover), bytes_(std::move(bytes)) {}
-  Reservation(Reservation&& other) noexcept : mover_(other.mover_), bytes_(std::exchange(other.bytes_, {})) {}
-  Reservation& operator=(Reservation&&) = delete;
-  ~Reservation() {
-    if (bytes_.empty()) return;  // moved from, perhaps with the mutex held
-    absl::MutexLock lock(&mover_.mutex_);
-    for (const auto& [limit, bytes] : bytes_) mover_.reserved_bytes_[limit] -= bytes;
-  }
-
- private:
-  JobMover& mover_;
-  std::map<std::string, uint64_t> bytes_;
-};
-
-absl::StatusOr<JobMover::Reservation> JobMover::ReserveHostMemory(absl::Span<const GpuUse> uses) {
-  struct Limit {
-    uint64_t left = 0, wanted = 0;
-  };
-  std::map<std::string, Limit> limits;
-  if (options_.host_limits) {
-    std::map<pid_t, uint64_t> of_process;
-    for (const GpuUse& use : uses) of_process[use.pid] += use.bytes.value_or(0);
-    for (const auto& [pid, bytes] : of_process) {
-      for (const HostLimit& limit : options_.host_limits(pid)) {
-        limits[limit.name].left = limit.left_bytes;
-        limits[limit.name].wanted += bytes;
-      }
-    }
-  }
-  RK_ASSIGN_OR_RETURN(const uint64_t available, AvailableMemoryBytes());
-  limits[kMachine] = {available, KnownBytes(uses)};
-  std::map<std::string, uint64_t> wanted;
-  absl::MutexLock lock(&mutex_);
-  for (const auto& [name, limit] : limits) {
-    const uint64_t others = std::min(limit.left, reserved_bytes_[name]);
-    wanted[name] = limit.wanted;
-    if (limit.wanted <= limit.left - others) continue;
-    const std::string beside =
-        others > 0 ? absl::StrCat(" beside ", FormatBytes(others), " for other jobs that are being moved")
-                   : "";
-    if (name == kMachine) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "the job has up to ", FormatBytes(limit.wanted),
-          " on its GPUs, which has to fit into host memory, and ", FormatBytes(limit.left - others),
-          " is free", beside, "; nothing was moved. Free host memory, or let the job drop its caches first"));
-    }
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the job has up to ", FormatBytes(limit.wanted),
-                     " on its GPUs, which becomes host memory of its own, and its limit (", name,
-                     ") leaves it ", FormatBytes(limit.left - others), beside,
-                     "; nothing was moved. Give it more host memory, or let it drop its caches first"));
-  }
-  for (const auto& [name, bytes] : wanted) reserved_bytes_[name] += bytes;
-  return Reservation(*this, std::move(wanted));
-}
-
 absl::Status JobMover::PutEntries(pid_t job, absl::Span<const pid_t> pids, absl::Span<const GpuUse> uses,
                                   LedgerEntry::Goal goal, const std::string& why) {
   RK_ASSIGN_OR_RETURN(Ledger::Mover mover, ledger_.Enlist());
@@ -439,8 +320,8 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::Lock(pid_t job, const std::ve
     const std::vector<GpuUse> most = MostOfHidden(*view, HiddenIn(moving, running));
     expected.insert(expected.end(), most.begin(), most.end());
   }
-  RK_ASSIGN_OR_RETURN(Reservation reserved, ReserveHostMemory(expected));
-  held->reserved_ = std::make_shared<Reservation>(std::move(reserved));
+  RK_ASSIGN_OR_RETURN(HostMemory::Reservation reserved, host_memory_.Reserve(running, expected));
+  held->reserved_.emplace(std::move(reserved));
   held->can_be_kept_ = held->session_.FindThreads().ok();
   held->was_parked_ = running.size() < pids.size();
   RK_RETURN_IF_ERROR(held->session_.EndWatch());
@@ -459,7 +340,7 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::Lock(pid_t job, const std::ve
 
 absl::Status HeldJob::MoveOut(ThreadKeeper* keeper, const MoveProgress& progress) {
   const std::vector<pid_t> running = session_.RunningAtBegin();
-  const uint64_t host_before = HostBytes(running);
+  const uint64_t host_before = OwnBytes(running);
   absl::Status moved;
   {
     MoveReporter reporter(running, MoveReporter::Way::kToHost, host_before, WholeMove(moving_), progress);
@@ -480,7 +361,7 @@ absl::Status HeldJob::MoveOut(ThreadKeeper* keeper, const MoveProgress& progress
   // Other tools have reported success where nothing had moved.
   const uint64_t device_bytes = KnownBytes(moving_);
   const uint64_t context_bytes = kContextBytes * moving_.size();
-  const uint64_t host_after = HostBytes(running);
+  const uint64_t host_after = OwnBytes(running);
   const uint64_t grown = host_after > host_before ? host_after - host_before : 0;
   if (device_bytes > context_bytes && grown < (device_bytes - context_bytes) / kPlausibleShare) {
     const absl::Status back = Back(nullptr, keeper);
@@ -534,7 +415,7 @@ absl::Status HeldJob::Back(const MoveProgress& progress, ThreadKeeper* keeper) {
   const auto room = mover_.AwaitRoom(BytesByDevice(uses), pids);
   absl::Status status = room.status();
   if (status.ok()) {
-    MoveReporter reporter(pids, MoveReporter::Way::kToDevice, HostBytes(pids), WholeMove(uses), progress);
+    MoveReporter reporter(pids, MoveReporter::Way::kToDevice, OwnBytes(pids), WholeMove(uses), progress);
     // The driver would wait for a thread that stands still.
     if (keeper != nullptr) status = session_.LetRun(*keeper, /*for_device_memory=*/false);
     if (!status.ok()) {
@@ -634,7 +515,7 @@ absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const Gp
       whole.bytes_total += bytes;
       whole.devices.push_back(uuid);
     }
-    MoveReporter reporter(pids, MoveReporter::Way::kToDevice, HostBytes(pids), std::move(whole), progress);
+    MoveReporter reporter(pids, MoveReporter::Way::kToDevice, OwnBytes(pids), std::move(whole), progress);
     status = session.MoveToDevice(pairs);
   }
   session.LetStand().IgnoreError();

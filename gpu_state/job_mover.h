@@ -9,28 +9,23 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "gpu_state/device_plan.h"
 #include "gpu_state/driver_client.h"
 #include "gpu_state/gpu_device.h"
 #include "gpu_state/gpu_session.h"
+#include "gpu_state/host_memory.h"
 #include "gpu_state/ledger.h"
+#include "gpu_state/move_reporter.h"
 
 namespace rekindle::gpu {
-
-// How much more host memory something that limits a process (a cgroup) leaves it.
-struct HostLimit {
-  std::string name;  // the same for all processes that share it
-  uint64_t left_bytes = 0;
-};
 
 struct MoverOptions {
   std::string ledger_directory;
@@ -48,14 +43,6 @@ struct GpuRecord {
   std::vector<GpuDevice> devices;  // those they have memory on
   std::vector<GpuUse> uses;
 };
-
-// How far a move between device and host memory is.
-struct MoveStep {
-  uint64_t bytes_done = 0, bytes_total = 0;
-  std::vector<std::string> devices;  // UUIDs
-};
-// Called about ten times a second while device memory moves, by another thread.
-using MoveProgress = std::function<void(const MoveStep& step)>;
 
 class JobMover;
 
@@ -101,9 +88,9 @@ class HeldJob {
   const pid_t job_;
   GpuRecord record_;
   bool held_ = false, is_out_ = false, can_be_kept_ = false, was_parked_ = false;
-  std::shared_ptr<void> claim_;      // nobody else moves these processes while this is
-  std::shared_ptr<void> reserved_;   // host memory, until the move out
-  absl::StatusOr<DeviceView> view_;  // before that
+  std::shared_ptr<void> claim_;                      // nobody else moves these processes while this is
+  std::optional<HostMemory::Reservation> reserved_;  // until the move out has ended
+  absl::StatusOr<DeviceView> view_;                  // before that
   std::vector<GpuUse> moving_;
 };
 
@@ -177,14 +164,10 @@ class JobMover {
  private:
   friend class HeldJob;
   class Claim;
-  class Reservation;
 
   // Aborted: another Rekindle on this machine moves one of them.
   absl::Status CheckNobodyElseMoves(absl::Span<const pid_t> pids);
   SessionOptions OptionsWith(absl::Duration lock_timeout) const;
-  // ResourceExhausted: there is not as much, within what limits the processes and beside what other moves
-  // under way need.
-  absl::StatusOr<Reservation> ReserveHostMemory(absl::Span<const GpuUse> uses);
   absl::Status PutEntries(pid_t job, absl::Span<const pid_t> pids, absl::Span<const GpuUse> uses,
                           LedgerEntry::Goal goal, const std::string& why);
   // The GPUs that the uses of `record` are on. Unimplemented: one is in MIG mode.
@@ -205,10 +188,8 @@ class JobMover {
 
   const MoverOptions options_;
   Ledger ledger_;
+  HostMemory host_memory_;
   DriverClient driver_;
-  absl::Mutex mutex_;
-  // For moves under way, by what limits them; "": the machine.
-  std::map<std::string, uint64_t> reserved_bytes_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rekindle::gpu
