@@ -178,7 +178,9 @@ void Functions::PlanTidying() {
     auto self = end.Hold();
     if (error || !self) return;
     self->logs_->TrimAll();
-    if (++self->tidied_ % kTidiedPerGroups == 0) restore::Cgroup::RemoveLeftovers();
+    // In the beginning what a killed daemon has left may not have ended yet.
+    if (++self->tidied_ < kTidiedPerGroups || self->tidied_ % kTidiedPerGroups == 0)
+      restore::Cgroup::RemoveLeftovers();
     self->PlanTidying();
   });
 }
@@ -192,6 +194,8 @@ Functions::~Functions() {
   }
   scheduler_.reset();  // before the front: callers hear of it
   front_.reset();
+  // Nobody may be there to do it later.
+  restore::Cgroup::RemoveLeftovers();
 }
 
 void Functions::TakeNoMore() {

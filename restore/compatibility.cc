@@ -199,12 +199,23 @@ bool BeginsAsBefore(const v1::NeededFile& file) {
   return beginning.ok() && *beginning == file.beginning();
 }
 
-absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place,
+absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, NeededFiles which,
                            std::vector<std::string>* warnings) {
   std::vector<std::string> problems;
   struct stat info;
-  if (!manifest.working_directory().empty() && ::stat(manifest.working_directory().c_str(), &info) != 0 &&
-      errno != EACCES) {
+  std::set<std::string> rolled_back;
+  if (which == NeededFiles::kBeyondRollBack) {
+    for (const v1::WrittenFile& file : manifest.written_files()) rolled_back.insert(file.path());
+  }
+  // It, or a folder on the way to one that is put back.
+  const auto may_be_mended = [&rolled_back](const std::string& path) {
+    const auto at = rolled_back.lower_bound(path);
+    const auto below = rolled_back.lower_bound(path + "/");
+    return (at != rolled_back.end() && *at == path) ||
+           (below != rolled_back.end() && absl::StartsWith(*below, path + "/"));
+  };
+  if (!manifest.working_directory().empty() && !may_be_mended(manifest.working_directory()) &&
+      ::stat(manifest.working_directory().c_str(), &info) != 0 && errno != EACCES) {
     const std::string cure = MissingFolder(manifest.working_directory() + "/");
     problems.push_back(absl::StrCat("its working directory ", manifest.working_directory(), " is gone",
                                     cure.empty() ? "" : ": ", cure));
@@ -218,7 +229,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place,
   for (const v1::NeededFile& file : manifest.files()) {
     if (file.path().empty() || file.path()[0] != '/' || absl::StartsWith(file.path(), "/proc/")) continue;
     if (absl::StartsWith(file.path(), "/dev/pts/")) continue;  // a terminal of its own comes back with it
-    if (!seen.insert(file.path()).second) continue;
+    if (!seen.insert(file.path()).second || may_be_mended(file.path())) continue;
     if (::lstat(file.path().c_str(), &info) != 0) {
       if (errno == EACCES) continue;
       const std::string cure = MissingFolder(file.path());
@@ -257,8 +268,8 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place,
 }  // namespace
 
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
-                        std::vector<std::string>* warnings, SeenFrom place) {
-  const auto check = [&] { return CheckFilesNow(manifest, place, warnings); };
+                        std::vector<std::string>* warnings, SeenFrom place, NeededFiles which) {
+  const auto check = [&] { return CheckFilesNow(manifest, place, which, warnings); };
   return user ? WithFileRightsOf(*user, check) : check();
 }
 

@@ -35,11 +35,16 @@ inline constexpr char kIdsInUse[] = "the job needs its own PIDs back";
 // into.
 enum class SeenFrom { kMachine, kContainer };
 
+// Which of the files that a job needs: before a roll-back those that none can mend, since what that cuts off
+// is cut off also when the restore is refused then.
+enum class NeededFiles { kAll, kBeyondRollBack };
+
 // Files that the job had open or mapped, and its working directory; what it was writing may have grown, which
 // is worth a warning. FailedPrecondition names what is missing or has another size than it had. Looked up
 // with the rights of `user`, nothing: our own; what lies where the user may not look is left out.
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
-                        std::vector<std::string>* warnings, SeenFrom place = SeenFrom::kMachine);
+                        std::vector<std::string>* warnings, SeenFrom place = SeenFrom::kMachine,
+                        NeededFiles which = NeededFiles::kAll);
 
 // In the message of a restore that was refused because a folder is gone that may come back: its file system
 // may not be mounted now.

@@ -360,6 +360,22 @@ TEST_F(CheckFilesTest, WhatTheJobReadsMayHaveBeenAppendedToButNotEdited) {
   EXPECT_THAT(Refusal(), HasSubstr("has become shorter"));
 }
 
+TEST_F(CheckFilesTest, BeforeARollBackWhatItMendsIsNotLookedAt) {
+  const std::string written = folder_.path() + "/work/written", read = Make("read", 20);
+  manifest_.set_working_directory(folder_.path() + "/work");
+  manifest_.add_written_files()->set_path(written);
+  Need(written, 10);
+  const auto before = [this] {
+    return CheckFiles(manifest_, std::nullopt, &ignored_, SeenFrom::kMachine, NeededFiles::kBeyondRollBack);
+  };
+  EXPECT_TRUE(before().ok()) << before();
+  EXPECT_THAT(Refusal(), HasSubstr("/work is gone"));
+  Need(read, 10);
+  EXPECT_THAT(std::string(before().message()), AllOf(HasSubstr(read), Not(HasSubstr("/work"))));
+  manifest_.set_working_directory(folder_.path() + "/wor");
+  EXPECT_THAT(std::string(before().message()), HasSubstr("/wor is gone"));
+}
+
 TEST_F(CheckFilesTest, ManyProblemsAreCounted) {
   for (int i = 0; i < 7; ++i) Need(folder_.path() + "/gone" + std::to_string(i), 1);
   EXPECT_THAT(Refusal(), HasSubstr("and 3 more"));

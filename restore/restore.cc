@@ -122,7 +122,8 @@ class RestoreRun : public criu::RestoreObserver {
     }
     RK_RETURN_IF_ERROR(ClaimNumbers(tree));
     RK_RETURN_IF_ERROR(CheckIds(tree));
-    if (!options_.roll_back) RK_RETURN_IF_ERROR(CheckNeededFiles());
+    RK_RETURN_IF_ERROR(
+        CheckNeededFiles(options_.roll_back ? NeededFiles::kBeyondRollBack : NeededFiles::kAll));
     RK_ASSIGN_OR_RETURN(std::vector<JobLock> locks, LocksOfJob(*image_));
     const bool carries_connections = !options_.tcp_close && !result_.manifest.tcp_close();
     const absl::Status free = namespaces_.Within([&] {
@@ -157,7 +158,7 @@ class RestoreRun : public criu::RestoreObserver {
     const absl::Status status =
         namespaces_.Within([&] { return options_.roll_back(*image_, result_.manifest); });
     if (!status.ok()) return Annotate(status, absl::StrCat("restoring ", options_.image));
-    RK_RETURN_IF_ERROR(CheckNeededFiles());
+    RK_RETURN_IF_ERROR(CheckNeededFiles(NeededFiles::kAll));
     EndPhase("files");
     return absl::OkStatus();
   }
@@ -355,10 +356,15 @@ class RestoreRun : public criu::RestoreObserver {
     return options_.cgroups == nullptr ? ::getpid() : 0;
   }
 
-  absl::Status CheckNeededFiles() {
+  absl::Status CheckNeededFiles(NeededFiles which) {
     if (HasOwnMounts(*image_)) return absl::OkStatus();
     const SeenFrom place = namespaces_.entered() ? SeenFrom::kContainer : SeenFrom::kMachine;
-    return namespaces_.Within([&] { return CheckFiles(result_.manifest, user_, &result_.warnings, place); });
+    std::vector<std::string> told;
+    RK_RETURN_IF_ERROR(
+        namespaces_.Within([&] { return CheckFiles(result_.manifest, user_, &told, place, which); }));
+    // Of the others when all are looked at.
+    if (which == NeededFiles::kAll) result_.warnings.insert(result_.warnings.end(), told.begin(), told.end());
+    return absl::OkStatus();
   }
 
   // The processes of the job that are there.

@@ -162,6 +162,26 @@ class DeathTest(SupervisedTest):
             self.assertIn(words, result.err)
         self.assertEqual(self.state()["restarts"], 1)
 
+    def test_nothing_is_cut_off_for_images_that_can_not_be_restored(self):
+        read, written = self.path("read"), self.path("written")
+        with open(read, "w", encoding="ascii") as file:
+            file.write("text\n" * 100)
+        self.succeed("run", "--name", "job", "--detach", "--restarts", "5", "--", "sh", "-c",
+                     'exec 8<"$1" 9>>"$2"; while :; do echo line >&9; sleep 0.01; done', "sh", read, written,
+                     cli=self.remote)  # fmt: skip
+        waiting.until(lambda: os.path.exists(written), "the job runs")
+        for image in ("x:1", "x:2", "x:3"):
+            count = len(lines_of(written))
+            waiting.until(lambda at=count: len(lines_of(written)) > at + 10, "more lines")
+            size = os.path.getsize(written)  # at most what it is in the image
+            self.succeed("ckpt", "job", "-t", image, cli=self.remote)
+        with open(read, "r+", encoding="ascii") as file:
+            file.write("another\n" * 100)
+        self.kill_job()
+        self.wait_for_end("failed")
+        self.assertIn(f"{read}, which it only reads, was edited", self.state()["last_error"])
+        self.assertGreaterEqual(os.path.getsize(written), size)
+
     def test_a_lock_that_somebody_else_has_is_waited_for(self):
         path = self.path("locked")
         lock = f"{path}:flock:exclusive"
