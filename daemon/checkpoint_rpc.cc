@@ -126,8 +126,9 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   RK_RETURN_IF_ERROR(BringInMemory(node, *store, job));
 
   // Before it is taken: later images have greater ones. The supervisor's own have theirs.
-  const uint64_t number =
-      job.name.empty() || call.kept_staging != nullptr ? 0 : node.supervisor().TakeNumber(job.name, job.pid);
+  uint64_t number = 0;
+  if (!job.name.empty() && !request.stop() && call.kept_staging == nullptr)
+    number = node.supervisor().TakeNumber(job.name, job.pid, &options.labels);
   CallMonitor monitor(call, [&](const v1::Progress& progress) {
     v1::CheckpointEvent event;
     *event.mutable_progress() = progress;

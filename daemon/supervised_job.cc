@@ -32,6 +32,8 @@ using supervise::Death;
 
 // A death within this time after a signal from the command is what the user wanted.
 constexpr int64_t kEndsOnPurposeNanos = 60'000'000'000;
+constexpr double kTryAgainSeconds = 1;
+constexpr absl::Duration kLookWhileStopping = absl::Milliseconds(50);
 
 // Not when another process has it by now: as long as there is anything of a session, nobody gets its number.
 bool IsStillItsNumber(pid_t pid, uint64_t start_ticks) {
@@ -99,7 +101,9 @@ absl::Status SupervisedJob::WriteRecord() {
 }
 
 void SupervisedJob::Save() {
-  if (absl::Status saved = WriteRecord(); !saved.ok()) {
+  const absl::Status saved = WriteRecord();
+  unsaved_ = !saved.ok();
+  if (!saved.ok()) {
     Log(LogLevel::kWarning,
         absl::StrCat(saved.message(), "; a daemon that starts now would not know it as it is"));
   }
@@ -165,6 +169,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log) {
   {
     absl::MutexLock lock(&mutex_);
     record_.set_coming_to_life(true);
+    record_.mutable_restarts()->set_decided(false);
     record_.clear_from_image();
     record_.clear_from_number();
     record_.set_boot_id(JobRegistry::ThisBoot());
@@ -245,30 +250,57 @@ void SupervisedJob::LoopAfterTakingOver() {
     }
   }
   FindPoints();
-  if (AdoptLife()) {
-    Log(LogLevel::kInfo,
-        absl::StrCat("job '", name_, "' runs; it is ", stopping ? "stopped" : "supervised again"));
-    return Loop();
+  for (std::string problem;;) {
+    const absl::StatusOr<bool> adopted = AdoptLife();
+    if (adopted.ok() && !*adopted) break;
+    if (adopted.ok()) {
+      if (!problem.empty()) {
+        absl::MutexLock lock(&mutex_);
+        record_.clear_last_error();
+      }
+      Log(LogLevel::kInfo,
+          absl::StrCat("job '", name_, "' runs; it is ", stopping ? "stopped" : "supervised again"));
+      return Loop();
+    }
+    problem = absl::StrCat("it runs and can't be watched yet: ", adopted.status().message());
+    Log(LogLevel::kError, absl::StrCat("job '", name_, "': ", problem));
+    {
+      absl::MutexLock lock(&mutex_);
+      record_.set_last_error(problem);
+    }
+    if (Wait(kTryAgainSeconds)) continue;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (leave_) return;
+    }
+    absl::SleepFor(absl::Seconds(kTryAgainSeconds));
   }
+  const std::optional<JobRecord> end = FindEnd();
   if (stopping) {
     KillAll();
-    return Finish({0, SIGKILL}, /*failed=*/false, "it was stopped");
+    return Finish(end ? *end->exit : ExitState{0, SIGKILL}, /*failed=*/false, "it was stopped");
   }
+  bool decided;
   std::string newest;
   {
     absl::MutexLock lock(&mutex_);
     at_boot = record_.policy().at_boot();
+    decided = record_.restarts().decided();
     if (!record_.points().empty()) newest = record_.points().rbegin()->image();
   }
-  if (other_boot && !at_boot) {
+  const bool is_done = !decided && end && end->exit->code == 0 && end->exit->signal == 0;
+  if (other_boot && !at_boot && !is_done) {
     return Finish({0, SIGKILL}, /*failed=*/true,
                   absl::StrCat("the machine was restarted, and the job was not to be resumed then",
                                newest.empty() ? "" : absl::StrCat("; 'rekindle restore ", newest, "' does"),
                                ": run it with --at-boot"));
   }
-  // How it ended nobody has seen; that it did well is not to be said of it.
-  last_exit_ = {0, SIGKILL};
-  if (BringBack(DeathWithoutWitness(other_boot))) Loop();
+  // Where nobody has seen how it ended, that it did well is not to be said of it.
+  last_exit_ = end ? *end->exit : ExitState{0, SIGKILL};
+  const bool is_back =
+      decided ? CarryOutDecision()
+              : BringBack(end ? DeathBy(*end->exit, end->exited_unix_ns) : DeathWithoutWitness(other_boot));
+  if (is_back) Loop();
 }
 
 void SupervisedJob::BeginLife(const RegisteredJob& job) {
@@ -278,40 +310,86 @@ void SupervisedJob::BeginLife(const RegisteredJob& job) {
   ResetWatch();
   {
     absl::MutexLock lock(&mutex_);
-    record_.set_pid(job.record.pid);
-    record_.set_start_ticks(job.record.start_ticks);
-    record_.set_boot_id(job.record.boot_id);
-    record_.set_coming_to_life(false);
-    record_.set_image_in_life(false);
+    NoteLife(job.record);
     record_.set_life_began_unix_ns(UnixNanos());
     record_.set_life_began_ns(MonotonicNanos());
-    record_.set_numbers_before(record_.last_number());
     phase_ = "running";
   }
   Save();
 }
 
-bool SupervisedJob::AdoptLife() {
+std::optional<JobRecord> SupervisedJob::FindLife() const {
   JobRecord life;
   {
     absl::MutexLock lock(&mutex_);
-    if (record_.coming_to_life() || record_.pid() <= 0) return false;
+    if (record_.coming_to_life()) return std::nullopt;
     life.name = name_;
     life.pid = record_.pid();
     life.start_ticks = record_.start_ticks();
     life.boot_id = record_.boot_id();
   }
-  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, life.pid, 0)));
-  if (!pidfd.valid() || !JobRegistry::Lives(life)) return false;
-  auto end = node_.reaper().Watch(
-      std::move(pidfd), [unknown = end_unknown_](int ended) { return ExitOfStranger(ended, unknown.get()); },
-      [&node = node_, life](const ExitState& exit) { node.jobs().SetExit(life, exit).IgnoreError(); });
-  if (!end.ok()) {
-    Log(LogLevel::kError, absl::StrCat("job '", name_, "' can't be watched: ", end.status().message()));
-    return false;
+  if (life.pid > 0 && JobRegistry::Lives(life)) return life;
+  absl::StatusOr<JobRecord> other = node_.jobs().FindByName(name_);
+  if (!other.ok() || !JobRegistry::Lives(*other) || other->mark != mark_ || !other->instance.empty() ||
+      other->owner != owner_) {
+    return std::nullopt;
   }
-  end_ = *std::move(end);
+  return *std::move(other);
+}
+
+std::optional<JobRecord> SupervisedJob::FindEnd() const {
+  absl::StatusOr<JobRecord> ended = node_.jobs().FindByName(name_);
+  absl::MutexLock lock(&mutex_);
+  if (record_.coming_to_life() || !ended.ok() || !ended->exit || ended->pid != record_.pid() ||
+      ended->start_ticks != record_.start_ticks() || ended->boot_id != record_.boot_id()) {
+    return std::nullopt;
+  }
+  return *std::move(ended);
+}
+
+void SupervisedJob::NoteLife(const JobRecord& life) {
+  record_.set_pid(life.pid);
+  record_.set_start_ticks(life.start_ticks);
+  record_.set_boot_id(life.boot_id);
+  record_.set_coming_to_life(false);
+  record_.mutable_restarts()->set_decided(false);
+  record_.set_image_in_life(false);
+  record_.set_numbers_before(record_.last_number());
+}
+
+absl::StatusOr<bool> SupervisedJob::AdoptLife() {
+  const std::optional<JobRecord> life = FindLife();
+  if (!life) return false;
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, life->pid, 0)));
+  if (!pidfd.valid()) {
+    if (errno == ESRCH) return false;
+    return ErrnoStatus(errno, absl::StrCat("watching process ", life->pid));
+  }
+  if (!JobRegistry::Lives(*life)) return false;
+  RK_ASSIGN_OR_RETURN(
+      end_, node_.reaper().Watch(
+                std::move(pidfd),
+                [unknown = end_unknown_](int ended) { return ExitOfStranger(ended, unknown.get()); },
+                [&node = node_, life = *life, unknown = end_unknown_](const ExitState& exit) {
+                  if (!unknown->load()) node.jobs().SetExit(life, exit).IgnoreError();
+                }));
   saw_life_ = true;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (life->pid != record_.pid() || life->start_ticks != record_.start_ticks()) {
+      NoteLife(*life);
+      record_.set_life_began_unix_ns(life->started_unix_ns);
+      record_.clear_life_began_ns();
+      record_.clear_from_image();
+      record_.clear_from_number();
+      for (const v1::RestartPoint& point : record_.points()) {
+        if (point.image() != life->image) continue;
+        record_.set_from_image(point.image());
+        record_.set_from_number(point.number());
+      }
+    }
+  }
+  Save();
   OpenJobFile();
   ResetWatch();
   return true;
@@ -410,7 +488,12 @@ bool SupervisedJob::StopLife() {
   std::optional<ExitState> exit = end_->WaitFor(absl::ZeroDuration());
   if (!exit) {
     ::kill(::getpgid(pid) == pid ? -pid : pid, SIGTERM);
-    exit = end_->WaitFor(grace);
+    for (const Stopwatch waited; !exit && absl::Seconds(waited.seconds()) < grace;) {
+      exit = end_->WaitFor(kLookWhileStopping);
+      absl::MutexLock lock(&mutex_);
+      if (leave_) return true;  // whoever takes it over ends it
+      grace = stop_grace_;      // another call may have less patience
+    }
   }
   KillAll();
   if (!exit) exit = end_->WaitFor(absl::Seconds(10));
@@ -602,9 +685,15 @@ absl::Status SupervisedJob::CheckpointNow(absl::Duration patience) {
   const uint64_t mine = ++images_asked_;
   const Stopwatch waited;
   while (images_answered_ < mine && !record_.ended()) {
-    if (!HasLife()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("job '", name_, "' waits to be brought back: it goes on from the image that it has"));
+    if (record_.stopping() || !HasLife()) {
+      // Nor is its next life to begin with one.
+      images_answered_ = mine;
+      last_image_ = absl::FailedPreconditionError(
+          record_.stopping()
+              ? absl::StrCat("job '", name_, "' is being stopped")
+              : absl::StrCat("job '", name_,
+                             "' waits to be brought back: it goes on from the image that it has"));
+      return last_image_;
     }
     if (node_.stopping()) return absl::UnavailableError("rekindled ends");
     const absl::Duration left = patience - absl::Seconds(waited.seconds());

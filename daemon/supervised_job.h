@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "ckpt/staging_arena.h"
 #include "daemon/job_events.h"
 #include "daemon/job_file.h"
@@ -100,8 +101,16 @@ class SupervisedJob {
   void LoopAfterTakingOver();
   absl::StatusOr<RegisteredJob> StartFromBeginning(UniqueFd log);
   void BeginLife(const RegisteredJob& job);
-  bool AdoptLife();
-  // Whether it has ended: not when the image that was to be its last could not be taken.
+  // Of one that is taken over: it has a life, which is watched now. An error: it may have one, which can't be
+  // watched now.
+  absl::StatusOr<bool> AdoptLife();
+  // The life that the record knows, or one that somebody has given the job since: by hand, or while the disk
+  // did not take the record.
+  std::optional<JobRecord> FindLife() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void NoteLife(const JobRecord& life) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // How the recorded life ended, if somebody saw it.
+  std::optional<JobRecord> FindEnd() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether it is done with: not when the image that was to be its last could not be taken.
   bool StopLife();
   void NotePoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -128,7 +137,7 @@ class SupervisedJob {
   bool StopAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return end_told_ || !stop_error_.ok(); }
   bool HasLife() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ImagesAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return images_answered_ >= images_asked_ || record_.ended() || !HasLife();
+    return images_answered_ >= images_asked_ || record_.ended() || record_.stopping() || !HasLife();
   }
 
   // supervised_life.cc
@@ -154,14 +163,21 @@ class SupervisedJob {
 
   // supervised_restart.cc
   supervise::Death TakeDeath();
+  // That happened then.
+  supervise::Death DeathBy(const ExitState& exit, int64_t ended_unix_ns);
   // Of a life that ended while no daemon ran, or with the machine.
   supervise::Death DeathWithoutWitness(bool other_boot) ABSL_LOCKS_EXCLUDED(mutex_);
   // False: it has ended for good, or somebody else is to bring it back.
   bool BringBack(supervise::Death death);
-  // Of the image that the last life went on from; nullopt: from none, or it is not known.
-  std::optional<size_t> ImagesBackOfLife() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  supervise::RestartDecision DecideAfter(const supervise::Death& death, size_t images)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Where the image stands that the last life, or the attempt at one, went on from; nullopt: it is not known.
+  std::optional<supervise::Tried> Tried() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  supervise::RestartDecision DecideAfter(const supervise::Death& death) ABSL_LOCKS_EXCLUDED(mutex_);
+  // As BringBack, where that was decided on by a process that has ended since.
+  bool CarryOutDecision();
+  // `how`: its last life ended.
+  bool Revive(supervise::RestartDecision decision, const std::string& how, const Stopwatch& since_death);
+  // Whoever takes the job over while it waits carries out the same.
+  void NoteDecided() ABSL_LOCKS_EXCLUDED(mutex_);
   bool EndWithoutLife();
   // Tries until it is back, something else is wanted (Cancelled), or there is no use in it. Without a point:
   // from its beginning.
@@ -209,6 +225,7 @@ class SupervisedJob {
   // Nobody saw how its life ended. The reaper, which outlives us, writes it.
   std::shared_ptr<std::atomic<bool>> end_unknown_ = std::make_shared<std::atomic<bool>>(false);
   std::atomic<bool> cancel_image_{false};
+  std::atomic<bool> unsaved_{false};  // the disk did not take the record
   // When somebody wants something else of the thread while there is no life to watch.
   Wakeup wakeup_;
 

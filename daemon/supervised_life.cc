@@ -95,7 +95,10 @@ SupervisedJob::Turn SupervisedJob::WatchLife() {
     }
     const double now = Now();
     if (now < spread_until_) SpreadThreads();
-    if (now >= next_sample_) LookForProgress(now);
+    if (now >= next_sample_) {
+      LookForProgress(now);
+      if (unsaved_) unsaved_ = !WriteRecord().ok();
+    }
     if (hung_) continue;
     if (job_file_ && job_file_->WaitForChange(absl::ZeroDuration())) {
       if (auto said = job_file_->Read(); said.ok() && said->job.wanted != wanted_) {
@@ -328,9 +331,14 @@ void SupervisedJob::RemoveOldImages() {
     // What may hold a death or a hang already does not push out what does not.
     // While none is old enough for that, the oldest one is the best there is.
     int proven = 0;
+    bool is_proven = false;
     for (int i = 0; i < record_.points_size(); ++i) {
-      if (record_.points(i).taken_ns() <= sound_before) proven = i;
+      if (record_.points(i).taken_ns() > sound_before) continue;
+      proven = i;
+      is_proven = true;
     }
+    // The next one to be that has to get old enough, however soon others come.
+    const int to_be_proven = is_proven ? proven + 1 : proven;
     size_t ours = 0;
     for (const v1::RestartPoint& point : record_.points()) {
       if (!point.ours()) continue;
@@ -346,7 +354,7 @@ void SupervisedJob::RemoveOldImages() {
       const bool goes = std::any_of(old.begin(), old.end(), [&](const v1::RestartPoint& other) {
         return other.image() == point.image();
       });
-      if (i == proven || !point.ours() || goes) continue;
+      if (i == proven || i == to_be_proven || !point.ours() || goes) continue;
       old.push_back(point);
       --ours;
     }

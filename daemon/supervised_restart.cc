@@ -56,13 +56,18 @@ double Now() { return static_cast<double>(MonotonicNanos()) * 1e-9; }
 }  // namespace
 
 Death SupervisedJob::TakeDeath() {
-  const ExitState exit = end_->WaitFor(absl::ZeroDuration()).value_or(ExitState{});
+  return DeathBy(end_->WaitFor(absl::ZeroDuration()).value_or(ExitState{}), UnixNanos());
+}
+
+Death SupervisedJob::DeathBy(const ExitState& exit, int64_t ended_unix_ns) {
   last_exit_ = exit;
+  const int64_t since = std::max(int64_t{0}, UnixNanos() - ended_unix_ns);
   Death death;
   absl::MutexLock lock(&mutex_);
   AddRunTime();
   last_run_ = 0;
-  death.lived_seconds = SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns());
+  death.lived_seconds = std::max(0.0, SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns()) -
+                                          static_cast<double>(since) * 1e-9);
   death.progressed = best_step_ > best_step_before_;
   best_step_before_ = std::max(best_step_, best_step_before_);
   if (hung_) {
@@ -79,9 +84,9 @@ Death SupervisedJob::TakeDeath() {
     death.kind = Death::Kind::kExited;
     death.code = exit.code;
   }
-  if (death.kind == Death::Kind::kExited || hung_) {
+  if (!supervise::MayComeFromOutside(death)) {
     // Of its own doing: an image that may hold the beginning of this end is no progress.
-    const int64_t sound_before = hung_ ? hung_since_ns_ : MonotonicNanos() - kProvenNanos;
+    const int64_t sound_before = hung_ ? hung_since_ns_ : MonotonicNanos() - since - kProvenNanos;
     for (const v1::RestartPoint& point : record_.points()) {
       if (point.number() > record_.numbers_before() && point.taken_ns() <= sound_before)
         death.image_taken = true;
@@ -98,7 +103,8 @@ Death SupervisedJob::DeathWithoutWitness(bool other_boot) {
   if (record_.coming_to_life()) return death;
   death.lived_seconds = SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns());
   // What ended the whole machine does not lie in the image.
-  death.image_taken = other_boot || record_.image_in_life();
+  death.progressed = other_boot;
+  death.image_taken = record_.image_in_life();
   for (const v1::RestartPoint& point : record_.points()) {
     if (point.number() > record_.numbers_before()) death.image_taken = true;
   }
@@ -165,7 +171,8 @@ void SupervisedJob::FindPoints() {
     // When is not known: as one that may hold the beginning of a death.
     if (record_.boot_id() == JobRegistry::ThisBoot()) point->set_taken_ns(MonotonicNanos());
     // What came back from elsewhere somebody has named.
-    point->set_ours(!image.labels.contains(v1::kOriginLabel));
+    point->set_ours(!image.labels.contains(v1::kOriginLabel) &&
+                    !image.labels.contains(v1::kSupervisedAskedLabel));
     uint64_t number = 0;
     auto numbered = image.labels.find(v1::kSupervisedNumberLabel);
     if (numbered == image.labels.end() || !absl::SimpleAtoi(numbered->second, &number))
@@ -191,6 +198,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
     absl::MutexLock lock(&mutex_);
     *request.mutable_rollback() = record_.policy().rollback();
     record_.set_coming_to_life(true);
+    record_.mutable_restarts()->set_decided(false);
     record_.set_from_image(point.image());
     record_.set_from_number(point.number());
     record_.set_boot_id(JobRegistry::ThisBoot());
@@ -224,21 +232,21 @@ void SupervisedJob::ForgetImagesOfHang() {
   RemoveImagesOf(hanging);
 }
 
-std::optional<size_t> SupervisedJob::ImagesBackOfLife() const {
-  if (record_.from_image().empty()) return std::nullopt;
+std::optional<supervise::Tried> SupervisedJob::Tried() const {
+  if (record_.from_image().empty()) return supervise::Tried{0, 0};  // what there is has come later
   size_t newer = 0;
   for (auto point = record_.points().rbegin(); point != record_.points().rend(); ++point, ++newer) {
-    if (point->image() == record_.from_image() && point->number() >= record_.from_number()) return newer;
+    if (point->image() == record_.from_image() && point->number() >= record_.from_number())
+      return supervise::Tried{newer, newer + 1};
     if (point->number() < record_.from_number()) break;
   }
-  // It is gone: it would stand behind all that are newer.
-  if (newer == 0 || record_.from_number() == 0) return std::nullopt;
-  return newer - 1;
+  if (record_.from_number() == 0) return std::nullopt;  // of an earlier version
+  return supervise::Tried{newer, newer};
 }
 
-RestartDecision SupervisedJob::DecideAfter(const Death& death, size_t images) {
+RestartDecision SupervisedJob::DecideAfter(const Death& death) {
   absl::MutexLock lock(&mutex_);
-  return restart_policy_.OnDeath(death, images, ImagesBackOfLife());
+  return restart_policy_.OnDeath(death, static_cast<size_t>(record_.points_size()), Tried());
 }
 
 bool SupervisedJob::BringBack(Death death) {
@@ -266,6 +274,25 @@ bool SupervisedJob::BringBack(Death death) {
     return false;
   }
 
+  return Revive(DecideAfter(death), how, since_death);
+}
+
+bool SupervisedJob::CarryOutDecision() {
+  const Stopwatch since_death;
+  KillAll();
+  FindPoints();
+  RestartDecision decision;
+  std::string how;
+  {
+    absl::MutexLock lock(&mutex_);
+    decision = restart_policy_.Decided();
+    how = supervise::Describe(restart_policy_.state().last);
+    phase_ = "waiting";
+  }
+  return Revive(std::move(decision), how, since_death);
+}
+
+bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, const Stopwatch& since_death) {
   v1::JobRestarted passed_over;
   for (;;) {
     size_t images;
@@ -277,7 +304,6 @@ bool SupervisedJob::BringBack(Death death) {
       if (images > 0) newest = record_.points(static_cast<int>(images) - 1).image();
       had_points = record_.had_points();
     }
-    const RestartDecision decision = DecideAfter(death, images);
     if (decision.action == RestartDecision::Action::kDone) {
       Finish(last_exit_, /*failed=*/false, how);
       return false;
@@ -299,7 +325,10 @@ bool SupervisedJob::BringBack(Death death) {
                                           newest, " …`")));
       return false;
     }
-    if (!Wait(decision.wait_seconds)) return EndWithoutLife();
+    if (decision.wait_seconds > 0) {
+      NoteDecided();
+      if (!Wait(decision.wait_seconds)) return EndWithoutLife();
+    }
     v1::JobEvent event;
     v1::JobRestarted* restarted = event.mutable_restarted();
     std::optional<v1::RestartPoint> point;
@@ -342,9 +371,19 @@ bool SupervisedJob::BringBack(Death death) {
       record_.set_last_error(problem);
     }
     Save();
-    death = Death();
+    Death death;
     death.kind = Death::Kind::kRestoreFailed;
+    decision = DecideAfter(death);
   }
+}
+
+void SupervisedJob::NoteDecided() {
+  {
+    absl::MutexLock lock(&mutex_);
+    record_.set_coming_to_life(false);
+    record_.mutable_restarts()->set_decided(true);
+  }
+  Save();
 }
 
 absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1::RestartPoint>& point,
@@ -387,6 +426,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
       phase_ = "waiting";
     }
     if (absl::IsResourceExhausted(life.status())) node_.supervisor().CollectGarbageSoon(0);
+    NoteDecided();
     if (!Wait(wait)) return absl::CancelledError("something else is wanted of it");
     KillAll();
     SetPhase("restarting");

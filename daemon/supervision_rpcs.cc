@@ -60,8 +60,11 @@ absl::Status StopUnsupervised(Node& node, const Call& call, const std::string& n
       return true;
     }));
   }
-  ::kill(::getpgid(job.pid) == job.pid ? -job.pid : job.pid, SIGTERM);
-  if (!AwaitExit(pidfd.get(), grace)) KillAndAwaitExit(pidfd.get());
+  // After its image the number may be another's.
+  if (!AwaitExit(pidfd.get(), absl::ZeroDuration())) {
+    ::kill(::getpgid(job.pid) == job.pid ? -job.pid : job.pid, SIGTERM);
+    if (!AwaitExit(pidfd.get(), grace)) KillAndAwaitExit(pidfd.get());
+  }
   // Its record tells how, once whoever is its parent has looked.
   constexpr int kLooks = 100;
   for (int look = 0; look < kLooks; ++look) {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -23,6 +24,7 @@
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervised_record.h"
+#include "rekindle/v1/image_layout.h"
 #include "restore/restore.h"
 
 namespace rekindle::daemon {
@@ -350,9 +352,16 @@ void Supervisor::AddPoint(const std::string& name, pid_t pid, v1::RestartPoint p
   if (job != nullptr && job->IsNow(pid)) job->AddPoint(std::move(point));
 }
 
-uint64_t Supervisor::TakeNumber(const std::string& name, pid_t pid) {
+uint64_t Supervisor::TakeNumber(const std::string& name, pid_t pid,
+                                std::map<std::string, std::string>* labels) {
   std::shared_ptr<SupervisedJob> job = Get(name);
-  return job != nullptr && job->IsNow(pid) ? job->TakeNumber() : 0;
+  if (job == nullptr || !job->IsNow(pid)) return 0;
+  const uint64_t number = job->TakeNumber();
+  // By which it is found should nobody live to add it to the points.
+  (*labels)[v1::kSupervisedLabel] = absl::StrCat(job->submitted_unix_ns());
+  (*labels)[v1::kSupervisedNumberLabel] = absl::StrCat(number);
+  (*labels)[v1::kSupervisedAskedLabel] = "yes";
+  return number;
 }
 
 void Supervisor::CheckpointAll(absl::Duration patience) {
@@ -371,7 +380,14 @@ void Supervisor::CollectGarbageSoon(double seconds) {
   const int64_t wanted = MonotonicNanos() + static_cast<int64_t>(seconds * 1e9);
   const int64_t not_before = collected_at_ns_ + (seconds > 0 ? kLeastBetweenCollectionsNanos : 0);
   collect_at_ns_ = std::min(collect_at_ns_, std::max(wanted, not_before));
-  if (!collector_.joinable()) collector_ = std::thread(&Supervisor::CollectGarbageLoop, this);
+  if (!collector_.joinable()) {
+    try {
+      collector_ = std::thread(&Supervisor::CollectGarbageLoop, this);
+    } catch (const std::system_error& error) {  // the next call tries again
+      Log(LogLevel::kWarning, absl::StrCat("garbage is not collected now: ", NoMoreThreads(error).message()));
+      return;
+    }
+  }
   collector_wakeup_.Notify();
 }
 

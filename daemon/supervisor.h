@@ -56,8 +56,10 @@ class Supervisor {
   void WillEnd(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of an image of it: image, digest, when it was taken, and its number (0: the next one).
   void AddPoint(const std::string& name, pid_t pid, v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For an image that is taken now, but may become one of its points later; 0: no such job.
-  uint64_t TakeNumber(const std::string& name, pid_t pid) ABSL_LOCKS_EXCLUDED(mutex_);
+  // For an image that is taken now, but may become one of its points later, with the labels of one; 0: no
+  // such job.
+  uint64_t TakeNumber(const std::string& name, pid_t pid, std::map<std::string, std::string>* labels)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // On a thread of its own, not more often than now and then; with 0, as soon as it can.
   void CollectGarbageSoon(double seconds = 60) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -23,12 +23,6 @@ bool SameWay(const Death& a, const Death& b) {
   return (a.kind != Death::Kind::kExited && a.kind != Death::Kind::kSignalled) || a.code == b.code;
 }
 
-bool MayComeFromOutside(const Death& death) {
-  if (death.kind == Death::Kind::kUnknown) return true;
-  if (death.kind != Death::Kind::kSignalled) return false;
-  return death.code == SIGKILL || death.code == SIGTERM || death.code == SIGINT || death.code == SIGHUP;
-}
-
 std::string Lived(const Death& death) { return absl::StrFormat("after %.1f s", death.lived_seconds); }
 
 std::string Restarts(uint32_t count) {
@@ -42,6 +36,12 @@ RestartDecision GiveUp(std::string why) {
 }
 
 }  // namespace
+
+bool MayComeFromOutside(const Death& death) {
+  if (death.kind == Death::Kind::kUnknown) return true;
+  if (death.kind != Death::Kind::kSignalled) return false;
+  return death.code == SIGKILL || death.code == SIGTERM || death.code == SIGINT || death.code == SIGHUP;
+}
 
 std::string Describe(const Death& death) {
   switch (death.kind) {
@@ -64,14 +64,15 @@ std::string Describe(const Death& death) {
   return "ended while nobody watched";
 }
 
-RestartDecision RestartPolicy::OnDeath(const Death& death, size_t images, std::optional<size_t> tried) {
+RestartDecision RestartPolicy::OnDeath(const Death& death, size_t images, std::optional<Tried> where) {
+  const Tried tried = where.value_or(Tried{state_.images_back, state_.images_back + 1});
   if (death.kind == Death::Kind::kExited && death.code == 0) {
     RestartDecision done;
     done.action = Action::kDone;
     done.why = Describe(death);
     return done;
   }
-  if (death.kind == Death::Kind::kRestoreFailed) return OnRestoreFailed(death, images);
+  if (death.kind == Death::Kind::kRestoreFailed) return OnRestoreFailed(death, images, tried);
 
   const bool again = state_.has_last && SameWay(death, state_.last);
   const bool moved = death.image_taken || death.progressed;
@@ -93,8 +94,9 @@ RestartDecision RestartPolicy::OnDeath(const Death& death, size_t images, std::o
   }
 
   ++state_.attempts;
-  if (tried && (further || state_.images_back > 0)) state_.images_back = *tried;
-  state_.images_back = std::min(state_.images_back + (further ? 1 : 0), images);
+  // Until an image is blamed it is the newest.
+  const size_t same = state_.images_back > 0 ? tried.same : 0;
+  state_.images_back = std::min(further ? tried.further : same, images);
   const bool was_at_beginning = state_.from_beginning && !death.image_taken;
   state_.from_beginning = state_.images_back >= images;
   if (further && !was_at_beginning) {
@@ -109,13 +111,21 @@ RestartDecision RestartPolicy::OnDeath(const Death& death, size_t images, std::o
   return decision;
 }
 
-RestartDecision RestartPolicy::OnRestoreFailed(const Death& death, size_t images) {
+RestartDecision RestartPolicy::Decided() const {
+  RestartDecision decision;
+  decision.action = Action::kRestart;
+  decision.images_back = state_.images_back;
+  decision.why = "as it was decided before";
+  return decision;
+}
+
+RestartDecision RestartPolicy::OnRestoreFailed(const Death& death, size_t images, const Tried& tried) {
   if (state_.from_beginning) {
     return GiveUp(images == 0 ? "it could not be started, and there is no image of it"
                               : absl::StrCat("it could be restored from none of its images (", images,
                                              "), nor be started from its beginning"));
   }
-  state_.images_back = std::min(state_.images_back + 1, images);
+  state_.images_back = std::min(tried.further, images);
   state_.from_beginning = state_.images_back >= images;
   RestartDecision decision;
   decision.action = Action::kRestart;

@@ -47,6 +47,13 @@ struct RestartDecision {
   std::string why;
 };
 
+// Of an image, in images back. Since it was tried there may be newer ones, and others, even itself, may be
+// gone.
+struct Tried {
+  size_t same = 0;     // the image again, or the next older one where it is gone
+  size_t further = 0;  // one further back than it
+};
+
 // Everything that the policy remembers; kept by the daemon over its own restarts.
 struct RestartState {
   uint32_t attempts = 0;
@@ -62,20 +69,25 @@ class RestartPolicy {
   explicit RestartPolicy(const RestartOptions& options, RestartState state = {})
       : options_(options), state_(state) {}
 
-  // `images` is how many there are to go on from, those included that could not be restored. `tried` is how
-  // far back among them that one stands which the ended life went on from: there may be newer ones by now,
-  // and others gone. Without it, where it stood.
-  RestartDecision OnDeath(const Death& death, size_t images, std::optional<size_t> tried = std::nullopt);
+  // `images` is how many there are to go on from, those included that could not be restored. `tried`: where
+  // that one stands among them by now that the ended life went on from, or that could not be restored;
+  // absent: as it did then.
+  RestartDecision OnDeath(const Death& death, size_t images, std::optional<Tried> tried = std::nullopt);
+  // The last attempt once more, at once: the one that was decided on has not begun.
+  RestartDecision Decided() const;
   const RestartState& state() const { return state_; }
 
  private:
-  RestartDecision OnRestoreFailed(const Death& death, size_t images);
+  RestartDecision OnRestoreFailed(const Death& death, size_t images, const Tried& tried);
   bool LiesInImage(const Death& death) const;
   double WaitSeconds() const;
 
   const RestartOptions options_;
   RestartState state_;
 };
+
+// Somebody else may have ended it: what follows from that does not lie in an image.
+bool MayComeFromOutside(const Death& death);
 
 // "exit status 1", "killed by signal 11 (Segmentation fault)", ...
 std::string Describe(const Death& death);

@@ -13,6 +13,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using Action = RestartDecision::Action;
 using Kind = Death::Kind;
 
@@ -85,19 +86,53 @@ TEST(RestartPolicy, AnotherWayOfDyingStaysAtTheSameImage) {
 TEST(RestartPolicy, FurtherBackIsCountedFromTheImageThatWasTried) {
   RestartPolicy policy({.restarts = 10});
   policy.OnDeath(Exited(1), 6);
-  EXPECT_EQ(policy.OnDeath(Exited(1), 6, 0).images_back, 1u);
-  EXPECT_EQ(policy.OnDeath(Exited(1), 6, 1).images_back, 2u);
-  EXPECT_EQ(policy.OnDeath(Exited(1), 5, 1).images_back, 2u);
-  EXPECT_EQ(policy.OnDeath(Exited(2), 5, 3).images_back, 3u);
-  EXPECT_EQ(policy.OnDeath(AfterImage(Exited(2)), 5, 3).images_back, 0u);
+  EXPECT_EQ(policy.OnDeath(Exited(1), 6, Tried{0, 1}).images_back, 1u);
+  EXPECT_EQ(policy.OnDeath(Exited(1), 6, Tried{1, 2}).images_back, 2u);
+  EXPECT_EQ(policy.OnDeath(Exited(1), 5, Tried{1, 2}).images_back, 2u);
+  EXPECT_EQ(policy.OnDeath(Exited(2), 5, Tried{3, 4}).images_back, 3u);
+  EXPECT_EQ(policy.OnDeath(AfterImage(Exited(2)), 5, Tried{3, 4}).images_back, 0u);
 }
 
 TEST(RestartPolicy, WhileNoImageIsBlamedTheNewestIsTried) {
   RestartPolicy policy({.restarts = 10});
   policy.OnDeath(Exited(1), 3);
-  EXPECT_EQ(policy.OnDeath(Exited(2), 4, 1).images_back, 0u);
+  EXPECT_EQ(policy.OnDeath(Exited(2), 4, Tried{1, 2}).images_back, 0u);
   // Now the one that the life went on from is, and what it took itself with it.
-  EXPECT_EQ(policy.OnDeath(Exited(2), 5, 1).images_back, 2u);
+  EXPECT_EQ(policy.OnDeath(Exited(2), 5, Tried{1, 2}).images_back, 2u);
+}
+
+TEST(RestartPolicy, WhereTheTriedOneIsGoneItIsTheNextOlder) {
+  RestartPolicy policy({.restarts = 10});
+  policy.OnDeath(Exited(1), 3);
+  EXPECT_EQ(policy.OnDeath(Exited(1), 2, Tried{0, 0}).images_back, 0u);
+  EXPECT_EQ(policy.OnDeath(Exited(1), 3, Tried{1, 2}).images_back, 2u);
+  EXPECT_EQ(policy.OnDeath(Exited(2), 2, Tried{1, 1}).images_back, 1u);
+}
+
+TEST(RestartPolicy, AfterALifeFromTheBeginningItsImageIsTried) {
+  RestartPolicy policy({.restarts = 10});
+  policy.OnDeath(Exited(1), 0);
+  const RestartDecision decision = policy.OnDeath(Exited(1), 1, Tried{0, 0});
+  EXPECT_EQ(decision.images_back, 0u);
+  EXPECT_THAT(decision.why, Not(HasSubstr("beginning")));
+  EXPECT_EQ(policy.OnDeath(Exited(1), 1, Tried{0, 1}).images_back, 1u);
+}
+
+TEST(RestartPolicy, WhatCouldNotBeRestoredIsNotTriedAgainForAnImageThatCameMeanwhile) {
+  RestartPolicy policy({.restarts = 10});
+  policy.OnDeath(Signalled(SIGKILL), 2);
+  EXPECT_EQ(policy.OnDeath(RestoreFailed(), 3, Tried{1, 2}).images_back, 2u);
+}
+
+TEST(RestartPolicy, WhatWasDecidedCanBeCarriedOutLater) {
+  RestartPolicy policy({.restarts = 10});
+  policy.OnDeath(Exited(1), 3);
+  policy.OnDeath(Exited(1), 3);
+  const RestartState before = policy.state();
+  RestartPolicy after({.restarts = 10}, before);
+  EXPECT_EQ(after.Decided().images_back, 1u);
+  EXPECT_EQ(after.Decided().action, Action::kRestart);
+  EXPECT_EQ(after.state().attempts, before.attempts);
 }
 
 TEST(RestartPolicy, AnImageOfTheNewLifeStartsOver) {

@@ -260,7 +260,7 @@ class FaultTest(StandbyTest):
     def test_init_killed(self):
         image = self.prepare()
         # The older one: the other may still be in the making, and after a failure none is made for a while.
-        oldest = min(self.learn(image), key=lambda copy: int(procfs.stat_fields(copy[1])[19]))
+        oldest = min(self.learn(image), key=lambda copy: procfs.start_ticks(copy[1]))
         os.kill(oldest[0], signal.SIGKILL)
         self.wait_until_gone([oldest])
         # Who would have had it gets another one.

@@ -121,20 +121,6 @@ class DeathTest(SupervisedTest):
         self.assert_counted(60)
         self.assertLessEqual(state["restarts"], 4)
 
-    def test_further_back_is_the_next_older_image(self):
-        """Also when a life that ended too soon has taken one itself."""
-        until = self.path("until")
-        self.succeed("run", "--name", "job", "--detach", "--every", "1h", "--restarts", "9", "--backoff", "10ms", "--", "sh",
-                     "-c", 'until rm "$1"; do sleep 0.01; done 2>/dev/null; exit 7', "sh", until, cli=self.remote)  # fmt: skip
-        for number in (1, 2, 3):
-            self.succeed("ckpt", "job", "-t", f"of:{number}", cli=self.remote)
-        for restarts, image in ((1, "of:3"), (2, "of:2"), (3, "of:1")):
-            with open(until, "w", encoding="ascii"):
-                pass
-            self.wait_for(lambda job, n=restarts: job["supervised"]["restarts"] == n, "a restart")
-            self.assertIn(f"goes on from {image}: ", self.daemon.log_text().splitlines()[-2])
-            self.succeed("ckpt", "job", "-t", f"of:{restarts + 3}", cli=self.remote)
-
     def test_a_hung_job_is_killed_and_goes_on(self):
         self.start(60, "hang-at=40", options=["--every", "200ms", "--restarts", "2", "--hang", "2s"])
         self.wait_for_end()

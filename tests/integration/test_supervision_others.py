@@ -232,6 +232,22 @@ class PointsTest(OthersTest):
         self.assertGreaterEqual(len(lines_of(self.numbers)), lines - 10)
 
 
+    def test_an_image_of_a_group_that_is_published_later_is_one(self):
+        self.start(100000, options=["--restarts", "5"])
+        self.daemon.kill()
+        self.environment["REKINDLE_GROUP_POINT"] = "coordinator-decided=KILL"
+        self.restart_daemon()
+        self.group()
+        waiting.for_exit(self.daemon.pid)
+        del self.environment["REKINDLE_GROUP_POINT"]
+        self.restart_daemon()
+        waiting.until(lambda: "grp/0:1" in self.references(cli=self.remote), "it is published", 30)
+        self.kill_job()
+        self.wait_for_words("goes on from grp/0:1")
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.assertEqual(self.record()["points"][0].get("ours", False), False)
+
+
 class EndedTest(OthersTest):
     def watches(self):
         return sum(target.endswith("inotify") for target in procfs.descriptor_targets(self.daemon.pid).values())

@@ -29,9 +29,11 @@ class TroubleTest(SupervisedTest):
         (path,) = glob.glob(os.path.join(self.store, "supervised", "*.json"))
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
+        before = json.dumps(content)
         yield content
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(content, file)
+        if json.dumps(content) != before:
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(content, file)
 
     def wait_for_words(self, words, seconds=30):
         """In the daemon's log, which it writes whatever else it can't do."""
@@ -39,14 +41,19 @@ class TroubleTest(SupervisedTest):
 
 
 class StopTest(TroubleTest):
-    """The daemon is killed in the middle of `rekindle stop`."""
+    """`rekindle stop` of a job that does not want to end."""
 
-    def stop_halfway(self, grace):
+    def begin_to_stop(self, grace):
         name = self.path("stubborn")
         self.succeed("run", "--name", "job", "--detach", "--every", "1h", "--restarts", "3", "--",
                      "sh", "-c", _STUBBORN, name, cli=self.remote)  # fmt: skip
         stop = self.remote.start("stop", "job", "--grace", grace)
         waiting.until(lambda: os.path.exists(name + ".asked"), "it was asked to end", 30, 0.005)
+        return stop
+
+    def stop_halfway(self, grace):
+        """The daemon is killed in the middle of it."""
+        stop = self.begin_to_stop(grace)
         pid = self.job()["pid"]
         self.daemon.kill()
         self.assertNotEqual(self.remote.finish(stop).code, 0)
@@ -65,6 +72,23 @@ class StopTest(TroubleTest):
         self.restart_daemon()
         self.wait_for_end()
         self.assertEqual((self.state()["restarts"], self.state()["report"]), (0, "it was stopped"))
+
+
+    def test_another_call_has_less_patience(self):
+        stop = self.begin_to_stop("10m")
+        self.succeed("stop", "job", "--grace", "100ms", cli=self.remote)
+        self.assertEqual(self.remote.finish(stop).code, 0)
+        self.assertEqual(self.state()["report"], "it was stopped")
+
+    def test_a_daemon_that_is_to_end_does_not_wait_for_it(self):
+        stop = self.begin_to_stop("10m")
+        pid = self.job()["pid"]
+        self.daemon.stop()
+        self.assertNotEqual(self.remote.finish(stop).code, 0)
+        self.assertTrue(procfs.alive(pid))
+        self.restart_daemon()
+        self.succeed("stop", "job", "--grace", "100ms", cli=self.remote)
+        self.assertFalse(procfs.alive(pid))
 
 
 class KilledDaemonTest(TroubleTest):

@@ -28,6 +28,8 @@ inline constexpr char kJobMarkLabel[] = "rekindle.job-mark";
 inline constexpr char kSupervisedLabel[] = "rekindle.supervised";
 // The number of that image among those of its job.
 inline constexpr char kSupervisedNumberLabel[] = "rekindle.supervised-number";
+// With any value: somebody has asked for it, and the supervisor does not remove it.
+inline constexpr char kSupervisedAskedLabel[] = "rekindle.supervised-asked";
 inline constexpr char kCommandLabel[] = "rekindle.command";
 // Of an image that came from another store: its digest where it was taken.
 inline constexpr char kOriginLabel[] = "rekindle.origin";

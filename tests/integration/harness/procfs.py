@@ -24,6 +24,12 @@ def alive(pid):
     return state(pid) not in (None, "Z", "X")
 
 
+def start_ticks(pid):
+    """With the PID it names one process; None when there is no such process."""
+    fields = stat_fields(pid)
+    return int(fields[19]) if fields else None
+
+
 def command_line(pid):
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
