@@ -763,7 +763,7 @@ class GpuDaemonKilledTest(GpuTest):
                 with self.subTest(call=call, helper_too=both):
                     daemon = self.start_daemon()
                     cli = self.make_cli(host=daemon.host)
-                    self.sim.inject(call, "--delay-ms", 1500, nth=1)
+                    self.sim.inject(call, "--delay-ms", 3000, nth=1)
                     command = cli.start("ckpt", job.pid, "-t", f"{call}:{both}", "--replace")
                     waiting.until(
                         lambda: any(entry["call"] == call and entry["result"] is None for entry in self.sim.calls()),
