@@ -20,6 +20,9 @@ TEST(NumberClaimTest, OneHasIt) {
     EXPECT_TRUE(ClaimNumber(first, 12)) << "its own";
     EXPECT_FALSE(ClaimNumber(other, 12));
     EXPECT_TRUE(ClaimNumber(other, 14));
+    EXPECT_TRUE(ClaimNumber(first, 15, 0xf0000001) && ClaimNumber(other, 15) &&
+                ClaimNumber(other, 15, 0xf0000002));
+    EXPECT_FALSE(ClaimNumber(other, 15, 0xf0000001));
   }
   EXPECT_TRUE(ClaimNumber(other, 12));
 }

@@ -103,7 +103,8 @@ class CaptureRun {
                          if (gpu_ != nullptr) gpu_->WatchOut(tree);
                        }).status());
     RK_ASSIGN_OR_RETURN(machine_, ThisMachine());
-    RK_ASSIGN_OR_RETURN(job_, InspectJob(options_.pid, options_.caller, options_.caller_pid));
+    RK_ASSIGN_OR_RETURN(
+        job_, InspectJob(options_.pid, options_.caller, options_.caller_pid, options_.caller_groups));
     RK_ASSIGN_OR_RETURN(namespaces_, criu::JobNamespaces::Of(options_.pid));
     RK_RETURN_IF_ERROR(CheckCanComeBack());
     sees_our_files_ = SeeOurFiles(job_.pids());
@@ -151,7 +152,8 @@ class CaptureRun {
         },
         FilesLook(), options_.stand_still ? &stop_at_the_end : options_.gate, Tracking(), gpu.get());
     if (gpu) TakeWhatMoved(*gpu);
-    if (!frozen.ok()) return KeepLogs(OrEnded(OrUninterruptible(frozen.status())));
+    dump_failed_ = !frozen.ok();
+    if (dump_failed_) return OrEnded(OrUninterruptible(frozen.status()));
     if (!StaysStopped()) stands_still_.reset();
     frozen_ = *std::move(frozen);
     result_.unchanged_bytes = frozen_.unchanged_bytes;
@@ -207,7 +209,7 @@ class CaptureRun {
 
   // After a failure in Freeze or Commit: a job that CRIU has left stopped goes on, and has its connections
   // and its GPU again. `why`, and what became of that.
-  absl::Status LetGo(const absl::Status& why) {
+  absl::Status LetGo(absl::Status why) {
     absl::Status back;
     // Of a CRIU that was killed, or that was to leave the job stopped.
     if (session_ && !DumpOptions().network_lock_skip)
@@ -219,6 +221,8 @@ class CaptureRun {
     }
     if (held_) back.Update(held_->Back());
     held_.reset();
+    // Last: without its journal nobody would do all this in our place.
+    if (dump_failed_) why = KeepLogs(std::move(why));
     if (back.ok()) return why;
     return absl::Status(why.code(), absl::StrCat(why.message(), "; and ", back.message()));
   }
@@ -361,6 +365,8 @@ class CaptureRun {
     look.at = [this](const std::map<std::string, std::string>& files) {
       const auto tree = files.find("pstree.img");
       std::vector<pid_t> pids = FrozenProcesses(tree == files.end() ? "" : tree->second);
+      // It may have become another's, or begun one that is, since it was inspected.
+      may_have_it_ = CheckMayHaveImageOf(pids, options_.caller, options_.caller_groups);
       NoteOpenedFiles(pids);
       ReadableFiles readable = FilesTheOwnerMayHave(std::move(pids));
       lost_names_ = LookAtLostNames(files, JobsRoot(), NameOfJob(), kGhostLimitBytes, &readable);
@@ -409,6 +415,7 @@ class CaptureRun {
 
   absl::Status MendLostNames() {
     RK_RETURN_IF_ERROR(lost_names_.status());
+    if (options_.caller != 0) RK_RETURN_IF_ERROR(may_have_it_);
     if (options_.stop) RemoveExtraNames(*lost_names_, JobsRoot());
     result_.warnings.insert(result_.warnings.end(), lost_names_->warnings.begin(),
                             lost_names_->warnings.end());
@@ -704,6 +711,7 @@ class CaptureRun {
   std::vector<v1::ThreadPlacement> placements_;
   std::vector<v1::ThreadManners> manners_;
   absl::StatusOr<LostNames> lost_names_ = LostNames();
+  absl::Status may_have_it_ = absl::UnavailableError("the job was not looked at while it stood still");
   ReadFiles read_files_;
   std::map<InodeIdentity, int> opened_;                    // with R_OK, W_OK, X_OK
   absl::StatusOr<WrittenFiles> written_ = WrittenFiles();  // the contents lie in the arena
@@ -716,6 +724,7 @@ class CaptureRun {
   gpu::GpuRecord gpu_record_;
   std::string left_on_devices_;  // by the driver, where the dump failed
   std::vector<std::string> dump_arguments_;
+  bool dump_failed_ = false;
   bool worth_tracking_ = false;
   uint64_t tracked_ = 0;                    // by dirty_pages, from the end of this freeze on; 0: not
   std::optional<StandStill> stands_still_;  // what fails, or stays stopped, until it has been let go

@@ -58,6 +58,7 @@ struct CaptureOptions {
   std::vector<std::string> ignore_paths;                // whose content is left out; absolute
   uid_t owner = 0;                                      // of the image
   uid_t caller = 0;                                     // 0 may capture anything, others what is theirs
+  std::vector<gid_t> caller_groups;                     // all of them, where it is not 0
   pid_t caller_pid = 0;  // the process that asked; it must not be part of the job
   std::string job_name;  // "": none
   std::string log;       // where the job's output goes, if known

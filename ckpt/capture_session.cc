@@ -193,9 +193,10 @@ std::vector<pid_t> ResumeTree(const std::vector<ProcessInfo>& recorded, BeforeRe
   for (const TreeMember& member : members) pids.push_back(member.pid);
   before(pids);
   for (const TreeMember& member : members) {
-    if (member.state != 'T' || member.was_stopped) continue;
+    if (member.was_stopped) continue;
+    // Also one that still runs: it may have been told to stop and not have come to it.
     member.Signal(SIGCONT);
-    resumed.push_back(member.pid);
+    if (member.state == 'T') resumed.push_back(member.pid);
   }
   return resumed;
 }
@@ -218,19 +219,16 @@ bool IsTracedByCriu(pid_t pid) {
   return tracer != 0 && IsCriuDump(tracer);
 }
 
-// The CRIU of a dead capture ends by itself: those that it still had. Nothing: it does not end.
-std::optional<std::vector<TreeMember>> AwaitEndOfCriu(const std::vector<ProcessInfo>& recorded) {
+// The CRIU of a dead capture ends by itself. False: it does not.
+bool AwaitEndOfCriu(const std::vector<ProcessInfo>& recorded) {
   const absl::Time deadline = absl::Now() + kLettingGoMayTake;
-  std::vector<TreeMember> traced;
-  for (TreeMember& member : TreeNow(recorded)) {
-    if (!IsTracedByCriu(member.pid)) continue;
+  for (const TreeMember& member : TreeNow(recorded)) {
     while (IsTracedByCriu(member.pid)) {
-      if (absl::Now() > deadline) return std::nullopt;
+      if (absl::Now() > deadline) return false;
       absl::SleepFor(kLookAgainEvery);
     }
-    traced.push_back(std::move(member));
   }
-  return traced;
+  return true;
 }
 
 }  // namespace
@@ -254,17 +252,12 @@ absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(
     auto text = ReadFile(absl::StrCat(directory, "/", kJournal));
     if (text.ok()) {
       const std::vector<ProcessInfo> processes = ParseJournal(*text);
-      const auto traced = AwaitEndOfCriu(processes);
-      if (!traced) continue;  // for who comes next
+      if (!AwaitEndOfCriu(processes)) continue;  // for who comes next
       const absl::Status unlocked = UnlockConnectionsOfTree(RunInJournal(*text), processes);
       if (!unlocked.ok()) Log(LogLevel::kError, unlocked.message());
       std::vector<pid_t> resumed = ResumeTree(processes, [&before](const std::vector<pid_t>& tree) {
         if (before) before(tree);
       });
-      // It may have been told to stop as it was let go, and not have done so yet.
-      for (const TreeMember& member : *traced) {
-        if (!member.was_stopped) member.Signal(SIGCONT);
-      }
       freed.insert(freed.end(), resumed.begin(), resumed.end());
     }
     RemoveTree(directory).IgnoreError();

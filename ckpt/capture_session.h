@@ -53,8 +53,8 @@ class CaptureSession {
 // Their TCP connections work again that the CRIU of the capture `run` has left locked
 // (criu::UnlockConnections).
 absl::Status UnlockConnectionsOfTree(const std::string& run, const std::vector<ProcessInfo>& recorded);
-// Lets those run that were stopped since; gives their PIDs. `before` is called with all when it is known
-// which.
+// Lets those run that were stopped since, or told to stop; gives the PIDs of those that stood. `before` is
+// called with all when it is known which.
 using BeforeResume = absl::FunctionRef<void(const std::vector<pid_t>& tree)>;
 std::vector<pid_t> ResumeTree(
     const std::vector<ProcessInfo>& recorded, BeforeResume before = [](const std::vector<pid_t>&) {});

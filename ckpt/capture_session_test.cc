@@ -7,6 +7,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include <cstddef>
 #include <thread>
 
+#include "absl/cleanup/cleanup.h"
 #include "base/test_child.h"
 #include "ckpt/capture.h"
 #include "gmock/gmock.h"
@@ -266,6 +268,38 @@ TEST_F(CaptureSessionTest, ResumeAndKillReachTheTreeOfNowAndNobodyElse) {
   auto orphan = ReadProcess(child);  // unless whoever inherited it has reaped it
   EXPECT_TRUE(!orphan.ok() || orphan->state == 'Z');
   EXPECT_EQ(ReadProcess(stranger.pid())->state, 'T');
+}
+
+// While it waits for the child of its vfork(2) nothing stops it.
+TEST_F(CaptureSessionTest, OneThatHasYetToStopGoesOnToo) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  UniqueFd read_end(ends[0]), write_end(ends[1]);
+  const pid_t job = ::fork();
+  if (job == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::close(ends[1]);
+    char byte;
+    // As vfork(2), which the compiler wants a say in.
+    if (::syscall(SYS_clone, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0) == 0)
+      ::_exit(::read(ends[0], &byte, 1) == 0 ? 0 : 1);
+    for (;;) ::pause();
+  }
+  const absl::Cleanup end = [job] {
+    ::kill(job, SIGKILL);
+    ::waitpid(job, nullptr, 0);
+  };
+  while (ReadProcess(job)->state != 'D') ASSERT_EQ(::waitpid(job, nullptr, WNOHANG), 0);
+  const std::vector<ProcessInfo> recorded = {ReadProcess(job).value()};
+  StopTree(recorded);
+  ASSERT_EQ(ReadProcess(job)->state, 'D');
+  ResumeTree(recorded);
+  write_end.Reset();
+  siginfo_t info = {};
+  // It goes on, to what follows; a child that stops would be told of here.
+  while (ReadProcess(job)->state == 'D') ASSERT_EQ(::waitpid(job, nullptr, WNOHANG | WUNTRACED), 0);
+  EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(job), &info, WSTOPPED | WNOHANG | WNOWAIT), 0);
+  EXPECT_EQ(info.si_pid, 0) << "it stopped";
 }
 
 TEST_F(CaptureSessionTest, RuntimeFolderThatCantBeMadeIsNamed) {

@@ -31,6 +31,7 @@
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "base/trace_rights.h"
 #include "gpu_state/keeper_client.h"
 #include "rekindle/v1/control_channel.h"
 
@@ -101,6 +102,24 @@ absl::Status CheckMayBeCaptured(const ProcessInfo& root, uid_t caller) {
   }
   return absl::OkStatus();
 }
+
+}  // namespace
+
+absl::Status CheckMayHaveImageOf(absl::Span<const pid_t> pids, uid_t caller,
+                                 const std::vector<gid_t>& caller_groups) {
+  if (caller == 0) return absl::OkStatus();
+  const Owner user{caller, caller_groups.empty() ? caller : caller_groups.back(), caller_groups};
+  for (const pid_t pid : pids) {
+    const absl::Status status = CheckMayTrace(pid, user);
+    if (status.ok() || absl::IsNotFound(status)) continue;
+    return absl::Status(status.code(), absl::StrCat("capturing process ", pid, ": it ", status.message(),
+                                                    ", and you are uid ", caller,
+                                                    "; end it first, or ask root to capture the job"));
+  }
+  return absl::OkStatus();
+}
+
+namespace {
 
 absl::Status CheckNotOurselves(const std::vector<ProcessInfo>& tree, pid_t caller_pid) {
   for (const ProcessInfo& process : tree) {
@@ -296,6 +315,13 @@ class DescriptorScan {
           "a userfaultfd",
           "if the job was restored lazily wait until all its memory is there; otherwise it can't be saved");
     }
+    // Who has it serves files. Another of the job that has to do with them would be looked at first, and CRIU
+    // wait for the frozen one's answer for ever.
+    if (d.target == "/dev/fuse") {
+      return refuse("a FUSE file system's",
+                    "mount it outside the job, so that its server (sshfs, gcsfuse, rclone) is not one of the "
+                    "processes to freeze");
+    }
     // Ahead of all that would be undone again: moving a GPU's memory takes seconds.
     if (absl::StartsWith(d.target, "/dev/infiniband/")) {
       return refuse(absl::StrCat("an InfiniBand device (", d.target, ")"),
@@ -477,11 +503,13 @@ uint32_t JobInspection::threads() const {
   return sum;
 }
 
-absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_pid) {
+absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_pid,
+                                         const std::vector<gid_t>& caller_groups) {
   RK_ASSIGN_OR_RETURN(ProcessInfo root, ReadProcess(pid));
   RK_RETURN_IF_ERROR(CheckMayBeCaptured(root, caller));
   JobInspection job;
   RK_ASSIGN_OR_RETURN(job.processes, ReadTree(root));
+  RK_RETURN_IF_ERROR(CheckMayHaveImageOf(job.pids(), caller, caller_groups));
   RK_RETURN_IF_ERROR(CheckNotOurselves(job.processes, caller_pid));
   RK_RETURN_IF_ERROR(CheckMachineCan(job.processes));
   RK_RETURN_IF_ERROR(CheckNotTraced(job.processes));

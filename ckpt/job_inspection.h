@@ -78,7 +78,13 @@ std::string JobId(const std::string& boot_id, const ProcessInfo& root);
 //   FailedPrecondition  a zombie, a deleted working directory, an io_uring or userfaultfd descriptor, under a
 //   debugger PermissionDenied    it belongs to somebody else Unimplemented       this machine can't (another
 //   uid without CAP_SYS_RESOURCE)
-absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_pid);
+absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_pid,
+                                         const std::vector<gid_t>& caller_groups = {});
+
+// May `caller` (as above) have an image of what these processes are now? Those that have ended are nobody's.
+// PermissionDenied: names the one.
+absl::Status CheckMayHaveImageOf(absl::Span<const pid_t> pids, uid_t caller,
+                                 const std::vector<gid_t>& caller_groups);
 
 // What the processes have of /dev/nvidia*, "process 12: descriptor 5 /dev/nvidiactl, 2 mappings of
 // /dev/nvidia0"; empty: nothing.

@@ -7,6 +7,7 @@
 #include <pty.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -110,6 +111,37 @@ TEST_F(JobInspectionTest, OthersMayOnlyCaptureWhatIsTheirs) {
   EXPECT_TRUE(InspectJob(child.pid(), ::getuid(), 0).ok());
 }
 
+TEST_F(JobInspectionTest, NorWhatASetUidProgramOfTheirsIs) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to be others";
+  constexpr uid_t kUser = 65534;
+  const auto become = [](uid_t effective) {
+    return ::setresgid(kUser, kUser, kUser) == 0 && ::setresuid(kUser, effective, effective) == 0;
+  };
+  const TestChild running([&] { return become(0); });
+  EXPECT_EQ(Refusal(running.pid(), kUser).code(), absl::StatusCode::kPermissionDenied);
+  // Below one that is all his.
+  const TestChild parent([&] {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (!become(0) || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) ::_exit(1);
+      for (;;) ::pause();
+    }
+    int status;
+    const auto is_root = [child] {
+      return absl::StrContains(ReadFile(absl::StrCat("/proc/", child, "/status")).value_or(""),
+                               "Uid:\t65534\t0\t0\t0");
+    };
+    while (!is_root()) {
+      if (::waitpid(child, &status, WNOHANG) != 0) return false;
+    }
+    return become(kUser) && ::prctl(PR_SET_DUMPABLE, 1) == 0;
+  });
+  ASSERT_TRUE(parent.prepared());
+  const absl::Status refused = InspectJob(parent.pid(), kUser, 0).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("uid 0"));
+}
+
 TEST_F(JobInspectionTest, AnotherUidNeedsACapability) {
   TestChild child([] { return ::setuid(65534) == 0; });
   ASSERT_TRUE(child.prepared());
@@ -167,6 +199,12 @@ TEST_F(JobInspectionTest, IoUringIsRefused) {
 TEST_F(JobInspectionTest, UserfaultfdIsRefused) {
   TestChild child([] { return ::syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY) >= 0; });
   EXPECT_THAT(Obstacle(child), HasSubstr("userfaultfd"));
+}
+
+TEST_F(JobInspectionTest, AServerOfFilesIsRefused) {
+  if (!UniqueFd(::open("/dev/fuse", O_RDWR | O_CLOEXEC)).valid()) GTEST_SKIP() << "no /dev/fuse here";
+  TestChild child([] { return ::open("/dev/fuse", O_RDWR | O_CLOEXEC) >= 0; });
+  EXPECT_THAT(Obstacle(child), AllOf(HasSubstr("FUSE"), HasSubstr("outside the job")));
 }
 
 TEST_F(JobInspectionTest, RemovedWorkingDirectoryIsRefused) {

@@ -24,12 +24,15 @@ absl::StatusOr<std::vector<v1::FileRollback>> RollBackFiles(const store::ImageRe
                                                             const std::optional<RunAs>& user,
                                                             restore::SeenFrom place) {
   RK_RETURN_IF_ERROR(DoAs(user, [] {}));
-  auto with_rights = [&user](const std::function<void()>& work) { DoAs(user, work).IgnoreError(); };
+  absl::Status done;  // what was not done says nothing of a file
+  auto with_rights = [&user, &done](const std::function<void()>& work) { done.Update(DoAs(user, work)); };
   RK_ASSIGN_OR_RETURN(std::vector<restore::FileAction> plan,
                       restore::PlanRollback(manifest, image, rollback, with_rights, place));
+  RK_RETURN_IF_ERROR(done);
   if (!rollback.dry_run()) {
     RK_RETURN_IF_ERROR(restore::CheckPlan(plan));
     RK_RETURN_IF_ERROR(restore::ApplyRollback(image, with_rights, &plan));
+    RK_RETURN_IF_ERROR(done);
   }
   std::vector<v1::FileRollback> files;
   for (restore::FileAction& action : plan) {

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/pidfd.h"
 #include "base/status.h"
+#include "base/trace_rights.h"
 #include "daemon/process_info.h"
 #include "daemon/supervisor.h"
 
@@ -139,6 +140,42 @@ absl::StatusOr<JobLog> MakeDefaultLog(const Node& node, const Caller& caller, ab
   return log;
 }
 
+namespace {
+
+// A descriptor of the calling process, if that is the caller's alone all the while: a set-uid program that it
+// may execute has files open that are not his. Root, who asks the kernel here, would get them.
+absl::StatusOr<UniqueFd> TakeFrom(const Caller& caller, int fd) {
+  const Owner user{caller.uid, caller.gid, caller.groups};
+  std::string program;
+  const auto look = [&]() -> absl::Status {
+    if (caller.uid == 0) return absl::OkStatus();
+    RK_RETURN_IF_ERROR(CheckMayTrace(caller.pid, user));
+    RK_ASSIGN_OR_RETURN(const std::string now, ProgramOf(caller.pid));
+    if (!program.empty() && now != program)
+      return absl::PermissionDeniedError("has executed another program meanwhile");
+    program = now;
+    // The number is its own as long as it is there.
+    if (AwaitExit(caller.pidfd->get(), absl::ZeroDuration())) return absl::NotFoundError("has ended");
+    return absl::OkStatus();
+  };
+  absl::Status may = look();
+  UniqueFd taken;
+  if (may.ok()) {
+    taken = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_getfd, caller.pidfd->get(), fd, 0)));
+    if (!taken.valid())
+      return ErrnoStatus(errno, absl::StrCat("taking descriptor ", fd, " of the calling process"));
+    may = look();
+  }
+  if (!may.ok()) {
+    return absl::Status(
+        may.code(), absl::StrCat("taking descriptor ", fd, " of the calling process ", caller.pid, ": it ",
+                                 may.message(), "; restore with --detach"));
+  }
+  return taken;
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::RestoreRequest& request) {
   std::vector<UniqueFd> taken;
   if (request.stdio_fds_size() != 3) {
@@ -149,12 +186,13 @@ absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::
         "the job can't have the terminal of a client on another machine: restore it with --detach");
   }
   for (int fd : request.stdio_fds()) {
-    int copy = caller.kind == Caller::Kind::kSelf
-                   ? ::fcntl(fd, F_DUPFD_CLOEXEC, 3)
-                   : static_cast<int>(::syscall(SYS_pidfd_getfd, caller.pidfd->get(), fd, 0));
-    if (copy < 0)
-      return ErrnoStatus(errno, absl::StrCat("taking descriptor ", fd, " of the calling process"));
-    taken.emplace_back(copy);
+    if (caller.kind == Caller::Kind::kSelf) {
+      taken.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+      if (!taken.back().valid()) return ErrnoStatus(errno, absl::StrCat("taking descriptor ", fd));
+      continue;
+    }
+    RK_ASSIGN_OR_RETURN(UniqueFd copy, TakeFrom(caller, fd));
+    taken.push_back(std::move(copy));
   }
   return taken;
 }

@@ -563,8 +563,6 @@ void JobMover::WatchOut(absl::Span<const pid_t> pids) {
       Log(LogLevel::kWarning,
           absl::StrCat("job ", job, " goes on without its GPU memory, unwatched: ", watched.message()));
     }
-    // It may have been told to stop and not have done so yet.
-    for (pid_t pid : of_job) ::kill(pid, SIGCONT);
   }
 }
 

@@ -431,6 +431,11 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
         ": the job had a terminal, which its copies can't share; take an image of it started with "
         "'rekindle run', or with input and output that are no terminal"));
   }
+  // What an administrator has captured of others is not its user's.
+  if (const uid_t owner = prepared->info.owner; owner != 0 && owner == prepared->manifest.uid()) {
+    RK_RETURN_IF_ERROR(
+        Annotate(CheckAllAreHis(*reader, owner), absl::StrCat("cloning ", prepared->info.reference)));
+  }
   RK_ASSIGN_OR_RETURN(prepared->user, UserWithBounds(*reader, prepared->manifest));
   RK_ASSIGN_OR_RETURN(prepared->listens, Listens(*reader));
   RK_ASSIGN_OR_RETURN(prepared->locks, LocksOfJob(*reader));

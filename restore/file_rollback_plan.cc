@@ -40,6 +40,14 @@ void Leave(FileAction& action, absl::string_view why, bool blocks = false) {
   action.blocks = blocks;
 }
 
+// Or of the machine and its file servers just now? The job must not go on over what should have been cut off.
+bool SaysSomethingOfTheFile(int error) {
+  constexpr int kOfTheMachine[] = {EMFILE,    ENFILE,   ENOMEM,       EIO,         EINTR,    EAGAIN,
+                                   ESTALE,    ENOTCONN, ETIMEDOUT,    EHOSTDOWN,   ENETDOWN, ENETUNREACH,
+                                   EREMOTEIO, ENOLINK,  EHOSTUNREACH, ECONNREFUSED};
+  return std::find(std::begin(kOfTheMachine), std::end(kOfTheMachine), error) == std::end(kOfTheMachine);
+}
+
 class Planner {
  public:
   Planner(const v1::JobManifest& manifest, const store::ImageReader& image, const v1::Rollback& rollback,
@@ -209,6 +217,8 @@ class Planner {
     const uint64_t now = static_cast<uint64_t>(look.info.st_size);
     if (look.error == ENOENT || look.error == ENOTDIR) return DecideGone("it is gone", action);
     if (look.error != 0) {
+      if (!SaysSomethingOfTheFile(look.error))
+        return ErrnoStatus(look.error, absl::StrCat("looking up ", file.path()));
       Leave(action, ErrnoStatus(look.error, "it can't be looked up").message());
       return absl::OkStatus();
     }
@@ -227,6 +237,8 @@ class Planner {
       return absl::OkStatus();
     }
     if (look.open_error != 0) {
+      if (!SaysSomethingOfTheFile(look.open_error))
+        return ErrnoStatus(look.open_error, absl::StrCat("opening ", file.path(), " to cut it back"));
       Leave(action, ErrnoStatus(look.open_error, "it can't be opened for writing").message(),
             now < file.size());
       return absl::OkStatus();

@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -243,6 +245,30 @@ TEST_F(FileRollbackTest, ShrunkAndVanishedFilesAreRefusedBeforeAnythingChanges) 
             Not(HasSubstr("--rollback all")), Not(HasSubstr(Path("log"))), Not(HasSubstr(Path("back")))));
   EXPECT_EQ(Read("log"), "one\ntwo\n");
   EXPECT_EQ(Read("back"), "(none)");
+}
+
+TEST_F(FileRollbackTest, TroubleOfTheMachineIsNoReasonToLeaveAFileAsItIs) {
+  Record("lines", "one\n");
+  Append("lines", "two\n");
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  absl::Status planned;
+  {
+    // Folder and name can be opened, and then the file not.
+    const UniqueFd first(::open("/", O_PATH)), second(::open("/", O_PATH)), third(::open("/", O_PATH));
+    const rlimit limited{static_cast<rlim_t>(third.get()), before.rlim_max};
+    const auto with_few = [&,
+                           fds = std::array{first.get(), second.get()}](const std::function<void()>& work) {
+      for (const int fd : fds) ::close(fd);
+      ::setrlimit(RLIMIT_NOFILE, &limited);
+      work();
+      ::setrlimit(RLIMIT_NOFILE, &before);
+      for (const int fd : fds) ::dup2(third.get(), fd);
+    };
+    planned = PlanRollback(manifest_, Image(), rollback_, with_few).status();
+  }
+  EXPECT_EQ(planned.code(), absl::StatusCode::kResourceExhausted) << planned;
+  EXPECT_THAT(std::string(planned.message()), HasSubstr("lines"));
 }
 
 TEST_F(FileRollbackTest, IgnoredFilesAndFoldersStayAsTheyAre) {

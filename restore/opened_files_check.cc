@@ -166,6 +166,22 @@ absl::StatusOr<std::optional<Owner>> UserWithBounds(const store::ImageReader& im
   return user;
 }
 
+absl::Status CheckAllAreHis(const store::ImageReader& image, uid_t user) {
+  RK_ASSIGN_OR_RETURN(const std::string pstree,
+                      image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "pstree.img")));
+  RK_ASSIGN_OR_RETURN(const std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
+  for (const criu::PstreeEntry& process : tree) {
+    RK_ASSIGN_OR_RETURN(const std::string core,
+                        image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "core-", process.pid, ".img")));
+    const absl::StatusOr<Owner> owner = criu::ParseOwner(core);
+    if (!owner.ok() || owner->uid == user) continue;  // a zombie's says nothing, and it does nothing
+    return absl::PermissionDeniedError(absl::StrCat("its process ", process.pid, " is of uid ", owner->uid,
+                                                    ", and you are uid ", user,
+                                                    ": only root may have it back"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckOpenedFiles(const OpenedFilesCheck& check) {
   RK_ASSIGN_OR_RETURN(const UniqueFd root, OpenFile(check.root, O_PATH | O_DIRECTORY));
   Checker checker(check, root.get());

@@ -22,6 +22,9 @@ namespace rekindle::restore {
 absl::StatusOr<std::optional<Owner>> UserWithBounds(const store::ImageReader& image,
                                                     const v1::JobManifest& manifest);
 
+// PermissionDenied: of an image of `user`'s some process is another's, such as that of a set-uid program.
+absl::Status CheckAllAreHis(const store::ImageReader& image, uid_t user);
+
 struct OpenedFilesCheck {
   const v1::JobManifest& manifest;
   const Owner& user;

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -102,6 +103,10 @@ class RestoreRun : public criu::RestoreObserver {
                                                       options_.caller));
     }
     RK_ASSIGN_OR_RETURN(result_.manifest, ReadJobManifest(*image_));
+    if (options_.caller != 0) {
+      RK_RETURN_IF_ERROR(
+          Annotate(CheckAllAreHis(*image_, options_.caller), absl::StrCat("restoring ", options_.image)));
+    }
     RK_ASSIGN_OR_RETURN(user_, UserWithBounds(*image_, result_.manifest));
     // Of what root has given to another user's job, on another machine say, an administrator knows.
     if (options_.ignore_mismatch && options_.caller == 0) user_.reset();
@@ -153,6 +158,8 @@ class RestoreRun : public criu::RestoreObserver {
   absl::Status RollBackFiles() {
     if (!options_.roll_back) return absl::OkStatus();
     phase_name_ = "files";
+    if (pollfd cancelled{options_.cancel_fd, POLLIN, 0}; ::poll(&cancelled, 1, 0) > 0)
+      return absl::CancelledError("the restore was cancelled before anything was changed");
     // Not under a job that has come to life meanwhile.
     RK_RETURN_IF_ERROR(CheckIds(directory_->tree()));
     const absl::Status status =
@@ -288,12 +295,15 @@ class RestoreRun : public criu::RestoreObserver {
   // Of two restores of one image at the same time the second would find the job of the first in its place
   // only when its files are rolled back, or when CRIU has begun.
   absl::Status ClaimNumbers(const std::vector<criu::PstreeEntry>& tree) {
-    if (namespaces_.entered()) return absl::OkStatus();  // these are the numbers of another PID namespace
+    struct stat space = {};
+    if (namespaces_.entered() &&
+        ::stat(absl::StrCat("/proc/", options_.into, "/ns/pid").c_str(), &space) != 0)
+      return ErrnoStatus(errno, absl::StrCat("looking at the PID namespace of process ", options_.into));
     RK_RETURN_IF_ERROR(MakeDirectories(options_.runtime_directory));
     RK_ASSIGN_OR_RETURN(
         claims_, OpenFile(absl::StrCat(options_.runtime_directory, "/", kClaims), O_RDWR | O_CREAT, 0600));
     for (const criu::PstreeEntry& process : tree) {
-      if (ClaimNumber(claims_, process.pid)) continue;
+      if (ClaimNumber(claims_, process.pid, static_cast<uint32_t>(space.st_ino))) continue;
       if (errno != EAGAIN && errno != EACCES)
         return ErrnoStatus(errno, absl::StrCat("claiming process ", process.pid, " for a restore"));
       return absl::FailedPreconditionError(
