@@ -7,7 +7,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -252,21 +251,18 @@ TEST_F(FileRollbackTest, TroubleOfTheMachineIsNoReasonToLeaveAFileAsItIs) {
   Append("lines", "two\n");
   rlimit before;
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  absl::Status planned;
-  {
-    // Folder and name can be opened, and then the file not.
-    const UniqueFd first(::open("/", O_PATH)), second(::open("/", O_PATH)), third(::open("/", O_PATH));
-    const rlimit limited{static_cast<rlim_t>(third.get()), before.rlim_max};
-    const auto with_few = [&,
-                           fds = std::array{first.get(), second.get()}](const std::function<void()>& work) {
-      for (const int fd : fds) ::close(fd);
-      ::setrlimit(RLIMIT_NOFILE, &limited);
-      work();
-      ::setrlimit(RLIMIT_NOFILE, &before);
-      for (const int fd : fds) ::dup2(third.get(), fd);
-    };
-    planned = PlanRollback(manifest_, Image(), rollback_, with_few).status();
-  }
+  // Folder and name can be opened, and then the file not.
+  const auto with_few = [&before](const std::function<void()>& work) {
+    rlimit limited = before;
+    {
+      const UniqueFd first(::open("/", O_PATH)), second(::open("/", O_PATH)), third(::open("/", O_PATH));
+      limited.rlim_cur = static_cast<rlim_t>(third.get());
+    }
+    ::setrlimit(RLIMIT_NOFILE, &limited);
+    work();
+    ::setrlimit(RLIMIT_NOFILE, &before);
+  };
+  const absl::Status planned = PlanRollback(manifest_, Image(), rollback_, with_few).status();
   EXPECT_EQ(planned.code(), absl::StatusCode::kResourceExhausted) << planned;
   EXPECT_THAT(std::string(planned.message()), HasSubstr("lines"));
 }
