@@ -17,12 +17,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/kept_logs.h"
 #include "base/status.h"
 #include "criu/terminal_files.h"
 #include "rekindle/v1/image_layout.h"
+#include "restore/clone_shared_memory.h"
 #include "restore/pages_file.h"
 #include "restore/restore.h"
 
@@ -32,6 +34,7 @@ namespace {
 constexpr char kPrefix[] = "rekindle-restore-";
 constexpr char kLock[] = "lock";
 constexpr char kBeginningLock[] = "restores.lock";
+constexpr char kNameless[] = "nameless";  // paths, a line each
 
 bool IsTmpfs(const std::string& path) {
   struct statfs info;
@@ -73,6 +76,10 @@ void RemoveLeftovers(const std::string& runtime_directory, const Place& place) {
     auto lock = OpenFile(absl::StrCat(directory, "/", kLock), O_RDWR);
     if (!lock.ok() && (!nobody_begins.ok() || !absl::StartsWith(name, place.prefix))) continue;
     if (lock.ok() && ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0) continue;  // its restore lives
+    const absl::StatusOr<std::string> nameless = ReadFile(absl::StrCat(directory, "/", kNameless));
+    for (const absl::string_view path : absl::StrSplit(nameless.value_or(""), '\n', absl::SkipEmpty())) {
+      if (absl::StartsWith(path, v1::kNamelessPrefix)) ::unlink(std::string(path).c_str());
+    }
     RemoveTree(directory).IgnoreError();
   }
 }
@@ -138,6 +145,14 @@ absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& im
   ImageDirectory directory(std::move(temporary), std::move(lock));
   RK_RETURN_IF_ERROR(directory.LayOut(image, manifest, pages, bytes_done));
   return directory;
+}
+
+absl::Status ImageDirectory::NoteNamelessMemory(const v1::JobManifest& manifest) const {
+  std::string paths;
+  for (const v1::WrittenFile& file : manifest.written_files()) {
+    if (IsNamelessMemory(file)) absl::StrAppend(&paths, file.path(), "\n");
+  }
+  return paths.empty() ? absl::OkStatus() : WriteFile(absl::StrCat(path(), "/", kNameless), paths);
 }
 
 absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::JobManifest& manifest,

@@ -30,6 +30,9 @@ class ImageDirectory {
   static absl::StatusOr<ImageDirectory> Make(const store::ImageReader& image, const v1::JobManifest& manifest,
                                              const std::string& runtime_directory, PagesWanted pages,
                                              std::atomic<uint64_t>* bytes_done);
+  // Its shared memory without a name, which has one while it is restored: whoever removes this folder after
+  // us, should we die, removes it.
+  absl::Status NoteNamelessMemory(const v1::JobManifest& manifest) const;
   // For a job that had terminals of others and is to get none (criu/terminal_files.h).
   absl::Status ReplaceTerminals();
   // CRIU need not compare these programs and libraries with those of the image (file_identities.h). Before it

@@ -150,6 +150,8 @@ class RestoreRun : public criu::RestoreObserver {
                         ImageDirectory::Make(*image_, result_.manifest, options_.runtime_directory,
                                              PagesWanted::kEager, &bytes_done_));
     directory_ = std::make_unique<ImageDirectory>(std::move(directory));
+    // In a container it goes with that.
+    if (!namespaces_.entered()) RK_RETURN_IF_ERROR(directory_->NoteNamelessMemory(result_.manifest));
     EndPhase("metadata");
     return absl::OkStatus();
   }

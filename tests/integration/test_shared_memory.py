@@ -5,7 +5,7 @@ import mmap
 import os
 import unittest
 
-from harness import clones, jobs, waiting
+from harness import clones, jobs, phases, procfs, waiting
 from harness.case import RekindleTest
 from harness.cli import DONE
 
@@ -101,6 +101,22 @@ class SharedMemoryTest(Steps, RekindleTest):
         self.assert_goes_on_from("shared:third")
         names = {name for name in self.shared() if not name.startswith("sem.mp-")}
         self.assertEqual(names, set())
+
+    def test_that_of_a_killed_restore_goes_with_the_next(self):
+        job = self.start("unlink")
+        self.checkpoint(job.pid, "shared:first", "--stop")
+        job.reap()
+        other = self.start_job(["/bin/sleep", "1000"], "other")
+        self.checkpoint(other.pid, "other:1", "--stop")
+        other.reap()
+        daemon = self.start_daemon()
+        command = self.make_cli(host=daemon.host).start("restore", "shared:first", "--detach")
+        phases.wait_for_restore_phase("criu", daemon.pid, job.pid, lambda: command.poll() is not None)
+        daemon.kill()
+        self.cli.finish(command)
+        waiting.until(lambda: not procfs.alive(job.pid), "nothing of the job is left")
+        self.addCleanup(jobs.kill_tree, self.restore("other:1"))
+        self.assertEqual({name for name in self.shared() if name.startswith("rekindle-nameless.")}, set())
 
     def test_of_others_is_left(self):
         job = self.start()
