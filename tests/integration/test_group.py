@@ -347,6 +347,25 @@ class StopTest(GroupTest):
         self.assert_refused(result, NOT_FOUND, "999999", "member 2")
         self.assert_nowhere(exchange)
 
+    def test_a_member_whose_image_is_gone_spares_its_job(self):
+        exchange, members = self.exchange_by_file()
+        self.b.restart("member-committing=STOP")
+        command = self.a.cli.start(*self.group_arguments("x:1", members, "--stop"))
+        self.b.wait_until_stopped()
+        _, cli = self.b.start_second(self)
+        (part,) = self.succeed("group", "ls", cli=cli)["in_doubt"]
+        self.succeed("group", "resolve", part["id"], "abort", cli=cli)
+        self.b.go_on()
+        result = self.a.cli.finish(command)
+        self.assertFalse(result.data["group"].get("complete", False), result)
+        exchange.wait_for_progress("sender")
+
+        def lost():
+            (group,) = self.a.groups()["groups"]
+            return [part.get("lost", False) for part in group["parts"]] == [True, False]
+
+        waiting.until(lost, "the coordinator knows that the part is lost")
+
     def test_whoever_is_killed(self):
         exchange, members = self.exchange_by_file()
         for node, point, committed in (
