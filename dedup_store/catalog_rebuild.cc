@@ -44,13 +44,9 @@ absl::StatusOr<Recovered> ReadPack(BlockIo* io, const std::string& path, uint64_
   return result;
 }
 
-}  // namespace
-
-absl::Status RebuildCatalog(const std::string& store_path, BlockIo* io, const StoreUuid& uuid) {
-  const std::string folder = store_path + "/packs";
+absl::StatusOr<Catalog::Found> ReadPacks(const std::string& folder, BlockIo* io, const StoreUuid& uuid) {
   RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(folder));
-  std::vector<PackRecord> packs;
-  std::vector<ImageRecord> images;
+  Catalog::Found found;
   for (const std::string& name : names) {
     uint64_t id = IdOfFileName(name, ".pack");
     if (id == 0) continue;
@@ -61,14 +57,21 @@ absl::Status RebuildCatalog(const std::string& store_path, BlockIo* io, const St
       Log(LogLevel::kWarning, absl::StrCat("left out of the new catalog: ", recovered.status().message()));
       continue;
     }
-    packs.push_back(recovered->pack);
-    if (recovered->image) images.push_back(*std::move(recovered->image));
+    found.packs.push_back(recovered->pack);
+    if (recovered->image) found.images.push_back(*std::move(recovered->image));
   }
   // In the order in which they were made: of two with one name the newer stays.
-  std::sort(images.begin(), images.end(), [](const ImageRecord& a, const ImageRecord& b) {
+  std::sort(found.images.begin(), found.images.end(), [](const ImageRecord& a, const ImageRecord& b) {
     return a.info.created_unix_ns < b.info.created_unix_ns;
   });
-  return Catalog::Rebuild(store_path + "/catalog", io, packs, images);
+  return found;
+}
+
+}  // namespace
+
+absl::StatusOr<bool> RebuildCatalog(const std::string& store_path, BlockIo* io, const StoreUuid& uuid) {
+  return Catalog::Rebuild(store_path + "/catalog", io,
+                          [&] { return ReadPacks(store_path + "/packs", io, uuid); });
 }
 
 }  // namespace rekindle::store
