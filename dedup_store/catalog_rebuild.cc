@@ -1,6 +1,7 @@
 #include "dedup_store/catalog_rebuild.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "dedup_store/catalog.h"
 #include "dedup_store/manifest.h"
 #include "dedup_store/pack.h"
+#include "dedup_store/prepared.h"
 
 namespace rekindle::store {
 
@@ -44,6 +46,22 @@ absl::StatusOr<Recovered> ReadPack(BlockIo* io, const std::string& path, uint64_
   return result;
 }
 
+// Of an image that was published its pack says that it is prepared. Nothing else can have got its name before
+// that was decided, so what has it and is newer has replaced it.
+void DropReplacedPrepared(std::vector<ImageRecord>& images) {
+  std::map<std::string, int64_t> newest;
+  for (const ImageRecord& image : images) {
+    if (IsPrepared(image.info)) continue;
+    int64_t& created = newest[image.info.reference];
+    created = std::max(created, image.info.created_unix_ns);
+  }
+  std::erase_if(images, [&](const ImageRecord& image) {
+    if (!IsPrepared(image.info)) return false;
+    auto taken = newest.find(ComingReference(image.info));
+    return taken != newest.end() && taken->second > image.info.created_unix_ns;
+  });
+}
+
 absl::StatusOr<Catalog::Found> ReadPacks(const std::string& folder, BlockIo* io, const StoreUuid& uuid) {
   RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(folder));
   Catalog::Found found;
@@ -60,6 +78,7 @@ absl::StatusOr<Catalog::Found> ReadPacks(const std::string& folder, BlockIo* io,
     found.packs.push_back(recovered->pack);
     if (recovered->image) found.images.push_back(*std::move(recovered->image));
   }
+  DropReplacedPrepared(found.images);
   // In the order in which they were made: of two with one name the newer stays.
   std::sort(found.images.begin(), found.images.end(), [](const ImageRecord& a, const ImageRecord& b) {
     return a.info.created_unix_ns < b.info.created_unix_ns;
