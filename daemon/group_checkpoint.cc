@@ -331,7 +331,9 @@ absl::Status Groups::CheckpointGroup(const Call& call, const v1::CheckpointGroup
   v1::GroupEvent event;
   {
     // Before any member is told, until the decision is durable or the group is given up.
-    InWork in_work(*this, id);
+    absl::StatusOr<UniqueFd> work = records_.BeginWork(id);
+    if (!work.ok()) return Annotate(work.status(), absl::StrCat("beginning group ", reference));
+    InWork in_work(*this, id, *std::move(work));
     Coordination coordination(call, request, reference, id, records_, send);
     RK_RETURN_IF_ERROR(coordination.Begin(peers_));
     absl::Status run = coordination.Run();

@@ -226,6 +226,15 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
       SendFailure(coordinator, absl::AbortedError("the group was given up; the job runs on"));
       return absl::OkStatus();
     }
+    if (settled->state() != v1::SettlePartResponse::COMMITTED) {
+      standing.reset();
+      SendFailure(coordinator,
+                  absl::DataLossError(absl::StrCat("the stored image of group ", prepare.group(), ", member ",
+                                                   prepare.member(),
+                                                   ", was removed before it could be published; the job runs "
+                                                   "on, and the group can't become complete: take it anew")));
+      return absl::OkStatus();
+    }
     if (standing) standing->End();
     if (when_published) when_published();
     PassGroupPoint(group_point::kMemberCommitted);

@@ -1,6 +1,11 @@
 #include "daemon/group_records.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -18,6 +23,7 @@ namespace {
 
 constexpr size_t kIdBytes = 16;
 constexpr char kEnding[] = ".json";
+constexpr char kWorkEnding[] = ".lock";
 
 }  // namespace
 
@@ -41,10 +47,51 @@ std::string GroupRecords::PathOf(const std::string& id) const {
   return absl::StrCat(directory_, "/", id, kEnding);
 }
 
+std::string GroupRecords::WorkPathOf(const std::string& id) const {
+  return absl::StrCat(directory_, "/", id, kWorkEnding);
+}
+
+absl::StatusOr<UniqueFd> GroupRecords::TakeTurn() const {
+  return LockFile(absl::StrCat(directory_, "/.lock"), LOCK_EX);
+}
+
+absl::StatusOr<UniqueFd> GroupRecords::BeginWork(const std::string& id) {
+  RK_RETURN_IF_ERROR(CheckGroupId(id));
+  RK_RETURN_IF_ERROR(MakeDirectories(directory_));
+  return MakeLockedFile(WorkPathOf(id), "");
+}
+
+void GroupRecords::EndWork(const std::string& id, UniqueFd work) {
+  ::unlink(WorkPathOf(id).c_str());
+  work.Reset();
+}
+
+absl::StatusOr<bool> GroupRecords::IsInWork(const std::string& id) const {
+  const std::string path = WorkPathOf(id);
+  absl::StatusOr<UniqueFd> file = OpenFile(path, O_RDWR);
+  if (absl::IsNotFound(file.status())) return false;
+  RK_RETURN_IF_ERROR(file.status());
+  while (::flock(file->get(), LOCK_SH | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return true;
+    if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("locking ", path));
+  }
+  return false;
+}
+
+void GroupRecords::ForgetDeadWork() {
+  for (const std::string& name : ListDirectory(directory_).value_or(std::vector<std::string>())) {
+    absl::string_view id = name;
+    if (!absl::ConsumeSuffix(&id, kWorkEnding) || !CheckGroupId(id).ok()) continue;
+    absl::StatusOr<bool> in_work = IsInWork(std::string(id));
+    if (in_work.ok() && !*in_work) ::unlink(WorkPathOf(std::string(id)).c_str());
+  }
+}
+
 absl::Status GroupRecords::Decide(const v1::Group& group) {
   absl::MutexLock lock(&mutex_);
-  absl::Status written = MakeDirectories(directory_);
-  if (written.ok()) written = Write(group);
+  RK_RETURN_IF_ERROR(MakeDirectories(directory_));
+  RK_ASSIGN_OR_RETURN(UniqueFd turn, TakeTurn());
+  absl::Status written = Write(group);
   if (written.ok()) return written;
   if (!PathExists(PathOf(group.id()))) return written;
   // It has its name, perhaps not durably, and to take that back might not be durable either.
@@ -73,6 +120,7 @@ absl::StatusOr<v1::Group> GroupRecords::Read(const std::string& id) const {
 absl::Status GroupRecords::Forget(const std::string& id) {
   RK_RETURN_IF_ERROR(CheckGroupId(id));
   absl::MutexLock lock(&mutex_);
+  RK_ASSIGN_OR_RETURN(UniqueFd turn, TakeTurn());
   return RemoveTree(PathOf(id));
 }
 

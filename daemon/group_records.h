@@ -10,14 +10,24 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "base/unique_fd.h"
 #include "rekindle/v1/group.pb.h"
 
 namespace rekindle::daemon {
 
-// Thread-safe. One process at a time has a store's records.
+// Thread-safe. Several processes may have a store's records open: they take turns at changing them.
 class GroupRecords {
  public:
   explicit GroupRecords(std::string directory) : directory_(std::move(directory)) {}
+
+  // Until EndWork, or the end of this process, every process knows that a group is being captured by somebody
+  // who lives: nobody takes it for one that was given up.
+  absl::StatusOr<UniqueFd> BeginWork(const std::string& id);
+  void EndWork(const std::string& id, UniqueFd work);
+  // By another process; an error: who knows.
+  absl::StatusOr<bool> IsInWork(const std::string& id) const;
+  // What processes that died in the middle have left of it.
+  void ForgetDeadWork();
 
   // Durable when it returns OK. DataLoss: that is not known. After any other status there is certainly none.
   absl::Status Decide(const v1::Group& group) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -26,6 +36,8 @@ class GroupRecords {
   template <typename Change>
   absl::Status Update(const std::string& id, Change change) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
+    absl::StatusOr<UniqueFd> turn = TakeTurn();
+    if (!turn.ok()) return turn.status();
     absl::StatusOr<v1::Group> group = Read(id);
     if (!group.ok()) return group.status();
     change(*group);
@@ -42,6 +54,8 @@ class GroupRecords {
 
  private:
   std::string PathOf(const std::string& id) const;
+  std::string WorkPathOf(const std::string& id) const;
+  absl::StatusOr<UniqueFd> TakeTurn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<v1::Group> Read(const std::string& id) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   absl::Status Write(const v1::Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::vector<v1::Group>> ReadAll() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);

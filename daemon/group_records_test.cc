@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -90,6 +91,41 @@ TEST_F(GroupRecordsTest, ADamagedRecordIsNoAbsentOne) {
   auto found = records.Find(group.id()).status();
   EXPECT_TRUE(absl::IsDataLoss(found)) << found;
   EXPECT_TRUE(absl::StrContains(found.message(), path)) << found;
+}
+
+TEST_F(GroupRecordsTest, WhatAnotherProcessHasInWorkIsKnown) {
+  GroupRecords records(directory_), others(directory_);  // as another daemon's: flock tells the two apart
+  const std::string id = NewGroupId(), dead = NewGroupId();
+  EXPECT_FALSE(*others.IsInWork(id));
+  auto work = records.BeginWork(id), died = records.BeginWork(dead);
+  ASSERT_TRUE(work.ok() && died.ok()) << work.status() << died.status();
+  died->Reset();
+  others.ForgetDeadWork();
+  EXPECT_TRUE(*others.IsInWork(id));
+  EXPECT_FALSE(*others.IsInWork(dead));
+  EXPECT_FALSE(PathExists(absl::StrCat(directory_, "/", dead, ".lock")));
+  records.EndWork(id, *std::move(work));
+  EXPECT_FALSE(*others.IsInWork(id));
+  EXPECT_TRUE(others.List()->empty());
+}
+
+TEST_F(GroupRecordsTest, WhoeverChangesThemTakesTurns) {
+  GroupRecords records(directory_), others(directory_);
+  v1::Group group = Made("x:1", 7);
+  constexpr int kParts = 20;
+  while (group.parts_size() < 2 * kParts) *group.add_parts() = group.parts(0);
+  ASSERT_TRUE(records.Decide(group).ok());
+  auto settle = [&](GroupRecords& by, int first) {
+    for (int i = first; i < first + kParts; ++i) {
+      absl::Status noted =
+          by.Update(group.id(), [i](v1::Group& g) { g.mutable_parts(i)->set_settled(true); });
+      EXPECT_TRUE(noted.ok()) << noted;
+    }
+  };
+  std::thread other([&] { settle(others, kParts); });
+  settle(records, 0);
+  other.join();
+  EXPECT_TRUE(IsComplete(*records.Find(group.id()))) << "one has undone what the other wrote";
 }
 
 TEST_F(GroupRecordsTest, IdsAreIds) {

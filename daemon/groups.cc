@@ -80,13 +80,18 @@ absl::Status FromProto(const v1::PartFailure& failure) {
 Groups::Groups(Node& node, GroupPeerOptions peers)
     : node_(node), peers_(std::move(peers)), records_(absl::StrCat(node.options().store, "/groups")) {}
 
-Groups::InWork::InWork(Groups& groups, std::string id) : groups_(groups), id_(std::move(id)) {
+Groups::InWork::InWork(Groups& groups, std::string id, UniqueFd work)
+    : groups_(groups), id_(std::move(id)), work_(std::move(work)) {
   absl::MutexLock lock(&groups_.mutex_);
   groups_.in_work_.insert(id_);
 }
 
 Groups::InWork::~InWork() {
-  if (forever_) return;
+  if (forever_) {
+    work_.Release();  // goes with the process
+    return;
+  }
+  groups_.records_.EndWork(id_, std::move(work_));
   absl::MutexLock lock(&groups_.mutex_);
   groups_.in_work_.erase(groups_.in_work_.find(id_));
 }
@@ -127,6 +132,8 @@ v1::GetGroupDecisionResponse::Decision Groups::DecisionAbout(const std::string& 
     absl::MutexLock lock(&mutex_);
     if (in_work_.contains(id)) return v1::GetGroupDecisionResponse::PENDING;
   }
+  // So does one that another daemon with this store has in work.
+  if (records_.IsInWork(id).value_or(true)) return v1::GetGroupDecisionResponse::PENDING;
   absl::StatusOr<v1::Group> group = records_.Find(id);
   if (absl::IsNotFound(group.status())) return v1::GetGroupDecisionResponse::ABORT;
   // What can't be read is not known.
@@ -249,7 +256,9 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
     request.set_id(id);
     RK_ASSIGN_OR_RETURN(answer, peer->GetGroupDecision(request));
   }
-  if (answer.decision() == v1::GetGroupDecisionResponse::PENDING) return absl::OkStatus();
+  if (answer.decision() == v1::GetGroupDecisionResponse::PENDING) {
+    return absl::UnavailableError("its coordinator has not decided yet");
+  }
   const bool commit = answer.decision() == v1::GetGroupDecisionResponse::COMMIT;
   Log(LogLevel::kInfo, absl::StrCat("group ", LabelOf(image.info, v1::kGroupLabel), " (", id,
                                     "): its coordinator says ", commit ? "commit" : "abort"));
@@ -263,6 +272,7 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
 void Groups::ResolveAll() {
   absl::StatusOr<std::shared_ptr<store::Store>> store = node_.OpenStore(Node::Access::kWrite);
   if (!store.ok()) return;
+  records_.ForgetDeadWork();
   if (absl::StatusOr<std::vector<store::PreparedImage>> prepared = (*store)->ListPrepared(); prepared.ok()) {
     for (const store::PreparedImage& image : *prepared) {
       absl::Status asked = AskCoordinator(image);
@@ -350,8 +360,8 @@ absl::Status Groups::ResolveGroup(const Call& call, const v1::ResolveGroupReques
   RK_RETURN_IF_ERROR(MayUse(call));
   RK_RETURN_IF_ERROR(CheckGroupId(request.id()));
   if (DecisionAbout(request.id()) == v1::GetGroupDecisionResponse::PENDING) {
-    return absl::FailedPreconditionError(absl::StrCat("this daemon is at work on group ", request.id(),
-                                                      " itself: wait until its checkpoint has ended"));
+    return absl::FailedPreconditionError(absl::StrCat("a daemon of this store is at work on group ",
+                                                      request.id(), ": wait until its checkpoint has ended"));
   }
   absl::StatusOr<v1::Group> record = records_.Find(request.id());
   if (!absl::IsNotFound(record.status())) {

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/unique_fd.h"
 #include "daemon/call.h"
 #include "daemon/group_peers.h"
 #include "daemon/group_records.h"
@@ -71,7 +72,8 @@ class Groups {
   // A group that is being captured: whoever asks is told to wait.
   class InWork {
    public:
-    InWork(Groups& groups, std::string id);
+    // `work`: of GroupRecords::BeginWork.
+    InWork(Groups& groups, std::string id, UniqueFd work);
     ~InWork();
     // For as long as the daemon lives.
     void Forever() { forever_ = true; }
@@ -79,6 +81,7 @@ class Groups {
    private:
     Groups& groups_;
     const std::string id_;
+    UniqueFd work_;
     bool forever_ = false;
   };
 

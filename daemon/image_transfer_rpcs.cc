@@ -186,7 +186,7 @@ absl::Status ExportImage(Node& node, const Call& call, const v1::ExportImageRequ
   CallMonitor monitor(call, AsTransferProgress(send));
   ExportObserver observer(monitor);
   absl::StatusOr<restore::ExportResult> result =
-      restore::ExportCriuDirectory(*store, info.digest, request.criu_directory(), &observer);
+      restore::ExportCriuDirectory(*store, info.digest, request.criu_directory(), call.caller.uid, &observer);
   monitor.Stop();
   RK_RETURN_IF_ERROR(result.status());
   v1::TransferEvent event;

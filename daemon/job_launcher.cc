@@ -108,6 +108,17 @@ struct ChildPlan {
   ::_exit(127);
 }
 
+// What the service has open but for these two, its locks among it.
+void CloseAllBut(int one, int other) {
+  unsigned first = 3;
+  for (const int kept : {std::min(one, other), std::max(one, other)}) {
+    if (kept < 3) continue;
+    if (static_cast<unsigned>(kept) > first) ::syscall(SYS_close_range, first, kept - 1, 0);
+    first = static_cast<unsigned>(kept) + 1;
+  }
+  ::syscall(SYS_close_range, first, ~0U, 0);
+}
+
 // Between fork and exec: only async-signal-safe calls, no allocation.
 [[noreturn]] void RunChild(ChildPlan plan) {
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
@@ -126,6 +137,8 @@ struct ChildPlan {
   if (plan.run_as) {
     if (int error = BecomeUser(*plan.run_as); error != 0) FailInChild(plan, Step::kBecomeUser, error);
   }
+  // Before what may wait for somebody: a FIFO's other end, a file system far away.
+  CloseAllBut(plan.error_fd, plan.log_fd);
   if (::chdir(plan.working_directory) != 0) FailInChild(plan, Step::kEnterFolder, errno);
   int log = plan.log_fd >= 0 ? ::fcntl(plan.log_fd, F_DUPFD_CLOEXEC, 3)
                              : ::open(plan.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600);

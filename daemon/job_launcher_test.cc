@@ -4,13 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <optional>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -178,6 +181,31 @@ TEST_F(JobLauncherTest, NobodyWaitsForTheOtherEndOfAFifo) {
   auto late = LaunchJob(options);
   EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(late.status().message()), HasSubstr("nobody writes to"));
+}
+
+TEST_F(JobLauncherTest, AJobThatIsNotRunningYetKeepsNoneOfOurLocks) {
+  ASSERT_EQ(::mkfifo(Path("input").c_str(), 0666), 0);
+  auto held = LockFile(Path("lock"), LOCK_EX);
+  ASSERT_TRUE(held.ok()) << held.status();
+  LaunchOptions options = Shell("true");
+  options.standard_input = Path("input");
+  absl::StatusOr<pid_t> pid = absl::UnknownError("not started");
+  std::atomic<bool> returned{false};
+  std::thread starter([&] {
+    pid = LaunchJob(options);
+    returned = true;
+  });
+  // It opens its log before its input.
+  while (!PathExists(options.log) && !returned) std::this_thread::yield();
+  EXPECT_FALSE(returned);
+  held->Reset();
+  EXPECT_TRUE(LockFile(Path("lock"), LOCK_EX | LOCK_NB).ok());
+  UniqueFd both_ends(::open(Path("input").c_str(), O_RDWR | O_CLOEXEC));
+  starter.join();
+  ASSERT_TRUE(pid.ok()) << pid.status();
+  auto end = reaper_.Adopt(*pid, {});
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_TRUE((*end)->WaitFor(kLong).has_value());
 }
 
 TEST_F(JobLauncherTest, WhatCanNotBeStarted) {

@@ -460,26 +460,36 @@ absl::Status Catalog::Create(const std::string& path, BlockIo* io) {
       .status();
 }
 
-absl::Status Catalog::Rebuild(const std::string& path, BlockIo* io, const std::vector<PackRecord>& packs,
-                              const std::vector<ImageRecord>& images) {
+absl::StatusOr<bool> Catalog::Rebuild(const std::string& path, BlockIo* io,
+                                      const std::function<absl::StatusOr<Found>()>& find) {
+  const CatalogFiles files(path, io);
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> lock, files.LockForWriting());
+  absl::StatusOr<LoadedLog> loaded = files.Load(/*writable=*/false, /*locked=*/true);
+  CatalogState there;
+  const absl::Status readable =
+      loaded.ok() ? ReplayAll(loaded->content, there, files.path()) : loaded.status();
+  if (readable.ok()) return false;
+  if (!absl::IsDataLoss(readable)) return readable;
+
+  RK_ASSIGN_OR_RETURN(const Found found, find());
   CatalogState state;
-  for (const PackRecord& pack : packs)
+  for (const PackRecord& pack : found.packs)
     RK_RETURN_IF_ERROR(state.Apply(CatalogChange::kPutPack, pack.Encode()));
   uint64_t next = 1;
-  for (const ImageRecord& image : images) next = std::max(next, image.id + 1);
-  for (ImageRecord image : images) {
+  for (const ImageRecord& image : found.images) next = std::max(next, image.id + 1);
+  for (ImageRecord image : found.images) {
     if (image.id == 0) image.id = next++;
     RK_RETURN_IF_ERROR(state.Apply(CatalogChange::kPutImage, image.Encode()));
   }
   RK_RETURN_IF_ERROR(state.Apply(CatalogChange::kNextImageId, EncodeId(next)));
-  const CatalogFiles files(path, io);
-  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> lock, files.LockForWriting());
   RK_ASSIGN_OR_RETURN(uint64_t generation, files.NewestGeneration());
   bool replaced = false;
-  return files
-      .WriteGeneration(
-          generation + 1, [&](const CatalogFiles::Sink& sink) { state.Describe(sink); }, &replaced)
-      .status();
+  RK_RETURN_IF_ERROR(
+      files
+          .WriteGeneration(
+              generation + 1, [&](const CatalogFiles::Sink& sink) { state.Describe(sink); }, &replaced)
+          .status());
+  return true;
 }
 
 }  // namespace rekindle::store

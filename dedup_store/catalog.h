@@ -110,10 +110,15 @@ class Catalog {
   // for the same folder and `io` every time. DataLoss when both copies are damaged at the same place, or
   // gone.
   static absl::StatusOr<std::shared_ptr<Catalog>> Open(const std::string& path, BlockIo* io);
-  // Puts a catalog made of these records in the place of whatever there is. Of images with one reference the
-  // last stays; an image without an id gets the next one.
-  static absl::Status Rebuild(const std::string& path, BlockIo* io, const std::vector<PackRecord>& packs,
-                              const std::vector<ImageRecord>& images);
+  // Puts a catalog made of what `find` finds in the place of one that can't be read; nobody commits from
+  // before `find` is called until then. False: it can be read, others have seen to that. Of images with one
+  // reference the last stays; an image without an id gets the next one.
+  struct Found {
+    std::vector<PackRecord> packs;
+    std::vector<ImageRecord> images;
+  };
+  static absl::StatusOr<bool> Rebuild(const std::string& path, BlockIo* io,
+                                      const std::function<absl::StatusOr<Found>()>& find);
   virtual ~Catalog() = default;
 
   virtual absl::StatusOr<Txn> Read() const = 0;

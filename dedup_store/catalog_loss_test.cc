@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "dedup_store/hooked_disk.h"
 #include "dedup_store/store_testing.h"
@@ -85,6 +87,39 @@ TEST_F(CatalogLossTest, WhoDoesNotHaveItMakesItAgainFromThePacks) {
   RK_ASSERT_OK(image_.Commit(*store_, "job:4", "job:3"));
   Reopen();
   ExpectWhole();
+}
+
+// Whoever makes it again looks at it, and at the packs, only when nobody can commit any more.
+TEST_F(CatalogLossTest, WhatIsCommittedWhileItIsBeingMadeAgainStays) {
+  for (const bool written_anew : {false, true}) {
+    SCOPED_TRACE(written_anew);
+    DamageBothCopies();
+    const std::string name = absl::StrCat("late:", written_anew);
+    bool begun = false;
+    // By the process that has the catalog in memory.
+    auto meanwhile = [&] {
+      RK_ASSERT_OK(image_.Commit(*store_, name, "job:2"));
+      if (written_anew) Check(true);
+    };
+    HookedDisk disk([&](const HookedDisk::Operation& operation) {
+      if (operation.call == HookedDisk::Call::kLock && operation.exclusive && !std::exchange(begun, true))
+        meanwhile();
+      return absl::OkStatus();
+    });
+    StoreOptions options = options_;
+    options.io = &disk;
+    options.rebuild_catalog = true;
+    auto other = Store::Open(options);
+    RK_ASSERT_OK(other);
+    EXPECT_TRUE(begun);
+    for (Store* store : {store_.get(), other->get()}) {
+      for (const std::string& there : {std::string("job:2"), name}) image_.ExpectIn(*store, there);
+    }
+    other->reset();
+    // One that was made again tells of what gc gave back.
+    EXPECT_EQ(Check(true).problems.empty(), written_anew);
+    ExpectWhole();
+  }
 }
 
 TEST_F(CatalogLossTest, WhatGcGaveBackIsNoDamageOfACatalogThatWasMadeAgain) {

@@ -1,6 +1,7 @@
 #include "dedup_store/catalog_rebuild.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "dedup_store/catalog.h"
 #include "dedup_store/manifest.h"
 #include "dedup_store/pack.h"
+#include "dedup_store/prepared.h"
 
 namespace rekindle::store {
 
@@ -44,13 +46,25 @@ absl::StatusOr<Recovered> ReadPack(BlockIo* io, const std::string& path, uint64_
   return result;
 }
 
-}  // namespace
+// Of an image that was published its pack says that it is prepared. Nothing else can have got its name before
+// that was decided, so what has it and is newer has replaced it.
+void DropReplacedPrepared(std::vector<ImageRecord>& images) {
+  std::map<std::string, int64_t> newest;
+  for (const ImageRecord& image : images) {
+    if (IsPrepared(image.info)) continue;
+    int64_t& created = newest[image.info.reference];
+    created = std::max(created, image.info.created_unix_ns);
+  }
+  std::erase_if(images, [&](const ImageRecord& image) {
+    if (!IsPrepared(image.info)) return false;
+    auto taken = newest.find(ComingReference(image.info));
+    return taken != newest.end() && taken->second > image.info.created_unix_ns;
+  });
+}
 
-absl::Status RebuildCatalog(const std::string& store_path, BlockIo* io, const StoreUuid& uuid) {
-  const std::string folder = store_path + "/packs";
+absl::StatusOr<Catalog::Found> ReadPacks(const std::string& folder, BlockIo* io, const StoreUuid& uuid) {
   RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(folder));
-  std::vector<PackRecord> packs;
-  std::vector<ImageRecord> images;
+  Catalog::Found found;
   for (const std::string& name : names) {
     uint64_t id = IdOfFileName(name, ".pack");
     if (id == 0) continue;
@@ -61,14 +75,22 @@ absl::Status RebuildCatalog(const std::string& store_path, BlockIo* io, const St
       Log(LogLevel::kWarning, absl::StrCat("left out of the new catalog: ", recovered.status().message()));
       continue;
     }
-    packs.push_back(recovered->pack);
-    if (recovered->image) images.push_back(*std::move(recovered->image));
+    found.packs.push_back(recovered->pack);
+    if (recovered->image) found.images.push_back(*std::move(recovered->image));
   }
+  DropReplacedPrepared(found.images);
   // In the order in which they were made: of two with one name the newer stays.
-  std::sort(images.begin(), images.end(), [](const ImageRecord& a, const ImageRecord& b) {
+  std::sort(found.images.begin(), found.images.end(), [](const ImageRecord& a, const ImageRecord& b) {
     return a.info.created_unix_ns < b.info.created_unix_ns;
   });
-  return Catalog::Rebuild(store_path + "/catalog", io, packs, images);
+  return found;
+}
+
+}  // namespace
+
+absl::StatusOr<bool> RebuildCatalog(const std::string& store_path, BlockIo* io, const StoreUuid& uuid) {
+  return Catalog::Rebuild(store_path + "/catalog", io,
+                          [&] { return ReadPacks(store_path + "/packs", io, uuid); });
 }
 
 }  // namespace rekindle::store

@@ -123,8 +123,11 @@ class Checker {
   // read as zeros, which is no damage, and a catalog that was made again does not know them.
   absl::Status MakeCatalogReadable() {
     const absl::Status read = core_->catalog().Read().status();
+    bool rebuilt = false;
     if (absl::IsDataLoss(read)) {
-      RK_RETURN_IF_ERROR(RebuildCatalog(core_->path(), core_->io(), core_->identity().uuid));
+      RK_ASSIGN_OR_RETURN(rebuilt, RebuildCatalog(core_->path(), core_->io(), core_->identity().uuid));
+    }
+    if (rebuilt) {
       Problem(absl::StrCat(read.message(), "; it was made again from the packs"));
     } else if (core_->rebuilt_because().empty()) {
       return absl::OkStatus();

@@ -17,19 +17,15 @@
 #include "base/status.h"
 #include "dedup_store/image_reader.h"
 #include "dedup_store/maintenance.h"
+#include "dedup_store/page_runs.h"
 #include "dedup_store/store_notes.h"
 
 namespace rekindle::store {
 
 namespace {
 
-struct PageInterval {
-  uint32_t first;
-  uint32_t end;
-};
-
 struct PackUse {
-  std::vector<PageInterval> pages;
+  PageRuns pages;
   bool manifest = false;
 };
 
@@ -114,8 +110,7 @@ class Collector {
       auto mark = [&](const std::vector<Extent>& extents) {
         for (const Extent& e : extents) {
           if (e.zero()) continue;
-          use_[manifest->packs[e.pack]].pages.push_back(
-              {e.pack_page, e.pack_page + static_cast<uint32_t>(e.pages)});
+          use_[manifest->packs[e.pack]].pages.Add(e.pack_page, e.pack_page + static_cast<uint32_t>(e.pages));
         }
       };
       for (const PagedObject& object : manifest->objects) mark(object.extents);
@@ -175,15 +170,14 @@ class Collector {
   }
 
   // What is not reached, and what was found so before. `*news`: some of it was not.
-  static DeadRecord FindDead(const Pack& pack, const PackUse& use, const std::optional<DeadRecord>& known,
+  static DeadRecord FindDead(const Pack& pack, PackUse& use, const std::optional<DeadRecord>& known,
                              bool* news) {
     const uint32_t frames = pack.frames();
     std::vector<bool> live(frames + 1, false);
     live[frames] = use.manifest;
-    for (const PageInterval& interval : use.pages) {
-      if (interval.first >= interval.end || interval.end > pack.pages()) continue;
-      for (uint32_t f = pack.FrameOfPage(interval.first);
-           f < frames && pack.frame(f).first_page < interval.end; ++f) {
+    for (const PageRuns::Run& run : use.pages.Merged()) {
+      if (run.first >= pack.pages()) continue;
+      for (uint32_t f = pack.FrameOfPage(run.first); f < frames && pack.frame(f).first_page < run.end; ++f) {
         live[f] = true;
       }
     }
@@ -198,7 +192,7 @@ class Collector {
     return dead;
   }
 
-  absl::Status PunchDead(Pack& pack, const PackUse& use, const std::optional<DeadRecord>& known) {
+  absl::Status PunchDead(Pack& pack, PackUse& use, const std::optional<DeadRecord>& known) {
     const uint32_t frames = pack.frames();
     bool news = false;
     DeadRecord dead = FindDead(pack, use, known, &news);

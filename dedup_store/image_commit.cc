@@ -61,7 +61,7 @@ class Committing {
         RK_ASSIGN_OR_RETURN(writers_[kLatePack], NewPack(storer_.deferred().size()));
       }
       core_->claims().Settle(*ticket_);
-      RK_RETURN_IF_ERROR(storer_.StoreDeferred(writers_[home].get(), home));
+      RK_RETURN_IF_ERROR(storer_.StoreDeferred(writers_[home].get(), home, progress));
     }
     PackWriter& writer = *writers_[home];
     RK_RETURN_IF_ERROR(Describe(manifest, record));

@@ -37,7 +37,7 @@ absl::StatusOr<StoreLimits> ReadFileOfLimits(const std::string& store_path) {
 // All that will be there beside the new image.
 absl::StatusOr<std::vector<ImageRecord>> Others(Catalog::Txn& txn, const NewImageOptions& image) {
   RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, txn.Images());
-  if (image.replace) {
+  if (image.replace && image.prepared_id.empty()) {
     std::erase_if(images, [&](const ImageRecord& other) { return other.info.reference == image.reference; });
   }
   return images;

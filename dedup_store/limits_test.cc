@@ -206,6 +206,22 @@ TEST_F(LimitsTest, WhatAnImageBringsCountsToTheByte) {
   ExpectWhole();
 }
 
+TEST_F(LimitsTest, WhatAPreparedImageSharesWithTheOneItReplacesCountsOnce) {
+  auto there = Take("a:1", 1000, 300, 1);
+  RK_ASSERT_OK(there);
+  // Until it is published both are there, but their pages only once.
+  LimitOwner(1000, QuotaBytes(there->stats) + 100 * kPageSize);
+  NewImageOptions options = Named("a:1");
+  options.owner = 1000;
+  options.replace = true;
+  options.prepared_id = "g1";
+  auto writer = store_->NewImage(options);
+  RK_ASSERT_OK(writer);
+  RK_ASSERT_OK(Fill(**writer, 300, 1));
+  RK_ASSERT_OK(store_->PublishPrepared("g1"));
+  ExpectWhole();
+}
+
 TEST_F(LimitsTest, AnImageFarTooLargeIsRefusedBeforeAllOfItIsWritten) {
   LimitOwner(1000, 5 * kMiB);
   auto refused = Take("a:1", 1000, 16384, 1);

@@ -4,9 +4,9 @@
 
 namespace rekindle::store {
 
-void PageClaims::Ticket::AwaitSettled() {
+bool PageClaims::Ticket::AwaitSettled(absl::Duration limit) {
   absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(&settled_));
+  return mutex_.AwaitWithTimeout(absl::Condition(&settled_), limit);
 }
 
 std::shared_ptr<PageClaims::Ticket> PageClaims::Join() {

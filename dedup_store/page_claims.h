@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 
 namespace rekindle::store {
 
@@ -19,9 +20,9 @@ class PageClaims {
  public:
   class Ticket : public std::enable_shared_from_this<Ticket> {
    public:
-    // Waits until the writer has settled. A writer settles before it waits for others, so no two wait for
-    // each other.
-    void AwaitSettled();
+    // Waits until the writer has settled; false: it has not within `limit`. A writer settles before it waits
+    // for others, so no two wait for each other.
+    bool AwaitSettled(absl::Duration limit);
 
    private:
     friend class PageClaims;

@@ -6,6 +6,7 @@
 
 #include "absl/base/call_once.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/status.h"
@@ -23,6 +24,8 @@ constexpr size_t kPagesAhead = 32;
 // Metadata files are small and compress far better with more effort.
 constexpr uint64_t kSmallBlobStream = uint64_t{1} << 20;
 constexpr int kBlobLevel = 9;
+// How soon whoever waits for another image sees that nobody wants its own any more.
+constexpr absl::Duration kAskWhileWaiting = absl::Milliseconds(50);
 
 }  // namespace
 
@@ -325,8 +328,13 @@ absl::Status PageStorer::StoreAll(const ImageContent& content, PackWriter* write
   return absl::OkStatus();
 }
 
-absl::Status PageStorer::StoreDeferred(PackWriter* writer, uint32_t own) {
-  for (const Deferred& page : deferred_) page.other->AwaitSettled();
+absl::Status PageStorer::StoreDeferred(PackWriter* writer, uint32_t own, const Progress& progress) {
+  const uint64_t all_bytes = locations_.size() * kPageSize;
+  for (const Deferred& page : deferred_) {
+    while (!page.other->AwaitSettled(kAskWhileWaiting)) {
+      if (progress && !progress(all_bytes, all_bytes)) return absl::CancelledError("cancelled");
+    }
+  }
   RK_ASSIGN_OR_RETURN(index_, PageIndex::Load(core_));
   Worker worker(writer, core_->fingerprinter());
   absl::flat_hash_map<uint64_t, uint32_t> stored;  // what several deferred pages have in common

@@ -60,7 +60,8 @@ class PageStorer {
   absl::Status StoreAll(const ImageContent& content, PackWriter* writer, uint32_t own,
                         const Progress& progress);
   // The deferred pages, once their writers have settled: those that came to nothing are stored in `writer`.
-  absl::Status StoreDeferred(PackWriter* writer, uint32_t own);
+  // Asks `progress` again and again while it waits.
+  absl::Status StoreDeferred(PackWriter* writer, uint32_t own, const Progress& progress);
 
   const std::vector<Deferred>& deferred() const { return deferred_; }
   const std::vector<PageLocation>& locations() const { return locations_; }

@@ -41,6 +41,10 @@ std::string PreparedReference(absl::string_view id, absl::string_view reference)
   return absl::StrCat(kPreparedPrefix, id, kPreparedPrefix, reference);
 }
 
+std::string ComingReference(const ImageInfo& prepared) {
+  return std::string(Split(prepared.reference).second);
+}
+
 absl::Status NobodyPrepares(Catalog::Txn& txn, absl::string_view reference, absl::string_view id) {
   RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> records, txn.WithReferencePrefix(kPreparedPrefix));
   for (const ImageRecord& record : records) {
@@ -73,10 +77,17 @@ absl::StatusOr<ImageInfo> PublishPrepared(StoreCore& core, absl::string_view id)
   ImageInfo published;
   absl::Status updated = core.catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
     RK_ASSIGN_OR_RETURN(ImageRecord record, FindPrepared(txn, id));
-    const std::string reference(Split(record.info.reference).second);
+    const std::string reference = ComingReference(record.info);
     RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> taken, txn.FindReference(reference));
-    // It was to be replaced, and could be: else nothing would have been prepared under this name. Nothing can
-    // have come to it since.
+    // Nothing can come to the name of a prepared image: that one was published before the catalog was lost.
+    if (taken && taken->id > record.id) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("image ", reference, " is newer than the one that is prepared as ", id,
+                       ", and is left as it is. A catalog that was made again takes images for prepared that "
+                       "were replaced long ago: an abort (`rekindle group resolve GROUP-ID abort`) removes "
+                       "this one"));
+    }
+    // It was to be replaced, and could be: else nothing would have been prepared under this name.
     if (taken) RK_RETURN_IF_ERROR(DeleteImageAndNotes(core, txn, *taken, record.info.digest));
     record.info.reference = reference;
     published = record.info;

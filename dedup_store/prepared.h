@@ -2,7 +2,7 @@
 //
 // In the catalog such an image has the reference "+ID+name:tag", which nobody can write: making it visible is
 // one transaction that gives it its own. A catalog made again from the packs has it as it was written first:
-// prepared.
+// prepared, unless another image has taken its name since.
 #pragma once
 
 #include <optional>
@@ -27,6 +27,8 @@ inline bool IsPrepared(const ImageInfo& info) {
 // InvalidArgument: an id has 1 to 128 letters, digits, '-', '_' and '.'.
 absl::Status CheckPreparedId(absl::string_view id);
 std::string PreparedReference(absl::string_view id, absl::string_view reference);
+// What a prepared image will be called.
+std::string ComingReference(const ImageInfo& prepared);
 
 // AlreadyExists: a prepared image is about to take this name, or has this id (empty: of none).
 absl::Status NobodyPrepares(Catalog::Txn& txn, absl::string_view reference, absl::string_view id);

@@ -144,8 +144,8 @@ absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& o
   auto core = std::shared_ptr<StoreCore>(new StoreCore(options, identity));
   auto catalog = Catalog::Open(path + "/catalog", core->io());
   if (absl::IsDataLoss(catalog.status()) && options.rebuild_catalog && !options.read_only) {
-    core->rebuilt_because_ = std::string(catalog.status().message());
-    RK_RETURN_IF_ERROR(RebuildCatalog(path, core->io(), core->identity().uuid));
+    RK_ASSIGN_OR_RETURN(const bool rebuilt, RebuildCatalog(path, core->io(), core->identity().uuid));
+    if (rebuilt) core->rebuilt_because_ = std::string(catalog.status().message());
     catalog = Catalog::Open(path + "/catalog", core->io());
   }
   RK_RETURN_IF_ERROR(catalog.status());

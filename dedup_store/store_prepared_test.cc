@@ -24,6 +24,15 @@ class StorePreparedTest : public StoreTest {
     return image.Commit(*store_, options);
   }
 
+  void MakeCatalogAgain() {
+    store_.reset();
+    for (const char* copy : {"a", "b"}) {
+      RK_ASSERT_OK(RemoveTree(absl::StrCat(options_.path, "/catalog/0000000000000001.", copy)));
+    }
+    options_.rebuild_catalog = true;
+    Reopen();
+  }
+
   TestImage old_, new_;
 };
 
@@ -106,14 +115,35 @@ TEST_F(StorePreparedTest, AnotherImageOfEqualContentIsFoundByItsDigest) {
 
 TEST_F(StorePreparedTest, ItIsStillPreparedWhenTheCatalogIsMadeAgain) {
   RK_ASSERT_OK(Prepare(new_, "g1", "job:1"));
-  store_.reset();
-  for (const char* copy : {"a", "b"}) {
-    RK_ASSERT_OK(RemoveTree(absl::StrCat(options_.path, "/catalog/0000000000000001.", copy)));
-  }
-  options_.rebuild_catalog = true;
-  Reopen();
+  MakeCatalogAgain();
   EXPECT_TRUE(store_->List()->empty());
   RK_ASSERT_OK(store_->PublishPrepared("g1"));
+  new_.ExpectIn(*store_, "job:1");
+}
+
+TEST_F(StorePreparedTest, WhatHasReplacedItStaysWhenTheCatalogIsMadeAgain) {
+  RK_ASSERT_OK(Prepare(old_, "g1", "job:1"));
+  RK_ASSERT_OK(store_->PublishPrepared("g1"));
+  RK_ASSERT_OK(new_.Commit(*store_, "job:1", "", /*replace=*/true));
+  MakeCatalogAgain();
+  EXPECT_TRUE(store_->ListPrepared()->empty());
+  EXPECT_TRUE(absl::IsNotFound(store_->PublishPrepared("g1").status()));
+  new_.ExpectIn(*store_, "job:1");
+}
+
+// Nobody can tell by the packs what was decided about either.
+TEST_F(StorePreparedTest, OfTwoThatArePreparedAgainTheOlderDoesNotReplaceTheNewer) {
+  RK_ASSERT_OK(Prepare(old_, "g1", "job:1"));
+  RK_ASSERT_OK(store_->PublishPrepared("g1"));
+  RK_ASSERT_OK(Prepare(new_, "g2", "job:1", /*replace=*/true));
+  RK_ASSERT_OK(store_->PublishPrepared("g2"));
+  MakeCatalogAgain();
+  EXPECT_EQ(store_->ListPrepared()->size(), 2u);
+  RK_ASSERT_OK(store_->PublishPrepared("g2"));
+  const absl::Status refused = store_->PublishPrepared("g1").status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  new_.ExpectIn(*store_, "job:1");
+  RK_ASSERT_OK(store_->RemovePrepared("g1"));
   new_.ExpectIn(*store_, "job:1");
 }
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
 #include "dedup_store/store_testing.h"
 
 namespace rekindle::store {
@@ -306,6 +307,43 @@ TEST_F(StoreTest, CancelledOrDroppedWritersLeaveNothing) {
   dropped->reset();
   EXPECT_TRUE(store_->List()->empty());
   EXPECT_TRUE(ListDirectory(options_.path + "/packs")->empty());
+}
+
+TEST_F(StoreTest, OneThatWaitsForAnotherCanBeCancelled) {
+  Reopen();
+  TestImage image;
+  image.objects["m"][0] = MakePages(10, 1);
+  const std::string& pages = image.objects["m"][0];
+  auto span = absl::Span<const std::byte>(reinterpret_cast<const std::byte*>(pages.data()), pages.size());
+  std::unique_ptr<ImageWriter> writers[2];
+  for (int i : {0, 1}) {
+    auto writer = store_->NewImage(Named(i == 0 ? "slow" : "waits"));
+    RK_ASSERT_OK(writer);
+    writers[i] = *std::move(writer);
+    RK_ASSERT_OK(writers[i]->AddPages("m", 0, span));
+  }
+  absl::Notification claimed, cancelled;
+  absl::Status slow;
+  std::thread thread([&] {
+    slow = writers[0]
+               ->Commit([&](uint64_t, uint64_t) {
+                 if (!claimed.HasBeenNotified()) claimed.Notify();
+                 // Not for ever: one that can't be cancelled waits for this.
+                 cancelled.WaitForNotificationWithTimeout(absl::Seconds(20));
+                 return true;
+               })
+               .status();
+  });
+  claimed.WaitForNotification();
+  int asked_at_the_end = 0;
+  auto waits = writers[1]->Commit(
+      [&](uint64_t done, uint64_t total) { return done < total || ++asked_at_the_end < 2; });
+  cancelled.Notify();
+  thread.join();
+  EXPECT_TRUE(absl::IsCancelled(waits.status())) << waits.status();
+  RK_ASSERT_OK(slow);
+  image.ExpectIn(*store_, "slow");
+  EXPECT_EQ(store_->List()->size(), 1u);
 }
 
 TEST_F(StoreTest, TellsWhatDiffers) {

@@ -7,10 +7,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/status.h"
 #include "criu/lost_names.h"
 #include "restore/clone_shared_memory.h"
+#include "restore/export_folder.h"
 #include "restore/file_content.h"
 #include "restore/image_directory.h"
 #include "restore/pages_file.h"
@@ -21,7 +21,7 @@ namespace {
 
 // CRIU alone would look for names that only our restore makes. How many files that adds.
 absl::StatusOr<uint32_t> WriteNamelessMemory(const store::ImageReader& image, const v1::JobManifest& manifest,
-                                             const std::string& directory) {
+                                             ExportFolder& folder) {
   std::map<std::string, criu::LinkReplacement> files;
   std::map<std::string, const v1::WrittenFile*> contents;
   for (const v1::WrittenFile& file : manifest.written_files()) {
@@ -33,35 +33,39 @@ absl::StatusOr<uint32_t> WriteNamelessMemory(const store::ImageReader& image, co
     contents[file.path()] = &file;
   }
   if (files.empty()) return 0;
-  const std::string remaps_path = absl::StrCat(directory, "/remap-fpath.img");
-  RK_ASSIGN_OR_RETURN(const std::string regular, ReadFile(absl::StrCat(directory, "/files.img")));
+  constexpr char kRemaps[] = "remap-fpath.img";
+  RK_ASSIGN_OR_RETURN(const std::string regular, folder.Read("files.img"));
   std::string remaps;
-  const bool had_remaps = PathExists(remaps_path);
+  const bool had_remaps = folder.Has(kRemaps);
   if (had_remaps) {
-    RK_ASSIGN_OR_RETURN(remaps, ReadFile(remaps_path));
+    RK_ASSIGN_OR_RETURN(remaps, folder.Read(kRemaps));
   }
   RK_ASSIGN_OR_RETURN(std::vector<criu::Ghost> ghosts, criu::MakeGhosts(files, regular, &remaps));
   for (const criu::Ghost& ghost : ghosts) {
     RK_ASSIGN_OR_RETURN(const FileContent content, FileContent::Open(image, *contents[ghost.path]));
-    RK_RETURN_IF_ERROR(content.WriteBehind(ghost.image_head, absl::StrCat(directory, "/", ghost.image_file)));
+    RK_ASSIGN_OR_RETURN(const UniqueFd file, folder.Make(ghost.image_file));
+    RK_RETURN_IF_ERROR(content.WriteBehind(ghost.image_head, file.get(), folder.PathOf(ghost.image_file)));
   }
-  RK_RETURN_IF_ERROR(WriteFileAtomically(remaps_path, remaps, 0600));
+  RK_RETURN_IF_ERROR(folder.Replace(kRemaps, remaps));
   return static_cast<uint32_t>(ghosts.size()) + (had_remaps ? 0 : 1);
 }
 
-absl::StatusOr<ExportResult> WriteAll(const store::ImageReader& image, const std::string& directory,
+absl::StatusOr<ExportResult> WriteAll(const store::ImageReader& image, ExportFolder& folder,
                                       RestoreObserver* observer) {
   Stopwatch watch;
   RK_ASSIGN_OR_RETURN(v1::JobManifest manifest, ReadJobManifest(image));
-  RK_ASSIGN_OR_RETURN(BlobCount blobs, WriteCriuFiles(image, directory, nullptr));
-  RK_ASSIGN_OR_RETURN(const uint32_t ghosts, WriteNamelessMemory(image, manifest, directory));
+  RK_ASSIGN_OR_RETURN(BlobCount blobs,
+                      WriteCriuFiles(
+                          image, [&](const std::string& name) { return folder.Make(name); }, nullptr));
+  RK_ASSIGN_OR_RETURN(const uint32_t ghosts, WriteNamelessMemory(image, manifest, folder));
   ExportResult result{blobs.files + ghosts, blobs.bytes};
   uint64_t total = image.info().stats.logical_bytes;
   std::atomic<uint64_t> done{blobs.bytes};
   for (const v1::PagesObject& object : manifest.pages()) {
     RK_ASSIGN_OR_RETURN(criu::Pagemap pagemap, ReadPagemap(image, object));
-    std::string path = absl::StrCat(directory, "/pages-", object.pages_id(), ".img");
-    RK_RETURN_IF_ERROR(WritePagesFile(image, object, pagemap, path, &done));
+    const std::string name = absl::StrCat("pages-", object.pages_id(), ".img");
+    RK_ASSIGN_OR_RETURN(const UniqueFd file, folder.Make(name));
+    RK_RETURN_IF_ERROR(WritePagesFile(image, object, pagemap, file.get(), folder.PathOf(name), &done));
     ++result.files;
     result.bytes += pagemap.present_pages() * store::kPageSize;
     if (observer) observer->OnProgress({"export", result.bytes, total, watch.seconds()});
@@ -72,21 +76,17 @@ absl::StatusOr<ExportResult> WriteAll(const store::ImageReader& image, const std
 }  // namespace
 
 absl::StatusOr<ExportResult> ExportCriuDirectory(const store::Store& store, const std::string& image,
-                                                 const std::string& directory, RestoreObserver* observer) {
+                                                 const std::string& directory, uid_t caller,
+                                                 RestoreObserver* observer) {
   RK_ASSIGN_OR_RETURN(auto reader, store.OpenImage(image));
-  bool existed = PathExists(directory);
-  RK_RETURN_IF_ERROR(MakeDirectories(directory));
-  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(directory));
-  if (!names.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("exporting ", image, " to ", directory, ": the folder is not empty; give a new one"));
-  }
-  auto result = WriteAll(*reader, directory, observer);
+  const auto write = [&]() -> absl::StatusOr<ExportResult> {
+    RK_ASSIGN_OR_RETURN(ExportFolder folder, ExportFolder::Open(directory, caller));
+    RK_ASSIGN_OR_RETURN(const ExportResult result, WriteAll(*reader, folder, observer));
+    RK_RETURN_IF_ERROR(folder.Finish());
+    return result;
+  };
+  auto result = write();
   if (result.ok()) return result;
-  for (const std::string& name : ListDirectory(directory).value_or(std::vector<std::string>())) {
-    RemoveTree(absl::StrCat(directory, "/", name)).IgnoreError();
-  }
-  if (!existed) RemoveTree(directory).IgnoreError();
   return Annotate(result.status(), absl::StrCat("exporting ", image, " to ", directory));
 }
 

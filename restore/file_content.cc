@@ -154,10 +154,9 @@ absl::Status FileContent::WriteTo(int fd) const {
   return absl::OkStatus();
 }
 
-absl::Status FileContent::WriteBehind(absl::string_view head, const std::string& path) const {
-  RK_ASSIGN_OR_RETURN(UniqueFd file, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL, 0600));
-  RK_RETURN_IF_ERROR(WriteFully(file.get(), head.data(), head.size(), path));
-  if (::ftruncate(file.get(), static_cast<off_t>(head.size() + size_)) != 0) {
+absl::Status FileContent::WriteBehind(absl::string_view head, int file, const std::string& path) const {
+  RK_RETURN_IF_ERROR(WriteFully(file, head.data(), head.size(), path));
+  if (::ftruncate(file, static_cast<off_t>(head.size() + size_)) != 0) {
     return ErrnoStatus(errno, absl::StrCat("writing ", path));
   }
   std::byte chunk[kChunkBytes];
@@ -166,7 +165,7 @@ absl::Status FileContent::WriteBehind(absl::string_view head, const std::string&
     for (uint64_t at = run.address; at < end; at += kChunkBytes) {
       const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kChunkBytes, end - at));
       RK_RETURN_IF_ERROR(Read(at, {chunk, bytes}));
-      RK_RETURN_IF_ERROR(Annotate(WriteAt(file.get(), head.size() + at, {chunk, bytes}), path));
+      RK_RETURN_IF_ERROR(Annotate(WriteAt(file, head.size() + at, {chunk, bytes}), path));
     }
   }
   return absl::OkStatus();

@@ -30,8 +30,8 @@ class FileContent {
   // interrupted and done again; one that was shorter is so until all of it is there. ResourceExhausted: the
   // disk is full.
   absl::Status WriteTo(int fd) const;
-  // Makes a new file of `head` and, behind it, the content. AlreadyExists: there is one.
-  absl::Status WriteBehind(absl::string_view head, const std::string& path) const;
+  // Fills a new file with `head` and, behind it, the content.
+  absl::Status WriteBehind(absl::string_view head, int file, const std::string& path) const;
 
  private:
   explicit FileContent(const store::ImageReader& image) : image_(&image) {}

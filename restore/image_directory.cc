@@ -84,8 +84,12 @@ void RemoveLeftovers(const std::string& runtime_directory, const Place& place) {
   }
 }
 
+absl::StatusOr<UniqueFd> MakeFile(const std::string& path) {
+  return OpenFile(path, O_WRONLY | O_CREAT | O_TRUNC);
+}
+
 absl::Status WriteFile(const std::string& path, absl::string_view content) {
-  RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_WRONLY | O_CREAT | O_TRUNC));
+  RK_ASSIGN_OR_RETURN(UniqueFd fd, MakeFile(path));
   return WriteFully(fd.get(), content.data(), content.size(), path);
 }
 
@@ -95,7 +99,7 @@ absl::StatusOr<std::string> ReadCriuFile(const store::ImageReader& image, absl::
 
 }  // namespace
 
-absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const std::string& directory,
+absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const FileMaker& make,
                                          const v1::JobManifest* sizes_checked_by) {
   BlobCount count;
   for (const store::ObjectInfo& object : image.objects()) {
@@ -120,7 +124,8 @@ absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const 
     if (absl::StartsWith(name, "tcp-stream-")) {
       RK_ASSIGN_OR_RETURN(content, criu::TellUnsentAsSent(content));
     }
-    RK_RETURN_IF_ERROR(WriteFile(absl::StrCat(directory, "/", name), content));
+    RK_ASSIGN_OR_RETURN(const UniqueFd file, make(std::string(name)));
+    RK_RETURN_IF_ERROR(WriteFully(file.get(), content.data(), content.size(), name));
     ++count.files;
     count.bytes += content.size();
   }
@@ -157,7 +162,8 @@ absl::Status ImageDirectory::NoteNamelessMemory(const v1::JobManifest& manifest)
 
 absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::JobManifest& manifest,
                                     PagesWanted pages_wanted, std::atomic<uint64_t>* bytes_done) {
-  RK_RETURN_IF_ERROR(WriteCriuFiles(image, path(), &manifest).status());
+  const auto make = [this](const std::string& name) { return MakeFile(absl::StrCat(path(), "/", name)); };
+  RK_RETURN_IF_ERROR(Annotate(WriteCriuFiles(image, make, &manifest).status(), path()));
   RK_ASSIGN_OR_RETURN(std::string pstree, ReadCriuFile(image, "pstree.img"));
   RK_ASSIGN_OR_RETURN(tree_, criu::ParsePstree(pstree));
   // A clone's parent is its sandbox's init, which lives as long as it.
@@ -179,7 +185,8 @@ absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::J
     if (pages_wanted == PagesWanted::kEager) {
       RK_RETURN_IF_ERROR(PutElsewhereIfTooLarge(kept.present_pages() * store::kPageSize, pages));
     }
-    const absl::Status written = WritePagesFile(image, object, kept, pages, bytes_done);
+    RK_ASSIGN_OR_RETURN(const UniqueFd file, MakeFile(pages));
+    const absl::Status written = WritePagesFile(image, object, kept, file.get(), pages, bytes_done);
     if (written.message().find(::strerrordesc_np(ENOSPC)) != std::string::npos) {
       return Annotate(written, absl::StrCat(path(),
                                             " is in memory and has too little room (`mount -o "

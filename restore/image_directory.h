@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -66,14 +67,16 @@ class ImageDirectory {
 // in it that may hold secrets. Returns the folder where the log is now.
 std::string KeepRestoreLog(const std::string& runtime_directory, const std::string& folder);
 
-// Writes every small file of the image into `directory`, as it was dumped; only its expired timers are armed
-// again, nothing is sent before all connections are back, and CRIU accepts other sizes of files that the job
-// writes, and of those whose beginning `sizes_checked_by` has (null: of none).
+// Opens a new file for writing.
+using FileMaker = std::function<absl::StatusOr<UniqueFd>(const std::string& name)>;
+// Writes every small file of the image into one of `make`, as it was dumped; only its expired timers are
+// armed again, nothing is sent before all connections are back, and CRIU accepts other sizes of files that
+// the job writes, and of those whose beginning `sizes_checked_by` has (null: of none).
 struct BlobCount {
   uint32_t files = 0;
   uint64_t bytes = 0;
 };
-absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const std::string& directory,
+absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const FileMaker& make,
                                          const v1::JobManifest* sizes_checked_by);
 
 }  // namespace rekindle::restore

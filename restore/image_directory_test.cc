@@ -3,8 +3,12 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <functional>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "criu/test_images.h"
@@ -109,7 +113,7 @@ std::vector<std::string> Differences(const std::map<std::string, std::string>& a
 
 TEST_F(ImageDirectoryTest, ExportIsByteForByteWhatWasCaptured) {
   std::string directory = folder_->path() + "/export";
-  auto result = ExportCriuDirectory(*store_, "job:1", directory, nullptr);
+  auto result = ExportCriuDirectory(*store_, "job:1", directory, ::geteuid(), nullptr);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_THAT(Differences(files_, FilesIn(directory)), IsEmpty());
   uint64_t bytes = 0;
@@ -122,7 +126,7 @@ TEST_F(ImageDirectoryTest, ExportRefusesAFolderThatIsNotEmptyAndLeavesItAlone) {
   std::string directory = folder_->path() + "/export";
   RK_ASSERT_OK(MakeDirectories(directory));
   RK_ASSERT_OK(WriteFileAtomically(directory + "/precious", "data"));
-  absl::Status status = ExportCriuDirectory(*store_, "job:1", directory, nullptr).status();
+  absl::Status status = ExportCriuDirectory(*store_, "job:1", directory, ::geteuid(), nullptr).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(directory));
   EXPECT_THAT(ListDirectory(directory).value(), ElementsAre("precious"));
@@ -134,11 +138,85 @@ TEST_F(ImageDirectoryTest, FailedExportLeavesNothing) {
   image_.blobs[v1::kJobManifestObject] = manifest_.SerializeAsString();
   RK_ASSERT_OK(image_.Commit(*store_, "broken:1"));
   std::string directory = folder_->path() + "/export";
-  EXPECT_FALSE(ExportCriuDirectory(*store_, "broken:1", directory, nullptr).ok());
+  EXPECT_FALSE(ExportCriuDirectory(*store_, "broken:1", directory, ::geteuid(), nullptr).ok());
   EXPECT_FALSE(PathExists(directory));
   RK_ASSERT_OK(MakeDirectories(directory));
-  EXPECT_FALSE(ExportCriuDirectory(*store_, "broken:1", directory, nullptr).ok());
+  EXPECT_FALSE(ExportCriuDirectory(*store_, "broken:1", directory, ::geteuid(), nullptr).ok());
   EXPECT_THAT(ListDirectory(directory).value(), IsEmpty());
+}
+
+// Does something once some pages are written, before the rest is.
+class InTheMiddle final : public RestoreObserver {
+ public:
+  explicit InTheMiddle(std::function<void()> act) : act_(std::move(act)) {}
+  void OnProgress(const RestoreProgress&) override {
+    if (act_) std::exchange(act_, nullptr)();
+  }
+
+ private:
+  std::function<void()> act_;
+};
+
+TEST_F(ImageDirectoryTest, ExportWritesToNewFilesOnly) {
+  const std::string directory = folder_->path() + "/export", victim = folder_->path() + "/victim";
+  RK_ASSERT_OK(WriteFileAtomically(victim, "precious"));
+  InTheMiddle plants([&] { ASSERT_EQ(::symlink(victim.c_str(), (directory + "/pages-4.img").c_str()), 0); });
+  absl::Status status = ExportCriuDirectory(*store_, "job:1", directory, ::geteuid(), &plants).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(directory + "/pages-4.img"));
+  EXPECT_EQ(ReadFile(victim).value(), "precious");
+  // What was not its own is left.
+  EXPECT_THAT(ListDirectory(directory).value(), ElementsAre("pages-4.img"));
+}
+
+TEST_F(ImageDirectoryTest, ExportStaysInTheFolderWhoseNameLeadsElsewhereMeanwhile) {
+  const std::string directory = folder_->path() + "/export", other = folder_->path() + "/other";
+  RK_ASSERT_OK(MakeDirectories(other));
+  InTheMiddle swaps([&] {
+    ASSERT_EQ(::rename(directory.c_str(), (directory + ".moved").c_str()), 0);
+    ASSERT_EQ(::symlink(other.c_str(), directory.c_str()), 0);
+  });
+  RK_ASSERT_OK(ExportCriuDirectory(*store_, "job:1", directory, ::geteuid(), &swaps));
+  EXPECT_THAT(ListDirectory(other).value(), IsEmpty());
+  EXPECT_THAT(Differences(files_, FilesIn(directory + ".moved")), IsEmpty());
+  // Such a name is refused from the beginning.
+  absl::Status status = ExportCriuDirectory(*store_, "job:1", directory, ::geteuid(), nullptr).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("symbolic link"));
+}
+
+TEST_F(ImageDirectoryTest, ExportTrustsNoFolderToWhichOthersWrite) {
+  const std::string directory = folder_->path() + "/export";
+  RK_ASSERT_OK(MakeDirectories(directory));
+  auto refused = [&](uid_t caller) {
+    absl::Status status = ExportCriuDirectory(*store_, "job:1", directory, caller, nullptr).status();
+    EXPECT_TRUE(status.ok() || absl::IsFailedPrecondition(status)) << status;
+    return !status.ok();
+  };
+  for (const mode_t mode : {0775, 0707, 01777}) {
+    ASSERT_EQ(::chmod(directory.c_str(), mode), 0);
+    EXPECT_TRUE(refused(::geteuid())) << mode;
+  }
+  ASSERT_EQ(::chmod(directory.c_str(), 0755), 0);
+  if (::geteuid() == 0) {
+    constexpr uid_t kOther = 65534;
+    ASSERT_EQ(::chown(directory.c_str(), kOther, kOther), 0);
+    EXPECT_TRUE(refused(0));
+    EXPECT_TRUE(refused(kOther + 1));
+    EXPECT_FALSE(refused(kOther));
+  } else {
+    EXPECT_FALSE(refused(::geteuid()));
+  }
+}
+
+TEST_F(ImageDirectoryTest, ExportHasAnInventoryOnlyWhenAllElseIsThere) {
+  const std::string directory = folder_->path() + "/export";
+  std::vector<std::string> names;
+  InTheMiddle looks([&] { names = ListDirectory(directory).value(); });
+  RK_ASSERT_OK(ExportCriuDirectory(*store_, "job:1", directory, ::geteuid(), &looks));
+  EXPECT_THAT(names, ::testing::Contains("pages-1.img"));
+  EXPECT_THAT(names, ::testing::Not(::testing::Contains("inventory.img")));
+  EXPECT_TRUE(PathExists(directory + "/inventory.img"));
 }
 
 TEST_F(ImageDirectoryTest, ExportOfAnImageThatHoldsNoJobSaysSo) {
@@ -146,7 +224,7 @@ TEST_F(ImageDirectoryTest, ExportOfAnImageThatHoldsNoJobSaysSo) {
   other.blobs["a"] = "b";
   RK_ASSERT_OK(other.Commit(*store_, "other:1"));
   absl::Status status =
-      ExportCriuDirectory(*store_, "other:1", folder_->path() + "/export", nullptr).status();
+      ExportCriuDirectory(*store_, "other:1", folder_->path() + "/export", ::geteuid(), nullptr).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("holds no job"));
 }
@@ -170,7 +248,8 @@ TEST_F(ImageDirectoryTest, FileNameThatLeavesTheFolderIsRefused) {
   RK_ASSERT_OK(reader);
   std::string directory = folder_->path() + "/out";
   RK_ASSERT_OK(MakeDirectories(directory));
-  EXPECT_EQ(WriteCriuFiles(**reader, directory, nullptr).status().code(), absl::StatusCode::kDataLoss);
+  auto make = [&](const std::string& name) { return OpenFile(directory + "/" + name, O_WRONLY | O_CREAT); };
+  EXPECT_EQ(WriteCriuFiles(**reader, make, nullptr).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_FALSE(PathExists(folder_->path() + "/escaped"));
 }
 
@@ -250,7 +329,9 @@ TEST_F(ImageDirectoryTest, PagesFileOfAShorterPagemapHasItsPagesOnly) {
                   {kHeap + 620 * kPage, 1, criu::kPagePresent, 0}};
   std::string path = folder_->path() + "/pages";
   std::atomic<uint64_t> done{0};
-  RK_ASSERT_OK(WritePagesFile(*reader_, manifest_.pages(0), some, path, &done));
+  auto file = OpenFile(path, O_WRONLY | O_CREAT);
+  RK_ASSERT_OK(file);
+  RK_ASSERT_OK(WritePagesFile(*reader_, manifest_.pages(0), some, file->get(), path, &done));
   const std::string& all = files_["pages-1.img"];
   EXPECT_TRUE(ReadFile(path).value() ==
               all.substr((3 + 2) * kPage, 3 * kPage) + all.substr(603 * kPage, kPage));
@@ -258,7 +339,7 @@ TEST_F(ImageDirectoryTest, PagesFileOfAShorterPagemapHasItsPagesOnly) {
 
   // What the image does not hold is an error, never zeros.
   some.entries = {{kHeap + 600 * kPage, 1, criu::kPagePresent, 0}};
-  absl::Status status = WritePagesFile(*reader_, manifest_.pages(0), some, path, &done);
+  absl::Status status = WritePagesFile(*reader_, manifest_.pages(0), some, file->get(), path, &done);
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange) << status;
 }
 

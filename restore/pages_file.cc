@@ -57,14 +57,13 @@ absl::StatusOr<criu::Pagemap> ReadPagemap(const store::ImageReader& image, const
 }
 
 absl::Status WritePagesFile(const store::ImageReader& image, const v1::PagesObject& object,
-                            const criu::Pagemap& pagemap, const std::string& path,
+                            const criu::Pagemap& pagemap, int file, const std::string& path,
                             std::atomic<uint64_t>* bytes_done) {
   bool by_offset = absl::StartsWith(object.object(), v1::kRawPagesPrefix);
   std::vector<Placement> placements = Place(pagemap, by_offset);
-  RK_ASSIGN_OR_RETURN(UniqueFd file, OpenFile(path, O_WRONLY | O_CREAT | O_TRUNC));
   if (placements.empty()) return absl::OkStatus();
   uint64_t size = placements.back().file_offset + placements.back().end - placements.back().address;
-  if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0)
+  if (::ftruncate(file, static_cast<off_t>(size)) != 0)
     return ErrnoStatus(errno, absl::StrCat("writing ", path));
 
   std::vector<store::PageRun> ranges;
@@ -81,7 +80,7 @@ absl::Status WritePagesFile(const store::ImageReader& image, const v1::PagesObje
       }
       const Placement& p = *std::prev(after);
       auto part = pages.subspan(0, p.end - address);
-      RK_RETURN_IF_ERROR(WriteAt(file.get(), p.file_offset + (address - p.address), part, path));
+      RK_RETURN_IF_ERROR(WriteAt(file, p.file_offset + (address - p.address), part, path));
       pages.remove_prefix(part.size());
       address += part.size();
     }

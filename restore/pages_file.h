@@ -16,10 +16,11 @@ namespace rekindle::restore {
 // The pagemap of `object` as it is in the image.
 absl::StatusOr<criu::Pagemap> ReadPagemap(const store::ImageReader& image, const v1::PagesObject& object);
 
-// Makes the file `path` with the present pages of `pagemap`, in its order; zero pages become holes. `pagemap`
-// may have fewer entries than the image's own. Adds what was written to `*bytes_done`.
+// Fills the empty `file`, `path` in messages, with the present pages of `pagemap`, in its order; zero pages
+// become holes. `pagemap` may have fewer entries than the image's own. Adds what was written to
+// `*bytes_done`.
 absl::Status WritePagesFile(const store::ImageReader& image, const v1::PagesObject& object,
-                            const criu::Pagemap& pagemap, const std::string& path,
+                            const criu::Pagemap& pagemap, int file, const std::string& path,
                             std::atomic<uint64_t>* bytes_done);
 
 }  // namespace rekindle::restore

@@ -89,9 +89,11 @@ struct ExportResult {
   uint32_t files = 0;
   uint64_t bytes = 0;
 };
-// Writes a plain CRIU image directory (`criu restore -D directory` works on it). The folder must be empty or
-// absent; on failure what was written is removed.
+// Writes a plain CRIU image directory (`criu restore -D directory` works on it), which is whole and durable
+// once it has an inventory.img. The folder must be absent, or empty and nobody's but ours or `caller`'s; on
+// failure what was written is removed.
 absl::StatusOr<ExportResult> ExportCriuDirectory(const store::Store& store, const std::string& image,
-                                                 const std::string& directory, RestoreObserver* observer);
+                                                 const std::string& directory, uid_t caller,
+                                                 RestoreObserver* observer);
 
 }  // namespace rekindle::restore

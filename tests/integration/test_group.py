@@ -266,6 +266,43 @@ class LifeTest(GroupTest):
         self.assert_refused(self.cli.run("group", "ls"), FAILED, "rekindled")
 
 
+    def test_another_daemon_with_the_coordinators_store(self):
+        """It does not decide for one that lives, and does for one that has died."""
+        exchange = Exchange(self)
+        jobs_of_a = [
+            exchange.start(self.a, role, f"file:{self.path('channel')}", name)
+            for role, name in (("send", "sender"), ("receive", "receiver"))
+        ]
+        for name in ("sender", "receiver"):
+            waiting.until(lambda name=name: exchange.status(name).isdigit(), f"{name} begins")
+        members = [(self.a, job.pid) for job in jobs_of_a]
+        self.a.restart("coordinator-deciding=STOP")
+        command = self.a.cli.start(*self.group_arguments("x:1", members))
+        self.a.wait_until_stopped()
+        second, cli = self.a.start_second(self)
+        waiting.until(
+            lambda: "has not decided yet" in second.log_text() or "says abort" in second.log_text(),
+            "the second daemon asks",
+        )
+        in_doubt = self.succeed("group", "ls", cli=cli)["in_doubt"]
+        self.assertEqual([part["image"] for part in in_doubt], ["x/0:1", "x/1:1"], second.log_text())
+        self.assert_refused(cli.run("group", "resolve", in_doubt[0]["id"], "abort"), FAILED, "at work")
+        self.a.go_on()
+        result = self.a.cli.finish(command)
+        self.assertEqual(result.code, DONE, str(result))
+        self.assertTrue(result.data["group"]["complete"], result)
+        self.assertEqual(self.a.images(), ["x/0:1", "x/1:1"])
+
+        self.a.restart("coordinator-deciding=KILL")
+        self.a.cli.run(*self.group_arguments("x:2", members))
+        self.a.wait_until_dead()
+        waiting.until(lambda: not self.succeed("group", "ls", cli=cli).get("in_doubt"), "the second daemon decides")
+        self.assertEqual(
+            sorted(image["reference"] for image in self.succeed("ls", cli=cli)["images"]), ["x/0:1", "x/1:1"]
+        )
+        exchange.wait_for_progress("sender", "receiver")
+
+
 class StopTest(GroupTest):
     """The jobs end with `--stop` if all images are there, and only then."""
 
@@ -309,6 +346,25 @@ class StopTest(GroupTest):
         result = self.a.cli.run(*self.group_arguments("x:1", [*members, (self.a, 999999)], "--stop"))
         self.assert_refused(result, NOT_FOUND, "999999", "member 2")
         self.assert_nowhere(exchange)
+
+    def test_a_member_whose_image_is_gone_spares_its_job(self):
+        exchange, members = self.exchange_by_file()
+        self.b.restart("member-committing=STOP")
+        command = self.a.cli.start(*self.group_arguments("x:1", members, "--stop"))
+        self.b.wait_until_stopped()
+        _, cli = self.b.start_second(self)
+        (part,) = self.succeed("group", "ls", cli=cli)["in_doubt"]
+        self.succeed("group", "resolve", part["id"], "abort", cli=cli)
+        self.b.go_on()
+        result = self.a.cli.finish(command)
+        self.assertFalse(result.data["group"].get("complete", False), result)
+        exchange.wait_for_progress("sender")
+
+        def lost():
+            (group,) = self.a.groups()["groups"]
+            return [part.get("lost", False) for part in group["parts"]] == [True, False]
+
+        waiting.until(lost, "the coordinator knows that the part is lost")
 
     def test_whoever_is_killed(self):
         exchange, members = self.exchange_by_file()

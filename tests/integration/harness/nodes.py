@@ -98,6 +98,16 @@ class Node:
         )
         self.cli = Cli(host=self.daemon.host, env=self.environment)
 
+    def start_second(self, test):
+        """Another daemon with the same store, which can't ask other nodes, and a command for it."""
+        directory = os.path.join(self.directory, "second")
+        os.makedirs(directory)
+        environment = {"REKINDLE_RUNTIME_DIR": directory, "REKINDLE_LOG_DIR": directory}
+        arguments = ["--standby", "0", "-v"]
+        second = Daemon(directory, self.store, environment, arguments, prefix=self.namespace.prefix())
+        test.addCleanup(second.stop)
+        return second, Cli(host=second.host, env=environment)
+
     def stop(self):
         if self.daemon is not None:
             if procfs.state(self.daemon.pid) == "T":
