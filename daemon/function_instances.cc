@@ -359,8 +359,8 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
   return started;
 }
 
-absl::Status FunctionInstances::MakeTemplate(const std::string& function, uint64_t revision,
-                                             const std::string& dependency_image) {
+absl::StatusOr<uint64_t> FunctionInstances::MakeTemplate(const std::string& function, uint64_t revision,
+                                                         const std::string& dependency_image) {
   if (function.empty()) {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
     RK_ASSIGN_OR_RETURN(store::ImageInfo info, store->Find(dependency_image));
@@ -370,8 +370,9 @@ absl::Status FunctionInstances::MakeTemplate(const std::string& function, uint64
     // With the lock: whoever removes the image takes its template down after that.
     RK_ASSIGN_OR_RETURN(store::ImageInfo now, store->Find(dependency_image));
     if (now.digest != info.digest) return absl::AbortedError("its dependency image was replaced meanwhile");
+    const uint64_t bytes = up->memory_bytes();
     dependency_templates_[dependency_image] = std::move(up);
-    return absl::OkStatus();
+    return bytes;
   }
   RK_ASSIGN_OR_RETURN(LivePtr live, Find(function, revision));
   std::string digest;
@@ -388,9 +389,10 @@ absl::Status FunctionInstances::MakeTemplate(const std::string& function, uint64
   RK_RETURN_IF_ERROR(making.Check(function, revision));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up,
                       LiveTemplate::Up(node_, digest, making.cancellation().fd()));
+  const uint64_t bytes = up->memory_bytes();
   absl::MutexLock lock(&live->mutex);
   live->own_template = std::move(up);
-  return absl::OkStatus();
+  return bytes;
 }
 
 void FunctionInstances::DropTemplate(const std::string& function, uint64_t revision,

@@ -61,8 +61,8 @@ class FunctionInstances : public functions::InstanceStarter {
   void Remove(const std::string& name, uint64_t revision, bool await_image) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<functions::StartedInstance> Start(const functions::StartOrder& order) override;
-  absl::Status MakeTemplate(const std::string& function, uint64_t revision,
-                            const std::string& dependency_image) override;
+  absl::StatusOr<uint64_t> MakeTemplate(const std::string& function, uint64_t revision,
+                                        const std::string& dependency_image) override;
   void DropTemplate(const std::string& function, uint64_t revision,
                     const std::string& dependency_image) override;
   absl::StatusOr<uint64_t> CaptureImage(const std::string& function, uint64_t revision) override;

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "daemon/process_info.h"
 
 namespace rekindle::daemon {
 
@@ -27,6 +28,7 @@ absl::StatusOr<std::shared_ptr<LiveTemplate>> LiveTemplate::Up(Node& node, const
   }
   std::shared_ptr<LiveTemplate> live(new LiveTemplate());
   live->template_ = *std::move(taken);
+  live->memory_bytes_ = MeasureTree(started.root).resident_bytes;
   // Its sandbox ends with the last copy that was forked from it.
   auto kept = std::make_shared<restore::CloneResult>(std::move(started));
   UniqueFd control = std::move(kept->sandbox.control);

@@ -1,6 +1,7 @@
 // A template that functions are forked from, with what belongs to it on this node.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -18,10 +19,12 @@ class LiveTemplate {
                                                           int cancel_fd);
 
   restore::Template& forks() { return *template_; }
+  uint64_t memory_bytes() const { return memory_bytes_; }  // that it had when it was put up
 
  private:
   LiveTemplate() = default;
   std::unique_ptr<restore::Template> template_;
+  uint64_t memory_bytes_ = 0;
 };
 
 }  // namespace rekindle::daemon

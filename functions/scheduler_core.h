@@ -60,7 +60,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     bool replaced = false;  // or removed: nothing is started for it any more
     bool has_image = false, has_template = false;
     bool template_waits = false;  // for the image, which is being taken
-    bool size_known = false;
+    bool size_known = false, template_size_known = false;
     FunctionProfile profile;
     uint32_t starting = 0;    // instances, ahead of time or not; at least one for each of `queue`
     uint32_t failures = 0;    // starts that came to nothing since the last answer
@@ -100,6 +100,11 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void OnEnd(const InstancePtr& instance, const InstanceEnd& end) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnTimeout(const InstancePtr& instance, const std::string& request_id) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnStartTimeout(const InstancePtr& instance) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The rest of its image begins to be filled in.
+  void OnFilling(const InstancePtr& instance) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Measured when it has had the time for that.
+  void AwaitFilled(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnFilled(const InstancePtr& instance) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Status CheckProvisioned(const ScheduledFunction& function) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -188,6 +193,11 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void PlanTick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Tick() ABSL_LOCKS_EXCLUDED(mutex_);
   void LearnStart(const FunctionPtr& function, StartLevel level, double seconds, Later* later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One of its instances has so much in memory; `first`: it has answered for the first time.
+  void LearnSize(const FunctionPtr& function, uint64_t bytes, bool first, Later* later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LearnTemplateSize(const FunctionPtr& function, uint64_t bytes, Later* later)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   FunctionPtr Find(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   DependencyId DependencyOf(const ScheduledFunction& function, Later* later)

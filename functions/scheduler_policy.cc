@@ -16,6 +16,8 @@ namespace {
 constexpr double kLearn = 0.3;
 // Whose threads templates of dependencies are made on: no user's code runs in those.
 constexpr FairThreads::Owner kNobody = UINT64_MAX;
+// That anything counts with.
+constexpr uint64_t kLeastBytes = uint64_t{1} << 20;
 
 }  // namespace
 
@@ -50,6 +52,31 @@ void Core::LearnStart(const FunctionPtr& function, StartLevel level, double seco
   if (function->replaced) return;
   std::vector<Action> actions;
   policy_.UpdateFunction(function->id, profile, Now(), &actions);
+  Apply(actions, later);
+}
+
+void Core::LearnSize(const FunctionPtr& function, uint64_t bytes, bool first, Later* later) {
+  if (function->replaced) return;
+  FunctionProfile& profile = function->profile;
+  const uint64_t known = profile.instance_bytes;
+  bytes = std::max(bytes, kLeastBytes);
+  if (std::exchange(function->size_known, true)) {
+    if (bytes > known - known / 4 && bytes < known + known / 4) return;
+    // It does not have all of its image yet.
+    if (first && bytes < known) return;
+  }
+  profile.instance_bytes = bytes;
+  if (!function->template_size_known) profile.template_bytes = bytes;
+  std::vector<Action> actions;
+  policy_.UpdateFunction(function->id, profile, Now(), &actions);
+  Apply(actions, later);
+}
+
+void Core::LearnTemplateSize(const FunctionPtr& function, uint64_t bytes, Later* later) {
+  function->template_size_known = true;
+  function->profile.template_bytes = std::max(bytes, kLeastBytes);
+  std::vector<Action> actions;
+  policy_.UpdateFunction(function->id, function->profile, Now(), &actions);
   Apply(actions, later);
 }
 
@@ -145,13 +172,14 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
       return;
     }
   }
-  const absl::Status status = CatchNoMoreThreads([&] {
+  const bool own = thing.kind == ThingKind::kTemplate;
+  const absl::StatusOr<uint64_t> bytes = CatchNoMoreThreads([&]() -> absl::StatusOr<uint64_t> {
     if (thing.kind == ThingKind::kDiskImage)
-      return starter_.CaptureImage(function->spec.name, function->spec.revision).status();
-    const bool own = thing.kind == ThingKind::kTemplate;
+      return starter_.CaptureImage(function->spec.name, function->spec.revision);
     return starter_.MakeTemplate(own ? function->spec.name : "", own ? function->spec.revision : 0,
                                  own ? function->spec.dependency_image : dependency);
   });
+  const absl::Status& status = bytes.status();
   Later later;
   absl::MutexLock lock(&mutex_);
   if (function && function->replaced) return;
@@ -159,12 +187,14 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
     // Or while it was made, and there was nothing to take away yet.
     const bool kept = policy_.Keeps(thing);
     if (thing.kind == ThingKind::kDiskImage) function->has_image = kept;
-    if (thing.kind == ThingKind::kTemplate) function->has_template = kept;
+    if (own) function->has_template = kept;
     for (Dependency& candidate : dependencies_) {
       if (thing.kind == ThingKind::kDependencyTemplate && candidate.id == thing.owner)
         candidate.has_template = kept;
     }
     if (thing.kind == ThingKind::kDiskImage) LetTemplate(function, &later);
+    // It may go for that.
+    if (own && kept) LearnTemplateSize(function, *bytes, &later);
     if (!kept)
       later.steps.emplace_back([this, thing, function, dependency] { Unmake(thing, function, dependency); });
     return;

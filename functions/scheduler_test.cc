@@ -303,6 +303,60 @@ TEST_F(SchedulerTest, WhenMemoryIsShortAnotherFunctionsIdleInstanceGoes) {
   EXPECT_EQ(TextOf(Invoke("a", "3")), "ok 3");
 }
 
+TEST_F(SchedulerTest, WhatIsFilledInAfterTheFirstAnswerCounts) {
+  options_.keep_alive.memory_bytes = uint64_t{150} << 20;
+  options_.filled_after = absl::Milliseconds(1);
+  options_.measure_every = absl::InfiniteDuration();
+  starter_.GrowTo(uint64_t{100} << 20);
+  scheduler().Put(Function("a"));
+  scheduler().Put(Function("b"));
+  EXPECT_EQ(TextOf(Invoke("a", "1")), "ok 1");
+  EXPECT_EQ(TextOf(Invoke("b", "2")), "ok 2");
+  ASSERT_TRUE(starter_.WaitForGrown(2));
+  EXPECT_TRUE(starter_.WaitForLiving(1));
+}
+
+TEST_F(SchedulerTest, AnInstanceIsMeasuredAgainWhenItHasAnswered) {
+  options_.keep_alive.memory_bytes = uint64_t{150} << 20;
+  options_.filled_after = absl::Hours(1);
+  options_.measure_every = absl::ZeroDuration();
+  starter_.GrowTo(uint64_t{100} << 20);
+  scheduler().Put(Function("a"));
+  scheduler().Put(Function("b"));
+  EXPECT_EQ(TextOf(Invoke("a", "1")), "ok 1");
+  EXPECT_EQ(TextOf(Invoke("b", "2")), "ok 2");
+  ASSERT_TRUE(starter_.WaitForGrown(2));
+  EXPECT_EQ(starter_.living(), 2u);
+  EXPECT_EQ(TextOf(Invoke("a", "3")), "ok 3");
+  EXPECT_EQ(TextOf(Invoke("b", "4")), "ok 4");
+  EXPECT_TRUE(starter_.WaitForLiving(1));
+}
+
+TEST_F(SchedulerTest, ATemplateThatIsLargerThanThereIsRoomForGoes) {
+  options_.keep_alive.memory_bytes = uint64_t{150} << 20;
+  ScheduledFunction function = Function("f");
+  function.dependency_image = "deps/numpy";
+  function.may_have_image = true;
+  starter_.MakeTemplatesOf(uint64_t{200} << 20);
+  starter_.Become("f", [](TestRuntime& runtime) {
+    if (runtime.Next()) runtime.Answer("1");
+    return Exits(0);  // so that each call needs a start
+  });
+  scheduler().Put(function);
+  const TestStarter::Making made{TestStarter::Making::What::kTemplate, "f", ""};
+  const TestStarter::Making dropped{TestStarter::Making::What::kDropTemplate, "f", ""};
+  auto is_made = [&] {
+    const std::vector<TestStarter::Making> all = starter_.made();
+    return std::find(all.begin(), all.end(), made) != all.end();
+  };
+  while (!is_made()) {
+    EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+    WaitUntilGone("f");
+  }
+  EXPECT_TRUE(starter_.WaitForMade(dropped));
+  EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+}
+
 TEST_F(SchedulerTest, EndingTellsThoseWhoWaitAndEndsAllInstances) {
   Gate gate;
   starter_.Become("busy", [](TestRuntime& runtime) {
