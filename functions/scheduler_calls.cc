@@ -70,6 +70,7 @@ void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, cons
                   Later* later) {
   instance->state = Instance::State::kBusy;
   instance->current = request;
+  request->room.reset();
   request->begun = absl::Now();
   const absl::Time deadline = request->begun + function->spec.timeout;
   Invocation invocation;

@@ -19,6 +19,7 @@
 #include "functions/latency_sample.h"
 #include "functions/runtime_api.h"
 #include "functions/scheduler.h"
+#include "functions/shares.h"
 
 namespace rekindle::functions {
 
@@ -41,6 +42,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   struct Request {
     Call call;
     Done done;
+    std::shared_ptr<void> room;  // of what its owner's calls that wait may have
     absl::Time arrived;
     absl::Time begun;  // with an instance
   };
@@ -210,6 +212,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   const std::shared_ptr<boost::asio::io_context> context_;  // of the timers
   // Each owner has a part of them: a function may take as long as it likes with what it is asked to do.
   FairThreads starts_, makers_, clearers_;
+  const std::shared_ptr<Shares> waiting_bytes_ = std::make_shared<Shares>();  // of each owner
 
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
