@@ -67,7 +67,7 @@ class InstanceStarter {
  public:
   virtual ~InstanceStarter() = default;
   // NotFound: there is nothing to start from at this level. Unavailable: the template that there was is gone,
-  // and another one may be made.
+  // and another one may be made. FailedPrecondition: it can't be forked.
   virtual absl::StatusOr<StartedInstance> Start(const StartOrder& order) = 0;
   // A live parked copy from which instances are forked; of the function, or (`function` empty) of a
   // dependency image. Returns its size in memory. FailedPrecondition: it can't be forked.

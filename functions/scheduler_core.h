@@ -144,6 +144,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void CanNotBeMade(const Thing& thing, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The template of this level was found dead: as soon as it is worth it another one is made.
   void TemplateIsGone(const FunctionPtr& function, StartLevel level) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The function's own template is there and can't be forked: it goes, and no other is made.
+  void TemplateIsOfNoUse(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DependencyTemplateIsGone(const std::string& image) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Its end is no surprise from here on.
   void EndInstance(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

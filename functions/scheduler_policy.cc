@@ -14,6 +14,8 @@ namespace {
 
 // Where measured starts meet older ones: a weight that follows changes within a few starts.
 constexpr double kLearn = 0.3;
+// Of a level that there never will be: it must not look quick, however slow the others become.
+constexpr double kNeverMs = 1e9;
 // Whose threads templates of dependencies are made on: no user's code runs in those.
 constexpr FairThreads::Owner kNobody = UINT64_MAX;
 // That anything counts with.
@@ -248,8 +250,16 @@ void Core::TemplateIsGone(const FunctionPtr& function, StartLevel level) {
   }
 }
 
+void Core::TemplateIsOfNoUse(const FunctionPtr& function, Later* later) {
+  if (function->replaced || !function->has_template) return;
+  const Thing own{ThingKind::kTemplate, function->id};
+  CanNotBeMade(own, later);
+  Apply(Action{Action::Verb::kDrop, own}, later);
+}
+
 // The policy must not want again and again what never will be there: it is of no use any more.
 void Core::CanNotBeMade(const Thing& thing, Later* later) {
+  policy_.GiveUp(thing);
   for (auto& [name, function] : functions_) {
     FunctionProfile& profile = function->profile;
     switch (thing.kind) {
@@ -261,11 +271,11 @@ void Core::CanNotBeMade(const Thing& thing, Later* later) {
         break;
       case ThingKind::kTemplate:
         if (function->id != thing.owner) continue;
-        profile.template_ms = profile.image_ms;
+        profile.template_ms = kNeverMs;
         break;
       case ThingKind::kDependencyTemplate:
         if (profile.dependency != thing.owner) continue;
-        profile.dependency_template_ms = profile.dependency_image_ms;
+        profile.dependency_template_ms = kNeverMs;
         break;
       default:
         continue;

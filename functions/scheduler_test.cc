@@ -259,6 +259,36 @@ TEST_F(SchedulerTest, ATemplateThatIsGoneIsPassedOverAndMadeAgain) {
   EXPECT_EQ(templates(), 2);
 }
 
+TEST_F(SchedulerTest, ATemplateThatCanNotBeForkedGoesForGood) {
+  ScheduledFunction function = Function("f");
+  function.dependency_image = "deps/numpy";
+  function.may_have_image = true;
+  starter_.Refuse(StartLevel::kTemplate, absl::FailedPreconditionError("setns: Operation not permitted"));
+  starter_.Become("f", [](TestRuntime& runtime) {
+    if (runtime.Next()) runtime.Answer("1");
+    return Exits(0);  // so that each call needs a start
+  });
+  scheduler().Put(function);
+  const TestStarter::Making made{TestStarter::Making::What::kTemplate, "f", ""};
+  const TestStarter::Making dropped{TestStarter::Making::What::kDropTemplate, "f", ""};
+  auto count = [&](const TestStarter::Making& making) {
+    const std::vector<TestStarter::Making> all = starter_.made();
+    return std::count(all.begin(), all.end(), making);
+  };
+  for (int calls = 0; calls < 1000 && count(dropped) == 0; ++calls) {
+    EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+    WaitUntilGone("f");
+  }
+  EXPECT_EQ(count(dropped), 1);
+  for (int calls = 0; calls < 20; ++calls) {
+    EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+    WaitUntilGone("f");
+  }
+  StopScheduler();
+  EXPECT_EQ(count(made), 1);
+  EXPECT_EQ(count(dropped), 1);
+}
+
 TEST_F(SchedulerTest, AnImageThatCanNotBeTakenIsNotTriedAgain) {
   ScheduledFunction function = Function("f");
   function.dependency_image = "deps/numpy";
