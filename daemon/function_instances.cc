@@ -364,8 +364,9 @@ absl::StatusOr<uint64_t> FunctionInstances::MakeTemplate(const std::string& func
   if (function.empty()) {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
     RK_ASSIGN_OR_RETURN(store::ImageInfo info, store->Find(dependency_image));
-    RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up,
-                        LiveTemplate::Up(node_, info.digest, /*cancel_fd=*/-1));
+    restore::CloneOptions options;  // no user's code runs in it
+    options.image = info.digest;
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, std::move(options)));
     absl::MutexLock lock(&mutex_);
     // With the lock: whoever removes the image takes its template down after that.
     RK_ASSIGN_OR_RETURN(store::ImageInfo now, store->Find(dependency_image));
@@ -387,8 +388,13 @@ absl::StatusOr<uint64_t> FunctionInstances::MakeTemplate(const std::string& func
   }
   const Making making(*this, *live);
   RK_RETURN_IF_ERROR(making.Check(function, revision));
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up,
-                      LiveTemplate::Up(node_, digest, making.cancellation().fd()));
+  // Forking runs its code: what it has left to be done before and after that, handlers of signals.
+  restore::CloneOptions options;
+  options.image = digest;
+  options.network = NetworkOf(live->record.spec.network);
+  if (LimitsUsable().ok()) options.limits = LimitsOf(live->record.spec);
+  options.cancel_fd = making.cancellation().fd();
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, std::move(options)));
   const uint64_t bytes = up->memory_bytes();
   absl::MutexLock lock(&live->mutex);
   live->own_template = std::move(up);

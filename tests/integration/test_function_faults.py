@@ -12,6 +12,29 @@ from harness.functions import SECONDS, FunctionsTest
 LARGEST_ANSWER = 6_291_556
 
 
+# Notes in which cgroups it is whenever a copy of it is forked.
+_BEFORE_FORKS = """import os
+
+
+def before():
+    with open("/proc/self/cgroup") as groups, open({path!r}, "a") as seen:
+        seen.write(groups.read())
+
+
+os.register_at_fork(before=before)
+
+
+def handler(event, context):
+    return None
+"""
+
+
+def limiting(groups):
+    """Of the lines of a process's `cgroup` file those of groups that can limit memory."""
+    lines = [line.split(":", 2) for line in groups.splitlines()]
+    return [line[2] for line in lines if "memory" in line[1].split(",")] or [line[2] for line in lines if line[0] == "0"]
+
+
 class FaultTest(FunctionsTest):
     """Beside each of them a neighbour that must not notice."""
 
@@ -152,6 +175,18 @@ class TemplateTest(FunctionsTest):
         for pid in stopped:  # of dependencies, that nobody has asked
             if procfs.alive(pid):
                 os.kill(pid, signal.SIGCONT)
+
+
+    def test_what_it_runs_of_the_functions_code_keeps_to_the_functions_limits(self):
+        seen = self.path("seen")
+        self.deploy("app", files={"app.py": _BEFORE_FORKS.format(path=seen)})
+        self.wait_for_no_instance("app")
+        self.start_from(["template"])
+        with open(seen, encoding="ascii") as file:
+            groups = limiting(file.read())
+        self.assertTrue(groups)
+        for group in groups:
+            self.assertIn("/rekindle/", group)
 
 
 class BadRequestTest(FunctionsTest):
