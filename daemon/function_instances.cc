@@ -297,7 +297,10 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
     if (!copy.ok() && from->forks().lost()) return DropLostTemplate(live, order.level, from, copy.status());
     if (!copy.ok()) return copy.status();
     auto root = std::make_shared<UniqueFd>(std::move(copy->root_pidfd));
-    has_answered = [from, root, options] { from->forks().HasAnswered(*root, options); };
+    // Weakly: when it is dropped it goes, however long its copies live.
+    has_answered = [from = std::weak_ptr<LiveTemplate>(from), root, options] {
+      if (auto up = from.lock()) up->forks().HasAnswered(*root, options);
+    };
   } else {
     RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.Criu());
     copy = node_.clones().Start(*store, criu, options);

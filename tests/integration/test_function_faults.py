@@ -159,6 +159,15 @@ class TemplateTest(FunctionsTest):
         return [pid for pid in procfs.descendants(os.getpid())
                 if procfs.alive(pid) and pid not in instances and "bootstrap.py" in procfs.command_line(pid)]
 
+    def own_templates(self):
+        """Of the function, not of its dependencies: they have its limits."""
+        own = []
+        for pid in self.templates():
+            with open(f"/proc/{pid}/cgroup", encoding="ascii") as file:
+                if all("/rekindle/" in group for group in limiting(file.read())):
+                    own.append(pid)
+        return own
+
     def test_one_that_does_not_answer_is_replaced(self):
         self.deploy("app")
         self.wait_for_no_instance("app")
@@ -187,6 +196,18 @@ class TemplateTest(FunctionsTest):
         self.assertTrue(groups)
         for group in groups:
             self.assertIn("/rekindle/", group)
+
+
+    def test_it_ends_though_a_copy_of_it_goes_on(self):
+        self.deploy("app", "--timeout", "60s")
+        self.wait_for_no_instance("app")
+        self.start_from(["template"])
+        call = self.begin_waiting("app")
+        own = self.own_templates()
+        self.assertEqual(len(own), 1)
+        self.deploy("app", "--replace", "--timeout", "50s")
+        waiting.until(lambda: not any(procfs.alive(pid) for pid in own), "the old revision's template ends", SECONDS)
+        self.assertEqual(self.end_waiting(call)["told"], "go")
 
 
 class BadRequestTest(FunctionsTest):
