@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -71,6 +72,19 @@ std::string ImageReference(const functions::FunctionRecord& record) {
                       absl::Hex(exact & 0xffffffff, absl::kZeroPad8), ":r", record.revision);
 }
 
+std::map<std::string, std::string> LabelsOf(const functions::FunctionRecord& record) {
+  return {{kFunctionLabel, record.name()}, {kRevisionLabel, absl::StrCat(record.revision)}};
+}
+
+// Where one was removed, anybody may have put an image of his own under its name.
+bool IsImageOf(const functions::FunctionRecord& record, const store::ImageInfo& image) {
+  const std::map<std::string, std::string> labels = LabelsOf(record);
+  return image.owner == record.owner.uid && std::all_of(labels.begin(), labels.end(), [&](const auto& label) {
+           auto found = image.labels.find(label.first);
+           return found != image.labels.end() && found->second == label.second;
+         });
+}
+
 }  // namespace
 
 struct FunctionInstances::Place {
@@ -115,20 +129,21 @@ FunctionInstances::FunctionInstances(
 
 FunctionInstances::~FunctionInstances() = default;
 
-void FunctionInstances::Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency) {
+bool FunctionInstances::Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency) {
   auto live = std::make_shared<LiveFunction>();
   live->record = record;
   if (dependency != nullptr) live->dependency_digest = dependency->digest;
+  bool has_image = false;
   if (!record.images.function_image.empty()) {
     auto store = node_.OpenStore(Node::Access::kRead);
-    if (store.ok()) {
-      auto info = (*store)->Find(record.images.function_image);
-      absl::MutexLock lock(&live->mutex);
-      if (info.ok()) live->image_digest = info->digest;
-    }
+    auto info = store.ok() ? (*store)->Find(record.images.function_image) : store.status();
+    has_image = info.ok() && IsImageOf(record, *info);
+    absl::MutexLock lock(&live->mutex);
+    if (has_image) live->image_digest = info->digest;
   }
   absl::MutexLock lock(&mutex_);
   functions_[{record.name(), record.revision}] = std::move(live);
+  return has_image;
 }
 
 void FunctionInstances::Remove(const std::string& name, uint64_t revision, bool await_image) {
@@ -457,7 +472,7 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
     if (log != nullptr) log->Note(absl::StrCat("rekindle: ", may.message()));
     return may;
   };
-  capture.labels = {{kFunctionLabel, function}, {"rekindle.function.revision", absl::StrCat(revision)}};
+  capture.labels = LabelsOf(record);
   RK_ASSIGN_OR_RETURN(CapturedCopy captured,
                       CaptureNextReadyPoint(node_, *store, std::move(options), std::move(capture),
                                             {kLongestToReadyPoint, &making.cancellation(), check}, what));

@@ -142,6 +142,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void FinishBadly(const InstancePtr& instance, std::string error_json, std::string problem, bool timed_out,
                    Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CanNotBeMade(const Thing& thing, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Its image was removed by somebody else: as soon as it is worth it another one is taken.
+  void ImageIsGone(const FunctionPtr& function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The template of this level was found dead: as soon as it is worth it another one is made.
   void TemplateIsGone(const FunctionPtr& function, StartLevel level) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The function's own template is there and can't be forked: it goes, and no other is made.

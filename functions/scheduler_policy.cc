@@ -242,6 +242,11 @@ void Core::DependencyTemplateIsGone(const std::string& image) {
   }
 }
 
+void Core::ImageIsGone(const FunctionPtr& function) {
+  if (function->replaced || !std::exchange(function->has_image, false)) return;
+  policy_.Lost({ThingKind::kDiskImage, function->id});
+}
+
 void Core::TemplateIsGone(const FunctionPtr& function, StartLevel level) {
   if (level == StartLevel::kDependencyTemplate) {
     DependencyTemplateIsGone(function->spec.dependency_image);

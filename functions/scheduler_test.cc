@@ -225,6 +225,24 @@ TEST_F(SchedulerTest, ItsOwnImageIsTakenAndUsed) {
   EXPECT_THAT(from, ::testing::AnyOf(HasSubstr("image-"), HasSubstr("template")));
 }
 
+TEST_F(SchedulerTest, AnImageThatIsGoneIsTakenAgain) {
+  ScheduledFunction function = Function("f");
+  function.dependency_image = "deps/numpy";
+  function.has_image = function.may_have_image = true;
+  starter_.Refuse(StartLevel::kImageRam, absl::NotFoundError("removed"));
+  starter_.Refuse(StartLevel::kImageDisk, absl::NotFoundError("removed"));
+  starter_.Become("f", [](TestRuntime& runtime) {
+    if (runtime.Next()) runtime.Answer("1");
+    return Exits(0);  // so that each call needs a start
+  });
+  scheduler().Put(function);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+    WaitUntilGone("f");
+  }
+  EXPECT_TRUE(starter_.WaitForMade({TestStarter::Making::What::kImage, "f", ""}));
+}
+
 TEST_F(SchedulerTest, ATemplateThatIsGoneIsPassedOverAndMadeAgain) {
   ScheduledFunction function = Function("f");
   function.dependency_image = "deps/numpy";

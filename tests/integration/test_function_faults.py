@@ -7,7 +7,7 @@ import unittest
 
 from harness import procfs, waiting
 from harness.cli import FAILED, NOT_FOUND, USAGE
-from harness.functions import SECONDS, FunctionsTest
+from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
 
 LARGEST_ANSWER = 6_291_556
 
@@ -185,6 +185,21 @@ class TemplateTest(FunctionsTest):
             if procfs.alive(pid):
                 os.kill(pid, signal.SIGCONT)
 
+
+    def test_an_image_that_was_removed_is_taken_again_when_the_template_has_ended(self):
+        self.deploy("app")
+        self.invoke("app")
+        image = self.wait_for_image("app")
+        self.start_from(["template"])
+        self.succeed("rm", image)
+        for pid in self.own_templates():
+            os.kill(pid, signal.SIGKILL)
+        of_dependencies = ["dependency-template", "dependency-memory", "dependency-disk"]
+        self.start_from(of_dependencies)
+        # Each start tells again what an image would be worth.
+        waiting.until(lambda: self.start_from([*of_dependencies, *FROM_OWN_IMAGE]) and image in self.references(),
+                      "its image taken again", SECONDS)
+        self.start_from(FROM_OWN_IMAGE)
 
     def test_what_it_runs_of_the_functions_code_keeps_to_the_functions_limits(self):
         seen = self.path("seen")
