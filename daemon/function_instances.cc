@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -71,6 +72,19 @@ std::string ImageReference(const functions::FunctionRecord& record) {
                       absl::Hex(exact & 0xffffffff, absl::kZeroPad8), ":r", record.revision);
 }
 
+std::map<std::string, std::string> LabelsOf(const functions::FunctionRecord& record) {
+  return {{kFunctionLabel, record.name()}, {kRevisionLabel, absl::StrCat(record.revision)}};
+}
+
+// Where one was removed, anybody may have put an image of his own under its name.
+bool IsImageOf(const functions::FunctionRecord& record, const store::ImageInfo& image) {
+  const std::map<std::string, std::string> labels = LabelsOf(record);
+  return image.owner == record.owner.uid && std::all_of(labels.begin(), labels.end(), [&](const auto& label) {
+           auto found = image.labels.find(label.first);
+           return found != image.labels.end() && found->second == label.second;
+         });
+}
+
 }  // namespace
 
 struct FunctionInstances::Place {
@@ -115,20 +129,21 @@ FunctionInstances::FunctionInstances(
 
 FunctionInstances::~FunctionInstances() = default;
 
-void FunctionInstances::Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency) {
+bool FunctionInstances::Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency) {
   auto live = std::make_shared<LiveFunction>();
   live->record = record;
   if (dependency != nullptr) live->dependency_digest = dependency->digest;
+  bool has_image = false;
   if (!record.images.function_image.empty()) {
     auto store = node_.OpenStore(Node::Access::kRead);
-    if (store.ok()) {
-      auto info = (*store)->Find(record.images.function_image);
-      absl::MutexLock lock(&live->mutex);
-      if (info.ok()) live->image_digest = info->digest;
-    }
+    auto info = store.ok() ? (*store)->Find(record.images.function_image) : store.status();
+    has_image = info.ok() && IsImageOf(record, *info);
+    absl::MutexLock lock(&live->mutex);
+    if (has_image) live->image_digest = info->digest;
   }
   absl::MutexLock lock(&mutex_);
   functions_[{record.name(), record.revision}] = std::move(live);
+  return has_image;
 }
 
 void FunctionInstances::Remove(const std::string& name, uint64_t revision, bool await_image) {
@@ -297,7 +312,10 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
     if (!copy.ok() && from->forks().lost()) return DropLostTemplate(live, order.level, from, copy.status());
     if (!copy.ok()) return copy.status();
     auto root = std::make_shared<UniqueFd>(std::move(copy->root_pidfd));
-    has_answered = [from, root, options] { from->forks().HasAnswered(*root, options); };
+    // Weakly: when it is dropped it goes, however long its copies live.
+    has_answered = [from = std::weak_ptr<LiveTemplate>(from), root, options] {
+      if (auto up = from.lock()) up->forks().HasAnswered(*root, options);
+    };
   } else {
     RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.Criu());
     copy = node_.clones().Start(*store, criu, options);
@@ -359,19 +377,21 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
   return started;
 }
 
-absl::Status FunctionInstances::MakeTemplate(const std::string& function, uint64_t revision,
-                                             const std::string& dependency_image) {
+absl::StatusOr<uint64_t> FunctionInstances::MakeTemplate(const std::string& function, uint64_t revision,
+                                                         const std::string& dependency_image) {
   if (function.empty()) {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
     RK_ASSIGN_OR_RETURN(store::ImageInfo info, store->Find(dependency_image));
-    RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up,
-                        LiveTemplate::Up(node_, info.digest, /*cancel_fd=*/-1));
+    restore::CloneOptions options;  // no user's code runs in it
+    options.image = info.digest;
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, std::move(options)));
     absl::MutexLock lock(&mutex_);
     // With the lock: whoever removes the image takes its template down after that.
     RK_ASSIGN_OR_RETURN(store::ImageInfo now, store->Find(dependency_image));
     if (now.digest != info.digest) return absl::AbortedError("its dependency image was replaced meanwhile");
+    const uint64_t bytes = up->memory_bytes();
     dependency_templates_[dependency_image] = std::move(up);
-    return absl::OkStatus();
+    return bytes;
   }
   RK_ASSIGN_OR_RETURN(LivePtr live, Find(function, revision));
   std::string digest;
@@ -386,11 +406,17 @@ absl::Status FunctionInstances::MakeTemplate(const std::string& function, uint64
   }
   const Making making(*this, *live);
   RK_RETURN_IF_ERROR(making.Check(function, revision));
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up,
-                      LiveTemplate::Up(node_, digest, making.cancellation().fd()));
+  // Forking runs its code: what it has left to be done before and after that, handlers of signals.
+  restore::CloneOptions options;
+  options.image = digest;
+  options.network = NetworkOf(live->record.spec.network);
+  if (LimitsUsable().ok()) options.limits = LimitsOf(live->record.spec);
+  options.cancel_fd = making.cancellation().fd();
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, std::move(options)));
+  const uint64_t bytes = up->memory_bytes();
   absl::MutexLock lock(&live->mutex);
   live->own_template = std::move(up);
-  return absl::OkStatus();
+  return bytes;
 }
 
 void FunctionInstances::DropTemplate(const std::string& function, uint64_t revision,
@@ -446,7 +472,7 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
     if (log != nullptr) log->Note(absl::StrCat("rekindle: ", may.message()));
     return may;
   };
-  capture.labels = {{kFunctionLabel, function}, {"rekindle.function.revision", absl::StrCat(revision)}};
+  capture.labels = LabelsOf(record);
   RK_ASSIGN_OR_RETURN(CapturedCopy captured,
                       CaptureNextReadyPoint(node_, *store, std::move(options), std::move(capture),
                                             {kLongestToReadyPoint, &making.cancellation(), check}, what));

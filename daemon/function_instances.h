@@ -21,8 +21,10 @@
 
 namespace rekindle::daemon {
 
-// Of functions' own images: their label, which has the function's name, and how their names begin.
+// Of functions' own images: their labels, which have the function's name and revision, and how their names
+// begin.
 inline constexpr char kFunctionLabel[] = "rekindle.function";
+inline constexpr char kRevisionLabel[] = "rekindle.function.revision";
 inline constexpr char kFunctionImages[] = "functions/";
 
 class LiveTemplate;  // function_template.h
@@ -53,16 +55,17 @@ class FunctionInstances : public functions::InstanceStarter {
   // Of an instance, and of what is run of its code before there is one.
   static restore::CgroupLimits LimitsOf(const functions::FunctionSpec& spec);
 
-  // A revision that may be started from now on. `dependency` may be null. Its image is looked up.
-  void Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency)
+  // A revision that may be started from now on. `dependency` may be null. Returns whether its own image is
+  // there.
+  bool Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Nothing of it is started any more, and its template and image go. An image that is being made is given
   // up; `await_image`: before this returns.
   void Remove(const std::string& name, uint64_t revision, bool await_image) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<functions::StartedInstance> Start(const functions::StartOrder& order) override;
-  absl::Status MakeTemplate(const std::string& function, uint64_t revision,
-                            const std::string& dependency_image) override;
+  absl::StatusOr<uint64_t> MakeTemplate(const std::string& function, uint64_t revision,
+                                        const std::string& dependency_image) override;
   void DropTemplate(const std::string& function, uint64_t revision,
                     const std::string& dependency_image) override;
   absl::StatusOr<uint64_t> CaptureImage(const std::string& function, uint64_t revision) override;

@@ -4,21 +4,18 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "daemon/process_info.h"
 
 namespace rekindle::daemon {
 
-absl::StatusOr<std::shared_ptr<LiveTemplate>> LiveTemplate::Up(Node& node, const std::string& image_digest,
-                                                               int cancel_fd) {
+absl::StatusOr<std::shared_ptr<LiveTemplate>> LiveTemplate::Up(Node& node, restore::CloneOptions options) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
-  restore::CloneOptions options;
-  options.image = image_digest;
   options.template_instance = true;
-  options.cancel_fd = cancel_fd;
   options.fill = restore::Fill::kEager;  // its copies' faults then need no pager
   RK_ASSIGN_OR_RETURN(restore::CloneResult started, node.clones().Start(*store, criu, options));
   auto taken = restore::Template::Take(started, node.options().runtime_directory,
-                                       node.options().standby_copies, cancel_fd);
+                                       node.options().standby_copies, options.cancel_fd);
   absl::Status status = taken.status();
   if (taken.ok() && !(*taken)->refusal().empty()) status = absl::FailedPreconditionError((*taken)->refusal());
   if (!status.ok()) {
@@ -27,7 +24,9 @@ absl::StatusOr<std::shared_ptr<LiveTemplate>> LiveTemplate::Up(Node& node, const
   }
   std::shared_ptr<LiveTemplate> live(new LiveTemplate());
   live->template_ = *std::move(taken);
-  // Its sandbox ends with the last copy that was forked from it.
+  const uint64_t charged = started.group ? started.group->MemoryInUse() : 0;
+  live->memory_bytes_ = charged > 0 ? charged : MeasureTree(started.root).resident_bytes;
+  // Its sandbox ends with the last copy that was forked from it, its group with that.
   auto kept = std::make_shared<restore::CloneResult>(std::move(started));
   UniqueFd control = std::move(kept->sandbox.control);
   RK_RETURN_IF_ERROR(node.reaper()

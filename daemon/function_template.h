@@ -1,11 +1,12 @@
 // A template that functions are forked from, with what belongs to it on this node.
 #pragma once
 
+#include <cstdint>
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "daemon/node.h"
+#include "restore/clone.h"
 #include "restore/template.h"
 
 namespace rekindle::daemon {
@@ -13,15 +14,17 @@ namespace rekindle::daemon {
 // Its end takes it down; what was forked from it goes on. Thread-safe.
 class LiveTemplate {
  public:
-  // FailedPrecondition: it can't be forked; says why. Cancelled: `cancel_fd` became readable; -1: none.
-  static absl::StatusOr<std::shared_ptr<LiveTemplate>> Up(Node& node, const std::string& image_digest,
-                                                          int cancel_fd);
+  // Of the options it takes image, network, limits, cancel_fd. FailedPrecondition: it can't be forked; says
+  // why. Cancelled: `cancel_fd` became readable.
+  static absl::StatusOr<std::shared_ptr<LiveTemplate>> Up(Node& node, restore::CloneOptions options);
 
   restore::Template& forks() { return *template_; }
+  uint64_t memory_bytes() const { return memory_bytes_; }  // that it had when it was put up
 
  private:
   LiveTemplate() = default;
   std::unique_ptr<restore::Template> template_;
+  uint64_t memory_bytes_ = 0;
 };
 
 }  // namespace rekindle::daemon

@@ -225,9 +225,6 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
     function.dependency_bytes = dependency->resident_bytes;
     function.may_have_image = true;
     function.cold_seconds = dependency->build_seconds;
-    auto store = node_.OpenStore(Node::Access::kRead);
-    function.has_image = !record.images.function_image.empty() && store.ok() &&
-                         (*store)->Find(record.images.function_image).ok();
   } else if (!record.images.dependency_image.empty()) {
     Log(LogLevel::kWarning,
         absl::StrCat("function '", record.name(), "': its dependency image '", record.images.dependency_image,
@@ -235,7 +232,8 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
                      "it is deployed again: ",
                      dependency.status().message()));
   }
-  instances_->Add(record, dependency.ok() ? &dependency->info : nullptr);
+  const bool has_image = instances_->Add(record, dependency.ok() ? &dependency->info : nullptr);
+  function.has_image = has_image && dependency.ok();
   uint64_t old = 0;
   {
     absl::MutexLock lock(&mutex_);

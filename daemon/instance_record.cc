@@ -35,6 +35,22 @@ std::string StartTimeOf(pid_t pid) {
   return stat.ok() ? absl::StrCat(stat->start_ticks) : "";
 }
 
+// What an instance has started. Until nothing is left: its processes may make others meanwhile.
+void EndGroup(const std::string& folder) {
+  if (auto all = OpenFile(absl::StrCat(folder, "/cgroup.kill"), O_WRONLY); all.ok())
+    WriteFully(all->get(), "1", 1, folder).IgnoreError();
+  const absl::Time deadline = absl::Now() + kEndsWithin;
+  for (;;) {
+    const std::string left = ReadFile(absl::StrCat(folder, "/cgroup.procs")).value_or("");
+    if (left.empty() || absl::Now() >= deadline) return;
+    for (absl::string_view line : absl::StrSplit(left, '\n', absl::SkipEmpty())) {
+      pid_t pid = 0;
+      if (absl::SimpleAtoi(line, &pid) && pid > 0) ::kill(pid, SIGKILL);
+    }
+    absl::SleepFor(kLookIfEmpty);
+  }
+}
+
 }  // namespace
 
 InstanceRecord::InstanceRecord(std::string path, pid_t pid, const restore::Cgroup* group,
@@ -65,16 +81,7 @@ void EndLeftInstances(const std::string& directory) {
     // Its session has its number only as long as it is there itself.
     if (lines.size() > 3 && !lines[3].empty()) KillJobMembers({there ? pid : 0, lines[3], std::nullopt, {}});
     if (there) SendSignal(process.get(), SIGKILL);
-    if (lines[2].empty()) continue;
-    auto left = ReadFile(absl::StrCat(lines[2], "/cgroup.procs"));  // what it has started
-    for (absl::string_view line : absl::StrSplit(left.value_or(""), '\n', absl::SkipEmpty())) {
-      if (absl::SimpleAtoi(line, &pid) && pid > 0) ::kill(pid, SIGKILL);
-    }
-    const absl::Time deadline = absl::Now() + kEndsWithin;
-    while (!ReadFile(absl::StrCat(lines[2], "/cgroup.procs")).value_or("").empty() &&
-           absl::Now() < deadline) {
-      absl::SleepFor(kLookIfEmpty);
-    }
+    if (!lines[2].empty()) EndGroup(lines[2]);
   }
   restore::Cgroup::RemoveLeftovers();
 }

@@ -1,6 +1,8 @@
 #include "daemon/process_output.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,27 +17,40 @@ absl::StatusOr<std::unique_ptr<ProcessOutput>> ProcessOutput::Make(size_t most) 
   std::unique_ptr<ProcessOutput> output(new ProcessOutput(most));
   output->read_.Reset(ends[0]);
   output->write_.Reset(ends[1]);
+  output->stop_.Reset(::eventfd(0, EFD_CLOEXEC));
+  if (!output->stop_.valid()) return ErrnoStatus(errno, "making an eventfd");
   return output;
 }
 
-ProcessOutput::~ProcessOutput() {
-  if (thread_.joinable()) thread_.join();
-}
+ProcessOutput::~ProcessOutput() { Stop(); }
 
 void ProcessOutput::Follow() {
   thread_ = std::thread([this] {
     char buffer[4096];
-    ssize_t n;
-    while ((n = ::read(read_.get(), buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR)) {
-      if (n <= 0) continue;
+    for (;;) {
+      pollfd entries[2] = {{read_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+      if (::poll(entries, 2, -1) < 0 && errno != EINTR) break;
+      if (entries[1].revents != 0) break;
+      if (entries[0].revents == 0) continue;
+      const ssize_t n = ::read(read_.get(), buffer, sizeof buffer);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) break;
       text_.append(buffer, static_cast<size_t>(n));
       if (text_.size() > 2 * most_) text_.erase(0, text_.size() - most_);
     }
+    ended_.Notify();
   });
 }
 
-std::string ProcessOutput::Text() {
-  if (thread_.joinable()) thread_.join();
+void ProcessOutput::Stop() {
+  if (!thread_.joinable()) return;
+  ::eventfd_write(stop_.get(), 1);
+  thread_.join();
+}
+
+std::string ProcessOutput::Text(absl::Duration patience) {
+  if (thread_.joinable()) ended_.WaitFor(patience);
+  Stop();
   return text_.size() > most_ ? text_.substr(text_.size() - most_) : text_;
 }
 

@@ -7,11 +7,13 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/unique_fd.h"
+#include "daemon/wakeup.h"
 
 namespace rekindle::daemon {
 
-// Owned by one thread at a time. Its end waits for the last process that can write.
+// Owned by one thread at a time.
 class ProcessOutput {
  public:
   // The last `most` bytes are kept.
@@ -23,14 +25,17 @@ class ProcessOutput {
   // For the process; to be closed here once it has it.
   UniqueFd TakeWriteEnd() { return std::move(write_); }
   void Follow();
-  // All of it. Waits until nobody can write any more.
-  std::string Text();
+  // All of it, once it has ended: what it has left running may be able to write for ever, and is not waited
+  // for longer than a few seconds. Nothing is read after that.
+  std::string Text(absl::Duration patience = absl::Seconds(5));
 
  private:
   explicit ProcessOutput(size_t most) : most_(most) {}
+  void Stop();
   const size_t most_;
-  UniqueFd read_, write_;
-  std::string text_;
+  UniqueFd read_, write_, stop_;
+  Wakeup ended_;
+  std::string text_;  // the thread's, until it has ended
   std::thread thread_;
 };
 

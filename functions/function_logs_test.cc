@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,12 +14,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/test_child.h"
 #include "base/unique_fd.h"
 #include "functions/log_stream.h"
 
 namespace rekindle::functions {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -287,6 +290,24 @@ TEST_F(FunctionLogsTest, TimesOfAnySizeAreRead) {
   EXPECT_LE(static_cast<uint64_t>(info.st_size), (kMostTimes + 2) * sizeof(LogTime));
   options.tail_lines = 1;
   EXPECT_THAT(Read(options), ElementsAre("a START RequestId: 2 Version: $LATEST"));
+}
+
+TEST_F(FunctionLogsTest, NobodyWaitsForALease) {
+  Open("leased")->Note("one");
+  Open("free")->Note("two");
+  // Its end would take as long as the machine lets it (/proc/sys/fs/lease-break-time).
+  const TestChild holder([&] {
+    ::signal(SIGIO, SIG_IGN);
+    const int log = ::open((Folder() + "/leased.log").c_str(), O_RDONLY);
+    return log >= 0 && ::fcntl(log, F_SETLEASE, F_WRLCK) == 0;
+  });
+  ASSERT_TRUE(holder.prepared());
+  auto refused = logs_->OpenStream("fn", "leased", owner_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(std::string(refused.status().message()),
+              AllOf(HasSubstr("leased.log"), HasSubstr("F_SETLEASE")));
+  EXPECT_TRUE(logs_->OpenStream("fn", "free", owner_).ok());
+  EXPECT_THAT(Read(), ElementsAre("free two"));
 }
 
 TEST_F(FunctionLogsTest, ALogIsItsOwners) {

@@ -67,12 +67,12 @@ class InstanceStarter {
  public:
   virtual ~InstanceStarter() = default;
   // NotFound: there is nothing to start from at this level. Unavailable: the template that there was is gone,
-  // and another one may be made.
+  // and another one may be made. FailedPrecondition: it can't be forked.
   virtual absl::StatusOr<StartedInstance> Start(const StartOrder& order) = 0;
   // A live parked copy from which instances are forked; of the function, or (`function` empty) of a
-  // dependency image. FailedPrecondition: it can't be forked.
-  virtual absl::Status MakeTemplate(const std::string& function, uint64_t revision,
-                                    const std::string& dependency_image) = 0;
+  // dependency image. Returns its size in memory. FailedPrecondition: it can't be forked.
+  virtual absl::StatusOr<uint64_t> MakeTemplate(const std::string& function, uint64_t revision,
+                                                const std::string& dependency_image) = 0;
   virtual void DropTemplate(const std::string& function, uint64_t revision,
                             const std::string& dependency_image) = 0;
   // Takes the function's own image, of an instance that it starts for that. Returns its size on disk.

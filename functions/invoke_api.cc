@@ -2,18 +2,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <optional>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/synchronization/mutex.h"
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -25,6 +22,7 @@
 #include "functions/listed_functions.h"
 #include "functions/peer_address.h"
 #include "functions/request_id.h"
+#include "functions/shares.h"
 
 namespace rekindle::functions {
 
@@ -65,32 +63,6 @@ bool IsAsync(const HttpRequestHead& head) { return Header(head, "X-Amz-Invocatio
 
 // Who is at the other end of a connection, or why nobody is served there.
 using Identity = absl::StatusOr<std::any>;
-
-// How much of something each caller has.
-class Shares : public std::enable_shared_from_this<Shares> {
- public:
-  // Given back when the last pointer to it goes. Null: this caller would have more than `most`.
-  std::shared_ptr<void> Take(const std::string& caller, size_t amount, size_t most)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    auto found = taken_.find(caller);
-    const size_t taken = found == taken_.end() ? 0 : found->second;
-    if (amount > most || taken > most - amount) return nullptr;
-    taken_[caller] = taken + amount;
-    return std::shared_ptr<void>(
-        this, [shares = shared_from_this(), caller, amount](void*) { shares->GiveBack(caller, amount); });
-  }
-
- private:
-  void GiveBack(const std::string& caller, size_t amount) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    auto found = taken_.find(caller);
-    if ((found->second -= amount) == 0) taken_.erase(found);
-  }
-
-  absl::Mutex mutex_;
-  std::map<std::string, size_t> taken_ ABSL_GUARDED_BY(mutex_);
-};
 
 // Of each connection.
 struct Connected {

@@ -484,4 +484,9 @@ void KeepAlivePolicy::Lost(const Thing& thing) {
   if (Keeps(thing)) SetKept(thing, false);
 }
 
+void KeepAlivePolicy::GiveUp(const Thing& thing) {
+  Lost(thing);
+  ItemOf(thing).value = 0;
+}
+
 }  // namespace rekindle::functions

@@ -73,6 +73,8 @@ class KeepAlivePolicy {
   Micros NextTick() const { return timers_.empty() ? INT64_MAX : timers_.top().when; }
   // What was said to be kept is not there: it could not be made, or died. An instance: an idle one.
   void Lost(const Thing& thing);
+  // The same of what never can be: what it would have saved is forgotten.
+  void GiveUp(const Thing& thing);
 
   bool Keeps(const Thing& thing) const;
   uint32_t Idle(FunctionId function) const { return functions_[function].idle; }

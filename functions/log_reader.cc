@@ -42,7 +42,7 @@ struct Piece {
 
 std::vector<LogTime> TimesOf(const std::string& path) {
   std::vector<LogTime> times;
-  auto file = OpenFile(path, O_RDONLY | O_NOFOLLOW);
+  auto file = OpenFile(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   struct stat info;
   if (!file.ok() || ::fstat(file->get(), &info) != 0 || !S_ISREG(info.st_mode)) return times;
   times.resize(std::min(static_cast<uint64_t>(info.st_size) / sizeof(LogTime), kMostTimes));
@@ -155,8 +155,9 @@ class LogMerger {
       Stream& stream = streams_[std::string(instance)];
       stream.present = true;
       if (stream.file.valid()) continue;
-      stream.file.Reset(
-          ::open(absl::StrCat(folder_, "/", name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY));
+      // Its owner may have a lease on it: it is left out as long as that is there.
+      stream.file.Reset(::open(absl::StrCat(folder_, "/", name).c_str(),
+                               O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK));
       struct stat info;
       if (!stream.file.valid() || ::fstat(stream.file.get(), &info) != 0 || info.st_uid != options_.owner) {
         streams_.erase(std::string(instance));

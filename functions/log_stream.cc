@@ -24,9 +24,15 @@ constexpr absl::string_view kDropped =
     "rekindle: older lines were dropped here: a log stream keeps its last 8 to 16 MiB\n";
 constexpr double kBytesPerMb = 1 << 20;  // Lambda's MB
 
-// Nobody but the service makes anything in the folder: what is there is a log that it made.
+// Nobody but the service makes anything in the folder: what is there is a log that it made. Its owner may
+// have a lease on it, for whose end nobody waits.
 absl::StatusOr<UniqueFd> OpenOwned(const std::string& path, int flags, const Owner& owner) {
-  UniqueFd file(::open(path.c_str(), flags | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY, 0600));
+  UniqueFd file(::open(path.c_str(), flags | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600));
+  if (!file.valid() && errno == EWOULDBLOCK) {
+    return absl::UnavailableError(
+        absl::StrCat("opening the log ", path, ": a process of user ", owner.uid,
+                     " has a lease on it (F_SETLEASE): end that, or try again when the lease is broken"));
+  }
   struct stat info;
   if (!file.valid() || ::fstat(file.get(), &info) != 0)
     return ErrnoStatus(errno, absl::StrCat("opening the log ", path));

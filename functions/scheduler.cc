@@ -24,6 +24,11 @@ constexpr double kWarmMs = 0.5, kTemplateMs = 8, kDependencyTemplateMs = 15, kIm
 // made can hold up; and how many of them one owner's functions have at most.
 constexpr int kMakers = 4, kMakersOfOne = 2, kClearers = 3, kClearersOfOne = 2;
 
+// That it takes as long as it waits.
+uint64_t BytesOf(const Call& call) {
+  return sizeof(Call) + call.payload.size() + call.client_context.size() + call.trace_id.size();
+}
+
 }  // namespace
 
 const char* NameOf(StartLevel level) {
@@ -297,6 +302,21 @@ void Core::Invoke(Call call, Done done) {
   request->call = std::move(call);
   request->done = std::move(done);
   request->arrived = absl::Now();
+  if (function->idle.empty()) {
+    const uint32_t owner = function->spec.owner;
+    const uint64_t most = options_.most_waiting_bytes;
+    request->room = waiting_bytes_->Take(absl::StrCat(owner), BytesOf(request->call), most);
+    if (!request->room) {
+      ++function->counters->throttles;
+      later.steps.emplace_back([request, owner, most] {
+        request->done(absl::ResourceExhaustedError(
+            absl::StrCat("Rate Exceeded: calls of functions of user ", owner,
+                         " that wait for an instance have ", FormatBytes(most),
+                         " together, which is all that they may: send fewer at a time, or smaller ones")));
+      });
+      return;
+    }
+  }
   // One that is being started for nobody any more, or ahead of time, will do.
   const bool one_comes = function->starting > function->queue.size() + function->waiting.size();
   if (function->idle.empty() && (one_comes || !MayStart(*function))) {

@@ -21,10 +21,14 @@ namespace rekindle::functions {
 
 struct SchedulerOptions {
   KeepAliveOptions keep_alive;
-  uint32_t most_instances = 1000;                    // of all functions at once
-  uint32_t longest_queue = 1000;                     // of one function; beyond it callers are refused
-  absl::Duration longest_start = absl::Seconds(60);  // until an instance asks for its first invocation
-  int start_threads = 5;                             // one owner's starts take all but one
+  uint32_t most_instances = 1000;                     // of all functions at once
+  uint32_t longest_queue = 1000;                      // of one function; beyond it callers are refused
+  uint64_t most_waiting_bytes = uint64_t{256} << 20;  // the same, of calls for one owner's
+  absl::Duration longest_start = absl::Seconds(60);   // until an instance asks for its first invocation
+  int start_threads = 5;                              // one owner's starts take all but one
+  // What an instance has in memory is looked at when it has answered, at most so often; and once it has stood
+  // idle for so long after its first answer, since the rest of its image is filled in from there on.
+  absl::Duration measure_every = absl::Seconds(1), filled_after = absl::Seconds(10);
   std::string arn_prefix = "arn:aws:lambda:us-east-1:000000000000:function:";
 };
 

@@ -62,6 +62,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
   instance->idle_since = absl::Now();
   if (!instance->answered) instance->was_idle = true;
   function->idle.push_back(instance);
+  if (instance->filling) AwaitFilled(instance);
   if (FunctionPtr other = NextInTurn(function.get(), {})) MakeRoomFor(*other);
 }
 
@@ -69,6 +70,7 @@ void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, cons
                   Later* later) {
   instance->state = Instance::State::kBusy;
   instance->current = request;
+  request->room.reset();
   request->begun = absl::Now();
   const absl::Time deadline = request->begun + function->spec.timeout;
   Invocation invocation;
@@ -101,6 +103,7 @@ void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, 
   std::shared_ptr<InstanceProcess> process;
   RequestPtr request;
   InvocationOutcome outcome;
+  bool measure = false;
   {
     absl::MutexLock lock(&mutex_);
     if (instance->state != Instance::State::kBusy || instance->current == nullptr ||
@@ -110,12 +113,15 @@ void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, 
     if (answer.failed) ++function->counters->errors;
     instance->state = Instance::State::kAnswering;
     process = instance->process;
+    const absl::Time now = absl::Now();
+    measure = now - instance->measured >= options_.measure_every;
+    if (measure) instance->measured = now;
     request = Finish(instance, &result, &outcome);
   }
   // Before the next call can write to the same log.
   result.log_tail = process->InvocationEnds(outcome);
   const bool first = !outcome.was_there_before;
-  const uint64_t memory = first ? process->MemoryBytes() : 0;
+  const uint64_t memory = measure ? process->MemoryBytes() : 0;
   Later later;
   absl::MutexLock lock(&mutex_);
   // The caller hears of it when the instance can take his next call.
@@ -123,15 +129,12 @@ void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, 
       [request, result = std::move(result)]() mutable { request->done(std::move(result)); });
   if (first) {
     // Not behind what is made: until then all that it touches counts as needed for an answer.
-    clearers_.Post(function->spec.owner, [process] { process->HasAnswered(); });
-    if (!std::exchange(function->size_known, true) && !function->replaced) {
-      function->profile.instance_bytes = std::max<uint64_t>(memory, 1u << 20);
-      function->profile.template_bytes = function->profile.instance_bytes;
-      std::vector<Action> actions;
-      policy_.UpdateFunction(function->id, function->profile, Now(), &actions);
-      Apply(actions, &later);
-    }
+    clearers_.Post(function->spec.owner, [core = shared_from_this(), process, instance] {
+      process->HasAnswered();
+      core->OnFilling(instance);
+    });
   }
+  if (measure) LearnSize(function, memory, first, &later);
   if (instance->state != Instance::State::kAnswering) {
     policy_.Ended(function->id);  // it has ended meanwhile
     return Refill(function, &later);
@@ -148,6 +151,33 @@ void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, 
   Apply(actions, &later);
   BecameFree(function, instance, &later);
   PlanTick();
+}
+
+void Core::OnFilling(const InstancePtr& instance) {
+  absl::MutexLock lock(&mutex_);
+  instance->filling = true;
+  if (instance->state == Instance::State::kIdle) AwaitFilled(instance);
+}
+
+void Core::AwaitFilled(const InstancePtr& instance) {
+  instance->timer.expires_after(absl::ToChronoNanoseconds(options_.filled_after));
+  instance->timer.async_wait([weak = weak_from_this(), instance](const boost::system::error_code& error) {
+    auto core = weak.lock();
+    if (!error && core) core->OnFilled(instance);
+  });
+}
+
+void Core::OnFilled(const InstancePtr& instance) {
+  std::shared_ptr<InstanceProcess> process;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (instance->state != Instance::State::kIdle || !std::exchange(instance->filling, false)) return;
+    process = instance->process;
+  }
+  const uint64_t memory = process->MemoryBytes();
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  if (!stopping_) LearnSize(instance->function, memory, /*first=*/false, &later);
 }
 
 Core::RequestPtr Core::Finish(const InstancePtr& instance, CallResult* result, InvocationOutcome* outcome) {

@@ -19,6 +19,7 @@
 #include "functions/latency_sample.h"
 #include "functions/runtime_api.h"
 #include "functions/scheduler.h"
+#include "functions/shares.h"
 
 namespace rekindle::functions {
 
@@ -41,6 +42,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   struct Request {
     Call call;
     Done done;
+    std::shared_ptr<void> room;  // of what its owner's calls that wait may have
     absl::Time arrived;
     absl::Time begun;  // with an instance
   };
@@ -60,7 +62,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     bool replaced = false;  // or removed: nothing is started for it any more
     bool has_image = false, has_template = false;
     bool template_waits = false;  // for the image, which is being taken
-    bool size_known = false;
+    bool size_known = false, template_size_known = false;
     FunctionProfile profile;
     uint32_t starting = 0;    // instances, ahead of time or not; at least one for each of `queue`
     uint32_t failures = 0;    // starts that came to nothing since the last answer
@@ -100,6 +102,11 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void OnEnd(const InstancePtr& instance, const InstanceEnd& end) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnTimeout(const InstancePtr& instance, const std::string& request_id) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnStartTimeout(const InstancePtr& instance) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The rest of its image begins to be filled in.
+  void OnFilling(const InstancePtr& instance) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Measured when it has had the time for that.
+  void AwaitFilled(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnFilled(const InstancePtr& instance) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Status CheckProvisioned(const ScheduledFunction& function) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -135,8 +142,12 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void FinishBadly(const InstancePtr& instance, std::string error_json, std::string problem, bool timed_out,
                    Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CanNotBeMade(const Thing& thing, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Its image was removed by somebody else: as soon as it is worth it another one is taken.
+  void ImageIsGone(const FunctionPtr& function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The template of this level was found dead: as soon as it is worth it another one is made.
   void TemplateIsGone(const FunctionPtr& function, StartLevel level) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The function's own template is there and can't be forked: it goes, and no other is made.
+  void TemplateIsOfNoUse(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DependencyTemplateIsGone(const std::string& image) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Its end is no surprise from here on.
   void EndInstance(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -189,6 +200,11 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void Tick() ABSL_LOCKS_EXCLUDED(mutex_);
   void LearnStart(const FunctionPtr& function, StartLevel level, double seconds, Later* later)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One of its instances has so much in memory; `first`: it has answered for the first time.
+  void LearnSize(const FunctionPtr& function, uint64_t bytes, bool first, Later* later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LearnTemplateSize(const FunctionPtr& function, uint64_t bytes, Later* later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   FunctionPtr Find(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   DependencyId DependencyOf(const ScheduledFunction& function, Later* later)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -200,6 +216,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   const std::shared_ptr<boost::asio::io_context> context_;  // of the timers
   // Each owner has a part of them: a function may take as long as it likes with what it is asked to do.
   FairThreads starts_, makers_, clearers_;
+  const std::shared_ptr<Shares> waiting_bytes_ = std::make_shared<Shares>();  // of each owner
 
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

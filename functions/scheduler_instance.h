@@ -51,11 +51,13 @@ class Scheduler::Core::Instance : public RuntimeApi::Observer, public std::enabl
   bool was_idle = false;     // before its first call
   bool answered = false;     // at least once
   bool init_failed = false;  // and whom it was for was told
+  bool filling = false;      // the rest of its image, and it has not been measured since
+  absl::Time measured = absl::InfinitePast();
   RequestPtr current;
   std::shared_ptr<InstanceProcess> process;  // null: not started yet, or gone
   std::shared_ptr<RuntimeApi> api;
   std::optional<InstanceEnd> end;   // it ended before its start was through
-  boost::asio::steady_timer timer;  // of its start, then of each invocation
+  boost::asio::steady_timer timer;  // of its start, each invocation, AwaitFilled
 
  private:
   const std::weak_ptr<Core> core_;

@@ -100,6 +100,37 @@ TEST_F(SchedulerTest, BeyondItsQueueCallersAreRefused) {
   EXPECT_EQ(Numbers("f").invocations, 3u);
 }
 
+TEST_F(SchedulerTest, CallsThatWaitForOneOwnersFunctionsHaveNoMoreThanTheirShareOfMemory) {
+  Gate gate;
+  options_.most_waiting_bytes = 3 << 20;
+  const std::string large(1 << 20, 'x');
+  std::vector<Told> waiting;
+  for (const char* name : {"f", "g"}) {
+    starter_.Become(name, EchoThrough(gate));
+    ScheduledFunction function = Function(name);
+    function.owner = 1000;
+    function.most_instances = 1;
+    scheduler().Put(function);
+    waiting.push_back(Invoke(name, "1"));
+  }
+  ScheduledFunction other = Function("other");
+  other.owner = 1001;
+  scheduler().Put(other);
+  ASSERT_TRUE(gate.WaitForWaiting(2));
+  waiting.push_back(Invoke("f", large));
+  waiting.push_back(Invoke("g", large));
+  EXPECT_THAT(TextOf(Invoke("g", large)), AllOf(HasSubstr("RESOURCE_EXHAUSTED: Rate Exceeded"),
+                                                HasSubstr("user 1000"), HasSubstr("have 3.0 MiB together")));
+  EXPECT_EQ(Numbers("g").throttles, 1u);
+  waiting.push_back(Invoke("f", "2"));
+  EXPECT_EQ(TextOf(Invoke("other", large)), "ok " + large);
+  gate.Open(100);
+  for (Told& told : waiting) EXPECT_THAT(TextOf(std::move(told)), HasSubstr("ok "));
+  // They have given back what they had.
+  EXPECT_EQ(TextOf(Invoke("g", large)), "ok " + large);
+  gate.Open(100);
+}
+
 // What the daemon does between the two.
 class SchedulersInvoker : public Invoker {
  public:

@@ -14,8 +14,12 @@ namespace {
 
 // Where measured starts meet older ones: a weight that follows changes within a few starts.
 constexpr double kLearn = 0.3;
+// Of a level that there never will be: it must not look quick, however slow the others become.
+constexpr double kNeverMs = 1e9;
 // Whose threads templates of dependencies are made on: no user's code runs in those.
 constexpr FairThreads::Owner kNobody = UINT64_MAX;
+// That anything counts with.
+constexpr uint64_t kLeastBytes = uint64_t{1} << 20;
 
 }  // namespace
 
@@ -50,6 +54,31 @@ void Core::LearnStart(const FunctionPtr& function, StartLevel level, double seco
   if (function->replaced) return;
   std::vector<Action> actions;
   policy_.UpdateFunction(function->id, profile, Now(), &actions);
+  Apply(actions, later);
+}
+
+void Core::LearnSize(const FunctionPtr& function, uint64_t bytes, bool first, Later* later) {
+  if (function->replaced) return;
+  FunctionProfile& profile = function->profile;
+  const uint64_t known = profile.instance_bytes;
+  bytes = std::max(bytes, kLeastBytes);
+  if (std::exchange(function->size_known, true)) {
+    if (bytes > known - known / 4 && bytes < known + known / 4) return;
+    // It does not have all of its image yet.
+    if (first && bytes < known) return;
+  }
+  profile.instance_bytes = bytes;
+  if (!function->template_size_known) profile.template_bytes = bytes;
+  std::vector<Action> actions;
+  policy_.UpdateFunction(function->id, profile, Now(), &actions);
+  Apply(actions, later);
+}
+
+void Core::LearnTemplateSize(const FunctionPtr& function, uint64_t bytes, Later* later) {
+  function->template_size_known = true;
+  function->profile.template_bytes = std::max(bytes, kLeastBytes);
+  std::vector<Action> actions;
+  policy_.UpdateFunction(function->id, function->profile, Now(), &actions);
   Apply(actions, later);
 }
 
@@ -145,13 +174,14 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
       return;
     }
   }
-  const absl::Status status = CatchNoMoreThreads([&] {
+  const bool own = thing.kind == ThingKind::kTemplate;
+  const absl::StatusOr<uint64_t> bytes = CatchNoMoreThreads([&]() -> absl::StatusOr<uint64_t> {
     if (thing.kind == ThingKind::kDiskImage)
-      return starter_.CaptureImage(function->spec.name, function->spec.revision).status();
-    const bool own = thing.kind == ThingKind::kTemplate;
+      return starter_.CaptureImage(function->spec.name, function->spec.revision);
     return starter_.MakeTemplate(own ? function->spec.name : "", own ? function->spec.revision : 0,
                                  own ? function->spec.dependency_image : dependency);
   });
+  const absl::Status& status = bytes.status();
   Later later;
   absl::MutexLock lock(&mutex_);
   if (function && function->replaced) return;
@@ -159,12 +189,14 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
     // Or while it was made, and there was nothing to take away yet.
     const bool kept = policy_.Keeps(thing);
     if (thing.kind == ThingKind::kDiskImage) function->has_image = kept;
-    if (thing.kind == ThingKind::kTemplate) function->has_template = kept;
+    if (own) function->has_template = kept;
     for (Dependency& candidate : dependencies_) {
       if (thing.kind == ThingKind::kDependencyTemplate && candidate.id == thing.owner)
         candidate.has_template = kept;
     }
     if (thing.kind == ThingKind::kDiskImage) LetTemplate(function, &later);
+    // It may go for that.
+    if (own && kept) LearnTemplateSize(function, *bytes, &later);
     if (!kept)
       later.steps.emplace_back([this, thing, function, dependency] { Unmake(thing, function, dependency); });
     return;
@@ -210,6 +242,11 @@ void Core::DependencyTemplateIsGone(const std::string& image) {
   }
 }
 
+void Core::ImageIsGone(const FunctionPtr& function) {
+  if (function->replaced || !std::exchange(function->has_image, false)) return;
+  policy_.Lost({ThingKind::kDiskImage, function->id});
+}
+
 void Core::TemplateIsGone(const FunctionPtr& function, StartLevel level) {
   if (level == StartLevel::kDependencyTemplate) {
     DependencyTemplateIsGone(function->spec.dependency_image);
@@ -218,8 +255,16 @@ void Core::TemplateIsGone(const FunctionPtr& function, StartLevel level) {
   }
 }
 
+void Core::TemplateIsOfNoUse(const FunctionPtr& function, Later* later) {
+  if (function->replaced || !function->has_template) return;
+  const Thing own{ThingKind::kTemplate, function->id};
+  CanNotBeMade(own, later);
+  Apply(Action{Action::Verb::kDrop, own}, later);
+}
+
 // The policy must not want again and again what never will be there: it is of no use any more.
 void Core::CanNotBeMade(const Thing& thing, Later* later) {
+  policy_.GiveUp(thing);
   for (auto& [name, function] : functions_) {
     FunctionProfile& profile = function->profile;
     switch (thing.kind) {
@@ -231,11 +276,11 @@ void Core::CanNotBeMade(const Thing& thing, Later* later) {
         break;
       case ThingKind::kTemplate:
         if (function->id != thing.owner) continue;
-        profile.template_ms = profile.image_ms;
+        profile.template_ms = kNeverMs;
         break;
       case ThingKind::kDependencyTemplate:
         if (profile.dependency != thing.owner) continue;
-        profile.dependency_template_ms = profile.dependency_image_ms;
+        profile.dependency_template_ms = kNeverMs;
         break;
       default:
         continue;

@@ -74,6 +74,8 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
   };
   absl::StatusOr<StartedInstance> started = absl::NotFoundError("nothing to start from");
   std::vector<StartLevel> gone;  // templates
+  bool of_no_use = false;        // its own
+  bool image_gone = false;
   for (StartLevel candidate : levels) {
     order.level = candidate;
     started = CatchNoMoreThreads([&] { return starter_.Start(order); });
@@ -82,7 +84,10 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
     const bool template_level =
         candidate == StartLevel::kTemplate || candidate == StartLevel::kDependencyTemplate;
     if (template_level && absl::IsUnavailable(started.status())) gone.push_back(candidate);
-    if (!absl::IsNotFound(started.status())) {
+    of_no_use |= candidate == StartLevel::kTemplate && absl::IsFailedPrecondition(started.status());
+    if (absl::IsNotFound(started.status())) {
+      image_gone |= candidate == StartLevel::kImageRam || candidate == StartLevel::kImageDisk;
+    } else {
       Log(LogLevel::kWarning, absl::StrCat("function '", order.function, "' could not be started from ",
                                            NameOf(candidate), ": ", started.status().message()));
     }
@@ -90,6 +95,8 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
   Later later;
   absl::MutexLock lock(&mutex_);
   for (StartLevel level_of_it : gone) TemplateIsGone(function, level_of_it);
+  if (image_gone) ImageIsGone(function);
+  if (of_no_use) TemplateIsOfNoUse(function, &later);
   if (!started.ok()) return StartFailed(function, instance, started.status(), &later);
   instance->level = order.level;
   instance->process = std::move(started->process);

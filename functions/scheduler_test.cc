@@ -225,6 +225,24 @@ TEST_F(SchedulerTest, ItsOwnImageIsTakenAndUsed) {
   EXPECT_THAT(from, ::testing::AnyOf(HasSubstr("image-"), HasSubstr("template")));
 }
 
+TEST_F(SchedulerTest, AnImageThatIsGoneIsTakenAgain) {
+  ScheduledFunction function = Function("f");
+  function.dependency_image = "deps/numpy";
+  function.has_image = function.may_have_image = true;
+  starter_.Refuse(StartLevel::kImageRam, absl::NotFoundError("removed"));
+  starter_.Refuse(StartLevel::kImageDisk, absl::NotFoundError("removed"));
+  starter_.Become("f", [](TestRuntime& runtime) {
+    if (runtime.Next()) runtime.Answer("1");
+    return Exits(0);  // so that each call needs a start
+  });
+  scheduler().Put(function);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+    WaitUntilGone("f");
+  }
+  EXPECT_TRUE(starter_.WaitForMade({TestStarter::Making::What::kImage, "f", ""}));
+}
+
 TEST_F(SchedulerTest, ATemplateThatIsGoneIsPassedOverAndMadeAgain) {
   ScheduledFunction function = Function("f");
   function.dependency_image = "deps/numpy";
@@ -257,6 +275,36 @@ TEST_F(SchedulerTest, ATemplateThatIsGoneIsPassedOverAndMadeAgain) {
   starter_.Refuse(StartLevel::kTemplate, absl::OkStatus());
   call_until_forked();
   EXPECT_EQ(templates(), 2);
+}
+
+TEST_F(SchedulerTest, ATemplateThatCanNotBeForkedGoesForGood) {
+  ScheduledFunction function = Function("f");
+  function.dependency_image = "deps/numpy";
+  function.may_have_image = true;
+  starter_.Refuse(StartLevel::kTemplate, absl::FailedPreconditionError("setns: Operation not permitted"));
+  starter_.Become("f", [](TestRuntime& runtime) {
+    if (runtime.Next()) runtime.Answer("1");
+    return Exits(0);  // so that each call needs a start
+  });
+  scheduler().Put(function);
+  const TestStarter::Making made{TestStarter::Making::What::kTemplate, "f", ""};
+  const TestStarter::Making dropped{TestStarter::Making::What::kDropTemplate, "f", ""};
+  auto count = [&](const TestStarter::Making& making) {
+    const std::vector<TestStarter::Making> all = starter_.made();
+    return std::count(all.begin(), all.end(), making);
+  };
+  for (int calls = 0; calls < 1000 && count(dropped) == 0; ++calls) {
+    EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+    WaitUntilGone("f");
+  }
+  EXPECT_EQ(count(dropped), 1);
+  for (int calls = 0; calls < 20; ++calls) {
+    EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+    WaitUntilGone("f");
+  }
+  StopScheduler();
+  EXPECT_EQ(count(made), 1);
+  EXPECT_EQ(count(dropped), 1);
 }
 
 TEST_F(SchedulerTest, AnImageThatCanNotBeTakenIsNotTriedAgain) {
@@ -301,6 +349,60 @@ TEST_F(SchedulerTest, WhenMemoryIsShortAnotherFunctionsIdleInstanceGoes) {
   EXPECT_TRUE(starter_.WaitForLiving(1));
   EXPECT_EQ(Numbers("a").idle, 0u);
   EXPECT_EQ(TextOf(Invoke("a", "3")), "ok 3");
+}
+
+TEST_F(SchedulerTest, WhatIsFilledInAfterTheFirstAnswerCounts) {
+  options_.keep_alive.memory_bytes = uint64_t{150} << 20;
+  options_.filled_after = absl::Milliseconds(1);
+  options_.measure_every = absl::InfiniteDuration();
+  starter_.GrowTo(uint64_t{100} << 20);
+  scheduler().Put(Function("a"));
+  scheduler().Put(Function("b"));
+  EXPECT_EQ(TextOf(Invoke("a", "1")), "ok 1");
+  EXPECT_EQ(TextOf(Invoke("b", "2")), "ok 2");
+  ASSERT_TRUE(starter_.WaitForGrown(2));
+  EXPECT_TRUE(starter_.WaitForLiving(1));
+}
+
+TEST_F(SchedulerTest, AnInstanceIsMeasuredAgainWhenItHasAnswered) {
+  options_.keep_alive.memory_bytes = uint64_t{150} << 20;
+  options_.filled_after = absl::Hours(1);
+  options_.measure_every = absl::ZeroDuration();
+  starter_.GrowTo(uint64_t{100} << 20);
+  scheduler().Put(Function("a"));
+  scheduler().Put(Function("b"));
+  EXPECT_EQ(TextOf(Invoke("a", "1")), "ok 1");
+  EXPECT_EQ(TextOf(Invoke("b", "2")), "ok 2");
+  ASSERT_TRUE(starter_.WaitForGrown(2));
+  EXPECT_EQ(starter_.living(), 2u);
+  EXPECT_EQ(TextOf(Invoke("a", "3")), "ok 3");
+  EXPECT_EQ(TextOf(Invoke("b", "4")), "ok 4");
+  EXPECT_TRUE(starter_.WaitForLiving(1));
+}
+
+TEST_F(SchedulerTest, ATemplateThatIsLargerThanThereIsRoomForGoes) {
+  options_.keep_alive.memory_bytes = uint64_t{150} << 20;
+  ScheduledFunction function = Function("f");
+  function.dependency_image = "deps/numpy";
+  function.may_have_image = true;
+  starter_.MakeTemplatesOf(uint64_t{200} << 20);
+  starter_.Become("f", [](TestRuntime& runtime) {
+    if (runtime.Next()) runtime.Answer("1");
+    return Exits(0);  // so that each call needs a start
+  });
+  scheduler().Put(function);
+  const TestStarter::Making made{TestStarter::Making::What::kTemplate, "f", ""};
+  const TestStarter::Making dropped{TestStarter::Making::What::kDropTemplate, "f", ""};
+  auto is_made = [&] {
+    const std::vector<TestStarter::Making> all = starter_.made();
+    return std::find(all.begin(), all.end(), made) != all.end();
+  };
+  while (!is_made()) {
+    EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+    WaitUntilGone("f");
+  }
+  EXPECT_TRUE(starter_.WaitForMade(dropped));
+  EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
 }
 
 TEST_F(SchedulerTest, EndingTellsThoseWhoWaitAndEndsAllInstances) {

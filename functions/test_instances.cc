@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -16,12 +17,16 @@ constexpr uint64_t kImageBytes = 1 << 20;
 // As the scheduler holds an instance's process: what it does is done by the thread.
 class TestProcess : public InstanceProcess {
  public:
-  explicit TestProcess(std::shared_ptr<TestRuntime> runtime) : runtime_(std::move(runtime)) {}
+  TestProcess(std::shared_ptr<TestRuntime> runtime, uint64_t grown_bytes, std::function<void()> on_grown)
+      : runtime_(std::move(runtime)), grown_bytes_(grown_bytes), on_grown_(std::move(on_grown)) {}
   ~TestProcess() override { Kill(); }
   pid_t pid() const override { return 0; }
   void Kill() override { runtime_->Kill(); }
-  uint64_t MemoryBytes() const override { return 10 << 20; }
-  void HasAnswered() override {}
+  uint64_t MemoryBytes() const override { return bytes_; }
+  void HasAnswered() override {
+    bytes_ = grown_bytes_;
+    on_grown_();
+  }
   void InvocationBegins(const std::string& request_id) override {
     absl::MutexLock lock(&mutex_);
     log_ = absl::StrCat("START ", request_id, "\n");
@@ -34,6 +39,9 @@ class TestProcess : public InstanceProcess {
 
  private:
   const std::shared_ptr<TestRuntime> runtime_;
+  const uint64_t grown_bytes_;
+  const std::function<void()> on_grown_;
+  std::atomic<uint64_t> bytes_{kTestInstanceBytes};
   absl::Mutex mutex_;
   std::string log_ ABSL_GUARDED_BY(mutex_);
 };
@@ -101,6 +109,16 @@ void TestStarter::HangInCapture(const std::string& function) {
   hanging_.insert(function);
 }
 
+void TestStarter::MakeTemplatesOf(uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  template_bytes_ = bytes;
+}
+
+void TestStarter::GrowTo(uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  grown_bytes_ = bytes;
+}
+
 void TestStarter::StopMaking() {
   absl::MutexLock lock(&mutex_);
   stop_capturing_ = true;
@@ -135,7 +153,10 @@ absl::StatusOr<StartedInstance> TestStarter::Start(const StartOrder& order) {
   started_.back().on_end = nullptr;  // it holds the instance
   living_[order.instance] = runtime;
   StartedInstance started;
-  started.process = std::make_unique<TestProcess>(runtime);
+  started.process = std::make_unique<TestProcess>(runtime, grown_bytes_, [this] {
+    absl::MutexLock grown(&mutex_);
+    ++grown_;
+  });
   started.listener = runtime->TakeListener();
   threads_.emplace_back([this, runtime, run = std::move(run)] {
     InstanceEnd end = run(*runtime);
@@ -155,10 +176,11 @@ void TestStarter::Note(Making::What what, const std::string& function, const std
   made_.push_back({what, function, dependency});
 }
 
-absl::Status TestStarter::MakeTemplate(const std::string& function, uint64_t,
-                                       const std::string& dependency_image) {
+absl::StatusOr<uint64_t> TestStarter::MakeTemplate(const std::string& function, uint64_t,
+                                                   const std::string& dependency_image) {
   Note(Making::What::kTemplate, function, function.empty() ? dependency_image : "");
-  return absl::OkStatus();
+  absl::MutexLock lock(&mutex_);
+  return template_bytes_;
 }
 
 void TestStarter::DropTemplate(const std::string& function, uint64_t, const std::string& dependency_image) {
@@ -210,6 +232,12 @@ bool TestStarter::WaitForLiving(size_t count) {
 bool TestStarter::WaitForMade(const Making& making) {
   absl::MutexLock lock(&mutex_);
   auto come = [&] { return std::find(made_.begin(), made_.end(), making) != made_.end(); };
+  return mutex_.AwaitWithTimeout(absl::Condition(&come), kPatience);
+}
+
+bool TestStarter::WaitForGrown(int count) {
+  absl::MutexLock lock(&mutex_);
+  auto come = [&] { return grown_ >= count; };
   return mutex_.AwaitWithTimeout(absl::Condition(&come), kPatience);
 }
 

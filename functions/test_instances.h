@@ -21,6 +21,9 @@
 
 namespace rekindle::functions {
 
+// What an instance has in memory, unless the test says something else.
+inline constexpr uint64_t kTestInstanceBytes = uint64_t{10} << 20;
+
 // What a program sees of the instance that it runs in. Belongs to the instance's thread, but for Kill().
 class TestRuntime {
  public:
@@ -85,6 +88,10 @@ class TestStarter : public InstanceStarter {
   void RefuseToCapture(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
   // Taking an image of this function lasts until the starter is told to stop capturing.
   void HangInCapture(const std::string& function) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What templates that are made from now on have in memory.
+  void MakeTemplatesOf(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What instances that are started from now on have in memory once they have answered.
+  void GrowTo(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Starts of this function wait until they are let.
   void HangInStart(const std::string& function) ABSL_LOCKS_EXCLUDED(mutex_);
   void LetStart(const std::string& function) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -92,8 +99,9 @@ class TestStarter : public InstanceStarter {
   void HoldStarts(bool hold) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<StartedInstance> Start(const StartOrder& order) override ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status MakeTemplate(const std::string& function, uint64_t revision,
-                            const std::string& dependency_image) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<uint64_t> MakeTemplate(const std::string& function, uint64_t revision,
+                                        const std::string& dependency_image) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void DropTemplate(const std::string& function, uint64_t revision,
                     const std::string& dependency_image) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<uint64_t> CaptureImage(const std::string& function, uint64_t revision) override
@@ -109,6 +117,7 @@ class TestStarter : public InstanceStarter {
   bool WaitForStarts(size_t count) ABSL_LOCKS_EXCLUDED(mutex_);
   bool WaitForLiving(size_t count) ABSL_LOCKS_EXCLUDED(mutex_);
   bool WaitForMade(const Making& making) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool WaitForGrown(int count) ABSL_LOCKS_EXCLUDED(mutex_);
   // A process that nobody told to end: as from outside.
   void KillInstance(const std::string& instance) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -123,6 +132,9 @@ class TestStarter : public InstanceStarter {
   std::set<std::string> hanging_ ABSL_GUARDED_BY(mutex_), not_starting_ ABSL_GUARDED_BY(mutex_);
   bool stop_capturing_ ABSL_GUARDED_BY(mutex_) = false;
   bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t template_bytes_ ABSL_GUARDED_BY(mutex_) = kTestInstanceBytes, grown_bytes_ ABSL_GUARDED_BY(
+                                                                             mutex_) = kTestInstanceBytes;
+  int grown_ ABSL_GUARDED_BY(mutex_) = 0;  // instances
   std::vector<StartOrder> started_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<TestRuntime>> living_ ABSL_GUARDED_BY(mutex_);
   std::vector<Making> made_ ABSL_GUARDED_BY(mutex_);

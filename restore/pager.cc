@@ -46,6 +46,7 @@ class Client : public PagerSource {
   }
   ~Client() override { pager_.ClientsChanged(-1); }
   int fd() const override { return socket_.get(); }
+  bool takes_long() const override { return true; }
 
   Next OnReady() override {
     auto packet = ReceivePacket(socket_.get(), MSG_DONTWAIT);
@@ -178,6 +179,7 @@ class ClientListener : public PagerSource {
  public:
   ClientListener(Pager& pager, UniqueFd socket) : pager_(pager), socket_(std::move(socket)) {}
   int fd() const override { return socket_.get(); }
+  bool takes_long() const override { return true; }  // who is refused is listened to first
   Next OnReady() override {
     UniqueFd accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!accepted.valid() && (errno == EMFILE || errno == ENFILE)) Refuse();
@@ -264,7 +266,9 @@ absl::StatusOr<std::unique_ptr<Pager>> Pager::Make(const PagerOptions& options, 
   RK_ASSIGN_OR_RETURN(pager->cache_, std::move(cache));
   pager->warmer_ = std::make_unique<CacheWarmer>(pager->store_->path(), *pager->cache_);
   pager->epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
-  if (!pager->epoll_.valid()) return ErrnoStatus(errno, "starting the pager");
+  pager->client_epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
+  if (!pager->epoll_.valid() || !pager->client_epoll_.valid())
+    return ErrnoStatus(errno, "starting the pager");
   pager->deferred_ = std::make_shared<DeferredWork>();
   pager->Add(pager->deferred_);
   pager->Add(std::make_shared<ClientListener>(*pager, std::move(listener)));
@@ -274,7 +278,7 @@ absl::StatusOr<std::unique_ptr<Pager>> Pager::Make(const PagerOptions& options, 
 Pager::~Pager() = default;
 
 uint64_t Pager::Add(std::shared_ptr<PagerSource> source) {
-  const int fd = source->fd();
+  const int fd = source->fd(), epoll = EpollOf(*source).get();
   epoll_event event{};
   event.events = EPOLLIN | EPOLLONESHOT;
   uint64_t id;
@@ -284,7 +288,7 @@ uint64_t Pager::Add(std::shared_ptr<PagerSource> source) {
     sources_[id] = std::move(source);
   }
   event.data.u64 = id;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
     Log(LogLevel::kError, absl::StrCat("the pager can't wait for a descriptor: errno ", errno));
     Remove(id);
   }
@@ -301,14 +305,14 @@ void Pager::Remove(uint64_t id) {
     sources_.erase(found);
   }
   // By hand: others hold the same open file, so that closing ours does not take it off.
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, source->fd(), nullptr);
+  ::epoll_ctl(EpollOf(*source).get(), EPOLL_CTL_DEL, source->fd(), nullptr);
 }
 
-void Pager::Work() {
+void Pager::Work(const UniqueFd& epoll) {
   while (!stop_) {
     epoll_event event;
     const int n =
-        ::epoll_wait(epoll_.get(), &event, 1, static_cast<int>(absl::ToInt64Milliseconds(kTick)) * 4);
+        ::epoll_wait(epoll.get(), &event, 1, static_cast<int>(absl::ToInt64Milliseconds(kTick)) * 4);
     if (n <= 0) continue;
     std::shared_ptr<PagerSource> source;
     {
@@ -337,7 +341,7 @@ void Pager::WaitAgainFor(uint64_t id, const PagerSource& source) {
   epoll_event again{};
   again.events = EPOLLIN | EPOLLONESHOT;
   again.data.u64 = id;
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, source.fd(), &again);
+  ::epoll_ctl(EpollOf(source).get(), EPOLL_CTL_MOD, source.fd(), &again);
 }
 
 void Pager::OnTick() {
@@ -357,7 +361,9 @@ void Pager::OnTick() {
 
 void Pager::Run() {
   for (size_t i = 0; i < std::max<size_t>(options_.threads, 2); ++i)
-    threads_.emplace_back([this] { Work(); });
+    threads_.emplace_back([this] { Work(epoll_); });
+  for (size_t i = 0; i < std::max<size_t>(options_.client_threads, 1); ++i)
+    threads_.emplace_back([this] { Work(client_epoll_); });
   threads_.emplace_back([this] { FillInBackground(); });
   threads_.emplace_back([this] { PrefetchInBackground(); });
   threads_.emplace_back([this] { WarmInBackground(); });

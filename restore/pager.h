@@ -43,6 +43,7 @@ struct PagerOptions {
   std::string store;
   uint64_t cache_bytes = uint64_t{1} << 30;
   size_t threads = 2;                            // that serve faults
+  size_t client_threads = 4;                     // that do what is asked of the pager, beside those
   absl::Duration idle_exit = absl::Seconds(10);  // without jobs and connections
 };
 
@@ -54,6 +55,8 @@ class PagerSource {
  public:
   virtual ~PagerSource() = default;
   virtual int fd() const = 0;
+  // It may take as long as filling in all memory of a copy: not on the threads that serve faults.
+  virtual bool takes_long() const { return false; }
   enum class Next {
     kDone,   // it is done for, and destroyed
     kAgain,  // whenever it is readable
@@ -110,7 +113,11 @@ class Pager {
   static constexpr absl::Duration kTick = absl::Milliseconds(50);
 
   Pager() = default;
-  void Work();
+  // What waits in one of the two epolls.
+  void Work(const UniqueFd& epoll);
+  const UniqueFd& EpollOf(const PagerSource& source) const {
+    return source.takes_long() ? client_epoll_ : epoll_;
+  }
   void OnTick() ABSL_LOCKS_EXCLUDED(mutex_);
   void WaitAgainFor(uint64_t id, const PagerSource& source);
   void FillInBackground();
@@ -132,7 +139,7 @@ class Pager {
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<FrameCache> cache_;
   std::unique_ptr<CacheWarmer> warmer_;
-  UniqueFd epoll_;
+  UniqueFd epoll_, client_epoll_;
   std::shared_ptr<DeferredWork> deferred_;
   std::atomic<int> clients_{0};
   std::atomic<bool> stop_{false};

@@ -28,6 +28,7 @@ int main(int argc, char** argv) {
   }
   options.store = argv[1];
   options.threads = std::max(2u, std::thread::hardware_concurrency());
+  options.client_threads = std::max<size_t>(options.client_threads, options.threads);
   rlimit limit;
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
     limit.rlim_cur = limit.rlim_max;

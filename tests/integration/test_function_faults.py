@@ -7,9 +7,32 @@ import unittest
 
 from harness import procfs, waiting
 from harness.cli import FAILED, NOT_FOUND, USAGE
-from harness.functions import SECONDS, FunctionsTest
+from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
 
 LARGEST_ANSWER = 6_291_556
+
+
+# Notes in which cgroups it is whenever a copy of it is forked.
+_BEFORE_FORKS = """import os
+
+
+def before():
+    with open("/proc/self/cgroup") as groups, open({path!r}, "a") as seen:
+        seen.write(groups.read())
+
+
+os.register_at_fork(before=before)
+
+
+def handler(event, context):
+    return None
+"""
+
+
+def limiting(groups):
+    """Of the lines of a process's `cgroup` file those of groups that can limit memory."""
+    lines = [line.split(":", 2) for line in groups.splitlines()]
+    return [line[2] for line in lines if "memory" in line[1].split(",")] or [line[2] for line in lines if line[0] == "0"]
 
 
 class FaultTest(FunctionsTest):
@@ -136,6 +159,15 @@ class TemplateTest(FunctionsTest):
         return [pid for pid in procfs.descendants(os.getpid())
                 if procfs.alive(pid) and pid not in instances and "bootstrap.py" in procfs.command_line(pid)]
 
+    def own_templates(self):
+        """Of the function, not of its dependencies: they have its limits."""
+        own = []
+        for pid in self.templates():
+            with open(f"/proc/{pid}/cgroup", encoding="ascii") as file:
+                if all("/rekindle/" in group for group in limiting(file.read())):
+                    own.append(pid)
+        return own
+
     def test_one_that_does_not_answer_is_replaced(self):
         self.deploy("app")
         self.wait_for_no_instance("app")
@@ -152,6 +184,45 @@ class TemplateTest(FunctionsTest):
         for pid in stopped:  # of dependencies, that nobody has asked
             if procfs.alive(pid):
                 os.kill(pid, signal.SIGCONT)
+
+
+    def test_an_image_that_was_removed_is_taken_again_when_the_template_has_ended(self):
+        self.deploy("app")
+        self.invoke("app")
+        image = self.wait_for_image("app")
+        self.start_from(["template"])
+        self.succeed("rm", image)
+        for pid in self.own_templates():
+            os.kill(pid, signal.SIGKILL)
+        of_dependencies = ["dependency-template", "dependency-memory", "dependency-disk"]
+        self.start_from(of_dependencies)
+        # Each start tells again what an image would be worth.
+        waiting.until(lambda: self.start_from([*of_dependencies, *FROM_OWN_IMAGE]) and image in self.references(),
+                      "its image taken again", SECONDS)
+        self.start_from(FROM_OWN_IMAGE)
+
+    def test_what_it_runs_of_the_functions_code_keeps_to_the_functions_limits(self):
+        seen = self.path("seen")
+        self.deploy("app", files={"app.py": _BEFORE_FORKS.format(path=seen)})
+        self.wait_for_no_instance("app")
+        self.start_from(["template"])
+        with open(seen, encoding="ascii") as file:
+            groups = limiting(file.read())
+        self.assertTrue(groups)
+        for group in groups:
+            self.assertIn("/rekindle/", group)
+
+
+    def test_it_ends_though_a_copy_of_it_goes_on(self):
+        self.deploy("app", "--timeout", "60s")
+        self.wait_for_no_instance("app")
+        self.start_from(["template"])
+        call = self.begin_waiting("app")
+        own = self.own_templates()
+        self.assertEqual(len(own), 1)
+        self.deploy("app", "--replace", "--timeout", "50s")
+        waiting.until(lambda: not any(procfs.alive(pid) for pid in own), "the old revision's template ends", SECONDS)
+        self.assertEqual(self.end_waiting(call)["told"], "go")
 
 
 class BadRequestTest(FunctionsTest):

@@ -2,10 +2,12 @@
 meanwhile does not get into a function.
 """
 
+import grp
 import http.client
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import unittest
@@ -247,6 +249,38 @@ class LeftImagesTest(FunctionsTest):
         self.assertEqual(self.references(), sorted(["deps/python:bare", kept, "images/other:1"]))
         self.wait_for_no_instance("kept")
         self.assertIn(self.invoke("kept", None)[1]["start_level"], FROM_OWN_IMAGE)
+
+    def start(self):
+        """What a new instance was made from."""
+        for pid in self.runtimes():
+            os.kill(pid, signal.SIGKILL)
+        self.wait_for_no_instance("name")
+        answer, call = self.invoke("name", None)
+        self.assertEqual(answer, "new")
+        return call["start_level"]
+
+    def test_another_image_under_its_name_is_not_used(self):
+        administrators = ("--group", grp.getgrgid(BOB).gr_name)
+        self.daemon.stop()
+        self.restart_daemon(*administrators)
+        self.deploy("name", "--deps", "none", files={"app.py": _QUICK})
+        self.invoke("name", None)
+        image, file = self.wait_for_image("name"), self.path("exported")
+        self.succeed("export", image, "--file", file)
+        os.chmod(file, 0o644)
+        job, _ = self.start_memory_job(1 << 20)
+        self.succeed("rm", image)
+        with self.subTest("another user's"):
+            self.succeed("import", "--file", file, "-t", image, cli=self.make_cli(host=self.daemon.host, uid=BOB))
+            self.daemon.stop()
+            self.restart_daemon(*administrators)
+            self.assertNotIn(self.start(), FROM_OWN_IMAGE)
+        with self.subTest("another revision's"):
+            self.daemon.stop()  # with what it was about to take
+            self.succeed("ckpt", job.pid, "-t", image, "--replace", "--label", "rekindle.function=name",
+                         "--label", "rekindle.function.revision=2", cli=self.make_cli(store=self.store))
+            self.restart_daemon(*administrators)
+            self.assertNotIn(self.start(), FROM_OWN_IMAGE)
 
 
 class EventTest(FunctionsTest):

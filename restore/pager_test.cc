@@ -1,0 +1,87 @@
+#include "restore/pager.h"
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "base/packet_socket.h"
+#include "dedup_store/store_testing.h"
+
+namespace rekindle::restore {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Minutes(1);
+
+// How many have come.
+class Count {
+ public:
+  void Add() {
+    absl::MutexLock lock(&mutex_);
+    ++count_;
+  }
+  bool WaitFor(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    auto come = [&] { return count_ == count; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&come), kPatience);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// As a client that wants all memory of a copy.
+class LongWork : public PagerSource {
+ public:
+  LongWork(Count& begun, const absl::Notification& end) : begun_(begun), end_(end) {
+    ::eventfd_write(always_.get(), 1);
+  }
+  int fd() const override { return always_.get(); }
+  bool takes_long() const override { return true; }
+  Next OnReady() override {
+    begun_.Add();
+    end_.WaitForNotification();
+    return Next::kDone;
+  }
+
+ private:
+  const UniqueFd always_{::eventfd(0, EFD_CLOEXEC)};
+  Count& begun_;
+  const absl::Notification& end_;
+};
+
+class PagerTest : public store::StoreTest {};
+
+TEST_F(PagerTest, FaultsAreServedWhileAllThatIsAskedTakesLong) {
+  Reopen();
+  const std::string path = absl::StrCat(folder_->path(), "/pager.sock");
+  auto listener = ListenForPackets(path);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  PagerOptions options;
+  options.store = store_->path();
+  options.cache_bytes = 16 << 20;
+  options.idle_exit = absl::ZeroDuration();
+  auto pager = Pager::Make(options, *std::move(listener));
+  ASSERT_TRUE(pager.ok()) << pager.status();
+  (*pager)->ClientsChanged(1);  // until the end
+  Count begun;
+  absl::Notification end, answered;
+  for (size_t i = 0; i < options.client_threads; ++i) (*pager)->Add(std::make_shared<LongWork>(begun, end));
+  std::thread running([&] { (*pager)->Run(); });
+  EXPECT_TRUE(begun.WaitFor(options.client_threads));
+  // What answers a fault.
+  (*pager)->Defer([&] { answered.Notify(); });
+  EXPECT_TRUE(answered.WaitForNotificationWithTimeout(kPatience));
+  end.Notify();
+  (*pager)->ClientsChanged(-1);
+  running.join();
+}
+
+}  // namespace
+}  // namespace rekindle::restore
