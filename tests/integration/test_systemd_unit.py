@@ -1,4 +1,4 @@
-"""The example unit: what systemd would run for it, without a systemd."""
+"""The units: what systemd would run for the example, without a systemd, and what it makes of the daemon's."""
 
 import os
 import shlex
@@ -11,7 +11,9 @@ from harness import jobs, waiting
 from harness.case import RekindleTest, shell
 from harness.cli import binary, environment
 
-UNIT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/systemd/train.service")
+SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+UNIT = os.path.join(SOURCES, "examples/systemd/train.service")
+DAEMON_UNIT = os.path.join(SOURCES, "packaging/rekindled.service.in")
 
 
 class UnitTest(RekindleTest):
@@ -71,6 +73,16 @@ class UnitTest(RekindleTest):
     @unittest.skipUnless(shutil.which("systemd-analyze"), "no systemd-analyze")
     def test_systemd_understands_it(self):
         self.assertEqual(shell("systemd-analyze", "verify", self.unit), "")
+
+    def test_a_job_killed_for_want_of_memory_does_not_end_the_daemon(self):
+        with open(DAEMON_UNIT, encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("\nOOMPolicy=continue\n", text)
+        if shutil.which("systemd-analyze"):
+            installed = self.path("rekindled.service")
+            with open(installed, "w", encoding="utf-8") as file:
+                file.write(text.replace("@CMAKE_INSTALL_FULL_SBINDIR@/rekindled", binary("rekindled")))
+            self.assertEqual(shell("systemd-analyze", "verify", "--man=no", installed), "")
 
     def test_goes_on_after_a_stop(self):
         first = self.start()
