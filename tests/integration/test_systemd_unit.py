@@ -33,7 +33,7 @@ class UnitTest(RekindleTest):
         return shlex.split(line.split("=", 1)[1])
 
     def variables(self, more):
-        path = f"{os.path.dirname(binary('rekindle'))}:/usr/bin:/bin"
+        path = f"{self.directory}:{os.path.dirname(binary('rekindle'))}:/usr/bin:/bin"
         return environment({**self.environment, "REKINDLE_STORE": self.store, "PATH": path, **more})
 
     def start(self):
@@ -109,6 +109,26 @@ class UnitTest(RekindleTest):
         self.run_hook("ExecStopPost", EXIT_CODE="exited", EXIT_STATUS="0")
         self.assertEqual(self.numbers(), list(range(1, len(self.numbers()) + 1)))
         self.assert_store_whole([])
+
+    def test_begins_anew_only_where_there_is_no_image(self):
+        """A `rekindle` of ours says how it was called, and of an image what it is told to."""
+        with open(self.path("rekindle"), "w", encoding="ascii") as file:
+            file.write('#!/bin/sh\n[ "$1" != inspect ] || { echo "the reason" >&2; exit "$ANSWER"; }\necho "$1"\n')
+        os.chmod(self.path("rekindle"), 0o755)
+
+        def started(answer):
+            done = subprocess.run(
+                self.command("ExecStart"),
+                capture_output=True,
+                text=True,
+                check=False,
+                env=self.variables({"ANSWER": answer}),
+            )
+            return done.returncode, done.stdout, done.stderr
+
+        self.assertEqual(started("0"), (0, "restore\n", ""))
+        self.assertEqual(started("3"), (0, "run\n", ""))
+        self.assertEqual(started("1"), (1, "", "the reason\n"))
 
 
 if __name__ == "__main__":
