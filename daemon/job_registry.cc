@@ -12,7 +12,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -255,15 +254,9 @@ absl::StatusOr<JobRecord> JobRegistry::FindByName(absl::string_view name) const 
   std::optional<JobRecord> found = text.ok() ? Parse(*text) : std::nullopt;
   if (found) return *std::move(found);
   if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
-  RK_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs, List());
-  std::vector<std::string> names;
-  for (const JobRecord& job : jobs) {
-    if (names.size() < 5 && Lives(job)) names.push_back(job.name);
-  }
-  return absl::NotFoundError(absl::StrCat("there is no job named '", name, "': ",
-                                          names.empty()
-                                              ? "no jobs are known, give a PID"
-                                              : absl::StrCat("known are ", absl::StrJoin(names, ", "))));
+  // Which others there are is not for everybody to know.
+  return absl::NotFoundError(
+      absl::StrCat("there is no job named '", name, "': see 'rekindle ps', or give a PID"));
 }
 
 std::optional<JobRecord> JobRegistry::FindRunning(pid_t pid) const {

@@ -54,7 +54,7 @@ class JobRegistry {
 
   // Newest first. Ended jobs are in it for a day.
   absl::StatusOr<std::vector<JobRecord>> List() const;
-  absl::StatusOr<JobRecord> FindByName(absl::string_view name) const;  // NotFound names the jobs there are
+  absl::StatusOr<JobRecord> FindByName(absl::string_view name) const;
   std::optional<JobRecord> FindRunning(pid_t pid) const;
 
   absl::Status SetImage(const JobRecord& job, const std::string& image);
