@@ -157,7 +157,7 @@ int InvokeFunction(Client& client, const Output& output, const FunctionInvocatio
   } else if (request.dry_run()) {
     output.Text(absl::StrCat("function ", request.name(), " can be invoked\n"));
   } else if (invocation.output.empty()) {
-    output.Text(response->payload());
+    output.Bytes(response->payload());
     if (!absl::EndsWith(response->payload(), "\n")) output.Text("\n");
   }
   return kDone;
@@ -197,7 +197,7 @@ int ListFunctions(Client& client, const Output& output, const v1::ListFunctionsR
 int ShowFunctionLogs(Client& client, const Output& output, const v1::FunctionLogsRequest& request) {
   absl::Status status = client.FunctionLogs(request, [&](const v1::FunctionLogLine& line) {
     output.Json(line);
-    output.Text(absl::StrCat(line.instance(), "  ", line.text(), "\n"));
+    output.Bytes(absl::StrCat(line.instance(), "  ", line.text(), "\n"));
   });
   return status.ok() ? static_cast<int>(kDone) : output.Fail(status);
 }

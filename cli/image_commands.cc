@@ -144,10 +144,10 @@ int InspectImage(Client& client, const Output& output, const v1::InspectImageReq
     if (!value.empty()) absl::StrAppendFormat(&text, "  %-9s %s\n", name, value);
   };
   add("parent", image.parent_digest());
-  add("taken", absl::StrCat(Time(image.created_unix_ns()), " on ", response->machine(), ", Linux ",
-                            response->kernel(), ", CRIU ", response->criu_version()));
+  add("taken", absl::StrCat(Time(image.created_unix_ns()), " on ", Shown(response->machine(), 64), ", Linux ",
+                            Shown(response->kernel(), 64), ", CRIU ", Shown(response->criu_version(), 64)));
   add("owner", absl::StrCat("uid ", image.owner_uid()));
-  add("job", response->job_name());
+  add("job", Shown(response->job_name(), 64));
   add("command", Shown(response->command(), 200));
   add("folder", Shown(response->working_directory(), 200));
   add("log", Shown(response->log(), 200));

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <memory>
@@ -12,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/human_units.h"
 #include "base/status.h"
@@ -116,7 +117,7 @@ class JobSession {
         OnStarted(event.started());
         break;
       case v1::JobEvent::kExited:
-        exit_ = event.exited();
+        exits_.push_back(event.exited());
         break;
       case v1::JobEvent::kRestarted:
         OnRestarted(event.restarted());
@@ -141,10 +142,13 @@ class JobSession {
     progress_.Clear();
     if (follower_) follower_->Finish();
     if (!status.ok()) return output_.Fail(status);
-    if (!exit_) return kDone;
-    output_.Json(*exit_);
-    if (!exit_->report().empty()) output_.Warning(absl::StrCat("the job was given up: ", exit_->report()));
-    return exit_->signal() != 0 ? kKilledBySignal + exit_->signal() : exit_->exit_code();
+    int code = kDone;
+    for (const v1::JobExit& exit : exits_) {
+      output_.Json(exit);
+      if (!exit.report().empty()) output_.Warning(absl::StrCat("the job was given up: ", exit.report()));
+      if (code == kDone) code = exit.signal() != 0 ? kKilledBySignal + exit.signal() : exit.exit_code();
+    }
+    return code;
   }
 
   const std::optional<v1::JobStarted>& started() const { return started_; }
@@ -169,21 +173,31 @@ class JobSession {
     for (const std::string& warning : started.warnings()) output_.Warning(warning);
     output_.Json(started);
     if (detach_) return;
-    pid_.store(started.job().pid());
     const std::string supervised = started.job().has_supervised() ? started.job().name() : "";
+    int missed = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      pids_.push_back(started.job().pid());
+      missed = signal_;
+    }
+    if (missed != 0) Signal(started.job().pid(), missed).IgnoreError();
     interrupts_.SetAction([this, supervised](int signal) {
-      v1::SignalJobRequest request;
-      request.set_pid(pid_.load());
-      request.set_signal(signal);
-      request.set_group(true);
-      absl::Status sent = client_.SignalJob(request);  // it may just have ended
+      std::vector<int> pids;
+      {
+        absl::MutexLock lock(&mutex_);
+        pids = pids_;
+        signal_ = signal;
+      }
+      absl::Status sent;
+      for (const int pid : pids) sent.Update(Signal(pid, signal));  // it may just have ended
       if (sent.ok() || supervised.empty()) return;
       // Between two lives there is nobody who could take a signal.
       v1::StopJobRequest stop;
       stop.set_job(supervised);
       client_.StopJob(stop).IgnoreError();
     });
-    if (!follow_log_ || output_.json() || started.job().log().empty()) return;
+    // Copies have one log for all.
+    if (follower_ || !follow_log_ || output_.json() || started.job().log().empty()) return;
     uint64_t offset = started.log_offset();
     if (struct stat info; offset == UINT64_MAX && ::stat(started.job().log().c_str(), &info) == 0)
       offset = static_cast<uint64_t>(info.st_size);
@@ -196,8 +210,19 @@ class JobSession {
     }
   }
 
+  absl::Status Signal(int pid, int signal) {
+    v1::SignalJobRequest request;
+    request.set_pid(pid);
+    request.set_signal(signal);
+    request.set_group(true);
+    return client_.SignalJob(request);
+  }
+
   void OnRestarted(const v1::JobRestarted& restarted) {
-    pid_.store(restarted.pid());
+    {
+      absl::MutexLock lock(&mutex_);
+      pids_ = {restarted.pid()};
+    }
     output_.Json(restarted);
     for (const std::string& image : restarted.passed_over())
       output_.Warning(absl::StrCat("the job could not be brought back from ", image));
@@ -213,12 +238,14 @@ class JobSession {
   const Output& output_;
   Interrupts& interrupts_;
   const bool detach_, follow_log_;
-  std::atomic<int> pid_{0};
+  absl::Mutex mutex_;
+  std::vector<int> pids_ ABSL_GUARDED_BY(mutex_);  // who gets the signals
+  int signal_ ABSL_GUARDED_BY(mutex_) = 0;         // the last one: copies that start later get it, too
   bool dry_run_ = false;
   ProgressBar progress_;
   std::optional<v1::JobStarted> started_;
   std::vector<v1::JobStarted> all_started_;
-  std::optional<v1::JobExit> exit_;
+  std::vector<v1::JobExit> exits_;  // of several copies, in their order
   std::unique_ptr<LogFollower> follower_;
   Timelines* timelines_ = nullptr;
 };

@@ -6,6 +6,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "cli/json.h"
+#include "cli/printable.h"
 
 namespace rekindle::cli {
 namespace {
@@ -20,24 +21,26 @@ void Output::Json(const google::protobuf::Message& message) const {
   std::fflush(stdout);
 }
 
-void Output::Text(absl::string_view text) const {
+void Output::Text(absl::string_view text) const { Bytes(Printable(text)); }
+
+void Output::Bytes(absl::string_view bytes) const {
   if (json_) return;
-  Print(stdout, text);
+  Print(stdout, bytes);
   std::fflush(stdout);
 }
 
 void Output::Warning(absl::string_view text) const {
-  Print(stderr, absl::StrCat("rekindle: warning: ", text, "\n"));
+  Print(stderr, absl::StrCat("rekindle: warning: ", Printable(text), "\n"));
 }
 
-void Output::Note(absl::string_view text) const { Print(stderr, text); }
+void Output::Note(absl::string_view text) const { Print(stderr, Printable(text)); }
 
 void Output::CommandLine(absl::string_view line) const {
-  if (verbose_) Print(stderr, absl::StrCat("+ ", line, "\n"));
+  if (verbose_) Print(stderr, absl::StrCat("+ ", Printable(line), "\n"));
 }
 
 std::string Output::ErrorText(const absl::Status& status) {
-  absl::string_view message = absl::StripSuffix(status.message(), "\n");
+  const std::string message = Printable(absl::StripSuffix(status.message(), "\n"));
   return absl::StrCat("rekindle: error: ", absl::StrReplaceAll(message, {{"\n", "\n  "}}), "\n");
 }
 

@@ -1,5 +1,5 @@
 // What the commands print: results for people or JSON on standard output, errors and warnings on standard
-// error.
+// error. What is for people may hold names and lines of other users: it is made printable (printable.h).
 #pragma once
 
 #include <string>
@@ -26,6 +26,8 @@ class Output {
   void Json(const google::protobuf::Message& message) const;
   // For people; nothing with --json.
   void Text(absl::string_view text) const;
+  // As they are; nothing with --json.
+  void Bytes(absl::string_view bytes) const;
   // "rekindle: warning: …", on standard error.
   void Warning(absl::string_view text) const;
   // For people, on standard error: beside a job's own output, and with --json.

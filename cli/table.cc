@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cli/printable.h"
 
 namespace rekindle::cli {
 
@@ -48,10 +49,9 @@ std::string Age(int64_t unix_ns, int64_t now_unix_ns) {
 
 std::string Shown(const std::string& text, size_t longest) {
   std::string out;
-  for (char c : text) {
-    unsigned char u = static_cast<unsigned char>(c);
-    if (DisplayWidth(out) >= longest && (u & 0xc0) != 0x80) return out + "…";
-    out += u < 0x20 || u == 0x7f ? '?' : c;
+  for (char c : Printable(text)) {
+    if (DisplayWidth(out) >= longest && (static_cast<unsigned char>(c) & 0xc0) != 0x80) return out + "…";
+    out += c == '\n' || c == '\t' ? '?' : c;
   }
   return out;
 }

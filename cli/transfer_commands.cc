@@ -203,20 +203,27 @@ class Copying {
     return *std::move(newest);
   }
 
-  // Of the copies of this name that are older than the newest ones.
-  absl::Status Prune(const std::string& name) {
+  // Of the copies of this name that came from here those that are older than the newest ones. `sent` stays,
+  // whatever the clocks say.
+  absl::Status Prune(const std::string& name, const v1::Image& sent) {
     if (what_.keep == 0) return absl::OkStatus();
     v1::ListImagesRequest request;
     request.set_name_contains(name);
+    RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse sources, here_.ListImages(request));
+    for (const v1::Image& image : sources.images()) ours_.insert(OriginOf(image));
+    ours_.insert(OriginOf(sent));
     RK_ASSIGN_OR_RETURN(v1::ListImagesResponse images, there_.ListImages(request));
     std::vector<v1::Image> copies;
     for (v1::Image& image : *images.mutable_images()) {
-      if (NameOf(image.reference()) == name && image.labels().contains(v1::kOriginLabel))
+      if (NameOf(image.reference()) == name && image.labels().contains(v1::kOriginLabel) &&
+          ours_.contains(OriginOf(image)))
         copies.push_back(std::move(image));
     }
-    std::sort(copies.begin(), copies.end(), [](const v1::Image& a, const v1::Image& b) {
-      return a.created_unix_ns() > b.created_unix_ns();
-    });
+    const auto rank = [&](const v1::Image& image) {
+      return std::make_pair(OriginOf(image) == OriginOf(sent), image.created_unix_ns());
+    };
+    std::sort(copies.begin(), copies.end(),
+              [&](const v1::Image& a, const v1::Image& b) { return rank(a) > rank(b); });
     if (copies.size() <= what_.keep) return absl::OkStatus();
     v1::RemoveImagesRequest old;
     for (size_t i = what_.keep; i < copies.size(); ++i) old.add_images(copies[i].reference());
@@ -298,6 +305,9 @@ class Copying {
   Client& there_;
   const Output& output_;
   const CopyImage& what_;
+  // Origins of what was here, under the name that is followed, since this command began: other stores copy to
+  // the same place.
+  std::set<std::string> ours_;
 };
 
 }  // namespace
@@ -401,7 +411,7 @@ int CopyImageTo(Client& client, Client& there, const Output& output, Interrupts&
     absl::Status status;
     if (newest.ok() && newest->digest() != copied) {
       status = copying.Copy(*newest);
-      if (status.ok()) status = copying.Prune(what.image);
+      if (status.ok()) status = copying.Prune(what.image, *newest);
       if (status.ok()) copied = newest->digest();
     }
     absl::MutexLock lock(&mutex);

@@ -35,6 +35,7 @@ struct Call {
   Caller caller;
   // Has the client gone or cancelled? To be asked by one thread at a time.
   std::function<bool()> cancelled;
+  std::shared_ptr<void> counted;      // among its user's (calls_of_users.h); null: an administrator's
   const PartOfGroup* part = nullptr;  // of a group's checkpoint or restore; null: of none
   // Of a job of which one image after the other is taken, which it should notice as little as can be; null:
   // an image that somebody asked for.

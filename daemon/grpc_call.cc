@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/parallel.h"
+#include "base/status.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -39,8 +40,11 @@ absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
   }
   absl::StatusOr<Caller> caller = resolve(peer);
   if (!caller.ok()) return caller.status();
-  node.RecoverJobs();
   Call call;
+  if (!node.policy().IsAdmin(*caller)) {
+    RK_ASSIGN_OR_RETURN(call.counted, node.calls().Begin(caller->uid));
+  }
+  node.RecoverJobs();
   call.caller = *std::move(caller);
   call.cancelled = [&cancelled, context] { return context->IsCancelled() || (cancelled && cancelled()); };
   return call;

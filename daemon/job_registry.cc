@@ -5,17 +5,18 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "daemon/process_info.h"
 
 namespace rekindle::daemon {
@@ -25,6 +26,10 @@ using nlohmann::json;
 
 constexpr absl::string_view kSuffix = ".json";
 constexpr size_t kLongestName = 64;
+// The record is for people to read, again and again.
+constexpr size_t kMostShownCommand = 4096;
+// Records are looked through for what to forget once so many have been added, and half as many as there are.
+constexpr size_t kLeastAddedBetweenLooks = 64;
 
 // What is not UTF-8 in a command line would make the JSON library throw.
 constexpr auto kReplaceBadText = json::error_handler_t::replace;
@@ -84,6 +89,8 @@ std::optional<JobRecord> Parse(const std::string& text) {
 bool SameProcess(const JobRecord& a, const JobRecord& b) {
   return a.pid == b.pid && a.start_ticks == b.start_ticks && a.boot_id == b.boot_id;
 }
+
+int64_t LastNewsOf(const JobRecord& job) { return std::max(job.started_unix_ns, job.exited_unix_ns); }
 
 bool IsNameCharacter(char c) { return absl::ascii_isalnum(c) || c == '_' || c == '.' || c == '-'; }
 
@@ -169,6 +176,7 @@ absl::StatusOr<JobRecord> JobRegistry::Add(JobRecord record, bool unique_name) {
     unique_name = true;
   }
   RK_RETURN_IF_ERROR(CheckJobName(record.name));
+  record.command = ToUtf8(record.command, kMostShownCommand);
   record.boot_id = ThisBoot();
   absl::StatusOr<ProcessInfo> process = ReadProcessInfo(record.pid);
   if (process.ok()) {
@@ -185,28 +193,55 @@ absl::StatusOr<JobRecord> JobRegistry::Add(JobRecord record, bool unique_name) {
     record.name = absl::StrCat(wanted, "-", number);
   }
   RK_RETURN_IF_ERROR(Write(record));
+  if (++added_ >= next_look_) ForgetOldest();
   return record;
 }
 
-absl::StatusOr<std::vector<JobRecord>> JobRegistry::List() const {
-  std::vector<JobRecord> jobs;
-  if (!PathExists(directory_)) return jobs;
+void JobRegistry::ForgetOldest() {
+  absl::StatusOr<std::vector<FileOfJob>> files = Read();
+  if (!files.ok()) return;
+  std::sort(files->begin(), files->end(),
+            [](const FileOfJob& a, const FileOfJob& b) { return LastNewsOf(a.job) > LastNewsOf(b.job); });
+  std::map<uid_t, size_t> ended;
+  size_t kept = 0;
+  for (const FileOfJob& file : *files) {
+    if (Lives(file.job) || ++ended[file.job.owner] <= kMostEndedOfOne) {
+      ++kept;
+    } else {
+      RemoveTree(file.path).IgnoreError();
+    }
+  }
+  added_ = 0;
+  next_look_ = std::max(kLeastAddedBetweenLooks, kept / 2);
+}
+
+absl::StatusOr<std::vector<JobRegistry::FileOfJob>> JobRegistry::Read() const {
+  std::vector<FileOfJob> found;
+  if (!PathExists(directory_)) return found;
   RK_ASSIGN_OR_RETURN(std::vector<std::string> files, ListDirectory(directory_));
-  const int64_t now = UnixNanos();
   for (const std::string& file : files) {
     if (file[0] == '.' || !absl::EndsWith(file, kSuffix)) continue;
     std::string path = absl::StrCat(directory_, "/", file);
     absl::StatusOr<std::string> text = ReadFile(path);
     std::optional<JobRecord> job = text.ok() ? Parse(*text) : std::nullopt;
-    if (!job) continue;
-    if (now - std::max(job->started_unix_ns, job->exited_unix_ns) > kKeepEndedNanos && !Lives(*job)) {
+    if (job) found.push_back({std::move(path), *std::move(text), *std::move(job)});
+  }
+  return found;
+}
+
+absl::StatusOr<std::vector<JobRecord>> JobRegistry::List() const {
+  RK_ASSIGN_OR_RETURN(std::vector<FileOfJob> files, Read());
+  std::vector<JobRecord> jobs;
+  const int64_t now = UnixNanos();
+  for (FileOfJob& file : files) {
+    if (now - LastNewsOf(file.job) > kKeepEndedNanos && !Lives(file.job)) {
       // Two processes may tidy up at once, and the file may be a new job's by now: decide under the lock.
       absl::StatusOr<UniqueFd> lock = Lock();
-      absl::StatusOr<std::string> again = ReadFile(path);
-      if (lock.ok() && again.ok() && *again == *text) RemoveTree(path).IgnoreError();
+      absl::StatusOr<std::string> again = ReadFile(file.path);
+      if (lock.ok() && again.ok() && *again == file.text) RemoveTree(file.path).IgnoreError();
       continue;
     }
-    jobs.push_back(*std::move(job));
+    jobs.push_back(std::move(file.job));
   }
   std::sort(jobs.begin(), jobs.end(),
             [](const JobRecord& a, const JobRecord& b) { return a.started_unix_ns > b.started_unix_ns; });
@@ -219,15 +254,9 @@ absl::StatusOr<JobRecord> JobRegistry::FindByName(absl::string_view name) const 
   std::optional<JobRecord> found = text.ok() ? Parse(*text) : std::nullopt;
   if (found) return *std::move(found);
   if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
-  RK_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs, List());
-  std::vector<std::string> names;
-  for (const JobRecord& job : jobs) {
-    if (names.size() < 5 && Lives(job)) names.push_back(job.name);
-  }
-  return absl::NotFoundError(absl::StrCat("there is no job named '", name, "': ",
-                                          names.empty()
-                                              ? "no jobs are known, give a PID"
-                                              : absl::StrCat("known are ", absl::StrJoin(names, ", "))));
+  // Which others there are is not for everybody to know.
+  return absl::NotFoundError(
+      absl::StrCat("there is no job named '", name, "': see 'rekindle ps', or give a PID"));
 }
 
 std::optional<JobRecord> JobRegistry::FindRunning(pid_t pid) const {
@@ -242,8 +271,10 @@ std::optional<JobRecord> JobRegistry::FindRunning(pid_t pid) const {
 template <typename Change>
 absl::Status JobRegistry::Update(const JobRecord& job, Change change) {
   RK_ASSIGN_OR_RETURN(UniqueFd lock, Lock());
-  RK_ASSIGN_OR_RETURN(std::string text, ReadFile(PathOf(job.name)));
-  std::optional<JobRecord> current = Parse(text);
+  absl::StatusOr<std::string> text = ReadFile(PathOf(job.name));
+  if (absl::IsNotFound(text.status())) return absl::OkStatus();  // forgotten
+  RK_RETURN_IF_ERROR(text.status());
+  std::optional<JobRecord> current = Parse(*text);
   if (!current || !SameProcess(*current, job)) return absl::OkStatus();
   change(*current);
   return Write(*current);

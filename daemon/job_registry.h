@@ -4,6 +4,8 @@
 
 #include <sys/types.h>
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -37,19 +39,22 @@ class JobRegistry {
  public:
   // How long the record of an ended job is kept.
   static constexpr int64_t kKeepEndedNanos = 24LL * 3600 * 1000 * 1000 * 1000;
+  // Of so many of one owner, the latest; half as many more may be there until they are looked through.
+  static constexpr size_t kMostEndedOfOne = 1000;
 
   // `directory` is made on first write, for its owner alone.
   explicit JobRegistry(std::string directory) : directory_(std::move(directory)) {}
 
-  // Records a job that runs: fills in start_ticks and boot_id. An empty `name` becomes one made from
-  // `command`; `unique_name` adds a number where the name is a running job's, else that is AlreadyExists.
+  // Records a job that runs: fills in start_ticks and boot_id, cuts a long command. An empty `name` becomes
+  // one made from `command`; `unique_name` adds a number where the name is a running job's, else that is
+  // AlreadyExists.
   absl::StatusOr<JobRecord> Add(JobRecord record, bool unique_name);
   // AlreadyExists when a running job has this name; InvalidArgument when it is malformed.
   absl::Status CheckNameIsFree(absl::string_view name) const;
 
   // Newest first. Ended jobs are in it for a day.
   absl::StatusOr<std::vector<JobRecord>> List() const;
-  absl::StatusOr<JobRecord> FindByName(absl::string_view name) const;  // NotFound names the jobs there are
+  absl::StatusOr<JobRecord> FindByName(absl::string_view name) const;
   std::optional<JobRecord> FindRunning(pid_t pid) const;
 
   absl::Status SetImage(const JobRecord& job, const std::string& image);
@@ -62,7 +67,15 @@ class JobRegistry {
   static bool Lives(const JobRecord& job);
 
  private:
+  struct FileOfJob {
+    std::string path, text;
+    JobRecord job;
+  };
+
   absl::Status Write(const JobRecord& record) const;
+  absl::StatusOr<std::vector<FileOfJob>> Read() const;
+  // Under the lock.
+  void ForgetOldest();
   std::string PathOf(absl::string_view name) const;
   absl::StatusOr<UniqueFd> Lock() const;
   // Changes the record on disk if it is still that of this very process.
@@ -70,6 +83,7 @@ class JobRegistry {
   absl::Status Update(const JobRecord& job, Change change);
 
   const std::string directory_;
+  std::atomic<size_t> added_{0}, next_look_{0};  // since records were looked through, and until they are
 };
 
 // [A-Za-z0-9_][A-Za-z0-9._-]{0,63}; InvalidArgument says what is wrong.

@@ -15,6 +15,7 @@
 #include "ckpt/dirty_pages.h"
 #include "criu/installation.h"
 #include "daemon/access_policy.h"
+#include "daemon/calls_of_users.h"
 #include "daemon/gpu_jobs.h"
 #include "daemon/job_launcher.h"
 #include "daemon/job_mark.h"
@@ -61,6 +62,7 @@ class Node {
   const AccessPolicy& policy() const { return policy_; }
   JobRegistry& jobs() { return jobs_; }
   JobReaper& reaper() { return reaper_; }
+  CallsOfUsers& calls() { return *calls_; }
   MarkUses& mark_uses() { return mark_uses_; }
   // Starts nothing before a job that uses a GPU is met.
   gpu::JobMover& gpus() { return gpus_; }
@@ -112,6 +114,7 @@ class Node {
   const AccessPolicy policy_;
   JobRegistry jobs_;
   JobReaper reaper_;
+  const std::shared_ptr<CallsOfUsers> calls_ = std::make_shared<CallsOfUsers>();
   MarkUses mark_uses_;
   gpu::JobMover gpus_;
   const std::unique_ptr<ckpt::DirtyPages> dirty_pages_;

@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/background_scrub.h"
+#include "daemon/calls_of_users.h"
 #include "daemon/functions.h"
 #include "daemon/group_service.h"
 #include "daemon/groups.h"
@@ -42,6 +43,10 @@ constexpr mode_t kSocketMode = 0666;
 // The payload of an invocation may have 6 MB, more than gRPC takes by itself.
 constexpr int kLargestRequestBytes = 16 << 20;
 constexpr int kLargestMetadataBytes = 64 << 10;
+// Calls in work on one connection; more wait for their turn at the client, who is not told. Above what a user
+// may have at all, who is then told, and what the parts of groups and the leases of one orchestrator need.
+constexpr int kMostCallsOfConnection = 1000;
+static_assert(kMostCallsOfConnection > CallsOfUsers::kMostOfOne);
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const TlsOptions& tls) {
   if (tls.certificate.empty() || tls.key.empty() || tls.client_ca.empty()) {
@@ -94,6 +99,7 @@ class GrpcServer final : public Server {
                                static_cast<int>(absl::ToInt64Milliseconds(kPeerProbe / 2)));
     builder.SetMaxReceiveMessageSize(kLargestRequestBytes);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kLargestMetadataBytes);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCallsOfConnection);
     if (!options_.tls.listen.empty()) {
       RK_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ServerCredentials> credentials, TlsCredentials(options_.tls));
       builder.AddListeningPort(options_.tls.listen, credentials, &tcp_port_);

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -325,14 +324,8 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
 
 absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Find(const std::string& name) const {
   if (std::shared_ptr<SupervisedJob> job = Get(name)) return job;
-  std::vector<std::string> names;
-  for (const auto& job : Jobs()) {
-    if (!job->Ended()) names.push_back(job->name());
-  }
-  return absl::NotFoundError(absl::StrCat("there is no supervised job named '", name, "': ",
-                                          names.empty()
-                                              ? "there are none; 'rekindle run --every 5m' starts one"
-                                              : absl::StrCat("there are ", absl::StrJoin(names, ", "))));
+  return absl::NotFoundError(absl::StrCat("there is no supervised job named '", name,
+                                          "': see 'rekindle ps'; 'rekindle run --every 5m' starts one"));
 }
 
 std::vector<v1::Job> Supervisor::List() const {

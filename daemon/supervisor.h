@@ -44,7 +44,7 @@ class Supervisor {
   // Takes over the one with this name, which another process has left. NotFound: there is none;
   // AlreadyExists: somebody supervises it.
   absl::Status TakeOver(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
-  // NotFound names those there are.
+  // NotFound: there is none.
   absl::StatusOr<std::shared_ptr<SupervisedJob>> Find(const std::string& name) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<v1::Job> List() const ABSL_LOCKS_EXCLUDED(mutex_);

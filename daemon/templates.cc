@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/status.h"
 
 namespace rekindle::daemon {
@@ -32,13 +31,9 @@ absl::StatusOr<TemplateRecord> Templates::Find(const std::string& name) const {
   absl::MutexLock lock(&mutex_);
   auto found = templates_.find(name);
   if (found != templates_.end()) return found->second;
-  return absl::NotFoundError(absl::StrCat(
-      "there is no template '", name, "'; ",
-      templates_.empty()
-          ? "none is up: 'rekindle template up IMAGE'"
-          : absl::StrCat("up are ", absl::StrJoin(templates_, ", ", [](std::string* out, const auto& entry) {
-                           out->append(entry.first);
-                         }))));
+  return absl::NotFoundError(
+      absl::StrCat("there is no template '", name,
+                   "': see 'rekindle template ls'; 'rekindle template up IMAGE' makes one"));
 }
 
 void Templates::CountCopy(const std::string& name) {

@@ -30,7 +30,7 @@ class Templates {
   // AlreadyExists when a living one has the name, both.
   absl::Status CheckNameIsFree(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Add(TemplateRecord record) ABSL_LOCKS_EXCLUDED(mutex_);
-  // NotFound names those that there are.
+  // NotFound: there is none.
   absl::StatusOr<TemplateRecord> Find(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
   void CountCopy(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<TemplateRecord> List() ABSL_LOCKS_EXCLUDED(mutex_);

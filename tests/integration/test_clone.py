@@ -215,6 +215,36 @@ class EndTest(ProbeTest):
         self.assertEqual(result.code, 7, str(result))
         self.wait_for_no_sandbox()
 
+    def attached_copies(self, count, reports):
+        """So many copies of one attached command, when these have reported."""
+        image = self.prepare()
+        command = self.cli.start("restore", image, "--clone", "--count", count, "--name", "copy")
+        for number in range(1, reports + 1):
+            self.report(f"copy-{number}")
+        return command
+
+    def end_of(self, command):
+        """Of the command: its result, and what it told of the ends of its copies."""
+        result = self.cli.finish(command, 60)
+        told = [json.loads(line) for line in result.out.splitlines()]
+        self.wait_for_no_sandbox()
+        return result, [event["exit_code"] for event in told if "exit_code" in event]
+
+    def test_exit_status_of_attached_copies(self):
+        command = self.attached_copies(3, 3)
+        for number, status in ((3, 0), (2, 5), (1, 0)):
+            self.tell(f"exit.copy-{number}", str(status))
+        result, ends = self.end_of(command)
+        self.assertEqual(ends, [0, 5, 0], str(result))
+        self.assertEqual(result.code, 5, str(result))
+
+    def test_sigterm_to_attached_copies(self):
+        command = self.attached_copies(3, 3)
+        os.kill(command.pid, signal.SIGTERM)
+        result, ends = self.end_of(command)
+        self.assertEqual(ends, [7, 7, 7], str(result))
+        self.assertEqual(result.code, 7, str(result))
+
     def test_a_signal_ends_it(self):
         image = self.prepare()
         command = self.cli.start("restore", image, "--clone", "--name", "killed")

@@ -209,6 +209,27 @@ class FollowTest(RekindleTest):
         waiting.until(lambda: supervised()["restarts"] == 1, "it is brought back", 60, 0.2)
         self.succeed("stop", "job", cli=cli)
 
+    def test_keep_removes_nothing_of_another_store(self):
+        """Two nodes copy to one place, images of one name."""
+        nodes = [self.make_cli(store=self.path(name)) for name in ("a", "b")]
+        shared = self.make_cli(store=self.path("shared"))
+        job, _ = self.start_memory_job(8 * MIB)
+        self.checkpoint(job.pid, "job:b1", cli=nodes[1])
+        self.succeed("copy", "job:b1", "--to", self.path("shared"), cli=nodes[1])
+        self.checkpoint(job.pid, "job:a1", cli=nodes[0])
+        child = nodes[0].start("copy", "job", "--to", self.path("shared"), "--follow", "--keep", "1")
+
+        def copies():
+            return sorted(image["reference"] for image in self.succeed("ls", cli=shared).get("images", []))
+
+        waiting.until(lambda: "job:a1" in copies(), "the first copy", 60, 0.2)
+        self.checkpoint(job.pid, "job:a2", cli=nodes[0])
+        waiting.until(lambda: "job:a2" in copies() and "job:a1" not in copies(), "a newer one instead", 60, 0.2)
+        os.kill(child.pid, signal.SIGINT)
+        result = nodes[0].finish(child)
+        self.assertEqual(result.code, DONE, str(result))
+        self.assertEqual(copies(), ["job:a2", "job:b1"])
+
     def test_nothing_to_copy_yet_and_a_store_that_is_no_store(self):
         wrong = self.path("wrong")
         os.mkdir(wrong)

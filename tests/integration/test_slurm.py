@@ -3,11 +3,12 @@
 import os
 import re
 import signal
+import subprocess
 import unittest
 
 from harness import jobs, procfs, slurm, waiting
 from harness.case import RekindleTest
-from harness.cli import DONE, binary
+from harness.cli import DONE, FAILED, NOT_FOUND, binary, environment
 from test_torch import steps_in
 
 EXAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/slurm")
@@ -229,6 +230,46 @@ class PreemptedTest(SlurmTest):
         self.assertEqual(self.counters(), [])
         self.assert_each_number_once()
         self.assert_store_whole([])
+
+
+class WithoutSlurmTest(RekindleTest):
+    """The script alone, with a `rekindle` of ours that says how it was called, and of an image what it is told to."""
+
+    def run_script(self, answer, *command):
+        fake = self.path("rekindle")
+        with open(fake, "w", encoding="ascii") as file:
+            file.write(f'#!/bin/sh\necho "$1" >> {self.path("calls")}\n')
+            file.write('[ "$1" != inspect ] || { echo "the reason" >&2; exit "$ANSWER"; }\n')
+        os.chmod(fake, 0o755)
+        return subprocess.run(
+            [os.path.join(EXAMPLES, "rekindle-slurm"), "--", *command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env=environment({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1", "REKINDLE": fake, "ANSWER": str(answer)}),
+        )
+
+    def calls(self):
+        with open(self.path("calls"), encoding="ascii") as file:
+            return file.read().split()
+
+    def test_begins_anew_where_there_is_no_image(self):
+        done = self.run_script(NOT_FOUND, "echo", "begun")
+        self.assertEqual((done.returncode, done.stdout), (DONE, "begun\n"), done.stderr)
+        self.assertNotIn("restore", self.calls())
+
+    def test_goes_on_where_there_is_one(self):
+        done = self.run_script(DONE, "echo", "begun")
+        self.assertEqual((done.returncode, done.stdout), (DONE, ""), done.stderr)
+        self.assertIn("restore", self.calls())
+
+    def test_does_neither_where_that_is_not_known(self):
+        done = self.run_script(FAILED, "echo", "begun")
+        self.assertEqual((done.returncode, done.stdout), (FAILED, ""), done.stderr)
+        self.assertIn("the reason", done.stderr)
+        self.assertEqual(self.calls(), ["version", "inspect"])
 
 
 class DaemonTest(SlurmTest):

@@ -1,11 +1,8 @@
 """From which of its images a supervised job goes on, and what a daemon makes of it that did not see its last moments."""
 
-import os
 import unittest
 
 from harness import jobs, procfs, waiting
-from harness.small_disk import SmallDisk
-from test_supervision import lines_of
 from test_supervision_trouble import TroubleTest
 
 # Ends when it is told to.
@@ -122,38 +119,6 @@ class TakeoverTest(TroubleTest):
         self.wait_for_image(self.state()["checkpoints"])
         self.kill_job()
         self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
-
-
-class UnrecordedTest(TroubleTest):
-    def setUp(self):
-        super().setUp()
-        self.daemon.kill()
-        self.disk = SmallDisk(self, "ext4")
-        self.store = os.path.join(self.disk.path, "store")
-        self.restart_daemon()
-
-    def test_a_life_that_could_not_be_recorded_is_when_there_is_room(self):
-        self.start(100000, options=["--restarts", "3"])
-        self.succeed("ckpt", "job", "-t", "x:1", cli=self.remote)
-        self.disk.fill()
-        self.kill_job()
-        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
-        started = procfs.start_ticks(self.job()["pid"])
-        self.disk.give_back()
-
-        def is_recorded():
-            with self.record() as record:
-                return record["start_ticks"] == str(started)
-
-        waiting.until(is_recorded, "its new life is recorded", 30, 0.1)
-        self.daemon.kill()
-        self.restart_daemon()
-        self.wait_for_words("it is supervised again")
-        self.assertEqual(procfs.start_ticks(self.job()["pid"]), started)
-        at = len(lines_of(self.numbers))
-        waiting.until(lambda: len(lines_of(self.numbers)) > at, "more lines", 30, 0.02)
-        self.remote.run("stop", "job", "--grace", "1s")
-        self.daemon.stop()
 
 
 if __name__ == "__main__":

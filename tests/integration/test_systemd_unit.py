@@ -1,4 +1,4 @@
-"""The example unit: what systemd would run for it, without a systemd."""
+"""The units: what systemd would run for the example, without a systemd, and what it makes of the daemon's."""
 
 import os
 import shlex
@@ -11,7 +11,9 @@ from harness import jobs, waiting
 from harness.case import RekindleTest, shell
 from harness.cli import binary, environment
 
-UNIT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/systemd/train.service")
+SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+UNIT = os.path.join(SOURCES, "examples/systemd/train.service")
+DAEMON_UNIT = os.path.join(SOURCES, "packaging/rekindled.service.in")
 
 
 class UnitTest(RekindleTest):
@@ -31,7 +33,7 @@ class UnitTest(RekindleTest):
         return shlex.split(line.split("=", 1)[1])
 
     def variables(self, more):
-        path = f"{os.path.dirname(binary('rekindle'))}:/usr/bin:/bin"
+        path = f"{self.directory}:{os.path.dirname(binary('rekindle'))}:/usr/bin:/bin"
         return environment({**self.environment, "REKINDLE_STORE": self.store, "PATH": path, **more})
 
     def start(self):
@@ -72,6 +74,16 @@ class UnitTest(RekindleTest):
     def test_systemd_understands_it(self):
         self.assertEqual(shell("systemd-analyze", "verify", self.unit), "")
 
+    def test_a_job_killed_for_want_of_memory_does_not_end_the_daemon(self):
+        with open(DAEMON_UNIT, encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("\nOOMPolicy=continue\n", text)
+        if shutil.which("systemd-analyze"):
+            installed = self.path("rekindled.service")
+            with open(installed, "w", encoding="utf-8") as file:
+                file.write(text.replace("@CMAKE_INSTALL_FULL_SBINDIR@/rekindled", binary("rekindled")))
+            self.assertEqual(shell("systemd-analyze", "verify", "--man=no", installed), "")
+
     def test_goes_on_after_a_stop(self):
         first = self.start()
         self.wait_for_numbers(10)
@@ -97,6 +109,26 @@ class UnitTest(RekindleTest):
         self.run_hook("ExecStopPost", EXIT_CODE="exited", EXIT_STATUS="0")
         self.assertEqual(self.numbers(), list(range(1, len(self.numbers()) + 1)))
         self.assert_store_whole([])
+
+    def test_begins_anew_only_where_there_is_no_image(self):
+        """A `rekindle` of ours says how it was called, and of an image what it is told to."""
+        with open(self.path("rekindle"), "w", encoding="ascii") as file:
+            file.write('#!/bin/sh\n[ "$1" != inspect ] || { echo "the reason" >&2; exit "$ANSWER"; }\necho "$1"\n')
+        os.chmod(self.path("rekindle"), 0o755)
+
+        def started(answer):
+            done = subprocess.run(
+                self.command("ExecStart"),
+                capture_output=True,
+                text=True,
+                check=False,
+                env=self.variables({"ANSWER": answer}),
+            )
+            return done.returncode, done.stdout, done.stderr
+
+        self.assertEqual(started("0"), (0, "restore\n", ""))
+        self.assertEqual(started("3"), (0, "run\n", ""))
+        self.assertEqual(started("1"), (1, "", "the reason\n"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,49 @@
+// How many calls each user has in work: each of them takes a thread of the daemon, and what it does.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <map>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/peer_credentials.h"
+
+namespace rekindle::daemon {
+
+// In a std::shared_ptr. Thread-safe.
+class CallsOfUsers : public std::enable_shared_from_this<CallsOfUsers> {
+ public:
+  // On each of a user's connections one that lasts, and another that sends its job a signal.
+  static constexpr size_t kMostOfOne = 2 * PeerRegistry::kNumbersPerIdentity;
+
+  // One more of this user, until the last copy of the result goes. ResourceExhausted: there are too many.
+  absl::StatusOr<std::shared_ptr<void>> Begin(uid_t user) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    size_t& calls = calls_[user];
+    if (calls >= kMostOfOne) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("uid ", user, " has ", calls,
+                       " calls in work, as many as one user may: wait until some have ended"));
+    }
+    ++calls;
+    return std::shared_ptr<void>(this, [users = shared_from_this(), user](void*) { users->End(user); });
+  }
+
+ private:
+  void End(uid_t user) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    auto calls = calls_.find(user);
+    if (--calls->second == 0) calls_.erase(calls);
+  }
+
+  absl::Mutex mutex_;
+  std::map<uid_t, size_t> calls_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rekindle::daemon

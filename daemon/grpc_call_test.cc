@@ -1,0 +1,67 @@
+#include "daemon/grpc_call.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "base/file.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using ::testing::HasSubstr;
+
+class GrpcCallTest : public testing::Test {
+ protected:
+  GrpcCallTest() {
+    auto made = TemporaryDirectory::Make("/tmp", "grpc-call-test.");
+    EXPECT_TRUE(made.ok()) << made.status();
+    directory_.emplace(*std::move(made));
+    NodeOptions options;
+    options.runtime_directory = directory_->path();
+    options.store = directory_->path() + "/store";
+    options.daemon = true;
+    node_.emplace(options);
+  }
+
+  absl::StatusOr<Call> MakeCallOf(uid_t uid) {
+    static const std::function<bool()> kNever;
+    Caller caller;
+    caller.kind = Caller::Kind::kLocal;
+    caller.uid = uid;
+    return MakeCall(
+        *node_, [&](const Peer&) { return caller; }, kNever, &context_);
+  }
+
+  std::optional<TemporaryDirectory> directory_;
+  std::optional<Node> node_;
+  grpc::ServerContext context_;
+};
+
+TEST_F(GrpcCallTest, CallsOfOneUserAreLimited) {
+  constexpr uid_t kRoot = 0, kAlice = 61000, kBob = 61001;
+  std::vector<Call> calls;
+  while (calls.size() < CallsOfUsers::kMostOfOne) {
+    auto call = MakeCallOf(kAlice);
+    ASSERT_TRUE(call.ok()) << calls.size() << ": " << call.status();
+    calls.push_back(*std::move(call));
+  }
+  const absl::Status refused = MakeCallOf(kAlice).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("61000"));
+  EXPECT_TRUE(MakeCallOf(kBob).ok());
+  for (size_t i = 0; i <= CallsOfUsers::kMostOfOne; ++i) {
+    auto call = MakeCallOf(kRoot);
+    ASSERT_TRUE(call.ok()) << call.status();
+    calls.push_back(*std::move(call));
+  }
+
+  calls.erase(calls.begin());
+  auto next = MakeCallOf(kAlice);
+  EXPECT_TRUE(next.ok()) << next.status();
+  EXPECT_FALSE(MakeCallOf(kAlice).ok());
+}
+
+}  // namespace
+}  // namespace rekindle::daemon
