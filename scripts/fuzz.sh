@@ -13,7 +13,7 @@ TARGETS=("$@")
 ((${#TARGETS[@]})) || TARGETS=(manifest_fuzz pack_fuzz index_fuzz catalog_record_fuzz image_stream_fuzz criu_images_fuzz)
 
 CC=clang CXX=clang++ cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DREKINDLE_CORE_ONLY=ON \
-  -DREKINDLE_FUZZ=ON -DBUILD_TESTING=OFF >/dev/null
+  -DREKINDLE_FUZZ=ON -DBUILD_TESTING=OFF -DCMAKE_UNITY_BUILD=ON >/dev/null
 cmake --build build/fuzz --target "${TARGETS[@]}" >build/fuzz/build.log 2>&1 || {
   tail -n 40 build/fuzz/build.log
   exit 1
