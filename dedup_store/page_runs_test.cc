@@ -9,19 +9,19 @@ namespace rekindle::store {
 namespace {
 
 TEST(PageRuns, AreThePagesThatWereAdded) {
-  constexpr uint32_t kPages = 2000;
+  constexpr uint32_t kPagesOfPack = 2000;
   std::mt19937 random(1);
   for (int round = 0; round < 50; ++round) {
     PageRuns runs;
-    std::vector<bool> expected(kPages, false);
+    std::vector<bool> expected(kPagesOfPack, false);
     for (int i = 0; i < 40 * round; ++i) {
-      const uint32_t first = random() % kPages;
-      const uint32_t end = std::min<uint32_t>(kPages, first + random() % 8);
+      const uint32_t first = random() % kPagesOfPack;
+      const uint32_t end = std::min<uint32_t>(kPagesOfPack, first + random() % 8);
       runs.Add(first, end);
       for (uint32_t page = first; page < end; ++page) expected[page] = true;
       if (i % 97 == 0) runs.Merged();
     }
-    std::vector<bool> found(kPages, false);
+    std::vector<bool> found(kPagesOfPack, false);
     uint32_t next = 0;
     for (const PageRuns::Run& run : runs.Merged()) {
       EXPECT_TRUE(run.first >= next && run.first < run.end);

@@ -16,7 +16,7 @@
 namespace rekindle::restore {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Minutes(1);
+constexpr absl::Duration kAnswersWithin = absl::Minutes(1);
 
 // How many have come.
 class Count {
@@ -28,7 +28,7 @@ class Count {
   bool WaitFor(size_t count) {
     absl::MutexLock lock(&mutex_);
     auto come = [&] { return count_ == count; };
-    return mutex_.AwaitWithTimeout(absl::Condition(&come), kPatience);
+    return mutex_.AwaitWithTimeout(absl::Condition(&come), kAnswersWithin);
   }
 
  private:
@@ -77,7 +77,7 @@ TEST_F(PagerTest, FaultsAreServedWhileAllThatIsAskedTakesLong) {
   EXPECT_TRUE(begun.WaitFor(options.client_threads));
   // What answers a fault.
   (*pager)->Defer([&] { answered.Notify(); });
-  EXPECT_TRUE(answered.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(answered.WaitForNotificationWithTimeout(kAnswersWithin));
   end.Notify();
   (*pager)->ClientsChanged(-1);
   running.join();
