@@ -40,17 +40,17 @@ class GrpcCallTest : public testing::Test {
 };
 
 TEST_F(GrpcCallTest, CallsOfOneUserAreLimited) {
-  constexpr uid_t kRoot = 0, kAlice = 61000, kBob = 61001;
+  constexpr uid_t kRoot = 0, kFirstUser = 61000, kSecondUser = 61001;
   std::vector<Call> calls;
   while (calls.size() < CallsOfUsers::kMostOfOne) {
-    auto call = MakeCallOf(kAlice);
+    auto call = MakeCallOf(kFirstUser);
     ASSERT_TRUE(call.ok()) << calls.size() << ": " << call.status();
     calls.push_back(*std::move(call));
   }
-  const absl::Status refused = MakeCallOf(kAlice).status();
+  const absl::Status refused = MakeCallOf(kFirstUser).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("61000"));
-  EXPECT_TRUE(MakeCallOf(kBob).ok());
+  EXPECT_TRUE(MakeCallOf(kSecondUser).ok());
   for (size_t i = 0; i <= CallsOfUsers::kMostOfOne; ++i) {
     auto call = MakeCallOf(kRoot);
     ASSERT_TRUE(call.ok()) << call.status();
@@ -58,9 +58,9 @@ TEST_F(GrpcCallTest, CallsOfOneUserAreLimited) {
   }
 
   calls.erase(calls.begin());
-  auto next = MakeCallOf(kAlice);
+  auto next = MakeCallOf(kFirstUser);
   EXPECT_TRUE(next.ok()) << next.status();
-  EXPECT_FALSE(MakeCallOf(kAlice).ok());
+  EXPECT_FALSE(MakeCallOf(kFirstUser).ok());
 }
 
 }  // namespace
