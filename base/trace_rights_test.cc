@@ -28,9 +28,8 @@ class TraceRightsTest : public testing::Test {
     if (::geteuid() != 0) GTEST_SKIP() << "needs root to be others";
   }
   static bool Become(gid_t group, gid_t effective_group, uid_t real, uid_t effective) {
-    return ::syscall(SYS_setgroups, 0, nullptr) == 0 &&
-           ::syscall(SYS_setresgid, group, effective_group, effective_group) == 0 &&
-           ::syscall(SYS_setresuid, real, effective, effective) == 0;
+    return ::setgroups(0, nullptr) == 0 && ::setresgid(group, effective_group, effective_group) == 0 &&
+           ::setresuid(real, effective, effective) == 0;
   }
   // As execve(2) leaves what is a user's alone.
   static bool IsAllHis() { return ::prctl(PR_SET_DUMPABLE, 1) == 0; }
