@@ -374,9 +374,11 @@ absl::StatusOr<bool> SupervisedJob::AdoptLife() {
                   if (!unknown->load()) node.jobs().SetExit(life, exit).IgnoreError();
                 }));
   saw_life_ = true;
+  bool is_another;
   {
     absl::MutexLock lock(&mutex_);
-    if (life->pid != record_.pid() || life->start_ticks != record_.start_ticks()) {
+    is_another = life->pid != record_.pid() || life->start_ticks != record_.start_ticks();
+    if (is_another) {
       NoteLife(*life);
       record_.set_life_began_unix_ns(life->started_unix_ns);
       record_.clear_life_began_ns();
@@ -389,7 +391,7 @@ absl::StatusOr<bool> SupervisedJob::AdoptLife() {
       }
     }
   }
-  Save();
+  if (is_another) Save();
   OpenJobFile();
   ResetWatch();
   return true;
