@@ -142,36 +142,19 @@ absl::StatusOr<JobLog> MakeDefaultLog(const Node& node, const Caller& caller, ab
 
 namespace {
 
-// A descriptor of the calling process, if that is the caller's alone all the while: a set-uid program that it
-// may execute has files open that are not his. Root, who asks the kernel here, would get them.
-absl::StatusOr<UniqueFd> TakeFrom(const Caller& caller, int fd) {
-  const Owner user{caller.uid, caller.gid, caller.groups};
-  std::string program;
-  const auto look = [&]() -> absl::Status {
-    if (caller.uid == 0) return absl::OkStatus();
-    RK_RETURN_IF_ERROR(CheckMayTrace(caller.pid, user));
-    RK_ASSIGN_OR_RETURN(const std::string now, ProgramOf(caller.pid));
-    if (!program.empty() && now != program)
-      return absl::PermissionDeniedError("has executed another program meanwhile");
-    program = now;
-    // The number is its own as long as it is there.
-    if (AwaitExit(caller.pidfd->get(), absl::ZeroDuration())) return absl::NotFoundError("has ended");
-    return absl::OkStatus();
-  };
-  absl::Status may = look();
-  UniqueFd taken;
-  if (may.ok()) {
-    taken = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_getfd, caller.pidfd->get(), fd, 0)));
-    if (!taken.valid())
-      return ErrnoStatus(errno, absl::StrCat("taking descriptor ", fd, " of the calling process"));
-    may = look();
-  }
-  if (!may.ok()) {
-    return absl::Status(
-        may.code(), absl::StrCat("taking descriptor ", fd, " of the calling process ", caller.pid, ": it ",
-                                 may.message(), "; restore with --detach"));
-  }
-  return taken;
+// The program that the calling process runs, if that is the caller's alone: a set-uid program that it may
+// execute has files open that are not his. Root, who asks the kernel for descriptors here, would get them.
+absl::StatusOr<std::string> ProgramOfCaller(const Caller& caller) {
+  RK_RETURN_IF_ERROR(CheckMayTrace(caller.pid, {caller.uid, caller.gid, caller.groups}));
+  RK_ASSIGN_OR_RETURN(std::string program, ProgramOf(caller.pid));
+  // The number is its own as long as it is there.
+  if (AwaitExit(caller.pidfd->get(), absl::ZeroDuration())) return absl::NotFoundError("has ended");
+  return program;
+}
+
+absl::Status NoStdioOf(const Caller& caller, const absl::Status& why) {
+  return absl::Status(why.code(), absl::StrCat("taking descriptors of the calling process ", caller.pid,
+                                               ": it ", why.message(), "; restore with --detach"));
 }
 
 }  // namespace
@@ -185,14 +168,24 @@ absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::
     return absl::FailedPreconditionError(
         "the job can't have the terminal of a client on another machine: restore it with --detach");
   }
+  const bool looks = caller.kind == Caller::Kind::kLocal && caller.uid != 0;
+  absl::StatusOr<std::string> before;
+  if (looks) {
+    before = ProgramOfCaller(caller);
+    if (!before.ok()) return NoStdioOf(caller, before.status());
+  }
   for (int fd : request.stdio_fds()) {
-    if (caller.kind == Caller::Kind::kSelf) {
-      taken.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
-      if (!taken.back().valid()) return ErrnoStatus(errno, absl::StrCat("taking descriptor ", fd));
-      continue;
-    }
-    RK_ASSIGN_OR_RETURN(UniqueFd copy, TakeFrom(caller, fd));
-    taken.push_back(std::move(copy));
+    taken.emplace_back(caller.kind == Caller::Kind::kSelf
+                           ? ::fcntl(fd, F_DUPFD_CLOEXEC, 3)
+                           : static_cast<int>(::syscall(SYS_pidfd_getfd, caller.pidfd->get(), fd, 0)));
+    if (!taken.back().valid())
+      return ErrnoStatus(errno, absl::StrCat("taking descriptor ", fd, " of the calling process"));
+  }
+  if (looks) {
+    const absl::StatusOr<std::string> after = ProgramOfCaller(caller);
+    if (!after.ok()) return NoStdioOf(caller, after.status());
+    if (*after != *before)
+      return NoStdioOf(caller, absl::PermissionDeniedError("has executed another program meanwhile"));
   }
   return taken;
 }
