@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "ckpt/capture.h"
 #include "ckpt/dirty_pages.h"
+#include "ckpt/pagemap_entry.h"
 #include "criu/test_support.h"
 #include "dedup_store/store_testing.h"
 #include "gmock/gmock.h"
@@ -71,7 +72,7 @@ class ComparedMarks : public PageMarks {
     for (size_t i = 0; i < *read; ++i) {
       auto before = before_.find({pid, first_page + i});
       const bool same = before != before_.end() && before->second == now.substr(i * kPage, kPage);
-      entries[i] = (entries[i] & ~kPageWrittenBit) | (same ? 0 : kPageWrittenBit);
+      entries[i] = (entries[i] & ~ENTRY_WRITTEN) | (same ? 0 : ENTRY_WRITTEN);
     }
     return read;
   }

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -17,7 +16,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "base/unix_socket.h"
-#include "ckpt/pagemap_scan.h"
+#include "ckpt/pages_with_content.h"
 
 namespace rekindle::ckpt {
 namespace {
@@ -62,37 +61,6 @@ uint64_t Bytes(const std::vector<AddressRange>& ranges) {
   uint64_t bytes = 0;
   for (const AddressRange& range : ranges) bytes += range.end - range.start;
   return bytes;
-}
-
-// The answer that CRIU will get for this area, as far as the page filter will leave its pages to us. Nothing
-// where the kernel can't be asked.
-std::vector<AddressRange> PagesWithContent(int pagemap, uint64_t start, uint64_t end) {
-  std::vector<AddressRange> found;
-  std::vector<PageRegion> regions(1024);
-  uint64_t told = PAGES_WITH_CONTENT | IS_GUARD;
-  while (start < end) {
-    ScanArguments scan = {};
-    scan.size = sizeof scan;
-    scan.start = start;
-    scan.end = end;
-    scan.vec = reinterpret_cast<uint64_t>(regions.data());
-    scan.vec_len = regions.size();
-    scan.category_inverted = scan.category_mask = PAGES_WITHOUT_CONTENT;
-    scan.category_anyof_mask = PAGES_WITH_CONTENT;
-    scan.return_mask = told;
-    const int count = ::ioctl(pagemap, PAGEMAP_SCAN_REQUEST, &scan);
-    if (count < 0 && errno == EINVAL && (told & IS_GUARD) != 0) {  // an older kernel, which knows no guards
-      told = PAGES_WITH_CONTENT;
-      continue;
-    }
-    if (count < 0 || scan.walk_end <= start) return found;
-    for (int i = 0; i < count; ++i) {
-      const PageRegion& region = regions[static_cast<size_t>(i)];
-      if ((region.categories & IS_GUARD) == 0) found.push_back({region.start, region.end});
-    }
-    start = scan.walk_end;
-  }
-  return found;
 }
 
 }  // namespace
@@ -206,6 +174,7 @@ absl::Status DirectCopy::CopyAhead(const PageFilterRange& area) {
     }
     pagemap = met->pagemap.get();
   }
+  // The answer that CRIU will get for this area, as far as the page filter will leave its pages to us.
   for (const AddressRange& pages : PagesWithContent(pagemap, area.start, area.end)) {
     RK_RETURN_IF_ERROR(Begin(task, pages).status());
   }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "ckpt/pagemap_entry.h"
 #include "dedup_store/store.h"
 
 namespace rekindle::ckpt {
@@ -18,7 +19,7 @@ constexpr size_t kEntries = 8192;
 constexpr uint64_t kLeastCleanBytes = 16 * store::kPageSize;
 
 // 0: not in memory, or not told.
-uint64_t FrameOf(uint64_t entry) { return (entry & kPagePresentBit) != 0 ? entry & kPageFrameBits : 0; }
+uint64_t FrameOf(uint64_t entry) { return (entry & ENTRY_PRESENT) != 0 ? entry & ENTRY_FRAME : 0; }
 
 }  // namespace
 
@@ -117,7 +118,7 @@ void DirtyPages::AddClean(pid_t pid, const Frames& frames, AddressRange range,
       const uint64_t frame = FrameOf(entries[i]);
       const uint64_t address = (page + i) * store::kPageSize;
       if (frame == 0 || frame != frames.frames[page + i - frames.first_page] ||
-          (entries[i] & kPageWrittenBit) != 0) {
+          (entries[i] & ENTRY_WRITTEN) != 0) {
         continue;
       }
       if (!clean->empty() && clean->back().end == address) {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/test_child.h"
+#include "ckpt/pagemap_entry.h"
 #include "criu/environment.h"
 #include "dedup_store/store.h"
 #include "gmock/gmock.h"
@@ -53,7 +54,7 @@ class RecordedKernel : public PageMarks {
   }
   absl::Status Clear(pid_t pid) override {
     if (refuses) return absl::PermissionDeniedError("clear_refs is not for you");
-    for (uint64_t& entry : processes[pid].pagemap) entry &= ~kPageWrittenBit;
+    for (uint64_t& entry : processes[pid].pagemap) entry &= ~ENTRY_WRITTEN;
     return absl::OkStatus();
   }
 
@@ -64,7 +65,7 @@ class RecordedKernel : public PageMarks {
 class DirtyPagesTest : public testing::Test {
  protected:
   DirtyPagesTest() {
-    for (uint64_t i = 0; i < kPages; ++i) pagemap().push_back(InFrame(0x1000 + i) | kPageWrittenBit);
+    for (uint64_t i = 0; i < kPages; ++i) pagemap().push_back(InFrame(0x1000 + i) | ENTRY_WRITTEN);
   }
 
   std::vector<uint64_t>& pagemap() { return kernel_->processes[kJob].pagemap; }
@@ -78,14 +79,14 @@ class DirtyPagesTest : public testing::Test {
 TEST_F(DirtyPagesTest, WhatIsNotMarkedIsClean) {
   ArmAndCommit();
   EXPECT_THAT(Clean(), ElementsAre(kAll));
-  pagemap()[0] |= kPageWrittenBit;
-  pagemap()[100] |= kPageWrittenBit;
-  pagemap()[101] |= kPageWrittenBit;
+  pagemap()[0] |= ENTRY_WRITTEN;
+  pagemap()[100] |= ENTRY_WRITTEN;
+  pagemap()[101] |= ENTRY_WRITTEN;
   EXPECT_THAT(Clean(), ElementsAre(Pages(1, 100), Pages(102, kPages)));
   EXPECT_THAT(pages_.CleanRanges(kJob, kImage, Pages(50, 130)), ElementsAre(Pages(50, 100), Pages(102, 130)));
   // Too short to be worth a piece of its own.
-  pagemap()[120] |= kPageWrittenBit;
-  pagemap()[136] |= kPageWrittenBit;
+  pagemap()[120] |= ENTRY_WRITTEN;
+  pagemap()[136] |= ENTRY_WRITTEN;
   EXPECT_THAT(Clean(), ElementsAre(Pages(1, 100), Pages(102, 120), Pages(137, kPages)));
 }
 
@@ -141,7 +142,7 @@ TEST_F(DirtyPagesTest, WhatCannotBeReadIsNotClean) {
   const std::vector<uint64_t> whole = pagemap();
   pagemap().resize(200);
   ArmAndCommit();
-  for (uint64_t i = 200; i < kPages; ++i) pagemap().push_back(whole[i] & ~kPageWrittenBit);
+  for (uint64_t i = 200; i < kPages; ++i) pagemap().push_back(whole[i] & ~ENTRY_WRITTEN);
   EXPECT_THAT(Clean(), ElementsAre(Pages(0, 200))) << "the rest was not read when it was armed";
   pagemap().resize(50);
   EXPECT_THAT(Clean(), ElementsAre(Pages(0, 50)));
@@ -166,7 +167,7 @@ class OwnPage : public PageMarks {
   absl::StatusOr<size_t> Read(pid_t pid, uint64_t first_page, absl::Span<uint64_t> entries) override {
     EXPECT_EQ(pid, ::getpid());
     const char now = *reinterpret_cast<const volatile char*>(first_page * kPage);
-    entries[0] = InFrame(tells_frames_ ? 5 : 0) | (tracks_ && now != cleared_at_ ? kPageWrittenBit : 0);
+    entries[0] = InFrame(tells_frames_ ? 5 : 0) | (tracks_ && now != cleared_at_ ? ENTRY_WRITTEN : 0);
     seen_ = now;
     return 1;
   }
@@ -212,9 +213,9 @@ TEST(PageMarks, PagemapOfAProcessIsRead) {
   uint64_t entries[2] = {};
   const uint64_t page = reinterpret_cast<uintptr_t>(memory.data()) / kPage + 1;
   EXPECT_EQ(marks->Read(::getpid(), page, entries).value(), 2u);
-  EXPECT_TRUE(entries[0] & kPagePresentBit);
-  EXPECT_NE(entries[0] & kPageFrameBits, 0u);
-  EXPECT_NE(entries[0] & kPageFrameBits, entries[1] & kPageFrameBits);
+  EXPECT_TRUE(entries[0] & ENTRY_PRESENT);
+  EXPECT_NE(entries[0] & ENTRY_FRAME, 0u);
+  EXPECT_NE(entries[0] & ENTRY_FRAME, entries[1] & ENTRY_FRAME);
   // Behind the end of what a process can have.
   EXPECT_EQ(marks->Read(::getpid(), uint64_t{1} << 52, entries).value_or(0), 0u);
   EXPECT_FALSE(marks->Read(0, page, entries).ok());

@@ -6,16 +6,16 @@
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
-#include <cstdio>
+#include <cstdlib>
 #include <iterator>
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "ckpt/job_inspection.h"
 #include "criu/test_support.h"
 #include "dedup_store/store_testing.h"
@@ -35,13 +35,6 @@ constexpr uint64_t kPage = store::kPageSize;
 constexpr uint64_t kRoom = 64u << 20;
 // The size of the pattern in the memory of criu/test_job.cc.
 constexpr uint64_t kPatternBytes = 8u << 20;
-
-bool KernelHasPagemapScan() {
-  utsname name;
-  int major = 0, minor = 0;
-  return ::uname(&name) == 0 && std::sscanf(name.release, "%d.%d", &major, &minor) == 2 &&
-         std::pair(major, minor) >= std::pair(6, 7);
-}
 
 class FrozenDumpTest : public store::StoreTest {
  protected:
@@ -102,7 +95,14 @@ class FrozenDumpTest : public store::StoreTest {
   std::set<pid_t> children_before_;
 };
 
-TEST_F(FrozenDumpTest, MemoryOfTheJobReachesTheStoreAtItsAddresses) {
+// How CRIU finds the pages: PAGEMAP_SCAN where the kernel has it, or /proc/PID/pagemap, as before Linux 6.7.
+class PagesFoundTest : public FrozenDumpTest, public ::testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Ways, PagesFoundTest, ::testing::Values(true, false),
+                         [](const auto& way) { return way.param ? "AsTheKernelCan" : "ByEntries"; });
+
+TEST_P(PagesFoundTest, MemoryOfTheJobReachesTheStoreAtItsAddresses) {
+  if (!GetParam()) ::setenv("CRIU_FAULT", "135", 1);  // FI_DONT_USE_PAGEMAP_SCAN
+  absl::Cleanup unset = [] { ::unsetenv("CRIU_FAULT"); };
   criu::TestJob job;
   ASSERT_TRUE(job.GoesOn());
   // Part of it through the spill file.
@@ -115,12 +115,10 @@ TEST_F(FrozenDumpTest, MemoryOfTheJobReachesTheStoreAtItsAddresses) {
   EXPECT_GT((*arena)->spilled_bytes(), 0u);
   EXPECT_LE(seen, dump->image.bytes());
   EXPECT_GT(dump->stats.frozen_us, 0u);
-  if (KernelHasPagemapScan()) {
-    EXPECT_GE(dump->bytes_past_criu, kPatternBytes);
-    // All of it, and nothing for which CRIU had no question.
-    EXPECT_EQ(dump->bytes_ahead, dump->bytes_past_criu);
-    EXPECT_LT(dump->stats.pages_written * kPage, kPatternBytes);
-  }
+  EXPECT_GE(dump->bytes_past_criu, kPatternBytes);
+  // All of it, and nothing for which CRIU had no question.
+  EXPECT_EQ(dump->bytes_ahead, dump->bytes_past_criu);
+  EXPECT_LT(dump->stats.pages_written * kPage, kPatternBytes);
   EXPECT_THAT(dump->command_line, AllOf(HasSubstr("dump"), HasSubstr(std::to_string(job.pid()))));
   std::string pid = std::to_string(job.pid());
   for (const std::string& name : {std::string("inventory.img"), std::string("pstree.img"),
@@ -150,7 +148,6 @@ bool ForbidReadingOthersMemory() {
 }
 
 TEST_F(FrozenDumpTest, MemoryThatCannotBeReadPastCriuIsCopiedByIt) {
-  if (!KernelHasPagemapScan()) GTEST_SKIP() << "CRIU copies all of it anyway";
   criu::TestJob job;
   ASSERT_TRUE(job.GoesOn());
   auto arena = StagingArena::Create(kRoom, kRoom, folder_->path());

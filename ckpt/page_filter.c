@@ -1,10 +1,11 @@
 // Part of rekindle-criu-preload.so: takes the bulk of the job's memory out of CRIU's hands.
 //
-// CRIU asks the kernel, area by area, which pages of a task are in use (PAGEMAP_SCAN) and then moves each of
-// them through pipes, alone. Here its question is answered without the pages of plain private anonymous
-// memory; their addresses go to Rekindle instead (socket "page-filter.sock" in the working directory), which
-// copies them straight out of the frozen task from several threads while CRIU goes on. What CRIU never heard
-// of is missing from its pagemap, and Rekindle puts it in again.
+// CRIU asks the kernel, area by area, which pages of a task are in use (PAGEMAP_SCAN; before Linux 6.7 it
+// reads /proc/PID/pagemap) and then moves each of them through pipes, alone. Here its question is answered
+// without the pages of plain private anonymous memory; their addresses go to Rekindle instead (socket
+// "page-filter.sock" in the working directory), which copies them straight out of the frozen task from
+// several threads while CRIU goes on. What CRIU never heard of is missing from its pagemap, and Rekindle puts
+// it in again.
 //
 // Whatever is unusual is left to CRIU: then the pages come through its pipes. No part of the C library is
 // linked, so that it fits the library CRIU runs with, whichever that is.
@@ -16,11 +17,13 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "ckpt/pagemap_entry.h"
 #include "ckpt/pagemap_scan.h"
 #include "criu/enter_mounts.h"
 #include "criu/open_mode.h"
@@ -28,7 +31,8 @@
 // Smaller areas are not worth a second look.
 #define LEAST_AREA_BYTES (64u << 10)
 #define MOST_AREAS 8192
-#define MOST_REGIONS 4096
+// CRIU takes as many at once (PAGE_REGIONS_MAX_NR); memory of which every second page is in use has more.
+#define MOST_REGIONS 32768
 
 struct Area {
   uint64_t start, end;
@@ -232,6 +236,63 @@ static long Hide(int fd, struct ScanArguments* scan, long count) {
   return (long)kept_count;
 }
 
+// The frame of the kernel's page of zeros; 0 where nobody tells.
+static uint64_t ZeroFrame(void) {
+  static uint64_t frame;
+  if (frame != 0) return frame;
+  volatile char* page = mmap(NULL, PAGEMAP_PAGE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return 0;
+  (void)*page;
+  const int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  uint64_t entry = 0;
+  const off_t at = (off_t)((uintptr_t)page / PAGEMAP_PAGE_BYTES * sizeof entry);
+  if (pagemap >= 0 && syscall(SYS_pread64, pagemap, &entry, sizeof entry, at) == sizeof entry &&
+      (entry & ENTRY_PRESENT) != 0)
+    frame = entry & ENTRY_FRAME;
+  if (pagemap >= 0) close(pagemap);
+  munmap((void*)page, PAGEMAP_PAGE_BYTES);
+  return frame;
+}
+
+// What CRIU has read of a task's pagemap, of the pages from `start` on: those that Rekindle copies become
+// ones that are not there.
+static void HideEntries(uint64_t pid, uint64_t start, uint64_t* entries, size_t count) {
+  static struct PageFilterRange taken[256];
+  const uint64_t zero = ZeroFrame();
+  if (zero == 0 || !Connect() || !ReadAreas(pid)) return;
+  const uint64_t end = start + count * PAGEMAP_PAGE_BYTES;
+  size_t area = 0;
+  while (area < area_count && areas[area].end <= start) ++area;
+  uint64_t at = start;
+  while (area < area_count && areas[area].start < end) {
+    size_t n = 0;
+    for (; area < area_count && areas[area].start < end && n < sizeof taken / sizeof taken[0]; ++area) {
+      if (at < areas[area].start) at = areas[area].start;
+      const uint64_t until = areas[area].end < end ? areas[area].end : end;
+      while (at < until && n < sizeof taken / sizeof taken[0]) {
+        while (at < until && !HasContent(entries[(at - start) / PAGEMAP_PAGE_BYTES], zero))
+          at += PAGEMAP_PAGE_BYTES;
+        if (at >= until) break;
+        taken[n].pid = pid;
+        taken[n].start = at;
+        while (at < until && HasContent(entries[(at - start) / PAGEMAP_PAGE_BYTES], zero))
+          at += PAGEMAP_PAGE_BYTES;
+        taken[n++].end = at;
+      }
+      if (at < until) break;  // no room: the rest of it comes next
+    }
+    if (n == 0) return;
+    if (!SendAll(taken, n * sizeof taken[0])) {
+      HangUp();
+      return;
+    }
+    for (size_t i = 0; i < n; ++i) {
+      memset(entries + (taken[i].start - start) / PAGEMAP_PAGE_BYTES, 0,
+             (taken[i].end - taken[i].start) / PAGEMAP_PAGE_BYTES * sizeof entries[0]);
+    }
+  }
+}
+
 static void TellAreas(uint64_t pid) {
   static struct PageFilterRange told[MOST_AREAS];
   if (pid == 0 || !Connect() || !ReadAreas(pid) || has_requests) return;
@@ -271,3 +332,21 @@ int ioctl(int fd, unsigned long request, ...) {
   errno = error;
   return (int)result;
 }
+
+ssize_t pread64(int fd, void* to, size_t bytes, off64_t offset) {
+  const ssize_t n = syscall(SYS_pread64, fd, to, bytes, offset);
+  // Of one page CRIU asks for reasons of its own, of its own memory too.
+  if (n <= (ssize_t)sizeof(uint64_t) || n % (ssize_t)sizeof(uint64_t) != 0 ||
+      offset % (off64_t)sizeof(uint64_t) != 0)
+    return n;
+  const int error = errno;
+  const uint64_t pid = PidOfProcFile(fd, "/pagemap");
+  if (pid != 0) {
+    HideEntries(pid, (uint64_t)offset / sizeof(uint64_t) * PAGEMAP_PAGE_BYTES, to,
+                (size_t)n / sizeof(uint64_t));
+  }
+  errno = error;
+  return n;
+}
+
+ssize_t pread(int fd, void* to, size_t bytes, off_t offset) { return pread64(fd, to, bytes, offset); }

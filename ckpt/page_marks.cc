@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "ckpt/pagemap_entry.h"
 #include "dedup_store/store.h"
 
 namespace rekindle::ckpt {
@@ -61,11 +62,11 @@ absl::Status CheckPageMarks(PageMarks& marks) {
     uint64_t entry = 0;
     RK_ASSIGN_OR_RETURN(size_t read,
                         marks.Read(pid, reinterpret_cast<uintptr_t>(memory) / store::kPageSize, {&entry, 1}));
-    if (read != 1 || (entry & kPagePresentBit) == 0 || (entry & kPageFrameBits) == 0) {
+    if (read != 1 || (entry & ENTRY_PRESENT) == 0 || (entry & ENTRY_FRAME) == 0) {
       return absl::FailedPreconditionError(
           "/proc/self/pagemap does not tell in which frames pages lie: it does to root, with CAP_SYS_ADMIN");
     }
-    return (entry & kPageWrittenBit) != 0;
+    return (entry & ENTRY_WRITTEN) != 0;
   };
   volatile char* byte = static_cast<volatile char*>(memory);
   *byte = 1;

@@ -21,10 +21,6 @@
 
 namespace rekindle::ckpt {
 
-// Of an entry of /proc/PID/pagemap. Frames read as 0 without CAP_SYS_ADMIN.
-inline constexpr uint64_t kPagePresentBit = uint64_t{1} << 63, kPageWrittenBit = uint64_t{1} << 55;
-inline constexpr uint64_t kPageFrameBits = kPageWrittenBit - 1;
-
 // Thread-safe. An interface, so that tests can stand in for a kernel.
 class PageMarks {
  public:

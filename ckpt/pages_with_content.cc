@@ -1,0 +1,97 @@
+#include "ckpt/pages_with_content.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/file.h"
+#include "ckpt/pagemap_entry.h"
+#include "ckpt/pagemap_scan.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+bool ReadEntries(int pagemap, uint64_t start, uint64_t* entries, size_t count) {
+  size_t filled = 0;
+  while (filled < count) {
+    const auto at = static_cast<off_t>((start / PAGEMAP_PAGE_BYTES + filled) * sizeof(uint64_t));
+    const ssize_t n = ::pread(pagemap, entries + filled, (count - filled) * sizeof(uint64_t), at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < static_cast<ssize_t>(sizeof(uint64_t))) return false;
+    filled += static_cast<size_t>(n) / sizeof(uint64_t);
+  }
+  return true;
+}
+
+// 0 where nobody tells.
+uint64_t ZeroFrame() {
+  static const uint64_t found = []() -> uint64_t {
+    void* page = ::mmap(nullptr, PAGEMAP_PAGE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return 0;
+    (void)*static_cast<const volatile char*>(page);
+    const auto pagemap = OpenFile("/proc/self/pagemap", O_RDONLY);
+    uint64_t entry = 0;
+    const bool read =
+        pagemap.ok() && ReadEntries(pagemap->get(), reinterpret_cast<uintptr_t>(page), &entry, 1);
+    ::munmap(page, PAGEMAP_PAGE_BYTES);
+    return read && (entry & ENTRY_PRESENT) != 0 ? entry & ENTRY_FRAME : 0;
+  }();
+  return found;
+}
+
+}  // namespace
+
+std::vector<AddressRange> PagesWithContentByEntries(int pagemap, uint64_t start, uint64_t end) {
+  std::vector<AddressRange> found;
+  const uint64_t zero = ZeroFrame();
+  std::vector<uint64_t> entries(size_t{64} << 10);  // 256 MiB of memory
+  while (start < end) {
+    const size_t count = std::min<uint64_t>(entries.size(), (end - start) / PAGEMAP_PAGE_BYTES);
+    if (count == 0 || !ReadEntries(pagemap, start, entries.data(), count)) return found;
+    for (size_t i = 0; i < count; ++i, start += PAGEMAP_PAGE_BYTES) {
+      if (!HasContent(entries[i], zero)) continue;
+      if (!found.empty() && found.back().end == start) {
+        found.back().end += PAGEMAP_PAGE_BYTES;
+      } else {
+        found.push_back({start, start + PAGEMAP_PAGE_BYTES});
+      }
+    }
+  }
+  return found;
+}
+
+std::vector<AddressRange> PagesWithContent(int pagemap, uint64_t start, uint64_t end) {
+  std::vector<AddressRange> found;
+  std::vector<PageRegion> regions(1024);
+  uint64_t told = PAGES_WITH_CONTENT | IS_GUARD;
+  while (start < end) {
+    ScanArguments scan = {};
+    scan.size = sizeof scan;
+    scan.start = start;
+    scan.end = end;
+    scan.vec = reinterpret_cast<uint64_t>(regions.data());
+    scan.vec_len = regions.size();
+    scan.category_inverted = scan.category_mask = PAGES_WITHOUT_CONTENT;
+    scan.category_anyof_mask = PAGES_WITH_CONTENT;
+    scan.return_mask = told;
+    const int count = ::ioctl(pagemap, PAGEMAP_SCAN_REQUEST, &scan);
+    if (count < 0 && errno == EINVAL && (told & IS_GUARD) != 0) {  // an older kernel, which knows no guards
+      told = PAGES_WITH_CONTENT;
+      continue;
+    }
+    if (count < 0 && errno == ENOTTY) return PagesWithContentByEntries(pagemap, start, end);
+    if (count < 0 || scan.walk_end <= start) return found;
+    for (int i = 0; i < count; ++i) {
+      const PageRegion& region = regions[static_cast<size_t>(i)];
+      if ((region.categories & IS_GUARD) == 0) found.push_back({region.start, region.end});
+    }
+    start = scan.walk_end;
+  }
+  return found;
+}
+
+}  // namespace rekindle::ckpt
