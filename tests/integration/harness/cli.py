@@ -81,6 +81,7 @@ class Cli:
         return child
 
     def finish(self, child, seconds=180):
+        seconds *= waiting.PATIENCE
         try:
             out, err = child.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
