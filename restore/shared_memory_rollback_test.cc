@@ -21,12 +21,9 @@ class SharedMemoryTest : public FileRollbackTest {
     rollback_.set_mode(v1::Rollback::NONE);
   }
 
-  // Maps it and looks at it.
-  static bool Touch(int file) {
-    void* memory = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (memory == MAP_FAILED) return false;
-    const volatile char* byte = static_cast<char*>(memory);
-    return *byte != 0;
+  // Without a look at it: what Linux counts of that (RssShmem) comes late on many kernels.
+  static bool Map(int file) {
+    return ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) != MAP_FAILED;
   }
 };
 
@@ -65,7 +62,7 @@ TEST_F(SharedMemoryTest, IsLeftToThoseWhoUseIt) {
   Record("memory", "as it was", kSharedMemory);
   Rewrite("memory", 0, "NOW");
   UniqueFd file = OpenFile(Path("memory"), O_RDWR).value();
-  TestChild other([&] { return Touch(file.get()); });
+  TestChild other([&] { return Map(file.get()); });
   ASSERT_TRUE(other.prepared());
   Report report = ApplyOne();
   EXPECT_EQ(report.action(), Report::LEFT);

@@ -5,29 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/process_stat.h"
 
 namespace rekindle::restore {
-namespace {
-
-bool HasSharedPages(absl::string_view status) {
-  for (absl::string_view line : absl::StrSplit(status, '\n')) {
-    // "RssShmem:      24 kB"
-    if (absl::ConsumePrefix(&line, "RssShmem:")) return absl::StripAsciiWhitespace(line) != "0 kB";
-  }
-  return false;
-}
-
-}  // namespace
-
 pid_t SharedMemoryUsers::UserOf(const struct stat& file) {
   if (!read_) ReadAll();
   read_ = true;
@@ -40,8 +26,9 @@ void SharedMemoryUsers::ReadAll() {
 }
 
 void SharedMemoryUsers::Read(pid_t pid) {
-  // Most have none, and the maps of some are long.
-  if (!HasSharedPages(ReadFile(absl::StrCat("/proc/", pid, "/status")).value_or(""))) return;
+  // Of all, though the maps of some are long: RssShmem of /proc/PID/status, which Linux counts by the way,
+  // may say 0 for a process that has touched up to some dozens of such pages (by thread before 6.2, by
+  // processor until 6.17).
   const std::string maps = ReadFile(absl::StrCat("/proc/", pid, "/maps")).value_or("");
   for (absl::string_view line : absl::StrSplit(maps, '\n')) {
     if (!absl::StrContains(line, " /dev/shm/")) continue;

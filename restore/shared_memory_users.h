@@ -12,7 +12,7 @@ namespace rekindle::restore {
 // As it is when first asked. Not thread-safe.
 class SharedMemoryUsers {
  public:
-  // Any of those that have `file` mapped and have touched memory of that kind; 0: nobody does.
+  // Any of those that have `file` mapped; 0: nobody does.
   pid_t UserOf(const struct stat& file);
 
  private:
