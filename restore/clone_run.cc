@@ -118,7 +118,7 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
   connection.socket = criu_process_.rpc.get();
   connection.pidfd = criu_process_.pidfd.get();
   connection.work_directory_fd = kInitDirectory;
-  connection.log = absl::StrCat(sandbox_.directory(), "/restore.log");
+  connection.log = CriuLog();
   const v1::JobManifest& manifest = image_.manifest;
   criu::RestoreOptions options;
   options.images_directory = image_.directory->path();
@@ -184,7 +184,8 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
 
 absl::Status CloneRun::CheckOpened(const std::vector<UniqueFd>& processes) const {
   if (!image_.user) return absl::OkStatus();
-  OpenedFilesCheck check{image_.manifest, *image_.user, {}, Root(), options_.stdio, criu_began_unix_ns_};
+  OpenedFilesCheck check{image_.manifest, *image_.user,        {},       Root(),
+                         options_.stdio,  criu_began_unix_ns_, CriuLog()};
   for (const UniqueFd& process : processes) {
     RK_ASSIGN_OR_RETURN(const pid_t pid, PidOf(process.get()));
     check.processes.push_back(pid);
@@ -229,6 +230,10 @@ void CloneRun::AddSpan(const char* name, int64_t begin_ns, std::map<std::string,
 }
 
 std::string CloneRun::Root() const { return absl::StrCat("/proc/", sandbox_.init_pid(), "/root"); }
+
+std::string CloneRun::CriuLog() const {
+  return absl::StrCat(sandbox_.directory(), "/", criu::RestoreOptions().log_file);
+}
 
 std::string CloneRun::What() const { return absl::StrCat("restoring a copy of ", image_.info.reference); }
 

@@ -55,6 +55,7 @@ class CloneRun {
   std::string What() const;
   absl::Status CheckOpened(const std::vector<UniqueFd>& processes) const;
   std::string Root() const;  // of the copy, as we see it
+  std::string CriuLog() const;
   void EndPhase(const char* name, std::map<std::string, int64_t> numbers = {});
   void AddSpan(const char* name, int64_t begin_ns, std::map<std::string, int64_t> numbers = {});
 

@@ -57,8 +57,11 @@ class Checker {
   }
 
   absl::Status Accept(int fd) {
-    RK_ASSIGN_OR_RETURN(const InodeIdentity identity, IdentityOf(fd));
     RK_ASSIGN_OR_RETURN(const int access, AccessOf(fd));
+    return AcceptFor(access, fd);
+  }
+  absl::Status AcceptFor(int access, int fd) {
+    RK_ASSIGN_OR_RETURN(const InodeIdentity identity, IdentityOf(fd));
     accepted_[identity] |= access;
     return absl::OkStatus();
   }
@@ -186,6 +189,10 @@ absl::Status CheckOpenedFiles(const OpenedFilesCheck& check) {
   RK_ASSIGN_OR_RETURN(const UniqueFd root, OpenFile(check.root, O_PATH | O_DIRECTORY));
   Checker checker(check, root.get());
   for (const int fd : check.given) RK_RETURN_IF_ERROR(checker.Accept(fd));
+  if (!check.criu_log.empty()) {
+    RK_ASSIGN_OR_RETURN(const UniqueFd log, OpenFile(check.criu_log, O_PATH | O_NOFOLLOW));
+    RK_RETURN_IF_ERROR(checker.AcceptFor(W_OK, log.get()));
+  }
   for (const pid_t process : check.processes) RK_RETURN_IF_ERROR(checker.Add(process));
   return WithFileRightsOf(check.user, [&checker] { return checker.Ask(); });
 }

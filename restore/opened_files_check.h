@@ -33,6 +33,8 @@ struct OpenedFilesCheck {
   std::vector<int> given;  // descriptors of ours that the job was given; not owned
   int64_t began_unix_ns =
       0;  // when CRIU was told to restore it: files without a name born later are its doing
+  // CRIU's own, which it writes in each process until it lets go of it; empty: it has none.
+  std::string criu_log;
 };
 
 // Each descriptor, folder, program and mapping of them must be a file that the image says the job had for as

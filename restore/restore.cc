@@ -353,7 +353,8 @@ class RestoreRun : public criu::RestoreObserver {
 
   absl::Status CheckOpened(pid_t root) const {
     if (!user_) return absl::OkStatus();
-    OpenedFilesCheck check{result_.manifest, *user_, {}, "/", options_.stdio, criu_began_unix_ns_};
+    OpenedFilesCheck check{result_.manifest, *user_, {}, "/", options_.stdio, criu_began_unix_ns_, {}};
+    check.criu_log = absl::StrCat(directory_->path(), "/", criu::RestoreOptions().log_file);
     check.processes = Processes();
     if (HasOwnMounts(*image_) || namespaces_.enters_mounts()) {
       check.root = absl::StrCat("/proc/", root, "/root");
