@@ -63,15 +63,6 @@ bool HaveCapability(int capability) {
   return (effective >> capability & 1) != 0;
 }
 
-std::vector<ProcessInfo> AllProcesses() {
-  std::vector<ProcessInfo> all;
-  for (pid_t pid : ListProcesses()) {
-    auto info = ReadProcess(pid);
-    if (info.ok()) all.push_back(*std::move(info));  // one that has ended meanwhile is no part of any tree
-  }
-  return all;
-}
-
 absl::Status CheckMayBeCaptured(const ProcessInfo& root, uid_t caller) {
   pid_t pid = root.pid;
   if (pid == 1) {
@@ -433,14 +424,23 @@ class DescriptorScan {
   bool tcp_read_ = false;
 };
 
+// Of the other processes of the machine nothing is read but their stat: most else waits for who holds their
+// memory's lock, which one that hangs in a page fault or a driver may do for ever.
 absl::StatusOr<std::vector<ProcessInfo>> ReadTree(const ProcessInfo& root) {
-  std::vector<ProcessInfo> all = AllProcesses();
-  std::multimap<pid_t, const ProcessInfo*> children;
-  for (const ProcessInfo& process : all) children.emplace(process.parent, &process);
+  std::multimap<pid_t, std::pair<pid_t, uint64_t>> children;
+  for (pid_t pid : ListProcesses()) {
+    auto stat = ReadProcessStat(pid);
+    if (stat.ok()) children.emplace(stat->parent, std::make_pair(pid, stat->start_ticks));
+  }
   std::vector<ProcessInfo> tree = {root};
   for (size_t i = 0; i < tree.size(); ++i) {
     auto [first, last] = children.equal_range(tree[i].pid);
-    for (auto it = first; it != last; ++it) tree.push_back(*it->second);
+    for (auto it = first; it != last; ++it) {
+      const auto& [pid, start_ticks] = it->second;
+      auto info = ReadProcess(pid);
+      // One that has ended meanwhile is no part of any tree.
+      if (info.ok() && info->start_ticks == start_ticks) tree.push_back(*std::move(info));
+    }
   }
   return tree;
 }

@@ -6,6 +6,7 @@
 #include <linux/userfaultfd.h>
 #include <pty.h>
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -15,6 +16,8 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <map>
+#include <set>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -22,6 +25,7 @@
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/test_child.h"
+#include "base/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -397,6 +401,34 @@ TEST_F(JobInspectionTest, TreeIsListedParentsFirstWithItsMemory) {
   EXPECT_FALSE(job->session_outside);
   EXPECT_EQ(job->working_directory, folder_.path());
   EXPECT_THAT(job->device_users, IsEmpty());
+}
+
+// A stranger that hangs with its memory's lock held would keep who reads that from ever coming back.
+TEST_F(JobInspectionTest, NothingIsReadOfTheMemoryOfStrangers) {
+  TestChild job, stranger;
+  const UniqueFd watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  std::map<int, std::string> watched;
+  for (const char* name : {"cmdline", "environ", "maps", "smaps", "auxv"}) {
+    for (const pid_t pid : {job.pid(), stranger.pid()}) {
+      const std::string path = absl::StrCat("/proc/", pid, "/", name);
+      const int number = ::inotify_add_watch(watch.get(), path.c_str(), IN_OPEN);
+      ASSERT_GE(number, 0) << path;
+      watched[number] = path;
+    }
+  }
+  const auto inspected = InspectJob(job.pid(), 0, 0);
+  ASSERT_TRUE(inspected.ok()) << inspected.status();
+  std::set<std::string> opened;
+  alignas(inotify_event) char events[4096];
+  ssize_t n;
+  while ((n = ::read(watch.get(), events, sizeof events)) > 0) {
+    for (ssize_t at = 0; at < n;) {
+      const auto* event = reinterpret_cast<const inotify_event*>(events + at);
+      opened.insert(watched[event->wd]);
+      at += static_cast<ssize_t>(sizeof *event + event->len);
+    }
+  }
+  EXPECT_THAT(opened, ElementsAre(absl::StrCat("/proc/", job.pid(), "/cmdline")));
 }
 
 TEST_F(JobInspectionTest, SessionOfAnotherIsNoticed) {
