@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/open_in_root.h"
+#include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "criu/enter_mounts.h"
@@ -63,9 +64,10 @@ absl::Status JobNamespaces::Find(pid_t process, absl::string_view what) {
   for (const NamespaceKind& kind : kKinds) {
     if (NamespaceOf(absl::StrCat(process), kind.name) != NamespaceOf("self", kind.name)) flags_ |= kind.flag;
   }
-  root_.Reset(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
-  if (root_.valid()) return absl::OkStatus();
-  return ErrnoStatus(errno, absl::StrCat("looking at the namespaces of process ", process));
+  absl::StatusOr<UniqueFd> root = OpenProcess(process);
+  RK_RETURN_IF_ERROR(Annotate(root.status(), absl::StrCat("looking at the namespaces of process ", process)));
+  root_ = *std::move(root);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<JobNamespaces> JobNamespaces::Of(pid_t root) {

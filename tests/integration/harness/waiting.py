@@ -1,5 +1,6 @@
 """Waiting for a condition with a deadline: the only place where the tests pass time."""
 
+import errno
 import os
 import select
 import time
@@ -26,6 +27,11 @@ def for_exit(pid, seconds=DEFAULT_SECONDS):
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return
+    except OSError as error:
+        # It has gone, and its number is still that of its process group or session (Linux before 6.16).
+        if error.errno == errno.EINVAL:
+            return
+        raise
     try:
         poller = select.poll()
         poller.register(pidfd, select.POLLIN)
