@@ -22,6 +22,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/test_child.h"
@@ -289,6 +290,44 @@ TEST_F(JobInspectionTest, TerminalsWhoseOtherSideIsOutside) {
   EXPECT_THAT(job->external_ttys, IsEmpty());
   EXPECT_EQ(job->stdio[0].kind, "tty");
   EXPECT_EQ(job->stdio[0].resource, "");
+}
+
+// CRIU knows no serial ports of its own accord.
+TEST_F(JobInspectionTest, TerminalsThatHaveNoOtherSide) {
+  int seen = 0;
+  for (const char* name : {"/dev/ttyS0", "/dev/hvc0", "/dev/tty1", "/dev/console"}) {
+    const UniqueFd terminal(::open(name, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+    if (!terminal.valid() || ::isatty(terminal.get()) != 1) continue;
+    SCOPED_TRACE(name);
+    ++seen;
+    struct stat info;
+    ASSERT_EQ(::fstat(terminal.get(), &info), 0);
+    const std::string resource = absl::StrFormat("tty[%x:%x]", info.st_rdev, info.st_dev);
+    TestChild child([&] { return ::dup2(terminal.get(), 1) == 1; });
+    ASSERT_TRUE(child.prepared());
+    const auto job = InspectJob(child.pid(), 0, 0);
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_THAT(job->external_ttys, ::testing::Contains(resource));
+    ASSERT_THAT(job->stdio, SizeIs(3));
+    EXPECT_EQ(job->stdio[1].kind, "tty");
+    EXPECT_EQ(job->stdio[1].resource, resource);
+  }
+  if (seen == 0) GTEST_SKIP() << "no such terminal here";
+}
+
+TEST_F(JobInspectionTest, DevicesThatAreNoTerminals) {
+  TestChild child([] {
+    for (const char* name : {"/dev/zero", "/dev/full", "/dev/ptmx"}) {
+      if (::open(name, O_RDWR | O_NOCTTY) < 0) return false;
+    }
+    const int null = ::open("/dev/null", O_RDWR);
+    return ::dup2(null, 0) == 0 && ::dup2(null, 1) == 1 && ::dup2(null, 2) == 2;
+  });
+  ASSERT_TRUE(child.prepared());
+  const auto job = InspectJob(child.pid(), 0, 0);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_THAT(job->external_ttys, IsEmpty());
+  EXPECT_EQ(job->stdio[0].kind, "null");
 }
 
 // A loopback address to listen on, or the one that `listener` has.
