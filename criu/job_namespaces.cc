@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/open_in_root.h"
+#include "base/parallel.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/status.h"
@@ -48,6 +49,13 @@ absl::Status Rootless(absl::string_view what) {
       what,
       ": it has a user namespace of its own (a rootless container), which CRIU can't work in from "
       "outside: run the container without one"));
+}
+
+absl::Status OnAThread(absl::FunctionRef<void()> work) {
+  return CatchNoMoreThreads([&] {
+    std::thread(work).join();
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace
@@ -149,14 +157,13 @@ absl::StatusOr<Subprocess> JobNamespaces::Start(SubprocessOptions options) const
   }
   absl::StatusOr<Subprocess> started = absl::InternalError("not started");
   // A thread can enter them alone, and what it starts is born there.
-  std::thread inside([&] {
+  RK_RETURN_IF_ERROR(OnAThread([&] {
     if (absl::Status status = Enter(flags_ & ~CLONE_NEWNS); !status.ok()) {
       started = std::move(status);
     } else {
       started = Subprocess::Start(options);
     }
-  });
-  inside.join();
+  }));
   return started;
 }
 
@@ -177,11 +184,10 @@ absl::Status JobNamespaces::Within(absl::FunctionRef<absl::Status()> work) const
   RememberOwnDescriptors();
   absl::Status result;
   // The PID namespace would be that of its children alone.
-  std::thread inside([&] {
+  RK_RETURN_IF_ERROR(OnAThread([&] {
     result = Enter(flags_ & ~CLONE_NEWPID);
     if (result.ok()) result = work();
-  });
-  inside.join();
+  }));
   return result;
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "base/parallel.h"
 #include "base/status.h"
 #include "criu/restore_preload.h"
 
@@ -114,7 +115,10 @@ RestoreOutcome RestoreConversation::Run(const std::function<absl::Status(pid_t r
     if (outcome.stages.empty() && bounded_) refusal = CheckPreloaded(criu_pidfd_);
     outcome.stages.push_back({response.notification().stage(), MonotonicNanos()});
     if (response.notification().pid() > 0) outcome.root = response.notification().pid();
-    if (response.notification().stage() == kTasksReadyStage) refusal = tasks_ready(outcome.root);
+    if (refusal.ok() && response.notification().stage() == kTasksReadyStage) {
+      // CRIU must have its answer whatever happens: it ends the tree then.
+      refusal = CatchNoMoreThreads([&] { return tasks_ready(outcome.root); });
+    }
     pb::RpcRequest answer;
     answer.set_type(kTypeNotify);
     answer.set_notify_success(refusal.ok());
