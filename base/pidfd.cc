@@ -9,9 +9,23 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/status.h"
 
 namespace rekindle {
+
+absl::StatusOr<UniqueFd> OpenProcess(pid_t pid) {
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (pidfd.valid()) return pidfd;
+  const int error = errno;
+  // Of a number that is a group's, a session's or a thread's alone Linux says EINVAL, and from 6.16 on ESRCH
+  // and ENOENT.
+  if (error == ESRCH || error == EINVAL || error == ENOENT) {
+    return absl::NotFoundError(absl::StrCat("there is no process ", pid));
+  }
+  return ErrnoStatus(error, absl::StrCat("opening process ", pid));
+}
 
 bool SendSignal(int pidfd, int signal) {
   return ::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) == 0;

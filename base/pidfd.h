@@ -2,9 +2,17 @@
 // All functions are thread-safe.
 #pragma once
 
+#include <sys/types.h>
+
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/unique_fd.h"
 
 namespace rekindle {
+
+// A descriptor of the process of that number. NotFound: there is none, also where the number is that of a
+// thread, or is still that of a process group or session whose first process has gone.
+absl::StatusOr<UniqueFd> OpenProcess(pid_t pid);
 
 // False, with errno: it was not sent. ESRCH: the process has ended.
 bool SendSignal(int pidfd, int signal);

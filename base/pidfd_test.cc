@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <thread>
 
 #include "base/test_child.h"
 #include "base/unique_fd.h"
@@ -13,8 +13,52 @@
 namespace rekindle {
 namespace {
 
-UniqueFd Open(const TestChild& child) {
-  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid(), 0)));
+UniqueFd Open(const TestChild& child) { return OpenProcess(child.pid()).value_or(UniqueFd()); }
+
+TEST(Pidfd, WhoIsThereIsOpened) {
+  const TestChild child;
+  EXPECT_TRUE(Open(child).valid());
+  child.Kill();
+  ASSERT_TRUE(child.AwaitEnd());
+  EXPECT_TRUE(Open(child).valid()) << "it is a zombie";
+}
+
+TEST(Pidfd, WhoIsNotThereIsNotFound) {
+  TestChild child;
+  const pid_t pid = child.pid();
+  child.Kill();
+  child.Reap();
+  for (const pid_t none : {pid, 0, -1})
+    EXPECT_EQ(OpenProcess(none).status().code(), absl::StatusCode::kNotFound) << none;
+}
+
+TEST(Pidfd, ANumberThatIsAGroupsAndSessionsAloneIsNoProcess) {
+  pid_t member = 0;
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  TestChild leader([&] {
+    if (::setsid() < 0) return false;
+    member = ::fork();
+    if (member == 0) {
+      for (;;) ::pause();
+    }
+    return member > 0 && ::write(ends[1], &member, sizeof member) == sizeof member;
+  });
+  ASSERT_TRUE(leader.prepared());
+  ASSERT_EQ(::read(ends[0], &member, sizeof member), static_cast<ssize_t>(sizeof member));
+  const pid_t number = leader.pid();
+  leader.Kill();
+  leader.Reap();
+  EXPECT_EQ(::getsid(member), number);
+  EXPECT_EQ(OpenProcess(number).status().code(), absl::StatusCode::kNotFound);
+  ::kill(member, SIGKILL);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+TEST(Pidfd, NorIsAThreads) {
+  std::thread thread([] { EXPECT_EQ(OpenProcess(::gettid()).status().code(), absl::StatusCode::kNotFound); });
+  thread.join();
 }
 
 TEST(Pidfd, WhoRunsIsWaitedForInVain) {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -81,6 +82,17 @@ absl::Status SetAffinity(pid_t thread, const Processors& processors) {
   for (int number : processors) CPU_SET_S(number, kSetBytes, set.data());
   if (::sched_setaffinity(thread, kSetBytes, set.data()) == 0) return absl::OkStatus();
   return ErrnoStatus(errno, What("setting the processors", thread));
+}
+
+absl::Status SetAffinityWithinCpuset(pid_t thread, const Processors& processors) {
+  // What a thread was bound to can only be replaced by what it is bound to now: by all that there could be.
+  SetBuffer all;
+  std::memset(all.data(), 0xff, kSetBytes);
+  if (::sched_setaffinity(thread, kSetBytes, all.data()) == 0) {
+    const absl::StatusOr<Processors> has = AffinityOf(thread);
+    if (has.ok() && *has == processors) return absl::OkStatus();
+  }
+  return SetAffinity(thread, processors);
 }
 
 }  // namespace rekindle

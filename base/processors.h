@@ -27,5 +27,8 @@ absl::StatusOr<Processors> OnlineProcessors();
 absl::StatusOr<Processors> AffinityOf(pid_t thread);
 // The kernel leaves out what the thread's cpuset does not have. InvalidArgument: nothing is left then.
 absl::Status SetAffinity(pid_t thread, const Processors& processors);
+// For one that is not to be bound: where these are all that its cpuset has it gets those that come to the
+// cpuset later, too, which from Linux 6.2 on SetAffinity() would keep it from.
+absl::Status SetAffinityWithinCpuset(pid_t thread, const Processors& processors);
 
 }  // namespace rekindle

@@ -1,7 +1,12 @@
 #include "base/processors.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <string>
+
+#include "base/test_child.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -36,6 +41,44 @@ TEST(ProcessorsTest, OfThreads) {
 
   EXPECT_TRUE(absl::IsInvalidArgument(SetAffinity(0, {8191}))) << SetAffinity(0, {8191});
   EXPECT_TRUE(absl::IsNotFound(AffinityOf(1 << 23).status())) << AffinityOf(1 << 23).status();
+}
+
+// A cgroup with a cpuset of this machine's first processor, to which another one may come.
+class GrowingCpuset {
+ public:
+  explicit GrowingCpuset(const Processors& first) {
+    made_ = ::mkdir(folder_.c_str(), 0755) == 0 && Write("cpuset.mems", "0") && Set(first);
+  }
+  ~GrowingCpuset() { ::rmdir(folder_.c_str()); }
+  bool made() const { return made_; }
+  bool Set(const Processors& processors) { return Write("cpuset.cpus", FormatProcessors(processors)); }
+  bool Take(pid_t pid) { return Write("cgroup.procs", std::to_string(pid)); }
+
+ private:
+  bool Write(const char* name, const std::string& value) {
+    return (std::ofstream(folder_ + "/" + name) << value << std::flush).good();
+  }
+
+  const std::string folder_ = "/sys/fs/cgroup/cpuset/rekindle-processors." + std::to_string(::getpid());
+  bool made_ = false;
+};
+
+TEST(ProcessorsTest, WhoIsNotBoundGetsWhatComesToHisCpuset) {
+  const Processors both = OnlineProcessors().value_or(Processors());
+  const Processors first = {*both.begin()};
+  if (both.size() < 2) GTEST_SKIP() << "there is one processor";
+  GrowingCpuset cpuset(first);
+  if (!cpuset.made()) GTEST_SKIP() << "this machine has no cgroup v1 for cpusets";
+  {  // the cgroup must be empty to be removed
+    const TestChild free;
+    ASSERT_TRUE(cpuset.Take(free.pid()));
+    ASSERT_TRUE(SetAffinityWithinCpuset(free.pid(), first).ok());
+    ASSERT_TRUE(cpuset.Set(both));
+    EXPECT_EQ(*AffinityOf(free.pid()), both);
+    // Less than the cpuset has: he is bound.
+    ASSERT_TRUE(SetAffinityWithinCpuset(free.pid(), first).ok());
+    EXPECT_EQ(*AffinityOf(free.pid()), first);
+  }
 }
 
 }  // namespace

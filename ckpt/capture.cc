@@ -24,6 +24,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/opened_files.h"
+#include "base/parallel.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "base/utf8.h"
@@ -746,8 +747,10 @@ absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installat
   RK_RETURN_IF_ERROR(run.Preflight());
   RK_RETURN_IF_ERROR(run.Prepare());
   if (options.gate) RK_RETURN_IF_ERROR(options.gate->BeforeFreeze());
-  absl::Status status = run.Freeze();
-  if (status.ok()) status = run.Commit();
+  const absl::Status status = CatchNoMoreThreads([&]() -> absl::Status {
+    RK_RETURN_IF_ERROR(run.Freeze());
+    return run.Commit();
+  });
   if (!status.ok()) return run.LetGo(status);
   run.Finish();
   return run.TakeResult();

@@ -18,6 +18,7 @@
 #include "base/companion_program.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/processors.h"
 #include "base/status.h"
 #include "base/subprocess.h"
@@ -42,8 +43,9 @@ constexpr int kPollMs = 20;
 // Lets the job go only when its memory is in our hands: answers the dump gate.
 class Gate {
  public:
-  // `ours` waits until the memory is ours. `*failure` is set when CRIU can't be answered: then it is turned
-  // away, the dump fails and the job goes on. It may be read once the gate is gone.
+  // `ours` waits until the memory is ours; on the gate's thread. `*failure` is set when CRIU can't be
+  // answered, or something has run out: then it is turned away, the dump fails and the job goes on. It may be
+  // read once the gate is gone.
   static absl::StatusOr<std::unique_ptr<Gate>> Open(const std::string& work_directory,
                                                     std::function<absl::Status()> ours,
                                                     absl::Status* failure) {
@@ -82,7 +84,9 @@ class Gate {
         if (errno == EINTR || errno == ECONNABORTED) continue;
         return HangUp(ErrnoStatus(errno, "answering CRIU at the dump gate"));
       }
-      char verdict = ours_().ok() ? 'g' : 'n';
+      const absl::Status ours = CatchNoMoreThreads(ours_);
+      if (absl::IsResourceExhausted(ours)) *failure_ = ours;
+      char verdict = ours.ok() ? 'g' : 'n';
       ::send(connection.get(), &verdict, 1, MSG_NOSIGNAL);
     }
   }
@@ -198,13 +202,12 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   start.new_session = true;
   start.environment = EnvironmentWithPreload(preload, look.takes_nameless_memory, options.run, gpu);
   dump.command_line = criu::ShellLine(start.argv);
+  // All threads are there before CRIU is: to leave it alone for want of one could harm the job.
+  auto watcher = std::make_unique<Watcher>(cancel, &staging, direct.get(), server.get(), progress);
   RK_ASSIGN_OR_RETURN(Subprocess process, namespaces.Start(start));
 
-  absl::StatusOr<std::vector<std::string>> received;
-  {
-    Watcher watcher(cancel, &staging, direct.get(), server.get(), progress);
-    received = server->Serve(process.pidfd());
-  }
+  absl::StatusOr<std::vector<std::string>> received = server->Serve(process.pidfd());
+  watcher.reset();
   if (!received.ok()) staging.Abandon(received.status());
   // No bound: whatever happens CRIU lets go of the job by itself, and to kill it in the middle could harm the
   // job.
@@ -254,11 +257,11 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
 absl::StatusOr<FrozenDump> DumpWithGpu(
     const criu::DumpOptions& options, GpuMove* gpu,
     absl::FunctionRef<absl::StatusOr<FrozenDump>(const criu::DumpOptions&)> dump) {
-  if (gpu == nullptr) return dump(options);
-  RK_RETURN_IF_ERROR(gpu->Begin(options.work_directory));
+  if (gpu == nullptr) return CatchNoMoreThreads([&] { return dump(options); });
+  RK_RETURN_IF_ERROR(CatchNoMoreThreads([&] { return gpu->Begin(options.work_directory); }));
   criu::DumpOptions with_plugin = options;
   with_plugin.plugins = gpu->plugins();
-  absl::StatusOr<FrozenDump> dumped = dump(with_plugin);
+  absl::StatusOr<FrozenDump> dumped = CatchNoMoreThreads([&] { return dump(with_plugin); });
   // Why the memory could not be moved is why CRIU failed.
   RK_RETURN_IF_ERROR(gpu->End(dumped.ok()));
   if (dumped.ok() || gpu->back().ok()) return dumped;

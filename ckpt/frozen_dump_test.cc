@@ -5,17 +5,21 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
+#include <fstream>
 #include <iterator>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
 #include "ckpt/job_inspection.h"
 #include "criu/test_support.h"
 #include "dedup_store/store_testing.h"
@@ -50,10 +54,11 @@ class FrozenDumpTest : public store::StoreTest {
 
   absl::StatusOr<FrozenDump> Dump(const criu::TestJob& job, StagingArena* arena,
                                   const std::atomic<bool>* cancel = nullptr,
-                                  const std::function<void(uint64_t)>& progress = {}) {
+                                  const std::function<void(uint64_t)>& progress = {},
+                                  const std::string& folder = "") {
     criu::DumpOptions options;
     options.pid = job.pid();
-    options.images_directory = options.work_directory = job.folder();
+    options.images_directory = options.work_directory = folder.empty() ? job.folder() : folder;
     options.after = criu::AfterDump::kLeaveRunning;
     auto gate = FindDumpGate();
     if (!gate.ok()) return gate.status();
@@ -187,6 +192,59 @@ TEST_F(FrozenDumpTest, JobGoesOnWhenTheCaptureIsCancelled) {
   auto dump = Dump(job, arena->get(), &cancel);
   EXPECT_EQ(dump.status().code(), absl::StatusCode::kCancelled) << dump.status();
   EXPECT_TRUE(job.GoesOn());
+}
+
+// This process in a cgroup of its own, for as long as it exists.
+class LimitedProcesses {
+ public:
+  LimitedProcesses() {
+    if (::mkdir(folder_.c_str(), 0755) == 0) made_ = Write("cgroup.procs", ::getpid());
+  }
+  ~LimitedProcesses() {
+    if (!made_) return;
+    std::ofstream(std::string(kGroups) + "/cgroup.procs") << ::getpid() << std::flush;
+    ::rmdir(folder_.c_str());
+  }
+  bool made() const { return made_; }
+
+  // How many processes and threads may still be made.
+  void Allow(int more) {
+    int now = 0;
+    std::ifstream(folder_ + "/pids.current") >> now;
+    EXPECT_TRUE(Write("pids.max", now + more));
+  }
+  void AllowAll() { EXPECT_TRUE(Write("pids.max", "max")); }
+
+ private:
+  template <typename Value>
+  bool Write(const char* name, const Value& value) {
+    return (std::ofstream(folder_ + "/" + name) << value << std::flush).good();
+  }
+
+  static constexpr char kGroups[] = "/sys/fs/cgroup/pids";
+  const std::string folder_ = absl::StrCat(kGroups, "/rekindle-frozen-dump.", ::getpid());
+  bool made_ = false;
+};
+
+// Each time another one is the one too many.
+TEST_F(FrozenDumpTest, JobGoesOnWhereThereCanBeNoMoreThreads) {
+  LimitedProcesses limit;
+  if (!limit.made()) GTEST_SKIP() << "this machine has no cgroup v1 for the number of processes";
+  criu::TestJob job;
+  int refused = 0;
+  for (bool done = false; !done; ++refused) {
+    ASSERT_LT(refused, 64);
+    auto arena = StagingArena::Create(kRoom, kRoom, folder_->path());
+    RK_ASSERT_OK(arena);
+    const std::string folder = absl::StrCat(folder_->path(), "/", refused);
+    ASSERT_EQ(::mkdir(folder.c_str(), 0700), 0);
+    limit.Allow(refused);
+    auto dump = Dump(job, arena->get(), nullptr, {}, folder);
+    limit.AllowAll();
+    done = dump.ok();
+    ASSERT_TRUE(job.GoesOn()) << refused << " " << dump.status();
+  }
+  EXPECT_GT(refused, 4);
 }
 
 TEST_F(FrozenDumpTest, ProcessThatIsNotThereIsSaid) {

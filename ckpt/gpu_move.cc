@@ -1,5 +1,6 @@
 #include "ckpt/gpu_move.h"
 
+#include "base/parallel.h"
 #include "base/status.h"
 
 namespace rekindle::ckpt {
@@ -16,11 +17,14 @@ absl::Status GpuMove::Begin(const std::string& folder) {
   gpu::KeeperListener::Elsewhere criu;
   criu.mounts = namespaces_.enters_mounts();
   if (namespaces_.entered()) criu.number_there = [this](pid_t thread) { return namespaces_.Inside(thread); };
-  RK_ASSIGN_OR_RETURN(listener_, gpu::KeeperListener::Listen(
-                                     folder, std::move(criu),
-                                     [this](KeeperMoment moment, bool failed, gpu::ThreadKeeper& keeper) {
-                                       return At(moment, failed, keeper);
-                                     }));
+  RK_ASSIGN_OR_RETURN(
+      listener_,
+      gpu::KeeperListener::Listen(
+          folder, std::move(criu), [this](KeeperMoment moment, bool failed, gpu::ThreadKeeper& keeper) {
+            absl::Status status = CatchNoMoreThreads([&] { return At(moment, failed, keeper); });
+            if (moment != KeeperMoment::kKeeperDumped) moved_.Update(status);
+            return status;
+          }));
   variables_ = {listener_->variable()};
   RK_ASSIGN_OR_RETURN(plugins_, namespaces_.PluginFolder(*plugin, folder, &variables_));
   return absl::OkStatus();

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/major.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -61,15 +62,6 @@ bool HaveCapability(int capability) {
   if (!status.ok()) return false;
   uint64_t effective = std::strtoull(StatusField(*status, "CapEff").c_str(), nullptr, 16);
   return (effective >> capability & 1) != 0;
-}
-
-std::vector<ProcessInfo> AllProcesses() {
-  std::vector<ProcessInfo> all;
-  for (pid_t pid : ListProcesses()) {
-    auto info = ReadProcess(pid);
-    if (info.ok()) all.push_back(*std::move(info));  // one that has ended meanwhile is no part of any tree
-  }
-  return all;
 }
 
 absl::Status CheckMayBeCaptured(const ProcessInfo& root, uid_t caller) {
@@ -260,6 +252,50 @@ std::vector<TcpSocket> TcpSockets(pid_t pid) {
   return sockets;
 }
 
+// Which character devices are terminals, as the kernel's drivers have it: pseudo-terminals, virtual and
+// serial consoles, those of hypervisors.
+class Terminals {
+ public:
+  Terminals() {
+    // NAME DEVICE MAJOR MINOR|FIRST-LAST TYPE
+    const auto drivers = ReadFile("/proc/tty/drivers");
+    for (absl::string_view line : absl::StrSplit(drivers.value_or(""), '\n')) {
+      const std::vector<absl::string_view> f = absl::StrSplit(line, ' ', absl::SkipWhitespace());
+      if (f.size() < 5 || f.back() == "pty:master") continue;
+      const std::pair<absl::string_view, absl::string_view> minors = absl::StrSplit(f[f.size() - 2], '-');
+      Range range;
+      if (!absl::SimpleAtoi(f[f.size() - 3], &range.major) || !absl::SimpleAtoi(minors.first, &range.first) ||
+          !absl::SimpleAtoi(minors.second.empty() ? minors.first : minors.second, &range.last)) {
+        continue;
+      }
+      ranges_.push_back(range);
+    }
+    if (!drivers.ok()) ranges_ = {{TTY_MAJOR, 0, UINT32_MAX}, {TTYAUX_MAJOR, 1, 1}};
+  }
+
+  bool Has(const struct stat& info) const {
+    if (!S_ISCHR(info.st_mode)) return false;
+    if (IsPseudo(info)) return true;
+    const unsigned device = major(info.st_rdev), number = minor(info.st_rdev);
+    // Whoever opens /dev/tty has his own, and whoever opens /dev/ptmx a new one.
+    if (device == TTYAUX_MAJOR && (number == 0 || number == 2)) return false;
+    return std::any_of(ranges_.begin(), ranges_.end(), [&](const Range& range) {
+      return range.major == device && range.first <= number && number <= range.last;
+    });
+  }
+
+  // The side of a pseudo-terminal that has a number of its own.
+  static bool IsPseudo(const struct stat& info) {
+    return S_ISCHR(info.st_mode) && major(info.st_rdev) == UNIX98_PTY_SLAVE_MAJOR;
+  }
+
+ private:
+  struct Range {
+    unsigned major = 0, first = 0, last = 0;
+  };
+  std::vector<Range> ranges_;
+};
+
 // What the descriptors of a tree say about how it must be dumped.
 class DescriptorScan {
  public:
@@ -278,7 +314,7 @@ class DescriptorScan {
   }
 
   void Finish(JobInspection& job) {
-    for (const auto& [index, resource] : slaves_) {
+    for (const auto& [resource, index] : terminals_used_) {
       if (!masters_.contains(index)) job.external_ttys.push_back(resource);
     }
     // A terminal whose other side is in the job comes back with the job.
@@ -328,7 +364,7 @@ class DescriptorScan {
                     "start the job without it (NCCL: NCCL_IB_DISABLE=1, UCX: UCX_TLS=^ib)");
     }
     if (absl::StartsWith(d.target, "/dev/nvidia")) device_users_.insert(d.pid);
-    if (absl::StartsWith(d.target, "/dev/pts/") && d.target != "/dev/pts/ptmx") AddTerminal(d);
+    if (absl::StartsWith(d.target, "/dev/") && !absl::StartsWith(d.target, "/dev/shm/")) AddTerminal(d);
     if (d.target == "/dev/ptmx" || d.target == "/dev/pts/ptmx") AddMaster(d);
     if (absl::StartsWith(d.target, "socket:[")) {
       NoteSocket(d);
@@ -339,10 +375,10 @@ class DescriptorScan {
 
   void AddTerminal(const OpenDescriptor& d) {
     struct stat info;
-    if (::stat(ProcPath(d.pid, absl::StrCat("fd/", d.fd)).c_str(), &info) != 0) return;
-    int index = 0;
-    if (!absl::SimpleAtoi(absl::StripPrefix(d.target, "/dev/pts/"), &index)) return;
-    slaves_[index] = TtyResource(info);
+    if (::stat(ProcPath(d.pid, absl::StrCat("fd/", d.fd)).c_str(), &info) != 0 || !terminals_.Has(info))
+      return;
+    terminals_used_[TtyResource(info)] =
+        Terminals::IsPseudo(info) ? static_cast<int>(minor(info.st_rdev)) : kNoOtherSide;
   }
 
   static std::string TtyResource(const struct stat& info) {
@@ -393,7 +429,7 @@ class DescriptorScan {
     if (::stat(link.c_str(), &info) != 0) return;
     struct stat link_info;
     slot.writable = ::lstat(link.c_str(), &link_info) == 0 && (link_info.st_mode & S_IWUSR) != 0;
-    if (absl::StartsWith(d.target, "/dev/pts/")) {
+    if (terminals_.Has(info)) {
       slot.kind = "tty";
       slot.resource = TtyResource(info);
     } else if (S_ISFIFO(info.st_mode) && absl::StartsWith(d.target, "pipe:")) {
@@ -425,7 +461,10 @@ class DescriptorScan {
 
   std::vector<StdioDescriptor> stdio_;
   std::map<pid_t, std::vector<std::string>> control_;
-  std::map<int, std::string> slaves_;
+  // By the index of its other side, which a process could have.
+  static constexpr int kNoOtherSide = -1;
+  const Terminals terminals_;
+  std::map<std::string, int> terminals_used_;
   std::set<int> masters_;
   std::set<pid_t> device_users_;
   std::vector<TcpSocket> tcp_;             // of its network namespace
@@ -433,14 +472,23 @@ class DescriptorScan {
   bool tcp_read_ = false;
 };
 
+// Of the other processes of the machine nothing is read but their stat: most else waits for who holds their
+// memory's lock, which one that hangs in a page fault or a driver may do for ever.
 absl::StatusOr<std::vector<ProcessInfo>> ReadTree(const ProcessInfo& root) {
-  std::vector<ProcessInfo> all = AllProcesses();
-  std::multimap<pid_t, const ProcessInfo*> children;
-  for (const ProcessInfo& process : all) children.emplace(process.parent, &process);
+  std::multimap<pid_t, std::pair<pid_t, uint64_t>> children;
+  for (pid_t pid : ListProcesses()) {
+    auto stat = ReadProcessStat(pid);
+    if (stat.ok()) children.emplace(stat->parent, std::make_pair(pid, stat->start_ticks));
+  }
   std::vector<ProcessInfo> tree = {root};
   for (size_t i = 0; i < tree.size(); ++i) {
     auto [first, last] = children.equal_range(tree[i].pid);
-    for (auto it = first; it != last; ++it) tree.push_back(*it->second);
+    for (auto it = first; it != last; ++it) {
+      const auto& [pid, start_ticks] = it->second;
+      auto info = ReadProcess(pid);
+      // One that has ended meanwhile is no part of any tree.
+      if (info.ok() && info->start_ticks == start_ticks) tree.push_back(*std::move(info));
+    }
   }
   return tree;
 }

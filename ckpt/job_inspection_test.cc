@@ -6,6 +6,7 @@
 #include <linux/userfaultfd.h>
 #include <pty.h>
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -15,13 +16,17 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <map>
+#include <set>
 #include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/test_child.h"
+#include "base/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -287,6 +292,44 @@ TEST_F(JobInspectionTest, TerminalsWhoseOtherSideIsOutside) {
   EXPECT_EQ(job->stdio[0].resource, "");
 }
 
+// CRIU knows no serial ports of its own accord.
+TEST_F(JobInspectionTest, TerminalsThatHaveNoOtherSide) {
+  int seen = 0;
+  for (const char* name : {"/dev/ttyS0", "/dev/hvc0", "/dev/tty1", "/dev/console"}) {
+    const UniqueFd terminal(::open(name, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+    if (!terminal.valid() || ::isatty(terminal.get()) != 1) continue;
+    SCOPED_TRACE(name);
+    ++seen;
+    struct stat info;
+    ASSERT_EQ(::fstat(terminal.get(), &info), 0);
+    const std::string resource = absl::StrFormat("tty[%x:%x]", info.st_rdev, info.st_dev);
+    TestChild child([&] { return ::dup2(terminal.get(), 1) == 1; });
+    ASSERT_TRUE(child.prepared());
+    const auto job = InspectJob(child.pid(), 0, 0);
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_THAT(job->external_ttys, ::testing::Contains(resource));
+    ASSERT_THAT(job->stdio, SizeIs(3));
+    EXPECT_EQ(job->stdio[1].kind, "tty");
+    EXPECT_EQ(job->stdio[1].resource, resource);
+  }
+  if (seen == 0) GTEST_SKIP() << "no such terminal here";
+}
+
+TEST_F(JobInspectionTest, DevicesThatAreNoTerminals) {
+  TestChild child([] {
+    for (const char* name : {"/dev/zero", "/dev/full", "/dev/ptmx"}) {
+      if (::open(name, O_RDWR | O_NOCTTY) < 0) return false;
+    }
+    const int null = ::open("/dev/null", O_RDWR);
+    return ::dup2(null, 0) == 0 && ::dup2(null, 1) == 1 && ::dup2(null, 2) == 2;
+  });
+  ASSERT_TRUE(child.prepared());
+  const auto job = InspectJob(child.pid(), 0, 0);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_THAT(job->external_ttys, IsEmpty());
+  EXPECT_EQ(job->stdio[0].kind, "null");
+}
+
 // A loopback address to listen on, or the one that `listener` has.
 sockaddr_in Loopback(int listener = -1) {
   sockaddr_in address = {};
@@ -397,6 +440,34 @@ TEST_F(JobInspectionTest, TreeIsListedParentsFirstWithItsMemory) {
   EXPECT_FALSE(job->session_outside);
   EXPECT_EQ(job->working_directory, folder_.path());
   EXPECT_THAT(job->device_users, IsEmpty());
+}
+
+// A stranger that hangs with its memory's lock held would keep who reads that from ever coming back.
+TEST_F(JobInspectionTest, NothingIsReadOfTheMemoryOfStrangers) {
+  TestChild job, stranger;
+  const UniqueFd watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  std::map<int, std::string> watched;
+  for (const char* name : {"cmdline", "environ", "maps", "smaps", "auxv"}) {
+    for (const pid_t pid : {job.pid(), stranger.pid()}) {
+      const std::string path = absl::StrCat("/proc/", pid, "/", name);
+      const int number = ::inotify_add_watch(watch.get(), path.c_str(), IN_OPEN);
+      ASSERT_GE(number, 0) << path;
+      watched[number] = path;
+    }
+  }
+  const auto inspected = InspectJob(job.pid(), 0, 0);
+  ASSERT_TRUE(inspected.ok()) << inspected.status();
+  std::set<std::string> opened;
+  alignas(inotify_event) char events[4096];
+  ssize_t n;
+  while ((n = ::read(watch.get(), events, sizeof events)) > 0) {
+    for (ssize_t at = 0; at < n;) {
+      const auto* event = reinterpret_cast<const inotify_event*>(events + at);
+      opened.insert(watched[event->wd]);
+      at += static_cast<ssize_t>(sizeof *event + event->len);
+    }
+  }
+  EXPECT_THAT(opened, ElementsAre(absl::StrCat("/proc/", job.pid(), "/cmdline")));
 }
 
 TEST_F(JobInspectionTest, SessionOfAnotherIsNoticed) {

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/human_units.h"
+#include "base/parallel.h"
 #include "base/status.h"
 
 namespace rekindle::ckpt {
@@ -22,7 +22,8 @@ constexpr uint64_t kHugePageBytes = 2u << 20;
 
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// Touches [base, base+bytes) from two threads: most of the time goes into the kernel clearing pages.
+// Touches [base, base+bytes) from two threads where there may be one more: most of the time goes into the
+// kernel clearing pages.
 void Touch(std::byte* base, uint64_t bytes) {
   uint64_t half = RoundUp(bytes / 2, kHugePageBytes);
   auto populate = [base](uint64_t from, uint64_t to) {
@@ -33,9 +34,7 @@ void Touch(std::byte* base, uint64_t bytes) {
     populate(0, bytes);
     return;
   }
-  std::thread other(populate, half, bytes);
-  populate(0, half);
-  other.join();
+  InParallel(2, [&](size_t i) { populate(i == 0 ? 0 : half, i == 0 ? half : bytes); });
 }
 
 // A file that is gone once it is closed.

@@ -139,6 +139,21 @@ TEST_F(BoundedRestoreTest, ASocketAndAFileWithoutANameComeBackInTheirUsersFolder
   EXPECT_EQ(info.st_uid, kNobody);
 }
 
+// As one does that is linked statically.
+TEST_F(BoundedRestoreTest, ACriuWithoutTheLibraryIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(TakeImage());
+  struct stat before;
+  ASSERT_EQ(::lstat(Socket().c_str(), &before), 0);
+  criu_.command.insert(criu_.command.begin(), {"env", "-u", "LD_PRELOAD"});
+  auto refused = Restore();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused.status())) << refused.status();
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("linked statically"));
+  struct stat after;
+  ASSERT_EQ(::lstat(Socket().c_str(), &after), 0);
+  EXPECT_EQ(after.st_ino, before.st_ino);
+  EXPECT_FALSE(Answers());
+}
+
 TEST_F(BoundedRestoreTest, NothingIsMadeOrRemovedBehindALink) {
   ASSERT_NO_FATAL_FAILURE(TakeImage());
   const std::string victim = shared_ + "/roots/socket";

@@ -58,8 +58,8 @@ struct RestoreOptions {
   std::vector<std::string> extra;
   std::string plugins;                   // a folder with all that CRIU is to load; empty: none
   std::vector<std::string> environment;  // "K=V", for CRIU. RunRestore alone heeds it
-  // Whose rights bound what CRIU does by name (restore_preload.h); nothing: root's job. RunRestore alone
-  // heeds it.
+  // Whose rights bound what CRIU does by name (restore_preload.h); nothing: root's job. Who gives a CRIU of
+  // his own to RunRestoreOver has told it that himself.
   std::optional<Owner> user;
 };
 

@@ -8,7 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <functional>
+#include <system_error>
 #include <thread>
 
 #include "base/status.h"
@@ -129,6 +131,13 @@ TEST_F(CriuRoundtripTest, ObserverRefusalLeavesNothing) {
   absl::StatusOr<RestoredTree> tree = Restore(job, &observer);
   EXPECT_EQ(tree.status().code(), absl::StatusCode::kResourceExhausted) << tree.status();
   EXPECT_THAT(std::string(tree.status().message()), HasSubstr("no pages for you"));
+  for (const PstreeEntry& process : processes) EXPECT_FALSE(ProcessExists(process.pid));
+
+  // As std::thread says it.
+  FunctionObserver without_threads(
+      [](pid_t) -> absl::Status { throw std::system_error(EAGAIN, std::generic_category()); });
+  tree = Restore(job, &without_threads);
+  EXPECT_EQ(tree.status().code(), absl::StatusCode::kResourceExhausted) << tree.status();
   for (const PstreeEntry& process : processes) EXPECT_FALSE(ProcessExists(process.pid));
 }
 

@@ -180,6 +180,14 @@ const KnownFailure kHeldObjects[] = {
      "The job holds file locks.",
      "Rekindle asks for the locks that it sees before the freeze: try again; with plain CRIU use "
      "--file-locks."},
+    {"lock-not-set",
+     kOnRestore,
+     kCause,
+     StatusCode::kResourceExhausted,
+     {"Can not set posix lock!"},
+     "CRIU could not take the job's file locks (POSIX).",
+     "Most likely memory for them is missing: give Rekindle 64 MiB more of it, and of address space "
+     "(vm.overcommit_memory, LimitAS=, ulimit -v), then restore again."},
     {"lock-taken",
      kOnRestore,
      kCause,

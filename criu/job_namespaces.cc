@@ -17,6 +17,8 @@
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/open_in_root.h"
+#include "base/parallel.h"
+#include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "criu/enter_mounts.h"
@@ -49,6 +51,13 @@ absl::Status Rootless(absl::string_view what) {
       "outside: run the container without one"));
 }
 
+absl::Status OnAThread(absl::FunctionRef<void()> work) {
+  return CatchNoMoreThreads([&] {
+    std::thread(work).join();
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
 
 bool IsInitOfItsPidNamespace(pid_t pid) {
@@ -63,9 +72,10 @@ absl::Status JobNamespaces::Find(pid_t process, absl::string_view what) {
   for (const NamespaceKind& kind : kKinds) {
     if (NamespaceOf(absl::StrCat(process), kind.name) != NamespaceOf("self", kind.name)) flags_ |= kind.flag;
   }
-  root_.Reset(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
-  if (root_.valid()) return absl::OkStatus();
-  return ErrnoStatus(errno, absl::StrCat("looking at the namespaces of process ", process));
+  absl::StatusOr<UniqueFd> root = OpenProcess(process);
+  RK_RETURN_IF_ERROR(Annotate(root.status(), absl::StrCat("looking at the namespaces of process ", process)));
+  root_ = *std::move(root);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<JobNamespaces> JobNamespaces::Of(pid_t root) {
@@ -147,14 +157,13 @@ absl::StatusOr<Subprocess> JobNamespaces::Start(SubprocessOptions options) const
   }
   absl::StatusOr<Subprocess> started = absl::InternalError("not started");
   // A thread can enter them alone, and what it starts is born there.
-  std::thread inside([&] {
+  RK_RETURN_IF_ERROR(OnAThread([&] {
     if (absl::Status status = Enter(flags_ & ~CLONE_NEWNS); !status.ok()) {
       started = std::move(status);
     } else {
       started = Subprocess::Start(options);
     }
-  });
-  inside.join();
+  }));
   return started;
 }
 
@@ -175,11 +184,10 @@ absl::Status JobNamespaces::Within(absl::FunctionRef<absl::Status()> work) const
   RememberOwnDescriptors();
   absl::Status result;
   // The PID namespace would be that of its children alone.
-  std::thread inside([&] {
+  RK_RETURN_IF_ERROR(OnAThread([&] {
     result = Enter(flags_ & ~CLONE_NEWPID);
     if (result.ok()) result = work();
-  });
-  inside.join();
+  }));
   return result;
 }
 

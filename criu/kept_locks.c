@@ -52,14 +52,20 @@ static void* Memory(size_t size, int sharing) {
   return memory == MAP_FAILED ? NULL : memory;
 }
 
+// Only as much of it takes memory as is noted.
 __attribute__((constructor)) static void Begin(void) { noted = Memory(sizeof *noted, MAP_SHARED); }
 
 // In a task, before it becomes what it was.
 static int Fcntl(int fd, int command, void* argument) {
-  const long result = syscall(SYS_fcntl, fd, command, argument);
-  if (result != 0 || command != F_SETLKW || noted == NULL) return (int)result;
   const struct flock* lock = argument;
-  if (lock->l_type == F_UNLCK) return 0;
+  const int takes = command == F_SETLKW && lock->l_type != F_UNLCK;
+  if (takes && noted == NULL) {
+    // It would be lost, and nobody know.
+    errno = ENOLCK;
+    return -1;
+  }
+  const long result = syscall(SYS_fcntl, fd, command, argument);
+  if (result != 0 || !takes) return (int)result;
   const uint32_t at = __atomic_fetch_add(&noted->count, 1, __ATOMIC_RELAXED);
   if (at >= MOST_LOCKS) return 0;
   noted->locks[at].task = (int32_t)syscall(SYS_getpid);

@@ -1,16 +1,21 @@
 // Real CRIU, and jobs with POSIX locks on files that they have mapped, restored.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/file.h"
+#include "base/process_stat.h"
 #include "base/subprocess.h"
 #include "criu/installation.h"
 #include "criu/restore_session.h"
@@ -195,6 +200,42 @@ TEST_F(KeptLocksTest, AStoppedJobStaysStopped) {
   EXPECT_EQ(Locks(), AllLocks());
   ::kill(root_, SIGCONT);
   EXPECT_EQ(End(), 7);
+}
+
+// The library as CRIU would have it, in a process without the address space to note locks in.
+TEST_F(KeptLocksTest, NoneIsTakenThatCanNotBeNoted) {
+  const UniqueFd file(::open(File("other").c_str(), O_RDWR | O_CLOEXEC));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    rlimit little;
+    std::string status = ReadFile("/proc/self/status").value_or("");
+    little.rlim_cur = std::strtoull(StatusField(status, "VmSize").c_str(), nullptr, 10) * 1024 + (20 << 20);
+    little.rlim_max = RLIM_INFINITY;
+    if (::setrlimit(RLIMIT_AS, &little) != 0) ::_exit(1);
+    void* library = ::dlopen(REKINDLE_CRIU_BOUNDS, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) ::_exit(2);
+    const auto call = reinterpret_cast<int (*)(int, int, ...)>(::dlsym(library, "fcntl64"));
+    struct flock lock = {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    if (call(file.get(), F_SETLKW, &lock) == 0) ::_exit(3);
+    if (errno != ENOLCK) ::_exit(4);
+    // All else is as it was.
+    lock.l_type = F_UNLCK;
+    ::_exit(call(file.get(), F_SETLKW, &lock) == 0 && call(file.get(), F_GETFD) == FD_CLOEXEC ? 0 : 5);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << WEXITSTATUS(status);
+}
+
+TEST_F(KeptLocksTest, ACriuThatCanNotKeepThemIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(TakeImage());
+  criu_.command.insert(criu_.command.begin(), {"env", "-u", "LD_PRELOAD"});
+  const absl::Status refused = Restore();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("file locks"));
+  EXPECT_THAT(Locks(), ::testing::IsEmpty());
 }
 
 // Has a lock of the job's while the job has it not.

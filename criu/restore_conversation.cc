@@ -7,7 +7,9 @@
 #include <memory>
 #include <string>
 
+#include "base/parallel.h"
 #include "base/status.h"
+#include "criu/restore_preload.h"
 
 namespace rekindle::criu {
 namespace {
@@ -21,6 +23,8 @@ constexpr absl::string_view kTasksReadyStage = "post-restore";
 constexpr size_t kMaxMessageBytes = 1 << 20;
 
 }  // namespace
+
+bool MustBeBounded(const RestoreOptions& options) { return options.user.has_value() || options.file_locks; }
 
 pb::RpcRequest RestoreRequest(const RestoreOptions& options) {
   pb::RpcRequest request;
@@ -107,9 +111,14 @@ RestoreOutcome RestoreConversation::Run(const std::function<absl::Status(pid_t r
       }
       return outcome;
     }
+    // Before the first: CRIU has read its images, and made nothing.
+    if (outcome.stages.empty() && bounded_) refusal = CheckPreloaded(criu_pidfd_);
     outcome.stages.push_back({response.notification().stage(), MonotonicNanos()});
     if (response.notification().pid() > 0) outcome.root = response.notification().pid();
-    if (response.notification().stage() == kTasksReadyStage) refusal = tasks_ready(outcome.root);
+    if (refusal.ok() && response.notification().stage() == kTasksReadyStage) {
+      // CRIU must have its answer whatever happens: it ends the tree then.
+      refusal = CatchNoMoreThreads([&] { return tasks_ready(outcome.root); });
+    }
     pb::RpcRequest answer;
     answer.set_type(kTypeNotify);
     answer.set_notify_success(refusal.ok());

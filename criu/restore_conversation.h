@@ -26,6 +26,9 @@ struct RestoreOutcome {
   std::vector<StageReached> stages;
 };
 
+// Is the job another user's than root, or are there file locks to be kept?
+bool MustBeBounded(const RestoreOptions& options);
+
 // The request without its folders and inherited descriptors.
 pb::RpcRequest RestoreRequest(const RestoreOptions& options);
 
@@ -33,8 +36,9 @@ pb::RpcRequest RestoreRequest(const RestoreOptions& options);
 class RestoreConversation {
  public:
   // The descriptors are the caller's. `cancel_fd` (-1: none) becoming readable ends it with Cancelled.
-  RestoreConversation(int socket, int criu_pidfd, int cancel_fd)
-      : socket_(socket), criu_pidfd_(criu_pidfd), cancel_fd_(cancel_fd) {}
+  // `bounded`: no CRIU does without the library of restore_preload.h.
+  RestoreConversation(int socket, int criu_pidfd, int cancel_fd, bool bounded)
+      : socket_(socket), criu_pidfd_(criu_pidfd), cancel_fd_(cancel_fd), bounded_(bounded) {}
 
   absl::Status Send(const pb::RpcRequest& request) const;
   // Answers CRIU's questions until it reports the end.
@@ -45,6 +49,7 @@ class RestoreConversation {
   absl::StatusOr<std::optional<pb::RpcResponse>> Receive() const;
 
   const int socket_, criu_pidfd_, cancel_fd_;
+  const bool bounded_;
 };
 
 }  // namespace rekindle::criu

@@ -16,6 +16,10 @@ namespace rekindle::criu {
 // or an empty path: the job is root's. NotFound: the installation is not complete.
 absl::StatusOr<std::vector<std::string>> RestoreVariables(const std::string& bounds_file);
 
+// Of the CRIU that `criu_pidfd` is of and that has begun: is that library in it? FailedPrecondition: CRIU is
+// linked statically, or lost LD_PRELOAD on the way.
+absl::Status CheckPreloaded(int criu_pidfd);
+
 absl::Status WriteBounds(const std::string& bounds_file, const Owner& user);
 
 inline constexpr char kBoundsFile[] = "user-bounds";

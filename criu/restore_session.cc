@@ -66,7 +66,7 @@ class RestoreSession {
     }
     RK_RETURN_IF_ERROR(OpenDirectories());
     RK_RETURN_IF_ERROR(Start(installation));
-    RestoreConversation conversation(socket_.get(), criu_.pidfd(), cancel_fd_);
+    RestoreConversation conversation(socket_.get(), criu_.pidfd(), cancel_fd_, MustBeBounded(options_));
     const int64_t requested_ns = MonotonicNanos();
     RK_RETURN_IF_ERROR(conversation.Send(request_));
     RestoreOutcome outcome = conversation.Run([this](pid_t inside) {
@@ -244,7 +244,7 @@ absl::Status RunRestoreOver(const CriuConnection& criu, const RestoreOptions& op
     inherited->set_resource(resource);
     inherited->set_fd(fd);
   }
-  RestoreConversation conversation(criu.socket, criu.pidfd, cancel_fd);
+  RestoreConversation conversation(criu.socket, criu.pidfd, cancel_fd, MustBeBounded(options));
   const int64_t requested_ns = MonotonicNanos();
   RK_RETURN_IF_ERROR(conversation.Send(request));
   RestoreOutcome outcome = conversation.Run(tasks_ready);

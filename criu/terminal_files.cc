@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,12 +19,19 @@ namespace {
 
 constexpr uint32_t kExternalTerminal = 5;  // TtyInfo::type
 
-absl::StatusOr<std::set<uint32_t>> ExternalTerminals(const std::string& content) {
+// `*others`: the same image without them.
+absl::StatusOr<std::set<uint32_t>> ExternalTerminals(const std::string& content, std::string* others) {
   std::set<uint32_t> ids;
+  RecordWriter left(kTtyInfoMagic);
   RK_RETURN_IF_ERROR(
       ForEachRecord<pb::TtyInfo>("terminal", content, kTtyInfoMagic, [&](const pb::TtyInfo& terminal) {
-        if (terminal.type() == kExternalTerminal) ids.insert(terminal.id());
+        if (terminal.type() == kExternalTerminal) {
+          ids.insert(terminal.id());
+        } else {
+          left.Add(terminal);
+        }
       }));
+  *others = left.Take();
   return ids;
 }
 
@@ -47,7 +55,8 @@ absl::StatusOr<std::map<std::string, std::string>> WithoutTerminals(
   std::map<std::string, std::string> changed;
   const auto terminals = images.find("tty-info.img"), files = images.find("files.img");
   if (terminals == images.end() || files == images.end()) return changed;
-  RK_ASSIGN_OR_RETURN(const std::set<uint32_t> external, ExternalTerminals(terminals->second));
+  std::string others;
+  RK_ASSIGN_OR_RETURN(const std::set<uint32_t> external, ExternalTerminals(terminals->second, &others));
   if (external.empty()) return changed;
 
   std::vector<pb::FileEntry> entries;
@@ -69,6 +78,8 @@ absl::StatusOr<std::map<std::string, std::string>> WithoutTerminals(
   }
   if (inputs.empty()) return changed;
   changed["files.img"] = new_files.Take();
+  // CRIU restores no image with one that it neither knows nor is given.
+  changed["tty-info.img"] = std::move(others);
 
   for (const auto& [name, content] : images) {
     if (!absl::StartsWith(name, "fdinfo-")) continue;

@@ -56,6 +56,7 @@ TEST(TerminalFilesTest, OutsideTerminalsBecomeAnInputAndAnOutput) {
   EXPECT_TRUE((*files)[0].append);
   EXPECT_EQ((*files)[1].path, std::string("/") + kInsteadOfTerminalInput);
   EXPECT_FALSE((*files)[1].written);
+  EXPECT_EQ(changed->at("tty-info.img"), MakeImage(kTerminalsMagic, {Terminal(71, kPty)}));
   auto descriptors = ParseRegularDescriptors(changed->at("fdinfo-2.img"));
   ASSERT_TRUE(descriptors.ok()) << descriptors.status();
   EXPECT_THAT(*descriptors, ElementsAre(Pair(0, (*files)[1].id), Pair(1, 3)));

@@ -36,12 +36,13 @@ bool IsInOurPidNamespace(pid_t pid) {
 
 bool CarriesMark(pid_t pid, const JobTraits& job) {
   if (job.mark.empty()) return false;
+  // Last of all its environment, to read which it must be let into its memory: a stranger may hang with the
+  // lock of that held.
+  if ((job.user && !IsOfUser(pid, *job.user)) || !IsInOurPidNamespace(pid)) return false;
   absl::StatusOr<std::string> environment = ReadFile(absl::StrCat("/proc/", pid, "/environ"));
   if (!environment.ok()) return false;
   const std::string between = absl::StrCat(std::string(1, '\0'), *environment);
-  const std::string wanted = absl::StrCat(std::string(1, '\0'), job.mark, std::string(1, '\0'));
-  return absl::StrContains(between, wanted) && (!job.user || IsOfUser(pid, *job.user)) &&
-         IsInOurPidNamespace(pid);
+  return absl::StrContains(between, absl::StrCat(std::string(1, '\0'), job.mark, std::string(1, '\0')));
 }
 
 void AddDescendants(const std::map<pid_t, pid_t>& parents, std::set<pid_t>* pids) {

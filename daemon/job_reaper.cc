@@ -2,7 +2,6 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/pidfd.h"
 #include "base/status.h"
 
 namespace rekindle::daemon {
@@ -64,10 +64,10 @@ ExitState ReapChild(pid_t pid) {
 absl::StatusOr<std::shared_ptr<const JobEnd>> JobReaper::Adopt(pid_t pid,
                                                                std::function<void(const ExitState&)> on_end,
                                                                std::function<void()> before_reaping) {
-  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!pidfd.valid()) return ErrnoStatus(errno, absl::StrCat("watching process ", pid));
+  absl::StatusOr<UniqueFd> pidfd = OpenProcess(pid);
+  RK_RETURN_IF_ERROR(Annotate(pidfd.status(), absl::StrCat("watching process ", pid)));
   return Watch(
-      std::move(pidfd),
+      *std::move(pidfd),
       [pid, before_reaping = std::move(before_reaping)](int) {
         if (before_reaping) before_reaping();
         return ReapChild(pid);

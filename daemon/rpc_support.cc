@@ -192,12 +192,12 @@ absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::
 
 absl::StatusOr<std::vector<UniqueFd>> StdioOf(pid_t pid) {
   const std::string what = absl::StrCat("taking the output of process ", pid);
-  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!pidfd.valid()) return ErrnoStatus(errno, what);
+  const absl::StatusOr<UniqueFd> pidfd = OpenProcess(pid);
+  RK_RETURN_IF_ERROR(Annotate(pidfd.status(), what));
   std::vector<UniqueFd> taken;
   for (int number = 0; number < 3; ++number) {
     // As it has it: opened once more, it could be more than that process may do with it.
-    taken.emplace_back(static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd.get(), number, 0)));
+    taken.emplace_back(static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd->get(), number, 0)));
     if (!taken.back().valid()) return ErrnoStatus(errno, absl::StrCat(what, ", its descriptor ", number));
   }
   return taken;

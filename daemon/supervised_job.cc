@@ -1,7 +1,6 @@
 #include "daemon/supervised_job.h"
 
 #include <signal.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "base/timeline.h"
@@ -360,15 +360,13 @@ void SupervisedJob::NoteLife(const JobRecord& life) {
 absl::StatusOr<bool> SupervisedJob::AdoptLife() {
   const std::optional<JobRecord> life = FindLife();
   if (!life) return false;
-  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, life->pid, 0)));
-  if (!pidfd.valid()) {
-    if (errno == ESRCH) return false;
-    return ErrnoStatus(errno, absl::StrCat("watching process ", life->pid));
-  }
+  absl::StatusOr<UniqueFd> pidfd = OpenProcess(life->pid);
+  if (absl::IsNotFound(pidfd.status())) return false;
+  RK_RETURN_IF_ERROR(Annotate(pidfd.status(), "watching a supervised job"));
   if (!JobRegistry::Lives(*life)) return false;
   RK_ASSIGN_OR_RETURN(
       end_, node_.reaper().Watch(
-                std::move(pidfd),
+                *std::move(pidfd),
                 [unknown = end_unknown_](int ended) { return ExitOfStranger(ended, unknown.get()); },
                 [&node = node_, life = *life, unknown = end_unknown_](const ExitState& exit) {
                   if (!unknown->load()) node.jobs().SetExit(life, exit).IgnoreError();

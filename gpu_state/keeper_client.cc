@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/companion_program.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/parallel.h"
 #include "base/process_stat.h"
 #include "base/status.h"
@@ -281,8 +282,13 @@ void KeeperListener::Serve() {
     while ((n = ::recv(socket.get(), &first, sizeof first, 0)) < 0 && errno == EINTR) {
     }
     if (n != sizeof first || first.what != kKeeperStands) continue;
-    ThreadKeeper keeper(std::move(socket), criu_.number_there);
-    keeper.End(handler_(static_cast<KeeperMoment>(first.address), first.bytes != 0, keeper).ok());
+    const absl::Status served = CatchNoMoreThreads([&] {
+      ThreadKeeper keeper(std::move(socket), criu_.number_there);
+      keeper.End(handler_(static_cast<KeeperMoment>(first.address), first.bytes != 0, keeper).ok());
+      return absl::OkStatus();
+    });
+    // CRIU finds its connection gone.
+    if (!served.ok()) Log(LogLevel::kWarning, served.message());
   }
 }
 

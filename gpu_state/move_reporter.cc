@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "base/parallel.h"
 #include "gpu_state/device_plan.h"
 #include "gpu_state/host_memory.h"
 
@@ -17,16 +18,20 @@ constexpr absl::Duration kReportEvery = absl::Milliseconds(100);
 MoveReporter::MoveReporter(absl::Span<const pid_t> pids, Way way, uint64_t before, MoveStep whole,
                            const MoveProgress& progress) {
   if (!progress) return;
-  thread_ = std::thread([this, pids = std::vector<pid_t>(pids.begin(), pids.end()), way, before,
-                         step = std::move(whole), progress]() mutable {
-    progress(step);
-    while (!ended_.WaitForNotificationWithTimeout(kReportEvery)) {
-      const uint64_t now = OwnBytes(pids);
-      const auto [less, more] = way == Way::kToHost ? std::pair(before, now) : std::pair(now, before);
-      step.bytes_done = std::min(step.bytes_total, more > less ? more - less : 0);
+  // Without a thread nothing is reported, and what is to be moved is moved all the same.
+  CatchNoMoreThreads([&] {
+    thread_ = std::thread([this, pids = std::vector<pid_t>(pids.begin(), pids.end()), way, before,
+                           step = std::move(whole), progress]() mutable {
       progress(step);
-    }
-  });
+      while (!ended_.WaitForNotificationWithTimeout(kReportEvery)) {
+        const uint64_t now = OwnBytes(pids);
+        const auto [less, more] = way == Way::kToHost ? std::pair(before, now) : std::pair(now, before);
+        step.bytes_done = std::min(step.bytes_total, more > less ? more - less : 0);
+        progress(step);
+      }
+    });
+    return absl::OkStatus();
+  }).IgnoreError();
 }
 
 MoveReporter::~MoveReporter() {

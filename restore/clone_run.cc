@@ -127,6 +127,7 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
   options.tcp_close = manifest.tcp_established() || manifest.tcp_close();  // the connection is not the copy's
   options.file_locks = manifest.file_locks();
   options.external_unix_sockets = manifest.external_unix_sockets();
+  options.user = image_.user;
   options.inherit_fd = inherited_;
   if (options_.timeline) options.log_level = criu::kLogLevelWithStages;
   double prefill_seconds = 0;

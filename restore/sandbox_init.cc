@@ -28,6 +28,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/packet_socket.h"
+#include "base/pidfd.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "restore/own_temporary.h"
@@ -268,10 +269,11 @@ class Init {
     std::vector<UniqueFd> opened;
     std::vector<int> numbers;
     for (pid_t pid : pids) {
-      opened.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-      if (!opened.back().valid()) {
-        return Answer(ErrnoStatus(errno, absl::StrCat("finding process ", pid, " of a sandbox")), {});
+      absl::StatusOr<UniqueFd> process = OpenProcess(pid);
+      if (!process.ok()) {
+        return Answer(Annotate(process.status(), absl::StrCat("finding process ", pid, " of a sandbox")), {});
       }
+      opened.push_back(*std::move(process));
       numbers.push_back(opened.back().get());
     }
     Answer(absl::OkStatus(), Json::object(), numbers);

@@ -44,7 +44,7 @@ std::vector<std::string> PlaceThreads(const v1::JobManifest& manifest,
   if (*allowed == *ours) return warnings;
   for (const criu::PstreeEntry& process : tree) {
     for (pid_t thread : process.threads) {
-      if (!placed.contains(thread)) SetAffinity(thread, *allowed).IgnoreError();
+      if (!placed.contains(thread)) SetAffinityWithinCpuset(thread, *allowed).IgnoreError();
     }
   }
   return warnings;
@@ -77,7 +77,7 @@ void SpreadThreads(const std::vector<pid_t>& processes) {
       std::for_each(allowed->begin(), allowed->upper_bound(processor), consider);
       // The kernel moves what is at work at once, and leaves it there.
       if (best == processor || !SetAffinity(thread, {best}).ok()) continue;
-      SetAffinity(thread, *allowed).IgnoreError();
+      SetAffinityWithinCpuset(thread, *allowed).IgnoreError();
       --load[processor];
       ++load[best];
     }

@@ -4,10 +4,11 @@ import os
 import shutil
 import unittest
 
-from harness.case import RekindleTest
+from harness import forbid_call
+from harness.case import MIB, RekindleTest
 from harness.cli import BINARIES, DONE, UNSUPPORTED, binary
 
-_FOR_CLONES = ("programs", "userfaultfd_events", "sandbox", "namespaces", "cgroups", "open_files", "pidfd_getfd", "io_uring")
+_FOR_CLONES = ("programs", "userfaultfd_events", "sandbox", "namespaces", "cgroups", "open_files", "pidfd_getfd")
 
 
 class DoctorTest(RekindleTest):
@@ -46,6 +47,24 @@ class DoctorTest(RekindleTest):
         checks = self.examine(["setpriv", "--bounding-set=-sys_admin,-sys_ptrace"], UNSUPPORTED)
         self.assert_found(checks["sandbox"], "warning", "Operation not permitted", "cap_sys_admin")
         self.assert_found(checks["userfaultfd_events"], "warning", "Operation not permitted", "userfaultfd")
+
+    def test_no_io_uring(self):
+        """As with kernel.io_uring_disabled=2: all works, by other means."""
+        forbidden = forbid_call.prefix("io_uring_setup")
+        check = self.examine(forbidden)["io_uring"]
+        self.assert_found(check, "warning", "Operation not permitted", "none needed", "io_uring_disabled")
+        job, memory = self.start_memory_job(64 * MIB)
+        digest = memory.digest()
+        self.succeed("ckpt", job.pid, "-t", "plain:1", "--stop", prefix=forbidden)
+        job.reap()
+        pidfile = self.path("restored.pid")
+        self.succeed("restore", "plain:1", "--detach", "--pidfile", pidfile, prefix=forbidden)
+        with open(pidfile, encoding="ascii") as file:
+            pid = int(file.read())
+        self.kill_job_at_end(pid)
+        memory.wait_for_tick()
+        self.assertEqual(memory.digest(), digest)
+        self.assert_store_whole(["plain:1"])
 
     def test_programs_that_are_missing(self):
         for missing, result, code in (

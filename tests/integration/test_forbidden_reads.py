@@ -3,7 +3,7 @@
 import os
 import unittest
 
-from harness import forbid_reads, jobs
+from harness import forbid_call
 from harness.case import MIB, RekindleTest
 
 
@@ -14,9 +14,7 @@ class ForbiddenReadsTest(RekindleTest):
             self.skipTest("before Linux 6.7 CRIU copies all memory anyway")
         job, memory = self.start_memory_job(64 * MIB)
         digest = memory.digest()
-        captured = self.cli.run(
-            "ckpt", job.pid, "-t", "slow:1", prefix=[jobs.PYTHON, os.path.abspath(forbid_reads.__file__)]
-        )
+        captured = self.cli.run("ckpt", job.pid, "-t", "slow:1", prefix=forbid_call.prefix("process_vm_readv"))
         self.assertEqual(captured.code, 0, str(captured))
         self.assertIn("copying memory past CRIU failed, so CRIU copies it", captured.err)
         self.assertIn("Operation not permitted", captured.err)

@@ -426,6 +426,29 @@ class TerminalTest(RekindleTest):
         self.assertGreater(numbers[0], 3)
         self.assertEqual(numbers, list(range(numbers[0], numbers[0] + len(numbers))))
 
+    def test_serial_console_becomes_a_log(self):
+        """CRIU by itself knows no serial ports."""
+        console = "/dev/ttyS0"
+        try:
+            os.close(os.open(console, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK))
+        except OSError as error:
+            self.skipTest(f"no serial console here: {error}")
+        count = self.path("count")
+        script = "n=0; while :; do n=$((n + 1)); echo $n >> $1; [ ! -e $1.back ] || echo $n; sleep 0.02; done"
+        terminal = os.open(console, os.O_RDWR | os.O_NOCTTY)
+        job = self.start_job(["sh", "-c", script, "sh", count], "serial", output=terminal)
+        os.close(terminal)
+        waiting.until(lambda: len(lines_of(count)) > 2, "it counts")
+        self.checkpoint(job.pid, "serial:1", "--stop")
+        job.reap()
+        at = len(lines_of(count))
+        with open(count + ".back", "w", encoding="ascii"):
+            pass  # from now on it writes what it counts
+        log = self.path("again.log")
+        self.assertEqual(self.restore("serial:1", "--log", log), job.pid)
+        waiting.until(lambda: len(lines_of(log)) > 3, "it counts on, into the log")
+        self.assertGreaterEqual(int(lines_of(log)[0]), at)
+
     def test_with_terminals_of_its_own(self):
         """As tmux, ssh and mpirun have them: both sides are in the job."""
         count = self.path("count")

@@ -31,10 +31,10 @@ def for_exit(pid, seconds=DEFAULT_SECONDS):
     except ProcessLookupError:
         return
     except OSError as error:
-        # Linux before 6.16, where it has ended and its number is still one of a session or process group.
-        if error.errno != errno.EINVAL:
-            raise
-        return
+        # It has gone, and its number is still that of its process group or session (Linux before 6.16).
+        if error.errno == errno.EINVAL:
+            return
+        raise
     seconds *= PATIENCE
     try:
         poller = select.poll()
