@@ -164,7 +164,8 @@ class CaptureRun {
       result_.warnings.push_back(
           absl::StrCat(FormatBytes(arena_->spilled_bytes()),
                        " did not fit the memory budget and went through a file while the job "
-                       "stood still; give more with --staging-memory for a shorter freeze"));
+                       "stood still; for a shorter freeze ",
+                       arena_->how_to_spill_less()));
     }
     if (!gpu || StaysStopped()) EndPhase("freeze");
     RK_RETURN_IF_ERROR(MendLostNames());
