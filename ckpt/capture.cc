@@ -106,6 +106,7 @@ class CaptureRun {
     RK_ASSIGN_OR_RETURN(
         job_, InspectJob(options_.pid, options_.caller, options_.caller_pid, options_.caller_groups));
     RK_ASSIGN_OR_RETURN(namespaces_, criu::JobNamespaces::Of(options_.pid));
+    namespaces_.LearnKernel(criu_, options_.runtime_directory);
     RK_RETURN_IF_ERROR(CheckCanComeBack());
     sees_our_files_ = SeeOurFiles(job_.pids());
     if (namespaces_.entered()) RK_RETURN_IF_ERROR(WaitUntilMemoryIsThere(job_, kMemoryMayTake));
