@@ -28,15 +28,18 @@ constexpr uint64_t kStepBytes = 16 * StagingArena::kBlockBytes;
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 uint64_t RoundDown(uint64_t value, uint64_t unit) { return value / unit * unit; }
 
-// Of addresses that this process may still take. The rest of what it does takes some as well.
+// Of addresses that this process may still take. Threads to come need stacks, and room for what they
+// allocate.
 uint64_t MostAddresses() {
+  constexpr uint64_t kLeastLeft = 512u << 20;
   rlimit limit;
   if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
   const std::string sizes = ReadFile("/proc/self/statm").value_or("");
   uint64_t pages = 0;
   (void)absl::SimpleAtoi(sizes.substr(0, sizes.find(' ')), &pages);
   const uint64_t taken = pages * static_cast<uint64_t>(::getpagesize());
-  return (limit.rlim_cur - std::min<uint64_t>(limit.rlim_cur, taken)) / 2;
+  const uint64_t left = limit.rlim_cur - std::min<uint64_t>(limit.rlim_cur, taken);
+  return left - std::min(left, std::max(left / 2, kLeastLeft));
 }
 
 // Touches [base, base+bytes) from two threads: most of the time goes into the kernel clearing pages.

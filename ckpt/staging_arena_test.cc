@@ -153,16 +153,24 @@ TEST_F(StagingArenaTest, WhereNotEvenWhatIsExpectedIsPromisedTheRestSpills) {
 }
 
 TEST_F(StagingArenaTest, WhereAddressesAreShortItLeavesSomeToOthers) {
-  const LimitOf limited(RLIMIT_AS, TakenBytes(1) + 64 * kBlock);
+  const uint64_t had = TakenBytes(1);
+  {
+    const LimitOf limited(RLIMIT_AS, had + 256 * kBlock);
+    auto arena = Make(2 * kBlock, 1024 * kBlock);
+    void* others = ::mmap(nullptr, 120 * kBlock, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(others, MAP_FAILED);
+    ::munmap(others, 120 * kBlock);
+    for (int i = 0; i < 120; ++i) ASSERT_TRUE(arena->NextBlock().ok());
+    EXPECT_EQ(arena->spilled_bytes(), 0u) << arena->how_to_spill_less();
+    for (int i = 120; i < 140; ++i) ASSERT_TRUE(arena->NextBlock().ok());
+    EXPECT_GT(arena->spilled_bytes(), 0u);
+    EXPECT_THAT(arena->how_to_spill_less(), HasSubstr("ulimit -v"));
+  }
+  // Too few for anything but the file.
+  const LimitOf limited(RLIMIT_AS, had + 64 * kBlock);
   auto arena = Make(2 * kBlock, 1024 * kBlock);
-  void* others = ::mmap(nullptr, 24 * kBlock, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  EXPECT_NE(others, MAP_FAILED);
-  ::munmap(others, 24 * kBlock);
-  for (int i = 0; i < 28; ++i) ASSERT_TRUE(arena->NextBlock().ok());
-  EXPECT_EQ(arena->spilled_bytes(), 0u) << arena->how_to_spill_less();
-  for (int i = 28; i < 40; ++i) ASSERT_TRUE(arena->NextBlock().ok());
-  EXPECT_GT(arena->spilled_bytes(), 0u);
-  EXPECT_THAT(arena->how_to_spill_less(), HasSubstr("ulimit -v"));
+  ASSERT_TRUE(arena->NextBlock().ok());
+  EXPECT_EQ(arena->spilled_bytes(), kBlock);
   absl::Status last;
   while (last.ok()) last = arena->NextBlock().status();
   EXPECT_THAT(std::string(last.message()), HasSubstr("ulimit -v"));

@@ -70,7 +70,7 @@ class LimitsTest(ForkedMemory, RekindleTest):
         self.assert_store_whole(["job:1", "job:2", "job:3"])
 
     def test_few_addresses(self):
-        self.check(f"--as={GIB}")
+        self.check(f"--as={2 * GIB}")
 
     def test_little_memory_of_its_own(self):
         self.check(f"--data={GIB // 2}")
