@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -34,14 +38,23 @@ absl::StatusOr<Machine> ThisMachine() {
 }
 
 absl::StatusOr<uint64_t> AvailableMemoryBytes() {
-  RK_ASSIGN_OR_RETURN(std::string meminfo, ReadFile("/proc/meminfo"));
+  RK_ASSIGN_OR_RETURN(const std::string meminfo, ReadFile("/proc/meminfo"));
+  return AvailableMemoryIn(meminfo, ReadFile("/proc/sys/vm/overcommit_memory").value_or(""));
+}
+
+absl::StatusOr<uint64_t> AvailableMemoryIn(absl::string_view meminfo, absl::string_view overcommit) {
+  std::map<absl::string_view, uint64_t> bytes;
   for (absl::string_view line : absl::StrSplit(meminfo, '\n')) {
-    std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipWhitespace());
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipWhitespace());
     uint64_t kib = 0;
-    if (words.size() >= 2 && words[0] == "MemAvailable:" && absl::SimpleAtoi(words[1], &kib))
-      return kib * 1024;
+    if (words.size() >= 2 && absl::SimpleAtoi(words[1], &kib)) bytes[words[0]] = kib * 1024;
   }
-  return absl::InternalError("reading /proc/meminfo: it has no MemAvailable");
+  const auto available = bytes.find("MemAvailable:");
+  if (available == bytes.end()) return absl::InternalError("reading /proc/meminfo: it has no MemAvailable");
+  const auto limit = bytes.find("CommitLimit:"), promised = bytes.find("Committed_AS:");
+  if (absl::StripAsciiWhitespace(overcommit) != "2" || limit == bytes.end() || promised == bytes.end())
+    return available->second;
+  return std::min(available->second, limit->second - std::min(limit->second, promised->second));
 }
 
 }  // namespace rekindle

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace rekindle {
 
@@ -17,7 +18,10 @@ struct Machine {
 };
 absl::StatusOr<Machine> ThisMachine();
 
-// Memory that can be had without swapping, in bytes (MemAvailable).
+// Memory that can be had without swapping, in bytes (MemAvailable); where the kernel promises no more than it
+// has (vm.overcommit_memory is 2), what it still promises if that is less.
 absl::StatusOr<uint64_t> AvailableMemoryBytes();
+// The same, of the contents of /proc/meminfo and /proc/sys/vm/overcommit_memory.
+absl::StatusOr<uint64_t> AvailableMemoryIn(absl::string_view meminfo, absl::string_view overcommit);
 
 }  // namespace rekindle

@@ -107,6 +107,7 @@ class CaptureRun {
     RK_ASSIGN_OR_RETURN(
         job_, InspectJob(options_.pid, options_.caller, options_.caller_pid, options_.caller_groups));
     RK_ASSIGN_OR_RETURN(namespaces_, criu::JobNamespaces::Of(options_.pid));
+    namespaces_.LearnKernel(criu_, options_.runtime_directory);
     RK_RETURN_IF_ERROR(CheckCanComeBack());
     sees_our_files_ = SeeOurFiles(job_.pids());
     if (namespaces_.entered()) RK_RETURN_IF_ERROR(WaitUntilMemoryIsThere(job_, kMemoryMayTake));
@@ -165,7 +166,8 @@ class CaptureRun {
       result_.warnings.push_back(
           absl::StrCat(FormatBytes(arena_->spilled_bytes()),
                        " did not fit the memory budget and went through a file while the job "
-                       "stood still; give more with --staging-memory for a shorter freeze"));
+                       "stood still; for a shorter freeze ",
+                       arena_->how_to_spill_less()));
     }
     if (!gpu || StaysStopped()) EndPhase("freeze");
     RK_RETURN_IF_ERROR(MendLostNames());

@@ -1,6 +1,6 @@
 // RAM that takes a frozen job's memory as fast as it comes: reserved, advised to huge pages and touched
-// before the freeze, because the first touch of a page costs more than copying it. Past its budget it goes on
-// in a file.
+// before the freeze, because the first touch of a page costs more than copying it. Past its budget, or what
+// the kernel lets this process have (`ulimit -v`, vm.overcommit_memory=2), it goes on in a file.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ class KeptStaging {
  private:
   friend class StagingArena;
   std::byte* base_ = nullptr;
-  uint64_t reserved_bytes_ = 0;
+  uint64_t reserved_bytes_ = 0, usable_bytes_ = 0;
   store::ImageInMemory image_;
 };
 
@@ -66,6 +66,8 @@ class StagingArena {
   absl::StatusOr<absl::Span<std::byte>> NextBlock() ABSL_LOCKS_EXCLUDED(mutex_);
 
   uint64_t spilled_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What to do for less of it to go into the file: "give more with --staging-memory".
+  std::string how_to_spill_less() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The blocks hold an image that is stored now. For who gets what this leaves.
   void HoldsImage(store::ImageInMemory image) { image_ = std::move(image); }
@@ -74,18 +76,22 @@ class StagingArena {
   StagingArena(uint64_t budget_bytes, std::string spill_directory, KeptStaging* kept)
       : budget_bytes_(budget_bytes), spill_directory_(std::move(spill_directory)), kept_(kept) {}
 
-  absl::Status ReserveAndTouch(uint64_t bytes);
-  absl::Status Reserve(uint64_t bytes);
+  void ReserveAndTouch(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Reserve(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has the kernel promise memory for the first `bytes` of what is reserved, or for as many as it does.
+  void MakeUsable(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string HowToSpillLess() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<absl::Span<std::byte>> NextSpillBlock() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const uint64_t budget_bytes_;
   const std::string spill_directory_;
   KeptStaging* const kept_;
   std::byte* base_ = nullptr;
-  uint64_t reserved_bytes_ = 0;  // of address space; what lies past the touched part is backed on demand
+  uint64_t reserved_bytes_ = 0;  // of addresses
   store::ImageInMemory image_;   // of the thread that makes the image
 
   mutable absl::Mutex mutex_;
+  uint64_t usable_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // what lies past the touched part is backed on demand
   uint64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   UniqueFd spill_file_ ABSL_GUARDED_BY(mutex_);
   uint64_t spilled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -4,12 +4,19 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -39,6 +46,36 @@ class SmallDisk {
   TemporaryDirectory folder_;
   bool mounted_ = false;
 };
+
+// This process's while it lives.
+class LimitOf {
+ public:
+  LimitOf(__rlimit_resource what, uint64_t bytes) : what_(what) {
+    ::getrlimit(what, &before_);
+    rlimit limit = before_;
+    limit.rlim_cur = bytes;
+    set_ = ::setrlimit(what, &limit) == 0;
+    EXPECT_TRUE(set_);
+  }
+  ~LimitOf() {
+    if (set_) ::setrlimit(what_, &before_);
+  }
+  LimitOf(const LimitOf&) = delete;
+  LimitOf& operator=(const LimitOf&) = delete;
+
+ private:
+  const __rlimit_resource what_;
+  rlimit before_ = {};
+  bool set_ = false;
+};
+
+// What limits count: of addresses (1), or of memory that is this process's own and may be written (6).
+uint64_t TakenBytes(size_t column) {
+  const std::vector<std::string> words = absl::StrSplit(ReadFile("/proc/self/statm").value(), ' ');
+  uint64_t pages = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(words[column - 1], &pages));
+  return pages * 4096;
+}
 
 class StagingArenaTest : public testing::Test {
  protected:
@@ -81,6 +118,90 @@ TEST_F(StagingArenaTest, GrowsBeyondWhatWasExpectedWithoutSpilling) {
     std::memset(block->data(), i, block->size());
   }
   EXPECT_EQ(arena->spilled_bytes(), 0u);
+}
+
+TEST_F(StagingArenaTest, TakesNoPromiseOfMemoryForWhatNobodyUses) {
+  // As vm.overcommit_memory=2 does, this limit counts all memory that is private and may be written.
+  const LimitOf limited(RLIMIT_DATA, TakenBytes(6) + 40 * kBlock);
+  auto arena = Make(2 * kBlock, 256 * kBlock);
+  for (int i = 0; i < 30; ++i) {
+    auto block = arena->NextBlock();
+    ASSERT_TRUE(block.ok()) << block.status();
+    std::memset(block->data(), i, block->size());
+  }
+  EXPECT_EQ(arena->spilled_bytes(), 0u) << arena->how_to_spill_less();
+  // To the last promise, and then into the file.
+  for (int i = 30; i < 42; ++i) {
+    auto block = arena->NextBlock();
+    ASSERT_TRUE(block.ok()) << block.status();
+    std::memset(block->data(), i, block->size());
+  }
+  EXPECT_GT(arena->spilled_bytes(), 0u);
+  EXPECT_THAT(arena->how_to_spill_less(), HasSubstr("vm.overcommit_memory"));
+}
+
+TEST_F(StagingArenaTest, WhereNotEvenWhatIsExpectedIsPromisedTheRestSpills) {
+  const LimitOf limited(RLIMIT_DATA, TakenBytes(6) + 10 * kBlock);
+  auto arena = Make(64 * kBlock, 64 * kBlock);
+  for (int i = 0; i < 64; ++i) {
+    auto block = arena->NextBlock();
+    ASSERT_TRUE(block.ok()) << block.status();
+    std::memset(block->data(), i, block->size());
+  }
+  EXPECT_GE(arena->spilled_bytes(), 54 * kBlock);
+  EXPECT_LE(arena->spilled_bytes(), 60 * kBlock);
+}
+
+TEST_F(StagingArenaTest, WhereAddressesAreShortItLeavesSomeToOthers) {
+  const uint64_t had = TakenBytes(1);
+  {
+    const LimitOf limited(RLIMIT_AS, had + 256 * kBlock);
+    auto arena = Make(2 * kBlock, 1024 * kBlock);
+    void* others = ::mmap(nullptr, 120 * kBlock, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(others, MAP_FAILED);
+    ::munmap(others, 120 * kBlock);
+    for (int i = 0; i < 120; ++i) ASSERT_TRUE(arena->NextBlock().ok());
+    EXPECT_EQ(arena->spilled_bytes(), 0u) << arena->how_to_spill_less();
+    for (int i = 120; i < 140; ++i) ASSERT_TRUE(arena->NextBlock().ok());
+    EXPECT_GT(arena->spilled_bytes(), 0u);
+    EXPECT_THAT(arena->how_to_spill_less(), HasSubstr("ulimit -v"));
+  }
+  // Too few for anything but the file.
+  const LimitOf limited(RLIMIT_AS, had + 64 * kBlock);
+  auto arena = Make(2 * kBlock, 1024 * kBlock);
+  ASSERT_TRUE(arena->NextBlock().ok());
+  EXPECT_EQ(arena->spilled_bytes(), kBlock);
+  absl::Status last;
+  while (last.ok()) last = arena->NextBlock().status();
+  EXPECT_THAT(std::string(last.message()), HasSubstr("ulimit -v"));
+}
+
+TEST_F(StagingArenaTest, WhatIsKeptStaysUsable) {
+  KeptStaging kept;
+  auto arena = StagingArena::Create(kBlock, 64 * kBlock, folder_.path(), &kept).value();
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(arena->NextBlock().ok());
+  arena.reset();
+  arena = StagingArena::Create(24 * kBlock, 64 * kBlock, folder_.path(), &kept).value();
+  for (int i = 0; i < 40; ++i) {
+    auto block = arena->NextBlock();
+    ASSERT_TRUE(block.ok()) << block.status();
+    std::memset(block->data(), i, block->size());
+  }
+  EXPECT_EQ(arena->spilled_bytes(), 0u);
+}
+
+TEST_F(StagingArenaTest, ChildrenHaveNoneOfIt) {
+  auto arena = Make(kBlock, 4 * kBlock);
+  const Block block = *arena->NextBlock();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    unsigned char page = 0;
+    ::_exit(::mincore(block.data(), 4096, &page) != 0 && errno == ENOMEM ? 0 : 1);
+  }
+  ASSERT_GT(child, 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(StagingArenaTest, SpillsPastTheBudgetAndLeavesNoFile) {

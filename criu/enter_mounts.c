@@ -63,7 +63,8 @@ __attribute__((constructor)) static void Enter(void) {
   if (number == NULL) return;
   const int mounts = atoi(number);
   const int folder = Open(AT_FDCWD, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
-  const int file = Open(AT_FDCWD, KNOWN_FOLDER KNOWN_NAME, O_RDONLY | O_CLOEXEC);
+  const char* given = getenv(ENTERED_KNOWN);
+  const int file = Open(AT_FDCWD, given != NULL ? given : KNOWN_FOLDER KNOWN_NAME, O_RDONLY | O_CLOEXEC);
   if (file >= 0) {
     known_bytes = read(file, known, sizeof known);
     close(file);

@@ -16,12 +16,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/open_in_root.h"
 #include "base/parallel.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "criu/enter_mounts.h"
+#include "criu/kernel_facts.h"
 
 namespace rekindle::criu {
 namespace {
@@ -140,6 +142,17 @@ absl::Status JobNamespaces::Enter(int flags) const {
   return ErrnoStatus(errno, absl::StrCat("entering the namespaces of process ", pid_));
 }
 
+void JobNamespaces::LearnKernel(const Installation& criu, const std::string& directory) {
+  if (!enters_mounts()) return;
+  absl::StatusOr<std::string> known = criu::LearnKernel(criu.command, directory);
+  if (known.ok()) {
+    known_ = *std::move(known);
+  } else {
+    Log(LogLevel::kWarning, absl::StrCat("CRIU must find out about the kernel within the mounts of process ",
+                                         pid_, ": ", known.status().message()));
+  }
+}
+
 absl::StatusOr<Subprocess> JobNamespaces::Start(SubprocessOptions options) const {
   if (!entered()) return Subprocess::Start(options);
   UniqueFd mounts;
@@ -154,6 +167,7 @@ absl::StatusOr<Subprocess> JobNamespaces::Start(SubprocessOptions options) const
     options.descriptors.emplace_back(mounts.get(), number);
     if (options.environment.empty()) options.environment = EnvironmentWith({});
     options.environment.push_back(absl::StrCat(ENTERED_MOUNTS, "=", number));
+    if (!known_.empty()) options.environment.push_back(absl::StrCat(ENTERED_KNOWN, "=", known_));
   }
   absl::StatusOr<Subprocess> started = absl::InternalError("not started");
   // A thread can enter them alone, and what it starts is born there.

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "base/subprocess.h"
 #include "base/unique_fd.h"
+#include "criu/installation.h"
 
 namespace rekindle::criu {
 
@@ -41,6 +42,11 @@ class JobNamespaces {
   // The numbers of all processes and threads that live there: theirs, ours.
   std::vector<std::pair<pid_t, pid_t>> AllNumbers() const;
 
+  // For a job with file systems of its own, before Start(): CRIU is told there what it has found out about
+  // the kernel here, and is kept in `directory`. To find it out, it needs a /tmp that it may write to. Where
+  // that fails it is logged, and CRIU is left to find out by itself.
+  void LearnKernel(const Installation& criu, const std::string& directory);
+
   // Starts CRIU, with one of Rekindle's libraries loaded, as the job sees the machine: its processes, files
   // and network. The program, its libraries and `options.working_directory` are looked up here, and CRIU goes
   // into the job's mounts only when all of them are loaded (enter_mounts.c): what lies in a container is not
@@ -63,6 +69,7 @@ class JobNamespaces {
   pid_t pid_ = 0;
   std::string pid_namespace_;  // what /proc/PID/ns/pid points to
   UniqueFd root_;              // pidfd; not valid: nothing is entered
+  std::string known_;          // file; empty: CRIU finds out by itself
   int flags_ = 0;              // CLONE_NEW*, of those that differ from ours
 };
 

@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/file.h>
-#include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <unistd.h>
@@ -17,9 +17,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/human_units.h"
 #include "base/kept_logs.h"
 #include "base/status.h"
 #include "criu/terminal_files.h"
@@ -31,6 +33,7 @@
 namespace rekindle::restore {
 namespace {
 
+constexpr char kSharedMemory[] = "/dev/shm";
 constexpr char kPrefix[] = "rekindle-restore-";
 constexpr char kLock[] = "lock";
 constexpr char kBeginningLock[] = "restores.lock";
@@ -41,17 +44,44 @@ bool IsTmpfs(const std::string& path) {
   return ::statfs(path.c_str(), &info) == 0 && info.f_type == TMPFS_MAGIC;
 }
 
-// Where the folders of restores go. /dev/shm has those of all runtime directories, so their names tell whose
-// they are.
-struct Place {
-  std::string parent, prefix;
+// Where the folders of restores go, the better one first. /dev/shm has those of all runtime directories, so
+// their names tell whose they are.
+struct Places {
+  std::vector<std::string> parents;
+  std::string prefix;
 };
 
-Place PlaceOf(const std::string& runtime_directory) {
+Places PlacesOf(const std::string& runtime_directory) {
   struct stat info = {};
   (void)::stat(runtime_directory.c_str(), &info);
-  return {IsTmpfs(runtime_directory) ? runtime_directory : "/dev/shm",
-          absl::StrCat(kPrefix, absl::Hex(info.st_dev), "-", absl::Hex(info.st_ino), "-")};
+  Places places{{kSharedMemory},
+                absl::StrCat(kPrefix, absl::Hex(info.st_dev), "-", absl::Hex(info.st_ino), "-")};
+  if (IsTmpfs(runtime_directory)) places.parents.insert(places.parents.begin(), runtime_directory);
+  return places;
+}
+
+bool HasRoom(const std::string& folder, uint64_t bytes) {
+  constexpr uint64_t kLeftBytes = 16u << 20;  // for CRIU's log, and for others
+  struct statfs place;
+  if (::statfs(folder.c_str(), &place) != 0 || place.f_blocks == 0) return true;  // it has no limit
+  return bytes + kLeftBytes <= static_cast<uint64_t>(place.f_bavail) * static_cast<uint64_t>(place.f_bsize);
+}
+
+// The root of a file system in memory that is in nobody's mounts, and gone with the last who has it open.
+absl::StatusOr<UniqueFd> MakeOwnMemory() {
+  const auto failed = [] {
+    return ErrnoStatus(errno, "making a file system in memory (fsopen, fsmount) for CRIU's images");
+  };
+  const UniqueFd context(::fsopen("tmpfs", FSOPEN_CLOEXEC));
+  if (!context.valid()) return failed();
+  for (const auto& [key, value] : {std::pair{"size", "0"}, {"mode", "700"}}) {
+    if (::fsconfig(context.get(), FSCONFIG_SET_STRING, key, value, 0) != 0) return failed();
+  }
+  if (::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) return failed();
+  UniqueFd root(
+      ::fsmount(context.get(), FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
+  if (!root.valid()) return failed();
+  return root;
 }
 
 std::string BeginningLock(const std::string& runtime_directory) {
@@ -64,17 +94,22 @@ bool IsOurFolder(const std::string& path) {
   return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid();
 }
 
-void RemoveLeftovers(const std::string& runtime_directory, const Place& place) {
+void RemoveLeftovers(const std::string& runtime_directory, const Places& places) {
   // Nobody has this lock while a restore begins: a folder without a lock of its own is one of the dead then,
   // which may have died while it removed the folder.
   auto nobody_begins = LockFile(BeginningLock(runtime_directory), LOCK_EX | LOCK_NB);
-  auto names = ListDirectory(place.parent);
-  if (!names.ok()) return;
-  for (const std::string& name : *names) {
-    std::string directory = absl::StrCat(place.parent, "/", name);
-    if (!absl::StartsWith(name, kPrefix) || !IsOurFolder(directory)) continue;
+  std::vector<std::string> directories;
+  for (const std::string& parent : places.parents) {
+    for (const std::string& name : ListDirectory(parent).value_or(std::vector<std::string>())) {
+      if (absl::StartsWith(name, kPrefix)) directories.push_back(absl::StrCat(parent, "/", name));
+    }
+  }
+  for (const std::string& directory : directories) {
+    if (!IsOurFolder(directory)) continue;
     auto lock = OpenFile(absl::StrCat(directory, "/", kLock), O_RDWR);
-    if (!lock.ok() && (!nobody_begins.ok() || !absl::StartsWith(name, place.prefix))) continue;
+    if (!lock.ok() &&
+        (!nobody_begins.ok() || !absl::StrContains(directory, absl::StrCat("/", places.prefix))))
+      continue;
     if (lock.ok() && ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0) continue;  // its restore lives
     const absl::StatusOr<std::string> nameless = ReadFile(absl::StrCat(directory, "/", kNameless));
     for (const absl::string_view path : absl::StrSplit(nameless.value_or(""), '\n', absl::SkipEmpty())) {
@@ -133,22 +168,75 @@ absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const 
 }
 
 void RemoveDeadRestores(const std::string& runtime_directory) {
-  RemoveLeftovers(runtime_directory, PlaceOf(runtime_directory));
+  RemoveLeftovers(runtime_directory, PlacesOf(runtime_directory));
 }
+
+// What CRIU gets of the image's pages.
+struct ImageDirectory::Pages {
+  std::vector<WithheldTask> withheld;
+  std::vector<criu::Pagemap> kept;  // of each object of the manifest
+  uint64_t bytes = 0;
+
+  static absl::StatusOr<Pages> Choose(const store::ImageReader& image, const v1::JobManifest& manifest,
+                                      PagesWanted wanted) {
+    Pages pages;
+    RK_ASSIGN_OR_RETURN(const std::vector<TaskMemory> tasks, ReadTaskMemories(image, manifest));
+    pages.withheld = wanted == PagesWanted::kLazy ? ChooseLazy(tasks) : ChooseWithheld(tasks);
+    for (const v1::PagesObject& object : manifest.pages()) {
+      const WithheldTask* task = pages.Of(object);
+      criu::Pagemap kept;
+      if (task != nullptr) {
+        kept = task->kept;
+      } else {
+        RK_ASSIGN_OR_RETURN(kept, ReadPagemap(image, object));
+      }
+      pages.bytes += kept.present_pages() * store::kPageSize;
+      pages.kept.push_back(std::move(kept));
+    }
+    return pages;
+  }
+
+  const WithheldTask* Of(const v1::PagesObject& object) const {
+    for (const WithheldTask& task : withheld) {
+      if (task.object == object.object()) return &task;
+    }
+    return nullptr;
+  }
+};
 
 absl::StatusOr<ImageDirectory> ImageDirectory::Make(const store::ImageReader& image,
                                                     const v1::JobManifest& manifest,
                                                     const std::string& runtime_directory, PagesWanted pages,
                                                     std::atomic<uint64_t>* bytes_done) {
   RK_RETURN_IF_ERROR(MakeDirectories(runtime_directory));
-  const Place place = PlaceOf(runtime_directory);
-  RemoveLeftovers(runtime_directory, place);
+  const Places places = PlacesOf(runtime_directory);
+  RemoveLeftovers(runtime_directory, places);
+  RK_ASSIGN_OR_RETURN(const Pages chosen, Pages::Choose(image, manifest, pages));
+  uint64_t bytes = chosen.bytes;
+  for (const store::ObjectInfo& object : image.objects()) {
+    if (!object.paged && absl::StartsWith(object.name, v1::kCriuFilePrefix)) bytes += object.bytes;
+  }
+  std::string parent = places.parents.front();
+  const bool fits = HasRoom(parent, bytes);
+  if (!fits && pages == PagesWanted::kLazy) {
+    parent = kSharedMemory;
+    if (!HasRoom(parent, bytes)) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("CRIU's images take ", FormatBytes(bytes), " of memory, and ",
+                       absl::StrJoin(places.parents, " and "),
+                       " have too little room (`mount -o remount,size=SIZE` gives a file system more)"));
+    }
+  }
   RK_ASSIGN_OR_RETURN(UniqueFd beginning, LockFile(BeginningLock(runtime_directory), LOCK_SH));
-  RK_ASSIGN_OR_RETURN(TemporaryDirectory temporary, TemporaryDirectory::Make(place.parent, place.prefix));
+  RK_ASSIGN_OR_RETURN(TemporaryDirectory temporary, TemporaryDirectory::Make(parent, places.prefix));
   RK_ASSIGN_OR_RETURN(UniqueFd lock, MakeLockedFile(absl::StrCat(temporary.path(), "/", kLock), ""));
   beginning = UniqueFd();
   ImageDirectory directory(std::move(temporary), std::move(lock));
-  RK_RETURN_IF_ERROR(directory.LayOut(image, manifest, pages, bytes_done));
+  if (!fits && pages == PagesWanted::kEager) {
+    RK_ASSIGN_OR_RETURN(directory.own_, MakeOwnMemory());
+    directory.path_ = absl::StrCat("/proc/", ::getpid(), "/fd/", directory.own_.get());
+  }
+  RK_RETURN_IF_ERROR(directory.LayOut(image, manifest, pages, chosen, bytes_done));
   return directory;
 }
 
@@ -157,11 +245,12 @@ absl::Status ImageDirectory::NoteNamelessMemory(const v1::JobManifest& manifest)
   for (const v1::WrittenFile& file : manifest.written_files()) {
     if (IsNamelessMemory(file)) absl::StrAppend(&paths, file.path(), "\n");
   }
-  return paths.empty() ? absl::OkStatus() : WriteFile(absl::StrCat(path(), "/", kNameless), paths);
+  return paths.empty() ? absl::OkStatus() : WriteFile(absl::StrCat(name(), "/", kNameless), paths);
 }
 
 absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::JobManifest& manifest,
-                                    PagesWanted pages_wanted, std::atomic<uint64_t>* bytes_done) {
+                                    PagesWanted pages_wanted, const Pages& pages,
+                                    std::atomic<uint64_t>* bytes_done) {
   const auto make = [this](const std::string& name) { return MakeFile(absl::StrCat(path(), "/", name)); };
   RK_RETURN_IF_ERROR(Annotate(WriteCriuFiles(image, make, &manifest).status(), path()));
   RK_ASSIGN_OR_RETURN(std::string pstree, ReadCriuFile(image, "pstree.img"));
@@ -169,51 +258,23 @@ absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::J
   // A clone's parent is its sandbox's init, which lives as long as it.
   if (pages_wanted == PagesWanted::kEager) RK_RETURN_IF_ERROR(ForgetParents(image));
   RK_RETURN_IF_ERROR(ForgetForeignSessions(image));
-  RK_ASSIGN_OR_RETURN(std::vector<TaskMemory> tasks, ReadTaskMemories(image, manifest));
-  withheld_ = pages_wanted == PagesWanted::kLazy ? ChooseLazy(tasks) : ChooseWithheld(tasks);
-
-  std::map<std::string, const WithheldTask*> by_object;
-  for (const WithheldTask& task : withheld_) by_object[task.object] = &task;
-  for (const v1::PagesObject& object : manifest.pages()) {
-    auto found = by_object.find(object.object());
-    criu::Pagemap whole;
-    if (found == by_object.end()) {
-      RK_ASSIGN_OR_RETURN(whole, ReadPagemap(image, object));
-    }
-    const criu::Pagemap& kept = found == by_object.end() ? whole : found->second->kept;
-    const std::string pages = absl::StrCat(path(), "/pages-", object.pages_id(), ".img");
-    if (pages_wanted == PagesWanted::kEager) {
-      RK_RETURN_IF_ERROR(PutElsewhereIfTooLarge(kept.present_pages() * store::kPageSize, pages));
-    }
-    RK_ASSIGN_OR_RETURN(const UniqueFd file, MakeFile(pages));
-    const absl::Status written = WritePagesFile(image, object, kept, file.get(), pages, bytes_done);
+  withheld_ = pages.withheld;
+  for (int i = 0; i < manifest.pages_size(); ++i) {
+    const v1::PagesObject& object = manifest.pages(i);
+    const criu::Pagemap& kept = pages.kept[static_cast<size_t>(i)];
+    const std::string path_of_pages = absl::StrCat(path(), "/pages-", object.pages_id(), ".img");
+    RK_ASSIGN_OR_RETURN(const UniqueFd file, MakeFile(path_of_pages));
+    const absl::Status written = WritePagesFile(image, object, kept, file.get(), path_of_pages, bytes_done);
     if (written.message().find(::strerrordesc_np(ENOSPC)) != std::string::npos) {
       return Annotate(written, absl::StrCat(path(),
                                             " is in memory and has too little room (`mount -o "
                                             "remount,size=SIZE` of that file system gives it more)"));
     }
     RK_RETURN_IF_ERROR(written);
-    if (found == by_object.end()) continue;
-    const WithheldTask& task = *found->second;
+    if (pages.Of(object) == nullptr) continue;
     RK_RETURN_IF_ERROR(
-        WriteFile(absl::StrCat(path(), "/", object.pagemap_file()), criu::SerializePagemap(task.kept)));
+        WriteFile(absl::StrCat(path(), "/", object.pagemap_file()), criu::SerializePagemap(kept)));
   }
-  return absl::OkStatus();
-}
-
-absl::Status ImageDirectory::PutElsewhereIfTooLarge(uint64_t bytes, const std::string& file) {
-  constexpr uint64_t kLeftBytes = 16u << 20;  // for CRIU's log, and for others
-  struct statfs place;
-  if (::statfs(path().c_str(), &place) != 0) return ErrnoStatus(errno, absl::StrCat("looking at ", path()));
-  if (place.f_blocks == 0) return absl::OkStatus();  // it has no limit
-  const uint64_t free = static_cast<uint64_t>(place.f_bavail) * static_cast<uint64_t>(place.f_bsize);
-  if (bytes + kLeftBytes <= free) return absl::OkStatus();
-  UniqueFd memory(::memfd_create("rekindle-restore", MFD_CLOEXEC));
-  if (!memory.valid()) return ErrnoStatus(errno, absl::StrCat("making room for ", file));
-  // CRIU is a process of our own namespace of PIDs: the job gets its numbers there.
-  const std::string link = absl::StrCat("/proc/", ::getpid(), "/fd/", memory.get());
-  if (::symlink(link.c_str(), file.c_str()) != 0) return ErrnoStatus(errno, absl::StrCat("making ", file));
-  elsewhere_.push_back(std::move(memory));
   return absl::OkStatus();
 }
 
@@ -262,8 +323,9 @@ absl::Status ImageDirectory::ForgetBuildIds(const std::set<std::string>& known_f
   return WriteFile(files, content);
 }
 
-std::string KeepRestoreLog(const std::string& runtime_directory, const std::string& folder) {
-  std::string kept = PlaceForLogs(runtime_directory, "failed-restore-", folder);
+std::string KeepRestoreLog(const std::string& runtime_directory, const std::string& folder,
+                           const std::string& name) {
+  std::string kept = PlaceForLogs(runtime_directory, "failed-restore-", name);
   if (!MakeDirectories(kept).ok()) return folder;
   auto log = ReadFile(absl::StrCat(folder, "/restore.log"));
   if (log.ok()) WriteFile(absl::StrCat(kept, "/restore.log"), *log).IgnoreError();

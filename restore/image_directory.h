@@ -26,8 +26,9 @@ enum class PagesWanted { kEager, kLazy };
 class ImageDirectory {
  public:
   // Lays out the image's small files and the pages that CRIU must have. `runtime_directory` is used when it
-  // is a tmpfs, else /dev/shm; what does not fit there is in memory all the same, but for a lazy one. Folders
-  // of restores that died are removed on the way.
+  // is a tmpfs, else /dev/shm. What does not fit there is in memory all the same: eager, in a file system of
+  // its own, and lazy, which sandboxes must see by its name, in /dev/shm (ResourceExhausted: nor there).
+  // Folders of restores that died are removed on the way.
   static absl::StatusOr<ImageDirectory> Make(const store::ImageReader& image, const v1::JobManifest& manifest,
                                              const std::string& runtime_directory, PagesWanted pages,
                                              std::atomic<uint64_t>* bytes_done);
@@ -40,17 +41,20 @@ class ImageDirectory {
   // begins.
   absl::Status ForgetBuildIds(const std::set<std::string>& known_files);
 
-  const std::string& path() const { return directory_.path(); }
+  // As this process and those that see it in /proc may open it.
+  const std::string& path() const { return path_; }
+  // It is among others, and no two at one time have the same.
+  const std::string& name() const { return directory_.path(); }
   const std::vector<criu::PstreeEntry>& tree() const { return tree_; }
   const std::vector<WithheldTask>& withheld() const { return withheld_; }
 
  private:
+  struct Pages;
+
   ImageDirectory(TemporaryDirectory directory, UniqueFd lock)
-      : directory_(std::move(directory)), lock_(std::move(lock)) {}
+      : directory_(std::move(directory)), lock_(std::move(lock)), path_(directory_.path()) {}
   absl::Status LayOut(const store::ImageReader& image, const v1::JobManifest& manifest,
-                      PagesWanted pages_wanted, std::atomic<uint64_t>* bytes_done);
-  // `file` becomes a link to memory without a name where its folder has too little room for `bytes`.
-  absl::Status PutElsewhereIfTooLarge(uint64_t bytes, const std::string& file);
+                      PagesWanted pages_wanted, const Pages& pages, std::atomic<uint64_t>* bytes_done);
   // Whoever would be signalled at the end of a parent that is outside the image is not.
   absl::Status ForgetParents(const store::ImageReader& image);
   // The shell in whose terminal the job ran, and which was no part of it.
@@ -58,14 +62,16 @@ class ImageDirectory {
 
   TemporaryDirectory directory_;
   UniqueFd lock_;  // locked: its restore lives
-  std::vector<UniqueFd> elsewhere_;
+  UniqueFd own_;   // of a file system of its own, with all but the lock
+  std::string path_;
   std::vector<criu::PstreeEntry> tree_;
   std::vector<WithheldTask> withheld_;
 };
 
 // Saves CRIU's log from the folder of a restore that failed, which goes away with the pages and other images
-// in it that may hold secrets. Returns the folder where the log is now.
-std::string KeepRestoreLog(const std::string& runtime_directory, const std::string& folder);
+// in it that may hold secrets; `name` is the folder's among others. Returns the folder where the log is now.
+std::string KeepRestoreLog(const std::string& runtime_directory, const std::string& folder,
+                           const std::string& name);
 
 // Opens a new file for writing.
 using FileMaker = std::function<absl::StatusOr<UniqueFd>(const std::string& name)>;

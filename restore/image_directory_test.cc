@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "criu/test_images.h"
 #include "dedup_store/store_testing.h"
 #include "gmock/gmock.h"
@@ -155,6 +158,22 @@ class InTheMiddle final : public RestoreObserver {
 
  private:
   std::function<void()> act_;
+};
+
+constexpr uint64_t kLeftToOthers = 16u << 20;  // of a file system in memory
+
+// A file system in memory, of this size, while it lives.
+class SmallMemory {
+ public:
+  SmallMemory(const std::string& path, uint64_t bytes) : path_(path) {
+    EXPECT_EQ(::mount("none", path.c_str(), "tmpfs", 0, absl::StrCat("size=", bytes).c_str()), 0);
+  }
+  ~SmallMemory() { ::umount2(path_.c_str(), MNT_DETACH); }
+  SmallMemory(const SmallMemory&) = delete;
+  SmallMemory& operator=(const SmallMemory&) = delete;
+
+ private:
+  const std::string path_;
 };
 
 TEST_F(ImageDirectoryTest, ExportWritesToNewFilesOnly) {
@@ -309,6 +328,68 @@ TEST_F(ImageDirectoryTest, FolderOfADeadRestoreIsRemovedAndThatOfALivingOneIsNot
   EXPECT_TRUE(PathExists(living->path() + "/pstree.img"));
 }
 
+TEST_F(ImageDirectoryTest, WhatDoesNotFitIsInMemoryOfItsOwn) {
+  RK_ASSERT_OK(MakeDirectories(runtime()));
+  SmallMemory small(runtime(), kLeftToOthers);
+  std::atomic<uint64_t> done{0};
+  std::string path;
+  {
+    auto directory = ImageDirectory::Make(*reader_, manifest_, runtime(), PagesWanted::kEager, &done);
+    ASSERT_TRUE(directory.ok()) << directory.status();
+    path = directory->path();
+    // Under that name for others as well, and not a link: whoever has only the folder may be in other mounts.
+    EXPECT_THAT(path, testing::StartsWith(absl::StrCat("/proc/", ::getpid(), "/fd/")));
+    EXPECT_THAT(Differences(files_, FilesIn(path)), ElementsAre("pagemap-70.img", "pages-1.img"));
+    struct stat info;
+    ASSERT_EQ(::lstat((path + "/pages-1.img").c_str(), &info), 0);
+    EXPECT_TRUE(S_ISREG(info.st_mode));
+    EXPECT_THAT(ListDirectory(directory->name()).value(), ElementsAre("lock"));
+    RK_ASSERT_OK(WriteFileAtomically(path + "/restore.log", "why it failed"));
+    const std::string kept = KeepRestoreLog(runtime(), path, directory->name());
+    EXPECT_EQ(ReadFile(kept + "/restore.log").value(), "why it failed");
+    EXPECT_THAT(kept, testing::StartsWith(runtime() + "/failed-restore-"));
+    RK_ASSERT_OK(RemoveTree(kept));
+  }
+  EXPECT_FALSE(PathExists(path + "/pstree.img"));
+  EXPECT_THAT(ListDirectory(runtime()).value(), SizeIs(1));  // the lock of those that begin
+}
+
+TEST_F(ImageDirectoryTest, WhatIsLazyGoesToSharedMemoryWhereItDoesNotFit) {
+  RK_ASSERT_OK(MakeDirectories(runtime()));
+  SmallMemory small(runtime(), kLeftToOthers);
+  std::atomic<uint64_t> done{0};
+  const auto make = [&](const store::ImageReader& image) {
+    return ImageDirectory::Make(image, manifest_, runtime(), PagesWanted::kLazy, &done);
+  };
+  std::string path;
+  {
+    auto directory = make(*reader_);
+    ASSERT_TRUE(directory.ok()) << directory.status();
+    path = directory->path();
+    EXPECT_THAT(path, testing::StartsWith("/dev/shm/"));
+    EXPECT_TRUE(PathExists(path + "/pstree.img"));
+  }
+  EXPECT_FALSE(PathExists(path));
+
+  // Of one that has died it is removed like any other.
+  reader_.reset();
+  store_.reset();
+  const std::string note = folder_->path() + "/path-of-the-dead";
+  const pid_t dead = store::StartChild([&]() -> std::string {
+    Reopen();
+    auto directory = make(*store_->OpenImage("job:1").value());
+    if (!directory.ok()) return directory.status().ToString();
+    if (!WriteFileAtomically(note, directory->path()).ok()) return "note";
+    ::kill(::getpid(), SIGKILL);
+    return "alive";
+  });
+  ASSERT_TRUE(WIFSIGNALED(store::WaitForChild(dead)));
+  path = ReadFile(note).value();
+  ASSERT_TRUE(PathExists(path));
+  RemoveDeadRestores(runtime());
+  EXPECT_FALSE(PathExists(path));
+}
+
 TEST_F(ImageDirectoryTest, KeptLogsHoldTheLogAndNoImages) {
   std::atomic<uint64_t> done{0};
   std::vector<std::string> kept;
@@ -316,7 +397,7 @@ TEST_F(ImageDirectoryTest, KeptLogsHoldTheLogAndNoImages) {
     auto directory = ImageDirectory::Make(*reader_, manifest_, runtime(), PagesWanted::kEager, &done);
     ASSERT_TRUE(directory.ok()) << directory.status();
     RK_ASSERT_OK(WriteFileAtomically(directory->path() + "/restore.log", "why it failed"));
-    kept.push_back(KeepRestoreLog(runtime(), directory->path()));
+    kept.push_back(KeepRestoreLog(runtime(), directory->path(), directory->name()));
   }
   EXPECT_THAT(ListDirectory(kept.back()).value(), ElementsAre("restore.log"));
   EXPECT_EQ(ReadFile(kept.back() + "/restore.log").value(), "why it failed");

@@ -112,6 +112,7 @@ class RestoreRun : public criu::RestoreObserver {
     if (options_.ignore_mismatch && options_.caller == 0) user_.reset();
     if (options_.into != 0) {
       RK_ASSIGN_OR_RETURN(namespaces_, criu::JobNamespaces::Around(options_.into));
+      namespaces_.LearnKernel(criu_, options_.runtime_directory);
     }
     RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
     if (!options_.ignore_mismatch) RK_RETURN_IF_ERROR(CheckMachine(result_.manifest, machine, criu_.version));
@@ -531,7 +532,7 @@ class RestoreRun : public criu::RestoreObserver {
 
   absl::Status KeepLogs(const absl::Status& status) {
     if (absl::IsCancelled(status)) return status;
-    std::string kept = KeepRestoreLog(options_.runtime_directory, directory_->path());
+    std::string kept = KeepRestoreLog(options_.runtime_directory, directory_->path(), directory_->name());
     return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{directory_->path(), kept}}));
   }
 

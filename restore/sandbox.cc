@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <sys/statfs.h>
 #include <unistd.h>
 
@@ -23,9 +22,9 @@
 #include "base/companion_program.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/machine.h"
 #include "base/pidfd.h"
 #include "base/status.h"
+#include "criu/kernel_facts.h"
 #include "criu/restore_preload.h"
 #include "restore/sandbox_protocol.h"
 
@@ -249,17 +248,8 @@ void SandboxFactory::RemoveLeftovers() {
 void SandboxFactory::LearnKernel(const std::vector<std::string>& criu) {
   struct statfs info;
   if (::statfs("/run", &info) == 0 && info.f_type == TMPFS_MAGIC) return;
-  auto machine = ThisMachine();
-  struct stat program;
-  if (!machine.ok() || ::stat(criu.back().c_str(), &program) != 0) return;
-  const std::string path =
-      absl::StrCat(directory_, "/kdat-", machine->boot_id, "-", program.st_mtime, "-", program.st_ino);
-  if (!PathExists(path)) {
-    std::vector<std::string> command = criu;
-    command.push_back("check");
-    if (!Ask(Json{{"do", "learn"}, {"criu", command}, {"path", path}}.dump(), {}).ok()) return;
-  }
-  kdat_ = path;
+  auto known = criu::LearnKernel(criu, directory_);
+  if (known.ok()) kdat_ = *std::move(known);
 }
 
 absl::StatusOr<Packet> SandboxFactory::Ask(const std::string& request, const std::vector<int>& descriptors) {

@@ -5,7 +5,6 @@
 // To the program (kFactorySocket):
 //   make {network: "host" | "none" | "own", directory, kdat} + [the init's control socket, its keeper socket]
 //        -> {pid} + [pidfd of the init]
-//   learn {criu: argv, path}: lets CRIU probe the kernel, and keeps its answer in a file
 // To an init (control socket):
 //   criu {argv, environment: what is to be different in it, descriptors: numbers in CRIU, groups: how many} +
 //   [descriptors…, cgroup.procs files…]

@@ -246,6 +246,41 @@ class RefusedTest(ContainersCase):
             parent.kill()
 
 
+class BareContainerTest(ContainersCase):
+    """Of a read-only image without /tmp, where CRIU can't try out what the kernel has."""
+
+    KNOWN = "/run/criu.kdat"
+
+    def forget_kernel(self):
+        if os.path.exists(self.KNOWN):
+            os.unlink(self.KNOWN)
+
+    def check(self):
+        one = self.start("one", BELOW_INIT, bare=True)
+        self.wait_for_steps()
+        job = self.find_job(one)
+        number = procfs.namespace_pid(job)
+        self.checkpoint(job, "box:1", "--stop")
+        one.end()
+        self.assertFalse(os.path.exists(os.path.join(one.root, "tmp")))
+        two = self.start("two", PLACEHOLDER, bare=True)
+        restored = self.restore("box:1", "--into", two.first())
+        self.assertEqual(procfs.namespace_pid(restored), number)
+        self.wait_for_steps()
+        self.assert_went_on(self.output("one") + self.output("two"), number)
+
+    def test_where_nothing_is_known_of_the_kernel(self):
+        self.forget_kernel()
+        self.check()
+
+    def test_where_another_criu_has_found_out(self):
+        self.forget_kernel()
+        self.addCleanup(self.forget_kernel)
+        with open(self.KNOWN, "wb") as file:
+            file.write(b"another CRIU's".ljust(1 << 10))
+        self.check()
+
+
 class HostileContainerTest(ContainersCase):
     """Whoever has a container's files gets none of his code into a CRIU that has the node's rights."""
 

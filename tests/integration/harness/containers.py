@@ -15,22 +15,24 @@ _LINKS = ("bin", "lib", "lib64", "sbin")
 
 class Container:
     """`folder` keeps the bundle; `data` (a folder) is /data in it, the tests' workloads are /programs. Its first
-    process is `argv`; `output` is its standard output and error, `memory` its limit in bytes.
+    process is `argv`; `output` is its standard output and error, `memory` its limit in bytes. A `bare` one can be
+    written to in /data and memory alone, and has no /tmp.
     """
 
-    def __init__(self, folder, data, argv, output, memory=None):
+    def __init__(self, folder, data, argv, output, memory=None, bare=False):
         self.name = f"rekindle-it-{os.getpid()}-{os.path.basename(folder)}"
         self.root = os.path.join(folder, "rootfs")
         self._folder, self._state = folder, os.path.join(folder, "state")
         for name in _FOLDERS:
-            os.makedirs(os.path.join(self.root, name))
+            if not bare or not name.endswith("tmp"):
+                os.makedirs(os.path.join(self.root, name))
         for name in _LINKS:
             os.symlink("usr/" + name, os.path.join(self.root, name))
         self._runc("spec", cwd=folder)
         with open(self._config, encoding="ascii") as file:
             config = json.load(file)
         config["process"].update({"terminal": False, "args": argv})
-        config["root"] = {"path": "rootfs", "readonly": False}
+        config["root"] = {"path": "rootfs", "readonly": bare}
         config["linux"]["cgroupsPath"] = "/" + self.name
         for source, destination, mode in (
             ("/usr", "/usr", "ro"),
