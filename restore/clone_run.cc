@@ -16,6 +16,9 @@
 #include "criu/restore_log.h"
 #include "criu/restore_preload.h"
 #include "criu/restore_session.h"
+#include "proto/rekindle/v1/job_file.h"
+#include "rekindle/v1/image_layout.h"
+#include "restore/hook_message.h"
 #include "restore/job_logs.h"
 #include "restore/opened_files_check.h"
 #include "restore/sandbox_protocol.h"
@@ -212,8 +215,9 @@ absl::Status CloneRun::SayHello() {
                                 {"name", options_.name},
                                 {"environment", options_.environment},
                                 {"template", options_.template_instance}};
-  return SendPacket(result_.channel.get(),
-                    hello.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  absl::StatusOr<std::string> text = MessageText(hello);
+  if (!text.ok()) return Annotate(text.status(), What());
+  return SendPacket(result_.channel.get(), *text);
 }
 
 void CloneRun::EndPhase(const char* name, std::map<std::string, int64_t> numbers) {
