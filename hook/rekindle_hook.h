@@ -143,6 +143,12 @@ REKINDLE_API void rekindle_up(void);
 
 #ifdef __cplusplus
 }
+/* rekindle_checkpoint_here(), with `force` rekindle_checkpoint_now(), for languages whose handlers of signals
+ * run only between two calls: REKINDLE_INTERRUPTED every few milliseconds while it waits, and after a signal.
+ * Call it again then, or give up waiting by the other. */
+REKINDLE_API enum rekindle_event rekindle_checkpoint_step(int force);
+REKINDLE_API void rekindle_checkpoint_leave(void);
+
 #endif
 
 #endif /* REKINDLE_HOOK_REKINDLE_HOOK_H_ */

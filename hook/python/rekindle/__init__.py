@@ -37,6 +37,11 @@ RESTORED = "restored"
 _LIBRARY = "librekindle_hook.so"
 _MESSAGE_LIMIT = 65536
 
+# What a supervised job needs of the library.
+_SUPERVISION = (
+    "rekindle_progress", "rekindle_checkpoint_due", "rekindle_checkpoint_step", "rekindle_checkpoint_leave",
+)
+
 # enum rekindle_event
 _CONTINUED, _RESTORED, _TEMPLATE, _FORK, _FORKED, _CLOSED, _INTERRUPTED = range(1, 8)
 
@@ -145,7 +150,13 @@ def checkpoint_here(force=False):
             func(*args, **kwargs)
         if device_caches:
             device_caches.empty_cache()
-    event = hook.waiting.rekindle_checkpoint_now() if force else hook.waiting.rekindle_checkpoint_here()
+    try:
+        event = _INTERRUPTED
+        while event == _INTERRUPTED:
+            event = hook.waiting.rekindle_checkpoint_step(1 if force else 0)
+    except BaseException:  # what a signal's handler raised
+        hook.waiting.rekindle_checkpoint_leave()
+        raise
     return {_CONTINUED: CONTINUED, _RESTORED: RESTORED}.get(event, NOT_HELD)
 
 
@@ -327,9 +338,19 @@ def _find_supervised():
     _supervised = False
     if os.environ.get("REKINDLE_JOB_FILE"):
         try:
-            _supervised = _load()
-        except OSError as error:
-            import warnings
-
-            warnings.warn("this job's progress is not reported: %s" % error, RuntimeWarning, stacklevel=3)
+            hook = _load()
+            for name in _SUPERVISION:
+                getattr(hook.waiting, name)
+            _supervised = hook
+        except Exception as error:  # no ctypes, no library, or an older one
+            _warn("this job's progress is not reported: %s" % error)
     return _supervised
+def _warn(what):
+    import warnings
+
+    try:
+        warnings.warn(what, RuntimeWarning, stacklevel=4)
+    except Warning:  # as python -W error has it
+        print("rekindle: " + what, file=sys.stderr)
+
+
