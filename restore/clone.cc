@@ -172,7 +172,7 @@ absl::StatusOr<CloneResult> CloneStarter::Make(const PreparedImage& image, const
   const int64_t connecting = MonotonicNanos();
   RK_ASSIGN_OR_RETURN(PagerClient pager, ConnectToPager(place));
   Span connected = SpanSince(connecting, "rekindle", "restore", "reaching the pager");
-  CloneRun run(image, kind, options, std::move(pager));
+  CloneRun run(image, kind, options, runtime_directory_, std::move(pager));
   RK_RETURN_IF_ERROR(run.TakeSandbox(*pool));
   absl::Status status = park ? absl::OkStatus() : run.LimitMemory();
   if (status.ok()) status = run.AttachPager();

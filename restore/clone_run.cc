@@ -85,6 +85,11 @@ absl::Status CloneRun::Personalize() {
   if (!options_.name.empty() || !options_.binds.empty() || options_.temporary.bytes > 0) {
     RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds, options_.temporary));
   }
+  // Its path is in the copy's memory, and the job that is there may still run. Not before CRIU has opened
+  // what the image has open.
+  if (image_.info.labels.contains(v1::kJobMarkLabel)) {
+    RK_RETURN_IF_ERROR(sandbox_.Hide(absl::StrCat(runtime_directory_, "/" REKINDLE_JOB_FILE_FOLDER)));
+  }
   return absl::OkStatus();
 }
 
