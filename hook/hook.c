@@ -10,6 +10,8 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "hook/birth.h"
@@ -23,6 +25,9 @@
 
 enum { kLongestInstance = 256, kLongestWhy = 2048 }; /* with the NUL */
 enum { kMostLibcryptos = 8 };
+
+static const char kHold[] = "REKINDLE_HOLD";
+static const char kTimeZone[] = "TZ";
 
 typedef void (*openssl_rand_add)(const void* bytes, int count, double entropy);
 
@@ -44,6 +49,7 @@ struct identity {
 
 static struct {
   struct callbacks before_snapshot, after_restore;
+  pid_t holder;          /* the process that was held, if this or its parent was */
   bool parked;           /* both descriptors are ours */
   bool channel_open;     /* the first one leads to somebody else */
   bool renews_elsewhere; /* rekindle_has_after_restore() */
@@ -105,8 +111,15 @@ void rekindle_run_after_restore(void) {
   }
 }
 
+/* What the environment asks is meant for this process, not for those that it starts. */
+static void Hold(void) {
+  state.holder = getpid();
+  unsetenv(kHold);
+}
+
 int rekindle_held(void) {
-  const char* hold = getenv("REKINDLE_HOLD");
+  if (state.holder == getpid()) return 1;
+  const char* hold = getenv(kHold);
   return hold != NULL && strcmp(hold, "1") == 0;
 }
 
@@ -280,6 +293,7 @@ int rekindle_park(void) {
   if (state.packet == NULL) return Fail(ENOMEM, "out of memory");
   int old_channel = -1;
   if (state.channel_open) {
+  Hold();
     char text[64];
     struct rekindle_json_writer writer;
     rekindle_json_begin(&writer, text, sizeof(text));

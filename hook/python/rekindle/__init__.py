@@ -181,7 +181,7 @@ def ready():
     raises goes to the caller.
     """
     global instance
-    if os.environ.get("REKINDLE_HOLD") != "1":
+    if not _is_held():
         return NOT_HELD
     hook = _load()
     from rekindle import randomness  # not on the way up of a copy
@@ -194,7 +194,9 @@ def ready():
         device_caches.empty_cache()
     randomness.prepare()
     hook.holding.rekindle_has_after_restore(1 if _registered(_after_restore, "get_after_restore") else 0)
-    if hook.waiting.rekindle_park() != 0:
+    parked = hook.waiting.rekindle_park() == 0
+    os.environ.pop("REKINDLE_HOLD", None)  # as the library does, which remembers it
+    if not parked:
         raise hook.error()
     try:
         event = _INTERRUPTED
@@ -229,6 +231,12 @@ def _device_caches():
 
 
 def _serve_as_template(hook):
+def _is_held():
+    if _bindings is not None:
+        return bool(_bindings.holding.rekindle_held())
+    return os.environ.get("REKINDLE_HOLD") == "1"
+
+
     """Returns in the copies alone."""
     import gc
     from ctypes import pythonapi
