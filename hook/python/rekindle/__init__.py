@@ -88,12 +88,17 @@ class Channel:
         data = message.encode() if isinstance(message, str) else bytes(message)
         if not 0 < len(data) <= _MESSAGE_LIMIT:
             raise ValueError("a message has 1 to %d bytes, this one has %d" % (_MESSAGE_LIMIT, len(data)))
-        os.write(self._fd, data)
+        if b"\0" in data:
+            raise ValueError("a message has no NUL")
+        _bindings.send(data)
 
     def receive(self):
         """Waits for a message and returns it as a dict; None when the other end is gone."""
         import json
-        data = os.read(self._fd, _MESSAGE_LIMIT)
+        try:
+            data = os.read(self._fd, _MESSAGE_LIMIT)
+        except ConnectionResetError:  # it is gone, and has not read all; what it sent before is still there
+            data = os.read(self._fd, _MESSAGE_LIMIT)
         return json.loads(data) if data else None
 
 
@@ -213,6 +218,10 @@ def ready():
         raise hook.error()
     instance = hook.instance()
     os.environ.update(instance.environment)
+    if "TZ" in instance.environment:
+        import time
+
+        time.tzset()
     hook.waiting.rekindle_renew()
     randomness.renew()
     hook.holding.rekindle_run_after_restore()
@@ -220,6 +229,12 @@ def ready():
         func(*args, **kwargs)
     hook.waiting.rekindle_up()
     return RESTORED
+
+
+def _is_held():
+    if _bindings is not None:
+        return bool(_bindings.holding.rekindle_held())
+    return os.environ.get("REKINDLE_HOLD") == "1"
 
 
 def _device_caches():
@@ -231,12 +246,6 @@ def _device_caches():
 
 
 def _serve_as_template(hook):
-def _is_held():
-    if _bindings is not None:
-        return bool(_bindings.holding.rekindle_held())
-    return os.environ.get("REKINDLE_HOLD") == "1"
-
-
     """Returns in the copies alone."""
     import gc
     from ctypes import pythonapi
@@ -302,6 +311,11 @@ class _Bindings:
             environment[name] = value
         return Instance(os.fsdecode(restored.instance), os.fsdecode(restored.name), environment)
 
+    def send(self, data):
+        if self.waiting.rekindle_send(data) != 0:
+            error = self._ctypes.get_errno()
+            raise OSError(error, os.fsdecode(self.waiting.rekindle_error()))
+
     def unsafe_to_fork(self):
         why = self._ctypes.create_string_buffer(2048)
         unsafe = self.waiting.rekindle_unsafe_to_fork(why, self._ctypes.c_size_t(len(why)))
@@ -340,6 +354,15 @@ def _load():
     return _bindings
 
 
+def _warn(what):
+    import warnings
+
+    try:
+        warnings.warn(what, RuntimeWarning, stacklevel=4)
+    except Warning:  # as python -W error has it
+        print("rekindle: " + what, file=sys.stderr)
+
+
 def _find_supervised():
     """Without the library a supervised job is none the worse, only less well known."""
     global _supervised
@@ -353,12 +376,3 @@ def _find_supervised():
         except Exception as error:  # no ctypes, no library, or an older one
             _warn("this job's progress is not reported: %s" % error)
     return _supervised
-def _warn(what):
-    import warnings
-
-    try:
-        warnings.warn(what, RuntimeWarning, stacklevel=4)
-    except Warning:  # as python -W error has it
-        print("rekindle: " + what, file=sys.stderr)
-
-
