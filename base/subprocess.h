@@ -66,8 +66,8 @@ class Subprocess {
 };
 
 // Runs to the end and returns what it printed on standard output and standard error together. What it leaves
-// behind when it ends is left alone. After `timeout` it is killed, with all that it has started in its session,
-// which is one of its own.
+// behind when it ends is left alone. After `timeout` it is killed, with all that it has started in its
+// process group, which is one of its own.
 struct CommandResult {
   ExitState exit;
   std::string output;
