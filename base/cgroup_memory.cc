@@ -26,14 +26,16 @@ constexpr uint64_t kLeastKept = uint64_t{1} << 20;
 // The old hierarchy's way of saying that there is none is a little less than twice this.
 constexpr uint64_t kNoLimit = uint64_t{1} << 62;
 
-// The files of one version, and the lines of memory.stat with the files that are in memory and need not be.
-// Of an old hierarchy those of the groups within are in the total alone, as they are in what is used.
+// The files of one version (`throttle`: the limit above which the kernel takes from them what it can and
+// makes them wait, where there is such), and the lines of memory.stat with the files that are in memory and
+// need not be. Of an old hierarchy those of the groups within are in the total alone, as they are in what is
+// used.
 struct Names {
-  const char *limit, *used, *inactive, *active;
+  const char *limit, *throttle, *used, *inactive, *active;
 };
 constexpr Names kVersions[] = {
-    {"memory.max", "memory.current", "inactive_file", "active_file"},
-    {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"},
+    {"memory.max", "memory.high", "memory.current", "inactive_file", "active_file"},
+    {"memory.limit_in_bytes", nullptr, "memory.usage_in_bytes", "total_inactive_file", "total_active_file"},
 };
 
 std::optional<std::string> ReadIn(int folder, const char* name) {
@@ -79,10 +81,12 @@ struct Usage {
 // Nothing: there is no limit.
 std::optional<Usage> UsageIn(int folder) {
   for (const Names& names : kVersions) {
-    const std::optional<uint64_t> limit = NumberIn(folder, names.limit);
+    uint64_t limit = NumberIn(folder, names.limit).value_or(kNoLimit);
+    if (names.throttle != nullptr)
+      limit = std::min(limit, NumberIn(folder, names.throttle).value_or(kNoLimit));
     const std::optional<uint64_t> used = NumberIn(folder, names.used);
-    if (!limit || !used || *limit >= kNoLimit) continue;
-    return Usage{*limit, *used - std::min(*used, Reclaimable(folder, names))};
+    if (!used || limit >= kNoLimit) continue;
+    return Usage{limit, *used - std::min(*used, Reclaimable(folder, names))};
   }
   return std::nullopt;
 }

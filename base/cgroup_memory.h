@@ -1,6 +1,6 @@
 // Memory within the limits of cgroups, of both versions: in a container, a Slurm step, a service with
 // MemoryMax= the machine's free memory says little. Memory taken beyond a limit is no error that can be dealt
-// with: the kernel kills for it.
+// with: the kernel kills for it, or (MemoryHigh=) hardly lets the processes run any more.
 #pragma once
 
 #include <sys/types.h>

@@ -91,6 +91,19 @@ INSTANTIATE_TEST_SUITE_P(
                               "cache 1\ninactive_file 1048576\nactive_file 1\ntotal_cache 31457280\n"
                               "total_inactive_file 8388608\ntotal_active_file 4194304\n"}));
 
+TEST_F(CgroupMemoryTest, WhereItIsThrottledIsALimit) {
+  Write("memory.current", 24 * kMiB);
+  Write("memory.max", "max\n");
+  Write("memory.high", "max\n");
+  EXPECT_EQ(Room().Free(), MemoryRoom::kUnlimited);
+  Write("memory.high", 64 * kMiB);
+  EXPECT_EQ(Room().Free(), 40 * kMiB);
+  Write("memory.max", 128 * kMiB);
+  EXPECT_EQ(Room().Free(), 40 * kMiB);
+  Write("memory.max", 32 * kMiB);
+  EXPECT_EQ(Room().Free(), 8 * kMiB);
+}
+
 TEST_F(CgroupMemoryTest, LimitsOfGroupsAroundAGroupCountToo) {
   const std::string outer = Make("outer"), inner = Make("outer/inner");
   Write("outer/memory.max", 64 * kMiB);

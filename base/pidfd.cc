@@ -1,16 +1,14 @@
 #include "base/pidfd.h"
 
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/status.h"
 
 namespace rekindle {
@@ -33,17 +31,14 @@ bool SendSignal(int pidfd, int signal) {
 
 bool AwaitExit(int pidfd, absl::Duration patience) {
   if (pidfd < 0) return false;
-  const absl::Time deadline = absl::Now() + patience;
+  const Deadline deadline(patience);
   for (;;) {
-    // Rounded up, so that it does not spin at the end.
-    const int64_t left = absl::ToInt64Milliseconds(absl::Ceil(deadline - absl::Now(), absl::Milliseconds(1)));
+    const int left_ms = deadline.left_ms();
     pollfd entry{pidfd, POLLIN, 0};
-    const int n = ::poll(
-        &entry, 1,
-        patience == absl::InfiniteDuration() ? -1 : static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX)));
+    const int n = ::poll(&entry, 1, left_ms);
     if (n > 0) return (entry.revents & POLLIN) != 0;
     if (n < 0 && errno != EINTR) return false;
-    if (n == 0 && left <= 0) return false;
+    if (n == 0 && left_ms == 0) return false;
   }
 }
 

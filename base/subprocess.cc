@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/children.h"
+#include "base/deadline.h"
 #include "base/status.h"
 
 extern char** environ;
@@ -225,14 +226,14 @@ absl::StatusOr<ExitState> Subprocess::Wait() {
 }
 
 absl::StatusOr<ExitState> Subprocess::WaitFor(absl::Duration timeout) {
-  absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline(timeout);
   for (;;) {
+    const int left_ms = deadline.left_ms();
     pollfd entry{pidfd_.get(), POLLIN, 0};
-    int64_t left_ms = std::max<int64_t>(0, absl::ToInt64Milliseconds(deadline - absl::Now()) + 1);
-    int n = ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(left_ms, 1 << 30)));
+    const int n = ::poll(&entry, 1, left_ms);
     if (n > 0) return Wait();
     if (n < 0 && errno != EINTR) return ErrnoStatus(errno, "waiting for a child process");
-    if (absl::Now() >= deadline) {
+    if (n == 0 && left_ms == 0) {
       return absl::DeadlineExceededError(
           absl::StrCat("process ", pid_, " is still running after ", absl::FormatDuration(timeout)));
     }
@@ -250,34 +251,69 @@ pid_t Subprocess::Release() {
   return std::exchange(pid_, -1);
 }
 
+namespace {
+
+// What the pipe has now, and whether more may come. No more than that, however fast others write.
+absl::StatusOr<bool> ReadAll(int pipe, std::string* output) {
+  constexpr size_t kMostInAPipe = 1 << 20;
+  char buffer[4096];
+  for (size_t total = 0; total < kMostInAPipe;) {
+    const ssize_t got = ::read(pipe, buffer, sizeof buffer);
+    if (got > 0) {
+      output->append(buffer, static_cast<size_t>(got));
+      total += static_cast<size_t>(got);
+    } else if (got == 0 || errno == EAGAIN) {
+      return got != 0;
+    } else if (errno != EINTR) {
+      return ErrnoStatus(errno, "reading what a program says");
+    }
+  }
+  return true;
+}
+
+// What it says until it has ended, which is not for others to delay who have its output from it.
+absl::Status FollowToTheEnd(const Subprocess& child, UniqueFd pipe, const Deadline& deadline,
+                            std::string* output) {
+  for (;;) {
+    const int left_ms = deadline.left_ms();
+    pollfd entries[2] = {{child.pidfd(), POLLIN, 0}, {pipe.get(), POLLIN, 0}};
+    const int n = ::poll(entries, 2, left_ms);
+    if (n < 0 && errno != EINTR) return ErrnoStatus(errno, "waiting for a program");
+    if (n == 0 && left_ms == 0) return absl::DeadlineExceededError("it did not finish");
+    if (n <= 0) continue;
+    // Before it ended it said all that it had to say.
+    if (pipe.valid()) {
+      RK_ASSIGN_OR_RETURN(const bool more, ReadAll(pipe.get(), output));
+      if (!more) pipe.Reset();
+    }
+    if (entries[0].revents != 0) return absl::OkStatus();
+  }
+}
+
+}  // namespace
+
 absl::StatusOr<CommandResult> RunCommand(const std::vector<std::string>& argv, absl::Duration timeout) {
   int pipe_fds[2];
   if (::pipe2(pipe_fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "making a pipe");
   UniqueFd read_end(pipe_fds[0]), write_end(pipe_fds[1]);
+  if (::fcntl(read_end.get(), F_SETFL, O_NONBLOCK) != 0) return ErrnoStatus(errno, "making a pipe");
   SubprocessOptions options;
   options.argv = argv;
   options.descriptors = {{write_end.get(), 1}, {write_end.get(), 2}};
+  options.new_session = true;
+  const Deadline deadline(timeout);
   RK_ASSIGN_OR_RETURN(Subprocess child, Subprocess::Start(options));
   write_end.Reset();
   CommandResult result;
-  absl::Time deadline = absl::Now() + timeout;
-  for (;;) {
-    pollfd entry{read_end.get(), POLLIN, 0};
-    int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
-    if (left_ms <= 0) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(argv[0], " did not finish within ", absl::FormatDuration(timeout)));
-    }
-    int n = ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(left_ms, 1 << 30)));
-    if (n < 0 && errno != EINTR) return ErrnoStatus(errno, absl::StrCat("waiting for ", argv[0]));
-    if (n <= 0) continue;
-    char buffer[4096];
-    ssize_t got = ::read(read_end.get(), buffer, sizeof buffer);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    result.output.append(buffer, static_cast<size_t>(got));
+  const absl::Status followed = FollowToTheEnd(child, std::move(read_end), deadline, &result.output);
+  if (!followed.ok()) {
+    // With what it has started. Its number is not another's before it is reaped.
+    ::kill(-child.pid(), SIGKILL);
+    if (!absl::IsDeadlineExceeded(followed)) return Annotate(followed, argv[0]);
+    return absl::DeadlineExceededError(
+        absl::StrCat(argv[0], " did not finish within ", absl::FormatDuration(timeout)));
   }
-  RK_ASSIGN_OR_RETURN(result.exit, child.WaitFor(deadline - absl::Now()));
+  RK_ASSIGN_OR_RETURN(result.exit, child.Wait());
   return result;
 }
 

@@ -65,7 +65,9 @@ class Subprocess {
   UniqueFd pidfd_;
 };
 
-// Runs to the end and returns what it printed on standard output and standard error together.
+// Runs to the end and returns what it printed on standard output and standard error together. What it leaves
+// behind when it ends is left alone. After `timeout` it is killed, with all that it has started in its
+// process group, which is one of its own.
 struct CommandResult {
   ExitState exit;
   std::string output;

@@ -9,6 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/process_stat.h"
+
 namespace rekindle {
 namespace {
 
@@ -74,6 +80,46 @@ TEST(SubprocessTest, DescriptorsMayBeSwapped) {
 TEST(SubprocessTest, TimesOutAndKillsWhatItOwns) {
   auto result = RunCommand({"sh", "-c", "exec cat /dev/zero >/dev/null"}, absl::Milliseconds(50));
   EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+// A zombie has ended.
+bool Runs(pid_t pid) {
+  const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+  return stat.ok() && stat->state != 'Z' && stat->state != 'X';
+}
+
+TEST(SubprocessTest, WhatACommandHasStartedIsKilledWithIt) {
+  auto folder = TemporaryDirectory::Make(::testing::TempDir(), "subprocess-");
+  ASSERT_TRUE(folder.ok());
+  const std::string file = folder->path() + "/pid";
+  auto result = RunCommand({"sh", "-c", "sleep 1000 | cat & echo $! > \"$0\"; wait", file}, absl::Seconds(1));
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded);
+  pid_t cat = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(ReadFile(file).value_or(""), &cat));
+  const Stopwatch waited;
+  while (Runs(cat) && waited.seconds() < 30) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_FALSE(Runs(cat));
+}
+
+TEST(SubprocessTest, ACommandHasEndedWhateverItLeavesBehind) {
+  auto result = RunCommand({"sh", "-c", "sleep 1000 & echo $!"}, absl::Seconds(30));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->exit.ok());
+  pid_t left = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(result->output, &left)) << result->output;
+  EXPECT_TRUE(Runs(left));
+  ::kill(left, SIGKILL);
+  result = RunCommand({"sh", "-c", "yes & echo $!"}, absl::Seconds(30));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->exit.ok());
+}
+
+TEST(SubprocessTest, AllThatACommandSaysComes) {
+  auto result =
+      RunCommand({"sh", "-c", "head -c 1000000 /dev/zero; exec >&- 2>&-; exit 5"}, absl::Seconds(30));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->output.size(), 1'000'000u);
+  EXPECT_EQ(result->exit.code, 5);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/kept_logs.h"
 #include "base/log.h"
 #include "base/number_claim.h"
@@ -92,13 +93,13 @@ absl::StatusOr<UniqueFd> OpenClaimOf(pid_t root) {
 bool LockProcess(const UniqueFd& process) { return ::flock(process.get(), LOCK_EX | LOCK_NB) == 0; }
 
 absl::Status Claim(pid_t root, const UniqueFd& process, const UniqueFd& number) {
-  const absl::Time deadline = absl::Now() + kForkMayTake;
+  const Deadline deadline(kForkMayTake);
   // The number for those who share the runtime folder and have mounted a /proc of their own.
   while (!LockProcess(process) || !ClaimNumber(number, root)) {
     if (errno != EWOULDBLOCK && errno != EACCES && errno != EINTR) {
       return ErrnoStatus(errno, absl::StrCat("claiming process ", root, " for a capture"));
     }
-    if (absl::Now() >= deadline) {
+    if (deadline.passed()) {
       return absl::AbortedError(
           absl::StrCat("capturing process ", root,
                        ": another checkpoint of it is under way; try again when that has ended"));
@@ -208,8 +209,8 @@ void StopTree(const std::vector<ProcessInfo>& recorded) {
 void KillTree(const std::vector<ProcessInfo>& recorded) {
   std::vector<TreeMember> members = TreeNow(recorded);
   for (const TreeMember& member : members) member.Signal(SIGKILL);
-  const absl::Time deadline = absl::Now() + kDyingMayTake;
-  for (const TreeMember& member : members) AwaitExit(member.pidfd.get(), deadline - absl::Now());
+  const Deadline deadline(kDyingMayTake);
+  for (const TreeMember& member : members) AwaitExit(member.pidfd.get(), deadline.left());
 }
 
 namespace {
@@ -221,10 +222,10 @@ bool IsTracedByCriu(pid_t pid) {
 
 // The CRIU of a dead capture ends by itself. False: it does not.
 bool AwaitEndOfCriu(const std::vector<ProcessInfo>& recorded) {
-  const absl::Time deadline = absl::Now() + kLettingGoMayTake;
+  const Deadline deadline(kLettingGoMayTake);
   for (const TreeMember& member : TreeNow(recorded)) {
     while (IsTracedByCriu(member.pid)) {
-      if (absl::Now() > deadline) return false;
+      if (deadline.passed()) return false;
       absl::SleepFor(kLookAgainEvery);
     }
   }

@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/process_stat.h"
 
@@ -162,14 +163,14 @@ std::string Describe(const Wait& wait) {
 
 absl::Status AwaitInterruptible(pid_t root, absl::Duration patience, const std::atomic<bool>* cancel) {
   constexpr absl::Duration kLookAgain = absl::Milliseconds(5);
-  const absl::Time deadline = absl::Now() + patience;
+  const Deadline deadline(patience);
   std::vector<Wait> waits = WaitsOf(root);
   for (;;) {
     std::erase_if(waits, [](const Wait& wait) { return !Goes(wait); });
     if (waits.empty()) return absl::OkStatus();
     if (cancel != nullptr && cancel->load())
       return absl::CancelledError("the capture was cancelled; the job runs on");
-    if (absl::Now() >= deadline) break;
+    if (deadline.passed()) break;
     absl::SleepFor(kLookAgain);
   }
   const Wait& wait = waits.front();

@@ -19,8 +19,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/stable_hash.h"
@@ -261,13 +261,13 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
   const InstanceRecord record(absl::StrCat(records, "/build-", pid, ".pid"), pid, nullptr);
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, node_.reaper().Adopt(pid, [](const ExitState&) {}));
-  const absl::Time deadline = absl::Now() + kLongestLoad;
+  const Deadline deadline(kLongestLoad);
   while (!ckpt::IsHeld(pid)) {
     if (auto exit = end->WaitFor(kLookAgain)) {
       return absl::InvalidArgumentError(absl::StrCat(what, ": ", exit->ToString(), ": ",
                                                      absl::StripTrailingAsciiWhitespace(output->Text())));
     }
-    if (absl::Now() < deadline && !node_.stopping()) continue;
+    if (!deadline.passed() && !node_.stopping()) continue;
     ::kill(pid, SIGKILL);
     return absl::DeadlineExceededError(
         absl::StrCat(what, ": it has not loaded within ", absl::FormatDuration(kLongestLoad)));

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "daemon/instance_record.h"
@@ -24,13 +24,13 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 // more time. Returns whether it has after-restore callbacks; an older hook does not say.
 absl::StatusOr<bool> WaitUntilParked(const Node& node, int channel, const ReadyWait& wait,
                                      const std::string& what) {
-  const absl::Time deadline = absl::Now() + wait.longest;
+  const Deadline deadline(wait.longest);
   bool parks = false, has_after_restore = true;
   for (;;) {
     if (node.stopping() || (wait.cancel && wait.cancel->cancelled())) {
       return absl::CancelledError(absl::StrCat(what, ": nobody wants it any more"));
     }
-    const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
+    const absl::Duration left = deadline.left();
     auto message =
         restore::ReceiveMessage(channel, wait.cancel ? wait.cancel->fd() : -1, std::min(left, kLookAgain));
     if (absl::IsUnavailable(message.status())) {

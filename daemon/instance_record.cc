@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/pidfd.h"
@@ -39,10 +40,10 @@ std::string StartTimeOf(pid_t pid) {
 void EndGroup(const std::string& folder) {
   if (auto all = OpenFile(absl::StrCat(folder, "/cgroup.kill"), O_WRONLY); all.ok())
     WriteFully(all->get(), "1", 1, folder).IgnoreError();
-  const absl::Time deadline = absl::Now() + kEndsWithin;
+  const Deadline deadline(kEndsWithin);
   for (;;) {
     const std::string left = ReadFile(absl::StrCat(folder, "/cgroup.procs")).value_or("");
-    if (left.empty() || absl::Now() >= deadline) return;
+    if (left.empty() || deadline.passed()) return;
     for (absl::string_view line : absl::StrSplit(left, '\n', absl::SkipEmpty())) {
       pid_t pid = 0;
       if (absl::SimpleAtoi(line, &pid) && pid > 0) ::kill(pid, SIGKILL);

@@ -105,7 +105,7 @@ absl::StatusOr<JobFile> JobFile::Create(const std::string& path, uid_t uid, gid_
 }
 
 std::string JobFile::PathOf(absl::string_view runtime_directory, absl::string_view mark) {
-  return absl::StrCat(runtime_directory, "/progress/", mark);
+  return absl::StrCat(runtime_directory, "/" REKINDLE_JOB_FILE_FOLDER "/", mark);
 }
 
 absl::Status JobFile::Remove(const std::string& path) {

@@ -19,9 +19,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/children.h"
+#include "base/deadline.h"
 #include "base/descriptor_limit.h"
 #include "base/file.h"
 #include "base/status.h"
@@ -165,11 +165,10 @@ void CloseAllBut(int one, int other) {
 
 // Or closed at its other end.
 bool AwaitReadable(int fd, absl::Duration limit) {
-  const absl::Time deadline = absl::Now() + limit;
+  const Deadline deadline(limit);
   for (;;) {
     pollfd entry = {fd, POLLIN, 0};
-    const int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
-    const int n = ::poll(&entry, 1, static_cast<int>(std::max<int64_t>(left_ms, 0)));
+    const int n = ::poll(&entry, 1, deadline.left_ms());
     if (n > 0) return true;
     if (n == 0 || errno != EINTR) return false;
   }

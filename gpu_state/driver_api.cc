@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
+#include "base/deadline.h"
 #include "gpu_state/checkpoint_driver.h"
 
 namespace rekindle::gpu {
@@ -78,7 +79,7 @@ class DriverApi : public CheckpointDriver {
   std::string means() const override { return kLibrary; }
 
   absl::StatusOr<ProcessState> State(pid_t pid) override {
-    const absl::Time deadline = absl::Now() + kMoveUnderWayMayTake;
+    const Deadline deadline(kMoveUnderWayMayTake);
     for (;;) {
       ProcessState state = ProcessState::kFailed;
       const cuda::Result result = get_state_(pid, &state);
@@ -86,7 +87,7 @@ class DriverApi : public CheckpointDriver {
       const int number = static_cast<int>(state);
       // Older drivers answer once the move has ended; newer ones at once, with what it is.
       if (number == cuda::kStateCheckpointing || number == cuda::kStateRestoring) {
-        if (absl::Now() < deadline) {
+        if (!deadline.passed()) {
           absl::SleepFor(kLookAgain);
           continue;
         }

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/companion_program.h"
+#include "base/deadline.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 
@@ -84,12 +85,12 @@ class DriverClient::Helper {
     return true;
   }
 
-  absl::StatusOr<HelperAnswer> Await(uint64_t id, absl::Time deadline, bool* hangs)
+  absl::StatusOr<HelperAnswer> Await(uint64_t id, const Deadline& deadline, bool* hangs)
       ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     auto arrived = [this, id]()
                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return gone_ || answers_[id].has_value(); };
-    const bool in_time = mutex_.AwaitWithTimeout(absl::Condition(&arrived), deadline - absl::Now());
+    const bool in_time = mutex_.AwaitWithTimeout(absl::Condition(&arrived), deadline.left());
     std::optional<HelperAnswer> answer = std::move(answers_[id]);
     answers_.erase(id);
     if (answer) return *std::move(answer);
@@ -165,7 +166,7 @@ absl::StatusOr<std::shared_ptr<DriverClient::Helper>> DriverClient::CurrentHelpe
   HelperRequest hello;
   if (!helper->Send(hello, &id)) return absl::UnavailableError("Rekindle's GPU helper died at its start");
   bool hangs = false;
-  auto answer = helper->Await(id, absl::Now() + kHelloMayTake, &hangs);
+  auto answer = helper->Await(id, Deadline(kHelloMayTake), &hangs);
   if (hangs) helper->Retire();
   RK_RETURN_IF_ERROR(answer.status());
   RK_RETURN_IF_ERROR(answer->status);
@@ -186,7 +187,7 @@ std::vector<absl::StatusOr<HelperAnswer>> DriverClient::Call(std::vector<HelperR
                                                              absl::Duration timeout) {
   auto helper = CurrentHelper();
   if (!helper.ok()) return {requests.size(), helper.status()};
-  const absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline(timeout);
   std::vector<uint64_t> ids(requests.size());
   std::vector<bool> sent(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) sent[i] = (*helper)->Send(requests[i], &ids[i]);

@@ -26,6 +26,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/file.h"
+#include "base/deadline.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/process_stat.h"
@@ -227,13 +228,13 @@ class Helper {
     }
     if (pids.empty()) return nullptr;
     // CRIU, which our master's end stops, lets go of them first.
-    const absl::Time deadline = absl::Now() + kLettingGoMayTake;
+    const Deadline deadline(kLettingGoMayTake);
     for (;;) {
       auto keeper = ThreadKeeper::Hold(pids);
       absl::Status status = keeper.status();
       if (status.ok()) status = (*keeper)->Run(threads, /*for_device_memory=*/false);
       if (status.ok()) return *std::move(keeper);
-      if (absl::Now() > deadline) {
+      if (deadline.passed()) {
         Log(LogLevel::kWarning,
             absl::StrCat("the threads of a job run while its device memory is out: ", status.message()));
         return nullptr;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/cgroup_folders.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/log.h"
@@ -456,7 +457,7 @@ void HeldJob::JobEnded() {
 absl::StatusOr<std::vector<Ledger::Turn>> JobMover::AwaitRoom(const std::map<std::string, uint64_t>& needed,
                                                               absl::Span<const pid_t> pids) {
   // A move of somebody else's is waited for as long as it may take.
-  const absl::Time begin = absl::Now();
+  const Deadline others_end(options_.move_timeout + options_.room_timeout);
   absl::Duration without_room;
   for (;;) {
     std::vector<Ledger::Turn> turns;
@@ -482,7 +483,7 @@ absl::StatusOr<std::vector<Ledger::Turn>> JobMover::AwaitRoom(const std::map<std
       if (room.ok()) return turns;
       if (!absl::IsResourceExhausted(room) || without_room >= options_.room_timeout) return room;
       without_room += kLookForRoomEvery;
-    } else if (absl::Now() - begin >= options_.move_timeout + options_.room_timeout) {
+    } else if (others_end.passed()) {
       return absl::DeadlineExceededError(
           "another job is being moved onto the same GPU, and that does not end");
     }
@@ -650,7 +651,7 @@ absl::StatusOr<std::vector<pid_t>> JobMover::Recover() {
   std::vector<pid_t> freed;
   RK_ASSIGN_OR_RETURN(std::vector<LedgerEntry> entries, ledger_.List());
   if (entries.empty()) return freed;
-  const absl::Time deadline = absl::Now() + kOthersMayTake;
+  const Deadline deadline(kOthersMayTake);
   std::map<pid_t, std::vector<LedgerEntry>> jobs;
   for (const LedgerEntry& entry : entries) {
     if (entry.goal == LedgerEntry::Goal::kParked) continue;
@@ -658,7 +659,7 @@ absl::StatusOr<std::vector<pid_t>> JobMover::Recover() {
     std::vector<absl::string_view> parts = absl::StrSplit(entry.mover, '-');
     pid_t mover = 0;
     if (parts.size() >= 2 && absl::SimpleAtoi(parts[parts.size() - 2], &mover)) {
-      while (!ReadProcessStat(mover).ok() && ledger_.IsBeingMoved(entry) && absl::Now() < deadline) {
+      while (!ReadProcessStat(mover).ok() && ledger_.IsBeingMoved(entry) && !deadline.passed()) {
         absl::SleepFor(kLookForOthersEvery);
       }
     }
@@ -676,8 +677,8 @@ absl::Status JobMover::RecoverJob(pid_t job, const std::vector<LedgerEntry>& ent
   std::vector<pid_t> pids;
   for (const LedgerEntry& entry : entries) pids.push_back(entry.pid);
   // One that was stopped is on its way.
-  const absl::Time deadline = absl::Now() + kGoingOnMayTake;
-  while (!absl::c_all_of(pids, [](pid_t pid) { return CheckAnswers(pid).ok(); }) && absl::Now() < deadline) {
+  const Deadline deadline(kGoingOnMayTake);
+  while (!absl::c_all_of(pids, [](pid_t pid) { return CheckAnswers(pid).ok(); }) && !deadline.passed()) {
     absl::SleepFor(kLookForOthersEvery);
   }
   const auto states = States(pids);

@@ -10,6 +10,8 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "hook/birth.h"
@@ -23,6 +25,9 @@
 
 enum { kLongestInstance = 256, kLongestWhy = 2048 }; /* with the NUL */
 enum { kMostLibcryptos = 8 };
+
+static const char kHold[] = "REKINDLE_HOLD";
+static const char kTimeZone[] = "TZ";
 
 typedef void (*openssl_rand_add)(const void* bytes, int count, double entropy);
 
@@ -44,6 +49,7 @@ struct identity {
 
 static struct {
   struct callbacks before_snapshot, after_restore;
+  pid_t holder;          /* the process that was held, if this or its parent was */
   bool parked;           /* both descriptors are ours */
   bool channel_open;     /* the first one leads to somebody else */
   bool renews_elsewhere; /* rekindle_has_after_restore() */
@@ -105,8 +111,15 @@ void rekindle_run_after_restore(void) {
   }
 }
 
+/* What the environment asks is meant for this process, not for those that it starts. */
+static void Hold(void) {
+  state.holder = getpid();
+  unsetenv(kHold);
+}
+
 int rekindle_held(void) {
-  const char* hold = getenv("REKINDLE_HOLD");
+  if (state.holder == getpid()) return 1;
+  const char* hold = getenv(kHold);
   return hold != NULL && strcmp(hold, "1") == 0;
 }
 
@@ -171,6 +184,12 @@ static int ReadIdentity(const struct rekindle_json* message, struct identity* id
   return Fail(ENOMEM, "out of memory");
 }
 
+/* Of a copy that can't be who it is to be. */
+static _Noreturn void Leave(const char* why) {
+  dprintf(STDERR_FILENO, "rekindle: this copy ends: %s\n", why);
+  _exit(1);
+}
+
 static int Adopt(struct identity* identity) {
   FreeIdentity(&state.self);
   state.self = *identity;
@@ -179,19 +198,24 @@ static int Adopt(struct identity* identity) {
   state.restored = (struct rekindle_restored){state.self.instance, state.self.name,
                                               (const char* const*)state.self.environment};
   char why[256];
-  if (rekindle_act_on_waking(state.self.environment, why, sizeof(why)) < 0) return Fail(errno, "%s", why);
+  /* It may still be root, and must not run as that. */
+  if (rekindle_act_on_waking(state.self.environment, why, sizeof(why)) < 0) Leave(why);
+  bool other_time_zone = false;
   for (char** variable = state.self.environment; *variable != NULL; ++variable) {
     char* value = strchr(*variable, '=');
     *value = '\0';
     int failed = setenv(*variable, value + 1, 1);
+    other_time_zone |= strcmp(*variable, kTimeZone) == 0;
     *value = '=';
     if (failed != 0) return Fail(errno, "setting %s: %s", *variable, strerror(errno));
   }
+  if (other_time_zone) tzset();
   return 0;
 }
 
 static int RaiseDescriptorLimit(void) {
-  enum { kNeeded = REKINDLE_PEER_FD + 3 }; /* the two, and room above them while they are made */
+  /* The two, room above them while they are made, and for the channel that ends with that. */
+  enum { kNeeded = REKINDLE_PEER_FD + 4 };
   struct rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
     return Fail(errno, "getrlimit(RLIMIT_NOFILE): %s", strerror(errno));
@@ -269,6 +293,7 @@ static void FindLibcryptos(void) {
 
 int rekindle_park(void) {
   if (state.parked) return Fail(EALREADY, "this process is parked already");
+  Hold();
   if (RaiseDescriptorLimit() < 0) return -1;
   for (int fd = REKINDLE_CONTROL_FD; fd <= REKINDLE_PEER_FD; ++fd) {
     bool own = fd == REKINDLE_CONTROL_FD && state.channel_open;
@@ -487,6 +512,7 @@ static int WaitToBeWanted(void) {
   rekindle_json_add_string(&writer, "type", "waiting");
   Tell(&writer);
   while (rekindle_packet_receive(REKINDLE_CONTROL_FD, packet) < 0) {
+    if (errno == ECONNRESET) _exit(0); /* as at the end, which this is */
     if (errno != EINTR) return Fail(errno, "waiting on the control channel: %s", strerror(errno));
   }
   rekindle_packet_close_descriptors(packet);
@@ -511,12 +537,13 @@ static enum rekindle_event BecomeCopy(int proc) {
   int own[] = {REKINDLE_CONTROL_FD, proc};
   if (error == 0) rekindle_own_files(proc, own, 2);
   close(proc);
-  bool good = error == 0 && (!state.child_waits || WaitToBeWanted() == 0);
-  free(state.packet);
-  state.packet = NULL;
   if (error != 0)
     Fail(error, "taking the control channel as descriptor %d: %s", REKINDLE_CONTROL_FD, strerror(error));
-  return good && Adopt(&state.child) == 0 ? REKINDLE_RESTORED : REKINDLE_ERROR;
+  if (error != 0 || (state.child_waits && WaitToBeWanted() < 0)) Leave(state.error);
+  free(state.packet);
+  state.packet = NULL;
+  Hold();
+  return Adopt(&state.child) == 0 ? REKINDLE_RESTORED : REKINDLE_ERROR;
 }
 
 enum rekindle_event rekindle_fork_child(void) {

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,7 +22,7 @@ static const int64_t kLongestLook = 100 * 1000 * 1000; /* ns; more than that it 
 static const double kPatience = 30;                    /* s, for an image at a boundary */
 static const double kRateSeconds = 5;                  /* over which steps per second are smoothed */
 
-enum { kLongestPath = 4096 };
+enum { kLongestPath = 4096, kLooksOfAStep = 20 };
 
 static struct {
   bool looked; /* for the path */
@@ -29,7 +30,19 @@ static struct {
   uint64_t step, total, calls, boundaries; /* not yet written; the last two: since then */
   int64_t written_ns;                      /* on the coarse monotonic clock */
   uint64_t given_up;                       /* the image for which it has waited in vain */
+  uint64_t given_up_in;                    /* `restored` then: numbers may begin anew with each restore */
 } mine;
+
+/* At a boundary, from one step of waiting to the next. */
+static struct {
+  bool going_on;
+  uint64_t due;      /* the image; 0: the next one after `before` */
+  uint64_t before;   /* the last one that was due when it came here */
+  uint64_t restored; /* as it was then */
+  double waited;     /* s */
+  int64_t looked;    /* ns */
+  ino_t pid_namespace;
+} wait;
 
 /* Empty: nobody supervises this process. Kept, since the environment is the program's, and looking there
  * takes longer than all the rest of a call that writes nothing. */
@@ -126,66 +139,96 @@ static double Patience(void) {
   return text != NULL && end != text && *end == '\0' && seconds >= 0 ? seconds : kPatience;
 }
 
-/* Waits until the image `due` is taken, or for the next one after `before` if it is 0. */
-static enum rekindle_event Wait(uint64_t due, uint64_t before, uint64_t restored) {
-  const double patience = Patience();
-  double waited = 0;
-  int64_t looked = Now(CLOCK_MONOTONIC);
-  for (;;) {
-    struct rekindle_job_file file;
-    const int fd = Open(&file);
-    if (fd < 0) return REKINDLE_NOT_HELD; /* the daemon took it away */
-    enum rekindle_event event = REKINDLE_INTERRUPTED;
-    if (due == 0 && file.daemon.due > before) due = file.daemon.due;
-    if (file.daemon.restored != restored) {
-      event = REKINDLE_RESTORED;
-    } else if (due != 0 && file.daemon.released >= due) {
-      event = file.daemon.taken >= due ? REKINDLE_CONTINUED : REKINDLE_NOT_HELD;
-    } else if (waited >= patience) {
-      mine.given_up = due;
-      event = REKINDLE_NOT_HELD;
-    }
-    const uint64_t says = event == REKINDLE_INTERRUPTED ? due : 0;
-    if (file.job.waiting != says) {
-      file.job.waiting = says;
-      Write(fd, &file.job);
-    }
-    close(fd);
-    if (event != REKINDLE_INTERRUPTED) return event;
-    const struct timespec pause = {0, kLookPause};
-    nanosleep(&pause, NULL);
-    /* Not by a point in time: this may be another boot when it goes on. */
-    const int64_t now = Now(CLOCK_MONOTONIC);
-    const int64_t passed = now - looked;
-    waited += (double)(passed < 0 || passed > kLongestLook ? kLongestLook : passed) / 1e9;
-    looked = now;
-  }
-}
-
 /* Is there an image that nobody has taken or given up? */
 static bool IsDue(const struct rekindle_job_file_daemon* daemon) {
-  return daemon->due > daemon->released && daemon->due != mine.given_up;
+  const bool given_up = daemon->due == mine.given_up && daemon->restored == mine.given_up_in;
+  return daemon->due > daemon->released && !given_up;
 }
 
-static enum rekindle_event Boundary(bool force) {
+/* 0: not known. */
+static ino_t PidNamespace(void) {
+  struct stat info;
+  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+}
+
+/* REKINDLE_INTERRUPTED: it waits from now on, as `wait` says. */
+static enum rekindle_event Begin(bool force) {
   struct rekindle_job_file file;
   const int fd = Open(&file);
   if (fd < 0) return REKINDLE_NOT_HELD;
   ++mine.boundaries;
-  const uint64_t latest = file.daemon.due;
   const bool open_one = IsDue(&file.daemon);
   const bool asks = force && !open_one;
   if (asks) ++file.job.wanted;
   if (TimeToWrite() || asks || open_one) WriteNews(fd, &file);
   close(fd);
   if (!asks && !open_one) return REKINDLE_NOT_HELD;
-  return Wait(open_one ? latest : 0, latest, file.daemon.restored);
+  wait.going_on = true;
+  wait.due = open_one ? file.daemon.due : 0;
+  wait.before = file.daemon.due;
+  wait.restored = file.daemon.restored;
+  wait.waited = 0;
+  wait.looked = Now(CLOCK_MONOTONIC);
+  wait.pid_namespace = PidNamespace();
+  return REKINDLE_INTERRUPTED;
 }
 
-static enum rekindle_event QuietBoundary(bool force) {
+/* REKINDLE_INTERRUPTED: there is no image yet. */
+static enum rekindle_event Look(double patience) {
+  struct rekindle_job_file file;
+  const int fd = Open(&file);
+  /* The daemon took it away; or this is a clone, which does not see it. */
+  if (fd < 0) return PidNamespace() == wait.pid_namespace ? REKINDLE_NOT_HELD : REKINDLE_RESTORED;
+  enum rekindle_event event = REKINDLE_INTERRUPTED;
+  if (wait.due == 0 && file.daemon.due > wait.before) wait.due = file.daemon.due;
+  if (file.daemon.restored != wait.restored) {
+    event = REKINDLE_RESTORED;
+  } else if (wait.due != 0 && file.daemon.released >= wait.due) {
+    event = file.daemon.taken >= wait.due ? REKINDLE_CONTINUED : REKINDLE_NOT_HELD;
+  } else if (wait.waited >= patience) {
+    mine.given_up = wait.due;
+    mine.given_up_in = file.daemon.restored;
+    event = REKINDLE_NOT_HELD;
+  }
+  const uint64_t says = event == REKINDLE_INTERRUPTED ? wait.due : 0;
+  if (file.job.waiting != says) {
+    file.job.waiting = says;
+    Write(fd, &file.job);
+  }
+  close(fd);
+  return event;
+}
+
+/* False: interrupted by a signal. */
+static bool Pause(void) {
+  const struct timespec pause = {0, kLookPause};
+  const bool whole = nanosleep(&pause, NULL) == 0;
+  /* Not by a point in time: this may be another boot when it goes on. */
+  const int64_t now = Now(CLOCK_MONOTONIC);
+  const int64_t passed = now - wait.looked;
+  wait.waited += (double)(passed < 0 || passed > kLongestLook ? kLongestLook : passed) / 1e9;
+  wait.looked = now;
+  return whole;
+}
+
+static enum rekindle_event Boundary(bool force, bool whole) {
+  enum rekindle_event event = wait.going_on ? REKINDLE_INTERRUPTED : Begin(force);
+  const double patience = event == REKINDLE_INTERRUPTED ? Patience() : 0;
+  for (int looks = 1; event == REKINDLE_INTERRUPTED; ++looks) {
+    event = Look(patience);
+    if (event != REKINDLE_INTERRUPTED) break;
+    /* A signal that comes between two pauses interrupts none. */
+    const bool interrupted = !Pause() || looks == kLooksOfAStep;
+    if (interrupted && !whole) return REKINDLE_INTERRUPTED;
+  }
+  wait.going_on = false;
+  return event;
+}
+
+static enum rekindle_event QuietBoundary(bool force, bool whole) {
   if (Path()[0] == '\0') return REKINDLE_NOT_HELD;
   const int error = errno;
-  const enum rekindle_event event = Boundary(force);
+  const enum rekindle_event event = Boundary(force, whole);
   errno = error;
   return event;
 }
@@ -200,6 +243,22 @@ int rekindle_checkpoint_due(void) {
   return fd >= 0 && IsDue(&file.daemon);
 }
 
-enum rekindle_event rekindle_checkpoint_here(void) { return QuietBoundary(false); }
+enum rekindle_event rekindle_checkpoint_here(void) { return QuietBoundary(false, true); }
 
-enum rekindle_event rekindle_checkpoint_now(void) { return QuietBoundary(true); }
+enum rekindle_event rekindle_checkpoint_now(void) { return QuietBoundary(true, true); }
+
+enum rekindle_event rekindle_checkpoint_step(int force) { return QuietBoundary(force != 0, false); }
+
+void rekindle_checkpoint_leave(void) {
+  if (!wait.going_on) return;
+  wait.going_on = false;
+  const int error = errno;
+  struct rekindle_job_file file;
+  const int fd = Open(&file);
+  if (fd >= 0) {
+    file.job.waiting = 0;
+    Write(fd, &file.job);
+    close(fd);
+  }
+  errno = error;
+}

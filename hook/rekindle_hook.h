@@ -35,7 +35,7 @@ extern "C" {
 
 enum rekindle_event {
   REKINDLE_ERROR = -1,   /* errno is set, rekindle_error() says more */
-  REKINDLE_NOT_HELD = 0, /* REKINDLE_HOLD is not "1" in the environment: nothing was done */
+  REKINDLE_NOT_HELD = 0, /* nobody wants it held (see rekindle_held()): nothing was done */
   REKINDLE_CONTINUED,    /* was parked, and goes on as the process that it was */
   REKINDLE_RESTORED,     /* woke up as a copy: see struct rekindle_restored */
   /* These come from the single steps below, never from rekindle_ready(). */
@@ -114,6 +114,8 @@ REKINDLE_API int rekindle_unsafe_to_fork(char* why, size_t size);
  *     rekindle_run_after_restore();
  *     rekindle_up();
  *   } */
+/* 1 where REKINDLE_HOLD is "1" in the environment, and from then on in this process: parking takes the
+ * variable out of the environment, so that programs which this one starts are not held. */
 REKINDLE_API int rekindle_held(void);
 REKINDLE_API void rekindle_run_before_snapshot(void);
 /* Whether that runtime has functions of its own to call in each copy, which the library knows nothing of. To
@@ -140,6 +142,12 @@ REKINDLE_API void rekindle_renew(void);
 REKINDLE_API void rekindle_run_after_restore(void);
 /* Tells the other side that this copy runs. */
 REKINDLE_API void rekindle_up(void);
+
+/* rekindle_checkpoint_here(), with `force` rekindle_checkpoint_now(), for languages whose handlers of signals
+ * run only between two calls: REKINDLE_INTERRUPTED every few milliseconds while it waits, and after a signal.
+ * Call it again then, or give up waiting by the other. */
+REKINDLE_API enum rekindle_event rekindle_checkpoint_step(int force);
+REKINDLE_API void rekindle_checkpoint_leave(void);
 
 #ifdef __cplusplus
 }

@@ -24,6 +24,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/cgroup_memory.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/machine.h"
@@ -116,8 +117,8 @@ absl::StatusOr<UniqueFd> MakeLockedFolder(const std::string& path) {
 }
 
 void RemoveFolder(const std::string& folder) {
-  const absl::Time deadline = absl::Now() + kEmptiesWithin;
-  while (::rmdir(folder.c_str()) != 0 && errno == EBUSY && absl::Now() < deadline) {
+  const Deadline deadline(kEmptiesWithin);
+  while (::rmdir(folder.c_str()) != 0 && errno == EBUSY && !deadline.passed()) {
     auto processes = ReadFile(absl::StrCat(folder, "/cgroup.procs"));
     if (processes.ok()) {
       for (absl::string_view line : absl::StrSplit(*processes, '\n', absl::SkipEmpty())) {

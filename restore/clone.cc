@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/packet_socket.h"
@@ -38,11 +38,10 @@ constexpr uint64_t kDefaultCacheBytes = uint64_t{1} << 30;
 }  // namespace
 
 absl::StatusOr<std::string> ReceiveMessage(int channel, int cancel_fd, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline(timeout);
   for (;;) {
-    const int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
     pollfd entries[2] = {{channel, POLLIN, 0}, {cancel_fd, POLLIN, 0}};
-    const int n = ::poll(entries, 2, static_cast<int>(std::max<int64_t>(left_ms, 0)));
+    const int n = ::poll(entries, 2, deadline.left_ms());
     if (n < 0 && errno == EINTR) continue;
     if (n == 0) return absl::DeadlineExceededError("the job does not answer on its control channel");
     if (entries[0].revents == 0) return absl::CancelledError("nobody waits for the job's answer any more");
@@ -173,7 +172,7 @@ absl::StatusOr<CloneResult> CloneStarter::Make(const PreparedImage& image, const
   const int64_t connecting = MonotonicNanos();
   RK_ASSIGN_OR_RETURN(PagerClient pager, ConnectToPager(place));
   Span connected = SpanSince(connecting, "rekindle", "restore", "reaching the pager");
-  CloneRun run(image, kind, options, std::move(pager));
+  CloneRun run(image, kind, options, runtime_directory_, std::move(pager));
   RK_RETURN_IF_ERROR(run.TakeSandbox(*pool));
   absl::Status status = park ? absl::OkStatus() : run.LimitMemory();
   if (status.ok()) status = run.AttachPager();

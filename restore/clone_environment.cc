@@ -38,8 +38,8 @@ constexpr uint64_t kManyNamespaces = 1000;
 constexpr uint64_t kManyFiles = 4096;
 // In the daemon or the pager, whichever has more, for a copy with one process.
 constexpr uint64_t kFilesOfACopy = 8;
-// The two of the control channel, and room above them while they are made.
-constexpr uint64_t kFilesForTheHook = v1::kControlPeer + 3;
+// The two of the control channel, room above them while they are made, and for the one that ends with that.
+constexpr uint64_t kFilesForTheHook = v1::kControlPeer + 4;
 
 struct Feature {
   uint64_t bit;

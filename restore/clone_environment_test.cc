@@ -54,7 +54,7 @@ TEST(CloneEnvironmentTest, OpenFiles) {
   criu::EnvironmentCheck few = CheckOpenFiles(1100);
   EXPECT_FALSE(few.ok);
   EXPECT_THAT(few.detail, HasSubstr("copies"));
-  criu::EnvironmentCheck fewer = CheckOpenFiles(1003);
+  criu::EnvironmentCheck fewer = CheckOpenFiles(1004);
   EXPECT_FALSE(fewer.ok);
   EXPECT_THAT(fewer.detail, HasSubstr("hook"));
   EXPECT_THAT(fewer.cure, HasSubstr("LimitNOFILE"));

@@ -16,6 +16,9 @@
 #include "criu/restore_log.h"
 #include "criu/restore_preload.h"
 #include "criu/restore_session.h"
+#include "proto/rekindle/v1/job_file.h"
+#include "rekindle/v1/image_layout.h"
+#include "restore/hook_message.h"
 #include "restore/job_logs.h"
 #include "restore/opened_files_check.h"
 #include "restore/sandbox_protocol.h"
@@ -81,6 +84,11 @@ absl::Status CloneRun::Personalize() {
   if (options_.limits.any()) RK_RETURN_IF_ERROR(Annotate(group_->Set(options_.limits), What()));
   if (!options_.name.empty() || !options_.binds.empty() || options_.temporary.bytes > 0) {
     RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds, options_.temporary));
+  }
+  // Its path is in the copy's memory, and the job that is there may still run. Not before CRIU has opened
+  // what the image has open.
+  if (image_.info.labels.contains(v1::kJobMarkLabel)) {
+    RK_RETURN_IF_ERROR(sandbox_.Hide(absl::StrCat(runtime_directory_, "/" REKINDLE_JOB_FILE_FOLDER)));
   }
   return absl::OkStatus();
 }
@@ -214,8 +222,9 @@ absl::Status CloneRun::SayHello() {
                                 {"name", options_.name},
                                 {"environment", options_.environment},
                                 {"template", options_.template_instance}};
-  return SendPacket(result_.channel.get(),
-                    hello.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  absl::StatusOr<std::string> text = MessageText(hello);
+  if (!text.ok()) return Annotate(text.status(), What());
+  return SendPacket(result_.channel.get(), *text);
 }
 
 void CloneRun::EndPhase(const char* name, std::map<std::string, int64_t> numbers) {

@@ -29,8 +29,12 @@ class CloneRun {
  public:
   // `image` must outlive it.
   CloneRun(const PreparedImage& image, const SandboxKind& kind, const CloneOptions& options,
-           PagerClient pager)
-      : image_(image), kind_(kind), options_(options), pager_(std::move(pager)) {}
+           const std::string& runtime_directory, PagerClient pager)
+      : image_(image),
+        kind_(kind),
+        options_(options),
+        runtime_directory_(runtime_directory),
+        pager_(std::move(pager)) {}
 
   // What the job gets in place of what was its starter's: terminal, pipes, control channel.
   absl::Status TakeSandbox(SandboxPool& pool);
@@ -62,6 +66,7 @@ class CloneRun {
   const PreparedImage& image_;
   const SandboxKind kind_;
   CloneOptions options_;
+  const std::string runtime_directory_;
   PagerClient pager_;
   std::unique_ptr<Cgroup> group_;  // goes after the sandbox
   Sandbox sandbox_;

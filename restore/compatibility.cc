@@ -13,9 +13,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/cgroup_memory.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/file_beginning.h"
 #include "base/human_units.h"
@@ -144,7 +144,7 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int can
     ids.insert(process.pid);
     ids.insert(process.threads.begin(), process.threads.end());
   }
-  const absl::Time deadline = absl::Now() + patience;
+  const Deadline deadline(patience);
   std::vector<Holder> holders;
   for (int interval_ms = kFirstPollMs;; interval_ms = std::min(interval_ms * 2, kLastPollMs)) {
     holders = HoldersOf(ids);
@@ -154,7 +154,7 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int can
     bool hopeless = !tree.empty() && std::any_of(holders.begin(), holders.end(), [&](const Holder& holder) {
       return holder.process == tree[0].pid && !holder.ending;
     });
-    if (hopeless || absl::Now() >= deadline) break;
+    if (hopeless || deadline.passed()) break;
     pollfd cancelled{cancel_fd, POLLIN, 0};
     if (::poll(&cancelled, 1, interval_ms) > 0) return absl::CancelledError("the restore was cancelled");
   }

@@ -1,5 +1,8 @@
 #include "restore/hook_message.h"
 
+#include "absl/strings/str_cat.h"
+#include "rekindle/v1/control_channel.h"
+
 namespace rekindle::restore {
 namespace {
 
@@ -41,6 +44,14 @@ std::vector<std::string> TextsOf(const Json& message, const char* field) {
     if (text.is_string()) texts.push_back(text.get<std::string>());
   }
   return texts;
+}
+
+absl::StatusOr<std::string> MessageText(const Json& message) {
+  std::string text = message.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (text.size() <= v1::kControlMessageLimit) return text;
+  return absl::InvalidArgumentError(absl::StrCat("what a copy is told of itself takes ", text.size(),
+                                                 " bytes, and its hook takes ", v1::kControlMessageLimit,
+                                                 ": give it a smaller environment"));
 }
 
 }  // namespace rekindle::restore

@@ -1,11 +1,12 @@
-// What the runtime hook in a job says on its control channel: JSON objects (docs/hook.md). The job's own code
-// could say anything else there, so nothing is taken for granted of one.
+// What is said on the control channel of a job with the runtime hook: JSON objects (docs/hook.md). The job's
+// own code could say anything else there, so nothing is taken for granted of one.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace rekindle::restore {
@@ -19,5 +20,8 @@ bool FlagOf(const nlohmann::json& message, const char* field);
 int64_t NumberOf(const nlohmann::json& message, const char* field, int64_t otherwise);
 // Those that are texts.
 std::vector<std::string> TextsOf(const nlohmann::json& message, const char* field);
+
+// As it is sent to the hook. InvalidArgument: it is longer than the hook takes.
+absl::StatusOr<std::string> MessageText(const nlohmann::json& message);
 
 }  // namespace rekindle::restore

@@ -1,5 +1,6 @@
 #include "restore/hook_message.h"
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace rekindle::restore {
@@ -24,6 +25,18 @@ TEST(HookMessageTest, AnythingElseIsLikeNothing) {
     EXPECT_FALSE(FlagOf(message, "ok")) << text;
     EXPECT_TRUE(TextsOf(message, "imports").empty()) << text;
   }
+}
+
+TEST(HookMessageTest, WhatIsTooLongForTheHookIsRefused) {
+  nlohmann::json message = {{"type", "fork"}, {"environment", {{"A", ""}}}};
+  const size_t others = message.dump().size();
+  message["environment"]["A"] = std::string(65536 - others, 'x');
+  EXPECT_EQ(MessageText(message).value().size(), 65536u);
+  message["environment"]["A"] = std::string(65537 - others, 'x');
+  const absl::Status refused = MessageText(message).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("65537 bytes, and its hook takes 65536"));
+  EXPECT_EQ(MessageText({{"name", "\xff"}}).value(), "{\"name\":\"\xef\xbf\xbd\"}");
 }
 
 TEST(HookMessageTest, DeepOnesEnd) {

@@ -19,7 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/status.h"
@@ -246,11 +246,11 @@ absl::StatusOr<std::vector<JobLock>> LocksOfJob(const store::ImageReader& image)
 
 absl::Status CheckLocksAreFree(const std::vector<JobLock>& locks, int cancel_fd, absl::Duration patience) {
   if (locks.empty()) return absl::OkStatus();
-  const absl::Time deadline = absl::Now() + patience;
+  const Deadline deadline(patience);
   for (int interval_ms = kFirstPollMs;; interval_ms = std::min(interval_ms * 2, kLastPollMs)) {
     const std::vector<const JobLock*> taken = FindTaken(locks);
     if (taken.empty()) return absl::OkStatus();
-    if (absl::Now() >= deadline) return Refusal(taken);
+    if (deadline.passed()) return Refusal(taken);
     pollfd cancelled{cancel_fd, POLLIN, 0};
     if (::poll(&cancelled, 1, interval_ms) > 0) return absl::CancelledError("the restore was cancelled");
   }

@@ -151,6 +151,10 @@ absl::Status Sandbox::Set(const std::string& host_name,
       .status();
 }
 
+absl::Status Sandbox::Hide(const std::string& folder) {
+  return Ask(Json{{"do", "hide"}, {"folder", folder}}.dump()).status();
+}
+
 absl::Status Sandbox::OwnSharedMemory(const std::vector<std::string>& keep) {
   return Ask(Json{{"do", "own shared memory"}, {"keep", keep}}.dump()).status();
 }

@@ -60,6 +60,8 @@ class Sandbox {
   absl::Status Set(const std::string& host_name,
                    const std::vector<std::pair<std::string, std::string>>& binds,
                    const OwnTemporary& temporary);
+  // From now on this folder, where it is there, is an empty one.
+  absl::Status Hide(const std::string& folder);
   // Gives it a /dev/shm of its own, empty but for those of these folders that lie in it.
   absl::Status OwnSharedMemory(const std::vector<std::string>& keep);
   // Descriptors of its processes, by their PIDs in it.

@@ -158,6 +158,8 @@ class Init {
       Answer(status, Json::object(), numbers);
     } else if (what == "set") {
       Answer(Set(request), Json::object());
+    } else if (what == "hide") {
+      Answer(Hide(request.at("folder")), Json::object());
     } else if (what == "own shared memory") {
       Answer(OwnSharedMemory(request), Json::object());
     } else if (what == "processes") {
@@ -243,6 +245,15 @@ class Init {
       }
     }
     return absl::OkStatus();
+  }
+
+  static absl::Status Hide(const std::string& folder) {
+    if (::mount("tmpfs", folder.c_str(), "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC,
+                "size=4k,mode=0711") == 0 ||
+        errno == ENOENT) {
+      return absl::OkStatus();
+    }
+    return ErrnoStatus(errno, absl::StrCat("hiding ", folder, " in a sandbox"));
   }
 
   static absl::Status OwnSharedMemory(const Json& request) {

@@ -184,6 +184,7 @@ absl::Status Template::AskToFork(const CloneOptions& options, const Sandbox& san
   const Json request = {{"type", "fork"},       {"instance", sandbox.id()},
                         {"name", options.name}, {"environment", options.environment},
                         {"wait", wait},         {"touch", touch_list != nullptr}};
+  RK_ASSIGN_OR_RETURN(const std::string text, MessageText(request));
   std::vector<int> descriptors = {sandbox.init_pidfd(), channel};
   if (group != nullptr) {
     for (int processes : group->processes()) descriptors.push_back(processes);
@@ -192,8 +193,7 @@ absl::Status Template::AskToFork(const CloneOptions& options, const Sandbox& san
   absl::MutexLock lock(&channel_mutex_);
   // While this waited for its turn.
   if (given_up_) return absl::UnavailableError(kHasEnded);
-  absl::Status sent =
-      SendPacket(channel_.get(), request.dump(-1, ' ', false, Json::error_handler_t::replace), descriptors);
+  absl::Status sent = SendPacket(channel_.get(), text, descriptors);
   if (!sent.ok()) return Annotate(sent, "asking the template for a copy");
   return AwaitForked();
 }
@@ -276,8 +276,8 @@ absl::StatusOr<CloneResult> Template::MakeCopy(const CloneOptions& options, bool
                            {"instance", sandbox.id()},
                            {"name", wanted.name},
                            {"environment", wanted.environment}};
-    RK_RETURN_IF_ERROR(
-        SendPacket(channel.first.get(), identity.dump(-1, ' ', false, Json::error_handler_t::replace)));
+    RK_ASSIGN_OR_RETURN(const std::string told, MessageText(identity));
+    RK_RETURN_IF_ERROR(SendPacket(channel.first.get(), told));
     end_phase("standby");
   }
   result.root_inside = pid_;

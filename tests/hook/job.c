@@ -13,6 +13,7 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "hook/rekindle_hook.h"
@@ -61,6 +62,9 @@ static bool KnowsItsCpu(void) {
 }
 
 static void Report(int file, int twin, const struct rekindle_restored* restored) {
+  time_t now = time(NULL);
+  struct tm local;
+  localtime_r(&now, &local);
   char next[5] = "", host[65] = "", directory[256] = "", text[4096];
   if (read(file, next, 4) < 0) err(1, "read");
   gethostname(host, sizeof(host));
@@ -68,13 +72,14 @@ static void Report(int file, int twin, const struct rekindle_restored* restored)
   const char* tag = getenv("TAG");
   snprintf(
       text, sizeof(text),
-      "{\"type\":\"report\",\"instance\":\"%s\",\"name\":\"%s\",\"tag\":\"%s\",\"order\":\"%s\",\"pid\":%d,"
+      "{\"type\":\"report\",\"instance\":\"%s\",\"name\":\"%s\",\"tag\":\"%s\",\"zone\":\"%s\",\"order\":\"%"
+      "s\",\"pid\":%d,"
       "\"session\":%d,\"random\":\"%d\",\"next\":\"%s\",\"host\":\"%s\",\"directory\":\"%s\",\"count\":%d,"
       "\"digest\":\"%llx\",\"atfork\":\"%d %d %d\",\"knows_its_cpu\":%s,"
       "\"twin_follows\":%s}",
-      restored->instance, restored->name, tag == NULL ? "" : tag, order, getpid(), getsid(0), rand(), next,
-      host, directory, count, (unsigned long long)Digest(), prepared, came_up_as_parent, came_up_as_child,
-      KnowsItsCpu() ? "true" : "false",
+      restored->instance, restored->name, tag == NULL ? "" : tag, local.tm_zone, order, getpid(), getsid(0),
+      rand(), next, host, directory, count, (unsigned long long)Digest(), prepared, came_up_as_parent,
+      came_up_as_child, KnowsItsCpu() ? "true" : "false",
       lseek(file, 0, SEEK_CUR) == lseek(twin, 0, SEEK_CUR) ? "true" : "false");
   if (rekindle_send(text) < 0) errx(1, "%s", rekindle_error());
 }
@@ -106,6 +111,7 @@ int main(int argc, char** argv) {
   rekindle_register_after_restore(Seed, NULL);
   rekindle_register_after_restore(Note, "D");
   pthread_atfork(Prepare, InParent, InChild);
+  tzset();
   for (;;) {
     struct rekindle_restored restored;
     switch (rekindle_ready(&restored)) {

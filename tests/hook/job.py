@@ -7,6 +7,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import uuid
 
 import rekindle
@@ -33,7 +34,8 @@ def note_d():
 def report(file):
     answer = {
         "type": "report", "instance": rekindle.instance.id, "name": rekindle.instance.name,
-        "tag": os.environ.get("TAG", ""), "order": "".join(order), "pid": os.getpid(), "session": os.getsid(0),
+        "tag": os.environ.get("TAG", ""), "zone": time.strftime("%Z"), "order": "".join(order),
+        "pid": os.getpid(), "session": os.getsid(0),
         "random": "%r %s %s %s" % (random.random(), os.urandom(8).hex(), uuid.uuid4(),
                                    next(tempfile._get_candidate_names())),
         "next": os.read(file, 4).decode(), "host": socket.gethostname(), "directory": os.getcwd(), "count": count,

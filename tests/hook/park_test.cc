@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -131,6 +132,21 @@ TEST_P(ParkTest, RaisesALowLimit) {
   EXPECT_EQ(program.End(), "exit status 0: continued BA\n");
 }
 
+// The channel of the last time is open until the next one is there.
+TEST_P(ParkTest, RaisesALowLimitForTheNextTimeToo) {
+  RunningProgram program(Under("ulimit -Sn 256; ulimit -Hn 2048; exec \"$@\""), Held());
+  std::optional<Channel> channel = TakePeer(program.pid());
+  ASSERT_TRUE(channel.has_value());
+  EXPECT_EQ(channel->Ask(Restored("one", "new"))["type"], "up");
+  EXPECT_EQ(channel->Ask({{"type", "again"}})["type"], "ready");
+  EXPECT_EQ(channel->Receive()["type"], "(end)");
+  channel = TakePeer(program.pid());
+  ASSERT_TRUE(channel.has_value()) << program.End();
+  EXPECT_EQ(channel->Ask(Restored("two", "newer"))["type"], "up");
+  channel->Send({{"type", "exit"}});
+  EXPECT_EQ(program.End(), "exit status 7: ");
+}
+
 TEST_P(ParkTest, SaysWhenTheLimitCannotBeRaised) {
   RunningProgram program(Under("ulimit -n 512; exec \"$@\""), Held());
   EXPECT_THAT(program.End(),
@@ -162,8 +178,11 @@ TEST_P(ParkTest, WakesAsACopyAndParksAgain) {
   EXPECT_EQ(channel->Receive()["type"], "(end)");
   channel = TakePeer(program.pid());
   ASSERT_TRUE(channel.has_value());
-  EXPECT_EQ(channel->Ask(Restored("two", "newer")), up);
+  Json second = Restored("two", "newer");
+  second["environment"]["TZ"] = "ABC-5";
+  EXPECT_EQ(channel->Ask(second), up);
   Json report = channel->Ask({{"type", "report"}});
+  EXPECT_EQ(report["zone"], "ABC");
   EXPECT_EQ(report["instance"], "two");
   EXPECT_EQ(report["tag"], "newer");
   EXPECT_EQ(report["order"], "BACDBACD");
@@ -191,6 +210,10 @@ TEST_P(ParkTest, WakesWithItsOutputAndItsUser) {
   EXPECT_THAT(status, HasSubstr("Gid:\t65533\t65533\t65533\t65533\n"));
   EXPECT_THAT(status, HasSubstr("Groups:\t65531 65532 \n"));
   EXPECT_THAT(status, HasSubstr("CapEff:\t0000000000000000\n"));
+  // It is that user's to look at, and to take an image of.
+  struct stat info;
+  ASSERT_EQ(::stat(absl::StrCat("/proc/", program.pid(), "/environ").c_str(), &info), 0);
+  EXPECT_EQ(info.st_uid, 65534u);
   channel->Send({{"type", "exit"}});
   EXPECT_EQ(program.End(), "exit status 7: ");
 }

@@ -1,6 +1,7 @@
 """supervised_job.c in Python."""
 
 import os
+import signal
 import sys
 import time
 import types
@@ -13,7 +14,13 @@ def writes():
         return next(int(line.split()[1]) for line in file if line.startswith("syscw:"))
 
 
+def raise_it(*_):
+    raise KeyboardInterrupt
+
+
 drops = []
+signal.signal(signal.SIGUSR1, lambda *_: print("signalled", flush=True))
+signal.signal(signal.SIGUSR2, raise_it)
 
 for line in sys.stdin:
     word, *numbers = line.split()
@@ -42,5 +49,8 @@ for line in sys.stdin:
     elif word == "drops":
         answer = len(drops)
     else:
-        answer = rekindle.checkpoint_here(force=word == "now")
+        try:
+            answer = rekindle.checkpoint_here(force=word == "now")
+        except KeyboardInterrupt:
+            answer = "raised"
     print(answer, flush=True)

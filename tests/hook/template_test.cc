@@ -1,5 +1,6 @@
 // Templates: parked programs that fork copies of themselves into sandboxes.
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -90,6 +91,17 @@ struct Copy {
   Channel channel;
   Json answer, up;
 };
+
+// Within 30 s.
+bool Ends(pid_t pid) {
+  auto runs = [pid] {
+    absl::StatusOr<std::string> maps = ReadFile(absl::StrCat("/proc/", pid, "/maps"));
+    return maps.ok() && !maps->empty();  // a zombie has none
+  };
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (runs() && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  return !runs();
+}
 
 Json Forked(const std::string& instance) {
   return {{"type", "forked"}, {"instance", instance}, {"pid", Domain::kPidInside}};
@@ -279,14 +291,7 @@ TEST_P(TemplateTest, CopiesThatNobodyWantsEnd) {
   const pid_t pid = unwanted.pid();
   ASSERT_GT(pid, 0);
   unwanted.channel.Close();
-  auto runs = [pid] {
-    absl::StatusOr<std::string> maps = ReadFile(absl::StrCat("/proc/", pid, "/maps"));
-    return maps.ok() && !maps->empty();  // a zombie has none
-  };
-  for (const absl::Time deadline = absl::Now() + absl::Seconds(30); runs();
-       absl::SleepFor(absl::Milliseconds(1))) {
-    ASSERT_LT(absl::Now(), deadline);
-  }
+  ASSERT_TRUE(Ends(pid));
   lied_to.channel.SendText("nonsense");
   EXPECT_EQ(lied_to.channel.Receive()["type"], "(end)");
   EXPECT_EQ(Copy(&from, "copy").up, kUp);
@@ -357,6 +362,37 @@ TEST(TemplateFilesTest, CopiesWriteToOneLog) {
     absl::StrAppend(&expected, instance, "\n");
   }
   EXPECT_EQ(*ReadFile(log), expected);
+}
+
+// Until it is told who it is nothing of the program runs: it has the template's rights.
+TEST(TemplateFilesTest, CopiesThatCannotBeWhoTheyAreToBeEndWithoutTheProgram) {
+  ProgramFolder folder;
+  const std::string log = folder.path() + "/log";
+  Template from(ProgramCommand(Language::kC, folder.file()), {}, log);
+  Copy lied_to(&from, "lied to", {}, {{"wait", true}}), nobody(&from, "nobody", {}, {{"wait", true}});
+  Json go = {{"type", "go"}, {"environment", {{"REKINDLE_RUN_AS", "nobody"}}}};
+  for (const auto& [copy, message] :
+       {std::pair<Copy*, std::string>{&lied_to, "nonsense"}, {&nobody, go.dump()}}) {
+    ASSERT_EQ(copy->up, Json({{"type", "waiting"}}));
+    const pid_t pid = copy->pid();
+    ASSERT_GT(pid, 0);
+    copy->channel.SendText(message);
+    EXPECT_TRUE(Ends(pid)) << message;
+  }
+  // One that nobody has even listened to, whose channel is reset.
+  Sandbox sandbox(from.domain(), "ignored");
+  auto [ours, theirs] = Channel::Pair();
+  from.channel().Send({{"type", "fork"}, {"instance", "ignored"}, {"wait", true}},
+                      {sandbox.pidfd(), theirs.get()});
+  theirs.Reset();
+  ASSERT_EQ(from.channel().Receive()["type"], "forked");
+  pollfd said{ours.fd(), POLLIN, 0};
+  ASSERT_EQ(::poll(&said, 1, 30'000), 1);
+  const std::vector<pid_t> children = ChildrenOf(sandbox.init());
+  ASSERT_EQ(children.size(), 1u);
+  ours.Close();
+  EXPECT_TRUE(Ends(children[0]));
+  EXPECT_EQ(*ReadFile(log), "");
 }
 
 TEST(TemplateSafetyTest, AnUnsafeProgramRefuses) {

@@ -4,6 +4,7 @@ played by the test.
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -216,6 +217,17 @@ class Supervised:
             self.assertEqual(program.ask("here"), "not held")
         self.assertLess(program.reads() - reads, 20)
 
+    def test_numbers_that_begin_anew_are_not_those_given_up(self):
+        program = self.start(REKINDLE_BOUNDARY_SECONDS="0.05")
+        program.ask("caches")
+        self.file.write_daemon(due=3)
+        for _ in range(2):
+            self.assertEqual(program.ask("here"), "not held")
+        self.assertEqual(program.ask("drops"), "1")
+        self.file.write_daemon(restored=1)
+        self.assertEqual(program.ask("here"), "not held")
+        self.assertEqual(program.ask("drops"), "2")
+
     def test_the_file_goes_away(self):
         program = self.start()
         self.file.write_daemon(due=1)
@@ -308,14 +320,51 @@ class PythonTest(Supervised, ForkedTests, unittest.TestCase):
         program.ask("torch")
         self.drop_and_take_images(program)
 
-    def test_a_library_that_is_missing_is_told_once(self):
-        program = self.start(REKINDLE_HOOK_LIBRARY="/nowhere/librekindle_hook.so")
+    def check_told_once(self, why, **environment):
+        program = self.start(**environment)
         self.assertEqual(program.ask("progress 1 2"), "said")
         self.assertEqual(program.ask("progress 2 2"), "said")
         self.assertEqual(program.ask("now"), "not held")
         errors = program.end()
         self.assertEqual(errors.count("this job's progress is not reported"), 1, errors)
-        self.assertIn("/nowhere/librekindle_hook.so", errors)
+        self.assertIn(why, errors)
+
+    def test_a_library_that_is_missing_is_told_once(self):
+        library = "/nowhere/librekindle_hook.so"
+        self.check_told_once(library, REKINDLE_HOOK_LIBRARY=library)
+        self.check_told_once(library, REKINDLE_HOOK_LIBRARY=library, PYTHONWARNINGS="error")
+
+    def test_a_library_that_has_no_such_functions_is_told_once(self):
+        with open("/proc/self/maps", encoding="utf-8") as file:
+            other = next(line.split()[-1] for line in file if "/libc.so" in line)
+        self.check_told_once("rekindle_", REKINDLE_HOOK_LIBRARY=other)
+
+    def test_a_python_without_ctypes_is_told_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "_ctypes.py"), "w", encoding="ascii") as file:
+                file.write("raise ModuleNotFoundError(\"No module named '_ctypes'\")\n")
+            self.check_told_once("_ctypes", PYTHONPATH=folder + os.pathsep + self.ENVIRONMENT["PYTHONPATH"])
+
+    def test_signals_are_handled_while_it_waits(self):
+        program = self.start(REKINDLE_BOUNDARY_SECONDS="600")
+        self.file.write_daemon(due=1)
+        program.tell("here")
+        self.wait_until_it_waits(program, 1)
+        program.process.send_signal(signal.SIGUSR1)
+        self.assertEqual(program.answer(), "signalled")
+        self.assertEqual(self.file.job().waiting, 1)
+        self.file.write_daemon(released=1, taken=1)
+        self.assertEqual(program.answer(), "continued")
+
+    def test_a_handler_that_raises_ends_the_wait(self):
+        program = self.start(REKINDLE_BOUNDARY_SECONDS="600")
+        self.file.write_daemon(due=1)
+        for _ in range(2):
+            program.tell("here")
+            self.wait_until_it_waits(program, 1)
+            program.process.send_signal(signal.SIGUSR2)
+            self.assertEqual(program.answer(), "raised")
+            self.assertEqual(self.file.job().waiting, 0)
 
 
 class NodeTest(Supervised, unittest.TestCase):

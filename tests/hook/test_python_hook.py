@@ -2,13 +2,14 @@
 
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
 import textwrap
 import unittest
 
-from parked import RESTORED, SECONDS, wait_until_parked, wake
+from parked import RESTORED, SECONDS, receive, wait_until_parked, wake
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(HERE, "..", "..", "hook", "python")
@@ -104,6 +105,75 @@ class SnapStartTest(unittest.TestCase):
             same = [(f is function, a, k) for f, a, k in snapshot_restore_py.get_before_snapshot()]
             print(json.dumps([same, len(snapshot_restore_py.get_after_restore()), function()]))
             """), [[[True, [1], {"k": 2}]], 1, 1])
+
+
+class ReadyTest(unittest.TestCase):
+    def test_what_it_starts_is_not_held(self):
+        self.assertEqual(run("""
+            import json, os, subprocess, sys, rekindle
+            rekindle.ready()
+            program = [sys.executable, "-B", "-c", "import rekindle; print(rekindle.ready())"]
+            answers = [subprocess.run(program, env=env, stdout=subprocess.PIPE, text=True, timeout=20).stdout.strip()
+                       for env in (None, dict(os.environ))]
+            read, write = os.pipe()
+            if os.fork() == 0:
+                os.write(write, rekindle.ready().encode())
+                os._exit(0)
+            answers.append(os.read(read, 100).decode())
+            print(json.dumps(answers))
+            """), ["not held"] * 3)
+
+    def test_it_is_held_again(self):
+        program = HeldProgram("""
+            import json, rekindle
+            print(rekindle.ready(), flush=True)
+            print(json.dumps(rekindle.ready()))
+            """)
+        with wake(program.process, {"type": "continue"}):
+            self.assertEqual(program.process.stdout.readline(), b"continued\n")
+        wait_until_parked(program.process)
+        self.assertEqual(program.wake({"type": "continue"}), "continued")
+
+    def test_modules_that_are_not_to_be_had(self):
+        self.assertEqual(run("""
+            import json, sys, rekindle
+            for name in ("random", "numpy.random", "torch", "tempfile", "uuid", "multiprocessing.process"):
+                sys.modules[name] = None
+            rekindle.unrenewed()
+            print(json.dumps(rekindle.ready()))
+            """), "restored")
+
+    def test_a_time_zone(self):
+        self.assertEqual(HeldProgram("""
+            import json, time, rekindle
+            time.tzset()
+            rekindle.ready()
+            print(json.dumps([time.tzname[0], time.strftime("%Z")]))
+            """).wake({**RESTORED, "environment": {"TZ": "ABC-5"}}), ["ABC", "ABC"])
+
+    def test_a_channel_whose_other_end_is_gone(self):
+        program = HeldProgram("""
+            import json, signal, sys, rekindle
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            rekindle.ready()
+            channel = rekindle.channel()
+            channel.send({"type": "hello"})
+            answers = [channel.receive(), channel.receive(), channel.receive()]
+            for message in ({}, b"a\\0b"):
+                try:
+                    channel.send(message)
+                except (BrokenPipeError, ValueError) as error:
+                    answers.append(type(error).__name__)
+            print(json.dumps(answers))
+            """)
+        with wake(program.process, RESTORED) as channel:
+            self.assertEqual(receive(channel)["type"], "up")
+            # It is not read when the channel is closed.
+            select.select([channel], [], [], SECONDS)
+            channel.send(b'{"type": "last"}')
+        out, _ = program.process.communicate(timeout=SECONDS)
+        self.assertEqual(program.process.returncode, 0)
+        self.assertEqual(json.loads(out), [{"type": "last"}, None, None, "BrokenPipeError", "ValueError"])
 
 
 class RandomnessTest(unittest.TestCase):

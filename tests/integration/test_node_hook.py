@@ -65,6 +65,15 @@ class NodeHookTest(CloneTest):
         self.end(job.pid, "not held")
         self.assertEqual(job.reap(), 0)
 
+    def test_what_it_starts_is_not_held(self):
+        job = self.start_held(
+            ["/usr/bin/node", jobs.workload("hook_children.js"), self.reports], "parent",
+            env={**ENVIRONMENT, "REKINDLE_HOOK_ADDON": hook_addon()},
+        )
+        self.checkpoint(job.pid, "node:parent")
+        self.assertEqual(self.report("child"), {"own": "continued", "child": "not held"})
+        self.assertEqual(job.reap(), 0)
+
     def test_a_template_is_refused(self):
         image = self.take()
         refused = self.cli.run("template", "up", image, "--name", "tpl")

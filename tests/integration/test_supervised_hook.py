@@ -4,7 +4,8 @@ import os
 import signal
 
 from harness import procfs, waiting
-from harness.reporting import ReportingTest
+from harness.clones import CloneTest
+from harness.reporting import Reporting, ReportingTest
 
 
 class SupervisedHookTest(ReportingTest):
@@ -53,3 +54,35 @@ class SupervisedHookTest(ReportingTest):
         self.assertEqual(self.job("train")["pid"], pid)
         self.assertTrue(procfs.alive(pid))
         self.assert_no_step_is_missing()
+
+
+class CloneOfSupervisedTest(Reporting, CloneTest):
+    def test_a_clone_leaves_the_jobs_file_alone(self):
+        self.start_reporting_with("run", "--detach", "--name", "train", "--restarts", "5")
+        self.addCleanup(self.cli.run, "stop", "train", "--grace", "1s")
+        waiting.until(self.lines, "a step")
+        with open(self.log + ".ask", "w", encoding="ascii"):
+            pass
+        taken_at = self.wait_for_event("continued", 60)
+        pid = self.job("train")["pid"]
+        image = waiting.until(lambda: self.job("train")["image"], "the image is known")
+        waiting.until(lambda: self.last_step() > taken_at, "more steps")
+        # Whatever is reported from now on, it is not the job that does.
+        os.kill(pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, pid, signal.SIGCONT)
+        folder = os.path.join(self.runtime, "progress")
+        path = os.path.join(folder, os.listdir(folder)[0])
+        with open(path, "rb") as file:
+            before = file.read()
+        self.clone(image)
+        # It has the job's log, and asks for an image itself, which nobody takes.
+        self.assertEqual(self.wait_for_event("restored", 60), taken_at)
+        steps = len(self.lines())
+        waiting.until(lambda: len(self.lines()) > steps + 300, "the clone's steps", 60)
+        with open(self.log + ".ask", "w", encoding="ascii"):
+            pass
+        waiting.until(lambda: not os.path.exists(self.log + ".ask"), "the clone asks for an image")
+        steps = len(self.lines())
+        waiting.until(lambda: len(self.lines()) > steps, "it goes on")
+        with open(path, "rb") as file:
+            self.assertEqual(file.read(), before)

@@ -59,8 +59,10 @@ function registerBeforeCheckpoint(func, ...args) {
  * While it is parked nothing of it runs: no timer, no handler of a signal or a socket.
  */
 async function ready() {
-  if (process.env.REKINDLE_HOLD !== '1') return NOT_HELD;
+  if (loaded === undefined && process.env.REKINDLE_HOLD !== '1') return NOT_HELD;
   const hook = load();
+  // It remembers that the process is held when the variable is gone, which is not for those that this one starts.
+  if (!hook.held()) return NOT_HELD;
   const randomness = require('./randomness.js'); // not on the way up of a copy
   for (const [func, args] of beforeSnapshot.slice().reverse()) await func(...args);
   hook.runBeforeSnapshot();

@@ -37,6 +37,11 @@ RESTORED = "restored"
 _LIBRARY = "librekindle_hook.so"
 _MESSAGE_LIMIT = 65536
 
+# What a supervised job needs of the library.
+_SUPERVISION = (
+    "rekindle_progress", "rekindle_checkpoint_due", "rekindle_checkpoint_step", "rekindle_checkpoint_leave",
+)
+
 # enum rekindle_event
 _CONTINUED, _RESTORED, _TEMPLATE, _FORK, _FORKED, _CLOSED, _INTERRUPTED = range(1, 8)
 
@@ -83,12 +88,17 @@ class Channel:
         data = message.encode() if isinstance(message, str) else bytes(message)
         if not 0 < len(data) <= _MESSAGE_LIMIT:
             raise ValueError("a message has 1 to %d bytes, this one has %d" % (_MESSAGE_LIMIT, len(data)))
-        os.write(self._fd, data)
+        if b"\0" in data:
+            raise ValueError("a message has no NUL")
+        _bindings.send(data)
 
     def receive(self):
         """Waits for a message and returns it as a dict; None when the other end is gone."""
         import json
-        data = os.read(self._fd, _MESSAGE_LIMIT)
+        try:
+            data = os.read(self._fd, _MESSAGE_LIMIT)
+        except ConnectionResetError:  # it is gone, and has not read all; what it sent before is still there
+            data = os.read(self._fd, _MESSAGE_LIMIT)
         return json.loads(data) if data else None
 
 
@@ -145,7 +155,13 @@ def checkpoint_here(force=False):
             func(*args, **kwargs)
         if device_caches:
             device_caches.empty_cache()
-    event = hook.waiting.rekindle_checkpoint_now() if force else hook.waiting.rekindle_checkpoint_here()
+    try:
+        event = _INTERRUPTED
+        while event == _INTERRUPTED:
+            event = hook.waiting.rekindle_checkpoint_step(1 if force else 0)
+    except BaseException:  # what a signal's handler raised
+        hook.waiting.rekindle_checkpoint_leave()
+        raise
     return {_CONTINUED: CONTINUED, _RESTORED: RESTORED}.get(event, NOT_HELD)
 
 
@@ -170,7 +186,7 @@ def ready():
     raises goes to the caller.
     """
     global instance
-    if os.environ.get("REKINDLE_HOLD") != "1":
+    if not _is_held():
         return NOT_HELD
     hook = _load()
     from rekindle import randomness  # not on the way up of a copy
@@ -183,7 +199,9 @@ def ready():
         device_caches.empty_cache()
     randomness.prepare()
     hook.holding.rekindle_has_after_restore(1 if _registered(_after_restore, "get_after_restore") else 0)
-    if hook.waiting.rekindle_park() != 0:
+    parked = hook.waiting.rekindle_park() == 0
+    os.environ.pop("REKINDLE_HOLD", None)  # as the library does, which remembers it
+    if not parked:
         raise hook.error()
     try:
         event = _INTERRUPTED
@@ -200,6 +218,10 @@ def ready():
         raise hook.error()
     instance = hook.instance()
     os.environ.update(instance.environment)
+    if "TZ" in instance.environment:
+        import time
+
+        time.tzset()
     hook.waiting.rekindle_renew()
     randomness.renew()
     hook.holding.rekindle_run_after_restore()
@@ -207,6 +229,12 @@ def ready():
         func(*args, **kwargs)
     hook.waiting.rekindle_up()
     return RESTORED
+
+
+def _is_held():
+    if _bindings is not None:
+        return bool(_bindings.holding.rekindle_held())
+    return os.environ.get("REKINDLE_HOLD") == "1"
 
 
 def _device_caches():
@@ -283,6 +311,11 @@ class _Bindings:
             environment[name] = value
         return Instance(os.fsdecode(restored.instance), os.fsdecode(restored.name), environment)
 
+    def send(self, data):
+        if self.waiting.rekindle_send(data) != 0:
+            error = self._ctypes.get_errno()
+            raise OSError(error, os.fsdecode(self.waiting.rekindle_error()))
+
     def unsafe_to_fork(self):
         why = self._ctypes.create_string_buffer(2048)
         unsafe = self.waiting.rekindle_unsafe_to_fork(why, self._ctypes.c_size_t(len(why)))
@@ -321,15 +354,25 @@ def _load():
     return _bindings
 
 
+def _warn(what):
+    import warnings
+
+    try:
+        warnings.warn(what, RuntimeWarning, stacklevel=4)
+    except Warning:  # as python -W error has it
+        print("rekindle: " + what, file=sys.stderr)
+
+
 def _find_supervised():
     """Without the library a supervised job is none the worse, only less well known."""
     global _supervised
     _supervised = False
     if os.environ.get("REKINDLE_JOB_FILE"):
         try:
-            _supervised = _load()
-        except OSError as error:
-            import warnings
-
-            warnings.warn("this job's progress is not reported: %s" % error, RuntimeWarning, stacklevel=3)
+            hook = _load()
+            for name in _SUPERVISION:
+                getattr(hook.waiting, name)
+            _supervised = hook
+        except Exception as error:  # no ctypes, no library, or an older one
+            _warn("this job's progress is not reported: %s" % error)
     return _supervised

@@ -9,33 +9,36 @@ import sys
 _drawn_key = None  # by _renew_multiprocessing()
 
 
+def _loaded(name):
+    """The module if the program has it. What is None in sys.modules is not to be had."""
+    return sys.modules.get(name)
+
+
 def prepare():
     """Goes the way of renew() with generators that nobody uses, so that what is done on a first use is in the image."""
-    modules = sys.modules
-    if "random" in modules:
-        modules["random"].Random()
-    if "numpy.random" in modules:
-        modules["numpy.random"].RandomState()
-    if "torch" in modules:
-        modules["torch"].Generator().seed()
+    if _loaded("random"):
+        _loaded("random").Random()
+    if _loaded("numpy.random"):
+        _loaded("numpy.random").RandomState()
+    if _loaded("torch"):
+        _loaded("torch").Generator().seed()
 
 
 def renew():
     """Seeds the generators that belong to modules rather than to the program. OpenSSL's are the C library's."""
-    modules = sys.modules
-    if "random" in modules:
-        modules["random"].seed()
-    if "tempfile" in modules:
+    if _loaded("random"):
+        _loaded("random").seed()
+    if _loaded("tempfile"):
         # Its generator notices a fork by the PID, which copies have in common.
-        modules["tempfile"]._name_sequence = None
-    if "uuid" in modules:
-        _renew_uuid(modules["uuid"])
-    if "multiprocessing.process" in modules:
-        _renew_multiprocessing(modules["multiprocessing.process"])
-    if "numpy.random" in modules:
-        _renew_numpy(modules["numpy.random"])
-    if "torch" in modules:
-        _renew_torch(modules["torch"])
+        _loaded("tempfile")._name_sequence = None
+    if _loaded("uuid"):
+        _renew_uuid(_loaded("uuid"))
+    if _loaded("multiprocessing.process"):
+        _renew_multiprocessing(_loaded("multiprocessing.process"))
+    if _loaded("numpy.random"):
+        _renew_numpy(_loaded("numpy.random"))
+    if _loaded("torch"):
+        _renew_torch(_loaded("torch"))
 
 
 def _renew_uuid(uuid):
@@ -124,30 +127,30 @@ def _kinds():
         ("numpy.random", ("Generator", "RandomState", "BitGenerator")),
         ("torch", ("Generator",)),
     ):
-        if module in sys.modules:
-            kinds += [getattr(sys.modules[module], name) for name in names]
+        if _loaded(module):
+            kinds += [getattr(_loaded(module), name) for name in names]
     return tuple(kinds)
 
 
 def _renewed_objects():
     """Those that renew() seeds, and those that have no state."""
     own = set()
-    if "random" in sys.modules:
-        random = sys.modules["random"]
+    if _loaded("random"):
+        random = _loaded("random")
         own.add(id(random._inst))
         import gc
 
         own.update(id(thing) for thing in gc.get_objects() if isinstance(thing, random.SystemRandom))
-    if "tempfile" in sys.modules:
-        sequence = sys.modules["tempfile"]._name_sequence
+    if _loaded("tempfile"):
+        sequence = _loaded("tempfile")._name_sequence
         if sequence is not None:
             own.add(id(getattr(sequence, "_rng", None)))
-    if "numpy.random" in sys.modules:
-        mtrand = sys.modules["numpy.random"].mtrand
+    if _loaded("numpy.random"):
+        mtrand = _loaded("numpy.random").mtrand
         own.add(id(mtrand._rand))
         own.add(id(mtrand._rand._bit_generator))
-    if "torch" in sys.modules:
-        own.add(id(sys.modules["torch"].default_generator))
+    if _loaded("torch"):
+        own.add(id(_loaded("torch").default_generator))
         own.update(id(generator) for generator in getattr(sys.modules.get("torch.cuda"), "default_generators", ()))
     return own
 

@@ -5,13 +5,15 @@
  * the head by the daemon when it makes the file, then the job's part, then the daemon's. Both sides open it
  * for each look, so that a job that stands still between two calls holds nothing of it. Numbers are in the
  * machine's byte order: it never leaves the machine. The processes of a job share one part; what another of
- * them wrote is kept, and when two write at once, the later one wins. */
+ * them wrote is kept, and when two write at once, the later one wins. Clones do not see it: it is that of the
+ * job that their image was taken of. */
 #ifndef REKINDLE_PROTO_REKINDLE_V1_JOB_FILE_H_
 #define REKINDLE_PROTO_REKINDLE_V1_JOB_FILE_H_
 
 #include <stdint.h>
 
 #define REKINDLE_JOB_FILE_VARIABLE "REKINDLE_JOB_FILE"
+#define REKINDLE_JOB_FILE_FOLDER "progress" /* of all of them, in the daemon's runtime folder */
 #define REKINDLE_JOB_FILE_MAGIC UINT64_C(0x454c49464e4b524a) /* "JRKNFILE" */
 #define REKINDLE_JOB_FILE_VERSION 1
 

@@ -11,22 +11,12 @@ sys.path.insert(0, os.path.join(SOURCE, "tests", "hook"))
 from job_file import JobFile  # noqa: E402  pylint: disable=wrong-import-position
 
 
-class ReportingTest(RekindleTest):
-    """A daemon, and jobs that report."""
+class Reporting:
+    """What tests have whose jobs report: on top of a RekindleTest with a daemon."""
 
-    def setUp(self):
-        super().setUp()
-        self.daemon = self.start_daemon("--standby", "0")
-        self.cli = self.make_cli(host=self.daemon.host)
-        os.makedirs(os.path.join(self.runtime, "progress"), exist_ok=True)
-        self.log = self.path("steps")
-
-    def start_reporting(self, name="train"):
-        self.file = JobFile(os.path.join(self.runtime, "progress", name))
-        self.start_reporting_with("run", "--detach", "--name", name, env={"REKINDLE_JOB_FILE": self.file.path})
-        pid = self.job(name)["pid"]
-        self.kill_job_at_end(pid)
-        return pid
+    @property
+    def log(self):
+        return self.path("steps")
 
     def start_reporting_with(self, *command, env=None):
         self.succeed(
@@ -55,3 +45,20 @@ class ReportingTest(RekindleTest):
     def assert_no_step_is_missing(self):
         steps = [int(line.split()[1]) for line in self.lines() if line.startswith("step ")]
         self.assertEqual(steps, list(range(1, len(steps) + 1)))
+
+
+class ReportingTest(Reporting, RekindleTest):
+    """A daemon, and jobs that report."""
+
+    def setUp(self):
+        super().setUp()
+        self.daemon = self.start_daemon("--standby", "0")
+        self.cli = self.make_cli(host=self.daemon.host)
+        os.makedirs(os.path.join(self.runtime, "progress"), exist_ok=True)
+
+    def start_reporting(self, name="train"):
+        self.file = JobFile(os.path.join(self.runtime, "progress", name))
+        self.start_reporting_with("run", "--detach", "--name", name, env={"REKINDLE_JOB_FILE": self.file.path})
+        pid = self.job(name)["pid"]
+        self.kill_job_at_end(pid)
+        return pid

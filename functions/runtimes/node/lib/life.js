@@ -16,6 +16,9 @@ const AFTER_RESTORE_FAILED = 65;
 const UNHANDLED_REJECTION = 128;
 const UNCAUGHT_EXCEPTION = 129;
 
+// At the first ready point it goes from the environment.
+const held = process.env.REKINDLE_HOLD === '1';
+
 let invocations = null;
 
 async function run() {
@@ -91,7 +94,7 @@ function loadDependencies() {
 
 /** A point to take an image at. A callback that fails is reported as on Lambda. */
 async function park(point) {
-  if (process.env.REKINDLE_HOLD !== '1') return;
+  if (!held) return;
   const rekindle = require(path.join(hookFolder() || '', 'rekindle'));
   const before = rekindle.instance();
   try {

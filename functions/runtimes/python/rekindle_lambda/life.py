@@ -12,6 +12,9 @@ from rekindle_lambda.context import LambdaContext
 _BEFORE_SNAPSHOT_FAILED = 64
 _AFTER_RESTORE_FAILED = 65
 
+# At the first ready point it goes from the environment.
+_held = os.environ.get("REKINDLE_HOLD") == "1"
+
 
 def run():
     logs.install()
@@ -46,7 +49,7 @@ def _load_dependencies():
 
 def _park(point):
     """A point to take an image at. A callback that fails is reported as on Lambda."""
-    if os.environ.get("REKINDLE_HOLD") != "1":
+    if not _held:
         return
     try:
         import rekindle
