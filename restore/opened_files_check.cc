@@ -46,6 +46,8 @@ std::set<uint64_t> MemoryDevices() {
   return devices;
 }
 
+constexpr uint64_t kRootOfProc = 1;  // PROC_ROOT_INO of the kernel
+
 class Checker {
  public:
   Checker(const OpenedFilesCheck& check, int root)
@@ -79,6 +81,10 @@ class Checker {
       if (file.links == 0) {
         // CRIU has made it from the image.
         if (file.identity.born_ns >= began_unix_ns_) continue;
+        RK_ASSIGN_OR_RETURN(nameless, OpenFile(file.link, O_PATH));
+      } else if (S_ISDIR(file.mode) && file.identity.inode == kRootOfProc && LiesInProc(file)) {
+        // By which CRIU finds the process until it lets go of it. Of a job with mounts of its own it hangs
+        // nowhere, and its name, "/", is another's.
         RK_ASSIGN_OR_RETURN(nameless, OpenFile(file.link, O_PATH));
       }
       asked_.push_back({std::move(file), std::move(nameless)});

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -69,7 +70,7 @@ class OpenedFilesCheckTest : public ::testing::Test {
   absl::Status Check(const std::function<bool()>& prepare) {
     TestChild child(prepare);
     if (!child.prepared() || !child.Stop()) return absl::InternalError("the child is not prepared");
-    return CheckOpenedFiles({manifest_, user_, {child.pid()}, "/", given_, began_unix_ns_});
+    return CheckOpenedFiles({manifest_, user_, {child.pid()}, "/", given_, began_unix_ns_, ""});
   }
   absl::Status CheckOpen(const std::string& name, int flags) {
     return Check([&] { return ::open(Path(name).c_str(), flags) >= 0; });
@@ -110,6 +111,13 @@ TEST_F(OpenedFilesCheckTest, WhatIsNotTheUsersToOpenSo) {
   EXPECT_TRUE(absl::IsPermissionDenied(Check([&] { return ::chdir(Path("closed").c_str()) == 0; })));
   EXPECT_TRUE(
       absl::IsPermissionDenied(CheckOpen(absl::StrCat("../../proc/", ::getpid(), "/environ"), O_RDONLY)));
+}
+
+// As CRIU has it of a job with mounts of its own.
+TEST_F(OpenedFilesCheckTest, ProcThatHangsNowhere) {
+  EXPECT_EQ(Check([] { return ::open_tree(AT_FDCWD, "/proc", OPEN_TREE_CLONE) >= 0; }), absl::OkStatus());
+  EXPECT_TRUE(absl::IsPermissionDenied(
+      Check([this] { return ::open_tree(AT_FDCWD, Path("closed").c_str(), OPEN_TREE_CLONE) >= 0; })));
 }
 
 TEST_F(OpenedFilesCheckTest, WhatIsMapped) {
@@ -191,7 +199,7 @@ TEST_F(OpenedFilesCheckTest, WhatCanNotBeLookedAtIsRefused) {
   TestChild child;
   child.Kill();
   ASSERT_TRUE(child.AwaitEnd());
-  EXPECT_FALSE(CheckOpenedFiles({manifest_, user_, {child.pid()}, "/", {}, INT64_MAX}).ok());
+  EXPECT_FALSE(CheckOpenedFiles({manifest_, user_, {child.pid()}, "/", {}, INT64_MAX, ""}).ok());
 }
 
 }  // namespace
