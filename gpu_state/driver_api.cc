@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/status.h"
 #include "base/deadline.h"
+#include "base/status.h"
 #include "gpu_state/checkpoint_driver.h"
 
 namespace rekindle::gpu {
