@@ -178,7 +178,17 @@ absl::Status Node::MakeRuntimeDirectory() const {
   if (::stat(options_.runtime_directory.c_str(), &info) != 0) {
     return ErrnoStatus(errno, options_.runtime_directory);
   }
-  if (info.st_uid == ::geteuid()) return absl::OkStatus();
+  if (info.st_uid == ::geteuid()) {
+    // Whoever needed a folder in it first has made it for himself alone: the doctor, a capture without a
+    // daemon.
+    constexpr mode_t kForEverybody = 0055;
+    if ((info.st_mode & kForEverybody) != kForEverybody &&
+        ::chmod(options_.runtime_directory.c_str(), (info.st_mode & 07777) | kForEverybody) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("opening the runtime directory ", options_.runtime_directory,
+                                             " to those who call the service"));
+    }
+    return absl::OkStatus();
+  }
   return absl::PermissionDeniedError(absl::StrCat("the runtime directory ", options_.runtime_directory,
                                                   " belongs to uid ", info.st_uid, ", not to uid ",
                                                   ::geteuid(), ": name another with REKINDLE_RUNTIME_DIR"));

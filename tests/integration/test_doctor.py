@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 import unittest
 
 from harness import forbid_call
@@ -82,6 +83,13 @@ class DoctorTest(RekindleTest):
             instead = f'shift; exec {copy} "$@"'
             checks = self.examine(["sh", "-c", instead, "sh"], code)
             self.assert_found(checks["programs"], result, *missing, "install")
+
+    def test_the_runtime_folder_is_for_everybody_who_calls(self):
+        """Whoever needed it before the daemon had it for himself, and users' functions could not reach their socket."""
+        os.makedirs(self.runtime, exist_ok=True)
+        os.chmod(self.runtime, 0o700)
+        self.start_daemon()
+        self.assertEqual(stat.S_IMODE(os.stat(self.runtime).st_mode), 0o755)
 
 
 if __name__ == "__main__":
