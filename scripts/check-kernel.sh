@@ -63,6 +63,7 @@ make_root() {
   mount -t proc proc "$root/proc"
   printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
   chmod 755 "$root/usr/sbin/policy-rc.d"
+  # shellcheck disable=SC2016  # expanded inside
   chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
     bash -euc '
       apt-get update
