@@ -17,7 +17,6 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -236,29 +235,12 @@ static long Hide(int fd, struct ScanArguments* scan, long count) {
   return (long)kept_count;
 }
 
-// The frame of the kernel's page of zeros; 0 where nobody tells.
-static uint64_t ZeroFrame(void) {
-  static uint64_t frame;
-  if (frame != 0) return frame;
-  volatile char* page = mmap(NULL, PAGEMAP_PAGE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) return 0;
-  (void)*page;
-  const int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-  uint64_t entry = 0;
-  const off_t at = (off_t)((uintptr_t)page / PAGEMAP_PAGE_BYTES * sizeof entry);
-  if (pagemap >= 0 && syscall(SYS_pread64, pagemap, &entry, sizeof entry, at) == sizeof entry &&
-      (entry & ENTRY_PRESENT) != 0)
-    frame = entry & ENTRY_FRAME;
-  if (pagemap >= 0) close(pagemap);
-  munmap((void*)page, PAGEMAP_PAGE_BYTES);
-  return frame;
-}
-
 // What CRIU has read of a task's pagemap, of the pages from `start` on: those that Rekindle copies become
 // ones that are not there.
 static void HideEntries(uint64_t pid, uint64_t start, uint64_t* entries, size_t count) {
   static struct PageFilterRange taken[256];
-  const uint64_t zero = ZeroFrame();
+  static uint64_t zero;
+  if (zero == 0) zero = ReadZeroFrame();
   if (zero == 0 || !Connect() || !ReadAreas(pid)) return;
   const uint64_t end = start + count * PAGEMAP_PAGE_BYTES;
   size_t area = 0;

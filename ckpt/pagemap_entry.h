@@ -2,7 +2,11 @@
  * before Linux 6.7 has PAGEMAP_SCAN. Plain C. */
 #pragma once
 
+#include <fcntl.h>
 #include <stdint.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define PAGEMAP_PAGE_BYTES 4096u
 #define ENTRY_PRESENT (1ull << 63)
@@ -19,4 +23,18 @@ static inline int HasContent(uint64_t entry, uint64_t zero_frame) {
   if ((entry & ENTRY_GUARD) != 0) return 0;
   if ((entry & ENTRY_SWAPPED) != 0) return 1;
   return (entry & ENTRY_PRESENT) != 0 && zero_frame != 0 && (entry & ENTRY_FRAME) != zero_frame;
+}
+
+/* The frame of the kernel's page of zeros; 0 where nobody tells. Asks the kernel each time. */
+static inline uint64_t ReadZeroFrame(void) {
+  void* page = mmap(0, PAGEMAP_PAGE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return 0;
+  (void)*(const volatile char*)page;
+  const int pagemap = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  uint64_t entry = 0;
+  const uint64_t at = (uint64_t)(uintptr_t)page / PAGEMAP_PAGE_BYTES * sizeof entry;
+  const int read = pagemap >= 0 && syscall(SYS_pread64, pagemap, &entry, sizeof entry, at) == sizeof entry;
+  if (pagemap >= 0) close(pagemap);
+  munmap(page, PAGEMAP_PAGE_BYTES);
+  return read && (entry & ENTRY_PRESENT) != 0 ? entry & ENTRY_FRAME : 0;
 }

@@ -1,14 +1,11 @@
 #include "ckpt/pages_with_content.h"
 
-#include <fcntl.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 
-#include "base/file.h"
 #include "ckpt/pagemap_entry.h"
 #include "ckpt/pagemap_scan.h"
 
@@ -27,27 +24,11 @@ bool ReadEntries(int pagemap, uint64_t start, uint64_t* entries, size_t count) {
   return true;
 }
 
-// 0 where nobody tells.
-uint64_t ZeroFrame() {
-  static const uint64_t found = []() -> uint64_t {
-    void* page = ::mmap(nullptr, PAGEMAP_PAGE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) return 0;
-    (void)*static_cast<const volatile char*>(page);
-    const auto pagemap = OpenFile("/proc/self/pagemap", O_RDONLY);
-    uint64_t entry = 0;
-    const bool read =
-        pagemap.ok() && ReadEntries(pagemap->get(), reinterpret_cast<uintptr_t>(page), &entry, 1);
-    ::munmap(page, PAGEMAP_PAGE_BYTES);
-    return read && (entry & ENTRY_PRESENT) != 0 ? entry & ENTRY_FRAME : 0;
-  }();
-  return found;
-}
-
 }  // namespace
 
 std::vector<AddressRange> PagesWithContentByEntries(int pagemap, uint64_t start, uint64_t end) {
   std::vector<AddressRange> found;
-  const uint64_t zero = ZeroFrame();
+  static const uint64_t zero = ReadZeroFrame();
   std::vector<uint64_t> entries(size_t{64} << 10);  // 256 MiB of memory
   while (start < end) {
     const size_t count = std::min<uint64_t>(entries.size(), (end - start) / PAGEMAP_PAGE_BYTES);
