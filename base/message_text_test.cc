@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "absl/base/config.h"
 #include "gtest/gtest.h"
 
 namespace rekindle {
@@ -15,7 +16,7 @@ using google::protobuf::Value;
 
 // protobuf's own messages are made in its library, whose maps look otherwise than those of a build with
 // ThreadSanitizer.
-#ifdef __SANITIZE_THREAD__
+#ifdef ABSL_HAVE_THREAD_SANITIZER
 #define SKIP_WHERE_MAPS_DIFFER() GTEST_SKIP() << "a sanitizer"
 #else
 #define SKIP_WHERE_MAPS_DIFFER() static_cast<void>(0)

@@ -91,7 +91,7 @@ class DirectCopyTest : public testing::Test {
   char* memory_ = nullptr;
   std::string content_;
   std::unique_ptr<StagingArena> arena_;
-  const criu::JobNamespaces namespaces_;
+  const criu::JobNamespaces namespaces_{};
   std::unique_ptr<TestChild> child_;
   std::vector<AddressRange> unchanged_;
   std::unique_ptr<DirectCopy> copy_;

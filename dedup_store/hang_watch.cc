@@ -10,11 +10,7 @@
 #include <string>
 #include <thread>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#include <sanitizer/common_interface_defs.h>
-#define REKINDLE_SANITIZED 1
-#endif
-
+#include "absl/base/config.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/debugging/failure_signal_handler.h"
 #include "absl/debugging/symbolize.h"
@@ -22,6 +18,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/file.h"
+
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
+#include <sanitizer/common_interface_defs.h>
+#define REKINDLE_SANITIZED 1
+#endif
 
 namespace rekindle::store {
 namespace {

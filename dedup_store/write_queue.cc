@@ -4,9 +4,6 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
-#ifdef __SANITIZE_THREAD__
-#include <sanitizer/tsan_interface.h>
-#endif
 
 #include <atomic>
 #include <cerrno>
@@ -14,12 +11,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "dedup_store/direct_buffer.h"
+
+#ifdef ABSL_HAVE_THREAD_SANITIZER
+#include <sanitizer/tsan_interface.h>
+#endif
 
 namespace rekindle::store {
 
@@ -153,7 +155,7 @@ class PlainQueue : public WriteQueue {
 // liburing unmaps and maps rings without the C library, so ThreadSanitizer takes a ring at the address of one
 // that is gone for the same memory, and its two owners for a race. These tell it that rings come after one
 // another.
-#ifdef __SANITIZE_THREAD__
+#ifdef ABSL_HAVE_THREAD_SANITIZER
 char ring_order;
 void RingBegins() { __tsan_acquire(&ring_order); }
 void RingEnds() { __tsan_release(&ring_order); }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -27,7 +28,7 @@ class Gate {
   bool Pass() {
     absl::MutexLock lock(&mutex_);
     ++waiting_;
-    auto may = [this] { return open_ > 0; };
+    auto may = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return open_ > 0; };
     const bool passed = mutex_.AwaitWithTimeout(absl::Condition(&may), absl::Minutes(1));
     --waiting_;
     if (passed) --open_;
@@ -39,7 +40,7 @@ class Gate {
   }
   bool WaitForWaiting(int count) {
     absl::MutexLock lock(&mutex_);
-    auto come = [&] { return waiting_ == count; };
+    auto come = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return waiting_ == count; };
     return mutex_.AwaitWithTimeout(absl::Condition(&come), absl::Minutes(1));
   }
 

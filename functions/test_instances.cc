@@ -142,7 +142,9 @@ void TestStarter::HoldStarts(bool hold) {
 absl::StatusOr<StartedInstance> TestStarter::Start(const StartOrder& order) {
   auto runtime = std::make_shared<TestRuntime>(order);
   absl::MutexLock lock(&mutex_);
-  auto may = [&] { return !held_ && !not_starting_.contains(order.function); };
+  auto may = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return !held_ && !not_starting_.contains(order.function);
+  };
   mutex_.Await(absl::Condition(&may));
   if (auto refused = refused_.find(order.level); refused != refused_.end() && !refused->second.ok()) {
     return refused->second;
@@ -219,25 +221,27 @@ std::vector<TestStarter::Making> TestStarter::made() const {
 
 bool TestStarter::WaitForStarts(size_t count) {
   absl::MutexLock lock(&mutex_);
-  auto come = [&] { return started_.size() >= count; };
+  auto come = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return started_.size() >= count; };
   return mutex_.AwaitWithTimeout(absl::Condition(&come), kPatience);
 }
 
 bool TestStarter::WaitForLiving(size_t count) {
   absl::MutexLock lock(&mutex_);
-  auto come = [&] { return living_.size() == count; };
+  auto come = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return living_.size() == count; };
   return mutex_.AwaitWithTimeout(absl::Condition(&come), kPatience);
 }
 
 bool TestStarter::WaitForMade(const Making& making) {
   absl::MutexLock lock(&mutex_);
-  auto come = [&] { return std::find(made_.begin(), made_.end(), making) != made_.end(); };
+  auto come = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return std::find(made_.begin(), made_.end(), making) != made_.end();
+  };
   return mutex_.AwaitWithTimeout(absl::Condition(&come), kPatience);
 }
 
 bool TestStarter::WaitForGrown(int count) {
   absl::MutexLock lock(&mutex_);
-  auto come = [&] { return grown_ >= count; };
+  auto come = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return grown_ >= count; };
   return mutex_.AwaitWithTimeout(absl::Condition(&come), kPatience);
 }
 

@@ -45,7 +45,7 @@ TEST_F(LedgerTest, EntriesAreReadBack) {
   ASSERT_EQ(entry.uses.size(), 2u);
   EXPECT_EQ(entry.uses[0].bytes, 60u);
   EXPECT_FALSE(entry.uses[1].bytes);
-  ledger_.Remove({{::getpid()}});
+  ledger_.Remove({::getpid()});
   EXPECT_TRUE(ledger_.List()->empty());
 }
 

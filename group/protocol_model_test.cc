@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "group/coordinator_state.h"
@@ -64,8 +65,25 @@ struct World {
 
 class Explorer {
  public:
-  void Explore(const World& world) {
-    if (!seen_.insert(world.Key()).second) return;
+  // All worlds that follow from this one.
+  void Explore(const World& first) {
+    Reach(first);
+    while (!reached_.empty() && !::testing::Test::HasFailure()) {
+      const World world = std::move(reached_.back());
+      reached_.pop_back();
+      Follow(world);
+    }
+  }
+  size_t states() const { return seen_.size(); }
+  size_t committed() const { return committed_; }
+
+ private:
+  using Order = CoordinatorState::Order;
+
+  void Reach(const World& world) {
+    if (seen_.insert(world.Key()).second) reached_.push_back(world);
+  }
+  void Follow(const World& world) {
     Check(world);
     if (::testing::Test::HasFailure()) return;
     CheckRecovery(world);
@@ -78,11 +96,6 @@ class Explorer {
     KillCoordinator(world);
     GiveUp(world);
   }
-  size_t states() const { return seen_.size(); }
-  size_t committed() const { return committed_; }
-
- private:
-  using Order = CoordinatorState::Order;
 
   static void Tell(World& world, char message) {
     for (size_t i = 0; i < kMembers; ++i) {
@@ -96,7 +109,7 @@ class Explorer {
 
   // Carries out an order; the write of the decision either works or is known not to have, or the daemon dies
   // at it.
-  void Obey(World world, Order order) {
+  void Obey(World& world, Order order) {
     switch (order) {
       case Order::kNothing:
         break;
@@ -114,7 +127,7 @@ class Explorer {
         World died = world;
         died.decided = true;
         DropCoordinator(died);
-        Explore(died);
+        Reach(died);
         world.decided = true;
         Note(world, 'd', 0);
         Obey(world, world.coordinator->OnDecided(true));
@@ -129,7 +142,7 @@ class Explorer {
         Tell(world, 'A');
         break;
     }
-    Explore(world);
+    Reach(world);
   }
 
   void MemberSteps(const World& world, size_t i) {
@@ -143,34 +156,34 @@ class Explorer {
     Member& member = next.members[i];
     if (now.told == 0) {
       may_say(1, 'P', next);
-      Explore(next);
+      Reach(next);
     } else if (now.told == 1 && now.state->MayFreeze() == MemberState::Verdict::kGoOn) {
       member.frozen = true;
       may_say(2, 'Z', next);
-      Explore(next);
+      Reach(next);
     } else if (now.told == 2 && now.frozen && now.state->MayGoOn() == MemberState::Verdict::kGoOn) {
       member.frozen = false;
       member.ran_since = true;
-      Explore(next);
+      Reach(next);
     } else if (now.told == 2 && !now.frozen && now.state->MayStore() == MemberState::Verdict::kGoOn) {
       member.image = Image::kPrepared;
       World died = next;  // before anybody knows
       DropMember(died, i);
-      Explore(died);
+      Reach(died);
       member.state->OnStored();
       may_say(3, 'S', next);
-      Explore(next);
+      Reach(next);
     }
     if (now.told < 3 && now.state->gives_up()) {
       World given_up = world;
       given_up.members[i].frozen = false;
       DropMember(given_up, i);
-      Explore(given_up);
+      Reach(given_up);
     }
     if (now.told < 3 && !now.state->gives_up()) {
       World late = world;
       late.members[i].state->OnLimit();
-      Explore(late);
+      Reach(late);
     }
     if (now.told == 3) Settle(world, i);
   }
@@ -195,7 +208,7 @@ class Explorer {
         DropMember(world, i);
         break;
     }
-    Explore(world);
+    Reach(world);
   }
 
   void Deliver(const World& world, size_t i) {
@@ -224,10 +237,10 @@ class Explorer {
       if (message == 'G') state.OnGo();
       if (message == 'C') state.OnCommit();
       if (message == 'A') state.OnAbort();
-      Explore(next);
+      Reach(next);
     } else if (!world.connected[i]) {
       state.OnBroken();
-      Explore(next);
+      Reach(next);
     }
   }
 
@@ -236,10 +249,10 @@ class Explorer {
     if (!world.connected[i]) return;
     World next = world;
     next.connected[i] = false;
-    Explore(next);
+    Reach(next);
     next.up[i].clear();
     next.down[i].clear();
-    Explore(next);
+    Reach(next);
   }
 
   static void DropMember(World& world, size_t i) {
@@ -259,13 +272,13 @@ class Explorer {
     if (!world.members[i].state) return;
     World next = world;
     DropMember(next, i);
-    Explore(next);
+    Reach(next);
   }
   void KillCoordinator(const World& world) {
     if (!world.coordinator) return;
     World next = world;
     DropCoordinator(next);
-    Explore(next);
+    Reach(next);
   }
   void GiveUp(const World& world) {
     if (!world.coordinator) return;
@@ -300,6 +313,7 @@ class Explorer {
   }
 
   std::set<std::string> seen_;
+  std::vector<World> reached_;  // and not followed yet
   size_t committed_ = 0;
 };
 

@@ -314,23 +314,24 @@ void Pager::Work(const UniqueFd& epoll) {
     const int n =
         ::epoll_wait(epoll.get(), &event, 1, static_cast<int>(absl::ToInt64Milliseconds(kTick)) * 4);
     if (n <= 0) continue;
+    const uint64_t id = event.data.u64;  // the event is packed: not aligned
     std::shared_ptr<PagerSource> source;
     {
       absl::MutexLock lock(&mutex_);
-      auto found = sources_.find(event.data.u64);
+      auto found = sources_.find(id);
       if (found == sources_.end()) continue;
       source = found->second;
     }
     switch (source->OnReady()) {
       case PagerSource::Next::kDone:
-        Remove(event.data.u64);
+        Remove(id);
         break;
       case PagerSource::Next::kAgain:
-        WaitAgainFor(event.data.u64, *source);
+        WaitAgainFor(id, *source);
         break;
       case PagerSource::Next::kLater: {
         absl::MutexLock lock(&mutex_);
-        later_sources_.push_back(event.data.u64);
+        later_sources_.push_back(id);
         break;
       }
     }

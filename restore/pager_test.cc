@@ -27,7 +27,7 @@ class Count {
   }
   bool WaitFor(size_t count) {
     absl::MutexLock lock(&mutex_);
-    auto come = [&] { return count_ == count; };
+    auto come = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return count_ == count; };
     return mutex_.AwaitWithTimeout(absl::Condition(&come), kAnswersWithin);
   }
 

@@ -61,12 +61,12 @@ class Maker {
   }
 
   void AwaitBegun(int count) {
-    auto there = [&] { return begun_ >= count; };
+    auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return begun_ >= count; };
     absl::MutexLock lock(&mutex_);
     EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience)) << begun_;
   }
   void AwaitEnded(int count) {
-    auto there = [&] { return ended_ >= count; };
+    auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return ended_ >= count; };
     absl::MutexLock lock(&mutex_);
     EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience)) << ended_;
   }
