@@ -1,6 +1,8 @@
 // Monotonic time. All functions are thread-safe.
 #pragma once
 
+#include <time.h>
+
 #include <chrono>
 #include <cstdint>
 
@@ -27,5 +29,8 @@ inline int64_t UnixNanos() {
              std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
+
+// As of the times of files.
+inline int64_t Nanos(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
 
 }  // namespace rekindle

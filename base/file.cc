@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <spawn.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -88,6 +89,13 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   }
   content.resize(used);
   return content;
+}
+
+absl::StatusOr<std::string> ReadLink(const std::string& path) {
+  char target[PATH_MAX];
+  const ssize_t length = ::readlink(path.c_str(), target, sizeof target);
+  if (length < 0) return ErrnoStatus(errno, absl::StrCat("reading ", path));
+  return std::string(target, static_cast<size_t>(length));
 }
 
 absl::Status ReadFully(int fd, void* data, size_t size, absl::string_view what) {

@@ -25,6 +25,9 @@ UniqueFd OpenRegularFile(const std::string& path);
 // The whole file; for files of /proc too (whose size is not known beforehand).
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
+// Where a symbolic link leads, such as one of /proc.
+absl::StatusOr<std::string> ReadLink(const std::string& path);
+
 // Reads or writes exactly `size` bytes, restarting after short transfers and EINTR. `what` names the object
 // in errors.
 absl::Status ReadFully(int fd, void* data, size_t size, absl::string_view what);

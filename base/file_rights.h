@@ -10,6 +10,9 @@
 
 namespace rekindle {
 
+// Of a folder: others may enter and not list.
+inline constexpr mode_t kThroughOnly = 0711;
+
 struct Owner {
   uid_t uid = 0;
   gid_t gid = 0;

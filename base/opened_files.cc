@@ -1,7 +1,6 @@
 #include "base/opened_files.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -22,13 +21,6 @@
 
 namespace rekindle {
 namespace {
-
-absl::StatusOr<std::string> ReadLink(const std::string& link) {
-  char name[PATH_MAX];
-  const ssize_t length = ::readlink(link.c_str(), name, sizeof name);
-  if (length < 0) return ErrnoStatus(errno, absl::StrCat("reading ", link));
-  return std::string(name, static_cast<size_t>(length));
-}
 
 absl::StatusOr<struct statx> Look(int folder, const char* path, int flags, absl::string_view what) {
   struct statx info;

@@ -10,6 +10,7 @@ namespace rekindle {
 
 // CLOCK_MONOTONIC.
 int64_t MonotonicNanos();
+inline double MonotonicSeconds() { return static_cast<double>(MonotonicNanos()) * 1e-9; }
 
 struct Span {
   std::string process;  // "rekindle", "criu", "pager"

@@ -12,6 +12,7 @@
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/test_child.h"
+#include "base/test_user.h"
 #include "base/unique_fd.h"
 
 namespace rekindle {
@@ -19,7 +20,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr uid_t kNobody = 65534;
 const Owner kUser{kNobody, kNobody, {65533}};
 
 class TraceRightsTest : public testing::Test {

@@ -24,12 +24,11 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "base/status.h"
+#include "bench/page_sizes.h"
 #include "ckpt/pagemap_scan.h"
 
 namespace rekindle::bench {
 namespace {
-
-constexpr uint64_t kHugePageBytes = 2u << 20;
 
 constexpr uint64_t kIsWritten = 1 << 1;
 constexpr uint64_t kProtectAgain = 1 << 0, kOnlyIfTracked = 1 << 1;

@@ -20,8 +20,6 @@
 
 namespace rekindle::bench {
 
-inline constexpr uint64_t kPageBytes = 4096;
-
 // Memory as captures stage into: huge pages, touched before. Forked processes do not get it.
 class Room {
  public:

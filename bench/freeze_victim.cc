@@ -19,12 +19,12 @@
 #include "base/clock.h"
 #include "base/packet_socket.h"
 #include "base/status.h"
+#include "bench/page_sizes.h"
 
 namespace rekindle::bench {
 namespace {
 
-constexpr uint64_t kPageBytes = 4096, kWordsPerPage = kPageBytes / 8, kRunPages = 16;
-constexpr uint64_t kHugePageBytes = 2u << 20;
+constexpr uint64_t kWordsPerPage = kPageBytes / 8, kRunPages = 16;
 
 uint64_t Mix(uint64_t value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;

@@ -14,34 +14,35 @@
 #include "base/file.h"
 #include "base/test_child.h"
 #include "base/test_descriptors.h"
+#include "dedup_store/store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace rekindle::ckpt {
 namespace {
 
+using store::kPageSize;
 using ::testing::HasSubstr;
 
-constexpr size_t kPage = 4096;
-constexpr size_t kBytes = 9u << 20;  // several blocks and slices
+constexpr size_t kMemoryBytes = 9u << 20;  // several blocks and slices
 
 // Plays the page filter's part.
 class DirectCopyTest : public testing::Test {
  protected:
   void SetUp() override {
     memory_ = static_cast<char*>(
-        ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        ::mmap(nullptr, kMemoryBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     ASSERT_NE(memory_, MAP_FAILED);
     uint64_t word = 1;
-    for (size_t i = 0; i < kBytes; i += sizeof word) {
+    for (size_t i = 0; i < kMemoryBytes; i += sizeof word) {
       word = word * 6364136223846793005u + 1442695040888963407u;
       std::memcpy(memory_ + i, &word, sizeof word);
     }
-    content_.assign(memory_, kBytes);
-    arena_ = StagingArena::Create(kBytes, 64u << 20, folder_.path()).value();
+    content_.assign(memory_, kMemoryBytes);
+    arena_ = StagingArena::Create(kMemoryBytes, 64u << 20, folder_.path()).value();
     child_ = std::make_unique<TestChild>();
     ASSERT_TRUE(child_->prepared() && child_->Stop());
-    std::memset(memory_, 0, kBytes);  // ours; the child keeps its own
+    std::memset(memory_, 0, kMemoryBytes);  // ours; the child keeps its own
     auto copy = DirectCopy::Listen(
         folder_.path(), namespaces_, arena_.get(), 2,
         [this](pid_t task, pid_t pid, const AddressRange& range) { return Unchanged(task, pid, range); });
@@ -50,7 +51,7 @@ class DirectCopyTest : public testing::Test {
   }
   void TearDown() override {
     copy_.reset();
-    ::munmap(memory_, kBytes);
+    ::munmap(memory_, kMemoryBytes);
   }
 
   // What of the range is in unchanged_.
@@ -100,19 +101,20 @@ class DirectCopyTest : public testing::Test {
 TEST_F(DirectCopyTest, MemoryIsCopiedAsItWas) {
   UniqueFd filter = Connect();
   // Out of order, one of them in two messages.
-  PageFilterRange late = Range(6u << 20, 3u << 20), early = Range(kPage, 5u << 20), one = Range(0, kPage);
+  PageFilterRange late = Range(6u << 20, 3u << 20), early = Range(kPageSize, 5u << 20),
+                  one = Range(0, kPageSize);
   Send(filter, &late, sizeof late);
   Send(filter, &early, 10);
   Send(filter, reinterpret_cast<const char*>(&early) + 10, sizeof early - 10);
   Send(filter, &one, sizeof one);
   ASSERT_TRUE(copy_->Finish().ok());
   EXPECT_FALSE(copy_->unreadable());
-  EXPECT_EQ(copy_->bytes_copied(), (8u << 20) + kPage);
+  EXPECT_EQ(copy_->bytes_copied(), (8u << 20) + kPageSize);
 
   auto copied = copy_->Take();
   ASSERT_EQ(copied.size(), 1u);
   ASSERT_EQ(copied.begin()->first, child_->pid());
-  std::string found(kBytes, 0), expected(kBytes, 0);
+  std::string found(kMemoryBytes, 0), expected(kMemoryBytes, 0);
   uint64_t end = 0;
   for (const CopiedRange& range : copied.begin()->second) {
     EXPECT_GE(range.address, end);
@@ -120,19 +122,19 @@ TEST_F(DirectCopyTest, MemoryIsCopiedAsItWas) {
     std::memcpy(found.data() + (range.address - reinterpret_cast<uint64_t>(memory_)), range.bytes.data(),
                 range.bytes.size());
   }
-  expected.replace(0, kPage + (5u << 20), content_, 0, kPage + (5u << 20));
+  expected.replace(0, kPageSize + (5u << 20), content_, 0, kPageSize + (5u << 20));
   expected.replace(6u << 20, 3u << 20, content_, 6u << 20, 3u << 20);
   EXPECT_TRUE(found == expected);
 }
 
 TEST_F(DirectCopyTest, WhatIsNamedTwiceIsCopiedOnce) {
   UniqueFd filter = Connect();
-  const PageFilterRange ranges[] = {Range(2 * kPage, 2 * kPage), Range(2 * kPage, 2 * kPage),
-                                    Range(6 * kPage, kPage),     Range(0, 9 * kPage),
-                                    Range(3 * kPage, 8 * kPage), Range(kPage, kPage)};
+  const PageFilterRange ranges[] = {Range(2 * kPageSize, 2 * kPageSize), Range(2 * kPageSize, 2 * kPageSize),
+                                    Range(6 * kPageSize, kPageSize),     Range(0, 9 * kPageSize),
+                                    Range(3 * kPageSize, 8 * kPageSize), Range(kPageSize, kPageSize)};
   Send(filter, ranges, sizeof ranges);
   ASSERT_TRUE(copy_->Finish().ok());
-  EXPECT_EQ(copy_->bytes_copied(), 11 * kPage);
+  EXPECT_EQ(copy_->bytes_copied(), 11 * kPageSize);
   uint64_t next = reinterpret_cast<uint64_t>(memory_);
   auto copied = copy_->Take();
   for (const CopiedRange& range : copied[child_->pid()]) {
@@ -141,26 +143,27 @@ TEST_F(DirectCopyTest, WhatIsNamedTwiceIsCopiedOnce) {
     EXPECT_EQ(std::memcmp(range.bytes.data(), content_.data() + offset, range.bytes.size()), 0);
     next += range.bytes.size();
   }
-  EXPECT_EQ(next, reinterpret_cast<uint64_t>(memory_) + 11 * kPage);
+  EXPECT_EQ(next, reinterpret_cast<uint64_t>(memory_) + 11 * kPageSize);
 }
 
 TEST_F(DirectCopyTest, WhatIsUnchangedIsNotCopied) {
   const uint64_t start = reinterpret_cast<uint64_t>(memory_);
-  unchanged_ = {{start, start + 2 * kPage}, {start + 5 * kPage, start + 9 * kPage}};
+  unchanged_ = {{start, start + 2 * kPageSize}, {start + 5 * kPageSize, start + 9 * kPageSize}};
   UniqueFd filter = Connect();
-  const PageFilterRange ranges[] = {Range(kPage, 6 * kPage), Range(0, 12 * kPage),
-                                    Range(20 * kPage, 3 * kPage)};
+  const PageFilterRange ranges[] = {Range(kPageSize, 6 * kPageSize), Range(0, 12 * kPageSize),
+                                    Range(20 * kPageSize, 3 * kPageSize)};
   Send(filter, ranges, sizeof ranges);
   ASSERT_TRUE(copy_->Finish().ok());
-  EXPECT_EQ(copy_->bytes_copied(), 9 * kPage);
+  EXPECT_EQ(copy_->bytes_copied(), 9 * kPageSize);
   const TaskRanges memory = copy_->Memory();
   EXPECT_EQ(
       memory,
-      (TaskRanges{{child_->pid(), {{start, start + 12 * kPage}, {start + 20 * kPage, start + 23 * kPage}}}}));
+      (TaskRanges{{child_->pid(),
+                   {{start, start + 12 * kPageSize}, {start + 20 * kPageSize, start + 23 * kPageSize}}}}));
   uint64_t next = start, unchanged = 0;
   auto copied = copy_->Take();
   for (const CopiedRange& range : copied[child_->pid()]) {
-    if (next == start + 12 * kPage) next = start + 20 * kPage;
+    if (next == start + 12 * kPageSize) next = start + 20 * kPageSize;
     EXPECT_EQ(range.address, next);
     const size_t offset = range.address - start;
     if (!range.bytes.empty()) {
@@ -172,24 +175,24 @@ TEST_F(DirectCopyTest, WhatIsUnchangedIsNotCopied) {
     unchanged += range.unchanged_bytes;
     next += range.size();
   }
-  EXPECT_EQ(next, start + 23 * kPage);
-  EXPECT_EQ(unchanged, 6 * kPage);
+  EXPECT_EQ(next, start + 23 * kPageSize);
+  EXPECT_EQ(unchanged, 6 * kPageSize);
 }
 
 TEST_F(DirectCopyTest, WhatIsCopiedAheadIsCopiedOnceAndOnlyKeptWhereItIsLeftToUs) {
   const uint64_t start = reinterpret_cast<uint64_t>(memory_);
-  unchanged_ = {{start + 3 * kPage, start + 5 * kPage}};
+  unchanged_ = {{start + 3 * kPageSize, start + 5 * kPageSize}};
   UniqueFd filter = Connect();
-  const PageFilterRange area = Area(0, kBytes);
+  const PageFilterRange area = Area(0, kMemoryBytes);
   Send(filter, &area, sizeof area);
-  const PageFilterRange left[] = {Range(kPage, 5 * kPage), Range(4u << 20, 3u << 20),
-                                  Range(8 * kPage, kPage)};
+  const PageFilterRange left[] = {Range(kPageSize, 5 * kPageSize), Range(4u << 20, 3u << 20),
+                                  Range(8 * kPageSize, kPageSize)};
   Send(filter, left, sizeof left);
   ASSERT_TRUE(copy_->Finish().ok());
-  EXPECT_LE(copy_->bytes_copied(), kBytes - 2 * kPage);
+  EXPECT_LE(copy_->bytes_copied(), kMemoryBytes - 2 * kPageSize);
   EXPECT_EQ(copy_->Memory(), (TaskRanges{{child_->pid(),
-                                          {{start + kPage, start + 6 * kPage},
-                                           {start + 8 * kPage, start + 9 * kPage},
+                                          {{start + kPageSize, start + 6 * kPageSize},
+                                           {start + 8 * kPageSize, start + 9 * kPageSize},
                                            {start + (4u << 20), start + (7u << 20)}}}}));
   uint64_t bytes = 0, unchanged = 0, next = start;
   auto copied = copy_->Take();
@@ -203,16 +206,16 @@ TEST_F(DirectCopyTest, WhatIsCopiedAheadIsCopiedOnceAndOnlyKeptWhereItIsLeftToUs
     bytes += range.bytes.size();
     unchanged += range.unchanged_bytes;
   }
-  EXPECT_EQ(bytes, (3u << 20) + 4 * kPage);
-  EXPECT_EQ(copy_->bytes_ahead(), (3u << 20) + 6 * kPage);
-  EXPECT_EQ(unchanged, 2 * kPage);
+  EXPECT_EQ(bytes, (3u << 20) + 4 * kPageSize);
+  EXPECT_EQ(copy_->bytes_ahead(), (3u << 20) + 6 * kPageSize);
+  EXPECT_EQ(unchanged, 2 * kPageSize);
 }
 
 TEST_F(DirectCopyTest, CopyingBeginsBeforeAnythingIsLeftToUs) {
   UniqueFd filter = Connect();
-  const PageFilterRange area = Area(0, kBytes);
+  const PageFilterRange area = Area(0, kMemoryBytes);
   Send(filter, &area, sizeof area);
-  while (copy_->bytes_copied() < kBytes) std::this_thread::yield();
+  while (copy_->bytes_copied() < kMemoryBytes) std::this_thread::yield();
   ASSERT_TRUE(copy_->Finish().ok());
   EXPECT_TRUE(copy_->Take().empty());
   EXPECT_TRUE(copy_->Memory().empty());
@@ -225,7 +228,7 @@ TEST_F(DirectCopyTest, NothingToCopyIsFine) {
 
 TEST_F(DirectCopyTest, MemoryThatCannotBeReadIsNamed) {
   UniqueFd filter = Connect();
-  PageFilterRange nowhere = {static_cast<uint64_t>(child_->pid()), kPage, 3 * kPage, 0};
+  PageFilterRange nowhere = {static_cast<uint64_t>(child_->pid()), kPageSize, 3 * kPageSize, 0};
   Send(filter, &nowhere, sizeof nowhere);
   absl::Status status = copy_->Finish();
   EXPECT_FALSE(status.ok());
@@ -235,7 +238,7 @@ TEST_F(DirectCopyTest, MemoryThatCannotBeReadIsNamed) {
 
 TEST_F(DirectCopyTest, ATaskThatIsGoneIsAFailureOnceItsMemoryIsLeftToUs) {
   UniqueFd filter = Connect();
-  const PageFilterRange area = Area(0, kBytes), left = Range(0, kPage);
+  const PageFilterRange area = Area(0, kMemoryBytes), left = Range(0, kPageSize);
   child_->Kill();
   ASSERT_TRUE(child_->AwaitEnd());
   Send(filter, &area, sizeof area);
@@ -272,7 +275,7 @@ TEST_F(DirectCopyTest, FilterThatCannotBeAcceptedIsTurnedAway) {
 }
 
 TEST_F(DirectCopyTest, FilterThatDiesWithinAnEntryFailsTheCopy) {
-  PageFilterRange range = Range(0, kPage);
+  PageFilterRange range = Range(0, kPageSize);
   {
     UniqueFd filter = Connect();
     Send(filter, &range, 5);

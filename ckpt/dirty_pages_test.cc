@@ -16,11 +16,11 @@
 namespace rekindle::ckpt {
 namespace {
 
+using store::kPageSize;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr uint64_t kPage = store::kPageSize;
 constexpr uint64_t kBase = 0x7f0000000;  // number of the first recorded page
 constexpr uint64_t kPages = 256;
 constexpr pid_t kJob = 4321;
@@ -29,7 +29,9 @@ constexpr char kImage[] = "sha256:1";
 // A page that is in memory and mapped nowhere else (bit 56), in this frame.
 constexpr uint64_t InFrame(uint64_t frame) { return uint64_t{0x8100} << 48 | frame; }
 
-AddressRange Pages(uint64_t first, uint64_t end) { return {(kBase + first) * kPage, (kBase + end) * kPage}; }
+AddressRange Pages(uint64_t first, uint64_t end) {
+  return {(kBase + first) * kPageSize, (kBase + end) * kPageSize};
+}
 const AddressRange kAll = Pages(0, kPages);
 
 // Plays what a kernel was recorded to say: entries of pagemaps, from kBase on.
@@ -93,7 +95,7 @@ TEST_F(DirtyPagesTest, WhatIsNotMarkedIsClean) {
 TEST_F(DirtyPagesTest, OnlyMemoryThatWasCopiedIsClean) {
   pages_.Committed(pages_.Arm({{kJob, {Pages(10, 40), Pages(60, 90)}}}), kImage);
   EXPECT_THAT(Clean(), ElementsAre(Pages(10, 40), Pages(60, 90)));
-  EXPECT_THAT(pages_.CleanRanges(kJob, kImage, {0, kPage}), IsEmpty());
+  EXPECT_THAT(pages_.CleanRanges(kJob, kImage, {0, kPageSize}), IsEmpty());
 }
 
 TEST_F(DirtyPagesTest, NothingIsCleanUnlessItsImageIsTheParent) {
@@ -166,7 +168,7 @@ class OwnPage : public PageMarks {
   absl::StatusOr<uint64_t> StartTicks(pid_t) override { return 1; }
   absl::StatusOr<size_t> Read(pid_t pid, uint64_t first_page, absl::Span<uint64_t> entries) override {
     EXPECT_EQ(pid, ::getpid());
-    const char now = *reinterpret_cast<const volatile char*>(first_page * kPage);
+    const char now = *reinterpret_cast<const volatile char*>(first_page * kPageSize);
     entries[0] = InFrame(tells_frames_ ? 5 : 0) | (tracks_ && now != cleared_at_ ? ENTRY_WRITTEN : 0);
     seen_ = now;
     return 1;
@@ -209,9 +211,9 @@ TEST(PageMarks, OfThisKernelAreWhatTheDoctorSays) {
 TEST(PageMarks, PagemapOfAProcessIsRead) {
   auto marks = KernelPageMarks();
   EXPECT_GT(marks->StartTicks(::getpid()).value(), 0u);
-  std::vector<char> memory(4 * kPage, 1);
+  std::vector<char> memory(4 * kPageSize, 1);
   uint64_t entries[2] = {};
-  const uint64_t page = reinterpret_cast<uintptr_t>(memory.data()) / kPage + 1;
+  const uint64_t page = reinterpret_cast<uintptr_t>(memory.data()) / kPageSize + 1;
   EXPECT_EQ(marks->Read(::getpid(), page, entries).value(), 2u);
   EXPECT_TRUE(entries[0] & ENTRY_PRESENT);
   EXPECT_NE(entries[0] & ENTRY_FRAME, 0u);
@@ -223,24 +225,24 @@ TEST(PageMarks, PagemapOfAProcessIsRead) {
 
 TEST(DirtyPages, OfALivingProcess) {
   if (!DoctorSaysItTracks()) GTEST_SKIP() << "this kernel does not track written pages";
-  std::vector<char> memory((kPages + 1) * kPage, 1);
+  std::vector<char> memory((kPages + 1) * kPageSize, 1);
   TestChild child([&] {
     std::fill(memory.begin(), memory.end(), 2);
     return true;
   });
   ASSERT_TRUE(child.prepared() && child.Stop());
-  const uint64_t start = (reinterpret_cast<uintptr_t>(memory.data()) + kPage - 1) / kPage * kPage;
-  const AddressRange all{start, start + kPages * kPage};
+  const uint64_t start = (reinterpret_cast<uintptr_t>(memory.data()) + kPageSize - 1) / kPageSize * kPageSize;
+  const AddressRange all{start, start + kPages * kPageSize};
   auto pages = DirtyPages::Open();
   ASSERT_TRUE(pages.ok()) << pages.status();
   (*pages)->Committed((*pages)->Arm({{child.pid(), {all}}}), kImage);
   EXPECT_THAT((*pages)->CleanRanges(child.pid(), kImage, all), ElementsAre(all));
-  const uint64_t written = start + 50 * kPage;
+  const uint64_t written = start + 50 * kPageSize;
   char byte = 3;
   iovec from{&byte, 1}, to{reinterpret_cast<void*>(written), 1};
   ASSERT_EQ(::process_vm_writev(child.pid(), &from, 1, &to, 1, 0), 1);
   EXPECT_THAT((*pages)->CleanRanges(child.pid(), kImage, all),
-              ElementsAre(AddressRange{start, written}, AddressRange{written + kPage, all.end}));
+              ElementsAre(AddressRange{start, written}, AddressRange{written + kPageSize, all.end}));
 }
 
 }  // namespace

@@ -20,8 +20,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-constexpr uint64_t kBlock = StagingArena::kBlockBytes;
-
 std::string RandomBytes(size_t size, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::string bytes(size, '\0');
@@ -80,9 +78,9 @@ class ImageStagingThreadsTest : public ImageStagingTest, public testing::WithPar
 
 TEST_P(ImageStagingThreadsTest, PagesComeOutExactAndInOrder) {
   // Four blocks in memory, then the spill file: the pieces are not neighbours.
-  auto arena = Arena(4 * kBlock);
+  auto arena = Arena(4 * StagingArena::kBlockBytes);
   ImageStaging staging(arena.get(), GetParam());
-  std::string bytes = RandomBytes(5 * kBlock + 3 * 4096, 1);
+  std::string bytes = RandomBytes(5 * StagingArena::kBlockBytes + 3 * 4096, 1);
   staging.Announced("pages-1.img");
   absl::Status status = Send(&staging, "pages-1.img", bytes);
   ASSERT_TRUE(status.ok()) << status;
@@ -100,11 +98,11 @@ TEST_P(ImageStagingThreadsTest, PagesComeOutExactAndInOrder) {
 INSTANTIATE_TEST_SUITE_P(Threads, ImageStagingThreadsTest, testing::Values(1, 2, 4));
 
 TEST_F(ImageStagingTest, FilesThatComeAtOnceDoNotMix) {
-  auto arena = Arena(16 * kBlock);
+  auto arena = Arena(16 * StagingArena::kBlockBytes);
   ImageStaging staging(arena.get(), 2);
   std::map<std::string, std::string> sent;
   for (int i = 1; i <= 3; ++i) {
-    sent["pages-" + std::to_string(i) + ".img"] = RandomBytes(kBlock + i * 4096, i);
+    sent["pages-" + std::to_string(i) + ".img"] = RandomBytes(StagingArena::kBlockBytes + i * 4096, i);
     sent["core-" + std::to_string(i) + ".img"] = RandomBytes(40000 * i + 1, 10 + i);
   }
   sent["empty.img"] = "";
@@ -130,7 +128,7 @@ TEST_F(ImageStagingTest, FilesThatComeAtOnceDoNotMix) {
 }
 
 TEST_F(ImageStagingTest, PagesAreOursOnlyWhenTheLastFileIsKnownAndAllPagesAreRead) {
-  auto arena = Arena(kBlock);
+  auto arena = Arena(StagingArena::kBlockBytes);
   ImageStaging staging(arena.get(), 2);
   std::atomic<bool> returned{false};
   absl::Status waited;
@@ -155,7 +153,7 @@ TEST_F(ImageStagingTest, PagesAreOursOnlyWhenTheLastFileIsKnownAndAllPagesAreRea
 }
 
 TEST_F(ImageStagingTest, AbandonEndsTheWaitWithItsReasonAndTheDrainOfPages) {
-  auto arena = Arena(kBlock);
+  auto arena = Arena(StagingArena::kBlockBytes);
   ImageStaging staging(arena.get(), 2);
   staging.Announced("pages-1.img");
   Pipe pages;
@@ -178,13 +176,16 @@ TEST_F(ImageStagingTest, AbandonEndsTheWaitWithItsReasonAndTheDrainOfPages) {
 
 TEST_F(ImageStagingTest, StagingThatFindsNoRoomFailsTheFileAndTheWait) {
   // One block of memory, and nowhere to spill.
-  auto arena = StagingArena::Create(kBlock, kBlock, folder_.path() + "/absent").value();
+  auto arena =
+      StagingArena::Create(StagingArena::kBlockBytes, StagingArena::kBlockBytes, folder_.path() + "/absent")
+          .value();
   ImageStaging staging(arena.get(), 2);
   staging.Announced("pages-1.img");
   staging.Announced("inventory.img");
   Pipe pipe;
   bool sent_all = true;
-  std::thread writer([&] { sent_all = Feed(std::move(pipe.write), RandomBytes(16 * kBlock, 1)); });
+  std::thread writer(
+      [&] { sent_all = Feed(std::move(pipe.write), RandomBytes(16 * StagingArena::kBlockBytes, 1)); });
   absl::Status status = staging.Drain("pages-1.img", std::move(pipe.read));
   writer.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
@@ -194,7 +195,7 @@ TEST_F(ImageStagingTest, StagingThatFindsNoRoomFailsTheFileAndTheWait) {
 }
 
 TEST_F(ImageStagingTest, PipesThatCantBeReadFailWithTheFileName) {
-  auto arena = Arena(kBlock);
+  auto arena = Arena(StagingArena::kBlockBytes);
   for (const std::string name : {"core-1.img", "pages-1.img"}) {
     ImageStaging staging(arena.get(), 2);
     staging.Announced(name);
@@ -206,7 +207,7 @@ TEST_F(ImageStagingTest, PipesThatCantBeReadFailWithTheFileName) {
 }
 
 TEST_F(ImageStagingTest, FilesWithoutContentAreKept) {
-  auto arena = Arena(kBlock);
+  auto arena = Arena(StagingArena::kBlockBytes);
   ImageStaging staging(arena.get(), 2);
   for (const char* name : {"pages-1.img", "inventory.img"}) {
     staging.Announced(name);
@@ -219,7 +220,7 @@ TEST_F(ImageStagingTest, FilesWithoutContentAreKept) {
 }
 
 TEST_F(ImageStagingTest, FilesAreLookedAtWhenAllOfThemAreThere) {
-  auto arena = Arena(kBlock);
+  auto arena = Arena(StagingArena::kBlockBytes);
   ImageStaging staging(arena.get(), 1);
   Pipe late;
   std::thread slow;

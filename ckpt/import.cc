@@ -28,7 +28,9 @@ namespace {
 // How much of a file is read between two looks at whether the import is still wanted.
 constexpr size_t kReadBytes = 4u << 20;
 
-absl::Status Cancelled() { return absl::CancelledError("the import was cancelled; nothing of it is left"); }
+absl::Status ImportCancelled() {
+  return absl::CancelledError("the import was cancelled; nothing of it is left");
+}
 
 // The folder is whoever's, and he may change it meanwhile: what is read is a regular file that lies in it.
 class CriuFolder {
@@ -44,7 +46,7 @@ class CriuFolder {
   }
 
   absl::StatusOr<UniqueFd> OpenImage(const std::string& name) const {
-    if (cancel_ && cancel_->load()) return Cancelled();
+    if (cancel_ && cancel_->load()) return ImportCancelled();
     RK_ASSIGN_OR_RETURN(UniqueFd place, OpenBeneath(fd_.get(), name));
     auto file = OpenFileAt(place.get());
     if (!absl::IsFailedPrecondition(file.status())) return file;
@@ -56,7 +58,7 @@ class CriuFolder {
     RK_ASSIGN_OR_RETURN(const UniqueFd file, OpenImage(name));
     std::string content;
     for (size_t used = 0;;) {
-      if (cancel_ && cancel_->load()) return Cancelled();
+      if (cancel_ && cancel_->load()) return ImportCancelled();
       content.resize(used + kReadBytes);
       const ssize_t n = ::read(file.get(), content.data() + used, kReadBytes);
       if (n < 0 && errno != EINTR) return ErrnoStatus(errno, absl::StrCat("reading ", name));

@@ -43,13 +43,6 @@ constexpr char kDeleted[] = " (deleted)";
 
 std::string ProcPath(pid_t pid, absl::string_view rest) { return absl::StrCat("/proc/", pid, "/", rest); }
 
-std::string ReadLink(const std::string& path) {
-  std::string target(4096, '\0');
-  ssize_t n = ::readlink(path.c_str(), target.data(), target.size());
-  target.resize(n > 0 ? static_cast<size_t>(n) : 0);
-  return target;
-}
-
 uint64_t LeadingNumber(absl::string_view text) {
   uint64_t value = 0;
   std::vector<absl::string_view> words = absl::StrSplit(text, absl::ByAnyChar(" \t"), absl::SkipWhitespace());
@@ -213,7 +206,7 @@ absl::Status CheckPolicies(const std::vector<ProcessInfo>& tree) {
 
 // CRIU takes an image of it that it can't restore.
 absl::Status CheckProgram(pid_t pid) {
-  const std::string program = ReadLink(ProcPath(pid, "exe"));
+  const std::string program = ReadLink(ProcPath(pid, "exe")).value_or("");
   if (!absl::StartsWith(program, "/memfd:")) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "capturing process ", pid, ": the program that it runs is in memory alone (",
@@ -306,7 +299,7 @@ class DescriptorScan {
       OpenDescriptor descriptor;
       descriptor.pid = process.pid;
       if (!absl::SimpleAtoi(name, &descriptor.fd)) continue;
-      descriptor.target = ReadLink(ProcPath(process.pid, absl::StrCat("fd/", name)));
+      descriptor.target = ReadLink(ProcPath(process.pid, absl::StrCat("fd/", name))).value_or("");
       RK_RETURN_IF_ERROR(Classify(descriptor));
       if (is_root && descriptor.fd <= 2) AddStdio(descriptor);
     }
@@ -567,10 +560,10 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
   std::set<pid_t> members;
   for (const ProcessInfo& process : job.processes) members.insert(process.pid);
   job.session_outside = !members.contains(root.session);
-  job.working_directory = ReadLink(ProcPath(pid, "cwd"));
+  job.working_directory = ReadLink(ProcPath(pid, "cwd")).value_or("");
   DescriptorScan scan;
   for (const ProcessInfo& process : job.processes) {
-    std::string directory = ReadLink(ProcPath(process.pid, "cwd"));
+    std::string directory = ReadLink(ProcPath(process.pid, "cwd")).value_or("");
     if (absl::EndsWith(directory, kDeleted)) {
       return absl::FailedPreconditionError(absl::StrCat(
           "capturing process ", process.pid, ": its working directory ",
@@ -592,7 +585,7 @@ std::string OnNvidiaDevices(const std::vector<pid_t>& pids) {
     auto descriptors = ListDirectory(ProcPath(pid, "fd"));
     if (descriptors.ok()) {
       for (const std::string& number : *descriptors) {
-        const std::string target = ReadLink(ProcPath(pid, absl::StrCat("fd/", number)));
+        const std::string target = ReadLink(ProcPath(pid, absl::StrCat("fd/", number))).value_or("");
         if (!absl::StartsWith(target, kDevices)) continue;
         of_process.push_back(absl::StrCat("descriptor ", number, " ", target));
       }

@@ -9,11 +9,10 @@
 namespace rekindle::ckpt {
 namespace {
 
+using store::kPageSize;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
-
-constexpr uint64_t kPage = store::kPageSize;
 
 absl::Span<const std::byte> Bytes(absl::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
@@ -48,7 +47,7 @@ class StagedImageTest : public store::StoreTest {
   }
 
   std::string ReadPages(const std::string& object, uint64_t address, uint64_t pages) {
-    std::string bytes(pages * kPage, '?');
+    std::string bytes(pages * kPageSize, '?');
     absl::Status status =
         image_->ReadPages(object, address, {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()});
     return status.ok() ? bytes : status.ToString();
@@ -67,17 +66,17 @@ TEST_F(StagedImageTest, PagesGoToTheirAddressesAcrossPiecesAndHoles) {
   staged.files["pagemap-shmem-9.img"] = PagemapImage(2, {{0x2000, 3, criu::kPagePresent, 0}});
   // One piece ends in the middle of an entry, one spans two.
   absl::Span<const std::byte> bytes = Bytes(task);
-  staged.pages["pages-1.img"] = {bytes.subspan(0, 3 * kPage), bytes.subspan(3 * kPage, 5 * kPage),
-                                 bytes.subspan(8 * kPage)};
+  staged.pages["pages-1.img"] = {bytes.subspan(0, 3 * kPageSize), bytes.subspan(3 * kPageSize, 5 * kPageSize),
+                                 bytes.subspan(8 * kPageSize)};
   staged.pages["pages-2.img"] = {Bytes(shared)};
-  EXPECT_EQ(staged.bytes(), 13 * kPage + staged.files["inventory.img"].size() +
+  EXPECT_EQ(staged.bytes(), 13 * kPageSize + staged.files["inventory.img"].size() +
                                 staged.files["pagemap-70.img"].size() +
                                 staged.files["pagemap-shmem-9.img"].size());
   absl::Status status = Add(staged);
   ASSERT_TRUE(status.ok()) << status;
 
-  EXPECT_TRUE(ReadPages("mem/70", 0x10000, 4) == task.substr(0, 4 * kPage));
-  EXPECT_TRUE(ReadPages("mem/70", 0x400000, 6) == task.substr(4 * kPage));
+  EXPECT_TRUE(ReadPages("mem/70", 0x10000, 4) == task.substr(0, 4 * kPageSize));
+  EXPECT_TRUE(ReadPages("mem/70", 0x400000, 6) == task.substr(4 * kPageSize));
   EXPECT_TRUE(ReadPages("shm/9", 0x2000, 3) == shared);
   EXPECT_THAT(ReadPages("mem/70", 0x20000, 1), HasSubstr("OUT_OF_RANGE"));
   EXPECT_EQ(image_->ReadBlob("criu/inventory.img").value(), "an inventory");
@@ -93,7 +92,7 @@ TEST_F(StagedImageTest, PagemapOutOfOrderIsStoredByFileOffset) {
   StagedImage staged;
   staged.files["pagemap-7.img"] =
       PagemapImage(4, {{0x400000, 2, criu::kPagePresent, 0}, {0x10000, 3, criu::kPagePresent, 0}});
-  staged.pages["pages-4.img"] = {Bytes(pages).subspan(0, kPage), Bytes(pages).subspan(kPage)};
+  staged.pages["pages-4.img"] = {Bytes(pages).subspan(0, kPageSize), Bytes(pages).subspan(kPageSize)};
   absl::Status status = Add(staged);
   ASSERT_TRUE(status.ok()) << status;
   ASSERT_EQ(manifest_.pages_size(), 1);
@@ -164,25 +163,26 @@ TEST_F(StagedImageTest, CopiedMemoryTakesItsPlaceAmongThePagesOfTheDump) {
   staged.files["inventory.img"] = "an inventory";
   staged.files["pagemap-70.img"] = PagemapImage(
       1, {{0x10000, 2, criu::kPagePresent, 0}, {0x20000, 1, 0, 0}, {0x30000, 3, criu::kPagePresent, 0}});
-  staged.pages["pages-1.img"] = {Bytes(dumped).subspan(0, 3 * kPage), Bytes(dumped).subspan(3 * kPage)};
+  staged.pages["pages-1.img"] = {Bytes(dumped).subspan(0, 3 * kPageSize),
+                                 Bytes(dumped).subspan(3 * kPageSize)};
   staged.files["pagemap-71.img"] = PagemapImage(2, {});
   absl::Span<const std::byte> bytes = Bytes(copied);
   absl::Status status = AddCopiedMemory({{70,
-                                          {{0x8000, bytes.subspan(0, kPage)},
-                                           {0x12000, bytes.subspan(kPage, 2 * kPage)},
-                                           {0x40000, bytes.subspan(3 * kPage, 2 * kPage)}}},
-                                         {71, {{0x1000, bytes.subspan(5 * kPage, 2 * kPage)}}},
+                                          {{0x8000, bytes.subspan(0, kPageSize)},
+                                           {0x12000, bytes.subspan(kPageSize, 2 * kPageSize)},
+                                           {0x40000, bytes.subspan(3 * kPageSize, 2 * kPageSize)}}},
+                                         {71, {{0x1000, bytes.subspan(5 * kPageSize, 2 * kPageSize)}}},
                                          {72, {}}},
                                         &staged);
   ASSERT_TRUE(status.ok()) << status;
   status = Add(staged);
   ASSERT_TRUE(status.ok()) << status;
-  EXPECT_TRUE(ReadPages("mem/70", 0x8000, 1) == copied.substr(0, kPage));
+  EXPECT_TRUE(ReadPages("mem/70", 0x8000, 1) == copied.substr(0, kPageSize));
   EXPECT_TRUE(ReadPages("mem/70", 0x10000, 4) ==
-              dumped.substr(0, 2 * kPage) + copied.substr(kPage, 2 * kPage));
-  EXPECT_TRUE(ReadPages("mem/70", 0x30000, 3) == dumped.substr(2 * kPage));
-  EXPECT_TRUE(ReadPages("mem/70", 0x40000, 2) == copied.substr(3 * kPage, 2 * kPage));
-  EXPECT_TRUE(ReadPages("mem/71", 0x1000, 2) == copied.substr(5 * kPage));
+              dumped.substr(0, 2 * kPageSize) + copied.substr(kPageSize, 2 * kPageSize));
+  EXPECT_TRUE(ReadPages("mem/70", 0x30000, 3) == dumped.substr(2 * kPageSize));
+  EXPECT_TRUE(ReadPages("mem/70", 0x40000, 2) == copied.substr(3 * kPageSize, 2 * kPageSize));
+  EXPECT_TRUE(ReadPages("mem/71", 0x1000, 2) == copied.substr(5 * kPageSize));
   auto pagemap = criu::ParsePagemap(staged.files["pagemap-70.img"]).value();
   EXPECT_EQ(pagemap.pages_id, 1u);
   EXPECT_EQ(pagemap.entries.size(), 6u);
@@ -195,8 +195,8 @@ TEST_F(StagedImageTest, CopiedMemoryThatDoesNotFitTheDumpIsRefused) {
   auto add = [&](pid_t pid, uint64_t address) {
     StagedImage staged;
     staged.files["pagemap-70.img"] = PagemapImage(1, pagemap);
-    staged.pages["pages-1.img"] = {Bytes(pages).subspan(0, 2 * kPage)};
-    return AddCopiedMemory({{pid, {{address, Bytes(pages).subspan(2 * kPage)}}}}, &staged).code();
+    staged.pages["pages-1.img"] = {Bytes(pages).subspan(0, 2 * kPageSize)};
+    return AddCopiedMemory({{pid, {{address, Bytes(pages).subspan(2 * kPageSize)}}}}, &staged).code();
   };
   EXPECT_EQ(add(70, 0x12000), absl::StatusCode::kOk);
   EXPECT_EQ(add(71, 0x12000), absl::StatusCode::kDataLoss);
@@ -217,9 +217,9 @@ TEST_F(StagedImageTest, OfPagesThatAreInBothTheDumpsAreTaken) {
   ASSERT_TRUE(status.ok()) << status;
   status = Add(staged);
   ASSERT_TRUE(status.ok()) << status;
-  std::string expected = copied + dumped.substr(3 * kPage);
-  expected.replace(kPage, 2 * kPage, dumped, 0, 2 * kPage);
-  expected.replace(5 * kPage, kPage, dumped, 2 * kPage, kPage);
+  std::string expected = copied + dumped.substr(3 * kPageSize);
+  expected.replace(kPageSize, 2 * kPageSize, dumped, 0, 2 * kPageSize);
+  expected.replace(5 * kPageSize, kPageSize, dumped, 2 * kPageSize, kPageSize);
   EXPECT_TRUE(ReadPages("mem/70", 0x10000, 10) == expected);
 }
 
@@ -235,21 +235,21 @@ TEST_F(StagedImageTest, UnchangedMemoryIsTheParents) {
     staged.files["pagemap-70.img"] = PagemapImage(1, {{0x13000, 2, criu::kPagePresent, 0}});
     staged.pages["pages-1.img"] = {Bytes(dumped)};
     // The dump has two pages of the first range, too.
-    EXPECT_TRUE(
-        AddCopiedMemory(
-            {{70,
-              {{0x10000, {}, 6 * kPage}, {0x16000, Bytes(copied)}, {0x18000, {}, unchanged_pages * kPage}}}},
-            &staged)
-            .ok());
+    EXPECT_TRUE(AddCopiedMemory({{70,
+                                  {{0x10000, {}, 6 * kPageSize},
+                                   {0x16000, Bytes(copied)},
+                                   {0x18000, {}, unchanged_pages * kPageSize}}}},
+                                &staged)
+                    .ok());
     return staged;
   };
   StagedImage staged = make(8);
-  EXPECT_EQ(staged.unchanged_bytes(), 12 * kPage);
+  EXPECT_EQ(staged.unchanged_bytes(), 12 * kPageSize);
   absl::Status status = Add(staged, "parent:1");
   ASSERT_TRUE(status.ok()) << status;
   std::string expected = before;
-  expected.replace(3 * kPage, 2 * kPage, dumped);
-  expected.replace(6 * kPage, 2 * kPage, copied);
+  expected.replace(3 * kPageSize, 2 * kPageSize, dumped);
+  expected.replace(6 * kPageSize, 2 * kPageSize, copied);
   EXPECT_TRUE(ReadPages("mem/70", 0x10000, 16) == expected);
   // The pagemap is whole: the image stands alone.
   EXPECT_EQ(criu::ParsePagemap(image_->ReadBlob("criu/pagemap-70.img").value())->present_pages(), 16u);

@@ -1,7 +1,6 @@
 #include "ckpt/written_files.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,14 +30,6 @@ namespace rekindle::ckpt {
 namespace {
 
 constexpr mode_t kPermissionBits = 07777;
-
-std::string ReadLink(const std::string& path) {
-  char target[PATH_MAX] = {};
-  const ssize_t n = ::readlink(path.c_str(), target, sizeof target - 1);
-  return n > 0 ? std::string(target, static_cast<size_t>(n)) : "";
-}
-
-int64_t Nanos(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
 
 bool IsNew(int64_t born_unix_ns, absl::Duration until_age) {
   return born_unix_ns != 0 && absl::Nanoseconds(UnixNanos() - born_unix_ns) < until_age;
@@ -371,9 +362,9 @@ class ContentTaker {
 }  // namespace
 
 bool SeeOurFiles(const std::vector<pid_t>& pids) {
-  const std::string ours = ReadLink("/proc/self/ns/mnt");
+  const std::string ours = ReadLink("/proc/self/ns/mnt").value_or("");
   return std::all_of(pids.begin(), pids.end(), [&](pid_t pid) {
-    const std::string its = ReadLink(absl::StrCat("/proc/", pid, "/ns/mnt"));
+    const std::string its = ReadLink(absl::StrCat("/proc/", pid, "/ns/mnt")).value_or("");
     return its.empty() || its == ours;  // empty: it has ended
   });
 }
@@ -419,7 +410,7 @@ uint64_t EstimateContents(const std::vector<pid_t>& pids, const WrittenFilesOpti
       struct stat info, link_info;
       if (::lstat(link.c_str(), &link_info) != 0 || (link_info.st_mode & S_IWUSR) == 0) continue;
       if (::stat(link.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink == 0) continue;
-      const std::string path = ReadLink(link);
+      const std::string path = ReadLink(link).value_or("");
       if (!IsOnDisk(path) || IsBelow(path, options.ignore_paths)) continue;
       if (!seen.insert({info.st_dev, info.st_ino}).second) continue;
       const uint64_t size = static_cast<uint64_t>(info.st_size);

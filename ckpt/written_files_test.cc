@@ -18,14 +18,13 @@
 namespace rekindle::ckpt {
 namespace {
 
+using store::kPageSize;
 using store::StatusOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Key;
 using ::testing::SizeIs;
-
-constexpr uint64_t kPage = store::kPageSize;
 
 class WrittenFilesTest : public store::StoreTest {
  protected:
@@ -237,7 +236,7 @@ TEST_F(WrittenFilesTest, DamagedImagesAreSaid) {
 }
 
 TEST_F(WrittenFilesTest, ContentsOfFilesWrittenInPlaceGoIntoTheImage) {
-  std::string bytes = store::MakePages(3, 7).substr(0, 2 * kPage + 100);
+  std::string bytes = store::MakePages(3, 7).substr(0, 2 * kPageSize + 100);
   Open(Make("data", bytes), bytes.size(), O_RDWR, 5);
   Open(Make("log", "0123456789"), 10, O_WRONLY | O_APPEND, 0);
   Open(Make("ignored", "0123456789"), 10, O_RDWR, 0);
@@ -271,26 +270,27 @@ TEST_F(WrittenFilesTest, ContentsOfFilesWrittenInPlaceGoIntoTheImage) {
   EXPECT_EQ(manifest.written_files(3).content_object(), "files/3");
   EXPECT_EQ(manifest.written_files(4).content_object(), "") << "what is appended to is cut off alone";
 
-  std::string stored(3 * kPage, '?');
+  std::string stored(3 * kPageSize, '?');
   RK_ASSERT_OK(
       (*image)->ReadPages("files/0", 0, {reinterpret_cast<std::byte*>(stored.data()), stored.size()}));
-  EXPECT_TRUE(stored == bytes + std::string(3 * kPage - bytes.size(), '\0'));
+  EXPECT_TRUE(stored == bytes + std::string(3 * kPageSize - bytes.size(), '\0'));
   auto runs = (*image)->Runs("files/5");
   RK_ASSERT_OK(runs);
   uint64_t pages = 0;
   for (const store::PageRun& run : *runs) pages += run.pages;
   EXPECT_LE(pages, 16u) << "holes take no room";
-  std::string page(kPage, '?');
-  RK_ASSERT_OK((*image)->ReadPages("files/5", 50 << 20, {reinterpret_cast<std::byte*>(page.data()), kPage}));
-  EXPECT_TRUE(page == "y" + std::string(kPage - 1, '\0'));
+  std::string page(kPageSize, '?');
+  RK_ASSERT_OK(
+      (*image)->ReadPages("files/5", 50 << 20, {reinterpret_cast<std::byte*>(page.data()), kPageSize}));
+  EXPECT_TRUE(page == "y" + std::string(kPageSize - 1, '\0'));
 }
 
 TEST_F(WrittenFilesTest, TooMuchContentIsLeftOutAndSaid) {
-  Open(Make("a", std::string(3 * kPage, 'a')), 3 * kPage, O_RDWR, 0);
-  Open(Make("b", std::string(3 * kPage, 'b')), 3 * kPage, O_RDWR, 0);
-  Open(Make("c", std::string(kPage, 'c')), kPage, O_RDWR, 0);
+  Open(Make("a", std::string(3 * kPageSize, 'a')), 3 * kPageSize, O_RDWR, 0);
+  Open(Make("b", std::string(3 * kPageSize, 'b')), 3 * kPageSize, O_RDWR, 0);
+  Open(Make("c", std::string(kPageSize, 'c')), kPageSize, O_RDWR, 0);
   options_.contents = true;
-  options_.contents_limit_bytes = 4 * kPage;
+  options_.contents_limit_bytes = 4 * kPageSize;
   WrittenFiles written = Look();
   EXPECT_THAT(Paths(written), ElementsAre("a", "b", "c"));
   EXPECT_TRUE(written.contents.contains(0));
@@ -301,10 +301,10 @@ TEST_F(WrittenFilesTest, TooMuchContentIsLeftOutAndSaid) {
 }
 
 TEST_F(WrittenFilesTest, ContentsOfSmallFilesGoInUnaskedAsLongAsTheyFit) {
-  options_.small_bytes = 2 * kPage;
-  options_.small_limit_bytes = 3 * kPage;
+  options_.small_bytes = 2 * kPageSize;
+  options_.small_limit_bytes = 3 * kPageSize;
   auto open_log = [&](const std::string& name, uint64_t pages) {
-    Open(Make(name, std::string(pages * kPage, 'x')), pages * kPage, O_WRONLY | O_APPEND, 0);
+    Open(Make(name, std::string(pages * kPageSize, 'x')), pages * kPageSize, O_WRONLY | O_APPEND, 0);
   };
   open_log("a", 2);
   open_log("b", 2);
@@ -319,22 +319,22 @@ TEST_F(WrittenFilesTest, ContentsOfSmallFilesGoInUnaskedAsLongAsTheyFit) {
 }
 
 TEST_F(WrittenFilesTest, ContentsOfNewFilesGoInUnasked) {
-  const std::string path = Make("checkpoint.tmp", std::string(3 * kPage, 'x'));
+  const std::string path = Make("checkpoint.tmp", std::string(3 * kPageSize, 'x'));
   if (BornUnixNanos(AT_FDCWD, path, 0) == 0) GTEST_SKIP() << "the file system does not tell";
-  Open(path, 3 * kPage, O_WRONLY, 3 * kPage);
-  Open(Make("database", std::string(2 * kPage, 'y')), 2 * kPage, O_RDWR, 0);
+  Open(path, 3 * kPageSize, O_WRONLY, 3 * kPageSize);
+  Open(Make("database", std::string(2 * kPageSize, 'y')), 2 * kPageSize, O_RDWR, 0);
   options_.new_until_age = absl::Seconds(60);
   WrittenFiles written = Look();
   ASSERT_THAT(Paths(written), ElementsAre("checkpoint.tmp", "database"));
   for (const v1::WrittenFile& file : written.files) EXPECT_TRUE(file.is_new());
   EXPECT_THAT(written.contents, ElementsAre(Key(0u), Key(1u)));
 
-  options_.contents_limit_bytes = 2 * kPage;
+  options_.contents_limit_bytes = 2 * kPageSize;
   written = Look();
   EXPECT_THAT(written.contents, ElementsAre(Key(1u)));
   EXPECT_THAT(written.warnings, ElementsAre(HasSubstr("/checkpoint.tmp is not in the image")));
 
-  options_.contents_limit_bytes = 4 * kPage;
+  options_.contents_limit_bytes = 4 * kPageSize;
   options_.contents = true;
   written = Look();
   EXPECT_THAT(written.contents, ElementsAre(Key(1u))) << "what was asked for comes first";
@@ -343,10 +343,10 @@ TEST_F(WrittenFilesTest, ContentsOfNewFilesGoInUnasked) {
 
 TEST_F(WrittenFilesTest, DatabasesGoInUnaskedAndTheirLogsFirst) {
   const auto open_in_place = [&](const std::string& name, uint64_t pages) {
-    Open(Make(name, std::string(pages * kPage, 'x')), pages * kPage, O_RDWR, 0);
+    Open(Make(name, std::string(pages * kPageSize, 'x')), pages * kPageSize, O_RDWR, 0);
   };
   for (const char* name : {"a", "a-journal", "b", "b-shm", "b-wal", "c", "d-wal"}) open_in_place(name, 2);
-  options_.databases_limit_bytes = 10 * kPage;
+  options_.databases_limit_bytes = 10 * kPageSize;
   const auto contents = [&] {
     WrittenFiles written = Look();
     EXPECT_THAT(written.warnings, IsEmpty());
@@ -356,9 +356,9 @@ TEST_F(WrittenFilesTest, DatabasesGoInUnaskedAndTheirLogsFirst) {
     return names;
   };
   EXPECT_THAT(contents(), ElementsAre("a", "a-journal", "b", "b-shm", "b-wal"));
-  options_.databases_limit_bytes = 8 * kPage;
+  options_.databases_limit_bytes = 8 * kPageSize;
   EXPECT_THAT(contents(), ElementsAre("a", "a-journal", "b-shm", "b-wal"));
-  options_.small_bytes = 2 * kPage;
+  options_.small_bytes = 2 * kPageSize;
   EXPECT_THAT(contents(), ElementsAre("a", "a-journal", "b", "b-shm", "b-wal", "c", "d-wal"));
 }
 
@@ -376,8 +376,8 @@ TEST_F(WrittenFilesTest, FoldersAreRecordedAsTheyAre) {
 
 TEST_F(WrittenFilesTest, WhatTheJobMayNotSeeIsNotMissedUnasked) {
   Open(Make("small", "x"), 1, O_WRONLY | O_APPEND, 0);
-  Open(Make("new", std::string(3 * kPage, 'x')), 3 * kPage, O_WRONLY | O_APPEND, 0);
-  options_.small_bytes = kPage;
+  Open(Make("new", std::string(3 * kPageSize, 'x')), 3 * kPageSize, O_WRONLY | O_APPEND, 0);
+  options_.small_bytes = kPageSize;
   options_.new_until_age = absl::Seconds(60);
   options_.readable = ReadableFiles(::geteuid() + 1, {});
   WrittenFiles written = Look();
@@ -386,7 +386,7 @@ TEST_F(WrittenFilesTest, WhatTheJobMayNotSeeIsNotMissedUnasked) {
 }
 
 TEST_F(WrittenFilesTest, NoRoomToCopyLeavesTheContentOut) {
-  Open(Make("a", std::string(kPage, 'a')), kPage, O_RDWR, 0);
+  Open(Make("a", std::string(kPageSize, 'a')), kPageSize, O_RDWR, 0);
   options_.contents = true;
   arena_ = StagingArena::Create(0, 0, folder_->path() + "/absent").value();
   WrittenFiles written = Look();
@@ -396,8 +396,8 @@ TEST_F(WrittenFilesTest, NoRoomToCopyLeavesTheContentOut) {
 }
 
 TEST_F(WrittenFilesTest, ContentThatTheJobMayNotSeeStaysOut) {
-  std::string path = Make("a", std::string(kPage, 'a'));
-  Open(path, kPage, O_WRONLY, 0);
+  std::string path = Make("a", std::string(kPageSize, 'a'));
+  Open(path, kPageSize, O_WRONLY, 0);
   options_.contents = true;
   options_.readable = ReadableFiles(::geteuid() + 1, {});
   WrittenFiles written = Look();
@@ -413,10 +413,10 @@ TEST_F(WrittenFilesTest, ContentThatTheJobMayNotSeeStaysOut) {
 
 // As a job's owner may do while it stands still, to have root read what he can't.
 TEST_F(WrittenFilesTest, AnotherFileInThePlaceOfTheJobsOwnStaysOut) {
-  const std::string path = Make("d.txt", std::string(kPage, 'a'));
-  const std::string secret = Make("secret", std::string(kPage, 's'));
+  const std::string path = Make("d.txt", std::string(kPageSize, 'a'));
+  const std::string secret = Make("secret", std::string(kPageSize, 's'));
   const UniqueFd open_file = OpenFile(path, O_RDWR).value();
-  Open(path, kPage, O_RDWR, 0);
+  Open(path, kPageSize, O_RDWR, 0);
   options_.contents = true;
   options_.readable = ReadableFiles(::geteuid() + 1, {::getpid()});
   ASSERT_THAT(Look().contents, SizeIs(1));
@@ -430,16 +430,16 @@ TEST_F(WrittenFilesTest, AnotherFileInThePlaceOfTheJobsOwnStaysOut) {
   // By a folder on the way.
   ASSERT_EQ(::mkdir((folder_->path() + "/there").c_str(), 0700), 0);
   ASSERT_EQ(::symlink("there", (folder_->path() + "/way").c_str()), 0);
-  Make("there/file", std::string(kPage, 's'));
+  Make("there/file", std::string(kPageSize, 's'));
   open_.clear();
-  Open(folder_->path() + "/way/file", kPage, O_RDWR, 0);
+  Open(folder_->path() + "/way/file", kPageSize, O_RDWR, 0);
   options_.readable = ReadableFiles();
   EXPECT_THAT(Look().files, IsEmpty());
 }
 
 TEST_F(WrittenFilesTest, TheEstimateCountsEachFileOnce) {
-  std::string path = Make("a", std::string(3 * kPage, 'a'));
-  std::string read = Make("b", std::string(7 * kPage, 'b'));
+  std::string path = Make("a", std::string(3 * kPageSize, 'a'));
+  std::string read = Make("b", std::string(7 * kPageSize, 'b'));
   auto open_all = [&] {
     for (int i = 0; i < 2; ++i) {
       if (::open(path.c_str(), O_RDWR) < 0 || ::open(read.c_str(), O_RDONLY) < 0) return false;
@@ -451,26 +451,26 @@ TEST_F(WrittenFilesTest, TheEstimateCountsEachFileOnce) {
   EXPECT_EQ(EstimateContents({child.pid()}, options_), 0u) << "nothing is copied";
   options_.contents = true;
   const uint64_t without = EstimateContents({::getpid()}, options_);  // what the children have inherited
-  EXPECT_EQ(EstimateContents({child.pid(), other.pid()}, options_), without + 3 * kPage);
+  EXPECT_EQ(EstimateContents({child.pid(), other.pid()}, options_), without + 3 * kPageSize);
   options_.contents_limit_bytes = 10;
   EXPECT_EQ(EstimateContents({child.pid()}, options_), 10u);
 }
 
 TEST_F(WrittenFilesTest, TheEstimateCountsWhatIsTakenUnasked) {
-  std::string path = Make("a", std::string(3 * kPage, 'a'));
+  std::string path = Make("a", std::string(3 * kPageSize, 'a'));
   TestChild child([&] { return ::open(path.c_str(), O_WRONLY | O_APPEND) >= 0; });
   ASSERT_TRUE(child.prepared());
   auto estimate = [&] {  // less what the child has inherited
     return EstimateContents({child.pid()}, options_) - EstimateContents({::getpid()}, options_);
   };
   EXPECT_EQ(estimate(), 0u);
-  options_.small_bytes = 3 * kPage;
-  EXPECT_EQ(estimate(), 3 * kPage);
-  options_.small_bytes = 3 * kPage - 1;
+  options_.small_bytes = 3 * kPageSize;
+  EXPECT_EQ(estimate(), 3 * kPageSize);
+  options_.small_bytes = 3 * kPageSize - 1;
   EXPECT_EQ(estimate(), 0u);
   if (BornUnixNanos(AT_FDCWD, path, 0) == 0) GTEST_SKIP() << "the file system does not tell";
   options_.new_until_age = absl::Seconds(60);
-  EXPECT_EQ(estimate(), 3 * kPage);
+  EXPECT_EQ(estimate(), 3 * kPageSize);
   options_.ignore_paths = {std::filesystem::canonical(folder_->path())};  // as the kernel has it
   EXPECT_EQ(estimate(), 0u);
   options_.ignore_paths.clear();

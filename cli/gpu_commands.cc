@@ -28,7 +28,7 @@ int Finish(const Output& output, const absl::StatusOr<v1::GpuMoveResponse>& resp
   return kDone;
 }
 
-std::string JobName(int pid, const std::string& name) { return name.empty() ? absl::StrCat(pid) : name; }
+std::string NameOfJob(int pid, const std::string& name) { return name.empty() ? absl::StrCat(pid) : name; }
 
 }  // namespace
 
@@ -65,21 +65,21 @@ int ListGpus(Client& client, const Output& output, const v1::ListGpusRequest& re
 }
 
 int ParkGpu(Client& client, const Output& output, const v1::ParkGpuRequest& request) {
-  const std::string job = JobName(request.pid(), request.job());
+  const std::string job = NameOfJob(request.pid(), request.job());
   return Finish(output, client.ParkGpu(request), absl::StrCat(job, " is parked"),
                 absl::StrCat(job, " is parked already\n"));
 }
 
 int ResumeGpu(Client& client, const Output& output, const v1::ResumeGpuRequest& request) {
-  const std::string job = JobName(request.pid(), request.job());
+  const std::string job = NameOfJob(request.pid(), request.job());
   return Finish(output, client.ResumeGpu(request), absl::StrCat(job, " is on its GPU again"),
                 absl::StrCat(job, " is on its GPU already\n"));
 }
 
 int SwapGpu(Client& client, const Output& output, const v1::SwapGpuRequest& request) {
   return Finish(output, client.SwapGpu(request),
-                absl::StrCat(JobName(request.out_pid(), request.out_job()), " is parked, ",
-                             JobName(request.in_pid(), request.in_job()), " is on its GPU"),
+                absl::StrCat(NameOfJob(request.out_pid(), request.out_job()), " is parked, ",
+                             NameOfJob(request.in_pid(), request.in_job()), " is on its GPU"),
                 "nothing to swap\n");
 }
 
@@ -87,7 +87,7 @@ int LeaseGpu(Client& client, const Output& output, const v1::LeaseGpuRequest& re
   absl::StatusOr<v1::LeaseGpuResponse> response = client.LeaseGpu(request);
   if (!response.ok()) return output.Fail(response.status());
   output.Json(*response);
-  output.Text(absl::StrCat(JobName(request.pid(), request.job()), " is on its GPU (",
+  output.Text(absl::StrCat(NameOfJob(request.pid(), request.job()), " is on its GPU (",
                            FormatBytes(response->bytes()), ") after ", FormatSeconds(response->seconds()),
                            "; `rekindle gpu release` gives it back\n"));
   return kDone;
@@ -99,7 +99,7 @@ int HoldGpu(Client& client, const Output& output, Interrupts& interrupts, const 
   absl::Status status = client.HoldGpu(request, [&](const v1::LeaseGpuResponse& response) {
     had = true;
     output.Json(response);
-    output.Text(absl::StrCat(JobName(request.lease().pid(), request.lease().job()), " is on its GPU (",
+    output.Text(absl::StrCat(NameOfJob(request.lease().pid(), request.lease().job()), " is on its GPU (",
                              FormatBytes(response.bytes()), ") until this command ends\n"));
     std::fflush(stdout);
   });
@@ -112,7 +112,7 @@ int ReleaseGpu(Client& client, const Output& output, const v1::ReleaseGpuRequest
   absl::StatusOr<v1::ReleaseGpuResponse> response = client.ReleaseGpu(request);
   if (!response.ok()) return output.Fail(response.status());
   output.Json(*response);
-  output.Text(absl::StrCat(JobName(request.pid(), request.job()),
+  output.Text(absl::StrCat(NameOfJob(request.pid(), request.job()),
                            request.unpin() ? " is not pinned, and has " : " has ", response->leases(),
                            " leases left\n"));
   return kDone;

@@ -10,6 +10,8 @@
 namespace rekindle::cli {
 namespace {
 
+using Align = Table::Align;
+
 std::string HostOf(const std::string& host) { return host.empty() ? "here" : host; }
 
 std::string StateOf(const v1::Group& group) {
@@ -42,7 +44,6 @@ int CheckpointGroup(Client& client, const Output& output, Interrupts& interrupts
     for (const std::string& line : member.command_lines()) output.CommandLine(line);
   }
   output.Json(*result);
-  using Align = Table::Align;
   Table table(
       {{"IMAGE"}, {"HOST"}, {"FROZEN", Align::kRight}, {"MEMORY", Align::kRight}, {"NEW", Align::kRight}});
   for (int i = 0; i < result->members_size(); ++i) {
@@ -74,7 +75,6 @@ int RestoreGroup(Client& client, const Output& output, Interrupts& interrupts,
     for (const std::string& warning : member.warnings()) output.Warning(warning);
   }
   output.Json(*result);
-  using Align = Table::Align;
   Table table({{"IMAGE"}, {"HOST"}, {"PID", Align::kRight}, {"NAME"}, {"LOG"}});
   for (int i = 0; i < result->members_size(); ++i) {
     const v1::Job& job = result->members(i).job();
@@ -92,7 +92,6 @@ int ListGroups(Client& client, const Output& output, const v1::ListGroupsRequest
   absl::StatusOr<v1::ListGroupsResponse> response = client.ListGroups(request);
   if (!response.ok()) return output.Fail(response.status());
   output.Json(*response);
-  using Align = Table::Align;
   const int64_t now = UnixNanos();
   Table table({{"GROUP"}, {"ID"}, {"CREATED"}, {"MEMBERS", Align::kRight}, {"STATE"}});
   for (const v1::Group& group : response->groups()) {

@@ -29,6 +29,8 @@
 namespace rekindle::cli {
 namespace {
 
+using Align = Table::Align;
+
 constexpr int kKilledBySignal = 128;  // as shells say it
 constexpr size_t kLongestRemark = 1000;
 
@@ -418,7 +420,6 @@ int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& re
   absl::StatusOr<v1::ListJobsResponse> response = client.ListJobs(request);
   if (!response.ok()) return output.Fail(response.status());
   output.Json(*response);
-  using Align = Table::Align;
   const auto any = [&](auto has) {
     return std::any_of(response->jobs().begin(), response->jobs().end(), has);
   };

@@ -28,7 +28,7 @@ constexpr size_t kCopyBytes = 64 << 10;
 // The log, and what had its name before.
 constexpr size_t kFiles = 4;
 // Where the folder can't be watched.
-constexpr int kLookAgainMs = 1000;
+constexpr int kLookAtFolderMs = 1000;
 
 std::string Read(int fd, uint64_t begin, uint64_t end) {
   std::string content(end - begin, '\0');
@@ -237,7 +237,7 @@ void LogFollower::Loop() {
   // The watches are older than the first copy: nothing appended in between is missed.
   while (CopyWhatIsThere()) {
     pollfd entries[] = {{changes_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-    if (::poll(entries, 2, watches_folder_ ? -1 : kLookAgainMs) < 0 && errno != EINTR) return;
+    if (::poll(entries, 2, watches_folder_ ? -1 : kLookAtFolderMs) < 0 && errno != EINTR) return;
     if (entries[1].revents != 0) {
       CopyWhatIsThere();
       return;

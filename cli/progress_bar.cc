@@ -22,7 +22,7 @@ bool InBackground(int fd) {
   return foreground > 0 && foreground != ::getpgrp();
 }
 
-void Write(int fd, absl::string_view text) {
+void TryToWrite(int fd, absl::string_view text) {
   [[maybe_unused]] ssize_t n = ::write(fd, text.data(), text.size());
 }
 
@@ -58,12 +58,12 @@ void ProgressBar::Update(const v1::Progress& progress) {
   if (!shown_ || InBackground(fd_)) return;
   winsize size{};
   size_t columns = ::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79u;
-  Write(fd_, absl::StrCat("\r\x1b[K", Line(progress, columns)));
+  TryToWrite(fd_, absl::StrCat("\r\x1b[K", Line(progress, columns)));
   drawn_ = true;
 }
 
 void ProgressBar::Clear() {
-  if (drawn_) Write(fd_, "\r\x1b[K");
+  if (drawn_) TryToWrite(fd_, "\r\x1b[K");
   drawn_ = false;
 }
 

@@ -7,6 +7,8 @@
 namespace rekindle::cli {
 namespace {
 
+using Align = Table::Align;
+
 constexpr size_t kLongestPath = 200;
 
 std::string Done(const v1::FileRollback& file, bool dry_run) {
@@ -29,7 +31,6 @@ std::string Done(const v1::FileRollback& file, bool dry_run) {
 }  // namespace
 
 std::string RollbackTable(const google::protobuf::RepeatedPtrField<v1::FileRollback>& files, bool dry_run) {
-  using Align = Table::Align;
   Table table({{"FILE"}, {"ROLL-BACK"}, {"SIZE", Align::kRight}, {"DISCARDED", Align::kRight}, {"KEPT IN"}});
   std::string remarks;
   int rows = 0;

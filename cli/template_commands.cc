@@ -7,6 +7,11 @@
 #include "cli/table.h"
 
 namespace rekindle::cli {
+namespace {
+
+using Align = Table::Align;
+
+}  // namespace
 
 int TemplateUp(Client& client, const Output& output, const v1::TemplateUpRequest& request) {
   absl::StatusOr<v1::Template> up = client.TemplateUp(request);
@@ -33,7 +38,6 @@ int ListTemplates(Client& client, const Output& output, const v1::ListTemplatesR
   absl::StatusOr<v1::ListTemplatesResponse> response = client.ListTemplates(request);
   if (!response.ok()) return output.Fail(response.status());
   output.Json(*response);
-  using Align = Table::Align;
   Table table({{"NAME"},
                {"IMAGE"},
                {"PID", Align::kRight},

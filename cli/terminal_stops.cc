@@ -16,7 +16,7 @@ sigset_t SetOf(std::initializer_list<int> signals) {
   return set;
 }
 
-sigset_t Watched() {
+sigset_t WatchedStops() {
   struct sigaction action;
   const bool ignored = ::sigaction(SIGTSTP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
   return ignored ? SetOf({}) : SetOf({SIGTSTP});
@@ -34,7 +34,7 @@ void StopThisProcess() {
 }  // namespace
 
 TerminalStops::TerminalStops()
-    : watch_(Watched(), [](int) { daemon::StopWhenNoJobStandsStill(StopThisProcess); }) {
+    : watch_(WatchedStops(), [](int) { daemon::StopWhenNoJobStandsStill(StopThisProcess); }) {
   const sigset_t output = SetOf({SIGTTOU});
   ::pthread_sigmask(SIG_BLOCK, &output, nullptr);
 }

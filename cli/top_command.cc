@@ -65,7 +65,7 @@ void AddTime(TopFigures* figures) {
       absl::FormatTime("%H:%M:%S", absl::FromUnixNanos(figures->now_unix_ns), absl::LocalTimeZone());
 }
 
-std::string Json(const TopFigures& figures) {
+std::string JsonLine(const TopFigures& figures) {
   nlohmann::ordered_json line = nlohmann::ordered_json::parse(ToJson(figures.jobs));
   line["images"] = {{"count", figures.images},
                     {"stored_bytes", figures.stored_bytes},
@@ -110,7 +110,7 @@ int PrintLines(Client& client, const Output& output, Interrupts& interrupts, con
       break;
     }
     AddTime(&*figures);
-    const std::string line = Json(*figures);
+    const std::string line = JsonLine(*figures);
     if (std::fwrite(line.data(), 1, line.size(), stdout) != line.size() || std::fflush(stdout) != 0) break;
   } while (!request.once && !ending.WaitFor(absl::Seconds(request.interval_seconds)));
   interrupts.SetAction(nullptr);

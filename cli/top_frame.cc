@@ -15,9 +15,9 @@ namespace {
 using Style = TopLine::Style;
 
 constexpr char kNothing[] = "-";
-constexpr char kFailed[] = "failed";  // a phase
-constexpr size_t kGap = 2;            // columns between two of the table
-constexpr size_t kLeastName = 12;     // columns for a job's name, before others are left out for it
+constexpr char kFailedPhase[] = "failed";  // a phase
+constexpr size_t kGap = 2;                 // columns between two of the table
+constexpr size_t kLeastName = 12;          // columns for a job's name, before others are left out for it
 constexpr size_t kMostTroubles = 2, kMostDeaths = 3, kMostDeathsWithoutLimit = 10;
 
 std::string Clip(const std::string& text, size_t columns) {
@@ -225,7 +225,7 @@ std::string RestartsText(const v1::Job& job) {
 
 std::vector<std::string> FailureLines(const v1::Job& job) {
   const v1::SupervisedState& state = job.supervised();
-  if (state.phase() != kFailed) return {};
+  if (state.phase() != kFailedPhase) return {};
   std::vector<std::string> lines = TroublesOf(job);
   const int deaths = std::min(state.deaths_size(), static_cast<int>(kMostDeaths));
   for (int i = 0; i < deaths; ++i) lines.push_back(absl::StrCat(job.name(), ": ", state.deaths(i)));

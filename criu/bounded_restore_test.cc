@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/subprocess.h"
+#include "base/test_user.h"
 #include "criu/installation.h"
 #include "criu/restore_session.h"
 #include "criu/test_support.h"
@@ -24,7 +25,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uid_t kNobody = 65534;
 // Listens, says so, and answers whoever comes with what is in a file that has lost its name. Its own folder
 // it leaves.
 constexpr char kServer[] = R"(

@@ -21,13 +21,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/test_user.h"
 #include "base/unique_fd.h"
 #include "criu/restore_preload.h"
 
 namespace rekindle::criu {
 namespace {
 
-constexpr uid_t kNobody = 65534;
 constexpr int kWrongRights = 200, kNoLibrary = 201;
 
 class Library {

@@ -23,9 +23,9 @@
 namespace rekindle::daemon {
 namespace {
 
-class Observer : public ckpt::CaptureObserver {
+class CaptureReporter : public ckpt::CaptureObserver {
  public:
-  explicit Observer(CallMonitor& monitor) : monitor_(monitor) {}
+  explicit CaptureReporter(CallMonitor& monitor) : monitor_(monitor) {}
   void OnProgress(const ckpt::CaptureProgress& p) override {
     monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds, p.devices);
   }
@@ -136,7 +136,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     *event.mutable_progress() = progress;
     return send(event);
   });
-  Observer observer(monitor);
+  CaptureReporter observer(monitor);
   absl::StatusOr<ckpt::CaptureResult> result =
       ckpt::Capture(*store, criu, &node.gpus(), options, &observer, &monitor.cancelled());
   monitor.Stop();

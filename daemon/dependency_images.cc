@@ -41,7 +41,7 @@ constexpr char kModulesLabel[] = "rekindle.deps.modules";
 constexpr char kResidentLabel[] = "rekindle.deps.resident-bytes";
 constexpr char kSecondsLabel[] = "rekindle.deps.build-seconds";
 constexpr absl::Duration kLongestLoad = absl::Minutes(5);
-constexpr absl::Duration kLookAgain = absl::Milliseconds(5);
+constexpr absl::Duration kLookIfHeld = absl::Milliseconds(5);
 constexpr size_t kOutputShown = 2000;
 // An image with more than is needed is fine up to this many times the memory of a bare runtime and modules.
 constexpr uint64_t kSpareBytes = uint64_t{256} << 20;
@@ -263,7 +263,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, node_.reaper().Adopt(pid, [](const ExitState&) {}));
   const Deadline deadline(kLongestLoad);
   while (!ckpt::IsHeld(pid)) {
-    if (auto exit = end->WaitFor(kLookAgain)) {
+    if (auto exit = end->WaitFor(kLookIfHeld)) {
       return absl::InvalidArgumentError(absl::StrCat(what, ": ", exit->ToString(), ": ",
                                                      absl::StripTrailingAsciiWhitespace(output->Text())));
     }

@@ -12,7 +12,7 @@
 namespace rekindle::daemon {
 namespace {
 
-constexpr uint32_t kFormat = 1;
+constexpr uint32_t kLeasesFormat = 1;
 // More than a node ever has; a record that says so is damaged.
 constexpr uint32_t kMostLeases = 1u << 30;
 
@@ -22,9 +22,9 @@ absl::StatusOr<std::vector<GpuJobLeases>> GpuLeaseRecord::Read() const {
   absl::StatusOr<v1::GpuLeasesRecord> file = ReadRecordFile<v1::GpuLeasesRecord>(path_);
   if (absl::IsNotFound(file.status())) return std::vector<GpuJobLeases>();
   RK_RETURN_IF_ERROR(file.status());
-  if (file->format() != kFormat) {
-    return UnusableRecord(path_,
-                          absl::StrCat("it has format ", file->format(), ", this version knows ", kFormat));
+  if (file->format() != kLeasesFormat) {
+    return UnusableRecord(
+        path_, absl::StrCat("it has format ", file->format(), ", this version knows ", kLeasesFormat));
   }
   std::vector<GpuJobLeases> jobs;
   for (const v1::GpuJobLeases& job : file->jobs()) {
@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<GpuJobLeases>> GpuLeaseRecord::Read() const {
 absl::Status GpuLeaseRecord::Write(const std::vector<GpuJobLeases>& jobs) {
   if (written_ == jobs) return absl::OkStatus();
   v1::GpuLeasesRecord file;
-  file.set_format(kFormat);
+  file.set_format(kLeasesFormat);
   for (const GpuJobLeases& job : jobs) {
     v1::GpuJobLeases* out = file.add_jobs();
     out->set_pid(job.job.pid);

@@ -56,7 +56,7 @@ absl::Status CheckIsDaemon(const Node& node) {
       "leases are the daemon's: start rekindled, or use `rekindle gpu park`, `resume` and `swap`");
 }
 
-void ToProto(const gpu::GpuUse& use, v1::GpuUse* out) {
+void UseToProto(const gpu::GpuUse& use, v1::GpuUse* out) {
   out->set_pid(use.pid);
   out->set_uuid(use.uuid);
   if (use.bytes) out->set_bytes(*use.bytes);
@@ -111,12 +111,12 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
     v1::GpuJob& job = job_of(entry.pid, entry.job);
     job.set_parked(true);
     job.set_why(entry.why);
-    for (const gpu::GpuUse& use : entry.uses) ToProto(use, job.add_uses());
+    for (const gpu::GpuUse& use : entry.uses) UseToProto(use, job.add_uses());
     listed.insert(entry.pid);
   }
   for (const gpu::GpuUse& use : view.uses) {
     if (listed.count(use.pid) > 0 || !ReadProcessStat(use.pid).ok()) continue;
-    ToProto(use, job_of(use.pid, use.pid).add_uses());
+    UseToProto(use, job_of(use.pid, use.pid).add_uses());
   }
   for (pid_t pid : node.gpus().UsersMissingIn(view)) {
     if (listed.count(pid) == 0) job_of(pid, pid);

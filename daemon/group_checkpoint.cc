@@ -25,9 +25,6 @@ namespace {
 using group::CoordinatorState;
 using Order = CoordinatorState::Order;
 
-// How soon it is seen that the caller has gone.
-constexpr absl::Duration kLookForCaller = absl::Milliseconds(50);
-
 std::string NameOf(const v1::GroupMember& member) {
   return absl::StrCat(member.host().empty() ? "this daemon" : member.host(), "/",
                       member.job().empty() ? absl::StrCat(member.pid()) : member.job());

@@ -22,7 +22,7 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr size_t kIdBytes = 16;
-constexpr char kEnding[] = ".json";
+constexpr char kGroupEnding[] = ".json";
 constexpr char kWorkEnding[] = ".lock";
 
 }  // namespace
@@ -44,7 +44,7 @@ std::string NewGroupId() {
 }
 
 std::string GroupRecords::PathOf(const std::string& id) const {
-  return absl::StrCat(directory_, "/", id, kEnding);
+  return absl::StrCat(directory_, "/", id, kGroupEnding);
 }
 
 std::string GroupRecords::WorkPathOf(const std::string& id) const {
@@ -136,7 +136,7 @@ absl::StatusOr<std::vector<v1::Group>> GroupRecords::ReadAll() const {
   RK_RETURN_IF_ERROR(names.status());
   for (const std::string& name : *names) {
     absl::string_view id = name;
-    if (!absl::ConsumeSuffix(&id, kEnding) || !CheckGroupId(id).ok()) continue;
+    if (!absl::ConsumeSuffix(&id, kGroupEnding) || !CheckGroupId(id).ok()) continue;
     RK_ASSIGN_OR_RETURN(v1::Group group, Read(std::string(id)));
     groups.push_back(std::move(group));
   }

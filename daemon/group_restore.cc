@@ -14,7 +14,6 @@
 namespace rekindle::daemon {
 namespace {
 
-constexpr absl::Duration kLookForCaller = absl::Milliseconds(50);
 // For a member's daemon to take down what it has begun.
 constexpr absl::Duration kEndMayTake = absl::Seconds(30);
 

@@ -22,6 +22,9 @@
 
 namespace rekindle::daemon {
 
+// How soon it is seen that the caller has gone.
+inline constexpr absl::Duration kLookForCaller = absl::Milliseconds(50);
+
 // The other end of a call with messages both ways, on the side that serves it. One thread may read while
 // others write.
 template <typename Request, typename Event>

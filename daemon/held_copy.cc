@@ -18,7 +18,7 @@ namespace rekindle::daemon {
 namespace {
 
 // So often it is looked whether the daemon is ending.
-constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
+constexpr absl::Duration kLookIfEnding = absl::Milliseconds(100);
 
 // It says that it is about to park, and has parked when the channel ends. What it says else does not give it
 // more time. Returns whether it has after-restore callbacks; an older hook does not say.
@@ -32,12 +32,12 @@ absl::StatusOr<bool> WaitUntilParked(const Node& node, int channel, const ReadyW
     }
     const absl::Duration left = deadline.left();
     auto message =
-        restore::ReceiveMessage(channel, wait.cancel ? wait.cancel->fd() : -1, std::min(left, kLookAgain));
+        restore::ReceiveMessage(channel, wait.cancel ? wait.cancel->fd() : -1, std::min(left, kLookIfEnding));
     if (absl::IsUnavailable(message.status())) {
       if (parks) return has_after_restore;
       return absl::FailedPreconditionError(absl::StrCat(what, ": it ended before it was ready"));
     }
-    if (absl::IsDeadlineExceeded(message.status()) && left > kLookAgain) continue;
+    if (absl::IsDeadlineExceeded(message.status()) && left > kLookIfEnding) continue;
     if (left == absl::ZeroDuration() || absl::IsDeadlineExceeded(message.status())) {
       return absl::FailedPreconditionError(absl::StrCat(
           what, ": it was not ready within ", absl::FormatDuration(wait.longest),

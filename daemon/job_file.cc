@@ -22,7 +22,7 @@ namespace {
 constexpr mode_t kMode = 0600;
 // Its user has to reach his own file, and sees no others.
 constexpr mode_t kFolderMode = 0711;
-constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
+constexpr absl::Duration kLookForChange = absl::Milliseconds(20);
 
 // Never through a link, and without waiting for a lease that its owner may have taken.
 absl::StatusOr<UniqueFd> OpenIt(const std::string& path) {
@@ -151,7 +151,7 @@ void JobFile::Watch() {
 
 bool JobFile::WaitForChange(absl::Duration timeout) {
   if (!watch_.valid()) {
-    absl::SleepFor(std::min(timeout, kLookAgain));
+    absl::SleepFor(std::min(timeout, kLookForChange));
     return true;
   }
   pollfd wait = {watch_.get(), POLLIN, 0};

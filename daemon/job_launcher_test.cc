@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/test_user.h"
 #include "daemon/job_reaper.h"
 
 namespace rekindle::daemon {
@@ -24,7 +25,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uid_t kNobody = 65534;
 constexpr absl::Duration kLong = absl::Seconds(60);
 
 class JobLauncherTest : public ::testing::Test {

@@ -15,7 +15,7 @@ namespace {
 // No job's name has it.
 constexpr char kBetween = '+';
 // A name of a file, with what it is called while it is made.
-constexpr size_t kLongest = 200;
+constexpr size_t kLongestMark = 200;
 
 }  // namespace
 
@@ -27,7 +27,7 @@ std::string NewJobMark(absl::string_view job_name) {
 }
 
 bool IsJobMark(absl::string_view text) {
-  return absl::StrContains(text, kBetween) && text.size() <= kLongest && text[0] != '.' &&
+  return absl::StrContains(text, kBetween) && text.size() <= kLongestMark && text[0] != '.' &&
          !absl::StrContains(text, '/') && !absl::StrContains(text, '\0');
 }
 

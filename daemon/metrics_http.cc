@@ -20,7 +20,7 @@ using functions::HttpExchange;
 using functions::HttpRequest;
 using functions::HttpRequestHead;
 
-constexpr absl::string_view kFormat = "text/plain; version=0.0.4; charset=utf-8";
+constexpr absl::string_view kMetricsFormat = "text/plain; version=0.0.4; charset=utf-8";
 constexpr absl::string_view kPlain = "text/plain; charset=utf-8";
 
 HttpAnswer Plain(int status, std::string text) {
@@ -52,7 +52,7 @@ class Handler final : public functions::HttpHandler {
   }
   void OnRequest(HttpExchange exchange, HttpRequest) override {
     HttpAnswer answer(200);
-    answer.SetBody(text_(), kFormat);
+    answer.SetBody(text_(), kMetricsFormat);
     HttpConnection::Answer(exchange, std::move(answer));
   }
   void OnClosed(HttpConnection&, bool) override {}

@@ -16,12 +16,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/file.h"
+#include "base/test_user.h"
 #include "daemon/unix_listener.h"
 
 namespace rekindle::daemon {
 namespace {
-
-constexpr uid_t kNobody = 65534;
 
 // A child that connects as another user and stays until it is told to go.
 class Peer {

@@ -34,9 +34,9 @@
 namespace rekindle::daemon {
 namespace {
 
-class Observer : public restore::RestoreObserver {
+class RestoreReporter : public restore::RestoreObserver {
  public:
-  explicit Observer(CallMonitor& monitor) : monitor_(monitor) {}
+  explicit RestoreReporter(CallMonitor& monitor) : monitor_(monitor) {}
   void OnProgress(const restore::RestoreProgress& p) override {
     monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds, p.devices);
   }
@@ -246,7 +246,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   });
   options.cancel_fd = monitor.cancel_fd();
   options.timeline = request.timeline();
-  Observer observer(monitor);
+  RestoreReporter observer(monitor);
   absl::StatusOr<restore::RestoreResult> result =
       restore::Restore(*store, criu, &node.gpus(), options, &observer);
   monitor.Stop();

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/test_user.h"
 #include "dedup_store/store_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -13,8 +14,6 @@ namespace {
 
 using store::StatusOf;
 using ::testing::HasSubstr;
-
-constexpr uid_t kNobody = 65534;
 
 // What is done with which file is tested where it is decided (restore/file_rollback_test.cc).
 class RollBackFilesTest : public store::StoreTest {

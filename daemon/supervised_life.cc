@@ -35,7 +35,7 @@ constexpr double kSampleSeconds = 1;
 // The first image of a life is taken soon: until there is one, a failure costs what the last image is behind.
 constexpr double kFirstImageSeconds = 5;
 // After an image that could not be taken.
-constexpr double kRetrySeconds = 10;
+constexpr double kImageRetrySeconds = 10;
 // While somebody else captures the job.
 constexpr double kBusySeconds = 0.5;
 // Images put off while the job may be ending.
@@ -43,14 +43,12 @@ constexpr int kMostPostponements = 10;
 // A job that knows boundaries is given so long to come to the next one.
 constexpr double kBoundaryPatienceSeconds = 20;
 
-double Now() { return static_cast<double>(MonotonicNanos()) * 1e-9; }
-
 std::string ImageTag() { return absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(), absl::UTCTimeZone()); }
 
 }  // namespace
 
 void SupervisedJob::ResetWatch() {
-  const double now = Now();
+  const double now = MonotonicSeconds();
   hung_ = false;
   last_run_ = next_sample_ = now;
   cpu_seconds_ = cpu_sampled_ = cpu_rate_ = 0;
@@ -69,13 +67,13 @@ void SupervisedJob::ResetWatch() {
 void SupervisedJob::PlanNextImage(double seconds) {
   absl::MutexLock lock(&mutex_);
   const bool by_interval = record_.policy().every_auto() || record_.policy().every_seconds() > 0;
-  next_image_ = by_interval ? Now() + seconds : std::numeric_limits<double>::infinity();
+  next_image_ = by_interval ? MonotonicSeconds() + seconds : std::numeric_limits<double>::infinity();
   next_checkpoint_unix_ns_ = by_interval ? UnixNanos() + static_cast<int64_t>(seconds * 1e9) : 0;
   interval_seconds_ = by_interval ? interval_.Seconds() : 0;
 }
 
 void SupervisedJob::AddRunTime() {
-  const double now = Now();
+  const double now = MonotonicSeconds();
   if (last_run_ <= 0) return;
   const double ran = now - last_run_;
   last_run_ = now;
@@ -93,7 +91,7 @@ SupervisedJob::Turn SupervisedJob::WatchLife() {
       if (stop_) return Turn::kStop;
       asked = images_asked_ > images_answered_;
     }
-    const double now = Now();
+    const double now = MonotonicSeconds();
     if (now < spread_until_) SpreadThreads();
     if (now >= next_sample_) {
       LookForProgress(now);
@@ -149,7 +147,7 @@ supervise::ProgressSample SupervisedJob::Sample(bool* kept_from_running) {
   const JobSample used = SampleJob(pid);
   if (kept_from_running != nullptr) *kept_from_running = used.stopped || node_.gpus().AreOut(used.pids);
   supervise::ProgressSample sample;
-  sample.at_seconds = Now();
+  sample.at_seconds = MonotonicSeconds();
   sample.cpu_seconds = used.cpu_seconds;
   sample.io_bytes = used.io_bytes;
   sample.output_bytes = FileSize(log);
@@ -189,7 +187,7 @@ void SupervisedJob::LookForProgress(double now) {
 }
 
 int64_t SupervisedJob::SoundUntilNanos() {
-  return MonotonicNanos() - static_cast<int64_t>((Now() - progress_.SoundUntilSeconds()) * 1e9);
+  return MonotonicNanos() - static_cast<int64_t>((MonotonicSeconds() - progress_.SoundUntilSeconds()) * 1e9);
 }
 
 bool SupervisedJob::AwaitBoundary() {
@@ -199,11 +197,11 @@ bool SupervisedJob::AwaitBoundary() {
   if (!said.ok() || said->job.boundaries == boundaries_) return false;
   auto due = job_file_->SetDue();
   if (!due.ok()) return false;
-  const double deadline = Now() + kBoundaryPatienceSeconds;
+  const double deadline = MonotonicSeconds() + kBoundaryPatienceSeconds;
   for (;;) {
     said = job_file_->Read();
     if (said.ok() && said->job.waiting == *due) return true;
-    if (!said.ok() || Now() >= deadline || end_->WaitFor(absl::ZeroDuration())) return false;
+    if (!said.ok() || MonotonicSeconds() >= deadline || end_->WaitFor(absl::ZeroDuration())) return false;
     {
       absl::MutexLock lock(&mutex_);
       if (leave_) return false;
@@ -256,7 +254,7 @@ absl::Status SupervisedJob::CaptureImage(v1::CheckpointResult* result) {
 
 absl::Status SupervisedJob::TakeImage() {
   SetPhase("checkpointing");
-  const double began = Now();
+  const double began = MonotonicSeconds();
   uint64_t answers;
   {
     absl::MutexLock lock(&mutex_);
@@ -304,14 +302,14 @@ absl::Status SupervisedJob::TakeImage() {
   }
   if (status.ok()) {
     // Counted from the beginning of one to the beginning of the next.
-    PlanNextImage(std::max(0.1, interval_.Seconds() - (Now() - began)));
+    PlanNextImage(std::max(0.1, interval_.Seconds() - (MonotonicSeconds() - began)));
     RemoveOldImages();
   } else if (absl::IsResourceExhausted(status)) {
     RemoveOldImages();
     node_.supervisor().CollectGarbageSoon(0);
-    PlanNextImage(std::min(interval_.Seconds(), kRetrySeconds));
+    PlanNextImage(std::min(interval_.Seconds(), kImageRetrySeconds));
   } else {
-    PlanNextImage(absl::IsAborted(status) ? kBusySeconds : std::min(interval_.Seconds(), kRetrySeconds));
+    PlanNextImage(absl::IsAborted(status) ? kBusySeconds : std::min(interval_.Seconds(), kImageRetrySeconds));
   }
   cpu_sampled_ = 0;  // the rate is that between images
   return status;

@@ -13,8 +13,8 @@
 namespace rekindle::daemon {
 namespace {
 
-constexpr uint32_t kFormat = 1;
-constexpr absl::string_view kSuffix = ".json";
+constexpr uint32_t kSupervisedFormat = 1;
+constexpr absl::string_view kSupervisedSuffix = ".json";
 
 absl::Status CheckNumber(double value, absl::string_view what, double most) {
   if (std::isfinite(value) && value >= 0 && value <= most) return absl::OkStatus();
@@ -26,13 +26,13 @@ absl::Status CheckNumber(double value, absl::string_view what, double most) {
 std::string SupervisedDirectory(absl::string_view store) { return absl::StrCat(store, "/supervised"); }
 
 std::string SupervisedRecordPath(absl::string_view directory, absl::string_view name) {
-  return absl::StrCat(directory, "/", name, kSuffix);
+  return absl::StrCat(directory, "/", name, kSupervisedSuffix);
 }
 
 absl::Status WriteSupervisedRecord(const std::string& directory, const v1::SupervisedJobRecord& record) {
   RK_RETURN_IF_ERROR(MakeDirectories(directory, 0700));
   v1::SupervisedJobRecord file = record;
-  file.set_format(kFormat);
+  file.set_format(kSupervisedFormat);
   MakeText(&file);
   return Annotate(WriteRecordFile(SupervisedRecordPath(directory, record.name()), file),
                   absl::StrCat("recording job '", record.name(), "'"));
@@ -46,7 +46,7 @@ absl::StatusOr<v1::SupervisedJobRecord> ReadSupervisedRecord(const std::string& 
                                                              absl::string_view name) {
   const std::string path = SupervisedRecordPath(directory, name);
   RK_ASSIGN_OR_RETURN(auto record, ReadRecordFile<v1::SupervisedJobRecord>(path));
-  if (record.format() != kFormat || record.name() != name || record.argv().empty())
+  if (record.format() != kSupervisedFormat || record.name() != name || record.argv().empty())
     return UnusableRecord(path, "it describes no job that this version knows");
   return record;
 }
@@ -55,7 +55,7 @@ std::vector<std::string> ListSupervisedRecords(const std::string& directory) {
   std::vector<std::string> names;
   for (const std::string& file : ListDirectory(directory).value_or(std::vector<std::string>())) {
     absl::string_view name = file;
-    if (name[0] != '.' && absl::ConsumeSuffix(&name, kSuffix)) names.emplace_back(name);
+    if (name[0] != '.' && absl::ConsumeSuffix(&name, kSupervisedSuffix)) names.emplace_back(name);
   }
   return names;
 }

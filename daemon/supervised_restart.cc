@@ -38,7 +38,7 @@ constexpr int kDeathsKept = 10;
 constexpr int kTriesForMoment = 6;
 constexpr double kBetweenTriesSeconds = 5;
 // Of records that do not say it.
-constexpr double kRetrySeconds = 600;
+constexpr double kUsualRetrySeconds = 600;
 // In trouble of the machine, doubled each time.
 constexpr double kFirstWaitSeconds = 1, kLongestWaitSeconds = 30;
 
@@ -50,8 +50,6 @@ double SecondsBetween(int64_t from_ns, int64_t to_ns) {
 double SecondsSince(int64_t ns, int64_t unix_ns) {
   return ns > 0 ? SecondsBetween(ns, MonotonicNanos()) : SecondsBetween(unix_ns, UnixNanos());
 }
-
-double Now() { return static_cast<double>(MonotonicNanos()) * 1e-9; }
 
 }  // namespace
 
@@ -392,7 +390,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
   {
     absl::MutexLock lock(&mutex_);
     patience = record_.policy().retry_seconds();
-    if (patience == 0) patience = kRetrySeconds;
+    if (patience == 0) patience = kUsualRetrySeconds;
   }
   double next_wait = kFirstWaitSeconds;
   for (int moments = 1;;) {
@@ -407,8 +405,8 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
         if (moments++ == kTriesForMoment) return life;
         break;
       case Hindrance::kMachine: {
-        if (hindered_since_ == 0) hindered_since_ = Now();
-        const double left = hindered_since_ + patience - Now();
+        if (hindered_since_ == 0) hindered_since_ = MonotonicSeconds();
+        const double left = hindered_since_ + patience - MonotonicSeconds();
         if (left <= 0) return life;
         wait = std::min(next_wait, left);
         next_wait = std::min(2 * next_wait, kLongestWaitSeconds);

@@ -12,7 +12,7 @@
 namespace rekindle::daemon {
 namespace {
 
-v1::WorkingSet::End ToProto(restore::RecordingEnd end) {
+v1::WorkingSet::End EndToProto(restore::RecordingEnd end) {
   switch (end) {
     case restore::RecordingEnd::kUnknown:
       break;
@@ -42,7 +42,7 @@ absl::Status Describe(store::Store& store, const store::ImageInfo& info, v1::Ins
   out->set_lazy_bytes(image->pages() * store::kPageSize);
   out->set_recordings(recorded.recordings);
   out->set_recorded_unix_ns(recorded.recorded_unix_ns);
-  out->set_end(ToProto(recorded.end));
+  out->set_end(EndToProto(recorded.end));
   return absl::OkStatus();
 }
 

@@ -13,13 +13,13 @@
 namespace rekindle::store {
 namespace {
 
-constexpr uint64_t kRandomPages = 200, kTextPages = 100;
+constexpr uint64_t kRawPages = 200, kCompressedPages = 100;
 
 class DamagedFramesTest : public TroubledStoreTest {
  protected:
   void SetUp() override {
     TroubledStoreTest::SetUp();
-    image_.objects[kObject][0] = MakePages(kRandomPages, 1) + MakePages(kTextPages, 2, Content::kText);
+    image_.objects[kObject][0] = MakePages(kRawPages, 1) + MakePages(kCompressedPages, 2, Content::kText);
     RK_ASSERT_OK(image_.Commit(*store_, "job:1"));
     auto packs = ListDirectory(options_.path + "/packs");
     RK_ASSERT_OK(packs);
@@ -51,8 +51,8 @@ class DamagedFramesTest : public TroubledStoreTest {
   void NoticeByReading() const {
     auto reader = store_->OpenImage("job:1");
     RK_ASSERT_OK(reader);
-    for (uint64_t from : {uint64_t{0}, kRandomPages}) {
-      const PageRun run{from * kPageSize, from == 0 ? kRandomPages : kTextPages, false};
+    for (uint64_t from : {uint64_t{0}, kRawPages}) {
+      const PageRun run{from * kPageSize, from == 0 ? kRawPages : kCompressedPages, false};
       auto sink = [](uint64_t, absl::Span<const std::byte>) { return absl::OkStatus(); };
       EXPECT_TRUE(absl::IsDataLoss((*reader)->ReadRanges(kObject, {&run, 1}, sink)));
     }
@@ -134,7 +134,7 @@ TEST_F(DamagedFramesTest, AnIndexThatHasThePagesStillIsNotBelieved) {
 TEST_F(DamagedFramesTest, WhatTheLookUpFindsIsStoredAfresh) {
   Damage();
   TestImage text;
-  text.objects["t"][0] = image_.objects[kObject][0].substr(kRandomPages * kPageSize);
+  text.objects["t"][0] = image_.objects[kObject][0].substr(kRawPages * kPageSize);
   for (const char* name : {"text:1", "text:2"}) {
     RK_ASSERT_OK(text.Commit(*store_, name));
     text.ExpectIn(*store_, name);
@@ -152,8 +152,8 @@ TEST_F(DamagedFramesTest, PagesWithoutTheirBytesAreNotTakenFromThere) {
   {
     auto writer = child();
     RK_ASSERT_OK(writer);
-    ASSERT_TRUE((*writer)->ParentHas(kObject, 0, kRandomPages));
-    RK_ASSERT_OK((*writer)->AddParentPages(kObject, 0, kRandomPages));
+    ASSERT_TRUE((*writer)->ParentHas(kObject, 0, kRawPages));
+    RK_ASSERT_OK((*writer)->AddParentPages(kObject, 0, kRawPages));
     Damage();
     NoticeByReading();
     // Found between the question and the commit.
@@ -161,13 +161,13 @@ TEST_F(DamagedFramesTest, PagesWithoutTheirBytesAreNotTakenFromThere) {
   }
   auto writer = child();
   RK_ASSERT_OK(writer);
-  EXPECT_FALSE((*writer)->ParentHas(kObject, 0, kRandomPages));
+  EXPECT_FALSE((*writer)->ParentHas(kObject, 0, kRawPages));
   uint64_t had = 0;
-  for (uint64_t page = 0; page < kRandomPages; ++page) {
+  for (uint64_t page = 0; page < kRawPages; ++page) {
     had += (*writer)->ParentHas(kObject, page * kPageSize, 1) ? 1 : 0;
   }
-  EXPECT_GT(had, kRandomPages / 2) << "those of other frames";
-  EXPECT_LT(had, kRandomPages);
+  EXPECT_GT(had, kRawPages / 2) << "those of other frames";
+  EXPECT_LT(had, kRawPages);
 }
 
 TEST_F(DamagedFramesTest, AReadOnlyStoreIsNotWritten) {

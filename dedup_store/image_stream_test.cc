@@ -19,7 +19,7 @@ v1::ImageStreamRecord Header() {
   return record;
 }
 
-v1::ImageStreamRecord Blob(const std::string& name) {
+v1::ImageStreamRecord BlobRecord(const std::string& name) {
   v1::ImageStreamRecord record;
   record.mutable_blob()->set_name(name);
   record.mutable_blob()->set_last(true);
@@ -33,8 +33,8 @@ std::string SomeStream() {
     return absl::OkStatus();
   });
   EXPECT_TRUE(writer.Put(Header()).ok());
-  EXPECT_TRUE(writer.Put(Blob("first"), "what the first one holds").ok());
-  EXPECT_TRUE(writer.Put(Blob("empty")).ok());
+  EXPECT_TRUE(writer.Put(BlobRecord("first"), "what the first one holds").ok());
+  EXPECT_TRUE(writer.Put(BlobRecord("empty")).ok());
   EXPECT_TRUE(writer.End().ok());
   return bytes;
 }
@@ -112,7 +112,7 @@ TEST(ImageStream, OtherFilesAndNewerVersionsAreRefusedByName) {
 }
 
 TEST(ImageStream, CompressedDataIsAsLongAsItIsSaidToBe) {
-  v1::ImageStreamRecord record = Blob("b");
+  v1::ImageStreamRecord record = BlobRecord("b");
   record.set_zstd(true);
   std::string bytes;
   ImageStreamWriter writer([&](absl::string_view piece) {

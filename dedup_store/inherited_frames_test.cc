@@ -9,14 +9,14 @@ namespace rekindle::store {
 namespace {
 
 constexpr uid_t kAnna = 1000, kBert = 1001;
-constexpr uint64_t kPages = 512, kBytes = kPages * kPageSize;
+constexpr uint64_t kImagePages = 512, kBytes = kImagePages * kPageSize;
 
 class InheritedFramesTest : public StoreTest {
  protected:
   void SetUp() override {
     StoreTest::SetUp();
     Reopen();
-    image_.objects[kObject][0] = MakePages(kPages, 1);
+    image_.objects[kObject][0] = MakePages(kImagePages, 1);
   }
 
   // With the same memory but for one page.
@@ -76,7 +76,7 @@ TEST_F(InheritedFramesTest, AQuotaBoundsWhatIsOnDisk) {
   Limit(kAnna, 3 * kBytes);
   int jobs = 0;
   for (; jobs < 6; ++jobs) {
-    image_.objects[kObject][0] = MakePages(kPages, static_cast<uint64_t>(jobs));
+    image_.objects[kObject][0] = MakePages(kImagePages, static_cast<uint64_t>(jobs));
     auto first = Take(absl::StrCat("job", jobs, ":1"), kAnna);
     if (!first.ok()) {
       EXPECT_TRUE(absl::IsResourceExhausted(first.status())) << first.status();
@@ -94,7 +94,7 @@ TEST_F(InheritedFramesTest, AnImageThatReplacesItsParentIsHeldAgainstAllThatItNe
   for (int i = 0; i < 3; ++i) RK_ASSERT_OK(Take("a:latest", kAnna, /*replace=*/true));
   EXPECT_GE(UseOf(kAnna), kBytes);
   // It makes room for another content.
-  image_.objects[kObject][0] = MakePages(kPages, 2);
+  image_.objects[kObject][0] = MakePages(kImagePages, 2);
   RK_ASSERT_OK(Take("a:latest", kAnna, /*replace=*/true));
   Limit(kAnna, kBytes / 2);
   auto refused = Take("a:latest", kAnna, /*replace=*/true);

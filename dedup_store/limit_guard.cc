@@ -21,11 +21,11 @@ namespace {
 
 using Stage = LimitChecks::Stage;
 
-constexpr char kFileName[] = "LIMITS";
+constexpr char kLimitsFile[] = "LIMITS";
 // Frame table, page table and manifest come last, and are at most this part of what was written.
 constexpr uint64_t kMetadataShare = 50;
 
-std::string LimitsPath(const std::string& store_path) { return absl::StrCat(store_path, "/", kFileName); }
+std::string LimitsPath(const std::string& store_path) { return absl::StrCat(store_path, "/", kLimitsFile); }
 
 absl::StatusOr<StoreLimits> ReadFileOfLimits(const std::string& store_path) {
   auto text = ReadFile(LimitsPath(store_path));
@@ -78,7 +78,7 @@ absl::StatusOr<ChangedLimits> ChangeLimits(const std::string& store_path, const 
   // Of a writer that was killed: nobody else writes now.
   RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(store_path));
   for (const std::string& name : names) {
-    if (absl::StartsWith(name, absl::StrCat(kFileName, "."))) {
+    if (absl::StartsWith(name, absl::StrCat(kLimitsFile, "."))) {
       RK_RETURN_IF_ERROR(RemoveTree(absl::StrCat(store_path, "/", name)));
     }
   }

@@ -14,10 +14,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr char kMagic[] = "rekindle-limits";
-constexpr uint64_t kVersion = 1;
+constexpr char kLimitsMagic[] = "rekindle-limits";
+constexpr uint64_t kLimitsVersion = 1;
 
-std::string ChecksumOf(const Json& without_checksum) {
+std::string LimitsChecksum(const Json& without_checksum) {
   return absl::StrCat(absl::Hex(Checksum(without_checksum.dump()).lo, absl::kZeroPad16));
 }
 
@@ -30,13 +30,13 @@ bool Exceeds(LimitChecks::Stage stage, uint64_t limit, uint64_t used, uint64_t n
 
 std::string StoreLimits::Encode() const {
   Json json;
-  json["magic"] = kMagic;
-  json["version"] = kVersion;
+  json["magic"] = kLimitsMagic;
+  json["version"] = kLimitsVersion;
   json["owners"] = Json::object();
   for (const auto& [uid, bytes] : owner_max_bytes) json["owners"][absl::StrCat(uid)] = bytes;
   json["store_max_bytes"] = store_max_bytes;
   json["high_water_percent"] = high_water_percent;
-  json["checksum"] = ChecksumOf(json);
+  json["checksum"] = LimitsChecksum(json);
   return json.dump(2) + "\n";
 }
 
@@ -46,14 +46,15 @@ absl::StatusOr<StoreLimits> StoreLimits::Decode(absl::string_view text) {
   if (!json.is_object() || !json.contains("checksum") || !json["checksum"].is_string()) return damaged;
   const std::string checksum = json["checksum"].get<std::string>();
   json.erase("checksum");
-  if (checksum != ChecksumOf(json)) return damaged;
+  if (checksum != LimitsChecksum(json)) return damaged;
   auto number_of = [&](const char* key) -> std::optional<uint64_t> {
     if (!json.contains(key) || !json[key].is_number_unsigned()) return std::nullopt;
     return json[key].get<uint64_t>();
   };
   const std::optional<uint64_t> version = number_of("version");
-  if (version && *version > kVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("it has version ", *version, ", newer than ", kVersion,
+  if (version && *version > kLimitsVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("it has version ", *version, ", newer than ",
+                                                      kLimitsVersion,
                                                       ", the newest that this Rekindle knows. Use a newer "
                                                       "Rekindle."));
   }

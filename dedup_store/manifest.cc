@@ -13,7 +13,7 @@ namespace rekindle::store {
 
 namespace {
 
-constexpr char kMagic[4] = {'R', 'K', 'M', '1'};
+constexpr char kManifestMagic[4] = {'R', 'K', 'M', '1'};
 constexpr uint64_t kMaxManifestBytes = uint64_t{4} << 30;
 constexpr uint64_t kMaxPage = uint64_t{1} << 52;
 
@@ -70,7 +70,7 @@ bool DecodeExtents(Decoder& in, size_t pack_count, std::vector<Extent>& extents)
   return true;
 }
 
-absl::Status Damaged(absl::string_view what) {
+absl::Status DamagedManifest(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("the manifest is damaged: ", what));
 }
 
@@ -114,7 +114,7 @@ std::string Manifest::Encode() const {
   EncodeExtents(blob_stream, plain);
 
   Encoder out;
-  out.Raw(kMagic, sizeof kMagic);
+  out.Raw(kManifestMagic, sizeof kManifestMagic);
   out.U64(plain.out().size());
   std::string compressed(ZSTD_compressBound(plain.out().size()), '\0');
   size_t n = ZSTD_compress(compressed.data(), compressed.size(), plain.out().data(), plain.out().size(), 3);
@@ -127,29 +127,32 @@ absl::StatusOr<Manifest> Manifest::Decode(absl::string_view encoded) {
   char magic[4];
   head.Raw(magic, sizeof magic);
   uint64_t size = head.U64();
-  if (!head.ok() || memcmp(magic, kMagic, sizeof magic) != 0) return Damaged("it has no magic");
-  if (size > kMaxManifestBytes) return Damaged("its length is out of range");
+  if (!head.ok() || memcmp(magic, kManifestMagic, sizeof magic) != 0)
+    return DamagedManifest("it has no magic");
+  if (size > kMaxManifestBytes) return DamagedManifest("its length is out of range");
   absl::string_view body = encoded.substr(encoded.size() - head.remaining());
-  if (ZSTD_getFrameContentSize(body.data(), body.size()) != size) return Damaged("its length is wrong");
+  if (ZSTD_getFrameContentSize(body.data(), body.size()) != size)
+    return DamagedManifest("its length is wrong");
   std::string plain(size, '\0');
   size_t n = ZSTD_decompress(plain.data(), plain.size(), body.data(), body.size());
-  if (ZSTD_isError(n) || n != size) return Damaged("it does not decompress");
+  if (ZSTD_isError(n) || n != size) return DamagedManifest("it does not decompress");
 
   Decoder in(plain);
   Manifest m;
   uint64_t packs = in.Varint();
-  if (!in.ok() || packs > in.remaining() / 8) return Damaged("bad list of packs");
+  if (!in.ok() || packs > in.remaining() / 8) return DamagedManifest("bad list of packs");
   for (uint64_t i = 0; i < packs; ++i) m.packs.push_back(in.U64());
   uint64_t objects = in.Varint();
-  if (!in.ok() || objects > in.remaining()) return Damaged("bad list of objects");
+  if (!in.ok() || objects > in.remaining()) return DamagedManifest("bad list of objects");
   for (uint64_t i = 0; i < objects; ++i) {
     PagedObject object;
     object.name = in.String();
-    if (!DecodeExtents(in, m.packs.size(), object.extents)) return Damaged("bad extents of an object");
+    if (!DecodeExtents(in, m.packs.size(), object.extents))
+      return DamagedManifest("bad extents of an object");
     m.objects.push_back(std::move(object));
   }
   uint64_t blobs = in.Varint();
-  if (!in.ok() || blobs > in.remaining()) return Damaged("bad list of blobs");
+  if (!in.ok() || blobs > in.remaining()) return DamagedManifest("bad list of blobs");
   for (uint64_t i = 0; i < blobs; ++i) {
     Blob blob;
     blob.name = in.String();
@@ -159,12 +162,12 @@ absl::StatusOr<Manifest> Manifest::Decode(absl::string_view encoded) {
     m.blobs.push_back(std::move(blob));
   }
   if (!DecodeExtents(in, m.packs.size(), m.blob_stream) || !in.AtEnd())
-    return Damaged("bad extents of the blobs");
+    return DamagedManifest("bad extents of the blobs");
   uint64_t stream_bytes =
       m.blob_stream.empty() ? 0 : (m.blob_stream.back().page + m.blob_stream.back().pages) * kPageSize;
   for (const Blob& blob : m.blobs) {
     if (blob.offset > stream_bytes || blob.bytes > stream_bytes - blob.offset)
-      return Damaged("a blob is out of range");
+      return DamagedManifest("a blob is out of range");
   }
   return m;
 }

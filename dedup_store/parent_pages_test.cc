@@ -5,7 +5,7 @@
 namespace rekindle::store {
 namespace {
 
-constexpr uint64_t kPages = 600;  // more than a frame, and of all kinds
+constexpr uint64_t kParentPages = 600;  // more than a frame, and of all kinds
 
 absl::Span<const std::byte> Bytes(absl::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
@@ -28,7 +28,7 @@ class ParentPagesTest : public StoreTest {
     return store_->NewImage(options);
   }
 
-  static constexpr uint64_t kFar = (kPages + 50) * kPageSize;
+  static constexpr uint64_t kFar = (kParentPages + 50) * kPageSize;
   std::string memory_;
   TestImage parent_;
 };
@@ -53,12 +53,12 @@ TEST_F(ParentPagesTest, ImageIsTheSameAsOneThatWasGivenAllBytes) {
   RK_ASSERT_OK(writer.AddPages(kObject, 70 * kPageSize, Bytes(fresh)));
   add(73, 350);
   RK_ASSERT_OK(writer.AddPages(kObject, 350 * kPageSize, Bytes(fresh)));
-  add(353, kPages);
+  add(353, kParentPages);
   RK_ASSERT_OK(writer.AddBlob("note", "text"));
   auto info = writer.Commit();
   RK_ASSERT_OK(info);
-  EXPECT_EQ(info->stats.logical_bytes, (kPages + 1) * kPageSize);
-  EXPECT_EQ(info->stats.parent_bytes, (kPages - 100 - 3) * kPageSize);
+  EXPECT_EQ(info->stats.logical_bytes, (kParentPages + 1) * kPageSize);
+  EXPECT_EQ(info->stats.parent_bytes, (kParentPages - 100 - 3) * kPageSize);
   EXPECT_EQ(info->stats.zero_bytes, 97 * kPageSize);
 
   TestImage expected;
@@ -82,7 +82,7 @@ TEST_F(ParentPagesTest, ImageIsTheSameAsOneThatWasGivenAllBytes) {
 TEST_F(ParentPagesTest, GcWhileTheImageIsWrittenTakesNothingOfIt) {
   auto child = Child();
   RK_ASSERT_OK(child);
-  RK_ASSERT_OK((*child)->AddParentPages(kObject, 0, kPages));
+  RK_ASSERT_OK((*child)->AddParentPages(kObject, 0, kParentPages));
   RK_ASSERT_OK(store_->Remove("job:1"));
   RK_ASSERT_OK(store_->Gc({}));
   RK_ASSERT_OK((*child)->Commit());
@@ -103,9 +103,9 @@ TEST_F(ParentPagesTest, WhatTheParentHasNotIsRefused) {
   EXPECT_TRUE(writer.ParentHas(kObject, kFar, 3));
   EXPECT_FALSE(writer.ParentHas(kObject, kFar, 4));
   EXPECT_FALSE(writer.ParentHas(kObject, kFar - kPageSize, 2));
-  EXPECT_FALSE(writer.ParentHas(kObject, (kPages - 1) * kPageSize, 60)) << "there is a gap";
+  EXPECT_FALSE(writer.ParentHas(kObject, (kParentPages - 1) * kPageSize, 60)) << "there is a gap";
   EXPECT_FALSE(writer.ParentHas("mem/2", 0, 1));
-  EXPECT_TRUE(absl::IsFailedPrecondition(writer.AddParentPages(kObject, (kPages - 1) * kPageSize, 2)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(writer.AddParentPages(kObject, (kParentPages - 1) * kPageSize, 2)));
   EXPECT_TRUE(absl::IsInvalidArgument(writer.AddParentPages(kObject, 5, 1)));
   RK_ASSERT_OK(writer.AddParentPages(kObject, kFar, 3));
   EXPECT_TRUE(absl::IsInvalidArgument(writer.AddParentPages(kObject, 0, 1))) << "addresses ascend";

@@ -27,13 +27,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Part = ScrubDamage::Part;
 
-constexpr char kFileName[] = "SCRUB";
-constexpr char kLockName[] = "SCRUB.lock";
-constexpr char kMagic[] = "rekindle-scrub";
-constexpr uint64_t kVersion = 1;
+constexpr char kScrubFile[] = "SCRUB";
+constexpr char kScrubLock[] = "SCRUB.lock";
+constexpr char kScrubMagic[] = "rekindle-scrub";
+constexpr uint64_t kScrubVersion = 1;
 constexpr const char* kPartNames[] = {"chunk", "manifest", "record", "pack"};
 
-std::string StatePath(const std::string& store_path) { return absl::StrCat(store_path, "/", kFileName); }
+std::string StatePath(const std::string& store_path) { return absl::StrCat(store_path, "/", kScrubFile); }
 
 std::string Hex(uint64_t number) { return absl::StrCat(absl::Hex(number, absl::kZeroPad16)); }
 
@@ -83,8 +83,8 @@ class Fields {
 
 std::string ScrubState::Encode() const {
   Json json;
-  json["magic"] = kMagic;
-  json["version"] = kVersion;
+  json["magic"] = kScrubMagic;
+  json["version"] = kScrubVersion;
   json["pass_began_unix_ns"] = static_cast<uint64_t>(pass_began_unix_ns);
   json["pass_bytes"] = pass_bytes;
   json["pack"] = Hex(pack);
@@ -155,7 +155,7 @@ absl::Status WriteScrubState(const std::string& store_path, const ScrubState& st
 }
 
 absl::StatusOr<UniqueFd> LockScrub(const std::string& store_path) {
-  auto lock = LockFile(absl::StrCat(store_path, "/", kLockName), LOCK_EX | LOCK_NB);
+  auto lock = LockFile(absl::StrCat(store_path, "/", kScrubLock), LOCK_EX | LOCK_NB);
   if (absl::IsUnavailable(lock.status())) {
     return absl::UnavailableError(
         absl::StrCat("another process looks for damage in the store ", store_path, " already"));
@@ -164,7 +164,7 @@ absl::StatusOr<UniqueFd> LockScrub(const std::string& store_path) {
   // Of one that was killed: nobody else writes now.
   RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(store_path));
   for (const std::string& name : names) {
-    if (absl::StartsWith(name, absl::StrCat(kFileName, ".tmp-"))) {
+    if (absl::StartsWith(name, absl::StrCat(kScrubFile, ".tmp-"))) {
       RK_RETURN_IF_ERROR(RemoveTree(absl::StrCat(store_path, "/", name)));
     }
   }

@@ -102,6 +102,8 @@ struct PageRun {
   uint64_t address = 0;  // bytes, page-aligned
   uint64_t pages = 0;
   bool zero = false;  // all of these pages are zero
+
+  uint64_t end() const { return address + pages * kPageSize; }
 };
 
 // Pages that are stored, read and verified together. Names one for as long as the store exists: equal ids
@@ -126,6 +128,8 @@ struct StoredRun {
   bool zero = false;           // then there is no frame
   FrameId frame;               // which holds them
   uint32_t page_in_frame = 0;  // where the first one lies in it
+
+  uint64_t end() const { return address + pages * kPageSize; }
 };
 
 struct ObjectInfo {

@@ -25,7 +25,7 @@
 namespace rekindle::store {
 namespace {
 
-constexpr uint64_t kBlockBytes = 4096;
+constexpr uint64_t kFlipBlockBytes = 4096;
 constexpr uint32_t kSeed = 20260;
 
 // Text that zstd shrinks as it is.
@@ -291,8 +291,8 @@ TEST_F(StoreBitRotTest, OneWrongBitAnywhereIsNoticedAndCostsOnlyWhoNeedsIt) {
   for (const std::string& name : InOrder()) {
     const std::string& bytes = files_[name];
     std::set<uint64_t> offsets;
-    for (uint64_t block = 0; block < bytes.size(); block += kBlockBytes) {
-      offsets.insert(block + random() % std::min<uint64_t>(kBlockBytes, bytes.size() - block));
+    for (uint64_t block = 0; block < bytes.size(); block += kFlipBlockBytes) {
+      offsets.insert(block + random() % std::min<uint64_t>(kFlipBlockBytes, bytes.size() - block));
     }
     if (!bytes.empty()) {
       offsets.insert(0);

@@ -14,13 +14,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/file_rights.h"
+#include "base/test_user.h"
 
 namespace rekindle::functions {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr uid_t kNobody = 65534;
 
 class CodeCopyTest : public ::testing::Test {
  protected:

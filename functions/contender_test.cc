@@ -2,11 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "functions/units_for_tests.h"
+
 namespace rekindle::functions {
 namespace {
-
-constexpr Micros kSecond = 1'000'000, kMinute = 60 * kSecond;
-constexpr uint64_t kMb = 1 << 20;
 
 Curve Always(double value) { return {{{1, value}, {1000, value}}}; }
 

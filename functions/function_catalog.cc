@@ -27,7 +27,6 @@ namespace {
 constexpr absl::string_view kStagingPrefix = ".deploying-";
 constexpr absl::string_view kRemovedPrefix = ".removed-";
 constexpr absl::string_view kRecordFile = "function.json";
-constexpr mode_t kThroughOnly = 0711;  // others may enter and not list
 
 absl::Status SyncFolder(const std::string& path) {
   RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(path, O_RDONLY | O_DIRECTORY));

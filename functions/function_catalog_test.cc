@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/test_user.h"
 #include "dedup_store/store.h"
 
 namespace rekindle::functions {
@@ -25,8 +26,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr uid_t kNobody = 65534;
 
 class FunctionCatalogTest : public ::testing::Test {
  protected:

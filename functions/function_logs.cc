@@ -18,7 +18,6 @@
 namespace rekindle::functions {
 namespace {
 
-constexpr mode_t kThroughOnly = 0711;  // others may enter and not list
 constexpr size_t kLongestInstanceName = 128;
 
 absl::Status CheckInstanceName(const std::string& instance) {

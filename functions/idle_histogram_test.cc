@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "functions/trace_random.h"
+#include "functions/units_for_tests.h"
 
 namespace rekindle::functions {
 namespace {
-
-constexpr Micros kMinute = 60'000'000;
 
 TEST(IdleHistogramTest, PredictsNothingBeforeThereAreSamples) {
   IdleHistogram histogram;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "functions/trace_random.h"
+#include "functions/units_for_tests.h"
 
 namespace rekindle::functions {
 
@@ -21,9 +22,6 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::Not;
-
-constexpr Micros kSecond = 1'000'000, kMinute = 60 * kSecond, kHour = 60 * kMinute;
-constexpr uint64_t kMb = 1 << 20;
 
 Action Make(ThingKind kind, uint32_t owner) { return {Action::Verb::kMake, {kind, owner}}; }
 Action Drop(ThingKind kind, uint32_t owner) { return {Action::Verb::kDrop, {kind, owner}}; }

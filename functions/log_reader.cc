@@ -23,7 +23,7 @@
 namespace rekindle::functions {
 namespace {
 
-constexpr size_t kBufferBytes = size_t{64} << 10;  // and the longest line
+constexpr size_t kReadBytes = size_t{64} << 10;  // and the longest line
 constexpr int kAskStopMs = 100;
 
 struct Stream {
@@ -53,13 +53,11 @@ std::vector<LogTime> TimesOf(const std::string& path) {
   return times;
 }
 
-int64_t Nanos(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
-
 // Reads [at, end) of a log line by line. The last line needs no end, if `partial`.
 class LineReader {
  public:
   LineReader(int file, uint64_t at, uint64_t end, bool partial)
-      : file_(file), at_(at), end_(end), partial_(partial), buffer_(kBufferBytes, '\0') {}
+      : file_(file), at_(at), end_(end), partial_(partial), buffer_(kReadBytes, '\0') {}
 
   // `line` is good until the next call. False: there is none.
   bool Next(absl::string_view* line) {

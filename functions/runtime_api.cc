@@ -25,7 +25,7 @@ namespace http = boost::beast::http;
 
 namespace {
 
-constexpr absl::string_view kRoot = "/2018-06-01/runtime/";
+constexpr absl::string_view kRuntimeRoot = "/2018-06-01/runtime/";
 constexpr absl::string_view kErrorType = "Lambda-Runtime-Function-Error-Type";
 // Of the error's JSON, in the trailers of a response that is streamed.
 constexpr absl::string_view kErrorBody = "Lambda-Runtime-Function-Error-Body";
@@ -48,28 +48,28 @@ HttpAnswer InvalidTransition(absl::string_view what) {
 }
 HttpAnswer Accepted() { return HttpAnswer(202, R"({"status":"OK"})"); }
 
-enum class Call { kUnknown, kNext, kResponse, kError, kInitError, kRestoreNext, kRestoreError };
+enum class RuntimeCall { kUnknown, kNext, kResponse, kError, kInitError, kRestoreNext, kRestoreError };
 
-struct Route {
-  Call call = Call::kUnknown;
+struct RuntimeRoute {
+  RuntimeCall call = RuntimeCall::kUnknown;
   std::string request_id;  // of kResponse and kError
 };
 
-Route RouteOf(const HttpRequestHead& head) {
+RuntimeRoute RuntimeRouteOf(const HttpRequestHead& head) {
   absl::string_view path = Path(head);
-  if (!absl::ConsumePrefix(&path, kRoot)) return {};
+  if (!absl::ConsumePrefix(&path, kRuntimeRoot)) return {};
   if (head.method() == http::verb::get) {
-    if (path == "invocation/next") return {Call::kNext, ""};
-    if (path == "restore/next") return {Call::kRestoreNext, ""};
+    if (path == "invocation/next") return {RuntimeCall::kNext, ""};
+    if (path == "restore/next") return {RuntimeCall::kRestoreNext, ""};
     return {};
   }
   if (head.method() != http::verb::post) return {};
-  if (path == "init/error") return {Call::kInitError, ""};
-  if (path == "restore/error") return {Call::kRestoreError, ""};
+  if (path == "init/error") return {RuntimeCall::kInitError, ""};
+  if (path == "restore/error") return {RuntimeCall::kRestoreError, ""};
   if (!absl::ConsumePrefix(&path, "invocation/")) return {};
   std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(path, absl::MaxSplits('/', 1));
-  if (parts.second == "response") return {Call::kResponse, std::string(parts.first)};
-  if (parts.second == "error") return {Call::kError, std::string(parts.first)};
+  if (parts.second == "response") return {RuntimeCall::kResponse, std::string(parts.first)};
+  if (parts.second == "error") return {RuntimeCall::kError, std::string(parts.first)};
   return {};
 }
 
@@ -146,14 +146,14 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
 
   std::optional<HttpAnswer> OnHead(const std::shared_ptr<HttpConnection>& connection,
                                    const HttpRequestHead& head, size_t& largest_body) override {
-    Route route = RouteOf(head);
+    RuntimeRoute route = RuntimeRouteOf(head);
     switch (route.call) {
-      case Call::kUnknown:
+      case RuntimeCall::kUnknown:
         return Error(
             404, "NotFound",
             absl::StrCat("no such call of the Runtime API: ", View(head.method_string()), " ", Path(head)));
-      case Call::kResponse:
-      case Call::kError:
+      case RuntimeCall::kResponse:
+      case RuntimeCall::kError:
         // Bodies that nobody wants, or several at a time, could take much memory.
         if (!IsPresent(route.request_id)) {
           largest_body = kLargestUnwanted;
@@ -165,12 +165,12 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
         answering_ = connection.get();
         largest_body = options_.largest_answer;
         return std::nullopt;
-      case Call::kInitError:
-      case Call::kRestoreError:
+      case RuntimeCall::kInitError:
+      case RuntimeCall::kRestoreError:
         largest_body = kLargestStartError;
         return std::nullopt;
-      case Call::kNext:
-      case Call::kRestoreNext:
+      case RuntimeCall::kNext:
+      case RuntimeCall::kRestoreNext:
         return std::nullopt;
     }
     return std::nullopt;
@@ -178,8 +178,8 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
 
   HttpAnswer OnTooLarge(const std::shared_ptr<HttpConnection>& connection, const HttpRequestHead& head,
                         size_t largest_body) override {
-    Route route = RouteOf(head);
-    bool answer = route.call == Call::kResponse || route.call == Call::kError;
+    RuntimeRoute route = RuntimeRouteOf(head);
+    bool answer = route.call == RuntimeCall::kResponse || route.call == RuntimeCall::kError;
     if (answer && !IsPresent(route.request_id)) return InvalidRequestId();
     if (StopAnswering(*connection)) {
       // Told when the refusal is on its way.
@@ -210,19 +210,19 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
 
   void OnRequest(HttpExchange exchange, HttpRequest request) override {
     StopAnswering(*exchange.connection);
-    Route route = RouteOf(request);
+    RuntimeRoute route = RuntimeRouteOf(request);
     switch (route.call) {
-      case Call::kNext:
+      case RuntimeCall::kNext:
         return Next(std::move(exchange));
-      case Call::kResponse:
-      case Call::kError:
+      case RuntimeCall::kResponse:
+      case RuntimeCall::kError:
         return Answered(exchange, route, request);
-      case Call::kInitError:
-      case Call::kRestoreError:
+      case RuntimeCall::kInitError:
+      case RuntimeCall::kRestoreError:
         return Failed(exchange, route.call, request);
-      case Call::kRestoreNext:
+      case RuntimeCall::kRestoreNext:
         return HttpConnection::Answer(exchange, HttpAnswer(200, "{}"));
-      case Call::kUnknown:
+      case RuntimeCall::kUnknown:
         return HttpConnection::Answer(exchange, HttpAnswer(404));
     }
   }
@@ -283,12 +283,12 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
     }
   }
 
-  void Answered(const HttpExchange& exchange, const Route& route, HttpRequest& request) {
+  void Answered(const HttpExchange& exchange, const RuntimeRoute& route, HttpRequest& request) {
     if (!IsPresent(route.request_id)) return HttpConnection::Answer(exchange, InvalidRequestId());
     Answer answer;
     answer.content_type = std::string(Header(request, "Content-Type"));
     answer.error_type = std::string(Header(request, kErrorType));
-    answer.failed = route.call == Call::kError;
+    answer.failed = route.call == RuntimeCall::kError;
     std::string streamed_error;
     if (!answer.failed && !answer.error_type.empty() && request.chunked()) {
       // The headers of a chunked response are its trailers too.
@@ -317,7 +317,7 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
     if (auto observer = Observing()) observer->OnAnswer(std::move(id), std::move(answer));
   }
 
-  void Failed(const HttpExchange& exchange, Call call, HttpRequest& request) {
+  void Failed(const HttpExchange& exchange, RuntimeCall call, HttpRequest& request) {
     if (ready_ || failed_) {
       return HttpConnection::Answer(exchange, InvalidTransition(ready_ ? "the function has started"
                                                                        : "the function has failed to start"));
@@ -325,7 +325,7 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
     failed_ = true;
     if (auto observer = Observing()) {
       std::string type(Header(request, kErrorType));
-      if (call == Call::kInitError) {
+      if (call == RuntimeCall::kInitError) {
         observer->OnInitError(std::move(type), std::move(request.body()));
       } else {
         observer->OnRestoreError(std::move(type), std::move(request.body()));

@@ -86,7 +86,7 @@ absl::Status Check(const SimulationModel& model) {
   return absl::OkStatus();
 }
 
-uint64_t Bytes(double mb) { return static_cast<uint64_t>(std::llround(mb * (1 << 20))); }
+uint64_t BytesOfMb(double mb) { return static_cast<uint64_t>(std::llround(mb * (1 << 20))); }
 
 double ReadMs(const SimulationModel& model, double mb) {
   return model.disk_latency_ms + mb / model.disk_mb_per_second * 1e3;
@@ -165,7 +165,7 @@ DependencyChoice ChooseDependency(const SimulationModel& model, double memory_mb
 
 DependencyProfile ProfileOfDependency(const SimulationModel& model, double mb) {
   DependencyProfile profile;
-  profile.template_bytes = profile.ram_bytes = profile.disk_bytes = Bytes(mb);
+  profile.template_bytes = profile.ram_bytes = profile.disk_bytes = BytesOfMb(mb);
   profile.read_ms = ReadMs(model, model.working_set_mb.At(mb));
   profile.make_template_ms = model.clone_ms.At(mb);
   return profile;
@@ -176,8 +176,8 @@ FunctionProfile ProfileOf(const SimulationModel& model, const ModelFunction& fun
   const double own_mb = std::max(model.own_share * mb, mb - function.dependency_mb);
   FunctionProfile profile;
   profile.dependency = function.dependency;
-  profile.instance_bytes = profile.template_bytes = Bytes(std::max(model.private_share * mb, own_mb));
-  profile.ram_bytes = profile.disk_bytes = Bytes(own_mb);
+  profile.instance_bytes = profile.template_bytes = BytesOfMb(std::max(model.private_share * mb, own_mb));
+  profile.ram_bytes = profile.disk_bytes = BytesOfMb(own_mb);
   profile.warm_ms = model.warm_ms;
   profile.template_ms = model.template_ms.At(mb);
   profile.image_ms = model.clone_ms.At(mb);

@@ -8,13 +8,12 @@
 #include "functions/simulation_report.h"
 #include "functions/trace_files_for_tests.h"
 #include "functions/trace_generator.h"
+#include "functions/units_for_tests.h"
 
 namespace rekindle::functions {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr uint64_t kMb = 1 << 20;
 
 // One dependency image for all, no spread: what a start takes can be computed by hand.
 SimulationModel ExactModel() {

@@ -9,12 +9,12 @@
 namespace rekindle::gpu {
 namespace {
 
-constexpr char kLibrary[] = "libnvidia-ml.so.1";
+constexpr char kNvmlLibrary[] = "libnvidia-ml.so.1";
 
 class NvmlInventory : public DeviceInventory {
  public:
   absl::Status Open() {
-    void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+    void* library = ::dlopen(kNvmlLibrary, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       return absl::NotFoundError(absl::StrCat("NVIDIA's management library can't be loaded: ", ::dlerror()));
     }
@@ -34,7 +34,7 @@ class NvmlInventory : public DeviceInventory {
                        find("nvmlDeviceGetComputeRunningProcesses_v3", &processes_);
     if (!found) {
       return absl::UnimplementedError(
-          absl::StrCat(kLibrary, " lacks functions that driver 510 and newer have: ", ::dlerror()));
+          absl::StrCat(kNvmlLibrary, " lacks functions that driver 510 and newer have: ", ::dlerror()));
     }
     RK_RETURN_IF_ERROR(Check(init(), "initialising it"));
     char text[nvml::kTextBytes] = "";

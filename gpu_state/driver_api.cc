@@ -14,7 +14,7 @@
 namespace rekindle::gpu {
 namespace {
 
-constexpr char kLibrary[] = "libcuda.so.1";
+constexpr char kDriverLibrary[] = "libcuda.so.1";
 // Functions are asked for as they were in this version at the latest: later ones may take other structures
 // than those of cuda_abi.h.
 constexpr int kNewestVersionAsked = cuda::kFirstVersionWithGpuPairs;
@@ -43,7 +43,7 @@ class DriverApi : public CheckpointDriver {
  public:
   absl::Status Open() {
     // Never closed: the driver has threads of its own.
-    void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+    void* library = ::dlopen(kDriverLibrary, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       return absl::NotFoundError(absl::StrCat("the NVIDIA driver can't be loaded: ", ::dlerror(),
                                               "; install it, or end the use of CUDA"));
@@ -55,7 +55,7 @@ class DriverApi : public CheckpointDriver {
     error_name_ = reinterpret_cast<cuda::GetErrorTextFunction>(symbol("cuGetErrorName"));
     error_string_ = reinterpret_cast<cuda::GetErrorTextFunction>(symbol("cuGetErrorString"));
     if (!init_ || !get_version || !get_address_) {
-      return absl::UnimplementedError(absl::StrCat(kLibrary,
+      return absl::UnimplementedError(absl::StrCat(kDriverLibrary,
                                                    " lacks cuInit, cuDriverGetVersion or "
                                                    "cuGetProcAddress: it is older than CUDA 11.3"));
     }
@@ -76,7 +76,7 @@ class DriverApi : public CheckpointDriver {
   }
 
   int version() const override { return version_; }
-  std::string means() const override { return kLibrary; }
+  std::string means() const override { return kDriverLibrary; }
 
   absl::StatusOr<ProcessState> State(pid_t pid) override {
     const Deadline deadline(kMoveUnderWayMayTake);

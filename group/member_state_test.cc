@@ -40,7 +40,7 @@ TEST(MemberState, GivesUpBeforeItHasStored) {
   }
 }
 
-MemberState Stored() {
+MemberState StoredMember() {
   MemberState state;
   state.OnFreeze();
   state.OnGo();
@@ -49,17 +49,17 @@ MemberState Stored() {
 }
 
 TEST(MemberState, IsInDoubtOnceItHasStored) {
-  MemberState broken = Stored();
+  MemberState broken = StoredMember();
   broken.OnBroken();
   EXPECT_EQ(broken.fate(), Fate::kInDoubt);
-  MemberState late = Stored();
+  MemberState late = StoredMember();
   late.OnLimit();
   EXPECT_EQ(late.fate(), Fate::kWait);
-  MemberState aborted = Stored();
+  MemberState aborted = StoredMember();
   aborted.OnAbort();
   aborted.OnBroken();
   EXPECT_EQ(aborted.fate(), Fate::kRemove);
-  MemberState committed = Stored();
+  MemberState committed = StoredMember();
   committed.OnCommit();
   committed.OnBroken();
   EXPECT_EQ(committed.fate(), Fate::kPublish);
@@ -75,11 +75,11 @@ TEST(MemberState, TroubleWhileItBecomesDurableLeavesItInDoubt) {
 }
 
 TEST(MemberState, TheFirstDecisionHolds) {
-  MemberState state = Stored();
+  MemberState state = StoredMember();
   state.OnCommit();
   state.OnAbort();
   EXPECT_EQ(state.fate(), Fate::kPublish);
-  MemberState other = Stored();
+  MemberState other = StoredMember();
   other.OnAbort();
   other.OnCommit();
   EXPECT_EQ(other.fate(), Fate::kRemove);

@@ -33,7 +33,7 @@
 namespace rekindle::restore {
 namespace {
 
-constexpr char kFolder[] = "rekindle";
+constexpr char kGroupsFolder[] = "rekindle";
 constexpr const char* kControllers[] = {"memory", "cpu", "pids"};
 constexpr int kPeriodMicroseconds = 100000;
 constexpr absl::Duration kEmptiesWithin = absl::Seconds(10);
@@ -207,7 +207,7 @@ absl::StatusOr<std::unique_ptr<Cgroup>> Cgroup::Make() {
   std::vector<std::string> parents;
   if (!hierarchies.unified.empty()) {
     group->unified_ = true;
-    const std::string parent = absl::StrCat(hierarchies.unified, "/", kFolder);
+    const std::string parent = absl::StrCat(hierarchies.unified, "/", kGroupsFolder);
     RK_RETURN_IF_ERROR(MakeFolder(parent));
     for (const std::string& folder : {hierarchies.unified, parent}) {
       RK_RETURN_IF_ERROR(WriteInto(absl::StrCat(folder, "/cgroup.subtree_control"), "+memory +cpu +pids"));
@@ -220,7 +220,7 @@ absl::StatusOr<std::unique_ptr<Cgroup>> Cgroup::Make() {
         return absl::UnimplementedError(
             absl::StrCat("limiting a sandbox: this machine has no cgroup controller '", controller, "'"));
       }
-      parents.push_back(absl::StrCat(found->second, "/", kFolder));
+      parents.push_back(absl::StrCat(found->second, "/", kGroupsFolder));
       RK_RETURN_IF_ERROR(MakeFolder(parents.back()));
     }
   }
@@ -309,8 +309,9 @@ void Cgroup::RemoveLeftovers() {
   auto hierarchies = FindHierarchies();
   if (!hierarchies.ok()) return;
   std::set<std::string> parents;
-  if (!hierarchies->unified.empty()) parents.insert(absl::StrCat(hierarchies->unified, "/", kFolder));
-  for (const auto& [controller, mount] : hierarchies->old) parents.insert(absl::StrCat(mount, "/", kFolder));
+  if (!hierarchies->unified.empty()) parents.insert(absl::StrCat(hierarchies->unified, "/", kGroupsFolder));
+  for (const auto& [controller, mount] : hierarchies->old)
+    parents.insert(absl::StrCat(mount, "/", kGroupsFolder));
   for (const std::string& parent : parents) {
     auto names = ListDirectory(parent);
     for (const std::string& name : names.value_or(std::vector<std::string>())) {

@@ -20,11 +20,11 @@
 namespace rekindle::restore {
 namespace {
 
-constexpr char kFolder[] = "/dev/shm/";
+constexpr char kSharedMemoryFolder[] = "/dev/shm/";
 
 // The folders on the way to it, which nothing is known of but their names.
 absl::Status MakeFolders(const std::string& root, const std::string& path) {
-  for (size_t slash = path.find('/', sizeof kFolder - 1); slash != std::string::npos;
+  for (size_t slash = path.find('/', sizeof kSharedMemoryFolder - 1); slash != std::string::npos;
        slash = path.find('/', slash + 1)) {
     const std::string folder = root + path.substr(0, slash);
     if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) return ErrnoStatus(errno, "making its folder");
@@ -33,7 +33,7 @@ absl::Status MakeFolders(const std::string& root, const std::string& path) {
 }
 
 bool StaysInFolder(const std::string& path) {
-  if (!absl::StartsWith(path, kFolder)) return false;
+  if (!absl::StartsWith(path, kSharedMemoryFolder)) return false;
   for (absl::string_view part : absl::StrSplit(path, '/')) {
     if (part == "..") return false;
   }
@@ -41,7 +41,7 @@ bool StaysInFolder(const std::string& path) {
 }
 
 // Holes stay holes.
-absl::Status Copy(int from, int to, uint64_t size) {
+absl::Status CopyData(int from, int to, uint64_t size) {
   if (::ftruncate(to, static_cast<off_t>(size)) != 0) return ErrnoStatus(errno, "giving it its size");
   for (off_t at = 0;;) {
     at = ::lseek(from, at, SEEK_DATA);
@@ -61,7 +61,7 @@ absl::Status Copy(int from, int to, uint64_t size) {
 
 bool IsNamelessMemory(const v1::WrittenFile& file) {
   return file.nameless() && absl::StartsWith(file.path(), v1::kNamelessPrefix) &&
-         file.path().find('/', sizeof kFolder - 1) == std::string::npos;
+         file.path().find('/', sizeof kSharedMemoryFolder - 1) == std::string::npos;
 }
 
 absl::StatusOr<CloneSharedMemory> CloneSharedMemory::Read(const store::ImageReader& image,
@@ -71,7 +71,8 @@ absl::StatusOr<CloneSharedMemory> CloneSharedMemory::Read(const store::ImageRead
     if (!record.shared_memory()) continue;
     if (!StaysInFolder(record.path())) {
       return absl::DataLossError(absl::StrCat("the image says of ", record.path(),
-                                              " that it is shared memory, which is in ", kFolder));
+                                              " that it is shared memory, which is in ",
+                                              kSharedMemoryFolder));
     }
     if (record.size() > 0 && record.content_object().empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -108,7 +109,7 @@ absl::Status CloneSharedMemory::MakeIn(const std::string& root) const {
     // Copies are made at the same time, and a descriptor has one place in its file.
     const UniqueFd content = Reopen(file.content.get(), O_RDONLY);
     if (!content.valid()) return ErrnoStatus(errno, what);
-    RK_RETURN_IF_ERROR(Annotate(Copy(content.get(), made.get(), record.size()), what));
+    RK_RETURN_IF_ERROR(Annotate(CopyData(content.get(), made.get(), record.size()), what));
     if (::fchown(made.get(), record.uid(), record.gid()) != 0 || ::fchmod(made.get(), record.mode()) != 0) {
       return ErrnoStatus(errno, what);
     }

@@ -12,8 +12,10 @@
 #include "base/file.h"
 #include "base/file_beginning.h"
 #include "base/test_child.h"
+#include "base/test_user.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "restore/test_patience.h"
 
 namespace rekindle::restore {
 namespace {
@@ -21,9 +23,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-constexpr absl::Duration kShort = absl::Milliseconds(20);
-constexpr absl::Duration kAsLongAsItTakes = absl::Seconds(100);
 
 // ---- the machine
 
@@ -320,7 +319,6 @@ TEST_F(CheckFilesTest, ChangedSizes) {
 
 TEST_F(CheckFilesTest, NothingIsToldOfWhatTheUserMayNotSee) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to be two users";
-  constexpr uid_t kNobody = 65534;
   ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
   ASSERT_EQ(::mkdir((folder_.path() + "/closed").c_str(), 0700), 0);
   const std::string open = Make("open", 9);

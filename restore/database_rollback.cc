@@ -45,7 +45,7 @@ pid_t MapperOf(const std::vector<FileAction*>& files) {
   return 0;
 }
 
-void Leave(FileAction& action, const std::string& why) {
+void LeaveAfterAll(FileAction& action, const std::string& why) {
   action.report.set_action(Report::LEFT);
   action.report.set_why(why);
   action.report.set_size(action.present_bytes.value_or(0));
@@ -79,9 +79,9 @@ void KeepWhole(const std::string& database, const std::vector<FileAction*>& file
     if (action == Report::UNCHANGED || action == Report::LEFT || action == Report::IGNORED) continue;
     // Of that one itself what was to be said of it is.
     const bool itself = hindrance != files.end() && file == *hindrance;
-    Leave(*file, itself ? file->report.why()
-                        : absl::StrCat("it belongs to the database ", database,
-                                       ", all of which is put back or nothing; ", why));
+    LeaveAfterAll(*file, itself ? file->report.why()
+                                : absl::StrCat("it belongs to the database ", database,
+                                               ", all of which is put back or nothing; ", why));
   }
 }
 

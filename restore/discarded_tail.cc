@@ -25,7 +25,7 @@ bool MayBeInText(unsigned char c) {
   return c >= 0x20 || (c >= '\a' && c <= '\r') || c == 0x1b;  // bell to carriage return, and colours
 }
 
-absl::Status Copy(int from, uint64_t begin, uint64_t end, int to) {
+absl::Status CopyTail(int from, uint64_t begin, uint64_t end, int to) {
   std::vector<char> buffer(std::min<uint64_t>(kCopyBytes, end - begin));
   while (begin < end) {
     const size_t wanted = static_cast<size_t>(std::min<uint64_t>(buffer.size(), end - begin));
@@ -85,7 +85,7 @@ absl::StatusOr<std::string> KeepTail(int fd, uint64_t begin, uint64_t end, int f
     made = absl::StrCat(name, "-", number);
   }
   if (!copy.valid()) return ErrnoStatus(error, absl::StrCat("making ", made));
-  if (absl::Status status = Copy(fd, begin, end, copy.get()); !status.ok()) {
+  if (absl::Status status = CopyTail(fd, begin, end, copy.get()); !status.ok()) {
     with_rights([&] { (void)::unlinkat(folder, made.c_str(), 0); });
     return status;
   }

@@ -15,10 +15,11 @@
 namespace rekindle::restore {
 namespace {
 
-constexpr size_t kPage = store::kPageSize;
-constexpr size_t kChunkBytes = 64 * kPage;
+using store::kPageSize;
 
-uint64_t RoundUp(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+constexpr size_t kChunkBytes = 64 * kPageSize;
+
+uint64_t RoundUp(uint64_t bytes) { return (bytes + kPageSize - 1) / kPageSize * kPageSize; }
 
 // What lies behind the file's end is zero.
 absl::Status ReadOrZero(int fd, uint64_t offset, absl::Span<std::byte> out) {
@@ -51,9 +52,9 @@ bool IsZero(absl::Span<const std::byte> bytes) {
 
 // Puts one page, or less at the end of the file, where something else is now.
 absl::Status ReplacePage(int fd, uint64_t offset, absl::Span<const std::byte> page) {
-  if (page.size() == kPage && IsZero(page) &&
+  if (page.size() == kPageSize && IsZero(page) &&
       ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                  static_cast<off_t>(kPage)) == 0) {
+                  static_cast<off_t>(kPageSize)) == 0) {
     return absl::OkStatus();
   }
   return WriteAt(fd, offset, page);
@@ -78,13 +79,13 @@ absl::StatusOr<FileContent> FileContent::Open(const store::ImageReader& image, c
   }
   RK_ASSIGN_OR_RETURN(content.runs_, image.Runs(content.object_));
   std::erase_if(content.runs_, [](const store::PageRun& run) { return run.zero; });
-  for (const store::PageRun& run : content.runs_) content.data_bytes_ += run.pages * kPage;
+  for (const store::PageRun& run : content.runs_) content.data_bytes_ += run.pages * kPageSize;
   return content;
 }
 
 std::vector<store::PageRun>::const_iterator FileContent::FirstRunBehind(uint64_t offset) const {
   return std::upper_bound(runs_.begin(), runs_.end(), offset, [](uint64_t at, const store::PageRun& run) {
-    return at < run.address + run.pages * kPage;
+    return at < run.address + run.pages * kPageSize;
   });
 }
 
@@ -93,7 +94,7 @@ absl::Status FileContent::Read(uint64_t offset, absl::Span<std::byte> out) const
   const uint64_t end = offset + RoundUp(out.size());
   for (auto run = FirstRunBehind(offset); run != runs_.end() && run->address < end; ++run) {
     const uint64_t from = std::max(offset, run->address),
-                   to = std::min(end, run->address + run->pages * kPage);
+                   to = std::min(end, run->address + run->pages * kPageSize);
     RK_RETURN_IF_ERROR(image_->ReadPages(object_, from, {pages + (from - offset), to - from}));
   }
   std::memcpy(out.data(), pages, out.size());
@@ -106,7 +107,7 @@ uint64_t FileContent::NextNotZero(int fd, uint64_t offset) const {
     next = std::min(next, std::max(offset, run->address));
   const off_t data = ::lseek(fd, static_cast<off_t>(offset), SEEK_DATA);
   if (data < 0 && errno != ENXIO) return offset;  // the file system can't tell
-  if (data >= 0) next = std::min(next, static_cast<uint64_t>(data) / kPage * kPage);
+  if (data >= 0) next = std::min(next, static_cast<uint64_t>(data) / kPageSize * kPageSize);
   return std::max(next, offset);
 }
 
@@ -144,8 +145,8 @@ absl::Status FileContent::WriteTo(int fd) const {
     const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kChunkBytes, size_ - at));
     RK_RETURN_IF_ERROR(Read(at, {wanted, bytes}));
     RK_RETURN_IF_ERROR(ReadOrZero(fd, at, {found, bytes}));
-    for (size_t page = 0; page < bytes; page += kPage) {
-      const size_t length = std::min(kPage, bytes - page);
+    for (size_t page = 0; page < bytes; page += kPageSize) {
+      const size_t length = std::min(kPageSize, bytes - page);
       if (std::memcmp(wanted + page, found + page, length) == 0) continue;
       RK_RETURN_IF_ERROR(ReplacePage(fd, at + page, {wanted + page, length}));
     }
@@ -161,7 +162,7 @@ absl::Status FileContent::WriteBehind(absl::string_view head, int file, const st
   }
   std::byte chunk[kChunkBytes];
   for (const store::PageRun& run : runs_) {
-    const uint64_t end = std::min(size_, run.address + run.pages * kPage);
+    const uint64_t end = std::min(size_, run.address + run.pages * kPageSize);
     for (uint64_t at = run.address; at < end; at += kChunkBytes) {
       const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kChunkBytes, end - at));
       RK_RETURN_IF_ERROR(Read(at, {chunk, bytes}));

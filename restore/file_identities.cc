@@ -15,14 +15,12 @@
 namespace rekindle::restore {
 namespace {
 
-constexpr size_t kThreads = 16;  // they wait for the disk, if for anything
+constexpr size_t kLookThreads = 16;  // they wait for the disk, if for anything
 
 enum class Verdict { kKnown, kLeftToCriu, kAnother };
 
 // Of clocks that file systems stamp with, and more.
 constexpr int64_t kJustChangedNs = int64_t{2} * 1000 * 1000 * 1000;
-
-int64_t Nanos(const timespec& time) { return int64_t{time.tv_sec} * 1000 * 1000 * 1000 + time.tv_nsec; }
 
 // CRIU keeps it in whole words.
 bool IsRecorded(const std::string& id, const std::string& recorded) {
@@ -64,7 +62,7 @@ absl::StatusOr<FileIdentities> FileIdentities::Check(const std::vector<criu::Reg
   made.seen_.resize(paths.size());
   const int64_t long_ago = UnixNanos() - kJustChangedNs;
   std::atomic<size_t> files_opened{0};
-  ForEachInParallel(paths.size(), kThreads, [&](size_t i) {
+  ForEachInParallel(paths.size(), kLookThreads, [&](size_t i) {
     Seen& seen = made.seen_[i];
     seen.path = paths[i].first;
     auto known = checked.find(seen.path);

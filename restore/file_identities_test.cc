@@ -21,7 +21,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr char kLibrary[] = "/lib/x86_64-linux-gnu/libc.so.6", kOther[] = "/lib/x86_64-linux-gnu/libm.so.6";
+constexpr char kLibrary[] = "/lib/x86_64-linux-gnu/libc.so.6",
+               kOtherLibrary[] = "/lib/x86_64-linux-gnu/libm.so.6";
 
 std::string BuildIdOf(const std::string& path) {
   absl::StatusOr<UniqueFd> file = OpenFile(path, O_RDONLY);
@@ -55,7 +56,7 @@ TEST_F(FileIdentitiesTest, KnowsTheSameFile) {
 }
 
 TEST_F(FileIdentitiesTest, RefusesAnotherBuild) {
-  Copy(kOther);
+  Copy(kOtherLibrary);
   absl::Status status = FileIdentities::Check({file_}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr(path() + " is another build"));
@@ -114,7 +115,7 @@ TEST_F(FileIdentitiesTest, WhatWasCheckedBeforeIsNotOpenedAgain) {
     EXPECT_THAT(third.known(), ElementsAre(kLibrary));
   }
   // What a file was known as does not count for one that has another build by now.
-  Copy(kOther);
+  Copy(kOtherLibrary);
   struct stat before;
   ASSERT_EQ(::stat(path().c_str(), &before), 0);
   FileIdentity stale = FileIdentity::Of(before);
@@ -130,7 +131,8 @@ TEST_F(FileIdentitiesTest, ManyFiles) {
     std::filesystem::copy_file(path(), files[i].path);
   }
   EXPECT_EQ(FileIdentities::Check(files)->known().size(), files.size());
-  std::filesystem::copy_file(kOther, files[150].path, std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::copy_file(kOtherLibrary, files[150].path,
+                             std::filesystem::copy_options::overwrite_existing);
   EXPECT_THAT(std::string(FileIdentities::Check(files).status().message()), HasSubstr(files[150].path));
 }
 

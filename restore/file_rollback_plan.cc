@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/database_files.h"
 #include "base/file.h"
 #include "base/machine.h"
@@ -31,8 +32,6 @@ namespace rekindle::restore {
 namespace {
 
 using Report = v1::FileRollback;
-
-int64_t Nanos(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
 
 void Leave(FileAction& action, absl::string_view why, bool blocks = false) {
   action.report.set_action(Report::LEFT);

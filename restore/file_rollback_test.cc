@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "base/test_user.h"
 #include "restore/compatibility.h"
 #include "restore/discarded_tail.h"
 #include "restore/file_rollback_testing.h"
@@ -23,8 +24,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
-
-constexpr uid_t kNobody = 65534;
 
 // As the service takes them: of a thread alone.
 void RightsOfNobody(const std::function<void()>& work) {

@@ -18,8 +18,6 @@ namespace {
 // What one thread takes at a time.
 constexpr uint64_t kPieceBytes = 2u << 20;
 
-uint64_t EndOf(const store::PageRun& run) { return run.address + run.pages * store::kPageSize; }
-
 // What both have, cut into pieces; the rest of `ranges` goes to `left`.
 std::vector<store::PagesInMemory> Intersect(const std::vector<store::PagesInMemory>& pages,
                                             const std::vector<store::PageRun>& ranges,
@@ -31,17 +29,17 @@ std::vector<store::PagesInMemory> Intersect(const std::vector<store::PagesInMemo
   auto part = pages.begin();
   for (const store::PageRun& range : ranges) {
     uint64_t at = range.address;
-    while (at < EndOf(range)) {
+    while (at < range.end()) {
       while (part != pages.end() && part->address + part->bytes.size() <= at) ++part;
-      if (part == pages.end() || part->address >= EndOf(range)) break;
+      if (part == pages.end() || part->address >= range.end()) break;
       leave(at, part->address);
       at = std::max(at, part->address);
       const uint64_t end =
-          std::min({EndOf(range), part->address + part->bytes.size(), (at / kPieceBytes + 1) * kPieceBytes});
+          std::min({range.end(), part->address + part->bytes.size(), (at / kPieceBytes + 1) * kPieceBytes});
       pieces.push_back({at, part->bytes.subspan(at - part->address, end - at)});
       at = end;
     }
-    leave(at, EndOf(range));
+    leave(at, range.end());
   }
   return pieces;
 }

@@ -30,7 +30,7 @@ constexpr uint64_t kSlab = SlabPool::kSlabBytes;
 uint32_t PagesOf(FrameId frame) { return 1 + (frame.frame * 13 + frame.pack) % 64; }
 
 // A frame's pages follow from its name.
-void Fill(FrameId frame, absl::Span<std::byte> out) {
+void FillByName(FrameId frame, absl::Span<std::byte> out) {
   for (size_t i = 0; i < out.size(); i += 8) {
     const uint64_t word = frame.pack * 1000003 + frame.frame * 4096 + i;
     memcpy(out.data() + i, &word, 8);
@@ -39,7 +39,7 @@ void Fill(FrameId frame, absl::Span<std::byte> out) {
 
 bool IsRight(FrameId frame, absl::Span<const std::byte> bytes) {
   std::vector<std::byte> expected(PagesOf(frame) * kPageSize);
-  Fill(frame, absl::MakeSpan(expected));
+  FillByName(frame, absl::MakeSpan(expected));
   return bytes.size() == expected.size() && memcmp(bytes.data(), expected.data(), bytes.size()) == 0;
 }
 
@@ -60,7 +60,7 @@ class FrameCacheTest : public testing::Test {
   absl::StatusOr<FrameCache::Pin> Load(FrameId frame) {
     return cache_->GetOrLoad(frame, PagesOf(frame), [this](FrameId id, absl::Span<std::byte> out) {
       ++loads_;
-      Fill(id, out);
+      FillByName(id, out);
       return absl::OkStatus();
     });
   }
@@ -81,7 +81,7 @@ class FrameCacheTest : public testing::Test {
         absl::Span<std::byte> out = where(i);
         if (out.empty()) continue;
         ++loads_;
-        Fill(frames[i], out);
+        FillByName(frames[i], out);
         if (absl::Status status = loaded(i); !status.ok()) return status;
       }
       return absl::OkStatus();
@@ -152,7 +152,7 @@ TEST_F(FrameCacheTest, ACacheOfOneSizeMakesRoomForAnother) {
   MakeCache(16 * kSlab);
   auto load = [&](FrameId frame, uint32_t pages) {
     auto pin = cache_->GetOrLoad(frame, pages, [](FrameId id, absl::Span<std::byte> out) {
-      Fill(id, out);
+      FillByName(id, out);
       return absl::OkStatus();
     });
     ASSERT_TRUE(pin.ok());
@@ -228,7 +228,7 @@ TEST_F(FrameCacheTest, OneLoadsAndTheOthersWait) {
         ++loads;
         begun.count_down();
         go_on.wait();
-        Fill(id, out);
+        FillByName(id, out);
         return fails ? absl::DataLossError("it is damaged") : absl::OkStatus();
       });
       if (pin.ok()) right += IsRight({1, 1}, pin->bytes());
@@ -334,7 +334,7 @@ TEST_F(FrameCacheTest, WhatWasUsedOftenIsWarmAfterARestart) {
   const FrameCache::Loader loader = [&](FrameId frame, absl::Span<std::byte> out) {
     if (frame == gone) return absl::DataLossError("gone");
     ++loads_;
-    Fill(frame, out);
+    FillByName(frame, out);
     return absl::OkStatus();
   };
   EXPECT_EQ(cache_->Warm(*list, pages_of, loader, UINT64_MAX, always), 29u);
@@ -445,7 +445,7 @@ TEST_F(FrameCacheTest, ManyThreadsSeeTheRightPages) {
         }
         const bool fails = fails_now(random());
         auto pin = cache_->GetOrLoad(frame, PagesOf(frame), [&](FrameId id, absl::Span<std::byte> out) {
-          Fill(id, out);
+          FillByName(id, out);
           if (!fails) return absl::OkStatus();
           memset(out.data(), 0xee, out.size());
           return absl::DataLossError("it is damaged");

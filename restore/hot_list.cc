@@ -14,8 +14,8 @@ namespace rekindle::restore {
 namespace {
 
 constexpr char kFileName[] = "hot-frames";
-constexpr char kMagic[] = {'R', 'K', 'H', 'O', 'T', '\r', '\n', '\0'};
-constexpr uint64_t kVersion = 1;
+constexpr char kHotListMagic[] = {'R', 'K', 'H', 'O', 'T', '\r', '\n', '\0'};
+constexpr uint64_t kHotListVersion = 1;
 constexpr size_t kMostNameBytes = 100;
 
 std::string PathIn(const std::string& store) { return absl::StrCat(store, "/", kFileName); }
@@ -30,8 +30,8 @@ std::string ChecksumOf(absl::string_view bytes) {
 // docs/store-format.md describes it.
 std::string HotList::Encode() const {
   store::Encoder encoder;
-  encoder.Raw(kMagic, sizeof kMagic);
-  encoder.Varint(kVersion);
+  encoder.Raw(kHotListMagic, sizeof kHotListMagic);
+  encoder.Varint(kHotListVersion);
   encoder.Varint(images.size());
   for (const std::string& image : images) encoder.String(image);
   std::string bytes = absl::StrCat(encoder.Take(), EncodeFrameList(frames));
@@ -40,12 +40,13 @@ std::string HotList::Encode() const {
 
 absl::StatusOr<HotList> HotList::Decode(absl::string_view bytes) {
   const auto damaged = absl::DataLossError("the list of hot frames is damaged");
-  if (bytes.size() < sizeof kMagic + sizeof(store::Hash128)) return damaged;
+  if (bytes.size() < sizeof kHotListMagic + sizeof(store::Hash128)) return damaged;
   const absl::string_view content = bytes.substr(0, bytes.size() - sizeof(store::Hash128));
   if (bytes.substr(content.size()) != ChecksumOf(content)) return damaged;
   store::Decoder decoder(content);
-  if (decoder.View(sizeof kMagic) != absl::string_view(kMagic, sizeof kMagic)) return damaged;
-  if (decoder.Varint() != kVersion) {
+  if (decoder.View(sizeof kHotListMagic) != absl::string_view(kHotListMagic, sizeof kHotListMagic))
+    return damaged;
+  if (decoder.Varint() != kHotListVersion) {
     return absl::FailedPreconditionError("the list of hot frames is of a newer Rekindle");
   }
   HotList list;

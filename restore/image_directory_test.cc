@@ -25,14 +25,14 @@
 namespace rekindle::restore {
 namespace {
 
+using store::kMiB;
+using store::kPageSize;
 using store::StatusOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr uint64_t kPage = store::kPageSize;
-constexpr uint64_t kMiB = 1u << 20;
 constexpr uint64_t kHeap = 0x7f0000000000;
 
 // An image of a job of two tasks as a capture stores it: task 70 has a large heap (withheld from CRIU) and a
@@ -46,9 +46,9 @@ class ImageDirectoryTest : public store::StoreTest {
     Add("empty.img", "");
     Add("pstree.img", criu::MakePstree({{70, 0, 70, 70, {70, 72}}, {71, 70, 70, 70, {71}}}));
     Add("mm-70.img",
-        criu::MakeMm({criu::AnonymousArea(0x10000, 8 * kPage), criu::AnonymousArea(kHeap, 4 * kMiB)}));
-    Add("mm-71.img", criu::MakeMm({criu::AnonymousArea(0x40000, 8 * kPage)}));
-    AddPages(1, "mem/70", "pagemap-70.img", {{0x10000, 3}, {kHeap, 600}, {kHeap + 620 * kPage, 400}});
+        criu::MakeMm({criu::AnonymousArea(0x10000, 8 * kPageSize), criu::AnonymousArea(kHeap, 4 * kMiB)}));
+    Add("mm-71.img", criu::MakeMm({criu::AnonymousArea(0x40000, 8 * kPageSize)}));
+    AddPages(1, "mem/70", "pagemap-70.img", {{0x10000, 3}, {kHeap, 600}, {kHeap + 620 * kPageSize, 400}});
     AddPages(2, "mem/71", "pagemap-71.img", {{0x40000, 2}, {0x44000, 1}});
     AddPages(3, "shm/9", "pagemap-shmem-9.img", {{0, 5}});
     AddPages(4, "pages/4", "pagemap-shmem-10.img", {{0x9000, 2}, {0x1000, 1}});
@@ -73,12 +73,12 @@ class ImageDirectoryTest : public store::StoreTest {
     std::string& pages = files_[absl::StrCat("pages-", id, ".img")];
     for (auto [address, count] : entries) {
       std::string part = store::MakePages(count, address + id);
-      if (count > 2) memset(&part[kPage], 0, kPage);
+      if (count > 2) memset(&part[kPageSize], 0, kPageSize);
       uint64_t at = absl::StartsWith(object, v1::kRawPagesPrefix) ? pages.size() : address;
       image_.objects[object][at] = part;
       pages += part;
       pagemap.entries.push_back({address, count, criu::kPagePresent, 0});
-      pagemap.entries.push_back({address + count * kPage, 1, 0, 0});  // a hole
+      pagemap.entries.push_back({address + count * kPageSize, 1, 0, 0});  // a hole
     }
     Add(pagemap_file, criu::SerializePagemap(pagemap));
     v1::PagesObject* entry = manifest_.add_pages();
@@ -282,18 +282,18 @@ TEST_F(ImageDirectoryTest, LayOutWithholdsTheHeapAndNothingElse) {
     std::map<std::string, std::string> laid_out = FilesIn(path);
     EXPECT_EQ(laid_out.erase("lock"), 1u);
     EXPECT_THAT(Differences(files_, laid_out), ElementsAre("pagemap-70.img", "pages-1.img"));
-    EXPECT_TRUE(laid_out["pages-1.img"] == files_["pages-1.img"].substr(0, 3 * kPage));
+    EXPECT_TRUE(laid_out["pages-1.img"] == files_["pages-1.img"].substr(0, 3 * kPageSize));
     criu::Pagemap kept = criu::ParsePagemap(laid_out["pagemap-70.img"]).value();
     EXPECT_EQ(kept.present_pages(), 3u);
     EXPECT_EQ(kept.pages_id, 1u);
 
     ASSERT_THAT(directory->withheld(), SizeIs(1));
     EXPECT_EQ(directory->withheld()[0].pid, 70);
-    EXPECT_EQ(directory->withheld()[0].bytes, 1000 * kPage);
+    EXPECT_EQ(directory->withheld()[0].bytes, 1000 * kPageSize);
     ASSERT_THAT(directory->tree(), SizeIs(2));
     EXPECT_THAT(directory->tree()[0].threads, ElementsAre(70, 72));
     // 3 + 3 + 5 + 3 pages are laid out, two of them zero.
-    EXPECT_EQ(done, 12 * kPage);
+    EXPECT_EQ(done, 12 * kPageSize);
   }
   EXPECT_FALSE(PathExists(path));
 }
@@ -406,8 +406,8 @@ TEST_F(ImageDirectoryTest, KeptLogsHoldTheLogAndNoImages) {
 
 TEST_F(ImageDirectoryTest, PagesFileOfAShorterPagemapHasItsPagesOnly) {
   criu::Pagemap some;
-  some.entries = {{kHeap + 2 * kPage, 3, criu::kPagePresent, 0},
-                  {kHeap + 620 * kPage, 1, criu::kPagePresent, 0}};
+  some.entries = {{kHeap + 2 * kPageSize, 3, criu::kPagePresent, 0},
+                  {kHeap + 620 * kPageSize, 1, criu::kPagePresent, 0}};
   std::string path = folder_->path() + "/pages";
   std::atomic<uint64_t> done{0};
   auto file = OpenFile(path, O_WRONLY | O_CREAT);
@@ -415,11 +415,11 @@ TEST_F(ImageDirectoryTest, PagesFileOfAShorterPagemapHasItsPagesOnly) {
   RK_ASSERT_OK(WritePagesFile(*reader_, manifest_.pages(0), some, file->get(), path, &done));
   const std::string& all = files_["pages-1.img"];
   EXPECT_TRUE(ReadFile(path).value() ==
-              all.substr((3 + 2) * kPage, 3 * kPage) + all.substr(603 * kPage, kPage));
-  EXPECT_EQ(done, 4 * kPage);
+              all.substr((3 + 2) * kPageSize, 3 * kPageSize) + all.substr(603 * kPageSize, kPageSize));
+  EXPECT_EQ(done, 4 * kPageSize);
 
   // What the image does not hold is an error, never zeros.
-  some.entries = {{kHeap + 600 * kPage, 1, criu::kPagePresent, 0}};
+  some.entries = {{kHeap + 600 * kPageSize, 1, criu::kPagePresent, 0}};
   absl::Status status = WritePagesFile(*reader_, manifest_.pages(0), some, file->get(), path, &done);
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange) << status;
 }

@@ -33,7 +33,7 @@ using store::kPageSize;
 // Frames that the background fill takes at a time: it gives way between two such pieces of work.
 constexpr size_t kFramesPerFill = 512;
 constexpr size_t kFramesAtOnce = 32;  // that one thread takes of them
-constexpr size_t kThreads = 2;
+constexpr size_t kFillThreads = 2;
 // Of a set, that a thread takes at a time.
 constexpr size_t kPiecesAtOnce = 32;
 // Fewer pages are put in sooner than another thread begins.
@@ -62,7 +62,7 @@ absl::Status ForEachPiece(const std::vector<PrefillSet::Piece>& pieces,
   uint64_t pages = 0;
   for (const PrefillSet::Piece& piece : pieces) pages += piece.pages;
   std::atomic<size_t> next{0};
-  return OnThreads(pages < kPagesWorthAThread ? 1 : kThreads, [&](size_t) -> absl::Status {
+  return OnThreads(pages < kPagesWorthAThread ? 1 : kFillThreads, [&](size_t) -> absl::Status {
     for (size_t begin; (begin = next.fetch_add(kPiecesAtOnce)) < pieces.size();) {
       for (size_t i = begin; i < std::min(begin + kPiecesAtOnce, pieces.size()); ++i) {
         RK_RETURN_IF_ERROR(use(pieces[i]));
@@ -209,7 +209,7 @@ absl::Status LazyClone::PutInBackground(const std::vector<Piece>& pieces) {
   }
   std::atomic<size_t> next{0};
   // All of these threads are as ready to give way as this one.
-  return OnThreads(to_load.size() <= kFramesAtOnce ? 1 : kThreads, [&](size_t) -> absl::Status {
+  return OnThreads(to_load.size() <= kFramesAtOnce ? 1 : kFillThreads, [&](size_t) -> absl::Status {
     for (size_t first; (first = next.fetch_add(kFramesAtOnce)) < to_load.size();) {
       const auto frame_of = [&](size_t i) {
         return OwnFrame(image_->reader().FramePages(to_load[first + i]));
@@ -271,7 +271,7 @@ absl::Status LazyClone::Write(const std::map<pid_t, UniqueFd>& memories) {
     frames.push_back(frame);
     of_frame.push_back(&runs);
   }
-  return WithFrames(frames, kThreads, [&](size_t i, absl::Span<const std::byte> frame) -> absl::Status {
+  return WithFrames(frames, kFillThreads, [&](size_t i, absl::Span<const std::byte> frame) -> absl::Status {
     for (const LazyImage::Written& written : *of_frame[i]) {
       RK_RETURN_IF_ERROR(WriteMemory(memories.at(written.pid).get(), written.pid, written.run.address,
                                      frame.subspan(size_t{written.run.page_in_frame} * kPageSize,
@@ -381,7 +381,7 @@ absl::Status LazyClone::PutWorkingSet() {
     if (pages > 0) pieces.push_back({task->second.get(), piece.run, piece.first, pages});
     if (pages < piece.pages) break;
   }
-  return PutPieces(pieces, kThreads, &prefilled_);
+  return PutPieces(pieces, kFillThreads, &prefilled_);
 }
 
 absl::StatusOr<uint64_t> LazyClone::FillAll() {
@@ -393,7 +393,7 @@ absl::StatusOr<uint64_t> LazyClone::FillAll() {
       for (size_t run = 0; run < task->pages().runs().size(); ++run) {
         pieces.push_back({task.get(), run, 0, task->pages().runs()[run].pages});
       }
-      absl::Status status = PutPieces(pieces, kThreads, &filled_);
+      absl::Status status = PutPieces(pieces, kFillThreads, &filled_);
       if (!status.ok() && !absl::IsResourceExhausted(status)) Fail(status);
       RK_RETURN_IF_ERROR(status);
     }

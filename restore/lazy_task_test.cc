@@ -25,9 +25,10 @@
 namespace rekindle::restore {
 namespace {
 
-constexpr uint64_t kPage = store::kPageSize;
-constexpr uint64_t kPages = 64;
-constexpr uint64_t kRoomPages = 2 * kPages;  // that the job may use
+using store::kPageSize;
+
+constexpr uint64_t kMemoryPages = 64;
+constexpr uint64_t kRoomPages = 2 * kMemoryPages;  // that the job may use
 constexpr uint64_t kFeatures =
     UFFD_FEATURE_EVENT_FORK | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP;
 
@@ -37,7 +38,7 @@ constexpr int kRight = 0, kWrong = 3, kBroken = 4;
 // Where the kernel found room for it: not every address will do under a sanitizer.
 uint64_t memory_address = 0;
 
-uint64_t* At(uint64_t page) { return reinterpret_cast<uint64_t*>(memory_address + page * kPage); }
+uint64_t* At(uint64_t page) { return reinterpret_cast<uint64_t*>(memory_address + page * kPageSize); }
 
 // Is each of these pages what the image has of page `image`?
 bool Hold(uint64_t first, uint64_t pages, uint64_t image) {
@@ -71,17 +72,17 @@ class LazyTaskTest : public testing::Test {
     if (!asked.valid() || ::ioctl(asked.get(), UFFDIO_API, &api) != 0) {
       GTEST_SKIP() << "no userfaultfd that tells of forks: " << std::strerror(errno);
     }
-    void* room =
-        ::mmap(nullptr, kRoomPages * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* room = ::mmap(nullptr, kRoomPages * kPageSize, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     ASSERT_NE(room, MAP_FAILED);
     memory_address = reinterpret_cast<uintptr_t>(room);
   }
   void TearDown() override {
-    if (memory_address != 0) ::munmap(At(0), kRoomPages * kPage);
+    if (memory_address != 0) ::munmap(At(0), kRoomPages * kPageSize);
     memory_address = 0;
   }
 
-  // Runs `job` in a process of its own, with `kPages` pages at At(0) that the image has; returns its
+  // Runs `job` in a process of its own, with `kMemoryPages` pages at At(0) that the image has; returns its
   // status.
   int Run(const std::function<int()>& job) {
     auto sockets = PacketSocketPair();
@@ -97,13 +98,13 @@ class LazyTaskTest : public testing::Test {
     EXPECT_TRUE(packet.ok() && packet->has_value() && (*packet)->descriptors.size() == 1);
     store::StoredRun run;
     run.address = memory_address;
-    run.pages = kPages;
+    run.pages = kMemoryPages;
     auto pages = std::make_shared<const TaskPages>(
         std::vector<store::StoredRun>{run},
-        std::vector<AddressRange>{{memory_address, memory_address + kPages * kPage}});
+        std::vector<AddressRange>{{memory_address, memory_address + kMemoryPages * kPageSize}});
     tasks_.push_back(
         std::make_unique<LazyTask>(pid, std::move((*packet)->descriptors.front()), std::move(pages)));
-    for (uint64_t i = 0; i < kPages; ++i) content_[i * kPage / sizeof(uint64_t)] = i + 1;
+    for (uint64_t i = 0; i < kMemoryPages; ++i) content_[i * kPageSize / sizeof(uint64_t)] = i + 1;
     EXPECT_TRUE(SendPacket(sockets->first.get(), "go").ok());
     return Serve(pid);
   }
@@ -116,13 +117,14 @@ class LazyTaskTest : public testing::Test {
     const UniqueFd userfaultfd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK)));
     uffdio_api api{UFFD_API, kFeatures, 0};
     uffdio_register memory{};
-    memory.range = {memory_address, kPages * kPage};
+    memory.range = {memory_address, kMemoryPages * kPageSize};
     memory.mode = UFFDIO_REGISTER_MODE_MISSING;
     const int fd = userfaultfd.get();
-    return ::mmap(At(0), kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-                  0) == At(0) &&
-           ::munmap(At(kPages), (kRoomPages - kPages) * kPage) == 0 && ::ioctl(fd, UFFDIO_API, &api) == 0 &&
-           ::ioctl(fd, UFFDIO_REGISTER, &memory) == 0 && SendPacket(socket, "userfaultfd", {&fd, 1}).ok();
+    return ::mmap(At(0), kMemoryPages * kPageSize, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == At(0) &&
+           ::munmap(At(kMemoryPages), (kRoomPages - kMemoryPages) * kPageSize) == 0 &&
+           ::ioctl(fd, UFFDIO_API, &api) == 0 && ::ioctl(fd, UFFDIO_REGISTER, &memory) == 0 &&
+           SendPacket(socket, "userfaultfd", {&fd, 1}).ok();
   }
 
   // As the pager does, until the process has ended.
@@ -168,7 +170,7 @@ class LazyTaskTest : public testing::Test {
         auto outcome =
             wanted.missing
                 ? task.Put(wanted.page, 1,
-                           reinterpret_cast<const std::byte*>(content_.data()) + wanted.page * kPage)
+                           reinterpret_cast<const std::byte*>(content_.data()) + wanted.page * kPageSize)
                 : task.PutZero(faults[i]);
         ASSERT_TRUE(outcome.ok()) << outcome.status();
         if (*outcome != LazyTask::Outcome::kChanging) break;
@@ -178,14 +180,14 @@ class LazyTaskTest : public testing::Test {
     }
   }
 
-  std::vector<uint64_t> content_ = std::vector<uint64_t>(kPages * kPage / sizeof(uint64_t));
+  std::vector<uint64_t> content_ = std::vector<uint64_t>(kMemoryPages * kPageSize / sizeof(uint64_t));
 };
 
 TEST_F(LazyTaskTest, ChildrenHaveWhatIsMissing) {
   EXPECT_EQ(Run([] {
               return InChild([] {
                 if (!Hold(3, 1, 3)) return kWrong;
-                return InChild([] { return Hold(0, kPages, 0) ? kRight : kWrong; });
+                return InChild([] { return Hold(0, kMemoryPages, 0) ? kRight : kWrong; });
               });
             }),
             kRight);
@@ -194,15 +196,15 @@ TEST_F(LazyTaskTest, ChildrenHaveWhatIsMissing) {
 // One area has become several, and some of it lies elsewhere.
 TEST_F(LazyTaskTest, ChildrenHaveWhatIsMissingInPiecesAndMoved) {
   EXPECT_EQ(Run([] {
-              if (!Hold(7, 1, 7) || ::mprotect(At(20), 3 * kPage, PROT_READ) != 0 ||
-                  ::munmap(At(30), 2 * kPage) != 0 ||
-                  ::mremap(At(40), 8 * kPage, 8 * kPage, MREMAP_MAYMOVE | MREMAP_FIXED, At(kPages + 5)) ==
-                      MAP_FAILED) {
+              if (!Hold(7, 1, 7) || ::mprotect(At(20), 3 * kPageSize, PROT_READ) != 0 ||
+                  ::munmap(At(30), 2 * kPageSize) != 0 ||
+                  ::mremap(At(40), 8 * kPageSize, 8 * kPageSize, MREMAP_MAYMOVE | MREMAP_FIXED,
+                           At(kMemoryPages + 5)) == MAP_FAILED) {
                 return kBroken;
               }
               return InChild([] {
-                return Hold(0, 30, 0) && Hold(32, 8, 32) && Hold(48, kPages - 48, 48) &&
-                               Hold(kPages + 5, 8, 40)
+                return Hold(0, 30, 0) && Hold(32, 8, 32) && Hold(48, kMemoryPages - 48, 48) &&
+                               Hold(kMemoryPages + 5, 8, 40)
                            ? kRight
                            : kWrong;
               });
@@ -213,7 +215,7 @@ TEST_F(LazyTaskTest, ChildrenHaveWhatIsMissingInPiecesAndMoved) {
 TEST_F(LazyTaskTest, AForkWithoutADescriptorWaits) {
   scarce_ = true;
   EXPECT_EQ(LazyTask::count(), 0u);
-  EXPECT_EQ(Run([] { return InChild([] { return Hold(0, kPages, 0) ? kRight : kWrong; }); }), kRight);
+  EXPECT_EQ(Run([] { return InChild([] { return Hold(0, kMemoryPages, 0) ? kRight : kWrong; }); }), kRight);
   EXPECT_FALSE(scarce_);
   ASSERT_EQ(tasks_.size(), 2u);
   EXPECT_EQ(LazyTask::count(), 2u);
@@ -223,14 +225,15 @@ TEST_F(LazyTaskTest, AForkWithoutADescriptorWaits) {
 // No event tells of memory that grows where it is, or of memory that children do not get.
 TEST_F(LazyTaskTest, WhatGrowsIntoMemoryThatTheChildDidNotGetIsZeros) {
   EXPECT_EQ(Run([] {
-              if (::madvise(At(17), 30 * kPage, MADV_DONTFORK) != 0) return kBroken;
+              if (::madvise(At(17), 30 * kPageSize, MADV_DONTFORK) != 0) return kBroken;
               const int child = InChild([] {
                 // Answered once the fork was dealt with: a child that is faster than that is not told apart.
                 if (!Hold(0, 1, 0)) return kWrong;
-                if (::mremap(At(16), kPage, 31 * kPage, 0) != At(16)) return kBroken;
-                return AreZeros(17, 30) && Hold(0, 17, 0) && Hold(47, kPages - 47, 47) ? kRight : kWrong;
+                if (::mremap(At(16), kPageSize, 31 * kPageSize, 0) != At(16)) return kBroken;
+                return AreZeros(17, 30) && Hold(0, 17, 0) && Hold(47, kMemoryPages - 47, 47) ? kRight
+                                                                                             : kWrong;
               });
-              return child == kRight && !Hold(0, kPages, 0) ? kWrong : child;
+              return child == kRight && !Hold(0, kMemoryPages, 0) ? kWrong : child;
             }),
             kRight);
 }

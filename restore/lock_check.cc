@@ -33,8 +33,8 @@ namespace {
 using criu::FileLock;
 
 // Nothing tells when somebody else's lock is given back, so one looks again, less and less often.
-constexpr int kFirstPollMs = 2;
-constexpr int kLastPollMs = 50;
+constexpr int kFirstLockPollMs = 2;
+constexpr int kLastLockPollMs = 50;
 constexpr size_t kMostTold = 3;
 constexpr uint64_t kToTheEnd = std::numeric_limits<uint64_t>::max();
 
@@ -197,7 +197,7 @@ absl::Status Refusal(const std::vector<const JobLock*>& taken) {
 }
 
 // Empty where there is none.
-absl::StatusOr<std::string> ReadCriuFile(const store::ImageReader& image, absl::string_view name) {
+absl::StatusOr<std::string> ReadCriuFileIfAny(const store::ImageReader& image, absl::string_view name) {
   absl::StatusOr<std::string> content = image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, name));
   if (absl::IsNotFound(content.status())) return std::string();
   return content;
@@ -205,11 +205,11 @@ absl::StatusOr<std::string> ReadCriuFile(const store::ImageReader& image, absl::
 
 // Which regular files a process of the image has open: their ids, by descriptor.
 absl::StatusOr<std::map<int, uint32_t>> DescriptorsOf(const store::ImageReader& image, pid_t pid) {
-  RK_ASSIGN_OR_RETURN(const std::string ids, ReadCriuFile(image, absl::StrCat("ids-", pid, ".img")));
+  RK_ASSIGN_OR_RETURN(const std::string ids, ReadCriuFileIfAny(image, absl::StrCat("ids-", pid, ".img")));
   if (ids.empty()) return std::map<int, uint32_t>();
   RK_ASSIGN_OR_RETURN(const uint32_t table, criu::ParseDescriptorsId(ids));
   RK_ASSIGN_OR_RETURN(const std::string descriptors,
-                      ReadCriuFile(image, absl::StrCat("fdinfo-", table, ".img")));
+                      ReadCriuFileIfAny(image, absl::StrCat("fdinfo-", table, ".img")));
   if (descriptors.empty()) return std::map<int, uint32_t>();
   return criu::ParseRegularDescriptors(descriptors);
 }
@@ -217,13 +217,13 @@ absl::StatusOr<std::map<int, uint32_t>> DescriptorsOf(const store::ImageReader& 
 }  // namespace
 
 absl::StatusOr<std::vector<JobLock>> LocksOfJob(const store::ImageReader& image) {
-  RK_ASSIGN_OR_RETURN(const std::string content, ReadCriuFile(image, "filelocks.img"));
+  RK_ASSIGN_OR_RETURN(const std::string content, ReadCriuFileIfAny(image, "filelocks.img"));
   if (content.empty()) return std::vector<JobLock>();
   RK_ASSIGN_OR_RETURN(const std::vector<FileLock> locks, criu::ParseFileLocks(content));
   if (locks.empty() || HasOwnMounts(image)) return std::vector<JobLock>();
 
-  RK_ASSIGN_OR_RETURN(const std::string files, ReadCriuFile(image, "files.img"));
-  RK_ASSIGN_OR_RETURN(const std::string remaps, ReadCriuFile(image, "remap-fpath.img"));
+  RK_ASSIGN_OR_RETURN(const std::string files, ReadCriuFileIfAny(image, "files.img"));
+  RK_ASSIGN_OR_RETURN(const std::string remaps, ReadCriuFileIfAny(image, "remap-fpath.img"));
   RK_ASSIGN_OR_RETURN(std::vector<criu::RegularFile> regular, criu::ParseRegularFiles(files, remaps));
   std::map<uint32_t, std::string> paths;  // by file id
   for (criu::RegularFile& file : regular) {
@@ -247,7 +247,7 @@ absl::StatusOr<std::vector<JobLock>> LocksOfJob(const store::ImageReader& image)
 absl::Status CheckLocksAreFree(const std::vector<JobLock>& locks, int cancel_fd, absl::Duration patience) {
   if (locks.empty()) return absl::OkStatus();
   const Deadline deadline(patience);
-  for (int interval_ms = kFirstPollMs;; interval_ms = std::min(interval_ms * 2, kLastPollMs)) {
+  for (int interval_ms = kFirstLockPollMs;; interval_ms = std::min(interval_ms * 2, kLastLockPollMs)) {
     const std::vector<const JobLock*> taken = FindTaken(locks);
     if (taken.empty()) return absl::OkStatus();
     if (deadline.passed()) return Refusal(taken);

@@ -24,6 +24,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rekindle/v1/image_layout.h"
+#include "restore/test_patience.h"
 
 namespace rekindle::restore {
 namespace {
@@ -37,9 +38,6 @@ using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 using Kind = FileLock::Kind;
-
-constexpr absl::Duration kShort = absl::Milliseconds(20);
-constexpr absl::Duration kAsLongAsItTakes = absl::Seconds(100);
 
 FileLock Lock(Kind kind, bool exclusive, int64_t start = 0, int64_t length = 0) {
   FileLock lock;

@@ -13,51 +13,58 @@
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/test_child.h"
+#include "dedup_store/store_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace rekindle::restore {
 namespace {
 
+using store::kMiB;
+using store::kPageSize;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr uint64_t kPage = store::kPageSize;
-constexpr uint64_t kMiB = 1u << 20;
-constexpr uint64_t kBase = 0x7f0000000000;  // a multiple of the size of a huge page
+constexpr uint64_t kFirstBlock = 0x7f0000000000;  // a multiple of the size of a huge page
 
-store::PageRun Pages(uint64_t address, uint64_t bytes, bool zero = false) {
-  return {address, bytes / kPage, zero};
+store::PageRun PagesAt(uint64_t address, uint64_t bytes, bool zero = false) {
+  return {address, bytes / kPageSize, zero};
 }
 
 TEST(BlocksWorthAHugePageTest, NineTenthsOfAnAlignedBlock) {
   auto blocks = [](std::vector<AddressRange> areas, std::vector<store::PageRun> pages) {
     std::vector<uint64_t> found;
-    for (uint64_t block : BlocksWorthAHugePage(areas, pages)) found.push_back((block - kBase) / kMiB);
+    for (uint64_t block : BlocksWorthAHugePage(areas, pages)) found.push_back((block - kFirstBlock) / kMiB);
     return found;
   };
-  EXPECT_THAT(blocks({{kBase, kBase + 6 * kMiB}}, {Pages(kBase, 6 * kMiB)}), ElementsAre(0, 2, 4));
-  EXPECT_THAT(blocks({{kBase + kMiB, kBase + 5 * kMiB}}, {Pages(kBase, 6 * kMiB)}), ElementsAre(2));
-  EXPECT_THAT(blocks({{kBase + kMiB, kBase + 3 * kMiB}}, {Pages(kBase + kMiB, 2 * kMiB)}), IsEmpty());
+  EXPECT_THAT(blocks({{kFirstBlock, kFirstBlock + 6 * kMiB}}, {PagesAt(kFirstBlock, 6 * kMiB)}),
+              ElementsAre(0, 2, 4));
+  EXPECT_THAT(blocks({{kFirstBlock + kMiB, kFirstBlock + 5 * kMiB}}, {PagesAt(kFirstBlock, 6 * kMiB)}),
+              ElementsAre(2));
+  EXPECT_THAT(blocks({{kFirstBlock + kMiB, kFirstBlock + 3 * kMiB}}, {PagesAt(kFirstBlock + kMiB, 2 * kMiB)}),
+              IsEmpty());
   // A block is judged by itself: the second holds too little.
-  EXPECT_THAT(
-      blocks({{kBase, kBase + 6 * kMiB}}, {Pages(kBase, 2 * kMiB), Pages(kBase + 4 * kMiB, 1900 * 1024)}),
-      ElementsAre(0, 4));
-  EXPECT_THAT(blocks({{kBase, kBase + 2 * kMiB}}, {Pages(kBase, 1800 * 1024)}), IsEmpty());
+  EXPECT_THAT(blocks({{kFirstBlock, kFirstBlock + 6 * kMiB}},
+                     {PagesAt(kFirstBlock, 2 * kMiB), PagesAt(kFirstBlock + 4 * kMiB, 1900 * 1024)}),
+              ElementsAre(0, 4));
+  EXPECT_THAT(blocks({{kFirstBlock, kFirstBlock + 2 * kMiB}}, {PagesAt(kFirstBlock, 1800 * 1024)}),
+              IsEmpty());
   // In two pieces, and with zero pages, which are not written and would only take room.
-  EXPECT_THAT(
-      blocks({{kBase, kBase + 2 * kMiB}}, {Pages(kBase, kMiB), Pages(kBase + kMiB + kPage, kMiB - kPage)}),
-      ElementsAre(0));
-  EXPECT_THAT(blocks({{kBase, kBase + 2 * kMiB}}, {Pages(kBase, kMiB), Pages(kBase + kMiB, kMiB, true)}),
+  EXPECT_THAT(blocks({{kFirstBlock, kFirstBlock + 2 * kMiB}},
+                     {PagesAt(kFirstBlock, kMiB), PagesAt(kFirstBlock + kMiB + kPageSize, kMiB - kPageSize)}),
+              ElementsAre(0));
+  EXPECT_THAT(blocks({{kFirstBlock, kFirstBlock + 2 * kMiB}},
+                     {PagesAt(kFirstBlock, kMiB), PagesAt(kFirstBlock + kMiB, kMiB, true)}),
               IsEmpty());
   // Several areas, with far gaps between runs.
-  EXPECT_THAT(blocks({{kBase, kBase + 2 * kMiB}, {kBase + 900 * kMiB, kBase + 1000 * kMiB}},
-                     {Pages(kBase, 2 * kMiB), Pages(kBase + 500 * kMiB, 4 * kMiB),
-                      Pages(kBase + 990 * kMiB, 10 * kMiB)}),
-              ElementsAre(0, 990, 992, 994, 996, 998));
-  EXPECT_THAT(blocks({}, {Pages(kBase, 2 * kMiB)}), IsEmpty());
-  EXPECT_THAT(blocks({{kBase, kBase + 2 * kMiB}}, {}), IsEmpty());
+  EXPECT_THAT(
+      blocks({{kFirstBlock, kFirstBlock + 2 * kMiB}, {kFirstBlock + 900 * kMiB, kFirstBlock + 1000 * kMiB}},
+             {PagesAt(kFirstBlock, 2 * kMiB), PagesAt(kFirstBlock + 500 * kMiB, 4 * kMiB),
+              PagesAt(kFirstBlock + 990 * kMiB, 10 * kMiB)}),
+      ElementsAre(0, 990, 992, 994, 996, 998));
+  EXPECT_THAT(blocks({}, {PagesAt(kFirstBlock, 2 * kMiB)}), IsEmpty());
+  EXPECT_THAT(blocks({{kFirstBlock, kFirstBlock + 2 * kMiB}}, {}), IsEmpty());
 }
 
 // What a machine with these prices makes the costs choose, for `blocks` blocks; gives the share of huge ones.
@@ -170,7 +177,7 @@ TEST_F(MemoryFillerTest, EveryPageArrivesFromSeveralThreadsInAnyPieces) {
   BackingCosts costs;
   MemoryFiller filler(child.pid(), Blocks(), &costs);
   // Pieces that begin and end within blocks and span them; threads meet in one block.
-  constexpr uint64_t kPiece = 97 * kPage;
+  constexpr uint64_t kPiece = 97 * kPageSize;
   std::atomic<uint64_t> next{0};
   std::atomic<int> failures{0};
   auto work = [&] {
@@ -202,9 +209,9 @@ TEST_F(MemoryFillerTest, OnlyWhatIsWrittenChanges) {
   BackingCosts costs;
   MemoryFiller filler(child.pid(), Blocks(), &costs);
   std::string expected(kBytes, 'o');
-  for (uint64_t at : {3 * kPage, kHugePageBytes - kPage, 5 * kHugePageBytes}) {
-    ASSERT_TRUE(filler.Write(base_ + at, Content(at, 2 * kPage)).ok());
-    expected.replace(at, 2 * kPage, content_, at, 2 * kPage);
+  for (uint64_t at : {3 * kPageSize, kHugePageBytes - kPageSize, 5 * kHugePageBytes}) {
+    ASSERT_TRUE(filler.Write(base_ + at, Content(at, 2 * kPageSize)).ok());
+    expected.replace(at, 2 * kPageSize, content_, at, 2 * kPageSize);
   }
   EXPECT_TRUE(MemoryOf(child.pid()) == expected);
 }
@@ -217,7 +224,7 @@ TEST_F(MemoryFillerTest, AProcessThatHasGoneIsNamed) {
   child.Reap();
   BackingCosts costs;
   MemoryFiller filler(pid, Blocks(), &costs);
-  absl::Status status = filler.Write(base_, Content(0, kPage));
+  absl::Status status = filler.Write(base_, Content(0, kPageSize));
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("process ", pid)));
 }

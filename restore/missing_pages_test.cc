@@ -9,11 +9,11 @@
 namespace rekindle::restore {
 namespace {
 
-constexpr uint64_t kPage = store::kPageSize;
+using store::kPageSize;
 
 store::StoredRun StoredPages(uint64_t page, uint32_t pages, uint32_t frame = 0, bool zero = false) {
   store::StoredRun run;
-  run.address = page * kPage;
+  run.address = page * kPageSize;
   run.pages = pages;
   run.zero = zero;
   run.frame = {1, frame};
@@ -22,7 +22,7 @@ store::StoredRun StoredPages(uint64_t page, uint32_t pages, uint32_t frame = 0, 
 
 std::shared_ptr<const TaskPages> Pages(std::vector<store::StoredRun> layout,
                                        std::vector<AddressRange> areas) {
-  for (AddressRange& area : areas) area = {area.begin * kPage, area.end * kPage};
+  for (AddressRange& area : areas) area = {area.begin * kPageSize, area.end * kPageSize};
   return std::make_shared<const TaskPages>(layout, areas);
 }
 
@@ -32,14 +32,14 @@ TEST(TaskPagesTest, KeepsWhatLiesInTheAreas) {
       {{5, 12}, {15, 27}, {41, 50}});
   ASSERT_EQ(pages->runs().size(), 4u);
   EXPECT_EQ(pages->pages(), 2u + 5u + 2u + 1u);
-  EXPECT_EQ(pages->runs()[1].address, 15 * kPage);
+  EXPECT_EQ(pages->runs()[1].address, 15 * kPageSize);
   EXPECT_EQ(pages->runs()[1].page_in_frame, 5u);
-  EXPECT_EQ(pages->runs()[3].address, 41 * kPage);
+  EXPECT_EQ(pages->runs()[3].address, 41 * kPageSize);
   EXPECT_EQ(pages->FirstNumberOf(2), 7u);
-  EXPECT_EQ(pages->FindRun(10 * kPage), 0u);
-  EXPECT_EQ(pages->FindRun(12 * kPage), std::nullopt);
-  EXPECT_EQ(pages->FindRun(22 * kPage), std::nullopt);  // zero
-  EXPECT_EQ(pages->FindRun(26 * kPage), 2u);
+  EXPECT_EQ(pages->FindRun(10 * kPageSize), 0u);
+  EXPECT_EQ(pages->FindRun(12 * kPageSize), std::nullopt);
+  EXPECT_EQ(pages->FindRun(22 * kPageSize), std::nullopt);  // zero
+  EXPECT_EQ(pages->FindRun(26 * kPageSize), 2u);
   EXPECT_EQ(pages->RunOfNumber(0), 0u);
   EXPECT_EQ(pages->RunOfNumber(6), 1u);
   EXPECT_EQ(pages->RunOfNumber(7), 2u);
@@ -48,33 +48,33 @@ TEST(TaskPagesTest, KeepsWhatLiesInTheAreas) {
 
 TEST(MissingPagesTest, FollowsDiscardsAndMoves) {
   MissingPages missing(Pages({StoredPages(10, 10)}, {{0, 100}}));
-  EXPECT_EQ(missing.NumberAt(12 * kPage), 2u);
-  missing.Drop(10 * kPage, 12 * kPage);
+  EXPECT_EQ(missing.NumberAt(12 * kPageSize), 2u);
+  missing.Drop(10 * kPageSize, 12 * kPageSize);
   EXPECT_EQ(missing.missing(), 8u);
   EXPECT_FALSE(missing.Missing(1));
   EXPECT_TRUE(missing.Missing(2));
-  missing.Move(14 * kPage, 50 * kPage, 4 * kPage);
-  EXPECT_EQ(missing.NumberAt(14 * kPage), std::nullopt);
-  EXPECT_EQ(missing.NumberAt(50 * kPage), 4u);
-  EXPECT_EQ(missing.NumberAt(18 * kPage), 8u);
+  missing.Move(14 * kPageSize, 50 * kPageSize, 4 * kPageSize);
+  EXPECT_EQ(missing.NumberAt(14 * kPageSize), std::nullopt);
+  EXPECT_EQ(missing.NumberAt(50 * kPageSize), 4u);
+  EXPECT_EQ(missing.NumberAt(18 * kPageSize), 8u);
   EXPECT_EQ(missing.missing(), 8u);
   auto places = missing.PlacesOf(0);
   ASSERT_EQ(places.size(), 3u);
-  EXPECT_EQ(places[2].address, 50 * kPage);
+  EXPECT_EQ(places[2].address, 50 * kPageSize);
   EXPECT_EQ(places[2].first, 4u);
   EXPECT_EQ(places[2].pages, 4u);
-  missing.Drop(50 * kPage, 51 * kPage);
+  missing.Drop(50 * kPageSize, 51 * kPageSize);
   EXPECT_FALSE(missing.Missing(4));
 }
 
 TEST(MissingPagesTest, AChildHasItsOwn) {
   MissingPages parent(Pages({StoredPages(10, 10)}, {{0, 100}}));
-  parent.Move(10 * kPage, 30 * kPage, 10 * kPage);
+  parent.Move(10 * kPageSize, 30 * kPageSize, 10 * kPageSize);
   MissingPages child(parent);
   parent.Take(0);
   EXPECT_TRUE(child.Missing(0));
-  EXPECT_EQ(child.NumberAt(31 * kPage), 1u);
-  child.Drop(0, 100 * kPage);
+  EXPECT_EQ(child.NumberAt(31 * kPageSize), 1u);
+  child.Drop(0, 100 * kPageSize);
   EXPECT_EQ(child.missing(), 0u);
   EXPECT_EQ(parent.missing(), 9u);
 }
@@ -96,19 +96,19 @@ TEST(MissingPagesTest, AgreesWithAModel) {
     std::vector<int> at(2 * kSpace + 8, -1);
     std::vector<bool> there(pages->pages(), false);
     for (uint64_t page = 0; page < at.size(); ++page) {
-      if (auto number = missing.NumberAt(page * kPage)) at[page] = static_cast<int>(*number);
+      if (auto number = missing.NumberAt(page * kPageSize)) at[page] = static_cast<int>(*number);
     }
     for (int step = 0; step < 30; ++step) {
       const uint64_t from = random() % kSpace, length = 1 + random() % 12;
       if (random() % 2 == 0) {
-        missing.Drop(from * kPage, (from + length) * kPage);
+        missing.Drop(from * kPageSize, (from + length) * kPageSize);
         for (uint64_t i = from; i < from + length; ++i) {
           if (at[i] >= 0) there[static_cast<size_t>(at[i])] = true;
         }
       } else {
         const uint64_t to = random() % (2 * kSpace - 12);
         if (from < to + length && to < from + length) continue;  // the kernel refuses it
-        missing.Move(from * kPage, to * kPage, length * kPage);
+        missing.Move(from * kPageSize, to * kPageSize, length * kPageSize);
         for (uint64_t i = 0; i < length; ++i) {
           if (at[to + i] >= 0) there[static_cast<size_t>(at[to + i])] = true;
           at[to + i] = at[from + i];
@@ -116,7 +116,7 @@ TEST(MissingPagesTest, AgreesWithAModel) {
         }
       }
       for (uint64_t page = 0; page < at.size(); ++page) {
-        auto number = missing.NumberAt(page * kPage);
+        auto number = missing.NumberAt(page * kPageSize);
         ASSERT_EQ(number ? static_cast<int>(*number) : -1, at[page]) << round << " " << step << " " << page;
       }
       for (size_t number = 0; number < there.size(); ++number)
@@ -126,18 +126,19 @@ TEST(MissingPagesTest, AgreesWithAModel) {
       bool any = false;
       for (uint64_t page = 0; page < at.size(); ++page) {
         const bool covered = std::any_of(ranges.begin(), ranges.end(), [&](const AddressRange& range) {
-          return range.begin <= page * kPage && page * kPage < range.end;
+          return range.begin <= page * kPageSize && page * kPageSize < range.end;
         });
         if (at[page] < 0) continue;
         ASSERT_TRUE(covered) << round << " " << step << " " << page;
         any |= page >= first && page < last && !there[static_cast<size_t>(at[page])];
       }
-      ASSERT_EQ(missing.AnyMissing(first * kPage, last * kPage), any) << round << " " << step;
+      ASSERT_EQ(missing.AnyMissing(first * kPageSize, last * kPageSize), any) << round << " " << step;
     }
     for (size_t run = 0; run < pages->runs().size(); ++run) {
       for (const auto& place : missing.PlacesOf(run)) {
         for (uint32_t i = 0; i < place.pages; ++i) {
-          EXPECT_EQ(missing.NumberAt(place.address + i * kPage), pages->FirstNumberOf(run) + place.first + i);
+          EXPECT_EQ(missing.NumberAt(place.address + i * kPageSize),
+                    pages->FirstNumberOf(run) + place.first + i);
         }
       }
     }

@@ -17,13 +17,12 @@
 #include "base/file.h"
 #include "base/opened_files.h"
 #include "base/test_child.h"
+#include "base/test_user.h"
 
 namespace rekindle::restore {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr uid_t kNobody = 65534;
 
 // The processes are root's, as those of a restored job are until they run.
 class OpenedFilesCheckTest : public ::testing::Test {

@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kProgram[] = "rekindle-pager";
+constexpr char kPagerProgram[] = "rekindle-pager";
 
 // One for each store and build.
 absl::StatusOr<std::string> SocketPath(const PagerPlace& place, const std::string& program) {
@@ -55,7 +55,7 @@ absl::StatusOr<UniqueFd> StartPager(const PagerPlace& place, const std::string& 
 }  // namespace
 
 absl::StatusOr<PagerClient> PagerClient::Connect(const PagerPlace& place, Subprocess* started) {
-  RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(kProgram));
+  RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(kPagerProgram));
   RK_ASSIGN_OR_RETURN(std::string path, SocketPath(place, program));
   auto socket = ConnectForPackets(path);
   if (absl::IsNotFound(socket.status())) socket = StartPager(place, program, path, started);
@@ -64,7 +64,7 @@ absl::StatusOr<PagerClient> PagerClient::Connect(const PagerPlace& place, Subpro
 }
 
 absl::StatusOr<PagerClient> PagerClient::ConnectToRunning(const PagerPlace& place) {
-  RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(kProgram));
+  RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(kPagerProgram));
   RK_ASSIGN_OR_RETURN(std::string path, SocketPath(place, program));
   RK_ASSIGN_OR_RETURN(UniqueFd socket, ConnectForPackets(path));
   return PagerClient(std::move(socket));

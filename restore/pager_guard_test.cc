@@ -19,20 +19,21 @@
 
 #include "base/packet_socket.h"
 #include "base/unique_fd.h"
+#include "dedup_store/store.h"
 
 namespace rekindle::restore {
 namespace {
 
-constexpr size_t kPage = 4096;
+using store::kPageSize;
 
 // A process whose one page is missing, and which ends with 0 if it finds zeros there. Its userfaultfd goes
 // out over `socket`.
 int ReadMissingPage(int socket) {
   const int fd = static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC));
   uffdio_api api{UFFD_API, 0, 0};
-  void* page = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* page = ::mmap(nullptr, kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   uffdio_register memory{};
-  memory.range = {reinterpret_cast<uintptr_t>(page), kPage};
+  memory.range = {reinterpret_cast<uintptr_t>(page), kPageSize};
   memory.mode = UFFDIO_REGISTER_MODE_MISSING;
   if (fd < 0 || ::ioctl(fd, UFFDIO_API, &api) != 0 || ::ioctl(fd, UFFDIO_REGISTER, &memory) != 0) return 3;
   if (!SendPacket(socket, "userfaultfd", {&fd, 1}).ok()) return 4;

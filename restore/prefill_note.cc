@@ -22,21 +22,21 @@ namespace {
 using store::kPageSize;
 using Chunk = PrefillNoteHead::Chunk;
 
-constexpr char kMagic[] = {'R', 'K', 'W', 'S', 'P', '\r', '\n', '\0'};
-constexpr uint32_t kVersion = 1;
+constexpr char kNoteMagic[] = {'R', 'K', 'W', 'S', 'P', '\r', '\n', '\0'};
+constexpr uint32_t kNoteVersion = 1;
 struct Beginning {
-  char magic[sizeof kMagic];
+  char magic[sizeof kNoteMagic];
   uint32_t version;
   uint32_t head_bytes;  // of all that comes before the chunks
 };
 static_assert(sizeof(Beginning) == 16);
 
-constexpr size_t kChunkBytes = PrefillNoteHead::kChunkPages * kPageSize;
+constexpr size_t kNoteChunkBytes = PrefillNoteHead::kChunkPages * kPageSize;
 constexpr size_t kMostHeadBytes = size_t{16} << 20;
 constexpr uint64_t kMostPages = uint64_t{1} << 40;
 // Most heads are no larger.
 constexpr size_t kFirstRead = size_t{64} << 10;
-constexpr int kLevel = 1;
+constexpr int kNoteLevel = 1;
 constexpr size_t kMostThreads = 4;
 
 absl::Status Damaged() { return absl::DataLossError("the pages kept of its working set are damaged"); }
@@ -58,7 +58,7 @@ uint64_t PagesOf(const std::vector<PrefillPlace>& places) {
 }
 
 size_t PlainBytes(uint64_t pages, size_t chunk) {
-  return std::min(kChunkBytes, pages * kPageSize - chunk * kChunkBytes);
+  return std::min(kNoteChunkBytes, pages * kPageSize - chunk * kNoteChunkBytes);
 }
 
 size_t ChunksOf(uint64_t pages) {
@@ -101,12 +101,12 @@ bool DecodePlaces(store::Decoder* decoder, std::vector<PrefillPlace>* places) {
 }
 
 // One thread's.
-class Compressor {
+class ChunkCompressor {
  public:
-  Compressor() : zstd_(ZSTD_createCCtx()), planes_(new std::byte[kChunkBytes]) {}
-  ~Compressor() { ZSTD_freeCCtx(zstd_); }
-  Compressor(const Compressor&) = delete;
-  Compressor& operator=(const Compressor&) = delete;
+  ChunkCompressor() : zstd_(ZSTD_createCCtx()), planes_(new std::byte[kNoteChunkBytes]) {}
+  ~ChunkCompressor() { ZSTD_freeCCtx(zstd_); }
+  ChunkCompressor(const ChunkCompressor&) = delete;
+  ChunkCompressor& operator=(const ChunkCompressor&) = delete;
 
   std::string Compress(absl::Span<const std::byte> plain, Chunk* chunk) {
     chunk->codec = Chunk::Codec::kRaw;
@@ -122,7 +122,7 @@ class Compressor {
  private:
   void Try(absl::Span<const std::byte> bytes, Chunk::Codec codec, std::string* best, Chunk* chunk) {
     std::string out(ZSTD_compressBound(bytes.size()), '\0');
-    const size_t n = ZSTD_compressCCtx(zstd_, out.data(), out.size(), bytes.data(), bytes.size(), kLevel);
+    const size_t n = ZSTD_compressCCtx(zstd_, out.data(), out.size(), bytes.data(), bytes.size(), kNoteLevel);
     if (ZSTD_isError(n) || n >= best->size()) return;
     out.resize(n);
     *best = std::move(out);
@@ -144,13 +144,13 @@ class ChunkLoader {
   absl::Status Load(const Chunk& chunk, uint64_t offset, absl::Span<std::byte> out) {
     const bool raw = chunk.codec == Chunk::Codec::kRaw;
     if (raw && chunk.stored_bytes != out.size()) return Damaged();
-    if (!raw && stored_ == nullptr) stored_.reset(new std::byte[kChunkBytes]);
+    if (!raw && stored_ == nullptr) stored_.reset(new std::byte[kNoteChunkBytes]);
     const absl::Span<std::byte> stored(raw ? out.data() : stored_.get(), chunk.stored_bytes);
     RK_RETURN_IF_ERROR(note_.ReadAt(offset, stored));
     if (DigestOf(AsText(stored)) != chunk.digest) return Damaged();
     if (raw) return absl::OkStatus();
     const bool planes = chunk.codec == Chunk::Codec::kZstdOfPlanes;
-    if (planes && planes_ == nullptr) planes_.reset(new std::byte[kChunkBytes]);
+    if (planes && planes_ == nullptr) planes_.reset(new std::byte[kNoteChunkBytes]);
     const size_t n = ZSTD_decompressDCtx(zstd_, planes ? planes_.get() : out.data(), out.size(),
                                          stored.data(), stored.size());
     if (ZSTD_isError(n) || n != out.size()) return Damaged();
@@ -201,8 +201,8 @@ std::string PrefillNoteHead::Encode() const {
   }
   const std::string content = encoder.Take();
   Beginning beginning{};
-  memcpy(beginning.magic, kMagic, sizeof kMagic);
-  beginning.version = kVersion;
+  memcpy(beginning.magic, kNoteMagic, sizeof kNoteMagic);
+  beginning.version = kNoteVersion;
   beginning.head_bytes = static_cast<uint32_t>(sizeof beginning + content.size() + sizeof(Sha256Digest));
   std::string bytes(reinterpret_cast<const char*>(&beginning), sizeof beginning);
   bytes += content;
@@ -215,13 +215,13 @@ absl::StatusOr<PrefillNoteHead> PrefillNoteHead::Decode(absl::string_view bytes)
   Beginning beginning;
   if (bytes.size() < sizeof beginning + sizeof(Sha256Digest)) return Damaged();
   memcpy(&beginning, bytes.data(), sizeof beginning);
-  if (memcmp(beginning.magic, kMagic, sizeof kMagic) != 0 || beginning.head_bytes != bytes.size()) {
+  if (memcmp(beginning.magic, kNoteMagic, sizeof kNoteMagic) != 0 || beginning.head_bytes != bytes.size()) {
     return Damaged();
   }
   const absl::string_view covered = bytes.substr(0, bytes.size() - sizeof(Sha256Digest));
   const Sha256Digest digest = DigestOf(covered);
   if (memcmp(digest.data(), bytes.data() + covered.size(), digest.size()) != 0) return Damaged();
-  if (beginning.version != kVersion) {
+  if (beginning.version != kNoteVersion) {
     return absl::FailedPreconditionError("the pages kept of its working set are of another Rekindle");
   }
   PrefillNoteHead head;
@@ -259,12 +259,12 @@ absl::StatusOr<std::vector<std::string>> EncodePrefillNote(PrefillNoteHead head,
   if (pages.size() != head.pages() * kPageSize) {
     return absl::InvalidArgumentError("the pages of a working set are not those that its places tell");
   }
-  Compressor compressor;
+  ChunkCompressor compressor;
   std::vector<std::string> parts(1);
   head.chunks.clear();
-  for (size_t at = 0; at < pages.size(); at += kChunkBytes) {
+  for (size_t at = 0; at < pages.size(); at += kNoteChunkBytes) {
     if (!go_on()) return absl::CancelledError("the pages of a working set are not kept now");
-    parts.push_back(compressor.Compress(pages.subspan(at, kChunkBytes), &head.chunks.emplace_back()));
+    parts.push_back(compressor.Compress(pages.subspan(at, kNoteChunkBytes), &head.chunks.emplace_back()));
   }
   parts[0] = head.Encode();
   if (parts[0].size() > kMostHeadBytes) {
@@ -298,7 +298,7 @@ absl::Status LoadPrefillNote(const store::NoteReader& note, const PrefillNoteHea
     ChunkLoader loader(note);
     for (size_t i; results[thread].ok() && (i = next.fetch_add(1)) < head.chunks.size();) {
       results[thread] = loader.Load(head.chunks[i], offsets[i],
-                                    pages.subspan(i * kChunkBytes, PlainBytes(head.pages(), i)));
+                                    pages.subspan(i * kNoteChunkBytes, PlainBytes(head.pages(), i)));
     }
   });
   for (const absl::Status& result : results) RK_RETURN_IF_ERROR(result);

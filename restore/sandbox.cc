@@ -33,7 +33,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kProgram[] = "rekindle-sandbox";
+constexpr char kSandboxProgram[] = "rekindle-sandbox";
 constexpr char kFolderPrefix[] = "i-";
 constexpr char kMakingLock[] = "making.lock";  // shared by those who make a sandbox
 
@@ -218,7 +218,7 @@ absl::StatusOr<std::unique_ptr<SandboxFactory>> SandboxFactory::Start(const std:
 }
 
 absl::Status SandboxFactory::StartProgram() {
-  RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(kProgram));
+  RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(kSandboxProgram));
   RK_ASSIGN_OR_RETURN(auto sockets, PacketSocketPair());
   SubprocessOptions options;
   options.argv = {program};
@@ -258,11 +258,11 @@ void SandboxFactory::LearnKernel(const std::vector<std::string>& criu) {
 
 absl::StatusOr<Packet> SandboxFactory::Ask(const std::string& request, const std::vector<int>& descriptors) {
   absl::MutexLock lock(&mutex_);
-  auto answer = Converse(socket_.get(), request, descriptors, kProgram);
+  auto answer = Converse(socket_.get(), request, descriptors, kSandboxProgram);
   if (!absl::IsUnavailable(answer.status())) return answer;
   // It was killed. What it has made lives on without it.
   RK_RETURN_IF_ERROR(StartProgram());
-  return Converse(socket_.get(), request, descriptors, kProgram);
+  return Converse(socket_.get(), request, descriptors, kSandboxProgram);
 }
 
 absl::StatusOr<Sandbox> SandboxFactory::Make(Network network) {

@@ -24,8 +24,8 @@ using v1::ImageStreamPages;
 constexpr uint64_t kRecordPages = (1u << 20) / store::kPageSize;
 constexpr uint64_t kBatchBytes = 16u << 20;
 // Weights and the like: this much tells that the rest is not worth a try.
-constexpr size_t kSampleBytes = 64u << 10;
-constexpr int kLevel = 1;
+constexpr size_t kTrialBytes = 64u << 10;
+constexpr int kStreamLevel = 1;
 
 // Neighbouring pages that go the same way.
 struct Segment {
@@ -44,8 +44,6 @@ struct Batch {
   absl::Status status;
 };
 
-uint64_t EndOf(const store::PageRun& run) { return run.address + run.pages * store::kPageSize; }
-
 bool Shrinks(size_t to, size_t from) { return !ZSTD_isError(to) && to < from / 8 * 7; }
 
 // Of one thread.
@@ -58,7 +56,7 @@ class Compressor {
 
   // Empty: better as it is.
   std::string Compressed(const void* data, size_t bytes) {
-    if (bytes > 2 * kSampleBytes && !Shrinks(Try(data, kSampleBytes), kSampleBytes)) return "";
+    if (bytes > 2 * kTrialBytes && !Shrinks(Try(data, kTrialBytes), kTrialBytes)) return "";
     const size_t n = Try(data, bytes);
     return Shrinks(n, bytes) ? std::string(out_.get(), n) : "";
   }
@@ -69,7 +67,7 @@ class Compressor {
       out_.reset(new char[bound]);  // not cleared
       room_ = bound;
     }
-    return ZSTD_compressCCtx(context_, out_.get(), room_, data, bytes, kLevel);
+    return ZSTD_compressCCtx(context_, out_.get(), room_, data, bytes, kStreamLevel);
   }
 
   ZSTD_CCtx* const context_;
@@ -92,7 +90,7 @@ class Segmenter {
       if (at_ < run.address) at_ = run.address;
       Segment segment;
       segment.address = at_;
-      uint64_t end = EndOf(run);
+      uint64_t end = run.end();
       if (run.zero) {
         segment.kind = ImageStreamPages::ZERO;
       } else {
@@ -108,7 +106,7 @@ class Segmenter {
       segment.pages = (end - at_) / store::kPageSize;
       segments.push_back(std::move(segment));
       at_ = end;
-      if (at_ == EndOf(run)) ++run_;
+      if (at_ == run.end()) ++run_;
     }
     return segments;
   }
@@ -117,11 +115,11 @@ class Segmenter {
   // Has the base this page, and up to where is that so?
   std::pair<bool, uint64_t> InBase(uint64_t address) {
     if (changed_ == nullptr) return {false, UINT64_MAX};
-    while (change_ < changed_->size() && EndOf((*changed_)[change_]) <= address) ++change_;
+    while (change_ < changed_->size() && (*changed_)[change_].end() <= address) ++change_;
     if (change_ == changed_->size()) return {true, UINT64_MAX};
     const store::PageRun& change = (*changed_)[change_];
     if (address < change.address) return {true, change.address};
-    return {false, EndOf(change)};
+    return {false, change.end()};
   }
 
   const std::vector<store::PageRun>& runs_;

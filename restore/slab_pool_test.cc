@@ -16,10 +16,8 @@ namespace {
 using store::FrameId;
 using store::kPageSize;
 
-constexpr uint64_t kSlab = SlabPool::kSlabBytes;
-
 std::unique_ptr<SlabPool> MakePool(size_t slabs, bool shared = false) {
-  auto pool = SlabPool::Make(slabs * kSlab + 5000, shared);
+  auto pool = SlabPool::Make(slabs * SlabPool::kSlabBytes + 5000, shared);
   EXPECT_TRUE(pool.ok()) << pool.status();
   return *std::move(pool);
 }
@@ -33,7 +31,7 @@ TEST(SlabPool, SlotsFitWithLittleWaste) {
 }
 
 TEST(SlabPool, WithoutBudgetThereIsNoSlot) {
-  auto pool = SlabPool::Make(kSlab - 1, false);
+  auto pool = SlabPool::Make(SlabPool::kSlabBytes - 1, false);
   ASSERT_TRUE(pool.ok());
   EXPECT_EQ((*pool)->budget_bytes(), 0u);
   EXPECT_FALSE((*pool)->Allocate(1, {1, 1}).has_value());
@@ -62,8 +60,8 @@ TEST(SlabPool, SlotsOfAllSizesDoNotOverlap) {
     memory.front() = memory.back() = std::byte{1};
     bytes += memory.size();
   }
-  EXPECT_EQ(pool->bytes_in_use(), 30 * kSlab);
-  EXPECT_GT(bytes, 10 * kSlab);
+  EXPECT_EQ(pool->bytes_in_use(), 30 * SlabPool::kSlabBytes);
+  EXPECT_GT(bytes, 10 * SlabPool::kSlabBytes);
 }
 
 TEST(SlabPool, AFreedSlabServesAnotherSizeAndGivesItsMemoryBack) {
@@ -83,12 +81,12 @@ TEST(SlabPool, AFreedSlabServesAnotherSizeAndGivesItsMemoryBack) {
       pool->Free(slot);
     }
     EXPECT_EQ(pool->bytes_in_use(), 0u);
-    std::vector<unsigned char> resident(10 * kSlab / kPageSize);
-    ASSERT_EQ(mincore(base, 10 * kSlab, resident.data()), 0);
+    std::vector<unsigned char> resident(10 * SlabPool::kSlabBytes / kPageSize);
+    ASSERT_EQ(mincore(base, 10 * SlabPool::kSlabBytes, resident.data()), 0);
     const auto pages = std::count_if(resident.begin(), resident.end(), [](unsigned char c) { return c & 1; });
-    EXPECT_LE(static_cast<uint64_t>(pages) * kPageSize, 4 * kSlab);
+    EXPECT_LE(static_cast<uint64_t>(pages) * kPageSize, 4 * SlabPool::kSlabBytes);
     EXPECT_TRUE(pool->Allocate(1, {2, 0}).has_value());
-    EXPECT_EQ(pool->bytes_in_use(), kSlab);
+    EXPECT_EQ(pool->bytes_in_use(), SlabPool::kSlabBytes);
   }
 }
 
@@ -110,7 +108,7 @@ TEST(SlabPool, SparseSlabsCanBeJoined) {
     EXPECT_NE(to->slab, *sparse);
     pool->Free(slot);
   }
-  EXPECT_EQ(pool->bytes_in_use(), kSlab);
+  EXPECT_EQ(pool->bytes_in_use(), SlabPool::kSlabBytes);
   EXPECT_TRUE(pool->Allocate(3, {2, 0}).has_value());
   EXPECT_EQ(pool->SlotsOf(slots[0].slab).size(), 7u);
 }

@@ -3,11 +3,6 @@
 #include <algorithm>
 
 namespace rekindle::restore {
-namespace {
-
-uint64_t EndOf(const store::StoredRun& run) { return run.address + uint64_t{run.pages} * store::kPageSize; }
-
-}  // namespace
 
 TaskPages::TaskPages(const std::vector<store::StoredRun>& layout, const std::vector<AddressRange>& areas,
                      Zeros zeros)
@@ -16,11 +11,11 @@ TaskPages::TaskPages(const std::vector<store::StoredRun>& layout, const std::vec
   for (const store::StoredRun& run : layout) {
     while (area != areas.end() && area->end <= run.address) ++area;
     if (run.zero && zeros == Zeros::kLeaveOut) continue;
-    for (auto a = area; a != areas.end() && a->begin < EndOf(run); ++a) {
+    for (auto a = area; a != areas.end() && a->begin < run.end(); ++a) {
       store::StoredRun part = run;
       part.address = std::max(run.address, a->begin);
       part.page_in_frame += static_cast<uint32_t>((part.address - run.address) / store::kPageSize);
-      part.pages = static_cast<uint32_t>((std::min(EndOf(run), a->end) - part.address) / store::kPageSize);
+      part.pages = static_cast<uint32_t>((std::min(run.end(), a->end) - part.address) / store::kPageSize);
       runs_.push_back(part);
       first_numbers_.push_back(pages_);
       pages_ += part.pages;
@@ -30,7 +25,7 @@ TaskPages::TaskPages(const std::vector<store::StoredRun>& layout, const std::vec
 
 size_t TaskPages::FirstRunBehind(uint64_t address) const {
   auto found = std::upper_bound(runs_.begin(), runs_.end(), address,
-                                [](uint64_t a, const store::StoredRun& run) { return a < EndOf(run); });
+                                [](uint64_t a, const store::StoredRun& run) { return a < run.end(); });
   return static_cast<size_t>(found - runs_.begin());
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kThreads = 16;
+constexpr size_t kPrefetchThreads = 16;
 // Two that are nearer to each other are read at once.
 constexpr uint64_t kGap = uint64_t{16} << 10;
 
@@ -109,8 +109,9 @@ absl::StatusOr<std::vector<TouchedFile>> DecodeTouchedFiles(absl::string_view by
 }
 
 FilePrefetch::FilePrefetch(std::vector<TouchedFile> files) : files_(std::move(files)) {
-  thread_ = std::thread(
-      [this] { ForEachInParallel(files_.size(), kThreads, [this](size_t i) { AskFor(files_[i]); }); });
+  thread_ = std::thread([this] {
+    ForEachInParallel(files_.size(), kPrefetchThreads, [this](size_t i) { AskFor(files_[i]); });
+  });
 }
 
 FilePrefetch::~FilePrefetch() { thread_.join(); }

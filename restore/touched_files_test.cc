@@ -14,16 +14,16 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/file.h"
+#include "dedup_store/store.h"
 
 namespace rekindle::restore {
 namespace {
 
+using store::kPageSize;
 using ::testing::ElementsAre;
 
-constexpr uint64_t kPage = 4096;
-
 TEST(TouchedFilesTest, ReadsWhatItHasWritten) {
-  const std::vector<TouchedFile> files = {{"/lib/a", {{0, kPage}, {3 * kPage, 2 * kPage}}},
+  const std::vector<TouchedFile> files = {{"/lib/a", {{0, kPageSize}, {3 * kPageSize, 2 * kPageSize}}},
                                           {"/lib/\"b\n", {}},
                                           {"/lib/c", {}, FileIdentity{1, 2, 3, -4, ~uint64_t{0} / 2}}};
   EXPECT_EQ(DecodeTouchedFiles(EncodeTouchedFiles(files)).value(), files);
@@ -45,7 +45,7 @@ class MappedFileTest : public ::testing::Test {
   static constexpr size_t kPages = 64;
   void SetUp() override {
     // On a disk: what is in a tmpfs always is in memory.
-    const std::string content(kPages * kPage, 'x');
+    const std::string content(kPages * kPageSize, 'x');
     UniqueFd file = *OpenFile(path(), O_RDWR | O_CREAT);
     ASSERT_TRUE(WriteFully(file.get(), content.data(), content.size(), path()).ok());
     ASSERT_EQ(::fsync(file.get()), 0);
@@ -58,16 +58,16 @@ class MappedFileTest : public ::testing::Test {
   }
   char* Map(int protection, int flags) const {
     UniqueFd file = *OpenFile(path(), O_RDONLY);
-    void* memory = ::mmap(nullptr, kPages * kPage, protection, flags, file.get(), 0);
+    void* memory = ::mmap(nullptr, kPages * kPageSize, protection, flags, file.get(), 0);
     EXPECT_NE(memory, MAP_FAILED);
-    ::madvise(memory, kPages * kPage, MADV_RANDOM);  // nothing is read around what is touched
+    ::madvise(memory, kPages * kPageSize, MADV_RANDOM);  // nothing is read around what is touched
     return static_cast<char*>(memory);
   }
   std::vector<bool> InMemory() const {
     char* memory = Map(PROT_READ, MAP_SHARED);
     std::vector<unsigned char> there(kPages);
-    EXPECT_EQ(::mincore(memory, kPages * kPage, there.data()), 0);
-    ::munmap(memory, kPages * kPage);
+    EXPECT_EQ(::mincore(memory, kPages * kPageSize, there.data()), 0);
+    ::munmap(memory, kPages * kPageSize);
     std::vector<bool> result;
     for (unsigned char page : there) result.push_back((page & 1) != 0);
     return result;
@@ -77,23 +77,23 @@ class MappedFileTest : public ::testing::Test {
 
 TEST_F(MappedFileTest, FindsWhatWasReadAndWritten) {
   char* memory = Map(PROT_READ | PROT_WRITE, MAP_PRIVATE);
-  volatile char got = memory[2 * kPage];
+  volatile char got = memory[2 * kPageSize];
   (void)got;
-  memory[40 * kPage] = 'y';
-  memory[41 * kPage] = 'y';
+  memory[40 * kPageSize] = 'y';
+  memory[41 * kPageSize] = 'y';
   std::vector<TouchedFile> files = FindTouchedFiles({::getpid()});
-  ::munmap(memory, kPages * kPage);
+  ::munmap(memory, kPages * kPageSize);
   std::erase_if(files, [this](const TouchedFile& file) { return file.path != path(); });
   ASSERT_EQ(files.size(), 1u);
-  EXPECT_THAT(files[0].ranges,
-              ElementsAre(TouchedFile::Range{2 * kPage, kPage}, TouchedFile::Range{40 * kPage, 2 * kPage}));
+  EXPECT_THAT(files[0].ranges, ElementsAre(TouchedFile::Range{2 * kPageSize, kPageSize},
+                                           TouchedFile::Range{40 * kPageSize, 2 * kPageSize}));
 }
 
 TEST_F(MappedFileTest, BringsThemIntoMemory) {
   if (InMemory() != std::vector<bool>(kPages, false)) GTEST_SKIP() << "nothing can be put out of memory here";
   {
     FilePrefetch prefetch(
-        {{path(), {{8 * kPage, 4 * kPage}}}, {"/dev/zero", {{0, kPage}}}, {"/nowhere", {}}});
+        {{path(), {{8 * kPageSize, 4 * kPageSize}}}, {"/dev/zero", {{0, kPageSize}}}, {"/nowhere", {}}});
   }
   std::vector<bool> expected(kPages, false);
   std::fill_n(expected.begin() + 8, 4, true);

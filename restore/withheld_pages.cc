@@ -12,7 +12,7 @@ namespace rekindle::restore {
 namespace {
 
 // Below this an area is cheaper to leave to CRIU than to treat apart.
-constexpr uint64_t kLeastBytes = 1u << 20;
+constexpr uint64_t kLeastWithheldBytes = 1u << 20;
 bool MayBeFilled(const criu::Vma& area) {
   return area.plain_anonymous() && (area.prot & PROT_WRITE) != 0 && (area.flags & MAP_GROWSDOWN) == 0;
 }
@@ -73,10 +73,10 @@ std::vector<WithheldTask> ChooseWithheld(const std::vector<TaskMemory>& tasks) {
     withheld.object = task.object.object();
     std::vector<criu::Vma> areas;
     for (const criu::Vma& area : task.areas) {
-      if (!MayBeFilled(area) || area.end - area.start < kLeastBytes) continue;
+      if (!MayBeFilled(area) || area.end - area.start < kLeastWithheldBytes) continue;
       std::vector<criu::PagemapEntry> present = PresentIn(task.pagemap, area);
       uint64_t bytes = Bytes(present);
-      if (bytes < kLeastBytes || AnyOtherTaskHas(tasks, task, area)) continue;
+      if (bytes < kLeastWithheldBytes || AnyOtherTaskHas(tasks, task, area)) continue;
       if (!task.huge_pages_disabled && !(area.madv & 1ull << MADV_NOHUGEPAGE)) {
         withheld.huge_allowed.push_back({area.start, area.end});
       }

@@ -12,18 +12,18 @@
 namespace rekindle::restore {
 namespace {
 
+using store::kMiB;
+using store::kPageSize;
 using store::StatusOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr uint64_t kPage = store::kPageSize;
-constexpr uint64_t kMiB = 1u << 20;
 constexpr uint64_t kBase = 0x7f0000000000;  // a multiple of the size of a huge page
 
 criu::PagemapEntry Present(uint64_t address, uint64_t bytes) {
-  return {address, bytes / kPage, criu::kPagePresent, 0};
+  return {address, bytes / kPageSize, criu::kPagePresent, 0};
 }
 
 TaskMemory Task(pid_t pid, std::vector<criu::Vma> areas, std::vector<criu::PagemapEntry> entries) {
@@ -71,11 +71,11 @@ TEST(ChooseWithheldTest, LargeAnonymousMemoryIsTakenOutOfItsPagemap) {
 
 TEST(ChooseWithheldTest, EntriesThatSpanAreasAreCut) {
   // One entry over a small area, a large one and another small one that lie side by side.
-  criu::Vma before = criu::AnonymousArea(kBase - kPage, kPage), large = criu::AnonymousArea(kBase, 2 * kMiB),
-            after = criu::AnonymousArea(large.end, kPage);
+  criu::Vma before = criu::AnonymousArea(kBase - kPageSize, kPageSize),
+            large = criu::AnonymousArea(kBase, 2 * kMiB), after = criu::AnonymousArea(large.end, kPageSize);
   before.prot = after.prot = PROT_READ;
   auto chosen =
-      ChooseWithheld({Task(5, {before, large, after}, {Present(before.start, 2 * kMiB + 2 * kPage)})});
+      ChooseWithheld({Task(5, {before, large, after}, {Present(before.start, 2 * kMiB + 2 * kPageSize)})});
   ASSERT_THAT(chosen, SizeIs(1));
   EXPECT_THAT(Text(chosen[0].ranges), ElementsAre("7f0000000000+512"));
   EXPECT_THAT(Text(chosen[0].kept), ElementsAre("7efffffff000+1", "7f0000200000+1"));
@@ -98,7 +98,7 @@ TEST(ChooseWithheldTest, WhatMustBeLeftToCriuIsLeft) {
 
 TEST(ChooseWithheldTest, LittleMemoryIsLeftToCriu) {
   criu::Vma area = criu::AnonymousArea(kBase, 64 * kMiB);
-  EXPECT_THAT(ChooseWithheld({Task(5, {area}, {Present(kBase, kMiB - kPage)})}), IsEmpty());
+  EXPECT_THAT(ChooseWithheld({Task(5, {area}, {Present(kBase, kMiB - kPageSize)})}), IsEmpty());
   EXPECT_THAT(ChooseWithheld({Task(5, {area}, {Present(kBase, kMiB)})}), SizeIs(1));
   EXPECT_THAT(ChooseWithheld({Task(5, {}, {})}), IsEmpty());
 }
@@ -139,9 +139,9 @@ class FillWithheldTest : public store::StoreTest {
     StoreTest::SetUp();
     Reopen();
     content_ = store::MakePages(kPages, 7);
-    memset(content_.data() + 100 * kPage, 0, 50 * kPage);  // the store keeps no zero pages
+    memset(content_.data() + 100 * kPageSize, 0, 50 * kPageSize);  // the store keeps no zero pages
     // The child inherits the mapping at the same address.
-    room_ = ::mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    room_ = ::mmap(nullptr, kPages * kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(room_, MAP_FAILED);
     store::TestImage image;
     image.objects["mem/5"][address()] = content_;
@@ -150,7 +150,7 @@ class FillWithheldTest : public store::StoreTest {
     RK_ASSERT_OK(reader);
     image_ = *std::move(reader);
   }
-  void TearDown() override { ::munmap(room_, kPages * kPage); }
+  void TearDown() override { ::munmap(room_, kPages * kPageSize); }
 
   uint64_t address() const { return reinterpret_cast<uint64_t>(room_); }
 
@@ -163,7 +163,7 @@ class FillWithheldTest : public store::StoreTest {
   }
 
   std::string MemoryOf(pid_t pid) const {
-    std::string bytes(kPages * kPage, '?');
+    std::string bytes(kPages * kPageSize, '?');
     iovec local{bytes.data(), bytes.size()}, remote{room_, bytes.size()};
     return ::process_vm_readv(pid, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes.size()) ? bytes
                                                                                                    : "";
@@ -182,41 +182,42 @@ TEST_F(FillWithheldTest, PagesArriveInTheProcess) {
       FillWithheld(*image_, nullptr, {Task(child.pid(), {{address(), kPages, false}})}, &done);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_TRUE(MemoryOf(child.pid()) == content_);
-  EXPECT_EQ(done, (kPages - 50) * kPage);
+  EXPECT_EQ(done, (kPages - 50) * kPageSize);
 }
 
 TEST_F(FillWithheldTest, OnlyTheRangesAreWritten) {
-  TestChild child([&] { return memset(room_, 'o', kPages * kPage) == room_; });
+  TestChild child([&] { return memset(room_, 'o', kPages * kPageSize) == room_; });
   ASSERT_TRUE(child.prepared());
   std::atomic<uint64_t> done{0};
   absl::Status status = FillWithheld(
       *image_, nullptr,
-      {Task(child.pid(), {{address() + 10 * kPage, 20, false}, {address() + 600 * kPage, 1, false}})}, &done);
+      {Task(child.pid(), {{address() + 10 * kPageSize, 20, false}, {address() + 600 * kPageSize, 1, false}})},
+      &done);
   ASSERT_TRUE(status.ok()) << status;
-  std::string expected(kPages * kPage, 'o');
-  expected.replace(10 * kPage, 20 * kPage, content_, 10 * kPage, 20 * kPage);
-  expected.replace(600 * kPage, kPage, content_, 600 * kPage, kPage);
+  std::string expected(kPages * kPageSize, 'o');
+  expected.replace(10 * kPageSize, 20 * kPageSize, content_, 10 * kPageSize, 20 * kPageSize);
+  expected.replace(600 * kPageSize, kPageSize, content_, 600 * kPageSize, kPageSize);
   EXPECT_TRUE(MemoryOf(child.pid()) == expected);
-  EXPECT_EQ(done, 21 * kPage);
+  EXPECT_EQ(done, 21 * kPageSize);
 }
 
 TEST_F(FillWithheldTest, WhatIsInMemoryIsNotRead) {
   // Another content, so that it can be told where a page came from. The kernel has taken back one page, which
   // is not the first of what is looked at together.
   constexpr size_t kFirst = 200, kCount = 300;
-  const size_t gone = (address() / kPage + kFirst + 10) % 512 == 0 ? 11 : 10;
+  const size_t gone = (address() / kPageSize + kFirst + 10) % 512 == 0 ? 11 : 10;
   auto* memory = static_cast<std::byte*>(
-      ::mmap(nullptr, kCount * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+      ::mmap(nullptr, kCount * kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(memory, MAP_FAILED);
   const std::string other = store::MakePages(kCount, 8);
   memcpy(memory, other.data(), other.size());
-  ASSERT_EQ(::madvise(memory + gone * kPage, kPage, MADV_DONTNEED), 0);
+  ASSERT_EQ(::madvise(memory + gone * kPageSize, kPageSize, MADV_DONTNEED), 0);
   store::ImageInMemory in_memory;
   in_memory.digest = image_->info().digest;
-  in_memory.objects["mem/5"] = {{address() + kFirst * kPage, {memory, kCount * kPage}}};
+  in_memory.objects["mem/5"] = {{address() + kFirst * kPageSize, {memory, kCount * kPageSize}}};
   std::string mixed = content_;
-  mixed.replace(kFirst * kPage, other.size(), other);
-  mixed.replace((kFirst + gone) * kPage, kPage, content_, (kFirst + gone) * kPage, kPage);
+  mixed.replace(kFirst * kPageSize, other.size(), other);
+  mixed.replace((kFirst + gone) * kPageSize, kPageSize, content_, (kFirst + gone) * kPageSize, kPageSize);
   for (const bool same_image : {true, false}) {
     TestChild child;
     ASSERT_TRUE(child.prepared() && child.Stop());
@@ -225,14 +226,14 @@ TEST_F(FillWithheldTest, WhatIsInMemoryIsNotRead) {
         FillWithheld(*image_, &in_memory, {Task(child.pid(), {{address(), kPages, false}})}, &done);
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_TRUE(MemoryOf(child.pid()) == (same_image ? mixed : content_));
-    EXPECT_EQ(done, (kPages - 50) * kPage);
+    EXPECT_EQ(done, (kPages - 50) * kPageSize);
     in_memory.digest = "another";
   }
-  ::munmap(memory, kCount * kPage);
+  ::munmap(memory, kCount * kPageSize);
 }
 
 TEST_F(FillWithheldTest, ProcessThatIsGoneOrHasNoRoomIsNamed) {
-  TestChild no_room([&] { return ::munmap(room_, kPages * kPage) == 0; });
+  TestChild no_room([&] { return ::munmap(room_, kPages * kPageSize) == 0; });
   ASSERT_TRUE(no_room.prepared());
   std::atomic<uint64_t> done{0};
   std::vector<store::PageRun> range = {{address(), 1, false}};

@@ -15,8 +15,8 @@ using store::kPageSize;
 
 namespace {
 
-constexpr char kMagic[] = {'R', 'K', 'W', 'S'};
-constexpr uint64_t kVersion = 3;
+constexpr char kWorkingSetMagic[] = {'R', 'K', 'W', 'S'};
+constexpr uint64_t kWorkingSetVersion = 3;
 constexpr uint64_t kVersionWithoutEnd = 2;
 constexpr uint64_t kVersionWithoutTime = 1;
 constexpr uint64_t kMaxNameBytes = 4096;
@@ -104,14 +104,14 @@ uint64_t WorkingSet::pages() const {
 // docs/store-format.md describes it.
 std::string WorkingSet::Encode() const {
   store::Encoder encoder;
-  encoder.Raw(kMagic, sizeof kMagic);
-  const uint64_t version = end != RecordingEnd::kUnknown ? kVersion
+  encoder.Raw(kWorkingSetMagic, sizeof kWorkingSetMagic);
+  const uint64_t version = end != RecordingEnd::kUnknown ? kWorkingSetVersion
                            : recorded_unix_ns != 0       ? kVersionWithoutEnd
                                                          : kVersionWithoutTime;
   encoder.Varint(version);
   encoder.Varint(recordings);
   if (version != kVersionWithoutTime) encoder.Signed(recorded_unix_ns);
-  if (version == kVersion) encoder.U8(static_cast<uint8_t>(end));
+  if (version == kWorkingSetVersion) encoder.U8(static_cast<uint8_t>(end));
   encoder.Varint(objects.size());
   for (const std::string& object : objects) encoder.String(object);
   encoder.Varint(runs.size());
@@ -136,14 +136,15 @@ std::string WorkingSet::Encode() const {
 absl::StatusOr<WorkingSet> WorkingSet::Decode(absl::string_view bytes) {
   const auto damaged = absl::DataLossError("the working set is damaged");
   store::Decoder decoder(bytes);
-  if (decoder.View(sizeof kMagic) != absl::string_view(kMagic, sizeof kMagic)) return damaged;
+  if (decoder.View(sizeof kWorkingSetMagic) != absl::string_view(kWorkingSetMagic, sizeof kWorkingSetMagic))
+    return damaged;
   const uint64_t version = decoder.Varint();
-  if (decoder.ok() && version > kVersion) {
+  if (decoder.ok() && version > kWorkingSetVersion) {
     return absl::FailedPreconditionError("the working set is of a newer Rekindle");
   }
   const uint64_t recordings = decoder.Varint();
   const int64_t recorded_unix_ns = version == kVersionWithoutTime ? 0 : decoder.Signed();
-  const uint8_t recording_end = version == kVersion ? decoder.U8() : 0;
+  const uint8_t recording_end = version == kWorkingSetVersion ? decoder.U8() : 0;
   if (recording_end > static_cast<uint8_t>(RecordingEnd::kEnded)) return damaged;
   const uint64_t object_count = decoder.Varint();
   if (!decoder.ok() || recordings > std::numeric_limits<uint32_t>::max() ||
