@@ -1,24 +1,18 @@
 # For builds with -DCMAKE_UNITY_BUILD=ON, as scripts/build.sh makes them: several files compiled as one. A name of a
 # file's own that a neighbour has too, if only as a local one (-Wshadow), fails such a build; scripts/build.sh builds
 # its target file by file then, and says so. If both are the same, it belongs in a header of theirs; else one of them
-# has to say more exactly what it is for. Left out below is only what can't share at all, such as a file that defines
-# a macro for headers that its neighbours include too.
+# has to say more exactly what it is for. What can't share at all, such as a file that defines a macro for headers
+# that its neighbours include too, gets SKIP_UNITY_BUILD_INCLUSION.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 24 CACHE STRING "Files that are compiled as one in a unity build")
 
 set(REKINDLE_FILE_BY_FILE "" CACHE STRING "Targets whose files are compiled one by one all the same")
-
-# rk_names_of_its_own(FOLDER FILE...)  leaves them out, in rk_leave_out_of_unity_builds. None is at present.
-function(rk_names_of_its_own folder)
-  list(TRANSFORM ARGN PREPEND ${CMAKE_SOURCE_DIR}/${folder}/ OUTPUT_VARIABLE files)
-  set_source_files_properties(${files} DIRECTORY ${CMAKE_SOURCE_DIR}/${folder} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-endfunction()
 
 # The compiler spends part of its time on its own garbage, of which there is more in several files: let it wait.
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(--param=ggc-min-heapsize=500000)
 endif()
 
-function(rk_leave_out_of_unity_builds)
+function(rk_build_file_by_file)
   foreach(target IN LISTS REKINDLE_FILE_BY_FILE)
     set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
   endforeach()
