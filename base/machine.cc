@@ -37,6 +37,17 @@ absl::StatusOr<Machine> ThisMachine() {
   return machine;
 }
 
+std::string ThisMachineId() {
+  const std::string content = ReadFile("/etc/machine-id").value_or("");
+  const absl::string_view id = absl::StripAsciiWhitespace(content);
+  return id == "uninitialized" ? "" : std::string(id);
+}
+
+std::string ThisHostName() {
+  utsname names;
+  return ::uname(&names) == 0 ? names.nodename : "";
+}
+
 absl::StatusOr<uint64_t> AvailableMemoryBytes() {
   RK_ASSIGN_OR_RETURN(const std::string meminfo, ReadFile("/proc/meminfo"));
   return AvailableMemoryIn(meminfo, ReadFile("/proc/sys/vm/overcommit_memory").value_or(""));

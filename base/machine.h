@@ -18,6 +18,12 @@ struct Machine {
 };
 absl::StatusOr<Machine> ThisMachine();
 
+// What tells this machine from others with which it may share a store, over its restarts: /etc/machine-id.
+// Empty where there is none, as in many containers.
+std::string ThisMachineId();
+// For people: its name in its network.
+std::string ThisHostName();
+
 // Memory that can be had without swapping, in bytes (MemAvailable); where the kernel promises no more than it
 // has (vm.overcommit_memory is 2), what it still promises if that is less.
 absl::StatusOr<uint64_t> AvailableMemoryBytes();

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
 #include "ckpt/standing_job.h"
@@ -141,6 +142,8 @@ v1::CheckpointRequest RequestFor(const v1::PreparePart& prepare) {
   labels[v1::kGroupLabel] = prepare.group();
   labels[v1::kGroupMemberLabel] = absl::StrCat(prepare.member());
   if (!prepare.coordinator().empty()) labels[v1::kGroupCoordinatorLabel] = prepare.coordinator();
+  labels.erase(v1::kGroupMachineLabel);
+  if (const std::string machine = ThisMachineId(); !machine.empty()) labels[v1::kGroupMachineLabel] = machine;
   labels.erase(v1::kGroupEndsJobLabel);
   if (request.stop()) labels[v1::kGroupEndsJobLabel] = "yes";
   return request;

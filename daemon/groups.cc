@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "base/status.h"
 #include "ckpt/standing_job.h"
 #include "dedup_store/image_stream.h"
@@ -247,6 +248,8 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
   if (id.empty() || !absl::SimpleAtoi(LabelOf(image.info, v1::kGroupMemberLabel), &member)) {
     return absl::OkStatus();  // somebody else's
   }
+  const std::string machine = LabelOf(image.info, v1::kGroupMachineLabel);
+  if (!machine.empty() && machine != ThisMachineId()) return absl::OkStatus();  // its daemon's, where its job is
   v1::GetGroupDecisionResponse answer;
   if (coordinator.empty()) {
     answer.set_decision(DecisionAbout(id));

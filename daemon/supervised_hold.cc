@@ -7,12 +7,15 @@
 
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/file.h"
+#include "base/machine.h"
 #include "base/status.h"
 
 namespace rekindle::daemon {
@@ -24,7 +27,15 @@ std::string PathOf(const std::string& directory, absl::string_view name) {
 
 absl::Status HeldByAnother(const std::string& path, absl::string_view name) {
   const std::string content = ReadFile(path).value_or("");
-  const absl::string_view holder = absl::StripAsciiWhitespace(content);
+  const std::vector<absl::string_view> words =
+      absl::StrSplit(content, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  const absl::string_view holder = words.empty() ? "" : words[0];
+  // Its number says nothing here, and must not be killed here.
+  if (words.size() > 2 && words[2] != ThisMachineId()) {
+    return absl::AlreadyExistsError(absl::StrCat("the machine ", words[1],
+                                                 ", which shares this store, supervises a job named '", name,
+                                                 "': end that job there, or choose another --name"));
+  }
   const std::string program = ReadFile(absl::StrCat("/proc/", holder, "/comm")).value_or("");
   if (absl::StartsWith(program, "rekindled")) {
     return absl::AlreadyExistsError(absl::StrCat("rekindled (PID ", holder, ") supervises a job named '",
@@ -54,7 +65,7 @@ absl::StatusOr<SupervisedHold> SupervisedHold::Take(const std::string& directory
     struct stat info;
     if (::fstat(file->get(), &info) != 0) return ErrnoStatus(errno, path);
     if (info.st_nlink == 0) continue;
-    const std::string self = absl::StrCat(::getpid(), "\n");
+    const std::string self = absl::StrCat(::getpid(), " ", ThisHostName(), " ", ThisMachineId(), "\n");
     // For people alone: a full disk does not keep a job from being supervised.
     if (::ftruncate(file->get(), 0) == 0)
       WriteFully(file->get(), self.data(), self.size(), path).IgnoreError();

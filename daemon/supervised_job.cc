@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "base/parallel.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
@@ -56,7 +57,11 @@ SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::op
       hold_(std::move(hold)),
       record_(std::move(record)),
       end_told_(record_.ended()),
-      settled_(!hold_.has_value()) {}
+      settled_(!hold_.has_value()) {
+  if (!hold_.has_value()) return;
+  record_.set_machine(ThisMachineId());
+  record_.set_host(ThisHostName());
+}
 
 SupervisedJob::~SupervisedJob() { Leave(); }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/machine.h"
 #include "base/message_text.h"
 #include "base/record_file.h"
 #include "base/status.h"
@@ -58,6 +59,19 @@ std::vector<std::string> ListSupervisedRecords(const std::string& directory) {
     if (name[0] != '.' && absl::ConsumeSuffix(&name, kSupervisedSuffix)) names.emplace_back(name);
   }
   return names;
+}
+
+absl::Status CheckIsOfThisMachine(const std::string& directory, const v1::SupervisedJobRecord& record) {
+  const std::string here = ThisMachineId();
+  if (record.machine().empty() || here.empty() || record.machine() == here) return absl::OkStatus();
+  const std::string newest = record.points().empty() ? "" : record.points().rbegin()->image();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "supervised job '", record.name(), "' is the machine ", record.host(),
+      "'s, which shares this store: see to it there. "
+      "If that machine is gone for good, remove ",
+      SupervisedRecordPath(directory, record.name()),
+      newest.empty() ? ""
+                     : absl::StrCat("; 'rekindle run --from ", newest, "' goes on from its last image")));
 }
 
 std::string ExactNameOf(const v1::RestartPoint& point) {

@@ -27,6 +27,10 @@ absl::StatusOr<v1::SupervisedJobRecord> ReadSupervisedRecord(const std::string& 
 // The names of those there are.
 std::vector<std::string> ListSupervisedRecords(const std::string& directory);
 
+// Is it another machine's, which shares the store? Its processes are not to be looked for here, and whether
+// they live is not known here. The message says whose it is, and what to do if that machine is gone.
+absl::Status CheckIsOfThisMachine(const std::string& directory, const v1::SupervisedJobRecord& record);
+
 // As the store finds this very image, whoever has its tag by now.
 std::string ExactNameOf(const v1::RestartPoint& point);
 

@@ -128,7 +128,8 @@ absl::Status StopJob(Node& node, const Call& call, const v1::StopJobRequest& req
   // Without a daemon it may have been left behind by the command that supervised it, or be another command's.
   if (absl::IsNotFound(supervised.status())) {
     const absl::Status taken = node.supervisor().TakeOver(name);
-    if (absl::IsAlreadyExists(taken)) return absl::FailedPreconditionError(taken.message());
+    if (absl::IsAlreadyExists(taken) || absl::IsFailedPrecondition(taken))
+      return absl::FailedPreconditionError(taken.message());
     if (taken.ok()) supervised = FindFor(node, call, name, "stop");
   }
   if (supervised.ok() && !(*supervised)->Ended()) {

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "base/parallel.h"
 #include "base/status.h"
 #include "base/timeline.h"
@@ -32,6 +33,8 @@ namespace {
 constexpr int64_t kLeastBetweenCollectionsNanos = 20'000'000'000;
 // How soon a job is taken over whose supervisor has died.
 constexpr absl::Duration kLookAtOthers = absl::Seconds(1);
+// Jobs of other machines may be many, and their records far away.
+constexpr int64_t kLetOthersBeNanos = 60'000'000'000;
 
 // Of a file's content: it is replaced, never changed.
 std::pair<uint64_t, int64_t> StampOf(const std::string& path) {
@@ -48,7 +51,10 @@ absl::Status Supervisor::LockJobs() {
   absl::MutexLock lock(&mutex_);
   if (lock_.valid()) return absl::OkStatus();
   RK_RETURN_IF_ERROR(MakeDirectories(directory(), 0700));
-  absl::StatusOr<UniqueFd> held = LockFile(absl::StrCat(directory(), "/.lock"), LOCK_EX | LOCK_NB);
+  // Of this machine: others that share the store have theirs.
+  const std::string machine = ThisMachineId();
+  const std::string path = absl::StrCat(directory(), "/.lock", machine.empty() ? "" : "-", machine);
+  absl::StatusOr<UniqueFd> held = LockFile(path, LOCK_EX | LOCK_NB);
   if (absl::IsUnavailable(held.status())) {
     return absl::UnavailableError(absl::StrCat("another daemon supervises the jobs of the store ",
                                                node_.options().store, ": ask that one, or end it"));
@@ -109,6 +115,11 @@ void Supervisor::Tell(const std::string& name, const std::string& what) {
 
 void Supervisor::TakeOverAll() {
   for (const std::string& name : ListSupervisedRecords(directory())) {
+    {
+      absl::MutexLock lock(&mutex_);
+      auto other = of_others_.find(name);
+      if (other != of_others_.end() && MonotonicNanos() < other->second) continue;
+    }
     const std::pair<uint64_t, int64_t> stamp = StampOf(SupervisedRecordPath(directory(), name));
     {
       absl::MutexLock lock(&mutex_);
@@ -118,6 +129,13 @@ void Supervisor::TakeOverAll() {
       if (settled != settled_.end() && settled->second == stamp) continue;
     }
     const absl::Status taken = TakeOver(name);
+    if (absl::IsFailedPrecondition(taken)) {
+      if (SupervisedHold::CheckIsFree(directory(), name).ok())
+        Tell(name, absl::StrCat(taken.message(), " (nobody supervises it now)"));
+      absl::MutexLock lock(&mutex_);
+      of_others_[name] = MonotonicNanos() + kLetOthersBeNanos;
+      continue;
+    }
     if (absl::IsAlreadyExists(taken)) {
       Tell(name, absl::StrCat(taken.message(), "; it is taken over when that process ends"));
       continue;
@@ -137,6 +155,10 @@ absl::Status Supervisor::TakeOver(const std::string& name) {
   RK_RETURN_IF_ERROR(CheckJobName(name));
   if (!PathExists(SupervisedRecordPath(directory(), name)))
     return absl::NotFoundError(absl::StrCat("there is no supervised job named '", name, "'"));
+  // Before its hold is asked for: that is its machine's, which may be about to take it.
+  if (absl::StatusOr<v1::SupervisedJobRecord> seen = ReadSupervisedRecord(directory(), name);
+      seen.ok() && !seen->ended())
+    RK_RETURN_IF_ERROR(CheckIsOfThisMachine(directory(), *seen));
   RK_ASSIGN_OR_RETURN(SupervisedHold hold, SupervisedHold::Take(directory(), name));
   // Now it is what its last supervisor has left.
   absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), name);
@@ -170,6 +192,8 @@ absl::StatusOr<SupervisedHold> Supervisor::Claim(const std::string& name) {
   absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), name);
   if (!record.ok() || record->ended()) return hold;
   if (before != nullptr && before->submitted_unix_ns() == record->submitted_unix_ns()) return hold;
+  if (absl::Status foreign = CheckIsOfThisMachine(directory(), *record); !foreign.ok())
+    return absl::AlreadyExistsError(absl::StrCat(foreign.message(), "; or choose another --name"));
   return absl::AlreadyExistsError(absl::StrCat("a supervised job named '", name,
                                                "' has not ended, and whoever supervised it has: "
                                                "rekindled takes it over when it is started, 'rekindle stop ",

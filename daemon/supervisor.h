@@ -109,9 +109,11 @@ class Supervisor {
   int64_t collected_at_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   Wakeup collector_wakeup_, watcher_wakeup_;
   std::thread collector_ ABSL_GUARDED_BY(mutex_);
-  UniqueFd lock_ ABSL_GUARDED_BY(mutex_);  // of the one daemon that takes jobs over
+  UniqueFd lock_ ABSL_GUARDED_BY(mutex_);  // of the one daemon of this machine that takes jobs over
   std::thread watcher_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::string> told_ ABSL_GUARDED_BY(mutex_);
+  // Jobs of other machines that share the store, and when to look again, of CLOCK_MONOTONIC.
+  std::map<std::string, int64_t> of_others_ ABSL_GUARDED_BY(mutex_);
   // Records in which there is nothing to take over, with inode and time: until they are replaced.
   std::map<std::string, std::pair<uint64_t, int64_t>> settled_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<SupervisedJob>> jobs_ ABSL_GUARDED_BY(mutex_);

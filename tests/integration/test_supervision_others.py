@@ -11,11 +11,12 @@ import struct
 import unittest
 
 from harness import jobs, procfs, waiting
-from harness.cli import FAILED
+from harness.cli import FAILED, Cli, Daemon
 from harness.reporting import ReportingTest
 from test_supervision import NOBODY, SupervisedTest, lines_of
 
 _CLONE3 = 435
+_MACHINE_ID = "/etc/machine-id"
 
 
 def start_with_pid(pid):
@@ -302,6 +303,73 @@ class RequestTest(OthersTest):
         self.wait_for_words("no last image of job 'job': job 'job' waits to be brought back")
         os.kill(self.daemon.pid, signal.SIGTERM)
         waiting.for_exit(self.daemon.pid, 15)
+
+
+@unittest.skipUnless(os.path.exists(_MACHINE_ID), f"this machine has no {_MACHINE_ID}")
+class MachineTest(OthersTest):
+    """Machines that share a store: the other one's record says so."""
+
+    OTHER = "0123456789abcdef0123456789abcdef"
+
+    def move_to_another_machine(self):
+        """Its processes are of another boot, and of other numbers, wherever they run."""
+        record = self.record()
+        with open(_MACHINE_ID, encoding="ascii") as file:
+            self.assertEqual(record["machine"], file.read().strip())
+        record.update(machine=self.OTHER, host="node-b", boot_id="00000000-0000-4000-8000-000000000000")
+        with open(os.path.join(self.store, "supervised", "job.json"), "w", encoding="utf-8") as file:
+            json.dump(record, file)
+
+    def test_a_job_of_another_machine_is_left_to_it(self):
+        self.start(100000, options=["--every", "300ms", "--restarts", "5", "--at-boot"])
+        image = self.wait_for_image()["image"]
+        pid = self.record()["pid"]
+        self.kill_job_at_end(pid)
+        self.daemon.kill()
+        self.move_to_another_machine()
+        self.restart_daemon()
+        self.wait_for_words("is the machine node-b's")
+        self.assertIsNone(self.one("job")["supervised"])  # the process is in this machine's list, in truth
+        refused = self.remote.run("stop", "job")
+        self.assertNotEqual(refused.code, 0, str(refused))
+        self.assertIn("node-b", refused.message)
+        self.assertTrue(procfs.alive(pid))
+        self.assertEqual(self.record()["host"], "node-b")
+        jobs.kill_tree(pid)
+        self.succeed("run", "--from", image, "--name", "here", "--every", "1h", "--detach", cli=self.remote)
+        self.addCleanup(self.remote.run, "stop", "here", "--grace", "1s")
+        self.assertTrue(procfs.alive(self.one("here")["pid"]))
+
+    def test_each_machine_has_a_daemon_that_supervises(self):
+        """Stopped is that of one machine: the job of it runs on, and nobody else takes it."""
+        self.start(100000, options=["--every", "300ms", "--restarts", "5", "--at-boot"])
+        self.wait_for_image()
+        pid = self.record()["pid"]
+        machine_id = self.path("machine-id")
+        with open(machine_id, "w", encoding="ascii") as file:
+            file.write(self.OTHER + "\n")
+        there = self.path("there")
+        os.mkdir(there)
+        environment = dict(self.environment, REKINDLE_RUNTIME_DIR=os.path.join(there, "run"))
+        prefix = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" ' + _MACHINE_ID + ' && exec "$@"', machine_id]
+        other = Daemon(there, self.store, environment, prefix=prefix)
+        self.addCleanup(other.stop)
+        theirs = Cli(host=other.host, env=environment)
+        refused = theirs.run("run", "--name", "job", "--every", "1h", "--", "true")
+        self.assertNotEqual(refused.code, 0, str(refused))
+        self.assertIn(os.uname().nodename, refused.message)
+        self.assertNotIn("kill", refused.message)
+        started = self.succeed("run", "--name", "another", "--every", "1h", "--detach", "--", "sleep", "1000", cli=theirs)
+        self.kill_job_at_end(started["job"]["pid"])
+        self.daemon.stop()
+        other.stop()
+        other = Daemon(there, self.store, environment, prefix=prefix)
+        self.addCleanup(other.stop)
+        waiting.until(lambda: "nobody supervises it now" in other.log_text(), "the other has seen it", 60, 0.05)
+        self.assertTrue(procfs.alive(pid))
+        self.restart_daemon()
+        self.wait_for(lambda job: job["pid"] == pid and job["supervised"]["phase"] == "running", "it is supervised again")
+        self.assertEqual(self.state()["restarts"], 0)
 
 
 if __name__ == "__main__":

@@ -40,5 +40,7 @@ inline constexpr char kGroupMemberLabel[] = "rekindle.group-member";
 inline constexpr char kGroupCoordinatorLabel[] = "rekindle.group-coordinator";
 // With any value: its job (kJobIdLabel) ends when it is published.
 inline constexpr char kGroupEndsJobLabel[] = "rekindle.group-ends-job";
+// The machine whose daemon settles it, which may not be the only one with this store.
+inline constexpr char kGroupMachineLabel[] = "rekindle.group-machine";
 
 }  // namespace rekindle::v1
