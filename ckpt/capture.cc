@@ -185,10 +185,11 @@ class CaptureRun {
     RK_RETURN_IF_ERROR(AddWrittenFiles(&manifest));
     RK_RETURN_IF_ERROR(writer_->AddBlob(v1::kJobManifestObject, manifest.SerializeAsString()));
     if (options_.gate) RK_RETURN_IF_ERROR(options_.gate->BeforeCommit());
-    RK_ASSIGN_OR_RETURN(result_.image, writer_->Commit([this](uint64_t done, uint64_t total) {
+    const auto progress = [this](uint64_t done, uint64_t total) {
       Report("commit", done, total);
       return !Cancelled();
-    }));
+    };
+    RK_ASSIGN_OR_RETURN(result_.image, writer_->Commit(progress, [this] { return arena_->CheckSpilled(); }));
     pages.digest = result_.image.digest;
     arena_->HoldsImage(std::move(pages));
     if (tracked_ != 0) options_.dirty_pages->Committed(tracked_, result_.image.digest);

@@ -49,10 +49,12 @@ class Receiving {
       end = record.has_end();
     }
     if (!is_job_) return Impossible("it is no image of a job");
-    absl::StatusOr<store::ImageInfo> committed = writer_->Commit([this](uint64_t done, uint64_t total) {
+    const auto progress = [this](uint64_t done, uint64_t total) {
       Report("commit", done, total);
       return !(options_.cancel && options_.cancel->load());
-    });
+    };
+    absl::StatusOr<store::ImageInfo> committed =
+        writer_->Commit(progress, [this] { return arena_->CheckSpilled(); });
     if (absl::IsAlreadyExists(committed.status())) {
       // Perhaps somebody else has taken the same one in meanwhile.
       RK_ASSIGN_OR_RETURN(const std::vector<store::ImageInfo> now, store_.List());

@@ -210,6 +210,21 @@ std::string StagingArena::how_to_spill_less() const {
   return HowToSpillLess();
 }
 
+absl::Status StagingArena::CheckSpilled() const {
+  absl::MutexLock lock(&mutex_);
+  if (!spill_file_.valid()) return absl::OkStatus();
+  // Waits for what is being written now, and tells of each write that failed since the file was opened. What
+  // was not written yet is in memory.
+  if (::sync_file_range(spill_file_.get(), 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE) == 0) return absl::OkStatus();
+  // A sandbox may not know that call.
+  if ((errno == ENOSYS || errno == EPERM) && ::fdatasync(spill_file_.get()) == 0) return absl::OkStatus();
+  const absl::Status failed = ErrnoStatus(errno, "writing it");
+  return absl::DataLossError(absl::StrCat("the job's memory was staged beyond the memory budget of ",
+                                          FormatBytes(budget_bytes_), " in a file in ", spill_directory_,
+                                          ", whose disk could not take it (", failed.message(),
+                                          "): see to that disk, name another one, or ", HowToSpillLess()));
+}
+
 uint64_t StagingArena::spilled_bytes() const {
   absl::MutexLock lock(&mutex_);
   return spilled_bytes_;

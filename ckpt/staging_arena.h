@@ -66,6 +66,10 @@ class StagingArena {
   absl::StatusOr<absl::Span<std::byte>> NextBlock() ABSL_LOCKS_EXCLUDED(mutex_);
 
   uint64_t spilled_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether what was read from the blocks until now is what was put into them: DataLoss when a disk could not
+  // take what was spilled, of which the kernel forgets the pages then. Writes nothing, and costs nothing
+  // where nothing was spilled.
+  absl::Status CheckSpilled() const ABSL_LOCKS_EXCLUDED(mutex_);
   // What to do for less of it to go into the file: "give more with --staging-memory".
   std::string how_to_spill_less() const ABSL_LOCKS_EXCLUDED(mutex_);
 

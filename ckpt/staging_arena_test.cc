@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -44,6 +45,34 @@ class SmallDisk {
 
  private:
   TemporaryDirectory folder_;
+  bool mounted_ = false;
+};
+
+// An ext4 of 64 MiB whose device takes no more than `bytes`, as thin-provisioned storage that is full, and
+// says so only when it is written to.
+class OverpromisedDisk {
+ public:
+  explicit OverpromisedDisk(uint64_t bytes) : backing_(bytes) {
+    if (!backing_.mounted() || !MakeDirectories(path()).ok()) return;
+    const std::string image = backing_.path() + "/image";
+    mounted_ = Run("truncate -s 64M " + image) && Run("mkfs.ext4 -q -F -O ^has_journal " + image) &&
+               Run("mount -o loop,errors=continue " + image + " " + path());
+  }
+  ~OverpromisedDisk() {
+    if (mounted_) Run("umount " + path());
+  }
+  bool mounted() const { return mounted_; }
+  std::string path() const { return backing_.path() + "/mounted"; }
+  void WriteBack() const {
+    UniqueFd folder = OpenFile(path(), O_RDONLY | O_DIRECTORY).value();
+    (void)::syncfs(folder.get());
+  }
+
+ private:
+  static bool Run(const std::string& command) {
+    return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
+  }
+  SmallDisk backing_;
   bool mounted_ = false;
 };
 
@@ -296,6 +325,24 @@ TEST_F(StagingArenaTest, FullDiskIsAnErrorThatNamesTheFolderAndTheCure) {
   EXPECT_EQ(arena->spilled_bytes(), kBlock);
 }
 
+TEST_F(StagingArenaTest, WhatADiskCouldNotTakeIsNotTrusted) {
+  OverpromisedDisk disk(2 * kBlock);
+  if (!disk.mounted()) GTEST_SKIP() << "loop devices can't be mounted here";
+  auto arena = StagingArena::Create(kBlock, kBlock, disk.path()).value();
+  EXPECT_TRUE(arena->CheckSpilled().ok()) << "nothing was spilled";
+  for (int i = 0; i < 8; ++i) {
+    auto block = arena->NextBlock();
+    ASSERT_TRUE(block.ok()) << block.status();
+    std::memset(block->data(), 'x', block->size());
+  }
+  EXPECT_EQ(arena->spilled_bytes(), 7 * kBlock);
+  disk.WriteBack();
+  const absl::Status lost = arena->CheckSpilled();
+  EXPECT_EQ(lost.code(), absl::StatusCode::kDataLoss) << lost;
+  EXPECT_THAT(std::string(lost.message()), HasSubstr(disk.path()));
+  EXPECT_THAT(std::string(lost.message()), HasSubstr("--staging-memory"));
+}
+
 TEST_F(StagingArenaTest, FolderThatCantBeUsedIsNamed) {
   std::string absent = folder_.path() + "/absent";
   auto arena = *StagingArena::Create(kBlock, kBlock, absent);
@@ -353,6 +400,7 @@ TEST_F(StagingArenaTest, ThreadsGetBlocksOfTheirOwn) {
     }
   }
   EXPECT_EQ(arena->spilled_bytes(), kThreads * kBlocksEach / 2 * kBlock);
+  EXPECT_TRUE(arena->CheckSpilled().ok());
 }
 
 }  // namespace

@@ -219,11 +219,8 @@ class Copying {
           ours_.contains(OriginOf(image)))
         copies.push_back(std::move(image));
     }
-    const auto rank = [&](const v1::Image& image) {
-      return std::make_pair(OriginOf(image) == OriginOf(sent), image.created_unix_ns());
-    };
-    std::sort(copies.begin(), copies.end(),
-              [&](const v1::Image& a, const v1::Image& b) { return rank(a) > rank(b); });
+    std::stable_partition(copies.begin(), copies.end(),
+                          [&](const v1::Image& image) { return OriginOf(image) == OriginOf(sent); });
     if (copies.size() <= what_.keep) return absl::OkStatus();
     v1::RemoveImagesRequest old;
     for (size_t i = what_.keep; i < copies.size(); ++i) old.add_images(copies[i].reference());
@@ -242,19 +239,16 @@ class Copying {
     return base ? base->digest() : std::string();
   }
 
-  // The newest one here that has this name and is `eligible`.
+  // The last committed one here that has this name and is `eligible`.
   absl::StatusOr<std::optional<v1::Image>> NewestOf(const std::string& name,
                                                     absl::FunctionRef<bool(const v1::Image&)> eligible) {
     v1::ListImagesRequest request;
     request.set_name_contains(name);
     RK_ASSIGN_OR_RETURN(v1::ListImagesResponse images, here_.ListImages(request));
-    v1::Image* newest = nullptr;
     for (v1::Image& image : *images.mutable_images()) {
-      if (NameOf(image.reference()) != name || !eligible(image)) continue;
-      if (newest == nullptr || image.created_unix_ns() > newest->created_unix_ns()) newest = &image;
+      if (NameOf(image.reference()) == name && eligible(image)) return std::move(image);
     }
-    if (newest == nullptr) return std::nullopt;
-    return std::move(*newest);
+    return std::nullopt;
   }
 
   absl::Status Transfer(const v1::SendImageRequest& request) {

@@ -82,7 +82,7 @@ class BadPlacesTest : public HookedStoreTest {
     if (operation.bytes <= largest_ || error == 0 || !hit) return absl::OkStatus();
     if (times_ == 0) return absl::OkStatus();
     if (times_ > 0) --times_;
-    return ReadError(error, operation.path, bad_->from);
+    return ReadError(error, operation.path, operation.offset, operation.bytes);
   }
 
   std::optional<BadPlace> bad_;
@@ -212,6 +212,35 @@ TEST_F(BadPlacesTest, OnlyWhoHasAllReadDropsWhatTheDiskRefuses) {
   EXPECT_EQ(report->lost_images, std::vector<std::string>{"job:1"});
   bad_.reset();
   ExpectWhole();
+}
+
+// As when a soft mount's server comes back, or the path to the disk, only while the check goes on.
+TEST_F(BadPlacesTest, WhatAnOutageRefusedIsNotDropped) {
+  const BadPlace in_header{pack_, 0, 1, EIO, EIO};
+  for (const BadPlace& place : {in_header, InAFrame(EIO, EIO)}) {
+    SCOPED_TRACE(place.from);
+    bad_ = place;
+    times_ = -1;
+    FsckOptions options;
+    options.read_data = true;
+    options.repair = true;
+    bool was_hit = false;
+    hook_ = [&](const HookedDisk::Operation& operation) {
+      // The first thing that is written is the repair's.
+      if (absl::StrContains(operation.path, options_.path + "/tmp/")) bad_.reset();
+      const absl::Status status = Hook(operation);
+      was_hit = was_hit || !status.ok();
+      return status;
+    };
+    const absl::Status refused = store_->Fsck(options).status();
+    EXPECT_TRUE(was_hit);
+    EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), "nothing was repaired")) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), pack_)) << refused;
+    bad_.reset();
+    image_.ExpectIn(*store_, "job:1");
+    ExpectWhole();
+  }
 }
 
 TEST_F(BadPlacesTest, PacksThatAreNotMountedAreNotLost) {

@@ -20,6 +20,7 @@
 #include "base/human_units.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "dedup_store/coding.h"
 #include "dedup_store/direct_buffer.h"
 #include "dedup_store/write_queue.h"
 
@@ -52,11 +53,15 @@ absl::Status FileError(int error_number, absl::string_view what, const std::stri
                    ". Free some space, or remove images (`rekindle rm`) and run `rekindle gc`."));
 }
 
-absl::Status ReadError(int error_number, const std::string& path, uint64_t offset) {
+absl::Status ReadError(int error_number, const std::string& path, uint64_t offset, uint64_t bytes) {
   const auto lost = [&](absl::string_view who_reports_what) {
     absl::Status status =
         absl::DataLossError(absl::StrCat("reading ", path, " at ", offset, ": ", who_reports_what));
-    status.SetPayload(kRefusedByDisk, absl::Cord());
+    Encoder place;
+    place.U64(offset);
+    place.U64(bytes);
+    place.Raw(path.data(), path.size());
+    status.SetPayload(kRefusedByDisk, absl::Cord(place.Take()));
     return status;
   };
   // A buffered read gets EIO for whatever the disk says; one past the page cache gets what the kernel's block
@@ -80,6 +85,13 @@ absl::Status ReadError(int error_number, const std::string& path, uint64_t offse
 
 bool IsRefusedByDisk(const absl::Status& status) { return status.GetPayload(kRefusedByDisk).has_value(); }
 
+RefusedPlace PlaceOf(const absl::Status& status) {
+  const std::string place(status.GetPayload(kRefusedByDisk).value_or(absl::Cord()));
+  Decoder in(place);
+  const uint64_t offset = in.U64(), bytes = in.U64();
+  return {place.substr(std::min<size_t>(2 * sizeof offset, place.size())), offset, bytes};
+}
+
 namespace {
 
 class RealMapping : public FileMapping {
@@ -102,7 +114,7 @@ class RealFile : public BlockFile {
     while (done < out.size()) {
       ssize_t n = pread(fd_.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return ReadError(errno, path_, offset + done);
+      if (n < 0) return ReadError(errno, path_, offset + done, out.size() - done);
       if (n == 0) return absl::DataLossError(absl::StrCat(path_, " ends at ", offset + done, ", too early"));
       done += static_cast<size_t>(n);
     }
@@ -132,6 +144,19 @@ class RealFile : public BlockFile {
       return FileError(errno, "looking at", path_, fd_.get());
     }
     return named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
+  }
+
+  absl::Status Revalidate() const override {
+    struct statx now;
+    constexpr int kFlags = AT_EMPTY_PATH | AT_STATX_FORCE_SYNC;
+    if (statx(fd_.get(), "", kFlags, STATX_BASIC_STATS, &now) == 0) return absl::OkStatus();
+    if (errno == ESTALE) return absl::OkStatus();  // another node removed it: IsLinked tells
+    if (errno == ENOSYS || errno == EPERM) {
+      // A sandbox may not know that question. Opening a file asks it too.
+      (void)OpenFile(absl::StrCat("/proc/self/fd/", fd_.get()), O_RDONLY);
+      return absl::OkStatus();
+    }
+    return FileError(errno, "looking at", path_, fd_.get());
   }
 
   absl::StatusOr<std::unique_ptr<FileMapping>> Map(uint64_t offset, uint64_t bytes) const override {

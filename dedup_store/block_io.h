@@ -65,6 +65,9 @@ class BlockFile {
   virtual absl::StatusOr<bool> Lock(LockMode mode, bool wait) = 0;
   // False when the file's name was removed meanwhile, or is another file's by now.
   virtual absl::StatusOr<bool> IsLinked() const = 0;
+  // What Size, IsLinked and ReadAt tell may be some seconds old where other nodes use the file too: NFS
+  // remembers it. Afterwards they tell what was so when this was called, or what came since.
+  virtual absl::Status Revalidate() const = 0;
 
   virtual absl::StatusOr<std::unique_ptr<WriteQueue>> NewWriteQueue(size_t buffer_bytes, size_t buffers) = 0;
   // A single write of any size and place, for repairs; the file must not have come from Create.
@@ -96,10 +99,17 @@ class BlockIo {
 
 // The status for a read that the kernel refused. DataLoss where that tells that what was written can't be had
 // from the disk, whichever of its words the kernel uses for that.
-absl::Status ReadError(int error_number, const std::string& path, uint64_t offset);
+// `bytes`: how much was asked for from `offset` on.
+absl::Status ReadError(int error_number, const std::string& path, uint64_t offset, uint64_t bytes);
 // Whether a DataLoss is one that the disk reported, which it may not do the next time, and not one that was
 // seen in what it gave.
 bool IsRefusedByDisk(const absl::Status& status);
+struct RefusedPlace {
+  std::string path;
+  uint64_t offset = 0, bytes = 0;
+};
+// Of a status that IsRefusedByDisk: what was to be read.
+RefusedPlace PlaceOf(const absl::Status& status);
 
 // The one that does real I/O; lives for ever.
 BlockIo* RealBlockIo();

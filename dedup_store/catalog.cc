@@ -13,6 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "dedup_store/catalog_files.h"
@@ -25,6 +27,8 @@ namespace {
 // A log that is shorter, or not so many times as long as what it says, is not worth being written anew.
 constexpr uint64_t kLeastCompactedBytes = 256 << 10;
 constexpr uint64_t kCompactionFactor = 4;
+// A commit takes some syncs.
+constexpr absl::Duration kWriterPause = absl::Milliseconds(1);
 
 }  // namespace
 
@@ -179,21 +183,8 @@ class LogCatalog : public Catalog {
  public:
   LogCatalog(const std::string& path, BlockIo* io) : files_(path, io) {}
 
-  absl::StatusOr<Txn> Read() const override {
-    {
-      absl::MutexLock lock(&mutex_);
-      // Nobody else can commit while this process does.
-      if (writing_) return Snapshot();
-      RK_ASSIGN_OR_RETURN(bool certain, Look(false));
-      if (certain) return Snapshot();
-    }
-    // Something looks damaged. It may be that somebody was writing while we read.
-    std::unique_ptr<BlockFile> file_lock;
-    RK_RETURN_IF_ERROR(files_.LockForReading(true, &file_lock).status());
-    absl::MutexLock lock(&mutex_);
-    if (!writing_) RK_RETURN_IF_ERROR(Look(true).status());
-    return Snapshot();
-  }
+  absl::StatusOr<Txn> Read() const override { return ReadAs(Freshness::kAny); }
+  absl::StatusOr<Txn> ReadNow() const override { return ReadAs(Freshness::kNow); }
 
   absl::Status Update(const std::function<absl::Status(Txn&)>& change) override {
     absl::MutexLock one_writer(&writer_mutex_);
@@ -250,6 +241,11 @@ class LogCatalog : public Catalog {
     kPending,   // a writer is at work, or died at it
     kDoubtful,  // only reading everything can tell
   };
+  enum class Freshness {
+    kAny,     // as this node remembers the files
+    kNow,     // as they are
+    kLocked,  // as they are, and stay while the caller has the lock file locked
+  };
 
   Txn Snapshot() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     auto state = std::make_unique<Txn::State>();
@@ -258,11 +254,32 @@ class LogCatalog : public Catalog {
     return Txn(std::move(state));
   }
 
-  // Reads what was added since. `locked`: the lock file is locked by the caller. False: look again with it.
-  absl::StatusOr<bool> Look(bool locked) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  absl::StatusOr<Txn> ReadAs(Freshness freshness) const {
+    for (;; absl::SleepFor(kWriterPause)) {
+      {
+        absl::MutexLock lock(&mutex_);
+        // Nobody else can commit while this process does.
+        if (writing_) return Snapshot();
+        RK_ASSIGN_OR_RETURN(bool certain, Look(freshness));
+        if (certain) return Snapshot();
+      }
+      // Something looks damaged, or undecided. It may be that somebody was writing while we read. His lock is
+      // not waited for: he may wait for that of a pack which our caller has.
+      std::unique_ptr<BlockFile> file_lock;
+      RK_ASSIGN_OR_RETURN(const bool idle, files_.LockForReading(false, &file_lock));
+      if (!idle) continue;
+      absl::MutexLock lock(&mutex_);
+      if (!writing_) RK_RETURN_IF_ERROR(Look(Freshness::kLocked).status());
+      return Snapshot();
+    }
+  }
+
+  // Reads what was added since. False: look again with the lock.
+  absl::StatusOr<bool> Look(Freshness freshness) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const bool locked = freshness == Freshness::kLocked;
     Sight sight = Sight::kDoubtful;
     if (state_ != nullptr) {
-      RK_ASSIGN_OR_RETURN(sight, CatchUp(locked));
+      RK_ASSIGN_OR_RETURN(sight, CatchUp(freshness));
     }
     if (sight == Sight::kDoubtful) {
       auto loaded = files_.Load(false, locked);
@@ -273,10 +290,11 @@ class LogCatalog : public Catalog {
       sight = loaded->pending ? Sight::kPending : Sight::kCurrent;
     }
     if (sight != Sight::kPending || locked) return true;
+    if (freshness == Freshness::kNow) return false;
     // Who died at writing left a transaction that one more look decides; who is at work will decide it.
     std::unique_ptr<BlockFile> file_lock;
     RK_ASSIGN_OR_RETURN(bool idle, files_.LockForReading(false, &file_lock));
-    if (idle) RK_RETURN_IF_ERROR(Look(true).status());
+    if (idle) RK_RETURN_IF_ERROR(Look(Freshness::kLocked).status());
     return true;
   }
 
@@ -291,9 +309,14 @@ class LogCatalog : public Catalog {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Sight> CatchUp(bool locked) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  absl::StatusOr<Sight> CatchUp(Freshness freshness) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const bool locked = freshness == Freshness::kLocked;
     const auto& [a, b] = log_.copies;
     if (!a || !b) return Sight::kDoubtful;
+    if (freshness != Freshness::kAny) {
+      RK_RETURN_IF_ERROR(b->Revalidate());
+      RK_RETURN_IF_ERROR(a->Revalidate());
+    }
     RK_ASSIGN_OR_RETURN(bool linked, b->IsLinked());
     RK_ASSIGN_OR_RETURN(uint64_t b_size, b->Size());
     RK_ASSIGN_OR_RETURN(uint64_t a_size, a->Size());
@@ -322,9 +345,10 @@ class LogCatalog : public Catalog {
   // `strict`: a damaged copy that can't be replaced is an error even while the other one suffices.
   absl::Status Settle(bool strict) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (state_ != nullptr && !damaged_ && !degraded_ && !unsettled_) {
-      auto sight = CatchUp(true);
+      auto sight = CatchUp(Freshness::kLocked);
       // An heir that was made but not yet used must not be passed by.
-      if (sight.ok() && *sight == Sight::kCurrent && !files_.HasNewer(log_)) return files_.MakeWritable(log_);
+      if (sight.ok() && *sight == Sight::kCurrent && !files_.HasNewer(log_) && files_.EndsThere(log_))
+        return files_.MakeWritable(log_);
     }
     absl::StatusOr<LoadedLog> read = files_.Load(true, true);
     if (absl::IsDataLoss(read.status()) && KnowsAll()) return WriteWhatIsKnown(read.status());
@@ -356,7 +380,7 @@ class LogCatalog : public Catalog {
   // For a writer: whether all that was ever committed is in memory, whatever became of the files since.
   bool KnowsAll() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (state_ == nullptr || files_.HasNewer(log_)) return false;
-    auto sight = CatchUp(true);
+    auto sight = CatchUp(Freshness::kLocked);
     return sight.ok() && *sight == Sight::kCurrent;
   }
   // Both copies are damaged at one place, which was whole when it was read.

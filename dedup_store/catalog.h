@@ -121,7 +121,11 @@ class Catalog {
                                       const std::function<absl::StatusOr<Found>()>& find);
   virtual ~Catalog() = default;
 
+  // May be some seconds behind what other nodes have committed, and never behind what this one has.
   virtual absl::StatusOr<Txn> Read() const = 0;
+  // Behind nothing that was committed before the call. For whoever destroys what no image needs, and relies
+  // on what a lock that he has just got protects.
+  virtual absl::StatusOr<Txn> ReadNow() const = 0;
   // Runs `change` in a write transaction and commits it durably when it returns OK; otherwise nothing
   // changes. A full disk is ResourceExhausted; transactions that only take away still go through then. An
   // error says so when it is not known whether the change took effect.

@@ -97,7 +97,18 @@ absl::StatusOr<uint64_t> CatalogFiles::NewestGeneration() const {
 }
 
 bool CatalogFiles::HasNewer(const OpenLog& log) const {
-  return PathExists(CopyPath(log.generation + 1, 0)) || PathExists(CopyPath(log.generation + 1, 1));
+  // The folder is opened anew, and tells what another node made: of a single name NFS may remember that there
+  // was no such file.
+  auto newest = NewestGeneration();
+  return !newest.ok() || *newest > log.generation;
+}
+
+bool CatalogFiles::EndsThere(const OpenLog& log) const {
+  // A file system that several nodes have shows at the opening of a file what was written before.
+  auto file = io_->Open(CopyPath(log.generation, 0), false);
+  if (!file.ok()) return false;
+  auto size = (*file)->Size();
+  return size.ok() && *size == log.end;
 }
 
 absl::StatusOr<std::unique_ptr<BlockFile>> CatalogFiles::LockForWriting() const {

@@ -57,6 +57,8 @@ class CatalogFiles {
   absl::StatusOr<LoadedLog> Load(bool writable, bool locked) const;
   absl::StatusOr<LogBytes> ReadFrom(const OpenLog& log, uint64_t offset) const;
   bool HasNewer(const OpenLog& log) const;
+  // Whether there is nothing behind log.end, by a look that does not rest on what is open since long.
+  bool EndsThere(const OpenLog& log) const;
   absl::Status MakeWritable(OpenLog& log) const;
 
   // The rest is for the holder of the exclusive lock.

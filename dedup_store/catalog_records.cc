@@ -45,6 +45,7 @@ absl::StatusOr<ImageRecord> ImageRecord::Decode(absl::string_view bytes) {
   bool intact = tail.U64() == Checksum(body).lo;
   uint8_t version = in.U8();
   record.id = in.U64();
+  record.info.commit_number = record.id;
   record.manifest_pack = in.U64();
   record.info.reference = in.String();
   record.info.digest = in.String();

@@ -197,6 +197,10 @@ class FaultyFile : public BlockFile {
     RK_RETURN_IF_ERROR(disk_->Take(Kind::kOther, "number of links").status);
     return real_->IsLinked();
   }
+  absl::Status Revalidate() const override {
+    RK_RETURN_IF_ERROR(disk_->Take(Kind::kOther, "revalidation").status);
+    return real_->Revalidate();
+  }
   absl::StatusOr<std::unique_ptr<WriteQueue>> NewWriteQueue(size_t buffer_bytes, size_t buffers) override {
     RK_RETURN_IF_ERROR(disk_->Take(Kind::kOther, "write queue").status);
     RK_ASSIGN_OR_RETURN(std::unique_ptr<WriteQueue> queue, real_->NewWriteQueue(buffer_bytes, buffers));

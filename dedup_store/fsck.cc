@@ -20,6 +20,7 @@
 #include "dedup_store/frame_loader.h"
 #include "dedup_store/image_reader.h"
 #include "dedup_store/limit_guard.h"
+#include "dedup_store/locked_file.h"
 #include "dedup_store/maintenance.h"
 #include "dedup_store/page_index.h"
 #include "dedup_store/page_table.h"
@@ -95,6 +96,7 @@ class Checker {
   // A repair drops what is damaged; that must not be what an error kept from being read this time.
   void Note(const absl::Status& status) {
     if (status.ok()) return;
+    if (options_.repair && IsRefusedByDisk(status)) refused_.push_back(PlaceOf(status));
     if (IsRefusedByDisk(status) && !options_.read_data) {
       // Nobody asked for the data to be judged.
       unclear_.Update(absl::Status(status.code(),
@@ -117,6 +119,44 @@ class Checker {
       }
       absl::SleepFor(kPause);
     }
+  }
+
+  // What was refused while a file server did not answer, or a path to the disk was switched, is not damaged,
+  // however long that took.
+  absl::Status ReadRefusedAgain() const {
+    if (refused_.empty()) return absl::OkStatus();
+    constexpr absl::string_view kNothing = "nothing was repaired";
+    // A disk that takes something is there: what it refuses from now on it refuses because it must.
+    RK_RETURN_IF_ERROR(Annotate(WriteSomething(), kNothing));
+    std::vector<std::byte> buffer;
+    for (const RefusedPlace& place : refused_) {
+      auto file = core_->io()->Open(place.path, false);
+      if (absl::IsNotFound(file.status())) continue;  // a gc has removed it
+      absl::Status read = file.status();
+      if (read.ok()) {
+        buffer.resize(place.bytes);
+        read = (*file)->ReadAt(place.offset, absl::MakeSpan(buffer));
+      }
+      if (absl::IsDataLoss(read)) continue;
+      if (!read.ok()) return Annotate(read, kNothing);
+      return absl::UnavailableError(absl::StrCat(
+          kNothing, ": ", place.path, " could not be read at ", place.offset,
+          " before and can be read now, so the disk, or the way to it, was away for a while. See "
+          "to that, and run it again"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteSomething() const {
+    RK_ASSIGN_OR_RETURN(const std::unique_ptr<BlockFile> file,
+                        CreateLocked(core_->io(), /*direct=*/false, [this] {
+                          return absl::StrCat(core_->path(), "/tmp/probe.", absl::Hex(NewFileId()));
+                        }));
+    const std::byte bytes[512] = {std::byte{1}};
+    absl::Status status = file->WriteAt(0, bytes);
+    if (status.ok()) status = file->Sync();
+    const absl::Status removed = core_->io()->Unlink(file->path());
+    return status.ok() ? removed : status;
   }
 
   // It may have been lost since the store was opened; nobody can commit then. Frames that gc has given back
@@ -167,7 +207,7 @@ class Checker {
       }
       std::optional<DeadRecord> dead;
       {
-        RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+        RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
         RK_ASSIGN_OR_RETURN(dead, txn.FindDead(record.id));
       }
       RK_ASSIGN_OR_RETURN(std::unique_ptr<Pack> pack,
@@ -225,7 +265,7 @@ class Checker {
 
   // A gc that runs beside us may have removed it.
   bool Vanished(uint64_t pack_id) {
-    auto txn = core_->catalog().Read();
+    auto txn = core_->catalog().ReadNow();
     if (!txn.ok()) return false;
     auto record = txn->FindPack(pack_id);
     return record.ok() && !*record;
@@ -319,7 +359,7 @@ class Checker {
   void CheckIndex(const IndexRecord& record) {
     absl::Status status = VerifyIndexFile(core_.get(), record);
     if (status.ok()) return;
-    auto txn = core_->catalog().Read();
+    auto txn = core_->catalog().ReadNow();
     if (txn.ok()) {
       auto now = txn->Indexes();
       if (now.ok() && std::none_of(now->begin(), now->end(), [&](auto& r) { return r.id == record.id; }))
@@ -354,7 +394,7 @@ class Checker {
 
   // Meanwhile; then gc may have taken what it needed.
   bool WasRemoved(const ImageRecord& record) {
-    auto txn = core_->catalog().Read();
+    auto txn = core_->catalog().ReadNow();
     if (!txn.ok()) return false;
     auto now = txn->FindImage(record.id);
     return now.ok() && !*now;
@@ -422,6 +462,7 @@ class Checker {
     if (!core_->identity().problem.empty())
       RK_RETURN_IF_ERROR(WriteIdentity(core_->path(), core_->identity()));
     RK_RETURN_IF_ERROR(core_->catalog().Heal());
+    RK_RETURN_IF_ERROR(ReadRefusedAgain());
     RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("repair"));
     auto change = [&](Catalog::Txn& txn) -> absl::Status {
       for (const ImageRecord& record : lost_) RK_RETURN_IF_ERROR(txn.DeleteImage(record));
@@ -491,6 +532,7 @@ class Checker {
   std::vector<UnusedDamage> unused_damage_;
   std::vector<ImageRecord> lost_;
   std::vector<ImageRecord> bad_records_;  // images whose packs have a damaged copy of the record
+  std::vector<RefusedPlace> refused_;
   uint64_t total_bytes_ = 0;
   mutable std::atomic<int> pauses_left_{kMostPauses};
   absl::Status unclear_;  // the first error that tells nothing of the store

@@ -2,8 +2,8 @@
 //
 // What makes it safe beside captures and restores: whoever reads a pack or refers new images to it holds a
 // shared lock on its file (StoreCore::OpenPack); gc touches a pack only under the exclusive lock, and looks
-// for images that were committed since its marking after it has that lock. A pack in use is left to the next
-// gc. Each step is complete in itself: killed anywhere, the next gc finishes the work.
+// for images that were committed since its marking, on whichever node, after it has that lock. A pack in use
+// is left to the next gc. Each step is complete in itself: killed anywhere, the next gc finishes the work.
 
 #include <algorithm>
 #include <map>
@@ -90,7 +90,7 @@ class Collector {
   absl::Status MarkNewImages() {
     std::vector<ImageRecord> images;
     {
-      RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+      RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
       RK_ASSIGN_OR_RETURN(images, txn.ImagesAfter(last_image_));
     }
     for (const ImageRecord& image : images) {
@@ -98,7 +98,7 @@ class Collector {
       last_image_ = std::max(last_image_, image.id);
       if (!manifest.ok()) {
         // Removed between the two steps: nothing to mark.
-        RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+        RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
         RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> still, txn.FindImage(image.id));
         if (!still) continue;
         return Annotate(
@@ -308,7 +308,7 @@ class Collector {
 
   absl::StatusOr<bool> InCatalog(uint64_t pack_id, uint64_t index_id) {
     if (pack_id == 0 && index_id == 0) return false;
-    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
     if (pack_id != 0) {
       RK_ASSIGN_OR_RETURN(std::optional<PackRecord> pack, txn.FindPack(pack_id));
       return pack.has_value();

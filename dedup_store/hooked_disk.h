@@ -1,6 +1,7 @@
 // A disk on which a test says what fails: a BlockIo over real files that asks a function before what it does.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,6 +30,11 @@ class HookedDisk : public BlockIo {
 
   explicit HookedDisk(Hook hook) : hook_(std::move(hook)) {}
 
+  // From now on it is as a client of NFS is: an open file has the size that it had when it was opened, when
+  // this client last changed it, or (where there is a limit to what is remembered) at the last Revalidate.
+  enum class Memory { kNone, kUntilRevalidated, kForEver };
+  void Remember(Memory memory) { memory_ = memory; }
+
   absl::StatusOr<std::unique_ptr<BlockFile>> Create(const std::string& path) override {
     return Wrap(RealBlockIo()->Create(path), Call::kRead, true);
   }
@@ -54,14 +60,23 @@ class HookedDisk : public BlockIo {
   class File : public BlockFile {
    public:
     File(const HookedDisk* disk, std::unique_ptr<BlockFile> real, Call read, bool writable)
-        : disk_(disk), real_(std::move(real)), read_(read), writable_(writable) {}
+        : disk_(disk), real_(std::move(real)), read_(read), writable_(writable) {
+      if (disk_->memory_ != Memory::kNone) Learn();
+    }
 
     const std::string& path() const override { return real_->path(); }
     absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> out) const override {
       RK_RETURN_IF_ERROR(Ask(read_, offset, out.size()));
       return real_->ReadAt(offset, out);
     }
-    absl::StatusOr<uint64_t> Size() const override { return real_->Size(); }
+    absl::StatusOr<uint64_t> Size() const override {
+      if (const int64_t size = size_; size >= 0) return static_cast<uint64_t>(size);
+      return real_->Size();
+    }
+    absl::Status Revalidate() const override {
+      if (disk_->memory_ != Memory::kForEver) Learn();
+      return real_->Revalidate();
+    }
     absl::StatusOr<uint64_t> AllocatedBytes() const override { return real_->AllocatedBytes(); }
     absl::StatusOr<std::unique_ptr<FileMapping>> Map(uint64_t offset, uint64_t bytes) const override {
       return real_->Map(offset, bytes);
@@ -77,13 +92,20 @@ class HookedDisk : public BlockIo {
       return real_->IsLinked();
     }
     absl::StatusOr<std::unique_ptr<WriteQueue>> NewWriteQueue(size_t buffer_bytes, size_t buffers) override {
+      size_ = kNotRemembered;
       return real_->NewWriteQueue(buffer_bytes, buffers);
     }
     absl::Status WriteAt(uint64_t offset, absl::Span<const std::byte> bytes) override {
-      return real_->WriteAt(offset, bytes);
+      RK_RETURN_IF_ERROR(real_->WriteAt(offset, bytes));
+      if (size_ >= 0) Learn();
+      return absl::OkStatus();
     }
     absl::Status Allocate(uint64_t offset, uint64_t bytes) override { return real_->Allocate(offset, bytes); }
-    absl::Status Truncate(uint64_t size) override { return real_->Truncate(size); }
+    absl::Status Truncate(uint64_t size) override {
+      RK_RETURN_IF_ERROR(real_->Truncate(size));
+      if (size_ >= 0) Learn();
+      return absl::OkStatus();
+    }
     absl::Status PunchHole(uint64_t offset, uint64_t bytes) override {
       RK_RETURN_IF_ERROR(Ask(Call::kPunchHole, offset, bytes));
       return real_->PunchHole(offset, bytes);
@@ -98,10 +120,17 @@ class HookedDisk : public BlockIo {
       return disk_->hook_({call, real_->path(), offset, bytes, writable_});
     }
 
+    static constexpr int64_t kNotRemembered = -1;
+    void Learn() const {
+      const auto size = real_->Size();
+      size_ = disk_->memory_ == Memory::kNone || !size.ok() ? kNotRemembered : static_cast<int64_t>(*size);
+    }
+
     const HookedDisk* const disk_;
     const std::unique_ptr<BlockFile> real_;
     const Call read_;
     const bool writable_;
+    mutable std::atomic<int64_t> size_{kNotRemembered};
   };
 
   absl::StatusOr<std::unique_ptr<BlockFile>> Wrap(absl::StatusOr<std::unique_ptr<BlockFile>> real, Call read,
@@ -111,6 +140,7 @@ class HookedDisk : public BlockIo {
   }
 
   const Hook hook_;
+  std::atomic<Memory> memory_{Memory::kNone};
 };
 
 }  // namespace rekindle::store

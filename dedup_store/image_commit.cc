@@ -37,7 +37,8 @@ class Committing {
         packs_(kOwnPacks),
         storer_(core.get(), parent, ticket, &packs_, options.sparing) {}
 
-  absl::StatusOr<ImageInfo> Run(const PageStorer::Progress& progress) {
+  absl::StatusOr<ImageInfo> Run(const PageStorer::Progress& progress,
+                                const std::function<absl::Status()>& still_held) {
     ImageRecord record;
     record.info.reference = options_.prepared_id.empty()
                                 ? options_.reference
@@ -63,6 +64,7 @@ class Committing {
       core_->claims().Settle(*ticket_);
       RK_RETURN_IF_ERROR(storer_.StoreDeferred(writers_[home].get(), home, progress));
     }
+    if (still_held) RK_RETURN_IF_ERROR(still_held());
     PackWriter& writer = *writers_[home];
     RK_RETURN_IF_ERROR(Describe(manifest, record));
     record.manifest_pack = writer.id();
@@ -132,7 +134,7 @@ class Committing {
 
   // A transaction that failed half-way may have reached the disk. Then the pack is needed, and gc decides.
   void KeepIfListed(PackWriter& writer) {
-    auto txn = core_->catalog().Read();
+    auto txn = core_->catalog().ReadNow();
     auto listed = txn.ok() ? txn->FindPack(writer.id()) : txn.status();
     if (!listed.ok() || *listed) writer.Keep();
   }
@@ -175,6 +177,7 @@ class Committing {
       const uint64_t table_bytes = sizeof(PageTableHeader) + uint64_t{writer.pages()} * 8;
       RK_RETURN_IF_ERROR(guard_->MayCommit(txn, record.info.stats, writer.file_bytes() + table_bytes));
       RK_ASSIGN_OR_RETURN(record.id, txn.NextImageId());
+      record.info.commit_number = record.id;
       RK_RETURN_IF_ERROR(txn.PutPack(RecordOf(writer)));
       return txn.PutImage(record);
     });
@@ -207,10 +210,12 @@ absl::Status MayTakeReference(const NewImageOptions& options, const ImageInfo& o
 
 absl::StatusOr<ImageInfo> CommitImage(const std::shared_ptr<StoreCore>& core, const NewImageOptions& options,
                                       const ImageReaderImpl* parent, ImageContent& content,
-                                      const std::function<bool(uint64_t, uint64_t)>& progress) {
+                                      const std::function<bool(uint64_t, uint64_t)>& progress,
+                                      const std::function<absl::Status()>& still_held) {
   std::shared_ptr<PageClaims::Ticket> ticket = core->claims().Join();
   absl::Cleanup leave = [&] { core->claims().Leave(*ticket); };
-  absl::StatusOr<ImageInfo> info = Committing(core, options, parent, content, ticket.get()).Run(progress);
+  absl::StatusOr<ImageInfo> info =
+      Committing(core, options, parent, content, ticket.get()).Run(progress, still_held);
   if (absl::IsCancelled(info.status())) {
     return absl::CancelledError(
         absl::StrCat("writing image ", options.reference, " was cancelled; nothing of it is left"));

@@ -15,7 +15,8 @@ namespace rekindle::store {
 // See ImageWriter::Commit. `parent` may be null. The content's memory is read until this returns.
 absl::StatusOr<ImageInfo> CommitImage(const std::shared_ptr<StoreCore>& core, const NewImageOptions& options,
                                       const ImageReaderImpl* parent, ImageContent& content,
-                                      const std::function<bool(uint64_t, uint64_t)>& progress);
+                                      const std::function<bool(uint64_t, uint64_t)>& progress,
+                                      const std::function<absl::Status()>& still_held);
 
 // May a new image with these options take the name of this one? AlreadyExists: it is not to replace it;
 // PermissionDenied: it is another owner's.

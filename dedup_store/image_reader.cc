@@ -161,7 +161,7 @@ absl::StatusOr<std::unique_ptr<ImageReaderImpl>> ImageReaderImpl::Open(const std
   for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
     auto reader = std::unique_ptr<ImageReaderImpl>(new ImageReaderImpl(core, record));
     status = reader->Load();
-    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core->catalog().Read());
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core->catalog().ReadNow());
     // The packs are locked now; an image that is still in the catalog stays readable.
     RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> now, txn.FindImage(record.id));
     if (!now)

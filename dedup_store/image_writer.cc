@@ -52,10 +52,11 @@ class ImageWriterImpl : public ImageWriter {
     return AddRange(name, address, nullptr, pages);
   }
 
-  absl::StatusOr<ImageInfo> Commit(std::function<bool(uint64_t, uint64_t)> progress) override {
+  absl::StatusOr<ImageInfo> Commit(std::function<bool(uint64_t, uint64_t)> progress,
+                                   std::function<absl::Status()> still_held) override {
     if (committed_) return absl::FailedPreconditionError("the image was committed already");
     committed_ = true;
-    return CommitImage(core_, options_, parent_.get(), content_, progress);
+    return CommitImage(core_, options_, parent_.get(), content_, progress, still_held);
   }
 
  private:

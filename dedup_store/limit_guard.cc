@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "dedup_store/catalog_files.h"
 
 namespace rekindle::store {
 
@@ -57,11 +58,22 @@ absl::StatusOr<StoreLimits> ReadLimits(const std::string& store_path) {
       "SIZE`, `--store-max SIZE` or `--high-water PERCENT`, which writes the file anew"));
 }
 
-absl::StatusOr<ChangedLimits> ChangeLimits(const std::string& store_path, const LimitsChange& change) {
-  // Two who change them at the same time take turns.
+absl::StatusOr<ChangedLimits> ChangeLimits(const StoreCore& core, const LimitsChange& change) {
+  const std::string& store_path = core.path();
+  // Two who change them at the same time take turns: those of this node by the folder, which is all that an
+  // older Rekindle locks, and those of all nodes by a file, of whose lock the others know.
   RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(store_path, O_RDONLY | O_DIRECTORY));
   while (flock(folder.get(), LOCK_EX) != 0) {
     if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("locking ", store_path));
+  }
+  const CatalogFiles catalog(absl::StrCat(store_path, "/catalog"), core.io());
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<BlockFile> lock, catalog.LockForWriting());
+  // Of a writer that was killed: nobody else writes now.
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(store_path));
+  for (const std::string& name : names) {
+    if (absl::StartsWith(name, absl::StrCat(kLimitsFile, "."))) {
+      RK_RETURN_IF_ERROR(RemoveTree(absl::StrCat(store_path, "/", name)));
+    }
   }
   ChangedLimits changed;
   absl::StatusOr<StoreLimits> before = ReadFileOfLimits(store_path);
@@ -75,13 +87,6 @@ absl::StatusOr<ChangedLimits> ChangeLimits(const std::string& store_path, const 
     return Annotate(before.status(), absl::StrCat("changing ", LimitsPath(store_path)));
   }
   RK_RETURN_IF_ERROR(Apply(change, changed.limits));
-  // Of a writer that was killed: nobody else writes now.
-  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(store_path));
-  for (const std::string& name : names) {
-    if (absl::StartsWith(name, absl::StrCat(kLimitsFile, "."))) {
-      RK_RETURN_IF_ERROR(RemoveTree(absl::StrCat(store_path, "/", name)));
-    }
-  }
   RK_RETURN_IF_ERROR(WriteFileAtomically(LimitsPath(store_path), changed.limits.Encode()));
   return changed;
 }

@@ -23,7 +23,7 @@ struct ChangedLimits {
   StoreLimits limits;
   std::string warning;  // not empty: the file was damaged, and what it said besides is lost
 };
-absl::StatusOr<ChangedLimits> ChangeLimits(const std::string& store_path, const LimitsChange& change);
+absl::StatusOr<ChangedLimits> ChangeLimits(const StoreCore& core, const LimitsChange& change);
 
 class LimitGuard {
  public:

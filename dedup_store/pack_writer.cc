@@ -280,6 +280,7 @@ PageIdentity PackWriter::IdentityOf(uint32_t page) const { return IdentityOfPage
 
 absl::Status PackWriter::ShareLock() {
   RK_RETURN_IF_ERROR(file_->Lock(LockMode::kShared, true).status());
+  RK_RETURN_IF_ERROR(file_->Revalidate());
   RK_ASSIGN_OR_RETURN(bool linked, file_->IsLinked());
   if (linked) return absl::OkStatus();
   return absl::AbortedError(

@@ -34,7 +34,7 @@ std::vector<RetentionDecision> DecideRetention(std::vector<ImageInfo> images, co
     return std::make_tuple(NameOfReference(image.reference), image.owner);
   };
   std::stable_sort(images.begin(), images.end(), [&](const ImageInfo& a, const ImageInfo& b) {
-    return std::tuple(group_of(a), b.created_unix_ns) < std::tuple(group_of(b), a.created_unix_ns);
+    return std::tuple(group_of(a), b.commit_number) < std::tuple(group_of(b), a.commit_number);
   });
   std::vector<RetentionDecision> decisions;
   decisions.reserve(images.size());

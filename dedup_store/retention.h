@@ -12,8 +12,8 @@ namespace rekindle::store {
 
 // An image is kept when any of the rules keeps it.
 struct RetentionRules {
-  uint64_t keep_last = 0;                                        // the newest of each group; 0: no such rule
-  int64_t keep_within_ns = 0;                                    // not older than that; 0: no such rule
+  uint64_t keep_last = 0;      // the last committed of each group; 0: no such rule
+  int64_t keep_within_ns = 0;  // not older than that; 0: no such rule
   std::vector<std::pair<std::string, std::string>> keep_labels;  // with this label, of this value
 
   bool empty() const { return keep_last == 0 && keep_within_ns == 0 && keep_labels.empty(); }
@@ -28,7 +28,8 @@ struct RetentionDecision {
 // The name of "name:tag". The images of one owner with one name are a group.
 std::string NameOfReference(const std::string& reference);
 
-// Groups by name, then by owner; within a group the newest first. Without any rule everything is kept.
+// Groups by name, then by owner; within a group the last committed first. Without any rule everything is
+// kept.
 std::vector<RetentionDecision> DecideRetention(std::vector<ImageInfo> images, const RetentionRules& rules,
                                                int64_t now_unix_ns);
 

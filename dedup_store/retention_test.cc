@@ -19,6 +19,7 @@ ImageInfo Image(const std::string& reference, int64_t hours_old,
   ImageInfo image;
   image.reference = reference;
   image.created_unix_ns = kNow - hours_old * kHour;
+  image.commit_number = static_cast<uint64_t>(1000 - hours_old);
   image.labels = std::move(labels);
   image.owner = owner;
   return image;
@@ -93,6 +94,17 @@ TEST(Retention, OwnersOfOneNameDoNotCountAgainstEachOther) {
     if (decision.keep) kept.push_back(decision.image.reference);
   }
   EXPECT_EQ(absl::StrJoin(kept, " "), "web:1 web:3");
+}
+
+TEST(Retention, TheLastIsTheOneThatWasCommittedLastWhateverTheClockSaid) {
+  ImageInfo before = Image("web:1", 1), after = Image("web:2", 24);  // the clock was set back in between
+  before.commit_number = 7;
+  after.commit_number = 8;
+  auto decisions = DecideRetention({before, after}, Rules(1), kNow);
+  ASSERT_EQ(decisions.size(), 2u);
+  EXPECT_EQ(decisions[0].image.reference, "web:2");
+  EXPECT_TRUE(decisions[0].keep);
+  EXPECT_FALSE(decisions[1].keep);
 }
 
 TEST(Retention, AnImageOfTheFutureIsYoung) {

@@ -120,7 +120,7 @@ class Scrubber : public Scrub {
       RK_ASSIGN_OR_RETURN(const bool locked, (*opened)->Lock(LockMode::kShared, false));
       if (!locked) return Held::kBusy;
     }
-    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
     RK_ASSIGN_OR_RETURN(const std::optional<PackRecord> listed, txn.FindPack(id));
     if (!listed) return Held::kGone;
     RK_RETURN_IF_ERROR(opened.status());

@@ -4,9 +4,15 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
+#include "dedup_store/catalog.h"
 #include "dedup_store/hooked_store_testing.h"
+#include "dedup_store/store_identity.h"
 
 namespace rekindle::store {
 namespace {
@@ -72,6 +78,164 @@ TEST_F(SharedStoreTest, ANewCatalogIsSeenThoughTheOldOneHasANameStill) {
   RK_ASSERT_OK(store_->Find("job:2"));
   image_.ExpectIn(*store_, "job:2");
   RK_ASSERT_OK(image_.Commit(*store_, "job:3"));
+}
+
+// Two nodes that have one store open. Each remembers for a while how long its open files are.
+class TwoNodesTest : public SharedStoreTest {
+ protected:
+  void SetUp() override {
+    disk_.Remember(HookedDisk::Memory::kUntilRevalidated);
+    other_disk_.Remember(HookedDisk::Memory::kUntilRevalidated);
+    SharedStoreTest::SetUp();
+    StoreOptions options = options_;
+    options.io = &other_disk_;
+    auto other = Store::Open(options);
+    RK_ASSERT_OK(other);
+    other_ = *std::move(other);
+  }
+  void TearDown() override {
+    other_.reset();
+    SharedStoreTest::TearDown();
+  }
+  // By a third one, which remembers nothing.
+  void ExpectThere(const std::vector<std::string>& references) {
+    StoreOptions options = options_;
+    options.io = nullptr;
+    auto third = Store::Open(options);
+    RK_ASSERT_OK(third);
+    for (const std::string& reference : references) image_.ExpectIn(**third, reference);
+    FsckOptions check;
+    check.read_data = true;
+    auto report = (*third)->Fsck(check);
+    RK_ASSERT_OK(report);
+    EXPECT_TRUE(report->problems.empty()) << report->problems.front();
+  }
+
+  HookedDisk other_disk_{AsNfs};
+  std::unique_ptr<Store> other_;
+};
+
+TEST_F(TwoNodesTest, NeitherOverwritesWhatTheOtherCommitted) {
+  RK_ASSERT_OK(image_.Commit(*other_, "job:2"));
+  RK_ASSERT_OK(image_.Commit(*store_, "job:3"));
+  RK_ASSERT_OK(image_.Commit(*other_, "job:4"));
+  ExpectThere({"job:1", "job:2", "job:3", "job:4"});
+}
+
+// A file system that does not even look when it is asked to.
+TEST_F(TwoNodesTest, NeitherOverwritesWhereOnlyOpeningAFileShowsWhatIsInIt) {
+  disk_.Remember(HookedDisk::Memory::kForEver);
+  other_disk_.Remember(HookedDisk::Memory::kForEver);
+  RK_ASSERT_OK(image_.Commit(*other_, "job:2"));
+  RK_ASSERT_OK(image_.Commit(*store_, "job:3"));
+  RK_ASSERT_OK(image_.Commit(*other_, "job:4"));
+  ExpectThere({"job:1", "job:2", "job:3", "job:4"});
+}
+
+TEST_F(TwoNodesTest, WhatTheOtherCommittedIsFoundAtOnce) {
+  RK_ASSERT_OK(image_.Commit(*other_, "job:2"));
+  RK_ASSERT_OK(store_->Find("job:2"));
+  RK_ASSERT_OK(image_.Commit(*other_, "job:2", "", /*replace=*/true));
+  image_.ExpectIn(*store_, "job:2");
+}
+
+TEST_F(TwoNodesTest, GcLeavesAPackThatTheOtherHasJustCommitted) {
+  TestImage fresh;
+  fresh.objects["m"][0] = MakePages(100, 2);
+  RK_ASSERT_OK(fresh.Commit(*other_, "new:1"));
+  RK_ASSERT_OK(store_->Gc({}));
+  fresh.ExpectIn(*other_, "new:1");
+  ExpectThere({"job:1"});
+}
+
+TEST_F(TwoNodesTest, GcLeavesAPackThatTheOtherHasJustReferredTo) {
+  NewImageOptions options = Named("job:2");
+  options.parent = "job:1";
+  auto writer = other_->NewImage(options);
+  RK_ASSERT_OK(writer);
+  RK_ASSERT_OK(store_->Remove("job:1"));
+  RK_ASSERT_OK((*writer)->AddParentPages("m", 0, 100));
+  RK_ASSERT_OK((*writer)->Commit());
+  writer->reset();
+  RK_ASSERT_OK(store_->Gc({}));
+  ExpectThere({"job:2"});
+}
+
+TEST_F(TwoNodesTest, NothingNewRefersToWhatTheOtherHasGivenBack) {
+  TestImage large, part;
+  large.objects["m"][0] = MakePages(512, 3);
+  part.objects["m"][0] = large.objects["m"][0].substr(0, 64 * kPageSize);
+  RK_ASSERT_OK(large.Commit(*other_, "large:1"));
+  RK_ASSERT_OK(part.Commit(*other_, "part:1", "large:1"));
+  RK_ASSERT_OK(store_->Find("part:1"));  // it knows both
+  RK_ASSERT_OK(other_->Remove("large:1"));
+  RK_ASSERT_OK(other_->Gc({}));
+  RK_ASSERT_OK(large.Commit(*store_, "large:2"));
+  large.ExpectIn(*other_, "large:2");
+  ExpectThere({"job:1"});
+}
+
+TEST_F(TwoNodesTest, AListGoesByTheOrderOfCommits) {
+  auto catalog = Catalog::Open(options_.path + "/catalog", &other_disk_);
+  RK_ASSERT_OK(catalog);
+  RK_ASSERT_OK((*catalog)->Update([](Catalog::Txn& txn) -> absl::Status {
+    ImageRecord record;
+    RK_ASSIGN_OR_RETURN(record.id, txn.NextImageId());
+    record.info.reference = "job:2";
+    record.info.digest = "sha256:" + std::string(64, '0');
+    record.info.created_unix_ns = 5;  // its clock is wrong
+    return txn.PutImage(record);
+  }));
+  RK_ASSERT_OK(store_->Find("job:2"));
+  auto list = store_->List();
+  RK_ASSERT_OK(list);
+  ASSERT_EQ(list->size(), 2u);
+  EXPECT_EQ((*list)[0].reference, "job:2");
+  EXPECT_GT((*list)[0].commit_number, (*list)[1].commit_number);
+}
+
+// Nodes know nothing of each other's locks on folders.
+TEST_F(SharedStoreTest, OfTwoNodesThatMakeOneStoreOneIsFirst) {
+  const std::string path = folder_->path() + "/new";
+  const StoreIdentity first = NewIdentity();
+  bool done = false;
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (std::exchange(done, true)) return AsNfs(operation);
+    return WriteFirstIdentity(path, first);
+  };
+  StoreOptions options = options_;
+  options.path = path;
+  auto store = Store::Open(options);
+  hook_ = AsNfs;
+  RK_ASSERT_OK(store);
+  EXPECT_TRUE(done);
+  auto identity = ReadIdentity(path);
+  RK_ASSERT_OK(identity);
+  EXPECT_EQ(identity->uuid, first.uuid);
+  RK_ASSERT_OK(image_.Commit(**store, "job:1"));
+  store->reset();
+  store = Store::Open(options);
+  RK_ASSERT_OK(store);
+  image_.ExpectIn(**store, "job:1");
+}
+
+TEST_F(SharedStoreTest, NodesThatChangeLimitsTakeTurns) {
+  bool done = false;
+  hook_ = [&](const HookedDisk::Operation& operation) -> absl::Status {
+    const bool waits = operation.call == HookedDisk::Call::kLock && operation.exclusive;
+    if (!waits || std::exchange(done, true)) return AsNfs(operation);
+    StoreLimits of_other;
+    of_other.store_max_bytes = 77 * kMiB;
+    return WriteFileAtomically(options_.path + "/LIMITS", of_other.Encode());
+  };
+  LimitsChange change;
+  change.high_water_percent = 50;
+  std::string warning;
+  auto limits = store_->ChangeLimits(change, &warning);
+  hook_ = AsNfs;
+  RK_ASSERT_OK(limits);
+  EXPECT_EQ(limits->store_max_bytes, 77 * kMiB);
+  EXPECT_EQ(limits->high_water_percent, 50u);
 }
 
 }  // namespace

@@ -115,9 +115,9 @@ class StoreImpl : public Store {
   absl::StatusOr<std::vector<ImageInfo>> List() const override {
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
     RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> records, txn.Images());
-    std::sort(records.begin(), records.end(), [](const ImageRecord& a, const ImageRecord& b) {
-      return std::pair(a.info.created_unix_ns, a.id) > std::pair(b.info.created_unix_ns, b.id);
-    });
+    // Not by their times: a clock may have been set back, or be another node's.
+    std::sort(records.begin(), records.end(),
+              [](const ImageRecord& a, const ImageRecord& b) { return a.id > b.id; });
     std::vector<ImageInfo> infos;
     infos.reserve(records.size());
     for (ImageRecord& record : records) {
@@ -257,7 +257,7 @@ class StoreImpl : public Store {
   absl::StatusOr<StoreLimits> Limits() const override { return ReadLimits(core_->path()); }
   absl::StatusOr<StoreLimits> ChangeLimits(const LimitsChange& change, std::string* warning) override {
     RK_RETURN_IF_ERROR(core_->CheckWritable());
-    RK_ASSIGN_OR_RETURN(ChangedLimits changed, store::ChangeLimits(core_->path(), change));
+    RK_ASSIGN_OR_RETURN(ChangedLimits changed, store::ChangeLimits(*core_, change));
     *warning = std::move(changed.warning);
     return std::move(changed.limits);
   }
@@ -265,6 +265,10 @@ class StoreImpl : public Store {
  private:
   absl::StatusOr<std::unique_ptr<ImageReaderImpl>> OpenReader(absl::string_view image) const {
     RK_ASSIGN_OR_RETURN(ImageRecord record, core_->Resolve(image));
+    auto reader = ImageReaderImpl::Open(core_, std::move(record));
+    if (!absl::IsNotFound(reader.status())) return reader;
+    // Removed or replaced a moment ago: another may have its name by now.
+    RK_ASSIGN_OR_RETURN(record, core_->Resolve(image));
     return ImageReaderImpl::Open(core_, std::move(record));
   }
 

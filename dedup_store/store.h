@@ -74,6 +74,8 @@ struct ImageInfo {
   uid_t owner = 0;
   ImageStats stats;
   std::map<std::string, std::string> labels;  // the caller's; kept small: `List` reads them
+  // Ascends from commit to commit of the store, whatever the nodes' clocks say. 0: not of a store.
+  uint64_t commit_number = 0;
 };
 
 struct NewImageOptions {
@@ -162,7 +164,10 @@ class ImageWriter {
   // transaction.
   // `progress(done, total)` in bytes may be called from any thread, one call at a time; returning false
   // cancels (Cancelled). ResourceExhausted when the disk or a quota is full: nothing of the image stays.
-  virtual absl::StatusOr<ImageInfo> Commit(std::function<bool(uint64_t, uint64_t)> progress = {}) = 0;
+  // `still_held` is asked when all pages have been read: another status than OK means that what was read was
+  // not what was added, and nothing of the image stays.
+  virtual absl::StatusOr<ImageInfo> Commit(std::function<bool(uint64_t, uint64_t)> progress = {},
+                                           std::function<absl::Status()> still_held = {}) = 0;
 };
 
 // One committed image. Thread-safe. Every page and blob is verified before it is handed out: DataLoss names
@@ -287,7 +292,8 @@ class Store {
   // or more is enough). NotFound names the closest reference there is.
   virtual absl::StatusOr<std::unique_ptr<ImageReader>> OpenImage(absl::string_view image) const = 0;
   virtual absl::StatusOr<ImageInfo> Find(absl::string_view image) const = 0;
-  virtual absl::StatusOr<std::vector<ImageInfo>> List() const = 0;  // newest first; reads the catalog alone
+  virtual absl::StatusOr<std::vector<ImageInfo>> List()
+      const = 0;  // last committed first; reads the catalog alone
   // Its space comes back with Gc. `may` is asked about the very image that is to go, and with another status
   // than OK it stays: what was found by this name before may be another by now.
   virtual absl::Status Remove(absl::string_view image,

@@ -26,34 +26,47 @@ namespace {
 constexpr const char* kFolders[] = {"packs", "index", "catalog", "notes", "tmp"};
 constexpr size_t kMinDigestPrefix = 12;
 
-// Whether a store may be made in the folder. It may hold what an interrupted creation left, and what a new
-// file system has.
-absl::StatusOr<bool> IsFresh(const std::string& path) {
+enum class FolderKind {
+  kStore,
+  kFresh,  // nothing but what an interrupted creation or a new file system left: a store may be made here
+  kOther,
+};
+
+// By a list of what is there: of a single name NFS may remember that there was no such file, though another
+// node has made it since.
+absl::StatusOr<FolderKind> LookAt(const std::string& path) {
   RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(path));
+  if (std::find(names.begin(), names.end(), "FORMAT") != names.end()) return FolderKind::kStore;
   for (const std::string& name : names) {
     if (name == "lost+found" || absl::StartsWith(name, "FORMAT.")) continue;
-    if (std::find(std::begin(kFolders), std::end(kFolders), name) == std::end(kFolders)) return false;
+    if (std::find(std::begin(kFolders), std::end(kFolders), name) == std::end(kFolders))
+      return FolderKind::kOther;
     if (name == "catalog") continue;
     RK_ASSIGN_OR_RETURN(std::vector<std::string> inner, ListDirectory(path + "/" + name));
-    if (!inner.empty()) return false;
+    if (!inner.empty()) return FolderKind::kOther;
   }
-  return true;
+  return FolderKind::kFresh;
 }
 
 absl::Status Create(const std::string& path, BlockIo* io) {
   RK_RETURN_IF_ERROR(MakeDirectories(path, 0700));
-  // Two processes that make one store at the same time take turns.
-  RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(path, O_RDONLY | O_DIRECTORY));
-  while (flock(folder.get(), LOCK_EX) != 0) {
+  // Two processes of one node that make one store at the same time take turns. Other nodes know nothing of a
+  // lock on a folder: between them the catalog's lock and WriteFirstIdentity decide.
+  RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(path, O_RDONLY | O_DIRECTORY));
+  while (flock(lock.get(), LOCK_EX) != 0) {
     if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("locking ", path));
   }
-  if (PathExists(FormatPath(path))) return absl::OkStatus();
-  RK_ASSIGN_OR_RETURN(bool fresh, IsFresh(path));
-  if (!fresh) return NotAStore(path, "the folder is not empty and has no file FORMAT");
+  RK_ASSIGN_OR_RETURN(FolderKind kind, LookAt(path));
+  if (kind == FolderKind::kOther) {
+    // Another node may have made it since the list of names was read, and have put something in.
+    RK_ASSIGN_OR_RETURN(kind, LookAt(path));
+  }
+  if (kind == FolderKind::kStore) return absl::OkStatus();
+  if (kind == FolderKind::kOther) return NotAStore(path, "the folder is not empty and has no file FORMAT");
   for (const char* name : kFolders) RK_RETURN_IF_ERROR(MakeDirectories(absl::StrCat(path, "/", name), 0700));
   const StoreIdentity identity = NewIdentity();
   RK_RETURN_IF_ERROR(Catalog::Create(path + "/catalog", io));
-  return WriteIdentity(path, identity);
+  return WriteFirstIdentity(path, identity);
 }
 
 size_t EditDistance(absl::string_view a, absl::string_view b) {
@@ -110,6 +123,27 @@ absl::StatusOr<ImageRecord> ResolveDigest(absl::string_view image, absl::string_
   return found.back();
 }
 
+absl::StatusOr<ImageRecord> ResolveIn(absl::string_view image, Catalog::Txn& txn) {
+  if (absl::StartsWith(image, "sha256:")) return ResolveDigest(image, image, txn);
+  size_t at = image.find('@');
+  RK_ASSIGN_OR_RETURN(std::string reference, NormalizeReference(image.substr(0, at)));
+  RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> record, txn.FindReference(reference));
+  if (at == absl::string_view::npos) {
+    if (!record) return ImageNotFound(reference, txn);
+    return *std::move(record);
+  }
+  // Of name@digest the digest counts; the tag may have moved on since.
+  absl::string_view digest = image.substr(at + 1);
+  absl::string_view name = absl::string_view(reference).substr(0, reference.find(':'));
+  RK_RETURN_IF_ERROR(ResolveDigest(image, digest, txn).status());
+  RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> found,
+                      txn.FindDigest(absl::AsciiStrToLower(digest.substr(sizeof("sha256:") - 1))));
+  for (auto it = found.rbegin(); it != found.rend(); ++it) {
+    if (absl::StartsWith(it->info.reference, absl::StrCat(name, ":"))) return *it;
+  }
+  return ImageNotFound(image, txn);
+}
+
 }  // namespace
 
 StoreCore::StoreCore(const StoreOptions& options, const StoreIdentity& identity)
@@ -126,7 +160,8 @@ absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& o
   const std::string& path = options.path;
   if (!PathExists(FormatPath(path))) {
     const bool there = PathExists(path);
-    RK_ASSIGN_OR_RETURN(const bool fresh, there ? IsFresh(path) : true);
+    RK_ASSIGN_OR_RETURN(const FolderKind kind, there ? LookAt(path) : FolderKind::kFresh);
+    const bool fresh = kind == FolderKind::kFresh;
     if (fresh && (options.read_only || !options.create)) {
       return absl::NotFoundError(absl::StrCat(
           "there is no store at ", path, there ? " yet, the folder is empty" : "",
@@ -173,7 +208,7 @@ absl::StatusOr<std::shared_ptr<const Pack>> StoreCore::OpenPack(uint64_t id) {
   std::optional<DeadRecord> dead;
   {
     // Only what the catalog says after the lock was taken holds until it is released.
-    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, catalog_->Read());
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, catalog_->ReadNow());
     RK_ASSIGN_OR_RETURN(std::optional<PackRecord> record, txn.FindPack(id));
     if (!record) {
       return absl::NotFoundError(absl::StrCat("pack ", pack_path(id), " is not part of the store any more"));
@@ -192,24 +227,11 @@ absl::StatusOr<std::shared_ptr<const Pack>> StoreCore::OpenPack(uint64_t id) {
 
 absl::StatusOr<ImageRecord> StoreCore::Resolve(absl::string_view image) const {
   RK_ASSIGN_OR_RETURN(Catalog::Txn txn, catalog_->Read());
-  if (absl::StartsWith(image, "sha256:")) return ResolveDigest(image, image, txn);
-  size_t at = image.find('@');
-  RK_ASSIGN_OR_RETURN(std::string reference, NormalizeReference(image.substr(0, at)));
-  RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> record, txn.FindReference(reference));
-  if (at == absl::string_view::npos) {
-    if (!record) return ImageNotFound(reference, txn);
-    return *std::move(record);
-  }
-  // Of name@digest the digest counts; the tag may have moved on since.
-  absl::string_view digest = image.substr(at + 1);
-  absl::string_view name = absl::string_view(reference).substr(0, reference.find(':'));
-  RK_RETURN_IF_ERROR(ResolveDigest(image, digest, txn).status());
-  RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> found,
-                      txn.FindDigest(absl::AsciiStrToLower(digest.substr(sizeof("sha256:") - 1))));
-  for (auto it = found.rbegin(); it != found.rend(); ++it) {
-    if (absl::StartsWith(it->info.reference, absl::StrCat(name, ":"))) return *it;
-  }
-  return ImageNotFound(image, txn);
+  absl::StatusOr<ImageRecord> found = ResolveIn(image, txn);
+  if (!absl::IsNotFound(found.status())) return found;
+  // Another node may have committed it a moment ago.
+  RK_ASSIGN_OR_RETURN(Catalog::Txn now, catalog_->ReadNow());
+  return ResolveIn(image, now);
 }
 
 }  // namespace rekindle::store

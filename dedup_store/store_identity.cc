@@ -1,8 +1,10 @@
 #include "dedup_store/store_identity.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -130,6 +132,24 @@ StoreIdentity NewIdentity() {
 
 absl::Status WriteIdentity(const std::string& store_path, const StoreIdentity& identity) {
   return WriteFileAtomically(FormatPath(store_path), Render(identity));
+}
+
+absl::Status WriteFirstIdentity(const std::string& store_path, const StoreIdentity& identity) {
+  const std::string path = FormatPath(store_path);
+  uint64_t number = 0;
+  FillWithRandomBytes(&number, sizeof number);
+  const std::string temporary = absl::StrCat(path, ".new-", absl::Hex(number, absl::kZeroPad16));
+  RK_RETURN_IF_ERROR(WriteFileAtomically(temporary, Render(identity)));
+  // A link to a name that is taken is refused, between nodes too; a rename would replace what is there.
+  const int error = ::link(temporary.c_str(), path.c_str()) == 0 ? 0 : errno;
+  (void)::unlink(temporary.c_str());
+  if (error == EEXIST) return absl::OkStatus();
+  // File systems without hard links, such as exFAT and some of FUSE.
+  if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS) return WriteIdentity(store_path, identity);
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("making ", path));
+  RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(store_path, O_RDONLY | O_DIRECTORY));
+  if (::fsync(folder.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing the folder of ", path));
+  return absl::OkStatus();
 }
 
 }  // namespace rekindle::store

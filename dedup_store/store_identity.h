@@ -26,6 +26,9 @@ absl::StatusOr<StoreIdentity> ReadIdentity(const std::string& store_path);
 StoreIdentity NewIdentity();
 // Durable, and all or nothing.
 absl::Status WriteIdentity(const std::string& store_path, const StoreIdentity& identity);
+// As WriteIdentity, unless there is one: of several nodes that make one store at the same moment the first
+// one's is the store's. OK either way.
+absl::Status WriteFirstIdentity(const std::string& store_path, const StoreIdentity& identity);
 
 absl::Status NotAStore(const std::string& path, absl::string_view why);
 

@@ -314,7 +314,7 @@ absl::StatusOr<uint64_t> MeasureNotes(StoreCore& core) {
 absl::StatusOr<std::vector<NoteProblem>> OrphanedNotes(StoreCore& core) {
   // In this order: what is put now has an image in the catalog that is read then.
   RK_ASSIGN_OR_RETURN(std::vector<std::string> names, Names(core));
-  RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core.catalog().Read());
+  RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core.catalog().ReadNow());
   std::vector<NoteProblem> orphans;
   for (const std::string& name : names) {
     const auto [hex, kind] = PartsOf(name);

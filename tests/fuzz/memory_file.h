@@ -27,6 +27,7 @@ class MemoryFile : public BlockFile {
   void WillNeed(uint64_t, uint64_t) const override {}
   absl::StatusOr<bool> Lock(LockMode, bool) override { return true; }
   absl::StatusOr<bool> IsLinked() const override { return true; }
+  absl::Status Revalidate() const override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<WriteQueue>> NewWriteQueue(size_t, size_t) override { return ReadOnly(); }
   absl::Status WriteAt(uint64_t, absl::Span<const std::byte>) override { return ReadOnly(); }
   absl::Status Allocate(uint64_t, uint64_t) override { return ReadOnly(); }
