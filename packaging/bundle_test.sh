@@ -96,6 +96,17 @@ for ((i = 0; i < 300; i++)); do
 done
 [[ ! -d /proc/${CLONES[0]} && ! -d /proc/${CLONES[1]} ]] || die "a clone does not end"
 
+# As its README says.
+(cd "$BUNDLE" && sh -ec "$(grep -o 'sed "s|@BUNDLE.*>' README | sed "s|>$|>'$WORK/rekindled.service'|")") ||
+  die "the README's command makes no unit"
+DAEMON=$(sed -n 's/^ExecStart=//p' "$WORK/rekindled.service")
+[[ -x $DAEMON ]] || die "the unit's daemon, $DAEMON, is not there"
+if grep -n '@' "$WORK/rekindled.service"; then die "the unit is not filled in (above)"; fi
+for page in man1/rekindle.1 man8/rekindled.8; do
+  [[ -s $BUNDLE/share/man/$page ]] || die "$page is missing"
+done
+"$BUNDLE/bin/rekindle-slurm" --help >/dev/null || die "bin/rekindle-slurm does not run"
+
 # The hook is for programs of the machine.
 PYTHONPATH=$BUNDLE/lib/rekindle/python python3 -c 'import rekindle; rekindle.unsafe_to_fork()' ||
   die "Python can't use the bundle's hook"

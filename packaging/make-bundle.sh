@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the relocatable bundle: one tarball with rekindle, rekindled, CRIU, every library and loader that they need, and
-# the runtime hook.
+# Makes the relocatable bundle: one tarball with rekindle, rekindled, CRIU, every library and loader that they need, the
+# runtime hook, man pages, and what Slurm and systemd need.
 #   packaging/make-bundle.sh [--gpu-tests] BUILD_FOLDER VERSION OUTPUT.tar.zst|OUTPUT.tar.gz
 # With --gpu-tests also gpu_check.sh and all that it runs, for machines with a GPU, and the simulated driver.
 # The cmake targets `bundle` and `gpu_bundle` call it. Needs a private CRIU prefix (made if missing, as root).
@@ -112,6 +112,15 @@ install -m 644 "$REPO_ROOT/functions/runtimes/node/bootstrap.js" "$RUNTIMES/node
 install -m 644 "$REPO_ROOT"/functions/runtimes/node/lib/*.js "$RUNTIMES/node/lib/"
 install -m 644 "$REPO_ROOT/hook/rekindle_hook.h" "$ROOT/include/"
 
+# systemd asks for the daemon's whole path, which is known where the bundle is unpacked: README says how it is filled in.
+mkdir -p "$ROOT"/share/{man/man1,man/man8,systemd,examples}
+install -m 644 "$REPO_ROOT/packaging/man/rekindle.1" "$ROOT/share/man/man1/"
+install -m 644 "$REPO_ROOT/packaging/man/rekindled.8" "$ROOT/share/man/man8/"
+sed 's|@CMAKE_INSTALL_FULL_SBINDIR@|@BUNDLE@/bin|' "$REPO_ROOT/packaging/rekindled.service.in" \
+  >"$ROOT/share/systemd/rekindled.service"
+install -m 755 "$REPO_ROOT/examples/slurm/rekindle-slurm" "$ROOT/bin/"
+install -m 644 "$REPO_ROOT"/examples/{slurm/rekindle.sbatch,systemd/train.service} "$ROOT/share/examples/"
+
 if [[ -n $GPU_TESTS ]]; then
   [[ -x $LIBEXEC/rekindle-gpu-helper ]] || die "$BUILD/bin/rekindle-gpu-helper is missing: build it first (scripts/build.sh)."
   mkdir -p "$ROOT/gpu-tests/gpu_sim"
@@ -135,6 +144,14 @@ Rekindle $VERSION, relocatable: unpack anywhere, then run bin/rekindle. Nothing 
   bin/rekindle doctor                     what this machine lacks, if anything
   bin/rekindle ckpt PID -t name:tag       freeze a running job into the store
   bin/rekindle restore name:tag           bring it back
+
+The daemon, with which users who are not root can do it, too. As root in this folder, where the bundle is to stay:
+
+  sed "s|@BUNDLE@|\$PWD|" share/systemd/rekindled.service >/etc/systemd/system/rekindled.service
+  systemctl daemon-reload && systemctl enable --now rekindled
+
+bin/rekindle-slurm runs a command in a Slurm job that goes on after a preemption (--help; it looks for rekindle in PATH),
+share/examples has a batch script and a systemd unit for it. man -M share/man rekindle, man -M share/man rekindled.
 
 PYTHONPATH=lib/rekindle/python is the runtime hook for Python, NODE_PATH=lib/rekindle/node the one for Node.js,
 lib/rekindle/librekindle_hook.so the one for C. lib/rekindle/runtimes has the Lambda runtimes.

@@ -1,6 +1,7 @@
 """Jobs of Slurm that are preempted and go on where they were, with examples/slurm."""
 
 import os
+import pwd
 import re
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import unittest
 
 from harness import jobs, procfs, slurm, waiting
 from harness.case import RekindleTest
-from harness.cli import DONE, FAILED, NOT_FOUND, binary, environment
+from harness.cli import DONE, FAILED, NO_STORE, NOT_FOUND, NOT_PERMITTED, binary, environment
 from test_torch import steps_in
 
 EXAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/slurm")
@@ -20,6 +21,9 @@ class SlurmTest(RekindleTest):
     """The base: a cluster, and the example's batch script with another command."""
 
     uid = 0
+
+    def image(self, job):
+        return f"slurm-{pwd.getpwuid(self.uid).pw_name}-{job}"
 
     def start_slurm(self, **options):
         reason = slurm.missing()
@@ -135,7 +139,7 @@ class PreemptedTest(SlurmTest):
         pid = self.counters()
         for restarts in (1, 2):
             self.preempt(number)
-            self.assertEqual(self.references(), [f"slurm-{number}:latest"])
+            self.assertEqual(self.references(), [self.image(number) + ":latest"])
             self.wait_for_numbers(20)
             self.assertEqual(self.slurm.job(number)["Restarts"], str(restarts))
             self.assertEqual(self.counters(), pid, "the very process")
@@ -175,7 +179,7 @@ class PreemptedTest(SlurmTest):
             self.wait_for_numbers(10, task)
         tasks = [self.slurm.job(f"{number}_{task}")["JobId"] for task in ("3", "7")]
         self.preempt(*tasks)
-        images = [f"slurm-{number}_{task}:latest" for task in ("3", "7")]
+        images = [self.image(f"{number}_{task}") + ":latest" for task in ("3", "7")]
         self.assertEqual(self.references(), images, self.story("3") + self.story("7"))
         for task in ("3", "7"):
             self.wait_for_numbers(10, task)
@@ -192,7 +196,7 @@ class PreemptedTest(SlurmTest):
             self.skipTest("this rekindle does not roll files back")
         self.start_slurm()
         number = self.submit_counter(wrapper_options="--every 1")
-        image = f"slurm-{number}"
+        image = self.image(number)
         waiting.until(lambda: self.cli.run("inspect", image).code == DONE, "an image", 60, 0.1)
         self.wait_for_numbers(10)
         (pid,) = self.counters()
@@ -235,7 +239,7 @@ class PreemptedTest(SlurmTest):
 class WithoutSlurmTest(RekindleTest):
     """The script alone, with a `rekindle` of ours that says how it was called, and of an image what it is told to."""
 
-    def run_script(self, answer, *command):
+    def run_script(self, answer, *command, lives=1):
         fake = self.path("rekindle")
         with open(fake, "w", encoding="ascii") as file:
             file.write(f'#!/bin/sh\necho "$1" >> {self.path("calls")}\n')
@@ -248,7 +252,9 @@ class WithoutSlurmTest(RekindleTest):
             text=True,
             check=False,
             timeout=60,
-            env=environment({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1", "REKINDLE": fake, "ANSWER": str(answer)}),
+            env=environment(
+                {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(lives), "REKINDLE": fake, "ANSWER": str(answer)}
+            ),
         )
 
     def calls(self):
@@ -260,16 +266,22 @@ class WithoutSlurmTest(RekindleTest):
         self.assertEqual((done.returncode, done.stdout), (DONE, "begun\n"), done.stderr)
         self.assertNotIn("restore", self.calls())
 
+    def test_begins_where_no_store_was_made_yet(self):
+        done = self.run_script(NO_STORE, "echo", "begun", lives=0)
+        self.assertEqual((done.returncode, done.stdout), (DONE, "begun\n"), done.stderr)
+
     def test_goes_on_where_there_is_one(self):
         done = self.run_script(DONE, "echo", "begun")
         self.assertEqual((done.returncode, done.stdout), (DONE, ""), done.stderr)
         self.assertIn("restore", self.calls())
 
     def test_does_neither_where_that_is_not_known(self):
-        done = self.run_script(FAILED, "echo", "begun")
-        self.assertEqual((done.returncode, done.stdout), (FAILED, ""), done.stderr)
-        self.assertIn("the reason", done.stderr)
-        self.assertEqual(self.calls(), ["version", "inspect"])
+        for answer in (FAILED, NOT_PERMITTED, NO_STORE):
+            with self.subTest(answer=answer):
+                done = self.run_script(answer, "echo", "begun")
+                self.assertEqual((done.returncode, done.stdout), (FAILED, ""), done.stderr)
+                self.assertIn("the reason", done.stderr)
+                self.assertEqual(set(self.calls()), {"version", "inspect"})
 
 
 class DaemonTest(SlurmTest):
@@ -314,7 +326,7 @@ class DaemonTest(SlurmTest):
         self.slurm.run("scancel", "--full", "--signal=KILL", number)
         self.slurm.wait_for_state(number, "CANCELLED", "FAILED", "COMPLETED")
         self.assertEqual(self.counters(), [])
-        self.assertEqual(self.references(), [f"slurm-{number}:latest"])
+        self.assertEqual(self.references(), [self.image(number) + ":latest"])
 
 
 if __name__ == "__main__":

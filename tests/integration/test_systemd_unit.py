@@ -1,4 +1,4 @@
-"""The units: what systemd would run for the example, without a systemd, and what it makes of the daemon's."""
+"""The units: what systemd would run for the examples, without a systemd, and what it makes of the daemon's."""
 
 import os
 import shlex
@@ -13,6 +13,7 @@ from harness.cli import binary, environment
 
 SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 UNIT = os.path.join(SOURCES, "examples/systemd/train.service")
+TRAINING_UNIT = os.path.join(SOURCES, "examples/training/rekindle-training.service")
 DAEMON_UNIT = os.path.join(SOURCES, "packaging/rekindled.service.in")
 
 
@@ -29,14 +30,25 @@ class UnitTest(RekindleTest):
 
     def command(self, setting):
         with open(self.unit, encoding="utf-8") as file:
-            (line,) = [line for line in file if line.startswith(setting + "=")]
+            lines = file.read().replace("\\\n", " ").split("\n")
+        (line,) = [line for line in lines if line.startswith(setting + "=")]
         return shlex.split(line.split("=", 1)[1])
 
     def variables(self, more):
         path = f"{self.directory}:{os.path.dirname(binary('rekindle'))}:/usr/bin:/bin"
-        return environment({**self.environment, "REKINDLE_STORE": self.store, "PATH": path, **more})
+        return environment(
+            {
+                **self.environment,
+                "REKINDLE_STORE": self.store,
+                "RUNTIME_DIRECTORY": self.path("runtime-directory"),
+                "PATH": path,
+                **more,
+            }
+        )
 
     def start(self):
+        shutil.rmtree(self.path("runtime-directory"), ignore_errors=True)
+        os.mkdir(self.path("runtime-directory"))
         child = subprocess.Popen(
             self.command("ExecStart"),
             stdin=subprocess.DEVNULL,
@@ -49,7 +61,7 @@ class UnitTest(RekindleTest):
         self.addCleanup(jobs.waited_elsewhere.discard, child.pid)
         return child
 
-    def run_hook(self, setting, **variables):
+    def run_hook(self, setting, code=0, **variables):
         done = subprocess.run(
             self.command(setting),
             stdin=subprocess.DEVNULL,
@@ -58,7 +70,7 @@ class UnitTest(RekindleTest):
             check=False,
             env=self.variables(variables),
         )
-        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.returncode, code, done.stderr)
 
     def numbers(self):
         if not os.path.exists(self.path("train.log")):
@@ -129,6 +141,51 @@ class UnitTest(RekindleTest):
         self.assertEqual(started("0"), (0, "restore\n", ""))
         self.assertEqual(started("3"), (0, "run\n", ""))
         self.assertEqual(started("1"), (1, "", "the reason\n"))
+        # No store: the first image makes it. Once something was written it must be one that is not mounted.
+        self.assertEqual(started("6"), (0, "run\n", ""))
+        with open(self.path("train.log"), "w", encoding="ascii") as file:
+            file.write("1\n")
+        self.assertEqual(started("6"), (1, "", "the reason\n"))
+
+    def test_the_image_of_who_was_stopped_stays(self):
+        first = self.start()
+        self.wait_for_numbers(10)
+        self.succeed("ckpt", "train", "-t", "train:last")
+        # No image can be taken now, so systemd sends SIGTERM, on which the job ends with 0.
+        with open(self.path("rekindle"), "w", encoding="ascii") as file:
+            file.write("#!/bin/sh\nexit 1\n")
+        os.chmod(self.path("rekindle"), 0o755)
+        self.run_hook("ExecStop", code=1, MAINPID=str(first.pid))
+        os.unlink(self.path("rekindle"))
+        with open(self.path("status"), "w", encoding="ascii") as file:
+            file.write("0")
+        os.rename(self.path("status"), self.path("end"))
+        self.assertEqual(first.wait(60), 0)
+        self.run_hook("ExecStopPost", EXIT_CODE="exited", EXIT_STATUS="0")
+        self.assertEqual(self.references(), ["train:last"])
+
+    def test_a_training_is_done_once(self):
+        with open(TRAINING_UNIT, encoding="utf-8") as file:
+            text = file.read()
+        with open(self.unit, "w", encoding="utf-8") as file:
+            file.write(text.replace("/srv/training", self.directory))
+        self.assertIn(f"ConditionPathExists=!{self.path('done')}\n", text.replace("/srv/training", self.directory))
+        os.mkdir(self.path("runtime-directory"))
+        for stopped, code, status, done in (
+            (False, "exited", "1", False),
+            (False, "killed", "KILL", False),
+            (True, "exited", "0", False),
+            (False, "exited", "0", True),
+        ):
+            with self.subTest(stopped=stopped, code=code, status=status):
+                marker = self.path("runtime-directory/stopped")
+                if stopped:
+                    with open(marker, "w", encoding="ascii"):
+                        pass
+                self.run_hook("ExecStopPost", EXIT_CODE=code, EXIT_STATUS=status)
+                self.assertEqual(os.path.exists(self.path("done")), done)
+                if stopped:
+                    os.unlink(marker)
 
 
 if __name__ == "__main__":

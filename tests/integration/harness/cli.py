@@ -8,7 +8,7 @@ import subprocess
 from harness import jobs, procfs, waiting
 
 BINARIES = os.environ.get("REKINDLE_BIN_DIR", "")
-DONE, FAILED, USAGE, NOT_FOUND, NOT_PERMITTED, UNSUPPORTED = range(6)
+DONE, FAILED, USAGE, NOT_FOUND, NOT_PERMITTED, UNSUPPORTED, NO_STORE = range(7)
 
 
 def binary(name):
