@@ -20,6 +20,12 @@ void RaiseDescriptorLimit() {
   raised = true;
 }
 
+uint64_t OriginalDescriptorLimit() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return raised ? original : limit.rlim_cur;
+}
+
 void RestoreDescriptorLimit() {
   rlimit limit;
   if (!raised || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

@@ -27,6 +27,7 @@ TEST(DescriptorLimit, JobsHaveTheOneThatWeWereStartedWith) {
     RaiseDescriptorLimit();
     RaiseDescriptorLimit();
     if (Limit().rlim_cur != limit.rlim_max) ::_exit(4);
+    if (OriginalDescriptorLimit() != 100) ::_exit(6);
     RestoreDescriptorLimit();
     ::_exit(Limit().rlim_cur == 100 && Limit().rlim_max == limit.rlim_max ? 0 : 5);
   }

@@ -34,6 +34,7 @@
 #include "ckpt/gpu_move.h"
 #include "ckpt/gpu_record.h"
 #include "ckpt/job_inspection.h"
+#include "ckpt/openable_files.h"
 #include "ckpt/lost_names.h"
 #include "ckpt/read_files.h"
 #include "ckpt/staged_image.h"
@@ -135,6 +136,7 @@ class CaptureRun {
                                                      options_.spill_directory, options_.kept_staging));
     EndPhase("prepare");
     RK_RETURN_IF_ERROR(AwaitInterruptible(options_.pid, kUninterruptibleMayTake, cancel_));
+    RK_RETURN_IF_ERROR(CheckFilesCanBeOpenedAgain(job_.pids()));
     return CheckCancelled();
   }
 

@@ -88,7 +88,8 @@ void GroupArguments::AddTo(CLI::App& app) {
 
   CLI::App* restore = AddCommand("restore", "Bring all members back, or none",
                                  "  rekindle group restore train:step1\n"
-                                 "  rekindle group restore train:step1 --map node-b:7443=node-c:7443\n");
+                                 "  rekindle group restore train:step1 --map node-b:7443=node-c:7443\n"
+                                 "  rekindle group restore train:step1 --rollback append\n");
   restore->add_option("group", reference_, "The group's name")->type_name("NAME:TAG")->required();
   restore
       ->add_option(
@@ -103,6 +104,7 @@ void GroupArguments::AddTo(CLI::App& app) {
       ->add_option("--log-dir", log_directory_,
                    "Folder, on each node, for the members' output, as I.log [where it went before]")
       ->type_name("DIR");
+  rollback_.AddToGroupRestore(restore);
 
   AddCommand("ls", "List groups, and parts of groups that wait for their coordinator",
              "  rekindle group ls\n");
@@ -152,6 +154,7 @@ absl::StatusOr<Command> GroupArguments::FinishRestore(const std::string& working
   request.set_tcp_close(tcp_close_);
   request.set_ignore_mismatch(ignore_mismatch_);
   request.set_log_directory(Absolute(log_directory_, working_directory));
+  RK_RETURN_IF_ERROR(rollback_.Apply(working_directory, &request));
   return request;
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "cli/arguments.h"
+#include "cli/rollback_arguments.h"
 
 namespace rekindle::cli {
 
@@ -28,6 +29,7 @@ class GroupArguments {
   bool stop_ = false, replace_ = false, tcp_established_ = false, tcp_close_ = false,
        ignore_mismatch_ = false;
   double freeze_limit_ = 0;
+  RollbackArguments rollback_;
 };
 
 // "[HOST/]JOB": HOST is a daemon's address, JOB a PID or a job's name.

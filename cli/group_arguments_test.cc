@@ -48,6 +48,16 @@ TEST(GroupArguments, RestoreAndResolve) {
   const auto& request = std::get<v1::RestoreGroupRequest>(restore.invocation.command);
   EXPECT_EQ(request.host_map().at("b:1"), "c:1");
   EXPECT_EQ(request.log_directory(), "/home/me/logs");
+  EXPECT_FALSE(request.has_rollback());
+  restore = Parse({"group", "restore", "train:1", "--rollback", "append", "--ignore-path", "metrics"});
+  ASSERT_TRUE(restore.status.ok()) << restore.status;
+  const auto& rolling = std::get<v1::RestoreGroupRequest>(restore.invocation.command);
+  EXPECT_TRUE(rolling.has_rollback());
+  EXPECT_EQ(rolling.rollback().mode(), v1::Rollback::APPEND);
+  ASSERT_EQ(rolling.rollback().ignore_paths_size(), 1);
+  EXPECT_EQ(rolling.rollback().ignore_paths(0), "/home/me/metrics");
+  EXPECT_FALSE(Parse({"group", "restore", "train:1", "--ignore-path", "metrics"}).status.ok());
+  EXPECT_FALSE(Parse({"group", "restore", "train:1", "--rollback", "perhaps"}).status.ok());
   ParsedArguments resolve = Parse({"group", "resolve", "abc", "commit"});
   ASSERT_TRUE(resolve.status.ok()) << resolve.status;
   EXPECT_TRUE(std::get<v1::ResolveGroupRequest>(resolve.invocation.command).commit());

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/human_units.h"
 #include "cli/commands.h"
+#include "cli/rollback_table.h"
 #include "cli/table.h"
 
 namespace rekindle::cli {
@@ -75,6 +76,10 @@ int RestoreGroup(Client& client, const Output& output, Interrupts& interrupts,
     for (const std::string& warning : member.warnings()) output.Warning(warning);
   }
   output.Json(*result);
+  for (int i = 0; i < result->files_size(); ++i) {
+    const std::string files = RollbackTable(result->files(i).files(), /*dry_run=*/false);
+    if (!files.empty() && !output.json()) output.Note(absl::StrCat("member ", i, ":\n", files));
+  }
   Table table({{"IMAGE"}, {"HOST"}, {"PID", Align::kRight}, {"NAME"}, {"LOG"}});
   for (int i = 0; i < result->members_size(); ++i) {
     const v1::Job& job = result->members(i).job();
@@ -91,6 +96,7 @@ int RestoreGroup(Client& client, const Output& output, Interrupts& interrupts,
 int ListGroups(Client& client, const Output& output, const v1::ListGroupsRequest& request) {
   absl::StatusOr<v1::ListGroupsResponse> response = client.ListGroups(request);
   if (!response.ok()) return output.Fail(response.status());
+  for (const std::string& warning : response->warnings()) output.Warning(warning);
   output.Json(*response);
   const int64_t now = UnixNanos();
   Table table({{"GROUP"}, {"ID"}, {"CREATED"}, {"MEMBERS", Align::kRight}, {"STATE"}});

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 
+#include "base/status.h"
+
 namespace rekindle::cli {
 namespace {
 
@@ -17,6 +19,11 @@ void AddIgnorePath(CLI::App* command, const std::string& description, std::vecto
 }  // namespace
 
 void RollbackArguments::AddToRestore(CLI::App* restore) {
+  AddToGroupRestore(restore);
+  restore->add_flag("--dry-run", dry_run_, "Only say what --rollback would do; restore nothing");
+}
+
+void RollbackArguments::AddToGroupRestore(CLI::App* restore) {
   restore
       ->add_option(
           "--rollback", mode_,
@@ -26,7 +33,6 @@ void RollbackArguments::AddToRestore(CLI::App* restore) {
       ->check(CLI::IsMember({"none", "append", "all"}));
   AddIgnorePath(restore, "With --rollback: leave this file, or folder, as it is; may be repeated",
                 &ignore_paths_);
-  restore->add_flag("--dry-run", dry_run_, "Only say what --rollback would do; restore nothing");
 }
 
 void RollbackArguments::AddToRun(CLI::App* run) {
@@ -45,12 +51,23 @@ void RollbackArguments::AddToCheckpoint(CLI::App* ckpt) {
   AddIgnorePath(ckpt, "Keep no content of this file, or folder; may be repeated", &ignore_paths_);
 }
 
+absl::StatusOr<bool> RollbackArguments::Given() const {
+  if (!mode_.empty() || dry_run_) return true;
+  if (ignore_paths_.empty()) return false;
+  return absl::InvalidArgumentError("--ignore-path goes with --rollback");
+}
+
+absl::Status RollbackArguments::Apply(const std::string& working_directory,
+                                      v1::RestoreGroupRequest* request) const {
+  RK_ASSIGN_OR_RETURN(const bool given, Given());
+  if (given) Fill(working_directory, request->mutable_rollback());
+  return absl::OkStatus();
+}
+
 absl::Status RollbackArguments::Apply(const std::string& working_directory,
                                       v1::RestoreRequest* request) const {
-  if (mode_.empty() && !dry_run_) {
-    if (ignore_paths_.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError("--ignore-path goes with --rollback");
-  }
+  RK_ASSIGN_OR_RETURN(const bool given, Given());
+  if (!given) return absl::OkStatus();
   Fill(working_directory, request->mutable_rollback());
   request->mutable_rollback()->set_dry_run(dry_run_);
   return absl::OkStatus();

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "rekindle/v1/group.pb.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::cli {
@@ -14,6 +16,8 @@ class RollbackArguments {
  public:
   // --rollback, --ignore-path and --dry-run.
   void AddToRestore(CLI::App* restore);
+  // Without --dry-run.
+  void AddToGroupRestore(CLI::App* restore);
   // --rollback and --ignore-path, of a job that is supervised.
   void AddToRun(CLI::App* run);
   // --file-contents and --ignore-path.
@@ -21,10 +25,14 @@ class RollbackArguments {
   // Put what was given into the request; paths are taken from `working_directory`. InvalidArgument names the
   // option.
   absl::Status Apply(const std::string& working_directory, v1::RestoreRequest* request) const;
+  absl::Status Apply(const std::string& working_directory, v1::RestoreGroupRequest* request) const;
   absl::Status Apply(const std::string& working_directory, v1::CheckpointRequest* request) const;
   void Fill(const std::string& working_directory, v1::Rollback* rollback) const;
 
  private:
+  // Were roll-back options given at all?
+  absl::StatusOr<bool> Given() const;
+
   std::string mode_;
   std::vector<std::string> ignore_paths_;
   bool dry_run_ = false, contents_ = false;

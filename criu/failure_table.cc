@@ -293,6 +293,14 @@ const KnownFailure kHeldObjects[] = {
      "It is a POSIX message queue, of a file system that was unmounted meanwhile (umount -l), or inherited "
      "from another mount namespace: have the job open all its files, input and output included, inside the "
      "namespace (`unshare --mount sh -c 'exec JOB </dev/null >log 2>&1'`)."},
+    {"path-not-roots",
+     kOnDump,
+     kCause,
+     StatusCode::kFailedPrecondition,
+     {"Can't stat path: Permission denied"},
+     "The job has a file open that root, as whom CRIU looks at it, can't reach.",
+     "A folder on the way is closed to root, as by a file system of another machine (NFS: export it with "
+     "no_root_squash; FUSE: mount it with allow_other): open it, or let the job have its files elsewhere."},
     {"hidden-by-mount",
      kOnDump,
      kCause,
@@ -503,6 +511,14 @@ const KnownFailure kRestoreMisfits[] = {
      "Raise it (`ulimit -n`; LimitNOFILE= of rekindled's unit), or give Rekindle CAP_SYS_RESOURCE, with "
      "which "
      "CRIU does so itself; then restore again."},
+    {"file-not-roots",
+     kOnRestore,
+     kCause,
+     StatusCode::kFailedPrecondition,
+     {"Can't open file * on restore: Permission denied", "Can't open file *: Permission denied"},
+     "/$1, which the job has open or mapped, may not be opened by root, as whom CRIU does it.",
+     "A file system of another machine refuses it to root, or a folder on the way does (NFS: export it with "
+     "no_root_squash; FUSE: mount it with allow_other): allow it, then restore again. The image is whole."},
     {"cwd-missing",
      kOnRestore,
      kCause,

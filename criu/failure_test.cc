@@ -118,6 +118,22 @@ void ExpectDiagnosed(Operation operation, const std::string& log, const std::str
   }
 }
 
+// As a service has them that lacks CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
+TEST(FailureTest, WhatRootMayNotOpen) {
+  Diagnosis dump = Diagnose(Operation::kDump,
+                            "(00.004420) Error (criu/files-reg.c:1457): Can't stat path: Permission denied\n"
+                            "(00.004431) Error (criu/cr-dump.c:1702): Dump files (pid: 70) failed with -1\n");
+  EXPECT_EQ(dump.id, "path-not-roots");
+  EXPECT_THAT(dump.cure, HasSubstr("no_root_squash"));
+  Diagnosis restore = Diagnose(Operation::kRestore,
+                               "(00.010000)     70: Error (criu/files-reg.c:2344): Can't open file home/m on "
+                               "restore: Permission denied\n"
+                               "(00.010001)     70: Error (criu/files.c:1232): Unable to open fd=3 id=0x5\n");
+  EXPECT_EQ(restore.id, "file-not-roots");
+  EXPECT_THAT(restore.sentence, HasSubstr("/home/m,"));
+  EXPECT_THAT(restore.cure, HasSubstr("no_root_squash"));
+}
+
 TEST(FailureTest, RealDumpLogs) {
   for (const auto& [name, id] : kDumpLogs) {
     SCOPED_TRACE(name);

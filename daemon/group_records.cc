@@ -129,7 +129,8 @@ absl::StatusOr<v1::Group> GroupRecords::Find(const std::string& id) const {
   return Read(id);
 }
 
-absl::StatusOr<std::vector<v1::Group>> GroupRecords::ReadAll() const {
+absl::StatusOr<std::vector<v1::Group>> GroupRecords::ReadAll(
+    std::map<std::string, absl::Status>* unreadable) const {
   std::vector<v1::Group> groups;
   absl::StatusOr<std::vector<std::string>> names = ListDirectory(directory_);
   if (absl::IsNotFound(names.status())) return groups;
@@ -137,8 +138,13 @@ absl::StatusOr<std::vector<v1::Group>> GroupRecords::ReadAll() const {
   for (const std::string& name : *names) {
     absl::string_view id = name;
     if (!absl::ConsumeSuffix(&id, kGroupEnding) || !CheckGroupId(id).ok()) continue;
-    RK_ASSIGN_OR_RETURN(v1::Group group, Read(std::string(id)));
-    groups.push_back(std::move(group));
+    absl::StatusOr<v1::Group> group = Read(std::string(id));
+    if (absl::IsNotFound(group.status())) continue;  // forgotten since, by another process
+    if (!group.ok()) {
+      if (unreadable != nullptr) unreadable->emplace(id, group.status());
+      continue;
+    }
+    groups.push_back(*std::move(group));
   }
   std::sort(groups.begin(), groups.end(), [](const v1::Group& a, const v1::Group& b) {
     return std::pair(a.created_unix_ns(), a.id()) > std::pair(b.created_unix_ns(), b.id());
@@ -148,21 +154,26 @@ absl::StatusOr<std::vector<v1::Group>> GroupRecords::ReadAll() const {
 
 absl::StatusOr<v1::Group> GroupRecords::FindByReference(absl::string_view reference) const {
   absl::MutexLock lock(&mutex_);
-  RK_ASSIGN_OR_RETURN(std::vector<v1::Group> groups, ReadAll());
+  std::map<std::string, absl::Status> unreadable;
+  RK_ASSIGN_OR_RETURN(std::vector<v1::Group> groups, ReadAll(&unreadable));
   std::vector<std::string> names;
   for (v1::Group& group : groups) {
     if (group.removed()) continue;
     if (group.reference() == reference) return std::move(group);
     names.push_back(group.reference());
   }
-  return absl::NotFoundError(
-      absl::StrCat("this daemon coordinates no group ", reference,
-                   names.empty() ? "; it has none" : absl::StrCat("; it has ", absl::StrJoin(names, ", "))));
+  std::string others;
+  for (const auto& [id, why] : unreadable)
+    absl::StrAppend(&others, "; which one ", id, " is can't be told: ", why.message());
+  return absl::NotFoundError(absl::StrCat(
+      "this daemon coordinates no group ", reference,
+      names.empty() ? "; it has none" : absl::StrCat("; it has ", absl::StrJoin(names, ", ")), others));
 }
 
-absl::StatusOr<std::vector<v1::Group>> GroupRecords::List() const {
+absl::StatusOr<std::vector<v1::Group>> GroupRecords::List(
+    std::map<std::string, absl::Status>* unreadable) const {
   absl::MutexLock lock(&mutex_);
-  return ReadAll();
+  return ReadAll(unreadable);
 }
 
 }  // namespace rekindle::daemon

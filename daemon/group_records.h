@@ -2,6 +2,7 @@
 // never decided, or aborted.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -47,10 +48,13 @@ class GroupRecords {
 
   // NotFound; DataLoss names the file.
   absl::StatusOr<v1::Group> Find(const std::string& id) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The newest of this name that is not removed. NotFound names the groups there are.
+  // The newest of this name that is not removed. NotFound names the groups there are, and records that can't
+  // be read.
   absl::StatusOr<v1::Group> FindByReference(absl::string_view reference) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Newest first.
-  absl::StatusOr<std::vector<v1::Group>> List() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Newest first. A record that can't be read keeps nobody from the others: each has its error in
+  // `unreadable`, by its group's id.
+  absl::StatusOr<std::vector<v1::Group>> List(std::map<std::string, absl::Status>* unreadable = nullptr) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   std::string PathOf(const std::string& id) const;
@@ -58,7 +62,8 @@ class GroupRecords {
   absl::StatusOr<UniqueFd> TakeTurn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<v1::Group> Read(const std::string& id) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   absl::Status Write(const v1::Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<std::vector<v1::Group>> ReadAll() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::vector<v1::Group>> ReadAll(std::map<std::string, absl::Status>* unreadable) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   const std::string directory_;
   mutable absl::Mutex mutex_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <thread>
 
@@ -91,6 +92,25 @@ TEST_F(GroupRecordsTest, ADamagedRecordIsNoAbsentOne) {
   auto found = records.Find(group.id()).status();
   EXPECT_TRUE(absl::IsDataLoss(found)) << found;
   EXPECT_TRUE(absl::StrContains(found.message(), path)) << found;
+}
+
+TEST_F(GroupRecordsTest, ADamagedRecordIsInNobodysWay) {
+  GroupRecords records(directory_);
+  const v1::Group bad = Made("x:1", 8), good = Made("y:1", 7);
+  ASSERT_TRUE(records.Decide(bad).ok() && records.Decide(good).ok());
+  const std::string path = absl::StrCat(directory_, "/", bad.id(), ".json");
+  ASSERT_TRUE(WriteFileAtomically(path, "{\"id\": \"").ok());
+  std::map<std::string, absl::Status> unreadable;
+  auto listed = records.List(&unreadable);
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  ASSERT_EQ(listed->size(), 1u);
+  EXPECT_EQ(listed->front().id(), good.id());
+  ASSERT_EQ(unreadable.size(), 1u);
+  EXPECT_TRUE(absl::IsDataLoss(unreadable[bad.id()])) << unreadable[bad.id()];
+  EXPECT_EQ(records.FindByReference("y:1")->id(), good.id());
+  auto none = records.FindByReference("x:1").status();
+  EXPECT_TRUE(absl::IsNotFound(none)) << none;
+  EXPECT_TRUE(absl::StrContains(none.message(), path)) << none;
 }
 
 TEST_F(GroupRecordsTest, WhatAnotherProcessHasInWorkIsKnown) {

@@ -27,6 +27,7 @@ struct Member {
   Phase phase = Phase::kPreparing;
   absl::Status why;  // it has ended
   v1::JobStarted started;
+  v1::FilesRolledBack files;
 };
 
 class GroupRestore {
@@ -68,6 +69,7 @@ class GroupRestore {
   }
 
   v1::JobStarted TakeStarted(size_t index) { return std::move(members_[index].started); }
+  v1::FilesRolledBack TakeFiles(size_t index) { return std::move(members_[index].files); }
 
  private:
   void Follow(Member& member) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -80,6 +82,7 @@ class GroupRestore {
         member.phase = Member::Phase::kRunning;
         member.started = event.running();
       }
+      if (event.has_rolled_back()) member.files = event.rolled_back();
       if (event.has_kept()) member.phase = Member::Phase::kKept;
       if (event.has_failed()) {
         member.phase = Member::Phase::kEnded;
@@ -153,6 +156,11 @@ class GroupRestore {
 absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupRequest& request,
                                   const EventSink<v1::GroupEvent>& send) {
   RK_RETURN_IF_ERROR(MayUse(call));
+  if (request.rollback().dry_run()) {
+    return absl::InvalidArgumentError(
+        "a group's restore has no dry run: ask for one of each member's image (`rekindle restore "
+        "--dry-run`)");
+  }
   Stopwatch watch;
   RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
   RK_ASSIGN_OR_RETURN(v1::Group group, records_.FindByReference(reference));
@@ -201,6 +209,7 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
       one->set_image(images[static_cast<size_t>(i)]);
       one->set_tcp_close(request.tcp_close());
       one->set_ignore_mismatch(request.ignore_mismatch());
+      if (request.has_rollback()) *one->mutable_rollback() = request.rollback();
       if (!request.log_directory().empty())
         one->set_log(absl::StrCat(request.log_directory(), "/", i, ".log"));
       restore.Start(static_cast<size_t>(i), std::move(peers[static_cast<size_t>(i)]), begin);
@@ -208,6 +217,8 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
     RK_RETURN_IF_ERROR(Annotate(restore.Run(), absl::StrCat("restoring group ", reference)));
     for (int i = 0; i < group.parts_size(); ++i) {
       *event.mutable_restored()->add_members() = restore.TakeStarted(static_cast<size_t>(i));
+      if (request.has_rollback())
+        *event.mutable_restored()->add_files() = restore.TakeFiles(static_cast<size_t>(i));
     }
   }
   Log(LogLevel::kInfo, absl::StrCat("group ", reference, " (", group.id(), ") runs again"));

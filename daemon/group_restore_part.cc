@@ -97,6 +97,11 @@ absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coor
   std::optional<v1::JobStarted> started;
   absl::Status restored = Restore(node_, inner, request, [&](const v1::JobEvent& event) {
     if (event.has_started()) started = event.started();
+    if (event.has_rolled_back()) {
+      v1::RestorePartEvent rolled_back;
+      *rolled_back.mutable_rolled_back() = event.rolled_back();
+      coordinator.write(rolled_back);
+    }
     return true;
   });
   if (restored.ok() && !started) restored = absl::InternalError("the restore ended without a job");

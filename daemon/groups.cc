@@ -272,6 +272,15 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
   return Settle(settle).status();
 }
 
+void Groups::TellOfUnreadable(const std::map<std::string, absl::Status>& unreadable) {
+  for (const auto& [id, why] : unreadable) {
+    if (unreadable_.contains(id)) continue;
+    Log(LogLevel::kError,
+        absl::StrCat("group ", id, " is left as it is, and its members in doubt: ", why.message()));
+  }
+  unreadable_ = unreadable;
+}
+
 void Groups::ResolveAll() {
   absl::StatusOr<std::shared_ptr<store::Store>> store = node_.OpenStore(Node::Access::kWrite);
   if (!store.ok()) return;
@@ -285,8 +294,10 @@ void Groups::ResolveAll() {
       }
     }
   }
-  absl::StatusOr<std::vector<v1::Group>> groups = records_.List();
+  std::map<std::string, absl::Status> unreadable;
+  absl::StatusOr<std::vector<v1::Group>> groups = records_.List(&unreadable);
   if (!groups.ok()) return Log(LogLevel::kError, groups.status().message());
+  TellOfUnreadable(unreadable);
   std::set<std::string> names;
   for (const v1::Group& group : *groups) {
     // The newer of a name has taken its place, and the coordinator died before it could say so.
@@ -312,7 +323,10 @@ void Groups::ResolveAll() {
 absl::Status Groups::ListGroups(const Call& call, const v1::ListGroupsRequest&,
                                 v1::ListGroupsResponse* response) {
   RK_RETURN_IF_ERROR(MayUse(call));
-  RK_ASSIGN_OR_RETURN(std::vector<v1::Group> groups, records_.List());
+  std::map<std::string, absl::Status> unreadable;
+  RK_ASSIGN_OR_RETURN(std::vector<v1::Group> groups, records_.List(&unreadable));
+  for (const auto& [id, why] : unreadable)
+    response->add_warnings(absl::StrCat("group ", id, " is left out: ", why.message()));
   for (v1::Group& group : groups) {
     group.set_complete(IsComplete(group));
     *response->add_groups() = std::move(group);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -98,6 +99,8 @@ class Groups {
   absl::StatusOr<v1::Group> TellMembers(v1::Group group);
   absl::Status AskCoordinator(const store::PreparedImage& image);
   void ResolveAll();
+  // Once each.
+  void TellOfUnreadable(const std::map<std::string, absl::Status>& unreadable);
   void ResolveSoon() ABSL_LOCKS_EXCLUDED(mutex_);
 
   Node& node_;
@@ -107,6 +110,7 @@ class Groups {
   std::multiset<std::string> in_work_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool soon_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<std::string, absl::Status> unreadable_;  // the resolver's: told of
   std::thread resolver_;
 };
 

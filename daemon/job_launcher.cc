@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -53,12 +54,14 @@ enum class Step : int {
   kDescriptors,
   kEnterGroup,
   kEnterMounts,
+  kTakeOnSetting,  // not for want of which it fails
   kExecute
 };
 
 struct Failure {
   Step step;
   int error;
+  RefusedSetting refused;
 };
 
 // The next process gets a PID beyond those of a machine that has just started.
@@ -66,9 +69,8 @@ void SkipLowPids() {
   constexpr int64_t kEnough = 65536;
   constexpr char kLast[] = "/proc/sys/kernel/ns_last_pid";
   int64_t limit = 0, last = 0;
-  const std::string most = ReadFile("/proc/sys/kernel/pid_max").value_or("");
-  const std::string now = ReadFile(kLast).value_or("");
-  if (!absl::SimpleAtoi(most, &limit) || !absl::SimpleAtoi(now, &last)) return;
+  if (!absl::SimpleAtoi(ReadFile(kLast).value_or(""), &last) || last >= kEnough) return;
+  if (!absl::SimpleAtoi(ReadFile("/proc/sys/kernel/pid_max").value_or(""), &limit)) return;
   const int64_t least = std::min(kEnough, limit / 2);
   if (last >= least) return;
   const std::string wanted = absl::StrCat(least);
@@ -99,13 +101,23 @@ struct ChildPlan {
   const int* groups;
   size_t group_count;
   int mounts;
+  const ProcessSettings* settings;
   int error_fd;
 };
 
 [[noreturn]] void FailInChild(const ChildPlan& plan, Step step, int error) {
-  Failure failure{step, error};
+  Failure failure{step, error, {}};
   [[maybe_unused]] ssize_t n = ::write(plan.error_fd, &failure, sizeof failure);
   ::_exit(127);
+}
+
+void TakeOnSettingsInChild(const ChildPlan& plan) {
+  std::array<RefusedSetting, kMostRefused> refused;
+  const size_t count = TakeOnSettings(*plan.settings, &refused);
+  for (size_t i = 0; i < count; ++i) {
+    const Failure failure{Step::kTakeOnSetting, refused[i].error, refused[i]};
+    [[maybe_unused]] ssize_t n = ::write(plan.error_fd, &failure, sizeof failure);
+  }
 }
 
 // What the service has open but for these two, its locks among it.
@@ -134,6 +146,7 @@ void CloseAllBut(int one, int other) {
   }
   if (plan.mounts >= 0 && ::setns(plan.mounts, CLONE_NEWNS) != 0)
     FailInChild(plan, Step::kEnterMounts, errno);
+  if (plan.settings) TakeOnSettingsInChild(plan);
   if (plan.run_as) {
     if (int error = BecomeUser(*plan.run_as); error != 0) FailInChild(plan, Step::kBecomeUser, error);
   }
@@ -151,6 +164,7 @@ void CloseAllBut(int one, int other) {
     FailInChild(plan, Step::kDescriptors, errno);
   if (::dup2(log, 1) != 1 || ::dup2(log, 2) != 2) FailInChild(plan, Step::kDescriptors, errno);
   ::syscall(SYS_close_range, 3, ~0U, 4 /* CLOSE_RANGE_CLOEXEC */);
+  if (plan.settings) ::umask(plan.settings->file_mode_mask);
   int error = ENOENT;
   for (char* const* program = plan.programs; *program; ++program) {
     ::execve(*program, plan.argv, plan.envp);
@@ -164,8 +178,7 @@ void CloseAllBut(int one, int other) {
 }
 
 // Or closed at its other end.
-bool AwaitReadable(int fd, absl::Duration limit) {
-  const Deadline deadline(limit);
+bool AwaitReadable(int fd, const Deadline& deadline) {
   for (;;) {
     pollfd entry = {fd, POLLIN, 0};
     const int n = ::poll(&entry, 1, deadline.left_ms());
@@ -194,6 +207,7 @@ absl::Status LaunchError(const Failure& failure, const LaunchOptions& options) {
       return ErrnoStatus(failure.error, absl::StrCat("starting ", program, ": entering its cgroup"));
     case Step::kEnterMounts:
       return ErrnoStatus(failure.error, absl::StrCat("starting ", program, ": entering its mounts"));
+    case Step::kTakeOnSetting:
     case Step::kExecute:
       break;
   }
@@ -207,7 +221,7 @@ absl::Status LaunchError(const Failure& failure, const LaunchOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options) {
+absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::string>* warnings) {
   if (options.argv.empty() || options.argv[0].empty()) {
     return absl::InvalidArgumentError("starting a job: no command was given: write it after '--'");
   }
@@ -231,6 +245,7 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options) {
   plan.groups = options.groups.data();
   plan.group_count = options.groups.size();
   plan.mounts = options.mounts.get();
+  plan.settings = options.settings ? &*options.settings : nullptr;
   plan.error_fd = error_write.get();
 
   if (options.outlives_the_machine) SkipLowPids();
@@ -244,22 +259,25 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options) {
   }
   error_write.Reset();
   Failure failure{};
-  if (!AwaitReadable(error_read.get(), options.longest_start)) {
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
-    return absl::DeadlineExceededError(absl::StrCat(
-        "starting ", options.argv[0], ": it is not running after ",
-        absl::FormatDuration(options.longest_start),
-        ": its standard input is a FIFO that nobody writes to, or a file system does not answer"));
-  }
   ssize_t got;
-  do {
+  for (const Deadline start_by(options.longest_start);;) {
+    if (!AwaitReadable(error_read.get(), start_by)) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+      return absl::DeadlineExceededError(absl::StrCat(
+          "starting ", options.argv[0], ": it is not running after ",
+          absl::FormatDuration(options.longest_start),
+          ": its standard input is a FIFO that nobody writes to, or a file system does not answer"));
+    }
     got = ::read(error_read.get(), &failure, sizeof failure);
-  } while (got < 0 && errno == EINTR);
+    if (got < 0 && errno == EINTR) continue;
+    if (got != static_cast<ssize_t>(sizeof failure) || failure.step != Step::kTakeOnSetting) break;
+    if (warnings) warnings->push_back(DescribeRefused(failure.refused, *options.settings));
+  }
   if (got == 0) return pid;  // exec closed the pipe
   while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
   }
-  if (got != static_cast<ssize_t>(sizeof failure)) failure = {Step::kDescriptors, EIO};
+  if (got != static_cast<ssize_t>(sizeof failure)) failure = {Step::kDescriptors, EIO, {}};
   return LaunchError(failure, options);
 }
 

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/file_rights.h"
 #include "base/unique_fd.h"
+#include "daemon/process_settings.h"
 
 namespace rekindle::daemon {
 
@@ -31,8 +32,10 @@ struct LaunchOptions {
   std::optional<RunAs> run_as;
   std::vector<int> groups;  // open cgroup.procs files that it is put into
   UniqueFd mounts;          // a mount namespace that it runs in; none: the service's own
-  // Its PIDs are none of the low ones, which a machine gives out while it starts: an image of the job needs
-  // them back after that. As far as we may choose (CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN).
+  // None: the service's own, with the limit of descriptors that it was started with.
+  std::optional<ProcessSettings> settings;
+  // Its PIDs are none of the low ones, which a machine gives out while it starts: an image of the job may
+  // need them back after that. As far as we may choose (CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN).
   bool outlives_the_machine = false;
   // Until it runs: opening what is named, and exec. Files that lie far away take a while.
   absl::Duration longest_start = absl::Seconds(30);
@@ -41,7 +44,8 @@ struct LaunchOptions {
 // Returns the PID of the command, a child of this process: reap it. NotFound: no such program, folder or log
 // folder; PermissionDenied: the job's user may not use one of them; DeadlineExceeded: its input is a FIFO
 // that nobody writes to.
-absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options);
+// Warnings, where wanted, say which of the settings it could not be given.
+absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::string>* warnings = nullptr);
 
 // Calls `work` with the rights over files of another user, as WithFileRightsOf; nullopt: at once, with our
 // own. An error: it was not called.

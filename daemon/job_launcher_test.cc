@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <optional>
@@ -78,6 +80,49 @@ TEST_F(JobLauncherTest, AJobHasASessionThreeDescriptorsAndItsEnvironment) {
   std::string rest = log.substr(log.find(directory_->path()) + directory_->path().size() + 1);
   std::string session = rest.substr(0, rest.find('\n'));
   EXPECT_THAT(rest, HasSubstr("\n" + session + "\n"));
+}
+
+TEST_F(JobLauncherTest, AJobHasTheSettingsThatItIsToHave) {
+  auto settings = ReadProcessSettings(::getpid());
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  settings->file_mode_mask = 0477;
+  settings->nice = std::max(settings->nice, 11);
+  for (auto& [number, limit] : settings->limits) {
+    if (number == RLIMIT_CORE) limit = {0, 0};
+    if (number == RLIMIT_NOFILE) limit.rlim_cur = 99;
+  }
+  LaunchOptions options = Shell("umask; ulimit -c; ulimit -n; nice");
+  options.settings = *settings;
+  if (::geteuid() == 0) options.run_as = RunAs{kNobody, kNobody, {}};
+  std::vector<std::string> warnings;
+  auto pid = LaunchJob(options, &warnings);
+  ASSERT_TRUE(pid.ok()) << pid.status();
+  EXPECT_THAT(warnings, ::testing::IsEmpty());
+  auto end = reaper_.Adopt(*pid, {});
+  ASSERT_TRUE(end.ok() && (*end)->WaitFor(kLong).has_value());
+  EXPECT_EQ(Log(), absl::StrCat("0477\n0\n99\n", settings->nice, "\n"));
+  struct stat log;
+  ASSERT_EQ(::stat(Path("log").c_str(), &log), 0);
+  EXPECT_EQ(log.st_mode & 0777, 0600u) << "the mask is the program's, not ours";
+}
+
+TEST_F(JobLauncherTest, ASettingThatIsRefusedIsTold) {
+  auto settings = ReadProcessSettings(::getpid());
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  for (auto& [number, limit] : settings->limits) {
+    if (number == RLIMIT_NOFILE) limit.rlim_max = RLIM_INFINITY;  // more than the kernel allows anybody
+  }
+  LaunchOptions options = Shell("echo runs");
+  options.settings = *settings;
+  std::vector<std::string> warnings;
+  auto pid = LaunchJob(options, &warnings);
+  ASSERT_TRUE(pid.ok()) << pid.status();
+  EXPECT_THAT(warnings, ::testing::ElementsAre(HasSubstr("open files")));
+  auto end = reaper_.Adopt(*pid, {});
+  ASSERT_TRUE(end.ok() && (*end)->WaitFor(kLong).has_value());
+  EXPECT_EQ(Log(), "runs\n");
+  options.argv = {"no-such-program-anywhere"};
+  EXPECT_EQ(LaunchJob(options, &warnings).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(JobLauncherTest, TheLogIsAppendedTo) {

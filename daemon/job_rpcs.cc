@@ -74,12 +74,14 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
   RK_ASSIGN_OR_RETURN(JobStart start, PlanJobStart(node, call, request));
   RK_ASSIGN_OR_RETURN(const restore::CgroupMembership cgroups, CgroupsForJob(call.caller, request.detach()));
   start.launch.groups = cgroups.processes();
-  RK_ASSIGN_OR_RETURN(RegisteredJob job, StartJob(node, start));
+  std::vector<std::string> warnings;
+  RK_ASSIGN_OR_RETURN(RegisteredJob job, StartJob(node, start, &warnings));
   v1::JobEvent event;
   v1::JobStarted* started = event.mutable_started();
   ToProto(job.record, started->mutable_job());
   started->set_log_offset(start.log_offset);
   started->set_seconds(stopwatch.seconds());
+  ToProto(warnings, started->mutable_warnings());
   send(event);
   if (request.detach()) {
     return request.hold() ? WaitUntilHeld(call, job.record, *job.end) : absl::OkStatus();

@@ -80,6 +80,13 @@ absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::Ru
   if (request.hold()) launch.environment.push_back("REKINDLE_HOLD=1");
   launch.working_directory = request.working_directory();
   launch.run_as = Node::UserOf(call.caller);
+  launch.outlives_the_machine = true;
+  // What this process starts has its own anyway; what is started once more may be by another.
+  if (call.caller.kind != Caller::Kind::kSelf || request.has_supervision()) {
+    std::string unknown;
+    RK_ASSIGN_OR_RETURN(launch.settings, SettingsOfCaller(call.caller, &unknown));
+    if (!unknown.empty()) start.warnings.push_back(std::move(unknown));
+  }
   if (request.has_stdin_fd()) {
     RK_ASSIGN_OR_RETURN(launch.standard_input, InputPath(call.caller, request.stdin_fd()));
   }
@@ -102,8 +109,10 @@ absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::Ru
   return start;
 }
 
-absl::StatusOr<RegisteredJob> StartJob(Node& node, const JobStart& start) {
-  absl::StatusOr<pid_t> pid = LaunchJob(start.launch);
+absl::StatusOr<RegisteredJob> StartJob(Node& node, const JobStart& start,
+                                       std::vector<std::string>* warnings) {
+  warnings->insert(warnings->end(), start.warnings.begin(), start.warnings.end());
+  absl::StatusOr<pid_t> pid = LaunchJob(start.launch, warnings);
   if (!pid.ok()) {
     if (start.log_is_new) ::unlink(start.launch.log.c_str());
     return pid.status();

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "daemon/call.h"
@@ -17,12 +19,14 @@ struct JobStart {
   JobRecord record;         // without a PID
   uint64_t log_offset = 0;  // where its output will begin
   bool log_is_new = false;  // made for it
+  std::vector<std::string> warnings;
 };
 
 // Checks the request and opens the job's log.
 absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::RunRequest& request);
 
-// Launches and registers it. After an error nothing of it is left, nor the log if it was made for it.
-absl::StatusOr<RegisteredJob> StartJob(Node& node, const JobStart& start);
+// Launches and registers it. After an error nothing of it is left, nor the log if it was made for it. Adds to
+// `warnings`, also those of the plan.
+absl::StatusOr<RegisteredJob> StartJob(Node& node, const JobStart& start, std::vector<std::string>* warnings);
 
 }  // namespace rekindle::daemon

@@ -157,11 +157,13 @@ LaunchOptions SupervisedJob::LaunchPlan() const {
   launch.working_directory = record_.working_directory();
   launch.log = record_.log();
   launch.standard_input = record_.standard_input();
-  launch.outlives_the_machine = record_.policy().at_boot();
+  launch.outlives_the_machine = true;
+  if (record_.has_settings()) launch.settings = FromProto(record_.settings());
   return launch;
 }
 
-absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log) {
+absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log,
+                                                                std::vector<std::string>* warnings) {
   OpenJobFile();
   JobStart start;
   start.launch = LaunchPlan();
@@ -182,14 +184,15 @@ absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log) {
   const absl::Status recorded = WriteRecord();
   // A full disk must not keep one from coming back that is known already.
   if (start.launch.log_file.valid()) RK_RETURN_IF_ERROR(recorded);
-  return StartJob(node_, start);
+  return StartJob(node_, start, warnings);
 }
 
 absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Launch(Node& node,
                                                                      v1::SupervisedJobRecord record,
-                                                                     SupervisedHold hold, UniqueFd log) {
+                                                                     SupervisedHold hold, UniqueFd log,
+                                                                     std::vector<std::string>* warnings) {
   std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
-  return Supervise(job, job->StartFromBeginning(std::move(log)));
+  return Supervise(job, job->StartFromBeginning(std::move(log), warnings));
 }
 
 absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::LaunchFromImage(Node& node,

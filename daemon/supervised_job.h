@@ -35,7 +35,8 @@ class SupervisedJob {
  public:
   // Launches it. Errors: it could not be, and nothing of it is left.
   static absl::StatusOr<std::shared_ptr<SupervisedJob>> Launch(Node& node, v1::SupervisedJobRecord record,
-                                                               SupervisedHold hold, UniqueFd log);
+                                                               SupervisedHold hold, UniqueFd log,
+                                                               std::vector<std::string>* warnings);
   // The same with one that goes on from the image that its record has. `log`: a file for its output; empty:
   // the one that it had. `restarted` says what became of its files.
   static absl::StatusOr<std::shared_ptr<SupervisedJob>> LaunchFromImage(Node& node,
@@ -99,7 +100,7 @@ class SupervisedJob {
                                                                   absl::StatusOr<RegisteredJob> first_life);
   void Loop();
   void LoopAfterTakingOver();
-  absl::StatusOr<RegisteredJob> StartFromBeginning(UniqueFd log);
+  absl::StatusOr<RegisteredJob> StartFromBeginning(UniqueFd log, std::vector<std::string>* warnings);
   void BeginLife(const RegisteredJob& job);
   // Of one that is taken over: it has a life, which is watched now. An error: it may have one, which can't be
   // watched now.

@@ -394,8 +394,11 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
   }
   double next_wait = kFirstWaitSeconds;
   for (int moments = 1;;) {
+    std::vector<std::string> warnings;
     absl::StatusOr<RegisteredJob> life =
-        point ? RestoreFrom(*point, restarted) : StartFromBeginning(UniqueFd());
+        point ? RestoreFrom(*point, restarted) : StartFromBeginning(UniqueFd(), &warnings);
+    for (const std::string& warning : warnings)
+      Log(LogLevel::kWarning, absl::StrCat("job '", name_, "': ", warning));
     if (life.ok()) return life;
     double wait = kBetweenTriesSeconds;
     switch (HindranceOf(life.status())) {

@@ -326,16 +326,19 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   record.set_log(start.launch.log);
   record.set_log_offset(start.log_offset);
   record.set_standard_input(start.launch.standard_input);
+  if (start.launch.settings) *record.mutable_settings() = ToProto(*start.launch.settings);
   record.set_submitted_unix_ns(UnixNanos());
   if (record.mark().empty()) record.set_mark(NewJobMark(record.name()));
   const std::string name = record.name();
   v1::JobRestarted restarted;
+  std::vector<std::string> warnings = std::move(start.warnings);
   RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job,
                       request.from_image().empty()
                           ? SupervisedJob::Launch(node_, std::move(record), *std::move(hold),
-                                                  std::move(start.launch.log_file))
+                                                  std::move(start.launch.log_file), &warnings)
                           : SupervisedJob::LaunchFromImage(node_, std::move(record), *std::move(hold),
                                                            request.log(), &restarted));
+  ToProto(warnings, started->mutable_warnings());
   WarnOfFiles(restarted, started);
   *started->mutable_job() = job->Describe();
   started->set_log_offset(start.log_offset);

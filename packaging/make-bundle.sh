@@ -93,14 +93,18 @@ HOOK=$BUILD/hook/librekindle_hook.so
 [[ -r $HOOK ]] || die "$HOOK is missing: build it first (scripts/build.sh)."
 need_only_libc "$HOOK"
 mkdir -p "$ROOT/lib/rekindle/python/rekindle" "$ROOT/include"
-install -m 644 -s "$HOOK" "$ROOT/lib/rekindle/"
+# by_content FILE FOLDER: as `cmake --install` does it.
+by_content() {
+  cmake -DFILE="$1" -DFOLDER="$2" -DSTRIP="$(command -v strip)" -P "$REPO_ROOT/hook/install_by_content.cmake"
+}
+by_content "$HOOK" "$ROOT/lib/rekindle"
 install -m 644 "$REPO_ROOT"/hook/python/rekindle/*.py "$ROOT/lib/rekindle/python/rekindle/"
 install -m 644 "$REPO_ROOT/hook/python/snapshot_restore_py.py" "$ROOT/lib/rekindle/python/"
 ADDON=$BUILD/hook/rekindle_hook.node
 if [[ -r $ADDON ]]; then
   need_only_libc "$ADDON"
   mkdir -p "$ROOT/lib/rekindle/node/rekindle"
-  install -m 644 -s "$ADDON" "$ROOT/lib/rekindle/node/rekindle/"
+  by_content "$ADDON" "$ROOT/lib/rekindle/node/rekindle"
   install -m 644 "$REPO_ROOT"/hook/node/rekindle/*.js{,on} "$ROOT/lib/rekindle/node/rekindle/"
 fi
 RUNTIMES=$ROOT/lib/rekindle/runtimes

@@ -257,6 +257,16 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
     }
   }
   if (problems.empty()) return absl::OkStatus();
+  const bool is_hook = std::all_of(problems.begin(), problems.end(), [](const std::string& problem) {
+    return absl::StrContains(problem.substr(0, problem.find(' ')), "rekindle_hook");
+  });
+  if (is_hook) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the runtime hook that the job has loaded is not there any more: ", absl::StrJoin(problems, "; "),
+        ". Another version of Rekindle was installed in its place, or it was removed: put the file of the "
+        "version with which the job was started there (a newer installation has its hook under a name of its "
+        "own, and takes no other's place), then restore again"));
+  }
   size_t count = problems.size();
   if (count > 4) problems.resize(4);
   return absl::FailedPreconditionError(absl::StrCat(

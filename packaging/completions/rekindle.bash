@@ -109,7 +109,10 @@ _rekindle() {
           flags='--member --replace --tcp-established --tcp-close --freeze-limit --staging-memory --label'
           [[ $previous == --member ]] && arguments="$(_rekindle_jobs)" || arguments=$(_rekindle_groups)
           ;;
-        restore) flags='--map --tcp-close --ignore-mismatch --log-dir' arguments=$(_rekindle_groups) ;;
+        restore)
+          flags='--map --tcp-close --ignore-mismatch --log-dir --rollback --ignore-path'
+          [[ $previous == --rollback ]] && arguments='none append all' || arguments=$(_rekindle_groups)
+          ;;
         rm) arguments=$(_rekindle_groups) ;;
         resolve) arguments='commit abort' ;;
       esac

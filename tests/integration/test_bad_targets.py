@@ -224,6 +224,70 @@ class SilentServerTest(RekindleTest):
         self.assertLess(memory.largest_gap_seconds(), 7)  # CRIU's own bound is 10
 
 
+class NotRootsTest(RekindleTest):
+    """Files that the service may not open although it is root, as on NFS with root_squash: no image is taken that could
+    not be restored, least of all one for which the job ends.
+    """
+
+    # So the rights that files give are asked of root, too.
+    daemon_prefix = (
+        *("setpriv", "--bounding-set=-dac_override,-dac_read_search"),
+        "--inh-caps=-dac_override,-dac_read_search",
+    )
+
+    def setUp(self):
+        super().setUp()
+        self.home = self.path("home")
+        os.mkdir(self.home, 0o755)
+        self.lines = os.path.join(self.home, "lines")
+        with open(self.lines, "w", encoding="ascii"):
+            os.chmod(self.lines, 0o644)
+        for path in (self.home, self.lines):
+            os.chown(path, NOBODY, NOBODY)
+        write = "import os, sys, time\nfile = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)\n"
+        write += "while True:\n    os.write(file, b'line\\n')\n    time.sleep(0.01)"
+        self.job = self.start_job([jobs.PYTHON, "-c", write, self.lines])
+        self.wait_for_lines()
+        self.cli = self.make_cli(host=self.start_daemon().host)
+
+    def wait_for_lines(self):
+        size = os.path.getsize(self.lines)
+        waiting.until(lambda: os.path.getsize(self.lines) > size + 4, "it writes")
+
+    def assert_taken(self, *options):
+        self.checkpoint(self.job.pid, "x:1", *options)
+
+    def test_written(self):
+        refused = self.cli.run("ckpt", self.job.pid, "-t", "x:1", "--stop")
+        self.assert_refused(refused, FAILED, self.lines, "for writing", "root", "no_root_squash")
+        self.wait_for_lines()
+        self.assert_store_whole([])
+        os.chmod(self.lines, 0o666)
+        self.assert_taken("--stop")
+        self.job.reap()
+        self.assertEqual(self.restore("x:1"), self.job.pid)
+        self.wait_for_lines()
+
+    def test_a_folder_on_the_way(self):
+        os.chmod(self.lines, 0o666)
+        os.chmod(self.home, 0o700)
+        self.assert_refused(self.cli.run("ckpt", self.job.pid, "-t", "x:1", "--stop"), FAILED, self.lines, "root")
+        self.wait_for_lines()
+        os.chmod(self.home, 0o711)
+        self.assert_taken()
+
+    def test_closed_after_the_image(self):
+        os.chmod(self.lines, 0o666)
+        self.assert_taken("--stop")
+        self.job.reap()
+        os.chmod(self.lines, 0o644)
+        refused = self.cli.run("restore", "x:1", "--detach")
+        self.assert_refused(refused, FAILED, self.lines, "root", "no_root_squash", "The image is whole")
+        os.chmod(self.lines, 0o666)
+        self.restore("x:1")
+        self.wait_for_lines()
+
+
 class BadNameTest(RekindleTest):
     def test_malformed_taken_and_absent(self):
         job, memory = self.start_memory_job(4 * MIB)

@@ -254,6 +254,50 @@ class LifeTest(GroupTest):
         self.restore_group("x:1")
         exchange.wait_for_progress("sender", "receiver")
 
+    def test_files_are_rolled_back(self):
+        """What the jobs wrote after the images is not there twice."""
+        files, members, self.jobs = [], [], []
+        for node in (self.b, self.c):
+            folder = self.path("work-" + node.name)
+            os.mkdir(folder)
+            writer = [jobs.PYTHON, jobs.workload("file_writer.py"), folder]
+            self.jobs.append(node.start_job(self, writer, "writer"))
+            members.append((node, self.jobs[-1].pid))
+            files.append(os.path.join(folder, "lines"))
+        self.wait_for_lines(files)
+        # Where none of them is just writing a file that it will rename.
+        holds = [os.path.join(os.path.dirname(path), "hold-written") for path in files]
+        for hold in holds:
+            os.mknod(hold)
+            held = os.path.join(os.path.dirname(hold), "held")
+            waiting.until(lambda held=held: os.path.exists(held), f"{held} says that it stands still")
+        self.checkpoint_group("x:1", members)
+        for hold in holds:
+            os.unlink(hold)
+        self.wait_for_lines(files)
+        self.kill_jobs()
+        sizes = [os.path.getsize(path) for path in files]
+        bad = self.a.cli.run("group", "restore", "x:1", "--rollback", "perhaps")
+        self.assert_refused(bad, 2, "--rollback")
+        data = self.succeed("group", "restore", "x:1", "--rollback", "append", cli=self.a.cli)
+        for member, size, path in zip(data["members"], sizes, files):
+            self.kill_job_at_end(member["job"]["pid"])
+            told = [file for group in data["files"] for file in group["files"] if file["path"] == path]
+            self.assertEqual([file["action"] for file in told], ["truncated"], data)
+            self.assertLess(told[0]["size"], size)
+        self.wait_for_lines(files)
+        for member in data["members"]:
+            jobs.kill_tree(member["job"]["pid"])
+        for path in files:
+            with open(path, encoding="ascii") as file:
+                numbers = [int(line) for line in file]
+            self.assertEqual(numbers, list(range(1, len(numbers) + 1)), path)
+
+    def wait_for_lines(self, files):
+        before = [os.path.getsize(path) if os.path.exists(path) else 0 for path in files]
+        for path, size in zip(files, before):
+            waiting.until(lambda p=path, s=size: os.path.exists(p) and os.path.getsize(p) > s + 40, f"lines in {path}")
+
     def test_who_may(self):
         _, members = self.exchange_by_file()
         for node in self.nodes:

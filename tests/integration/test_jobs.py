@@ -161,6 +161,88 @@ class SetsidTest(RekindleTest):
         self.assertEqual(numbers, list(range(1, len(numbers) + 1)))
 
 
+class SettingsTest(RekindleTest):
+    """Through the daemon a job has what a command that is started by hand has of the shell."""
+
+    USER = 65534
+    SHOW = "umask; ulimit -Sn; ulimit -Hn; ulimit -v; ulimit -c; ulimit -u; nice; grep allowed: /proc/self/status; : >made"
+
+    def setUp(self):
+        super().setUp()
+        os.chmod(self.directory, 0o777)
+        processor = max(os.sched_getaffinity(0))
+        self.prefix = (
+            "sh",
+            "-c",
+            f'cd "$0"; umask 077; ulimit -Sn 400; ulimit -Hn 500; ulimit -v 4000000; ulimit -c 0; ulimit -u 5000; '
+            f'exec nice -n 10 taskset -c {processor} "$@"',
+            self.directory,
+        )
+
+    def by_hand(self):
+        shown = subprocess.run(
+            [*self.prefix, "sh", "-c", self.SHOW], user=self.USER, group=self.USER, extra_groups=[],
+            check=True, capture_output=True, text=True,
+        ).stdout.splitlines()  # fmt: skip
+        self.assertEqual([shown[0], shown[1], shown[5], shown[6]], ["0077", "400", "5000", "10"])
+        os.unlink(self.path("made"))
+        return shown
+
+    def user_of(self, daemon):
+        return self.make_cli(host=daemon.host, uid=self.USER)
+
+    def test_as_by_hand(self):
+        by_hand = self.by_hand()
+        user = self.user_of(self.start_daemon())
+        for options in ((), ("--detach",)):
+            log = self.path(f"job{len(options)}.log")
+            data = self.succeed(
+                "run", "--log", log, *options, "--", "sh", "-c", self.SHOW + "; echo end", cli=user, prefix=self.prefix
+            )
+            self.assertEqual(data.get("warnings", []), [])
+            waiting.until(lambda log=log: lines_of(log)[-1:] == ["end"], "its end")
+            self.assertEqual(lines_of(log)[:-1], by_hand)
+            self.assertEqual(os.stat(self.path("made")).st_mode & 0o777, 0o600)
+            os.unlink(self.path("made"))
+
+    def test_a_supervised_job_has_them_each_time(self):
+        by_hand = self.by_hand()
+        user = self.user_of(self.start_daemon())
+        log = self.path("job.log")
+        self.succeed(
+            "run", "--every", "1h", "--restarts", "3", "--log", log,
+            "--", "sh", "-c", self.SHOW + "; [ -e again ] || { : >again; exit 3; }", cli=user, prefix=self.prefix,
+        )  # fmt: skip
+        self.assertEqual(lines_of(log), by_hand * 2)
+
+    def test_what_the_daemon_may_not_give_is_told(self):
+        self.daemon_prefix = (
+            *("setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource"),
+            *("prlimit", "--nofile=450:450"),
+        )
+        user = self.user_of(self.start_daemon())
+        log = self.path("job.log")
+        result = user.run(
+            "run", "--log", log, "--", "sh", "-c", "ulimit -Sn; ulimit -Hn", prefix=self.prefix, json_output=False
+        )
+        self.assertEqual(result.code, DONE, str(result))
+        for words in ("open files (ulimit -n)", "400, at most 450", "400, at most 500", "CAP_SYS_RESOURCE"):
+            self.assertIn(words, result.err)
+        self.assertEqual(lines_of(log), ["400", "450"])
+
+    def test_pids_that_a_starting_machine_does_not_give_out(self):
+        with open("/proc/sys/kernel/pid_max", encoding="ascii") as file:
+            least = min(65536, int(file.read()) // 2)
+        daemon = self.make_cli(host=self.start_daemon().host)
+        for cli in (self.make_cli(store=self.path("other")), daemon):
+            with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as file:
+                file.write("400")
+            data = self.succeed("run", "--detach", "--log", self.path("x.log"), "--", "sleep", "1000", cli=cli)
+            pid = data["job"]["pid"]
+            self.kill_job_at_end(pid)
+            self.assertGreater(pid, least)
+
+
 class RunTest(RekindleTest):
     def test_run_checkpoint_restore(self):
         log, count = self.path("run.log"), self.path("count")

@@ -4,8 +4,8 @@ import os
 import shutil
 import unittest
 
-from harness import jobs, locks, procfs, waiting
-from harness.case import MIB, RekindleTest
+from harness import clones, jobs, locks, procfs, waiting
+from harness.case import MIB, RekindleTest, shell
 from harness.cli import DONE, FAILED, NOT_FOUND
 
 
@@ -170,6 +170,50 @@ class RestoreRefusalTest(RekindleTest):
         self.assertEqual(self.cli.run("restore", "x:1", "--detach").code, DONE)
         self.kill_job_at_end(job.pid)
         jobs.wait_for_http(port)
+
+
+class HookTest(RekindleTest):
+    """The runtime hook is installed anew while there are images of jobs that have it loaded."""
+
+    PROGRAM = (
+        "import rekindle, sys, time\n"
+        "rekindle.unsafe_to_fork()\n"
+        "while True:\n"
+        "    print('line', flush=True)\n"
+        "    time.sleep(0.01)"
+    )
+
+    def install(self, more):
+        """As `cmake --install` does; returns where the link leads."""
+        built, installed = self.path("librekindle_hook.so"), self.path("lib/librekindle_hook.so")
+        shutil.copyfile(clones.hook_library(), built)
+        with open(built, "ab") as file:
+            file.write(more)
+        script = os.path.join(clones.SOURCE, "hook", "install_by_content.cmake")
+        shell("cmake", f"-DFILE={built}", f"-DFOLDER={self.path('lib')}", "-P", script)
+        with open(built, "rb") as one, open(installed, "rb") as other:
+            self.assertEqual(one.read(), other.read())
+        return os.path.realpath(installed)
+
+    def test_another_version_is_installed(self):
+        first = self.install(b"")
+        self.assertEqual(self.install(b""), first)
+        env = {"PYTHONPATH": clones.HOOK_PYTHON, "REKINDLE_HOOK_LIBRARY": self.path("lib/librekindle_hook.so")}
+        job = self.start_job([jobs.PYTHON, "-c", self.PROGRAM], env=env)
+        waiting.until(lambda: os.path.getsize(job.log) > 10, "it runs")
+        with open(f"/proc/{job.pid}/maps", encoding="utf-8") as maps:
+            self.assertIn(first, maps.read())
+        self.checkpoint(job.pid, "x:1", "--stop")
+        job.reap()
+        second = self.install(b"another version")
+        self.assertNotEqual(first, second)
+        size = os.path.getsize(job.log)
+        self.assertEqual(self.restore("x:1"), job.pid)
+        waiting.until(lambda: os.path.getsize(job.log) > size + 10, "it goes on")
+        jobs.kill_tree(job.pid)
+        os.rename(second, first)
+        refused = self.cli.run("restore", "x:1", "--detach", "--rollback", "append")
+        self.assert_refused(refused, FAILED, "runtime hook", first, "version with which the job was started")
 
 
 class LocksTest(RekindleTest):
