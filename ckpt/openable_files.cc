@@ -102,20 +102,17 @@ const char* CureFor(const NeededFile& file) {
   switch (told ? static_cast<uint64_t>(info.f_type) & 0xffffffff : 0) {
     case kNfs:
       return "It is on NFS, which gives root nothing that is not everybody's (root_squash): export it to "
-             "this "
-             "machine with no_root_squash, or let the job have its files elsewhere";
+             "this machine with no_root_squash, or let the job have its files elsewhere";
     case kFuse:
       return "It is on FUSE, which gives root nothing: mount it with allow_other (or allow_root), or let the "
              "job have its files elsewhere";
     case kCifs:
     case kSmb2:
       return "It is on SMB, whose mount gives root nothing: mount it with rights for root, or let the job "
-             "have "
-             "its files elsewhere";
+             "have its files elsewhere";
     default:
       return "Give Rekindle the rights over it (CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH; of a file system "
-             "of "
-             "another machine: no_root_squash or the like), or let the job have its files elsewhere";
+             "of another machine: no_root_squash or the like), or let the job have its files elsewhere";
   }
 }
 
