@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/children.h"
+#include "base/lock_error.h"
 #include "base/status.h"
 
 namespace rekindle {
@@ -206,7 +207,7 @@ absl::StatusOr<UniqueFd> LockFile(const std::string& path, int operation) {
   RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDWR | O_CREAT, 0600));
   while (::flock(fd.get(), operation) != 0) {
     if (errno == EWOULDBLOCK) return absl::UnavailableError(absl::StrCat(path, " is locked by another"));
-    if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("locking ", path));
+    if (errno != EINTR) return LockError(errno, path);
   }
   return fd;
 }

@@ -19,10 +19,14 @@ int CollectGarbage(Client& client, const Output& output, const v1::CollectGarbag
   absl::StatusOr<v1::CollectGarbageResponse> response = client.CollectGarbage(request);
   if (!response.ok()) return output.Fail(response.status());
   output.Json(*response);
-  output.Text(absl::StrCat(request.dry_run() ? "would free " : "freed ", FormatBytes(response->bytes_freed()),
-                           ": ", response->packs_removed(), " packs removed, ", response->packs_rewritten(),
-                           " rewritten, ", response->leftovers_removed(),
-                           " leftovers of dead writers removed\n"));
+  output.Text(absl::StrCat(
+      request.dry_run() ? "would free " : "freed ", FormatBytes(response->bytes_freed()), ": ",
+      response->packs_removed(), " packs removed, ", response->packs_rewritten(), " rewritten, ",
+      response->leftovers_removed(), " leftovers of dead writers removed",
+      response->packs_in_use() == 0
+          ? ""
+          : absl::StrCat("; ", response->packs_in_use(), " packs are in use and were left to the next gc"),
+      "\n"));
   return kDone;
 }
 

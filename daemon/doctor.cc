@@ -1,5 +1,7 @@
 #include "daemon/doctor.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -14,7 +16,9 @@
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
+#include "base/lock_error.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "criu/environment.h"
 #include "restore/clone_environment.h"
 
@@ -40,6 +44,14 @@ std::string NearestExisting(std::string path) {
   return path;
 }
 
+// Whether the file system gives locks. OK where there is no such file, and where somebody has it locked.
+absl::Status TryLock(const std::string& path) {
+  absl::StatusOr<UniqueFd> file = OpenFile(path, O_RDWR);
+  if (!file.ok() || ::flock(file->get(), LOCK_EX | LOCK_NB) == 0 || errno == EWOULDBLOCK || errno == EINTR)
+    return absl::OkStatus();
+  return LockError(errno, path);
+}
+
 }  // namespace
 
 // `opened`: what came of opening it.
@@ -57,6 +69,10 @@ v1::Check CheckStore(const std::string& path, const absl::Status& opened) {
   if (!opened.ok() && !absl::IsNotFound(opened)) {
     return MakeCheck("store", v1::Check::MISSING, std::string(opened.message()),
                      "name another folder with --store, or mend it: 'rekindle fsck --repair'");
+  }
+  if (absl::Status locks = TryLock(path + "/catalog/lock"); !locks.ok()) {
+    return MakeCheck("store", v1::Check::MISSING, std::string(locks.message()),
+                     "have its file system give locks, or name a folder on another one with --store");
   }
   uint64_t free_bytes = static_cast<uint64_t>(space.f_bavail) * space.f_frsize;
   std::string detail =

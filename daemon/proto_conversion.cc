@@ -38,6 +38,7 @@ void ToProto(const store::GcReport& report, v1::CollectGarbageResponse* response
   response->set_packs_rewritten(report.packs_rewritten);
   response->set_bytes_freed(report.bytes_freed);
   response->set_leftovers_removed(report.leftovers_removed);
+  response->set_packs_in_use(report.packs_in_use);
 }
 
 void ToProto(const store::StoreStats& stats, const store::StoreLimits& limits, v1::StoreQuota* quota) {

@@ -15,9 +15,13 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "base/guarded_mapping.h"
 #include "base/human_units.h"
+#include "base/lock_error.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "dedup_store/coding.h"
@@ -29,6 +33,9 @@ namespace rekindle::store {
 namespace {
 
 constexpr uint64_t kRoomForInodes = 1 << 20;
+// For a lock that somebody has. Nobody can tell of a wait within the kernel, nor end it.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(1), kLongestPause = absl::Milliseconds(20),
+                         kSilentWait = absl::Seconds(10);
 constexpr absl::string_view kRefusedByDisk = "rekindle/refused-by-disk";
 
 }  // namespace
@@ -170,11 +177,23 @@ class RealFile : public BlockFile {
   }
 
   absl::StatusOr<bool> Lock(LockMode mode, bool wait) override {
-    int operation = (mode == LockMode::kShared ? LOCK_SH : LOCK_EX) | (wait ? 0 : LOCK_NB);
-    while (flock(fd_.get(), operation) != 0) {
+    const int operation = (mode == LockMode::kShared ? LOCK_SH : LOCK_EX) | LOCK_NB;
+    const absl::Time tell = absl::Now() + kSilentWait;
+    bool told = false;
+    for (absl::Duration pause = kFirstPause; flock(fd_.get(), operation) != 0;) {
       if (errno == EINTR) continue;
-      if (errno == EWOULDBLOCK) return false;
-      return FileError(errno, "locking", path_, fd_.get());
+      if (errno != EWOULDBLOCK) return LockError(errno, path_);
+      if (!wait) return false;
+      if (!told && absl::Now() > tell) {
+        Log(LogLevel::kWarning,
+            absl::StrCat("waits for a lock on ", path_,
+                         ", which another process or another node holds: one that is stopped, "
+                         "or a node that is gone, keeps it until it ends or its file server "
+                         "forgets it"));
+        told = true;
+      }
+      absl::SleepFor(pause);
+      pause = std::min(2 * pause, kLongestPause);
     }
     return true;
   }
@@ -190,7 +209,6 @@ class RealFile : public BlockFile {
     while (fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes)) !=
            0) {
       if (errno == EINTR) continue;
-      if (errno == EOPNOTSUPP) return absl::OkStatus();  // only finds a full disk earlier
       return FileError(errno, "allocating space for", path_, fd_.get());
     }
     return absl::OkStatus();

@@ -72,7 +72,8 @@ class BlockFile {
   virtual absl::StatusOr<std::unique_ptr<WriteQueue>> NewWriteQueue(size_t buffer_bytes, size_t buffers) = 0;
   // A single write of any size and place, for repairs; the file must not have come from Create.
   virtual absl::Status WriteAt(uint64_t offset, absl::Span<const std::byte> bytes) = 0;
-  virtual absl::Status Allocate(uint64_t offset, uint64_t bytes) = 0;  // takes disk space, keeps the size
+  // Takes disk space, keeps the size. Unimplemented where the file system can't.
+  virtual absl::Status Allocate(uint64_t offset, uint64_t bytes) = 0;
   virtual absl::Status Truncate(uint64_t size) = 0;
   // The range reads as zeros afterwards and its whole blocks go back to the file system.
   virtual absl::Status PunchHole(uint64_t offset, uint64_t bytes) = 0;

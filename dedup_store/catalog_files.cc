@@ -20,6 +20,8 @@ constexpr char kTemporarySuffix[] = ".tmp";
 constexpr const char* kSuffixes[kLogCopies] = {".a", ".b"};
 constexpr int kTries = 100;  // each one that fails means that somebody replaced the log meanwhile
 constexpr uint64_t kBlockBytes = 4096;
+constexpr char kBallast[] = "/ballast";
+constexpr uint64_t kBallastBytes = 256 << 10;
 // Kept free behind the last record, so that images can be removed while the disk is full: a removal takes
 // some 50 bytes, the dead frames of a pack a bit each. The more there is in a catalog, the more there is to
 // remove.
@@ -261,18 +263,28 @@ absl::Status CatalogFiles::CutBack(OpenLog& log, int copy) const {
   return status;
 }
 
-absl::Status CatalogFiles::Append(OpenLog& log, absl::string_view payload, bool into_reserve,
-                                  bool* degraded) const {
-  *degraded = false;
-  if (payload.size() > kMaxLogPayload) {
-    return absl::ResourceExhaustedError(absl::StrCat("a change of ", payload.size(), " bytes to the catalog ",
-                                                     path_, " is larger than one transaction may be"));
-  }
-  const std::string record = EncodeLogRecord(log.nonce, log.end, payload);
-  if (log.reserved < log.end + record.size() + LeastReserveBytes(log.end)) {
-    absl::Status status = Reserve(log, record.size() + ReserveBytes(log.end));
-    if (!status.ok() && !(into_reserve && absl::IsResourceExhausted(status))) return status;
-  }
+absl::Status CatalogFiles::KeepBallast() const {
+  const std::string path = path_ + kBallast;
+  auto file = io_->Open(path, true);
+  if (absl::IsNotFound(file.status())) file = io_->CreateBuffered(path);
+  RK_RETURN_IF_ERROR(file.status());
+  RK_ASSIGN_OR_RETURN(const uint64_t size, (*file)->Size());
+  if (size == kBallastBytes) return absl::OkStatus();
+  std::string bytes(kBallastBytes, '\0');
+  FillWithRandomBytes(bytes.data(), bytes.size());  // which no file system makes smaller
+  absl::Status status = (*file)->WriteAt(0, AsBytes(bytes));
+  if (status.ok()) status = (*file)->Sync();
+  if (!status.ok()) (void)io_->Unlink(path);
+  return status;
+}
+
+bool CatalogFiles::DropBallast() const {
+  const std::string path = path_ + kBallast;
+  return io_->Open(path, false).ok() && io_->Unlink(path).ok();
+}
+
+absl::Status CatalogFiles::WriteRecord(OpenLog& log, absl::string_view record, bool* degraded,
+                                       bool* undone) const {
   auto fail = [&](absl::Status status, int from_copy) {
     for (int copy = from_copy; copy >= 0; --copy) {
       absl::Status cut = CutBack(log, copy);
@@ -282,7 +294,7 @@ absl::Status CatalogFiles::Append(OpenLog& log, absl::string_view payload, bool 
                                                       "took effect, because undoing it failed too: ",
                                                       cut.message()));
     }
-    (void)Reserve(log, ReserveBytes(log.end));
+    *undone = true;
     return status;
   };
   BlockFile& a = *log.copies[0];
@@ -302,6 +314,29 @@ absl::Status CatalogFiles::Append(OpenLog& log, absl::string_view payload, bool 
   return absl::OkStatus();
 }
 
+absl::Status CatalogFiles::Append(OpenLog& log, absl::string_view payload, bool into_reserve,
+                                  bool* degraded) const {
+  *degraded = false;
+  if (payload.size() > kMaxLogPayload) {
+    return absl::ResourceExhaustedError(absl::StrCat("a change of ", payload.size(), " bytes to the catalog ",
+                                                     path_, " is larger than one transaction may be"));
+  }
+  const std::string record = EncodeLogRecord(log.nonce, log.end, payload);
+  if (log.reserved < log.end + record.size() + LeastReserveBytes(log.end)) {
+    absl::Status status = Reserve(log, record.size() + ReserveBytes(log.end));
+    if (absl::IsUnimplemented(status)) status = into_reserve ? absl::OkStatus() : KeepBallast();
+    if (!status.ok() && !(into_reserve && absl::IsResourceExhausted(status))) return status;
+  }
+  bool undone = false;
+  absl::Status status = WriteRecord(log, record, degraded, &undone);
+  if (undone && into_reserve && absl::IsResourceExhausted(status) && DropBallast()) {
+    undone = false;
+    status = WriteRecord(log, record, degraded, &undone);
+  }
+  if (undone) (void)Reserve(log, ReserveBytes(log.end));
+  return status;
+}
+
 absl::StatusOr<OpenLog> CatalogFiles::WriteGeneration(uint64_t generation,
                                                       const std::function<void(const Sink&)>& transactions,
                                                       bool* replaced) const {
@@ -314,11 +349,14 @@ absl::StatusOr<OpenLog> CatalogFiles::WriteGeneration(uint64_t generation,
       [&](absl::string_view payload) { bytes += EncodeLogRecord(header.nonce, bytes.size(), payload); });
 
   auto temporary = [&](int copy) { return CopyPath(generation, copy) + kTemporarySuffix; };
+  bool can_reserve = true;
   auto write = [&](int copy) -> absl::Status {
     RK_RETURN_IF_ERROR(io_->Unlink(temporary(copy)));
     RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, io_->CreateBuffered(temporary(copy)));
     RK_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(bytes)));
-    RK_RETURN_IF_ERROR(file->Allocate(bytes.size(), ReserveBytes(bytes.size())));
+    absl::Status allocated = file->Allocate(bytes.size(), ReserveBytes(bytes.size()));
+    can_reserve = !absl::IsUnimplemented(allocated);
+    if (can_reserve) RK_RETURN_IF_ERROR(allocated);
     return file->Sync();
   };
   absl::Status status = write(0);
@@ -336,7 +374,7 @@ absl::StatusOr<OpenLog> CatalogFiles::WriteGeneration(uint64_t generation,
   log.generation = generation;
   log.nonce = header.nonce;
   log.end = bytes.size();
-  log.reserved = log.end + ReserveBytes(log.end);
+  if (can_reserve) log.reserved = log.end + ReserveBytes(log.end);
   RK_RETURN_IF_ERROR(MakeWritable(log));
   return log;
 }

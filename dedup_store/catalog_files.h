@@ -89,6 +89,10 @@ class CatalogFiles {
   absl::StatusOr<LoadedLog> LoadGeneration(uint64_t generation, bool writable) const;
   absl::Status Reserve(OpenLog& log, uint64_t bytes) const;
   absl::Status CutBack(OpenLog& log, int copy) const;
+  absl::Status WriteRecord(OpenLog& log, absl::string_view record, bool* degraded, bool* undone) const;
+  // Where space can't be reserved: a file takes some, until a transaction that frees some needs it.
+  absl::Status KeepBallast() const;
+  bool DropBallast() const;  // whether there was one
 
   const std::string path_;
   BlockIo* const io_;

@@ -19,6 +19,7 @@
 #include "dedup_store/catalog_log.h"
 #include "dedup_store/catalog_testing.h"
 #include "dedup_store/cow_map.h"
+#include "dedup_store/hooked_disk.h"
 #include "dedup_store/store_testing.h"
 
 namespace rekindle::store {
@@ -458,6 +459,44 @@ TEST_F(CatalogTest, AFullDiskStillLetsImagesBeRemoved) {
     if (!(*catalog)->Problems().empty()) return (*catalog)->Problems().front();
     if (unlink((path_ + "/filler").c_str()) != 0) return "unlink";
     return PutNumbered(**catalog, 1).ok() ? "" : "no image can be added after space was freed";
+  });
+  EXPECT_EQ(WaitForChild(pid), 0);
+}
+
+// As on NFS before 4.2, and on CephFS.
+TEST_F(CatalogTest, AFullDiskOnWhichNothingCanBeReservedLetsImagesBeRemovedToo) {
+  if (geteuid() != 0) GTEST_SKIP() << "mounting needs root";
+  pid_t pid = StartChild([this]() -> std::string {
+    if (std::string error = PrivateMounts(); !error.empty()) return error;
+    if (mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=3m") != 0) return "mount";
+    HookedDisk disk([](const HookedDisk::Operation&) { return absl::OkStatus(); });
+    disk.RefuseAllocation();
+    if (auto status = Catalog::Create(path_, &disk); !status.ok()) return status.ToString();
+    auto catalog = Catalog::Open(path_, &disk);
+    if (!catalog.ok()) return catalog.status().ToString();
+    for (int i = 0; i < 300; ++i) {
+      if (auto status = PutNumbered(**catalog, i); !status.ok()) return status.ToString();
+    }
+    const std::string filler = path_ + "/filler";
+    {
+      std::string block(4096, 'x');
+      int fd = open(filler.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+      while (write(fd, block.data(), block.size()) > 0) {
+      }
+      close(fd);
+    }
+    absl::Status status;
+    int put = 300;
+    for (; status.ok() && put < 2000; ++put) status = PutNumbered(**catalog, put);
+    if (!absl::IsResourceExhausted(status)) return absl::StrCat("putting: ", status.ToString());
+    for (int i = 0; i < put - 1; ++i) {
+      if (status = RemoveNumbered(**catalog, i); !status.ok())
+        return absl::StrCat(i, ": ", status.ToString());
+    }
+    if (unlink(filler.c_str()) != 0) return "unlink";
+    if (status = PutNumbered(**catalog, 1); !status.ok()) return status.ToString();
+    // It is ready for the next time.
+    return FileSize(path_ + "/ballast") == 256 << 10 ? "" : "the room is not kept again";
   });
   EXPECT_EQ(WaitForChild(pid), 0);
 }

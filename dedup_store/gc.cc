@@ -126,7 +126,10 @@ class Collector {
     if (!file.ok()) return PassOver(file.status(), failed_);
     if (!dry_run_) {
       RK_ASSIGN_OR_RETURN(bool locked, (*file)->Lock(LockMode::kExclusive, false));
-      if (!locked) return absl::OkStatus();
+      if (!locked) {
+        ++report_.packs_in_use;
+        return absl::OkStatus();
+      }
       RK_RETURN_IF_ERROR(MarkNewImages());
     }
     std::optional<DeadRecord> known;

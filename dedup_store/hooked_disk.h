@@ -34,6 +34,8 @@ class HookedDisk : public BlockIo {
   // this client last changed it, or (where there is a limit to what is remembered) at the last Revalidate.
   enum class Memory { kNone, kUntilRevalidated, kForEver };
   void Remember(Memory memory) { memory_ = memory; }
+  // From now on no disk space can be taken beforehand.
+  void RefuseAllocation() { cannot_allocate_ = true; }
 
   absl::StatusOr<std::unique_ptr<BlockFile>> Create(const std::string& path) override {
     return Wrap(RealBlockIo()->Create(path), Call::kRead, true);
@@ -100,7 +102,10 @@ class HookedDisk : public BlockIo {
       if (size_ >= 0) Learn();
       return absl::OkStatus();
     }
-    absl::Status Allocate(uint64_t offset, uint64_t bytes) override { return real_->Allocate(offset, bytes); }
+    absl::Status Allocate(uint64_t offset, uint64_t bytes) override {
+      if (disk_->cannot_allocate_) return absl::UnimplementedError("as NFS before 4.2");
+      return real_->Allocate(offset, bytes);
+    }
     absl::Status Truncate(uint64_t size) override {
       RK_RETURN_IF_ERROR(real_->Truncate(size));
       if (size_ >= 0) Learn();
@@ -141,6 +146,7 @@ class HookedDisk : public BlockIo {
 
   const Hook hook_;
   std::atomic<Memory> memory_{Memory::kNone};
+  std::atomic<bool> cannot_allocate_{false};
 };
 
 }  // namespace rekindle::store

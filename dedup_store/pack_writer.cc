@@ -95,7 +95,11 @@ absl::StatusOr<uint64_t> PackWriter::TakeRoom(size_t bytes) {
   }
   // Small packs need no plan: their few writes find a full disk themselves.
   while (options_.expected_bytes > kAllocationStep && offset + bytes > allocated_) {
-    RK_RETURN_IF_ERROR(file_->Allocate(allocated_, kAllocationStep));
+    // Where that can't be done a full disk is only found later.
+    if (absl::Status status = file_->Allocate(allocated_, kAllocationStep);
+        !status.ok() && !absl::IsUnimplemented(status)) {
+      return status;
+    }
     allocated_ += kAllocationStep;
   }
   next_offset_.store(offset + bytes, std::memory_order_relaxed);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "base/lock_error.h"
 #include "dedup_store/catalog.h"
 #include "dedup_store/hooked_store_testing.h"
 #include "dedup_store/store_identity.h"
@@ -49,6 +50,35 @@ TEST_F(SharedStoreTest, GcTakesWhatWritersLeftThere) {
   RK_ASSERT_OK(report);
   EXPECT_EQ(report->leftovers_removed, 1u);
   EXPECT_FALSE(PathExists(leftover));
+}
+
+TEST_F(SharedStoreTest, GcCountsWhatOthersHaveLocked) {
+  auto reader = store_->OpenImage("job:1");
+  RK_ASSERT_OK(reader);
+  RK_ASSERT_OK(store_->Remove("job:1"));
+  auto report = store_->Gc({});
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->packs_in_use, 1u);
+  EXPECT_EQ(report->packs_removed, 0u);
+  reader->reset();
+  report = store_->Gc({});
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->packs_in_use, 0u);
+  EXPECT_EQ(report->packs_removed, 1u);
+}
+
+TEST_F(SharedStoreTest, AFileSystemWithoutLocksIsNamedWithTheCure) {
+  for (int error : {ENOLCK, ENOSYS}) {
+    hook_ = [&](const HookedDisk::Operation& operation) {
+      return operation.call == HookedDisk::Call::kLock ? LockError(error, operation.path) : absl::OkStatus();
+    };
+    const absl::Status refused = store_->Remove("job:1");
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), options_.path)) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), "-o flock")) << refused;
+  }
+  hook_ = AsNfs;
+  RK_ASSERT_OK(store_->Remove("job:1"));
 }
 
 // The client keeps a file that is removed while it is open, under another name.

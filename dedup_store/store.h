@@ -236,6 +236,9 @@ struct GcReport {
   uint64_t packs_removed = 0, packs_rewritten = 0;
   uint64_t bytes_freed = 0;        // of disk
   uint64_t leftovers_removed = 0;  // files of writers that died
+  // Left to the next gc: somebody reads them, writes an image that needs them, or holds their lock though it
+  // is stopped or its node is gone.
+  uint64_t packs_in_use = 0;
 };
 
 struct FsckOptions {
