@@ -2,16 +2,33 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/status.h"
 
 namespace rekindle {
+namespace {
+
+// linux/pidfd.h of 6.15, which Debian 12's headers do not have.
+struct PidfdInfo {
+  uint64_t mask;
+  uint64_t cgroupid;
+  uint32_t pid, tgid, ppid, ruid, rgid, euid, egid, suid, sgid, fsuid, fsgid;
+  int32_t exit_code;
+};
+static_assert(sizeof(PidfdInfo) == 64);
+constexpr unsigned long kPidfdGetInfo = _IOWR(0xFF, 11, PidfdInfo);
+constexpr uint64_t kPidfdInfoExit = 1u << 3;
+
+}  // namespace
 
 absl::StatusOr<UniqueFd> OpenProcess(pid_t pid) {
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -40,6 +57,23 @@ bool AwaitExit(int pidfd, absl::Duration patience) {
     if (n < 0 && errno != EINTR) return false;
     if (n == 0 && left_ms == 0) return false;
   }
+}
+
+std::optional<ExitState> ExitOfEnded(int pidfd) {
+  // Until it has been reaped (POLLHUP) there is no exit status to be had.
+  constexpr int kPatienceMs = 2000;
+  pollfd reaped{pidfd, 0, 0};
+  ::poll(&reaped, 1, kPatienceMs);
+  PidfdInfo info{};
+  info.mask = kPidfdInfoExit;
+  if (::ioctl(pidfd, kPidfdGetInfo, &info) != 0 || (info.mask & kPidfdInfoExit) == 0) return std::nullopt;
+  ExitState exit;
+  if (WIFSIGNALED(info.exit_code)) {
+    exit.signal = WTERMSIG(info.exit_code);
+  } else {
+    exit.code = WEXITSTATUS(info.exit_code);
+  }
+  return exit;
 }
 
 void KillAndAwaitExit(int pidfd) {

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 #include <thread>
 
 #include "base/test_child.h"
@@ -80,6 +82,26 @@ TEST(Pidfd, WhoIsKilledHasEnded) {
   EXPECT_FALSE(SendSignal(pidfd.get(), SIGKILL));
   EXPECT_EQ(errno, ESRCH);
   KillAndAwaitExit(pidfd.get());
+}
+
+// Where the kernel tells at all.
+TEST(Pidfd, HowItEndedIsKnownOnceItIsReaped) {
+  TestChild killed;
+  const UniqueFd pidfd = Open(killed);
+  killed.Kill();
+  killed.Reap();
+  const std::optional<ExitState> death = ExitOfEnded(pidfd.get());
+  if (!death) GTEST_SKIP() << "this kernel does not tell";
+  EXPECT_EQ(death->signal, SIGKILL);
+
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(7);
+  const UniqueFd exited = OpenProcess(pid).value_or(UniqueFd());  // a zombie at worst
+  ASSERT_EQ(::waitpid(pid, nullptr, 0), pid);
+  const std::optional<ExitState> exit = ExitOfEnded(exited.get());
+  ASSERT_TRUE(exit);
+  EXPECT_EQ(exit->code, 7);
+  EXPECT_EQ(exit->signal, 0);
 }
 
 TEST(Pidfd, WhatIsNoProcessIsNotWaitedFor) {

@@ -91,7 +91,7 @@ absl::StatusOr<uint32_t> ParsePercent(absl::string_view text) {
 
 constexpr char kExitCodes[] =
     "Exit status: 0 done, 1 failed, 2 bad usage, 3 not found, 4 not permitted, 5 unsupported on this "
-    "machine.";
+    "machine, 6 no store.";
 
 // What other programs call it.
 std::vector<std::string> InOurWords(std::vector<std::string> arguments) {
@@ -313,9 +313,9 @@ void Parser::AddJobCommands() {
       "  rekindle run --every 5m --restarts 10 --name llm -- python3 train.py\n"
       "It gets a session of its own and a log for its output; its standard input is /dev/null, or the\n"
       "file that the command's is. Without --detach its output is shown, SIGINT and SIGTERM go to it,\n"
-      "and its exit status (128 + signal when one killed it) is returned. With --every, --restarts or\n"
-      "--hang it is supervised: images are taken while it runs, and when it dies it goes on from the\n"
-      "last one.\n");
+      "and its exit status (128 + signal when one killed it) is returned, also where the daemon is\n"
+      "restarted meanwhile. With --every, --restarts or --hang it is supervised: images are taken while\n"
+      "it runs, and when it dies it goes on from the last one.\n");
   // For the help alone: the job's words are split off before CLI11 sees them.
   run->add_option("command", run_words_, "The command and its arguments, best after '--'")
       ->type_name("COMMAND...");

@@ -28,6 +28,8 @@ namespace {
 
 constexpr int kNoLimit = -1;
 constexpr int kProbeMs = 20'000;
+// A daemon that was started anew is found so soon.
+constexpr int kReconnectMs = 500;
 // The longest error message with its log lines, percent-encoded.
 constexpr int kLargestMetadataBytes = 64 << 10;
 
@@ -146,6 +148,8 @@ class GrpcClient final : public Client {
                                               OnEvent<v1::Progress> on_progress) override {
     return std::make_unique<Receiver>(*this, begin, std::move(on_progress));
   }
+
+  bool AtDaemon() const override { return !host_.empty(); }
 
   void Cancel() override {
     if (embedded_) embedded_->CancelCalls();
@@ -303,6 +307,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Endpoint& endpoint) {
   // A daemon is there or it isn't: no proxy and no second try behind the user's back.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMs);
   if (!absl::StartsWith(endpoint.host, "unix:")) {
     // A machine that has gone says nothing of it. Daemons allow a probe each 3 seconds.
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kProbeMs);

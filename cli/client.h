@@ -119,6 +119,9 @@ class Client {
   virtual absl::Status RestoreGroup(const v1::RestoreGroupRequest& request,
                                     const OnEvent<v1::GroupEvent>& on_event) = 0;
 
+  // False: the service is in this process.
+  virtual bool AtDaemon() const = 0;
+
   // Ends the call in work, and any later one, with Cancelled.
   virtual void Cancel() = 0;
 };

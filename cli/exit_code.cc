@@ -1,5 +1,7 @@
 #include "cli/exit_code.h"
 
+#include "absl/strings/match.h"
+
 namespace rekindle::cli {
 
 ExitCode ExitCodeFor(const absl::Status& status) {
@@ -9,7 +11,8 @@ ExitCode ExitCodeFor(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
       return kBadUsage;
     case absl::StatusCode::kNotFound:
-      return kNotFound;
+      // The store's word for it, of an older daemon's, too.
+      return absl::StartsWith(status.message(), "there is no store at ") ? kNoStore : kNotFound;
     case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kUnauthenticated:
       return kNotPermitted;

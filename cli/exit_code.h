@@ -12,6 +12,7 @@ enum ExitCode : int {
   kNotFound = 3,
   kNotPermitted = 4,
   kUnsupported = 5,  // on this machine
+  kNoStore = 6,      // it may be a file system that is not mounted: that says nothing of what is in it
 };
 
 ExitCode ExitCodeFor(const absl::Status& status);

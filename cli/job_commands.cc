@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,10 +16,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/human_units.h"
 #include "base/status.h"
 #include "cli/commands.h"
+#include "cli/local_job.h"
 #include "cli/log_follower.h"
 #include "cli/progress_bar.h"
 #include "cli/rollback_table.h"
@@ -33,6 +36,9 @@ using Align = Table::Align;
 
 constexpr int kKilledBySignal = 128;  // as shells say it
 constexpr size_t kLongestRemark = 1000;
+// Of a job that ended while nobody watched it.
+constexpr int kUnknownEnd = 255;
+constexpr absl::Duration kLookForDaemon = absl::Seconds(1);
 
 std::string Percent(uint64_t part, uint64_t whole) {
   return whole == 0
@@ -140,8 +146,12 @@ class JobSession {
   void SetDryRun() { dry_run_ = true; }
   void Follow(Timelines* timelines) { timelines_ = timelines; }
 
-  int Finish(const absl::Status& status) {
+  // `status`: of the call that started the job, or attached to it. Where that ended because the daemon has
+  // gone, the job has not.
+  int Finish(absl::Status status) {
     progress_.Clear();
+    if (absl::IsUnavailable(status) && client_.AtDaemon() && !detach_ && started_)
+      status = StayWithJob(status);
     if (follower_) follower_->Finish();
     if (!status.ok()) return output_.Fail(status);
     int code = kDone;
@@ -179,24 +189,23 @@ class JobSession {
     int missed = 0;
     {
       absl::MutexLock lock(&mutex_);
+      if (!supervised.empty()) pids_.clear();  // attached again, it may have another
       pids_.push_back(started.job().pid());
+      if (auto local = LocalJob::Find(started)) locals_[started.job().pid()] = std::move(local);
       missed = signal_;
+      if (!supervised.empty()) signal_ = 0;
     }
-    if (missed != 0) Signal(started.job().pid(), missed).IgnoreError();
+    if (missed != 0 && supervised.empty()) Signal(started.job().pid(), missed).IgnoreError();
+    if (missed != 0 && !supervised.empty()) SignalSupervised(supervised, missed);
     interrupts_.SetAction([this, supervised](int signal) {
+      if (!supervised.empty()) return SignalSupervised(supervised, signal);
       std::vector<int> pids;
       {
         absl::MutexLock lock(&mutex_);
         pids = pids_;
         signal_ = signal;
       }
-      absl::Status sent;
-      for (const int pid : pids) sent.Update(Signal(pid, signal));  // it may just have ended
-      if (sent.ok() || supervised.empty()) return;
-      // Between two lives there is nobody who could take a signal.
-      v1::StopJobRequest stop;
-      stop.set_job(supervised);
-      client_.StopJob(stop).IgnoreError();
+      for (const int pid : pids) Signal(pid, signal).IgnoreError();  // it may just have ended
     });
     // Copies have one log for all.
     if (follower_ || !follow_log_ || output_.json() || started.job().log().empty()) return;
@@ -217,7 +226,90 @@ class JobSession {
     request.set_pid(pid);
     request.set_signal(signal);
     request.set_group(true);
-    return client_.SignalJob(request);
+    absl::Status sent = client_.SignalJob(request);
+    if (sent.ok()) return sent;
+    std::shared_ptr<const LocalJob> local = LocalOf(pid);
+    return local != nullptr && local->Signal(signal) ? absl::OkStatus() : sent;
+  }
+
+  void SignalSupervised(const std::string& name, int signal) {
+    std::vector<int> pids;
+    {
+      absl::MutexLock lock(&mutex_);
+      pids = pids_;
+    }
+    absl::Status sent;
+    for (const int pid : pids) sent.Update(Signal(pid, signal));
+    if (sent.ok()) return;
+    // Between two lives there is nobody who could take a signal.
+    v1::StopJobRequest stop;
+    stop.set_job(name);
+    if (!absl::IsUnavailable(client_.StopJob(stop).status())) return;
+    // Without the daemon it would be taken for a failure, after which the job is brought back.
+    absl::MutexLock lock(&mutex_);
+    if (signal_ != 0) left_ = true;
+    signal_ = signal;
+  }
+
+  std::shared_ptr<const LocalJob> LocalOf(int pid) {
+    absl::MutexLock lock(&mutex_);
+    auto found = locals_.find(pid);
+    return found == locals_.end() ? nullptr : found->second;
+  }
+
+  // Until the job has ended. `lost`: why the call that followed it has ended; returned where it can't be
+  // followed without the daemon.
+  absl::Status StayWithJob(const absl::Status& lost) {
+    return started_->job().has_supervised() ? AttachAgain(lost) : AwaitLocalJobs(lost);
+  }
+
+  absl::Status AwaitLocalJobs(const absl::Status& lost) {
+    std::vector<std::shared_ptr<const LocalJob>> jobs;
+    for (size_t i = exits_.size(); i < all_started_.size(); ++i) {
+      jobs.push_back(LocalOf(all_started_[i].job().pid()));
+      if (jobs.back() == nullptr) return lost;
+    }
+    output_.Note("rekindle: the daemon has gone. The job runs on, and this command waits for its end\n");
+    for (const std::shared_ptr<const LocalJob>& job : jobs) {
+      const std::optional<ExitState> end = job->AwaitEnd();
+      v1::JobExit exit;
+      exit.set_exit_code(end ? end->code : kUnknownEnd);
+      if (end) exit.set_signal(end->signal);
+      exits_.push_back(exit);
+      if (end) continue;
+      output_.Warning(
+          absl::StrCat("the job ended while its daemon was gone, and this kernel does not tell how (6.15 and "
+                       "newer do): status ",
+                       kUnknownEnd, " stands for that"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AttachAgain(absl::Status lost) {
+    v1::AttachJobRequest request;
+    request.set_job(started_->job().name());
+    for (bool tell = true; absl::IsUnavailable(lost);) {
+      if (tell) {
+        output_.Note(
+            "rekindle: the daemon has gone. This command waits until it is back, and passes on a signal "
+            "then; a second one ends it\n");
+      }
+      if (!PauseForDaemon()) {
+        return absl::CancelledError(absl::StrCat("interrupted. Once a daemon runs, 'rekindle attach ",
+                                                 request.job(), "' follows the job and 'rekindle stop ",
+                                                 request.job(), "' ends it"));
+      }
+      const size_t starts = all_started_.size();
+      lost = client_.AttachJob(request, [this](const v1::JobEvent& event) { OnEvent(event); });
+      tell = all_started_.size() > starts;  // it was back, and has gone again
+    }
+    return lost;
+  }
+
+  // False: the user waits no longer.
+  bool PauseForDaemon() {
+    absl::MutexLock lock(&mutex_);
+    return !mutex_.AwaitWithTimeout(absl::Condition(&left_), kLookForDaemon);
   }
 
   void OnRestarted(const v1::JobRestarted& restarted) {
@@ -242,7 +334,10 @@ class JobSession {
   const bool detach_, follow_log_;
   absl::Mutex mutex_;
   std::vector<int> pids_ ABSL_GUARDED_BY(mutex_);  // who gets the signals
-  int signal_ ABSL_GUARDED_BY(mutex_) = 0;         // the last one: copies that start later get it, too
+  // The last one, which copies that start later get, too; of a supervised job, one that it is still to get.
+  int signal_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;  // a supervised job, to itself
+  std::map<int, std::shared_ptr<const LocalJob>> locals_ ABSL_GUARDED_BY(mutex_);  // by PID
   bool dry_run_ = false;
   ProgressBar progress_;
   std::optional<v1::JobStarted> started_;

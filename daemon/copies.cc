@@ -124,6 +124,7 @@ absl::StatusOr<RegisteredJob> RegisterCopy(Node& node, const Caller& caller, res
     return job.status();
   }
   ToProto(job->record, started->mutable_job());
+  SetIdentity(node, job->record, started);
   started->set_seconds(copy.total_seconds);
   started->set_instance(running->instance);
   started->set_lazy_pages(copy.lazy_pages);

@@ -79,6 +79,7 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
   v1::JobEvent event;
   v1::JobStarted* started = event.mutable_started();
   ToProto(job.record, started->mutable_job());
+  SetIdentity(node, job.record, started);
   started->set_log_offset(start.log_offset);
   started->set_seconds(stopwatch.seconds());
   ToProto(warnings, started->mutable_warnings());

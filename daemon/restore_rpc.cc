@@ -298,6 +298,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   v1::JobEvent event;
   v1::JobStarted* started = event.mutable_started();
   ToProto(job->record, started->mutable_job());
+  SetIdentity(node, job->record, started);
   started->set_seconds(result->total_seconds);
   started->set_log_offset(log_offset);
   ToProto(result->phases, started->mutable_phases());

@@ -55,6 +55,15 @@ absl::StatusOr<JobRecord> FindTarget(Node& node, pid_t pid, const std::string& n
   return process;
 }
 
+void SetIdentity(const Node& node, const JobRecord& record, v1::JobStarted* started) {
+  struct stat pid_namespace;
+  if (!node.options().daemon || ::stat("/proc/self/ns/pid", &pid_namespace) != 0) return;
+  v1::ProcessIdentity* process = started->mutable_process();
+  process->set_boot_id(record.boot_id);
+  process->set_pid_namespace(pid_namespace.st_ino);
+  process->set_start_ticks(record.start_ticks);
+}
+
 absl::Status SendJobEnd(const Node& node, const Call& call, const JobEnd& end,
                         const EventSink<v1::JobEvent>& send) {
   std::optional<ExitState> exit;

@@ -27,6 +27,10 @@ absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Sto
 // has a record of its PID and owner alone.
 absl::StatusOr<JobRecord> FindTarget(Node& node, pid_t pid, const std::string& name);
 
+// For clients on this machine that stay with the job when the daemon goes; nothing where the job goes with
+// us.
+void SetIdentity(const Node& node, const JobRecord& record, v1::JobStarted* started);
+
 // Waits until the job ends, and sends how it did. Leaves early, the job running on, when the client has gone
 // (OK) or the daemon is about to (Unavailable).
 absl::Status SendJobEnd(const Node& node, const Call& call, const JobEnd& end,

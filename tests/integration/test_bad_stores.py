@@ -8,7 +8,7 @@ import unittest
 
 from harness import waiting
 from harness.case import MIB, RekindleTest, shell
-from harness.cli import DONE, FAILED, NOT_FOUND, NOT_PERMITTED, UNSUPPORTED
+from harness.cli import DONE, FAILED, NO_STORE, NOT_PERMITTED, UNSUPPORTED
 
 
 class NotAStoreTest(RekindleTest):
@@ -51,7 +51,7 @@ class NotAStoreTest(RekindleTest):
         ):
             with self.subTest(command=command):
                 refused = self.cli.run(*command)
-                self.assert_refused(refused, NOT_FOUND, self.store, "empty", "ckpt", "--store")
+                self.assert_refused(refused, NO_STORE, self.store, "empty", "ckpt", "--store")
         self.assertIn("not made yet", self.examine(DONE)["detail"])
         self.assertEqual(os.listdir(self.store), ["lost+found"])
         job, _ = self.start_memory_job(4 * MIB)
