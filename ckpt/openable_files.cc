@@ -56,7 +56,8 @@ std::map<std::string, NeededFile> FilesOf(pid_t pid) {
     const std::string name = ReadLink(link).value_or("");
     if (!HasName(name)) continue;
     const absl::StatusOr<int> access = AccessToldBy(absl::StrCat(process, "/fdinfo/", number));
-    if (access.ok()) add(name, std::move(link), *access);
+    // Not one that only says where the file is (O_PATH).
+    if (access.ok() && *access != 0) add(name, std::move(link), *access);
   }
   for (const char* own : {"/cwd", "/exe"}) {
     std::string link = process + own;

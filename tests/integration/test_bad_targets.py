@@ -241,12 +241,13 @@ class NotRootsTest(RekindleTest):
         os.mkdir(self.home, 0o755)
         self.lines = os.path.join(self.home, "lines")
         with open(self.lines, "w", encoding="ascii"):
-            os.chmod(self.lines, 0o644)
+            os.chmod(self.lines, 0o666)
         for path in (self.home, self.lines):
             os.chown(path, NOBODY, NOBODY)
         write = "import os, sys, time\nfile = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)\n"
         write += "while True:\n    os.write(file, b'line\\n')\n    time.sleep(0.01)"
-        self.job = self.start_job([jobs.PYTHON, "-c", write, self.lines])
+        # As the service can give back no rights that it has not.
+        self.job = self.start_job([*self.daemon_prefix, jobs.PYTHON, "-c", write, self.lines])
         self.wait_for_lines()
         self.cli = self.make_cli(host=self.start_daemon().host)
 
@@ -258,6 +259,7 @@ class NotRootsTest(RekindleTest):
         self.checkpoint(self.job.pid, "x:1", *options)
 
     def test_written(self):
+        os.chmod(self.lines, 0o644)
         refused = self.cli.run("ckpt", self.job.pid, "-t", "x:1", "--stop")
         self.assert_refused(refused, FAILED, self.lines, "for writing", "root", "no_root_squash")
         self.wait_for_lines()
@@ -269,7 +271,6 @@ class NotRootsTest(RekindleTest):
         self.wait_for_lines()
 
     def test_a_folder_on_the_way(self):
-        os.chmod(self.lines, 0o666)
         os.chmod(self.home, 0o700)
         self.assert_refused(self.cli.run("ckpt", self.job.pid, "-t", "x:1", "--stop"), FAILED, self.lines, "root")
         self.wait_for_lines()
@@ -277,7 +278,6 @@ class NotRootsTest(RekindleTest):
         self.assert_taken()
 
     def test_closed_after_the_image(self):
-        os.chmod(self.lines, 0o666)
         self.assert_taken("--stop")
         self.job.reap()
         os.chmod(self.lines, 0o644)

@@ -200,7 +200,7 @@ class HookTest(RekindleTest):
         self.assertEqual(self.install(b""), first)
         env = {"PYTHONPATH": clones.HOOK_PYTHON, "REKINDLE_HOOK_LIBRARY": self.path("lib/librekindle_hook.so")}
         job = self.start_job([jobs.PYTHON, "-c", self.PROGRAM], env=env)
-        waiting.until(lambda: os.path.getsize(job.log) > 10, "it runs")
+        waiting.until(lambda: os.path.exists(job.log) and os.path.getsize(job.log) > 10, "it runs")
         with open(f"/proc/{job.pid}/maps", encoding="utf-8") as maps:
             self.assertIn(first, maps.read())
         self.checkpoint(job.pid, "x:1", "--stop")
