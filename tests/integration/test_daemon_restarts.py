@@ -24,9 +24,9 @@ class DaemonRestartsTest(CloneTest):
     def end_daemon(self, how):
         (self.daemon.kill if how == signal.SIGKILL else self.daemon.stop)()
 
-    def begin(self, *arguments):
+    def begin(self, *arguments, prefix=()):
         """A command in the foreground."""
-        command = self.cli.start(*arguments)
+        command = self.cli.start(*arguments, prefix=prefix)
         self.addCleanup(command.stderr.close)
         self.addCleanup(command.stdout.close)
         self.addCleanup(command.wait)
@@ -38,9 +38,9 @@ class DaemonRestartsTest(CloneTest):
         while '"job"' not in (line := command.stdout.readline()):
             self.assertTrue(line, "it has ended")
 
-    def run_waiter(self, *options):
+    def run_waiter(self, *options, prefix=()):
         command = self.begin("run", "--name", "waiter", "--log", self.path("log"), *options, "--", "sh", "-c", WAITER,
-                             self.path("waiter"))  # fmt: skip
+                             self.path("waiter"), prefix=prefix)  # fmt: skip
         self.wait_until_started(command)
         waiting.until(lambda: self.read("waiter.pid").strip(), "the job runs", 30)
         self.kill_job_at_end(self.pid())
@@ -135,6 +135,14 @@ class DaemonRestartsTest(CloneTest):
         waiting.until(lambda: self.read("waiter.signals").count("term") == 2, "through the next one", 30)
         os.kill(self.pid(), signal.SIGKILL)
         self.assertEqual(self.finish(command).code, 128 + signal.SIGKILL)
+
+    def test_a_process_of_another_namespace_is_not_taken_for_the_job(self):
+        command = self.run_waiter(prefix=("unshare", "--pid", "--fork", "--mount-proc"))
+        self.end_daemon(signal.SIGTERM)
+        result = self.finish(command)
+        self.assertEqual(result.code, FAILED, str(result))
+        self.assertIn("the job runs on", result.message)
+        self.assertTrue(procfs.alive(self.pid()))
 
     def test_a_supervised_job_is_followed_again(self):
         command = self.run_waiter("--restarts", "0")
