@@ -189,11 +189,14 @@ class JobSession {
     int missed = 0;
     {
       absl::MutexLock lock(&mutex_);
-      if (!supervised.empty()) pids_.clear();  // attached again, it may have another
-      pids_.push_back(started.job().pid());
-      if (auto local = LocalJob::Find(started)) locals_[started.job().pid()] = std::move(local);
       missed = signal_;
-      if (!supervised.empty()) signal_ = 0;
+      if (supervised.empty()) {
+        locals_[started.job().pid()] = LocalJob::Find(started);
+      } else {
+        pids_.clear();  // attached again, it may have another
+        signal_ = 0;
+      }
+      pids_.push_back(started.job().pid());
     }
     if (missed != 0 && supervised.empty()) Signal(started.job().pid(), missed).IgnoreError();
     if (missed != 0 && !supervised.empty()) SignalSupervised(supervised, missed);

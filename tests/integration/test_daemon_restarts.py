@@ -5,8 +5,8 @@ import signal
 import unittest
 
 from harness import jobs, procfs, waiting
-from harness.case import RekindleTest
-from harness.cli import DONE, FAILED, Cli
+from harness.cli import DONE, FAILED
+from harness.clones import CloneTest
 
 # Says that it goes on at SIGTERM, and with which status it is to end.
 WAITER = """
@@ -17,21 +17,16 @@ exit "$(cat "$0.end")"
 """
 
 
-class DaemonRestartsTest(RekindleTest):
-    def setUp(self):
-        super().setUp()
-        self.begin_daemon()
-        self.remote = Cli(host=self.daemon.host, env=self.environment)
-
+class DaemonRestartsTest(CloneTest):
     def begin_daemon(self):
-        self.daemon = self.start_daemon("--standby", "0")
+        self.daemon = self.start_daemon(*self.daemon_arguments)
 
     def end_daemon(self, how):
         (self.daemon.kill if how == signal.SIGKILL else self.daemon.stop)()
 
-    def begin(self, *arguments):
+    def begin(self, *arguments, prefix=()):
         """A command in the foreground."""
-        command = self.remote.start(*arguments)
+        command = self.cli.start(*arguments, prefix=prefix)
         self.addCleanup(command.stderr.close)
         self.addCleanup(command.stdout.close)
         self.addCleanup(command.wait)
@@ -43,9 +38,9 @@ class DaemonRestartsTest(RekindleTest):
         while '"job"' not in (line := command.stdout.readline()):
             self.assertTrue(line, "it has ended")
 
-    def run_waiter(self, *options):
+    def run_waiter(self, *options, prefix=()):
         command = self.begin("run", "--name", "waiter", "--log", self.path("log"), *options, "--", "sh", "-c", WAITER,
-                             self.path("waiter"))  # fmt: skip
+                             self.path("waiter"), prefix=prefix)  # fmt: skip
         self.wait_until_started(command)
         waiting.until(lambda: self.read("waiter.pid").strip(), "the job runs", 30)
         self.kill_job_at_end(self.pid())
@@ -74,7 +69,7 @@ class DaemonRestartsTest(RekindleTest):
             return command.poll() is not None
 
         waiting.until(ended, "the command ends", 60, 0.05)
-        return self.remote.finish(command)
+        return self.cli.finish(command)
 
     def wait_until_told(self, command):
         """The command has noticed that the daemon has gone."""
@@ -103,14 +98,29 @@ class DaemonRestartsTest(RekindleTest):
     def test_restore_ends_as_the_job_does(self):
         command = self.run_waiter()
         pid = self.pid()
-        self.succeed("ckpt", pid, "-t", "waiter:1", "--stop", cli=self.remote)
+        self.succeed("ckpt", pid, "-t", "waiter:1", "--stop")
         self.assertEqual(self.finish(command).code, 128 + signal.SIGKILL)
         command = self.begin("restore", "waiter:1")
         self.wait_until_started(command)
         self.end_daemon(signal.SIGKILL)
         self.wait_until_told(command)
         self.begin_daemon()
-        self.succeed("ckpt", pid, "-t", "waiter:2", cli=self.remote)
+        self.succeed("ckpt", pid, "-t", "waiter:2")
+        self.end_job(7)
+        self.assertEqual(self.finish(command).code, 7)
+
+    def test_clones_end_as_they_do(self):
+        command = self.run_waiter()
+        pid = self.pid()
+        self.succeed("ckpt", pid, "-t", "waiter:1", "--stop")
+        self.finish(command)
+        command = self.begin("restore", "waiter:1", "--clone", "--count", "2", "--name", "copy")
+        self.wait_until_started(command)
+        self.wait_until_started(command)
+        self.end_daemon(signal.SIGTERM)
+        self.assertIn("the daemon has gone", command.stderr.readline())
+        self.begin_daemon()
+        self.assertEqual(len(self.succeed("ps")["jobs"]), 2)
         self.end_job(7)
         self.assertEqual(self.finish(command).code, 7)
 
@@ -125,6 +135,14 @@ class DaemonRestartsTest(RekindleTest):
         waiting.until(lambda: self.read("waiter.signals").count("term") == 2, "through the next one", 30)
         os.kill(self.pid(), signal.SIGKILL)
         self.assertEqual(self.finish(command).code, 128 + signal.SIGKILL)
+
+    def test_a_process_of_another_namespace_is_not_taken_for_the_job(self):
+        command = self.run_waiter(prefix=("unshare", "--pid", "--fork", "--mount-proc"))
+        self.end_daemon(signal.SIGTERM)
+        result = self.finish(command)
+        self.assertEqual(result.code, FAILED, str(result))
+        self.assertIn("the job runs on", result.message)
+        self.assertTrue(procfs.alive(self.pid()))
 
     def test_a_supervised_job_is_followed_again(self):
         command = self.run_waiter("--restarts", "0")
