@@ -17,6 +17,9 @@
 namespace rekindle::daemon {
 namespace {
 
+constexpr char kCureOfUnreadable[] =
+    ". Put it back from a copy, or remove it: members that have not published their images give them up then";
+
 // Between two rounds of asking and telling.
 constexpr absl::Duration kResolveEvery = absl::Seconds(2);
 
@@ -275,8 +278,8 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
 void Groups::TellOfUnreadable(const std::map<std::string, absl::Status>& unreadable) {
   for (const auto& [id, why] : unreadable) {
     if (unreadable_.contains(id)) continue;
-    Log(LogLevel::kError,
-        absl::StrCat("group ", id, " is left as it is, and its members in doubt: ", why.message()));
+    Log(LogLevel::kError, absl::StrCat("group ", id, " is left as it is, and its members in doubt: ",
+                                       why.message(), kCureOfUnreadable));
   }
   unreadable_ = unreadable;
 }
@@ -326,7 +329,7 @@ absl::Status Groups::ListGroups(const Call& call, const v1::ListGroupsRequest&,
   std::map<std::string, absl::Status> unreadable;
   RK_ASSIGN_OR_RETURN(std::vector<v1::Group> groups, records_.List(&unreadable));
   for (const auto& [id, why] : unreadable)
-    response->add_warnings(absl::StrCat("group ", id, " is left out: ", why.message()));
+    response->add_warnings(absl::StrCat("group ", id, " is left out: ", why.message(), kCureOfUnreadable));
   for (v1::Group& group : groups) {
     group.set_complete(IsComplete(group));
     *response->add_groups() = std::move(group);

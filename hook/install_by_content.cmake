@@ -1,6 +1,6 @@
-# Installs a library under a name that tells what is in it, STEM-ID.EXTENSION, with STEM.EXTENSION a link to it. Programs
-# load it by the link and have the file itself mapped. So an image of one finds the library that it had when another
-# version has been installed since: nothing here removes a file, only the link changes.
+# Installs a library under a name that tells what is in it, STEM-ID.EXTENSION, with STEM.EXTENSION a link to it.
+# Programs load it by the link and have the file itself mapped. So an image of one finds the library that it had when
+# another version has been installed since: nothing here removes a file, only the link changes.
 #   cmake -DFILE=… -DFOLDER=… [-DSTRIP=program] -P install_by_content.cmake
 get_filename_component(name "${FILE}" NAME)
 get_filename_component(stem "${FILE}" NAME_WLE)
