@@ -209,6 +209,25 @@ class FollowTest(RekindleTest):
         waiting.until(lambda: supervised()["restarts"] == 1, "it is brought back", 60, 0.2)
         self.succeed("stop", "job", cli=cli)
 
+    def test_the_newest_image_is_the_last_one_whatever_the_clock_said(self):
+        job, _ = self.start_memory_job(4 * MIB)
+        self.checkpoint(job.pid, "job:1")
+        after = self.make_cli(store=self.store, env={"LD_PRELOAD": jobs.program("earlier_clock.so")})
+        self.checkpoint(job.pid, "job:2", cli=after)
+        images = self.succeed("ls")["images"]
+        self.assertEqual([image["reference"] for image in images], ["job:2", "job:1"])
+        self.assertLess(int(images[0]["created_unix_ns"]), int(images[1]["created_unix_ns"]))
+
+        there = self.make_cli(store=self.path("there"))
+        child = self.cli.start("copy", "job", "--to", self.path("there"), "--follow", json_output=False)
+        waiting.until(lambda: (there.run("ls").data or {}).get("images"), "the first copy", 60, 0.2)
+        os.kill(child.pid, signal.SIGINT)
+        self.cli.finish(child)
+        self.assertEqual([image["reference"] for image in self.succeed("ls", cli=there)["images"]], ["job:2"])
+
+        self.succeed("prune", "job", "--keep-last", "1")
+        self.assertEqual([image["reference"] for image in self.succeed("ls")["images"]], ["job:2"])
+
     def test_keep_removes_nothing_of_another_store(self):
         """Two nodes copy to one place, images of one name."""
         nodes = [self.make_cli(store=self.path(name)) for name in ("a", "b")]
