@@ -126,8 +126,9 @@ class OwnersTest(RekindleTest):
         fifo = self.path("fifo")
         os.mkfifo(fifo)
         os.chmod(fifo, 0o644)
-        child = user.start("import", "--file", fifo)
-        with open(fifo, "wb"):
+        # Both ends, before the command: it may be refused and gone before another could open one.
+        with open(fifo, "r+b", buffering=0):
+            child = user.start("import", "--file", fifo)
             result = user.finish(child, 60)
         self.assert_refused(result, NOT_PERMITTED, "uid 1000")
 

@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import select
 import signal
 import subprocess
 import unittest
@@ -295,7 +296,8 @@ class CommandTest(SupervisedTest):
 
     def test_an_interrupt_is_not_brought_back(self):
         command = self.start(1000, options=["--every", "300ms", "--restarts", "3"], detach=False)
-        waiting.until(lambda: len(lines_of(self.numbers)) > 3, "some lines")
+        # It shows the job's output once it knows of the job: before that nothing but the command is interrupted.
+        waiting.until(lambda: select.select([command.stdout], [], [], 0)[0], "some output", 60)
         command.send_signal(signal.SIGINT)
         result = self.remote.finish(command)
         self.assertIn(result.code, (1, 130), str(result))  # as Python ends it
