@@ -124,4 +124,4 @@ class HeldCopiesTest(CloneTest):
             copies = self.restored_copies(others)
             return copies if len(copies) == STANDBY_COPIES else None
 
-        return waiting.until(there, f"{STANDBY_COPIES} copies stand by")
+        return waiting.until(there, f"{STANDBY_COPIES} copies stand by", 60)
