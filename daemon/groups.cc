@@ -252,7 +252,8 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
     return absl::OkStatus();  // somebody else's
   }
   const std::string machine = LabelOf(image.info, v1::kGroupMachineLabel);
-  if (!machine.empty() && machine != ThisMachineId()) return absl::OkStatus();  // its daemon's, where its job is
+  if (!machine.empty() && machine != ThisMachineId())
+    return absl::OkStatus();  // its daemon's, where its job is
   v1::GetGroupDecisionResponse answer;
   if (coordinator.empty()) {
     answer.set_decision(DecisionAbout(id));
