@@ -64,7 +64,8 @@ struct Failure {
   RefusedSetting refused;
 };
 
-// The next process gets a PID beyond those of a machine that has just started.
+// The next process gets a PID beyond those that a machine gives out while it starts: an image of a job may
+// need its PIDs back after that. As far as we may choose (CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN).
 void SkipLowPids() {
   constexpr int64_t kEnough = 65536;
   constexpr char kLast[] = "/proc/sys/kernel/ns_last_pid";
@@ -248,7 +249,7 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::s
   plan.settings = options.settings ? &*options.settings : nullptr;
   plan.error_fd = error_write.get();
 
-  if (options.outlives_the_machine) SkipLowPids();
+  SkipLowPids();
   pid_t pid;
   {
     MakingChild making;

@@ -34,9 +34,6 @@ struct LaunchOptions {
   UniqueFd mounts;          // a mount namespace that it runs in; none: the service's own
   // None: the service's own, with the limit of descriptors that it was started with.
   std::optional<ProcessSettings> settings;
-  // Its PIDs are none of the low ones, which a machine gives out while it starts: an image of the job may
-  // need them back after that. As far as we may choose (CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN).
-  bool outlives_the_machine = false;
   // Until it runs: opening what is named, and exec. Files that lie far away take a while.
   absl::Duration longest_start = absl::Seconds(30);
 };

@@ -80,7 +80,6 @@ absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::Ru
   if (request.hold()) launch.environment.push_back("REKINDLE_HOLD=1");
   launch.working_directory = request.working_directory();
   launch.run_as = Node::UserOf(call.caller);
-  launch.outlives_the_machine = true;
   // What this process starts has its own anyway; what is started once more may be by another.
   if (call.caller.kind != Caller::Kind::kSelf || request.has_supervision()) {
     std::string unknown;

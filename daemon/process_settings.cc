@@ -9,7 +9,6 @@
 #include <cstring>
 #include <iterator>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -19,6 +18,7 @@
 #include "base/descriptor_limit.h"
 #include "base/file.h"
 #include "base/pidfd.h"
+#include "base/process_stat.h"
 #include "base/processors.h"
 #include "base/status.h"
 
@@ -78,14 +78,11 @@ bool ParseLimitLine(absl::string_view line, std::pair<int, rlimit>* limit) {
 absl::StatusOr<mode_t> ReadFileModeMask(pid_t pid) {
   const std::string path = absl::StrCat("/proc/", pid, "/status");
   RK_ASSIGN_OR_RETURN(const std::string status, ReadFile(path));
-  for (absl::string_view line : absl::StrSplit(status, '\n')) {
-    mode_t mask = 0;
-    if (!absl::ConsumePrefix(&line, "Umask:")) continue;
-    for (const char digit : absl::StripAsciiWhitespace(line))
-      mask = mask * 8 + static_cast<mode_t>(digit - '0');
-    return mask & 0777;
-  }
-  return absl::UnimplementedError(absl::StrCat(path, " does not tell the umask"));
+  const std::string digits = StatusField(status, "Umask");
+  if (digits.empty()) return absl::UnimplementedError(absl::StrCat(path, " does not tell the umask"));
+  mode_t mask = 0;
+  for (const char digit : digits) mask = mask * 8 + static_cast<mode_t>(digit - '0');
+  return mask & 0777;
 }
 
 // The call itself: the C library's reports -1 in the same way as an error.

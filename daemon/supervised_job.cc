@@ -157,7 +157,6 @@ LaunchOptions SupervisedJob::LaunchPlan() const {
   launch.working_directory = record_.working_directory();
   launch.log = record_.log();
   launch.standard_input = record_.standard_input();
-  launch.outlives_the_machine = true;
   if (record_.has_settings()) launch.settings = FromProto(record_.settings());
   return launch;
 }

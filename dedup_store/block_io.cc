@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/guarded_mapping.h"
 #include "base/human_units.h"
@@ -178,13 +179,13 @@ class RealFile : public BlockFile {
 
   absl::StatusOr<bool> Lock(LockMode mode, bool wait) override {
     const int operation = (mode == LockMode::kShared ? LOCK_SH : LOCK_EX) | LOCK_NB;
-    const absl::Time tell = absl::Now() + kSilentWait;
+    const Deadline silence(kSilentWait);
     bool told = false;
     for (absl::Duration pause = kFirstPause; flock(fd_.get(), operation) != 0;) {
       if (errno == EINTR) continue;
       if (errno != EWOULDBLOCK) return LockError(errno, path_);
       if (!wait) return false;
-      if (!told && absl::Now() > tell) {
+      if (!told && silence.passed()) {
         Log(LogLevel::kWarning,
             absl::StrCat("waits for a lock on ", path_,
                          ", which another process or another node holds: one that is stopped, "
