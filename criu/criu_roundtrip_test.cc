@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -161,6 +162,36 @@ TEST_F(CriuRoundtripTest, CancelLeavesNothing) {
   tree = Restore(job, nullptr, cancel.get());
   EXPECT_EQ(tree.status().code(), absl::StatusCode::kCancelled) << tree.status();
   EXPECT_FALSE(ProcessExists(job.pid()));
+}
+
+// Also while CRIU has children to learn about the kernel, which does not end them when it ends.
+TEST_F(CriuRoundtripTest, CancelAtAnyMomentLeavesNothing) {
+  TestJob job(1);
+  ASSERT_TRUE(job.GoesOn());
+  ASSERT_NO_FATAL_FAILURE(DumpToFolder(&job));
+  job.Exit(1);
+  job.Reap();
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  int cancelled = 0;
+  for (int delay_ms = 0; delay_ms < 80; ++delay_ms) {
+    SCOPED_TRACE(delay_ms);
+    const UniqueFd cancel(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC));
+    itimerspec when{};
+    when.it_value.tv_nsec = 1 + delay_ms * 1'000'000;
+    ASSERT_EQ(::timerfd_settime(cancel.get(), 0, &when, nullptr), 0);
+    absl::StatusOr<RestoredTree> tree = Restore(job, nullptr, cancel.get());
+    if (tree.ok()) {
+      job.Reap();  // it was told to exit
+    } else {
+      EXPECT_EQ(tree.status().code(), absl::StatusCode::kCancelled) << tree.status();
+      ++cancelled;
+    }
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {  // those of CRIU's that had ended fell to us
+    }
+    ASSERT_EQ(OwnChildren(), children_before_);
+  }
+  EXPECT_GT(cancelled, 0);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
 TEST_F(CriuRoundtripTest, KilledCriuLeavesNothing) {

@@ -12,10 +12,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "base/children.h"
+#include "base/deadline.h"
+#include "base/file.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/unique_fd.h"
@@ -55,6 +61,28 @@ void AwaitReaped(const std::vector<pid_t>& pids, uint64_t not_before_ticks) {
       ::usleep(1000);  // nothing tells when somebody else's zombie is reaped
     }
   }
+}
+
+// More than a busy machine takes. One that waits for a child which it has made with vfork() does not stop
+// before that one ends.
+constexpr absl::Duration kMayTakeToStop = absl::Seconds(2);
+
+bool StandsStill(pid_t pid) {
+  const absl::StatusOr<std::vector<std::string>> threads =
+      ListDirectory(absl::StrCat("/proc/", pid, "/task"));
+  if (!threads.ok()) return true;  // it has gone
+  return absl::c_all_of(*threads, [](const std::string& thread) {
+    pid_t number = 0;
+    if (!absl::SimpleAtoi(thread, &number)) return true;
+    const absl::StatusOr<ProcessStat> facts = ReadProcessStat(number);
+    return !facts.ok() || facts->state == 'T' || facts->state == 't' || facts->ending();
+  });
+}
+
+// After a stop signal: a fork that had begun by then still succeeds. Nothing tells when a process stops that
+// is no child of ours.
+void AwaitStopped(pid_t pid, const Deadline& deadline) {
+  while (!StandsStill(pid) && !deadline.passed()) ::usleep(100);
 }
 
 struct Subreaping {
@@ -98,8 +126,9 @@ TemporarySubreaper::~TemporarySubreaper() {
 
 std::vector<pid_t> KillTree(pid_t root, bool reap_root) {
   TemporarySubreaper children_fall_to_us;
-  // Stopped first and killed then: a killed parent's children would be reparented and lost from sight. Once a
-  // stop signal is pending fork() fails, so the scan that finds nobody new is the last.
+  // Stopped first and killed then: a killed parent's children would be reparented and lost from sight. Who
+  // stands still forks no more, so the scan that finds nobody new is the last.
+  const Deadline patience(kMayTakeToStop);
   std::map<pid_t, UniqueFd> members;
   std::vector<pid_t> fresh = {root};
   while (!fresh.empty()) {
@@ -107,6 +136,7 @@ std::vector<pid_t> KillTree(pid_t root, bool reap_root) {
       ::kill(pid, SIGSTOP);
       members[pid].Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
     }
+    for (pid_t pid : fresh) AwaitStopped(pid, patience);
     fresh.clear();
     for (pid_t pid : Descendants(root)) {
       if (members.find(pid) == members.end()) fresh.push_back(pid);

@@ -164,8 +164,9 @@ class RestoreSession {
   absl::Status CleanUp(const RestoreOutcome& outcome) {
     if (!subreaper_.has_value()) subreaper_.emplace();
     ExitState exit;
+    // With its children: those that it makes to learn about the kernel would wait for it without end.
     if (outcome.status.code() == absl::StatusCode::kCancelled && !outcome.criu_failed) {
-      criu_.Signal(SIGKILL).IgnoreError();
+      KillTree(criu_.pid(), /*reap_root=*/false);
     }
     socket_.Reset();
     if (absl::StatusOr<ExitState> waited = criu_.Wait(); waited.ok()) exit = *waited;
