@@ -191,7 +191,7 @@ Subprocess::Subprocess(Subprocess&& other) noexcept
 
 Subprocess& Subprocess::operator=(Subprocess&& other) noexcept {
   if (this != &other) {
-    this->~Subprocess();
+    const Subprocess ends_here(std::move(*this));
     pid_ = std::exchange(other.pid_, -1);
     pidfd_ = std::move(other.pidfd_);
   }

@@ -26,6 +26,7 @@
 #include "base/number_claim.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
+#include "base/standstill.h"
 #include "base/status.h"
 #include "base/uuid.h"
 #include "ckpt/capture.h"
@@ -42,6 +43,7 @@ constexpr char kJournal[] = "journal";
 constexpr char kRunLine[] = "run ";
 // A killed process gives its memory back before it is gone: a second for some ten GiB.
 constexpr absl::Duration kDyingMayTake = absl::Seconds(60);
+constexpr absl::Duration kMayTakeToStop = absl::Seconds(2);  // more than a busy machine takes
 // It waits for a thread in a call of the GPU's driver, but not for ever.
 constexpr absl::Duration kLettingGoMayTake = absl::Seconds(45);
 constexpr absl::Duration kLookAgainEvery = absl::Milliseconds(5);
@@ -207,10 +209,23 @@ void StopTree(const std::vector<ProcessInfo>& recorded) {
 }
 
 void KillTree(const std::vector<ProcessInfo>& recorded) {
-  std::vector<TreeMember> members = TreeNow(recorded);
-  for (const TreeMember& member : members) member.Signal(SIGKILL);
+  // Who stands still forks no more: what a running one forked after it was looked at would be missed.
+  std::map<pid_t, TreeMember> members;
+  const Deadline patience(kMayTakeToStop);
+  for (bool grown = true; grown;) {
+    grown = false;
+    for (TreeMember& member : TreeNow(recorded)) {
+      const pid_t pid = member.pid;
+      if (members.contains(pid)) continue;
+      member.Signal(SIGSTOP);
+      members.emplace(pid, std::move(member));
+      grown = true;
+    }
+    for (const auto& [pid, member] : members) AwaitStandstill(pid, patience);
+  }
+  for (const auto& [pid, member] : members) member.Signal(SIGKILL);
   const Deadline deadline(kDyingMayTake);
-  for (const TreeMember& member : members) AwaitExit(member.pidfd.get(), deadline.left());
+  for (const auto& [pid, member] : members) AwaitExit(member.pidfd.get(), deadline.left());
 }
 
 namespace {

@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "base/parallel.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 
 namespace rekindle::ckpt {
 namespace {
@@ -215,7 +216,7 @@ absl::Status ImageStaging::WaitUntilPagesAreOurs() {
 absl::Status ImageStaging::LookAtFiles(
     const std::function<void(const std::map<std::string, std::string>&)>& look) {
   absl::MutexLock lock(&mutex_);
-  if (!mutex_.AwaitWithTimeout(absl::Condition(this, &ImageStaging::FilesHereOrFailed), kFilesMayTake)) {
+  if (!AwaitUntil(mutex_, absl::Condition(this, &ImageStaging::FilesHereOrFailed), Deadline(kFilesMayTake))) {
     return absl::DeadlineExceededError("CRIU has not closed all of its image files");
   }
   if (failure_.ok()) look(staged_.files);

@@ -111,7 +111,13 @@ class JobSession {
         detach_(detach),
         follow_log_(follow_log),
         progress_(STDERR_FILENO, !output.json()) {
-    interrupts_.SetAction([this](int) { client_.Cancel(); });
+    interrupts_.SetAction([this](int signal) {
+      {
+        absl::MutexLock lock(&mutex_);
+        signal_ = signal;  // for the job, if it starts all the same
+      }
+      client_.Cancel();
+    });
   }
   ~JobSession() { interrupts_.SetAction(nullptr); }
 
@@ -153,6 +159,11 @@ class JobSession {
     if (absl::IsUnavailable(status) && client_.AtDaemon() && !detach_ && started_)
       status = StayWithJob(status);
     if (follower_) follower_->Finish();
+    if (status.ok() && started_ && !detach_ && exits_.empty()) {
+      status = absl::CancelledError(absl::StrCat("interrupted just as the job started (PID ",
+                                                 started_->job().pid(),
+                                                 "): it was sent the signal; see 'rekindle ps'"));
+    }
     if (!status.ok()) return output_.Fail(status);
     int code = kDone;
     for (const v1::JobExit& exit : exits_) {
@@ -198,8 +209,13 @@ class JobSession {
       }
       pids_.push_back(started.job().pid());
     }
-    if (missed != 0 && supervised.empty()) Signal(started.job().pid(), missed).IgnoreError();
-    if (missed != 0 && !supervised.empty()) SignalSupervised(supervised, missed);
+    if (missed != 0) {
+      if (supervised.empty()) {
+        Signal(started.job().pid(), missed).IgnoreError();
+      } else {
+        SignalSupervised(supervised, missed);
+      }
+    }
     interrupts_.SetAction([this, supervised](int signal) {
       if (!supervised.empty()) return SignalSupervised(supervised, signal);
       std::vector<int> pids;

@@ -12,18 +12,15 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/children.h"
 #include "base/deadline.h"
-#include "base/file.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
+#include "base/standstill.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::criu {
@@ -63,27 +60,8 @@ void AwaitReaped(const std::vector<pid_t>& pids, uint64_t not_before_ticks) {
   }
 }
 
-// More than a busy machine takes. One that waits for a child which it has made with vfork() does not stop
-// before that one ends.
+// More than a busy machine takes.
 constexpr absl::Duration kMayTakeToStop = absl::Seconds(2);
-
-bool StandsStill(pid_t pid) {
-  const absl::StatusOr<std::vector<std::string>> threads =
-      ListDirectory(absl::StrCat("/proc/", pid, "/task"));
-  if (!threads.ok()) return true;  // it has gone
-  return absl::c_all_of(*threads, [](const std::string& thread) {
-    pid_t number = 0;
-    if (!absl::SimpleAtoi(thread, &number)) return true;
-    const absl::StatusOr<ProcessStat> facts = ReadProcessStat(number);
-    return !facts.ok() || facts->state == 'T' || facts->state == 't' || facts->ending();
-  });
-}
-
-// After a stop signal: a fork that had begun by then still succeeds. Nothing tells when a process stops that
-// is no child of ours.
-void AwaitStopped(pid_t pid, const Deadline& deadline) {
-  while (!StandsStill(pid) && !deadline.passed()) ::usleep(100);
-}
 
 struct Subreaping {
   absl::Mutex mutex;
@@ -133,16 +111,27 @@ std::vector<pid_t> KillTree(pid_t root, bool reap_root) {
   std::vector<pid_t> fresh = {root};
   while (!fresh.empty()) {
     for (pid_t pid : fresh) {
-      ::kill(pid, SIGSTOP);
-      members[pid].Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+      UniqueFd& member = members[pid];
+      member.Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+      if (member.valid()) {
+        SendSignal(member.get(), SIGSTOP);
+      } else {
+        ::kill(pid, SIGSTOP);  // there are no more descriptors
+      }
     }
-    for (pid_t pid : fresh) AwaitStopped(pid, patience);
+    for (pid_t pid : fresh) AwaitStandstill(pid, patience);
     fresh.clear();
     for (pid_t pid : Descendants(root)) {
       if (members.find(pid) == members.end()) fresh.push_back(pid);
     }
   }
-  for (const auto& [pid, pidfd] : members) ::kill(pid, SIGKILL);
+  for (const auto& [pid, pidfd] : members) {
+    if (pidfd.valid()) {
+      SendSignal(pidfd.get(), SIGKILL);
+    } else {
+      ::kill(pid, SIGKILL);
+    }
+  }
   for (const auto& [pid, pidfd] : members) AwaitExit(pidfd.get());
   std::vector<pid_t> pids;
   for (const auto& [pid, pidfd] : members) {

@@ -121,9 +121,10 @@ class RestoreSession {
     SubprocessOptions process;
     process.argv = FullCommand(installation, SwrkArguments(kSocketInCriu, options_.plugins));
     process.descriptors.emplace_back(theirs.get(), kSocketInCriu);
-    // CRIU puts a job without its session's leader into CRIU's own session. In ours, a terminal that it gets
-    // would be its controlling one: to read would stop it, since it is in the background there.
-    process.new_session = options_.shell_job;
+    // A terminal's Ctrl-C must reach CRIU only through us. And it puts a job without its session's leader
+    // into its own session: in ours, a terminal that the job gets would be its controlling one, and to read
+    // would stop it, since it is in the background there.
+    process.new_session = true;
     process.working_directory = work_directory();
     if (options_.user) {
       RK_RETURN_IF_ERROR(WriteBounds(absl::StrCat(work_directory(), "/", kBoundsFile), *options_.user));
@@ -165,9 +166,8 @@ class RestoreSession {
     if (!subreaper_.has_value()) subreaper_.emplace();
     ExitState exit;
     // With its children: those that it makes to learn about the kernel would wait for it without end.
-    if (outcome.status.code() == absl::StatusCode::kCancelled && !outcome.criu_failed) {
+    if (outcome.status.code() == absl::StatusCode::kCancelled && !outcome.criu_failed)
       KillTree(criu_.pid(), /*reap_root=*/false);
-    }
     socket_.Reset();
     if (absl::StatusOr<ExitState> waited = criu_.Wait(); waited.ok()) exit = *waited;
     // CRIU kills its tasks when it fails, but a root made our child is left for us to reap, and a CRIU that

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +24,7 @@
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/pidfd.h"
 #include "base/stable_hash.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
@@ -254,13 +256,14 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
   launch.environment = AsStrings(HeldEnvironment(modules));
   launch.log_file = output->TakeWriteEnd();
   Stopwatch watch;
-  RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
-  launch.log_file.Reset();
-  output->Follow();
   const std::string records = absl::StrCat(node_.options().runtime_directory, "/f");
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
+  RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
+  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  launch.log_file.Reset();
+  output->Follow();
   const InstanceRecord record(absl::StrCat(records, "/build-", pid, ".pid"), pid, nullptr);
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, node_.reaper().Adopt(pid, [](const ExitState&) {}));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, AdoptWithGroup(node_.reaper(), pid));
   const Deadline deadline(kLongestLoad);
   while (!ckpt::IsHeld(pid)) {
     if (auto exit = end->WaitFor(kLookIfHeld)) {
@@ -268,7 +271,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
                                                      absl::StripTrailingAsciiWhitespace(output->Text())));
     }
     if (!deadline.passed() && !node_.stopping()) continue;
-    ::kill(pid, SIGKILL);
+    SendSignal(pidfd.get(), SIGKILL);
     return absl::DeadlineExceededError(
         absl::StrCat(what, ": it has not loaded within ", absl::FormatDuration(kLongestLoad)));
   }
@@ -289,7 +292,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
   options.labels = LabelsOf(built);
   auto captured = ckpt::Capture(store, criu, nullptr, options, nullptr, nullptr);
   if (!captured.ok()) {
-    ::kill(pid, SIGKILL);
+    SendSignal(pidfd.get(), SIGKILL);
     return Annotate(captured.status(), what);
   }
   built.info = captured->image;

@@ -15,10 +15,8 @@ DrainNotice::DrainNotice(std::string command, absl::Duration interval, std::func
 }
 
 DrainNotice::~DrainNotice() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stopping_ = true;
-  }
+  stopping_ = true;
+  wakeup_.Notify();
   thread_.join();
 }
 
@@ -26,10 +24,8 @@ void DrainNotice::Loop() {
   constexpr absl::Duration kLongest = absl::Seconds(10);
   bool noticed = false;
   for (;;) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), interval_)) return;
-    }
+    wakeup_.WaitFor(interval_);
+    if (stopping_) return;
     absl::StatusOr<CommandResult> result = RunCommand({"/bin/sh", "-c", command_}, kLongest);
     if (!result.ok()) {
       Log(LogLevel::kWarning,

@@ -2,13 +2,13 @@
 // instances some seconds or minutes before.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "daemon/wakeup.h"
 
 namespace rekindle::daemon {
 
@@ -22,13 +22,13 @@ class DrainNotice {
   ~DrainNotice();
 
  private:
-  void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Loop();
 
   const std::string command_;
   const absl::Duration interval_;
   const std::function<void()> on_notice_;
-  absl::Mutex mutex_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  Wakeup wakeup_;
+  std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };
 

@@ -354,6 +354,7 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
   if (!LimitsUsable().ok()) {
     environment[kInstanceMark] = place.identity.instance;
     place.place.mark = absl::StrCat(kInstanceMark, "=", place.identity.instance);
+    place.place.user = record.owner.uid;
   }
   LaunchOptions launch;
   RK_ASSIGN_OR_RETURN(launch.argv, RuntimeCommand(spec.runtime, record.folder->code()));

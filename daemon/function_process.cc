@@ -113,7 +113,9 @@ absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowChild(
   std::shared_ptr<restore::Cgroup> shared = std::move(group);
   std::function<void()> end_session;
   if (!place.mark.empty()) {
-    end_session = [pid, mark = place.mark] { SendKillToJobMembers({pid, mark, std::nullopt, {}}); };
+    end_session = [pid, mark = place.mark, user = place.user] {
+      SendKillToJobMembers({pid, mark, user, {}});
+    };
   }
   auto process = std::make_unique<Process>(pid, UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))),
                                            shared, std::move(place), nullptr);

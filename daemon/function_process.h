@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -24,6 +25,7 @@ struct InstancePlace {
   uint64_t memory_bytes = 0;  // its limit
   // Where it has no control group: in its environment, so that what it has started is found (job_members.h).
   std::string mark;
+  std::optional<uid_t> user;                              // whose function it is
   std::shared_ptr<const functions::RevisionFolder> code;  // stays as long as it runs
 };
 

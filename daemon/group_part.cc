@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "ckpt/capture.h"
 #include "ckpt/standing_job.h"
 #include "daemon/group_member.h"
@@ -114,7 +115,7 @@ class Part final : public ckpt::CaptureGate {
     auto told = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
       return (state_.*may)() != MemberState::Verdict::kWait;
     };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&told), limit)) {
+    if (!AwaitUntil(mutex_, absl::Condition(&told), Deadline(limit))) {
       state_.OnLimit();
       return absl::DeadlineExceededError(absl::StrCat(name_, ": waiting for ", what_for, " took longer than ",
                                                       absl::FormatDuration(limit),

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "criu/process_tree.h"
 #include "daemon/group_member.h"
 #include "daemon/groups.h"
@@ -57,7 +58,7 @@ class RestoredPart {
       ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     auto known = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return *said || ended_; };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&known), limit)) {
+    if (!AwaitUntil(mutex_, absl::Condition(&known), Deadline(limit))) {
       return absl::DeadlineExceededError(absl::StrCat(name_, ": the other members took longer than ",
                                                       absl::FormatDuration(limit), " ", what_for,
                                                       "; nothing of it is left running"));
@@ -114,7 +115,10 @@ absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coor
   coordinator.write(running);
   absl::Status keep = part.AwaitKeep();
   if (!keep.ok()) {
-    criu::KillTree(started->job().pid(), /*reap_root=*/false);  // the reaper has it
+    // Unless it has ended by itself, and its number is another's.
+    const pid_t root = started->job().pid();
+    if (criu::StartTicks(root) == started->process().start_ticks())
+      criu::KillTree(root, /*reap_root=*/false);  // the reaper has it
     Log(LogLevel::kWarning, keep.message());
     SendFailure(coordinator, keep);
     return absl::OkStatus();

@@ -290,6 +290,22 @@ absl::Status DoAs(const std::optional<RunAs>& user, const std::function<void()>&
   return user ? WithFileRightsOf(*user, run) : run();
 }
 
+absl::StatusOr<std::shared_ptr<const JobEnd>> AdoptWithGroup(JobReaper& reaper, pid_t pid,
+                                                             std::function<void()> before_reaping) {
+  auto adopted = reaper.Adopt(
+      pid, [](const ExitState&) {},
+      [pid, before_reaping = std::move(before_reaping)] {
+        ::kill(-pid, SIGKILL);
+        if (before_reaping) before_reaping();
+      });
+  if (!adopted.ok()) {
+    ::kill(-pid, SIGKILL);
+    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+  return adopted;
+}
+
 absl::StatusOr<UniqueFd> OpenFileAs(const std::optional<RunAs>& user, const std::string& path, int flags,
                                     mode_t mode) {
   open_how how = {};
@@ -312,6 +328,10 @@ absl::StatusOr<UniqueFd> OpenFileAs(const std::optional<RunAs>& user, const std:
     return absl::InvalidArgumentError(
         absl::StrCat("opening ", path,
                      ": it leads to what a process has open (/proc), or in circles: name the file itself"));
+  }
+  if (error == ENOENT && (flags & O_CREAT) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("opening ", path, ": its folder is not there: make that first, or name another file"));
   }
   if (error != 0) return ErrnoStatus(error, absl::StrCat("opening ", path));
   const int now = ::fcntl(opened.get(), F_GETFL);

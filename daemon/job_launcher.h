@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/time/time.h"
 #include "base/file_rights.h"
 #include "base/unique_fd.h"
+#include "daemon/job_reaper.h"
 #include "daemon/process_settings.h"
 
 namespace rekindle::daemon {
@@ -43,6 +45,11 @@ struct LaunchOptions {
 // that nobody writes to.
 // Warnings, where wanted, say which of the settings it could not be given.
 absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::string>* warnings = nullptr);
+
+// Gives a process of LaunchJob's, which leads a process group of its own, to the reaper: that ends the group
+// with it. Where that can't be both are ended at once. `before_reaping` as of JobReaper::Adopt.
+absl::StatusOr<std::shared_ptr<const JobEnd>> AdoptWithGroup(JobReaper& reaper, pid_t pid,
+                                                             std::function<void()> before_reaping = nullptr);
 
 // Calls `work` with the rights over files of another user, as WithFileRightsOf; nullopt: at once, with our
 // own. An error: it was not called.

@@ -94,6 +94,12 @@ bool HasKilledChild(pid_t root) {
   return false;
 }
 
+void TellToEnd(pid_t root) {
+  const pid_t whom = ::getpgid(root) == root ? -root : root;
+  ::kill(whom, SIGTERM);
+  ::kill(whom, SIGCONT);
+}
+
 std::vector<UniqueFd> SendKillToJobMembers(const JobTraits& job) {
   std::vector<UniqueFd> ending;
   for (const pid_t pid : JobMembers(job)) {

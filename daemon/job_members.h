@@ -34,6 +34,10 @@ std::vector<pid_t> JobMembers(const JobTraits& job);
 // the job is likely to be in the middle of its end.
 bool HasKilledChild(pid_t root);
 
+// SIGTERM to a job's first process, and to the process group that it leads; who is stopped is woken up for
+// it.
+void TellToEnd(pid_t root);
+
 // Sends each of them SIGKILL, and returns descriptors of them.
 std::vector<UniqueFd> SendKillToJobMembers(const JobTraits& job);
 

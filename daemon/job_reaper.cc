@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/pidfd.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 
 namespace rekindle::daemon {
@@ -42,16 +43,12 @@ JobReaper::~JobReaper() {
 
 namespace {
 
-ExitState ReapChild(pid_t pid) {
-  int status = 0;
-  pid_t reaped;
-  do {
-    reaped = ::waitpid(pid, &status, __WALL);
-  } while (reaped < 0 && errno == EINTR);
+// How soon a zombie is reaped that its tracer has let go of.
+constexpr int kLookForReapableMs = 100;
+
+ExitState FromWaitStatus(int status) {
   ExitState exit;
-  if (reaped != pid) {
-    exit.code = 255;  // somebody else's child after all: how it ended nobody can tell
-  } else if (WIFSIGNALED(status)) {
+  if (WIFSIGNALED(status)) {
     exit.signal = WTERMSIG(status);
   } else {
     exit.code = WEXITSTATUS(status);
@@ -61,6 +58,22 @@ ExitState ReapChild(pid_t pid) {
 
 }  // namespace
 
+ExitState JobReaper::ReapChild(pid_t pid) {
+  int status = 0;
+  // A zombie with a tracer is not its parent's before that has looked, which may be never: others' ends are
+  // not to wait for it.
+  const pid_t reaped = ::waitpid(pid, &status, __WALL | WNOHANG);
+  if (reaped == pid) return FromWaitStatus(status);
+  if (reaped == 0) {
+    unreaped_.push_back(pid);
+    if (const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid); stat.ok() && stat->state == 'Z')
+      return FromWaitStatus(stat->exit_status);
+  }
+  ExitState exit;
+  exit.code = 255;  // somebody else's child after all: how it ended nobody can tell
+  return exit;
+}
+
 absl::StatusOr<std::shared_ptr<const JobEnd>> JobReaper::Adopt(pid_t pid,
                                                                std::function<void(const ExitState&)> on_end,
                                                                std::function<void()> before_reaping) {
@@ -68,7 +81,7 @@ absl::StatusOr<std::shared_ptr<const JobEnd>> JobReaper::Adopt(pid_t pid,
   RK_RETURN_IF_ERROR(Annotate(pidfd.status(), absl::StrCat("watching process ", pid)));
   return Watch(
       *std::move(pidfd),
-      [pid, before_reaping = std::move(before_reaping)](int) {
+      [this, pid, before_reaping = std::move(before_reaping)](int) {
         if (before_reaping) before_reaping();
         return ReapChild(pid);
       },
@@ -115,7 +128,8 @@ void JobReaper::Loop() {
   }
   for (;;) {
     epoll_event event;
-    int n = ::epoll_wait(epoll, &event, 1, -1);
+    int n = ::epoll_wait(epoll, &event, 1, unreaped_.empty() ? -1 : kLookForReapableMs);
+    std::erase_if(unreaped_, [](pid_t pid) { return ::waitpid(pid, nullptr, __WALL | WNOHANG) != 0; });
     if (n < 0 && errno != EINTR) return;
     if (n <= 0) continue;
     if (event.data.fd == stop) return;

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -61,11 +62,13 @@ class JobReaper {
   };
   void Loop();
   void Reap(int ended) ABSL_LOCKS_EXCLUDED(mutex_);
+  ExitState ReapChild(pid_t pid);  // on the reaper's thread
 
   absl::Mutex mutex_;
   std::map<int, Watched> watched_ ABSL_GUARDED_BY(mutex_);  // by descriptor
   UniqueFd epoll_ ABSL_GUARDED_BY(mutex_);                  // made once, then constant
   UniqueFd stop_ ABSL_GUARDED_BY(mutex_);
+  std::vector<pid_t> unreaped_;  // of the reaper's thread alone: zombies whose tracers hold them
   std::thread thread_;
 };
 

@@ -121,7 +121,7 @@ absl::StatusOr<RegisteredJob> StartJob(Node& node, const JobStart& start,
   record.started_unix_ns = UnixNanos();
   absl::StatusOr<RegisteredJob> job = RegisterJob(node, std::move(record), /*unique_name=*/false);
   if (!job.ok()) {
-    ::kill(*pid, SIGKILL);
+    ::kill(-*pid, SIGKILL);
     while (::waitpid(*pid, nullptr, 0) < 0 && errno == EINTR) {
     }
     return job.status();

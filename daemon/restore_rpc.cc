@@ -107,7 +107,7 @@ absl::Status CheckInto(const Node& node, const Caller& caller, const v1::Restore
         "--into takes the PID of a container's process, and does not go with --clone and --log: the job has "
         "the container's output");
   }
-  return absl::OkStatus();
+  return criu::JobNamespaces::Around(request.into()).status();
 }
 
 restore::SeenFrom PlaceOf(const v1::RestoreRequest& request) {
@@ -293,6 +293,13 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   const int64_t runs = MonotonicNanos();
   if (result->channel.valid() && WaitForAnswer(result->channel.get(), monitor.cancel_fd())) {
     result->timeline.push_back(SpanSince(runs, "rekindle", "restore", "answer"));
+  }
+
+  // Whoever gave it up would not know that it runs.
+  if (call.cancelled && call.cancelled()) {
+    if (JobRegistry::Lives(job->record))
+      criu::KillTree(result->root, /*reap_root=*/false);  // the reaper has it
+    return absl::CancelledError("the restore was cancelled; the restored job was ended again");
   }
 
   v1::JobEvent event;

@@ -3,14 +3,18 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <map>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/log.h"
 #include "base/pidfd.h"
+#include "base/process_stat.h"
 #include "base/status.h"
+#include "daemon/job_members.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -42,6 +46,29 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> FindFor(Node& node, const Call& c
   return job;
 }
 
+// Ends a job that lives, with all that is in its session: by itself within `grace`, or by force.
+void EndSession(pid_t root, int root_pidfd, absl::Duration grace) {
+  const Deadline deadline(grace);
+  JobTraits members;
+  if (::getsid(root) == root) members.session = root;
+  std::map<pid_t, UniqueFd> others;
+  for (const pid_t pid : JobMembers(members)) {
+    if (UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); pidfd.valid() && pid != root)
+      others.emplace(pid, std::move(pidfd));
+  }
+  TellToEnd(root);
+  if (!AwaitExit(root_pidfd, deadline.left())) KillAndAwaitExit(root_pidfd);
+  // As long as one of it lives, the session's number is nobody else's.
+  bool session_lives = false;
+  for (const auto& [pid, pidfd] : others) {
+    if (AwaitExit(pidfd.get(), deadline.left())) continue;
+    const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+    session_lives |= stat.ok() && stat->session == root;
+  }
+  if (session_lives) KillJobMembers(members);
+  for (const auto& [pid, pidfd] : others) KillAndAwaitExit(pidfd.get());
+}
+
 // SIGTERM, then, if need be, SIGKILL, for a job that nobody would bring back.
 absl::Status StopUnsupervised(Node& node, const Call& call, const std::string& name, absl::Duration grace,
                               bool checkpoint, v1::StopJobResponse* response) {
@@ -53,18 +80,15 @@ absl::Status StopUnsupervised(Node& node, const Call& call, const std::string& n
   if (checkpoint) {
     v1::CheckpointRequest request;
     request.set_job(name);
-    request.set_reference(
-        absl::StrCat(name, ":", absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(), absl::UTCTimeZone())));
+    request.set_reference(absl::StrCat(
+        ImageNameOf(name), ":", absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(), absl::UTCTimeZone())));
     RK_RETURN_IF_ERROR(Checkpoint(node, call, request, [&](const v1::CheckpointEvent& event) {
       if (event.has_result()) response->set_image(event.result().image().reference());
       return true;
     }));
   }
   // After its image the number may be another's.
-  if (!AwaitExit(pidfd.get(), absl::ZeroDuration())) {
-    ::kill(::getpgid(job.pid) == job.pid ? -job.pid : job.pid, SIGTERM);
-    if (!AwaitExit(pidfd.get(), grace)) KillAndAwaitExit(pidfd.get());
-  }
+  if (!AwaitExit(pidfd.get(), absl::ZeroDuration())) EndSession(job.pid, pidfd.get(), grace);
   // Its record tells how, once whoever is its parent has looked.
   constexpr int kLooks = 100;
   for (int look = 0; look < kLooks; ++look) {
@@ -92,6 +116,12 @@ absl::Status RunSupervised(Node& node, const Call& call, const v1::RunRequest& r
   v1::JobEvent event;
   RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job,
                       node.supervisor().Run(call, request, event.mutable_started()));
+  // Whoever gave it up would not know that it runs.
+  if (call.cancelled && call.cancelled()) {
+    RK_RETURN_IF_ERROR(
+        job->Stop(absl::Seconds(kDefaultGraceSeconds), /*checkpoint=*/false, nullptr).status());
+    return absl::CancelledError("interrupted; the job that was just started was ended again");
+  }
   std::shared_ptr<JobEventQueue> queue = job->events().Follow();
   send(event);
   if (request.detach()) return absl::OkStatus();

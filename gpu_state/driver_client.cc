@@ -14,6 +14,7 @@
 #include "base/deadline.h"
 #include "base/status.h"
 #include "base/subprocess.h"
+#include "base/timed_await.h"
 
 namespace rekindle::gpu {
 namespace {
@@ -90,7 +91,7 @@ class DriverClient::Helper {
     absl::MutexLock lock(&mutex_);
     auto arrived = [this, id]()
                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return gone_ || answers_[id].has_value(); };
-    const bool in_time = mutex_.AwaitWithTimeout(absl::Condition(&arrived), deadline.left());
+    const bool in_time = AwaitUntil(mutex_, absl::Condition(&arrived), deadline);
     std::optional<HelperAnswer> answer = std::move(answers_[id]);
     answers_.erase(id);
     if (answer) return *std::move(answer);

@@ -22,6 +22,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "base/subprocess.h"
+#include "base/timed_await.h"
 #include "base/unix_socket.h"
 #include "gpu_state/thread_watch.h"
 
@@ -211,7 +212,7 @@ absl::Status ThreadKeeper::Await(KeeperWord what) {
   absl::MutexLock lock(&mutex_);
   auto said = [this, what]()
                   ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return gone_ || words_.count(what) > 0; };
-  const bool in_time = mutex_.AwaitWithTimeout(absl::Condition(&said), kMayTake);
+  const bool in_time = AwaitUntil(mutex_, absl::Condition(&said), Deadline(kMayTake));
   const auto word = words_.find(what);
   if (!in_time) return absl::DeadlineExceededError("a thread does not come out of the kernel");
   if (word == words_.end()) return absl::UnavailableError("the thread keeper has ended");

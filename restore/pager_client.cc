@@ -48,6 +48,9 @@ absl::StatusOr<UniqueFd> StartPager(const PagerPlace& place, const std::string& 
   SubprocessOptions options;
   options.argv = {program, place.store, absl::StrCat(place.cache_bytes)};
   options.descriptors = {{listener.get(), kPagerSocket}, {log.get(), 2}};
+  // It serves others' copies too: what a terminal or a script sends to the group of who starts it is not for
+  // it.
+  options.new_session = true;
   RK_ASSIGN_OR_RETURN(*started_process, Subprocess::Start(options));
   return ConnectForPackets(path);
 }

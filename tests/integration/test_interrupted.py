@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import subprocess
+import time
 import unittest
 
 from harness import jobs, phases, procfs, waiting
@@ -106,6 +107,21 @@ class CtrlCTest(InterruptedTest):
                 self.assert_store_whole(["x:1"])
         self.restore("x:1")
         self.assert_untouched(job, memory, digest, ["x:1"])
+
+
+    def test_restore_at_any_moment(self):
+        """The job never runs on while its command has ended without a word of it."""
+        job, _ = self.start_memory_job(16 * MIB)
+        self.checkpoint(job.pid, "x:1", "--stop")
+        job.reap()
+        for words in (("restore", "x:1"), ("run", "--from", "x:1", "--every", "1h", "--name", "again")):
+            for milliseconds in (0, 10, 20, 30, 40, 50, 60, 80, 100, 130, 170, 220):
+                with self.subTest(words=words, milliseconds=milliseconds):
+                    command = self.cli.start(*words)
+                    self.interrupt(command, lambda ended, ms=milliseconds: time.sleep(ms / 1000))
+                    waiting.until(lambda: not procfs.alive(job.pid), "nothing of the job is left")
+                    jobs.reap_orphans()
+        self.assert_store_whole(["x:1"])
 
 
 class CtrlZTest(InterruptedTest):

@@ -348,6 +348,39 @@ class RunTest(RekindleTest):
         self.assertIn("finished", result.out)
 
 
+class StopTest(RekindleTest):
+    """Without a supervisor."""
+
+    def start(self, script):
+        pid = self.succeed("run", "--detach", "--name", "it-stop", "--", "/bin/sh", "-c", script)["job"]["pid"]
+        self.kill_job_at_end(pid)
+        return pid
+
+    def test_all_of_its_session_ends(self):
+        children = self.path("children")
+        script = (f"trap '' TERM; sleep 1000 & echo $! > {children}.new; trap - TERM; "
+                  f"mv {children}.new {children}; {{end}}")  # fmt: skip
+        for end in ("exec sleep 1000", "trap 'exit 3' TERM; while :; do sleep 0.05; done"):
+            with self.subTest(end=end):
+                pid = self.start(script.format(end=end))
+                waiting.until(lambda: os.path.exists(children), "its child")
+                with open(children, encoding="ascii") as file:
+                    child = int(file.read())
+                self.succeed("stop", "it-stop", "--grace", "500ms")
+                self.assertFalse(procfs.alive(pid))
+                self.assertFalse(procfs.alive(child))
+                os.unlink(children)
+                jobs.reap_orphans()
+
+    def test_one_that_is_stopped_ends_in_order(self):
+        ready, done = self.path("ready"), self.path("done")
+        pid = self.start(f"trap 'echo x > {done}; exit 0' TERM; echo x > {ready}; while :; do sleep 0.05; done")
+        waiting.until(lambda: os.path.exists(ready), "its trap")
+        os.kill(pid, signal.SIGSTOP)
+        self.succeed("stop", "it-stop", "--grace", "60s")
+        self.assertTrue(os.path.exists(done))
+
+
 class CgroupTest(RekindleTest):
     """Through the daemon: a job that the caller waits for is under the caller's limits, one that is detached is
     not.
