@@ -29,7 +29,7 @@ _rekindle() {
     current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
     words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
   }
-  local globals='--store --host --tls-ca --tls-cert --tls-key --no-daemon --json --verbose --help'
+  local globals='--store --host --tls-ca --tls-cert --tls-key --no-daemon --json --verbose --help --version'
   local commands='doctor run stop attach ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template group fn deps sim copy export import version'
 
   local i command=
@@ -89,14 +89,19 @@ _rekindle() {
       [[ $previous == --owner ]] && arguments=$(compgen -u)
       ;;
     gpu)
-      flags='--gpu-map --lock-timeout --timeout --pin --hold --unpin'
+      case ${words[i + 1]} in
+        park | swap) flags='--lock-timeout' ;;
+        resume) flags='--gpu-map' ;;
+        lease) flags='--timeout --pin --hold' ;;
+        release) flags='--unpin' ;;
+      esac
       [[ $previous == gpu ]] && arguments='ps park resume swap lease release' || arguments=$(_rekindle_jobs)
       ;;
     template)
       case ${words[i + 1]} in
         up) flags='--name' arguments=$(_rekindle_images) ;;
         start)
-          flags="--name --detach $copy"
+          flags="--name --detach --trace --explain $copy"
           [[ $previous == --net ]] && arguments='host none own' || arguments=$(_rekindle_templates)
           ;;
         down) arguments=$(_rekindle_templates) ;;
@@ -106,7 +111,7 @@ _rekindle() {
     group)
       case ${words[i + 1]} in
         ckpt)
-          flags='--member --replace --tcp-established --tcp-close --freeze-limit --staging-memory --label'
+          flags='--member --stop --replace --tcp-established --tcp-close --freeze-limit --staging-memory --label --gpu-lock-timeout --file-contents --ignore-path'
           [[ $previous == --member ]] && arguments="$(_rekindle_jobs)" || arguments=$(_rekindle_groups)
           ;;
         restore)
