@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "absl/time/time.h"
+
 namespace rekindle {
 
 using SteadyClock = std::chrono::steady_clock;
@@ -22,6 +24,11 @@ class Stopwatch {
  private:
   SteadyClock::time_point start_ = SteadyClock::now();
 };
+
+// For moments that are compared with each other alone: no moment of the day, and nobody sets it.
+inline absl::Time SteadyNow() {
+  return absl::UnixEpoch() + absl::FromChrono(SteadyClock::now().time_since_epoch());
+}
 
 // Wall-clock time, in nanoseconds since the Unix epoch.
 inline int64_t UnixNanos() {

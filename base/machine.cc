@@ -23,8 +23,8 @@ absl::StatusOr<Machine> ThisMachine() {
   if (::uname(&names) != 0) return ErrnoStatus(errno, "asking for the kernel's name");
   machine.kernel = names.release;
   machine.architecture = names.machine;
-  RK_ASSIGN_OR_RETURN(std::string boot_id, ReadFile("/proc/sys/kernel/random/boot_id"));
-  machine.boot_id = std::string(absl::StripAsciiWhitespace(boot_id));
+  machine.boot_id = ThisBootId();
+  if (machine.boot_id.empty()) return absl::UnavailableError("/proc/sys/kernel/random/boot_id can't be read");
   RK_ASSIGN_OR_RETURN(std::string cpuinfo, ReadFile("/proc/cpuinfo"));
   for (absl::string_view line : absl::StrSplit(cpuinfo, '\n')) {
     std::pair<absl::string_view, absl::string_view> field = absl::StrSplit(line, absl::MaxSplits(':', 1));
@@ -37,11 +37,19 @@ absl::StatusOr<Machine> ThisMachine() {
   return machine;
 }
 
+std::string ThisBootId() {
+  static const auto& id = *new std::string(
+      absl::StripAsciiWhitespace(ReadFile("/proc/sys/kernel/random/boot_id").value_or("")));
+  return id;
+}
+
 std::string ThisMachineId() {
   const std::string content = ReadFile("/etc/machine-id").value_or("");
   const absl::string_view id = absl::StripAsciiWhitespace(content);
   return id == "uninitialized" ? "" : std::string(id);
 }
+
+bool IsOtherMachine(absl::string_view id) { return !id.empty() && id != ThisMachineId(); }
 
 std::string ThisHostName() {
   utsname names;

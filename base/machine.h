@@ -18,9 +18,14 @@ struct Machine {
 };
 absl::StatusOr<Machine> ThisMachine();
 
+// As in Machine. Read once: later there may be no descriptor for it. Empty where the kernel does not tell.
+std::string ThisBootId();
+
 // What tells this machine from others with which it may share a store, over its restarts: /etc/machine-id.
 // Empty where there is none, as in many containers.
 std::string ThisMachineId();
+// Did another machine write this as its id? Empty, from one without: perhaps, but nobody can tell.
+bool IsOtherMachine(absl::string_view id);
 // For people: its name in its network.
 std::string ThisHostName();
 

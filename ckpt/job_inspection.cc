@@ -29,6 +29,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/cgroup_folders.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/status.h"
@@ -622,11 +623,11 @@ bool IsServed(pid_t pid) {
 
 absl::Status WaitUntilMemoryIsThere(const JobInspection& job, absl::Duration patience) {
   constexpr absl::Duration kLookAgain = absl::Milliseconds(5);
-  const absl::Time deadline = absl::Now() + patience;
+  const Deadline deadline(patience);
   for (const ProcessInfo& process : job.processes) {
     // Nothing tells when the last holder of a userfaultfd has let go of it.
     while (IsServed(process.pid)) {
-      if (absl::Now() >= deadline) {
+      if (deadline.passed()) {
         return absl::FailedPreconditionError(absl::StrCat(
             "capturing process ", process.pid,
             ": it is a copy whose memory is still being brought in; try again when it is there"));

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/human_units.h"
@@ -17,11 +18,13 @@
 #include "cli/function_arguments.h"
 #include "cli/gpu_arguments.h"
 #include "cli/group_arguments.h"
+#include "cli/number_checks.h"
 #include "cli/paths.h"
 #include "cli/rollback_arguments.h"
 #include "cli/supervision_arguments.h"
 #include "cli/template_arguments.h"
 #include "cli/transfer_arguments.h"
+#include "daemon/version.h"
 
 namespace rekindle::cli {
 namespace {
@@ -97,8 +100,7 @@ constexpr char kExitCodes[] =
 std::vector<std::string> InOurWords(std::vector<std::string> arguments) {
   size_t at = 0;
   while (at < arguments.size() && absl::StartsWith(arguments[at], "-")) {
-    if (arguments[at] == "--version") arguments[at] = "version";
-    if (arguments[at] == "version" || arguments[at] == "--") return arguments;
+    if (arguments[at] == "--version" || arguments[at] == "--") return arguments;
     at += TakesValue(arguments[at]) ? 2 : 1;
   }
   if (at < arguments.size() && arguments[at] == "help") {
@@ -136,6 +138,7 @@ class Parser {
     app_.require_subcommand(1);
     app_.fallthrough();
     app_.set_help_flag("-h,--help", "Show this help");
+    app_.set_version_flag("--version", daemon::kVersion, "Show the version of this program");
     app_.footer(
         absl::StrCat("Examples:\n"
                      "  rekindle doctor\n"
@@ -167,9 +170,14 @@ class Parser {
     } catch (const CLI::CallForHelp&) {
       parsed.help = Help();
       return parsed;
+    } catch (const CLI::CallForVersion&) {
+      parsed.help = absl::StrCat("rekindle ", daemon::kVersion, "\n");
+      return parsed;
     } catch (const CLI::ParseError& error) {
-      parsed.status = Usage(app_.get_subcommands().empty() ? NoCommand(words, error.what()) : error.what());
+      parsed.status =
+          Usage(app_.get_subcommands().empty() ? NoCommand(words, error.what()) : WhatIsWrong(error));
     }
+    if (parsed.status.ok()) parsed.status = CheckForEmptyValues(app_);
     // Known even if the rest is wrong: how the error is to be printed.
     if (!store_.empty()) globals_.store = Absolute(store_, working_directory_);
     if (!host_.empty()) globals_.host = host_;
@@ -210,7 +218,11 @@ class Parser {
   // `message`, or that the first word beside the options is no command.
   std::string NoCommand(const std::vector<std::string>& words, const std::string& message) const {
     size_t at = 0;
-    while (at < words.size() && absl::StartsWith(words[at], "-")) at += TakesValue(words[at]) ? 2 : 1;
+    for (; at < words.size() && absl::StartsWith(words[at], "-"); at += TakesValue(words[at]) ? 2 : 1) {
+      const std::string option = words[at].substr(0, words[at].find('='));
+      if (app_.get_option_no_throw(option) == nullptr)
+        return absl::StrCat("there is no option '", option, "'");
+    }
     if (at >= words.size()) return message;
     std::vector<std::string> commands;
     for (const CLI::App* command : app_.get_subcommands({})) commands.push_back(command->get_name());
@@ -219,9 +231,37 @@ class Parser {
                         meant.empty() ? "" : absl::StrCat(": did you mean '", meant, "'?"));
   }
 
+  static std::string WhatIsWrong(const CLI::ParseError& error) {
+    // "Could not convert: --keep = x"
+    absl::string_view rest = error.what();
+    if (!absl::ConsumePrefix(&rest, "Could not convert: ")) return error.what();
+    const std::pair<absl::string_view, absl::string_view> sides =
+        absl::StrSplit(rest, absl::MaxSplits(" = ", 1));
+    return absl::StrCat(sides.first, ": '", sides.second, "' is no whole number from 0 on, or is too large");
+  }
+
+  // Taken for an option that was not given, it would let a command work on another store, daemon or file.
+  absl::Status CheckForEmptyValues(const CLI::App& command) const {
+    for (const CLI::Option* option : command.get_options()) {
+      const std::string name = option->get_name();
+      if (MayBeEmpty(name)) continue;
+      for (const std::string& value : option->results()) {
+        if (value.empty()) return Usage(absl::StrCat(name, ": the value is empty; is a variable not set?"));
+      }
+    }
+    for (const CLI::App* below : command.get_subcommands()) RK_RETURN_IF_ERROR(CheckForEmptyValues(*below));
+    return absl::OkStatus();
+  }
+  static bool MayBeEmpty(absl::string_view option) {
+    return option == "--payload" || option == "--description";
+  }
+
   absl::Status Usage(absl::string_view message) const {
     std::string command;
-    for (const CLI::App* named : app_.get_subcommands()) command = absl::StrCat(" ", named->get_name());
+    for (const CLI::App* app = &app_; !app->get_subcommands().empty();) {
+      app = app->get_subcommands().front();
+      absl::StrAppend(&command, " ", app->get_name());
+    }
     return absl::InvalidArgumentError(absl::StrCat(message, " (see 'rekindle", command, " --help')"));
   }
 
@@ -376,7 +416,7 @@ void Parser::AddJobCommands() {
           "--gpu-lock-timeout", [this](double seconds) { ckpt_.set_gpu_lock_timeout_seconds(seconds); },
           "How long work under way on a GPU may take to end [10]")
       ->type_name("SECONDS")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   ckpt_files_.AddToCheckpoint(ckpt);
 
   CLI::App* restore =
@@ -472,7 +512,7 @@ void Parser::AddImageCommands() {
       ->add_option_function<uint64_t>(
           "--keep-last", [this](uint64_t n) { prune_.set_keep_last(n); }, "Keep the newest N of each name")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   prune->add_option("--keep-within", prune_within_, "Keep what is not older than this: 90s, 30m, 36h, 7d, 2w")
       ->type_name("AGE");
   prune->add_option("--keep-label", prune_labels_, "Keep what has this label; may be repeated")
@@ -569,7 +609,7 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
       RK_ASSIGN_OR_RETURN(v1::Label label, ParseLabel(text, "--label"));
       (*ckpt_.mutable_labels())[label.key()] = label.value();
     }
-    RK_RETURN_IF_ERROR(ckpt_files_.Apply(working_directory_, &ckpt_));
+    ckpt_files_.Apply(working_directory_, &ckpt_);
     command_ = ckpt_;
   } else if (name == "restore") {
     if (!restore_gpu_map_.empty()) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -250,9 +251,13 @@ class GrpcClient final : public Client {
       }
     }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !host_.empty()) {
-      return absl::UnavailableError(absl::StrCat("no answer from the daemon (rekindled) at ", host_, ": ",
-                                                 status.error_message(),
-                                                 ": start it, or work without it by naming a --store"));
+      const bool of_tls = absl::StrContains(status.error_message(), "andshake") ||
+                          absl::StrContains(status.error_message(), "certificate");
+      return absl::UnavailableError(absl::StrCat(
+          "no answer from the daemon (rekindled) at ", host_, ": ", status.error_message(),
+          of_tls ? ": see whether --tls-ca vouches for the daemon's certificate, and the daemon's "
+                   "--tls-client-ca for --tls-cert, to which --tls-key belongs"
+                 : ": start it, or work without it by naming a --store"));
     }
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && host_.empty() &&
         status.error_message().empty()) {
@@ -272,17 +277,35 @@ class GrpcClient final : public Client {
   bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+absl::StatusOr<std::string> ReadPem(absl::string_view option, const std::string& path,
+                                    absl::string_view what) {
+  absl::StatusOr<std::string> content = ReadFile(path);
+  if (absl::IsNotFound(content.status()))
+    return absl::InvalidArgumentError(absl::StrCat(option, ": ", content.status().message()));
+  if (!content.ok()) return Annotate(content.status(), option);
+  if (absl::StrContains(*content, "-----BEGIN ") && absl::StrContains(*content, what)) return content;
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, ": ", path, " holds no PEM ", absl::AsciiStrToLower(what)));
+}
+
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Endpoint& endpoint) {
-  if (absl::StartsWith(endpoint.host, "unix:")) return grpc::InsecureChannelCredentials();
+  if (absl::string_view path = endpoint.host; absl::ConsumePrefix(&path, "unix:")) {
+    absl::ConsumePrefix(&path, "//");
+    if (!absl::StartsWith(path, "/")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("connecting to ", endpoint.host, ": write unix:///PATH, a path from the root"));
+    }
+    return grpc::InsecureChannelCredentials();
+  }
   if (endpoint.tls_ca.empty() || endpoint.tls_certificate.empty() || endpoint.tls_key.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("connecting to ", endpoint.host,
                                                    ": over TCP both sides prove who they are: give --tls-ca, "
                                                    "--tls-cert and --tls-key, or a unix:// address"));
   }
   grpc::SslCredentialsOptions options;
-  RK_ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile(endpoint.tls_ca));
-  RK_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadFile(endpoint.tls_certificate));
-  RK_ASSIGN_OR_RETURN(options.pem_private_key, ReadFile(endpoint.tls_key));
+  RK_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem("--tls-ca", endpoint.tls_ca, "CERTIFICATE"));
+  RK_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadPem("--tls-cert", endpoint.tls_certificate, "CERTIFICATE"));
+  RK_ASSIGN_OR_RETURN(options.pem_private_key, ReadPem("--tls-key", endpoint.tls_key, "PRIVATE KEY"));
   return grpc::SslCredentials(options);
 }
 

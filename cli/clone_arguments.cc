@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/human_units.h"
+#include "cli/number_checks.h"
 
 namespace rekindle::cli {
 namespace {
@@ -44,10 +45,10 @@ void CloneArguments::AddSandboxOptionsTo(CLI::App* command) {
   command->add_option("--memory", memory_, "Limit of a copy's memory, such as 512M")->type_name("SIZE");
   command->add_option("--cpus", cpus_, "Limit of a copy's CPU time, in CPUs")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   command->add_option("--processes", processes_, "Limit of a copy's processes and threads")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   command->add_option("--env", environment_, "Environment variable for a copy with the hook; repeatable")
       ->type_name("K=V")
       ->allow_extra_args(false);

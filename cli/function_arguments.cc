@@ -8,6 +8,7 @@
 #include "base/human_units.h"
 #include "base/status.h"
 #include "cli/durations.h"
+#include "cli/number_checks.h"
 #include "cli/paths.h"
 
 namespace rekindle::cli {
@@ -95,7 +96,7 @@ void FunctionArguments::AddDeploy() {
       ->type_name("N");
   deploy->add_option("--cpus", cpus_, "Limit of an instance's CPU time, in CPUs [no limit]")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   deploy->add_option("--net", network_, "Network of an instance: host, none, own [host]")
       ->type_name("NET")
       ->check(CLI::IsMember({"host", "none", "own"}));

@@ -1,8 +1,10 @@
 #include "cli/function_commands.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -55,10 +57,45 @@ absl::StatusOr<std::string> ReadPayload(const std::string& source) {
   return source;
 }
 
-absl::Status WriteTo(const std::string& path, const std::string& content) {
-  RK_ASSIGN_OR_RETURN(UniqueFd file, OpenFile(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY, 0666));
-  return WriteFully(file.get(), content.data(), content.size(), path);
-}
+// Where an answer goes: found out before the function is invoked, and changed afterwards. A new file goes
+// again if there is no answer.
+class AnswerFile {
+ public:
+  explicit AnswerFile(std::string path) : path_(std::move(path)) {}
+  ~AnswerFile() {
+    if (is_new_) ::unlink(path_.c_str());
+  }
+
+  absl::Status Open() {
+    constexpr int kFlags = O_WRONLY | O_NOCTTY;
+    absl::StatusOr<UniqueFd> file = OpenFile(path_, kFlags);
+    if (absl::IsNotFound(file.status())) {
+      file = OpenFile(path_, kFlags | O_CREAT, 0666);
+      is_new_ = file.ok();
+    }
+    if (!file.ok()) {
+      // To be told from a function that is not there.
+      const bool missing = absl::IsNotFound(file.status());
+      return absl::Status(missing ? absl::StatusCode::kFailedPrecondition : file.status().code(),
+                          absl::StrCat(file.status().message(), "; nothing was invoked"));
+    }
+    file_ = *std::move(file);
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(const std::string& content) {
+    is_new_ = false;
+    struct stat info;
+    if (::fstat(file_.get(), &info) == 0 && S_ISREG(info.st_mode) && ::ftruncate(file_.get(), 0) != 0)
+      return ErrnoStatus(errno, path_);
+    return WriteFully(file_.get(), content.data(), content.size(), path_);
+  }
+
+ private:
+  const std::string path_;
+  UniqueFd file_;
+  bool is_new_ = false;
+};
 
 int FailedFunction(const Output& output, const FunctionInvocation& invocation,
                    const v1::InvokeFunctionResponse& response) {
@@ -142,14 +179,16 @@ int InvokeFunction(Client& client, const Output& output, const FunctionInvocatio
   if (!payload.ok()) return output.Fail(Annotate(payload.status(), "--payload"));
   v1::InvokeFunctionRequest request = invocation.request;
   request.set_payload(*std::move(payload));
+  AnswerFile answer(invocation.output);
+  if (!invocation.output.empty()) {
+    if (absl::Status opened = answer.Open(); !opened.ok()) return output.Fail(Annotate(opened, "--output"));
+  }
   absl::StatusOr<v1::InvokeFunctionResponse> response = client.InvokeFunction(request);
   if (!response.ok()) return output.Fail(response.status());
   output.Json(*response);
   if (!output.json() && request.tail_log()) output.Note(response->log_tail());
   if (!invocation.output.empty()) {
-    if (absl::Status written = WriteTo(invocation.output, response->payload()); !written.ok()) {
-      return output.Fail(written);
-    }
+    if (absl::Status written = answer.Write(response->payload()); !written.ok()) return output.Fail(written);
   }
   if (!response->function_error().empty()) return FailedFunction(output, invocation, *response);
   if (request.async()) {

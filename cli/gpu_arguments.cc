@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "cli/number_checks.h"
 
 namespace rekindle::cli {
 namespace {
@@ -88,7 +89,7 @@ void GpuArguments::AddTo(CLI::App& app) {
       ->required();
   lease->add_option("--timeout", timeout_, "How long to wait for a turn [60]")
       ->type_name("SECONDS")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   lease->add_flag("--pin", pin_, "Do not park it for others after its release either");
   lease->add_flag("--hold", hold_, "Keep the lease until this command ends, and no longer");
   CLI::App* release = AddCommand("release", "Give a lease back: the job may be parked for others",
@@ -102,7 +103,7 @@ void GpuArguments::AddTo(CLI::App& app) {
         ->add_option("--lock-timeout", lock_timeout_,
                      "How long work under way on the GPU may take to end [10]")
         ->type_name("SECONDS")
-        ->check(CLI::PositiveNumber);
+        ->check(AboveZero());
   }
 }
 

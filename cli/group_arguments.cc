@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "cli/number_checks.h"
 #include "cli/paths.h"
 
 namespace rekindle::cli {
@@ -78,13 +79,18 @@ void GroupArguments::AddTo(CLI::App& app) {
   ckpt->add_option("--freeze-limit", freeze_limit_,
                    "How long a job may stand still for the others, before all is given up [10]")
       ->type_name("SECONDS")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   ckpt->add_option("--staging-memory", staging_memory_,
                    "RAM for the copy of each job's memory, such as 2G [half of what is free on its node]")
       ->type_name("SIZE");
   ckpt->add_option("--label", labels_, "Keep a label with the images; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
+  ckpt->add_option("--gpu-lock-timeout", gpu_lock_timeout_,
+                   "How long work under way on a GPU may take to end [10]")
+      ->type_name("SECONDS")
+      ->check(AboveZero());
+  checkpoint_files_.AddToCheckpoint(ckpt);
 
   CLI::App* restore = AddCommand("restore", "Bring all members back, or none",
                                  "  rekindle group restore train:step1\n"
@@ -122,7 +128,7 @@ void GroupArguments::AddTo(CLI::App& app) {
       ->check(CLI::IsMember({"commit", "abort"}));
 }
 
-absl::StatusOr<Command> GroupArguments::FinishCheckpoint() const {
+absl::StatusOr<Command> GroupArguments::FinishCheckpoint(const std::string& working_directory) const {
   v1::CheckpointGroupRequest request;
   request.set_reference(reference_);
   for (const std::string& text : members_) {
@@ -133,6 +139,8 @@ absl::StatusOr<Command> GroupArguments::FinishCheckpoint() const {
   request.set_tcp_established(tcp_established_);
   request.set_tcp_close(tcp_close_);
   request.set_freeze_limit_seconds(freeze_limit_);
+  request.set_gpu_lock_timeout_seconds(gpu_lock_timeout_);
+  checkpoint_files_.Apply(working_directory, &request);
   if (!staging_memory_.empty()) {
     RK_ASSIGN_OR_RETURN(uint64_t bytes, ParseBytes(staging_memory_));
     request.set_staging_budget_bytes(bytes);
@@ -160,7 +168,7 @@ absl::StatusOr<Command> GroupArguments::FinishRestore(const std::string& working
 
 absl::StatusOr<Command> GroupArguments::Finish(const std::string& working_directory) const {
   const std::string name = group_->get_subcommands().front()->get_name();
-  if (name == "ckpt") return FinishCheckpoint();
+  if (name == "ckpt") return FinishCheckpoint(working_directory);
   if (name == "restore") return FinishRestore(working_directory);
   if (name == "ls") return v1::ListGroupsRequest();
   if (name == "rm") {

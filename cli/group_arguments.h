@@ -20,7 +20,7 @@ class GroupArguments {
 
  private:
   CLI::App* AddCommand(const std::string& name, const std::string& description, const std::string& examples);
-  absl::StatusOr<Command> FinishCheckpoint() const;
+  absl::StatusOr<Command> FinishCheckpoint(const std::string& working_directory) const;
   absl::StatusOr<Command> FinishRestore(const std::string& working_directory) const;
 
   CLI::App* group_ = nullptr;
@@ -28,8 +28,8 @@ class GroupArguments {
   std::vector<std::string> members_, labels_, map_;
   bool stop_ = false, replace_ = false, tcp_established_ = false, tcp_close_ = false,
        ignore_mismatch_ = false;
-  double freeze_limit_ = 0;
-  RollbackArguments rollback_;
+  double freeze_limit_ = 0, gpu_lock_timeout_ = 0;
+  RollbackArguments checkpoint_files_, rollback_;
 };
 
 // "[HOST/]JOB": HOST is a daemon's address, JOB a PID or a job's name.

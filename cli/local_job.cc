@@ -10,8 +10,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/strip.h"
-#include "base/file.h"
+#include "base/machine.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 
@@ -22,10 +21,10 @@ namespace {
 constexpr unsigned kPidfdSignalProcessGroup = 1u << 2;
 
 bool NumbersMeanTheSame(const v1::ProcessIdentity& process) {
-  absl::StatusOr<std::string> boot = ReadFile("/proc/sys/kernel/random/boot_id");
+  const std::string boot = ThisBootId();
   struct stat ours;
-  return boot.ok() && absl::StripSuffix(*boot, "\n") == process.boot_id() &&
-         ::stat("/proc/self/ns/pid", &ours) == 0 && ours.st_ino == process.pid_namespace();
+  return !boot.empty() && boot == process.boot_id() && ::stat("/proc/self/ns/pid", &ours) == 0 &&
+         ours.st_ino == process.pid_namespace();
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ void RollbackArguments::AddToRun(CLI::App* run) {
 
 void RollbackArguments::AddToCheckpoint(CLI::App* ckpt) {
   ckpt->add_flag("--file-contents", contents_,
-                 "Keep the content of files that the job rewrites in place, for 'restore --rollback all'");
+                 "Keep the content of files that a job rewrites in place, for 'restore --rollback all'");
   AddIgnorePath(ckpt, "Keep no content of this file, or folder; may be repeated", &ignore_paths_);
 }
 
@@ -80,11 +80,15 @@ void RollbackArguments::Fill(const std::string& working_directory, v1::Rollback*
   for (const std::string& path : ignore_paths_) rollback->add_ignore_paths(Normal(path, working_directory));
 }
 
-absl::Status RollbackArguments::Apply(const std::string& working_directory,
-                                      v1::CheckpointRequest* request) const {
+void RollbackArguments::Apply(const std::string& working_directory, v1::CheckpointRequest* request) const {
   request->set_file_contents(contents_);
   for (const std::string& path : ignore_paths_) request->add_ignore_paths(Normal(path, working_directory));
-  return absl::OkStatus();
+}
+
+void RollbackArguments::Apply(const std::string& working_directory,
+                              v1::CheckpointGroupRequest* request) const {
+  request->set_file_contents(contents_);
+  for (const std::string& path : ignore_paths_) request->add_ignore_paths(Normal(path, working_directory));
 }
 
 }  // namespace rekindle::cli

@@ -20,13 +20,14 @@ class RollbackArguments {
   void AddToGroupRestore(CLI::App* restore);
   // --rollback and --ignore-path, of a job that is supervised.
   void AddToRun(CLI::App* run);
-  // --file-contents and --ignore-path.
+  // --file-contents and --ignore-path; of a group too.
   void AddToCheckpoint(CLI::App* ckpt);
   // Put what was given into the request; paths are taken from `working_directory`. InvalidArgument names the
   // option.
   absl::Status Apply(const std::string& working_directory, v1::RestoreRequest* request) const;
   absl::Status Apply(const std::string& working_directory, v1::RestoreGroupRequest* request) const;
-  absl::Status Apply(const std::string& working_directory, v1::CheckpointRequest* request) const;
+  void Apply(const std::string& working_directory, v1::CheckpointRequest* request) const;
+  void Apply(const std::string& working_directory, v1::CheckpointGroupRequest* request) const;
   void Fill(const std::string& working_directory, v1::Rollback* rollback) const;
 
  private:

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "functions/contender.h"
 #include "functions/simulation_plot.h"
 #include "functions/simulation_report.h"
 #include "functions/trace_generator.h"
@@ -103,7 +104,8 @@ void SimArguments::AddTo(CLI::App& app) {
   sim_->add_option("--memory", request_.memory, "Memory that every policy has [64G]")->type_name("SIZE");
   sim_->add_option("--disk", request_.disk, "Disk that every policy has [unlimited]")->type_name("SIZE");
   sim_->add_option("--policies", request_.policies, "Only these: none, fixed, snapshot, hotswap, rekindle")
-      ->type_name("POLICY");
+      ->type_name("POLICY")
+      ->check(CLI::IsMember(functions::ContenderNames()));
   sim_->add_option("--model", request_.model,
                    "Times of starts and sizes that differ from the defaults (JSON)")
       ->type_name("FILE");

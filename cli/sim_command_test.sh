@@ -61,7 +61,7 @@ refused 2 'give one of --trace'
 refused 2 'give one of --trace' --trace one/*.csv --generate three
 refused 2 'is no' --trace one/*.csv --memory lots
 refused 2 '--functions' --generate three --functions 0
-refused 1 "there is no policy 'oracle'" --trace one/*.csv --policies oracle
+refused 2 "oracle not in" --trace one/*.csv --policies oracle
 refused 3 "cannot open the trace 'none.csv'" --trace none.csv
 refused 3 "none.json" --trace one/*.csv --model none.json
 echo '{"warmth": 1}' >bad.json

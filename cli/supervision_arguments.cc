@@ -15,7 +15,8 @@ absl::StatusOr<double> Seconds(const std::string& text, absl::string_view option
   if (milliseconds.ok()) return static_cast<double>(*milliseconds) * 1e-3;
   absl::StatusOr<int64_t> age = ParseAge(text);
   if (age.ok()) return static_cast<double>(*age) * 1e-9;
-  return Annotate(milliseconds.status(), option);
+  return absl::InvalidArgumentError(absl::StrCat(
+      option, ": '", text, "' is no duration: write a number and ms, s, m, h, d or w, such as 30s or 2h"));
 }
 
 absl::StatusOr<double> Share(const std::string& text) {

@@ -1,6 +1,7 @@
 #include "cli/transfer_arguments.h"
 
 #include "absl/strings/match.h"
+#include "cli/number_checks.h"
 #include "cli/paths.h"
 #include "cli/transfer_commands.h"
 
@@ -49,7 +50,7 @@ void TransferArguments::AddToCopy(CLI::App* command) {
           ->excludes(tag);
   command->add_option("--keep", keep_, "How many of these copies stay there [all]")
       ->type_name("N")
-      ->check(CLI::PositiveNumber)
+      ->check(AboveZero())
       ->needs(follow);
 }
 

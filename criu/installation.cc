@@ -188,15 +188,14 @@ absl::StatusOr<Installation> FromEnvironment(const std::string& choice) {
     RK_ASSIGN_OR_RETURN(candidate, CandidateInPrefix(choice, "REKINDLE_CRIU"));
   }
   if (!candidate.has_value()) {
-    return absl::NotFoundError(
+    return absl::UnimplementedError(
         absl::StrCat(what, " is neither a program nor a folder with usr/sbin/criu in it", kCure));
   }
   absl::StatusOr<Version> version = Versions().Get(*candidate);
   if (!version.ok()) return Annotate(version.status(), what);
   if (*version < kOldestSupported) {
-    return absl::FailedPreconditionError(absl::StrCat(what, " is CRIU ", version->ToString(),
-                                                      "; Rekindle needs ", kOldestSupported.ToString(),
-                                                      " or newer", kCure));
+    return absl::UnimplementedError(absl::StrCat(what, " is CRIU ", version->ToString(), "; Rekindle needs ",
+                                                 kOldestSupported.ToString(), " or newer", kCure));
   }
   return Installation{std::move(candidate->command), *version, std::move(candidate->origin)};
 }
@@ -229,14 +228,14 @@ absl::StatusOr<Installation> FindCriu() {
   }
   std::string needed = absl::StrCat("CRIU ", kOldestSupported.ToString(), " or newer is needed");
   if (!too_old.empty()) {
-    return absl::FailedPreconditionError(
+    return absl::UnimplementedError(
         absl::StrCat(needed, " and only older ones are here (", absl::StrJoin(too_old, ", "), ")", kCure));
   }
   if (!broken.empty()) {
-    return absl::NotFoundError(
+    return absl::UnimplementedError(
         absl::StrCat(needed, " and what is here does not work (", absl::StrJoin(broken, "; "), ")", kCure));
   }
-  return absl::NotFoundError(absl::StrCat(needed, " and none was found", kCure));
+  return absl::UnimplementedError(absl::StrCat(needed, " and none was found", kCure));
 }
 
 }  // namespace rekindle::criu

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -36,7 +37,7 @@ class Reporter {
                                     : absl::StrCat("; it can't be mended: ", step.catalog_mended.message())));
     }
     pending_.insert(pending_.end(), step.found.begin(), step.found.end());
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     if (!pending_.empty() && (step.pass_ended || now - last_ >= kBetweenReports)) {
       Log(LogLevel::kError, DescribeDamage(pending_, scrub.ImagesWith(pending_)));
       pending_.clear();
@@ -132,10 +133,11 @@ void BackgroundScrub::Loop() {
       rate = store::ScrubRate(left, store::ScrubTimeLeft(scrub->state(), period_, now));
       rated = now;
     }
+    const Stopwatch took;
     RK_ASSIGN_OR_RETURN(const store::ScrubStep step, scrub->Next());
     reporter.Take(*scrub, step);
     if (step.busy) return kWhileBusy;
-    return store::ScrubPause(step.bytes, absl::Now() - now, rate);
+    return store::ScrubPause(step.bytes, absl::Seconds(took.seconds()), rate);
   };
   // At once, and not only after the rest: captures then know what was found before.
   if (auto opened = store::NewScrub(*store_); opened.ok()) scrub = *std::move(opened);

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "base/clock.h"
 
 namespace rekindle::daemon {
 
@@ -42,14 +42,14 @@ void CallMonitor::Stop() {
 
 void CallMonitor::Loop() {
   std::string sent_phase;
-  absl::Time next_send = absl::Now();
+  absl::Time next_send = SteadyNow();
   for (bool stopping = false; !stopping;) {
     std::optional<v1::Progress> report;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kCancelInterval);
       stopping = stopping_;
-      if (latest_ && (stopping || latest_->phase() != sent_phase || absl::Now() >= next_send)) {
+      if (latest_ && (stopping || latest_->phase() != sent_phase || SteadyNow() >= next_send)) {
         report = std::exchange(latest_, std::nullopt);
       }
     }
@@ -60,7 +60,7 @@ void CallMonitor::Loop() {
     }
     if (report) {
       sent_phase = report->phase();
-      next_send = absl::Now() + kProgressInterval;
+      next_send = SteadyNow() + kProgressInterval;
       sink_(*report);
     }
   }

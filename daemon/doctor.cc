@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
+#include "base/local_locks.h"
 #include "base/lock_error.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
@@ -54,7 +55,6 @@ absl::Status TryLock(const std::string& path) {
 
 }  // namespace
 
-// `opened`: what came of opening it.
 v1::Check CheckStore(const std::string& path, const absl::Status& opened) {
   std::string there = NearestExisting(path);
   struct statvfs space;
@@ -68,7 +68,9 @@ v1::Check CheckStore(const std::string& path, const absl::Status& opened) {
   }
   if (!opened.ok() && !absl::IsNotFound(opened)) {
     return MakeCheck("store", v1::Check::MISSING, std::string(opened.message()),
-                     "name another folder with --store, or mend it: 'rekindle fsck --repair'");
+                     absl::IsFailedPrecondition(opened)
+                         ? "name another folder with --store"
+                         : "name another folder with --store, or mend it: 'rekindle fsck --repair'");
   }
   if (absl::Status locks = TryLock(path + "/catalog/lock"); !locks.ok()) {
     return MakeCheck("store", v1::Check::MISSING, std::string(locks.message()),
@@ -80,6 +82,13 @@ v1::Check CheckStore(const std::string& path, const absl::Status& opened) {
   if (free_bytes < kLittleSpaceBytes) {
     return MakeCheck("store", v1::Check::WARNING, detail,
                      "free some: 'rekindle rm' and 'rekindle gc', or move the store to a larger disk");
+  }
+  if (const std::string option = LocalLocksOption(there); !option.empty()) {
+    return MakeCheck(
+        "store", v1::Check::WARNING,
+        absl::StrCat(detail, "; its locks hold on this machine alone (mount option '", option, "')"),
+        "mount it without that option before another machine uses the store: without locks one "
+        "overwrites what the other writes");
   }
   return MakeCheck("store", v1::Check::OK, detail);
 }

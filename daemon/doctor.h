@@ -17,7 +17,8 @@ namespace rekindle::daemon {
 std::vector<v1::Check> ExamineMachine(Node& node);
 
 // Single checks, for tests and for whoever wants to know one thing.
-v1::Check CheckStore(const std::string& path);
+// `opened`: what came of opening it.
+v1::Check CheckStore(const std::string& path, const absl::Status& opened);
 // What is known of damage in it. `now`: to say how long ago it was read again.
 v1::Check CheckScrub(const absl::StatusOr<store::ScrubStatus>& status, absl::Time now);
 v1::Check CheckWritableFolder(const std::string& name, const std::string& path);

@@ -13,7 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -277,23 +278,21 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   }
   RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kMostReported));
   launch.log_file = output->TakeWriteEnd();
+  const std::string records = absl::StrCat(node_.options().runtime_directory, "/f");
+  RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
   launch.log_file.Reset();
   output->Follow();
-  const std::string records = absl::StrCat(node_.options().runtime_directory, "/f");
-  RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
   const InstanceRecord left(absl::StrCat(records, "/discovery-", pid, ".pid"), pid, group.get(), mark);
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end,
-                      node_.reaper().Adopt(
-                          pid, [](const ExitState&) {},
-                          [pid, mark] {
-                            if (!mark.empty()) SendKillToJobMembers({pid, mark, std::nullopt, {}});
-                          }));
-  const absl::Time deadline = absl::Now() + kLongestDiscovery + absl::Seconds(10);
+                      AdoptWithGroup(node_.reaper(), pid, [pid, mark, user = record.owner.uid] {
+                        if (!mark.empty()) SendKillToJobMembers({pid, mark, user, {}});
+                      }));
+  const Deadline deadline(kLongestDiscovery + absl::Seconds(10));
   bool unwanted = false;
   while (!end->WaitFor(kLookForEnd)) {
     unwanted = node_.stopping() || (cancelled != nullptr && *cancelled);
-    if (!unwanted && absl::Now() < deadline) continue;
+    if (!unwanted && !deadline.passed()) continue;
     ::kill(pid, SIGKILL);
     break;
   }
@@ -506,7 +505,7 @@ absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
   auto event = std::make_shared<Event>();
   event->call = std::move(call);
   event->owner = record.owner.uid;
-  event->until = absl::Now() + kLongestWait;
+  event->until = SteadyNow() + kLongestWait;
   event->waiting = waiting_events_;
   event->work = std::move(work);
   Try(event);
@@ -527,7 +526,7 @@ void Functions::Try(const std::shared_ptr<Event>& event) {
     const bool throttled = absl::IsResourceExhausted(result.status());
     if (!throttled) ++event->attempts;
     if (!self || event->attempts >= kAttempts || absl::IsNotFound(result.status()) ||
-        absl::Now() > event->until) {
+        SteadyNow() > event->until) {
       return drop(absl::StrCat(
           "it failed ", event->attempts,
           " times: ", result.ok() ? result->payload.substr(0, 200) : std::string(result.status().message())));

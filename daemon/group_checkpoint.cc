@@ -198,6 +198,9 @@ class Coordination {
     checkpoint->set_tcp_close(request_.tcp_close());
     checkpoint->set_staging_budget_bytes(request_.staging_budget_bytes());
     *checkpoint->mutable_labels() = request_.labels();
+    checkpoint->set_file_contents(request_.file_contents());
+    *checkpoint->mutable_ignore_paths() = request_.ignore_paths();
+    checkpoint->set_gpu_lock_timeout_seconds(request_.gpu_lock_timeout_seconds());
     return request;
   }
 

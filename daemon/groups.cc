@@ -251,8 +251,7 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
   if (id.empty() || !absl::SimpleAtoi(LabelOf(image.info, v1::kGroupMemberLabel), &member)) {
     return absl::OkStatus();  // somebody else's
   }
-  const std::string machine = LabelOf(image.info, v1::kGroupMachineLabel);
-  if (!machine.empty() && machine != ThisMachineId())
+  if (IsOtherMachine(LabelOf(image.info, v1::kGroupMachineLabel)))
     return absl::OkStatus();  // its daemon's, where its job is
   v1::GetGroupDecisionResponse answer;
   if (coordinator.empty()) {

@@ -1,6 +1,7 @@
 // Images: listed, looked into, compared, removed.
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -155,10 +156,14 @@ absl::Status RemoveImages(Node& node, const Call& call, const v1::RemoveImagesRe
                           v1::RemoveImagesResponse* response) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kWrite));
   // All are checked before the first one goes: a misspelt name in a list removes nothing.
+  std::vector<std::string> images;
+  std::set<std::string> found;  // one can be named twice
   for (const std::string& image : request.images()) {
-    RK_RETURN_IF_ERROR(FindImageFor(node, *store, call.caller, image, "remove").status());
+    RK_ASSIGN_OR_RETURN(const store::ImageInfo info,
+                        FindImageFor(node, *store, call.caller, image, "remove"));
+    if (found.insert(info.reference).second) images.push_back(image);
   }
-  for (const std::string& image : request.images()) {
+  for (const std::string& image : images) {
     absl::Status removed = store->Remove(image, [&](const store::ImageInfo& info) {
       return node.policy().MayUseImage(call.caller, info.owner, "remove", info.reference);
     });

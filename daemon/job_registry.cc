@@ -12,9 +12,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/machine.h"
 #include "base/status.h"
 #include "base/utf8.h"
 #include "daemon/process_info.h"
@@ -116,12 +116,17 @@ std::string JobNameFromCommand(absl::string_view command) {
   return CheckJobName(name).ok() ? name : absl::StrCat("job_", name);
 }
 
-std::string JobRegistry::ThisBoot() {
-  static const std::string* id = [] {
-    absl::StatusOr<std::string> text = ReadFile("/proc/sys/kernel/random/boot_id");
-    return new std::string(text.ok() ? std::string(absl::StripAsciiWhitespace(*text)) : "unknown");
-  }();
-  return *id;
+std::string ImageNameOf(absl::string_view job_name) {
+  std::string name;
+  for (char c : absl::AsciiStrToLower(job_name)) {
+    if (absl::ascii_islower(c) || absl::ascii_isdigit(c)) {
+      name += c;
+    } else if (!name.empty() && absl::ascii_isalnum(name.back())) {
+      name += IsNameCharacter(c) || c == '/' ? c : '-';
+    }
+  }
+  while (!name.empty() && !absl::ascii_isalnum(name.back())) name.pop_back();
+  return name.empty() ? "job" : name;
 }
 
 std::string JobRegistry::PathOf(absl::string_view name) const {
@@ -139,7 +144,7 @@ absl::StatusOr<UniqueFd> JobRegistry::Lock() const {
 }
 
 bool JobRegistry::Lives(const JobRecord& job) {
-  if (job.boot_id != ThisBoot()) return false;
+  if (job.boot_id != ThisBootId()) return false;
   absl::StatusOr<ProcessInfo> info = ReadProcessInfo(job.pid);
   // What can't be looked at is not gone for that.
   if (!info.ok()) return !absl::IsNotFound(info.status());
@@ -177,7 +182,7 @@ absl::StatusOr<JobRecord> JobRegistry::Add(JobRecord record, bool unique_name) {
   }
   RK_RETURN_IF_ERROR(CheckJobName(record.name));
   record.command = ToUtf8(record.command, kMostShownCommand);
-  record.boot_id = ThisBoot();
+  record.boot_id = ThisBootId();
   absl::StatusOr<ProcessInfo> process = ReadProcessInfo(record.pid);
   if (process.ok()) {
     record.start_ticks = process->start_ticks;

@@ -60,9 +60,6 @@ class JobRegistry {
   absl::Status SetImage(const JobRecord& job, const std::string& image);
   absl::Status SetExit(const JobRecord& job, const ExitState& exit);
 
-  // The kernel's identity of the time since the machine was started.
-  static std::string ThisBoot();
-
   // Does the very process of the record still exist (zombies do not count)?
   static bool Lives(const JobRecord& job);
 
@@ -90,5 +87,7 @@ class JobRegistry {
 absl::Status CheckJobName(absl::string_view name);
 // A well-formed name from a command line: its program's last path component.
 std::string JobNameFromCommand(absl::string_view command);
+// A name for images of a job: its own, or the most like it that they can have.
+std::string ImageNameOf(absl::string_view job_name);
 
 }  // namespace rekindle::daemon

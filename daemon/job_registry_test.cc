@@ -101,6 +101,15 @@ TEST_F(JobRegistryTest, ANameIsMadeFromTheCommand) {
   }
 }
 
+TEST(ImageNameOfTest, IsTheJobsOwnIfThatCanBeOne) {
+  for (const char* name : {"train", "llm-7b_x.2", "1a"}) EXPECT_EQ(ImageNameOf(name), name);
+  EXPECT_EQ(ImageNameOf("Train"), "train");
+  EXPECT_EQ(ImageNameOf("a..b_-c-"), "a.b_c");
+  EXPECT_EQ(ImageNameOf("_x"), "x");
+  EXPECT_EQ(ImageNameOf("foo:bar"), "foo-bar");
+  EXPECT_EQ(ImageNameOf("___"), "job");
+}
+
 TEST_F(JobRegistryTest, HowAJobEndedIsKept) {
   Subprocess process = StartProcess();
   auto added = registry_->Add(Record(process.pid(), "short"), false);

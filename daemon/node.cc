@@ -129,7 +129,9 @@ absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
 
 void Node::RecoverJobs() {
   absl::MutexLock lock(&mutex_);
-  if (std::exchange(recovered_, true) || !PathExists(options_.runtime_directory)) return;
+  if (std::exchange(recovered_, true)) return;
+  // There is nothing, or nothing of ours.
+  if (::access(absl::StrCat(options_.runtime_directory, "/.").c_str(), R_OK | W_OK | X_OK) != 0) return;
   absl::StatusOr<std::vector<pid_t>> freed = ckpt::RecoverInterruptedCaptures(
       options_.runtime_directory, [this](const std::vector<pid_t>& tree) { gpus_.WatchOut(tree); });
   if (!freed.ok()) {

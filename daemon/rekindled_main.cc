@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -31,7 +32,8 @@ namespace {
 constexpr int kFailed = 1, kBadUsage = 2;
 
 // How long calls in work may go on after SIGTERM. A capture that is cancelled lets its job go on.
-constexpr int kDefaultGraceSeconds = 20;
+constexpr int kDefaultGraceSeconds = 20, kMostGraceSeconds = 24 * 3600;
+constexpr int kMostStandbyCopies = 10000;
 constexpr double kDefaultScrubDays = 14, kMostScrubDays = 3650;
 constexpr absl::Duration kBetweenDrainNotices = absl::Seconds(5);
 constexpr absl::Duration kImagesMayTake = absl::Minutes(5);
@@ -131,6 +133,19 @@ absl::Status Serve(ServerOptions options, int grace_seconds, const std::string& 
   return absl::OkStatus();
 }
 
+// Taken for an option that was not given, it would let the daemon work in other places than were meant.
+void CheckForEmptyValues(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& value : option->results()) {
+      if (value.empty())
+        throw CLI::ValidationError(option->get_name(), "the value is empty; is a variable not set?");
+    }
+  }
+}
+
+// Clients look for it from folders of their own.
+std::string Absolute(const std::string& path) { return std::filesystem::absolute(path).lexically_normal(); }
+
 int Main(int argc, char** argv) {
   CLI::App app("The Rekindle node daemon: serves checkpoint and restore to the users of this machine.",
                "rekindled");
@@ -155,7 +170,8 @@ int Main(int argc, char** argv) {
       ->envname("REKINDLE_LOG_DIR")
       ->type_name("DIR");
   app.add_option("--group", group, "Members of this group may do all that root may")->type_name("NAME");
-  app.add_option("--listen", options.tls.listen, "Serve TCP too, with mutual TLS")->type_name("HOST:PORT");
+  CLI::Option* listen = app.add_option("--listen", options.tls.listen, "Serve TCP too, with mutual TLS")
+                            ->type_name("HOST:PORT");
   app.add_option("--functions-http", options.functions_http,
                  "Serve AWS Lambda's Invoke path there, for callers of this machine: HOST:PORT or unix:PATH")
       ->type_name("ADDRESS");
@@ -164,16 +180,19 @@ int Main(int argc, char** argv) {
          "Memory that instances of functions and what is kept for them may take [60 % of what is free]")
       ->type_name("SIZE");
   app.add_option("--tls-cert", options.tls.certificate, "For --listen: the daemon's certificate")
-      ->type_name("FILE");
-  app.add_option("--tls-key", options.tls.key, "For --listen: its key")->type_name("FILE");
+      ->type_name("FILE")
+      ->needs(listen);
+  app.add_option("--tls-key", options.tls.key, "For --listen: its key")->type_name("FILE")->needs(listen);
   app.add_option(
          "--tls-client-ca", options.tls.client_ca,
          "For --listen: certificates that vouch for clients, whose common names are 'admin' or 'uid:N'")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->needs(listen);
   app.add_option(
          "--advertise", options.advertise,
          "For --listen: where other daemons reach this one, for groups [--listen, if that names an address]")
-      ->type_name("HOST:PORT");
+      ->type_name("HOST:PORT")
+      ->needs(listen);
   app.add_option("--gpu-host-memory", gpu_host_memory,
                  "Host memory that parked jobs' GPU memory may take, such as 200G [all that is free]")
       ->type_name("SIZE");
@@ -185,6 +204,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--standby", options.node.standby_copies,
                  "Copies kept ready of each image that clones are started of; 0: none")
+      ->check(CLI::Range(0, kMostStandbyCopies))
       ->capture_default_str();
   app.add_flag("--track-dirty-pages", options.node.track_dirty_pages,
                "Copy only what was written since the last image, where the kernel can tell "
@@ -204,13 +224,17 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0.0, kMostScrubDays))
       ->capture_default_str();
   app.add_option("--grace", grace_seconds, "Seconds that calls in work may go on after SIGTERM")
+      ->check(CLI::Range(0, kMostGraceSeconds))
       ->capture_default_str();
   app.add_flag("-v,--verbose", verbose, "Log more");
   app.set_version_flag("--version", std::string("rekindled ") + kVersion);
   app.set_config("--config", "", "Read options from this file (TOML; the names of the options without --)");
+  // One that is written wrong would be left out in silence.
+  app.allow_config_extras(CLI::config_extras_mode::error);
   app.footer("Exit status: 0 ended by a signal, 1 failed, 2 bad usage.");
   try {
     app.parse(argc, argv);
+    CheckForEmptyValues(app);
   } catch (const CLI::Success& done) {
     return app.exit(done);
   } catch (const CLI::ParseError& error) {
@@ -222,6 +246,7 @@ int Main(int argc, char** argv) {
   if (options.node.log_directory.empty()) options.node.log_directory = DefaultLogDirectory();
   if (options.socket.empty())
     options.socket = absl::StrCat(options.node.runtime_directory, "/rekindled.sock");
+  options.socket = Absolute(options.socket);
   if (options.advertise.empty() && !ListensEverywhere(options.tls.listen))
     options.advertise = options.tls.listen;
   options.scrub_period = absl::Hours(24) * scrub_days;

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/descriptor_limit.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -136,15 +137,16 @@ class GrpcServer final : public Server {
     listener_.reset();
     if (auto functions = node_.functions(); functions.ok()) (*functions)->TakeNoMore();
     // Last images and calls in work have it together.
-    const absl::Time deadline = absl::Now() + grace;
+    const Deadline deadline(grace);
     if (server_ && grace > absl::ZeroDuration()) node_.supervisor().CheckpointAll(grace);
     node_.BeginStopping();
     if (server_) {
       server_->GetHealthCheckService()->SetServingStatus(false);
-      server_->Shutdown(absl::ToChronoTime(deadline));
+      server_->Shutdown(absl::ToChronoTime(absl::Now() + deadline.left()));
       server_->Wait();
     }
-    if (auto functions = node_.functions(); functions.ok()) (*functions)->AwaitCalls(deadline);
+    if (auto functions = node_.functions(); functions.ok())
+      (*functions)->AwaitCalls(absl::Now() + deadline.left());
     server_.reset();
     scrub_.reset();  // not before: it may be waiting for a gc that somebody has called
     node_.supervisor().Leave();

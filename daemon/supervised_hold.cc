@@ -31,7 +31,7 @@ absl::Status HeldByAnother(const std::string& path, absl::string_view name) {
       absl::StrSplit(content, absl::ByAnyChar(" \n"), absl::SkipEmpty());
   const absl::string_view holder = words.empty() ? "" : words[0];
   // Its number says nothing here, and must not be killed here.
-  if (words.size() > 2 && words[2] != ThisMachineId()) {
+  if (words.size() > 2 && IsOtherMachine(words[2])) {
     return absl::AlreadyExistsError(absl::StrCat("the machine ", words[1],
                                                  ", which shares this store, supervises a job named '", name,
                                                  "': end that job there, or choose another --name"));

@@ -178,7 +178,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log,
     record_.mutable_restarts()->set_decided(false);
     record_.clear_from_image();
     record_.clear_from_number();
-    record_.set_boot_id(JobRegistry::ThisBoot());
+    record_.set_boot_id(ThisBootId());
   }
   const absl::Status recorded = WriteRecord();
   // A full disk must not keep one from coming back that is known already.
@@ -244,7 +244,7 @@ void SupervisedJob::LoopAfterTakingOver() {
   bool other_boot, at_boot, stopping;
   {
     absl::MutexLock lock(&mutex_);
-    other_boot = record_.boot_id() != JobRegistry::ThisBoot();
+    other_boot = record_.boot_id() != ThisBootId();
     if (other_boot) {
       record_.clear_will_end_until_ns();
       record_.clear_life_began_ns();
@@ -494,7 +494,7 @@ bool SupervisedJob::StopLife() {
   Save();
   std::optional<ExitState> exit = end_->WaitFor(absl::ZeroDuration());
   if (!exit) {
-    ::kill(::getpgid(pid) == pid ? -pid : pid, SIGTERM);
+    TellToEnd(pid);
     for (const Stopwatch waited; !exit && absl::Seconds(waited.seconds()) < grace;) {
       exit = end_->WaitFor(kLookWhileStopping);
       absl::MutexLock lock(&mutex_);

@@ -216,7 +216,8 @@ absl::Status SupervisedJob::CaptureImage(v1::CheckpointResult* result) {
   {
     absl::MutexLock lock(&mutex_);
     const v1::Supervision& policy = record_.policy();
-    taking_ = absl::StrCat(policy.image_name().empty() ? name_ : policy.image_name(), ":", ImageTag());
+    taking_ =
+        absl::StrCat(policy.image_name().empty() ? ImageNameOf(name_) : policy.image_name(), ":", ImageTag());
     taking_number_ = record_.last_number() + 1;
     record_.set_last_number(taking_number_);
     taking_ = store::NormalizeReference(taking_).value_or(taking_);

@@ -62,8 +62,7 @@ std::vector<std::string> ListSupervisedRecords(const std::string& directory) {
 }
 
 absl::Status CheckIsOfThisMachine(const std::string& directory, const v1::SupervisedJobRecord& record) {
-  const std::string here = ThisMachineId();
-  if (record.machine().empty() || here.empty() || record.machine() == here) return absl::OkStatus();
+  if (!IsOtherMachine(record.machine())) return absl::OkStatus();
   const std::string newest = record.points().empty() ? "" : record.points().rbegin()->image();
   return absl::FailedPreconditionError(absl::StrCat(
       "supervised job '", record.name(), "' is the machine ", record.host(),

@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "base/parallel.h"
 #include "base/status.h"
 #include "base/timeline.h"
@@ -167,7 +168,7 @@ void SupervisedJob::FindPoints() {
     point->set_digest(image.digest);
     point->set_taken_unix_ns(image.created_unix_ns);
     // When is not known: as one that may hold the beginning of a death.
-    if (record_.boot_id() == JobRegistry::ThisBoot()) point->set_taken_ns(MonotonicNanos());
+    if (record_.boot_id() == ThisBootId()) point->set_taken_ns(MonotonicNanos());
     // What came back from elsewhere somebody has named.
     point->set_ours(!image.labels.contains(v1::kOriginLabel) &&
                     !image.labels.contains(v1::kSupervisedAskedLabel));
@@ -199,7 +200,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
     record_.mutable_restarts()->set_decided(false);
     record_.set_from_image(point.image());
     record_.set_from_number(point.number());
-    record_.set_boot_id(JobRegistry::ThisBoot());
+    record_.set_boot_id(ThisBootId());
   }
   // A full disk must not keep it from coming back: nothing else of this needs room there.
   Save();

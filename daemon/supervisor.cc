@@ -282,6 +282,17 @@ void WarnOfFiles(const v1::JobRestarted& restarted, v1::JobStarted* started) {
       absl::StrCat(changed, changed == 1 ? " file is" : " files are", " again as when the image was taken"));
 }
 
+// When the first image is taken it would be too late: the job would run without any.
+absl::Status CheckNameOfImages(const v1::RunRequest& request) {
+  const std::string& given = request.supervision().image_name();
+  const std::string& name = given.empty() ? request.name() : given;
+  if (name.empty() || store::NormalizeReference(absl::StrCat(name, ":x")).ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "images can't be called '", name,
+      "': their names are small letters and digits, joined by single '.', '_', '-' or '/'. Add --image-name ",
+      ImageNameOf(name), given.empty() ? ", or give another --name" : ""));
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
@@ -302,8 +313,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
     return absl::InvalidArgumentError(
         "a job that the hook holds makes no progress to supervise: leave --hold out");
   }
-  if (!record.policy().image_name().empty())
-    RK_RETURN_IF_ERROR(store::NormalizeReference(record.policy().image_name()).status());
+  RK_RETURN_IF_ERROR(CheckNameOfImages(request));
   record.set_name(request.name());
   RK_ASSIGN_OR_RETURN(JobStart start, request.from_image().empty()
                                           ? PlanJobStart(node_, call, request)

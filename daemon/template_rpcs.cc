@@ -48,6 +48,7 @@ absl::StatusOr<TemplateRecord> FindTemplateFor(Node& node, const Caller& caller,
 absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpRequest& request,
                         v1::Template* response) {
   RK_RETURN_IF_ERROR(CheckDaemon(node));
+  if (!request.name().empty()) RK_RETURN_IF_ERROR(CheckJobName(request.name()));  // its copies are called so
   Stopwatch watch;
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(store::ImageInfo info,

@@ -416,6 +416,21 @@ std::string PrivateMounts() {
   return "";
 }
 
+// Takes all that its disk has left.
+void FillUp(const std::string& file) {
+  const std::string block(4096, 'x');
+  const UniqueFd fd(open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  while (write(fd.get(), block.data(), block.size()) > 0) {
+  }
+}
+
+// `*put` is the next number before, and the one behind that which was refused afterwards.
+absl::Status PutUntilRefused(Catalog& catalog, int* put) {
+  absl::Status status;
+  for (; status.ok() && *put < 2000; ++*put) status = PutNumbered(catalog, *put);
+  return status;
+}
+
 TEST_F(CatalogTest, AFullDiskStillLetsImagesBeRemoved) {
   if (geteuid() != 0) GTEST_SKIP() << "mounting needs root";
   pid_t pid = StartChild([this]() -> std::string {
@@ -427,16 +442,9 @@ TEST_F(CatalogTest, AFullDiskStillLetsImagesBeRemoved) {
     for (int i = 0; i < 300; ++i) {
       if (auto status = PutNumbered(**catalog, i); !status.ok()) return status.ToString();
     }
-    {
-      std::string block(4096, 'x');
-      int fd = open((path_ + "/filler").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-      while (write(fd, block.data(), block.size()) > 0) {
-      }
-      close(fd);
-    }
-    absl::Status status;
+    FillUp(path_ + "/filler");
     int put = 300;
-    for (; status.ok() && put < 2000; ++put) status = PutNumbered(**catalog, put);
+    absl::Status status = PutUntilRefused(**catalog, &put);
     if (!absl::IsResourceExhausted(status)) return absl::StrCat("putting: ", status.ToString());
     for (const char* part : {"full", "gc", path_.c_str()}) {
       if (!absl::StrContains(status.message(), part)) return status.ToString();
@@ -478,16 +486,9 @@ TEST_F(CatalogTest, AFullDiskOnWhichNothingCanBeReservedLetsImagesBeRemovedToo) 
       if (auto status = PutNumbered(**catalog, i); !status.ok()) return status.ToString();
     }
     const std::string filler = path_ + "/filler";
-    {
-      std::string block(4096, 'x');
-      int fd = open(filler.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-      while (write(fd, block.data(), block.size()) > 0) {
-      }
-      close(fd);
-    }
-    absl::Status status;
+    FillUp(filler);
     int put = 300;
-    for (; status.ok() && put < 2000; ++put) status = PutNumbered(**catalog, put);
+    absl::Status status = PutUntilRefused(**catalog, &put);
     if (!absl::IsResourceExhausted(status)) return absl::StrCat("putting: ", status.ToString());
     for (int i = 0; i < put - 1; ++i) {
       if (status = RemoveNumbered(**catalog, i); !status.ok())

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,6 +36,8 @@ enum class FolderKind {
 // By a list of what is there: of a single name NFS may remember that there was no such file, though another
 // node has made it since.
 absl::StatusOr<FolderKind> LookAt(const std::string& path) {
+  if (struct stat info; ::stat(path.c_str(), &info) == 0 && !S_ISDIR(info.st_mode))
+    return NotAStore(path, "it is a file, not a folder");
   RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(path));
   if (std::find(names.begin(), names.end(), "FORMAT") != names.end()) return FolderKind::kStore;
   for (const std::string& name : names) {

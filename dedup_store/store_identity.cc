@@ -88,6 +88,10 @@ absl::Status NotAStore(const std::string& path, absl::string_view why) {
 
 absl::StatusOr<StoreIdentity> ReadIdentity(const std::string& store_path) {
   auto text = ReadFile(FormatPath(store_path));
+  if (absl::IsPermissionDenied(text.status())) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(text.status().message(), ": the store is another user's: use its daemon, or sudo"));
+  }
   if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
   auto json = nlohmann::json::parse(text.ok() ? *text : "", nullptr, /*allow_exceptions=*/false);
   auto string_of = [&](const char* key) {

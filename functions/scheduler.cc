@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -73,7 +74,8 @@ Core::Core(const SchedulerOptions& options, InstanceStarter& starter, HttpThread
     : options_(options),
       starter_(starter),
       threads_(threads),
-      epoch_(absl::Now()),
+      epoch_(SteadyNow()),
+      started_unix_s_(absl::ToUnixSeconds(absl::Now())),
       context_(threads.context()),
       starts_(options.start_threads, std::max(options.start_threads - 1, 1)),
       makers_(kMakers, kMakersOfOne),
@@ -120,7 +122,7 @@ void Core::Stop() {
       +[](std::set<InstancePtr>* left) { return left->empty(); }, &instances_));
 }
 
-Micros Core::Now() const { return absl::ToInt64Microseconds(absl::Now() - epoch_); }
+Micros Core::Now() const { return absl::ToInt64Microseconds(SteadyNow() - epoch_); }
 
 Core::FunctionPtr Core::Find(const std::string& name) const {
   auto found = functions_.find(name);
@@ -301,7 +303,7 @@ void Core::Invoke(Call call, Done done) {
   auto request = std::make_shared<Request>();
   request->call = std::move(call);
   request->done = std::move(done);
-  request->arrived = absl::Now();
+  request->arrived = SteadyNow();
   if (function->idle.empty()) {
     const uint32_t owner = function->spec.owner;
     const uint64_t most = options_.most_waiting_bytes;

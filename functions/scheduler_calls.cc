@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "functions/scheduler_core.h"
 #include "functions/scheduler_errors.h"
 #include "functions/scheduler_instance.h"
@@ -19,7 +20,7 @@ void Core::OnReady(const InstancePtr& instance) {
   instance->timer.cancel();
   const FunctionPtr& function = instance->function;
   --function->starting;
-  instance->start = absl::Now() - instance->ordered;
+  instance->start = SteadyNow() - instance->ordered;
   LearnStart(function, instance->level, absl::ToDoubleSeconds(instance->start), &later);
   instance->state = Instance::State::kIdle;
   BecameFree(function, instance, &later);
@@ -59,7 +60,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
     return EndInstance(instance);
   }
   instance->state = Instance::State::kIdle;
-  instance->idle_since = absl::Now();
+  instance->idle_since = SteadyNow();
   if (!instance->answered) instance->was_idle = true;
   function->idle.push_back(instance);
   if (instance->filling) AwaitFilled(instance);
@@ -71,12 +72,11 @@ void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, cons
   instance->state = Instance::State::kBusy;
   instance->current = request;
   request->room.reset();
-  request->begun = absl::Now();
-  const absl::Time deadline = request->begun + function->spec.timeout;
+  request->begun = SteadyNow();
   Invocation invocation;
   invocation.request_id = request->call.request_id;
   invocation.payload = std::move(request->call.payload);
-  invocation.deadline = deadline;
+  invocation.deadline = absl::Now() + function->spec.timeout;
   invocation.function_arn = absl::StrCat(options_.arn_prefix, function->spec.name);
   invocation.trace_id = request->call.trace_id;
   invocation.client_context = request->call.client_context;
@@ -113,7 +113,7 @@ void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, 
     if (answer.failed) ++function->counters->errors;
     instance->state = Instance::State::kAnswering;
     process = instance->process;
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     measure = now - instance->measured >= options_.measure_every;
     if (measure) instance->measured = now;
     request = Finish(instance, &result, &outcome);
@@ -186,7 +186,7 @@ Core::RequestPtr Core::Finish(const InstancePtr& instance, CallResult* result, I
   const bool first = !std::exchange(instance->answered, true);
   const bool was_there = !first || instance->was_idle;
   outcome->request_id = request->call.request_id;
-  outcome->duration = absl::Now() - request->begun;
+  outcome->duration = SteadyNow() - request->begun;
   outcome->was_there_before = !first;
   if (!was_there) outcome->start = instance->start;
   instance->function->counters->durations.Add(absl::ToDoubleSeconds(outcome->duration));
@@ -298,7 +298,7 @@ void Core::Forget(const InstancePtr& instance, Later* later) {
 
 void Core::EndInstance(const InstancePtr& instance) {
   instance->state = Instance::State::kEnding;
-  instance->ending_since = absl::Now();
+  instance->ending_since = SteadyNow();
   instance->timer.cancel();
   if (instance->api) instance->api->Close();
   if (instance->process) instance->process->Kill();

@@ -212,7 +212,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   const SchedulerOptions options_;
   InstanceStarter& starter_;
   HttpThreads& threads_;
-  const absl::Time epoch_;
+  const absl::Time epoch_;  // on the monotonic clock
+  const int64_t started_unix_s_;
   const std::shared_ptr<boost::asio::io_context> context_;  // of the timers
   // Each owner has a part of them: a function may take as long as it likes with what it is asked to do.
   FairThreads starts_, makers_, clearers_;

@@ -3,7 +3,7 @@
 #include <set>
 #include <tuple>
 
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "functions/scheduler_core.h"
 #include "functions/scheduler_instance.h"
 
@@ -118,7 +118,7 @@ bool Core::OwesAnInstance(const Function& function) const {
   }
   if (wanted == 0) return false;
   // What goes anyhow is room for others too.
-  const absl::Time recent = absl::Now() - kSoonGone;
+  const absl::Time recent = SteadyNow() - kSoonGone;
   uint32_t going = 0, own_going = 0;
   for (const InstancePtr& instance : instances_) {
     if (instance->state != Instance::State::kEnding || instance->ending_since < recent) continue;

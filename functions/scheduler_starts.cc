@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "functions/scheduler_core.h"
@@ -45,9 +45,9 @@ std::vector<StartLevel> Core::LevelsFrom(const Function& function, StartLevel le
 
 void Core::BeginStart(const FunctionPtr& function, StartLevel level) {
   auto instance = std::make_shared<Instance>(
-      weak_from_this(), function,
-      absl::StrCat(function->spec.name, "-", absl::ToUnixSeconds(epoch_), "-", ++started_), context_);
-  instance->ordered = absl::Now();
+      weak_from_this(), function, absl::StrCat(function->spec.name, "-", started_unix_s_, "-", ++started_),
+      context_);
+  instance->ordered = SteadyNow();
   ++function->starting;
   ++function->counters->living;
   ++living_of_[function->spec.owner];
@@ -174,7 +174,7 @@ void Core::FailStart(const InstancePtr& instance, const std::string& error_json,
     CallResult result;
     result.function_error = "Unhandled";
     result.payload = error_json;
-    result.start = absl::Now() - request->arrived;
+    result.start = SteadyNow() - request->arrived;
     later->steps.emplace_back([request, result] { request->done(result); });
   } else {
     function->counters->problem = error_json;

@@ -174,7 +174,7 @@ PagerSource::Next LazyClone::OnConnection() {
         {
           absl::MutexLock lock(&mutex_);
           running_ = true;
-          const absl::Time now = absl::Now();
+          const absl::Time now = SteadyNow();
           record_until_ = now + options_.record;
           fill_from_ =
               now + (options_.until_answer ? std::min(options_.record, kQuietStart) : options_.record);
@@ -227,7 +227,7 @@ void LazyClone::KeepToShare(Made made, uint64_t share) {
     processes = tasks_.size();
     if (look) count_tasks_at_ = processes + processes / 4;
     if (look && made == Made::kByFork && IsCrowded(processes, share) && !crowded_.exchange(true)) {
-      record_until_ = fill_from_ = absl::Now();
+      record_until_ = fill_from_ = SteadyNow();
     }
   }
   if (processes <= share) return;
@@ -479,7 +479,7 @@ void LazyClone::EndRecording(RecordingEnd how) {
 void LazyClone::Tick() {
   bool due, look;
   {
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     absl::MutexLock lock(&mutex_);
     due = now >= record_until_;
     look = running_ && now >= look_at_tasks_;

@@ -412,7 +412,7 @@ bool LazyClone::FillSome() {
     absl::MutexLock lock(&mutex_);
     if (!running_ || complete_ || ended_ || fill_paused_ || options_.fill == Fill::kNever) return false;
     // Until it is ready it is left alone: what it touches by itself is what counts, and it has the machine.
-    if (options_.fill == Fill::kIdle && (recording_ || absl::Now() < fill_from_)) return false;
+    if (options_.fill == Fill::kIdle && (recording_ || SteadyNow() < fill_from_)) return false;
     if (fill_task_ >= tasks_.size()) {
       // Not at once: what stood in the way may still be there.
       if (fill_again_.exchange(false)) fill_task_ = fill_next_ = 0;

@@ -16,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/packet_socket.h"
@@ -369,7 +370,7 @@ void Pager::Run() {
   threads_.emplace_back([this] { PrefetchInBackground(); });
   threads_.emplace_back([this] { WarmInBackground(); });
   threads_.emplace_back([this] { KeepInBackground(); });
-  absl::Time used = absl::Now(), saved = used;
+  absl::Time used = SteadyNow(), saved = used;
   for (;;) {
     absl::SleepFor(kTick);
     OnTick();
@@ -378,7 +379,7 @@ void Pager::Run() {
       absl::MutexLock lock(&mutex_);
       busy |= !clones_.empty();
     }
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     if (busy) used = now;
     if (now - used > options_.idle_exit) break;
     if (now - saved > kSaveHotList) {
@@ -526,9 +527,9 @@ uint64_t Pager::HugeBytes() {
   // Looked up page by page by the kernel, which takes long enough to be felt by copies that wait.
   constexpr absl::Duration kKnownFor = absl::Seconds(2);
   absl::MutexLock lock(&huge_mutex_);
-  if (absl::Now() - huge_known_at_ > kKnownFor) {
+  if (SteadyNow() - huge_known_at_ > kKnownFor) {
     huge_bytes_ = cache_->HugeBytes();
-    huge_known_at_ = absl::Now();
+    huge_known_at_ = SteadyNow();
   }
   return huge_bytes_;
 }

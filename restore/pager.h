@@ -21,8 +21,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/unique_fd.h"
 #include "dedup_store/store.h"
 #include "restore/cache_warmer.h"
@@ -168,7 +168,7 @@ class Pager {
     std::shared_ptr<const PrefillSet> set;
   };
   std::deque<SetToKeep> to_keep_ ABSL_GUARDED_BY(mutex_);
-  absl::Time last_start_ ABSL_GUARDED_BY(mutex_) = absl::Now();
+  absl::Time last_start_ ABSL_GUARDED_BY(mutex_) = SteadyNow();
   // Of sets: read as they were kept, made from packs, kept.
   uint64_t sets_loaded_ ABSL_GUARDED_BY(mutex_) = 0, sets_made_ ABSL_GUARDED_BY(mutex_) = 0,
                         sets_kept_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "restore/lazy_clone.h"
@@ -114,7 +116,7 @@ void Pager::PrefetchInBackground() {
 
 void Pager::NoteStart() {
   absl::MutexLock lock(&mutex_);
-  last_start_ = absl::Now();
+  last_start_ = SteadyNow();
 }
 
 bool Pager::WaitForQuiet(absl::Duration quiet) {
@@ -123,7 +125,7 @@ bool Pager::WaitForQuiet(absl::Duration quiet) {
     bool starting;
     {
       absl::MutexLock lock(&mutex_);
-      starting = !prefetches_.empty() || absl::Now() - last_start_ < quiet;
+      starting = !prefetches_.empty() || SteadyNow() - last_start_ < quiet;
       for (const auto& [id, clone] : clones_) clones.push_back(clone);
     }
     for (const std::shared_ptr<LazyClone>& clone : clones) starting |= clone->being_made();

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "restore/cgroup.h"
@@ -88,9 +88,9 @@ std::optional<absl::StatusOr<CloneResult>> StandbyPool::ClaimOne(const CloneOpti
     copy = &*parked;
     copy->claim = options;
     copy->state = State::kClaimed;
-    quiet_until_ = absl::Now() + kQuiet;
+    quiet_until_ = SteadyNow() + kQuiet;
     if (auto demand = wanted_.find(kind); demand != wanted_.end()) {
-      demand->second.NoteUse(absl::Now());
+      demand->second.NoteUse(SteadyNow());
     }
   }
   const bool done = Wait(copy->done.get(), options.cancel_fd);
@@ -126,8 +126,8 @@ void StandbyPool::Want(const CloneOptions& options, uint64_t bytes) {
   absl::MutexLock lock(&mutex_);
   Demand& demand = wanted_[KindOf(options)];
   demand.bytes = bytes;
-  demand.NoteUse(absl::Now());
-  quiet_until_ = absl::Now() + kQuiet;
+  demand.NoteUse(SteadyNow());
+  quiet_until_ = SteadyNow() + kQuiet;
   changed_ = true;
 }
 
@@ -160,7 +160,7 @@ void StandbyPool::Run(Copy& copy) {
   }
   if (!result.ok() && copy.state != State::kCancelled) {
     auto demand = wanted_.find(copy.kind);
-    if (demand != wanted_.end()) demand->second.not_before = absl::Now() + kAfterFailure;
+    if (demand != wanted_.end()) demand->second.not_before = SteadyNow() + kAfterFailure;
   }
   copy.result = std::move(result);
   copy.state = State::kEnded;
@@ -259,11 +259,11 @@ void StandbyPool::MakeOneMore(absl::Time now) {
 }
 
 absl::Time StandbyPool::NextDue() const {
-  absl::Time due = quiet_until_ > absl::Now() ? quiet_until_ : absl::InfiniteFuture();
-  if (!copies_.empty()) due = std::min(due, absl::Now() + kLookAtMemory);
+  absl::Time due = quiet_until_ > SteadyNow() ? quiet_until_ : absl::InfiniteFuture();
+  if (!copies_.empty()) due = std::min(due, SteadyNow() + kLookAtMemory);
   for (const auto& [kind, demand] : wanted_) {
     due = std::min(due, demand.last_used + bounds_.unused_for);
-    if (demand.not_before > absl::Now()) due = std::min(due, demand.not_before);
+    if (demand.not_before > SteadyNow()) due = std::min(due, demand.not_before);
   }
   return due;
 }
@@ -274,15 +274,15 @@ void StandbyPool::Keep() {
     {
       absl::MutexLock lock(&mutex_);
       if (stop_ && copies_.empty()) return;
-      mutex_.AwaitWithTimeout(absl::Condition(&changed_), NextDue() - absl::Now());
+      mutex_.AwaitWithTimeout(absl::Condition(&changed_), NextDue() - SteadyNow());
       changed_ = false;
-      DropWhatIsNotWanted(absl::Now());
+      DropWhatIsNotWanted(SteadyNow());
       for (auto copy = copies_.begin(); copy != copies_.end();) {
         auto next = std::next(copy);
         if (copy->state == State::kEnded && copy->collected) ended.splice(ended.end(), copies_, copy);
         copy = next;
       }
-      if (!stop_) MakeOneMore(absl::Now());
+      if (!stop_) MakeOneMore(SteadyNow());
     }
     for (Copy& copy : ended) copy.thread.join();
   }

@@ -341,8 +341,37 @@ class BadNameTest(RekindleTest):
             with self.subTest(word=word):
                 self.assert_refused(self.cli.run(word, "1"), USAGE, f"no command '{word}'", f"'{ours}'")
         self.assert_refused(self.cli.run("frobnicate"), USAGE, "no command 'frobnicate'")
+        self.assert_refused(self.cli.run("--frobnicate"), USAGE, "no option '--frobnicate'")
+        self.assert_refused(self.cli.run("group", "ckpt", "x:1", "--all"), USAGE, "'rekindle group ckpt --help'")
         self.assertIn("--tag", self.succeed_in_words("help", "ckpt"))
-        self.assertIn("rekindle", self.succeed_in_words("--version"))
+        # Also where nothing can be done.
+        nowhere = self.make_cli(host="unix:///nonexistent.sock").run("--version", json_output=False)
+        self.assertEqual((nowhere.code, nowhere.out.split()[0]), (DONE, "rekindle"), str(nowhere))
+
+    def test_empty_values(self):
+        """As from a variable that is not set: nothing is done in other places than were meant."""
+        nowhere = self.make_cli(host="unix:///nonexistent.sock")
+        self.assert_refused(nowhere.run("--store", "", "ls"), USAGE, "--store", "empty")
+        for arguments in (("--host", "", "ls"), ("ckpt", "1", "-t", ""),
+                          ("restore", "x:1", "--rollback", "append", "--ignore-path", ""),
+                          ("copy", "x:1", "--to", ""), ("run", "--log", "", "--", "true"), ("stop", "")):  # fmt: skip
+            with self.subTest(arguments=arguments):
+                self.assert_refused(self.cli.run(*arguments), USAGE, "empty")
+        self.assert_refused(self.make_cli(host="unix://x.sock").run("ps"), USAGE, "unix:///PATH")
+
+    def test_places_that_are_not_there(self):
+        """Not to be told by their exit status from an image that is not there."""
+        job, _ = self.start_memory_job(4 * MIB)
+        self.checkpoint(job.pid, "x:1", "--stop")
+        for option in ("--log", "--pidfile"):
+            refused = self.cli.run("restore", "x:1", "--detach", option, self.path("none/file"))
+            self.assert_refused(refused, FAILED, self.path("none/file"), "folder")
+        file = self.path("file")
+        with open(file, "w", encoding="ascii"):
+            pass
+        self.assert_refused(self.make_cli(store=file).run("ls"), FAILED, file, "not a folder", "--store")
+        twice = self.succeed("rm", "x:1", "x:1")
+        self.assertEqual(twice["removed"], ["x:1"])
 
     def succeed_in_words(self, *arguments):
         result = self.cli.run(*arguments, json_output=False)

@@ -256,42 +256,74 @@ class LifeTest(GroupTest):
 
     def test_files_are_rolled_back(self):
         """What the jobs wrote after the images is not there twice."""
-        files, members, self.jobs = [], [], []
-        for node in (self.b, self.c):
-            folder = self.path("work-" + node.name)
-            os.mkdir(folder)
-            writer = [jobs.PYTHON, jobs.workload("file_writer.py"), folder]
-            self.jobs.append(node.start_job(self, writer, "writer"))
-            members.append((node, self.jobs[-1].pid))
-            files.append(os.path.join(folder, "lines"))
-        self.wait_for_lines(files)
-        # Where none of them is just writing a file that it will rename.
-        holds = [os.path.join(os.path.dirname(path), "hold-written") for path in files]
-        for hold in holds:
-            os.mknod(hold)
-            held = os.path.join(os.path.dirname(hold), "held")
-            waiting.until(lambda held=held: os.path.exists(held), f"{held} says that it stands still")
-        self.checkpoint_group("x:1", members)
-        for hold in holds:
-            os.unlink(hold)
-        self.wait_for_lines(files)
-        self.kill_jobs()
+        folders, members = self.start_writers()
+        files = [os.path.join(folder, "lines") for folder in folders]
+        self.checkpoint_then_death(folders, members)
         sizes = [os.path.getsize(path) for path in files]
         bad = self.a.cli.run("group", "restore", "x:1", "--rollback", "perhaps")
         self.assert_refused(bad, 2, "--rollback")
-        data = self.succeed("group", "restore", "x:1", "--rollback", "append", cli=self.a.cli)
-        for member, size, path in zip(data["members"], sizes, files):
-            self.kill_job_at_end(member["job"]["pid"])
-            told = [file for group in data["files"] for file in group["files"] if file["path"] == path]
-            self.assertEqual([file["action"] for file in told], ["truncated"], data)
-            self.assertLess(told[0]["size"], size)
+        told = self.roll_back("append")
+        for size, path in zip(sizes, files):
+            self.assertEqual(told[path]["action"], "truncated", told)
+            self.assertLess(told[path]["size"], size)
         self.wait_for_lines(files)
-        for member in data["members"]:
-            jobs.kill_tree(member["job"]["pid"])
+        self.kill_restored()
         for path in files:
             with open(path, encoding="ascii") as file:
                 numbers = [int(line) for line in file]
             self.assertEqual(numbers, list(range(1, len(numbers) + 1)), path)
+
+    def test_files_are_put_back(self):
+        """Also those that the jobs rewrote, except where the image was told to keep nothing of them."""
+        folders, members = self.start_writers()
+        self.checkpoint_then_death(folders, members, "--file-contents", "--ignore-path",
+                                   os.path.join(folders[1], "table"))  # fmt: skip
+        told = self.roll_back("all")
+        for folder in folders:
+            self.assertEqual(told[os.path.join(folder, "state")]["action"], "put_back", told)
+        self.assertEqual(told[os.path.join(folders[0], "table")]["action"], "put_back", told)
+        self.assertEqual(told[os.path.join(folders[1], "table")]["action"], "left", told)
+        self.wait_for_lines([os.path.join(folder, "lines") for folder in folders])
+        self.kill_restored()
+        # Each job notices what is not as it left it.
+        self.assertEqual(os.path.getsize(os.path.join(folders[0], "problems")), 0)
+        self.assertGreater(os.path.getsize(os.path.join(folders[1], "problems")), 0)
+
+    def start_writers(self):
+        folders, members, self.jobs = [], [], []
+        for node in (self.b, self.c):
+            folders.append(self.path("work-" + node.name))
+            os.mkdir(folders[-1])
+            writer = [jobs.PYTHON, jobs.workload("file_writer.py"), folders[-1]]
+            self.jobs.append(node.start_job(self, writer, "writer"))
+            members.append((node, self.jobs[-1].pid))
+        self.wait_for_lines([os.path.join(folder, "lines") for folder in folders])
+        return folders, members
+
+    def checkpoint_then_death(self, folders, members, *options):
+        # Where none of them is just writing a file that it will rename.
+        holds = [os.path.join(folder, "hold-written") for folder in folders]
+        for hold in holds:
+            os.mknod(hold)
+            held = os.path.join(os.path.dirname(hold), "held")
+            waiting.until(lambda held=held: os.path.exists(held), f"{held} says that it stands still")
+        self.checkpoint_group("x:1", members, *options)
+        for hold in holds:
+            os.unlink(hold)
+        self.wait_for_lines([os.path.join(folder, "lines") for folder in folders])
+        self.kill_jobs()
+
+    def roll_back(self, mode):
+        """What became of each file."""
+        data = self.succeed("group", "restore", "x:1", "--rollback", mode, cli=self.a.cli)
+        self.restored = [member["job"]["pid"] for member in data["members"]]
+        for pid in self.restored:
+            self.kill_job_at_end(pid)
+        return {file["path"]: file for group in data["files"] for file in group["files"]}
+
+    def kill_restored(self):
+        for pid in self.restored:
+            jobs.kill_tree(pid)
 
     def wait_for_lines(self, files):
         before = [os.path.getsize(path) if os.path.exists(path) else 0 for path in files]

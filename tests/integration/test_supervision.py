@@ -389,6 +389,10 @@ class CommandTest(SupervisedTest):
         self.assertNotEqual(refused.code, 0)
         self.assert_refused(self.remote.run("run", "--keep", "2", "--", "true"), USAGE, "--keep", "--every")
         self.assert_refused(self.remote.run("run", "--every", "soon", "--", "true"), USAGE, "--every")
+        # It would run without an image.
+        for options in (("--name", "Train"), ("--name", "x", "--image-name", "Train"), ("--image-name", "train:1")):
+            refused = self.remote.run("run", "--every", "1s", *options, "--", "true")
+            self.assert_refused(refused, USAGE, options[-1], "--image-name train")
         self.assert_refused(self.remote.run("stop", "nobody"), NOT_FOUND, "nobody")
         self.assert_refused(self.remote.run("attach", "nobody"), NOT_FOUND, "nobody")
         other = self.make_cli(host=self.daemon.host, uid=NOBODY)
@@ -398,6 +402,19 @@ class CommandTest(SupervisedTest):
 
 
 class WithoutDaemonTest(RekindleTest):
+    def test_a_name_that_no_image_can_have(self):
+        program = self.path("Train..X")
+        with open(program, "w", encoding="ascii") as file:
+            file.write(f"#!/bin/sh\nexec {jobs.PYTHON} {jobs.workload('counting.py')} \"$@\"\n")
+        os.chmod(program, 0o755)
+        numbers = self.path("numbers")
+        command = self.cli.start("run", "--every", "300ms", "--restarts", "2", "--", program, numbers, "200",
+                                 json_output=False)  # fmt: skip
+        waiting.until(lambda: len(lines_of(numbers)) > 60 or command.poll() is not None, "some lines")
+        result = self.cli.finish(command)
+        self.assertEqual(result.code, 0, str(result))
+        self.assertRegex(" ".join(self.references()), r"^train\.x:")
+
     def test_the_command_itself_supervises(self):
         numbers = self.path("numbers")
         command = self.cli.start("run", "--every", "300ms", "--restarts", "2", "--name", "job", "--", jobs.PYTHON,

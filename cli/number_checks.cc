@@ -1,0 +1,18 @@
+#include "cli/number_checks.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace rekindle::cli {
+
+CLI::Validator AboveZero() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        double number = 0;
+        if (absl::SimpleAtod(text, &number) && number > 0) return "";
+        return absl::StrCat("'", text, "' is no number above 0");
+      },
+      "NUMBER");
+}
+
+}  // namespace rekindle::cli

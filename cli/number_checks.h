@@ -1,0 +1,12 @@
+// What numbers of options have to be, said so that a person understands it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace rekindle::cli {
+
+// A number above zero, whole or not.
+CLI::Validator AboveZero();
+
+}  // namespace rekindle::cli
