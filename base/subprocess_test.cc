@@ -122,5 +122,20 @@ TEST(SubprocessTest, AllThatACommandSaysComes) {
   EXPECT_EQ(result->exit.code, 5);
 }
 
+TEST(SubprocessTest, OneThatIsAssignedToEndsTheOther) {
+  SubprocessOptions options;
+  options.argv = {"sleep", "1000"};
+  absl::StatusOr<Subprocess> one = Subprocess::Start(options), other = Subprocess::Start(options);
+  ASSERT_TRUE(one.ok() && other.ok());
+  const pid_t ended = one->pid(), stays = other->pid();
+  const int descriptor = other->pidfd();
+  *one = *std::move(other);
+  EXPECT_EQ(::kill(ended, 0), -1);
+  EXPECT_EQ(one->pid(), stays);
+  EXPECT_EQ(one->pidfd(), descriptor);
+  EXPECT_EQ(::fcntl(descriptor, F_GETFD), FD_CLOEXEC) << "it is open";
+  EXPECT_EQ(::kill(stays, 0), 0);
+}
+
 }  // namespace
 }  // namespace rekindle

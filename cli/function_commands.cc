@@ -68,11 +68,9 @@ class AnswerFile {
 
   absl::Status Open() {
     constexpr int kFlags = O_WRONLY | O_NOCTTY;
-    absl::StatusOr<UniqueFd> file = OpenFile(path_, kFlags);
-    if (absl::IsNotFound(file.status())) {
-      file = OpenFile(path_, kFlags | O_CREAT, 0666);
-      is_new_ = file.ok();
-    }
+    absl::StatusOr<UniqueFd> file = OpenFile(path_, kFlags | O_CREAT | O_EXCL, 0666);
+    is_new_ = file.ok();
+    if (absl::IsAlreadyExists(file.status())) file = OpenFile(path_, kFlags | O_CREAT, 0666);
     if (!file.ok()) {
       // To be told from a function that is not there.
       const bool missing = absl::IsNotFound(file.status());

@@ -114,7 +114,7 @@ class JobSession {
     interrupts_.SetAction([this](int signal) {
       {
         absl::MutexLock lock(&mutex_);
-        signal_ = signal;  // for the job, if it starts all the same
+        missed_ = signal;  // for the job, if it starts all the same
       }
       client_.Cancel();
     });
@@ -197,26 +197,19 @@ class JobSession {
     output_.Json(started);
     if (detach_) return;
     const std::string supervised = started.job().has_supervised() ? started.job().name() : "";
-    int missed = 0;
+    int missed = 0;  // of several copies: since the one before
     {
       absl::MutexLock lock(&mutex_);
-      missed = signal_;
       if (supervised.empty()) {
         locals_[started.job().pid()] = LocalJob::Find(started);
+        missed = signal_;
       } else {
         pids_.clear();  // attached again, it may have another
-        signal_ = 0;
+        missed = std::exchange(signal_, 0);
       }
       pids_.push_back(started.job().pid());
     }
-    if (missed != 0) {
-      if (supervised.empty()) {
-        Signal(started.job().pid(), missed).IgnoreError();
-      } else {
-        SignalSupervised(supervised, missed);
-      }
-    }
-    interrupts_.SetAction([this, supervised](int signal) {
+    const auto pass_on = [this, supervised](int signal) {
       if (!supervised.empty()) return SignalSupervised(supervised, signal);
       std::vector<int> pids;
       {
@@ -225,7 +218,14 @@ class JobSession {
         signal_ = signal;
       }
       for (const int pid : pids) Signal(pid, signal).IgnoreError();  // it may just have ended
-    });
+    };
+    // First: from then on nothing more is missed.
+    interrupts_.SetAction(pass_on);
+    {
+      absl::MutexLock lock(&mutex_);
+      if (missed_ != 0) missed = std::exchange(missed_, 0);
+    }
+    if (missed != 0) pass_on(missed);
     // Copies have one log for all.
     if (follower_ || !follow_log_ || output_.json() || started.job().log().empty()) return;
     uint64_t offset = started.log_offset();
@@ -355,6 +355,7 @@ class JobSession {
   std::vector<int> pids_ ABSL_GUARDED_BY(mutex_);  // who gets the signals
   // The last one, which copies that start later get, too; of a supervised job, one that it is still to get.
   int signal_ ABSL_GUARDED_BY(mutex_) = 0;
+  int missed_ ABSL_GUARDED_BY(mutex_) = 0;     // came before the job was known
   bool left_ ABSL_GUARDED_BY(mutex_) = false;  // a supervised job, to itself
   std::map<int, std::shared_ptr<const LocalJob>> locals_ ABSL_GUARDED_BY(mutex_);  // by PID
   bool dry_run_ = false;

@@ -1,5 +1,7 @@
 #include "cli/number_checks.h"
 
+#include <cmath>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
@@ -9,7 +11,7 @@ CLI::Validator AboveZero() {
   return CLI::Validator(
       [](const std::string& text) -> std::string {
         double number = 0;
-        if (absl::SimpleAtod(text, &number) && number > 0) return "";
+        if (absl::SimpleAtod(text, &number) && std::isfinite(number) && number > 0) return "";
         return absl::StrCat("'", text, "' is no number above 0");
       },
       "NUMBER");

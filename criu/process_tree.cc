@@ -63,6 +63,20 @@ void AwaitReaped(const std::vector<pid_t>& pids, uint64_t not_before_ticks) {
 // More than a busy machine takes.
 constexpr absl::Duration kMayTakeToStop = absl::Seconds(2);
 
+struct TreeMember {
+  UniqueFd pidfd;  // none where there are no more descriptors
+  bool gone = false;
+
+  void Send(pid_t pid, int signal) const {
+    if (gone) return;
+    if (pidfd.valid()) {
+      SendSignal(pidfd.get(), signal);
+    } else {
+      ::kill(pid, signal);
+    }
+  }
+};
+
 struct Subreaping {
   absl::Mutex mutex;
   int users ABSL_GUARDED_BY(mutex) = 0;
@@ -107,34 +121,28 @@ std::vector<pid_t> KillTree(pid_t root, bool reap_root) {
   // Stopped first and killed then: a killed parent's children would be reparented and lost from sight. Who
   // stands still forks no more, so the scan that finds nobody new is the last.
   const Deadline patience(kMayTakeToStop);
-  std::map<pid_t, UniqueFd> members;
+  std::map<pid_t, TreeMember> members;
   std::vector<pid_t> fresh = {root};
   while (!fresh.empty()) {
     for (pid_t pid : fresh) {
-      UniqueFd& member = members[pid];
-      member.Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-      if (member.valid()) {
-        SendSignal(member.get(), SIGSTOP);
-      } else {
-        ::kill(pid, SIGSTOP);  // there are no more descriptors
-      }
+      TreeMember& member = members[pid];
+      member.pidfd.Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+      member.gone = !member.pidfd.valid() && errno == ESRCH;  // its number may be another's
+      member.Send(pid, SIGSTOP);
     }
-    for (pid_t pid : fresh) AwaitStandstill(pid, patience);
+    for (pid_t pid : fresh) {
+      if (!members[pid].gone) AwaitStandstill(pid, patience);
+    }
     fresh.clear();
     for (pid_t pid : Descendants(root)) {
       if (members.find(pid) == members.end()) fresh.push_back(pid);
     }
   }
-  for (const auto& [pid, pidfd] : members) {
-    if (pidfd.valid()) {
-      SendSignal(pidfd.get(), SIGKILL);
-    } else {
-      ::kill(pid, SIGKILL);
-    }
-  }
-  for (const auto& [pid, pidfd] : members) AwaitExit(pidfd.get());
+  std::erase_if(members, [](const auto& member) { return member.second.gone; });
+  for (const auto& [pid, member] : members) member.Send(pid, SIGKILL);
+  for (const auto& [pid, member] : members) AwaitExit(member.pidfd.get());
   std::vector<pid_t> pids;
-  for (const auto& [pid, pidfd] : members) {
+  for (const auto& [pid, member] : members) {
     pids.push_back(pid);
     if (pid == root && !reap_root) continue;
     while (::waitpid(pid, nullptr, __WALL) < 0 && errno == EINTR) {

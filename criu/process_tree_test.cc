@@ -108,5 +108,25 @@ TEST(KillTreeTest, InTheUseOfAnother) {
   EXPECT_FALSE(IsSubreaper());
 }
 
+// What it was just forking when it was told to stop is there all the same.
+TEST(KillTreeTest, OfOneThatForks) {
+  for (int round = 0; round < 20; ++round) {
+    SubprocessOptions options;
+    options.argv = {"sh", "-c", "i=0; while [ $i -lt 200 ]; do sleep 1000 & i=$((i+1)); done; wait"};
+    options.new_session = true;
+    absl::StatusOr<Subprocess> root = Subprocess::Start(options);
+    ASSERT_TRUE(root.ok()) << root.status();
+    const pid_t session = root->pid();
+    while (ProcessTree(session).size() < 2 + static_cast<size_t>(round)) std::this_thread::yield();
+    KillTree(session, /*reap_root=*/false);
+    for (pid_t pid : ListProcesses()) {
+      const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+      if (!stat.ok() || stat->session != session || stat->state == 'Z') continue;
+      ADD_FAILURE() << CommandLineOf(pid) << " is left, state " << stat->state;
+      ::kill(pid, SIGKILL);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace rekindle::criu

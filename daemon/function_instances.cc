@@ -317,7 +317,7 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
       if (auto up = from.lock()) up->forks().HasAnswered(*root, options);
     };
   } else {
-    RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.Criu());
+    RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.CriuIfAny());
     copy = node_.clones().Start(*store, criu, options);
     if (!copy.ok()) return copy.status();
     // Until its first answer all that it touches is its working set.
@@ -354,7 +354,7 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
   if (!LimitsUsable().ok()) {
     environment[kInstanceMark] = place.identity.instance;
     place.place.mark = absl::StrCat(kInstanceMark, "=", place.identity.instance);
-    place.place.user = record.owner.uid;
+    if (record.owner.uid != 0) place.place.user = record.owner.uid;  // root's may have become anybody's
   }
   LaunchOptions launch;
   RK_ASSIGN_OR_RETURN(launch.argv, RuntimeCommand(spec.runtime, record.folder->code()));

@@ -10,7 +10,7 @@ namespace rekindle::daemon {
 
 absl::StatusOr<std::shared_ptr<LiveTemplate>> LiveTemplate::Up(Node& node, restore::CloneOptions options) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
-  RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
+  RK_ASSIGN_OR_RETURN(criu::Installation criu, node.CriuIfAny());
   options.template_instance = true;
   options.fill = restore::Fill::kEager;  // its copies' faults then need no pager
   RK_ASSIGN_OR_RETURN(restore::CloneResult started, node.clones().Start(*store, criu, options));

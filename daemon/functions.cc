@@ -285,7 +285,8 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   output->Follow();
   const InstanceRecord left(absl::StrCat(records, "/discovery-", pid, ".pid"), pid, group.get(), mark);
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end,
-                      AdoptWithGroup(node_.reaper(), pid, [pid, mark, user = record.owner.uid] {
+                      AdoptWithGroup(node_.reaper(), pid, [pid, mark, uid = record.owner.uid] {
+                        const std::optional<uid_t> user = uid == 0 ? std::nullopt : std::optional(uid);
                         if (!mark.empty()) SendKillToJobMembers({pid, mark, user, {}});
                       }));
   const Deadline deadline(kLongestDiscovery + absl::Seconds(10));

@@ -57,7 +57,7 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
     Node& node, store::Store& store, restore::CloneOptions copy, ckpt::CaptureOptions capture,
     const ReadyWait& wait, const std::string& what,
     const std::function<void(const CapturedCopy&, std::map<std::string, std::string>& labels)>& label) {
-  RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
+  RK_ASSIGN_OR_RETURN(criu::Installation criu, node.CriuIfAny());
   Stopwatch watch;
   if (wait.cancel) copy.cancel_fd = wait.cancel->fd();
   RK_ASSIGN_OR_RETURN(restore::CloneResult started, node.clones().Start(store, criu, copy));

@@ -129,8 +129,8 @@ void JobReaper::Loop() {
   for (;;) {
     epoll_event event;
     int n = ::epoll_wait(epoll, &event, 1, unreaped_.empty() ? -1 : kLookForReapableMs);
-    std::erase_if(unreaped_, [](pid_t pid) { return ::waitpid(pid, nullptr, __WALL | WNOHANG) != 0; });
     if (n < 0 && errno != EINTR) return;
+    std::erase_if(unreaped_, [](pid_t pid) { return ::waitpid(pid, nullptr, __WALL | WNOHANG) != 0; });
     if (n <= 0) continue;
     if (event.data.fd == stop) return;
     Reap(event.data.fd);

@@ -12,7 +12,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/machine.h"
 #include "base/status.h"
@@ -30,6 +33,7 @@ constexpr size_t kLongestName = 64;
 constexpr size_t kMostShownCommand = 4096;
 // Records are looked through for what to forget once so many have been added, and half as many as there are.
 constexpr size_t kLeastAddedBetweenLooks = 64;
+constexpr absl::Duration kLockMayTake = absl::Seconds(10);
 
 // What is not UTF-8 in a command line would make the JSON library throw.
 constexpr auto kReplaceBadText = json::error_handler_t::replace;
@@ -137,8 +141,19 @@ absl::StatusOr<UniqueFd> JobRegistry::Lock() const {
   RK_RETURN_IF_ERROR(MakeDirectories(directory_, 0700));
   std::string path = absl::StrCat(directory_, "/.lock");
   RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(path, O_RDWR | O_CREAT, 0600));
-  while (::flock(lock.get(), LOCK_EX) != 0) {
-    if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("locking ", path));
+  // Held for milliseconds, unless whoever has it was stopped just then (Ctrl-Z).
+  const Deadline deadline(kLockMayTake);
+  while (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK && deadline.passed()) {
+      return absl::AbortedError(absl::StrCat("locking ", path, ": another process has had it for ",
+                                             absl::FormatDuration(kLockMayTake),
+                                             "; is a rekindle command stopped? 'fuser ", path, "' names it"));
+    }
+    if (errno == EWOULDBLOCK) {
+      absl::SleepFor(absl::Milliseconds(1));
+    } else if (errno != EINTR) {
+      return ErrnoStatus(errno, absl::StrCat("locking ", path));
+    }
   }
   return lock;
 }

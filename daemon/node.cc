@@ -127,6 +127,12 @@ absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
   return store_;
 }
 
+absl::StatusOr<criu::Installation> Node::CriuIfAny() const {
+  absl::StatusOr<criu::Installation> criu = Criu();
+  if (!absl::IsUnimplemented(criu.status())) return criu;
+  return absl::UnavailableError(criu.status().message());
+}
+
 void Node::RecoverJobs() {
   absl::MutexLock lock(&mutex_);
   if (std::exchange(recovered_, true)) return;

@@ -91,6 +91,8 @@ class Node {
   void WarmUp() ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<criu::Installation> Criu() const { return criu::FindCriu(); }
+  // For what is tried again by itself: Unavailable where there is none now, as while its package is replaced.
+  absl::StatusOr<criu::Installation> CriuIfAny() const;
 
   // Lets jobs go on that a dead Rekindle left stopped or without their GPU memory, and removes what it left
   // in memory. Before anything else, whatever it is; does its work once, and what it can't do it logs.

@@ -299,6 +299,12 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   if (call.cancelled && call.cancelled()) {
     if (JobRegistry::Lives(job->record))
       criu::KillTree(result->root, /*reap_root=*/false);  // the reaper has it
+    // It is to name nobody.
+    if (!request.pidfile().empty()) {
+      OpenFileAs(Node::UserOf(call.caller), request.pidfile(), O_WRONLY | O_TRUNC | O_NOCTTY, 0)
+          .status()
+          .IgnoreError();
+    }
     return absl::CancelledError("the restore was cancelled; the restored job was ended again");
   }
 

@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <utility>
@@ -46,26 +47,47 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> FindFor(Node& node, const Call& c
   return job;
 }
 
-// Ends a job that lives, with all that is in its session: by itself within `grace`, or by force.
-void EndSession(pid_t root, int root_pidfd, absl::Duration grace) {
-  const Deadline deadline(grace);
-  JobTraits members;
-  if (::getsid(root) == root) members.session = root;
+// What there is of a session beside its leader, and what descends from it.
+std::map<pid_t, UniqueFd> OthersOf(pid_t session) {
+  JobTraits traits;
+  traits.session = session;
   std::map<pid_t, UniqueFd> others;
-  for (const pid_t pid : JobMembers(members)) {
-    if (UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); pidfd.valid() && pid != root)
+  for (const pid_t pid : JobMembers(traits)) {
+    if (UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); pidfd.valid() && pid != session)
       others.emplace(pid, std::move(pidfd));
   }
-  TellToEnd(root);
-  if (!AwaitExit(root_pidfd, deadline.left())) KillAndAwaitExit(root_pidfd);
-  // As long as one of it lives, the session's number is nobody else's.
-  bool session_lives = false;
-  for (const auto& [pid, pidfd] : others) {
-    if (AwaitExit(pidfd.get(), deadline.left())) continue;
-    const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-    session_lives |= stat.ok() && stat->session == root;
+  return others;
+}
+
+// Ends a job that lives, with all that is of the session that it leads: by itself within `grace`, or by
+// force.
+void EndSession(pid_t root, int root_pidfd, absl::Duration grace) {
+  const Deadline deadline(grace);
+  if (::getsid(root) != root) {
+    TellToEnd(root);
+    if (!AwaitExit(root_pidfd, grace)) KillAndAwaitExit(root_pidfd);
+    return;
   }
-  if (session_lives) KillJobMembers(members);
+  std::map<pid_t, UniqueFd> others = OthersOf(root);
+  TellToEnd(root);
+  for (const auto& [pid, pidfd] : others) {
+    if (::getpgid(pid) == root) continue;
+    SendSignal(pidfd.get(), SIGTERM);
+    SendSignal(pidfd.get(), SIGCONT);
+  }
+  AwaitExit(root_pidfd, deadline.left());
+  // As long as one of it lives, or its leader is not reaped, the session's number is nobody else's.
+  const auto still_its = [&] {
+    if (!AwaitExit(root_pidfd, absl::ZeroDuration())) return true;
+    return std::any_of(others.begin(), others.end(), [&](const auto& other) {
+      const absl::StatusOr<ProcessStat> stat = ReadProcessStat(other.first);
+      return stat.ok() && stat->session == root && !AwaitExit(other.second.get(), absl::ZeroDuration());
+    });
+  };
+  if (still_its()) others.merge(OthersOf(root));  // started meanwhile
+  KillAndAwaitExit(root_pidfd);
+  for (const auto& [pid, pidfd] : others) AwaitExit(pidfd.get(), deadline.left());
+  if (still_its()) KillJobMembers({root, "", std::nullopt, {}});
   for (const auto& [pid, pidfd] : others) KillAndAwaitExit(pidfd.get());
 }
 

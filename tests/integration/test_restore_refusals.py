@@ -6,7 +6,7 @@ import unittest
 
 from harness import clones, jobs, locks, procfs, waiting
 from harness.case import MIB, RekindleTest, shell
-from harness.cli import DONE, FAILED, NOT_FOUND
+from harness.cli import DONE, FAILED
 
 
 class RestoreRefusalTest(RekindleTest):
@@ -92,7 +92,7 @@ class RestoreRefusalTest(RekindleTest):
         written = os.path.getsize(log)
         absent = self.path("absent/pid")
         refused = self.cli.run("restore", "x:1", "--detach", "--pidfile", absent)
-        self.assert_refused(refused, NOT_FOUND, absent)
+        self.assert_refused(refused, FAILED, absent)
         self.assertEqual(os.path.getsize(log), written, "it was not started")
         # It can be opened, so all of the job runs when the disk turns out to be full.
         refused = self.cli.run("restore", "x:1", "--detach", "--pidfile", "/dev/full")
