@@ -258,31 +258,33 @@ void StandbyPool::MakeOneMore(absl::Time now) {
   }
 }
 
-absl::Time StandbyPool::NextDue() const {
-  absl::Time due = quiet_until_ > SteadyNow() ? quiet_until_ : absl::InfiniteFuture();
-  if (!copies_.empty()) due = std::min(due, SteadyNow() + kLookAtMemory);
+absl::Time StandbyPool::NextDue(absl::Time looked) const {
+  absl::Time due = quiet_until_ > looked ? quiet_until_ : absl::InfiniteFuture();
+  if (!copies_.empty() || !wanted_.empty()) due = std::min(due, looked + kLookAtMemory);
   for (const auto& [kind, demand] : wanted_) {
     due = std::min(due, demand.last_used + bounds_.unused_for);
-    if (demand.not_before > SteadyNow()) due = std::min(due, demand.not_before);
+    if (demand.not_before > looked) due = std::min(due, demand.not_before);
   }
   return due;
 }
 
 void StandbyPool::Keep() {
+  absl::Time looked = SteadyNow();
   for (;;) {
     std::list<Copy> ended;  // their threads are waited for without the lock
     {
       absl::MutexLock lock(&mutex_);
       if (stop_ && copies_.empty()) return;
-      mutex_.AwaitWithTimeout(absl::Condition(&changed_), NextDue() - SteadyNow());
+      mutex_.AwaitWithTimeout(absl::Condition(&changed_), NextDue(looked) - SteadyNow());
       changed_ = false;
-      DropWhatIsNotWanted(SteadyNow());
+      looked = SteadyNow();  // one moment for all: what comes due between two would be missed
+      DropWhatIsNotWanted(looked);
       for (auto copy = copies_.begin(); copy != copies_.end();) {
         auto next = std::next(copy);
         if (copy->state == State::kEnded && copy->collected) ended.splice(ended.end(), copies_, copy);
         copy = next;
       }
-      if (!stop_) MakeOneMore(SteadyNow());
+      if (!stop_) MakeOneMore(looked);
     }
     for (Copy& copy : ended) copy.thread.join();
   }

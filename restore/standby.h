@@ -104,7 +104,8 @@ class StandbyPool {
   bool Lacks(const StandbyKind& kind, const Demand& demand, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MakeOneMore(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Time NextDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // When there is something to do again; `looked`: up to when all was done that was due.
+  absl::Time NextDue(absl::Time looked) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Make make_;
   const size_t size_;

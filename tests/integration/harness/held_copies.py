@@ -117,11 +117,11 @@ class HeldCopiesTest(CloneTest):
             waiting.until(lambda pid=init: not procfs.alive(pid), f"init {init} ended")
             waiting.until(lambda pid=root: not procfs.alive(pid), f"copy {root} ended")
 
-    def wait_for_standbys(self, others=()):
+    def wait_for_standbys(self, others=(), seconds=60):
         """All that there are to be. They are made one after the other: all but one surely stand by."""
 
         def there():
             copies = self.restored_copies(others)
             return copies if len(copies) == STANDBY_COPIES else None
 
-        return waiting.until(there, f"{STANDBY_COPIES} copies stand by", 60)
+        return waiting.until(there, f"{STANDBY_COPIES} copies stand by", seconds)
