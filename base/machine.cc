@@ -38,8 +38,8 @@ absl::StatusOr<Machine> ThisMachine() {
 }
 
 std::string ThisBootId() {
-  static const auto& id = *new std::string(
-      absl::StripAsciiWhitespace(ReadFile("/proc/sys/kernel/random/boot_id").value_or("")));
+  static const auto& id =
+      *new std::string(absl::StripAsciiWhitespace(ReadFile("/proc/sys/kernel/random/boot_id").value_or("")));
   return id;
 }
 
