@@ -197,7 +197,7 @@ class JobSession {
     output_.Json(started);
     if (detach_) return;
     const std::string supervised = started.job().has_supervised() ? started.job().name() : "";
-    int missed = 0;  // of several copies: since the one before
+    int missed = 0;  // came before this one could get it
     {
       absl::MutexLock lock(&mutex_);
       if (supervised.empty()) {
@@ -209,7 +209,7 @@ class JobSession {
       }
       pids_.push_back(started.job().pid());
     }
-    const auto pass_on = [this, supervised](int signal) {
+    interrupts_.SetAction([this, supervised](int signal) {
       if (!supervised.empty()) return SignalSupervised(supervised, signal);
       std::vector<int> pids;
       {
@@ -218,14 +218,15 @@ class JobSession {
         signal_ = signal;
       }
       for (const int pid : pids) Signal(pid, signal).IgnoreError();  // it may just have ended
-    };
-    // First: from then on nothing more is missed.
-    interrupts_.SetAction(pass_on);
+    });
+    // Only now: from here on nothing more is missed.
     {
       absl::MutexLock lock(&mutex_);
       if (missed_ != 0) missed = std::exchange(missed_, 0);
+      if (supervised.empty() && signal_ == 0) signal_ = missed;  // for copies that come later
     }
-    if (missed != 0) pass_on(missed);
+    if (missed != 0 && supervised.empty()) Signal(started.job().pid(), missed).IgnoreError();
+    if (missed != 0 && !supervised.empty()) SignalSupervised(supervised, missed);
     // Copies have one log for all.
     if (follower_ || !follow_log_ || output_.json() || started.job().log().empty()) return;
     uint64_t offset = started.log_offset();
