@@ -1,12 +1,14 @@
 #include "base/cgroup_folders.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/mountinfo.h"
 
 namespace rekindle {
 namespace {
@@ -20,13 +22,10 @@ struct Mount {
 
 std::vector<Mount> CgroupMounts(absl::string_view mountinfo) {
   std::vector<Mount> mounts;
-  for (absl::string_view line : absl::StrSplit(mountinfo, '\n')) {
-    const std::pair<absl::string_view, absl::string_view> halves =
-        absl::StrSplit(line, absl::MaxSplits(" - ", 1));
-    const std::vector<std::string> where = absl::StrSplit(halves.first, ' ');
-    const std::vector<std::string> what = absl::StrSplit(halves.second, ' ');  // type, source, options
-    if (where.size() < 5 || what.size() < 3 || (what[0] != "cgroup" && what[0] != "cgroup2")) continue;
-    mounts.push_back({where[3], where[4], what[0] == "cgroup2", absl::StrSplit(what[2], ',')});
+  for (MountLine& mount : ParseMountinfo(mountinfo)) {
+    if (mount.type != "cgroup" && mount.type != "cgroup2") continue;
+    mounts.push_back({std::move(mount.root), std::move(mount.point), mount.type == "cgroup2",
+                      std::move(mount.options)});
   }
   return mounts;
 }

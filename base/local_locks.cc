@@ -3,14 +3,13 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "base/file.h"
+#include "base/mountinfo.h"
 
 namespace rekindle {
 namespace {
@@ -42,18 +41,12 @@ std::string LocalLocksOption(const std::string& path) {
 }
 
 std::string LocalLocksOptionIn(absl::string_view mountinfo, absl::string_view device) {
-  for (absl::string_view line : absl::StrSplit(mountinfo, '\n')) {
-    // "36 35 0:98 / /mnt rw,noatime master:1 - nfs4 server:/ rw,local_lock=none"
-    const std::pair<absl::string_view, absl::string_view> halves =
-        absl::StrSplit(line, absl::MaxSplits(" - ", 1));
-    const std::vector<absl::string_view> where = absl::StrSplit(halves.first, ' ');
-    const std::vector<absl::string_view> what = absl::StrSplit(halves.second, ' ');
-    if (where.size() < 5 || what.size() < 3 || where[2] != device) continue;
-    const std::vector<absl::string_view> options = absl::StrSplit(what[2], ',');
+  for (const MountLine& mount : ParseMountinfo(mountinfo)) {
+    if (mount.device != device) continue;
     for (const LocalLocks& known : KnownLocalLocks()) {
-      if (!absl::StartsWith(what[0], known.file_system)) continue;
+      if (!absl::StartsWith(mount.type, known.file_system)) continue;
       for (absl::string_view option : known.options) {
-        if (absl::c_linear_search(options, option)) return std::string(option);
+        if (absl::c_linear_search(mount.options, option)) return std::string(option);
       }
     }
   }

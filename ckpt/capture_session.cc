@@ -43,7 +43,6 @@ constexpr char kJournal[] = "journal";
 constexpr char kRunLine[] = "run ";
 // A killed process gives its memory back before it is gone: a second for some ten GiB.
 constexpr absl::Duration kDyingMayTake = absl::Seconds(60);
-constexpr absl::Duration kMayTakeToStop = absl::Seconds(2);  // more than a busy machine takes
 // It waits for a thread in a call of the GPU's driver, but not for ever.
 constexpr absl::Duration kLettingGoMayTake = absl::Seconds(45);
 constexpr absl::Duration kLookAgainEvery = absl::Milliseconds(5);
@@ -209,20 +208,18 @@ void StopTree(const std::vector<ProcessInfo>& recorded) {
 }
 
 void KillTree(const std::vector<ProcessInfo>& recorded) {
-  // Who stands still forks no more: what a running one forked after it was looked at would be missed.
   std::map<pid_t, TreeMember> members;
-  const Deadline patience(kMayTakeToStop);
-  for (bool grown = true; grown;) {
-    grown = false;
+  StopWhileNewOnesCome([&] {
+    std::vector<pid_t> fresh;
     for (TreeMember& member : TreeNow(recorded)) {
       const pid_t pid = member.pid;
-      if (members.contains(pid)) continue;
-      member.Signal(SIGSTOP);
-      members.emplace(pid, std::move(member));
-      grown = true;
+      const auto [it, is_new] = members.try_emplace(pid, std::move(member));
+      if (!is_new) continue;
+      it->second.Signal(SIGSTOP);
+      fresh.push_back(pid);
     }
-    for (const auto& [pid, member] : members) AwaitStandstill(pid, patience);
-  }
+    return fresh;
+  });
   for (const auto& [pid, member] : members) member.Signal(SIGKILL);
   const Deadline deadline(kDyingMayTake);
   for (const auto& [pid, member] : members) AwaitExit(member.pidfd.get(), deadline.left());

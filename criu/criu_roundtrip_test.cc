@@ -9,11 +9,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <functional>
 #include <system_error>
 #include <thread>
+#include <utility>
 
+#include "base/pidfd.h"
 #include "base/status.h"
 #include "criu/failure.h"
 #include "criu/image_files.h"
@@ -191,6 +195,46 @@ TEST_F(CriuRoundtripTest, CancelAtAnyMomentLeavesNothing) {
     ASSERT_EQ(OwnChildren(), children_before_);
   }
   EXPECT_GT(cancelled, 0);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
+// The same, where somebody else ends it.
+TEST_F(CriuRoundtripTest, CriuKilledAtAnyMomentLeavesNothing) {
+  TestJob job(1);
+  ASSERT_TRUE(job.GoesOn());
+  ASSERT_NO_FATAL_FAILURE(DumpToFolder(&job));
+  job.Exit(1);
+  job.Reap();
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  int killed = 0;
+  for (int delay_ms = 0; delay_ms < 80; ++delay_ms) {
+    SCOPED_TRACE(delay_ms);
+    std::atomic<bool> over = false;
+    std::thread killer([&] {
+      UniqueFd criu;
+      while (!over && !criu.valid()) {
+        for (pid_t pid : OwnChildren()) {
+          if (children_before_.count(pid) != 0 || ::getsid(pid) != pid) continue;
+          if (auto found = OpenProcess(pid); found.ok()) criu = std::move(*found);
+        }
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));  // which moment it is
+      SendSignal(criu.get(), SIGKILL);
+    });
+    absl::StatusOr<RestoredTree> tree = Restore(job);
+    over = true;
+    killer.join();
+    if (tree.ok()) {
+      job.Reap();  // it was told to exit
+    } else {
+      EXPECT_EQ(tree.status().code(), absl::StatusCode::kAborted) << tree.status();
+      ++killed;
+    }
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {  // those of CRIU's that had ended fell to us
+    }
+    ASSERT_EQ(OwnChildren(), children_before_);
+  }
+  EXPECT_GT(killed, 0);
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 

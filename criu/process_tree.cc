@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -15,9 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "base/children.h"
-#include "base/deadline.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/standstill.h"
@@ -26,8 +25,8 @@
 namespace rekindle::criu {
 namespace {
 
-// All processes below `root`, itself not included.
-std::vector<pid_t> Descendants(pid_t root) {
+// `root` and all processes below it.
+std::vector<pid_t> WithDescendants(pid_t root) {
   std::multimap<pid_t, pid_t> children;
   for (pid_t pid : ListProcesses()) {
     if (auto facts = ReadProcessStat(pid); facts.ok()) children.emplace(facts->parent, pid);
@@ -37,7 +36,6 @@ std::vector<pid_t> Descendants(pid_t root) {
     auto [first, last] = children.equal_range(found[i]);
     for (auto it = first; it != last; ++it) found.push_back(it->second);
   }
-  found.erase(found.begin());
   return found;
 }
 
@@ -60,9 +58,6 @@ void AwaitReaped(const std::vector<pid_t>& pids, uint64_t not_before_ticks) {
   }
 }
 
-// More than a busy machine takes.
-constexpr absl::Duration kMayTakeToStop = absl::Seconds(2);
-
 struct TreeMember {
   UniqueFd pidfd;  // none where there are no more descriptors
   bool gone = false;
@@ -76,6 +71,31 @@ struct TreeMember {
     }
   }
 };
+
+// A set that `who` looks up, and that grows by what they fork. When it returns they have ended. Their PIDs.
+std::vector<pid_t> KillAll(const std::function<std::vector<pid_t>()>& who) {
+  // Stopped first and killed then: a killed parent's children would be reparented and lost from sight.
+  std::map<pid_t, TreeMember> members;
+  StopWhileNewOnesCome([&] {
+    std::vector<pid_t> fresh;
+    for (pid_t pid : who()) {
+      const auto [it, is_new] = members.try_emplace(pid);
+      if (!is_new) continue;
+      TreeMember& member = it->second;
+      member.pidfd.Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+      member.gone = !member.pidfd.valid() && errno == ESRCH;  // its number may be another's
+      member.Send(pid, SIGSTOP);
+      if (!member.gone) fresh.push_back(pid);
+    }
+    return fresh;
+  });
+  std::erase_if(members, [](const auto& member) { return member.second.gone; });
+  for (const auto& [pid, member] : members) member.Send(pid, SIGKILL);
+  for (const auto& [pid, member] : members) AwaitExit(member.pidfd.get());
+  std::vector<pid_t> pids;
+  for (const auto& [pid, member] : members) pids.push_back(pid);
+  return pids;
+}
 
 struct Subreaping {
   absl::Mutex mutex;
@@ -118,37 +138,28 @@ TemporarySubreaper::~TemporarySubreaper() {
 
 std::vector<pid_t> KillTree(pid_t root, bool reap_root) {
   TemporarySubreaper children_fall_to_us;
-  // Stopped first and killed then: a killed parent's children would be reparented and lost from sight. Who
-  // stands still forks no more, so the scan that finds nobody new is the last.
-  const Deadline patience(kMayTakeToStop);
-  std::map<pid_t, TreeMember> members;
-  std::vector<pid_t> fresh = {root};
-  while (!fresh.empty()) {
-    for (pid_t pid : fresh) {
-      TreeMember& member = members[pid];
-      member.pidfd.Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-      member.gone = !member.pidfd.valid() && errno == ESRCH;  // its number may be another's
-      member.Send(pid, SIGSTOP);
-    }
-    for (pid_t pid : fresh) {
-      if (!members[pid].gone) AwaitStandstill(pid, patience);
-    }
-    fresh.clear();
-    for (pid_t pid : Descendants(root)) {
-      if (members.find(pid) == members.end()) fresh.push_back(pid);
-    }
-  }
-  std::erase_if(members, [](const auto& member) { return member.second.gone; });
-  for (const auto& [pid, member] : members) member.Send(pid, SIGKILL);
-  for (const auto& [pid, member] : members) AwaitExit(member.pidfd.get());
-  std::vector<pid_t> pids;
-  for (const auto& [pid, member] : members) {
-    pids.push_back(pid);
+  const std::vector<pid_t> pids = KillAll([&] { return WithDescendants(root); });
+  for (pid_t pid : pids) {
     if (pid == root && !reap_root) continue;
     while (::waitpid(pid, nullptr, __WALL) < 0 && errno == EINTR) {
     }
   }
   return pids;
+}
+
+void KillRestOfSession(pid_t leader) {
+  if (leader <= 0) return;
+  TemporarySubreaper children_fall_to_us;
+  const std::vector<pid_t> pids = KillAll([&] {
+    std::vector<pid_t> members;
+    for (pid_t pid : ListProcesses()) {
+      if (pid == leader) continue;
+      const absl::StatusOr<ProcessStat> facts = ReadProcessStat(pid);
+      if (facts.ok() && facts->session == leader) members.push_back(pid);
+    }
+    return members;
+  });
+  for (pid_t pid : pids) ::waitpid(pid, nullptr, __WALL | WNOHANG);
 }
 
 void KillRestoredTree(pid_t root, const std::vector<pid_t>& image_pids, uint64_t not_before_ticks) {

@@ -17,6 +17,10 @@ std::optional<uint64_t> StartTicks(pid_t pid);
 // status). Their PIDs.
 std::vector<pid_t> KillTree(pid_t root, bool reap_root);
 
+// Kills what is left of a session whose leader, a child of this process, has ended and is not reaped, so that
+// its number means no other session. When it returns they have ended, and those that fell to us are reaped.
+void KillRestOfSession(pid_t leader);
+
 // Kills and reaps what a restore has made: `root` and all its descendants, if `root` is a child of this
 // process (living or a zombie) that started at `not_before_ticks` or later; a process that merely has the PID
 // is safe. `image_pids` are the PIDs of the image: those of them that are as new (CRIU has killed them, then)

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/children.h"
 #include "base/file.h"
+#include "base/pidfd.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "criu/failure.h"
@@ -169,7 +170,7 @@ class RestoreSession {
     if (outcome.status.code() == absl::StatusCode::kCancelled && !outcome.criu_failed)
       KillTree(criu_.pid(), /*reap_root=*/false);
     socket_.Reset();
-    if (absl::StatusOr<ExitState> waited = criu_.Wait(); waited.ok()) exit = *waited;
+    AwaitExit(criu_.pidfd());
     // CRIU kills its tasks when it fails, but a root made our child is left for us to reap, and a CRIU that
     // was killed itself leaves everything.
     std::vector<pid_t> image_pids = ImagePids();
@@ -178,6 +179,9 @@ class RestoreSession {
     // A noted one is not of this restore: it had the root's PID before.
     if (root <= 0 && !image_pids.empty() && !IsNotedChild(image_pids.front())) root = image_pids.front();
     KillRestoredTree(root, image_pids, criu_start_ticks_);
+    // One that somebody killed, as a machine without memory does, has ended none of its other children.
+    KillRestOfSession(criu_.pid());
+    if (absl::StatusOr<ExitState> waited = criu_.Wait(); waited.ok()) exit = *waited;
     if (wrote_pidfile_) ::unlink(options_.pidfile.c_str());
     if (!outcome.criu_failed) return outcome.status;
     absl::StatusOr<std::string> log = ReadFile(log_path());

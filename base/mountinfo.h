@@ -1,0 +1,23 @@
+// The kernel's list of mounts, /proc/PID/mountinfo (proc(5)).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace rekindle {
+
+struct MountLine {
+  std::string device;                // "MAJOR:MINOR"
+  std::string root;                  // what of the file system is mounted
+  std::string point;                 // where
+  std::string type;                  // of file system
+  std::vector<std::string> options;  // of the file system, not those of the mount
+};
+
+// Of the file's contents, in its order; lines that make no sense are left out. Blanks in names stay as the
+// kernel writes them (\040). Thread-safe.
+std::vector<MountLine> ParseMountinfo(absl::string_view mountinfo);
+
+}  // namespace rekindle
