@@ -20,6 +20,12 @@ void RaiseDescriptorLimit() {
   raised = true;
 }
 
+uint64_t DescriptorLimit() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur;
+}
+
 uint64_t OriginalDescriptorLimit() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);

@@ -13,7 +13,10 @@ void RaiseDescriptorLimit();
 // larger numbers may use select(), or close all that it might have. Async-signal-safe.
 void RestoreDescriptorLimit();
 
-// What that puts back.
+// The limit that holds now.
+uint64_t DescriptorLimit();
+
+// What RestoreDescriptorLimit puts back.
 uint64_t OriginalDescriptorLimit();
 
 }  // namespace rekindle

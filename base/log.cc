@@ -5,8 +5,10 @@
 #include <atomic>
 #include <cerrno>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 
 namespace rekindle {
 namespace {
@@ -38,6 +40,22 @@ void Log(LogLevel level, absl::string_view message) {
   std::string line = absl::StrCat(program_invocation_short_name, ": ", Name(level), ": ", message, "\n");
   // One write per line keeps lines of several threads apart; a closed standard error is no reason to fail.
   [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+void SparingLog::operator()(LogLevel level, absl::string_view message) {
+  size_t left_out = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Time now = SteadyNow();
+    if (now < next_) {
+      ++left_out_;
+      return;
+    }
+    next_ = now + absl::Seconds(1);
+    left_out = std::exchange(left_out_, 0);
+  }
+  Log(level, left_out == 0 ? std::string(message)
+                           : absl::StrCat(message, " (and ", left_out, " such messages before it)"));
 }
 
 }  // namespace rekindle

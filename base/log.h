@@ -2,7 +2,12 @@
 // can handle are returned as absl::Status and not logged; the log is for what nobody waits for.
 #pragma once
 
+#include <cstddef>
+
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 
 namespace rekindle {
 
@@ -12,5 +17,16 @@ enum class LogLevel { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 void SetLogLevel(LogLevel level);
 bool LogEnabled(LogLevel level);
 void Log(LogLevel level, absl::string_view message);
+
+// For what others can cause as often as they like: a line in a second, and how many were left out before it.
+class SparingLog {
+ public:
+  void operator()(LogLevel level, absl::string_view message) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  absl::Mutex mutex_;
+  absl::Time next_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // of SteadyNow()
+  size_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;
+};
 
 }  // namespace rekindle

@@ -27,6 +27,7 @@ absl::Status ErrnoStatus(int error_number, absl::string_view what) {
       return absl::ResourceExhaustedError(message);
     case EINVAL:
     case ENAMETOOLONG:
+    case ELOOP:
       return absl::InvalidArgumentError(message);
     case ENOSYS:
     case EOPNOTSUPP:

@@ -107,6 +107,7 @@ class Receiving {
     image.owner = options_.owner;
     image.replace = options_.replace;
     image.labels.insert(header_.labels().begin(), header_.labels().end());
+    RK_RETURN_IF_ERROR(store::CheckLabels(image.labels));
     image.labels[v1::kOriginLabel] = header_.origin();
     RK_ASSIGN_OR_RETURN(writer_, store_.NewImage(image));
     return absl::OkStatus();

@@ -22,11 +22,13 @@ class CallsOfUsers : public std::enable_shared_from_this<CallsOfUsers> {
   // On each of a user's connections one that lasts, and another that sends its job a signal.
   static constexpr size_t kMostOfOne = 2 * PeerRegistry::kNumbersPerIdentity;
 
+  explicit CallsOfUsers(size_t most_of_one = kMostOfOne) : most_of_one_(most_of_one) {}
+
   // One more of this user, until the last copy of the result goes. ResourceExhausted: there are too many.
   absl::StatusOr<std::shared_ptr<void>> Begin(uid_t user) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     size_t& calls = calls_[user];
-    if (calls >= kMostOfOne) {
+    if (calls >= most_of_one_) {
       return absl::ResourceExhaustedError(
           absl::StrCat("uid ", user, " has ", calls,
                        " calls in work, as many as one user may: wait until some have ended"));
@@ -42,6 +44,7 @@ class CallsOfUsers : public std::enable_shared_from_this<CallsOfUsers> {
     if (--calls->second == 0) calls_.erase(calls);
   }
 
+  const size_t most_of_one_;
   absl::Mutex mutex_;
   std::map<uid_t, size_t> calls_ ABSL_GUARDED_BY(mutex_);
 };

@@ -113,6 +113,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   options.job_name = job.name;
   options.log = job.log;
   options.labels.insert(request.labels().begin(), request.labels().end());
+  RK_RETURN_IF_ERROR(store::CheckLabels(options.labels));
   options.labels.erase(v1::kJobMarkLabel);
   if (!job.mark.empty()) options.labels[v1::kJobMarkLabel] = job.mark;
   if (call.part) {

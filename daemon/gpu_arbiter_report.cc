@@ -43,7 +43,7 @@ absl::Status GpuArbiter::CheckWanted(const Request& request) const {
   } else if (request.free.empty()) {
     why = "it is parked, and to resume it takes time";
   } else {
-    why = absl::StrCat(DescribeDevices(request), ". Release or unpin one of them, or wait longer");
+    why = absl::StrCat(DescribeDevices(request), ". Release, unpin or park one of them, or wait longer");
     if (request.host_short) absl::StrAppend(&why, ". ", DescribeHost());
   }
   for (const auto& [victim, error] : request.failed)
@@ -83,7 +83,8 @@ std::string GpuArbiter::DescribeDevices(const Request& request) const {
     }
     auto total = totals_.find(uuid);
     if (total != totals_.end() && total->second > known)
-      holders.push_back(absl::StrCat("others have ", FormatBytes(total->second - known)));
+      holders.push_back(absl::StrCat("jobs that were never leased, and other programs, have ",
+                                     FormatBytes(total->second - known)));
     devices.push_back(absl::StrCat(uuid, " has ", FormatBytes(free), " free of the ", FormatBytes(needed),
                                    " that it needs", holders.empty() ? "" : " (",
                                    absl::StrJoin(holders, "; "), holders.empty() ? "" : ")"));

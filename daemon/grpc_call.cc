@@ -13,13 +13,26 @@ namespace rekindle::daemon {
 namespace {
 
 // A status travels in a header field, percent-encoded: a whole CRIU log would be refused by the transport.
-constexpr size_t kLongestMessage = 4096;
+// Clients take 8 KiB of fields, unless told otherwise.
+constexpr size_t kLongestMessage = 4096, kLongestEncoded = 6144;
+
+// The most of a message that gets there, whole characters.
+absl::string_view WhatFits(absl::string_view message) {
+  size_t encoded = 0, fits = 0;
+  for (size_t i = 0; i < message.size() && i < kLongestMessage; ++i) {
+    const unsigned char byte = static_cast<unsigned char>(message[i]);
+    if ((byte & 0xC0) != 0x80) fits = i;
+    encoded += byte >= 0x20 && byte < 0x7F && byte != '%' ? 1 : 3;
+    if (encoded > kLongestEncoded) return message.substr(0, fits);
+  }
+  return message.size() <= kLongestMessage ? message : message.substr(0, fits);
+}
 
 }  // namespace
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  std::string message(status.message().substr(0, kLongestMessage));
+  std::string message(WhatFits(status.message()));
   if (message.size() < status.message().size()) absl::StrAppend(&message, "…");
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), message);
 }
@@ -29,16 +42,20 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
-                              const std::function<bool()>& cancelled, grpc::ServerContext* context) {
+Peer PeerOf(const grpc::ServerContextBase& context) {
   Peer peer;
-  peer.address = context->peer();
-  std::shared_ptr<const grpc::AuthContext> auth = context->auth_context();
+  peer.address = context.peer();
+  std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
   if (auth && auth->IsPeerAuthenticated()) {
     std::vector<grpc::string_ref> names = auth->FindPropertyValues("x509_common_name");
     if (names.size() == 1) peer.certificate_name.assign(names[0].data(), names[0].size());
   }
-  absl::StatusOr<Caller> caller = resolve(peer);
+  return peer;
+}
+
+absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
+                              const std::function<bool()>& cancelled, grpc::ServerContext* context) {
+  absl::StatusOr<Caller> caller = resolve(PeerOf(*context));
   if (!caller.ok()) return caller.status();
   Call call;
   if (!node.policy().IsAdmin(*caller)) {

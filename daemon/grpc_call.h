@@ -17,6 +17,9 @@ namespace rekindle::daemon {
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 
+// At the other end of a call.
+Peer PeerOf(const grpc::ServerContextBase& context);
+
 // `cancelled` may be null. The result is valid for as long as `context` and `cancelled`.
 absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
                               const std::function<bool()>& cancelled, grpc::ServerContext* context);

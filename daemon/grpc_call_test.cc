@@ -63,5 +63,21 @@ TEST_F(GrpcCallTest, CallsOfOneUserAreLimited) {
   EXPECT_FALSE(MakeCallOf(kFirstUser).ok());
 }
 
+// Percent-encoded, as a header field has it, and whole characters.
+TEST(ToGrpcTest, MessagesFitIntoHeaders) {
+  for (const char* letter : {"x", "é", "\n", "%", "日"}) {
+    std::string text;
+    while (text.size() < 10000) text += letter;
+    const std::string sent = ToGrpc(absl::InternalError(text)).error_message();
+    size_t encoded = 0;
+    for (unsigned char byte : sent) encoded += byte >= 0x20 && byte < 0x7F && byte != '%' ? 1 : 3;
+    EXPECT_LT(encoded, 7000u) << letter;
+    EXPECT_GT(encoded, 4000u) << letter;
+    EXPECT_THAT(sent, ::testing::EndsWith("…"));
+    EXPECT_EQ((sent.size() - std::string("…").size()) % std::string(letter).size(), 0u) << letter;
+  }
+  EXPECT_EQ(ToGrpc(absl::InternalError("short é")).error_message(), "short é");
+}
+
 }  // namespace
 }  // namespace rekindle::daemon

@@ -162,6 +162,9 @@ class GrpcService final : public v1::Rekindle::Service {
       grpc::ServerReaderWriter<v1::ReceiveImageEvent, v1::ReceiveImageRequest>* stream) override {
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
     if (!call.ok()) return ToGrpc(call.status());
+    // Jobs that began now would be in no last image; and what streams may take as long as it likes.
+    if (node_.ending())
+      return ToGrpc(absl::UnavailableError("the daemon is ending: try again when it is there again"));
     return Guarded([&] {
       return daemon::ReceiveImage(
           node_, *call, [stream](v1::ReceiveImageRequest* request) { return stream->Read(request); },

@@ -137,7 +137,8 @@ std::string JobRegistry::PathOf(absl::string_view name) const {
   return absl::StrCat(directory_, "/", name, kSuffix);
 }
 
-absl::StatusOr<UniqueFd> JobRegistry::Lock() const {
+absl::StatusOr<JobRegistry::Held> JobRegistry::Lock() const {
+  std::unique_lock<std::mutex> here(here_);
   RK_RETURN_IF_ERROR(MakeDirectories(directory_, 0700));
   std::string path = absl::StrCat(directory_, "/.lock");
   RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(path, O_RDWR | O_CREAT, 0600));
@@ -155,7 +156,7 @@ absl::StatusOr<UniqueFd> JobRegistry::Lock() const {
       return ErrnoStatus(errno, absl::StrCat("locking ", path));
     }
   }
-  return lock;
+  return Held{std::move(here), std::move(lock)};
 }
 
 bool JobRegistry::Lives(const JobRecord& job) {
@@ -205,7 +206,7 @@ absl::StatusOr<JobRecord> JobRegistry::Add(JobRecord record, bool unique_name) {
     return process.status();
   }
 
-  RK_ASSIGN_OR_RETURN(UniqueFd lock, Lock());
+  RK_ASSIGN_OR_RETURN(const Held lock, Lock());
   const std::string wanted = record.name.substr(0, kLongestName - 8);
   absl::Status free;
   for (int number = 2; !(free = CheckNameIsFree(record.name)).ok(); ++number) {
@@ -256,7 +257,7 @@ absl::StatusOr<std::vector<JobRecord>> JobRegistry::List() const {
   for (FileOfJob& file : files) {
     if (now - LastNewsOf(file.job) > kKeepEndedNanos && !Lives(file.job)) {
       // Two processes may tidy up at once, and the file may be a new job's by now: decide under the lock.
-      absl::StatusOr<UniqueFd> lock = Lock();
+      const absl::StatusOr<Held> lock = Lock();
       absl::StatusOr<std::string> again = ReadFile(file.path);
       if (lock.ok() && again.ok() && *again == file.text) RemoveTree(file.path).IgnoreError();
       continue;
@@ -290,7 +291,7 @@ std::optional<JobRecord> JobRegistry::FindRunning(pid_t pid) const {
 
 template <typename Change>
 absl::Status JobRegistry::Update(const JobRecord& job, Change change) {
-  RK_ASSIGN_OR_RETURN(UniqueFd lock, Lock());
+  RK_ASSIGN_OR_RETURN(const Held lock, Lock());
   absl::StatusOr<std::string> text = ReadFile(PathOf(job.name));
   if (absl::IsNotFound(text.status())) return absl::OkStatus();  // forgotten
   RK_RETURN_IF_ERROR(text.status());

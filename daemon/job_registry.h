@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/subprocess.h"
+#include "base/unique_fd.h"
 
 namespace rekindle::daemon {
 
@@ -74,12 +76,19 @@ class JobRegistry {
   // Under the lock.
   void ForgetOldest();
   std::string PathOf(absl::string_view name) const;
-  absl::StatusOr<UniqueFd> Lock() const;
+  // The threads of this process wait for each other in turn and as long as it takes, others' processes only
+  // for a while.
+  struct Held {
+    std::unique_lock<std::mutex> here;
+    UniqueFd file;
+  };
+  absl::StatusOr<Held> Lock() const;
   // Changes the record on disk if it is still that of this very process.
   template <typename Change>
   absl::Status Update(const JobRecord& job, Change change);
 
   const std::string directory_;
+  mutable std::mutex here_;
   std::atomic<size_t> added_{0}, next_look_{0};  // since records were looked through, and until they are
 };
 

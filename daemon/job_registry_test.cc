@@ -5,7 +5,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -71,6 +74,24 @@ TEST_F(JobRegistryTest, AnotherProcessSeesWhatOneRecorded) {
   EXPECT_FALSE(found->exit.has_value());
   ASSERT_TRUE(other.FindRunning(process.pid()).has_value());
   EXPECT_FALSE(other.FindRunning(::getpid()).has_value());
+}
+
+// Whoever has the lock is one of us: however long that takes, each waits for its turn.
+TEST_F(JobRegistryTest, ManyThreadsAtOnce) {
+  constexpr int kThreads = 300;
+  Subprocess process = StartProcess();
+  std::atomic<int> failed = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      if (!registry_->Add(Record(process.pid(), "web"), /*unique_name=*/true).ok()) ++failed;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failed, 0);
+  auto jobs = registry_->List();
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  EXPECT_EQ(jobs->size(), static_cast<size_t>(kThreads));
 }
 
 TEST_F(JobRegistryTest, TheNameOfARunningJobIsTaken) {

@@ -101,6 +101,9 @@ class Node {
   // Makes the runtime directory. Before anything that has to do with running jobs.
   absl::Status MakeRuntimeDirectory() const;
 
+  // From now on no work is begun, as jobs are: last images are being taken.
+  void TakeNoMoreWork() { ending_.store(true); }
+  bool ending() const { return ending_.load(); }
   // From now on nobody waits for a job's end any more: the daemon is about to go.
   void BeginStopping() {
     stopping_.store(true);
@@ -123,7 +126,7 @@ class Node {
   GpuJobs gpu_jobs_;
   restore::CloneStarter clones_;
   Templates templates_;
-  std::atomic<bool> stopping_{false};
+  std::atomic<bool> ending_{false}, stopping_{false};
   mutable absl::Mutex mutex_;
   std::shared_ptr<Functions> functions_ ABSL_GUARDED_BY(mutex_);
   absl::Status no_functions_ ABSL_GUARDED_BY(mutex_);  // why they are not there

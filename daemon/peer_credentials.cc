@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/descriptor_limit.h"
 #include "base/status.h"
 
 #ifndef SO_PEERPIDFD
@@ -88,8 +89,12 @@ void PeerRegistry::LetGoOfTheDead() {
 absl::StatusOr<UniqueFd> PeerRegistry::Admit(UniqueFd connection, Caller caller) {
   absl::MutexLock lock(&mutex_);
   LetGoOfTheDead();
-  size_t own_numbers = 0;
-  for (const auto& [number, owner] : callers_) own_numbers += owner.SameIdentity(caller);
+  const size_t most = users_numbers_.value_or(DescriptorLimit() / 2);
+  size_t own_numbers = 0, users_numbers = 0;
+  for (const auto& [number, owner] : callers_) {
+    own_numbers += owner.SameIdentity(caller);
+    users_numbers += owner.uid != 0;
+  }
   if (callers_.find(connection.get()) == callers_.end()) {
     // Beside what else comes and goes here a connection gets ever new numbers. One that was this identity's
     // before does as well; asking for it by F_DUPFD takes it only if it is free.
@@ -106,6 +111,11 @@ absl::StatusOr<UniqueFd> PeerRegistry::Admit(UniqueFd connection, Caller caller)
     if (known == callers_.end() && own_numbers >= kNumbersPerIdentity) {
       return absl::ResourceExhaustedError(absl::StrCat("user ", caller.uid, " has too many connections (",
                                                        kNumbersPerIdentity, "): close some"));
+    }
+    if (known == callers_.end() && caller.uid != 0 && users_numbers >= most) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "user ", caller.uid, " is one too many: others have had all ", most,
+          " connections that there are for users. Raise the daemon's limit of descriptors, and start it anew"));
     }
     if (known == callers_.end() || known->second.SameIdentity(caller)) {
       callers_.insert_or_assign(connection.get(), std::move(caller));

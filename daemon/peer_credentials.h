@@ -31,6 +31,10 @@ class PeerRegistry {
   // time.
   static constexpr size_t kNumbersPerIdentity = 256;
 
+  // `users_numbers`: how many all users but root may have together; by default half of what this process may
+  // have open, so that root's calls and the daemon's own work always have some.
+  explicit PeerRegistry(std::optional<size_t> users_numbers = std::nullopt) : users_numbers_(users_numbers) {}
+
   // Gives the connection a number that was never another identity's and remembers `caller` for it. The result
   // is the descriptor to hand to gRPC. ResourceExhausted: too many connections of this user, or descriptors.
   absl::StatusOr<UniqueFd> Admit(UniqueFd connection, Caller caller) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -42,6 +46,7 @@ class PeerRegistry {
   // A number's last caller is remembered, but its process's descriptor is of no use once that has ended.
   void LetGoOfTheDead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  const std::optional<size_t> users_numbers_;
   mutable absl::Mutex mutex_;
   std::map<int, Caller> callers_ ABSL_GUARDED_BY(mutex_);
 };

@@ -190,6 +190,23 @@ TEST_F(PeerCredentialsTest, OneUserCanNotTakeAllNumbers) {
   EXPECT_TRUE(registry.Admit(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)), caller).ok());
 }
 
+TEST_F(PeerCredentialsTest, AllUsersTogetherLeaveRootSome) {
+  constexpr size_t kMost = 6;
+  PeerRegistry registry(kMost);
+  Caller caller;
+  caller.kind = Caller::Kind::kLocal;
+  std::vector<UniqueFd> held;
+  auto admit = [&](uid_t uid) {
+    caller.uid = uid;
+    auto admitted = registry.Admit(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)), caller);
+    if (admitted.ok()) held.push_back(*std::move(admitted));
+    return admitted.status();
+  };
+  for (uid_t uid = 1000; uid < 1000 + kMost; ++uid) ASSERT_TRUE(admit(uid).ok()) << uid;
+  EXPECT_EQ(admit(2000).code(), absl::StatusCode::kResourceExhausted);
+  for (size_t i = 0; i < 2 * kMost; ++i) EXPECT_TRUE(admit(0).ok());
+}
+
 TEST(PeerRegistry, OnlyItsOwnNames) {
   PeerRegistry registry;
   for (const char* peer : {"", "fd:", "fd:x", "fd:3", "unix:", "ipv4:1.2.3.4:5", "unknown"}) {

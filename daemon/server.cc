@@ -6,9 +6,11 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_posix.h>
+#include <grp.h>
 #include <pwd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -33,8 +35,10 @@
 #include "daemon/metrics.h"
 #include "daemon/metrics_http.h"
 #include "daemon/peer_credentials.h"
+#include "daemon/reflection_limit.h"
 #include "daemon/supervisor.h"
 #include "daemon/unix_listener.h"
+#include "rekindle/v1/rekindle.grpc.pb.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -44,6 +48,8 @@ constexpr mode_t kSocketMode = 0666;
 // The payload of an invocation may have 6 MB, more than gRPC takes by itself.
 constexpr int kLargestRequestBytes = 16 << 20;
 constexpr int kLargestMetadataBytes = 64 << 10;
+// Of all connections together, while they are being received. Beyond it streams are refused.
+constexpr size_t kMostMessageBytes = size_t{512} << 20;
 // Calls in work on one connection; more wait for their turn at the client, who is not told. Above what a user
 // may have at all, who is then told, and what the parts of groups and the leases of one orchestrator need.
 constexpr int kMostCallsOfConnection = 1000;
@@ -89,11 +95,16 @@ class GrpcServer final : public Server {
     RK_RETURN_IF_ERROR(StartFunctions());
     if (absl::Status begun = node_.supervisor().Begin(); !begun.ok())
       Log(LogLevel::kWarning, absl::StrCat("no jobs are supervised for now: ", begun.message()));
-    service_ = MakeGrpcService(node_, [this](const Peer& peer) { return Resolve(peer); });
+    const CallerResolver resolve = [this](const Peer& peer) { return Resolve(peer); };
+    service_ = MakeGrpcService(node_, resolve);
     grpc::ServerBuilder builder;
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+    interceptors.push_back(MakeReflectionLimit(node_, resolve));
+    builder.experimental().SetInterceptorCreators(std::move(interceptors));
+    builder.SetResourceQuota(grpc::ResourceQuota("rekindled").Resize(kMostMessageBytes));
     builder.RegisterService(service_.get());
     groups_ = std::make_unique<Groups>(node_, GroupPeers());
-    group_service_ = MakeGroupService(node_, *groups_, [this](const Peer& peer) { return Resolve(peer); });
+    group_service_ = MakeGroupService(node_, *groups_, resolve);
     builder.RegisterService(group_service_.get());
     // Other daemons probe connections over which nothing comes.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
@@ -112,6 +123,7 @@ class GrpcServer final : public Server {
                        ": the address can't be used, or the certificates don't fit: choose "
                        "another --listen, or check the --tls files"));
     }
+    server_->GetHealthCheckService()->SetServingStatus(v1::Rekindle::service_full_name(), true);
     if (tcp_port_ != 0) {
       if (absl::Status noticed = NoticeLostClients(tcp_port_); !noticed.ok())
         Log(LogLevel::kWarning, absl::StrCat("lost clients are not noticed: ", noticed.message()));
@@ -136,12 +148,13 @@ class GrpcServer final : public Server {
     if (listener_) listener_->Stop();
     listener_.reset();
     if (auto functions = node_.functions(); functions.ok()) (*functions)->TakeNoMore();
+    node_.TakeNoMoreWork();
+    if (server_) server_->GetHealthCheckService()->SetServingStatus(false);
     // Last images and calls in work have it together.
     const Deadline deadline(grace);
     if (server_ && grace > absl::ZeroDuration()) node_.supervisor().CheckpointAll(grace);
     node_.BeginStopping();
     if (server_) {
-      server_->GetHealthCheckService()->SetServingStatus(false);
       server_->Shutdown(absl::ToChronoTime(absl::Now() + deadline.left()));
       server_->Wait();
     }
@@ -198,7 +211,7 @@ class GrpcServer final : public Server {
     absl::StatusOr<Caller> caller = ReadPeerCredentials(connection.get());
     if (!caller.ok()) return Log(LogLevel::kWarning, caller.status().message());
     absl::StatusOr<UniqueFd> admitted = peers_.Admit(std::move(connection), *std::move(caller));
-    if (!admitted.ok()) return Log(LogLevel::kWarning, admitted.status().message());
+    if (!admitted.ok()) return refused_(LogLevel::kWarning, admitted.status().message());
     grpc::AddInsecureChannelFromFd(server_.get(), admitted->Release());
   }
 
@@ -212,6 +225,7 @@ class GrpcServer final : public Server {
   const ServerOptions options_;
   Node node_;
   PeerRegistry peers_;
+  SparingLog refused_;
   std::unique_ptr<Groups> groups_;
   std::shared_ptr<grpc::Service> service_, group_service_;
   std::unique_ptr<grpc::Server> server_;
@@ -248,6 +262,14 @@ absl::StatusOr<Caller> CallerFromCertificate(absl::string_view common_name) {
                                                    ", which this machine does not know: add the user"));
   }
   caller.gid = found->pw_gid;
+  int count = 64;
+  for (int room = 0; room < count;) {
+    room = count;
+    caller.groups.resize(static_cast<size_t>(room));
+    ::getgrouplist(found->pw_name, found->pw_gid, caller.groups.data(), &count);
+  }
+  caller.groups.resize(static_cast<size_t>(count));
+  std::sort(caller.groups.begin(), caller.groups.end());
   return caller;
 }
 

@@ -64,4 +64,13 @@ absl::StatusOr<std::string> NormalizeReference(absl::string_view reference) {
   return absl::StrCat(name, ":", tag);
 }
 
+absl::Status CheckLabels(const std::map<std::string, std::string>& labels) {
+  size_t bytes = 0;
+  for (const auto& [key, value] : labels) bytes += key.size() + value.size();
+  if (bytes <= kMostLabelBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the labels of an image may have ", kMostLabelBytes,
+                                                 " bytes in all, and these have ", bytes,
+                                                 ": keep long texts elsewhere"));
+}
+
 }  // namespace rekindle::store

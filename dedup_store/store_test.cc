@@ -26,6 +26,11 @@ TEST(Reference, IsCheckedAndCompleted) {
   EXPECT_FALSE(NormalizeReference("a:" + std::string(129, 't')).ok());
 }
 
+TEST(LabelsTest, AreSmall) {
+  EXPECT_TRUE(CheckLabels({{"note", std::string(kMostLabelBytes - 4, 'x')}}).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckLabels({{"note", std::string(kMostLabelBytes - 3, 'x')}})));
+}
+
 TestImage SparseImage(uint64_t seed) {
   TestImage image;
   std::mt19937_64 random(seed);

@@ -11,6 +11,7 @@ namespace rekindle::functions {
 // Lambda's own limits, in bytes.
 inline constexpr size_t kLargestPayload = 6 << 20;
 inline constexpr size_t kLargestAsyncPayload = 256 << 10;
+inline constexpr size_t kLargestClientContext = 2687;  // 3583 of its base64
 inline constexpr size_t kLargestAnswer = 6'291'556;
 
 struct Invocation {

@@ -7,8 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <atomic>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,31 @@ namespace {
 
 constexpr size_t kReadBytes = size_t{64} << 10;  // and the longest line
 constexpr int kAskStopMs = 100;
+
+// The kernel gives all of root's processes together no more than 128 instances of inotify. Who follows a log
+// without one looks often.
+class InotifyInstance {
+ public:
+  InotifyInstance() {
+    if (in_use_.fetch_add(1) < kMostInUse) fd_.Reset(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  }
+  ~InotifyInstance() { in_use_.fetch_sub(1); }
+  InotifyInstance(const InotifyInstance&) = delete;
+  InotifyInstance& operator=(const InotifyInstance&) = delete;
+
+  bool Watch(const std::string& folder) {
+    if (fd_.valid() &&
+        ::inotify_add_watch(fd_.get(), folder.c_str(), IN_MODIFY | IN_CREATE | IN_ONLYDIR) < 0)
+      fd_.Reset();
+    return fd_.valid();
+  }
+  int fd() const { return fd_.get(); }  // -1: there is none
+
+ private:
+  static constexpr int kMostInUse = 16;
+  static inline std::atomic<int> in_use_ = 0;
+  UniqueFd fd_;
+};
 
 struct Stream {
   UniqueFd file;
@@ -108,27 +134,22 @@ class LogMerger {
 
   absl::Status Run() {
     const ino_t folder_id = FolderId();
-    UniqueFd changes;
-    if (options_.follow) {
-      // Older than the first look: nothing is missed in between.
-      changes.Reset(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-      if (!changes.valid() ||
-          ::inotify_add_watch(changes.get(), folder_.c_str(), IN_MODIFY | IN_CREATE | IN_ONLYDIR) < 0) {
-        return ErrnoStatus(errno, absl::StrCat("following the logs in ", folder_));
-      }
-    }
+    std::optional<InotifyInstance> changes;
+    bool watched = false;
+    // Older than the first look: nothing is missed in between.
+    if (options_.follow) watched = changes.emplace().Watch(folder_);
     absl::Status found = FindStreams();
     if (absl::IsNotFound(found)) return absl::OkStatus();
     RK_RETURN_IF_ERROR(found);
     if (!SendStored()) return absl::OkStatus();
     while (options_.follow) {
-      pollfd entry{changes.get(), POLLIN, 0};
+      pollfd entry{changes->fd(), POLLIN, 0};
       const int ready = ::poll(&entry, 1, kAskStopMs);
       // While instances have deleted logs open, no event tells that the folder is gone.
       if ((options_.stop && options_.stop()) || FolderId() != folder_id) break;
-      if (ready <= 0) continue;
+      if (ready <= 0 && watched) continue;
       char events[4096];
-      while (::read(changes.get(), events, sizeof events) > 0) {
+      while (::read(changes->fd(), events, sizeof events) > 0) {
       }
       found = FindStreams();
       if (absl::IsNotFound(found)) break;

@@ -132,9 +132,12 @@ echo \$? >/share/status
 TASK
 fi
 step "Booting $KERNEL"
+# Its console is the tests', and a login would hang up what has it open.
+CONSOLE=systemd.mask=serial-getty@ttyS0.service
+[[ ! $SHELL_WANTED ]] || CONSOLE=''
 timeout --foreground 6h qemu-system-x86_64 "${ACCELERATION[@]}" -smp "$(nproc)" -m 8192 -nographic -no-reboot \
   -kernel "$VM/vmlinuz" -initrd "$VM/initrd" \
-  -append "root=/dev/vda rw console=ttyS0 panic=-1 quiet systemd.show_status=0 mitigations=off" \
+  -append "root=/dev/vda rw console=ttyS0 panic=-1 quiet systemd.show_status=0 mitigations=off $CONSOLE" \
   -drive "file=$VM/disk,format=raw,if=virtio,cache=unsafe" -nic none \
   -virtfs "local,path=$VM/share,mount_tag=share,security_model=none" ||
   die "the virtual machine ended with an error"
