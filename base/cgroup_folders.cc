@@ -24,8 +24,8 @@ std::vector<Mount> CgroupMounts(absl::string_view mountinfo) {
   std::vector<Mount> mounts;
   for (MountLine& mount : ParseMountinfo(mountinfo)) {
     if (mount.type != "cgroup" && mount.type != "cgroup2") continue;
-    mounts.push_back({std::move(mount.root), std::move(mount.point), mount.type == "cgroup2",
-                      std::move(mount.options)});
+    mounts.push_back(
+        {std::move(mount.root), std::move(mount.point), mount.type == "cgroup2", std::move(mount.options)});
   }
   return mounts;
 }

@@ -19,10 +19,10 @@ bool StandsStill(pid_t pid);
 // that ends.
 void AwaitStandstill(pid_t pid, const Deadline& deadline);
 
-// Stops a set of processes that grows by what they fork. `stop_new` looks who belongs to it now, sends SIGSTOP
-// to whom it has not met before, and returns those; when they stand still it is called again. Who stands still
-// forks no more, so the look that finds nobody new is the last. Waits no longer than 2 s in all, more than a
-// busy machine takes.
+// Stops a set of processes that grows by what they fork. `stop_new` looks who belongs to it now, sends
+// SIGSTOP to whom it has not met before, and returns those; when they stand still it is called again. Who
+// stands still forks no more, so the look that finds nobody new is the last. Waits no longer than 2 s in all,
+// more than a busy machine takes.
 void StopWhileNewOnesCome(const std::function<std::vector<pid_t>()>& stop_new);
 
 }  // namespace rekindle

@@ -98,9 +98,9 @@ absl::Status InvokeFunction(Node& node, const Call& call, const v1::InvokeFuncti
       Annotate(functions::CheckJson(invocation.payload), "the payload of an invocation must be JSON"));
   if (!invocation.client_context.empty()) {
     if (invocation.client_context.size() > functions::kLargestClientContext) {
-      return absl::InvalidArgumentError(absl::StrCat("the client context has ", invocation.client_context.size(),
-                                                     " bytes, and at most ", functions::kLargestClientContext,
-                                                     " are taken"));
+      return absl::InvalidArgumentError(absl::StrCat("the client context has ",
+                                                     invocation.client_context.size(), " bytes, and at most ",
+                                                     functions::kLargestClientContext, " are taken"));
     }
     RK_RETURN_IF_ERROR(Annotate(functions::CheckJson(invocation.client_context),
                                 "the client context of an invocation must be JSON"));

@@ -113,9 +113,10 @@ absl::StatusOr<UniqueFd> PeerRegistry::Admit(UniqueFd connection, Caller caller)
                                                        kNumbersPerIdentity, "): close some"));
     }
     if (known == callers_.end() && caller.uid != 0 && users_numbers >= most) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "user ", caller.uid, " is one too many: others have had all ", most,
-          " connections that there are for users. Raise the daemon's limit of descriptors, and start it anew"));
+      return absl::ResourceExhaustedError(absl::StrCat("user ", caller.uid,
+                                                       " is one too many: others have had all ", most,
+                                                       " connections that there are for users. Raise the "
+                                                       "daemon's limit of descriptors, and start it anew"));
     }
     if (known == callers_.end() || known->second.SameIdentity(caller)) {
       callers_.insert_or_assign(connection.get(), std::move(caller));

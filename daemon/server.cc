@@ -1,12 +1,12 @@
 #include "daemon/server.h"
 
+#include <grp.h>
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_posix.h>
-#include <grp.h>
 #include <pwd.h>
 #include <unistd.h>
 

@@ -39,8 +39,7 @@ class InotifyInstance {
   InotifyInstance& operator=(const InotifyInstance&) = delete;
 
   bool Watch(const std::string& folder) {
-    if (fd_.valid() &&
-        ::inotify_add_watch(fd_.get(), folder.c_str(), IN_MODIFY | IN_CREATE | IN_ONLYDIR) < 0)
+    if (fd_.valid() && ::inotify_add_watch(fd_.get(), folder.c_str(), IN_MODIFY | IN_CREATE | IN_ONLYDIR) < 0)
       fd_.Reset();
     return fd_.valid();
   }
