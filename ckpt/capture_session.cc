@@ -30,6 +30,7 @@
 #include "base/status.h"
 #include "base/uuid.h"
 #include "ckpt/capture.h"
+#include "ckpt/death_watch.h"
 #include "criu/connection_lock.h"
 
 namespace rekindle::ckpt {
@@ -227,21 +228,33 @@ void KillTree(const std::vector<ProcessInfo>& recorded) {
 
 namespace {
 
-bool IsTracedByCriu(pid_t pid) {
+// Of a process or thread; 0: it has none.
+pid_t CriuAt(pid_t pid) {
   const pid_t tracer = TracerOf(absl::StrCat(pid));
-  return tracer != 0 && IsCriuDump(tracer);
+  return tracer != 0 && IsCriuDump(tracer) ? tracer : 0;
 }
 
-// The CRIU of a dead capture ends by itself. False: it does not.
+// The CRIU of a dead capture ends by itself, unless it waits for one that was killed (death_watch.h). False:
+// it does not.
 bool AwaitEndOfCriu(const std::vector<ProcessInfo>& recorded) {
-  const Deadline deadline(kLettingGoMayTake);
-  for (const TreeMember& member : TreeNow(recorded)) {
-    while (IsTracedByCriu(member.pid)) {
-      if (deadline.passed()) return false;
-      absl::SleepFor(kLookAgainEvery);
+  const Deadline deadline(kLettingGoMayTake), patience(DeathWatch::kMayGoOn);
+  const std::vector<TreeMember> members = TreeNow(recorded);
+  for (;;) {
+    pid_t criu = 0, criu_of_dead = 0;
+    for (const TreeMember& member : members) {
+      const pid_t tracer = CriuAt(member.pid);
+      if (tracer == 0) continue;
+      criu = tracer;
+      if (auto stat = ReadProcessStat(member.pid); stat.ok() && stat->ending()) criu_of_dead = tracer;
     }
+    if (criu == 0) return true;
+    if (deadline.passed()) return false;
+    if (criu_of_dead != 0 && patience.passed()) {
+      const auto process = OpenProcess(criu_of_dead);
+      if (process.ok() && IsCriuDump(criu_of_dead)) KillAndAwaitExit(process->get());
+    }
+    absl::SleepFor(kLookAgainEvery);
   }
-  return true;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,7 @@
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "base/unix_socket.h"
+#include "ckpt/death_watch.h"
 #include "ckpt/dump_gate.h"
 #include "ckpt/gpu_move.h"
 #include "ckpt/image_staging.h"
@@ -204,14 +206,19 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   dump.command_line = criu::ShellLine(start.argv);
   // All threads are there before CRIU is: to leave it alone for want of one could harm the job.
   auto watcher = std::make_unique<Watcher>(cancel, &staging, direct.get(), server.get(), progress);
+  RK_ASSIGN_OR_RETURN(const pid_t root, namespaces.Outside(options.pid));
+  std::optional<DeathWatch> deaths(root);
   RK_ASSIGN_OR_RETURN(Subprocess process, namespaces.Start(start));
+  deaths->Guard(process.pidfd());
 
   absl::StatusOr<std::vector<std::string>> received = server->Serve(process.pidfd());
   watcher.reset();
   if (!received.ok()) staging.Abandon(received.status());
-  // No bound: whatever happens CRIU lets go of the job by itself, and to kill it in the middle could harm the
-  // job.
+  // No bound: as long as all of the job lives CRIU lets go of it by itself, and to kill it in the middle
+  // could harm the job.
   absl::StatusOr<ExitState> ended = process.Wait();
+  const std::optional<pid_t> dead = deaths->ended_for();
+  deaths.reset();
   staging.Abandon(absl::AbortedError("CRIU has ended"));
   absl::Status copied;
   if (direct) {
@@ -225,6 +232,12 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
 
   if (Cancelled(cancel)) return absl::CancelledError("the capture was cancelled; the job runs on");
   RK_RETURN_IF_ERROR(said);
+  if (dead) {
+    return absl::AbortedError(
+        absl::StrCat("process ", *dead,
+                     " of the job died while it was being captured: there is no image, and "
+                     "what is left of the job runs on"));
+  }
   if (!exit.ok()) {
     // Our own failure made CRIU fail: it is the one to tell.
     if (!received.ok() && !absl::IsCancelled(received.status())) return received.status();

@@ -1,0 +1,107 @@
+#include "ckpt/death_watch.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/pidfd.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+// A process of ours that does `work`, which tells when it has come so far.
+class Child {
+ public:
+  template <typename Work>
+  explicit Child(const Work& work) {
+    int ready[2];
+    if (::pipe(ready) != 0) return;
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      work([&] { [[maybe_unused]] const ssize_t n = ::write(ready[1], "x", 1); });
+      for (;;) ::pause();
+    }
+    ::close(ready[1]);
+    char byte;
+    EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+    ::close(ready[0]);
+    auto opened = OpenProcess(pid_);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    if (opened.ok()) pidfd_ = *std::move(opened);
+  }
+  ~Child() {
+    if (pid_ > 0) ::kill(pid_, SIGKILL);
+    Reap();
+  }
+  int Reap() {
+    int status = 0;
+    if (pid_ > 0) ::waitpid(pid_, &status, 0);
+    pid_ = 0;
+    return status;
+  }
+  pid_t pid() const { return pid_; }
+  int pidfd() const { return pidfd_.get(); }
+
+ private:
+  pid_t pid_ = 0;
+  UniqueFd pidfd_;
+};
+
+void HaveThreads() {
+  for (int i = 0; i < 3; ++i) std::thread([] { ::pause(); }).detach();
+}
+
+// As CRIU does: all threads are seized, and then it waits for the first.
+void SeizeAndWait(pid_t job) {
+  const auto threads = ListDirectory(absl::StrCat("/proc/", job, "/task"));
+  for (const std::string& name : *threads) {
+    pid_t thread = 0;
+    if (absl::SimpleAtoi(name, &thread)) ::ptrace(PTRACE_SEIZE, thread, 0, 0);
+  }
+}
+
+TEST(DeathWatchTest, WhoWaitsForTheDeadIsEnded) {
+  Child job([](auto ready) {
+    HaveThreads();
+    ready();
+  });
+  Child criu([&job](auto ready) {
+    SeizeAndWait(job.pid());
+    ready();
+    ::waitpid(job.pid(), nullptr, __WALL);
+    for (;;) ::pause();
+  });
+  DeathWatch watch(job.pid());
+  watch.Guard(criu.pidfd());
+  ASSERT_EQ(::kill(job.pid(), SIGKILL), 0);
+  EXPECT_TRUE(AwaitExit(criu.pidfd(), absl::Seconds(60)));
+  EXPECT_TRUE(AwaitExit(job.pidfd(), absl::Seconds(60)));  // not before its threads are reaped
+  EXPECT_EQ(watch.ended_for(), job.pid());
+  EXPECT_EQ(WTERMSIG(criu.Reap()), SIGKILL);
+}
+
+TEST(DeathWatchTest, WhoWasDeadBeforeSaysNothing) {
+  Child job([](auto ready) {
+    if (::fork() == 0) ::_exit(0);
+    siginfo_t info;
+    ::waitid(P_ALL, 0, &info, WEXITED | WNOWAIT);  // a zombie, and stays one
+    ready();
+  });
+  Child criu([](auto ready) { ready(); });
+  DeathWatch watch(job.pid());
+  watch.Guard(criu.pidfd());
+  EXPECT_FALSE(AwaitExit(criu.pidfd(), DeathWatch::kMayGoOn + absl::Seconds(2)));
+  EXPECT_FALSE(watch.ended_for().has_value());
+}
+
+}  // namespace
+}  // namespace rekindle::ckpt
