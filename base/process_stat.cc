@@ -85,21 +85,26 @@ pid_t TracerOf(const std::string& task) {
   return status.ok() && absl::SimpleAtoi(StatusField(*status, "TracerPid"), &tracer) ? tracer : 0;
 }
 
-std::vector<pid_t> ProcessTree(pid_t root) {
-  std::multimap<pid_t, pid_t> children;
-  std::vector<pid_t> tree;
+ProcessChildren::ProcessChildren() {
   for (pid_t pid : ListProcesses()) {
     absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
     if (!stat.ok() || stat->state == 'Z') continue;
-    children.emplace(stat->parent, pid);
-    if (pid == root) tree.push_back(pid);
+    children_.emplace(stat->parent, pid);
+    living_.insert(pid);
   }
+}
+
+std::vector<pid_t> ProcessChildren::Tree(pid_t root) const {
+  std::vector<pid_t> tree;
+  if (living_.contains(root)) tree.push_back(root);
   for (size_t i = 0; i < tree.size(); ++i) {
-    auto [first, last] = children.equal_range(tree[i]);
+    auto [first, last] = children_.equal_range(tree[i]);
     for (auto child = first; child != last; ++child) tree.push_back(child->second);
   }
   return tree;
 }
+
+std::vector<pid_t> ProcessTree(pid_t root) { return ProcessChildren().Tree(root); }
 
 std::string CommandLineOf(pid_t pid) {
   std::string command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline")).value_or("");

@@ -4,6 +4,8 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,7 +50,19 @@ pid_t TracerOf(const std::string& task);
 // All there are at the moment, threads not included.
 std::vector<pid_t> ListProcesses();
 
-// The process and all its descendants, root first, zombies left out. Empty when it is gone.
+// Whose children which processes are, at one moment: for who wants the trees of several.
+class ProcessChildren {
+ public:
+  ProcessChildren();
+  // The process and all its descendants, root first, zombies left out. Empty when it was gone.
+  std::vector<pid_t> Tree(pid_t root) const;
+
+ private:
+  std::multimap<pid_t, pid_t> children_;
+  std::set<pid_t> living_;
+};
+
+// Of now.
 std::vector<pid_t> ProcessTree(pid_t root);
 
 // Its command line with spaces between the arguments; for one without, such as a zombie, its program's name

@@ -29,6 +29,8 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr uint32_t kMostClonesAtOnce = 10000;
+// The kernel's shortest time is 1 ms of each 100.
+constexpr double kLeastCpus = 0.01, kMostCpus = 10000;
 
 }  // namespace
 
@@ -94,6 +96,7 @@ class CloneCall {
     RK_ASSIGN_OR_RETURN(restore::CloneResult clone, node_.clones().Start(store_, criu_, options));
     timeline.Started(&clone);
     const pid_t root = clone.root;
+    const UniqueFd init(::fcntl(clone.sandbox.init.get(), F_DUPFD_CLOEXEC, 0));
     CopyDetails details;
     details.name = options.name;
     details.image = info_.reference;
@@ -111,7 +114,7 @@ class CloneCall {
     const std::optional<v1::JobEvent> followed = timeline.Finish(event.started());
     {
       absl::MutexLock lock(&mutex_);
-      send_(event);
+      RK_RETURN_IF_ERROR(TellOrEnd(event, init.get(), send_));
       if (followed) send_(*followed);
     }
     if (event.started().ready_seconds() > 0) {
@@ -140,6 +143,17 @@ absl::Status CheckCloneOptions(const Node& node, const Caller& caller, const v1:
     return absl::InvalidArgumentError(
         absl::StrCat(clone.count(), " copies at once are too many: at most ", kMostClonesAtOnce));
   }
+  if (!v1::CloneOptions::Network_IsValid(clone.network()) || !v1::CloneOptions::Fill_IsValid(clone.fill())) {
+    return absl::InvalidArgumentError(
+        "the copy's network, or how its memory comes, is of a kind that this daemon does not know: it is "
+        "older than "
+        "who asks");
+  }
+  if (clone.cpus() != 0 && !(clone.cpus() >= kLeastCpus && clone.cpus() <= kMostCpus)) {
+    return absl::InvalidArgumentError(absl::StrCat("a copy can't be limited to ", clone.cpus(),
+                                                   " processors: from ", kLeastCpus, " to ", kMostCpus,
+                                                   ", or 0 for no limit"));
+  }
   // Over /etc, say, a bind could deceive a set-uid program of the copy.
   if (clone.binds_size() > 0 && !node.policy().IsAdmin(caller)) {
     return absl::PermissionDeniedError("--bind is for administrators: see 'rekindled --help', --group");
@@ -162,6 +176,7 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
         "options "
         "out");
   }
+  if (!request.log().empty()) RK_RETURN_IF_ERROR(CheckAbsolute(request.log(), "the log"));
   CallMonitor monitor(call, [](const v1::Progress&) { return true; });
   CloneCall clones(node, call, request, store, info, criu, send);
   const uint32_t count = std::max<uint32_t>(request.clone().count(), 1);
@@ -191,7 +206,7 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
   RK_RETURN_IF_ERROR(first_error);
   if (request.detach()) return absl::OkStatus();
   absl::Status status;
-  for (const RegisteredJob& job : jobs) status.Update(SendJobEnd(node, call, *job.end, send));
+  for (const RegisteredJob& job : jobs) status.Update(SendJobEnd(node, call, job, send));
   return status;
 }
 

@@ -1,5 +1,8 @@
 #include "daemon/copies.h"
 
+#include <poll.h>
+#include <signal.h>
+
 #include <iterator>
 #include <memory>
 #include <utility>
@@ -8,6 +11,7 @@
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/log.h"
+#include "base/pidfd.h"
 #include "base/status.h"
 #include "daemon/proto_conversion.h"
 #include "restore/hook_message.h"
@@ -43,7 +47,18 @@ struct Running {
   }
 };
 
+bool IsReadable(int fd) {
+  pollfd entry{fd, POLLIN, 0};
+  return fd >= 0 && ::poll(&entry, 1, 0) > 0;
+}
+
 }  // namespace
+
+absl::Status TellOrEnd(const v1::JobEvent& event, int init, const EventSink<v1::JobEvent>& send) {
+  if (send(event)) return absl::OkStatus();
+  SendSignal(init, SIGKILL);
+  return absl::CancelledError("cancelled; the copy that was just started was ended again");
+}
 
 bool WaitForAnswer(int channel, int cancel_fd) {
   for (;;) {
@@ -105,6 +120,11 @@ absl::StatusOr<RegisteredJob> RegisterCopy(Node& node, const Caller& caller, res
   if (details.wait_for_answer && running->channel.valid() &&
       WaitForAnswer(running->channel.get(), cancel_fd)) {
     started->set_ready_seconds(watch.seconds());
+  }
+  // Whoever gave it up would not know that it runs.
+  if (IsReadable(cancel_fd)) {
+    restore::EndSandbox(running->init, running->directory);
+    return absl::CancelledError("cancelled; the copy that was just started was ended again");
   }
   JobRecord record;
   record.name = details.name;

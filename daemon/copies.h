@@ -47,6 +47,10 @@ class CopyTimeline {
   std::optional<restore::PagerClient> pager_;
 };
 
+// Sends what tells of a copy. Where nobody takes it (Cancelled) the copy is ended, by its sandbox's first
+// process `init` (a pidfd): nobody would know that it runs.
+absl::Status TellOrEnd(const v1::JobEvent& event, int init, const EventSink<v1::JobEvent>& send);
+
 // Waits for a job's first own message on its control channel. False: it has ended, or did not answer in time.
 bool WaitForAnswer(int channel, int cancel_fd);
 

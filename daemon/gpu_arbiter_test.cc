@@ -230,9 +230,10 @@ TEST_F(GpuArbiterTest, ATimeOutSaysWhoHasTheMemoryAndIsInNobodysWay) {
   Asked asked(this, 3, Within(absl::Milliseconds(20)));
   timed_out = asked.Result();
   EXPECT_TRUE(absl::IsDeadlineExceeded(timed_out)) << timed_out;
-  EXPECT_THAT(timed_out.message(), AllOf(HasSubstr("A has 1.0 GiB free of the 10.0 GiB"),
-                                         HasSubstr("job 1 has 4.0 GiB, leased 1 time"),
-                                         HasSubstr("job 2 has 6.0 GiB"), HasSubstr("others have 1.0 GiB")));
+  EXPECT_THAT(
+      timed_out.message(),
+      AllOf(HasSubstr("A has 1.0 GiB free of the 10.0 GiB"), HasSubstr("job 1 has 4.0 GiB, leased 1 time"),
+            HasSubstr("job 2 has 6.0 GiB"), HasSubstr("other programs, have 1.0 GiB")));
   LeaseOptions past;
   past.deadline = absl::Now() - absl::Seconds(1);
   EXPECT_TRUE(absl::IsDeadlineExceeded(Lease(3, past)));

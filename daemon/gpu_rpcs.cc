@@ -68,9 +68,10 @@ std::map<pid_t, JobRecord> JobsByProcess(Node& node) {
   std::map<pid_t, JobRecord> jobs;
   absl::StatusOr<std::vector<JobRecord>> records = node.jobs().List();
   if (!records.ok()) return jobs;
+  const ProcessChildren all;
   for (const JobRecord& record : *records) {
     if (!JobRegistry::Lives(record)) continue;
-    for (pid_t pid : ProcessTree(record.pid)) jobs.emplace(pid, record);
+    for (pid_t pid : all.Tree(record.pid)) jobs.emplace(pid, record);
   }
   return jobs;
 }

@@ -92,7 +92,7 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
   if (request.detach()) {
     return request.hold() ? WaitUntilHeld(call, job.record, *job.end) : absl::OkStatus();
   }
-  return SendJobEnd(node, call, *job.end, send);
+  return SendJobEnd(node, call, job, send);
 }
 
 absl::Status SignalJob(Node& node, const Call& call, const v1::SignalJobRequest& request) {
@@ -123,6 +123,7 @@ absl::Status SignalJob(Node& node, const Call& call, const v1::SignalJobRequest&
 absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& request,
                       v1::ListJobsResponse* response) {
   RK_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs, node.jobs().List());
+  const ProcessChildren all;
   std::map<std::string, const JobRecord*> known;
   for (const JobRecord& job : jobs) known[job.name] = &job;
   std::set<std::string> shown;
@@ -140,7 +141,7 @@ absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& r
     if (!node.policy().MayUse(call.caller, job.owner)) continue;
     if (shown.count(job.name) != 0 || (!request.all() && !JobRegistry::Lives(job))) continue;
     v1::Job* out = response->add_jobs();
-    ToProto(job, out);
+    ToProto(job, out, &all);
     // One that has ended may have left its file to another.
     if (job.mark.empty() || JobRegistry::Lives(job)) AddProgress(node, job, out);
   }

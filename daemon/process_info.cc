@@ -44,9 +44,9 @@ absl::StatusOr<ProcessInfo> ReadProcessInfo(pid_t pid) {
   return info;
 }
 
-TreeUse MeasureTree(pid_t root) {
+TreeUse MeasureTree(pid_t root, const ProcessChildren& all) {
   TreeUse use;
-  for (pid_t pid : ProcessTree(root)) {
+  for (pid_t pid : all.Tree(root)) {
     ++use.processes;
     use.resident_bytes += ResidentBytes(pid);
   }

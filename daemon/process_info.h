@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/process_stat.h"
 
 namespace rekindle::daemon {
 
@@ -26,6 +27,6 @@ struct TreeUse {
 };
 
 // The process and all its descendants. Zeros when it has gone.
-TreeUse MeasureTree(pid_t root);
+TreeUse MeasureTree(pid_t root, const ProcessChildren& all = ProcessChildren());
 
 }  // namespace rekindle::daemon

@@ -49,7 +49,7 @@ void ToProto(const store::StoreStats& stats, const store::StoreLimits& limits, v
   quota->set_file_system_used_bytes(stats.file_system.used_bytes);
 }
 
-void ToProto(const JobRecord& record, v1::Job* job) {
+void ToProto(const JobRecord& record, v1::Job* job, const ProcessChildren* all) {
   job->set_pid(record.pid);
   job->set_name(record.name);
   job->set_command(ToUtf8(record.command));
@@ -64,7 +64,7 @@ void ToProto(const JobRecord& record, v1::Job* job) {
   absl::StatusOr<ProcessInfo> process = ReadProcessInfo(record.pid);
   bool stopped = process.ok() && (process->state == 'T' || process->state == 't');
   job->set_state(stopped ? "stopped" : "running");
-  TreeUse use = MeasureTree(record.pid);
+  const TreeUse use = all != nullptr ? MeasureTree(record.pid, *all) : MeasureTree(record.pid);
   job->set_processes(use.processes);
   job->set_resident_bytes(use.resident_bytes);
 }

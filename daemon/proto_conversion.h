@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/process_stat.h"
 #include "base/timeline.h"
 #include "daemon/job_registry.h"
 #include "dedup_store/store.h"
@@ -20,7 +21,8 @@ void ToProto(const store::ImageInfo& info, v1::Image* image);
 // What the record says; state and use of memory are looked up.
 void ToProto(const store::GcReport& report, v1::CollectGarbageResponse* response);
 void ToProto(const store::StoreStats& stats, const store::StoreLimits& limits, v1::StoreQuota* quota);
-void ToProto(const JobRecord& record, v1::Job* job);
+// `all`: of about now; null: it looks itself.
+void ToProto(const JobRecord& record, v1::Job* job, const ProcessChildren* all = nullptr);
 // What a job says of itself; a rate only while it reports. `now_unix_ns` is the present.
 void ToProto(const rekindle_job_file_job& said, int64_t now_unix_ns, v1::JobProgress* progress);
 void ToProto(const std::vector<std::pair<std::string, double>>& phases,

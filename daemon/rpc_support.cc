@@ -24,10 +24,29 @@
 
 namespace rekindle::daemon {
 
+namespace {
+
+// The store's own words name images that come near, whose names and digests are not for everybody to know.
+absl::Status WithoutOthers(const absl::Status& status, absl::string_view image) {
+  if (absl::IsNotFound(status)) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no image ", image, ": 'rekindle ls' lists those that you may use"));
+  }
+  if (absl::IsInvalidArgument(status) && absl::StrContains(image, "sha256:")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", image, "' fits several images, or is no digest: sha256: and 12 to 64 hexadecimal digits"));
+  }
+  return status;
+}
+
+}  // namespace
+
 absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Store& store,
                                               const Caller& caller, absl::string_view image,
                                               absl::string_view verb) {
-  RK_ASSIGN_OR_RETURN(store::ImageInfo info, store.Find(image));
+  absl::StatusOr<store::ImageInfo> found = store.Find(image);
+  if (!found.ok() && !node.policy().IsAdmin(caller)) return WithoutOthers(found.status(), image);
+  RK_ASSIGN_OR_RETURN(store::ImageInfo info, std::move(found));
   RK_RETURN_IF_ERROR(node.policy().MayUseImage(caller, info.owner, verb, info.reference));
   return info;
 }
@@ -64,18 +83,19 @@ void SetIdentity(const Node& node, const JobRecord& record, v1::JobStarted* star
   process->set_start_ticks(record.start_ticks);
 }
 
-absl::Status SendJobEnd(const Node& node, const Call& call, const JobEnd& end,
+absl::Status SendJobEnd(const Node& node, const Call& call, const RegisteredJob& job,
                         const EventSink<v1::JobEvent>& send) {
   std::optional<ExitState> exit;
   // How soon it is seen that the client has gone; the job's end is seen at once.
   constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
-  while (!(exit = end.WaitFor(kLookForClient))) {
+  while (!(exit = job.end->WaitFor(kLookForClient))) {
     if (call.cancelled && call.cancelled()) return absl::OkStatus();
     if (node.stopping()) return absl::UnavailableError("rekindled ends; the job runs on");
   }
   v1::JobEvent event;
   event.mutable_exited()->set_exit_code(exit->code);
   event.mutable_exited()->set_signal(exit->signal);
+  event.mutable_exited()->set_pid(job.record.pid);
   send(event);
   return absl::OkStatus();
 }

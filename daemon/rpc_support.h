@@ -31,16 +31,18 @@ absl::StatusOr<JobRecord> FindTarget(Node& node, pid_t pid, const std::string& n
 // us.
 void SetIdentity(const Node& node, const JobRecord& record, v1::JobStarted* started);
 
-// Waits until the job ends, and sends how it did. Leaves early, the job running on, when the client has gone
-// (OK) or the daemon is about to (Unavailable).
-absl::Status SendJobEnd(const Node& node, const Call& call, const JobEnd& end,
-                        const EventSink<v1::JobEvent>& send);
-
-// Records `record`, hands the process to the reaper, and keeps the record up to date.
+// A job of ours that is recorded, and the reaper's.
 struct RegisteredJob {
   JobRecord record;
   std::shared_ptr<const JobEnd> end;
 };
+
+// Waits until the job ends, and sends how it did. Leaves early, the job running on, when the client has gone
+// (OK) or the daemon is about to (Unavailable).
+absl::Status SendJobEnd(const Node& node, const Call& call, const RegisteredJob& job,
+                        const EventSink<v1::JobEvent>& send);
+
+// Records `record`, hands the process to the reaper, and keeps the record up to date.
 absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool unique_name);
 // A job that is not our child: see JobReaper::Watch.
 absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool unique_name, UniqueFd ended,

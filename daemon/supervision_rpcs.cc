@@ -59,14 +59,28 @@ std::map<pid_t, UniqueFd> OthersOf(pid_t session) {
   return others;
 }
 
+// Waits for a process's end until `deadline`. An error: nobody waits for that any more.
+absl::Status AwaitExitOf(int pidfd, const Deadline& deadline, const Node& node, const Call& call) {
+  constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
+  while (!AwaitExit(pidfd, std::min(deadline.left(), kLookForClient)) && !deadline.passed()) {
+    constexpr absl::string_view kGoesOn =
+        "; the job was told to end, and what is left of it after that is left alone";
+    if (call.cancelled && call.cancelled()) return absl::CancelledError(absl::StrCat("given up", kGoesOn));
+    if (node.stopping()) return absl::UnavailableError(absl::StrCat("rekindled ends", kGoesOn));
+  }
+  return absl::OkStatus();
+}
+
 // Ends a job that lives, with all that is of the session that it leads: by itself within `grace`, or by
 // force.
-void EndSession(pid_t root, int root_pidfd, absl::Duration grace) {
+absl::Status EndSession(const Node& node, const Call& call, pid_t root, int root_pidfd,
+                        absl::Duration grace) {
   const Deadline deadline(grace);
   if (::getsid(root) != root) {
     TellToEnd(root);
-    if (!AwaitExit(root_pidfd, grace)) KillAndAwaitExit(root_pidfd);
-    return;
+    RK_RETURN_IF_ERROR(AwaitExitOf(root_pidfd, deadline, node, call));
+    KillAndAwaitExit(root_pidfd);
+    return absl::OkStatus();
   }
   std::map<pid_t, UniqueFd> others = OthersOf(root);
   TellToEnd(root);
@@ -75,7 +89,7 @@ void EndSession(pid_t root, int root_pidfd, absl::Duration grace) {
     SendSignal(pidfd.get(), SIGTERM);
     SendSignal(pidfd.get(), SIGCONT);
   }
-  AwaitExit(root_pidfd, deadline.left());
+  RK_RETURN_IF_ERROR(AwaitExitOf(root_pidfd, deadline, node, call));
   // As long as one of it lives, or its leader is not reaped, the session's number is nobody else's.
   const auto still_its = [&] {
     if (!AwaitExit(root_pidfd, absl::ZeroDuration())) return true;
@@ -86,9 +100,10 @@ void EndSession(pid_t root, int root_pidfd, absl::Duration grace) {
   };
   if (still_its()) others.merge(OthersOf(root));  // started meanwhile
   KillAndAwaitExit(root_pidfd);
-  for (const auto& [pid, pidfd] : others) AwaitExit(pidfd.get(), deadline.left());
+  for (const auto& [pid, pidfd] : others) RK_RETURN_IF_ERROR(AwaitExitOf(pidfd.get(), deadline, node, call));
   if (still_its()) KillJobMembers({root, "", std::nullopt, {}});
   for (const auto& [pid, pidfd] : others) KillAndAwaitExit(pidfd.get());
+  return absl::OkStatus();
 }
 
 // SIGTERM, then, if need be, SIGKILL, for a job that nobody would bring back.
@@ -110,7 +125,8 @@ absl::Status StopUnsupervised(Node& node, const Call& call, const std::string& n
     }));
   }
   // After its image the number may be another's.
-  if (!AwaitExit(pidfd.get(), absl::ZeroDuration())) EndSession(job.pid, pidfd.get(), grace);
+  if (!AwaitExit(pidfd.get(), absl::ZeroDuration()))
+    RK_RETURN_IF_ERROR(EndSession(node, call, job.pid, pidfd.get(), grace));
   // Its record tells how, once whoever is its parent has looked.
   constexpr int kLooks = 100;
   for (int look = 0; look < kLooks; ++look) {
@@ -163,7 +179,7 @@ absl::Status AttachJob(Node& node, const Call& call, const v1::AttachJobRequest&
 
 absl::Status StopJob(Node& node, const Call& call, const v1::StopJobRequest& request,
                      v1::StopJobResponse* response) {
-  if (request.grace_seconds() < 0 || request.grace_seconds() > 86400)
+  if (!(request.grace_seconds() >= 0 && request.grace_seconds() <= 86400))
     return absl::InvalidArgumentError("the grace must be from 0 to 86400 seconds");
   const absl::Duration grace =
       absl::Seconds(request.grace_seconds() == 0 ? kDefaultGraceSeconds : request.grace_seconds());

@@ -144,6 +144,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     if (!copy.ok()) return copy.status();
     timeline.Started(&*copy);
     const UniqueFd root = std::move(copy->root_pidfd);
+    const UniqueFd init(::fcntl(copy->sandbox.init.get(), F_DUPFD_CLOEXEC, 0));
     CopyDetails details;
     details.name = options.name;
     details.image = record.image;
@@ -158,14 +159,14 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
       if (pager.ok()) pager->Ready(event.started().instance()).IgnoreError();
     }
     node.templates().CountCopy(record.name);
-    send(event);
+    RK_RETURN_IF_ERROR(TellOrEnd(event, init.get(), send));
     if (auto followed = timeline.Finish(event.started())) send(*followed);
     jobs.push_back(std::move(job));
   }
   monitor.Stop();
   if (request.detach()) return absl::OkStatus();
   absl::Status status;
-  for (const RegisteredJob& job : jobs) status.Update(SendJobEnd(node, call, *job.end, send));
+  for (const RegisteredJob& job : jobs) status.Update(SendJobEnd(node, call, job, send));
   return status;
 }
 

@@ -445,6 +445,10 @@ absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& mani
     return absl::InvalidArgumentError(
         absl::StrCat("the path to ignore '", path, "' is not absolute: write it from / on"));
   }
+  if (!v1::Rollback::Mode_IsValid(rollback.mode())) {
+    return absl::InvalidArgumentError(
+        "what to do with files is of a kind that this Rekindle does not know: it is older than who asks");
+  }
   const bool none = rollback.mode() == v1::Rollback::NONE;
   if (manifest.written_files().empty()) return none ? std::vector<FileAction>() : NotRecorded(manifest);
   Planner planner(manifest, image, rollback, with_rights, place);
