@@ -1,4 +1,6 @@
 // Templates: put up, taken down, listed, and copies started from them.
+#include <fcntl.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
