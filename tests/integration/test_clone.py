@@ -203,8 +203,9 @@ class EndTest(ProbeTest):
         self.tell("exit.seven", "7")
         result = self.cli.run("restore", image, "--clone", "--name", "seven")
         self.assertEqual(result.code, 7, str(result))
-        self.assertGreater(result.data.pop("pid"), 0)
-        self.assertEqual(result.data, {"exit_code": 7, "signal": 0, "report": ""})
+        ended = result.data
+        self.assertGreater(ended.pop("pid"), 0)
+        self.assertEqual(ended, {"exit_code": 7, "signal": 0, "report": ""})
         self.wait_for_no_sandbox()
 
     def test_sigterm_to_an_attached_command(self):
