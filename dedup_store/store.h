@@ -345,8 +345,8 @@ class Store {
 // '/', at most 255 characters; tags: [A-Za-z0-9_][A-Za-z0-9._-]{0,127}. InvalidArgument says what is wrong.
 absl::StatusOr<std::string> NormalizeReference(absl::string_view reference);
 
-// A list of images has all of them: InvalidArgument where those of an image have more than 64 KiB.
-inline constexpr size_t kMostLabelBytes = size_t{64} << 10;
+// A list of images has all of them: InvalidArgument where those of an image have more than 1 MiB.
+inline constexpr size_t kMostLabelBytes = size_t{1} << 20;
 absl::Status CheckLabels(const std::map<std::string, std::string>& labels);
 
 }  // namespace rekindle::store
