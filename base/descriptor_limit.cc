@@ -26,11 +26,7 @@ uint64_t DescriptorLimit() {
   return limit.rlim_cur;
 }
 
-uint64_t OriginalDescriptorLimit() {
-  rlimit limit{};
-  ::getrlimit(RLIMIT_NOFILE, &limit);
-  return raised ? original : limit.rlim_cur;
-}
+uint64_t OriginalDescriptorLimit() { return raised ? original : DescriptorLimit(); }
 
 void RestoreDescriptorLimit() {
   rlimit limit;

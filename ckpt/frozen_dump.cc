@@ -235,8 +235,8 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   if (dead) {
     return absl::AbortedError(
         absl::StrCat("process ", *dead,
-                     " of the job died while it was being captured: there is no image, and "
-                     "what is left of the job runs on"));
+                     " of the job died while it was being captured: there is no image, and what is left of "
+                     "the job runs on"));
   }
   if (!exit.ok()) {
     // Our own failure made CRIU fail: it is the one to tell.

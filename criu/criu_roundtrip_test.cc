@@ -81,6 +81,35 @@ class CriuRoundtripTest : public ::testing::Test {
     return RunRestore(criu_, options, JobNamespaces(), observer, cancel_fd);
   }
 
+  // `restore` is ended that long after its begin, with this status unless it was faster: each time nothing of
+  // it is left.
+  void RestoreToldToEndAtAnyMoment(
+      absl::StatusCode ended,
+      const std::function<absl::StatusOr<RestoredTree>(const TestJob& job, int delay_ms)>& restore) {
+    TestJob job(1);
+    ASSERT_TRUE(job.GoesOn());
+    ASSERT_NO_FATAL_FAILURE(DumpToFolder(&job));
+    job.Exit(1);
+    job.Reap();
+    ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    int times_ended = 0;
+    for (int delay_ms = 0; delay_ms < 80; ++delay_ms) {
+      SCOPED_TRACE(delay_ms);
+      absl::StatusOr<RestoredTree> tree = restore(job, delay_ms);
+      if (tree.ok()) {
+        job.Reap();  // it was told to exit
+      } else {
+        EXPECT_EQ(tree.status().code(), ended) << tree.status();
+        ++times_ended;
+      }
+      while (::waitpid(-1, nullptr, WNOHANG) > 0) {  // those of CRIU's that had ended fell to us
+      }
+      ASSERT_EQ(OwnChildren(), children_before_);
+    }
+    EXPECT_GT(times_ended, 0);
+    ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  }
+
   Installation criu_;
   std::map<std::string, std::string> files_;
   std::set<pid_t> children_before_;
@@ -170,45 +199,18 @@ TEST_F(CriuRoundtripTest, CancelLeavesNothing) {
 
 // Also while CRIU has children to learn about the kernel, which does not end them when it ends.
 TEST_F(CriuRoundtripTest, CancelAtAnyMomentLeavesNothing) {
-  TestJob job(1);
-  ASSERT_TRUE(job.GoesOn());
-  ASSERT_NO_FATAL_FAILURE(DumpToFolder(&job));
-  job.Exit(1);
-  job.Reap();
-  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-  int cancelled = 0;
-  for (int delay_ms = 0; delay_ms < 80; ++delay_ms) {
-    SCOPED_TRACE(delay_ms);
+  RestoreToldToEndAtAnyMoment(absl::StatusCode::kCancelled, [this](const TestJob& job, int delay_ms) {
     const UniqueFd cancel(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC));
     itimerspec when{};
     when.it_value.tv_nsec = 1 + delay_ms * 1'000'000;
-    ASSERT_EQ(::timerfd_settime(cancel.get(), 0, &when, nullptr), 0);
-    absl::StatusOr<RestoredTree> tree = Restore(job, nullptr, cancel.get());
-    if (tree.ok()) {
-      job.Reap();  // it was told to exit
-    } else {
-      EXPECT_EQ(tree.status().code(), absl::StatusCode::kCancelled) << tree.status();
-      ++cancelled;
-    }
-    while (::waitpid(-1, nullptr, WNOHANG) > 0) {  // those of CRIU's that had ended fell to us
-    }
-    ASSERT_EQ(OwnChildren(), children_before_);
-  }
-  EXPECT_GT(cancelled, 0);
-  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+    EXPECT_EQ(::timerfd_settime(cancel.get(), 0, &when, nullptr), 0);
+    return Restore(job, nullptr, cancel.get());
+  });
 }
 
 // The same, where somebody else ends it.
 TEST_F(CriuRoundtripTest, CriuKilledAtAnyMomentLeavesNothing) {
-  TestJob job(1);
-  ASSERT_TRUE(job.GoesOn());
-  ASSERT_NO_FATAL_FAILURE(DumpToFolder(&job));
-  job.Exit(1);
-  job.Reap();
-  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-  int killed = 0;
-  for (int delay_ms = 0; delay_ms < 80; ++delay_ms) {
-    SCOPED_TRACE(delay_ms);
+  RestoreToldToEndAtAnyMoment(absl::StatusCode::kAborted, [this](const TestJob& job, int delay_ms) {
     std::atomic<bool> over = false;
     std::thread killer([&] {
       UniqueFd criu;
@@ -224,18 +226,8 @@ TEST_F(CriuRoundtripTest, CriuKilledAtAnyMomentLeavesNothing) {
     absl::StatusOr<RestoredTree> tree = Restore(job);
     over = true;
     killer.join();
-    if (tree.ok()) {
-      job.Reap();  // it was told to exit
-    } else {
-      EXPECT_EQ(tree.status().code(), absl::StatusCode::kAborted) << tree.status();
-      ++killed;
-    }
-    while (::waitpid(-1, nullptr, WNOHANG) > 0) {  // those of CRIU's that had ended fell to us
-    }
-    ASSERT_EQ(OwnChildren(), children_before_);
-  }
-  EXPECT_GT(killed, 0);
-  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+    return tree;
+  });
 }
 
 TEST_F(CriuRoundtripTest, KilledCriuLeavesNothing) {

@@ -146,8 +146,7 @@ absl::Status CheckCloneOptions(const Node& node, const Caller& caller, const v1:
   if (!v1::CloneOptions::Network_IsValid(clone.network()) || !v1::CloneOptions::Fill_IsValid(clone.fill())) {
     return absl::InvalidArgumentError(
         "the copy's network, or how its memory comes, is of a kind that this daemon does not know: it is "
-        "older than "
-        "who asks");
+        "older than who asks");
   }
   if (clone.cpus() != 0 && !(clone.cpus() >= kLeastCpus && clone.cpus() <= kMostCpus)) {
     return absl::InvalidArgumentError(absl::StrCat("a copy can't be limited to ", clone.cpus(),

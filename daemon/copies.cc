@@ -47,6 +47,10 @@ struct Running {
   }
 };
 
+absl::Status EndedAgain() {
+  return absl::CancelledError("cancelled; the copy that was just started was ended again");
+}
+
 bool IsReadable(int fd) {
   pollfd entry{fd, POLLIN, 0};
   return fd >= 0 && ::poll(&entry, 1, 0) > 0;
@@ -57,7 +61,7 @@ bool IsReadable(int fd) {
 absl::Status TellOrEnd(const v1::JobEvent& event, int init, const EventSink<v1::JobEvent>& send) {
   if (send(event)) return absl::OkStatus();
   SendSignal(init, SIGKILL);
-  return absl::CancelledError("cancelled; the copy that was just started was ended again");
+  return EndedAgain();
 }
 
 bool WaitForAnswer(int channel, int cancel_fd) {
@@ -124,7 +128,7 @@ absl::StatusOr<RegisteredJob> RegisterCopy(Node& node, const Caller& caller, res
   // Whoever gave it up would not know that it runs.
   if (IsReadable(cancel_fd)) {
     restore::EndSandbox(running->init, running->directory);
-    return absl::CancelledError("cancelled; the copy that was just started was ended again");
+    return EndedAgain();
   }
   JobRecord record;
   record.name = details.name;
