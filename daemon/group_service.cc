@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "base/message_text.h"
+#include "base/status.h"
 #include "daemon/grpc_call.h"
+#include "daemon/request_check.h"
 #include "rekindle/v1/group.grpc.pb.h"
 
 namespace rekindle::daemon {
@@ -20,7 +22,10 @@ class GroupService final : public v1::Groups::Service {
   grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,               \
                     v1::Name##Response* response) override {                                      \
     const grpc::Status status =                                                                   \
-        Serve(context, [&](const Call& call) { return groups_.Name(call, *request, response); }); \
+        Serve(context, [&](const Call& call) -> absl::Status {                                    \
+          RK_RETURN_IF_ERROR(CheckRequest(*request));                                             \
+          return groups_.Name(call, *request, response);                                          \
+        });                                                                                       \
     MakeText(response);                                                                           \
     return status;                                                                                \
   }
@@ -34,7 +39,8 @@ class GroupService final : public v1::Groups::Service {
 #define RK_STREAM(Name)                                                                                \
   grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,                    \
                     grpc::ServerWriter<v1::GroupEvent>* writer) override {                             \
-    return Serve(context, [&](const Call& call) {                                                      \
+    return Serve(context, [&](const Call& call) -> absl::Status {                                      \
+      RK_RETURN_IF_ERROR(CheckRequest(*request));                                                      \
       return groups_.Name(call, *request,                                                              \
                           [writer](const v1::GroupEvent& event) { return WriteText(event, writer); }); \
     });                                                                                                \
