@@ -181,29 +181,27 @@ absl::StatusOr<std::string> ProgramOfCaller(const Caller& caller) {
   return program;
 }
 
-absl::Status NoStdioOf(const Caller& caller, const absl::Status& why) {
+absl::Status NotTaken(const Caller& caller, const absl::Status& why, absl::string_view cure) {
   return absl::Status(why.code(), absl::StrCat("taking descriptors of the calling process ", caller.pid,
-                                               ": it ", why.message(), "; restore with --detach"));
+                                               ": it ", why.message(), "; ", cure));
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::RestoreRequest& request) {
+absl::StatusOr<std::vector<UniqueFd>> TakeDescriptors(const Caller& caller, absl::Span<const int> numbers,
+                                                      absl::string_view cure) {
   std::vector<UniqueFd> taken;
-  if (request.stdio_fds_size() != 3) {
-    return absl::InvalidArgumentError("stdio_fds: give three descriptors, for 0, 1 and 2, or none");
-  }
   if (caller.kind == Caller::Kind::kRemote || (caller.kind == Caller::Kind::kLocal && !caller.pidfd)) {
     return absl::FailedPreconditionError(
-        "the job can't have the terminal of a client on another machine: restore it with --detach");
+        absl::StrCat("the job can't have what a client on another machine has open: ", cure));
   }
   const bool looks = caller.kind == Caller::Kind::kLocal && caller.uid != 0;
   absl::StatusOr<std::string> before;
   if (looks) {
     before = ProgramOfCaller(caller);
-    if (!before.ok()) return NoStdioOf(caller, before.status());
+    if (!before.ok()) return NotTaken(caller, before.status(), cure);
   }
-  for (int fd : request.stdio_fds()) {
+  for (int fd : numbers) {
     taken.emplace_back(caller.kind == Caller::Kind::kSelf
                            ? ::fcntl(fd, F_DUPFD_CLOEXEC, 3)
                            : static_cast<int>(::syscall(SYS_pidfd_getfd, caller.pidfd->get(), fd, 0)));
@@ -212,11 +210,19 @@ absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::
   }
   if (looks) {
     const absl::StatusOr<std::string> after = ProgramOfCaller(caller);
-    if (!after.ok()) return NoStdioOf(caller, after.status());
-    if (*after != *before)
-      return NoStdioOf(caller, absl::PermissionDeniedError("has executed another program meanwhile"));
+    if (!after.ok()) return NotTaken(caller, after.status(), cure);
+    if (*after != *before) {
+      return NotTaken(caller, absl::PermissionDeniedError("has executed another program meanwhile"), cure);
+    }
   }
   return taken;
+}
+
+absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::RestoreRequest& request) {
+  if (request.stdio_fds_size() != 3) {
+    return absl::InvalidArgumentError("stdio_fds: give three descriptors, for 0, 1 and 2, or none");
+  }
+  return TakeDescriptors(caller, request.stdio_fds(), "restore with --detach");
 }
 
 absl::StatusOr<std::vector<UniqueFd>> StdioOf(pid_t pid) {

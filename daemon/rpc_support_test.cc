@@ -7,8 +7,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <string>
+
+#include "base/file.h"
 #include "base/test_child.h"
 #include "base/unique_fd.h"
+#include "daemon/job_start.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -53,6 +57,46 @@ TEST(TakeStdioTest, NotFromASetUidProgramThatHasTakenItsPlace) {
     const absl::Status refused = TakeStdio(LocalCaller(child.pid()), ForItsInput()).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
   }
+}
+
+// A process with that file as its standard input, which has become `effective`.
+bool OpenAndBecome(const std::string& path, uid_t effective) {
+  const int file = ::open(path.c_str(), O_RDONLY);
+  return file >= 0 && ::dup2(file, 0) == 0 && Become(effective);
+}
+
+TEST(InputPathTest, OfAProcessThatIsTheCallersAndOfNoOther) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to be others";
+  auto directory = TemporaryDirectory::Make("/tmp", "rpc-support-test.");
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  const std::string path = directory->path() + "/input";
+  ASSERT_TRUE(WriteFileAtomically(path, "input").ok());
+  const TestChild own([&] { return OpenAndBecome(path, kUser) && ::prctl(PR_SET_DUMPABLE, 1) == 0; });
+  const TestChild set_uid([&] { return OpenAndBecome(path, 0); });
+  ASSERT_TRUE(own.prepared());
+  ASSERT_TRUE(set_uid.prepared());
+  const absl::StatusOr<std::string> found = InputPath(LocalCaller(own.pid()), 0);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(*found, path);
+  const absl::Status refused = InputPath(LocalCaller(set_uid.pid()), 0).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
+  EXPECT_EQ(refused.message().find(path), absl::string_view::npos) << refused;
+}
+
+TEST(InputPathTest, NotOfWhoHasTheNumberOfOneThatHasGone) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to be others";
+  auto directory = TemporaryDirectory::Make("/tmp", "rpc-support-test.");
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  const std::string path = directory->path() + "/input";
+  ASSERT_TRUE(WriteFileAtomically(path, "input").ok());
+  const TestChild gone;
+  const TestChild other([&] { return OpenAndBecome(path, kUser) && ::prctl(PR_SET_DUMPABLE, 1) == 0; });
+  ASSERT_TRUE(other.prepared());
+  Caller caller = LocalCaller(gone.pid());
+  gone.Kill();
+  ASSERT_TRUE(gone.AwaitEnd());
+  caller.pid = other.pid();
+  EXPECT_FALSE(InputPath(caller, 0).ok());
 }
 
 }  // namespace
