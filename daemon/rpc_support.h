@@ -38,10 +38,10 @@ struct RegisteredJob {
   std::shared_ptr<const JobEnd> end;
 };
 
-// Waits until the job ends, and sends how it did. Leaves early, the job running on, when the client has gone
-// (OK) or the daemon is about to (Unavailable).
-absl::Status SendJobEnd(const Node& node, const Call& call, const RegisteredJob& job,
-                        const EventSink<v1::JobEvent>& send);
+// Waits until all these jobs have ended, and sends of each how it did, when it does. Leaves early, those that
+// run running on, when the client has gone (OK) or the daemon is about to (Unavailable).
+absl::Status SendJobEnds(const Node& node, const Call& call, absl::Span<const RegisteredJob> jobs,
+                         const EventSink<v1::JobEvent>& send);
 
 // Records `record`, hands the process to the reaper, and keeps the record up to date.
 absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool unique_name);
