@@ -166,6 +166,10 @@ class JobSession {
                                                  started_->job().pid(),
                                                  "): it was sent the signal; see 'rekindle ps'"));
     }
+    if (absl::IsCancelled(status) && started_ && detach_) {
+      status = absl::CancelledError(
+          "interrupted: the copies that have been named run on ('rekindle ps'), others are ended again");
+    }
     if (!status.ok()) return output_.Fail(status);
     int code = kDone;
     for (const v1::JobExit& exit : ExitsByNumber()) {
