@@ -18,16 +18,15 @@ class GroupService final : public v1::Groups::Service {
   GroupService(Node& node, Groups& groups, CallerResolver resolve)
       : node_(node), groups_(groups), resolve_(std::move(resolve)) {}
 
-#define RK_UNARY(Name)                                                                            \
-  grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,               \
-                    v1::Name##Response* response) override {                                      \
-    const grpc::Status status =                                                                   \
-        Serve(context, [&](const Call& call) -> absl::Status {                                    \
-          RK_RETURN_IF_ERROR(CheckRequest(*request));                                             \
-          return groups_.Name(call, *request, response);                                          \
-        });                                                                                       \
-    MakeText(response);                                                                           \
-    return status;                                                                                \
+#define RK_UNARY(Name)                                                                 \
+  grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,    \
+                    v1::Name##Response* response) override {                           \
+    const grpc::Status status = Serve(context, [&](const Call& call) -> absl::Status { \
+      RK_RETURN_IF_ERROR(CheckRequest(*request));                                      \
+      return groups_.Name(call, *request, response);                                   \
+    });                                                                                \
+    MakeText(response);                                                                \
+    return status;                                                                     \
   }
   RK_UNARY(ListGroups)
   RK_UNARY(RemoveGroup)

@@ -267,7 +267,8 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
   }
   // To take it for an abort would remove the image.
   if (!v1::GetGroupDecisionResponse::Decision_IsValid(answer.decision())) {
-    return absl::UnavailableError(absl::StrCat("its coordinator answers ", static_cast<int>(answer.decision()),
+    return absl::UnavailableError(absl::StrCat("its coordinator answers ",
+                                               static_cast<int>(answer.decision()),
                                                ", which this version does not know: upgrade this daemon"));
   }
   const bool commit = answer.decision() == v1::GetGroupDecisionResponse::COMMIT;

@@ -31,10 +31,9 @@ absl::Status CheckEnum(const FieldDescriptor& field, int value) {
   for (int i = 0; i < type.value_count(); ++i) {
     absl::StrAppend(&known, i > 0 ? ", " : "", type.value(i)->name(), " (", type.value(i)->number(), ")");
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", field.name(), "' of the request is ", value,
-                   ", which this version does not know: give one of ", known,
-                   ", or bring the daemon up to the client's version"));
+  return absl::InvalidArgumentError(absl::StrCat("'", field.name(), "' of the request is ", value,
+                                                 ", which this version does not know: give one of ", known,
+                                                 ", or bring the daemon up to the client's version"));
 }
 
 absl::Status CheckNumber(const FieldDescriptor& field, double value) {
@@ -63,11 +62,11 @@ absl::Status CheckField(const Message& message, const FieldDescriptor& field, in
       return CheckEnum(field, repeated ? from.GetRepeatedEnumValue(message, &field, index)
                                        : from.GetEnumValue(message, &field));
     case FieldDescriptor::CPPTYPE_DOUBLE:
-      return CheckNumber(field, repeated ? from.GetRepeatedDouble(message, &field, index)
-                                         : from.GetDouble(message, &field));
+      return CheckNumber(
+          field, repeated ? from.GetRepeatedDouble(message, &field, index) : from.GetDouble(message, &field));
     case FieldDescriptor::CPPTYPE_FLOAT:
-      return CheckNumber(field, repeated ? from.GetRepeatedFloat(message, &field, index)
-                                         : from.GetFloat(message, &field));
+      return CheckNumber(
+          field, repeated ? from.GetRepeatedFloat(message, &field, index) : from.GetFloat(message, &field));
     case FieldDescriptor::CPPTYPE_STRING:
       return CheckBytes(field, repeated ? from.GetRepeatedStringReference(message, &field, index, &scratch)
                                         : from.GetStringReference(message, &field, &scratch));
