@@ -9,7 +9,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -131,7 +133,7 @@ class JobSession {
         OnStarted(event.started());
         break;
       case v1::JobEvent::kExited:
-        exits_.push_back(event.exited());
+        OnExited(event.exited());
         break;
       case v1::JobEvent::kRestarted:
         OnRestarted(event.restarted());
@@ -164,10 +166,13 @@ class JobSession {
                                                  started_->job().pid(),
                                                  "): it was sent the signal; see 'rekindle ps'"));
     }
+    if (absl::IsCancelled(status) && started_ && detach_) {
+      status = absl::CancelledError(
+          "interrupted: the copies that have been named run on ('rekindle ps'), others are ended again");
+    }
     if (!status.ok()) return output_.Fail(status);
     int code = kDone;
-    for (const v1::JobExit& exit : exits_) {
-      output_.Json(exit);
+    for (const v1::JobExit& exit : ExitsByNumber()) {
       if (!exit.report().empty()) output_.Warning(absl::StrCat("the job was given up: ", exit.report()));
       if (code == kDone) code = exit.signal() != 0 ? kKilledBySignal + exit.signal() : exit.exit_code();
     }
@@ -179,6 +184,22 @@ class JobSession {
   const std::vector<v1::JobStarted>& all_started() const { return all_started_; }
 
  private:
+  void OnExited(const v1::JobExit& exit) {
+    output_.Json(exit);
+    exits_.push_back(exit);
+  }
+
+  // Of several copies, the first one's first: they end in any order, and not even start in theirs.
+  std::vector<v1::JobExit> ExitsByNumber() const {
+    std::map<std::string, uint32_t> numbers;
+    for (const v1::JobStarted& started : all_started_) numbers[started.instance()] = started.number();
+    std::vector<v1::JobExit> exits = exits_;
+    std::stable_sort(exits.begin(), exits.end(), [&](const v1::JobExit& a, const v1::JobExit& b) {
+      return numbers[a.instance()] < numbers[b.instance()];
+    });
+    return exits;
+  }
+
   void OnRolledBack(const v1::FilesRolledBack& files) {
     output_.Json(files);
     const std::string table = RollbackTable(files.files(), dry_run_);
@@ -284,18 +305,23 @@ class JobSession {
   }
 
   absl::Status AwaitLocalJobs(const absl::Status& lost) {
-    std::vector<std::shared_ptr<const LocalJob>> jobs;
-    for (size_t i = exits_.size(); i < all_started_.size(); ++i) {
-      jobs.push_back(LocalOf(all_started_[i].job().pid()));
-      if (jobs.back() == nullptr) return lost;
+    std::set<std::pair<int, std::string>> ended;
+    for (const v1::JobExit& exit : exits_) ended.emplace(exit.pid(), exit.instance());
+    std::vector<std::pair<const v1::JobStarted*, std::shared_ptr<const LocalJob>>> jobs;
+    for (const v1::JobStarted& started : all_started_) {
+      if (ended.count({started.job().pid(), started.instance()}) != 0) continue;
+      jobs.emplace_back(&started, LocalOf(started.job().pid()));
+      if (jobs.back().second == nullptr) return lost;
     }
     output_.Note("rekindle: the daemon has gone. The job runs on, and this command waits for its end\n");
-    for (const std::shared_ptr<const LocalJob>& job : jobs) {
+    for (const auto& [started, job] : jobs) {
       const std::optional<ExitState> end = job->AwaitEnd();
       v1::JobExit exit;
+      exit.set_pid(started->job().pid());
+      exit.set_instance(started->instance());
       exit.set_exit_code(end ? end->code : kUnknownEnd);
       if (end) exit.set_signal(end->signal);
-      exits_.push_back(exit);
+      OnExited(exit);
       if (end) continue;
       output_.Warning(
           absl::StrCat("the job ended while its daemon was gone, and this kernel does not tell how (6.15 and "
@@ -363,7 +389,7 @@ class JobSession {
   ProgressBar progress_;
   std::optional<v1::JobStarted> started_;
   std::vector<v1::JobStarted> all_started_;
-  std::vector<v1::JobExit> exits_;  // of several copies, in their order
+  std::vector<v1::JobExit> exits_;  // as they came
   std::unique_ptr<LogFollower> follower_;
   Timelines* timelines_ = nullptr;
 };

@@ -111,6 +111,7 @@ class CloneCall {
       auto pager = node_.clones().ConnectToPager(store_);
       if (pager.ok()) pager->Ready(event.started().instance()).IgnoreError();
     }
+    event.mutable_started()->set_number(number);
     const std::optional<v1::JobEvent> followed = timeline.Finish(event.started());
     {
       absl::MutexLock lock(&mutex_);
@@ -204,9 +205,7 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
   if (absl::IsUnavailable(first_error)) return absl::AbortedError(first_error.message());
   RK_RETURN_IF_ERROR(first_error);
   if (request.detach()) return absl::OkStatus();
-  absl::Status status;
-  for (const RegisteredJob& job : jobs) status.Update(SendJobEnd(node, call, job, send));
-  return status;
+  return SendJobEnds(node, call, jobs, send);
 }
 
 }  // namespace rekindle::daemon

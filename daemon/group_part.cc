@@ -14,6 +14,7 @@
 #include "daemon/group_member.h"
 #include "daemon/group_point.h"
 #include "daemon/groups.h"
+#include "daemon/request_check.h"
 #include "daemon/rpcs.h"
 #include "group/member_state.h"
 #include "rekindle/v1/image_layout.h"
@@ -156,6 +157,7 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
   RK_RETURN_IF_ERROR(MayUse(call));
   v1::PartRequest first;
   if (!coordinator.read(&first)) return absl::CancelledError("the coordinator has gone");
+  RK_RETURN_IF_ERROR(CheckRequest(first));
   if (!first.has_prepare()) {
     return absl::InvalidArgumentError("a group's member is told first what to prepare");
   }

@@ -9,6 +9,7 @@
 #include "criu/process_tree.h"
 #include "daemon/group_member.h"
 #include "daemon/groups.h"
+#include "daemon/request_check.h"
 #include "daemon/rpcs.h"
 
 namespace rekindle::daemon {
@@ -82,6 +83,7 @@ absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coor
   RK_RETURN_IF_ERROR(MayUse(call));
   v1::RestorePartRequest first;
   if (!coordinator.read(&first)) return absl::CancelledError("the coordinator has gone");
+  RK_RETURN_IF_ERROR(CheckRequest(first));
   if (!first.has_restore() || first.restore().restore().has_clone()) {
     return absl::InvalidArgumentError("a group's member is told first what to restore, and makes no clones");
   }

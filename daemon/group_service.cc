@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "base/message_text.h"
+#include "base/status.h"
 #include "daemon/grpc_call.h"
+#include "daemon/request_check.h"
 #include "rekindle/v1/group.grpc.pb.h"
 
 namespace rekindle::daemon {
@@ -16,13 +18,15 @@ class GroupService final : public v1::Groups::Service {
   GroupService(Node& node, Groups& groups, CallerResolver resolve)
       : node_(node), groups_(groups), resolve_(std::move(resolve)) {}
 
-#define RK_UNARY(Name)                                                                            \
-  grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,               \
-                    v1::Name##Response* response) override {                                      \
-    const grpc::Status status =                                                                   \
-        Serve(context, [&](const Call& call) { return groups_.Name(call, *request, response); }); \
-    MakeText(response);                                                                           \
-    return status;                                                                                \
+#define RK_UNARY(Name)                                                                 \
+  grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,    \
+                    v1::Name##Response* response) override {                           \
+    const grpc::Status status = Serve(context, [&](const Call& call) -> absl::Status { \
+      RK_RETURN_IF_ERROR(CheckRequest(*request));                                      \
+      return groups_.Name(call, *request, response);                                   \
+    });                                                                                \
+    MakeText(response);                                                                \
+    return status;                                                                     \
   }
   RK_UNARY(ListGroups)
   RK_UNARY(RemoveGroup)
@@ -34,7 +38,8 @@ class GroupService final : public v1::Groups::Service {
 #define RK_STREAM(Name)                                                                                \
   grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,                    \
                     grpc::ServerWriter<v1::GroupEvent>* writer) override {                             \
-    return Serve(context, [&](const Call& call) {                                                      \
+    return Serve(context, [&](const Call& call) -> absl::Status {                                      \
+      RK_RETURN_IF_ERROR(CheckRequest(*request));                                                      \
       return groups_.Name(call, *request,                                                              \
                           [writer](const v1::GroupEvent& event) { return WriteText(event, writer); }); \
     });                                                                                                \

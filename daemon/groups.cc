@@ -265,6 +265,12 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
   if (answer.decision() == v1::GetGroupDecisionResponse::PENDING) {
     return absl::UnavailableError("its coordinator has not decided yet");
   }
+  // To take it for an abort would remove the image.
+  if (!v1::GetGroupDecisionResponse::Decision_IsValid(answer.decision())) {
+    return absl::UnavailableError(absl::StrCat("its coordinator answers ",
+                                               static_cast<int>(answer.decision()),
+                                               ", which this version does not know: upgrade this daemon"));
+  }
   const bool commit = answer.decision() == v1::GetGroupDecisionResponse::COMMIT;
   Log(LogLevel::kInfo, absl::StrCat("group ", LabelOf(image.info, v1::kGroupLabel), " (", id,
                                     "): its coordinator says ", commit ? "commit" : "abort"));

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "base/message_text.h"
+#include "base/status.h"
 #include "daemon/grpc_call.h"
+#include "daemon/request_check.h"
 #include "daemon/rpcs.h"
 #include "rekindle/v1/rekindle.grpc.pb.h"
 
@@ -214,7 +216,10 @@ class GrpcService final : public v1::Rekindle::Service {
                      Response* response) {
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
     if (!call.ok()) return ToGrpc(call.status());
-    const grpc::Status status = Guarded([&] { return procedure(node_, *call, *request, response); });
+    const grpc::Status status = Guarded([&]() -> absl::Status {
+      RK_RETURN_IF_ERROR(CheckRequest(*request));
+      return procedure(node_, *call, *request, response);
+    });
     MakeText(response);
     return status;
   }
@@ -224,7 +229,8 @@ class GrpcService final : public v1::Rekindle::Service {
                       grpc::ServerWriter<Event>* writer) {
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
     if (!call.ok()) return ToGrpc(call.status());
-    return Guarded([&] {
+    return Guarded([&]() -> absl::Status {
+      RK_RETURN_IF_ERROR(CheckRequest(*request));
       return procedure(node_, *call, *request,
                        [writer](const Event& event) { return WriteText(event, writer); });
     });

@@ -17,9 +17,25 @@
 namespace rekindle::daemon {
 
 void JobEnd::Set(const ExitState& exit) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  exit_ = exit;
-  ended_.notify_all();
+  std::vector<std::function<void()>> to_tell;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    exit_ = exit;
+    ended_.notify_all();
+    to_tell.swap(to_tell_);
+  }
+  for (const std::function<void()>& told : to_tell) told();
+}
+
+void JobEnd::OnceSet(std::function<void()> told) const {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!exit_) {
+      to_tell_.push_back(std::move(told));
+      return;
+    }
+  }
+  told();
 }
 
 std::optional<ExitState> JobEnd::WaitFor(absl::Duration timeout) const {

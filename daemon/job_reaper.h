@@ -28,10 +28,13 @@ class JobEnd {
   void Set(const ExitState& exit);
   // Nothing when the job still runs after `timeout`, of which nothing changes when the clock is set.
   std::optional<ExitState> WaitFor(absl::Duration timeout) const;
+  // Has `told` called once it is set, at once if it is, by whoever sets it: it is not to take long.
+  void OnceSet(std::function<void()> told) const;
 
  private:
   mutable std::mutex mutex_;
   mutable std::condition_variable ended_;
+  mutable std::vector<std::function<void()>> to_tell_;
   std::optional<ExitState> exit_;
 };
 

@@ -92,7 +92,7 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
   if (request.detach()) {
     return request.hold() ? WaitUntilHeld(call, job.record, *job.end) : absl::OkStatus();
   }
-  return SendJobEnd(node, call, job, send);
+  return SendJobEnds(node, call, {&job, 1}, send);
 }
 
 absl::Status SignalJob(Node& node, const Call& call, const v1::SignalJobRequest& request) {

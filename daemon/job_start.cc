@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -23,18 +24,24 @@
 namespace rekindle::daemon {
 namespace {
 
-// The path of a regular file that the caller has open, for the job to open again, now and when it is brought
-// back.
+// The mark of the supervised job that runs the command: what is started is none of its processes.
+bool NamesSupervisedJob(Node& node, absl::string_view variable) {
+  if (!absl::ConsumePrefix(&variable, absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "="))) return false;
+  const std::string name(variable.substr(variable.rfind('/') + 1));
+  return variable == JobFile::PathOf(node.options().runtime_directory, name) &&
+         (IsJobMark(name) || !node.supervisor().CheckNameIsFree(name).ok());
+}
+
+}  // namespace
+
 absl::StatusOr<std::string> InputPath(const Caller& caller, int fd) {
-  if (caller.kind == Caller::Kind::kRemote || (caller.kind == Caller::Kind::kLocal && caller.pid == 0))
-    return absl::FailedPreconditionError(
-        "a job's standard input can't come from a client on another machine");
-  const std::string link =
-      absl::StrCat("/proc/", caller.kind == Caller::Kind::kSelf ? ::getpid() : caller.pid, "/fd/", fd);
+  RK_ASSIGN_OR_RETURN(const std::vector<UniqueFd> taken,
+                      TakeDescriptors(caller, {fd}, "give the job no input (</dev/null)"));
+  const std::string link = absl::StrCat("/proc/self/fd/", taken[0].get());
   char path[4096];
   const ssize_t length = ::readlink(link.c_str(), path, sizeof path);
   struct stat opened, named;
-  if (length < 0 || ::stat(link.c_str(), &opened) != 0)
+  if (length < 0 || ::fstat(taken[0].get(), &opened) != 0)
     return ErrnoStatus(errno, "looking at the job's standard input");
   if (length == sizeof path || !S_ISREG(opened.st_mode)) {
     return absl::InvalidArgumentError(
@@ -48,16 +55,6 @@ absl::StatusOr<std::string> InputPath(const Caller& caller, int fd) {
   }
   return name;
 }
-
-// The mark of the supervised job that runs the command: what is started is none of its processes.
-bool NamesSupervisedJob(Node& node, absl::string_view variable) {
-  if (!absl::ConsumePrefix(&variable, absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "="))) return false;
-  const std::string name(variable.substr(variable.rfind('/') + 1));
-  return variable == JobFile::PathOf(node.options().runtime_directory, name) &&
-         (IsJobMark(name) || !node.supervisor().CheckNameIsFree(name).ok());
-}
-
-}  // namespace
 
 absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::RunRequest& request) {
   if (request.argv().empty()) {

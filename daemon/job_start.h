@@ -22,6 +22,10 @@ struct JobStart {
   std::vector<std::string> warnings;
 };
 
+// The path of a regular file that the caller has open, for the job to open again, now and when it is brought
+// back.
+absl::StatusOr<std::string> InputPath(const Caller& caller, int fd);
+
 // Checks the request and opens the job's log.
 absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::RunRequest& request);
 

@@ -342,7 +342,7 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
   }
   RK_ASSIGN_OR_RETURN(RegisteredJob job, RestoreJob(node, call, request, send));
   if (request.detach()) return absl::OkStatus();
-  return SendJobEnd(node, call, job, send);
+  return SendJobEnds(node, call, {&job, 1}, send);
 }
 
 }  // namespace rekindle::daemon

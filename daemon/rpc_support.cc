@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <condition_variable>
 #include <ctime>
+#include <deque>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -83,20 +86,58 @@ void SetIdentity(const Node& node, const JobRecord& record, v1::JobStarted* star
   process->set_start_ticks(record.start_ticks);
 }
 
-absl::Status SendJobEnd(const Node& node, const Call& call, const RegisteredJob& job,
-                        const EventSink<v1::JobEvent>& send) {
-  std::optional<ExitState> exit;
-  // How soon it is seen that the client has gone; the job's end is seen at once.
-  constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
-  while (!(exit = job.end->WaitFor(kLookForClient))) {
-    if (call.cancelled && call.cancelled()) return absl::OkStatus();
-    if (node.stopping()) return absl::UnavailableError("rekindled ends; the job runs on");
+namespace {
+
+// Which of several jobs have ended, in that order. Thread-safe.
+class EndedJobs {
+ public:
+  void Add(size_t index) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ended_.push_back(index);
+    added_.notify_one();
   }
-  v1::JobEvent event;
-  event.mutable_exited()->set_exit_code(exit->code);
-  event.mutable_exited()->set_signal(exit->signal);
-  event.mutable_exited()->set_pid(job.record.pid);
-  send(event);
+  // Nothing when none has within `timeout`, of which nothing changes when the clock is set.
+  std::optional<size_t> Next(absl::Duration timeout) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    added_.wait_for(lock, absl::ToChronoNanoseconds(timeout), [this] { return !ended_.empty(); });
+    if (ended_.empty()) return std::nullopt;
+    const size_t index = ended_.front();
+    ended_.pop_front();
+    return index;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable added_;
+  std::deque<size_t> ended_;
+};
+
+}  // namespace
+
+absl::Status SendJobEnds(const Node& node, const Call& call, absl::Span<const RegisteredJob> jobs,
+                         const EventSink<v1::JobEvent>& send) {
+  // It outlives this call where the client goes before the jobs do.
+  auto ended = std::make_shared<EndedJobs>();
+  for (size_t i = 0; i < jobs.size(); ++i) jobs[i].end->OnceSet([ended, i] { ended->Add(i); });
+  // How soon it is seen that the client has gone; a job's end is seen at once.
+  constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
+  for (size_t left = jobs.size(); left > 0;) {
+    const std::optional<size_t> index = ended->Next(kLookForClient);
+    if (!index) {
+      if (call.cancelled && call.cancelled()) return absl::OkStatus();
+      if (node.stopping()) return absl::UnavailableError("rekindled ends; the job runs on");
+      continue;
+    }
+    const RegisteredJob& job = jobs[*index];
+    const ExitState exit = *job.end->WaitFor(absl::ZeroDuration());
+    v1::JobEvent event;
+    event.mutable_exited()->set_exit_code(exit.code);
+    event.mutable_exited()->set_signal(exit.signal);
+    event.mutable_exited()->set_pid(job.record.pid);
+    event.mutable_exited()->set_instance(job.record.instance);
+    send(event);
+    --left;
+  }
   return absl::OkStatus();
 }
 
@@ -181,29 +222,27 @@ absl::StatusOr<std::string> ProgramOfCaller(const Caller& caller) {
   return program;
 }
 
-absl::Status NoStdioOf(const Caller& caller, const absl::Status& why) {
+absl::Status NotTaken(const Caller& caller, const absl::Status& why, absl::string_view cure) {
   return absl::Status(why.code(), absl::StrCat("taking descriptors of the calling process ", caller.pid,
-                                               ": it ", why.message(), "; restore with --detach"));
+                                               ": it ", why.message(), "; ", cure));
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::RestoreRequest& request) {
+absl::StatusOr<std::vector<UniqueFd>> TakeDescriptors(const Caller& caller, absl::Span<const int> numbers,
+                                                      absl::string_view cure) {
   std::vector<UniqueFd> taken;
-  if (request.stdio_fds_size() != 3) {
-    return absl::InvalidArgumentError("stdio_fds: give three descriptors, for 0, 1 and 2, or none");
-  }
   if (caller.kind == Caller::Kind::kRemote || (caller.kind == Caller::Kind::kLocal && !caller.pidfd)) {
     return absl::FailedPreconditionError(
-        "the job can't have the terminal of a client on another machine: restore it with --detach");
+        absl::StrCat("the job can't have what a client on another machine has open: ", cure));
   }
   const bool looks = caller.kind == Caller::Kind::kLocal && caller.uid != 0;
   absl::StatusOr<std::string> before;
   if (looks) {
     before = ProgramOfCaller(caller);
-    if (!before.ok()) return NoStdioOf(caller, before.status());
+    if (!before.ok()) return NotTaken(caller, before.status(), cure);
   }
-  for (int fd : request.stdio_fds()) {
+  for (int fd : numbers) {
     taken.emplace_back(caller.kind == Caller::Kind::kSelf
                            ? ::fcntl(fd, F_DUPFD_CLOEXEC, 3)
                            : static_cast<int>(::syscall(SYS_pidfd_getfd, caller.pidfd->get(), fd, 0)));
@@ -212,11 +251,19 @@ absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::
   }
   if (looks) {
     const absl::StatusOr<std::string> after = ProgramOfCaller(caller);
-    if (!after.ok()) return NoStdioOf(caller, after.status());
-    if (*after != *before)
-      return NoStdioOf(caller, absl::PermissionDeniedError("has executed another program meanwhile"));
+    if (!after.ok()) return NotTaken(caller, after.status(), cure);
+    if (*after != *before) {
+      return NotTaken(caller, absl::PermissionDeniedError("has executed another program meanwhile"), cure);
+    }
   }
   return taken;
+}
+
+absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::RestoreRequest& request) {
+  if (request.stdio_fds_size() != 3) {
+    return absl::InvalidArgumentError("stdio_fds: give three descriptors, for 0, 1 and 2, or none");
+  }
+  return TakeDescriptors(caller, request.stdio_fds(), "restore with --detach");
 }
 
 absl::StatusOr<std::vector<UniqueFd>> StdioOf(pid_t pid) {

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "daemon/call.h"
 #include "daemon/job_reaper.h"
 #include "daemon/node.h"
@@ -37,10 +38,10 @@ struct RegisteredJob {
   std::shared_ptr<const JobEnd> end;
 };
 
-// Waits until the job ends, and sends how it did. Leaves early, the job running on, when the client has gone
-// (OK) or the daemon is about to (Unavailable).
-absl::Status SendJobEnd(const Node& node, const Call& call, const RegisteredJob& job,
-                        const EventSink<v1::JobEvent>& send);
+// Waits until all these jobs have ended, and sends of each how it did, when it does. Leaves early, those that
+// run running on, when the client has gone (OK) or the daemon is about to (Unavailable).
+absl::Status SendJobEnds(const Node& node, const Call& call, absl::Span<const RegisteredJob> jobs,
+                         const EventSink<v1::JobEvent>& send);
 
 // Records `record`, hands the process to the reaper, and keeps the record up to date.
 absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool unique_name);
@@ -56,8 +57,11 @@ struct JobLog {
 };
 absl::StatusOr<JobLog> MakeDefaultLog(const Node& node, const Caller& caller, absl::string_view job_name);
 
-// Copies of the three descriptors that the caller gives to a job. They come from the very process that
-// connected: its pidfd names it.
+// Copies of these descriptors of the caller's. They come from the very process that connected: its pidfd
+// names it; and not from a set-uid program that has taken its place. Errors end with `cure`.
+absl::StatusOr<std::vector<UniqueFd>> TakeDescriptors(const Caller& caller, absl::Span<const int> numbers,
+                                                      absl::string_view cure);
+// Of the three that the caller gives to a job.
 absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::RestoreRequest& request);
 // Descriptors 0, 1 and 2 of the process `pid`, shared with it. NotFound: it has ended, or has none of that
 // number.

@@ -7,8 +7,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "base/file.h"
 #include "base/test_child.h"
 #include "base/unique_fd.h"
+#include "daemon/job_start.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -53,6 +61,86 @@ TEST(TakeStdioTest, NotFromASetUidProgramThatHasTakenItsPlace) {
     const absl::Status refused = TakeStdio(LocalCaller(child.pid()), ForItsInput()).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
   }
+}
+
+// A process with that file as its standard input, which has become `effective`.
+bool OpenAndBecome(const std::string& path, uid_t effective) {
+  const int file = ::open(path.c_str(), O_RDONLY);
+  return file >= 0 && ::dup2(file, 0) == 0 && Become(effective);
+}
+
+TEST(InputPathTest, OfAProcessThatIsTheCallersAndOfNoOther) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to be others";
+  auto directory = TemporaryDirectory::Make("/tmp", "rpc-support-test.");
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  const std::string path = directory->path() + "/input";
+  ASSERT_TRUE(WriteFileAtomically(path, "input").ok());
+  const TestChild own([&] { return OpenAndBecome(path, kUser) && ::prctl(PR_SET_DUMPABLE, 1) == 0; });
+  const TestChild set_uid([&] { return OpenAndBecome(path, 0); });
+  ASSERT_TRUE(own.prepared());
+  ASSERT_TRUE(set_uid.prepared());
+  const absl::StatusOr<std::string> found = InputPath(LocalCaller(own.pid()), 0);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(*found, path);
+  const absl::Status refused = InputPath(LocalCaller(set_uid.pid()), 0).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
+  EXPECT_EQ(refused.message().find(path), absl::string_view::npos) << refused;
+}
+
+TEST(InputPathTest, NotOfWhoHasTheNumberOfOneThatHasGone) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to be others";
+  auto directory = TemporaryDirectory::Make("/tmp", "rpc-support-test.");
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  const std::string path = directory->path() + "/input";
+  ASSERT_TRUE(WriteFileAtomically(path, "input").ok());
+  const TestChild gone;
+  const TestChild other([&] { return OpenAndBecome(path, kUser) && ::prctl(PR_SET_DUMPABLE, 1) == 0; });
+  ASSERT_TRUE(other.prepared());
+  Caller caller = LocalCaller(gone.pid());
+  gone.Kill();
+  ASSERT_TRUE(gone.AwaitEnd());
+  caller.pid = other.pid();
+  EXPECT_FALSE(InputPath(caller, 0).ok());
+}
+
+TEST(SendJobEndsTest, TellsEachWhenItEndsAndWhoseEndItIs) {
+  auto directory = TemporaryDirectory::Make("/tmp", "rpc-support-test.");
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  NodeOptions options;
+  options.runtime_directory = directory->path();
+  options.store = directory->path() + "/store";
+  const Node node(options);
+  std::vector<std::shared_ptr<JobEnd>> ends;
+  std::vector<RegisteredJob> jobs(3);
+  for (RegisteredJob& job : jobs) {
+    ends.push_back(std::make_shared<JobEnd>());
+    job.end = ends.back();
+    job.record.pid = static_cast<pid_t>(100 + ends.size());
+    job.record.instance = "copy-" + std::to_string(ends.size());
+  }
+  ends[1]->Set(ExitState{4, 0});  // before anybody waits
+  std::vector<v1::JobExit> told;
+  absl::Notification first, second;
+  const EventSink<v1::JobEvent> send = [&](const v1::JobEvent& event) {
+    told.push_back(event.exited());
+    if (told.size() == 1) first.Notify();
+    if (told.size() == 2) second.Notify();
+    return true;
+  };
+  std::thread waits([&] { EXPECT_TRUE(SendJobEnds(node, Call(), jobs, send).ok()); });
+  constexpr absl::Duration kLongest = absl::Seconds(60);
+  EXPECT_TRUE(first.WaitForNotificationWithTimeout(kLongest)) << "it waits for another's end";
+  ends[2]->Set(ExitState{0, 9});
+  EXPECT_TRUE(second.WaitForNotificationWithTimeout(kLongest)) << "it waits for another's end";
+  ends[0]->Set(ExitState{0, 0});
+  waits.join();
+  ASSERT_EQ(told.size(), 3u);
+  EXPECT_EQ(told[0].pid(), 102);
+  EXPECT_EQ(told[0].instance(), "copy-2");
+  EXPECT_EQ(told[0].exit_code(), 4);
+  EXPECT_EQ(told[1].pid(), 103);
+  EXPECT_EQ(told[1].signal(), 9);
+  EXPECT_EQ(told[2].pid(), 101);
 }
 
 }  // namespace

@@ -154,6 +154,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     RK_ASSIGN_OR_RETURN(RegisteredJob job, RegisterCopy(node, call.caller, *std::move(copy), details, watch,
                                                         monitor.cancel_fd(), event.mutable_started()));
     event.mutable_started()->set_forked(forked);
+    if (count > 1) event.mutable_started()->set_number(i);
     if (forked && event.started().ready_seconds() > 0) record.instance->HasAnswered(root, options);
     if (auto store = node.OpenStore(Node::Access::kRead);
         !forked && event.started().ready_seconds() > 0 && store.ok()) {
@@ -167,9 +168,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
   }
   monitor.Stop();
   if (request.detach()) return absl::OkStatus();
-  absl::Status status;
-  for (const RegisteredJob& job : jobs) status.Update(SendJobEnd(node, call, job, send));
-  return status;
+  return SendJobEnds(node, call, jobs, send);
 }
 
 }  // namespace rekindle::daemon

@@ -1,7 +1,6 @@
 #include "functions/function_spec.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 
 #include "absl/strings/ascii.h"
@@ -133,8 +132,9 @@ absl::Status CheckLimits(const FunctionSpec& spec) {
     return Wrong("timeout", FormatSeconds(static_cast<double>(spec.timeout_ms) / 1000),
                  " is over the limit of ", kMostTimeoutMs / 60000, " minutes");
   }
-  if (!std::isfinite(spec.cpus) || spec.cpus < 0) {
-    return Wrong("cpus", spec.cpus, " is no number of CPUs: write a positive one, or 0 for no limit");
+  if (spec.cpus != 0 && !(spec.cpus >= kLeastCpus && spec.cpus <= kMostCpus)) {
+    return Wrong("cpus", spec.cpus, " is no number of CPUs: write ", kLeastCpus, " to ", kMostCpus,
+                 ", or 0 for no limit");
   }
   if (spec.provisioned > kMostInstances || spec.max_instances > kMostInstances) {
     return Wrong(spec.provisioned > kMostInstances ? "provisioned" : "max_instances", "the limit is ",

@@ -224,8 +224,8 @@ TEST(FunctionSpecTest, LimitsAreThoseOfLambda) {
   EXPECT_TRUE(FunctionSpecFrom(spec).ok());
   spec.set_timeout_ms(15 * 60 * 1000 + 1);
   ExpectRefused(spec, "timeout", "15 minutes");
-  for (double cpus :
-       {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+  for (double cpus : {-1.0, 0.001, 1e300, std::numeric_limits<double>::quiet_NaN(),
+                      std::numeric_limits<double>::infinity()}) {
     spec = Valid();
     spec.set_cpus(cpus);
     ExpectRefused(spec, "cpus", "no number of CPUs");

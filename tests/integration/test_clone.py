@@ -203,9 +203,17 @@ class EndTest(ProbeTest):
         self.tell("exit.seven", "7")
         result = self.cli.run("restore", image, "--clone", "--name", "seven")
         self.assertEqual(result.code, 7, str(result))
-        ended = result.data
-        self.assertGreater(ended.pop("pid"), 0)
-        self.assertEqual(ended, {"exit_code": 7, "signal": 0, "report": ""})
+        started = json.loads(result.out.splitlines()[0])
+        self.assertEqual(
+            result.data,
+            {
+                "exit_code": 7,
+                "signal": 0,
+                "report": "",
+                "pid": started["job"]["pid"],
+                "instance": started["instance"],
+            },
+        )
         self.wait_for_no_sandbox()
 
     def test_sigterm_to_an_attached_command(self):
@@ -217,10 +225,10 @@ class EndTest(ProbeTest):
         self.assertEqual(result.code, 7, str(result))
         self.wait_for_no_sandbox()
 
-    def attached_copies(self, count, reports):
+    def attached_copies(self, count, reports, **options):
         """So many copies of one attached command, when these have reported."""
         image = self.prepare()
-        command = self.cli.start("restore", image, "--clone", "--count", count, "--name", "copy")
+        command = self.cli.start("restore", image, "--clone", "--count", count, "--name", "copy", **options)
         for number in range(1, reports + 1):
             self.report(f"copy-{number}")
         return command
@@ -232,13 +240,27 @@ class EndTest(ProbeTest):
         self.wait_for_no_sandbox()
         return result, [event["exit_code"] for event in told if "exit_code" in event]
 
-    def test_exit_status_of_attached_copies(self):
-        command = self.attached_copies(3, 3)
-        for number, status in ((3, 0), (2, 5), (1, 0)):
+    def test_ends_of_attached_copies(self):
+        """Each is told when it ends, and whose it is; the first copy's status counts, whichever ends first."""
+        output = self.path("told")
+        command = self.attached_copies(3, 3, prefix=("/bin/sh", "-c", f'exec "$@" > {output}', "sh"))
+
+        def told(count):
+            with open(output, encoding="utf-8") as file:
+                lines = file.read().splitlines(keepends=True)
+            return [json.loads(line) for line in lines] if len(lines) == count and lines[-1][-1] == "\n" else None
+
+        started = waiting.until(lambda: told(3), "three copies told of")
+        self.assertEqual({one["number"]: one["job"]["name"] for one in started}, {n: f"copy-{n}" for n in (1, 2, 3)})
+        copies = {one["number"]: one for one in started}
+        for ended, (number, status) in enumerate(((3, 6), (2, 5), (1, 0)), 1):
             self.tell(f"exit.copy-{number}", str(status))
-        result, ends = self.end_of(command)
-        self.assertEqual(ends, [0, 5, 0], str(result))
+            end = waiting.until(lambda ended=ended: told(3 + ended), f"the end of copy {number} told")[-1]
+            self.assertEqual((end["pid"], end["exit_code"]), (copies[number]["job"]["pid"], status))
+            self.assertEqual(end["instance"], copies[number]["instance"])
+        result = self.cli.finish(command, 60)
         self.assertEqual(result.code, 5, str(result))
+        self.wait_for_no_sandbox()
 
     def test_sigterm_to_attached_copies(self):
         command = self.attached_copies(3, 3)

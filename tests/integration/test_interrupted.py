@@ -2,6 +2,7 @@
 runs on or nothing of it is there, and the store is whole.
 """
 
+import json
 import os
 import shlex
 import signal
@@ -12,6 +13,7 @@ import unittest
 from harness import jobs, phases, procfs, waiting
 from harness.case import MIB, RekindleTest
 from harness.cli import DONE, FAILED, binary, environment
+from harness.held_copies import HeldCopiesTest
 from harness.terminal import Shell
 
 POLL = 7
@@ -108,7 +110,6 @@ class CtrlCTest(InterruptedTest):
         self.restore("x:1")
         self.assert_untouched(job, memory, digest, ["x:1"])
 
-
     def test_restore_at_any_moment(self):
         """The job never runs on while its command has ended without a word of it."""
         job, _ = self.start_memory_job(16 * MIB)
@@ -122,6 +123,81 @@ class CtrlCTest(InterruptedTest):
                     waiting.until(lambda: not procfs.alive(job.pid), "nothing of the job is left")
                     jobs.reap_orphans()
         self.assert_store_whole(["x:1"])
+
+
+# A copy whose name is told to wait does, before it answers.
+WAITS = """
+import time
+@rekindle.register_after_restore
+def wait():
+    if rekindle.instance.name in os.environ.get("WAITING", "").split(","):
+        open(os.path.join(os.environ["ANSWERS"], "waits-" + rekindle.instance.name), "w").close()
+        while not os.path.exists(os.path.join(os.environ["ANSWERS"], "go")):
+            time.sleep(0.01)
+"""
+
+
+class CopiesTest(HeldCopiesTest):
+    """Copies of which their client has not been told end with the call that was to start them; others run on."""
+
+    def interrupt(self, command, *waiting_copies):
+        """Ctrl-C once these are there, and wait."""
+        for name in waiting_copies:
+            path = os.path.join(self.answers, "waits-" + name)
+            waiting.until(
+                lambda path=path: os.path.exists(path) or command.poll() is not None, f"{name} waits", 60
+            )
+        os.killpg(command.pid, signal.SIGINT)
+        result = self.cli.finish(command, 60)
+        self.assertEqual(result.code, FAILED, str(result))
+        self.assertIn("interrupted", result.message)
+
+    def copies(self):
+        """The root processes of all there are, told of or not; a template's too."""
+        return {pid for pid in procfs.all_pids() if procfs.alive(pid) and self.number_inside(pid) == self.root}
+
+    @staticmethod
+    def number_inside(pid):
+        try:
+            return procfs.namespace_pid(pid)
+        except OSError:
+            return None
+
+    def running_copies(self):
+        return sorted(job["name"] for job in self.succeed("ps")["jobs"] if job["name"].startswith("copy"))
+
+    def test_a_clone(self):
+        reference = self.prepare(extra=WAITS)
+        command = self.cli.start(
+            "restore", reference, "--clone", "--detach", "--name", "copy", "--env", "WAITING=copy"
+        )
+        self.interrupt(command, "copy")
+        self.wait_for_no_sandbox()
+        self.assertEqual(self.running_copies(), [])
+
+    def test_a_copy_of_a_template(self):
+        self.prepare(extra=WAITS)
+        self.succeed("template", "up", "held:1", "--name", "tpl")
+        template = self.copies()
+        command = self.cli.start(
+            "template", "start", "tpl", "--detach", "--name", "copy", "--env", "WAITING=copy"
+        )
+        self.interrupt(command, "copy")
+        self.assertEqual(self.running_copies(), [])
+        waiting.until(lambda: self.copies() == template, "nothing but the template is left")
+        self.assertEqual([int(entry["copies"]) for entry in self.succeed("template", "ls")["templates"]], [0])
+
+    def test_those_that_were_told_of_run_on(self):
+        reference = self.prepare(extra=WAITS)
+        command = self.cli.start(
+            "restore", reference, "--clone", "--detach", "--name", "copy", "--count", "8",
+            "--env", "WAITING=" + ",".join(f"copy-{number}" for number in range(3, 9)),
+        )
+        told = [json.loads(command.stdout.readline())["job"] for _ in range(2)]
+        self.interrupt(command, "copy-3")
+        self.assertEqual(sorted(job["name"] for job in told), ["copy-1", "copy-2"])
+        self.assertEqual(self.running_copies(), ["copy-1", "copy-2"])
+        waiting.until(lambda: len(self.sandboxes()) == 2, "the others' sandboxes removed")
 
 
 class CtrlZTest(InterruptedTest):

@@ -1,0 +1,70 @@
+#include "daemon/copies.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "base/file.h"
+#include "daemon/rpcs.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using ::testing::HasSubstr;
+
+class CopiesTest : public testing::Test {
+ protected:
+  CopiesTest() {
+    auto made = TemporaryDirectory::Make("/tmp", "copies-test.");
+    EXPECT_TRUE(made.ok()) << made.status();
+    directory_.emplace(*std::move(made));
+    NodeOptions options;
+    options.runtime_directory = directory_->path();
+    options.store = directory_->path() + "/store";
+    node_.emplace(options);
+    call_.caller.kind = Caller::Kind::kSelf;
+  }
+
+  absl::Status Check(const v1::CloneOptions& clone) { return CheckCloneOptions(*node_, call_.caller, clone); }
+
+  std::optional<TemporaryDirectory> directory_;
+  std::optional<Node> node_;
+  Call call_;
+};
+
+TEST_F(CopiesTest, LimitsOfCpus) {
+  v1::CloneOptions clone;
+  for (const double cpus : {0.0, 0.01, 0.5, 64.0}) {
+    clone.set_cpus(cpus);
+    EXPECT_TRUE(Check(clone).ok()) << cpus;
+  }
+  for (const double cpus : {-1.0, 1e-9, 1e300, std::numeric_limits<double>::quiet_NaN(),
+                            std::numeric_limits<double>::infinity()}) {
+    clone.set_cpus(cpus);
+    EXPECT_EQ(Check(clone).code(), absl::StatusCode::kInvalidArgument) << cpus;
+  }
+}
+
+TEST_F(CopiesTest, ANetworkThatThisVersionDoesNotKnow) {
+  v1::CloneOptions clone;
+  clone.set_network(static_cast<v1::CloneOptions::Network>(77));
+  EXPECT_EQ(Check(clone).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CopiesTest, ALogIsNotInTheServicesFolder) {
+  auto store = node_->OpenStore(Node::Access::kCreate);
+  ASSERT_TRUE(store.ok()) << store.status();
+  v1::RestoreRequest request;
+  request.mutable_clone();
+  request.set_log("clone.log");
+  const absl::Status refused = RestoreClones(*node_, call_, request, **store, store::ImageInfo(),
+                                             criu::Installation(), [](const v1::JobEvent&) { return true; });
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("absolute"));
+}
+
+}  // namespace
+}  // namespace rekindle::daemon

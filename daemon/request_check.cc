@@ -1,0 +1,95 @@
+#include "daemon/request_check.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+// Any bytes, which no kernel call takes.
+bool IsPayload(const FieldDescriptor& field) {
+  return field.full_name() == "rekindle.v1.InvokeFunctionRequest.payload";
+}
+
+absl::Status CheckEnum(const FieldDescriptor& field, int value) {
+  const EnumDescriptor& type = *field.enum_type();
+  if (type.FindValueByNumber(value) != nullptr) return absl::OkStatus();
+  std::string known;
+  for (int i = 0; i < type.value_count(); ++i) {
+    absl::StrAppend(&known, i > 0 ? ", " : "", type.value(i)->name(), " (", type.value(i)->number(), ")");
+  }
+  return absl::InvalidArgumentError(absl::StrCat("'", field.name(), "' of the request is ", value,
+                                                 ", which this version does not know: give one of ", known,
+                                                 ", or bring the daemon up to the client's version"));
+}
+
+absl::Status CheckNumber(const FieldDescriptor& field, double value) {
+  if (std::isfinite(value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", field.name(), "' of the request is ", value, ": give a finite number"));
+}
+
+absl::Status CheckBytes(const FieldDescriptor& field, absl::string_view bytes) {
+  const size_t nul = bytes.find('\0');
+  if (nul == absl::string_view::npos || IsPayload(field)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", field.name(), "' of the request has a NUL byte behind '", bytes.substr(0, nul),
+                   "': no path, argument, variable or name can have one, leave it out"));
+}
+
+absl::Status CheckField(const Message& message, const FieldDescriptor& field, int index) {
+  const Reflection& from = *message.GetReflection();
+  const bool repeated = field.is_repeated();
+  std::string scratch;
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return CheckRequest(repeated ? from.GetRepeatedMessage(message, &field, index)
+                                   : from.GetMessage(message, &field));
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return CheckEnum(field, repeated ? from.GetRepeatedEnumValue(message, &field, index)
+                                       : from.GetEnumValue(message, &field));
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return CheckNumber(
+          field, repeated ? from.GetRepeatedDouble(message, &field, index) : from.GetDouble(message, &field));
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return CheckNumber(
+          field, repeated ? from.GetRepeatedFloat(message, &field, index) : from.GetFloat(message, &field));
+    case FieldDescriptor::CPPTYPE_STRING:
+      return CheckBytes(field, repeated ? from.GetRepeatedStringReference(message, &field, index, &scratch)
+                                        : from.GetStringReference(message, &field, &scratch));
+    case FieldDescriptor::CPPTYPE_INT32:
+    case FieldDescriptor::CPPTYPE_INT64:
+    case FieldDescriptor::CPPTYPE_UINT32:
+    case FieldDescriptor::CPPTYPE_UINT64:
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckRequest(const Message& request) {
+  std::vector<const FieldDescriptor*> fields;
+  request.GetReflection()->ListFields(request, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const int count = field->is_repeated() ? request.GetReflection()->FieldSize(request, field) : 1;
+    for (int i = 0; i < count; ++i) RK_RETURN_IF_ERROR(CheckField(request, *field, i));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::daemon

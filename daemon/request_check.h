@@ -1,0 +1,21 @@
+// What no request may have, whatever it asks for.
+#pragma once
+
+#include "absl/status/status.h"
+
+namespace google::protobuf {
+class Message;
+}
+
+namespace rekindle::daemon {
+
+// InvalidArgument, naming the field, where a request or a message in it has
+//  - a value of an enum that this version does not know: a later one means something by it, and to take it
+//  for
+//    anything else could be the opposite;
+//  - a number that is not finite: it passes many a comparison;
+//  - a NUL byte in a text, or in bytes that the kernel takes as such (paths, arguments, variables): it would
+//    be cut off there.
+absl::Status CheckRequest(const google::protobuf::Message& request);
+
+}  // namespace rekindle::daemon

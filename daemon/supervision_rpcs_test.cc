@@ -1,0 +1,88 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "base/file.h"
+#include "base/pidfd.h"
+#include "base/test_child.h"
+#include "daemon/rpcs.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using ::testing::HasSubstr;
+
+// StopJob of a job that nobody supervises, and that does not end when it is told to.
+class StopJobTest : public testing::Test {
+ protected:
+  StopJobTest() {
+    auto made = TemporaryDirectory::Make("/tmp", "stop-job-test.");
+    EXPECT_TRUE(made.ok()) << made.status();
+    directory_.emplace(*std::move(made));
+    NodeOptions options;
+    options.runtime_directory = directory_->path();
+    options.store = directory_->path() + "/store";
+    options.daemon = true;
+    node_.emplace(options);
+    call_.caller.kind = Caller::Kind::kSelf;
+    request_.set_job("stays");
+    request_.set_grace_seconds(86400);
+    JobRecord record;
+    record.name = "stays";
+    record.pid = child_.pid();
+    EXPECT_TRUE(node_->jobs().Add(record, /*unique_name=*/false).ok());
+  }
+
+  absl::Status Stop() {
+    v1::StopJobResponse response;
+    return StopJob(*node_, call_, request_, &response);
+  }
+
+  bool Lives() const {
+    const absl::StatusOr<UniqueFd> pidfd = OpenProcess(child_.pid());
+    return pidfd.ok() && !AwaitExit(pidfd->get(), absl::ZeroDuration());
+  }
+
+  const TestChild child_{[] { return ::setsid() > 0 && ::signal(SIGTERM, SIG_IGN) != SIG_ERR; }};
+  std::optional<TemporaryDirectory> directory_;
+  std::optional<Node> node_;
+  Call call_;
+  v1::StopJobRequest request_;
+};
+
+TEST_F(StopJobTest, IsLeftToItsEndWhenTheCallerGoes) {
+  call_.cancelled = [] { return true; };
+  const absl::Status stopped = Stop();
+  EXPECT_EQ(stopped.code(), absl::StatusCode::kCancelled) << stopped;
+  EXPECT_THAT(std::string(stopped.message()), HasSubstr("told to end"));
+  EXPECT_TRUE(Lives());
+}
+
+TEST_F(StopJobTest, DoesNotKeepTheDaemonFromEnding) {
+  node_->BeginStopping();
+  const absl::Status stopped = Stop();
+  EXPECT_EQ(stopped.code(), absl::StatusCode::kUnavailable) << stopped;
+  EXPECT_THAT(std::string(stopped.message()), HasSubstr("rekindled ends; the job"));
+  EXPECT_TRUE(Lives());
+}
+
+TEST_F(StopJobTest, IsKilledWhenItsGraceIsOver) {
+  request_.set_grace_seconds(0.001);
+  EXPECT_TRUE(Stop().ok());
+  EXPECT_FALSE(Lives());
+}
+
+TEST_F(StopJobTest, AGraceIsANumber) {
+  for (const double grace : {-1.0, 86401.0, std::numeric_limits<double>::quiet_NaN()}) {
+    request_.set_grace_seconds(grace);
+    EXPECT_EQ(Stop().code(), absl::StatusCode::kInvalidArgument) << grace;
+  }
+}
+
+}  // namespace
+}  // namespace rekindle::daemon
