@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/cancellation.h"
 #include "daemon/node.h"
 #include "functions/fair_turns.h"
 #include "functions/function_spec.h"
@@ -37,15 +38,16 @@ class DependencyImages {
   };
   // An image of exactly these modules (a set), which is made if there is none yet; with `rebuild` in any
   // case. `user`: for whom; a few are made side by side, one for each user. InvalidArgument: a module can't
-  // be loaded; the message ends with what the runtime said.
+  // be loaded; the message ends with what the runtime said. `cancel` (may be null) ends it with Cancelled.
   absl::StatusOr<Found> Build(const functions::Runtime& runtime, const std::vector<std::string>& modules,
                               bool rebuild, uid_t user,
-                              const std::function<void(const char* phase)>& progress)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+                              const std::function<void(const char* phase)>& progress,
+                              const Cancellation* cancel) ABSL_LOCKS_EXCLUDED(mutex_);
   // The best for a function that needs these: exactly them; else the smallest that has them all and no more
   // than a few times as much memory as it must; else one that is made.
   absl::StatusOr<Found> Cover(const functions::Runtime& runtime, const std::vector<std::string>& modules,
-                              uid_t user, const std::function<void(const char* phase)>& progress);
+                              uid_t user, const std::function<void(const char* phase)>& progress,
+                              const Cancellation* cancel);
   absl::StatusOr<std::vector<DependencyImage>> List() const;
   // NotFound: it is none.
   absl::StatusOr<DependencyImage> Find(const std::string& reference) const;
@@ -63,10 +65,12 @@ class DependencyImages {
   // no such image.
   absl::StatusOr<DependencyImage> BuildOn(store::Store& store, const functions::Runtime& runtime,
                                           const std::vector<std::string>& modules,
-                                          const std::function<void(const char* phase)>& progress);
+                                          const std::function<void(const char* phase)>& progress,
+                                          const Cancellation* cancel);
   absl::StatusOr<DependencyImage> BuildFromNothing(store::Store& store, const functions::Runtime& runtime,
                                                    const std::vector<std::string>& modules,
-                                                   const std::function<void(const char* phase)>& progress);
+                                                   const std::function<void(const char* phase)>& progress,
+                                                   const Cancellation* cancel);
 
   Node& node_;
   absl::Mutex mutex_;

@@ -73,7 +73,7 @@ absl::Status DeployFunction(Node& node, const Call& call, const v1::DeployFuncti
   auto deployed = functions->Deploy(
       call.caller, spec, request.replace(),
       [&](const char* phase, uint64_t bytes) { monitor.Report(phase, bytes, 0, watch.seconds()); },
-      &monitor.cancelled());
+      &monitor.cancellation());
   monitor.Stop();
   RK_RETURN_IF_ERROR(deployed.status());
   v1::DeployEvent event;
@@ -267,9 +267,9 @@ absl::Status BuildDependencies(Node& node, const Call& call, const v1::BuildDepe
     *event.mutable_progress() = progress;
     return send(event);
   });
-  auto built =
-      functions->BuildDependencies(runtime, modules, request.rebuild(), call.caller.uid,
-                                   [&](const char* phase) { monitor.Report(phase, 0, 0, watch.seconds()); });
+  auto built = functions->BuildDependencies(
+      runtime, modules, request.rebuild(), call.caller.uid,
+      [&](const char* phase) { monitor.Report(phase, 0, 0, watch.seconds()); }, &monitor.cancellation());
   monitor.Stop();
   RK_RETURN_IF_ERROR(built.status());
   v1::BuildDependenciesEvent event;

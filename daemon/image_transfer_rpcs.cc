@@ -185,8 +185,8 @@ absl::Status ExportImage(Node& node, const Call& call, const v1::ExportImageRequ
                       FindImageFor(node, *store, call.caller, request.image(), "export"));
   CallMonitor monitor(call, AsTransferProgress(send));
   ExportObserver observer(monitor);
-  absl::StatusOr<restore::ExportResult> result =
-      restore::ExportCriuDirectory(*store, info.digest, request.criu_directory(), call.caller.uid, &observer);
+  absl::StatusOr<restore::ExportResult> result = restore::ExportCriuDirectory(
+      *store, info.digest, request.criu_directory(), call.caller.uid, &observer, &monitor.cancelled());
   monitor.Stop();
   RK_RETURN_IF_ERROR(result.status());
   v1::TransferEvent event;

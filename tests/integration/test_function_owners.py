@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import subprocess
+import sys
 import unittest
 
 from harness import procfs, waiting
@@ -144,6 +145,30 @@ class BuildTest(OwnersTest):
         self.assertEqual(sorted(built), ["decimal", "json", "sqlite3"])
         listed = [image["modules"] for image in self.succeed("deps", "ls")["images"]]
         self.assertEqual(sorted(listed), [[], ["decimal"], ["json"], ["sqlite3"]])
+
+    def test_one_that_is_given_up_holds_up_nobody(self):
+        modules = self.path("modules")
+        os.mkdir(modules, 0o755)
+        with open(os.path.join(modules, "loads_for_ever.py"), "w", encoding="ascii") as module:
+            module.write("import signal\n\nsignal.pause()\n")
+        version = "python{}.{}".format(*sys.version_info[:2])
+        place = f"/usr/local/lib/{version}/dist-packages"
+        subprocess.run(["mount", "--bind", modules, place], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", place], check=True)
+        self.succeed("deps", "build", "decimal", "--runtime", "python", cli=self.bob)  # and what it lies on
+        records = os.path.join(self.runtime, "f")
+
+        def loads():
+            return [name for name in os.listdir(records) if name.endswith(".pid")]
+
+        for rebuild in ((), ("--rebuild",)):  # on top of the bare image, and from nothing
+            began = self.bob.start("deps", "build", "loads_for_ever", *rebuild, "--runtime", "python")
+            waiting.until(loads, "it is loading")
+            began.send_signal(signal.SIGINT)
+            self.assertNotEqual(self.bob.finish(began).code, 0)
+            waiting.until(lambda: not loads(), "nothing of it is left")
+        self.succeed("deps", "build", "json", "--runtime", "python", cli=self.bob)  # his turn is free
+        self.assertNotIn("deps/python:loads_for_ever", [image["reference"] for image in self.succeed("ls")["images"]])
 
 
 class MemoryTest(OwnersTest):
