@@ -291,11 +291,12 @@ absl::Status ListDependencies(Node& node, const Call& call, const v1::ListDepend
 absl::Status RemoveDependencies(Node& node, const Call& call, const v1::RemoveDependenciesRequest& request,
                                 v1::RemoveDependenciesResponse*) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
-  RK_ASSIGN_OR_RETURN(DependencyImage image, functions->dependencies().Find(request.reference()));
+  // First: what is found, and what is not, tells of others' images.
   if (!node.policy().IsAdmin(call.caller)) {
     return absl::PermissionDeniedError(
         "dependency images are shared by all users: only an administrator removes them");
   }
+  RK_ASSIGN_OR_RETURN(DependencyImage image, functions->dependencies().Find(request.reference()));
   v1::DependencyImage described;
   Describe(node, Caller(), functions->Records(Caller()), image, &described);
   if (described.used_by_size() > 0) {

@@ -100,7 +100,8 @@ class RightsTest(OwnersTest):
         self.assertEqual(self.succeed("fn", "stats", cli=self.alice).get("functions", []), [])
         image = self.succeed("deps", "ls", cli=self.alice)["images"][0]
         self.assertEqual(image.get("used_by", []), [])
-        self.assert_refused(self.alice.run("deps", "rm", image["reference"]), NOT_PERMITTED, "administrator")
+        for reference in (image["reference"], "deps/none"):  # nor is she told which images there are
+            self.assert_refused(self.alice.run("deps", "rm", reference), NOT_PERMITTED, "administrator")
         after = self.invoke("theirs", {"do": "self"}, cli=self.bob)[0]
         self.assertEqual((after["space"], after["calls"]), (before["space"], 2))
 
