@@ -43,6 +43,7 @@ constexpr char kRuntimeLabel[] = "rekindle.deps.runtime";
 constexpr char kModulesLabel[] = "rekindle.deps.modules";
 constexpr char kResidentLabel[] = "rekindle.deps.resident-bytes";
 constexpr char kSecondsLabel[] = "rekindle.deps.build-seconds";
+constexpr char kAskedByLabel[] = "rekindle.deps.asked-by";
 constexpr absl::Duration kLongestLoad = absl::Minutes(5);
 constexpr absl::Duration kLookIfHeld = absl::Milliseconds(5);
 constexpr absl::Duration kLookIfGivenUp = absl::Milliseconds(50);
@@ -82,6 +83,7 @@ std::optional<DependencyImage> FromInfo(const store::ImageInfo& info) {
     return std::nullopt;
   (void)absl::SimpleAtoi(label(kResidentLabel), &image.resident_bytes);
   (void)absl::SimpleAtod(label(kSecondsLabel), &image.build_seconds);
+  if (!absl::SimpleAtoi(label(kAskedByLabel), &image.asked_by)) image.asked_by = info.owner;
   return image;
 }
 
@@ -89,7 +91,8 @@ std::map<std::string, std::string> LabelsOf(const DependencyImage& image) {
   return {{kRuntimeLabel, image.runtime.Name()},
           {kModulesLabel, absl::StrJoin(image.modules, ",")},
           {kResidentLabel, absl::StrCat(image.resident_bytes)},
-          {kSecondsLabel, absl::StrCat(image.build_seconds)}};
+          {kSecondsLabel, absl::StrCat(image.build_seconds)},
+          {kAskedByLabel, absl::StrCat(image.asked_by)}};
 }
 
 // For errors.
@@ -103,6 +106,19 @@ absl::Status GivenUp(const functions::Runtime& runtime, const std::vector<std::s
 }
 
 }  // namespace
+
+absl::Status MayHaveOneMore(const std::vector<DependencyImage>& images, uid_t user) {
+  if (user == 0 || user == ::geteuid()) return absl::OkStatus();
+  const auto has = std::count_if(images.begin(), images.end(), [user](const DependencyImage& image) {
+    return image.asked_by == user && !image.modules.empty();
+  });
+  if (static_cast<size_t>(has) < kMostDependencyImagesOfOne) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("uid ", user, " has had ", has,
+                   " dependency images made, and one user may have no more: use those there are "
+                   "('rekindle deps ls'), or ask an administrator to remove some ('rekindle deps rm') or to "
+                   "make this one"));
+}
 
 absl::StatusOr<std::vector<DependencyImage>> DependencyImages::List() const {
   std::vector<DependencyImage> images;
@@ -204,16 +220,25 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
   if (!rebuild) {
     if (auto there = Find(reference); there.ok()) return Found{*std::move(there), true};
   }
+  RK_ASSIGN_OR_RETURN(const std::vector<DependencyImage> images, List());
+  const auto there = std::find_if(images.begin(), images.end(), [&](const DependencyImage& image) {
+    return image.info.reference == reference;
+  });
+  // One user's are made one after the other, so that no two count on the same room.
+  if (there == images.end() && !modules.empty()) {
+    RK_RETURN_IF_ERROR(Annotate(MayHaveOneMore(images, user), What(runtime, modules)));
+  }
+  const uid_t asked_by = there == images.end() ? user : there->asked_by;
   progress("load");
   Stopwatch watch;
   RK_RETURN_IF_ERROR(node_.MakeRuntimeDirectory());
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kCreate));
   absl::StatusOr<DependencyImage> built = absl::NotFoundError("nothing to build on");
   // Anew means with the libraries of now.
-  if (!modules.empty() && !rebuild) built = BuildOn(*store, runtime, modules, progress, cancel);
+  if (!modules.empty() && !rebuild) built = BuildOn(*store, runtime, modules, asked_by, progress, cancel);
   if (!built.ok() && given_up()) return GivenUp(runtime, modules);
   // That knows what to say when a module can't be loaded.
-  if (!built.ok()) built = BuildFromNothing(*store, runtime, modules, progress, cancel);
+  if (!built.ok()) built = BuildFromNothing(*store, runtime, modules, asked_by, progress, cancel);
   RK_RETURN_IF_ERROR(built.status());
   Log(LogLevel::kInfo, absl::StrCat("dependency image '", built->info.reference, "' of ", runtime.Name(),
                                     " with ", modules.empty() ? "nothing more" : absl::StrJoin(modules, ", "),
@@ -238,7 +263,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BaseFor(const functions::Runti
 
 absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
     store::Store& store, const functions::Runtime& runtime, const std::vector<std::string>& modules,
-    const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
+    uid_t asked_by, const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
   RK_ASSIGN_OR_RETURN(const DependencyImage base, BaseFor(runtime, modules));
   restore::CloneOptions copy;
   copy.image = base.info.digest;
@@ -249,6 +274,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   DependencyImage built;
   built.runtime = runtime;
   built.modules = modules;
+  built.asked_by = asked_by;
   RK_ASSIGN_OR_RETURN(
       CapturedCopy captured,
       CaptureNextReadyPoint(node_, store, copy, std::move(capture), {kLongestLoad, cancel},
@@ -265,7 +291,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
 
 absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
     store::Store& store, const functions::Runtime& runtime, const std::vector<std::string>& modules,
-    const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
+    uid_t asked_by, const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
   const std::string what = What(runtime, modules);
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.Criu());
   RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kOutputShown));
@@ -300,6 +326,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
   built.resident_bytes = MeasureTree(pid).resident_bytes;
   built.runtime = runtime;
   built.modules = modules;
+  built.asked_by = asked_by;
   progress("capture");
   ckpt::CaptureOptions options;
   options.pid = pid;

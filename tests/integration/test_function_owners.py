@@ -10,7 +10,7 @@ import sys
 import unittest
 
 from harness import procfs, waiting
-from harness.cli import NOT_PERMITTED
+from harness.cli import NOT_PERMITTED, USAGE
 from harness.functions import SECONDS, FunctionsTest
 
 ALICE, BOB = 65533, 65534
@@ -146,6 +146,13 @@ class BuildTest(OwnersTest):
         self.assertEqual(sorted(built), ["decimal", "json", "sqlite3"])
         listed = [image["modules"] for image in self.succeed("deps", "ls")["images"]]
         self.assertEqual(sorted(listed), [[], ["decimal"], ["json"], ["sqlite3"]])
+        # They are root's, and it is known who had them made: one user has only so many.
+        images = {image["reference"]: image["labels"] for image in self.succeed("ls")["images"]}
+        self.assertEqual(images["deps/python:json"]["rekindle.deps.asked-by"], str(BOB))
+        self.assertEqual(images["deps/python:sqlite3"]["rekindle.deps.asked-by"], str(ALICE))
+        refused = self.bob.run("deps", "build", "json.__main__", "--runtime", "python")
+        self.assert_refused(refused, USAGE, "json.__main__", "is a program")
+
 
     def test_one_that_is_given_up_holds_up_nobody(self):
         modules = self.path("modules")
