@@ -35,6 +35,8 @@ struct Call {
   Caller caller;
   // Has the client gone or cancelled? To be asked by one thread at a time.
   std::function<bool()> cancelled;
+  // Makes what is being sent to the client fail at once, and all that follows. Any thread; may be null.
+  std::function<void()> abandon;
   std::shared_ptr<void> counted;      // among its user's (calls_of_users.h); null: an administrator's
   const PartOfGroup* part = nullptr;  // of a group's checkpoint or restore; null: of none
   // Of a job of which one image after the other is taken, which it should notice as little as can be; null:

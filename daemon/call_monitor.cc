@@ -1,8 +1,5 @@
 #include "daemon/call_monitor.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <string>
 #include <utility>
 
@@ -11,7 +8,8 @@
 namespace rekindle::daemon {
 
 CallMonitor::CallMonitor(const Call& call, EventSink<v1::Progress> sink)
-    : call_(call), sink_(std::move(sink)), cancel_event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : call_(call), sink_(std::move(sink)) {
+  if (call_.cancelled && call_.cancelled()) cancellation_.Cancel();
   thread_ = std::thread(&CallMonitor::Loop, this);
 }
 
@@ -53,11 +51,7 @@ void CallMonitor::Loop() {
         report = std::exchange(latest_, std::nullopt);
       }
     }
-    if (!cancelled_.load(std::memory_order_relaxed) && call_.cancelled && call_.cancelled()) {
-      cancelled_.store(true);
-      uint64_t one = 1;
-      [[maybe_unused]] ssize_t n = ::write(cancel_event_.get(), &one, sizeof one);
-    }
+    if (!cancelled() && call_.cancelled && call_.cancelled()) cancellation_.Cancel();
     if (report) {
       sent_phase = report->phase();
       next_send = SteadyNow() + kProgressInterval;

@@ -12,8 +12,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "base/unique_fd.h"
 #include "daemon/call.h"
+#include "daemon/cancellation.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::daemon {
@@ -32,8 +32,9 @@ class CallMonitor {
               const std::vector<std::string>& devices = {}) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Set, and readable, once the client has cancelled.
-  const std::atomic<bool>& cancelled() const { return cancelled_; }
-  int cancel_fd() const { return cancel_event_.get(); }
+  const Cancellation& cancellation() const { return cancellation_; }
+  const std::atomic<bool>& cancelled() const { return cancellation_.cancelled(); }
+  int cancel_fd() const { return cancellation_.fd(); }
 
   // Sends what is left and ends the thread. After it the caller may send on the stream again.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -43,8 +44,7 @@ class CallMonitor {
 
   const Call& call_;
   const EventSink<v1::Progress> sink_;
-  std::atomic<bool> cancelled_{false};
-  UniqueFd cancel_event_;
+  Cancellation cancellation_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<v1::Progress> latest_ ABSL_GUARDED_BY(mutex_);

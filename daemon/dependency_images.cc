@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <thread>
@@ -42,8 +43,10 @@ constexpr char kRuntimeLabel[] = "rekindle.deps.runtime";
 constexpr char kModulesLabel[] = "rekindle.deps.modules";
 constexpr char kResidentLabel[] = "rekindle.deps.resident-bytes";
 constexpr char kSecondsLabel[] = "rekindle.deps.build-seconds";
+constexpr char kAskedByLabel[] = "rekindle.deps.asked-by";
 constexpr absl::Duration kLongestLoad = absl::Minutes(5);
 constexpr absl::Duration kLookIfHeld = absl::Milliseconds(5);
+constexpr absl::Duration kLookIfGivenUp = absl::Milliseconds(50);
 constexpr size_t kOutputShown = 2000;
 // An image with more than is needed is fine up to this many times the memory of a bare runtime and modules.
 constexpr uint64_t kSpareBytes = uint64_t{256} << 20;
@@ -80,6 +83,7 @@ std::optional<DependencyImage> FromInfo(const store::ImageInfo& info) {
     return std::nullopt;
   (void)absl::SimpleAtoi(label(kResidentLabel), &image.resident_bytes);
   (void)absl::SimpleAtod(label(kSecondsLabel), &image.build_seconds);
+  if (!absl::SimpleAtoi(label(kAskedByLabel), &image.asked_by)) image.asked_by = info.owner;
   return image;
 }
 
@@ -87,7 +91,8 @@ std::map<std::string, std::string> LabelsOf(const DependencyImage& image) {
   return {{kRuntimeLabel, image.runtime.Name()},
           {kModulesLabel, absl::StrJoin(image.modules, ",")},
           {kResidentLabel, absl::StrCat(image.resident_bytes)},
-          {kSecondsLabel, absl::StrCat(image.build_seconds)}};
+          {kSecondsLabel, absl::StrCat(image.build_seconds)},
+          {kAskedByLabel, absl::StrCat(image.asked_by)}};
 }
 
 // For errors.
@@ -96,7 +101,24 @@ std::string What(const functions::Runtime& runtime, const std::vector<std::strin
                       absl::StrJoin(modules, ", "));
 }
 
+absl::Status GivenUp(const functions::Runtime& runtime, const std::vector<std::string>& modules) {
+  return absl::CancelledError(absl::StrCat(What(runtime, modules), " was given up; nothing of it is left"));
+}
+
 }  // namespace
+
+absl::Status MayHaveOneMore(const std::vector<DependencyImage>& images, uid_t user) {
+  if (user == 0 || user == ::geteuid()) return absl::OkStatus();
+  const auto has = std::count_if(images.begin(), images.end(), [user](const DependencyImage& image) {
+    return image.asked_by == user && !image.modules.empty();
+  });
+  if (static_cast<size_t>(has) < kMostDependencyImagesOfOne) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("uid ", user, " has had ", has,
+                   " dependency images made, and one user may have no more: use those there are "
+                   "('rekindle deps ls'), or ask an administrator to remove some ('rekindle deps rm') or to "
+                   "make this one"));
+}
 
 absl::StatusOr<std::vector<DependencyImage>> DependencyImages::List() const {
   std::vector<DependencyImage> images;
@@ -120,7 +142,7 @@ absl::StatusOr<DependencyImage> DependencyImages::Find(const std::string& refere
 
 absl::StatusOr<DependencyImages::Found> DependencyImages::Cover(
     const functions::Runtime& runtime, const std::vector<std::string>& modules, uid_t user,
-    const std::function<void(const char* phase)>& progress) {
+    const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
   const std::set<std::string> needed(modules.begin(), modules.end());
   RK_ASSIGN_OR_RETURN(std::vector<DependencyImage> images, List());
   const DependencyImage* best = nullptr;
@@ -141,18 +163,23 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Cover(
       best->resident_bytes <= (least == UINT64_MAX ? kSpareBytes : least + kSpareBytes)) {
     return Found{*best, true};
   }
-  return Build(runtime, modules, /*rebuild=*/false, user, progress);
+  return Build(runtime, modules, /*rebuild=*/false, user, progress, cancel);
 }
 
 class DependencyImages::InWork {
  public:
-  InWork(DependencyImages& images, const std::string& reference) : images_(images), reference_(reference) {
-    absl::MutexLock lock(&images_.mutex_);
-    auto free = [&]() ABSL_SHARED_LOCKS_REQUIRED(images_.mutex_) {
-      return !images_.in_work_.contains(reference);
+  // Waits until nobody else makes it. Null: `given_up`, which is asked now and then.
+  static std::unique_ptr<InWork> Begin(DependencyImages& images, const std::string& reference,
+                                       const std::function<bool()>& given_up) {
+    absl::MutexLock lock(&images.mutex_);
+    auto free = [&]() ABSL_SHARED_LOCKS_REQUIRED(images.mutex_) {
+      return !images.in_work_.contains(reference);
     };
-    images_.mutex_.Await(absl::Condition(&free));
-    images_.in_work_.insert(reference);
+    while (!images.mutex_.AwaitWithTimeout(absl::Condition(&free), kLookIfGivenUp)) {
+      if (given_up()) return nullptr;
+    }
+    images.in_work_.insert(reference);
+    return std::unique_ptr<InWork>(new InWork(images, reference));
   }
   ~InWork() {
     absl::MutexLock lock(&images_.mutex_);
@@ -160,13 +187,15 @@ class DependencyImages::InWork {
   }
 
  private:
+  InWork(DependencyImages& images, const std::string& reference) : images_(images), reference_(reference) {}
+
   DependencyImages& images_;
   const std::string reference_;
 };
 
 absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
     const functions::Runtime& runtime, const std::vector<std::string>& asked, bool rebuild, uid_t user,
-    const std::function<void(const char* phase)>& progress) {
+    const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
   if (runtime.kind == functions::RuntimeKind::kProvided) {
     return absl::InvalidArgumentError(
         "a custom runtime (provided) has no dependency images: it brings its own program");
@@ -179,24 +208,37 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
     if (auto there = Find(reference); there.ok()) return Found{*std::move(there), true};
     // In a turn of its own: nobody who has one waits for another. Without it all is built from nothing.
     if (!modules.empty() && absl::IsNotFound(BaseFor(runtime, modules).status()))
-      Build(runtime, {}, /*rebuild=*/false, user, progress).status().IgnoreError();
+      Build(runtime, {}, /*rebuild=*/false, user, progress, cancel).status().IgnoreError();
   }
   progress("wait");
-  const functions::FairTurns::Turn turn = turns_.Take(user);
+  const auto given_up = [&] { return node_.stopping() || (cancel != nullptr && cancel->cancelled()); };
+  const auto turn = turns_.TakeUnless(user, given_up);
+  if (!turn) return GivenUp(runtime, modules);
   // Within a turn: who has the name is at work on it.
-  const InWork in_work(*this, reference);
+  const std::unique_ptr<InWork> in_work = InWork::Begin(*this, reference, given_up);
+  if (in_work == nullptr || given_up()) return GivenUp(runtime, modules);
   if (!rebuild) {
     if (auto there = Find(reference); there.ok()) return Found{*std::move(there), true};
   }
+  RK_ASSIGN_OR_RETURN(const std::vector<DependencyImage> images, List());
+  const auto there = std::find_if(images.begin(), images.end(), [&](const DependencyImage& image) {
+    return image.info.reference == reference;
+  });
+  // One user's are made one after the other, so that no two count on the same room.
+  if (there == images.end() && !modules.empty()) {
+    RK_RETURN_IF_ERROR(Annotate(MayHaveOneMore(images, user), What(runtime, modules)));
+  }
+  const uid_t asked_by = there == images.end() ? user : there->asked_by;
   progress("load");
   Stopwatch watch;
   RK_RETURN_IF_ERROR(node_.MakeRuntimeDirectory());
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kCreate));
   absl::StatusOr<DependencyImage> built = absl::NotFoundError("nothing to build on");
   // Anew means with the libraries of now.
-  if (!modules.empty() && !rebuild) built = BuildOn(*store, runtime, modules, progress);
+  if (!modules.empty() && !rebuild) built = BuildOn(*store, runtime, modules, asked_by, progress, cancel);
+  if (!built.ok() && given_up()) return GivenUp(runtime, modules);
   // That knows what to say when a module can't be loaded.
-  if (!built.ok()) built = BuildFromNothing(*store, runtime, modules, progress);
+  if (!built.ok()) built = BuildFromNothing(*store, runtime, modules, asked_by, progress, cancel);
   RK_RETURN_IF_ERROR(built.status());
   Log(LogLevel::kInfo, absl::StrCat("dependency image '", built->info.reference, "' of ", runtime.Name(),
                                     " with ", modules.empty() ? "nothing more" : absl::StrJoin(modules, ", "),
@@ -221,7 +263,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BaseFor(const functions::Runti
 
 absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
     store::Store& store, const functions::Runtime& runtime, const std::vector<std::string>& modules,
-    const std::function<void(const char* phase)>& progress) {
+    uid_t asked_by, const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
   RK_ASSIGN_OR_RETURN(const DependencyImage base, BaseFor(runtime, modules));
   restore::CloneOptions copy;
   copy.image = base.info.digest;
@@ -232,9 +274,11 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   DependencyImage built;
   built.runtime = runtime;
   built.modules = modules;
+  built.asked_by = asked_by;
   RK_ASSIGN_OR_RETURN(
       CapturedCopy captured,
-      CaptureNextReadyPoint(node_, store, copy, std::move(capture), {kLongestLoad}, What(runtime, modules),
+      CaptureNextReadyPoint(node_, store, copy, std::move(capture), {kLongestLoad, cancel},
+                            What(runtime, modules),
                             [&](const CapturedCopy& copied, std::map<std::string, std::string>& labels) {
                               built.resident_bytes = copied.resident_bytes;
                               built.build_seconds = base.build_seconds + copied.seconds;
@@ -247,7 +291,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
 
 absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
     store::Store& store, const functions::Runtime& runtime, const std::vector<std::string>& modules,
-    const std::function<void(const char* phase)>& progress) {
+    uid_t asked_by, const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
   const std::string what = What(runtime, modules);
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.Criu());
   RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kOutputShown));
@@ -270,8 +314,10 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
       return absl::InvalidArgumentError(absl::StrCat(what, ": ", exit->ToString(), ": ",
                                                      absl::StripTrailingAsciiWhitespace(output->Text())));
     }
-    if (!deadline.passed() && !node_.stopping()) continue;
+    const bool given_up = node_.stopping() || (cancel != nullptr && cancel->cancelled());
+    if (!deadline.passed() && !given_up) continue;
     SendSignal(pidfd.get(), SIGKILL);
+    if (given_up) return GivenUp(runtime, modules);
     return absl::DeadlineExceededError(
         absl::StrCat(what, ": it has not loaded within ", absl::FormatDuration(kLongestLoad)));
   }
@@ -280,6 +326,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
   built.resident_bytes = MeasureTree(pid).resident_bytes;
   built.runtime = runtime;
   built.modules = modules;
+  built.asked_by = asked_by;
   progress("capture");
   ckpt::CaptureOptions options;
   options.pid = pid;
@@ -290,7 +337,8 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
   options.runtime_directory = node_.options().runtime_directory;
   options.spill_directory = node_.options().store;
   options.labels = LabelsOf(built);
-  auto captured = ckpt::Capture(store, criu, nullptr, options, nullptr, nullptr);
+  auto captured = ckpt::Capture(store, criu, nullptr, options, nullptr,
+                                cancel != nullptr ? &cancel->cancelled() : nullptr);
   if (!captured.ok()) {
     SendSignal(pidfd.get(), SIGKILL);
     return Annotate(captured.status(), what);

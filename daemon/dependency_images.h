@@ -3,6 +3,9 @@
 // them.
 #pragma once
 
+#include <sys/types.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <set>
@@ -12,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/cancellation.h"
 #include "daemon/node.h"
 #include "functions/fair_turns.h"
 #include "functions/function_spec.h"
@@ -24,7 +28,14 @@ struct DependencyImage {
   std::vector<std::string> modules;  // that were asked for, sorted
   uint64_t resident_bytes = 0;       // of the process that it was taken of
   double build_seconds = 0;          // until everything was loaded
+  uid_t asked_by = 0;                // for whom it was first made
 };
+
+// Of these one user may have so many made that load modules. They are the service's own, so no quota counts
+// them, and only an administrator removes them.
+inline constexpr size_t kMostDependencyImagesOfOne = 64;
+// ResourceExhausted: `user` has them.
+absl::Status MayHaveOneMore(const std::vector<DependencyImage>& images, uid_t user);
 
 // Thread-safe.
 class DependencyImages {
@@ -37,15 +48,17 @@ class DependencyImages {
   };
   // An image of exactly these modules (a set), which is made if there is none yet; with `rebuild` in any
   // case. `user`: for whom; a few are made side by side, one for each user. InvalidArgument: a module can't
-  // be loaded; the message ends with what the runtime said.
+  // be loaded; the message ends with what the runtime said. ResourceExhausted: see MayHaveOneMore. `cancel`
+  // (may be null) ends it with Cancelled.
   absl::StatusOr<Found> Build(const functions::Runtime& runtime, const std::vector<std::string>& modules,
                               bool rebuild, uid_t user,
-                              const std::function<void(const char* phase)>& progress)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+                              const std::function<void(const char* phase)>& progress,
+                              const Cancellation* cancel) ABSL_LOCKS_EXCLUDED(mutex_);
   // The best for a function that needs these: exactly them; else the smallest that has them all and no more
   // than a few times as much memory as it must; else one that is made.
   absl::StatusOr<Found> Cover(const functions::Runtime& runtime, const std::vector<std::string>& modules,
-                              uid_t user, const std::function<void(const char* phase)>& progress);
+                              uid_t user, const std::function<void(const char* phase)>& progress,
+                              const Cancellation* cancel);
   absl::StatusOr<std::vector<DependencyImage>> List() const;
   // NotFound: it is none.
   absl::StatusOr<DependencyImage> Find(const std::string& reference) const;
@@ -62,11 +75,13 @@ class DependencyImages {
   // From the image of some of the modules, or of none: the rest is loaded on top of that. NotFound: there is
   // no such image.
   absl::StatusOr<DependencyImage> BuildOn(store::Store& store, const functions::Runtime& runtime,
-                                          const std::vector<std::string>& modules,
-                                          const std::function<void(const char* phase)>& progress);
+                                          const std::vector<std::string>& modules, uid_t asked_by,
+                                          const std::function<void(const char* phase)>& progress,
+                                          const Cancellation* cancel);
   absl::StatusOr<DependencyImage> BuildFromNothing(store::Store& store, const functions::Runtime& runtime,
-                                                   const std::vector<std::string>& modules,
-                                                   const std::function<void(const char* phase)>& progress);
+                                                   const std::vector<std::string>& modules, uid_t asked_by,
+                                                   const std::function<void(const char* phase)>& progress,
+                                                   const Cancellation* cancel);
 
   Node& node_;
   absl::Mutex mutex_;

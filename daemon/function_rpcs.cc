@@ -73,7 +73,7 @@ absl::Status DeployFunction(Node& node, const Call& call, const v1::DeployFuncti
   auto deployed = functions->Deploy(
       call.caller, spec, request.replace(),
       [&](const char* phase, uint64_t bytes) { monitor.Report(phase, bytes, 0, watch.seconds()); },
-      &monitor.cancelled());
+      &monitor.cancellation());
   monitor.Stop();
   RK_RETURN_IF_ERROR(deployed.status());
   v1::DeployEvent event;
@@ -267,9 +267,9 @@ absl::Status BuildDependencies(Node& node, const Call& call, const v1::BuildDepe
     *event.mutable_progress() = progress;
     return send(event);
   });
-  auto built =
-      functions->BuildDependencies(runtime, modules, request.rebuild(), call.caller.uid,
-                                   [&](const char* phase) { monitor.Report(phase, 0, 0, watch.seconds()); });
+  auto built = functions->BuildDependencies(
+      runtime, modules, request.rebuild(), call.caller.uid,
+      [&](const char* phase) { monitor.Report(phase, 0, 0, watch.seconds()); }, &monitor.cancellation());
   monitor.Stop();
   RK_RETURN_IF_ERROR(built.status());
   v1::BuildDependenciesEvent event;
@@ -291,11 +291,12 @@ absl::Status ListDependencies(Node& node, const Call& call, const v1::ListDepend
 absl::Status RemoveDependencies(Node& node, const Call& call, const v1::RemoveDependenciesRequest& request,
                                 v1::RemoveDependenciesResponse*) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
-  RK_ASSIGN_OR_RETURN(DependencyImage image, functions->dependencies().Find(request.reference()));
+  // First: what is found, and what is not, tells of others' images.
   if (!node.policy().IsAdmin(call.caller)) {
     return absl::PermissionDeniedError(
         "dependency images are shared by all users: only an administrator removes them");
   }
+  RK_ASSIGN_OR_RETURN(DependencyImage image, functions->dependencies().Find(request.reference()));
   v1::DependencyImage described;
   Describe(node, Caller(), functions->Records(Caller()), image, &described);
   if (described.used_by_size() > 0) {

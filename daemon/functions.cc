@@ -143,9 +143,9 @@ void Functions::RemoveLeftImages() {
 
 absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
     const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild, uid_t user,
-    const std::function<void(const char* phase)>& progress) {
+    const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
   RK_ASSIGN_OR_RETURN(DependencyImages::Found found,
-                      dependencies_.Build(runtime, modules, rebuild, user, progress));
+                      dependencies_.Build(runtime, modules, rebuild, user, progress, cancel));
   if (found.unchanged) return found;
   const std::string& reference = found.image.info.reference;
   instances_->DropTemplate("", 0, reference);
@@ -245,7 +245,7 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
 }
 
 absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::FunctionRecord& record,
-                                                             const std::atomic<bool>* cancelled) {
+                                                             const Cancellation* cancel) {
   if (record.spec.runtime.kind != RuntimeKind::kPython) return std::vector<std::string>();
   RK_ASSIGN_OR_RETURN(std::vector<std::string> command, RuntimeCommand(record.spec.runtime, ""));
   RK_ASSIGN_OR_RETURN(std::string program, FindRuntimeFile("python/discover_imports.py"));
@@ -292,7 +292,7 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   const Deadline deadline(kLongestDiscovery + absl::Seconds(10));
   bool unwanted = false;
   while (!end->WaitFor(kLookForEnd)) {
-    unwanted = node_.stopping() || (cancelled != nullptr && *cancelled);
+    unwanted = node_.stopping() || (cancel != nullptr && cancel->cancelled());
     if (!unwanted && !deadline.passed()) continue;
     ::kill(pid, SIGKILL);
     break;
@@ -323,12 +323,12 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
 
 absl::StatusOr<functions::FunctionImages> Functions::FindImages(
     const functions::FunctionRecord& record, const std::function<void(const char* phase)>& progress,
-    const std::atomic<bool>* cancelled, std::vector<std::string>* warnings) {
+    const Cancellation* cancel, std::vector<std::string>* warnings) {
   functions::FunctionImages images;
   images.dependencies = record.spec.dependencies;
   if (record.spec.discover_dependencies) {
     progress("discover");
-    auto found = Discover(record, cancelled);
+    auto found = Discover(record, cancel);
     if (absl::IsCancelled(found.status())) return found.status();
     if (found.ok()) {
       images.dependencies.insert(images.dependencies.end(), found->begin(), found->end());
@@ -341,7 +341,9 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
     }
   }
   if (record.spec.starts_from_images()) {
-    auto covered = dependencies_.Cover(record.spec.runtime, images.dependencies, record.owner.uid, progress);
+    auto covered =
+        dependencies_.Cover(record.spec.runtime, images.dependencies, record.owner.uid, progress, cancel);
+    if (absl::IsCancelled(covered.status())) return covered.status();
     if (covered.ok()) {
       images.dependency_image = covered->image.info.reference;
       for (std::string& warning : WarnOfEarlyVariables(record.spec, images.dependencies))
@@ -368,8 +370,7 @@ absl::Status Functions::ScheduleIfPresent(const functions::FunctionRecord& recor
 
 absl::StatusOr<Functions::DeployResult> Functions::Deploy(
     const Caller& caller, const functions::FunctionSpec& spec, bool replace,
-    const std::function<void(const char* phase, uint64_t bytes)>& progress,
-    const std::atomic<bool>* cancelled) {
+    const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel) {
   if (caller.kind == Caller::Kind::kRemote && !caller.admin_certificate) {
     return absl::PermissionDeniedError(
         "functions are deployed on the node itself, or with an administrator's certificate: their code is a "
@@ -397,10 +398,10 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
   };
   RK_ASSIGN_OR_RETURN(const CodeRoom room_now, code_room());
   options.may_take = [&room_now](uint64_t bytes, bool all) { return room_now.Check(bytes, all); };
-  options.cancelled = cancelled;
+  options.cancelled = cancel != nullptr ? &cancel->cancelled() : nullptr;
   const auto find_images = [&](const functions::FunctionRecord& record) {
     return FindImages(
-        record, [&progress](const char* phase) { progress(phase, 0); }, cancelled, &result.warnings);
+        record, [&progress](const char* phase) { progress(phase, 0); }, cancel, &result.warnings);
   };
   options.prepare = [&](const functions::FunctionRecord& staged, functions::FunctionImages* images) {
     RK_ASSIGN_OR_RETURN(*images, find_images(staged));

@@ -16,6 +16,7 @@
 #include "base/lifeline.h"
 #include "daemon/caller.h"
 #include "daemon/calls_in_work.h"
+#include "daemon/cancellation.h"
 #include "daemon/dependency_images.h"
 #include "daemon/function_instances.h"
 #include "daemon/node.h"
@@ -48,7 +49,7 @@ class Functions {
   };
   absl::StatusOr<DeployResult> Deploy(const Caller& caller, const functions::FunctionSpec& spec, bool replace,
                                       const std::function<void(const char* phase, uint64_t bytes)>& progress,
-                                      const std::atomic<bool>* cancelled);
+                                      const Cancellation* cancel);
   // `done` is called once, from any thread. PermissionDenied: it is somebody else's.
   void Call(const Caller& caller, functions::Call call, functions::Scheduler::Done done);
   // Accepts it, and tries it up to three times until it succeeds. Errors: it was not accepted.
@@ -71,7 +72,7 @@ class Functions {
   // As DependencyImages::Build; functions that use an image which was made anew start from the new one.
   absl::StatusOr<DependencyImages::Found> BuildDependencies(
       const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild, uid_t user,
-      const std::function<void(const char* phase)>& progress);
+      const std::function<void(const char* phase)>& progress, const Cancellation* cancel);
   // With its template. That no function uses it is for the caller to see.
   absl::Status RemoveDependencies(const store::ImageInfo& image);
   functions::FunctionLogs& logs() { return *logs_; }
@@ -86,13 +87,13 @@ class Functions {
   // be started without. Cancelled: so it was, or the daemon is ending.
   absl::StatusOr<functions::FunctionImages> FindImages(const functions::FunctionRecord& record,
                                                        const std::function<void(const char* phase)>& progress,
-                                                       const std::atomic<bool>* cancelled,
+                                                       const Cancellation* cancel,
                                                        std::vector<std::string>* warnings);
   void Schedule(const functions::FunctionRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(scheduling_);
   // Aborted: it is not the present revision any more.
   absl::Status ScheduleIfPresent(const functions::FunctionRecord& record) ABSL_LOCKS_EXCLUDED(scheduling_);
   absl::StatusOr<std::vector<std::string>> Discover(const functions::FunctionRecord& record,
-                                                    const std::atomic<bool>* cancelled);
+                                                    const Cancellation* cancel);
   void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
   struct Event;         // that was accepted and is not answered to anybody
   class WaitingEvents;  // how many there are

@@ -63,6 +63,7 @@ absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
   }
   node.RecoverJobs();
   call.caller = *std::move(caller);
+  call.abandon = [context] { context->TryCancel(); };
   call.cancelled = [&cancelled, context] { return context->IsCancelled() || (cancelled && cancelled()); };
   return call;
 }

@@ -116,10 +116,11 @@ std::string AreaName(const criu::Vma& area, const std::vector<criu::RegularFile>
 }
 
 absl::StatusOr<std::vector<v1::AreaDifference>> CompareImages(const store::Store& store, absl::string_view a,
-                                                              absl::string_view b) {
+                                                              absl::string_view b,
+                                                              const std::atomic<bool>* cancel) {
   RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> image_a, store.OpenImage(a));
   RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> image_b, store.OpenImage(b));
-  RK_ASSIGN_OR_RETURN(std::vector<store::ObjectDifference> objects, store.Diff(a, b));
+  RK_ASSIGN_OR_RETURN(std::vector<store::ObjectDifference> objects, store.Diff(a, b, cancel));
   std::map<std::string, std::string> commands = ReadCommands(*image_b);
   commands.merge(ReadCommands(*image_a));
 

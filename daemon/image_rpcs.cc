@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "base/utf8.h"
+#include "daemon/call_monitor.h"
 #include "daemon/image_difference.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
@@ -147,7 +148,9 @@ absl::Status DiffImages(Node& node, const Call& call, const v1::DiffImagesReques
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(store::ImageInfo a, FindImageFor(node, *store, call.caller, request.a(), "compare"));
   RK_ASSIGN_OR_RETURN(store::ImageInfo b, FindImageFor(node, *store, call.caller, request.b(), "compare"));
-  RK_ASSIGN_OR_RETURN(std::vector<v1::AreaDifference> areas, CompareImages(*store, a.digest, b.digest));
+  const CallMonitor monitor(call, [](const v1::Progress&) { return true; });
+  RK_ASSIGN_OR_RETURN(std::vector<v1::AreaDifference> areas,
+                      CompareImages(*store, a.digest, b.digest, &monitor.cancelled()));
   for (v1::AreaDifference& area : areas) *response->add_areas() = std::move(area);
   return absl::OkStatus();
 }

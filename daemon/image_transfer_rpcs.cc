@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
 #include "ckpt/receive_image.h"
@@ -14,6 +16,7 @@
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
+#include "daemon/stalled_reader.h"
 #include "daemon/version.h"
 #include "restore/restore.h"
 #include "restore/send_image.h"
@@ -92,10 +95,15 @@ EventSink<v1::Progress> AsTransferProgress(const EventSink<v1::TransferEvent>& s
 
 // It gives what restore gives, the memory of a job that was the owner's own.
 absl::Status SendImage(Node& node, const Call& call, const v1::SendImageRequest& request,
-                       const EventSink<v1::SendImageEvent>& send) {
+                       const EventSink<v1::SendImageEvent>& send_event) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(store::ImageInfo info,
                       FindImageFor(node, *store, call.caller, request.image(), "send"));
+  StalledReader reader(node.options().reader_patience, call.abandon);
+  const EventSink<v1::SendImageEvent> send = [&](const v1::SendImageEvent& event) {
+    const StalledReader::Sending sending(reader);
+    return send_event(event);
+  };
   restore::SendOptions options;
   options.image = info.digest;
   options.made_by = kVersion;
@@ -117,15 +125,26 @@ absl::Status SendImage(Node& node, const Call& call, const v1::SendImageRequest&
     return send(event);
   };
   Messages messages(call, send);
-  RK_ASSIGN_OR_RETURN(
-      const restore::SentImage sent,
-      restore::SendImage(*store, options, [&](absl::string_view bytes) { return messages.Add(bytes); }));
-  RK_RETURN_IF_ERROR(messages.Flush());
-  v1::SendImageEvent event;
-  ToProto(info, event.mutable_result()->mutable_image());
-  event.mutable_result()->set_bytes(sent.bytes);
-  if (!send(event)) return NobodyListens();
-  return absl::OkStatus();
+  const auto send_all = [&]() -> absl::Status {
+    RK_ASSIGN_OR_RETURN(
+        const restore::SentImage sent,
+        restore::SendImage(*store, options, [&](absl::string_view bytes) { return messages.Add(bytes); }));
+    RK_RETURN_IF_ERROR(messages.Flush());
+    v1::SendImageEvent event;
+    ToProto(info, event.mutable_result()->mutable_image());
+    event.mutable_result()->set_bytes(sent.bytes);
+    return send(event) ? absl::OkStatus() : NobodyListens();
+  };
+  const absl::Status sent = send_all();
+  if (sent.ok() || !reader.given_up()) return sent;
+  const absl::Status given_up = absl::DeadlineExceededError(absl::StrCat(
+      "sending image ", info.reference, " to uid ", call.caller.uid, " was given up: for ",
+      absl::FormatDuration(node.options().reader_patience),
+      " nothing of it was taken, and what an image needs of the store stays as long as it is being sent. "
+      "Send it again to somebody who reads it"));
+  // It may not get through to who reads nothing.
+  Log(LogLevel::kWarning, given_up.message());
+  return given_up;
 }
 
 absl::Status ReceiveImage(Node& node, const Call& call,
@@ -185,8 +204,8 @@ absl::Status ExportImage(Node& node, const Call& call, const v1::ExportImageRequ
                       FindImageFor(node, *store, call.caller, request.image(), "export"));
   CallMonitor monitor(call, AsTransferProgress(send));
   ExportObserver observer(monitor);
-  absl::StatusOr<restore::ExportResult> result =
-      restore::ExportCriuDirectory(*store, info.digest, request.criu_directory(), call.caller.uid, &observer);
+  absl::StatusOr<restore::ExportResult> result = restore::ExportCriuDirectory(
+      *store, info.digest, request.criu_directory(), call.caller.uid, &observer, &monitor.cancelled());
   monitor.Stop();
   RK_RETURN_IF_ERROR(result.status());
   v1::TransferEvent event;

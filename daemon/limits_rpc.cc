@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "daemon/call_monitor.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -188,7 +189,10 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
   }
   if (response->removed() > 0) node.clones().ForgetRemovedImages(*store);
   if (request.collect_garbage() && !request.dry_run()) {
-    RK_ASSIGN_OR_RETURN(store::GcReport report, store->Gc({}));
+    const CallMonitor monitor(call, [](const v1::Progress&) { return true; });
+    store::GcOptions options;
+    options.cancel = &monitor.cancelled();
+    RK_ASSIGN_OR_RETURN(store::GcReport report, store->Gc(options));
     ToProto(report, response->mutable_garbage());
   }
   return absl::OkStatus();

@@ -23,9 +23,9 @@ namespace rekindle::daemon {
 namespace {
 
 // A child that connects as another user and stays until it is told to go.
-class Peer {
+class ConnectedProcess {
  public:
-  Peer(const std::string& path, uid_t uid, gid_t gid, std::vector<gid_t> groups) {
+  ConnectedProcess(const std::string& path, uid_t uid, gid_t gid, std::vector<gid_t> groups) {
     int go[2];
     EXPECT_EQ(::pipe2(go, O_CLOEXEC), 0);
     pid_ = ::fork();
@@ -48,7 +48,7 @@ class Peer {
     ::close(go[0]);
     go_.Reset(go[1]);
   }
-  ~Peer() {
+  ~ConnectedProcess() {
     go_.Reset();
     int status = 0;
     EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
@@ -94,7 +94,7 @@ class PeerCredentialsTest : public ::testing::Test {
 };
 
 TEST_F(PeerCredentialsTest, TheKernelTellsWhoConnected) {
-  Peer nobody(path_, kNobody, kNobody, {7, 5});
+  ConnectedProcess nobody(path_, kNobody, kNobody, {7, 5});
   UniqueFd connection = NextConnection();
   auto caller = ReadPeerCredentials(connection.get());
   ASSERT_TRUE(caller.ok()) << caller.status();
@@ -113,7 +113,7 @@ TEST_F(PeerCredentialsTest, ANumberNeverPassesToAnotherUser) {
   PeerRegistry registry;
   int nobodys_number = -1;
   {
-    Peer nobody(path_, kNobody, kNobody, {});
+    ConnectedProcess nobody(path_, kNobody, kNobody, {});
     UniqueFd connection = NextConnection();
     auto caller = ReadPeerCredentials(connection.get());
     ASSERT_TRUE(caller.ok());
@@ -123,7 +123,7 @@ TEST_F(PeerCredentialsTest, ANumberNeverPassesToAnotherUser) {
     EXPECT_EQ(registry.Find(absl::StrCat("fd:", nobodys_number))->uid, kNobody);
   }
   // Closed: the kernel would give the lowest free number, this one, to the next connection.
-  Peer root(path_, 0, 0, {});
+  ConnectedProcess root(path_, 0, 0, {});
   UniqueFd connection = NextConnection();
   auto caller = ReadPeerCredentials(connection.get());
   ASSERT_TRUE(caller.ok());
@@ -155,17 +155,17 @@ TEST_F(PeerCredentialsTest, ProcessesThatHaveEndedAreLetGoOf) {
     peer = absl::StrCat("fd:", admitted->get());
     return *std::move(admitted);
   };
-  Peer living(path_, 0, 0, {});
+  ConnectedProcess living(path_, 0, 0, {});
   const UniqueFd of_living = admit();
   const std::string name_of_living = peer;
   // After the other: it would have an end of this one's pipe.
-  std::optional<Peer> ending(std::in_place, path_, kNobody, kNobody, std::vector<gid_t>());
+  std::optional<ConnectedProcess> ending(std::in_place, path_, kNobody, kNobody, std::vector<gid_t>());
   const UniqueFd of_ending = admit();
   const std::string name_of_ending = peer;
   EXPECT_NE(registry.Find(name_of_living)->pidfd, nullptr);
   EXPECT_NE(registry.Find(name_of_ending)->pidfd, nullptr);
   ending.reset();
-  Peer another(path_, 0, 0, {});
+  ConnectedProcess another(path_, 0, 0, {});
   const UniqueFd of_another = admit();
   EXPECT_EQ(registry.Find(name_of_ending)->pidfd, nullptr);
   EXPECT_EQ(registry.Find(name_of_ending)->uid, kNobody);

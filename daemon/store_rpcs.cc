@@ -78,6 +78,8 @@ absl::Status CollectGarbage(Node& node, const Call& call, const v1::CollectGarba
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kWrite));
   store::GcOptions options;
   options.dry_run = request.dry_run();
+  const CallMonitor monitor(call, [](const v1::Progress&) { return true; });
+  options.cancel = &monitor.cancelled();
   RK_ASSIGN_OR_RETURN(store::GcReport report, store->Gc(options));
   ToProto(report, response);
   return absl::OkStatus();
@@ -111,6 +113,7 @@ absl::Status Fsck(Node& node, const Call& call, const v1::FsckRequest& request,
   store::FsckOptions options;
   options.read_data = request.read_data();
   options.repair = request.repair();
+  options.cancel = &monitor.cancelled();
   options.progress = [&](uint64_t done, uint64_t total) {
     monitor.Report("check", done, total, stopwatch.seconds());
   };

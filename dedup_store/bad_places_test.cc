@@ -199,6 +199,27 @@ TEST_F(BadPlacesTest, ARepairReadsAgainBeforeItDropsAnImage) {
   image_.ExpectIn(*store_, "job:1");
 }
 
+TEST_F(BadPlacesTest, ACancelledRepairDropsNothing) {
+  bad_ = InAFrame(EIO, EIO);
+  times_ = -1;
+  std::atomic<bool> cancel{false};
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    const absl::Status status = Hook(operation);
+    if (!status.ok()) cancel = true;
+    return status;
+  };
+  FsckOptions options;
+  options.read_data = true;
+  options.repair = true;
+  options.cancel = &cancel;
+  const absl::Status cancelled = store_->Fsck(options).status();
+  EXPECT_TRUE(absl::IsCancelled(cancelled)) << cancelled;
+  EXPECT_TRUE(absl::StrContains(cancelled.message(), "nothing was repaired")) << cancelled;
+  bad_.reset();
+  ExpectWhole();
+  image_.ExpectIn(*store_, "job:1");
+}
+
 TEST_F(BadPlacesTest, OnlyWhoHasAllReadDropsWhatTheDiskRefuses) {
   bad_ = BadPlace{pack_, 0, 1, EIO, EIO};
   FsckOptions options;

@@ -77,10 +77,23 @@ class Checker {
     for (const ImageRecord& record : images) homes_.insert(record.manifest_pack);
     for (const PackRecord& record : packs) total_bytes_ += record.stored_bytes;
     if (options_.repair) RK_RETURN_IF_ERROR(CheckThatPacksAreThere(packs));
-    for (const PackRecord& record : packs) CheckPack(record);
-    for (const IndexRecord& record : indexes) CheckIndex(record);
-    for (const ImageRecord& record : images) CheckImage(record);
-    RK_ASSIGN_OR_RETURN(std::vector<NoteProblem> bad_notes, CheckNotes(*core_, options_.read_data, unclear_));
+    // What was left out for being cancelled must be taken for nothing else.
+    for (const PackRecord& record : packs) {
+      RK_RETURN_IF_ERROR(CheckCancelled());
+      CheckPack(record);
+    }
+    for (const IndexRecord& record : indexes) {
+      RK_RETURN_IF_ERROR(CheckCancelled());
+      CheckIndex(record);
+    }
+    for (const ImageRecord& record : images) {
+      RK_RETURN_IF_ERROR(CheckCancelled());
+      CheckImage(record);
+    }
+    RK_RETURN_IF_ERROR(CheckCancelled());
+    RK_ASSIGN_OR_RETURN(std::vector<NoteProblem> bad_notes,
+                        CheckNotes(*core_, options_.read_data, unclear_, options_.cancel));
+    RK_RETURN_IF_ERROR(CheckCancelled());
     for (NoteProblem& note : bad_notes) Problem(std::move(note.sentence));
     if (options_.repair) {
       if (!unclear_.ok()) {
@@ -92,6 +105,12 @@ class Checker {
   }
 
  private:
+  bool Cancelled() const { return options_.cancel != nullptr && *options_.cancel; }
+  absl::Status CheckCancelled() const {
+    if (!Cancelled()) return absl::OkStatus();
+    return absl::CancelledError(absl::StrCat("the check of the store was cancelled",
+                                             options_.repair ? "; nothing was repaired" : ""));
+  }
   void Problem(std::string sentence) { report_.problems.push_back(std::move(sentence)); }
   // A repair drops what is damaged; that must not be what an error kept from being read this time.
   void Note(const absl::Status& status) {
@@ -113,7 +132,7 @@ class Checker {
   auto ReadAgain(const Read& read) const {
     for (int tries = 1;; ++tries) {
       auto result = read();
-      if (!options_.repair || !IsRefusedByDisk(StatusOf(result)) || tries == kMostReads ||
+      if (!options_.repair || !IsRefusedByDisk(StatusOf(result)) || tries == kMostReads || Cancelled() ||
           pauses_left_.fetch_sub(1) <= 0) {
         return result;
       }
@@ -295,7 +314,7 @@ class Checker {
     std::vector<std::byte> buffer(size_t{1} << 20);
     uint64_t at = 0;
     for (const auto& [begin, end] : used) {
-      for (; at < begin;) {
+      for (; at < begin && !Cancelled();) {
         auto piece = absl::MakeSpan(buffer).first(std::min<uint64_t>(buffer.size(), begin - at));
         if (!pack.file().ReadAt(at, piece).ok() ||
             std::any_of(piece.begin(), piece.end(), [](std::byte b) { return b != std::byte{0}; })) {
@@ -320,7 +339,7 @@ class Checker {
     auto work = [&] {
       Sha256 sha;
       FrameLoader loader(core_->fingerprinter());
-      for (uint32_t begin; (begin = next.fetch_add(kFramesAtATime)) < pack.frames();) {
+      for (uint32_t begin; !Cancelled() && (begin = next.fetch_add(kFramesAtATime)) < pack.frames();) {
         uint32_t end = std::min<uint32_t>(begin + kFramesAtATime, pack.frames());
         for (uint32_t f = begin; f < end; ++f) {
           if (pack.IsDeadFrame(f)) continue;

@@ -6,6 +6,7 @@
 // is left to the next gc. Each step is complete in itself: killed anywhere, the next gc finishes the work.
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <utility>
 #include <vector>
@@ -36,7 +37,8 @@ uint64_t WholeBlocks(uint64_t begin, uint64_t end) {
 
 class Collector {
  public:
-  Collector(const std::shared_ptr<StoreCore>& core, bool dry_run) : core_(core), dry_run_(dry_run) {}
+  Collector(const std::shared_ptr<StoreCore>& core, const GcOptions& options)
+      : core_(core), dry_run_(options.dry_run), cancel_(options.cancel) {}
 
   absl::StatusOr<GcReport> Run() {
     RK_ASSIGN_OR_RETURN(std::vector<PackRecord> packs, Packs());
@@ -45,7 +47,10 @@ class Collector {
     std::stable_partition(packs.begin(), packs.end(), [&](const PackRecord& p) { return !use_.count(p.id); });
     {
       absl::MutexLock no_scrub(&core_->pack_turns());
-      for (const PackRecord& pack : packs) RK_RETURN_IF_ERROR(Sweep(pack));
+      for (const PackRecord& pack : packs) {
+        RK_RETURN_IF_ERROR(CheckCancelled());
+        RK_RETURN_IF_ERROR(Sweep(pack));
+      }
     }
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->packs_folder()));
     RK_RETURN_IF_ERROR(RemoveOrphanedTables());
@@ -77,6 +82,10 @@ class Collector {
   }
 
  private:
+  absl::Status CheckCancelled() const {
+    if (cancel_ == nullptr || !*cancel_) return absl::OkStatus();
+    return absl::CancelledError("gc was cancelled: what it has freed is free, the next gc does the rest");
+  }
   absl::StatusOr<std::vector<PackRecord>> Packs() const {
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
     return txn.Packs();
@@ -94,6 +103,7 @@ class Collector {
       RK_ASSIGN_OR_RETURN(images, txn.ImagesAfter(last_image_));
     }
     for (const ImageRecord& image : images) {
+      RK_RETURN_IF_ERROR(CheckCancelled());
       auto manifest = ReadManifest(*core_, image);
       last_image_ = std::max(last_image_, image.id);
       if (!manifest.ok()) {
@@ -235,7 +245,7 @@ class Collector {
       }
       return absl::OkStatus();
     }
-    if (absl::IsResourceExhausted(freed.status())) return freed.status();
+    if (absl::IsResourceExhausted(freed.status()) || absl::IsCancelled(freed.status())) return freed.status();
     if (!freed.ok()) return PassOver(freed.status(), failed_);
     ++report_.packs_rewritten;
     report_.bytes_freed += *freed;
@@ -247,6 +257,7 @@ class Collector {
                                  const std::vector<std::pair<uint64_t, uint64_t>>& holes) const {
     RK_ASSIGN_OR_RETURN(const uint64_t before, file.AllocatedBytes());
     for (const auto& [begin, end] : holes) {
+      RK_RETURN_IF_ERROR(CheckCancelled());
       if (begin < end) RK_RETURN_IF_ERROR(file.PunchHole(begin, end - begin));
     }
     RK_RETURN_IF_ERROR(file.Sync());
@@ -263,6 +274,7 @@ class Collector {
   absl::Status RemoveLeftovers(const std::string& folder) {
     RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(folder));
     for (const std::string& name : names) {
+      RK_RETURN_IF_ERROR(CheckCancelled());
       const bool temporary = folder == core_->path() + "/tmp";
       uint64_t pack_id = IdOfFileName(name, ".pack");
       uint64_t index_id = IdOfFileName(name, ".idx");
@@ -323,6 +335,7 @@ class Collector {
 
   const std::shared_ptr<StoreCore> core_;
   const bool dry_run_;
+  const std::atomic<bool>* const cancel_;
   uint64_t last_image_ = 0;
   std::map<uint64_t, PackUse> use_;
   absl::Status no_room_;  // the first hole that could not be made
@@ -335,12 +348,12 @@ class Collector {
 
 absl::StatusOr<GcReport> CollectGarbage(const std::shared_ptr<StoreCore>& core, const GcOptions& options) {
   if (!options.dry_run) RK_RETURN_IF_ERROR(core->CheckWritable());
-  return Collector(core, options.dry_run).Run();
+  return Collector(core, options).Run();
 }
 
 absl::Status RecordDeadFrames(const std::shared_ptr<StoreCore>& core) {
   RK_RETURN_IF_ERROR(core->CheckWritable());
-  return Collector(core, /*dry_run=*/false).RecordDead();
+  return Collector(core, GcOptions()).RecordDead();
 }
 
 }  // namespace rekindle::store

@@ -53,6 +53,25 @@ TEST_F(GcTroubleTest, AFileSystemThatCannotFreePartsOfAFile) {
   EXPECT_TRUE(ListDirectory(options_.path + "/packs")->empty());
 }
 
+TEST_F(GcTroubleTest, WhatACancelledOneHasLeftTheNextFrees) {
+  std::atomic<bool> cancel{false};
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call == Call::kPunchHole) cancel = true;
+    return absl::OkStatus();
+  };
+  GcOptions options;
+  options.cancel = &cancel;
+  const absl::Status cancelled = store_->Gc(options).status();
+  EXPECT_TRUE(absl::IsCancelled(cancelled)) << cancelled;
+  EXPECT_TRUE(PathExists(leftover_));
+  ExpectWhole();
+  auto rest = store_->Gc({});
+  RK_ASSERT_OK(rest);
+  EXPECT_EQ(rest->packs_rewritten, 3u) << "the one that it was at, too";
+  EXPECT_FALSE(PathExists(leftover_));
+  ExpectWhole();
+}
+
 TEST_F(GcTroubleTest, APackThatFailsIsNamedOnceAllElseIsDone) {
   for (const Call call : {Call::kOpen, Call::kPunchHole, Call::kSync}) {
     SCOPED_TRACE(static_cast<int>(call));

@@ -1,6 +1,7 @@
 #include "dedup_store/store.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 
 #include "absl/strings/match.h"
@@ -28,13 +29,20 @@ namespace {
 // Walks two lists of extents side by side; both are looked at as pages in ascending order.
 class ExtentComparer {
  public:
-  ExtentComparer(StoreCore* core, const ImageReaderImpl& a, const ImageReaderImpl& b)
-      : core_(core), a_(a), b_(b) {}
+  ExtentComparer(StoreCore* core, const ImageReaderImpl& a, const ImageReaderImpl& b,
+                 const std::atomic<bool>* cancel)
+      : core_(core), a_(a), b_(b), cancel_(cancel) {}
 
-  void Compare(const std::vector<Extent>& a, const std::vector<Extent>& b, ObjectDifference& out) {
+  absl::Status CheckCancelled() const {
+    if (cancel_ == nullptr || !*cancel_) return absl::OkStatus();
+    return absl::CancelledError("comparing the images was cancelled");
+  }
+
+  absl::Status Compare(const std::vector<Extent>& a, const std::vector<Extent>& b, ObjectDifference& out) {
     for (const Extent& e : a) out.bytes_a += e.pages * kPageSize;
     auto it = a.begin();
     for (const Extent& e : b) {
+      RK_RETURN_IF_ERROR(CheckCancelled());
       out.bytes_b += e.pages * kPageSize;
       for (uint64_t page = e.page; page < e.page + e.pages;) {
         while (it != a.end() && it->page + it->pages <= page) ++it;
@@ -54,6 +62,7 @@ class ExtentComparer {
         }
       }
     }
+    return CheckCancelled();
   }
 
  private:
@@ -87,6 +96,7 @@ class ExtentComparer {
   StoreCore* const core_;
   const ImageReaderImpl& a_;
   const ImageReaderImpl& b_;
+  const std::atomic<bool>* const cancel_;
   std::map<uint64_t, PageTable> tables_;
 };
 
@@ -194,20 +204,21 @@ class StoreImpl : public Store {
     return store::HasNotes(*core_, kind);
   }
 
-  absl::StatusOr<std::vector<ObjectDifference>> Diff(absl::string_view a,
-                                                     absl::string_view b) const override {
+  absl::StatusOr<std::vector<ObjectDifference>> Diff(absl::string_view a, absl::string_view b,
+                                                     const std::atomic<bool>* cancel) const override {
     RK_ASSIGN_OR_RETURN(std::unique_ptr<ImageReaderImpl> reader_a, OpenReader(a));
     RK_ASSIGN_OR_RETURN(std::unique_ptr<ImageReaderImpl> reader_b, OpenReader(b));
-    ExtentComparer comparer(core_.get(), *reader_a, *reader_b);
+    ExtentComparer comparer(core_.get(), *reader_a, *reader_b, cancel);
     static const std::vector<Extent> kNone;
     std::map<std::string, ObjectDifference> by_name;
     for (const PagedObject& object : reader_b->manifest().objects) {
       const std::vector<Extent>* in_a = reader_a->FindExtents(object.name);
-      comparer.Compare(in_a != nullptr ? *in_a : kNone, object.extents, by_name[object.name]);
+      RK_RETURN_IF_ERROR(
+          comparer.Compare(in_a != nullptr ? *in_a : kNone, object.extents, by_name[object.name]));
     }
     for (const PagedObject& object : reader_a->manifest().objects) {
       if (reader_b->FindExtents(object.name) == nullptr)
-        comparer.Compare(object.extents, kNone, by_name[object.name]);
+        RK_RETURN_IF_ERROR(comparer.Compare(object.extents, kNone, by_name[object.name]));
     }
     std::map<std::string, const Blob*> blobs_a;
     for (const Blob& blob : reader_a->manifest().blobs) {

@@ -12,6 +12,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -231,6 +232,7 @@ struct ObjectDifference {
 
 struct GcOptions {
   bool dry_run = false;
+  const std::atomic<bool>* cancel = nullptr;  // ends it soon with Cancelled; the next gc does the rest
 };
 struct GcReport {
   uint64_t packs_removed = 0, packs_rewritten = 0;
@@ -245,6 +247,8 @@ struct FsckOptions {
   bool read_data = false;  // read and verify every stored byte, not the structure alone
   bool repair = false;     // drop what can't be reached, rebuild the index
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> progress;
+  // Ends it soon with Cancelled, nothing repaired. A repair that has begun goes on to its end.
+  const std::atomic<bool>* cancel = nullptr;
 };
 struct FsckReport {
   uint64_t images_checked = 0, chunks_checked = 0, bytes_read = 0;
@@ -327,8 +331,9 @@ class Store {
   virtual absl::Status RemoveNote(absl::string_view digest, absl::string_view kind) = 0;
   virtual absl::StatusOr<bool> HasNotes(absl::string_view kind) const = 0;  // of any image
 
-  virtual absl::StatusOr<std::vector<ObjectDifference>> Diff(absl::string_view a,
-                                                             absl::string_view b) const = 0;
+  // `*cancel` ends it soon with Cancelled.
+  virtual absl::StatusOr<std::vector<ObjectDifference>> Diff(
+      absl::string_view a, absl::string_view b, const std::atomic<bool>* cancel = nullptr) const = 0;
   virtual absl::StatusOr<GcReport> Gc(const GcOptions& options) = 0;
   virtual absl::StatusOr<FsckReport> Fsck(const FsckOptions& options) = 0;
   virtual absl::StatusOr<StoreStats> Stats() const = 0;

@@ -330,10 +330,12 @@ absl::StatusOr<std::vector<NoteProblem>> OrphanedNotes(StoreCore& core) {
   return orphans;
 }
 
-absl::StatusOr<std::vector<NoteProblem>> CheckNotes(StoreCore& core, bool read_all, absl::Status& unclear) {
+absl::StatusOr<std::vector<NoteProblem>> CheckNotes(StoreCore& core, bool read_all, absl::Status& unclear,
+                                                    const std::atomic<bool>* cancel) {
   RK_ASSIGN_OR_RETURN(std::vector<std::string> names, Names(core));
   std::vector<NoteProblem> problems;
   for (const std::string& name : names) {
+    if (cancel != nullptr && *cancel) break;
     const auto [hex, kind] = PartsOf(name);
     if (!CheckKind(kind).ok()) continue;  // of a newer Rekindle
     absl::Status status = Check(core, hex, kind, read_all);

@@ -5,6 +5,7 @@
 // moment in which its image goes can be left behind; gc takes that.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,7 +43,8 @@ struct NoteProblem {
 // The files of notes/ that belong to no image.
 absl::StatusOr<std::vector<NoteProblem>> OrphanedNotes(StoreCore& core);
 // These, and the notes that are damaged. Of large ones only the beginning is looked at unless `read_all`.
-// `unclear` gets the first error that tells nothing of a note.
-absl::StatusOr<std::vector<NoteProblem>> CheckNotes(StoreCore& core, bool read_all, absl::Status& unclear);
+// `unclear` gets the first error that tells nothing of a note. What it has when `*cancel` is set.
+absl::StatusOr<std::vector<NoteProblem>> CheckNotes(StoreCore& core, bool read_all, absl::Status& unclear,
+                                                    const std::atomic<bool>* cancel = nullptr);
 
 }  // namespace rekindle::store

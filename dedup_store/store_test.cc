@@ -365,6 +365,8 @@ TEST_F(StoreTest, TellsWhatDiffers) {
   b.blobs["other"] = "22";
   RK_ASSERT_OK(a.Commit(*store_, "a"));
   RK_ASSERT_OK(b.Commit(*store_, "b"));
+  const std::atomic<bool> cancel{true};
+  EXPECT_TRUE(absl::IsCancelled(store_->Diff("a", "b", &cancel).status()));
   auto differences = store_->Diff("a", "b");
   RK_ASSERT_OK(differences);
   std::map<std::string, ObjectDifference> by_name;

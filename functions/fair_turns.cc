@@ -2,12 +2,22 @@
 
 namespace rekindle::functions {
 
-FairTurns::Turn FairTurns::Take(Owner owner) {
+namespace {
+
+constexpr absl::Duration kLookIfGivenUp = absl::Milliseconds(50);
+
+}  // namespace
+
+std::optional<FairTurns::Turn> FairTurns::TakeUnless(Owner owner, const std::function<bool()>& given_up) {
   absl::MutexLock lock(&mutex_);
   Waiter waiter{owner};
   waiting_.push_back(&waiter);
   GiveTurns();
-  mutex_.Await(absl::Condition(&waiter.has_turn));
+  while (!mutex_.AwaitWithTimeout(absl::Condition(&waiter.has_turn), kLookIfGivenUp)) {
+    if (!given_up()) continue;
+    waiting_.remove(&waiter);
+    return std::nullopt;
+  }
   return Turn(this, owner);
 }
 

@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -40,7 +42,12 @@ class FairTurns {
 
   // Waits for one. Of those whose owner may have one more, the owner goes first who had his last one the
   // longest ago; with each owner, who asked first.
-  Turn Take(Owner owner) ABSL_LOCKS_EXCLUDED(mutex_);
+  Turn Take(Owner owner) {
+    return *TakeUnless(owner, [] { return false; });
+  }
+  // Nothing: `given_up`, which is asked now and then, says that the turn is not wanted any more.
+  std::optional<Turn> TakeUnless(Owner owner, const std::function<bool()>& given_up)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   size_t waiting() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return waiting_.size();

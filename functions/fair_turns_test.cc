@@ -31,6 +31,15 @@ TEST(FairTurnsTest, OneOwnersTurnLeavesAnotherToTheOthers) {
   EXPECT_TRUE(has_second.HasBeenNotified());
 }
 
+TEST(FairTurnsTest, WhoGivesUpWaitingIsInNobodysWay) {
+  FairTurns turns(1, 1);
+  std::optional<FairTurns::Turn> alice(turns.Take(kAlice));
+  EXPECT_FALSE(turns.TakeUnless(kBob, [] { return true; }).has_value());
+  EXPECT_EQ(turns.waiting(), 0u);
+  alice.reset();
+  const FairTurns::Turn carol = turns.Take(kCarol);  // would wait for ever for Bob's otherwise
+}
+
 TEST(FairTurnsTest, NoMoreAtOnceThanThereAre) {
   FairTurns turns(2, 2);
   absl::Mutex mutex;

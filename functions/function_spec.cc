@@ -200,6 +200,9 @@ absl::Status CheckDependency(RuntimeKind kind, absl::string_view module) {
   }
   if (kind == RuntimeKind::kPython) {
     std::vector<absl::string_view> parts = absl::StrSplit(module, '.');
+    if (std::find(parts.begin(), parts.end(), "__main__") != parts.end()) {
+      return Wrong("dependencies", "'", module, "' is a program, and would be run: name a module to load");
+    }
     if (std::all_of(parts.begin(), parts.end(), IsIdentifier)) return absl::OkStatus();
     return Wrong(
         "dependencies", "'", module,

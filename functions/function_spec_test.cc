@@ -158,6 +158,11 @@ TEST(FunctionSpecTest, DependenciesAreModulesOfTheRuntime) {
     spec.add_dependencies(module);
     ExpectRefused(spec, "dependencies", "no name of a Python module");
   }
+  for (const char* module : {"__main__", "pip.__main__"}) {
+    v1::FunctionSpec spec = Valid();
+    spec.add_dependencies(module);
+    ExpectRefused(spec, "dependencies", "is a program");
+  }
   for (const char* module : {"", "@aws-sdk", "./local", "a,b", "a//b", "../up", "@node:fs"}) {
     EXPECT_FALSE(CheckDependency(RuntimeKind::kNode, module).ok()) << module;
   }

@@ -155,7 +155,8 @@ absl::Status FileContent::WriteTo(int fd) const {
   return absl::OkStatus();
 }
 
-absl::Status FileContent::WriteBehind(absl::string_view head, int file, const std::string& path) const {
+absl::Status FileContent::WriteBehind(absl::string_view head, int file, const std::string& path,
+                                      const std::atomic<bool>* cancel) const {
   RK_RETURN_IF_ERROR(WriteFully(file, head.data(), head.size(), path));
   if (::ftruncate(file, static_cast<off_t>(head.size() + size_)) != 0) {
     return ErrnoStatus(errno, absl::StrCat("writing ", path));
@@ -164,6 +165,8 @@ absl::Status FileContent::WriteBehind(absl::string_view head, int file, const st
   for (const store::PageRun& run : runs_) {
     const uint64_t end = std::min(size_, run.address + run.pages * kPageSize);
     for (uint64_t at = run.address; at < end; at += kChunkBytes) {
+      if (cancel != nullptr && *cancel)
+        return absl::CancelledError(absl::StrCat("writing ", path, " was cancelled"));
       const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kChunkBytes, end - at));
       RK_RETURN_IF_ERROR(Read(at, {chunk, bytes}));
       RK_RETURN_IF_ERROR(Annotate(WriteAt(file, head.size() + at, {chunk, bytes}), path));

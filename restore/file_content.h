@@ -1,6 +1,7 @@
 // The content of a file as an image has it: a paged object by offset, without pages where the file has holes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -30,8 +31,9 @@ class FileContent {
   // interrupted and done again; one that was shorter is so until all of it is there. ResourceExhausted: the
   // disk is full.
   absl::Status WriteTo(int fd) const;
-  // Fills a new file with `head` and, behind it, the content.
-  absl::Status WriteBehind(absl::string_view head, int file, const std::string& path) const;
+  // Fills a new file with `head` and, behind it, the content. `*cancel` ends it soon with Cancelled.
+  absl::Status WriteBehind(absl::string_view head, int file, const std::string& path,
+                           const std::atomic<bool>* cancel = nullptr) const;
 
  private:
   explicit FileContent(const store::ImageReader& image) : image_(&image) {}

@@ -160,6 +160,16 @@ class InTheMiddle final : public RestoreObserver {
   std::function<void()> act_;
 };
 
+TEST_F(ImageDirectoryTest, CancelledExportLeavesNothing) {
+  const std::string directory = folder_->path() + "/export";
+  std::atomic<bool> cancel{false};
+  InTheMiddle cancels([&] { cancel = true; });
+  const absl::Status status =
+      ExportCriuDirectory(*store_, "job:1", directory, ::geteuid(), &cancels, &cancel).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  EXPECT_FALSE(PathExists(directory));
+}
+
 constexpr uint64_t kLeftToOthers = 16u << 20;  // of a file system in memory
 
 // A file system in memory, of this size, while it lives.
@@ -418,9 +428,14 @@ TEST_F(ImageDirectoryTest, PagesFileOfAShorterPagemapHasItsPagesOnly) {
               all.substr((3 + 2) * kPageSize, 3 * kPageSize) + all.substr(603 * kPageSize, kPageSize));
   EXPECT_EQ(done, 4 * kPageSize);
 
+  const std::atomic<bool> cancel{true};
+  absl::Status status = WritePagesFile(*reader_, manifest_.pages(0), some, file->get(), path, &done, &cancel);
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  EXPECT_EQ(done, 4 * kPageSize);
+
   // What the image does not hold is an error, never zeros.
   some.entries = {{kHeap + 600 * kPageSize, 1, criu::kPagePresent, 0}};
-  absl::Status status = WritePagesFile(*reader_, manifest_.pages(0), some, file->get(), path, &done);
+  status = WritePagesFile(*reader_, manifest_.pages(0), some, file->get(), path, &done);
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange) << status;
 }
 

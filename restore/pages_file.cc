@@ -58,7 +58,7 @@ absl::StatusOr<criu::Pagemap> ReadPagemap(const store::ImageReader& image, const
 
 absl::Status WritePagesFile(const store::ImageReader& image, const v1::PagesObject& object,
                             const criu::Pagemap& pagemap, int file, const std::string& path,
-                            std::atomic<uint64_t>* bytes_done) {
+                            std::atomic<uint64_t>* bytes_done, const std::atomic<bool>* cancel) {
   bool by_offset = absl::StartsWith(object.object(), v1::kRawPagesPrefix);
   std::vector<Placement> placements = Place(pagemap, by_offset);
   if (placements.empty()) return absl::OkStatus();
@@ -70,6 +70,8 @@ absl::Status WritePagesFile(const store::ImageReader& image, const v1::PagesObje
   for (const Placement& p : placements)
     ranges.push_back({p.address, (p.end - p.address) / store::kPageSize, false});
   auto sink = [&](uint64_t address, absl::Span<const std::byte> pages) -> absl::Status {
+    if (cancel != nullptr && *cancel)
+      return absl::CancelledError(absl::StrCat("writing ", path, " was cancelled"));
     uint64_t total = pages.size();
     while (!pages.empty()) {
       auto after = std::upper_bound(placements.begin(), placements.end(), address,

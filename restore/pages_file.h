@@ -18,9 +18,9 @@ absl::StatusOr<criu::Pagemap> ReadPagemap(const store::ImageReader& image, const
 
 // Fills the empty `file`, `path` in messages, with the present pages of `pagemap`, in its order; zero pages
 // become holes. `pagemap` may have fewer entries than the image's own. Adds what was written to
-// `*bytes_done`.
+// `*bytes_done`. `*cancel` ends it soon with Cancelled.
 absl::Status WritePagesFile(const store::ImageReader& image, const v1::PagesObject& object,
                             const criu::Pagemap& pagemap, int file, const std::string& path,
-                            std::atomic<uint64_t>* bytes_done);
+                            std::atomic<uint64_t>* bytes_done, const std::atomic<bool>* cancel = nullptr);
 
 }  // namespace rekindle::restore

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -91,9 +92,10 @@ struct ExportResult {
 };
 // Writes a plain CRIU image directory (`criu restore -D directory` works on it), which is whole and durable
 // once it has an inventory.img. The folder must be absent, or empty and nobody's but ours or `caller`'s; on
-// failure what was written is removed.
+// failure what was written is removed. `*cancel` ends it soon with Cancelled.
 absl::StatusOr<ExportResult> ExportCriuDirectory(const store::Store& store, const std::string& image,
                                                  const std::string& directory, uid_t caller,
-                                                 RestoreObserver* observer);
+                                                 RestoreObserver* observer,
+                                                 const std::atomic<bool>* cancel = nullptr);
 
 }  // namespace rekindle::restore

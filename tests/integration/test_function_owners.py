@@ -6,10 +6,11 @@ import os
 import secrets
 import signal
 import subprocess
+import sys
 import unittest
 
 from harness import procfs, waiting
-from harness.cli import NOT_PERMITTED
+from harness.cli import NOT_PERMITTED, USAGE
 from harness.functions import SECONDS, FunctionsTest
 
 ALICE, BOB = 65533, 65534
@@ -99,7 +100,8 @@ class RightsTest(OwnersTest):
         self.assertEqual(self.succeed("fn", "stats", cli=self.alice).get("functions", []), [])
         image = self.succeed("deps", "ls", cli=self.alice)["images"][0]
         self.assertEqual(image.get("used_by", []), [])
-        self.assert_refused(self.alice.run("deps", "rm", image["reference"]), NOT_PERMITTED, "administrator")
+        for reference in (image["reference"], "deps/none"):  # nor is she told which images there are
+            self.assert_refused(self.alice.run("deps", "rm", reference), NOT_PERMITTED, "administrator")
         after = self.invoke("theirs", {"do": "self"}, cli=self.bob)[0]
         self.assertEqual((after["space"], after["calls"]), (before["space"], 2))
 
@@ -144,6 +146,37 @@ class BuildTest(OwnersTest):
         self.assertEqual(sorted(built), ["decimal", "json", "sqlite3"])
         listed = [image["modules"] for image in self.succeed("deps", "ls")["images"]]
         self.assertEqual(sorted(listed), [[], ["decimal"], ["json"], ["sqlite3"]])
+        # They are root's, and it is known who had them made: one user has only so many.
+        images = {image["reference"]: image["labels"] for image in self.succeed("ls")["images"]}
+        self.assertEqual(images["deps/python:json"]["rekindle.deps.asked-by"], str(BOB))
+        self.assertEqual(images["deps/python:sqlite3"]["rekindle.deps.asked-by"], str(ALICE))
+        refused = self.bob.run("deps", "build", "json.__main__", "--runtime", "python")
+        self.assert_refused(refused, USAGE, "json.__main__", "is a program")
+
+
+    def test_one_that_is_given_up_holds_up_nobody(self):
+        modules = self.path("modules")
+        os.mkdir(modules, 0o755)
+        with open(os.path.join(modules, "loads_for_ever.py"), "w", encoding="ascii") as module:
+            module.write("import signal\n\nsignal.pause()\n")
+        version = "python{}.{}".format(*sys.version_info[:2])
+        place = f"/usr/local/lib/{version}/dist-packages"
+        subprocess.run(["mount", "--bind", modules, place], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", place], check=True)
+        self.succeed("deps", "build", "decimal", "--runtime", "python", cli=self.bob)  # and what it lies on
+        records = os.path.join(self.runtime, "f")
+
+        def loads():
+            return [name for name in os.listdir(records) if name.endswith(".pid")]
+
+        for rebuild in ((), ("--rebuild",)):  # on top of the bare image, and from nothing
+            began = self.bob.start("deps", "build", "loads_for_ever", *rebuild, "--runtime", "python")
+            waiting.until(loads, "it is loading")
+            began.send_signal(signal.SIGINT)
+            self.assertNotEqual(self.bob.finish(began).code, 0)
+            waiting.until(lambda: not loads(), "nothing of it is left")
+        self.succeed("deps", "build", "json", "--runtime", "python", cli=self.bob)  # his turn is free
+        self.assertNotIn("deps/python:loads_for_ever", [image["reference"] for image in self.succeed("ls")["images"]])
 
 
 class MemoryTest(OwnersTest):

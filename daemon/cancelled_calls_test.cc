@@ -1,0 +1,83 @@
+// Calls whose client has gone do no work: it could be long, and the daemon's end would wait for it.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "base/file.h"
+#include "daemon/rpcs.h"
+#include "dedup_store/store_testing.h"
+#include "rekindle/v1/image_layout.h"
+#include "rekindle/v1/job_manifest.pb.h"
+
+namespace rekindle::store {
+namespace {
+
+class CancelledCallsTest : public StoreTest {
+ protected:
+  void SetUp() override {
+    StoreTest::SetUp();
+    Reopen();
+    v1::JobManifest manifest;
+    manifest.set_criu_version("4.2");
+    TestImage image;
+    image.objects["mem/1"][0] = MakePages(100, 1);
+    image.blobs[v1::kJobManifestObject] = manifest.SerializeAsString();
+    image.blobs[absl::StrCat(v1::kCriuFilePrefix, "inventory.img")] = "an inventory";
+    RK_ASSERT_OK(image.Commit(*store_, "job:1"));
+    image.objects["mem/1"][0] = MakePages(100, 2);
+    RK_ASSERT_OK(image.Commit(*store_, "job:2"));
+    daemon::NodeOptions options;
+    options.store = options_.path;
+    options.runtime_directory = folder_->path() + "/run";
+    options.log_directory = folder_->path() + "/log";
+    node_ = std::make_unique<daemon::Node>(options);
+    call_.caller.uid = ::geteuid();
+    call_.cancelled = [] { return true; };
+  }
+
+  std::unique_ptr<daemon::Node> node_;
+  daemon::Call call_;
+};
+
+TEST_F(CancelledCallsTest, Gc) {
+  v1::CollectGarbageResponse response;
+  EXPECT_TRUE(absl::IsCancelled(daemon::CollectGarbage(*node_, call_, {}, &response)));
+}
+
+TEST_F(CancelledCallsTest, GcAfterPruning) {
+  v1::PruneImagesRequest request;
+  request.set_all(true);
+  request.set_keep_last(1);
+  request.set_collect_garbage(true);
+  v1::PruneImagesResponse response;
+  EXPECT_TRUE(absl::IsCancelled(daemon::PruneImages(*node_, call_, request, &response)));
+}
+
+TEST_F(CancelledCallsTest, Fsck) {
+  v1::FsckRequest request;
+  request.set_read_data(true);
+  request.set_repair(true);
+  EXPECT_TRUE(
+      absl::IsCancelled(daemon::Fsck(*node_, call_, request, [](const v1::FsckEvent&) { return true; })));
+}
+
+TEST_F(CancelledCallsTest, Diff) {
+  v1::DiffImagesRequest request;
+  request.set_a("job:1");
+  request.set_b("job:2");
+  v1::DiffImagesResponse response;
+  EXPECT_TRUE(absl::IsCancelled(daemon::DiffImages(*node_, call_, request, &response)));
+}
+
+TEST_F(CancelledCallsTest, Export) {
+  v1::ExportImageRequest request;
+  request.set_image("job:1");
+  request.set_criu_directory(folder_->path() + "/export");
+  EXPECT_TRUE(absl::IsCancelled(
+      daemon::ExportImage(*node_, call_, request, [](const v1::TransferEvent&) { return true; })));
+  EXPECT_FALSE(PathExists(request.criu_directory()));
+}
+
+}  // namespace
+}  // namespace rekindle::store
