@@ -105,6 +105,26 @@ class LifeTest(FunctionsTest):
         self.wait_for_no_instance("fixed")
         self.assertEqual(self.about("fixed")["calls"], 1)
 
+    def test_processes_that_are_spawned(self):
+        """They are no runtimes, though multiprocessing has them import the main module again."""
+        code = {"app.py": "import multiprocessing, os\ndef twice(number):\n    return 2 * number\n"
+                          "def handler(event, context):\n"
+                          "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+                          "        doubled = pool.map(twice, [1, 2])\n"
+                          "    return {'doubled': doubled, 'pid': os.getpid(),\n"
+                          "            'space': os.readlink('/proc/self/ns/pid')}\n"}
+        self.deploy("plain", "--timeout", "30s", "--no-image", files=code)
+        self.assertEqual(self.about("plain")["doubled"], [2, 4])
+        self.deploy("copied", "--timeout", "30s", files=code)
+        seen = self.about("copied")
+        self.assertEqual(seen["doubled"], [2, 4])
+        self.wait_for_image("copied")
+        os.kill(self.process_of(seen), signal.SIGKILL)
+        self.wait_for_no_instance("copied")
+        seen, how = self.invoke("copied")
+        self.assertEqual(seen["doubled"], [2, 4])
+        self.assertIn(how["start_level"], FROM_OWN_IMAGE)
+
 
 class ReplaceTest(FunctionsTest):
     def test_a_call_under_way_ends_on_the_code_that_it_began_with(self):
