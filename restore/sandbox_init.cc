@@ -29,6 +29,7 @@
 #include "base/file.h"
 #include "base/packet_socket.h"
 #include "base/pidfd.h"
+#include "base/session_keyring.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "restore/own_temporary.h"
@@ -78,6 +79,10 @@ class Init {
 
  private:
   absl::Status SetUp() {
+    if (const int error = LeaveSessionKeyring(); error != 0)
+      return ErrnoStatus(error, error == EDQUOT ? "giving a sandbox a session keyring of its own: raise "
+                                                  "/proc/sys/kernel/keys/maxkeys and maxbytes"
+                                                : "giving a sandbox a session keyring of its own");
     if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) {
       return ErrnoStatus(errno, "keeping a sandbox's mounts to itself");
     }
