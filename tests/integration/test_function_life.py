@@ -302,6 +302,18 @@ class CustomRuntimeTest(FunctionsTest):
         self.assertIsNone(self.function("none"))
 
 
+# A module with one empty function.
+_COMPILES = """
+const code = Uint8Array.from([0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 7, 5, 1, 1, 102, 0, 0,
+                              10, 4, 1, 2, 0, 11]);
+exports.handler = async () => {
+  const { instance } = await WebAssembly.instantiate(code);
+  instance.exports.f();
+  return { pid: process.pid, space: require('fs').readlinkSync('/proc/self/ns/pid') };
+};
+"""
+
+
 @unittest.skipUnless(os.path.exists("/usr/bin/node"), "needs Node.js")
 class NodeTest(FunctionsTest):
     files = {"app.js": """
@@ -315,6 +327,14 @@ exports.handler = async (event, context) => {
            space: require('fs').readlinkSync('/proc/self/ns/pid') };
 };
 """}
+
+    def test_webassembly(self):
+        self.deploy("compiles", runtime="nodejs", files={"app.js": _COMPILES})
+        seen = self.about("compiles")
+        self.wait_for_image("compiles")
+        os.kill(self.process_of(seen), signal.SIGKILL)
+        self.wait_for_no_instance("compiles")
+        self.assertIn(self.invoke("compiles")[1]["start_level"], FROM_OWN_IMAGE)
 
     def test_a_function(self):
         deployed = self.deploy("node", runtime="nodejs", files=self.files)
