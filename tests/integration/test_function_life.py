@@ -312,6 +312,20 @@ exports.handler = async () => {
   return { pid: process.pid, space: require('fs').readlinkSync('/proc/self/ns/pid') };
 };
 """
+# Much that is garbage soon, beside a little that stays.
+_LITTERS = """
+const make = (i) => ({ a: i, b: 's' + i, c: [i, i + 1, i + 2], d: { e: i } });
+exports.handler = async () => {
+  const kept = [];
+  for (let i = 0; i < 100_000; i++) kept.push(make(i));
+  let recent = [];
+  for (let i = 0; i < 1_500_000; i++) {
+    recent.push(make(i));
+    if (recent.length > 60_000) recent = recent.slice(50_000);
+  }
+  return kept.length;
+};
+"""
 
 
 @unittest.skipUnless(os.path.exists("/usr/bin/node"), "needs Node.js")
@@ -335,6 +349,10 @@ exports.handler = async (event, context) => {
         os.kill(self.process_of(seen), signal.SIGKILL)
         self.wait_for_no_instance("compiles")
         self.assertIn(self.invoke("compiles")[1]["start_level"], FROM_OWN_IMAGE)
+
+    def test_it_collects_garbage_before_its_memory_is_used_up(self):
+        self.deploy("litters", "--memory", "160M", "--timeout", "60s", runtime="nodejs", files={"app.js": _LITTERS})
+        self.assertEqual(self.invoke("litters")[0], 100_000)
 
     def test_a_function(self):
         deployed = self.deploy("node", runtime="nodejs", files=self.files)

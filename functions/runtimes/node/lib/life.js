@@ -121,6 +121,7 @@ function hookFolder() {
 
 async function loadFunction() {
   logs.install();
+  if (held) engine.keepWithin(Number(process.env.AWS_LAMBDA_FUNCTION_MEMORY_SIZE));
   try {
     handlers.enter(hookFolder());
     const spec = process.env._HANDLER;
