@@ -141,6 +141,18 @@ class LoadingTest(LoadingTests, PythonRuntimeTest):
                    "def handler(event, context):\n    return had\n")
         return "json", "colorsys"
 
+    def test_a_module_with_the_name_of_one_that_a_dependency_has_loaded(self):
+        self.write("colorsys.py", "WHOSE = 'its own'")
+        self.write("csv/__init__.py", "")
+        self.write("csv/inner.py", "WHOSE = 'its own, too'")
+        self.write("wave.d/nothing", "")
+        self.write("app.py", "import colorsys, csv.inner, wave\n"
+                   "answer = [colorsys.WHOSE, csv.inner.WHOSE, wave.__name__]\n"
+                   "def handler(event, context):\n    return answer\n")
+        for dependencies in ("colorsys,csv,wave", ""):
+            self.start_afresh("app.handler", self.directory, REKINDLE_DEPS=dependencies)
+            self.assertEqual(self.call({}), ["its own", "its own, too", "wave"])
+
     def test_no_such_module(self):
         _, error, log = self.fail_to_start("nosuch.handler")
         self.assertEqual(error["errorType"], "Runtime.ImportModuleError")
