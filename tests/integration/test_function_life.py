@@ -105,6 +105,22 @@ class LifeTest(FunctionsTest):
         self.wait_for_no_instance("fixed")
         self.assertEqual(self.about("fixed")["calls"], 1)
 
+    def test_threads_have_higher_numbers_than_what_is_in_the_image(self):
+        """CRIU itself has low ones in the copy's namespace, which the next image would need."""
+        self.deploy("threaded", "--timeout", "30s", files={"app.py": """
+import os, threading
+thread = threading.Thread(target=threading.Event().wait, daemon=True)
+thread.start()
+def handler(event, context):
+    return {"thread": thread.native_id, "pid": os.getpid(), "space": os.readlink("/proc/self/ns/pid")}
+"""})
+        seen = self.about("threaded")
+        self.assertGreater(seen["thread"], seen["pid"])
+        self.wait_for_image("threaded")
+        os.kill(self.process_of(seen), signal.SIGKILL)
+        self.wait_for_no_instance("threaded")
+        self.assertIn(self.invoke("threaded")[1]["start_level"], FROM_OWN_IMAGE)
+
     def test_processes_that_are_spawned(self):
         """They are no runtimes, though multiprocessing has them import the main module again."""
         code = {"app.py": "import multiprocessing, os\ndef twice(number):\n    return 2 * number\n"
