@@ -136,6 +136,10 @@ absl::Status CheckLimits(const FunctionSpec& spec) {
   if (!std::isfinite(spec.cpus) || spec.cpus < 0) {
     return Wrong("cpus", spec.cpus, " is no number of CPUs: write a positive one, or 0 for no limit");
   }
+  if (spec.cpus != 0 && spec.cpus < kLeastCpus) {
+    return Wrong("cpus", spec.cpus, " is less than the kernel can limit to: at least ", kLeastCpus,
+                 ", or 0 for no limit");
+  }
   if (spec.provisioned > kMostInstances || spec.max_instances > kMostInstances) {
     return Wrong(spec.provisioned > kMostInstances ? "provisioned" : "max_instances", "the limit is ",
                  kMostInstances);

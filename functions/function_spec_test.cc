@@ -231,6 +231,11 @@ TEST(FunctionSpecTest, LimitsAreThoseOfLambda) {
     ExpectRefused(spec, "cpus", "no number of CPUs");
   }
   spec = Valid();
+  spec.set_cpus(0.0099);
+  ExpectRefused(spec, "cpus", "at least 0.01");
+  spec.set_cpus(0.01);
+  EXPECT_TRUE(FunctionSpecFrom(spec).ok());
+  spec = Valid();
   spec.set_provisioned(3);
   spec.set_max_instances(2);
   ExpectRefused(spec, "provisioned", "raise max_instances");
