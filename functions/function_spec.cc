@@ -267,6 +267,12 @@ absl::StatusOr<FunctionSpec> FunctionSpecFrom(const v1::FunctionSpec& from) {
                  " is none that this version knows: host, none, own");
   }
   spec.network = from.network();
+  if (spec.network != v1::CloneOptions::HOST &&
+      (spec.no_image || spec.runtime.kind == RuntimeKind::kProvided)) {
+    return Wrong("network", "only copies of an image get one of their own, and this function has none: ",
+                 spec.no_image ? "let it have one (without --no-image), or use the host's"
+                               : "use the host's, or a runtime that images are taken of (python, nodejs)");
+  }
   spec.cpus = from.cpus();
   spec.max_instances = from.max_instances();
   RK_RETURN_IF_ERROR(CheckLimits(spec));

@@ -247,5 +247,20 @@ TEST(FunctionSpecTest, LimitsAreThoseOfLambda) {
   ExpectRefused(spec, "network", "host, none, own");
 }
 
+TEST(FunctionSpecTest, WhatHasNoImageHasNoNetworkOfItsOwn) {
+  for (auto network : {v1::CloneOptions::NONE, v1::CloneOptions::OWN}) {
+    v1::FunctionSpec spec = Valid();
+    spec.set_network(network);
+    EXPECT_TRUE(FunctionSpecFrom(spec).ok());
+    spec.set_no_image(true);
+    spec.clear_dependencies();
+    spec.set_discover_dependencies(false);
+    ExpectRefused(spec, "network", "without --no-image");
+    spec.set_no_image(false);
+    spec.set_runtime("provided");
+    ExpectRefused(spec, "network", "use the host's");
+  }
+}
+
 }  // namespace
 }  // namespace rekindle::functions
