@@ -71,13 +71,18 @@ struct Connected {
   std::shared_ptr<void> share;
 };
 
+// Of a text that is JSON.
+bool IsObject(absl::string_view json) {
+  return absl::StartsWith(absl::StripLeadingAsciiWhitespace(json), "{");
+}
+
 absl::Status TakeClientContext(absl::string_view header, std::string& json) {
   if (header.empty()) return absl::OkStatus();
   if (header.size() > kLongestClientContext) {
     return absl::InvalidArgumentError(absl::StrCat("Client context must be no longer than ",
                                                    kLongestClientContext, " bytes, and has ", header.size()));
   }
-  if (!absl::Base64Unescape(header, &json) || !CheckJson(json).ok()) {
+  if (!absl::Base64Unescape(header, &json) || !CheckJson(json).ok() || !IsObject(json)) {
     return absl::InvalidArgumentError("Client context must be a valid Base64-encoded JSON object.");
   }
   return absl::OkStatus();

@@ -246,7 +246,8 @@ TEST_P(InvokeApiTest, PayloadsThatAreNoJson) {
     EXPECT_THAT(std::string(json::parse(reply.body)["Message"]),
                 StartsWith("Could not parse request body into json: parse error at byte "));
   }
-  for (std::string context : {std::string("%%%"), absl::Base64Escape("{"), std::string(4000, 'A')}) {
+  for (std::string context :
+       {std::string("%%%"), absl::Base64Escape("{"), absl::Base64Escape("[{}]"), std::string(4000, 'A')}) {
     HttpReply reply = client.Post(Path("f"), "1", absl::StrCat("X-Amz-Client-Context: ", context, "\r\n"));
     EXPECT_EQ(reply.status, 400) << context;
     EXPECT_THAT(reply.body, HasSubstr("Client context must be"));
