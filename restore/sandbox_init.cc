@@ -103,11 +103,15 @@ class Init {
 
   // CRIU looks for it at one place alone. Where that is no tmpfs it would not keep it there itself.
   absl::Status ShowKdat() {
-    RK_RETURN_IF_ERROR(OpenFile(kKdatPath, O_RDONLY | O_CREAT).status());
-    if (::mount(setup_.kdat.c_str(), kKdatPath, nullptr, MS_BIND, nullptr) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("mounting ", setup_.kdat, " on ", kKdatPath));
+    // Another CRIU removes the file when it finds nothing in it; soon it is there again.
+    constexpr int kMostTries = 100;
+    for (int tries = 1;; ++tries) {
+      RK_RETURN_IF_ERROR(OpenFile(kKdatPath, O_RDONLY | O_CREAT).status());
+      if (::mount(setup_.kdat.c_str(), kKdatPath, nullptr, MS_BIND, nullptr) == 0) return absl::OkStatus();
+      if (errno != ENOENT || tries == kMostTries || !PathExists(setup_.kdat)) {
+        return ErrnoStatus(errno, absl::StrCat("mounting ", setup_.kdat, " on ", kKdatPath));
+      }
     }
-    return absl::OkStatus();
   }
 
   static absl::Status LoopbackUp() {
