@@ -86,6 +86,23 @@ class LifeTest(FunctionsTest):
         shutil.rmtree(self.path("below"))
         self.assertEqual(self.invoke("layered")[0], ["above", "above", "here"])
 
+    def test_what_starts_from_nothing_for_want_of_its_image_is_told(self):
+        self.deploy("bereft", "--deps", "decimal")
+        self.about("bereft")
+        for reference in self.references():
+            self.succeed("rm", reference)
+        self.daemon.stop()
+        self.restart_daemon()
+        for _ in range(2):
+            self.assertIn("deps build --rebuild", self.function("bereft")["problem"])
+            self.assertEqual(self.invoke("bereft")[1]["start_level"], "cold")
+            seen = self.about("bereft")
+            os.kill(self.process_of(seen), signal.SIGKILL)
+            self.wait_for_no_instance("bereft")
+        self.succeed("deps", "build", "decimal", "--runtime", "python", "--rebuild")
+        self.assertEqual(self.function("bereft")["problem"], "")
+        self.assertTrue(self.invoke("bereft")[1]["start_level"].startswith("dependency-"))
+
     def test_provisioned_are_there_before_the_first_call(self):
         self.deploy("ready", "--provisioned", "2")
         waiting.until(lambda: self.function("ready")["instances_idle"] == 2, "two instances", SECONDS)
