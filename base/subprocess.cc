@@ -20,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "base/children.h"
 #include "base/deadline.h"
+#include "base/session_keyring.h"
 #include "base/status.h"
 
 extern char** environ;
@@ -48,6 +49,7 @@ struct ChildPlan {
   size_t move_count;
   int highest_target;
   bool new_session;
+  bool new_keyring;
   bool die_with_parent_thread;
   pid_t parent;
   int error_fd;
@@ -74,6 +76,10 @@ pid_t ForkAs(pid_t number) {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   for (int signal : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD}) ::signal(signal, SIG_DFL);
   if (plan.new_session) ::setsid();
+  if (plan.new_keyring) {
+    errno = LeaveSessionKeyring();
+    if (errno != 0) FailInChild(plan);
+  }
   if (plan.die_with_parent_thread) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != plan.parent) ::_exit(127);
@@ -157,6 +163,7 @@ absl::StatusOr<Subprocess> Subprocess::Start(const SubprocessOptions& options) {
   plan.move_count = moves.size();
   plan.highest_target = highest;
   plan.new_session = options.new_session;
+  plan.new_keyring = options.new_keyring;
   plan.die_with_parent_thread = options.die_with_parent_thread;
   plan.parent = ::getpid();
   plan.error_fd = error_write.get();

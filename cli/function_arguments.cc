@@ -94,7 +94,7 @@ void FunctionArguments::AddDeploy() {
   deploy->add_option("--provisioned", provisioned_, "Instances that are always there [0]")->type_name("N");
   deploy->add_option("--max-instances", max_instances_, "Instances at the same time, at most [no limit]")
       ->type_name("N");
-  deploy->add_option("--cpus", cpus_, "Limit of an instance's CPU time, in CPUs [no limit]")
+  deploy->add_option("--cpus", cpus_, "Limit of an instance's CPU time, in CPUs, at least 0.01 [no limit]")
       ->type_name("N")
       ->check(AboveZero());
   deploy->add_option("--net", network_, "Network of an instance: host, none, own [host]")

@@ -126,6 +126,8 @@ class RestoreSession {
     // into its own session: in ours, a terminal that the job gets would be its controlling one, and to read
     // would stop it, since it is in the background there.
     process.new_session = true;
+    // What it restores keeps its session keyring, whoever's processes they are.
+    process.new_keyring = true;
     process.working_directory = work_directory();
     if (options_.user) {
       RK_RETURN_IF_ERROR(WriteBounds(absl::StrCat(work_directory(), "/", kBoundsFile), *options_.user));

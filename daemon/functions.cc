@@ -227,11 +227,16 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
     function.may_have_image = true;
     function.cold_seconds = dependency->build_seconds;
   } else if (!record.images.dependency_image.empty()) {
-    Log(LogLevel::kWarning,
-        absl::StrCat("function '", record.name(), "': its dependency image '", record.images.dependency_image,
-                     "' is missing; it starts from nothing until "
-                     "it is deployed again: ",
-                     dependency.status().message()));
+    function.only_cold = absl::StrCat(
+        "its dependency image '", record.images.dependency_image,
+        "' is missing; it starts from nothing until it is deployed again, or that is built again "
+        "(rekindle deps build --rebuild): ",
+        dependency.status().message());
+    Log(LogLevel::kWarning, absl::StrCat("function '", record.name(), "': ", function.only_cold));
+  } else if (record.spec.starts_from_images()) {
+    function.only_cold =
+        "it has no dependency image, which could not be built when it was deployed: it starts from nothing "
+        "until it is deployed again";
   }
   const bool has_image = instances_->Add(record, dependency.ok() ? &dependency->info : nullptr);
   function.has_image = has_image && dependency.ok();

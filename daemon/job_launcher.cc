@@ -25,6 +25,7 @@
 #include "base/deadline.h"
 #include "base/descriptor_limit.h"
 #include "base/file.h"
+#include "base/session_keyring.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 
@@ -82,6 +83,7 @@ void SkipLowPids() {
 // System calls as they are: they change the calling thread alone, where the C library's wrappers would change
 // (or in a forked child: signal) all threads.
 int BecomeUser(const RunAs& user) {
+  if (const int error = LeaveSessionKeyring(); error != 0) return error;
   if (::syscall(SYS_setgroups, user.groups.size(), user.groups.data()) != 0 ||
       ::syscall(SYS_setresgid, user.gid, user.gid, user.gid) != 0 ||
       ::syscall(SYS_setresuid, user.uid, user.uid, user.uid) != 0) {

@@ -177,7 +177,7 @@ int Main(int argc, char** argv) {
       ->type_name("ADDRESS");
   app.add_option(
          "--functions-memory", functions_memory,
-         "Memory that instances of functions and what is kept for them may take [60 % of what is free]")
+         "Memory for functions: beyond it nothing is kept that only speeds up starts [60 % of what is free]")
       ->type_name("SIZE");
   app.add_option("--tls-cert", options.tls.certificate, "For --listen: the daemon's certificate")
       ->type_name("FILE")

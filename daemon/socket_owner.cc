@@ -37,6 +37,19 @@ sockaddr_storage Unmapped(const sockaddr_storage& address) {
   return plain;
 }
 
+// An IPv4 address as an IPv6 socket that has it sees it.
+sockaddr_storage Mapped(const sockaddr_storage& address) {
+  const auto& four = reinterpret_cast<const sockaddr_in&>(address);
+  sockaddr_in6 six{};
+  six.sin6_family = AF_INET6;
+  six.sin6_port = four.sin_port;
+  six.sin6_addr.s6_addr[10] = six.sin6_addr.s6_addr[11] = 0xff;
+  std::memcpy(six.sin6_addr.s6_addr + 12, &four.sin_addr, sizeof four.sin_addr);
+  sockaddr_storage mapped{};
+  std::memcpy(&mapped, &six, sizeof six);
+  return mapped;
+}
+
 // As /proc/net/tcp and tcp6 write it: words of the address in the machine's order.
 std::string InTable(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET) {
@@ -83,12 +96,14 @@ absl::StatusOr<uid_t> OwnerOfOtherEnd(int connection) {
   }
   const bool six = local.ss_family == AF_INET6;
   if (!six && local.ss_family != AF_INET) return absl::UnauthenticatedError("this is no TCP connection");
+  constexpr char kFour[] = "/proc/self/net/tcp", kSix[] = "/proc/self/net/tcp6";
   std::optional<uid_t> owner;
-  RK_ASSIGN_OR_RETURN(
-      owner, OwnerIn(six ? "/proc/self/net/tcp6" : "/proc/self/net/tcp", InTable(remote), InTable(local)));
-  if (!owner.has_value() && IsMapped(remote) && IsMapped(local)) {
-    RK_ASSIGN_OR_RETURN(owner,
-                        OwnerIn("/proc/self/net/tcp", InTable(Unmapped(remote)), InTable(Unmapped(local))));
+  RK_ASSIGN_OR_RETURN(owner, OwnerIn(six ? kSix : kFour, InTable(remote), InTable(local)));
+  // Either end of an IPv4 connection may be an IPv6 socket, as all those of Java and .NET are.
+  if (!owner.has_value() && !six) {
+    RK_ASSIGN_OR_RETURN(owner, OwnerIn(kSix, InTable(Mapped(remote)), InTable(Mapped(local))));
+  } else if (!owner.has_value() && IsMapped(remote) && IsMapped(local)) {
+    RK_ASSIGN_OR_RETURN(owner, OwnerIn(kFour, InTable(Unmapped(remote)), InTable(Unmapped(local))));
   }
   if (owner.has_value()) return *owner;
   return absl::UnauthenticatedError(

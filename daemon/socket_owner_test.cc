@@ -15,8 +15,8 @@ namespace {
 
 class SocketOwnerTest : public testing::Test {
  protected:
-  // A listener, of IPv6 for both versions, and a client of IPv4.
-  void Connect(int family) {
+  // A listener, of IPv6 for both versions, and a client of IPv4, by a socket of IPv4 or IPv6.
+  void Connect(int family, int client_family = AF_INET) {
     listener_.Reset(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!listener_.valid()) GTEST_SKIP() << "no sockets of this family";
     sockaddr_storage address{};
@@ -38,8 +38,16 @@ class SocketOwnerTest : public testing::Test {
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     to.sin_port = family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
                                     : reinterpret_cast<sockaddr_in6&>(address).sin6_port;
-    client_.Reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    ASSERT_EQ(::connect(client_.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+    sockaddr_in6 mapped{};
+    mapped.sin6_family = AF_INET6;
+    mapped.sin6_port = to.sin_port;
+    ASSERT_EQ(::inet_pton(AF_INET6, "::ffff:127.0.0.1", &mapped.sin6_addr), 1);
+    client_.Reset(::socket(client_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!client_.valid()) GTEST_SKIP() << "no sockets of this family";
+    ASSERT_EQ(client_family == AF_INET
+                  ? ::connect(client_.get(), reinterpret_cast<sockaddr*>(&to), sizeof to)
+                  : ::connect(client_.get(), reinterpret_cast<sockaddr*>(&mapped), sizeof mapped),
+              0);
     accepted_.Reset(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     ASSERT_TRUE(accepted_.valid());
   }
@@ -55,6 +63,14 @@ TEST_F(SocketOwnerTest, IsWhoHasConnected) {
 TEST_F(SocketOwnerTest, IsWhoHasConnectedByAnOlderProtocol) {
   Connect(AF_INET6);
   EXPECT_EQ(OwnerOfOtherEnd(accepted_.get()).value_or(12345), ::geteuid());
+}
+
+TEST_F(SocketOwnerTest, IsWhoHasConnectedBySocketsOfANewerProtocol) {
+  for (int family : {AF_INET, AF_INET6}) {
+    Connect(family, AF_INET6);
+    if (IsSkipped()) return;
+    EXPECT_EQ(OwnerOfOtherEnd(accepted_.get()).value_or(12345), ::geteuid());
+  }
 }
 
 TEST_F(SocketOwnerTest, IsKnownWhenNothingMoreWillBeSent) {

@@ -136,6 +136,10 @@ absl::Status CheckLimits(const FunctionSpec& spec) {
     return Wrong("cpus", spec.cpus, " is no number of CPUs: write ", kLeastCpus, " to ", kMostCpus,
                  ", or 0 for no limit");
   }
+  if (spec.cpus != 0 && spec.cpus < kLeastCpus) {
+    return Wrong("cpus", spec.cpus, " is less than the kernel can limit to: at least ", kLeastCpus,
+                 ", or 0 for no limit");
+  }
   if (spec.provisioned > kMostInstances || spec.max_instances > kMostInstances) {
     return Wrong(spec.provisioned > kMostInstances ? "provisioned" : "max_instances", "the limit is ",
                  kMostInstances);
@@ -266,6 +270,12 @@ absl::StatusOr<FunctionSpec> FunctionSpecFrom(const v1::FunctionSpec& from) {
                  " is none that this version knows: host, none, own");
   }
   spec.network = from.network();
+  if (spec.network != v1::CloneOptions::HOST &&
+      (spec.no_image || spec.runtime.kind == RuntimeKind::kProvided)) {
+    return Wrong("network", "only copies of an image get one of their own, and this function has none: ",
+                 spec.no_image ? "let it have one (without --no-image), or use the host's"
+                               : "use the host's, or a runtime that images are taken of (python, nodejs)");
+  }
   spec.cpus = from.cpus();
   spec.max_instances = from.max_instances();
   RK_RETURN_IF_ERROR(CheckLimits(spec));

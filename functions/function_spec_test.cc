@@ -236,6 +236,11 @@ TEST(FunctionSpecTest, LimitsAreThoseOfLambda) {
     ExpectRefused(spec, "cpus", "no number of CPUs");
   }
   spec = Valid();
+  spec.set_cpus(0.0099);
+  ExpectRefused(spec, "cpus", "at least 0.01");
+  spec.set_cpus(0.01);
+  EXPECT_TRUE(FunctionSpecFrom(spec).ok());
+  spec = Valid();
   spec.set_provisioned(3);
   spec.set_max_instances(2);
   ExpectRefused(spec, "provisioned", "raise max_instances");
@@ -245,6 +250,21 @@ TEST(FunctionSpecTest, LimitsAreThoseOfLambda) {
   spec = Valid();
   spec.set_network(static_cast<v1::CloneOptions::Network>(7));
   ExpectRefused(spec, "network", "host, none, own");
+}
+
+TEST(FunctionSpecTest, WhatHasNoImageHasNoNetworkOfItsOwn) {
+  for (auto network : {v1::CloneOptions::NONE, v1::CloneOptions::OWN}) {
+    v1::FunctionSpec spec = Valid();
+    spec.set_network(network);
+    EXPECT_TRUE(FunctionSpecFrom(spec).ok());
+    spec.set_no_image(true);
+    spec.clear_dependencies();
+    spec.set_discover_dependencies(false);
+    ExpectRefused(spec, "network", "without --no-image");
+    spec.set_no_image(false);
+    spec.set_runtime("provided");
+    ExpectRefused(spec, "network", "use the host's");
+  }
 }
 
 }  // namespace

@@ -71,13 +71,18 @@ struct Connected {
   std::shared_ptr<void> share;
 };
 
+// Of a text that is JSON.
+bool IsObject(absl::string_view json) {
+  return absl::StartsWith(absl::StripLeadingAsciiWhitespace(json), "{");
+}
+
 absl::Status TakeClientContext(absl::string_view header, std::string& json) {
   if (header.empty()) return absl::OkStatus();
   if (header.size() > kLongestClientContext) {
     return absl::InvalidArgumentError(absl::StrCat("Client context must be no longer than ",
                                                    kLongestClientContext, " bytes, and has ", header.size()));
   }
-  if (!absl::Base64Unescape(header, &json) || !CheckJson(json).ok()) {
+  if (!absl::Base64Unescape(header, &json) || !CheckJson(json).ok() || !IsObject(json)) {
     return absl::InvalidArgumentError("Client context must be a valid Base64-encoded JSON object.");
   }
   return absl::OkStatus();
@@ -146,9 +151,15 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
     return std::nullopt;
   }
 
-  HttpAnswer OnTooLarge(const std::shared_ptr<HttpConnection>&, const HttpRequestHead&,
+  HttpAnswer OnTooLarge(const std::shared_ptr<HttpConnection>&, const HttpRequestHead& head,
                         size_t largest_body) override {
+    const Call call = RouteOf(head).call;
+    if (call == Call::kUnknown) return UnknownOperation(head);
     ++too_large_;
+    if (call != Call::kInvoke) {
+      return InvokeError(413, "RequestTooLargeException",
+                         absl::StrCat("A request to ", Path(head), " has no body"));
+    }
     return InvokeError(413, "RequestTooLargeException",
                        absl::StrCat("Request must be smaller than ", largest_body,
                                     " bytes for the InvokeFunction operation"));
@@ -188,12 +199,7 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
     Route route = RouteOf(request);
     if (route.call == Call::kHealth)
       return HttpConnection::Answer(exchange, HttpAnswer(200, R"({"status":"ok"})"));
-    if (route.call == Call::kUnknown) {
-      return HttpConnection::Answer(
-          exchange,
-          InvokeError(404, "UnknownOperationException",
-                      absl::StrCat("There is no ", View(request.method_string()), " ", Path(request))));
-    }
+    if (route.call == Call::kUnknown) return HttpConnection::Answer(exchange, UnknownOperation(request));
     const Identity& identity = std::any_cast<const Connected&>(exchange.connection->context()).identity;
     if (!identity.ok()) return HttpConnection::Answer(exchange, InvokeErrorFrom(identity.status(), ""));
     std::shared_ptr<Invoker> invoker = invoker_.lock();
@@ -219,6 +225,11 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
   void OnClosed(HttpConnection&, bool) override {}
 
  private:
+  static HttpAnswer UnknownOperation(const HttpRequestHead& head) {
+    return InvokeError(404, "UnknownOperationException",
+                       absl::StrCat("There is no ", View(head.method_string()), " ", Path(head)));
+  }
+
   static HttpAnswer Ending() {
     return std::move(InvokeError(503, "ServiceUnavailableException",
                                  "The daemon is ending. Try again when it has been started anew")

@@ -246,7 +246,8 @@ TEST_P(InvokeApiTest, PayloadsThatAreNoJson) {
     EXPECT_THAT(std::string(json::parse(reply.body)["Message"]),
                 StartsWith("Could not parse request body into json: parse error at byte "));
   }
-  for (std::string context : {std::string("%%%"), absl::Base64Escape("{"), std::string(4000, 'A')}) {
+  for (std::string context :
+       {std::string("%%%"), absl::Base64Escape("{"), absl::Base64Escape("[{}]"), std::string(4000, 'A')}) {
     HttpReply reply = client.Post(Path("f"), "1", absl::StrCat("X-Amz-Client-Context: ", context, "\r\n"));
     EXPECT_EQ(reply.status, 400) << context;
     EXPECT_THAT(reply.body, HasSubstr("Client context must be"));
@@ -507,7 +508,9 @@ TEST_P(InvokeApiTest, WhatIsNoCallIsRefused) {
        {"GET / HTTP/1.1\r\n\r\n", "PUT /2015-03-31/functions/f HTTP/1.1\r\n\r\n",
         "POST /2015-03-31/functions/ HTTP/1.1\r\n\r\n", "POST /2015-03-31/functions/f HTTP/1.1\r\n\r\n",
         "POST /2015-03-31/functionsf/invocations HTTP/1.1\r\n\r\n",
-        "POST /2021-11-15/functions/f/response-streaming-invocations HTTP/1.1\r\n\r\n"}) {
+        "POST /2021-11-15/functions/f/response-streaming-invocations HTTP/1.1\r\n\r\n",
+        "POST /2021-11-15/functions/f/response-streaming-invocations HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}",
+        "POST /2015-03-31/functions/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"}) {
     HttpClient client(address_);
     HttpReply reply = client.Ask(request);
     EXPECT_EQ(reply.status, 404) << request;
@@ -516,6 +519,7 @@ TEST_P(InvokeApiTest, WhatIsNoCallIsRefused) {
   HttpClient client(address_);
   client.Send("HEAD /health HTTP/1.1\r\n\r\nGET /health HTTP/1.1\r\n\r\n");
   EXPECT_EQ(client.Ask("").status, 404);
+  EXPECT_EQ(HttpClient(address_).Ask("GET /health HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}").status, 413);
   HttpClient garbage(address_);
   EXPECT_EQ(garbage.Ask("hello\r\n\r\n").status, 400);
 }

@@ -228,6 +228,7 @@ void Core::Put(const ScheduledFunction& spec) {
   auto& counters = counters_[spec.name];
   if (counters == nullptr) counters = std::make_shared<Counters>();
   function->counters = counters;
+  counters->cold = spec.only_cold;
   FunctionProfile& profile = function->profile;
   profile.dependency = DependencyOf(spec, &later);
   profile.instance_bytes = kGuessedInstanceBytes;
@@ -396,7 +397,7 @@ absl::StatusOr<FunctionNumbers> Core::Numbers(const std::string& name) const {
   numbers.queued = function->queue.size() + function->waiting.size();
   numbers.duration_median_seconds = counters.durations.Quantile(0.5);
   numbers.duration_p99_seconds = counters.durations.Quantile(0.99);
-  numbers.problem = counters.problem;
+  numbers.problem = counters.problem.empty() ? counters.cold : counters.problem;
   return numbers;
 }
 

@@ -53,6 +53,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     LatencySample durations;
     std::array<LatencySample, kStartLevels> starts;
     std::string problem;
+    std::string cold;     // why the last start was from nothing, though there should be an image
     uint32_t living = 0;  // instances whose process has not ended, and those being started
   };
   struct Function {

@@ -76,11 +76,13 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
   std::vector<StartLevel> gone;  // templates
   bool of_no_use = false;        // its own
   bool image_gone = false;
+  std::string refused;  // by the last one that there was to start from
   for (StartLevel candidate : levels) {
     order.level = candidate;
     started = CatchNoMoreThreads([&] { return starter_.Start(order); });
     if (started.ok()) break;
     if (candidate == StartLevel::kCold) break;
+    refused = std::string(started.status().message());
     const bool template_level =
         candidate == StartLevel::kTemplate || candidate == StartLevel::kDependencyTemplate;
     if (template_level && absl::IsUnavailable(started.status())) gone.push_back(candidate);
@@ -98,6 +100,15 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
   if (image_gone) ImageIsGone(function);
   if (of_no_use) TemplateIsOfNoUse(function, &later);
   if (!started.ok()) return StartFailed(function, instance, started.status(), &later);
+  if (!function->replaced) {
+    std::string& cold = function->counters->cold;
+    cold = function->spec.only_cold;
+    if (order.level == StartLevel::kCold && !refused.empty()) {
+      cold = absl::StrCat(
+          "it is started from nothing, since what it could be started from can't be used: ", refused,
+          "; `rekindle deps build --rebuild` makes the image of its dependencies anew");
+    }
+  }
   instance->level = order.level;
   instance->process = std::move(started->process);
   RuntimeApi::Options options;

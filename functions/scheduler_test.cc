@@ -187,11 +187,35 @@ TEST_F(SchedulerTest, WhatCanNotBeStartedFromIsPassedOver) {
                            StartLevel::kImageDisk, StartLevel::kDependencyRam, StartLevel::kDependencyDisk}) {
     starter_.Refuse(level, absl::NotFoundError("gone"));
   }
+  starter_.Become("f", [](TestRuntime& runtime) {
+    if (runtime.Next()) runtime.Answer("1");
+    return Exits(0);  // so that each call needs a start
+  });
   scheduler().Put(function);
   Told told = Invoke("f");
   absl::StatusOr<CallResult> result = ResultOf(told);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->level, StartLevel::kCold);
+  EXPECT_THAT(Numbers("f").problem,
+              AllOf(HasSubstr("from nothing"), HasSubstr("gone; `rekindle deps build")));
+  WaitUntilGone("f");
+  for (StartLevel level : {StartLevel::kDependencyRam, StartLevel::kDependencyDisk})
+    starter_.Refuse(level, absl::OkStatus());
+  EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+  EXPECT_EQ(Numbers("f").problem, "");
+}
+
+TEST_F(SchedulerTest, WhyItIsOnlyStartedFromNothingIsTold) {
+  ScheduledFunction function = Function("f");
+  function.only_cold = "its image is missing";
+  scheduler().Put(function);
+  EXPECT_EQ(Numbers("f").problem, "its image is missing");
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  EXPECT_EQ(Numbers("f").problem, "its image is missing");
+  ++function.revision;
+  function.only_cold.clear();
+  scheduler().Put(function);
+  EXPECT_EQ(Numbers("f").problem, "");
 }
 
 TEST_F(SchedulerTest, WhoCanNotBeStartedAtAllIsTheNodesFault) {

@@ -3,11 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/keyctl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { kMostGroups = 1024 };
@@ -41,6 +43,14 @@ static bool Number(const char** text, unsigned long* number) {
   return true;
 }
 
+/* Copies of a template would share the one that it has, with all keys in it. Before the change of user: a
+ * user may have few keys, and each copy's would count. Of this thread alone: only what has one can be a
+ * template. */
+static int LeaveSessionKeyring(void) {
+  if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) >= 0) return 0;
+  return errno == ENOSYS || errno == EPERM ? 0 : -1; /* there are no keys, or none for us */
+}
+
 static int Become(const char* user, char* why, size_t size) {
   unsigned long uid, gid, group;
   gid_t groups[kMostGroups];
@@ -59,7 +69,8 @@ static int Become(const char* user, char* why, size_t size) {
   if (uid == geteuid() && gid == getegid()) return 0;
   const int dumpable = prctl(PR_GET_DUMPABLE);
   /* By the C library's functions: they reach all threads. */
-  if (setgroups(count, groups) == 0 && setresgid((gid_t)gid, (gid_t)gid, (gid_t)gid) == 0 &&
+  if (LeaveSessionKeyring() == 0 && setgroups(count, groups) == 0 &&
+      setresgid((gid_t)gid, (gid_t)gid, (gid_t)gid) == 0 &&
       setresuid((uid_t)uid, (uid_t)uid, (uid_t)uid) == 0) {
     /* The kernel takes it for a program that hides something from its user now. It is his as one is that he
      * has started: he may look at it, and take an image of it. */

@@ -31,6 +31,16 @@ constexpr absl::Duration kUsualRecording = absl::Seconds(1);
 // Of a sandbox that is being taken down.
 constexpr absl::Duration kLastWords = absl::Milliseconds(200);
 
+// That the image has of any process or thread.
+pid_t HighestNumber(const std::vector<criu::PstreeEntry>& tree) {
+  pid_t highest = 0;
+  for (const criu::PstreeEntry& task : tree) {
+    highest = std::max({highest, task.pid, task.pgid, task.sid});
+    for (const pid_t thread : task.threads) highest = std::max(highest, thread);
+  }
+  return highest;
+}
+
 }  // namespace
 
 absl::Status CloneRun::TakeSandbox(SandboxPool& pool) {
@@ -155,6 +165,9 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
         std::vector<pid_t> pids;
         for (const criu::PstreeEntry& task : image_.directory->tree()) pids.push_back(task.pid);
         RK_ASSIGN_OR_RETURN(std::vector<UniqueFd> processes, sandbox_.OpenProcesses(pids));
+        // What the copy starts would get the lowest numbers that are free, and have them in its image: those
+        // that CRIU itself has where that is restored. Where they can't be chosen, that may happen.
+        sandbox_.SetNextPid(HighestNumber(image_.directory->tree()) + 1).IgnoreError();
         if (absl::Status opened = CheckOpened(processes); !opened.ok()) return opened;
         image_.shared_memory.RemoveNameless(Root());
         if (!options_.stdio.empty()) {

@@ -29,6 +29,7 @@
 #include "base/file.h"
 #include "base/packet_socket.h"
 #include "base/pidfd.h"
+#include "base/session_keyring.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "restore/own_temporary.h"
@@ -78,6 +79,10 @@ class Init {
 
  private:
   absl::Status SetUp() {
+    if (const int error = LeaveSessionKeyring(); error != 0)
+      return ErrnoStatus(error, error == EDQUOT ? "giving a sandbox a session keyring of its own: raise "
+                                                  "/proc/sys/kernel/keys/maxkeys and maxbytes"
+                                                : "giving a sandbox a session keyring of its own");
     if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) {
       return ErrnoStatus(errno, "keeping a sandbox's mounts to itself");
     }
@@ -98,11 +103,15 @@ class Init {
 
   // CRIU looks for it at one place alone. Where that is no tmpfs it would not keep it there itself.
   absl::Status ShowKdat() {
-    RK_RETURN_IF_ERROR(OpenFile(kKdatPath, O_RDONLY | O_CREAT).status());
-    if (::mount(setup_.kdat.c_str(), kKdatPath, nullptr, MS_BIND, nullptr) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("mounting ", setup_.kdat, " on ", kKdatPath));
+    // Another CRIU removes the file when it finds nothing in it; soon it is there again.
+    constexpr int kMostTries = 100;
+    for (int tries = 1;; ++tries) {
+      RK_RETURN_IF_ERROR(OpenFile(kKdatPath, O_RDONLY | O_CREAT).status());
+      if (::mount(setup_.kdat.c_str(), kKdatPath, nullptr, MS_BIND, nullptr) == 0) return absl::OkStatus();
+      if (errno != ENOENT || tries == kMostTries || !PathExists(setup_.kdat)) {
+        return ErrnoStatus(errno, absl::StrCat("mounting ", setup_.kdat, " on ", kKdatPath));
+      }
     }
-    return absl::OkStatus();
   }
 
   static absl::Status LoopbackUp() {

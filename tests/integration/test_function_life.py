@@ -86,6 +86,23 @@ class LifeTest(FunctionsTest):
         shutil.rmtree(self.path("below"))
         self.assertEqual(self.invoke("layered")[0], ["above", "above", "here"])
 
+    def test_what_starts_from_nothing_for_want_of_its_image_is_told(self):
+        self.deploy("bereft", "--deps", "decimal")
+        self.about("bereft")
+        for reference in self.references():
+            self.succeed("rm", reference)
+        self.daemon.stop()
+        self.restart_daemon()
+        for _ in range(2):
+            self.assertIn("deps build --rebuild", self.function("bereft")["problem"])
+            self.assertEqual(self.invoke("bereft")[1]["start_level"], "cold")
+            seen = self.about("bereft")
+            os.kill(self.process_of(seen), signal.SIGKILL)
+            self.wait_for_no_instance("bereft")
+        self.succeed("deps", "build", "decimal", "--runtime", "python", "--rebuild")
+        self.assertEqual(self.function("bereft")["problem"], "")
+        self.assertTrue(self.invoke("bereft")[1]["start_level"].startswith("dependency-"))
+
     def test_provisioned_are_there_before_the_first_call(self):
         self.deploy("ready", "--provisioned", "2")
         waiting.until(lambda: self.function("ready")["instances_idle"] == 2, "two instances", SECONDS)
@@ -104,6 +121,42 @@ class LifeTest(FunctionsTest):
         os.kill(self.process_of(seen), signal.SIGKILL)
         self.wait_for_no_instance("fixed")
         self.assertEqual(self.about("fixed")["calls"], 1)
+
+    def test_threads_have_higher_numbers_than_what_is_in_the_image(self):
+        """CRIU itself has low ones in the copy's namespace, which the next image would need."""
+        self.deploy("threaded", "--timeout", "30s", files={"app.py": """
+import os, threading
+thread = threading.Thread(target=threading.Event().wait, daemon=True)
+thread.start()
+def handler(event, context):
+    return {"thread": thread.native_id, "pid": os.getpid(), "space": os.readlink("/proc/self/ns/pid")}
+"""})
+        seen = self.about("threaded")
+        self.assertGreater(seen["thread"], seen["pid"])
+        self.wait_for_image("threaded")
+        os.kill(self.process_of(seen), signal.SIGKILL)
+        self.wait_for_no_instance("threaded")
+        self.assertIn(self.invoke("threaded")[1]["start_level"], FROM_OWN_IMAGE)
+
+    def test_processes_that_are_spawned(self):
+        """They are no runtimes, though multiprocessing has them import the main module again."""
+        code = {"app.py": "import multiprocessing, os\ndef twice(number):\n    return 2 * number\n"
+                          "def handler(event, context):\n"
+                          "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+                          "        doubled = pool.map(twice, [1, 2])\n"
+                          "    return {'doubled': doubled, 'pid': os.getpid(),\n"
+                          "            'space': os.readlink('/proc/self/ns/pid')}\n"}
+        self.deploy("plain", "--timeout", "30s", "--no-image", files=code)
+        self.assertEqual(self.about("plain")["doubled"], [2, 4])
+        self.deploy("copied", "--timeout", "30s", files=code)
+        seen = self.about("copied")
+        self.assertEqual(seen["doubled"], [2, 4])
+        self.wait_for_image("copied")
+        os.kill(self.process_of(seen), signal.SIGKILL)
+        self.wait_for_no_instance("copied")
+        seen, how = self.invoke("copied")
+        self.assertEqual(seen["doubled"], [2, 4])
+        self.assertIn(how["start_level"], FROM_OWN_IMAGE)
 
 
 class ReplaceTest(FunctionsTest):
@@ -282,6 +335,32 @@ class CustomRuntimeTest(FunctionsTest):
         self.assertIsNone(self.function("none"))
 
 
+# A module with one empty function.
+_COMPILES = """
+const code = Uint8Array.from([0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 7, 5, 1, 1, 102, 0, 0,
+                              10, 4, 1, 2, 0, 11]);
+exports.handler = async () => {
+  const { instance } = await WebAssembly.instantiate(code);
+  instance.exports.f();
+  return { pid: process.pid, space: require('fs').readlinkSync('/proc/self/ns/pid') };
+};
+"""
+# Much that is garbage soon, beside a little that stays.
+_LITTERS = """
+const make = (i) => ({ a: i, b: 's' + i, c: [i, i + 1, i + 2], d: { e: i } });
+exports.handler = async () => {
+  const kept = [];
+  for (let i = 0; i < 100_000; i++) kept.push(make(i));
+  let recent = [];
+  for (let i = 0; i < 1_500_000; i++) {
+    recent.push(make(i));
+    if (recent.length > 60_000) recent = recent.slice(50_000);
+  }
+  return kept.length;
+};
+"""
+
+
 @unittest.skipUnless(os.path.exists("/usr/bin/node"), "needs Node.js")
 class NodeTest(FunctionsTest):
     files = {"app.js": """
@@ -295,6 +374,18 @@ exports.handler = async (event, context) => {
            space: require('fs').readlinkSync('/proc/self/ns/pid') };
 };
 """}
+
+    def test_webassembly(self):
+        self.deploy("compiles", runtime="nodejs", files={"app.js": _COMPILES})
+        seen = self.about("compiles")
+        self.wait_for_image("compiles")
+        os.kill(self.process_of(seen), signal.SIGKILL)
+        self.wait_for_no_instance("compiles")
+        self.assertIn(self.invoke("compiles")[1]["start_level"], FROM_OWN_IMAGE)
+
+    def test_it_collects_garbage_before_its_memory_is_used_up(self):
+        self.deploy("litters", "--memory", "160M", "--timeout", "60s", runtime="nodejs", files={"app.js": _LITTERS})
+        self.assertEqual(self.invoke("litters")[0], 100_000)
 
     def test_a_function(self):
         deployed = self.deploy("node", runtime="nodejs", files=self.files)

@@ -66,6 +66,24 @@ class InvocationTest(InvocationTests, PythonRuntimeTest):
         self.assertEqual(answer[:2], ["two", "deep"])
         self.assertTrue(answer[2].startswith(self.path("one/bin:")))
 
+    def test_processes_that_are_spawned(self):
+        """They are the handler's, and no runtimes: multiprocessing has them import the main module again."""
+        self.write("app.py", textwrap.dedent("""
+            import concurrent.futures, multiprocessing
+            def twice(number):
+                return 2 * number
+            def handler(event, context):
+                method = multiprocessing.get_context(event)
+                with method.Pool(1) as pool:
+                    doubled = pool.map(twice, [1, 2])
+                with concurrent.futures.ProcessPoolExecutor(1, mp_context=method) as pool:
+                    return doubled + list(pool.map(twice, [3]))
+            """))
+        self.start("app.handler", self.directory)
+        for method in ("spawn", "forkserver"):
+            self.assertEqual(self.call(method), [2, 4, 6], method)
+        self.assertEqual(self.api.connections, 1)
+
 
 class FailureTest(FailureTests, PythonRuntimeTest):
     exits = (("exit", 3), ("exit", 0), ("crash", 9))
@@ -122,6 +140,18 @@ class LoadingTest(LoadingTests, PythonRuntimeTest):
         self.write("app.py", "import sys\nhad = 'colorsys' in sys.modules\n"
                    "def handler(event, context):\n    return had\n")
         return "json", "colorsys"
+
+    def test_a_module_with_the_name_of_one_that_a_dependency_has_loaded(self):
+        self.write("colorsys.py", "WHOSE = 'its own'")
+        self.write("csv/__init__.py", "")
+        self.write("csv/inner.py", "WHOSE = 'its own, too'")
+        self.write("wave.d/nothing", "")
+        self.write("app.py", "import colorsys, csv.inner, wave\n"
+                   "answer = [colorsys.WHOSE, csv.inner.WHOSE, wave.__name__]\n"
+                   "def handler(event, context):\n    return answer\n")
+        for dependencies in ("colorsys,csv,wave", ""):
+            self.start_afresh("app.handler", self.directory, REKINDLE_DEPS=dependencies)
+            self.assertEqual(self.call({}), ["its own", "its own, too", "wave"])
 
     def test_no_such_module(self):
         _, error, log = self.fail_to_start("nosuch.handler")

@@ -171,4 +171,6 @@ def main():
     os._exit(0)
 
 
-main()
+# A process that multiprocessing spawns imports this file again, under another name.
+if __name__ == "__main__":
+    main()

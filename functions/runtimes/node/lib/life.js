@@ -5,6 +5,7 @@ const fs = require('fs');
 const path = require('path');
 
 const { RuntimeApi } = require('./api.js');
+const engine = require('./engine.js');
 const faults = require('./faults.js');
 const handlers = require('./handlers.js');
 const { Invocations } = require('./invocations.js');
@@ -23,6 +24,7 @@ let invocations = null;
 
 async function run() {
   logs.install();
+  if (held) engine.prepareForImages();
   process.on('uncaughtException', (error) => {
     console.error('Uncaught Exception', `\t${faults.inDetail(error)}`);
     end(error, UNCAUGHT_EXCEPTION);
@@ -119,6 +121,7 @@ function hookFolder() {
 
 async function loadFunction() {
   logs.install();
+  if (held) engine.keepWithin(Number(process.env.AWS_LAMBDA_FUNCTION_MEMORY_SIZE));
   try {
     handlers.enter(hookFolder());
     const spec = process.env._HANDLER;

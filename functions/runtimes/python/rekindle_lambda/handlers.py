@@ -1,10 +1,16 @@
 """Finding the function: its code folder, its layers, and `module.function`."""
 
+import importlib.machinery
 import os
 import sys
 import time
 
 from rekindle_lambda.faults import Fault
+
+
+_first = []  # folders of the function's that are in the path
+# Of the standard library and the hook, which goes on working with them by these names.
+_OF_THE_HOOK = frozenset(("multiprocessing", "random", "rekindle", "tempfile", "uuid"))
 
 
 def add_layers():
@@ -19,8 +25,10 @@ def add_layers():
             os.environ["PATH"] = programs + ":" + search if search else programs
 
 
-def enter():
-    """Makes this process the function's: where it is, what its time zone is, what it imports from."""
+def enter(runtimes):
+    """Makes this process the function's: where it is, what its time zone is, what it imports from. `runtimes`: names of
+    modules that would be loaded without any dependencies, too.
+    """
     add_layers()
     # Python has read it when it started; a copy gets its own afterwards.
     for folder in reversed([name for name in os.environ.get("PYTHONPATH", "").split(":") if name]):
@@ -35,6 +43,7 @@ def enter():
                         "Unable to enter the function's code folder %s (LAMBDA_TASK_ROOT): %s" %
                         (root, error.strerror)) from None
         _put_first(root)
+    _forget_others(runtimes)
     if "TZ" in os.environ:
         time.tzset()
 
@@ -68,11 +77,38 @@ def load(spec):
                     "Handler '%s' missing on module '%s'" % (function_name, module_name)) from None
 
 
+def _forget_others(runtimes):
+    """Of modules that came with the dependencies: those in whose place the path, which is the function's now, has
+    others (a secrets.py in the code folder). Without an image, and on Lambda, the function would get these. The dependencies
+    keep those that they have loaded.
+    """
+    loaded = {name for name in sys.modules if "." not in name} - runtimes - _OF_THE_HOOK
+    names = set()
+    for folder in _first:
+        try:
+            files = os.listdir(folder)
+        except OSError:  # it may be closed to that
+            continue
+        names.update(loaded.intersection(file.partition(".")[0] for file in files))
+    for name in names:
+        present = getattr(sys.modules[name], "__spec__", None)
+        found = importlib.machinery.PathFinder.find_spec(name)
+        # The path comes after what is built into the interpreter. A folder without __init__.py has no origin.
+        if present is None or present.origin in ("built-in", "frozen") or found is None or found.origin is None:
+            continue
+        if found.origin != present.origin:
+            for gone in [other for other in sys.modules if other == name or other.startswith(name + ".")]:
+                del sys.modules[gone]
+
+
 def _put_first(folder):
+    if folder in _first:
+        _first.remove(folder)
     if folder in sys.path:
         sys.path.remove(folder)
     if not os.path.isdir(folder):
         return
     sys.path.insert(0, folder)
+    _first.append(folder)
     # What an earlier look at the same name has found there, or not found.
     sys.path_importer_cache.pop(folder, None)

@@ -14,6 +14,7 @@ _AFTER_RESTORE_FAILED = 65
 
 # At the first ready point it goes from the environment.
 _held = os.environ.get("REKINDLE_HOLD") == "1"
+_runtimes = frozenset(sys.modules)
 
 
 def run():
@@ -76,7 +77,7 @@ def _park(point):
 def _load_function():
     logs.set_level()
     try:
-        handlers.enter()
+        handlers.enter(_runtimes)
         spec = os.environ.get("_HANDLER")
         if not spec:
             raise faults.Fault("Runtime.MalformedHandlerName", "no handler is named: _HANDLER is not set")

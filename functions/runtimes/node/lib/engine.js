@@ -1,0 +1,27 @@
+// What V8 is told, since it has seen the machine on which an image was taken and not the instance that it runs in.
+'use strict';
+
+const v8 = require('v8');
+
+const MIB = 1024 * 1024;
+// Up to here Node.js itself would keep the space for young objects at its smallest; that costs time.
+const SMALL_MEMORY = 256;
+
+/** Before an image is taken: nothing may be in use by then that a copy would not have. */
+function prepareForImages() {
+  // It marks code with a protection key, which no copy has: WebAssembly, and with it fetch(), would end the process.
+  // Newer ones don't know the option, and would say so in the log; they use none.
+  if (parseInt(process.versions.node, 10) < 22) v8.setFlagsFromString('--no-wasm-memory-protection-keys');
+}
+
+/**
+ * In a copy: how large the heap may get was set when Node.js started, by the memory of the machine. If the function has
+ * less, it would be killed for memory while V8 sees no need to collect what is garbage.
+ */
+function keepWithin(memorySize) {
+  if (!(memorySize * MIB < v8.getHeapStatistics().heap_size_limit)) return;
+  v8.setFlagsFromString('--heap-growing-percent=30');
+  if (memorySize <= SMALL_MEMORY) v8.setFlagsFromString('--semi-space-growth-factor=1');
+}
+
+module.exports = { prepareForImages, keepWithin };
