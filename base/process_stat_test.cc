@@ -47,6 +47,23 @@ TEST(ProcessStat, AZombieWithAnAwkwardNameIsReadAndIsEnding) {
   EXPECT_EQ(CommandLineOf(child), "");
 }
 
+TEST(ProcessStat, ASnapshotTellsTheTreesOfItsMoment) {
+  pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const ProcessChildren then;
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  const std::vector<pid_t> tree = then.Tree(::getpid());
+  ASSERT_FALSE(tree.empty());
+  EXPECT_EQ(tree.front(), ::getpid());
+  EXPECT_EQ(std::count(tree.begin(), tree.end(), child), 1);
+  EXPECT_EQ(then.Tree(child), std::vector<pid_t>{child});
+  EXPECT_TRUE(ProcessTree(child).empty());
+}
+
 TEST(ProcessStat, WhoCannotBeLookedAtIsNotSaidToBeGone) {
   const FewDescriptorsLeft none;
   EXPECT_EQ(ReadProcessStat(::getpid()).status().code(), absl::StatusCode::kResourceExhausted);

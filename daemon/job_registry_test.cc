@@ -13,8 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/machine.h"
+#include "base/process_stat.h"
 #include "base/test_descriptors.h"
 #include "daemon/process_info.h"
+#include "daemon/proto_conversion.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -253,6 +256,24 @@ TEST_F(JobRegistryTest, NobodyIsToldOthersNames) {
   for (const char* bad : {"", "a/b", "..", ".x", "-x", "4711", "a b"}) {
     EXPECT_EQ(registry_->FindByName(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
   }
+}
+
+TEST_F(JobRegistryTest, ManyAreDescribedByOneLookAtAllProcesses) {
+  JobRecord record = Record(::getpid(), "many");
+  record.boot_id = ThisBootId();
+  record.start_ticks = ReadProcessStat(record.pid)->start_ticks;
+  const ProcessChildren before;
+  const Subprocess later = StartProcess();
+  v1::Job then, now;
+  ToProto(record, &then, &before);
+  ToProto(record, &now);
+  EXPECT_EQ(then.state(), "running");
+  EXPECT_EQ(then.processes() + 1, now.processes());
+  // One that has begun since is not left out.
+  record.pid = later.pid();
+  record.start_ticks = ReadProcessStat(record.pid)->start_ticks;
+  ToProto(record, &then, &before);
+  EXPECT_EQ(then.processes(), 1u);
 }
 
 TEST(ProcessInfo, SelfAndNobody) {

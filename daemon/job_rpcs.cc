@@ -127,7 +127,7 @@ absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& r
   std::map<std::string, const JobRecord*> known;
   for (const JobRecord& job : jobs) known[job.name] = &job;
   std::set<std::string> shown;
-  for (const v1::Job& job : node.supervisor().List()) {
+  for (const v1::Job& job : node.supervisor().List(all)) {
     if (!node.policy().MayUse(call.caller, job.owner_uid())) continue;
     shown.insert(job.name());
     const bool ended = job.supervised().phase() == "done" || job.supervised().phase() == "failed";

@@ -64,7 +64,9 @@ void ToProto(const JobRecord& record, v1::Job* job, const ProcessChildren* all) 
   absl::StatusOr<ProcessInfo> process = ReadProcessInfo(record.pid);
   bool stopped = process.ok() && (process->state == 'T' || process->state == 't');
   job->set_state(stopped ? "stopped" : "running");
-  const TreeUse use = all != nullptr ? MeasureTree(record.pid, *all) : MeasureTree(record.pid);
+  TreeUse use;
+  if (all != nullptr) use = MeasureTree(record.pid, *all);
+  if (use.processes == 0) use = MeasureTree(record.pid);  // also one that began after they were read
   job->set_processes(use.processes);
   job->set_resident_bytes(use.resident_bytes);
 }

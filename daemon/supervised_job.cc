@@ -569,7 +569,7 @@ bool SupervisedJob::Ended() const {
   return end_told_;
 }
 
-v1::Job SupervisedJob::Describe() const {
+v1::Job SupervisedJob::Describe(const ProcessChildren* all) const {
   absl::MutexLock lock(&mutex_);
   JobRecord life;
   life.name = name_;
@@ -582,7 +582,7 @@ v1::Job SupervisedJob::Describe() const {
   life.log = record_.log();
   if (!record_.points().empty()) life.image = record_.points().rbegin()->image();
   v1::Job job;
-  ToProto(life, &job);
+  ToProto(life, &job, all);
   if (!record_.ended() && job.state() == "exited") job.set_state("waiting");
   v1::SupervisedState* state = job.mutable_supervised();
   *state->mutable_policy() = record_.policy();

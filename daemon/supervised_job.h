@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/process_stat.h"
 #include "ckpt/staging_arena.h"
 #include "daemon/job_events.h"
 #include "daemon/job_file.h"
@@ -57,8 +58,8 @@ class SupervisedJob {
   int64_t submitted_unix_ns() const { return submitted_unix_ns_; }
   JobEvents& events() { return events_; }
   bool Ended() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // As `ps` shows it. Absent: there is nothing to show.
-  v1::Job Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // As `ps` shows it. Absent: there is nothing to show. `all`: see ToProto of a JobRecord.
+  v1::Job Describe(const ProcessChildren* all = nullptr) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Is this process its root?
   bool IsNow(pid_t pid) const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -365,9 +365,9 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Find(const std::strin
                                           "': see 'rekindle ps'; 'rekindle run --every 5m' starts one"));
 }
 
-std::vector<v1::Job> Supervisor::List() const {
+std::vector<v1::Job> Supervisor::List(const ProcessChildren& all) const {
   std::vector<v1::Job> jobs;
-  for (const auto& job : Jobs()) jobs.push_back(job->Describe());
+  for (const auto& job : Jobs()) jobs.push_back(job->Describe(&all));
   std::sort(jobs.begin(), jobs.end(),
             [](const v1::Job& a, const v1::Job& b) { return a.started_unix_ns() > b.started_unix_ns(); });
   return jobs;

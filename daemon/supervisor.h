@@ -47,7 +47,7 @@ class Supervisor {
   // NotFound: there is none.
   absl::StatusOr<std::shared_ptr<SupervisedJob>> Find(const std::string& name) const
       ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<v1::Job> List() const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<v1::Job> List(const ProcessChildren& all) const ABSL_LOCKS_EXCLUDED(mutex_);
   // AlreadyExists: a supervised job that has not ended has it, running or not at the moment, whoever
   // supervises it.
   absl::Status CheckNameIsFree(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);

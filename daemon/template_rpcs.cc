@@ -27,7 +27,7 @@ absl::Status CheckDaemon(const Node& node) {
       "socket");
 }
 
-void Describe(const TemplateRecord& record, v1::Template* out) {
+void Describe(const TemplateRecord& record, const ProcessChildren& all, v1::Template* out) {
   out->set_name(record.name);
   out->set_image(record.image);
   out->set_pid(record.job.pid);
@@ -36,7 +36,7 @@ void Describe(const TemplateRecord& record, v1::Template* out) {
   out->set_copies(record.copies);
   out->set_refusal(record.instance->refusal());
   out->set_seconds(record.seconds);
-  out->set_resident_bytes(MeasureTree(record.job.pid).resident_bytes);
+  out->set_resident_bytes(MeasureTree(record.job.pid, all).resident_bytes);
 }
 
 absl::StatusOr<TemplateRecord> FindTemplateFor(Node& node, const Caller& caller, const std::string& name) {
@@ -89,7 +89,7 @@ absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpReques
                       RegisterCopy(node, call.caller, std::move(started), details, watch, -1, &unused));
   record.job = job.record;
   record.seconds = watch.seconds();
-  Describe(record, response);
+  Describe(record, ProcessChildren(), response);
   if (!record.instance->refusal().empty()) {
     Log(LogLevel::kWarning,
         absl::StrCat("template '", record.name,
@@ -108,8 +108,10 @@ absl::Status TemplateDown(Node& node, const Call& call, const v1::TemplateDownRe
 absl::Status ListTemplates(Node& node, const Call& call, const v1::ListTemplatesRequest&,
                            v1::ListTemplatesResponse* response) {
   RK_RETURN_IF_ERROR(CheckDaemon(node));
-  for (const TemplateRecord& record : node.templates().List()) {
-    if (node.policy().MayUse(call.caller, record.owner)) Describe(record, response->add_templates());
+  const std::vector<TemplateRecord> templates = node.templates().List();
+  const ProcessChildren all;
+  for (const TemplateRecord& record : templates) {
+    if (node.policy().MayUse(call.caller, record.owner)) Describe(record, all, response->add_templates());
   }
   return absl::OkStatus();
 }

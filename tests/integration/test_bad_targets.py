@@ -425,6 +425,19 @@ class OtherUserTest(RekindleTest):
         memory.wait_for_tick()
         self.assert_store_whole(["private:1"], cli=self.root)
 
+    def test_names_of_another_users_images_are_not_told(self):
+        job, _ = self.start_memory_job(4 * MIB)
+        self.checkpoint(job.pid, "private:1", cli=self.root)
+        digest = self.succeed("inspect", "private:1", cli=self.root)["image"]["digest"]
+        for image in ("privat:1", "privat@" + digest):
+            with self.subTest(image=image):
+                refused = self.nobody.run("inspect", image)
+                self.assertEqual(refused.code, NOT_FOUND, str(refused))
+                self.assertNotIn("private", refused.message)
+        told = self.root.run("inspect", "privat:1")
+        self.assertEqual(told.code, NOT_FOUND, str(told))
+        self.assertIn("private:1", told.message)
+
     def test_own_process(self):
         """Through the daemon a user may capture what is theirs, where the machine lets CRIU do it."""
         os.chmod(self.directory, 0o777)
