@@ -31,6 +31,7 @@
 #include "base/uuid.h"
 #include "ckpt/capture.h"
 #include "ckpt/death_watch.h"
+#include "ckpt/lost_names.h"
 #include "criu/connection_lock.h"
 
 namespace rekindle::ckpt {
@@ -279,7 +280,10 @@ absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(
     if (text.ok()) {
       const std::vector<ProcessInfo> processes = ParseJournal(*text);
       if (!AwaitEndOfCriu(processes)) continue;  // for who comes next
-      const absl::Status unlocked = UnlockConnectionsOfTree(RunInJournal(*text), processes);
+      const std::string run = RunInJournal(*text);
+      const std::vector<TreeMember> left = TreeNow(processes);
+      RemoveLeftExtraNames(directory, run, left.empty() ? 0 : left.front().pid);
+      const absl::Status unlocked = UnlockConnectionsOfTree(run, processes);
       if (!unlocked.ok()) Log(LogLevel::kError, unlocked.message());
       std::vector<pid_t> resumed = ResumeTree(processes, [&before](const std::vector<pid_t>& tree) {
         if (before) before(tree);

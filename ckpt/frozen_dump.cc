@@ -28,6 +28,7 @@
 #include "ckpt/dump_gate.h"
 #include "ckpt/gpu_move.h"
 #include "ckpt/image_staging.h"
+#include "ckpt/lost_names.h"
 #include "ckpt/nameless_memory.h"
 #include "criu/capture_server.h"
 #include "criu/failure.h"
@@ -230,6 +231,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   gate.reset();
   RK_ASSIGN_OR_RETURN(ExitState exit, std::move(ended));
 
+  if (!exit.ok()) RemoveLeftExtraNames(options.work_directory, options.run, root);
   if (Cancelled(cancel)) return absl::CancelledError("the capture was cancelled; the job runs on");
   RK_RETURN_IF_ERROR(said);
   if (dead) {

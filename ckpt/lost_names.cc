@@ -18,13 +18,14 @@
 #include "base/human_units.h"
 #include "base/open_in_root.h"
 #include "base/status.h"
+#include "ckpt/extra_names.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::ckpt {
 namespace {
 
 // Those of other dumps, too: they go with CRIU.
-constexpr absl::string_view kExtraNames = "link_remap.";
+constexpr absl::string_view kExtraNames = EXTRA_NAME;
 
 absl::string_view Content(const std::map<std::string, std::string>& files, const char* name) {
   auto it = files.find(name);
@@ -85,24 +86,35 @@ absl::StatusOr<std::string> SourceOf(int link, const std::string& path, const st
   return source;
 }
 
+void RemoveName(const std::string& root, const std::string& path) {
+  const std::string folder = FolderOf(path);
+  const absl::StatusOr<UniqueFd> place = OpenInRoot(root, folder);
+  if (place.ok()) ::unlinkat(place->get(), path.substr(folder.size()).c_str(), 0);
+}
+
 }  // namespace
 
 absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::string>& criu_files,
-                                          const std::string& root, const std::string& job,
-                                          uint64_t content_limit_bytes, ReadableFiles* readable) {
+                                          const std::string& run, const std::string& root,
+                                          const std::string& job, uint64_t content_limit_bytes,
+                                          ReadableFiles* readable) {
   LostNames names;
   RK_ASSIGN_OR_RETURN(
       std::vector<criu::ExtraLink> links,
       criu::FindExtraLinks(Content(criu_files, "files.img"), Content(criu_files, "remap-fpath.img")));
   uint64_t left = content_limit_bytes;
   for (const criu::ExtraLink& link : links) {
-    absl::StatusOr<UniqueFd> place = OpenInRoot(root, link.path);
+    std::string on_disk = absl::StrCat(link.path, ".", run);
+    absl::StatusOr<UniqueFd> place = OpenInRoot(root, on_disk);
+    // A static CRIU, into which extra_names.c can't be loaded.
+    if (absl::IsNotFound(place.status())) place = OpenInRoot(root, on_disk = link.path);
     struct stat info;
     if (!place.ok()) return Annotate(place.status(), "looking at a name that CRIU has made");
-    if (::fstat(place->get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("looking at ", link.path));
+    if (::fstat(place->get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("looking at ", on_disk));
     criu::LinkReplacement& replacement = names.by_link[link.path];
+    names.on_disk.push_back(on_disk);
     if (S_ISLNK(info.st_mode)) {  // by ckpt/nameless_memory.c
-      RK_ASSIGN_OR_RETURN(const std::string source, SourceOf(place->get(), link.path, root, &info));
+      RK_ASSIGN_OR_RETURN(const std::string source, SourceOf(place->get(), on_disk, root, &info));
       replacement.name = absl::StrCat(v1::kNamelessPrefix, job, ".", info.st_ino);
       names.nameless[replacement.name] = source;
       continue;
@@ -156,9 +168,18 @@ absl::Status PutIntoImages(const LostNames& names, std::map<std::string, std::st
 }
 
 void RemoveExtraNames(const LostNames& names, const std::string& root) {
-  for (const auto& [link, replacement] : names.by_link) {
-    const absl::StatusOr<UniqueFd> folder = OpenInRoot(root, FolderOf(link));
-    if (folder.ok()) ::unlinkat(folder->get(), link.substr(FolderOf(link).size()).c_str(), 0);
+  for (const std::string& path : names.on_disk) RemoveName(root, path);
+}
+
+void RemoveLeftExtraNames(const std::string& work_directory, const std::string& run, pid_t process) {
+  const absl::StatusOr<std::string> list = ReadFile(absl::StrCat(work_directory, "/", EXTRA_NAMES_LIST));
+  if (!list.ok() || run.empty()) return;
+  std::string root = absl::StrCat("/proc/", process, "/root");
+  if (process <= 0 || ::access(root.c_str(), F_OK) != 0) root = "/";
+  for (const absl::string_view line : absl::StrSplit(*list, '\n', absl::SkipEmpty())) {
+    const std::string path(line);
+    if (absl::StartsWith(path.substr(FolderOf(path).size()), kExtraNames) && absl::EndsWith(path, run))
+      RemoveName(root, path);
   }
 }
 

@@ -23,6 +23,7 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 
 constexpr uint64_t kLimit = 100;
+constexpr char kRun[] = "01234567-89ab-4cde-8f01-23456789abcd";
 
 // A job whose root folder is a temporary one, as that of a container.
 class LostNamesTest : public testing::Test {
@@ -49,7 +50,7 @@ class LostNamesTest : public testing::Test {
   }
 
   absl::StatusOr<LostNames> Look(ReadableFiles readable = {}) {
-    return LookAtLostNames(files_, folder_->path(), "70.1", kLimit, &readable);
+    return LookAtLostNames(files_, kRun, folder_->path(), "70.1", kLimit, &readable);
   }
 
   std::vector<std::string> NamesInImages() {
@@ -142,6 +143,36 @@ TEST_F(LostNamesTest, NoMoreContentThanTheLimit) {
   EXPECT_THAT(std::string(Look().status().message()), HasSubstr("/d/lost"));
   Make("/d/link_remap.7", std::string(kLimit, 'x'));
   EXPECT_TRUE(Look().ok());
+}
+
+// As extra_names.c makes them; the one without a run's name is another dump's.
+TEST_F(LostNamesTest, ExtraNamesOfTheRunGoBeforeOthers) {
+  Make(absl::StrCat("/d/link_remap.7.", kRun), "of this run");
+  auto names = Look();
+  ASSERT_TRUE(names.ok()) << names.status();
+  EXPECT_EQ(names->by_link["/d/link_remap.7"].content, "of this run");
+  RemoveExtraNames(*names, folder_->path());
+  EXPECT_NE(::access(Path(absl::StrCat("/d/link_remap.7.", kRun)).c_str(), F_OK), 0);
+  EXPECT_EQ(::access(Path("/d/link_remap.7").c_str(), F_OK), 0);
+}
+
+TEST_F(LostNamesTest, OfADeadRunOnlyItsExtraNamesAreRemoved) {
+  const std::string left = Path(absl::StrCat("/d/link_remap.7.", kRun));
+  const std::string work = Path("/e");
+  Make(absl::StrCat("/d/link_remap.7.", kRun), "");
+  Make(absl::StrCat("/d/other.", kRun), "");
+  ASSERT_TRUE(WriteFileAtomically(absl::StrCat(work, "/extra-names"),
+                                  absl::StrCat(left, "\n", Path("/d/link_remap.7"), "\n",
+                                               Path(absl::StrCat("/d/other.", kRun)), "\n/gone/link_remap.1.",
+                                               kRun, "\n"),
+                                  0600)
+                  .ok());
+  RemoveLeftExtraNames(work, "", ::getpid());
+  EXPECT_EQ(::access(left.c_str(), F_OK), 0);
+  RemoveLeftExtraNames(work, kRun, ::getpid());
+  EXPECT_NE(::access(left.c_str(), F_OK), 0);
+  EXPECT_EQ(::access(Path("/d/link_remap.7").c_str(), F_OK), 0);
+  EXPECT_EQ(::access(Path(absl::StrCat("/d/other.", kRun)).c_str(), F_OK), 0);
 }
 
 TEST_F(LostNamesTest, ExtraNamesThatNobodyLookedAtAreRefused) {

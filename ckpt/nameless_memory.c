@@ -2,7 +2,7 @@
 //
 // CRIU copies the content of a file without a name into its images byte by byte, while the job stands still,
 // up to a limit. Programs that exchange tensors between processes have gigabytes of that. Here CRIU takes
-// such a file of /dev/shm for one that has another name: it then asks for an extra one ("link_remap.N") and
+// such a file of /dev/shm for one that has another name: it then asks for an extra one (extra_names.h) and
 // copies nothing. In place of a link, which a file without a name can't get, it gets a symbolic link to a
 // descriptor of its own process, by which Rekindle reads the content (ckpt/lost_names.cc), as it reads other
 // memory.
@@ -18,11 +18,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "ckpt/extra_names.h"
+
 #if defined(__x86_64__) || defined(__aarch64__)
 
 #define HIGH_DESCRIPTOR 1024
-
-static const char kExtraName[] = "/link_remap.";
 
 static long Stat(int fd, struct stat* info) { return syscall(SYS_fstat, fd, info); }
 
@@ -60,31 +60,20 @@ static char* PutText(char* at, const char* text) {
   return at;
 }
 
-// Is it CRIU's extra name?
-static int EndsAsExtraName(const char* path) {
-  for (const char* at = path; *at != 0; ++at) {
-    const char *a = at, *b = kExtraName;
-    while (*b != 0 && *a == *b) ++a, ++b;
-    if (*b == 0) return 1;
-  }
-  return 0;
-}
-
-int linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) {
+int NameNameless(int file, int folder, const char* name, int* result) {
   struct stat info;
-  if ((flags & AT_EMPTY_PATH) != 0 && from[0] == 0 && EndsAsExtraName(to) && Stat(from_folder, &info) == 0 &&
-      IsNameless(&info)) {
-    // It stays open until CRIU ends, which is after the content has been read.
-    long kept = syscall(SYS_fcntl, from_folder, F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR);
-    if (kept < 0) kept = syscall(SYS_fcntl, from_folder, F_DUPFD_CLOEXEC, 0);
-    if (kept < 0) return -1;
-    char target[80];
-    char* end = PutText(target, "/proc/");
-    end = PutText(PutNumber(end, (unsigned long)syscall(SYS_getpid)), "/fd/");
-    *PutNumber(end, (unsigned long)kept) = 0;
-    return syscall(SYS_symlinkat, target, to_folder, to) == 0 ? 0 : -1;
-  }
-  return syscall(SYS_linkat, from_folder, from, to_folder, to, flags) == 0 ? 0 : -1;
+  if (Stat(file, &info) != 0 || !IsNameless(&info)) return 0;
+  *result = -1;
+  // It stays open until CRIU ends, which is after the content has been read.
+  long kept = syscall(SYS_fcntl, file, F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR);
+  if (kept < 0) kept = syscall(SYS_fcntl, file, F_DUPFD_CLOEXEC, 0);
+  if (kept < 0) return 1;
+  char target[80];
+  char* end = PutText(target, "/proc/");
+  end = PutText(PutNumber(end, (unsigned long)syscall(SYS_getpid)), "/fd/");
+  *PutNumber(end, (unsigned long)kept) = 0;
+  if (syscall(SYS_symlinkat, target, folder, name) == 0) *result = 0;
+  return 1;
 }
 
 #endif

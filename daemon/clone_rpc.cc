@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
+#include "base/cpu_limit.h"
 #include "base/file.h"
 #include "base/parallel.h"
 #include "base/status.h"
@@ -29,8 +30,6 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr uint32_t kMostClonesAtOnce = 10000;
-// The kernel's shortest time is 1 ms of each 100.
-constexpr double kLeastCpus = 0.01, kMostCpus = 10000;
 
 }  // namespace
 
@@ -144,12 +143,7 @@ absl::Status CheckCloneOptions(const Node& node, const Caller& caller, const v1:
     return absl::InvalidArgumentError(
         absl::StrCat(clone.count(), " copies at once are too many: at most ", kMostClonesAtOnce));
   }
-  if (!v1::CloneOptions::Network_IsValid(clone.network()) || !v1::CloneOptions::Fill_IsValid(clone.fill())) {
-    return absl::InvalidArgumentError(
-        "the copy's network, or how its memory comes, is of a kind that this daemon does not know: it is "
-        "older than who asks");
-  }
-  if (clone.cpus() != 0 && !(clone.cpus() >= kLeastCpus && clone.cpus() <= kMostCpus)) {
+  if (!IsCpuLimit(clone.cpus())) {
     return absl::InvalidArgumentError(absl::StrCat("a copy can't be limited to ", clone.cpus(),
                                                    " processors: from ", kLeastCpus, " to ", kMostCpus,
                                                    ", or 0 for no limit"));

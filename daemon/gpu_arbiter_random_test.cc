@@ -49,6 +49,7 @@ TEST_F(GpuArbiterTest, TenThousandLeasesAtRandomWithFailuresDeathsAndTimeOuts) {
   std::atomic<int> leases{0}, deaths{0}, starts{0}, on_devices{0}, injected{0}, cancelled{0};
   auto start = [&](int i, bool resident) {
     absl::MutexLock lock(&servers[i].mutex);
+    if (machine_->IsAlive(servers[i].id)) return false;  // another thread has seen it dead, too
     const GpuJobId id{100 + i, ticks++};
     if (!machine_->Start(id, servers[i].bytes, resident)) {
       servers[i].dead = true;

@@ -10,9 +10,8 @@ class Message;
 namespace rekindle::daemon {
 
 // InvalidArgument, naming the field, where a request or a message in it has
-//  - a value of an enum that this version does not know: a later one means something by it, and to take it
-//  for
-//    anything else could be the opposite;
+//  - a value of an enum that this version does not know: a later one means something by it, and what this
+//    one would do instead could be the opposite;
 //  - a number that is not finite: it passes many a comparison;
 //  - a NUL byte in a text, or in bytes that the kernel takes as such (paths, arguments, variables): it would
 //    be cut off there.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/cpu_limit.h"
 #include "base/human_units.h"
 #include "base/status.h"
 
@@ -132,12 +133,8 @@ absl::Status CheckLimits(const FunctionSpec& spec) {
     return Wrong("timeout", FormatSeconds(static_cast<double>(spec.timeout_ms) / 1000),
                  " is over the limit of ", kMostTimeoutMs / 60000, " minutes");
   }
-  if (spec.cpus != 0 && !(spec.cpus >= kLeastCpus && spec.cpus <= kMostCpus)) {
+  if (!IsCpuLimit(spec.cpus)) {
     return Wrong("cpus", spec.cpus, " is no number of CPUs: write ", kLeastCpus, " to ", kMostCpus,
-                 ", or 0 for no limit");
-  }
-  if (spec.cpus != 0 && spec.cpus < kLeastCpus) {
-    return Wrong("cpus", spec.cpus, " is less than the kernel can limit to: at least ", kLeastCpus,
                  ", or 0 for no limit");
   }
   if (spec.provisioned > kMostInstances || spec.max_instances > kMostInstances) {

@@ -45,12 +45,9 @@ inline constexpr uint64_t kMostMemoryBytes = uint64_t{10240} << 20;
 // Lambda's 128 MiB are too few for most libraries worth an image: torch alone takes three times that. It is a
 // limit, nothing is set aside for it.
 inline constexpr uint64_t kDefaultMemoryBytes = uint64_t{1024} << 20;
-inline constexpr double kLeastCpus = 0.01;  // the least that the kernel takes, of a tenth of a second
 inline constexpr uint64_t kMostTimeoutMs = 15 * 60 * 1000;
 inline constexpr uint64_t kDefaultTimeoutMs = 3000;
 inline constexpr uint32_t kMostInstances = 10000;
-// The kernel takes no quota below a millisecond in a tenth of a second.
-inline constexpr double kLeastCpus = 0.01, kMostCpus = 10000;
 
 struct FunctionSpec {
   std::string name;

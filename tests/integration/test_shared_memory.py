@@ -3,6 +3,7 @@
 import json
 import mmap
 import os
+import signal
 import unittest
 
 from harness import clones, jobs, phases, procfs, waiting
@@ -117,6 +118,47 @@ class SharedMemoryTest(Steps, RekindleTest):
         waiting.until(lambda: not procfs.alive(job.pid), "nothing of the job is left")
         self.addCleanup(jobs.kill_tree, self.restore("other:1"))
         self.assertEqual({name for name in self.shared() if name.startswith("rekindle-nameless.")}, set())
+
+    def test_names_that_others_dumps_have_left_are_in_nobodys_way(self):
+        """CRIU's extra names have small numbers, the same in each dump."""
+        left = {f"link_remap.{number}" for number in range(1, 300)}
+        for name in left:
+            os.symlink("/proc/1/fd/1024", "/dev/shm/" + name)
+        job = self.start("unlink")
+        self.checkpoint(job.pid, "shared:first", "--stop")
+        job.reap()
+        self.assertEqual({name for name in self.shared() if name.startswith("link_remap.")}, left)
+        self.assert_goes_on_from("shared:first")
+
+    def test_names_of_a_killed_dump_are_removed(self):
+        job = self.start("unlink")
+        self.kill_when_named(job)
+        self.assertEqual(self.extra_names(), set())
+        self.kill_when_named(job, and_the_command=True)
+        self.checkpoint(job.pid, "shared:first")
+        self.assertEqual(self.extra_names(), set())
+        self.wait_for_steps(20)
+
+    def extra_names(self):
+        return {name for name in self.shared() if name.startswith("link_remap.")}
+
+    def kill_when_named(self, job, and_the_command=False):
+        command = self.cli.start("ckpt", job.pid, "-t", "shared:lost")
+
+        def named():
+            self.assertIsNone(command.poll(), "ended before CRIU's extra names were seen")
+            return self.extra_names() and phases.criu_processes(command.pid, "dump")
+
+        waiting.until(named, "CRIU's extra names", 60, 0.0002)
+        processes = phases.criu_processes(command.pid, "dump")
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+        self.assertNotEqual(self.extra_names(), set(), "the test was too slow")
+        if and_the_command:
+            command.kill()
+        for pid in processes:
+            os.kill(pid, signal.SIGKILL)
+        self.assertNotEqual(self.cli.finish(command).code, DONE)
 
     def test_of_others_is_left(self):
         job = self.start()
