@@ -10,7 +10,7 @@
 #define EXTRA_NAME "link_remap."
 // Where there is a CRIU_RUN (criu/run_name.h) the name on disk ends with a dot and that.
 
-// A list in CRIU's work folder: their paths in the job's root folder, as on disk, one a line.
+// A list in CRIU's work folder: their paths on disk, from the job's root folder, one a line.
 #define EXTRA_NAMES_LIST "extra-names"
 
 // From nameless_memory.c: takes care of the name of a file that can get none. 0: it is none of these; else

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/open_in_root.h"
@@ -176,8 +177,10 @@ void RemoveLeftExtraNames(const std::string& work_directory, const std::string& 
   if (!list.ok() || run.empty()) return;
   std::string root = absl::StrCat("/proc/", process, "/root");
   if (process <= 0 || ::access(root.c_str(), F_OK) != 0) root = "/";
-  for (const absl::string_view line : absl::StrSplit(*list, '\n', absl::SkipEmpty())) {
-    const std::string path(line);
+  for (absl::string_view line : absl::StrSplit(*list, '\n', absl::SkipEmpty())) {
+    while (absl::ConsumePrefix(&line, "/") || absl::ConsumePrefix(&line, "./")) {
+    }
+    const std::string path = absl::StrCat("/", line);
     if (absl::StartsWith(path.substr(FolderOf(path).size()), kExtraNames) && absl::EndsWith(path, run))
       RemoveName(root, path);
   }

@@ -161,11 +161,11 @@ TEST_F(LostNamesTest, OfADeadRunOnlyItsExtraNamesAreRemoved) {
   const std::string work = Path("/e");
   Make(absl::StrCat("/d/link_remap.7.", kRun), "");
   Make(absl::StrCat("/d/other.", kRun), "");
-  ASSERT_TRUE(WriteFileAtomically(absl::StrCat(work, "/extra-names"),
-                                  absl::StrCat(left, "\n", Path("/d/link_remap.7"), "\n",
-                                               Path(absl::StrCat("/d/other.", kRun)), "\n/gone/link_remap.1.",
-                                               kRun, "\n"),
-                                  0600)
+  ASSERT_TRUE(WriteFileAtomically(
+                  absl::StrCat(work, "/extra-names"),
+                  absl::StrCat(".", left, "\n", Path("/d/link_remap.7"), "\n",
+                               Path(absl::StrCat("/d/other.", kRun)), "\n/gone/link_remap.1.", kRun, "\n"),
+                  0600)
                   .ok());
   RemoveLeftExtraNames(work, "", ::getpid());
   EXPECT_EQ(::access(left.c_str(), F_OK), 0);

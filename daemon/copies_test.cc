@@ -48,12 +48,6 @@ TEST_F(CopiesTest, LimitsOfCpus) {
   }
 }
 
-TEST_F(CopiesTest, ANetworkThatThisVersionDoesNotKnow) {
-  v1::CloneOptions clone;
-  clone.set_network(static_cast<v1::CloneOptions::Network>(77));
-  EXPECT_EQ(Check(clone).code(), absl::StatusCode::kInvalidArgument);
-}
-
 TEST_F(CopiesTest, ALogIsNotInTheServicesFolder) {
   auto store = node_->OpenStore(Node::Access::kCreate);
   ASSERT_TRUE(store.ok()) << store.status();
