@@ -28,6 +28,8 @@
 #include <sys/user.h>
 #include <unistd.h>
 
+#include "ckpt/other_deaths.h"
+
 #ifdef __x86_64__
 
 // Of the kernel's <linux/errno.h>.
@@ -196,6 +198,8 @@ long ptrace(enum __ptrace_request request, ...) {
   const int error = errno;
   if (request == (enum __ptrace_request)PTRACE_SYSCALL) BeforeSystemCall(task);
   if (request == (enum __ptrace_request)PTRACE_DETACH) BeforeLettingGo(task);
+  if (request == (enum __ptrace_request)PTRACE_SYSCALL || request == (enum __ptrace_request)PTRACE_CONT)
+    NoteResumed(task);
   errno = error;
   const long result = Ptrace(request, task, address, data);
   if (result < 0) return result;
