@@ -4,6 +4,7 @@ runs on or nothing of it is there, and the store is whole.
 
 import json
 import os
+import random
 import shlex
 import signal
 import subprocess
@@ -328,6 +329,47 @@ class DaemonKilledTest(InterruptedTest):
         self.assertNotEqual(second.returncode, 0)
         self.assertIn(first.socket, second.stdout + second.stderr)
         self.assertTrue(first.running())
+
+
+class MemberKilledTest(RekindleTest):
+    """One of a job's processes is killed at a random moment of a dump."""
+
+    rounds = int(os.environ.get("REKINDLE_MEMBER_KILLS", "8"))
+    dump_takes = 0.1  # seconds
+    program = "for i in 1 2 3 4 5 6 7 8; do sleep 1000 & done; wait"
+
+    def members(self, job):
+        return [pid for pid in procfs.descendants(job.pid) if procfs.state(pid) not in (None, "Z")]
+
+    def start(self, name):
+        job = self.start_job(["/bin/sh", "-c", self.program], name)
+        waiting.until(lambda: len(self.members(job)) == 8, "the job's processes")
+        return job
+
+    def kill_during_a_dump(self, job, victim):
+        command = self.cli.start("ckpt", job.pid, "-t", "lost:1")
+        waiting.until(lambda: phases.frozen(job.pid) or command.poll() is not None, "a dump", 60, 0.0002)
+        moment = time.monotonic() + random.uniform(0, self.dump_takes)
+        while time.monotonic() < moment:
+            pass
+        os.kill(victim, signal.SIGKILL)
+        if self.cli.finish(command, 60).code == DONE:  # it was too late for this one
+            self.succeed("rm", "lost:1")
+
+    def test_the_others_live_on(self):
+        for number in range(self.rounds):
+            job = self.start(f"members-{number}")
+            victim, *others = random.sample(self.members(job), 8)
+            self.kill_during_a_dump(job, victim)
+            self.assertEqual(procfs.traced_by(job.pid), 0)
+            self.assertEqual(sorted(self.members(job)), sorted(others), "alive")
+            # They are what they were, also after a dump that was given up in the middle.
+            image = f"members:{number}"
+            self.checkpoint(job.pid, image, "--stop")
+            job.reap()
+            self.restore(image)
+            self.assertEqual(sorted(self.members(job)), sorted(others), "brought back")
+            jobs.kill_tree(job.pid)
 
 
 class TwoAtOnceTest(InterruptedTest):
