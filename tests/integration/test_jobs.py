@@ -185,7 +185,7 @@ class SettingsTest(RekindleTest):
             [*self.prefix, "sh", "-c", self.SHOW], user=self.USER, group=self.USER, extra_groups=[],
             check=True, capture_output=True, text=True,
         ).stdout.splitlines()  # fmt: skip
-        self.assertEqual([shown[0], shown[1], shown[5]], ["0077", "400", "10"])
+        self.assertEqual([shown[0], shown[1], shown[5]], ["0077", "400", str(min(19, os.nice(0) + 10))])
         self.assertIn("5000", shown[6])
         os.unlink(self.path("made"))
         return shown
