@@ -97,8 +97,8 @@ std::string DescribeDamage(absl::Span<const store::ScrubDamage> damage,
   return text;
 }
 
-BackgroundScrub::BackgroundScrub(std::shared_ptr<store::Store> store, absl::Duration period)
-    : store_(std::move(store)), period_(period) {
+BackgroundScrub::BackgroundScrub(OpenStore open, absl::Duration period)
+    : open_(std::move(open)), period_(period) {
   thread_ = std::thread(&BackgroundScrub::Loop, this);
 }
 
@@ -123,7 +123,8 @@ void BackgroundScrub::Loop() {
   absl::Time rated = absl::InfinitePast();
   auto next = [&]() -> absl::StatusOr<absl::Duration> {
     if (scrub == nullptr) {
-      RK_ASSIGN_OR_RETURN(scrub, store::NewScrub(*store_));
+      RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, open_());
+      RK_ASSIGN_OR_RETURN(scrub, store::NewScrub(*store));
     }
     const absl::Time now = absl::Now();
     const absl::Duration until = store::UntilScrub(scrub->state(), period_, now);
@@ -140,13 +141,16 @@ void BackgroundScrub::Loop() {
     return store::ScrubPause(step.bytes, absl::Seconds(took.seconds()), rate);
   };
   // At once, and not only after the rest: captures then know what was found before.
-  if (auto opened = store::NewScrub(*store_); opened.ok()) scrub = *std::move(opened);
-  if (auto known = store::ReadScrubStatus(*store_); known.ok() && !known->state.damage.empty())
-    Log(LogLevel::kError, DescribeDamage(known->state.damage, known->damaged_images));
+  if (const auto store = open_(); store.ok()) {
+    if (auto opened = store::NewScrub(**store); opened.ok()) scrub = *std::move(opened);
+    if (auto known = store::ReadScrubStatus(**store); known.ok() && !known->state.damage.empty())
+      Log(LogLevel::kError, DescribeDamage(known->state.damage, known->damaged_images));
+  }
   absl::Duration rest = std::min(kAfterStart, period_ / 100);
   while (Rest(rest)) {
     absl::StatusOr<absl::Duration> pause = next();
     rest = pause.value_or(kAfterError);
+    if (absl::IsUnavailable(pause.status())) scrub.reset();
     if (pause.ok() || pause.status().message() == last_error) continue;
     last_error = std::string(pause.status().message());
     Log(LogLevel::kWarning,

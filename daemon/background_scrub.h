@@ -1,6 +1,7 @@
 // Looks for silent damage in the daemon's store, in the background and for as long as the daemon lives.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -18,8 +19,10 @@ namespace rekindle::daemon {
 // Thread-safe. Where it is is kept in the store (store::ReadScrubStatus).
 class BackgroundScrub {
  public:
-  // Each stored byte is read once in a `period`, as slowly as that allows. What is found is logged.
-  BackgroundScrub(std::shared_ptr<store::Store> store, absl::Duration period);
+  using OpenStore = std::function<absl::StatusOr<std::shared_ptr<store::Store>>()>;
+  // Each stored byte is read once in a `period`, as slowly as that allows. What is found is logged. `open` is
+  // asked again when the store was away, which may be another one then.
+  BackgroundScrub(OpenStore open, absl::Duration period);
   // Waits for the piece that is being read.
   ~BackgroundScrub();
 
@@ -28,7 +31,7 @@ class BackgroundScrub {
   // False: it ends.
   bool Rest(absl::Duration duration) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const std::shared_ptr<store::Store> store_;
+  const OpenStore open_;
   const absl::Duration period_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -70,9 +70,7 @@ TEST(BackgroundScrubTest, EndsWhileItRests) {
   ASSERT_TRUE(folder.ok()) << folder.status();
   store::StoreOptions options;
   options.path = folder->path() + "/store";
-  auto store = store::Store::Open(options);
-  ASSERT_TRUE(store.ok()) << store.status();
-  { const BackgroundScrub scrub(*std::move(store), absl::Hours(24 * 14)); }
+  const BackgroundScrub scrub([&] { return store::Store::Open(options); }, absl::Hours(24 * 14));
 }
 
 }  // namespace

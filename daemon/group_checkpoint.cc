@@ -330,6 +330,7 @@ absl::Status Groups::CheckpointGroup(const Call& call, const v1::CheckpointGroup
   Stopwatch watch;
   v1::GroupEvent event;
   {
+    RK_RETURN_IF_ERROR(node_.CheckStoreIsThere());
     // Before any member is told, until the decision is durable or the group is given up.
     absl::StatusOr<UniqueFd> work = records_.BeginWork(id);
     if (!work.ok()) return Annotate(work.status(), absl::StrCat("beginning group ", reference));

@@ -89,7 +89,6 @@ void GroupRecords::ForgetDeadWork() {
 
 absl::Status GroupRecords::Decide(const v1::Group& group) {
   absl::MutexLock lock(&mutex_);
-  RK_RETURN_IF_ERROR(MakeDirectories(directory_));
   RK_ASSIGN_OR_RETURN(UniqueFd turn, TakeTurn());
   absl::Status written = Write(group);
   if (written.ok()) return written;

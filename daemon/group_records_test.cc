@@ -21,6 +21,7 @@ class GroupRecordsTest : public testing::Test {
     ASSERT_TRUE(folder.ok()) << folder.status();
     folder_ = std::make_unique<TemporaryDirectory>(*std::move(folder));
     directory_ = folder_->path() + "/groups";
+    ASSERT_TRUE(MakeDirectories(directory_).ok());
   }
 
   static v1::Group Made(const std::string& reference, int64_t created) {

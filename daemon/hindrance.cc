@@ -31,7 +31,9 @@ Hindrance HindranceOf(const absl::Status& status) {
       absl::StrContains(status.message(), restore::kConnectionsInUse)) {
     return Hindrance::kMoment;
   }
-  if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) return Hindrance::kMachine;
+  // Aborted: somebody killed CRIU or one of the processes in the making, which says nothing of the image.
+  if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status) || absl::IsAborted(status))
+    return Hindrance::kMachine;
   // What was read, and is wrong.
   if (absl::IsDataLoss(status) || absl::IsInvalidArgument(status)) return Hindrance::kImage;
   if (absl::StrContains(status.message(), restore::kMakeFolder)) return Hindrance::kMachine;

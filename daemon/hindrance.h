@@ -6,10 +6,11 @@
 namespace rekindle::daemon {
 
 enum class Hindrance {
-  kImage,    // another attempt would end in the same way
-  kMoment,   // what it needs back, PIDs or file locks, is another's now; an older image may do without
-  kMachine,  // memory, processes, disk space, a file server, a folder: whichever image is taken
-  kName,     // another job has its name
+  kImage,   // another attempt would end in the same way
+  kMoment,  // what it needs back, PIDs or file locks, is another's now; an older image may do without
+  // Whichever image is taken: memory, processes, disk space, a file server, a folder, a kill from outside.
+  kMachine,
+  kName,  // another job has its name
 };
 
 // Of an attempt that failed.

@@ -18,6 +18,8 @@ TEST(HindranceTest, TroubleOfTheMachineIsNoFaultOfTheImage) {
   for (const int error : {EAGAIN, ENOMEM, ENOSPC, EDQUOT, EMFILE, EIO, ESTALE})
     EXPECT_EQ(HindranceOf(ErrnoStatus(error, "starting criu")), Hindrance::kMachine) << error;
   EXPECT_EQ(HindranceOf(absl::UnavailableError("the pager is gone")), Hindrance::kMachine);
+  EXPECT_EQ(HindranceOf(absl::AbortedError("CRIU was killed by signal 9 in the middle of a restore.")),
+            Hindrance::kMachine);
   EXPECT_EQ(HindranceOf(absl::InternalError("criu restore failed: (00.1) Error (criu/cr-restore.c:1): Can't "
                                             "fork for 70: Resource temporarily unavailable")),
             Hindrance::kMachine);

@@ -115,16 +115,38 @@ void Node::NoFunctions(absl::Status why) {
 }
 
 absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
+  std::shared_ptr<store::Store> known;
+  {
+    absl::MutexLock lock(&mutex_);
+    known = store_;
+  }
+  // Without the lock: with its file system it may hang.
+  bool away = known != nullptr && !known->CheckIsThere().ok();
   absl::MutexLock lock(&mutex_);
-  if (store_ && (store_writable_ || access == Access::kRead)) return store_;
+  const bool had = store_ != nullptr;
+  if (store_ != known) away = false;  // just opened, by another thread
+  if (had && !away && (store_writable_ || access == Access::kRead)) return store_;
   store::StoreOptions options;
   options.path = options_.store;
-  options.create = access == Access::kCreate;
+  options.create = access == Access::kCreate && !had;
   options.read_only = access == Access::kRead;
   options.rebuild_catalog = access == Access::kRepair;
-  RK_ASSIGN_OR_RETURN(store_, store::Store::Open(options));
+  absl::StatusOr<std::unique_ptr<store::Store>> opened = store::Store::Open(options);
+  if (away && (absl::IsNotFound(opened.status()) || absl::IsFailedPrecondition(opened.status())))
+    return store::StoreIsAway(options_.store);
+  RK_RETURN_IF_ERROR(opened.status());
+  if (away) {
+    Log(LogLevel::kWarning, absl::StrCat("the store at ", options_.store,
+                                         " is another one now, or is mounted anew: it was opened again"));
+  }
+  store_ = *std::move(opened);
   store_writable_ = !options.read_only;
   return store_;
+}
+
+absl::Status Node::CheckStoreIsThere() {
+  const absl::Status opened = OpenStore(Access::kRead).status();
+  return absl::IsUnavailable(opened) || absl::IsNotFound(opened) ? opened : absl::OkStatus();
 }
 
 absl::StatusOr<criu::Installation> Node::CriuIfAny() const {

@@ -138,8 +138,8 @@ class GrpcServer final : public Server {
                           MetricsHttp::Start(std::move(listener), [this] { return MetricsText(node_); }));
     }
     if (options_.scrub_period <= absl::ZeroDuration()) return absl::OkStatus();
-    RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kWrite));
-    scrub_ = std::make_unique<BackgroundScrub>(std::move(store), options_.scrub_period);
+    scrub_ = std::make_unique<BackgroundScrub>([this] { return node_.OpenStore(Node::Access::kWrite); },
+                                               options_.scrub_period);
     return absl::OkStatus();
   }
 

@@ -96,6 +96,8 @@ absl::Status SupervisedJob::WriteRecord() {
     SetIntervalState(interval_.state(), &record_);
     record = record_;
   }
+  RK_RETURN_IF_ERROR(
+      Annotate(node_.CheckStoreIsThere(), absl::StrCat("job '", name_, "' can't be recorded")));
   RK_RETURN_IF_ERROR(WriteSupervisedRecord(directory_, record));
   if (record.ended()) {
     hold_.reset();

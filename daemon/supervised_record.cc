@@ -1,5 +1,8 @@
 #include "daemon/supervised_record.h"
 
+#include <sys/stat.h>
+
+#include <cerrno>
 #include <cmath>
 
 #include "absl/strings/match.h"
@@ -30,8 +33,13 @@ std::string SupervisedRecordPath(absl::string_view directory, absl::string_view 
   return absl::StrCat(directory, "/", name, kSupervisedSuffix);
 }
 
+absl::Status MakeSupervisedDirectory(const std::string& directory) {
+  if (::mkdir(directory.c_str(), 0700) == 0 || errno == EEXIST) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("making folder ", directory));
+}
+
 absl::Status WriteSupervisedRecord(const std::string& directory, const v1::SupervisedJobRecord& record) {
-  RK_RETURN_IF_ERROR(MakeDirectories(directory, 0700));
+  RK_RETURN_IF_ERROR(MakeSupervisedDirectory(directory));
   v1::SupervisedJobRecord file = record;
   file.set_format(kSupervisedFormat);
   MakeText(&file);

@@ -18,6 +18,8 @@ namespace rekindle::daemon {
 std::string SupervisedDirectory(absl::string_view store);
 std::string SupervisedRecordPath(absl::string_view directory, absl::string_view name);
 
+// In a store that is there. Makes no folder above it.
+absl::Status MakeSupervisedDirectory(const std::string& directory);
 // All at once: after a crash it is the old one or the new one.
 absl::Status WriteSupervisedRecord(const std::string& directory, const v1::SupervisedJobRecord& record);
 absl::Status RemoveSupervisedRecord(const std::string& directory, absl::string_view name);

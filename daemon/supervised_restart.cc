@@ -402,7 +402,10 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
       Log(LogLevel::kWarning, absl::StrCat("job '", name_, "': ", warning));
     if (life.ok()) return life;
     double wait = kBetweenTriesSeconds;
-    switch (HindranceOf(life.status())) {
+    Hindrance hindrance = HindranceOf(life.status());
+    // What is in a store that has just gone is missing.
+    if (absl::IsUnavailable(node_.CheckStoreIsThere())) hindrance = Hindrance::kMachine;
+    switch (hindrance) {
       case Hindrance::kImage:
         return life;
       case Hindrance::kMoment:

@@ -43,17 +43,26 @@ std::pair<uint64_t, int64_t> StampOf(const std::string& path) {
   return {info.st_ino, info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec};
 }
 
+bool IsAt(int fd, const std::string& path) {
+  struct stat opened, there;
+  return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &there) == 0 && opened.st_dev == there.st_dev &&
+         opened.st_ino == there.st_ino;
+}
+
 }  // namespace
 
 std::string Supervisor::directory() const { return SupervisedDirectory(node_.options().store); }
 
 absl::Status Supervisor::LockJobs() {
+  RK_RETURN_IF_ERROR(node_.CheckStoreIsThere());
   absl::MutexLock lock(&mutex_);
-  if (lock_.valid()) return absl::OkStatus();
-  RK_RETURN_IF_ERROR(MakeDirectories(directory(), 0700));
   // Of this machine: others that share the store have theirs.
   const std::string machine = ThisMachineId();
   const std::string path = absl::StrCat(directory(), "/.lock", machine.empty() ? "" : "-", machine);
+  if (lock_.valid() && IsAt(lock_.get(), path)) return absl::OkStatus();
+  // The store is another one now, or mounted anew.
+  lock_.Reset();
+  RK_RETURN_IF_ERROR(MakeSupervisedDirectory(directory()));
   absl::StatusOr<UniqueFd> held = LockFile(path, LOCK_EX | LOCK_NB);
   if (absl::IsUnavailable(held.status())) {
     return absl::UnavailableError(absl::StrCat("another daemon supervises the jobs of the store ",
@@ -304,7 +313,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   if (node_.options().daemon) {
     RK_RETURN_IF_ERROR(LockJobs());
   } else {
-    RK_RETURN_IF_ERROR(MakeDirectories(directory(), 0700));
+    RK_RETURN_IF_ERROR(MakeSupervisedDirectory(directory()));
   }
   v1::SupervisedJobRecord record;
   *record.mutable_policy() = request.supervision();

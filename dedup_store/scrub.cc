@@ -90,6 +90,8 @@ class Scrubber : public Scrub {
   }
 
   absl::StatusOr<ScrubStep> Next() override {
+    // Else every pack would be taken for one that is no more.
+    RK_RETURN_IF_ERROR(core_->CheckIsThere());
     if (state_.pass_began_unix_ns == 0) {
       state_.pass_began_unix_ns = UnixNanos();
       state_.pass_bytes = state_.pack = state_.frame = 0;

@@ -107,6 +107,7 @@ class StoreImpl : public Store {
   const std::shared_ptr<StoreCore>& core() const { return core_; }
 
   const std::string& path() const override { return core_->path(); }
+  absl::Status CheckIsThere() const override { return core_->CheckIsThere(); }
 
   absl::StatusOr<std::unique_ptr<ImageWriter>> NewImage(const NewImageOptions& options) override {
     return NewImageWriter(core_, options);
@@ -287,6 +288,11 @@ class StoreImpl : public Store {
 };
 
 }  // namespace
+
+absl::Status StoreIsAway(absl::string_view path) {
+  return absl::UnavailableError(
+      absl::StrCat("the store at ", path, " is not there: is its file system mounted?"));
+}
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<StoreCore> core, StoreCore::Open(options));

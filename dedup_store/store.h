@@ -284,6 +284,9 @@ struct ImageBytes {
   std::vector<std::string> unread;   // damaged images, left out; "" for one that may not be seen
 };
 
+// Of a store that was at this path, and is not now.
+absl::Status StoreIsAway(absl::string_view path);
+
 // Thread-safe.
 class Store {
  public:
@@ -294,6 +297,9 @@ class Store {
   virtual ~Store() = default;
 
   virtual const std::string& path() const = 0;
+  // Unavailable: what was opened is not at its path now, since its file system is not mounted, say. What
+  // changes the store is refused with it then.
+  virtual absl::Status CheckIsThere() const = 0;
   virtual absl::StatusOr<std::unique_ptr<ImageWriter>> NewImage(const NewImageOptions& options) = 0;
   // `image` is "name:tag", "name" (tag latest), "name@sha256:…" or "sha256:…" (a unique prefix of 12 digits
   // or more is enough). NotFound names the closest reference there is.

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -70,6 +71,12 @@ absl::Status Create(const std::string& path, BlockIo* io) {
   const StoreIdentity identity = NewIdentity();
   RK_RETURN_IF_ERROR(Catalog::Create(path + "/catalog", io));
   return WriteFirstIdentity(path, identity);
+}
+
+absl::StatusOr<std::pair<dev_t, ino_t>> FolderAt(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("looking at ", path));
+  return std::pair(info.st_dev, info.st_ino);
 }
 
 size_t EditDistance(absl::string_view a, absl::string_view b) {
@@ -180,6 +187,7 @@ absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& o
                      ". Open it read-only, or as its owner."));
   }
   auto core = std::shared_ptr<StoreCore>(new StoreCore(options, identity));
+  RK_ASSIGN_OR_RETURN(core->folder_, FolderAt(path));
   auto catalog = Catalog::Open(path + "/catalog", core->io());
   if (absl::IsDataLoss(catalog.status()) && options.rebuild_catalog && !options.read_only) {
     RK_ASSIGN_OR_RETURN(const bool rebuilt, RebuildCatalog(path, core->io(), core->identity().uuid));
@@ -192,8 +200,15 @@ absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& o
 }
 
 absl::Status StoreCore::CheckWritable() const {
-  if (!read_only_) return absl::OkStatus();
+  if (!read_only_) return CheckIsThere();
   return absl::PermissionDeniedError(absl::StrCat("the store ", path_, " was opened read-only"));
+}
+
+absl::Status StoreCore::CheckIsThere() const {
+  const absl::StatusOr<std::pair<dev_t, ino_t>> now = FolderAt(path_);
+  // The folder in which it was mounted has none of what is in it.
+  if (now.ok() && *now == folder_ && PathExists(packs_folder())) return absl::OkStatus();
+  return StoreIsAway(path_);
 }
 
 absl::StatusOr<std::shared_ptr<const Pack>> StoreCore::OpenPack(uint64_t id) {

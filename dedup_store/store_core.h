@@ -1,10 +1,13 @@
 // What all parts of one open store share. Thread-safe.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -47,8 +50,10 @@ class StoreCore {
   // Why the catalog was made again from the packs when the store was opened; empty: it was not.
   const std::string& rebuilt_because() const { return rebuilt_because_; }
 
-  // PermissionDenied for a store that was opened read-only.
+  // PermissionDenied for a store that was opened read-only. Unavailable as CheckIsThere.
   absl::Status CheckWritable() const;
+  // See Store.
+  absl::Status CheckIsThere() const;
 
   // A pack of the catalog, locked against gc for as long as the result lives. NotFound when gc took it
   // meanwhile.
@@ -78,6 +83,7 @@ class StoreCore {
   const bool read_only_;
   const size_t threads_;
   const int compression_level_;
+  std::pair<dev_t, ino_t> folder_;  // at the path when it was opened
   std::shared_ptr<Catalog> catalog_;
   std::string rebuilt_because_;
   PageClaims claims_;

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "dedup_store/coding.h"
 #include "dedup_store/hashing.h"
+#include "dedup_store/store.h"
 #include "restore/frame_cache.h"
 
 namespace rekindle::restore {
@@ -76,6 +77,8 @@ absl::StatusOr<HotList> ReadHotList(const std::string& store) {
 bool HasHotList(const std::string& store) { return PathExists(PathIn(store)); }
 
 absl::Status WriteHotList(const std::string& store, const HotList& list) {
+  // Nothing is put where it is to be mounted again.
+  if (!PathExists(absl::StrCat(store, "/packs"))) return store::StoreIsAway(store);
   return WriteFileAtomically(PathIn(store), list.Encode());
 }
 

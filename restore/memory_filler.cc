@@ -120,6 +120,10 @@ absl::Status MemoryFiller::Copy(uint64_t address, absl::Span<const std::byte> pa
     iovec remote{reinterpret_cast<void*>(address), pages.size()};
     ssize_t n = ::process_vm_writev(pid_, &local, 1, &remote, 1, 0);
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == ESRCH) {
+      return absl::AbortedError(
+          absl::StrCat("process ", pid_, " was killed while its memory was being filled: try again"));
+    }
     if (n <= 0) {
       return ErrnoStatus(n < 0 ? errno : EFAULT,
                          absl::StrCat("filling the memory of process ", pid_, " at ", absl::Hex(address)));

@@ -216,7 +216,7 @@ TEST_F(MemoryFillerTest, OnlyWhatIsWrittenChanges) {
   EXPECT_TRUE(MemoryOf(child.pid()) == expected);
 }
 
-TEST_F(MemoryFillerTest, AProcessThatHasGoneIsNamed) {
+TEST_F(MemoryFillerTest, AProcessThatWasKilledIsNamed) {
   TestChild child;
   ASSERT_TRUE(child.prepared());
   pid_t pid = child.pid();
@@ -225,7 +225,7 @@ TEST_F(MemoryFillerTest, AProcessThatHasGoneIsNamed) {
   BackingCosts costs;
   MemoryFiller filler(pid, Blocks(), &costs);
   absl::Status status = filler.Write(base_, Content(0, kPageSize));
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("process ", pid)));
 }
 

@@ -25,6 +25,7 @@
 #include "base/machine.h"
 #include "base/number_claim.h"
 #include "base/packet_socket.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "criu/command_line.h"
 #include "criu/failure.h"
@@ -205,10 +206,43 @@ class RestoreRun : public criu::RestoreObserver {
 
   // All tasks exist and stand still: CRIU calls here.
   absl::Status TasksReady(pid_t root) override {
-    Stopwatch watch;
-    const int64_t begin = MonotonicNanos();
     ready_root_ = root;
     if (namespaces_.entered()) numbers_ = OurNumbers(namespaces_.AllNumbers());
+    const std::set<pid_t> ended_before = EndedProcesses();  // as zombies they are part of the image
+    const absl::Status status = CompleteTasks(root);
+    if (status.ok() || absl::IsCancelled(status)) return status;
+    // What is looked for in one that was killed is not there, in whatever words that is said.
+    for (const pid_t process : EndedProcesses()) {
+      if (ended_before.contains(process)) continue;
+      return absl::AbortedError(absl::StrCat("process ", process,
+                                             " of the job was killed while it was being restored: try again (",
+                                             status.message(), ")"));
+    }
+    return status;
+  }
+
+  // The tree runs; its CUDA calls wait until its device memory is where it was.
+  absl::Status RestoreGpuState() {
+    if (!result_.manifest.has_gpu()) return absl::OkStatus();
+    if (!gpu_status_) PutOnGpu(result_.root, nullptr);
+    absl::Status status = *gpu_status_;
+    result_.phases.emplace_back("gpu", gpu_seconds_);
+    if (status.ok()) return status;
+    // A job without its device state must not go on.
+    criu::KillTree(result_.root, /*reap_root=*/true);
+    return Annotate(status,
+                    absl::StrCat("restoring ", options_.image, ": its GPU state; nothing is left running"));
+  }
+
+  RestoreResult TakeResult() {
+    result_.total_seconds = total_.seconds();
+    return std::move(result_);
+  }
+
+ private:
+  absl::Status CompleteTasks(pid_t root) {
+    Stopwatch watch;
+    const int64_t begin = MonotonicNanos();
     RK_RETURN_IF_ERROR(CheckOpened(root));
     if (!options_.log.empty()) {
       UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, root, 0)));
@@ -237,25 +271,6 @@ class RestoreRun : public criu::RestoreObserver {
     return status;
   }
 
-  // The tree runs; its CUDA calls wait until its device memory is where it was.
-  absl::Status RestoreGpuState() {
-    if (!result_.manifest.has_gpu()) return absl::OkStatus();
-    if (!gpu_status_) PutOnGpu(result_.root, nullptr);
-    absl::Status status = *gpu_status_;
-    result_.phases.emplace_back("gpu", gpu_seconds_);
-    if (status.ok()) return status;
-    // A job without its device state must not go on.
-    criu::KillTree(result_.root, /*reap_root=*/true);
-    return Annotate(status,
-                    absl::StrCat("restoring ", options_.image, ": its GPU state; nothing is left running"));
-  }
-
-  RestoreResult TakeResult() {
-    result_.total_seconds = total_.seconds();
-    return std::move(result_);
-  }
-
- private:
   // With `keeper`: CRIU has all threads stand still.
   void PutOnGpu(pid_t root, gpu::ThreadKeeper* keeper) {
     phase_name_ = nullptr;
@@ -379,6 +394,16 @@ class RestoreRun : public criu::RestoreObserver {
     // Of the others when all are looked at.
     if (which == NeededFiles::kAll) result_.warnings.insert(result_.warnings.end(), told.begin(), told.end());
     return absl::OkStatus();
+  }
+
+  // Those of the job that have ended, or are about to.
+  std::set<pid_t> EndedProcesses() const {
+    std::set<pid_t> ended;
+    for (const pid_t process : Processes()) {
+      const absl::StatusOr<ProcessStat> stat = ReadProcessStat(process);
+      if (absl::IsNotFound(stat.status()) || (stat.ok() && stat->ending())) ended.insert(process);
+    }
+    return ended;
   }
 
   // The processes of the job that are there.

@@ -1,6 +1,6 @@
 """Appends the numbers from 0 on to a file, one a line, and says each; at some of them it does something else.
 
-counting.py FILE COUNT [exit-at=N] [hang-at=N] [die-once-at=N] [status=N] [pause=SECONDS] [child]
+counting.py FILE COUNT [exit-at=N] [hang-at=N] [die-once-at=N] [status=N] [pause=SECONDS] [memory=MIB] [child]
 """
 
 import os
@@ -17,6 +17,7 @@ def main():
         # One that outlives its parent, unless somebody ends it.
         while True:
             time.sleep(3600)
+    memory = os.urandom(int(options.get("memory", "0")) << 20)
     with open(path, "a", encoding="ascii", buffering=1) as file:
         for number in range(count):
             if number == int(options.get("exit-at", "-1")):
@@ -28,6 +29,7 @@ def main():
             file.write(f"{number}\n")
             print(number, flush=True)
             time.sleep(pause)  # the work that a step stands for
+    del memory  # until here it is in each image
     sys.exit(int(options.get("status", "0")))
 
 
