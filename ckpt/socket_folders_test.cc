@@ -40,7 +40,9 @@ class SocketFoldersTest : public testing::Test {
 TEST_F(SocketFoldersTest, AsTheyAre) {
   Make("/run", 01777);
   Make("/run/app", 02750);
-  if (::geteuid() == 0) ASSERT_EQ(::chown((folder_.path() + "/run/app").c_str(), 12, 34), 0);
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown((folder_.path() + "/run/app").c_str(), 12, 34), 0);
+  }
   ASSERT_EQ(::chmod((folder_.path() + "/run/app").c_str(), 02750), 0);
   const std::vector<v1::SocketFolder> folders = Look({criu::ListeningSocket("/run/app/s")}).folders;
   ASSERT_THAT(folders, SizeIs(3));

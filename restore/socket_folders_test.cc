@@ -33,6 +33,7 @@ const Owner kUser{kNobody, kNobody, {}};
 class SocketFoldersTest : public testing::Test {
  protected:
   void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root";
     ASSERT_EQ(::chmod(root_.path().c_str(), 0755), 0);
     manifest_.set_job_id(absl::StrCat(ThisBootId(), "/1/2"));
     Folder("/", 0755, 0);
@@ -49,7 +50,7 @@ class SocketFoldersTest : public testing::Test {
   // Makes it, unless it is there, and has the image know of it as it is.
   v1::SocketFolder* Folder(const std::string& name, mode_t mode, uid_t owner) {
     (void)::mkdir(Path(name).c_str(), 0700);
-    if (::geteuid() == 0) EXPECT_EQ(::chown(Path(name).c_str(), owner, owner), 0);
+    EXPECT_EQ(::chown(Path(name).c_str(), owner, owner), 0);
     EXPECT_EQ(::chmod(Path(name).c_str(), mode), 0);
     const struct stat info = Stat(name);
     struct statfs file_system;
@@ -238,14 +239,8 @@ TEST_F(SocketFoldersTest, LinksLeadNowhereOutOfTheRoot) {
   EXPECT_FALSE(PathExists(outside.path() + "/app"));
 }
 
-// For a user a service that is root makes them.
-class SocketFoldersOfUserTest : public SocketFoldersTest {
- protected:
-  void SetUp() override {
-    if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-    SocketFoldersTest::SetUp();
-  }
-};
+// A service that is root makes them for a user.
+class SocketFoldersOfUserTest : public SocketFoldersTest {};
 
 TEST_F(SocketFoldersOfUserTest, TheyAreTheUsers) {
   Folder("/tmp", 01777, 0);

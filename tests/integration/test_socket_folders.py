@@ -57,6 +57,7 @@ class Loader:
         job.reap()
         for folder in glob.glob("/tmp/pymp-*"):
             shutil.rmtree(folder)
+        self.before = len(lines_of(self.steps))
         return folders
 
     @staticmethod
@@ -65,7 +66,7 @@ class Loader:
 
     def check_goes_on(self):
         """From the image to its end, with what a run writes that nobody touched."""
-        before = len(lines_of(self.steps))
+        before = self.before
         rest = EPOCHS * BATCHES - HELD
         after = waiting.until(
             lambda: len(lines_of(self.steps)) >= before + rest and lines_of(self.steps)[before:], "its end", 90, 0.02
@@ -164,7 +165,7 @@ class BinderTest(RekindleTest):
         shutil.rmtree(self.folder + ".dotted")
         # Only CRIU finds out that this one is missing.
         refused = self.cli.run("restore", "server:1", "--detach")
-        self.assert_refused(refused, FAILED, "folder", self.folder + ".dotted/s", "make it again")
+        self.assert_refused(refused, FAILED, "folder", ".dotted/s", "make it again")
         self.assertFalse(os.path.exists(self.folder))
         os.mkdir(self.folder + ".dotted")
         self.restore("server:1")
