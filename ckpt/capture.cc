@@ -377,7 +377,8 @@ class CaptureRun {
       may_have_it_ = CheckMayHaveImageOf(pids, options_.caller, options_.caller_groups);
       NoteOpenedFiles(pids);
       ReadableFiles readable = FilesTheOwnerMayHave(std::move(pids));
-      lost_names_ = LookAtLostNames(files, session_->run(), JobsRoot(), NameOfJob(), kGhostLimitBytes, &readable);
+      lost_names_ =
+          LookAtLostNames(files, session_->run(), JobsRoot(), NameOfJob(), kGhostLimitBytes, &readable);
       if (sees_our_files_) read_files_ = ReadFiles::Open(files, &readable);
       if (!LooksAtWrittenFiles()) return;
       socket_folders_ = LookAtSocketFolders(files, sees_our_files_ ? "/" : JobsRoot());

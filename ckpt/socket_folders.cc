@@ -27,7 +27,8 @@ constexpr size_t kMostFolders = 1000;
 // The folder that must be there before the socket gets its name; empty: none.
 std::string FolderOf(const criu::NamedUnixSocket& socket) {
   if (socket.gone) return socket.folder;
-  const std::string path = socket.folder.empty() ? socket.name : absl::StrCat(socket.folder, "/", socket.name);
+  const std::string path =
+      socket.folder.empty() ? socket.name : absl::StrCat(socket.folder, "/", socket.name);
   return path.substr(0, path.rfind('/') + 1);
 }
 
@@ -78,8 +79,7 @@ absl::StatusOr<SocketFolders> LookAtSocketFolders(const std::map<std::string, st
   for (const std::string& path : paths) {
     v1::SocketFolder folder;
     folder.set_path(path);
-    const UniqueFd place =
-        gone.contains(Above(path)) ? UniqueFd() : OpenFolderInRoot(top.get(), path);
+    const UniqueFd place = gone.contains(Above(path)) ? UniqueFd() : OpenFolderInRoot(top.get(), path);
     struct stat info;
     struct statfs file_system;
     if (place.valid() && ::fstat(place.get(), &info) == 0 && ::fstatfs(place.get(), &file_system) == 0) {

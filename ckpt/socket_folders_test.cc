@@ -89,7 +89,8 @@ TEST_F(SocketFoldersTest, LinksAreFollowedInTheJobsRoot) {
 }
 
 TEST_F(SocketFoldersTest, ThoseThatAreGone) {
-  criu::pb::UnixSocket nameless = criu::ListeningSocket("/x/y/s"), relative = criu::ListeningSocket("s", "/r");
+  criu::pb::UnixSocket nameless = criu::ListeningSocket("/x/y/s"),
+                       relative = criu::ListeningSocket("s", "/r");
   nameless.set_deleted(true);
   relative.set_deleted(true);
   const std::vector<v1::SocketFolder> folders =

@@ -558,7 +558,8 @@ const KnownFailure kRestoreMisfits[] = {
      StatusCode::kFailedPrecondition,
      {"unix: Can't bind id * addr *: No such file or directory"},
      "The folder of the Unix socket $2 is missing.",
-     "Make it again, for the job's user, then restore again; newer images than this one know of it themselves."},
+     "Make it again, for the job's user, then restore again; newer images than this one know of it "
+     "themselves."},
     // CRIU says so of connections, too, which do not need it.
     {"socket-folder-missing",
      kOnRestore,
@@ -566,7 +567,8 @@ const KnownFailure kRestoreMisfits[] = {
      StatusCode::kFailedPrecondition,
      {"unix: Can't change working dir *: No such file or directory"},
      "The folder $1, in which the job has bound a Unix socket, is missing.",
-     "Make it again, for the job's user, then restore again; newer images than this one know of it themselves."},
+     "Make it again, for the job's user, then restore again; newer images than this one know of it "
+     "themselves."},
     {"port-in-use",
      kOnRestore,
      kCause,

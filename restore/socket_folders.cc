@@ -112,7 +112,8 @@ class SocketFolderMaker {
       }
       there[path] = info;
       const auto found = there.find(above);
-      if (found != there.end() && IsForAll(found->second)) RK_RETURN_IF_ERROR(CheckOwner(*folder, info.st_uid));
+      if (found != there.end() && IsForAll(found->second))
+        RK_RETURN_IF_ERROR(CheckOwner(*folder, info.st_uid));
     }
     return absl::OkStatus();
   }
@@ -132,9 +133,9 @@ class SocketFolderMaker {
       UniqueFd place = OpenFolderInRoot(root_.get(), Above(folder.path()));
       if (!place.valid()) return CanNotBeMade(folder, errno, -1);
       if (!MayBeBelow(folder, place.get())) {
-        return absl::FailedPreconditionError(
-            absl::StrCat(What(folder), " is gone, and it may lie on a file system that is not mounted now: ",
-                         kMakeFolder, AsItWas(folder)));
+        return absl::FailedPreconditionError(absl::StrCat(
+            What(folder), " is gone, and it may lie on a file system that is not mounted now: ", kMakeFolder,
+            AsItWas(folder)));
       }
       above = std::make_shared<const UniqueFd>(std::move(place));
     }

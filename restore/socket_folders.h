@@ -1,6 +1,6 @@
-// Folders in which a job had Unix sockets, and which are gone: CRIU binds the sockets to their names again, so
-// these are made before it does. Python's multiprocessing, say, has one for each process, and removes it with
-// that.
+// Folders in which a job had Unix sockets, and which are gone: CRIU binds the sockets to their names again,
+// so these are made before it does. Python's multiprocessing, say, has one for each process, and removes it
+// with that.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,8 @@
 
 namespace rekindle::restore {
 
-// Owned by one thread at a time. Destroying it removes the folders that were made, unless they are to be kept.
+// Owned by one thread at a time. Destroying it removes the folders that were made, unless they are to be
+// kept.
 class SocketFolders {
  public:
   // Who has the job's names: the job that comes back alone, so that sockets in what was made for it are its
@@ -27,11 +28,11 @@ class SocketFolders {
   SocketFolders& operator=(SocketFolders&& other) noexcept;
   ~SocketFolders();
 
-  // Makes those that are missing where `root` is the root folder, with the rights of `user`, nothing: our own,
-  // and with the owner, group and mode that they had as far as these rights allow it. What is there already is
-  // left as it is. FailedPrecondition, PermissionDenied, ResourceExhausted: one can't be made, or may lie on a
-  // file system that is not mounted now, or is another user's now, where anybody may make folders; then none
-  // is left. The message names it and what to do.
+  // Makes those that are missing where `root` is the root folder, with the rights of `user`, nothing: our
+  // own, and with the owner, group and mode that they had as far as these rights allow it. What is there
+  // already is left as it is. FailedPrecondition, PermissionDenied, ResourceExhausted: one can't be made, or
+  // may lie on a file system that is not mounted now, or is another user's now, where anybody may make
+  // folders; then none is left. The message names it and what to do.
   static absl::StatusOr<SocketFolders> Make(const v1::JobManifest& manifest, const std::string& root,
                                             const std::optional<Owner>& user, Names names);
 
