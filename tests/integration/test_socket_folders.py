@@ -15,6 +15,7 @@ from harness import jobs, procfs, waiting
 from harness.case import RekindleTest
 from harness.cli import FAILED
 from harness.clones import CloneTest
+from harness.containers_case import PLACEHOLDER, ContainersCase
 
 sys.path.insert(0, jobs.WORKLOADS)
 
@@ -200,6 +201,22 @@ class BinderTest(RekindleTest):
         os.kill(pid, signal.SIGKILL)
         waiting.until(lambda: job()["supervised"]["restarts"] == 1, "its restart", 60)
         self.assertEqual(answer_of(self.folder + "/server"), self.folder + "/server")
+
+
+class ContainerTest(ContainersCase):
+    def test_in_another_container(self):
+        folder = "/run/server.d"
+        one = self.start("one", [*PLACEHOLDER, jobs.PYTHON, "-B", "/programs/socket_binder.py", folder])
+        waiting.until(lambda: os.path.exists(os.path.join(one.root, folder[1:], "server")), "the server", 30)
+        made = os.stat(os.path.join(one.root, folder[1:]))
+        self.checkpoint(one.find("socket_binder.py"), "box:1", "--stop")
+        one.end()
+        two = self.start("two", PLACEHOLDER)
+        pid = self.restore("box:1", "--into", two.first())
+        place = os.path.join(two.root, folder[1:])
+        self.assertEqual(stat.S_IMODE(os.stat(place).st_mode), stat.S_IMODE(made.st_mode))
+        self.assertEqual(answer_of(f"/proc/{pid}/root{folder}/server"), folder + "/server")
+        self.assertFalse(os.path.exists(folder), "not on the machine")
 
 
 if __name__ == "__main__":
