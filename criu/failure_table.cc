@@ -569,6 +569,13 @@ const KnownFailure kRestoreMisfits[] = {
      "The folder $1, in which the job has bound a Unix socket, is missing.",
      "Make it again, for the job's user, then restore again; newer images than this one know of it "
      "themselves."},
+    {"socket-name-in-use",
+     kOnRestore,
+     kCause,
+     StatusCode::kFailedPrecondition,
+     {"unix: Can't bind id * addr *: Address already in use"},
+     "Something has the name of the job's Unix socket $2: a file, or a socket that was bound just now.",
+     "Move the file away, or start copies of one job one after the other; then restore again."},
     {"port-in-use",
      kOnRestore,
      kCause,

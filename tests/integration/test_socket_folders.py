@@ -114,6 +114,20 @@ class CloneDataLoaderTest(Loader, CloneTest):
         self.wait_for_end(started["job"]["pid"])
         waiting.until(lambda: not glob.glob("/tmp/pymp-*"), "what was made again removed by the copy", 30)
 
+    def test_several(self):
+        folder = self.path("server.d")
+        job = self.start_job([jobs.PYTHON, jobs.workload("socket_binder.py"), folder], "server")
+        waiting.until(lambda: "ready" in lines_of(job.log), "the server", 30, 0.01)
+        image = self.take_image(job, "server:1")
+        shutil.rmtree(folder)
+        copies = [self.clone(image) for _ in range(2)]
+        self.assertEqual(answer_of(folder + "/server"), folder + "/server")
+        self.assertEqual(os.listdir(folder), ["server"])
+        for copy in copies:
+            self.assertTrue(procfs.alive(copy["job"]["pid"]))
+            os.kill(copy["job"]["pid"], signal.SIGKILL)
+            self.wait_for_end(copy["job"]["pid"])
+
 
 class BinderTest(RekindleTest):
     def setUp(self):
