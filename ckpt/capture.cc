@@ -37,6 +37,7 @@
 #include "ckpt/lost_names.h"
 #include "ckpt/openable_files.h"
 #include "ckpt/read_files.h"
+#include "ckpt/socket_folders.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
 #include "ckpt/stand_still.h"
@@ -185,6 +186,7 @@ class CaptureRun {
     RK_RETURN_IF_ERROR(
         AddToImage(frozen_.image, *writer_, &manifest, options_.kept_staging ? &pages : nullptr));
     RK_RETURN_IF_ERROR(AddWrittenFiles(&manifest));
+    AddSocketFolders(&manifest);
     RK_RETURN_IF_ERROR(writer_->AddBlob(v1::kJobManifestObject, manifest.SerializeAsString()));
     if (options_.gate) RK_RETURN_IF_ERROR(options_.gate->BeforeCommit());
     const auto progress = [this](uint64_t done, uint64_t total) {
@@ -379,6 +381,7 @@ class CaptureRun {
           LookAtLostNames(files, session_->run(), JobsRoot(), NameOfJob(), kGhostLimitBytes, &readable);
       if (sees_our_files_) read_files_ = ReadFiles::Open(files, &readable);
       if (!LooksAtWrittenFiles()) return;
+      socket_folders_ = LookAtSocketFolders(files, sees_our_files_ ? "/" : JobsRoot());
       WrittenFilesOptions options = FilesOptions();
       options.readable = std::move(readable);
       if (!lost_names_.ok() || lost_names_->by_link.empty()) {
@@ -428,6 +431,20 @@ class CaptureRun {
                             lost_names_->warnings.end());
     RK_RETURN_IF_ERROR(CheckNamelessMemory());
     return PutIntoImages(*lost_names_, &frozen_.image.files);
+  }
+
+  void AddSocketFolders(v1::JobManifest* manifest) {
+    if (!socket_folders_.ok()) {
+      result_.warnings.push_back(absl::StrCat(
+          "folders in which the job has Unix sockets are not recorded, so that they must be there when it is "
+          "restored: ",
+          socket_folders_.status().message()));
+      return;
+    }
+    result_.warnings.insert(result_.warnings.end(), socket_folders_->warnings.begin(),
+                            socket_folders_->warnings.end());
+    for (v1::SocketFolder& folder : socket_folders_->folders)
+      *manifest->add_socket_folders() = std::move(folder);
   }
 
   // What the kernel's marks allow to leave out. Where a device writes memory they say nothing.
@@ -720,6 +737,7 @@ class CaptureRun {
   absl::StatusOr<LostNames> lost_names_ = LostNames();
   absl::Status may_have_it_ = absl::UnavailableError("the job was not looked at while it stood still");
   ReadFiles read_files_;
+  absl::StatusOr<SocketFolders> socket_folders_ = SocketFolders();
   std::map<InodeIdentity, int> opened_;                    // with R_OK, W_OK, X_OK
   absl::StatusOr<WrittenFiles> written_ = WrittenFiles();  // the contents lie in the arena
   std::string job_id_, dump_gate_;

@@ -551,6 +551,31 @@ const KnownFailure kRestoreMisfits[] = {
      "A folder on the way may have been closed to the user, moved, or replaced by a link: put it back (the "
      "log names it), "
      "then restore again."},
+    // Of images without a record of these folders: of others restore/socket_folders.h makes them.
+    {"socket-folder-missing",
+     kOnRestore,
+     kCause,
+     StatusCode::kFailedPrecondition,
+     {"unix: Can't bind id * addr *: No such file or directory"},
+     "The folder of the Unix socket $2 is missing.",
+     "Make it again, for the job's user, then restore again; newer images than this one know of it "
+     "themselves."},
+    // CRIU says so of connections, too, which do not need it.
+    {"socket-folder-missing",
+     kOnRestore,
+     kConsequence,
+     StatusCode::kFailedPrecondition,
+     {"unix: Can't change working dir *: No such file or directory"},
+     "The folder $1, in which the job has bound a Unix socket, is missing.",
+     "Make it again, for the job's user, then restore again; newer images than this one know of it "
+     "themselves."},
+    {"socket-name-in-use",
+     kOnRestore,
+     kCause,
+     StatusCode::kFailedPrecondition,
+     {"unix: Can't bind id * addr *: Address already in use"},
+     "Something has the name of the job's Unix socket $2: a file, or a socket that was bound just now.",
+     "Move the file away, or start copies of one job one after the other; then restore again."},
     {"port-in-use",
      kOnRestore,
      kCause,

@@ -98,6 +98,8 @@ const std::map<std::string, std::string> kRestoreLogs = {
     {"restore-pid-in-use", "pid-in-use"},
     {"restore-port-in-use", "port-in-use"},
     {"restore-pty-taken", "terminal-in-use"},
+    {"restore-socket-folder-gone", "socket-folder-missing"},
+    {"restore-socket-relative-gone", "socket-folder-missing"},
     {"restore-tcp-no-option", "tcp-established"},
     {"restore-tty-missing", "tty-missing"},
     {"restore-tty-no-option", "tty"},
@@ -183,6 +185,9 @@ TEST(FailureTest, WordingTakenFromTheProgram) {
       {Operation::kRestore, "Error (criu/cr-restore.c:1): Can't fork for 77: Operation not permitted",
        "not-permitted"},
       {Operation::kRestore,
+       "Error (criu/sk-unix.c:1651): unix: Can't bind id 0xb ino 17 addr /tmp/d/s: Address already in use",
+       "socket-name-in-use"},
+      {Operation::kRestore,
        "Error (criu/lsm.c:1): apparmor LSM specified but apparmor not supported by kernel", "lsm"},
       {Operation::kRestore, "Error (criu/mem.c:1): Unable to map: Cannot allocate memory", "out-of-memory"},
       {Operation::kRestore,
@@ -210,6 +215,10 @@ TEST(FailureTest, DetailsReachTheSentence) {
   EXPECT_THAT(diagnosis.sentence, HasSubstr("/usr/bin/python3.11, by"));
   diagnosis = Diagnose(Operation::kRestore, ReadLog("restore-pty-taken"));
   EXPECT_THAT(diagnosis.sentence, HasSubstr("/dev/pts/0,"));
+  diagnosis = Diagnose(Operation::kRestore, ReadLog("restore-socket-folder-gone"));
+  EXPECT_THAT(diagnosis.sentence, HasSubstr("/tmp/pymp-mj4wugnr/listener-vyty38jn is"));
+  diagnosis = Diagnose(Operation::kRestore, ReadLog("restore-socket-relative-gone"));
+  EXPECT_THAT(diagnosis.sentence, HasSubstr("/tmp/job/f,"));
   diagnosis = Diagnose(Operation::kRestore, ReadLog("restore-file-size"));
   EXPECT_THAT(diagnosis.sentence, HasSubstr("/tmp/job/rf"));
   EXPECT_THAT(diagnosis.lines.front(), HasSubstr("bad size 3 (expect 5)"));

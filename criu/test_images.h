@@ -92,6 +92,29 @@ inline std::string MakeFiles(const std::vector<TestFile>& files) {
   return MakeImage(0x56303138, records);
 }
 
+// A files.img.
+inline std::string MakeUnixSockets(const std::vector<pb::UnixSocket>& sockets) {
+  std::vector<std::string> records;
+  for (const pb::UnixSocket& socket : sockets) {
+    pb::FileEntry entry;
+    entry.set_type(13);
+    entry.set_id(static_cast<uint32_t>(records.size() + 1));
+    *entry.mutable_unix_socket() = socket;
+    records.push_back(entry.SerializeAsString());
+  }
+  return MakeImage(0x56303138, records);
+}
+
+// As CRIU has a stream socket that listens under this name.
+inline pb::UnixSocket ListeningSocket(const std::string& name, const std::string& folder = "") {
+  pb::UnixSocket socket;
+  socket.set_type(1);
+  socket.set_state(10);
+  socket.set_name(name + '\0');
+  if (!folder.empty()) socket.set_folder(folder);
+  return socket;
+}
+
 // A file that had lost its name: type 0: `remap` is the number of an extra name, 1: of a ghost in the images.
 struct TestRemap {
   uint32_t file = 0, remap = 0, type = 0;

@@ -177,6 +177,7 @@ absl::StatusOr<CloneResult> CloneStarter::Make(const PreparedImage& image, const
   absl::Status status = park ? absl::OkStatus() : run.LimitMemory();
   if (status.ok()) status = run.AttachPager();
   if (status.ok()) status = run.MakeSharedMemory();
+  if (status.ok()) status = run.MakeSocketFolders();
   if (status.ok()) status = run.RunCriu(park);
   if (!status.ok()) {
     status = run.Explain(status);

@@ -131,6 +131,14 @@ absl::Status CloneRun::MakeSharedMemory() {
   return absl::OkStatus();
 }
 
+absl::Status CloneRun::MakeSocketFolders() {
+  auto made = SocketFolders::Make(image_.manifest, Root(), image_.user, SocketFolders::Names::kOfCopies);
+  if (!made.ok()) return Annotate(made.status(), What());
+  socket_folders_ = *std::move(made);
+  if (!socket_folders_.empty()) EndPhase("socket folders");
+  return absl::OkStatus();
+}
+
 absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
   criu::CriuConnection connection;
   connection.socket = criu_process_.rpc.get();
@@ -222,6 +230,7 @@ absl::StatusOr<CloneResult> CloneRun::Finish() {
     RK_ASSIGN_OR_RETURN(result_.more_control, sandbox_.AnotherControl());
   }
   EndPhase("watch");
+  socket_folders_.Keep();
   result_.sandbox = sandbox_.Release();
   result_.group = std::move(group_);
   result_.total_seconds = total_.seconds();

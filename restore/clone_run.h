@@ -20,6 +20,7 @@
 #include "restore/pager_client.h"
 #include "restore/sandbox.h"
 #include "restore/sandbox_pool.h"
+#include "restore/socket_folders.h"
 #include "restore/standby.h"
 
 namespace rekindle::restore {
@@ -42,6 +43,7 @@ class CloneRun {
   absl::Status LimitMemory();
   absl::Status AttachPager();
   absl::Status MakeSharedMemory();
+  absl::Status MakeSocketFolders();
   // With `park` the copy waits for its owner just before it runs; the times are his then.
   absl::Status RunCriu(const StandbyPool::Park& park);
   absl::StatusOr<CloneResult> Finish();
@@ -71,6 +73,7 @@ class CloneRun {
   std::unique_ptr<Cgroup> group_;  // goes after the sandbox
   Sandbox sandbox_;
   Sandbox::Criu criu_process_;
+  SocketFolders socket_folders_;
   UniqueFd listener_;
   std::vector<std::pair<int, std::string>> inherited_;
   pid_t root_ = 0;

@@ -203,7 +203,8 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
                            std::vector<std::string>* warnings) {
   std::vector<std::string> problems;
   struct stat info;
-  std::set<std::string> rolled_back;
+  std::set<std::string> rolled_back, made_again;
+  for (const v1::SocketFolder& folder : manifest.socket_folders()) made_again.insert(folder.path());
   if (which == NeededFiles::kBeyondRollBack) {
     for (const v1::WrittenFile& file : manifest.written_files()) rolled_back.insert(file.path());
   }
@@ -215,6 +216,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
            (below != rolled_back.end() && absl::StartsWith(*below, path + "/"));
   };
   if (!manifest.working_directory().empty() && !may_be_mended(manifest.working_directory()) &&
+      !made_again.contains(manifest.working_directory()) &&
       ::stat(manifest.working_directory().c_str(), &info) != 0 && errno != EACCES) {
     const std::string cure = MissingFolder(manifest.working_directory() + "/");
     problems.push_back(absl::StrCat("its working directory ", manifest.working_directory(), " is gone",
@@ -231,7 +233,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
     if (absl::StartsWith(file.path(), "/dev/pts/")) continue;  // a terminal of its own comes back with it
     if (!seen.insert(file.path()).second || may_be_mended(file.path())) continue;
     if (::lstat(file.path().c_str(), &info) != 0) {
-      if (errno == EACCES) continue;
+      if (errno == EACCES || made_again.contains(file.path())) continue;
       const std::string cure = MissingFolder(file.path());
       problems.push_back(
           absl::StrCat(file.path(), " is gone", cure.empty() ? "" : ", with its folder: ", cure));

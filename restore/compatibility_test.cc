@@ -281,6 +281,18 @@ TEST_F(CheckFilesTest, MissingFile) {
   EXPECT_THAT(Refusal(), HasSubstr(absl::StrCat("/no/gone is gone, with its folder: ", kMakeFolder)));
 }
 
+TEST_F(CheckFilesTest, FoldersOfSocketsAreMadeAgain) {
+  const std::string gone = folder_.path() + "/gone";
+  manifest_.set_working_directory(gone);
+  Need(gone, std::nullopt);  // CRIU has a working directory among the files
+  EXPECT_THAT(Refusal(), HasSubstr("working directory"));
+  manifest_.add_socket_folders()->set_path(gone);
+  EXPECT_TRUE(CheckFiles(manifest_, std::nullopt, &ignored_).ok())
+      << CheckFiles(manifest_, std::nullopt, &ignored_);
+  Need(gone + "/file", 1);
+  EXPECT_THAT(Refusal(), HasSubstr("gone/file is gone"));
+}
+
 TEST_F(CheckFilesTest, ARollBackIsTheCureOnlyWhereTheImageHasTheContent) {
   const std::string gone = folder_.path() + "/gone", shorter = Make("shorter", 9);
   Need(gone, 10);

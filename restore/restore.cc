@@ -42,6 +42,7 @@
 #include "restore/lock_check.h"
 #include "restore/opened_files_check.h"
 #include "restore/our_numbers.h"
+#include "restore/socket_folders.h"
 #include "restore/thread_placement.h"
 #include "restore/withheld_pages.h"
 
@@ -158,6 +159,16 @@ class RestoreRun : public criu::RestoreObserver {
     return absl::OkStatus();
   }
 
+  // Before files are rolled back, which has no way back.
+  absl::Status MakeSocketFolders() {
+    return namespaces_.Within([this]() -> absl::Status {
+      auto made = SocketFolders::Make(result_.manifest, "/", user_, SocketFolders::Names::kOfOneJob);
+      if (!made.ok()) return Annotate(made.status(), absl::StrCat("restoring ", options_.image));
+      socket_folders_ = *std::move(made);
+      return absl::OkStatus();
+    });
+  }
+
   // As late as can be: what is cut off a file is cut off also when the restore fails then.
   absl::Status RollBackFiles() {
     if (!options_.roll_back) return absl::OkStatus();
@@ -235,6 +246,7 @@ class RestoreRun : public criu::RestoreObserver {
   }
 
   RestoreResult TakeResult() {
+    socket_folders_.Keep();
     result_.total_seconds = total_.seconds();
     return std::move(result_);
   }
@@ -244,6 +256,7 @@ class RestoreRun : public criu::RestoreObserver {
     Stopwatch watch;
     const int64_t begin = MonotonicNanos();
     RK_RETURN_IF_ERROR(CheckOpened(root));
+    socket_folders_.RemovePassing();
     if (!options_.log.empty()) {
       UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, root, 0)));
       RK_RETURN_IF_ERROR(AppendToLogs(pidfd.get(), result_.manifest));
@@ -581,7 +594,8 @@ class RestoreRun : public criu::RestoreObserver {
   std::optional<absl::Status> gpu_status_;
   double gpu_seconds_ = 0;
   std::optional<Owner> user_;  // whose rights bound what files the job gets; nothing: none do
-  UniqueFd claims_;            // on the PIDs of the job, until it has come back
+  SocketFolders socket_folders_;
+  UniqueFd claims_;  // on the PIDs of the job, until it has come back
   UniqueFd log_, null_, ended_input_, job_channel_;
   RestoreResult result_;
   Stopwatch total_, phase_;
@@ -595,6 +609,7 @@ absl::StatusOr<RestoreResult> Restore(store::Store& store, const criu::Installat
   RestoreRun run(store, criu, gpu, options, observer);
   RK_RETURN_IF_ERROR(run.Plan());
   RK_RETURN_IF_ERROR(run.LayOutFiles());
+  RK_RETURN_IF_ERROR(run.MakeSocketFolders());
   RK_RETURN_IF_ERROR(run.RollBackFiles());
   RK_RETURN_IF_ERROR(run.RunCriu());
   RK_RETURN_IF_ERROR(run.RestoreGpuState());
