@@ -107,6 +107,7 @@ class StoreImpl : public Store {
   const std::shared_ptr<StoreCore>& core() const { return core_; }
 
   const std::string& path() const override { return core_->path(); }
+  std::string id() const override { return IdOf(core_->identity()); }
   absl::Status CheckIsThere() const override { return core_->CheckIsThere(); }
 
   absl::StatusOr<std::unique_ptr<ImageWriter>> NewImage(const NewImageOptions& options) override {

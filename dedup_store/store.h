@@ -297,6 +297,8 @@ class Store {
   virtual ~Store() = default;
 
   virtual const std::string& path() const = 0;
+  // Which store it is, wherever it lies: 32 hex digits. No secret.
+  virtual std::string id() const = 0;
   // Unavailable: what was opened is not at its path now, since its file system is not mounted, say. What
   // changes the store is refused with it then.
   virtual absl::Status CheckIsThere() const = 0;
