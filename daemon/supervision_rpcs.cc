@@ -135,6 +135,7 @@ absl::Status StopUnsupervised(Node& node, const Call& call, const std::string& n
       if (ended.ok() && ended->pid == job.pid) {
         response->mutable_exited()->set_exit_code(ended->exit->code);
         response->mutable_exited()->set_signal(ended->exit->signal);
+        response->mutable_exited()->set_pid(job.pid);
       }
       break;
     }
