@@ -225,9 +225,9 @@ class RestoreRun : public criu::RestoreObserver {
     // What is looked for in one that was killed is not there, in whatever words that is said.
     for (const pid_t process : EndedProcesses()) {
       if (ended_before.contains(process)) continue;
-      return absl::AbortedError(absl::StrCat("process ", process,
-                                             " of the job was killed while it was being restored: try again (",
-                                             status.message(), ")"));
+      return absl::AbortedError(
+          absl::StrCat("process ", process, " of the job was killed while it was being restored: try again (",
+                       status.message(), ")"));
     }
     return status;
   }
