@@ -594,8 +594,8 @@ class RestoreRun : public criu::RestoreObserver {
   std::optional<absl::Status> gpu_status_;
   double gpu_seconds_ = 0;
   std::optional<Owner> user_;  // whose rights bound what files the job gets; nothing: none do
+  UniqueFd claims_;            // on the PIDs of the job, until it has come back
   SocketFolders socket_folders_;
-  UniqueFd claims_;  // on the PIDs of the job, until it has come back
   UniqueFd log_, null_, ended_input_, job_channel_;
   RestoreResult result_;
   Stopwatch total_, phase_;
