@@ -153,8 +153,8 @@ absl::Status Groups::GetGroupDecision(const Call& call, const v1::GetGroupDecisi
     RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kWrite));
     if (request.store() != store->id()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "the group was taken with another store (", request.store(), ") than the one at ", store->path(), " (",
-          store->id(), "), which knows nothing of it: is its file system mounted?"));
+          "the group was taken with another store (", request.store(), ") than the one at ", store->path(),
+          " (", store->id(), "), which knows nothing of it: is its file system mounted?"));
     }
   }
   response->set_decision(DecisionAbout(request.id()));
@@ -272,8 +272,8 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
     const absl::StatusOr<v1::GetGroupDecisionResponse> told = peer->GetGroupDecision(request);
     if (absl::IsFailedPrecondition(told.status()) && in_doubt_.insert(id).second) {
       Log(LogLevel::kError, absl::StrCat("group ", LabelOf(image.info, v1::kGroupLabel), " (", id,
-                                         ") stays in doubt: its coordinator at ", coordinator, " says: ",
-                                         told.status().message()));
+                                         ") stays in doubt: its coordinator at ", coordinator,
+                                         " says: ", told.status().message()));
     }
     RK_ASSIGN_OR_RETURN(answer, told);
   }
