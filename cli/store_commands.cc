@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/progress_bar.h"
 #include "cli/table.h"
+#include "daemon/version.h"
 
 namespace rekindle::cli {
 
@@ -149,7 +150,11 @@ int GetVersion(Client& client, const Output& output, const v1::GetVersionRequest
   absl::StatusOr<v1::GetVersionResponse> response = client.GetVersion(request);
   if (!response.ok()) return output.Fail(response.status());
   output.Json(*response);
-  std::string text = absl::StrCat("rekindle ", response->version(), "\n");
+  if (response->version() != daemon::kVersion) {
+    output.Warning(absl::StrCat("rekindled is of version ", response->version(), ", and this command of ",
+                                daemon::kVersion, ": restart the one, or install the other"));
+  }
+  std::string text = absl::StrCat("rekindle ", daemon::kVersion, "\n");
   if (request.find_criu()) {
     absl::StrAppend(&text, "criu     ",
                     response->criu_version().empty()
@@ -157,8 +162,9 @@ int GetVersion(Client& client, const Output& output, const v1::GetVersionRequest
                         : absl::StrCat(response->criu_version(), " (", response->criu_origin(), ")"),
                     "\n");
   }
-  absl::StrAppend(&text, "service  ", response->daemon() ? "rekindled" : "in this process", "\nstore    ",
-                  response->store(), "\n");
+  absl::StrAppend(&text, "service  ",
+                  response->daemon() ? absl::StrCat("rekindled ", response->version()) : "in this process",
+                  "\nstore    ", response->store(), "\n");
   output.Text(text);
   return kDone;
 }

@@ -1,0 +1,64 @@
+// The commands against a service that answers what the test wants: what they print.
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/file.h"
+#include "cli/client.h"
+#include "cli/commands.h"
+#include "daemon/version.h"
+#include "rekindle/v1/rekindle.grpc.pb.h"
+
+namespace rekindle::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+class VersionService final : public v1::Rekindle::Service {
+ public:
+  explicit VersionService(std::string version) : version_(std::move(version)) {}
+  grpc::Status GetVersion(grpc::ServerContext*, const v1::GetVersionRequest*,
+                          v1::GetVersionResponse* response) override {
+    response->set_version(version_);
+    response->set_daemon(true);
+    response->set_store("/var/lib/rekindle");
+    return grpc::Status::OK;
+  }
+
+ private:
+  const std::string version_;
+};
+
+// What `rekindle version` shows of a daemon of that version: its output, and its warnings.
+std::pair<std::string, std::string> ShownOf(const std::string& version) {
+  const TemporaryDirectory folder = TemporaryDirectory::Make("/tmp", "rk-version-").value();
+  VersionService service(version);
+  Endpoint endpoint;
+  endpoint.host = "unix:" + folder.path() + "/socket";
+  grpc::ServerBuilder builder;
+  builder.RegisterService(&service);
+  builder.AddListeningPort(endpoint.host, grpc::InsecureServerCredentials());
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const std::unique_ptr<Client> client = Client::Open(endpoint).value();
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(GetVersion(*client, Output(false, false), {}), kDone);
+  server->Shutdown();
+  const std::string out = ::testing::internal::GetCapturedStdout();
+  return {out, ::testing::internal::GetCapturedStderr()};
+}
+
+TEST(VersionTest, ADaemonOfAnotherVersionIsToldOf) {
+  const auto [out, warnings] = ShownOf("0.0.7");
+  EXPECT_THAT(out, HasSubstr(std::string("rekindle ") + daemon::kVersion));
+  EXPECT_THAT(out, HasSubstr("rekindled 0.0.7"));
+  EXPECT_THAT(warnings, HasSubstr("version 0.0.7"));
+  EXPECT_EQ(ShownOf(daemon::kVersion).second, "");
+}
+
+}  // namespace
+}  // namespace rekindle::cli
