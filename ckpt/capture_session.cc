@@ -42,6 +42,7 @@ constexpr char kBeginningLock[] = "captures.lock";
 constexpr char kClaims[] = "captures.claims";
 constexpr char kLogsPrefix[] = "failed-capture-";
 constexpr char kJournal[] = "journal";
+constexpr char kJournalTitle[] = "rekindle capture journal 1";
 constexpr char kRunLine[] = "run ";
 // A killed process gives its memory back before it is gone: a second for some ten GiB.
 constexpr absl::Duration kDyingMayTake = absl::Seconds(60);
@@ -59,7 +60,7 @@ std::string BeginningLock(const std::string& runtime_directory) {
 // The name of CRIU's run, and one line a process: PID, start time, and whether it was stopped before the
 // capture came.
 std::string SerializeJournal(const std::string& run, const std::vector<ProcessInfo>& processes) {
-  std::string text = absl::StrCat("rekindle capture journal 1\n", kRunLine, run, "\n");
+  std::string text = absl::StrCat(kJournalTitle, "\n", kRunLine, run, "\n");
   for (const ProcessInfo& process : processes) {
     absl::StrAppend(&text, process.pid, " ", process.start_ticks, " ", process.state == 'T' ? 1 : 0, "\n");
   }
@@ -117,6 +118,13 @@ std::string RunInJournal(const std::string& text) {
     if (absl::ConsumePrefix(&line, kRunLine)) return std::string(line);
   }
   return "";
+}
+
+// Whom a dead capture left stopped nobody can tell without its journal: that stays, for who can read it.
+void TellUnusable(const std::string& directory, absl::string_view why) {
+  Log(LogLevel::kError, absl::StrCat("an earlier capture was interrupted, and what it has stopped is not "
+                                     "known here: ",
+                                     directory, "/", kJournal, ": ", why, "; it is left there"));
 }
 
 struct TreeMember {
@@ -276,9 +284,22 @@ absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(
     auto journal = OpenFile(absl::StrCat(directory, "/", kJournal), O_RDWR);
     if (!journal.ok() && !nobody_begins.ok()) continue;
     if (journal.ok() && ::flock(journal->get(), LOCK_EX | LOCK_NB) != 0) continue;  // its capture lives
-    auto text = ReadFile(absl::StrCat(directory, "/", kJournal));
+    auto text = journal.ok() ? ReadFile(absl::StrCat(directory, "/", kJournal))
+                             : absl::StatusOr<std::string>(journal.status());
+    if (!text.ok() && !absl::IsNotFound(text.status())) {
+      TellUnusable(directory, text.status().message());
+      continue;
+    }
     if (text.ok()) {
+      if (!absl::StartsWith(*text, absl::StrCat(kJournalTitle, "\n"))) {
+        TellUnusable(directory, "another version of Rekindle has written it: start that one's daemon");
+        continue;
+      }
       const std::vector<ProcessInfo> processes = ParseJournal(*text);
+      if (processes.empty()) {
+        TellUnusable(directory, "it names no processes");
+        continue;
+      }
       if (!AwaitEndOfCriu(processes)) continue;  // for who comes next
       const std::string run = RunInJournal(*text);
       const std::vector<TreeMember> left = TreeNow(processes);
