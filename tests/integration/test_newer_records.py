@@ -1,4 +1,4 @@
-"""A daemon finds supervised jobs whose records it can't use: a newer version's, after a roll-back, or unreadable."""
+"""A daemon finds records that it can't use: a newer version's, after a roll-back, or unreadable ones."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import shutil
 import unittest
 
 from harness import jobs, procfs, waiting
+from harness.functions import SECONDS, FunctionsTest
 from test_supervision import SupervisedTest
 
 
@@ -86,6 +87,51 @@ class SupervisedRecordTest(SupervisedTest):
         self.assertFalse(procfs.alive(self.pid))
         self.assert_refused("stop", "job", words=["holds no usable record"])
         self.assert_name_is_taken("holds no usable record", "remove that file")
+
+
+class FunctionRecordTest(FunctionsTest):
+    def setUp(self):
+        super().setUp()
+        self.deploy("fn")
+        self.invoke("fn")
+        self.daemon.kill()
+        self.record = os.path.join(self.store, "functions", "fn", "function.json")
+
+    def assert_refused(self, words):
+        code = self.code("fn")
+        for command in (["invoke", "fn"], ["rm", "fn"],
+                        ["deploy", "fn", "--replace", "--runtime", "python", "--handler", "app.handler", "--code", code]):  # fmt: skip
+            result = self.cli.run("fn", *command)
+            self.assertNotEqual(result.code, 0, str(result))
+            self.assertIn(words, str(result))
+
+    def test_that_cant_be_read_now(self):
+        with open(self.record, encoding="utf-8") as file:
+            good = file.read()
+        os.unlink(self.record)
+        os.mkdir(self.record)
+        self.restart_daemon()
+        self.assertEqual(self.function("fn")["state"], "unreadable")
+        self.assert_refused("can't be read now")
+        os.rmdir(self.record)
+        with open(self.record + ".new", "w", encoding="utf-8") as file:
+            file.write(good)
+        os.replace(self.record + ".new", self.record)
+        waiting.until(lambda: self.function("fn")["state"] == "ready", "it is read again", SECONDS)
+        self.invoke("fn")
+
+    def test_of_a_newer_version(self):
+        with open(self.record, "r+", encoding="utf-8") as file:
+            newer = json.load(file)
+            newer["spec"]["of_later"] = True
+            file.seek(0)
+            json.dump(newer, file)
+            file.truncate()
+        self.restart_daemon()
+        self.assertEqual(self.function("fn")["state"], "newer")
+        self.assert_refused("use a newer Rekindle")
+        with open(self.record, encoding="utf-8") as file:
+            self.assertEqual(json.load(file), newer)
 
 
 if __name__ == "__main__":
