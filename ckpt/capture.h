@@ -115,8 +115,9 @@ absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installat
                                       const std::atomic<bool>* cancel);
 
 // Lets jobs go on that a capture of a dead Rekindle process left stopped. Quick when there are none; called
-// by whatever starts next. Returns the PIDs it set free. `before`, if any, is called with each job's
-// processes.
+// by whatever starts next. Where the CRIU of one has not ended, that is waited for, of all at the same time
+// and for 45 s at most. Returns the PIDs it set free. `before`, if any, is called with each job's processes,
+// from one thread at a time.
 absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(
     const std::string& runtime_directory,
     const std::function<void(const std::vector<pid_t>& tree)>& before = nullptr);

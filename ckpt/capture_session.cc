@@ -18,12 +18,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/kept_logs.h"
 #include "base/log.h"
 #include "base/number_claim.h"
+#include "base/parallel.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/standstill.h"
@@ -48,6 +50,7 @@ constexpr char kRunLine[] = "run ";
 constexpr absl::Duration kDyingMayTake = absl::Seconds(60);
 // It waits for a thread in a call of the GPU's driver, but not for ever.
 constexpr absl::Duration kLettingGoMayTake = absl::Seconds(45);
+constexpr absl::Duration kTellAfter = absl::Seconds(1);
 constexpr absl::Duration kLookAgainEvery = absl::Milliseconds(5);
 // A child that another thread has just forked has what a capture that is over had open, until it becomes its
 // program.
@@ -120,11 +123,12 @@ std::string RunInJournal(const std::string& text) {
   return "";
 }
 
-// Whom a dead capture left stopped nobody can tell without its journal: that stays, for who can read it.
-void TellUnusable(const std::string& directory, absl::string_view why) {
-  Log(LogLevel::kError, absl::StrCat("an earlier capture was interrupted, and what it has stopped is not "
-                                     "known here: ",
-                                     directory, "/", kJournal, ": ", why, "; it is left there"));
+absl::Status CheckJournal(const std::string& text) {
+  if (!absl::StartsWith(text, absl::StrCat(kJournalTitle, "\n"))) {
+    return absl::FailedPreconditionError(
+        "another version of Rekindle has written it: start that one's daemon");
+  }
+  return ParseJournal(text).empty() ? absl::DataLossError("it names no processes") : absl::OkStatus();
 }
 
 struct TreeMember {
@@ -246,9 +250,9 @@ pid_t CriuAt(pid_t pid) {
 // The CRIU of a dead capture ends by itself, unless it waits for one that was killed (death_watch.h). False:
 // it does not.
 bool AwaitEndOfCriu(const std::vector<ProcessInfo>& recorded) {
-  const Deadline deadline(kLettingGoMayTake), patience(DeathWatch::kMayGoOn);
+  const Deadline deadline(kLettingGoMayTake), patience(DeathWatch::kMayGoOn), silence(kTellAfter);
   const std::vector<TreeMember> members = TreeNow(recorded);
-  for (;;) {
+  for (bool told = false;;) {
     pid_t criu = 0, criu_of_dead = 0;
     for (const TreeMember& member : members) {
       const pid_t tracer = CriuAt(member.pid);
@@ -258,6 +262,12 @@ bool AwaitEndOfCriu(const std::vector<ProcessInfo>& recorded) {
     }
     if (criu == 0) return true;
     if (deadline.passed()) return false;
+    if (!told && silence.passed()) {
+      Log(LogLevel::kWarning, absl::StrCat("the CRIU (PID ", criu, ") of an interrupted capture of process ",
+                                           recorded.front().pid, " has not ended yet: that is waited for, ",
+                                           absl::FormatDuration(kLettingGoMayTake), " at most"));
+      told = true;
+    }
     if (criu_of_dead != 0 && patience.passed()) {
       const auto process = OpenProcess(criu_of_dead);
       if (process.ok() && IsCriuDump(criu_of_dead)) KillAndAwaitExit(process->get());
@@ -266,53 +276,73 @@ bool AwaitEndOfCriu(const std::vector<ProcessInfo>& recorded) {
   }
 }
 
+// Of a capture that is over though nothing of its own has ended it.
+struct DeadCapture {
+  std::string directory;
+  UniqueFd journal;  // locked: nobody else looks after it
+  std::string text;
+};
+
+std::vector<DeadCapture> FindDeadCaptures(const std::string& runtime_directory,
+                                          const std::vector<std::string>& names, bool nobody_begins) {
+  std::vector<DeadCapture> dead;
+  for (const std::string& name : names) {
+    if (!absl::StartsWith(name, kWorkPrefix)) continue;
+    const std::string directory = absl::StrCat(runtime_directory, "/", name);
+    auto journal = OpenFile(absl::StrCat(directory, "/", kJournal), O_RDWR);
+    if (!journal.ok() && !nobody_begins) continue;
+    if (journal.ok() && ::flock(journal->get(), LOCK_EX | LOCK_NB) != 0) continue;  // its capture lives
+    const auto text = journal.ok() ? ReadFile(absl::StrCat(directory, "/", kJournal))
+                                   : absl::StatusOr<std::string>(journal.status());
+    if (absl::IsNotFound(text.status())) {
+      RemoveTree(directory).IgnoreError();
+    } else if (const absl::Status usable = text.ok() ? CheckJournal(*text) : text.status(); usable.ok()) {
+      dead.push_back({directory, *std::move(journal), *text});
+    } else {
+      // Without it nobody can tell whom the capture left stopped: it stays, for who can read it.
+      Log(LogLevel::kError,
+          absl::StrCat("an earlier capture was interrupted, and what it has stopped is not "
+                       "known here: ",
+                       directory, "/", kJournal, ": ", usable.message(), "; it is left there"));
+    }
+  }
+  return dead;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(
     const std::string& runtime_directory, const std::function<void(const std::vector<pid_t>& tree)>& before) {
   std::vector<pid_t> freed;
-  // Nobody has this lock while a capture begins: a folder without a journal is one of the dead then.
-  auto nobody_begins = LockFile(BeginningLock(runtime_directory), LOCK_EX | LOCK_NB);
-  auto names = ListDirectory(runtime_directory);
-  if (!names.ok()) {
-    if (absl::IsNotFound(names.status())) return freed;
-    return names.status();
-  }
-  for (const std::string& name : *names) {
-    if (!absl::StartsWith(name, kWorkPrefix)) continue;
-    std::string directory = absl::StrCat(runtime_directory, "/", name);
-    auto journal = OpenFile(absl::StrCat(directory, "/", kJournal), O_RDWR);
-    if (!journal.ok() && !nobody_begins.ok()) continue;
-    if (journal.ok() && ::flock(journal->get(), LOCK_EX | LOCK_NB) != 0) continue;  // its capture lives
-    auto text = journal.ok() ? ReadFile(absl::StrCat(directory, "/", kJournal))
-                             : absl::StatusOr<std::string>(journal.status());
-    if (!text.ok() && !absl::IsNotFound(text.status())) {
-      TellUnusable(directory, text.status().message());
-      continue;
+  std::vector<DeadCapture> dead;
+  {
+    // Nobody has this lock while a capture begins: a folder without a journal is one of the dead then.
+    auto nobody_begins = LockFile(BeginningLock(runtime_directory), LOCK_EX | LOCK_NB);
+    auto names = ListDirectory(runtime_directory);
+    if (!names.ok()) {
+      if (absl::IsNotFound(names.status())) return freed;
+      return names.status();
     }
-    if (text.ok()) {
-      if (!absl::StartsWith(*text, absl::StrCat(kJournalTitle, "\n"))) {
-        TellUnusable(directory, "another version of Rekindle has written it: start that one's daemon");
-        continue;
-      }
-      const std::vector<ProcessInfo> processes = ParseJournal(*text);
-      if (processes.empty()) {
-        TellUnusable(directory, "it names no processes");
-        continue;
-      }
-      if (!AwaitEndOfCriu(processes)) continue;  // for who comes next
-      const std::string run = RunInJournal(*text);
-      const std::vector<TreeMember> left = TreeNow(processes);
-      RemoveLeftExtraNames(directory, run, left.empty() ? 0 : left.front().pid);
-      const absl::Status unlocked = UnlockConnectionsOfTree(run, processes);
-      if (!unlocked.ok()) Log(LogLevel::kError, unlocked.message());
-      std::vector<pid_t> resumed = ResumeTree(processes, [&before](const std::vector<pid_t>& tree) {
-        if (before) before(tree);
-      });
-      freed.insert(freed.end(), resumed.begin(), resumed.end());
-    }
-    RemoveTree(directory).IgnoreError();
+    dead = FindDeadCaptures(runtime_directory, *names, nobody_begins.ok());
   }
+  absl::Mutex one_at_a_time;
+  // Whose CRIU takes its time keeps no other job waiting.
+  InParallel(dead.size(), [&](size_t i) {
+    const DeadCapture& capture = dead[i];
+    const std::vector<ProcessInfo> processes = ParseJournal(capture.text);
+    if (!AwaitEndOfCriu(processes)) return;  // for who comes next
+    absl::MutexLock lock(&one_at_a_time);
+    const std::string run = RunInJournal(capture.text);
+    const std::vector<TreeMember> left = TreeNow(processes);
+    RemoveLeftExtraNames(capture.directory, run, left.empty() ? 0 : left.front().pid);
+    const absl::Status unlocked = UnlockConnectionsOfTree(run, processes);
+    if (!unlocked.ok()) Log(LogLevel::kError, unlocked.message());
+    std::vector<pid_t> resumed = ResumeTree(processes, [&before](const std::vector<pid_t>& tree) {
+      if (before) before(tree);
+    });
+    freed.insert(freed.end(), resumed.begin(), resumed.end());
+    RemoveTree(capture.directory).IgnoreError();
+  });
   if (!freed.empty()) {
     Log(LogLevel::kWarning, absl::StrCat("an earlier capture was interrupted: ", freed.size(),
                                          " processes that it had stopped run again"));

@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -26,6 +27,7 @@
 namespace rekindle::ckpt {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -199,6 +201,53 @@ TEST_F(CaptureSessionTest, RecoveryNeverTakesABeginningCaptureForADeadOne) {
   }
   stop = true;
   recovery.join();
+}
+
+// Traces `job` under the name of CRIU, until it is killed.
+void BecomeCriuOf(const TestChild& job) {
+  int ends[2];  // neither is closed: there is nothing to read, for ever
+  if (::ptrace(PTRACE_SEIZE, job.pid(), nullptr, nullptr) != 0 || ::pipe(ends) != 0 ||
+      ::dup2(ends[0], STDIN_FILENO) < 0) {
+    ::_exit(1);
+  }
+  ::execl("/bin/sh", "criu", "-c", "read line", "criu", "dump", "--tree", nullptr);
+  ::_exit(1);
+}
+
+TEST_F(CaptureSessionTest, RecoveryOfOneDoesNotWaitForTheCriuOfAnother) {
+  constexpr size_t kJobs = 4;  // whichever is looked at first
+  const TestChild held, jobs[kJobs];
+  const auto die_in_a_capture = [&](const TestChild& job) {
+    DieInACapture(job, Job(job));
+    int status = 0;
+    ASSERT_EQ(::waitpid(job.pid(), &status, WUNTRACED), job.pid());
+    ASSERT_TRUE(WIFSTOPPED(status));
+  };
+  ASSERT_NO_FATAL_FAILURE(die_in_a_capture(held));
+  for (const TestChild& job : jobs) ASSERT_NO_FATAL_FAILURE(die_in_a_capture(job));
+  const pid_t criu = ::fork();
+  if (criu == 0) BecomeCriuOf(held);
+  const absl::Cleanup end_criu = [criu] {
+    ::kill(criu, SIGKILL);
+    ::waitpid(criu, nullptr, 0);
+  };
+  while (!IsCriuDump(criu)) {
+    int status = 0;
+    ASSERT_EQ(::waitpid(criu, &status, WNOHANG), 0) << "it could not trace the job";
+    std::this_thread::yield();
+  }
+  std::thread recovery(
+      [&] { EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), SizeIs(kJobs + 1)); });
+  for (const TestChild& job : jobs) {
+    int status = 0;
+    EXPECT_EQ(::waitpid(job.pid(), &status, WCONTINUED), job.pid());
+    EXPECT_TRUE(WIFCONTINUED(status));
+  }
+  // Nor is what it traces let go on before it has ended.
+  EXPECT_THAT(std::string(1, ReadProcess(held.pid())->state), AnyOf("T", "t"));
+  ::kill(criu, SIGKILL);
+  recovery.join();
+  EXPECT_THAT(RuntimeFolder(), IsEmpty());
 }
 
 TEST_F(CaptureSessionTest, RecoveryOfNothingIsNoError) {

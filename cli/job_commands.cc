@@ -145,6 +145,9 @@ class JobSession {
         progress_.Clear();
         OnRolledBack(event.rolled_back());
         break;
+      case v1::JobEvent::kImagesMissing:
+        OnImagesMissing(event.images_missing());
+        break;
       case v1::JobEvent::EVENT_NOT_SET:
         break;
     }
@@ -372,6 +375,15 @@ class JobSession {
                               restarted.image().empty() ? "its beginning" : restarted.image(), ": PID ",
                               restarted.pid(), ", restart ", restarted.restart(), ", after ",
                               FormatSeconds(restarted.seconds()), "\n"));
+  }
+
+  void OnImagesMissing(const v1::JobImagesMissing& missing) {
+    output_.Json(missing);
+    if (missing.why().empty()) {
+      output_.Note("rekindle: images of the job are taken again\n");
+    } else {
+      output_.Warning(absl::StrCat("no image was taken of the job, which is tried again: ", missing.why()));
+    }
   }
 
   Client& client_;

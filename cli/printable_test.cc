@@ -32,7 +32,7 @@ TEST(PrintableTest, WhatIsNoUtf8) {
 TEST(PrintableTest, Uses) {
   EXPECT_EQ(Output::ErrorText(absl::NotFoundError("no '\x1b[2J'\nwhy")),
             "rekindle: error: no '?[2J'\n  why\n");
-  EXPECT_EQ(Shown("a\x1b\n\xc2\x9b\xc3\xa9", 10), "a???\xc3\xa9");
+  EXPECT_EQ(Shown("a\x1b\n\xc2\x9b\xc3\xa9", 10), "a? ?\xc3\xa9");
 }
 
 }  // namespace

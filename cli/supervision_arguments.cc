@@ -1,5 +1,6 @@
 #include "cli/supervision_arguments.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -17,6 +18,15 @@ absl::StatusOr<double> Seconds(const std::string& text, absl::string_view option
   if (age.ok()) return static_cast<double>(*age) * 1e-9;
   return absl::InvalidArgumentError(absl::StrCat(
       option, ": '", text, "' is no duration: write a number and ms, s, m, h, d or w, such as 30s or 2h"));
+}
+
+// "0", "0s": which is a duration for few.
+bool IsNoTime(absl::string_view text) {
+  absl::string_view unit = text;
+  while (absl::ConsumePrefix(&unit, "0")) {
+  }
+  return unit.size() < text.size() && (unit.empty() || !absl::ascii_isdigit(unit[0])) &&
+         Seconds(absl::StrCat("1", unit), "").ok();
 }
 
 absl::StatusOr<double> Share(const std::string& text) {
@@ -119,7 +129,7 @@ absl::Status SupervisionArguments::Apply(const std::string& working_directory,
 
 void SupervisionArguments::AddToStop(CLI::App* stop) {
   stop->add_option("job", stop_target_, "The job's name or PID")->required()->type_name("NAME|PID");
-  stop->add_option("--grace", grace_, "Time between SIGTERM and SIGKILL [10s]")->type_name("TIME");
+  stop->add_option("--grace", grace_, "Time between SIGTERM and SIGKILL [10s]; 0s: none")->type_name("TIME");
   stop->add_flag("--ckpt,--checkpoint", stop_checkpoint_,
                  "Take a last image first; without it the job runs on");
 }
@@ -132,7 +142,9 @@ absl::StatusOr<v1::StopJobRequest> SupervisionArguments::StopRequest() const {
   } else {
     request.set_job(stop_target_);
   }
-  if (!grace_.empty()) {
+  if (IsNoTime(grace_)) {
+    request.set_grace_seconds(0);
+  } else if (!grace_.empty()) {
     RK_ASSIGN_OR_RETURN(const double seconds, Seconds(grace_, "--grace"));
     request.set_grace_seconds(seconds);
   }

@@ -51,7 +51,7 @@ std::string Shown(const std::string& text, size_t longest) {
   std::string out;
   for (char c : Printable(text)) {
     if (DisplayWidth(out) >= longest && (static_cast<unsigned char>(c) & 0xc0) != 0x80) return out + "…";
-    out += c == '\n' || c == '\t' ? '?' : c;
+    out += c == '\n' || c == '\t' ? ' ' : c;
   }
   return out;
 }

@@ -34,8 +34,8 @@ size_t DisplayWidth(const std::string& text);
 // "3 min ago", "2 h ago", "5 d ago".
 std::string Age(int64_t unix_ns, int64_t now_unix_ns);
 
-// Text from elsewhere (a command line, a label) as it may be shown on a terminal: control characters become
-// '?', and what is longer than `longest` ends in an ellipsis.
+// Text from elsewhere (a command line, a label) as it may be shown on a terminal: line breaks and
+// tabs become spaces, other control characters '?', and what is longer than `longest` ends in an ellipsis.
 std::string Shown(const std::string& text, size_t longest);
 
 }  // namespace rekindle::cli

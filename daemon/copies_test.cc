@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <limits>
 #include <optional>
@@ -58,6 +59,16 @@ TEST_F(CopiesTest, ALogIsNotInTheServicesFolder) {
                                              criu::Installation(), [](const v1::JobEvent&) { return true; });
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("absolute"));
+}
+
+TEST_F(CopiesTest, ATemplateThatNobodyWaitsForIsTakenDown) {
+  TemplateRecord record;
+  record.name = "up";
+  record.job.pid = ::getpid();
+  EXPECT_EQ(node_->templates().Add(record, [] { return true; }).code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(absl::IsNotFound(node_->templates().Find("up").status()));
+  EXPECT_TRUE(node_->templates().Add(record, [] { return false; }).ok());
+  EXPECT_TRUE(node_->templates().Find("up").ok());
 }
 
 }  // namespace

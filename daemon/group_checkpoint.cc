@@ -112,9 +112,11 @@ class Members {
 class Coordination {
  public:
   Coordination(const Call& call, const v1::CheckpointGroupRequest& request, std::string reference,
-               std::string id, GroupRecords& records, const EventSink<v1::GroupEvent>& send)
+               std::string id, std::string store, GroupRecords& records,
+               const EventSink<v1::GroupEvent>& send)
       : call_(call),
         request_(request),
+        store_(std::move(store)),
         records_(records),
         send_(send),
         state_(static_cast<size_t>(request.members_size())),
@@ -184,6 +186,7 @@ class Coordination {
     v1::PreparePart* prepare = request.mutable_prepare();
     prepare->set_id(group_.id());
     if (!part.member().host().empty()) prepare->set_coordinator(peers.address);
+    prepare->set_coordinator_store(store_);
     prepare->set_group(group_.reference());
     prepare->set_member(static_cast<uint32_t>(index));
     prepare->set_members(static_cast<uint32_t>(group_.parts_size()));
@@ -302,6 +305,7 @@ class Coordination {
 
   const Call& call_;
   const v1::CheckpointGroupRequest& request_;
+  const std::string store_;  // its id
   GroupRecords& records_;
   const EventSink<v1::GroupEvent>& send_;
   v1::Group group_;
@@ -330,12 +334,12 @@ absl::Status Groups::CheckpointGroup(const Call& call, const v1::CheckpointGroup
   Stopwatch watch;
   v1::GroupEvent event;
   {
-    RK_RETURN_IF_ERROR(node_.CheckStoreIsThere());
+    RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kWrite));
     // Before any member is told, until the decision is durable or the group is given up.
     absl::StatusOr<UniqueFd> work = records_.BeginWork(id);
     if (!work.ok()) return Annotate(work.status(), absl::StrCat("beginning group ", reference));
     InWork in_work(*this, id, *std::move(work));
-    Coordination coordination(call, request, reference, id, records_, send);
+    Coordination coordination(call, request, reference, id, store->id(), records_, send);
     RK_RETURN_IF_ERROR(coordination.Begin(peers_));
     absl::Status run = coordination.Run();
     if (coordination.unknown()) in_work.Forever();

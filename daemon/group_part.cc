@@ -143,7 +143,10 @@ v1::CheckpointRequest RequestFor(const v1::PreparePart& prepare) {
   labels[v1::kGroupIdLabel] = prepare.id();
   labels[v1::kGroupLabel] = prepare.group();
   labels[v1::kGroupMemberLabel] = absl::StrCat(prepare.member());
+  labels.erase(v1::kGroupCoordinatorStoreLabel);
   if (!prepare.coordinator().empty()) labels[v1::kGroupCoordinatorLabel] = prepare.coordinator();
+  if (!prepare.coordinator_store().empty())
+    labels[v1::kGroupCoordinatorStoreLabel] = prepare.coordinator_store();
   labels.erase(v1::kGroupMachineLabel);
   if (const std::string machine = ThisMachineId(); !machine.empty()) labels[v1::kGroupMachineLabel] = machine;
   labels.erase(v1::kGroupEndsJobLabel);

@@ -77,8 +77,9 @@ TEST_F(GroupRecordsTest, OfOneNameTheNewestIsMeant) {
 }
 
 TEST_F(GroupRecordsTest, WhatCanNotBeKeptIsNotDecided) {
-  ASSERT_TRUE(WriteFileAtomically(directory_, "no folder").ok());
-  GroupRecords records(directory_);
+  const std::string file = directory_ + ".file";
+  ASSERT_TRUE(WriteFileAtomically(file, "no folder").ok());
+  GroupRecords records(file);
   absl::Status decided = records.Decide(Made("x:1", 7));
   EXPECT_FALSE(decided.ok());
   EXPECT_FALSE(absl::IsDataLoss(decided)) << decided;

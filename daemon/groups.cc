@@ -149,6 +149,14 @@ absl::Status Groups::GetGroupDecision(const Call& call, const v1::GetGroupDecisi
                                       v1::GetGroupDecisionResponse* response) {
   RK_RETURN_IF_ERROR(MayUse(call));
   RK_RETURN_IF_ERROR(CheckGroupId(request.id()));
+  if (!request.store().empty()) {
+    RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kWrite));
+    if (request.store() != store->id()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the group was taken with another store (", request.store(), ") than the one at ", store->path(),
+          " (", store->id(), "), which knows nothing of it: is its file system mounted?"));
+    }
+  }
   response->set_decision(DecisionAbout(request.id()));
   return absl::OkStatus();
 }
@@ -260,7 +268,14 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<GroupPeer> peer, ConnectToPeer(peers_, coordinator));
     v1::GetGroupDecisionRequest request;
     request.set_id(id);
-    RK_ASSIGN_OR_RETURN(answer, peer->GetGroupDecision(request));
+    request.set_store(LabelOf(image.info, v1::kGroupCoordinatorStoreLabel));
+    const absl::StatusOr<v1::GetGroupDecisionResponse> told = peer->GetGroupDecision(request);
+    if (absl::IsFailedPrecondition(told.status()) && in_doubt_.insert(id).second) {
+      Log(LogLevel::kError, absl::StrCat("group ", LabelOf(image.info, v1::kGroupLabel), " (", id,
+                                         ") stays in doubt: its coordinator at ", coordinator,
+                                         " says: ", told.status().message()));
+    }
+    RK_ASSIGN_OR_RETURN(answer, told);
   }
   if (answer.decision() == v1::GetGroupDecisionResponse::PENDING) {
     return absl::UnavailableError("its coordinator has not decided yet");

@@ -111,6 +111,7 @@ class Groups {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool soon_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, absl::Status> unreadable_;  // the resolver's: told of
+  std::set<std::string> in_doubt_;                  // the resolver's: told of, ids of groups
   std::thread resolver_;
 };
 

@@ -110,7 +110,7 @@ void AddSupervised(const v1::Job& job, const Labels& labels, Families& out) {
 }
 
 void AddJobs(const v1::ListJobsResponse& jobs, Families& out) {
-  std::map<std::string, int> by_state = {{"running", 0}, {"stopped", 0}, {"waiting", 0}};
+  std::map<std::string, int> by_state = {{"running", 0}, {"stopped", 0}, {"frozen", 0}, {"waiting", 0}};
   for (const v1::Job& job : jobs.jobs()) {
     ++by_state[job.state()];
     const Labels labels = {{"job", job.name()}};

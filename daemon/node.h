@@ -88,8 +88,8 @@ class Node {
     kCreate,  // it is made if need be
     kRepair,  // a lost catalog is made again
   };
-  // One that was there is never made anew: Unavailable as long as it is away. When it has come back, or another
-  // one has come to its place, that is opened.
+  // One that was there is never made anew: Unavailable as long as it is away. When it has come back, or
+  // another one has come to its place, that is opened.
   absl::StatusOr<std::shared_ptr<store::Store>> OpenStore(Access access) ABSL_LOCKS_EXCLUDED(mutex_);
   // Before anything of our own is put beside the store's content: Unavailable or NotFound where there is none
   // now.

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/cgroup_folders.h"
 #include "base/utf8.h"
 #include "daemon/process_info.h"
 
@@ -62,8 +63,9 @@ void ToProto(const JobRecord& record, v1::Job* job, const ProcessChildren* all) 
     return;
   }
   absl::StatusOr<ProcessInfo> process = ReadProcessInfo(record.pid);
-  bool stopped = process.ok() && (process->state == 'T' || process->state == 't');
-  job->set_state(stopped ? "stopped" : "running");
+  const bool stopped = process.ok() && (process->state == 'T' || process->state == 't');
+  // A frozen one that was stopped before does nothing when it is only let go on.
+  job->set_state(!FrozenCgroupOf(record.pid).empty() ? "frozen" : stopped ? "stopped" : "running");
   TreeUse use;
   if (all != nullptr) use = MeasureTree(record.pid, *all);
   if (use.processes == 0) use = MeasureTree(record.pid);  // also one that began after they were read

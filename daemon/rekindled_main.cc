@@ -1,6 +1,7 @@
 // The node daemon `rekindled`.
 #include <grp.h>
 #include <signal.h>
+#include <sys/prctl.h>
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
@@ -147,6 +148,8 @@ void CheckForEmptyValues(const CLI::App& app) {
 std::string Absolute(const std::string& path) { return std::filesystem::absolute(path).lexically_normal(); }
 
 int Main(int argc, char** argv) {
+  // A bundle's is started by the loader, and would have its name.
+  ::prctl(PR_SET_NAME, "rekindled");
   CLI::App app("The Rekindle node daemon: serves checkpoint and restore to the users of this machine.",
                "rekindled");
   ServerOptions options;

@@ -47,7 +47,8 @@ absl::Status WithoutOthers(const absl::Status& status, absl::string_view image) 
 absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Store& store,
                                               const Caller& caller, absl::string_view image,
                                               absl::string_view verb) {
-  absl::StatusOr<store::ImageInfo> found = store.Find(image);
+  const auto may_see = [&](const store::ImageInfo& info) { return node.policy().MayUse(caller, info.owner); };
+  absl::StatusOr<store::ImageInfo> found = store.Find(image, may_see);
   if (!found.ok() && !node.policy().IsAdmin(caller)) return WithoutOthers(found.status(), image);
   RK_ASSIGN_OR_RETURN(store::ImageInfo info, std::move(found));
   RK_RETURN_IF_ERROR(node.policy().MayUseImage(caller, info.owner, verb, info.reference));

@@ -103,6 +103,64 @@ TEST(InputPathTest, NotOfWhoHasTheNumberOfOneThatHasGone) {
   EXPECT_FALSE(InputPath(caller, 0).ok());
 }
 
+TEST(FindImageTest, ADigestSaysNothingOfOthersImages) {
+  auto directory = TemporaryDirectory::Make("/tmp", "rpc-support-test.");
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  NodeOptions options;
+  options.runtime_directory = directory->path();
+  options.store = directory->path() + "/store";
+  Node node(options);
+  auto store = node.OpenStore(Node::Access::kCreate);
+  ASSERT_TRUE(store.ok()) << store.status();
+  store::NewImageOptions image;
+  image.reference = "secret:1";
+  image.owner = kUser;
+  auto writer = (*store)->NewImage(image);
+  ASSERT_TRUE(writer.ok() && (*writer)->AddBlob("b", "content").ok());
+  const auto info = (*writer)->Commit();
+  ASSERT_TRUE(info.ok()) << info.status();
+  Caller other, owner;
+  other.kind = owner.kind = Caller::Kind::kLocal;
+  other.uid = other.gid = kUser - 1;
+  owner.uid = owner.gid = kUser;
+  for (const std::string& name : {info->digest, info->digest.substr(0, sizeof("sha256:") + 12)}) {
+    const absl::Status refused = FindImageFor(node, **store, other, name, "inspect").status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kNotFound) << refused;
+    EXPECT_EQ(refused.message().find("secret"), absl::string_view::npos) << refused;
+    const auto found = FindImageFor(node, **store, owner, name, "inspect");
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ(found->reference, "secret:1");
+  }
+}
+
+TEST(NodeTest, AStoreThatIsAwayIsNotMadeAnew) {
+  auto directory = TemporaryDirectory::Make("/tmp", "rpc-support-test.");
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  NodeOptions options;
+  options.runtime_directory = directory->path();
+  options.store = directory->path() + "/store";
+  Node node(options);
+  EXPECT_TRUE(absl::IsNotFound(node.CheckStoreIsThere()));
+  ASSERT_TRUE(node.OpenStore(Node::Access::kCreate).ok());
+  EXPECT_TRUE(node.CheckStoreIsThere().ok());
+  const std::string elsewhere = options.store + ".away";
+  ASSERT_EQ(::rename(options.store.c_str(), elsewhere.c_str()), 0);
+  for (const bool folder : {false, true}) {
+    ASSERT_TRUE(!folder || ::mkdir(options.store.c_str(), 0700) == 0);
+    EXPECT_TRUE(absl::IsUnavailable(node.OpenStore(Node::Access::kCreate).status()));
+    EXPECT_TRUE(absl::IsUnavailable(node.CheckStoreIsThere()));
+  }
+  EXPECT_TRUE(ListDirectory(options.store)->empty());
+  ASSERT_EQ(::rename(elsewhere.c_str(), options.store.c_str()), 0);
+  EXPECT_TRUE(node.CheckStoreIsThere().ok());
+  // Another one in its place is taken.
+  ASSERT_EQ(::rename(options.store.c_str(), elsewhere.c_str()), 0);
+  store::StoreOptions other;
+  other.path = options.store;
+  ASSERT_TRUE(store::Store::Open(other).ok());
+  EXPECT_TRUE(node.OpenStore(Node::Access::kWrite).ok());
+}
+
 TEST(SendJobEndsTest, TellsEachWhenItEndsAndWhoseEndItIs) {
   auto directory = TemporaryDirectory::Make("/tmp", "rpc-support-test.");
   ASSERT_TRUE(directory.ok()) << directory.status();

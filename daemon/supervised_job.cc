@@ -533,6 +533,7 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
     record_.set_signal(exit.signal);
     record_.set_report(report);
     record_.set_ended_unix_ns(UnixNanos());
+    event.mutable_exited()->set_pid(record_.pid());
     record_.set_coming_to_life(false);
     record_.set_stopping(false);
     phase_ = "ending";
@@ -679,6 +680,7 @@ absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bo
   v1::StopJobResponse response;
   response.mutable_exited()->set_exit_code(record_.exit_code());
   response.mutable_exited()->set_signal(record_.signal());
+  response.mutable_exited()->set_pid(record_.pid());
   response.set_image(stop_image_);
   return response;
 }

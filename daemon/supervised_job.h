@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -150,6 +151,8 @@ class SupervisedJob {
   void LookForProgress(double now);
   void AddRunTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status TakeImage();
+  // Of an attempt to take an image, to those who follow the job.
+  void TellOfImage(const absl::Status& taken);
   absl::Status CaptureImage(v1::CheckpointResult* result);
   void PlanNextImage(double seconds);
   // Of a job that has just come back: see restore::SpreadThreads.
@@ -214,7 +217,8 @@ class SupervisedJob {
   bool hung_ = false;
   int64_t hung_since_ns_ = 0;
   int postponed_ = 0;
-  double hindered_since_ = 0;  // the machine keeps it from coming back; 0: it does not
+  std::set<std::string> reasons_told_;  // why no image was taken, since the last one, without their numbers
+  double hindered_since_ = 0;           // the machine keeps it from coming back; 0: it does not
   double next_sample_ = 0, last_run_ = 0, next_image_ = 0, spread_until_ = 0;
   double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
   uint64_t boundaries_ = 0, wanted_ = 0;

@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
@@ -14,6 +16,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "base/timeline.h"
+#include "base/utf8.h"
 #include "daemon/job_members.h"
 #include "daemon/job_sample.h"
 #include "daemon/rpcs.h"
@@ -38,6 +41,8 @@ constexpr double kFirstImageSeconds = 5;
 constexpr double kImageRetrySeconds = 10;
 // While somebody else captures the job.
 constexpr double kBusySeconds = 0.5;
+// Until an image is taken again.
+constexpr size_t kMostReasonsTold = 20;
 // Images put off while the job may be ending.
 constexpr int kMostPostponements = 10;
 // A job that knows boundaries is given so long to come to the next one.
@@ -279,6 +284,7 @@ absl::Status SupervisedJob::TakeImage() {
   } else if (!end_->WaitFor(absl::ZeroDuration())) {
     Log(LogLevel::kWarning, absl::StrCat("no image was taken of job '", name_, "': ", status.message()));
   }
+  TellOfImage(status);
   {
     absl::MutexLock lock(&mutex_);
     phase_ = "running";
@@ -314,6 +320,28 @@ absl::Status SupervisedJob::TakeImage() {
   }
   cpu_sampled_ = 0;  // the rate is that between images
   return status;
+}
+
+void SupervisedJob::TellOfImage(const absl::Status& taken) {
+  v1::JobEvent event;
+  if (taken.ok()) {
+    if (reasons_told_.empty()) return;
+    reasons_told_.clear();
+    event.mutable_images_missing();
+    return events_.Send(event);
+  }
+  // Aborted: somebody else captures the job, who has an image then.
+  if (absl::IsAborted(taken) || end_->WaitFor(absl::ZeroDuration())) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (leave_) return;
+  }
+  // Names, times and addresses in it differ each time.
+  std::string reason(taken.message());
+  std::erase_if(reason, [](char c) { return absl::ascii_isxdigit(c); });
+  if (reasons_told_.size() >= kMostReasonsTold || !reasons_told_.insert(std::move(reason)).second) return;
+  event.mutable_images_missing()->set_why(ToUtf8(taken.message()));
+  events_.Send(event);
 }
 
 void SupervisedJob::RemoveOldImages() {

@@ -160,10 +160,6 @@ absl::Status CompletePolicy(v1::Supervision* policy) {
   RK_RETURN_IF_ERROR(CheckNumber(policy->retry_seconds(), "the time to try again", kYear));
   if (policy->every_auto() && policy->every_seconds() > 0)
     return absl::InvalidArgumentError("the interval is either chosen or given: not both");
-  if (!v1::Rollback::Mode_IsValid(policy->rollback().mode())) {
-    return absl::InvalidArgumentError(
-        "what to do with files is of a kind that this daemon does not know: it is older than who asks");
-  }
   if (policy->rollback().dry_run())
     return absl::InvalidArgumentError("a dry run of rolling files back is for 'rekindle restore'");
   for (const std::string& path : policy->rollback().ignore_paths()) {

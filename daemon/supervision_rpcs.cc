@@ -135,6 +135,7 @@ absl::Status StopUnsupervised(Node& node, const Call& call, const std::string& n
       if (ended.ok() && ended->pid == job.pid) {
         response->mutable_exited()->set_exit_code(ended->exit->code);
         response->mutable_exited()->set_signal(ended->exit->signal);
+        response->mutable_exited()->set_pid(job.pid);
       }
       break;
     }
@@ -182,7 +183,7 @@ absl::Status StopJob(Node& node, const Call& call, const v1::StopJobRequest& req
   if (!(request.grace_seconds() >= 0 && request.grace_seconds() <= 86400))
     return absl::InvalidArgumentError("the grace must be from 0 to 86400 seconds");
   const absl::Duration grace =
-      absl::Seconds(request.grace_seconds() == 0 ? kDefaultGraceSeconds : request.grace_seconds());
+      absl::Seconds(request.has_grace_seconds() ? request.grace_seconds() : kDefaultGraceSeconds);
   std::string name = request.job();
   if (name.empty()) {
     RK_ASSIGN_OR_RETURN(JobRecord target, FindTarget(node, request.pid(), ""));

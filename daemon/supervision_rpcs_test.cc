@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/pidfd.h"
 #include "base/test_child.h"
@@ -75,6 +76,14 @@ TEST_F(StopJobTest, IsKilledWhenItsGraceIsOver) {
   request_.set_grace_seconds(0.001);
   EXPECT_TRUE(Stop().ok());
   EXPECT_FALSE(Lives());
+}
+
+TEST_F(StopJobTest, NoGraceIsNoneAndNotTheUsualOne) {
+  request_.set_grace_seconds(0);
+  const Stopwatch took;
+  EXPECT_TRUE(Stop().ok());
+  EXPECT_FALSE(Lives());
+  EXPECT_LT(took.seconds(), 9);
 }
 
 TEST_F(StopJobTest, AGraceIsANumber) {

@@ -95,7 +95,7 @@ absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpReques
         absl::StrCat("template '", record.name,
                      "' can't be forked, clones are made instead: ", record.instance->refusal()));
   }
-  return node.templates().Add(std::move(record));
+  return node.templates().Add(std::move(record), call.cancelled);
 }
 
 absl::Status TemplateDown(Node& node, const Call& call, const v1::TemplateDownRequest& request,

@@ -19,7 +19,9 @@ absl::Status Templates::CheckNameIsFree(const std::string& name) const {
   return CheckIsFree(name);
 }
 
-absl::Status Templates::Add(TemplateRecord record) {
+absl::Status Templates::Add(TemplateRecord record, const std::function<bool()>& cancelled) {
+  if (cancelled && cancelled())
+    return absl::CancelledError("cancelled; the template that was just put up was taken down again");
   TemplateRecord old;  // not destroyed under the lock
   absl::MutexLock lock(&mutex_);
   RK_RETURN_IF_ERROR(CheckIsFree(record.name));

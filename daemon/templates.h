@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -29,7 +30,9 @@ class Templates {
  public:
   // AlreadyExists when a living one has the name, both.
   absl::Status CheckNameIsFree(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Add(TemplateRecord record) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Cancelled: whoever asked for it has gone, as `cancelled` says, and it is taken down again: nobody else
+  // would know that it is up.
+  absl::Status Add(TemplateRecord record, const std::function<bool()>& cancelled) ABSL_LOCKS_EXCLUDED(mutex_);
   // NotFound: there is none.
   absl::StatusOr<TemplateRecord> Find(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
   void CountCopy(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);

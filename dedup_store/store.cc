@@ -107,6 +107,7 @@ class StoreImpl : public Store {
   const std::shared_ptr<StoreCore>& core() const { return core_; }
 
   const std::string& path() const override { return core_->path(); }
+  std::string id() const override { return IdOf(core_->identity()); }
   absl::Status CheckIsThere() const override { return core_->CheckIsThere(); }
 
   absl::StatusOr<std::unique_ptr<ImageWriter>> NewImage(const NewImageOptions& options) override {
@@ -118,8 +119,8 @@ class StoreImpl : public Store {
     return std::unique_ptr<ImageReader>(std::move(reader));
   }
 
-  absl::StatusOr<ImageInfo> Find(absl::string_view image) const override {
-    RK_ASSIGN_OR_RETURN(ImageRecord record, core_->Resolve(image));
+  absl::StatusOr<ImageInfo> Find(absl::string_view image, const MaySee& may_see) const override {
+    RK_ASSIGN_OR_RETURN(ImageRecord record, core_->Resolve(image, may_see));
     return std::move(record.info);
   }
 
@@ -148,7 +149,9 @@ class StoreImpl : public Store {
   absl::Status Remove(absl::string_view image,
                       const std::function<absl::Status(const ImageInfo&)>& may) override {
     RK_RETURN_IF_ERROR(core_->CheckWritable());
-    RK_ASSIGN_OR_RETURN(ImageRecord record, core_->Resolve(image));
+    MaySee may_go;
+    if (may) may_go = [&may](const ImageInfo& info) { return may(info).ok(); };
+    RK_ASSIGN_OR_RETURN(ImageRecord record, core_->Resolve(image, may_go));
     const bool by_digest = absl::StartsWith(image, "sha256:");
     RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("removal of an image"));
     return core_->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
@@ -156,7 +159,9 @@ class StoreImpl : public Store {
         absl::string_view hex = record.info.digest;
         absl::ConsumePrefix(&hex, "sha256:");
         RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> same, txn.FindDigest(hex));
-        std::erase_if(same, [](const ImageRecord& other) { return IsPrepared(other.info); });
+        std::erase_if(same, [&](const ImageRecord& other) {
+          return IsPrepared(other.info) || (may_go && !may_go(other.info));
+        });
         if (same.size() > 1) {
           return absl::InvalidArgumentError(absl::StrCat(
               image, " is the content of ", same.size(), " images, ", same.front().info.reference, " and ",

@@ -284,6 +284,8 @@ struct ImageBytes {
   std::vector<std::string> unread;   // damaged images, left out; "" for one that may not be seen
 };
 
+using MaySee = std::function<bool(const ImageInfo&)>;
+
 // Of a store that was at this path, and is not now.
 absl::Status StoreIsAway(absl::string_view path);
 
@@ -297,6 +299,8 @@ class Store {
   virtual ~Store() = default;
 
   virtual const std::string& path() const = 0;
+  // Which store it is, wherever it lies: 32 hex digits. No secret.
+  virtual std::string id() const = 0;
   // Unavailable: what was opened is not at its path now, since its file system is not mounted, say. What
   // changes the store is refused with it then.
   virtual absl::Status CheckIsThere() const = 0;
@@ -304,11 +308,14 @@ class Store {
   // `image` is "name:tag", "name" (tag latest), "name@sha256:…" or "sha256:…" (a unique prefix of 12 digits
   // or more is enough). NotFound names the closest reference there is.
   virtual absl::StatusOr<std::unique_ptr<ImageReader>> OpenImage(absl::string_view image) const = 0;
-  virtual absl::StatusOr<ImageInfo> Find(absl::string_view image) const = 0;
+  // With `may_see` a digest finds only what that says yes to: a name is known to who gives it, whose images
+  // have a digest is not.
+  virtual absl::StatusOr<ImageInfo> Find(absl::string_view image, const MaySee& may_see = nullptr) const = 0;
   virtual absl::StatusOr<std::vector<ImageInfo>> List()
       const = 0;  // last committed first; reads the catalog alone
   // Its space comes back with Gc. `may` is asked about the very image that is to go, and with another status
-  // than OK it stays: what was found by this name before may be another by now.
+  // than OK it stays: what was found by this name before may be another by now. By a digest only those are
+  // found that may go.
   virtual absl::Status Remove(absl::string_view image,
                               const std::function<absl::Status(const ImageInfo&)>& may = nullptr) = 0;
   // Only this very image: NotFound when its reference is another's by now.

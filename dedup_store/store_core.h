@@ -70,8 +70,8 @@ class StoreCore {
   // it would leave one to the next gc otherwise. Before any lock of a pack.
   absl::Mutex& pack_turns() { return pack_turns_; }
 
-  // Finds an image as Store::OpenImage describes.
-  absl::StatusOr<ImageRecord> Resolve(absl::string_view image) const;
+  // Finds an image as Store::OpenImage and Store::Find describe.
+  absl::StatusOr<ImageRecord> Resolve(absl::string_view image, const MaySee& may_see = nullptr) const;
 
  private:
   StoreCore(const StoreOptions& options, const StoreIdentity& identity);

@@ -79,6 +79,8 @@ std::optional<StoreIdentity> IdentityOfPacks(const std::string& store_path) {
 
 }  // namespace
 
+std::string IdOf(const StoreIdentity& identity) { return Hex(identity.uuid); }
+
 std::string FormatPath(const std::string& store_path) { return store_path + "/FORMAT"; }
 
 absl::Status NotAStore(const std::string& path, absl::string_view why) {

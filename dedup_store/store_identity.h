@@ -19,6 +19,9 @@ struct StoreIdentity {
   std::string problem;  // not empty: FORMAT is damaged, and this was taken from a pack's header
 };
 
+// 32 hex digits of its UUID.
+std::string IdOf(const StoreIdentity& identity);
+
 std::string FormatPath(const std::string& store_path);
 // FailedPrecondition: the folder is no store, or one of another format. DataLoss: FORMAT is damaged, and
 // there is no pack to tell what was in it.

@@ -73,15 +73,48 @@ TEST_F(StoreOwnerTest, RemovalAsksAboutTheImageThatGoes) {
     asked = image.owner;
     return image.owner == kBob ? absl::OkStatus() : absl::PermissionDeniedError("not yours");
   };
-  for (const std::string& name : {std::string("job:1"), store_->Find("job:1")->digest}) {
-    EXPECT_TRUE(absl::IsPermissionDenied(store_->Remove(name, bob_may)));
-    EXPECT_EQ(std::exchange(asked, 0), kAlice);
-    alices_.ExpectIn(*store_, "job:1");
-  }
+  EXPECT_TRUE(absl::IsPermissionDenied(store_->Remove("job:1", bob_may)));
+  EXPECT_EQ(asked, kAlice);
+  alices_.ExpectIn(*store_, "job:1");
+  const absl::Status unknown = store_->Remove(store_->Find("job:1")->digest, bob_may);
+  EXPECT_TRUE(absl::IsNotFound(unknown)) << unknown;
+  EXPECT_FALSE(absl::StrContains(unknown.message(), "job")) << unknown;
+  alices_.ExpectIn(*store_, "job:1");
   RK_ASSERT_OK(store_->Remove("job:1"));
   RK_ASSERT_OK(bobs_.Commit(*store_, Of(kBob)));
   RK_ASSERT_OK(store_->Remove("job:1", bob_may));
   EXPECT_TRUE(store_->List()->empty());
+}
+
+TEST_F(StoreOwnerTest, ADigestFindsNothingOfOthers) {
+  const auto bobs_copy = alices_.Commit(*store_, [] {
+    NewImageOptions options = Of(kBob);
+    options.reference = "copy:1";
+    return options;
+  }());
+  RK_ASSERT_OK(bobs_copy);
+  const MaySee alice = [](const ImageInfo& info) { return info.owner == kAlice; };
+  const std::string prefix = bobs_copy->digest.substr(0, sizeof("sha256:") + 11);
+  for (const std::string& name : {bobs_copy->digest, prefix, "copy@" + bobs_copy->digest}) {
+    EXPECT_EQ(store_->Find(name)->reference, "copy:1") << name;
+    EXPECT_TRUE(absl::IsNotFound(store_->Find(name, alice).status())) << name;
+  }
+  // Her own of the same content is found, and is the only one to go.
+  const auto alices_copy = alices_.Commit(*store_, Of(kAlice));
+  RK_ASSERT_OK(alices_copy);
+  ASSERT_EQ(alices_copy->digest, bobs_copy->digest);
+  RK_ASSERT_OK(bobs_.Commit(*store_, [] {
+    NewImageOptions options = Of(kBob);
+    options.reference = "other:1";
+    return options;
+  }()));
+  EXPECT_EQ(store_->Find(prefix, alice)->reference, "job:1");
+  const auto may = [&](const ImageInfo& info) {
+    return alice(info) ? absl::OkStatus() : absl::PermissionDeniedError("not hers");
+  };
+  RK_ASSERT_OK(store_->Remove(prefix, may));
+  EXPECT_TRUE(absl::IsNotFound(store_->Remove(prefix, may)));
+  RK_ASSERT_OK(store_->Find("copy:1"));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <filesystem>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -585,6 +586,29 @@ TEST_F(StoreTest, ReadersWritersAndGcAtOnce) {
   RK_ASSERT_OK(store_->Gc({}));
   ExpectWhole();
   base.ExpectIn(*store_, "base");
+}
+
+TEST_F(StoreTest, OneThatIsAwayIsLeftAlone) {
+  Reopen();
+  TestImage image;
+  image.objects["m"][0] = MakePages(4, 1);
+  const auto info = image.Commit(*store_, Named("job:1"));
+  RK_ASSERT_OK(info);
+  const std::string elsewhere = options_.path + ".away";
+  ASSERT_EQ(::rename(options_.path.c_str(), elsewhere.c_str()), 0);
+  // As a folder in which a file system is mounted looks while that is not.
+  ASSERT_EQ(::mkdir(options_.path.c_str(), 0700), 0);
+  EXPECT_TRUE(absl::IsUnavailable(store_->CheckIsThere()));
+  EXPECT_TRUE(absl::IsUnavailable(image.Commit(*store_, Named("job:2")).status()));
+  EXPECT_TRUE(absl::IsUnavailable(store_->Remove("job:1")));
+  EXPECT_TRUE(absl::IsUnavailable(store_->PutNote(*info, kWorkingSetNote, "note")));
+  EXPECT_TRUE(absl::IsUnavailable(store_->Gc(GcOptions()).status()));
+  EXPECT_TRUE(std::filesystem::is_empty(options_.path));
+  std::filesystem::remove(options_.path);
+  ASSERT_EQ(::rename(elsewhere.c_str(), options_.path.c_str()), 0);
+  RK_ASSERT_OK(store_->CheckIsThere());
+  RK_ASSERT_OK(image.Commit(*store_, Named("job:2")));
+  ExpectWhole();
 }
 
 }  // namespace

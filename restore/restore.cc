@@ -225,9 +225,9 @@ class RestoreRun : public criu::RestoreObserver {
     // What is looked for in one that was killed is not there, in whatever words that is said.
     for (const pid_t process : EndedProcesses()) {
       if (ended_before.contains(process)) continue;
-      return absl::AbortedError(absl::StrCat("process ", process,
-                                             " of the job was killed while it was being restored: try again (",
-                                             status.message(), ")"));
+      return absl::AbortedError(
+          absl::StrCat("process ", process, " of the job was killed while it was being restored: try again (",
+                       status.message(), ")"));
     }
     return status;
   }
@@ -594,8 +594,8 @@ class RestoreRun : public criu::RestoreObserver {
   std::optional<absl::Status> gpu_status_;
   double gpu_seconds_ = 0;
   std::optional<Owner> user_;  // whose rights bound what files the job gets; nothing: none do
+  UniqueFd claims_;            // on the PIDs of the job, until it has come back
   SocketFolders socket_folders_;
-  UniqueFd claims_;  // on the PIDs of the job, until it has come back
   UniqueFd log_, null_, ended_input_, job_channel_;
   RestoreResult result_;
   Stopwatch total_, phase_;

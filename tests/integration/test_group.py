@@ -3,6 +3,7 @@ the images say of each other fits.
 """
 
 import os
+import shutil
 import signal
 import unittest
 
@@ -576,6 +577,21 @@ class CutTest(GroupTest):
         self.assert_refused(self.a.cli.run("group", "restore", "x:1"), FAILED, "not complete")
         self.assert_refused(self.b.cli.run("ckpt", members[0][1], "-t", "x/0:1"), FAILED, "decision")
         self.b.mend()
+        self.assert_complete(exchange)
+
+    def test_the_coordinator_comes_back_without_its_store(self):
+        """Its file system is not mounted yet: an empty store knows nothing of what was committed."""
+        exchange, _, _ = self.cut_at(self.a, "coordinator-decided")
+        self.a.stop()
+        os.rename(self.a.store, self.a.store + ".away")
+        self.a.start()
+        self.b.mend()
+        waiting.until(lambda: "another store" in self.b.daemon.log_text(), "node b is told")
+        self.assertEqual([part["reference"] for part in self.b.groups()["in_doubt"]], ["x:1"])
+        self.a.stop()
+        shutil.rmtree(self.a.store)
+        os.rename(self.a.store + ".away", self.a.store)
+        self.a.start()
         self.assert_complete(exchange)
 
     def test_an_operator_decides(self):

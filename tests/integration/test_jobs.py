@@ -10,7 +10,7 @@ import subprocess
 import sys
 import unittest
 
-from harness import jobs, procfs, waiting
+from harness import freezer, jobs, procfs, waiting
 from harness.case import MIB, RekindleTest, shell
 from harness.cli import DONE, FAILED, environment
 from harness.memory_job import MemoryJob
@@ -379,6 +379,30 @@ class StopTest(RekindleTest):
         os.kill(pid, signal.SIGSTOP)
         self.succeed("stop", "it-stop", "--grace", "60s")
         self.assertTrue(os.path.exists(done))
+
+    def test_without_grace(self):
+        ready, asked = self.path("ready"), self.path("asked")
+        self.start(f"trap 'echo x > {asked}' TERM; echo x > {ready}; while :; do sleep 0.05; done")
+        waiting.until(lambda: os.path.exists(ready), "its trap")
+        self.succeed("stop", "it-stop", "--grace", "0s")
+        self.assertEqual([job for job in self.succeed("ps")["jobs"] if job["name"] == "it-stop"], [])
+
+    def test_what_keeps_it_from_running_is_told(self):
+        pid = self.start("# in\n\tlines\nexec sleep 1000")
+
+        def state():
+            (job,) = [job for job in self.succeed("ps")["jobs"] if job["name"] == "it-stop"]
+            return job["state"]
+
+        self.assertEqual(state(), "running")
+        self.assertIn("# in  lines exec", self.cli.run("ps", json_output=False).out)
+        os.kill(pid, signal.SIGSTOP)
+        waiting.until(lambda: state() == "stopped", "it is said to be stopped")
+        os.kill(pid, signal.SIGCONT)
+        for hierarchy in freezer.hierarchies():
+            with freezer.frozen(pid, hierarchy):
+                self.assertEqual(state(), "frozen")
+        waiting.until(lambda: state() == "running", "it is said to run")
 
 
 class CgroupTest(RekindleTest):

@@ -100,6 +100,12 @@ class DeathTest(SupervisedTest):
     def job_checkpoints(self):
         return self.state()["checkpoints"]
 
+    def test_the_end_says_whose_it_is(self):
+        self.start(100000, options=["--every", "1h", "--restarts", "0"])
+        pid = self.job()["pid"]
+        self.assertEqual(self.succeed("stop", "job", cli=self.remote)["exited"]["pid"], pid)
+        self.assertEqual(self.remote.run("attach", "job").data["pid"], pid)
+
     def test_exit_status_is_the_jobs(self):
         command = self.start(5, "status=3", options=["--every", "1s", "--restarts", "0"], detach=False)
         result = self.remote.finish(command)

@@ -4,7 +4,8 @@ import os
 import signal
 import unittest
 
-from harness import phases, procfs, waiting
+from harness import jobs, phases, procfs, waiting
+from harness.case import shell
 from test_supervision import SupervisedTest, lines_of
 
 
@@ -54,6 +55,52 @@ class KilledRestoreTest(OutsideTest):
             seen.add(procfs.start_ticks(pid))
             os.kill(pid, signal.SIGKILL)
             self.wait_for_words("can't be brought back yet", kills)
+        self.assert_goes_on()
+
+
+class StoreAwayTest(OutsideTest):
+    """Its file system is not mounted for a while."""
+
+    def begin(self, *options):
+        self.start(100000, options=["--every", "300ms", "--restarts", "1", *options])
+        self.wait_for_image()
+
+    def test_it_comes_back_with_the_store(self):
+        self.begin()
+        elsewhere = self.store + ".away"
+        os.rename(self.store, elsewhere)
+        os.mkdir(self.store)  # as the folder in which it is mounted
+        self.kill_job()
+        self.wait_for_words("can't be brought back yet")
+        self.assertIn(f"the store at {self.store} is not there: is its file system mounted?", self.daemon.log_text())
+        self.assertEqual(os.listdir(self.store), [])
+        os.rmdir(self.store)
+        os.rename(elsewhere, self.store)
+        self.assert_goes_on()
+
+    def test_no_image_can_be_taken_meanwhile(self):
+        command = self.start(100000, options=["--every", "300ms", "--restarts", "1"], detach=False)
+        self.wait_for_image()
+        elsewhere = self.store + ".away"
+        os.rename(self.store, elsewhere)
+        self.wait_for(lambda job: "is not there" in job["supervised"]["last_error"], "an image that was not taken")
+        os.rename(elsewhere, self.store)
+        self.wait_for_image(self.state()["checkpoints"])
+        self.remote.run("stop", "job", "--grace", "0s")
+        told = self.remote.finish(command).err
+        self.assertEqual(told.count("no image was taken of the job"), 1, told)
+        self.assertEqual(told.count("images of the job are taken again"), 1, told)
+
+    def test_it_is_mounted_a_moment_after_the_daemon_has_begun(self):
+        self.begin()
+        pid = self.job()["pid"]
+        self.daemon.kill()
+        jobs.kill_tree(pid)
+        mounted, self.store = self.store, self.path("mounted")
+        os.mkdir(self.store)
+        self.restart_daemon()
+        shell("mount", "--bind", mounted, self.store)
+        self.addCleanup(shell, "umount", "--lazy", self.store)
         self.assert_goes_on()
 
 

@@ -38,6 +38,8 @@ inline constexpr char kGroupIdLabel[] = "rekindle.group-id";
 inline constexpr char kGroupLabel[] = "rekindle.group";
 inline constexpr char kGroupMemberLabel[] = "rekindle.group-member";
 inline constexpr char kGroupCoordinatorLabel[] = "rekindle.group-coordinator";
+// The coordinator's store (Store::id): another one knows nothing of the group, which says nothing.
+inline constexpr char kGroupCoordinatorStoreLabel[] = "rekindle.group-coordinator-store";
 // With any value: its job (kJobIdLabel) ends when it is published.
 inline constexpr char kGroupEndsJobLabel[] = "rekindle.group-ends-job";
 // The machine whose daemon settles it, which may not be the only one with this store.
