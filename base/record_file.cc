@@ -7,6 +7,12 @@
 #include "base/file.h"
 
 namespace rekindle {
+namespace {
+
+// What follows it in an error of the parser quotes the file, and records may hold secrets.
+std::string FirstLine(absl::string_view error) { return std::string(error.substr(0, error.find('\n'))); }
+
+}  // namespace
 
 absl::Status WriteRecordFile(const std::string& path, const google::protobuf::Message& record,
                              RecordOutlives outlives) {
@@ -23,14 +29,26 @@ absl::Status WriteRecordFile(const std::string& path, const google::protobuf::Me
 
 absl::Status ReadRecordFile(const std::string& path, google::protobuf::Message* record) {
   RK_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
+  record->Clear();
+  const auto strict = google::protobuf::util::JsonStringToMessage(text, record);
+  if (strict.ok()) return absl::OkStatus();
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
   record->Clear();
-  auto status = google::protobuf::util::JsonStringToMessage(text, record, options);
-  if (status.ok()) return absl::OkStatus();
-  // What follows the first line quotes the file, and records may hold secrets.
-  const std::string why(status.message());
-  return UnusableRecord(path, why.substr(0, why.find('\n')));
+  const auto lenient = google::protobuf::util::JsonStringToMessage(text, record, options);
+  return lenient.ok() ? NewerRecord(path, FirstLine(std::string(strict.message())))
+                      : UnusableRecord(path, FirstLine(std::string(lenient.message())));
+}
+
+absl::Status CheckRecordFormat(const std::string& path, uint32_t found, uint32_t format) {
+  if (found == format) return absl::OkStatus();
+  const std::string what = absl::StrCat("it has format ", found, ", this version knows ", format);
+  return found > format ? NewerRecord(path, what) : UnusableRecord(path, what);
+}
+
+absl::Status NewerRecord(const std::string& path, absl::string_view what) {
+  return absl::FailedPreconditionError(absl::StrCat(path, " was written by a newer version of Rekindle (",
+                                                    what, "): use a newer Rekindle for it"));
 }
 
 absl::Status UnusableRecord(const std::string& path, absl::string_view what) {

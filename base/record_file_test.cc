@@ -73,13 +73,28 @@ TEST_F(RecordFileTest, NothingStaysOfWhatTheMessageHeld) {
   EXPECT_EQ(record.SerializeAsString(), "");
 }
 
-TEST_F(RecordFileTest, FieldsOfANewerVersionArePassedOver) {
-  ASSERT_TRUE(
-      WriteFileAtomically(path_, R"({"name": "n", "of_later": {"x": [1]}, "options": [{"more": 1}]})").ok());
-  auto read = ReadRecordFile<Record>(path_);
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->name(), "n");
-  EXPECT_EQ(read->options_size(), 1);
+TEST_F(RecordFileTest, ARecordOfANewerVersionIsRefusedAndNotTakenForDamaged) {
+  for (const char* text :
+       {R"({"name": "n", "of_later": {"x": [1]}})", R"({"name": "n", "options": [{"name": "o", "more": 1}]})",
+        R"({"name": "n", "syntax": "SYNTAX_OF_LATER"})"}) {
+    const absl::Status status = ReadText(text);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << text << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path_ + " was written by a newer version"));
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+    EXPECT_EQ(*ReadFile(path_), text);
+    Record record = Made("old");
+    EXPECT_FALSE(ReadRecordFile(path_, &record).ok());
+    EXPECT_EQ(record.name(), "n") << "what is known of it";
+  }
+  EXPECT_EQ(ReadText(R"({"name": "n", "syntax": "SYNTAX_PROTO3"})"), absl::OkStatus());
+}
+
+TEST_F(RecordFileTest, AnotherFormatIsOfANewerVersionWhereItIsGreater) {
+  EXPECT_TRUE(CheckRecordFormat(path_, 3, 3).ok());
+  const absl::Status newer = CheckRecordFormat(path_, 4, 3);
+  EXPECT_EQ(newer.code(), absl::StatusCode::kFailedPrecondition) << newer;
+  EXPECT_THAT(std::string(newer.message()), HasSubstr("it has format 4, this version knows 3"));
+  EXPECT_EQ(CheckRecordFormat(path_, 0, 3).code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(RecordFileTest, DamageIsNamedInOneLine) {

@@ -44,6 +44,7 @@ constexpr char kBeginningLock[] = "captures.lock";
 constexpr char kClaims[] = "captures.claims";
 constexpr char kLogsPrefix[] = "failed-capture-";
 constexpr char kJournal[] = "journal";
+constexpr char kJournalTitle[] = "rekindle capture journal 1";
 constexpr char kRunLine[] = "run ";
 // A killed process gives its memory back before it is gone: a second for some ten GiB.
 constexpr absl::Duration kDyingMayTake = absl::Seconds(60);
@@ -62,7 +63,7 @@ std::string BeginningLock(const std::string& runtime_directory) {
 // The name of CRIU's run, and one line a process: PID, start time, and whether it was stopped before the
 // capture came.
 std::string SerializeJournal(const std::string& run, const std::vector<ProcessInfo>& processes) {
-  std::string text = absl::StrCat("rekindle capture journal 1\n", kRunLine, run, "\n");
+  std::string text = absl::StrCat(kJournalTitle, "\n", kRunLine, run, "\n");
   for (const ProcessInfo& process : processes) {
     absl::StrAppend(&text, process.pid, " ", process.start_ticks, " ", process.state == 'T' ? 1 : 0, "\n");
   }
@@ -120,6 +121,14 @@ std::string RunInJournal(const std::string& text) {
     if (absl::ConsumePrefix(&line, kRunLine)) return std::string(line);
   }
   return "";
+}
+
+absl::Status CheckJournal(const std::string& text) {
+  if (!absl::StartsWith(text, absl::StrCat(kJournalTitle, "\n"))) {
+    return absl::FailedPreconditionError(
+        "another version of Rekindle has written it: start that one's daemon");
+  }
+  return ParseJournal(text).empty() ? absl::DataLossError("it names no processes") : absl::OkStatus();
 }
 
 struct TreeMember {
@@ -283,11 +292,18 @@ std::vector<DeadCapture> FindDeadCaptures(const std::string& runtime_directory,
     auto journal = OpenFile(absl::StrCat(directory, "/", kJournal), O_RDWR);
     if (!journal.ok() && !nobody_begins) continue;
     if (journal.ok() && ::flock(journal->get(), LOCK_EX | LOCK_NB) != 0) continue;  // its capture lives
-    auto text = ReadFile(absl::StrCat(directory, "/", kJournal));
-    if (text.ok()) {
-      dead.push_back({directory, journal.ok() ? *std::move(journal) : UniqueFd(), *std::move(text)});
-    } else {
+    const auto text = journal.ok() ? ReadFile(absl::StrCat(directory, "/", kJournal))
+                                   : absl::StatusOr<std::string>(journal.status());
+    if (absl::IsNotFound(text.status())) {
       RemoveTree(directory).IgnoreError();
+    } else if (const absl::Status usable = text.ok() ? CheckJournal(*text) : text.status(); usable.ok()) {
+      dead.push_back({directory, *std::move(journal), *text});
+    } else {
+      // Without it nobody can tell whom the capture left stopped: it stays, for who can read it.
+      Log(LogLevel::kError,
+          absl::StrCat("an earlier capture was interrupted, and what it has stopped is not "
+                       "known here: ",
+                       directory, "/", kJournal, ": ", usable.message(), "; it is left there"));
     }
   }
   return dead;

@@ -266,6 +266,36 @@ TEST_F(CaptureSessionTest, AFolderWithoutAJournalGoesUnlessACaptureBegins) {
   EXPECT_THAT(RuntimeFolder(), IsEmpty());
 }
 
+TEST_F(CaptureSessionTest, AJournalThatCantBeUsedIsKeptWithItsFolder) {
+  TestChild job;
+  ASSERT_TRUE(job.prepared());
+  ASSERT_NO_FATAL_FAILURE(DieInACapture(job, Job(job)));
+  int status = 0;
+  ASSERT_EQ(::waitpid(job.pid(), &status, WUNTRACED), job.pid());
+  const std::string folder = runtime() + "/" + RuntimeFolder().front();
+  const std::string text = ReadFile(folder + "/journal").value();
+  const std::string newer = "rekindle capture journal 2" + text.substr(text.find('\n'));
+  for (const std::string& other : {newer, std::string(), text.substr(0, text.find('\n') + 1)}) {
+    ASSERT_TRUE(ReplaceFile(folder + "/journal", other).ok());
+    testing::internal::CaptureStderr();
+    EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), IsEmpty());
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr(folder + "/journal: "));
+    EXPECT_EQ(ReadFile(folder + "/journal").value(), other);
+    EXPECT_EQ(ReadProcess(job.pid())->state, 'T');
+  }
+  // One that can't be opened, of whatever kind the error is.
+  ASSERT_TRUE(RemoveTree(folder + "/journal").ok());
+  ASSERT_TRUE(MakeDirectories(folder + "/journal/in-the-way").ok());
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), IsEmpty());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr(folder + "/journal: "));
+  EXPECT_TRUE(PathExists(folder));
+  ASSERT_TRUE(RemoveTree(folder + "/journal").ok());
+  ASSERT_TRUE(ReplaceFile(folder + "/journal", text).ok());
+  EXPECT_THAT(RecoverInterruptedCaptures(runtime()).value(), ElementsAre(job.pid()));
+  EXPECT_THAT(RuntimeFolder(), IsEmpty());
+}
+
 TEST_F(CaptureSessionTest, KeptLogsOutliveTheSessionAndOldOnesGo) {
   TestChild job;
   std::vector<std::string> kept;

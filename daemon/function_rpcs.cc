@@ -28,9 +28,11 @@ void Describe(Functions& functions, const functions::FunctionRecord& record, v1:
   out->set_dependency_image(record.images.dependency_image);
   out->set_function_image(record.images.function_image);
   for (const std::string& module : record.images.dependencies) out->add_dependencies(module);
-  if (!record.damage.empty()) {
-    out->set_state("damaged");
-    out->set_problem(record.damage);
+  if (!record.trouble.ok()) {
+    out->set_state(absl::IsDataLoss(record.trouble)             ? "damaged"
+                   : absl::IsFailedPrecondition(record.trouble) ? "newer"
+                                                                : "unreadable");
+    out->set_problem(std::string(record.trouble.message()));
     return;
   }
   auto numbers = functions.Numbers(record.name());

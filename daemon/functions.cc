@@ -105,7 +105,7 @@ absl::Status Functions::Begin() {
   PlanTidying();
   RemoveLeftImages();
   for (const functions::FunctionRecord& record : catalog_->List()) {
-    if (!record.damage.empty()) continue;
+    if (!record.trouble.ok()) continue;
     if (record.images.dependency_image.empty() && record.spec.starts_from_images()) {
       Log(LogLevel::kWarning,
           absl::StrCat(
@@ -123,7 +123,7 @@ absl::Status Functions::Begin() {
 void Functions::RemoveLeftImages() {
   std::set<std::string> wanted;
   for (const functions::FunctionRecord& record : catalog_->List()) {
-    if (!record.damage.empty()) return;  // nobody knows which are its
+    if (!record.trouble.ok()) return;  // nobody knows which are its
     wanted.insert(record.images.function_image);
   }
   auto store = node_.OpenStore(Node::Access::kWrite);
@@ -151,7 +151,7 @@ absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
   instances_->DropTemplate("", 0, reference);
   scheduler_->LostTemplate(reference);
   for (const functions::FunctionRecord& record : catalog_->List()) {
-    if (!record.damage.empty() || record.images.dependency_image != reference) continue;
+    if (!record.trouble.ok() || record.images.dependency_image != reference) continue;
     // Its own image is one of the old libraries.
     instances_->DropImage(record.name(), record.revision);
     if (auto now = catalog_->Find(record.name()); now.ok()) ScheduleIfPresent(*now).IgnoreError();
@@ -182,8 +182,16 @@ void Functions::PlanTidying() {
     // In the beginning what a killed daemon has left may not have ended yet.
     if (++self->tidied_ < kTidiedPerGroups || self->tidied_ % kTidiedPerGroups == 0)
       restore::Cgroup::RemoveLeftovers();
+    self->ScheduleReadAgain();
     self->PlanTidying();
   });
+}
+
+void Functions::ScheduleReadAgain() {
+  for (const functions::FunctionRecord& record : catalog_->ReadAgain()) {
+    Log(LogLevel::kInfo, absl::StrCat("function '", record.name(), "' can be read again"));
+    ScheduleIfPresent(record).IgnoreError();
+  }
 }
 
 Functions::~Functions() {

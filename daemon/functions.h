@@ -101,6 +101,8 @@ class Functions {
   void Try(const std::shared_ptr<Event>& event);
   void TryLater(const std::shared_ptr<Event>& event) ABSL_LOCKS_EXCLUDED(mutex_);
   void PlanTidying();
+  // Those that could not be read when the catalog was opened.
+  void ScheduleReadAgain() ABSL_LOCKS_EXCLUDED(scheduling_);
   void RemoveLeftImages();
 
   Node& node_;

@@ -32,6 +32,10 @@ void GpuJobs::InheritLeases() {
             "leases and pins of GPU jobs from before this start are lost, jobs that others still use "
             "may be parked: ",
             jobs.status().message()));
+    // The next lease would overwrite it.
+    const absl::StatusOr<std::string> aside = record_.SetAside();
+    Log(LogLevel::kWarning, aside.ok() ? absl::StrCat("the record of those leases is ", *aside, " now")
+                                       : std::string(aside.status().message()));
     return;
   }
   for (const GpuJobLeases& kept : *jobs) {

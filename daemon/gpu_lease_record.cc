@@ -1,6 +1,8 @@
 #include "daemon/gpu_lease_record.h"
 
+#include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -19,13 +21,9 @@ constexpr uint32_t kMostLeases = 1u << 30;
 }  // namespace
 
 absl::StatusOr<std::vector<GpuJobLeases>> GpuLeaseRecord::Read() const {
-  absl::StatusOr<v1::GpuLeasesRecord> file = ReadRecordFile<v1::GpuLeasesRecord>(path_);
+  absl::StatusOr<v1::GpuLeasesRecord> file = ReadRecordFile<v1::GpuLeasesRecord>(path_, kLeasesFormat);
   if (absl::IsNotFound(file.status())) return std::vector<GpuJobLeases>();
   RK_RETURN_IF_ERROR(file.status());
-  if (file->format() != kLeasesFormat) {
-    return UnusableRecord(
-        path_, absl::StrCat("it has format ", file->format(), ", this version knows ", kLeasesFormat));
-  }
   std::vector<GpuJobLeases> jobs;
   for (const v1::GpuJobLeases& job : file->jobs()) {
     if (job.pid() <= 0 || job.leases() > kMostLeases) {
@@ -34,6 +32,12 @@ absl::StatusOr<std::vector<GpuJobLeases>> GpuLeaseRecord::Read() const {
     jobs.push_back({{job.pid(), job.start_ticks()}, static_cast<int>(job.leases()), job.pinned()});
   }
   return jobs;
+}
+
+absl::StatusOr<std::string> GpuLeaseRecord::SetAside() const {
+  std::string aside = absl::StrCat(path_, ".unread");
+  if (::rename(path_.c_str(), aside.c_str()) == 0) return aside;
+  return ErrnoStatus(errno, absl::StrCat("moving ", path_, " to ", aside));
 }
 
 absl::Status GpuLeaseRecord::Write(const std::vector<GpuJobLeases>& jobs) {

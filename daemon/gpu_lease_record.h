@@ -25,8 +25,11 @@ class GpuLeaseRecord {
  public:
   explicit GpuLeaseRecord(std::string path) : path_(std::move(path)) {}
 
-  // What the file says, the dead included; nothing where there is no file. DataLoss: it is damaged.
+  // What the file says, the dead included; nothing where there is no file. DataLoss: it is damaged;
+  // FailedPrecondition: a newer version has written it; any other error: it can't be read now.
   absl::StatusOr<std::vector<GpuJobLeases>> Read() const;
+  // Moves the file out of the way of the next Write, for people to read; returns where it is then.
+  absl::StatusOr<std::string> SetAside() const;
   // Makes the file, and its folder, if need be. Does nothing when the file says so already. It outlives this
   // process, but no reboot. After an error the file is as it was, and the next call tries again.
   // ResourceExhausted: its file system is full.

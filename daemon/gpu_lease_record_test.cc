@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <string>
 
 #include "base/file.h"
@@ -60,7 +61,6 @@ TEST_F(GpuLeaseRecordTest, ADamagedOneIsNamedAndReplaced) {
   const std::string whole = *ReadFile(path_);
   for (const std::string& text :
        {whole.substr(0, whole.size() / 2), std::string(), std::string("{}"),
-        std::string(R"({"format": 2, "jobs": []})"),
         std::string(R"({"format": 1, "jobs": [{"pid": 0, "leases": 1}]})"),
         std::string(R"({"format": 1, "jobs": [{"pid": 5, "leases": 4000000000}]})")}) {
     ASSERT_TRUE(ReplaceFile(path_, text).ok());
@@ -70,6 +70,22 @@ TEST_F(GpuLeaseRecordTest, ADamagedOneIsNamedAndReplaced) {
   }
   ASSERT_TRUE(GpuLeaseRecord(path_).Write({pinned_}).ok());
   EXPECT_THAT(*record.Read(), ElementsAre(pinned_));
+}
+
+TEST_F(GpuLeaseRecordTest, OneOfANewerVersionIsSetAsideBeforeTheNextIsWritten) {
+  GpuLeaseRecord record(path_);
+  for (const std::string& text : {std::string(R"({"format": 2, "jobs": []})"),
+                                  std::string(R"({"format": 1, "jobs": [{"pid": 5, "shared": true}]})")}) {
+    ASSERT_TRUE(MakeDirectories(std::filesystem::path(path_).parent_path().string()).ok());
+    ASSERT_TRUE(ReplaceFile(path_, text).ok());
+    const absl::Status newer = record.Read().status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(newer)) << text << ": " << newer;
+    const absl::StatusOr<std::string> aside = record.SetAside();
+    ASSERT_TRUE(aside.ok()) << aside.status();
+    ASSERT_TRUE(GpuLeaseRecord(path_).Write({pinned_}).ok());
+    EXPECT_EQ(*ReadFile(*aside), text);
+    EXPECT_THAT(*record.Read(), ElementsAre(pinned_));
+  }
 }
 
 TEST_F(GpuLeaseRecordTest, WhatCouldNotBeWrittenIsTriedAgain) {

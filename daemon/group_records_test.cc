@@ -96,6 +96,19 @@ TEST_F(GroupRecordsTest, ADamagedRecordIsNoAbsentOne) {
   EXPECT_TRUE(absl::StrContains(found.message(), path)) << found;
 }
 
+TEST_F(GroupRecordsTest, ARecordOfANewerVersionIsNotWrittenByThisOne) {
+  GroupRecords records(directory_);
+  const v1::Group group = Made("x:1", 7);
+  ASSERT_TRUE(records.Decide(group).ok());
+  const std::string path = absl::StrCat(directory_, "/", group.id(), ".json");
+  const std::string newer = absl::StrCat(R"({"keep_until": 7, )", ReadFile(path)->substr(1));
+  ASSERT_TRUE(WriteFileAtomically(path, newer).ok());
+  const absl::Status updated =
+      records.Update(group.id(), [](v1::Group& g) { g.mutable_parts(0)->set_settled(true); });
+  EXPECT_TRUE(absl::IsFailedPrecondition(updated)) << updated;
+  EXPECT_EQ(*ReadFile(path), newer);
+}
+
 TEST_F(GroupRecordsTest, ADamagedRecordIsInNobodysWay) {
   GroupRecords records(directory_);
   const v1::Group bad = Made("x:1", 8), good = Made("y:1", 7);

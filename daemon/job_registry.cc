@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/machine.h"
 #include "base/status.h"
 #include "base/utf8.h"
@@ -92,6 +93,12 @@ std::optional<JobRecord> Parse(const std::string& text) {
 
 bool SameProcess(const JobRecord& a, const JobRecord& b) {
   return a.pid == b.pid && a.start_ticks == b.start_ticks && a.boot_id == b.boot_id;
+}
+
+std::string Unusable(absl::string_view path) {
+  return absl::StrCat(path,
+                      " is no record of a job that this version can read: it is damaged, or a newer "
+                      "version of Rekindle has written it");
 }
 
 int64_t LastNewsOf(const JobRecord& job) { return std::max(job.started_unix_ns, job.exited_unix_ns); }
@@ -186,7 +193,12 @@ absl::Status JobRegistry::CheckNameIsFree(absl::string_view name) const {
   if (absl::IsNotFound(text.status())) return absl::OkStatus();
   RK_RETURN_IF_ERROR(text.status());
   std::optional<JobRecord> taken = Parse(*text);
-  if (!taken || !Lives(*taken)) return absl::OkStatus();
+  if (!taken) {
+    return absl::AlreadyExistsError(absl::StrCat("a job named '", name, "' may run: ", Unusable(PathOf(name)),
+                                                 "; choose another --name, or, once it has ended, remove "
+                                                 "that file"));
+  }
+  if (!Lives(*taken)) return absl::OkStatus();
   return absl::AlreadyExistsError(absl::StrCat("a job named '", name, "' runs already (PID ", taken->pid,
                                                "): choose another --name or end it first"));
 }
@@ -245,9 +257,25 @@ absl::StatusOr<std::vector<JobRegistry::FileOfJob>> JobRegistry::Read() const {
     std::string path = absl::StrCat(directory_, "/", file);
     absl::StatusOr<std::string> text = ReadFile(path);
     std::optional<JobRecord> job = text.ok() ? Parse(*text) : std::nullopt;
-    if (job) found.push_back({std::move(path), *std::move(text), *std::move(job)});
+    if (job) {
+      found.push_back({std::move(path), *std::move(text), *std::move(job)});
+    } else if (text.ok()) {
+      WarnOnce(path, absl::StrCat("a job is not shown: ", Unusable(path)));
+    } else if (!absl::IsNotFound(text.status())) {
+      WarnOnce(path, absl::StrCat("a job is not shown now: ", text.status().message()));
+    }
   }
   return found;
+}
+
+void JobRegistry::WarnOnce(const std::string& path, const std::string& what) const {
+  {
+    absl::MutexLock lock(&warned_mutex_);
+    std::string& warned = warned_[path];
+    if (warned == what) return;
+    warned = what;
+  }
+  Log(LogLevel::kWarning, what);
 }
 
 absl::StatusOr<std::vector<JobRecord>> JobRegistry::List() const {
@@ -275,6 +303,7 @@ absl::StatusOr<JobRecord> JobRegistry::FindByName(absl::string_view name) const 
   std::optional<JobRecord> found = text.ok() ? Parse(*text) : std::nullopt;
   if (found) return *std::move(found);
   if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
+  if (text.ok()) return absl::FailedPreconditionError(Unusable(PathOf(name)));
   // Which others there are is not for everybody to know.
   return absl::NotFoundError(
       absl::StrCat("there is no job named '", name, "': see 'rekindle ps', or give a PID"));

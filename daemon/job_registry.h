@@ -7,14 +7,17 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "base/subprocess.h"
 #include "base/unique_fd.h"
 
@@ -51,11 +54,13 @@ class JobRegistry {
   // one made from `command`; `unique_name` adds a number where the name is a running job's, else that is
   // AlreadyExists.
   absl::StatusOr<JobRecord> Add(JobRecord record, bool unique_name);
-  // AlreadyExists when a running job has this name; InvalidArgument when it is malformed.
+  // AlreadyExists when a running job has this name, or a record that can't be read, whose job may run;
+  // InvalidArgument when it is malformed.
   absl::Status CheckNameIsFree(absl::string_view name) const;
 
-  // Newest first. Ended jobs are in it for a day.
+  // Newest first. Ended jobs are in it for a day. Records that can't be read are logged once.
   absl::StatusOr<std::vector<JobRecord>> List() const;
+  // NotFound; FailedPrecondition: its record is damaged, or of a newer version.
   absl::StatusOr<JobRecord> FindByName(absl::string_view name) const;
   std::optional<JobRecord> FindRunning(pid_t pid) const;
 
@@ -73,6 +78,7 @@ class JobRegistry {
 
   absl::Status Write(const JobRecord& record) const;
   absl::StatusOr<std::vector<FileOfJob>> Read() const;
+  void WarnOnce(const std::string& path, const std::string& what) const ABSL_LOCKS_EXCLUDED(warned_mutex_);
   // Under the lock.
   void ForgetOldest();
   std::string PathOf(absl::string_view name) const;
@@ -89,6 +95,8 @@ class JobRegistry {
 
   const std::string directory_;
   mutable std::mutex here_;
+  mutable absl::Mutex warned_mutex_;
+  mutable std::map<std::string, std::string> warned_ ABSL_GUARDED_BY(warned_mutex_);  // by path
   std::atomic<size_t> added_{0}, next_look_{0};  // since records were looked through, and until they are
 };
 

@@ -215,7 +215,7 @@ TEST_F(JobRegistryTest, ALongCommandIsCut) {
   EXPECT_EQ(found->command, std::string(4096, 'x'));
 }
 
-TEST_F(JobRegistryTest, DamagedRecordsAreNoJobs) {
+TEST_F(JobRegistryTest, RecordsThatCantBeReadKeepTheirNamesAndAreToldOnce) {
   Subprocess process = StartProcess();
   ASSERT_TRUE(registry_->Add(Record(process.pid(), "good"), false).ok());
   const std::string folder = directory_->path() + "/jobs/";
@@ -227,8 +227,20 @@ TEST_F(JobRegistryTest, DamagedRecordsAreNoJobs) {
     std::vector<std::string> names;
     for (const JobRecord& job : *jobs) names.push_back(job.name);
     EXPECT_THAT(names, ElementsAre("good")) << text;
-    EXPECT_EQ(registry_->FindByName("bad").status().code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(registry_->FindByName("bad").status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(registry_->CheckNameIsFree("bad").code(), absl::StatusCode::kAlreadyExists) << text;
+    EXPECT_FALSE(registry_->Add(Record(process.pid(), "bad"), false).ok());
+    EXPECT_EQ(registry_->Add(Record(process.pid(), "bad"), true)->name, "bad-2");
+    ASSERT_TRUE(RemoveTree(folder + "bad-2.json").ok());
+    EXPECT_EQ(*ReadFile(folder + "bad.json"), text);
   }
+  JobRegistry other(directory_->path() + "/jobs");
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(other.List().ok());
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  const size_t told = log.find("bad.json");
+  ASSERT_NE(told, std::string::npos) << log;
+  EXPECT_EQ(log.find("bad.json", told + 1), std::string::npos) << log;
 }
 
 TEST_F(JobRegistryTest, WithoutDescriptorsNothingIsTakenForGone) {

@@ -2,6 +2,7 @@
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
+#include <google/protobuf/unknown_field_set.h>
 
 #include <cmath>
 #include <string>
@@ -80,9 +81,19 @@ absl::Status CheckField(const Message& message, const FieldDescriptor& field, in
   return absl::OkStatus();
 }
 
+absl::Status CheckNoUnknownFields(const Message& message) {
+  const google::protobuf::UnknownFieldSet& unknown = message.GetReflection()->GetUnknownFields(message);
+  if (unknown.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the request has field ", unknown.field(0).number(), " of ", message.GetTypeName(),
+      ", which this version does not know: bring the daemon up to the client's version, or leave "
+      "out the option that is new"));
+}
+
 }  // namespace
 
 absl::Status CheckRequest(const Message& request) {
+  RK_RETURN_IF_ERROR(CheckNoUnknownFields(request));
   std::vector<const FieldDescriptor*> fields;
   request.GetReflection()->ListFields(request, &fields);
   for (const FieldDescriptor* field : fields) {

@@ -10,6 +10,8 @@ class Message;
 namespace rekindle::daemon {
 
 // InvalidArgument, naming the field, where a request or a message in it has
+//  - a field that this version does not know: it may say that nothing is to be done, or to be kept. Clients
+//    leave out what is at its default, so older daemons do all that they know for newer clients;
 //  - a value of an enum that this version does not know: a later one means something by it, and what this
 //    one would do instead could be the opposite;
 //  - a number that is not finite: it passes many a comparison;

@@ -12,6 +12,7 @@
 namespace rekindle::daemon {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 void ExpectRefused(const google::protobuf::Message& request, const std::string& field) {
@@ -93,6 +94,24 @@ TEST(RequestCheckTest, AnEventOfAFunctionIsAnything) {
   invoke.set_name("f");
   invoke.set_payload(std::string("\0\xff", 2));
   EXPECT_TRUE(CheckRequest(invoke).ok());
+}
+
+// What a newer client asked for in a field that was passed over would not be done.
+TEST(RequestCheckTest, AFieldOfANewerClientIsRefusedWhereverItIs) {
+  v1::RestoreRequest restore;
+  restore.GetReflection()->MutableUnknownFields(&restore)->AddVarint(4711, 1);
+  const absl::Status status = CheckRequest(restore);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("field 4711 of rekindle.v1.RestoreRequest"), HasSubstr("bring the daemon up")));
+
+  v1::RestoreRequest inner;
+  v1::Rollback* rollback = inner.mutable_rollback();
+  rollback->GetReflection()->MutableUnknownFields(rollback)->AddLengthDelimited(99, "x");
+  // As it comes over the wire.
+  v1::RestoreRequest received;
+  ASSERT_TRUE(received.ParseFromString(inner.SerializeAsString()));
+  EXPECT_THAT(std::string(CheckRequest(received).message()), HasSubstr("field 99 of rekindle.v1.Rollback"));
 }
 
 }  // namespace

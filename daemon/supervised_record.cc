@@ -54,9 +54,9 @@ absl::Status RemoveSupervisedRecord(const std::string& directory, absl::string_v
 absl::StatusOr<v1::SupervisedJobRecord> ReadSupervisedRecord(const std::string& directory,
                                                              absl::string_view name) {
   const std::string path = SupervisedRecordPath(directory, name);
-  RK_ASSIGN_OR_RETURN(auto record, ReadRecordFile<v1::SupervisedJobRecord>(path));
-  if (record.format() != kSupervisedFormat || record.name() != name || record.argv().empty())
-    return UnusableRecord(path, "it describes no job that this version knows");
+  RK_ASSIGN_OR_RETURN(auto record, ReadRecordFile<v1::SupervisedJobRecord>(path, kSupervisedFormat));
+  if (record.name() != name || record.argv().empty())
+    return UnusableRecord(path, "it does not describe the job of its name");
   return record;
 }
 

@@ -23,7 +23,8 @@ absl::Status MakeSupervisedDirectory(const std::string& directory);
 // All at once: after a crash it is the old one or the new one.
 absl::Status WriteSupervisedRecord(const std::string& directory, const v1::SupervisedJobRecord& record);
 absl::Status RemoveSupervisedRecord(const std::string& directory, absl::string_view name);
-// NotFound: there is none; DataLoss: it is damaged.
+// NotFound: there is none; DataLoss: it is damaged; FailedPrecondition: it is of a newer version, whose job
+// it stays; any other error: it can't be read now.
 absl::StatusOr<v1::SupervisedJobRecord> ReadSupervisedRecord(const std::string& directory,
                                                              absl::string_view name);
 // The names of those there are.

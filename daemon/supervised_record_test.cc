@@ -93,6 +93,27 @@ TEST_F(SupervisedRecordTest, DamagedOnesAreNamedAndHarmNoOther) {
   ASSERT_TRUE(WriteFileAtomically(newer, R"({"format": 2, "name": "newer", "argv": ["eA=="]})").ok());
   EXPECT_THAT(Names(), ElementsAre("good", "other"));
   EXPECT_THAT(damaged_, ElementsAre(HasSubstr(cut), HasSubstr(newer), HasSubstr(renamed)));
+  EXPECT_TRUE(absl::IsDataLoss(ReadSupervisedRecord(directory_, "cut").status()));
+}
+
+// A rolled-back daemon must neither do something else than was asked for, nor write that it was.
+TEST_F(SupervisedRecordTest, OneOfANewerVersionIsNeitherUsedNorTakenForDamaged) {
+  const std::string path = directory_ + "/newer.json";
+  ASSERT_TRUE(MakeSupervisedDirectory(directory_).ok());
+  for (
+      const char* text :
+      {R"({"format": 2, "name": "newer", "argv": ["eA=="]})",
+       R"({"format": 2, "title": "newer", "words": ["eA=="]})",
+       R"({"format": 1, "name": "newer", "argv": ["eA=="], "keep_for_ever": true})",
+       R"({"format": 1, "name": "newer", "argv": ["eA=="], "policy": {"rollback": {"mode": "OF_LATER"}}})"}) {
+    ASSERT_TRUE(WriteFileAtomically(path, text).ok());
+    const absl::Status read = ReadSupervisedRecord(directory_, "newer").status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(read)) << text << ": " << read;
+    EXPECT_THAT(std::string(read.message()), HasSubstr("use a newer Rekindle"));
+    if (absl::string_view(text).substr(0, 12) == R"({"format": 2)") {
+      EXPECT_THAT(std::string(read.message()), HasSubstr("it has format 2, this version knows 1"));
+    }
+  }
 }
 
 }  // namespace

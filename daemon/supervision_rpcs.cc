@@ -195,18 +195,27 @@ absl::Status StopJob(Node& node, const Call& call, const v1::StopJobRequest& req
   }
   absl::StatusOr<std::shared_ptr<SupervisedJob>> supervised = FindFor(node, call, name, "stop");
   // Without a daemon it may have been left behind by the command that supervised it, or be another command's.
+  absl::Status taken;
   if (absl::IsNotFound(supervised.status())) {
-    const absl::Status taken = node.supervisor().TakeOver(name);
+    taken = node.supervisor().TakeOver(name);
     if (absl::IsAlreadyExists(taken) || absl::IsFailedPrecondition(taken))
-      return absl::FailedPreconditionError(taken.message());
+      return absl::FailedPreconditionError(
+          absl::StrCat("job '", name, "' can't be stopped: ", taken.message()));
     if (taken.ok()) supervised = FindFor(node, call, name, "stop");
+    // It would be brought back by whoever reads its record later.
+    const bool no_supervised_one =
+        absl::IsNotFound(taken) || absl::IsDataLoss(taken) || absl::IsInvalidArgument(taken);
+    if (!taken.ok() && !no_supervised_one) return Annotate(taken, absl::StrCat("stopping job '", name, "'"));
   }
   if (supervised.ok() && !(*supervised)->Ended()) {
     RK_ASSIGN_OR_RETURN(*response, (*supervised)->Stop(grace, request.checkpoint(), call.cancelled));
     return absl::OkStatus();
   }
   if (!supervised.ok() && !absl::IsNotFound(supervised.status())) return supervised.status();
-  return StopUnsupervised(node, call, name, grace, request.checkpoint(), response);
+  const absl::Status stopped = StopUnsupervised(node, call, name, grace, request.checkpoint(), response);
+  // Nobody would bring it back.
+  if (absl::IsNotFound(stopped) && absl::IsDataLoss(taken)) return taken;
+  return stopped;
 }
 
 }  // namespace rekindle::daemon

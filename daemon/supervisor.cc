@@ -141,6 +141,8 @@ void Supervisor::TakeOverAll() {
     if (absl::IsFailedPrecondition(taken)) {
       if (SupervisedHold::CheckIsFree(directory(), name).ok())
         Tell(name, absl::StrCat(taken.message(), " (nobody supervises it now)"));
+      // One of a newer version may be this machine's, and is looked at again soon.
+      if (!ReadSupervisedRecord(directory(), name).ok()) continue;
       absl::MutexLock lock(&mutex_);
       of_others_[name] = MonotonicNanos() + kLetOthersBeNanos;
       continue;
@@ -149,7 +151,9 @@ void Supervisor::TakeOverAll() {
       Tell(name, absl::StrCat(taken.message(), "; it is taken over when that process ends"));
       continue;
     }
-    if (absl::IsResourceExhausted(taken)) {
+    // What the file says stays so, or its name; everything else may pass, or go with what hinders it.
+    const bool lasts = absl::IsDataLoss(taken) || absl::IsInvalidArgument(taken) || absl::IsNotFound(taken);
+    if (!taken.ok() && !lasts) {
       Tell(name, absl::StrCat("supervised job '", name, "' is taken over later: ", taken.message()));
       continue;
     }
@@ -164,10 +168,11 @@ absl::Status Supervisor::TakeOver(const std::string& name) {
   RK_RETURN_IF_ERROR(CheckJobName(name));
   if (!PathExists(SupervisedRecordPath(directory(), name)))
     return absl::NotFoundError(absl::StrCat("there is no supervised job named '", name, "'"));
-  // Before its hold is asked for: that is its machine's, which may be about to take it.
-  if (absl::StatusOr<v1::SupervisedJobRecord> seen = ReadSupervisedRecord(directory(), name);
-      seen.ok() && !seen->ended())
-    RK_RETURN_IF_ERROR(CheckIsOfThisMachine(directory(), *seen));
+  // Before its hold is asked for: that is its machine's, or the newer version's, which may be about to take
+  // it.
+  absl::StatusOr<v1::SupervisedJobRecord> seen = ReadSupervisedRecord(directory(), name);
+  if (absl::IsFailedPrecondition(seen.status())) return seen.status();
+  if (seen.ok() && !seen->ended()) RK_RETURN_IF_ERROR(CheckIsOfThisMachine(directory(), *seen));
   RK_ASSIGN_OR_RETURN(SupervisedHold hold, SupervisedHold::Take(directory(), name));
   // Now it is what its last supervisor has left.
   absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), name);
@@ -194,12 +199,30 @@ absl::Status Supervisor::TakeOver(const std::string& name) {
   return absl::OkStatus();
 }
 
+namespace {
+
+// Its job may live: the record is all that is known of it, and not to be overwritten.
+absl::Status NameOfUnreadable(const std::string& name, const absl::Status& why) {
+  const std::string text = absl::StrCat(
+      "the name '", name, "' is that of a supervised job whose record can't be used: ", why.message(),
+      "; choose another --name");
+  if (absl::IsDataLoss(why))
+    return absl::AlreadyExistsError(absl::StrCat(text, ", or, once its job has ended, remove that file"));
+  if (absl::IsFailedPrecondition(why)) return absl::AlreadyExistsError(text);
+  // Another name would meet the same.
+  return Annotate(why, absl::StrCat("reading whether a supervised job has the name '", name, "'"));
+}
+
+}  // namespace
+
 absl::StatusOr<SupervisedHold> Supervisor::Claim(const std::string& name) {
   const std::shared_ptr<SupervisedJob> before = Get(name);
   if (before != nullptr) before->ForgetEnded();
   RK_ASSIGN_OR_RETURN(SupervisedHold hold, SupervisedHold::Take(directory(), name));
   absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), name);
-  if (!record.ok() || record->ended()) return hold;
+  if (absl::IsNotFound(record.status())) return hold;
+  if (!record.ok()) return NameOfUnreadable(name, record.status());
+  if (record->ended()) return hold;
   if (before != nullptr && before->submitted_unix_ns() == record->submitted_unix_ns()) return hold;
   if (absl::Status foreign = CheckIsOfThisMachine(directory(), *record); !foreign.ok())
     return absl::AlreadyExistsError(absl::StrCat(foreign.message(), "; or choose another --name"));
@@ -370,6 +393,13 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
 
 absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Find(const std::string& name) const {
   if (std::shared_ptr<SupervisedJob> job = Get(name)) return job;
+  if (CheckJobName(name).ok()) {
+    const absl::Status read = ReadSupervisedRecord(directory(), name).status();
+    if (!read.ok() && !absl::IsNotFound(read)) {
+      return absl::NotFoundError(
+          absl::StrCat("supervised job '", name, "' is not known here: ", read.message()));
+    }
+  }
   return absl::NotFoundError(absl::StrCat("there is no supervised job named '", name,
                                           "': see 'rekindle ps'; 'rekindle run --every 5m' starts one"));
 }

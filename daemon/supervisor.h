@@ -37,14 +37,15 @@ class Supervisor {
   // leave when they end. Unavailable: another daemon does that; this one does once the other has ended.
   absl::Status Begin() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Starts one. AlreadyExists: its name belongs to one that somebody supervises, or should. Unavailable: this
-  // is a daemon, and another one supervises the jobs of this store.
+  // Starts one. AlreadyExists: its name belongs to one that somebody supervises, or should, or to a record
+  // that can't be used. Unavailable: this is a daemon, and another one supervises the jobs of this store.
   absl::StatusOr<std::shared_ptr<SupervisedJob>> Run(const Call& call, const v1::RunRequest& request,
                                                      v1::JobStarted* started) ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes over the one with this name, which another process has left. NotFound: there is none;
-  // AlreadyExists: somebody supervises it.
+  // AlreadyExists: somebody supervises it; FailedPrecondition: it is another machine's, or its record is of a
+  // newer version; DataLoss: its record is damaged; any other error: try again.
   absl::Status TakeOver(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
-  // NotFound: there is none.
+  // NotFound: there is none, or its record can't be used, which the message says.
   absl::StatusOr<std::shared_ptr<SupervisedJob>> Find(const std::string& name) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<v1::Job> List(const ProcessChildren& all) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -86,7 +87,7 @@ class Supervisor {
     Supervisor& supervisor_;
     const std::string name_;
   };
-  // The right to supervise a new job of that name. AlreadyExists: it is another's.
+  // The right to supervise a new job of that name. AlreadyExists: it is another's, or nobody can tell.
   absl::StatusOr<SupervisedHold> TakeName(const std::string& name, std::unique_ptr<Reservation>* reservation)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<SupervisedHold> Claim(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -114,7 +115,8 @@ class Supervisor {
   std::map<std::string, std::string> told_ ABSL_GUARDED_BY(mutex_);
   // Jobs of other machines that share the store, and when to look again, of CLOCK_MONOTONIC.
   std::map<std::string, int64_t> of_others_ ABSL_GUARDED_BY(mutex_);
-  // Records in which there is nothing to take over, with inode and time: until they are replaced.
+  // Records in which there is nothing to take over, damaged ones too, with inode and time: until they are
+  // replaced.
   std::map<std::string, std::pair<uint64_t, int64_t>> settled_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<SupervisedJob>> jobs_ ABSL_GUARDED_BY(mutex_);
 };

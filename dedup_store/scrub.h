@@ -48,7 +48,7 @@ struct ScrubState {
   std::vector<ScrubDamage> damage;  // that was found and is still there; the first kMostDamageKept of it
 
   std::string Encode() const;
-  // DataLoss: it is not byte for byte what Encode gives.
+  // DataLoss: it is not byte for byte what Encode gives; FailedPrecondition: a newer version has written it.
   static absl::StatusOr<ScrubState> Decode(absl::string_view text);
 };
 inline constexpr size_t kMostDamageKept = 1000;
@@ -87,6 +87,7 @@ class Scrub {
 };
 
 // Unavailable: another process scrubs this store. PermissionDenied: the store can't be written.
+// FailedPrecondition: a newer version has scrubbed it, whose state would be lost.
 absl::StatusOr<std::unique_ptr<Scrub>> NewScrub(Store& store);
 // What is known, whoever scrubs. Reads the manifests of all images where there is damage.
 absl::StatusOr<ScrubStatus> ReadScrubStatus(const Store& store);

@@ -79,6 +79,13 @@ class Fields {
   bool* const ok_;
 };
 
+// 0: there is none.
+uint64_t VersionOf(const Json& json) {
+  const auto magic = json.find("magic"), version = json.find("version");
+  const bool has = magic != json.end() && *magic == kScrubMagic && version != json.end();
+  return has && version->is_number_unsigned() ? version->get<uint64_t>() : 0;
+}
+
 }  // namespace
 
 std::string ScrubState::Encode() const {
@@ -112,7 +119,14 @@ std::string ScrubState::Encode() const {
 absl::StatusOr<ScrubState> ScrubState::Decode(absl::string_view text) {
   const auto damaged = absl::DataLossError("it is not as it was written");
   const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("damage") || !json["damage"].is_array()) return damaged;
+  if (!json.is_object()) return damaged;
+  // Whatever else it says, and however it is protected.
+  if (const uint64_t version = VersionOf(json); version > kScrubVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a newer version of Rekindle has written it (its version is ", version,
+                     ", this version knows ", kScrubVersion, "): use a newer Rekindle, or remove the file"));
+  }
+  if (!json.contains("damage") || !json["damage"].is_array()) return damaged;
   bool ok = true;
   const Fields fields(json, &ok);
   ScrubState state;
@@ -144,6 +158,7 @@ absl::StatusOr<ScrubState> ReadScrubState(const std::string& store_path) {
   RK_RETURN_IF_ERROR(text.status());
   absl::StatusOr<ScrubState> state = ScrubState::Decode(*text);
   if (state.ok()) return state;
+  if (absl::IsFailedPrecondition(state.status())) return Annotate(state.status(), StatePath(store_path));
   Log(LogLevel::kWarning, absl::StrCat(StatePath(store_path), ": ", state.status().message(),
                                        "; the search for damage in the store begins anew"));
   return ScrubState();

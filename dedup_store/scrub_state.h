@@ -15,7 +15,8 @@
 
 namespace rekindle::store {
 
-// What is damaged or was never written is an empty state: a pass begins anew then.
+// What is damaged or was never written is an empty state: a pass begins anew then. FailedPrecondition: a
+// newer version has written it, and it is to stay: it may tell of damage.
 absl::StatusOr<ScrubState> ReadScrubState(const std::string& store_path);
 // `durable`: it outlives a loss of power, too.
 absl::Status WriteScrubState(const std::string& store_path, const ScrubState& state, bool durable);

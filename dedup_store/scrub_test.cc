@@ -352,6 +352,28 @@ TEST_F(ScrubTest, WhatIsKeptIsAllOrNothing) {
   EXPECT_EQ(RunPass().found.size(), 2u) << "found anew";
 }
 
+// After a roll-back: what the newer version knows of damage must not be forgotten.
+TEST_F(ScrubTest, TheStateOfANewerVersionIsLeftAlone) {
+  CommitImage();
+  DamageTwoFrames();
+  RunPass();
+  const std::string path = options_.path + "/SCRUB";
+  std::string text = ReadFile(path).value();
+  const size_t at = text.find("\"version\": 1");
+  ASSERT_NE(at, std::string::npos);
+  for (const std::string& newer :
+       {text.replace(at, 12, "\"version\": 2"),
+        std::string(R"({"magic": "rekindle-scrub", "version": 3, "other": []})")}) {
+    RK_ASSERT_OK(WriteFileAtomically(path, newer));
+    const absl::Status refused = NewScrub(*store_).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), path)) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), "newer version")) << refused;
+    EXPECT_TRUE(absl::IsFailedPrecondition(ReadScrubStatus(*store_).status()));
+    EXPECT_EQ(ReadFile(path).value(), newer);
+  }
+}
+
 TEST_F(ScrubTest, GcTakesThePackThatIsBeingRead) {
   CommitImage();
   TestImage other;

@@ -82,6 +82,29 @@ absl::Status CheckBootstrap(const FunctionSpec& spec, const std::string& staging
       spec.code, there ? " that is no program: make it one (chmod +x)" : " there is none: put it there"));
 }
 
+bool MayPass(const absl::Status& trouble) {
+  return !trouble.ok() && !absl::IsDataLoss(trouble) && !absl::IsFailedPrecondition(trouble);
+}
+
+// Nobody can use what is damaged any more; what a newer version has deployed is that one's.
+bool MayGo(const absl::Status& trouble) { return trouble.ok() || absl::IsDataLoss(trouble); }
+
+// In words for who asks for it.
+absl::Status TroubleOf(const FunctionRecord& record) {
+  const absl::string_view why = record.trouble.message();
+  if (absl::IsDataLoss(record.trouble)) {
+    return absl::DataLossError(absl::StrCat("function ", record.name(), " is damaged: ", why,
+                                            ": deploy it again with --replace, or remove it (rekindle fn rm ",
+                                            record.name(), ")"));
+  }
+  if (absl::IsFailedPrecondition(record.trouble)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "function ", record.name(), " is neither run, replaced nor removed by this version: ", why));
+  }
+  return absl::UnavailableError(
+      absl::StrCat("function ", record.name(), " can't be read now, which is tried again soon: ", why));
+}
+
 }  // namespace
 
 RevisionFolder::~RevisionFolder() {
@@ -166,28 +189,44 @@ absl::Status FunctionCatalog::Load() {
       }
       continue;
     }
-    if (!record.ok()) {
-      Log(LogLevel::kError, absl::StrCat("function ", name, " is damaged: ", record.status().message(),
-                                         ": deploy it again, or remove it (rekindle fn rm ", name, ")"));
-      FunctionRecord damaged;
-      damaged.spec.name = name;
-      damaged.damage = std::string(record.status().message());
-      record = std::move(damaged);
-      // Whose it is tells the folder of a revision.
-      auto entries = ListDirectory(FolderOf(name));
-      uint64_t number = 0;
-      struct stat info;
-      for (const std::string& entry : entries.ok() ? *entries : std::vector<std::string>()) {
-        if (IsRevision(entry, &number) &&
-            ::lstat(absl::StrCat(FolderOf(name), "/", entry).c_str(), &info) == 0) {
-          record->owner = {info.st_uid, info.st_gid, {}};
-        }
-      }
-    }
+    if (!record.ok()) record = InTrouble(name, record.status());
     records_.emplace(name, *std::move(record));
   }
   if (records_.empty()) return absl::OkStatus();
   return MakeWay();
+}
+
+FunctionRecord FunctionCatalog::InTrouble(const std::string& name, absl::Status why) const {
+  FunctionRecord record;
+  record.spec.name = name;
+  record.trouble = std::move(why);
+  Log(LogLevel::kError, TroubleOf(record).message());
+  // Whose it is tells the folder of a revision.
+  auto entries = ListDirectory(FolderOf(name));
+  uint64_t number = 0;
+  struct stat info;
+  for (const std::string& entry : entries.ok() ? *entries : std::vector<std::string>()) {
+    if (IsRevision(entry, &number) && ::lstat(absl::StrCat(FolderOf(name), "/", entry).c_str(), &info) == 0) {
+      record.owner = {info.st_uid, info.st_gid, {}};
+    }
+  }
+  return record;
+}
+
+std::vector<FunctionRecord> FunctionCatalog::ReadAgain() {
+  std::vector<FunctionRecord> read;
+  absl::MutexLock lock(&mutex_);
+  for (auto& [name, record] : records_) {
+    if (!MayPass(record.trouble)) continue;
+    absl::StatusOr<FunctionRecord> again = LoadEntry(name);
+    if (again.ok()) {
+      record = *std::move(again);
+      read.push_back(record);
+    } else if (again.status() != record.trouble) {
+      record = InTrouble(name, again.status());
+    }
+  }
+  return read;
 }
 
 absl::StatusOr<FunctionRecord> FunctionCatalog::LoadEntry(const std::string& name) const {
@@ -200,7 +239,10 @@ absl::StatusOr<FunctionRecord> FunctionCatalog::LoadEntry(const std::string& nam
   record.folder = std::make_shared<RevisionFolder>(absl::StrCat(folder, "/", revision));
   for (size_t i = 0; i <= record.spec.layers.size(); ++i) {
     const std::string part = i == 0 ? record.folder->code() : record.folder->layer(i - 1);
-    if (!PathExists(part)) return absl::DataLossError(absl::StrCat(part, " is missing"));
+    struct stat info;
+    if (::lstat(part.c_str(), &info) == 0) continue;
+    if (errno == ENOENT || errno == ENOTDIR) return absl::DataLossError(absl::StrCat(part, " is missing"));
+    return ErrnoStatus(errno, absl::StrCat("looking at ", part));
   }
   RK_ASSIGN_OR_RETURN(std::vector<std::string> entries, ListDirectory(folder));
   for (const std::string& entry : entries) {
@@ -257,6 +299,7 @@ absl::StatusOr<FunctionRecord> FunctionCatalog::Present(const FunctionSpec& spec
   absl::MutexLock lock(&mutex_);
   auto found = records_.find(spec.name);
   if (found == records_.end()) return FunctionRecord();
+  if (!MayGo(found->second.trouble)) return TroubleOf(found->second);
   if (found->second.owner.uid != owner.uid) {
     return absl::PermissionDeniedError(
         absl::StrCat("function ", spec.name, " is another user's: choose another name"));
@@ -416,10 +459,7 @@ absl::StatusOr<FunctionRecord> FunctionCatalog::Find(absl::string_view name) con
     return absl::NotFoundError(
         absl::StrCat("there is no function ", name, ": rekindle fn ls shows which there are"));
   }
-  if (!found->second.damage.empty()) {
-    return absl::DataLossError(absl::StrCat("function ", name, " is damaged: ", found->second.damage,
-                                            ": deploy it again with --replace, or remove it"));
-  }
+  if (!found->second.trouble.ok()) return TroubleOf(found->second);
   return found->second;
 }
 
@@ -439,6 +479,7 @@ absl::Status FunctionCatalog::Remove(const std::string& name) {
     auto found = records_.find(name);
     if (found == records_.end())
       return absl::NotFoundError(absl::StrCat("removing ", name, ": there is no such function"));
+    if (!MayGo(found->second.trouble)) return TroubleOf(found->second);
     record = found->second;
   }
   const std::string folder = FolderOf(name);

@@ -65,8 +65,10 @@ struct FunctionRecord {
   uint64_t code_bytes = 0;
   int64_t deployed_unix_ns = 0;
   FunctionImages images;
-  std::shared_ptr<const RevisionFolder> folder;  // null: damaged
-  std::string damage;  // what is wrong with the entry; empty: nothing. Then only the name and the owner count
+  std::shared_ptr<const RevisionFolder> folder;  // null: there is trouble
+  // Why the entry can't be used; then only the name and the owner count. DataLoss: it is damaged;
+  // FailedPrecondition: a newer version has deployed it; any other error: it can't be read now.
+  absl::Status trouble;
 
   const std::string& name() const { return spec.name; }
 };
@@ -99,21 +101,25 @@ class FunctionCatalog {
   };
 
   // Reads what there is and removes what an interrupted deployment or removal has left. Entries that can't be
-  // read are logged and listed as damaged. Unavailable: another process has it.
+  // read are logged and listed with their trouble. Unavailable: another process has it.
   static absl::StatusOr<std::unique_ptr<FunctionCatalog>> Open(Options options);
 
   // Takes a copy of the code with the owner's rights, prepares it, then makes it the function's present
   // revision, all at once; if that fails at any point, or the process ends, what was there before stays.
   // AlreadyExists, without `replace`; PermissionDenied: it is another owner's, or the owner may not read the
-  // code; Aborted: it is being deployed or removed by another call, or was meanwhile.
+  // code; Aborted: it is being deployed or removed by another call, or was meanwhile; the trouble of an entry
+  // that is not damaged, but of a newer version, or can't be read now.
   absl::StatusOr<Deployed> Deploy(const FunctionSpec& spec, const Owner& owner, const DeployOptions& options)
       ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
 
-  // NotFound; DataLoss: it is damaged.
+  // NotFound, or its trouble.
   absl::StatusOr<FunctionRecord> Find(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<FunctionRecord> List() const ABSL_LOCKS_EXCLUDED(mutex_);  // damaged ones too; by name
+  std::vector<FunctionRecord> List() const ABSL_LOCKS_EXCLUDED(mutex_);  // those in trouble too; by name
 
-  // Damaged ones too. Code of which instances run stays until they end.
+  // Reads those again that could not be read, and returns the ones that are in order now.
+  std::vector<FunctionRecord> ReadAgain() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Damaged ones too, no others in trouble. Code of which instances run stays until they end.
   absl::Status Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
 
   // Aborted: that revision is not the present one any more.
@@ -125,6 +131,8 @@ class FunctionCatalog {
   explicit FunctionCatalog(Options options);
   absl::Status Load();
   absl::StatusOr<FunctionRecord> LoadEntry(const std::string& name) const;
+  // What is known of an entry that can't be loaded.
+  FunctionRecord InTrouble(const std::string& name, absl::Status why) const;
   absl::Status MakeWay() const;
   absl::Status CheckReachable(const std::string& folder, const Owner& owner) const;
   absl::Status CopyCode(const FunctionSpec& spec, const Owner& owner, const DeployOptions& options,

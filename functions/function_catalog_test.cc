@@ -459,7 +459,7 @@ TEST_F(FunctionCatalogTest, ADamagedEntryIsNamedAndHarmsNoOther) {
   EXPECT_THAT(log, HasSubstr("function codeless is damaged"));
   EXPECT_EQ(CodeOf(*catalog, "good"), "version 1");
   size_t damaged = 0;
-  for (const FunctionRecord& record : catalog->List()) damaged += !record.damage.empty();
+  for (const FunctionRecord& record : catalog->List()) damaged += !record.trouble.ok();
   EXPECT_EQ(catalog->List().size(), 3u);
   EXPECT_EQ(damaged, 2u);
   absl::Status status = catalog->Find("garbled").status();
@@ -472,6 +472,50 @@ TEST_F(FunctionCatalogTest, ADamagedEntryIsNamedAndHarmsNoOther) {
   EXPECT_EQ(CodeOf(*catalog, "garbled"), "version 1");
   EXPECT_TRUE(catalog->Remove("codeless").ok());
   EXPECT_THAT(Files("functions"), ElementsAre(".lock", "garbled", "good"));
+}
+
+TEST_F(FunctionCatalogTest, OneOfANewerVersionIsLeftToThat) {
+  ASSERT_TRUE(Deploy(*Open(), Spec()).ok());
+  const std::string path = Store("functions/fn/function.json");
+  const std::string text = ReadFile(path).value();
+  for (const std::string& newer : {std::string(R"({"format": 2, "name": "fn"})"),
+                                   absl::StrCat("{\"of_later\": 1, ", text.substr(text.find('{') + 1))}) {
+    ASSERT_TRUE(WriteFileAtomically(path, newer).ok());
+    auto catalog = Open();
+    for (const absl::Status& refused :
+         {catalog->Find("fn").status(), Deploy(*catalog, Spec(), true).status(), catalog->Remove("fn")}) {
+      EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("use a newer Rekindle"));
+    }
+    EXPECT_TRUE(catalog->ReadAgain().empty());
+    EXPECT_EQ(ReadFile(path).value(), newer);
+  }
+  // And that one finds it as it was.
+  ASSERT_TRUE(WriteFileAtomically(path, text).ok());
+  EXPECT_EQ(CodeOf(*Open(), "fn"), "version 1");
+}
+
+TEST_F(FunctionCatalogTest, OneThatCantBeReadNowIsReadAgain) {
+  ASSERT_TRUE(Deploy(*Open(), Spec()).ok());
+  const std::string path = Store("functions/fn/function.json");
+  const std::string text = ReadFile(path).value();
+  // No regular file: as any error of the disk.
+  ASSERT_TRUE(RemoveTree(path).ok());
+  ASSERT_TRUE(MakeDirectories(path + "/in-the-way").ok());
+  auto catalog = Open();
+  for (const absl::Status& refused :
+       {catalog->Find("fn").status(), Deploy(*catalog, Spec(), true).status(), catalog->Remove("fn")}) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << refused;
+  }
+  EXPECT_TRUE(catalog->ReadAgain().empty());
+  ASSERT_TRUE(RemoveTree(path).ok());
+  ASSERT_TRUE(WriteFileAtomically(path, text).ok());
+  const std::vector<FunctionRecord> read = catalog->ReadAgain();
+  ASSERT_EQ(read.size(), 1u);
+  EXPECT_EQ(read[0].name(), "fn");
+  EXPECT_TRUE(catalog->ReadAgain().empty());
+  EXPECT_EQ(CodeOf(*catalog, "fn"), "version 1");
+  EXPECT_TRUE(catalog->Remove("fn").ok());
 }
 
 TEST_F(FunctionCatalogTest, ARevisionThatWasRemovedDoesNotComeAgain) {

@@ -30,11 +30,7 @@ absl::Status WriteFunctionRecord(const std::string& path, const FunctionRecord& 
 }
 
 absl::StatusOr<FunctionRecord> ReadFunctionRecord(const std::string& path) {
-  RK_ASSIGN_OR_RETURN(const auto file, ReadRecordFile<v1::FunctionRecord>(path));
-  if (file.format() != kFormat) {
-    return UnusableRecord(path,
-                          absl::StrCat("it has format ", file.format(), ", this version knows ", kFormat));
-  }
+  RK_ASSIGN_OR_RETURN(const auto file, ReadRecordFile<v1::FunctionRecord>(path, kFormat));
   absl::StatusOr<FunctionSpec> spec = FunctionSpecFrom(file.spec());
   if (!spec.ok()) return UnusableRecord(path, spec.status().message());
   if (file.revision() == 0) return UnusableRecord(path, "it names no revision");

@@ -11,7 +11,8 @@ namespace rekindle::functions {
 
 // All at once: after a crash it is the old file or the new one.
 absl::Status WriteFunctionRecord(const std::string& path, const FunctionRecord& record);
-// Without `folder`. NotFound: there is no such file; DataLoss: it makes no sense.
+// Without `folder`. NotFound: there is no such file; DataLoss: it makes no sense; FailedPrecondition: it is
+// of a newer version; any other error: it can't be read now.
 absl::StatusOr<FunctionRecord> ReadFunctionRecord(const std::string& path);
 
 }  // namespace rekindle::functions

@@ -1,0 +1,138 @@
+"""A daemon finds records that it can't use: a newer version's, after a roll-back, or unreadable ones."""
+
+import json
+import os
+import shutil
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.functions import SECONDS, FunctionsTest
+from test_supervision import SupervisedTest
+
+
+class SupervisedRecordTest(SupervisedTest):
+    def setUp(self):
+        super().setUp()
+        self.start(1000000, options=["--every", "300ms", "--restarts", "5"])
+        self.wait_for_image()
+        self.pid = self.job()["pid"]
+        self.daemon.kill()
+        self.record = os.path.join(self.store, "supervised", "job.json")
+        with open(self.record, encoding="utf-8") as file:
+            self.good = file.read()
+        # Before the job is ended.
+        self.addCleanup(self.put, self.good)
+
+    def put(self, text):
+        if os.path.isdir(self.record):
+            shutil.rmtree(self.record)
+        with open(self.record + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(self.record + ".new", self.record)
+
+    def wait_for_words(self, words):
+        waiting.until(lambda: words in self.daemon.log_text(), f"'{words}' in the log", 30, 0.02)
+
+    def assert_refused(self, *command, words):
+        result = self.remote.run(*command)
+        self.assertNotEqual(result.code, 0, str(result))
+        for word in words:
+            self.assertIn(word, str(result))
+
+    def assert_name_is_taken(self, *words):
+        self.assert_refused("run", "--name", "job", "--detach", "--every", "1h", "--", "sleep", "1", words=words)
+
+    def test_of_a_newer_version(self):
+        record = json.loads(self.good)
+        record["policy"].setdefault("rollback", {})["mode"] = "OF_LATER"
+        for words, newer in (("OF_LATER", record),
+                             ("it has format 2, this version knows 1", {**json.loads(self.good), "format": 2})):  # fmt: skip
+            self.put(json.dumps(newer))
+            self.restart_daemon()
+            self.wait_for_words(words)
+            self.assert_refused("stop", "job", words=["can't be stopped", "use a newer Rekindle"])
+            self.assert_refused("attach", "job", words=["use a newer Rekindle"])
+            self.assertTrue(procfs.alive(self.pid))
+            with open(self.record, encoding="utf-8") as file:
+                self.assertEqual(json.load(file), newer)
+            self.assertEqual(self.daemon.log_text().count(words), 1, self.daemon.log_text())
+            if newer["format"] == 2:
+                break
+            self.daemon.kill()
+        # Nor is its name free when it dies: it waits for the newer version to bring it back.
+        jobs.kill_tree(self.pid)
+        self.assert_name_is_taken("use a newer Rekindle")
+        self.put(self.good)
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+
+    def test_that_cant_be_read_now(self):
+        os.unlink(self.record)
+        os.mkdir(self.record)
+        self.restart_daemon()
+        self.wait_for_words("supervised job 'job' is taken over later")
+        self.assert_refused("stop", "job", words=["stopping job 'job'"])
+        self.assertTrue(procfs.alive(self.pid))
+        jobs.kill_tree(self.pid)
+        self.assert_name_is_taken("reading whether a supervised job has the name 'job'")
+        self.put(self.good)
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.assertEqual(self.daemon.log_text().count("is taken over later"), 1, self.daemon.log_text())
+
+    def test_that_is_damaged(self):
+        self.put("{")
+        self.restart_daemon()
+        self.wait_for_words("holds no usable record")
+        # As one that nobody supervises.
+        self.succeed("stop", "job", cli=self.remote)
+        self.assertFalse(procfs.alive(self.pid))
+        self.assert_refused("stop", "job", words=["holds no usable record"])
+        self.assert_name_is_taken("holds no usable record", "remove that file")
+
+
+class FunctionRecordTest(FunctionsTest):
+    def setUp(self):
+        super().setUp()
+        self.deploy("fn")
+        self.invoke("fn")
+        self.daemon.kill()
+        self.record = os.path.join(self.store, "functions", "fn", "function.json")
+
+    def assert_refused(self, words):
+        code = self.code("fn")
+        for command in (["invoke", "fn"], ["rm", "fn"],
+                        ["deploy", "fn", "--replace", "--runtime", "python", "--handler", "app.handler", "--code", code]):  # fmt: skip
+            result = self.cli.run("fn", *command)
+            self.assertNotEqual(result.code, 0, str(result))
+            self.assertIn(words, str(result))
+
+    def test_that_cant_be_read_now(self):
+        with open(self.record, encoding="utf-8") as file:
+            good = file.read()
+        os.unlink(self.record)
+        os.mkdir(self.record)
+        self.restart_daemon()
+        self.assertEqual(self.function("fn")["state"], "unreadable")
+        self.assert_refused("can't be read now")
+        os.rmdir(self.record)
+        with open(self.record + ".new", "w", encoding="utf-8") as file:
+            file.write(good)
+        os.replace(self.record + ".new", self.record)
+        waiting.until(lambda: self.function("fn")["state"] == "ready", "it is read again", SECONDS)
+        self.invoke("fn")
+
+    def test_of_a_newer_version(self):
+        with open(self.record, "r+", encoding="utf-8") as file:
+            newer = json.load(file)
+            newer["spec"]["of_later"] = True
+            file.seek(0)
+            json.dump(newer, file)
+            file.truncate()
+        self.restart_daemon()
+        self.assertEqual(self.function("fn")["state"], "newer")
+        self.assert_refused("use a newer Rekindle")
+        with open(self.record, encoding="utf-8") as file:
+            self.assertEqual(json.load(file), newer)
+
+
+if __name__ == "__main__":
+    unittest.main()
