@@ -244,7 +244,7 @@ TEST_F(FillWithheldTest, ProcessThatIsGoneOrHasNoRoomIsNamed) {
   pid_t gone = no_room.pid();
   no_room.Kill();
   no_room.Reap();
-  EXPECT_EQ(FillWithheld(*image_, nullptr, {Task(gone, range)}, &done).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(FillWithheld(*image_, nullptr, {Task(gone, range)}, &done).code(), absl::StatusCode::kAborted);
   EXPECT_EQ(done, 0u);
 }
 
