@@ -13,9 +13,10 @@
 
 #if defined(__x86_64__) || defined(__aarch64__)
 
+// CRIU also removes images that it has given up, whose name is a null pointer.
 static size_t Length(const char* text) {
   size_t length = 0;
-  while (text[length] != 0) ++length;
+  while (text != NULL && text[length] != 0) ++length;
   return length;
 }
 
