@@ -27,11 +27,11 @@ struct LostNames {
 };
 
 // To be called while the job stands still, with CRIU's small image files by name. `run` is the name of CRIU's
-// run (criu::DumpOptions). `root` leads to the job's
-// root folder ("/proc/PID/root"). A file that has another name in the same folder gets that; of others the
-// content is taken, of all together at most `content_limit_bytes`. Shared memory without a name gets one that
-// begins with v1::kNamelessPrefix and `job`. ResourceExhausted: there is more. PermissionDenied: content that
-// `readable` does not have; whoever may write the folder may have put it there.
+// run (criu::DumpOptions). `root` leads to the job's root folder ("/proc/PID/root"). A file that has another
+// name in the same folder gets that; of others the content is taken, of all together at most
+// `content_limit_bytes`. Shared memory without a name gets one that begins with v1::kNamelessPrefix and
+// `job`. ResourceExhausted: there is more. PermissionDenied: content that `readable` does not have; whoever
+// may write the folder may have put it there.
 absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::string>& criu_files,
                                           const std::string& run, const std::string& root,
                                           const std::string& job, uint64_t content_limit_bytes,

@@ -1,7 +1,6 @@
 #include "ckpt/openable_files.h"
 
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -19,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/file.h"
+#include "base/follow_in_root.h"
 #include "base/opened_files.h"
 #include "base/unique_fd.h"
 
@@ -78,10 +78,7 @@ std::map<std::string, NeededFile> FilesOf(pid_t pid) {
 
 // 0, or why the calling thread may not open it, EACCES or EPERM.
 int WhyNot(int root, const std::string& name, const NeededFile& file) {
-  open_how how = {};
-  how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
-  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-  const UniqueFd place(static_cast<int>(::syscall(SYS_openat2, root, name.c_str(), &how, sizeof how)));
+  const UniqueFd place = FollowInRoot(root, name, O_NOFOLLOW);
   if (!place.valid()) return errno == EACCES || errno == EPERM ? errno : 0;
   struct stat here, there;
   if (::fstat(place.get(), &here) != 0 || (!S_ISREG(here.st_mode) && !S_ISDIR(here.st_mode))) return 0;

@@ -13,7 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/file.h"
-#include "base/folder_in_root.h"
+#include "base/follow_in_root.h"
 #include "base/status.h"
 #include "criu/unix_sockets.h"
 
@@ -79,7 +79,8 @@ absl::StatusOr<SocketFolders> LookAtSocketFolders(const std::map<std::string, st
   for (const std::string& path : paths) {
     v1::SocketFolder folder;
     folder.set_path(path);
-    const UniqueFd place = gone.contains(Above(path)) ? UniqueFd() : OpenFolderInRoot(top.get(), path);
+    const UniqueFd place =
+        gone.contains(Above(path)) ? UniqueFd() : FollowInRoot(top.get(), path, O_DIRECTORY);
     struct stat info;
     struct statfs file_system;
     if (place.valid() && ::fstat(place.get(), &info) == 0 && ::fstatfs(place.get(), &file_system) == 0) {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <linux/openat2.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -17,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/file.h"
+#include "base/follow_in_root.h"
 #include "base/opened_files.h"
 #include "base/status.h"
 #include "criu/image_files.h"
@@ -122,11 +122,7 @@ class Checker {
   bool MayOpen(const Question& question) const {
     const OpenedFile& file = question.file;
     if (question.nameless.valid()) return file.owner == user_.uid || MayAccess(question.nameless.get(), file);
-    open_how how = {};
-    how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
-    how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-    const UniqueFd place(
-        static_cast<int>(::syscall(SYS_openat2, root_, file.name.c_str(), &how, sizeof how)));
+    const UniqueFd place = FollowInRoot(root_, file.name, O_NOFOLLOW);
     if (place.valid()) {
       const absl::StatusOr<InodeIdentity> found = IdentityOf(place.get());
       if (found.ok() && *found == file.identity) return MayAccess(place.get(), file);

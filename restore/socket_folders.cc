@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
-#include "base/folder_in_root.h"
+#include "base/follow_in_root.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/status.h"
@@ -104,7 +104,7 @@ class SocketFolderMaker {
         missing_[path] = folder;
         continue;
       }
-      const UniqueFd place = OpenFolderInRoot(root_.get(), path);
+      const UniqueFd place = FollowInRoot(root_.get(), path, O_DIRECTORY);
       struct stat info;
       if (!place.valid() || ::fstat(place.get(), &info) != 0) {
         if (errno == ENOENT || errno == ENOTDIR) missing_[path] = folder;
@@ -130,7 +130,7 @@ class SocketFolderMaker {
   absl::Status MakeOne(const v1::SocketFolder& folder) {
     Folder& above = opened_[Above(folder.path())];
     if (above == nullptr) {
-      UniqueFd place = OpenFolderInRoot(root_.get(), Above(folder.path()));
+      UniqueFd place = FollowInRoot(root_.get(), Above(folder.path()), O_DIRECTORY);
       if (!place.valid()) return CanNotBeMade(folder, errno, -1);
       if (!MayBeBelow(folder, place.get())) {
         return absl::FailedPreconditionError(absl::StrCat(

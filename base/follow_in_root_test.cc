@@ -1,4 +1,4 @@
-#include "base/folder_in_root.h"
+#include "base/follow_in_root.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 namespace rekindle {
 namespace {
 
-class FolderInRootTest : public testing::Test {
+class FollowInRootTest : public testing::Test {
  protected:
   void SetUp() override {
     for (const char* name : {"/root", "/root/d", "/root/d/e", "/d"})
@@ -24,7 +24,7 @@ class FolderInRootTest : public testing::Test {
   }
   // The inode that it leads to; 0: to none.
   ino_t At(const std::string& path) {
-    const UniqueFd found = OpenFolderInRoot(root_.get(), path);
+    const UniqueFd found = FollowInRoot(root_.get(), path, O_DIRECTORY);
     struct stat info;
     return found.valid() && ::fstat(found.get(), &info) == 0 ? info.st_ino : 0;
   }
@@ -33,16 +33,16 @@ class FolderInRootTest : public testing::Test {
     return ::stat((folder_.path() + name).c_str(), &info) == 0 ? info.st_ino : 0;
   }
 
-  TemporaryDirectory folder_ = TemporaryDirectory::Make(testing::TempDir(), "folder_in_root_test.").value();
+  TemporaryDirectory folder_ = TemporaryDirectory::Make(testing::TempDir(), "follow_in_root_test.").value();
   UniqueFd root_;
 };
 
-TEST_F(FolderInRootTest, Found) {
+TEST_F(FollowInRootTest, Found) {
   EXPECT_EQ(At("/"), InodeOf("/root"));
   EXPECT_EQ(At("/d/e"), InodeOf("/root/d/e"));
 }
 
-TEST_F(FolderInRootTest, LinksLeadNowhereElse) {
+TEST_F(FollowInRootTest, LinksLeadNowhereElse) {
   Link("/d/e", "absolute");
   Link("d", "relative");
   Link("../../../d", "out");
@@ -53,12 +53,12 @@ TEST_F(FolderInRootTest, LinksLeadNowhereElse) {
   EXPECT_EQ(At("/magic"), 0u);
 }
 
-TEST_F(FolderInRootTest, WhatIsNoFolder) {
+TEST_F(FollowInRootTest, WhatIsNoFolder) {
   ASSERT_TRUE(WriteFileAtomically(folder_.path() + "/root/file", "").ok());
   Link("gone", "dangling");
-  EXPECT_FALSE(OpenFolderInRoot(root_.get(), "/file").valid());
+  EXPECT_FALSE(FollowInRoot(root_.get(), "/file", O_DIRECTORY).valid());
   EXPECT_EQ(errno, ENOTDIR);
-  EXPECT_FALSE(OpenFolderInRoot(root_.get(), "/dangling").valid());
+  EXPECT_FALSE(FollowInRoot(root_.get(), "/dangling", O_DIRECTORY).valid());
   EXPECT_EQ(errno, ENOENT);
 }
 
