@@ -635,9 +635,15 @@ const KnownFailure kRestoreMisfits[] = {
      kOnRestore,
      kConsequence,
      StatusCode::kAborted,
-     {"): * killed by signal 9"},
+     // Of a dead process a tracer hears EPERM until it is reaped, then ESRCH.
+     {"): * killed by signal 9", "Can't attach to *: Operation not permitted",
+      "Can't attach to *: No such process", "Can't interrupt the * task: No such process",
+      "waitpid(*) failed: No child processes", "Unable to resume *: No such process",
+      "Unable to set PTRACE_O_TRACESYSGOOD for *: No such process",
+      "Restoring regs for * failed: No such process", "Unable to detach *: No such process"},
      "A process of the job was killed while it was being restored.",
-     "Try again; when nobody killed it, look for the out-of-memory killer in the system's log."},
+     "Try again; when nobody killed it, look for the out-of-memory killer in the system's log, and whether "
+     "this machine lets processes be traced (/proc/sys/kernel/yama/ptrace_scope)."},
 };
 
 }  // namespace

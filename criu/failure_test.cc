@@ -92,6 +92,7 @@ const std::map<std::string, std::string> kRestoreLogs = {
     {"restore-file-size", "file-changed"},
     {"restore-image-version", "image-version"},
     {"restore-inotify-gone", "inotify-missing"},
+    {"restore-killed-at-once", "task-killed"},
     {"restore-no-inventory", "image-damaged"},
     {"restore-pages-missing", "image-damaged"},
     {"restore-parent-missing", "file-missing"},
