@@ -33,6 +33,7 @@
 #include "daemon/function_runtime.h"
 #include "daemon/held_copy.h"
 #include "daemon/instance_record.h"
+#include "daemon/loaded_files.h"
 #include "daemon/process_info.h"
 #include "daemon/process_output.h"
 
@@ -105,6 +106,37 @@ absl::Status GivenUp(const functions::Runtime& runtime, const std::vector<std::s
   return absl::CancelledError(absl::StrCat(What(runtime, modules), " was given up; nothing of it is left"));
 }
 
+// Where a runtime says which files of modules it has loaded.
+class ModuleList {
+ public:
+  static absl::StatusOr<ModuleList> Make(const std::string& folder) {
+    RK_RETURN_IF_ERROR(MakeDirectories(folder, 0711));
+    RK_ASSIGN_OR_RETURN(TemporaryDirectory place, TemporaryDirectory::Make(folder, "loaded-"));
+    return ModuleList(std::move(place));
+  }
+  std::string path() const { return place_.path() + "/list"; }
+  // Empty: it has said nothing.
+  std::string Read() const { return ReadFile(path()).value_or(""); }
+  int64_t began_ns() const { return began_ns_; }
+
+ private:
+  explicit ModuleList(TemporaryDirectory place) : place_(std::move(place)) {}
+
+  TemporaryDirectory place_;
+  int64_t began_ns_ = UnixNanos();
+};
+
+constexpr char kModuleListVariable[] = "REKINDLE_LOADED_FILES";
+
+// An image without is made anew when it is looked at the next time.
+void Keep(const LoadedFiles& loaded, store::Store& store, const store::ImageInfo& image) {
+  absl::Status kept = store.PutNote(image, store::kLoadedFilesNote, loaded.Encode());
+  if (!kept.ok()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("what image '", image.reference, "' has loaded could not be noted: ", kept.message()));
+  }
+}
+
 }  // namespace
 
 absl::Status MayHaveOneMore(const std::vector<DependencyImage>& images, uid_t user) {
@@ -138,6 +170,24 @@ absl::StatusOr<DependencyImage> DependencyImages::Find(const std::string& refere
   if (auto image = FromInfo(info)) return *std::move(image);
   return absl::NotFoundError(absl::StrCat(
       "image '", reference, "' is no dependency image: 'rekindle deps ls' lists those there are"));
+}
+
+std::optional<std::string> DependencyImages::Change(const DependencyImage& image) const {
+  const auto command = RuntimeCommand(image.runtime, "");
+  auto store = node_.OpenStore(Node::Access::kRead);
+  if (!command.ok() || !store.ok()) return std::nullopt;
+  auto note = (*store)->GetNote(image.info.digest, store::kLoadedFilesNote);
+  if (absl::IsNotFound(note.status())) return "what it has loaded was not noted by the Rekindle that made it";
+  if (!note.ok() && !absl::IsDataLoss(note.status())) return std::nullopt;
+  const auto loaded = note.ok() ? LoadedFiles::Decode(*note) : note.status();
+  if (!loaded.ok()) return std::string(loaded.status().message());
+  return loaded->Change(*command);
+}
+
+absl::StatusOr<DependencyImage> DependencyImages::FindUnchanged(const std::string& reference) const {
+  RK_ASSIGN_OR_RETURN(DependencyImage there, Find(reference));
+  if (auto change = Change(there)) return absl::NotFoundError(*change);
+  return there;
 }
 
 absl::StatusOr<DependencyImages::Found> DependencyImages::Cover(
@@ -205,7 +255,7 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
   modules.erase(std::unique(modules.begin(), modules.end()), modules.end());
   const std::string reference = ReferenceOf(runtime, modules);
   if (!rebuild) {
-    if (auto there = Find(reference); there.ok()) return Found{*std::move(there), true};
+    if (auto there = FindUnchanged(reference); there.ok()) return Found{*std::move(there), true};
     // In a turn of its own: nobody who has one waits for another. Without it all is built from nothing.
     if (!modules.empty() && absl::IsNotFound(BaseFor(runtime, modules).status()))
       Build(runtime, {}, /*rebuild=*/false, user, progress, cancel).status().IgnoreError();
@@ -218,7 +268,7 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
   const std::unique_ptr<InWork> in_work = InWork::Begin(*this, reference, given_up);
   if (in_work == nullptr || given_up()) return GivenUp(runtime, modules);
   if (!rebuild) {
-    if (auto there = Find(reference); there.ok()) return Found{*std::move(there), true};
+    if (auto there = FindUnchanged(reference); there.ok()) return Found{*std::move(there), true};
   }
   RK_ASSIGN_OR_RETURN(const std::vector<DependencyImage> images, List());
   const auto there = std::find_if(images.begin(), images.end(), [&](const DependencyImage& image) {
@@ -255,7 +305,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BaseFor(const functions::Runti
         !std::includes(modules.begin(), modules.end(), image.modules.begin(), image.modules.end())) {
       continue;
     }
-    if (!base || image.modules.size() > base->modules.size()) base = image;
+    if ((!base || image.modules.size() > base->modules.size()) && !Change(image)) base = image;
   }
   if (!base) return absl::NotFoundError("there is no image of fewer modules");
   return *std::move(base);
@@ -265,9 +315,14 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
     store::Store& store, const functions::Runtime& runtime, const std::vector<std::string>& modules,
     uid_t asked_by, const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
   RK_ASSIGN_OR_RETURN(const DependencyImage base, BaseFor(runtime, modules));
+  RK_ASSIGN_OR_RETURN(const std::vector<std::string> command, RuntimeCommand(runtime, ""));
+  RK_ASSIGN_OR_RETURN(const ModuleList list, ModuleList::Make(node_.options().runtime_directory + "/f"));
+  LoadedFiles loaded(command);
   restore::CloneOptions copy;
   copy.image = base.info.digest;
-  copy.environment = {{"REKINDLE_MORE_DEPS", absl::StrJoin(modules, ",")}, {"REKINDLE_OUTPUT", "/dev/null"}};
+  copy.environment = {{"REKINDLE_MORE_DEPS", absl::StrJoin(modules, ",")},
+                      {kModuleListVariable, list.path()},
+                      {"REKINDLE_OUTPUT", "/dev/null"}};
   ckpt::CaptureOptions capture;
   capture.reference = ReferenceOf(runtime, modules);
   capture.parent = base.info.digest;
@@ -275,9 +330,13 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   built.runtime = runtime;
   built.modules = modules;
   built.asked_by = asked_by;
+  const auto look = [&](pid_t root, bool /*has_after_restore*/) {
+    loaded.Add(root, list.Read(), list.began_ns());
+    return absl::OkStatus();
+  };
   RK_ASSIGN_OR_RETURN(
       CapturedCopy captured,
-      CaptureNextReadyPoint(node_, store, copy, std::move(capture), {kLongestLoad, cancel},
+      CaptureNextReadyPoint(node_, store, copy, std::move(capture), {kLongestLoad, cancel, look},
                             What(runtime, modules),
                             [&](const CapturedCopy& copied, std::map<std::string, std::string>& labels) {
                               built.resident_bytes = copied.resident_bytes;
@@ -286,6 +345,10 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
                               progress("capture");
                             }));
   built.info = std::move(captured.image);
+  RK_ASSIGN_OR_RETURN(const std::string below, store.GetNote(base.info.digest, store::kLoadedFilesNote));
+  RK_ASSIGN_OR_RETURN(const LoadedFiles loaded_below, LoadedFiles::Decode(below));
+  loaded.AddBelow(loaded_below);
+  Keep(loaded, store, built.info);
   return built;
 }
 
@@ -297,11 +360,14 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
   RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kOutputShown));
   LaunchOptions launch;
   RK_ASSIGN_OR_RETURN(launch.argv, RuntimeCommand(runtime, ""));
-  launch.environment = AsStrings(HeldEnvironment(modules));
+  LoadedFiles loaded(launch.argv);
+  const std::string records = absl::StrCat(node_.options().runtime_directory, "/f");
+  RK_ASSIGN_OR_RETURN(const ModuleList list, ModuleList::Make(records));
+  Environment environment = HeldEnvironment(modules);
+  environment[kModuleListVariable] = list.path();
+  launch.environment = AsStrings(environment);
   launch.log_file = output->TakeWriteEnd();
   Stopwatch watch;
-  const std::string records = absl::StrCat(node_.options().runtime_directory, "/f");
-  RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
   const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   launch.log_file.Reset();
@@ -327,6 +393,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
   built.runtime = runtime;
   built.modules = modules;
   built.asked_by = asked_by;
+  loaded.Add(pid, list.Read(), list.began_ns());
   progress("capture");
   ckpt::CaptureOptions options;
   options.pid = pid;
@@ -344,6 +411,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
     return Annotate(captured.status(), what);
   }
   built.info = captured->image;
+  Keep(loaded, store, built.info);
   return built;
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -46,10 +47,10 @@ class DependencyImages {
     DependencyImage image;
     bool unchanged = false;  // it was there
   };
-  // An image of exactly these modules (a set), which is made if there is none yet; with `rebuild` in any
-  // case. `user`: for whom; a few are made side by side, one for each user. InvalidArgument: a module can't
-  // be loaded; the message ends with what the runtime said. ResourceExhausted: see MayHaveOneMore. `cancel`
-  // (may be null) ends it with Cancelled.
+  // An image of exactly these modules (a set), which is made if there is none yet, or another one would be
+  // made now (see Change); with `rebuild` in any case. `user`: for whom; a few are made side by side, one for
+  // each user. InvalidArgument: a module can't be loaded; the message ends with what the runtime said.
+  // ResourceExhausted: see MayHaveOneMore. `cancel` (may be null) ends it with Cancelled.
   absl::StatusOr<Found> Build(const functions::Runtime& runtime, const std::vector<std::string>& modules,
                               bool rebuild, uid_t user,
                               const std::function<void(const char* phase)>& progress,
@@ -62,10 +63,16 @@ class DependencyImages {
   absl::StatusOr<std::vector<DependencyImage>> List() const;
   // NotFound: it is none.
   absl::StatusOr<DependencyImage> Find(const std::string& reference) const;
+  // Why an image that is made now would be another one: what it has loaded was upgraded since. Nothing: it
+  // would not, or none can be made now.
+  std::optional<std::string> Change(const DependencyImage& image) const;
 
  private:
   // Each may need much memory, and its libraries all cores.
   static constexpr int kBuilds = 2, kBuildsOfOne = 1;
+
+  // As Find; NotFound, too: it is there, and another one would be made now.
+  absl::StatusOr<DependencyImage> FindUnchanged(const std::string& reference) const;
 
   // As long as an image is being made: nobody else makes one of its name.
   class InWork;

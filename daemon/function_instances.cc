@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -18,12 +19,14 @@
 #include "base/status.h"
 #include "base/unix_socket.h"
 #include "ckpt/capture.h"
+#include "criu/failure.h"
 #include "daemon/function_process.h"
 #include "daemon/function_runtime.h"
 #include "daemon/function_template.h"
 #include "daemon/held_copy.h"
 #include "daemon/loaded_function.h"
 #include "daemon/runtime_port.h"
+#include "restore/file_identities.h"
 #include "restore/pager_client.h"
 
 namespace rekindle::daemon {
@@ -85,6 +88,13 @@ bool IsImageOf(const functions::FunctionRecord& record, const store::ImageInfo& 
          });
 }
 
+// Of a start: what the image needs was upgraded, or removed.
+bool IsOfOtherFiles(const absl::Status& refused) {
+  if (absl::StrContains(refused.message(), restore::kAnotherBuild)) return true;
+  const std::string diagnosis = criu::DiagnosisId(refused);
+  return diagnosis == "file-changed" || diagnosis == "file-missing";
+}
+
 }  // namespace
 
 struct FunctionInstances::Place {
@@ -121,10 +131,12 @@ class FunctionInstances::Making {
 
 FunctionInstances::FunctionInstances(
     Node& node, functions::FunctionLogs& logs,
-    std::function<void(const std::string& name, uint64_t revision, const std::string& reference)> image_made)
+    std::function<void(const std::string& name, uint64_t revision, const std::string& reference)> image_made,
+    std::function<void()> files_changed)
     : node_(node),
       logs_(logs),
       image_made_(std::move(image_made)),
+      files_changed_(std::move(files_changed)),
       directory_(absl::StrCat(node.options().runtime_directory, "/f")) {}
 
 FunctionInstances::~FunctionInstances() = default;
@@ -319,6 +331,16 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
   } else {
     RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.CriuIfAny());
     copy = node_.clones().Start(*store, criu, options);
+    if (!copy.ok() && IsOfOtherFiles(copy.status())) {
+      files_changed_();
+      if (digest != live->dependency_digest) {
+        Log(LogLevel::kInfo,
+            absl::StrCat("the image of function '", order.function,
+                         "' is dropped, and made anew when it is of use: ", copy.status().message()));
+        DropImage(order.function, order.revision);
+        return absl::NotFoundError(copy.status().message());
+      }
+    }
     if (!copy.ok()) return copy.status();
     // Until its first answer all that it touches is its working set.
     has_answered = [this, store, digest, sandbox = copy->sandbox.id, root = copy->root] {

@@ -43,11 +43,13 @@ struct LiveFunction {
 // Thread-safe.
 class FunctionInstances : public functions::InstanceStarter {
  public:
-  // `image_made` is told of each new image of a function: its reference.
+  // `image_made` is told of each new image of a function: its reference. `files_changed`: a start has found
+  // that programs or libraries were upgraded since its image.
   FunctionInstances(
       Node& node, functions::FunctionLogs& logs,
       std::function<void(const std::string& name, uint64_t revision, const std::string& reference)>
-          image_made);
+          image_made,
+      std::function<void()> files_changed);
   ~FunctionInstances() override;
 
   // Why instances run without limits on this machine; ok: they have them.
@@ -96,6 +98,7 @@ class FunctionInstances : public functions::InstanceStarter {
   Node& node_;
   functions::FunctionLogs& logs_;
   const std::function<void(const std::string&, uint64_t, const std::string&)> image_made_;
+  const std::function<void()> files_changed_;
   const std::string directory_;  // of sockets
   std::atomic<uint64_t> next_{1};
 

@@ -91,7 +91,8 @@ absl::Status Functions::Begin() {
       // On the scheduler's threads, which end before this.
       [this](const std::string& name, uint64_t revision, const std::string& image) {
         ImageMade(name, revision, image);
-      });
+      },
+      [this] { renewal_->LookSoon(); });
   functions::SchedulerOptions options;
   options.keep_alive.memory_bytes = node_.options().function_memory_bytes;
   if (options.keep_alive.memory_bytes == 0) {
@@ -101,6 +102,7 @@ absl::Status Functions::Begin() {
   if (const absl::Status& usable = FunctionInstances::LimitsUsable(); !usable.ok())
     Log(LogLevel::kWarning, NoLimits("functions have", usable));
   scheduler_ = std::make_unique<functions::Scheduler>(options, *instances_, *threads_);
+  renewal_ = std::make_unique<DependencyRenewal>(RenewalWork());
   trim_ = std::make_unique<boost::asio::steady_timer>(*threads_->context());
   PlanTidying();
   RemoveLeftImages();
@@ -117,6 +119,30 @@ absl::Status Functions::Begin() {
     Schedule(record);
   }
   return absl::OkStatus();
+}
+
+DependencyRenewal::Work Functions::RenewalWork() {
+  DependencyRenewal::Work work;
+  work.in_use = [this] {
+    std::set<std::string> references;
+    for (const functions::FunctionRecord& record : catalog_->List()) {
+      if (record.trouble.ok() && !record.images.dependency_image.empty())
+        references.insert(record.images.dependency_image);
+    }
+    return references;
+  };
+  work.change = [this](const std::string& reference) -> std::optional<std::string> {
+    const auto image = dependencies_.Find(reference);
+    return image.ok() ? dependencies_.Change(*image) : std::nullopt;
+  };
+  work.renew = [this](const std::string& reference, const std::string& /*why*/, const Cancellation& cancel) {
+    RK_ASSIGN_OR_RETURN(const DependencyImage image, dependencies_.Find(reference));
+    return BuildDependencies(
+               image.runtime, image.modules, /*rebuild=*/true, ::geteuid(), [](const char* /*phase*/) {},
+               &cancel)
+        .status();
+  };
+  return work;
 }
 
 // A daemon that was killed while a function was deployed again or removed leaves its image.
@@ -195,6 +221,7 @@ void Functions::ScheduleReadAgain() {
 }
 
 Functions::~Functions() {
+  if (renewal_) renewal_->Stop();
   lifeline_.Cut();
   if (trim_) trim_->cancel();
   {
@@ -436,6 +463,7 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
   }
   if (absl::Status put = ScheduleIfPresent(result.record); !put.ok())
     result.warnings.push_back(std::string(put.message()));
+  renewal_->LookSoon();
   return result;
 }
 

@@ -18,6 +18,7 @@
 #include "daemon/calls_in_work.h"
 #include "daemon/cancellation.h"
 #include "daemon/dependency_images.h"
+#include "daemon/dependency_renewal.h"
 #include "daemon/function_instances.h"
 #include "daemon/node.h"
 #include "functions/function_catalog.h"
@@ -104,6 +105,7 @@ class Functions {
   // Those that could not be read when the catalog was opened.
   void ScheduleReadAgain() ABSL_LOCKS_EXCLUDED(scheduling_);
   void RemoveLeftImages();
+  DependencyRenewal::Work RenewalWork();
 
   Node& node_;
   DependencyImages dependencies_;
@@ -114,6 +116,7 @@ class Functions {
   std::unique_ptr<functions::Scheduler> scheduler_;
   std::shared_ptr<Front> invoker_;
   std::unique_ptr<functions::InvokeApi> front_;
+  std::unique_ptr<DependencyRenewal> renewal_;
   std::atomic<const functions::InvokeApi*> serving_{nullptr};  // `front_`, as soon as it is there
   std::unique_ptr<boost::asio::steady_timer> trim_;
   int tidied_ = 0;

@@ -39,7 +39,9 @@ inline constexpr size_t kPageSize = 4096;
 inline constexpr absl::string_view kWorkingSetNote = "working-set";
 inline constexpr absl::string_view kTouchedFilesNote = "touched-files";
 inline constexpr absl::string_view kWorkingSetPagesNote = "working-set-pages";
-inline constexpr absl::string_view kNoteKinds[] = {kWorkingSetNote, kTouchedFilesNote, kWorkingSetPagesNote};
+inline constexpr absl::string_view kLoadedFilesNote = "loaded-files";
+inline constexpr absl::string_view kNoteKinds[] = {kWorkingSetNote, kTouchedFilesNote, kWorkingSetPagesNote,
+                                                   kLoadedFilesNote};
 // Of one note. Those of pages are meant to be read with OpenNote.
 inline constexpr uint64_t kMaxNoteBytes = uint64_t{16} << 20;
 inline constexpr uint64_t kMaxPagesNoteBytes = uint64_t{320} << 20;

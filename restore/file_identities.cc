@@ -79,10 +79,9 @@ absl::StatusOr<FileIdentities> FileIdentities::Check(const std::vector<criu::Reg
   for (size_t i = 0; i < paths.size(); ++i) {
     if (verdicts[i] == Verdict::kAnother) {
       return absl::FailedPreconditionError(
-          absl::StrCat(paths[i].first,
-                       " is another build than the one that the job has mapped: restoring would mix the two. "
-                       "Put the old one "
-                       "back (was its package upgraded?), or take a new image"));
+          absl::StrCat(paths[i].first, kAnotherBuild,
+                       ": restoring would mix the two. Put the old one back (was its package upgraded?), or "
+                       "take a new image"));
     }
     if (verdicts[i] != Verdict::kKnown) continue;
     made.known_.insert(paths[i].first);

@@ -15,6 +15,9 @@
 
 namespace rekindle::restore {
 
+// How a refusal begins for a program or library that was upgraded since the image; the path is before it.
+inline constexpr char kAnotherBuild[] = " is another build than the one that the job has mapped";
+
 // By which a file is known to be the same, and not written to since.
 struct FileIdentity {
   uint64_t device = 0, inode = 0, size = 0;

@@ -92,6 +92,14 @@ function loadDependencies() {
       leave(`the dependency ${name} (REKINDLE_DEPS) can't be loaded: ${String(error).split('\n')[0]}`, 1);
     }
   }
+  tellLoadedFiles();
+}
+
+/** Who makes an image wants to know when an upgrade has changed one of them. */
+function tellLoadedFiles() {
+  const list = process.env.REKINDLE_LOADED_FILES;
+  delete process.env.REKINDLE_LOADED_FILES;
+  if (list !== undefined) fs.writeFileSync(list, Object.keys(require.cache).join('\0'));
 }
 
 /** A point to take an image at. A callback that fails is reported as on Lambda. */

@@ -46,6 +46,25 @@ def _load_dependencies():
         except Exception as error:
             sys.exit("rekindle: the dependency %s (REKINDLE_DEPS) can't be imported: %s: %s" %
                      (name, type(error).__name__, error))
+    _tell_loaded_files()
+
+
+def _tell_loaded_files():
+    """Who makes an image wants to know when an upgrade has changed one of them."""
+    path = os.environ.pop("REKINDLE_LOADED_FILES", None)
+    if path is None:
+        return
+    names = set()
+    for module in list(sys.modules.values()):
+        # As it lies there: a module may load others when it is asked for something.
+        try:
+            name = object.__getattribute__(module, "__dict__").get("__file__")
+        except AttributeError:
+            continue
+        if isinstance(name, str):
+            names.add(name)
+    with open(path, "wb") as file:
+        file.write(b"\0".join(map(os.fsencode, sorted(names))))
 
 
 def _park(point):

@@ -1,0 +1,106 @@
+#include "daemon/dependency_renewal.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+
+namespace rekindle::daemon {
+namespace {
+
+constexpr absl::Duration kSoon = absl::Milliseconds(1), kNotHere = absl::Hours(10);
+
+class DependencyRenewalTest : public ::testing::Test {
+ protected:
+  DependencyRenewal::Work Work() {
+    return {[this] {
+              absl::MutexLock lock(&mutex_);
+              ++looks_;
+              return in_use_;
+            },
+            [this](const std::string& reference) -> std::optional<std::string> {
+              absl::MutexLock lock(&mutex_);
+              auto found = changed_.find(reference);
+              return found == changed_.end() ? std::nullopt : std::optional(found->second);
+            },
+            [this](const std::string& reference, const std::string& why, const Cancellation& cancel) {
+              absl::MutexLock lock(&mutex_);
+              renewed_.push_back(reference + ": " + why);
+              while (hangs_ && !cancel.cancelled()) mutex_.AwaitWithTimeout(absl::Condition(&never_), kSoon);
+              if (mends_) changed_.erase(reference);
+              return mends_ ? absl::OkStatus() : absl::UnavailableError("no");
+            }};
+  }
+  void AwaitRenewed(size_t times) {
+    absl::MutexLock lock(&mutex_);
+    const auto so_often = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return renewed_.size() >= times; };
+    mutex_.Await(absl::Condition(&so_often));
+  }
+  void AwaitLooks(int more) {
+    absl::MutexLock lock(&mutex_);
+    const int wanted = looks_ + more;
+    const auto so_often = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return looks_ >= wanted; };
+    mutex_.Await(absl::Condition(&so_often));
+  }
+
+  absl::Mutex mutex_;
+  std::set<std::string> in_use_ = {"a", "b"};
+  std::map<std::string, std::string> changed_;
+  std::vector<std::string> renewed_;
+  int looks_ = 0;
+  bool mends_ = true, hangs_ = false, never_ = false;
+};
+
+TEST_F(DependencyRenewalTest, MakesThoseAnewThatHaveChangedAndAreUsed) {
+  changed_ = {{"b", "x has changed"}, {"c", "nobody uses it"}};
+  const DependencyRenewal renewal(Work(), {kSoon, kSoon, kSoon, kSoon});
+  AwaitRenewed(1);
+  AwaitLooks(3);
+  absl::MutexLock lock(&mutex_);
+  EXPECT_EQ(renewed_, std::vector<std::string>{"b: x has changed"});
+}
+
+TEST_F(DependencyRenewalTest, LooksWhenItIsTold) {
+  DependencyRenewal renewal(Work(), {kNotHere, kNotHere, kSoon, kSoon});
+  {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_EQ(looks_, 0);
+    changed_ = {{"a", "changed"}};
+  }
+  renewal.LookSoon();
+  AwaitRenewed(1);
+}
+
+TEST_F(DependencyRenewalTest, WhatCannotBeMadeIsTriedAgainAfterARest) {
+  changed_ = {{"a", "changed"}};
+  mends_ = false;
+  {
+    const DependencyRenewal renewal(Work(), {kSoon, kSoon, kSoon, kSoon});
+    AwaitRenewed(3);
+  }
+  renewed_.clear();
+  const DependencyRenewal renewal(Work(), {kSoon, kSoon, kNotHere, kNotHere});
+  AwaitRenewed(1);
+  AwaitLooks(5);
+  absl::MutexLock lock(&mutex_);
+  EXPECT_EQ(renewed_.size(), 1);
+}
+
+TEST_F(DependencyRenewalTest, EndsInTheMiddle) {
+  changed_ = {{"a", "changed"}, {"b", "changed"}};
+  hangs_ = true;
+  mends_ = false;
+  {
+    const DependencyRenewal renewal(Work(), {kSoon, kSoon, kSoon, kSoon});
+    AwaitRenewed(1);
+  }
+  EXPECT_EQ(renewed_, std::vector<std::string>{"a: changed"});
+}
+
+}  // namespace
+}  // namespace rekindle::daemon

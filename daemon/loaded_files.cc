@@ -1,0 +1,106 @@
+#include "daemon/loaded_files.h"
+
+#include <sys/stat.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/utf8.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kFormat = 1;
+// Of a file that nobody knows: no file is like it.
+constexpr int64_t kNeverTheSame = -1;
+// Of a line of /proc/PID/maps.
+constexpr size_t kRightsField = 1, kPathField = 5;
+
+}  // namespace
+
+std::optional<LoadedFiles::State> LoadedFiles::StateOf(const std::string& path, int64_t* changed_ns) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+  if (changed_ns != nullptr) *changed_ns = Nanos(info.st_ctim);
+  return State{static_cast<uint64_t>(info.st_size), Nanos(info.st_mtim)};
+}
+
+void LoadedFiles::Add(pid_t pid, absl::string_view paths, int64_t began_ns) {
+  const auto add = [&](absl::string_view name) {
+    const std::string path(name);
+    if (!absl::StartsWith(path, "/") || ToUtf8(path) != path || files_.contains(path)) return;
+    int64_t changed_ns = 0;
+    auto state = StateOf(path, &changed_ns);
+    if (!state) return;
+    if (changed_ns >= began_ns) state->modified_ns = kNeverTheSame;
+    files_.emplace(path, *state);
+  };
+  for (absl::string_view path : absl::StrSplit(paths, '\0', absl::SkipEmpty())) add(path);
+  const std::string maps = ReadFile(absl::StrCat("/proc/", pid, "/maps")).value_or("");
+  for (absl::string_view line : absl::StrSplit(maps, '\n')) {
+    const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(' ', kPathField));
+    // Programs and libraries; data may change.
+    if (fields.size() > kPathField && absl::StrContains(fields[kRightsField], 'x'))
+      add(absl::StripLeadingAsciiWhitespace(fields[kPathField]));
+  }
+}
+
+void LoadedFiles::AddBelow(const LoadedFiles& below) {
+  for (const auto& [path, state] : below.files_) files_.insert_or_assign(path, state);
+}
+
+std::optional<std::string> LoadedFiles::Change(const std::vector<std::string>& command) const {
+  if (command != command_) {
+    return absl::StrCat("it is started by ", command.empty() ? "nothing" : command.back(), " now");
+  }
+  for (const auto& [path, state] : files_) {
+    const auto now = StateOf(path, nullptr);
+    if (!now) return absl::StrCat(path, " is not there any more");
+    if (*now != state) return absl::StrCat(path, " has changed");
+  }
+  return std::nullopt;
+}
+
+std::string LoadedFiles::Encode() const {
+  Json files = Json::array();
+  for (const auto& [path, state] : files_) files.push_back({path, state.bytes, state.modified_ns});
+  const Json all = {{"format", kFormat}, {"command", command_}, {"files", std::move(files)}};
+  return all.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::StatusOr<LoadedFiles> LoadedFiles::Decode(absl::string_view bytes) {
+  const absl::Status wrong =
+      absl::DataLossError("what an image has loaded is not written down as it should be");
+  const Json all = Json::parse(bytes, nullptr, /*allow_exceptions=*/false);
+  if (!all.is_object()) return wrong;
+  const auto format = all.find("format");
+  const auto command = all.find("command");
+  const auto files = all.find("files");
+  if (format == all.end() || *format != kFormat || command == all.end() || !command->is_array() ||
+      files == all.end() || !files->is_array()) {
+    return wrong;
+  }
+  LoadedFiles decoded;
+  for (const Json& part : *command) {
+    if (!part.is_string()) return wrong;
+    decoded.command_.push_back(part.get<std::string>());
+  }
+  for (const Json& file : *files) {
+    if (!file.is_array() || file.size() != 3 || !file[0].is_string() || !file[1].is_number_unsigned() ||
+        !file[2].is_number_integer()) {
+      return wrong;
+    }
+    decoded.files_[file[0].get<std::string>()] = {file[1].get<uint64_t>(), file[2].get<int64_t>()};
+  }
+  return decoded;
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,125 @@
+"""Functions whose libraries, which their images have loaded, are upgraded."""
+
+import os
+import signal
+import subprocess
+import sysconfig
+import unittest
+
+from harness import waiting
+from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
+
+# Where an administrator installs modules.
+PACKAGES = sysconfig.get_path("purelib", "posix_local")
+MODULE = "rekindle_test_library"
+APP = f"import {MODULE}\ndef handler(event, context):\n    return {MODULE}.value()\n"
+NATIVE = f"""
+import ctypes
+value = ctypes.CDLL("{PACKAGES}/{MODULE}.so").value
+"""
+
+
+class UpgradeTest(FunctionsTest):
+    def setUp(self):
+        os.makedirs(PACKAGES, exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", PACKAGES], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", PACKAGES], check=True)
+        super().setUp()
+
+    def install(self, name, content):
+        """As package managers do: under another name first."""
+        path = os.path.join(PACKAGES, name)
+        with open(path + ".new", "wb") as file:
+            file.write(content)
+        os.rename(path + ".new", path)
+
+    def install_python(self, value):
+        self.install(MODULE + ".py", f"def value():\n    return {value}\n".encode())
+
+    def install_native(self, value):
+        source, library = self.path("library.c"), self.path("library.so")
+        with open(source, "w", encoding="ascii") as file:
+            file.write(f"int value(void) {{ return {value}; }}\n")
+        subprocess.run(["gcc", "-shared", "-Wl,--build-id", "-o", library, source], check=True)
+        with open(library, "rb") as file:
+            self.install(MODULE + ".so", file.read())
+
+    def digest(self, reference):
+        return next(one["digest"] for one in self.succeed("deps", "ls")["images"] if one["reference"] == reference)
+
+    def end_instance(self, name):
+        for pid in self.runtimes():
+            os.kill(pid, signal.SIGKILL)
+        self.wait_for_no_instance(name)
+
+    def wait_for_value(self, name, value):
+        """From an image."""
+        def seen():
+            self.end_instance(name)
+            answer, about = self.invoke(name)
+            return answer == value and about["start_level"] != "cold"
+
+        waiting.until(seen, f"{value} from an image", SECONDS, 0.2)
+
+    def test_a_module(self):
+        """Nothing but what it says would be another one: no start is refused."""
+        self.install_python(1)
+        reference = self.deploy("plain", "--deps", MODULE, files={"app.py": APP})["result"]["dependency_image"]
+        self.assertEqual(self.invoke("plain")[0], 1)
+        self.wait_for_image("plain")
+        before = self.digest(reference)
+        self.assertTrue(self.succeed("deps", "build", MODULE, "--runtime", "python")["unchanged"])
+        self.daemon.stop()
+        self.install_python(2222)
+        self.restart_daemon()
+        waiting.until(lambda: self.digest(reference) != before, "the image is made anew", SECONDS)
+        self.assertIn(f"'{reference}' is made anew: {PACKAGES}/{MODULE}.py has changed", self.daemon.log_text())
+        self.wait_for_value("plain", 2222)
+        after = self.digest(reference)
+        # Nothing else has changed.
+        self.deploy("other", "--deps", MODULE, files={"app.py": APP})
+        self.wait_for_value("other", 2222)
+        self.assertEqual((self.digest(reference), self.daemon.log_text().count("is made anew")), (after, 1))
+
+    def test_whoever_asks_for_the_image_gets_a_new_one(self):
+        self.install_python(1)
+        build = ("deps", "build", MODULE, "--runtime", "python")
+        first = self.succeed(*build)
+        self.install_python(22)
+        second = self.succeed(*build)
+        self.assertEqual((first["unchanged"], second["unchanged"]), (False, False))
+        self.assertNotEqual(first["result"]["digest"], second["result"]["digest"])
+        self.deploy("plain", "--deps", MODULE, files={"app.py": APP})
+        self.assertEqual(self.invoke("plain")[0], 22)
+
+    def test_a_library_that_is_mapped(self):
+        """Images are refused then. The first call is answered all the same, and later ones come from an image again."""
+        self.install_native(1)
+        self.install(MODULE + ".py", NATIVE.encode())
+        self.deploy("native", "--deps", MODULE, files={"app.py": APP})
+        self.assertEqual(self.invoke("native")[0], 1)
+        self.wait_for_image("native")
+        self.end_instance("native")
+        self.assertIn(self.invoke("native")[1]["start_level"], FROM_OWN_IMAGE)
+        self.install_native(2)
+        self.end_instance("native")
+        self.assertEqual(self.invoke("native")[0], 2)
+        self.wait_for_value("native", 2)
+        self.assertEqual(self.function("native")["problem"], "")
+        self.assertIn("the image of function 'native' is dropped", self.daemon.log_text())
+
+    def test_one_that_is_gone(self):
+        """The function goes on as long as it can; the failure is told, and the image made when that is possible again."""
+        self.install_python(1)
+        reference = self.deploy("plain", "--deps", MODULE, files={"app.py": APP})["result"]["dependency_image"]
+        self.daemon.stop()
+        os.unlink(os.path.join(PACKAGES, MODULE + ".py"))
+        self.restart_daemon()
+        waiting.until(lambda: "could not be made anew" in self.daemon.log_text(), "it is told", SECONDS)
+        self.assertIn(f"{MODULE}.py is not there any more", self.daemon.log_text())
+        self.assertEqual(self.invoke("plain")[0], 1)
+        self.assertIn(reference, self.references())
+
+
+if __name__ == "__main__":
+    unittest.main()
