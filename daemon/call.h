@@ -39,6 +39,8 @@ struct Call {
   std::function<void()> abandon;
   std::shared_ptr<void> counted;      // among its user's (calls_of_users.h); null: an administrator's
   const PartOfGroup* part = nullptr;  // of a group's checkpoint or restore; null: of none
+  // Of an image that is of no group; null: nobody waits there.
+  ckpt::CaptureGate* gate = nullptr;
   // Of a job of which one image after the other is taken, which it should notice as little as can be; null:
   // an image that somebody asked for.
   ckpt::KeptStaging* kept_staging = nullptr;

@@ -116,6 +116,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   RK_RETURN_IF_ERROR(store::CheckLabels(options.labels));
   options.labels.erase(v1::kJobMarkLabel);
   if (!job.mark.empty()) options.labels[v1::kJobMarkLabel] = job.mark;
+  options.gate = call.gate;
   if (call.part) {
     options.gate = call.part->gate;
     options.prepared_id = call.part->prepared_id;

@@ -473,7 +473,7 @@ bool SupervisedJob::StopLife() {
     pid = record_.pid();
   }
   absl::Status taken;
-  if (checkpoint) taken = TakeImage();
+  if (checkpoint) taken = TakeImage(/*asked=*/true);
   {
     absl::MutexLock lock(&mutex_);
     if (!taken.ok()) {

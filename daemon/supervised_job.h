@@ -150,10 +150,12 @@ class SupervisedJob {
   supervise::ProgressSample Sample(bool* kept_from_running = nullptr);
   void LookForProgress(double now);
   void AddRunTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status TakeImage();
+  // `asked`: by somebody, who wants it stored.
+  absl::Status TakeImage(bool asked);
+  class BoundaryGate;
   // Of an attempt to take an image, to those who follow the job.
   void TellOfImage(const absl::Status& taken);
-  absl::Status CaptureImage(v1::CheckpointResult* result);
+  absl::Status CaptureImage(ckpt::CaptureGate* gate, v1::CheckpointResult* result);
   void PlanNextImage(double seconds);
   // Of a job that has just come back: see restore::SpreadThreads.
   void SpreadThreads();

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "base/timeline.h"
 #include "base/utf8.h"
+#include "ckpt/capture.h"
 #include "daemon/job_members.h"
 #include "daemon/job_sample.h"
 #include "daemon/rpcs.h"
@@ -113,7 +114,7 @@ SupervisedJob::Turn SupervisedJob::WatchLife() {
       PlanNextImage(kSampleSeconds);
       continue;
     }
-    if (asked || now >= next_image_) TakeImage().IgnoreError();  // noted in the record
+    if (asked || now >= next_image_) TakeImage(asked).IgnoreError();  // noted in the record
   }
 }
 
@@ -209,13 +210,49 @@ bool SupervisedJob::AwaitBoundary() {
     if (!said.ok() || MonotonicSeconds() >= deadline || end_->WaitFor(absl::ZeroDuration())) return false;
     {
       absl::MutexLock lock(&mutex_);
-      if (leave_) return false;
+      if (leave_ || cancel_image_.load()) return false;
     }
     job_file_->WaitForChange(absl::Milliseconds(20));
   }
 }
 
-absl::Status SupervisedJob::CaptureImage(v1::CheckpointResult* result) {
+// The job is waited for when all else is ready, and waits itself no longer than it has to.
+class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
+ public:
+  // `asked` as for TakeImage.
+  BoundaryGate(SupervisedJob& job, bool asked) : job_(job), asked_(asked) {}
+
+  absl::Status BeforeFreeze() override {
+    if (std::exchange(awaited_, true)) return absl::OkStatus();
+    job_.AwaitBoundary();
+    before_ = job_.Sample();
+    job_.progress_.Add(before_);
+    return absl::OkStatus();
+  }
+  // Its memory is ours. What it asked for itself it wants to be stored.
+  absl::Status OnFrozen() override {
+    if (asked_ || !job_.job_file_) return absl::OkStatus();
+    auto said = job_.job_file_->Read();
+    if (said.ok() && said->job.wanted != job_.wanted_) {
+      job_.wanted_ = said->job.wanted;
+      asked_ = true;
+    } else {
+      job_.job_file_->Release(/*image_taken=*/true).IgnoreError();
+    }
+    return absl::OkStatus();
+  }
+  absl::Status BeforeCommit() override { return absl::OkStatus(); }
+
+  // What the job had done until then.
+  const supervise::ProgressSample& before() const { return before_; }
+
+ private:
+  SupervisedJob& job_;
+  bool asked_, awaited_ = false;
+  supervise::ProgressSample before_ = job_.Sample();
+};
+
+absl::Status SupervisedJob::CaptureImage(ckpt::CaptureGate* gate, v1::CheckpointResult* result) {
   v1::CheckpointRequest request;
   request.set_job(name_);
   {
@@ -239,6 +276,7 @@ absl::Status SupervisedJob::CaptureImage(v1::CheckpointResult* result) {
   }
   Call call = OwnCall();
   call.kept_staging = &kept_staging_;
+  call.gate = gate;
   auto take = [&] {
     return CatchNoMoreThreads([&] {
       return Checkpoint(node_, call, request, [&](const v1::CheckpointEvent& event) {
@@ -258,7 +296,7 @@ absl::Status SupervisedJob::CaptureImage(v1::CheckpointResult* result) {
   return status;
 }
 
-absl::Status SupervisedJob::TakeImage() {
+absl::Status SupervisedJob::TakeImage(bool asked) {
   SetPhase("checkpointing");
   const double began = MonotonicSeconds();
   uint64_t answers;
@@ -266,12 +304,10 @@ absl::Status SupervisedJob::TakeImage() {
     absl::MutexLock lock(&mutex_);
     answers = images_asked_;
   }
-  AwaitBoundary();
-  const supervise::ProgressSample before = Sample();
-  progress_.Add(before);
+  BoundaryGate gate(*this, asked);
   v1::CheckpointResult result;
-  absl::Status status = CaptureImage(&result);
-  const supervise::ProgressSample after = Sample();
+  absl::Status status = CaptureImage(&gate, &result);
+  const supervise::ProgressSample before = gate.before(), after = Sample();
   progress_.Rebase(after, after.at_seconds - before.at_seconds);
   if (job_file_) job_file_->Release(status.ok()).IgnoreError();
   if (status.ok()) {

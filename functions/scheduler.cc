@@ -228,6 +228,7 @@ void Core::Put(const ScheduledFunction& spec) {
   auto& counters = counters_[spec.name];
   if (counters == nullptr) counters = std::make_shared<Counters>();
   function->counters = counters;
+  counters->problem.clear();  // of what is replaced
   counters->cold = spec.only_cold;
   FunctionProfile& profile = function->profile;
   profile.dependency = DependencyOf(spec, &later);

@@ -188,7 +188,10 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
   if (status.ok()) {
     // Or while it was made, and there was nothing to take away yet.
     const bool kept = policy_.Keeps(thing);
-    if (thing.kind == ThingKind::kDiskImage) function->has_image = kept;
+    if (thing.kind == ThingKind::kDiskImage) {
+      function->has_image = kept;
+      function->counters->problem.clear();
+    }
     if (own) function->has_template = kept;
     for (Dependency& candidate : dependencies_) {
       if (thing.kind == ThingKind::kDependencyTemplate && candidate.id == thing.owner)

@@ -355,6 +355,10 @@ TEST_F(SchedulerTest, AnImageThatCanNotBeTakenIsNotTriedAgain) {
     WaitUntilGone("f");
     EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
   }
+  // It is of the code that was there then.
+  function.revision = 2;
+  scheduler().Put(function);
+  EXPECT_EQ(Numbers("f").problem, "");
   StopScheduler();
   std::vector<TestStarter::Making> made = starter_.made();
   EXPECT_EQ(std::count(made.begin(), made.end(), image), 1);

@@ -158,11 +158,11 @@ static enum rekindle_event Begin(bool force) {
   if (fd < 0) return REKINDLE_NOT_HELD;
   ++mine.boundaries;
   const bool open_one = IsDue(&file.daemon);
-  const bool asks = force && !open_one;
-  if (asks) ++file.job.wanted;
-  if (TimeToWrite() || asks || open_one) WriteNews(fd, &file);
+  /* One that is due already must be stored then, too, before the job goes on. */
+  if (force) ++file.job.wanted;
+  if (TimeToWrite() || force || open_one) WriteNews(fd, &file);
   close(fd);
-  if (!asks && !open_one) return REKINDLE_NOT_HELD;
+  if (!force && !open_one) return REKINDLE_NOT_HELD;
   wait.going_on = true;
   wait.due = open_one ? file.daemon.due : 0;
   wait.before = file.daemon.due;

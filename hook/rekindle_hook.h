@@ -73,14 +73,15 @@ REKINDLE_API enum rekindle_event rekindle_ready(struct rekindle_restored* out);
  * is said is written at most every 100 ms, and at the last step. */
 REKINDLE_API void rekindle_progress(uint64_t step, uint64_t total);
 /* A good moment for an image, such as the end of a step. Returns REKINDLE_NOT_HELD at once unless an image is
- * due; else it waits until that is taken: REKINDLE_CONTINUED, or REKINDLE_RESTORED in the job that was
- * brought back from it. Where no image comes within 30 seconds (REKINDLE_BOUNDARY_SECONDS in the
- * environment), or the daemon gives it up: REKINDLE_NOT_HELD. */
+ * due; else it waits until that has all of the job's memory: REKINDLE_CONTINUED, or REKINDLE_RESTORED in the
+ * job that was brought back from it. The image is stored while the job goes on. Where no image comes within
+ * 30 seconds (REKINDLE_BOUNDARY_SECONDS in the environment), or the daemon gives it up: REKINDLE_NOT_HELD. */
 REKINDLE_API enum rekindle_event rekindle_checkpoint_here(void);
 /* 1 when rekindle_checkpoint_here() would wait now. The moment to let go of what need not be in an image,
  * such as caches and memory that an allocator keeps for later, on a GPU above all. */
 REKINDLE_API int rekindle_checkpoint_due(void);
-/* As rekindle_checkpoint_here(), and asks for an image where none is due. */
+/* As rekindle_checkpoint_here(), but asks for an image where none is due, and REKINDLE_CONTINUED says that it is
+ * stored. */
 REKINDLE_API enum rekindle_event rekindle_checkpoint_now(void);
 
 /* What went wrong last, for people. Never null. */

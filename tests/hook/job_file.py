@@ -15,9 +15,10 @@ Daemon = collections.namedtuple("Daemon", "due released taken restored")
 
 
 class JobFile:
-    def __init__(self, path):
+    def __init__(self, path, make=True):
         self.path = path
-        self.make()
+        if make:
+            self.make()
 
     def make(self, version=1):
         with open(self.path, "wb") as file:

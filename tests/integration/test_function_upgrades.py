@@ -6,7 +6,7 @@ import subprocess
 import sysconfig
 import unittest
 
-from harness import waiting
+from harness import procfs, waiting
 from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
 
 # Where an administrator installs modules.
@@ -15,7 +15,7 @@ MODULE = "rekindle_test_library"
 APP = f"import {MODULE}\ndef handler(event, context):\n    return {MODULE}.value()\n"
 NATIVE = f"""
 import ctypes
-value = ctypes.CDLL("{PACKAGES}/{MODULE}.so").value
+value = ctypes.CDLL("{PACKAGES}/lib{MODULE}.so").value
 """
 
 
@@ -42,10 +42,10 @@ class UpgradeTest(FunctionsTest):
             file.write(f"int value(void) {{ return {value}; }}\n")
         subprocess.run(["gcc", "-shared", "-Wl,--build-id", "-o", library, source], check=True)
         with open(library, "rb") as file:
-            self.install(MODULE + ".so", file.read())
+            self.install(f"lib{MODULE}.so", file.read())
 
     def digest(self, reference):
-        return next(one["digest"] for one in self.succeed("deps", "ls")["images"] if one["reference"] == reference)
+        return next(one["digest"] for one in self.succeed("ls")["images"] if one["reference"] == reference)
 
     def end_instance(self, name):
         for pid in self.runtimes():
@@ -84,11 +84,11 @@ class UpgradeTest(FunctionsTest):
     def test_whoever_asks_for_the_image_gets_a_new_one(self):
         self.install_python(1)
         build = ("deps", "build", MODULE, "--runtime", "python")
-        first = self.succeed(*build)
+        built = self.succeed(*build)
+        before = self.digest(built["result"]["reference"])
         self.install_python(22)
-        second = self.succeed(*build)
-        self.assertEqual((first["unchanged"], second["unchanged"]), (False, False))
-        self.assertNotEqual(first["result"]["digest"], second["result"]["digest"])
+        self.assertEqual((built["unchanged"], self.succeed(*build)["unchanged"]), (False, False))
+        self.assertNotEqual(self.digest(built["result"]["reference"]), before)
         self.deploy("plain", "--deps", MODULE, files={"app.py": APP})
         self.assertEqual(self.invoke("plain")[0], 22)
 
@@ -102,11 +102,19 @@ class UpgradeTest(FunctionsTest):
         self.end_instance("native")
         self.assertIn(self.invoke("native")[1]["start_level"], FROM_OWN_IMAGE)
         self.install_native(2)
-        self.end_instance("native")
+        # Templates are processes that have the old one.
+        for pid in procfs.descendants(self.daemon.pid):
+            if "bootstrap.py" in procfs.command_line(pid):
+                os.kill(pid, signal.SIGKILL)
+        self.wait_for_no_instance("native")
         self.assertEqual(self.invoke("native")[0], 2)
         self.wait_for_value("native", 2)
         self.assertEqual(self.function("native")["problem"], "")
-        self.assertIn("the image of function 'native' is dropped", self.daemon.log_text())
+        self.wait_for_image("native")
+        self.end_instance("native")
+        answer, about = self.invoke("native")
+        self.assertEqual(answer, 2)
+        self.assertIn(about["start_level"], FROM_OWN_IMAGE)
 
     def test_one_that_is_gone(self):
         """The function goes on as long as it can; the failure is told, and the image made when that is possible again."""

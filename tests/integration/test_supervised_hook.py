@@ -2,10 +2,13 @@
 
 import os
 import signal
+import subprocess
 
 from harness import procfs, waiting
+from harness.case import RekindleTest, shell
 from harness.clones import CloneTest
-from harness.reporting import Reporting, ReportingTest
+from harness.reporting import JobFile, Reporting, ReportingTest
+from harness.small_disk import SmallDisk
 
 
 class SupervisedHookTest(ReportingTest):
@@ -20,6 +23,7 @@ class SupervisedHookTest(ReportingTest):
         """What the log has behind the image is cut off when the job is brought back: no step twice."""
         self.start_supervised("--every", "1s", "--restarts", "5")
         self.wait_for_event("continued")
+        waiting.until(lambda: self.job("train")["supervised"]["checkpoints"] > 0, "it is stored", 60)
         for restart in range(1, 3):
             pid = self.job("train")["pid"]
             at = self.last_step()
@@ -53,6 +57,50 @@ class SupervisedHookTest(ReportingTest):
         waiting.until(lambda: self.job("train")["supervised"]["checkpoints"] > images, "more images", 60)
         self.assertEqual(self.job("train")["pid"], pid)
         self.assertTrue(procfs.alive(pid))
+        self.assert_no_step_is_missing()
+
+
+class SlowStoreTest(Reporting, RekindleTest):
+    """The store's file system takes nothing for a while."""
+
+    def setUp(self):
+        super().setUp()
+        self.disk = SmallDisk(self, "ext4")
+        self.store = os.path.join(self.disk.path, "store")
+        self.daemon = self.start_daemon("--standby", "0")
+        self.cli = self.make_cli(host=self.daemon.host)
+
+    def file(self):
+        folder = os.path.join(self.runtime, "progress")
+        return JobFile(os.path.join(folder, os.listdir(folder)[0]), make=False)
+
+    def images(self):
+        return self.job("train")["supervised"]["checkpoints"]
+
+    def test_the_job_waits_for_its_memory_to_be_copied_and_no_longer(self):
+        self.start_reporting_with("run", "--detach", "--name", "train", "--every", "500ms", "--restarts", "5")
+        self.addCleanup(self.cli.run, "stop", "train", "--grace", "1s")
+        waiting.until(lambda: self.images() > 0, "a first image", 60)
+        pid, file = self.job("train")["pid"], self.file()
+        # The daemon waits for it at its next boundary, to which it does not come before the store is closed.
+        os.kill(pid, signal.SIGSTOP)
+
+        def waited_for():
+            daemon = file.daemon()
+            return daemon.due if daemon.due > daemon.released and file.job().waiting != daemon.due else None
+
+        due = waiting.until(waited_for, "an image is due", 60)
+        shell("fsfreeze", "--freeze", self.disk.path)
+        self.addCleanup(subprocess.run, ["fsfreeze", "--unfreeze", self.disk.path], check=False, capture_output=True)
+        images, at = self.images(), self.last_step()
+        os.kill(pid, signal.SIGCONT)
+        waiting.until(lambda: file.daemon().released >= due, "it may go on", 60)
+        waiting.until(lambda: self.last_step() > at + 100, "it goes on", 60)
+        self.assertEqual((self.images(), file.daemon().taken), (images, due))
+        shell("fsfreeze", "--unfreeze", self.disk.path)
+        waiting.until(lambda: self.images() > images, "the image is stored", 60)
+        os.kill(pid, signal.SIGKILL)
+        self.wait_for_event("restored", 60)
         self.assert_no_step_is_missing()
 
 
