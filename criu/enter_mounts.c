@@ -26,7 +26,7 @@
 
 RunInside run_inside;
 
-static int entered;
+static int entered, knows;
 // What CRIU knows of the kernel. It closes all descriptors when it begins.
 static char known[1 << 16];
 static ssize_t known_bytes;
@@ -58,17 +58,21 @@ static const char* NameIn(const char* path) {
 
 static int Open(int at, const char* path, int flags) { return (int)syscall(SYS_openat, at, path, flags, 0); }
 
+static void ReadKnown(const char* path) {
+  const int file = Open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return;
+  known_bytes = read(file, known, sizeof known);
+  close(file);
+}
+
 __attribute__((constructor)) static void Enter(void) {
   const char* number = getenv(ENTERED_MOUNTS);
+  const char* given = getenv(ENTERED_KNOWN);
+  if (given != NULL || number != NULL) ReadKnown(given != NULL ? given : KNOWN_FOLDER KNOWN_NAME);
+  knows = given != NULL && known_bytes > 0;
   if (number == NULL) return;
   const int mounts = atoi(number);
   const int folder = Open(AT_FDCWD, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
-  const char* given = getenv(ENTERED_KNOWN);
-  const int file = Open(AT_FDCWD, given != NULL ? given : KNOWN_FOLDER KNOWN_NAME, O_RDONLY | O_CLOEXEC);
-  if (file >= 0) {
-    known_bytes = read(file, known, sizeof known);
-    close(file);
-  }
   LookNamesUpInFiles();
   const char* path = getenv(ENTERED_PLUGIN);
   if (path != NULL) {
@@ -82,10 +86,10 @@ __attribute__((constructor)) static void Enter(void) {
   entered = 1;
 }
 
-// It believes that file's every word: not one of the container's.
+// It believes that file's every word: not one of the container's. Where CRIU can't keep one there is none.
 int OpenedOutside(const char* path, int flags, int* fd) {
   static const char kFolder[] = KNOWN_FOLDER, kName[] = KNOWN_NAME;
-  if (!entered || strncmp(path, kFolder, sizeof kFolder - 1) != 0) return 0;
+  if ((!entered && !knows) || strncmp(path, kFolder, sizeof kFolder - 1) != 0) return 0;
   const char* name = path + sizeof kFolder - 1;
   if (strncmp(name + (*name == '.'), kName, sizeof kName - 1) != 0) return 0;
   *fd = -1;

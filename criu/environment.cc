@@ -3,10 +3,8 @@
 #include <fcntl.h>
 #include <liburing.h>
 #include <linux/kcmp.h>
-#include <linux/magic.h>
 #include <linux/userfaultfd.h>
 #include <sys/syscall.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -20,6 +18,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "base/subprocess.h"
+#include "criu/kernel_facts.h"
 
 namespace rekindle::criu {
 namespace {
@@ -63,21 +62,31 @@ EnvironmentCheck CheckKernelForCriu(const Installation& criu) {
   return check;
 }
 
+constexpr int kSysAdmin = 21;  // of linux/capability.h
+
+bool HasCapability(int number) {
+  uint64_t effective = 0;
+  if (absl::StatusOr<std::string> status = ReadFile("/proc/self/status"); status.ok()) {
+    for (absl::string_view line : absl::StrSplit(*status, '\n')) {
+      if (!absl::StartsWith(line, "CapEff:")) continue;
+      if (!absl::SimpleHexAtoi(line.substr(7), &effective)) effective = 0;
+    }
+  }
+  return (effective >> number & 1) != 0;
+}
+
 // CRIU keeps its probe of the kernel in /run, if that is a tmpfs.
 EnvironmentCheck CheckProbeCache() {
-  EnvironmentCheck check{"kernel_probe_cache", false, "", "", false};
-  struct statfs info;
-  if (::statfs("/run", &info) != 0) {
-    check.detail = absl::StrCat("/run: ", ErrorText(errno));
-  } else if (info.f_type == TMPFS_MAGIC) {
-    check.ok = true;
-    check.detail = "/run is a tmpfs: CRIU keeps its kernel probe there";
-    return check;
-  } else {
-    check.detail = "/run is no tmpfs: CRIU probes the kernel at every start (30 ms or so)";
+  if (CriuKeepsKernelFacts()) {
+    return {"kernel_probe_cache", true, "/run is a tmpfs: CRIU keeps its kernel probe there", "", false};
   }
-  check.cure = "mount a tmpfs on /run (systemd does so at boot)";
-  return check;
+  if (HasCapability(kSysAdmin)) {
+    return {"kernel_probe_cache", true,
+            "/run is no tmpfs: Rekindle keeps CRIU's kernel probe, in its runtime folder", "", false};
+  }
+  return {"kernel_probe_cache", false,
+          "/run is no tmpfs: CRIU probes the kernel at every start (30 ms or so)",
+          "mount a tmpfs on /run (systemd does so at boot), or run as root", false};
 }
 
 struct Capability {
@@ -89,7 +98,7 @@ struct Capability {
 
 // From linux/capability.h; the newest one is not in older headers.
 constexpr Capability kCapabilities[] = {
-    {21, "cap_sys_admin", true, "namespaces, mounts and the memory layout of a restored process"},
+    {kSysAdmin, "cap_sys_admin", true, "namespaces, mounts and the memory layout of a restored process"},
     {19, "cap_sys_ptrace", true, "freezing and reading other processes"},
     {40, "cap_checkpoint_restore", false, "choosing PIDs without cap_sys_admin"},
     {24, "cap_sys_resource", false, "processes of other users, and limits above the present ones"},
@@ -101,16 +110,8 @@ constexpr Capability kCapabilities[] = {
 };
 
 void CheckCapabilities(std::vector<EnvironmentCheck>* checks) {
-  uint64_t effective = 0;
-  if (absl::StatusOr<std::string> status = ReadFile("/proc/self/status"); status.ok()) {
-    for (absl::string_view line : absl::StrSplit(*status, '\n')) {
-      if (!absl::StartsWith(line, "CapEff:")) continue;
-      if (!absl::SimpleHexAtoi(line.substr(7), &effective)) effective = 0;
-    }
-  }
   for (const Capability& capability : kCapabilities) {
-    EnvironmentCheck check{capability.name, (effective >> capability.number & 1) != 0, "", "",
-                           capability.required};
+    EnvironmentCheck check{capability.name, HasCapability(capability.number), "", "", capability.required};
     check.detail = absl::StrCat(check.ok ? "held" : "missing", ": ", capability.purpose);
     if (!check.ok) {
       check.cure = absl::StrCat("run as root; in a container add ", capability.name, " to its capabilities");

@@ -143,17 +143,19 @@ absl::Status JobNamespaces::Enter(int flags) const {
 }
 
 void JobNamespaces::LearnKernel(const Installation& criu, const std::string& directory) {
-  if (!enters_mounts()) return;
+  if (!enters_mounts() && CriuKeepsKernelFacts()) return;
   absl::StatusOr<std::string> known = criu::LearnKernel(criu.command, directory);
   if (known.ok()) {
     known_ = *std::move(known);
-  } else {
+  } else if (enters_mounts()) {
     Log(LogLevel::kWarning, absl::StrCat("CRIU must find out about the kernel within the mounts of process ",
                                          pid_, ": ", known.status().message()));
   }
 }
 
 absl::StatusOr<Subprocess> JobNamespaces::Start(SubprocessOptions options) const {
+  if (options.environment.empty()) options.environment = EnvironmentWith({});
+  if (!known_.empty()) options.environment.push_back(absl::StrCat(ENTERED_KNOWN, "=", known_));
   if (!entered()) return Subprocess::Start(options);
   UniqueFd mounts;
   if (enters_mounts()) {
@@ -165,9 +167,7 @@ absl::StatusOr<Subprocess> JobNamespaces::Start(SubprocessOptions options) const
     int number = 3;
     for (const auto& [from, to] : options.descriptors) number = std::max(number, to + 1);
     options.descriptors.emplace_back(mounts.get(), number);
-    if (options.environment.empty()) options.environment = EnvironmentWith({});
     options.environment.push_back(absl::StrCat(ENTERED_MOUNTS, "=", number));
-    if (!known_.empty()) options.environment.push_back(absl::StrCat(ENTERED_KNOWN, "=", known_));
   }
   absl::StatusOr<Subprocess> started = absl::InternalError("not started");
   // A thread can enter them alone, and what it starts is born there.

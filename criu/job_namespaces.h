@@ -42,9 +42,9 @@ class JobNamespaces {
   // The numbers of all processes and threads that live there: theirs, ours.
   std::vector<std::pair<pid_t, pid_t>> AllNumbers() const;
 
-  // For a job with file systems of its own, before Start(): CRIU is told there what it has found out about
-  // the kernel here, and is kept in `directory`. To find it out, it needs a /tmp that it may write to. Where
-  // that fails it is logged, and CRIU is left to find out by itself.
+  // Before Start(), for a job with file systems of its own, and where CRIU does not keep what it finds out
+  // about the kernel: it is told what it has found out here once, and is kept in `directory`. To find it out,
+  // it needs a /tmp that it may write to. Where that fails CRIU is left to find out by itself each time.
   void LearnKernel(const Installation& criu, const std::string& directory);
 
   // Starts CRIU, with one of Rekindle's libraries loaded, as the job sees the machine: its processes, files

@@ -1,8 +1,10 @@
 #include "criu/kernel_facts.h"
 
+#include <linux/magic.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -39,6 +41,11 @@ absl::StatusOr<std::string> Ask(const std::vector<std::string>& command) {
 }
 
 }  // namespace
+
+bool CriuKeepsKernelFacts() {
+  struct statfs run;
+  return ::statfs("/run", &run) == 0 && run.f_type == TMPFS_MAGIC;
+}
 
 absl::StatusOr<std::string> LearnKernel(const std::vector<std::string>& criu, const std::string& directory) {
   RK_ASSIGN_OR_RETURN(const Machine machine, ThisMachine());

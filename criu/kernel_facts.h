@@ -14,4 +14,7 @@ namespace rekindle::criu {
 // CAP_SYS_ADMIN. Starts a thread. Thread-safe.
 absl::StatusOr<std::string> LearnKernel(const std::vector<std::string>& criu, const std::string& directory);
 
+// Does a CRIU that is started here keep that itself? Thread-safe.
+bool CriuKeepsKernelFacts();
+
 }  // namespace rekindle::criu

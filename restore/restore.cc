@@ -114,8 +114,8 @@ class RestoreRun : public criu::RestoreObserver {
     if (options_.ignore_mismatch && options_.caller == 0) user_.reset();
     if (options_.into != 0) {
       RK_ASSIGN_OR_RETURN(namespaces_, criu::JobNamespaces::Around(options_.into));
-      namespaces_.LearnKernel(criu_, options_.runtime_directory);
     }
+    namespaces_.LearnKernel(criu_, options_.runtime_directory);
     RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
     if (!options_.ignore_mismatch) RK_RETURN_IF_ERROR(CheckMachine(result_.manifest, machine, criu_.version));
     RK_ASSIGN_OR_RETURN(std::string pstree,
