@@ -137,7 +137,7 @@ void FunctionArguments::AddDeps(CLI::App& app) {
       ->type_name("MODULE")
       ->required();
   build->add_option("--runtime", runtime_, "python or nodejs")->type_name("RUNTIME")->required();
-  build->add_flag("--rebuild", rebuild_, "Also where there is one: the libraries have changed");
+  build->add_flag("--rebuild", rebuild_, "Also where there is one that is up to date");
   AddCommand(deps_, "ls", "List the images of dependencies", "  rekindle deps ls\n");
   CLI::App* rm = AddCommand(deps_, "rm", "Remove images of dependencies that no function uses",
                             "  rekindle deps rm deps/python:numpy\n");
