@@ -13,8 +13,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/process_stat.h"
 #include "base/unique_fd.h"
@@ -125,6 +128,22 @@ ProcessStarts ListChildren() {
     if (facts.ok() && facts->parent == ::getpid()) children.emplace(pid, facts->start_ticks);
   }
   return children;
+}
+
+bool MayHaveStrays() {
+  // Orphans come to a process's first thread. Without CONFIG_PROC_CHILDREN there is no such file.
+  const std::string text = ReadFile(absl::StrCat("/proc/self/task/", ::getpid(), "/children")).value_or("");
+  Children& all = All();
+  absl::MutexLock lock(&all.mutex);
+  const auto knows = [](const ProcessStarts& processes, pid_t pid) {
+    const auto found = processes.lower_bound({pid, 0});
+    return found != processes.end() && found->first == pid;
+  };
+  for (absl::string_view number : absl::StrSplit(text, ' ', absl::SkipWhitespace())) {
+    pid_t pid = 0;
+    if (absl::SimpleAtoi(number, &pid) && !knows(all.noted, pid) && !knows(all.strays, pid)) return true;
+  }
+  return false;
 }
 
 void ReapStrays(const ProcessStarts& before) {

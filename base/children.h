@@ -1,5 +1,5 @@
-// Which children of this process somebody waits for, so that orphans that fell to it while it was a subreaper
-// can be told from them and be reaped. All functions are thread-safe.
+// Which children of this process somebody waits for, so that orphans that fell to it (a subreaper, or the
+// first of its PID namespace) can be told from them and be reaped. All functions are thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -34,5 +34,9 @@ ProcessStarts ListChildren();
 // Reaps, now or when they end, the children of this process that are not in `before`, that nobody has noted,
 // and that nobody is just making. Does not wait.
 void ReapStrays(const ProcessStarts& before);
+
+// Is there a child that nobody has noted and that is not waited for as a stray? Cheap; wrong where the number
+// of a child that was noted has become another's.
+bool MayHaveStrays();
 
 }  // namespace rekindle

@@ -1,6 +1,7 @@
 #include "base/children.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,6 +49,20 @@ TEST(ChildrenTest, StraysAreReapedWhenTheyEnd) {
   EXPECT_TRUE(IsThere(alive.pid()));
   alive.Kill();
   EXPECT_TRUE(AwaitReaped(alive));
+}
+
+TEST(ChildrenTest, StraysAreSeen) {
+  absl::StatusOr<Subprocess> noted = Start({"sleep", "1000"});
+  ASSERT_TRUE(noted.ok()) << noted.status();
+  EXPECT_FALSE(MayHaveStrays());
+  TestChild stray;
+  EXPECT_TRUE(MayHaveStrays());
+  ReapStrays({});
+  EXPECT_FALSE(MayHaveStrays());
+  stray.Kill();
+  EXPECT_TRUE(AwaitReaped(stray));
+  ::kill(noted->pid(), SIGKILL);
+  EXPECT_TRUE(noted->Wait().ok());
 }
 
 TEST(ChildrenTest, ThoseFromBeforeAreLeftAlone) {

@@ -79,7 +79,6 @@ class RestoreSession {
     if (outcome.status.ok()) {
       // It has nothing more to do than to exit.
       criu_.Wait().IgnoreError();
-      NoteChild(root_);
       return RestoredTree{root_, ReadStages(options_, log_path(), requested_ns, outcome)};
     }
     return CleanUp(outcome);
@@ -157,6 +156,9 @@ class RestoreSession {
     if (namespaces_.entered()) {
       RK_ASSIGN_OR_RETURN(root_, namespaces_.Outside(inside));
     }
+    // CRIU has made it beside itself. From here on it may end with a status that somebody wants; before, it
+    // is as good for whoever collects orphans.
+    NoteChild(root_);
     if (!options_.pidfile.empty()) {
       RK_RETURN_IF_ERROR(WriteFileAtomically(options_.pidfile, absl::StrCat(root_, "\n"), 0644));
       wrote_pidfile_ = true;
@@ -223,7 +225,6 @@ class RestoreSession {
     return pids;
   }
 
-  const MakingChild making_;  // CRIU makes the tree's root beside itself
   const RestoreOptions& options_;
   const JobNamespaces& namespaces_;
   RestoreObserver* const observer_;

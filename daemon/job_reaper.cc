@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/children.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/status.h"
@@ -79,6 +80,8 @@ ExitState JobReaper::ReapChild(pid_t pid) {
   // A zombie with a tracer is not its parent's before that has looked, which may be never: others' ends are
   // not to wait for it.
   const pid_t reaped = ::waitpid(pid, &status, __WALL | WNOHANG);
+  // Its children are whoever collects orphans' by now.
+  if (MayHaveStrays()) ReapStrays({});
   if (reaped == pid) return FromWaitStatus(status);
   if (reaped == 0) {
     unreaped_.push_back(pid);

@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/drain_notice.h"
+#include "daemon/orphan_collector.h"
 #include "daemon/server.h"
 #include "daemon/service_notify.h"
 #include "daemon/version.h"
@@ -110,6 +111,7 @@ class ImagesOnRequest {
 
 absl::Status Serve(ServerOptions options, int grace_seconds, const std::string& drain_notice) {
   sigset_t waited_for = BlockSignals();
+  const OrphanCollector orphans;
   const std::string socket = options.socket, store = options.node.store;
   RK_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(std::move(options)));
   Log(LogLevel::kInfo,

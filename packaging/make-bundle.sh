@@ -123,6 +123,7 @@ install -m 644 "$REPO_ROOT/packaging/man/rekindled.8" "$ROOT/share/man/man8/"
 sed 's|@CMAKE_INSTALL_FULL_SBINDIR@|@BUNDLE@/bin|' "$REPO_ROOT/packaging/rekindled.service.in" \
   >"$ROOT/share/systemd/rekindled.service"
 install -m 755 "$REPO_ROOT/examples/slurm/rekindle-slurm" "$ROOT/bin/"
+install -m 644 "$REPO_ROOT/packaging/rekindle.logrotate" "$ROOT/share/"
 install -m 644 "$REPO_ROOT"/examples/{slurm/rekindle.sbatch,systemd/train.service} "$ROOT/share/examples/"
 
 if [[ -n $GPU_TESTS ]]; then

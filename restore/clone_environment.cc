@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/children.h"
 #include "base/companion_program.h"
 #include "base/file.h"
 #include "base/status.h"
@@ -121,8 +122,13 @@ EnvironmentCheck CheckSandbox() {
   arguments.flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_PIDFD;
   arguments.pidfd = reinterpret_cast<uintptr_t>(&pidfd);
   // Without a signal: whoever waits for any child of this process does not see it.
-  const long pid = ::syscall(SYS_clone3, &arguments, sizeof arguments);
-  if (pid == 0) ::_exit(TrySandbox());
+  long pid;
+  {
+    MakingChild making;
+    pid = ::syscall(SYS_clone3, &arguments, sizeof arguments);
+    if (pid == 0) ::_exit(TrySandbox());
+    if (pid > 0) NoteChild(static_cast<pid_t>(pid));
+  }
   if (pid < 0) {
     check.detail = std::string(ErrnoStatus(errno, "making namespaces for a sandbox").message());
     check.cure = errno == ENOSPC ? "see namespaces" : CureOf(kDone);

@@ -68,6 +68,62 @@ class KilledRestoreTest(OutsideTest):
         return self.job()["supervised"].get("restarts", 0)
 
 
+class RotatedLogTest(OutsideTest):
+    """The log in which it goes on is not the one that it had when its image was taken."""
+
+    def named(self, name):
+        return next(job for job in self.succeed("ps", cli=self.remote)["jobs"] if job["name"] == name)
+
+    def test_all_ways(self):
+        def truncated(log):
+            os.truncate(log, 0)
+
+        def renamed(log):
+            os.rename(log, log + ".1")
+            with open(log, "w", encoding="ascii"):
+                pass
+
+        for name, rotate in (("truncated", truncated), ("renamed", renamed), ("removed", os.unlink)):
+            with self.subTest(name):
+                log = self.path(name + ".log")
+                self.succeed(
+                    "run", "--detach", "--name", name, "--log", log, "--every", "300ms", "--restarts", "3", "--rollback", "append", "--",
+                    jobs.PYTHON, "-u", "-c", "import time\nwhile True:\n    print('line')\n    time.sleep(0.02)", cli=self.remote,
+                )  # fmt: skip
+                self.addCleanup(self.remote.run, "stop", name, "--grace", "0s")
+                waiting.until(lambda name=name: self.named(name)["supervised"]["checkpoints"] > 0, "an image", 60)
+                rotate(log)
+                os.kill(self.named(name)["pid"], signal.SIGKILL)
+                waiting.until(lambda name=name: self.named(name)["supervised"].get("restarts", 0) == 1, "it is back", 60)
+                waiting.until(lambda log=log: os.path.exists(log) and len(lines_of(log)) > 3, "it writes", 60)
+        self.assertNotIn("could not be brought back", self.daemon.log_text())
+
+
+class OrphansTest(OutsideTest):
+    """Where nobody above the daemon collects orphans, such as this test: as in containers whose first process is any
+    program.
+    """
+
+    def test_a_job_whose_children_outlive_it_for_a_moment(self):
+        log = self.path("lines")
+        self.succeed(
+            "run", "--detach", "--name", "job", "--log", log, "--every", "300ms", "--restarts", "3", "--rollback", "append", "--",
+            "/bin/sh", "-c", "i=0; while :; do i=$((i + 1)); echo line $i; sleep 0.02; done", cli=self.remote,
+        )  # fmt: skip
+        self.addCleanup(self.remote.run, "stop", "job", "--grace", "0s")
+
+        def supervised():
+            return next(job for job in self.succeed("ps", cli=self.remote)["jobs"] if job["name"] == "job")["supervised"]
+
+        waiting.until(lambda: supervised()["checkpoints"] > 0, "an image", 60)
+        for restart in range(1, 4):
+            os.kill(self.succeed("ps", cli=self.remote)["jobs"][0]["pid"], signal.SIGKILL)
+            waiting.until(lambda restart=restart: supervised().get("restarts", 0) == restart, "it is back", 60)
+        self.assertNotIn("could not be brought back", self.daemon.log_text())
+        zombies = [pid for pid in procfs.descendants(self.daemon.pid) if procfs.state(pid) == "Z"]
+        waiting.until(lambda: not any(procfs.state(pid) == "Z" for pid in zombies), "none is left as a zombie", 60)
+
+
 class StoreAwayTest(OutsideTest):
     """Its file system is not mounted for a while."""
 
