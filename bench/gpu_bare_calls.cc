@@ -29,8 +29,9 @@ constexpr char kUsage[] =
     "       gpu_bare_calls cycle PID        lock, checkpoint, restore, unlock\n"
     "       gpu_bare_calls out PID          lock, checkpoint\n"
     "       gpu_bare_calls back PID         restore, unlock\n"
-    "  Times are seconds. Of the copies, the best of three.\n";
+    "  Times are seconds. Of the copies, the best of three; beyond 8 GB, of 8 GB and scaled.\n";
 constexpr uint64_t kPieceBytes = 1 << 30;
+constexpr uint64_t kMostBytes = 8'000'000'000;
 constexpr int kRepeats = 3;
 constexpr unsigned kLockMilliseconds = 60'000;
 
@@ -46,18 +47,19 @@ double Timed(Body body) {
 }
 
 // `bytes` in pieces of one buffer's size: page-locking as many bytes as a big job has would take longer than
-// copying them, and how fast a copy is does not depend on it.
+// copying them, and how fast a copy is does not depend on it. Nor does it on how many there are, beyond some.
 template <typename Copy>
 double BestOfCopies(uint64_t bytes, uint64_t piece, Copy copy) {
+  const uint64_t copied = std::min(bytes, kMostBytes);
   double best = 1e9;
   for (int i = 0; i < kRepeats; ++i) {
     best = std::min(best, Timed([&] {
-                      for (uint64_t done = 0; done < bytes; done += piece) {
-                        copy(std::min(piece, bytes - done));
+                      for (uint64_t done = 0; done < copied; done += piece) {
+                        copy(std::min(piece, copied - done));
                       }
                     }));
   }
-  return best;
+  return best * static_cast<double>(bytes) / static_cast<double>(copied);
 }
 
 void Memcpy(uint64_t bytes) {

@@ -20,7 +20,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/parallel.h"
-#include "base/processors.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "base/unix_socket.h"
@@ -39,8 +38,6 @@ namespace {
 
 constexpr char kPreload[] = "rekindle-criu-preload.so";
 constexpr size_t kDrainThreads = 2;
-// More than a few are of use where each has its own way to memory, as on machines with many processors.
-constexpr size_t kLeastCopyThreads = 2, kMostCopyThreads = 16;
 constexpr int kPollMs = 20;
 
 // Lets the job go only when its memory is in our hands: answers the dump gate.
@@ -149,12 +146,6 @@ std::vector<std::string> EnvironmentWithPreload(const std::string& library, bool
 criu::DumpOptions AsCriuSees(criu::DumpOptions options, const criu::JobNamespaces& namespaces) {
   if (namespaces.enters_mounts()) options.images_directory = options.work_directory = ".";
   return options;
-}
-
-// Meanwhile the job needs no processor.
-size_t CopyThreads() {
-  const absl::StatusOr<Processors> ours = AffinityOf(0);
-  return std::clamp(ours.ok() ? ours->size() : 0, kLeastCopyThreads, kMostCopyThreads);
 }
 
 bool Cancelled(const std::atomic<bool>* cancel) { return cancel && cancel->load(); }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/parallel.h"
+#include "base/processors.h"
 #include "base/status.h"
 
 namespace rekindle::ckpt {
@@ -42,19 +44,18 @@ uint64_t MostAddresses() {
   return left - std::min(left, std::max(left / 2, kLeastLeft));
 }
 
-// Touches [base, base+bytes) from two threads where there may be one more: most of the time goes into the
-// kernel clearing pages.
+// Touches [base, base+bytes) from several threads: most of the time goes into the kernel clearing pages. Each
+// takes the next piece, since they do not all get a processor to themselves while the job runs.
 void Touch(std::byte* base, uint64_t bytes) {
-  uint64_t half = RoundUp(bytes / 2, kHugePageBytes);
-  auto populate = [base](uint64_t from, uint64_t to) {
-    // A failure only means that the pages are made later, on the first copy into them.
-    if (to > from) ::madvise(base + from, to - from, MADV_POPULATE_WRITE);
+  constexpr uint64_t kPieceBytes = 8 * kHugePageBytes;
+  std::atomic<uint64_t> next{0};
+  auto touch = [&](size_t) {
+    for (uint64_t from; (from = next.fetch_add(kPieceBytes)) < bytes;) {
+      // A failure only means that the pages are made later, on the first copy into them.
+      ::madvise(base + from, std::min(kPieceBytes, bytes - from), MADV_POPULATE_WRITE);
+    }
   };
-  if (bytes < 8 * kHugePageBytes) {
-    populate(0, bytes);
-    return;
-  }
-  InParallel(2, [&](size_t i) { populate(i == 0 ? 0 : half, i == 0 ? half : bytes); });
+  InParallel(std::clamp<uint64_t>(bytes / kPieceBytes, 1, CopyThreads()), touch);
 }
 
 // A file that is gone once it is closed.
@@ -69,6 +70,12 @@ absl::StatusOr<UniqueFd> OpenUnnamed(const std::string& directory) {
 }
 
 }  // namespace
+
+size_t CopyThreads() {
+  constexpr size_t kLeast = 2, kMost = 16;
+  const absl::StatusOr<Processors> ours = AffinityOf(0);
+  return std::clamp(ours.ok() ? ours->size() : 0, kLeast, kMost);
+}
 
 void KeptStaging::Drop() {
   if (base_) ::munmap(base_, reserved_bytes_);

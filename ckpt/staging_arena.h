@@ -20,6 +20,10 @@
 
 namespace rekindle::ckpt {
 
+// How many threads make and fill memory in the shortest time here: more than a few are of use where each has
+// its own way to memory, as on machines with many processors.
+size_t CopyThreads();
+
 // What an arena leaves to the next one, for a job that is captured again and again: to clear 1 GiB of new
 // pages takes more of the processors than all else that an image of it costs. Until then it has the last
 // image's pages, for when the job is brought back before. Between two captures the kernel may take the pages

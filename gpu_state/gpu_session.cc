@@ -98,8 +98,24 @@ absl::Status GpuSession::FindThreads() {
   return absl::OkStatus();
 }
 
+void GpuSession::NoteUses(absl::Span<const GpuUse> uses) {
+  for (const GpuUse& use : uses) device_bytes_[use.pid] += use.bytes.value_or(0);
+  for (const GpuUse& use : uses) {
+    if (!use.bytes) device_bytes_.erase(use.pid);  // of what it has on one GPU alone nothing follows
+  }
+}
+
+absl::Status GpuSession::Run(ThreadKeeper& keeper, std::vector<RestoreThread> threads,
+                             bool for_device_memory) const {
+  for (RestoreThread& thread : threads) {
+    const auto bytes = device_bytes_.find(thread.pid);
+    if (bytes != device_bytes_.end()) thread.device_bytes = bytes->second;
+  }
+  return keeper.Run(threads, for_device_memory);
+}
+
 absl::Status GpuSession::LetRun(ThreadKeeper& keeper, bool for_device_memory) {
-  RK_RETURN_IF_ERROR(keeper.Run(threads_, for_device_memory));
+  RK_RETURN_IF_ERROR(Run(keeper, threads_, for_device_memory));
   keeper_ = &keeper;
   return absl::OkStatus();
 }
@@ -124,7 +140,7 @@ void GpuSession::HoldOthers(Action action) {
   }
   auto keeper = ThreadKeeper::Hold(pids);
   absl::Status held = keeper.status();
-  if (held.ok()) held = (*keeper)->Run(threads, action == Action::kCheckpoint);
+  if (held.ok()) held = Run(**keeper, std::move(threads), action == Action::kCheckpoint);
   if (!held.ok()) {
     Log(LogLevel::kWarning,
         absl::StrCat("the threads of a job run while its device memory is out: ", held.message()));

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,7 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "gpu_state/driver_client.h"
+#include "gpu_state/gpu_device.h"
 #include "gpu_state/keeper_client.h"
 #include "gpu_state/process_state.h"
 
@@ -35,6 +38,8 @@ class GpuSession {
 
   // The threads in which the driver works are known from here on. Error: it does not tell.
   absl::Status FindThreads();
+  // What they have on GPUs, as far as known; before MoveToHost.
+  void NoteUses(absl::Span<const GpuUse> uses);
   // CRIU has all threads stand still, and lets these run from here to LetStand(): the calls below are made
   // between the two. Otherwise a keeper of ours has them stand still for each move of memory.
   absl::Status LetRun(ThreadKeeper& keeper, bool for_device_memory);
@@ -83,6 +88,7 @@ class GpuSession {
   template <typename Chosen>
   absl::Status ActOn(Action action, Chosen chosen, const ActOptions& options = {});
   absl::Status AskStates();
+  absl::Status Run(ThreadKeeper& keeper, std::vector<RestoreThread> threads, bool for_device_memory) const;
   // All threads but the driver's own stand still, where that can be had, from now until LetGo() or Watch().
   void HoldOthers(Action action);
   // Those that `chosen` accepts to running, all or none; verified. Those of which the driver has lost the
@@ -97,6 +103,7 @@ class GpuSession {
   std::unique_ptr<ThreadKeeper> own_keeper_;
   std::vector<pid_t> held_;  // by that
   std::vector<RestoreThread> threads_;
+  std::map<pid_t, uint64_t> device_bytes_;
   ThreadKeeper* keeper_ = nullptr;  // CRIU, between LetRun and LetStand
 };
 

@@ -312,6 +312,7 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::Lock(pid_t job, const std::ve
   std::vector<GpuUse>& moving = held->moving_;
   if (view.ok()) {
     moving = gpu::UsesOf(view->uses, running);
+    held->session_.NoteUses(moving);
     held->record_.uses.insert(held->record_.uses.end(), moving.begin(), moving.end());
     RK_RETURN_IF_ERROR(RecordDevices(*view, &held->record_));
   }

@@ -11,10 +11,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/companion_program.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -35,7 +37,9 @@ constexpr char kSocket[] = "gpu-keeper.sock";
 // Smaller ones are hardly device memory.
 constexpr uint64_t kLeastDeviceMapping = 2 << 20;
 constexpr uint64_t kHugePage = 2 << 20;
-constexpr uint64_t kPagesAtOnce = 256;
+// Of a thread at a time: few enough that a small job's memory is work for all of them.
+constexpr uint64_t kPagesAtOnce = 16;
+constexpr char kHugePagesVariable[] = "REKINDLE_GPU_HUGE_PAGES";
 constexpr size_t kMostThreads = 16;
 // For threads to stop, beyond the keeper's own time-out.
 constexpr absl::Duration kMayTake = absl::Seconds(60);
@@ -61,6 +65,15 @@ void Touch(pid_t pid, uint64_t address, uint64_t bytes) {
     }
   });
 }
+
+bool HugePagesWanted() {
+  const char* value = std::getenv(kHugePagesVariable);
+  return value == nullptr || absl::string_view(value) != "0";
+}
+
+// How much of what a process has on GPUs it maps before nothing else is looked for. What the driver keeps
+// there for itself need not be saved; less than half of it may be in the first of several mappings.
+uint64_t MostOf(uint64_t device_bytes) { return device_bytes / 4 * 3; }
 
 struct Watcher {
   pid_t pid = 0;  // 0: none
@@ -178,7 +191,9 @@ absl::Status ThreadKeeper::RunOne(const RestoreThread& thread, bool for_device_m
     absl::MutexLock lock(&mutex_);
     processes_[there] = thread.pid;
   }
-  RK_RETURN_IF_ERROR(Send(kKeeperRun, there, for_device_memory ? kLeastDeviceMapping : 0));
+  const bool huge = for_device_memory && HugePagesWanted();
+  RK_RETURN_IF_ERROR(
+      Send(kKeeperRun, there, huge ? kLeastDeviceMapping : 0, huge ? MostOf(thread.device_bytes) : 0));
   return Annotate(Await(kKeeperRuns), absl::StrCat("running the driver's thread in process ", thread.pid));
 }
 
@@ -197,11 +212,12 @@ void ThreadKeeper::End(bool well) {
   (void)Send(kKeeperEnd, well ? 0 : 1);
 }
 
-absl::Status ThreadKeeper::Send(KeeperWord what, int32_t id, uint64_t bytes) {
+absl::Status ThreadKeeper::Send(KeeperWord what, int32_t id, uint64_t bytes, uint64_t address) {
   KeeperMessage message = {};
   message.what = what;
   message.id = id;
   message.bytes = bytes;
+  message.address = address;
   ssize_t n;
   while ((n = ::send(socket_.get(), &message, sizeof message, MSG_NOSIGNAL)) < 0 && errno == EINTR) {
   }

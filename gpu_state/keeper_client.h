@@ -25,6 +25,7 @@ namespace rekindle::gpu {
 // The thread in which the driver works in a process.
 struct RestoreThread {
   pid_t pid = 0, thread = 0;
+  uint64_t device_bytes = 0;  // that the process has on GPUs, as far as known
 };
 
 // Of our number of a thread: the one in another PID namespace, 0: it has gone. Empty: the same.
@@ -46,7 +47,8 @@ class ThreadKeeper {
   ~ThreadKeeper();
 
   // These run, until Pause(); those of processes that have ended are passed over. With `for_device_memory`
-  // what they map, for that is device memory to be, is of huge pages, which are there when they go on.
+  // what they map, for that is device memory to be, is of huge pages, which are there when they go on; not
+  // where REKINDLE_GPU_HUGE_PAGES is 0 in our environment.
   absl::Status Run(absl::Span<const RestoreThread> threads, bool for_device_memory);
   // They stand still again.
   absl::Status Pause();
@@ -59,7 +61,7 @@ class ThreadKeeper {
  private:
   void Read();
   absl::Status RunOne(const RestoreThread& thread, bool for_device_memory);
-  absl::Status Send(KeeperWord what, int32_t id, uint64_t bytes = 0);
+  absl::Status Send(KeeperWord what, int32_t id, uint64_t bytes = 0, uint64_t address = 0);
   // The next word of that kind. Unavailable: the keeper has gone. DeadlineExceeded: it says nothing.
   absl::Status Await(KeeperWord what) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -15,11 +15,15 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <functional>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/process_stat.h"
@@ -157,6 +161,31 @@ class KeeperClientTest : public testing::Test {
     EXPECT_TRUE(keeper.ok()) << keeper.status();
     return keeper.ok() ? *std::move(keeper) : nullptr;
   }
+  // The thread that runs maps 8 huge pages.
+  static char* Maps(size_t i) {
+    shared->threads[i].mapped = nullptr;
+    shared->threads[i].maps = true;
+    EXPECT_TRUE(Until([i] { return shared->threads[i].mapped != nullptr; }));
+    return shared->threads[i].mapped;
+  }
+  bool IsToBeOfHugePages(const char* address) const {
+    const std::string maps = ReadFile(absl::StrCat("/proc/", pid_, "/smaps")).value();
+    bool inside = false;
+    for (const absl::string_view line : absl::StrSplit(maps, '\n')) {
+      uint64_t start = 0, end = 0;
+      const std::pair<absl::string_view, absl::string_view> range =
+          absl::StrSplit(line.substr(0, line.find(' ')), absl::MaxSplits('-', 1));
+      if (absl::SimpleHexAtoi(range.first, &start) && absl::SimpleHexAtoi(range.second, &end)) {
+        const auto wanted = reinterpret_cast<uintptr_t>(address);
+        inside = wanted >= start && wanted < end;
+      } else if (inside && absl::StartsWith(line, "VmFlags:")) {
+        return absl::StrContains(line, " hg");
+      }
+    }
+    ADD_FAILURE() << "nothing is mapped there";
+    return false;
+  }
+
   // The process that watches it from now on.
   pid_t Watched() const {
     EXPECT_TRUE(Held()->Watch().ok());
@@ -229,17 +258,35 @@ TEST_F(KeeperClientTest, SignalsAreHeldBackAndNotLost) {
 
 TEST_F(KeeperClientTest, MemoryForDeviceStateIsOfHugePages) {
   auto keeper = Held();
-  shared->threads[1].maps = true;
   ASSERT_TRUE(keeper->Run({{pid_, Thread(1)}}, true).ok());
-  ASSERT_TRUE(Until([] { return shared->threads[1].mapped != nullptr; }));
+  for (int times = 0; times < 3; ++times) EXPECT_TRUE(IsToBeOfHugePages(Maps(1)));
   ASSERT_TRUE(keeper->Pause().ok());
-  const std::string maps = ReadFile(absl::StrCat("/proc/", pid_, "/smaps")).value();
-  const size_t area =
-      maps.find(absl::StrCat(absl::Hex(reinterpret_cast<uintptr_t>(shared->threads[1].mapped.load())), "-"));
-  ASSERT_NE(area, std::string::npos);
-  const size_t flags = maps.find("VmFlags:", area);
-  EXPECT_TRUE(absl::StrContains(maps.substr(flags, maps.find('\n', flags) - flags), " hg"))
-      << maps.substr(area, 1000);
+}
+
+TEST_F(KeeperClientTest, BeyondWhatIsOnTheDeviceNothingIsLookedFor) {
+  auto keeper = Held();
+  for (int times = 0; times < 2; ++times) {
+    ASSERT_TRUE(keeper->Run({{pid_, Thread(1), 16 * kHugePage}}, true).ok());
+    EXPECT_TRUE(IsToBeOfHugePages(Maps(1)));
+    EXPECT_TRUE(IsToBeOfHugePages(Maps(1)));
+    // Its system calls are its own again: that costs it nothing, and it can be paused all the same.
+    EXPECT_FALSE(IsToBeOfHugePages(Maps(1)));
+    EXPECT_TRUE(GoesOn(1));
+    ASSERT_TRUE(keeper->Pause().ok());
+    EXPECT_TRUE(AllStand());
+  }
+  keeper.reset();
+  EXPECT_TRUE(AreFree());
+}
+
+TEST_F(KeeperClientTest, HugePagesCanBeSwitchedOff) {
+  ASSERT_EQ(::setenv("REKINDLE_GPU_HUGE_PAGES", "0", 1), 0);
+  auto keeper = Held();
+  const absl::Status runs = keeper->Run({{pid_, Thread(1)}}, true);
+  ::unsetenv("REKINDLE_GPU_HUGE_PAGES");
+  ASSERT_TRUE(runs.ok()) << runs;
+  EXPECT_FALSE(IsToBeOfHugePages(Maps(1)));
+  ASSERT_TRUE(keeper->Pause().ok());
 }
 
 TEST_F(KeeperClientTest, WhoWatchesHoldsAgainWithoutLettingGo) {

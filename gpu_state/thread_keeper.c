@@ -31,10 +31,11 @@ enum RunState {
 struct Thread {
   pid_t id;
   enum RunState state;
-  uint64_t least;  // bytes of a mapping that is to be of huge pages; 0: none
-  int in_call;     // at its next stop it returns from a system call
-  int maps;        // that is one to look at
-  uint64_t mask;   // its signals'
+  uint64_t least;               // bytes of a mapping that is to be of huge pages; 0: none
+  uint64_t looked_for, mapped;  // bytes of all of these; 0: nobody knows how many these are
+  int in_call;                  // at its next stop it returns from a system call
+  int maps;                     // that is one to look at
+  uint64_t mask;                // its signals'
   uint64_t address, bytes, flags;
   struct user_regs_struct registers;  // its own, during a call of ours
 };
@@ -59,14 +60,20 @@ static void Say(struct Keeper* keeper, enum KeeperWord what, int id, uint64_t ad
   }
 }
 
+// Each stop at a system call costs it as much as some dozens of calls: only until it has what it needs.
+static int StopsAtCalls(const struct Thread* thread) {
+  if (thread->state != kRuns) return 1;  // in a call of ours
+  return thread->least && (thread->looked_for == 0 || thread->mapped < thread->looked_for);
+}
+
 static void LetRun(const struct Keeper* keeper, struct Thread* thread, long signal) {
   // Any stop before the one that was asked for takes its place.
   if (keeper->pausing && thread->state == kRuns) ptrace(PTRACE_INTERRUPT, thread->id, 0, 0);
-  ptrace(thread->least ? PTRACE_SYSCALL : PTRACE_CONT, thread->id, 0, signal);
+  ptrace(StopsAtCalls(thread) ? PTRACE_SYSCALL : PTRACE_CONT, thread->id, 0, signal);
 }
 
 // 0, or errno.
-static int Run(struct Keeper* keeper, pid_t id, uint64_t least) {
+static int Run(struct Keeper* keeper, pid_t id, uint64_t least, uint64_t looked_for) {
   struct Thread* thread = 0;
   for (int i = 0; i < keeper->count; ++i) {
     if (keeper->threads[i].id == id) thread = &keeper->threads[i];
@@ -79,8 +86,11 @@ static int Run(struct Keeper* keeper, pid_t id, uint64_t least) {
   }
 #ifdef __x86_64__
   thread->least = least;
+  thread->looked_for = looked_for;
+  thread->mapped = 0;
 #else
   (void)least;
+  (void)looked_for;
 #endif
   thread->in_call = 0;
   // It handles no signal while the others stand: a handler might wait for one of them.
@@ -155,7 +165,10 @@ static void AtSystemCall(struct Keeper* keeper, struct Thread* thread) {
     if (thread->maps && ptrace(PTRACE_GETREGS, thread->id, 0, own) == 0) {
       own->r10 = thread->flags;
       thread->address = own->rax;
-      if (own->rax < (uint64_t)-4095 && BeginAdvice(keeper, thread)) return;
+      if (own->rax < (uint64_t)-4095) {
+        thread->mapped += thread->bytes;
+        if (BeginAdvice(keeper, thread)) return;
+      }
       ptrace(PTRACE_SETREGS, thread->id, 0, own);
     }
   }
@@ -245,7 +258,7 @@ static int Talk(struct Keeper* keeper, int stopped, int (*hold)(int pid)) {
         Say(keeper, kKeeperStands, hold ? hold(message.id) : ENOSYS, 0, 0);
         break;
       case kKeeperRun:
-        Say(keeper, kKeeperRuns, Run(keeper, message.id, message.bytes), 0, 0);
+        Say(keeper, kKeeperRuns, Run(keeper, message.id, message.bytes, message.address), 0, 0);
         break;
       case kKeeperGoOn:
         for (int i = 0; i < keeper->count; ++i) {

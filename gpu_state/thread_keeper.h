@@ -15,7 +15,8 @@
 enum KeeperWord {
   // To the keeper.
   kKeeperHold = 1,  // the process `id`: all its threads stand still. The program's only
-  kKeeperRun,       // its thread `id`; mappings of at least `bytes` are to be of huge pages, 0: none
+  kKeeperRun,       // its thread `id`; mappings of at least `bytes` are to be of huge pages, 0: none. Once it
+                    // has `address` bytes of those, no more are looked for; 0: always
   kKeeperGoOn,      // after kKeeperMapped: the thread `id`
   kKeeperPause,     // the threads that run stand still again
   kKeeperWatch,     // all run on, and are watched (thread_watch.h); it hangs up. The program's only

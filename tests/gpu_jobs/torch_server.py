@@ -5,7 +5,7 @@ It answers on a Unix socket, or on a TCP port of this machine: to "TOKENS SEED" 
 by TOKENS tokens, and answers with a digest of these tokens and of the last logits, the same each time. It is ready, and
 has made FILE, once it has answered itself.
 
-    torch_server.py --socket S --ready-file FILE [--size 8GiB] [--device cuda]
+    torch_server.py --socket S --ready-file FILE [--size 8GiB] [--device cuda] [--weights FILE]
     torch_server.py --socket S --ask SEED [--tokens N] [--wait SECONDS]
 """
 
@@ -38,6 +38,7 @@ def parse():
     parser.add_argument("--ready-file", metavar="FILE")
     parser.add_argument("--size", type=size, default=size("1GiB"), help="of the weights (1GiB)")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--weights", metavar="FILE", help="to load them from; where it is not there, to write them to")
     parser.add_argument("--ask", type=int, metavar="SEED", help="ask a server, and print its answer")
     parser.add_argument("--tokens", type=int, default=8)
     parser.add_argument("--wait", type=float, default=0, help="for the server, so many seconds")
@@ -73,7 +74,7 @@ def ask(options):
 
 
 class Model:
-    def __init__(self, bytes_wanted, device):
+    def __init__(self, bytes_wanted, device, weights_file):
         import torch  # not for whoever only asks
 
         from tiny_transformer import Transformer, initialise
@@ -90,8 +91,31 @@ class Model:
         with torch.no_grad(), _on(torch, device):
             model = Transformer(layers, width, VOCABULARY, LENGTH)
         torch.set_default_dtype(default)
-        self.model = initialise(model.to(device).eval(), 1)
+        self.model = model.to(device).eval()
+        if weights_file and os.path.exists(weights_file):
+            self.load(weights_file)
+        else:
+            initialise(self.model, 1)
+            if weights_file:
+                self.write(weights_file)
         self.weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
+
+    def load(self, path):
+        """As model servers do: mapped, and copied tensor by tensor to where it belongs."""
+        torch = self.torch
+        count = sum(p.numel() for p in self.model.parameters())
+        everything = torch.from_file(path, shared=False, size=count, dtype=torch.bfloat16)
+        at = 0
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.copy_(everything[at : at + parameter.numel()].view_as(parameter))
+                at += parameter.numel()
+
+    def write(self, path):
+        with open(path + ".next", "wb") as file, self.torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.detach().cpu().contiguous().view(self.torch.int16).numpy().tofile(file)
+        os.replace(path + ".next", path)
 
     def answer(self, count, seed):
         torch = self.torch
@@ -114,7 +138,7 @@ def _on(torch, device):
 
 
 def serve(options):
-    model = Model(options.size, options.device)
+    model = Model(options.size, options.device, options.weights)
     model.answer(options.tokens, 0)
     if options.socket is not None:
         listener = socket.socket(socket.AF_UNIX)

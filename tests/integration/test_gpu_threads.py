@@ -86,6 +86,16 @@ class WatchTest(GpuTest):
         self.succeed("gpu", "resume", job.pid)
         self.assert_runs(job)
 
+    def test_once_most_of_it_is_mapped_the_driver_is_left_alone(self):
+        """Whoever moves it knows how much there is: the last of eight mappings is as the driver asks for it."""
+        job = self.start_vector_job(bytes=64 * MIB, streams=8)
+        self.succeed("gpu", "park", job.pid)
+        advised = procfs.huge_page_advised_bytes(job.pid)
+        self.assertGreaterEqual(advised, 46 * MIB)
+        self.assertLess(advised, 62 * MIB)
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+
 
 class StandStillTest(GpuTest):
     def test_images_of_a_job_that_synchronizes_all_the_time(self):
