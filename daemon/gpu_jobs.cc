@@ -326,7 +326,7 @@ absl::Status GpuJobs::Park(const GpuJobId& job) {
 absl::Status GpuJobs::Resume(const GpuJobId& job) { return PutOn(job.pid, gpu::DevicePairs()).status(); }
 
 absl::StatusOr<DeviceBytes> GpuJobs::FreeBytes() {
-  RK_ASSIGN_OR_RETURN(gpu::DeviceView view, mover_.Devices());
+  RK_ASSIGN_OR_RETURN(gpu::DeviceView view, mover_.DevicesWithKeptRoom());
   DeviceBytes bytes;
   for (const gpu::GpuDevice& device : view.devices) bytes[device.uuid] = device.free_bytes;
   return bytes;
