@@ -85,7 +85,12 @@ absl::Status GpuArbiter::SetBytes(const GpuJobId& id, DeviceBytes bytes) {
   JobPtr job = Find(id.pid, id.start_ticks);
   if (job == nullptr) return absl::OkStatus();
   ChangeBytes(*job, std::move(bytes));
-  if (job->state != GpuJobState::kParking || host_bytes_ <= options_.host_budget) return absl::OkStatus();
+  const auto fits = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return job->state != GpuJobState::kParking || host_bytes_ <= options_.host_budget;
+  };
+  if (fits()) return absl::OkStatus();
+  RemoveDead();
+  if (fits()) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(job->name(), " is not parked: it has grown to ",
                                                    FormatBytes(Total(job->bytes)), " of device memory. ",
                                                    DescribeHost()));

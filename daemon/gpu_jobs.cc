@@ -332,6 +332,19 @@ absl::StatusOr<DeviceBytes> GpuJobs::FreeBytes() {
   return bytes;
 }
 
+std::map<pid_t, DeviceBytes> GpuJobs::BytesOf(const std::vector<GpuJobId>& jobs) {
+  std::map<pid_t, DeviceBytes> bytes;
+  auto view = mover_.DevicesWithKeptRoom();
+  if (!view.ok()) return bytes;
+  const ProcessChildren all;
+  for (const GpuJobId& job : jobs) {
+    const std::vector<gpu::GpuUse> uses = gpu::UsesOf(view->uses, all.Tree(job.pid));
+    // Where the driver does not tell, what is known from earlier is better than nothing.
+    if (gpu::KnownBytes(uses) > 0) bytes[job.pid] = gpu::BytesByDevice(uses);
+  }
+  return bytes;
+}
+
 bool GpuJobs::IsAlive(const GpuJobId& job) {
   auto stat = ReadProcessStat(job.pid);
   // What can't be looked at is not gone for that.

@@ -94,6 +94,7 @@ class GpuJobs : private GpuMoves {
   absl::Status Park(const GpuJobId& job) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Resume(const GpuJobId& job) override;
   absl::StatusOr<DeviceBytes> FreeBytes() override;
+  std::map<pid_t, DeviceBytes> BytesOf(const std::vector<GpuJobId>& jobs) override;
   bool IsAlive(const GpuJobId& job) override;
 
   gpu::JobMover& mover_;
