@@ -158,6 +158,12 @@ bool GpuArbiter::AnyoneWaitsFor(const Job& job) const {
   });
 }
 
+bool GpuArbiter::IsWanted(pid_t pid) const {
+  absl::MutexLock lock(&mutex_);
+  const JobPtr job = Find(pid, 0);
+  return job != nullptr && AnyoneWaitsFor(*job);
+}
+
 void GpuArbiter::Wake() {
   absl::MutexLock lock(&mutex_);
   NudgeAll();

@@ -151,6 +151,8 @@ class GpuArbiter {
   // have ended); FailedPrecondition: it has none of this kind.
   absl::Status Release(pid_t job, uint64_t start_ticks = 0, LeaseKind kind = LeaseKind::kLasting)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Does a request wait for one of its GPUs?
+  bool IsWanted(pid_t job) const ABSL_LOCKS_EXCLUDED(mutex_);
   // A pinned job isn't parked to make room. Moves nothing.
   absl::Status Pin(pid_t job, bool pinned) ABSL_LOCKS_EXCLUDED(mutex_);
   // Parks it now, within the host budget. FailedPrecondition: leased or pinned; Aborted: being moved.

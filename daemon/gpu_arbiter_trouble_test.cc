@@ -429,6 +429,23 @@ TEST_F(GpuArbiterTest, TheHostMemoryOfTheDeadIsFreeForWhoHasGrown) {
   EXPECT_EQ(arbiter_->host_bytes(), 6 * kGiB);
 }
 
+TEST_F(GpuArbiterTest, AJobIsWantedAsLongAsSomebodyWaitsForItsGpus) {
+  Make({{"A", 8}, {"B", 8}});
+  AddResident(1, {{"A", 8}});
+  AddResident(2, {{"B", 8}});
+  AddParked(3, {{"A", 8}});
+  EXPECT_FALSE(arbiter_->IsWanted(1));
+  ASSERT_TRUE(LeaseAtOnce(1).ok());
+  Asked asked(this, 3);
+  AwaitWaits(1);
+  EXPECT_TRUE(arbiter_->IsWanted(1));
+  EXPECT_FALSE(arbiter_->IsWanted(2));
+  EXPECT_FALSE(arbiter_->IsWanted(4711));
+  ASSERT_TRUE(arbiter_->Release(1).ok());
+  EXPECT_TRUE(asked.Result().ok());
+  EXPECT_FALSE(arbiter_->IsWanted(1));
+}
+
 TEST_F(GpuArbiterTest, AJobThatMovesToOtherGpusWhileItIsWaitedForQueuesThere) {
   Make({{"A", 8}, {"B", 8}});
   AddResident(1, {{"A", 8}});

@@ -28,7 +28,10 @@ GpuArbiterOptions ArbiterOptions(uint64_t host_budget) {
 }  // namespace
 
 GpuJobs::GpuJobs(gpu::JobMover* mover, uint64_t host_budget, std::string lease_record)
-    : mover_(*mover), arbiter_(this, ArbiterOptions(host_budget)), record_(std::move(lease_record)) {}
+    : mover_(*mover),
+      host_budget_(host_budget),
+      arbiter_(this, ArbiterOptions(host_budget)),
+      record_(std::move(lease_record)) {}
 
 void GpuJobs::InheritLeases() {
   absl::MutexLock lock(&record_mutex_);
@@ -253,6 +256,10 @@ absl::StatusOr<absl::Duration> GpuJobs::LearnInTime(pid_t job, const LeaseOption
     if (!absl::IsAborted(learned)) return learned;
     const bool cancelled = options.cancelled && options.cancelled();
     const bool late = left <= absl::ZeroDuration() || absl::Now() >= options.deadline;
+    if (cancelled || late) {
+      absl::MutexLock lock(&mutex_);
+      ++(cancelled ? before_queue_.cancelled : before_queue_.timeouts);
+    }
     if (cancelled)
       return absl::CancelledError(absl::StrCat("the lease of job ", job, " was cancelled while it waited"));
     if (late) {
@@ -357,6 +364,14 @@ absl::StatusOr<int> GpuJobs::Unpin(pid_t job) {
   RK_RETURN_IF_ERROR(arbiter_.Pin(job, false));
   WriteRecordOrWarn(kEndedWouldBeThere);
   return LeasesOf(job);
+}
+
+GpuArbiterCounters GpuJobs::counters() const {
+  GpuArbiterCounters counters = arbiter_.counters();
+  absl::MutexLock lock(&mutex_);
+  counters.timeouts += before_queue_.timeouts;
+  counters.cancelled += before_queue_.cancelled;
+  return counters;
 }
 
 int GpuJobs::LeasesOf(pid_t job) const {

@@ -57,8 +57,16 @@ class GpuJobs : private GpuMoves {
   // Likewise a pin, if there is one. NotFound: it was never leased, or has ended.
   absl::StatusOr<int> Unpin(pid_t job) ABSL_LOCKS_EXCLUDED(record_mutex_);
 
+  // Does somebody who wants a lease wait for one of its GPUs?
+  bool IsWanted(pid_t job) const { return arbiter_.IsWanted(job); }
+
   // Those that the arbiter knows.
   std::map<pid_t, GpuJobSnapshot> Known() const;
+  // Since this was made.
+  GpuArbiterCounters counters() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Host memory of parked jobs that counts, and how much there may be; UINT64_MAX: any.
+  uint64_t host_bytes() const { return arbiter_.host_bytes(); }
+  uint64_t host_budget() const { return host_budget_; }
   // Ends all waiting.
   void Stop() { arbiter_.Stop(); }
 
@@ -112,10 +120,13 @@ class GpuJobs : private GpuMoves {
   bool IsAlive(const GpuJobId& job) override;
 
   gpu::JobMover& mover_;
+  const uint64_t host_budget_;
   GpuArbiter arbiter_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::map<pid_t, std::vector<pid_t>> users_ ABSL_GUARDED_BY(mutex_);  // of jobs found: what uses CUDA
   std::map<pid_t, ParkOptions> asked_ ABSL_GUARDED_BY(mutex_);  // what a call that parks this job wants
+  GpuArbiterCounters before_queue_
+      ABSL_GUARDED_BY(mutex_);  // requests that did not get as far as the arbiter
   // Held from a look at the arbiter until what was seen is written, so that the latest is written last; and
   // whenever a pin changes. Before mutex_.
   absl::Mutex record_mutex_;
