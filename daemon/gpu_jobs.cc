@@ -35,6 +35,7 @@ GpuJobs::GpuJobs(gpu::JobMover* mover, uint64_t host_budget, std::string lease_r
 
 void GpuJobs::InheritLeases() {
   absl::MutexLock lock(&record_mutex_);
+  inherited_ = true;
   absl::StatusOr<std::vector<GpuJobLeases>> jobs = record_.Read();
   if (!jobs.ok()) {
     Log(LogLevel::kWarning,
@@ -345,7 +346,7 @@ void GpuJobs::WriteRecordOrWarn(const char* lost) {
 
 void GpuJobs::RememberUse() {
   absl::MutexLock lock(&record_mutex_);
-  WriteRecordOrWarn("jobs would not make room that do now");
+  if (inherited_) WriteRecordOrWarn("jobs would not make room that do now");
 }
 
 absl::StatusOr<int> GpuJobs::Release(pid_t job, LeaseKind kind) {

@@ -109,7 +109,8 @@ class GpuJobs : private GpuMoves {
   absl::Status WriteRecord() ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_mutex_);
   // After a change that holds in any case. `lost`: what a restart would do without it.
   void WriteRecordOrWarn(const char* lost) ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_mutex_);
-  // Which jobs are known, and when each was used last: the next daemon parks them to make room.
+  // Which jobs are known, and when each was used last: the next daemon parks them to make room. Only where
+  // leases were inherited: a command that parks a job has no record, and would overwrite the daemon's.
   void RememberUse() ABSL_LOCKS_EXCLUDED(record_mutex_);
 
   // GpuMoves, for the arbiter.
@@ -131,6 +132,7 @@ class GpuJobs : private GpuMoves {
   // whenever a pin changes. Before mutex_.
   absl::Mutex record_mutex_;
   GpuLeaseRecord record_ ABSL_GUARDED_BY(record_mutex_);
+  bool inherited_ ABSL_GUARDED_BY(record_mutex_) = false;
 };
 
 }  // namespace rekindle::daemon
