@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -22,31 +23,38 @@ class CallsOfUsers : public std::enable_shared_from_this<CallsOfUsers> {
   // On each of a user's connections one that lasts, and another that sends its job a signal.
   static constexpr size_t kMostOfOne = 2 * PeerRegistry::kNumbersPerIdentity;
 
+  // Beside these of calls that others of its own may wait for: leases that end let its leases begin.
+  static constexpr size_t kMostReleasesOfOne = 64;
+  enum class Kind { kAny, kRelease };
+
   explicit CallsOfUsers(size_t most_of_one = kMostOfOne) : most_of_one_(most_of_one) {}
 
   // One more of this user, until the last copy of the result goes. ResourceExhausted: there are too many.
-  absl::StatusOr<std::shared_ptr<void>> Begin(uid_t user) ABSL_LOCKS_EXCLUDED(mutex_) {
+  absl::StatusOr<std::shared_ptr<void>> Begin(uid_t user, Kind kind = Kind::kAny)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    size_t& calls = calls_[user];
-    if (calls >= most_of_one_) {
+    const std::pair<uid_t, Kind> counted(user, kind);
+    const auto it = calls_.find(counted);
+    const size_t calls = it == calls_.end() ? 0 : it->second;
+    if (calls >= (kind == Kind::kRelease ? kMostReleasesOfOne : most_of_one_)) {
       return absl::ResourceExhaustedError(
           absl::StrCat("uid ", user, " has ", calls,
                        " calls in work, as many as one user may: wait until some have ended"));
     }
-    ++calls;
-    return std::shared_ptr<void>(this, [users = shared_from_this(), user](void*) { users->End(user); });
+    ++calls_[counted];
+    return std::shared_ptr<void>(this, [users = shared_from_this(), counted](void*) { users->End(counted); });
   }
 
  private:
-  void End(uid_t user) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void End(const std::pair<uid_t, Kind>& counted) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    auto calls = calls_.find(user);
+    auto calls = calls_.find(counted);
     if (--calls->second == 0) calls_.erase(calls);
   }
 
   const size_t most_of_one_;
   absl::Mutex mutex_;
-  std::map<uid_t, size_t> calls_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::pair<uid_t, Kind>, size_t> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rekindle::daemon

@@ -85,7 +85,12 @@ absl::Status GpuArbiter::SetBytes(const GpuJobId& id, DeviceBytes bytes) {
   JobPtr job = Find(id.pid, id.start_ticks);
   if (job == nullptr) return absl::OkStatus();
   ChangeBytes(*job, std::move(bytes));
-  if (job->state != GpuJobState::kParking || host_bytes_ <= options_.host_budget) return absl::OkStatus();
+  const auto fits = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return job->state != GpuJobState::kParking || host_bytes_ <= options_.host_budget;
+  };
+  if (fits()) return absl::OkStatus();
+  RemoveDead();
+  if (fits()) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(job->name(), " is not parked: it has grown to ",
                                                    FormatBytes(Total(job->bytes)), " of device memory. ",
                                                    DescribeHost()));
@@ -151,6 +156,12 @@ bool GpuArbiter::AnyoneWaitsFor(const Job& job) const {
   return std::any_of(queue_.begin(), queue_.end(), [&](const Request* request) {
     return request->job.get() == &job || SharesDevice(request->devices, job.bytes);
   });
+}
+
+bool GpuArbiter::IsWanted(pid_t pid) const {
+  absl::MutexLock lock(&mutex_);
+  const JobPtr job = Find(pid, 0);
+  return job != nullptr && AnyoneWaitsFor(*job);
 }
 
 void GpuArbiter::Wake() {

@@ -44,6 +44,8 @@ class GpuMoves {
   virtual absl::Status Resume(const GpuJobId& job) = 0;
   // Of every GPU of this machine.
   virtual absl::StatusOr<DeviceBytes> FreeBytes() = 0;
+  // What these jobs have on their GPUs now, by PID; without those of which that is not known.
+  virtual std::map<pid_t, DeviceBytes> BytesOf(const std::vector<GpuJobId>& jobs) = 0;
   virtual bool IsAlive(const GpuJobId& job) = 0;
 };
 
@@ -149,6 +151,8 @@ class GpuArbiter {
   // have ended); FailedPrecondition: it has none of this kind.
   absl::Status Release(pid_t job, uint64_t start_ticks = 0, LeaseKind kind = LeaseKind::kLasting)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Does a request wait for one of its GPUs?
+  bool IsWanted(pid_t job) const ABSL_LOCKS_EXCLUDED(mutex_);
   // A pinned job isn't parked to make room. Moves nothing.
   absl::Status Pin(pid_t job, bool pinned) ABSL_LOCKS_EXCLUDED(mutex_);
   // Parks it now, within the host budget. FailedPrecondition: leased or pinned; Aborted: being moved.
@@ -187,6 +191,10 @@ class GpuArbiter {
   // The parts of Lease. Those that take a Request let go of mutex_ for a while.
   absl::Status Serve(Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Advance(Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What the job needs beyond what is free.
+  absl::StatusOr<DeviceBytes> ShortageOf(const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Jobs on the GPUs have grown and shrunk unseen. Lets go of mutex_ for a while.
+  void LookAtResidents() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ResumeJob(Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ParkVictims(Request& request, const std::vector<JobPtr>& victims)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -107,15 +107,10 @@ absl::Status GpuArbiter::Advance(Request& request) {
   if (job.state != GpuJobState::kParked || !CheckWanted(request).ok()) return absl::OkStatus();
   request.free = *std::move(free);
 
-  DeviceBytes shortage;
-  for (const auto& [uuid, needed] : job.bytes) {
-    auto it = request.free.find(uuid);
-    if (it == request.free.end()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(job.name(), " can't go back to ", uuid,
-                       ": this machine has no such GPU now; look at `nvidia-smi -L` and the kernel's log"));
-    }
-    if (it->second < needed) shortage[uuid] = needed - it->second;
+  RK_ASSIGN_OR_RETURN(const DeviceBytes shortage, ShortageOf(request));
+  if (!shortage.empty()) {
+    LookAtResidents();
+    if (job.state != GpuJobState::kParked || !CheckWanted(request).ok()) return absl::OkStatus();
   }
   std::vector<JobPtr> victims;
   if (!shortage.empty()) {
@@ -141,6 +136,40 @@ absl::Status GpuArbiter::Advance(Request& request) {
   AwaitChange(request, options_.reread_interval);
   request.squeeze = false;
   return absl::OkStatus();
+}
+
+absl::StatusOr<DeviceBytes> GpuArbiter::ShortageOf(const Request& request) const {
+  const Job& job = *request.job;
+  DeviceBytes shortage;
+  for (const auto& [uuid, needed] : job.bytes) {
+    auto it = request.free.find(uuid);
+    if (it == request.free.end()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(job.name(), " can't go back to ", uuid,
+                       ": this machine has no such GPU now; look at `nvidia-smi -L` and the kernel's log"));
+    }
+    if (it->second < needed) shortage[uuid] = needed - it->second;
+  }
+  return shortage;
+}
+
+void GpuArbiter::LookAtResidents() {
+  std::vector<GpuJobId> residents;
+  for (const auto& [pid, job] : jobs_) {
+    if (job->state == GpuJobState::kResident) residents.push_back(job->id);
+  }
+  if (residents.empty()) return;
+  mutex_.Unlock();
+  std::map<pid_t, DeviceBytes> now = moves_.BytesOf(residents);
+  mutex_.Lock();
+  for (const GpuJobId& id : residents) {
+    JobPtr job = Find(id.pid, id.start_ticks);
+    auto bytes = now.find(id.pid);
+    if (job == nullptr || job->state != GpuJobState::kResident || bytes == now.end()) continue;
+    // Nobody is nudged: who asks is the one whose turn it is, and one that always changes would have it look
+    // without a pause.
+    job->bytes = std::move(bytes->second);
+  }
 }
 
 absl::Status GpuArbiter::ResumeJob(Request& request) {
@@ -240,26 +269,32 @@ void GpuArbiter::AskCancelled(Request& request) {
 
 absl::Status GpuArbiter::Park(pid_t pid) {
   absl::MutexLock lock(&mutex_);
-  JobPtr job = Find(pid, 0);
-  if (job == nullptr) {
-    return UnknownJob(pid);
+  for (bool swept = false;; swept = true) {
+    JobPtr job = Find(pid, 0);
+    if (job == nullptr) {
+      return UnknownJob(pid);
+    }
+    if (job->state == GpuJobState::kParked) return absl::OkStatus();
+    if (job->moving()) return absl::AbortedError(absl::StrCat(job->name(), " is being moved: try again"));
+    if (job->leases > 0 || job->pinned) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(job->name(), " is not parked: it is ",
+                       job->pinned ? "pinned; unpin it first (`rekindle gpu release --unpin`)"
+                                   : "leased; release it first"));
+    }
+    const uint64_t bytes = Total(job->bytes);
+    if (bytes <= HostRoom()) {
+      job->state = GpuJobState::kParking;
+      Charge(*job, bytes);
+      return ParkOne(job);
+    }
+    if (swept) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          job->name(), " is not parked: it has ", FormatBytes(bytes), " of device memory. ", DescribeHost()));
+    }
+    // Jobs that have ended unseen have no host memory any more.
+    RemoveDead();
   }
-  if (job->state == GpuJobState::kParked) return absl::OkStatus();
-  if (job->moving()) return absl::AbortedError(absl::StrCat(job->name(), " is being moved: try again"));
-  if (job->leases > 0 || job->pinned) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(job->name(), " is not parked: it is ",
-                     job->pinned ? "pinned; unpin it first (`rekindle gpu release --unpin`)"
-                                 : "leased; release it first"));
-  }
-  const uint64_t bytes = Total(job->bytes);
-  if (bytes > HostRoom()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        job->name(), " is not parked: it has ", FormatBytes(bytes), " of device memory. ", DescribeHost()));
-  }
-  job->state = GpuJobState::kParking;
-  Charge(*job, bytes);
-  return ParkOne(job);
 }
 
 }  // namespace rekindle::daemon

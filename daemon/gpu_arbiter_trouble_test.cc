@@ -373,6 +373,79 @@ TEST_F(GpuArbiterTest, AJobThatHasGrownBeyondTheHostBudgetIsNotParked) {
   EXPECT_EQ(Look(1).state, GpuJobState::kResident);
 }
 
+TEST_F(GpuArbiterTest, JobsThatHaveGrownUnseenMakeRoomForAllThatTheyHave) {
+  Make({{"A", 16}});
+  AddResident(1, {{"A", 2}});
+  AddResident(2, {{"A", 2}});
+  AddParked(3, {{"A", 10}});
+  // More than all that is known, and free, together.
+  machine_->Resize(Id(1), {{"A", 12 * kGiB}});
+  ASSERT_TRUE(Lease(3, Within(absl::Seconds(30))).ok());
+  EXPECT_THAT(machine_->TakeCalls(), ElementsAre("park 1", "resume 3"));
+  EXPECT_EQ(arbiter_->host_bytes(), machine_->host_used());
+}
+
+TEST_F(GpuArbiterTest, AJobThatHasShrunkUnseenIsNotParkedInVain) {
+  Make({{"A", 16}});
+  AddResident(1, {{"A", 8}});
+  AddResident(2, {{"A", 8}});
+  AddParked(3, {{"A", 12}});
+  machine_->Resize(Id(1), {{"A", 2 * kGiB}});
+  ASSERT_TRUE(Lease(3, Within(absl::Seconds(30))).ok());
+  EXPECT_THAT(machine_->TakeCalls(), ElementsAre("park 2", "resume 3"));
+}
+
+TEST_F(GpuArbiterTest, ATimeOutTellsWhatGrownJobsHave) {
+  Make({{"A", 16}});
+  AddResident(1, {{"A", 2}});
+  AddParked(2, {{"A", 10}});
+  ASSERT_TRUE(LeaseAtOnce(1).ok());
+  machine_->Resize(Id(1), {{"A", 12 * kGiB}});
+  const absl::Status refused = Lease(2, Within(absl::Milliseconds(20)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("job 1 has 12.0 GiB, leased 1 time"));
+}
+
+TEST_F(GpuArbiterTest, TheHostMemoryOfTheDeadIsFreeForWhoIsParkedByHand) {
+  Make({{"A", 16}}, /*budget_gib=*/6);
+  AddParked(1, {{"A", 4}});
+  AddResident(2, {{"A", 4}});
+  EXPECT_TRUE(absl::IsResourceExhausted(arbiter_->Park(2)));
+  machine_->Kill(Id(1));
+  EXPECT_TRUE(arbiter_->Park(2).ok());
+  EXPECT_EQ(arbiter_->host_bytes(), 4 * kGiB);
+  EXPECT_EQ(arbiter_->counters().deaths, 1u);
+}
+
+TEST_F(GpuArbiterTest, TheHostMemoryOfTheDeadIsFreeForWhoHasGrown) {
+  Make({{"A", 16}}, /*budget_gib=*/9);
+  AddParked(1, {{"A", 4}});
+  AddResident(2, {{"A", 4}});
+  machine_->Kill(Id(1));
+  machine_->Interfere([this](Call call, const GpuJobId& id) {
+    return call == Call::kPark ? arbiter_->SetBytes(id, {{"A", 6 * kGiB}}) : absl::OkStatus();
+  });
+  EXPECT_TRUE(arbiter_->Park(2).ok());
+  EXPECT_EQ(arbiter_->host_bytes(), 6 * kGiB);
+}
+
+TEST_F(GpuArbiterTest, AJobIsWantedAsLongAsSomebodyWaitsForItsGpus) {
+  Make({{"A", 8}, {"B", 8}});
+  AddResident(1, {{"A", 8}});
+  AddResident(2, {{"B", 8}});
+  AddParked(3, {{"A", 8}});
+  EXPECT_FALSE(arbiter_->IsWanted(1));
+  ASSERT_TRUE(LeaseAtOnce(1).ok());
+  Asked asked(this, 3);
+  AwaitWaits(1);
+  EXPECT_TRUE(arbiter_->IsWanted(1));
+  EXPECT_FALSE(arbiter_->IsWanted(2));
+  EXPECT_FALSE(arbiter_->IsWanted(4711));
+  ASSERT_TRUE(arbiter_->Release(1).ok());
+  EXPECT_TRUE(asked.Result().ok());
+  EXPECT_FALSE(arbiter_->IsWanted(1));
+}
+
 TEST_F(GpuArbiterTest, AJobThatMovesToOtherGpusWhileItIsWaitedForQueuesThere) {
   Make({{"A", 8}, {"B", 8}});
   AddResident(1, {{"A", 8}});

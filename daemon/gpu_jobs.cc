@@ -1,16 +1,23 @@
 #include "daemon/gpu_jobs.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/human_units.h"
 #include "base/log.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 
 namespace rekindle::daemon {
 namespace {
+
+constexpr absl::Duration kLookAgainEvery = absl::Milliseconds(50);
+constexpr char kEndedWouldBeThere[] = "a lease or pin would be there that has ended";
 
 GpuArbiterOptions ArbiterOptions(uint64_t host_budget) {
   GpuArbiterOptions options;
@@ -21,10 +28,14 @@ GpuArbiterOptions ArbiterOptions(uint64_t host_budget) {
 }  // namespace
 
 GpuJobs::GpuJobs(gpu::JobMover* mover, uint64_t host_budget, std::string lease_record)
-    : mover_(*mover), arbiter_(this, ArbiterOptions(host_budget)), record_(std::move(lease_record)) {}
+    : mover_(*mover),
+      host_budget_(host_budget),
+      arbiter_(this, ArbiterOptions(host_budget)),
+      record_(std::move(lease_record)) {}
 
 void GpuJobs::InheritLeases() {
   absl::MutexLock lock(&record_mutex_);
+  inherited_ = true;
   absl::StatusOr<std::vector<GpuJobLeases>> jobs = record_.Read();
   if (!jobs.ok()) {
     Log(LogLevel::kWarning,
@@ -113,6 +124,22 @@ absl::StatusOr<GpuJobs::Found> GpuJobs::Find(pid_t job) {
   return found;
 }
 
+absl::Status GpuJobs::CheckAtRest(const std::vector<pid_t>& pids) {
+  const std::vector<pid_t> moved = mover_.BeingMoved(pids);
+  if (moved.empty()) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("process ", moved[0],
+                                         ": its GPU memory is being moved just now, or an image of it is ",
+                                         "being taken; try again when that has ended"));
+}
+
+absl::StatusOr<GpuJobs::Found> GpuJobs::FindAtRest(pid_t job) {
+  // Before: what has ended meanwhile. After: what has begun.
+  RK_RETURN_IF_ERROR(CheckAtRest(ProcessTree(job)));
+  RK_ASSIGN_OR_RETURN(Found found, Find(job));
+  RK_RETURN_IF_ERROR(CheckAtRest(found.pids));
+  return found;
+}
+
 void GpuJobs::Tell(const Found& found) {
   Tell(found, found.parked.empty() ? GpuJobState::kResident : GpuJobState::kParked);
 }
@@ -142,6 +169,7 @@ absl::StatusOr<GpuMoved> GpuJobs::Park(pid_t job, absl::Duration lock_timeout, c
     absl::MutexLock lock(&mutex_);
     asked_.erase(job);
   }
+  RememberUse();
   RK_RETURN_IF_ERROR(parked);
   // What it had may have come to light by its leaving.
   uint64_t bytes = 0;
@@ -184,8 +212,9 @@ absl::StatusOr<GpuMoved> GpuJobs::PutOn(pid_t job, const gpu::DevicePairs& wante
 absl::StatusOr<GpuMoved> GpuJobs::Resume(pid_t job, const gpu::DevicePairs& wanted) {
   RK_ASSIGN_OR_RETURN(GpuMoved moved, PutOn(job, wanted));
   // It may be parked again for others, and may be elsewhere now.
-  if (Known().count(job) > 0) {
-    if (auto now = Find(job); now.ok()) Tell(*now);
+  if (moved.moved || Known().count(job) > 0) {
+    if (auto now = FindAtRest(job); now.ok()) Tell(*now);
+    RememberUse();
   }
   return moved;
 }
@@ -202,13 +231,10 @@ bool GpuJobs::FitsNow(pid_t job) {
 }
 
 absl::StatusOr<uint64_t> GpuJobs::Lease(pid_t job, const LeaseOptions& options) {
-  if (!IsAsKnown(job)) {
-    RK_ASSIGN_OR_RETURN(Found found, Find(job));
-    Tell(found);
-  }
   // Pinned where a pin that can't be recorded is taken back, and nobody else's with it.
   LeaseOptions unpinned = options;
   unpinned.pin = false;
+  RK_ASSIGN_OR_RETURN(unpinned.timeout, LearnInTime(job, options));
   RK_ASSIGN_OR_RETURN(GpuLease lease, arbiter_.Lease(job, unpinned));
   RK_RETURN_IF_ERROR(
       Annotate(Remember(lease.job, options),
@@ -222,15 +248,48 @@ absl::StatusOr<uint64_t> GpuJobs::Lease(pid_t job, const LeaseOptions& options) 
   return bytes;
 }
 
+absl::StatusOr<absl::Duration> GpuJobs::LearnInTime(pid_t job, const LeaseOptions& options) {
+  const Stopwatch since;
+  for (;;) {
+    const absl::Status learned = Learn(job);
+    const absl::Duration left = options.timeout - absl::Seconds(since.seconds());
+    if (learned.ok()) return std::max(left, absl::ZeroDuration());
+    if (!absl::IsAborted(learned)) return learned;
+    const bool cancelled = options.cancelled && options.cancelled();
+    const bool late = left <= absl::ZeroDuration() || absl::Now() >= options.deadline;
+    if (cancelled || late) {
+      absl::MutexLock lock(&mutex_);
+      ++(cancelled ? before_queue_.cancelled : before_queue_.timeouts);
+    }
+    if (cancelled)
+      return absl::CancelledError(absl::StrCat("the lease of job ", job, " was cancelled while it waited"));
+    if (late) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "no lease of job ", job, " within ", FormatSeconds(since.seconds()), ": ", learned.message()));
+    }
+    absl::SleepFor(std::min(left, kLookAgainEvery));
+  }
+}
+
+absl::Status GpuJobs::Learn(pid_t job) {
+  const std::map<pid_t, GpuJobSnapshot> known = Known();
+  const auto it = known.find(job);
+  const bool moving = it != known.end() && (it->second.state == GpuJobState::kParking ||
+                                            it->second.state == GpuJobState::kResuming);
+  // The arbiter is at it: there is its place in the queue.
+  if (moving && IsAlive(it->second.id)) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(CheckAtRest(KnownUsers(job)));
+  if (IsAsKnown(job)) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(Found found, FindAtRest(job));
+  Tell(found);
+  return absl::OkStatus();
+}
+
 bool GpuJobs::IsAsKnown(pid_t job) {
   const std::map<pid_t, GpuJobSnapshot> known = Known();
   auto it = known.find(job);
   if (it == known.end() || !IsAlive(it->second.id)) return false;
-  std::vector<pid_t> pids;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (auto users = users_.find(job); users != users_.end()) pids = users->second;
-  }
+  const std::vector<pid_t> pids = KnownUsers(job);
   if (pids.empty()) return false;
   const GpuJobState state = it->second.state;
   if (state != GpuJobState::kResident && state != GpuJobState::kParked) return true;  // the arbiter is at it
@@ -242,9 +301,18 @@ bool GpuJobs::IsAsKnown(pid_t job) {
   return true;
 }
 
+std::vector<pid_t> GpuJobs::KnownUsers(pid_t job) {
+  absl::MutexLock lock(&mutex_);
+  auto users = users_.find(job);
+  return users == users_.end() ? std::vector<pid_t>() : users->second;
+}
+
 absl::Status GpuJobs::Remember(const GpuJobId& job, const LeaseOptions& options) {
-  // What ends with this process leaves nothing to remember, and needs no file.
-  if (options.kind == LeaseKind::kHeld && !options.pin) return absl::OkStatus();
+  // What ends with this process needs no file.
+  if (options.kind == LeaseKind::kHeld && !options.pin) {
+    RememberUse();
+    return absl::OkStatus();
+  }
   absl::MutexLock lock(&record_mutex_);
   bool was_pinned = true;
   if (options.pin) {
@@ -270,19 +338,24 @@ absl::Status GpuJobs::WriteRecord() {
   return record_.Write(jobs);
 }
 
-void GpuJobs::WriteRecordOrWarn() {
+void GpuJobs::WriteRecordOrWarn(const char* lost) {
   if (absl::Status written = WriteRecord(); !written.ok()) {
-    Log(LogLevel::kWarning,
-        absl::StrCat("after a restart of the daemon a lease or pin would be there that has ended: ",
-                     written.message()));
+    Log(LogLevel::kWarning, absl::StrCat("after a restart of the daemon ", lost, ": ", written.message()));
   }
+}
+
+void GpuJobs::RememberUse() {
+  absl::MutexLock lock(&record_mutex_);
+  if (inherited_) WriteRecordOrWarn("jobs would not make room that do now");
 }
 
 absl::StatusOr<int> GpuJobs::Release(pid_t job, LeaseKind kind) {
   RK_RETURN_IF_ERROR(arbiter_.Release(job, 0, kind));
   if (kind == LeaseKind::kLasting) {
     absl::MutexLock lock(&record_mutex_);
-    WriteRecordOrWarn();
+    WriteRecordOrWarn(kEndedWouldBeThere);
+  } else {
+    RememberUse();
   }
   return LeasesOf(job);
 }
@@ -290,8 +363,16 @@ absl::StatusOr<int> GpuJobs::Release(pid_t job, LeaseKind kind) {
 absl::StatusOr<int> GpuJobs::Unpin(pid_t job) {
   absl::MutexLock lock(&record_mutex_);
   RK_RETURN_IF_ERROR(arbiter_.Pin(job, false));
-  WriteRecordOrWarn();
+  WriteRecordOrWarn(kEndedWouldBeThere);
   return LeasesOf(job);
+}
+
+GpuArbiterCounters GpuJobs::counters() const {
+  GpuArbiterCounters counters = arbiter_.counters();
+  absl::MutexLock lock(&mutex_);
+  counters.timeouts += before_queue_.timeouts;
+  counters.cancelled += before_queue_.cancelled;
+  return counters;
 }
 
 int GpuJobs::LeasesOf(pid_t job) const {
@@ -326,9 +407,22 @@ absl::Status GpuJobs::Park(const GpuJobId& job) {
 absl::Status GpuJobs::Resume(const GpuJobId& job) { return PutOn(job.pid, gpu::DevicePairs()).status(); }
 
 absl::StatusOr<DeviceBytes> GpuJobs::FreeBytes() {
-  RK_ASSIGN_OR_RETURN(gpu::DeviceView view, mover_.Devices());
+  RK_ASSIGN_OR_RETURN(gpu::DeviceView view, mover_.DevicesWithKeptRoom());
   DeviceBytes bytes;
   for (const gpu::GpuDevice& device : view.devices) bytes[device.uuid] = device.free_bytes;
+  return bytes;
+}
+
+std::map<pid_t, DeviceBytes> GpuJobs::BytesOf(const std::vector<GpuJobId>& jobs) {
+  std::map<pid_t, DeviceBytes> bytes;
+  auto view = mover_.DevicesWithKeptRoom();
+  if (!view.ok()) return bytes;
+  const ProcessChildren all;
+  for (const GpuJobId& job : jobs) {
+    const std::vector<gpu::GpuUse> uses = gpu::UsesOf(view->uses, all.Tree(job.pid));
+    // Where the driver does not tell, what is known from earlier is better than nothing.
+    if (gpu::KnownBytes(uses) > 0) bytes[job.pid] = gpu::BytesByDevice(uses);
+  }
   return bytes;
 }
 

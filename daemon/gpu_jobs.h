@@ -39,24 +39,34 @@ class GpuJobs : private GpuMoves {
 
   // Not while it is leased or pinned.
   absl::StatusOr<GpuMoved> Park(pid_t job, absl::Duration lock_timeout, const std::string& why)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      ABSL_LOCKS_EXCLUDED(mutex_, record_mutex_);
   // Parks nobody for it. `wanted`: onto which GPUs; empty: the same.
-  absl::StatusOr<GpuMoved> Resume(pid_t job, const gpu::DevicePairs& wanted) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<GpuMoved> Resume(pid_t job, const gpu::DevicePairs& wanted)
+      ABSL_LOCKS_EXCLUDED(mutex_, record_mutex_);
 
   // Could a parked job have its device memory at once, without anybody making room? False where that is not
   // known.
   bool FitsNow(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // See GpuArbiter::Lease. Gives the bytes that the job has on its GPUs. A lease or pin that the record can't
-  // remember isn't given: the error, such as ResourceExhausted for a full file system, names the file.
+  // See GpuArbiter::Lease. Gives the bytes that the job has on its GPUs. While somebody else moves its
+  // memory, for an image say, that is waited for. A lease or pin that the record can't remember isn't given:
+  // the error, such as ResourceExhausted for a full file system, names the file.
   absl::StatusOr<uint64_t> Lease(pid_t job, const LeaseOptions& options) ABSL_LOCKS_EXCLUDED(record_mutex_);
   // Ends a lease, whether the record can be told or not. Gives the number of leases that are left.
   absl::StatusOr<int> Release(pid_t job, LeaseKind kind) ABSL_LOCKS_EXCLUDED(record_mutex_);
   // Likewise a pin, if there is one. NotFound: it was never leased, or has ended.
   absl::StatusOr<int> Unpin(pid_t job) ABSL_LOCKS_EXCLUDED(record_mutex_);
 
+  // Does somebody who wants a lease wait for one of its GPUs?
+  bool IsWanted(pid_t job) const { return arbiter_.IsWanted(job); }
+
   // Those that the arbiter knows.
   std::map<pid_t, GpuJobSnapshot> Known() const;
+  // Since this was made.
+  GpuArbiterCounters counters() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Host memory of parked jobs that counts, and how much there may be; UINT64_MAX: any.
+  uint64_t host_bytes() const { return arbiter_.host_bytes(); }
+  uint64_t host_budget() const { return host_budget_; }
   // Ends all waiting.
   void Stop() { arbiter_.Stop(); }
 
@@ -74,8 +84,18 @@ class GpuJobs : private GpuMoves {
 
   void InheritParked() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Found> Find(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Aborted: somebody moves it just now, or holds it for an image, and what is found says nothing.
+  absl::Status CheckAtRest(const std::vector<pid_t>& pids);
+  absl::StatusOr<Found> FindAtRest(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Has the arbiter know the job as it is. Aborted: as CheckAtRest.
+  absl::Status Learn(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same, but waits as long as a lease may. Gives what is left of its time.
+  absl::StatusOr<absl::Duration> LearnInTime(pid_t job, const LeaseOptions& options)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Is what the arbiter knows of the job still so? Cheap: asks for states alone.
   bool IsAsKnown(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of those of its processes that used CUDA when it was found.
+  std::vector<pid_t> KnownUsers(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   int LeasesOf(pid_t job) const;
   // Tells the arbiter what was found; a job that is parked in part is parked.
   void Tell(const Found& found);
@@ -87,24 +107,32 @@ class GpuJobs : private GpuMoves {
   // and the pin is as it was.
   absl::Status Remember(const GpuJobId& job, const LeaseOptions& options) ABSL_LOCKS_EXCLUDED(record_mutex_);
   absl::Status WriteRecord() ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_mutex_);
-  // After a change that holds in any case.
-  void WriteRecordOrWarn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_mutex_);
+  // After a change that holds in any case. `lost`: what a restart would do without it.
+  void WriteRecordOrWarn(const char* lost) ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_mutex_);
+  // Which jobs are known, and when each was used last: the next daemon parks them to make room. Only where
+  // leases were inherited: a command that parks a job has no record, and would overwrite the daemon's.
+  void RememberUse() ABSL_LOCKS_EXCLUDED(record_mutex_);
 
   // GpuMoves, for the arbiter.
   absl::Status Park(const GpuJobId& job) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Resume(const GpuJobId& job) override;
   absl::StatusOr<DeviceBytes> FreeBytes() override;
+  std::map<pid_t, DeviceBytes> BytesOf(const std::vector<GpuJobId>& jobs) override;
   bool IsAlive(const GpuJobId& job) override;
 
   gpu::JobMover& mover_;
+  const uint64_t host_budget_;
   GpuArbiter arbiter_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::map<pid_t, std::vector<pid_t>> users_ ABSL_GUARDED_BY(mutex_);  // of jobs found: what uses CUDA
   std::map<pid_t, ParkOptions> asked_ ABSL_GUARDED_BY(mutex_);  // what a call that parks this job wants
+  GpuArbiterCounters before_queue_
+      ABSL_GUARDED_BY(mutex_);  // requests that did not get as far as the arbiter
   // Held from a look at the arbiter until what was seen is written, so that the latest is written last; and
   // whenever a pin changes. Before mutex_.
   absl::Mutex record_mutex_;
   GpuLeaseRecord record_ ABSL_GUARDED_BY(record_mutex_);
+  bool inherited_ ABSL_GUARDED_BY(record_mutex_) = false;
 };
 
 }  // namespace rekindle::daemon

@@ -237,9 +237,13 @@ absl::Status HoldGpu(Node& node, const Call& call, const v1::HoldGpuRequest& req
   RK_ASSIGN_OR_RETURN(pid_t job, TakeLease(node, call, request.lease(), LeaseKind::kHeld, &response));
   UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, job, 0)));
   // How soon it is seen that the client has gone; the job's end is seen at once.
-  constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
+  constexpr absl::Duration kLookForClient = absl::Milliseconds(100);
+  constexpr absl::Duration kLookWhileOthersWait = absl::Milliseconds(5);
   bool alive = send(response) && process.valid();
-  while (alive && !call.cancelled() && !node.stopping()) alive = !AwaitExit(process.get(), kLookForClient);
+  while (alive && !call.cancelled() && !node.stopping()) {
+    const bool wanted = node.gpu_jobs().IsWanted(job);
+    alive = !AwaitExit(process.get(), wanted ? kLookWhileOthersWait : kLookForClient);
+  }
   // Of a job that has ended there is no lease any more.
   (void)node.gpu_jobs().Release(job, LeaseKind::kHeld);
   if (!alive) return absl::NotFoundError(absl::StrCat("process ", job, " has ended, and its lease with it"));

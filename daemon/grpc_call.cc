@@ -54,12 +54,13 @@ Peer PeerOf(const grpc::ServerContextBase& context) {
 }
 
 absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
-                              const std::function<bool()>& cancelled, grpc::ServerContext* context) {
+                              const std::function<bool()>& cancelled, grpc::ServerContext* context,
+                              CallsOfUsers::Kind kind) {
   absl::StatusOr<Caller> caller = resolve(PeerOf(*context));
   if (!caller.ok()) return caller.status();
   Call call;
   if (!node.policy().IsAdmin(*caller)) {
-    RK_ASSIGN_OR_RETURN(call.counted, node.calls().Begin(caller->uid));
+    RK_ASSIGN_OR_RETURN(call.counted, node.calls().Begin(caller->uid, kind));
   }
   node.RecoverJobs();
   call.caller = *std::move(caller);

@@ -22,7 +22,8 @@ Peer PeerOf(const grpc::ServerContextBase& context);
 
 // `cancelled` may be null. The result is valid for as long as `context` and `cancelled`.
 absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
-                              const std::function<bool()>& cancelled, grpc::ServerContext* context);
+                              const std::function<bool()>& cancelled, grpc::ServerContext* context,
+                              CallsOfUsers::Kind kind = CallsOfUsers::Kind::kAny);
 
 // False when nobody listens any more.
 template <typename Event, typename Writer>

@@ -25,13 +25,13 @@ class GrpcCallTest : public testing::Test {
     node_.emplace(options);
   }
 
-  absl::StatusOr<Call> MakeCallOf(uid_t uid) {
+  absl::StatusOr<Call> MakeCallOf(uid_t uid, CallsOfUsers::Kind kind = CallsOfUsers::Kind::kAny) {
     static const std::function<bool()> kNever;
     Caller caller;
     caller.kind = Caller::Kind::kLocal;
     caller.uid = uid;
     return MakeCall(
-        *node_, [&](const Peer&) { return caller; }, kNever, &context_);
+        *node_, [&](const Peer&) { return caller; }, kNever, &context_, kind);
   }
 
   std::optional<TemporaryDirectory> directory_;
@@ -61,6 +61,26 @@ TEST_F(GrpcCallTest, CallsOfOneUserAreLimited) {
   auto next = MakeCallOf(kFirstUser);
   EXPECT_TRUE(next.ok()) << next.status();
   EXPECT_FALSE(MakeCallOf(kFirstUser).ok());
+}
+
+TEST_F(GrpcCallTest, WhoHasAllItsCallsInWorkCanReleaseLeasesStill) {
+  constexpr uid_t kUser = 61000;
+  std::vector<Call> calls;
+  while (calls.size() < CallsOfUsers::kMostOfOne) {
+    auto call = MakeCallOf(kUser);
+    ASSERT_TRUE(call.ok()) << calls.size() << ": " << call.status();
+    calls.push_back(*std::move(call));
+  }
+  std::vector<Call> releases;
+  while (releases.size() < CallsOfUsers::kMostReleasesOfOne) {
+    auto release = MakeCallOf(kUser, CallsOfUsers::Kind::kRelease);
+    ASSERT_TRUE(release.ok()) << releases.size() << ": " << release.status();
+    releases.push_back(*std::move(release));
+  }
+  EXPECT_FALSE(MakeCallOf(kUser, CallsOfUsers::Kind::kRelease).ok());
+  releases.clear();
+  EXPECT_FALSE(MakeCallOf(kUser).ok());
+  EXPECT_TRUE(MakeCallOf(kUser, CallsOfUsers::Kind::kRelease).ok());
 }
 
 // Percent-encoded, as a header field has it, and whole characters.

@@ -97,7 +97,7 @@ class GrpcService final : public v1::Rekindle::Service {
   }
   grpc::Status ReleaseGpu(grpc::ServerContext* context, const v1::ReleaseGpuRequest* request,
                           v1::ReleaseGpuResponse* response) override {
-    return Unary(daemon::ReleaseGpu, context, request, response);
+    return Unary(daemon::ReleaseGpu, context, request, response, CallsOfUsers::Kind::kRelease);
   }
   grpc::Status HoldGpu(grpc::ServerContext* context, const v1::HoldGpuRequest* request,
                        grpc::ServerWriter<v1::LeaseGpuResponse>* writer) override {
@@ -213,8 +213,8 @@ class GrpcService final : public v1::Rekindle::Service {
  private:
   template <typename Procedure, typename Request, typename Response>
   grpc::Status Unary(Procedure procedure, grpc::ServerContext* context, const Request* request,
-                     Response* response) {
-    absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
+                     Response* response, CallsOfUsers::Kind kind = CallsOfUsers::Kind::kAny) {
+    absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context, kind);
     if (!call.ok()) return ToGrpc(call.status());
     const grpc::Status status = Guarded([&]() -> absl::Status {
       RK_RETURN_IF_ERROR(CheckRequest(*request));

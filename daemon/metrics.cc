@@ -171,6 +171,50 @@ void AddFunctions(const v1::FunctionStatsResponse& stats, Families& out) {
   }
 }
 
+void AddGpuLeases(const GpuJobs& jobs, Families& out) {
+  const GpuArbiterCounters counters = jobs.counters();
+  out.Counter("gpu_leases_given_total", "Leases of GPU jobs that were given.", Number(counters.leases));
+  out.Counter("gpu_lease_waits_total", "Requests for a lease that could not be served at once.",
+              Number(counters.waits));
+  const std::initializer_list<std::pair<const char*, uint64_t>> ends = {
+      {"timeout", counters.timeouts}, {"cancelled", counters.cancelled}, {"refused", counters.refused}};
+  for (const auto& [reason, count] : ends) {
+    out.Counter("gpu_leases_not_given_total", "Requests for a lease that got none.", Number(count),
+                {{"reason", reason}});
+  }
+  out.Counter("gpu_resumes_total", "Jobs brought back onto their GPUs for a lease.",
+              Number(counters.resumes));
+  out.Counter("gpu_evictions_total", "Jobs parked to make room for a lease.", Number(counters.evictions));
+  out.Counter("gpu_move_failures_total", "Moves for leases, and looks at the GPUs, that failed.",
+              Number(counters.failures));
+  out.Counter("gpu_job_deaths_total", "Known GPU jobs that were found dead.", Number(counters.deaths));
+
+  int resident = 0, parked = 0, moving = 0, leased = 0, pinned = 0, lasting = 0, held = 0, waiting = 0;
+  for (const auto& [pid, job] : jobs.Known()) {
+    ++(job.state == GpuJobState::kResident ? resident : job.state == GpuJobState::kParked ? parked : moving);
+    leased += job.leases > 0 ? 1 : 0;
+    pinned += job.pinned ? 1 : 0;
+    lasting += job.leases - job.held;
+    held += job.held;
+    waiting += job.waiters;
+  }
+  const std::initializer_list<std::pair<const char*, int>> states = {
+      {"resident", resident}, {"parked", parked}, {"moving", moving}};
+  for (const auto& [state, count] : states)
+    out.Gauge("gpu_jobs", "GPU jobs that are leased or may make room.", count, {{"state", state}});
+  out.Gauge("gpu_jobs_leased", "Those of them that are leased now.", leased);
+  out.Gauge("gpu_jobs_pinned", "Those of them that are pinned.", pinned);
+  out.Gauge("gpu_leases", "Leases there are now.", lasting, {{"kind", "lasting"}});
+  out.Gauge("gpu_leases", "Leases there are now.", held, {{"kind", "held"}});
+  out.Gauge("gpu_lease_waiters", "Requests that wait for a lease.", waiting);
+  out.Gauge("gpu_parked_bytes", "Device memory of parked jobs that host memory holds.",
+            Number(jobs.host_bytes()));
+  if (jobs.host_budget() != UINT64_MAX) {
+    out.Gauge("gpu_parked_limit_bytes", "How much of it there may be (--gpu-host-memory).",
+              Number(jobs.host_budget()));
+  }
+}
+
 }  // namespace
 
 std::string MetricsText(Node& node) {
@@ -183,6 +227,7 @@ std::string MetricsText(Node& node) {
   all.set_all(true);
   v1::ListJobsResponse jobs;
   if (ListJobs(node, call, all, &jobs).ok()) AddJobs(jobs, out);
+  AddGpuLeases(node.gpu_jobs(), out);
   v1::FunctionStatsResponse functions;
   if (FunctionStats(node, call, {}, &functions).ok()) AddFunctions(functions, out);
   return out.Text();

@@ -62,6 +62,15 @@ class TestMachine : public GpuMoves {
     processes_.erase(id.pid);
   }
 
+  // A job on its GPUs has so much from now on.
+  void Resize(const GpuJobId& id, const DeviceBytes& bytes) {
+    absl::MutexLock lock(&mutex_);
+    ProcessPtr process = Find(id);
+    FreeDevices(process->bytes);
+    process->bytes = bytes;
+    if (!TakeDevices(bytes)) Wrong(id, "has grown beyond its GPUs");
+  }
+
   // Memory of processes that the arbiter doesn't know of.
   void SetOutsiders(const std::string& uuid, uint64_t bytes) {
     absl::MutexLock lock(&mutex_);
@@ -149,6 +158,15 @@ class TestMachine : public GpuMoves {
     DeviceBytes free;
     for (const auto& [uuid, total] : totals_) free[uuid] = total - used_[uuid];
     return free;
+  }
+
+  std::map<pid_t, DeviceBytes> BytesOf(const std::vector<GpuJobId>& jobs) override {
+    absl::MutexLock lock(&mutex_);
+    std::map<pid_t, DeviceBytes> bytes;
+    for (const GpuJobId& id : jobs) {
+      if (ProcessPtr process = Find(id); process != nullptr) bytes[id.pid] = process->bytes;
+    }
+    return bytes;
   }
 
   bool IsAlive(const GpuJobId& id) override {

@@ -25,6 +25,7 @@ namespace rekindle::gpu {
 namespace {
 
 constexpr char kCudaLibrary[] = "libcuda.so";
+constexpr char kCriuCommand[] = "criu";
 constexpr absl::Duration kStateMayTake = absl::Seconds(60);
 constexpr absl::Duration kLookForRoomEvery = absl::Milliseconds(200);
 // How long the helper of a dead Rekindle may go on putting things back before we do it.
@@ -65,6 +66,11 @@ bool AThreadRuns(pid_t pid) {
          });
 }
 
+absl::Status IsBeingMovedError(pid_t pid) {
+  return absl::AbortedError(absl::StrCat(
+      "process ", pid, ": its GPU memory is being moved just now; try again when that has ended"));
+}
+
 // The driver's calls are served by a thread of the process: a stopped one never answers.
 absl::Status CheckAnswers(pid_t pid) {
   if (const std::string frozen = FrozenCgroupOf(pid); !frozen.empty()) {
@@ -77,6 +83,15 @@ absl::Status CheckAnswers(pid_t pid) {
   if (!stat.ok() || (stat->state != 'T' && stat->state != 't')) return absl::OkStatus();
   // Of a parked one a thread may stand alone; the driver's own does not.
   if (stat->state == 't' && ThreadKeeper::IsWatched(pid) && AThreadRuns(pid)) return absl::OkStatus();
+  if (const pid_t tracer = TracerOf(absl::StrCat(pid)); stat->state == 't' && tracer != 0) {
+    const std::string command = CommandLineOf(tracer);
+    // It stands still for an image, which ends.
+    if (absl::StrContains(command, kCriuCommand)) return IsBeingMovedError(pid);
+    return absl::FailedPreconditionError(
+        absl::StrCat("process ", pid, " stands still for process ", tracer, " (", command.substr(0, 40),
+                     "), which traces it, and the driver can be asked about its GPU memory only while it ",
+                     "runs: let it go on there first"));
+  }
   return absl::FailedPreconditionError(absl::StrCat(
       "process ", pid, " is stopped, and the driver can be asked about its GPU memory only while it runs: ",
       "let it go on first (kill -CONT ", pid, ")"));
@@ -127,11 +142,6 @@ std::vector<GpuUse> UsesByWhatIsFree(const DeviceView& before, const DeviceView&
     uses.push_back({hidden[0], device.uuid, device.free_bytes - free_before});
   }
   return uses;
-}
-
-absl::Status IsBeingMovedError(pid_t pid) {
-  return absl::AbortedError(absl::StrCat(
-      "process ", pid, ": its GPU memory is being moved just now; try again when that has ended"));
 }
 
 }  // namespace
@@ -211,6 +221,38 @@ absl::StatusOr<DeviceView> JobMover::Devices() {
   return view;
 }
 
+absl::StatusOr<DeviceView> JobMover::DevicesWithKeptRoom() {
+  // Whoever leaves or comes back meanwhile is in one of two lists.
+  std::map<pid_t, LedgerEntry> away;
+  auto list = [&] {
+    for (LedgerEntry& entry : ledger_.List().value_or(std::vector<LedgerEntry>())) {
+      if (entry.keeps_room) away.insert_or_assign(entry.pid, std::move(entry));
+    }
+  };
+  list();
+  RK_ASSIGN_OR_RETURN(DeviceView view, Devices());
+  list();
+  for (const auto& [pid, entry] : away) {
+    for (const GpuUse& use : entry.uses) {
+      auto there = absl::c_find_if(
+          view.uses, [&use](const GpuUse& u) { return u.pid == use.pid && u.uuid == use.uuid; });
+      const bool is_there = there != view.uses.end();
+      // Where the driver does not tell how much it has, it has it.
+      const uint64_t had = use.bytes.value_or(0), has = is_there ? there->bytes.value_or(had) : 0;
+      if (has >= had) continue;
+      if (is_there) {
+        there->bytes = had;
+      } else {
+        view.uses.push_back(use);
+      }
+      for (GpuDevice& device : view.devices) {
+        if (device.uuid == use.uuid) device.free_bytes -= std::min(device.free_bytes, had - has);
+      }
+    }
+  }
+  return view;
+}
+
 std::vector<pid_t> JobMover::UsersMissingIn(const DeviceView& view) {
   std::vector<pid_t> candidates, users;
   // Where it names one process of ours, it names all.
@@ -250,7 +292,7 @@ SessionOptions JobMover::OptionsWith(absl::Duration lock_timeout) const {
 }
 
 absl::Status JobMover::PutEntries(pid_t job, absl::Span<const pid_t> pids, absl::Span<const GpuUse> uses,
-                                  LedgerEntry::Goal goal, const std::string& why) {
+                                  LedgerEntry::Goal goal, const std::string& why, bool keeps_room) {
   RK_ASSIGN_OR_RETURN(Ledger::Mover mover, ledger_.Enlist());
   std::vector<LedgerEntry> entries;
   for (pid_t pid : pids) {
@@ -264,6 +306,7 @@ absl::Status JobMover::PutEntries(pid_t job, absl::Span<const pid_t> pids, absl:
     if (goal == LedgerEntry::Goal::kRunning) entry.mover = mover.path;
     entry.why = why;
     entry.uses = gpu::UsesOf(uses, {pid});
+    entry.keeps_room = keeps_room;
     entries.push_back(std::move(entry));
   }
   return ledger_.Put(entries);
@@ -327,7 +370,8 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::Lock(pid_t job, const std::ve
   held->can_be_kept_ = held->session_.FindThreads().ok();
   held->was_parked_ = running.size() < pids.size();
   RK_RETURN_IF_ERROR(held->session_.EndWatch());
-  absl::Status locked = PutEntries(job, running, moving, LedgerEntry::Goal::kRunning, "being moved");
+  absl::Status locked = PutEntries(job, running, moving, LedgerEntry::Goal::kRunning, "being moved",
+                                   /*keeps_room=*/true);
   if (locked.ok()) {
     locked = held->session_.Lock();
     if (!locked.ok()) Settle(job, held->session_, running, held->record_.uses, std::string(locked.message()));
@@ -401,6 +445,9 @@ void JobMover::NoteWhatWasHidden(const DeviceView& before, absl::Span<const pid_
   job->record_.uses.insert(job->record_.uses.end(), found.begin(), found.end());
   // A GPU in MIG mode would have refused the move.
   (void)RecordDevices(before, &job->record_);
+  // Its room is kept from now on.
+  PutEntries(job->job_, running, *moved, LedgerEntry::Goal::kRunning, "being moved", /*keeps_room=*/true)
+      .IgnoreError();
 }
 
 uint64_t HeldJob::device_bytes() const { return KnownBytes(record_.uses); }
@@ -414,7 +461,7 @@ absl::Status HeldJob::Back(const MoveProgress& progress, ThreadKeeper* keeper) {
   if (!std::exchange(held_, false)) return absl::OkStatus();
   const std::vector<pid_t> pids = session_.RunningAtBegin();
   const std::vector<GpuUse> uses = gpu::UsesOf(record_.uses, pids);
-  const auto room = mover_.AwaitRoom(BytesByDevice(uses), pids);
+  const auto room = mover_.AwaitRoom(BytesByDevice(uses), pids, /*comes_back=*/true);
   absl::Status status = room.status();
   if (status.ok()) {
     MoveReporter reporter(pids, MoveReporter::Way::kToDevice, OwnBytes(pids), WholeMove(uses), progress);
@@ -456,7 +503,7 @@ void HeldJob::JobEnded() {
 }
 
 absl::StatusOr<std::vector<Ledger::Turn>> JobMover::AwaitRoom(const std::map<std::string, uint64_t>& needed,
-                                                              absl::Span<const pid_t> pids) {
+                                                              absl::Span<const pid_t> pids, bool comes_back) {
   // A move of somebody else's is waited for as long as it may take.
   const Deadline others_end(options_.move_timeout + options_.room_timeout);
   absl::Duration without_room;
@@ -472,7 +519,7 @@ absl::StatusOr<std::vector<Ledger::Turn>> JobMover::AwaitRoom(const std::map<std
     const bool is_our_turn = !absl::IsUnavailable(room);
     RK_RETURN_IF_ERROR(is_our_turn ? room : absl::OkStatus());
     if (is_our_turn) {
-      auto view = Devices();
+      auto view = comes_back ? Devices() : DevicesWithKeptRoom();
       // Without the management library the driver itself has to find out.
       if (!view.ok()) return turns;
       std::map<std::string, uint64_t> missing = needed;
@@ -508,8 +555,12 @@ absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const Gp
     RK_RETURN_IF_ERROR(session.LetRun(*keeper, /*for_device_memory=*/false));
   }
   RK_RETURN_IF_ERROR(session.Begin(GpuSession::Locked::kByUs));
-  RK_RETURN_IF_ERROR(PutEntries(job, pids, record.uses, LedgerEntry::Goal::kRunning, "being moved"));
-  const auto room = AwaitRoom(needed, pids);
+  // What an interrupted move has left off the device still has its room.
+  RK_ASSIGN_OR_RETURN(const std::vector<LedgerEntry> known, ledger_.Of(pids));
+  const bool comes_back = absl::c_any_of(known, [](const LedgerEntry& entry) { return entry.keeps_room; });
+  RK_RETURN_IF_ERROR(
+      PutEntries(job, pids, record.uses, LedgerEntry::Goal::kRunning, "being moved", comes_back));
+  const auto room = AwaitRoom(needed, pids, comes_back);
   absl::Status status = room.status();
   if (status.ok()) {
     MoveStep whole;
@@ -576,7 +627,7 @@ absl::StatusOr<DevicePairs> JobMover::PlanRestore(const GpuRecord& record, const
         "the image was taken with NVIDIA driver ", record.driver, " and this machine has ", info.driver,
         ": the job has the old one's library in its memory; use a machine with the same driver"));
   }
-  auto view = Devices();
+  auto view = DevicesWithKeptRoom();
   if (!view.ok()) return wanted;
   RK_ASSIGN_OR_RETURN(DevicePairs pairs,
                       PlanDevices(record.devices, record.uses, view->devices, view->uses, wanted));
@@ -598,9 +649,9 @@ bool JobMover::AreOut(absl::Span<const pid_t> pids) {
 
 std::vector<pid_t> JobMover::BeingMoved(absl::Span<const pid_t> pids) {
   std::vector<pid_t> moved;
-  auto entries = ledger_.List();
+  auto entries = ledger_.Of(pids);
   for (const LedgerEntry& entry : entries.value_or(std::vector<LedgerEntry>())) {
-    if (absl::c_linear_search(pids, entry.pid) && ledger_.IsBeingMoved(entry)) moved.push_back(entry.pid);
+    if (ledger_.IsBeingMoved(entry)) moved.push_back(entry.pid);
   }
   return moved;
 }

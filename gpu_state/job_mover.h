@@ -103,6 +103,9 @@ class JobMover {
   absl::StatusOr<DriverInfo> Info() { return driver_.Info(); }
   // With the uses of processes that this PID namespace has.
   absl::StatusOr<DeviceView> Devices();
+  // The same as seen by who wants room: what is off its GPU for a moment only, as while an image is taken, is
+  // still there, and not free.
+  absl::StatusOr<DeviceView> DevicesWithKeptRoom();
 
   // Those of `pids` that use CUDA. The driver is asked only when one has its library mapped.
   absl::StatusOr<std::vector<pid_t>> Users(absl::Span<const pid_t> pids);
@@ -169,7 +172,7 @@ class JobMover {
   absl::Status CheckNobodyElseMoves(absl::Span<const pid_t> pids);
   SessionOptions OptionsWith(absl::Duration lock_timeout) const;
   absl::Status PutEntries(pid_t job, absl::Span<const pid_t> pids, absl::Span<const GpuUse> uses,
-                          LedgerEntry::Goal goal, const std::string& why);
+                          LedgerEntry::Goal goal, const std::string& why, bool keeps_room = false);
   // The GPUs that the uses of `record` are on. Unimplemented: one is in MIG mode.
   static absl::Status RecordDevices(const DeviceView& view, GpuRecord* record);
   // After a move out of `running`, of which `moved` was known: what the GPUs tell of the others, into `moved`
@@ -181,9 +184,10 @@ class JobMover {
               absl::Span<const GpuUse> uses, const std::string& why);
   // Waits until there is room for `needed`, within limits; what `pids` have on the device is theirs already.
   // As long as what this gives lives nobody else moves anything onto these GPUs: two that see the same room
-  // would not both fit, and a job that does not may be lost.
+  // would not both fit, and a job that does not may be lost. `comes_back`: its room was kept for it; of those
+  // of whom this is so the first one has it.
   absl::StatusOr<std::vector<Ledger::Turn>> AwaitRoom(const std::map<std::string, uint64_t>& needed,
-                                                      absl::Span<const pid_t> pids);
+                                                      absl::Span<const pid_t> pids, bool comes_back);
   absl::Status RecoverJob(pid_t job, const std::vector<LedgerEntry>& entries, std::vector<pid_t>* freed);
 
   const MoverOptions options_;

@@ -42,6 +42,7 @@ std::string Encode(const LedgerEntry& entry) {
                {"job", entry.job},
                {"mover", entry.mover},
                {"why", entry.why},
+               {"keeps_room", entry.keeps_room},
                {"uses", Json::array()}};
   for (const GpuUse& use : entry.uses) {
     Json one = {{"uuid", use.uuid}};
@@ -61,6 +62,7 @@ absl::StatusOr<LedgerEntry> Decode(const std::string& text, const std::string& p
     entry.job = json.at("job");
     entry.mover = json.at("mover");
     entry.why = json.at("why");
+    entry.keeps_room = json.value("keeps_room", false);  // an older Rekindle's has none
     for (const Json& one : json.at("uses")) {
       GpuUse use{entry.pid, one.at("uuid"), std::nullopt};
       if (one.contains("bytes")) use.bytes = one["bytes"].get<uint64_t>();
@@ -95,19 +97,29 @@ absl::StatusOr<std::vector<LedgerEntry>> Ledger::List() {
   RK_RETURN_IF_ERROR(names.status());
   for (const std::string& name : *names) {
     if (!absl::StartsWith(name, kEntryPrefix) || absl::StrContains(name, '.')) continue;
-    const std::string path = absl::StrCat(directory_, "/", name);
-    auto text = ReadFile(path);
-    if (!text.ok()) continue;  // just removed
-    RK_ASSIGN_OR_RETURN(LedgerEntry entry, Decode(*text, path));
-    auto stat = ReadProcessStat(entry.pid);
-    if (!stat.ok() && !absl::IsNotFound(stat.status())) return stat.status();
-    if (!stat.ok() || stat->start_ticks != entry.start_ticks || stat->ending()) {
-      ::unlink(path.c_str());
-      continue;
-    }
-    entries.push_back(std::move(entry));
+    RK_RETURN_IF_ERROR(AddEntry(absl::StrCat(directory_, "/", name), &entries));
   }
   return entries;
+}
+
+absl::StatusOr<std::vector<LedgerEntry>> Ledger::Of(absl::Span<const pid_t> pids) {
+  std::vector<LedgerEntry> entries;
+  for (pid_t pid : pids) RK_RETURN_IF_ERROR(AddEntry(PathOf(pid), &entries));
+  return entries;
+}
+
+absl::Status Ledger::AddEntry(const std::string& path, std::vector<LedgerEntry>* entries) {
+  auto text = ReadFile(path);
+  if (!text.ok()) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(LedgerEntry entry, Decode(*text, path));
+  auto stat = ReadProcessStat(entry.pid);
+  if (!stat.ok() && !absl::IsNotFound(stat.status())) return stat.status();
+  if (!stat.ok() || stat->start_ticks != entry.start_ticks || stat->ending()) {
+    ::unlink(path.c_str());
+    return absl::OkStatus();
+  }
+  entries->push_back(std::move(entry));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Ledger::Mover> Ledger::Enlist() {

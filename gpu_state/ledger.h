@@ -31,6 +31,7 @@ struct LedgerEntry {
   pid_t job = 0;             // root of its job
   std::string mover;         // lock file of who moves it; empty: nobody
   std::vector<GpuUse> uses;  // device memory it had, or has when it is resumed
+  bool keeps_room = false;   // what of that is off the device comes back there: nobody else takes its room
   std::string why;           // for people: "parked by uid 0", "no room on its GPU after a checkpoint"
 };
 
@@ -46,6 +47,8 @@ class Ledger {
   void Remove(absl::Span<const pid_t> pids);
   // Those of living processes; entries of the dead are removed.
   absl::StatusOr<std::vector<LedgerEntry>> List();
+  // Those of these processes alone, which costs no look at the others.
+  absl::StatusOr<std::vector<LedgerEntry>> Of(absl::Span<const pid_t> pids);
 
   // Makes and locks a file that says for as long as it is locked that we, or a helper that has its descriptor
   // too, live: entries' `mover`. The same one at every call.
@@ -77,6 +80,8 @@ class Ledger {
 
  private:
   std::string PathOf(pid_t pid) const;
+  // Adds what this file says to `entries`, unless it has gone or its process has.
+  static absl::Status AddEntry(const std::string& path, std::vector<LedgerEntry>* entries);
 
   const std::string directory_;
   absl::Mutex mutex_;

@@ -25,6 +25,7 @@ class LedgerTest : public testing::Test {
     entry.job = pid;
     entry.uses = {{pid, "GPU-a", 60}, {pid, "GPU-b", std::nullopt}};
     entry.why = "parked by a test";
+    entry.keeps_room = true;
     return entry;
   }
 
@@ -42,11 +43,21 @@ TEST_F(LedgerTest, EntriesAreReadBack) {
   EXPECT_EQ(entry.pid, ::getpid());
   EXPECT_EQ(entry.goal, LedgerEntry::Goal::kParked);
   EXPECT_EQ(entry.why, "parked by a test");
+  EXPECT_TRUE(entry.keeps_room);
   ASSERT_EQ(entry.uses.size(), 2u);
   EXPECT_EQ(entry.uses[0].bytes, 60u);
   EXPECT_FALSE(entry.uses[1].bytes);
   ledger_.Remove({::getpid()});
   EXPECT_TRUE(ledger_.List()->empty());
+}
+
+TEST_F(LedgerTest, TellsOfSomeAlone) {
+  const pid_t parent = ::getppid();
+  ASSERT_TRUE(ledger_.Put({Entry(::getpid()), Entry(parent)}).ok());
+  auto entries = ledger_.Of({parent, 1});
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  ASSERT_EQ(entries->size(), 1u);
+  EXPECT_EQ((*entries)[0].pid, parent);
 }
 
 TEST_F(LedgerTest, ForgetsTheDead) {

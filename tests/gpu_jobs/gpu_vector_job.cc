@@ -2,6 +2,8 @@
 // against what the host knows they must be. Whoever watches reads its state file: "STEP DIGEST", where the
 // digest depends on nothing but the options and the step. Ends with 1 and a message on the first wrong
 // number.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -33,6 +35,7 @@ constexpr char kUsage[] =
     "                  in \"spinning\"\n"
     "  --first-call C  that a step begins with: context (its synchronize), stream, event, copy\n"
     "  --sparse        uses but 1 MiB of each stream's part; the rest is allocated and never touched\n"
+    "  --grow-bytes N  allocates so much more, once, when FILE.grow is there\n"
     "  --managed       unified memory\n"
     "  --ipc           shares memory with other processes: its handle lies in FILE.ipc\n"
     "  --ipc-open F    opens the memory whose handle lies in F\n"
@@ -52,7 +55,7 @@ struct Options {
   std::string state_file, ipc_open, first_call_name;
   FirstCall first_call = FirstCall::kNone;
   uint64_t bytes = 16 << 20, gpus = 1, first_gpu = 0, contexts = 1, streams = 1, steps = 0, step_ms = 10,
-           seed = 1, spin_ms = 0;
+           seed = 1, spin_ms = 0, grow_bytes = 0;
   bool sparse = false, managed = false, ipc = false, init_only = false, load_only = false, print_ptx = false;
 };
 
@@ -62,7 +65,7 @@ bool Parse(int argc, char** argv, Options* options) {
       {"--first-gpu", &options->first_gpu}, {"--contexts", &options->contexts},
       {"--streams", &options->streams},     {"--steps", &options->steps},
       {"--step-ms", &options->step_ms},     {"--seed", &options->seed},
-      {"--spin-ms", &options->spin_ms}};
+      {"--spin-ms", &options->spin_ms},     {"--grow-bytes", &options->grow_bytes}};
   const std::vector<std::pair<const char*, std::string*>> texts = {
       {"--state-file", &options->state_file},
       {"--ipc-open", &options->ipc_open},
@@ -117,11 +120,13 @@ class VectorJob {
 
  private:
   void ShareMemory();
+  void GrowIfTold();
 
   const Options& options_;
   const DriverApi& api_;
   std::vector<std::unique_ptr<Kernels>> kernels_;
   std::vector<std::unique_ptr<VectorBlock>> blocks_;
+  bool has_grown_ = false;
 };
 
 void VectorJob::Allocate() {
@@ -177,6 +182,14 @@ void VectorJob::ShareMemory() {
   }
 }
 
+void VectorJob::GrowIfTold() {
+  if (options_.grow_bytes == 0 || has_grown_) return;
+  if (::access((options_.state_file + ".grow").c_str(), F_OK) != 0) return;
+  DeviceAddress untouched = 0;
+  Check(api_.cuMemAlloc_v2(&untouched, options_.grow_bytes), "cuMemAlloc");
+  has_grown_ = true;
+}
+
 void VectorJob::Run() {
   uint64_t digest = 0;
   for (uint64_t step = 1; options_.steps == 0 || step <= options_.steps; ++step) {
@@ -184,6 +197,7 @@ void VectorJob::Run() {
       blocks_[0]->Spin(options_.spin_ms);
       WriteState(options_.state_file, step - 1, digest, " spinning");
     }
+    GrowIfTold();
     blocks_[0]->Call(options_.first_call);
     for (auto& block : blocks_) block->BeginStep(step);
     digest = 0;

@@ -694,6 +694,7 @@ class GpuLeaseTest(GpuTest):
     def test_what_can_not_be_remembered_is_no_lease(self):
         (job,) = self.start_parked(("first",))
         record = os.path.join(self.runtime, "gpu", "leases.json")
+        os.unlink(record)
         os.mkdir(record)
         for options in ((), ("--pin",), ("--pin", "--hold")):
             with self.subTest(options=options):

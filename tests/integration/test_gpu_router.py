@@ -1,0 +1,235 @@
+"""Leases of model servers whose memory grows, of which images are taken, and after restarts of the daemon."""
+
+import contextlib
+import os
+import signal
+import unittest
+import urllib.request
+
+from harness import jobs, procfs, waiting
+from harness.cli import DONE, FAILED
+from harness.gpu_case import GpuTest
+from harness.gpu_sim import FIRST, MIB
+
+
+class LeaseTest(GpuTest):
+    ROOM = ((FIRST, "NVIDIA H200", 160 * MIB),)  # a context has 8 MiB
+
+    def setUp(self):
+        super().setUp()
+        self.sim.stop()
+        self.sim = self.start_sim(gpus=self.ROOM)
+        self.start()
+
+    def start(self, *options):
+        self.daemon = self.start_daemon(*options)
+        self.cli = self.make_cli(host=self.daemon.host)
+
+    def start_parked(self, name, size):
+        server = self.start_vector_job(name, bytes=size)
+        self.succeed("gpu", "park", server.pid)
+        return server
+
+    def use(self, server, *options):
+        self.succeed("gpu", "lease", server.pid, *options)
+        self.succeed("gpu", "release", server.pid)
+
+    def is_parked(self, server):
+        return self.gpu_job(server.pid)["parked"]
+
+    @contextlib.contextmanager
+    def image_under_way(self, server, reference):
+        """The server's device memory is out, and CRIU stands still in the middle; it goes on at the end."""
+        self.sim.inject("checkpoint", "--delay-ms", 2000, "--when", "after", pid=server.pid, nth=1)
+        capture = self.cli.start("ckpt", server.pid, "-t", reference)
+        waiting.until(lambda: self.used_bytes() == 0, "device memory is out")
+        (criu,) = [pid for pid in procfs.descendants(self.daemon.pid) if "criu dump" in procfs.command_line(pid)]
+        os.kill(criu, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(criu, signal.SIGCONT)
+            taken = self.cli.finish(capture)
+        self.assertEqual(taken.code, DONE, str(taken))
+        self.assertEqual(taken.data.get("warnings", []), [], str(taken))
+
+
+class ImageTest(LeaseTest):
+    def is_under_way(self, call):
+        return any(entry["call"] == call and entry["result"] is None for entry in self.sim.calls())
+
+    def test_nobody_takes_the_room_of_a_job_of_which_an_image_is_taken(self):
+        other = self.start_parked("other", 64 * MIB)
+        for options, why in ((("--pin",), "pinned"), ((), "leased 1 time")):
+            with self.subTest(options=options):
+                server = self.start_vector_job("server" + why[:3], bytes=100 * MIB)
+                self.succeed("gpu", "lease", server.pid, *options)
+                with self.image_under_way(server, f"server:{why[:3]}"):
+                    result = self.cli.run("gpu", "lease", other.pid, "--timeout", "0.5")
+                    self.assert_refused(result, FAILED, str(server.pid), why, "108.0 MiB")
+                    # By who asks no daemon, likewise.
+                    alone = self.make_cli(store=self.store)
+                    result = alone.run("gpu", "resume", other.pid, env={"REKINDLE_GPU_ROOM_TIMEOUT": "0"})
+                    self.assert_refused(result, FAILED, str(server.pid), "108.0 MiB")
+                self.assert_runs(server)
+                self.assertTrue(self.is_parked(other))
+                self.kill(server)
+        self.use(other)
+
+    def test_a_lease_of_a_job_of_which_an_image_is_taken_waits(self):
+        other = self.start_parked("other", 64 * MIB)
+        server = self.start_vector_job("server", bytes=100 * MIB)
+        self.use(server)
+        with self.image_under_way(server, "server:1"):
+            result = self.cli.run("gpu", "lease", server.pid, "--timeout", "0.5")
+            self.assert_refused(result, FAILED, "no lease", "image")
+            self.assertEqual(result.data["error"]["code"], "DEADLINE_EXCEEDED")
+            waiting_for_it = self.cli.start("gpu", "lease", server.pid, "--timeout", "60")
+        self.assertEqual(self.cli.finish(waiting_for_it).code, DONE)
+        self.assert_runs(server)
+        self.succeed("gpu", "release", server.pid)
+        # What it has is still known.
+        self.use(other)
+        self.assertTrue(self.is_parked(server))
+
+    def test_a_lease_in_each_state_of_an_image(self):
+        server = self.start_vector_job("server", bytes=100 * MIB)
+        self.use(server)
+        for call in ("lock", "checkpoint", "restore", "unlock"):
+            with self.subTest(call=call):
+                self.sim.inject(call, "--delay-ms", 1000, nth=1)
+                capture = self.cli.start("ckpt", server.pid, "-t", f"server:{call}")
+                waiting.until(lambda: self.is_under_way(call), f"{call} under way")
+                self.use(server, "--timeout", "60")
+                taken = self.cli.finish(capture)
+                self.assertEqual(taken.code, DONE, str(taken))
+                self.assert_runs(server)
+
+    def test_leases_all_the_time_while_images_are_taken(self):
+        server = self.start_vector_job("server", bytes=16 * MIB)
+        for number in range(2):
+            capture = self.cli.start("ckpt", server.pid, "-t", f"server:{number}")
+            while capture.poll() is None:
+                self.use(server)
+            taken = self.cli.finish(capture)
+            self.assertEqual(taken.code, DONE, str(taken))
+        self.assert_runs(server)
+
+
+class KnownTest(LeaseTest):
+    """What the daemon knows of jobs that may make room."""
+
+    def test_a_server_that_has_grown_makes_room_for_all_that_it_has(self):
+        other = self.start_parked("other", 64 * MIB)
+        server = self.start_vector_job("server", bytes=8 * MIB, grow_bytes=100 * MIB)
+        self.use(server)
+        with open(server.state_file + ".grow", "w", encoding="ascii"):
+            pass
+        waiting.until(lambda: self.used_bytes() > 100 * MIB, "the server has grown")
+        self.use(server)
+        self.succeed("gpu", "lease", server.pid)
+        result = self.cli.run("gpu", "lease", other.pid, "--timeout", "0.2")
+        self.assert_refused(result, FAILED, f"job {server.pid} has 116.0 MiB")
+        self.succeed("gpu", "release", server.pid)
+        self.use(other)
+        self.assertTrue(self.is_parked(server))
+        self.use(server)
+        self.assert_runs(server)
+
+    def test_jobs_without_lasting_leases_make_room_after_a_restart(self):
+        other = self.start_parked("other", 64 * MIB)
+        held = self.start_vector_job("held", bytes=100 * MIB)
+        holder = self.cli.start("gpu", "lease", held.pid, "--hold")
+        self.assertIn("seconds", holder.stdout.readline())
+        holder.send_signal(signal.SIGINT)
+        self.assertEqual(self.cli.finish(holder).code, DONE)
+        for kill in (False, True):
+            with self.subTest(kill=kill):
+                (self.daemon.kill if kill else self.daemon.stop)()
+                self.start()
+                self.use(other, "--timeout", "10")
+                self.assertTrue(self.is_parked(held))
+                # Known by this alone from here on.
+                self.succeed("gpu", "park", other.pid)
+                self.succeed("gpu", "resume", held.pid)
+
+    def test_a_job_that_was_parked_elsewhere_and_resumed_here_makes_room(self):
+        other = self.start_parked("other", 64 * MIB)
+        server = self.start_vector_job("server", bytes=100 * MIB)
+        self.succeed("gpu", "park", server.pid, cli=self.make_cli(store=self.store))
+        self.succeed("gpu", "resume", server.pid)
+        self.daemon.kill()
+        self.start()
+        self.use(other, "--timeout", "10")
+        self.assertTrue(self.is_parked(server))
+
+    def test_the_host_memory_of_the_dead_is_free(self):
+        self.daemon.stop()
+        self.start("--gpu-host-memory", str(100 * MIB))
+        first = self.start_parked("first", 64 * MIB)
+        self.kill(first)
+        self.start_parked("second", 64 * MIB)
+
+
+class LeaseMetricsTest(LeaseTest):
+    def setUp(self):
+        super().setUp()
+        self.daemon.stop()
+        self.port = jobs.free_port()
+        self.start("--gpu-host-memory", str(200 * MIB), "--metrics", f"127.0.0.1:{self.port}")
+
+    def metrics(self):
+        """Of leases, without the prefix of their names."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        prefix = "rekindle_gpu_"
+        return {name[len(prefix) :]: float(value) for name, value in
+                (line.rsplit(" ", 1) for line in lines if line.startswith(prefix))}  # fmt: skip
+
+    def assert_metrics(self, **expected):
+        found = self.metrics()
+        self.assertEqual({name: found.get(name) for name in expected}, expected)
+
+    def assert_parked_bytes(self, mib):
+        self.assertEqual(self.metrics()["parked_bytes"] // MIB, mib)
+
+    def test_leases(self):
+        self.assert_metrics(leases_given_total=0, lease_waiters=0, parked_limit_bytes=200 * MIB)
+        first = self.start_parked("first", 64 * MIB)
+        second = self.start_parked("second", 100 * MIB)
+        self.assert_metrics(**{'jobs{state="parked"}': 2, 'jobs{state="resident"}': 0})
+        self.assert_parked_bytes(72 + 108)
+        self.succeed("gpu", "lease", first.pid, "--pin")
+        self.assert_metrics(**{
+            'jobs{state="parked"}': 1, 'jobs{state="resident"}': 1, "jobs_leased": 1, "jobs_pinned": 1,
+            'leases{kind="lasting"}': 1, 'leases{kind="held"}': 0, "leases_given_total": 1, "resumes_total": 1,
+        })  # fmt: skip
+        self.assert_parked_bytes(108)
+        self.assert_refused(self.cli.run("gpu", "lease", second.pid), FAILED, "pinned")
+        self.succeed("gpu", "release", first.pid, "--unpin")
+        self.assert_refused(self.cli.run("gpu", "lease", second.pid, "--timeout", "0.2"), FAILED, "leased")
+        self.assert_metrics(**{
+            'leases_not_given_total{reason="refused"}': 1, 'leases_not_given_total{reason="timeout"}': 1,
+            "jobs_pinned": 0, "evictions_total": 0,
+        })  # fmt: skip
+        waits = self.cli.start("gpu", "lease", second.pid, "--hold", "--timeout", "60")
+        waiting.until(lambda: self.metrics()["lease_waiters"] == 1, "it waits")
+        self.succeed("gpu", "release", first.pid)
+        self.assertIn("seconds", waits.stdout.readline())
+        self.assert_metrics(**{
+            'leases{kind="lasting"}': 0, 'leases{kind="held"}': 1, "evictions_total": 1, "lease_waiters": 0,
+            "leases_given_total": 2, "job_deaths_total": 0, "move_failures_total": 0,
+        })  # fmt: skip
+        self.assertGreaterEqual(self.metrics()["lease_waits_total"], 1)
+        waits.send_signal(signal.SIGINT)
+        self.assertEqual(self.cli.finish(waits).code, DONE)
+        waiting.until(lambda: self.metrics()['leases{kind="held"}'] == 0, "its end is seen")
+        self.kill(first)
+        self.succeed("gpu", "park", second.pid)
+        self.start_parked("third", 64 * MIB)
+        self.assert_metrics(job_deaths_total=1)
+        self.assert_parked_bytes(108 + 72)
+
+
+if __name__ == "__main__":
+    unittest.main()
