@@ -48,6 +48,8 @@ constexpr int kAttempts = 3;
 constexpr int kMostWaitingEvents = 10'000;
 constexpr int kMostWaitingEventsOfOne = 2500;  // of functions of one user, root excepted
 constexpr absl::Duration kLongestWait = absl::Hours(1);
+// Over TCP, from when on one counts whom the user database has put into a group, or taken out.
+constexpr absl::Duration kGroupsKnownFor = absl::Seconds(10);
 // Between attempts at what is called asynchronously; Lambda waits one and two minutes.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 
@@ -690,8 +692,9 @@ class Functions::Front : public functions::Invoker {
 
 absl::Status Functions::ServeHttp(std::vector<UniqueFd> listeners) {
   functions::InvokeApi::Options options;
-  options.identify = [](const functions::Peer& peer) -> absl::StatusOr<std::any> {
-    RK_ASSIGN_OR_RETURN(Caller caller, CallerOfHttp(peer));
+  options.identify = [groups = std::make_shared<KnownGroups>(kGroupsKnownFor)](
+                         const functions::Peer& peer) -> absl::StatusOr<std::any> {
+    RK_ASSIGN_OR_RETURN(Caller caller, CallerOfHttp(peer, *groups));
     return std::any(std::move(caller));
   };
   options.share_of = ShareOfHttp;
