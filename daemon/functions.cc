@@ -551,6 +551,7 @@ absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
   event->call = std::move(call);
   event->owner = record.owner.uid;
   event->until = SteadyNow() + kLongestWait;
+  event->call.gone = [until = event->until] { return SteadyNow() > until; };
   event->waiting = waiting_events_;
   event->work = std::move(work);
   Try(event);
@@ -564,12 +565,14 @@ void Functions::Try(const std::shared_ptr<Event>& event) {
   };
   const auto present = catalog_->Find(name);
   if (!present.ok() || present->owner.uid != event->owner) return drop("the function was removed meanwhile");
-  scheduler_->Invoke(event->call, [end = lifeline_.end(), event,
-                                   drop](absl::StatusOr<functions::CallResult> result) {
+  const std::shared_ptr<const functions::Call> call(event, &event->call);  // as long as the event is there
+  scheduler_->InvokeEvent(call, [end = lifeline_.end(), event,
+                                 drop](absl::StatusOr<functions::CallResult> result) {
     if (result.ok() && result->function_error.empty()) return;
     auto self = end.Hold();
-    const bool throttled = absl::IsResourceExhausted(result.status());
-    if (!throttled) ++event->attempts;
+    if (absl::IsCancelled(result.status()))
+      return drop(absl::StrCat("no instance was free for it within ", absl::FormatDuration(kLongestWait)));
+    ++event->attempts;
     if (!self || event->attempts >= kAttempts || absl::IsNotFound(result.status()) ||
         SteadyNow() > event->until) {
       return drop(absl::StrCat(
@@ -655,6 +658,7 @@ class Functions::Front : public functions::Invoker {
     call.client_context = std::move(request.client_context);
     call.trace_id = std::move(request.trace_id);
     call.dry_run = request.dry_run;
+    call.gone = std::move(request.gone);
     if (request.async && !request.dry_run) {
       absl::Status accepted = functions->CallLater(caller, std::move(call));
       if (!accepted.ok()) return done(accepted);
