@@ -20,6 +20,8 @@ namespace {
 
 using functions::InstanceEnd;
 
+constexpr absl::Duration kChildrenKnownFor = absl::Seconds(1);
+
 class Process : public functions::InstanceProcess {
  public:
   Process(pid_t pid, UniqueFd killed_by, std::shared_ptr<restore::Cgroup> group, InstancePlace place,
@@ -40,7 +42,10 @@ class Process : public functions::InstanceProcess {
   void Kill() override { SendSignal(killed_by_.get(), SIGKILL); }
   uint64_t MemoryBytes() const override {
     const uint64_t charged = group_ ? group_->MemoryInUse() : 0;
-    return charged > 0 ? charged : MeasureTree(pid_).resident_bytes;
+    if (charged > 0) return charged;
+    // Without a group it is asked for often: after each invocation, and of all instances at a time.
+    const TreeUse use = MeasureTree(pid_, *RecentChildren(kChildrenKnownFor));
+    return use.processes > 0 ? use.resident_bytes : MeasureTree(pid_).resident_bytes;  // it is new
   }
   void HasAnswered() override {
     if (has_answered_) has_answered_();

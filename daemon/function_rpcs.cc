@@ -1,5 +1,6 @@
 #include "daemon/function_rpcs.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -113,18 +114,21 @@ absl::Status InvokeFunction(Node& node, const Call& call, const v1::InvokeFuncti
   if (request.async() && !request.dry_run()) return functions->CallLater(call.caller, std::move(invocation));
   // The caller may leave before the answer is there.
   struct Answered {
+    std::atomic<bool> gone{false};
     absl::Notification done;
     absl::StatusOr<functions::CallResult> result;
   };
   auto answered = std::make_shared<Answered>();
+  invocation.gone = [answered] { return answered->gone.load(); };
   functions->Call(call.caller, std::move(invocation),
                   [answered](absl::StatusOr<functions::CallResult> result) {
                     answered->result = std::move(result);
                     answered->done.Notify();
                   });
   while (!answered->done.WaitForNotificationWithTimeout(CallMonitor::kCancelInterval)) {
-    if (call.cancelled && call.cancelled())
-      return absl::CancelledError("the caller has gone; the invocation goes on");
+    if (!call.cancelled || !call.cancelled()) continue;
+    answered->gone = true;
+    return absl::CancelledError("the caller has gone; its invocation goes on if it has begun");
   }
   absl::StatusOr<functions::CallResult>& result = answered->result;
   // Unavailable would mean that this service could not be reached.

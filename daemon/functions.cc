@@ -48,6 +48,8 @@ constexpr int kAttempts = 3;
 constexpr int kMostWaitingEvents = 10'000;
 constexpr int kMostWaitingEventsOfOne = 2500;  // of functions of one user, root excepted
 constexpr absl::Duration kLongestWait = absl::Hours(1);
+// Over TCP, from when on one counts whom the user database has put into a group, or taken out.
+constexpr absl::Duration kGroupsKnownFor = absl::Seconds(10);
 // Between attempts at what is called asynchronously; Lambda waits one and two minutes.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 
@@ -549,6 +551,7 @@ absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
   event->call = std::move(call);
   event->owner = record.owner.uid;
   event->until = SteadyNow() + kLongestWait;
+  event->call.gone = [until = event->until] { return SteadyNow() > until; };
   event->waiting = waiting_events_;
   event->work = std::move(work);
   Try(event);
@@ -562,12 +565,14 @@ void Functions::Try(const std::shared_ptr<Event>& event) {
   };
   const auto present = catalog_->Find(name);
   if (!present.ok() || present->owner.uid != event->owner) return drop("the function was removed meanwhile");
-  scheduler_->Invoke(event->call, [end = lifeline_.end(), event,
-                                   drop](absl::StatusOr<functions::CallResult> result) {
+  const std::shared_ptr<const functions::Call> call(event, &event->call);  // as long as the event is there
+  scheduler_->InvokeEvent(call, [end = lifeline_.end(), event,
+                                 drop](absl::StatusOr<functions::CallResult> result) {
     if (result.ok() && result->function_error.empty()) return;
     auto self = end.Hold();
-    const bool throttled = absl::IsResourceExhausted(result.status());
-    if (!throttled) ++event->attempts;
+    if (absl::IsCancelled(result.status()))
+      return drop(absl::StrCat("no instance was free for it within ", absl::FormatDuration(kLongestWait)));
+    ++event->attempts;
     if (!self || event->attempts >= kAttempts || absl::IsNotFound(result.status()) ||
         SteadyNow() > event->until) {
       return drop(absl::StrCat(
@@ -653,6 +658,7 @@ class Functions::Front : public functions::Invoker {
     call.client_context = std::move(request.client_context);
     call.trace_id = std::move(request.trace_id);
     call.dry_run = request.dry_run;
+    call.gone = std::move(request.gone);
     if (request.async && !request.dry_run) {
       absl::Status accepted = functions->CallLater(caller, std::move(call));
       if (!accepted.ok()) return done(accepted);
@@ -690,8 +696,9 @@ class Functions::Front : public functions::Invoker {
 
 absl::Status Functions::ServeHttp(std::vector<UniqueFd> listeners) {
   functions::InvokeApi::Options options;
-  options.identify = [](const functions::Peer& peer) -> absl::StatusOr<std::any> {
-    RK_ASSIGN_OR_RETURN(Caller caller, CallerOfHttp(peer));
+  options.identify = [groups = std::make_shared<KnownGroups>(kGroupsKnownFor)](
+                         const functions::Peer& peer) -> absl::StatusOr<std::any> {
+    RK_ASSIGN_OR_RETURN(Caller caller, CallerOfHttp(peer, *groups));
     return std::any(std::move(caller));
   };
   options.share_of = ShareOfHttp;

@@ -1,9 +1,6 @@
 #include "daemon/http_callers.h"
 
-#include <grp.h>
-#include <pwd.h>
-
-#include <vector>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -12,21 +9,16 @@
 
 namespace rekindle::daemon {
 
-absl::StatusOr<Caller> CallerOfHttp(const functions::Peer& peer) {
+absl::StatusOr<Caller> CallerOfHttp(const functions::Peer& peer, KnownGroups& groups) {
   if (peer.unix_socket) return ReadPeerCredentials(peer.socket);
   RK_ASSIGN_OR_RETURN(const uid_t uid, OwnerOfOtherEnd(peer.socket));
   Caller caller;
   caller.kind = Caller::Kind::kLocal;
   caller.uid = uid;
   caller.gid = static_cast<gid_t>(-1);
-  passwd entry{}, *found = nullptr;
-  std::vector<char> buffer(16 << 10);
-  if (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr) {
-    caller.gid = found->pw_gid;
-    int count = 64;
-    caller.groups.resize(static_cast<size_t>(count));
-    if (::getgrouplist(found->pw_name, found->pw_gid, caller.groups.data(), &count) < 0) count = 0;
-    caller.groups.resize(static_cast<size_t>(count));
+  if (std::optional<UserGroups> user = groups.Of(uid)) {
+    caller.gid = user->group;
+    caller.groups = std::move(user->groups);
   }
   return caller;
 }

@@ -28,6 +28,9 @@ absl::StatusOr<UniqueFd> ListenOnPath(const std::string& path, absl::string_view
     ::unlink(path.c_str());
   }
   RK_ASSIGN_OR_RETURN(UniqueFd listener, ListenAt(path));
+  // Room for more that wait than most such sockets need: clients that don't block are refused else.
+  if (::listen(listener.get(), kWaiting) != 0)
+    return ErrnoStatus(errno, absl::StrCat(option, ": listening on ", path));
   if (::chmod(path.c_str(), 0666) != 0) return ErrnoStatus(errno, absl::StrCat(option, ": ", path));
   return listener;
 }

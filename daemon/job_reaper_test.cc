@@ -1,5 +1,6 @@
 #include "daemon/job_reaper.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>

@@ -301,5 +301,12 @@ TEST(ProcessInfo, SelfAndNobody) {
   EXPECT_EQ(MeasureTree(1 << 30).processes, 0u);
 }
 
+TEST(ProcessInfo, ChildrenAreLookedForAsOftenAsOneWants) {
+  const auto first = RecentChildren(absl::ZeroDuration());
+  EXPECT_EQ(RecentChildren(absl::InfiniteDuration()), first);
+  EXPECT_NE(RecentChildren(absl::ZeroDuration()), first);
+  EXPECT_GE(MeasureTree(::getpid(), *first).processes, 1u);
+}
+
 }  // namespace
 }  // namespace rekindle::daemon

@@ -6,9 +6,12 @@
 #include <cerrno>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/status.h"
@@ -51,6 +54,22 @@ TreeUse MeasureTree(pid_t root, const ProcessChildren& all) {
     use.resident_bytes += ResidentBytes(pid);
   }
   return use;
+}
+
+std::shared_ptr<const ProcessChildren> RecentChildren(absl::Duration age) {
+  struct Recent {
+    absl::Mutex mutex;
+    std::shared_ptr<const ProcessChildren> children ABSL_GUARDED_BY(mutex);
+    absl::Time at ABSL_GUARDED_BY(mutex);
+  };
+  static Recent& recent = *new Recent;
+  absl::MutexLock lock(&recent.mutex);
+  const absl::Time now = SteadyNow();
+  if (recent.children == nullptr || now - recent.at >= age) {
+    recent.children = std::make_shared<const ProcessChildren>();
+    recent.at = now;
+  }
+  return recent.children;
 }
 
 }  // namespace rekindle::daemon

@@ -4,9 +4,11 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/process_stat.h"
 
 namespace rekindle::daemon {
@@ -28,5 +30,9 @@ struct TreeUse {
 
 // The process and all its descendants. Zeros when it has gone.
 TreeUse MeasureTree(pid_t root, const ProcessChildren& all = ProcessChildren());
+
+// Those of this machine, as they were within the last `age`: for who measures many, or often, since each look
+// goes through all of /proc. Thread-safe.
+std::shared_ptr<const ProcessChildren> RecentChildren(absl::Duration age);
 
 }  // namespace rekindle::daemon

@@ -1,7 +1,5 @@
 #include "daemon/roll_back.h"
 
-#include <grp.h>
-#include <pwd.h>
 #include <unistd.h>
 
 #include <functional>
@@ -10,6 +8,7 @@
 #include "absl/status/status.h"
 #include "base/status.h"
 #include "base/utf8.h"
+#include "daemon/user_groups.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -49,14 +48,9 @@ std::optional<RunAs> UserOfJob(const v1::JobManifest& manifest) {
   RunAs user;
   user.uid = manifest.uid();
   user.gid = kNoGroup;
-  passwd entry{}, *found = nullptr;
-  std::vector<char> buffer(16 << 10);
-  if (::getpwuid_r(user.uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr) {
-    user.gid = found->pw_gid;
-    int count = 64;
-    user.groups.resize(static_cast<size_t>(count));
-    if (::getgrouplist(found->pw_name, found->pw_gid, user.groups.data(), &count) < 0) count = 0;
-    user.groups.resize(static_cast<size_t>(count));
+  if (std::optional<UserGroups> known = GroupsOfUser(user.uid)) {
+    user.gid = known->group;
+    user.groups = std::move(known->groups);
   }
   return user;
 }

@@ -1,16 +1,13 @@
 #include "daemon/server.h"
 
-#include <grp.h>
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_posix.h>
-#include <pwd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -38,6 +35,7 @@
 #include "daemon/reflection_limit.h"
 #include "daemon/supervisor.h"
 #include "daemon/unix_listener.h"
+#include "daemon/user_groups.h"
 #include "rekindle/v1/rekindle.grpc.pb.h"
 
 namespace rekindle::daemon {
@@ -255,21 +253,13 @@ absl::StatusOr<Caller> CallerFromCertificate(absl::string_view common_name) {
                                                    "': its common name must be \"admin\" or \"uid:N\""));
   }
   caller.uid = uid;
-  passwd entry{}, *found = nullptr;
-  std::vector<char> buffer(16 << 10);
-  if (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) != 0 || !found) {
+  std::optional<UserGroups> user = GroupsOfUser(uid);
+  if (!user.has_value()) {
     return absl::UnauthenticatedError(absl::StrCat("the client's certificate is for uid ", uid,
                                                    ", which this machine does not know: add the user"));
   }
-  caller.gid = found->pw_gid;
-  int count = 64;
-  for (int room = 0; room < count;) {
-    room = count;
-    caller.groups.resize(static_cast<size_t>(room));
-    ::getgrouplist(found->pw_name, found->pw_gid, caller.groups.data(), &count);
-  }
-  caller.groups.resize(static_cast<size_t>(count));
-  std::sort(caller.groups.begin(), caller.groups.end());
+  caller.gid = user->group;
+  caller.groups = std::move(user->groups);
   return caller;
 }
 

@@ -4,10 +4,12 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -16,9 +18,16 @@
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "restore/socket_diag.h"
 
 namespace rekindle::daemon {
 namespace {
+
+absl::Status FromElsewhere() {
+  return absl::UnauthenticatedError(
+      "the connection comes from another machine or network namespace, and nobody vouches for it: connect "
+      "from this one, or through a proxy that does the checking");
+}
 
 bool IsMapped(const sockaddr_storage& address) {
   return address.ss_family == AF_INET6 &&
@@ -63,8 +72,56 @@ std::string InTable(const sockaddr_storage& address) {
                          ntohs(in.sin6_port));
 }
 
-// Of the socket with these addresses. Nothing: there is none. Unauthenticated: nobody has it any more; the
-// kernel says 0 then, as if it were root's.
+absl::Status Closed() {
+  return absl::UnauthenticatedError(
+      "whoever has connected has closed the connection, so that nobody can tell who it was: keep it open "
+      "until the answer has come");
+}
+
+criu::TcpConnection Ends(const sockaddr_storage& local, const sockaddr_storage& remote) {
+  criu::TcpConnection ends;
+  ends.family = local.ss_family;
+  auto take = [](const sockaddr_storage& address, std::array<uint32_t, 4>& words, uint16_t& port) {
+    if (address.ss_family == AF_INET) {
+      const auto& in = reinterpret_cast<const sockaddr_in&>(address);
+      words[0] = in.sin_addr.s_addr;
+      port = ntohs(in.sin_port);
+    } else {
+      const auto& in = reinterpret_cast<const sockaddr_in6&>(address);
+      std::memcpy(words.data(), &in.sin6_addr, sizeof words);
+      port = ntohs(in.sin6_port);
+    }
+  };
+  take(local, ends.local, ends.local_port);
+  take(remote, ends.remote, ends.remote_port);
+  return ends;
+}
+
+// An address that means something with an interface only, which the kernel's index wants to know.
+bool IsOfOneLink(const sockaddr_storage& address) {
+  return address.ss_family == AF_INET6 &&
+         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
+// Whose the other end is by the kernel's index. Nothing: it has none, or may not be asked.
+std::optional<absl::StatusOr<uid_t>> OwnerByIndex(const sockaddr_storage& local,
+                                                  const sockaddr_storage& remote) {
+  if (IsOfOneLink(local) || IsOfOneLink(remote)) return std::nullopt;
+  const auto other = restore::FindTcp(Ends(remote, local));
+  if (!other.ok()) return std::nullopt;
+  // Nobody has it any more; the kernel says 0 then, as if it were root's.
+  if (other->has_value()) {
+    if ((*other)->inode == 0) return Closed();
+    return (*other)->user;
+  }
+  // There is none, if it knows our own, which there is.
+  const auto own = restore::FindTcp(Ends(local, remote));
+  if (!own.ok() || !own->has_value()) return std::nullopt;
+  return FromElsewhere();
+}
+
+// Of the socket with these addresses, from a list of all, which takes as long as there are many. Nothing:
+// there is none. Unauthenticated: nobody has it any more.
 absl::StatusOr<std::optional<uid_t>> OwnerIn(const char* path, const std::string& local,
                                              const std::string& remote) {
   auto table = ReadFile(path);
@@ -76,9 +133,7 @@ absl::StatusOr<std::optional<uid_t>> OwnerIn(const char* path, const std::string
     uid_t owner = 0;
     uint64_t inode = 0;
     if (!absl::SimpleAtoi(fields[7], &owner) || !absl::SimpleAtoi(fields[9], &inode) || inode == 0) {
-      return absl::UnauthenticatedError(
-          "whoever has connected has closed the connection, so that nobody can tell who it was: keep it open "
-          "until the answer has come");
+      return Closed();
     }
     return owner;
   }
@@ -96,6 +151,7 @@ absl::StatusOr<uid_t> OwnerOfOtherEnd(int connection) {
   }
   const bool six = local.ss_family == AF_INET6;
   if (!six && local.ss_family != AF_INET) return absl::UnauthenticatedError("this is no TCP connection");
+  if (auto owner = OwnerByIndex(local, remote)) return *std::move(owner);
   constexpr char kFour[] = "/proc/self/net/tcp", kSix[] = "/proc/self/net/tcp6";
   std::optional<uid_t> owner;
   RK_ASSIGN_OR_RETURN(owner, OwnerIn(six ? kSix : kFour, InTable(remote), InTable(local)));
@@ -106,10 +162,7 @@ absl::StatusOr<uid_t> OwnerOfOtherEnd(int connection) {
     RK_ASSIGN_OR_RETURN(owner, OwnerIn(kFour, InTable(Unmapped(remote)), InTable(Unmapped(local))));
   }
   if (owner.has_value()) return *owner;
-  return absl::UnauthenticatedError(
-      "the connection comes from another machine or network namespace, and nobody vouches for it: connect "
-      "from this "
-      "one, or through a proxy that does the checking");
+  return FromElsewhere();
 }
 
 }  // namespace rekindle::daemon

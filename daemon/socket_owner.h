@@ -7,8 +7,9 @@
 
 namespace rekindle::daemon {
 
-// The user whose socket it is, from the kernel's tables. Unauthenticated: it is not of this machine (or
-// network namespace).
+// The user whose socket it is, by the kernel's word: from its index (NETLINK_SOCK_DIAG), or, where that may
+// not be asked, from its list of all sockets, which takes as long as there are many. Unauthenticated: it is
+// not of this machine (or network namespace), or closed. Thread-safe.
 absl::StatusOr<uid_t> OwnerOfOtherEnd(int connection);
 
 }  // namespace rekindle::daemon

@@ -2,11 +2,20 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <netinet/in.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstdint>
+#include <thread>
 
 #include "base/unique_fd.h"
 
@@ -85,6 +94,41 @@ TEST_F(SocketOwnerTest, IsNobodyWhenTheOtherEndWasClosed) {
   ASSERT_EQ(::write(client_.get(), "request", 7), 7);
   client_.Reset();
   EXPECT_EQ(OwnerOfOtherEnd(accepted_.get()).status().code(), absl::StatusCode::kUnauthenticated);
+}
+
+// A list of all sockets takes long to read where there are many: it is not needed.
+TEST_F(SocketOwnerTest, IsKnownWithoutTheListOfAllSockets) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to be without /proc";
+  Connect(AF_INET);
+  std::thread([this] {
+    ASSERT_EQ(::unshare(CLONE_NEWNS), 0);
+    ASSERT_EQ(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
+    ASSERT_EQ(::mount("none", "/proc", "tmpfs", 0, nullptr), 0);
+    EXPECT_EQ(OwnerOfOtherEnd(accepted_.get()).value_or(12345), ::geteuid());
+  }).join();
+}
+
+// As in containers whose filters of system calls leave it out.
+TEST_F(SocketOwnerTest, IsKnownWhereTheKernelsIndexMayNotBeAsked) {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[0])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_NETLINK, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter = {sizeof program / sizeof program[0], program};
+  for (int family : {AF_INET, AF_INET6}) {
+    Connect(family);
+    if (IsSkipped()) return;
+    std::thread([&] {
+      ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+      ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+      ASSERT_LT(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, 0), 0);
+      EXPECT_EQ(OwnerOfOtherEnd(accepted_.get()).value_or(12345), ::geteuid());
+    }).join();
+  }
 }
 
 }  // namespace

@@ -101,8 +101,8 @@ class HttpClient {
     return true;
   }
 
-  // The next answer, an interim one (100) too.
-  HttpReply Read() {
+  // The next answer, an interim one (100) too. One to HEAD has no body, whatever length it tells.
+  HttpReply Read(bool to_head = false) {
     HttpReply reply;
     size_t end;
     while ((end = data_.find("\r\n\r\n")) == std::string::npos) {
@@ -119,7 +119,7 @@ class HttpClient {
     }
     size_t length = 0;
     auto given = reply.headers.find("content-length");
-    if (given != reply.headers.end() && !absl::SimpleAtoi(given->second, &length)) return {};
+    if (!to_head && given != reply.headers.end() && !absl::SimpleAtoi(given->second, &length)) return {};
     while (data_.size() < length) {
       if (!Receive()) return {};
     }
@@ -141,6 +141,8 @@ class HttpClient {
                             "Content-Length: ", body.size(), "\r\n\r\n", body));
   }
 
+  // Nothing follows; what comes can be read.
+  void EndSending() const { ::shutdown(socket_.get(), SHUT_WR); }
   // Waits for the other end to close the connection; false when something came instead.
   bool ReadEnd() { return data_.empty() && !Receive() && ended_; }
   void Close() { socket_.Reset(); }

@@ -24,24 +24,29 @@ constexpr size_t kSmallRead = 8 << 10;
 constexpr size_t kLargeRead = 256 << 10;
 // While a request is being answered.
 constexpr size_t kMostReadAhead = 64 << 10;
+// What room a body of unknown length has at first.
+constexpr size_t kFirstRoom = 64 << 10;
 constexpr absl::Duration kLingerTime = absl::Seconds(10);
 
 }  // namespace
 
 HttpConnection::HttpConnection(std::shared_ptr<HttpServer> server, std::shared_ptr<HttpHandler> handler,
-                               HttpStrand strand, Socket socket, std::any context)
+                               HttpStrand strand, Socket socket, std::any context,
+                               std::optional<HttpAnswer> refusal)
     : io_(server->io()),
       server_(std::move(server)),
       handler_(std::move(handler)),
       strand_(std::move(strand)),
       socket_(std::move(socket)),
       context_(std::move(context)),
+      refusal_(std::move(refusal)),
       buffer_(server_->limits().head + kLargeRead),
       timer_(strand_) {}
 
 void HttpConnection::Start() {
   asio::dispatch(strand_, [self = shared_from_this()] {
-    self->SetDeadline(self->server_->limits().idle_time);
+    const HttpLimits& limits = self->server_->limits();
+    self->SetDeadline(self->refusal_ ? limits.head_time : limits.idle_time);
     self->Advance();
   });
 }
@@ -54,6 +59,7 @@ void HttpConnection::FinishUp() {
   asio::post(strand_, [self = shared_from_this()] {
     if (self->state_ == State::kHead) return self->CloseNow();
     self->keep_alive_ = false;
+    if (self->state_ == State::kLingering) self->server_->HasFinished(self.get());
   });
 }
 
@@ -138,6 +144,10 @@ bool HttpConnection::ParseRequest() {
       return false;
     }
     if (state_ == State::kHead && parser_->is_header_done() && !OnHead()) return false;
+    // Its length was not told: it gets room as it comes.
+    if (const size_t bytes = parser_->get().body().size(); bytes > reserved_body_) {
+      if (!ReserveBody(std::min(std::max(bytes, reserved_body_ * 2), largest_body_))) return false;
+    }
   }
   if (parser_->is_done()) return true;
   LimitTime();
@@ -155,6 +165,10 @@ bool HttpConnection::OnHead() {
   minor_ = parser_->get().version() % 10;
   keep_alive_ = parser_->get().keep_alive();
   without_body_ = parser_->get().method() == http::verb::head;
+  if (refusal_) {
+    Refuse(*std::exchange(refusal_, std::nullopt));
+    return false;
+  }
   largest_body_ = 0;
   if (std::optional<HttpAnswer> refusal = handler_->OnHead(shared_from_this(), head, largest_body_)) {
     Refuse(*std::move(refusal));
@@ -166,19 +180,27 @@ bool HttpConnection::OnHead() {
     Refuse(handler_->OnTooLarge(shared_from_this(), head, largest_body_));
     return false;
   }
-  size_t bytes = length.has_value() ? static_cast<size_t>(*length) : largest_body_;
-  if (std::optional<HttpAnswer> refusal = handler_->OnBody(shared_from_this(), bytes, body_room_)) {
+  const size_t room = length.has_value() ? static_cast<size_t>(*length) : std::min(kFirstRoom, largest_body_);
+  if (!ReserveBody(room)) return false;
+  parser_->body_limit(largest_body_);
+  state_ = State::kBody;
+  ContinueExpected();
+  return true;
+}
+
+bool HttpConnection::ReserveBody(size_t bytes) {
+  const size_t more = bytes - reserved_body_;
+  std::shared_ptr<void> room;
+  if (std::optional<HttpAnswer> refusal = handler_->OnBody(shared_from_this(), more, room)) {
     Refuse(*std::move(refusal));
     return false;
   }
-  if (!server_->ReserveBody(bytes)) {
+  if (!server_->ReserveBody(more)) {
     Refuse(handler_->OnNoMemory(shared_from_this()));
     return false;
   }
   reserved_body_ = bytes;
-  parser_->body_limit(largest_body_);
-  state_ = State::kBody;
-  ContinueExpected();
+  body_rooms_.push_back(std::move(room));
   return true;
 }
 
@@ -259,7 +281,7 @@ void HttpConnection::CloseNow() {
 
 void HttpConnection::ReleaseBody() {
   server_->ReleaseBody(std::exchange(reserved_body_, 0));
-  body_room_.reset();
+  body_rooms_.clear();
 }
 
 void HttpConnection::SetDeadline(absl::Duration time) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "boost/asio/basic_stream_socket.hpp"
 #include "boost/asio/generic/stream_protocol.hpp"
@@ -26,8 +27,8 @@ namespace rekindle::functions {
 class HttpServer;
 using HttpStrand = boost::asio::strand<boost::asio::io_context::executor_type>;
 
-// A client that closes its end is gone: a request of it that is being answered is dropped. While one is, what
-// follows it is read up to a limit and waits.
+// A client that closes its end, or ends what it sends, is gone: a request of it that is being answered is
+// dropped. While one is, what follows it is read up to a limit and waits.
 //
 // All methods but Answer and Close run on the connection's strand.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
@@ -35,7 +36,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   using Socket = boost::asio::basic_stream_socket<boost::asio::generic::stream_protocol, HttpStrand>;
 
   HttpConnection(std::shared_ptr<HttpServer> server, std::shared_ptr<HttpHandler> handler, HttpStrand strand,
-                 Socket socket, std::any context);
+                 Socket socket, std::any context, std::optional<HttpAnswer> refusal);
   ~HttpConnection() { ReleaseBody(); }
 
   void Start();
@@ -71,6 +72,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // True when a request is complete; else more is to be read, or the connection is past reading requests.
   bool ParseRequest();
   bool OnHead();
+  // True when there is room for so many bytes of the body that is being read; else it is refused.
+  bool ReserveBody(size_t bytes);
   void LimitTime();
   void ContinueExpected();
   void Refuse(HttpAnswer answer);
@@ -90,6 +93,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   const HttpStrand strand_;
   Socket socket_;
   const std::any context_;
+  std::optional<HttpAnswer> refusal_;  // of whatever request comes
 
   State state_ = State::kHead;
   bool reading_ = false;
@@ -105,7 +109,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool body_timed_ = false;
   size_t largest_body_ = 0;
   size_t reserved_body_ = 0;
-  std::shared_ptr<void> body_room_;  // the handler's
+  std::vector<std::shared_ptr<void>> body_rooms_;  // the handler's
   unsigned minor_ = 1;
   bool keep_alive_ = true;
   bool without_body_ = false;  // HEAD

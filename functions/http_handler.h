@@ -21,15 +21,17 @@ struct HttpExchange {
   uint64_t number = 0;  // of the connection's requests
 };
 
-// Of one connection there is one call at a time; of several too, where the server has one strand.
+// Once it is taken, there is one call at a time of one connection; of several too, where the server has one
+// strand.
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
 
-  // Whether a new connection is taken. `context` is kept with it. `refusal`, if one is given, is sent before
-  // a connection that is not taken is closed.
+  // Whether a new connection is taken. `context` is kept with it. `refusal`, if one is given, answers the
+  // first request of a connection that is not taken. Called on the server's threads that accept (HttpServer),
+  // for connections of several listeners at a time.
   virtual bool OnConnect(int socket, std::any& context, std::optional<HttpAnswer>& refusal) = 0;
-  // To connections beyond the limit, before they are closed.
+  // The answer to the first request of a connection beyond the limit. Called as OnConnect.
   virtual std::optional<HttpAnswer> TooManyConnections() = 0;
 
   // The head of a request with or without a body has come. An answer refuses the request, and the connection
@@ -39,8 +41,9 @@ class HttpHandler {
   // The body is larger than it may be.
   virtual HttpAnswer OnTooLarge(const std::shared_ptr<HttpConnection>& connection,
                                 const HttpRequestHead& head, size_t largest_body) = 0;
-  // A body of up to `bytes` is about to be read. An answer refuses it; otherwise `room` is kept until it has
-  // been read, or will not be.
+  // Room for `bytes` of a body that is about to be read, or, where its length was not told, for more of it
+  // than there was. An answer refuses it; otherwise `room` is kept until the body has been read, or will not
+  // be.
   virtual std::optional<HttpAnswer> OnBody(const std::shared_ptr<HttpConnection>& /*connection*/,
                                            size_t /*bytes*/, std::shared_ptr<void>& /*room*/) {
     return std::nullopt;

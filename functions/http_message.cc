@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "boost/beast/http/status.hpp"
@@ -21,7 +22,13 @@ int HexDigit(char c) {
 
 absl::string_view Path(const HttpRequestHead& head) {
   absl::string_view target = View(head.target());
-  return target.substr(0, target.find('?'));
+  target = target.substr(0, target.find('?'));
+  for (absl::string_view scheme : {"http://", "https://"}) {
+    if (!absl::StartsWithIgnoreCase(target, scheme)) continue;
+    const size_t path = target.find('/', scheme.size());
+    return path == absl::string_view::npos ? "/" : target.substr(path);
+  }
+  return target;
 }
 
 std::string QueryParameter(const HttpRequestHead& head, absl::string_view name) {

@@ -17,7 +17,7 @@ inline absl::string_view View(boost::beast::string_view text) { return {text.dat
 inline absl::string_view Header(const HttpRequestHead& head, absl::string_view name) {
   return View(head[boost::beast::string_view(name.data(), name.size())]);
 }
-// Without the query.
+// Without the query, and without scheme and host, which a request may have there (RFC 9112, 3.2.2).
 absl::string_view Path(const HttpRequestHead& head);
 // A parameter's value in the query, decoded; empty where there is none.
 std::string QueryParameter(const HttpRequestHead& head, absl::string_view name);

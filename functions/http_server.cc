@@ -27,8 +27,11 @@ constexpr int kConnectionsAtOnce = 64;
 // When the process has no descriptors left, this long until the next try.
 constexpr std::chrono::milliseconds kPauseWhenFull(100);
 
+// Refused ones that may wait for their requests, and for their clients to have read the answer.
+constexpr size_t kMostRefused = 64;
+
 // Before anything was read of it.
-void Refuse(const UniqueFd& connection, HttpAnswer answer) {
+void RefuseAtOnce(const UniqueFd& connection, const HttpAnswer& answer) {
   std::string text = answer.Head(1, false);
   if (answer.body()) text += *answer.body();
   [[maybe_unused]] ssize_t n =
@@ -46,8 +49,13 @@ int SocketFamily(int socket) {
 }  // namespace
 
 struct HttpServer::Listener {
-  Listener(const HttpStrand& strand, UniqueFd socket, std::weak_ptr<HttpHandler> its_handler)
-      : descriptor(strand, socket.Release()), pause(strand), handler(std::move(its_handler)) {}
+  Listener(std::shared_ptr<asio::io_context> context, const HttpStrand& strand, UniqueFd socket,
+           std::weak_ptr<HttpHandler> its_handler)
+      : io(std::move(context)),
+        descriptor(strand, socket.Release()),
+        pause(strand),
+        handler(std::move(its_handler)) {}
+  const std::shared_ptr<asio::io_context> io;  // before what lives on it
   asio::posix::basic_stream_descriptor<HttpStrand> descriptor;
   asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>,
                              HttpStrand>
@@ -55,8 +63,13 @@ struct HttpServer::Listener {
   const std::weak_ptr<HttpHandler> handler;
 };
 
-HttpServer::HttpServer(const HttpThreads& threads, HttpLimits limits, bool one_strand)
-    : io_(threads.context()), strand_(io_->get_executor()), limits_(limits), one_strand_(one_strand) {}
+HttpServer::HttpServer(const HttpThreads& threads, HttpLimits limits, bool one_strand,
+                       const HttpThreads* accepting)
+    : io_(threads.context()),
+      accepting_(accepting ? accepting->context() : io_),
+      strand_(io_->get_executor()),
+      limits_(limits),
+      one_strand_(one_strand) {}
 
 absl::Status HttpServer::Listen(UniqueFd listener, std::weak_ptr<HttpHandler> handler) {
   int listening = 0;
@@ -72,13 +85,14 @@ absl::Status HttpServer::Listen(UniqueFd listener, std::weak_ptr<HttpHandler> ha
   if (flags < 0 || ::fcntl(listener.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
     return ErrnoStatus(errno, absl::StrCat("serving HTTP on descriptor ", listener.get()));
   }
-  auto made = std::make_shared<Listener>(strand_, std::move(listener), std::move(handler));
+  const HttpStrand strand = accepting_ == io_ ? strand_ : HttpStrand(accepting_->get_executor());
+  auto made = std::make_shared<Listener>(accepting_, strand, std::move(listener), std::move(handler));
   {
     absl::MutexLock lock(&mutex_);
     if (closed_) return absl::FailedPreconditionError("the HTTP server is closed");
     listeners_.push_back(made);
   }
-  asio::dispatch(strand_, [self = shared_from_this(), made] { self->Wait(made); });
+  asio::dispatch(strand, [self = shared_from_this(), made] { self->Wait(made); });
   return absl::OkStatus();
 }
 
@@ -92,7 +106,7 @@ void HttpServer::Close() {
     for (const auto& [_, connection] : connections_) connections.push_back(connection);
   }
   for (const auto& listener : listeners) {
-    asio::post(strand_, [listener] {
+    asio::post(listener->descriptor.get_executor(), [listener] {
       error_code ignored;
       listener->descriptor.close(ignored);
       listener->pause.cancel(ignored);
@@ -134,6 +148,7 @@ void HttpServer::Forget(const HttpConnection* connection) {
   std::shared_ptr<HttpConnection> kept;  // it may be the last reference: destroyed without the lock
   absl::MutexLock lock(&mutex_);
   finishing_.erase(connection);
+  refused_.erase(connection);
   auto known = connections_.find(connection);
   if (known == connections_.end()) return;
   kept = std::move(known->second);
@@ -172,21 +187,34 @@ void HttpServer::Accept(const std::shared_ptr<Listener>& listener) {
 }
 
 void HttpServer::Take(UniqueFd connection, const std::shared_ptr<HttpHandler>& handler) {
+  bool too_many;
   {
     absl::MutexLock lock(&mutex_);
     if (closed_) return;
-    if (connections_.size() >= limits_.connections) {
-      if (std::optional<HttpAnswer> answer = handler->TooManyConnections())
-        Refuse(connection, *std::move(answer));
-      return;
-    }
+    too_many = connections_.size() - refused_.size() >= limits_.connections;
   }
   std::any context;
   std::optional<HttpAnswer> refusal;
-  if (!handler->OnConnect(connection.get(), context, refusal)) {
-    if (refusal) Refuse(connection, *std::move(refusal));
-    return;
+  if (too_many) {
+    refusal = handler->TooManyConnections();
+  } else if (handler->OnConnect(connection.get(), context, refusal)) {
+    return Serve(std::move(connection), handler, std::move(context), std::nullopt);
   }
+  if (refusal) Refuse(std::move(connection), handler, *std::move(refusal));
+}
+
+void HttpServer::Refuse(UniqueFd connection, const std::shared_ptr<HttpHandler>& handler, HttpAnswer answer) {
+  bool too_many;
+  {
+    absl::MutexLock lock(&mutex_);
+    too_many = refused_.size() >= kMostRefused;
+  }
+  if (too_many) return RefuseAtOnce(connection, answer);
+  Serve(std::move(connection), handler, {}, std::move(answer));
+}
+
+void HttpServer::Serve(UniqueFd connection, const std::shared_ptr<HttpHandler>& handler, std::any context,
+                       std::optional<HttpAnswer> refusal) {
   int family = SocketFamily(connection.get());
   if (family != AF_UNIX) {
     int one = 1;
@@ -202,12 +230,14 @@ void HttpServer::Take(UniqueFd connection, const std::shared_ptr<HttpHandler>& h
     Log(LogLevel::kWarning, absl::StrCat("taking an HTTP connection: ", error.message()));
     return;
   }
+  const bool refused = refusal.has_value();
   auto made = std::make_shared<HttpConnection>(shared_from_this(), handler, strand, std::move(socket),
-                                               std::move(context));
+                                               std::move(context), std::move(refusal));
   {
     absl::MutexLock lock(&mutex_);
     if (closed_) return;
     connections_.emplace(made.get(), made);
+    if (refused) refused_.insert(made.get());
   }
   made->Start();
 }

@@ -1,8 +1,10 @@
 // Takes the connections of an HTTP server's listening sockets, and keeps to its limits.
 #pragma once
 
+#include <any>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -19,11 +21,16 @@
 
 namespace rekindle::functions {
 
-// Thread-safe. The handler is held weakly here, and by each open connection.
+// A connection that is refused is answered when its request's head has come, so that a client that writes
+// before it reads gets to see the answer; where many are refused at a time, further ones are answered at
+// once, and closed. Thread-safe. The handler is held weakly here, and by each open connection.
 class HttpServer : public std::enable_shared_from_this<HttpServer> {
  public:
-  // `one_strand`: all connections run on strand(), not each on its own.
-  HttpServer(const HttpThreads& threads, HttpLimits limits, bool one_strand);
+  // `one_strand`: all connections run on strand(), not each on its own. `accepting`: where connections are
+  // accepted (HttpHandler::OnConnect), each listener's on a strand of its own; outlives Close. Null: on
+  // strand().
+  HttpServer(const HttpThreads& threads, HttpLimits limits, bool one_strand,
+             const HttpThreads* accepting = nullptr);
 
   // Listens on a socket until Close.
   absl::Status Listen(UniqueFd listener, std::weak_ptr<HttpHandler> handler);
@@ -50,8 +57,13 @@ class HttpServer : public std::enable_shared_from_this<HttpServer> {
   void Wait(std::shared_ptr<Listener> listener);
   void Accept(const std::shared_ptr<Listener>& listener);
   void Take(UniqueFd connection, const std::shared_ptr<HttpHandler>& handler) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `refusal`: how it is refused, if it is.
+  void Serve(UniqueFd connection, const std::shared_ptr<HttpHandler>& handler, std::any context,
+             std::optional<HttpAnswer> refusal) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Refuse(UniqueFd connection, const std::shared_ptr<HttpHandler>& handler, HttpAnswer answer)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const std::shared_ptr<boost::asio::io_context> io_;
+  const std::shared_ptr<boost::asio::io_context> io_, accepting_;  // which may be the same
   const HttpStrand strand_;
   const HttpLimits limits_;
   const bool one_strand_;
@@ -64,6 +76,8 @@ class HttpServer : public std::enable_shared_from_this<HttpServer> {
   std::unordered_map<const HttpConnection*, std::shared_ptr<HttpConnection>> connections_
       ABSL_GUARDED_BY(mutex_);
   std::unordered_set<const HttpConnection*> finishing_ ABSL_GUARDED_BY(mutex_);
+  // Of these, those that are refused: they count towards no limit but their own.
+  std::unordered_set<const HttpConnection*> refused_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rekindle::functions

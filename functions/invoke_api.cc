@@ -44,7 +44,7 @@ struct Route {
 
 Route RouteOf(const HttpRequestHead& head) {
   absl::string_view path = Path(head);
-  bool get = head.method() == http::verb::get;
+  bool get = head.method() == http::verb::get || head.method() == http::verb::head;
   if (path == "/health" && get) return {Call::kHealth, ""};
   if (!absl::ConsumePrefix(&path, kRoot)) return {};
   if (path.empty() || path == "/") return {get ? Call::kList : Call::kUnknown, ""};
@@ -92,10 +92,11 @@ absl::Status TakeClientContext(absl::string_view header, std::string& json) {
 
 class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<InvokeApi::Impl> {
  public:
-  Impl(const HttpThreads& threads, Options options, std::weak_ptr<Invoker> invoker)
+  Impl(const HttpThreads& threads, const HttpThreads& accepting, Options options,
+       std::weak_ptr<Invoker> invoker)
       : options_(std::move(options)),
         invoker_(std::move(invoker)),
-        server_(std::make_shared<HttpServer>(threads, options_.limits, /*one_strand=*/false)) {}
+        server_(std::make_shared<HttpServer>(threads, options_.limits, /*one_strand=*/false, &accepting)) {}
 
   absl::Status Listen(std::vector<UniqueFd> listeners) {
     for (UniqueFd& listener : listeners) {
@@ -277,10 +278,11 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
     invoke.tail_log = !invoke.async && Header(request, "X-Amz-Log-Type") == "Tail";
 
     // Weakly: a caller that has gone needs no answer.
-    auto done = [connection = std::weak_ptr<HttpConnection>(exchange.connection), number = exchange.number,
-                 arn = std::move(arn), async = invoke.async, dry_run = invoke.dry_run,
-                 tail_log = invoke.tail_log, request_id = invoke.request_id, trace_id = invoke.trace_id,
-                 ending = ending_](absl::StatusOr<InvokeResult> result) {
+    const std::weak_ptr<HttpConnection> caller = exchange.connection;
+    if (!invoke.async) invoke.gone = [caller] { return caller.expired(); };
+    auto done = [connection = caller, number = exchange.number, arn = std::move(arn), async = invoke.async,
+                 dry_run = invoke.dry_run, tail_log = invoke.tail_log, request_id = invoke.request_id,
+                 trace_id = invoke.trace_id, ending = ending_](absl::StatusOr<InvokeResult> result) {
       const bool ended = *ending && absl::IsUnavailable(result.status());
       HttpAnswer answer = ended          ? Ending()
                           : !result.ok() ? InvokeErrorFrom(result.status(), arn)
@@ -347,15 +349,17 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
   const std::shared_ptr<HttpServer> server_;
 };
 
-InvokeApi::InvokeApi(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+InvokeApi::InvokeApi(std::unique_ptr<HttpThreads> accepting, std::shared_ptr<Impl> impl)
+    : accepting_(std::move(accepting)), impl_(std::move(impl)) {}
 InvokeApi::~InvokeApi() { impl_->Close(); }
 
 absl::StatusOr<std::unique_ptr<InvokeApi>> InvokeApi::Start(HttpThreads& threads,
                                                             std::vector<UniqueFd> listeners, Options options,
                                                             std::weak_ptr<Invoker> invoker) {
-  auto impl = std::make_shared<Impl>(threads, std::move(options), std::move(invoker));
+  auto accepting = std::make_unique<HttpThreads>(static_cast<int>(listeners.size()));
+  auto impl = std::make_shared<Impl>(threads, *accepting, std::move(options), std::move(invoker));
   // Also what has begun is closed when a later one fails.
-  std::unique_ptr<InvokeApi> api(new InvokeApi(impl));
+  std::unique_ptr<InvokeApi> api(new InvokeApi(std::move(accepting), impl));
   RK_RETURN_IF_ERROR(impl->Listen(std::move(listeners)));
   return api;
 }

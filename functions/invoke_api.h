@@ -4,6 +4,7 @@
 //   GET  /2015-03-31/functions/                    ListFunctions
 //   GET  /2015-03-31/functions/NAME                GetFunction, and …/configuration
 //   GET  /health                                   200
+// and HEAD where there is GET.
 // NAME is a name, NAME:$LATEST, or a partial or full ARN of any account and region. $LATEST is the only
 // version. Signatures are not looked at: who a caller is follows from its connection (Options::identify).
 #pragma once
@@ -43,6 +44,8 @@ struct InvokeRequest {
   bool async = false;          // done is to be called when it is accepted; the result is not looked at
   bool dry_run = false;        // whether it could be invoked: nothing is to run
   bool tail_log = false;       // the result's log_tail is wanted
+  // Whether the caller has gone, and with it whoever wanted the result. Quick; any thread.
+  std::function<bool()> gone;
 };
 
 struct InvokeResult {
@@ -78,7 +81,7 @@ class Invoker {
   virtual ~Invoker() = default;
   // Called on the HttpThreads, many at a time: it must not block. `done` is called once, from any thread,
   // also within Invoke, and also when the InvokeApi is gone. A caller that has gone does not end its
-  // invocation.
+  // invocation that has begun.
   virtual void Invoke(InvokeRequest request, Done done) = 0;
   // In the order of their names.
   virtual absl::StatusOr<std::vector<ListedFunction>> List(const std::any& identity) = 0;
@@ -89,7 +92,8 @@ class InvokeApi {
  public:
   struct Options {
     // Who the caller at the other end of a connection is; asked once for each. When it fails, the
-    // connection's requests are refused with this error. Called on the HttpThreads. None: everybody, with an
+    // connection's requests are refused with this error. Called on a thread for each listener, not on the
+    // HttpThreads: while it takes its time, only others that connect there wait. None: everybody, with an
     // empty identity.
     std::function<absl::StatusOr<std::any>(const Peer&)> identify = nullptr;
     // Whose share of the connections one takes, for its whole life, and of the memory for bodies, as long as
@@ -130,7 +134,8 @@ class InvokeApi {
 
  private:
   class Impl;
-  explicit InvokeApi(std::shared_ptr<Impl> impl);
+  InvokeApi(std::unique_ptr<HttpThreads> accepting, std::shared_ptr<Impl> impl);
+  const std::unique_ptr<HttpThreads> accepting_;  // outlives what is served
   const std::shared_ptr<Impl> impl_;
 };
 

@@ -15,6 +15,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "functions/http_client_for_tests.h"
 #include "nlohmann/json.hpp"
@@ -312,7 +313,7 @@ TEST_P(InvokeApiTest, OneCallerHasAShareOfWhatIsReadAtATime) {
   EXPECT_EQ(reply.headers["x-amzn-errortype"], "TooManyRequestsException");
   EXPECT_THAT(reply.body, HasSubstr("those of a that are being read may have 1000 B"));
   EXPECT_TRUE(second.ReadEnd());
-  // What comes in pieces may become as large as any, which is more than a share here.
+  // What comes in pieces has more room at first than a share is here.
   EXPECT_EQ(HttpClient(address_).Ask(absl::StrCat(head, "Transfer-Encoding: chunked\r\n\r\n")).status, 429);
   caller = "b";
   EXPECT_EQ(HttpClient(address_).Post(Path("f"), body).status, 200);
@@ -329,6 +330,37 @@ TEST_P(InvokeApiTest, OneCallerHasAShareOfWhatIsReadAtATime) {
     reply = HttpClient(address_).Ask(absl::StrCat(announced, body));
   } while (reply.status == 429);
   EXPECT_EQ(reply.status, 200);
+}
+
+TEST_P(InvokeApiTest, WhatComesInPiecesTakesRoomAsItComes) {
+  // Less than any two requests could need that may have the largest body there is.
+  Start({.identify = [](const Peer&) -> absl::StatusOr<std::any> { return std::any(std::string("a")); },
+         .share_of = [](const Peer&, const absl::StatusOr<std::any>&) { return std::string("a"); },
+         .limits = {.bodies_of_one = 1 << 20}});
+  const std::string head = absl::StrCat(
+      "POST ", Path("f"), " HTTP/1.1\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n");
+  auto chunk = [](size_t size) {
+    return absl::StrCat(absl::Hex(size), "\r\n\"", std::string(size - 2, 'x'), "\"\r\n");
+  };
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(clients.emplace_back(std::make_unique<HttpClient>(address_))->Ask(head).status, 100);
+  }
+  for (auto& client : clients) {
+    HttpReply reply = client->Ask(chunk(100) + "0\r\n\r\n");
+    EXPECT_EQ(reply.status, 200);
+    EXPECT_EQ(reply.body.size(), 100u);
+  }
+  EXPECT_EQ(clients[0]->Ask(head).status, 100);
+  EXPECT_EQ(clients[0]->Ask(chunk(500'000) + "0\r\n\r\n").body.size(), 500'000u);
+  EXPECT_EQ(api_->refusals().bodies_of_one, 0u);
+  EXPECT_EQ(clients[0]->Ask(head).status, 100);
+  HttpReply reply = clients[0]->Ask(chunk(2'000'000));
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_THAT(reply.body, HasSubstr("Too many large requests"));
+  EXPECT_EQ(api_->refusals().bodies_of_one, 1u);
+  // It has given back what it had.
+  EXPECT_EQ(clients[1]->Post(Path("f"), absl::StrCat("\"", std::string(1'000'000, 'x'), "\"")).status, 200);
 }
 
 TEST_P(InvokeApiTest, ResultsFromOtherThreadsInAnyOrder) {
@@ -427,6 +459,46 @@ TEST_P(InvokeApiTest, CallersThatLeaveDisturbNobody) {
   EXPECT_EQ(client.Post(Path("f"), "1").body, "7");
 }
 
+TEST_P(InvokeApiTest, ItIsKnownThatACallerHasGone) {
+  Start();
+  std::promise<InvokeRequest> begun[2];
+  std::atomic<int> calls{0};
+  invoker_->Become(
+      [&](InvokeRequest request, Invoker::Done) { begun[calls++].set_value(std::move(request)); });
+  const std::string request = absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n1");
+  HttpClient closes(address_), ends(address_);
+  closes.Send(request);
+  InvokeRequest closed = begun[0].get_future().get();
+  ends.Send(request);
+  InvokeRequest ended = begun[1].get_future().get();
+  EXPECT_FALSE(closed.gone());
+  closes.Close();
+  while (!closed.gone()) std::this_thread::yield();
+  EXPECT_FALSE(ended.gone());
+  ends.EndSending();  // over TCP nothing tells it from the other
+  while (!ended.gone()) std::this_thread::yield();
+}
+
+TEST_P(InvokeApiTest, FindingOutWhoConnectsHoldsUpNobodyWhoIsConnected) {
+  absl::Notification asked, found;
+  std::atomic<int> connected{0};
+  threads_ = std::make_unique<HttpThreads>(1);
+  Start({.identify = [&](const Peer&) -> absl::StatusOr<std::any> {
+    if (++connected == 2) {
+      asked.Notify();
+      found.WaitForNotification();
+    }
+    return std::any(std::string("somebody"));
+  }});
+  HttpClient first(address_);
+  EXPECT_EQ(first.Post(Path("f"), "1").status, 200);
+  HttpClient second(address_);
+  asked.WaitForNotification();
+  EXPECT_EQ(first.Post(Path("f"), "2").status, 200);
+  found.Notify();
+  EXPECT_EQ(second.Post(Path("f"), "3").status, 200);
+}
+
 TEST_P(InvokeApiTest, WhoTheCallerIs) {
   std::vector<Peer> peers;
   absl::Mutex mutex;
@@ -516,24 +588,68 @@ TEST_P(InvokeApiTest, WhatIsNoCallIsRefused) {
     EXPECT_EQ(reply.status, 404) << request;
     EXPECT_EQ(reply.headers["x-amzn-errortype"], "UnknownOperationException") << request;
   }
-  HttpClient client(address_);
-  client.Send("HEAD /health HTTP/1.1\r\n\r\nGET /health HTTP/1.1\r\n\r\n");
-  EXPECT_EQ(client.Ask("").status, 404);
+  EXPECT_EQ(HttpClient(address_).Ask("GET http://h HTTP/1.1\r\n\r\n").status, 404);
   EXPECT_EQ(HttpClient(address_).Ask("GET /health HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}").status, 413);
   HttpClient garbage(address_);
   EXPECT_EQ(garbage.Ask("hello\r\n\r\n").status, 400);
+}
+
+TEST_P(InvokeApiTest, HeadIsGetWithoutTheBody) {
+  Start();
+  HttpClient client(address_);
+  client.Send("HEAD /health HTTP/1.1\r\n\r\nGET /health HTTP/1.1\r\n\r\n");
+  HttpReply head = client.Read(/*to_head=*/true), get = client.Read();
+  EXPECT_EQ(head.status, 200);
+  EXPECT_EQ(get.status, 200);
+  EXPECT_EQ(head.headers["content-length"], absl::StrCat(get.body.size()));
+}
+
+// As proxies send them, and clients that take this for one.
+TEST_P(InvokeApiTest, ARequestMayNameTheWholeUrl) {
+  Start();
+  HttpClient client(address_);
+  for (absl::string_view root : {"http://127.0.0.1:9001", "HTTPS://functions.example"}) {
+    EXPECT_EQ(client.Post(absl::StrCat(root, Path("f"), "?Qualifier=$LATEST"), "1").status, 200) << root;
+    EXPECT_EQ(client.Get(absl::StrCat(root, "/health?at=http://h/x")).status, 200) << root;
+  }
 }
 
 TEST_P(InvokeApiTest, TooManyConnectionsAreTold) {
   Start({.limits = {.connections = 1}});
   HttpClient first(address_);
   EXPECT_EQ(first.Get("/health").status, 200);
-  HttpClient second(address_);
-  HttpReply reply = second.Read();
-  EXPECT_EQ(reply.status, 503);
-  EXPECT_EQ(reply.headers["x-amzn-errortype"], "ServiceUnavailableException");
-  EXPECT_TRUE(second.ReadEnd());
-  EXPECT_EQ(api_->refusals().connections, 1u);
+  // Also those that send more than fits into a socket's buffers before they read.
+  for (size_t size : {10, 3'000'000}) {
+    HttpClient second(address_);
+    EXPECT_TRUE(second.Send(absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nContent-Length: ", size,
+                                         "\r\n\r\n", std::string(size, '1'))));
+    HttpReply reply = second.Read();
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_EQ(reply.headers["x-amzn-errortype"], "ServiceUnavailableException");
+    EXPECT_TRUE(second.ReadEnd());
+  }
+  EXPECT_EQ(api_->refusals().connections, 2u);
+  // They take nobody's place.
+  EXPECT_EQ(first.Get("/health").status, 200);
+  first.Close();
+  HttpReply reply;
+  do {  // until the server has seen the end
+    reply = HttpClient(address_).Get("/health");
+  } while (reply.status == 503);
+  EXPECT_EQ(reply.status, 200);
+}
+
+TEST_P(InvokeApiTest, OfManyThatAreRefusedThoseBeyondALimitAreToldAtOnce) {
+  Start({.limits = {.connections = 1}});
+  HttpClient first(address_);
+  EXPECT_EQ(first.Get("/health").status, 200);
+  std::vector<std::unique_ptr<HttpClient>> silent;
+  for (int i = 0; i < 64; ++i) silent.push_back(std::make_unique<HttpClient>(address_));
+  // Each is told when it has said something, this one before.
+  HttpClient beyond(address_);
+  EXPECT_EQ(beyond.Read().status, 503);
+  EXPECT_TRUE(beyond.ReadEnd());
+  for (auto& client : silent) EXPECT_EQ(client->Get("/health").status, 503);
 }
 
 TEST_P(InvokeApiTest, OneCallerHasAShareOfTheConnections) {
@@ -556,7 +672,7 @@ TEST_P(InvokeApiTest, OneCallerHasAShareOfTheConnections) {
   for (int i = 0; i < 2; ++i) EXPECT_EQ(connect().Get("/health").status, 200);
   for (int i = 0; i < 2; ++i) {
     HttpClient& refused = connect();
-    HttpReply reply = refused.Read();
+    HttpReply reply = refused.Get("/health");
     EXPECT_EQ(reply.status, 429);
     EXPECT_EQ(reply.headers["x-amzn-errortype"], "TooManyRequestsException");
     EXPECT_THAT(reply.body, HasSubstr("a has 2"));

@@ -63,7 +63,13 @@ absl::StatusOr<Scheduler::Reservation> Scheduler::ReserveProvisioned(const Sched
 void Scheduler::Put(const ScheduledFunction& function) { core_->Put(function); }
 void Scheduler::Remove(const std::string& name) { core_->Remove(name); }
 void Scheduler::LostTemplate(const std::string& dependency_image) { core_->LostTemplate(dependency_image); }
-void Scheduler::Invoke(Call call, Done done) { core_->Invoke(std::move(call), std::move(done)); }
+void Scheduler::Invoke(Call call, Done done) {
+  auto own = std::make_shared<Call>(std::move(call));
+  core_->Invoke(own, own, std::move(done));
+}
+void Scheduler::InvokeEvent(std::shared_ptr<const Call> event, Done done) {
+  core_->Invoke(std::move(event), nullptr, std::move(done));
+}
 absl::StatusOr<FunctionNumbers> Scheduler::Numbers(const std::string& name) const {
   return core_->Numbers(name);
 }
@@ -95,8 +101,7 @@ void Core::Stop() {
       function.replaced = true;
       function.idle.clear();  // they hold it, and it them
       for (auto* queue : {&function.queue, &function.waiting}) {
-        unserved.insert(unserved.end(), queue->begin(), queue->end());
-        queue->clear();
+        for (RequestPtr& request : queue->TakeAll()) unserved.push_back(std::move(request));
       }
     };
     for (auto& [name, function] : functions_) give_up(*function);
@@ -264,12 +269,11 @@ void Core::Remove(const std::string& name) {
   Retire(function, &later);
   for (size_t i = 0; i < function->queue.size(); ++i) policy_.Ended(function->id);
   for (auto* queue : {&function->queue, &function->waiting}) {
-    for (const RequestPtr& request : *queue) {
+    for (const RequestPtr& request : queue->TakeAll()) {
       later.steps.emplace_back([request, name] {
         request->done(absl::NotFoundError(absl::StrCat("function '", name, "' was removed meanwhile")));
       });
     }
-    queue->clear();
   }
   counters_.erase(name);
 }
@@ -286,30 +290,38 @@ void Core::Retire(const FunctionPtr& function, Later* later) {
   for (const InstancePtr& instance : std::exchange(function->idle, {})) EndInstance(instance);
 }
 
-void Core::Invoke(Call call, Done done) {
+void Core::Invoke(std::shared_ptr<const Call> call, std::shared_ptr<Call> own, Done done) {
+  const bool event = own == nullptr;
   Later later;
   absl::MutexLock lock(&mutex_);
-  FunctionPtr function = Find(call.function);
+  FunctionPtr function = Find(call->function);
   if (function == nullptr || stopping_) {
     absl::Status status =
         stopping_ ? absl::UnavailableError("the daemon is ending")
-                  : absl::NotFoundError(absl::StrCat("there is no function '", call.function,
+                  : absl::NotFoundError(absl::StrCat("there is no function '", call->function,
                                                      "': 'rekindle fn ls' lists those there are"));
     later.steps.emplace_back([done = std::move(done), status] { done(status); });
     return;
   }
-  if (call.dry_run) {
+  if (call->dry_run) {
     later.steps.emplace_back([done = std::move(done)] { done(CallResult()); });
     return;
   }
   auto request = std::make_shared<Request>();
   request->call = std::move(call);
+  request->own = std::move(own);
+  request->event = event;
   request->done = std::move(done);
   request->arrived = SteadyNow();
-  if (function->idle.empty()) {
+  if (function->idle.empty() && !event) {
     const uint32_t owner = function->spec.owner;
     const uint64_t most = options_.most_waiting_bytes;
-    request->room = waiting_bytes_->Take(absl::StrCat(owner), BytesOf(request->call), most);
+    auto take = [&] { return waiting_bytes_->Take(absl::StrCat(owner), BytesOf(*request->call), most); };
+    request->room = take();
+    if (!request->room) {
+      DropGone(*function, /*all=*/true, &later);
+      request->room = take();
+    }
     if (!request->room) {
       ++function->counters->throttles;
       later.steps.emplace_back([request, owner, most] {
@@ -324,16 +336,26 @@ void Core::Invoke(Call call, Done done) {
   // One that is being started for nobody any more, or ahead of time, will do.
   const bool one_comes = function->starting > function->queue.size() + function->waiting.size();
   if (function->idle.empty() && (one_comes || !MayStart(*function))) {
-    if (function->waiting.size() + function->queue.size() >= options_.longest_queue) {
+    auto full = [&] {
+      return function->waiting.callers() + function->queue.callers() >= options_.longest_queue;
+    };
+    if (!event && full()) DropGone(*function, /*all=*/true, &later);
+    if (!event && full()) {
       ++function->counters->throttles;
       later.steps.emplace_back([request] {
         request->done(absl::ResourceExhaustedError(
-            absl::StrCat("Rate Exceeded: function '", request->call.function,
+            absl::StrCat("Rate Exceeded: function '", request->call->function,
                          "' has as many instances as it may, and its queue is full")));
       });
       return;
     }
-    function->waiting.push_back(std::move(request));
+    if (!event && function->queue.events() > 0) {
+      // The instance that is being started for an event is for this one.
+      function->waiting.PushEventFirst(function->queue.PopLastEvent());
+      function->queue.Push(std::move(request));
+    } else {
+      function->waiting.Push(std::move(request));
+    }
     if (!one_comes) MakeRoomFor(*function);
     return;
   }
@@ -349,16 +371,28 @@ void Core::Dispatch(const FunctionPtr& function, RequestPtr request, Later* late
     function->idle.pop_back();
     Assign(function, instance, request, later);
   } else {
-    function->queue.push_back(std::move(request));
+    function->queue.Push(std::move(request));
     BeginStart(function, decision.level);
   }
   Apply(actions, later);
   PlanTick();
 }
 
+void Core::DropGone(Function& function, bool all, Later* later) {
+  std::vector<RequestPtr> gone;
+  if (all) gone = function.waiting.TakeGoneCallers();
+  while (!function.waiting.empty() && function.waiting.front()->gone())
+    gone.push_back(function.waiting.Pop());
+  for (RequestPtr& request : gone) {
+    request->room.reset();
+    later->steps.emplace_back([request = std::move(request)] { request->done(NobodyWaits()); });
+  }
+}
+
 void Core::ServeFirst(const FunctionPtr& function, Later* later) {
-  RequestPtr request = function->waiting.front();
-  function->waiting.pop_front();
+  DropGone(*function, /*all=*/false, later);
+  if (function->waiting.empty()) return;
+  RequestPtr request = function->waiting.Pop();
   ++function->counters->invocations;
   Dispatch(function, std::move(request), later);
 }
@@ -374,6 +408,15 @@ void Core::FillProvisioned(const FunctionPtr& function, Later* later) {
 }
 
 absl::StatusOr<FunctionNumbers> Core::Numbers(const std::string& name) const {
+  std::vector<std::shared_ptr<InstanceProcess>> processes;
+  RK_ASSIGN_OR_RETURN(FunctionNumbers numbers, NumbersBut(name, &processes));
+  // Without the lock: all calls would wait for it.
+  for (const auto& process : processes) numbers.memory_bytes += process->MemoryBytes();
+  return numbers;
+}
+
+absl::StatusOr<FunctionNumbers> Core::NumbersBut(
+    const std::string& name, std::vector<std::shared_ptr<InstanceProcess>>* processes) const {
   absl::MutexLock lock(&mutex_);
   FunctionPtr function = Find(name);
   if (function == nullptr) return absl::NotFoundError(absl::StrCat("there is no function '", name, "'"));
@@ -392,10 +435,10 @@ absl::StatusOr<FunctionNumbers> Core::Numbers(const std::string& name) const {
   for (const InstancePtr& instance : function->instances) {
     if (instance->state == Instance::State::kBusy) ++numbers.busy;
     if (instance->state == Instance::State::kIdle) ++numbers.idle;
-    if (instance->process) numbers.memory_bytes += instance->process->MemoryBytes();
+    if (instance->process) processes->push_back(instance->process);
   }
   numbers.starting = function->starting;
-  numbers.queued = function->queue.size() + function->waiting.size();
+  numbers.queued = function->queue.wanted() + function->waiting.wanted();
   numbers.duration_median_seconds = counters.durations.Quantile(0.5);
   numbers.duration_p99_seconds = counters.durations.Quantile(0.99);
   numbers.problem = counters.problem.empty() ? counters.cold : counters.problem;

@@ -21,8 +21,9 @@ namespace rekindle::functions {
 
 struct SchedulerOptions {
   KeepAliveOptions keep_alive;
-  uint32_t most_instances = 1000;                     // of all functions at once
-  uint32_t longest_queue = 1000;                      // of one function; beyond it callers are refused
+  uint32_t most_instances = 1000;  // of all functions at once
+  // Of one function's callers; beyond it they are refused. Events wait without limit: behind the callers.
+  uint32_t longest_queue = 1000;
   uint64_t most_waiting_bytes = uint64_t{256} << 20;  // the same, of calls for one owner's
   absl::Duration longest_start = absl::Seconds(60);   // until an instance asks for its first invocation
   int start_threads = 5;                              // one owner's starts take all but one
@@ -53,6 +54,9 @@ struct Call {
   std::string function;
   std::string request_id, payload, client_context, trace_id;
   bool dry_run = false;
+  // Whether nobody wants the result any more: a call that waits for an instance is dropped then, one that has
+  // begun goes on. Called with the scheduler's lock: quick, and calls nothing. Null: never.
+  std::function<bool()> gone;
 };
 
 struct CallResult {
@@ -121,10 +125,14 @@ class Scheduler {
   void LostTemplate(const std::string& dependency_image);
 
   // Never blocks. `done` is called once, perhaps within this. NotFound, ResourceExhausted (too many at
-  // once), Unavailable (an instance could not be started). A function that fails is a result.
+  // once), Unavailable (an instance could not be started), Cancelled (Call::gone). A function that fails is a
+  // result.
   void Invoke(Call call, Done done);
+  // An event, for which nobody waits: any call of the function's goes before it, and it is never refused
+  // because there are too many. How many there are is for the caller to limit.
+  void InvokeEvent(std::shared_ptr<const Call> event, Done done);
 
-  // NotFound.
+  // NotFound. Looks at the memory of each instance, which may take a while.
   absl::StatusOr<FunctionNumbers> Numbers(const std::string& name) const;
 
  private:

@@ -27,12 +27,23 @@ void Core::OnReady(const InstancePtr& instance) {
 }
 
 void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, Later* later) {
-  if (!function->queue.empty()) {
-    RequestPtr request = function->queue.front();
-    function->queue.pop_front();
-    Assign(function, instance, request, later);
-    return;
+  while (!function->queue.empty()) {
+    RequestPtr request = function->queue.Pop();
+    if (!request->gone()) return Assign(function, instance, request, later);
+    // The instance that is being started for it is one that is idle, to the policy.
+    later->steps.emplace_back([request] { request->done(NobodyWaits()); });
+    request->room.reset();
+    --function->counters->invocations;
+    std::vector<Action> actions;
+    if (function->replaced) {
+      policy_.Ended(function->id);
+    } else {
+      policy_.BecameIdle(function->id, Now(), &actions);
+    }
+    Apply(actions, later);
+    PlanTick();
   }
+  DropGone(*function, /*all=*/false, later);
   if (function->replaced) return EndInstance(instance);
   if (!function->waiting.empty() && OwesAnInstance(*function)) {
     // Its next call waits until one of its others has answered, or it is its turn again.
@@ -44,8 +55,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
     return EndInstance(instance);
   }
   if (!function->waiting.empty()) {
-    RequestPtr request = function->waiting.front();
-    function->waiting.pop_front();
+    RequestPtr request = function->waiting.Pop();
     ++function->counters->invocations;
     // What the policy wanted to go is another one now.
     if (function->drops_owed > 0) --function->drops_owed;
@@ -74,24 +84,24 @@ void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, cons
   request->room.reset();
   request->begun = SteadyNow();
   Invocation invocation;
-  invocation.request_id = request->call.request_id;
-  invocation.payload = std::move(request->call.payload);
+  invocation.request_id = request->call->request_id;
   invocation.deadline = absl::Now() + function->spec.timeout;
   invocation.function_arn = absl::StrCat(options_.arn_prefix, function->spec.name);
-  invocation.trace_id = request->call.trace_id;
-  invocation.client_context = request->call.client_context;
+  invocation.trace_id = request->call->trace_id;
+  invocation.client_context = request->call->client_context;
   instance->timer.expires_after(absl::ToChronoNanoseconds(function->spec.timeout));
   instance->timer.async_wait([weak = weak_from_this(), instance,
-                              id = request->call.request_id](const boost::system::error_code& error) {
+                              id = request->call->request_id](const boost::system::error_code& error) {
     auto core = weak.lock();
     if (!error && core) core->OnTimeout(instance, id);
   });
   // Without the lock, because a log may have to wait for its disk. In this order for whoever reads that.
-  later->steps.emplace_back(
-      [process = instance->process, api = instance->api, invocation = std::move(invocation)]() mutable {
-        process->InvocationBegins(invocation.request_id);
-        api->Invoke(std::move(invocation));
-      });
+  later->steps.emplace_back([process = instance->process, api = instance->api, request,
+                             invocation = std::move(invocation)]() mutable {
+    invocation.payload = request->own ? std::move(request->own->payload) : request->call->payload;
+    process->InvocationBegins(invocation.request_id);
+    api->Invoke(std::move(invocation));
+  });
 }
 
 void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, Answer answer) {
@@ -107,7 +117,7 @@ void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, 
   {
     absl::MutexLock lock(&mutex_);
     if (instance->state != Instance::State::kBusy || instance->current == nullptr ||
-        instance->current->call.request_id != request_id) {
+        instance->current->call->request_id != request_id) {
       return;
     }
     if (answer.failed) ++function->counters->errors;
@@ -185,7 +195,7 @@ Core::RequestPtr Core::Finish(const InstancePtr& instance, CallResult* result, I
   instance->timer.cancel();
   const bool first = !std::exchange(instance->answered, true);
   const bool was_there = !first || instance->was_idle;
-  outcome->request_id = request->call.request_id;
+  outcome->request_id = request->call->request_id;
   outcome->duration = SteadyNow() - request->begun;
   outcome->was_there_before = !first;
   if (!was_there) outcome->start = instance->start;
@@ -218,7 +228,7 @@ void Core::OnTimeout(const InstancePtr& instance, const std::string& request_id)
   Later later;
   absl::MutexLock lock(&mutex_);
   if (instance->state != Instance::State::kBusy || instance->current == nullptr ||
-      instance->current->call.request_id != request_id) {
+      instance->current->call->request_id != request_id) {
     return;
   }
   const FunctionPtr& function = instance->function;
@@ -248,7 +258,7 @@ void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
         FailStart(instance, ExitError("", end, function->spec.memory_bytes), &later);
       break;
     case Instance::State::kBusy: {
-      const std::string id = instance->current->call.request_id;
+      const std::string id = instance->current->call->request_id;
       FinishBadly(instance, ExitError(id, end, function->spec.memory_bytes), ExitText(end),
                   /*timed_out=*/false, &later);
       policy_.Ended(function->id);

@@ -5,7 +5,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "functions/call_queue.h"
 #include "functions/fair_threads.h"
 #include "functions/latency_sample.h"
 #include "functions/runtime_api.h"
@@ -34,14 +34,19 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void Put(const ScheduledFunction& function) ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
   void LostTemplate(const std::string& dependency_image) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Invoke(Call call, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `own`: the same call, whose payload may be moved away; null: an event, which others hold.
+  void Invoke(std::shared_ptr<const Call> call, std::shared_ptr<Call> own, Done done)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<FunctionNumbers> Numbers(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   // One call, from its arrival to its end.
   struct Request {
-    Call call;
+    std::shared_ptr<const Call> call;
+    std::shared_ptr<Call> own;  // the same; null: an event's
+    bool event = false;
     Done done;
+    bool gone() const { return call->gone && call->gone(); }
     std::shared_ptr<void> room;  // of what its owner's calls that wait may have
     absl::Time arrived;
     absl::Time begun;  // with an instance
@@ -65,12 +70,12 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     bool template_waits = false;  // for the image, which is being taken
     bool size_known = false, template_size_known = false;
     FunctionProfile profile;
-    uint32_t starting = 0;    // instances, ahead of time or not; at least one for each of `queue`
-    uint32_t failures = 0;    // starts that came to nothing since the last answer
-    uint32_t drops_owed = 0;  // the next ones that are idle go
-    std::deque<std::shared_ptr<Request>> queue;    // an instance is being started for each
-    std::deque<std::shared_ptr<Request>> waiting;  // for one that becomes free: no more may be started
-    std::vector<std::shared_ptr<Instance>> idle;   // the last one used last
+    uint32_t starting = 0;       // instances, ahead of time or not; at least one for each of `queue`
+    uint32_t failures = 0;       // starts that came to nothing since the last answer
+    uint32_t drops_owed = 0;     // the next ones that are idle go
+    CallQueue<Request> queue;    // an instance is being started for each
+    CallQueue<Request> waiting;  // for one that becomes free: no more may be started
+    std::vector<std::shared_ptr<Instance>> idle;  // the last one used last
     std::set<std::shared_ptr<Instance>> instances;
   };
   struct Dependency {
@@ -109,6 +114,10 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void AwaitFilled(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnFilled(const InstancePtr& instance) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // All but the memory, which is to be asked of `processes`.
+  absl::StatusOr<FunctionNumbers> NumbersBut(const std::string& name,
+                                             std::vector<std::shared_ptr<InstanceProcess>>* processes) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckProvisioned(const ScheduledFunction& function) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Micros Now() const;
@@ -156,7 +165,9 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void Forget(const InstancePtr& instance, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts instances for calls that wait, or those of its successor, as far as that may be.
   void ServeWaiting(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Starts one for the first call that waits: there is one, and room.
+  // Drops those at the head of the queue that nobody wants any more; `all`: wherever they are.
+  void DropGone(Function& function, bool all, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Starts one for the first call that waits, if one is still wanted: there is room.
   void ServeFirst(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // There are fewer than are always to be there.
   bool LacksProvisioned(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -20,6 +20,10 @@ std::string About(const std::string& request_id) {
 
 }  // namespace
 
+absl::Status NobodyWaits() {
+  return absl::CancelledError("nobody waited for it any more when an instance became free");
+}
+
 std::string TimedOutText(absl::Duration timeout) {
   return absl::StrFormat("Task timed out after %.2f seconds", absl::ToDoubleSeconds(timeout));
 }

@@ -4,10 +4,14 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "functions/instance_process.h"
 
 namespace rekindle::functions {
+
+// To a caller that has gone.
+absl::Status NobodyWaits();
 
 // "Task timed out after 3.00 seconds"
 std::string TimedOutText(absl::Duration timeout);

@@ -71,11 +71,24 @@ class SchedulerTest : public ::testing::Test {
     return function;
   }
 
-  Told Invoke(const std::string& function, const std::string& payload = "{}") {
+  static Call CallOf(const std::string& function, const std::string& payload) {
     Call call;
     call.function = function;
     call.request_id = NewRequestId();
     call.payload = payload;
+    return call;
+  }
+  Told Invoke(const std::string& function, const std::string& payload = "{}") {
+    return Invoke(CallOf(function, payload));
+  }
+  Told InvokeEvent(const std::string& function, const std::string& payload) {
+    auto told = std::make_shared<std::promise<absl::StatusOr<CallResult>>>();
+    scheduler().InvokeEvent(
+        std::make_shared<const Call>(CallOf(function, payload)),
+        [told](absl::StatusOr<CallResult> result) { told->set_value(std::move(result)); });
+    return told->get_future();
+  }
+  Told Invoke(Call call) {
     auto told = std::make_shared<std::promise<absl::StatusOr<CallResult>>>();
     scheduler().Invoke(std::move(call),
                        [told](absl::StatusOr<CallResult> result) { told->set_value(std::move(result)); });

@@ -70,14 +70,19 @@ Core::FunctionPtr Core::NextInTurn(const Function* giver, const std::set<const F
   const bool all = instances_.size() >= options_.most_instances;
   if (giver && !all && OwnerMayHaveMore(giver->spec.owner)) return nullptr;  // it is in nobody's way
   FunctionPtr next;
-  // The owner with the fewest instances; calls before what is to be there for some; who has waited longest.
-  using Turn = std::tuple<uint32_t, bool, absl::Time>;
+  // The owner with the fewest instances; callers before events, and these before what is to be there for
+  // some; who has waited longest.
+  enum Kind { kCallers, kEvents, kProvisioned };
+  using Turn = std::tuple<uint32_t, Kind, absl::Time>;
   Turn first;
   for (const auto& [name, function] : functions_) {
     if (without.contains(function.get()) || Wants(*function) == 0) continue;
     if (giver ? !MayHaveThatOf(*giver, *function) : !OwnerMayHaveMore(function->spec.owner)) continue;
     const bool calls = CallsWithoutInstance(*function) > 0;
-    const Turn turn(LivingOf(function->spec.owner), !calls,
+    const Turn turn(LivingOf(function->spec.owner),
+                    !calls                             ? kProvisioned
+                    : function->waiting.callers() == 0 ? kEvents
+                                                       : kCallers,
                     calls ? function->waiting.front()->arrived : absl::InfinitePast());
     if (next && !(turn < first)) continue;
     next = function;

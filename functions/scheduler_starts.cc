@@ -143,8 +143,7 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
 Core::RequestPtr Core::LoseStart(const FunctionPtr& function) {
   --function->starting;
   if (function->starting < function->queue.size()) {
-    RequestPtr request = function->queue.front();
-    function->queue.pop_front();
+    RequestPtr request = function->queue.Pop();
     policy_.Ended(function->id);
     return request;
   }
@@ -168,7 +167,7 @@ void Core::StartFailed(const FunctionPtr& function, const InstancePtr& instance,
     Dispatch(successor, std::move(request), later);  // what it waited for was replaced
   } else if (request) {
     later->steps.emplace_back([request, why] {
-      request->done(absl::UnavailableError(absl::StrCat("no instance of function '", request->call.function,
+      request->done(absl::UnavailableError(absl::StrCat("no instance of function '", request->call->function,
                                                         "' could be started: ", why.message())));
     });
   } else {

@@ -17,12 +17,19 @@ constexpr uint64_t kImageBytes = 1 << 20;
 // As the scheduler holds an instance's process: what it does is done by the thread.
 class TestProcess : public InstanceProcess {
  public:
-  TestProcess(std::shared_ptr<TestRuntime> runtime, uint64_t grown_bytes, std::function<void()> on_grown)
-      : runtime_(std::move(runtime)), grown_bytes_(grown_bytes), on_grown_(std::move(on_grown)) {}
+  TestProcess(std::shared_ptr<TestRuntime> runtime, uint64_t grown_bytes, std::function<void()> on_grown,
+              std::function<void()> on_measure)
+      : runtime_(std::move(runtime)),
+        grown_bytes_(grown_bytes),
+        on_grown_(std::move(on_grown)),
+        on_measure_(std::move(on_measure)) {}
   ~TestProcess() override { Kill(); }
   pid_t pid() const override { return 0; }
   void Kill() override { runtime_->Kill(); }
-  uint64_t MemoryBytes() const override { return bytes_; }
+  uint64_t MemoryBytes() const override {
+    on_measure_();
+    return bytes_;
+  }
   void HasAnswered() override {
     bytes_ = grown_bytes_;
     on_grown_();
@@ -40,7 +47,7 @@ class TestProcess : public InstanceProcess {
  private:
   const std::shared_ptr<TestRuntime> runtime_;
   const uint64_t grown_bytes_;
-  const std::function<void()> on_grown_;
+  const std::function<void()> on_grown_, on_measure_;
   std::atomic<uint64_t> bytes_{kTestInstanceBytes};
   absl::Mutex mutex_;
   std::string log_ ABSL_GUARDED_BY(mutex_);
@@ -134,6 +141,11 @@ void TestStarter::LetStart(const std::string& function) {
   not_starting_.erase(function);
 }
 
+void TestStarter::MeasureBy(std::function<void()> measuring) {
+  absl::MutexLock lock(&mutex_);
+  measuring_ = std::move(measuring);
+}
+
 void TestStarter::HoldStarts(bool hold) {
   absl::MutexLock lock(&mutex_);
   held_ = hold;
@@ -155,10 +167,20 @@ absl::StatusOr<StartedInstance> TestStarter::Start(const StartOrder& order) {
   started_.back().on_end = nullptr;  // it holds the instance
   living_[order.instance] = runtime;
   StartedInstance started;
-  started.process = std::make_unique<TestProcess>(runtime, grown_bytes_, [this] {
-    absl::MutexLock grown(&mutex_);
-    ++grown_;
-  });
+  started.process = std::make_unique<TestProcess>(
+      runtime, grown_bytes_,
+      [this] {
+        absl::MutexLock grown(&mutex_);
+        ++grown_;
+      },
+      [this] {
+        std::function<void()> measuring;
+        {
+          absl::MutexLock measure(&mutex_);
+          measuring = measuring_;
+        }
+        if (measuring) measuring();
+      });
   started.listener = runtime->TakeListener();
   threads_.emplace_back([this, runtime, run = std::move(run)] {
     InstanceEnd end = run(*runtime);

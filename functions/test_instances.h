@@ -98,6 +98,9 @@ class TestStarter : public InstanceStarter {
   // The next starts wait until it is called with false.
   void HoldStarts(bool hold) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Called by whoever asks from now on what an instance has in memory; null: nothing.
+  void MeasureBy(std::function<void()> measuring) ABSL_LOCKS_EXCLUDED(mutex_);
+
   absl::StatusOr<StartedInstance> Start(const StartOrder& order) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<uint64_t> MakeTemplate(const std::string& function, uint64_t revision,
                                         const std::string& dependency_image) override
@@ -135,6 +138,7 @@ class TestStarter : public InstanceStarter {
   uint64_t template_bytes_ ABSL_GUARDED_BY(mutex_) = kTestInstanceBytes, grown_bytes_ ABSL_GUARDED_BY(
                                                                              mutex_) = kTestInstanceBytes;
   int grown_ ABSL_GUARDED_BY(mutex_) = 0;  // instances
+  std::function<void()> measuring_ ABSL_GUARDED_BY(mutex_);
   std::vector<StartOrder> started_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<TestRuntime>> living_ ABSL_GUARDED_BY(mutex_);
   std::vector<Making> made_ ABSL_GUARDED_BY(mutex_);

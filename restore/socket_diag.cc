@@ -9,10 +9,12 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +25,7 @@ namespace rekindle::restore {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{64} << 10;
+constexpr char kAsking[] = "asking the kernel for sockets";
 
 // The states of the kernel's sockets; <netinet/tcp.h> has them too, but not beside <linux/tcp.h>.
 constexpr uint32_t kEstablished = 1, kTimeWait = 6, kClosed = 7, kListens = 10, kConnecting = 2,
@@ -59,6 +62,7 @@ bool ParseTcp(absl::string_view bytes, TcpSocket* out) {
   if (!TakeMessage(bytes, &message)) return false;
   out->cookie = Cookie(message.id.idiag_cookie);
   out->inode = message.idiag_inode;
+  out->user = message.idiag_uid;
   out->listens = message.idiag_state == kListens;
   out->ends.family = message.idiag_family;
   std::copy_n(message.id.idiag_src, out->ends.local.size(), out->ends.local.begin());
@@ -100,11 +104,12 @@ bool ParseUnix(absl::string_view bytes, UnixSocket* out) {
 }
 
 // In the network namespace that the calling thread is in.
+UniqueFd MakeSocket() { return UniqueFd(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG)); }
+
 absl::StatusOr<std::pair<UniqueFd, UniqueFd>> MakeSockets() {
-  auto make = [] { return UniqueFd(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG)); };
-  UniqueFd requests = make();
-  if (!requests.valid()) return ErrnoStatus(errno, "asking the kernel for sockets");
-  UniqueFd destroyed = make();
+  UniqueFd requests = MakeSocket();
+  if (!requests.valid()) return ErrnoStatus(errno, kAsking);
+  UniqueFd destroyed = MakeSocket();
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
   bool told = destroyed.valid() &&
@@ -117,7 +122,78 @@ absl::StatusOr<std::pair<UniqueFd, UniqueFd>> MakeSockets() {
   return std::make_pair(std::move(requests), std::move(destroyed));
 }
 
+absl::Status SendRequest(int socket, uint16_t type, uint16_t flags, absl::string_view request) {
+  nlmsghdr header{};
+  header.nlmsg_len = static_cast<uint32_t>(sizeof header + request.size());
+  header.nlmsg_type = type;
+  header.nlmsg_flags = static_cast<uint16_t>(NLM_F_REQUEST | flags);
+  iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(request.data()), request.size()}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  if (::sendmsg(socket, &message, 0) < 0) return ErrnoStatus(errno, kAsking);
+  return absl::OkStatus();
+}
+
+// Exactly the socket with these ends.
+inet_diag_req_v2 RequestFor(const criu::TcpConnection& ends) {
+  inet_diag_req_v2 request{};
+  request.sdiag_family = static_cast<uint8_t>(ends.family);
+  request.sdiag_protocol = IPPROTO_TCP;
+  request.idiag_states = kAllStates;
+  std::copy_n(ends.local.begin(), ends.local.size(), request.id.idiag_src);
+  std::copy_n(ends.remote.begin(), ends.remote.size(), request.id.idiag_dst);
+  request.id.idiag_sport = htons(ends.local_port);
+  request.id.idiag_dport = htons(ends.remote_port);
+  return request;
+}
+
+absl::string_view Bytes(const inet_diag_req_v2& request) {
+  return {reinterpret_cast<const char*>(&request), sizeof request};
+}
+
+// The addresses of IPv4 that an IPv6 socket sees as its own kind of them.
+criu::TcpConnection Unmapped(const criu::TcpConnection& ends) {
+  auto mapped = [](const std::array<uint32_t, 4>& address) {
+    return address[0] == 0 && address[1] == 0 && address[2] == htonl(0xffff);
+  };
+  if (ends.family != AF_INET6 || !mapped(ends.local) || !mapped(ends.remote)) return ends;
+  return {AF_INET, {ends.local[3]}, {ends.remote[3]}, ends.local_port, ends.remote_port};
+}
+
 }  // namespace
+
+absl::StatusOr<std::optional<TcpSocket>> FindTcp(const criu::TcpConnection& ends) {
+  const UniqueFd asked = MakeSocket();
+  if (!asked.valid()) return ErrnoStatus(errno, kAsking);
+  const criu::TcpConnection wanted = Unmapped(ends);
+  inet_diag_req_v2 request = RequestFor(wanted);
+  request.id.idiag_cookie[0] = request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+  RK_RETURN_IF_ERROR(SendRequest(asked.get(), SOCK_DIAG_BY_FAMILY, 0, Bytes(request)));
+  alignas(nlmsghdr) std::array<char, 4096> answer;
+  ssize_t n;
+  do {
+    n = ::recv(asked.get(), answer.data(), answer.size(), 0);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) return ErrnoStatus(errno, kAsking);
+  const absl::string_view bytes(answer.data(), static_cast<size_t>(n));
+  nlmsghdr header;
+  if (!TakeMessage(bytes, &header)) return ErrnoStatus(EPROTO, kAsking);
+  const absl::string_view content = bytes.substr(sizeof header);
+  if (header.nlmsg_type == NLMSG_ERROR) {
+    nlmsgerr error;
+    if (!TakeMessage(content, &error)) return ErrnoStatus(EPROTO, kAsking);
+    if (error.error == -ENOENT) return std::nullopt;
+    return ErrnoStatus(-error.error, kAsking);
+  }
+  TcpSocket found;
+  if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY || !ParseTcp(content, &found)) {
+    return ErrnoStatus(EPROTO, kAsking);
+  }
+  // Where there is no such connection the kernel gives one that listens there, which is somebody else's.
+  if (found.listens || Unmapped(found.ends) != wanted) return std::nullopt;
+  return found;
+}
 
 absl::StatusOr<SocketDiag> SocketDiag::Open(pid_t process) {
   absl::StatusOr<std::pair<UniqueFd, UniqueFd>> made = absl::InternalError("not made");
@@ -134,31 +210,14 @@ absl::StatusOr<SocketDiag> SocketDiag::Open(pid_t process) {
 }
 
 absl::Status SocketDiag::Send(uint16_t type, uint16_t flags, absl::string_view request) {
-  nlmsghdr header{};
-  header.nlmsg_len = static_cast<uint32_t>(sizeof header + request.size());
-  header.nlmsg_type = type;
-  header.nlmsg_flags = static_cast<uint16_t>(NLM_F_REQUEST | flags);
-  iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(request.data()), request.size()}};
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = 2;
-  if (::sendmsg(requests_.get(), &message, 0) < 0) return ErrnoStatus(errno, "asking the kernel for sockets");
-  return absl::OkStatus();
+  return SendRequest(requests_.get(), type, flags, request);
 }
 
 absl::Status SocketDiag::Destroy(const TcpSocket& socket) {
-  inet_diag_req_v2 request{};
-  request.sdiag_family = static_cast<uint8_t>(socket.ends.family);
-  request.sdiag_protocol = IPPROTO_TCP;
-  request.idiag_states = kAllStates;
-  std::copy_n(socket.ends.local.begin(), socket.ends.local.size(), request.id.idiag_src);
-  std::copy_n(socket.ends.remote.begin(), socket.ends.remote.size(), request.id.idiag_dst);
-  request.id.idiag_sport = htons(socket.ends.local_port);
-  request.id.idiag_dport = htons(socket.ends.remote_port);
+  inet_diag_req_v2 request = RequestFor(socket.ends);
   request.id.idiag_cookie[0] = static_cast<uint32_t>(socket.cookie);
   request.id.idiag_cookie[1] = static_cast<uint32_t>(socket.cookie >> 32);
-  RK_RETURN_IF_ERROR(
-      Send(SOCK_DESTROY, NLM_F_ACK, {reinterpret_cast<const char*>(&request), sizeof request}));
+  RK_RETURN_IF_ERROR(Send(SOCK_DESTROY, NLM_F_ACK, Bytes(request)));
   alignas(nlmsghdr) std::array<char, 1024> answer;
   const ssize_t n = ::recv(requests_.get(), answer.data(), answer.size(), 0);
   nlmsghdr header;
@@ -179,14 +238,13 @@ absl::Status SocketDiag::Destroy(const TcpSocket& socket) {
 
 absl::Status SocketDiag::Dump(absl::string_view request,
                               absl::FunctionRef<void(absl::string_view message)> each) {
-  const char* const what = "asking the kernel for sockets";
   RK_RETURN_IF_ERROR(Send(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, request));
   nlmsghdr header;
   alignas(nlmsghdr) static thread_local std::array<char, kBufferBytes> buffer;
   for (;;) {
     const ssize_t n = ::recv(requests_.get(), buffer.data(), buffer.size(), 0);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, what);
+    if (n < 0) return ErrnoStatus(errno, kAsking);
     absl::string_view left(buffer.data(), static_cast<size_t>(n));
     while (left.size() >= sizeof header) {
       memcpy(&header, left.data(), sizeof header);
@@ -195,7 +253,7 @@ absl::Status SocketDiag::Dump(absl::string_view request,
       if (header.nlmsg_type == NLMSG_DONE) return absl::OkStatus();
       if (header.nlmsg_type == NLMSG_ERROR) {
         nlmsgerr error;
-        return ErrnoStatus(TakeMessage(content, &error) ? -error.error : EIO, what);
+        return ErrnoStatus(TakeMessage(content, &error) ? -error.error : EIO, kAsking);
       }
       if (header.nlmsg_type == SOCK_DIAG_BY_FAMILY) each(content);
       left.remove_prefix(std::min(left.size(), size_t{NLMSG_ALIGN(header.nlmsg_len)}));

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ namespace rekindle::restore {
 struct TcpSocket {
   uint64_t cookie = 0;  // its name for as long as the machine runs; no other socket gets it
   uint32_t inode = 0;   // as in /proc/PID/fd; 0: nobody has it open
+  uid_t user = 0;       // who has made it; says nothing where nobody has it open
   bool listens = false;
   uint64_t bytes_sent = 0;   // of content, acknowledged or not
   criu::TcpConnection ends;  // of one that listens the local one alone counts
@@ -34,6 +36,12 @@ struct UnixSocket {
   bool unread = false;      // the other end has not read all that was sent to it
   bool peer_ended = false;  // the other end has been closed
 };
+
+// The one with these ends, in the network namespace of the calling thread; `bytes_sent` is left out. By the
+// kernel's own index: what other sockets there are does not matter. Nothing: there is none, or this kernel
+// has no such index (tcp_diag), which it does not tell apart. An end of IPv4 is found by addresses of IPv4,
+// whichever kind of socket it is. Thread-safe.
+absl::StatusOr<std::optional<TcpSocket>> FindTcp(const criu::TcpConnection& ends);
 
 // Owned by one thread at a time.
 class SocketDiag {

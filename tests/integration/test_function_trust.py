@@ -17,6 +17,7 @@ from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
 from harness.cli import DONE, FAILED, NOT_FOUND
 
 ALICE, BOB = 65533, 65534
+_ASYNCHRONOUSLY = {"X-Amz-Invocation-Type": "Event"}
 
 # Its import waits until the test lets it go on.
 _SLOW = """import os
@@ -75,14 +76,11 @@ for number in range(70):
         one.settimeout(30)
         one.connect(sys.argv[1])
     kept.append(one)
-    try:
-        one.sendall(b"GET /health HTTP/1.1\\r\\nHost: h\\r\\n\\r\\n")
-        answer = one.recv(4096)
-    except BrokenPipeError:  # it was refused before
-        answer = one.recv(4096)
-    except ConnectionResetError:  # and TCP has lost the answer
-        answer = b"HTTP/1.1 429"
-    answers[answer.split()[1].decode()] += 1
+    # More than a socket's buffers hold: also a client that is refused gets all of it off.
+    one.sendall(b"GET /health HTTP/1.1\\r\\nHost: h\\r\\n\\r\\n" if number < 64 else
+                b"POST /2015-03-31/functions/any/invocations HTTP/1.1\\r\\nContent-Length: 3000000\\r\\n\\r\\n" +
+                b"1" * 3_000_000)
+    answers[one.recv(4096).split()[1].decode()] += 1
 print(json.dumps(answers), flush=True)
 sys.stdin.read()
 """
@@ -113,6 +111,17 @@ for _ in range(int(sys.argv[3])):
     response.read()
     answers[response.status] += 1
 print(json.dumps(answers))
+"""
+# Says that it was called, and by whom; one call waits until its file has gone.
+_NAMES = """import os
+import time
+
+
+def handler(event, context):
+    with open({path!r}, "a") as file:
+        file.write(event["name"] + "\\n")
+    while os.path.exists(event.get("while", "")):
+        time.sleep(0.01)
 """
 # Says that it was called; one call waits until its file has gone.
 _COUNTS = """import os
@@ -300,26 +309,56 @@ class EventTest(FunctionsTest):
         waiting.until(lambda: "removed meanwhile" in self.daemon_log(), "the event dropped", SECONDS)
         self.assertEqual(os.path.getsize(seen), 0)
 
-    def test_events_that_find_the_queue_full_are_not_lost(self):
+    def begin_held(self):
+        """One instance of "names" is in work until the file that is returned goes; the other one has the names of all
+        calls."""
         seen, held = self.path("seen"), self.path("held")
         for path in (seen, held):
             with open(path, "w", encoding="ascii"):
                 pass
-        self.deploy("count", "--deps", "none", "--max-instances", "1", "--timeout", "60s",
-                    files={"app.py": _COUNTS.format(path=seen)})
-        asynchronously = {"X-Amz-Invocation-Type": "Event"}
-        self.assertEqual(self.post("count", {"while": held}, asynchronously).status, 202)
+        self.deploy("names", "--deps", "none", "--max-instances", "1", "--timeout", "60s",
+                    files={"app.py": _NAMES.format(path=seen)})
+        self.assertEqual(self.post("names", {"name": "held", "while": held}, _ASYNCHRONOUSLY).status, 202)
         waiting.until(lambda: os.path.getsize(seen), "the first one in work", SECONDS)
+        return held, seen
+
+    def wait_for_queued(self, count):
+        waiting.until(lambda: self.stats("names")["queued"] == count, f"{count} wait", SECONDS)
+
+    def names(self, seen):
+        with open(seen, encoding="ascii") as file:
+            return file.read().split()
+
+    def test_events_wait_behind_callers_and_none_is_lost(self):
+        held, seen = self.begin_held()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
         self.addCleanup(connection.close)
-        # The queue has 1000 places.
+        # The queue has 1000 places for callers.
         for _ in range(1050):
-            self.assertEqual(self.post("count", {}, asynchronously, connection).status, 202)
-        waiting.until(lambda: self.stats("count")["throttles"] >= 50, "some refused", SECONDS)
+            self.assertEqual(self.post("names", {"name": "event"}, _ASYNCHRONOUSLY, connection).status, 202)
+        caller = self.begin_invoke("names", {"name": "caller"})
+        self.wait_for_queued(1051)
         os.unlink(held)
-        waiting.until(lambda: os.path.getsize(seen) >= 1051, "all called", SECONDS)
-        waiting.until(lambda: self.stats("count")["invocations"] == 1051, "once each", SECONDS)
-        self.assertEqual(os.path.getsize(seen), 1051)
+        self.end_invoke(caller)
+        self.assertEqual(self.names(seen)[1], "caller")
+        waiting.until(lambda: len(self.names(seen)) >= 1052, "all called", SECONDS)
+        waiting.until(lambda: self.stats("names")["invocations"] == 1052, "once each", SECONDS)
+        self.assertEqual(len(self.names(seen)), 1052)
+        self.assertEqual(self.stats("names")["throttles"], 0)
+
+    def test_who_has_gone_is_not_called_for(self):
+        held, seen = self.begin_held()
+        child = self.begin_invoke("names", {"name": "gone"})
+        gone = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        gone.request("POST", "/2015-03-31/functions/names/invocations", '{"name": "gone"}')
+        self.wait_for_queued(2)
+        child.kill()
+        child.communicate(timeout=SECONDS)
+        gone.close()
+        self.wait_for_queued(0)
+        os.unlink(held)
+        self.invoke("names", {"name": "caller"})
+        self.assertEqual(self.names(seen), ["held", "caller"])
 
     def daemon_log(self):
         with open(self.daemon.log, encoding="utf-8", errors="replace") as file:

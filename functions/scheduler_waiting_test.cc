@@ -1,0 +1,159 @@
+// Who waits for an instance: callers and events, and those who have gone meanwhile.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "functions/scheduler_for_tests.h"
+
+namespace rekindle::functions {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class SchedulerWaitingTest : public SchedulerTest {
+ protected:
+  // Deploys "f", whose one instance answers what it was given when the gate lets it, and remembers it.
+  void PutOne() {
+    starter_.Become("f", [this](TestRuntime& runtime) {
+      while (runtime.Next() && gate_.Pass()) {
+        order_.push_back(runtime.payload());
+        runtime.Answer(runtime.payload());
+      }
+      return Exits(1);
+    });
+    ScheduledFunction function = Function("f");
+    function.most_instances = 1;
+    function.owner = 1000;
+    scheduler().Put(function);
+  }
+  // A call whose caller has gone when `gone` says so.
+  Told InvokeFrom(const std::atomic<bool>& gone, const std::string& payload) {
+    Call call = CallOf("f", payload);
+    call.gone = [&gone] { return gone.load(); };
+    return Invoke(std::move(call));
+  }
+
+  Gate gate_;
+  std::vector<std::string> order_;  // of the instance's thread; to be read when it has ended
+};
+
+TEST_F(SchedulerWaitingTest, EventsWaitBehindCallersHoweverMany) {
+  options_.longest_queue = 2;
+  options_.most_waiting_bytes = 3000;
+  PutOne();
+  std::vector<Told> told;
+  told.push_back(Invoke("f", "running"));
+  ASSERT_TRUE(gate_.WaitForWaiting(1));
+  const std::string large(1000, 'x');
+  for (int i = 0; i < 10; ++i) told.push_back(InvokeEvent("f", absl::StrCat("event ", i, large)));
+  told.push_back(Invoke("f", "caller 1"));
+  told.push_back(Invoke("f", "caller 2"));
+  EXPECT_EQ(Numbers("f").queued, 12u);
+  EXPECT_EQ(Numbers("f").throttles, 0u);
+  EXPECT_THAT(TextOf(Invoke("f", "caller 3")), HasSubstr("queue is full"));
+  EXPECT_EQ(Numbers("f").throttles, 1u);
+  gate_.Open(100);
+  for (Told& one : told) EXPECT_THAT(TextOf(std::move(one)), StartsWith("ok "));
+  EXPECT_EQ(Numbers("f").invocations, 13u);
+  StopScheduler();
+  ASSERT_EQ(order_.size(), 13u);
+  EXPECT_EQ(order_[1], "caller 1");
+  EXPECT_EQ(order_[2], "caller 2");
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(order_[3 + i], absl::StrCat("event ", i, large));
+}
+
+TEST_F(SchedulerWaitingTest, ACallerGetsTheInstanceThatIsBeingStartedForAnEvent) {
+  PutOne();
+  starter_.HoldStarts(true);
+  std::vector<Told> told;
+  told.push_back(InvokeEvent("f", "event 1"));
+  told.push_back(InvokeEvent("f", "event 2"));
+  told.push_back(Invoke("f", "caller"));
+  starter_.HoldStarts(false);
+  gate_.Open(3);
+  for (Told& one : told) EXPECT_THAT(TextOf(std::move(one)), StartsWith("ok "));
+  EXPECT_EQ(Numbers("f").invocations, 3u);
+  EXPECT_EQ(starter_.started().size(), 1u);
+  StopScheduler();
+  EXPECT_THAT(order_, ElementsAre("caller", "event 1", "event 2"));
+}
+
+TEST_F(SchedulerWaitingTest, CallsWhoseCallersHaveGoneAreDropped) {
+  PutOne();
+  std::atomic<bool> stays{false}, leaves{false};
+  Told running = InvokeFrom(leaves, "running");
+  ASSERT_TRUE(gate_.WaitForWaiting(1));
+  Told gone = InvokeFrom(leaves, "gone"), waits = InvokeFrom(stays, "waits");
+  EXPECT_EQ(Numbers("f").queued, 2u);
+  leaves = true;
+  EXPECT_EQ(Numbers("f").queued, 1u);
+  gate_.Open(2);
+  EXPECT_EQ(TextOf(std::move(running)), "ok running");  // it had begun
+  EXPECT_THAT(TextOf(std::move(gone)), StartsWith("CANCELLED"));
+  EXPECT_EQ(TextOf(std::move(waits)), "ok waits");
+  EXPECT_EQ(Numbers("f").invocations, 2u);
+  EXPECT_EQ(Numbers("f").throttles, 0u);
+  StopScheduler();
+  EXPECT_THAT(order_, ElementsAre("running", "waits"));
+}
+
+TEST_F(SchedulerWaitingTest, ThoseWhoHaveGoneTakeNoPlaceInTheQueue) {
+  options_.longest_queue = 2;
+  PutOne();
+  std::atomic<bool> stays{false}, leaves{false};
+  Told running = Invoke("f", "running");
+  ASSERT_TRUE(gate_.WaitForWaiting(1));
+  Told first = InvokeFrom(stays, "first"), second = InvokeFrom(leaves, "second");
+  EXPECT_THAT(TextOf(Invoke("f", "third")), HasSubstr("queue is full"));
+  leaves = true;
+  Told third = Invoke("f", "third");
+  EXPECT_THAT(TextOf(std::move(second)), StartsWith("CANCELLED"));
+  gate_.Open(3);
+  EXPECT_EQ(TextOf(std::move(running)), "ok running");
+  EXPECT_EQ(TextOf(std::move(first)), "ok first");
+  EXPECT_EQ(TextOf(std::move(third)), "ok third");
+}
+
+TEST_F(SchedulerWaitingTest, AnInstanceWhoseCallerHasGoneIsForTheNext) {
+  PutOne();
+  starter_.HoldStarts(true);
+  std::atomic<bool> gone{false};
+  Told dropped = InvokeFrom(gone, "dropped");
+  gone = true;
+  starter_.HoldStarts(false);
+  EXPECT_THAT(TextOf(std::move(dropped)), StartsWith("CANCELLED"));
+  EXPECT_EQ(Numbers("f").invocations, 0u);
+  gate_.Open(2);
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  EXPECT_EQ(TextOf(Invoke("f", "2")), "ok 2");
+  EXPECT_EQ(starter_.started().size(), 1u);
+  EXPECT_EQ(Numbers("f").invocations, 2u);
+  EXPECT_EQ(Numbers("f").idle, 1u);
+}
+
+// It may take long, as where all of /proc has to be gone through.
+TEST_F(SchedulerWaitingTest, MeasuringInstancesHoldsUpNoCall) {
+  scheduler().Put(Function("f"));
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  absl::Notification measuring, measured;
+  starter_.MeasureBy([&] {
+    measuring.Notify();
+    measured.WaitForNotification();
+  });
+  std::thread asks([this] { EXPECT_GT(Numbers("f").memory_bytes, 0u); });
+  measuring.WaitForNotification();
+  starter_.MeasureBy(nullptr);
+  EXPECT_EQ(TextOf(Invoke("f", "2")), "ok 2");
+  measured.Notify();
+  asks.join();
+}
+
+}  // namespace
+}  // namespace rekindle::functions
