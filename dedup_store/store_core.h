@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "dedup_store/blob_cache.h"
 #include "dedup_store/block_io.h"
 #include "dedup_store/catalog.h"
 #include "dedup_store/damaged_frames.h"
@@ -65,6 +66,7 @@ class StoreCore {
   DamagedFrames& damaged_frames() { return damaged_frames_; }
 
   InheritedFrames& inherited_frames() { return inherited_frames_; }
+  BlobCache& blob_cache() { return blob_cache_; }
 
   // Held by the scrub while it has a pack locked, and by gc while it looks for packs that nobody has locked:
   // it would leave one to the next gc otherwise. Before any lock of a pack.
@@ -89,6 +91,7 @@ class StoreCore {
   PageClaims claims_;
   DamagedFrames damaged_frames_;
   InheritedFrames inherited_frames_;
+  BlobCache blob_cache_;
   absl::Mutex pack_turns_;
   absl::Mutex mutex_;
   std::map<uint64_t, std::weak_ptr<const Pack>> packs_ ABSL_GUARDED_BY(mutex_);
