@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -72,6 +73,8 @@ class StoreCore {
   // it would leave one to the next gc otherwise. Before any lock of a pack.
   absl::Mutex& pack_turns() { return pack_turns_; }
 
+  // See Store.
+  absl::StatusOr<std::optional<ImageInfo>> FindByName(absl::string_view reference) const;
   // Finds an image as Store::OpenImage and Store::Find describe.
   absl::StatusOr<ImageRecord> Resolve(absl::string_view image, const MaySee& may_see = nullptr) const;
 
