@@ -138,6 +138,8 @@ class CaptureRun {
     EndPhase("prepare");
     RK_RETURN_IF_ERROR(AwaitInterruptible(options_.pid, kUninterruptibleMayTake, cancel_));
     RK_RETURN_IF_ERROR(CheckFilesCanBeOpenedAgain(job_.pids()));
+    // What CRIU names in the freeze is then ours without a look at every process of the machine.
+    namespaces_.LearnNumbers();
     return CheckCancelled();
   }
 
