@@ -154,7 +154,12 @@ class ImageReaderImpl::RangeReader {
 };
 
 absl::StatusOr<Manifest> ReadManifest(StoreCore& core, const ImageRecord& image) {
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<const Pack> home, core.OpenPack(image.manifest_pack));
+  const uint64_t id = image.manifest_pack;
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, core.io()->Open(core.pack_path(id), false));
+  // Who has it asks the file server how long the file is.
+  RK_RETURN_IF_ERROR(file->Lock(LockMode::kShared, true).status());
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Pack> home,
+                      Pack::OpenForSections(std::move(file), id, core.identity().uuid));
   RK_ASSIGN_OR_RETURN(std::string encoded, home->ReadSection(kManifest));
   return Manifest::Decode(encoded);
 }
@@ -179,7 +184,11 @@ absl::StatusOr<std::unique_ptr<ImageReaderImpl>> ImageReaderImpl::Open(const std
 }
 
 absl::Status ImageReaderImpl::Load() {
-  RK_ASSIGN_OR_RETURN(manifest_, ReadManifest(*core_, record_));
+  {
+    RK_ASSIGN_OR_RETURN(const std::shared_ptr<const Pack> home, core_->OpenPack(record_.manifest_pack));
+    RK_ASSIGN_OR_RETURN(const std::string encoded, home->ReadSection(kManifest));
+    RK_ASSIGN_OR_RETURN(manifest_, Manifest::Decode(encoded));
+  }
   const std::vector<uint64_t>& ids = manifest_.packs;
   packs_.resize(ids.size());
   std::vector<absl::Status> opened(ids.size());

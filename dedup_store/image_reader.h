@@ -19,6 +19,9 @@
 namespace rekindle::store {
 
 // What the image's home pack holds; DataLoss when it is damaged, NotFound when gc took it.
+//
+// For who looks at many images: nothing of the pack is read but that, and it is not asked whether the store
+// still has it. So an image that was removed a moment ago may still be found.
 absl::StatusOr<Manifest> ReadManifest(StoreCore& core, const ImageRecord& image);
 
 class ImageReaderImpl : public ImageReader {
