@@ -1,5 +1,7 @@
 #include "base/process_stat.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <map>
 
@@ -104,7 +106,81 @@ std::vector<pid_t> ProcessChildren::Tree(pid_t root) const {
   return tree;
 }
 
-std::vector<pid_t> ProcessTree(pid_t root) { return ProcessChildren().Tree(root); }
+namespace {
+
+// One way down the kernel's lists of children.
+struct Descent {
+  enum class End { kWhole, kChangedMeanwhile, kTooMuch };
+  End end = End::kChangedMeanwhile;
+  std::vector<pid_t> living;      // as of ProcessChildren::Tree
+  std::vector<std::string> seen;  // each thread with its children, zombies among them
+};
+
+Descent Descend(pid_t root, size_t most_threads) {
+  Descent descent;
+  struct Member {
+    pid_t pid, parent;
+  };
+  std::vector<Member> left = {{root, 0}};
+  for (size_t i = 0; i < left.size(); ++i) {
+    const auto [pid, parent] = left[i];
+    const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+    // It has gone, and its number may be another's, or it has got another parent.
+    if (!stat.ok() || (parent != 0 && stat->parent != parent)) return descent;
+    if (stat->state == 'Z') continue;
+    descent.living.push_back(pid);
+    const std::string tasks = absl::StrCat("/proc/", pid, "/task");
+    const absl::StatusOr<std::vector<std::string>> threads = ListDirectory(tasks);
+    if (!threads.ok()) return descent;
+    if (descent.seen.size() + threads->size() > most_threads) {
+      descent.end = Descent::End::kTooMuch;
+      return descent;
+    }
+    for (const std::string& thread : *threads) {
+      const absl::StatusOr<std::string> children = ReadFile(absl::StrCat(tasks, "/", thread, "/children"));
+      if (!children.ok()) return descent;
+      descent.seen.push_back(absl::StrCat(thread, ": ", *children));
+      for (absl::string_view word : absl::StrSplit(*children, ' ', absl::SkipWhitespace())) {
+        if (pid_t child = 0; absl::SimpleAtoi(word, &child)) left.push_back({child, pid});
+      }
+    }
+  }
+  descent.end = Descent::End::kWhole;
+  return descent;
+}
+
+// /proc has about a link for each process.
+size_t AboutHowManyProcesses() {
+  struct stat info = {};
+  return ::stat("/proc", &info) == 0 ? info.st_nlink : 0;
+}
+
+}  // namespace
+
+std::vector<pid_t> ProcessTree(pid_t root) {
+  static const bool lists_children = PathExists("/proc/thread-self/children");
+  if (!lists_children) return ProcessChildren().Tree(root);
+  const absl::StatusOr<std::string> status = ReadFile(absl::StrCat("/proc/", root, "/status"));
+  // What has the number may be a thread.
+  if (absl::IsNotFound(status.status()) ||
+      (status.ok() && StatusField(*status, "Tgid") != absl::StrCat(root)))
+    return {};
+  // A list from which a child is taken while it is read may lack another one, and when a process or thread
+  // ends its children may go from a list that is still to be read to one that was read. Both show: what went
+  // is not in the next descent any more. So two that are equal lack nothing that was there all the time.
+  constexpr int kDescents = 4;
+  const size_t most_threads = AboutHowManyProcesses() / kDescents;
+  Descent last;
+  for (int i = 0; i < kDescents; ++i) {
+    Descent next = Descend(root, most_threads);
+    if (next.end == Descent::End::kTooMuch) break;
+    if (next.end == Descent::End::kWhole && last.end == Descent::End::kWhole && next.seen == last.seen) {
+      return std::move(next.living);
+    }
+    last = std::move(next);
+  }
+  return ProcessChildren().Tree(root);
+}
 
 std::string CommandLineOf(pid_t pid) {
   std::string command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline")).value_or("");

@@ -62,7 +62,8 @@ class ProcessChildren {
   std::set<pid_t> living_;
 };
 
-// Of now.
+// Of now. Where the tree is small, nothing is read of the machine's other processes. What is forked meanwhile
+// may be missing, whatever else happens in the tree.
 std::vector<pid_t> ProcessTree(pid_t root);
 
 // Its command line with spaces between the arguments; for one without, such as a zombie, its program's name

@@ -1,12 +1,18 @@
 #include "base/process_stat.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "base/test_descriptors.h"
 
@@ -62,6 +68,120 @@ TEST(ProcessStat, ASnapshotTellsTheTreesOfItsMoment) {
   EXPECT_EQ(std::count(tree.begin(), tree.end(), child), 1);
   EXPECT_EQ(then.Tree(child), std::vector<pid_t>{child});
   EXPECT_TRUE(ProcessTree(child).empty());
+}
+
+// A process that lives until it is told to end, or one that ends when its pipe does.
+template <typename Body>
+pid_t Fork(const Body& body) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  body();
+  ::_exit(0);
+}
+
+void ReadByte(int pipe) {
+  char byte;
+  while (::read(pipe, &byte, 1) < 0 && errno == EINTR) {
+  }
+}
+
+TEST(ProcessStat, ATreeHasTheChildrenOfAllThreadsAndNoZombies) {
+  int told[2];
+  ASSERT_EQ(::pipe(told), 0);
+  const pid_t child = Fork([&] {
+    // Another thread's child, with one of its own; and one that nobody reaps.
+    std::thread([&] {
+      if (::fork() == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (::fork() == 0) {
+          ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+          if (::write(told[1], "x", 1) == 1) ::pause();
+          ::_exit(0);
+        }
+        ::pause();
+        ::_exit(0);
+      }
+      const pid_t zombie = ::fork();
+      if (zombie == 0) ::_exit(0);
+      siginfo_t info;
+      ::waitid(P_PID, static_cast<id_t>(zombie), &info, WEXITED | WNOWAIT);
+      if (::write(told[1], "x", 1) == 1) ::pause();
+    }).join();
+  });
+  ReadByte(told[0]);
+  ReadByte(told[0]);
+  std::vector<pid_t> tree = ProcessTree(child);
+  EXPECT_EQ(tree.size(), 3u);
+  ASSERT_FALSE(tree.empty());
+  EXPECT_EQ(tree.front(), child);
+  std::vector<pid_t> scanned = ProcessChildren().Tree(child);
+  std::sort(tree.begin(), tree.end());
+  std::sort(scanned.begin(), scanned.end());
+  EXPECT_EQ(tree, scanned);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(ProcessTree(child).empty());
+  ::close(told[0]);
+  ::close(told[1]);
+}
+
+TEST(ProcessStat, AThreadIsTheRootOfNoTree) {
+  pid_t thread = 0;
+  std::vector<pid_t> tree;
+  std::thread([&] {
+    thread = ::gettid();
+    tree = ProcessTree(thread);
+  }).join();
+  EXPECT_NE(thread, ::getpid());
+  EXPECT_TRUE(tree.empty());
+}
+
+TEST(ProcessStat, NobodyIsMissedWhenOthersEndOrGetAnotherParent) {
+  constexpr int kRounds = 20, kPairs = 12;
+  for (int round = 0; round < kRounds; ++round) {
+    int told[2], end[2];
+    ASSERT_EQ(::pipe(told), 0);
+    ASSERT_EQ(::pipe(end), 0);
+    const pid_t root = Fork([&] {
+      // Children that stay lie between those that end, and those whose parents end come to it.
+      ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+      for (int i = 0; i < kPairs; ++i) {
+        Fork([&] {
+          if (::fork() == 0) {
+            if (::write(told[1], "x", 1) == 1) ::pause();
+            ::_exit(0);
+          }
+          ReadByte(end[0]);
+        });
+        Fork([&] {
+          if (::write(told[1], "x", 1) == 1) ::pause();
+        });
+      }
+      for (int i = 0; i < kPairs; ++i) ::wait(nullptr);
+      if (::write(told[1], "e", 1) == 1) ::pause();
+    });
+    for (int i = 0; i < 2 * kPairs; ++i) ReadByte(told[0]);
+    std::set<pid_t> stay;
+    for (const pid_t pid : ProcessTree(root)) stay.insert(pid);
+    ASSERT_EQ(stay.size(), 1u + 3 * kPairs);
+    std::set<pid_t> ending;
+    for (const pid_t pid : stay) {
+      const auto stat = ReadProcessStat(pid);
+      if (stat.ok() && stat->parent != root && pid != root) ending.insert(stat->parent);
+    }
+    ASSERT_EQ(ending.size(), static_cast<size_t>(kPairs));
+    for (const pid_t pid : ending) stay.erase(pid);
+    const std::string bytes(kPairs, 'x');
+    ASSERT_EQ(::write(end[1], bytes.data(), bytes.size()), kPairs);
+    for (pollfd all_ended{told[0], POLLIN, 0}; ::poll(&all_ended, 1, 0) == 0;) {
+      const std::vector<pid_t> tree = ProcessTree(root);
+      for (const pid_t pid : stay) EXPECT_EQ(std::count(tree.begin(), tree.end(), pid), 1) << pid;
+    }
+    for (const pid_t pid : ProcessTree(root)) ::kill(pid, SIGKILL);
+    ::waitpid(root, nullptr, 0);
+    for (const int fd : {told[0], told[1], end[0], end[1]}) ::close(fd);
+  }
 }
 
 TEST(ProcessStat, WhoCannotBeLookedAtIsNotSaidToBeGone) {

@@ -138,6 +138,8 @@ class CaptureRun {
     EndPhase("prepare");
     RK_RETURN_IF_ERROR(AwaitInterruptible(options_.pid, kUninterruptibleMayTake, cancel_));
     RK_RETURN_IF_ERROR(CheckFilesCanBeOpenedAgain(job_.pids()));
+    // What CRIU names in the freeze is then ours without a look at every process of the machine.
+    namespaces_.LearnNumbers();
     return CheckCancelled();
   }
 
@@ -570,15 +572,18 @@ class CaptureRun {
     if (!options_.parent.empty() || options_.no_parent) return of_job;
     RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(options_.reference));
     std::string name = reference.substr(0, reference.rfind(':'));
-    RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store_.List());
-    for (store::ImageInfo& image : images) {  // newest first
-      if (image.owner != options_.owner) continue;
+    const auto is_of_job = [this](const store::ImageInfo& image) {
       auto label = image.labels.find(v1::kJobIdLabel);
-      if (label != image.labels.end() && label->second == job_id_) {
-        of_job.push_back(std::move(image));
-      } else if (image.reference.substr(0, image.reference.rfind(':')) == name) {
-        of_name.push_back(std::move(image));
-      }
+      return label != image.labels.end() && label->second == job_id_;
+    };
+    const auto is_of_name = [&name](const store::ImageInfo& image) {
+      return absl::string_view(image.reference).substr(0, image.reference.rfind(':')) == name;
+    };
+    RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store_.List([&](const store::ImageInfo& image) {
+      return image.owner == options_.owner && (is_of_job(image) || is_of_name(image));
+    }));
+    for (store::ImageInfo& image : images) {  // newest first
+      (is_of_job(image) ? of_job : of_name).push_back(std::move(image));
     }
     std::move(of_name.begin(), of_name.end(), std::back_inserter(of_job));
     if (of_job.size() > kMostParentsTried) of_job.resize(kMostParentsTried);

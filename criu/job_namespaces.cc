@@ -116,11 +116,30 @@ absl::StatusOr<pid_t> JobNamespaces::Outside(pid_t inside) const {
     return absl::NotFoundError(
         absl::StrCat("process ", inside, " has another number in its own PID namespace"));
   }
-  for (pid_t pid : ListProcesses()) {
-    if (NamespaceOf(absl::StrCat(pid), "pid") == pid_namespace_ && Inside(pid) == inside) return pid;
+  for (const bool again : {false, true}) {
+    // Those that it has made since.
+    if (again) LearnNumbers();
+    absl::MutexLock lock(&numbers_->mutex);
+    const auto known = numbers_->outside.find(inside);
+    if (known != numbers_->outside.end() && LivesThereAs(known->second, inside)) return known->second;
   }
   return absl::NotFoundError(
       absl::StrCat("no process has the number ", inside, " in the PID namespace of process ", pid_));
+}
+
+bool JobNamespaces::LivesThereAs(pid_t pid, pid_t inside) const {
+  return NamespaceOf(absl::StrCat(pid), "pid") == pid_namespace_ && Inside(pid) == inside;
+}
+
+void JobNamespaces::LearnNumbers() const {
+  if (!entered()) return;
+  absl::flat_hash_map<pid_t, pid_t> outside;
+  for (pid_t pid : ListProcesses()) {
+    if (NamespaceOf(absl::StrCat(pid), "pid") != pid_namespace_) continue;
+    if (const pid_t inside = Inside(pid); inside != 0) outside[inside] = pid;
+  }
+  absl::MutexLock lock(&numbers_->mutex);
+  numbers_->outside = std::move(outside);
 }
 
 std::vector<std::pair<pid_t, pid_t>> JobNamespaces::AllNumbers() const {

@@ -4,13 +4,18 @@
 
 #include <sys/types.h>
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "base/subprocess.h"
 #include "base/unique_fd.h"
 #include "criu/installation.h"
@@ -38,7 +43,10 @@ class JobNamespaces {
   // A process's number in its own PID namespace; the same as ours where that is not entered. 0: it has gone.
   pid_t Inside(pid_t pid) const;
   // Our number of a process of the job. NotFound: there is none, or it lives in another namespace still.
+  // Looks through all processes of the machine, but for those whose numbers are known.
   absl::StatusOr<pid_t> Outside(pid_t inside) const;
+  // From now on those of all processes that live there now are: to be called before time counts.
+  void LearnNumbers() const;
   // The numbers of all processes and threads that live there: theirs, ours.
   std::vector<std::pair<pid_t, pid_t>> AllNumbers() const;
 
@@ -63,14 +71,21 @@ class JobNamespaces {
   absl::Status Within(absl::FunctionRef<absl::Status()> work) const;
 
  private:
+  struct LearntNumbers {
+    absl::Mutex mutex;
+    absl::flat_hash_map<pid_t, pid_t> outside ABSL_GUARDED_BY(mutex);  // by the numbers inside
+  };
+
   absl::Status Find(pid_t process, absl::string_view what);
+  bool LivesThereAs(pid_t pid, pid_t inside) const;
   absl::Status Enter(int flags) const;
 
   pid_t pid_ = 0;
   std::string pid_namespace_;  // what /proc/PID/ns/pid points to
   UniqueFd root_;              // pidfd; not valid: nothing is entered
-  std::string known_;          // file; empty: CRIU finds out by itself
-  int flags_ = 0;              // CLONE_NEW*, of those that differ from ours
+  std::unique_ptr<LearntNumbers> numbers_ = std::make_unique<LearntNumbers>();
+  std::string known_;  // file; empty: CRIU finds out by itself
+  int flags_ = 0;      // CLONE_NEW*, of those that differ from ours
 };
 
 }  // namespace rekindle::criu

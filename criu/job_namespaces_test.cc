@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/subprocess.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -87,6 +88,29 @@ TEST_F(JobNamespacesTest, NumbersBothWays) {
   ASSERT_TRUE(outside.ok()) << outside.status();
   EXPECT_EQ(*outside, job_);
   EXPECT_TRUE(absl::IsNotFound(namespaces->Outside(9999).status()));
+}
+
+TEST_F(JobNamespacesTest, NumbersThatWereLearntAreNotBelievedForEver) {
+  auto namespaces = JobNamespaces::Of(job_);
+  ASSERT_TRUE(namespaces.ok()) << namespaces.status();
+  namespaces->LearnNumbers();
+  EXPECT_EQ(*namespaces->Outside(inside_), job_);
+  // One that is born after it, and dies.
+  SubprocessOptions options;
+  options.argv = {"/bin/sh", "-c", "echo; read line"};
+  int to_child[2], from_child[2];
+  ASSERT_EQ(::pipe2(to_child, O_CLOEXEC), 0);
+  ASSERT_EQ(::pipe2(from_child, O_CLOEXEC), 0);
+  options.descriptors = {{to_child[0], 0}, {from_child[1], 1}};
+  auto started = namespaces->Start(options);
+  ASSERT_TRUE(started.ok()) << started.status();
+  char byte;
+  ASSERT_EQ(::read(from_child[0], &byte, 1), 1);
+  const pid_t number = namespaces->Inside(started->pid());
+  EXPECT_EQ(*namespaces->Outside(number), started->pid());
+  for (const int fd : {to_child[0], to_child[1], from_child[0], from_child[1]}) ::close(fd);
+  ASSERT_TRUE(started->Wait().ok());
+  EXPECT_TRUE(absl::IsNotFound(namespaces->Outside(number).status()));
 }
 
 TEST_F(JobNamespacesTest, ProgramsStartInside) {

@@ -1,5 +1,6 @@
 // Checkpoint: a running job becomes an image.
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -77,8 +78,8 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   }
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kCreate));
-  absl::StatusOr<store::ImageInfo> taken = store->Find(reference);
-  if (taken.ok()) {
+  RK_ASSIGN_OR_RETURN(const std::optional<store::ImageInfo> taken, store->FindByName(reference));
+  if (taken) {
     if (!request.replace()) {
       return absl::AlreadyExistsError(absl::StrCat(
           "image '", reference, "' exists: choose another tag, or take its name with --replace"));

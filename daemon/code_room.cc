@@ -31,10 +31,9 @@ absl::StatusOr<CodeRoom> CodeRoom::Of(const store::Store& store, const std::stri
     room.of_store_.images = stats.pack_bytes + stats.metadata_bytes;
   }
   if (room.of_owner_.limit != 0) {
-    RK_ASSIGN_OR_RETURN(const std::vector<store::ImageInfo> images, store.List());
-    for (const store::ImageInfo& image : images) {
-      if (image.owner == owner) room.of_owner_.images += store::QuotaBytes(image.stats);
-    }
+    RK_ASSIGN_OR_RETURN(const std::vector<store::ImageInfo> images,
+                        store.List([owner](const store::ImageInfo& image) { return image.owner == owner; }));
+    for (const store::ImageInfo& image : images) room.of_owner_.images += store::QuotaBytes(image.stats);
   }
   for (const functions::FunctionRecord& record : functions) {
     if (record.name() == function) continue;

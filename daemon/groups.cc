@@ -202,9 +202,10 @@ absl::StatusOr<v1::SettlePartResponse> Groups::Settle(const v1::SettlePartReques
       return response;
     }
   }
-  RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store->List());
+  RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store->List([&](const store::ImageInfo& info) {
+    return IsPartOf(info, request.id(), request.member());
+  }));
   for (const store::ImageInfo& info : images) {
-    if (!IsPartOf(info, request.id(), request.member())) continue;
     if (request.action() != v1::SettlePartRequest::REMOVE) {
       Describe(info, v1::SettlePartResponse::COMMITTED, &response);
       return response;

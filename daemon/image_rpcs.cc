@@ -79,13 +79,14 @@ void DescribeGpu(const v1::GpuState& state, v1::ImageGpu* out) {
 absl::Status ListImages(Node& node, const Call& call, const v1::ListImagesRequest& request,
                         v1::ListImagesResponse* response) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
-  RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store->List());
+  RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store->List([&](const store::ImageInfo& image) {
+    return node.policy().MayUse(call.caller, image.owner) &&
+           absl::StrContains(image.reference, request.name_contains());
+  }));
   // The list is worth more than this.
   const std::vector<std::string> damaged =
       store::ReadDamagedImages(*store).value_or(std::vector<std::string>());
   for (const store::ImageInfo& image : images) {
-    if (!node.policy().MayUse(call.caller, image.owner)) continue;
-    if (!absl::StrContains(image.reference, request.name_contains())) continue;
     v1::Image* out = response->add_images();
     ToProto(image, out);
     out->set_damaged(std::binary_search(damaged.begin(), damaged.end(), image.reference));

@@ -166,14 +166,12 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   const auto& [store, info, criu] = sources;
   RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store->OpenImage(info.digest));
   RK_ASSIGN_OR_RETURN(v1::JobManifest manifest, restore::ReadJobManifest(*reader));
-  reader.reset();
 
   const std::string mark = MarkOfImage(info.labels);
   const MarkUses::Use in_work =
       node.mark_uses().Restore(mark.empty() ? manifest.job_name() : mark, request.name());
 
   restore::RestoreOptions options;
-  options.image = info.digest;
   options.tcp_close = request.tcp_close();
   options.ignore_mismatch = request.ignore_mismatch();
   RK_ASSIGN_OR_RETURN(options.gpu_map, FromProto(request.gpu_map()));
@@ -248,7 +246,8 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   options.timeline = request.timeline();
   RestoreReporter observer(monitor);
   absl::StatusOr<restore::RestoreResult> result =
-      restore::Restore(*store, criu, &node.gpus(), options, &observer);
+      restore::Restore(*reader, criu, &node.gpus(), options, &observer);
+  reader.reset();  // gc may have its packs again; the job may run for long before this call ends
   monitor.Stop();
   if (files_made) RemoveNamelessMemory(request.into(), manifest);
   // What nobody asked for is as silent as the rest of the memory, unless it was not done.

@@ -53,6 +53,13 @@ Catalog::Txn::~Txn() = default;
 
 absl::StatusOr<std::vector<ImageRecord>> Catalog::Txn::Images() { return ImagesAfter(0); }
 
+void Catalog::Txn::ForEachImage(const std::function<void(const ImageRecord&)>& each) {
+  state_->now->images().Scan(0, [&](uint64_t, const CatalogState::Image& image) {
+    each(*image.record);
+    return true;
+  });
+}
+
 absl::StatusOr<std::vector<ImageRecord>> Catalog::Txn::ImagesAfter(uint64_t id) {
   std::vector<ImageRecord> records;
   if (id == 0) records.reserve(state_->now->images().size());

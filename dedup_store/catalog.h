@@ -73,6 +73,8 @@ class Catalog {
     ~Txn();  // aborts, unless Update committed it
 
     absl::StatusOr<std::vector<ImageRecord>> Images();
+    // Without copies of them: in order of their ids. `each` must not keep what it gets.
+    void ForEachImage(const std::function<void(const ImageRecord&)>& each);
     absl::StatusOr<std::vector<ImageRecord>> ImagesAfter(uint64_t id);
     absl::StatusOr<std::optional<ImageRecord>> FindImage(uint64_t id);
     absl::StatusOr<std::optional<ImageRecord>> FindReference(absl::string_view reference);

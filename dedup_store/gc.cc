@@ -8,6 +8,9 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,6 +33,9 @@ struct PackUse {
   bool manifest = false;
 };
 
+// Each keeps a descriptor open until then.
+constexpr size_t kRemovedAtOnce = 64;
+
 uint64_t WholeBlocks(uint64_t begin, uint64_t end) {
   uint64_t from = (begin + 4095) / 4096, to = end / 4096;
   return to > from ? (to - from) * 4096 : 0;
@@ -43,14 +49,17 @@ class Collector {
   absl::StatusOr<GcReport> Run() {
     RK_ASSIGN_OR_RETURN(std::vector<PackRecord> packs, Packs());
     RK_RETURN_IF_ERROR(MarkNewImages());
+    RK_RETURN_IF_ERROR(LeaveOutNeeded(packs));
     // Whole packs first: a file system may need room to punch a hole (btrfs does), but none to remove a file.
     std::stable_partition(packs.begin(), packs.end(), [&](const PackRecord& p) { return !use_.count(p.id); });
     {
       absl::MutexLock no_scrub(&core_->pack_turns());
       for (const PackRecord& pack : packs) {
         RK_RETURN_IF_ERROR(CheckCancelled());
+        if (use_.count(pack.id) > 0 || doomed_.size() >= kRemovedAtOnce) RK_RETURN_IF_ERROR(RemoveDoomed());
         RK_RETURN_IF_ERROR(Sweep(pack));
       }
+      RK_RETURN_IF_ERROR(RemoveDoomed());
     }
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->packs_folder()));
     RK_RETURN_IF_ERROR(RemoveOrphanedTables());
@@ -129,8 +138,26 @@ class Collector {
     return absl::OkStatus();
   }
 
+  // Most packs have nothing to give: all that is in them was marked, and none of it was ever found dead. They
+  // are not even opened. What has lost its last image since the marking the next gc finds.
+  absl::Status LeaveOutNeeded(std::vector<PackRecord>& packs) {
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+    absl::Status failed;
+    std::erase_if(packs, [&](const PackRecord& record) {
+      const auto use = use_.find(record.id);
+      if (use == use_.end() || !use->second.manifest) return false;
+      if (record.pages > 0) {
+        const std::vector<PageRuns::Run>& runs = use->second.pages.Merged();
+        if (runs.size() != 1 || runs[0].first > 0 || runs[0].end < record.pages) return false;
+      }
+      const absl::StatusOr<std::optional<DeadRecord>> dead = txn.FindDead(record.id);
+      failed.Update(dead.status());
+      return dead.ok() && !dead->has_value();
+    });
+    return failed;
+  }
+
   absl::Status Sweep(const PackRecord& record) {
-    // Most packs have nothing to give; they are not locked for that.
     auto file = core_->io()->Open(core_->pack_path(record.id), !dry_run_);
     if (absl::IsNotFound(file.status())) return absl::OkStatus();
     if (!file.ok()) return PassOver(file.status(), failed_);
@@ -150,7 +177,10 @@ class Collector {
       RK_ASSIGN_OR_RETURN(known, txn.FindDead(record.id));
     }
     auto use = use_.find(record.id);
-    if (use == use_.end()) return RemovePack(record.id, **file);
+    if (use == use_.end()) {
+      doomed_.push_back({record.id, *std::move(file)});
+      return absl::OkStatus();
+    }
 
     auto opened = Pack::Open(*std::move(file), record.id, core_->identity().uuid);
     if (!opened.ok()) {
@@ -171,15 +201,32 @@ class Collector {
     return absl::OkStatus();
   }
 
-  absl::Status RemovePack(uint64_t id, BlockFile& file) {
-    RK_ASSIGN_OR_RETURN(uint64_t bytes, file.AllocatedBytes());
-    ++report_.packs_removed;
-    report_.bytes_freed += bytes;
-    if (dry_run_) return absl::OkStatus();
-    RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("removal of a pack"));
-    RK_RETURN_IF_ERROR(core_->catalog().Update([&](Catalog::Txn& txn) { return txn.DeletePack(id); }));
-    RK_RETURN_IF_ERROR(core_->io()->Unlink(core_->page_table_path(id)));
-    return core_->io()->Unlink(core_->pack_path(id));
+  // Their locks were got before it was found that nobody needs them, and are held until they are gone. In one
+  // transaction, which costs as much for many as for one.
+  absl::Status RemoveDoomed() {
+    const std::vector<Doomed> doomed = std::exchange(doomed_, {});
+    if (doomed.empty()) return absl::OkStatus();
+    std::vector<uint64_t> bytes;
+    for (const Doomed& pack : doomed) {
+      RK_ASSIGN_OR_RETURN(const uint64_t allocated, pack.file->AllocatedBytes());
+      bytes.push_back(allocated);
+    }
+    const auto remove = [&doomed](Catalog::Txn& txn) -> absl::Status {
+      for (const Doomed& pack : doomed) RK_RETURN_IF_ERROR(txn.DeletePack(pack.id));
+      return absl::OkStatus();
+    };
+    if (!dry_run_) {
+      RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("removal of packs"));
+      RK_RETURN_IF_ERROR(core_->catalog().Update(remove));
+    }
+    for (size_t i = 0; i < doomed.size(); ++i) {
+      ++report_.packs_removed;
+      report_.bytes_freed += bytes[i];
+      if (dry_run_) continue;
+      RK_RETURN_IF_ERROR(core_->io()->Unlink(core_->page_table_path(doomed[i].id)));
+      RK_RETURN_IF_ERROR(core_->io()->Unlink(core_->pack_path(doomed[i].id)));
+    }
+    return absl::OkStatus();
   }
 
   // What is not reached, and what was found so before. `*news`: some of it was not.
@@ -273,13 +320,14 @@ class Collector {
   // Files that the catalog does not know, and whose writer does not hold its lock any more.
   absl::Status RemoveLeftovers(const std::string& folder) {
     RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(folder));
+    RK_ASSIGN_OR_RETURN(Catalog::Txn then, core_->catalog().Read());
     for (const std::string& name : names) {
       RK_RETURN_IF_ERROR(CheckCancelled());
       const bool temporary = folder == core_->path() + "/tmp";
       uint64_t pack_id = IdOfFileName(name, ".pack");
       uint64_t index_id = IdOfFileName(name, ".idx");
       if (pack_id == 0 && index_id == 0 && !temporary) continue;
-      RK_ASSIGN_OR_RETURN(bool known, InCatalog(pack_id, index_id));
+      RK_ASSIGN_OR_RETURN(bool known, IsIn(then, pack_id, index_id));
       if (known && !temporary) continue;
       const std::string path = absl::StrCat(folder, "/", name);
       // NFS gives an exclusive lock only to who may write the file.
@@ -322,8 +370,11 @@ class Collector {
   }
 
   absl::StatusOr<bool> InCatalog(uint64_t pack_id, uint64_t index_id) {
-    if (pack_id == 0 && index_id == 0) return false;
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
+    return IsIn(txn, pack_id, index_id);
+  }
+  static absl::StatusOr<bool> IsIn(Catalog::Txn& txn, uint64_t pack_id, uint64_t index_id) {
+    if (pack_id == 0 && index_id == 0) return false;
     if (pack_id != 0) {
       RK_ASSIGN_OR_RETURN(std::optional<PackRecord> pack, txn.FindPack(pack_id));
       return pack.has_value();
@@ -333,11 +384,17 @@ class Collector {
                        [&](const IndexRecord& r) { return r.id == index_id; });
   }
 
+  struct Doomed {
+    uint64_t id = 0;
+    std::unique_ptr<BlockFile> file;  // locked
+  };
+
   const std::shared_ptr<StoreCore> core_;
   const bool dry_run_;
   const std::atomic<bool>* const cancel_;
   uint64_t last_image_ = 0;
   std::map<uint64_t, PackUse> use_;
+  std::vector<Doomed> doomed_;
   absl::Status no_room_;  // the first hole that could not be made
   absl::Status failed_;   // the first error of a pack's file
   bool cannot_punch_ = false;

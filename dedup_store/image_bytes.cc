@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/parallel.h"
 #include "base/status.h"
 #include "dedup_store/image_reader.h"
 #include "dedup_store/prepared.h"
@@ -14,6 +15,10 @@
 namespace rekindle::store {
 
 namespace {
+
+// Of other images: many small files, each of which may have to come from the disk or a file server.
+constexpr size_t kReadThreads = 8;
+constexpr size_t kManifestsAtOnce = 64;
 
 // A frame is unique or shared as a whole: it is stored, and freed, as one.
 class ByteFinder {
@@ -30,8 +35,15 @@ class ByteFinder {
       RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
       RK_ASSIGN_OR_RETURN(images, txn.Images());
     }
-    for (const ImageRecord& other : images) {
-      if (other.id != record.id) RK_RETURN_IF_ERROR(CompareWith(other));
+    std::erase_if(images, [&](const ImageRecord& other) { return other.id == record.id; });
+    for (size_t first = 0; first < images.size(); first += kManifestsAtOnce) {
+      const size_t count = std::min(kManifestsAtOnce, images.size() - first);
+      std::vector<absl::StatusOr<Manifest>> manifests(count, absl::UnknownError(""));
+      ForEachInParallel(count, kReadThreads,
+                        [&](size_t i) { manifests[i] = ReadManifest(*core_, images[first + i]); });
+      for (size_t i = 0; i < count; ++i) {
+        RK_RETURN_IF_ERROR(CompareWith(images[first + i], manifests[i]));
+      }
     }
     std::sort(bytes_.shares.begin(), bytes_.shares.end(), [](const ImageShare& a, const ImageShare& b) {
       return std::pair(b.stored_bytes, a.reference) < std::pair(a.stored_bytes, b.reference);
@@ -92,9 +104,8 @@ class ByteFinder {
     return absl::OkStatus();
   }
 
-  absl::Status CompareWith(const ImageRecord& other) {
+  absl::Status CompareWith(const ImageRecord& other, const absl::StatusOr<Manifest>& manifest) {
     const bool visible = !IsPrepared(other.info) && (!may_see_ || may_see_(other.info));
-    absl::StatusOr<Manifest> manifest = ReadManifest(*core_, other);
     if (!manifest.ok()) {
       RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
       RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> still, txn.FindImage(other.id));

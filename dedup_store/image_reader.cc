@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "dedup_store/page_table.h"
 
@@ -14,8 +15,11 @@ namespace rekindle::store {
 namespace {
 
 constexpr int kOpenAttempts = 10;
+constexpr size_t kOpenThreads = 8;  // they wait for the disk, or the file server
 constexpr uint64_t kMaxZeroRunPages = uint64_t{1} << 30;
 constexpr size_t kManyBytes = size_t{4} << 20;
+// Of a blob whose neighbours are read with it.
+constexpr uint64_t kMostBytesOfSmallBlob = uint64_t{1} << 20;
 
 // The object that holds an image's blobs has no name of its own; errors call it so.
 constexpr char kBlobStreamName[] = "(blobs)";
@@ -150,7 +154,12 @@ class ImageReaderImpl::RangeReader {
 };
 
 absl::StatusOr<Manifest> ReadManifest(StoreCore& core, const ImageRecord& image) {
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<const Pack> home, core.OpenPack(image.manifest_pack));
+  const uint64_t id = image.manifest_pack;
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, core.io()->Open(core.pack_path(id), false));
+  // Who has it asks the file server how long the file is.
+  RK_RETURN_IF_ERROR(file->Lock(LockMode::kShared, true).status());
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Pack> home,
+                      Pack::OpenForSections(std::move(file), id, core.identity().uuid));
   RK_ASSIGN_OR_RETURN(std::string encoded, home->ReadSection(kManifest));
   return Manifest::Decode(encoded);
 }
@@ -175,11 +184,22 @@ absl::StatusOr<std::unique_ptr<ImageReaderImpl>> ImageReaderImpl::Open(const std
 }
 
 absl::Status ImageReaderImpl::Load() {
-  RK_ASSIGN_OR_RETURN(manifest_, ReadManifest(*core_, record_));
-  for (uint64_t id : manifest_.packs) {
-    RK_ASSIGN_OR_RETURN(std::shared_ptr<const Pack> pack, core_->OpenPack(id));
-    pack_positions_.emplace(id, static_cast<uint32_t>(packs_.size()));
-    packs_.push_back(std::move(pack));
+  {
+    RK_ASSIGN_OR_RETURN(const std::shared_ptr<const Pack> home, core_->OpenPack(record_.manifest_pack));
+    RK_ASSIGN_OR_RETURN(const std::string encoded, home->ReadSection(kManifest));
+    RK_ASSIGN_OR_RETURN(manifest_, Manifest::Decode(encoded));
+  }
+  const std::vector<uint64_t>& ids = manifest_.packs;
+  packs_.resize(ids.size());
+  std::vector<absl::Status> opened(ids.size());
+  ForEachInParallel(ids.size(), kOpenThreads, [&](size_t i) {
+    auto pack = core_->OpenPack(ids[i]);
+    opened[i] = pack.status();
+    if (pack.ok()) packs_[i] = *std::move(pack);
+  });
+  for (size_t i = 0; i < ids.size(); ++i) {
+    RK_RETURN_IF_ERROR(opened[i]);
+    pack_positions_.emplace(ids[i], static_cast<uint32_t>(i));
   }
   auto in_range = [this](const std::vector<Extent>& extents) {
     return std::all_of(extents.begin(), extents.end(), [this](const Extent& e) {
@@ -192,16 +212,18 @@ absl::Status ImageReaderImpl::Load() {
     uint64_t pages = 0;
     for (const Extent& e : object.extents) pages += e.pages;
     objects_.push_back({object.name, true, pages * kPageSize});
+    extents_by_name_.emplace(object.name, &object.extents);
   }
-  for (const Blob& blob : manifest_.blobs) objects_.push_back({blob.name, false, blob.bytes});
+  for (const Blob& blob : manifest_.blobs) {
+    objects_.push_back({blob.name, false, blob.bytes});
+    blobs_by_name_.emplace(blob.name, &blob);
+  }
   return whole ? absl::OkStatus() : absl::DataLossError("the manifest points outside its packs");
 }
 
 const std::vector<Extent>* ImageReaderImpl::FindExtents(absl::string_view name) const {
-  for (const PagedObject& object : manifest_.objects) {
-    if (object.name == name) return &object.extents;
-  }
-  return nullptr;
+  const auto found = extents_by_name_.find(name);
+  return found == extents_by_name_.end() ? nullptr : found->second;
 }
 
 namespace {
@@ -259,17 +281,55 @@ bool ImageReaderImpl::HasPages(absl::string_view name, uint64_t address, uint64_
   });
 }
 
-absl::StatusOr<std::string> ImageReaderImpl::ReadBlob(absl::string_view name) const {
-  for (const Blob& blob : manifest_.blobs) {
-    if (blob.name != name) continue;
-    uint64_t begin = blob.offset / kPageSize * kPageSize;
-    uint64_t end = (blob.offset + blob.bytes + kPageSize - 1) / kPageSize * kPageSize;
-    std::string pages(end - begin, '\0');
-    RK_RETURN_IF_ERROR(ReadExtents(kBlobStreamName, manifest_.blob_stream, begin,
-                                   {reinterpret_cast<std::byte*>(pages.data()), pages.size()}));
-    return pages.substr(blob.offset - begin, blob.bytes);
+std::shared_ptr<const std::string> ImageReaderImpl::BlobPiece(uint64_t piece) const {
+  absl::MutexLock lock(&pieces_mutex_);
+  if (auto kept = core_->blob_cache().Find(blob_reader_, piece)) return kept;
+  const Extent& last = manifest_.blob_stream.back();
+  const uint64_t stream_bytes = (last.page + last.pages) * kPageSize;
+  if (pieces_.size() <= piece) pieces_.resize(piece + 1);
+  PieceState& state = pieces_[piece];
+  if (state != PieceState::kAskedFor) {
+    // Many want to know what job it is, and nothing else of the image.
+    if (state == PieceState::kNotAskedFor) state = PieceState::kAskedFor;
+    return nullptr;
   }
-  return NoSuchObject(record_.info, name, "blob");
+  const uint64_t begin = piece * BlobCache::kPieceBytes;
+  std::string bytes(std::min(BlobCache::kPieceBytes, stream_bytes - begin), '\0');
+  const absl::Status read = ReadExtents(kBlobStreamName, manifest_.blob_stream, begin,
+                                        {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()});
+  if (!read.ok()) {
+    // One frame of it may be damaged: that costs the blobs that lie there, and no others.
+    state = PieceState::kUnreadable;
+    return nullptr;
+  }
+  auto kept = std::make_shared<const std::string>(std::move(bytes));
+  core_->blob_cache().Put(blob_reader_, piece, kept);
+  return kept;
+}
+
+absl::StatusOr<std::string> ImageReaderImpl::ReadBlob(absl::string_view name) const {
+  const auto found = blobs_by_name_.find(name);
+  if (found == blobs_by_name_.end()) return NoSuchObject(record_.info, name, "blob");
+  const Blob& blob = *found->second;
+  if (blob.bytes == 0) return std::string();
+  const uint64_t blob_end = blob.offset + blob.bytes;
+  if (blob.bytes <= kMostBytesOfSmallBlob) {
+    std::string bytes;
+    for (uint64_t at = blob.offset; at < blob_end;) {
+      const uint64_t piece = at / BlobCache::kPieceBytes, within = at % BlobCache::kPieceBytes;
+      const std::shared_ptr<const std::string> kept = BlobPiece(piece);
+      if (kept == nullptr) break;
+      bytes.append(*kept, within, blob_end - at);
+      at = (piece + 1) * BlobCache::kPieceBytes;
+    }
+    if (bytes.size() == blob.bytes) return bytes;
+  }
+  const uint64_t begin = blob.offset / kPageSize * kPageSize;
+  const uint64_t end = (blob_end + kPageSize - 1) / kPageSize * kPageSize;
+  std::string pages(end - begin, '\0');
+  RK_RETURN_IF_ERROR(ReadExtents(kBlobStreamName, manifest_.blob_stream, begin,
+                                 {reinterpret_cast<std::byte*>(pages.data()), pages.size()}));
+  return pages.substr(blob.offset - begin, blob.bytes);
 }
 
 absl::StatusOr<std::vector<PageRun>> ImageReaderImpl::Runs(absl::string_view name) const {

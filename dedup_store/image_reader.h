@@ -1,6 +1,7 @@
 // Reads one committed image. The packs it needs are opened, and so kept from gc, when it is made.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,10 +19,14 @@
 namespace rekindle::store {
 
 // What the image's home pack holds; DataLoss when it is damaged, NotFound when gc took it.
+//
+// For who looks at many images: nothing of the pack is read but that, and it is not asked whether the store
+// still has it. So an image that was removed a moment ago may still be found.
 absl::StatusOr<Manifest> ReadManifest(StoreCore& core, const ImageRecord& image);
 
 class ImageReaderImpl : public ImageReader {
  public:
+  ~ImageReaderImpl() override { core_->blob_cache().ForgetReader(blob_reader_); }
   static absl::StatusOr<std::unique_ptr<ImageReaderImpl>> Open(const std::shared_ptr<StoreCore>& core,
                                                                ImageRecord record);
 
@@ -58,7 +63,7 @@ class ImageReaderImpl : public ImageReader {
   };
 
   ImageReaderImpl(std::shared_ptr<StoreCore> core, ImageRecord record)
-      : core_(std::move(core)), record_(std::move(record)) {}
+      : core_(std::move(core)), record_(std::move(record)), blob_reader_(core_->blob_cache().NewReader()) {}
   absl::Status Load();
   // The frame's pages as what is to be read; OutOfRange when this image uses nothing of its pack.
   absl::StatusOr<WantedPages> Locate(FrameId frame) const;
@@ -70,6 +75,8 @@ class ImageReaderImpl : public ImageReader {
                    absl::Span<const PageRun> ranges, size_t max_threads, const Target& target) const;
   absl::Status ReadExtents(absl::string_view object, const std::vector<Extent>& extents, uint64_t address,
                            absl::Span<std::byte> out) const;
+  // Null: only what is wanted of it is to be read.
+  std::shared_ptr<const std::string> BlobPiece(uint64_t piece) const ABSL_LOCKS_EXCLUDED(pieces_mutex_);
 
   std::shared_ptr<StoreCore> core_;
   ImageRecord record_;
@@ -77,6 +84,13 @@ class ImageReaderImpl : public ImageReader {
   PackPointers packs_;
   absl::flat_hash_map<uint64_t, uint32_t> pack_positions_;  // id -> position in packs_
   std::vector<ObjectInfo> objects_;
+  // Into manifest_.
+  absl::flat_hash_map<absl::string_view, const std::vector<Extent>*> extents_by_name_;
+  absl::flat_hash_map<absl::string_view, const Blob*> blobs_by_name_;
+  const uint64_t blob_reader_;  // of the store's cache
+  enum class PieceState : uint8_t { kNotAskedFor, kAskedFor, kUnreadable };
+  mutable absl::Mutex pieces_mutex_;  // held while one is read: who wants another blob of it waits for that
+  mutable std::vector<PieceState> pieces_ ABSL_GUARDED_BY(pieces_mutex_);
   // Of LoadFrame: a page fault must not wait for a new one.
   mutable absl::Mutex loaders_mutex_;
   mutable std::vector<std::unique_ptr<FrameLoader>> loaders_ ABSL_GUARDED_BY(loaders_mutex_);

@@ -21,17 +21,27 @@ absl::Span<std::byte> BytesOf(T& value) {
 
 absl::StatusOr<std::unique_ptr<Pack>> Pack::Open(std::unique_ptr<BlockFile> file, uint64_t id,
                                                  const StoreUuid& uuid) {
+  return Open(std::move(file), id, uuid, Wanted::kAll);
+}
+
+absl::StatusOr<std::unique_ptr<Pack>> Pack::OpenForSections(std::unique_ptr<BlockFile> file, uint64_t id,
+                                                            const StoreUuid& uuid) {
+  return Open(std::move(file), id, uuid, Wanted::kSections);
+}
+
+absl::StatusOr<std::unique_ptr<Pack>> Pack::Open(std::unique_ptr<BlockFile> file, uint64_t id,
+                                                 const StoreUuid& uuid, Wanted wanted) {
   auto pack = std::unique_ptr<Pack>(new Pack);
   pack->path_ = file->path();
   pack->file_ = std::move(file);
-  absl::Status status = pack->Load(id, uuid);
+  absl::Status status = pack->Load(id, uuid, wanted);
   if (!status.ok()) {
     return Annotate(status, absl::StrCat("pack ", pack->path()));
   }
   return pack;
 }
 
-absl::Status Pack::Load(uint64_t id, const StoreUuid& uuid) {
+absl::Status Pack::Load(uint64_t id, const StoreUuid& uuid, Wanted wanted) {
   RK_ASSIGN_OR_RETURN(uint64_t size, file_->Size());
   if (size < kPackHeaderBytes + sizeof footer_) return absl::DataLossError("it is too short");
   RK_RETURN_IF_ERROR(file_->ReadAt(0, BytesOf(header_)));
@@ -61,7 +71,7 @@ absl::Status Pack::Load(uint64_t id, const StoreUuid& uuid) {
   if (footer_.sections[kFrames].bytes != uint64_t{footer_.frames} * sizeof(FrameEntry)) {
     return absl::DataLossError("its footer is damaged");
   }
-  return LoadFrameTable();
+  return wanted == Wanted::kAll ? LoadFrameTable() : absl::OkStatus();
 }
 
 absl::Status Pack::LoadFrameTable() {

@@ -28,6 +28,11 @@ class Pack {
   static absl::StatusOr<std::unique_ptr<Pack>> Open(std::unique_ptr<BlockFile> file, uint64_t id,
                                                     const StoreUuid& uuid);
 
+  // The same without the frame table, which may be most of what there is to read: the pack's frames can't be
+  // asked for then.
+  static absl::StatusOr<std::unique_ptr<Pack>> OpenForSections(std::unique_ptr<BlockFile> file, uint64_t id,
+                                                               const StoreUuid& uuid);
+
   uint64_t id() const { return footer_.pack_id; }
   const std::string& path() const { return path_; }
   const BlockFile& file() const { return *file_; }
@@ -59,7 +64,10 @@ class Pack {
 
  private:
   Pack() = default;
-  absl::Status Load(uint64_t id, const StoreUuid& uuid);
+  enum class Wanted { kAll, kSections };
+  static absl::StatusOr<std::unique_ptr<Pack>> Open(std::unique_ptr<BlockFile> file, uint64_t id,
+                                                    const StoreUuid& uuid, Wanted wanted);
+  absl::Status Load(uint64_t id, const StoreUuid& uuid, Wanted wanted);
   absl::Status LoadFrameTable();
 
   std::unique_ptr<BlockFile> file_;

@@ -124,17 +124,19 @@ class StoreImpl : public Store {
     return std::move(record.info);
   }
 
-  absl::StatusOr<std::vector<ImageInfo>> List() const override {
+  absl::StatusOr<std::optional<ImageInfo>> FindByName(absl::string_view reference) const override {
+    return core_->FindByName(reference);
+  }
+
+  absl::StatusOr<std::vector<ImageInfo>> List(
+      const std::function<bool(const ImageInfo&)>& wanted) const override {
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
-    RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> records, txn.Images());
-    // Not by their times: a clock may have been set back, or be another node's.
-    std::sort(records.begin(), records.end(),
-              [](const ImageRecord& a, const ImageRecord& b) { return a.id > b.id; });
     std::vector<ImageInfo> infos;
-    infos.reserve(records.size());
-    for (ImageRecord& record : records) {
-      if (!IsPrepared(record.info)) infos.push_back(std::move(record.info));
-    }
+    txn.ForEachImage([&](const ImageRecord& record) {
+      if (!IsPrepared(record.info) && (!wanted || wanted(record.info))) infos.push_back(record.info);
+    });
+    // Not by their times: a clock may have been set back, or be another node's.
+    std::reverse(infos.begin(), infos.end());
     return infos;
   }
 

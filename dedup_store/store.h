@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -313,8 +314,12 @@ class Store {
   // With `may_see` a digest finds only what that says yes to: a name is known to who gives it, whose images
   // have a digest is not.
   virtual absl::StatusOr<ImageInfo> Find(absl::string_view image, const MaySee& may_see = nullptr) const = 0;
-  virtual absl::StatusOr<std::vector<ImageInfo>> List()
-      const = 0;  // last committed first; reads the catalog alone
+  // The image that has this very name, "name:tag", now. Nothing: none has. For who expects that there is
+  // none: Find looks for what comes near, and so at every image.
+  virtual absl::StatusOr<std::optional<ImageInfo>> FindByName(absl::string_view reference) const = 0;
+  // Last committed first; reads the catalog alone. With `wanted` only what that says yes to.
+  virtual absl::StatusOr<std::vector<ImageInfo>> List(
+      const std::function<bool(const ImageInfo&)>& wanted = nullptr) const = 0;
   // Its space comes back with Gc. `may` is asked about the very image that is to go, and with another status
   // than OK it stays: what was found by this name before may be another by now. By a digest only those are
   // found that may go.

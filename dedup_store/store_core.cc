@@ -94,21 +94,26 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
-absl::Status ImageNotFound(absl::string_view image, const MaySee& may_see, Catalog::Txn& txn) {
-  std::string hint = ". The store has no images";
-  auto images = txn.Images();
-  if (images.ok() && !images->empty()) {
-    const ImageRecord* best = nullptr;
+// The closest there is takes a look at every image: only who has nothing else to say looks for it.
+enum class Hint { kNone, kClosest };
+
+absl::Status ImageNotFound(absl::string_view image, const MaySee& may_see, Hint wanted, Catalog::Txn& txn) {
+  std::string hint;
+  if (wanted == Hint::kClosest) {
+    std::string best;
     size_t best_distance = 0;
-    for (const ImageRecord& record : *images) {
-      if (may_see && !may_see(record.info)) continue;
-      size_t distance = EditDistance(image, record.info.reference);
-      if (best == nullptr || distance < best_distance) {
-        best = &record;
+    bool any = false;
+    txn.ForEachImage([&](const ImageRecord& record) {
+      any = true;
+      if (may_see && !may_see(record.info)) return;
+      const size_t distance = EditDistance(image, record.info.reference);
+      if (best.empty() || distance < best_distance) {
+        best = record.info.reference;
         best_distance = distance;
       }
-    }
-    hint = best == nullptr ? "" : absl::StrCat(". The closest there is: ", best->info.reference);
+    });
+    if (!any) hint = ". The store has no images";
+    if (!best.empty()) hint = absl::StrCat(". The closest there is: ", best);
   }
   return absl::NotFoundError(absl::StrCat("there is no image ", image, hint));
 }
@@ -124,7 +129,7 @@ absl::StatusOr<std::vector<ImageRecord>> WithDigest(absl::string_view hex, const
 }
 
 absl::StatusOr<ImageRecord> ResolveDigest(absl::string_view image, absl::string_view digest,
-                                          const MaySee& may_see, Catalog::Txn& txn) {
+                                          const MaySee& may_see, Hint hint, Catalog::Txn& txn) {
   absl::string_view hex = digest;
   if (!absl::ConsumePrefix(&hex, "sha256:") || hex.size() < kMinDigestPrefix || hex.size() > 64 ||
       !std::all_of(hex.begin(), hex.end(), [](char c) { return absl::ascii_isxdigit(c); })) {
@@ -132,7 +137,7 @@ absl::StatusOr<ImageRecord> ResolveDigest(absl::string_view image, absl::string_
         absl::StrCat("'", image, "': a digest is written sha256: and 12 to 64 hexadecimal digits"));
   }
   RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> found, WithDigest(hex, may_see, txn));
-  if (found.empty()) return ImageNotFound(image, may_see, txn);
+  if (found.empty()) return ImageNotFound(image, may_see, hint, txn);
   for (const ImageRecord& record : found) {
     if (record.info.digest != found.back().info.digest) {
       return absl::InvalidArgumentError(absl::StrCat("'", image, "' fits several images, among them ",
@@ -143,25 +148,26 @@ absl::StatusOr<ImageRecord> ResolveDigest(absl::string_view image, absl::string_
   return found.back();
 }
 
-absl::StatusOr<ImageRecord> ResolveIn(absl::string_view image, const MaySee& may_see, Catalog::Txn& txn) {
-  if (absl::StartsWith(image, "sha256:")) return ResolveDigest(image, image, may_see, txn);
+absl::StatusOr<ImageRecord> ResolveIn(absl::string_view image, const MaySee& may_see, Hint hint,
+                                      Catalog::Txn& txn) {
+  if (absl::StartsWith(image, "sha256:")) return ResolveDigest(image, image, may_see, hint, txn);
   size_t at = image.find('@');
   RK_ASSIGN_OR_RETURN(std::string reference, NormalizeReference(image.substr(0, at)));
   RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> record, txn.FindReference(reference));
   if (at == absl::string_view::npos) {
-    if (!record) return ImageNotFound(reference, may_see, txn);
+    if (!record) return ImageNotFound(reference, may_see, hint, txn);
     return *std::move(record);
   }
   // Of name@digest the digest counts; the tag may have moved on since.
   absl::string_view digest = image.substr(at + 1);
   absl::string_view name = absl::string_view(reference).substr(0, reference.find(':'));
-  RK_RETURN_IF_ERROR(ResolveDigest(image, digest, may_see, txn).status());
+  RK_RETURN_IF_ERROR(ResolveDigest(image, digest, may_see, hint, txn).status());
   RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> found,
                       WithDigest(digest.substr(sizeof("sha256:") - 1), may_see, txn));
   for (auto it = found.rbegin(); it != found.rend(); ++it) {
     if (absl::StartsWith(it->info.reference, absl::StrCat(name, ":"))) return *it;
   }
-  return ImageNotFound(image, may_see, txn);
+  return ImageNotFound(image, may_see, hint, txn);
 }
 
 }  // namespace
@@ -255,11 +261,23 @@ absl::StatusOr<std::shared_ptr<const Pack>> StoreCore::OpenPack(uint64_t id) {
 
 absl::StatusOr<ImageRecord> StoreCore::Resolve(absl::string_view image, const MaySee& may_see) const {
   RK_ASSIGN_OR_RETURN(Catalog::Txn txn, catalog_->Read());
-  absl::StatusOr<ImageRecord> found = ResolveIn(image, may_see, txn);
+  absl::StatusOr<ImageRecord> found = ResolveIn(image, may_see, Hint::kNone, txn);
   if (!absl::IsNotFound(found.status())) return found;
   // Another node may have committed it a moment ago.
   RK_ASSIGN_OR_RETURN(Catalog::Txn now, catalog_->ReadNow());
-  return ResolveIn(image, may_see, now);
+  return ResolveIn(image, may_see, Hint::kClosest, now);
+}
+
+absl::StatusOr<std::optional<ImageInfo>> StoreCore::FindByName(absl::string_view reference) const {
+  RK_ASSIGN_OR_RETURN(Catalog::Txn txn, catalog_->Read());
+  RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> record, txn.FindReference(reference));
+  if (!record) {
+    // Another node may have committed it a moment ago.
+    RK_ASSIGN_OR_RETURN(Catalog::Txn now, catalog_->ReadNow());
+    RK_ASSIGN_OR_RETURN(record, now.FindReference(reference));
+  }
+  if (!record) return std::nullopt;
+  return std::move(record->info);
 }
 
 }  // namespace rekindle::store

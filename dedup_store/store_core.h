@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "dedup_store/blob_cache.h"
 #include "dedup_store/block_io.h"
 #include "dedup_store/catalog.h"
 #include "dedup_store/damaged_frames.h"
@@ -65,11 +67,14 @@ class StoreCore {
   DamagedFrames& damaged_frames() { return damaged_frames_; }
 
   InheritedFrames& inherited_frames() { return inherited_frames_; }
+  BlobCache& blob_cache() { return blob_cache_; }
 
   // Held by the scrub while it has a pack locked, and by gc while it looks for packs that nobody has locked:
   // it would leave one to the next gc otherwise. Before any lock of a pack.
   absl::Mutex& pack_turns() { return pack_turns_; }
 
+  // See Store.
+  absl::StatusOr<std::optional<ImageInfo>> FindByName(absl::string_view reference) const;
   // Finds an image as Store::OpenImage and Store::Find describe.
   absl::StatusOr<ImageRecord> Resolve(absl::string_view image, const MaySee& may_see = nullptr) const;
 
@@ -89,6 +94,7 @@ class StoreCore {
   PageClaims claims_;
   DamagedFrames damaged_frames_;
   InheritedFrames inherited_frames_;
+  BlobCache blob_cache_;
   absl::Mutex pack_turns_;
   absl::Mutex mutex_;
   std::map<uint64_t, std::weak_ptr<const Pack>> packs_ ABSL_GUARDED_BY(mutex_);

@@ -86,6 +86,54 @@ TEST_F(StoreOwnerTest, RemovalAsksAboutTheImageThatGoes) {
   EXPECT_TRUE(store_->List()->empty());
 }
 
+TEST_F(StoreOwnerTest, WhoExpectsNothingLooksAtNoOtherImage) {
+  for (const char* name : {"job:1", "job:2", "tree:1"}) {
+    NewImageOptions options = Of(kAlice);
+    options.reference = name;
+    RK_ASSERT_OK(alices_.Commit(*store_, options));
+  }
+  NewImageOptions prepared = Of(kAlice);
+  prepared.reference = "job:4";
+  prepared.prepared_id = "g1";
+  RK_ASSERT_OK(bobs_.Commit(*store_, prepared));
+  const auto there = store_->FindByName("job:2");
+  RK_ASSERT_OK(there);
+  ASSERT_TRUE(there->has_value());
+  EXPECT_EQ((*there)->reference, "job:2");
+  for (const char* name : {"job:3", "job:4", "job"}) {
+    const auto missing = store_->FindByName(name);
+    RK_ASSERT_OK(missing);
+    EXPECT_FALSE(missing->has_value()) << name;
+  }
+  // Whoever is to be told what comes near looks at each once, though the store is asked again for what other
+  // nodes have committed.
+  int asked = 0;
+  const absl::Status unknown = store_
+                                   ->Find("job:3",
+                                          [&](const ImageInfo& info) {
+                                            ++asked;
+                                            return info.reference != "job:1";
+                                          })
+                                   .status();
+  EXPECT_TRUE(absl::StrContains(unknown.message(), "The closest there is: job:2")) << unknown;
+  EXPECT_EQ(asked, 4);
+}
+
+TEST_F(StoreOwnerTest, AListHasWhatIsWanted) {
+  for (const char* name : {"job:1", "tree:1", "job:2"}) {
+    NewImageOptions options = Of(kAlice);
+    options.reference = name;
+    RK_ASSERT_OK(alices_.Commit(*store_, options));
+  }
+  const auto jobs =
+      store_->List([](const ImageInfo& info) { return absl::StartsWith(info.reference, "job:"); });
+  RK_ASSERT_OK(jobs);
+  ASSERT_EQ(jobs->size(), 2u);
+  EXPECT_EQ(jobs->front().reference, "job:2");
+  EXPECT_EQ(jobs->back().reference, "job:1");
+  EXPECT_EQ(store_->List()->size(), 3u);
+}
+
 TEST_F(StoreOwnerTest, ADigestFindsNothingOfOthers) {
   const auto bobs_copy = alices_.Commit(*store_, [] {
     NewImageOptions options = Of(kBob);

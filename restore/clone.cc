@@ -247,7 +247,7 @@ void CloneStarter::WaitFor(Subprocess pager) {
 }
 
 void CloneStarter::ForgetImages() {
-  std::map<std::string, std::shared_ptr<const PreparedImage>> forgotten;  // not destroyed under the lock
+  std::map<std::string, Kept> forgotten;  // not destroyed under the lock
   absl::MutexLock lock(&mutex_);
   forgotten.swap(prepared_);
 }
@@ -265,7 +265,7 @@ void CloneStarter::ForgetRemovedImages(store::Store& store) {
     if (!absl::IsNotFound(store.Find(image).status())) continue;
     if (standby != nullptr) standby->Forget(image);
     absl::MutexLock lock(&mutex_);
-    if (auto prepared = prepared_.extract(image)) forgotten.push_back(std::move(prepared.mapped()));
+    if (auto prepared = prepared_.extract(image)) forgotten.push_back(std::move(prepared.mapped().image));
     files_recorded_.erase(image);
   }
   if (auto pager = ConnectToRunningPager(store); pager.ok()) pager->ForgetRemovedImages().IgnoreError();
@@ -331,7 +331,7 @@ void CloneStarter::RecordTouchedFiles(store::Store& store, const store::ImageInf
   {
     absl::MutexLock lock(&mutex_);
     auto prepared = prepared_.find(image.digest);
-    if (prepared != prepared_.end()) checked = prepared->second->programs.Lasting();
+    if (prepared != prepared_.end()) checked = prepared->second.image->programs.Lasting();
   }
   absl::StatusOr<std::vector<TouchedFile>> known = ReadTouchedFiles(store, image.digest);
   if (!known.ok() && !absl::IsNotFound(known.status())) return;
@@ -362,14 +362,15 @@ std::shared_ptr<const PreparedImage> CloneStarter::Prepared(const std::string& i
     absl::MutexLock lock(&mutex_);
     auto at = prepared_.find(image);
     if (at == prepared_.end()) return nullptr;
-    found = at->second;
+    at->second.last_use = ++uses_;
+    found = at->second.image;
   }
   if (found->programs.Unchanged()) return found;
   std::shared_ptr<const PreparedImage> changed;  // not destroyed under the lock
   absl::MutexLock lock(&mutex_);
   auto at = prepared_.find(image);
-  if (at != prepared_.end() && at->second == found) {
-    changed = std::move(at->second);
+  if (at != prepared_.end() && at->second.image == found) {
+    changed = std::move(at->second.image);
     prepared_.erase(at);
   }
   return nullptr;
@@ -474,9 +475,18 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
   if (touched.ok()) prefetch->emplace(*std::move(touched));
   RK_RETURN_IF_ERROR(directory->ForgetBuildIds(prepared->programs.known()));
   prepared->directory = std::make_unique<ImageDirectory>(*std::move(directory));
+  std::shared_ptr<const PreparedImage> oldest;  // not destroyed under the lock
   absl::MutexLock lock(&mutex_);
-  if (prepared_.size() >= kMostPrepared) prepared_.erase(prepared_.begin());
-  return prepared_.try_emplace(image, std::move(prepared)).first->second;
+  if (prepared_.size() >= kMostPrepared) {
+    const auto at = std::min_element(prepared_.begin(), prepared_.end(), [](const auto& a, const auto& b) {
+      return a.second.last_use < b.second.last_use;
+    });
+    oldest = std::move(at->second.image);
+    prepared_.erase(at);
+  }
+  Kept& kept = prepared_.try_emplace(image, Kept{std::move(prepared)}).first->second;
+  kept.last_use = ++uses_;
+  return kept.image;
 }
 
 }  // namespace rekindle::restore

@@ -160,8 +160,13 @@ class CloneStarter {
   std::optional<PagerClient> kept_pager_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<SandboxPool> pool_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StandbyPool> standby_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, std::shared_ptr<const PreparedImage>> prepared_ ABSL_GUARDED_BY(mutex_);  // by digest
-  std::set<std::string> files_recorded_ ABSL_GUARDED_BY(mutex_);                                  // digests
+  struct Kept {
+    std::shared_ptr<const PreparedImage> image;
+    uint64_t last_use = 0;  // ascending from use to use
+  };
+  std::map<std::string, Kept> prepared_ ABSL_GUARDED_BY(mutex_);  // by digest
+  uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::set<std::string> files_recorded_ ABSL_GUARDED_BY(mutex_);  // digests
 };
 
 }  // namespace rekindle::restore

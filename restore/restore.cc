@@ -91,23 +91,22 @@ bool IsNumberTaken(const absl::Status& status) {
 
 class RestoreRun : public criu::RestoreObserver {
  public:
-  RestoreRun(store::Store& store, const criu::Installation& criu, gpu::JobMover* gpu,
+  RestoreRun(const store::ImageReader& image, const criu::Installation& criu, gpu::JobMover* gpu,
              const RestoreOptions& options, restore::RestoreObserver* observer)
-      : store_(store), criu_(criu), gpu_(gpu), options_(options), observer_(observer) {}
+      : image_(&image), criu_(criu), gpu_(gpu), options_(options), observer_(observer) {}
 
   // Everything that can be refused before anything is started.
   absl::Status Plan() {
-    RK_ASSIGN_OR_RETURN(image_, store_.OpenImage(options_.image));
     result_.image = image_->info();
     if (options_.caller != 0 && image_->info().owner != options_.caller) {
-      return absl::PermissionDeniedError(absl::StrCat("restoring ", options_.image, ": it belongs to uid ",
-                                                      image_->info().owner, " and you are uid ",
-                                                      options_.caller));
+      return absl::PermissionDeniedError(absl::StrCat("restoring ", image_->info().digest,
+                                                      ": it belongs to uid ", image_->info().owner,
+                                                      " and you are uid ", options_.caller));
     }
     RK_ASSIGN_OR_RETURN(result_.manifest, ReadJobManifest(*image_));
     if (options_.caller != 0) {
-      RK_RETURN_IF_ERROR(
-          Annotate(CheckAllAreHis(*image_, options_.caller), absl::StrCat("restoring ", options_.image)));
+      RK_RETURN_IF_ERROR(Annotate(CheckAllAreHis(*image_, options_.caller),
+                                  absl::StrCat("restoring ", image_->info().digest)));
     }
     RK_ASSIGN_OR_RETURN(user_, UserWithBounds(*image_, result_.manifest));
     // Of what root has given to another user's job, on another machine say, an administrator knows.
@@ -123,10 +122,10 @@ class RestoreRun : public criu::RestoreObserver {
     RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
     if (!tree.empty() && tree[0].pid == 1) {
       return absl::UnimplementedError(absl::StrCat(
-          "restoring ", options_.image,
+          "restoring ", image_->info().digest,
           ": it is an image of the first process of a PID namespace (a container's), which only CRIU itself "
           "can restore: `rekindle export ",
-          options_.image, " --criu DIR`, then `criu restore --images-dir DIR`"));
+          image_->info().digest, " --criu DIR`, then `criu restore --images-dir DIR`"));
     }
     RK_RETURN_IF_ERROR(ClaimNumbers(tree));
     RK_RETURN_IF_ERROR(CheckIds(tree));
@@ -163,7 +162,7 @@ class RestoreRun : public criu::RestoreObserver {
   absl::Status MakeSocketFolders() {
     return namespaces_.Within([this]() -> absl::Status {
       auto made = SocketFolders::Make(result_.manifest, "/", user_, SocketFolders::Names::kOfOneJob);
-      if (!made.ok()) return Annotate(made.status(), absl::StrCat("restoring ", options_.image));
+      if (!made.ok()) return Annotate(made.status(), absl::StrCat("restoring ", image_->info().digest));
       socket_folders_ = *std::move(made);
       return absl::OkStatus();
     });
@@ -179,7 +178,7 @@ class RestoreRun : public criu::RestoreObserver {
     RK_RETURN_IF_ERROR(CheckIds(directory_->tree()));
     const absl::Status status =
         namespaces_.Within([&] { return options_.roll_back(*image_, result_.manifest); });
-    if (!status.ok()) return Annotate(status, absl::StrCat("restoring ", options_.image));
+    if (!status.ok()) return Annotate(status, absl::StrCat("restoring ", image_->info().digest));
     RK_RETURN_IF_ERROR(CheckNeededFiles(NeededFiles::kAll));
     EndPhase("files");
     return absl::OkStatus();
@@ -241,8 +240,8 @@ class RestoreRun : public criu::RestoreObserver {
     if (status.ok()) return status;
     // A job without its device state must not go on.
     criu::KillTree(result_.root, /*reap_root=*/true);
-    return Annotate(status,
-                    absl::StrCat("restoring ", options_.image, ": its GPU state; nothing is left running"));
+    return Annotate(status, absl::StrCat("restoring ", image_->info().digest,
+                                         ": its GPU state; nothing is left running"));
   }
 
   RestoreResult TakeResult() {
@@ -364,12 +363,12 @@ class RestoreRun : public criu::RestoreObserver {
           absl::StrCat("image ", image_->info().reference, " has no GPU state; leave --gpu-map out"));
     }
     if (!gpu_) {
-      return absl::UnimplementedError(
-          absl::StrCat("restoring ", options_.image, ": it has GPU state, which is not supported here"));
+      return absl::UnimplementedError(absl::StrCat("restoring ", image_->info().digest,
+                                                   ": it has GPU state, which is not supported here"));
     }
     auto pairs =
         gpu_->PlanRestore(FromProto(result_.manifest.gpu()), options_.gpu_map, options_.ignore_mismatch);
-    if (!pairs.ok()) return Annotate(pairs.status(), absl::StrCat("restoring ", options_.image));
+    if (!pairs.ok()) return Annotate(pairs.status(), absl::StrCat("restoring ", image_->info().digest));
     gpu_pairs_ = *std::move(pairs);
     return absl::OkStatus();
   }
@@ -389,7 +388,7 @@ class RestoreRun : public criu::RestoreObserver {
       check.root = absl::StrCat("/proc/", root, "/root");
     }
     if (log_.valid()) check.given.push_back(log_.get());
-    return Annotate(CheckOpenedFiles(check), absl::StrCat("restoring ", options_.image));
+    return Annotate(CheckOpenedFiles(check), absl::StrCat("restoring ", image_->info().digest));
   }
 
   // Whose cgroups its memory will be in; 0: not known.
@@ -574,13 +573,12 @@ class RestoreRun : public criu::RestoreObserver {
     return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{directory_->path(), kept}}));
   }
 
-  store::Store& store_;
+  const store::ImageReader* const image_;
   const criu::Installation& criu_;
   gpu::JobMover* const gpu_;
   const RestoreOptions& options_;
   restore::RestoreObserver* const observer_;
 
-  std::unique_ptr<store::ImageReader> image_;
   std::unique_ptr<ImageDirectory> directory_;
   criu::JobNamespaces namespaces_;
   OurNumbers numbers_;  // once its tasks are there, where its namespaces are not ours
@@ -604,9 +602,10 @@ class RestoreRun : public criu::RestoreObserver {
 
 }  // namespace
 
-absl::StatusOr<RestoreResult> Restore(store::Store& store, const criu::Installation& criu, gpu::JobMover* gpu,
-                                      const RestoreOptions& options, RestoreObserver* observer) {
-  RestoreRun run(store, criu, gpu, options, observer);
+absl::StatusOr<RestoreResult> Restore(const store::ImageReader& image, const criu::Installation& criu,
+                                      gpu::JobMover* gpu, const RestoreOptions& options,
+                                      RestoreObserver* observer) {
+  RestoreRun run(image, criu, gpu, options, observer);
   RK_RETURN_IF_ERROR(run.Plan());
   RK_RETURN_IF_ERROR(run.LayOutFiles());
   RK_RETURN_IF_ERROR(run.MakeSocketFolders());

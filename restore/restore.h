@@ -24,7 +24,6 @@
 namespace rekindle::restore {
 
 struct RestoreOptions {
-  std::string image;       // reference or digest
   std::string log;         // standard output and error of the root go here; empty: where they went
   std::vector<int> stdio;  // descriptors for 0, 1, 2 (all three or none); not owned
   bool tcp_close = false;
@@ -73,12 +72,13 @@ struct RestoreResult {
   std::vector<std::string> command_lines;
 };
 
-// Blocking; several restores may run at once. On failure nothing of the tree is left.
+// Blocking; several restores may run at once, of one `image` too. On failure nothing of the tree is left.
 // FailedPrecondition before anything is started: a PID or a file lock is in use, a needed file has gone or
 // changed its size, CPU features are missing, the kernel or CRIU is too old for the image, its GPUs are not
 // there. `gpu` may be null: an image with GPU state is then refused.
-absl::StatusOr<RestoreResult> Restore(store::Store& store, const criu::Installation& criu, gpu::JobMover* gpu,
-                                      const RestoreOptions& options, RestoreObserver* observer);
+absl::StatusOr<RestoreResult> Restore(const store::ImageReader& image, const criu::Installation& criu,
+                                      gpu::JobMover* gpu, const RestoreOptions& options,
+                                      RestoreObserver* observer);
 
 // Removes what restores that died have left in memory (see RestoreOptions::runtime_directory).
 void RemoveDeadRestores(const std::string& runtime_directory);

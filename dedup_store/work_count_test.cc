@@ -1,0 +1,124 @@
+// How much is done where a store has many images and packs: as often as needed, and at once where it waits.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "dedup_store/hooked_store_testing.h"
+
+namespace rekindle::store {
+namespace {
+
+using Call = HookedDisk::Call;
+
+class WorkCountTest : public HookedStoreTest {
+ protected:
+  static bool OfAPack(const HookedDisk::Operation& operation) {
+    return absl::EndsWith(operation.path, ".pack");
+  }
+  // Images job:0 and so on, each with a pack of its own.
+  void CommitImages(uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) {
+      TestImage image;
+      image.objects[kObject][0] = MakePages(100, i + 1);
+      RK_ASSERT_OK(image.Commit(*store_, absl::StrCat("job:", i)));
+    }
+  }
+};
+
+TEST_F(WorkCountTest, GcOpensNoPackOfWhichAllIsNeeded) {
+  CommitImages(10);
+  RK_ASSERT_OK(store_->Remove("job:3"));
+  std::atomic<int> opened{0};
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call == Call::kOpen && operation.writable && OfAPack(operation)) ++opened;
+    return absl::OkStatus();
+  };
+  const auto report = store_->Gc({});
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->packs_removed, 1u);
+  EXPECT_EQ(opened, 1);
+  ExpectWhole();
+}
+
+TEST_F(WorkCountTest, GcRemovesManyPacksInOneTransaction) {
+  CommitImages(100);
+  for (int i = 0; i < 90; ++i) RK_ASSERT_OK(store_->Remove(absl::StrCat("job:", i)));
+  std::atomic<int> syncs{0};
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call == Call::kSync && absl::StrContains(operation.path, "/catalog/")) ++syncs;
+    return absl::OkStatus();
+  };
+  const auto report = store_->Gc({});
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->packs_removed, 90u);
+  EXPECT_GT(report->bytes_freed, 90u * 100 * kPageSize);
+  EXPECT_LE(syncs, 10);
+  EXPECT_EQ(ListDirectory(options_.path + "/packs")->size(), 10u);
+  ExpectWhole();
+}
+
+TEST_F(WorkCountTest, APackThatIsReadIsNotAmongThoseThatGo) {
+  CommitImages(20);
+  auto reader = store_->OpenImage("job:7");
+  RK_ASSERT_OK(reader);
+  for (int i = 0; i < 20; ++i) RK_ASSERT_OK(store_->Remove(absl::StrCat("job:", i)));
+  auto report = store_->Gc({});
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->packs_removed, 19u);
+  EXPECT_EQ(report->packs_in_use, 1u);
+  std::string pages(100 * kPageSize, 'x');
+  RK_ASSERT_OK((*reader)->ReadPages(kObject, 0, {reinterpret_cast<std::byte*>(pages.data()), pages.size()}));
+  EXPECT_TRUE(pages == MakePages(100, 8));
+  reader->reset();
+  report = store_->Gc({});
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->packs_removed, 1u);
+}
+
+TEST_F(WorkCountTest, OfOtherImagesOnlyManifestsAreRead) {
+  constexpr int kOthers = 20;
+  CommitImages(kOthers + 1);
+  std::atomic<int> reads{0};
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call == Call::kRead && OfAPack(operation)) ++reads;
+    return absl::OkStatus();
+  };
+  RK_ASSERT_OK(store_->WhereBytesAre("job:0"));
+  // Header, footer and manifest; of its own pack the frames too.
+  EXPECT_LE(reads, 3 * kOthers + 6);
+}
+
+TEST_F(WorkCountTest, AnImagesPacksAreOpenedSideBySide) {
+  constexpr uint64_t kPacks = 32;
+  CommitImages(kPacks);
+  TestImage all;
+  for (uint64_t i = 0; i < kPacks; ++i) all.objects[kObject][i * 100 * kPageSize] = MakePages(100, i + 1);
+  RK_ASSERT_OK(all.Commit(*store_, "all:1"));
+  Reopen();
+  // Who opens one waits until somebody else does.
+  absl::Mutex mutex;
+  int opening = 0;
+  bool met = false;
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call != Call::kLock || !OfAPack(operation)) return absl::OkStatus();
+    absl::MutexLock lock(&mutex);
+    // The first one is opened for the manifest, and alone.
+    if (++opening <= 1) return absl::OkStatus();
+    met |= opening > 2;
+    if (!met) mutex.AwaitWithTimeout(absl::Condition(&met), absl::Seconds(30));
+    return met ? absl::OkStatus() : absl::InternalError("it is opened alone");
+  };
+  auto reader = store_->OpenImage("all:1");
+  RK_ASSERT_OK(reader);
+  hook_ = [](const HookedDisk::Operation&) { return absl::OkStatus(); };
+  all.ExpectIn(*store_, "all:1");
+}
+
+}  // namespace
+}  // namespace rekindle::store
