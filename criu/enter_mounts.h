@@ -3,8 +3,8 @@
 
 // In CRIU's environment: the number of its descriptor of the mount namespace that it goes into.
 #define ENTERED_MOUNTS "REKINDLE_ENTERED_MOUNTS"
-// And the path of a file with what CRIU knows of the kernel (kernel_facts.h), also where it goes into none. Without
-// it that is what is in /run.
+// And the path of a file with what CRIU knows of the kernel (kernel_facts.h), also where it goes into none.
+// Without it that is what is in /run.
 #define ENTERED_KNOWN "REKINDLE_ENTERED_KNOWN"
 // And the path of a plugin that is loaded before; CRIU gets it when it loads one of the same name, and no
 // other.

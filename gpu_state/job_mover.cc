@@ -25,7 +25,7 @@ namespace rekindle::gpu {
 namespace {
 
 constexpr char kCudaLibrary[] = "libcuda.so";
-constexpr char kCriuCommand[] = "criu";
+constexpr char kCriuCommand[] = "criu", kKeeperCommand[] = "rekindle-gpu-keeper";
 constexpr absl::Duration kStateMayTake = absl::Seconds(60);
 constexpr absl::Duration kLookForRoomEvery = absl::Milliseconds(200);
 // How long the helper of a dead Rekindle may go on putting things back before we do it.
@@ -87,10 +87,13 @@ absl::Status CheckAnswers(pid_t pid) {
     const std::string command = CommandLineOf(tracer);
     // It stands still for an image, which ends.
     if (absl::StrContains(command, kCriuCommand)) return IsBeingMovedError(pid);
-    return absl::FailedPreconditionError(
-        absl::StrCat("process ", pid, " stands still for process ", tracer, " (", command.substr(0, 40),
-                     "), which traces it, and the driver can be asked about its GPU memory only while it ",
-                     "runs: let it go on there first"));
+    // Where a parked job is watched, somebody has stopped it.
+    if (!absl::StrContains(command, kKeeperCommand)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("process ", pid, " stands still for process ", tracer, " (", command.substr(0, 40),
+                       "), which traces it, and the driver can be asked about its GPU memory only while it ",
+                       "runs: let it go on there first"));
+    }
   }
   return absl::FailedPreconditionError(absl::StrCat(
       "process ", pid, " is stopped, and the driver can be asked about its GPU memory only while it runs: ",

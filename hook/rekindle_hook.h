@@ -80,8 +80,8 @@ REKINDLE_API enum rekindle_event rekindle_checkpoint_here(void);
 /* 1 when rekindle_checkpoint_here() would wait now. The moment to let go of what need not be in an image,
  * such as caches and memory that an allocator keeps for later, on a GPU above all. */
 REKINDLE_API int rekindle_checkpoint_due(void);
-/* As rekindle_checkpoint_here(), but asks for an image where none is due, and REKINDLE_CONTINUED says that it is
- * stored. */
+/* As rekindle_checkpoint_here(), but asks for an image where none is due, and REKINDLE_CONTINUED says that it
+ * is stored. */
 REKINDLE_API enum rekindle_event rekindle_checkpoint_now(void);
 
 /* What went wrong last, for people. Never null. */

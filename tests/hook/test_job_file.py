@@ -270,7 +270,8 @@ class Supervised:
         self.file.write_daemon(due=1)
         program.tell("now")
         self.wait_until_it_waits(program, 1)
-        self.assertEqual(self.file.job().wanted, 0)
+        # The daemon is to know that this one must be stored when the job goes on.
+        self.assertEqual(self.file.job().wanted, 1)
         self.file.write_daemon(released=1, taken=1)
         self.assertEqual(program.answer(), "continued")
 

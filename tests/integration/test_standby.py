@@ -53,7 +53,7 @@ class StandbyTest(HeldCopiesTest):
     def start_one_that_stood_by(self, image, *options):
         """Within a few starts; what the others found is checked as well."""
         for _ in range(_MOST_STARTS):
-            self.wait_for_standbys()
+            self.wait_for_standbys_at_least()
             started = self.start(image, *options)
             self.assertTrue(self.answer_of(started)["kept"])
             if self.stood_by(started):
@@ -167,6 +167,10 @@ class TakenTest(StandbyTest):
 class MadeTest(StandbyTest):
     """Who does not get one."""
 
+    def wait_for_standbys_at_least(self):
+        """Some options make a kind of its own, of which copies are to stand by from then on."""
+        waiting.until(lambda: len(self.restored_copies()) >= STANDBY_COPIES, "copies stand by", 60)
+
     def test_options_that_are_settled_earlier(self):
         image = self.prepare()
         self.learn(image)
@@ -186,7 +190,7 @@ class MadeTest(StandbyTest):
             self.assertTrue(self.answer_of(started)["kept"], options)
             self.end(started)
         # They were there all the time.
-        self.wait_for_standbys()
+        self.wait_for_standbys_at_least()
         self.assertTrue(self.stood_by(self.start(image)))
 
     def starts(self, image, expected):
