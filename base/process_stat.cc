@@ -114,19 +114,24 @@ struct Descent {
   End end = End::kChangedMeanwhile;
   std::vector<pid_t> living;      // as of ProcessChildren::Tree
   std::vector<std::string> seen;  // each thread with its children, zombies among them
+  struct Member {
+    pid_t pid, parent;
+    // Its number may be another's otherwise, or it has got another parent.
+    bool IsThere(const absl::StatusOr<ProcessStat>& stat) const {
+      return stat.ok() && (parent == 0 || stat->parent == parent);
+    }
+  };
+  std::vector<Member> members;  // of the lists, zombies among them
 };
 
 Descent Descend(pid_t root, size_t most_threads) {
   Descent descent;
-  struct Member {
-    pid_t pid, parent;
-  };
-  std::vector<Member> left = {{root, 0}};
-  for (size_t i = 0; i < left.size(); ++i) {
-    const auto [pid, parent] = left[i];
+  descent.members = {{root, 0}};
+  for (size_t i = 0; i < descent.members.size(); ++i) {
+    const Descent::Member member = descent.members[i];
+    const pid_t pid = member.pid;
     const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-    // It has gone, and its number may be another's, or it has got another parent.
-    if (!stat.ok() || (parent != 0 && stat->parent != parent)) return descent;
+    if (!member.IsThere(stat)) return descent;
     if (stat->state == 'Z') continue;
     descent.living.push_back(pid);
     const std::string tasks = absl::StrCat("/proc/", pid, "/task");
@@ -141,7 +146,7 @@ Descent Descend(pid_t root, size_t most_threads) {
       if (!children.ok()) return descent;
       descent.seen.push_back(absl::StrCat(thread, ": ", *children));
       for (absl::string_view word : absl::StrSplit(*children, ' ', absl::SkipWhitespace())) {
-        if (pid_t child = 0; absl::SimpleAtoi(word, &child)) left.push_back({child, pid});
+        if (pid_t child = 0; absl::SimpleAtoi(word, &child)) descent.members.push_back({child, pid});
       }
     }
   }
@@ -167,19 +172,29 @@ std::vector<pid_t> ProcessTree(pid_t root) {
     return {};
   // A list from which a child is taken while it is read may lack another one, and when a process or thread
   // ends its children may go from a list that is still to be read to one that was read. Both show: what went
-  // is not in the next descent any more. So two that are equal lack nothing that was there all the time.
+  // is not in the next descent any more, or not there after it. So two that are equal, of which all are there
+  // still, lack nothing that was there all the time.
   constexpr int kDescents = 4;
   const size_t most_threads = AboutHowManyProcesses() / kDescents;
   Descent last;
   for (int i = 0; i < kDescents; ++i) {
     Descent next = Descend(root, most_threads);
     if (next.end == Descent::End::kTooMuch) break;
-    if (next.end == Descent::End::kWhole && last.end == Descent::End::kWhole && next.seen == last.seen) {
+    if (next.end == Descent::End::kWhole && last.end == Descent::End::kWhole && next.seen == last.seen &&
+        std::all_of(next.members.begin(), next.members.end(),
+                    [](const auto& member) { return member.IsThere(ReadProcessStat(member.pid)); })) {
       return std::move(next.living);
     }
     last = std::move(next);
   }
-  return ProcessChildren().Tree(root);
+  // Here one whose parent ends between the looks at the two belongs to nobody: but not twice.
+  const std::vector<pid_t> before = ProcessChildren().Tree(root);
+  std::vector<pid_t> tree = ProcessChildren().Tree(root);
+  for (const pid_t pid : before) {
+    if (std::find(tree.begin(), tree.end(), pid) != tree.end()) continue;
+    if (const auto stat = ReadProcessStat(pid); stat.ok() && stat->state != 'Z') tree.push_back(pid);
+  }
+  return tree;
 }
 
 std::string CommandLineOf(pid_t pid) {
