@@ -1,11 +1,9 @@
 #include "restore/sandbox.h"
 
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -250,8 +248,7 @@ void SandboxFactory::RemoveLeftovers() {
 
 // CRIU keeps what it knows of the kernel only if /run is a tmpfs, and probing costs it more than a restore.
 void SandboxFactory::LearnKernel(const std::vector<std::string>& criu) {
-  struct statfs info;
-  if (::statfs("/run", &info) == 0 && info.f_type == TMPFS_MAGIC) return;
+  if (criu::CriuKeepsKernelFacts()) return;
   auto known = criu::LearnKernel(criu, directory_);
   if (known.ok()) kdat_ = *std::move(known);
 }
