@@ -53,7 +53,7 @@ class StandbyTest(HeldCopiesTest):
     def start_one_that_stood_by(self, image, *options):
         """Within a few starts; what the others found is checked as well."""
         for _ in range(_MOST_STARTS):
-            self.wait_for_standbys_at_least()
+            self.wait_for_standbys()
             started = self.start(image, *options)
             self.assertTrue(self.answer_of(started)["kept"])
             if self.stood_by(started):
