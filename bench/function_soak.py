@@ -25,7 +25,7 @@ for part in ("tests/integration", "bench"):
     sys.path.insert(0, os.path.join(ROOT, part))
 
 from function_world import FunctionWorld  # noqa: E402
-from harness import cli, jobs, procfs, waiting  # noqa: E402
+from harness import cli, jobs, procfs  # noqa: E402
 from start_figures import leave  # noqa: E402
 from start_report import table  # noqa: E402
 

@@ -6,7 +6,6 @@ import signal
 import time
 
 from function_world import RuntimeSocket
-from start_namespace import CriuStart
 from start_ways import Job, _Criu
 from start_world import end
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks the format of every source file, and runs clang-tidy with clang's thread-safety analysis over the folders that
-# do not include gRPC. How each is compiled it takes from build/lint, which it configures itself: several files as one, since
+# Checks the format of every source file, runs shellcheck over the scripts and pylint over Python (for what can't be
+# right, such as a name that is nowhere), and clang-tidy with clang's thread-safety analysis over the folders that do not
+# include gRPC. How each is compiled it takes from build/lint, which it configures itself: several files as one, since
 # clang-tidy spends most of its time on the headers.
 #   scripts/lint.sh
 set -euo pipefail
@@ -24,6 +25,20 @@ while read -r file; do
   fi
 done < <(sources .)
 ((STATUS == 0)) || warn "format with: git ls-files | grep -E '\\.(h|cc|c)\$' | xargs clang-format -i"
+
+step "shellcheck"
+shell_scripts() { git grep -lE '^#!.*/(ba|env ba)?sh$' -- ':!*.md' ':!third_party'; }
+mapfile -t SHELL_SCRIPTS < <(shell_scripts)
+shellcheck -x "${SHELL_SCRIPTS[@]}" || STATUS=1
+
+step "pylint"
+# Not bench/functions: each folder there is a program of its own, with modules of the same names.
+mapfile -t PYTHON < <(git ls-files -- '*.py' ':!bench/functions')
+# What a class that is no test misses, those that it is mixed into have.
+pylint --score=n --disable=all --mixin-class-rgx='^(?!.*Test$).*$' \
+  --enable=syntax-error,no-member,undefined-variable,used-before-assignment,function-redefined,no-value-for-parameter \
+  --enable=unexpected-keyword-arg,unused-import,unused-variable,unreachable \
+  --init-hook='import sys; sys.path[:0] = ["tests/integration", "hook/python"]' "${PYTHON[@]}" || STATUS=1
 
 step "clang-tidy: ${TIDY_FOLDERS[*]}"
 cmake --fresh -S . -B "$BUILD" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DREKINDLE_CORE_ONLY=ON \

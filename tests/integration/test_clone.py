@@ -7,7 +7,6 @@ import socket
 import unittest
 
 from harness import jobs, locks, procfs, waiting
-from harness.case import RekindleTest
 from harness.cli import DONE, FAILED, NOT_FOUND, USAGE
 from harness.clones import CloneTest
 from harness.juggler import Juggler

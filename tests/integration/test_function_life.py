@@ -7,7 +7,7 @@ import shutil
 import signal
 import unittest
 
-from harness import jobs, procfs, waiting
+from harness import jobs, waiting
 from harness.cli import FAILED, NOT_FOUND
 from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
 

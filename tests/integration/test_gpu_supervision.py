@@ -6,10 +6,10 @@ import os
 import signal
 import unittest
 
-from harness import jobs, procfs, waiting
+from harness import jobs, waiting
 from harness.cli import DONE
 from harness.gpu_case import GpuTest
-from harness.gpu_sim import FIRST, MIB
+from harness.gpu_sim import MIB
 
 
 class SupervisedGpuTest(GpuTest):

@@ -10,6 +10,8 @@ from harness import clones, jobs, phases, procfs, waiting
 from harness.case import RekindleTest
 from harness.cli import DONE
 
+_MOST_DUMPS = 10
+
 
 class Steps:
     """The job, and what it writes."""
@@ -143,22 +145,43 @@ class SharedMemoryTest(Steps, RekindleTest):
         return {name for name in self.shared() if name.startswith("link_remap.")}
 
     def kill_when_named(self, job, and_the_command=False):
-        command = self.cli.start("ckpt", job.pid, "-t", "shared:lost")
+        """CRIU, in the middle of a dump that has made extra names."""
+        for attempt in range(_MOST_DUMPS):
+            command = self.cli.start("ckpt", job.pid, "-t", f"shared:lost-{attempt}")
+            processes = self.stop_when_named(job, command)
+            if processes is None:
+                self.assertEqual(self.cli.finish(command).code, DONE)
+                continue
+            if and_the_command:
+                command.kill()
+            for pid in processes:
+                os.kill(pid, signal.SIGKILL)
+            self.assertNotEqual(self.cli.finish(command).code, DONE)
+            return
+        self.fail(f"{_MOST_DUMPS} dumps were over too soon")
+
+    def stop_when_named(self, job, command):
+        """CRIU's processes, stopped. None: the dump was over before it stood at a place where it may be killed."""
+        tree = [job.pid, *procfs.descendants(job.pid)]
 
         def named():
-            self.assertIsNone(command.poll(), "ended before CRIU's extra names were seen")
-            return self.extra_names() and phases.criu_processes(command.pid, "dump")
+            return command.poll() is not None or (self.extra_names() and phases.criu_processes(command.pid, "dump"))
 
-        waiting.until(named, "CRIU's extra names", 60, 0.0002)
-        processes = phases.criu_processes(command.pid, "dump")
-        for pid in processes:
-            os.kill(pid, signal.SIGSTOP)
-        self.assertNotEqual(self.extra_names(), set(), "the test was too slow")
-        if and_the_command:
-            command.kill()
-        for pid in processes:
-            os.kill(pid, signal.SIGKILL)
-        self.assertNotEqual(self.cli.finish(command).code, DONE)
+        while True:
+            waiting.until(named, "CRIU's extra names", 60, 0.0002)
+            if command.poll() is not None:
+                return None
+            processes = phases.criu_processes(command.pid, "dump")
+            for pid in processes:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                waiting.until(lambda: phases.parasite_waits(tree), "the parasite waits for CRIU", 0.5, 0.001)
+                if processes and self.extra_names():
+                    return processes
+            except TimeoutError:
+                pass
+            for pid in processes:
+                os.kill(pid, signal.SIGCONT)
 
     def test_of_others_is_left(self):
         job = self.start()

@@ -7,6 +7,7 @@ from harness import procfs, waiting
 
 CHECKPOINT_PHASES = ("prepare", "freeze", "commit")
 DUMP_GATE = "rekindle-dump-gate"
+_RECVFROM = 45
 
 
 def criu_processes(root, verb):
@@ -29,6 +30,14 @@ def frozen(pid):
 def gate_is_held(root):
     """The dump that runs below `root` has everything that CRIU takes out of the job, which is still frozen."""
     return any(DUMP_GATE in " ".join(procfs.command_line(pid).split()[:2]) for pid in procfs.descendants(root))
+
+
+def parasite_waits(tree):
+    """CRIU's parasite is in one of the job's processes and waits for orders: CRIU may be killed, since it leaves by
+    itself then. Who is killed while it goes in or out, or makes a call for another process, takes that one along.
+    """
+    ready = [pid for pid in tree if procfs.state(pid) == "S" and procfs.in_system_call(pid, _RECVFROM)]
+    return len(ready) == 1 and all(procfs.state(pid) == "t" for pid in tree if pid not in ready)
 
 
 def wait_for_checkpoint_phase(phase, host_pid, job_pid, ended):
