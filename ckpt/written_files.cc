@@ -17,11 +17,14 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/database_files.h"
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/open_in_root.h"
+#include "base/parallel.h"
+#include "base/positioned_io.h"
 #include "base/status.h"
 #include "criu/image_files.h"
 #include "rekindle/v1/image_layout.h"
@@ -188,6 +191,29 @@ class Leases {
   std::set<uint64_t> inodes_;
 };
 
+// Room for part of a file.
+struct Piece {
+  uint64_t offset;
+  absl::Span<std::byte> into;
+};
+
+// By several threads: shared memory may be most of what a job has, and the job waits.
+absl::Status Read(int fd, uint64_t file_size, const std::vector<Piece>& pieces) {
+  absl::Mutex mutex;
+  absl::Status first_error;
+  ForEachInParallel(pieces.size(), CopyThreads(), [&](size_t i) {
+    const Piece& piece = pieces[i];
+    const size_t wanted =
+        static_cast<size_t>(std::min<uint64_t>(piece.into.size(), file_size - piece.offset));
+    const absl::Status read = ReadAtOrZero(fd, piece.offset, piece.into.first(wanted));
+    std::memset(piece.into.data() + wanted, 0, piece.into.size() - wanted);
+    if (read.ok()) return;
+    absl::MutexLock lock(&mutex);
+    first_error.Update(read);
+  });
+  return first_error;
+}
+
 // Copies files into the arena, one after the other, each from a page's beginning.
 class ContentCopier {
  public:
@@ -210,7 +236,7 @@ class ContentCopier {
     // To open it would send whoever has the lease a signal, which ends a program that does not expect it.
     if (leases_.Has(file.inode())) return absl::UnavailableError("somebody has a lease of it");
     RK_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFileAt(place.get()));
-    std::vector<CopiedRange> ranges;
+    std::vector<Piece> pieces;
     for (uint64_t at = 0; at < file.size();) {
       const off_t data = ::lseek(fd.get(), static_cast<off_t>(at), SEEK_DATA);
       if (data < 0 && errno == ENXIO) break;  // a hole to its end
@@ -222,13 +248,16 @@ class ContentCopier {
       }
       end = RoundUpToPages(end);
       if (begin >= end) break;
-      RK_RETURN_IF_ERROR(CopyRange(fd.get(), file, begin, end, room, &ranges));
+      RK_RETURN_IF_ERROR(MakeRoomFor(file, begin, end, room, &pieces));
       at = end;
     }
     // That an object is there tells that the content is known.
-    if (ranges.empty() && file.size() > 0) {
-      RK_RETURN_IF_ERROR(CopyRange(fd.get(), file, 0, store::kPageSize, room, &ranges));
+    if (pieces.empty() && file.size() > 0) {
+      RK_RETURN_IF_ERROR(MakeRoomFor(file, 0, store::kPageSize, room, &pieces));
     }
+    RK_RETURN_IF_ERROR(Read(fd.get(), file.size(), pieces));
+    std::vector<CopiedRange> ranges;
+    for (const Piece& piece : pieces) ranges.push_back({piece.offset, piece.into});
     return ranges;
   }
 
@@ -239,27 +268,17 @@ class ContentCopier {
         " in all; leave out what need not be put back with --ignore-path"));
   }
 
-  absl::Status CopyRange(int fd, const v1::WrittenFile& file, uint64_t begin, uint64_t end, Room* room,
-                         std::vector<CopiedRange>* ranges) {
+  absl::Status MakeRoomFor(const v1::WrittenFile& file, uint64_t begin, uint64_t end, Room* room,
+                           std::vector<Piece>* pieces) {
     if (end - begin > room->left) return TooLarge(file, *room);
     room->left -= end - begin;
     while (begin < end) {
       if (block_.empty()) {
         RK_ASSIGN_OR_RETURN(block_, arena_->NextBlock());
       }
-      absl::Span<std::byte> part = block_.subspan(0, end - begin);
+      const absl::Span<std::byte> part = block_.subspan(0, end - begin);
       block_.remove_prefix(part.size());
-      const size_t wanted = static_cast<size_t>(std::min<uint64_t>(part.size(), file.size() - begin));
-      size_t done = 0;
-      while (done < wanted) {
-        const ssize_t n = ::pread(fd, part.data() + done, wanted - done, static_cast<off_t>(begin + done));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return ErrnoStatus(errno, "reading it");
-        if (n == 0) break;
-        done += static_cast<size_t>(n);
-      }
-      std::memset(part.data() + done, 0, part.size() - done);
-      ranges->push_back({begin, part});
+      pieces->push_back({begin, part});
       begin += part.size();
     }
     return absl::OkStatus();

@@ -285,6 +285,21 @@ TEST_F(WrittenFilesTest, ContentsOfFilesWrittenInPlaceGoIntoTheImage) {
   EXPECT_TRUE(page == "y" + std::string(kPageSize - 1, '\0'));
 }
 
+TEST_F(WrittenFilesTest, LargeContentsAreTheirFiles) {
+  const std::string bytes = store::MakePages(12 << 10, 7).substr(0, (48 << 20) - 100);
+  Open(Make("data", bytes), bytes.size(), O_RDWR, 5);
+  options_.contents = true;
+  const WrittenFiles written = Look();
+  EXPECT_THAT(written.warnings, IsEmpty());
+  ASSERT_THAT(written.contents, ElementsAre(Key(0u)));
+  std::string copied;
+  for (const CopiedRange& range : written.contents.at(0)) {
+    ASSERT_EQ(range.address, copied.size());
+    copied.append(reinterpret_cast<const char*>(range.bytes.data()), range.bytes.size());
+  }
+  EXPECT_TRUE(copied == bytes + std::string(100, '\0'));
+}
+
 TEST_F(WrittenFilesTest, TooMuchContentIsLeftOutAndSaid) {
   Open(Make("a", std::string(3 * kPageSize, 'a')), 3 * kPageSize, O_RDWR, 0);
   Open(Make("b", std::string(3 * kPageSize, 'b')), 3 * kPageSize, O_RDWR, 0);

@@ -86,7 +86,7 @@ absl::StatusOr<CloneSharedMemory> CloneSharedMemory::Read(const store::ImageRead
     if (!file.content.valid()) return ErrnoStatus(errno, "making room for shared memory");
     RK_ASSIGN_OR_RETURN(const FileContent content, FileContent::Open(image, record));
     RK_RETURN_IF_ERROR(
-        Annotate(content.WriteTo(file.content.get()), absl::StrCat("reading ", record.path())));
+        Annotate(content.Fill(file.content.get()), absl::StrCat("reading ", record.path())));
     memory.files_.push_back(std::move(file));
   }
   return memory;

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/positioned_io.h"
 #include "base/status.h"
 
 namespace rekindle::restore {
@@ -18,46 +19,44 @@ namespace {
 using store::kPageSize;
 
 constexpr size_t kChunkBytes = 64 * kPageSize;
+// Of what is read in order: enough for several threads.
+constexpr size_t kManyBytes = 8u << 20;
 
 uint64_t RoundUp(uint64_t bytes) { return (bytes + kPageSize - 1) / kPageSize * kPageSize; }
-
-// What lies behind the file's end is zero.
-absl::Status ReadOrZero(int fd, uint64_t offset, absl::Span<std::byte> out) {
-  size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t n = ::pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, "reading it");
-    if (n == 0) break;
-    done += static_cast<size_t>(n);
-  }
-  std::memset(out.data() + done, 0, out.size() - done);
-  return absl::OkStatus();
-}
-
-absl::Status WriteAt(int fd, uint64_t offset, absl::Span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, "writing it");
-    offset += static_cast<uint64_t>(n);
-    bytes.remove_prefix(static_cast<size_t>(n));
-  }
-  return absl::OkStatus();
-}
 
 bool IsZero(absl::Span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
-// Puts one page, or less at the end of the file, where something else is now.
-absl::Status ReplacePage(int fd, uint64_t offset, absl::Span<const std::byte> page) {
-  if (page.size() == kPageSize && IsZero(page) &&
+// Puts one page, or less at the end of the file, of zeros where something else is now: a hole where possible.
+absl::Status ReplaceByZeros(int fd, uint64_t offset, absl::Span<const std::byte> zeros) {
+  if (zeros.size() == kPageSize &&
       ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                   static_cast<off_t>(kPageSize)) == 0) {
     return absl::OkStatus();
   }
-  return WriteAt(fd, offset, page);
+  return WriteAt(fd, offset, zeros);
+}
+
+// Writes those pages of `wanted` at `offset` that the file has otherwise, neighbours together. What of them
+// is zero becomes a hole.
+absl::Status ReplaceDiffering(int fd, uint64_t offset, absl::Span<const std::byte> wanted) {
+  std::byte found[kChunkBytes];
+  RK_RETURN_IF_ERROR(ReadAtOrZero(fd, offset, {found, wanted.size()}));
+  size_t differing = 0;  // those from here on have not been written yet
+  const auto write_until = [&](size_t end) {
+    const absl::Span<const std::byte> part = wanted.subspan(differing, end - differing);
+    return part.empty() ? absl::OkStatus() : WriteAt(fd, offset + differing, part);
+  };
+  for (size_t page = 0; page < wanted.size(); page += kPageSize) {
+    const absl::Span<const std::byte> its = wanted.subspan(page, kPageSize);
+    const bool same = std::memcmp(its.data(), found + page, its.size()) == 0;
+    if (!same && !IsZero(its)) continue;
+    RK_RETURN_IF_ERROR(write_until(page));
+    if (!same) RK_RETURN_IF_ERROR(ReplaceByZeros(fd, offset + page, its));
+    differing = page + its.size();
+  }
+  return write_until(wanted.size());
 }
 
 absl::StatusOr<uint64_t> SizeOf(int fd) {
@@ -83,32 +82,44 @@ absl::StatusOr<FileContent> FileContent::Open(const store::ImageReader& image, c
   return content;
 }
 
-std::vector<store::PageRun>::const_iterator FileContent::FirstRunBehind(uint64_t offset) const {
-  return std::upper_bound(runs_.begin(), runs_.end(), offset, [](uint64_t at, const store::PageRun& run) {
-    return at < run.address + run.pages * kPageSize;
+absl::Status FileContent::ForEachPiece(uint64_t end, const Piece& piece) const {
+  std::vector<store::PageRun> runs;
+  for (const store::PageRun& run : runs_) {
+    if (run.address >= end) break;
+    runs.push_back(run);
+    runs.back().pages = std::min(run.pages, RoundUp(end - run.address) / kPageSize);
+  }
+  if (runs.empty()) return absl::OkStatus();
+  return image_->ReadRanges(object_, runs, [&](uint64_t address, absl::Span<const std::byte> pages) {
+    pages = pages.first(std::min<uint64_t>(pages.size(), end - address));
+    for (; !pages.empty(); pages.remove_prefix(std::min(pages.size(), kChunkBytes))) {
+      RK_RETURN_IF_ERROR(piece(address, pages.first(std::min(pages.size(), kChunkBytes))));
+      address += kChunkBytes;
+    }
+    return absl::OkStatus();
   });
 }
 
-absl::Status FileContent::Read(uint64_t offset, absl::Span<std::byte> out) const {
-  std::byte pages[kChunkBytes] = {};
-  const uint64_t end = offset + RoundUp(out.size());
-  for (auto run = FirstRunBehind(offset); run != runs_.end() && run->address < end; ++run) {
-    const uint64_t from = std::max(offset, run->address),
-                   to = std::min(end, run->address + run->pages * kPageSize);
-    RK_RETURN_IF_ERROR(image_->ReadPages(object_, from, {pages + (from - offset), to - from}));
+absl::Status FileContent::ForEachSuperfluous(int fd, uint64_t end, const Piece& piece) const {
+  std::byte found[kChunkBytes];
+  auto run = runs_.begin();
+  for (uint64_t at = 0; at < end;) {
+    const off_t data = ::lseek(fd, static_cast<off_t>(at), SEEK_DATA);
+    if (data < 0 && errno == ENXIO) break;
+    // Where the file system can't tell, all is data.
+    if (data >= 0) at = std::max(at, static_cast<uint64_t>(data) / kPageSize * kPageSize);
+    while (run != runs_.end() && run->end() <= at) ++run;
+    if (run != runs_.end() && run->address <= at) {
+      at = run->end();
+      continue;
+    }
+    const uint64_t gap_end = run == runs_.end() ? end : std::min(end, run->address);
+    const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kChunkBytes, gap_end - at));
+    RK_RETURN_IF_ERROR(ReadAtOrZero(fd, at, {found, bytes}));
+    if (!IsZero({found, bytes})) RK_RETURN_IF_ERROR(piece(at, {found, bytes}));
+    at += bytes;
   }
-  std::memcpy(out.data(), pages, out.size());
   return absl::OkStatus();
-}
-
-uint64_t FileContent::NextNotZero(int fd, uint64_t offset) const {
-  uint64_t next = size_;
-  if (const auto run = FirstRunBehind(offset); run != runs_.end())
-    next = std::min(next, std::max(offset, run->address));
-  const off_t data = ::lseek(fd, static_cast<off_t>(offset), SEEK_DATA);
-  if (data < 0 && errno != ENXIO) return offset;  // the file system can't tell
-  if (data >= 0) next = std::min(next, static_cast<uint64_t>(data) / kPageSize * kPageSize);
-  return std::max(next, offset);
 }
 
 absl::StatusOr<bool> FileContent::IsIn(int fd) const {
@@ -123,14 +134,35 @@ absl::StatusOr<bool> FileContent::BeginsAsIn(int fd) const {
 }
 
 absl::StatusOr<bool> FileContent::IsEqual(int fd, uint64_t end) const {
-  std::byte wanted[kChunkBytes], found[kChunkBytes];
-  for (uint64_t at = NextNotZero(fd, 0); at < end; at = NextNotZero(fd, at + kChunkBytes)) {
-    const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kChunkBytes, end - at));
-    RK_RETURN_IF_ERROR(Read(at, {wanted, bytes}));
-    RK_RETURN_IF_ERROR(ReadOrZero(fd, at, {found, bytes}));
-    if (std::memcmp(wanted, found, bytes) != 0) return false;
+  std::atomic<bool> differs = false;
+  const auto found_one = [&] {
+    differs = true;
+    return absl::AbortedError("it differs");
+  };
+  absl::Status read =
+      ForEachSuperfluous(fd, end, [&](uint64_t, absl::Span<const std::byte>) { return found_one(); });
+  if (read.ok()) {
+    read = ForEachPiece(end, [&](uint64_t at, absl::Span<const std::byte> wanted) {
+      std::byte found[kChunkBytes];
+      RK_RETURN_IF_ERROR(ReadAtOrZero(fd, at, {found, wanted.size()}));
+      return std::memcmp(wanted.data(), found, wanted.size()) == 0 ? absl::OkStatus() : found_one();
+    });
   }
+  if (differs) return false;
+  RK_RETURN_IF_ERROR(read);
   return true;
+}
+
+absl::Status FileContent::MakeZero(int fd) const {
+  return ForEachSuperfluous(fd, size_, [&](uint64_t at, absl::Span<const std::byte> found) {
+    static constexpr std::byte kZeros[kPageSize] = {};
+    for (size_t page = 0; page < found.size(); page += kPageSize) {
+      const size_t bytes = std::min(kPageSize, found.size() - page);
+      if (IsZero(found.subspan(page, bytes))) continue;
+      RK_RETURN_IF_ERROR(ReplaceByZeros(fd, at + page, {kZeros, bytes}));
+    }
+    return absl::OkStatus();
+  });
 }
 
 absl::Status FileContent::WriteTo(int fd) const {
@@ -140,19 +172,35 @@ absl::Status FileContent::WriteTo(int fd) const {
                                                            : ErrnoStatus(errno, "setting its size");
   };
   if (now > size_) RK_RETURN_IF_ERROR(set_size());
-  std::byte wanted[kChunkBytes], found[kChunkBytes];
-  for (uint64_t at = NextNotZero(fd, 0); at < size_; at = NextNotZero(fd, at + kChunkBytes)) {
-    const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kChunkBytes, size_ - at));
-    RK_RETURN_IF_ERROR(Read(at, {wanted, bytes}));
-    RK_RETURN_IF_ERROR(ReadOrZero(fd, at, {found, bytes}));
-    for (size_t page = 0; page < bytes; page += kPageSize) {
-      const size_t length = std::min(kPageSize, bytes - page);
-      if (std::memcmp(wanted + page, found + page, length) == 0) continue;
-      RK_RETURN_IF_ERROR(ReplacePage(fd, at + page, {wanted + page, length}));
+  RK_RETURN_IF_ERROR(MakeZero(fd));
+  const uint64_t there = std::min(now, size_);
+  const auto replace = [&](uint64_t at, absl::Span<const std::byte> wanted) {
+    return ReplaceDiffering(fd, at, wanted);
+  };
+  RK_RETURN_IF_ERROR(ForEachPiece(there, replace));
+  if (now >= size_) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(Append(fd, there));
+  return set_size();
+}
+
+absl::Status FileContent::Append(int fd, uint64_t begin) const {
+  std::vector<std::byte> pages;
+  for (const store::PageRun& run : runs_) {
+    const uint64_t end = std::min(size_, run.end());
+    for (uint64_t at = std::max(run.address, begin / kPageSize * kPageSize); at < end; at += kManyBytes) {
+      const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kManyBytes, end - at));
+      pages.resize(RoundUp(bytes));
+      RK_RETURN_IF_ERROR(image_->ReadPages(object_, at, absl::MakeSpan(pages)));
+      RK_RETURN_IF_ERROR(WriteAt(fd, at, absl::MakeConstSpan(pages).first(bytes)));
     }
   }
-  if (now < size_) RK_RETURN_IF_ERROR(set_size());
   return absl::OkStatus();
+}
+
+absl::Status FileContent::Fill(int fd) const {
+  if (::ftruncate(fd, static_cast<off_t>(size_)) != 0) return ErrnoStatus(errno, "setting its size");
+  return ForEachPiece(
+      size_, [&](uint64_t at, absl::Span<const std::byte> wanted) { return WriteAt(fd, at, wanted); });
 }
 
 absl::Status FileContent::WriteBehind(absl::string_view head, int file, const std::string& path,
@@ -161,18 +209,11 @@ absl::Status FileContent::WriteBehind(absl::string_view head, int file, const st
   if (::ftruncate(file, static_cast<off_t>(head.size() + size_)) != 0) {
     return ErrnoStatus(errno, absl::StrCat("writing ", path));
   }
-  std::byte chunk[kChunkBytes];
-  for (const store::PageRun& run : runs_) {
-    const uint64_t end = std::min(size_, run.address + run.pages * kPageSize);
-    for (uint64_t at = run.address; at < end; at += kChunkBytes) {
-      if (cancel != nullptr && *cancel)
-        return absl::CancelledError(absl::StrCat("writing ", path, " was cancelled"));
-      const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kChunkBytes, end - at));
-      RK_RETURN_IF_ERROR(Read(at, {chunk, bytes}));
-      RK_RETURN_IF_ERROR(Annotate(WriteAt(file, head.size() + at, {chunk, bytes}), path));
-    }
-  }
-  return absl::OkStatus();
+  return ForEachPiece(size_, [&](uint64_t at, absl::Span<const std::byte> wanted) {
+    if (cancel != nullptr && *cancel)
+      return absl::CancelledError(absl::StrCat("writing ", path, " was cancelled"));
+    return Annotate(WriteAt(file, head.size() + at, wanted), path);
+  });
 }
 
 }  // namespace rekindle::restore

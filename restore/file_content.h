@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,19 +32,25 @@ class FileContent {
   // interrupted and done again; one that was shorter is so until all of it is there. ResourceExhausted: the
   // disk is full.
   absl::Status WriteTo(int fd) const;
+  // Fills an empty file that nobody has seen yet: one that was interrupted is of no use.
+  absl::Status Fill(int fd) const;
   // Fills a new file with `head` and, behind it, the content. `*cancel` ends it soon with Cancelled.
   absl::Status WriteBehind(absl::string_view head, int file, const std::string& path,
                            const std::atomic<bool>* cancel = nullptr) const;
 
  private:
   explicit FileContent(const store::ImageReader& image) : image_(&image) {}
-  // The first that ends behind `offset`.
-  std::vector<store::PageRun>::const_iterator FirstRunBehind(uint64_t offset) const;
-  // From `offset` on, where this or the file in `fd` has something else than a hole, or the end.
-  uint64_t NextNotZero(int fd, uint64_t offset) const;
+  using Piece = std::function<absl::Status(uint64_t offset, absl::Span<const std::byte> bytes)>;
+  // Below `end`, all that is no hole in the content, in no given order and from several threads at once; only
+  // the last piece is not of whole pages.
+  absl::Status ForEachPiece(uint64_t end, const Piece& piece) const;
+  // Below `end`, what the file in `fd` has where the content has none: pieces with bytes other than zero.
+  absl::Status ForEachSuperfluous(int fd, uint64_t end, const Piece& piece) const;
+  // What the content does not have.
+  absl::Status MakeZero(int fd) const;
+  // Writes what is behind `begin`, in order.
+  absl::Status Append(int fd, uint64_t begin) const;
   absl::StatusOr<bool> IsEqual(int fd, uint64_t end) const;
-  // Up to `out.size()` bytes at `offset`, a multiple of the page size.
-  absl::Status Read(uint64_t offset, absl::Span<std::byte> out) const;
 
   const store::ImageReader* image_;
   std::string object_;

@@ -159,7 +159,7 @@ class Applier {
     }
     action.report.set_why(why);
     RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
-    RK_RETURN_IF_ERROR(content.WriteTo(action.file.get()));
+    RK_RETURN_IF_ERROR(content.Fill(action.file.get()));
     RK_RETURN_IF_ERROR(ToDisk(action));
     return SetTime(action);
   }

@@ -1,6 +1,7 @@
 #include "restore/file_rollback.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -447,6 +448,51 @@ TEST_F(FileRollbackTest, SparseFilesStaySparse) {
   EXPECT_EQ(ApplyOne().action(), Report::MADE_AGAIN);
   EXPECT_TRUE(Read("data") == expected);
   EXPECT_LT(Stat("data").st_blocks * 512, 1 << 20);
+}
+
+TEST_F(FileRollbackTest, LargeFilesArePutBackWhateverBecameOfThem) {
+  const std::string content = store::MakePages(6 << 10, 7).substr(0, (24 << 20) - 100);
+  Record("data", content, {.in_place = true, .content = true});
+  rollback_.set_mode(v1::Rollback::ALL);
+  const auto put_back = [&] {
+    EXPECT_EQ(ApplyOne().action(), Report::PUT_BACK);
+    EXPECT_TRUE(Read("data") == content);
+  };
+  for (const uint64_t at : {uint64_t{5}, 3 * kPage - 1, uint64_t{content.size()} - 1})
+    Rewrite("data", at, "!");
+  put_back();
+  Rewrite("data", 1 << 20, std::string(9 << 20, '\0'));
+  put_back();
+  Rewrite("data", content.size(), "more");
+  put_back();
+  for (const off_t bytes : {off_t{0}, off_t{5}, off_t{10 << 20}, static_cast<off_t>(content.size() - 1)}) {
+    ASSERT_EQ(::truncate(Path("data").c_str(), bytes), 0);
+    Touch("data");
+    put_back();
+  }
+}
+
+TEST_F(FileRollbackTest, OneThatBecameShorterIsItsBeginningUntilAllIsThere) {
+  const std::string content = store::MakePages(6 << 10, 7);
+  Record("data", content, {.in_place = true, .content = true});
+  ASSERT_EQ(::truncate(Path("data").c_str(), kPage), 0);
+  std::vector<FileAction> plan = Plan();
+  ASSERT_EQ(plan[0].report.action(), Report::PUT_BACK);
+  struct rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const struct rlimit limit = {16 << 20, before.rlim_max};
+  ::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const absl::Status status = ApplyRollback(Image(), rights_, &plan);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, SIG_DFL);
+  EXPECT_FALSE(status.ok());
+  const std::string left = Read("data");
+  EXPECT_GT(left.size(), kPage);
+  EXPECT_LT(left.size(), content.size());
+  EXPECT_TRUE(left == content.substr(0, left.size()));
+  EXPECT_EQ(ApplyOne().action(), Report::PUT_BACK);
+  EXPECT_TRUE(Read("data") == content);
 }
 
 TEST_F(FileRollbackTest, HolesAreSkipped) {

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/positioned_io.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -33,17 +34,6 @@ std::vector<Placement> Place(const criu::Pagemap& pagemap, bool by_offset) {
     offset += bytes;
   }
   return placements;
-}
-
-absl::Status WriteAt(int fd, uint64_t offset, absl::Span<const std::byte> bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    ssize_t n = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, absl::StrCat("writing ", path));
-    bytes.remove_prefix(static_cast<size_t>(n));
-    offset += static_cast<uint64_t>(n);
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -82,7 +72,7 @@ absl::Status WritePagesFile(const store::ImageReader& image, const v1::PagesObje
       }
       const Placement& p = *std::prev(after);
       auto part = pages.subspan(0, p.end - address);
-      RK_RETURN_IF_ERROR(WriteAt(file, p.file_offset + (address - p.address), part, path));
+      RK_RETURN_IF_ERROR(Annotate(WriteAt(file, p.file_offset + (address - p.address), part), path));
       pages.remove_prefix(part.size());
       address += part.size();
     }
