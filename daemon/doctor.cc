@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/awaited_mount.h"
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/local_locks.h"
@@ -71,6 +72,10 @@ v1::Check CheckStore(const std::string& path, const absl::Status& opened) {
                      absl::IsFailedPrecondition(opened)
                          ? "name another folder with --store"
                          : "name another folder with --store, or mend it: 'rekindle fsck --repair'");
+  }
+  if (!opened.ok() && !AwaitedMountPoint(path).empty()) {
+    return MakeCheck("store", v1::Check::MISSING, std::string(opened.message()),
+                     "mount it, or name another folder with --store");
   }
   if (absl::Status locks = TryLock(path + "/catalog/lock"); !locks.ok()) {
     return MakeCheck("store", v1::Check::MISSING, std::string(locks.message()),

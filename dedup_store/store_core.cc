@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/awaited_mount.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -188,6 +189,12 @@ absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& o
     const bool there = PathExists(path);
     RK_ASSIGN_OR_RETURN(const FolderKind kind, there ? LookAt(path) : FolderKind::kFresh);
     const bool fresh = kind == FolderKind::kFresh;
+    if (const std::string awaited = fresh ? AwaitedMountPoint(path) : ""; !awaited.empty()) {
+      return absl::NotFoundError(absl::StrCat(
+          "there is no store at ", path, ", and nothing is mounted at ", awaited,
+          ", where /etc/fstab has a file system, which would hide a store that is made now: mount it (mount ",
+          awaited, "), or take it out of /etc/fstab"));
+    }
     if (fresh && (options.read_only || !options.create)) {
       return absl::NotFoundError(absl::StrCat(
           "there is no store at ", path, there ? " yet, the folder is empty" : "",

@@ -60,6 +60,34 @@ class NotAStoreTest(RekindleTest):
         self.assertNotIn("not made yet", self.examine(DONE)["detail"])
         self.assertIn("lost+found", os.listdir(self.store))
 
+    def test_file_system_that_is_not_mounted(self):
+        """A store that is made meanwhile would be hidden by it."""
+        disk = self.path("disk")
+        os.mkdir(disk)
+        self.store = os.path.join(disk, "store")
+        self.cli = self.make_cli(store=self.store)
+        self.use_as_fstab(f"disk {disk} tmpfs defaults 0 0\n")
+        job, memory = self.start_memory_job(4 * MIB)
+        for command in (["ckpt", str(job.pid), "-t", "x:1"], ["ls"]):
+            with self.subTest(command=command):
+                refused = self.cli.run(*command)
+                self.assert_refused(refused, NO_STORE, self.store, f"mounted at {disk}", "/etc/fstab")
+        self.assertIn(f"mounted at {disk}", self.examine(UNSUPPORTED)["detail"])
+        with self.assertRaisesRegex(RuntimeError, f"mounted at {disk}"):
+            self.start_daemon()
+        self.assertEqual(os.listdir(disk), [])
+        memory.wait_for_tick()
+        subprocess.run(["mount", disk], check=True)
+        self.addCleanup(subprocess.run, ["umount", disk], check=True)
+        self.checkpoint(job.pid, "x:1")
+        self.assert_store_whole(["x:1"])
+
+    def use_as_fstab(self, content):
+        with open(self.path("fstab"), "w", encoding="ascii") as file:
+            file.write(content)
+        subprocess.run(["mount", "--bind", self.path("fstab"), "/etc/fstab"], check=True)
+        self.addCleanup(subprocess.run, ["umount", "/etc/fstab"], check=True)
+
     def test_a_file(self):
         with open(self.store, "w", encoding="ascii") as file:
             file.write("not a folder")
