@@ -108,6 +108,7 @@ absl::Status FileContent::ForEachSuperfluous(int fd, uint64_t end, const Piece& 
     if (data < 0 && errno == ENXIO) break;
     // Where the file system can't tell, all is data.
     if (data >= 0) at = std::max(at, static_cast<uint64_t>(data) / kPageSize * kPageSize);
+    if (at >= end) break;
     while (run != runs_.end() && run->end() <= at) ++run;
     if (run != runs_.end() && run->address <= at) {
       at = run->end();

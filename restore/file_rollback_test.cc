@@ -495,6 +495,16 @@ TEST_F(FileRollbackTest, OneThatBecameShorterIsItsBeginningUntilAllIsThere) {
   EXPECT_TRUE(Read("data") == content);
 }
 
+TEST_F(FileRollbackTest, WhatIsAppendedBehindAHoleIsNoPartOfTheContent) {
+  Write("data", "beginning");
+  ASSERT_EQ(::truncate(Path("data").c_str(), 1 << 20), 0);
+  RecordAsItIs("data", {.content = true, .is_new = true});
+  const std::string content = Read("data");
+  Append("data", "more");
+  EXPECT_EQ(ApplyOne().action(), Report::TRUNCATED);
+  EXPECT_TRUE(Read("data") == content);
+}
+
 TEST_F(FileRollbackTest, HolesAreSkipped) {
   constexpr uint64_t kSize = uint64_t{1} << 40, kMiddle = kSize / 2;
   Write("data", "");
