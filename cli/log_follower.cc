@@ -127,7 +127,7 @@ void LogFollower::TakeEvents() {
       at += static_cast<ssize_t>(sizeof event + event.len);
       // docs/files.md: what is cut off, and what is made again.
       if (absl::StartsWith(name, absl::StrCat(name_, ".rekindle-tail-")) ||
-          name == absl::StrCat(".", name_, ".rekindle-new")) {
+          (absl::StartsWith(name, absl::StrCat(".", name_, ".")) && absl::EndsWith(name, ".rekindle-new"))) {
         rolled_back_ = true;
         was_cut_ = false;
       }

@@ -196,6 +196,17 @@ TEST_F(LogFollowerTest, ALogThatARollBackHasMadeAgainIsNotShownAgain) {
   EXPECT_EQ(Rest(), "4\n");
 }
 
+TEST_F(LogFollowerTest, WhereItsNewNameWasTakenNeither) {
+  Follow(0);
+  Write("1\n2\n3\n");
+  EXPECT_EQ(Next(6), "1\n2\n3\n");
+  Make(".log.0123456789abcdef.rekindle-new", "1\n");
+  Rename(".log.0123456789abcdef.rekindle-new", "log");
+  Open();
+  Write("2\n3\n4\n");
+  EXPECT_EQ(Rest(), "4\n");
+}
+
 TEST_F(LogFollowerTest, ContinuesAtACutOfWhichItKnowsNothing) {
   const std::string megabytes(5 << 20, 'x');
   Write(megabytes);

@@ -30,6 +30,7 @@ struct FileAction {
   uint64_t discarded_at = 0;  // where that begins, of which the report has the length
   bool keep_tail = false;     // a log, or another file: what is discarded is kept beside it
   std::string name;           // in `folder`
+  std::string half_made;      // what it is called there until it is whole
   UniqueFd folder;            // where it lies, by O_PATH
   // Below `folder`, from the top: of its folders those that are gone, to be made with it.
   std::vector<std::string> missing_folders;

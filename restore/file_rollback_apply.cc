@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/open_in_root.h"
+#include "base/random_bytes.h"
 #include "base/stable_hash.h"
 #include "base/status.h"
 #include "restore/clone_shared_memory.h"
@@ -27,12 +28,19 @@ using Report = v1::FileRollback;
 
 constexpr absl::string_view kHalfMade = ".rekindle-new";
 
-// What a file is called until it is whole: the same for every attempt. In a name that leaves no room for the
-// rest, a number stands for its end.
+// What a file is called until it is whole: the same for every attempt, so that the next one removes what an
+// interrupted one has left. In a name that leaves no room for the rest, a number stands for its end.
 std::string HalfMadeName(absl::string_view name) {
   if (1 + name.size() + kHalfMade.size() <= NAME_MAX) return absl::StrCat(".", name, kHalfMade);
   return absl::StrCat(".", name.substr(0, NAME_MAX / 2), "-", absl::Hex(StableHash(name), absl::kZeroPad16),
                       kHalfMade);
+}
+
+// Where somebody else's file has that one, in a folder of all (/tmp): nobody can know it beforehand.
+std::string OtherHalfMadeName(absl::string_view name) {
+  uint64_t random;
+  FillWithRandomBytes(&random, sizeof random);
+  return absl::StrCat(".", name.substr(0, NAME_MAX / 2), ".", absl::Hex(random, absl::kZeroPad16), kHalfMade);
 }
 
 absl::Status AboutFile(const absl::Status& status, const FileAction& action) {
@@ -136,23 +144,26 @@ class Applier {
 
   absl::Status MakeAgain(FileAction& action) {
     const v1::WrittenFile& file = action.recorded;
-    const std::string name = HalfMadeName(action.name);
     int error = EPERM;
     bool owned = true;
     const bool with_folder = !action.missing_folders.empty();
     with_rights_([&] {
       error = MakeFolders(action);
       if (error != 0) return;
-      (void)::unlinkat(action.folder.get(), name.c_str(), 0);  // of an attempt that was interrupted
-      action.file.Reset(::openat(action.folder.get(), name.c_str(),
-                                 O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-      error = action.file.valid() ? 0 : errno;
+      const int folder = action.folder.get();
+      action.half_made = HalfMadeName(action.name);
+      (void)::unlinkat(folder, action.half_made.c_str(), 0);  // of an attempt that was interrupted
+      error = MakeNew(folder, action.half_made, &action.file);
+      if (error == EEXIST) {
+        action.half_made = OtherHalfMadeName(action.name);
+        error = MakeNew(folder, action.half_made, &action.file);
+      }
       if (error != 0) return;
       owned = ::fchown(action.file.get(), file.uid(), file.gid()) == 0;
       (void)::fchmod(action.file.get(), file.mode() & (owned ? 0777 : 0700));
     });
     if (error != 0) return ErrnoStatus(error, "making it again");
-    made_.push_back({&action, name});
+    made_.push_back({&action, action.half_made});
     std::string why = with_folder ? "its folder was made again, too" : "";
     if (!owned) {
       absl::StrAppend(&why, why.empty() ? "" : "; ", "it could not be given to group ", file.gid());
@@ -162,6 +173,12 @@ class Applier {
     RK_RETURN_IF_ERROR(content.Fill(action.file.get()));
     RK_RETURN_IF_ERROR(ToDisk(action));
     return SetTime(action);
+  }
+
+  // The error.
+  static int MakeNew(int folder, const std::string& name, UniqueFd* file) {
+    file->Reset(::openat(folder, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    return file->valid() ? 0 : errno;
   }
 
   // With the user's rights. Another file may have had them made since the plan. The error.
@@ -215,11 +232,10 @@ class Applier {
         return SetTime(action);
       }
       case Report::MADE_AGAIN: {
-        const std::string name = HalfMadeName(action.name);
         int error = EPERM;
         with_rights_([&] {
           const int folder = action.folder.get();
-          error = ::renameat(folder, name.c_str(), folder, action.name.c_str()) == 0 ? 0 : errno;
+          error = ::renameat(folder, action.half_made.c_str(), folder, action.name.c_str()) == 0 ? 0 : errno;
         });
         if (error != 0) return ErrnoStatus(error, "giving it its name");
         return FolderToDisk(action);

@@ -47,6 +47,11 @@ bool SaysSomethingOfTheFile(int error) {
   return std::find(std::begin(kOfTheMachine), std::end(kOfTheMachine), error) == std::end(kOfTheMachine);
 }
 
+// By whose rights this thread opens files now.
+uid_t CurrentFileUser() {
+  return static_cast<uid_t>(::setfsuid(static_cast<uid_t>(-1)));  // an impossible one: tells the present
+}
+
 class Planner {
  public:
   Planner(const v1::JobManifest& manifest, const store::ImageReader& image, const v1::Rollback& rollback,
@@ -339,8 +344,7 @@ class Planner {
     with_rights_([&] {
       if (error == ENOENT) return;
       error = ::faccessat(action.folder.get(), ".", W_OK | X_OK, AT_EACCESS) == 0 ? 0 : errno;
-      const auto user =
-          static_cast<uid_t>(::setfsuid(static_cast<uid_t>(-1)));  // an impossible one: tells the present
+      const uid_t user = CurrentFileUser();
       may_own = user == 0 || user == owner;
     });
     if (error != 0 || !may_own) {
@@ -354,6 +358,18 @@ class Planner {
     action.report.set_action(Report::MADE_AGAIN);
     action.report.set_size(action.recorded.size());
     return absl::OkStatus();
+  }
+
+  // In a folder of all (/tmp) only root, who owns the file and who owns the folder may give its name away.
+  bool MayBeReplaced(const Look& look, const FileAction& action) const {
+    struct stat folder;
+    if (::fstat(action.folder.get(), &folder) != 0 || (folder.st_mode & S_ISVTX) == 0) return true;
+    bool may = false;
+    with_rights_([&] {
+      const uid_t user = CurrentFileUser();
+      may = user == 0 || user == look.info.st_uid || user == folder.st_uid;
+    });
+    return may;
   }
 
   // It may be that of a later life: one that was in the making then and is so again, or that an earlier
@@ -385,6 +401,13 @@ class Planner {
           action,
           absl::StrCat(kWhat, "; ", ErrnoStatus(look.open_error, "to be kept it can't be opened").message()),
           shorter);
+      return absl::OkStatus();
+    }
+    if (!MayBeReplaced(look, action)) {
+      Leave(action,
+            absl::StrCat(kWhat, ", of uid ", look.info.st_uid,
+                         ", which nobody else may remove from its folder (sticky): have it removed"),
+            shorter);
       return absl::OkStatus();
     }
     RK_RETURN_IF_ERROR(DecideGone(kWhat, action, shorter));

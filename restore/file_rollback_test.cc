@@ -730,6 +730,38 @@ TEST_F(OtherUserTest, FilesOfOthersAreNotTouched) {
   EXPECT_EQ(Stat("roots").st_size, 12);
 }
 
+TEST_F(OtherUserTest, AStrangersFileInTheWayKeepsNobodyFromComingBack) {
+  ASSERT_EQ(::mkdir(Path("all").c_str(), 0755), 0);
+  ASSERT_EQ(::chmod(Path("all").c_str(), 01777), 0);
+  RecordOf("all/data", kNobody, {.in_place = true, .content = true});
+  ASSERT_EQ(::unlink(Path("all/data").c_str()), 0);
+  Write("all/.data.rekindle-new", "root's own");
+  EXPECT_EQ(ApplyOne().action(), Report::MADE_AGAIN);
+  EXPECT_EQ(Read("all/data"), "0123456789");
+  EXPECT_EQ(Stat("all/data").st_uid, kNobody);
+  EXPECT_THAT(ListDirectory(Path("all")).value(), ElementsAre(".data.rekindle-new", "data"));
+  EXPECT_EQ(Read("all/.data.rekindle-new"), "root's own");
+}
+
+TEST_F(OtherUserTest, AStrangersFileInItsPlaceIsFoundBeforeOthersAreTouched) {
+  ASSERT_EQ(::mkdir(Path("all").c_str(), 0755), 0);
+  ASSERT_EQ(::chmod(Path("all").c_str(), 01777), 0);
+  RecordOf("all/data", kNobody, {.content = true, .is_new = true});
+  RecordOf("all/log", kNobody);
+  Append("all/log", "more");
+  ASSERT_EQ(::unlink(Path("all/data").c_str()), 0);
+  Write("all/data", "root's");
+  ASSERT_EQ(::chmod(Path("all/data").c_str(), 0666), 0);
+  const std::vector<FileAction> plan = Plan();
+  EXPECT_EQ(plan[0].report.action(), Report::LEFT);
+  EXPECT_THAT(std::string(CheckPlan(plan).message()),
+              AllOf(HasSubstr(Path("all/data")), HasSubstr("of uid 0"), HasSubstr("sticky")));
+  ASSERT_EQ(::chown(Path("all/data").c_str(), kNobody, kNobody), 0);
+  EXPECT_TRUE(CheckPlan(Plan()).ok());
+  for (const Report& report : Apply()) EXPECT_NE(report.action(), Report::LEFT) << report.path();
+  EXPECT_EQ(Read("all/data"), "0123456789");
+}
+
 TEST_F(OtherUserTest, NothingIsMadeThroughALinkedFolder) {
   ASSERT_EQ(::mkdir(Path("folder").c_str(), 0755), 0);
   ASSERT_EQ(::mkdir(Path("etc").c_str(), 0755), 0);
