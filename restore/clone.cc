@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "base/cgroup_memory.h"
 #include "base/clock.h"
 #include "base/deadline.h"
 #include "base/log.h"
@@ -32,8 +33,10 @@
 namespace rekindle::restore {
 namespace {
 
-constexpr size_t kMostPrepared = 64;
 constexpr uint64_t kDefaultCacheBytes = uint64_t{1} << 30;
+// Of the memory that is free: what may be kept of images' shared memory for their next copies. It is in
+// nobody's limit, and can't be taken back by the kernel.
+constexpr uint64_t kPartForSharedMemory = 8;
 
 }  // namespace
 
@@ -247,9 +250,9 @@ void CloneStarter::WaitFor(Subprocess pager) {
 }
 
 void CloneStarter::ForgetImages() {
-  std::map<std::string, Kept> forgotten;  // not destroyed under the lock
+  KeptByUse<const PreparedImage>::Gone forgotten;  // not destroyed under the lock
   absl::MutexLock lock(&mutex_);
-  forgotten.swap(prepared_);
+  forgotten = prepared_.RemoveAll();
 }
 
 void CloneStarter::ForgetRemovedImages(store::Store& store) {
@@ -257,15 +260,15 @@ void CloneStarter::ForgetRemovedImages(store::Store& store) {
   StandbyPool* standby;
   {
     absl::MutexLock lock(&mutex_);
-    for (const auto& [image, prepared] : prepared_) images.push_back(image);
+    images = prepared_.names();
     standby = standby_.get();
   }
-  std::vector<std::shared_ptr<const PreparedImage>> forgotten;  // not destroyed under the lock
   for (const std::string& image : images) {
     if (!absl::IsNotFound(store.Find(image).status())) continue;
     if (standby != nullptr) standby->Forget(image);
+    KeptByUse<const PreparedImage>::Gone forgotten;  // not destroyed under the lock
     absl::MutexLock lock(&mutex_);
-    if (auto prepared = prepared_.extract(image)) forgotten.push_back(std::move(prepared.mapped().image));
+    forgotten = prepared_.Remove(image);
     files_recorded_.erase(image);
   }
   if (auto pager = ConnectToRunningPager(store); pager.ok()) pager->ForgetRemovedImages().IgnoreError();
@@ -330,8 +333,7 @@ void CloneStarter::RecordTouchedFiles(store::Store& store, const store::ImageInf
   FileIdentities::Checked checked;
   {
     absl::MutexLock lock(&mutex_);
-    auto prepared = prepared_.find(image.digest);
-    if (prepared != prepared_.end()) checked = prepared->second.image->programs.Lasting();
+    if (const auto prepared = prepared_.Find(image.digest)) checked = prepared->programs.Lasting();
   }
   absl::StatusOr<std::vector<TouchedFile>> known = ReadTouchedFiles(store, image.digest);
   if (!known.ok() && !absl::IsNotFound(known.status())) return;
@@ -360,19 +362,12 @@ std::shared_ptr<const PreparedImage> CloneStarter::Prepared(const std::string& i
   std::shared_ptr<const PreparedImage> found;
   {
     absl::MutexLock lock(&mutex_);
-    auto at = prepared_.find(image);
-    if (at == prepared_.end()) return nullptr;
-    at->second.last_use = ++uses_;
-    found = at->second.image;
+    found = prepared_.Use(image);
   }
-  if (found->programs.Unchanged()) return found;
-  std::shared_ptr<const PreparedImage> changed;  // not destroyed under the lock
+  if (found == nullptr || found->programs.Unchanged()) return found;
+  KeptByUse<const PreparedImage>::Gone changed;  // not destroyed under the lock
   absl::MutexLock lock(&mutex_);
-  auto at = prepared_.find(image);
-  if (at != prepared_.end() && at->second.image == found) {
-    changed = std::move(at->second.image);
-    prepared_.erase(at);
-  }
+  if (prepared_.Find(image) == found) changed = prepared_.Remove(image);
   return nullptr;
 }
 
@@ -475,18 +470,11 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
   if (touched.ok()) prefetch->emplace(*std::move(touched));
   RK_RETURN_IF_ERROR(directory->ForgetBuildIds(prepared->programs.known()));
   prepared->directory = std::make_unique<ImageDirectory>(*std::move(directory));
-  std::shared_ptr<const PreparedImage> oldest;  // not destroyed under the lock
+  const uint64_t room = OwnAvailableMemoryBytes().value_or(0) / kPartForSharedMemory;
+  KeptByUse<const PreparedImage>::Gone gone;  // not destroyed under the lock
   absl::MutexLock lock(&mutex_);
-  if (prepared_.size() >= kMostPrepared) {
-    const auto at = std::min_element(prepared_.begin(), prepared_.end(), [](const auto& a, const auto& b) {
-      return a.second.last_use < b.second.last_use;
-    });
-    oldest = std::move(at->second.image);
-    prepared_.erase(at);
-  }
-  Kept& kept = prepared_.try_emplace(image, Kept{std::move(prepared)}).first->second;
-  kept.last_use = ++uses_;
-  return kept.image;
+  gone = prepared_.Keep(image, prepared, prepared->shared_memory.bytes(), room);
+  return prepared;
 }
 
 }  // namespace rekindle::restore

@@ -28,6 +28,7 @@
 #include "restore/file_identities.h"
 #include "restore/fill.h"
 #include "restore/image_directory.h"
+#include "restore/kept_by_use.h"
 #include "restore/lock_check.h"
 #include "restore/own_temporary.h"
 #include "restore/pager_client.h"
@@ -160,13 +161,9 @@ class CloneStarter {
   std::optional<PagerClient> kept_pager_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<SandboxPool> pool_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StandbyPool> standby_ ABSL_GUARDED_BY(mutex_);
-  struct Kept {
-    std::shared_ptr<const PreparedImage> image;
-    uint64_t last_use = 0;  // ascending from use to use
-  };
-  std::map<std::string, Kept> prepared_ ABSL_GUARDED_BY(mutex_);  // by digest
-  uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::set<std::string> files_recorded_ ABSL_GUARDED_BY(mutex_);  // digests
+  static constexpr size_t kMostPrepared = 64;
+  KeptByUse<const PreparedImage> prepared_ ABSL_GUARDED_BY(mutex_){kMostPrepared};  // by digest
+  std::set<std::string> files_recorded_ ABSL_GUARDED_BY(mutex_);                    // digests
 };
 
 }  // namespace rekindle::restore

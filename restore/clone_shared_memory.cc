@@ -12,6 +12,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/cgroup_memory.h"
+#include "base/human_units.h"
 #include "base/open_in_root.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
@@ -85,8 +87,14 @@ absl::StatusOr<CloneSharedMemory> CloneSharedMemory::Read(const store::ImageRead
     file.content.Reset(::memfd_create("rekindle-shared-memory", MFD_CLOEXEC));
     if (!file.content.valid()) return ErrnoStatus(errno, "making room for shared memory");
     RK_ASSIGN_OR_RETURN(const FileContent content, FileContent::Open(image, record));
-    RK_RETURN_IF_ERROR(
-        Annotate(content.Fill(file.content.get()), absl::StrCat("reading ", record.path())));
+    RK_ASSIGN_OR_RETURN(const uint64_t available, OwnAvailableMemoryBytes());
+    if (content.data_bytes() > available) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the image's shared memory ", record.path(), " has ", FormatBytes(content.data_bytes()), ", and ",
+          FormatBytes(available), " of memory is free: end something, or give the daemon more"));
+    }
+    memory.bytes_ += content.data_bytes();
+    RK_RETURN_IF_ERROR(Annotate(content.Fill(file.content.get()), absl::StrCat("reading ", record.path())));
     memory.files_.push_back(std::move(file));
   }
   return memory;

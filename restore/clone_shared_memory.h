@@ -20,11 +20,13 @@ bool IsNamelessMemory(const v1::WrittenFile& file);
 // Thread-safe once read.
 class CloneSharedMemory {
  public:
-  // Reads all of it into memory. FailedPrecondition: the image has not got all of it.
+  // Reads all of it into memory. FailedPrecondition: the image has not got all of it. ResourceExhausted: it
+  // is more than what is free.
   static absl::StatusOr<CloneSharedMemory> Read(const store::ImageReader& image,
                                                 const v1::JobManifest& manifest);
 
   bool empty() const { return files_.empty(); }
+  uint64_t bytes() const { return bytes_; }  // of memory
   // Where its files are for the job.
   std::set<std::string> paths() const;
 
@@ -39,6 +41,7 @@ class CloneSharedMemory {
     UniqueFd content;  // a memfd
   };
   std::vector<File> files_;
+  uint64_t bytes_ = 0;
 };
 
 }  // namespace rekindle::restore

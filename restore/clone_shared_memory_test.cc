@@ -40,6 +40,8 @@ TEST_F(CloneSharedMemoryTest, EachCopyGetsWhatTheImageHas) {
   auto memory = CloneSharedMemory::Read(Image(), manifest_);
   ASSERT_TRUE(memory.ok()) << memory.status();
   EXPECT_THAT(memory->paths(), ElementsAre("/dev/shm/a", "/dev/shm/folder/below/b", "/dev/shm/none"));
+  EXPECT_GE(memory->bytes(), 2 * kPage);
+  EXPECT_LE(memory->bytes(), 3 * kPage);
   for (const std::string copy : {"one", "two"}) {
     absl::Status made = memory->MakeIn(files_ + "/" + copy);
     ASSERT_TRUE(made.ok()) << made;
