@@ -1,12 +1,51 @@
 #include "daemon/exit_of_others.h"
 
+#include <sys/utsname.h>
+
+#include <cstdio>
+#include <memory>
 #include <optional>
 
+#include "base/exit_events.h"
+#include "base/log.h"
 #include "base/pidfd.h"
 
 namespace rekindle::daemon {
+namespace {
 
-ExitState ExitOfStranger(int ended, std::atomic<bool>* unknown) {
+bool PidfdsTell() {
+  struct utsname names;
+  int major = 0, minor = 0;
+  if (::uname(&names) != 0 || std::sscanf(names.release, "%d.%d", &major, &minor) != 2) return false;
+  return major > 6 || (major == 6 && minor >= 15);
+}
+
+// Of the whole process; null: not needed here, or the kernel does not tell us. Made once: to listen has the
+// kernel make an event of each process that begins or ends on the machine.
+ExitEvents* Events() {
+  static ExitEvents* const events = []() -> ExitEvents* {
+    if (PidfdsTell()) return nullptr;
+    auto listening = ExitEvents::Listen();
+    if (listening.ok()) return listening->release();
+    Log(LogLevel::kDebug, listening.status().message());
+    return nullptr;
+  }();
+  return events;
+}
+
+}  // namespace
+
+void ExpectExitOf(pid_t pid) {
+  ExitEvents* const events = Events();
+  if (events == nullptr) return;
+  if (const absl::Status expected = events->Expect(pid); !expected.ok())
+    Log(LogLevel::kWarning, expected.message());
+}
+
+ExitState ExitOfStranger(int ended, pid_t pid, std::atomic<bool>* unknown) {
+  if (ExitEvents* const events = Events(); events != nullptr) {
+    if (std::optional<ExitState> exit = events->Take(pid)) return *exit;
+  }
   if (std::optional<ExitState> exit = ExitOfEnded(ended)) return *exit;
   unknown->store(true);
   ExitState exit;

@@ -372,14 +372,16 @@ absl::StatusOr<bool> SupervisedJob::AdoptLife() {
   absl::StatusOr<UniqueFd> pidfd = OpenProcess(life->pid);
   if (absl::IsNotFound(pidfd.status())) return false;
   RK_RETURN_IF_ERROR(Annotate(pidfd.status(), "watching a supervised job"));
+  ExpectExitOf(life->pid);
   if (!JobRegistry::Lives(*life)) return false;
-  RK_ASSIGN_OR_RETURN(
-      end_, node_.reaper().Watch(
-                *std::move(pidfd),
-                [unknown = end_unknown_](int ended) { return ExitOfStranger(ended, unknown.get()); },
-                [&node = node_, life = *life, unknown = end_unknown_](const ExitState& exit) {
-                  if (!unknown->load()) node.jobs().SetExit(life, exit).IgnoreError();
-                }));
+  RK_ASSIGN_OR_RETURN(end_, node_.reaper().Watch(
+                                *std::move(pidfd),
+                                [pid = life->pid, unknown = end_unknown_](int ended) {
+                                  return ExitOfStranger(ended, pid, unknown.get());
+                                },
+                                [&node = node_, life = *life, unknown = end_unknown_](const ExitState& exit) {
+                                  if (!unknown->load()) node.jobs().SetExit(life, exit).IgnoreError();
+                                }));
   saw_life_ = true;
   bool is_another;
   {
