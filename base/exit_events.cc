@@ -6,12 +6,14 @@
 #include <linux/netlink.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -108,6 +110,13 @@ ExitState FromStatus(int status) {
 }
 
 }  // namespace
+
+bool ExitEvents::PidfdsTell() {
+  struct utsname names;
+  int major = 0, minor = 0;
+  if (::uname(&names) != 0 || std::sscanf(names.release, "%d.%d", &major, &minor) != 2) return false;
+  return major > 6 || (major == 6 && minor >= 15);
+}
 
 absl::StatusOr<std::unique_ptr<ExitEvents>> ExitEvents::Listen() {
   UniqueFd socket(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_CONNECTOR));

@@ -22,6 +22,9 @@ namespace rekindle {
 // alone.
 class ExitEvents {
  public:
+  // Pidfds tell as much (ExitOfEnded, pidfd.h): by the kernel's version.
+  static bool PidfdsTell();
+
   // Unavailable: this kernel tells nothing, or not us.
   static absl::StatusOr<std::unique_ptr<ExitEvents>> Listen();
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "base/exit_events.h"
 #include "base/machine.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
@@ -50,8 +51,14 @@ bool LocalJob::Signal(int signal) const {
 }
 
 std::optional<ExitState> LocalJob::AwaitEnd() const {
+  std::unique_ptr<ExitEvents> events;
+  if (!ExitEvents::PidfdsTell()) {
+    auto listening = ExitEvents::Listen();
+    if (listening.ok() && (*listening)->Expect(pid_).ok()) events = *std::move(listening);
+  }
   AwaitExit(pidfd_.get());
-  return ExitOfEnded(pidfd_.get());
+  const std::optional<ExitState> told = events ? events->Take(pid_) : std::nullopt;
+  return told ? told : ExitOfEnded(pidfd_.get());
 }
 
 }  // namespace rekindle::cli

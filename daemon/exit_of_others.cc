@@ -1,8 +1,5 @@
 #include "daemon/exit_of_others.h"
 
-#include <sys/utsname.h>
-
-#include <cstdio>
 #include <memory>
 #include <optional>
 
@@ -13,18 +10,11 @@
 namespace rekindle::daemon {
 namespace {
 
-bool PidfdsTell() {
-  struct utsname names;
-  int major = 0, minor = 0;
-  if (::uname(&names) != 0 || std::sscanf(names.release, "%d.%d", &major, &minor) != 2) return false;
-  return major > 6 || (major == 6 && minor >= 15);
-}
-
 // Of the whole process; null: not needed here, or the kernel does not tell us. Made once: to listen has the
 // kernel make an event of each process that begins or ends on the machine.
 ExitEvents* Events() {
   static ExitEvents* const events = []() -> ExitEvents* {
-    if (PidfdsTell()) return nullptr;
+    if (ExitEvents::PidfdsTell()) return nullptr;
     auto listening = ExitEvents::Listen();
     if (listening.ok()) return listening->release();
     Log(LogLevel::kDebug, listening.status().message());
