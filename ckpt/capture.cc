@@ -382,8 +382,11 @@ class CaptureRun {
       lost_names_ =
           LookAtLostNames(files, session_->run(), JobsRoot(), NameOfJob(), kGhostLimitBytes, &readable);
       if (sees_our_files_) read_files_ = ReadFiles::Open(files, &readable);
-      if (!LooksAtWrittenFiles()) return;
-      socket_folders_ = LookAtSocketFolders(files, sees_our_files_ ? "/" : JobsRoot());
+      socket_folders_ = LookAtSocketFolders(files, sees_our_files_ ? "/" : JobsRoot(), job_.processes[0].uid);
+      if (!LooksAtWrittenFiles()) {
+        if (socket_folders_.ok()) socket_folders_->folders.clear();
+        return;
+      }
       WrittenFilesOptions options = FilesOptions();
       options.readable = std::move(readable);
       if (!lost_names_.ok() || lost_names_->by_link.empty()) {
@@ -447,6 +450,7 @@ class CaptureRun {
                             socket_folders_->warnings.end());
     for (v1::SocketFolder& folder : socket_folders_->folders)
       *manifest->add_socket_folders() = std::move(folder);
+    for (std::string& socket : socket_folders_->placed) manifest->add_placed_sockets(std::move(socket));
   }
 
   // What the kernel's marks allow to leave out. Where a device writes memory they say nothing.
