@@ -47,6 +47,7 @@
 #include "ckpt/written_files.h"
 #include "criu/image_files.h"
 #include "criu/job_namespaces.h"
+#include "criu/lost_names.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::ckpt {
@@ -187,6 +188,8 @@ class CaptureRun {
     store::ImageInMemory pages;
     RK_RETURN_IF_ERROR(
         AddToImage(frozen_.image, *writer_, &manifest, options_.kept_staging ? &pages : nullptr));
+    // The writer has them now; contents of deleted files are as long as these.
+    frozen_.image.files.clear();
     RK_RETURN_IF_ERROR(AddWrittenFiles(&manifest));
     AddSocketFolders(&manifest);
     RK_RETURN_IF_ERROR(writer_->AddBlob(v1::kJobManifestObject, manifest.SerializeAsString()));
@@ -393,8 +396,11 @@ class CaptureRun {
         written_ = LookAtWrittenFiles(files, options, arena_.get());
         return;
       }
-      std::map<std::string, std::string> named = files;
-      const absl::Status status = PutIntoImages(*lost_names_, &named);
+      std::map<std::string, std::string> named;
+      for (const auto& [name, content] : files) {
+        if (!criu::HasContent(name)) named.emplace(name, content);
+      }
+      const absl::Status status = PutIntoImages(lost_names_->WithoutContents(), &named);
       options.nameless = lost_names_->nameless;
       written_ = status.ok() ? LookAtWrittenFiles(named, options, arena_.get()) : status;
     };
@@ -435,7 +441,7 @@ class CaptureRun {
     result_.warnings.insert(result_.warnings.end(), lost_names_->warnings.begin(),
                             lost_names_->warnings.end());
     RK_RETURN_IF_ERROR(CheckNamelessMemory());
-    return PutIntoImages(*lost_names_, &frozen_.image.files);
+    return PutIntoImages(*std::exchange(lost_names_, LostNames()), &frozen_.image.files);
   }
 
   void AddSocketFolders(v1::JobManifest* manifest) {
