@@ -57,6 +57,10 @@ constexpr uint32_t kManifestFormat = 1;
 constexpr size_t kMostShownCommand = 200;  // bytes, in a label
 // A deleted file that the job still holds goes into the image whole, up to this size.
 constexpr uint64_t kGhostLimitBytes = 1ull << 30;
+// Of the memory that is free, for all of CRIU's images beside the job's memory, such files among them. Until
+// they are stored there are up to two copies of them, and half of what is free is for the job's memory.
+constexpr uint64_t kPartForFiles = 8;
+constexpr uint64_t kFewFileBytes = 64u << 20;  // there is room for
 // Room beyond what the job's memory was measured to be: CRIU's own images, and growth until the freeze.
 constexpr uint64_t kStagingSlackBytes = 16u << 20;
 // Each that is passed over is a warning.
@@ -374,6 +378,7 @@ class CaptureRun {
   FrozenLook FilesLook() {
     if (LooksAtWrittenFiles()) written_ = absl::UnavailableError("CRIU's images were not complete in time");
     FrozenLook look;
+    look.most_file_bytes = most_file_bytes_;
     look.takes_nameless_memory = LooksAtWrittenFiles();
     look.at = [this](const std::map<std::string, std::string>& files) {
       const auto tree = files.find("pstree.img");
@@ -382,8 +387,8 @@ class CaptureRun {
       may_have_it_ = CheckMayHaveImageOf(pids, options_.caller, options_.caller_groups);
       NoteOpenedFiles(pids);
       ReadableFiles readable = FilesTheOwnerMayHave(std::move(pids));
-      lost_names_ =
-          LookAtLostNames(files, session_->run(), JobsRoot(), NameOfJob(), kGhostLimitBytes, &readable);
+      lost_names_ = LookAtLostNames(files, session_->run(), JobsRoot(), NameOfJob(),
+                                    std::min(kGhostLimitBytes, most_file_bytes_), &readable);
       if (sees_our_files_) read_files_ = ReadFiles::Open(files, &readable);
       socket_folders_ = LookAtSocketFolders(files, sees_our_files_ ? "/" : JobsRoot(), job_.processes[0].uid);
       if (!LooksAtWrittenFiles()) {
@@ -600,9 +605,10 @@ class CaptureRun {
     return of_job;
   }
 
-  absl::StatusOr<uint64_t> StagingBudget() const {
-    if (options_.staging_budget_bytes != 0) return options_.staging_budget_bytes;
+  absl::StatusOr<uint64_t> StagingBudget() {
     RK_ASSIGN_OR_RETURN(uint64_t available, OwnAvailableMemoryBytes());
+    most_file_bytes_ = std::max(available / kPartForFiles, kFewFileBytes);
+    if (options_.staging_budget_bytes != 0) return options_.staging_budget_bytes;
     // The job itself needs room for what comes off its GPUs.
     return (available - std::min(available, gpu_bytes_)) / 2;
   }
@@ -759,6 +765,7 @@ class CaptureRun {
   std::vector<pid_t> gpu_pids_;
   std::map<pid_t, pid_t> gpu_numbers_;  // of these, to those in the image
   uint64_t gpu_bytes_ = 0;
+  uint64_t most_file_bytes_ = 0;
   std::unique_ptr<gpu::HeldJob> held_;   // where its memory stays out
   std::atomic<bool> gpu_moves_ = false;  // just now
   gpu::GpuRecord gpu_record_;
