@@ -1,12 +1,11 @@
 #include "base/children.h"
 
-#include <poll.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
+#include <map>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -17,16 +16,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/process_stat.h"
-#include "base/unique_fd.h"
 
 namespace rekindle {
 namespace {
 
 constexpr uint64_t kAnyStart = 0;  // it could not be found out
 constexpr size_t kFewNotes = 256;
+constexpr absl::Duration kLook = absl::Milliseconds(200);
 
 struct Children {
   absl::Mutex mutex;
@@ -34,10 +34,15 @@ struct Children {
   std::set<uint64_t> making ABSL_GUARDED_BY(mutex);
   ProcessStarts noted ABSL_GUARDED_BY(mutex);
   size_t most_notes ABSL_GUARDED_BY(mutex) = kFewNotes;  // then those of children that are no more go
-  ProcessStarts strays ABSL_GUARDED_BY(mutex);           // that a thread waits for
+  // That the reaper waits for, each with the first making that can't have made it.
+  std::map<std::pair<pid_t, uint64_t>, uint64_t> strays ABSL_GUARDED_BY(mutex);
+  bool has_reaper ABSL_GUARDED_BY(mutex) = false;
 
   bool Noted(const std::pair<pid_t, uint64_t>& child) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return noted.count(child) > 0 || noted.count({child.first, kAnyStart}) > 0;
+  }
+  bool AllAreMadeBefore(uint64_t number) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return making.empty() || *making.begin() >= number;
   }
 };
 
@@ -53,39 +58,67 @@ bool IsOurs(const std::pair<pid_t, uint64_t>& child) {
   return facts->parent == ::getpid() && (child.second == kAnyStart || child.second == facts->start_ticks);
 }
 
-struct Stray {
-  std::pair<pid_t, uint64_t> process;
-  UniqueFd pidfd;
-};
+using Stray = std::pair<const std::pair<pid_t, uint64_t>, uint64_t>;
 
-void LetGoOf(const Stray& stray) {
+// Has it been taken, or is it none? Else it lives, or somebody is making a child still that may be this one.
+bool IsSettled(const Stray& stray) {
   Children& all = All();
+  const pid_t pid = stray.first.first;
+  {
+    absl::MutexLock lock(&all.mutex);
+    if (!all.AllAreMadeBefore(stray.second)) return false;
+  }
+  if (IsOurs(stray.first) && !IsNotedChild(pid) && ::waitpid(pid, nullptr, WNOHANG) == 0) return false;
   absl::MutexLock lock(&all.mutex);
-  all.strays.erase(stray.process);
+  all.strays.erase(stray.first);
+  return true;
 }
 
-// `making`: the first that can't have made any of them.
-void ReapAll(std::vector<Stray> suspects, uint64_t making) {
+bool HasEnded(pid_t pid) {
+  siginfo_t info = {};
+  return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
+}
+
+// Of those of all strays that have ended, or that are this process.
+bool AnyIsSettled(std::optional<pid_t> that_one) {
   Children& all = All();
+  std::vector<Stray> strays;
   {
-    auto all_are_made = [&all, making]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(all.mutex) {
-      return all.making.empty() || *all.making.begin() >= making;
-    };
     absl::MutexLock lock(&all.mutex);
-    all.mutex.Await(absl::Condition(&all_are_made));
+    const auto from = that_one ? all.strays.lower_bound({*that_one, 0}) : all.strays.begin();
+    for (auto stray = from; stray != all.strays.end(); ++stray) {
+      if (that_one && stray->first.first != *that_one) break;
+      strays.push_back(*stray);
+    }
   }
-  while (!suspects.empty()) {
-    std::erase_if(suspects, [](const Stray& suspect) {
-      if (IsOurs(suspect.process) && !IsNotedChild(suspect.process.first) &&
-          ::waitpid(suspect.process.first, nullptr, WNOHANG) == 0) {
-        return false;
-      }
-      LetGoOf(suspect);
-      return true;
-    });
-    std::vector<pollfd> entries;
-    for (const Stray& stray : suspects) entries.push_back({stray.pidfd.get(), POLLIN, 0});
-    if (!entries.empty()) ::poll(entries.data(), entries.size(), -1);
+  bool any = false;
+  for (const Stray& stray : strays) {
+    if (that_one || HasEnded(stray.first.first)) any = IsSettled(stray) || any;
+  }
+  return any;
+}
+
+// Until there are no strays. As long as they live they cost nothing: no descriptor and no thread of their
+// own.
+void ReapAll() {
+  Children& all = All();
+  for (;;) {
+    siginfo_t info = {};
+    // Tells of one again until somebody has taken it.
+    (void)::waitid(P_ALL, 0, &info, WEXITED | WNOWAIT);
+    const bool settled = AnyIsSettled(info.si_pid) || AnyIsSettled(std::nullopt);
+    absl::MutexLock lock(&all.mutex);
+    if (all.strays.empty()) {
+      all.has_reaper = false;
+      return;
+    }
+    if (settled) continue;
+    // Another's child that he has not taken yet hides those that end now.
+    const uint64_t making = all.making.empty() ? 0 : *all.making.begin() + 1;
+    auto one_is_made = [&all, making]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(all.mutex) {
+      return making > 0 && all.AllAreMadeBefore(making);
+    };
+    all.mutex.AwaitWithTimeout(absl::Condition(&one_is_made), kLook);
   }
 }
 
@@ -135,41 +168,37 @@ bool MayHaveStrays() {
   const std::string text = ReadFile(absl::StrCat("/proc/self/task/", ::getpid(), "/children")).value_or("");
   Children& all = All();
   absl::MutexLock lock(&all.mutex);
-  const auto knows = [](const ProcessStarts& processes, pid_t pid) {
-    const auto found = processes.lower_bound({pid, 0});
-    return found != processes.end() && found->first == pid;
+  const auto noted = [&all](pid_t pid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(all.mutex) {
+    const auto found = all.noted.lower_bound({pid, 0});
+    return found != all.noted.end() && found->first == pid;
+  };
+  const auto stray = [&all](pid_t pid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(all.mutex) {
+    const auto found = all.strays.lower_bound({pid, 0});
+    return found != all.strays.end() && found->first.first == pid;
   };
   for (absl::string_view number : absl::StrSplit(text, ' ', absl::SkipWhitespace())) {
     pid_t pid = 0;
-    if (absl::SimpleAtoi(number, &pid) && !knows(all.noted, pid) && !knows(all.strays, pid)) return true;
+    if (absl::SimpleAtoi(number, &pid) && !noted(pid) && !stray(pid)) return true;
   }
   return false;
 }
 
 void ReapStrays(const ProcessStarts& before) {
   Children& all = All();
-  std::vector<Stray> suspects;
   const ProcessStarts children = ListChildren();
-  uint64_t making;
   {
     absl::MutexLock lock(&all.mutex);
-    making = all.next_making;
     for (const auto& child : children) {
-      if (before.count(child) > 0 || all.Noted(child)) continue;
-      if (all.strays.insert(child).second) suspects.push_back({child, UniqueFd()});
+      if (before.count(child) == 0 && !all.Noted(child)) all.strays.emplace(child, all.next_making);
     }
+    if (all.strays.empty() || std::exchange(all.has_reaper, true)) return;
   }
-  std::erase_if(suspects, [](Stray& suspect) {
-    suspect.pidfd.Reset(static_cast<int>(::syscall(SYS_pidfd_open, suspect.process.first, 0)));
-    if (!suspect.pidfd.valid()) LetGoOf(suspect);
-    return !suspect.pidfd.valid();
-  });
-  if (suspects.empty()) return;
-  auto shared = std::make_shared<std::vector<Stray>>(std::move(suspects));
   try {
-    std::thread([shared, making] { ReapAll(std::move(*shared), making); }).detach();
+    std::thread(ReapAll).detach();
   } catch (const std::system_error& e) {
-    for (const Stray& suspect : *shared) LetGoOf(suspect);
+    absl::MutexLock lock(&all.mutex);
+    all.has_reaper = false;
+    all.strays.clear();
     Log(LogLevel::kWarning, absl::StrCat("orphans of jobs stay as zombies: ", e.what()));
   }
 }

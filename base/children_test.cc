@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <thread>
@@ -13,6 +15,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/file.h"
 #include "base/process_stat.h"
 #include "base/subprocess.h"
 #include "base/test_child.h"
@@ -63,6 +66,23 @@ TEST(ChildrenTest, StraysAreSeen) {
   EXPECT_TRUE(AwaitReaped(stray));
   ::kill(noted->pid(), SIGKILL);
   EXPECT_TRUE(noted->Wait().ok());
+}
+
+size_t EntriesOf(const char* folder) { return ListDirectory(folder).value().size(); }
+
+TEST(ChildrenTest, LivingStraysCostNothing) {
+  const ProcessStarts before = ListChildren();
+  std::array<TestChild, 20> strays;
+  const size_t descriptors = EntriesOf("/proc/self/fd"), threads = EntriesOf("/proc/self/task");
+  // Each comes alone.
+  for (ProcessStarts old = ListChildren(); old != before;) {
+    old.erase(*std::find_if(old.begin(), old.end(), [&](auto& child) { return !before.contains(child); }));
+    ReapStrays(old);
+  }
+  EXPECT_EQ(EntriesOf("/proc/self/fd"), descriptors);
+  EXPECT_LE(EntriesOf("/proc/self/task"), threads + 1);
+  for (TestChild& stray : strays) stray.Kill();
+  for (TestChild& stray : strays) EXPECT_TRUE(AwaitReaped(stray));
 }
 
 TEST(ChildrenTest, ThoseFromBeforeAreLeftAlone) {

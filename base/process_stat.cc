@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
+#include "base/proc_text.h"
 #include "base/status.h"
 
 namespace rekindle {
@@ -198,8 +199,10 @@ std::vector<pid_t> ProcessTree(pid_t root) {
 }
 
 std::string CommandLineOf(pid_t pid) {
-  std::string command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline")).value_or("");
-  while (!command.empty() && command.back() == '\0') command.pop_back();
+  // Its owner may make it as long as he likes.
+  constexpr size_t kMostBytes = 4096;
+  std::string command = BeginningOfFile(absl::StrCat("/proc/", pid, "/cmdline"), kMostBytes);
+  command.resize(command.find_last_not_of('\0') + 1);
   std::replace(command.begin(), command.end(), '\0', ' ');
   if (!command.empty()) return command;
   absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);

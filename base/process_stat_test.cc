@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/subprocess.h"
 #include "base/test_descriptors.h"
 
 namespace rekindle {
@@ -51,6 +52,20 @@ TEST(ProcessStat, AZombieWithAnAwkwardNameIsReadAndIsEnding) {
   ::waitpid(child, nullptr, 0);
   EXPECT_EQ(ReadProcessStat(child).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(CommandLineOf(child), "");
+}
+
+TEST(ProcessStat, OfALongCommandLineTheBeginning) {
+  SubprocessOptions options;
+  options.argv = {"/bin/sh", "-c", "kill -STOP $$"};
+  for (int i = 0; i < 10; ++i) options.argv.emplace_back(100000, 'x');
+  Subprocess program = Subprocess::Start(options).value();
+  int status = 0;
+  ASSERT_EQ(::waitpid(program.pid(), &status, WUNTRACED), program.pid());
+  const std::string command = CommandLineOf(program.pid());
+  EXPECT_EQ(command.substr(0, 30), "/bin/sh -c kill -STOP $$ xxxxx");
+  EXPECT_EQ(command.size(), 4096u);
+  ASSERT_TRUE(program.Signal(SIGKILL).ok());
+  EXPECT_TRUE(program.Wait().ok());
 }
 
 TEST(ProcessStat, ASnapshotTellsTheTreesOfItsMoment) {

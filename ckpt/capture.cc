@@ -47,6 +47,7 @@
 #include "ckpt/written_files.h"
 #include "criu/image_files.h"
 #include "criu/job_namespaces.h"
+#include "criu/lost_names.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::ckpt {
@@ -56,6 +57,10 @@ constexpr uint32_t kManifestFormat = 1;
 constexpr size_t kMostShownCommand = 200;  // bytes, in a label
 // A deleted file that the job still holds goes into the image whole, up to this size.
 constexpr uint64_t kGhostLimitBytes = 1ull << 30;
+// Of the memory that is free, for all of CRIU's images beside the job's memory, such files among them. Until
+// they are stored there are up to two copies of them, and half of what is free is for the job's memory.
+constexpr uint64_t kPartForFiles = 8;
+constexpr uint64_t kFewFileBytes = 64u << 20;  // there is room for
 // Room beyond what the job's memory was measured to be: CRIU's own images, and growth until the freeze.
 constexpr uint64_t kStagingSlackBytes = 16u << 20;
 // Each that is passed over is a warning.
@@ -187,6 +192,8 @@ class CaptureRun {
     store::ImageInMemory pages;
     RK_RETURN_IF_ERROR(
         AddToImage(frozen_.image, *writer_, &manifest, options_.kept_staging ? &pages : nullptr));
+    // The writer has them now; contents of deleted files are as long as these.
+    frozen_.image.files.clear();
     RK_RETURN_IF_ERROR(AddWrittenFiles(&manifest));
     AddSocketFolders(&manifest);
     RK_RETURN_IF_ERROR(writer_->AddBlob(v1::kJobManifestObject, manifest.SerializeAsString()));
@@ -371,6 +378,7 @@ class CaptureRun {
   FrozenLook FilesLook() {
     if (LooksAtWrittenFiles()) written_ = absl::UnavailableError("CRIU's images were not complete in time");
     FrozenLook look;
+    look.most_file_bytes = most_file_bytes_;
     look.takes_nameless_memory = LooksAtWrittenFiles();
     look.at = [this](const std::map<std::string, std::string>& files) {
       const auto tree = files.find("pstree.img");
@@ -379,19 +387,25 @@ class CaptureRun {
       may_have_it_ = CheckMayHaveImageOf(pids, options_.caller, options_.caller_groups);
       NoteOpenedFiles(pids);
       ReadableFiles readable = FilesTheOwnerMayHave(std::move(pids));
-      lost_names_ =
-          LookAtLostNames(files, session_->run(), JobsRoot(), NameOfJob(), kGhostLimitBytes, &readable);
+      lost_names_ = LookAtLostNames(files, session_->run(), JobsRoot(), NameOfJob(),
+                                    std::min(kGhostLimitBytes, most_file_bytes_), &readable);
       if (sees_our_files_) read_files_ = ReadFiles::Open(files, &readable);
-      if (!LooksAtWrittenFiles()) return;
-      socket_folders_ = LookAtSocketFolders(files, sees_our_files_ ? "/" : JobsRoot());
+      socket_folders_ = LookAtSocketFolders(files, sees_our_files_ ? "/" : JobsRoot(), job_.processes[0].uid);
+      if (!LooksAtWrittenFiles()) {
+        if (socket_folders_.ok()) socket_folders_->folders.clear();
+        return;
+      }
       WrittenFilesOptions options = FilesOptions();
       options.readable = std::move(readable);
       if (!lost_names_.ok() || lost_names_->by_link.empty()) {
         written_ = LookAtWrittenFiles(files, options, arena_.get());
         return;
       }
-      std::map<std::string, std::string> named = files;
-      const absl::Status status = PutIntoImages(*lost_names_, &named);
+      std::map<std::string, std::string> named;
+      for (const auto& [name, content] : files) {
+        if (!criu::HasContent(name)) named.emplace(name, content);
+      }
+      const absl::Status status = PutIntoImages(lost_names_->WithoutContents(), &named);
       options.nameless = lost_names_->nameless;
       written_ = status.ok() ? LookAtWrittenFiles(named, options, arena_.get()) : status;
     };
@@ -432,7 +446,7 @@ class CaptureRun {
     result_.warnings.insert(result_.warnings.end(), lost_names_->warnings.begin(),
                             lost_names_->warnings.end());
     RK_RETURN_IF_ERROR(CheckNamelessMemory());
-    return PutIntoImages(*lost_names_, &frozen_.image.files);
+    return PutIntoImages(*std::exchange(lost_names_, LostNames()), &frozen_.image.files);
   }
 
   void AddSocketFolders(v1::JobManifest* manifest) {
@@ -447,6 +461,7 @@ class CaptureRun {
                             socket_folders_->warnings.end());
     for (v1::SocketFolder& folder : socket_folders_->folders)
       *manifest->add_socket_folders() = std::move(folder);
+    for (std::string& socket : socket_folders_->placed) manifest->add_placed_sockets(std::move(socket));
   }
 
   // What the kernel's marks allow to leave out. Where a device writes memory they say nothing.
@@ -590,9 +605,10 @@ class CaptureRun {
     return of_job;
   }
 
-  absl::StatusOr<uint64_t> StagingBudget() const {
-    if (options_.staging_budget_bytes != 0) return options_.staging_budget_bytes;
+  absl::StatusOr<uint64_t> StagingBudget() {
     RK_ASSIGN_OR_RETURN(uint64_t available, OwnAvailableMemoryBytes());
+    most_file_bytes_ = std::max(available / kPartForFiles, kFewFileBytes);
+    if (options_.staging_budget_bytes != 0) return options_.staging_budget_bytes;
     // The job itself needs room for what comes off its GPUs.
     return (available - std::min(available, gpu_bytes_)) / 2;
   }
@@ -749,6 +765,7 @@ class CaptureRun {
   std::vector<pid_t> gpu_pids_;
   std::map<pid_t, pid_t> gpu_numbers_;  // of these, to those in the image
   uint64_t gpu_bytes_ = 0;
+  uint64_t most_file_bytes_ = 0;
   std::unique_ptr<gpu::HeldJob> held_;   // where its memory stays out
   std::atomic<bool> gpu_moves_ = false;  // just now
   gpu::GpuRecord gpu_record_;

@@ -164,7 +164,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
                                     const std::function<void(uint64_t)>& progress, const FrozenLook& look,
                                     CaptureGate* say, const FrozenTracking& tracking, GpuMove* gpu,
                                     bool* filter_failed) {
-  ImageStaging staging(arena, kDrainThreads);
+  ImageStaging staging(arena, kDrainThreads, look.most_file_bytes);
   RK_ASSIGN_OR_RETURN(auto server, criu::CaptureServer::Listen(options.images_directory, &staging));
   std::unique_ptr<DirectCopy> direct;
   if (past_criu) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -32,6 +34,8 @@ struct FrozenLook {
   // Called while the job stands still, when its memory has been copied, with CRIU's small image files by
   // name. What it takes the job waits for. Once for each try. Empty: nobody looks.
   std::function<void(const std::map<std::string, std::string>& files)> at;
+  // For CRIU's small image files together; a dump with more fails. Contents of deleted files are among them.
+  uint64_t most_file_bytes = std::numeric_limits<uint64_t>::max();
   // It takes the content of shared memory without a name, and CRIU does not (nameless_memory.c).
   bool takes_nameless_memory = false;
 };

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/human_units.h"
 #include "base/parallel.h"
 #include "base/status.h"
 #include "base/timed_await.h"
@@ -193,6 +194,15 @@ absl::Status ImageStaging::DrainSmall(const std::string& file_name, int pipe) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(errno, absl::StrCat("draining ", file_name, " from CRIU"));
     if (n == 0) break;
+    const auto bytes = static_cast<uint64_t>(n);
+    if (file_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes > most_file_bytes_) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "what the image has beside the job's memory, contents of deleted files that the job has open above "
+          "all, is more than ",
+          FormatBytes(most_file_bytes_),
+          ", the part of the memory that is free here that is for it. Let the job close such files (`ls -l "
+          "/proc/PID/fd` calls them deleted), or make memory free, then take the checkpoint again"));
+    }
     content.append(buffer, static_cast<size_t>(n));
     bytes_staged_.fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
   }

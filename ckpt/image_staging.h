@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -21,8 +22,12 @@ namespace rekindle::ckpt {
 // Thread-safe, as the capture server requires.
 class ImageStaging : public criu::ImageFileConsumer {
  public:
-  // Drains each pages image from `drain_threads` threads at once. The arena must outlive this.
-  ImageStaging(StagingArena* arena, size_t drain_threads) : arena_(arena), drain_threads_(drain_threads) {}
+  // Drains each pages image from `drain_threads` threads at once. The arena must outlive this. All other
+  // files are at most `most_file_bytes` together: they are held in memory, and the contents of deleted files
+  // that the job has open, which are among them, have no other bound.
+  ImageStaging(StagingArena* arena, size_t drain_threads,
+               uint64_t most_file_bytes = std::numeric_limits<uint64_t>::max())
+      : arena_(arena), drain_threads_(drain_threads), most_file_bytes_(most_file_bytes) {}
 
   void Announced(const std::string& file_name) override;
   absl::Status Drain(const std::string& file_name, UniqueFd pipe) override;
@@ -56,7 +61,8 @@ class ImageStaging : public criu::ImageFileConsumer {
 
   StagingArena* const arena_;
   const size_t drain_threads_;
-  std::atomic<uint64_t> bytes_staged_{0};
+  const uint64_t most_file_bytes_;
+  std::atomic<uint64_t> bytes_staged_{0}, file_bytes_{0};
   std::atomic<bool> abandoned_{false};
   absl::Mutex mutex_;
   StagedImage staged_ ABSL_GUARDED_BY(mutex_);

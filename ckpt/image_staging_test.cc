@@ -74,6 +74,21 @@ class ImageStagingTest : public testing::Test {
   TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "rk_staging_test.").value();
 };
 
+// As many deleted files as its owner likes.
+TEST_F(ImageStagingTest, FilesHaveABoundTogether) {
+  auto arena = Arena(StagingArena::kBlockBytes);
+  ImageStaging staging(arena.get(), 1, 100'000);
+  for (const char* name : {"ghost-file-1.img", "files.img", "ghost-file-2.img", "pages-1.img"})
+    staging.Announced(name);
+  EXPECT_TRUE(Send(&staging, "ghost-file-1.img", std::string(60'000, 'x')).ok());
+  EXPECT_TRUE(Send(&staging, "pages-1.img", std::string(200 * 4096, 'x')).ok());
+  EXPECT_TRUE(Send(&staging, "files.img", std::string(40'000, 'x')).ok());
+  const absl::Status more = Send(&staging, "ghost-file-2.img", "x");
+  EXPECT_TRUE(absl::IsResourceExhausted(more)) << more;
+  EXPECT_THAT(std::string(more.message()), HasSubstr("deleted files"));
+  EXPECT_EQ(staging.WaitUntilPagesAreOurs(), more);
+}
+
 class ImageStagingThreadsTest : public ImageStagingTest, public testing::WithParamInterface<size_t> {};
 
 TEST_P(ImageStagingThreadsTest, PagesComeOutExactAndInOrder) {

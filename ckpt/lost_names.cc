@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -27,6 +28,8 @@ namespace {
 
 // Those of other dumps, too: they go with CRIU.
 constexpr absl::string_view kExtraNames = EXTRA_NAME;
+// Of CRIU's image of a file's content, before that.
+constexpr size_t kMostHeadBytes = 256;
 
 absl::string_view Content(const std::map<std::string, std::string>& files, const char* name) {
   auto it = files.find(name);
@@ -93,6 +96,30 @@ void RemoveName(const std::string& root, const std::string& path) {
   if (place.ok()) ::unlinkat(place->get(), path.substr(folder.size()).c_str(), 0);
 }
 
+// All `size` bytes of it. Others may have the file, too, and write to it while the job stands still.
+absl::StatusOr<std::string> ReadContent(int file, size_t size, const std::string& name) {
+  std::string content;
+  content.reserve(size + kMostHeadBytes);
+  content.resize(size);
+  size_t used = 0;
+  char more;
+  for (;;) {
+    const ssize_t n = used < size ? ::read(file, content.data() + used, size - used) : ::read(file, &more, 1);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, absl::StrCat("reading ", name));
+    if (n == 0) break;
+    if (used == size) {
+      return absl::AbortedError(absl::StrCat(
+          "the job has ", name,
+          " open or mapped, whose name has been removed, and another process makes the file longer while its "
+          "content is copied into the image; end that, then take the checkpoint again"));
+    }
+    used += static_cast<size_t>(n);
+  }
+  content.resize(used);
+  return content;
+}
+
 }  // namespace
 
 absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::string>& criu_files,
@@ -140,7 +167,8 @@ absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::strin
           "folder again, or take the checkpoint as root"));
     }
     RK_ASSIGN_OR_RETURN(const UniqueFd file, OpenFileAt(place->get()));
-    RK_ASSIGN_OR_RETURN(replacement.content, ReadFile(absl::StrCat("/proc/self/fd/", file.get())));
+    RK_ASSIGN_OR_RETURN(replacement.content,
+                        ReadContent(file.get(), static_cast<size_t>(info.st_size), link.lost_name));
     replacement.uid = info.st_uid;
     replacement.gid = info.st_gid;
     replacement.mode = info.st_mode;
@@ -154,7 +182,17 @@ absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::strin
   return names;
 }
 
-absl::Status PutIntoImages(const LostNames& names, std::map<std::string, std::string>* criu_files) {
+LostNames LostNames::WithoutContents() const {
+  LostNames names;
+  for (const auto& [path, file] : by_link)
+    names.by_link[path] = {file.name, "", file.uid, file.gid, file.mode};
+  names.on_disk = on_disk;
+  names.nameless = nameless;
+  names.warnings = warnings;
+  return names;
+}
+
+absl::Status PutIntoImages(LostNames names, std::map<std::string, std::string>* criu_files) {
   RK_ASSIGN_OR_RETURN(
       const std::vector<criu::ExtraLink> links,
       criu::FindExtraLinks(Content(*criu_files, "files.img"), Content(*criu_files, "remap-fpath.img")));
@@ -165,7 +203,7 @@ absl::Status PutIntoImages(const LostNames& names, std::map<std::string, std::st
                      " open or mapped, whose name has been removed, and CRIU's images did not say so in time "
                      "to find another; take the checkpoint again"));
   }
-  return criu::ReplaceExtraLinks(names.by_link, criu_files);
+  return criu::ReplaceExtraLinks(std::move(names.by_link), criu_files);
 }
 
 void RemoveExtraNames(const LostNames& names, const std::string& root) {

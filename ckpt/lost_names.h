@@ -24,13 +24,16 @@ struct LostNames {
   // here.
   std::map<std::string, std::string> nameless;
   std::vector<std::string> warnings;
+
+  LostNames WithoutContents() const;
 };
 
 // To be called while the job stands still, with CRIU's small image files by name. `run` is the name of CRIU's
 // run (criu::DumpOptions). `root` leads to the job's root folder ("/proc/PID/root"). A file that has another
 // name in the same folder gets that; of others the content is taken, of all together at most
 // `content_limit_bytes`. Shared memory without a name gets one that begins with v1::kNamelessPrefix and
-// `job`. ResourceExhausted: there is more. PermissionDenied: content that `readable` does not have; whoever
+// `job`. ResourceExhausted: there is more. Aborted: another process makes such a file longer.
+// PermissionDenied: content that `readable` does not have; whoever
 // may write the folder may have put it there.
 absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::string>& criu_files,
                                           const std::string& run, const std::string& root,
@@ -38,7 +41,7 @@ absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::strin
                                           ReadableFiles* readable);
 
 // Makes the dump's images say so. Aborted: they have extra names that nobody has looked at.
-absl::Status PutIntoImages(const LostNames& names, std::map<std::string, std::string>* criu_files);
+absl::Status PutIntoImages(LostNames names, std::map<std::string, std::string>* criu_files);
 
 // CRIU leaves its extra names where the job does not run on. While the job exists.
 void RemoveExtraNames(const LostNames& names, const std::string& root);

@@ -1,13 +1,18 @@
 #include "ckpt/lost_names.h"
 
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <memory>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/status.h"
 #include "criu/image_files.h"
 #include "criu/test_images.h"
 #include "gmock/gmock.h"
@@ -18,8 +23,10 @@ namespace rekindle::ckpt {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Pair;
 
 constexpr uint64_t kLimit = 100;
@@ -92,8 +99,15 @@ TEST_F(LostNamesTest, OfAFileWithNamesElsewhereTheContentIsTaken) {
   EXPECT_EQ(replacement.mode, S_IFREG | 0604u);
   EXPECT_EQ(replacement.uid, ::geteuid());
   EXPECT_THAT(names->warnings, ElementsAre(HasSubstr("/d/lost, which the job writes")));
+  const std::map<std::string, std::string> before = files_;
+  ASSERT_TRUE(PutIntoImages(names->WithoutContents(), &files_).ok());
+  EXPECT_THAT(NamesInImages(), ElementsAre("/d/lost (ghost)"));
+  EXPECT_THAT(files_["ghost-file-1.img"], Not(HasSubstr("content")));
+  files_ = before;
   ASSERT_TRUE(PutIntoImages(*names, &files_).ok());
   EXPECT_THAT(NamesInImages(), ElementsAre("/d/lost (ghost)"));
+  EXPECT_TRUE(criu::HasContent("ghost-file-1.img"));
+  EXPECT_THAT(files_["ghost-file-1.img"], EndsWith("content"));
 }
 
 // As nameless_memory.c has it: a symbolic link to a descriptor, by a path of the job's.
@@ -143,6 +157,24 @@ TEST_F(LostNamesTest, NoMoreContentThanTheLimit) {
   EXPECT_THAT(std::string(Look().status().message()), HasSubstr("/d/lost"));
   Make("/d/link_remap.7", std::string(kLimit, 'x'));
   EXPECT_TRUE(Look().ok());
+}
+
+// A file whose content is longer than it says, as one is that others write to meanwhile.
+TEST_F(LostNamesTest, AFileThatGrowsWhileItIsRead) {
+  absl::Status mounted, looked;
+  std::thread elsewhere([&] {
+    if (::unshare(CLONE_FS | CLONE_NEWNS) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("/proc/version", Path("/d/link_remap.7").c_str(), nullptr, MS_BIND, nullptr) != 0) {
+      mounted = ErrnoStatus(errno, "mounting");
+      return;
+    }
+    looked = Look().status();
+  });
+  elsewhere.join();
+  if (!mounted.ok()) GTEST_SKIP() << mounted;
+  EXPECT_TRUE(absl::IsAborted(looked)) << looked;
+  EXPECT_THAT(std::string(looked.message()), HasSubstr("/d/lost"));
 }
 
 // As extra_names.c makes them; the one without a run's name is another dump's.

@@ -47,12 +47,23 @@ std::vector<std::string> WayTo(absl::string_view folder) {
   return way;
 }
 
+bool IsRootsAlone(const v1::SocketFolder& folder) {
+  return !folder.gone() && folder.uid() == 0 && (folder.mode() & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+// Of a user's file in a folder of root's it is root who put it there, or gave it to him.
+bool IsSocketOf(uid_t user, int root, const std::string& name) {
+  const UniqueFd file = FollowInRoot(root, name, O_NOFOLLOW);
+  struct stat info;
+  return file.valid() && ::fstat(file.get(), &info) == 0 && S_ISSOCK(info.st_mode) && info.st_uid == user;
+}
+
 std::string Above(const std::string& path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
 
 }  // namespace
 
 absl::StatusOr<SocketFolders> LookAtSocketFolders(const std::map<std::string, std::string>& criu_files,
-                                                  const std::string& root) {
+                                                  const std::string& root, uid_t user) {
   SocketFolders result;
   const auto files = criu_files.find("files.img");
   if (files == criu_files.end()) return result;
@@ -75,7 +86,7 @@ absl::StatusOr<SocketFolders> LookAtSocketFolders(const std::map<std::string, st
                                            " are not recorded, and must be there when it is restored"));
   }
   RK_ASSIGN_OR_RETURN(const UniqueFd top, OpenFile(root, O_PATH | O_DIRECTORY));
-  std::set<std::string> gone;
+  std::set<std::string> gone, of_root;
   for (const std::string& path : paths) {
     v1::SocketFolder folder;
     folder.set_path(path);
@@ -94,7 +105,14 @@ absl::StatusOr<SocketFolders> LookAtSocketFolders(const std::map<std::string, st
       folder.set_gone(true);
       gone.insert(path);
     }
+    if (IsRootsAlone(folder)) of_root.insert(path);
     result.folders.push_back(std::move(folder));
+  }
+  for (const criu::NamedUnixSocket& socket : sockets) {
+    if (user == 0 || socket.gone || !socket.folder.empty()) continue;
+    const std::vector<std::string> way = WayTo(FolderOf(socket));
+    if (way.empty() || !of_root.contains(way.back())) continue;
+    if (IsSocketOf(user, top.get(), socket.name)) result.placed.push_back(socket.name);
   }
   return result;
 }

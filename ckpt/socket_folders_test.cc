@@ -1,11 +1,17 @@
 #include "ckpt/socket_folders.h"
 
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/un.h>
 #include <unistd.h>
+
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/test_user.h"
+#include "base/unique_fd.h"
 #include "criu/test_images.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -20,7 +26,7 @@ using ::testing::SizeIs;
 class SocketFoldersTest : public testing::Test {
  protected:
   SocketFolders Look(const std::vector<criu::pb::UnixSocket>& sockets) {
-    auto found = LookAtSocketFolders({{"files.img", criu::MakeUnixSockets(sockets)}}, folder_.path());
+    auto found = LookAtSocketFolders({{"files.img", criu::MakeUnixSockets(sockets)}}, folder_.path(), user_);
     EXPECT_TRUE(found.ok()) << found.status();
     return found.ok() ? *std::move(found) : SocketFolders();
   }
@@ -34,6 +40,17 @@ class SocketFoldersTest : public testing::Test {
     ASSERT_EQ(::chmod((folder_.path() + name).c_str(), mode), 0);
   }
 
+  void Bind(const std::string& name, uid_t owner) {
+    const std::string path = folder_.path() + name;
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+    const UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(::chown(path.c_str(), owner, owner), 0);
+  }
+
+  uid_t user_ = kNobody;
   TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "rk_socket_folders_test.").value();
 };
 
@@ -109,6 +126,29 @@ TEST_F(SocketFoldersTest, NamesThatDoNotSayWhereTheyLead) {
   EXPECT_THAT(PathsOf({criu::ListeningSocket("/a/../b/s"), criu::ListeningSocket("a/s")}), IsEmpty());
 }
 
+TEST_F(SocketFoldersTest, SocketsThatRootHasPutThereForTheUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to be two users";
+  Make("/run", 0755);
+  Make("/tmp", 01777);
+  Make("/theirs", 0755);
+  ASSERT_EQ(::chown((folder_.path() + "/theirs").c_str(), kNobody, kNobody), 0);
+  for (const char* name : {"/run/s", "/run/gone", "/tmp/s", "/theirs/s"}) Bind(name, kNobody);
+  Bind("/run/of-root", 0);
+  ASSERT_TRUE(WriteFileAtomically(folder_.path() + "/run/file", "").ok());
+  ASSERT_EQ(::chown((folder_.path() + "/run/file").c_str(), kNobody, kNobody), 0);
+  ASSERT_EQ(::symlink("/theirs/s", (folder_.path() + "/run/link").c_str()), 0);
+  std::vector<criu::pb::UnixSocket> sockets;
+  for (const char* name : {"/run/s", "/run/gone", "/tmp/s", "/theirs/s", "/run/of-root", "/run/file",
+                           "/run/link", "/run/nowhere"}) {
+    sockets.push_back(criu::ListeningSocket(name));
+  }
+  sockets[1].set_deleted(true);
+  sockets.push_back(criu::ListeningSocket("s", "/run"));
+  EXPECT_THAT(Look(sockets).placed, ElementsAre("/run/s"));
+  user_ = 0;
+  EXPECT_THAT(Look(sockets).placed, IsEmpty()) << "root needs none";
+}
+
 TEST_F(SocketFoldersTest, SomeAtMost) {
   std::vector<criu::pb::UnixSocket> sockets;
   for (int i = 0; i < 1100; ++i) sockets.push_back(criu::ListeningSocket(absl::StrCat("/", i, "/s")));
@@ -120,8 +160,8 @@ TEST_F(SocketFoldersTest, SomeAtMost) {
 
 TEST_F(SocketFoldersTest, ImagesThatHaveNoneOrCanNotBeRead) {
   EXPECT_THAT(PathsOf({}), IsEmpty());
-  EXPECT_THAT(LookAtSocketFolders({}, "/").value().folders, IsEmpty());
-  EXPECT_TRUE(absl::IsDataLoss(LookAtSocketFolders({{"files.img", "damaged"}}, "/").status()));
+  EXPECT_THAT(LookAtSocketFolders({}, "/", 1).value().folders, IsEmpty());
+  EXPECT_TRUE(absl::IsDataLoss(LookAtSocketFolders({{"files.img", "damaged"}}, "/", 1).status()));
 }
 
 }  // namespace

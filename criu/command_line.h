@@ -61,6 +61,8 @@ struct RestoreOptions {
   // Whose rights bound what CRIU does by name (restore_preload.h); nothing: root's job. Who gives a CRIU of
   // his own to RunRestoreOver has told it that himself.
   std::optional<Owner> user;
+  // Names of Unix sockets that root may bind for that user.
+  std::vector<std::string> placed_sockets;
 };
 
 // A folder for CRIU's --libdir that is always there and holds no plugin. The default one may be that of

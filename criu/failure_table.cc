@@ -535,13 +535,23 @@ const KnownFailure kRestoreMisfits[] = {
      "Put it back, then restore again; a file that it was writing comes back with `rekindle restore "
      "--rollback append` if the image has its content."},
     // What CRIU does by name for a job that isn't root's it does with that user's rights (user_bounds.c).
-    {"not-the-users",
+    {"socket-not-the-users",
      kOnRestore,
      kCause,
      StatusCode::kPermissionDenied,
      {"unix: Can't bind id * addr *: Permission denied",
-      "unix: Can't bind id * addr *: Operation not permitted",
-      "Can't unlink socket * (name *: Permission denied",
+      "unix: Can't bind id * addr *: Operation not permitted"},
+     "The job's user may not bind the Unix socket $2: he may not write its folder, and no socket of his was "
+     "seen in "
+     "it when the image was taken.",
+     "If the folder was closed to him since, moved, or replaced by a link, put it back, then restore again. "
+     "If root put the socket there for him (older images say nothing of that), an administrator restores "
+     "with --ignore-mismatch."},
+    {"not-the-users",
+     kOnRestore,
+     kCause,
+     StatusCode::kPermissionDenied,
+     {"Can't unlink socket * (name *: Permission denied",
       "Unable to change * ownership *: Operation not permitted",
       "Unable to set perms *: Operation not permitted", "Can't create node for ghost *: Permission denied",
       "Can't create ghost *: Permission denied", "Can't make ghost dir: Permission denied",
@@ -575,7 +585,9 @@ const KnownFailure kRestoreMisfits[] = {
      StatusCode::kFailedPrecondition,
      {"unix: Can't bind id * addr *: Address already in use"},
      "Something has the name of the job's Unix socket $2: a file, or a socket that was bound just now.",
-     "Move the file away, or start copies of one job one after the other; then restore again."},
+     "Move the file away, or start copies of one job one after the other; then restore again. Where the "
+     "job's "
+     "user may not write the folder an administrator restores with --ignore-mismatch."},
     {"port-in-use",
      kOnRestore,
      kCause,

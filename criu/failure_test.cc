@@ -105,7 +105,7 @@ const std::map<std::string, std::string> kRestoreLogs = {
     {"restore-tty-missing", "tty-missing"},
     {"restore-tty-no-option", "tty"},
     {"restore-unix-peer-gone", "unix-peer-gone"},
-    {"restore-user-bounds", "not-the-users"},
+    {"restore-user-bounds", "socket-not-the-users"},
 };
 
 void ExpectDiagnosed(Operation operation, const std::string& log, const std::string& id) {

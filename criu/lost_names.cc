@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
@@ -41,7 +42,8 @@ std::string GhostHead(const LinkReplacement& file) {
   return writer.Take();
 }
 
-std::string GhostName(uint32_t number) { return absl::StrFormat("ghost-file-%x.img", number); }
+constexpr absl::string_view kGhostPrefix = "ghost-file-";
+std::string GhostName(uint32_t number) { return absl::StrFormat("%s%x.img", kGhostPrefix, number); }
 
 uint32_t FirstFreeGhost(const std::vector<pb::RemapEntry>& remaps) {
   uint32_t next = 1;
@@ -52,6 +54,8 @@ uint32_t FirstFreeGhost(const std::vector<pb::RemapEntry>& remaps) {
 }
 
 }  // namespace
+
+bool HasContent(absl::string_view image_file) { return absl::StartsWith(image_file, kGhostPrefix); }
 
 absl::StatusOr<std::vector<ExtraLink>> FindExtraLinks(absl::string_view files_content,
                                                       absl::string_view remaps_content) {
@@ -83,7 +87,7 @@ absl::StatusOr<std::vector<ExtraLink>> FindExtraLinks(absl::string_view files_co
   return links;
 }
 
-absl::Status ReplaceExtraLinks(const std::map<std::string, LinkReplacement>& by_path,
+absl::Status ReplaceExtraLinks(std::map<std::string, LinkReplacement> by_path,
                                std::map<std::string, std::string>* criu_files) {
   if (by_path.empty()) return absl::OkStatus();
   auto& images = *criu_files;
@@ -95,7 +99,7 @@ absl::Status ReplaceExtraLinks(const std::map<std::string, LinkReplacement>& by_
   std::map<uint32_t, const LinkReplacement*> by_file;
   std::map<uint32_t, uint32_t> ghosts;  // by file
   std::map<std::string, std::string> contents;
-  for (const auto& [path, replacement] : by_path) {
+  for (auto& [path, replacement] : by_path) {
     auto link = std::find_if(links.begin(), links.end(),
                              [&wanted = path](const ExtraLink& l) { return l.path == wanted; });
     if (link == links.end()) {
@@ -104,7 +108,9 @@ absl::Status ReplaceExtraLinks(const std::map<std::string, LinkReplacement>& by_
     for (uint32_t id : link->file_ids) by_file[id] = &replacement;
     if (!replacement.name.empty()) continue;
     for (uint32_t id : link->file_ids) ghosts[id] = next_ghost;
-    contents[GhostName(next_ghost++)] = absl::StrCat(GhostHead(replacement), replacement.content);
+    std::string& image = contents[GhostName(next_ghost++)];
+    image = std::move(replacement.content);
+    image.insert(0, GhostHead(replacement));
   }
 
   RecordWriter kept_remaps(kRemapMagic);

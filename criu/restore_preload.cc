@@ -40,10 +40,13 @@ absl::Status CheckPreloaded(int criu_pidfd) {
       "(scripts/setup.sh installs it), or name one in REKINDLE_CRIU"));
 }
 
-absl::Status WriteBounds(const std::string& bounds_file, const Owner& user) {
+absl::Status WriteBounds(const std::string& bounds_file, const Owner& user,
+                         const std::vector<std::string>& placed_sockets) {
   std::string text = absl::StrCat(user.uid, " ", user.gid);
   for (const gid_t group : user.groups) absl::StrAppend(&text, " ", group);
-  return WriteFileAtomically(bounds_file, text + "\n", 0600);
+  text += '\n';
+  for (const std::string& name : placed_sockets) text.append(name.c_str(), name.size() + 1);
+  return WriteFileAtomically(bounds_file, text, 0600);
 }
 
 }  // namespace rekindle::criu

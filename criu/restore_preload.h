@@ -20,7 +20,9 @@ absl::StatusOr<std::vector<std::string>> RestoreVariables(const std::string& bou
 // linked statically, or lost LD_PRELOAD on the way.
 absl::Status CheckPreloaded(int criu_pidfd);
 
-absl::Status WriteBounds(const std::string& bounds_file, const Owner& user);
+// `placed_sockets`: names of Unix sockets that root may bind for that user, and remove if they are his.
+absl::Status WriteBounds(const std::string& bounds_file, const Owner& user,
+                         const std::vector<std::string>& placed_sockets);
 
 inline constexpr char kBoundsFile[] = "user-bounds";
 

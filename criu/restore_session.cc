@@ -129,7 +129,8 @@ class RestoreSession {
     process.new_keyring = true;
     process.working_directory = work_directory();
     if (options_.user) {
-      RK_RETURN_IF_ERROR(WriteBounds(absl::StrCat(work_directory(), "/", kBoundsFile), *options_.user));
+      RK_RETURN_IF_ERROR(WriteBounds(absl::StrCat(work_directory(), "/", kBoundsFile), *options_.user,
+                                     options_.placed_sockets));
     }
     RK_ASSIGN_OR_RETURN(std::vector<std::string> variables,
                         RestoreVariables(options_.user ? kBoundsFile : ""));

@@ -11,6 +11,10 @@
 // nobody else could have a hand in it: each folder on the way is root's, no other may write to it, and none
 // is a link.
 //
+// That the job had a file there is sure of files, whose names are the kernel's. A socket's is what the job
+// gave it, perhaps where it saw a file system of its own in that place. So as root only sockets are bound and
+// removed that were seen there when the image was taken.
+//
 // Files that are only opened are looked at afterwards (restore/opened_files_check.h). No part of the C
 // library is linked, so that it fits the library CRIU runs with, whichever that is.
 #include "criu/user_bounds.h"
@@ -38,7 +42,11 @@
 #endif
 
 #define MOST_GROUPS 65536
-#define MOST_TEXT (MOST_GROUPS * 11u)
+#define MOST_PLACED 1000u
+#define MOST_TEXT (MOST_GROUPS * 11u + MOST_PLACED * (sizeof((struct sockaddr_un*)0)->sun_path + 1u))
+
+// In the names that CRIU gives to files and folders whose own were gone.
+static const char kGhost[] = ".cr.";
 
 enum State { kNotRead, kUnbounded, kBounded, kBroken };
 
@@ -47,6 +55,7 @@ static unsigned user, group;
 static unsigned groups[MOST_GROUPS], own_groups[MOST_GROUPS];
 static size_t group_count;
 static char text[MOST_TEXT];
+static const char *placed, *placed_end;  // names of sockets in it
 
 static int Number(const char** at, unsigned* value) {
   const char* from = *at;
@@ -86,7 +95,10 @@ static void Read(void) {
     ++at;
     if (!Number(&at, &groups[group_count])) return;
   }
-  if (*at == '\n') state = user == 0 ? kUnbounded : kBounded;
+  if (*at != '\n') return;
+  state = user == 0 ? kUnbounded : kBounded;
+  placed = at + 1;
+  placed_end = text + length;
 }
 
 static int Bounded(void) {
@@ -172,37 +184,70 @@ static int FindRootsPlace(int at, const char* path, struct Place* place) {
   return 0;
 }
 
+static int IsPlacedSocket(const char* path) {
+  const char* name = placed;
+  while (name < placed_end) {
+    const size_t length = strnlen(name, (size_t)(placed_end - name));
+    if (length == (size_t)(placed_end - name)) return 0;  // it was cut off
+    if (strcmp(name, path) == 0) return 1;
+    name += length + 1;
+  }
+  return 0;
+}
+
+static int FindPlaceToRemove(int at, const char* path, struct Place* place) {
+  if (!FindRootsPlace(at, path, place)) return 0;
+  struct statx there;
+  const int found =
+      syscall(SYS_statx, place->folder, place->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &there) == 0;
+  if (found && (!S_ISSOCK(there.stx_mode) || (there.stx_uid == user && IsPlacedSocket(path)))) return 1;
+  close(place->folder);
+  return 0;
+}
+
+// CRIU names folders on the way to a file from a root folder that it has open. By an absolute name it makes a
+// folder that was gone itself, as a ghost, and those on the way to a socket that was gone, which nobody has
+// seen.
+static int FindPlaceOfFolder(int at, const char* path, struct Place* place) {
+  return (at != AT_FDCWD || strstr(path, kGhost) != NULL) && FindRootsPlace(at, path, place);
+}
+
 static int Denied(void) { return errno == EACCES || errno == EPERM || errno == EROFS; }
 
 // `call` is a system call that uses `at` and `path`. It is made with the user's rights, and where these do
-// not suffice as root where that is safe.
-#define DO_BOUNDED(result, at, path, call)                             \
-  do {                                                                 \
-    long had_groups_ = -1;                                             \
-    if (!TakeRights(&had_groups_)) {                                   \
-      GiveBackRights(had_groups_);                                     \
-      return -1;                                                       \
-    }                                                                  \
-    result = call;                                                     \
-    GiveBackRights(had_groups_);                                       \
-    struct Place place_;                                               \
-    const int error_ = errno;                                          \
-    if (result < 0 && Denied() && FindRootsPlace(at, path, &place_)) { \
-      at = place_.folder;                                              \
-      path = place_.name;                                              \
-      result = call;                                                   \
-      const int last_ = errno;                                         \
-      close(place_.folder);                                            \
-      errno = last_;                                                   \
-    } else {                                                           \
-      errno = error_;                                                  \
-    }                                                                  \
+// not suffice as root in the place that `find` finds, if any.
+#define DO_BOUNDED_IN(find, result, at, path, call)          \
+  do {                                                       \
+    long had_groups_ = -1;                                   \
+    if (!TakeRights(&had_groups_)) {                         \
+      GiveBackRights(had_groups_);                           \
+      return -1;                                             \
+    }                                                        \
+    result = call;                                           \
+    GiveBackRights(had_groups_);                             \
+    struct Place place_;                                     \
+    const int error_ = errno;                                \
+    if (result < 0 && Denied() && find(at, path, &place_)) { \
+      at = place_.folder;                                    \
+      path = place_.name;                                    \
+      result = call;                                         \
+      const int last_ = errno;                               \
+      close(place_.folder);                                  \
+      errno = last_;                                         \
+    } else {                                                 \
+      errno = error_;                                        \
+    }                                                        \
   } while (0)
+#define DO_BOUNDED(result, at, path, call) DO_BOUNDED_IN(FindRootsPlace, result, at, path, call)
 
 static int Remove(int at, const char* path, int flags) {
   if (!Bounded()) return (int)syscall(SYS_unlinkat, at, path, flags);
   long result;
-  DO_BOUNDED(result, at, path, syscall(SYS_unlinkat, at, path, flags));
+  if (flags == AT_REMOVEDIR) {
+    DO_BOUNDED_IN(FindPlaceOfFolder, result, at, path, syscall(SYS_unlinkat, at, path, flags));
+  } else {
+    DO_BOUNDED_IN(FindPlaceToRemove, result, at, path, syscall(SYS_unlinkat, at, path, flags));
+  }
   return (int)result;
 }
 
@@ -224,7 +269,7 @@ int rmdir(const char* path) {
 int mkdirat(int at, const char* path, mode_t mode) {
   if (!Bounded()) return (int)syscall(SYS_mkdirat, at, path, mode);
   long result;
-  DO_BOUNDED(result, at, path, syscall(SYS_mkdirat, at, path, mode));
+  DO_BOUNDED_IN(FindPlaceOfFolder, result, at, path, syscall(SYS_mkdirat, at, path, mode));
   return (int)result;
 }
 
@@ -279,22 +324,20 @@ int lutimes(const char* path, const struct timeval times[2]) {
 }
 
 // Both names must be the user's, or both root's.
-static int MoveBounded(int from_at, const char* from, int to_at, const char* to, int link, int flags) {
+static int LinkBounded(int from_at, const char* from, int to_at, const char* to, int flags) {
   long had_groups = -1;
   if (!TakeRights(&had_groups)) {
     GiveBackRights(had_groups);
     return -1;
   }
-  long result = link ? syscall(SYS_linkat, from_at, from, to_at, to, flags)
-                     : syscall(SYS_renameat, from_at, from, to_at, to);
+  long result = syscall(SYS_linkat, from_at, from, to_at, to, flags);
   GiveBackRights(had_groups);
   if (result == 0 || !Denied()) return (int)result;
   const int error = errno;
   struct Place source, target;
   if (FindRootsPlace(from_at, from, &source)) {
     if (FindRootsPlace(to_at, to, &target)) {
-      result = link ? syscall(SYS_linkat, source.folder, source.name, target.folder, target.name, flags)
-                    : syscall(SYS_renameat, source.folder, source.name, target.folder, target.name);
+      result = syscall(SYS_linkat, source.folder, source.name, target.folder, target.name, flags);
       const int last = errno;
       close(target.folder);
       close(source.folder);
@@ -309,12 +352,18 @@ static int MoveBounded(int from_at, const char* from, int to_at, const char* to,
 
 int linkat(int from_at, const char* from, int to_at, const char* to, int flags) {
   if (from[0] == '\0' || !Bounded()) return (int)syscall(SYS_linkat, from_at, from, to_at, to, flags);
-  return MoveBounded(from_at, from, to_at, to, 1, flags);
+  return LinkBounded(from_at, from, to_at, to, flags);
 }
 
+// CRIU moves away what has a socket's name that was removed, and back. Of what is root's nobody knows that
+// the socket was there.
 int rename(const char* from, const char* to) {
   if (!Bounded()) return (int)syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
-  return MoveBounded(AT_FDCWD, from, AT_FDCWD, to, 0, 0);
+  long had_groups = -1;
+  long result = -1;
+  if (TakeRights(&had_groups)) result = syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
+  GiveBackRights(had_groups);
+  return (int)result;
 }
 
 int bind(int fd, const struct sockaddr* address, socklen_t length) {
@@ -338,7 +387,7 @@ int bind(int fd, const struct sockaddr* address, socklen_t length) {
   // root's, nobody can change what that way is.
   struct Place place;
   const int error = errno;
-  if (result == 0 || !Denied() || !FindRootsPlace(AT_FDCWD, name, &place)) {
+  if (result == 0 || !Denied() || !IsPlacedSocket(name) || !FindRootsPlace(AT_FDCWD, name, &place)) {
     errno = error;
     return (int)result;
   }
@@ -353,7 +402,7 @@ static int Open(int at, const char* path, int flags, mode_t mode) {
   // still.
   static const char kFirst[] = "pstree.img";
   if (state == kNotRead && strcmp(path, kFirst) == 0) (void)Bounded();
-  if ((flags & O_CREAT) == 0 || path[0] != '/' || strstr(path, ".cr.") == NULL || !Bounded())
+  if ((flags & O_CREAT) == 0 || path[0] != '/' || strstr(path, kGhost) == NULL || !Bounded())
     return (int)syscall(SYS_openat, at, path, flags, mode);
   long result;
   DO_BOUNDED(result, at, path, syscall(SYS_openat, at, path, flags, mode));

@@ -68,7 +68,7 @@ class UserBoundsTest : public ::testing::Test {
     ASSERT_EQ(::symlink((shared_ + "/closed").c_str(), Theirs("link").c_str()), 0);
     ASSERT_EQ(::symlink(roots_.c_str(), Theirs("run").c_str()), 0);
     ASSERT_EQ(::symlink(Closed("file").c_str(), Theirs("socket").c_str()), 0);
-    ASSERT_TRUE(WriteBounds(Bounds(), {kNobody, kNobody, {kNobody, 12345}}).ok());
+    ASSERT_TRUE(WriteBounds(Bounds(), {kNobody, kNobody, {kNobody, 12345}}, {}).ok());
   }
   void TearDown() override {
     for (const std::string& folder : {shared_, roots_}) {
@@ -121,6 +121,13 @@ class UserBoundsTest : public ::testing::Test {
       return library.Call<int, const sockaddr*, socklen_t>(
           "bind", fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
     });
+  }
+  static void BindAsRoot(const std::string& path) {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+    const UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0) << path;
   }
   int MakeGhost(const std::string& path) {
     return Do([&](const Library& library) {
@@ -229,10 +236,9 @@ TEST_F(UserBoundsTest, ALinkInPlaceOfASocketThatWasJustBound) {
 }
 
 TEST_F(UserBoundsTest, WhereOnlyRootHasAHandInIt) {
-  EXPECT_EQ(Bind(roots_ + "/new"), 0);
-  EXPECT_EQ(ChangeOwner(roots_ + "/new", kNobody), 0);
-  EXPECT_EQ(OwnerOf(roots_ + "/new"), kNobody);
   EXPECT_EQ(MakeGhost(roots_ + "/f.cr.1.ghost"), 0);
+  EXPECT_EQ(ChangeOwner(roots_ + "/f.cr.1.ghost", kNobody), 0);
+  EXPECT_EQ(OwnerOf(roots_ + "/f.cr.1.ghost"), kNobody);
   EXPECT_EQ(Do([&](const Library& library) {
               return library.Call<const char*>("unlink", (roots_ + "/f.cr.1.ghost").c_str());
             }),
@@ -264,6 +270,49 @@ TEST_F(UserBoundsTest, WhereOnlyRootHasAHandInIt) {
             EACCES);
 }
 
+// What a job calls its socket says nothing of what was where, if it saw another file system there.
+TEST_F(UserBoundsTest, ASocketInAFolderOfRootsThatWasNotSeenThere) {
+  const std::string name = roots_ + "/socket", parked = name + ".criu-sk-ghost";
+  const auto unlink = [&](const std::string& path) {
+    return Do([&](const Library& library) {
+      return library.Call<int, const char*, int>("unlinkat", AT_FDCWD, path.c_str(), 0);
+    });
+  };
+  EXPECT_EQ(Bind(name), EACCES);
+  EXPECT_FALSE(Exists(name));
+  EXPECT_EQ(Do([&](const Library& library) {
+              return library.Call<int, const char*, mode_t>("mkdirat", AT_FDCWD, (roots_ + "/new").c_str(),
+                                                            0755);
+            }),
+            EACCES);
+  ASSERT_EQ(::mkdir((roots_ + "/empty").c_str(), 0755), 0);
+  EXPECT_EQ(Do([&](const Library& library) {
+              return library.Call<const char*>("rmdir", (roots_ + "/empty").c_str());
+            }),
+            EACCES);
+  BindAsRoot(name);
+  EXPECT_EQ(unlink(name), EACCES) << "a service's";
+  EXPECT_EQ(Do([&](const Library& library) {
+              return library.Call<const char*, const char*>("rename", name.c_str(), parked.c_str());
+            }),
+            EACCES);
+  EXPECT_TRUE(Exists(name));
+
+  ASSERT_TRUE(WriteBounds(Bounds(), {kNobody, kNobody, {}}, {"/other", name}).ok());
+  EXPECT_EQ(unlink(name), EACCES) << "it is root's now";
+  ASSERT_EQ(::chown(name.c_str(), kNobody, kNobody), 0);
+  EXPECT_EQ(unlink(name), 0);
+  EXPECT_EQ(Bind(name), 0);
+  EXPECT_EQ(ChangeOwner(name, kNobody), 0);
+  EXPECT_EQ(OwnerOf(name), kNobody);
+  EXPECT_EQ(Bind(roots_ + "/sock"), EACCES);
+  EXPECT_EQ(Bind(roots_ + "/socket2"), EACCES);
+
+  ASSERT_EQ(::unlink(name.c_str()), 0);
+  ASSERT_TRUE(WriteFileAtomically(Bounds(), absl::StrCat(kNobody, " ", kNobody, "\n", name)).ok());
+  EXPECT_EQ(Bind(name), EACCES) << "who knows what is missing of it";
+}
+
 TEST_F(UserBoundsTest, CriusOwnFilesAreNotBounded) {
   EXPECT_EQ(Do([&](const Library& library) {
               return library.Call<const char*, int, mode_t>("open64", Closed("restore.log").c_str(),
@@ -289,7 +338,7 @@ TEST_F(UserBoundsTest, TheFileMayComeWithTheRequest) {
   Write(Closed("other"));
   EXPECT_EQ(Do([&](const Library& library) {
               if (library.Call<const char*>("unlink", Closed("file").c_str()) != 0) return -1;
-              if (!WriteBounds(Bounds(), {kNobody, kNobody, {}}).ok()) return -1;
+              if (!WriteBounds(Bounds(), {kNobody, kNobody, {}}, {}).ok()) return -1;
               return library.Call<const char*>("unlink", (shared_ + "/closed/other").c_str());
             }),
             EACCES);

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "base/file.h"
 #include "base/pidfd.h"
+#include "base/proc_text.h"
 #include "base/process_stat.h"
 
 namespace rekindle::daemon {
@@ -39,9 +40,10 @@ bool CarriesMark(pid_t pid, const JobTraits& job) {
   // Last of all its environment, to read which it must be let into its memory: a stranger may hang with the
   // lock of that held.
   if ((job.user && !IsOfUser(pid, *job.user)) || !IsInOurPidNamespace(pid)) return false;
-  absl::StatusOr<std::string> environment = ReadFile(absl::StrCat("/proc/", pid, "/environ"));
-  if (!environment.ok()) return false;
-  const std::string between = absl::StrCat(std::string(1, '\0'), *environment);
+  // The most that the kernel gives to a program that begins; later the process may make it longer.
+  constexpr size_t kMostBytes = 6 << 20;
+  const std::string between = absl::StrCat(
+      std::string(1, '\0'), BeginningOfFile(absl::StrCat("/proc/", pid, "/environ"), kMostBytes));
   return absl::StrContains(between, absl::StrCat(std::string(1, '\0'), job.mark, std::string(1, '\0')));
 }
 

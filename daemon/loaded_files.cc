@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
-#include "base/file.h"
+#include "base/proc_text.h"
 #include "base/utf8.h"
 
 namespace rekindle::daemon {
@@ -44,13 +44,13 @@ void LoadedFiles::Add(pid_t pid, absl::string_view paths, int64_t began_ns) {
     files_.emplace(path, *state);
   };
   for (absl::string_view path : absl::StrSplit(paths, '\0', absl::SkipEmpty())) add(path);
-  const std::string maps = ReadFile(absl::StrCat("/proc/", pid, "/maps")).value_or("");
-  for (absl::string_view line : absl::StrSplit(maps, '\n')) {
+  ForEachLineOf(absl::StrCat("/proc/", pid, "/maps"), [&](absl::string_view line) {
     const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(' ', kPathField));
     // Programs and libraries; data may change.
     if (fields.size() > kPathField && absl::StrContains(fields[kRightsField], 'x'))
       add(absl::StripLeadingAsciiWhitespace(fields[kPathField]));
-  }
+    return true;
+  });
 }
 
 void LoadedFiles::AddBelow(const LoadedFiles& below) {

@@ -8,13 +8,17 @@ std::vector<Blob> ImageContent::LayOut() {
   std::vector<Blob> laid_out;
   Sha256 sha;
   auto pad = [this] { blob_stream.resize((blob_stream.size() + kPageSize - 1) / kPageSize * kPageSize); };
+  size_t most_bytes = kPageSize;
+  for (const NamedBlob& blob : blobs) most_bytes += (blob.bytes.size() / kPageSize + 1) * kPageSize;
+  blob_stream.reserve(most_bytes);
   for (bool large : {false, true}) {
-    for (const NamedBlob& blob : blobs) {
+    for (NamedBlob& blob : blobs) {
       if ((blob.bytes.size() >= kPageSize) != large) continue;
       if (large) pad();
       laid_out.push_back({blob.name, blob_stream.size(), blob.bytes.size(),
                           sha.Truncated(blob.bytes.data(), blob.bytes.size())});
       blob_stream += blob.bytes;
+      std::string().swap(blob.bytes);
     }
   }
   pad();

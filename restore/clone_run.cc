@@ -160,7 +160,8 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
   criu::RestoredTree tree;
   if (image_.user) {
     RK_RETURN_IF_ERROR(
-        criu::WriteBounds(absl::StrCat(sandbox_.directory(), "/", criu::kBoundsFile), *image_.user));
+        criu::WriteBounds(absl::StrCat(sandbox_.directory(), "/", criu::kBoundsFile), *image_.user,
+                          {manifest.placed_sockets().begin(), manifest.placed_sockets().end()}));
   }
   in_our_hands_ = false;
   criu_began_unix_ns_ = UnixNanos();

@@ -59,6 +59,8 @@ criu::Version ParseVersion(const std::string& text) {
 constexpr int kFirstPollMs = 2;
 constexpr int kLastPollMs = 50;
 
+constexpr size_t kMostTold = 3;
+
 struct Holder {
   pid_t id;       // of the image
   pid_t process;  // that has it, or that belongs to the group or session of that number
@@ -158,15 +160,14 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int can
     pollfd cancelled{cancel_fd, POLLIN, 0};
     if (::poll(&cancelled, 1, interval_ms) > 0) return absl::CancelledError("the restore was cancelled");
   }
+  const size_t count = holders.size();
   std::vector<std::string> taken;
-  for (const Holder& holder : holders) taken.push_back(Describe(holder));
-  size_t count = taken.size();
-  if (count > 3) taken.resize(3);
+  for (size_t i = 0; i < std::min(count, kMostTold); ++i) taken.push_back(Describe(holders[i]));
   bool all_zombies =
       std::all_of(holders.begin(), holders.end(), [](const Holder& holder) { return holder.zombie; });
   return absl::FailedPreconditionError(absl::StrCat(
       kIdsInUse, ", and ", count == 1 ? "one is" : absl::StrCat(count, " are"),
-      " in use: ", absl::StrJoin(taken, ", "), count > 3 ? ", …" : "",
+      " in use: ", absl::StrJoin(taken, ", "), count > kMostTold ? ", …" : "",
       all_zombies
           ? ". What has ended keeps its PID until its parent takes the exit status: make the parent do so or "
             "end "

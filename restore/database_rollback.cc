@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "base/file.h"
+#include "base/proc_text.h"
 #include "base/process_stat.h"
 
 namespace rekindle::restore {
@@ -37,10 +37,14 @@ bool CanBeAsItWas(const FileAction& action) {
 // devices here than to those who ask for a file.
 pid_t MapperOf(const std::vector<FileAction*>& files) {
   for (const pid_t pid : ListProcesses()) {
-    const std::string maps = ReadFile(absl::StrCat("/proc/", pid, "/maps")).value_or("");
-    for (const FileAction* file : files) {
-      if (absl::StrContains(maps, absl::StrCat(" ", file->recorded.path(), "\n"))) return pid;
-    }
+    bool has_one = false;
+    ForEachLineOf(absl::StrCat("/proc/", pid, "/maps"), [&](absl::string_view line) {
+      has_one = std::any_of(files.begin(), files.end(), [&](const FileAction* file) {
+        return absl::EndsWith(line, absl::StrCat(" ", file->recorded.path()));
+      });
+      return !has_one;
+    });
+    if (has_one) return pid;
   }
   return 0;
 }

@@ -165,17 +165,18 @@ std::string Describe(const FileLock& lock) {
 
 std::string Describe(const JobLock& wanted, const std::vector<HeldLock>& held) {
   std::vector<std::string> holders;
+  bool more = false;
   struct stat info;
   if (::stat(wanted.path.c_str(), &info) == 0) {
     pid_t last = 0;  // a process may have several locks in the way
     for (const HeldLock& lock : held) {
       if (!lock.IsOf(info) || !IsInTheWay(lock, wanted.lock) || lock.pid == last) continue;
       last = lock.pid;
+      more = holders.size() == kMostTold;
+      if (more) break;
       holders.push_back(absl::StrCat("PID ", lock.pid, " (", CommandLineOf(lock.pid).substr(0, 60), ")"));
     }
   }
-  const bool more = holders.size() > kMostTold;
-  if (more) holders.resize(kMostTold);
   return absl::StrCat(
       wanted.path, " (", Describe(wanted.lock), ") is locked by ",
       holders.empty() ? "another process, which can't be seen from here" : absl::StrJoin(holders, ", "),

@@ -458,6 +458,7 @@ class RestoreRun : public criu::RestoreObserver {
     options.file_locks = manifest.file_locks();
     options.external_unix_sockets = manifest.external_unix_sockets();
     options.user = user_;
+    options.placed_sockets.assign(manifest.placed_sockets().begin(), manifest.placed_sockets().end());
     if (options_.timeline) options.log_level = criu::kLogLevelWithStages;
     return options;
   }

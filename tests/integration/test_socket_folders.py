@@ -9,15 +9,68 @@ import signal
 import socket
 import stat
 import sys
+import tempfile
 import unittest
 
 from harness import jobs, procfs, waiting
 from harness.case import RekindleTest
-from harness.cli import FAILED
+from harness.cli import FAILED, NOT_PERMITTED
 from harness.clones import CloneTest
 from harness.containers_case import PLACEHOLDER, ContainersCase
 
 sys.path.insert(0, jobs.WORKLOADS)
+
+ALICE = 65533
+CAP_SYS_RESOURCE = 24
+_BECOME_ALICE = f"""import ctypes, os, socket, sys
+
+def become_alice():
+    os.setgroups([])
+    os.setresgid({ALICE}, {ALICE}, {ALICE})
+    os.setresuid({ALICE}, {ALICE}, {ALICE})
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE
+
+def serve(server):
+    print("ready", flush=True)
+    while True:
+        connection, _ = server.accept()
+        connection.sendall(server.getsockname().encode())
+        connection.close()
+"""
+# A service that root starts, which gives up its rights once it has its socket.
+_SERVICE = _BECOME_ALICE + """
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+server.listen()
+os.chown(sys.argv[1], 65533, 65533)
+become_alice()
+serve(server)
+"""
+# A user's job with a socket that is bound to the same name where another file system is in the folder's place, in a
+# mount namespace of his.
+_FORGER = _BECOME_ALICE + """
+become_alice()
+near, far = socket.socketpair()
+if os.fork() == 0:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(0x10000000 | 0x20000) != 0:  # CLONE_NEWUSER | CLONE_NEWNS
+        print("no namespaces", flush=True)
+        os._exit(1)
+    for name, text in (("setgroups", "deny"), ("uid_map", "0 65533 1"), ("gid_map", "0 65533 1")):
+        with open("/proc/self/" + name, "w") as file:
+            file.write(text)
+    assert libc.mount(b"none", os.path.dirname(sys.argv[1]).encode(), b"tmpfs", 0, None) == 0, ctypes.get_errno()
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(sys.argv[1])
+    server.listen()
+    socket.send_fds(far, [b"x"], [server.fileno()])
+    os._exit(0)
+far.close()
+fds = socket.recv_fds(near, 1, 1)[1]
+os.wait()
+near.close()
+serve(socket.socket(fileno=fds[0]))
+"""
 
 EPOCHS, BATCHES, HELD = 4, 12, 15  # of data_loader.py; HELD: lines of its log until it waits
 
@@ -215,6 +268,47 @@ class BinderTest(RekindleTest):
         os.kill(pid, signal.SIGKILL)
         waiting.until(lambda: job()["supervised"]["restarts"] == 1, "its restart", 60)
         self.assertEqual(answer_of(self.folder + "/server"), self.folder + "/server")
+
+
+class RootsFolderTest(RekindleTest):
+    """Where the job's user may make nothing."""
+
+    def setUp(self):
+        if not procfs.has_capability(CAP_SYS_RESOURCE):
+            self.skipTest("jobs of other users can't be captured here")
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir="/run")
+        self.addCleanup(shutil.rmtree, self.folder)
+        os.chmod(self.folder, 0o755)
+        self.name = self.folder + "/server"
+
+    def capture(self, program):
+        job = self.start_job([jobs.PYTHON, "-c", program, self.name], "server")
+        waiting.until(lambda: lines_of(job.log), "the server", 30, 0.01)
+        if lines_of(job.log) != ["ready"]:
+            self.skipTest("users have no namespaces here")
+        self.checkpoint(job.pid, "server:1", "--stop")
+        job.reap()
+
+    def test_of_a_service_that_root_starts(self):
+        self.capture(_SERVICE)
+        self.restore("server:1")  # what the one before has left is there
+        self.assertEqual(answer_of(self.name), self.name)
+        self.assertEqual(os.stat(self.name).st_uid, ALICE)
+
+    def test_a_name_from_another_file_system(self):
+        """What the user would get there is root's to give."""
+        self.capture(_FORGER)
+        refused = self.cli.run("restore", "server:1", "--detach")
+        self.assert_refused(refused, NOT_PERMITTED, self.name, "user may not bind", "--ignore-mismatch")
+        self.assertEqual(os.listdir(self.folder), [])
+        # Nor may he remove what is there.
+        with socket.socket(socket.AF_UNIX) as service:
+            service.bind(self.name)
+            service.listen()
+            self.assertNotEqual(self.cli.run("restore", "server:1", "--detach").code, 0)
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(self.name)
 
 
 class ContainerTest(ContainersCase):
