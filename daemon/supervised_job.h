@@ -162,7 +162,9 @@ class SupervisedJob {
   bool MayBeEnding();
   // Until the job stands at a boundary of its own choice, if it knows any. Was it so?
   bool AwaitBoundary();
-  void RemoveOldImages();
+  // `make_room`: also those that --keep would keep, but for the newest and the one to go back to. False:
+  // there were none.
+  bool RemoveOldImages(bool make_room = false);
   void RemoveImagesOf(const std::vector<v1::RestartPoint>& images);
   absl::Status RemoveImageOf(const v1::RestartPoint& image);
   // After that moment the job got further: images from before are not of one that hangs.

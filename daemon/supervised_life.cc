@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
@@ -40,6 +41,8 @@ constexpr double kSampleSeconds = 1;
 constexpr double kFirstImageSeconds = 5;
 // After an image that could not be taken.
 constexpr double kImageRetrySeconds = 10;
+// After older images have gone for it.
+constexpr double kRoomMadeSeconds = 1;
 // While somebody else captures the job.
 constexpr double kBusySeconds = 0.5;
 // Until an image is taken again.
@@ -48,6 +51,12 @@ constexpr size_t kMostReasonsTold = 20;
 constexpr int kMostPostponements = 10;
 // A job that knows boundaries is given so long to come to the next one.
 constexpr double kBoundaryPatienceSeconds = 20;
+
+// It is the store that has no room, and not the machine that has no memory or descriptors: then the message
+// names the cure.
+bool RemovingImagesHelps(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) && absl::StrContains(status.message(), "`rekindle rm`");
+}
 
 std::string ImageTag() { return absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(), absl::UTCTimeZone()); }
 
@@ -348,9 +357,10 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
     PlanNextImage(std::max(0.1, interval_.Seconds() - (MonotonicSeconds() - began)));
     RemoveOldImages();
   } else if (absl::IsResourceExhausted(status)) {
-    RemoveOldImages();
+    // Otherwise those that are kept would keep all that come after them away, for good.
+    const bool made_room = RemovingImagesHelps(status) && RemoveOldImages(/*make_room=*/true);
     node_.supervisor().CollectGarbageSoon(0);
-    PlanNextImage(std::min(interval_.Seconds(), kImageRetrySeconds));
+    PlanNextImage(std::min(interval_.Seconds(), made_room ? kRoomMadeSeconds : kImageRetrySeconds));
   } else {
     PlanNextImage(absl::IsAborted(status) ? kBusySeconds : std::min(interval_.Seconds(), kImageRetrySeconds));
   }
@@ -380,12 +390,13 @@ void SupervisedJob::TellOfImage(const absl::Status& taken) {
   events_.Send(event);
 }
 
-void SupervisedJob::RemoveOldImages() {
+bool SupervisedJob::RemoveOldImages(bool make_room) {
   int64_t sound_before = MonotonicNanos() - kProvenNanos;
   std::vector<v1::RestartPoint> old;
   {
     absl::MutexLock lock(&mutex_);
     if (record_.policy().hang_seconds() > 0) sound_before = std::min(sound_before, SoundUntilNanos());
+    const size_t keep = make_room ? 1 : record_.policy().keep_images();
     // Those between the image that this life went on from and its own lead to a death, or to none at all.
     uint64_t from = UINT64_MAX;
     for (const v1::RestartPoint& point : record_.points()) {
@@ -412,7 +423,7 @@ void SupervisedJob::RemoveOldImages() {
       }
     }
     // The newest is what all of this is for.
-    for (int i = 0; i + 1 < record_.points_size() && ours > record_.policy().keep_images(); ++i) {
+    for (int i = 0; i + 1 < record_.points_size() && ours > keep; ++i) {
       const v1::RestartPoint& point = record_.points(i);
       const bool goes = std::any_of(old.begin(), old.end(), [&](const v1::RestartPoint& other) {
         return other.image() == point.image();
@@ -422,7 +433,14 @@ void SupervisedJob::RemoveOldImages() {
       --ours;
     }
   }
+  if (make_room && !old.empty()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("job '", name_, "': ", old.size(),
+                     old.size() == 1 ? " older image of it goes" : " older images of it go",
+                     ", since there is no room for a new one beside it"));
+  }
   RemoveImagesOf(old);
+  return !old.empty();
 }
 
 absl::Status SupervisedJob::RemoveImageOf(const v1::RestartPoint& image) {
