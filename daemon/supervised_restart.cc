@@ -364,11 +364,13 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
                                              anew ? "its beginning" : image, ": ", life.status().message());
     if (!anew) passed_over.add_passed_over(absl::StrCat(image, ": ", life.status().message()));
     Log(LogLevel::kError, absl::StrCat("job '", name_, "': ", problem));
+    bool leave;
     {
       absl::MutexLock lock(&mutex_);
-      if (leave_) return false;
-      record_.set_last_error(problem);
+      leave = leave_;
+      if (!leave) record_.set_last_error(problem);
     }
+    if (leave) return EndWithoutLife();
     Save();
     Death death;
     death.kind = Death::Kind::kRestoreFailed;
@@ -439,12 +441,15 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
 }
 
 bool SupervisedJob::EndWithoutLife() {
-  bool stop;
+  bool stop, leave;
   {
     absl::MutexLock lock(&mutex_);
+    leave = leave_;
     stop = stop_ && !leave_;
   }
   if (stop) Finish(last_exit_, /*failed=*/false, "it was stopped while it waited to be brought back");
+  // That this attempt ends is not the job's doing.
+  if (leave) NoteDecided();
   return false;
 }
 
