@@ -166,6 +166,8 @@ LaunchOptions SupervisedJob::LaunchPlan() const {
 absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log,
                                                                 std::vector<std::string>* warnings) {
   OpenJobFile();
+  // A life before may have reported; whether this one does is not known before it has.
+  if (job_file_) job_file_->ForgetJob().IgnoreError();
   JobStart start;
   start.launch = LaunchPlan();
   start.launch.log_file = std::move(log);

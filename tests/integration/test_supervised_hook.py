@@ -4,11 +4,21 @@ import os
 import signal
 import subprocess
 
-from harness import procfs, waiting
+from harness import jobs, procfs, waiting
 from harness.case import RekindleTest, shell
-from harness.clones import CloneTest
+from harness.clones import HOOK_PYTHON, CloneTest, hook_library
 from harness.reporting import JobFile, Reporting, ReportingTest
 from harness.small_disk import SmallDisk
+
+_LOADS_FOR_LONG = """import os, sys, time, rekindle
+if not os.path.exists(sys.argv[1]):
+    open(sys.argv[1], "w").close()
+    rekindle.progress(1, 2)
+    os.abort()
+for _ in range(40):
+    print("loading", flush=True)
+    time.sleep(0.1)
+"""
 
 
 class SupervisedHookTest(ReportingTest):
@@ -43,6 +53,22 @@ class SupervisedHookTest(ReportingTest):
         waiting.until(lambda: self.job("train")["supervised"]["checkpoints"] == 1, "it is counted")
         os.kill(self.job("train")["pid"], signal.SIGKILL)
         self.assertEqual(self.wait_for_event("restored", 60), step)
+
+    def test_one_that_begins_anew_may_be_quiet_until_it_reports(self):
+        """Its first life has reported; in its second one it loads for longer than it may be silent."""
+        self.run_script("3", _LOADS_FOR_LONG, self.path("lived"), "--hang", "2s")
+        ended = waiting.until(lambda: self.ended("train"), "its end", 60)
+        self.assertEqual((ended["phase"], ended["restarts"]), ("done", 1), ended)
+
+    def run_script(self, restarts, script, argument, *options):
+        self.succeed("run", "--detach", "--name", "train", "--restarts", restarts, *options, "--",
+                     jobs.PYTHON, "-c", script, argument,
+                     env={"PYTHONPATH": HOOK_PYTHON, "REKINDLE_HOOK_LIBRARY": hook_library()})  # fmt: skip
+        self.addCleanup(self.cli.run, "stop", "train", "--grace", "0s")
+
+    def ended(self, name):
+        (job,) = [job for job in self.succeed("ps", "--all")["jobs"] if job["name"] == name]
+        return job["supervised"]["phase"] in ("done", "failed") and job["supervised"]
 
     def test_the_daemon_dies_while_the_job_goes_on(self):
         self.start_supervised("--every", "1s", "--restarts", "5")
