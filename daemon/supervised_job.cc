@@ -663,6 +663,8 @@ absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bo
     stop_error_ = absl::OkStatus();
     if (!checkpoint && !record_.ended()) NoteStop();
   }
+  // What is wanted is its end: it gets no other image, nor another life.
+  if (!checkpoint) cancel_image_.store(true);
   wakeup_.Notify();
   // It may be long until the thread comes to it.
   if (!checkpoint) Save();

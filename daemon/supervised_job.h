@@ -153,6 +153,8 @@ class SupervisedJob {
   // `asked`: by somebody, who wants it stored.
   absl::Status TakeImage(bool asked);
   class BoundaryGate;
+  // Nobody is to be told that one could not be taken.
+  bool GivesUpImages() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Of an attempt to take an image, to those who follow the job.
   void TellOfImage(const absl::Status& taken);
   absl::Status CaptureImage(ckpt::CaptureGate* gate, v1::CheckpointResult* result);

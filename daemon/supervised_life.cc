@@ -326,7 +326,7 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
     if (cpu_rate_ > 0.05 && used >= 0) cost = std::clamp(taken - used / cpu_rate_, cost, taken);
     absl::MutexLock lock(&mutex_);
     interval_.OnImage(cost);
-  } else if (!end_->WaitFor(absl::ZeroDuration())) {
+  } else if (!GivesUpImages() && !end_->WaitFor(absl::ZeroDuration())) {
     Log(LogLevel::kWarning, absl::StrCat("no image was taken of job '", name_, "': ", status.message()));
   }
   TellOfImage(status);
@@ -342,7 +342,7 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
       record_.set_total_freeze_seconds(record_.total_freeze_seconds() + result.freeze_seconds());
       record_.set_stored_bytes(record_.stored_bytes() + static_cast<int64_t>(result.image().stored_bytes()));
       record_.clear_last_error();
-    } else if (!leave_ && !end_->WaitFor(absl::ZeroDuration())) {
+    } else if (!leave_ && !record_.stopping() && !end_->WaitFor(absl::ZeroDuration())) {
       record_.set_last_error(absl::StrCat("no image was taken: ", status.message()));
     }
   }
@@ -368,6 +368,11 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
   return status;
 }
 
+bool SupervisedJob::GivesUpImages() const {
+  absl::MutexLock lock(&mutex_);
+  return leave_ || record_.stopping();
+}
+
 void SupervisedJob::TellOfImage(const absl::Status& taken) {
   v1::JobEvent event;
   if (taken.ok()) {
@@ -377,11 +382,7 @@ void SupervisedJob::TellOfImage(const absl::Status& taken) {
     return events_.Send(event);
   }
   // Aborted: somebody else captures the job, who has an image then.
-  if (absl::IsAborted(taken) || end_->WaitFor(absl::ZeroDuration())) return;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (leave_) return;
-  }
+  if (absl::IsAborted(taken) || GivesUpImages() || end_->WaitFor(absl::ZeroDuration())) return;
   // Names, times and addresses in it differ each time.
   std::string reason(taken.message());
   std::erase_if(reason, [](char c) { return absl::ascii_isxdigit(c); });

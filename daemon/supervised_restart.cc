@@ -447,7 +447,10 @@ bool SupervisedJob::EndWithoutLife() {
     leave = leave_;
     stop = stop_ && !leave_;
   }
-  if (stop) Finish(last_exit_, /*failed=*/false, "it was stopped while it waited to be brought back");
+  if (stop) {
+    KillAll();
+    Finish(last_exit_, /*failed=*/false, "it was stopped while it waited to be brought back");
+  }
   // That this attempt ends is not the job's doing.
   if (leave) NoteDecided();
   return false;

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 
 from harness import jobs, procfs, waiting
 from harness.case import RekindleTest, shell
@@ -18,6 +19,14 @@ if not os.path.exists(sys.argv[1]):
 for _ in range(40):
     print("loading", flush=True)
     time.sleep(0.1)
+"""
+
+_STANDS_AT_A_BOUNDARY_TWICE = """import sys, time, rekindle
+for _ in range(5):
+    rekindle.checkpoint_here()
+    time.sleep(0.2)
+open(sys.argv[1], "w").close()
+time.sleep(3600)
 """
 
 
@@ -59,6 +68,18 @@ class SupervisedHookTest(ReportingTest):
         self.run_script("3", _LOADS_FOR_LONG, self.path("lived"), "--hang", "2s")
         ended = waiting.until(lambda: self.ended("train"), "its end", 60)
         self.assertEqual((ended["phase"], ended["restarts"]), ("done", 1), ended)
+
+    def test_a_stop_does_not_wait_for_an_image_under_way(self):
+        self.run_script("3", _STANDS_AT_A_BOUNDARY_TWICE, self.path("stands"))
+        waiting.until(lambda: os.path.exists(self.path("stands")), "no more boundaries", 60)
+        # It is waited for in vain, for 20 s.
+        os.kill(self.daemon.pid, signal.SIGUSR1)
+        waiting.until(lambda: self.job("train")["supervised"]["phase"] == "checkpointing", "an image", 60)
+        began = time.monotonic()
+        self.succeed("stop", "train", "--grace", "0s")
+        self.assertLess(time.monotonic() - began, 10)
+        self.assertEqual(self.ended("train")["phase"], "done")
+        self.assertNotIn("no image was taken", self.daemon.log_text())
 
     def run_script(self, restarts, script, argument, *options):
         self.succeed("run", "--detach", "--name", "train", "--restarts", restarts, *options, "--",
