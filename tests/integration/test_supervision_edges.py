@@ -62,6 +62,22 @@ class KeptImagesTest(SupervisedTest):
         for _ in range(3):
             self.wait_for_image(self.state()["checkpoints"])
 
+    def test_prune_leaves_what_it_goes_on_from(self):
+        self.start(100000, options=["--restarts", "3"])
+        self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)
+        self.succeed("ckpt", "job", "-t", "mine:2", cli=self.remote)
+        rules = ("prune", "--all", "--keep-label", "none=such")
+        for dry_run in (["--dry-run"], []):
+            pruned = self.succeed(*rules, *dry_run, cli=self.remote)
+            reasons = {image["image"]["reference"]: image["reasons"] for image in pruned["images"]}
+            self.assertEqual(reasons, {"mine:1": [], "mine:2": ["supervised job 'job' goes on from it"]})
+        self.assertEqual(self.images(), ["mine:2"])
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.succeed("stop", "job", "--grace", "0s", cli=self.remote)
+        self.succeed(*rules, cli=self.remote)
+        self.assertEqual(self.images(), [])
+
     def test_an_image_that_would_end_it_is_refused(self):
         self.start(100000, options=["--every", "1h", "--restarts", "3"])
         pid = self.job()["pid"]
