@@ -31,8 +31,8 @@ namespace {
 
 using supervise::Death;
 
-// A death within this time after a signal from the command is what the user wanted.
-constexpr int64_t kEndsOnPurposeNanos = 60'000'000'000;
+// A job that comes to further steps after this time has not taken a signal from the command as one to end.
+constexpr int64_t kEndsOnPurposeNanos = 300'000'000'000;
 constexpr double kTryAgainSeconds = 1;
 constexpr absl::Duration kLookWhileStopping = absl::Milliseconds(50);
 
@@ -182,6 +182,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log,
     record_.mutable_restarts()->set_decided(false);
     record_.clear_from_image();
     record_.clear_from_number();
+    record_.clear_will_end_until_ns();
     record_.set_boot_id(ThisBootId());
   }
   const absl::Status recorded = WriteRecord();
@@ -389,6 +390,7 @@ absl::StatusOr<bool> SupervisedJob::AdoptLife() {
     is_another = life->pid != record_.pid() || life->start_ticks != record_.start_ticks();
     if (is_another) {
       NoteLife(*life);
+      record_.clear_will_end_until_ns();
       record_.set_life_began_unix_ns(life->started_unix_ns);
       record_.clear_life_began_ns();
       record_.clear_from_image();

@@ -64,7 +64,8 @@ class SupervisedJob {
 
   // Is this process its root?
   bool IsNow(pid_t pid) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The caller sends it a signal that ends most programs: if it dies now, it is meant to.
+  // The caller sends it a signal that ends most programs: if this life of it ends, it is meant to, unless it
+  // goes on with its steps long after.
   void WillEnd() ABSL_LOCKS_EXCLUDED(mutex_);
   // See Supervisor.
   void AddPoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -149,6 +150,8 @@ class SupervisedJob {
   // `kept_from_running`: somebody has stopped it, or its device memory is off its GPUs; may be null.
   supervise::ProgressSample Sample(bool* kept_from_running = nullptr);
   void LookForProgress(double now);
+  // It has come to a further step.
+  void OnStep() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
   void AddRunTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `asked`: by somebody, who wants it stored.
   absl::Status TakeImage(bool asked);
@@ -228,7 +231,7 @@ class SupervisedJob {
   double next_sample_ = 0, last_run_ = 0, next_image_ = 0, spread_until_ = 0;
   double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
   uint64_t boundaries_ = 0, wanted_ = 0;
-  uint64_t best_step_ = 0, best_step_before_ = 0;
+  uint64_t best_step_ = 0, best_step_before_ = 0, last_step_ = 0;
   ExitState last_exit_;
   // And so its session is nobody else's. Only until what was left of a life has been ended: then its number
   // is free for others.

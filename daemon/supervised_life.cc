@@ -70,6 +70,7 @@ void SupervisedJob::ResetWatch() {
   boundaries_ = wanted_ = 0;
   if (job_file_) {
     if (auto said = job_file_->Read(); said.ok()) {
+      last_step_ = said->job.step;
       boundaries_ = said->job.boundaries;
       wanted_ = said->job.wanted;
     }
@@ -169,6 +170,7 @@ supervise::ProgressSample SupervisedJob::Sample(bool* kept_from_running) {
   if (job_file_) {
     if (auto said = job_file_->Read(); said.ok()) {
       sample.reported = said->job.calls;
+      last_step_ = said->job.step;
       best_step_ = std::max(best_step_, said->job.step);
     }
   }
@@ -182,7 +184,9 @@ void SupervisedJob::LookForProgress(double now) {
     AddRunTime();
   }
   bool kept_from_running = false;
+  const uint64_t step_before = last_step_;
   const supervise::ProgressSample sample = Sample(&kept_from_running);
+  if (last_step_ > step_before) OnStep();
   if (cpu_sampled_ > 0 && now > cpu_sampled_ && sample.cpu_seconds >= cpu_seconds_) {
     const double rate = (sample.cpu_seconds - cpu_seconds_) / (now - cpu_sampled_);
     cpu_rate_ = cpu_rate_ == 0 ? rate : 0.7 * cpu_rate_ + 0.3 * rate;
@@ -199,6 +203,15 @@ void SupervisedJob::LookForProgress(double now) {
                                        static_cast<int64_t>(progress_.QuietSeconds(now)),
                                        " seconds: it is killed, to be brought back"));
   KillAll();
+}
+
+void SupervisedJob::OnStep() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (record_.will_end_until_ns() == 0 || MonotonicNanos() < record_.will_end_until_ns()) return;
+    record_.clear_will_end_until_ns();
+  }
+  Save();
 }
 
 int64_t SupervisedJob::SoundUntilNanos() {

@@ -200,6 +200,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
     record_.mutable_restarts()->set_decided(false);
     record_.set_from_image(point.image());
     record_.set_from_number(point.number());
+    record_.clear_will_end_until_ns();
     record_.set_boot_id(ThisBootId());
   }
   // A full disk must not keep it from coming back: nothing else of this needs room there.
@@ -260,7 +261,8 @@ bool SupervisedJob::BringBack(Death death) {
     absl::MutexLock lock(&mutex_);
     const bool well = death.kind == Death::Kind::kExited && death.code == 0;
     if (!well) NoteDeath(death);
-    meant = !well && MonotonicNanos() < record_.will_end_until_ns();
+    // However long it took for that: it may have had much to write.
+    meant = !well && record_.will_end_until_ns() != 0;
     if (!meant && !well) {
       record_.set_lost_seconds(record_.lost_seconds() + LostSeconds());
       interval_.OnFailure();

@@ -1,5 +1,6 @@
 """Jobs under a real supervisor that report and offer moments for an image."""
 
+import json
 import os
 import signal
 import subprocess
@@ -68,6 +69,32 @@ class SupervisedHookTest(ReportingTest):
         self.run_script("3", _LOADS_FOR_LONG, self.path("lived"), "--hang", "2s")
         ended = waiting.until(lambda: self.ended("train"), "its end", 60)
         self.assertEqual((ended["phase"], ended["restarts"]), ("done", 1), ended)
+
+    def test_a_signal_after_which_it_went_on_is_forgotten(self):
+        self.start_supervised("--every", "1s", "--restarts", "5")
+        self.wait_for_event("continued")
+        waiting.until(lambda: self.job("train")["supervised"]["checkpoints"] > 0, "it is stored", 60)
+        self.daemon.kill()
+        path = os.path.join(self.store, "supervised", "train.json")
+        with open(path, encoding="utf-8") as file:
+            record = json.load(file)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({**record, "will_end_until_ns": "1"}, file)  # it was sent long ago
+        self.daemon = self.start_daemon("--standby", "0")
+        self.addCleanup(self.cli.run, "stop", "train", "--grace", "1s")  # before this daemon is
+
+        def is_forgotten():
+            with open(path, encoding="utf-8") as file:
+                return "will_end_until_ns" not in json.load(file)
+
+        waiting.until(is_forgotten, "a further step", 60, 0.05)
+        os.kill(self.job("train")["pid"], signal.SIGKILL)
+
+        def is_back():
+            jobs.reap_orphans()  # of the killed daemon
+            return any(job["name"] == "train" and job["supervised"]["restarts"] == 1 for job in self.succeed("ps")["jobs"])
+
+        waiting.until(is_back, "it is brought back", 60)
 
     def test_a_stop_does_not_wait_for_an_image_under_way(self):
         self.run_script("3", _STANDS_AT_A_BOUNDARY_TWICE, self.path("stands"))
