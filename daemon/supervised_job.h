@@ -160,7 +160,7 @@ class SupervisedJob {
   bool GivesUpImages() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Of an attempt to take an image, to those who follow the job.
   void TellOfImage(const absl::Status& taken);
-  absl::Status CaptureImage(ckpt::CaptureGate* gate, v1::CheckpointResult* result);
+  absl::Status CaptureImage(BoundaryGate* gate, v1::CheckpointResult* result);
   void PlanNextImage(double seconds);
   // Of a job that has just come back: see restore::SpreadThreads.
   void SpreadThreads();

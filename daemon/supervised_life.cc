@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -246,7 +247,7 @@ class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
 
   absl::Status BeforeFreeze() override {
     if (std::exchange(awaited_, true)) return absl::OkStatus();
-    job_.AwaitBoundary();
+    at_boundary_ = job_.AwaitBoundary();
     before_ = job_.Sample();
     job_.progress_.Add(before_);
     return absl::OkStatus();
@@ -265,16 +266,34 @@ class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
   }
   absl::Status BeforeCommit() override { return absl::OkStatus(); }
 
+  // The job runs on. May be called again.
+  void OnThawed() {
+    if (!thawed_) thawed_ = job_.Sample();
+  }
+
   // What the job had done until then.
   const supervise::ProgressSample& before() const { return before_; }
+  // Excuses the time in which we have kept it from running, and no more: it may hang as well while its image
+  // is stored. `freeze_seconds`: 0 where that is not known. `after`: now that the image is stored, or there
+  // is none.
+  void Account(double freeze_seconds, const supervise::ProgressSample& after) const {
+    if (!awaited_) return;
+    if (!thawed_ || (at_boundary_ && asked_))
+      return job_.progress_.Rebase(after, after.at_seconds - before_.at_seconds);
+    const double until_thawed = thawed_->at_seconds - before_.at_seconds;
+    job_.progress_.Rebase(*thawed_,
+                          freeze_seconds > 0 ? std::min(freeze_seconds, until_thawed) : until_thawed);
+    job_.progress_.Add(after);
+  }
 
  private:
   SupervisedJob& job_;
-  bool asked_, awaited_ = false;
+  bool asked_, awaited_ = false, at_boundary_ = false;
   supervise::ProgressSample before_ = job_.Sample();
+  std::optional<supervise::ProgressSample> thawed_;
 };
 
-absl::Status SupervisedJob::CaptureImage(ckpt::CaptureGate* gate, v1::CheckpointResult* result) {
+absl::Status SupervisedJob::CaptureImage(BoundaryGate* gate, v1::CheckpointResult* result) {
   v1::CheckpointRequest request;
   request.set_job(name_);
   {
@@ -302,6 +321,7 @@ absl::Status SupervisedJob::CaptureImage(ckpt::CaptureGate* gate, v1::Checkpoint
   auto take = [&] {
     return CatchNoMoreThreads([&] {
       return Checkpoint(node_, call, request, [&](const v1::CheckpointEvent& event) {
+        if (event.progress().phase() == "commit") gate->OnThawed();
         if (event.has_result()) *result = event.result();
         return true;
       });
@@ -330,7 +350,7 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
   v1::CheckpointResult result;
   absl::Status status = CaptureImage(&gate, &result);
   const supervise::ProgressSample before = gate.before(), after = Sample();
-  progress_.Rebase(after, after.at_seconds - before.at_seconds);
+  gate.Account(result.freeze_seconds(), after);
   if (job_file_) job_file_->Release(status.ok()).IgnoreError();
   if (status.ok()) {
     // What the job would have computed meanwhile, but did not: it stood still, and shared the processors.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -20,6 +21,13 @@ if not os.path.exists(sys.argv[1]):
 for _ in range(40):
     print("loading", flush=True)
     time.sleep(0.1)
+"""
+
+_HANGS_ONCE_TOLD = """import os, sys, time
+while not os.path.exists(sys.argv[1]):
+    print("works", flush=True)
+    time.sleep(0.05)
+time.sleep(3600)
 """
 
 _STANDS_AT_A_BOUNDARY_TWICE = """import sys, time, rekindle
@@ -150,6 +158,27 @@ class SlowStoreTest(Reporting, RekindleTest):
 
     def images(self):
         return self.job("train")["supervised"]["checkpoints"]
+
+    def test_a_job_that_hangs_while_its_image_is_stored(self):
+        hangs = self.path("hangs")
+        self.succeed("run", "--detach", "--name", "train", "--every", "300ms", "--hang", "4s", "--restarts", "0", "--",
+                     jobs.PYTHON, "-c", _HANGS_ONCE_TOLD, hangs)  # fmt: skip
+        waiting.until(lambda: self.images() > 0, "a first image", 60)
+        with open(hangs, "w", encoding="ascii"):
+            pass
+        images = self.images()
+        waiting.until(lambda: self.images() > images + 1, "an image of the job that hangs", 60)
+        shell("fsfreeze", "--freeze", self.disk.path)
+        self.addCleanup(subprocess.run, ["fsfreeze", "--unfreeze", self.disk.path], check=False, capture_output=True)
+        stuck_at = time.monotonic()
+        waiting.until(lambda: time.monotonic() > stuck_at + 8, "longer than it may be quiet", 60, 0.1)
+        shell("fsfreeze", "--unfreeze", self.disk.path)
+
+        def quiet_seconds():
+            found = re.search(r"has not got any further for (\d+) seconds", self.daemon.log_text())
+            return found and int(found.group(1))
+
+        self.assertGreaterEqual(waiting.until(quiet_seconds, "it is killed", 60), 7)
 
     def test_the_job_waits_for_its_memory_to_be_copied_and_no_longer(self):
         self.start_reporting_with("run", "--detach", "--name", "train", "--every", "500ms", "--restarts", "5")
