@@ -34,6 +34,8 @@ using supervise::Death;
 // A job that comes to further steps after this time has not taken a signal from the command as one to end.
 constexpr int64_t kEndsOnPurposeNanos = 300'000'000'000;
 constexpr double kTryAgainSeconds = 1;
+// For the job's thread, which may have the record or old images to see to, and for the job's boundary.
+constexpr double kVisitPatienceSeconds = 40;
 constexpr absl::Duration kLookWhileStopping = absl::Milliseconds(50);
 
 // Not when another process has it by now: as long as there is anything of a session, nobody gets its number.
@@ -720,6 +722,34 @@ absl::Status SupervisedJob::CheckpointNow(absl::Duration patience) {
                             std::min(left, absl::Seconds(1)));
   }
   return last_image_;
+}
+
+absl::Status SupervisedJob::BeginVisit(const std::atomic<bool>& cancelled, uint64_t* number) {
+  constexpr absl::Duration kLookForClient = absl::Milliseconds(20);
+  const Stopwatch waited;
+  absl::MutexLock lock(&mutex_);
+  // Nobody is left to look after it, or it has no life to be at a boundary in.
+  while (!Wanted() && !record_.ended() && HasLife() && waited.seconds() < kVisitPatienceSeconds) {
+    if (cancelled.load()) return absl::CancelledError("the image was given up; the job runs on");
+    // The one before may be about to end.
+    if (visit_ == 0) {
+      *number = visit_ = ++visits_;
+      visit_may_freeze_ = false;
+    }
+    if (visit_ == *number && visit_may_freeze_) return absl::OkStatus();
+    const auto changed = [this, mine = *number]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return visit_ == mine ? visit_may_freeze_ : visit_ == 0;
+    };
+    mutex_.AwaitWithTimeout(absl::Condition(&changed), kLookForClient);
+  }
+  return absl::OkStatus();
+}
+
+void SupervisedJob::EndVisit(uint64_t number, bool stored) {
+  absl::MutexLock lock(&mutex_);
+  if (number == 0 || visit_ != number) return;
+  visit_ = 0;
+  if (stored) visit_stored_ = number;
 }
 
 void SupervisedJob::Leave() {

@@ -78,6 +78,10 @@ class SupervisedJob {
   // An image as soon as can be; returns when it was taken or could not be, after `patience` at the latest.
   // FailedPrecondition: it waits to be brought back, and has nothing to take one of.
   absl::Status CheckpointNow(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A call takes an image of it. Returns when the job stands at a boundary of its choice, or comes to none in
+  // time; then, or with Cancelled, EndVisit() has to follow, and lets it go on. `number`: for that.
+  absl::Status BeginVisit(const std::atomic<bool>& cancelled, uint64_t* number) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndVisit(uint64_t number, bool stored) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of one that has ended: takes its thread back, and records the end, which the disk may not have taken at
   // first. For one thread.
   void TidyUpEnd() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
@@ -166,7 +170,11 @@ class SupervisedJob {
   void SpreadThreads();
   bool MayBeEnding();
   // Until the job stands at a boundary of its own choice, if it knows any. Was it so?
-  bool AwaitBoundary();
+  // `given_up`: nobody waits for that any more; may be null.
+  bool AwaitBoundary(const std::function<bool()>& given_up = nullptr);
+  // Of another thread that takes an image: has the job stand at a boundary until that is stored.
+  void ReceiveVisit() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool VisitWaits() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return visit_ != 0 && !visit_may_freeze_; }
   // `make_room`: also those that --keep would keep, but for the newest and the one to go back to. False:
   // there were none.
   bool RemoveOldImages(bool make_room = false);
@@ -272,6 +280,11 @@ class SupervisedJob {
   absl::Status no_stop_image_ ABSL_GUARDED_BY(mutex_);
   uint64_t images_asked_ ABSL_GUARDED_BY(mutex_) = 0, images_answered_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status last_image_ ABSL_GUARDED_BY(mutex_);
+  // Of calls that take images, one at a time: the last number given, that of the one under way (0: none),
+  // whether the job is ready for it, and the last of which there is an image.
+  uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0, visit_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool visit_may_freeze_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t visit_stored_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 

@@ -1,6 +1,7 @@
 // A supervised job while it lives: looked at, and images taken of it.
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -101,12 +102,17 @@ void SupervisedJob::AddRunTime() {
 SupervisedJob::Turn SupervisedJob::WatchLife() {
   for (;;) {
     if (end_->WaitFor(kTick)) return Turn::kDied;
-    bool asked;
+    bool asked, visit;
     {
       absl::MutexLock lock(&mutex_);
       if (leave_) return Turn::kLeave;
       if (stop_) return Turn::kStop;
       asked = images_asked_ > images_answered_;
+      visit = VisitWaits();
+    }
+    if (visit) {
+      ReceiveVisit();
+      continue;
     }
     const double now = MonotonicSeconds();
     if (now < spread_until_) SpreadThreads();
@@ -219,7 +225,7 @@ int64_t SupervisedJob::SoundUntilNanos() {
   return MonotonicNanos() - static_cast<int64_t>((MonotonicSeconds() - progress_.SoundUntilSeconds()) * 1e9);
 }
 
-bool SupervisedJob::AwaitBoundary() {
+bool SupervisedJob::AwaitBoundary(const std::function<bool()>& given_up) {
   if (!job_file_) return false;
   auto said = job_file_->Read();
   // Those who have come to one in this life come to the next.
@@ -235,8 +241,45 @@ bool SupervisedJob::AwaitBoundary() {
       absl::MutexLock lock(&mutex_);
       if (leave_ || cancel_image_.load()) return false;
     }
+    if (given_up && given_up()) return false;
     job_file_->WaitForChange(absl::Milliseconds(20));
   }
+}
+
+void SupervisedJob::ReceiveVisit() {
+  uint64_t visit;
+  {
+    absl::MutexLock lock(&mutex_);
+    visit = visit_;
+    phase_ = "checkpointing";
+  }
+  const bool at_boundary = AwaitBoundary([this, visit] {
+    absl::MutexLock lock(&mutex_);
+    return visit_ != visit;
+  });
+  // At one that it comes to later it need not wait.
+  if (!at_boundary && job_file_) job_file_->Release(/*image_taken=*/false).IgnoreError();
+  const supervise::ProgressSample before = Sample();
+  progress_.Add(before);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (visit_ == visit) visit_may_freeze_ = true;
+    const auto ended = [this, visit]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return visit_ != visit; };
+    while (at_boundary && !leave_ && !stop_ && !end_->WaitFor(absl::ZeroDuration())) {
+      if (mutex_.AwaitWithTimeout(absl::Condition(&ended), kTick)) break;
+    }
+    phase_ = "running";
+  }
+  if (!at_boundary) return;
+  bool stored;
+  {
+    absl::MutexLock lock(&mutex_);
+    stored = visit_stored_ == visit;
+  }
+  job_file_->Release(stored).IgnoreError();
+  const supervise::ProgressSample after = Sample();
+  progress_.Rebase(after, after.at_seconds - before.at_seconds);
+  cpu_sampled_ = 0;  // the rate is that of a job that runs
 }
 
 // The job is waited for when all else is ready, and waits itself no longer than it has to.

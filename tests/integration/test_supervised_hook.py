@@ -62,6 +62,33 @@ class SupervisedHookTest(ReportingTest):
             self.assert_no_step_is_missing()
             waiting.until(lambda: self.job("train")["progress"]["step"] > at, "it reports")
 
+    def test_an_image_that_somebody_asks_for_is_of_a_boundary(self):
+        self.start_supervised("--restarts", "5")
+        waiting.until(lambda: (self.job("train")["progress"] or {}).get("boundaries"), "boundaries")
+        # It stands there until the image is stored.
+        self.succeed("ckpt", "train", "-t", "mine:1")
+        step = self.wait_for_event("continued")
+        waiting.until(lambda: self.last_step() > step, "it goes on")
+        os.kill(self.job("train")["pid"], signal.SIGKILL)
+        self.assertEqual(self.wait_for_event("restored", 60), step)
+        self.assert_no_step_is_missing()
+
+    def test_who_asks_for_an_image_and_gives_it_up_holds_nobody(self):
+        self.run_script("3", _STANDS_AT_A_BOUNDARY_TWICE, self.path("stands"))
+        waiting.until(lambda: os.path.exists(self.path("stands")), "no more boundaries", 60)
+        folder = os.path.join(self.runtime, "progress")
+        file = JobFile(os.path.join(folder, os.listdir(folder)[0]), make=False)
+        before = file.daemon()
+        asks = self.cli.start("ckpt", "train", "-t", "mine:1")
+        waiting.until(lambda: file.daemon().due > before.due, "it is waited for", 60)
+        began = time.monotonic()
+        asks.send_signal(signal.SIGINT)
+        waiting.until(lambda: file.daemon().released == file.daemon().due, "it need not wait any more", 60)
+        self.assertNotEqual(self.cli.finish(asks).code, 0)
+        self.assertLess(time.monotonic() - began, 10)
+        self.assertEqual((file.daemon().taken, self.succeed("ls").get("images", [])), (before.taken, []))
+        waiting.until(lambda: self.job("train")["supervised"]["phase"] == "running", "it runs")
+
     def test_an_image_that_it_asks_for(self):
         self.start_supervised("--restarts", "5")
         waiting.until(self.lines, "a step")
