@@ -209,8 +209,10 @@ class SupervisedJob {
   absl::StatusOr<RegisteredJob> RestoreFrom(const v1::RestartPoint& point, v1::JobRestarted* restarted,
                                             const std::string& log = "");
   void NoteDeath(const supervise::Death& death) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of work, if it died just now.
+  // Of work, if it died when the last death was.
   double LostSeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Until then its last life, of which nobody saw the end, has lasted at least; of the machine's clock.
+  int64_t LastSignOfLife() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SortPoints() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the store has of its images is what it can go on from.
   void FindPoints();
@@ -241,6 +243,7 @@ class SupervisedJob {
   uint64_t boundaries_ = 0, wanted_ = 0;
   uint64_t best_step_ = 0, best_step_before_ = 0, last_step_ = 0;
   ExitState last_exit_;
+  int64_t since_death_ns_ = 0;  // the last one, which a daemon may see long after
   // And so its session is nobody else's. Only until what was left of a life has been ended: then its number
   // is free for others.
   bool saw_life_ = false;
